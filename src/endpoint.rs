@@ -101,13 +101,13 @@ pub(crate) struct Naming {
 }
 
 /// Where the bytes of a chunk lie.
-pub(crate) trait Source {
+pub(crate) trait Pack {
     /// Shows them, piece by piece, in their order, each with its place. All of them or none: an error comes before the
     /// first piece.
     fn show(&self, to: impl FnMut(usize, &[u8])) -> std::result::Result<(), LoanError>;
 }
 
-impl Source for Vec<u8> {
+impl Pack for Vec<u8> {
     fn show(&self, mut to: impl FnMut(usize, &[u8])) -> std::result::Result<(), LoanError> {
         to(0, self);
         Ok(())
@@ -260,7 +260,7 @@ impl Endpoint {
         home: &mut Home,
         naming: Naming,
         body: impl FnOnce(ChunkIndex) -> [u8; N],
-        source: &impl Source,
+        source: &impl Pack,
     ) -> Put {
         match self {
             Self::SharedMemory(to) => to.put_chunk(home, naming, body, source),

@@ -17,7 +17,7 @@ use crate::peer::{Gone, Incoming, Peer, Target};
 use crate::proto;
 use crate::proto::direct::{Received, Sent, Take};
 use crate::request::{Request, RequestId, RequestState, SendPlan, Status, UserBuf};
-use crate::state::numbered::Waiting;
+use crate::state::lightweight::Waiting;
 use crate::state::{Core, Message};
 use crate::wireup::Wireup;
 use onecopy_btl::link::Permitted;

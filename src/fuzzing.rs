@@ -7,8 +7,8 @@
 use crate::proof::{Handshake, Purpose};
 use crate::records::{BreakOff, ChunkBody, Cts, Fin, Kind, Rts, from_meta, meta};
 use crate::wireup::broker::{Broker, Token};
-use crate::wireup::link::{Frames, Word};
 use crate::wireup::nodes::Nodes;
+use crate::wireup::oob::{Frames, ToHost};
 use crate::wireup::{self, Death, Event};
 use nix::sys::memfd::{MFdFlags, memfd_create};
 use nix::unistd::Pid;
@@ -137,9 +137,9 @@ fn listen(end: Option<&OwnedFd>, buffer: &mut [u8]) {
     }
 }
 
-/// What comes over a link, cut into pieces of `step` bytes, at the host of node `own` of two. Whoever is not believed
-/// says no more. Nobody has proven anything by these bytes.
-pub fn link(own: u32, step: usize, stream: &[u8]) {
+/// What comes over an out-of-band connection, cut into pieces of `step` bytes, at the host of node `own` of two.
+/// Whoever is not believed says no more. Nobody has proven anything by these bytes.
+pub fn oob(own: u32, step: usize, stream: &[u8]) {
     let nodes = Arc::new(Nodes::by_keys([0, 0, 1, 1]));
     let (own, other) = (own % 2, 1 - own % 2);
     let mut broker = Broker::new(Duration::from_millis(500));
@@ -151,9 +151,9 @@ pub fn link(own: u32, step: usize, stream: &[u8]) {
         frames.take(piece);
         loop {
             match frames.next() {
-                Ok(Some(word)) => {
-                    assert_eq!(Word::decode(&word.encode()).as_ref(), Ok(&word));
-                    if broker.hear(other, word, now).is_err() {
+                Ok(Some(message)) => {
+                    assert_eq!(ToHost::decode(&message.encode()).as_ref(), Ok(&message));
+                    if broker.hear(other, message, now).is_err() {
                         break 'stream;
                     }
                 }
@@ -163,13 +163,13 @@ pub fn link(own: u32, step: usize, stream: &[u8]) {
         }
     }
     broker.lose_node(other);
-    for (_, word) in broker.words() {
-        assert!(Word::decode(&word.encode()).is_ok());
+    for (_, message) in broker.messages() {
+        assert!(ToHost::decode(&message.encode()).is_ok());
     }
     let (secret, fresh) = ([7; 32], [1; 32]);
     for mut side in [
-        Handshake::call(secret, Purpose::Link, 2, 0, fresh),
-        Handshake::answer(secret, Purpose::Link, 0, fresh),
+        Handshake::call(secret, Purpose::Oob, 2, 0, fresh),
+        Handshake::answer(secret, Purpose::Oob, 0, fresh),
     ] {
         let mut rest = stream;
         while side.wanted() > 0 && !rest.is_empty() {
@@ -183,8 +183,8 @@ pub fn link(own: u32, step: usize, stream: &[u8]) {
     }
 }
 
-/// What correct hosts say over a link, to each of both nodes.
-pub fn link_streams() -> Vec<(u32, Vec<u8>)> {
+/// What correct hosts say over an out-of-band connection, to each of both nodes.
+pub fn oob_streams() -> Vec<(u32, Vec<u8>)> {
     let card = || wireup::Card {
         affinity: vec![0, 1, 5],
         pid_ns: 1,
@@ -192,41 +192,44 @@ pub fn link_streams() -> Vec<(u32, Vec<u8>)> {
         uid: 3,
         ..wireup::Card::of_this_process()
     };
-    let joined = |rank| Word::Joined { rank, card: card() };
-    let left = |rank| Word::Event(Event::Left { rank });
+    let joined = |rank| ToHost::Joined { rank, card: card() };
+    let left = |rank| ToHost::Event(Event::Left { rank });
     let how = Death::Signal(9);
-    let died = |rank| Word::Event(Event::Died { rank, how });
+    let died = |rank| ToHost::Event(Event::Died { rank, how });
     let missing = |rank| wireup::Missing {
         rank,
         running: true,
     };
-    let cards = |first, count| Word::Cards {
+    let cards = |first, count| ToHost::Cards {
         first,
         total: 4,
         cards: vec![card(); count],
     };
-    let stream = |words: &[Word]| words.iter().flat_map(Word::frame).collect();
-    let abort = Word::Event(Event::Abort { code: 7 });
+    let stream = |messages: &[ToHost]| messages.iter().flat_map(ToHost::frame).collect();
+    let abort = ToHost::Event(Event::Abort { code: 7 });
     vec![
         (
             0,
             stream(&[
                 joined(2),
                 joined(3),
-                Word::Beat,
+                ToHost::Beat,
                 left(3),
                 died(2),
-                Word::Farewell,
+                ToHost::Farewell,
             ]),
         ),
-        (0, stream(&[joined(3), died(2), abort.clone(), Word::Beat])),
+        (
+            0,
+            stream(&[joined(3), died(2), abort.clone(), ToHost::Beat]),
+        ),
         (
             1,
             stream(&[cards(0, 3), cards(3, 1), left(0), died(1), abort]),
         ),
         (
             1,
-            stream(&[Word::Absent {
+            stream(&[ToHost::Absent {
                 waited_ms: 5,
                 missing: vec![missing(1), missing(2)],
             }]),

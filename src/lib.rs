@@ -3,8 +3,6 @@
 //! over TCP.
 #![forbid(unsafe_code)]
 
-#[cfg(test)]
-mod autos;
 pub mod coll;
 mod comm;
 mod endpoint;
@@ -14,8 +12,11 @@ pub mod error;
 #[doc(hidden)]
 pub mod fuzzing;
 mod handle;
+#[cfg(test)]
+mod knob_defaults;
 pub mod machine;
 mod matching;
+pub mod measure;
 pub mod memory;
 mod nonblocking;
 mod peer;
@@ -27,7 +28,6 @@ mod request;
 mod runtime;
 pub mod select;
 mod state;
-pub mod stores;
 pub mod tune;
 mod wait;
 pub mod wireup;

@@ -44,7 +44,7 @@ const CONFIRMATION: usize = HASH;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Purpose {
     /// Joins a node's host to rank 0's.
-    Link = 1,
+    Oob = 1,
     /// Carries messages of two ranks.
     Pair = 2,
 }

@@ -5,9 +5,9 @@
 //! An [`Operation`] is one send, receive or collective. It has no destructor: whoever starts one polls it until it is
 //! complete, which ends its loans, or withdraws it.
 
-mod numbered;
+mod lightweight;
 
-pub use numbered::{NUMBER_BITS, Starting, Taken};
+pub use lightweight::{NUMBER_BITS, Starting, Taken};
 
 use crate::coll::{Buffers, Collective, Worker};
 use crate::comm::Comm;

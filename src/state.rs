@@ -6,8 +6,8 @@
 //! engine that drives them.
 
 pub(crate) mod held;
+pub(crate) mod lightweight;
 pub(crate) mod message;
-pub(crate) mod numbered;
 pub(crate) mod patience;
 pub(crate) mod transfer;
 mod waits;
@@ -24,7 +24,7 @@ use crate::peer::Gone;
 use crate::request::Requests;
 use crate::select::chunks::Chunks;
 use crate::select::rewritten::Rewritten;
-use numbered::{NumberedReceives, Waiting};
+use lightweight::{LightweightReceives, Waiting};
 use onecopy_btl::LayerId;
 use onecopy_btl::cost::Costs;
 use onecopy_obs::Knobs;
@@ -47,7 +47,7 @@ pub(crate) struct Core {
     pub(crate) home: Home,
     pub(crate) loans: LoanTable,
     pub(crate) requests: Requests,
-    pub(crate) numbered: NumberedReceives,
+    pub(crate) lightweight: LightweightReceives,
     pub(crate) posted: Posted<Waiting>,
     pub(crate) unexpected: Unexpected<Message>,
     pub(crate) transfers: Transfers,

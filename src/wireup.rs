@@ -6,6 +6,7 @@
 //! started, and `foreign` for ranks of another launcher. A wire-up brings no bytes of a message: after the introduction
 //! two ranks talk through their segments only.
 
+mod acceptor;
 mod address;
 pub mod alone;
 #[doc(hidden)]
@@ -15,16 +16,14 @@ pub(crate) mod environment;
 mod foreign;
 mod host;
 pub mod launched;
-pub(crate) mod link;
-mod links;
 pub mod local;
 mod meet;
 pub mod message;
 pub(crate) mod nodes;
+pub(crate) mod oob;
 #[doc(hidden)]
 pub mod pmi;
 mod pmix;
-mod port;
 mod table;
 
 use std::fmt;

@@ -122,7 +122,7 @@ fn check(seen: &Seen, len: usize) -> Result<(), TestCaseError> {
     let len = len as u64;
     let eager = [
         s["sends_inline"],
-        s["sends_eager"],
+        s["sends_slots"],
         s["sends_chunk"],
         s["sends_rendezvous"],
     ];

@@ -199,7 +199,7 @@ fn went_by(sender: &BTreeMap<&str, u64>, receiver: &BTreeMap<&str, u64>) -> Prot
     ];
     if sender["sends_inline"] > 0 {
         Protocol::Inline
-    } else if sender["sends_eager"] > 0 {
+    } else if sender["sends_slots"] > 0 {
         Protocol::Slots
     } else if sender["sends_chunk"] > 0 {
         Protocol::Chunks

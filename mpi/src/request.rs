@@ -3,12 +3,12 @@
 
 mod activity;
 mod complete;
-mod numbered;
+mod lightweight;
 mod pending;
 
 pub(crate) use activity::{Activity, Recipe};
 pub(crate) use complete::*;
-pub(crate) use numbered::receive;
+pub(crate) use lightweight::receive;
 pub(crate) use pending::{Pending, Unpack};
 
 use crate::comm::CommObject;
@@ -235,8 +235,8 @@ pub(crate) fn settle_orphans() {
 pub(crate) fn request_free(request: Out<Request>) -> Outcome<()> {
     let handle = request.get()?;
     if handle != SENT {
-        let mut object = match numbered::name_of(handle) {
-            Some(name) => numbered::adopt(handle, name)?,
+        let mut object = match lightweight::name_of(handle) {
+            Some(name) => lightweight::adopt(handle, name)?,
             None => remove(handle).ok_or_else(|| bad_request(handle))?,
         };
         if !advance(&mut object) {

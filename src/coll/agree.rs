@@ -27,7 +27,7 @@ use std::sync::{Arc, PoisonError};
 
 /// What a rank says when a communicator is formed.
 #[derive(Debug, Clone, Copy, Default)]
-pub(crate) struct Word {
+pub(crate) struct Proposal {
     /// Whether the ids are this agreement's.
     pub(crate) ready: u64,
     /// Its part, plus one; 0: none.
@@ -39,10 +39,10 @@ pub(crate) struct Word {
     free: [u64; WORDS],
 }
 
-/// Numbers that a word is sent as.
+/// Numbers that a proposal is sent as.
 pub(crate) const NUMBERS: usize = 6 + WORDS;
 
-impl Word {
+impl Proposal {
     pub(crate) fn encode(&self) -> Vec<u64> {
         let mut numbers = vec![
             self.ready,
@@ -88,7 +88,7 @@ pub(crate) struct Agreed {
 
 impl Worker {
     /// What this rank says about its ids to an agreement to which all have come.
-    pub(crate) fn offer_ids(&mut self, turn: Turn, share: Share) -> Word {
+    pub(crate) fn offer_ids(&mut self, turn: Turn, share: Share) -> Proposal {
         self.bury();
         let all = self.geometry.coll_channels;
         let mask = if all >= 64 { u64::MAX } else { (1 << all) - 1 };
@@ -108,7 +108,7 @@ impl Worker {
         if mine {
             ids.holder = Some(turn);
         }
-        Word {
+        Proposal {
             ready: u64::from(mine),
             color: 0,
             key: 0,
@@ -129,18 +129,18 @@ impl Worker {
         }
     }
 
-    /// What all words together say. `group`: members on the node that has most of them.
-    pub(crate) fn agree(words: &[Word], group: usize) -> Result<Agreed> {
+    /// What all proposals together say. `group`: members on the node that has most of them.
+    pub(crate) fn agree(proposals: &[Proposal], group: usize) -> Result<Agreed> {
         let mut free = [u64::MAX; WORDS];
         let mut free_channels = u64::MAX;
         let (mut next, mut users) = (0, 0);
-        for word in words {
+        for proposal in proposals {
             free.iter_mut()
-                .zip(word.free)
+                .zip(proposal.free)
                 .for_each(|(all, one)| *all &= one);
-            free_channels &= word.free_channels;
-            next = next.max(word.next);
-            users = users.max(word.users);
+            free_channels &= proposal.free_channels;
+            next = next.max(proposal.next);
+            users = users.max(proposal.users);
         }
         let is_free = |id: &u32| free[*id as usize / 64] & 1 << (id % 64) != 0;
         let id = (0..IDS)
@@ -269,7 +269,7 @@ impl Worker {
             engine
                 .discard(|envelope| is_of(id, envelope.context) && !Tags::is_others(envelope.tag));
         } else if state.failed.is_some() {
-            // One that has not failed has received all; words that are there are of the next one of the same group.
+            // One that has not failed has received all; proposals that are there are of the next one of the same group.
             engine.discard(|envelope| {
                 envelope.context == state.context && state.tags.has(envelope.tag)
             });

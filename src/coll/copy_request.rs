@@ -3,7 +3,7 @@
 //! end of the channel.
 
 use super::asked::{CopyRequests, Run};
-use super::source::{Source, Target, part};
+use super::member_buffer::{MemberBuffer, Target, part};
 use super::state::CommState;
 use crate::engine::Engine;
 use crate::error::Result;
@@ -17,7 +17,7 @@ use onecopy_shm::loan::LoanTable;
 pub(crate) fn fetch(
     engine: &mut Engine,
     state: &mut CommState,
-    source: &Source,
+    source: &MemberBuffer,
     at: u64,
     len: usize,
     mut target: Target<'_>,
@@ -45,7 +45,7 @@ pub(crate) fn fetch(
 
 impl Run {
     /// The range `at..at + len` of a member's buffer, of which nothing was asked for yet.
-    fn of(source: &Source, at: u64, len: usize) -> Self {
+    fn of(source: &MemberBuffer, at: u64, len: usize) -> Self {
         Self {
             seq: source.seq,
             place: source.place,
@@ -58,7 +58,7 @@ impl Run {
         }
     }
 
-    fn is_of(&self, source: &Source, at: u64, len: usize) -> bool {
+    fn is_of(&self, source: &MemberBuffer, at: u64, len: usize) -> bool {
         (self.seq, self.place, self.buffer, self.begin, self.len)
             == (source.seq, source.place, source.buffer, at, len)
     }

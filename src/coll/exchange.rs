@@ -9,9 +9,9 @@ use super::contribution::{
     ENTRY, GIVEN, Piece, RESULT, Readers, Served, StepContext, behind, describe, range_of_temp,
 };
 use super::lines::Lines;
+use super::member_buffer::{self, MemberBuffer, Target};
 use super::push::{Gives, WRITTEN, place_of, reaches_all};
 use super::reader;
-use super::source::{self, Source, Target};
 use super::state::{CommState, STEP_MAX, Step};
 use crate::engine::Engine;
 use crate::error::Result;
@@ -310,7 +310,7 @@ impl Exchange {
             (None, Content::Inline(all) | Content::Slot(all)) => (0, all),
             (None, _) => (0, usize::try_from(said.given.len).unwrap_or(usize::MAX)),
         };
-        let mismatch = || source::mismatch(state, place, there as u64, len);
+        let mismatch = || member_buffer::mismatch(state, place, there as u64, len);
         if there != len {
             return Err(mismatch());
         }
@@ -338,7 +338,7 @@ impl Exchange {
     ) -> Result<usize> {
         let (engine, state, seq, _) = cx.parts();
         let (place, reads) = (part.place, part.reads);
-        let source = Source::of(&part.said, seq, place, GIVEN);
+        let source = MemberBuffer::of(&part.said, seq, place, GIVEN);
         if self.got == 0
             && at
                 .checked_add(reads)
@@ -355,7 +355,12 @@ impl Exchange {
         let n = (reads - self.got).min(most);
         let next = place_of(seq, reads, self.got, n);
         let Some(from) = at.checked_add(next) else {
-            return Err(source::mismatch(state, place, part.len as u64, part.len));
+            return Err(member_buffer::mismatch(
+                state,
+                place,
+                part.len as u64,
+                part.len,
+            ));
         };
         let target = Target::Loan(recv, part.to + next);
         reader::fetch(engine, state, &source, from as u64, n, target)

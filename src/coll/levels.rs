@@ -11,7 +11,7 @@
 
 mod flight;
 mod pack;
-mod place;
+mod position;
 mod segments;
 mod spanning;
 mod work;
@@ -26,14 +26,14 @@ use super::tags;
 use crate::engine::Engine;
 use crate::error::{Error, Result};
 use crate::request::{RequestId, Status};
-use place::Place;
+use position::Position;
 use spanning::{Spanning, work_of};
 use std::collections::VecDeque;
 use std::sync::Arc;
 
 /// What a communicator has besides if its members are on several nodes.
 pub(crate) struct Levels {
-    place: Place,
+    place: Position,
     /// The members on this rank's node; none: it is alone there.
     group: Option<Communicator>,
     /// One member of each node. Who that is may change with each step.
@@ -52,7 +52,7 @@ impl Levels {
         channel: Option<u32>,
         tuning: Tuning,
     ) -> Option<Self> {
-        let place = Place {
+        let place = Position {
             nodes: engine.nodes_of(&of.members),
             members: Arc::clone(&of.members),
             me: of.me,

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Reading a member's buffer: in place where it can be mapped, by the kernel, or by a copy request to its owner.
 
-use super::source::{Source, Target, part};
+use super::member_buffer::{MemberBuffer, Target, part};
 use super::state::CommState;
 use crate::engine::Engine;
 use crate::error::{Error, Result};
@@ -39,7 +39,7 @@ pub(crate) fn attached<'p>(
 pub(crate) fn fetch(
     engine: &mut Engine,
     state: &mut CommState,
-    source: &Source,
+    source: &MemberBuffer,
     at: u64,
     len: usize,
     mut target: Target<'_>,
@@ -89,7 +89,7 @@ pub(crate) fn fetch(
 }
 
 /// What was read is good if the owner has not given up the communicator, and with it its buffers.
-fn still_good(state: &CommState, source: &Source) -> Result<()> {
+fn still_good(state: &CommState, source: &MemberBuffer) -> Result<()> {
     onecopy_shm::fault::point("coll.read");
     state.failure_of(source.place).map_or(Ok(()), Err)
 }

@@ -9,9 +9,9 @@
 use super::contribution::{GIVEN, RESULT, Readers, Served, StepContext, describe, whole};
 use super::exchange::{Exchange, READ_MAX};
 use super::lines::Lines;
+use super::member_buffer::{self, MemberBuffer, Target};
 use super::push::WRITTEN;
 use super::reader;
-use super::source::{self, Source, Target};
 use super::state::{CommState, STEP_MAX, Step};
 use crate::error::Result;
 use onecopy_shm::coll::{Content, INLINE, kind};
@@ -30,7 +30,7 @@ struct Part {
 #[derive(Debug, Clone, Copy)]
 struct Piecemeal {
     part: usize,
-    from: Source,
+    from: MemberBuffer,
     len: usize,
 }
 
@@ -102,7 +102,7 @@ impl Relay {
         let Some(said) = self.lines.of(state, self.root, seq)? else {
             return Ok(Step::Idle);
         };
-        let range = Source::of(&said, seq, self.root, GIVEN).range;
+        let range = MemberBuffer::of(&said, seq, self.root, GIVEN).range;
         let first = range.part(0, range.len.min(1));
         if said.content != Content::Buffer
             || reader::view(&engine.peers, state, self.root, &first).is_some()
@@ -122,7 +122,7 @@ impl Relay {
             let len = self.recv.len();
             if now.from.range.len != len as u64 {
                 let (place, given) = (now.from.place, now.from.range.len);
-                return Err(source::mismatch(state, place, given, len));
+                return Err(member_buffer::mismatch(state, place, given, len));
             }
             let at = self.left[now.part].at;
             let target = Target::Loan(self.recv, at);
@@ -163,7 +163,7 @@ impl Relay {
         let said = self.lines.of(state, place, seq)?;
         Ok(said.map(|said| Piecemeal {
             part,
-            from: Source::of(&said, seq, place, buffer),
+            from: MemberBuffer::of(&said, seq, place, buffer),
             len: (next.end - next.at).min(READ_MAX),
         }))
     }

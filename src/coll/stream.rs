@@ -11,8 +11,8 @@ use super::contribution::{GIVEN, Piece, RESULT, Readers, Scratch, Served, StepCo
 use super::fold::mismatch;
 use super::fold::segment::{Operands, combine_all};
 use super::lines::Lines;
+use super::member_buffer::{MemberBuffer, Target, part};
 use super::reader;
-use super::source::{Source, Target, part};
 use super::state::{CommState, Step};
 use super::{ElemType, Op};
 use crate::error::Result;
@@ -300,9 +300,9 @@ impl Stream {
     }
 
     /// What the rank before left of a prefix, and its vector.
-    fn sources(&self, cx: &StepContext<'_>, flow: &Flow, said: &Said) -> Result<[Source; 2]> {
+    fn sources(&self, cx: &StepContext<'_>, flow: &Flow, said: &Said) -> Result<[MemberBuffer; 2]> {
         let before = cx.state.me - 1;
-        let sources = [RESULT, GIVEN].map(|buffer| Source::of(said, cx.seq, before, buffer));
+        let sources = [RESULT, GIVEN].map(|buffer| MemberBuffer::of(said, cx.seq, before, buffer));
         let [result, given] = sources.map(|source| source.range.len);
         let len = self.send.len;
         if !flow.slots_in && (given, result) != (len as u64, len as u64) {
@@ -315,7 +315,7 @@ impl Stream {
     fn fetch(
         &mut self,
         cx: &mut StepContext<'_>,
-        parts: &[Source],
+        parts: &[MemberBuffer],
         now: Now,
         copies: &mut [u8],
     ) -> Result<Option<[Option<RemoteRange>; 2]>> {

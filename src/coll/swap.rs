@@ -8,9 +8,9 @@ use super::contribution::{
     GIVEN, Piece, Readers, Served, StepContext, behind, describe, range_of_temp,
 };
 use super::lines::Lines;
+use super::member_buffer::{self, MemberBuffer, Target};
 use super::push::{Origin, PIECE, Promises, WRITTEN, half, opened, put_to_all, reaches_all};
 use super::reader;
-use super::source::{self, Source, Target};
 use super::state::{CommState, Step};
 use crate::engine::Engine;
 use crate::error::{Error, Result};
@@ -313,13 +313,13 @@ impl Swap {
             let Some(said) = self.lines.of(state, place, seq)? else {
                 return Ok(false);
             };
-            let source = Source::of(&said, seq, place, GIVEN);
+            let source = MemberBuffer::of(&said, seq, place, GIVEN);
             let target = Target::Loan(self.recv, at);
             let came = reader::fetch(engine, state, &source, from as u64, len, target)?;
             return Ok(came >= len);
         }
         let view = state.ends[place].in_slot(seq, from, len);
-        let view = view.ok_or_else(|| source::mismatch(state, place, 0, len))?;
+        let view = view.ok_or_else(|| member_buffer::mismatch(state, place, 0, len))?;
         copy_out(engine, self.recv, at, len, view)?;
         Ok(true)
     }

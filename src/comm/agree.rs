@@ -4,7 +4,7 @@
 use super::Comm;
 use crate::coll::Group;
 use crate::coll::Worker;
-use crate::coll::agree::{NUMBERS, Share, Word};
+use crate::coll::agree::{NUMBERS, Proposal, Share};
 use crate::coll::group::sub_context;
 use crate::coll::ids::Turn;
 use crate::error::Result;
@@ -23,14 +23,17 @@ impl Comm {
     ) -> Result<Option<Self>> {
         let handle: &Handle = &self.handle;
         let mut numbers = vec![0u64; NUMBERS * lane.size()];
-        let mut word = Word::default();
+        let mut proposal = Proposal::default();
         loop {
-            (word.color, word.key) = (color.map_or(0, |color| u64::from(color) + 1), key);
-            let said = lane.allgather(&word.encode(), &mut numbers);
-            let words: Vec<Word> = numbers.chunks_exact(NUMBERS).map(Word::decode).collect();
-            let ready = words.iter().all(|word| word.ready != 0);
+            (proposal.color, proposal.key) = (color.map_or(0, |color| u64::from(color) + 1), key);
+            let said = lane.allgather(&proposal.encode(), &mut numbers);
+            let proposals: Vec<Proposal> = numbers
+                .chunks_exact(NUMBERS)
+                .map(Proposal::decode)
+                .collect();
+            let ready = proposals.iter().all(|proposal| proposal.ready != 0);
             if ready || said.is_err() {
-                let formed = said.and_then(|()| self.settle(lane, &words, color, group));
+                let formed = said.and_then(|()| self.settle(lane, &proposals, color, group));
                 handle.gate.enter().end_round(turn, true);
                 let formed = formed?;
                 Self::await_prepared(lane, formed.as_ref())?;
@@ -38,7 +41,7 @@ impl Comm {
             }
             handle.gate.enter().end_round(turn, false);
             std::thread::yield_now();
-            word = handle.gate.enter().offer_ids(turn, share);
+            proposal = handle.gate.enter().offer_ids(turn, share);
         }
     }
 
@@ -64,7 +67,7 @@ impl Comm {
     fn settle(
         &self,
         lane: &Self,
-        words: &[Word],
+        proposals: &[Proposal],
         color: Option<u32>,
         group: Option<&Group>,
     ) -> Result<Option<Self>> {
@@ -73,11 +76,11 @@ impl Comm {
             (Some(_), Some(group)) => Arc::clone(&group.0),
             (Some(color), None) => {
                 let ours = u64::from(color) + 1;
-                let mut chosen: Vec<(i64, usize)> = words
+                let mut chosen: Vec<(i64, usize)> = proposals
                     .iter()
                     .enumerate()
-                    .filter(|(_, word)| word.color == ours)
-                    .map(|(place, word)| (word.key, place))
+                    .filter(|(_, proposal)| proposal.color == ours)
+                    .map(|(place, proposal)| (proposal.key, place))
                     .collect();
                 chosen.sort_unstable();
                 let rank = |&(_, place): &(i64, usize)| lane.world_rank(place) as u32;
@@ -87,7 +90,7 @@ impl Comm {
         let mut engine = self.handle.gate.enter();
         // The same on all ranks, also on those that are in no group.
         let largest = engine.nodes_of(&lane.members()).largest();
-        let agreed = Worker::agree(words, largest)?;
+        let agreed = Worker::agree(proposals, largest)?;
         let own = engine.core.me;
         let Some(me) = members.iter().position(|&rank| rank == own) else {
             return Ok(None);

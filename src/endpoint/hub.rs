@@ -19,11 +19,11 @@ pub(crate) enum Origin {
     /// The end of the waker.
     Stop,
     /// Others may connect.
-    Door,
+    Listener,
     /// Somebody who has connected and is to prove who it is.
-    Guest(u32),
+    Inbound(u32),
     /// A connection to this rank is being made.
-    Call(u32),
+    Outbound(u32),
     /// The connection with this rank.
     Pair(u32),
     /// The device of this rank's lanes.
@@ -34,9 +34,9 @@ impl Origin {
     fn word(self) -> u64 {
         let (kind, number) = match self {
             Self::Stop => (0u64, 0),
-            Self::Door => (1, 0),
-            Self::Guest(number) => (2, number),
-            Self::Call(rank) => (3, rank),
+            Self::Listener => (1, 0),
+            Self::Inbound(number) => (2, number),
+            Self::Outbound(rank) => (3, rank),
             Self::Pair(rank) => (4, rank),
             Self::Device => (5, 0),
         };
@@ -46,9 +46,9 @@ impl Origin {
     fn of(word: u64) -> Self {
         let number = word as u32;
         match word >> 32 {
-            1 => Self::Door,
-            2 => Self::Guest(number),
-            3 => Self::Call(number),
+            1 => Self::Listener,
+            2 => Self::Inbound(number),
+            3 => Self::Outbound(number),
             4 => Self::Pair(number),
             5 => Self::Device,
             _ => Self::Stop,
@@ -177,9 +177,9 @@ mod tests {
     fn origins_come_back() {
         for origin in [
             Origin::Stop,
-            Origin::Door,
-            Origin::Guest(7),
-            Origin::Call(u32::MAX),
+            Origin::Listener,
+            Origin::Inbound(7),
+            Origin::Outbound(u32::MAX),
             Origin::Pair(0),
             Origin::Device,
         ] {

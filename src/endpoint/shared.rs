@@ -4,7 +4,7 @@
 
 use super::home::Home;
 use super::{
-    BadRecord, ChunkIndex, CoopBlock, Endpoint, Medium, Naming, Put, Record, RecordRoom, Source,
+    BadRecord, ChunkIndex, CoopBlock, Endpoint, Medium, Naming, Pack, Put, Record, RecordRoom,
 };
 use crate::error::{Error, Result};
 use onecopy_shm::cells::MappedCells;
@@ -193,7 +193,7 @@ impl SharedMemory {
         home: &mut Home,
         naming: Naming,
         body: impl FnOnce(ChunkIndex) -> [u8; N],
-        source: &impl Source,
+        source: &impl Pack,
     ) -> Put {
         if !self.tx.as_mut().is_some_and(|tx| tx.claim_would_fit(1)) {
             return Put::NoRoom;

@@ -140,7 +140,7 @@ fn core(
         alone: threads == Threads::Single,
         loans: Default::default(),
         requests: Default::default(),
-        numbered: Default::default(),
+        lightweight: Default::default(),
         posted: Default::default(),
         unexpected: Default::default(),
         transfers: Default::default(),

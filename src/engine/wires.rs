@@ -169,7 +169,7 @@ impl Engine {
         peer.chunks = Chunks::of_stream(&self.core.knobs);
         self.peers[rank as usize] = Some(Box::new(peer));
         if let Some(wires) = &mut self.wires {
-            wires.connector.call(rank, Instant::now());
+            wires.connector.connect(rank, Instant::now());
         }
         self.take_outcomes();
         Ok(())

@@ -31,8 +31,8 @@ fn pass(from: &mut Handshake, to: &mut Handshake, step: usize) -> Result<Vec<u8>
 fn two_that_know_the_secret_know_each_other_in_the_end() {
     for step in [1, 7, 1000] {
         let (mut call, mut answer) = (
-            caller(SECRET, Purpose::Link, 1),
-            listener(SECRET, Purpose::Link, 2),
+            caller(SECRET, Purpose::Oob, 1),
+            listener(SECRET, Purpose::Oob, 2),
         );
         pass(&mut answer, &mut call, step).expect("challenge");
         assert_eq!((call.proven(), answer.proven()), (None, None));
@@ -71,30 +71,30 @@ fn whoever_has_another_secret_learns_nothing_and_is_rejected() {
 #[test]
 fn a_recorded_proof_serves_for_no_other_connection() {
     let (mut call, mut answer) = (
-        caller(SECRET, Purpose::Link, 1),
-        listener(SECRET, Purpose::Link, 2),
+        caller(SECRET, Purpose::Oob, 1),
+        listener(SECRET, Purpose::Oob, 2),
     );
     pass(&mut answer, &mut call, 99).expect("challenge");
     let response = pass(&mut call, &mut answer, 99).expect("response");
     let confirmation = pass(&mut answer, &mut call, 99).expect("confirmation");
-    let mut other = listener(SECRET, Purpose::Link, 3);
+    let mut other = listener(SECRET, Purpose::Oob, 3);
     assert_eq!(other.take(&response), Err(Rejected::Secret));
     // The same numbers, for another purpose.
     let mut other = listener(SECRET, Purpose::Pair, 2);
     assert_eq!(other.take(&response), Err(Rejected::Secret));
     // The listener's own word, and the caller's, sent back.
-    let mut again = caller(SECRET, Purpose::Link, 4);
+    let mut again = caller(SECRET, Purpose::Oob, 4);
     pass(
-        &mut listener(SECRET, Purpose::Link, 2),
+        &mut listener(SECRET, Purpose::Oob, 2),
         &mut again,
         CHALLENGE,
     )
     .expect("challenge");
     let own = again.to_send()[RESPONSE - HASH..].to_vec();
     assert_eq!(again.take(&own), Err(Rejected::Secret));
-    let mut again = caller(SECRET, Purpose::Link, 4);
+    let mut again = caller(SECRET, Purpose::Oob, 4);
     pass(
-        &mut listener(SECRET, Purpose::Link, 2),
+        &mut listener(SECRET, Purpose::Oob, 2),
         &mut again,
         CHALLENGE,
     )
@@ -104,26 +104,26 @@ fn a_recorded_proof_serves_for_no_other_connection() {
 
 #[test]
 fn the_wrong_side_of_the_right_job_is_told_apart() {
-    let mut call = caller(SECRET, Purpose::Link, 1);
+    let mut call = caller(SECRET, Purpose::Oob, 1);
     let mut answer = listener(SECRET, Purpose::Pair, 2);
     let why = Rejected::Wrong {
         rank: 2,
         purpose: 2,
     };
     assert_eq!(pass(&mut answer, &mut call, 99), Err(why));
-    let mut call = caller(SECRET, Purpose::Link, 1);
-    let mut answer = Handshake::answer(SECRET, Purpose::Link, 3, [2; 32]);
+    let mut call = caller(SECRET, Purpose::Oob, 1);
+    let mut answer = Handshake::answer(SECRET, Purpose::Oob, 3, [2; 32]);
     let why = Rejected::Wrong {
         rank: 3,
         purpose: 1,
     };
     assert_eq!(pass(&mut answer, &mut call, 99), Err(why));
-    let mut call = caller(SECRET, Purpose::Link, 1);
-    let mut challenge = listener(SECRET, Purpose::Link, 2).to_send().to_vec();
+    let mut call = caller(SECRET, Purpose::Oob, 1);
+    let mut challenge = listener(SECRET, Purpose::Oob, 2).to_send().to_vec();
     challenge[4] = 9;
     let why = Rejected::Version { found: 9 };
     assert_eq!(call.take(&challenge), Err(why));
-    let mut call = caller(SECRET, Purpose::Link, 1);
+    let mut call = caller(SECRET, Purpose::Oob, 1);
     assert_eq!(call.take(&[b'?'; CHALLENGE]), Err(Rejected::Magic));
     assert!(call.to_send().is_empty(), "nothing is said to a stranger");
 }
@@ -153,7 +153,7 @@ proptest! {
     /// One bit that differs, anywhere in what is passed, and the handshake fails on one side at least.
     #[test]
     fn no_damage_is_overlooked(message in 0_usize..3, at in any::<prop::sample::Index>(), bit in 0_u8..8) {
-        let mut sides = [caller(SECRET, Purpose::Link, 1), listener(SECRET, Purpose::Link, 2)];
+        let mut sides = [caller(SECRET, Purpose::Oob, 1), listener(SECRET, Purpose::Oob, 2)];
         for round in 0..3 {
             let [call, answer] = &mut sides;
             let (from, to) = if round == 1 { (call, answer) } else { (answer, call) };

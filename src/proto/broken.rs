@@ -14,7 +14,7 @@ use crate::peer::{Peer, Target};
 use crate::records::{BreakOff, Kind};
 use crate::request::RequestId;
 use crate::state::Core;
-use crate::state::numbered::Waiting;
+use crate::state::lightweight::Waiting;
 use crate::state::transfer::Mode;
 
 /// Ends a message of which some chunks have gone out, and no more will.

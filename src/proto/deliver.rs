@@ -7,7 +7,7 @@ use crate::error::Result;
 use crate::matching::Envelope;
 use crate::peer::Peer;
 use crate::state::Core;
-use crate::state::numbered::Waiting;
+use crate::state::lightweight::Waiting;
 use onecopy_btl::LayerId;
 
 /// What a message leaves to be done when all of its bytes have come.

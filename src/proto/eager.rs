@@ -23,7 +23,7 @@ use crate::records::{self, Kind};
 use crate::request::{RequestId, RequestState, SendPlan, UserBuf};
 use crate::state::Core;
 use crate::state::held::Held;
-use crate::state::numbered::Waiting;
+use crate::state::lightweight::Waiting;
 use onecopy_shm::loan::{LoanError, LoanTable};
 
 /// Where the bytes of a message come from.
@@ -129,7 +129,7 @@ pub(crate) fn sent_slots(core: &mut Core, peer: &mut Peer, slots: usize, len: us
     if slots == 1 {
         core.counters.sends_inline += 1;
     } else {
-        core.counters.sends_eager += 1;
+        core.counters.sends_slots += 1;
     }
     core.counters.bytes_sent += len as u64;
 }

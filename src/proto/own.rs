@@ -7,7 +7,7 @@ use crate::error::Error;
 use crate::matching::Envelope;
 use crate::request::{Piece, RequestId, RequestState, SendPlan};
 use crate::state::Core;
-use crate::state::numbered::Waiting;
+use crate::state::lightweight::Waiting;
 use onecopy_btl::LayerId;
 use onecopy_shm::loan::LoanTable;
 

@@ -31,7 +31,7 @@ pub struct Profile {
     machine: Fingerprint,
     /// Rounds of the measurement.
     pub rounds: usize,
-    /// What they found, as [`crate::stores::Stores`] has it.
+    /// What they found, as [`crate::measure::MeasuredStores`] has it.
     pub ratio: f64,
     /// The value of the knob; none: neither kind of stores was clearly faster.
     pub chunk_copy: Option<String>,

@@ -24,8 +24,8 @@ use nix::unistd::Pid;
 use onecopy_shm::fdpass::{self, Credentials, FdPassError, Wait};
 use onecopy_shm::process;
 
-use crate::wireup::link::Word;
 use crate::wireup::message::{MAX_MESSAGE, ToLauncher, ToRank};
+use crate::wireup::oob::ToHost;
 use crate::wireup::{Card, Death, Event, Missing};
 
 /// When a rank's connection or process ends, its exit status may be a moment behind.
@@ -350,7 +350,7 @@ impl Broker {
         };
         client.state = ClientState::Joined;
         if !self.decides() {
-            self.tell_beyond(Some(rank), || Word::Joined { rank, card });
+            self.tell_beyond(Some(rank), || ToHost::Joined { rank, card });
         }
         self.joined(rank, now);
         Ok(())
@@ -391,7 +391,7 @@ impl Broker {
                     self.spread(rank, message.clone());
                 }
             }
-            self.tell_beyond(None, || Word::Encoded(message));
+            self.tell_beyond(None, || ToHost::Encoded(message));
         }
     }
 
@@ -427,7 +427,7 @@ impl Broker {
         }
         if self.decides() {
             let missing = missing.clone();
-            self.tell_beyond(None, || Word::Absent { waited_ms, missing });
+            self.tell_beyond(None, || ToHost::Absent { waited_ms, missing });
         }
         self.notices.push(Notice::GaveUp { missing, waited });
     }
@@ -510,7 +510,7 @@ impl Broker {
             }
             self.spread(rank, message.clone());
         }
-        self.tell_beyond(Some(from), || Word::Event(event));
+        self.tell_beyond(Some(from), || ToHost::Event(event));
     }
 
     fn send(&mut self, rank: usize, message: Vec<u8>, fds: Vec<Arc<OwnedFd>>) {
@@ -538,7 +538,7 @@ impl Broker {
             ClientState::Outside => {
                 client.state = ClientState::Gone;
                 if !self.decides() {
-                    self.tell_beyond(Some(rank), || Word::Event(Event::Died { rank, how }));
+                    self.tell_beyond(Some(rank), || ToHost::Event(Event::Died { rank, how }));
                 }
             }
             ClientState::Joined => {

@@ -5,7 +5,7 @@ use std::net::SocketAddr;
 use std::time::Duration;
 
 use super::WireupError;
-use super::meet::{Address, DoorKind};
+use super::meet::{Address, ListenerKind};
 use super::nodes::Nodes;
 use super::table::Table;
 use crate::proof::Secret;
@@ -27,9 +27,9 @@ pub(super) struct Digest {
 /// Where each rank goes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Way {
-    /// All are on one node: to this door.
-    Door(Address),
-    /// Each to the door of its node, which is still to be opened.
+    /// All are on one node: to this listener.
+    Listener(Address),
+    /// Each to the listener of its node, which is still to be opened.
     Nodes(Between),
 }
 
@@ -37,7 +37,7 @@ pub(super) enum Way {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Between {
     /// By node.
-    pub(super) doors: Vec<DoorKind>,
+    pub(super) listeners: Vec<ListenerKind>,
     /// What ranks prove to each other that they know.
     pub(super) secret: Secret,
     /// For how long a node may be silent.
@@ -51,12 +51,16 @@ impl Digest {
     pub(super) fn encode(&self) -> String {
         let head = format!("{}|{}", hex(&self.secret), self.nodes.encode());
         match &self.way {
-            Way::Door(address) => format!("1|{head}|{}", address.encode()),
+            Way::Listener(address) => format!("1|{head}|{}", address.encode()),
             Way::Nodes(between) => {
-                let doors: String = between.doors.iter().map(|kind| kind.letter()).collect();
+                let listeners: String =
+                    between.listeners.iter().map(|kind| kind.letter()).collect();
                 let places: Vec<String> = between.places.iter().map(ToString::to_string).collect();
                 let (secret, timeout) = (hex(&between.secret), between.timeout.as_millis());
-                format!("n|{head}|{doors}|{secret}|{timeout}|{}", places.join(","))
+                format!(
+                    "n|{head}|{listeners}|{secret}|{timeout}|{}",
+                    places.join(",")
+                )
             }
         }
     }
@@ -69,19 +73,20 @@ impl Digest {
         let nodes = Nodes::decode(fields.next()?, size)?;
         let way = match kind {
             // A path may have such a mark.
-            "1" => Way::Door(Address::decode(&fields.collect::<Vec<_>>().join("|"))?),
+            "1" => Way::Listener(Address::decode(&fields.collect::<Vec<_>>().join("|"))?),
             "n" => {
-                let doors = fields.next()?.chars().map(DoorKind::of_letter);
-                let doors: Vec<DoorKind> = doors.collect::<Option<_>>()?;
+                let listeners = fields.next()?.chars().map(ListenerKind::of_letter);
+                let listeners: Vec<ListenerKind> = listeners.collect::<Option<_>>()?;
                 let secret = unhex(fields.next()?)?;
                 let timeout = Duration::from_millis(fields.next()?.parse::<u32>().ok()?.into());
                 let places = fields.next()?.split(',').map(|place| place.parse().ok());
                 let places: Vec<SocketAddr> = places.collect::<Option<_>>()?;
-                if doors.len() != nodes.count() || timeout.is_zero() || fields.next().is_some() {
+                if listeners.len() != nodes.count() || timeout.is_zero() || fields.next().is_some()
+                {
                     return None;
                 }
                 Way::Nodes(Between {
-                    doors,
+                    listeners,
                     secret,
                     timeout,
                     places,
@@ -211,17 +216,17 @@ mod tests {
         let one = Digest {
             nodes: Nodes::by_keys([0, 0, 0]),
             secret: [0xab; 16],
-            way: Way::Door(Address::Path("/dev/shm/onecopy-0/a|b".into())),
+            way: Way::Listener(Address::Path("/dev/shm/onecopy-0/a|b".into())),
         };
         let several = Digest {
             nodes: Nodes::by_keys((0..700).map(|rank| rank * rank % 7)),
             secret: [1; 16],
             way: Way::Nodes(Between {
-                doors: vec![
-                    DoorKind::Abstract,
-                    DoorKind::Path,
-                    DoorKind::Process,
-                    DoorKind::Path,
+                listeners: vec![
+                    ListenerKind::Abstract,
+                    ListenerKind::Path,
+                    ListenerKind::Process,
+                    ListenerKind::Path,
                 ],
                 secret: [0xcd; 32],
                 timeout: Duration::from_secs(1),

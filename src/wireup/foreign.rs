@@ -2,10 +2,10 @@
 //! The wire-up of ranks that a foreign launcher started. hydra (MPICH, Intel MPI) and Slurm go by PMI-1. Open MPI's
 //! mpirun, PRRTE and Slurm go by PMIx. Where neither is to be had, ranks go by what launchers leave in the environment.
 //!
-//! Rank 0 opens a door (`meet.rs`) and introduces the others (`host.rs`); they come with a secret. Where there is a
-//! table (`table.rs`), which only the job's ranks see, it carries the secret and the way to the door. Then the job may
-//! span nodes: `gather.rs`. Where there is only the environment, the door's name is derived from the launcher's number
-//! of the job. The user id that the kernel tells decides who may come in.
+//! Rank 0 opens a listener (`meet.rs`) and introduces the others (`host.rs`); they come with a secret. Where there is a
+//! table (`table.rs`), which only the job's ranks see, it carries the secret and the way to the listener. Then the job
+//! may span nodes: `gather.rs`. Where there is only the environment, the listener's name is derived from the launcher's
+//! number of the job. The user id that the kernel tells decides who may come in.
 //!
 //! A launcher that is there but of no use is an error, never a job of one rank. N copies of a program, each taking
 //! itself for the whole job, would overwrite one another's results.
@@ -21,9 +21,9 @@ use onecopy_obs::Knobs;
 use onecopy_shm::fdpass;
 
 use super::alone::Alone;
-use super::host::{FIRST, Host, Plan};
+use super::host::{Config, FIRST, Host};
 use super::launched::Launched;
-use super::meet::{Address, BASES, Door, Folder};
+use super::meet::{Address, BASES, Folder, Listener};
 use super::nodes::Nodes;
 use super::table::Table;
 use super::{
@@ -33,8 +33,8 @@ use super::{
 
 const CALL: &str = "join";
 
-/// Ranks of the same network namespace meet at once; when some are missing after this, there is a door for the others
-/// too.
+/// Ranks of the same network namespace meet at once; when some are missing after this, there is a listener for the
+/// others too.
 const LATE: Duration = Duration::from_millis(250);
 /// How long a rank waits to be ended by its launcher after an abort, before it ends itself.
 const ABORT_GRACE: Duration = Duration::from_secs(1);
@@ -138,21 +138,21 @@ impl Foreign {
         }
         let name = job.name();
         if rank == FIRST {
-            // If the name is taken (by another user: names are no secret) there is still the other door, at once.
-            let (doors, late) = match Door::at_abstract(&name) {
-                Ok(door) => (vec![door], LATE),
+            // If the name is taken (by another user: names are no secret) there is still the other listener, at once.
+            let (listeners, late) = match Listener::at_abstract(&name) {
+                Ok(listener) => (vec![listener], LATE),
                 Err(_) => (Vec::new(), Duration::ZERO),
             };
-            let plan = Plan {
+            let config = Config {
                 rank,
                 size,
                 secret: [0; 16],
                 join_timeout: limit,
-                doors,
+                listeners,
                 late: Some((late, name)),
-                links: None,
+                oob: None,
             };
-            let (host, socket) = Host::start(plan)?;
+            let (host, socket) = Host::start(config)?;
             let inner = Launched::new(socket, rank, size)?;
             return Ok(done(Inner::Launched(inner), Some(host)));
         }
@@ -169,7 +169,7 @@ impl Foreign {
                 if fdpass::peer_credentials(socket.as_fd()).is_ok_and(|who| who.uid == own) {
                     match Launched::at_host(socket, (rank, size), (FIRST, [0; 16]), limit) {
                         Ok(inner) => return Ok(done(Inner::Launched(inner), None)),
-                        // The door was closed at this moment.
+                        // The listener was closed at this moment.
                         Err(WireupError::HostGone { .. }) => {}
                         Err(error) => return Err(error),
                     }

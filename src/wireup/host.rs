@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! What the lowest rank of a node does for the others there when a foreign launcher started the job. A thread lets them
 //! in and introduces them, as our launcher does for its own ranks, by the same [`Broker`]. In a job that spans nodes
-//! the threads are joined by [`Links`].
+//! the threads are joined by [`Oob`].
 //!
 //! The thread sleeps unless somebody talks to it. It ends when nobody is connected any more, or with the process.
 
@@ -18,10 +18,9 @@ use onecopy_shm::{process, thread};
 
 use super::WireupError;
 use super::broker::{Broker, Notice, Token};
-use super::link::Word;
-use super::links::{self, Links, News};
-use super::meet::Door;
+use super::meet::Listener;
 use super::message::{MAX_MESSAGE, ToLauncher, ToRank};
+use super::oob::{self, Oob, OobEvent, ToHost};
 
 /// The rank that others look for first: it introduces those of its node, and its host joins all nodes.
 pub(super) const FIRST: usize = 0;
@@ -33,7 +32,7 @@ const TELL_LIMIT: Duration = Duration::from_secs(1);
 
 /// What the host is to do.
 #[derive(Debug)]
-pub(super) struct Plan {
+pub(super) struct Config {
     /// The host's own rank.
     pub(super) rank: usize,
     /// Ranks in the job.
@@ -43,11 +42,11 @@ pub(super) struct Plan {
     /// How long ranks that have joined wait for the others.
     pub(super) join_timeout: Duration,
     /// Where ranks connect.
-    pub(super) doors: Vec<Door>,
-    /// The name of one more door, in a file system, and after which time it is opened if ranks are missing still.
+    pub(super) listeners: Vec<Listener>,
+    /// The name of one more listener, in a file system, and after which time it is opened if ranks are missing still.
     pub(super) late: Option<(Duration, String)>,
     /// In a job that spans nodes: how this host is joined to others.
-    pub(super) links: Option<links::Plan>,
+    pub(super) oob: Option<oob::Config>,
 }
 
 /// The thread, as its rank sees it.
@@ -60,7 +59,7 @@ pub(super) struct Host {
 
 impl Host {
     /// Starts the thread; returns it and its rank's own connection.
-    pub(super) fn start(plan: Plan) -> Result<(Self, OwnedFd), WireupError> {
+    pub(super) fn start(config: Config) -> Result<(Self, OwnedFd), WireupError> {
         const CALL: &str = "join";
         let system = |what| {
             move |source| WireupError::System {
@@ -72,33 +71,33 @@ impl Host {
         let transport = |source| WireupError::Transport { call: CALL, source };
         let (socket, own) = fdpass::pair().map_err(transport)?;
         fdpass::ask_for_credentials(socket.as_fd()).map_err(transport)?;
-        let mut broker = Broker::new(plan.join_timeout);
-        broker.make_room(plan.size);
+        let mut broker = Broker::new(config.join_timeout);
+        broker.make_room(config.size);
         let who = fdpass::peer_credentials(socket.as_fd()).map_err(transport)?;
         let itself = process::peer_process(socket.as_fd()).map(Arc::new);
-        broker.seat(plan.rank, socket, who, itself);
-        broker.runs_in(plan.rank);
+        broker.seat(config.rank, socket, who, itself);
+        broker.runs_in(config.rank);
         let (tell, told) = channel();
         let now = Instant::now();
-        if let Some(links) = &plan.links {
-            broker.serve_node(Arc::clone(&links.nodes), links.own);
+        if let Some(oob) = &config.oob {
+            broker.serve_node(Arc::clone(&oob.nodes), oob.own);
         }
-        let links = plan.links.map(|links| Links::new(links, now)).transpose();
-        let links = links.map_err(system("the connection to rank 0's node"))?;
+        let oob = config.oob.map(|oob| Oob::new(oob, now)).transpose();
+        let oob = oob.map_err(system("the connection to rank 0's node"))?;
         let (running, over) = channel();
-        let over = links.is_some().then_some(over);
+        let over = oob.is_some().then_some(over);
         let mut broker_thread = Thread {
             broker,
-            own: plan.rank,
-            secret: plan.secret,
-            size: plan.size,
-            patience: plan.join_timeout,
-            doors: plan.doors,
-            late: plan
+            own: config.rank,
+            secret: config.secret,
+            size: config.size,
+            patience: config.join_timeout,
+            listeners: config.listeners,
+            late: config
                 .late
                 .map(|(delay, name)| (now.checked_add(delay).unwrap_or(now), name)),
-            guests: VecDeque::new(),
-            links,
+            inbound: VecDeque::new(),
+            oob,
             tell: Some(tell),
             aborted: false,
             buffer: vec![0; MAX_MESSAGE],
@@ -124,7 +123,7 @@ impl Host {
 }
 
 /// A connection that has not said yet which rank it is.
-struct Guest {
+struct Inbound {
     socket: OwnedFd,
     since: Instant,
 }
@@ -135,10 +134,10 @@ struct Thread {
     secret: [u8; 16],
     size: usize,
     patience: Duration,
-    doors: Vec<Door>,
+    listeners: Vec<Listener>,
     late: Option<(Instant, String)>,
-    guests: VecDeque<Guest>,
-    links: Option<Links>,
+    inbound: VecDeque<Inbound>,
+    oob: Option<Oob>,
     tell: Option<Sender<()>>,
     aborted: bool,
     buffer: Vec<u8>,
@@ -148,10 +147,10 @@ struct Thread {
 
 #[derive(Clone, Copy)]
 enum Ready {
-    Door(usize),
-    Guest(usize),
+    Listener(usize),
+    Inbound(usize),
     Broker(Token),
-    Links(links::Token),
+    Oob(oob::Token),
 }
 
 impl Thread {
@@ -159,51 +158,51 @@ impl Thread {
         loop {
             let now = Instant::now();
             self.look_after(now);
-            let over = match &mut self.links {
+            let over = match &mut self.oob {
                 None => self.broker.is_deserted(),
                 // The ranks here need no more than to be out: one of them waits for this end.
-                Some(links) => self.broker.all_are_out() && links.is_done(now),
+                Some(oob) => self.broker.all_are_out() && oob.is_done(now),
             };
             if over {
                 return;
             }
             let ready = self.wait(now);
-            // Guests come from the last to the first, so that the numbers of those who are still to be served stay
-            // right.
+            // Inbound connections come from the last to the first, so that the numbers of those who are still to be
+            // served stay right.
             for ready in ready.into_iter().rev() {
                 match ready {
                     Ready::Broker(token) => self.broker.ready(token, Instant::now()),
-                    Ready::Links(token) => {
+                    Ready::Oob(token) => {
                         let now = Instant::now();
-                        let links = self.links.as_mut();
-                        let news = links
-                            .map(|links| links.ready(token, now))
-                            .unwrap_or_default();
+                        let oob = self.oob.as_mut();
+                        let news = oob.map(|oob| oob.ready(token, now)).unwrap_or_default();
                         self.take(news, now);
                     }
-                    Ready::Guest(number) => self.hear(number),
-                    Ready::Door(number) => self.let_in(number),
+                    Ready::Inbound(number) => self.hear(number),
+                    Ready::Listener(number) => self.let_in(number),
                 }
             }
         }
     }
 
-    /// What links brought.
-    fn take(&mut self, news: Vec<News>, now: Instant) {
+    /// What oob brought.
+    fn take(&mut self, news: Vec<OobEvent>, now: Instant) {
         let mut over = Vec::new();
         for news in news {
             let (node, why) = match news {
-                News::Word(node, _) | News::Lost(node, _) if over.contains(&node) => continue,
+                OobEvent::Message(node, _) | OobEvent::Lost(node, _) if over.contains(&node) => {
+                    continue;
+                }
                 // Whoever has not left by now does not live there any more.
-                News::Word(node, Word::Farewell) => (node, None),
-                News::Word(node, word) => match self.broker.hear(node, word, now) {
+                OobEvent::Message(node, ToHost::Farewell) => (node, None),
+                OobEvent::Message(node, message) => match self.broker.hear(node, message, now) {
                     Ok(()) => continue,
                     Err(text) => (node, Some(text)),
                 },
-                News::Lost(node, end) => (node, Some(end.to_string())),
+                OobEvent::Lost(node, end) => (node, Some(end.to_string())),
             };
-            if let Some(links) = &mut self.links {
-                links.remove(node);
+            if let Some(oob) = &mut self.oob {
+                oob.remove(node);
             }
             if let Some(why) = why.filter(|_| !self.broker.all_are_out()) {
                 tracing::warn!("node {node} is lost: {why}");
@@ -214,8 +213,8 @@ impl Thread {
     }
 
     fn look_after(&mut self, now: Instant) {
-        let links = self.links.as_mut();
-        let news = links.map(|links| links.tick(now)).unwrap_or_default();
+        let oob = self.oob.as_mut();
+        let news = oob.map(|oob| oob.tick(now)).unwrap_or_default();
         self.take(news, now);
         for notice in self.broker.tick(now) {
             match notice {
@@ -227,13 +226,13 @@ impl Thread {
                 Notice::GaveUp { .. } | Notice::Deserted { .. } => {}
             }
         }
-        let words = self.broker.words();
-        if let Some(links) = &mut self.links {
-            for (about, word) in words {
-                links.tell(about, &word, now);
+        let messages = self.broker.messages();
+        if let Some(oob) = &mut self.oob {
+            for (about, message) in messages {
+                oob.tell(about, &message, now);
             }
         }
-        let flushed = self.links.as_ref().is_none_or(Links::is_flushed);
+        let flushed = self.oob.as_ref().is_none_or(Oob::is_flushed);
         let told = flushed && self.broker.nothing_to_send();
         if (self.aborted || self.broker.is_out(self.own)) && told {
             // The rank that waits for it may have given up.
@@ -245,24 +244,24 @@ impl Thread {
             self.broker.release();
         }
         if self.broker.is_settled() {
-            self.doors.clear();
-            self.guests.clear();
+            self.listeners.clear();
+            self.inbound.clear();
             self.late = None;
-            if let Some(links) = &mut self.links {
-                links.close_port();
+            if let Some(oob) = &mut self.oob {
+                oob.stop_accepting();
             }
         }
         if let Some((_, name)) = self.late.take_if(|(at, _)| *at <= now) {
-            match Door::at_path(&name) {
-                Ok(door) => self.doors.push(door),
+            match Listener::at_path(&name) {
+                Ok(listener) => self.listeners.push(listener),
                 Err(error) => tracing::warn!(
                     "no way in for ranks of other network namespaces: a socket below /dev/shm or /tmp: {error}"
                 ),
             }
         }
         let patience = self.patience;
-        self.guests
-            .retain(|guest| now.duration_since(guest.since) < patience);
+        self.inbound
+            .retain(|one| now.duration_since(one.since) < patience);
     }
 
     fn wait(&self, now: Instant) -> Vec<Ready> {
@@ -273,14 +272,14 @@ impl Thread {
             tokens.push(token);
         };
         // A crowd of strangers is not let in.
-        if self.guests.len() < 2 * self.size + 16 {
-            for (number, door) in self.doors.iter().enumerate() {
-                watch(door.as_fd(), PollFlags::POLLIN, Ready::Door(number));
+        if self.inbound.len() < 2 * self.size + 16 {
+            for (number, listener) in self.listeners.iter().enumerate() {
+                watch(listener.as_fd(), PollFlags::POLLIN, Ready::Listener(number));
             }
         }
-        for (number, guest) in self.guests.iter().enumerate() {
-            let fd: BorrowedFd<'_> = guest.socket.as_fd();
-            watch(fd, PollFlags::POLLIN, Ready::Guest(number));
+        for (number, one) in self.inbound.iter().enumerate() {
+            let fd: BorrowedFd<'_> = one.socket.as_fd();
+            watch(fd, PollFlags::POLLIN, Ready::Inbound(number));
         }
         for (token, fd, read, write) in self.broker.polled() {
             let mut flags = PollFlags::empty();
@@ -288,18 +287,18 @@ impl Thread {
             flags.set(PollFlags::POLLOUT, write);
             watch(fd, flags, Ready::Broker(token));
         }
-        for (token, fd, read, write) in self.links.iter().flat_map(Links::polled) {
+        for (token, fd, read, write) in self.oob.iter().flat_map(Oob::polled) {
             let mut flags = PollFlags::empty();
             flags.set(PollFlags::POLLIN, read);
             flags.set(PollFlags::POLLOUT, write);
-            watch(fd, flags, Ready::Links(token));
+            watch(fd, flags, Ready::Oob(token));
         }
-        let guests = self.guests.iter().map(|guest| guest.since + self.patience);
+        let inbound = self.inbound.iter().map(|one| one.since + self.patience);
         let late = self.late.as_ref().map(|(at, _)| *at);
-        let links = self.links.as_ref().and_then(Links::due);
+        let oob = self.oob.as_ref().and_then(Oob::due);
         let held = self.broker.held_since();
         let held = held.map(|since| since + TELL_LIMIT);
-        let due = guests.chain(late).chain(links).chain(held);
+        let due = inbound.chain(late).chain(oob).chain(held);
         let due = due.chain(self.broker.deadline()).min();
         let timeout = due.map_or(PollTimeout::NONE, |at| {
             // Rounded up, so that what is due then is due when we wake.
@@ -319,15 +318,15 @@ impl Thread {
             .collect()
     }
 
-    fn let_in(&mut self, door: usize) {
-        let Some(socket) = self.doors.get(door).and_then(Door::accept) else {
+    fn let_in(&mut self, listener: usize) {
+        let Some(socket) = self.listeners.get(listener).and_then(Listener::accept) else {
             return;
         };
         let own = nix::unistd::getuid().as_raw();
         // A stranger: the connection is closed without a word.
         let known = fdpass::peer_credentials(socket.as_fd()).is_ok_and(|who| who.uid == own);
         if known && fdpass::ask_for_credentials(socket.as_fd()).is_ok() {
-            self.guests.push_back(Guest {
+            self.inbound.push_back(Inbound {
                 socket,
                 since: Instant::now(),
             });
@@ -335,14 +334,14 @@ impl Thread {
     }
 
     fn hear(&mut self, number: usize) {
-        let Some(guest) = self.guests.get(number) else {
+        let Some(one) = self.inbound.get(number) else {
             return;
         };
-        let got = fdpass::recv(guest.socket.as_fd(), &mut self.buffer, 0, Wait::Never);
+        let got = fdpass::recv(one.socket.as_fd(), &mut self.buffer, 0, Wait::Never);
         if matches!(got, Err(FdPassError::WouldBlock)) {
             return;
         }
-        let Some(guest) = self.guests.remove(number) else {
+        let Some(one) = self.inbound.remove(number) else {
             return;
         };
         let Ok(got) = got else {
@@ -355,17 +354,17 @@ impl Thread {
             Ok(_) => Err("a hello was expected".to_owned()),
             Err(error) => Err(error.to_string()),
         };
-        match (verdict, fdpass::peer_credentials(guest.socket.as_fd())) {
+        match (verdict, fdpass::peer_credentials(one.socket.as_fd())) {
             (Ok(rank), Ok(who)) => {
-                let process = process::peer_process(guest.socket.as_fd()).map(Arc::new);
-                self.broker.seat(rank, guest.socket, who, process);
+                let process = process::peer_process(one.socket.as_fd()).map(Arc::new);
+                self.broker.seat(rank, one.socket, who, process);
                 self.broker.welcome(rank);
             }
             (Ok(_), Err(_)) => {}
             (Err(reason), _) => {
                 let message = ToRank::Refused { reason }.encode();
                 // A rank that does not take the answer is not waited for.
-                let _ = fdpass::send(guest.socket.as_fd(), &message, &[], Wait::Never);
+                let _ = fdpass::send(one.socket.as_fd(), &message, &[], Wait::Never);
             }
         }
     }

@@ -46,7 +46,7 @@ const LOCK_LIMIT: Duration = Duration::from_secs(10);
 /// Between attempts to reach a host whose queue is full.
 const CONNECT_PAUSE: Duration = Duration::from_millis(5);
 
-/// How to reach a [`Door`].
+/// How to reach a [`Listener`].
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Address {
     /// An abstract name.
@@ -123,15 +123,15 @@ fn packets(flags: SockFlag) -> io::Result<OwnedFd> {
 
 /// A listening socket. Its name, if it has one, goes with it.
 #[derive(Debug)]
-pub(super) struct Door {
+pub(super) struct Listener {
     listener: UnixListener,
     /// Keeps the inode that the socket is bound to.
     _handle: Option<OwnedFd>,
     named: Option<(Folder, PathBuf)>,
 }
 
-impl Door {
-    /// A door with an abstract name.
+impl Listener {
+    /// A listener with an abstract name.
     pub(super) fn at_abstract(name: &str) -> io::Result<Self> {
         let address = Address::Abstract(name.to_owned()).socket_address()?;
         Ok(Self {
@@ -141,32 +141,35 @@ impl Door {
         })
     }
 
-    /// A door that is found through `/proc`. `name` is its name for the moment in which it has one.
+    /// A listener that is found through `/proc`. `name` is its name for the moment in which it has one.
     pub(super) fn at_process(name: &str) -> io::Result<(Self, Address)> {
         let pid = std::fs::read_link("/proc/self")?;
         let pid = pid.to_str().and_then(|text| text.parse().ok());
         let pid = pid.ok_or_else(|| io::Error::other("/proc/self names no process"))?;
         let named = Self::at_path(name)?;
-        let (folder, path) = named.named.as_ref().expect("a door at a path has a name");
+        let (folder, path) = named
+            .named
+            .as_ref()
+            .expect("a listener at a path has a name");
         let flags = OFlag::O_PATH | OFlag::O_NOFOLLOW | OFlag::O_CLOEXEC;
         let handle = nix::fcntl::open(path, flags, Mode::empty());
         folder.remove(path);
         let handle = handle?;
         let fd = handle.as_raw_fd().cast_unsigned();
-        let door = Self {
+        let listener = Self {
             listener: named.listener.try_clone()?,
             _handle: Some(handle),
             named: None,
         };
-        Ok((door, Address::Process { pid, fd }))
+        Ok((listener, Address::Process { pid, fd }))
     }
 
-    /// A door with a file's name, in the first folder in which that is possible.
+    /// A listener with a file's name, in the first folder in which that is possible.
     pub(super) fn at_path(name: &str) -> io::Result<Self> {
         let mut last = None;
         for base in BASES {
             match Self::below(Path::new(base), name) {
-                Ok(door) => return Ok(door),
+                Ok(listener) => return Ok(listener),
                 Err(error) => last = Some(error),
             }
         }
@@ -220,13 +223,13 @@ impl Door {
     }
 }
 
-impl AsFd for Door {
+impl AsFd for Listener {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.listener.as_fd()
     }
 }
 
-impl Drop for Door {
+impl Drop for Listener {
     fn drop(&mut self) {
         if let Some((folder, path)) = &self.named {
             folder.remove(path);
@@ -407,13 +410,13 @@ pub(super) struct Namespaces {
 
 /// A way that all ranks can take.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum DoorKind {
+pub(super) enum ListenerKind {
     Abstract,
     Process,
     Path,
 }
 
-impl DoorKind {
+impl ListenerKind {
     /// As one letter.
     pub(super) fn letter(self) -> char {
         match self {
@@ -493,7 +496,7 @@ impl Namespaces {
                 .ranks(node)
                 .map(|rank| places[rank].clone())
                 .collect();
-            others[0].door_kind(&others).is_ok()
+            others[0].listener_kind(&others).is_ok()
         };
         let machine_count = u32::try_from(machines.count()).unwrap_or(u32::MAX);
         let together: Vec<bool> = (0..machine_count).map(together).collect();
@@ -506,17 +509,17 @@ impl Namespaces {
     }
 
     /// The best way that leads here from all `others`, which are on this machine; in words why there is none.
-    pub(super) fn door_kind(&self, others: &[Self]) -> Result<DoorKind, &'static str> {
+    pub(super) fn listener_kind(&self, others: &[Self]) -> Result<ListenerKind, &'static str> {
         let all = |same: &dyn Fn(&Self) -> bool| others.iter().all(same);
         if self.shares_network(others) {
-            return Ok(DoorKind::Abstract);
+            return Ok(ListenerKind::Abstract);
         }
         if self.proc != 0 && all(&|other| (other.proc, other.user) == (self.proc, self.user)) {
-            return Ok(DoorKind::Process);
+            return Ok(ListenerKind::Process);
         }
         let first = self.bases[0];
         if first != (0, 0) && all(&|other| other.bases[0] == first) {
-            return Ok(DoorKind::Path);
+            return Ok(ListenerKind::Path);
         }
         Err(
             "the ranks have no network namespace, no /proc and no /dev/shm in common, so they cannot find one another. Give their containers one of these",

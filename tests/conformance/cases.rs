@@ -131,7 +131,7 @@ pub(crate) static CASES: &[Case] = &[
             "pipeline_bytes",
             "sends_chunk",
             "sends_inline",
-            "sends_eager",
+            "sends_slots",
         ],
         never: &["map_bytes", "get_bytes", "put_bytes"],
         ..case("cico", "cico", &[], PLAIN)

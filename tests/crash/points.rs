@@ -115,7 +115,7 @@ fn of_a_wire(label: &str) -> bool {
     [
         "connect.begun",
         "proof.sent",
-        "guest.proven",
+        "inbound.proven",
         "frame.partial",
         "farewell.said",
     ]

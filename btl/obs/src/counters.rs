@@ -74,7 +74,7 @@ counters! {
     /// Messages sent within one slot.
     sends_inline: "messages" Sum;
     /// Messages sent eagerly in several slots of a ring.
-    sends_eager: "messages" Sum;
+    sends_slots: "messages" Sum;
     /// Messages sent eagerly in chunks of the pool.
     sends_chunk: "messages" Sum;
     /// Messages sent by rendezvous.
@@ -288,10 +288,10 @@ mod tests {
     #[test]
     fn differences_are_taken_of_sums_only() {
         let mut counters = Counters::new();
-        counters.sends_eager = 5;
+        counters.sends_slots = 5;
         counters.hold_unexpected(100);
         let before = counters.snapshot();
-        counters.sends_eager += 2;
+        counters.sends_slots += 2;
         counters.release_unexpected(60);
         counters.hold_unexpected(10);
         let after = counters.snapshot();
@@ -301,7 +301,7 @@ mod tests {
                 .find(|(info, _)| info.name == name)
                 .map(|(_, value)| value)
         };
-        assert_eq!(of("sends_eager"), Some(2));
+        assert_eq!(of("sends_slots"), Some(2));
         assert_eq!(of("unexpected_bytes_now"), Some(50));
         assert_eq!(of("unexpected_bytes_peak"), Some(100));
     }

@@ -31,7 +31,7 @@ labels! {
     "connect.proven" "The layers towards a peer are proven; nothing was sent.",
     "connect.begun" "A connection with a rank on another node is begun; nothing was said.",
     "proof.sent" "This rank has answered the one that it connects with.",
-    "guest.proven" "A rank that connects has proven who it is; it was not told.",
+    "inbound.proven" "A rank that connects has proven who it is; it was not told.",
     "frame.partial" "A chunk is given to the kernel, or a part of it.",
     "farewell.said" "A rank on another node was told that this one leaves.",
     "ring.claim" "Slots are claimed, nothing is written to them.",

@@ -28,7 +28,7 @@ use crate::provider::{
     Access, Address, Change, Event, Finished, Keys, Kind, Limits, PairSpec, Path, Piece, Port,
     Provider, Request,
 };
-pub use objects::{Channel, Completions, Context, DomainOf, Memory, WayOf};
+pub use objects::{AddressHandleOf, Channel, Completions, Context, DomainOf, Memory};
 use objects::{List, made, zero};
 pub use pairs::{PairOf, ReceivesOf, Shared};
 pub use verbs_sys::Missing;
@@ -68,7 +68,7 @@ unsafe impl Provider for Verbs {
     type Completions = Completions;
     type Receives = ReceivesOf;
     type Pair = PairOf;
-    type Way = WayOf;
+    type AddressHandle = AddressHandleOf;
     type Shared = Shared;
 
     fn devices(&self) -> io::Result<Vec<String>> {
@@ -213,12 +213,12 @@ unsafe impl Provider for Verbs {
         query::change(pair, kind, change)
     }
 
-    fn way(domain: &DomainOf, path: &Path) -> io::Result<WayOf> {
+    fn address_handle(domain: &DomainOf, path: &Path) -> io::Result<AddressHandleOf> {
         let mut attr = query::path(path);
         // SAFETY: the domain is open, the structure whole.
         let raw =
             unsafe { (domain.context().library().ibv_create_ah)(domain.raw(), &raw mut attr) };
-        Ok(WayOf {
+        Ok(AddressHandleOf {
             raw: made(raw)?,
             domain: domain.clone(),
         })

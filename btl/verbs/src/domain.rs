@@ -212,20 +212,20 @@ impl<P: Provider> Domain<P> {
     /// # Errors
     ///
     /// `ETIMEDOUT` where nobody answers.
-    pub fn way(&self, path: &Path) -> Result<Way<P>> {
-        let raw = P::way(&self.raw, path).map_err(Error::of(
+    pub fn address_handle(&self, path: &Path) -> Result<AddressHandle<P>> {
+        let raw = P::address_handle(&self.raw, path).map_err(Error::of(
             "ibv_create_ah",
             format!("{} to a peer", self.device.name),
         ))?;
-        Ok(Way(Arc::new(raw)))
+        Ok(AddressHandle(Arc::new(raw)))
     }
 }
 
 /// A peer's address, for datagrams.
 #[derive(Debug)]
-pub struct Way<P: Provider>(pub(crate) Arc<P::Way>);
+pub struct AddressHandle<P: Provider>(pub(crate) Arc<P::AddressHandle>);
 
-impl<P: Provider> Clone for Way<P> {
+impl<P: Provider> Clone for AddressHandle<P> {
     fn clone(&self) -> Self {
         Self(Arc::clone(&self.0))
     }

@@ -10,7 +10,7 @@
 //!                   ├─► Queue                  completions; what is under way, with the slots that it holds
 //!                   ├─► Receives               slots that several connections receive into
 //!                   ├─► Pair<Reset…Ready>      a connection, or datagrams
-//!                   └─► Way                    a peer's address, for datagrams
+//!                   └─► AddressHandle          a peer's address, for datagrams
 //! ```
 //!
 //! # Safety
@@ -52,7 +52,7 @@ pub mod unmaps;
 pub use adapter::{Adapter, Lanes, Offer};
 pub use cache::Cache;
 pub use device::Verbs;
-pub use domain::{Device, Domain, Receives, Way};
+pub use domain::{AddressHandle, Device, Domain, Receives};
 pub use error::{Error, Result};
 pub use memory::{Local, Region, Registered, Slot};
 pub use pair::{Fresh, Operation, Pair, Prepared, Ready};

@@ -24,7 +24,7 @@ use std::time::Duration;
 use crate::provider::{Event, Limits};
 use crate::status::Status;
 pub use objects::{
-    Channel, Completions, Context, DomainOf, Memory, PairOf, ReceivesOf, Shared, WayOf,
+    AddressHandleOf, Channel, Completions, Context, DomainOf, Memory, PairOf, ReceivesOf, Shared,
 };
 use state::{Device, State};
 

@@ -90,7 +90,7 @@ impl Default for Sizes {
 /// What a rank needs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Need {
-    /// The way.
+    /// The address handle.
     pub mode: Mode,
     /// Pairs.
     pub pairs: u32,

@@ -185,10 +185,10 @@ pub enum Change {
     Fail,
 }
 
-/// A peer's pair, and the way to it.
+/// A peer's pair, and the address handle that leads to it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Peer {
-    /// The way.
+    /// The address handle.
     pub path: Path,
     /// Its number.
     pub number: u32,
@@ -200,7 +200,7 @@ pub struct Peer {
     pub reads: u8,
 }
 
-/// The way to a port.
+/// What leads to a port.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Path {
     /// The own port.
@@ -222,8 +222,8 @@ pub enum Verb<'a, P: Provider> {
     Send,
     /// A datagram.
     SendTo {
-        /// The way.
-        way: &'a P::Way,
+        /// The address handle.
+        ah: &'a P::AddressHandle,
         /// The peer's pair.
         number: u32,
         /// Its word.
@@ -324,7 +324,7 @@ pub unsafe trait Provider: Debug + Send + Sync + Sized + 'static {
     /// A queue pair.
     type Pair: Object;
     /// A peer's address.
-    type Way: Object;
+    type AddressHandle: Object;
     /// A domain that processes share receives in.
     type Shared: Object;
 
@@ -399,7 +399,7 @@ pub unsafe trait Provider: Debug + Send + Sync + Sized + 'static {
     /// Changes its state.
     fn change(pair: &Self::Pair, kind: Kind, change: &Change) -> io::Result<()>;
     /// A peer's address. May wait a second for a peer that does not answer.
-    fn way(domain: &Self::Domain, path: &Path) -> io::Result<Self::Way>;
+    fn address_handle(domain: &Self::Domain, path: &Path) -> io::Result<Self::AddressHandle>;
 
     /// Posts a send.
     ///

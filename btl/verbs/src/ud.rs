@@ -2,7 +2,7 @@
 //! A rank's device with one pair for datagrams, and a *lane* to each peer over it.
 //!
 //! What a lane is to its users says [`crate::Lanes`]. Its order, its windows and what it sends again are the rules of
-//! `line.rs`. This gives them a device and a clock.
+//! `arq.rs`. This gives them a device and a clock.
 //!
 //! Invariants:
 //!
@@ -15,10 +15,10 @@
 //!   could use it.
 //! - A pair that has failed fails all lanes; the next lane begins with a new pair.
 
+mod arq;
 mod clock;
 mod head;
 mod lanes;
-mod line;
 mod order;
 mod sent;
 
@@ -29,7 +29,7 @@ use std::sync::mpsc::{Receiver, TryRecvError, sync_channel};
 use std::time::{Duration, Instant};
 
 use crate::adapter::pinned;
-use crate::domain::{Domain, Way};
+use crate::domain::{AddressHandle, Domain};
 use crate::error::Result;
 use crate::memory::{Local, Region, Slot};
 use crate::news::{News, Newsworthy};
@@ -39,8 +39,8 @@ use crate::provider::{Depths, Kind, Path, Provider};
 use crate::queue::{Completion, DATAGRAM_HEAD, Done, Queue};
 use crate::table::Table;
 use crate::unmaps::without_signals;
+use arq::{Arq, WINDOW_MAX};
 use head::{HEAD, Head};
-use line::{Line, WINDOW_MAX};
 
 /// Packets of a window at least: fewer cannot be offered.
 const WINDOW_MIN: u32 = 4;
@@ -83,7 +83,7 @@ enum Stage<P: Provider> {
     Made,
     /// The way to the peer is looked for.
     Finding,
-    Ready(Way<P>),
+    Ready(AddressHandle<P>),
     /// It carries nothing any more.
     Over,
 }
@@ -106,7 +106,7 @@ struct Lane<P: Provider> {
     mark: u32,
     key: u64,
     peer: Option<Peer>,
-    line: Line,
+    arq: Arq,
     /// A packet that is being filled, and how many bytes fit.
     building: Vec<u8>,
     room: usize,
@@ -145,9 +145,9 @@ pub struct Datagrams<P: Provider> {
     lanes: Table<Lane<P>>,
     by_mark: HashMap<u32, u64>,
     marks: u32,
-    ways: HashMap<Path, Way<P>>,
-    finding: HashMap<Path, Receiver<Result<Way<P>>>>,
-    old: Vec<Way<P>>,
+    handles: HashMap<Path, AddressHandle<P>>,
+    finding: HashMap<Path, Receiver<Result<AddressHandle<P>>>>,
+    old: Vec<AddressHandle<P>>,
     /// Names of lanes with news, of those to which something came, of those that wait for the device, of those that
     /// wait for a time, and the first of these times.
     news: News,
@@ -196,7 +196,7 @@ impl<P: Provider> Datagrams<P> {
             lanes: Table::default(),
             by_mark: HashMap::new(),
             marks: 0,
-            ways: HashMap::new(),
+            handles: HashMap::new(),
             finding: HashMap::new(),
             old: Vec::new(),
             news: News::default(),
@@ -300,8 +300,8 @@ impl<P: Provider> Datagrams<P> {
         let Some(lane) = self.lanes.get_mut(name) else {
             return;
         };
-        if let Some(way) = self.ways.get(&path) {
-            lane.stage = Stage::Ready(way.clone());
+        if let Some(ah) = self.handles.get(&path) {
+            lane.stage = Stage::Ready(ah.clone());
             return self.news.note(name, lane);
         }
         lane.stage = Stage::Finding;
@@ -312,16 +312,16 @@ impl<P: Provider> Datagrams<P> {
         let (tell, found) = sync_channel(1);
         let started = without_signals(|| {
             std::thread::Builder::new()
-                .name("onecopy-way".to_owned())
+                .name("onecopy-ah".to_owned())
                 .stack_size(128 << 10)
                 .spawn(move || {
                     // Whoever waited may have gone.
-                    let _ = tell.send(domain.way(&path));
+                    let _ = tell.send(domain.address_handle(&path));
                 })
         });
         match started {
             Ok(_) => drop(self.finding.insert(path, found)),
-            Err(error) => self.fail(name, format!("a thread that finds the way: {error}")),
+            Err(error) => self.fail(name, format!("a thread that resolves the address: {error}")),
         }
     }
 
@@ -330,16 +330,19 @@ impl<P: Provider> Datagrams<P> {
         let mut over = Vec::new();
         for (path, found) in &self.finding {
             match found.try_recv() {
-                Ok(Ok(way)) => over.push((*path, Ok(way))),
+                Ok(Ok(ah)) => over.push((*path, Ok(ah))),
                 Ok(Err(error)) => over.push((*path, Err(error.to_string()))),
                 Err(TryRecvError::Empty) => {}
                 Err(TryRecvError::Disconnected) => {
-                    over.push((*path, Err("the thread that finds the way ended".to_owned())));
+                    over.push((
+                        *path,
+                        Err("the thread that resolves the address ended".to_owned()),
+                    ));
                 }
             }
         }
         let found = !over.is_empty();
-        for (path, way) in over {
+        for (path, ah) in over {
             self.finding.remove(&path);
             for name in self.lanes.names() {
                 let Some(lane) = self.lanes.get_mut(name) else {
@@ -349,16 +352,16 @@ impl<P: Provider> Datagrams<P> {
                 if !waits || lane.peer.is_none_or(|peer| peer.path != path) {
                     continue;
                 }
-                match &way {
-                    Ok(way) => {
-                        lane.stage = Stage::Ready(way.clone());
+                match &ah {
+                    Ok(ah) => {
+                        lane.stage = Stage::Ready(ah.clone());
                         self.news.note(name, lane);
                     }
                     Err(reason) => self.fail(name, reason.clone()),
                 }
             }
-            if let Ok(way) = way {
-                self.ways.insert(path, way);
+            if let Ok(ah) = ah {
+                self.handles.insert(path, ah);
             }
         }
         found
@@ -371,16 +374,16 @@ impl<P: Provider> Datagrams<P> {
             let (Some(lane), Some(pair)) = (self.lanes.get_mut(name), &self.pair) else {
                 return;
             };
-            let (Stage::Ready(way), Some(peer), None) = (&lane.stage, lane.peer, &lane.failed)
+            let (Stage::Ready(ah), Some(peer), None) = (&lane.stage, lane.peer, &lane.failed)
             else {
                 return;
             };
-            let Some(out) = lane.line.next() else { break };
-            let head = lane.line.head(peer.mark, out).encode(peer.key);
-            let bytes = lane.line.bytes(out);
+            let Some(out) = lane.arq.next() else { break };
+            let head = lane.arq.head(peer.mark, out).encode(peer.key);
+            let bytes = lane.arq.bytes(out);
             let len = HEAD + bytes.len();
             let to = Operation::SendTo {
-                way,
+                ah,
                 pair: peer.pair,
                 key: peer.word,
                 number: None,
@@ -399,7 +402,7 @@ impl<P: Provider> Datagrams<P> {
                 break;
             };
             match posted {
-                Ok(()) => lane.line.went(out, now),
+                Ok(()) => lane.arq.went(out, now),
                 Err(refused) if refused.is_full() => {
                     drop(refused);
                     self.hunger(name);
@@ -427,8 +430,8 @@ impl<P: Provider> Datagrams<P> {
     /// A lane waits for a time.
     fn watch(&mut self, name: u64) {
         if let Some(lane) = self.lanes.get_mut(name) {
-            self.again += lane.line.take_again();
-            if let Some(due) = lane.line.due() {
+            self.again += lane.arq.take_again();
+            if let Some(due) = lane.arq.due() {
                 self.due = self.due.min(due);
                 if !std::mem::replace(&mut lane.is_watched, true) {
                     self.watched.push(name);
@@ -455,7 +458,7 @@ impl<P: Provider> Datagrams<P> {
             if lane.failed.is_some() {
                 continue;
             }
-            match lane.line.tend(now) {
+            match lane.arq.tend(now) {
                 Ok(()) => self.go_out(name),
                 Err(reason) => {
                     let path = lane.peer.map(|peer| peer.path);
@@ -463,9 +466,9 @@ impl<P: Provider> Datagrams<P> {
                     self.fail(name, format!("{reason} for {limit:?}"));
                     // It may lead somewhere else by now.
                     if self.old.len() < OLD_MAX
-                        && let Some(way) = path.and_then(|path| self.ways.remove(&path))
+                        && let Some(ah) = path.and_then(|path| self.handles.remove(&path))
                     {
-                        self.old.push(way);
+                        self.old.push(ah);
                     }
                 }
             }
@@ -578,13 +581,13 @@ impl<P: Provider> Datagrams<P> {
             return true;
         }
         let now = self.epoch.elapsed();
-        let received = lane.line.received();
+        let received = lane.arq.received();
         let fill = |body: &mut Vec<u8>| {
             body.resize(head.len.into(), 0);
             slot.read(BEGIN, body);
         };
-        let heard = lane.line.hear(&head, fill, now, &mut self.spare);
-        self.bytes += lane.line.received() - received;
+        let heard = lane.arq.hear(&head, fill, now, &mut self.spare);
+        self.bytes += lane.arq.received() - received;
         match heard {
             Ok(heard) => {
                 if heard.bytes || heard.room {

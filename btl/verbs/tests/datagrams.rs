@@ -200,10 +200,12 @@ fn strangers_are_counted_and_not_believed() {
     let pair = Pair::new(&domain, &mut queue, &plan).expect("a pair");
     let pair = pair.prepare(&chosen, 1).expect("a port");
     let pair = pair.open().expect("ready");
-    let way = domain.way(&offer.reach.path(&chosen)).expect("a way");
+    let ah = domain
+        .address_handle(&offer.reach.path(&chosen))
+        .expect("an address handle");
     let mut throw = |bytes: &[u8], word: u32| {
         let to = Operation::SendTo {
-            way: &way,
+            ah: &ah,
             pair: offer.reach.number,
             key: word,
             number: None,

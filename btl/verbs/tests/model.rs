@@ -389,12 +389,12 @@ fn datagrams_are_lost_doubled_and_reordered_in_the_same_way_each_time() {
             },
             seed,
         );
-        let way = a.way(&b);
+        let ah = a.address_handle(&b);
         for word in 0..100_u64 {
             let mut slot = a.slot();
             slot.write(0, &word.to_le_bytes());
             let send = Operation::SendTo {
-                way: &way,
+                ah: &ah,
                 pair: to.number(),
                 key: 0x1234,
                 number: None,
@@ -437,13 +437,13 @@ fn datagrams_are_lost_doubled_and_reordered_in_the_same_way_each_time() {
 fn a_datagram_with_another_word_or_without_a_receive_is_dropped() {
     let (fabric, mut a, mut b) = sides();
     let (from, to) = datagrams(&mut a, &mut b, 5);
-    let way = a.way(&b);
+    let ah = a.address_handle(&b);
     for (key, filled) in [(6, 1), (5, 0)] {
         let slot = a.slot();
         if filled == 0 {
             // The one that was posted is taken by a good one first.
             let good = Operation::SendTo {
-                way: &way,
+                ah: &ah,
                 pair: to.number(),
                 key: 5,
                 number: Some(9),
@@ -454,7 +454,7 @@ fn a_datagram_with_another_word_or_without_a_receive_is_dropped() {
             b.fill(1);
         }
         let send = Operation::SendTo {
-            way: &way,
+            ah: &ah,
             pair: to.number(),
             key,
             number: None,
@@ -467,7 +467,7 @@ fn a_datagram_with_another_word_or_without_a_receive_is_dropped() {
     fabric.kill("m1");
     let text = a
         .domain
-        .way(&b.path_from(&a))
+        .address_handle(&b.path_from(&a))
         .expect_err("nobody answers")
         .to_string();
     assert!(text.contains("does not answer"), "{text}");

@@ -116,33 +116,28 @@ impl Watch for Progress {
 }
 
 impl Args {
-    fn plan(&self, processors: &[usize]) -> Result<Plan, BenchError> {
-        let patterns = match self.pattern {
-            Some(Pattern::All) => Pattern::EACH.to_vec(),
-            Some(Pattern::Coll) => Pattern::COLLECTIVES.to_vec(),
-            Some(pattern) => vec![pattern],
-            None if self.quick => vec![Pattern::PingPong, Pattern::Rate],
-            None if !self.mode.is_empty() || self.ranks > 2 => vec![Pattern::PingPong],
-            None => Pattern::EACH.to_vec(),
-        };
-        let asked_for = |mode: &Mode| self.mode.contains(mode) || self.mode.contains(&Mode::All);
-        let modes: Vec<Mode> = match self.mode.as_slice() {
-            [] if self.pattern.is_none() && !self.quick && self.ranks == 2 => Mode::EACH.to_vec(),
-            [] => vec![Mode::Same],
-            _ => Mode::EACH.into_iter().filter(asked_for).collect(),
-        };
+    fn asked_for(&self, mode: &Mode) -> bool {
+        self.mode.contains(mode) || self.mode.contains(&Mode::All)
+    }
+
+    /// What is measured, one after the other.
+    fn rounds(&self, modes: &[Mode], patterns: &[Pattern]) -> Vec<(Pattern, Mode)> {
         // Mode by mode, so that the buffers of each are made once.
         let mut rounds = Vec::new();
-        for &mode in &modes {
-            for &pattern in &patterns {
-                let asked = asked_for(&mode) || mode == Mode::Same;
+        for &mode in modes {
+            for &pattern in patterns {
+                let asked = self.asked_for(&mode) || mode == Mode::Same;
                 if asked || pattern == Pattern::PingPong {
                     rounds.push((pattern, mode));
                 }
             }
         }
+        rounds
+    }
+
+    /// By what messages go, each once. `collective`: collectives alone are measured.
+    fn mechanisms(&self, collective: bool) -> Result<Vec<Mechanism>, BenchError> {
         let mut mechanisms = self.mechanism.clone();
-        let collective = patterns.iter().all(|pattern| pattern.is_collective());
         if mechanisms.is_empty() && collective {
             mechanisms.extend([Mechanism::Heap, Mechanism::Auto]);
         } else if mechanisms.is_empty() {
@@ -165,6 +160,29 @@ impl Args {
                 true
             }
         });
+        Ok(mechanisms)
+    }
+
+    fn plan(&self, processors: &[usize]) -> Result<Plan, BenchError> {
+        let patterns = match self.pattern {
+            Some(Pattern::All) => Pattern::EACH.to_vec(),
+            Some(Pattern::Coll) => Pattern::COLLECTIVES.to_vec(),
+            Some(pattern) => vec![pattern],
+            None if self.quick => vec![Pattern::PingPong, Pattern::Rate],
+            None if !self.mode.is_empty() || self.ranks > 2 => vec![Pattern::PingPong],
+            None => Pattern::EACH.to_vec(),
+        };
+        let modes: Vec<Mode> = match self.mode.as_slice() {
+            [] if self.pattern.is_none() && !self.quick && self.ranks == 2 => Mode::EACH.to_vec(),
+            [] => vec![Mode::Same],
+            _ => Mode::EACH
+                .into_iter()
+                .filter(|mode| self.asked_for(mode))
+                .collect(),
+        };
+        let rounds = self.rounds(&modes, &patterns);
+        let collective = patterns.iter().all(|pattern| pattern.is_collective());
+        let mechanisms = self.mechanisms(collective)?;
         let few = if self.quick { 3 } else { 8 };
         let batches = self.batches.map_or(few, usize::from);
         // Every job has two ranks with two buffers each, and the limits have four shared pools besides.

@@ -10,6 +10,7 @@ mod protocols;
 mod shown;
 
 use std::collections::BTreeMap;
+use std::io::Write;
 use std::process::ExitCode;
 
 use serde::Serialize;
@@ -184,6 +185,41 @@ struct Info<'a> {
     machine: &'a Machine,
 }
 
+impl Info<'_> {
+    /// As text.
+    fn write(&self, out: &mut dyn Write, lacks_profile: bool) -> std::io::Result<()> {
+        let line = |out: &mut dyn Write, name: &str, text: &dyn std::fmt::Display| {
+            writeln!(out, "{name:<16} {text}")
+        };
+        writeln!(out, "onecopy {}", self.onecopy)?;
+        if let Some(pair) = self.pair {
+            writeln!(out, "{pair}")?;
+        }
+        writeln!(out, "\n{}\n", table(self.layers))?;
+        if let Some(guarantees) = layers::guarantees(self.modules) {
+            writeln!(out, "{guarantees}\n")?;
+        }
+        if let Some(shown) = &self.shown {
+            line(out, "exports", shown)?;
+        }
+        for (name, fact) in facts(self.machine) {
+            line(out, name, &fact)?;
+        }
+        match &self.profile {
+            Some(profile) => line(out, "profile", profile)?,
+            None if lacks_profile => {
+                let none = "none: onecopy run measures which stores fill chunks";
+                line(out, "profile", &none)?;
+            }
+            None => {}
+        }
+        match &self.tune_file {
+            Some(file) => line(out, "tune file", file),
+            None => line(out, "tune file", &"none: cost curves are the built-in ones"),
+        }
+    }
+}
+
 fn table(layers: &[Layer]) -> String {
     let mut rows = tabled::builder::Builder::default();
     rows.push_record(["layer", "state", "seen", "reason", "remedy"]);
@@ -308,58 +344,23 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode, CliError> {
     let machine = Machine::here();
     let layers = layers::list(&known.layers, known.pair.as_ref(), &settings.knobs);
     let modules = layers::modules(&settings.knobs);
-    let shown = shown::shown();
-    let lacks_profile = settings.lacks_profile;
     let name = |path: std::path::PathBuf| path.display().to_string();
-    let (file, profile) = (settings.file.map(name), settings.profile.map(name));
+    let info = Info {
+        onecopy: env!("CARGO_PKG_VERSION"),
+        pair: known.pair.as_ref(),
+        layers: &layers,
+        questions: onecopy_btl::module::QUESTIONS,
+        modules: &modules,
+        shown: shown::shown(),
+        tune_file: settings.file.map(name),
+        profile: settings.profile.map(name),
+        machine: &machine,
+    };
     if args.json {
-        let text = text::json(&Info {
-            onecopy: env!("CARGO_PKG_VERSION"),
-            pair: known.pair.as_ref(),
-            layers: &layers,
-            questions: onecopy_btl::module::QUESTIONS,
-            modules: &modules,
-            shown,
-            tune_file: file.clone(),
-            profile: profile.clone(),
-            machine: &machine,
-        })?;
+        let text = text::json(&info)?;
         print(|out| writeln!(out, "{text}"))?;
     } else {
-        let table = table(&layers);
-        print(|out| {
-            writeln!(out, "onecopy {}", env!("CARGO_PKG_VERSION"))?;
-            if let Some(pair) = &known.pair {
-                writeln!(out, "{pair}")?;
-            }
-            writeln!(out, "\n{table}\n")?;
-            if let Some(guarantees) = layers::guarantees(&modules) {
-                writeln!(out, "{guarantees}\n")?;
-            }
-            if let Some(shown) = shown {
-                writeln!(out, "{:<16} {shown}", "exports")?;
-            }
-            for (name, fact) in facts(&machine) {
-                writeln!(out, "{name:<16} {fact}")?;
-            }
-            match &profile {
-                Some(profile) => writeln!(out, "{:<16} {profile}", "profile")?,
-                None if lacks_profile => writeln!(
-                    out,
-                    "{:<16} none: onecopy run measures which stores fill chunks",
-                    "profile"
-                )?,
-                None => {}
-            }
-            match &file {
-                Some(file) => writeln!(out, "{:<16} {file}", "tune file"),
-                None => writeln!(
-                    out,
-                    "{:<16} none: cost curves are the built-in ones",
-                    "tune file"
-                ),
-            }
-        })?;
+        print(|out| info.write(out, settings.lacks_profile))?;
     }
     known.finish()
 }

@@ -6,7 +6,7 @@ use nix::sys::prctl;
 use nix::sys::signal::Signal;
 use nix::unistd::{Pid, geteuid, getppid};
 use onecopy::machine::spread_processors;
-use onecopy::stores;
+use onecopy::measure;
 use onecopy::tune::{self, profile};
 use onecopy_launch::guard;
 use std::io::Write;
@@ -88,7 +88,7 @@ pub(super) fn run(args: &Args) -> Result<ExitCode, CliError> {
     // Asked before the measurement, which each run would make again otherwise. The file is gone meanwhile, so that a
     // process that is killed leaves none.
     drop(beside(&path)?);
-    let stores = stores::measure(TIME).map_err(|error| CliError::Failed(error.into()))?;
+    let stores = measure::stores(TIME).map_err(|error| CliError::Failed(error.into()))?;
     let text = text::json(&stores.profile())?;
     let place = || path.display().to_string();
     let mut file = beside(&path)?;

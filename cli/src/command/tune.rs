@@ -18,8 +18,8 @@ use indicatif::{ProgressBar, ProgressStyle};
 use tabled::settings::Style;
 
 use super::{CliError, pair, print, text};
-use onecopy::stores::{self, Stores};
-use onecopy::tune::{self, Fingerprint, TuneFile};
+use onecopy::measure::{self, MeasuredStores};
+use onecopy::tune::{self, CurveText, Fingerprint, TuneFile};
 use onecopy::{Costs, Curve, LayerId};
 use onecopy_btl::registry::Power;
 use rank::{Batch, Said};
@@ -199,89 +199,121 @@ fn bar(length: u64) -> ProgressBar {
     ProgressBar::new(length).with_style(style)
 }
 
+/// What was measured, in the order in which it was.
+struct Measured {
+    stores: MeasuredStores,
+    /// By plan.
+    found: Vec<Found>,
+    kernels: kernels::Kernels,
+}
+
+impl Measured {
+    fn measure(quick: bool) -> Result<Self, CliError> {
+        let batches = if quick { 12 } else { 60 };
+        let plans = plans(quick);
+        let lines: u64 = plans.iter().map(|plan| plan.sizes().len() as u64).sum();
+        let progress = bar(lines * u64::from(batches) + kernels::STEPS + 1);
+        // First, as the curves through chunks depend on them.
+        progress.set_message("stores");
+        let stores = measure::stores(STORES).map_err(|error| CliError::Failed(error.into()))?;
+        progress.inc(1);
+        let knobs = stores.knobs();
+        let mut found = Vec::new();
+        for plan in &plans {
+            progress.set_message(format!("curve {}", plan.curve));
+            found.push(measure(plan, &knobs, batches, &progress)?);
+        }
+        progress.set_message("copy kernels");
+        let kernels = kernels::calibrate(quick, || progress.inc(1));
+        progress.finish_and_clear();
+        Ok(Self {
+            stores,
+            found,
+            kernels,
+        })
+    }
+
+    /// The fastest probe of the hand-off. A batch counts whose probes are close to it.
+    fn floor(&self) -> f64 {
+        let batches = self.found.iter().filter_map(|found| match found {
+            Found::Measured(batches) => Some(batches),
+            Found::Refused(_) => None,
+        });
+        batches
+            .flatten()
+            .map(|batch| batch.before_ns.min(batch.after_ns))
+            .fold(f64::INFINITY, f64::min)
+    }
+
+    /// The curves that could be fitted, by name, and a table of all.
+    fn curves(&self) -> Result<(BTreeMap<String, CurveText>, String), CliError> {
+        let floor = self.floor();
+        let chosen = onecopy_obs::Knobs::from_iter(self.stores.knobs())?.0;
+        let mut seeds = Costs::seeds(&chosen);
+        let mut curves = BTreeMap::new();
+        let mut rows = tabled::builder::Builder::default();
+        let mut head = vec!["curve".to_owned()];
+        head.extend(SAMPLES.map(|size| format!("{}, us", text::size(size))));
+        head.push("batches kept".to_owned());
+        rows.push_record(head);
+        for (name, found) in Costs::names().zip(&self.found) {
+            let Some(seed) = seeds.named(name) else {
+                continue;
+            };
+            let (curve, note) = found.fit(floor);
+            rows.push_record(row(name, seed, curve.as_ref(), note));
+            curves.extend(curve.map(|curve| (name.to_owned(), curve.into())));
+        }
+        Ok((curves, rows.build().with(Style::psql()).to_string()))
+    }
+}
+
+impl Found {
+    /// The curve, if there is one, and a note on it.
+    fn fit(&self, floor: f64) -> (Option<Curve>, String) {
+        let batches = match self {
+            Self::Measured(batches) => batches,
+            Self::Refused(reason) => {
+                let note = format!("seed kept: {reason}");
+                return (None, text::wrap(&note, 50));
+            }
+        };
+        let points = fit::points(batches, floor);
+        let kept = format!("{} of {}", points.kept, batches.len());
+        match fit::curve(&points.points) {
+            Some(curve) => (Some(curve), kept),
+            None => (None, format!("seed kept: {kept}, too few")),
+        }
+    }
+}
+
 pub(crate) fn run(args: Args) -> Result<ExitCode, CliError> {
     let output = args.output.or_else(tune::default_path).ok_or_else(|| {
         CliError::Usage("there is no home to write tune.json to; give --output FILE".into())
     })?;
-    let batches = if args.quick { 12 } else { 60 };
-    let plans = plans(args.quick);
-    let lines: u64 = plans.iter().map(|plan| plan.sizes().len() as u64).sum();
-    let progress = bar(lines * u64::from(batches) + kernels::STEPS + 1);
-    // First, as the curves through chunks depend on them.
-    progress.set_message("stores");
-    let stores = stores::measure(STORES).map_err(|error| CliError::Failed(error.into()))?;
-    progress.inc(1);
-    let mut knobs = stores.knobs();
-    let mut found = Vec::new();
-    for plan in &plans {
-        progress.set_message(format!("curve {}", plan.curve));
-        found.push(measure(plan, &knobs, batches, &progress)?);
-    }
-    progress.set_message("copy kernels");
-    let kernels = kernels::calibrate(args.quick, || progress.inc(1));
-    progress.finish_and_clear();
-
-    let floor = found
-        .iter()
-        .filter_map(|found| match found {
-            Found::Measured(batches) => Some(batches),
-            Found::Refused(_) => None,
-        })
-        .flatten()
-        .map(|batch| batch.before_ns.min(batch.after_ns))
-        .fold(f64::INFINITY, f64::min);
-    let chosen = onecopy_obs::Knobs::from_iter(&knobs)?.0;
-    let mut seeds = Costs::seeds(&chosen);
-    knobs.extend(kernels.knobs());
-    let mut file = TuneFile {
+    let measured = Measured::measure(args.quick)?;
+    let (curves, table) = measured.curves()?;
+    let mut knobs = measured.stores.knobs();
+    knobs.extend(measured.kernels.knobs());
+    let file = TuneFile {
         format: tune::FORMAT,
         onecopy: env!("CARGO_PKG_VERSION").to_owned(),
         date: onecopy::machine::today(),
         machine: Fingerprint::here(),
-        curves: BTreeMap::new(),
+        curves,
         knobs,
     };
-    let mut rows = tabled::builder::Builder::default();
-    let mut head = vec!["curve".to_owned()];
-    head.extend(SAMPLES.map(|size| format!("{}, us", text::size(size))));
-    head.push("batches kept".to_owned());
-    rows.push_record(head);
-    for (name, found) in Costs::names().zip(&found) {
-        let Some(seed) = seeds.named(name) else {
-            continue;
-        };
-        match found {
-            Found::Refused(reason) => {
-                let note = format!("seed kept: {reason}");
-                rows.push_record(row(name, seed, None, text::wrap(&note, 50)));
-            }
-            Found::Measured(batches) => {
-                let points = fit::points(batches, floor);
-                let kept = format!("{} of {}", points.kept, batches.len());
-                match fit::curve(&points.points) {
-                    Some(curve) => {
-                        file.curves.insert(name.to_owned(), curve.into());
-                        rows.push_record(row(name, seed, Some(&curve), kept));
-                    }
-                    None => {
-                        let note = format!("seed kept: {kept}, too few");
-                        rows.push_record(row(name, seed, None, note));
-                    }
-                }
-            }
-        }
-    }
     write(&output, &text::json(&file)?).map_err(CliError::io(output.display().to_string()))?;
-    let table = rows.build().with(Style::psql()).to_string();
     print(|out| {
         writeln!(out, "{}", file.machine)?;
         writeln!(
             out,
-            "hand-off floor {floor:.0} ns; batches count whose probes are within 1.4 of it\n"
+            "hand-off floor {:.0} ns; batches count whose probes are within 1.4 of it\n",
+            measured.floor()
         )?;
         writeln!(out, "built-in -> measured\n{table}\n")?;
-        writeln!(out, "{}", text_of(&stores))?;
-        writeln!(out, "{kernels}")?;
+        writeln!(out, "{}", text_of(&measured.stores))?;
+        writeln!(out, "{}", measured.kernels)?;
         writeln!(out, "written: {}", output.display())?;
         if Some(&output) != tune::default_path().as_ref() {
             writeln!(out, "to use it: ONECOPY_TUNE_FILE={}", output.display())?;
@@ -308,8 +340,8 @@ fn write(path: &Path, text: &str) -> std::io::Result<()> {
 }
 
 /// What was found about the stores that fill chunks.
-fn text_of(stores: &Stores) -> String {
-    let Stores {
+fn text_of(stores: &MeasuredStores) -> String {
+    let MeasuredStores {
         rounds,
         ratio,
         faster,

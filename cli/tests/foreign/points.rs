@@ -34,7 +34,7 @@ fn a_death_at_each_point_of_a_wire_ends_the_other_rank() {
     let labels = [
         "connect.begun",
         "proof.sent",
-        "guest.proven",
+        "inbound.proven",
         "frame.partial",
         "farewell.said",
     ];

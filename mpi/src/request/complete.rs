@@ -2,7 +2,7 @@
 //! Waiting and testing.
 
 use super::activity::{Activity, code_of};
-use super::{Object, REQUESTS, SENT, bad_request, numbered, remove};
+use super::{Object, REQUESTS, SENT, bad_request, lightweight, remove};
 use crate::failure::{Outcome, fail};
 use crate::ffi::{In, Out, Request, Status};
 use crate::phase::engine;
@@ -42,8 +42,8 @@ fn is_active(handle: Request) -> Outcome<bool> {
     if handle == SENT {
         return Ok(true);
     }
-    if let Some(name) = numbered::name_of(handle) {
-        return numbered::look(name, |over| over.is_some())?
+    if let Some(name) = lightweight::name_of(handle) {
+        return lightweight::look(name, |over| over.is_some())?
             .then_some(true)
             .ok_or_else(|| bad_request(handle));
     }
@@ -56,8 +56,8 @@ fn is_active(handle: Request) -> Outcome<bool> {
 
 /// Looks whether an active request is complete.
 fn poll_handle(handle: Request, poll: &mut Poll<'_>) -> bool {
-    if let Some(name) = numbered::name_of(handle) {
-        return numbered::is_over(name, poll).unwrap_or(true);
+    if let Some(name) = lightweight::name_of(handle) {
+        return lightweight::is_over(name, poll).unwrap_or(true);
     }
     handle == SENT
         || REQUESTS
@@ -66,8 +66,8 @@ fn poll_handle(handle: Request, poll: &mut Poll<'_>) -> bool {
 }
 
 fn has_failed(handle: Request) -> bool {
-    if let Some(name) = numbered::name_of(handle) {
-        return numbered::has_failed(name);
+    if let Some(name) = lightweight::name_of(handle) {
+        return lightweight::has_failed(name);
     }
     handle != SENT
         && REQUESTS
@@ -76,8 +76,8 @@ fn has_failed(handle: Request) -> bool {
 }
 
 fn is_over(handle: Request) -> bool {
-    if let Some(name) = numbered::name_of(handle) {
-        return numbered::look(name, |over| over.unwrap_or(true)).unwrap_or(true);
+    if let Some(name) = lightweight::name_of(handle) {
+        return lightweight::look(name, |over| over.unwrap_or(true)).unwrap_or(true);
     }
     handle == SENT
         || REQUESTS
@@ -95,8 +95,8 @@ fn finish(
         place(c::REQUEST_NULL)?;
         return Ok((Status::empty(), Ok(())));
     }
-    if let Some(name) = numbered::name_of(handle) {
-        let found = numbered::finish(handle, name)?;
+    if let Some(name) = lightweight::name_of(handle) {
+        let found = lightweight::finish(handle, name)?;
         place(c::REQUEST_NULL)?;
         return Ok(found);
     }
@@ -146,8 +146,8 @@ fn wait_until<R>(mut done: impl FnMut(&mut Poll<'_>) -> Option<R>) -> Outcome<R>
 
 pub(crate) fn wait(request: Out<Request>, status: Out<Status>) -> Outcome<()> {
     let handle = request.get()?;
-    if let Some(name) = numbered::name_of(handle) {
-        let (found, failure) = numbered::wait(handle, name)?;
+    if let Some(name) = lightweight::name_of(handle) {
+        let (found, failure) = lightweight::wait(handle, name)?;
         request.set(c::REQUEST_NULL)?;
         status.put(&found);
         return failure.map_or(Ok(()), Err);
@@ -245,7 +245,7 @@ fn put_empty(handles: &[Request], active: &[(usize, Request)], statuses: Out<Sta
 
 pub(crate) fn waitall(count: i32, requests: Out<Request>, statuses: Out<Status>) -> Outcome<()> {
     let length = length(count)?;
-    if numbered::wait_all(length, requests, statuses)?.is_some() {
+    if lightweight::wait_all(length, requests, statuses)?.is_some() {
         return Ok(());
     }
     let handles = requests.list(length)?;
@@ -411,8 +411,8 @@ fn status_of(handle: Request) -> Status {
     if handle == SENT {
         return Status::empty();
     }
-    if let Some(name) = numbered::name_of(handle) {
-        return numbered::status_of(name);
+    if let Some(name) = lightweight::name_of(handle) {
+        return lightweight::status_of(name);
     }
     REQUESTS
         .with_mut(handle.0, |object| object.status)
@@ -512,8 +512,8 @@ pub(crate) fn cancel(request: Out<Request>) -> Outcome<()> {
     if handle == SENT {
         return Ok(());
     }
-    if let Some(name) = numbered::name_of(handle) {
-        return numbered::cancel(handle, name);
+    if let Some(name) = lightweight::name_of(handle) {
+        return lightweight::cancel(handle, name);
     }
     REQUESTS
         .with_mut(handle.0, |object| {
@@ -527,7 +527,7 @@ pub(crate) fn start(request: Out<Request>) -> Outcome<()> {
 }
 
 fn start_handle(handle: Request) -> Outcome<()> {
-    if numbered::name_of(handle).is_some() {
+    if lightweight::name_of(handle).is_some() {
         return Err(fail(c::ERR_REQUEST, "the request is not persistent"));
     }
     let recipe = REQUESTS

@@ -3,10 +3,10 @@
 
 use super::super::Op;
 use super::super::contribution::{Contribution, GIVEN, Scratch, StepContext};
+use super::super::member_buffer::{MemberBuffer, Target};
 use super::super::push::place_of;
 use super::super::reader;
 use super::super::select::Algorithm;
-use super::super::source::{Source, Target};
 use super::super::state::CommState;
 use super::attach::{InPlace, count};
 use super::segment::{Operands, combine_all};
@@ -238,7 +238,7 @@ impl Fold {
                 break;
             };
             let said = self.lines.of(state, place, seq)?;
-            let source = Source {
+            let source = MemberBuffer {
                 seq,
                 place,
                 buffer: GIVEN,

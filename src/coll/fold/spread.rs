@@ -3,10 +3,10 @@
 
 use super::super::contribution::{Contribution, RESULT, Readers};
 use super::super::exchange::READ_MAX;
+use super::super::member_buffer::{MemberBuffer, Target};
 use super::super::push::{Origin, WRITTEN, opened, put_to_all, reaches_all};
 use super::super::reader;
 use super::super::select::{Algorithm, share};
-use super::super::source::{Source, Target};
 use super::super::state::{CommState, STEP_MAX, Step};
 use super::{EVERYWHERE, Fold, FoldState, mismatch};
 use crate::engine::Engine;
@@ -168,7 +168,7 @@ impl Fold {
                 continue;
             };
             let (begin, end) = share(self.send.len, self.elem, state.size(), place);
-            let source = Source::of(&said, seq, place, RESULT);
+            let source = MemberBuffer::of(&said, seq, place, RESULT);
             let at = begin + self.got;
             let n = (end - at).min(READ_MAX);
             let target = Target::Loan(loan, to + at);

@@ -4,7 +4,7 @@
 use super::super::communicator::Communicator;
 use super::super::contribution::Piece;
 use super::super::start::{Buffers, Call};
-use super::place::Place;
+use super::position::Position;
 use super::work::{Ask, Load, Work};
 use crate::engine::Engine;
 use crate::error::Result;
@@ -42,7 +42,7 @@ impl StepState {
 
 /// What a segment is moved with: the communicators of both levels.
 pub(super) struct Levels<'l> {
-    pub(super) place: &'l Place,
+    pub(super) place: &'l Position,
     /// None: this rank is alone on its node.
     pub(super) group: Option<&'l mut Communicator>,
     pub(super) wire: &'l mut Communicator,
@@ -68,7 +68,7 @@ impl Flight {
     pub(super) fn new(
         engine: &mut Engine,
         work: &Work,
-        place: &Place,
+        place: &Position,
         load: Load,
         number: u32,
     ) -> Result<Self> {
@@ -166,7 +166,7 @@ impl Flight {
     }
 
     /// Whether the way down can begin here: what a leader passes on is there.
-    pub(super) fn can_go_down(&self, work: &Work, place: &Place) -> bool {
+    pub(super) fn can_go_down(&self, work: &Work, place: &Position) -> bool {
         let came = self.across.is_over() && (self.second.is_over() || work.is_there_at_once());
         !self.leads || came || self.load.segment.root == Some(place.me)
     }

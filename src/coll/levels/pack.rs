@@ -3,7 +3,7 @@
 
 use super::super::Parts;
 use super::super::contribution::Piece;
-use super::place::Place;
+use super::position::Position;
 use crate::engine::Engine;
 use crate::error::Result;
 
@@ -28,7 +28,7 @@ pub(super) fn packed(lengths: impl Iterator<Item = usize>) -> Vec<(usize, usize)
 }
 
 /// For each node the bytes of its members' parts, one node behind the other.
-pub(super) fn blocks(parts: &Parts, place: &Place) -> Vec<(usize, usize)> {
+pub(super) fn blocks(parts: &Parts, place: &Position) -> Vec<(usize, usize)> {
     let of = |node| {
         let members = place.nodes.members_of(node).iter();
         members.map(|&member| parts.of(member).1).sum()
@@ -37,7 +37,7 @@ pub(super) fn blocks(parts: &Parts, place: &Place) -> Vec<(usize, usize)> {
 }
 
 /// The parts of the members of a node, one behind the other.
-pub(super) fn of_group(parts: &Parts, place: &Place, node: usize) -> Vec<(usize, usize)> {
+pub(super) fn of_group(parts: &Parts, place: &Position, node: usize) -> Vec<(usize, usize)> {
     let members = place.nodes.members_of(node).iter();
     packed(members.map(|&member| parts.of(member).1))
 }
@@ -52,7 +52,7 @@ pub(super) fn copy(engine: &mut Engine, from: Piece, to: Piece, len: usize) -> R
 /// from the order of members to that of nodes; `back`: the other way.
 pub(super) fn reorder(
     engine: &mut Engine,
-    place: &Place,
+    place: &Position,
     (from, to): (Option<Piece>, Option<Piece>),
     bytes: usize,
     back: bool,

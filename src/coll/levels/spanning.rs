@@ -5,7 +5,7 @@ use super::super::select::levels::{Way, passes_on, segment};
 use super::super::start::{Buffers, Call};
 use super::super::{Collective, ElemType, Op, Parts};
 use super::flight::{CROSSINGS, Flight, Levels};
-use super::place::Place;
+use super::position::Position;
 use super::segments::{Segment, Segments};
 use super::work::{Load, Vector, Work};
 use crate::coll::contribution::Piece;
@@ -50,7 +50,7 @@ pub(super) struct Spanning {
 pub(super) fn work_of(
     way: Way,
     collective: &Collective,
-    place: &Place,
+    place: &Position,
     vector: Option<Piece>,
     buffers: Buffers,
 ) -> Option<(Work, Segments)> {
@@ -114,7 +114,7 @@ impl Spanning {
     pub(super) fn new(
         (work, segments): (Work, Segments),
         collective: &Collective,
-        place: &Place,
+        place: &Position,
         buffers: Buffers,
         (id, call, number): (RequestId, Call, u32),
     ) -> Self {
@@ -153,7 +153,7 @@ impl Spanning {
     }
 
     /// Whether all its steps in the node group have begun: then those of the next collective may.
-    pub(super) fn has_begun(&self, place: &Place) -> bool {
+    pub(super) fn has_begun(&self, place: &Position) -> bool {
         let (ups, downs) = self.work.ways();
         let begun = |has: bool, begun| !has || begun == self.count;
         place.is_alone() || begun(ups, self.ups) && begun(downs, self.downs)
@@ -201,7 +201,7 @@ impl Spanning {
     }
 
     /// Takes up segments, as many as may be under way.
-    fn begin(&mut self, engine: &mut Engine, place: &Place) -> Result<bool> {
+    fn begin(&mut self, engine: &mut Engine, place: &Position) -> Result<bool> {
         if self.over == 0 && self.flights.is_empty() {
             self.copy_own(engine, place)?;
         }
@@ -230,7 +230,7 @@ impl Spanning {
     }
 
     /// What this rank gives to an allgather stands where all receive it from.
-    fn copy_own(&self, engine: &mut Engine, place: &Place) -> Result<()> {
+    fn copy_own(&self, engine: &mut Engine, place: &Position) -> Result<()> {
         if let (Work::Move, Some(send), Some(recv)) = (&self.work, self.send, self.recv) {
             let (at, len) = self.segments.part_of(place.me);
             engine.core.loans.copy(send, 0, recv, at, len)?;
@@ -238,7 +238,12 @@ impl Spanning {
         Ok(())
     }
 
-    fn take_rooms(&mut self, engine: &mut Engine, place: &Place, segment: &Segment) -> Vec<Loan> {
+    fn take_rooms(
+        &mut self,
+        engine: &mut Engine,
+        place: &Position,
+        segment: &Segment,
+    ) -> Vec<Loan> {
         let lengths = self.work.rooms(place, segment);
         let mut take = |len: usize| {
             let fits = self.spare.iter().position(|spare| spare.len() >= len);

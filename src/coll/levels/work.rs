@@ -7,7 +7,7 @@ use super::super::select::levels::{Combining, combining, commutes};
 use super::super::select::share;
 use super::super::{Collective, ElemType, Op, Parts};
 use super::pack::{blocks, copy, of_group, packed, part, reorder};
-use super::place::Place;
+use super::position::Position;
 use super::segments::Segment;
 use crate::engine::Engine;
 use crate::error::Result;
@@ -57,7 +57,7 @@ impl Ask {
     }
 
     /// A message from one node to another, at the end that `me` says.
-    fn message(place: &Place, (from, to): (usize, usize), me: usize, load: &Load) -> Self {
+    fn message(place: &Position, (from, to): (usize, usize), me: usize, load: &Load) -> Self {
         let root = load.segment.root.unwrap_or(0);
         Self {
             pair: Some((place.pair(from, to, root), me)),
@@ -124,19 +124,19 @@ impl Work {
     }
 
     /// How leaders combine a segment.
-    fn combining(&self, place: &Place, len: usize) -> Combining {
+    fn combining(&self, place: &Position, len: usize) -> Combining {
         let for_all = !matches!(self, Self::Combine(_));
         combining(len, place.nodes.count(), for_all)
     }
 
     /// Whether the root's node stands last on the wire: the prefix then ends where it is needed.
-    pub(super) fn root_is_last(&self, place: &Place, len: usize) -> bool {
+    pub(super) fn root_is_last(&self, place: &Position, len: usize) -> bool {
         let chain = self.combining(place, len) == Combining::Chain;
         matches!(self, Self::Combine(vector) if chain && commutes(&vector.op))
     }
 
     /// Bytes of the temporary buffers that a segment needs on this rank.
-    pub(super) fn rooms(&self, place: &Place, segment: &Segment) -> Vec<usize> {
+    pub(super) fn rooms(&self, place: &Position, segment: &Segment) -> Vec<usize> {
         let (leads, len) = (place.leads(segment.root), segment.len);
         let count = place.nodes.count();
         let crossing = match self.combining(place, len) {
@@ -162,7 +162,7 @@ impl Work {
     }
 
     /// Where a leader has what its node has come to, or where the result goes.
-    fn result(&self, place: &Place, load: &Load) -> Option<Piece> {
+    fn result(&self, place: &Position, load: &Load) -> Option<Piece> {
         match self {
             Self::Combine(_) if load.segment.root != Some(place.me) => {
                 load.room(0, load.segment.len)
@@ -178,7 +178,7 @@ impl Work {
     }
 
     /// The way up: what the node group does first. A member that is alone does the same to its own.
-    pub(super) fn up(&self, place: &Place, load: &Load) -> Ask {
+    pub(super) fn up(&self, place: &Position, load: &Load) -> Ask {
         let Segment { root, len, .. } = load.segment;
         let (leads, leader) = (place.leads(root), place.leader_within(root));
         match self {
@@ -217,7 +217,12 @@ impl Work {
     }
 
     /// What one that is alone has to do instead of the way up.
-    pub(super) fn up_alone(&self, engine: &mut Engine, place: &Place, load: &Load) -> Result<()> {
+    pub(super) fn up_alone(
+        &self,
+        engine: &mut Engine,
+        place: &Position,
+        load: &Load,
+    ) -> Result<()> {
         if let Self::Collect(_) | Self::Transpose(_) = self
             && let Ask {
                 send: Some(from),
@@ -231,7 +236,7 @@ impl Work {
     }
 
     /// The first step of the leaders.
-    pub(super) fn across(&self, engine: &mut Engine, place: &Place, load: &Load) -> Result<Ask> {
+    pub(super) fn across(&self, engine: &mut Engine, place: &Position, load: &Load) -> Result<Ask> {
         let Segment { root, len, .. } = load.segment;
         let node = place.node();
         let root_node = root.map_or(0, |root| place.nodes.node_of(root));
@@ -254,7 +259,7 @@ impl Work {
     }
 
     /// How leaders exchange parts of `bytes` for all ranks of their nodes, brought into their order first.
-    fn transpose(engine: &mut Engine, place: &Place, load: &Load, bytes: usize) -> Result<Ask> {
+    fn transpose(engine: &mut Engine, place: &Position, load: &Load, bytes: usize) -> Result<Ask> {
         let (len, count) = (load.segment.len, place.nodes.count());
         let group = place.group().len();
         let all = len * group;
@@ -268,7 +273,7 @@ impl Work {
     }
 
     /// How leaders combine what their nodes have come to.
-    fn combine_across(&self, place: &Place, load: &Load, vector: &Vector) -> Ask {
+    fn combine_across(&self, place: &Position, load: &Load, vector: &Vector) -> Ask {
         let Segment { root, len, .. } = load.segment;
         let (node, count) = (place.node(), place.nodes.count());
         let root_node = root.map_or(0, |root| place.nodes.node_of(root));
@@ -317,7 +322,7 @@ impl Work {
     pub(super) fn turn(
         &self,
         engine: &mut Engine,
-        place: &Place,
+        place: &Position,
         load: &Load,
     ) -> Result<Option<Ask>> {
         let Segment { root, len, .. } = load.segment;
@@ -360,7 +365,7 @@ impl Work {
     }
 
     /// The way down: what the node group does last.
-    pub(super) fn down(&self, place: &Place, load: &Load) -> Ask {
+    pub(super) fn down(&self, place: &Position, load: &Load) -> Ask {
         let Segment { root, len, .. } = load.segment;
         let (leads, leader) = (place.leads(root), place.leader_within(root));
         match self {
@@ -398,7 +403,7 @@ impl Work {
     }
 
     /// What is left to do when a segment has come down, or where it has nowhere to go.
-    pub(super) fn finish(&self, engine: &mut Engine, place: &Place, load: &Load) -> Result<()> {
+    pub(super) fn finish(&self, engine: &mut Engine, place: &Position, load: &Load) -> Result<()> {
         match self {
             Self::Collect(parts) => {
                 let (Some(room), Some(recv)) = (load.room(0, load.segment.len), load.recv) else {

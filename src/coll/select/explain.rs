@@ -17,9 +17,9 @@ use onecopy_obs::Knobs;
 use onecopy_shm::coll::INLINE;
 use onecopy_shm::layout::{COLL_SLOT, Geometry};
 
-/// One line of the table.
+/// What is chosen for a range of sizes: one row of the table.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Line {
+pub struct Choice {
     /// The collective's name.
     pub collective: &'static str,
     /// The smallest payload that this holds for.
@@ -47,8 +47,8 @@ pub struct Table {
     pub temp_max: usize,
     /// From this size on receivers of a broadcast take shares of it from each other; none: never.
     pub relay_min: Option<usize>,
-    /// The lines.
-    pub lines: Vec<Line>,
+    /// The choices, by collective and size.
+    pub choices: Vec<Choice>,
     /// Whether memory from `alloc` can be mapped.
     heap: bool,
 }
@@ -121,7 +121,7 @@ impl Table {
                 table.add(title, &collective);
             }
         } else {
-            table.lines = between::lines(nodes, table.heap, table.temp_max);
+            table.choices = between::choices(nodes, table.heap, table.temp_max);
         }
         (table.ranks, table.nodes) = (nodes.ranks(), nodes.count());
         table
@@ -139,7 +139,7 @@ impl Table {
             },
             temp_max: temp_max(costs),
             relay_min,
-            lines: Vec::new(),
+            choices: Vec::new(),
             heap: knobs.layers.allows(LayerId::MAP.name()),
         }
     }
@@ -165,7 +165,7 @@ impl Table {
         let ends = edges.iter().skip(1).map(|&next| Some(next as u64 - 1));
         for (&from, to) in edges.iter().zip(ends.chain([None])) {
             let (placement, how, why) = self.decide(collective, from);
-            self.lines.push(Line {
+            self.choices.push(Choice {
                 collective: title,
                 from: from as u64,
                 to,
@@ -247,8 +247,11 @@ mod tests {
     fn the_table_says_what_the_runtime_does() {
         let table = Table::new(&Knobs::default(), &Costs::default(), 4, false);
         let at = |title: &str, len: u64| {
-            let mut lines = table.lines.iter().filter(|line| line.collective == title);
-            lines
+            let mut choices = table
+                .choices
+                .iter()
+                .filter(|choice| choice.collective == title);
+            choices
                 .find(|line| line.from <= len && line.to.is_none_or(|to| len <= to))
                 .map(|line| (line.how, line.placement))
         };
@@ -265,11 +268,11 @@ mod tests {
         assert_eq!(at("bcast", 4097), Some(("move", ("buffer", "copy"))));
         assert_eq!(at("bcast", 1 << 20), Some(("shares", ("buffer", "buffer"))));
         assert_eq!(at("scan", 1 << 20), Some(("stream", ("buffer", "buffer"))));
-        assert!(table.channels > 0 && table.lines.iter().all(|line| !line.why.is_empty()));
+        assert!(table.channels > 0 && table.choices.iter().all(|choice| !choice.why.is_empty()));
         let none = Knobs::from_iter([("ONECOPY_COLL_POOL", "0")])
             .expect("a knob")
             .0;
         let table = Table::new(&none, &Costs::default(), 4, false);
-        assert!(table.lines.iter().all(|line| line.how == "messages"));
+        assert!(table.choices.iter().all(|choice| choice.how == "messages"));
     }
 }

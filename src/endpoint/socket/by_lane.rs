@@ -7,7 +7,7 @@ use super::feed::End;
 use super::frame::{HEAD, What};
 use super::lane::{Beside, Carrier};
 use super::{SKIPS, Socket};
-use crate::endpoint::{Put, Source};
+use crate::endpoint::{Pack, Put};
 use nix::errno::Errno;
 use nix::sys::socket::{MsgFlags, recv};
 use onecopy_btl::lanes::{Fetched, Offer, Shown};
@@ -178,7 +178,7 @@ impl Socket {
 
     /// Sends a record and its chunk by the lane, if it has room for any of it. What it has no room for is copied. As by
     /// the stream, a chunk that cannot be shown leaves no trace, and one that ends within its frame cuts the stream.
-    pub(super) fn put_by_lane(&mut self, front: &[u8], len: usize, source: &impl Source) -> Put {
+    pub(super) fn put_by_lane(&mut self, front: &[u8], len: usize, pack: &impl Pack) -> Put {
         let Some(beside) = &mut self.beside else {
             return Put::NoRoom;
         };
@@ -199,7 +199,7 @@ impl Socket {
             }
             output.add(&bytes[written..]);
         };
-        let shown = source.show(|_, bytes| {
+        let shown = pack.show(|_, bytes| {
             if !std::mem::replace(&mut has_begun, true) {
                 put(front);
             }

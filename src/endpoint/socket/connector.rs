@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Connections as they are made: this rank calls others, and others come as guests.
+//! Connections as they are made: outbound to other ranks, and inbound from them.
 //!
 //! Whoever connects proves that it knows the job's secret, and so does who accepts ([`crate::proof`]). Then the
 //! accepting side has the word: it confirms, and the caller answers with one byte, [`GO`], behind which its frames
@@ -9,13 +9,13 @@
 //! as its own may succeed; the higher rank confirms at once, and gives its own call up when the lower one's byte has
 //! come. So a pair never has two connections that both count, and one that only one side can make is made.
 
-mod call;
-mod guest;
+mod inbound;
+mod outbound;
 
 use super::options::{self, Settings};
 use crate::endpoint::hub::{Origin, Set};
-use call::Call;
-use guest::Guest;
+use inbound::Inbound;
+use outbound::Outbound;
 use std::collections::VecDeque;
 use std::io;
 use std::net::{IpAddr, SocketAddr, TcpListener};
@@ -25,9 +25,9 @@ use std::time::{Duration, Instant};
 
 /// What a caller says when the connection is confirmed: the pair talks by it from here on.
 const GO: u8 = 0x90;
-/// Guests that are not proven yet, at most: beyond that the first of them goes.
-const GUESTS_MAX: usize = 128;
-/// How long a guest may take to prove itself.
+/// Inbound connections that are not proven yet, at most: beyond that the first of them goes.
+const INBOUND_MAX: usize = 128;
+/// How long an inbound connection may take to prove itself.
 const PROVE: Duration = Duration::from_secs(10);
 /// How long nobody is let in when descriptors or memory are short.
 const PAUSE: Duration = Duration::from_millis(20);
@@ -65,15 +65,15 @@ pub(crate) struct Connector {
     settings: Settings,
     set: Arc<Set>,
     listener: TcpListener,
-    /// When guests are let in again, if they are not now.
+    /// When inbound connections are let in again, if they are not now.
     paused: Option<Instant>,
     told_of_shortage: bool,
     /// Of the ranks on other nodes.
     places: Vec<Option<Place>>,
-    guests: Vec<Option<Guest>>,
-    calls: Vec<Call>,
+    inbound: Vec<Option<Inbound>>,
+    outbound: Vec<Outbound>,
     outcomes: VecDeque<Outcome>,
-    /// Guests that did not prove to be of the job, or came for nothing.
+    /// Inbound connections that did not prove to be of the job, or came for nothing.
     pub(crate) refused: u64,
 }
 
@@ -81,7 +81,7 @@ impl Connector {
     /// Listens at `address`.
     pub(crate) fn listen(address: IpAddr, settings: Settings, set: &Arc<Set>) -> io::Result<Self> {
         let listener = options::listen_at(address, &settings)?;
-        set.add(&listener, Origin::Door, (true, false))?;
+        set.add(&listener, Origin::Listener, (true, false))?;
         Ok(Self {
             settings,
             set: Arc::clone(set),
@@ -89,8 +89,8 @@ impl Connector {
             paused: None,
             told_of_shortage: false,
             places: Vec::new(),
-            guests: Vec::new(),
-            calls: Vec::new(),
+            inbound: Vec::new(),
+            outbound: Vec::new(),
             outcomes: VecDeque::new(),
             refused: 0,
         })
@@ -131,9 +131,9 @@ impl Connector {
 
     /// Whether a connection is being made.
     pub(crate) fn is_busy(&self) -> bool {
-        !self.calls.is_empty()
+        !self.outbound.is_empty()
             || self.paused.is_some()
-            || self.guests.iter().any(Option::is_some)
+            || self.inbound.iter().any(Option::is_some)
             || !self.outcomes.is_empty()
     }
 
@@ -147,13 +147,13 @@ impl Connector {
         if let Some(Some(place)) = self.places.get_mut(rank as usize) {
             place.standing = standing;
         }
-        self.drop_call(rank);
-        for at in 0..self.guests.len() {
-            if self.guests[at]
+        self.drop_outbound(rank);
+        for at in 0..self.inbound.len() {
+            if self.inbound[at]
                 .as_ref()
                 .is_some_and(|g| g.rank() == Some(rank))
             {
-                self.drop_guest(at);
+                self.drop_inbound(at);
             }
         }
     }
@@ -166,9 +166,9 @@ impl Connector {
     /// Something is ready that is this part's.
     pub(crate) fn ready(&mut self, origin: Origin, now: Instant) {
         match origin {
-            Origin::Door => self.let_in(now),
-            Origin::Guest(at) => self.hear_guest(at as usize, now),
-            Origin::Call(rank) => self.move_call(rank, now),
+            Origin::Listener => self.let_in(now),
+            Origin::Inbound(at) => self.hear_inbound(at as usize, now),
+            Origin::Outbound(rank) => self.move_outbound(rank, now),
             Origin::Stop | Origin::Pair(_) | Origin::Device => {}
         }
     }
@@ -177,11 +177,13 @@ impl Connector {
     pub(crate) fn tick(&mut self, now: Instant) {
         if self.paused.is_some_and(|until| until <= now) {
             self.paused = None;
-            let _ = self.set.watch(&self.listener, Origin::Door, (true, false));
+            let _ = self
+                .set
+                .watch(&self.listener, Origin::Listener, (true, false));
         }
-        for at in 0..self.guests.len() {
-            let late = |guest: &Guest| guest.rank().is_none() && now > guest.since + PROVE;
-            if self.guests[at].as_ref().is_some_and(late) {
+        for at in 0..self.inbound.len() {
+            let late = |one: &Inbound| one.rank().is_none() && now > one.since + PROVE;
+            if self.inbound[at].as_ref().is_some_and(late) {
                 self.refuse(at, "it has not proven itself in time");
             }
         }

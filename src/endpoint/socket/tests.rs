@@ -57,7 +57,7 @@ fn pair_with_lane() -> [Socket; 2] {
 /// Shows so many bytes of its own, then says that they were taken away.
 struct Ends(usize);
 
-impl Source for Ends {
+impl Pack for Ends {
     fn show(&self, mut to: impl FnMut(usize, &[u8])) -> Result<(), LoanError> {
         if self.0 > 0 {
             to(0, &vec![7; self.0]);
@@ -66,7 +66,7 @@ impl Source for Ends {
     }
 }
 
-fn put(socket: &mut Socket, source: &impl Source) -> Put {
+fn put(socket: &mut Socket, source: &impl Pack) -> Put {
     let naming = Naming {
         kind: 3,
         meta: 5,

@@ -33,9 +33,9 @@ fn connect(mut wireup: Local, knobs: &Knobs) -> (Local, TcpStream) {
     let segment = memfd_create("rogue", MFdFlags::MFD_CLOEXEC).expect("memfd");
     let cards = wireup.join(card, segment.as_fd()).expect("join");
     connector.know([cards[0].listens, None].into_iter());
-    connector.call(0, Instant::now());
+    connector.connect(0, Instant::now());
     loop {
-        connector.ready(Origin::Call(0), Instant::now());
+        connector.ready(Origin::Outbound(0), Instant::now());
         match connector.outcome() {
             Some(Outcome::Connected(0, fd)) => return (wireup, TcpStream::from(fd)),
             Some(other) => panic!("{other:?}"),

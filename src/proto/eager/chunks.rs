@@ -4,7 +4,7 @@
 use super::super::deliver::{Ended, deliver, end};
 use super::super::{Message, broken, charge, notify, open, sent};
 use super::{Payload, copy_to, hold, sent_all};
-use crate::endpoint::{Naming, Put, Source};
+use crate::endpoint::{Naming, Pack, Put};
 use crate::error::Error;
 use crate::matching::Envelope;
 use crate::peer::{Incoming, Peer, Target};
@@ -12,7 +12,7 @@ use crate::records::{self, ChunkBody, Kind, NONE};
 use crate::request::{RequestId, RequestState, SendPlan};
 use crate::state::Core;
 use crate::state::held::Held;
-use crate::state::numbered::Waiting;
+use crate::state::lightweight::Waiting;
 use onecopy_shm::loan::{LoanError, LoanTable};
 
 /// Chunks whose lines are asked for ahead, at most.
@@ -74,7 +74,7 @@ struct Shown<'a, P: ?Sized> {
     len: usize,
 }
 
-impl<P: Payload + ?Sized> Source for Shown<'_, P> {
+impl<P: Payload + ?Sized> Pack for Shown<'_, P> {
     #[inline(always)]
     fn show(&self, to: impl FnMut(usize, &[u8])) -> Result<(), LoanError> {
         self.from.read(self.loans, self.offset, self.len, to)
@@ -247,7 +247,7 @@ pub(crate) fn first_chunk(
     }
     let sync = (body.number != NONE).then_some(body.number);
     let waiting = core.match_posted(&envelope);
-    if let Some(Waiting::Numbered(slot)) = waiting
+    if let Some(Waiting::Lightweight(slot)) = waiting
         && sync.is_none()
         && core.deliver_chunk(slot, envelope, &mut peer.endpoint, body)
     {

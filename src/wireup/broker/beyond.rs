@@ -8,8 +8,8 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use super::{Broker, ClientState, Notice, Phase};
-use crate::wireup::link::Word;
 use crate::wireup::nodes::Nodes;
+use crate::wireup::oob::ToHost;
 use crate::wireup::{Death, Event, Missing};
 
 /// What a broker knows besides, in a job that spans nodes.
@@ -20,7 +20,7 @@ pub(super) struct Beyond {
     own: u32,
     decides: bool,
     /// For other brokers: the rank that it is about, if any, and the word.
-    out: Vec<(Option<usize>, Word)>,
+    out: Vec<(Option<usize>, ToHost)>,
     /// How many cards have come.
     cards: usize,
     /// Who is missing, by the word of the broker that decides.
@@ -58,14 +58,14 @@ impl Broker {
         self.beyond.as_ref().is_none_or(|beyond| beyond.decides)
     }
 
-    pub(super) fn tell_beyond(&mut self, about: Option<usize>, word: impl FnOnce() -> Word) {
+    pub(super) fn tell_beyond(&mut self, about: Option<usize>, message: impl FnOnce() -> ToHost) {
         if let Some(beyond) = &mut self.beyond {
-            beyond.out.push((about, word()));
+            beyond.out.push((about, message()));
         }
     }
 
     /// What is to be told to other brokers, and about whom.
-    pub(crate) fn words(&mut self) -> Vec<(Option<usize>, Word)> {
+    pub(crate) fn messages(&mut self) -> Vec<(Option<usize>, ToHost)> {
         let beyond = self.beyond.as_mut();
         beyond
             .map(|beyond| std::mem::take(&mut beyond.out))
@@ -73,7 +73,7 @@ impl Broker {
     }
 
     /// The broker of this node says something. An error, in words, if it is not for it to say.
-    pub(crate) fn hear(&mut self, node: u32, word: Word, now: Instant) -> Result<(), String> {
+    pub(crate) fn hear(&mut self, node: u32, message: ToHost, now: Instant) -> Result<(), String> {
         let Some(beyond) = &mut self.beyond else {
             return Err("this job has one node".to_owned());
         };
@@ -84,8 +84,8 @@ impl Broker {
             Some(of) if of == node || node == 0 && of != own => Ok(rank),
             _ => Err(format!("news of rank {rank}, which is not for it to bring")),
         };
-        match word {
-            Word::Joined { rank, card } if decides => {
+        match message {
+            ToHost::Joined { rank, card } if decides => {
                 let rank = its(rank)?;
                 let client = &mut self.clients[rank];
                 if client.state != ClientState::Outside {
@@ -95,15 +95,15 @@ impl Broker {
                 client.card = Some(card);
                 self.joined(rank, now);
             }
-            Word::Event(Event::Died { rank, how }) => self.far_end(its(rank)?, how),
-            Word::Event(Event::Left { rank }) => {
+            ToHost::Event(Event::Died { rank, how }) => self.far_end(its(rank)?, how),
+            ToHost::Event(Event::Left { rank }) => {
                 let rank = its(rank)?;
                 if self.clients[rank].state == ClientState::Joined {
                     self.clients[rank].state = ClientState::Left;
                     self.announce(rank, Event::Left { rank });
                 }
             }
-            Word::Event(Event::Abort { code }) => {
+            ToHost::Event(Event::Abort { code }) => {
                 // Once says it all: nobody can make others repeat it.
                 if !std::mem::replace(&mut beyond.aborted, true) {
                     let rank = nodes.host(node).unwrap_or(0);
@@ -111,7 +111,7 @@ impl Broker {
                     self.notices.push(Notice::Abort { rank, code });
                 }
             }
-            Word::Cards {
+            ToHost::Cards {
                 first,
                 total,
                 ref cards,
@@ -123,27 +123,27 @@ impl Broker {
                     return Err("cards that do not belong to those before them".to_owned());
                 }
                 let is_last = beyond.cards == nodes.size();
-                self.pass_on(word);
+                self.pass_on(message);
                 if is_last {
                     self.all_have_joined();
                 }
             }
-            Word::Absent {
+            ToHost::Absent {
                 waited_ms,
                 ref missing,
             } if !decides && self.phase == Phase::Gathering => {
                 beyond.absent = Some(missing.clone());
                 self.phase = Phase::GaveUp { waited_ms };
-                self.pass_on(word);
+                self.pass_on(message);
             }
-            Word::Beat => {}
-            _ => return Err("a word that it has no cause to say".to_owned()),
+            ToHost::Beat => {}
+            _ => return Err("a message that it has no cause to say".to_owned()),
         }
         Ok(())
     }
 
-    /// The link to this node is over, and it did not say that its ranks have left: they are dead for this job. With
-    /// rank 0's node goes all news of the others.
+    /// The out-of-band connection to this node is over, and it did not say that its ranks have left: they are dead for
+    /// this job. With rank 0's node goes all news of the others.
     pub(crate) fn lose_node(&mut self, node: u32) {
         let Some(beyond) = &mut self.beyond else {
             return;
@@ -196,8 +196,8 @@ impl Broker {
     }
 
     /// Gives a broker's answer to the ranks here that wait for it.
-    fn pass_on(&mut self, word: Word) {
-        let Some(message) = word.for_ranks() else {
+    fn pass_on(&mut self, message: ToHost) {
+        let Some(message) = message.for_ranks() else {
             return;
         };
         let message = message.encode();

@@ -3,8 +3,8 @@
 //!
 //! 1. Each puts its place, and waits for the others.
 //! 2. Rank 0 reads all places, decides which ranks are on one node, and puts a [`Digest`] of what all need to know.
-//! 3. In a job of one node its door is in there. In a job of several, the host of each node opens one and links itself
-//!    to rank 0's. Each puts where its door is and what its node's address is, and once more all wait.
+//! 3. In a job of one node its listener is in there. In a job of several, the host of each node opens one and joins
+//!    itself to rank 0's. Each puts where its listener is and what its node's address is, and once more all wait.
 //!
 //! Whoever fails puts its reason in place of the word that others look for, so that they fail with it and do not wait.
 
@@ -18,23 +18,23 @@ use onecopy_obs::Knobs;
 
 use super::{CALL, Foreign, Inner, Rest, unusable};
 use crate::proof::fresh;
+use crate::wireup::acceptor::Acceptor;
 use crate::wireup::alone::Alone;
 use crate::wireup::digest::{self, Between, Digest, Way};
-use crate::wireup::host::{FIRST, Host, Plan};
+use crate::wireup::host::{Config, FIRST, Host};
 use crate::wireup::launched::Launched;
-use crate::wireup::meet::{Address, Door, DoorKind, Namespaces};
+use crate::wireup::meet::{Address, Listener, ListenerKind, Namespaces};
 use crate::wireup::nodes::Nodes;
-use crate::wireup::port::Port;
 use crate::wireup::table::Table;
-use crate::wireup::{Net, WireupError, address, link, links};
+use crate::wireup::{Net, WireupError, address, oob};
 
 /// Where rank 0 leaves the digest.
 const DIGEST: &str = "onecopy-job";
 
 /// What rank 0 has opened for the others.
 enum Opened {
-    Door(Door),
-    Port(Port),
+    Listener(Listener),
+    Acceptor(Acceptor),
 }
 
 /// What a rank knows when it has read the digest.
@@ -44,7 +44,7 @@ struct Meeting {
     size: usize,
     launcher: &'static str,
     limit: Duration,
-    /// The secret of doors.
+    /// The secret of listeners.
     secret: [u8; 16],
 }
 
@@ -88,20 +88,20 @@ pub(super) fn by_table(mut table: Box<dyn Table>, knobs: &Knobs) -> Result<Forei
         secret: digest.secret,
     };
     match (digest.way, opened) {
-        (Way::Door(_), Some(Opened::Door(door))) => meeting.host_of_all(door),
-        (Way::Door(address), _) => {
-            let inner = meeting.at_door(&address, FIRST)?;
+        (Way::Listener(_), Some(Opened::Listener(listener))) => meeting.host_of_all(listener),
+        (Way::Listener(address), _) => {
+            let inner = meeting.at_listener(&address, FIRST)?;
             Ok(Foreign::new(
                 Inner::Launched(inner),
                 Rest::new(Some(meeting.table), None),
             ))
         }
         (Way::Nodes(between), opened) => {
-            let port = match opened {
-                Some(Opened::Port(port)) => Some(port),
+            let acceptor = match opened {
+                Some(Opened::Acceptor(acceptor)) => Some(acceptor),
                 _ => None,
             };
-            meeting.between_nodes(Arc::new(digest.nodes), &between, port, knobs)
+            meeting.between_nodes(Arc::new(digest.nodes), &between, acceptor, knobs)
         }
     }
 }
@@ -110,7 +110,7 @@ fn place_of(rank: usize) -> String {
     format!("onecopy-place-{rank}")
 }
 
-/// Where the host of a node leaves the way to its door, and the node's address.
+/// Where the host of a node leaves the way to its listener, and the node's address.
 fn node_key(node: u32) -> String {
     format!("onecopy-node-{node}")
 }
@@ -146,64 +146,65 @@ fn prepare(
     let random = |error| format!("/dev/urandom: {error}");
     let secret: [u8; 16] = fresh().map_err(random)?;
     if nodes.count() == 1 {
-        let (door, address) = open(here.door_kind(&places)?).map_err(|error| no_door(&error))?;
-        let way = Way::Door(address);
-        return Ok((Digest { nodes, secret, way }, Opened::Door(door)));
+        let (listener, address) =
+            open(here.listener_kind(&places)?).map_err(|error| no_listener(&error))?;
+        let way = Way::Listener(address);
+        return Ok((Digest { nodes, secret, way }, Opened::Listener(listener)));
     }
-    let mut doors = Vec::with_capacity(nodes.count());
+    let mut listeners = Vec::with_capacity(nodes.count());
     for host in (0..nodes.count()).filter_map(|node| nodes.host(u32::try_from(node).ok()?)) {
         let node = nodes.of(host).unwrap_or(0);
         let others: Vec<Namespaces> = nodes.ranks(node).map(|rank| places[rank].clone()).collect();
-        doors.push(places[host].door_kind(&others)?);
+        listeners.push(places[host].listener_kind(&others)?);
     }
     let together = here.shares_network(&places);
     let addresses = address::candidates(knobs.net_address.as_ref(), together)
         .map_err(|reason| format!("the ranks run on several nodes. Rank 0: {reason}"))?;
     let between_secret = fresh().map_err(random)?;
-    let port = Port::open(&addresses, 0, between_secret, 2 * nodes.count() + 16)?;
+    let acceptor = Acceptor::open(&addresses, 0, between_secret, 2 * nodes.count() + 16)?;
     let between = Between {
-        doors,
+        listeners,
         secret: between_secret,
         timeout: knobs.node_timeout,
-        places: port.places(),
+        places: acceptor.places(),
     };
     let way = Way::Nodes(between);
-    Ok((Digest { nodes, secret, way }, Opened::Port(port)))
+    Ok((Digest { nodes, secret, way }, Opened::Acceptor(acceptor)))
 }
 
-fn no_door(error: &std::io::Error) -> String {
+fn no_listener(error: &std::io::Error) -> String {
     format!("a rank cannot listen for the others of its node: {error}")
 }
 
-/// A door for the ranks of this node, and how they find it.
-fn open(kind: DoorKind) -> std::io::Result<(Door, Address)> {
+/// A listener for the ranks of this node, and how they find it.
+fn open(kind: ListenerKind) -> std::io::Result<(Listener, Address)> {
     let name: [u8; 16] = fresh()?;
     let name = format!("onecopy-{:032x}", u128::from_be_bytes(name));
     match kind {
-        DoorKind::Abstract => {
-            let door = Door::at_abstract(&name)?;
-            Ok((door, Address::Abstract(name)))
+        ListenerKind::Abstract => {
+            let listener = Listener::at_abstract(&name)?;
+            Ok((listener, Address::Abstract(name)))
         }
-        DoorKind::Process => Door::at_process(&name),
-        DoorKind::Path => {
-            let door = Door::at_path(&name)?;
-            let address = door.address().ok_or(std::io::ErrorKind::NotFound)?;
-            Ok((door, address))
+        ListenerKind::Process => Listener::at_process(&name),
+        ListenerKind::Path => {
+            let listener = Listener::at_path(&name)?;
+            let address = listener.address().ok_or(std::io::ErrorKind::NotFound)?;
+            Ok((listener, address))
         }
     }
 }
 
-/// What a host has, once its node is linked to the others.
+/// What a host has, once its node is joined to the others.
 struct Linked {
     host: Host,
     socket: OwnedFd,
-    door: Address,
+    listener: Address,
     address: IpAddr,
 }
 
 impl Meeting {
-    fn host_of_all(self, door: Door) -> Result<Foreign, WireupError> {
-        let (host, socket) = Host::start(self.plan(door, None))?;
+    fn host_of_all(self, listener: Listener) -> Result<Foreign, WireupError> {
+        let (host, socket) = Host::start(self.config(listener, None))?;
         let inner = Launched::new(socket, self.rank, self.size)?;
         Ok(Foreign::new(
             Inner::Launched(inner),
@@ -211,19 +212,19 @@ impl Meeting {
         ))
     }
 
-    fn plan(&self, door: Door, links: Option<links::Plan>) -> Plan {
-        Plan {
+    fn config(&self, listener: Listener, oob: Option<oob::Config>) -> Config {
+        Config {
             rank: self.rank,
             size: self.size,
             secret: self.secret,
             join_timeout: self.limit,
-            doors: vec![door],
+            listeners: vec![listener],
             late: None,
-            links,
+            oob,
         }
     }
 
-    fn at_door(&self, address: &Address, host: usize) -> Result<Launched, WireupError> {
+    fn at_listener(&self, address: &Address, host: usize) -> Result<Launched, WireupError> {
         let socket = address.connect_within(self.limit).map_err(|error| {
             let place = address.encode();
             unusable(
@@ -239,36 +240,36 @@ impl Meeting {
         mut self,
         nodes: Arc<Nodes>,
         between: &Between,
-        port: Option<Port>,
+        acceptor: Option<Acceptor>,
         knobs: &Knobs,
     ) -> Result<Foreign, WireupError> {
         let node = nodes.of(self.rank).unwrap_or(0);
         let host = nodes.host(node).unwrap_or(FIRST);
-        let mut linked = None;
+        let mut joined = None;
         if self.rank == host {
-            let outcome = self.link(&nodes, between, port, knobs);
+            let outcome = self.join_nodes(&nodes, between, acceptor, knobs);
             let word = match &outcome {
-                Ok(linked) => format!("{}|{}", linked.address, linked.door.encode()),
+                Ok(joined) => format!("{}|{}", joined.address, joined.listener.encode()),
                 Err(reason) => digest::refusal(reason),
             };
             digest::put(&mut *self.table, CALL, &node_key(node), &word)?;
-            linked = Some(outcome);
+            joined = Some(outcome);
         }
         self.table.barrier(CALL)?;
-        let linked = linked.transpose();
-        let linked = linked.map_err(|reason| unusable(self.launcher, reason))?;
+        let joined = joined.transpose();
+        let joined = joined.map_err(|reason| unusable(self.launcher, reason))?;
         if self.rank != FIRST {
             // If rank 0's host has given up, nobody else's is of use.
             self.node_word(&nodes, 0)?;
         }
-        let (inner, host, address) = match linked {
-            Some(linked) => {
-                let inner = Launched::new(linked.socket, self.rank, self.size)?;
-                (inner, Some(linked.host), linked.address)
+        let (inner, host, address) = match joined {
+            Some(joined) => {
+                let inner = Launched::new(joined.socket, self.rank, self.size)?;
+                (inner, Some(joined.host), joined.address)
             }
             None => {
-                let (address, door) = self.node_word(&nodes, node)?;
-                let mut inner = self.at_door(&door, host)?;
+                let (address, listener) = self.node_word(&nodes, node)?;
+                let mut inner = self.at_listener(&listener, host)?;
                 inner.hears_by_host_of(nodes.beyond(node).collect());
                 (inner, None, address)
             }
@@ -281,59 +282,60 @@ impl Meeting {
         Ok(Foreign::on_node(Inner::Launched(inner), rest, nodes, net))
     }
 
-    /// What the host of a node has left: the node's address, and its door.
+    /// What the host of a node has left: the node's address, and its listener.
     fn node_word(&mut self, nodes: &Nodes, node: u32) -> Result<(IpAddr, Address), WireupError> {
         let host = nodes.host(node).unwrap_or(FIRST);
         let word = digest::get(&mut *self.table, CALL, host, &node_key(node))?;
-        let parts = word
-            .split_once('|')
-            .and_then(|(address, door)| Some((address.parse().ok()?, Address::decode(door)?)));
+        let parts = word.split_once('|').and_then(|(address, listener)| {
+            Some((address.parse().ok()?, Address::decode(listener)?))
+        });
         parts.ok_or_else(|| refused(self.launcher, &word))
     }
 
-    /// Opens the door of this node and joins the node to the others. An error in words.
-    fn link(
+    /// Opens the listener of this node and joins the node to the others. An error in words.
+    fn join_nodes(
         &self,
         nodes: &Arc<Nodes>,
         between: &Between,
-        port: Option<Port>,
+        acceptor: Option<Acceptor>,
         knobs: &Knobs,
     ) -> Result<Linked, String> {
         let node = nodes.of(self.rank).unwrap_or(0);
         let kind = between
-            .doors
+            .listeners
             .get(node as usize)
             .copied()
-            .unwrap_or(DoorKind::Path);
-        let (door, place) = open(kind).map_err(|error| no_door(&error))?;
+            .unwrap_or(ListenerKind::Path);
+        let (listener, place) = open(kind).map_err(|error| no_listener(&error))?;
         // The other half is for what comes after.
         let limit = self.limit / 2;
-        let plan = |first| links::Plan {
+        let config = |first| oob::Config {
             nodes: Arc::clone(nodes),
             own: node,
             timeout: between.timeout,
             first,
         };
-        let start =
-            |plan| Host::start(self.plan(door, Some(plan))).map_err(|error| error.to_string());
-        let (host, socket, address) = match port {
-            Some(port) => {
+        let start = |config| {
+            Host::start(self.config(listener, Some(config))).map_err(|error| error.to_string())
+        };
+        let (host, socket, address) = match acceptor {
+            Some(acceptor) => {
                 let (told, up) = channel();
-                let (host, socket) = start(plan(links::First::Port(port, told)))?;
+                let (host, socket) = start(config(oob::Start::Accepts(acceptor, told)))?;
                 let address =
                     all_linked(&up, limit).ok_or_else(|| self.unlinked(between, limit))?;
                 (host, socket, address)
             }
             None => {
                 let (stream, address) = self.call(between, limit, knobs)?;
-                let (host, socket) = start(plan(links::First::Called(stream)))?;
+                let (host, socket) = start(config(oob::Start::Called(stream)))?;
                 (host, socket, address)
             }
         };
         Ok(Linked {
             host,
             socket,
-            door: place,
+            listener: place,
             address,
         })
     }
@@ -351,7 +353,7 @@ impl Meeting {
             None => Vec::new(),
         };
         let number = u32::try_from(rank).unwrap_or(u32::MAX);
-        let called = link::call(&between.places, &from, (number, 0), between.secret, limit);
+        let called = oob::connect(&between.places, &from, (number, 0), between.secret, limit);
         called.map_err(|reasons| {
             format!(
                 "rank {rank}, on another node than rank 0, cannot reach rank 0's: {reasons}. Name the network that the nodes share by {}, and see whether a firewall is between them",
@@ -371,7 +373,7 @@ impl Meeting {
     }
 }
 
-/// The address to which most links came; none if not all came in time.
+/// The address to which most oob came; none if not all came in time.
 fn all_linked(up: &Receiver<Vec<IpAddr>>, limit: Duration) -> Option<IpAddr> {
     let came_to = up.recv_timeout(limit).ok()?;
     let count = |address: &IpAddr| came_to.iter().filter(|other| *other == address).count();

@@ -9,20 +9,20 @@ fn segment() -> OwnedFd {
     memfd_create("segment", MFdFlags::MFD_CLOEXEC).expect("memfd")
 }
 
-/// A host for `size` ranks at an abstract door, its own rank, and how to reach it.
+/// A host for `size` ranks at an abstract listener, its own rank, and how to reach it.
 fn host(size: usize, what: &str, limit: Duration) -> (Foreign, Address, [u8; 16]) {
     let name = format!("test-{what}-{}", std::process::id());
     let secret = [7; 16];
-    let plan = Plan {
+    let config = Config {
         rank: FIRST,
         size,
         secret,
         join_timeout: limit,
-        doors: vec![Door::at_abstract(&name).expect("door")],
+        listeners: vec![Listener::at_abstract(&name).expect("listener")],
         late: None,
-        links: None,
+        oob: None,
     };
-    let (host, socket) = Host::start(plan).expect("host");
+    let (host, socket) = Host::start(config).expect("host");
     let inner = Launched::new(socket, FIRST, size).expect("rank 0");
     let rank = Foreign::new(Inner::Launched(inner), Rest::new(None, Some(host)));
     (rank, Address::Abstract(name), secret)
@@ -77,7 +77,7 @@ fn who_does_not_belong_to_the_job_is_refused_and_the_others_join() {
         while address.connect().is_ok() {
             assert!(
                 begun.elapsed() < Duration::from_secs(20),
-                "the door is open"
+                "the listener is open"
             );
             std::thread::yield_now();
         }
@@ -175,7 +175,7 @@ fn ranks_that_do_not_come_are_named() {
     while address.connect().is_ok() {
         assert!(
             start.elapsed() < Duration::from_secs(20),
-            "the door is open"
+            "the listener is open"
         );
         std::thread::sleep(Duration::from_millis(1));
     }

@@ -6,40 +6,40 @@ fn unique(what: &str) -> String {
     format!("test-{what}-{}", std::process::id())
 }
 
-fn meets(door: &Door, address: &Address) {
+fn meets(listener: &Listener, address: &Address) {
     let guest = address.connect().expect("connect");
-    let host = door.accept().expect("accept");
+    let host = listener.accept().expect("accept");
     fdpass::send(guest.as_fd(), b"hello", &[], fdpass::Wait::Never).expect("send");
     let mut buffer = [0; 8];
     let got = fdpass::recv(host.as_fd(), &mut buffer, 0, fdpass::Wait::Never).expect("recv");
     assert_eq!(&buffer[..got.len], b"hello");
     assert!(got.from.is_some(), "credentials come along");
-    assert!(door.accept().is_none());
+    assert!(listener.accept().is_none());
 }
 
 #[test]
 fn every_way_leads_to_its_door_and_ends_with_it() {
     let name = unique("abstract");
-    let door = Door::at_abstract(&name).expect("abstract");
-    assert!(Door::at_abstract(&name).is_err(), "taken");
-    meets(&door, &Address::Abstract(name.clone()));
-    drop(door);
+    let listener = Listener::at_abstract(&name).expect("abstract");
+    assert!(Listener::at_abstract(&name).is_err(), "taken");
+    meets(&listener, &Address::Abstract(name.clone()));
+    drop(listener);
     assert!(Address::Abstract(name).connect().is_err());
 
     let name = unique("process");
-    let (door, address) = Door::at_process(&name).expect("process");
+    let (listener, address) = Listener::at_process(&name).expect("process");
     for base in BASES {
         let file = Folder::below(Path::new(base)).file(&name);
         assert!(!file.exists(), "the name is gone before anyone comes");
     }
-    meets(&door, &address);
-    drop(door);
+    meets(&listener, &address);
+    drop(listener);
     assert!(address.connect().is_err());
 
-    let door = Door::at_path(&unique("path")).expect("path");
-    let address = door.address().expect("named");
-    meets(&door, &address);
-    drop(door);
+    let listener = Listener::at_path(&unique("path")).expect("path");
+    let address = listener.address().expect("named");
+    meets(&listener, &address);
+    drop(listener);
     let Address::Path(path) = &address else {
         panic!("{address:?}")
     };
@@ -50,17 +50,17 @@ fn every_way_leads_to_its_door_and_ends_with_it() {
 fn what_a_killed_job_left_is_swept_and_nothing_else() {
     let base = std::env::temp_dir().join(unique("base"));
     std::fs::create_dir(&base).expect("base");
-    let alive = Door::below(&base, "alive").expect("alive");
+    let alive = Listener::below(&base, "alive").expect("alive");
     let folder = Folder::below(&base);
     UnixListener::bind(folder.file("dead")).expect("dead");
     std::fs::write(folder.file("file"), b"").expect("a file");
-    let other = Door::below(&base, "other").expect("other");
+    let other = Listener::below(&base, "other").expect("other");
     assert!(!folder.file("dead").exists());
     assert!(folder.file("alive").exists() && folder.file("file").exists());
     drop((alive, other));
     assert!(folder.path.exists(), "something is in it");
     std::fs::remove_file(folder.file("file")).expect("remove");
-    drop(Door::below(&base, "last").expect("last"));
+    drop(Listener::below(&base, "last").expect("last"));
     assert!(!folder.path.exists());
     std::fs::remove_dir_all(&base).expect("clean up");
 }
@@ -87,14 +87,14 @@ fn what_stands_in_the_folders_place_is_passed_over() {
         if kind == "another user's" {
             nix::unistd::chown(&folder.path, nobody, None).expect("chown");
         }
-        let door = Door::below(&base, "x").expect(kind);
+        let listener = Listener::below(&base, "x").expect(kind);
         let others = Folder::others(&base);
         let [other] = &others[..] else {
             panic!("{kind}: {others:?}")
         };
         assert!(other.is_ours() && !folder.is_ours(), "{kind}");
-        meets(&door, &Address::Path(other.file("x")));
-        drop(door);
+        meets(&listener, &Address::Path(other.file("x")));
+        drop(listener);
         assert!(Folder::others(&base).is_empty(), "{kind}");
         // Links are not followed, to nowhere.
         if elsewhere.exists() {
@@ -113,7 +113,7 @@ fn what_stands_in_the_folders_place_is_passed_over() {
         nix::unistd::chown(&strange, nobody, None).expect("chown");
         assert_eq!(Folder::others(&base).len(), 1);
     }
-    drop(Door::below(&base, "x").expect("door"));
+    drop(Listener::below(&base, "x").expect("listener"));
     assert!(!left.path.exists());
     std::fs::remove_dir_all(&base).expect("clean up");
 }
@@ -179,12 +179,12 @@ fn the_best_common_way_is_chosen() {
     let way = |change: &dyn Fn(&mut Namespaces)| {
         let mut other = here.clone();
         change(&mut other);
-        here.door_kind(&[here.clone(), other])
+        here.listener_kind(&[here.clone(), other])
     };
-    assert_eq!(way(&|_| {}), Ok(DoorKind::Abstract));
-    assert_eq!(way(&|other| other.net = 9), Ok(DoorKind::Process));
+    assert_eq!(way(&|_| {}), Ok(ListenerKind::Abstract));
+    assert_eq!(way(&|other| other.net = 9), Ok(ListenerKind::Process));
     let hidden = |other: &mut Namespaces| (other.net, other.proc) = (9, 9);
-    assert_eq!(way(&hidden), Ok(DoorKind::Path));
+    assert_eq!(way(&hidden), Ok(ListenerKind::Path));
     let apart = |other: &mut Namespaces| {
         hidden(other);
         other.bases = [(8, 8), (5, 1)];

@@ -41,9 +41,9 @@ pub const TARGETS: &[Target] = &[
         seeds: messages::broker_seeds,
     },
     Target {
-        name: "link",
-        run: messages::link,
-        seeds: messages::link_seeds,
+        name: "oob",
+        run: messages::oob,
+        seeds: messages::oob_seeds,
     },
     Target {
         name: "pmi",

@@ -172,15 +172,15 @@ pub(crate) fn broker_seeds() -> Vec<Vec<u8>> {
     vec![whole, dies, late]
 }
 
-/// The stream of a link: which side hears it, how it is cut, and its bytes.
-pub(crate) fn link(data: &[u8]) {
+/// The stream of an out-of-band connection: which side hears it, how it is cut, and its bytes.
+pub(crate) fn oob(data: &[u8]) {
     let mut input = Input::new(data);
     let (own, step) = (u32::from(input.byte()), usize::from(input.byte()));
-    fuzzing::link(own, step, data.get(2..).unwrap_or_default());
+    fuzzing::oob(own, step, data.get(2..).unwrap_or_default());
 }
 
-pub(crate) fn link_seeds() -> Vec<Vec<u8>> {
-    let streams = fuzzing::link_streams().into_iter().zip([200, 7, 100, 1]);
+pub(crate) fn oob_seeds() -> Vec<Vec<u8>> {
+    let streams = fuzzing::oob_streams().into_iter().zip([200, 7, 100, 1]);
     streams
         .map(|((own, stream), step)| [&[own as u8, step][..], &stream].concat())
         .collect()

@@ -90,7 +90,7 @@ const ARROWS: &[(&str, &[&str])] = &[
         ],
     ),
     (
-        "stores",
+        "measure",
         &["comm", "error", "machine", "runtime", "tune", "wireup"],
     ),
     (

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Files that pages and comments name are there.
 //!
-//! A name in backticks that holds a slash and ends as a source file does is one of a file here. It begins at the root
-//! or at any folder below it. `proto/plan.rs` is found as `src/proto/plan.rs`. Names with capitals stand for any, as
-//! `src/NAME.rs`.
+//! A name in backticks that ends as a source file does is one of a file here, if it holds a slash or is one of Rust. It
+//! begins at the root or at any folder below it. `proto/plan.rs` is found as `src/proto/plan.rs`. Names with capitals
+//! stand for any, as `src/NAME.rs`.
 
 use super::{File, Findings};
 
@@ -44,7 +44,7 @@ fn names(text: &str) -> impl Iterator<Item = String> {
 
 fn is_file(name: &str) -> bool {
     let known = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || "/._-{},".contains(c);
-    name.contains('/')
+    (name.contains('/') || name.ends_with(".rs"))
         && !name.starts_with(['/', '.'])
         && ENDINGS.iter().any(|ending| name.ends_with(ending))
         && name.chars().all(known)
@@ -69,9 +69,12 @@ mod tests {
 
     #[test]
     fn names_of_files_are_found_in_text() {
-        let text = "see `src/{wait,wire}.rs` and `proto/plan.rs`, not `src/NAME.rs`, `/dev/x.c`, `a.rs` or `b/c`";
+        let text = "see `src/{wait,wire}.rs` and `proto/plan.rs`, `a.rs`, not `src/NAME.rs`, `/dev/x.c`, `a.c` or `b/c`";
         let found: Vec<_> = names(text).collect();
-        assert_eq!(found, ["src/wait.rs", "src/wire.rs", "proto/plan.rs"]);
+        assert_eq!(
+            found,
+            ["src/wait.rs", "src/wire.rs", "proto/plan.rs", "a.rs"]
+        );
     }
 
     #[test]

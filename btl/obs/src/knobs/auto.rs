@@ -3,7 +3,7 @@
 //!
 //! Listings and `docs/knobs.md` print a rule's text; [`Knobs`] and the tests evaluate the rule
 //! itself. A rule of plain cases has no other text than its cases, so the two cannot differ.
-//! `src/autos.rs` compares every rule with what the runtime does.
+//! `src/knob_defaults.rs` compares every rule with what the runtime does.
 
 use super::Knobs;
 use crate::values::{ChunkCopy, CopyKernel, KIB, show_size};

@@ -33,7 +33,7 @@ of_no_thread!(
     Memory,
     ChannelCore,
     CompletionsCore,
-    WayOf
+    AddressHandleOf
 );
 
 /// A pointer that was made, or why not.
@@ -314,12 +314,12 @@ impl Drop for CompletionsCore {
 
 /// A peer's address.
 #[derive(Debug)]
-pub struct WayOf {
+pub struct AddressHandleOf {
     pub(super) raw: NonNull<ibv_ah>,
     pub(super) domain: DomainOf,
 }
 
-impl Drop for WayOf {
+impl Drop for AddressHandleOf {
     fn drop(&mut self) {
         // SAFETY: the address is given back once.
         let _ = unsafe { (self.domain.context().library().ibv_destroy_ah)(self.raw.as_ptr()) };

@@ -92,9 +92,9 @@ pub(super) unsafe fn send(pair: &PairOf, request: &Request<'_, Verbs>) -> io::Re
     let mut shared = 0;
     let (opcode, wr) = match &request.verb {
         Verb::Send => (send, nowhere),
-        Verb::SendTo { way, number, key } => {
+        Verb::SendTo { ah, number, key } => {
             let ud = ibv_send_ud {
-                ah: way.raw.as_ptr(),
+                ah: ah.raw.as_ptr(),
                 remote_qpn: *number,
                 remote_qkey: *key,
             };

@@ -98,7 +98,7 @@ impl Drop for PairOf {
 
 /// A peer's address.
 #[derive(Debug)]
-pub struct WayOf {
+pub struct AddressHandleOf {
     pub(super) to: [u8; 16],
 }
 

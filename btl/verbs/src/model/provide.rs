@@ -14,8 +14,8 @@ use std::ptr::NonNull;
 use std::sync::Arc;
 
 use super::objects::{
-    Channel, Completions, Context, DomainOf, Memory, PairOf, QueueCore, ReceivesCore, ReceivesOf,
-    Shared, WayOf,
+    AddressHandleOf, Channel, Completions, Context, DomainOf, Memory, PairOf, QueueCore,
+    ReceivesCore, ReceivesOf, Shared,
 };
 use super::state::{self, Datagram, Receive, Registration, Send, Stage, State, Target};
 use super::{Bell, Fabric};
@@ -43,7 +43,7 @@ unsafe impl Provider for Fabric {
     type Completions = Completions;
     type Receives = ReceivesOf;
     type Pair = PairOf;
-    type Way = WayOf;
+    type AddressHandle = AddressHandleOf;
     type Shared = Shared;
 
     fn devices(&self) -> io::Result<Vec<String>> {
@@ -373,14 +373,14 @@ unsafe impl Provider for Fabric {
         Ok(())
     }
 
-    fn way(domain: &DomainOf, path: &Path) -> io::Result<WayOf> {
+    fn address_handle(domain: &DomainOf, path: &Path) -> io::Result<AddressHandleOf> {
         let state = domain.context.fabric.lock();
         let there = state
             .device_at(&path.to)
             .and_then(|at| state.devices.get(at));
         // As the kernel's device: who is not there does not answer when asked for its address.
         if there.is_some_and(|device| device.alive) {
-            Ok(WayOf { to: path.to })
+            Ok(AddressHandleOf { to: path.to })
         } else {
             Err(refused(libc::ETIMEDOUT))
         }
@@ -419,14 +419,14 @@ unsafe impl Provider for Fabric {
             }
             _ => return Err(refused(libc::EINVAL)),
         }
-        if let Verb::SendTo { way, number, key } = request.verb {
+        if let Verb::SendTo { ah, number, key } = request.verb {
             let domain = entry.domain;
             let Some(bytes) = state.gather(domain, &send) else {
                 state.fail(pair.number, Some((send, crate::Status::OWN_MEMORY)));
                 return Ok(());
             };
             let datagram = Datagram {
-                to: way.to,
+                to: ah.to,
                 pair: number,
                 key,
                 source: pair.number,

@@ -7,7 +7,7 @@
 #![allow(unsafe_code, reason = "posts sends")]
 
 use super::{Pair, Ready};
-use crate::domain::Way;
+use crate::domain::AddressHandle;
 use crate::memory::Local;
 use crate::provider::{Piece, Provider, Remote, Request, Verb};
 use crate::queue::{Done, Queue, UNNAMED};
@@ -23,8 +23,8 @@ pub enum Operation<'a, P: Provider> {
     },
     /// A datagram.
     SendTo {
-        /// The way.
-        way: &'a Way<P>,
+        /// The address handle.
+        ah: &'a AddressHandle<P>,
         /// The peer's pair.
         pair: u32,
         /// Its word.
@@ -205,13 +205,13 @@ fn verb<'a, P: Provider>(operation: &Operation<'a, P>) -> (Verb<'a, P>, Option<u
     match *operation {
         Operation::Send { number } => (Verb::Send, number),
         Operation::SendTo {
-            way,
+            ah,
             pair,
             key,
             number,
         } => (
             Verb::SendTo {
-                way: &way.0,
+                ah: &ah.0,
                 number: pair,
                 key,
             },

@@ -4,8 +4,8 @@
 use std::os::fd::BorrowedFd;
 use std::time::Instant;
 
+use super::arq::Arq;
 use super::head::HEAD;
-use super::line::Line;
 use super::{Datagrams, Lane, Peer, Stage, WINDOW_MAX, WINDOW_MIN};
 use crate::adapter::{Fetched, Figures, Lanes, Mark, Offer, Shown};
 use crate::memory::Region;
@@ -26,11 +26,11 @@ impl<P: Provider> Lanes for Datagrams<P> {
         let mark = self.marks;
         let key = self.fresh(mark).max(1);
         let window = self.settings.window.clamp(WINDOW_MIN, WINDOW_MAX);
-        let line = Line::new(window, self.settings.silence);
+        let arq = Arq::new(window, self.settings.silence);
         let offer = Offer {
             reach: pair.reach(&self.chosen, 0),
             room: self.room as u32,
-            granted: line.permits(),
+            granted: arq.permits(),
             mark: Some(Mark {
                 key,
                 mark,
@@ -43,7 +43,7 @@ impl<P: Provider> Lanes for Datagrams<P> {
             mark,
             key,
             peer: None,
-            line,
+            arq,
             building: Vec::new(),
             room: 0,
             failed: None,
@@ -80,7 +80,7 @@ impl<P: Provider> Lanes for Datagrams<P> {
             path,
         });
         lane.room = room - HEAD;
-        lane.line.begin(offer.granted.min(WINDOW_MAX));
+        lane.arq.begin(offer.granted.min(WINDOW_MAX));
         self.find(name, path);
     }
 
@@ -126,7 +126,7 @@ impl<P: Provider> Lanes for Datagrams<P> {
         }
         let packets = bytes.div_ceil(lane.room.max(1));
         let has = lane
-            .line
+            .arq
             .has_room(u32::try_from(packets).unwrap_or(u32::MAX), now);
         if !has {
             self.watch(name);
@@ -151,7 +151,7 @@ impl<P: Provider> Lanes for Datagrams<P> {
                 continue;
             }
             if lane.building.is_empty() {
-                if !lane.line.has_room(1, now) {
+                if !lane.arq.has_room(1, now) {
                     self.watch(name);
                     break;
                 }
@@ -179,30 +179,30 @@ impl<P: Provider> Lanes for Datagrams<P> {
         if !matches!(lane.stage, Stage::Ready(_)) || lane.failed.is_some() {
             return false;
         }
-        if !lane.line.has_room(1, now) {
+        if !lane.arq.has_room(1, now) {
             self.watch(name);
             return false;
         }
-        lane.line.add(std::mem::take(&mut lane.building), now);
+        lane.arq.add(std::mem::take(&mut lane.building), now);
         self.go_out(name);
         true
     }
 
     fn is_taken(&self, name: u64) -> bool {
         let lane = self.lanes.get(name);
-        lane.is_none_or(|lane| lane.building.is_empty() && lane.line.is_taken())
+        lane.is_none_or(|lane| lane.building.is_empty() && lane.arq.is_taken())
     }
 
     fn unread(&self, name: u64) -> usize {
-        self.lanes.get(name).map_or(0, |lane| lane.line.unread())
+        self.lanes.get(name).map_or(0, |lane| lane.arq.unread())
     }
 
     fn read(&mut self, name: u64, out: &mut [u8]) -> usize {
         let Some(lane) = self.lanes.get_mut(name) else {
             return 0;
         };
-        let count = lane.line.read(out, &mut self.spare);
-        if lane.line.next().is_some() {
+        let count = lane.arq.read(out, &mut self.spare);
+        if lane.arq.next().is_some() {
             self.go_out(name);
         }
         count
@@ -210,8 +210,8 @@ impl<P: Provider> Lanes for Datagrams<P> {
 
     fn acknowledge(&mut self, name: u64) {
         if let Some(lane) = self.lanes.get_mut(name) {
-            lane.line.acknowledge();
-            if lane.line.next().is_some() {
+            lane.arq.acknowledge();
+            if lane.arq.next().is_some() {
                 self.go_out(name);
             }
         }
@@ -251,12 +251,12 @@ impl<P: Provider> Lanes for Datagrams<P> {
         let given_up = || "it was given up".to_owned();
         lane.failed.get_or_insert_with(given_up);
         lane.stage = Stage::Over;
-        lane.line.received()
+        lane.arq.received()
     }
 
     fn left(&mut self, name: u64, received: u64) -> Option<Vec<u8>> {
         let lane = self.lanes.get_mut(name)?;
-        let mut left = lane.line.left(received)?;
+        let mut left = lane.arq.left(received)?;
         left.append(&mut lane.building);
         Some(left)
     }

@@ -8,8 +8,8 @@ use onecopy_verbs::pair::Plan;
 use onecopy_verbs::port::choose;
 use onecopy_verbs::provider::{Access, Depths, Kind, Path};
 use onecopy_verbs::{
-    Chosen, Completion, Device, Domain, Local, Operation, Pair, Prepared, Provider, Queue, Reach,
-    Ready, Receives, Refused, Region, Slot, Timing, Way,
+    AddressHandle, Chosen, Completion, Device, Domain, Local, Operation, Pair, Prepared, Provider,
+    Queue, Reach, Ready, Receives, Refused, Region, Slot, Timing,
 };
 
 /// Sends under way in a pair.
@@ -138,8 +138,10 @@ impl<P: Provider + Debug> Side<P> {
     }
 
     /// The way to another side.
-    pub(crate) fn way(&self, to: &Self) -> Way<P> {
-        self.domain.way(&to.path_from(self)).expect("a way")
+    pub(crate) fn address_handle(&self, to: &Self) -> AddressHandle<P> {
+        self.domain
+            .address_handle(&to.path_from(self))
+            .expect("an address handle")
     }
 }
 

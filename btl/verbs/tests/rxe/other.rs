@@ -221,7 +221,10 @@ fn datagrams(link: &mut Link) {
     let pair = pair.open().expect("open");
     link.say(&own.to_bytes());
     let peer = link.reach();
-    let way = side.domain.way(&peer.path(&side.chosen)).expect("a way");
+    let ah = side
+        .domain
+        .address_handle(&peer.path(&side.chosen))
+        .expect("an address handle");
     let mut over = false;
     while !over {
         for done in wait(&mut side, LONG) {
@@ -238,7 +241,7 @@ fn datagrams(link: &mut Link) {
             let mut slot = side.slot();
             slot.write(0, &bytes);
             let send = Operation::SendTo {
-                way: &way,
+                ah: &ah,
                 pair: peer.number,
                 key: KEY,
                 number: done.number,

@@ -222,7 +222,10 @@ pub(crate) fn datagrams() {
     let pair = pair.open().expect("open");
     let peer = Reach::from_bytes(&other.link.hear().try_into().expect("a pair")).expect("a pair");
     other.link.say(&own.to_bytes());
-    let way = side.domain.way(&peer.path(&side.chosen)).expect("a way");
+    let ah = side
+        .domain
+        .address_handle(&peer.path(&side.chosen))
+        .expect("an address handle");
     for round in 0..50_usize {
         let last = round == 49;
         let mut bytes = pattern(round, if last { 1 } else { 1 + 20 * round });
@@ -231,7 +234,7 @@ pub(crate) fn datagrams() {
         slot.write(0, &bytes);
         let number = u32::try_from(round).ok();
         let send = Operation::SendTo {
-            way: &way,
+            ah: &ah,
             pair: peer.number,
             key: KEY,
             number,

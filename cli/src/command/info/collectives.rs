@@ -8,7 +8,7 @@ use tabled::settings::Style;
 
 use super::super::{CliError, print, text};
 use onecopy::coll::nodes::Nodes;
-use onecopy::coll::select::explain::{Line, Table};
+use onecopy::coll::select::explain::{Choice, Table};
 use onecopy::machine::Machine;
 
 #[derive(Debug, clap::Args)]
@@ -46,16 +46,16 @@ struct Listing {
     collectives: Vec<Row>,
 }
 
-impl From<Line> for Row {
-    fn from(line: Line) -> Self {
+impl From<Choice> for Row {
+    fn from(choice: Choice) -> Self {
         Self {
-            collective: line.collective,
-            from: line.from,
-            to: line.to,
-            contribution_in_alloc: line.placement.0,
-            contribution_elsewhere: line.placement.1,
-            how: line.how,
-            why: line.why,
+            collective: choice.collective,
+            from: choice.from,
+            to: choice.to,
+            contribution_in_alloc: choice.placement.0,
+            contribution_elsewhere: choice.placement.1,
+            how: choice.how,
+            why: choice.why,
         }
     }
 }
@@ -75,7 +75,7 @@ pub(super) fn run(args: &Args, json: bool) -> Result<ExitCode, CliError> {
         nodes: table.nodes,
         channels: table.channels,
         copies_up_to: table.temp_max,
-        collectives: table.lines.into_iter().map(Row::from).collect(),
+        collectives: table.choices.into_iter().map(Row::from).collect(),
     };
     if args.json || json {
         let json = text::json(&listing)?;

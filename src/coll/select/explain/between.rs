@@ -5,7 +5,7 @@ use super::super::levels::{
     Combining, Way, bytes, combining, passes_on, segment, way, why, why_not,
 };
 use super::super::placement;
-use super::{Line, name};
+use super::{Choice, name};
 use crate::coll::nodes::MembersByNode;
 use crate::coll::{Collective, ElemType, Op, Parts, PredefinedOp};
 use onecopy_obs::seeds::{PACKED_MAX, WIRE_FLAT_MAX};
@@ -95,8 +95,8 @@ fn decide(title: &str, len: usize, nodes: &MembersByNode, heap: bool, temp_max: 
     ((places[0], places[1]), "levels", reason)
 }
 
-/// The lines of all collectives. `heap`: memory from `alloc` can be mapped.
-pub(super) fn lines(nodes: &MembersByNode, heap: bool, temp_max: usize) -> Vec<Line> {
+/// The choices of all collectives. `heap`: memory from `alloc` can be mapped.
+pub(super) fn choices(nodes: &MembersByNode, heap: bool, temp_max: usize) -> Vec<Choice> {
     let (ranks, others) = (nodes.ranks().max(1), nodes.count().saturating_sub(1).max(1));
     // Decisions change at these sizes only.
     let mut edges = vec![
@@ -112,7 +112,7 @@ pub(super) fn lines(nodes: &MembersByNode, heap: bool, temp_max: usize) -> Vec<L
     ];
     edges.sort_unstable();
     edges.dedup();
-    let mut lines: Vec<Line> = Vec::new();
+    let mut choices: Vec<Choice> = Vec::new();
     for title in NAMES {
         let edges = if title == "barrier" {
             &edges[..1]
@@ -121,7 +121,7 @@ pub(super) fn lines(nodes: &MembersByNode, heap: bool, temp_max: usize) -> Vec<L
         };
         for &from in edges {
             let (placement, how, why) = decide(title, from, nodes, heap, temp_max);
-            if let Some(last) = lines.last_mut()
+            if let Some(last) = choices.last_mut()
                 && last.collective == title
             {
                 if (last.placement, last.how, &last.why) == (placement, how, &why) {
@@ -129,7 +129,7 @@ pub(super) fn lines(nodes: &MembersByNode, heap: bool, temp_max: usize) -> Vec<L
                 }
                 last.to = Some(from as u64 - 1);
             }
-            lines.push(Line {
+            choices.push(Choice {
                 collective: title,
                 from: from as u64,
                 to: None,
@@ -139,7 +139,7 @@ pub(super) fn lines(nodes: &MembersByNode, heap: bool, temp_max: usize) -> Vec<L
             });
         }
     }
-    lines
+    choices
 }
 
 #[cfg(test)]
@@ -149,12 +149,12 @@ mod tests {
     #[test]
     fn lines_cover_all_sizes_and_say_what_is_decided() {
         let nodes = MembersByNode::blocks(8, 2);
-        let lines = lines(&nodes, true, 65_536);
+        let choices = choices(&nodes, true, 65_536);
         for title in NAMES {
-            let own: Vec<_> = lines.iter().filter(|l| l.collective == title).collect();
+            let own: Vec<_> = choices.iter().filter(|l| l.collective == title).collect();
             assert_eq!(own.first().map(|line| line.from), Some(0), "{title}");
             assert_eq!(own.last().map(|line| line.to), Some(None), "{title}");
-            let joined = |pair: &[&Line]| pair[0].to == pair[1].from.checked_sub(1);
+            let joined = |pair: &[&Choice]| pair[0].to == pair[1].from.checked_sub(1);
             assert!(own.windows(2).all(joined), "{title}");
             for len in [0, 8, 1000, 5000, 9000, 70_000, 200_000, 5 << 20] {
                 // A barrier has no bytes.
@@ -167,7 +167,12 @@ mod tests {
                 assert_eq!(said, Some((placement, how, why)), "{title} {len}");
             }
         }
-        let how = |title| lines.iter().find(|l| l.collective == title).map(|l| l.how);
+        let how = |title| {
+            choices
+                .iter()
+                .find(|l| l.collective == title)
+                .map(|l| l.how)
+        };
         assert_eq!(how("allreduce"), Some("levels"));
         assert_eq!(how("gather"), Some("messages"));
     }

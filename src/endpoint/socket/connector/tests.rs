@@ -30,12 +30,12 @@ fn pair() -> [Connector; 2] {
 
 /// Looks at everything, whether it is ready or not.
 fn pump(one: &mut Connector, now: Instant) {
-    one.ready(Origin::Door, now);
-    for at in 0..one.guests.len() {
-        one.ready(Origin::Guest(at as u32), now);
+    one.ready(Origin::Listener, now);
+    for at in 0..one.inbound.len() {
+        one.ready(Origin::Inbound(at as u32), now);
     }
     for rank in 0..2 {
-        one.ready(Origin::Call(rank), now);
+        one.ready(Origin::Outbound(rank), now);
     }
     one.tick(now);
 }
@@ -85,7 +85,7 @@ fn belong_together(found: [Option<OwnedFd>; 2]) {
 fn one_calls_the_other() {
     for caller in 0..2 {
         let mut pair = pair();
-        pair[caller].call(1 - caller as u32, Instant::now());
+        pair[caller].connect(1 - caller as u32, Instant::now());
         belong_together(outcomes(&mut pair));
     }
 }
@@ -96,8 +96,8 @@ fn of_two_calls_one_stays() {
     for ahead in 0..40 {
         let mut pair = pair();
         let now = Instant::now();
-        pair[0].call(1, now);
-        pair[1].call(0, now);
+        pair[0].connect(1, now);
+        pair[1].connect(0, now);
         for step in 0..ahead % 8 {
             pump(&mut pair[(ahead / 8 + step) % 2], now);
             if ahead >= 20 {
@@ -117,8 +117,8 @@ fn a_call_that_one_side_cannot_make_is_the_others() {
         place.listens = nobody;
     }
     let now = Instant::now();
-    pair[0].call(1, now);
-    pair[1].call(0, now);
+    pair[0].connect(1, now);
+    pair[1].connect(0, now);
     belong_together(outcomes(&mut pair));
 }
 
@@ -127,7 +127,7 @@ fn who_cannot_be_reached_is_named_with_the_place_and_a_remedy() {
     let mut one = connector(0, SECRET);
     let nobody = SocketAddr::new(LOOPBACK, 1);
     one.know([None, Some(nobody)].into_iter());
-    one.call(1, Instant::now());
+    one.connect(1, Instant::now());
     let begun = Instant::now();
     loop {
         pump(&mut one, Instant::now());
@@ -148,13 +148,15 @@ fn who_cannot_be_reached_is_named_with_the_place_and_a_remedy() {
 /// Says `words` to a rank, and hears nothing but the challenge and the end.
 fn is_turned_away(one: &mut Connector, words: impl FnOnce(&mut TcpStream) -> Vec<u8>) {
     let before = one.refused;
-    let mut guest = TcpStream::connect(one.address().expect("address")).expect("connect");
-    while one.guests.iter().flatten().count() == 0 {
+    let mut stranger = TcpStream::connect(one.address().expect("address")).expect("connect");
+    while one.inbound.iter().flatten().count() == 0 {
         pump(one, Instant::now());
     }
-    let said = words(&mut guest);
-    guest.write_all(&said).expect("write");
-    guest.shutdown(std::net::Shutdown::Write).expect("shutdown");
+    let said = words(&mut stranger);
+    stranger.write_all(&said).expect("write");
+    stranger
+        .shutdown(std::net::Shutdown::Write)
+        .expect("shutdown");
     let begun = Instant::now();
     while one.refused == before {
         pump(one, Instant::now());
@@ -163,15 +165,15 @@ fn is_turned_away(one: &mut Connector, words: impl FnOnce(&mut TcpStream) -> Vec
     assert!(one.outcome().is_none() && !one.is_busy());
     let mut heard = Vec::new();
     // A reset is an end, too.
-    let _ = guest.read_to_end(&mut heard);
+    let _ = stranger.read_to_end(&mut heard);
     assert!(heard.len() <= 44, "it hears nothing but the challenge");
 }
 
 /// What a caller answers to the challenge.
-fn response(guest: &mut TcpStream, secret: Secret, purpose: Purpose, own: u32) -> Vec<u8> {
+fn response(stranger: &mut TcpStream, secret: Secret, purpose: Purpose, own: u32) -> Vec<u8> {
     let mut handshake = Handshake::call(secret, purpose, own, 0, [9; 32]);
     let mut challenge = vec![0; handshake.wanted()];
-    guest.read_exact(&mut challenge).expect("the challenge");
+    stranger.read_exact(&mut challenge).expect("the challenge");
     // One for another purpose is not answered by a correct caller.
     let _ = handshake.take(&challenge);
     handshake.to_send().to_vec()
@@ -185,17 +187,19 @@ fn strangers_are_turned_away() {
     is_turned_away(&mut one, |_| b"GET / HTTP/1.1\r\n\r\n".repeat(10));
     is_turned_away(&mut one, |_| vec![0; 68]);
     is_turned_away(&mut one, |_| vec![]);
-    is_turned_away(&mut one, |guest| response(guest, [4; 32], Purpose::Pair, 1));
+    is_turned_away(&mut one, |stranger| {
+        response(stranger, [4; 32], Purpose::Pair, 1)
+    });
     // The right secret, and a rank of this node, none, the rank itself, one that does not exist.
     for rank in [2, 0, 3, u32::MAX] {
-        is_turned_away(&mut one, |guest| {
-            response(guest, SECRET, Purpose::Pair, rank)
+        is_turned_away(&mut one, |stranger| {
+            response(stranger, SECRET, Purpose::Pair, rank)
         });
     }
     // A proof that served before.
     let mut recorded = Vec::new();
-    is_turned_away(&mut one, |guest| {
-        recorded = response(guest, SECRET, Purpose::Pair, 2);
+    is_turned_away(&mut one, |one| {
+        recorded = response(one, SECRET, Purpose::Pair, 2);
         recorded.clone()
     });
     is_turned_away(&mut one, |_| recorded);
@@ -206,13 +210,13 @@ fn a_crowd_of_strangers_is_bounded_and_a_rank_gets_through() {
     let mut pair = pair();
     let address = pair[0].address().expect("address");
     let connect = |_| TcpStream::connect(address).expect("connect");
-    let mut crowd: Vec<_> = (0..GUESTS_MAX + 40).map(connect).collect();
+    let mut crowd: Vec<_> = (0..INBOUND_MAX + 40).map(connect).collect();
     let begun = Instant::now();
     while pair[0].refused < 40 && begun.elapsed() < Duration::from_secs(10) {
         pump(&mut pair[0], Instant::now());
     }
-    assert!(pair[0].guests.len() <= GUESTS_MAX);
-    pair[1].call(0, Instant::now());
+    assert!(pair[0].inbound.len() <= INBOUND_MAX);
+    pair[1].connect(0, Instant::now());
     let mut found = [None, None];
     while found.iter().any(Option::is_none) {
         for at in 0..2 {

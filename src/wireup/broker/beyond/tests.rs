@@ -59,17 +59,17 @@ impl Job {
 
     fn carry(&mut self) {
         for from in [1, 0, 1] {
-            for (about, word) in self.brokers[from].words() {
-                // As links do: nobody is told of its own.
+            for (about, message) in self.brokers[from].messages() {
+                // As with out-of-band connections: nobody is told of its own.
                 let own = about.map(|rank| rank / 2);
                 if from == 1 && own != Some(1) || from == 0 && own == Some(1) {
                     continue;
                 }
-                let word = Word::decode(&word.encode()).expect("a word");
+                let message = ToHost::decode(&message.encode()).expect("a message");
                 let node = u32::try_from(from).expect("small");
                 self.brokers[1 - from]
-                    .hear(node, word, Instant::now())
-                    .expect("a good word");
+                    .hear(node, message, Instant::now())
+                    .expect("a good message");
             }
         }
     }
@@ -243,7 +243,7 @@ fn with_rank_0_goes_the_news_of_all_others() {
     fdpass::send(job.ends[0].as_fd(), &join, &[segment.as_fd()], Wait::Never).expect("join");
     let broker = &mut job.brokers[0];
     broker.ready(super::super::Token::Socket(1), Instant::now());
-    let cards = Word::Cards {
+    let cards = ToHost::Cards {
         first: 0,
         total: 3,
         cards: vec![card.clone(), card.clone(), card],
@@ -258,40 +258,40 @@ fn with_rank_0_goes_the_news_of_all_others() {
 #[test]
 fn a_broker_speaks_for_its_own_node_and_in_its_turn() {
     let card = Card::of_this_process();
-    let joined = |rank| Word::Joined {
+    let joined = |rank| ToHost::Joined {
         rank,
         card: card.clone(),
     };
-    let cards = |first, total| Word::Cards {
+    let cards = |first, total| ToHost::Cards {
         first,
         total,
         cards: vec![card.clone()],
     };
-    let absent = Word::Absent {
+    let absent = ToHost::Absent {
         waited_ms: 0,
         missing: Vec::new(),
     };
-    let left = |rank| Word::Event(Event::Left { rank });
+    let left = |rank| ToHost::Event(Event::Left { rank });
     let now = Instant::now();
     // What node 1 may not say to rank 0's broker, and what that one may not say to node 1's.
-    for (to, word) in [
+    for (to, message) in [
         (0, joined(1)),
         (0, joined(9)),
         (0, left(0)),
         (0, cards(0, 4)),
         (0, absent.clone()),
-        (0, Word::Farewell),
+        (0, ToHost::Farewell),
         (1, joined(0)),
         (1, left(2)),
         (1, left(9)),
         (1, cards(1, 4)),
         (1, cards(0, 5)),
-        (1, Word::Encoded(Vec::new())),
+        (1, ToHost::Encoded(Vec::new())),
     ] {
         let mut job = job();
         let from = 1 - u32::try_from(to).expect("small");
-        let error = job.brokers[to].hear(from, word.clone(), now);
-        assert!(error.is_err(), "{to}: {word:?}");
+        let error = job.brokers[to].hear(from, message.clone(), now);
+        assert!(error.is_err(), "{to}: {message:?}");
     }
     let mut job = job();
     job.brokers[0].hear(1, joined(2), now).expect("once");
@@ -300,7 +300,7 @@ fn a_broker_speaks_for_its_own_node_and_in_its_turn() {
     job.brokers[1].hear(0, absent, now).expect_err("twice");
     let mut broker = Broker::new(TIMEOUT);
     broker
-        .hear(1, Word::Beat, now)
+        .hear(1, ToHost::Beat, now)
         .expect_err("there is one node");
 }
 
@@ -313,7 +313,7 @@ fn cards_of_many_nodes_fit() {
     let now = Instant::now();
     let mut card = Card::of_this_process();
     card.affinity = (0..64).step_by(2).collect();
-    // All that is to be told goes by links here, to ranks of others.
+    // All that is to be told goes by out-of-band connections here, to ranks of others.
     for rank in 0..4096 {
         if nodes.of(rank) == Some(0) {
             zero.clients[rank].card = Some(card.clone());
@@ -323,19 +323,23 @@ fn cards_of_many_nodes_fit() {
     for rank in nodes.beyond(0) {
         let node = nodes.of(rank).expect("a node");
         let card = card.clone();
-        zero.hear(node, Word::Joined { rank, card }, now)
+        zero.hear(node, ToHost::Joined { rank, card }, now)
             .expect("joined");
     }
-    let words: Vec<Word> = zero.words().into_iter().map(|(_, word)| word).collect();
+    let messages: Vec<ToHost> = zero
+        .messages()
+        .into_iter()
+        .map(|(_, message)| message)
+        .collect();
     let mut one = Broker::new(TIMEOUT);
     one.make_room(4096);
     one.serve_node(nodes, 1);
     let mut bytes = 0;
-    for word in words {
-        let frame = word.encode();
+    for message in messages {
+        let frame = message.encode();
         assert!(frame.len() <= MAX_MESSAGE);
         bytes += frame.len();
-        one.hear(0, Word::decode(&frame).expect("a word"), now)
+        one.hear(0, ToHost::decode(&frame).expect("a message"), now)
             .expect("cards");
     }
     assert!(one.is_settled() && bytes < 2 << 20, "{bytes} bytes");

@@ -2,7 +2,7 @@
 //! Those whom this rank calls: tried again for a while, since a refusal may be a rank that hung up on a slow caller, or
 //! a shortage.
 
-use super::guest::{Heard, WORD_MAX, hear, say};
+use super::inbound::{Heard, MESSAGE_MAX, hear, say};
 use super::{Connector, GO, Origin, Outcome, Standing, options};
 use crate::proof::{self, Handshake, Purpose};
 use nix::errno::Errno;
@@ -18,10 +18,10 @@ const TRIES_MIN: u32 = 4;
 /// The pause before the second attempt; it doubles, so many times.
 const PAUSE: Duration = Duration::from_millis(5);
 const PAUSE_DOUBLINGS: u32 = 6;
-/// A call that was accepted and is not answered for so long is worth a word.
+/// A connection that was accepted and is not answered for so long is worth a word.
 const SILENT: Duration = Duration::from_secs(10);
 
-enum Stage {
+enum OutboundState {
     /// Until then nothing is tried.
     Pausing(Instant),
     /// The kernel connects, until then.
@@ -30,17 +30,17 @@ enum Stage {
 }
 
 /// A connection that this rank makes.
-pub(super) struct Call {
+pub(super) struct Outbound {
     pub(super) rank: u32,
-    stage: Stage,
+    state: OutboundState,
     begun: Instant,
     tries: u32,
     was_told: bool,
 }
 
-impl fmt::Debug for Call {
+impl fmt::Debug for Outbound {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Call")
+        f.debug_struct("Outbound")
             .field("rank", &self.rank)
             .finish_non_exhaustive()
     }
@@ -72,59 +72,69 @@ impl fmt::Display for Failure {
 
 impl Connector {
     /// Begins to connect with a rank, unless that is under way.
-    pub(crate) fn call(&mut self, rank: u32, now: Instant) {
+    pub(crate) fn connect(&mut self, rank: u32, now: Instant) {
         let Some(Some(place)) = self.places.get_mut(rank as usize) else {
             return;
         };
         place.wanted = true;
-        self.call_if_wanted(rank, now);
+        self.connect_if_wanted(rank, now);
     }
 
-    pub(super) fn call_if_wanted(&mut self, rank: u32, now: Instant) {
+    pub(super) fn connect_if_wanted(&mut self, rank: u32, now: Instant) {
         let wanted = self
             .place(rank)
             .is_some_and(|place| place.wanted && place.standing == Standing::Apart);
         // It has called itself, and is about to go on.
-        let guests = self.guests.iter().flatten();
-        let has_called = guests.map(|guest| guest.rank()).any(|of| of == Some(rank));
-        if !wanted || has_called || self.calls_rank(rank) {
+        let inbound = self.inbound.iter().flatten();
+        let has_connected = inbound.map(|one| one.rank()).any(|of| of == Some(rank));
+        if !wanted || has_connected || self.connects_to(rank) {
             return;
         }
-        self.calls.push(Call {
+        self.outbound.push(Outbound {
             rank,
-            stage: Stage::Pausing(now),
+            state: OutboundState::Pausing(now),
             begun: now,
             tries: 0,
             was_told: false,
         });
-        self.move_call(rank, now);
+        self.move_outbound(rank, now);
     }
 
-    pub(super) fn calls_rank(&self, rank: u32) -> bool {
-        self.calls.iter().any(|call| call.rank == rank)
+    pub(super) fn connects_to(&self, rank: u32) -> bool {
+        self.outbound.iter().any(|outbound| outbound.rank == rank)
     }
 
-    pub(super) fn drop_call(&mut self, rank: u32) {
-        if let Some(at) = self.calls.iter().position(|call| call.rank == rank) {
-            let call = self.calls.swap_remove(at);
-            if let Stage::Connecting(fd, _) | Stage::Proving(fd, _) = &call.stage {
+    pub(super) fn drop_outbound(&mut self, rank: u32) {
+        if let Some(at) = self
+            .outbound
+            .iter()
+            .position(|outbound| outbound.rank == rank)
+        {
+            let outbound = self.outbound.swap_remove(at);
+            if let OutboundState::Connecting(fd, _) | OutboundState::Proving(fd, _) =
+                &outbound.state
+            {
                 self.set.remove(fd);
             }
         }
     }
 
     pub(super) fn tick_calls(&mut self, now: Instant) {
-        for at in (0..self.calls.len()).rev() {
-            let Some(call) = self.calls.get_mut(at) else {
+        for at in (0..self.outbound.len()).rev() {
+            let Some(outbound) = self.outbound.get_mut(at) else {
                 continue;
             };
-            let rank = call.rank;
-            match &call.stage {
-                Stage::Pausing(until) | Stage::Connecting(_, until) if *until <= now => {
-                    self.move_call(rank, now);
+            let rank = outbound.rank;
+            match &outbound.state {
+                OutboundState::Pausing(until) | OutboundState::Connecting(_, until)
+                    if *until <= now =>
+                {
+                    self.move_outbound(rank, now);
                 }
-                Stage::Proving(..) if !call.was_told && now > call.begun + SILENT => {
-                    call.was_told = true;
+                OutboundState::Proving(..)
+                    if !outbound.was_told && now > outbound.begun + SILENT =>
+                {
+                    outbound.was_told = true;
                     tracing::warn!(
                         "rank {rank} has not answered a connection for {} s: it computes for long, or is stopped",
                         SILENT.as_secs()
@@ -135,16 +145,20 @@ impl Connector {
         }
     }
 
-    /// Moves a call on.
-    pub(super) fn move_call(&mut self, rank: u32, now: Instant) {
-        let Some(at) = self.calls.iter().position(|call| call.rank == rank) else {
+    /// Moves one on.
+    pub(super) fn move_outbound(&mut self, rank: u32, now: Instant) {
+        let Some(at) = self
+            .outbound
+            .iter()
+            .position(|outbound| outbound.rank == rank)
+        else {
             return;
         };
-        let mut call = self.calls.swap_remove(at);
-        let failure = match self.step(rank, call.stage, now) {
-            Ok(Some(stage)) => {
-                call.stage = stage;
-                return self.calls.push(call);
+        let mut outbound = self.outbound.swap_remove(at);
+        let failure = match self.step(rank, outbound.state, now) {
+            Ok(Some(state)) => {
+                outbound.state = state;
+                return self.outbound.push(outbound);
             }
             // It is there.
             Ok(None) => return,
@@ -154,15 +168,15 @@ impl Connector {
         if self.confirm_waiting(rank) {
             return;
         }
-        call.tries += 1;
+        outbound.tries += 1;
         let limit = self.settings.stream.connect;
-        if call.tries >= TRIES_MIN && now > call.begun + limit {
-            return self.fail(rank, call.tries, &failure);
+        if outbound.tries >= TRIES_MIN && now > outbound.begun + limit {
+            return self.fail(rank, outbound.tries, &failure);
         }
         tracing::debug!("connecting with rank {rank}: {failure}; tried again");
-        let pause = PAUSE * (1 << (call.tries - 1).min(PAUSE_DOUBLINGS));
-        call.stage = Stage::Pausing(now + pause);
-        self.calls.push(call);
+        let pause = PAUSE * (1 << (outbound.tries - 1).min(PAUSE_DOUBLINGS));
+        outbound.state = OutboundState::Pausing(now + pause);
+        self.outbound.push(outbound);
     }
 
     fn fail(&mut self, rank: u32, tries: u32, failure: &Failure) {
@@ -184,16 +198,21 @@ impl Connector {
         self.outcomes.push_back(Outcome::Failed(rank, reason));
     }
 
-    /// One step of a call. `None`: the connection is there.
-    fn step(&mut self, rank: u32, stage: Stage, now: Instant) -> Result<Option<Stage>, Failure> {
-        match stage {
-            Stage::Pausing(until) if until > now => Ok(Some(stage)),
-            Stage::Pausing(_) => self.dial(rank, now).map(Some),
-            Stage::Connecting(fd, until) => {
+    /// One step of one. `None`: the connection is there.
+    fn step(
+        &mut self,
+        rank: u32,
+        state: OutboundState,
+        now: Instant,
+    ) -> Result<Option<OutboundState>, Failure> {
+        match state {
+            OutboundState::Pausing(until) if until > now => Ok(Some(state)),
+            OutboundState::Pausing(_) => self.dial(rank, now).map(Some),
+            OutboundState::Connecting(fd, until) => {
                 let failed = match is_decided(&fd) {
                     true => options::error_of(&fd),
                     false if until > now => {
-                        return Ok(Some(Stage::Connecting(fd, until)));
+                        return Ok(Some(OutboundState::Connecting(fd, until)));
                     }
                     false => Some(Errno::ETIMEDOUT),
                 };
@@ -203,13 +222,13 @@ impl Connector {
                     None => self.prove(rank, fd).map(Some),
                 }
             }
-            Stage::Proving(fd, mut handshake) => {
-                let mut word = [0; WORD_MAX];
-                let wanted = handshake.wanted().min(WORD_MAX);
+            OutboundState::Proving(fd, mut handshake) => {
+                let mut word = [0; MESSAGE_MAX];
+                let wanted = handshake.wanted().min(MESSAGE_MAX);
                 let failure = match hear(&fd, &mut word[..wanted]) {
-                    Heard::Nothing => return Ok(Some(Stage::Proving(fd, handshake))),
-                    Heard::End(None) => Failure::Said("it has hung up".into()),
-                    Heard::End(Some(errno)) => Failure::System("recv", errno),
+                    Heard::Nothing => return Ok(Some(OutboundState::Proving(fd, handshake))),
+                    Heard::Closed(None) => Failure::Said("it has hung up".into()),
+                    Heard::Closed(Some(errno)) => Failure::System("recv", errno),
                     Heard::Bytes(count) => match handshake.take(&word[..count]) {
                         Ok(()) => return self.answer(rank, fd, handshake),
                         Err(why) => Failure::Said(why.to_string()),
@@ -222,7 +241,7 @@ impl Connector {
     }
 
     /// Has the kernel connect.
-    fn dial(&mut self, rank: u32, now: Instant) -> Result<Stage, Failure> {
+    fn dial(&mut self, rank: u32, now: Instant) -> Result<OutboundState, Failure> {
         let Some(to) = self.listens(rank) else {
             return Err(Failure::Said("it told of no place where it listens".into()));
         };
@@ -234,13 +253,16 @@ impl Connector {
         if is_there {
             return self.prove(rank, fd);
         }
-        let watched = self.set.add(&fd, Origin::Call(rank), (false, true));
+        let watched = self.set.add(&fd, Origin::Outbound(rank), (false, true));
         watched.map_err(|errno| Failure::System("epoll_ctl", errno))?;
-        Ok(Stage::Connecting(fd, now + self.settings.stream.connect))
+        Ok(OutboundState::Connecting(
+            fd,
+            now + self.settings.stream.connect,
+        ))
     }
 
     /// The kernel has connected: the other side speaks first.
-    fn prove(&mut self, rank: u32, fd: OwnedFd) -> Result<Stage, Failure> {
+    fn prove(&mut self, rank: u32, fd: OwnedFd) -> Result<OutboundState, Failure> {
         if options::is_own_end(&fd) {
             // It would hear nothing but its own words.
             return Err(Failure::Said("nobody listens there".into()));
@@ -252,11 +274,11 @@ impl Connector {
             Failure::System("reading /dev/urandom", errno)
         })?;
         self.set
-            .add(&fd, Origin::Call(rank), (true, false))
+            .add(&fd, Origin::Outbound(rank), (true, false))
             .map_err(|errno| Failure::System("epoll_ctl", errno))?;
         let (secret, me) = (self.settings.secret, self.settings.me);
         let handshake = Handshake::call(secret, Purpose::Pair, me, rank, fresh);
-        Ok(Stage::Proving(fd, handshake))
+        Ok(OutboundState::Proving(fd, handshake))
     }
 
     /// Answers what the other side has said. `None`: it was the last word.
@@ -265,11 +287,11 @@ impl Connector {
         rank: u32,
         fd: OwnedFd,
         mut handshake: Handshake,
-    ) -> Result<Option<Stage>, Failure> {
+    ) -> Result<Option<OutboundState>, Failure> {
         let mut said = say(&fd, &mut handshake);
         fault::point("proof.sent");
         if said.is_ok() && handshake.proven().is_none() {
-            return Ok(Some(Stage::Proving(fd, handshake)));
+            return Ok(Some(OutboundState::Proving(fd, handshake)));
         }
         if said.is_ok() {
             let flags = MsgFlags::MSG_DONTWAIT | MsgFlags::MSG_NOSIGNAL;
@@ -326,20 +348,20 @@ mod tests {
         let mut one = Connector::listen(loopback, settings, &set).expect("listen");
         let (fd, place) = own_end();
         one.know([None, Some(place.into())].into_iter());
-        set.add(&fd, Origin::Call(1), (false, true))
+        set.add(&fd, Origin::Outbound(1), (false, true))
             .expect("watched");
         let now = Instant::now();
-        one.calls.push(Call {
+        one.outbound.push(Outbound {
             rank: 1,
-            stage: Stage::Connecting(fd, now + Duration::from_secs(60)),
+            state: OutboundState::Connecting(fd, now + Duration::from_secs(60)),
             begun: now,
             tries: 0,
             was_told: false,
         });
-        one.move_call(1, now);
-        let [call] = &one.calls[..] else {
-            panic!("{:?}", one.calls)
+        one.move_outbound(1, now);
+        let [outbound] = &one.outbound[..] else {
+            panic!("{:?}", one.outbound)
         };
-        assert!(matches!(call.stage, Stage::Pausing(_)) && call.tries == 1);
+        assert!(matches!(outbound.state, OutboundState::Pausing(_)) && outbound.tries == 1);
     }
 }

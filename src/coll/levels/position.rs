@@ -5,13 +5,13 @@ use super::super::nodes::MembersByNode;
 use std::sync::Arc;
 
 /// Who the members are, where they are, and which of them this rank is.
-pub(in crate::coll) struct Place {
+pub(in crate::coll) struct Position {
     pub(super) nodes: MembersByNode,
     pub(super) members: Arc<[u32]>,
     pub(super) me: usize,
 }
 
-impl Place {
+impl Position {
     /// This rank's node.
     pub(super) fn node(&self) -> usize {
         self.nodes.node_of(self.me)
@@ -82,7 +82,7 @@ mod tests {
 
     #[test]
     fn a_root_leads_its_node_and_may_stand_last_on_the_wire() {
-        let place = Place {
+        let place = Position {
             nodes: MembersByNode::of([0, 1, 2, 0, 1, 2]),
             members: Arc::new([10, 11, 12, 13, 14, 15]),
             me: 4,

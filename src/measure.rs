@@ -33,7 +33,7 @@ const JOIN: Duration = Duration::from_secs(2);
 
 /// What a comparison of the stores found.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub struct Stores {
+pub struct MeasuredStores {
     /// Batches of each kind, in turn.
     pub rounds: usize,
     /// Median time of a batch with stores into lines that were asked for, over that by strings.
@@ -42,7 +42,7 @@ pub struct Stores {
     pub faster: Option<ChunkCopy>,
 }
 
-impl Stores {
+impl MeasuredStores {
     /// From the ratios of all rounds. Most of them must agree: another program's burst bends a few.
     fn of(mut ratios: Vec<f64>) -> Self {
         ratios.sort_by(f64::total_cmp);
@@ -82,10 +82,10 @@ impl Stores {
 /// Compares the stores for this long, or up to four times as long on a busy machine. It does so between two processors
 /// that this thread may run on: two cores, if there are. Whether this process copies by vectors
 /// ([`copy::prefer_vectors`]) is as before in the end.
-pub fn measure(time: Duration) -> Result<Stores> {
+pub fn stores(time: Duration) -> Result<MeasuredStores> {
     let processors = spread_processors();
     let [first, second, ..] = processors[..] else {
-        return Ok(Stores::of(Vec::new()));
+        return Ok(MeasuredStores::of(Vec::new()));
     };
     let mut jobs = Vec::new();
     for _ in KINDS {
@@ -109,7 +109,7 @@ pub fn measure(time: Duration) -> Result<Stores> {
         ended.collect::<Result<Vec<Vec<f64>>>>()
     });
     copy::prefer_vectors(before);
-    Ok(Stores::of(found?.into_iter().flatten().collect()))
+    Ok(MeasuredStores::of(found?.into_iter().flatten().collect()))
 }
 
 /// One of the two ranks of both jobs. Gives the ratios, on rank 0.
@@ -188,7 +188,7 @@ mod tests {
 
     #[test]
     fn a_kind_of_stores_is_chosen_when_most_rounds_agree() {
-        let of = |ratios: &[f64]| Stores::of(ratios.repeat(8));
+        let of = |ratios: &[f64]| MeasuredStores::of(ratios.repeat(8));
         assert_eq!(of(&[1.3, 1.4, 1.2]).faster, Some(ChunkCopy::String));
         assert_eq!(of(&[0.7, 0.8, 0.9, 9.0]).faster, Some(ChunkCopy::Owned));
         assert_eq!(of(&[1.01, 1.04, 1.02]).faster, None, "hardly faster");
@@ -198,11 +198,11 @@ mod tests {
             "one round in three says the opposite"
         );
         assert_eq!(
-            Stores::of(vec![2.0; ROUNDS_MIN - 1]).faster,
+            MeasuredStores::of(vec![2.0; ROUNDS_MIN - 1]).faster,
             None,
             "too few rounds"
         );
-        assert_eq!(Stores::of(Vec::new()).knobs(), BTreeMap::new());
+        assert_eq!(MeasuredStores::of(Vec::new()).knobs(), BTreeMap::new());
         let knobs = of(&[2.0, 2.0, 2.0]).knobs();
         assert_eq!(knobs["ONECOPY_CHUNK_COPY"], "string");
         assert!(Knobs::from_iter(knobs).is_ok());
@@ -210,7 +210,7 @@ mod tests {
 
     #[test]
     fn the_stores_of_this_machine_are_compared() {
-        let found = measure(Duration::from_millis(100)).expect("measured");
+        let found = stores(Duration::from_millis(100)).expect("measured");
         if spread_processors().len() > 1 {
             assert!(found.rounds > 0 && found.ratio > 0.0, "{found:?}");
         } else {

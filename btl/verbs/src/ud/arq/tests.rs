@@ -42,7 +42,7 @@ struct Packet {
 }
 
 struct Side {
-    line: Line,
+    arq: Arq,
     /// The stream that it sends, how much was added, and what it has read of the other one.
     stream: Vec<u8>,
     added: usize,
@@ -64,10 +64,10 @@ impl Net {
     fn new(seed: u64, fate: Fate, window: u32, limit: Duration, lengths: [usize; 2]) -> Self {
         let side = |length: usize, salt: u64| {
             let mut dice = Dice(seed ^ salt);
-            let mut line = Line::new(window, limit);
-            line.begin(line.permits());
+            let mut arq = Arq::new(window, limit);
+            arq.begin(arq.permits());
             Side {
-                line,
+                arq,
                 stream: (0..length).map(|_| dice.roll() as u8).collect(),
                 added: 0,
                 got: Vec::new(),
@@ -87,13 +87,13 @@ impl Net {
 
     fn post(&mut self, from: usize) {
         while self.sides[from].broken.is_none()
-            && let Some(out) = self.sides[from].line.next()
+            && let Some(out) = self.sides[from].arq.next()
         {
             let to = 1 - from;
-            let line = &mut self.sides[from].line;
-            let mut bytes = line.head(to as u32, out).encode(KEYS[to]).to_vec();
-            bytes.extend_from_slice(line.bytes(out));
-            line.went(out, self.now);
+            let arq = &mut self.sides[from].arq;
+            let mut bytes = arq.head(to as u32, out).encode(KEYS[to]).to_vec();
+            bytes.extend_from_slice(arq.bytes(out));
+            arq.went(out, self.now);
             if self.dice.happens(self.fate.loss) {
                 continue;
             }
@@ -124,7 +124,7 @@ impl Net {
         };
         let side = &mut self.sides[*to];
         let fill = |body: &mut Vec<u8>| body.extend_from_slice(&bytes[HEAD..]);
-        let heard = side.line.hear(&head, fill, self.now, &mut Vec::new());
+        let heard = side.arq.hear(&head, fill, self.now, &mut Vec::new());
         heard.expect("a correct peer");
     }
 
@@ -136,24 +136,24 @@ impl Net {
                 continue;
             }
             while side.added < side.stream.len() {
-                if !side.line.has_room(1, self.now) {
+                if !side.arq.has_room(1, self.now) {
                     break;
                 }
                 let most = ROOM.min(side.stream.len() - side.added);
                 let len = 1 + self.dice.roll() as usize % most;
                 let packet = side.stream[side.added..side.added + len].to_vec();
-                side.line.add(packet, self.now);
+                side.arq.add(packet, self.now);
                 side.added += len;
             }
             if reads {
                 let mut out = vec![0; self.dice.roll() as usize % 300];
-                let count = side.line.read(&mut out, &mut Vec::new());
+                let count = side.arq.read(&mut out, &mut Vec::new());
                 side.got.extend_from_slice(&out[..count]);
             }
-            if let Err(reason) = side.line.tend(self.now) {
+            if let Err(reason) = side.arq.tend(self.now) {
                 side.broken = Some(reason);
             }
-            let (sent, came) = self.sides[at].line.kept();
+            let (sent, came) = self.sides[at].arq.kept();
             assert!(sent <= self.window as usize && came <= self.window as usize);
             self.post(at);
         }
@@ -175,7 +175,7 @@ impl Net {
             if due.is_empty() && self.flying.is_empty() {
                 // Nothing happens before somebody's clock says so.
                 let due = self.sides.iter().filter(|side| side.broken.is_none());
-                let due = due.filter_map(|side| side.line.due()).min();
+                let due = due.filter_map(|side| side.arq.due()).min();
                 self.now = due
                     .unwrap_or(self.now)
                     .clamp(now, now + Duration::from_millis(20));
@@ -186,7 +186,7 @@ impl Net {
     fn is_over(&self) -> bool {
         let [a, b] = &self.sides;
         let done = |from: &Side, to: &Side| {
-            from.broken.is_some() || from.line.is_taken() && to.got.len() == from.stream.len()
+            from.broken.is_some() || from.arq.is_taken() && to.got.len() == from.stream.len()
         };
         done(a, b) && done(b, a)
     }
@@ -196,15 +196,15 @@ impl Net {
     fn check(&mut self) {
         for at in 0..2 {
             let reader = &mut self.sides[1 - at];
-            let mut rest = vec![0; reader.line.unread()];
-            let count = reader.line.read(&mut rest, &mut Vec::new());
+            let mut rest = vec![0; reader.arq.unread()];
+            let count = reader.arq.read(&mut rest, &mut Vec::new());
             reader.got.extend_from_slice(&rest[..count]);
-            let received = reader.line.received();
+            let received = reader.arq.received();
             assert_eq!(received, reader.got.len() as u64);
             let got = reader.got.clone();
             let sender = &self.sides[at];
             assert_eq!(got, sender.stream[..got.len()]);
-            let left = sender.line.left(received).expect("what is left");
+            let left = sender.arq.left(received).expect("what is left");
             assert_eq!([got, left].concat(), sender.stream[..sender.added]);
         }
     }
@@ -258,20 +258,20 @@ proptest! {
     fn nonsense_is_bounded(heads in proptest::collection::vec(
         (0u32..80, 0u32..80, 0u32..150, any::<u64>(), 0u16..4, any::<bool>()), 0..200))
     {
-        let mut line = Line::new(16, Duration::from_secs(1));
-        line.begin(16);
+        let mut arq = Arq::new(16, Duration::from_secs(1));
+        arq.begin(16);
         let mut now = Duration::ZERO;
         for (number, next, permitted, come, len, asks) in heads {
             now += Duration::from_millis(1);
-            if line.room() > 0 {
-                line.add(vec![1; 9], now);
+            if arq.room() > 0 {
+                arq.add(vec![1; 9], now);
             }
-            while let Some(out) = line.next() {
-                line.went(out, now);
+            while let Some(out) = arq.next() {
+                arq.went(out, now);
             }
             let head = Head { mark: 0, number, next, permitted, come, len, asks };
-            let heard = line.hear(&head, |body| body.resize(len.into(), 0), now, &mut Vec::new());
-            let (sent, came) = line.kept();
+            let heard = arq.hear(&head, |body| body.resize(len.into(), 0), now, &mut Vec::new());
+            let (sent, came) = arq.kept();
             prop_assert!(sent <= 16 && came <= 16);
             if heard.is_err() {
                 break;
@@ -283,8 +283,8 @@ proptest! {
 /// A window that is closed, and whose opening is lost, is asked about.
 #[test]
 fn a_lost_permission_stops_nobody() {
-    let mut a = Line::new(2, Duration::from_secs(1));
-    let mut b = Line::new(2, Duration::from_secs(1));
+    let mut a = Arq::new(2, Duration::from_secs(1));
+    let mut b = Arq::new(2, Duration::from_secs(1));
     let mut now = Duration::from_secs(1);
     let spare = &mut Vec::new();
     a.begin(2);
@@ -320,7 +320,7 @@ fn a_lost_permission_stops_nobody() {
     let heard = a.hear(&answer, |_| (), now, spare).expect("a word");
     assert_eq!((heard.room, a.room()), (true, 2));
     // And where nobody answers, the lane is over.
-    let mut alone = Line::new(2, Duration::from_secs(1));
+    let mut alone = Arq::new(2, Duration::from_secs(1));
     assert!(!alone.has_room(1, now));
     assert!(alone.tend(now + Duration::from_secs(1)).is_ok());
     assert!(alone.tend(now + Duration::from_millis(1001)).is_err());
@@ -329,8 +329,8 @@ fn a_lost_permission_stops_nobody() {
 /// The same where some permission is left, but less than a message needs.
 #[test]
 fn a_lost_permission_stops_no_longer_message() {
-    let mut a = Line::new(8, Duration::from_secs(1));
-    let mut b = Line::new(8, Duration::from_secs(1));
+    let mut a = Arq::new(8, Duration::from_secs(1));
+    let mut b = Arq::new(8, Duration::from_secs(1));
     let mut now = Duration::from_secs(1);
     let spare = &mut Vec::new();
     a.begin(8);
@@ -366,15 +366,15 @@ fn a_lost_permission_stops_no_longer_message() {
 /// A lane needs no more room than its peer can ever have.
 #[test]
 fn a_peer_of_a_smaller_window_stops_nobody() {
-    let mut line = Line::new(64, Duration::from_secs(1));
-    line.begin(4);
+    let mut arq = Arq::new(64, Duration::from_secs(1));
+    arq.begin(4);
     let now = Duration::from_secs(1);
     let spare = &mut Vec::new();
     for number in 1..=100 {
-        assert!(line.has_room(u32::MAX, now), "packet {number}");
-        line.add(vec![1], now);
-        let out = line.next().expect("room");
-        line.went(out, now);
+        assert!(arq.has_room(u32::MAX, now), "packet {number}");
+        arq.add(vec![1], now);
+        let out = arq.next().expect("room");
+        arq.went(out, now);
         let head = Head {
             mark: 0,
             number: 0,
@@ -384,6 +384,6 @@ fn a_peer_of_a_smaller_window_stops_nobody() {
             len: 0,
             asks: false,
         };
-        line.hear(&head, |_| (), now, spare).expect("a word");
+        arq.hear(&head, |_| (), now, spare).expect("a word");
     }
 }

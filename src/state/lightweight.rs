@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Numbered receives: into one buffer, known by a number, which is all that a front keeps of them. Programs post and
+//! Lightweight receives: into one buffer, known by a number, which is all that a front keeps of them. Programs post and
 //! complete them by the million, and most get one short message. So they are no requests: what has to be known of one
 //! fits in a cache line. One that gets a longer message, or has to be an operation of the front, becomes a request,
 //! which its number leads to.
@@ -25,10 +25,10 @@ const GENERATIONS: u32 = (1 << (NUMBER_BITS - SLOT_BITS)) - 1;
 pub(crate) enum Waiting {
     Request(RequestId),
     /// By its slot.
-    Numbered(u32),
+    Lightweight(u32),
 }
 
-/// Where a numbered receive is in its life.
+/// Where a lightweight receive is in its life.
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum Phase {
     /// There is none.
@@ -49,16 +49,16 @@ struct Slot {
     phase: Phase,
 }
 
-/// The numbered receives of an engine.
+/// The lightweight receives of an engine.
 #[derive(Debug, Default)]
-pub(crate) struct NumberedReceives {
+pub(crate) struct LightweightReceives {
     slots: Vec<Slot>,
     free: Vec<u32>,
     /// Of those that failed.
     errors: HashMap<u32, Error>,
 }
 
-impl NumberedReceives {
+impl LightweightReceives {
     /// Whether the next one may be without a number.
     #[inline]
     pub(crate) fn is_full(&self) -> bool {
@@ -182,8 +182,8 @@ impl Core {
     ) -> Option<RequestId> {
         match waiting {
             Waiting::Request(id) => Some(id),
-            Waiting::Numbered(slot) => {
-                let (phase, span) = self.numbered.posted(slot)?;
+            Waiting::Lightweight(slot) => {
+                let (phase, span) = self.lightweight.posted(slot)?;
                 let buf = UserBuf::One(self.loans.lend_span(span));
                 let (context, tag) = (envelope.context, envelope.tag);
                 let request = Request::receive(RequestState::Receiving, context, tag, buf);
@@ -198,17 +198,17 @@ impl Core {
     pub(crate) fn complete_posted(&mut self, waiting: Waiting, result: Result<Status>) {
         match waiting {
             Waiting::Request(id) => self.requests.complete(id, result),
-            Waiting::Numbered(slot) => self.complete_numbered(slot, result),
+            Waiting::Lightweight(slot) => self.complete_lightweight(slot, result),
         }
     }
 
-    fn complete_numbered(&mut self, slot: u32, result: Result<Status>) {
-        if let Some((phase, _)) = self.numbered.posted(slot) {
+    fn complete_lightweight(&mut self, slot: u32, result: Result<Status>) {
+        if let Some((phase, _)) = self.lightweight.posted(slot) {
             match result {
                 Ok(status) => *phase = Phase::Over(status),
                 Err(error) => {
                     *phase = Phase::Failed;
-                    self.numbered.errors.insert(slot, error);
+                    self.lightweight.errors.insert(slot, error);
                 }
             }
             self.requests.count_completed();
@@ -227,8 +227,8 @@ impl Core {
         record: &Record,
         skip: usize,
     ) {
-        if let Waiting::Numbered(slot) = waiting
-            && let Some((phase, span)) = self.numbered.posted(slot)
+        if let Waiting::Lightweight(slot) = waiting
+            && let Some((phase, span)) = self.lightweight.posted(slot)
             && let Ok(out) = self.loans.span_mut(span, len)
         {
             from.read(record, skip, out);
@@ -256,7 +256,7 @@ impl Core {
     ) -> bool {
         let len = body.piece as usize;
         if len as u64 == body.total
-            && let Some((phase, span)) = self.numbered.posted(slot)
+            && let Some((phase, span)) = self.lightweight.posted(slot)
             && let Ok(out) = self.loans.span_mut(span, len)
             && from.read_chunk(body.chunk, 0, out).is_ok()
         {
@@ -279,8 +279,8 @@ impl Core {
         read: impl Fn(usize, &mut [u8]),
     ) {
         let written = match waiting {
-            Waiting::Numbered(slot) => {
-                let Some((_, span)) = self.numbered.posted(slot) else {
+            Waiting::Lightweight(slot) => {
+                let Some((_, span)) = self.lightweight.posted(slot) else {
                     return;
                 };
                 let n = len.min(span.len());
@@ -308,8 +308,8 @@ impl Core {
         written: Result<()>,
     ) {
         let room = match waiting {
-            Waiting::Numbered(slot) => self
-                .numbered
+            Waiting::Lightweight(slot) => self
+                .lightweight
                 .posted(slot)
                 .map(|(_, span)| span.len() as u64),
             Waiting::Request(id) => self.requests.get(id).map(|request| request.len),
@@ -322,9 +322,9 @@ impl Core {
         self.complete_posted(waiting, result);
     }
 
-    /// Makes a request of a numbered receive, which has a number no more. `None`: there is none of that number.
-    pub(crate) fn adopt_numbered(&mut self, number: u32) -> Option<RequestId> {
-        let id = match self.numbered.get(number) {
+    /// Makes a request of a lightweight receive, which has a number no more. `None`: there is none of that number.
+    pub(crate) fn adopt_lightweight(&mut self, number: u32) -> Option<RequestId> {
+        let id = match self.lightweight.get(number) {
             Phase::Free => return None,
             Phase::Request(id) => id,
             Phase::Posted { entry, span } => {
@@ -338,11 +338,11 @@ impl Core {
             }
             Phase::Over(status) => self.requests.insert(Request::over(Ok(status))),
             Phase::Failed => {
-                let error = self.numbered.take_error(number);
+                let error = self.lightweight.take_error(number);
                 self.requests.insert(Request::over(Err(Box::new(error))))
             }
         };
-        self.numbered.free(number);
+        self.lightweight.free(number);
         Some(id)
     }
 }
@@ -353,43 +353,46 @@ mod tests {
 
     #[test]
     fn a_number_names_one_receive() {
-        let mut numbered = NumberedReceives::default();
+        let mut lightweight = LightweightReceives::default();
         let status = Status {
             source: 0,
             tag: 0,
             bytes: 0,
         };
         let over = Phase::Over(status);
-        let other = numbered.insert(over).expect("few receives");
+        let other = lightweight.insert(over).expect("few receives");
         for round in 0..100 {
-            let number = numbered.insert(over).expect("few receives");
+            let number = lightweight.insert(over).expect("few receives");
             assert!(
                 number >> NUMBER_BITS == 0 && number != other,
                 "round {round}"
             );
-            assert!(matches!(numbered.get(number), Phase::Over(_)));
-            assert!(numbered.forget(number) && !numbered.forget(number));
-            assert!(matches!(numbered.get(number), Phase::Free));
-            let failed = numbered.insert(Phase::Failed).expect("few receives");
-            assert!(!numbered.forget(failed), "there is an error to report");
-            numbered.free(failed);
+            assert!(matches!(lightweight.get(number), Phase::Over(_)));
+            assert!(lightweight.forget(number) && !lightweight.forget(number));
+            assert!(matches!(lightweight.get(number), Phase::Free));
+            let failed = lightweight.insert(Phase::Failed).expect("few receives");
+            assert!(!lightweight.forget(failed), "there is an error to report");
+            lightweight.free(failed);
         }
-        assert!(matches!(numbered.get(other), Phase::Over(_)));
-        assert!(matches!(numbered.get((1 << NUMBER_BITS) - 1), Phase::Free));
+        assert!(matches!(lightweight.get(other), Phase::Over(_)));
+        assert!(matches!(
+            lightweight.get((1 << NUMBER_BITS) - 1),
+            Phase::Free
+        ));
         let slot = size_of::<Slot>();
         assert!(slot <= 64, "{slot} bytes: more than a cache line");
     }
 
     #[test]
     fn there_are_only_so_many_numbers() {
-        let mut numbered = NumberedReceives::default();
+        let mut lightweight = LightweightReceives::default();
         for _ in 0..1 << SLOT_BITS {
-            assert!(numbered.insert(Phase::Failed).is_some());
+            assert!(lightweight.insert(Phase::Failed).is_some());
         }
-        assert!(numbered.is_full() && numbered.insert(Phase::Failed).is_none());
-        numbered.free(7 | 1 << SLOT_BITS);
-        assert!(!numbered.is_full());
-        let number = numbered.insert(Phase::Failed).expect("a free slot");
+        assert!(lightweight.is_full() && lightweight.insert(Phase::Failed).is_none());
+        lightweight.free(7 | 1 << SLOT_BITS);
+        assert!(!lightweight.is_full());
+        let number = lightweight.insert(Phase::Failed).expect("a free slot");
         assert_eq!(slot_of(number), 7);
     }
 }

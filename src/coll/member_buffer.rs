@@ -10,7 +10,7 @@ use onecopy_shm::loan::{Loan, LoanTable};
 
 /// A member's buffer during a collective.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Source {
+pub(crate) struct MemberBuffer {
     pub(crate) seq: u32,
     pub(crate) place: usize,
     /// Which of the member's buffers.
@@ -20,7 +20,7 @@ pub(crate) struct Source {
     pub(crate) answers: bool,
 }
 
-impl Source {
+impl MemberBuffer {
     /// One of the two buffers that the line of `place` describes.
     pub(crate) fn of(said: &Said, seq: u32, place: usize, buffer: usize) -> Self {
         let described = if buffer == RESULT {
@@ -61,7 +61,12 @@ impl Target<'_> {
 }
 
 /// A part of the source's range, checked.
-pub(crate) fn part(state: &CommState, source: &Source, at: u64, len: usize) -> Result<RemoteRange> {
+pub(crate) fn part(
+    state: &CommState,
+    source: &MemberBuffer,
+    at: u64,
+    len: usize,
+) -> Result<RemoteRange> {
     if at
         .checked_add(len as u64)
         .is_none_or(|end| end > source.range.len)

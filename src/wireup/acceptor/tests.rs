@@ -8,16 +8,16 @@ use std::net::Shutdown;
 const SECRET: Secret = [7; 32];
 const LONG: Duration = Duration::from_secs(60);
 
-fn port(most: usize) -> Port {
+fn acceptor(most: usize) -> Acceptor {
     let loopback = [IpAddr::from([127, 0, 0, 1])];
-    Port::open(&loopback, 0, SECRET, most).expect("a port")
+    Acceptor::open(&loopback, 0, SECRET, most).expect("an acceptor")
 }
 
 /// Serves what is ready, and returns who has proven itself.
-fn serve(port: &mut Port, now: Instant) -> Vec<u32> {
+fn serve(acceptor: &mut Acceptor, now: Instant) -> Vec<u32> {
     let mut fds = Vec::new();
     let mut tokens = Vec::new();
-    for (token, fd, writes) in port.polled() {
+    for (token, fd, writes) in acceptor.polled() {
         let flags = if writes {
             PollFlags::POLLOUT
         } else {
@@ -30,20 +30,20 @@ fn serve(port: &mut Port, now: Instant) -> Vec<u32> {
     let ready: Vec<bool> = fds.iter().map(|fd| fd.any().unwrap_or(false)).collect();
     let mut come = Vec::new();
     for (token, _) in tokens.into_iter().zip(ready).filter(|(_, ready)| *ready) {
-        come.extend(port.ready(token, now).map(|(rank, _)| rank));
+        come.extend(acceptor.ready(token, now).map(|(rank, _)| rank));
     }
-    port.tick(now);
+    acceptor.tick(now);
     come
 }
 
-/// Whether the port's side closes this connection, in so many rounds of serving it.
-fn closes_within(port: &mut Port, mut stream: &TcpStream, rounds: usize) -> bool {
+/// Whether the acceptor's side closes this connection, in so many rounds of serving it.
+fn closes_within(acceptor: &mut Acceptor, mut stream: &TcpStream, rounds: usize) -> bool {
     stream
         .set_read_timeout(Some(Duration::from_millis(1)))
         .expect("timeout");
     let mut bytes = [0; 256];
     for _ in 0..rounds {
-        assert!(serve(port, Instant::now()).is_empty());
+        assert!(serve(acceptor, Instant::now()).is_empty());
         match stream.read(&mut bytes) {
             Ok(0) => return true,
             Ok(_) => {}
@@ -55,51 +55,51 @@ fn closes_within(port: &mut Port, mut stream: &TcpStream, rounds: usize) -> bool
     false
 }
 
-fn closes(port: &mut Port, stream: &TcpStream) -> bool {
-    closes_within(port, stream, 5000)
+fn closes(acceptor: &mut Acceptor, stream: &TcpStream) -> bool {
+    closes_within(acceptor, stream, 5000)
 }
 
-fn wait_for_guests(port: &mut Port, count: usize) {
+fn wait_for_inbound(acceptor: &mut Acceptor, count: usize) {
     let start = Instant::now();
-    while port.guests.iter().flatten().count() < count {
-        assert!(serve(port, Instant::now()).is_empty());
+    while acceptor.inbound.iter().flatten().count() < count {
+        assert!(serve(acceptor, Instant::now()).is_empty());
         assert!(start.elapsed() < LONG, "nobody came");
     }
 }
 
 #[test]
 fn garbage_is_sent_away_and_the_silent_go_in_time() {
-    let mut port = port(8);
-    let place = port.places()[0];
+    let mut acceptor = acceptor(8);
+    let place = acceptor.places()[0];
     let garbage = TcpStream::connect(place).expect("connect");
     (&garbage).write_all(&[b'?'; 500]).expect("write");
-    assert!(closes(&mut port, &garbage));
+    assert!(closes(&mut acceptor, &garbage));
     let web = TcpStream::connect(place).expect("connect");
     (&web).write_all(b"GET / HTTP/1.0\r\n\r\n").expect("write");
     // Too short to be judged: it is kept for a while, as one that says nothing is.
     let silent = TcpStream::connect(place).expect("connect");
-    wait_for_guests(&mut port, 2);
-    assert!(!closes_within(&mut port, &web, 20));
+    wait_for_inbound(&mut acceptor, 2);
+    assert!(!closes_within(&mut acceptor, &web, 20));
     let late = Instant::now() + PATIENCE;
-    assert!(port.due().is_some_and(|due| due <= late));
-    port.tick(late);
-    assert!(port.guests.is_empty());
-    assert!(closes(&mut port, &silent));
+    assert!(acceptor.due().is_some_and(|due| due <= late));
+    acceptor.tick(late);
+    assert!(acceptor.inbound.is_empty());
+    assert!(closes(&mut acceptor, &silent));
     // Half of a connection is none.
     let half = TcpStream::connect(place).expect("connect");
     half.shutdown(Shutdown::Write).expect("shutdown");
-    assert!(closes(&mut port, &half));
+    assert!(closes(&mut acceptor, &half));
 }
 
 /// Plays the host of a node up to what it is to send, and returns that.
-fn response(port: &mut Port, mut stream: &TcpStream, secret: Secret) -> Vec<u8> {
-    let mut proof = Handshake::call(secret, Purpose::Link, 4, 0, fresh().expect("fresh"));
+fn response(acceptor: &mut Acceptor, mut stream: &TcpStream, secret: Secret) -> Vec<u8> {
+    let mut proof = Handshake::call(secret, Purpose::Oob, 4, 0, fresh().expect("fresh"));
     stream
         .set_read_timeout(Some(Duration::from_millis(1)))
         .expect("timeout");
     let start = Instant::now();
     while proof.to_send().is_empty() {
-        assert!(serve(port, Instant::now()).is_empty());
+        assert!(serve(acceptor, Instant::now()).is_empty());
         let mut bytes = vec![0; proof.wanted()];
         if let Ok(count) = stream.read(&mut bytes) {
             proof.take(&bytes[..count]).expect("a challenge");
@@ -111,27 +111,27 @@ fn response(port: &mut Port, mut stream: &TcpStream, secret: Secret) -> Vec<u8> 
 
 #[test]
 fn a_wrong_secret_and_a_recorded_proof_are_of_no_use() {
-    let mut port = port(8);
-    let place = port.places()[0];
+    let mut acceptor = acceptor(8);
+    let place = acceptor.places()[0];
     let liar = TcpStream::connect(place).expect("connect");
-    let lie = response(&mut port, &liar, [8; 32]);
+    let lie = response(&mut acceptor, &liar, [8; 32]);
     (&liar).write_all(&lie).expect("write");
-    assert!(closes(&mut port, &liar));
+    assert!(closes(&mut acceptor, &liar));
     let honest = TcpStream::connect(place).expect("connect");
-    let recorded = response(&mut port, &honest, SECRET);
+    let recorded = response(&mut acceptor, &honest, SECRET);
     let thief = TcpStream::connect(place).expect("connect");
-    response(&mut port, &thief, SECRET);
+    response(&mut acceptor, &thief, SECRET);
     (&thief).write_all(&recorded).expect("write");
-    assert!(closes(&mut port, &thief));
+    assert!(closes(&mut acceptor, &thief));
     // Byte by byte it is a proof all the same, where it belongs.
     let start = Instant::now();
     let mut come = Vec::new();
     for byte in recorded {
         (&honest).write_all(&[byte]).expect("write");
-        come.extend(serve(&mut port, Instant::now()));
+        come.extend(serve(&mut acceptor, Instant::now()));
     }
     while come.is_empty() {
-        come.extend(serve(&mut port, Instant::now()));
+        come.extend(serve(&mut acceptor, Instant::now()));
         assert!(start.elapsed() < LONG, "not believed");
     }
     assert_eq!(come, [4]);
@@ -139,27 +139,27 @@ fn a_wrong_secret_and_a_recorded_proof_are_of_no_use() {
 
 #[test]
 fn a_crowd_keeps_nobody_out() {
-    let mut port = port(4);
-    let place = port.places()[0];
+    let mut acceptor = acceptor(4);
+    let place = acceptor.places()[0];
     let crowd: Vec<TcpStream> = (0..40)
         .map(|_| TcpStream::connect(place).expect("connect"))
         .collect();
     let over = AtomicBool::new(false);
     let come = std::thread::scope(|scope| {
         let host = scope.spawn(|| {
-            let called = crate::wireup::link::call(&[place], &[], (4, 0), SECRET, LONG);
+            let called = crate::wireup::oob::connect(&[place], &[], (4, 0), SECRET, LONG);
             over.store(true, Ordering::Release);
             called
         });
         let mut come = Vec::new();
         while !over.load(Ordering::Acquire) {
-            come.extend(serve(&mut port, Instant::now()));
+            come.extend(serve(&mut acceptor, Instant::now()));
             assert!(
-                port.guests.iter().flatten().count() <= 4,
+                acceptor.inbound.iter().flatten().count() <= 4,
                 "a crowd is let in"
             );
         }
-        host.join().expect("thread").expect("a link");
+        host.join().expect("thread").expect("a connection");
         come
     });
     // It may have come more than once, if the crowd pushed it out at the last step.
@@ -173,41 +173,41 @@ fn a_crowd_keeps_nobody_out() {
 #[test]
 fn a_queue_that_is_full_is_waited_for() {
     use nix::sys::socket::{Backlog, listen};
-    let mut port = port(64);
-    listen(&port.listeners[0], Backlog::new(0).expect("backlog")).expect("listen");
-    let place = port.places()[0];
+    let mut acceptor = acceptor(64);
+    listen(&acceptor.listeners[0], Backlog::new(0).expect("backlog")).expect("listen");
+    let place = acceptor.places()[0];
     let mut waiting = Vec::new();
     let soon = Duration::from_millis(200);
     while let Ok(stream) = TcpStream::connect_timeout(&place, soon) {
         waiting.push(stream);
         assert!(waiting.len() < 1000, "the queue is never full");
     }
-    let error = crate::wireup::link::call(&[place], &[], (4, 0), SECRET, 2 * soon);
+    let error = crate::wireup::oob::connect(&[place], &[], (4, 0), SECRET, 2 * soon);
     let error = error.expect_err("nobody is let in");
     assert!(error.contains("no answer in time"), "{error}");
     let over = AtomicBool::new(false);
     std::thread::scope(|scope| {
         let host = scope.spawn(|| {
-            let called = crate::wireup::link::call(&[place], &[], (4, 0), SECRET, LONG);
+            let called = crate::wireup::oob::connect(&[place], &[], (4, 0), SECRET, LONG);
             over.store(true, Ordering::Release);
             called
         });
         let start = Instant::now();
         while !over.load(Ordering::Acquire) && start.elapsed() < LONG {
-            serve(&mut port, Instant::now());
+            serve(&mut acceptor, Instant::now());
         }
-        host.join().expect("thread").expect("a link");
+        host.join().expect("thread").expect("a connection");
     });
 }
 
 #[test]
 fn nobody_there_is_an_error_with_each_address() {
     // Nothing listens there any more.
-    let place = port(1).places()[0];
+    let place = acceptor(1).places()[0];
     let places = [place, "[::1]:1".parse().expect("an address")];
     let from = [IpAddr::from([127, 0, 0, 1])];
     // All refuse: it is not tried for so long.
-    let error = crate::wireup::link::call(&places, &from, (4, 0), SECRET, LONG);
+    let error = crate::wireup::oob::connect(&places, &from, (4, 0), SECRET, LONG);
     let error = error.expect_err("nobody");
     assert!(error.contains(&place.to_string()), "{error}");
     assert!(error.contains("[::1]:1: not of the family"), "{error}");

@@ -1,30 +1,25 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! A link: the connection by which the host of one node is joined to that of rank 0, once both have proven themselves.
+//! The out-of-band connection of one node's host to rank 0's, once both have proven themselves.
 //!
 //! Nothing here waits. What cannot be sent at once is kept, up to a bound; what has come is given out message by
 //! message. A side that has said nothing for a while says that it lives.
-
-mod call;
-mod words;
-
-pub(super) use call::call;
-pub(crate) use words::{Frames, Word};
 
 use std::io::{self, Read, Write};
 use std::net::{Shutdown, TcpStream};
 use std::os::fd::{AsFd, BorrowedFd};
 use std::time::{Duration, Instant};
 
-use super::message::DecodeError;
+use super::{Frames, ToHost};
+use crate::wireup::message::DecodeError;
 
-/// Unsent bytes with which a link is given up: many times the cards of the largest job.
+/// Unsent bytes with which a connection is given up: many times the cards of the largest job.
 const MOST_UNSENT: usize = 64 << 20;
 /// Reads before others have their turn.
 const READS: usize = 16;
 
-/// Why a link is over.
+/// Why a connection is over.
 #[derive(Debug, thiserror::Error)]
-pub(crate) enum End {
+pub(in crate::wireup) enum Loss {
     /// The other side closed it.
     #[error("its host closed the connection")]
     Closed,
@@ -42,9 +37,9 @@ pub(crate) enum End {
     Stuck,
 }
 
-/// One end of a link.
+/// One end of a connection.
 #[derive(Debug)]
-pub(crate) struct Link {
+pub(in crate::wireup) struct Connection {
     stream: TcpStream,
     /// The node at its other end.
     node: u32,
@@ -56,7 +51,7 @@ pub(crate) struct Link {
     said: Instant,
 }
 
-impl Link {
+impl Connection {
     /// Over a connection that has proven itself.
     pub(super) fn new(stream: TcpStream, node: u32, now: Instant) -> io::Result<Self> {
         stream.set_nonblocking(true)?;
@@ -98,21 +93,26 @@ impl Link {
     }
 
     /// Says what is due; whether the other side was silent for too long.
-    pub(super) fn tick(&mut self, timeout: Duration, beats: bool, now: Instant) -> Result<(), End> {
+    pub(super) fn tick(
+        &mut self,
+        timeout: Duration,
+        beats: bool,
+        now: Instant,
+    ) -> Result<(), Loss> {
         if beats && now >= self.said + timeout / 4 && self.is_flushed() {
-            self.say(&Word::Beat, now)?;
+            self.say(&ToHost::Beat, now)?;
         }
         match now.saturating_duration_since(self.heard) {
-            silent if silent >= timeout => Err(End::Silent(silent)),
+            silent if silent >= timeout => Err(Loss::Silent(silent)),
             _ => Ok(()),
         }
     }
 
-    /// Says a word, now or as soon as there is room for it.
-    pub(super) fn say(&mut self, word: &Word, now: Instant) -> Result<(), End> {
-        let frame = word.frame();
+    /// Says a message, now or as soon as there is room for it.
+    pub(super) fn say(&mut self, message: &ToHost, now: Instant) -> Result<(), Loss> {
+        let frame = message.frame();
         if self.out.len() - self.sent + frame.len() > MOST_UNSENT {
-            return Err(End::Stuck);
+            return Err(Loss::Stuck);
         }
         self.out.extend_from_slice(&frame);
         self.said = now;
@@ -120,10 +120,10 @@ impl Link {
     }
 
     /// Sends what there is room for.
-    pub(super) fn flush(&mut self) -> Result<(), End> {
+    pub(super) fn flush(&mut self) -> Result<(), Loss> {
         while !self.is_flushed() {
             match self.stream.write(&self.out[self.sent..]) {
-                Ok(0) => return Err(End::Closed),
+                Ok(0) => return Err(Loss::Closed),
                 Ok(count) => self.sent += count,
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
@@ -131,7 +131,7 @@ impl Link {
                     self.sent = 0;
                     return Ok(());
                 }
-                Err(error) => return Err(End::Failed(error)),
+                Err(error) => return Err(Loss::Failed(error)),
             }
         }
         self.out.clear();
@@ -139,40 +139,40 @@ impl Link {
         Ok(())
     }
 
-    /// Takes what has come, and the end of the link after it.
-    pub(super) fn read(&mut self, now: Instant) -> (Vec<Word>, Option<End>) {
-        let mut words = Vec::new();
+    /// Takes what has come, and the end of the connection after it.
+    pub(super) fn read(&mut self, now: Instant) -> (Vec<ToHost>, Option<Loss>) {
+        let mut messages = Vec::new();
         let mut block = [0; 16 << 10];
         for _ in 0..READS {
             match self.stream.read(&mut block) {
-                Ok(0) => return (words, Some(End::Closed)),
+                Ok(0) => return (messages, Some(Loss::Closed)),
                 Ok(count) => {
                     self.heard = now;
                     self.frames.take(&block[..count]);
                     loop {
                         match self.frames.next() {
-                            Ok(Some(word)) => words.push(word),
+                            Ok(Some(message)) => messages.push(message),
                             Ok(None) => break,
-                            Err(error) => return (words, Some(End::Nonsense(error))),
+                            Err(error) => return (messages, Some(Loss::Nonsense(error))),
                         }
                     }
                 }
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => break,
-                Err(error) => return (words, Some(End::Failed(error))),
+                Err(error) => return (messages, Some(Loss::Failed(error))),
             }
         }
-        (words, None)
+        (messages, None)
     }
 
-    /// Says no more: the other side reads the end behind the last word.
+    /// Says no more: the other side reads the end behind the last message.
     pub(super) fn finish(&self) {
         // Fails only where nobody is to be told any more.
         let _ = self.stream.shutdown(Shutdown::Write);
     }
 }
 
-impl Drop for Link {
+impl Drop for Connection {
     /// With bytes unread a connection does not end, it is reset, and takes with it what was said last and is still on
     /// its way.
     fn drop(&mut self) {
@@ -188,7 +188,7 @@ impl Drop for Link {
     }
 }
 
-impl AsFd for Link {
+impl AsFd for Connection {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.stream.as_fd()
     }

@@ -2,7 +2,6 @@
 
 use super::*;
 use crate::proof::Secret;
-use crate::wireup::link;
 use crate::wireup::{Death, Event};
 use std::io::{Read, Write};
 use std::sync::mpsc::{Receiver, channel};
@@ -16,47 +15,52 @@ fn nodes() -> Arc<Nodes> {
     Arc::new(Nodes::by_keys([0, 0, 1, 1, 2, 2]))
 }
 
-fn first() -> (Links, std::net::SocketAddr, Receiver<Vec<IpAddr>>) {
-    let port = Port::open(&[IpAddr::from([127, 0, 0, 1])], 0, SECRET, 8).expect("a port");
-    let place = port.places()[0];
+fn first() -> (Oob, std::net::SocketAddr, Receiver<Vec<IpAddr>>) {
+    let acceptor =
+        Acceptor::open(&[IpAddr::from([127, 0, 0, 1])], 0, SECRET, 8).expect("an acceptor");
+    let place = acceptor.places()[0];
     let (told, up) = channel();
-    let plan = Plan {
+    let config = Config {
         nodes: nodes(),
         own: 0,
         timeout: TIMEOUT,
-        first: First::Port(port, told),
+        first: Start::Accepts(acceptor, told),
     };
-    (Links::new(plan, Instant::now()).expect("links"), place, up)
+    (
+        Oob::new(config, Instant::now()).expect("connections"),
+        place,
+        up,
+    )
 }
 
-fn other(own: u32, stream: TcpStream) -> Links {
-    let plan = Plan {
+fn other(own: u32, stream: TcpStream) -> Oob {
+    let config = Config {
         nodes: nodes(),
         own,
         timeout: TIMEOUT,
-        first: First::Called(stream),
+        first: Start::Called(stream),
     };
-    Links::new(plan, Instant::now()).expect("links")
+    Oob::new(config, Instant::now()).expect("connections")
 }
 
 /// Serves all that is there.
-fn serve(links: &mut Links, now: Instant) -> Vec<News> {
-    let tokens: Vec<Token> = links.polled().map(|(token, ..)| token).collect();
+fn serve(connections: &mut Oob, now: Instant) -> Vec<OobEvent> {
+    let tokens: Vec<Token> = connections.polled().map(|(token, ..)| token).collect();
     let mut news = Vec::new();
     for token in tokens {
-        news.extend(links.ready(token, now));
+        news.extend(connections.ready(token, now));
     }
     news
 }
 
-/// Links of rank 0's host and of both others.
-fn linked() -> (Links, Links, Links) {
+/// Oob of rank 0's host and of both others.
+fn linked() -> (Oob, Oob, Oob) {
     let (mut zero, place, up) = first();
     let called = std::thread::scope(|scope| {
         let hosts = [2, 4].map(|rank| {
             scope.spawn(move || {
-                link::call(&[place], &[], (rank, 0), SECRET, LONG)
-                    .expect("a link")
+                connect(&[place], &[], (rank, 0), SECRET, LONG)
+                    .expect("a connection")
                     .0
             })
         });
@@ -66,35 +70,37 @@ fn linked() -> (Links, Links, Links) {
             if let Ok(came_to) = up.try_recv() {
                 break came_to;
             }
-            assert!(start.elapsed() < LONG, "no links");
+            assert!(start.elapsed() < LONG, "no connections");
         };
         assert_eq!(came_to, [IpAddr::from([127, 0, 0, 1]); 2]);
         hosts.map(|host| host.join().expect("thread"))
     });
     let [one, two] = called;
-    assert!(zero.port.is_none(), "nobody else is let in");
+    assert!(zero.acceptor.is_none(), "nobody else is let in");
     (zero, other(1, one), other(2, two))
 }
 
-fn heard(links: &mut Links) -> (u32, Word) {
+fn heard(connections: &mut Oob) -> (u32, ToHost) {
     let start = Instant::now();
     loop {
-        for news in serve(links, Instant::now()) {
+        for news in serve(connections, Instant::now()) {
             match news {
-                News::Word(_, Word::Beat) => {}
-                News::Word(node, word) => return (node, word),
-                News::Lost(node, end) => panic!("{node}: {end}"),
+                OobEvent::Message(_, ToHost::Beat) => {}
+                OobEvent::Message(node, message) => return (node, message),
+                OobEvent::Lost(node, end) => panic!("{node}: {end}"),
             }
         }
         assert!(start.elapsed() < LONG, "nothing is heard");
     }
 }
 
-fn lost(links: &mut Links, now: Instant) -> Option<(u32, String)> {
-    let news = serve(links, now).into_iter().chain(links.tick(now));
+fn lost(connections: &mut Oob, now: Instant) -> Option<(u32, String)> {
+    let news = serve(connections, now)
+        .into_iter()
+        .chain(connections.tick(now));
     news.into_iter().find_map(|news| match news {
-        News::Lost(node, end) => Some((node, end.to_string())),
-        News::Word(..) => None,
+        OobEvent::Lost(node, end) => Some((node, end.to_string())),
+        OobEvent::Message(..) => None,
     })
 }
 
@@ -102,7 +108,7 @@ fn lost(links: &mut Links, now: Instant) -> Option<(u32, String)> {
 fn each_hears_what_is_about_others() {
     let (mut zero, mut one, mut two) = linked();
     let now = Instant::now();
-    let left = |rank| Word::Event(Event::Left { rank });
+    let left = |rank| ToHost::Event(Event::Left { rank });
     one.tell(Some(3), &left(3), now);
     assert_eq!(heard(&mut zero), (1, left(3)));
     // What it has heard itself it does not say back.
@@ -112,7 +118,7 @@ fn each_hears_what_is_about_others() {
     zero.tell(Some(0), &left(0), now);
     assert_eq!(heard(&mut one), (0, left(0)));
     assert_eq!(heard(&mut two), (0, left(0)));
-    zero.tell(None, &Word::Beat, now);
+    zero.tell(None, &ToHost::Beat, now);
     one.tell(Some(2), &left(2), now);
     assert_eq!(heard(&mut zero), (1, left(2)));
 }
@@ -177,23 +183,23 @@ fn a_node_says_farewell_before_it_goes() {
     let (mut zero, mut one, _two) = linked();
     let now = Instant::now();
     let how = Death::Signal(9);
-    let died = Word::Event(Event::Died { rank: 3, how });
+    let died = ToHost::Event(Event::Died { rank: 3, how });
     one.tell(Some(3), &died, now);
     assert!(!one.is_done(now), "rank 0's host does not know yet");
     let start = Instant::now();
-    let mut words = Vec::new();
-    while !words.contains(&Word::Farewell) {
+    let mut messages = Vec::new();
+    while !messages.contains(&ToHost::Farewell) {
         for news in serve(&mut zero, Instant::now()) {
             match news {
-                News::Word(1, word) => words.push(word),
+                OobEvent::Message(1, message) => messages.push(message),
                 // The end of the connection may be there already.
-                News::Lost(1, End::Closed) => {}
+                OobEvent::Lost(1, Loss::Closed) => {}
                 other => panic!("{other:?}"),
             }
         }
         assert!(start.elapsed() < LONG, "no farewell");
     }
-    assert_eq!(words, [died, Word::Farewell]);
+    assert_eq!(messages, [died, ToHost::Farewell]);
     zero.remove(1);
     let start = Instant::now();
     while lost(&mut one, now).is_none() {
@@ -210,24 +216,24 @@ fn what_a_host_has_said_is_heard_though_it_leaves_bytes_unread() {
     let (mut zero, mut one, _two) = linked();
     let now = Instant::now();
     for _ in 0..100 {
-        zero.tell(None, &Word::Beat, now);
+        zero.tell(None, &ToHost::Beat, now);
     }
-    let left = Word::Event(Event::Left { rank: 3 });
+    let left = ToHost::Event(Event::Left { rank: 3 });
     one.tell(Some(3), &left, now);
     drop(one);
-    let (mut words, start) = (Vec::new(), Instant::now());
+    let (mut messages, start) = (Vec::new(), Instant::now());
     let end = 'end: loop {
         for news in serve(&mut zero, Instant::now()) {
             match news {
-                News::Word(1, word) => words.push(word),
-                News::Lost(1, end) => break 'end end,
+                OobEvent::Message(1, message) => messages.push(message),
+                OobEvent::Lost(1, end) => break 'end end,
                 other => panic!("{other:?}"),
             }
         }
         assert!(start.elapsed() < LONG, "no end");
     };
-    assert!(matches!(end, End::Closed), "{end}");
-    assert_eq!(words, [left]);
+    assert!(matches!(end, Loss::Closed), "{end}");
+    assert_eq!(messages, [left]);
 }
 
 /// Nobody is there any more whom a host could tell something; what that one has said before counts all the same.
@@ -235,25 +241,28 @@ fn what_a_host_has_said_is_heard_though_it_leaves_bytes_unread() {
 fn what_was_said_before_the_end_is_heard_when_nothing_can_be_told() {
     let (mut zero, mut one, _two) = linked();
     let now = Instant::now();
-    let left = Word::Event(Event::Left { rank: 3 });
+    let left = ToHost::Event(Event::Left { rank: 3 });
     one.tell(Some(3), &left, now);
     assert!(!one.is_done(now), "rank 0's host does not know yet");
     drop(one);
     let start = Instant::now();
     while zero.broken.is_empty() {
-        zero.tell(None, &Word::Beat, Instant::now());
+        zero.tell(None, &ToHost::Beat, Instant::now());
         assert!(start.elapsed() < LONG, "everything can be told");
     }
     let news = zero.tick(Instant::now());
-    let words: Vec<&Word> = news
+    let messages: Vec<&ToHost> = news
         .iter()
         .filter_map(|news| match news {
-            News::Word(1, word) => Some(word),
+            OobEvent::Message(1, message) => Some(message),
             _ => None,
         })
         .collect();
-    assert_eq!(words, [&left, &Word::Farewell], "{news:?}");
-    assert!(matches!(news.last(), Some(News::Lost(1, _))), "{news:?}");
+    assert_eq!(messages, [&left, &ToHost::Farewell], "{news:?}");
+    assert!(
+        matches!(news.last(), Some(OobEvent::Lost(1, _))),
+        "{news:?}"
+    );
 }
 
 #[test]
@@ -263,7 +272,7 @@ fn a_host_comes_once_and_nobody_else_does() {
     for (rank, is_let_in) in [(2, true), (2, false), (3, false), (0, false), (99, false)] {
         let mut called = std::thread::scope(|scope| {
             let call = || {
-                link::call(&[place], &[], (rank, 0), SECRET, LONG)
+                connect(&[place], &[], (rank, 0), SECRET, LONG)
                     .expect("proven")
                     .0
             };
@@ -278,9 +287,9 @@ fn a_host_comes_once_and_nobody_else_does() {
         } else {
             assert!(!matches!(called.read(&mut [0; 1]), Ok(1..)), "rank {rank}");
         }
-        assert_eq!(zero.links.len(), 1, "rank {rank}");
+        assert_eq!(zero.connections.len(), 1, "rank {rank}");
     }
-    // Nonsense after the proof ends the link as well.
+    // Nonsense after the proof ends the connection as well.
     let nonsense = b"nonsense, and more than a length";
     kept[0].write_all(nonsense).expect("write");
     let start = Instant::now();

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Receives that the engine keeps for its front, which knows them by a number ([`crate::state::numbered`]).
+//! Receives that the engine keeps for its front, which knows them by a number ([`crate::state::lightweight`]).
 
 use super::{Lent, Operation, Poll};
 use crate::coll::Worker;
@@ -8,13 +8,13 @@ use crate::engine::Engine;
 use crate::error::{Error, Result};
 use crate::matching::{Source, Tag};
 use crate::request::{RequestId, RequestState, Status, UserBuf};
-use crate::state::numbered::{Phase, Waiting};
+use crate::state::lightweight::{Phase, Waiting};
 use onecopy_shm::failing;
 use onecopy_shm::gate::Pass;
 use onecopy_shm::loan::Span;
 
 /// Bits that the number of a receive has.
-pub const NUMBER_BITS: u32 = crate::state::numbered::NUMBER_BITS;
+pub const NUMBER_BITS: u32 = crate::state::lightweight::NUMBER_BITS;
 
 /// What became of a receive.
 #[derive(Debug)]
@@ -30,18 +30,18 @@ pub enum Taken {
 impl Poll<'_> {
     /// The result of a receive, if it is complete.
     #[inline]
-    pub fn take_numbered(&mut self, number: u32) -> Taken {
+    pub fn take_lightweight(&mut self, number: u32) -> Taken {
         let core = &mut self.0.core;
-        match core.numbered.get(number) {
+        match core.lightweight.get(number) {
             Phase::Free => Taken::Unknown,
             Phase::Posted { .. } => Taken::Active,
             Phase::Over(status) => {
-                core.numbered.free(number);
+                core.lightweight.free(number);
                 Taken::Over(Ok(status))
             }
             Phase::Failed => {
-                let error = core.numbered.take_error(number);
-                core.numbered.free(number);
+                let error = core.lightweight.take_error(number);
+                core.lightweight.free(number);
                 Taken::Over(Err(Box::new(error)))
             }
             Phase::Request(id) => self.take_request(number, id),
@@ -50,8 +50,8 @@ impl Poll<'_> {
 
     /// Ends a receive that is complete without an error and of which nobody asks what it got. Says whether it was one.
     #[inline(always)]
-    pub fn forget_numbered(&mut self, number: u32) -> bool {
-        self.0.core.numbered.forget(number)
+    pub fn forget_lightweight(&mut self, number: u32) -> bool {
+        self.0.core.lightweight.forget(number)
     }
 
     fn take_request(&mut self, number: u32, id: RequestId) -> Taken {
@@ -63,7 +63,7 @@ impl Poll<'_> {
             }
             lent = Some(Lent::Message(request.buf.clone()));
         }
-        core.numbered.free(number);
+        core.lightweight.free(number);
         let result = core.requests.finish(id).unwrap_or(Err(Error::Cancelled));
         if let Some(lent) = lent {
             self.0.end(&lent);
@@ -74,16 +74,16 @@ impl Poll<'_> {
     /// The result of a receive, which stays; `Some(None)` while it is under way, `None` if there is none of that
     /// number.
     #[must_use]
-    pub fn look_at_numbered(
+    pub fn look_at_lightweight(
         &mut self,
         number: u32,
     ) -> Option<Option<std::result::Result<Status, &Error>>> {
         let core = &mut self.0.core;
-        Some(match core.numbered.get(number) {
+        Some(match core.lightweight.get(number) {
             Phase::Free => return None,
             Phase::Posted { .. } => None,
             Phase::Over(status) => Some(Ok(status)),
-            Phase::Failed => core.numbered.error(number).map(Err),
+            Phase::Failed => core.lightweight.error(number).map(Err),
             Phase::Request(id) => match &core.requests.get(id)?.result {
                 None => None,
                 Some(Ok(status)) => Some(Ok(*status)),
@@ -93,9 +93,9 @@ impl Poll<'_> {
     }
 
     /// As [`Self::cancel`].
-    pub fn cancel_numbered(&mut self, number: u32) -> bool {
+    pub fn cancel_lightweight(&mut self, number: u32) -> bool {
         let core = &mut self.0.core;
-        let Phase::Posted { entry, .. } = core.numbered.get(number) else {
+        let Phase::Posted { entry, .. } = core.lightweight.get(number) else {
             return false;
         };
         let waiting = core.posted.cancel(entry);
@@ -106,17 +106,17 @@ impl Poll<'_> {
     /// The receive as an operation; its number means nothing any more.
     pub fn adopt(&mut self, number: u32) -> Option<Operation> {
         let core = &mut self.0.core;
-        let id = core.adopt_numbered(number)?;
+        let id = core.adopt_lightweight(number)?;
         let lent = Lent::Message(core.requests.get(id)?.buf.clone());
         Some(Operation { id, lent })
     }
 }
 
 impl Engine {
-    /// Starts a numbered receive and gives its number. `None`: there are too many for a number, and nothing was
+    /// Starts a lightweight receive and gives its number. `None`: there are too many for a number, and nothing was
     /// started.
     #[inline(always)]
-    fn receive_numbered(
+    fn receive_lightweight(
         &mut self,
         span: Span,
         source: Option<usize>,
@@ -124,8 +124,8 @@ impl Engine {
         tag: Option<i32>,
     ) -> Result<Option<u32>> {
         let pattern = self.check_receive(source, context, tag)?;
-        let numbered = failing::attempt("receive.number").ok();
-        let Some(slot) = numbered.and_then(|()| self.core.numbered.reserve()) else {
+        let lightweight = failing::attempt("receive.number").ok();
+        let Some(slot) = lightweight.and_then(|()| self.core.lightweight.reserve()) else {
             return Ok(None);
         };
         // A message that came before is given to a request, whatever it is.
@@ -133,10 +133,10 @@ impl Engine {
             let loan = self.core.loans.lend_span(span);
             Phase::Request(self.receive_as(pattern, UserBuf::One(loan)))
         } else {
-            let entry = self.core.posted.post(pattern, Waiting::Numbered(slot));
+            let entry = self.core.posted.post(pattern, Waiting::Lightweight(slot));
             Phase::Posted { entry, span }
         };
-        Ok(Some(self.core.numbered.start(slot, phase)))
+        Ok(Some(self.core.lightweight.start(slot, phase)))
     }
 }
 
@@ -153,12 +153,12 @@ impl Starting<'_> {
     pub fn at_once(&mut self, bytes: &mut [u8], source: usize, tag: Tag) -> Option<u32> {
         let (engine, comm) = (&mut self.engine, self.comm);
         // A front that has too many for a number finds that out before anything is received.
-        if bytes.len() > engine.core.chunks.step as usize || engine.core.numbered.is_full() {
+        if bytes.len() > engine.core.chunks.step as usize || engine.core.lightweight.is_full() {
             return None;
         }
         let source = u32::try_from(comm.world_rank(source)).ok()?;
         let status = comm.receive_into(engine, bytes, source, tag)?;
-        engine.core.numbered.insert(Phase::Over(status))
+        engine.core.lightweight.insert(Phase::Over(status))
     }
 
     /// Starts a receive into a span and gives its number. `None`: there are too many for a number, and nothing was
@@ -167,7 +167,7 @@ impl Starting<'_> {
     pub fn receive(&mut self, span: Span, source: Source, tag: Tag) -> Result<Option<u32>> {
         let source = source.rank().map(|rank| self.comm.world_rank(rank));
         self.engine
-            .receive_numbered(span, source, self.comm.context, tag.tag())
+            .receive_lightweight(span, source, self.comm.context, tag.tag())
     }
 }
 
@@ -175,7 +175,7 @@ impl Comm {
     /// Enters the engine, to start a receive that has a number.
     #[inline(always)]
     #[must_use]
-    pub fn start_numbered(&self) -> Starting<'_> {
+    pub fn start_lightweight(&self) -> Starting<'_> {
         Starting {
             engine: self.handle.gate.enter(),
             comm: self,

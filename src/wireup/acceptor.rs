@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Where the hosts of other nodes come to that of rank 0. It has listening sockets of TCP, and guests that have not
-//! proven yet who they are.
+//! Where the hosts of other nodes come to that of rank 0. It has listening sockets of TCP, and inbound connections that
+//! have not proven yet who they are.
 //!
-//! Anyone who reaches the address may connect. So guests are bounded in number and in time, none is waited for, and of
-//! none more is read than its proof. When too many are there the one that has been there longest goes. A host proves
-//! itself in an instant, and tries again if it was sent away.
+//! Anyone who reaches the address may connect. So inbound connections are bounded in number and in time, none is waited
+//! for, and of none more is read than its proof. When too many are there the one that has been there longest goes. A
+//! host proves itself in an instant, and tries again if it was sent away.
 
 use std::io::{self, Read, Write};
 use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream};
@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 
 use crate::proof::{Handshake, Purpose, Secret, fresh};
 
-/// For a guest to prove itself.
+/// For an inbound connection to prove itself.
 const PATIENCE: Duration = Duration::from_secs(5);
 /// After a connection that could not be accepted: most likely there are no descriptors left.
 const REST: Duration = Duration::from_millis(100);
@@ -23,39 +23,39 @@ const REST: Duration = Duration::from_millis(100);
 pub(super) enum Token {
     /// A listening socket.
     Listener(usize),
-    /// A guest.
-    Guest(usize),
+    /// An inbound connection.
+    Inbound(usize),
 }
 
-struct Guest {
+struct Inbound {
     stream: TcpStream,
     proof: Handshake,
     since: Instant,
 }
 
 /// The sockets and those who have come.
-pub(super) struct Port {
+pub(super) struct Acceptor {
     listeners: Vec<TcpListener>,
     /// In the order in which they came; empty places go with the next [`tick`](Self::tick).
-    guests: Vec<Option<Guest>>,
+    inbound: Vec<Option<Inbound>>,
     most: usize,
     own: u32,
     secret: Secret,
     rests_until: Option<Instant>,
 }
 
-impl std::fmt::Debug for Port {
+impl std::fmt::Debug for Acceptor {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         // Without the secret.
-        f.debug_struct("Port")
+        f.debug_struct("Acceptor")
             .field("listeners", &self.listeners)
             .finish_non_exhaustive()
     }
 }
 
-impl Port {
-    /// Listens at those of these addresses that permit it, as rank `own`, for at most `most` guests at a time. An
-    /// error in words if none does.
+impl Acceptor {
+    /// Listens at those of these addresses that permit it, as rank `own`, for at most `most` inbound connections at a
+    /// time. An error in words if none does.
     pub(super) fn open(
         addresses: &[IpAddr],
         own: u32,
@@ -80,7 +80,7 @@ impl Port {
         }
         Ok(Self {
             listeners,
-            guests: Vec::new(),
+            inbound: Vec::new(),
             most,
             own,
             secret,
@@ -102,43 +102,43 @@ impl Port {
         let listeners = listeners.filter(|_| self.rests_until.is_none());
         let listeners =
             listeners.map(|(number, one)| (Token::Listener(number), one.as_fd(), false));
-        let guests = self.guests.iter().enumerate();
-        let guests = guests.filter_map(|(number, guest)| {
-            let guest = guest.as_ref()?;
-            let writes = !guest.proof.to_send().is_empty();
-            Some((Token::Guest(number), guest.stream.as_fd(), writes))
+        let inbound = self.inbound.iter().enumerate();
+        let inbound = inbound.filter_map(|(number, one)| {
+            let one = one.as_ref()?;
+            let writes = !one.proof.to_send().is_empty();
+            Some((Token::Inbound(number), one.stream.as_fd(), writes))
         });
-        listeners.chain(guests)
+        listeners.chain(inbound)
     }
 
     /// Sends those away who have not proven themselves in time.
     pub(super) fn tick(&mut self, now: Instant) {
         self.rests_until.take_if(|until| *until <= now);
-        self.guests.retain(|guest| {
-            let in_time = |guest: &Guest| now.duration_since(guest.since) < PATIENCE;
-            guest.as_ref().is_some_and(in_time)
+        self.inbound.retain(|one| {
+            let in_time = |one: &Inbound| now.duration_since(one.since) < PATIENCE;
+            one.as_ref().is_some_and(in_time)
         });
     }
 
     /// When [`tick`](Self::tick) has something to do at the latest.
     pub(super) fn due(&self) -> Option<Instant> {
         let first = self
-            .guests
+            .inbound
             .iter()
             .flatten()
-            .map(|guest| guest.since + PATIENCE)
+            .map(|one| one.since + PATIENCE)
             .min();
         first.into_iter().chain(self.rests_until).min()
     }
 
-    /// Serves what is ready. A guest that has proven itself leaves as a connection of this rank's.
+    /// Serves what is ready. An inbound connection that has proven itself leaves as a connection of this rank's.
     pub(super) fn ready(&mut self, token: Token, now: Instant) -> Option<(u32, TcpStream)> {
         match token {
             Token::Listener(number) => {
                 self.accept(number, now);
                 None
             }
-            Token::Guest(number) => self.hear(number),
+            Token::Inbound(number) => self.hear(number),
         }
     }
 
@@ -150,12 +150,12 @@ impl Port {
         };
         match accepted.and_then(|stream| Ok((stream, fresh()?))) {
             Ok((stream, fresh)) => {
-                let proof = Handshake::answer(self.secret, Purpose::Link, self.own, fresh);
-                if self.guests.iter().flatten().count() >= self.most {
-                    let first = self.guests.iter_mut().find(|guest| guest.is_some());
+                let proof = Handshake::answer(self.secret, Purpose::Oob, self.own, fresh);
+                if self.inbound.iter().flatten().count() >= self.most {
+                    let first = self.inbound.iter_mut().find(|one| one.is_some());
                     drop(first.and_then(Option::take));
                 }
-                self.guests.push(Some(Guest {
+                self.inbound.push(Some(Inbound {
                     stream,
                     proof,
                     since: now,
@@ -170,11 +170,11 @@ impl Port {
     }
 
     fn hear(&mut self, number: usize) -> Option<(u32, TcpStream)> {
-        let place = self.guests.get_mut(number)?;
-        let guest = place.as_mut()?;
-        match guest.go_on() {
+        let place = self.inbound.get_mut(number)?;
+        let one = place.as_mut()?;
+        match one.go_on() {
             Ok(None) => None,
-            Ok(Some(rank)) => place.take().map(|guest| (rank, guest.stream)),
+            Ok(Some(rank)) => place.take().map(|one| (rank, one.stream)),
             Err(why) => {
                 tracing::info!("a connection that is none of this job's: {why}");
                 // Without a word.
@@ -185,7 +185,7 @@ impl Port {
     }
 }
 
-impl Guest {
+impl Inbound {
     /// Moves the handshake on by what there is; the rank in the end.
     fn go_on(&mut self) -> Result<Option<u32>, String> {
         loop {

@@ -35,7 +35,7 @@ pub(crate) fn receive(
     if !comm::world().is_some_and(|world| Arc::ptr_eq(world, comm)) {
         return Ok(None);
     }
-    let mut starting = comm.link()?.start_numbered();
+    let mut starting = comm.link()?.start_lightweight();
     if let Source::Rank(rank) = source {
         let soon = |bytes: &mut [u8]| starting.at_once(bytes, rank, tag);
         if let Some(number) = memory::with_bytes_mut(buf, bytes, soon) {
@@ -67,7 +67,8 @@ fn outcome(result: Result<onecopy::Status, Box<onecopy::Error>>) -> (Status, Opt
 
 /// Whether the receive is complete; `None`: there is none.
 pub(super) fn is_over(number: u32, poll: &mut Poll<'_>) -> Option<bool> {
-    poll.look_at_numbered(number).map(|result| result.is_some())
+    poll.look_at_lightweight(number)
+        .map(|result| result.is_some())
 }
 
 /// Lets `f` look at a receive.
@@ -78,7 +79,7 @@ pub(super) fn look<R>(number: u32, f: impl FnOnce(Option<bool>) -> R) -> Outcome
 /// Whether it is over, with an error.
 pub(super) fn has_failed(number: u32) -> bool {
     engine().is_ok_and(|link| {
-        link.peek(|poll| matches!(poll.look_at_numbered(number), Some(Some(Err(_)))))
+        link.peek(|poll| matches!(poll.look_at_lightweight(number), Some(Some(Err(_)))))
     })
 }
 
@@ -86,7 +87,7 @@ pub(super) fn has_failed(number: u32) -> bool {
 pub(super) fn status_of(number: u32) -> Status {
     let found = engine().ok().and_then(|link| {
         link.peek(|poll| {
-            let found = poll.look_at_numbered(number)??;
+            let found = poll.look_at_lightweight(number)??;
             Some(outcome(found.map_err(|error| Box::new(error.clone()))))
         })
     });
@@ -95,7 +96,7 @@ pub(super) fn status_of(number: u32) -> Status {
 
 /// Ends a complete receive.
 pub(super) fn finish(handle: Request, number: u32) -> Outcome<(Status, Outcome<()>)> {
-    match engine()?.peek(|poll| poll.take_numbered(number)) {
+    match engine()?.peek(|poll| poll.take_lightweight(number)) {
         Taken::Over(result) => {
             let (status, failure) = outcome(result);
             Ok((status, failure.map_or(Ok(()), Err)))
@@ -108,7 +109,7 @@ pub(super) fn finish(handle: Request, number: u32) -> Outcome<(Status, Outcome<(
 pub(super) fn cancel(handle: Request, number: u32) -> Outcome<()> {
     engine()?.peek(|poll| {
         is_over(number, poll).ok_or_else(|| bad_request(handle))?;
-        poll.cancel_numbered(number);
+        poll.cancel_lightweight(number);
         Ok(())
     })
 }
@@ -126,7 +127,7 @@ pub(super) fn adopt(handle: Request, number: u32) -> Outcome<Object> {
 #[inline]
 pub(super) fn wait(handle: Request, number: u32) -> Outcome<(Status, Option<Box<Failure>>)> {
     store::reap();
-    let taken = engine()?.wait_until(|poll| match poll.take_numbered(number) {
+    let taken = engine()?.wait_until(|poll| match poll.take_lightweight(number) {
         Taken::Active => None,
         Taken::Unknown => Some(None),
         Taken::Over(result) => Some(Some(result)),
@@ -136,7 +137,7 @@ pub(super) fn wait(handle: Request, number: u32) -> Outcome<(Status, Option<Box<
 
 /// Whether a handle is one of what [`wait_all`] waits for.
 #[inline(always)]
-fn is_numbered(handle: Request) -> bool {
+fn is_lightweight(handle: Request) -> bool {
     name_of(handle).is_some() || handle == super::SENT || handle == c::REQUEST_NULL
 }
 
@@ -150,7 +151,7 @@ pub(super) fn wait_all(
     statuses: Out<Status>,
 ) -> Outcome<Option<()>> {
     for place in 0..count {
-        if !is_numbered(requests.at(place)?) {
+        if !is_lightweight(requests.at(place)?) {
             return Ok(None);
         }
     }
@@ -167,7 +168,7 @@ pub(super) fn wait_all(
             // Nobody asks what a receive without a fault got.
             let untold = !told
                 && match name_of(handle) {
-                    Some(number) => poll.forget_numbered(number),
+                    Some(number) => poll.forget_lightweight(number),
                     None => handle == super::SENT,
                 };
             if untold {
@@ -179,7 +180,7 @@ pub(super) fn wait_all(
             }
             let (status, failure) = match name_of(handle) {
                 None => (Status::empty(), None),
-                Some(number) => match poll.take_numbered(number) {
+                Some(number) => match poll.take_lightweight(number) {
                     Taken::Active => return None,
                     Taken::Unknown => return Some(Err(bad_request(handle))),
                     Taken::Over(result) => outcome(result),

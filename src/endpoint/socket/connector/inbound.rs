@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Those who connect to this rank: nothing of them is believed before they have proven to be of the job.
 
-use super::{Connector, GO, GUESTS_MAX, Origin, PAUSE, Standing, options};
+use super::{Connector, GO, INBOUND_MAX, Origin, PAUSE, Standing, options};
 use crate::proof::{self, Handshake, Purpose};
 use nix::errno::Errno;
 use nix::fcntl::{FcntlArg, OFlag, fcntl};
@@ -13,14 +13,14 @@ use std::net::SocketAddr;
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::time::Instant;
 
-/// Guests that are let in with one look.
+/// Inbound connections that are let in with one look.
 const AT_ONCE: usize = 16;
 /// More than any message of the handshake has.
-pub(super) const WORD_MAX: usize = 256;
+pub(super) const MESSAGE_MAX: usize = 256;
 
-/// How far a guest has come.
+/// How far an inbound connection has come.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Stage {
+pub(super) enum InboundState {
     /// It has not proven who it is.
     Proving,
     /// It is this rank, which this one calls itself; that call has precedence.
@@ -30,29 +30,29 @@ pub(super) enum Stage {
 }
 
 /// Somebody who has connected.
-pub(super) struct Guest {
+pub(super) struct Inbound {
     fd: OwnedFd,
     from: SocketAddr,
     handshake: Handshake,
-    pub(super) stage: Stage,
+    pub(super) state: InboundState,
     pub(super) since: Instant,
 }
 
-impl std::fmt::Debug for Guest {
+impl std::fmt::Debug for Inbound {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Guest")
+        f.debug_struct("Inbound")
             .field("from", &self.from)
-            .field("stage", &self.stage)
+            .field("state", &self.state)
             .finish_non_exhaustive()
     }
 }
 
-impl Guest {
+impl Inbound {
     /// Which rank it has proven to be.
     pub(super) fn rank(&self) -> Option<u32> {
-        match self.stage {
-            Stage::Proving => None,
-            Stage::Waiting(rank) | Stage::Confirmed(rank) => Some(rank),
+        match self.state {
+            InboundState::Proving => None,
+            InboundState::Waiting(rank) | InboundState::Confirmed(rank) => Some(rank),
         }
     }
 }
@@ -75,21 +75,21 @@ pub(super) enum Heard {
     Nothing,
     Bytes(usize),
     /// Nothing more comes, for this reason.
-    End(Option<Errno>),
+    Closed(Option<Errno>),
 }
 
 /// Reads up to so many bytes.
 pub(super) fn hear(fd: &OwnedFd, room: &mut [u8]) -> Heard {
     match recv(fd.as_raw_fd(), room, MsgFlags::MSG_DONTWAIT) {
-        Ok(0) => Heard::End(None),
+        Ok(0) => Heard::Closed(None),
         Ok(count) => Heard::Bytes(count),
         Err(Errno::EAGAIN | Errno::EINTR | Errno::ENOMEM) => Heard::Nothing,
-        Err(errno) => Heard::End(Some(errno)),
+        Err(errno) => Heard::Closed(Some(errno)),
     }
 }
 
 impl Connector {
-    /// Lets in those who wait at the door.
+    /// Lets in those who wait at the listener.
     pub(super) fn let_in(&mut self, now: Instant) {
         for _ in 0..AT_ONCE {
             let accepted = failing::attempt("socket.accept").and_then(|()| self.listener.accept());
@@ -97,7 +97,7 @@ impl Connector {
                 Ok(accepted) => accepted,
                 Err(error) if is_over(&error) => return,
                 Err(error) => {
-                    // Without descriptors or memory: the door stays closed for a while, lest it is found ready again
+                    // Without descriptors or memory: nothing is accepted for a while, lest it is found ready again
                     // and again.
                     if !std::mem::replace(&mut self.told_of_shortage, true) {
                         tracing::warn!(
@@ -106,43 +106,45 @@ impl Connector {
                         );
                     }
                     self.paused = Some(now + PAUSE);
-                    let _ = self.set.watch(&self.listener, Origin::Door, (false, false));
+                    let _ = self
+                        .set
+                        .watch(&self.listener, Origin::Listener, (false, false));
                     return;
                 }
             };
-            if let Err(error) = self.receive_guest(stream.into(), from, now) {
+            if let Err(error) = self.accept_inbound(stream.into(), from, now) {
                 tracing::debug!("a connection from {from} is not taken: {error}");
             }
         }
     }
 
-    fn receive_guest(&mut self, fd: OwnedFd, from: SocketAddr, now: Instant) -> io::Result<()> {
+    fn accept_inbound(&mut self, fd: OwnedFd, from: SocketAddr, now: Instant) -> io::Result<()> {
         fcntl(&fd, FcntlArg::F_SETFL(OFlag::O_NONBLOCK))?;
         options::set_up(&fd, &self.settings)?;
         let own = (self.settings.secret, self.settings.me);
         let mut handshake = Handshake::answer(own.0, Purpose::Pair, own.1, proof::fresh()?);
         say(&fd, &mut handshake)?;
-        let guests = self.guests.iter().flatten();
-        let strangers = guests.filter(|guest| guest.rank().is_none());
-        if strangers.count() >= GUESTS_MAX
+        let inbound = self.inbound.iter().flatten();
+        let strangers = inbound.filter(|one| one.rank().is_none());
+        if strangers.count() >= INBOUND_MAX
             && let Some(first) = self.first_stranger()
         {
             self.refuse(first, "others want its place");
         }
-        let at = match self.guests.iter().position(Option::is_none) {
+        let at = match self.inbound.iter().position(Option::is_none) {
             Some(at) => at,
             None => {
-                self.guests.push(None);
-                self.guests.len() - 1
+                self.inbound.push(None);
+                self.inbound.len() - 1
             }
         };
-        let origin = Origin::Guest(at as u32);
+        let origin = Origin::Inbound(at as u32);
         self.set.add(&fd, origin, (true, false))?;
-        self.guests[at] = Some(Guest {
+        self.inbound[at] = Some(Inbound {
             fd,
             from,
             handshake,
-            stage: Stage::Proving,
+            state: InboundState::Proving,
             since: now,
         });
         Ok(())
@@ -150,70 +152,72 @@ impl Connector {
 
     /// The one that has been here for longest without a proof.
     fn first_stranger(&self) -> Option<usize> {
-        let guests = self.guests.iter().enumerate();
-        let strangers = guests.filter_map(|(at, guest)| {
-            let guest = guest.as_ref().filter(|guest| guest.rank().is_none())?;
-            Some((guest.since, at))
+        let inbound = self.inbound.iter().enumerate();
+        let strangers = inbound.filter_map(|(at, one)| {
+            let one = one.as_ref().filter(|one| one.rank().is_none())?;
+            Some((one.since, at))
         });
         strangers.min().map(|(_, at)| at)
     }
 
-    pub(super) fn drop_guest(&mut self, at: usize) -> Option<Guest> {
-        let guest = self.guests.get_mut(at)?.take()?;
-        self.set.remove(&guest.fd);
-        Some(guest)
+    pub(super) fn drop_inbound(&mut self, at: usize) -> Option<Inbound> {
+        let one = self.inbound.get_mut(at)?.take()?;
+        self.set.remove(&one.fd);
+        Some(one)
     }
 
     /// Hangs up, without a word.
     pub(super) fn refuse(&mut self, at: usize, why: &str) {
-        if let Some(guest) = self.drop_guest(at) {
+        if let Some(one) = self.drop_inbound(at) {
             self.refused += 1;
-            tracepoints::guest_refused(&guest.from.to_string(), why);
+            tracepoints::guest_refused(&one.from.to_string(), why);
         }
     }
 
-    /// A guest has said something, or has gone.
-    pub(super) fn hear_guest(&mut self, at: usize, now: Instant) {
-        let Some(Some(guest)) = self.guests.get_mut(at) else {
+    /// An inbound connection has said something, or has gone.
+    pub(super) fn hear_inbound(&mut self, at: usize, now: Instant) {
+        let Some(Some(one)) = self.inbound.get_mut(at) else {
             return;
         };
-        let mut word = [0; WORD_MAX];
-        let wanted = match guest.stage {
-            Stage::Proving => guest.handshake.wanted().min(WORD_MAX),
-            Stage::Waiting(_) | Stage::Confirmed(_) => 1,
+        let mut word = [0; MESSAGE_MAX];
+        let wanted = match one.state {
+            InboundState::Proving => one.handshake.wanted().min(MESSAGE_MAX),
+            InboundState::Waiting(_) | InboundState::Confirmed(_) => 1,
         };
-        let got = match hear(&guest.fd, &mut word[..wanted]) {
+        let got = match hear(&one.fd, &mut word[..wanted]) {
             Heard::Nothing => return,
-            Heard::End(_) => match guest.rank() {
+            Heard::Closed(_) => match one.rank() {
                 // A rank that gives this call up has another one, or comes again; else it is called.
                 Some(rank) => {
-                    self.drop_guest(at);
-                    return self.call_if_wanted(rank, now);
+                    self.drop_inbound(at);
+                    return self.connect_if_wanted(rank, now);
                 }
                 None => return self.refuse(at, "it has hung up"),
             },
             Heard::Bytes(count) => &word[..count],
         };
-        match guest.stage {
-            Stage::Proving => match guest.handshake.take(got) {
+        match one.state {
+            InboundState::Proving => match one.handshake.take(got) {
                 Ok(()) => {
-                    if let Some(rank) = guest.handshake.claimed() {
+                    if let Some(rank) = one.handshake.claimed() {
                         self.judge(at, rank);
                     }
                 }
                 Err(why) => self.refuse(at, &why.to_string()),
             },
-            Stage::Confirmed(rank) if got == [GO] => {
-                if let Some(guest) = self.drop_guest(at) {
-                    self.connected(rank, guest.fd);
+            InboundState::Confirmed(rank) if got == [GO] => {
+                if let Some(one) = self.drop_inbound(at) {
+                    self.connected(rank, one.fd);
                 }
             }
-            Stage::Waiting(_) => self.refuse(at, "it goes on before it was told to"),
-            Stage::Confirmed(_) => self.refuse(at, "it goes on in another way than was agreed"),
+            InboundState::Waiting(_) => self.refuse(at, "it goes on before it was told to"),
+            InboundState::Confirmed(_) => {
+                self.refuse(at, "it goes on in another way than was agreed")
+            }
         }
     }
 
-    /// A guest has proven to know the secret, and to be `rank`.
+    /// An inbound connection has proven to know the secret, and to be `rank`.
     fn judge(&mut self, at: usize, rank: u32) {
         match self.standing(rank) {
             Some(Standing::Apart) => {}
@@ -226,48 +230,48 @@ impl Connector {
             None => return self.refuse(at, "no rank of another node"),
         }
         // One that comes again has given up its call before.
-        for other in 0..self.guests.len() {
-            let same = self.guests[other].as_ref().and_then(Guest::rank) == Some(rank);
+        for other in 0..self.inbound.len() {
+            let same = self.inbound[other].as_ref().and_then(Inbound::rank) == Some(rank);
             if other != at && same {
-                self.drop_guest(other);
+                self.drop_inbound(other);
             }
         }
-        let Some(Some(guest)) = self.guests.get_mut(at) else {
+        let Some(Some(one)) = self.inbound.get_mut(at) else {
             return;
         };
-        guest.stage = Stage::Waiting(rank);
-        fault::point("guest.proven");
-        if self.settings.me > rank || !self.calls_rank(rank) {
+        one.state = InboundState::Waiting(rank);
+        fault::point("inbound.proven");
+        if self.settings.me > rank || !self.connects_to(rank) {
             self.confirm(at);
         }
     }
 
-    /// Tells a guest that the pair talks by its connection.
+    /// Tells an inbound connection that the pair talks by its connection.
     fn confirm(&mut self, at: usize) {
-        let Some(Some(guest)) = self.guests.get_mut(at) else {
+        let Some(Some(one)) = self.inbound.get_mut(at) else {
             return;
         };
-        let Some(rank) = guest.rank() else { return };
-        guest.stage = Stage::Confirmed(rank);
-        if say(&guest.fd, &mut guest.handshake).is_err() {
-            self.drop_guest(at);
+        let Some(rank) = one.rank() else { return };
+        one.state = InboundState::Confirmed(rank);
+        if say(&one.fd, &mut one.handshake).is_err() {
+            self.drop_inbound(at);
         }
     }
 
-    /// Confirms the guest that is `rank` and waits. `false`: there is none.
+    /// Confirms the inbound connection that is `rank` and waits. `false`: there is none.
     pub(super) fn confirm_waiting(&mut self, rank: u32) -> bool {
-        let waits = |guest: &Option<Guest>| {
-            guest.as_ref().map(|guest| guest.stage) == Some(Stage::Waiting(rank))
+        let waits = |one: &Option<Inbound>| {
+            one.as_ref().map(|one| one.state) == Some(InboundState::Waiting(rank))
         };
-        let Some(at) = self.guests.iter().position(waits) else {
+        let Some(at) = self.inbound.iter().position(waits) else {
             return false;
         };
         self.confirm(at);
-        self.guests[at].is_some()
+        self.inbound[at].is_some()
     }
 }
 
-/// Whether nobody waits at the door any more, or the one who waited has gone.
+/// Whether nobody waits at the listener any more, or the one who waited has gone.
 fn is_over(error: &io::Error) -> bool {
     matches!(
         error.kind(),

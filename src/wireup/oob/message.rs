@@ -1,15 +1,15 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! What hosts say to one another over a link: as `message.rs`, one message per frame.
+//! What hosts say to one another over a connection: as `message.rs`, one message per frame.
 //!
-//! A frame is its length and a message. A link is a stream of another machine, so what has come of it is untrusted also
-//! after the proof. Lengths and values are checked, and what is no message ends the link.
+//! A frame is its length and a message. A connection is a stream of another machine, so what has come of it is
+//! untrusted also after the proof. Lengths and values are checked, and what is no message ends the connection.
 
 use super::super::message::{DecodeError, MAX_MESSAGE, Reader, ToRank, Writer};
 use super::super::{Card, Event, Missing};
 
-/// One message over a link.
+/// One message over a connection.
 #[derive(Clone, Debug, PartialEq)]
-pub(crate) enum Word {
+pub(crate) enum ToHost {
     /// To rank 0's host: a rank of this node joins.
     Joined {
         /// Which.
@@ -47,7 +47,7 @@ const JOINED: u16 = 129;
 const BEAT: u16 = 130;
 const FAREWELL: u16 = 131;
 
-impl Word {
+impl ToHost {
     /// The message as it is for a rank; none if it is for hosts only.
     pub(crate) fn for_ranks(self) -> Option<ToRank> {
         match self {
@@ -88,7 +88,7 @@ impl Word {
     /// The message in these bytes.
     pub(crate) fn decode(bytes: &[u8]) -> Result<Self, DecodeError> {
         let (mut reader, kind) = Reader::new(bytes)?;
-        let word = match kind {
+        let message = match kind {
             JOINED => Self::Joined {
                 rank: reader.rank("rank")? as usize,
                 card: reader.card()?,
@@ -114,7 +114,7 @@ impl Word {
                 };
             }
         };
-        reader.end(word)
+        reader.end(message)
     }
 
     /// As a frame.
@@ -148,7 +148,7 @@ impl Frames {
     }
 
     /// The next message that is there as a whole.
-    pub(crate) fn next(&mut self) -> Result<Option<Word>, DecodeError> {
+    pub(crate) fn next(&mut self) -> Result<Option<ToHost>, DecodeError> {
         let rest = &self.got[self.passed..];
         let Some((length, rest)) = rest.split_first_chunk::<4>() else {
             return Ok(None);
@@ -163,9 +163,9 @@ impl Frames {
         let Some(message) = rest.get(..length) else {
             return Ok(None);
         };
-        let word = Word::decode(message)?;
+        let message = ToHost::decode(message)?;
         self.passed += 4 + length;
-        Ok(Some(word))
+        Ok(Some(message))
     }
 }
 
@@ -176,7 +176,7 @@ mod tests {
     use crate::wireup::message::MAX_RANKS;
     use proptest::prelude::*;
 
-    fn word() -> impl Strategy<Value = Word> {
+    fn message() -> impl Strategy<Value = ToHost> {
         let rank = 0..MAX_RANKS as usize;
         let card = (
             any::<u64>(),
@@ -199,59 +199,59 @@ mod tests {
         let missing =
             (rank.clone(), any::<bool>()).prop_map(|(rank, running)| Missing { rank, running });
         prop_oneof![
-            (rank.clone(), card.clone()).prop_map(|(rank, card)| Word::Joined { rank, card }),
+            (rank.clone(), card.clone()).prop_map(|(rank, card)| ToHost::Joined { rank, card }),
             (
                 0..MAX_RANKS,
                 any::<u32>(),
                 proptest::collection::vec(card, 0..5)
             )
-                .prop_map(|(first, total, cards)| Word::Cards {
+                .prop_map(|(first, total, cards)| ToHost::Cards {
                     first,
                     total,
                     cards
                 }),
             (any::<u32>(), proptest::collection::vec(missing, 0..5))
-                .prop_map(|(waited_ms, missing)| Word::Absent { waited_ms, missing }),
-            (rank.clone(), how).prop_map(|(rank, how)| Word::Event(Event::Died { rank, how })),
-            rank.prop_map(|rank| Word::Event(Event::Left { rank })),
-            any::<i32>().prop_map(|code| Word::Event(Event::Abort { code })),
-            Just(Word::Beat),
-            Just(Word::Farewell),
+                .prop_map(|(waited_ms, missing)| ToHost::Absent { waited_ms, missing }),
+            (rank.clone(), how).prop_map(|(rank, how)| ToHost::Event(Event::Died { rank, how })),
+            rank.prop_map(|rank| ToHost::Event(Event::Left { rank })),
+            any::<i32>().prop_map(|code| ToHost::Event(Event::Abort { code })),
+            Just(ToHost::Beat),
+            Just(ToHost::Farewell),
         ]
     }
 
     proptest! {
         #[test]
         fn what_is_said_arrives_however_the_stream_is_cut(
-            words in proptest::collection::vec(word(), 0..6),
+            messages in proptest::collection::vec(message(), 0..6),
             step in 1_usize..300,
         ) {
-            let stream: Vec<u8> = words.iter().flat_map(Word::frame).collect();
+            let stream: Vec<u8> = messages.iter().flat_map(ToHost::frame).collect();
             let (mut frames, mut heard) = (Frames::default(), Vec::new());
             for piece in stream.chunks(step) {
                 frames.take(piece);
-                while let Some(word) = frames.next().expect("whole") {
-                    heard.push(word);
+                while let Some(message) = frames.next().expect("whole") {
+                    heard.push(message);
                 }
             }
-            prop_assert_eq!(heard, words);
+            prop_assert_eq!(heard, messages);
         }
 
         #[test]
-        fn damage_never_panics(word in word(), at in any::<prop::sample::Index>(), flip in 1_u8..) {
-            let mut frame = word.frame();
+        fn damage_never_panics(message in message(), at in any::<prop::sample::Index>(), flip in 1_u8..) {
+            let mut frame = message.frame();
             let at = at.index(frame.len());
             frame[at] ^= flip;
             let mut frames = Frames::default();
             frames.take(&frame);
             if let Ok(Some(other)) = frames.next() {
-                prop_assert_eq!(Word::decode(&other.encode()), Ok(other));
+                prop_assert_eq!(ToHost::decode(&other.encode()), Ok(other));
             }
         }
 
         #[test]
         fn noise_is_no_message(bytes in proptest::collection::vec(any::<u8>(), 0..200)) {
-            prop_assert!(Word::decode(&bytes).is_err());
+            prop_assert!(ToHost::decode(&bytes).is_err());
         }
     }
 

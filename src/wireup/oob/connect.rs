@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 use nix::errno::Errno;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::socket::{
-    AddressFamily, SockFlag, SockType, SockaddrStorage, bind, connect, getsockopt, socket, sockopt,
+    AddressFamily, SockFlag, SockType, SockaddrStorage, bind, getsockopt, socket, sockopt,
 };
 
 use crate::proof::{Handshake, Purpose, Secret, fresh};
@@ -34,7 +34,7 @@ enum Failure {
 
 /// A proven connection from host `own` to rank 0, and the address of this node that it uses. `from`: addresses of this
 /// node that may be used; empty for any.
-pub(in super::super) fn call(
+pub(in crate::wireup) fn connect(
     places: &[SocketAddr],
     from: &[IpAddr],
     (own, peer): (u32, u32),
@@ -106,7 +106,7 @@ fn attempt(
         return Err(Failure::Lasting("nobody listens there".to_owned()));
     }
     let fresh = fresh().map_err(|error| lasting(&error))?;
-    let mut proof = Handshake::call(secret, Purpose::Link, own, peer, fresh);
+    let mut proof = Handshake::call(secret, Purpose::Oob, own, peer, fresh);
     prove(&stream, &mut proof, deadline, last)?;
     let address = stream.local_addr().map_err(|error| lasting(&error))?;
     Ok((stream, address.ip().to_canonical()))
@@ -124,7 +124,7 @@ fn begin(to: SocketAddr, from: Option<IpAddr>) -> nix::Result<OwnedFd> {
         let from = SockaddrStorage::from(SocketAddr::new(from, 0));
         bind(made.as_raw_fd(), &from)?;
     }
-    match connect(made.as_raw_fd(), &SockaddrStorage::from(to)) {
+    match nix::sys::socket::connect(made.as_raw_fd(), &SockaddrStorage::from(to)) {
         Ok(()) | Err(Errno::EINPROGRESS) => Ok(made),
         Err(errno) => Err(errno),
     }
@@ -149,8 +149,8 @@ fn wait(fd: &impl AsFd, flags: PollFlags, deadline: Instant) -> Result<(), Failu
 }
 
 /// Both sides prove themselves before the deadline. Once this side has, the other one may take the connection for a
-/// link at any time. It may also take its end for the end of the node. From then on it waits longer, up to `last` at
-/// most.
+/// connection at any time. It may also take its end for the end of the node. From then on it waits longer, up to `last`
+/// at most.
 fn prove(
     mut stream: &TcpStream,
     proof: &mut Handshake,

@@ -36,7 +36,7 @@ pub(super) struct Heard {
 }
 
 #[derive(Debug)]
-pub(super) struct Line {
+pub(super) struct Arq {
     sent: Sent,
     order: Order,
     window: u32,
@@ -55,7 +55,7 @@ pub(super) struct Line {
     asks: bool,
 }
 
-impl Line {
+impl Arq {
     /// A lane of so many packets each way, which is broken after such a silence.
     pub(super) fn new(window: u32, limit: Duration) -> Self {
         let window = window.clamp(1, WINDOW_MAX);

@@ -1,0 +1,178 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! How a rank and its peer stop talking: by a farewell, by giving up, or because the stream has ended.
+
+use super::Socket;
+use super::feed::End;
+use super::frame::What;
+use super::lane::Carrier;
+use super::stream::Stream;
+use crate::endpoint::home::Home;
+use nix::errno::Errno;
+use onecopy_shm::{backlog, fault};
+use std::os::fd::AsFd;
+use std::time::{Duration, Instant};
+
+/// How long a peer that is given up has for the word of it. One that reads takes it at once.
+const LET_OUT: Duration = Duration::from_secs(2);
+
+impl Socket {
+    /// The stream has ended, and the peer had not said that it leaves.
+    pub(crate) fn was_cut(&self) -> bool {
+        self.end.is_some() && !self.heard_farewell
+    }
+
+    /// All that the peer ever sends has been read.
+    pub(crate) fn has_heard_all(&self) -> bool {
+        self.end.is_some() || self.heard_farewell
+    }
+
+    /// Why the network, and not the peer, has cut the stream, if it has.
+    pub(crate) fn network_failure(&self) -> Option<String> {
+        let Some(End::Failed(errno)) = self.end else {
+            return None;
+        };
+        let network = matches!(
+            errno,
+            Errno::ETIMEDOUT | Errno::EHOSTUNREACH | Errno::ENETUNREACH | Errno::ENETDOWN
+        );
+        network.then(|| {
+            format!(
+                "the connection with {} failed: {errno}; is the network between the nodes up? A longer {} survives \
+                 longer outages",
+                self.place, self.settings.timeout_knob
+            )
+        })
+    }
+
+    /// Tells the peer that nothing more comes.
+    pub(crate) fn say_farewell(&mut self) {
+        if self.stream.is_none() {
+            // There is nobody to hear it, and nothing to be lost.
+            self.is_mute = true;
+            self.output.clear();
+        }
+        if !std::mem::replace(&mut self.said_farewell, true) && !self.is_mute {
+            self.output.push(What::Farewell, 0);
+            self.flush();
+            fault::point("farewell.said");
+        }
+    }
+
+    /// Whether all that went out is with the peer's kernel, or can never be.
+    pub(crate) fn is_delivered(&mut self) -> bool {
+        self.flush();
+        if self.end.is_some() || self.is_mute {
+            return true;
+        }
+        if let Some(beside) = &self.beside {
+            let lane = beside.lane.unwrap_or(u64::MAX);
+            let taken = match beside.out {
+                Carrier::Stream => true,
+                Carrier::Lane => !beside.unpushed && beside.lanes.lock().is_taken(lane),
+                Carrier::Nobody => false,
+            };
+            if !taken || !beside.words.is_empty() {
+                return false;
+            }
+        }
+        let Some(stream) = &self.stream else {
+            return self.output.is_empty();
+        };
+        self.output.is_empty() && backlog::unsent(stream.fd.as_fd()).unwrap_or(0) == 0
+    }
+
+    pub(in crate::endpoint) fn give_up(&mut self) {
+        if let Some(beside) = &mut self.beside
+            && beside.out != Carrier::Stream
+        {
+            // The lane ends before it could carry that.
+            beside.words.push(What::GivenUp, 0);
+            self.flush();
+        } else {
+            self.push(What::GivenUp, 0);
+        }
+        self.giving_up = Some(Instant::now() + LET_OUT);
+    }
+
+    pub(in crate::endpoint) fn has_given_up(&self) -> bool {
+        self.has_given_up
+    }
+
+    /// Lets out what a peer is still to be told that is gone, as far as that is possible. Says whether nothing more
+    /// goes to it. A frame that was begun is finished: the word that this rank gives up stands behind it.
+    pub(crate) fn let_out(&mut self) -> bool {
+        let Some(until) = self.giving_up else {
+            return true;
+        };
+        self.flush();
+        let unsent = |stream: &Stream| backlog::unsent(stream.fd.as_fd()).unwrap_or(0) > 0;
+        // What a lane carries stays behind: the word goes by the stream then.
+        let here = match &self.beside {
+            Some(beside) if beside.out != Carrier::Stream => !beside.words.is_empty(),
+            Some(beside) => !beside.words.is_empty() || !self.output.is_empty(),
+            None => !self.output.is_empty(),
+        };
+        let waits = match &self.stream {
+            Some(stream) => here || unsent(stream),
+            None => false,
+        };
+        if waits && Instant::now() < until {
+            return false;
+        }
+        self.giving_up = None;
+        self.end_writing();
+        true
+    }
+
+    pub(in crate::endpoint) fn reclaim_all(&mut self, _: &mut Home) {
+        // Nothing more goes to a peer that is gone, and nothing is taken from it.
+        self.is_mute = true;
+        if let Some(stream) = &mut self.stream {
+            stream.unwatch();
+        }
+        if self.giving_up.is_none() {
+            self.end_writing();
+        } else {
+            self.let_out();
+        }
+    }
+
+    pub(super) fn end_writing(&mut self) {
+        self.output.clear();
+        self.beside = None;
+        if let Some(stream) = &self.stream {
+            stream.end_writing();
+        }
+    }
+
+    /// The peer reads no more. What it had sent before can still be read.
+    #[cold]
+    pub(super) fn cannot_write(&mut self, errno: Errno) {
+        self.is_mute = true;
+        self.output.clear();
+        if !matches!(errno, Errno::EPIPE | Errno::ECONNRESET) {
+            // The kernel tells it once.
+            self.ended(End::Failed(errno));
+        }
+    }
+
+    /// A frame has begun of which the rest is not to be had. The peer reads the end of the stream within it, and takes
+    /// none of it for a message.
+    #[cold]
+    pub(super) fn cut(&mut self) {
+        self.ended(End::Failed(Errno::EFAULT));
+        self.end_writing();
+    }
+
+    #[cold]
+    pub(super) fn ended(&mut self, end: End) {
+        if self.end.is_none() {
+            self.end = Some(end);
+        }
+        self.is_mute = true;
+        self.output.clear();
+        if let Some(stream) = &mut self.stream {
+            stream.unwatch();
+        }
+    }
+}

@@ -1,0 +1,318 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! The out-of-band connections of one host: rank 0's host has one to every other host, any other has one to rank 0's.
+//! They carry cards, deaths and aborts, never payload.
+//!
+//! This module decides who hears what, who lives, and when a connection is over. What a message means for the ranks is
+//! the [broker](super::broker)'s.
+
+mod connect;
+mod connection;
+mod message;
+
+pub(super) use connect::connect;
+pub(crate) use message::{Frames, ToHost};
+
+use std::net::{IpAddr, TcpStream};
+use std::os::fd::{AsFd, BorrowedFd};
+use std::sync::Arc;
+use std::sync::mpsc::Sender;
+use std::time::{Duration, Instant};
+
+use super::acceptor::{self, Acceptor};
+use super::nodes::Nodes;
+use connection::{Connection, Loss};
+
+/// Names what to poll for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Token {
+    /// At the acceptor.
+    Acceptor(acceptor::Token),
+    /// The connection to this node.
+    Connection(u32),
+}
+
+/// What a connection brought.
+#[derive(Debug)]
+pub(super) enum OobEvent {
+    /// Its other side says this.
+    Message(u32, ToHost),
+    /// It is over, and its node with it.
+    Lost(u32, Loss),
+}
+
+/// What a host needs to be joined to others.
+#[derive(Debug)]
+pub(super) struct Config {
+    /// Which rank is where.
+    pub(super) nodes: Arc<Nodes>,
+    /// This host's node.
+    pub(super) own: u32,
+    /// A connection that is silent for so long is dead.
+    pub(super) timeout: Duration,
+    /// How it begins.
+    pub(super) first: Start,
+}
+
+/// How a host's connections begin.
+#[derive(Debug)]
+pub(super) enum Start {
+    /// Rank 0's: the others come to this acceptor. When all have, it is said to which of our addresses.
+    Accepts(Acceptor, Sender<Vec<IpAddr>>),
+    /// Any other's: it has called.
+    Called(TcpStream),
+}
+
+/// The connections of one host.
+#[derive(Debug)]
+pub(super) struct Oob {
+    nodes: Arc<Nodes>,
+    own: u32,
+    timeout: Duration,
+    connections: Vec<Connection>,
+    /// Connections that are over already, which is still to be told.
+    broken: Vec<(u32, Loss)>,
+    acceptor: Option<(Acceptor, Sender<Vec<IpAddr>>)>,
+    /// To which of our addresses connections have come.
+    came_to: Vec<IpAddr>,
+    looked: Instant,
+    /// Since when the other side knows that this one ends.
+    ending: Option<Instant>,
+}
+
+impl Oob {
+    pub(super) fn new(config: Config, now: Instant) -> std::io::Result<Self> {
+        let (acceptor, connections) = match config.first {
+            Start::Accepts(acceptor, told) => (Some((acceptor, told)), Vec::new()),
+            Start::Called(stream) => (None, vec![Connection::new(stream, 0, now)?]),
+        };
+        Ok(Self {
+            nodes: config.nodes,
+            own: config.own,
+            timeout: config.timeout,
+            connections,
+            broken: Vec::new(),
+            acceptor,
+            came_to: Vec::new(),
+            looked: now,
+            ending: None,
+        })
+    }
+
+    /// Descriptors to watch: for reading, and for writing if the flags are set.
+    pub(super) fn polled(&self) -> impl Iterator<Item = (Token, BorrowedFd<'_>, bool, bool)> {
+        let acceptor = self
+            .acceptor
+            .iter()
+            .flat_map(|(acceptor, _)| acceptor.polled());
+        let acceptor =
+            acceptor.map(|(token, fd, writes)| (Token::Acceptor(token), fd, !writes, writes));
+        let connections = self.connections.iter().map(|connection| {
+            let token = Token::Connection(connection.node());
+            (token, connection.as_fd(), true, !connection.is_flushed())
+        });
+        acceptor.chain(connections)
+    }
+
+    /// When [`tick`](Self::tick) has something to do at the latest.
+    pub(super) fn due(&self) -> Option<Instant> {
+        if !self.broken.is_empty() {
+            return Some(self.looked);
+        }
+        let connections = self
+            .connections
+            .iter()
+            .map(|connection| connection.due(self.timeout));
+        let acceptor = self
+            .acceptor
+            .as_ref()
+            .and_then(|(acceptor, _)| acceptor.due());
+        let ending = self.ending.map(|since| since + self.timeout);
+        // As often as a side has to look that may blame others for silence.
+        let look = (!self.connections.is_empty()).then(|| self.looked + self.timeout / 4);
+        connections.chain(acceptor).chain(ending).chain(look).min()
+    }
+
+    /// Serves what is ready.
+    pub(super) fn ready(&mut self, token: Token, now: Instant) -> Vec<OobEvent> {
+        match token {
+            Token::Acceptor(token) => {
+                let come = self
+                    .acceptor
+                    .as_mut()
+                    .and_then(|(acceptor, _)| acceptor.ready(token, now));
+                if let Some((rank, stream)) = come {
+                    self.let_in(rank, stream, now);
+                }
+                Vec::new()
+            }
+            Token::Connection(node) => self.serve(node, now),
+        }
+    }
+
+    fn serve(&mut self, node: u32, now: Instant) -> Vec<OobEvent> {
+        let Some(connection) = self
+            .connections
+            .iter_mut()
+            .find(|connection| connection.node() == node)
+        else {
+            return Vec::new();
+        };
+        let (mut messages, mut end) = connection.read(now);
+        // Room to write is no news; that there is nobody to write to is noticed by reading.
+        if end.is_none()
+            && let Err(unsent) = connection.flush()
+        {
+            let (last, found) = connection.read(now);
+            messages.extend(last);
+            end = found.or(Some(unsent));
+        }
+        let mut news: Vec<OobEvent> = messages
+            .into_iter()
+            .map(|message| OobEvent::Message(node, message))
+            .collect();
+        if let Some(end) = end {
+            self.remove(node);
+            news.push(OobEvent::Lost(node, end));
+        }
+        news
+    }
+
+    /// A host has proven itself.
+    fn let_in(&mut self, rank: u32, stream: TcpStream, now: Instant) {
+        let node = self
+            .nodes
+            .hosted_by(rank as usize)
+            .filter(|&node| node != self.own);
+        let Some(node) = node.filter(|&node| {
+            self.connections
+                .iter()
+                .all(|connection| connection.node() != node)
+        }) else {
+            tracing::warn!(
+                "rank {rank} called as the host of a node, and is none or has called before"
+            );
+            return;
+        };
+        let address = stream.local_addr();
+        match (Connection::new(stream, node, now), address) {
+            (Ok(connection), Ok(address)) => {
+                self.connections.push(connection);
+                self.came_to.push(address.ip().to_canonical());
+            }
+            (Err(error), _) | (_, Err(error)) => {
+                tracing::warn!("the connection to the host of node {node}: {error}");
+                return;
+            }
+        }
+        if self.came_to.len() + 1 == self.nodes.count()
+            && let Some((_, told)) = self.acceptor.take()
+        {
+            // Nobody asks any more if the rank has given up.
+            let _ = told.send(std::mem::take(&mut self.came_to));
+        }
+    }
+
+    /// Nobody is let in any more.
+    pub(super) fn stop_accepting(&mut self) {
+        self.acceptor = None;
+    }
+
+    /// Says what is due and finds out who is silent.
+    pub(super) fn tick(&mut self, now: Instant) -> Vec<OobEvent> {
+        if let Some((acceptor, _)) = &mut self.acceptor {
+            acceptor.tick(now);
+        }
+        // This side looks four times in that time. If it did not, the others are not to blame.
+        let late = now.saturating_duration_since(self.looked) > self.timeout / 2;
+        self.looked = now;
+        // After its farewell a side says nothing.
+        let beats = self.ending.is_none();
+        let mut news = Vec::new();
+        let mut silent = Vec::new();
+        for connection in &mut self.connections {
+            if late {
+                connection.forgive(now);
+            }
+            match connection.tick(self.timeout, beats, now) {
+                Ok(()) => {}
+                Err(Loss::Silent(_)) => silent.push(connection.node()),
+                Err(end) => self.broken.push((connection.node(), end)),
+            }
+        }
+        for node in silent {
+            // What has come but was not read yet counts.
+            news.extend(self.serve(node, now));
+            let connection = self
+                .connections
+                .iter_mut()
+                .find(|connection| connection.node() == node);
+            if let Some(Err(end)) =
+                connection.map(|connection| connection.tick(self.timeout, beats, now))
+            {
+                self.broken.push((node, end));
+            }
+        }
+        for (node, end) in std::mem::take(&mut self.broken) {
+            // Who hears nothing any more may have said something before: at best its farewell.
+            news.extend(self.serve(node, now));
+            if self.remove(node) {
+                news.push(OobEvent::Lost(node, end));
+            }
+        }
+        news
+    }
+
+    /// Says a message about a rank, or about nobody, to all hosts that are to hear it. From rank 0's host these are all
+    /// but the host of the rank's own node. From another host it is rank 0's, if the message is about a rank of its
+    /// own.
+    pub(super) fn tell(&mut self, about: Option<usize>, message: &ToHost, now: Instant) {
+        let node = about.and_then(|rank| self.nodes.of(rank));
+        if self.own != 0 && node != Some(self.own) {
+            return;
+        }
+        for connection in &mut self.connections {
+            if Some(connection.node()) != node
+                && let Err(end) = connection.say(message, now)
+            {
+                self.broken.push((connection.node(), end));
+            }
+        }
+    }
+
+    /// Whether nothing is left to be sent.
+    pub(super) fn is_flushed(&self) -> bool {
+        self.connections.iter().all(Connection::is_flushed)
+    }
+
+    /// Takes a connection down; whether there was one.
+    pub(super) fn remove(&mut self, node: u32) -> bool {
+        let before = self.connections.len();
+        self.connections
+            .retain(|connection| connection.node() != node);
+        self.connections.len() < before
+    }
+
+    /// All ranks of this node are out of the job. Whether nothing is left to do: rank 0's host serves until the other
+    /// nodes are done as well, any other until rank 0's knows.
+    pub(super) fn is_done(&mut self, now: Instant) -> bool {
+        let Some(connection) = self.connections.first_mut().filter(|_| self.own != 0) else {
+            return self.connections.is_empty();
+        };
+        let since = match self.ending {
+            Some(since) => since,
+            None => {
+                if connection.say(&ToHost::Farewell, now).is_err() {
+                    return true;
+                }
+                *self.ending.insert(now)
+            }
+        };
+        if connection.is_flushed() {
+            connection.finish();
+        }
+        now.saturating_duration_since(since) >= self.timeout
+    }
+}
+
+#[cfg(test)]
+mod tests;
