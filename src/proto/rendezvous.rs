@@ -352,8 +352,8 @@ impl Into {
     }
 }
 
-/// The layer by which bytes come; none: what carries records. A sender that copies stores into this rank's heap where it
-/// can.
+/// The layer by which bytes come; none: what carries records. A sender that copies stores into this rank's heap where
+/// it can.
 fn by(protocol: ReceiveProtocol, into: &Into) -> Option<LayerId> {
     match protocol {
         ReceiveProtocol::Get(layer) => Some(layer),

@@ -8,8 +8,11 @@ use onecopy_shm::stats::{NAME, StatsPage};
 use std::fs::File;
 use std::os::unix::fs::FileExt;
 
+/// A rank, what came from others, and whether it has ended.
+type Seen = (u32, Vec<(u32, Row)>, bool);
+
 /// What a look finds of one job.
-fn of_job(collector: &mut Collector, number: u64) -> Vec<(u32, Vec<(u32, Row)>, bool)> {
+fn of_job(collector: &mut Collector, number: u64) -> Vec<Seen> {
     collector.observe().expect("looks");
     let ranks = collector.ranks.values();
     let ranks = ranks.filter(|rank| rank.found.page.head().job == number);
