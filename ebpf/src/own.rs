@@ -15,6 +15,8 @@ use onecopy_obs::stats::{MECHANISMS, Row};
 
 use crate::observed::{Mechanism, Observed, PairKey, Peer, Task};
 use find::{Found, Key};
+use onecopy_shm::stats::Head;
+use onecopy_shm::stats::shown::Shown;
 
 /// The mechanisms of a row, in the order of [`MECHANISMS`]; what a rank sends itself is no copy between processes.
 const BY: [Option<Mechanism>; MECHANISMS.len()] = [
@@ -28,10 +30,20 @@ const BY: [Option<Mechanism>; MECHANISMS.len()] = [
     Some(Mechanism::Tcp),
 ];
 
+/// Ranks that have ended, of which figures are kept.
+const ENDED_MAX: usize = 4096;
+/// Pages that are mapped at a time: a user may show as many as it likes.
+const PAGES_MAX: usize = 1 << 14;
+/// Bytes of them.
+const BYTES_MAX: u64 = 1 << 30;
+
 /// A rank, and its last figures.
 #[derive(Debug)]
 struct Rank {
     found: Found,
+    head: Head,
+    /// Until the rank has ended.
+    page: Option<Shown>,
     rows: Vec<(u32, Row)>,
     counters: Vec<(&'static str, u64)>,
     ended: bool,
@@ -74,18 +86,52 @@ impl Collector {
         self.refused.clear();
         let ranks = &mut self.ranks;
         ranks.values_mut().for_each(|rank| rank.ended = true);
-        find::each(&mut self.refused, |key, found| {
-            let rank = ranks.entry(key).or_insert_with(|| Rank {
+        let mapped = |ranks: &BTreeMap<Key, Rank>| -> (usize, u64) {
+            let pages = ranks.values().filter(|rank| rank.page.is_some());
+            pages.fold((0, 0), |(count, bytes), rank| {
+                (count + 1, bytes + rank.head.bytes)
+            })
+        };
+        let (mut pages, mut bytes) = mapped(ranks);
+        let mut beyond = 0_u64;
+        find::each(&mut self.refused, |key, found, page| {
+            if let Some(rank) = ranks.get_mut(&key).filter(|rank| rank.page.is_some()) {
+                rank.ended = false;
+                return;
+            }
+            let head = *page.head();
+            if pages >= PAGES_MAX || bytes + head.bytes > BYTES_MAX {
+                beyond += 1;
+                return;
+            }
+            pages += 1;
+            bytes += head.bytes;
+            // One whose numbers an ended one had takes its place.
+            let rank = Rank {
                 found,
+                head,
+                page: Some(page),
                 rows: Vec::new(),
                 counters: Vec::new(),
                 ended: false,
-            });
-            rank.ended = false;
+            };
+            ranks.insert(key, rank);
         })?;
+        if beyond > 0 {
+            self.refused.push(format!(
+                "{beyond} pages of ranks are not looked at: {PAGES_MAX} pages or {BYTES_MAX} bytes are mapped"
+            ));
+        }
         for rank in ranks.values_mut() {
             rank.read();
         }
+        let ended = ranks.values().filter(|rank| rank.ended).count();
+        let mut surplus = ended.saturating_sub(ENDED_MAX);
+        ranks.retain(|_, rank| {
+            let goes = rank.ended && surplus > 0;
+            surplus -= usize::from(goes);
+            !goes
+        });
         Ok(self.figures())
     }
 
@@ -101,14 +147,22 @@ impl Collector {
         observed
     }
 
-    /// The process of each rank of each job. Where there were several, a living one.
-    fn processes(&self) -> HashMap<(u64, u32), u32> {
+    /// The process of each rank of each job of each user. Where there were several, a living one; none where several
+    /// that live say that they are it.
+    fn processes(&self) -> HashMap<(u32, u64, u32), Option<u32>> {
         let mut processes = HashMap::new();
         let (living, ended): (Vec<_>, Vec<_>) = self.ranks.values().partition(|rank| !rank.ended);
-        for rank in ended.into_iter().chain(living) {
-            let head = rank.found.page.head();
-            processes.insert((head.job, head.rank), rank.found.pid);
+        for rank in ended {
+            processes.insert(rank.identity(), Some(rank.found.pid));
         }
+        let mut alive = HashMap::new();
+        for rank in living {
+            let claimed = alive.entry(rank.identity()).or_insert(Some(rank.found.pid));
+            if *claimed != Some(rank.found.pid) {
+                *claimed = None;
+            }
+        }
+        processes.extend(alive);
         processes
     }
 }
@@ -116,16 +170,24 @@ impl Collector {
 impl Rank {
     /// Takes its figures. The memory of a page lives as long as it is mapped, so the last figures are never missed.
     fn read(&mut self) {
-        let page = &self.found.page;
+        let Some(page) = &self.page else { return };
         self.counters = page.counters().collect();
         self.rows = page
             .rows()
             .filter(|(_, row)| *row != Row::default())
             .collect();
+        if self.ended {
+            self.page = None;
+        }
     }
 
-    fn tell(&self, observed: &mut Observed, processes: &HashMap<(u64, u32), u32>) {
-        let (pid, head) = (self.found.pid, self.found.page.head());
+    /// User, job, rank.
+    fn identity(&self) -> (u32, u64, u32) {
+        (self.found.user, self.head.job, self.head.rank)
+    }
+
+    fn tell(&self, observed: &mut Observed, processes: &HashMap<(u32, u64, u32), Option<u32>>) {
+        let (pid, head) = (self.found.pid, &self.head);
         let (rank, job) = (Some(head.rank), job(head.job));
         let task = Task {
             comm: self.found.comm.clone(),
@@ -150,8 +212,9 @@ impl Rank {
             }
         }
         for (peer, row) in &self.rows {
-            let process = processes.get(&(head.job, *peer)).filter(|_| head.job != 0);
-            let peer = process.map_or(Peer::Rank(*peer), |pid| Peer::Process(*pid));
+            let process = processes.get(&(self.found.user, head.job, *peer));
+            let process = process.copied().flatten().filter(|_| head.job != 0);
+            let peer = process.map_or(Peer::Rank(*peer), Peer::Process);
             for (came, mechanism) in row.by.iter().zip(BY) {
                 let Some(mechanism) = mechanism.filter(|_| came.messages > 0 || came.bytes > 0)
                 else {

@@ -10,6 +10,7 @@ use onecopy_trace::own::Collector;
 use processes::{Ranks, body, limit};
 use std::collections::BTreeMap;
 use std::path::Path;
+use std::time::Instant;
 
 /// Where the ranks find that they may end.
 const END: &str = "TEST_END";
@@ -116,16 +117,21 @@ fn check(layer: &'static str, layers: &'static str, long: Mechanism) {
     let ranks = Ranks::new(2, layer)
         .env("ONECOPY_LAYERS", layers)
         .env("ONECOPY_EAGER_MAX", "64K")
+        .env("ONECOPY_HEAP_MIN", "64K")
+        // A pair compares no ways then.
+        .env("ONECOPY_CMA_MIN", "64K")
         .env(END, &mark);
     let job = std::thread::spawn(move || ranks.run());
     let mut collector = Collector::new();
     let (expected, mut seen) = (expected(Mechanism::Cico, long), Matrix::new());
+    // The ranks wait longer.
+    let (start, patience) = (Instant::now(), limit::limit() / 6);
     let done = limit::wait_until(|| {
         let observed = collector.observe().expect("looks");
         if let Some(job) = job_of(&observed, &mark) {
             seen = matrix(&observed, &job);
         }
-        seen == expected || job.is_finished()
+        seen == expected || job.is_finished() || start.elapsed() > patience
     });
     // It stays so: ranks that wait receive nothing more.
     let observed = collector.observe().expect("looks");

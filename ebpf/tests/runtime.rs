@@ -55,10 +55,10 @@ fn has_events_if_it_is_told_to() {
 fn events_come_with_their_arguments() {
     let exe = std::env::current_exe().expect("own path");
     let found = sites(&exe).expect("a program");
-    let mut names: Vec<&str> = found.iter().map(|site| site.name.as_str()).collect();
-    names.sort_unstable();
-    names.dedup();
-    assert_eq!(names, ["rendezvous_done", "sleep", "wake"]);
+    // Those of the runtime are in it as well.
+    for name in ["rendezvous_done", "sleep", "wake"] {
+        assert!(found.iter().any(|site| site.name == name), "{name}");
+    }
     let options = Options {
         events: true,
         ..Options::default()

@@ -31,11 +31,15 @@ pub(super) struct Found {
     pub(super) pid: u32,
     /// Its command's name.
     pub(super) comm: String,
-    pub(super) page: Shown,
+    /// The user that made the page.
+    pub(super) user: u32,
 }
 
 /// Passes each page of each process to `take`. What is refused is said in `refused`.
-pub(super) fn each(refused: &mut Vec<String>, mut take: impl FnMut(Key, Found)) -> io::Result<()> {
+pub(super) fn each(
+    refused: &mut Vec<String>,
+    mut take: impl FnMut(Key, Found, Shown),
+) -> io::Result<()> {
     let mut more = 0_usize;
     for entry in fs::read_dir("/proc")? {
         let Ok(entry) = entry else { continue };
@@ -61,7 +65,7 @@ pub(super) fn each(refused: &mut Vec<String>, mut take: impl FnMut(Key, Found)) 
 fn of_process(
     place: &Path,
     pid: u32,
-    take: &mut impl FnMut(Key, Found),
+    take: &mut impl FnMut(Key, Found, Shown),
     refuse: &mut impl FnMut(String),
 ) {
     let target = format!("/memfd:{NAME} (deleted)");
@@ -94,7 +98,8 @@ fn of_process(
             Ok(page) if is_of(place, page.head().pid) => {
                 let comm = fs::read(place.join("comm")).unwrap_or_default();
                 let comm = String::from_utf8_lossy(&comm).trim_end().to_owned();
-                take(key, Found { pid, comm, page });
+                let user = meta.uid();
+                take(key, Found { pid, comm, user }, page);
             }
             // A child of a rank's process has its descriptors, but is no rank.
             Ok(_) => {}

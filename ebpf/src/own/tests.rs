@@ -8,12 +8,15 @@ use onecopy_shm::stats::{NAME, StatsPage};
 use std::fs::File;
 use std::os::unix::fs::FileExt;
 
+/// A rank, what came from others, and whether it has ended.
+type Seen = (u32, Vec<(u32, Row)>, bool);
+
 /// What a look finds of one job.
-fn of_job(collector: &mut Collector, number: u64) -> Vec<(u32, Vec<(u32, Row)>, bool)> {
+fn of_job(collector: &mut Collector, number: u64) -> Vec<Seen> {
     collector.observe().expect("looks");
     let ranks = collector.ranks.values();
-    let ranks = ranks.filter(|rank| rank.found.page.head().job == number);
-    let shown = ranks.map(|rank| (rank.found.page.head().rank, rank.rows.clone(), rank.ended));
+    let ranks = ranks.filter(|rank| rank.head.job == number);
+    let shown = ranks.map(|rank| (rank.head.rank, rank.rows.clone(), rank.ended));
     shown.collect()
 }
 
@@ -41,7 +44,7 @@ fn a_receiver_is_the_caller_and_a_rank_becomes_its_process() {
     const JOB: u64 = 0x1234_5678_0000_0002;
     let mut collector = Collector::new();
     let mut page = StatsPage::new(JOB, 0, 3);
-    page.sends_eager = 9;
+    page.sends_slots = 9;
     for (peer, mechanism) in [(0, 0), (1, 1), (2, 5)] {
         let row = page.row(peer).expect("a rank");
         row.add_bytes(mechanism, 1 << 40);
@@ -66,7 +69,7 @@ fn a_receiver_is_the_caller_and_a_rank_becomes_its_process() {
     assert!(
         counters
             .iter()
-            .any(|(name, value)| *name == "sends_eager" && *value >= 9)
+            .any(|(name, value)| *name == "sends_slots" && *value >= 9)
     );
 }
 
