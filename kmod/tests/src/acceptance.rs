@@ -56,7 +56,8 @@ pub(crate) const TESTS: &[Test] = tests! {
         unmap_while_holes_are_punched = 120;
     shown: exports, many_exports, pins_and_users, to_whom, to_whom_opened_it, numbers_of_processes, descriptors,
         pages_of_xpmem;
-    races: pins_while_regions_come, info_while_revoked, poll_while_copies_end, first_stores_to_holes, descriptors_at_once;
+    races: pins_while_regions_come, info_while_revoked, poll_while_copies_end, first_stores_to_holes, descriptors_at_once,
+        hundreds_of_threads = 120;
     limits: locked_memory, locked_memory_is_given_back, locked_memory_of_children, locked_memory_is_one_account,
         locked_memory_counts_huge_pages_whole, empty_pieces_are_dropped,
         locked_memory_goes_back_to_its_account, descriptors, memory_cgroup,
