@@ -183,13 +183,13 @@ pub(super) fn hundreds_of_threads() -> Outcome {
                     scope.spawn(move || -> Outcome {
                         start.wait();
                         for value in 1.. {
-                            if over.load(0) != 0 {
-                                break;
-                            }
                             area.advise(page(thread), page_size(), libc::MADV_DONTNEED)?;
                             area.store(page(thread), value);
                             fence(Ordering::SeqCst);
                             said.store(8 * thread, value);
+                            if over.load(0) != 0 {
+                                break;
+                            }
                         }
                         Ok(())
                     })
@@ -202,16 +202,16 @@ pub(super) fn hundreds_of_threads() -> Outcome {
     let segment = device::segment(owner.link.take()?);
     let view = map(&segment, OWNERS * page_size(), false)?;
     let read = |first: usize| {
+        let mut thread = first;
         repeat(|| {
-            for thread in (first..OWNERS).chain(0..first) {
-                let least = said.load(8 * thread);
-                fence(Ordering::SeqCst);
-                let value = view.load(page(thread));
-                check!(
-                    value == 0 || value >= least,
-                    "page {thread} holds {value}, and {least} was there before"
-                );
-            }
+            thread = (thread + 1) % OWNERS;
+            let least = said.load(8 * thread);
+            fence(Ordering::SeqCst);
+            let value = view.load(page(thread));
+            check!(
+                value == 0 || value >= least,
+                "page {thread} holds {value}, and {least} was there before"
+            );
             Ok(())
         })
     };
