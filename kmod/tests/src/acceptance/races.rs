@@ -4,7 +4,6 @@
 
 use std::os::fd::AsFd;
 use std::sync::Barrier;
-use std::sync::atomic::{Ordering, fence};
 use std::time::{Duration, Instant};
 
 use knem_sys::{KNEM_FLAG_ANY_USER_ACCESS, KNEM_FLAG_MEMCPYTHREAD, KNEM_FLAG_NOTIFY_FD};
@@ -184,9 +183,9 @@ pub(super) fn hundreds_of_threads() -> Outcome {
                         start.wait();
                         for value in 1.. {
                             area.advise(page(thread), page_size(), libc::MADV_DONTNEED)?;
-                            area.store(page(thread), value);
-                            fence(Ordering::SeqCst);
+                            // Nobody sees what was stored before the call.
                             said.store(8 * thread, value);
+                            area.store(page(thread), value);
                             if over.load(0) != 0 {
                                 break;
                             }
@@ -202,16 +201,19 @@ pub(super) fn hundreds_of_threads() -> Outcome {
     let segment = device::segment(owner.link.take()?);
     let view = map(&segment, OWNERS * page_size(), false)?;
     let read = |first: usize| {
-        let mut thread = first;
+        // What was said the last time that this thread was here.
+        let mut least = [0; 16];
+        let mut at = 0;
         repeat(|| {
-            thread = (thread + 1) % OWNERS;
-            let least = said.load(8 * thread);
-            fence(Ordering::SeqCst);
+            at = (at + 1) % least.len();
+            let thread = (first + at) % OWNERS;
             let value = view.load(page(thread));
             check!(
-                value == 0 || value >= least,
-                "page {thread} holds {value}, and {least} was there before"
+                value == 0 || value >= least[at],
+                "page {thread} holds {value}, and {} was there before",
+                least[at]
             );
+            least[at] = said.load(8 * thread);
             Ok(())
         })
     };
@@ -227,9 +229,10 @@ pub(super) fn hundreds_of_threads() -> Outcome {
         return Err(owner.join().err().unwrap_or(fault));
     }
     owner.join()?;
-    let idle = (0..OWNERS)
-        .filter(|thread| said.load(8 * thread) == 0)
-        .count();
-    check_eq!(idle, 0, "threads of the owner that did nothing");
+    let done: u64 = (0..OWNERS).map(|thread| said.load(8 * thread)).sum();
+    check!(
+        done >= OWNERS as u64,
+        "the owner's threads changed {done} pages"
+    );
     Ok(())
 }
