@@ -166,8 +166,8 @@ pub(super) fn descriptors_at_once() -> Outcome {
 /// Hundreds of threads of an owner take away and fill anew a page each, hundreds of an importer read them. More changes
 /// are under way than there are places for. Nobody reads what is older than what was said to be there.
 pub(super) fn hundreds_of_threads() -> Outcome {
-    const OWNERS: usize = 300;
-    const IMPORTERS: usize = 150;
+    const OWNERS: usize = 200;
+    const IMPORTERS: usize = 100;
     let said = Area::shared(8 * OWNERS)?;
     let over = Area::shared(page_size())?;
     let page = |thread: usize| thread * page_size();
@@ -204,7 +204,7 @@ pub(super) fn hundreds_of_threads() -> Outcome {
         // What was said the last time that this thread was here.
         let mut least = [0; 16];
         let mut at = 0;
-        repeat(|| {
+        while over.load(0) == 0 {
             at = (at + 1) % least.len();
             let thread = (first + at) % OWNERS;
             let value = view.load(page(thread));
@@ -214,16 +214,17 @@ pub(super) fn hundreds_of_threads() -> Outcome {
                 least[at]
             );
             least[at] = said.load(8 * thread);
-            Ok(())
-        })
+        }
+        Ok(())
     };
     let outcome = std::thread::scope(|scope| {
         let threads: Vec<_> = (0..IMPORTERS)
             .map(|thread| scope.spawn(move || read(2 * thread)))
             .collect();
+        std::thread::sleep(LONG);
+        over.store(0, 1);
         threads.into_iter().try_for_each(ended)
     });
-    over.store(0, 1);
     outcome?;
     if let Err(fault) = owner.link.turn() {
         return Err(owner.join().err().unwrap_or(fault));
