@@ -151,6 +151,13 @@ static inline unsigned long oc_get_unmapped_area(unsigned long addr, unsigned lo
 #define OC_FAULT_COMPLETED 0
 #endif
 
+/* The operation that may refuse to have a VMA split. */
+#if OC_HAVE_MAY_SPLIT
+#define OC_MAY_SPLIT may_split
+#else
+#define OC_MAY_SPLIT split
+#endif
+
 /* Called with mm's map lock held for reading; *locked tells whether it still is. */
 static inline long oc_pin_remote(struct mm_struct *mm, unsigned long start, unsigned long nr,
 				 unsigned int flags, struct page **pages, int *locked)

@@ -154,7 +154,7 @@ static inline void oc_count(enum oc_stat what, u64 n)
 u64 oc_stat_sum(enum oc_stat what);
 
 /* What a user may have of; each has a module parameter. */
-enum oc_quota { OC_SEGMENTS, OC_PERMITS, OC_REGIONS, OC_WORKERS, OC_QUOTAS };
+enum oc_quota { OC_SEGMENTS, OC_PERMITS, OC_REGIONS, OC_WORKERS, OC_PIECES, OC_QUOTAS };
 extern atomic_long_t oc_gauge[OC_QUOTAS];
 extern atomic_long_t oc_pinned_pages;
 extern atomic_long_t oc_attachments;
@@ -162,6 +162,8 @@ extern atomic_long_t oc_spaces_held;
 
 struct oc_user;
 struct oc_user *oc_charge(enum oc_quota what);
+bool oc_may_charge(struct oc_user *user, enum oc_quota what);
+void oc_charge_more(struct oc_user *user, enum oc_quota what);
 void oc_uncharge(struct oc_user *user, enum oc_quota what);
 struct oc_space;
 struct oc_space *oc_space_charge(void);
@@ -349,6 +351,7 @@ int oc_detach_file(struct file *file);
 /* What one mmap() made; VMAs that it was split into share it. */
 struct oc_attachment {
 	struct kref ref; /* one for each VMA */
+	struct oc_user *user; /* who made it: each VMA counts */
 	struct oc_seg *seg;
 	struct file *file; /* that of its VMAs, which hold it */
 	struct list_head link; /* of the segment's; its lock */
@@ -369,6 +372,7 @@ void oc_zap_notified(struct oc_seg *seg, unsigned long start, unsigned long end,
 void oc_zap_later(struct oc_seg *seg);
 bool oc_is_shown(struct oc_seg *seg, unsigned long start, unsigned long end);
 int oc_attachment_create(struct oc_seg *seg, struct vm_area_struct *vma);
+int oc_attachment_may_split(struct vm_area_struct *vma, unsigned long addr);
 void oc_attachment_open(struct vm_area_struct *vma);
 void oc_attachment_close(struct vm_area_struct *vma);
 void oc_attachment_clear(struct vm_area_struct *vma);

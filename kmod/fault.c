@@ -21,6 +21,11 @@
 #define OC_NO_TABLE (-ENOBUFS)
 
 #define OC_LOCK_TRIES 256 /* looks at the owner's map lock before a fault gives up */
+/*
+ * and at a page that is being changed: each is a walk through all changes, under their lock. Eight
+ * to sixteen are enough where waiting for it is not better anyway.
+ */
+#define OC_BUSY_TRIES 32
 
 bool oc_huge = true;
 module_param_named(huge, oc_huge, bool, 0644);
@@ -551,7 +556,7 @@ static int oc_snap_try(struct oc_seg *seg, struct oc_snap *snap, const struct oc
 {
 	int i, err;
 
-	for (i = 0; i < OC_LOCK_TRIES; i++) {
+	for (i = 0; i < OC_BUSY_TRIES; i++) {
 		err = oc_snap_take(seg, snap, want->page, want->write, false);
 		if (err != -EBUSY || need_resched())
 			break;
@@ -705,6 +710,7 @@ static vm_fault_t oc_mkwrite(struct vm_fault *vmf)
 }
 
 const struct vm_operations_struct oc_vm_ops = {
+	.OC_MAY_SPLIT = oc_attachment_may_split,
 	.open = oc_attachment_open,
 	.close = oc_attachment_close,
 	.fault = oc_fault,

@@ -70,6 +70,14 @@ vm_fault_t probe_plain_pfn(struct vm_fault *vmf, unsigned long pfn)
 	return vmf_insert_pfn_pmd(vmf, pfn, true);
 }
 
+/* ---- the name of what may refuse to split a VMA, once `split` (5.11) ---- */
+#line 1 "MAY_SPLIT"
+bool probe_may_split(const struct vm_operations_struct *ops);
+bool probe_may_split(const struct vm_operations_struct *ops)
+{
+	return ops->may_split;
+}
+
 /* ---- folios (5.16) ---- */
 #line 1 "FOLIO"
 void *probe_folio(struct page *page);

@@ -40,6 +40,9 @@ MODULE_PARM_DESC(max_regions, "knem regions that a user may have at a time");
 static unsigned int max_workers = 1024;
 module_param(max_workers, uint, 0644);
 MODULE_PARM_DESC(max_workers, "knem status arrays that a user may have mapped at a time; each has a thread of the kernel");
+static unsigned int max_attachments = 1 << 20;
+module_param(max_attachments, uint, 0644);
+MODULE_PARM_DESC(max_attachments, "Attachments, and pieces into which they are split, that a user may have at a time: each makes changes of its owner's memory dearer");
 
 /* Users that have something; one that has nothing any more is forgotten. */
 #define OC_USER_BITS 6
@@ -72,6 +75,8 @@ static unsigned int oc_limit(enum oc_quota what)
 		return READ_ONCE(max_permits);
 	case OC_WORKERS:
 		return READ_ONCE(max_workers);
+	case OC_PIECES:
+		return READ_ONCE(max_attachments);
 	default:
 		return READ_ONCE(max_regions);
 	}
@@ -105,12 +110,28 @@ found:
 		kfree(fresh);
 		return ERR_PTR(-EDQUOT);
 	}
-	user->count[what]++;
+	WRITE_ONCE(user->count[what], user->count[what] + 1);
 	user->total++;
 	spin_unlock(&oc_users_lock);
 	kfree(fresh);
 	atomic_long_inc(&oc_gauge[what]);
 	return user;
+}
+
+/* For a user that has something, of whom more cannot be refused later. */
+bool oc_may_charge(struct oc_user *user, enum oc_quota what)
+{
+	return READ_ONCE(user->count[what]) < oc_limit(what);
+}
+
+/* One more for a user that has something; not refused. */
+void oc_charge_more(struct oc_user *user, enum oc_quota what)
+{
+	spin_lock(&oc_users_lock);
+	WRITE_ONCE(user->count[what], user->count[what] + 1);
+	user->total++;
+	spin_unlock(&oc_users_lock);
+	atomic_long_inc(&oc_gauge[what]);
 }
 
 void oc_uncharge(struct oc_user *user, enum oc_quota what)
@@ -119,7 +140,7 @@ void oc_uncharge(struct oc_user *user, enum oc_quota what)
 
 	atomic_long_dec(&oc_gauge[what]);
 	spin_lock(&oc_users_lock);
-	user->count[what]--;
+	WRITE_ONCE(user->count[what], user->count[what] - 1);
 	if (!--user->total) {
 		hlist_del(&user->node);
 		none = user;

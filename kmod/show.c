@@ -139,14 +139,14 @@ static void oc_user_show(struct seq_file *m, kuid_t uid, const unsigned long *co
 	/* Users are the machine's, whatever namespace they live in. */
 	if (!uid_eq(uid, m->file->f_cred->uid) && !oc_opener_capable(m, &init_user_ns))
 		return;
-	seq_printf(m, "uid %u segments %lu permits %lu regions %lu workers %lu\n",
+	seq_printf(m, "uid %u segments %lu permits %lu regions %lu workers %lu attachments %lu\n",
 		   from_kuid_munged(seq_user_ns(m), uid), count[OC_SEGMENTS], count[OC_PERMITS],
-		   count[OC_REGIONS], count[OC_WORKERS]);
+		   count[OC_REGIONS], count[OC_WORKERS], count[OC_PIECES]);
 }
 
 static int oc_users_show(struct seq_file *m, void *v)
 {
-	seq_puts(m, "# uid UID segments N permits N regions N workers N\n");
+	seq_puts(m, "# uid UID segments N permits N regions N workers N attachments N\n");
 	oc_users_each(m, oc_user_show);
 	return 0;
 }

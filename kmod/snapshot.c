@@ -132,14 +132,16 @@ int oc_snap_take(struct oc_seg *seg, struct oc_snap *snap, unsigned long target,
 /*
  * Without HMM a look at the tables is a look for pages, which faults them in. So it is done only
  * where the caller holds no other map lock (`resolved`), and only for a few pages from the wanted
- * one on. The pages are let go at once. They are valid for the same reason as everywhere: their end
+ * one on: for that one alone, where the others are not of the same VMA or may have to be waited
+ * for. The pages are let go at once. They are valid for the same reason as everywhere: their end
  * is announced.
  */
 int oc_snap_take(struct oc_seg *seg, struct oc_snap *snap, unsigned long target, bool write,
 		 bool resolved)
 {
 	unsigned int first = oc_snap_index(snap, target);
-	unsigned int n = min(snap->pages - first, (unsigned int)OC_WINDOW_MAX);
+	unsigned long n = min(snap->pages - first, (unsigned int)OC_WINDOW_MAX);
+	struct vm_area_struct *vma = find_vma(seg->mm, target);
 	struct page *pages[OC_WINDOW_MAX];
 	DECLARE_BITMAP(busy, OC_WINDOW_PAGES);
 	long got, i;
@@ -150,6 +152,10 @@ int oc_snap_take(struct oc_seg *seg, struct oc_snap *snap, unsigned long target,
 	if (got)
 		return got;
 	memset(snap->entry, 0, snap->pages * sizeof(snap->entry[0]));
+	if (!vma || vma->vm_start > target || !oc_vma_kernels_own(vma))
+		n = 1;
+	else
+		n = min(n, (vma->vm_end - target) >> PAGE_SHIFT);
 	got = oc_get_remote(seg->mm, target, n, write ? FOLL_WRITE : 0, pages, NULL);
 	if (got < 0)
 		return got;

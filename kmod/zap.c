@@ -303,6 +303,11 @@ int oc_attachment_create(struct oc_seg *seg, struct vm_area_struct *vma)
 
 	if (!att)
 		return -ENOMEM;
+	att->user = oc_charge(OC_PIECES);
+	if (IS_ERR(att->user)) {
+		err = PTR_ERR(att->user);
+		goto free;
+	}
 	kref_init(&att->ref);
 	att->seg = seg;
 	att->file = vma->vm_file;
@@ -312,10 +317,8 @@ int oc_attachment_create(struct oc_seg *seg, struct vm_area_struct *vma)
 	att->stretches = RB_ROOT_CACHED;
 	err = oc_watch_begin(&att->watch, att->start, att->end - att->start, &oc_importer_ops,
 			     true);
-	if (err) {
-		kfree(att);
-		return err;
-	}
+	if (err)
+		goto uncharge;
 	oc_seg_get(seg);
 	atomic_long_inc(&oc_attachments);
 	att->importer = get_pid(task_tgid(current));
@@ -324,12 +327,29 @@ int oc_attachment_create(struct oc_seg *seg, struct vm_area_struct *vma)
 	mutex_unlock(&seg->lock);
 	vma->vm_private_data = att;
 	return 0;
+uncharge:
+	oc_uncharge(att->user, OC_PIECES);
+free:
+	kfree(att);
+	return err;
+}
+
+/*
+ * Each piece is a stretch, through which whoever changes the owner's memory has to go. So it counts
+ * like an attachment. The answer is that for more mappings than a process may have.
+ */
+int oc_attachment_may_split(struct vm_area_struct *vma, unsigned long addr)
+{
+	struct oc_attachment *att = vma->vm_private_data;
+
+	return oc_may_charge(att->user, OC_PIECES) ? 0 : -ENOMEM;
 }
 
 void oc_attachment_open(struct vm_area_struct *vma)
 {
 	struct oc_attachment *att = vma->vm_private_data;
 
+	oc_charge_more(att->user, OC_PIECES);
 	kref_get(&att->ref);
 }
 
@@ -356,6 +376,7 @@ void oc_attachment_close(struct vm_area_struct *vma)
 {
 	struct oc_attachment *att = vma->vm_private_data;
 
+	oc_uncharge(att->user, OC_PIECES);
 	kref_put(&att->ref, oc_attachment_free);
 }
 

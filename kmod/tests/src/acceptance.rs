@@ -28,7 +28,7 @@ pub(crate) const TESTS: &[Test] = tests! {
         munmap_whole, munmap_part, map_over, mremap_of_attachment, detach, attach_at_an_address, many_attachments, importer_of_importer,
         both_ways, state_belongs_to_the_file, closing_ends_all;
     access: device_modes, other_user, other_user_by_parameter, ids_are_not_guessed, user_namespace, namespace_root, mode_bits,
-        quota_of_segments, quota_of_a_process;
+        quota_of_segments, quota_of_a_process, quota_of_attachments;
     grant: to_another_user, to_another_namespace, read_only_stays_read_only, restricted, close_on_exec, bad_structures,
         segment_info, descriptor_outlives_device;
     holes: signal_in_legacy_mode, no_signal_in_a_grant, generation_counts, generation_is_read_only, revoke, owner_gone_state,
@@ -56,7 +56,8 @@ pub(crate) const TESTS: &[Test] = tests! {
         unmap_while_holes_are_punched = 120;
     shown: exports, many_exports, pins_and_users, to_whom, to_whom_opened_it, numbers_of_processes, descriptors,
         pages_of_xpmem;
-    races: pins_while_regions_come, info_while_revoked, poll_while_copies_end, first_stores_to_holes, descriptors_at_once;
+    races: pins_while_regions_come, info_while_revoked, poll_while_copies_end, first_stores_to_holes, descriptors_at_once,
+        hundreds_of_threads = 120;
     limits: locked_memory, locked_memory_is_given_back, locked_memory_of_children, locked_memory_is_one_account,
         locked_memory_counts_huge_pages_whole, empty_pieces_are_dropped,
         locked_memory_goes_back_to_its_account, descriptors, memory_cgroup,

@@ -9,7 +9,7 @@ use nix::unistd::Pid;
 use xpmem_sys::{XPMEM_RDONLY, XPMEM_RDWR};
 
 use crate::device::{self, attach, attach_all, make};
-use crate::mem::{Area, page_size};
+use crate::mem::{Area, READ, page_size};
 use crate::outcome::{At, Outcome, check, check_eq, refused};
 use crate::peer::{Link, Peer, peer};
 use crate::system::{self, OpenToAll, Parameter};
@@ -285,4 +285,54 @@ pub(super) fn quota_of_segments() -> Outcome {
     // One user's quota is not another's.
     make(&device, &area, 0o600)?;
     Ok(())
+}
+
+/// Each attachment, and each piece of one, makes changes of its owner's memory dearer, so a user has so many, not more.
+pub(super) fn quota_of_attachments() -> Outcome {
+    let _quota = Parameter::set("max_attachments", "5")?;
+    let area = Area::new(size())?;
+    area.fill(1);
+    let segment = device::export(&area, true)?;
+    let map = || device::try_map(&segment, 0, size(), true);
+    peer(|_| {
+        system::become_user(ALICE)?;
+        let mut maps = Vec::new();
+        let error = loop {
+            match map() {
+                Ok(attachment) => maps.push(attachment),
+                Err(error) => break error,
+            }
+            check!(maps.len() <= 5, "more attachments than the quota allows");
+        };
+        refused(
+            Err::<(), _>(error),
+            &[libc::EDQUOT],
+            "mmap beyond the quota",
+        )?;
+        check_eq!(maps.len(), 5, "attachments within the quota");
+        let [first, second, third, ..] = maps.as_slice() else {
+            return Ok(());
+        };
+        let middle = first.part(page_size(), page_size());
+        refused(
+            middle.protect(READ),
+            &[libc::ENOMEM],
+            "a piece beyond the quota",
+        )?;
+        first.verify(1)?;
+        // What is given back counts no more.
+        second.unmap()?;
+        third.unmap()?;
+        middle.protect(READ).at("mprotect of a piece")?;
+        first.verify(1)?;
+        refused(map(), &[libc::EDQUOT], "mmap beside three pieces")?;
+        first.unmap()?;
+        for _ in 0..3 {
+            map().at("mmap in place of three pieces")?;
+        }
+        refused(map(), &[libc::EDQUOT], "mmap beyond the quota again")
+    })?
+    .join()?;
+    // One user's quota is not another's.
+    map().at("mmap by another user")?.verify(1)
 }

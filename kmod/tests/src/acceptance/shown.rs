@@ -180,7 +180,7 @@ pub(super) fn pins_and_users() -> Outcome {
         size = size()
     );
     check_eq!(list("pins")?, [line, mine], "pins");
-    let user = "uid 0 segments 1 permits 0 regions 2 workers 0";
+    let user = "uid 0 segments 1 permits 0 regions 2 workers 0 attachments 0";
     check_eq!(list("users")?, [user], "users");
     device.destroy_region(cookie).at("DESTROY_REGION")?;
     owner.dismiss()?;
