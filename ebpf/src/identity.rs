@@ -155,7 +155,7 @@ impl Environment<'_> {
                 "OMPI_COMM_WORLD_RANK",
                 &["PMIX_NAMESPACE", "OMPI_MCA_ess_base_jobid"],
             ),
-            ("PMI_RANK", &["PMI_JOBID", "HYDI_CONTROL_FD"]),
+            ("PMI_RANK", &["PMI_JOBID"]),
             ("PMI_ID", &["PMI_JOBID"]),
             ("MV2_COMM_WORLD_RANK", &["PMI_JOBID"]),
             ("SLURM_PROCID", &[]),
