@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Finds pages of statistics among the descriptors of all processes.
+//! Finds statistics pages among the descriptors of all processes.
 
 use std::fs::{self, OpenOptions};
 use std::io;
