@@ -54,7 +54,9 @@ impl Source {
                 Ok((mut collector, probes)) => {
                     if wanted.events {
                         for library in libraries() {
-                            collector.watch_runtime(&library);
+                            let runtime = collector.watch_runtime(&library);
+                            // What refuses one probe point refuses all of a file.
+                            limits.extend(runtime.iter().find_map(limit_of));
                         }
                     }
                     limits.extend(probes.iter().filter_map(limit_of));

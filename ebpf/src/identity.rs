@@ -6,6 +6,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use crate::observed::{Observed, Task};
+use crate::proc::{self, Stat};
 
 /// What a process is, told apart from an earlier one of the same id and from itself before it became another program.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -90,13 +91,10 @@ impl Names {
 }
 
 fn version(folder: &Path) -> Option<Version> {
-    let stat = fs::read_to_string(folder.join("stat")).ok()?;
-    // A name may hold brackets and blanks.
-    let (front, rest) = stat.rsplit_once(") ")?;
-    let (_, comm) = front.split_once(" (")?;
+    let stat = Stat::read(folder)?;
     Some(Version {
-        started: rest.split(' ').nth(19)?.trim().parse().ok()?,
-        comm: comm.to_owned(),
+        started: stat.start_ticks()?,
+        comm: stat.comm,
     })
 }
 
@@ -104,12 +102,8 @@ fn read(folder: &Path, comm: &str) -> Task {
     let environment = fs::read(folder.join("environ")).unwrap_or_default();
     let of_job = Environment(&environment);
     let (rank, job) = of_job.place();
-    let status = fs::read_to_string(folder.join("status")).unwrap_or_default();
-    let local_pid = status
-        .lines()
-        .find_map(|line| line.strip_prefix("NSpid:"))
-        .and_then(|pids| pids.split_whitespace().last()?.parse().ok())
-        .unwrap_or(0);
+    let status = proc::text(&folder.join("status")).unwrap_or_default();
+    let local_pid = proc::innermost(&status).unwrap_or(0);
     let namespace = fs::read_link(folder.join("ns/pid"))
         .ok()
         .and_then(|link| {
@@ -155,7 +149,7 @@ impl Environment<'_> {
                 "OMPI_COMM_WORLD_RANK",
                 &["PMIX_NAMESPACE", "OMPI_MCA_ess_base_jobid"],
             ),
-            ("PMI_RANK", &["PMI_JOBID", "HYDI_CONTROL_FD"]),
+            ("PMI_RANK", &["PMI_JOBID"]),
             ("PMI_ID", &["PMI_JOBID"]),
             ("MV2_COMM_WORLD_RANK", &["PMI_JOBID"]),
             ("SLURM_PROCID", &[]),

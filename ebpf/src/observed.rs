@@ -20,10 +20,12 @@ pub enum Mechanism {
     XpmemAttach,
     /// Pages of attached memory that were shown at first touch; bytes are those shown.
     XpmemFault,
-    /// A copy by KNEM's interface.
-    Knem,
+    /// A copy by KNEM's interface, as the module tells it.
+    KnemCopy,
     /// onecopy: loads from memory that a module attached.
     Xpmem,
+    /// onecopy: a module's copy, as the runtime counts it.
+    Knem,
     /// onecopy: loads from or stores into the other's heap.
     Heap,
     /// onecopy: the kernel's copy, as the runtime counts it.
@@ -34,8 +36,6 @@ pub enum Mechanism {
     Verbs,
     /// onecopy: by a stream between nodes.
     Tcp,
-    /// A device for RDMA, as its own counters say.
-    Rdma,
 }
 
 impl Mechanism {
@@ -47,14 +47,14 @@ impl Mechanism {
             Self::CmaWrite => "cma-write",
             Self::XpmemAttach => "xpmem-attach",
             Self::XpmemFault => "xpmem-fault",
-            Self::Knem => "knem",
+            Self::KnemCopy => "knem-copy",
             Self::Xpmem => "xpmem",
+            Self::Knem => "knem",
             Self::Heap => "heap",
             Self::Cma => "cma",
             Self::Cico => "cico",
             Self::Verbs => "verbs",
             Self::Tcp => "tcp",
-            Self::Rdma => "rdma",
         }
     }
 }
@@ -228,7 +228,7 @@ pub struct Observed {
 }
 
 impl Observed {
-    /// Adds what another collector has seen of the same time.
+    /// Adds what another collector has seen of the same time. No two have a mechanism in common, so no row is lost.
     pub fn join(&mut self, other: Self) {
         self.elapsed = self.elapsed.max(other.elapsed);
         for (pid, theirs) in other.tasks {
@@ -262,14 +262,14 @@ mod tests {
             Mechanism::CmaWrite,
             Mechanism::XpmemAttach,
             Mechanism::XpmemFault,
-            Mechanism::Knem,
+            Mechanism::KnemCopy,
             Mechanism::Xpmem,
+            Mechanism::Knem,
             Mechanism::Heap,
             Mechanism::Cma,
             Mechanism::Cico,
             Mechanism::Verbs,
             Mechanism::Tcp,
-            Mechanism::Rdma,
         ] {
             let json = serde_json::to_string(&mechanism).expect("text");
             assert_eq!(json, format!("\"{}\"", mechanism.name()));

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Observes onecopy's own ranks, by the pages of statistics that they keep.
+//! Observes onecopy's own ranks, by the statistics pages that they keep.
 //!
 //! Nothing is asked of a rank, and nothing of it is changed: its page is found by the name of a descriptor, and read
 //! where it lies. The owner of a page is not trusted (`onecopy_shm::stats::shown`). Who may not look into the

@@ -23,6 +23,7 @@ const REMAINS: &[&str] = &[
     "the code: prove, get and put in btl/src/layers/NAME.rs; power, writes and exposes in its row of btl/src/registry.rs",
     "a knob ONECOPY_NAME_MIN: its line in btl/obs/src/knobs.rs, and `min` in the row",
     "a counter of its bytes: its line in btl/obs/src/counters.rs, and `bytes` in the row",
+    "its figures for tools: MECHANISMS in btl/obs/src/stats.rs, the layout in btl/shm/src/stats.rs, Mechanism and BY in ebpf/src",
     "the pages that come from these tables: cargo xtask docs",
     "its line in the tables of btl/src/lib.rs and ARCHITECTURE.md; CHANGELOG.md",
     "its cases in tests/conformance/cases.rs, its counter in tests/explained.rs and cli/tests/commands.rs",

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! What a rank shows of itself to tools, defined once: its counters, and what it received from each peer.
 //!
-//! The values lie in one page of statistics per rank (`onecopy_shm::stats`). A reader knows by [`names`] whether the
+//! The values lie in one statistics page per rank (`onecopy_shm::stats`). A reader knows by [`names`] whether the
 //! page has the names, in the order, that the reader was built with.
 
 use crate::counters::COUNTERS;

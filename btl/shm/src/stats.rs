@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! A rank's page of statistics: its counters, and what came from each peer, where tools can read them.
+//! A rank's statistics page: its counters, and what came from each peer, where tools can read them.
 //!
 //! The page is a memfd of its own with the name [`NAME`]: tools find it under `/proc/PID/fd` and need nothing from the
 //! rank. Its layout is a [`Head`], the counters, then a row for each peer. The rank's adds are plain. A reader

@@ -45,7 +45,7 @@ pub(crate) struct Args {
     prometheus: Option<PathBuf>,
 
     /// The largest part of the callers' time that observing may take; it gives up detail beyond: first the timeline,
-    /// then causes, then latencies
+    /// then page faults, flushes and waits, then latencies
     #[arg(long, value_name = "P%", value_parser = percent)]
     max_overhead: Option<f64>,
 

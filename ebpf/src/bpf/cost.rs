@@ -2,6 +2,7 @@
 //! What observing costs: measured on this machine, by processor time of this thread.
 
 use std::io::IoSliceMut;
+use std::path::Path;
 
 use nix::sys::uio::{RemoteIoVec, process_vm_readv};
 use nix::time::{ClockId, clock_gettime};
@@ -9,6 +10,7 @@ use nix::unistd::{Pid, getppid};
 
 use super::probe::{Error, Probe};
 use super::{Collector, Options};
+use crate::proc::{Stat, TICK_NS};
 
 /// Nanoseconds of calls of this process.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
@@ -125,11 +127,6 @@ fn thread_ns() -> u64 {
 
 /// Processor time of a process in nanoseconds; none if it has ended.
 pub(super) fn process_ns(pid: u32) -> Option<u64> {
-    const TICK_NS: u64 = 10_000_000;
-    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
-    let (_, rest) = stat.rsplit_once(')')?;
-    let mut fields = rest.split_whitespace().skip(11);
-    let user: u64 = fields.next()?.parse().ok()?;
-    let kernel: u64 = fields.next()?.parse().ok()?;
-    Some((user + kernel) * TICK_NS)
+    let stat = Stat::read(Path::new(&format!("/proc/{pid}")))?;
+    Some((stat.number(14)? + stat.number(15)?) * TICK_NS)
 }

@@ -71,7 +71,7 @@ pub(super) fn mechanism(number: u32) -> Option<Mechanism> {
         1 => Mechanism::CmaWrite,
         2 => Mechanism::XpmemAttach,
         3 => Mechanism::XpmemFault,
-        4 => Mechanism::Knem,
+        4 => Mechanism::KnemCopy,
         _ => return None,
     })
 }

@@ -11,6 +11,7 @@ use nix::time::{ClockId, clock_gettime};
 
 use super::layout::{LocalId, RawTask};
 use crate::observed::{Peer, Task};
+use crate::proc::{self, Stat, TICK_NS, field};
 
 /// The inode of the outermost pid namespace, which is the same on every kernel.
 pub(super) const INITIAL: u64 = 0xefff_fffc;
@@ -121,7 +122,7 @@ impl Names {
         }
         let tgid = if id.namespace == 0 {
             // The file is there for threads too.
-            let status = std::fs::read_to_string(format!("/proc/{}/status", id.pid)).ok()?;
+            let status = proc::text(Path::new(&format!("/proc/{}/status", id.pid)))?;
             field(&status, "Tgid:")?.parse().ok()?
         } else {
             *self.inner.get_or_insert_with(inner).get(&id)?
@@ -161,27 +162,19 @@ fn nameless(peer: Peer) -> Option<Task> {
 /// A live process, from `/proc`.
 fn described(tgid: u32) -> Option<Task> {
     let place = format!("/proc/{tgid}");
-    let comm = std::fs::read_to_string(format!("{place}/comm")).ok()?;
-    let status = std::fs::read_to_string(format!("{place}/status")).ok()?;
-    let local =
-        field(&status, "NSpid:").and_then(|pids| pids.split_whitespace().last()?.parse().ok());
+    let place = Path::new(&place);
+    let comm = proc::text(&place.join("comm"))?;
+    let status = proc::text(&place.join("status"))?;
     Some(Task {
         comm: comm.trim_end_matches('\n').to_owned(),
-        namespace: namespace_of(Path::new(&place)).unwrap_or(0),
-        local_pid: local.unwrap_or(0),
+        namespace: namespace_of(place).unwrap_or(0),
+        local_pid: proc::innermost(&status).unwrap_or(0),
         ..Task::default()
     })
 }
 
 fn namespace_of(process: &Path) -> Option<u64> {
     Some(std::fs::metadata(process.join("ns/pid")).ok()?.ino())
-}
-
-fn field<'a>(status: &'a str, name: &str) -> Option<&'a str> {
-    let mut lines = status.lines();
-    lines
-        .find_map(|line| line.strip_prefix(name))
-        .map(str::trim)
 }
 
 /// All threads of inner namespaces, by their ids there.
@@ -199,11 +192,8 @@ fn inner() -> HashMap<LocalId, u32> {
             continue;
         }
         for tid in numbers(&format!("{place}/task")) {
-            let status = std::fs::read_to_string(format!("{place}/task/{tid}/status"));
-            let status = status.unwrap_or_default();
-            let pids = field(&status, "NSpid:");
-            let last = pids.and_then(|pids| pids.split_whitespace().last()?.parse().ok());
-            if let Some(pid) = last {
+            let status = proc::text(Path::new(&format!("{place}/task/{tid}/status")));
+            if let Some(pid) = status.and_then(|status| proc::innermost(&status)) {
                 found.insert(LocalId { namespace, pid }, tgid);
             }
         }
@@ -223,11 +213,7 @@ fn numbers(folder: &str) -> Vec<u32> {
 
 /// When a live process began, by the monotonic clock, up to a hundredth of a second early.
 fn start_ns(tgid: u32) -> Option<u64> {
-    const TICK_NS: u64 = 10_000_000;
-    let stat = std::fs::read_to_string(format!("/proc/{tgid}/stat")).ok()?;
-    // The name is in brackets and may hold anything.
-    let (_, rest) = stat.rsplit_once(')')?;
-    let ticks: u64 = rest.split_whitespace().nth(19)?.parse().ok()?;
+    let ticks = Stat::read(Path::new(&format!("/proc/{tgid}")))?.start_ticks()?;
     let now = |clock| {
         let now = clock_gettime(clock).ok()?;
         let seconds = u64::try_from(now.tv_sec()).ok()?;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Finds pages of statistics among the descriptors of all processes.
+//! Finds statistics pages among the descriptors of all processes.
 
 use std::fs::{self, OpenOptions};
 use std::io;
@@ -8,6 +8,8 @@ use std::path::Path;
 
 use onecopy_shm::stats::NAME;
 use onecopy_shm::stats::shown::Shown;
+
+use crate::proc;
 
 /// Files that are refused by name in one look; further ones are only counted.
 const SAID: usize = 32;
@@ -96,8 +98,8 @@ fn of_process(
         seen.push(key);
         match Shown::of(&file) {
             Ok(page) if is_of(place, page.head().pid) => {
-                let comm = fs::read(place.join("comm")).unwrap_or_default();
-                let comm = String::from_utf8_lossy(&comm).trim_end().to_owned();
+                let comm = proc::text(&place.join("comm")).unwrap_or_default();
+                let comm = comm.trim_end().to_owned();
                 let user = meta.uid();
                 take(key, Found { pid, comm, user }, page);
             }
@@ -114,16 +116,8 @@ fn of_process(
 
 /// Whether a process numbers itself so, in its own pid namespace.
 fn is_of(place: &Path, number: u32) -> bool {
-    let status = fs::read(place.join("status")).unwrap_or_default();
-    let status = String::from_utf8_lossy(&status);
-    innermost(&status) == Some(number)
-}
-
-/// The innermost of the numbers of a process.
-fn innermost(status: &str) -> Option<u32> {
-    let mut lines = status.lines();
-    let numbers = lines.find_map(|line| line.strip_prefix("NSpid:"))?;
-    numbers.split_ascii_whitespace().next_back()?.parse().ok()
+    let status = proc::text(&place.join("status")).unwrap_or_default();
+    proc::innermost(&status) == Some(number)
 }
 
 #[cfg(test)]
@@ -131,13 +125,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_innermost_number_counts() {
-        assert_eq!(
-            innermost("Name:\tx\nNSpid:\t4026\t17\t1\nFDSize:\t64\n"),
-            Some(1)
-        );
-        assert_eq!(innermost("Name:\tNSpid:\nNSpid:\t4026\n"), Some(4026));
-        assert_eq!(innermost("Name:\tx\n"), None);
+    fn a_process_numbers_itself_by_its_own_id() {
         assert!(is_of(Path::new("/proc/self"), std::process::id()));
     }
 }

@@ -106,3 +106,10 @@ fn rubbish_is_refused_with_a_sentence() {
         );
     }
 }
+
+#[test]
+fn each_layer_is_shown_by_its_name() {
+    for (name, mechanism) in MECHANISMS.iter().zip(BY).skip(1) {
+        assert_eq!(mechanism.map(Mechanism::name), Some(*name));
+    }
+}

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Pages of statistics as tools read them, from outside.
+//! Statistics pages as tools read them, from outside.
 //!
 //! The owner of a file is not trusted: all is checked that a mapping of it relies on, and nothing is followed that lies
 //! in it. Each value is loaded atomically, so it is torn from no other; values of one look may be of moments that
@@ -23,10 +23,10 @@ pub enum Unfit {
     #[error("it cannot be read: {0}")]
     Io(#[from] io::Error),
     /// It is not sealed as pages are.
-    #[error("it is not sealed as a page of statistics is")]
+    #[error("it is not sealed as a statistics page is")]
     Unsealed,
     /// It does not begin as a page does.
-    #[error("it does not begin as a page of statistics does")]
+    #[error("it does not begin as a statistics page does")]
     NoPage,
     /// It is of another version.
     #[error(

@@ -37,7 +37,7 @@ fn line(probe: &Probe) -> Line {
     }
 }
 
-/// Tries every probe. The code says whether copies of any program can be seen.
+/// Tries every probe. One that is refused is an answer, not a failure: the code is 0.
 pub(super) fn run(json: Option<&Path>) -> Result<ExitCode, CliError> {
     let probes = bpf::check();
     let lines: Vec<Line> = probes.iter().map(line).collect();

@@ -1,0 +1,87 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! What a proc file system says of a process. A command's name may hold any bytes, so texts are read with losses.
+
+use std::fs;
+use std::path::Path;
+use std::str::FromStr;
+
+/// Times in `stat` are in hundredths of a second, on x86-64 and arm64.
+pub(crate) const TICK_NS: u64 = 10_000_000;
+
+/// The text of a file; none if it cannot be read.
+pub(crate) fn text(path: &Path) -> Option<String> {
+    let bytes = fs::read(path).ok()?;
+    Some(String::from_utf8_lossy(&bytes).into_owned())
+}
+
+/// What stands behind a name in `status`.
+pub(crate) fn field<'a>(status: &'a str, name: &str) -> Option<&'a str> {
+    let mut lines = status.lines();
+    lines
+        .find_map(|line| line.strip_prefix(name))
+        .map(str::trim)
+}
+
+/// The id of a process or thread in its own pid namespace, from its `status`.
+pub(crate) fn innermost<T: FromStr>(status: &str) -> Option<T> {
+    let ids = field(status, "NSpid:")?;
+    ids.split_ascii_whitespace().next_back()?.parse().ok()
+}
+
+/// A process's `stat`.
+#[derive(Debug)]
+pub(crate) struct Stat {
+    pub(crate) comm: String,
+    rest: String,
+}
+
+impl Stat {
+    /// That of the process with this folder.
+    pub(crate) fn read(folder: &Path) -> Option<Self> {
+        Self::of(&text(&folder.join("stat"))?)
+    }
+
+    fn of(text: &str) -> Option<Self> {
+        // A name may hold brackets and blanks.
+        let (front, rest) = text.rsplit_once(") ")?;
+        let (_, comm) = front.split_once(" (")?;
+        Some(Self {
+            comm: comm.to_owned(),
+            rest: rest.to_owned(),
+        })
+    }
+
+    /// A number, by its place in proc(5), which counts from 1.
+    pub(crate) fn number(&self, place: usize) -> Option<u64> {
+        let mut words = self.rest.split_ascii_whitespace();
+        words.nth(place.checked_sub(3)?)?.parse().ok()
+    }
+
+    /// When it began, in ticks since the machine did.
+    pub(crate) fn start_ticks(&self) -> Option<u64> {
+        self.number(22)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_innermost_id_counts() {
+        let of = |status| innermost::<u32>(status);
+        assert_eq!(of("Name:\tx\nNSpid:\t4026\t17\t1\nFDSize:\t64\n"), Some(1));
+        assert_eq!(of("Name:\tNSpid:\nNSpid:\t4026\n"), Some(4026));
+        assert_eq!(of("Name:\tx\n"), None);
+    }
+
+    #[test]
+    fn a_stat_is_read_whatever_the_name() {
+        let stat = Stat::of("7 (a) (b) S 1 7 7\n").expect("a stat");
+        assert_eq!(stat.comm, "a) (b");
+        assert_eq!((stat.number(4), stat.number(6)), (Some(1), Some(7)));
+        assert_eq!((stat.number(3), stat.number(9)), (None, None));
+        let own = Stat::read(Path::new("/proc/self")).expect("own");
+        assert!(own.start_ticks().is_some());
+    }
+}
