@@ -6,7 +6,7 @@ use std::collections::BTreeSet;
 use std::fs;
 use std::path::Path;
 
-use onecopy_trace::identity::Names;
+use onecopy_trace::identity::{self, Names};
 use onecopy_trace::missed::{System, missed};
 use onecopy_trace::observed::Event;
 use onecopy_trace::report::{self, Report};
@@ -178,7 +178,7 @@ fn follow(root: u32, followed: &mut BTreeSet<u32>) {
         .flatten()
         .filter_map(|entry| entry.file_name().to_str()?.parse().ok())
         .filter_map(|pid: u32| {
-            let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+            let stat = identity::text(&Path::new("/proc").join(pid.to_string()).join("stat"))?;
             let rest = stat.rsplit_once(") ")?.1;
             Some((pid, rest.split(' ').nth(1)?.parse().ok()?))
         })

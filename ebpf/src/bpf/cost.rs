@@ -2,6 +2,7 @@
 //! What observing costs: measured on this machine, by processor time of this thread.
 
 use std::io::IoSliceMut;
+use std::path::Path;
 
 use nix::sys::uio::{RemoteIoVec, process_vm_readv};
 use nix::time::{ClockId, clock_gettime};
@@ -126,7 +127,7 @@ fn thread_ns() -> u64 {
 /// Processor time of a process in nanoseconds; none if it has ended.
 pub(super) fn process_ns(pid: u32) -> Option<u64> {
     const TICK_NS: u64 = 10_000_000;
-    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+    let stat = crate::identity::text(Path::new(&format!("/proc/{pid}/stat")))?;
     let (_, rest) = stat.rsplit_once(')')?;
     let mut fields = rest.split_whitespace().skip(11);
     let user: u64 = fields.next()?.parse().ok()?;

@@ -10,6 +10,7 @@ use std::path::Path;
 use nix::time::{ClockId, clock_gettime};
 
 use super::layout::{LocalId, RawTask};
+use crate::identity::text;
 use crate::observed::{Peer, Task};
 
 /// The inode of the outermost pid namespace, which is the same on every kernel.
@@ -121,7 +122,7 @@ impl Names {
         }
         let tgid = if id.namespace == 0 {
             // The file is there for threads too.
-            let status = std::fs::read_to_string(format!("/proc/{}/status", id.pid)).ok()?;
+            let status = text(Path::new(&format!("/proc/{}/status", id.pid)))?;
             field(&status, "Tgid:")?.parse().ok()?
         } else {
             *self.inner.get_or_insert_with(inner).get(&id)?
@@ -161,8 +162,8 @@ fn nameless(peer: Peer) -> Option<Task> {
 /// A live process, from `/proc`.
 fn described(tgid: u32) -> Option<Task> {
     let place = format!("/proc/{tgid}");
-    let comm = std::fs::read_to_string(format!("{place}/comm")).ok()?;
-    let status = std::fs::read_to_string(format!("{place}/status")).ok()?;
+    let comm = text(Path::new(&format!("{place}/comm")))?;
+    let status = text(Path::new(&format!("{place}/status")))?;
     let local =
         field(&status, "NSpid:").and_then(|pids| pids.split_whitespace().last()?.parse().ok());
     Some(Task {
@@ -199,7 +200,7 @@ fn inner() -> HashMap<LocalId, u32> {
             continue;
         }
         for tid in numbers(&format!("{place}/task")) {
-            let status = std::fs::read_to_string(format!("{place}/task/{tid}/status"));
+            let status = text(Path::new(&format!("{place}/task/{tid}/status")));
             let status = status.unwrap_or_default();
             let pids = field(&status, "NSpid:");
             let last = pids.and_then(|pids| pids.split_whitespace().last()?.parse().ok());
@@ -224,7 +225,7 @@ fn numbers(folder: &str) -> Vec<u32> {
 /// When a live process began, by the monotonic clock, up to a hundredth of a second early.
 fn start_ns(tgid: u32) -> Option<u64> {
     const TICK_NS: u64 = 10_000_000;
-    let stat = std::fs::read_to_string(format!("/proc/{tgid}/stat")).ok()?;
+    let stat = text(Path::new(&format!("/proc/{tgid}/stat")))?;
     // The name is in brackets and may hold anything.
     let (_, rest) = stat.rsplit_once(')')?;
     let ticks: u64 = rest.split_whitespace().nth(19)?.parse().ok()?;
