@@ -90,8 +90,10 @@ fn seconds(text: &str) -> Result<Duration, String> {
     }
 }
 
-/// How often statistics pages are looked for and events are taken.
+/// How often events are taken, and statistics pages are looked for at most.
 const PERIOD: Duration = Duration::from_millis(50);
+/// Looking takes one part in so many of the time at most: a node may have any number of processes.
+const LOOK_SHARE: u32 = 10;
 
 pub(crate) fn run(args: Args) -> Result<ExitCode, CliError> {
     if let Some(Sub::Diff(args)) = &args.command {
@@ -149,6 +151,7 @@ fn watch(
     limit: Option<Duration>,
 ) -> Result<ExitCode, CliError> {
     let begun = Instant::now();
+    let mut next_look = begun;
     loop {
         let until = limit.map(|limit| limit.saturating_sub(begun.elapsed()));
         let wait = until.map_or(PERIOD, |left| left.min(PERIOD));
@@ -169,7 +172,11 @@ fn watch(
             return Ok(code);
         }
         // Statistics pages are found while their ranks live.
-        source.observe();
+        let now = Instant::now();
+        if now >= next_look {
+            source.observe();
+            next_look = now + now.elapsed().saturating_mul(LOOK_SHARE);
+        }
         outputs.events(source.events());
         if asked || until.is_some_and(|left| left.is_zero()) {
             if let Some(program) = &mut program {
