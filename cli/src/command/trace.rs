@@ -135,10 +135,14 @@ pub(crate) fn run(args: Args) -> Result<ExitCode, CliError> {
     let observed = source.observe();
     outputs.events(source.events());
     let mut report = source.report(&observed, &words);
-    outputs.finish(&mut report, &observed)?;
-    if !outputs.json_is_stdout() {
+    // A reader of what is written now may keep it waiting.
+    drop(signals);
+    let takes_stdout = outputs.take_stdout();
+    let written = outputs.finish(&mut report, &observed);
+    if !takes_stdout {
         print(|out| write!(out, "{}", table::report(&report)))?;
     }
+    written?;
     Ok(code)
 }
 
