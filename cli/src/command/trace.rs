@@ -17,9 +17,9 @@ use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use super::{CliError, print};
 use crate::observe::{Source, Wanted};
 use outputs::Outputs;
-use program::{Program, Signals};
+use program::Program;
 
-pub(super) use program::{COMMAND as GATE, GateArgs, run_gate};
+pub(super) use program::{COMMAND as GATE, GateArgs, Signals, run_gate};
 
 /// Show which process copied how much from which, by which mechanism, and why it was slow.
 ///
