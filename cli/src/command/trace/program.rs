@@ -126,6 +126,8 @@ impl Program {
     /// Asks it to end, and waits for that.
     pub(super) fn stop(&mut self) -> Result<ExitCode, CliError> {
         let _ = kill(self.nix_pid(), Signal::SIGTERM);
+        // A stopped one would not see it.
+        let _ = kill(self.nix_pid(), Signal::SIGCONT);
         for _ in 0..100 {
             if let Some(code) = self.ended()? {
                 return Ok(code);
