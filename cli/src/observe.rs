@@ -9,6 +9,7 @@ use std::path::Path;
 use onecopy_trace::identity::Names;
 use onecopy_trace::missed::{System, missed};
 use onecopy_trace::observed::Event;
+use onecopy_trace::proc::Stat;
 use onecopy_trace::report::{self, Report};
 use onecopy_trace::{Observed, bpf, own};
 
@@ -180,9 +181,8 @@ fn follow(root: u32, followed: &mut BTreeSet<u32>) {
         .flatten()
         .filter_map(|entry| entry.file_name().to_str()?.parse().ok())
         .filter_map(|pid: u32| {
-            let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
-            let rest = stat.rsplit_once(") ")?.1;
-            Some((pid, rest.split(' ').nth(1)?.parse().ok()?))
+            let stat = Stat::read(&Path::new("/proc").join(pid.to_string()))?;
+            Some((pid, stat.parent()?))
         })
         .collect();
     // A child may have a smaller id than its parent: until nothing is added.

@@ -35,6 +35,9 @@ pub use cost::{Calibration, Times, calibrate};
 pub use probe::{Error, Probe, State};
 pub use usdt::{Site, sites};
 
+/// Records that are taken from the ring at a time: more than the ring has room for.
+const RECORDS_MAX: usize = 1 << 18;
+
 /// How much is observed.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Detail {
@@ -230,7 +233,9 @@ impl Collector {
     /// of inner namespaces are translated as far as the last [`Self::observe`] did.
     pub fn events(&mut self) -> Vec<Event> {
         let mut records = Vec::new();
-        while let Some(item) = self.ring.next() {
+        // Not as long as there are more: callers may make them faster than they are taken.
+        for _ in 0..RECORDS_MAX {
+            let Some(item) = self.ring.next() else { break };
             records.extend(Record::of(&item));
         }
         let mut own = None;

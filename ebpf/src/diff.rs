@@ -44,13 +44,15 @@ fn stable(who: &Who) -> Who {
 /// Pairs that cannot be told apart are numbered, most bytes first, as reports have them.
 fn by_key(report: &Report) -> BTreeMap<Key, &Pair> {
     let mut found = BTreeMap::new();
+    let mut numbers: BTreeMap<_, usize> = BTreeMap::new();
     for pair in &report.pairs {
         let (source, sink) = (stable(&pair.source), stable(&pair.sink));
-        let mut number = 0;
-        while found.contains_key(&(source.clone(), sink.clone(), pair.mechanism.name(), number)) {
-            number += 1;
-        }
-        found.insert((source, sink, pair.mechanism.name(), number), pair);
+        let mechanism = pair.mechanism.name();
+        let next = numbers
+            .entry((source.clone(), sink.clone(), mechanism))
+            .or_default();
+        found.insert((source, sink, mechanism, *next), pair);
+        *next += 1;
     }
     found
 }

@@ -36,10 +36,7 @@ impl Names {
     pub fn of(&mut self, pid: u32) -> Option<Task> {
         let folder = self.root.join(pid.to_string());
         let Some(version) = version(&folder) else {
-            return self.known.get(&pid).map(|(_, task)| Task {
-                ended: true,
-                ..task.clone()
-            });
+            return self.past(pid);
         };
         match self.known.get(&pid) {
             // An environment that was not readable, as while a program begins, is read again.
@@ -51,6 +48,13 @@ impl Names {
         let task = read(&folder, &version.comm);
         self.known.insert(pid, (version, task.clone()));
         Some(task)
+    }
+
+    fn past(&self, pid: u32) -> Option<Task> {
+        self.known.get(&pid).map(|(_, task)| Task {
+            ended: true,
+            ..task.clone()
+        })
     }
 
     /// Completes what collectors know of processes. A process of another name than the one that was observed is
@@ -71,10 +75,10 @@ impl Names {
         pids.dedup();
         for pid in pids {
             let seen = observed.tasks.get(&pid);
-            if seen.is_some_and(|task| task.ended && !self.known.contains_key(&pid)) {
-                continue;
-            }
-            let Some(found) = self.of(pid) else { continue };
+            let ended = seen.is_some_and(|task| task.ended);
+            // Whoever has the id of an ended one now is another one.
+            let found = if ended { self.past(pid) } else { self.of(pid) };
+            let Some(found) = found else { continue };
             let task = observed.tasks.entry(pid).or_default();
             if !task.comm.is_empty() && task.comm != found.comm {
                 continue;
@@ -111,7 +115,7 @@ fn read(folder: &Path, comm: &str) -> Task {
             text.strip_prefix("pid:[")?.strip_suffix(']')?.parse().ok()
         })
         .unwrap_or(0);
-    let cgroup = fs::read_to_string(folder.join("cgroup")).unwrap_or_default();
+    let cgroup = proc::text(&folder.join("cgroup")).unwrap_or_default();
     Task {
         comm: comm.to_owned(),
         namespace,
@@ -268,6 +272,36 @@ mod tests {
         assert!(task.ended);
         assert_eq!(task.rank, Some(2));
         assert!(names.of(10).is_none());
+    }
+
+    #[test]
+    fn a_name_may_be_any_bytes() {
+        let proc = Proc::new();
+        proc.put(9, 5, "x", &["PMI_RANK=1"]);
+        let mut stat = b"9 (gr\xc3) S ".to_vec();
+        stat.extend(format!("{} 5 0", vec!["0"; 18].join(" ")).bytes());
+        fs::write(proc.0.path().join("9/stat"), stat).expect("stat");
+        let task = proc.names().of(9).expect("there");
+        assert_eq!((task.comm.as_str(), task.rank), ("gr\u{fffd}", Some(1)));
+    }
+
+    #[test]
+    fn an_ended_process_keeps_its_rank_when_its_id_is_used_again() {
+        let proc = Proc::new();
+        let mut names = proc.names();
+        let mut observed = Observed::default();
+        observed.tasks.insert(9, Task::default());
+        proc.put(9, 5, "same", &["PMI_RANK=1"]);
+        names.complete(&mut observed);
+        proc.put(9, 6, "same", &["PMI_RANK=2"]);
+        let ended = Task {
+            comm: "same".to_owned(),
+            ended: true,
+            ..Task::default()
+        };
+        observed.tasks.insert(9, ended);
+        names.complete(&mut observed);
+        assert_eq!(observed.tasks[&9].rank, Some(1));
     }
 
     #[test]

@@ -15,7 +15,7 @@ pub mod missed;
 pub mod observed;
 pub mod own;
 pub mod perfetto;
-mod proc;
+pub mod proc;
 pub mod prometheus;
 pub mod report;
 

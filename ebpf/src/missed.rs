@@ -39,7 +39,7 @@ impl System {
     }
 
     fn user(&self, pid: u32) -> Option<u32> {
-        let status = fs::read_to_string(self.root.join(pid.to_string()).join("status")).ok()?;
+        let status = crate::proc::text(&self.root.join(pid.to_string()).join("status"))?;
         let line = status.lines().find_map(|line| line.strip_prefix("Uid:"))?;
         line.split_whitespace().next()?.parse().ok()
     }

@@ -30,14 +30,16 @@ pub(crate) fn innermost<T: FromStr>(status: &str) -> Option<T> {
 
 /// A process's `stat`.
 #[derive(Debug)]
-pub(crate) struct Stat {
-    pub(crate) comm: String,
+pub struct Stat {
+    /// Its command's name.
+    pub comm: String,
     rest: String,
 }
 
 impl Stat {
     /// That of the process with this folder.
-    pub(crate) fn read(folder: &Path) -> Option<Self> {
+    #[must_use]
+    pub fn read(folder: &Path) -> Option<Self> {
         Self::of(&text(&folder.join("stat"))?)
     }
 
@@ -55,6 +57,12 @@ impl Stat {
     pub(crate) fn number(&self, place: usize) -> Option<u64> {
         let mut words = self.rest.split_ascii_whitespace();
         words.nth(place.checked_sub(3)?)?.parse().ok()
+    }
+
+    /// The process that started it.
+    #[must_use]
+    pub fn parent(&self) -> Option<u32> {
+        u32::try_from(self.number(4)?).ok()
     }
 
     /// When it began, in ticks since the machine did.

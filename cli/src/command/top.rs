@@ -53,8 +53,7 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode, CliError> {
         ..Wanted::default()
     });
     if !args.json && !args.once && std::io::stdout().is_terminal() {
-        screen::run(&mut source, args.interval)?;
-        return Ok(ExitCode::SUCCESS);
+        return screen::run(&mut source, args.interval);
     }
     source.observe();
     loop {

@@ -17,9 +17,9 @@ use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use super::{CliError, print};
 use crate::observe::{Source, Wanted};
 use outputs::Outputs;
-use program::{Program, Signals};
+use program::Program;
 
-pub(super) use program::{COMMAND as GATE, GateArgs, run_gate};
+pub(super) use program::{COMMAND as GATE, GateArgs, Signals, run_gate};
 
 /// Show which process copied how much from which, by which mechanism, and why it was slow.
 ///
@@ -90,8 +90,10 @@ fn seconds(text: &str) -> Result<Duration, String> {
     }
 }
 
-/// How often statistics pages are looked for and events are taken.
+/// How often events are taken, and statistics pages are looked for at most.
 const PERIOD: Duration = Duration::from_millis(50);
+/// Looking takes one part in so many of the time at most: a node may have any number of processes.
+const LOOK_SHARE: u32 = 10;
 
 pub(crate) fn run(args: Args) -> Result<ExitCode, CliError> {
     if let Some(Sub::Diff(args)) = &args.command {
@@ -133,10 +135,14 @@ pub(crate) fn run(args: Args) -> Result<ExitCode, CliError> {
     let observed = source.observe();
     outputs.events(source.events());
     let mut report = source.report(&observed, &words);
-    outputs.finish(&mut report, &observed)?;
-    if !outputs.json_is_stdout() {
+    // A reader of what is written now may keep it waiting.
+    drop(signals);
+    let takes_stdout = outputs.take_stdout();
+    let written = outputs.finish(&mut report, &observed);
+    if !takes_stdout {
         print(|out| write!(out, "{}", table::report(&report)))?;
     }
+    written?;
     Ok(code)
 }
 
@@ -149,6 +155,7 @@ fn watch(
     limit: Option<Duration>,
 ) -> Result<ExitCode, CliError> {
     let begun = Instant::now();
+    let mut next_look = begun;
     loop {
         let until = limit.map(|limit| limit.saturating_sub(begun.elapsed()));
         let wait = until.map_or(PERIOD, |left| left.min(PERIOD));
@@ -169,7 +176,11 @@ fn watch(
             return Ok(code);
         }
         // Statistics pages are found while their ranks live.
-        source.observe();
+        let now = Instant::now();
+        if now >= next_look {
+            source.observe();
+            next_look = now + now.elapsed().saturating_mul(LOOK_SHARE);
+        }
         outputs.events(source.events());
         if asked || until.is_some_and(|left| left.is_zero()) {
             if let Some(program) = &mut program {

@@ -36,8 +36,9 @@ pub(super) fn draw(frame: &mut Frame<'_>, state: &State) {
 
 fn header(state: &State) -> Vec<Text<'static>> {
     let lines = state.lines();
-    let bytes: f64 = lines.iter().map(|line| line.bytes_per_s).sum();
-    let calls: f64 = lines.iter().map(|line| line.calls_per_s).sum();
+    // Not a sum of the library, which is -0 of nothing.
+    let sum = |of: fn(&Line) -> f64| lines.iter().fold(0.0, |sum, line| sum + of(line));
+    let (bytes, calls) = (sum(|line| line.bytes_per_s), sum(|line| line.calls_per_s));
     let paused = if state.paused { ", paused" } else { "" };
     let cost = &state.report.overhead;
     let second = match state.report.limits.first() {
@@ -269,6 +270,7 @@ mod tests {
         }
         state.press(Key::Enter);
         screen(&state, 3, 4);
-        screen(&State::default(), 80, 24);
+        let none = screen(&State::default(), 80, 24);
+        assert!(none.contains(" 0 copies/s"), "{none}");
     }
 }

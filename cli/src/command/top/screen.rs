@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! The terminal of `top`: keys in, the drawing out, and everything as it was at the end.
 
+use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
 use ratatui::DefaultTerminal;
@@ -9,6 +10,7 @@ use ratatui::crossterm::event::{self, Event, KeyCode, KeyEvent, KeyEventKind, Ke
 use super::draw::draw;
 use super::state::{Key, State};
 use crate::command::CliError;
+use crate::command::trace::Signals;
 use crate::observe::Source;
 
 /// What a key means; none: nothing.
@@ -35,11 +37,16 @@ fn is_control(key: &KeyEvent, letter: char) -> bool {
     key.modifiers.contains(KeyModifiers::CONTROL) && key.code == KeyCode::Char(letter)
 }
 
-/// Shows the source until the user has enough.
-pub(super) fn run(source: &mut Source, interval: Duration) -> Result<(), CliError> {
+/// How soon a signal is seen.
+const SLICE: Duration = Duration::from_millis(100);
+
+/// Shows the source until the user has enough. The code says by which signal it was ended.
+pub(super) fn run(source: &mut Source, interval: Duration) -> Result<ExitCode, CliError> {
+    // A signal would leave the terminal as it is now.
+    let signals = Signals::catch()?;
     // Also restores the terminal when this panics.
     let mut terminal = ratatui::try_init().map_err(CliError::io("the terminal"))?;
-    let shown = show(&mut terminal, source, interval);
+    let shown = show(&mut terminal, source, interval, &signals);
     ratatui::restore();
     shown.map_err(CliError::io("the terminal"))
 }
@@ -48,7 +55,8 @@ fn show(
     terminal: &mut DefaultTerminal,
     source: &mut Source,
     interval: Duration,
-) -> std::io::Result<()> {
+    signals: &Signals,
+) -> std::io::Result<ExitCode> {
     let mut state = State::default();
     let mut next = Instant::now();
     while !state.over {
@@ -59,7 +67,19 @@ fn show(
             next = now + interval;
         }
         terminal.draw(|frame| draw(frame, &state))?;
-        if !event::poll(next.saturating_duration_since(Instant::now()))? {
+        let pressed = loop {
+            if let Some(signal) = signals.next() {
+                return Ok(signal.code());
+            }
+            let left = next.saturating_duration_since(Instant::now());
+            if event::poll(left.min(SLICE))? {
+                break true;
+            }
+            if left <= SLICE {
+                break false;
+            }
+        };
+        if !pressed {
             continue;
         }
         let Event::Key(key) = event::read()? else {
@@ -80,5 +100,5 @@ fn show(
             state.press(key);
         }
     }
-    Ok(())
+    Ok(ExitCode::SUCCESS)
 }

@@ -21,6 +21,10 @@ pub(crate) const COMMAND: &str = "__gate";
 /// What becomes the program.
 #[derive(clap::Args, Debug)]
 pub(crate) struct GateArgs {
+    /// The process that continues it
+    parent: i32,
+
+    /// What becomes of it, and its arguments
     #[arg(required = true, trailing_var_arg = true, allow_hyphen_values = true)]
     program: Vec<OsString>,
 }
@@ -30,6 +34,10 @@ pub(crate) fn run_gate(args: GateArgs) -> Result<ExitCode, CliError> {
     let fail = |errno: Errno| CliError::io("waiting to be observed")(errno.into());
     // Whoever is to continue it may be killed before. Later the program outlives that.
     prctl::set_pdeathsig(Signal::SIGKILL).map_err(fail)?;
+    // Or was, before this was asked for.
+    if nix::unistd::getppid().as_raw() != args.parent {
+        return Ok(ExitCode::from(137));
+    }
     raise(Signal::SIGSTOP).map_err(fail)?;
     prctl::set_pdeathsig(None).map_err(fail)?;
     let mut words = args.program.into_iter();
@@ -57,6 +65,7 @@ impl Program {
         let own = std::env::current_exe().map_err(CliError::io("/proc/self/exe"))?;
         let child = Command::new(own)
             .arg(COMMAND)
+            .arg(std::process::id().to_string())
             .arg("--")
             .args(words)
             .spawn()
@@ -117,6 +126,8 @@ impl Program {
     /// Asks it to end, and waits for that.
     pub(super) fn stop(&mut self) -> Result<ExitCode, CliError> {
         let _ = kill(self.nix_pid(), Signal::SIGTERM);
+        // A stopped one would not see it.
+        let _ = kill(self.nix_pid(), Signal::SIGCONT);
         for _ in 0..100 {
             if let Some(code) = self.ended()? {
                 return Ok(code);
@@ -142,12 +153,17 @@ impl Drop for Program {
 
 /// A signal that came.
 #[derive(Debug)]
-pub(super) struct Got {
+pub(crate) struct Got {
     signal: Signal,
     by_terminal: bool,
 }
 
 impl Got {
+    /// The code of a command that it ended.
+    pub(crate) fn code(&self) -> ExitCode {
+        ExitCode::from(u8::try_from(128 + self.signal as i32).unwrap_or(1))
+    }
+
     fn of(info: &siginfo) -> Option<Self> {
         /// Who sends the signals of a terminal, as `siginfo` says it.
         const SI_KERNEL: i32 = 0x80;
@@ -159,14 +175,24 @@ impl Got {
     }
 }
 
-/// Signals that ask for an end, as a descriptor. Children that are started later begin with them held back.
+/// The signals that this process was started to ignore, the first one in the lowest bit.
+fn ignored() -> u64 {
+    let status = std::fs::read("/proc/self/status").unwrap_or_default();
+    let status = String::from_utf8_lossy(&status);
+    let mask = status.lines().find_map(|line| line.strip_prefix("SigIgn:"));
+    mask.and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok())
+        .unwrap_or(0)
+}
+
+/// Signals that ask for an end, as a descriptor, as long as it lives. Children that are started meanwhile begin with
+/// them held back.
 #[derive(Debug)]
-pub(super) struct Signals(SignalFd);
+pub(crate) struct Signals(SignalFd, SigSet);
 
 impl Signals {
-    pub(super) fn catch() -> Result<Self, CliError> {
+    pub(crate) fn catch() -> Result<Self, CliError> {
         let fail = |errno: Errno| CliError::io("signalfd")(errno.into());
-        let set: SigSet = [
+        let mut set: SigSet = [
             Signal::SIGINT,
             Signal::SIGTERM,
             Signal::SIGHUP,
@@ -174,17 +200,32 @@ impl Signals {
         ]
         .into_iter()
         .collect();
+        // Under nohup. Held back, it would come all the same.
+        if ignored() & 1 << (Signal::SIGHUP as i32 - 1) != 0 {
+            set.remove(Signal::SIGHUP);
+        }
         set.thread_block().map_err(fail)?;
         let flags = SfdFlags::SFD_NONBLOCK | SfdFlags::SFD_CLOEXEC;
-        SignalFd::with_flags(&set, flags).map(Self).map_err(fail)
+        SignalFd::with_flags(&set, flags)
+            .map(|fd| Self(fd, set))
+            .map_err(fail)
     }
 
-    pub(super) fn next(&self) -> Option<Got> {
+    pub(crate) fn next(&self) -> Option<Got> {
         let info = self.0.read_signal().ok().flatten()?;
         Got::of(&info)
     }
 
     pub(super) fn as_fd(&self) -> BorrowedFd<'_> {
         self.0.as_fd()
+    }
+}
+
+impl Drop for Signals {
+    fn drop(&mut self) {
+        // What came before was meant for what was under way.
+        while self.next().is_some() {}
+        // Fails for no set.
+        let _ = self.1.thread_unblock();
     }
 }

@@ -21,16 +21,27 @@ pub(crate) fn name(who: &Who) -> String {
             name.push(':');
         }
         // A program may call itself anything.
-        name.extend(comm.chars().map(|c| if c.is_control() { '?' } else { c }));
+        name.push_str(&plain(comm));
     }
     if let Some(pid) = who.pid {
         let _ = write!(name, "[{pid}]");
     } else if let Some(local) = &who.in_namespace {
-        let _ = write!(name, "ns:{local}");
+        let _ = write!(name, "ns:{}", plain(local));
     } else if name.is_empty() {
         name.push('?');
     }
     name
+}
+
+/// A text of others, without what a terminal would obey: controls, and marks that turn the direction of text.
+pub(crate) fn plain(text: &str) -> String {
+    let obeyed = |c: char| {
+        c.is_control()
+            || matches!(c, '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}' | '\u{200e}' | '\u{200f}')
+    };
+    text.chars()
+        .map(|c| if obeyed(c) { '?' } else { c })
+        .collect()
 }
 
 /// A whole number in groups of three digits.
@@ -50,7 +61,7 @@ pub(crate) fn number(value: u64) -> String {
 pub(crate) fn errors(pair: &Pair) -> String {
     let each = pair.errors.iter();
     let each: Vec<String> = each
-        .map(|(name, times)| format!("{name} {times}"))
+        .map(|(name, times)| format!("{} {times}", plain(name)))
         .collect();
     each.join(", ")
 }
@@ -112,7 +123,7 @@ pub(crate) fn report(report: &Report) -> String {
     let what = if report.program.is_empty() {
         "the whole node".to_owned()
     } else {
-        report.program.join(" ")
+        plain(&report.program.join(" "))
     };
     let _ = writeln!(out, "{what}: {:.1} s", report.seconds);
     if report.pairs.is_empty() {
@@ -196,6 +207,7 @@ mod tests {
             ..Who::default()
         };
         assert_eq!(name(&local), "ns:77:42");
+        assert_eq!(plain("a\u{1b}[31m\u{202e}ä"), "a?[31m?ä");
         assert_eq!(name(&Who::default()), "?");
     }
 
