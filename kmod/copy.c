@@ -168,12 +168,17 @@ static s64 oc_copy_batch(const struct oc_side *dst, const struct oc_side *src, u
 	return err ?: n;
 }
 
-/* The process that the caller copies from or to; the source's, if neither is the caller. */
+/*
+ * The process that the caller copies from or to; the source's, if neither is the caller. A side
+ * without a segment is the caller's own memory.
+ */
 static pid_t oc_copy_peer(const struct oc_side *dst, const struct oc_side *src)
 {
-	bool own = src->seg->owner == task_tgid(current);
+	const struct oc_side *peer = src;
 
-	return pid_nr(own ? dst->seg->owner : src->seg->owner);
+	if (dst->seg && (!src->seg || src->seg->owner == task_tgid(current)))
+		peer = dst;
+	return peer->seg ? pid_nr(peer->seg->owner) : 0;
 }
 
 /* The caller checked rights and bounds. *done bytes were copied, whatever is returned. */
