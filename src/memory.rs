@@ -7,7 +7,7 @@
 //!
 //! | part | where | when |
 //! | --- | --- | --- |
-//! | base | in each rank's segment | at the start |
+//! | base | in each rank's segment; its statistics page | at the start |
 //! | channel | in each rank's segment, per communicator | its lines with the communicator; 32 KiB of slots, and as much of stages, with the first collective that needs them: [`Formula::collectives_at_most`] |
 //! | ring | in the receiver's segment, one per sender | with the first record of the pair |
 //! | chunks | in the sender's segment | when messages need them, some at first, then doubling; given back when cold |
@@ -24,6 +24,7 @@ pub(crate) use geometry::tell_of_small_heap;
 use onecopy_obs::Knobs;
 use onecopy_shm::layout::{COLL_STRIDE, Geometry, PAGE};
 use onecopy_shm::pool::ChunkPool;
+use onecopy_shm::stats;
 
 /// Private bytes of a rank that do not depend on the number of ranks. An estimate from a measurement: 140 KiB of
 /// anonymous memory, as much of relocated program, 40 KiB of page tables; rounded up.
@@ -50,7 +51,7 @@ pub struct Formula {
     geometry: Geometry,
     /// What the job does.
     pub traffic: Traffic,
-    /// Bytes of header and control lines per rank.
+    /// Bytes of header and control lines per rank, and of its statistics page.
     pub base: u64,
     /// Bytes of one ring.
     pub ring: u64,
@@ -83,7 +84,7 @@ impl Formula {
         Self {
             geometry,
             traffic,
-            base: geometry.base_bytes(),
+            base: geometry.base_bytes() + stats::memory_of(size.max(traffic.ranks) as u32),
             ring: geometry.ring_bytes(),
             chunk: u64::from(geometry.chunk_bytes),
             share: knobs.chunks_per_peer().max(knobs.pipeline_chunks()) as u64,

@@ -93,6 +93,12 @@ fn bytes_of(size: u32) -> u64 {
     ROWS_AT as u64 + u64::from(size) * size_of::<Row>() as u64
 }
 
+/// Bytes of memory that the page of a rank takes, in a job of this size.
+#[must_use]
+pub fn memory_of(size: u32) -> u64 {
+    bytes_of(size).next_multiple_of(crate::layout::PAGE as u64)
+}
+
 /// Where the values lie.
 #[derive(Debug)]
 enum Memory {
