@@ -17,7 +17,7 @@ const TARGETS: &[&str] = &[
     "records",
     "wireup",
     "broker",
-    "link",
+    "oob",
     "pmi",
     "settings",
     "datatypes",
