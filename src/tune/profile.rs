@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The machine's profile: what the first `onecopy run` on a machine found about its stores ([`crate::stores`]), in a
+//! The machine's profile: what the first `onecopy run` on a machine found about its stores ([`crate::measure`]), in a
 //! file of its own below `$XDG_CACHE_HOME` or `~/.cache`.
 //!
 //! It says one thing only, so that a file that somebody put there can do no more. The name of the file holds what the
