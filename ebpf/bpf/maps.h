@@ -28,7 +28,8 @@ enum mechanism { CMA_READ, CMA_WRITE, XPMEM_ATTACH, XPMEM_FAULT, KNEM };
 enum { WANT_LATENCY = 1, WANT_EVENTS = 2 };
 struct config {
 	u32 wants;
-	u32 reserved;
+	/* The process that observes, by its id in the outermost namespace; 0 if it lives in another one. */
+	u32 tracer;
 };
 struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY);

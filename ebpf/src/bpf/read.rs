@@ -6,10 +6,10 @@ use std::collections::BTreeMap;
 use aya::Ebpf;
 use aya::maps::{Array, HashMap, MapData, PerCpuArray};
 
+use super::ids::{Ids, Seen, outermost, task_of};
 use super::layout::{
     Count, ErrorKeyWords, LocalId, PairKeyWords, PairWords, RawKey, RawPair, RawTask, TaskWords,
 };
-use super::names::{Names, Seen, task_of};
 use crate::observed::{Observed, PairCounts, PairKey, Peer, Task, Wait};
 
 /// The entries of a map. One that goes away while it is read is left out.
@@ -37,7 +37,8 @@ pub(super) fn want(ebpf: &mut Ebpf, bits: u32) -> Result<(), aya::maps::MapError
         .map_mut("config")
         .ok_or(aya::maps::MapError::KeyNotFound)?;
     let mut map = Array::<_, [u32; 2]>::try_from(map)?;
-    map.set(0, [bits, 0], 0)
+    let tracer = if outermost() { std::process::id() } else { 0 };
+    map.set(0, [bits, tracer], 0)
 }
 
 /// Adds a process to the job that is followed, or takes it out.
@@ -84,7 +85,7 @@ pub(super) fn is_own(key: &RawKey, seen: &Seen) -> bool {
 }
 
 /// The matrix, with the processes that occur in it.
-pub(super) fn pairs(ebpf: &Ebpf, names: &mut Names, into: &mut Observed) {
+pub(super) fn pairs(ebpf: &Ebpf, ids: &mut Ids, into: &mut Observed) {
     let seen = seen(ebpf);
     let mut errors: BTreeMap<RawKey, BTreeMap<i32, u64>> = BTreeMap::new();
     for (words, times) in entries::<ErrorKeyWords, u64>(ebpf, "errors") {
@@ -107,13 +108,12 @@ pub(super) fn pairs(ebpf: &Ebpf, names: &mut Names, into: &mut Observed) {
             continue;
         }
         let pair = RawPair::of(&pair);
-        let (peer, task) = names.resolve(key.peer, pair.there, &seen);
+        let (peer, task) = ids.resolve(key.peer, pair.there, &seen);
         called.insert(key.caller);
         if let (Peer::Process(tgid), Some(task)) = (peer, task) {
             called.insert(tgid);
             into.tasks.entry(tgid).or_insert(task);
         }
-        *into.faults.entry(key.caller).or_default() += pair.faults;
         let key = (
             PairKey {
                 caller: key.caller,
@@ -125,7 +125,6 @@ pub(super) fn pairs(ebpf: &Ebpf, names: &mut Names, into: &mut Observed) {
         add(into.pairs.entry(key.0).or_default(), &pair, &key.1);
     }
     into.tasks.retain(|tgid, _| called.contains(tgid));
-    into.faults.retain(|_, faults| *faults > 0);
 }
 
 /// Two processes that had the same id, one after the other, are told by both names.
