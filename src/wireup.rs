@@ -27,6 +27,7 @@ mod pmix;
 mod table;
 
 use std::fmt;
+use std::hash::{BuildHasher, BuildHasherDefault, DefaultHasher};
 use std::net::{IpAddr, SocketAddr};
 use std::os::fd::{BorrowedFd, OwnedFd};
 use std::os::unix::fs::MetadataExt;
@@ -50,6 +51,12 @@ pub const ENV_RANK: &str = "ONECOPY_JOB_RANK";
 pub const ENV_SIZE: &str = "ONECOPY_JOB_SIZE";
 /// Environment variable with a number that only the ranks of one job share.
 pub const ENV_JOB: &str = "ONECOPY_JOB_ID";
+
+/// A number for a job that this process starts, of what lies at `place` as long as the job runs.
+#[must_use]
+pub fn job_number(place: usize) -> u64 {
+    BuildHasherDefault::<DefaultHasher>::default().hash_one((std::process::id(), place))
+}
 
 /// What a rank tells all others about itself when it joins.
 #[derive(Clone, Debug, PartialEq)]

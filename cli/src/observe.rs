@@ -3,15 +3,13 @@
 //! onecopy's own ranks everywhere.
 
 use std::collections::BTreeSet;
-use std::fs;
 use std::path::Path;
 
 use onecopy_trace::identity::Names;
 use onecopy_trace::missed::{System, missed};
 use onecopy_trace::observed::Event;
-use onecopy_trace::proc::Stat;
 use onecopy_trace::report::{self, Report};
-use onecopy_trace::{Observed, bpf, own};
+use onecopy_trace::{Observed, bpf, own, proc};
 
 /// What to observe.
 #[derive(Clone, Debug, Default)]
@@ -85,8 +83,8 @@ impl Source {
 
     /// The figures since the start.
     pub(crate) fn observe(&mut self) -> Observed {
-        if let Some(root) = self.follow {
-            follow(root, &mut self.followed);
+        if self.follow.is_some() {
+            proc::add_descendants(&mut self.followed);
         }
         let mut observed = Observed::default();
         if let Some(kernel) = &mut self.kernel {
@@ -169,34 +167,4 @@ fn libraries() -> Vec<std::path::PathBuf> {
         }
     }
     all
-}
-
-/// Adds the descendants of a process that are there now.
-fn follow(root: u32, followed: &mut BTreeSet<u32>) {
-    followed.insert(root);
-    let Ok(processes) = fs::read_dir("/proc") else {
-        return;
-    };
-    let mut parents: Vec<(u32, u32)> = processes
-        .flatten()
-        .filter_map(|entry| entry.file_name().to_str()?.parse().ok())
-        .filter_map(|pid: u32| {
-            let stat = Stat::read(&Path::new("/proc").join(pid.to_string()))?;
-            Some((pid, stat.parent()?))
-        })
-        .collect();
-    // A child may have a smaller id than its parent: until nothing is added.
-    loop {
-        let before = parents.len();
-        parents.retain(|(pid, parent)| {
-            let child = followed.contains(parent);
-            if child {
-                followed.insert(*pid);
-            }
-            !child
-        });
-        if parents.len() == before {
-            break;
-        }
-    }
 }

@@ -8,14 +8,15 @@
 mod attach;
 mod check;
 mod cost;
+mod ids;
 mod layout;
 mod limit;
-mod names;
 mod probe;
 mod read;
 mod sys;
 mod usdt;
 
+use std::collections::BTreeSet;
 use std::path::Path;
 use std::time::Instant;
 
@@ -25,9 +26,9 @@ use onecopy_obs::tracepoints::TracepointInfo;
 
 use crate::observed::{Event, Observed, What};
 use attach::{Group, Link};
+use ids::Ids;
 use layout::{Count, Record, SiteWords, WANT_EVENTS, WANT_LATENCY};
 use limit::Budget;
-use names::Names;
 use probe::errno_of;
 
 pub use check::check;
@@ -83,7 +84,7 @@ pub struct Collector {
     links: Vec<Link>,
     ring: RingBuf<MapData>,
     ebpf: Ebpf,
-    names: Names,
+    ids: Ids,
     started: Instant,
     wants: u32,
     budget: Budget,
@@ -144,7 +145,9 @@ impl Collector {
         if let Some(root) = options.follow {
             // Twice, so that what is started meanwhile is not missed.
             for _ in 0..2 {
-                for tgid in names::descendants(root) {
+                let mut followed = BTreeSet::from([root]);
+                crate::proc::add_descendants(&mut followed);
+                for tgid in followed {
                     read::follow(&mut ebpf, tgid, true).map_err(asked)?;
                 }
             }
@@ -158,7 +161,7 @@ impl Collector {
             links,
             ring,
             ebpf,
-            names: Names::new(),
+            ids: Ids::new(),
             started: Instant::now(),
             wants,
             budget: Budget::new(options.follow.is_some()),
@@ -217,8 +220,8 @@ impl Collector {
             elapsed: self.started.elapsed(),
             ..Observed::default()
         };
-        self.names.refresh();
-        read::pairs(&self.ebpf, &mut self.names, &mut observed);
+        self.ids.refresh();
+        read::pairs(&self.ebpf, &mut self.ids, &mut observed);
         observed.waits = read::waits(&self.ebpf);
         observed.overhead = self.budget.overhead();
         observed.overhead.events =
@@ -271,7 +274,7 @@ impl Collector {
                 tid,
                 what: What::Copy {
                     mechanism: key.mechanism,
-                    peer: self.names.known(key.peer),
+                    peer: self.ids.known(key.peer),
                     asked,
                     result,
                     faults,

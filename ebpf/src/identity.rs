@@ -108,13 +108,7 @@ fn read(folder: &Path, comm: &str) -> Task {
     let (rank, job) = of_job.place();
     let status = proc::text(&folder.join("status")).unwrap_or_default();
     let local_pid = proc::innermost(&status).unwrap_or(0);
-    let namespace = fs::read_link(folder.join("ns/pid"))
-        .ok()
-        .and_then(|link| {
-            let text = link.to_str()?;
-            text.strip_prefix("pid:[")?.strip_suffix(']')?.parse().ok()
-        })
-        .unwrap_or(0);
+    let namespace = proc::pid_namespace(folder).unwrap_or(0);
     let cgroup = proc::text(&folder.join("cgroup")).unwrap_or_default();
     Task {
         comm: comm.to_owned(),

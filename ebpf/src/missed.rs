@@ -4,13 +4,10 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
+use libc::{EFAULT, ENOSYS, EPERM, ESRCH};
+
 use crate::observed::{Mechanism, Observed, PairCounts, PairKey, Peer};
 use crate::report::{Missed, Who};
-
-const EPERM: i32 = 1;
-const ESRCH: i32 = 3;
-const EFAULT: i32 = 14;
-const ENOSYS: i32 = 38;
 
 /// Calls below this many are no habit.
 const CALLS_MIN: u64 = 64;
@@ -40,8 +37,11 @@ impl System {
 
     fn user(&self, pid: u32) -> Option<u32> {
         let status = crate::proc::text(&self.root.join(pid.to_string()).join("status"))?;
-        let line = status.lines().find_map(|line| line.strip_prefix("Uid:"))?;
-        line.split_whitespace().next()?.parse().ok()
+        crate::proc::field(&status, "Uid:")?
+            .split_whitespace()
+            .next()?
+            .parse()
+            .ok()
     }
 
     fn user_namespace(&self, pid: u32) -> Option<PathBuf> {
@@ -56,8 +56,7 @@ impl System {
                 "run both in one pid namespace and as one user".to_owned(),
             );
         };
-        let both = |a, b| (self.user(a), self.user(b));
-        if let (Some(a), Some(b)) = both(caller, peer)
+        if let (Some(a), Some(b)) = (self.user(caller), self.user(peer))
             && a != b
         {
             return (
@@ -150,8 +149,12 @@ fn of_errors(
     } else {
         "process_vm_writev"
     };
+    // Which error lacks how much is not known where there are several.
+    let bytes = match counts.errors.len() {
+        1 => counts.missing_bytes,
+        _ => 0,
+    };
     for (errno, times) in &counts.errors {
-        let bytes = counts.missing_bytes;
         match *errno {
             EPERM => {
                 let (why, remedy) = system.refusal(key.caller, key.peer);
@@ -358,6 +361,16 @@ mod tests {
             assert!(found[0].what.contains(what), "{:?}", found[0]);
         }
         assert!(look(Mechanism::CmaRead, refused(4), &system).is_empty());
+    }
+
+    #[test]
+    fn bytes_are_not_told_twice() {
+        let (_root, system) = system(None, &[]);
+        let mut counts = refused(EFAULT);
+        counts.errors.insert(ESRCH, 1);
+        let found = look(Mechanism::CmaRead, counts, &system);
+        assert_eq!(found.len(), 2);
+        assert!(found.iter().all(|missed| missed.bytes == 0), "{found:?}");
     }
 
     #[test]

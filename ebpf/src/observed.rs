@@ -219,8 +219,6 @@ pub struct Observed {
     pub pairs: BTreeMap<PairKey, PairCounts>,
     /// Who waits for whose address space.
     pub waits: Vec<Wait>,
-    /// Page faults outside of calls are not counted: those of calls, per process.
-    pub faults: BTreeMap<u32, u64>,
     /// What it costs.
     pub overhead: Overhead,
     /// Counters of the runtime's own ranks, per process, by name.
@@ -246,7 +244,6 @@ impl Observed {
         }
         self.pairs.extend(other.pairs);
         self.waits.extend(other.waits);
-        self.faults.extend(other.faults);
         self.counters.extend(other.counters);
     }
 }

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! What a proc file system says of a process. A command's name may hold any bytes, so texts are read with losses.
 
+use std::collections::BTreeSet;
 use std::fs;
 use std::path::Path;
 use std::str::FromStr;
@@ -9,13 +10,15 @@ use std::str::FromStr;
 pub(crate) const TICK_NS: u64 = 10_000_000;
 
 /// The text of a file; none if it cannot be read.
-pub(crate) fn text(path: &Path) -> Option<String> {
+#[must_use]
+pub fn text(path: &Path) -> Option<String> {
     let bytes = fs::read(path).ok()?;
     Some(String::from_utf8_lossy(&bytes).into_owned())
 }
 
 /// What stands behind a name in `status`.
-pub(crate) fn field<'a>(status: &'a str, name: &str) -> Option<&'a str> {
+#[must_use]
+pub fn field<'a>(status: &'a str, name: &str) -> Option<&'a str> {
     let mut lines = status.lines();
     lines
         .find_map(|line| line.strip_prefix(name))
@@ -26,6 +29,47 @@ pub(crate) fn field<'a>(status: &'a str, name: &str) -> Option<&'a str> {
 pub(crate) fn innermost<T: FromStr>(status: &str) -> Option<T> {
     let ids = field(status, "NSpid:")?;
     ids.split_ascii_whitespace().next_back()?.parse().ok()
+}
+
+/// The inode of the pid namespace of the process with this folder.
+pub(crate) fn pid_namespace(folder: &Path) -> Option<u64> {
+    let link = fs::read_link(folder.join("ns/pid")).ok()?;
+    let number = link.to_str()?.strip_prefix("pid:[")?.strip_suffix(']')?;
+    number.parse().ok()
+}
+
+/// The entries of a folder that are numbers: processes of `/proc`, threads of a process.
+pub(crate) fn numbers(folder: &Path) -> Vec<u32> {
+    let Ok(entries) = fs::read_dir(folder) else {
+        return Vec::new();
+    };
+    let names = entries.flatten().map(|entry| entry.file_name());
+    names
+        .filter_map(|name| name.to_str()?.parse().ok())
+        .collect()
+}
+
+/// Adds the descendants of processes that are there now.
+pub fn add_descendants(of: &mut BTreeSet<u32>) {
+    let root = Path::new("/proc");
+    let mut parents: Vec<(u32, u32)> = numbers(root)
+        .into_iter()
+        .filter_map(|pid| Some((pid, Stat::read(&root.join(pid.to_string()))?.parent()?)))
+        .collect();
+    // A child may have a smaller id than its parent: until nothing is added.
+    loop {
+        let before = parents.len();
+        parents.retain(|(pid, parent)| {
+            let child = of.contains(parent);
+            if child {
+                of.insert(*pid);
+            }
+            !child
+        });
+        if parents.len() == before {
+            break;
+        }
+    }
 }
 
 /// A process's `stat`.

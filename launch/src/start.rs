@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Starts the processes of a job.
 
-use std::hash::{BuildHasher, BuildHasherDefault, DefaultHasher};
 use std::io::PipeReader;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::process::{Command, Stdio};
@@ -94,8 +93,7 @@ pub(super) fn start(
     command.env(ENV_RANK, rank.to_string());
     command.env(ENV_SIZE, ranks.to_string());
     // As long as it runs no other job of this process lies there.
-    let place = (std::process::id(), std::ptr::from_ref(&*job).addr());
-    let id = BuildHasherDefault::<DefaultHasher>::default().hash_one(place);
+    let id = wireup::job_number(std::ptr::from_ref(&*job).addr());
     command.env(ENV_JOB, id.to_string());
     for name in FOREIGN {
         command.env_remove(name);

@@ -5,7 +5,6 @@
 //! as dead, so that no other rank waits for it.
 
 use std::collections::VecDeque;
-use std::hash::{BuildHasher, BuildHasherDefault, DefaultHasher};
 use std::net::{IpAddr, Ipv4Addr};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
@@ -14,7 +13,9 @@ use std::time::{Duration, Instant};
 use nix::sys::eventfd::{EfdFlags, EventFd};
 use onecopy_btl::lanes;
 
-use super::{Card, Death, Emergency, Event, Introduction, Missing, Net, Wireup, WireupError};
+use super::{
+    Card, Death, Emergency, Event, Introduction, Missing, Net, Wireup, WireupError, job_number,
+};
 use crate::proof::fresh;
 
 /// What all ranks share.
@@ -195,8 +196,7 @@ impl Wireup for Local {
     }
 
     fn job(&self) -> u64 {
-        BuildHasherDefault::<DefaultHasher>::default()
-            .hash_one((std::process::id(), Arc::as_ptr(&self.world)))
+        job_number(Arc::as_ptr(&self.world).addr())
     }
 
     fn grant(&mut self, grant: Option<BorrowedFd<'_>>) -> Result<(), WireupError> {

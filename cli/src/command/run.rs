@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::Duration;
 
-use super::CliError;
+use super::{CliError, text};
 use onecopy::wireup::exit_code;
 use onecopy_launch::{Bind, Input, Job, LaunchError, Output, guard};
 
@@ -32,7 +32,7 @@ pub(crate) struct Args {
     tag_output: bool,
 
     /// End the job after this time, with exit code 124.
-    #[arg(long, value_name = "SECONDS", value_parser = seconds)]
+    #[arg(long, value_name = "SECONDS", value_parser = text::parse_seconds)]
     timeout: Option<Duration>,
 
     /// When a rank fails, let the others go on. The exit code still is the first failure's.
@@ -56,16 +56,6 @@ pub(crate) struct Args {
         value_name = "PROG ARGS"
     )]
     program: Vec<OsString>,
-}
-
-fn seconds(text: &str) -> Result<Duration, String> {
-    let value: f64 = text
-        .parse()
-        .map_err(|_| "not a number of seconds".to_owned())?;
-    match Duration::try_from_secs_f64(value) {
-        Ok(time) if !time.is_zero() && value <= 1e9 => Ok(time),
-        _ => Err("not between 0 and 1e9 seconds".to_owned()),
-    }
 }
 
 fn pair(text: &str) -> Result<(String, String), String> {

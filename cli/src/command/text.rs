@@ -3,6 +3,7 @@
 
 use super::CliError;
 use serde::Serialize;
+use std::time::Duration;
 
 /// Breaks lines between words. (The table's own wrapping leaves blanks at the start of lines.)
 pub(super) fn wrap(text: &str, width: usize) -> String {
@@ -54,6 +55,17 @@ pub(super) fn micros(us: f64) -> String {
 /// Reads a size as knobs do.
 pub(super) fn parse_size(text: &str) -> Result<u64, String> {
     onecopy_obs::values::parse_size(text).map(|bytes| bytes as u64)
+}
+
+/// Reads a time in seconds, which may have a fraction.
+pub(super) fn parse_seconds(text: &str) -> Result<Duration, String> {
+    let value: f64 = text
+        .parse()
+        .map_err(|_| "not a number of seconds".to_owned())?;
+    match Duration::try_from_secs_f64(value) {
+        Ok(time) if !time.is_zero() && value <= 1e9 => Ok(time),
+        _ => Err("not between 0 and 1e9 seconds".to_owned()),
+    }
 }
 
 /// A value as JSON over several lines.

@@ -55,6 +55,7 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode, CliError> {
     if !args.json && !args.once && std::io::stdout().is_terminal() {
         return screen::run(&mut source, args.interval);
     }
+    // Ranks that end meanwhile are found now.
     source.observe();
     loop {
         std::thread::sleep(args.interval);

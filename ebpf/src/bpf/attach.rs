@@ -172,7 +172,7 @@ fn initial_namespace() -> (u64, u64) {
     use std::os::unix::fs::MetadataExt;
     let found = std::fs::metadata("/proc/self/ns/pid");
     found.map_or((0, 0), |found| match found.ino() {
-        super::names::INITIAL => (found.dev(), found.ino()),
+        super::ids::INITIAL => (found.dev(), found.ino()),
         _ => (0, 0),
     })
 }

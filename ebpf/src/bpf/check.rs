@@ -5,7 +5,7 @@ use std::path::Path;
 
 use super::attach::{self, Group};
 use super::probe::{Error, Privileges, Probe, SETCAP, remedy, tracefs};
-use super::{Options, names, sys};
+use super::{Options, ids, sys};
 
 const MAPS: &str = "maps and programs of the kernel";
 const NOTHING: &str = "copies of programs that are not onecopy's own";
@@ -20,7 +20,7 @@ pub fn check() -> Vec<Probe> {
         ..Options::default()
     };
     let mut probes = Vec::new();
-    if !names::outermost() {
+    if !ids::outermost() {
         probes.push(Probe::refused(
             NAMESPACE,
             0,
@@ -74,7 +74,7 @@ pub fn check() -> Vec<Probe> {
 /// Whether this process has what the kernel asks for. It is looked at first, because the kernel does not say what is
 /// missing.
 pub(super) fn permitted(options: &Options) -> Result<(), Error> {
-    if options.follow.is_some() && !names::outermost() {
+    if options.follow.is_some() && !ids::outermost() {
         return Err(Error {
             call: "following",
             object: "a program".to_owned(),

@@ -4,7 +4,6 @@
 //! Never a wrong name: a process is accepted only if it was there at the first call and at the last one.
 
 use std::collections::{BTreeMap, HashMap};
-use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 
 use nix::time::{ClockId, clock_gettime};
@@ -26,7 +25,7 @@ pub(super) struct Seen {
 }
 
 /// Translates ids.
-pub(super) struct Names {
+pub(super) struct Ids {
     /// Whether `/proc` has the node's own ids.
     outermost: bool,
     /// Live processes of inner namespaces, by their ids there: filled at most once for each look at the figures.
@@ -34,7 +33,7 @@ pub(super) struct Names {
     found: HashMap<LocalId, u32>,
 }
 
-impl Names {
+impl Ids {
     pub(super) fn new() -> Self {
         Self {
             outermost: outermost(),
@@ -133,7 +132,7 @@ impl Names {
 
 /// Whether this process lives in the outermost pid namespace.
 pub(super) fn outermost() -> bool {
-    namespace_of(Path::new("/proc/self")) == Some(INITIAL)
+    proc::pid_namespace(Path::new("/proc/self")) == Some(INITIAL)
 }
 
 /// A process as others know it. Its namespace is 0 where it is not known.
@@ -167,31 +166,25 @@ fn described(tgid: u32) -> Option<Task> {
     let status = proc::text(&place.join("status"))?;
     Some(Task {
         comm: comm.trim_end_matches('\n').to_owned(),
-        namespace: namespace_of(place).unwrap_or(0),
+        namespace: proc::pid_namespace(place).unwrap_or(0),
         local_pid: proc::innermost(&status).unwrap_or(0),
         ..Task::default()
     })
 }
 
-fn namespace_of(process: &Path) -> Option<u64> {
-    Some(std::fs::metadata(process.join("ns/pid")).ok()?.ino())
-}
-
 /// All threads of inner namespaces, by their ids there.
 fn inner() -> HashMap<LocalId, u32> {
     let mut found = HashMap::new();
-    for tgid in numbers("/proc") {
+    for tgid in proc::numbers(Path::new("/proc")) {
         let place = format!("/proc/{tgid}");
-        let Some(namespace) = namespace_of(Path::new(&place)) else {
-            continue;
-        };
-        let Ok(namespace) = u32::try_from(namespace) else {
+        let namespace = proc::pid_namespace(Path::new(&place));
+        let Some(namespace) = namespace.and_then(|inode| u32::try_from(inode).ok()) else {
             continue;
         };
         if u64::from(namespace) == INITIAL {
             continue;
         }
-        for tid in numbers(&format!("{place}/task")) {
+        for tid in proc::numbers(Path::new(&format!("{place}/task"))) {
             let status = proc::text(Path::new(&format!("{place}/task/{tid}/status")));
             if let Some(pid) = status.and_then(|status| proc::innermost(&status)) {
                 found.insert(LocalId { namespace, pid }, tgid);
@@ -199,16 +192,6 @@ fn inner() -> HashMap<LocalId, u32> {
         }
     }
     found
-}
-
-fn numbers(folder: &str) -> Vec<u32> {
-    let Ok(entries) = std::fs::read_dir(folder) else {
-        return Vec::new();
-    };
-    let names = entries.flatten().map(|entry| entry.file_name());
-    names
-        .filter_map(|name| name.to_str()?.parse().ok())
-        .collect()
 }
 
 /// When a live process began, by the monotonic clock, up to a hundredth of a second early.
@@ -222,22 +205,6 @@ fn start_ns(tgid: u32) -> Option<u64> {
     // The file counts the time that the machine slept, too.
     let slept = now(ClockId::CLOCK_BOOTTIME)?.saturating_sub(now(ClockId::CLOCK_MONOTONIC)?);
     Some((ticks * TICK_NS).saturating_sub(slept))
-}
-
-/// A process and all below it that live now.
-pub(super) fn descendants(root: u32) -> Vec<u32> {
-    let mut found = vec![root];
-    let mut next = 0;
-    while let Some(at) = found.get(next).copied() {
-        next += 1;
-        for tid in numbers(&format!("/proc/{at}/task")) {
-            let children = format!("/proc/{at}/task/{tid}/children");
-            let children = std::fs::read_to_string(children).unwrap_or_default();
-            let children = children.split_whitespace();
-            found.extend(children.filter_map(|text| text.parse::<u32>().ok()));
-        }
-    }
-    found
 }
 
 #[cfg(test)]
@@ -267,17 +234,17 @@ mod tests {
         let mut seen = Seen::default();
         seen.callers
             .insert((900, 0), raw(900, (id.namespace, 7), (500, 0)));
-        let mut names = Names::new();
-        let (peer, task) = names.resolve(id, (600, 700), &seen);
+        let mut ids = Ids::new();
+        let (peer, task) = ids.resolve(id, (600, 700), &seen);
         assert_eq!(peer, Peer::Process(900));
         assert_eq!(task.expect("known").comm, "p900");
-        let (peer, task) = names.resolve(id, (400, 700), &seen);
+        let (peer, task) = ids.resolve(id, (400, 700), &seen);
         assert!(matches!(peer, Peer::InNamespace { pid: 7, .. }));
         assert!(task.is_none());
         seen.ended
             .insert(id, raw(800, (id.namespace, 7), (100, 450)));
-        assert_eq!(names.resolve(id, (200, 300), &seen).0, Peer::Process(800));
-        let (peer, _) = names.resolve(id, (200, 460), &seen);
+        assert_eq!(ids.resolve(id, (200, 300), &seen).0, Peer::Process(800));
+        let (peer, _) = ids.resolve(id, (200, 460), &seen);
         assert!(matches!(peer, Peer::InNamespace { .. }));
     }
 
@@ -288,16 +255,16 @@ mod tests {
         if !outermost() {
             return;
         }
-        let mut names = Names::new();
+        let mut ids = Ids::new();
         let id = LocalId {
             namespace: 0,
             pid: nix::unistd::gettid().as_raw(),
         };
         let began = start_ns(own).expect("own start");
-        let (peer, task) = names.resolve(id, (began + 1, began + 2), &Seen::default());
+        let (peer, task) = ids.resolve(id, (began + 1, began + 2), &Seen::default());
         assert_eq!(peer, Peer::Process(own));
         assert!(!task.expect("known").comm.is_empty());
-        let (_, task) = names.resolve(id, (1, 2), &Seen::default());
+        let (_, task) = ids.resolve(id, (1, 2), &Seen::default());
         assert_eq!(task.expect("without a name").comm, "");
     }
 }

@@ -94,10 +94,8 @@ impl Probe {
         remedy: impl Into<String>,
     ) -> Self {
         Self {
-            name: name.into(),
             state: State::Refused { errno },
-            lost: lost.into(),
-            remedy: remedy.into(),
+            ..Self::fallback(name, errno, lost, remedy)
         }
     }
 

@@ -15,8 +15,6 @@ use crate::proc;
 const SAID: usize = 32;
 /// Pages of one process that are looked at: ranks may be threads, but nobody has so many.
 const PAGES: usize = 256;
-/// `O_NONBLOCK`: another file with this name may be one that waits.
-const O_NONBLOCK: i32 = 0o4000;
 
 /// Which page: of which process, and which file. Neither number is used again while the page is mapped here.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -82,7 +80,8 @@ fn of_process(
     for path in named.take(PAGES) {
         let opened = OpenOptions::new()
             .read(true)
-            .custom_flags(O_NONBLOCK)
+            // Another file with this name may be one that waits.
+            .custom_flags(libc::O_NONBLOCK)
             .open(&path);
         let Ok(file) = opened else { continue };
         let Ok(meta) = file.metadata() else { continue };

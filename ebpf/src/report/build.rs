@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! From figures by process ids to a report with names.
 
+use std::collections::BTreeMap;
+
 use crate::observed::{Mechanism, Observed, PairCounts, PairKey, Peer};
 use crate::report::{
     Faults, Latency, Missed, Pair, RankCounters, Report, SizeBin, VERSION, Waits, Who,
@@ -65,7 +67,7 @@ fn micros(ns: u64) -> f64 {
     ns as f64 / 1000.0
 }
 
-fn pair(observed: &Observed, key: &PairKey, counts: &PairCounts, ns_per_fault: f64) -> Pair {
+fn pair(observed: &Observed, key: &PairKey, counts: &PairCounts) -> Pair {
     let caller = who(observed, key.caller);
     let other = peer(observed, key.caller, key.peer);
     let (source, sink) = match key.mechanism {
@@ -86,7 +88,7 @@ fn pair(observed: &Observed, key: &PairKey, counts: &PairCounts, ns_per_fault: f
         clippy::cast_sign_loss,
         reason = "an estimate of the part of faults in a time"
     )]
-    let in_faults = (counts.faults as f64 * ns_per_fault) as u64;
+    let in_faults = (counts.faults as f64 * NS_PER_FAULT) as u64;
     let copying = counts
         .time_ns
         .saturating_sub(counts.wait_ns)
@@ -131,18 +133,16 @@ pub fn build(
         .pairs
         .iter()
         .filter(|(_, counts)| counts.calls > 0)
-        .map(|(key, counts)| pair(observed, key, counts, NS_PER_FAULT))
+        .map(|(key, counts)| pair(observed, key, counts))
         .collect();
     pairs.sort_by(|a, b| {
         (b.bytes, b.calls)
             .cmp(&(a.bytes, a.calls))
             .then_with(|| (&a.source, &a.sink).cmp(&(&b.source, &b.sink)))
     });
-    let mut faults: std::collections::BTreeMap<u32, u64> = observed.faults.clone();
+    let mut faults = BTreeMap::<u32, u64>::new();
     for (key, counts) in &observed.pairs {
-        if !observed.faults.contains_key(&key.caller) && counts.faults > 0 {
-            *faults.entry(key.caller).or_default() += counts.faults;
-        }
+        *faults.entry(key.caller).or_default() += counts.faults;
     }
     let mut waits: Vec<Waits> = observed
         .waits

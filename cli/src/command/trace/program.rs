@@ -12,6 +12,8 @@ use nix::sys::signal::{SigSet, Signal, kill, raise};
 use nix::sys::signalfd::{SfdFlags, SignalFd, siginfo};
 use nix::sys::wait::{WaitPidFlag, WaitStatus, waitpid};
 use nix::unistd::Pid;
+use onecopy_trace::proc;
+use std::path::Path;
 
 use crate::command::CliError;
 
@@ -177,10 +179,9 @@ impl Got {
 
 /// The signals that this process was started to ignore, the first one in the lowest bit.
 fn ignored() -> u64 {
-    let status = std::fs::read("/proc/self/status").unwrap_or_default();
-    let status = String::from_utf8_lossy(&status);
-    let mask = status.lines().find_map(|line| line.strip_prefix("SigIgn:"));
-    mask.and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok())
+    let status = proc::text(Path::new("/proc/self/status")).unwrap_or_default();
+    let mask = proc::field(&status, "SigIgn:");
+    mask.and_then(|mask| u64::from_str_radix(mask, 16).ok())
         .unwrap_or(0)
 }
 
