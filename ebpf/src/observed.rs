@@ -153,6 +153,7 @@ pub struct Wait {
 
 /// What observing costs.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
 pub struct Overhead {
     /// Nanoseconds that an observed call takes longer, as measured on this machine when observing began.
     pub ns_per_event: f64,
