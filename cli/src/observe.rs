@@ -2,14 +2,14 @@
 //! What `trace` and `top` observe with: the kernel's programs where they are permitted, the statistics pages of
 //! onecopy's own ranks everywhere.
 
-use std::collections::BTreeSet;
 use std::path::Path;
 
 use onecopy_trace::identity::Names;
+use onecopy_trace::job::Job;
 use onecopy_trace::missed::{System, missed};
 use onecopy_trace::observed::Event;
 use onecopy_trace::report::{self, Report};
-use onecopy_trace::{Observed, bpf, own, proc};
+use onecopy_trace::{Observed, bpf, own};
 
 /// What to observe.
 #[derive(Clone, Debug, Default)]
@@ -32,8 +32,7 @@ pub(crate) struct Source {
     names: Names,
     system: System,
     max_overhead: Option<f64>,
-    follow: Option<u32>,
-    followed: BTreeSet<u32>,
+    job: Option<Job>,
     limits: Vec<String>,
 }
 
@@ -75,33 +74,40 @@ impl Source {
             names: Names::new(Path::new("/proc")),
             system: System::read(Path::new("/proc")),
             max_overhead: wanted.max_overhead,
-            follow: wanted.follow,
-            followed: wanted.follow.into_iter().collect(),
+            job: wanted.follow.map(|pid| Job::new(Path::new("/proc"), pid)),
             limits,
+        }
+    }
+
+    /// Finds what cannot be found later: new processes, while they live and have names, and their statistics pages.
+    pub(crate) fn look(&mut self) {
+        if let Some(job) = &mut self.job {
+            job.look();
+        }
+        if let Some(kernel) = &mut self.kernel {
+            if let Some(percent) = self.max_overhead {
+                kernel.limit(percent);
+            }
+            self.names.meet(kernel.processes());
+        }
+        if let Err(error) = self.own.look() {
+            self.limit(format!("statistics pages: {error}"));
         }
     }
 
     /// The figures since the start.
     pub(crate) fn observe(&mut self) -> Observed {
-        if self.follow.is_some() {
-            proc::add_descendants(&mut self.followed);
+        if let Some(job) = &mut self.job {
+            job.look();
         }
-        let mut observed = Observed::default();
-        if let Some(kernel) = &mut self.kernel {
-            if let Some(percent) = self.max_overhead {
-                kernel.limit(percent);
-            }
-            observed = kernel.observe();
-        }
-        match self.own.observe() {
-            Ok(mut own) => {
-                if self.follow.is_some() {
-                    let followed = &self.followed;
-                    own.pairs.retain(|key, _| followed.contains(&key.caller));
-                    own.counters.retain(|pid, _| followed.contains(pid));
-                }
-                observed.join(own);
-            }
+        let mut observed = self
+            .kernel
+            .as_mut()
+            .map_or_else(Observed::default, bpf::Collector::observe);
+        let job = self.job.as_ref();
+        let is_wanted = |pid, began| job.is_none_or(|job| job.has(pid, began));
+        match self.own.observe_those(is_wanted) {
+            Ok(own) => observed.join(own),
             Err(error) => self.limit(format!("statistics pages: {error}")),
         }
         self.names.complete(&mut observed);

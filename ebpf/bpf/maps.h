@@ -120,6 +120,8 @@ struct {
 struct task {
 	u64 start_ns;
 	u64 end_ns;
+	/* When it began by the clock of /proc, which tells it from others of its id; 0 if not known. */
+	u64 boot_ns;
 	u32 tgid;
 	u32 generation;
 	/* Its own namespace, and its id there. */

@@ -34,6 +34,8 @@ ALWAYS void describe(struct task *task, struct task_struct *of)
 
 	task->tgid = READ(leader, tgid);
 	task->start_ns = READ(leader, start_time);
+	if (HAS(leader, start_boottime))
+		task->boot_ns = READ(leader, start_boottime);
 	bpf_probe_read_kernel(task->comm, sizeof(task->comm), leader->comm);
 	/* Gone with the last reference; then the namespace is not known. */
 	if (!pid) {

@@ -24,6 +24,7 @@ use aya::Ebpf;
 use aya::maps::{Array, MapData, RingBuf};
 use onecopy_obs::tracepoints::TracepointInfo;
 
+use crate::job::Job;
 use crate::observed::{Event, Observed, What};
 use attach::{Group, Link};
 use ids::Ids;
@@ -141,13 +142,17 @@ impl Collector {
         read::want(&mut ebpf, 0).map_err(asked)?;
         let mut links = attach::group(&mut ebpf, Group::Tasks, &mut probes);
         if let Some(root) = options.follow {
+            let mut job = Job::new(Path::new("/proc"), root);
             // Twice, so that what is started meanwhile is not missed.
             for _ in 0..2 {
-                let mut followed = BTreeSet::from([root]);
-                crate::proc::add_descendants(&mut followed);
-                for tgid in followed {
+                for tgid in job.living() {
                     read::follow(&mut ebpf, tgid, true).map_err(asked)?;
                 }
+                job.look();
+            }
+            // One that ended before it was put in is not taken out by the kernel's program.
+            for tgid in job.gone() {
+                let _ = read::follow(&mut ebpf, tgid, false);
             }
         }
         links.extend(attach::group(&mut ebpf, Group::Module, &mut probes));
@@ -225,9 +230,32 @@ impl Collector {
         observed
     }
 
+    /// The processes of the job that is followed which live now.
+    #[must_use]
+    pub fn followed(&self) -> Vec<u32> {
+        read::followed(&self.ebpf)
+    }
+
+    /// Live processes that make calls, and those that calls name, each of the latter once: for their names, which
+    /// nobody can look up later. Reads no figures.
+    pub fn processes(&mut self) -> BTreeSet<u32> {
+        self.ids.look();
+        let callers = read::callers(&self.ebpf).into_iter();
+        let callers = callers.filter(|(_, task)| task.end_ns == 0);
+        let mut found: BTreeSet<u32> = callers.map(|(pid, _)| pid).collect();
+        for (id, task) in read::peers(&self.ebpf) {
+            found.extend(self.ids.meet(id, &task));
+        }
+        for wait in read::waits(&self.ebpf) {
+            found.insert(wait.waiter);
+            found.extend(wait.owner);
+        }
+        found
+    }
+
     /// The events of the timeline since the last call. Whoever wants all of them calls often: the ring has room for a
     /// hundred thousand. Those that found none are counted in [`crate::observed::Overhead::dropped`]. Threads and ids
-    /// of inner namespaces are translated as far as the last [`Self::observe`] did.
+    /// of inner namespaces are translated as far as [`Self::processes`] or [`Self::observe`] looked them up before.
     pub fn events(&mut self) -> Vec<Event> {
         let mut records = Vec::new();
         // Not as long as there are more: callers may make them faster than they are taken.
@@ -268,7 +296,7 @@ impl Collector {
                 tid,
                 what: What::Copy {
                     mechanism: key.mechanism,
-                    peer: self.ids.known(key.peer),
+                    peer: self.ids.known(key.peer, start_ns),
                     asked,
                     result,
                     faults,

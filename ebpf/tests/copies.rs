@@ -11,8 +11,11 @@ mod limit;
 #[path = "support/roles.rs"]
 mod roles;
 
+use std::path::Path;
+
 use onecopy_trace::bpf::{Collector, Options};
 use onecopy_trace::observed::{Mechanism, Observed, PairCounts, PairKey, Peer};
+use onecopy_trace::proc::Stat;
 use roles::{Actor, act, observe};
 
 #[test]
@@ -84,6 +87,10 @@ fn counts_and_bytes_are_those_that_were_made() {
         assert!(task.comm.starts_with("copies-"), "{task:?}");
         assert!(!task.ended);
         assert_eq!(task.local_pid, actor.own);
+        // The kernel's program and /proc agree.
+        let place = format!("/proc/{}", actor.pid);
+        let stat = Stat::read(Path::new(&place)).expect("it lives");
+        assert_eq!(task.started, stat.start_ticks());
     }
     assert!(observed.overhead.ns_per_event > 0.0);
     assert_eq!(observed.overhead.not_counted, 0);
@@ -289,6 +296,54 @@ fn what_a_followed_process_starts_is_followed() {
     assert_ne!(key.caller, a.pid);
     assert_eq!((key.peer, counts.calls), (Peer::Process(b.pid), 6));
     assert!(observed.tasks[&key.caller].ended);
+}
+
+#[test]
+fn what_has_ended_is_followed_no_longer() {
+    let mut a = Actor::start(&[]);
+    let options = Options {
+        follow: Some(a.pid),
+        ..Options::default()
+    };
+    let Some((mut collector, _)) = observe(&options) else {
+        return;
+    };
+    assert_eq!(collector.followed(), [a.pid]);
+    let own = a.memory;
+    let line = format!("child {} {own} 100 6", a.pid);
+    assert_eq!(a.tell(&line), "600");
+    // The child has ended, and its figures are there with its name.
+    assert_eq!(collector.followed(), [a.pid]);
+    let observed = collector.observe();
+    let (key, _) = observed.pairs.iter().next().expect("a pair");
+    let child = &observed.tasks[&key.caller];
+    assert!(
+        child.ended && child.comm.starts_with("copies-"),
+        "{child:?}"
+    );
+    a.end();
+    assert!(collector.followed().is_empty());
+}
+
+#[test]
+fn processes_are_found_without_figures() {
+    let Some((mut collector, _)) = observe(&Options::default()) else {
+        return;
+    };
+    let (mut a, b) = (Actor::start(&[]), Actor::start(&[]));
+    assert_eq!(a.tell(&format!("read {} {} 100 2", b.tid, b.memory)), "200");
+    let found = collector.processes();
+    assert!(
+        found.contains(&a.pid) && found.contains(&b.pid),
+        "{found:?}"
+    );
+    let again = collector.processes();
+    assert!(again.contains(&a.pid), "{again:?}");
+    let (caller, peer) = (a.pid, b.pid);
+    a.end();
+    b.end();
+    let ended = collector.processes();
+    assert!(!ended.contains(&caller) && !ended.contains(&peer));
 }
 
 #[test]

@@ -168,7 +168,7 @@ fn watch(
         // Statistics pages are found while their ranks live.
         let now = Instant::now();
         if now >= next_look {
-            source.observe();
+            source.look();
             next_look = now + now.elapsed().saturating_mul(LOOK_SHARE);
         }
         outputs.events(source.events());

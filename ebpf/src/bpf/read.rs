@@ -54,6 +54,20 @@ pub(super) fn follow(ebpf: &mut Ebpf, tgid: u32, on: bool) -> Result<(), aya::ma
     }
 }
 
+/// The processes of the job that is followed.
+pub(super) fn followed(ebpf: &Ebpf) -> Vec<u32> {
+    let found = entries::<u32, u32>(ebpf, "followed").into_iter();
+    found.map(|(tgid, _)| tgid).collect()
+}
+
+/// Ids that calls gave, and the first process that had it and ended; else its end is 0.
+pub(super) fn peers(ebpf: &Ebpf) -> Vec<(LocalId, RawTask)> {
+    let found = entries::<[u32; 2], TaskWords>(ebpf, "peers").into_iter();
+    found
+        .map(|(id, words)| (LocalId::of(id), RawTask::of(&words)))
+        .collect()
+}
+
 /// Processes that made calls: of each id the last one.
 pub(super) fn callers(ebpf: &Ebpf) -> Vec<(u32, RawTask)> {
     let found = entries::<u32, TaskWords>(ebpf, "tasks").into_iter();
@@ -73,12 +87,8 @@ pub(super) fn seen(ebpf: &Ebpf) -> Seen {
     for task in all.map(|words| RawTask::of(&words)) {
         seen.callers.insert((task.tgid, task.generation), task);
     }
-    for (id, words) in entries::<[u32; 2], TaskWords>(ebpf, "peers") {
-        let task = RawTask::of(&words);
-        if task.end_ns != 0 {
-            seen.ended.insert(LocalId::of(id), task);
-        }
-    }
+    let ended = peers(ebpf).into_iter().filter(|(_, task)| task.end_ns != 0);
+    seen.ended.extend(ended);
     seen
 }
 
