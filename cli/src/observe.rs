@@ -2,14 +2,16 @@
 //! What `trace` and `top` observe with: the kernel's programs where they are permitted, the statistics pages of
 //! onecopy's own ranks everywhere.
 
-use std::path::Path;
+use std::ffi::OsString;
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Path, PathBuf};
 
 use onecopy_trace::identity::Names;
 use onecopy_trace::job::Job;
 use onecopy_trace::missed::{System, missed};
 use onecopy_trace::observed::Event;
 use onecopy_trace::report::{self, Report};
-use onecopy_trace::{Observed, bpf, own};
+use onecopy_trace::{Observed, bpf, own, proc};
 
 /// What to observe.
 #[derive(Clone, Debug, Default)]
@@ -18,6 +20,8 @@ pub(crate) struct Wanted {
     pub(crate) own: bool,
     /// This process and its descendants; the whole node if none.
     pub(crate) follow: Option<u32>,
+    /// The words that start it: what they name may have the runtime in it.
+    pub(crate) program: Vec<OsString>,
     /// Whether events of a timeline are kept.
     pub(crate) events: bool,
     /// The largest part of its callers' time that observing may take, in percent.
@@ -32,6 +36,7 @@ pub(crate) struct Source {
     names: Names,
     system: System,
     max_overhead: Option<f64>,
+    events: bool,
     job: Option<Job>,
     limits: Vec<String>,
 }
@@ -56,6 +61,9 @@ impl Source {
                             // What refuses one probe point refuses all of a file.
                             limits.extend(runtime.iter().find_map(limit_of));
                         }
+                        // Before they begin, so that no event is missed.
+                        let runtime = collector.watch_files(&files(&wanted.program));
+                        limits.extend(runtime.iter().find_map(limit_of));
                     }
                     limits.extend(probes.iter().filter_map(limit_of));
                     Some(collector)
@@ -74,6 +82,7 @@ impl Source {
             names: Names::new(Path::new("/proc")),
             system: System::read(Path::new("/proc")),
             max_overhead: wanted.max_overhead,
+            events: wanted.events,
             job: wanted.follow.map(|pid| Job::new(Path::new("/proc"), pid)),
             limits,
         }
@@ -89,6 +98,15 @@ impl Source {
                 kernel.limit(percent);
             }
             self.names.meet(kernel.processes());
+            if self.events {
+                let refused = match &self.job {
+                    Some(job) => kernel.watch_mapped(job.living()),
+                    None => kernel.watch_mapped(proc::numbers(Path::new("/proc"))),
+                };
+                for limit in refused.iter().filter_map(limit_of) {
+                    self.limit(limit);
+                }
+            }
         }
         if let Err(error) = self.own.look() {
             self.limit(format!("statistics pages: {error}"));
@@ -158,8 +176,24 @@ fn limit_of(probe: &bpf::Probe) -> Option<String> {
     }
 }
 
+/// The files that the words of a command name: its program, which may be one that is searched for, and others that it
+/// may start.
+fn files(words: &[OsString]) -> Vec<PathBuf> {
+    let mut found: Vec<PathBuf> = words.iter().map(PathBuf::from).collect();
+    if let Some(name) = words
+        .first()
+        .filter(|name| !name.as_bytes().contains(&b'/'))
+    {
+        let places = std::env::var_os("PATH").unwrap_or_default();
+        let places = std::env::split_paths(&places).map(|folder| folder.join(name));
+        found.extend(places.take(1024).find(|place| place.is_file()));
+    }
+    found.retain(|path| path.is_file());
+    found
+}
+
 /// Where the runtime's probe points are: this command, and the libraries that were installed with it.
-fn libraries() -> Vec<std::path::PathBuf> {
+fn libraries() -> Vec<PathBuf> {
     let Ok(own) = std::env::current_exe() else {
         return Vec::new();
     };

@@ -11,13 +11,14 @@ mod cost;
 mod ids;
 mod layout;
 mod limit;
+mod mapped;
 mod probe;
 mod read;
 mod sys;
 mod usdt;
 
 use std::collections::BTreeSet;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::time::Instant;
 
 use aya::Ebpf;
@@ -30,6 +31,7 @@ use attach::{Group, Link};
 use ids::Ids;
 use layout::{Count, Record, SiteWords};
 use limit::Budget;
+use mapped::Files;
 use probe::errno_of;
 
 pub use check::check;
@@ -39,6 +41,9 @@ pub use usdt::{Site, sites};
 
 /// Records that are taken from the ring at a time: more than the ring has room for.
 const RECORDS_MAX: usize = 1 << 18;
+
+/// What is lost where its probe points are not watched.
+const RUNTIME: &str = "events of onecopy's runtime";
 
 /// How much is observed.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
@@ -88,6 +93,8 @@ pub struct Collector {
     ids: Ids,
     started: Instant,
     budget: Budget,
+    /// Those that were looked into for sites.
+    files: Files,
     /// The tracepoint of each site that is watched.
     sites: Vec<&'static TracepointInfo>,
 }
@@ -164,6 +171,7 @@ impl Collector {
             ids: Ids::new(),
             started: Instant::now(),
             budget: Budget::new(options.follow.is_some()),
+            files: Files::default(),
             sites: Vec::new(),
         };
         Ok((collector, probes))
@@ -172,24 +180,58 @@ impl Collector {
     /// Watches the probe points of onecopy's runtime in a program or library, in all processes that use this file. The
     /// path of a file in a container begins with `/proc/PID/root`.
     pub fn watch_runtime(&mut self, path: &Path) -> Vec<Probe> {
-        const LOST: &str = "events of onecopy's runtime";
+        self.files.is_new(path);
         let shown = path.display().to_string();
-        let found = match sites(path) {
-            Ok(found) => found,
-            Err(reason) => return vec![Probe::refused(reason, 0, LOST, "")],
-        };
-        if found.is_empty() {
-            let remedy = "the file is not onecopy's, or was built without probe points";
-            return vec![Probe::refused(shown, libc::ENOENT, LOST, remedy)];
+        match sites(path) {
+            Ok(found) if found.is_empty() => {
+                let remedy = "the file is not onecopy's, or was built without probe points";
+                vec![Probe::refused(shown, libc::ENOENT, RUNTIME, remedy)]
+            }
+            Ok(found) => self.watch_sites(path, path, &found),
+            Err(reason) => vec![Probe::refused(reason, 0, RUNTIME, "")],
         }
+    }
+
+    /// The same for each of these files that has such probe points. The others are passed over, and so is what was
+    /// looked into before.
+    pub fn watch_files(&mut self, paths: &[PathBuf]) -> Vec<Probe> {
         let mut probes = Vec::new();
-        for site in &found {
-            let name = format!("{} in {shown}", site.name);
+        for path in paths {
+            probes.extend(self.watch_new(path, path));
+        }
+        probes
+    }
+
+    /// The same for the files whose code these processes have mapped: programs that the runtime was linked into, and
+    /// libraries, wherever they are.
+    pub fn watch_mapped(&mut self, pids: impl IntoIterator<Item = u32>) -> Vec<Probe> {
+        let mut probes = Vec::new();
+        if self.budget.has_events() {
+            for file in pids.into_iter().flat_map(mapped::of_process) {
+                probes.extend(self.watch_new(&file.path, &file.name));
+            }
+        }
+        probes
+    }
+
+    fn watch_new(&mut self, path: &Path, name: &Path) -> Vec<Probe> {
+        if !self.files.is_new(path) {
+            return Vec::new();
+        }
+        // One that is no program has none.
+        let found = sites(path).unwrap_or_default();
+        self.watch_sites(path, name, &found)
+    }
+
+    fn watch_sites(&mut self, path: &Path, name: &Path, found: &[Site]) -> Vec<Probe> {
+        let mut probes = Vec::new();
+        for site in found {
+            let name = format!("{} in {}", site.name, name.display());
             let probe = match self.watch_site(path, site) {
                 Ok(()) => Probe::attached(name),
                 Err(errno) => {
                     let remedy = check::uprobe_remedy(errno);
-                    Probe::refused(name, errno, LOST, remedy)
+                    Probe::refused(name, errno, RUNTIME, remedy)
                 }
             };
             // The same site was inlined in several places.

@@ -38,7 +38,8 @@ pub(crate) fn pid_namespace(folder: &Path) -> Option<u64> {
 }
 
 /// The entries of a folder that are numbers: processes of `/proc`, threads of a process.
-pub(crate) fn numbers(folder: &Path) -> Vec<u32> {
+#[must_use]
+pub fn numbers(folder: &Path) -> Vec<u32> {
     let Ok(entries) = fs::read_dir(folder) else {
         return Vec::new();
     };

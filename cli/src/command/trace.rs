@@ -104,6 +104,7 @@ pub(crate) fn run(args: Args) -> Result<ExitCode, CliError> {
     let mut source = Source::open(&Wanted {
         own: false,
         follow: program.as_ref().map(Program::pid),
+        program: args.program.clone(),
         events: args.perfetto.is_some(),
         max_overhead: args.max_overhead,
     });
