@@ -23,7 +23,7 @@ pub(crate) mod pipeline;
 pub(crate) mod plan;
 pub(crate) mod rendezvous;
 
-use crate::endpoint::{Claim, Record, RecordRoom};
+use crate::endpoint::{Claim, Part, Record, RecordRoom};
 use crate::matching::Envelope;
 use crate::peer::{Gone, Peer, replies_max};
 use crate::records::{self, BODY, ChunkBody, Cts, Fin, Kind, Rts, Wanted};
@@ -121,7 +121,7 @@ fn control(
     match kind {
         Kind::ChunkFirst | Kind::ChunkNext | Kind::Data => {
             let whole = ChunkBody::decode(kind, body).map_err(text)?;
-            let body = shown(peer, whole)?;
+            let body = shown(peer.endpoint.part(), whole)?;
             match kind {
                 Kind::Data => pipeline::arrive(core, peer, &body),
                 Kind::ChunkFirst if body.offset == whole.offset => {
@@ -143,8 +143,8 @@ fn control(
 
 /// What a record says of as much of its chunk as has come.
 #[inline]
-fn shown(peer: &Peer, whole: ChunkBody) -> Result<ChunkBody, String> {
-    let Some(part) = peer.endpoint.part() else {
+fn shown(part: Option<Part>, whole: ChunkBody) -> Result<ChunkBody, String> {
+    let Some(part) = part else {
         return Ok(whole);
     };
     if part.of != whole.piece {
