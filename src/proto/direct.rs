@@ -255,6 +255,8 @@ fn received(core: &mut Core, peer: &mut Peer, tag: i32, ended: Ended) -> Receive
     })
 }
 
+/// Out of line: the registers are the short message's.
+#[inline(never)]
 fn receive_longer<M: Medium>(
     core: &mut Core,
     peer: &mut Peer,

@@ -101,7 +101,7 @@ fn put_list(
             true
         }
         // Without a chunk for the list the message is collected.
-        Chunked::Refused(_) => {
+        Chunked::Refused => {
             let scattered = rts(SourceLayout::Scattered);
             put_body(core, peer, Kind::Rts, meta, &scattered)
         }
