@@ -85,6 +85,7 @@ impl Source {
     pub(crate) fn observe(&mut self) -> Observed {
         if self.follow.is_some() {
             proc::add_descendants(&mut self.followed);
+            self.names.learn(self.followed.iter().copied());
         }
         let mut observed = Observed::default();
         if let Some(kernel) = &mut self.kernel {
