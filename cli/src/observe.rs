@@ -134,7 +134,16 @@ impl Source {
 
 /// What is lost by a probe that refused.
 fn limit_of(probe: &bpf::Probe) -> Option<String> {
-    if probe.name.starts_with("onecopy_") && !Path::new("/sys/module/onecopy").exists() {
+    const OF_MODULES: [(&str, &str); 4] = [
+        ("onecopy_", "onecopy"),
+        ("kprobe oc_", "onecopy"),
+        ("kprobe xpmem_", "xpmem"),
+        ("kprobe knem_", "knem"),
+    ];
+    let module = OF_MODULES
+        .iter()
+        .find(|(prefix, _)| probe.name.starts_with(prefix));
+    if module.is_some_and(|(_, module)| !Path::new("/sys/module").join(module).exists()) {
         // Nothing is lost of a module that is not there.
         return None;
     }
