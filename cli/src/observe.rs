@@ -8,6 +8,7 @@ use std::path::Path;
 use onecopy_trace::identity::Names;
 use onecopy_trace::missed::{System, missed};
 use onecopy_trace::observed::Event;
+use onecopy_trace::rdma::{self, Ports};
 use onecopy_trace::report::{self, Report};
 use onecopy_trace::{Observed, bpf, own, proc};
 
@@ -34,6 +35,7 @@ pub(crate) struct Source {
     max_overhead: Option<f64>,
     follow: Option<u32>,
     followed: BTreeSet<u32>,
+    ports: Ports,
     limits: Vec<String>,
 }
 
@@ -77,6 +79,7 @@ impl Source {
             max_overhead: wanted.max_overhead,
             follow: wanted.follow,
             followed: wanted.follow.into_iter().collect(),
+            ports: Ports::look(Path::new(rdma::DEVICES)),
             limits,
         }
     }
@@ -128,7 +131,9 @@ impl Source {
         let missed = missed(observed, name, &self.system);
         let mut limits = self.limits.clone();
         limits.extend(self.own.refused.iter().cloned());
-        report::build(observed, program, missed, limits)
+        let mut report = report::build(observed, program, missed, limits);
+        report.rdma = self.ports.traffic();
+        report
     }
 }
 
