@@ -8,6 +8,7 @@ use std::path::Path;
 use onecopy_trace::identity::Names;
 use onecopy_trace::missed::{System, missed};
 use onecopy_trace::observed::Event;
+use onecopy_trace::rdma::{self, Ports};
 use onecopy_trace::report::{self, Report};
 use onecopy_trace::{Observed, bpf, own, proc};
 
@@ -34,6 +35,7 @@ pub(crate) struct Source {
     max_overhead: Option<f64>,
     follow: Option<u32>,
     followed: BTreeSet<u32>,
+    ports: Ports,
     limits: Vec<String>,
 }
 
@@ -77,6 +79,7 @@ impl Source {
             max_overhead: wanted.max_overhead,
             follow: wanted.follow,
             followed: wanted.follow.into_iter().collect(),
+            ports: Ports::look(Path::new(rdma::DEVICES)),
             limits,
         }
     }
@@ -85,6 +88,7 @@ impl Source {
     pub(crate) fn observe(&mut self) -> Observed {
         if self.follow.is_some() {
             proc::add_descendants(&mut self.followed);
+            self.names.learn(self.followed.iter().copied());
         }
         let mut observed = Observed::default();
         if let Some(kernel) = &mut self.kernel {
@@ -127,13 +131,24 @@ impl Source {
         let missed = missed(observed, name, &self.system);
         let mut limits = self.limits.clone();
         limits.extend(self.own.refused.iter().cloned());
-        report::build(observed, program, missed, limits)
+        let mut report = report::build(observed, program, missed, limits);
+        report.rdma = self.ports.traffic();
+        report
     }
 }
 
 /// What is lost by a probe that refused.
 fn limit_of(probe: &bpf::Probe) -> Option<String> {
-    if probe.name.starts_with("onecopy_") && !Path::new("/sys/module/onecopy").exists() {
+    const OF_MODULES: [(&str, &str); 4] = [
+        ("onecopy_", "onecopy"),
+        ("kprobe oc_", "onecopy"),
+        ("kprobe xpmem_", "xpmem"),
+        ("kprobe knem_", "knem"),
+    ];
+    let module = OF_MODULES
+        .iter()
+        .find(|(prefix, _)| probe.name.starts_with(prefix));
+    if module.is_some_and(|(_, module)| !Path::new("/sys/module").join(module).exists()) {
         // Nothing is lost of a module that is not there.
         return None;
     }

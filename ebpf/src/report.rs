@@ -8,6 +8,7 @@ use std::collections::BTreeMap;
 use serde::{Deserialize, Serialize};
 
 use crate::observed::{Mechanism, Overhead};
+use crate::rdma;
 pub use build::{build, who};
 
 /// The version of the form of a report.
@@ -34,6 +35,9 @@ pub struct Report {
     pub overhead: Overhead,
     /// Counters of onecopy's own ranks.
     pub ranks: Vec<RankCounters>,
+    /// What went over ports of devices for RDMA, of all programs of the node.
+    #[serde(default)]
+    pub rdma: Vec<rdma::Port>,
     /// What could not be observed, and what would permit it.
     pub limits: Vec<String>,
 }
