@@ -10,7 +10,7 @@
 //!
 //! - *Receives* are one pool for all lanes. A peer is permitted no message for which no receive is posted: the sum of
 //!   what is permitted and has not come never exceeds what is posted. So no peer finds the queue empty.
-//! - The last message that is permitted is for a word alone, and one that permits more. A rank whose bytes wait for
+//! - The last message that is permitted is kept for a control message that permits more. A rank whose bytes wait for
 //!   permission can therefore always give some.
 //! - The pool grows by parts while lanes use all of their windows, to a bound, and as long as memory can be pinned. It
 //!   shrinks as receives of its newest part come back while windows are small.
@@ -36,7 +36,7 @@ use crate::domain::{Domain, Receives};
 use crate::error::{Error, Result};
 use crate::memory::{Local, Region, Slot};
 use crate::news::News;
-use crate::pair::{Operation, Pair, Plan, Ready};
+use crate::pair::{InitAttributes, Operation, Pair, Ready};
 use crate::port::{Chosen, NUMBER_MAX, Said, choose_at, look_at};
 use crate::provider::{Depths, Kind, Provider};
 use crate::queue::{Completion, Done, Queue};
@@ -203,7 +203,7 @@ impl<P: Provider> Adapter<P> {
             return;
         }
         let head = lane.head().encode();
-        let operation = Operation::Send { number: None };
+        let operation = Operation::Send { immediate: None };
         let posted = if pair.inline() >= HEAD {
             pair.post_inline(&mut self.queue, operation, &head)
         } else {
@@ -212,8 +212,8 @@ impl<P: Provider> Adapter<P> {
                 return;
             };
             slot.write(0, &head);
-            let word = u64::from(lane.sent);
-            pair.post(&mut self.queue, operation, Local::first(slot, HEAD), word)
+            let cookie = u64::from(lane.sent);
+            pair.post(&mut self.queue, operation, Local::first(slot, HEAD), cookie)
         };
         match posted {
             Ok(()) => {
@@ -299,11 +299,11 @@ impl<P: Provider> Adapter<P> {
                 if let Some(lane) = self.lanes.get_mut(name) {
                     lane.ended = lane.ended.wrapping_add(1);
                 }
-                match (done.slot, done.word) {
-                    (Some(slot), Some(word)) if word & reads::READ != 0 => {
-                        self.has_come(name, word as u32, slot, done.outcome.is_ok());
+                match (done.slot, done.cookie) {
+                    (Some(slot), Some(cookie)) if cookie & reads::READ != 0 => {
+                        self.has_come(name, cookie as u32, slot, done.outcome.is_ok());
                     }
-                    (Some(slot), Some(word)) => self.sent(name, word as u32, slot),
+                    (Some(slot), Some(cookie)) => self.sent(name, cookie as u32, slot),
                     _ => {}
                 }
                 if let Err(status) = done.outcome {
@@ -475,19 +475,19 @@ impl<P: Provider> Lanes for Adapter<P> {
             }
         }
         let window = self.settings.window.clamp(GRANT_MIN, WINDOW_MAX);
-        let plan = Plan {
+        let attributes = InitAttributes {
             kind: Kind::Connection,
             receives: self.receives.as_ref(),
             shared: None,
             depths: Depths {
-                // Those that complete without a word hold half of it.
+                // Sends that do not complete one by one hold half of it.
                 sends: 2 * window + 16,
                 receives: 0,
                 inline: self.settings.inline.min(INLINE_MAX) as u32,
             },
         };
         let text = |error: Error| error.to_string();
-        let pair = Pair::new(&self.domain, &mut self.queue, &plan).map_err(text)?;
+        let pair = Pair::new(&self.domain, &mut self.queue, &attributes).map_err(text)?;
         let pair = pair.prepare(&self.chosen, 0).map_err(text)?;
         // Numbers of packets of an earlier connection are not those of this one.
         self.first = self.first.wrapping_mul(0x9e37_79b1).wrapping_add(1) & NUMBER_MAX;
@@ -654,7 +654,7 @@ impl<P: Provider> Lanes for Adapter<P> {
         };
         slot.write(0, &lane.head().encode());
         let payload = len - HEAD;
-        let operation = Operation::Send { number: None };
+        let operation = Operation::Send { immediate: None };
         let posted = if len <= pair.inline().min(INLINE_MAX) {
             let mut inline = [0; INLINE_MAX];
             slot.read(0, &mut inline[..len]);
@@ -664,8 +664,8 @@ impl<P: Provider> Lanes for Adapter<P> {
             }
         } else {
             let local = Local::first(slot, len);
-            let word = u64::from(lane.sent);
-            match pair.post(&mut self.queue, operation, local, word) {
+            let cookie = u64::from(lane.sent);
+            match pair.post(&mut self.queue, operation, local, cookie) {
                 Ok(()) => Ok(Bytes::Posted),
                 Err(mut refused) => {
                     let local = std::mem::replace(&mut refused.local, Local::Nothing);

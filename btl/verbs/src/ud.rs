@@ -33,7 +33,7 @@ use crate::domain::{AddressHandle, Domain};
 use crate::error::Result;
 use crate::memory::{Local, Region, Slot};
 use crate::news::{News, Newsworthy};
-use crate::pair::{Operation, Pair, Plan, Ready};
+use crate::pair::{InitAttributes, Operation, Pair, Ready};
 use crate::port::{Chosen, look_at};
 use crate::provider::{Depths, Kind, Path, Provider};
 use crate::queue::{Completion, DATAGRAM_HEAD, Done, Queue};
@@ -92,8 +92,8 @@ enum Stage<P: Provider> {
 #[derive(Clone, Copy, Debug)]
 struct Peer {
     pair: u32,
-    /// The word of its pair.
-    word: u32,
+    /// The Q_Key of its pair.
+    qkey: u32,
     mark: u32,
     key: u64,
     path: Path,
@@ -136,8 +136,8 @@ pub struct Datagrams<P: Provider> {
     queue: Queue<P>,
     /// None: it has failed.
     pair: Option<Pair<P, Ready>>,
-    /// The word that datagrams for it must have.
-    word: u32,
+    /// The Q_Key that datagrams for it must have.
+    qkey: u32,
     receives: Region<P>,
     sends: Region<P>,
     /// Bytes of a datagram.
@@ -189,7 +189,7 @@ impl<P: Provider> Datagrams<P> {
             domain,
             queue,
             pair: None,
-            word: 0,
+            qkey: 0,
             receives,
             sends,
             room: packet.saturating_sub(DATAGRAM_HEAD),
@@ -232,7 +232,7 @@ impl<P: Provider> Datagrams<P> {
 
     /// Makes the pair, with all receives posted.
     fn open_pair(&mut self) -> Result<()> {
-        let plan = Plan {
+        let attributes = InitAttributes {
             kind: Kind::Datagrams,
             receives: None,
             shared: None,
@@ -242,10 +242,10 @@ impl<P: Provider> Datagrams<P> {
                 inline: self.settings.inline.min(INLINE_MAX) as u32,
             },
         };
-        // Words with the highest bit are the kernel's.
-        self.word = self.fresh(u32::MAX) as u32 & 0x7fff_ffff;
-        let pair = Pair::new(&self.domain, &mut self.queue, &plan)?;
-        let pair = pair.prepare(&self.chosen, self.word)?.open()?;
+        // Q_Keys with the highest bit are the kernel's.
+        self.qkey = self.fresh(u32::MAX) as u32 & 0x7fff_ffff;
+        let pair = Pair::new(&self.domain, &mut self.queue, &attributes)?;
+        let pair = pair.prepare(&self.chosen, self.qkey)?.open()?;
         while let Some(slot) = self.receives.take() {
             if pair.receive(&mut self.queue, slot, 0).is_err() {
                 break;
@@ -385,8 +385,8 @@ impl<P: Provider> Datagrams<P> {
             let to = Operation::SendTo {
                 ah,
                 pair: peer.pair,
-                key: peer.word,
-                number: None,
+                qkey: peer.qkey,
+                immediate: None,
             };
             let posted = if len <= pair.inline().min(INLINE_MAX) {
                 let mut inline = [0; INLINE_MAX];
