@@ -437,7 +437,7 @@ fn datagrams_are_lost_doubled_and_reordered_in_the_same_way_each_time() {
 }
 
 #[test]
-fn a_datagram_with_another_word_or_without_a_receive_is_dropped() {
+fn a_datagram_with_another_qkey_or_without_a_receive_is_dropped() {
     let (fabric, mut a, mut b) = sides();
     let (from, to) = datagrams(&mut a, &mut b, 5);
     let ah = a.address_handle(&b);

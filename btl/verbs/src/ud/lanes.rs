@@ -102,7 +102,7 @@ impl<P: Provider> Lanes for Datagrams<P> {
     }
 
     fn poll(&mut self) -> bool {
-        let found = !self.finding.is_empty() && self.take_ways();
+        let found = !self.finding.is_empty() && self.take_handles();
         let completed = self.take_completions();
         self.tend();
         found | completed
