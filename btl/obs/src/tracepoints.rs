@@ -110,8 +110,8 @@ tracepoints! {
     DEBUG layer_demoted(peer: usize, layer: &str, errno: i32);
     /// A connection with a peer on another node is there.
     DEBUG wire_connected(peer: usize, wire: &str);
-    /// Somebody who connected was turned away: no rank of the job, or one that has come for nothing.
-    DEBUG guest_refused(from: &str, reason: &str);
+    /// An inbound connection was refused: it is no rank of the job, or a rank that needs none.
+    DEBUG inbound_refused(from: &str, reason: &str);
     /// A peer died.
     DEBUG peer_died(peer: usize, how: &str);
     /// What a peer wrote was not valid; the peer is failed.

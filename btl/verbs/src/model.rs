@@ -232,7 +232,7 @@ impl Fabric {
             .sum()
     }
 
-    /// Datagrams that found no receive, or had another word.
+    /// Datagrams that found no receive, or had another Q_Key.
     #[must_use]
     pub fn dropped(&self) -> u64 {
         self.lock().dropped

@@ -162,8 +162,8 @@ pub enum Change {
     Prepare {
         /// The own port.
         port: u8,
-        /// The word that datagrams must have.
-        key: u32,
+        /// The Q_Key that datagrams must have.
+        qkey: u32,
     },
     /// It receives from this peer; datagrams from all.
     Receive {
@@ -226,8 +226,8 @@ pub enum Verb<'a, P: Provider> {
         ah: &'a P::AddressHandle,
         /// The peer's pair.
         number: u32,
-        /// Its word.
-        key: u32,
+        /// Its Q_Key.
+        qkey: u32,
     },
     /// Arrives in a queue of receives that the peer's processes share.
     SendShared {
@@ -249,8 +249,8 @@ pub struct Request<'a, P: Provider> {
     pub verb: Verb<'a, P>,
     /// Its memory.
     pub pieces: &'a [Piece],
-    /// A number for the receiver; a write that has one takes a receive, too.
-    pub number: Option<u32>,
+    /// Immediate data for the receiver; a write that has it takes a receive, too.
+    pub immediate: Option<u32>,
     /// Whether it tells of its completion.
     pub signaled: bool,
     /// Whether the bytes are copied when it is posted.
@@ -268,8 +268,8 @@ pub struct Finished {
     pub received: bool,
     /// Bytes that came.
     pub bytes: u32,
-    /// The number that came along.
-    pub number: Option<u32>,
+    /// The immediate data of the send.
+    pub immediate: Option<u32>,
     /// The own pair.
     pub pair: u32,
     /// The sender's pair, of a datagram.

@@ -51,10 +51,10 @@ pub struct Completion<P: Provider> {
     pub source: u32,
     /// Bytes that came. A datagram's begin at 40: see [`DATAGRAM_HEAD`].
     pub bytes: usize,
-    /// The number that came along.
-    pub number: Option<u32>,
-    /// The program's word for it; none for a failed send that held nothing.
-    pub word: Option<u64>,
+    /// The immediate data of the send.
+    pub immediate: Option<u32>,
+    /// The value that was posted with it; none for a failed send that held nothing.
+    pub cookie: Option<u64>,
     /// Its slot.
     pub slot: Option<Slot<P>>,
 }
@@ -68,7 +68,7 @@ struct Flight<P: Provider> {
     account: u64,
     done: Done,
     local: Local<P>,
-    word: u64,
+    cookie: u64,
     /// How many sends have ended when this one has.
     covers: u32,
 }
@@ -213,14 +213,14 @@ impl<P: Provider> Queue<P> {
         account: u64,
         done: Done,
         local: Local<P>,
-        word: u64,
+        cookie: u64,
         covers: u32,
     ) -> Option<u64> {
         self.flights.insert(Flight {
             account,
             done,
             local,
-            word,
+            cookie,
             covers,
         })
     }
@@ -241,7 +241,7 @@ impl<P: Provider> Queue<P> {
         &mut self,
         receives: &Receives<P>,
         slot: Slot<P>,
-        word: u64,
+        cookie: u64,
     ) -> std::result::Result<(), Refused<P>> {
         if receives.queue != self.id {
             return Err(Refused::of(
@@ -254,7 +254,7 @@ impl<P: Provider> Queue<P> {
         self.receive_by(
             receives.account,
             slot,
-            word,
+            cookie,
             "ibv_post_srq_recv",
             |id, pieces| {
                 // SAFETY: the slot is in the table until its completion, or the end of the receives and their pairs.
@@ -267,7 +267,7 @@ impl<P: Provider> Queue<P> {
         &mut self,
         account: u64,
         slot: Slot<P>,
-        word: u64,
+        cookie: u64,
         call: &'static str,
         post: impl FnOnce(u64, &[Piece]) -> std::io::Result<()>,
     ) -> std::result::Result<(), Refused<P>> {
@@ -279,7 +279,7 @@ impl<P: Provider> Queue<P> {
             Some(_) => return Err(Refused::full(local, call)),
             None => return Err(Refused::of(local, call, "the pair was retired")),
         }
-        let Some(id) = self.take_off(account, Done::Received, local, word, 0) else {
+        let Some(id) = self.take_off(account, Done::Received, local, cookie, 0) else {
             return Err(Refused::of(Local::Nothing, call, "too many operations"));
         };
         post(id, &[piece]).map_err(|error| {
@@ -323,8 +323,8 @@ impl<P: Provider> Queue<P> {
             pair: finished.pair,
             source: finished.source,
             bytes,
-            number: finished.number,
-            word: None,
+            immediate: finished.immediate,
+            cookie: None,
             slot: None,
         };
         if finished.id == UNNAMED {
@@ -343,13 +343,13 @@ impl<P: Provider> Queue<P> {
                 Done::Received => account.receives_free += 1,
             }
         }
-        if flight.word == UNNAMED {
+        if flight.cookie == UNNAMED {
             // One of many that hold nothing.
             return outcome.is_err().then_some(completion);
         }
         Some(Completion {
             done: flight.done,
-            word: Some(flight.word),
+            cookie: Some(flight.cookie),
             slot: flight.local.slot(),
             ..completion
         })

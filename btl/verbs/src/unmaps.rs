@@ -228,8 +228,8 @@ fn take_all(source: Source, stopped: &PipeReader, told: &dyn Told) {
             told.told(&mut || take(descriptor));
         }
     }
-    // Whoever waits for its word to be taken goes on. The number stands for something until it is forgotten: a child
-    // that is forked now closes it.
+    // A thread that waits for its message to be read goes on. The number names a descriptor until it is forgotten: a
+    // child that is forked now closes it.
     // SAFETY: two descriptors of ours.
     unsafe { libc::dup3(stopped.as_raw_fd(), descriptor.as_raw_fd(), libc::O_CLOEXEC) };
     drop(source);

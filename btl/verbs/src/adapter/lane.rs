@@ -115,8 +115,8 @@ pub(super) struct Lane<P: Provider> {
 pub(super) enum Arrived {
     /// It has bytes, which are kept with it.
     Bytes,
-    /// It was an acknowledgement alone.
-    Word,
+    /// It was a control message: an acknowledgement alone.
+    Control,
 }
 
 /// What no correct peer would have sent, and the slot that it came in.
@@ -172,7 +172,7 @@ impl<P: Provider> Lane<P> {
         self.permitted = offer.granted;
     }
 
-    /// Messages that may be sent. The last one is for a word alone, without which both sides could wait for ever.
+    /// Messages that may be sent. The last one is kept for a control message. Without it, both sides could wait for ever.
     pub(super) fn credit(&self) -> u32 {
         self.permitted.wrapping_sub(self.sent)
     }
@@ -236,7 +236,7 @@ impl<P: Provider> Lane<P> {
         self.arrived = self.arrived.wrapping_add(1);
         if len == HEAD {
             self.taken = self.taken.wrapping_add(1);
-            return Ok((Arrived::Word, Some(slot)));
+            return Ok((Arrived::Control, Some(slot)));
         }
         self.next += (len - HEAD) as u64;
         self.came.push_back(Came {

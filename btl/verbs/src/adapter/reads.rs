@@ -18,7 +18,7 @@ use crate::memory::{Local, Region, Slot};
 use crate::pair::Operation;
 use crate::provider::{Access, Provider, Remote};
 
-/// Set in the word of a read.
+/// Set in the cookie of a read.
 pub(super) const READ: u64 = 1 << 32;
 /// Bytes of a read at most, and how many reads may be under way from this rank.
 const READ_BYTES: usize = 64 << 10;
@@ -119,9 +119,9 @@ impl<P: Provider> Adapter<P> {
                 key,
             };
             let number = lane.reads;
-            let word = READ | u64::from(number);
+            let cookie = READ | u64::from(number);
             let local = Local::first(slot, count as usize);
-            match pair.post(&mut self.queue, Operation::Read { from }, local, word) {
+            match pair.post(&mut self.queue, Operation::Read { from }, local, cookie) {
                 Ok(()) => {
                     lane.reads = lane.reads.wrapping_add(1);
                     lane.asked.push_back(Asked {

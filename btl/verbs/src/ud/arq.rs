@@ -22,8 +22,8 @@ const DELAY: Duration = Duration::from_micros(200);
 pub(super) enum Out {
     /// The packet of that number.
     Packet(u32),
-    /// A head alone.
-    Word,
+    /// A control message: a head alone.
+    Control,
 }
 
 /// What came of a packet.
@@ -109,7 +109,7 @@ impl Arq {
     pub(super) fn next(&self) -> Option<Out> {
         match self.sent.next() {
             Some(number) => Some(Out::Packet(number)),
-            None => (self.must_tell || self.asks).then_some(Out::Word),
+            None => (self.must_tell || self.asks).then_some(Out::Control),
         }
     }
 
@@ -117,7 +117,7 @@ impl Arq {
     pub(super) fn bytes(&self, out: Out) -> &[u8] {
         match out {
             Out::Packet(number) => self.sent.bytes(number),
-            Out::Word => &[],
+            Out::Control => &[],
         }
     }
 
@@ -125,7 +125,7 @@ impl Arq {
     pub(super) fn head(&self, mark: u32, out: Out) -> Head {
         let number = match out {
             Out::Packet(number) => number,
-            Out::Word => self.sent.number(),
+            Out::Control => self.sent.number(),
         };
         Head {
             mark,

@@ -34,7 +34,7 @@ impl<P: Provider> Lanes for Datagrams<P> {
             mark: Some(Mark {
                 key,
                 mark,
-                word: self.word,
+                qkey: self.qkey,
             }),
         };
         let lane = Lane {
@@ -74,7 +74,7 @@ impl<P: Provider> Lanes for Datagrams<P> {
         let path = offer.reach.path(&self.chosen);
         lane.peer = Some(Peer {
             pair: offer.reach.number,
-            word: mark.word,
+            qkey: mark.qkey,
             mark: mark.mark,
             key: mark.key,
             path,
@@ -102,7 +102,7 @@ impl<P: Provider> Lanes for Datagrams<P> {
     }
 
     fn poll(&mut self) -> bool {
-        let found = !self.finding.is_empty() && self.take_ways();
+        let found = !self.finding.is_empty() && self.take_handles();
         let completed = self.take_completions();
         self.tend();
         found | completed

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Those who connect to this rank: nothing of them is believed before they have proven to be of the job.
+//! Inbound connections. Nothing that comes by one is believed before it has proven to be a rank of the job.
 
 use super::{Connector, GO, INBOUND_MAX, Origin, PAUSE, Standing, options};
 use crate::proof::{self, Handshake, Purpose};
@@ -29,7 +29,7 @@ pub(super) enum InboundState {
     Confirmed(u32),
 }
 
-/// Somebody who has connected.
+/// A connection that another process made.
 pub(super) struct Inbound {
     fd: OwnedFd,
     from: SocketAddr,
@@ -166,11 +166,11 @@ impl Connector {
         Some(one)
     }
 
-    /// Hangs up, without a word.
+    /// Closes an inbound connection, and sends nothing before.
     pub(super) fn refuse(&mut self, at: usize, why: &str) {
         if let Some(one) = self.drop_inbound(at) {
             self.refused += 1;
-            tracepoints::guest_refused(&one.from.to_string(), why);
+            tracepoints::inbound_refused(&one.from.to_string(), why);
         }
     }
 
