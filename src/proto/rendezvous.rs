@@ -50,6 +50,8 @@ pub(crate) fn start(
     };
     request.begin_receiving(&envelope);
     let len = announcement.len.min(request.len);
+    let from = peer.rank as usize;
+    tracepoints::rendezvous_matched(from, from, announcement.request, announcement.len);
     let remaining = if len == 0 { Vec::new() } else { vec![(0, len)] };
     let transfer = Transfer {
         request: id,
@@ -286,6 +288,9 @@ fn choose(
 ) {
     if let Some(fetching) = fetch::begin(peer, transfer, (offset, len)) {
         core.counters.lane_reads += u64::from(offset == 0);
+        let from = peer.rank as usize;
+        let message = transfer.announcement.request;
+        tracepoints::rendezvous_start(from, from, message, len, LayerId::LANE.name());
         transfer.layer = None;
         transfer.mode = Mode::Fetch(fetching);
         return;
@@ -301,7 +306,9 @@ fn choose(
         in_heap: into.heap.is_some(),
     };
     let protocol = decide(len, &facts, &peer.thresholds, &mut peer.observed);
-    tracepoints::rendezvous_start(peer.rank as usize, len, protocol.name());
+    let from = peer.rank as usize;
+    let message = transfer.announcement.request;
+    tracepoints::rendezvous_start(from, from, message, len, protocol.name());
     transfer.timed = rival(protocol)
         .filter(|_| len >= observed::MIN)
         .map(|rival| (rival, len, Instant::now()));
@@ -425,7 +432,9 @@ fn finish(core: &mut Core, peer: &mut Peer, transfer: &Transfer) {
     if let (Some(by), Some(written)) = (by, written) {
         core.count_part(peer.rank, by, written);
     }
-    tracepoints::rendezvous_done(peer.rank as usize, transfer.len);
+    let from = peer.rank as usize;
+    let number = transfer.announcement.request;
+    tracepoints::rendezvous_done(from, from, number, transfer.len);
     let message = (transfer.envelope, transfer.announcement.len);
     let receive = Waiting::Request(transfer.request);
     deliver(core, peer, receive, message, Ok(()), ended);
