@@ -30,6 +30,7 @@ use crate::records::{self, BODY, ChunkBody, Cts, Fin, Kind, Rts, Wanted};
 use crate::request::{RequestId, RequestState, SendPlan, Status};
 use crate::state::message::charge;
 use crate::state::{Core, Message};
+use onecopy_obs::tracepoints;
 use onecopy_shm::fault;
 
 /// Gives credit back to the sender: a message was matched.
@@ -204,6 +205,10 @@ fn finished(core: &mut Core, peer: &mut Peer, fin: Fin) -> Result<(), String> {
     let waits = awaiting(core, peer, fin.request, true)?;
     peer.unanswered = peer.unanswered.saturating_sub(1);
     let id = RequestId(fin.request);
+    if waits.is_some() && is_announced(core, id) {
+        let (by, me) = (peer.rank as usize, core.me as usize);
+        tracepoints::rendezvous_finished(by, me, fin.request);
+    }
     // Nearly always the first: a receiver finishes in the order of announcements.
     if let Some(at) = peer.announced.iter().position(|a| a.request == id) {
         peer.announced.remove(at);
@@ -212,6 +217,17 @@ fn finished(core: &mut Core, peer: &mut Peer, fin: Fin) -> Result<(), String> {
         complete_send(core, id);
     }
     Ok(())
+}
+
+/// Whether a send is an announced one, not a synchronous one that went out whole.
+fn is_announced(core: &Core, id: RequestId) -> bool {
+    let request = core.requests.get(id);
+    request.is_some_and(|request| {
+        matches!(
+            request.state,
+            RequestState::Awaiting(SendPlan::Announced { .. } | SendPlan::Piped { .. })
+        )
+    })
 }
 
 /// A send is complete.

@@ -11,11 +11,11 @@ pub const MECHANISMS: [&str; 8] = [
     "self", "heap", "xpmem", "cma", "knem", "cico", "verbs", "tcp",
 ];
 
-/// What came by one mechanism.
+/// What came by one mechanism: into this rank's memory, whether this rank copied it or its peer did.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Came {
-    /// Messages whose last bytes came so.
+    /// Messages whose last bytes came so, and collectives of which some did.
     pub messages: u64,
     /// Payload.
     pub bytes: u64,

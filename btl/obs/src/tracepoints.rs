@@ -116,10 +116,17 @@ tracepoints! {
     DEBUG peer_died(peer: usize, how: &str);
     /// What a peer wrote was not valid; the peer is failed.
     DEBUG protocol_error(peer: usize, reason: &str);
-    /// A receiver chose how the rest of an announced message comes, or a part of it.
-    TRACE rendezvous_start(peer: usize, bytes: u64, protocol: &str);
+    /// A sender has announced a message. In a job a message is named by its sender and its number, which both sides
+    /// know.
+    TRACE rendezvous_announced(peer: usize, sender: usize, message: u64, bytes: u64);
+    /// A receive has matched an announced message.
+    TRACE rendezvous_matched(peer: usize, sender: usize, message: u64, bytes: u64);
+    /// A receiver chose how the rest of an announced message comes, or a part of it, and begins to copy.
+    TRACE rendezvous_start(peer: usize, sender: usize, message: u64, bytes: u64, protocol: &str);
     /// All of an announced message has come.
-    TRACE rendezvous_done(peer: usize, bytes: u64);
+    TRACE rendezvous_done(peer: usize, sender: usize, message: u64, bytes: u64);
+    /// The sender has heard of that: its buffer is the program's again.
+    TRACE rendezvous_finished(peer: usize, sender: usize, message: u64);
     /// A wait goes to sleep.
     TRACE sleep(timeout_us: u64);
     /// A wait woke up.
