@@ -18,7 +18,7 @@ mod socket;
 pub(crate) use home::{Bell, Home};
 #[cfg(test)]
 pub(crate) use hub::Set;
-pub(crate) use hub::{Hub, Origin};
+pub(crate) use hub::{Hub, Source};
 pub(crate) use medium::{Medium, MediumOp, RecordRoom};
 pub(crate) use onecopy_shm::cells::FIRST_PAYLOAD;
 pub(crate) use onecopy_shm::coop::CoopBlock;
@@ -446,7 +446,7 @@ impl Endpoint {
         }
     }
 
-    /// The block of transfers to this rank. Nobody opens it where no memory is shared.
+    /// The block of transfers to this rank. It is not opened where no memory is shared.
     #[inline]
     pub(crate) fn block_in(&self) -> &CoopBlock {
         match self {

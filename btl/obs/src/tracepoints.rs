@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! The tracepoints, defined once: a function per event.
 //!
-//! An event goes to the `tracing` crate under the target [`TARGET`]. While nobody listens at its
-//! level a call is one load and one branch; the arguments are passed by value and nothing is
-//! formatted. Each event is also a probe point (USDT) of the provider `onecopy`, for tracers
-//! outside of the process: an instruction that does nothing while there is none.
+//! An event goes to the `tracing` crate under the target [`TARGET`]. While no subscriber listens at its level, a call
+//! is one load and one branch. Arguments are passed by value, and nothing is formatted. Each event is also a probe
+//! point (USDT) of the provider `onecopy`, for tracers outside of the process. Without a tracer, it is an instruction
+//! that does nothing.
 
 /// The target of every event.
 pub const TARGET: &str = "onecopy";
@@ -87,8 +87,8 @@ macro_rules! tracepoints {
             $(#[doc = $doc])+
             #[inline(always)]
             pub fn $name($($arg: $ty),*) {
-                // Without a counter of watchers: linkers may put one into a page of the file that two segments map,
-                // and the kernel counts in the wrong one. Arguments are numbers that are at hand.
+                // Without a counter of watchers. Linkers may put one into a page of the file that two segments map, and
+                // the kernel then counts in the wrong one. Arguments are numbers that are at hand.
                 probe::probe!(onecopy, $name, $(Word::word($arg)),*);
                 tracing::event!(
                     target: TARGET,

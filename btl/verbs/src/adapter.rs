@@ -2,23 +2,24 @@
 //! A rank's device with all that its peers share, and a *lane* to each peer: a reliable connection that carries a
 //! stream of bytes.
 //!
-//! A lane knows no message. It cuts the stream into what a receive of the peer has room for, and keeps each piece until
-//! the peer has taken it. When it fails, both sides say how far they have received, and what is behind that goes
-//! another way ([`Lanes::close`]). So nothing is lost and nothing comes twice, whatever the device says of a send.
+//! A lane does not know the program's messages. It cuts the stream into pieces that fit a receive of the peer, and
+//! keeps each piece until the peer has taken it. When it fails, each side says how many bytes it has received. The
+//! bytes after these go another way ([`Lanes::left`]). So no byte is lost or comes twice, whatever the device reports
+//! of a send.
 //!
 //! Invariants:
 //!
-//! - *Receives* are one pool for all lanes. A peer is permitted no message for which no receive is posted: the sum of
-//!   what is permitted and has not come never exceeds what is posted. So no peer finds the queue empty.
-//! - The last message that is permitted is kept for a control message that permits more. A rank whose bytes wait for
-//!   permission can therefore always give some.
-//! - The pool grows by parts while lanes use all of their windows, to a bound, and as long as memory can be pinned. It
-//!   shrinks as receives of its newest part come back while windows are small.
-//! - A slot to send from is held only while the device reads it, or while there are others: what the peer does not take
-//!   is copied to memory that nobody pins. So a peer that takes nothing keeps no other one waiting.
-//! - Nothing waits: a connection that may take a second is made by a thread.
-//! - A rank has at most [`Settings::lanes_max`] lanes. For another one, that which was silent longest gives its place;
-//!   where none was silent for [`SILENT`], there is no further lane. So lanes that are in use are never exchanged.
+//! - *Receives* are one pool for all lanes. Each message that a peer is permitted has a posted receive: messages that
+//!   are permitted and have not come never outnumber posted receives. So no peer finds the queue empty.
+//! - The last message that is permitted is kept for a control message that permits more. So two ranks whose windows are
+//!   full never wait for each other.
+//! - The pool grows by parts, up to a bound, while lanes use all of their windows and memory can be pinned. It shrinks
+//!   when receives of its newest part come back while windows are small.
+//! - A slot to send from is held while the device reads it. After that it is held only while other slots are free: else
+//!   its bytes are copied to memory that is not pinned. So a peer that takes nothing keeps no other peer waiting.
+//! - No call waits. A thread makes the connection, which may take a second.
+//! - A rank has at most [`Settings::lanes_max`] lanes. A further lane takes the place of the lane that was silent
+//!   longest. Where no lane was silent for [`SILENT`], no further lane is made. So a lane in use never loses its place.
 
 mod close;
 mod connect;
@@ -71,7 +72,7 @@ pub struct Adapter<P: Provider> {
     chosen: Arc<Chosen<P>>,
     domain: Domain<P>,
     queue: Queue<P>,
-    /// None when it is being dropped.
+    /// None while the adapter is being dropped.
     receives: Option<Receives<P>>,
     /// The pool's parts, each a region of receives.
     parts: Vec<Region<P>>,
@@ -105,16 +106,16 @@ pub struct Adapter<P: Provider> {
     /// Lanes that gave their place to others.
     displaced: u64,
     spare: Vec<Vec<u8>>,
-    /// Slots that were read to their end: of use within a call only.
+    /// Slots that were read to their end; empty between calls.
     read: Vec<Slot<P>>,
 }
 
 impl<P: Provider> Adapter<P> {
-    /// Opens a device. Where not all can be pinned that the settings want, it does with less.
+    /// Opens a device. Where less memory can be pinned than the settings want, the pools are smaller.
     ///
     /// # Errors
     ///
-    /// What there is, why none of it will do, and what would help.
+    /// Which devices there are, why none of them will do, and what would help.
     pub fn open(provider: &P, settings: Settings) -> Result<Self> {
         let device = settings.device.as_deref();
         let chosen = choose_at(provider, device, settings.port, settings.address)?;
@@ -290,7 +291,7 @@ impl<P: Provider> Lanes for Adapter<P> {
     }
 
     fn arm(&mut self) -> bool {
-        // What is refused is found by the next poll.
+        // The next poll finds what the device refuses here.
         let _ = self.queue.take_wakes();
         let armed = self.queue.arm().is_ok();
         let found = self.poll();

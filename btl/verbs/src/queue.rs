@@ -5,9 +5,9 @@
 //!
 //! What an operation touches is in the table from before it is posted until its completion is polled. The table's names
 //! have generations, so that a completion that comes twice, or after its pair, finds nothing. An account keeps its pair
-//! or queue of receives alive: nothing of a pair leaves the table otherwise before the pair is destroyed, in
-//! [`Queue::retire`], or when the queue is dropped. There, what belongs to a pair that somebody else still holds is
-//! given up for ever.
+//! or queue of receives alive. Apart from completions, nothing of a pair leaves the table before the pair is destroyed:
+//! in [`Queue::retire`], or when the queue is dropped. There, memory that belongs to a pair with another owner is
+//! leaked.
 #![allow(unsafe_code, reason = "posts receives")]
 
 use std::os::fd::BorrowedFd;
@@ -389,7 +389,7 @@ impl<P: Provider> Queue<P> {
         self.flights.len()
     }
 
-    /// Completions that came for operations that nobody waits for any more.
+    /// Completions that came for operations that were given up.
     #[must_use]
     pub fn late(&self) -> u64 {
         self.late
@@ -405,7 +405,7 @@ impl<P: Provider> Queue<P> {
         let watch = account.keep.watch();
         let flights = self.flights.remove_if(|flight| flight.account == name);
         if watch.exists() {
-            // Somebody still has the pair, and the device may still write.
+            // The pair has another owner, and the device may still write.
             flights.into_iter().for_each(std::mem::forget);
             return Vec::new();
         }
@@ -428,7 +428,7 @@ impl<P: Provider> Queue<P> {
 
 impl<P: Provider> Drop for Queue<P> {
     fn drop(&mut self) {
-        // First all pairs that nobody else holds, then receives: what is gone afterwards touches nothing any more.
+        // First all pairs without another owner, then receives. What is destroyed afterwards touches nothing any more.
         let mut watches = Vec::new();
         let mut names = std::collections::HashMap::new();
         let flights = self.flights.remove_if(|_| true);

@@ -1,17 +1,17 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! A rank's device with one pair for datagrams, and a *lane* to each peer over it.
 //!
-//! What a lane is to its users says [`crate::Lanes`]. Its order, its windows and what it sends again are the rules of
-//! `arq.rs`. This gives them a device and a clock.
+//! [`crate::Lanes`] says what a lane does for its users. The rules of order, windows and retransmission are in
+//! `arq.rs`. This module gives them a device and a clock.
 //!
 //! Invariants:
 //!
-//! - Registered memory is only lent to the device. What goes out is a copy, and what comes is copied out; its slot is
-//!   posted again before the next one is looked at. So no peer keeps a slot.
-//! - Nothing of a packet is believed before its seal and its sender's pair are those of the lane.
+//! - Registered memory is only lent to the device. A packet is copied into a slot to go out, and copied out of a slot
+//!   when it comes. That slot is posted again before the next packet is looked at. So no peer keeps a slot.
+//! - A packet is dropped unless its seal and its sender's pair are those of the lane.
 //! - A lane that has something to send is among the *hungry* until the device has room, or its window is full.
 //! - A lane that waits for its peer is *watched* until its clock says that something is due.
-//! - A way to a port is kept for all lanes that lead there. One that is given up still exists as long as the device
+//! - An address handle is kept for all lanes that lead to its port. One that was given up exists as long as the device
 //!   could use it.
 //! - A pair that has failed fails all lanes; the next lane begins with a new pair.
 
@@ -50,7 +50,7 @@ const WINDOW_MIN: u32 = 4;
 const INLINE_MAX: usize = 512;
 /// Sends under way beside those that hold slots.
 const INLINE_SENDS: u32 = 64;
-/// Ways that were given up and are kept all the same: the device may still use them.
+/// Address handles that were given up and still exist: the device may still use them.
 const OLD_MAX: usize = 64;
 /// Buffers for packets that are kept for use again.
 const SPARE_MAX: usize = 64;
@@ -72,9 +72,9 @@ pub struct Settings {
     pub inline: usize,
     /// How long a peer acknowledges nothing before its lane is over.
     pub silence: Duration,
-    /// Of a hundred packets that come, so many are thrown away: for tests.
+    /// Percentage of incoming packets that are dropped: for tests.
     pub drop: u8,
-    /// By what it is decided which.
+    /// Seed of the choice which packets are dropped.
     pub seed: u64,
 }
 
@@ -83,7 +83,7 @@ pub struct Settings {
 enum Stage<P: Provider> {
     /// It waits for the peer's offer.
     Made,
-    /// The way to the peer is looked for.
+    /// A thread makes the address handle.
     Finding,
     Ready(AddressHandle<P>),
     /// It carries nothing any more.
@@ -150,8 +150,8 @@ pub struct Datagrams<P: Provider> {
     handles: HashMap<Path, AddressHandle<P>>,
     finding: HashMap<Path, Receiver<Result<AddressHandle<P>>>>,
     old: Vec<AddressHandle<P>>,
-    /// Names of lanes with news, of those to which something came, of those that wait for the device, of those that
-    /// wait for a time, and the first of these times.
+    /// Names of lanes: those with news, those that received something, those that wait for the device, those that wait
+    /// for a time. Last, the first of these times.
     news: News,
     touched: Vec<u64>,
     hungry: Vec<u64>,
@@ -173,7 +173,7 @@ pub struct Datagrams<P: Provider> {
 }
 
 impl<P: Provider> Datagrams<P> {
-    /// Opens a pair on a device. Where not all can be pinned that the settings want, it does with less.
+    /// Opens a pair on a device. Where less memory can be pinned than the settings want, there are fewer packets.
     ///
     /// # Errors
     ///
@@ -221,7 +221,7 @@ impl<P: Provider> Datagrams<P> {
         Ok(all)
     }
 
-    /// A number that nobody guesses.
+    /// A number that peers cannot guess.
     fn fresh(&self, salt: u32) -> u64 {
         let mut hasher = self.keys.build_hasher();
         hasher.write_u32(salt);

@@ -9,7 +9,7 @@ use crate::provider::Provider;
 
 impl<P: Provider> Adapter<P> {
     pub(super) fn stop_lane(&mut self, name: u64) -> u64 {
-        // What has come before is taken.
+        // Takes what has completed before.
         for _ in 0..FLUSH_ROUNDS {
             if !self.take_completions() {
                 break;
@@ -27,7 +27,7 @@ impl<P: Provider> Adapter<P> {
                 self.orphans.push(coming);
             }
             Stage::Ready(pair) => {
-                // A pair that cannot fail any more has failed.
+                // If this call fails, the pair has failed already.
                 let _ = pair.fail();
                 for _ in 0..FLUSH_ROUNDS {
                     let under_way = self.lanes.get(name).is_some_and(|lane| {
@@ -68,7 +68,7 @@ impl<P: Provider> Adapter<P> {
                     slot.read(HEAD + skip, &mut left[begin..]);
                 }
                 Bytes::Copy(bytes) => left.extend_from_slice(bytes.get(skip..)?),
-                // The device keeps it: its end was not told.
+                // The device may still read it: it did not report the end.
                 Bytes::Posted => return None,
             }
             at += kept.len as u64;
@@ -97,12 +97,13 @@ impl<P: Provider> Adapter<P> {
         }
     }
 
-    /// Slots of messages whose end the device did not tell: each says itself which message it is.
+    /// Takes back slots of messages whose end the device did not report. The head in each slot says which message it
+    /// is.
     pub(super) fn take_back(&mut self, name: u64, slots: Vec<Slot<P>>) {
         let Some(lane) = self.lanes.get_mut(name) else {
             return;
         };
-        // Those of reads go back as they are.
+        // Slots of reads are dropped: they go back to their region.
         for slot in slots.into_iter().filter(|slot| self.sends.owns(slot)) {
             let mut raw = [0; HEAD];
             slot.read(0, &mut raw);

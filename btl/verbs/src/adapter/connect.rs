@@ -41,7 +41,7 @@ impl<P: Provider> Adapter<P> {
         let text = |error: Error| error.to_string();
         let pair = Pair::new(&self.domain, &mut self.queue, &attributes).map_err(text)?;
         let pair = pair.prepare(&self.chosen, 0).map_err(text)?;
-        // Numbers of packets of an earlier connection are not those of this one.
+        // Packets of an earlier connection must not have this one's numbers.
         self.first = self.first.wrapping_mul(0x9e37_79b1).wrapping_add(1) & NUMBER_MAX;
         let own = pair.reach(&self.chosen, self.first);
         let number = pair.number();
@@ -86,7 +86,7 @@ impl<P: Provider> Adapter<P> {
                 .name("onecopy-connect".to_owned())
                 .stack_size(128 << 10)
                 .spawn(move || {
-                    // Whoever waited may have given the lane up.
+                    // The lane may have been given up meanwhile.
                     let _ = tell.send(pair.connect(&chosen, &own, &reach, timing));
                 })
         });
@@ -99,7 +99,7 @@ impl<P: Provider> Adapter<P> {
         }
     }
 
-    /// Has the lane that was silent longest give its place, where there are as many as there may be.
+    /// Ends the lane that was silent longest, where a rank has as many lanes as it may have.
     pub(super) fn make_place(&mut self, now: Instant) -> Result<(), String> {
         let names = self.lanes.names();
         let mut count = 0;
@@ -136,7 +136,7 @@ impl<P: Provider> Adapter<P> {
         }
     }
 
-    /// Whether there can be lanes now, by a port that may have been down.
+    /// Whether lanes can be made now. Looks again at a port that was down.
     pub(super) fn look_at_port(&mut self) -> Result<(), String> {
         if self.is_stale {
             let Chosen { device, port, .. } = &*self.chosen;
@@ -152,7 +152,7 @@ impl<P: Provider> Adapter<P> {
         self.down.clone().map_or(Ok(()), Err)
     }
 
-    /// Moves on what is being connected.
+    /// Takes the results of threads that connect lanes. Says whether there was one.
     pub(super) fn look_at_connections(&mut self) -> bool {
         if self.connecting == 0 && self.orphans.is_empty() {
             return false;

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! What the device tells: completions, events of ports and pairs, and nothing for too long.
+//! What the device reports: completions, and events of ports and pairs. Lanes whose device reports nothing for too long
+//! fail.
 
 use std::time::{Duration, Instant};
 
@@ -62,7 +63,7 @@ impl<P: Provider> Adapter<P> {
     }
 
     pub(super) fn hear_events(&mut self) {
-        // A descriptor that stays readable would keep everybody awake.
+        // A descriptor that stays readable would let no wait sleep.
         let _ = self.queue.take_wakes();
         while let Ok(Some(event)) = self.chosen.device.next_event() {
             match self.chosen.said(event) {
@@ -83,7 +84,7 @@ impl<P: Provider> Adapter<P> {
     }
 
     pub(super) fn age_lanes(&mut self, now: Instant) {
-        // A device tells of a peer's silence itself; one that tells nothing keeps nobody waiting for ever.
+        // A device reports a peer's silence itself. Here ends the wait for a device that reports nothing.
         let longest = 2 * self.timing.silence() + Duration::from_secs(1);
         for name in self.lanes.names() {
             if let Some(lane) = self.lanes.get_mut(name) {

@@ -48,7 +48,7 @@ pub struct Offer {
     pub mark: Option<Mark>,
 }
 
-/// What packets for a side of a lane by datagrams must have.
+/// What packets for one side of a lane by datagrams must carry.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Mark {
     /// What their seal is made with.
@@ -59,7 +59,7 @@ pub struct Mark {
     pub qkey: u32,
 }
 
-/// Bytes of a message at most that anybody may offer.
+/// Bytes of a message that a peer may offer at most.
 const ROOM_MAX: u32 = 1 << 20;
 
 impl Offer {

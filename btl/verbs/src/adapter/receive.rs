@@ -30,7 +30,7 @@ impl<P: Provider> Adapter<P> {
                 self.news.note(name, lane);
                 if let Some(slot) = slot {
                     self.recycle(slot);
-                    // At once: nobody else may be given what is posted for this one.
+                    // At once: another lane must not get the receive that was posted for this one.
                     self.grant(name);
                     if self.lanes.get(name).is_some_and(Lane::must_tell) {
                         self.tell(name);
@@ -62,7 +62,7 @@ impl<P: Provider> Adapter<P> {
         if let Some(lane) = self.lanes.get_mut(name) {
             let used = lane.taken.wrapping_sub(lane.told_taken) >= lane.window / 2;
             if used && lane.window < window {
-                // Whoever uses half of a window before it hears of that can use a larger one.
+                // A peer that uses half of a window before it hears of that can use a larger one.
                 lane.window = (2 * lane.window).min(window);
             }
         }
@@ -101,11 +101,12 @@ impl<P: Provider> Adapter<P> {
             return;
         };
         if lane.failed.is_some() || lane.credit() == 0 || lane.building.is_some() {
-            // What is being built tells it, too.
+            // The message that is being filled carries the acknowledgement, too.
             return;
         }
         if lane.credit() == 1 && lane.granted == lane.told_granted {
-            // The last one is kept until it permits more. Where both sides use theirs up for less, both wait for ever.
+            // The last permitted message is kept until it permits more. Without it, two full windows could wait for
+            // each other for ever.
             return;
         }
         let head = lane.head().encode();
@@ -113,7 +114,7 @@ impl<P: Provider> Adapter<P> {
         let posted = if pair.inline() >= HEAD {
             pair.post_inline(&mut self.queue, operation, &head)
         } else {
-            // Requests of this device carry nothing themselves.
+            // This device has no inline sends.
             let Some(mut slot) = self.sends.take() else {
                 return;
             };

@@ -156,11 +156,11 @@ impl<P: Provider> Adapter<P> {
         } else {
             Bytes::Slot(slot)
         };
-        // Whoever waits for a slot looks again.
+        // A sender that waits for a slot looks again.
         self.news.note(name, lane);
     }
 
-    /// Copies what acknowledged nothing out of the slots that it holds: others need them.
+    /// Copies bytes that the peer has not acknowledged out of their slots, for sends that need slots.
     #[cold]
     pub(super) fn make_room(&mut self) {
         for name in self.lanes.names() {

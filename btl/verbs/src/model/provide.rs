@@ -32,9 +32,9 @@ fn refused(code: i32) -> io::Error {
     io::Error::from_raw_os_error(code)
 }
 
-// SAFETY: an operation touches what `State::may` and `State::remote` find registered under its keys, when it is
-// carried out: from its posting on, until it has completed. A pair's drop forgets all that it waits for; receives that
-// are shared are taken for pairs that exist.
+// SAFETY: an operation touches only what `State::may` and `State::remote` find registered under its keys. It does so
+// when it is carried out: from its posting on, until it has completed. A pair's drop forgets all that it waits for;
+// receives that are shared are taken for pairs that exist.
 unsafe impl Provider for Fabric {
     type Context = Context;
     type Domain = DomainOf;
@@ -291,7 +291,7 @@ unsafe impl Provider for Fabric {
             return Err(refused(libc::EOPNOTSUPP));
         }
         let number = match file {
-            // One file is one domain, whoever opens it.
+            // One file is one domain, whichever process opens it.
             Some(file) => std::fs::File::from(file.try_clone_to_owned()?)
                 .metadata()?
                 .ino(),

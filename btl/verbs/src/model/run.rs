@@ -17,7 +17,7 @@ use crate::status::{SUCCESS, Status};
 enum Outcome {
     /// It is over.
     Done,
-    /// Nobody answers.
+    /// No peer answers.
     Silent,
     /// The peer has no receive.
     Full,
@@ -434,7 +434,7 @@ fn store(pieces: &[Piece], mut skip: usize, mut bytes: &[u8]) {
         }
         let now = bytes.len().min(length - skip);
         let to = std::ptr::with_exposed_provenance_mut::<u8>(piece.address as usize + skip);
-        // SAFETY: as for loading; nobody refers to it.
+        // SAFETY: as for loading; no reference to it exists.
         unsafe { std::ptr::copy_nonoverlapping(bytes.as_ptr(), to, now) };
         bytes = &bytes[now..];
         skip = 0;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The rules of a lane by datagrams, without a device and without a clock: what is sent when, and what is made of what
-//! comes. Whoever drives it says what time it is, and loses, doubles and delays packets as it likes.
+//! The rules of a lane by datagrams: when packets are sent, and how packets that come are handled. It has no device and
+//! no clock. Its driver says what time it is, and may lose, double and delay packets.
 //!
 //! - Bytes that were added are kept until the peer has acknowledged them, and all before them.
 //! - Bytes are read in the order in which they were added there, each once.
@@ -48,7 +48,7 @@ pub(super) struct Arq {
     owed: u32,
     owed_since: Duration,
     must_tell: bool,
-    /// Somebody waits for permission for so many packets: since when, and when the peer was last asked for it.
+    /// Packets that the writer waits to send, since when it waits, and when the peer was last asked for permission.
     wants: u32,
     wants_since: Option<Duration>,
     asked: Duration,

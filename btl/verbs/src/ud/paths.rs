@@ -8,7 +8,7 @@ use crate::provider::{Path, Provider};
 use crate::unmaps::without_signals;
 
 impl<P: Provider> Datagrams<P> {
-    /// Looks for the way to a lane's peer.
+    /// Gets the address handle of a lane's peer: a kept one, or a new one by a thread.
     pub(super) fn find(&mut self, name: u64, path: Path) {
         let Some(lane) = self.lanes.get_mut(name) else {
             return;
@@ -28,7 +28,7 @@ impl<P: Provider> Datagrams<P> {
                 .name("onecopy-ah".to_owned())
                 .stack_size(128 << 10)
                 .spawn(move || {
-                    // Whoever waited may have gone.
+                    // The lanes may have been dropped meanwhile.
                     let _ = tell.send(domain.address_handle(&path));
                 })
         });
@@ -38,7 +38,7 @@ impl<P: Provider> Datagrams<P> {
         }
     }
 
-    /// Takes ways that were found.
+    /// Takes address handles that threads have made.
     pub(super) fn take_handles(&mut self) -> bool {
         let mut over = Vec::new();
         for (path, found) in &self.finding {

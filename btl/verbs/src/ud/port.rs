@@ -34,7 +34,7 @@ impl<P: Provider> Datagrams<P> {
         Ok(())
     }
 
-    /// Whether there can be lanes now, by a port or a pair that may have failed.
+    /// Whether lanes can be made now. Looks again at a port that was down, and makes a new pair for one that failed.
     pub(super) fn look_at_port(&mut self) -> std::result::Result<(), String> {
         if self.is_stale {
             let Chosen { device, port, .. } = &self.chosen;
@@ -57,7 +57,7 @@ impl<P: Provider> Datagrams<P> {
         Ok(())
     }
 
-    /// Nothing goes by the pair any more.
+    /// Retires the pair, and fails all lanes.
     pub(super) fn fail_pair(&mut self, reason: &str) {
         if let Some(pair) = self.pair.take() {
             drop(self.queue.retire(pair));

@@ -73,7 +73,7 @@ impl<P: Provider> Datagrams<P> {
         found
     }
 
-    /// Whether a packet is to be thrown away: for tests.
+    /// Whether to drop a packet that came: for tests.
     pub(super) fn is_dropped(&mut self) -> bool {
         if self.settings.drop == 0 {
             return false;
@@ -88,7 +88,7 @@ impl<P: Provider> Datagrams<P> {
         drops
     }
 
-    /// Takes a packet that came in a slot. `false`: it is of no lane.
+    /// Takes a packet that came in a slot. `false`: it belongs to no lane.
     pub(super) fn take_in(&mut self, slot: &Slot<P>, bytes: usize, source: u32) -> bool {
         const BEGIN: usize = DATAGRAM_HEAD + HEAD;
         if bytes < BEGIN || bytes > slot.len() {

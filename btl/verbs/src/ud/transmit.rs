@@ -107,7 +107,7 @@ impl<P: Provider> Datagrams<P> {
                     let path = lane.peer.map(|peer| peer.path);
                     let limit = self.settings.silence;
                     self.fail(name, format!("{reason} for {limit:?}"));
-                    // It may lead somewhere else by now.
+                    // The address may lead to another port by now.
                     if self.old.len() < OLD_MAX
                         && let Some(ah) = path.and_then(|path| self.handles.remove(&path))
                     {

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Inbound connections. Nothing that comes by one is believed before it has proven to be a rank of the job.
 
-use super::{Connector, GO, INBOUND_MAX, Origin, PAUSE, Standing, options};
+use super::{Connector, GO, INBOUND_MAX, PAUSE, Source, Standing, options};
 use crate::proof::{self, Handshake, Purpose};
 use nix::errno::Errno;
 use nix::fcntl::{FcntlArg, OFlag, fcntl};
@@ -108,7 +108,7 @@ impl Connector {
                     self.paused = Some(now + PAUSE);
                     let _ = self
                         .set
-                        .watch(&self.listener, Origin::Listener, (false, false));
+                        .watch(&self.listener, Source::Listener, (false, false));
                     return;
                 }
             };
@@ -138,8 +138,8 @@ impl Connector {
                 self.inbound.len() - 1
             }
         };
-        let origin = Origin::Inbound(at as u32);
-        self.set.add(&fd, origin, (true, false))?;
+        let source = Source::Inbound(at as u32);
+        self.set.add(&fd, source, (true, false))?;
         self.inbound[at] = Some(Inbound {
             fd,
             from,
@@ -271,7 +271,7 @@ impl Connector {
     }
 }
 
-/// Whether nobody waits at the listener any more, or the one who waited has gone.
+/// Whether no connection waits at the listener any more, or the one that waited was closed.
 fn is_over(error: &io::Error) -> bool {
     matches!(
         error.kind(),

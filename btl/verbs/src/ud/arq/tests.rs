@@ -173,7 +173,7 @@ impl Net {
                 self.arrive(packet);
             }
             if due.is_empty() && self.flying.is_empty() {
-                // Nothing happens before somebody's clock says so.
+                // Nothing happens before a side's clock says so.
                 let due = self.sides.iter().filter(|side| side.broken.is_none());
                 let due = due.filter_map(|side| side.arq.due()).min();
                 self.now = due
@@ -323,7 +323,7 @@ fn a_lost_permission_stops_nobody() {
         .hear(&answer, |_| (), now, spare)
         .expect("a control message");
     assert_eq!((heard.room, a.room()), (true, 2));
-    // And where nobody answers, the lane is over.
+    // Where the peer does not answer, the lane is over.
     let mut alone = Arq::new(2, Duration::from_secs(1));
     assert!(!alone.has_room(1, now));
     assert!(alone.tend(now + Duration::from_secs(1)).is_ok());
