@@ -8,6 +8,7 @@ mod command;
 mod say;
 
 use command::{limit, onecopy, text};
+use nix::sys::signal::{Signal, kill};
 use nix::sys::uio::{RemoteIoVec, process_vm_readv};
 use nix::unistd::Pid;
 use onecopy_obs::tracepoints::TRACEPOINTS;
@@ -232,6 +233,63 @@ fn codes_of_the_program_pass() {
             "{program:?}: {}",
             text(&output.stderr)
         );
+    }
+}
+
+/// Each signal that users and batch systems end commands by.
+const ENDING: [Signal; 7] = [
+    Signal::SIGTERM,
+    Signal::SIGINT,
+    Signal::SIGHUP,
+    Signal::SIGQUIT,
+    Signal::SIGUSR1,
+    Signal::SIGUSR2,
+    Signal::SIGXCPU,
+];
+
+/// Whether a process holds back the signals that it takes by a descriptor.
+fn is_watching(pid: u32) -> bool {
+    let status = fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
+    let mask = status
+        .lines()
+        .find_map(|line| line.strip_prefix("SigBlk:"))
+        .and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok());
+    mask.unwrap_or(0) & 1 << (Signal::SIGTERM as i32 - 1) != 0
+}
+
+#[test]
+fn the_report_is_written_before_a_signal_ends_the_tracer() {
+    let folder = tempfile::tempdir().expect("a folder");
+    for signal in ENDING {
+        let json = folder.path().join(signal.as_str());
+        let mut command = Command::new(env!("CARGO_BIN_EXE_onecopy"));
+        command.args(["trace", "--json"]).arg(&json);
+        let tracer = limit::start(command.stdout(Stdio::null()));
+        assert!(limit::wait_until(|| is_watching(tracer.id())), "{signal}");
+        kill(Pid::from_raw(tracer.id().cast_signed()), signal).expect("kill");
+        let code = tracer.finish().status.code();
+        assert_eq!(code, Some(128 + signal as i32), "{signal}");
+        assert_eq!(read(&json)["version"], 1, "{signal}");
+    }
+}
+
+#[test]
+fn a_traced_program_gets_the_tracers_signals() {
+    let folder = tempfile::tempdir().expect("a folder");
+    for signal in ENDING {
+        let json = folder.path().join(signal.as_str());
+        let name = signal.as_str().trim_start_matches("SIG");
+        let script = format!("trap 'exit 9' {name}; echo ready; while :; do sleep 0.05; done");
+        let mut command = Command::new(env!("CARGO_BIN_EXE_onecopy"));
+        command.args(["trace", "--json"]).arg(&json);
+        command.args(["--", "sh", "-c", &script]);
+        let mut tracer = limit::start(command.stdout(Stdio::piped()));
+        let mut ready = [0; 5];
+        let output = tracer.stdout.as_mut().expect("a pipe");
+        std::io::Read::read_exact(output, &mut ready).expect("the trap is set");
+        kill(Pid::from_raw(tracer.id().cast_signed()), signal).expect("kill");
+        assert_eq!(tracer.finish().status.code(), Some(9), "{signal}");
+        assert_eq!(read(&json)["version"], 1, "{signal}");
     }
 }
 

@@ -34,20 +34,41 @@ int flush(struct raw_args *ctx)
 	return 0;
 }
 
-SEC("raw_tp/mmap_lock_start_locking")
-int lock_start(struct raw_args *ctx)
+/* How the kernel says what kind of lock somebody waits for. */
+enum { LOCK_SPIN = 1, LOCK_READ = 2, LOCK_WRITE = 4, LOCK_PERCPU = 16, LOCK_MUTEX = 32 };
+
+/*
+ * The process whose address space a lock guards; 0 if it guards something else. What lies around the lock is taken for
+ * an address space and believed only if the process that it names has it.
+ */
+ALWAYS u32 owner_of(void *lock)
+{
+	struct task_struct *current = bpf_get_current_task(), *owner;
+	struct mm_struct *mm = lock;
+
+	mm = lock - __builtin_preserve_field_info(mm->mmap_lock, 0);
+	if (READ(current, mm) == mm)
+		return READ(current, tgid);
+	if (!HAS(mm, owner))
+		return 0;
+	owner = READ(mm, owner);
+	return owner && READ(owner, mm) == mm ? READ(owner, tgid) : 0;
+}
+
+/* Of locks that are had at once the kernel tells nothing, so these cost nothing. */
+SEC("raw_tp/contention_begin")
+int wait_begin(struct raw_args *ctx)
 {
 	u64 id = bpf_get_current_pid_tgid();
-	struct waiting *from = bpf_map_lookup_elem(&waiting, &id);
-	struct waiting now = { .mm = ctx->args[0] };
+	u32 kind = ctx->args[1];
+	struct waiting now = { .lock = ctx->args[0] };
 
-	/* It stays until the thread ends, like a call. */
-	if (from) {
-		from->mm = now.mm;
-		from->start_ns = bpf_ktime_get_ns();
+	if ((kind & (LOCK_SPIN | LOCK_PERCPU | LOCK_MUTEX)) || !(kind & (LOCK_READ | LOCK_WRITE)))
 		return 0;
-	}
-	if (!is_followed(id >> 32))
+	if (!has_btf || !is_followed(id >> 32))
+		return 0;
+	now.owner = owner_of((void *)now.lock);
+	if (!now.owner)
 		return 0;
 	now.start_ns = bpf_ktime_get_ns();
 	if (bpf_map_update_elem(&waiting, &id, &now, BPF_ANY))
@@ -55,18 +76,8 @@ int lock_start(struct raw_args *ctx)
 	return 0;
 }
 
-ALWAYS u32 owner_of(struct mm_struct *mm)
-{
-	struct task_struct *owner;
-
-	if (!has_btf || !HAS(mm, owner))
-		return 0;
-	owner = READ(mm, owner);
-	return owner ? READ(owner, tgid) : 0;
-}
-
-SEC("raw_tp/mmap_lock_acquire_returned")
-int lock_had(struct raw_args *ctx)
+SEC("raw_tp/contention_end")
+int wait_end(struct raw_args *ctx)
 {
 	u64 id = bpf_get_current_pid_tgid(), took;
 	struct waiting *from = bpf_map_lookup_elem(&waiting, &id);
@@ -74,32 +85,29 @@ int lock_had(struct raw_args *ctx)
 	struct wait none = {}, *wait;
 	struct call *call;
 
-	if (!from)
+	/* A wait for another lock inside of this one. */
+	if (!from || from->lock != ctx->args[0])
 		return 0;
 	took = bpf_ktime_get_ns() - from->start_ns;
-	if (from->mm != ctx->args[0] || took < wait_floor_ns)
-		goto over;
+	key.owner = from->owner;
+	bpf_map_delete_elem(&waiting, &id);
 	call = call_under_way();
 	if (call)
 		call->wait_ns += took;
-	key.owner = owner_of((void *)from->mm);
 	wait = bpf_map_lookup_elem(&waits, &key);
 	if (!wait) {
 		bpf_map_update_elem(&waits, &key, &none, BPF_NOEXIST);
 		wait = bpf_map_lookup_elem(&waits, &key);
 	}
-	if (wait) {
-		__sync_fetch_and_add(&wait->waits, 1);
-		__sync_fetch_and_add(&wait->total_ns, took);
-		/* Of two at the same moment the longer one may get lost. */
-		if (took > wait->longest_ns)
-			wait->longest_ns = took;
-	} else {
+	if (!wait) {
 		count(NOT_COUNTED);
+		return 0;
 	}
-over:
-	/* A lock that is had without waiting has no start. */
-	from->mm = 0;
+	__sync_fetch_and_add(&wait->waits, 1);
+	__sync_fetch_and_add(&wait->total_ns, took);
+	/* Of two at the same moment the longer one may get lost. */
+	if (took > wait->longest_ns)
+		wait->longest_ns = took;
 	return 0;
 }
 

@@ -19,8 +19,6 @@ volatile const u32 nr_writev = 311;
 volatile const u32 register_offsets[6] = { 112, 104, 96, 56, 72, 64 };
 volatile const u64 initial_dev = 0;
 volatile const u64 initial_ino = 0;
-/* Waits below this are the tracer's own cost. */
-volatile const u64 wait_floor_ns = 5000;
 
 enum mechanism { CMA_READ, CMA_WRITE, XPMEM_ATTACH, XPMEM_FAULT, KNEM };
 
@@ -163,10 +161,13 @@ struct {
 	__type(value, u32);
 } followed SEC(".maps");
 
-/* A lock that a thread waits for. */
+/* The lock of an address space that a thread waits for. */
 struct waiting {
 	u64 start_ns;
-	u64 mm;
+	u64 lock;
+	/* Whose address space. */
+	u32 owner;
+	u32 reserved;
 };
 struct {
 	__uint(type, BPF_MAP_TYPE_HASH);
@@ -174,7 +175,6 @@ struct {
 	__type(key, u64);
 	__type(value, struct waiting);
 } waiting SEC(".maps");
-/* The owner is 0 if it is not known. */
 struct wait_key {
 	u32 waiter;
 	u32 owner;

@@ -94,8 +94,13 @@ struct task_struct {
 	char comm[16];
 } CORE;
 
+struct rw_semaphore {
+	u64 count;
+} CORE;
+
 struct mm_struct {
 	struct task_struct *owner;
+	struct rw_semaphore mmap_lock;
 } CORE;
 
 struct iovec {

@@ -139,7 +139,6 @@ int task_exit(struct raw_args *ctx)
 	int whole;
 
 	bpf_map_delete_elem(&calls, &id);
-	bpf_map_delete_elem(&waiting, &id);
 	task = bpf_map_lookup_elem(&tasks, &tgid);
 	if (!has_btf) {
 		if (task && (u32)id == tgid)

@@ -27,7 +27,7 @@ use onecopy_obs::tracepoints::TracepointInfo;
 use crate::observed::{Event, Observed, What};
 use attach::{Group, Link};
 use ids::Ids;
-use layout::{Count, Record, SiteWords, WANT_EVENTS, WANT_LATENCY};
+use layout::{Count, Record, SiteWords};
 use limit::Budget;
 use probe::errno_of;
 
@@ -89,7 +89,6 @@ pub struct Collector {
     ebpf: Ebpf,
     ids: Ids,
     started: Instant,
-    wants: u32,
     budget: Budget,
     /// The tracepoint of each site that is watched.
     sites: Vec<&'static TracepointInfo>,
@@ -111,13 +110,19 @@ impl Collector {
     /// Not even system calls can be observed: says what is missing.
     pub fn start(options: &Options) -> Result<(Self, Vec<Probe>), Error> {
         let before = cost::measure();
-        let (mut collector, probes) = Self::start_unmeasured(options)?;
-        let after = collector.measure_self();
-        collector.budget.calibration = Calibration { before, after };
+        let (mut collector, mut probes) = Self::attach(options)?;
+        collector.add_parts(options, before, &mut probes);
         Ok((collector, probes))
     }
 
     fn start_unmeasured(options: &Options) -> Result<(Self, Vec<Probe>), Error> {
+        let (mut collector, mut probes) = Self::attach(options)?;
+        collector.add_all(options, &mut probes);
+        Ok((collector, probes))
+    }
+
+    /// Counts, and nothing more.
+    fn attach(options: &Options) -> Result<(Self, Vec<Probe>), Error> {
         check::permitted(options)?;
         let (mut ebpf, has_btf) = attach::load(options)?;
         let mut probes = Vec::new();
@@ -135,15 +140,8 @@ impl Collector {
                 remedy: String::new(),
             });
         };
-        let mut wants = 0;
-        if options.detail >= Detail::Latencies {
-            wants |= WANT_LATENCY;
-        }
-        if options.events {
-            wants |= WANT_EVENTS;
-        }
         let asked = |error| Error::new("asking", "the observing programs", &error);
-        read::want(&mut ebpf, wants).map_err(asked)?;
+        read::want(&mut ebpf, 0).map_err(asked)?;
         let mut links = attach::group(&mut ebpf, Group::Tasks, &mut probes);
         if let Some(root) = options.follow {
             // Twice, so that what is started meanwhile is not missed.
@@ -155,9 +153,6 @@ impl Collector {
                 }
             }
         }
-        if options.detail >= Detail::Causes {
-            links.extend(attach::group(&mut ebpf, Group::Causes, &mut probes));
-        }
         links.extend(attach::group(&mut ebpf, Group::Module, &mut probes));
         links.extend(attach::ioctls(&mut ebpf, options, &mut probes));
         links.extend(attach::copies(&mut ebpf, &mut probes)?);
@@ -167,7 +162,6 @@ impl Collector {
             ebpf,
             ids: Ids::new(),
             started: Instant::now(),
-            wants,
             budget: Budget::new(options.follow.is_some()),
             sites: Vec::new(),
         };
@@ -309,20 +303,20 @@ impl Collector {
         })
     }
 
-    /// What a call costs while it is observed, by calls of this process on itself, which no figure shows.
-    fn measure_self(&mut self) -> Times {
+    /// Measures while calls of this process on itself are observed. No figure shows them.
+    fn measuring<T>(&mut self, measure: impl FnOnce() -> T) -> T {
         let before = read::count(&self.ebpf, Count::Events);
         let own = std::process::id();
         if self.budget.follows {
             // Where it fails the figures are those of a process that is not looked at: less.
             let _ = read::follow(&mut self.ebpf, own, true);
         }
-        let times = cost::measure();
+        let measured = measure();
         if self.budget.follows {
             let _ = read::follow(&mut self.ebpf, own, false);
         }
         let made = read::count(&self.ebpf, Count::Events).saturating_sub(before);
         self.budget.own_events += made;
-        times
+        measured
     }
 }

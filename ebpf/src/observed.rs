@@ -143,7 +143,7 @@ pub struct Wait {
     pub waiter: u32,
     /// Whose address space; none if its process is not known.
     pub owner: Option<u32>,
-    /// How often the wait was longer than the floor under which a wait is the tracer's own cost.
+    /// How often.
     pub waits: u64,
     /// All of these waits, in nanoseconds.
     pub total_ns: u64,
@@ -153,6 +153,7 @@ pub struct Wait {
 
 /// What observing costs.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
 pub struct Overhead {
     /// Nanoseconds that an observed call takes longer, as measured on this machine when observing began.
     pub ns_per_event: f64,

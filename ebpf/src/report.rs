@@ -14,7 +14,8 @@ pub use build::{build, who};
 /// The version of the form of a report.
 pub const VERSION: u32 = 1;
 
-/// One report. Its JSON form is stable: fields are added, never renamed.
+/// One report. Its JSON form is stable: fields are added, never renamed. What makes a file a report is always there;
+/// what older versions lack is read as nothing, and what later ones have more is passed over.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Report {
     /// The version of this form.
@@ -22,23 +23,30 @@ pub struct Report {
     /// Seconds that it covers.
     pub seconds: f64,
     /// The program that was followed; empty for the whole node.
+    #[serde(default)]
     pub program: Vec<String>,
     /// The matrix, most bytes first.
     pub pairs: Vec<Pair>,
     /// Page faults in calls.
+    #[serde(default)]
     pub faults: Vec<Faults>,
     /// Waits for address spaces.
+    #[serde(default)]
     pub waits: Vec<Waits>,
     /// Single copies that were missed, most bytes first.
+    #[serde(default)]
     pub missed: Vec<Missed>,
     /// What observing cost.
+    #[serde(default)]
     pub overhead: Overhead,
     /// Counters of onecopy's own ranks.
+    #[serde(default)]
     pub ranks: Vec<RankCounters>,
     /// What went over ports of devices for RDMA, of all programs of the node.
     #[serde(default)]
     pub rdma: Vec<rdma::Port>,
     /// What could not be observed, and what would permit it.
+    #[serde(default)]
     pub limits: Vec<String>,
 }
 
@@ -75,6 +83,7 @@ pub struct Pair {
     /// Bytes copied.
     pub bytes: u64,
     /// Calls that failed, by the name of the errno.
+    #[serde(default)]
     pub errors: BTreeMap<String, u64>,
     /// Percentiles of a call; absent where no times are measured.
     pub latency_us: Option<Latency>,
@@ -83,12 +92,16 @@ pub struct Pair {
     /// Bytes over the time of the calls less that of faults and waits, where those are known.
     pub copy_gb_per_s: Option<f64>,
     /// Calls by bytes asked for.
+    #[serde(default)]
     pub sizes: Vec<SizeBin>,
     /// Page faults of the caller in these calls.
+    #[serde(default)]
     pub faults: u64,
     /// Microseconds in which these calls waited for a lock on an address space.
+    #[serde(default)]
     pub wait_us: f64,
     /// Flushes of translations in these calls.
+    #[serde(default)]
     pub flushes: u64,
 }
 
@@ -100,6 +113,7 @@ pub struct Latency {
     /// 99 of 100 calls took less.
     pub p99: f64,
     /// 999 of 1000 calls took less.
+    #[serde(default)]
     pub p999: f64,
 }
 
@@ -129,12 +143,15 @@ pub struct Waits {
     /// Who waited.
     pub who: Who,
     /// For whose address space.
+    #[serde(default)]
     pub owner: Who,
     /// How often.
     pub waits: u64,
     /// All together, in microseconds.
+    #[serde(default)]
     pub total_us: f64,
     /// The longest, in microseconds.
+    #[serde(default)]
     pub longest_us: f64,
 }
 
@@ -144,12 +161,16 @@ pub struct Missed {
     /// What was seen.
     pub what: String,
     /// Why it happens.
+    #[serde(default)]
     pub why: String,
     /// What to do.
+    #[serde(default)]
     pub remedy: String,
     /// Payload that it concerns; 0 where it is not known.
+    #[serde(default)]
     pub bytes: u64,
     /// Between whom.
+    #[serde(default)]
     pub who: Vec<Who>,
 }
 
@@ -160,4 +181,46 @@ pub struct RankCounters {
     pub who: Who,
     /// By name, those that are not zero.
     pub counters: BTreeMap<String, u64>,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The least that a report of version 1 had.
+    const OLDEST: &str = r#"{"version": 1, "seconds": 2.5, "pairs": [{"source": {"pid": 1}, "sink": {"rank": 3},
+        "mechanism": "cma-read", "calls": 7, "bytes": 70, "latency_us": {"p50": 1.0, "p99": 2.0}}],
+        "waits": [{"who": {}, "waits": 1}], "missed": [{"what": "x"}], "overhead": {"events": 7}}"#;
+
+    #[test]
+    fn a_report_of_an_older_version_is_read() {
+        let report: Report = serde_json::from_str(OLDEST).expect("a report");
+        let pair = &report.pairs[0];
+        assert_eq!((pair.calls, pair.faults, pair.sizes.len()), (7, 0, 0));
+        assert_eq!((pair.source.pid, pair.sink.rank), (Some(1), Some(3)));
+        assert_eq!(report.overhead.events, 7);
+        assert!(report.program.is_empty() && report.overhead.given_up.is_empty());
+    }
+
+    #[test]
+    fn a_report_of_a_later_version_is_read() {
+        let later = OLDEST
+            .replacen('{', "{\"later\": [1], ", 1)
+            .replacen("\"pid\": 1", "\"pid\": 1, \"later\": {}", 1)
+            .replacen("\"calls\"", "\"later\": null, \"calls\"", 1)
+            .replacen("\"events\"", "\"later\": 0.5, \"events\"", 1);
+        let (one, other): (Report, Report) = (
+            serde_json::from_str(OLDEST).expect("a report"),
+            serde_json::from_str(&later).expect("a report"),
+        );
+        assert_eq!(one, other);
+    }
+
+    #[test]
+    fn what_makes_a_report_is_not_left_out() {
+        for name in ["version", "seconds", "pairs", "mechanism", "calls", "bytes"] {
+            let without = OLDEST.replacen(&format!("\"{name}\""), "\"other\"", 1);
+            assert!(serde_json::from_str::<Report>(&without).is_err(), "{name}");
+        }
+    }
 }

@@ -25,7 +25,7 @@ pub(super) use program::{COMMAND as GATE, GateArgs, Signals, run_gate};
 ///
 /// Observes any program of this node, by programs in the kernel: nothing is linked, restarted or set. With PROG, starts
 /// it, follows it and all that it starts, and prints a report at its end; ends with its code. Without, observes the
-/// whole node until Ctrl-C. Without the privilege for that, shows onecopy's own ranks by their statistics pages.
+/// whole node until Ctrl-C or another signal asks for the end; the report comes first. Without the privilege for that, shows onecopy's own ranks by their statistics pages.
 #[derive(clap::Args, Debug)]
 #[command(args_conflicts_with_subcommands = true)]
 pub(crate) struct Args {
@@ -125,7 +125,7 @@ pub(crate) fn run(args: Args) -> Result<ExitCode, CliError> {
     let observed = source.observe();
     outputs.events(source.events());
     let mut report = source.report(&observed, &words);
-    // A reader of what is written now may keep it waiting.
+    // What has come meanwhile is answered by the report. A reader of what is written now may keep it waiting.
     drop(signals);
     let takes_stdout = outputs.take_stdout();
     let written = outputs.finish(&mut report, &observed);
@@ -153,11 +153,11 @@ fn watch(
         let timeout = PollTimeout::try_from(wait).unwrap_or(PollTimeout::ZERO);
         // An interrupted wait is as good as one that is over.
         let _ = poll(&mut fds, timeout);
-        let mut asked = false;
+        let mut asked = None;
         while let Some(signal) = signals.next() {
             match &program {
-                Some(program) => program.pass_on(&signal),
-                None => asked = true,
+                Some(program) if !signal.is_own_limit() => program.pass_on(&signal),
+                _ => asked = Some(signal.code()),
             }
         }
         if let Some(program) = &mut program
@@ -172,11 +172,11 @@ fn watch(
             next_look = now + now.elapsed().saturating_mul(LOOK_SHARE);
         }
         outputs.events(source.events());
-        if asked || until.is_some_and(|left| left.is_zero()) {
-            if let Some(program) = &mut program {
-                return program.stop();
-            }
-            return Ok(ExitCode::SUCCESS);
+        let is_over = until.is_some_and(|left| left.is_zero());
+        match &mut program {
+            Some(program) if is_over || asked.is_some() => return program.stop(),
+            None if is_over || asked.is_some() => return Ok(asked.unwrap_or(ExitCode::SUCCESS)),
+            _ => {}
         }
     }
 }

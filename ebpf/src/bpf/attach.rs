@@ -94,14 +94,14 @@ const RAW: [Raw; 10] = [
     ),
     raw(
         Group::Causes,
-        "lock_had",
-        "mmap_lock_acquire_returned",
+        "wait_end",
+        "contention_end",
         "waits for address spaces",
     ),
     raw(
         Group::Causes,
-        "lock_start",
-        "mmap_lock_start_locking",
+        "wait_begin",
+        "contention_begin",
         "waits for address spaces",
     ),
     raw(

@@ -98,7 +98,7 @@ pub(super) fn without_btf() -> Probe {
     Probe::refused(
         "types of the kernel (/sys/kernel/btf/vmlinux)",
         libc::ENOENT,
-        "names in inner pid namespaces, owners of address spaces, following a program",
+        "names in inner pid namespaces, waits for address spaces, following a program",
         "a kernel with CONFIG_DEBUG_INFO_BTF",
     )
 }

@@ -46,6 +46,32 @@ impl Calibration {
     }
 }
 
+/// How often each level is measured, in turns: what disturbs one for a while disturbs the others, too.
+pub(super) const ROUNDS: usize = 3;
+
+/// What an observed call costs at each level of detail, the least first: nanoseconds.
+#[derive(Clone, Debug, PartialEq)]
+pub(super) struct Costs(Vec<f64>);
+
+impl Costs {
+    /// From the least time that a call takes without observing, and those at each level. Each level does what the one
+    /// below does, and more. So what comes out lower is noise, and nothing is cheaper than nothing.
+    pub(super) fn of(without: f64, at: &[f64]) -> Self {
+        let mut least = 0.0_f64;
+        let costs = at.iter().map(|with| {
+            least = least.max(with - without);
+            least
+        });
+        Self(costs.collect())
+    }
+
+    /// Those of a level. One that was not measured costs what the highest does.
+    pub(super) fn at(&self, level: usize) -> f64 {
+        let cost = self.0.get(level).or(self.0.last());
+        cost.copied().unwrap_or(0.0)
+    }
+}
+
 /// Measures without and with observing, in turns, and returns the medians.
 ///
 /// # Errors
@@ -56,7 +82,7 @@ pub fn calibrate(options: &Options, rounds: usize) -> Result<(Calibration, Vec<P
         before.push(measure());
         let (mut collector, tried) = Collector::start_unmeasured(options)?;
         probes = tried;
-        after.push(collector.measure_self());
+        after.push(collector.measuring(measure));
     }
     let calibration = Calibration {
         before: medians(&before),
@@ -80,32 +106,55 @@ fn medians(times: &[Times]) -> Times {
 
 /// Measures now: the least of short batches, so that others on the machine disturb little.
 pub(super) fn measure() -> Times {
-    const LARGE: usize = 64 << 10;
-    let source = vec![1_u8; LARGE];
-    let mut sink = vec![2_u8; LARGE];
-    let mut read = |len: usize| {
-        let remote = RemoteIoVec {
-            base: source.as_ptr() as usize,
-            len,
-        };
-        let mut local = [IoSliceMut::new(&mut sink[..len])];
-        // Where the call is forbidden there is nothing to measure.
-        let _ = process_vm_readv(Pid::this(), &mut local, &[remote]);
-    };
+    let mut own = Own::new();
     Times {
-        small_ns: least(200, || read(4096)),
-        large_ns: least(60, || read(LARGE)),
-        other_ns: least(1000, || {
+        small_ns: least(BATCHES, 200, || own.read(SMALL)),
+        large_ns: least(BATCHES, 60, || own.read(LARGE)),
+        other_ns: least(BATCHES, 1000, || {
             std::hint::black_box(getppid());
         }),
     }
 }
 
+/// What a small call takes, as [`measure`] says it: one round of several.
+pub(super) fn small() -> f64 {
+    let mut own = Own::new();
+    least(BATCHES / ROUNDS, 200, || own.read(SMALL))
+}
+
+const SMALL: usize = 4096;
+const LARGE: usize = 64 << 10;
+const BATCHES: usize = 12;
+
+/// Memory of this process that it copies by the kernel.
+struct Own {
+    source: Vec<u8>,
+    sink: Vec<u8>,
+}
+
+impl Own {
+    fn new() -> Self {
+        Self {
+            source: vec![1; LARGE],
+            sink: vec![2; LARGE],
+        }
+    }
+
+    fn read(&mut self, len: usize) {
+        let remote = RemoteIoVec {
+            base: self.source.as_ptr() as usize,
+            len,
+        };
+        let mut local = [IoSliceMut::new(&mut self.sink[..len])];
+        // Where the call is forbidden there is nothing to measure.
+        let _ = process_vm_readv(Pid::this(), &mut local, &[remote]);
+    }
+}
+
 #[expect(clippy::cast_precision_loss, reason = "short times")]
-fn least(calls: u32, mut call: impl FnMut()) -> f64 {
-    const BATCHES: usize = 12;
+fn least(batches: usize, calls: u32, mut call: impl FnMut()) -> f64 {
     let mut least = f64::INFINITY;
-    for _ in 0..BATCHES {
+    for _ in 0..batches {
         let begin = thread_ns();
         for _ in 0..calls {
             call();
@@ -129,4 +178,20 @@ fn thread_ns() -> u64 {
 pub(super) fn process_ns(pid: u32) -> Option<u64> {
     let stat = Stat::read(Path::new(&format!("/proc/{pid}")))?;
     Some((stat.number(14)? + stat.number(15)?) * TICK_NS)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn more_detail_never_costs_less() {
+        let of = |at: &[f64]| Costs::of(1000.0, at);
+        assert_eq!(of(&[1300.0, 1400.0, 1450.0]).0, [300.0, 400.0, 450.0]);
+        // The second measurement came out below the first, by noise.
+        assert_eq!(of(&[1300.0, 1250.0, 1450.0]).0, [300.0, 300.0, 450.0]);
+        assert_eq!(of(&[900.0, 950.0]).0, [0.0, 0.0]);
+        assert_eq!(of(&[1300.0]).at(5).to_bits(), 300.0_f64.to_bits());
+        assert_eq!(of(&[]).at(0).to_bits(), 0.0_f64.to_bits());
+    }
 }

@@ -5,94 +5,199 @@ use std::collections::BTreeMap;
 use std::time::Instant;
 
 use super::attach::Group;
+use super::cost::{self, Costs, Times};
 use super::layout::{Count, WANT_EVENTS, WANT_LATENCY};
-use super::{Calibration, Collector, cost, read};
+use super::{Collector, Detail, Options, Probe, attach, read};
 use crate::observed::Overhead;
 
-/// What was given up, in the order in which it goes.
-const EVENTS: &str = "events of the timeline";
-const CAUSES: &str = "page faults, flushes and waits";
-const LATENCIES: &str = "latencies";
+/// What is given up together. The last one that is there goes first.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Part {
+    Latencies,
+    Causes,
+    Events,
+}
+
+impl Part {
+    const fn name(self) -> &'static str {
+        match self {
+            Self::Latencies => "latencies",
+            Self::Causes => "page faults, flushes and waits",
+            Self::Events => "events of the timeline",
+        }
+    }
+
+    /// Whether somebody wants it.
+    fn is_in(self, options: &Options) -> bool {
+        match self {
+            Self::Latencies => options.detail >= Detail::Latencies,
+            Self::Causes => options.detail >= Detail::Causes,
+            Self::Events => options.events,
+        }
+    }
+}
 
 /// What observing costs, and what was given up for it.
 pub(super) struct Budget {
-    pub(super) calibration: Calibration,
+    costs: Costs,
+    ns_per_other_call: f64,
     /// Events that measuring itself made.
     pub(super) own_events: u64,
     pub(super) follows: bool,
-    given_up: Vec<String>,
-    /// At the last look: when, events, processor time of each caller.
-    last: Option<(Instant, u64, BTreeMap<u32, u64>)>,
+    parts: Vec<Part>,
+    given_up: Vec<Part>,
+    /// At the last look.
+    last: Option<Look>,
+}
+
+/// What callers did until now.
+struct Look {
+    at: Instant,
+    events: u64,
+    /// Processor time of each of them, in nanoseconds.
+    used: BTreeMap<u32, u64>,
 }
 
 impl Budget {
     pub(super) fn new(follows: bool) -> Self {
         Self {
-            calibration: Calibration::default(),
+            costs: Costs::of(0.0, &[]),
+            ns_per_other_call: 0.0,
             own_events: 0,
             follows,
+            parts: Vec::new(),
             given_up: Vec::new(),
             last: None,
         }
     }
 
+    fn ns_per_event(&self) -> f64 {
+        self.costs.at(self.parts.len())
+    }
+
     pub(super) fn overhead(&self) -> Overhead {
+        let given_up = self.given_up.iter().map(|part| part.name().to_owned());
         Overhead {
-            ns_per_event: self.calibration.ns_per_event(),
-            ns_per_other_call: self.calibration.ns_per_other_call(),
-            given_up: self.given_up.clone(),
+            ns_per_event: self.ns_per_event(),
+            ns_per_other_call: self.ns_per_other_call,
+            given_up: given_up.collect(),
             ..Overhead::default()
         }
+    }
+
+    /// Which part goes, so that observing costs no more than `percent` of what callers used since the last look. The
+    /// first look only sets out from there.
+    fn decide(&mut self, percent: f64, now: Look) -> Option<Part> {
+        let ns_per_event = self.ns_per_event();
+        let before = self.last.replace(now)?;
+        let now = self.last.as_ref()?;
+        let mut used = 0;
+        for (pid, time) in &now.used {
+            used += time.saturating_sub(before.used.get(pid).copied().unwrap_or(0));
+        }
+        let share = share(
+            now.events.saturating_sub(before.events),
+            ns_per_event,
+            used,
+            now.at.duration_since(before.at).as_nanos(),
+        );
+        let part = (share * 100.0 > percent).then(|| self.parts.pop())??;
+        self.given_up.push(part);
+        Some(part)
     }
 }
 
 impl Collector {
+    /// Adds what is wanted beyond counts, and measures what calls cost with each part of it.
+    pub(super) fn add_parts(&mut self, options: &Options, before: Times, probes: &mut Vec<Probe>) {
+        let mut least = vec![f64::INFINITY];
+        let mut measured = 0;
+        for part in [Part::Latencies, Part::Causes, Part::Events] {
+            if !part.is_in(options) {
+                continue;
+            }
+            if part == Part::Causes {
+                // What is there without them is measured while it is.
+                self.measure_parts(&mut least[measured..]);
+                measured = least.len();
+                if !self.add_causes(probes) {
+                    continue;
+                }
+            }
+            self.budget.parts.push(part);
+            least.push(f64::INFINITY);
+        }
+        self.measure_parts(&mut least[measured..]);
+        let after = self.measuring(cost::measure);
+        if let Some(highest) = least.last_mut() {
+            *highest = highest.min(after.small_ns);
+        }
+        self.budget.costs = Costs::of(before.small_ns, &least);
+        self.budget.ns_per_other_call = (after.other_ns - before.other_ns).max(0.0);
+    }
+
+    /// Adds the same, and measures nothing.
+    pub(super) fn add_all(&mut self, options: &Options, probes: &mut Vec<Probe>) {
+        for part in [Part::Latencies, Part::Causes, Part::Events] {
+            if part.is_in(options) && (part != Part::Causes || self.add_causes(probes)) {
+                self.budget.parts.push(part);
+            }
+        }
+        self.want(self.budget.parts.len());
+    }
+
+    /// Measures the highest levels that there are, in turns, and leaves the highest on.
+    fn measure_parts(&mut self, least: &mut [f64]) {
+        let lowest = self.budget.parts.len() + 1 - least.len();
+        for _ in 0..cost::ROUNDS {
+            for (at, least) in least.iter_mut().enumerate() {
+                self.want(lowest + at);
+                *least = least.min(self.measuring(cost::small));
+            }
+        }
+    }
+
+    /// Has the programs give the first so many parts, as far as that does not hang on what is attached.
+    fn want(&mut self, level: usize) {
+        let mut wants = 0;
+        for part in self.budget.parts.iter().take(level) {
+            match part {
+                Part::Latencies => wants |= WANT_LATENCY,
+                Part::Causes => {}
+                Part::Events => wants |= WANT_EVENTS,
+            }
+        }
+        // Refused only if the map is gone, and then nothing is counted any more.
+        let _ = read::want(&mut self.ebpf, wants);
+    }
+
+    /// Attaches what tells causes. False if nothing of it is there.
+    fn add_causes(&mut self, probes: &mut Vec<Probe>) -> bool {
+        let links = attach::group(&mut self.ebpf, Group::Causes, probes);
+        let are_there = !links.is_empty();
+        self.links.extend(links);
+        are_there
+    }
+
     /// Compares the cost of the events since the last call with the processor time that the callers used, and gives up
     /// the next detail if it is more than `percent` of it. Returns what was given up now. The first call only looks.
     pub fn limit(&mut self, percent: f64) -> Option<String> {
-        let now = Instant::now();
         let events = read::count(&self.ebpf, Count::Events).saturating_sub(self.budget.own_events);
-        let callers = read::seen(&self.ebpf).callers;
-        let times: BTreeMap<u32, u64> = callers
-            .keys()
+        let callers = read::callers(&self.ebpf).into_iter();
+        let used = callers
             .filter(|(pid, _)| *pid != std::process::id())
-            .filter_map(|(pid, _)| Some((*pid, cost::process_ns(*pid)?)))
+            .filter_map(|(pid, _)| Some((pid, cost::process_ns(pid)?)))
             .collect();
-        let before = self.budget.last.replace((now, events, times.clone()));
-        let (then, events_before, times_before) = before?;
-        let mut used = 0;
-        for (pid, time) in &times {
-            used += time.saturating_sub(times_before.get(pid).copied().unwrap_or(0));
-        }
-        let share = share(
-            events.saturating_sub(events_before),
-            self.budget.calibration.ns_per_event(),
-            used,
-            now.duration_since(then).as_nanos(),
-        );
-        (share * 100.0 > percent).then(|| self.give_up())?
-    }
-
-    /// Gives up the next detail.
-    fn give_up(&mut self) -> Option<String> {
-        let what = if self.wants & WANT_EVENTS != 0 {
-            self.wants &= !WANT_EVENTS;
-            self.links.retain(|link| link.group != Group::Runtime);
-            EVENTS
-        } else if self.links.iter().any(|link| link.group == Group::Causes) {
-            self.links.retain(|link| link.group != Group::Causes);
-            CAUSES
-        } else if self.wants & WANT_LATENCY != 0 {
-            self.wants &= !WANT_LATENCY;
-            LATENCIES
-        } else {
-            return None;
+        let at = Instant::now();
+        let part = self.budget.decide(percent, Look { at, events, used })?;
+        let gone = match part {
+            Part::Latencies => None,
+            Part::Causes => Some(Group::Causes),
+            Part::Events => Some(Group::Runtime),
         };
-        // Refused only if the map is gone, and then nothing is counted any more.
-        let _ = read::want(&mut self.ebpf, self.wants);
-        self.budget.calibration.after = self.measure_self();
-        self.budget.given_up.push(what.to_owned());
-        Some(what.to_owned())
+        self.links.retain(|link| Some(link.group) != gone);
+        self.want(self.budget.parts.len());
+        Some(part.name().to_owned())
     }
 }
 
@@ -117,5 +222,46 @@ mod tests {
         assert!(near(share(1000, 500.0, 10_000_000, 1), 0.05));
         assert!(near(share(1000, 500.0, 0, 1_000_000), 0.5));
         assert!(near(share(0, 500.0, 0, 0), 0.0));
+    }
+
+    /// What goes, look by look, while a process makes 100 000 calls in each second of its processor time.
+    fn given_up(percent: f64, at: [f64; 4]) -> Vec<&'static str> {
+        let mut budget = Budget::new(true);
+        budget.costs = Costs::of(1000.0, &at);
+        budget.parts = vec![Part::Latencies, Part::Causes, Part::Events];
+        let start = Instant::now();
+        let look = |number: u64| Look {
+            at: start,
+            events: number * 100_000,
+            used: BTreeMap::from([(7, number * 1_000_000_000)]),
+        };
+        let gone = (0..6).map(|number| budget.decide(percent, look(number)));
+        let gone: Vec<_> = gone.collect();
+        assert_eq!(gone[0], None, "the first look");
+        let gone: Vec<_> = gone.into_iter().flatten().collect();
+        assert_eq!(gone, budget.given_up);
+        gone.into_iter().map(Part::name).collect()
+    }
+
+    const ALL: [&str; 3] = [
+        "events of the timeline",
+        "page faults, flushes and waits",
+        "latencies",
+    ];
+
+    #[test]
+    fn no_more_is_given_up_than_has_to_be() {
+        let at = [1300.0, 1400.0, 1450.0, 1600.0];
+        for (percent, count) in [(6.1, 0), (5.0, 1), (4.2, 2), (3.5, 3), (1.0, 3)] {
+            assert_eq!(given_up(percent, at), ALL[..count], "{percent}");
+        }
+    }
+
+    #[test]
+    fn a_measurement_that_came_out_too_low_stops_nothing() {
+        // With causes a call seems to take less than with none of it.
+        let at = [1300.0, 1400.0, 990.0, 1600.0];
+        assert_eq!(given_up(3.5, at), ALL);
+        assert_eq!(given_up(4.5, at), ALL[..1]);
     }
 }

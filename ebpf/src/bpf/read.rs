@@ -54,6 +54,14 @@ pub(super) fn follow(ebpf: &mut Ebpf, tgid: u32, on: bool) -> Result<(), aya::ma
     }
 }
 
+/// Processes that made calls: of each id the last one.
+pub(super) fn callers(ebpf: &Ebpf) -> Vec<(u32, RawTask)> {
+    let found = entries::<u32, TaskWords>(ebpf, "tasks").into_iter();
+    found
+        .map(|(pid, words)| (pid, RawTask::of(&words)))
+        .collect()
+}
+
 /// What was seen of processes.
 pub(super) fn seen(ebpf: &Ebpf) -> Seen {
     let mut seen = Seen::default();

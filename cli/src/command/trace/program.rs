@@ -119,7 +119,7 @@ impl Program {
 
     /// Gives it a signal that this command got. The terminal gives its own ones to both.
     pub(super) fn pass_on(&self, got: &Got) {
-        if !got.by_terminal {
+        if !got.by_kernel {
             // One that has ended needs none.
             let _ = kill(self.nix_pid(), got.signal);
         }
@@ -157,7 +157,7 @@ impl Drop for Program {
 #[derive(Debug)]
 pub(crate) struct Got {
     signal: Signal,
-    by_terminal: bool,
+    by_kernel: bool,
 }
 
 impl Got {
@@ -166,13 +166,18 @@ impl Got {
         ExitCode::from(u8::try_from(128 + self.signal as i32).unwrap_or(1))
     }
 
+    /// Whether it says that the processor time of this very command is over: the program has its own.
+    pub(super) fn is_own_limit(&self) -> bool {
+        self.by_kernel && self.signal == Signal::SIGXCPU
+    }
+
     fn of(info: &siginfo) -> Option<Self> {
-        /// Who sends the signals of a terminal, as `siginfo` says it.
+        /// Who sends the signals of a terminal and of limits, as `siginfo` says it.
         const SI_KERNEL: i32 = 0x80;
         let signal = Signal::try_from(info.ssi_signo.cast_signed()).ok()?;
         Some(Self {
             signal,
-            by_terminal: info.ssi_code == SI_KERNEL,
+            by_kernel: info.ssi_code == SI_KERNEL,
         })
     }
 }
@@ -185,6 +190,17 @@ fn ignored() -> u64 {
         .unwrap_or(0)
 }
 
+/// What users, terminals and batch systems send to end a command.
+const ENDING: [Signal; 7] = [
+    Signal::SIGINT,
+    Signal::SIGTERM,
+    Signal::SIGHUP,
+    Signal::SIGQUIT,
+    Signal::SIGUSR1,
+    Signal::SIGUSR2,
+    Signal::SIGXCPU,
+];
+
 /// Signals that ask for an end, as a descriptor, as long as it lives. Children that are started meanwhile begin with
 /// them held back.
 #[derive(Debug)]
@@ -193,17 +209,15 @@ pub(crate) struct Signals(SignalFd, SigSet);
 impl Signals {
     pub(crate) fn catch() -> Result<Self, CliError> {
         let fail = |errno: Errno| CliError::io("signalfd")(errno.into());
-        let mut set: SigSet = [
-            Signal::SIGINT,
-            Signal::SIGTERM,
-            Signal::SIGHUP,
-            Signal::SIGQUIT,
-        ]
-        .into_iter()
-        .collect();
-        // Under nohup. Held back, it would come all the same.
-        if ignored() & 1 << (Signal::SIGHUP as i32 - 1) != 0 {
-            set.remove(Signal::SIGHUP);
+        let ignored = ignored();
+        let mut set = SigSet::empty();
+        for signal in ENDING {
+            // Under nohup, say. Held back, one that is ignored would come all the same. A shell ignores those of the
+            // terminal for a command in the background, which may still be ended by them.
+            let by_terminal = matches!(signal, Signal::SIGINT | Signal::SIGQUIT);
+            if by_terminal || ignored & 1 << (signal as i32 - 1) == 0 {
+                set.add(signal);
+            }
         }
         set.thread_block().map_err(fail)?;
         let flags = SfdFlags::SFD_NONBLOCK | SfdFlags::SFD_CLOEXEC;
