@@ -7,7 +7,7 @@ mod processes;
 use onecopy::Runtime;
 use onecopy_trace::bpf::{Collector, Options, State};
 use onecopy_trace::perfetto;
-use processes::{Ranks, body};
+use processes::{Ranks, body, say};
 use serde_json::Value;
 use std::collections::BTreeSet;
 
@@ -51,12 +51,12 @@ fn each_message_leads_to_its_system_calls_and_back() {
     };
     let mut collector = match Collector::start(&options) {
         Ok((collector, _)) => collector,
-        Err(error) => return eprintln!("skipped: {error}"),
+        Err(error) => return say(&format!("skipped: {error}")),
     };
     let exe = std::env::current_exe().expect("own path");
     let probes = collector.watch_runtime(&exe);
     if let Some(refused) = probes.iter().find(|probe| probe.state != State::Attached) {
-        return eprintln!("skipped: {refused:?}");
+        return say(&format!("skipped: {refused:?}"));
     }
     let ranks = Ranks::new(2, "messages")
         .env("ONECOPY_LAYERS", "cma,cico")
