@@ -100,8 +100,7 @@ impl Core {
     pub(crate) fn count_from(&mut self, rank: u32, layer: LayerId, bytes: u64) {
         self.counters.bytes_received += bytes;
         if let Some(row) = self.counters.row(rank) {
-            row.add_message(layer as usize);
-            row.add_bytes(layer as usize, bytes);
+            row.add(layer as usize, bytes);
         }
     }
 
@@ -117,8 +116,7 @@ impl Core {
     #[inline(always)]
     pub(crate) fn count_short(&mut self, rank: u32, bytes: usize) {
         if let Some(row) = self.counters.row(rank) {
-            row.add_message(LayerId::CHUNKS as usize);
-            row.add_bytes(LayerId::CHUNKS as usize, bytes as u64);
+            row.add(LayerId::CHUNKS as usize, bytes as u64);
         }
     }
 

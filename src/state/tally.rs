@@ -37,8 +37,7 @@ impl Tally {
     pub(crate) fn count(&mut self, page: &mut StatsPage) {
         for (rank, layer, bytes) in self.came.drain(..) {
             if let Some(row) = page.row(rank) {
-                row.add_message(layer as usize);
-                row.add_bytes(layer as usize, bytes);
+                row.add(layer as usize, bytes);
             }
         }
     }

@@ -30,6 +30,13 @@ pub struct Row {
 }
 
 impl Row {
+    /// Counts a message that has ended, all of whose bytes came so.
+    #[inline(always)]
+    pub fn add(&mut self, mechanism: usize, bytes: u64) {
+        self.add_message(mechanism);
+        self.add_bytes(mechanism, bytes);
+    }
+
     /// Counts bytes that came.
     #[inline(always)]
     pub fn add_bytes(&mut self, mechanism: usize, bytes: u64) {
