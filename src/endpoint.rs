@@ -18,7 +18,7 @@ mod socket;
 pub(crate) use home::{Bell, Home};
 #[cfg(test)]
 pub(crate) use hub::Set;
-pub(crate) use hub::{Hub, Source};
+pub(crate) use hub::{EventSource, Hub};
 pub(crate) use medium::{Medium, MediumOp, RecordRoom};
 pub(crate) use onecopy_shm::cells::FIRST_PAYLOAD;
 pub(crate) use onecopy_shm::coop::CoopBlock;

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! The descriptors of a rank's wires. It says which of them are ready, and wakes a rank that sleeps.
 //!
-//! A wire puts its descriptors into the [`Set`], each with its [`Source`]. The rank asks the [`Hub`] by turns which of
-//! them are ready. Before it sleeps, it arms the waker. The waker then waits for all descriptors in its stead.
+//! A wire puts its descriptors into the [`Set`], each with its [`EventSource`]. The rank asks the [`Hub`] by turns
+//! which of them are ready. Before it sleeps, it arms the waker. The waker then waits for all descriptors in its stead.
 
 mod waker;
 
@@ -15,7 +15,7 @@ use waker::Waker;
 
 /// What a descriptor belongs to: the source of its events.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Source {
+pub(crate) enum EventSource {
     /// The order to the waker's thread to end.
     Stop,
     /// The listening socket.
@@ -30,7 +30,7 @@ pub(crate) enum Source {
     Device,
 }
 
-impl Source {
+impl EventSource {
     fn word(self) -> u64 {
         let (kind, number) = match self {
             Self::Stop => (0u64, 0),
@@ -77,7 +77,7 @@ impl Set {
     pub(super) fn add(
         &self,
         fd: impl AsFd,
-        source: Source,
+        source: EventSource,
         (read, write): (bool, bool),
     ) -> nix::Result<()> {
         let event = EpollEvent::new(flags(read, write), source.word());
@@ -88,7 +88,7 @@ impl Set {
     pub(super) fn watch(
         &self,
         fd: impl AsFd,
-        source: Source,
+        source: EventSource,
         (read, write): (bool, bool),
     ) -> nix::Result<()> {
         let mut event = EpollEvent::new(flags(read, write), source.word());
@@ -134,12 +134,12 @@ impl Hub {
     }
 
     /// Watches a descriptor for bytes to read, until it is closed.
-    pub(crate) fn watch(&self, fd: impl AsFd, source: Source) -> nix::Result<()> {
+    pub(crate) fn watch(&self, fd: impl AsFd, source: EventSource) -> nix::Result<()> {
         self.set.add(fd, source, (true, false))
     }
 
     /// What is ready now. Never waits.
-    pub(crate) fn look(&mut self) -> impl Iterator<Item = Source> {
+    pub(crate) fn look(&mut self) -> impl Iterator<Item = EventSource> {
         let found = match self.set.wait(&mut self.ready, EpollTimeout::ZERO) {
             Ok(found) => found,
             Err(Errno::EINTR) => 0,
@@ -150,7 +150,7 @@ impl Hub {
         };
         self.ready[..found]
             .iter()
-            .map(|event| Source::of(event.data()))
+            .map(|event| EventSource::of(event.data()))
     }
 
     /// The rank's bell will be rung once: when a descriptor becomes ready, or at once if one is ready. The rank has
@@ -176,14 +176,14 @@ mod tests {
     #[test]
     fn sources_come_back() {
         for source in [
-            Source::Stop,
-            Source::Listener,
-            Source::Inbound(7),
-            Source::Outbound(u32::MAX),
-            Source::Pair(0),
-            Source::Device,
+            EventSource::Stop,
+            EventSource::Listener,
+            EventSource::Inbound(7),
+            EventSource::Outbound(u32::MAX),
+            EventSource::Pair(0),
+            EventSource::Device,
         ] {
-            assert_eq!(Source::of(source.word()), source);
+            assert_eq!(EventSource::of(source.word()), source);
         }
     }
 }

@@ -5,7 +5,9 @@
 //! something, and is asked once in a while. A job of one node has no hub, and no wires to look at.
 
 use super::{Engine, poll_again};
-use crate::endpoint::{Connector, Endpoint, Home, Hub, Outcome, Settings, Shared, Socket, Source};
+use crate::endpoint::{
+    Connector, Endpoint, EventSource, Home, Hub, Outcome, Settings, Shared, Socket,
+};
 use crate::error::{Error, Result};
 use crate::peer::Gone;
 use crate::select::chunks::Chunks;
@@ -114,7 +116,7 @@ impl Wires {
     /// Has the hub wake this rank for what its lanes tell.
     fn watch(&self, lanes: &Shared) {
         for descriptor in lanes.lock().descriptors().into_iter().flatten() {
-            if let Err(errno) = self.hub.watch(descriptor, Source::Device) {
+            if let Err(errno) = self.hub.watch(descriptor, EventSource::Device) {
                 // The rank's sleep has a bound.
                 tracing::debug!("epoll_ctl of a device: {errno}");
             }
@@ -245,14 +247,14 @@ impl Engine {
         for source in wires.hub.look() {
             found = true;
             match source {
-                Source::Pair(rank) => {
+                EventSource::Pair(rank) => {
                     if let Some(Some(peer)) = self.peers.get_mut(rank as usize)
                         && !peer.polled
                     {
                         poll_again(&mut self.polled, peer);
                     }
                 }
-                Source::Device => device = true,
+                EventSource::Device => device = true,
                 other => wires.connector.ready(other, now),
             }
         }

@@ -13,7 +13,7 @@ mod inbound;
 mod outbound;
 
 use super::options::{self, Settings};
-use crate::endpoint::hub::{Set, Source};
+use crate::endpoint::hub::{EventSource, Set};
 use inbound::Inbound;
 use outbound::Outbound;
 use std::collections::VecDeque;
@@ -81,7 +81,7 @@ impl Connector {
     /// Listens at `address`.
     pub(crate) fn listen(address: IpAddr, settings: Settings, set: &Arc<Set>) -> io::Result<Self> {
         let listener = options::listen_at(address, &settings)?;
-        set.add(&listener, Source::Listener, (true, false))?;
+        set.add(&listener, EventSource::Listener, (true, false))?;
         Ok(Self {
             settings,
             set: Arc::clone(set),
@@ -164,12 +164,12 @@ impl Connector {
     }
 
     /// Something is ready that is this part's.
-    pub(crate) fn ready(&mut self, source: Source, now: Instant) {
+    pub(crate) fn ready(&mut self, source: EventSource, now: Instant) {
         match source {
-            Source::Listener => self.let_in(now),
-            Source::Inbound(at) => self.hear_inbound(at as usize, now),
-            Source::Outbound(rank) => self.move_outbound(rank, now),
-            Source::Stop | Source::Pair(_) | Source::Device => {}
+            EventSource::Listener => self.let_in(now),
+            EventSource::Inbound(at) => self.hear_inbound(at as usize, now),
+            EventSource::Outbound(rank) => self.move_outbound(rank, now),
+            EventSource::Stop | EventSource::Pair(_) | EventSource::Device => {}
         }
     }
 
@@ -179,7 +179,7 @@ impl Connector {
             self.paused = None;
             let _ = self
                 .set
-                .watch(&self.listener, Source::Listener, (true, false));
+                .watch(&self.listener, EventSource::Listener, (true, false));
         }
         for at in 0..self.inbound.len() {
             let late = |one: &Inbound| one.rank().is_none() && now > one.since + PROVE;

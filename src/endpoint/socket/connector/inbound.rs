@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Inbound connections. Nothing that comes by one is believed before it has proven to be a rank of the job.
 
-use super::{Connector, GO, INBOUND_MAX, PAUSE, Source, Standing, options};
+use super::{Connector, EventSource, GO, INBOUND_MAX, PAUSE, Standing, options};
 use crate::proof::{self, Handshake, Purpose};
 use nix::errno::Errno;
 use nix::fcntl::{FcntlArg, OFlag, fcntl};
@@ -108,7 +108,7 @@ impl Connector {
                     self.paused = Some(now + PAUSE);
                     let _ = self
                         .set
-                        .watch(&self.listener, Source::Listener, (false, false));
+                        .watch(&self.listener, EventSource::Listener, (false, false));
                     return;
                 }
             };
@@ -138,7 +138,7 @@ impl Connector {
                 self.inbound.len() - 1
             }
         };
-        let source = Source::Inbound(at as u32);
+        let source = EventSource::Inbound(at as u32);
         self.set.add(&fd, source, (true, false))?;
         self.inbound[at] = Some(Inbound {
             fd,

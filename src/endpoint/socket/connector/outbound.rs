@@ -3,7 +3,7 @@
 //! caller, or from a shortage.
 
 use super::inbound::{Heard, MESSAGE_MAX, hear, say};
-use super::{Connector, GO, Outcome, Source, Standing, options};
+use super::{Connector, EventSource, GO, Outcome, Standing, options};
 use crate::proof::{self, Handshake, Purpose};
 use nix::errno::Errno;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
@@ -253,7 +253,9 @@ impl Connector {
         if is_there {
             return self.prove(rank, fd);
         }
-        let watched = self.set.add(&fd, Source::Outbound(rank), (false, true));
+        let watched = self
+            .set
+            .add(&fd, EventSource::Outbound(rank), (false, true));
         watched.map_err(|errno| Failure::System("epoll_ctl", errno))?;
         Ok(OutboundState::Connecting(
             fd,
@@ -274,7 +276,7 @@ impl Connector {
             Failure::System("reading /dev/urandom", errno)
         })?;
         self.set
-            .add(&fd, Source::Outbound(rank), (true, false))
+            .add(&fd, EventSource::Outbound(rank), (true, false))
             .map_err(|errno| Failure::System("epoll_ctl", errno))?;
         let (secret, me) = (self.settings.secret, self.settings.me);
         let handshake = Handshake::call(secret, Purpose::Pair, me, rank, fresh);
@@ -348,7 +350,7 @@ mod tests {
         let mut one = Connector::listen(loopback, settings, &set).expect("listen");
         let (fd, place) = own_end();
         one.know([None, Some(place.into())].into_iter());
-        set.add(&fd, Source::Outbound(1), (false, true))
+        set.add(&fd, EventSource::Outbound(1), (false, true))
             .expect("watched");
         let now = Instant::now();
         one.outbound.push(Outbound {

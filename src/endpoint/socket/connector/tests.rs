@@ -30,12 +30,12 @@ fn pair() -> [Connector; 2] {
 
 /// Looks at everything, whether it is ready or not.
 fn pump(one: &mut Connector, now: Instant) {
-    one.ready(Source::Listener, now);
+    one.ready(EventSource::Listener, now);
     for at in 0..one.inbound.len() {
-        one.ready(Source::Inbound(at as u32), now);
+        one.ready(EventSource::Inbound(at as u32), now);
     }
     for rank in 0..2 {
-        one.ready(Source::Outbound(rank), now);
+        one.ready(EventSource::Outbound(rank), now);
     }
     one.tick(now);
 }
