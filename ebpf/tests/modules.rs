@@ -14,12 +14,15 @@
 
 #[path = "../../tests/harness/limit.rs"]
 mod limit;
+#[path = "support/roles.rs"]
+mod roles;
 
 use knem_sys::{KNEM_STATUS_SUCCESS, knem_cmd_param_iovec};
 use knem_sys::{knem_cmd_copy, knem_cmd_copy_bounded};
 use knem_sys::{knem_cmd_inline_copy, knem_cmd_inline_copy_bounded};
-use onecopy_trace::bpf::{Collector, Options, Probe, State};
-use onecopy_trace::observed::{Mechanism, Observed, PairCounts, PairKey, Peer};
+use onecopy_trace::bpf::{Options, Probe, State};
+use onecopy_trace::observed::{Mechanism, Observed, PairCounts, Peer};
+use roles::{counts, observe};
 use std::io::{BufRead, BufReader, Lines};
 use std::path::Path;
 use std::process::{ChildStdout, Command, Stdio};
@@ -131,29 +134,8 @@ fn works(probes: &[Probe], name: &str) -> bool {
     probe.is_some_and(|probe| probe.state == State::Attached)
 }
 
-/// Starts to observe, or says why not.
-fn observe(options: &Options) -> Option<(Collector, Vec<Probe>)> {
-    match Collector::start(options) {
-        Ok(started) => Some(started),
-        Err(error) => {
-            println!("skipped: {error}");
-            None
-        }
-    }
-}
-
 fn of(observed: &Observed, peer: Peer, mechanism: Mechanism) -> PairCounts {
-    let caller = std::process::id();
-    let key = PairKey {
-        caller,
-        peer,
-        mechanism,
-    };
-    let found = observed.pairs.get(&key);
-    found.cloned().unwrap_or_else(|| {
-        let all: Vec<_> = observed.pairs.keys().collect();
-        panic!("{key:?} is not among {all:?}")
-    })
+    counts(observed, std::process::id(), peer, mechanism)
 }
 
 #[test]
