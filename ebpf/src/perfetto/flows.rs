@@ -15,7 +15,7 @@ use crate::observed::{Event, Task, What};
 /// How long a moment is shown at most, so that an arrow has something to begin and end at.
 const MOMENT_NS: u64 = 1000;
 /// Where the number of a track beside that of a thread begins in an id: no id of a thread has more bits.
-const LANE_SHIFT: u32 = 22;
+const TRACK_SHIFT: u32 = 22;
 const CATEGORY: &str = "rendezvous";
 
 /// The job, the sender's rank, the message's number.
@@ -107,84 +107,142 @@ fn fits(open: &mut Open, begin: u64, end: u64) -> bool {
     fits
 }
 
+/// A thread: its process and itself.
+type Thread = (u32, u32);
+
+fn thread_of(event: &Event) -> Thread {
+    (event.pid, event.tid)
+}
+
+/// The tracks of the threads that copy: their own, and those beside for copies that overlap.
+#[derive(Debug, Default)]
+struct Tracks(BTreeMap<Thread, Vec<Open>>);
+
+impl Tracks {
+    /// The number of the track that has room for a slice, not before `first`; whether it is a new one.
+    fn place(&mut self, thread: Thread, first: usize, begin: u64, end: u64) -> (usize, bool) {
+        let tracks = self.0.entry(thread).or_default();
+        let known = tracks.len();
+        tracks.resize(known.max(first), Open::new());
+        let found = (first..tracks.len()).find(|&at| fits(&mut tracks[at], begin, end));
+        let at = found.unwrap_or_else(|| {
+            tracks.push(vec![end]);
+            tracks.len() - 1
+        });
+        (at, at >= known)
+    }
+}
+
+/// Draws messages.
+struct Drawing {
+    first_ns: u64,
+    /// When the events of each thread were, in order.
+    moments: BTreeMap<Thread, Vec<u64>>,
+    tracks: Tracks,
+    values: Vec<Value>,
+}
+
+impl Drawing {
+    fn of(events: &[Event], first_ns: u64) -> Self {
+        let mut moments = BTreeMap::<Thread, Vec<u64>>::new();
+        for event in events {
+            let of_thread = moments.entry(thread_of(event)).or_default();
+            of_thread.push(event.start_ns);
+        }
+        for of_thread in moments.values_mut() {
+            of_thread.sort_unstable();
+        }
+        Self {
+            first_ns,
+            moments,
+            tracks: Tracks::default(),
+            values: Vec::new(),
+        }
+    }
+
+    fn at(&self, ns: u64) -> f64 {
+        micros(ns.saturating_sub(self.first_ns))
+    }
+
+    /// The slice of a copy. Returns its track.
+    fn copy(&mut self, id: &Id<'_>, message: &Message<'_>, begin: &Event, end: u64) -> u32 {
+        // One that another thread ends lies beside what the first one does meanwhile.
+        let moved = message.done.is_some_and(|done| done.tid != begin.tid);
+        let first = usize::from(moved);
+        let (at, is_new) = self
+            .tracks
+            .place(thread_of(begin), first, begin.start_ns, end);
+        let tid = begin.tid | u32::try_from(at).unwrap_or(u32::MAX) << TRACK_SHIFT;
+        if at > 0 && is_new {
+            let name = format!("copies beside {}", begin.tid);
+            self.values.push(
+                json!({"ph": "M", "name": "thread_name", "pid": begin.pid, "tid": tid,
+                "args": {"name": name}}),
+            );
+        }
+        self.values.push(json!({
+            "ph": "X", "cat": CATEGORY, "name": "copy", "pid": begin.pid, "tid": tid,
+            "ts": self.at(begin.start_ns), "dur": micros(end - begin.start_ns),
+            "args": {"sender": id.1, "message": id.2, "bytes": message.bytes()},
+        }));
+        tid
+    }
+
+    /// The slice of a moment, which ends before the thread's next event.
+    fn moment(&mut self, id: &Id<'_>, name: &str, event: &Event, ns: u64) {
+        let moments = self
+            .moments
+            .get(&thread_of(event))
+            .map_or(&[][..], |all| all);
+        let next = moments[moments.partition_point(|moment| *moment <= ns)..].first();
+        let dur = next.map_or(MOMENT_NS, |next| (next - ns).min(MOMENT_NS));
+        self.values.push(json!({
+            "ph": "X", "cat": CATEGORY, "name": name, "pid": event.pid, "tid": event.tid,
+            "ts": self.at(ns), "dur": micros(dur), "args": {"sender": id.1, "message": id.2},
+        }));
+    }
+
+    /// The arrow of a message through these points: a process, its track, and when.
+    fn arrow(&mut self, id: &Id<'_>, points: [(u32, u32, u64); 3]) {
+        let name = format!("{}:{}:{:x}", id.0, id.1, id.2);
+        for (ph, (pid, tid, ns)) in ["s", "t", "f"].into_iter().zip(points) {
+            self.values.push(json!({
+                "ph": ph, "bp": "e", "cat": CATEGORY, "name": "message", "id": name,
+                "pid": pid, "tid": tid, "ts": self.at(ns),
+            }));
+        }
+    }
+}
+
 /// The slices and arrows of all announced messages.
 pub(super) fn of(events: &[Event], first_ns: u64, tasks: &BTreeMap<u32, Task>) -> Vec<Value> {
     let messages = messages(events, tasks);
-    let mut starts = BTreeMap::<(u32, u32), Vec<u64>>::new();
-    for event in events {
-        let thread = starts.entry((event.pid, event.tid)).or_default();
-        thread.push(event.start_ns);
-    }
-    starts
-        .values_mut()
-        .for_each(|starts| starts.sort_unstable());
-    let at = |ns: u64| micros(ns.saturating_sub(first_ns));
-    let mut values = Vec::new();
     let mut copies: Vec<_> = messages
         .iter()
         .filter_map(|(id, message)| Some((id, message, message.copy()?)))
         .collect();
     copies.sort_by_key(|(_, _, (begin, end))| (begin.start_ns, std::cmp::Reverse(*end)));
-    let mut tracks = BTreeMap::<(u32, u32), Vec<Open>>::new();
+    let mut drawing = Drawing::of(events, first_ns);
     for (id, message, (begin, end)) in copies {
-        let lanes = tracks.entry((begin.pid, begin.tid)).or_default();
-        // Copies that overlap lie side by side, as one that another thread ends.
-        let moved = message.done.is_some_and(|done| done.tid != begin.tid);
-        let mut lane = usize::from(moved);
-        loop {
-            if lanes.len() <= lane {
-                lanes.resize(lane + 1, Open::new());
-            }
-            if fits(&mut lanes[lane], begin.start_ns, end) {
-                break;
-            }
-            lane += 1;
-        }
-        let beside = u32::try_from(lane).unwrap_or(u32::MAX) << LANE_SHIFT;
-        let tid = begin.tid | beside;
-        if lane > 0 && lanes[lane].len() == 1 {
-            let name = format!("copies beside {}", begin.tid);
-            values.push(
-                json!({"ph": "M", "name": "thread_name", "pid": begin.pid, "tid": tid,
-                "args": {"name": name}}),
-            );
-        }
-        values.push(json!({
-            "ph": "X", "cat": CATEGORY, "name": "copy", "pid": begin.pid, "tid": tid,
-            "ts": at(begin.start_ns), "dur": micros(end - begin.start_ns),
-            "args": {"sender": id.1, "message": id.2, "bytes": message.bytes()},
-        }));
+        let track = drawing.copy(id, message, begin, end);
         let (Some(announced), Some(announced_ns), Some(finished)) =
             (message.announced, message.announced_ns(), message.finished)
         else {
             continue;
         };
         let finished_ns = finished.start_ns.max(end);
-        for (name, event, ns) in [
-            ("RTS", announced, announced_ns),
-            ("FIN", finished, finished_ns),
-        ] {
-            let thread = &starts[&(event.pid, event.tid)];
-            let next = thread[thread.partition_point(|start| *start <= ns)..].first();
-            let dur = next.map_or(MOMENT_NS, |next| (next - ns).min(MOMENT_NS));
-            values.push(json!({
-                "ph": "X", "cat": CATEGORY, "name": name, "pid": event.pid, "tid": event.tid,
-                "ts": at(ns), "dur": micros(dur), "args": {"sender": id.1, "message": id.2},
-            }));
-        }
-        let arrow = format!("{}:{}:{:x}", id.0, id.1, id.2);
-        for (ph, pid, tid, ns) in [
-            ("s", announced.pid, announced.tid, announced_ns),
-            ("t", begin.pid, tid, begin.start_ns),
-            ("f", finished.pid, finished.tid, finished_ns),
-        ] {
-            values.push(json!({
-                "ph": ph, "bp": "e", "cat": CATEGORY, "name": "message", "id": arrow,
-                "pid": pid, "tid": tid, "ts": at(ns),
-            }));
-        }
+        drawing.moment(id, "RTS", announced, announced_ns);
+        drawing.moment(id, "FIN", finished, finished_ns);
+        drawing.arrow(
+            id,
+            [
+                (announced.pid, announced.tid, announced_ns),
+                (begin.pid, track, begin.start_ns),
+                (finished.pid, finished.tid, finished_ns),
+            ],
+        );
     }
-    values
+    drawing.values
 }
 
 #[cfg(test)]
@@ -259,7 +317,7 @@ mod tests {
         events.extend(message(4, 5000, 6000));
         let copies = with(&of(&events, 0, &BTreeMap::new()), "name", "copy");
         let tids: Vec<_> = copies.iter().map(|copy| copy["tid"].clone()).collect();
-        let beside = 2 | 1 << LANE_SHIFT;
+        let beside = 2 | 1 << TRACK_SHIFT;
         assert_eq!(tids, [json!(2), json!(2), json!(beside), json!(2)]);
     }
 
