@@ -132,8 +132,8 @@ ALWAYS struct owner *owner_of_thing(u64 kind, u64 number)
 	return bpf_map_lookup_elem(&owners, &thing);
 }
 
-#define PAGE 4096ull
-#define WHOLE_PAGES(bytes) (((bytes) + PAGE - 1) & ~(PAGE - 1))
+volatile const u64 page_size = 4096;
+#define WHOLE_PAGES(bytes) (((bytes) + page_size - 1) & ~(page_size - 1))
 
 static __attribute__((noinline)) void xpmem_done(struct ioctl *ioctl, s64 result, u32 tgid)
 {
@@ -162,7 +162,7 @@ static __attribute__((noinline)) void xpmem_done(struct ioctl *ioctl, s64 result
 			return;
 		owner = owner_of_thing(PERMIT, attach.id);
 		/* What is attached begins and ends at pages, wherever the segment begins. */
-		bytes = WHOLE_PAGES(WHOLE_PAGES(attach.size) + (result ? 0 : attach.address & (PAGE - 1)));
+		bytes = WHOLE_PAGES(WHOLE_PAGES(attach.size) + (result ? 0 : attach.address & (page_size - 1)));
 		happened_since(XPMEM_ATTACH, owner ? owner->tgid : 0, bytes, result < 0 ? result : (s64)bytes,
 			       ioctl->start_ns);
 	}

@@ -9,6 +9,7 @@ use aya::programs::raw_trace_point::RawTracePointLink;
 use aya::programs::trace_point::TracePointLink;
 use aya::programs::{KProbe, ProgramError, RawTracePoint, TracePoint, UProbe};
 use aya::{Btf, Ebpf, EbpfLoader, VerifierLogLevel};
+use nix::unistd::{SysconfVar, sysconf};
 
 use super::probe::{Error, Privileges, Probe, errno_of, remedy, tracefs};
 use super::usdt::Site;
@@ -164,6 +165,7 @@ pub(super) fn load(options: &Options) -> Result<(Ebpf, bool), Error> {
         number(libc::SYS_process_vm_readv),
         number(libc::SYS_process_vm_writev),
     );
+    let page = page_size();
     let mut loader = EbpfLoader::new();
     loader
         .btf(btf.as_ref())
@@ -177,6 +179,7 @@ pub(super) fn load(options: &Options) -> Result<(Ebpf, bool), Error> {
         .override_global("register_offsets", &registers.0, true)
         .override_global("number_offset", &registers.1, true)
         .override_global("result_offset", &registers.2, true)
+        .override_global("page_size", &page, true)
         .override_global("initial_dev", &dev, true)
         .override_global("initial_ino", &ino, true);
     let ebpf = loader
@@ -197,6 +200,14 @@ fn initial_namespace() -> (u64, u64) {
         super::ids::INITIAL => (found.dev(), found.ino()),
         _ => (0, 0),
     })
+}
+
+/// Bytes of a page of memory.
+fn page_size() -> u64 {
+    let known = sysconf(SysconfVar::PAGE_SIZE).ok().flatten();
+    known
+        .and_then(|bytes| u64::try_from(bytes).ok())
+        .unwrap_or(4096)
 }
 
 /// Where the kernel saves the arguments of a system call, its number, and what a function returns. The first three
