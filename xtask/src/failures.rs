@@ -58,9 +58,13 @@ impl Failures {
     /// The program that ran has ended. Without a summary it died.
     fn close(&mut self) {
         if std::mem::take(&mut self.open) {
+            // Cargo names programs on its standard error, which is not read where it is a terminal.
+            let program = match self.program.as_str() {
+                "" => "a test program",
+                program => program,
+            };
             self.keep(format!(
-                "{}: died before its summary. Its last lines:",
-                self.program
+                "{program}: died before its summary. Its last lines:"
             ));
             for line in std::mem::take(&mut self.last) {
                 self.keep(format!("    {line}"));
