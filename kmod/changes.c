@@ -47,6 +47,7 @@ struct oc_changes {
 	bool over; /* the address space ended: ends are not told any more */
 	bool reaped; /* its memory is taken away by who tells nobody when that is done */
 	u64 begun; /* serial number of the last change */
+	unsigned int listed; /* changes in under_way: mostly none, and then nobody has to look */
 	struct hlist_head under_way[1 << OC_CHANGE_BITS];
 	DECLARE_BITMAP(used, OC_CHANGES);
 	struct oc_change change[OC_CHANGES];
@@ -139,6 +140,7 @@ static struct oc_change *oc_change_alloc(struct oc_changes *c)
 static void oc_change_free(struct oc_changes *c, struct oc_change *change)
 {
 	hlist_del(&change->node);
+	c->listed--;
 	if (change->awaited)
 		wake_up_all(&c->ended);
 	if (change >= c->change && change < c->change + OC_CHANGES)
@@ -165,6 +167,7 @@ static void oc_change_begin(struct oc_changes *c, const struct mmu_notifier_rang
 		change->serial = c->begun;
 		change->awaited = false;
 		hlist_add_head(&change->node, oc_changes_of(c, range));
+		c->listed++;
 		return;
 	}
 	c->more_start = c->more ? min(c->more_start, range->start) : range->start;
@@ -208,7 +211,7 @@ void oc_changes_mark(struct oc_changes *c, unsigned long start, unsigned long en
 
 	bitmap_zero(busy, (end - start) >> PAGE_SHIFT);
 	spin_lock(&c->lock);
-	for (i = 0; i < ARRAY_SIZE(c->under_way); i++)
+	for (i = 0; c->listed && i < ARRAY_SIZE(c->under_way); i++)
 		hlist_for_each_entry(change, &c->under_way[i], node)
 			oc_changes_mark_part(busy, start, end, change->start, change->end);
 	if (c->more)
@@ -224,7 +227,7 @@ static bool oc_is_changing(struct oc_changes *c, unsigned long page, u64 begun, 
 	unsigned int i;
 
 	spin_lock(&c->lock);
-	for (i = 0; i < ARRAY_SIZE(c->under_way); i++) {
+	for (i = 0; c->listed && i < ARRAY_SIZE(c->under_way); i++) {
 		hlist_for_each_entry(change, &c->under_way[i], node) {
 			if (change->serial <= begun && change->start < page + PAGE_SIZE &&
 			    page < change->end) {
@@ -479,7 +482,9 @@ static struct oc_changes *oc_changes_make(struct mm_struct *mm)
 	refcount_set(&c->held, 1);
 	c->users = 2;
 	c->lives = true;
-	err = oc_changes_register(c, &c->hasty, &oc_hasty_ops);
+	err = __mmu_notifier_register(NULL, mm);
+	if (!err)
+		err = oc_changes_register(c, &c->hasty, &oc_hasty_ops);
 	if (!err) {
 		err = oc_changes_register(c, &c->patient, &oc_patient_ops);
 		if (err)

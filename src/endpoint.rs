@@ -18,7 +18,7 @@ mod socket;
 pub(crate) use home::{Bell, Home};
 #[cfg(test)]
 pub(crate) use hub::Set;
-pub(crate) use hub::{Hub, Origin};
+pub(crate) use hub::{EventSource, Hub};
 pub(crate) use medium::{Medium, MediumOp, RecordRoom};
 pub(crate) use onecopy_shm::cells::FIRST_PAYLOAD;
 pub(crate) use onecopy_shm::coop::CoopBlock;
@@ -332,10 +332,7 @@ impl Endpoint {
     /// What has come of the chunk that the next record names. None: all of it.
     #[inline(always)]
     pub(crate) fn part(&self) -> Option<Part> {
-        match self {
-            Self::SharedMemory(_) => None,
-            Self::Socket(from) => from.part(),
-        }
+        each!(self, from => from.part())
     }
 
     /// Copies bytes of the chunk that the next record names; of its part, if there is only one. They are read once, in
@@ -347,10 +344,7 @@ impl Endpoint {
         offset: usize,
         out: &mut [u8],
     ) -> std::result::Result<(), OutOfBounds> {
-        match self {
-            Self::SharedMemory(from) => from.read_chunk(chunk, offset, out),
-            Self::Socket(from) => from.read_chunk(offset, out),
-        }
+        each!(self, from => from.read_chunk(chunk, offset, out))
     }
 
     /// Bytes that one of the peer's chunks has at most.
@@ -368,10 +362,7 @@ impl Endpoint {
     /// A chunk was read: it is given back with a few others. Says whether the peer was told of room.
     #[inline]
     pub(crate) fn passed_chunk(&mut self) -> bool {
-        match self {
-            Self::SharedMemory(from) => from.passed_chunk(),
-            Self::Socket(_) => false,
-        }
+        each!(self, from => from.passed_chunk())
     }
 
     /// Gives back the chunks that were passed and are kept back, if there are any, and wakes a peer that waits for
@@ -455,7 +446,7 @@ impl Endpoint {
         }
     }
 
-    /// The block of transfers to this rank. Nobody opens it where no memory is shared.
+    /// The block of transfers to this rank. It is not opened where no memory is shared.
     #[inline]
     pub(crate) fn block_in(&self) -> &CoopBlock {
         match self {

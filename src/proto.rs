@@ -23,13 +23,14 @@ pub(crate) mod pipeline;
 pub(crate) mod plan;
 pub(crate) mod rendezvous;
 
-use crate::endpoint::{Claim, Record, RecordRoom};
+use crate::endpoint::{Claim, Part, Record, RecordRoom};
 use crate::matching::Envelope;
 use crate::peer::{Gone, Peer, replies_max};
 use crate::records::{self, BODY, ChunkBody, Cts, Fin, Kind, Rts, Wanted};
 use crate::request::{RequestId, RequestState, SendPlan, Status};
 use crate::state::message::charge;
 use crate::state::{Core, Message};
+use onecopy_obs::tracepoints;
 use onecopy_shm::fault;
 
 /// Gives credit back to the sender: a message was matched.
@@ -121,7 +122,7 @@ fn control(
     match kind {
         Kind::ChunkFirst | Kind::ChunkNext | Kind::Data => {
             let whole = ChunkBody::decode(kind, body).map_err(text)?;
-            let body = shown(peer, whole)?;
+            let body = shown(peer.endpoint.part(), whole)?;
             match kind {
                 Kind::Data => pipeline::arrive(core, peer, &body),
                 Kind::ChunkFirst if body.offset == whole.offset => {
@@ -143,8 +144,8 @@ fn control(
 
 /// What a record says of as much of its chunk as has come.
 #[inline]
-fn shown(peer: &Peer, whole: ChunkBody) -> Result<ChunkBody, String> {
-    let Some(part) = peer.endpoint.part() else {
+fn shown(part: Option<Part>, whole: ChunkBody) -> Result<ChunkBody, String> {
+    let Some(part) = part else {
         return Ok(whole);
     };
     if part.of != whole.piece {
@@ -204,6 +205,10 @@ fn finished(core: &mut Core, peer: &mut Peer, fin: Fin) -> Result<(), String> {
     let waits = awaiting(core, peer, fin.request, true)?;
     peer.unanswered = peer.unanswered.saturating_sub(1);
     let id = RequestId(fin.request);
+    if waits.is_some() && is_announced(core, id) {
+        let (by, me) = (peer.rank as usize, core.me as usize);
+        tracepoints::rendezvous_finished(by, me, fin.request);
+    }
     // Nearly always the first: a receiver finishes in the order of announcements.
     if let Some(at) = peer.announced.iter().position(|a| a.request == id) {
         peer.announced.remove(at);
@@ -212,6 +217,17 @@ fn finished(core: &mut Core, peer: &mut Peer, fin: Fin) -> Result<(), String> {
         complete_send(core, id);
     }
     Ok(())
+}
+
+/// Whether a send is an announced one, not a synchronous one that went out whole.
+fn is_announced(core: &Core, id: RequestId) -> bool {
+    let request = core.requests.get(id);
+    request.is_some_and(|request| {
+        matches!(
+            request.state,
+            RequestState::Awaiting(SendPlan::Announced { .. } | SendPlan::Piped { .. })
+        )
+    })
 }
 
 /// A send is complete.

@@ -9,11 +9,13 @@ pub(crate) mod held;
 pub(crate) mod lightweight;
 pub(crate) mod message;
 pub(crate) mod patience;
+mod tally;
 pub(crate) mod transfer;
 mod waits;
 
 pub(crate) use message::Message;
 pub(crate) use patience::Patience;
+pub(crate) use tally::Tally;
 pub(crate) use waits::Waits;
 
 use crate::endpoint::Home;
@@ -65,6 +67,8 @@ pub(crate) struct Core {
     pub(crate) rewritten: Rewritten,
     /// What this rank counts, where tools can read it.
     pub(crate) counters: StatsPage,
+    /// What has come in the collective that makes a step now.
+    pub(crate) tally: Tally,
     /// Short buffers of unexpected messages, for use again.
     pub(crate) spare: Vec<Vec<u8>>,
     /// Ranks that have output or announced messages to look after.
@@ -96,8 +100,23 @@ impl Core {
     pub(crate) fn count_from(&mut self, rank: u32, layer: LayerId, bytes: u64) {
         self.counters.bytes_received += bytes;
         if let Some(row) = self.counters.row(rank) {
-            row.add_message(layer as usize);
+            row.add(layer as usize, bytes);
+        }
+    }
+
+    /// Counts bytes of a message from `rank` that come by another way than its last ones.
+    pub(crate) fn count_part(&mut self, rank: u32, layer: LayerId, bytes: u64) {
+        self.counters.bytes_received += bytes;
+        if let Some(row) = self.counters.row(rank) {
             row.add_bytes(layer as usize, bytes);
+        }
+    }
+
+    /// Counts what came from `rank` in the channel of a short collective.
+    #[inline(always)]
+    pub(crate) fn count_short(&mut self, rank: u32, bytes: usize) {
+        if let Some(row) = self.counters.row(rank) {
+            row.add(LayerId::CHUNKS as usize, bytes as u64);
         }
     }
 

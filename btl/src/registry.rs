@@ -484,6 +484,8 @@ impl LayerId {
     pub const OWN: Self = the(Power::Own);
     /// The layer of memory that is mapped from the start.
     pub const MAP: Self = the(Power::Map);
+    /// The first layer that loads from memory that is attached.
+    pub const ATTACH: Self = the(Power::Attach);
     /// The first layer that copies by a call.
     pub const CALL: Self = the(Power::Copy);
     /// The layer whose lanes take over what the wire carries.

@@ -10,6 +10,7 @@ use onecopy_trace::identity::Names;
 use onecopy_trace::job::Job;
 use onecopy_trace::missed::{System, missed};
 use onecopy_trace::observed::Event;
+use onecopy_trace::rdma::{self, Ports};
 use onecopy_trace::report::{self, Report};
 use onecopy_trace::{Observed, bpf, own, proc};
 
@@ -38,6 +39,7 @@ pub(crate) struct Source {
     max_overhead: Option<f64>,
     events: bool,
     job: Option<Job>,
+    ports: Ports,
     limits: Vec<String>,
 }
 
@@ -84,6 +86,7 @@ impl Source {
             max_overhead: wanted.max_overhead,
             events: wanted.events,
             job: wanted.follow.map(|pid| Job::new(Path::new("/proc"), pid)),
+            ports: Ports::look(Path::new(rdma::DEVICES)),
             limits,
         }
     }
@@ -92,12 +95,13 @@ impl Source {
     pub(crate) fn look(&mut self) {
         if let Some(job) = &mut self.job {
             job.look();
+            self.names.learn(job.living());
         }
         if let Some(kernel) = &mut self.kernel {
             if let Some(percent) = self.max_overhead {
                 kernel.limit(percent);
             }
-            self.names.meet(kernel.processes());
+            self.names.learn(kernel.processes());
             if self.events {
                 let refused = match &self.job {
                     Some(job) => kernel.watch_mapped(job.living()),
@@ -117,6 +121,7 @@ impl Source {
     pub(crate) fn observe(&mut self) -> Observed {
         if let Some(job) = &mut self.job {
             job.look();
+            self.names.learn(job.living());
         }
         let mut observed = self
             .kernel
@@ -151,13 +156,24 @@ impl Source {
         let missed = missed(observed, name, &self.system);
         let mut limits = self.limits.clone();
         limits.extend(self.own.refused.iter().cloned());
-        report::build(observed, program, missed, limits)
+        let mut report = report::build(observed, program, missed, limits);
+        report.rdma = self.ports.traffic();
+        report
     }
 }
 
 /// What is lost by a probe that refused.
 fn limit_of(probe: &bpf::Probe) -> Option<String> {
-    if probe.name.starts_with("onecopy_") && !Path::new("/sys/module/onecopy").exists() {
+    const OF_MODULES: [(&str, &str); 4] = [
+        ("onecopy_", "onecopy"),
+        ("kprobe oc_", "onecopy"),
+        ("kprobe xpmem_", "xpmem"),
+        ("kprobe knem_", "knem"),
+    ];
+    let module = OF_MODULES
+        .iter()
+        .find(|(prefix, _)| probe.name.starts_with(prefix));
+    if module.is_some_and(|(_, module)| !Path::new("/sys/module").join(module).exists()) {
         // Nothing is lost of a module that is not there.
         return None;
     }

@@ -31,6 +31,8 @@ mod points;
 mod slurm;
 #[path = "foreign/table.rs"]
 mod table;
+#[path = "foreign/traced.rs"]
+mod traced;
 
 use onecopy::Runtime;
 use processes::{body, say};

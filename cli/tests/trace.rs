@@ -12,6 +12,7 @@ use nix::sys::signal::{Signal, kill};
 use nix::sys::uio::{RemoteIoVec, process_vm_readv};
 use nix::unistd::Pid;
 use onecopy_obs::tracepoints::TRACEPOINTS;
+use onecopy_trace::proc::Stat;
 use say::say;
 use serde_json::Value;
 use std::collections::BTreeSet;
@@ -24,13 +25,15 @@ use std::time::Duration;
 /// Calls of the reader, and bytes of each.
 const CALLS: usize = 50;
 const BYTES: usize = 4096;
+/// A late reader begins after several looks at it, and ends before the next one.
+const LATE: Duration = Duration::from_secs(1);
 
 /// Not a test by itself: a program that reads so often from the memory of another one.
 #[test]
 fn reader() {
-    if std::env::var_os("READER").is_none() {
+    let Some(how) = std::env::var_os("READER") else {
         return;
-    }
+    };
     let mut source = limit::start(
         Command::new("cat")
             .stdin(Stdio::piped())
@@ -40,6 +43,9 @@ fn reader() {
     let mut answer = [0];
     std::io::Write::write_all(source.stdin.as_mut().expect("a pipe"), b"x").expect("written");
     std::io::Read::read_exact(source.stdout.as_mut().expect("a pipe"), &mut answer).expect("read");
+    if how == "late" {
+        std::thread::sleep(LATE);
+    }
     let maps = fs::read_to_string(format!("/proc/{}/maps", source.id())).expect("maps");
     let stack = maps
         .lines()
@@ -57,7 +63,10 @@ fn reader() {
         let read = process_vm_readv(pid, &mut [IoSliceMut::new(&mut buffer)], &from);
         assert_eq!(read, Ok(BYTES));
     }
-    let nowhere = [RemoteIoVec { base: 8, len: 8 }];
+    let nowhere = [RemoteIoVec {
+        base: 8,
+        len: BYTES,
+    }];
     assert!(process_vm_readv(pid, &mut [IoSliceMut::new(&mut buffer)], &nowhere).is_err());
     drop(source.stdin.take());
     assert!(source.finish().status.success());
@@ -65,13 +74,13 @@ fn reader() {
 }
 
 /// Traces the reader, with these options.
-fn trace_reader(options: &[&str]) -> std::process::Output {
+fn trace_reader(options: &[&str], env: &[(&str, &str)]) -> std::process::Output {
     let own = std::env::current_exe().expect("a path");
     let own = own.to_str().expect("text");
     let mut args = vec!["trace"];
     args.extend(options);
     args.extend(["--", own, "--exact", "reader", "--nocapture"]);
-    onecopy(&args, &[("READER", "1")])
+    onecopy(&args, env)
 }
 
 fn read(path: &Path) -> Value {
@@ -97,14 +106,17 @@ fn known_traffic_is_shown_as_it_was() {
     let of = |name: &str| folder.path().join(name);
     let [json, timeline, metrics] = [of("a.json"), of("a.trace"), of("a.prom")];
     let name = |path: &Path| path.to_str().expect("text").to_owned();
-    let output = trace_reader(&[
-        "--json",
-        &name(&json),
-        "--perfetto",
-        &name(&timeline),
-        "--prometheus",
-        &name(&metrics),
-    ]);
+    let output = trace_reader(
+        &[
+            "--json",
+            &name(&json),
+            "--perfetto",
+            &name(&timeline),
+            "--prometheus",
+            &name(&metrics),
+        ],
+        &[("READER", "1")],
+    );
     assert_eq!(output.status.code(), Some(5), "{}", text(&output.stderr));
     let report = read(&json);
     assert_eq!(report["version"], 1);
@@ -241,6 +253,32 @@ fn a_program_that_the_command_names_is_watched_before_it_runs() {
     let own = own.expect("a path");
     let own = own.to_str().expect("text");
     sees_the_runtime(&[command, "run", "-n", "2", own, "--exact", "rank"]);
+}
+
+/// A rank that copies only just before its end keeps its names.
+#[test]
+fn a_rank_that_copies_at_its_end_has_its_names() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let json = folder.path().join("a.json");
+    let place = [("READER", "late"), ("PMI_RANK", "6"), ("PMI_SIZE", "9")];
+    let output = trace_reader(&["--json", json.to_str().expect("text")], &place);
+    assert_eq!(output.status.code(), Some(5), "{}", text(&output.stderr));
+    let report = read(&json);
+    if !is_permitted(&report) {
+        return;
+    }
+    // This process told the command a rank, and all that it starts.
+    let own = Stat::read(Path::new("/proc/self")).expect("own");
+    let job = format!("{}-{}", own.comm, std::process::id());
+    let pairs = report["pairs"].as_array().expect("a list");
+    assert_eq!(pairs.len(), 1, "{pairs:?}");
+    for side in ["source", "sink"] {
+        let who = &pairs[0][side];
+        assert_eq!(
+            (&who["rank"], &who["job"]),
+            (&6.into(), &job.as_str().into())
+        );
+    }
 }
 
 /// Each tracepoint of the table is a probe point of a built program, with as many arguments, and there are no others.

@@ -5,11 +5,13 @@
 
 #include "copies.h"
 
-ALWAYS void happened(enum mechanism mechanism, s32 peer, u64 asked, s64 result)
+/* It began at that time, or took none that is known. */
+ALWAYS void happened_since(enum mechanism mechanism, s32 peer, u64 asked, s64 result, u64 start_ns)
 {
 	u64 id = bpf_get_current_pid_tgid();
 	u32 tgid = id >> 32;
 	struct call call = { .mechanism = mechanism, .asked = asked };
+	int timed = wanted() & (WANT_LATENCY | WANT_EVENTS);
 	struct task *task;
 
 	if (!is_followed(tgid))
@@ -21,7 +23,13 @@ ALWAYS void happened(enum mechanism mechanism, s32 peer, u64 asked, s64 result)
 	}
 	call.peer.pid = peer;
 	call.generation = task->generation;
+	call.start_ns = timed ? start_ns : 0;
 	add(&call, id, result);
+}
+
+ALWAYS void happened(enum mechanism mechanism, s32 peer, u64 asked, s64 result)
+{
+	happened_since(mechanism, peer, asked, result, 0);
 }
 
 /* seg, addr, len, owner, write, tgid */

@@ -70,6 +70,8 @@ pub struct Options {
     pub pairs: u32,
     /// The size of the ring of events: a power of two, and at least a page.
     pub ring_bytes: u32,
+    /// The function of the kernel that answers ioctls of `/dev/xpmem` where its module is not onecopy's.
+    pub xpmem_ioctl: &'static str,
 }
 
 impl Default for Options {
@@ -80,6 +82,7 @@ impl Default for Options {
             detail: Detail::default(),
             pairs: 16384,
             ring_bytes: 8 << 20,
+            xpmem_ioctl: attach::XPMEM_IOCTL,
         }
     }
 }
@@ -163,6 +166,7 @@ impl Collector {
             }
         }
         links.extend(attach::group(&mut ebpf, Group::Module, &mut probes));
+        links.extend(attach::ioctls(&mut ebpf, options, &mut probes));
         links.extend(attach::copies(&mut ebpf, &mut probes)?);
         let collector = Self {
             links,

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Names of processes: command, rank, job and container. What cannot be read stays unknown; nothing is guessed.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::fs;
 use std::path::{Path, PathBuf};
 
@@ -18,6 +18,9 @@ struct Version {
     /// shown.
     environment: u64,
 }
+
+/// Processes between a rank and its launcher at most.
+const WRAPPERS_MAX: usize = 16;
 
 /// Names of processes, which are kept when these have ended.
 #[derive(Debug)]
@@ -44,15 +47,24 @@ impl Names {
             let (_, (_, last)) = self.known.get(&pid)?.last_key_value()?;
             return Some(ended(last));
         };
-        let all = self.known.entry(pid).or_default();
-        if let Some((known, task)) = all.get(&version.started)
+        let known = self.known.get(&pid);
+        if let Some((known, task)) = known.and_then(|all| all.get(&version.started))
             && *known == version
         {
             return Some(task.clone());
         }
-        let task = read(&folder, &version);
+        let task = self.read(&folder, &version);
+        let all = self.known.entry(pid).or_default();
         all.insert(version.started, (version, task.clone()));
         Some(task)
+    }
+
+    /// Reads the names of processes that are there, so that they are known when these end. One that makes its first
+    /// call just before its end is gone at the next look.
+    pub fn learn(&mut self, pids: impl IntoIterator<Item = u32>) {
+        for pid in pids {
+            self.of(pid);
+        }
     }
 
     /// What was known of one that has ended. Where several had the id, only its beginning says which one it was.
@@ -64,13 +76,6 @@ impl Names {
             None => return None,
         };
         Some(ended(task))
-    }
-
-    /// Learns the names of processes that live now.
-    pub fn meet(&mut self, pids: impl IntoIterator<Item = u32>) {
-        for pid in pids {
-            self.of(pid);
-        }
     }
 
     /// Completes what collectors know of processes. A process of another name than the one that was observed is
@@ -114,6 +119,54 @@ impl Names {
             }
         }
     }
+
+    fn read(&self, folder: &Path, version: &Version) -> Task {
+        let environment = fs::read(folder.join("environ")).unwrap_or_default();
+        let of_job = Environment(&environment);
+        let place = of_job.place();
+        let slurm = of_job.slurm();
+        let launched = || {
+            place
+                .is_nameless
+                .then(|| self.launcher(folder, &of_job))
+                .flatten()
+        };
+        let status = proc::text(&folder.join("status")).unwrap_or_default();
+        let local_pid = proc::innermost(&status).unwrap_or(0);
+        let namespace = proc::pid_namespace(folder).unwrap_or(0);
+        let cgroup = proc::text(&folder.join("cgroup")).unwrap_or_default();
+        Task {
+            comm: version.comm.clone(),
+            started: Some(version.started),
+            namespace,
+            local_pid,
+            rank: place.rank,
+            job: place.job.or_else(launched).or(slurm),
+            container: container(&cgroup),
+            ended: false,
+        }
+    }
+
+    /// The process that started the ranks, as the name of a job that has none: the first ancestor that was not told
+    /// the same place. What stands between is a rank's wrapper, a shell or a debugger.
+    fn launcher(&self, folder: &Path, rank: &Environment<'_>) -> Option<String> {
+        let place = rank.told();
+        let mut parent = Stat::read(folder)?.parent()?;
+        for _ in 0..WRAPPERS_MAX {
+            // Its launcher has ended.
+            if parent <= 1 {
+                return None;
+            }
+            let folder = self.root.join(parent.to_string());
+            let environment = fs::read(folder.join("environ")).ok()?;
+            let stat = Stat::read(&folder)?;
+            if Environment(&environment).told() != place {
+                return Some(format!("{}-{parent}", stat.comm));
+            }
+            parent = stat.parent()?;
+        }
+        None
+    }
 }
 
 fn ended(task: &Task) -> Task {
@@ -132,26 +185,6 @@ fn version(folder: &Path) -> Option<Version> {
     })
 }
 
-fn read(folder: &Path, version: &Version) -> Task {
-    let environment = fs::read(folder.join("environ")).unwrap_or_default();
-    let of_job = Environment(&environment);
-    let (rank, job) = of_job.place();
-    let status = proc::text(&folder.join("status")).unwrap_or_default();
-    let local_pid = proc::innermost(&status).unwrap_or(0);
-    let namespace = proc::pid_namespace(folder).unwrap_or(0);
-    let cgroup = proc::text(&folder.join("cgroup")).unwrap_or_default();
-    Task {
-        comm: version.comm.clone(),
-        started: Some(version.started),
-        namespace,
-        local_pid,
-        rank,
-        job,
-        container: container(&cgroup),
-        ended: false,
-    }
-}
-
 /// The variables of a process.
 struct Environment<'a>(&'a [u8]);
 
@@ -168,34 +201,61 @@ impl Environment<'_> {
             .filter(|value| !value.is_empty())
     }
 
+    /// What launchers by PMI told: a rank and whatever it starts have the same.
+    fn told(&self) -> BTreeSet<&[u8]> {
+        let entries = self.0.split(|byte| *byte == 0);
+        let of_launcher = |entry: &&[u8]| {
+            [&b"PMI_"[..], b"MV2_"]
+                .iter()
+                .any(|of| entry.starts_with(of))
+        };
+        entries.filter(of_launcher).collect()
+    }
+
     /// Rank and job, as launchers say them.
-    fn place(&self) -> (Option<u32>, Option<String>) {
-        /// Launchers that start others come last: a step of Slurm may hold an mpirun.
-        const LAUNCHERS: [(&str, &[&str]); 7] = [
-            ("ONECOPY_JOB_RANK", &[]),
-            ("PMIX_RANK", &["PMIX_NAMESPACE"]),
+    fn place(&self) -> Place {
+        /// Launchers that start others come last: a step of Slurm may hold an mpirun. Whether one may name no job:
+        /// hydra names none.
+        const LAUNCHERS: [(&str, &[&str], bool); 7] = [
+            ("ONECOPY_JOB_RANK", &[], false),
+            ("PMIX_RANK", &["PMIX_NAMESPACE"], false),
             (
                 "OMPI_COMM_WORLD_RANK",
                 &["PMIX_NAMESPACE", "OMPI_MCA_ess_base_jobid"],
+                false,
             ),
-            ("PMI_RANK", &["PMI_JOBID"]),
-            ("PMI_ID", &["PMI_JOBID"]),
-            ("MV2_COMM_WORLD_RANK", &["PMI_JOBID"]),
-            ("SLURM_PROCID", &[]),
+            ("PMI_RANK", &["PMI_JOBID"], true),
+            ("PMI_ID", &["PMI_JOBID"], true),
+            ("MV2_COMM_WORLD_RANK", &["PMI_JOBID"], true),
+            ("SLURM_PROCID", &[], false),
         ];
-        let found = LAUNCHERS.iter().find_map(|(rank, jobs)| {
+        let found = LAUNCHERS.iter().find_map(|(rank, jobs, nameless)| {
             let rank = self.get(rank)?.parse().ok()?;
-            Some((rank, jobs.iter().find_map(|name| self.get(name))))
+            let job = jobs.iter().find_map(|name| self.get(name));
+            Some(Place {
+                rank: Some(rank),
+                is_nameless: *nameless && job.is_none(),
+                job,
+            })
         });
-        let slurm = self.get("SLURM_JOB_ID").map(|job| {
-            let step = self.get("SLURM_STEP_ID");
-            step.map_or_else(|| job.clone(), |step| format!("{job}.{step}"))
-        });
-        match found {
-            Some((rank, job)) => (Some(rank), job.or(slurm)),
-            None => (None, slurm),
-        }
+        found.unwrap_or_default()
     }
+
+    /// The step of Slurm that the process belongs to.
+    fn slurm(&self) -> Option<String> {
+        let job = self.get("SLURM_JOB_ID")?;
+        let step = self.get("SLURM_STEP_ID");
+        Some(step.map_or_else(|| job.clone(), |step| format!("{job}.{step}")))
+    }
+}
+
+/// What a launcher told a rank.
+#[derive(Debug, Default)]
+struct Place {
+    rank: Option<u32>,
+    job: Option<String>,
+    /// Whether the launcher is one that may name no job, and did not.
+    is_nameless: bool,
 }
 
 /// The container that a control group is of, as its engine names it.
@@ -237,10 +297,14 @@ mod tests {
         }
 
         fn put(&self, pid: u32, started: u64, comm: &str, environment: &[&str]) {
+            self.put_below(1, pid, started, comm, environment);
+        }
+
+        fn put_below(&self, parent: u32, pid: u32, started: u64, comm: &str, environment: &[&str]) {
             let folder = self.0.path().join(pid.to_string());
             fs::create_dir_all(folder.join("ns")).expect("a folder");
-            let fields = vec!["0"; 18].join(" ");
-            let stat = format!("{pid} ({comm}) S {fields} {started} 0");
+            let fields = vec!["0"; 17].join(" ");
+            let stat = format!("{pid} ({comm}) S {parent} {fields} {started} 0");
             fs::write(folder.join("stat"), stat).expect("stat");
             fs::write(folder.join("environ"), environment.join("\0")).expect("environ");
             let _ = fs::remove_file(folder.join("ns/pid"));
@@ -279,6 +343,34 @@ mod tests {
             assert_eq!((task.rank, task.job.as_deref()), (rank, job));
             assert_eq!((task.namespace, task.local_pid), (77, 5));
         }
+    }
+
+    #[test]
+    fn a_job_without_a_name_has_that_of_its_launcher() {
+        let proc = Proc::new();
+        let place = |rank| [format!("PMI_RANK={rank}"), "PMI_SIZE=2".to_owned()];
+        let put = |parent, pid, comm: &str, environment: &[String]| {
+            let environment: Vec<&str> = environment.iter().map(String::as_str).collect();
+            proc.put_below(parent, pid, 5, comm, &environment);
+        };
+        // The launcher is itself a rank of another job.
+        proc.put_below(1, 20, 5, "hydra", &["PMI_RANK=0", "PMI_SIZE=1"]);
+        put(20, 21, "prog", &place(0));
+        put(20, 22, "sh", &place(1));
+        put(22, 23, "prog", &place(1));
+        put(1, 24, "prog", &place(0));
+        put(99, 25, "prog", &place(0));
+        let mut names = proc.names();
+        let mut of = |pid| {
+            let task = names.of(pid).expect("there");
+            (task.rank, task.job)
+        };
+        let hydra = Some("hydra-20".to_owned());
+        assert_eq!(of(21), (Some(0), hydra.clone()));
+        assert_eq!(of(23), (Some(1), hydra));
+        // Its launcher has ended, or is hidden.
+        assert_eq!(of(24), (Some(0), None));
+        assert_eq!(of(25), (Some(0), None));
     }
 
     #[test]
@@ -335,7 +427,7 @@ mod tests {
         let mut names = proc.names();
         for (started, rank) in [(5, "PMI_RANK=1"), (6, "PMI_RANK=2")] {
             proc.put(9, started, "same", &[rank]);
-            names.meet([9]);
+            names.learn([9]);
         }
         for (started, ended, rank) in [
             (Some(5), true, Some(1)),

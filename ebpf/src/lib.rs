@@ -18,6 +18,7 @@ pub mod own;
 pub mod perfetto;
 pub mod proc;
 pub mod prometheus;
+pub mod rdma;
 pub mod report;
 
 pub use observed::Observed;

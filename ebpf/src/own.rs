@@ -51,8 +51,9 @@ struct Rank {
 
 /// Finds the ranks of this node, and keeps the figures of those that have ended.
 ///
-/// A rank says what it received: each key has the receiver as its caller, and the sender as its peer. A message counts
-/// when it has ended, by the way by which its last bytes came.
+/// A rank says what came into its memory, whoever copied it: each key has the receiver as its caller, and the sender as
+/// its peer. A message counts when it has ended, by the way by which its last bytes came; a collective, once for each
+/// member and way.
 #[derive(Debug)]
 pub struct Collector {
     since: Instant,

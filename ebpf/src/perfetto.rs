@@ -8,6 +8,8 @@ use serde_json::{Map, Value, json};
 
 use crate::observed::{Event, Peer, Task, What};
 
+mod flows;
+
 fn peer_name(peer: Peer, tasks: &BTreeMap<u32, Task>) -> String {
     match peer {
         Peer::Process(pid) => process_name(pid, tasks.get(&pid)),
@@ -115,6 +117,9 @@ pub fn write(
     }
     for event in events {
         put(out, &value(event, first, tasks))?;
+    }
+    for value in flows::of(events, first, tasks) {
+        put(out, &value)?;
     }
     writeln!(out, "\n]}}")
 }

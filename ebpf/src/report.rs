@@ -8,6 +8,7 @@ use std::collections::BTreeMap;
 use serde::{Deserialize, Serialize};
 
 use crate::observed::{Mechanism, Overhead};
+use crate::rdma;
 pub use build::{build, who};
 
 /// The version of the form of a report.
@@ -41,6 +42,9 @@ pub struct Report {
     /// Counters of onecopy's own ranks.
     #[serde(default)]
     pub ranks: Vec<RankCounters>,
+    /// What went over ports of devices for RDMA, of all programs of the node.
+    #[serde(default)]
+    pub rdma: Vec<rdma::Port>,
     /// What could not be observed, and what would permit it.
     #[serde(default)]
     pub limits: Vec<String>,

@@ -14,26 +14,13 @@ mod roles;
 use std::path::Path;
 
 use onecopy_trace::bpf::{Collector, Options};
-use onecopy_trace::observed::{Mechanism, Observed, PairCounts, PairKey, Peer};
+use onecopy_trace::observed::{Mechanism, Observed, PairCounts, Peer};
 use onecopy_trace::proc::Stat;
-use roles::{Actor, act, observe};
+use roles::{Actor, act, counts, observe};
 
 #[test]
 fn acts_if_it_is_told_to() {
     act();
-}
-
-fn counts(observed: &Observed, caller: u32, peer: Peer, mechanism: Mechanism) -> PairCounts {
-    let key = PairKey {
-        caller,
-        peer,
-        mechanism,
-    };
-    let found = observed.pairs.get(&key);
-    found.cloned().unwrap_or_else(|| {
-        let all: Vec<_> = observed.pairs.keys().collect();
-        panic!("{key:?} is not among {all:?}")
-    })
 }
 
 fn read_counts(observed: &Observed, caller: &Actor, peer: &Actor) -> PairCounts {

@@ -1,19 +1,17 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! What the pages of living ranks say from outside is what the ranks did, to the byte.
 
+#[path = "support/looks.rs"]
+mod looks;
 #[path = "../../tests/harness/processes.rs"]
 mod processes;
 
+use looks::{rank_of, rank_of_peer, stay, watch};
 use onecopy::{Comm, HeapBuf, Runtime};
-use onecopy_trace::observed::{Mechanism, Observed, Peer};
-use onecopy_trace::own::Collector;
-use processes::{Ranks, body, limit};
+use onecopy_trace::observed::{Mechanism, Observed};
+use processes::{Ranks, body};
 use std::collections::BTreeMap;
-use std::path::Path;
-use std::time::Instant;
 
-/// Where the ranks find that they may end.
-const END: &str = "TEST_END";
 const SHORT: (u64, usize) = (100, 8);
 const LONG: (u64, usize) = (5, 1 << 20);
 /// What only rank 0 sends beside.
@@ -26,19 +24,47 @@ fn as_rank() {
     let world = rt.world();
     let mut heap: HeapBuf = rt.alloc(LONG.1).expect("memory");
     let mut plain = vec![1_u8; LONG.1];
-    let long = if layer == "heap" {
-        &mut heap[..]
-    } else {
-        &mut plain
-    };
-    for first in [0, 1] {
-        exchange(&world, SHORT.0, &mut [0; SHORT.1], first);
-        exchange(&world, LONG.0, long, first);
+    match layer.as_str() {
+        "put" => {
+            let long = if world.rank() == 0 {
+                &mut plain[..]
+            } else {
+                &mut heap[..]
+            };
+            exchange(&world, LONG.0, long, 0);
+        }
+        "both" if world.rank() == 0 => {
+            // Until it was in time to write a part: the receiver begins at the same moment.
+            loop {
+                world.send(&plain, 1, 7).expect("send");
+                let more = rt.counters().get("put_bytes") == Some(0);
+                world.send(&[u8::from(more)], 1, 7).expect("send");
+                if !more {
+                    break;
+                }
+            }
+        }
+        "both" => {
+            let mut more = [1_u8];
+            while more == [1] {
+                world.recv(&mut heap[..], 0, 7).expect("recv");
+                world.recv(&mut more, 0, 7).expect("recv");
+            }
+        }
+        layer => {
+            let long = if layer == "heap" {
+                &mut heap[..]
+            } else {
+                &mut plain[..]
+            };
+            for first in [0, 1] {
+                exchange(&world, SHORT.0, &mut [0; SHORT.1], first);
+                exchange(&world, LONG.0, long, first);
+            }
+            exchange(&world, 1, &mut long[..ODD], 0);
+        }
     }
-    exchange(&world, 1, &mut long[..ODD], 0);
-    // A look from outside must find the last message ended at its sender, too.
-    let end = std::env::var(END).expect("a path");
-    assert!(limit::wait_until(|| Path::new(&end).exists()), "{end}");
+    stay();
     drop(world);
     rt.finalize().expect("finalize");
 }
@@ -57,25 +83,13 @@ fn exchange(world: &Comm, times: u64, buf: &mut [u8], first: usize) {
 /// Messages and bytes, by the receiver's rank and how they came.
 type Matrix = BTreeMap<(u32, Mechanism), (u64, u64)>;
 
-/// The matrix of the job of the process that is our child's: the only one of two ranks whose sizes are these.
 fn matrix(observed: &Observed, job: &str) -> Matrix {
-    let task = |pid: &u32| {
-        observed
-            .tasks
-            .get(pid)
-            .filter(|task| task.job.as_deref() == Some(job))
-    };
     let mut matrix = Matrix::new();
     for (key, counts) in &observed.pairs {
-        let Some(sink) = task(&key.caller) else {
-            continue;
-        };
-        let sink = sink.rank.expect("a rank");
-        let Peer::Process(source) = key.peer else {
-            panic!("the process of a peer is known: {key:?}")
-        };
-        assert_eq!(task(&source).expect("of the job").rank, Some(1 - sink));
-        matrix.insert((sink, key.mechanism), (counts.calls, counts.bytes));
+        if let Some(sink) = rank_of(observed, job, key.caller) {
+            assert_eq!(rank_of_peer(observed, job, key.peer), 1 - sink);
+            matrix.insert((sink, key.mechanism), (counts.calls, counts.bytes));
+        }
     }
     matrix
 }
@@ -95,68 +109,27 @@ fn expected(short: Mechanism, long: Mechanism) -> Matrix {
     matrix
 }
 
-/// The job whose ranks have `mark` in their environment.
-fn job_of(observed: &Observed, mark: &str) -> Option<String> {
-    let marked = |pid: &u32| {
-        let environment = std::fs::read(format!("/proc/{pid}/environ")).unwrap_or_default();
-        environment
-            .windows(mark.len())
-            .any(|part| part == mark.as_bytes())
-    };
-    let (_, task) = observed
-        .tasks
-        .iter()
-        .find(|(pid, task)| task.rank.is_some() && marked(pid))?;
-    task.job.clone()
-}
-
-/// Runs a job whose long messages may go by `layer` only, and looks at it while it lives.
-fn check(layer: &'static str, layers: &'static str, long: Mechanism) {
-    let end = std::env::temp_dir().join(format!("onecopy-trace-{}-{layer}", std::process::id()));
-    let mark = end.to_str().expect("a path").to_owned();
-    let ranks = Ranks::new(2, layer)
+/// Two ranks whose long messages may go by `layers` only.
+fn ranks(body: &str, layers: &str) -> Ranks {
+    Ranks::new(2, body)
         .env("ONECOPY_LAYERS", layers)
         .env("ONECOPY_EAGER_MAX", "64K")
         .env("ONECOPY_HEAP_MIN", "64K")
         // A pair compares no ways then.
         .env("ONECOPY_CMA_MIN", "64K")
-        .env(END, &mark);
-    let job = std::thread::spawn(move || ranks.run());
-    let mut collector = Collector::new();
-    let (expected, mut seen) = (expected(Mechanism::Cico, long), Matrix::new());
-    // The ranks wait longer.
-    let (start, patience) = (Instant::now(), limit::limit() / 6);
-    let done = limit::wait_until(|| {
-        let observed = collector.observe().expect("looks");
-        if let Some(job) = job_of(&observed, &mark) {
-            seen = matrix(&observed, &job);
-        }
-        seen == expected || job.is_finished() || start.elapsed() > patience
-    });
-    // It stays so: ranks that wait receive nothing more.
-    let observed = collector.observe().expect("looks");
-    let job_name = job_of(&observed, &mark);
-    std::fs::write(&end, "").expect("ends the job");
-    job.join().expect("the job").expect_success();
-    std::fs::remove_file(&end).expect("removes");
-    assert!(
-        done && seen == expected,
-        "{layer}: {seen:#?}, not {expected:#?}"
-    );
-    let name = job_name.expect("the ranks live");
-    assert_eq!(matrix(&observed, &name), expected, "{layer}");
+}
+
+fn check(layer: &str, layers: &str, long: Mechanism) {
+    let expected = expected(Mechanism::Cico, long);
+    let fits = |seen: &Matrix| *seen == expected;
+    let (seen, after, job) = watch(ranks(layer, layers), layer, matrix, fits);
+    assert_eq!(seen, expected, "{layer}");
     // And what has ended keeps its figures.
-    let observed = collector.observe().expect("looks");
-    let ended = observed
-        .tasks
-        .values()
-        .filter(|task| task.job.as_ref() == Some(&name));
-    assert_eq!(ended.filter(|task| task.ended).count(), 2, "{layer}");
-    let after: u64 = matrix(&observed, &name)
-        .values()
-        .map(|(_, bytes)| bytes)
-        .sum();
-    assert!(after >= expected.values().map(|(_, bytes)| bytes).sum());
+    let tasks = after.tasks.values();
+    let ended = tasks.filter(|task| task.ended && task.job.as_ref() == Some(&job));
+    assert_eq!(ended.count(), 2, "{layer}");
+    let sum = |matrix: &Matrix| matrix.values().map(|(_, bytes)| bytes).sum::<u64>();
+    assert!(sum(&matrix(&after, &job)) >= sum(&expected));
 }
 
 #[test]
@@ -172,4 +145,38 @@ fn the_matrix_is_the_traffic_by_cma() {
 #[test]
 fn the_matrix_is_the_traffic_by_heap() {
     check("heap", "heap,cico", Mechanism::Heap);
+}
+
+/// The matrix, and the bytes that rank 0 has counted as written to the other.
+fn written(observed: &Observed, job: &str) -> (Matrix, u64) {
+    let mut counters = observed.counters.iter();
+    let sender = counters.find(|(pid, _)| rank_of(observed, job, **pid) == Some(0));
+    let mut all = sender.into_iter().flat_map(|(_, counters)| counters);
+    let put = all.find(|(name, _)| *name == "put_bytes");
+    (matrix(observed, job), put.map_or(0, |(_, bytes)| *bytes))
+}
+
+const PUT: u64 = LONG.0 * LONG.1 as u64;
+
+#[test]
+fn what_a_sender_writes_is_in_the_row_of_the_receiver() {
+    let expected = Matrix::from([((1, Mechanism::Heap), (LONG.0, PUT))]);
+    let fits = |seen: &(Matrix, u64)| *seen == (expected.clone(), PUT);
+    // The receiver has no way to read, so the sender writes into its heap.
+    let (seen, ..) = watch(ranks("put", "heap,cico"), "put", written, fits);
+    assert_eq!(seen, (expected.clone(), PUT));
+}
+
+#[test]
+fn of_a_message_that_both_copy_each_part_counts_as_it_came() {
+    let fits = |(matrix, put): &(Matrix, u64)| {
+        let of = |mechanism| matrix.get(&(1, mechanism)).copied().unwrap_or_default();
+        let (heap, cma, cico) = (of(Mechanism::Heap), of(Mechanism::Cma), of(Mechanism::Cico));
+        // As many messages as words behind them, which have a byte each.
+        let all = (cico.0, cico.0 * LONG.1 as u64);
+        *put > 0 && heap.1 == *put && (heap.0 + cma.0, heap.1 + cma.1) == all && cico.0 == cico.1
+    };
+    let ranks = ranks("both", "heap,cma,cico").env("ONECOPY_COOP_MIN", "64K");
+    let (seen, ..) = watch(ranks, "both", written, fits);
+    assert!(fits(&seen), "{seen:?}");
 }

@@ -34,6 +34,8 @@ fn events() -> u32 {
         onecopy,
         rendezvous_done,
         3_usize,
+        3_usize,
+        7_u64,
         std::hint::black_box(1_u64 << 40)
     );
     computed
@@ -103,6 +105,12 @@ fn events_come_with_their_arguments() {
         expected.push(("wake", vec![("rung", at & 1)]));
     }
     expected.push(("sleep", vec![("timeout_us", -1)]));
-    expected.push(("rendezvous_done", vec![("peer", 3), ("bytes", 1 << 40)]));
+    let done = [
+        ("peer", 3),
+        ("sender", 3),
+        ("message", 7),
+        ("bytes", 1 << 40),
+    ];
+    expected.push(("rendezvous_done", done.to_vec()));
     assert_eq!(seen, expected);
 }

@@ -47,6 +47,7 @@ use std::os::fd::OwnedFd;
 use std::time::Duration;
 
 pub use bind::{Bind, BindError};
+pub use signals::ignored as ignored_signals;
 
 use onecopy::wireup::{Death, exit_code};
 

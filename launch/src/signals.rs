@@ -29,17 +29,24 @@ pub(super) const ENDING: [Signal; 4] = [
 /// The signals that are passed on. Those of a terminal that were ignored when this process was started (`nohup`, a
 /// shell's background jobs) are meant for others. They stay ignored here, as they are in the ranks, which inherit that.
 pub(super) fn forwarded() -> SigSet {
+    let ignored = ignored();
+    let of_terminal = [Signal::SIGINT, Signal::SIGQUIT, Signal::SIGHUP];
+    let is_ignored = |signal: &Signal| of_terminal.contains(signal) && ignored.contains(*signal);
+    let taken = FORWARDED.into_iter().filter(|signal| !is_ignored(signal));
+    taken.collect()
+}
+
+/// The signals that this process ignores: those that it was started to ignore, if it has set none itself.
+#[must_use]
+pub fn ignored() -> SigSet {
     let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
-    let ignored = status
+    let mask = status
         .lines()
         .find_map(|line| line.strip_prefix("SigIgn:"))
         .and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok())
         .unwrap_or(0);
-    let of_terminal = [Signal::SIGINT, Signal::SIGQUIT, Signal::SIGHUP];
-    let is_ignored =
-        |signal: &Signal| of_terminal.contains(signal) && ignored & 1 << (*signal as i32 - 1) != 0;
-    let taken = FORWARDED.into_iter().filter(|signal| !is_ignored(signal));
-    taken.collect()
+    let is_in = |signal: &Signal| mask & 1 << (*signal as i32 - 1) != 0;
+    Signal::iterator().filter(is_in).collect()
 }
 
 /// Signals that come through a descriptor, for as long as this lives.

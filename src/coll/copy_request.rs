@@ -7,6 +7,7 @@ use super::member_buffer::{MemberBuffer, Target, part};
 use super::state::CommState;
 use crate::engine::Engine;
 use crate::error::Result;
+use onecopy_btl::LayerId;
 use onecopy_shm::coll::{Channel, CopyRequest};
 use onecopy_shm::copy::Kernel;
 use onecopy_shm::layout::{COLL_STAGE, COLL_STAGES};
@@ -33,7 +34,9 @@ pub(crate) fn fetch(
     }
     let taken = run.take(own, &mut engine.core.loans, &mut target);
     if taken.is_err() || run.came == run.len {
+        let came = (state.members[run.place], run.came);
         *runs = None;
+        engine.core.tally.add(came.0, LayerId::CHUNKS, came.1);
         return taken.and_then(|()| state.failure_of(source.place).map_or(Ok(len), Err));
     }
     let theirs = &state.ends[run.place];

@@ -15,6 +15,7 @@ use super::reader;
 use super::state::{CommState, STEP_MAX, Step};
 use crate::engine::Engine;
 use crate::error::Result;
+use onecopy_btl::LayerId;
 use onecopy_shm::coll::{Content, INLINE, Said, kind};
 use onecopy_shm::copy::Kernel;
 use onecopy_shm::layout::COLL_SLOT;
@@ -258,6 +259,9 @@ impl Exchange {
             if self.got == reads && has_come(reads, len, phase) {
                 self.pending.remove(index);
                 self.got = 0;
+                // The rest was written here by its owner.
+                let rank = cx.state.members[place];
+                cx.engine.core.tally.add(rank, LayerId::MAP, len - reads);
                 moved += len - reads;
             } else {
                 // The part that is under way stands first.
@@ -321,6 +325,8 @@ impl Exchange {
                 cx.engine.core.loans.write(recv, to, len, |out| {
                     view.copy_to(out, Kernel::Memcpy);
                 })?;
+                let rank = state.members[place];
+                cx.engine.core.tally.add(rank, LayerId::CHUNKS, len);
                 Ok(len)
             }
             Content::Buffer => self.take_of_buffer(cx, part, at, recv),

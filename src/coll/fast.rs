@@ -105,6 +105,22 @@ impl Short {
         }
     }
 
+    /// Counts what came from the others, all of which is there.
+    #[inline(always)]
+    fn count(&self, engine: &mut Engine, state: &CommState) {
+        let (from, bytes) = match self.action {
+            Action::Nothing | Action::Meet => return,
+            Action::Copy { root } => (root..root + 1, self.result),
+            Action::Collect(Collect { part, .. }) => (0..state.size(), part),
+            Action::Combine(_) => (0..state.size(), self.result),
+        };
+        if bytes > 0 {
+            for place in from.filter(|&place| place != state.me) {
+                engine.core.count_short(state.members[place], bytes);
+            }
+        }
+    }
+
     /// Publishes `bytes` in the line of `seq`, or in the slot next to it.
     #[inline(always)]
     fn give(&self, state: &CommState, peers: &[Option<Box<Peer>>], seq: u32, bytes: &[u8]) {
@@ -332,6 +348,7 @@ impl Worker {
             Action::Combine(combine) if size == 2 => lines.combine_two(combine, recv)?,
             Action::Combine(combine) => lines.combine_all(combine, recv)?,
         }
+        short.count(&mut self.engine, state);
         state.set_done(seq);
         state.wake(&self.engine.peers);
         // The next contribution's line comes back meanwhile.

@@ -18,7 +18,7 @@ use crate::engine::Engine;
 use crate::error::{Error, Result};
 use crate::memory::pool::MemoryKind;
 use crate::peer::Peer;
-use onecopy_btl::RemoteRange;
+use onecopy_btl::{LayerId, RemoteRange};
 use onecopy_shm::coll::{Content, INLINE, View, kind};
 use onecopy_shm::copy::Kernel;
 use onecopy_shm::layout::COLL_SLOT;
@@ -161,7 +161,7 @@ impl Fold {
             let step = match at {
                 FoldState::Contributions => self.await_contributions(cx)?,
                 FoldState::Range => self.combine_range(cx, scratch)?,
-                FoldState::Helped => self.await_helpers(cx.state, seq),
+                FoldState::Helped => self.await_helpers(cx),
                 FoldState::Spread | FoldState::Result => {
                     self.spread(cx.engine, cx.state, seq, cx.shared)?
                 }
@@ -258,9 +258,9 @@ impl Fold {
     }
 
     /// At a root: waits until its helpers have written their shares.
-    fn await_helpers(&mut self, state: &CommState, seq: u32) -> Step {
-        self.pending
-            .retain(|&place| state.lacks(place, seq, WRITTEN));
+    fn await_helpers(&mut self, cx: &mut StepContext<'_>) -> Step {
+        let (engine, state, seq, _) = cx.parts();
+        self.take_written(engine, state, |place| state.lacks(place, seq, WRITTEN));
         if self.pending.is_empty() {
             Step::Done
         } else {
@@ -324,6 +324,7 @@ impl Fold {
                 let mut views = vec![Some(core.loans.view(own.0, own.1, len)?)];
                 for place in state.children() {
                     views.push(Some(small(state, place, seq, len)?));
+                    core.tally.add(state.members[place], LayerId::CHUNKS, len);
                 }
                 let operands = Operands {
                     op: &self.op,
@@ -351,6 +352,10 @@ impl Fold {
         engine.core.loans.write(loan, to, len, |out| {
             view.copy_to(out, Kernel::Memcpy);
         })?;
+        if state.me != 0 {
+            let root = state.members[0];
+            engine.core.tally.add(root, LayerId::CHUNKS, len);
+        }
         Ok(Step::Done)
     }
 

@@ -109,9 +109,9 @@ impl Levels {
         let admitted = comm.admit(engine, opened);
         self.follow(engine, comm);
         admitted?;
-        let planner = comm.planner(collective, buffers);
-        // What is wrong with the call is found before anyone waits for this rank.
-        let vector = planner.given()?;
+        let scheduler = comm.scheduler(collective, buffers);
+        // An error of the call is found before other members wait for this rank.
+        let vector = scheduler.given()?;
         let payload = match (collective, vector) {
             (Collective::Bcast { .. }, _) => buffers.recv.map_or(0, |recv| recv.len()),
             (_, vector) => vector.map_or(0, |vector| vector.len),

@@ -13,6 +13,7 @@ use super::swap::Swap;
 use crate::engine::Engine;
 use crate::error::{Error, Result};
 use crate::request::{RequestId, Status};
+use crate::state::Tally;
 use onecopy_shm::coll::kind;
 
 pub(crate) enum Body {
@@ -48,6 +49,8 @@ pub(crate) struct Operation {
     pub(crate) body: Body,
     pub(crate) shared: Contribution,
     scratch: Scratch,
+    /// What has come so far.
+    tally: Tally,
 }
 
 impl Operation {
@@ -69,6 +72,7 @@ impl Operation {
                 shares: false,
             },
             scratch: Scratch::default(),
+            tally: Tally::default(),
         }
     }
 
@@ -106,7 +110,9 @@ impl Operation {
                 reason: "a function of the program panicked in it".into(),
             });
         }
+        std::mem::swap(&mut self.tally, &mut engine.core.tally);
         let step = self.go_on(engine, state);
+        std::mem::swap(&mut self.tally, &mut engine.core.tally);
         self.stepping = false;
         step
     }
@@ -147,6 +153,7 @@ impl Operation {
                 Step::Done => {}
             }
             self.scratch.give_back();
+            engine.core.tally.count(&mut engine.core.counters);
             self.has_read = true;
             (self.at, result) = (OpState::Needed, Step::Moved);
         }

@@ -58,6 +58,7 @@ pub(crate) fn fetch(
     if let Some(view) = peer.link.view(&range) {
         target.write(&mut core.loans, 0, len, |out| view.copy_to(out, kernel))?;
         LayerId::MAP.count(&mut core.counters, len as u64);
+        core.tally.add(rank as u32, LayerId::MAP, len);
         return still_good(state, source).map(|()| len);
     }
     for layer in LayerId::ALL {
@@ -75,6 +76,7 @@ pub(crate) fn fetch(
         match got {
             Ok(()) => {
                 layer.count(&mut core.counters, len as u64);
+                core.tally.add(rank as u32, layer, len);
                 return still_good(state, source).map(|()| len);
             }
             Err(error) => {

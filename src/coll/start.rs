@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! From what the program asks for to a collective under way.
+//! Starts a collective: from the call of a program to an operation under way.
 
 use super::Collective;
 use super::communicator::Communicator;
@@ -7,8 +7,8 @@ use super::exchange::Takes;
 use super::fold::Fold;
 use super::messages::{MessageChain, MessageExchange};
 use super::op::{Body, Operation};
-use super::plan::{Plan, Planner};
 use super::relay::Relay;
+use super::schedule::{Schedule, Scheduler};
 use super::select::relays;
 use super::state::CommState;
 use super::stream::Stream;
@@ -37,8 +37,8 @@ pub(crate) struct Buffers {
     pub(crate) recv: Option<Loan>,
 }
 
-impl Plan {
-    /// As it goes by the channel.
+impl Schedule {
+    /// The body for a communicator that has a channel.
     fn by_channel(self, collective: &Collective, state: &CommState) -> Body {
         match self {
             Self::Barrier => Body::Barrier,
@@ -56,7 +56,7 @@ impl Plan {
         }
     }
 
-    /// As it goes by messages.
+    /// The body for a communicator without a channel: messages.
     fn by_messages(self, engine: &mut Engine, state: &CommState, seq: u32) -> Body {
         let chain = match self {
             Self::Barrier => {
@@ -101,8 +101,8 @@ pub(super) fn request(engine: &mut Engine, context: u32) -> RequestId {
 }
 
 impl Communicator {
-    /// Whether a collective can start: the communicator has not failed, and nobody is lost. `opened`: whether its
-    /// channel could be made ready.
+    /// Whether a collective can start: the communicator has not failed, and all members live. `opened` says whether
+    /// its channel could be made ready.
     pub(crate) fn admit(&mut self, engine: &mut Engine, opened: Result<()>) -> Result<()> {
         if let Some(error) = &self.state.failed {
             return Err(error.clone());
@@ -118,9 +118,13 @@ impl Communicator {
         Ok(())
     }
 
-    /// How this rank calls a collective.
-    pub(super) fn planner<'c>(&self, collective: &'c Collective, buffers: Buffers) -> Planner<'c> {
-        Planner {
+    /// The maker of this rank's schedule for a collective.
+    pub(super) fn scheduler<'c>(
+        &self,
+        collective: &'c Collective,
+        buffers: Buffers,
+    ) -> Scheduler<'c> {
+        Scheduler {
             collective,
             size: self.state.size(),
             me: self.state.me,
@@ -156,7 +160,7 @@ impl Communicator {
         opened: Result<()>,
     ) -> Result<RequestId> {
         self.admit(engine, opened)?;
-        let plan = self.planner(collective, buffers).plan()?;
+        let schedule = self.scheduler(collective, buffers).schedule()?;
         let Self { state, ops, .. } = self;
         let begun = call == Call::Begun;
         let seq = if begun {
@@ -165,9 +169,9 @@ impl Communicator {
             state.seq.wrapping_add(1)
         };
         let body = if state.has_channel() {
-            plan.by_channel(collective, state)
+            schedule.by_channel(collective, state)
         } else {
-            plan.by_messages(engine, state, seq)
+            schedule.by_messages(engine, state, seq)
         };
         state.seq = seq;
         let id = request(engine, state.context);

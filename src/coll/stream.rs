@@ -16,7 +16,7 @@ use super::reader;
 use super::state::{CommState, Step};
 use super::{ElemType, Op};
 use crate::error::Result;
-use onecopy_btl::RemoteRange;
+use onecopy_btl::{LayerId, RemoteRange};
 use onecopy_shm::coll::{Content, INLINE, Said, View, kind};
 use onecopy_shm::layout::COLL_SLOT;
 use onecopy_shm::loan::{Loan, LoanTable};
@@ -276,14 +276,19 @@ impl Stream {
             return Ok(false);
         };
         let (state, peers) = (&*cx.state, &cx.engine.peers);
+        let rank = state.members[before];
         let mut views: Vec<Option<View<'_>>> = Vec::with_capacity(3);
         if flow.slots_in {
             let view = state.ends[before].in_slot(cx.seq, now.half, len);
             views.push(Some(view.ok_or_else(|| mismatch(state, before, 0, len))?));
+            cx.engine.core.tally.add(rank, LayerId::CHUNKS, len);
         }
         for (index, range) in ranges.iter().take(parts.len()).enumerate() {
             let copied = || View::of(&copies[index * len..(index + 1) * len]);
             let mapped = range.and_then(|r| reader::view(peers, state, before, &r));
+            // What is copied was counted as it came.
+            let bytes = mapped.map_or(0, |_| len);
+            cx.engine.core.tally.add(rank, LayerId::MAP, bytes);
             views.push(Some(mapped.unwrap_or_else(copied)));
         }
         let loans = &mut cx.engine.core.loans;

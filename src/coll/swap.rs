@@ -14,7 +14,7 @@ use super::reader;
 use super::state::{CommState, Step};
 use crate::engine::Engine;
 use crate::error::{Error, Result};
-use onecopy_btl::RemoteRange;
+use onecopy_btl::{LayerId, RemoteRange};
 use onecopy_shm::coll::{INLINE, View, kind};
 use onecopy_shm::copy::Kernel;
 use onecopy_shm::layout::COLL_SLOT;
@@ -181,6 +181,9 @@ impl Swap {
             }
             self.done = 0;
             self.pending.remove(0);
+            // One half was read, and the other one is written here by `place` before this is over.
+            let rank = state.members[place];
+            engine.core.tally.add(rank, LayerId::MAP, len);
         }
         if !self.filled {
             self.filled = true;
@@ -321,6 +324,8 @@ impl Swap {
         let view = state.ends[place].in_slot(seq, from, len);
         let view = view.ok_or_else(|| member_buffer::mismatch(state, place, 0, len))?;
         copy_out(engine, self.recv, at, len, view)?;
+        let rank = state.members[place];
+        engine.core.tally.add(rank, LayerId::CHUNKS, len);
         Ok(true)
     }
 }

@@ -173,6 +173,12 @@ impl Home {
         })
     }
 
+    /// Whether there was no chunk and none will come back. What was refused before there were any counts no more.
+    #[cold]
+    pub(crate) fn has_refusal(&self) -> bool {
+        self.refused.is_some() && self.pool.reserved() == 0
+    }
+
     /// Why there was no chunk and none will come back, if that is so.
     #[cold]
     pub(crate) fn take_refusal(&mut self) -> Option<Error> {

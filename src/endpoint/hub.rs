@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The descriptors of a rank's wires: which of them have something, and what a rank that sleeps is woken by.
+//! The descriptors of a rank's wires. It says which of them are ready, and wakes a rank that sleeps.
 //!
-//! A wire puts its descriptors into the [`Set`] and says what each stands for. The rank asks the [`Hub`] by turns which
-//! of them are ready. Before it sleeps it arms the waker, which waits for all of them in its stead.
+//! A wire puts its descriptors into the [`Set`], each with its [`EventSource`]. The rank asks the [`Hub`] by turns
+//! which of them are ready. Before it sleeps, it arms the waker. The waker then waits for all descriptors in its stead.
 
 mod waker;
 
@@ -13,24 +13,24 @@ use std::os::fd::AsFd;
 use std::sync::Arc;
 use waker::Waker;
 
-/// What a descriptor of a wire stands for.
+/// What a descriptor belongs to: the source of its events.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Origin {
-    /// The end of the waker.
+pub(crate) enum EventSource {
+    /// The order to the waker's thread to end.
     Stop,
-    /// Others may connect.
+    /// The listening socket.
     Listener,
-    /// Somebody who has connected and is to prove who it is.
+    /// An inbound connection, by its place. Its process has to prove which rank it is.
     Inbound(u32),
-    /// A connection to this rank is being made.
+    /// A connection that this process makes to the rank.
     Outbound(u32),
-    /// The connection with this rank.
+    /// The finished connection with the rank.
     Pair(u32),
     /// The device of this rank's lanes.
     Device,
 }
 
-impl Origin {
+impl EventSource {
     fn word(self) -> u64 {
         let (kind, number) = match self {
             Self::Stop => (0u64, 0),
@@ -60,7 +60,7 @@ impl Origin {
 #[derive(Debug)]
 pub(crate) struct Set(Epoll);
 
-/// What is waited for, besides the end of a connection.
+/// The events to wait for. The end of a connection is always among them.
 fn flags(read: bool, write: bool) -> EpollFlags {
     let mut flags = EpollFlags::EPOLLRDHUP;
     flags.set(EpollFlags::EPOLLIN, read);
@@ -77,10 +77,10 @@ impl Set {
     pub(super) fn add(
         &self,
         fd: impl AsFd,
-        origin: Origin,
+        source: EventSource,
         (read, write): (bool, bool),
     ) -> nix::Result<()> {
-        let event = EpollEvent::new(flags(read, write), origin.word());
+        let event = EpollEvent::new(flags(read, write), source.word());
         self.0.add(fd, event)
     }
 
@@ -88,10 +88,10 @@ impl Set {
     pub(super) fn watch(
         &self,
         fd: impl AsFd,
-        origin: Origin,
+        source: EventSource,
         (read, write): (bool, bool),
     ) -> nix::Result<()> {
-        let mut event = EpollEvent::new(flags(read, write), origin.word());
+        let mut event = EpollEvent::new(flags(read, write), source.word());
         self.0.modify(fd, &mut event)
     }
 
@@ -106,7 +106,7 @@ impl Set {
     }
 }
 
-/// Descriptors that one look finds at most; the others come with the next.
+/// Descriptors that one look finds at most. The next look finds the others.
 const READY: usize = 32;
 
 /// A rank's view of its wires.
@@ -133,13 +133,13 @@ impl Hub {
         &self.set
     }
 
-    /// Watches a descriptor for what can be read, to the end of its own life.
-    pub(crate) fn watch(&self, fd: impl AsFd, origin: Origin) -> nix::Result<()> {
-        self.set.add(fd, origin, (true, false))
+    /// Watches a descriptor for bytes to read, until it is closed.
+    pub(crate) fn watch(&self, fd: impl AsFd, source: EventSource) -> nix::Result<()> {
+        self.set.add(fd, source, (true, false))
     }
 
     /// What is ready now. Never waits.
-    pub(crate) fn look(&mut self) -> impl Iterator<Item = Origin> {
+    pub(crate) fn look(&mut self) -> impl Iterator<Item = EventSource> {
         let found = match self.set.wait(&mut self.ready, EpollTimeout::ZERO) {
             Ok(found) => found,
             Err(Errno::EINTR) => 0,
@@ -150,11 +150,11 @@ impl Hub {
         };
         self.ready[..found]
             .iter()
-            .map(|event| Origin::of(event.data()))
+            .map(|event| EventSource::of(event.data()))
     }
 
-    /// From now on the rank's bell is rung once for whatever is ready, also for what is ready already. The rank has
-    /// armed its bell before. `false`: there is nobody who could ring, and the rank must not sleep.
+    /// The rank's bell will be rung once: when a descriptor becomes ready, or at once if one is ready. The rank has
+    /// armed its bell before. `false`: there is no waker, so the rank must not sleep.
     pub(crate) fn arm(&mut self) -> bool {
         if self.waker.is_none() {
             match Waker::start(Arc::clone(&self.set), self.bell.clone()) {
@@ -174,16 +174,16 @@ mod tests {
     use super::*;
 
     #[test]
-    fn origins_come_back() {
-        for origin in [
-            Origin::Stop,
-            Origin::Listener,
-            Origin::Inbound(7),
-            Origin::Outbound(u32::MAX),
-            Origin::Pair(0),
-            Origin::Device,
+    fn sources_come_back() {
+        for source in [
+            EventSource::Stop,
+            EventSource::Listener,
+            EventSource::Inbound(7),
+            EventSource::Outbound(u32::MAX),
+            EventSource::Pair(0),
+            EventSource::Device,
         ] {
-            assert_eq!(Origin::of(origin.word()), origin);
+            assert_eq!(EventSource::of(source.word()), source);
         }
     }
 }

@@ -5,7 +5,8 @@
 //! of one short message that costs more than its instructions: the forms go through memory. So what sends and receives
 //! such a message is a [`MediumOp`], and [`Endpoint::medium`] says for which medium it is to run.
 
-use super::{BadRecord, Endpoint, Record};
+use super::{BadRecord, ChunkIndex, Endpoint, Part, Record};
+use onecopy_shm::layout::OutOfBounds;
 
 /// Room for one record. Dropping it publishes nothing that the peer sees.
 pub(crate) trait RecordRoom {
@@ -32,6 +33,14 @@ pub(crate) trait Medium: Sized {
     fn read(&self, record: &Record, offset: usize, out: &mut [u8]);
     fn advance(&mut self, record: Record) -> bool;
     fn notify_room(&self) -> bool;
+    fn part(&self) -> Option<Part>;
+    fn read_chunk(
+        &mut self,
+        chunk: ChunkIndex,
+        offset: usize,
+        out: &mut [u8],
+    ) -> Result<(), OutOfBounds>;
+    fn passed_chunk(&mut self) -> bool;
 }
 
 /// What is to be done by way of an endpoint, whatever its medium.

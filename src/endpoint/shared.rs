@@ -4,7 +4,7 @@
 
 use super::home::Home;
 use super::{
-    BadRecord, ChunkIndex, CoopBlock, Endpoint, Medium, Naming, Pack, Put, Record, RecordRoom,
+    BadRecord, ChunkIndex, CoopBlock, Endpoint, Medium, Naming, Pack, Part, Put, Record, RecordRoom,
 };
 use crate::error::{Error, Result};
 use onecopy_shm::cells::MappedCells;
@@ -130,6 +130,33 @@ impl Medium for SharedMemory {
     fn notify_room(&self) -> bool {
         light_fence(self.strong);
         self.rx_control.sender_waits.load(Ordering::Relaxed) != 0 && self.segment.bell().ring()
+    }
+
+    #[inline(always)]
+    fn part(&self) -> Option<Part> {
+        None
+    }
+
+    #[inline(always)]
+    fn read_chunk(
+        &mut self,
+        chunk: ChunkIndex,
+        offset: usize,
+        out: &mut [u8],
+    ) -> std::result::Result<(), OutOfBounds> {
+        self.segment.read_chunk(chunk, offset, out, Kernel::Memcpy)
+    }
+
+    /// The tail, which gives chunks back, is published every few of them: its line travels to the sender.
+    #[inline]
+    fn passed_chunk(&mut self) -> bool {
+        self.chunks_passed += 1;
+        let due = self.chunks_passed >= self.chunks_held;
+        if due {
+            self.chunks_passed = 0;
+            self.rx.publish_tail();
+        }
+        due
     }
 }
 
@@ -278,30 +305,8 @@ impl SharedMemory {
 
 /// From the peer.
 impl SharedMemory {
-    #[inline]
-    pub(super) fn read_chunk(
-        &self,
-        chunk: ChunkIndex,
-        offset: usize,
-        out: &mut [u8],
-    ) -> std::result::Result<(), OutOfBounds> {
-        self.segment.read_chunk(chunk, offset, out, Kernel::Memcpy)
-    }
-
     pub(super) fn chunk_bytes(&self) -> usize {
         self.segment.chunk_bytes()
-    }
-
-    /// The tail, which gives chunks back, is published every few of them: its line travels to the sender.
-    #[inline]
-    pub(super) fn passed_chunk(&mut self) -> bool {
-        self.chunks_passed += 1;
-        let due = self.chunks_passed >= self.chunks_held;
-        if due {
-            self.chunks_passed = 0;
-            self.rx.publish_tail();
-        }
-        due
     }
 
     pub(super) fn give_back(&mut self) {

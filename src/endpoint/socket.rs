@@ -374,6 +374,33 @@ impl Medium for Socket {
     fn notify_room(&self) -> bool {
         false
     }
+
+    #[inline]
+    fn part(&self) -> Option<Part> {
+        self.input.part()
+    }
+
+    fn read_chunk(
+        &mut self,
+        _: ChunkIndex,
+        offset: usize,
+        out: &mut [u8],
+    ) -> Result<(), OutOfBounds> {
+        let by_lane = self.beside.as_ref().is_some_and(|beside| beside.takes);
+        let Some((mut feed, input)) = self.feed() else {
+            return onecopy_shm::layout::check_range("the chunk of no frame", 0, 1, 0);
+        };
+        let read = input.read_part(&mut feed, offset, out);
+        if !by_lane {
+            self.bytes_in += out.len() as u64;
+        }
+        read
+    }
+
+    #[inline]
+    fn passed_chunk(&mut self) -> bool {
+        false
+    }
 }
 
 /// To the peer.
@@ -491,23 +518,6 @@ impl Socket {
 
 /// From the peer.
 impl Socket {
-    #[inline]
-    pub(super) fn part(&self) -> Option<Part> {
-        self.input.part()
-    }
-
-    pub(super) fn read_chunk(&mut self, offset: usize, out: &mut [u8]) -> Result<(), OutOfBounds> {
-        let by_lane = self.beside.as_ref().is_some_and(|beside| beside.takes);
-        let Some((mut feed, input)) = self.feed() else {
-            return onecopy_shm::layout::check_range("the chunk of no frame", 0, 1, 0);
-        };
-        let read = input.read_part(&mut feed, offset, out);
-        if !by_lane {
-            self.bytes_in += out.len() as u64;
-        }
-        read
-    }
-
     pub(super) fn chunk_bytes(&self) -> usize {
         frame::CHUNK_MAX
     }

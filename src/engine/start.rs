@@ -9,7 +9,7 @@ use crate::machine::quota;
 use crate::memory::pool::{Pool, Settings};
 use crate::memory::{geometry, tell_of_small_heap};
 use crate::select::chunks::Chunks;
-use crate::state::Patience;
+use crate::state::{Patience, Tally};
 use crate::wireup::{Card, Wireup};
 use onecopy_btl::LayerId;
 use onecopy_btl::contract::Terms;
@@ -151,6 +151,7 @@ fn core(
         starved: false,
         rewritten: Default::default(),
         counters: StatsPage::new(job, me, size as u32),
+        tally: Tally::default(),
         spare: Vec::new(),
         busy: Vec::new(),
         unacknowledged: Vec::new(),

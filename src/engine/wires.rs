@@ -2,10 +2,12 @@
 //! Peers on other nodes: connecting with them, looking at their wires by turns, and taking the wires down.
 //!
 //! A wire that was active lately is polled as a ring is. All others have no cost: the hub says which of them have
-//! something, and is asked once in a while. A job of one node has no hub, and asks nobody.
+//! something, and is asked once in a while. A job of one node has no hub, and no wires to look at.
 
 use super::{Engine, poll_again};
-use crate::endpoint::{Connector, Endpoint, Home, Hub, Origin, Outcome, Settings, Shared, Socket};
+use crate::endpoint::{
+    Connector, Endpoint, EventSource, Home, Hub, Outcome, Settings, Shared, Socket,
+};
 use crate::error::{Error, Result};
 use crate::peer::Gone;
 use crate::select::chunks::Chunks;
@@ -114,7 +116,7 @@ impl Wires {
     /// Has the hub wake this rank for what its lanes tell.
     fn watch(&self, lanes: &Shared) {
         for descriptor in lanes.lock().descriptors().into_iter().flatten() {
-            if let Err(errno) = self.hub.watch(descriptor, Origin::Device) {
+            if let Err(errno) = self.hub.watch(descriptor, EventSource::Device) {
                 // The rank's sleep has a bound.
                 tracing::debug!("epoll_ctl of a device: {errno}");
             }
@@ -227,7 +229,7 @@ impl Engine {
         found
     }
 
-    /// Whether a lane has something that nobody has looked at.
+    /// Whether a lane has news that were not looked at.
     pub(super) fn lanes_have_news(&self) -> bool {
         let lanes = self.wires.as_ref().and_then(|wires| wires.open_lanes());
         lanes.is_some_and(|lanes| lanes.lock().has_news())
@@ -242,17 +244,17 @@ impl Engine {
         wires.asked = now;
         let mut found = false;
         let mut device = false;
-        for origin in wires.hub.look() {
+        for source in wires.hub.look() {
             found = true;
-            match origin {
-                Origin::Pair(rank) => {
+            match source {
+                EventSource::Pair(rank) => {
                     if let Some(Some(peer)) = self.peers.get_mut(rank as usize)
                         && !peer.polled
                     {
                         poll_again(&mut self.polled, peer);
                     }
                 }
-                Origin::Device => device = true,
+                EventSource::Device => device = true,
                 other => wires.connector.ready(other, now),
             }
         }

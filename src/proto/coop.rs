@@ -45,8 +45,8 @@ pub(crate) enum Step {
     Waits,
     /// The sender has written what no correct one writes.
     Broken(String),
-    /// Nothing more happens here; these ranges are left to do.
-    Over { left: Vec<(u64, u64)> },
+    /// Nothing more happens here; these ranges are left to do, and the sender has written so many bytes.
+    Over { left: Vec<(u64, u64)>, written: u64 },
 }
 
 /// The block of a transfer of `len` bytes into a buffer, which may lie in the heap.
@@ -77,6 +77,7 @@ impl Receiving {
             transfer,
             layer,
             mine: 0,
+            read: 0,
             dropped: Vec::new(),
             dropped_chunks: 0,
         }
@@ -117,6 +118,7 @@ impl Receiving {
             match reading.get(core, peer, begin, len) {
                 Ok(()) => {
                     self.mine += 1;
+                    self.read += len;
                     core.counters.coop_chunks_receiver += 1;
                 }
                 Err(error) => {
@@ -158,7 +160,9 @@ impl Receiving {
         left.extend(returned.map(|chunk| self.transfer.range(chunk)));
         block.close();
         peer.coop_in_use = None;
-        Step::Over { left }
+        let not_theirs = self.read + left.iter().map(|(_, len)| len).sum::<u64>();
+        let written = self.transfer.len.saturating_sub(not_theirs);
+        Step::Over { left, written }
     }
 
     fn drop_range(&mut self, range: (u64, u64), chunks: u32) {

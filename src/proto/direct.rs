@@ -9,7 +9,7 @@
 use super::deliver::{Ended, end};
 use super::eager::{self, Chunked};
 use super::plan::{Outgoing, has_credit, plan};
-use super::{charge, layers, notify_room, shown};
+use super::{charge, layers, shown};
 use crate::endpoint::{Medium, MediumOp, Record};
 use crate::matching::Envelope;
 use crate::peer::{Incoming, Peer, Target};
@@ -213,15 +213,13 @@ impl MediumOp for Next<'_> {
             return Received::Nothing;
         }
         if record.kind != Kind::Eager as u8 {
-            return receive_longer(core, peer, record, envelope, out, self.take);
+            return receive_longer::<M>(core, peer, record, envelope, out, self.take);
         }
         if record.len > out.len() {
             return Received::Nothing;
         }
         from.read(&record, 0, &mut out[..record.len]);
-        if from.advance(record) && from.notify_room() {
-            core.counters.doorbells_rung += 1;
-        }
+        pass(core, from, record, false);
         let bytes = record.len as u64;
         let ended = Ended {
             bytes,
@@ -235,10 +233,10 @@ impl MediumOp for Next<'_> {
 
 /// Passes a record, and the chunk that it names if there is one.
 #[inline(always)]
-fn pass(core: &mut Core, peer: &mut Peer, record: Record, chunk: bool) {
-    let room = peer.endpoint.advance(record) | (chunk && peer.endpoint.passed_chunk());
-    if room {
-        notify_room(core, peer);
+fn pass<M: Medium>(core: &mut Core, from: &mut M, record: Record, chunk: bool) {
+    let room = from.advance(record) | (chunk && from.passed_chunk());
+    if room && from.notify_room() {
+        core.counters.doorbells_rung += 1;
     }
 }
 
@@ -255,7 +253,9 @@ fn received(core: &mut Core, peer: &mut Peer, tag: i32, ended: Ended) -> Receive
     })
 }
 
-fn receive_longer(
+/// Out of line: the registers are the short message's.
+#[inline(never)]
+fn receive_longer<M: Medium>(
     core: &mut Core,
     peer: &mut Peer,
     record: Record,
@@ -267,10 +267,13 @@ fn receive_longer(
     if record.len != BODY || peer.incoming.is_some() {
         return Received::Nothing;
     }
-    peer.endpoint.read(&record, 0, &mut raw);
+    let Some(from) = M::of(&mut peer.endpoint) else {
+        return Received::Nothing;
+    };
+    from.read(&record, 0, &mut raw);
     match Kind::try_from(record.kind) {
-        Ok(Kind::ChunkFirst) => receive_chunks(core, peer, record, envelope, &raw, out, take),
-        Ok(Kind::Rts) => receive_mapped(core, peer, record, envelope, &raw, out),
+        Ok(Kind::ChunkFirst) => receive_chunks::<M>(core, peer, record, envelope, &raw, out, take),
+        Ok(Kind::Rts) => receive_mapped::<M>(core, peer, record, envelope, &raw, out),
         _ => Received::Nothing,
     }
 }
@@ -280,7 +283,8 @@ const CHUNK_POLLS: usize = 2000;
 /// The same where each poll is a call of the kernel.
 const CHUNK_CALLS: usize = 200;
 
-fn receive_chunks(
+#[inline(always)]
+fn receive_chunks<M: Medium>(
     core: &mut Core,
     peer: &mut Peer,
     record: Record,
@@ -289,9 +293,12 @@ fn receive_chunks(
     out: &mut [u8],
     take: Take,
 ) -> Received {
+    let Some(from) = M::of(&mut peer.endpoint) else {
+        return Received::Nothing;
+    };
     let Some(first) = ChunkBody::decode(Kind::ChunkFirst, raw)
         .ok()
-        .and_then(|body| shown(peer, body).ok())
+        .and_then(|body| shown(from.part(), body).ok())
     else {
         return Received::Nothing;
     };
@@ -310,39 +317,30 @@ fn receive_chunks(
         envelope,
         sync: None,
     };
-    let mut next = Some((record, first));
-    let polls = match peer.endpoint.part() {
+    let polls = match from.part() {
         None => CHUNK_POLLS,
         Some(_) => CHUNK_CALLS,
     };
-    let mut idle = 0;
+    let (mut record, mut body) = (record, first);
     // Anything odd is left to the long way, which reports it.
-    while let Some((record, body)) = next.take() {
-        if incoming.check(&body).is_err() {
-            break;
-        }
-        let (from, to) = (
+    while incoming.check(&body).is_ok() {
+        let (begin, end) = (
             body.offset as usize,
             body.offset as usize + body.piece as usize,
         );
-        let read = peer.endpoint.read_chunk(body.chunk, 0, &mut out[from..to]);
+        let read = from.read_chunk(body.chunk, 0, &mut out[begin..end]);
         if read.is_err() {
             break;
         }
-        pass(core, peer, record, true);
+        pass(core, from, record, true);
         incoming.received += u64::from(body.piece);
-        while incoming.received < total && idle < polls {
-            match peer.endpoint.peek() {
-                Ok(Some(record)) => {
-                    next = chunk_of(peer, record).map(|body| (record, body));
-                    idle = 0;
-                    break;
-                }
-                Ok(None) => idle += 1,
-                Err(_) => break,
-            }
-            std::hint::spin_loop();
+        if incoming.received >= total {
+            break;
         }
+        let Some(next) = next_chunk(from, polls) else {
+            break;
+        };
+        (record, body) = next;
     }
     if incoming.received == 0 {
         return Received::Nothing;
@@ -359,21 +357,32 @@ fn receive_chunks(
     received(core, peer, envelope.tag, ended)
 }
 
+/// Polls for the next chunk of a message. None: it does not come soon, or something else does.
+fn next_chunk<M: Medium>(from: &mut M, polls: usize) -> Option<(Record, ChunkBody)> {
+    for _ in 0..polls {
+        if let Some(record) = from.peek().ok()? {
+            return chunk_of(from, record).map(|body| (record, body));
+        }
+        std::hint::spin_loop();
+    }
+    None
+}
+
 /// What a record says of the next chunk of a message, if that is what it is.
-fn chunk_of(peer: &Peer, record: Record) -> Option<ChunkBody> {
+fn chunk_of<M: Medium>(from: &M, record: Record) -> Option<ChunkBody> {
     let kind = Kind::try_from(record.kind).ok()?;
     // Of the first chunk, too, a part may be left.
-    let goes_on = kind == Kind::ChunkNext || peer.endpoint.part().is_some_and(|part| part.at > 0);
+    let goes_on = kind == Kind::ChunkNext || from.part().is_some_and(|part| part.at > 0);
     if !goes_on || record.len != BODY {
         return None;
     }
     let mut raw = [0; BODY];
-    peer.endpoint.read(&record, 0, &mut raw);
-    shown(peer, ChunkBody::decode(kind, &raw).ok()?).ok()
+    from.read(&record, 0, &mut raw);
+    shown(from.part(), ChunkBody::decode(kind, &raw).ok()?).ok()
 }
 
 /// A message that lies in the peer's heap, short enough that the receiver alone copies it.
-fn receive_mapped(
+fn receive_mapped<M: Medium>(
     core: &mut Core,
     peer: &mut Peer,
     record: Record,
@@ -408,7 +417,10 @@ fn receive_mapped(
     if !layers::map(core, peer, range, &mut out[..len as usize]) {
         return Received::Nothing;
     }
-    pass(core, peer, record, false);
+    let Some(from) = M::of(&mut peer.endpoint) else {
+        return Received::Nothing;
+    };
+    pass(core, from, record, false);
     let ended = Ended {
         bytes: len,
         credit: 0,

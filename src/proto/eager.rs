@@ -8,8 +8,8 @@
 mod chunks;
 
 pub(crate) use chunks::{
-    Chunked, Piece, adopt, first_chunk, named, next_chunk, put_chunks, send_chunk, send_chunks,
-    warm_chunks,
+    Chunked, Piece, adopt, first_chunk, named, next_chunk, put_chunks, refusal, send_chunk,
+    send_chunks, warm_chunks,
 };
 
 use super::deliver::{Ended, deliver, end};

@@ -2,7 +2,7 @@
 //! The pipeline: an announced message in chunks, on the receiver's request. The sender fills chunks while the receiver
 //! empties earlier ones. A few chunks are recycled, so that the memory of a transfer is bounded whatever its size.
 
-use super::eager::{Chunked, Piece, send_chunk, warm_chunks};
+use super::eager::{Chunked, Piece, refusal, send_chunk, warm_chunks};
 use super::{broken, rendezvous};
 use crate::error::Error;
 use crate::peer::{Peer, PipeOut};
@@ -78,7 +78,8 @@ pub(crate) fn send(core: &mut Core, peer: &mut Peer) -> bool {
         match send_chunk(core, peer, peer.chunks.depth, piece, &buf) {
             Chunked::Sent => {}
             Chunked::NoRoom => break,
-            Chunked::Refused(error) => {
+            Chunked::Refused => {
+                let error = refusal(core, peer);
                 fail_first(core, peer, error);
                 moved = true;
                 continue;

@@ -25,9 +25,9 @@ use crate::state::Core;
 use crate::state::lightweight::Waiting;
 use crate::state::message::{Announcement, Remote};
 use crate::state::transfer::{Mode, Piped, Receiving, Transfer, Transfers};
-use onecopy_btl::LayerId;
 use onecopy_btl::link::Link;
 use onecopy_btl::registry::Power;
+use onecopy_btl::{LayerId, RemoteRange};
 use onecopy_obs::tracepoints;
 use onecopy_shm::layout::HeapOffset;
 use onecopy_shm::loan::Loan;
@@ -50,6 +50,8 @@ pub(crate) fn start(
     };
     request.begin_receiving(&envelope);
     let len = announcement.len.min(request.len);
+    let from = peer.rank as usize;
+    tracepoints::rendezvous_matched(from, from, announcement.request, announcement.len);
     let remaining = if len == 0 { Vec::new() } else { vec![(0, len)] };
     let transfer = Transfer {
         request: id,
@@ -60,6 +62,7 @@ pub(crate) fn start(
         remaining,
         mode: Mode::Choose,
         layer: None,
+        written: None,
         timed: None,
         asked: false,
         unread: false,
@@ -212,8 +215,12 @@ fn copied_together(
             core.broken.push((peer.rank, Gone::Protocol(detail)));
             Stepped::Rests { moved: true }
         }
-        coop::Step::Over { left } => {
+        coop::Step::Over { left, written } => {
             transfer.remaining.pop();
+            if written > 0 {
+                let by = writer(peer, &Into::of(core, transfer.request));
+                transfer.written = Some((by, written));
+            }
             if !left.is_empty() {
                 transfer.timed = None;
             }
@@ -281,6 +288,9 @@ fn choose(
 ) {
     if let Some(fetching) = fetch::begin(peer, transfer, (offset, len)) {
         core.counters.lane_reads += u64::from(offset == 0);
+        let from = peer.rank as usize;
+        let message = transfer.announcement.request;
+        tracepoints::rendezvous_start(from, from, message, len, LayerId::LANE.name());
         transfer.layer = None;
         transfer.mode = Mode::Fetch(fetching);
         return;
@@ -296,11 +306,13 @@ fn choose(
         in_heap: into.heap.is_some(),
     };
     let protocol = decide(len, &facts, &peer.thresholds, &mut peer.observed);
-    tracepoints::rendezvous_start(peer.rank as usize, len, protocol.name());
+    let from = peer.rank as usize;
+    let message = transfer.announcement.request;
+    tracepoints::rendezvous_start(from, from, message, len, protocol.name());
     transfer.timed = rival(protocol)
         .filter(|_| len >= observed::MIN)
         .map(|rival| (rival, len, Instant::now()));
-    transfer.layer = by(protocol, &into);
+    transfer.layer = by(protocol, peer, &into);
     let asked = transfer.announcement.request;
     let ask = |core: &mut Core, peer: &mut Peer, wanted| {
         let cts = Cts {
@@ -352,15 +364,25 @@ impl Into {
     }
 }
 
-/// The layer by which bytes come; none: what carries records. A sender that copies stores into this rank's heap where
-/// it can.
-fn by(protocol: ReceiveProtocol, into: &Into) -> Option<LayerId> {
+/// The layer by which a sender that copies writes here: the same by which this rank would write there.
+fn writer(peer: &Peer, into: &Into) -> LayerId {
+    let range = into.loan.map(|loan| RemoteRange {
+        address: loan.address() as u64,
+        heap: into.heap,
+        region: None,
+        len: loan.len() as u64,
+    });
+    let by = range.and_then(|range| peer.link.putter(&range));
+    by.unwrap_or(LayerId::CALL)
+}
+
+/// The layer by which bytes come; none: what carries records.
+fn by(protocol: ReceiveProtocol, peer: &Peer, into: &Into) -> Option<LayerId> {
     match protocol {
         ReceiveProtocol::Get(layer) => Some(layer),
-        ReceiveProtocol::Together { reader, .. } => {
-            let sender = into.heap.map_or(LayerId::CALL, |_| LayerId::MAP);
-            into.loan.map(|_| reader.unwrap_or(sender))
-        }
+        ReceiveProtocol::Together { reader, .. } => into
+            .loan
+            .map(|_| reader.unwrap_or_else(|| writer(peer, into))),
         ReceiveProtocol::Pipeline => None,
     }
 }
@@ -394,13 +416,25 @@ fn has_earned(link: &Link, layer: LayerId, transfer: &Transfer, offset: u64, len
 }
 
 fn finish(core: &mut Core, peer: &mut Peer, transfer: &Transfer) {
+    // By which way the sender wrote, and how much this rank took itself.
+    let (by, written) = transfer.written.unzip();
+    let taken = transfer.len.saturating_sub(written.unwrap_or(0));
     let ended = Ended {
-        bytes: transfer.len,
+        bytes: taken,
         credit: 0,
         fin: Some(transfer.announcement.request),
-        layer: transfer.layer,
+        layer: if taken > 0 {
+            transfer.layer
+        } else {
+            by.or(transfer.layer)
+        },
     };
-    tracepoints::rendezvous_done(peer.rank as usize, transfer.len);
+    if let (Some(by), Some(written)) = (by, written) {
+        core.count_part(peer.rank, by, written);
+    }
+    let from = peer.rank as usize;
+    let number = transfer.announcement.request;
+    tracepoints::rendezvous_done(from, from, number, transfer.len);
     let message = (transfer.envelope, transfer.announcement.len);
     let receive = Waiting::Request(transfer.request);
     deliver(core, peer, receive, message, Ok(()), ended);

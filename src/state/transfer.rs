@@ -17,8 +17,9 @@ pub(crate) struct Receiving {
     pub(crate) transfer: CoopTransfer,
     /// How the receiver copies; none: it leaves that to the sender.
     pub(crate) layer: Option<LayerId>,
-    /// Chunks that the receiver has copied.
+    /// Chunks that the receiver has copied, and their bytes.
     pub(crate) mine: u32,
+    pub(crate) read: u64,
     /// Chunks that nobody will copy any more in this transfer.
     pub(crate) dropped: Vec<(u64, u64)>,
     pub(crate) dropped_chunks: u32,
@@ -70,6 +71,8 @@ pub(crate) struct Transfer {
     pub(crate) mode: Mode,
     /// The layer by which its last bytes come; none: what carries records.
     pub(crate) layer: Option<LayerId>,
+    /// How the sender has written here, and how many bytes.
+    pub(crate) written: Option<(LayerId, u64)>,
     /// What is being timed: the way, its bytes, its beginning.
     pub(crate) timed: Option<(Rival, u64, Instant)>,
     /// The sender was asked to copy once already.

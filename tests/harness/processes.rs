@@ -118,8 +118,22 @@ impl Ranks {
     }
 }
 
+/// Tells of each panic at once, past what a test program holds back of a test's output. A rank that panics may leave
+/// others that wait for it: then nothing of that output is ever written.
+fn tell_of_panics() {
+    static ONCE: std::sync::Once = std::sync::Once::new();
+    ONCE.call_once(|| {
+        let usual = std::panic::take_hook();
+        std::panic::set_hook(Box::new(move |info| {
+            say(&info.to_string());
+            usual(info);
+        }));
+    });
+}
+
 /// Ends this process if `f` hangs: a rank that is a thread cannot be killed.
 pub(crate) fn limited<R>(what: &str, f: impl FnOnce() -> R) -> R {
+    tell_of_panics();
     let (done, waiting) = std::sync::mpsc::channel::<()>();
     let what = what.to_owned();
     std::thread::spawn(move || {

@@ -103,6 +103,8 @@ pub enum End {
     Exited(i32),
     /// It was stopped because it took too long.
     TimedOut,
+    /// It was stopped once it had booted, because its kernel had complained by then.
+    Ill,
 }
 
 /// What all that means.
@@ -287,6 +289,12 @@ impl Console {
         &self.splats
     }
 
+    /// Whether the guest has booted, and its kernel had complained by then: it watches less since.
+    #[must_use]
+    pub fn is_ill(&self) -> bool {
+        self.boot.is_some() && self.ill > 0
+    }
+
     /// How often KCSAN told of a race in which no function of the module takes part.
     #[must_use]
     pub fn foreign_races(&self) -> usize {
@@ -299,7 +307,11 @@ impl Console {
         let ended = match end {
             End::Exited(code) => format!("QEMU ended with {code}"),
             End::TimedOut => "it took too long and was stopped".to_owned(),
+            End::Ill => "it was stopped".to_owned(),
         };
+        if let (End::Ill, Some(first)) = (end, self.splats.first()) {
+            return Outcome::NeverBooted(format!("the kernel complained on its way: {first}"));
+        }
         if self.boot.is_none() {
             return Outcome::NeverBooted(format!("{ended}; its last line: {}", self.last));
         }
@@ -498,6 +510,13 @@ mod tests {
             matches!(&outcome, Outcome::NeverBooted(why) if why.contains(splat)),
             "{outcome}"
         );
+        assert!(read(&text).is_ill() && !read(GOOD).is_ill());
+        // It need not be waited for.
+        let booted = text.split_inclusive('\n').take(2).collect::<String>();
+        assert!(matches!(
+            read(&booted).outcome(End::Ill),
+            Outcome::NeverBooted(_)
+        ));
         // What fails or complains afterwards counts all the same.
         let end = End::Exited(0);
         let failed = read(&text.replace("VM-END acceptance rc=0", "VM-END acceptance rc=1"));

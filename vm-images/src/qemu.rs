@@ -160,17 +160,20 @@ pub fn run(
     loop {
         tries += 1;
         progress.step(&format!("{label}: booting"));
-        let log = run.join(format!("console-{tries}.log"));
-        let sent = run.join("results.cpio");
+        let attempt = Attempt {
+            log: run.join(format!("console-{tries}.log")),
+            sent: run.join("results.cpio"),
+            last: tries == TRIES,
+        };
         let started = Instant::now();
-        let (console, end) = boot(machine, accelerator, limit, &log, &sent, label, progress)?;
+        let (console, end) = boot(machine, accelerator, limit, &attempt, label, progress)?;
         let outcome = console.outcome(end);
-        if matches!(outcome, Outcome::NeverBooted(_)) && tries < TRIES {
+        if matches!(outcome, Outcome::NeverBooted(_)) && !attempt.last {
             progress.note(&format!("{label}: {outcome}; trying again"));
             continue;
         }
         let mut outcome = outcome;
-        let files = match results::unpack(&sent, &run.join("results")) {
+        let files = match results::unpack(&attempt.sent, &run.join("results")) {
             Ok(files) => files,
             Err(error) => {
                 if outcome == Outcome::Passed {
@@ -184,22 +187,33 @@ pub fn run(
             outcome,
             wall: started.elapsed(),
             tries,
-            log,
+            log: attempt.log,
             files,
             accelerator,
         });
     }
 }
 
+/// One boot of a guest.
+#[derive(Debug)]
+struct Attempt {
+    /// The whole console.
+    log: PathBuf,
+    /// The archive that the guest sends.
+    sent: PathBuf,
+    /// There will be no other: a guest whose kernel complained before it had booted goes on all the same.
+    last: bool,
+}
+
 fn boot(
     machine: &Machine,
     accelerator: Accelerator,
     limit: Duration,
-    log: &Path,
-    sent: &Path,
+    attempt: &Attempt,
     label: &str,
     progress: &Progress,
 ) -> Result<(Console, End)> {
+    let Attempt { log, sent, last } = attempt;
     cache::write(sent, "")?;
     let mut command = command(machine, accelerator)?;
     command
@@ -252,6 +266,10 @@ fn boot(
                 file.write_all(&line)
                     .map_err(Error::io(log.display().to_string()))?;
                 console.line(&String::from_utf8_lossy(&line));
+                // Whatever it would say in an hour, it is going to be booted again.
+                if console.is_ill() && !last {
+                    break End::Ill;
+                }
             }
             Err(RecvTimeoutError::Timeout) => {}
             Err(RecvTimeoutError::Disconnected) => {
@@ -413,22 +431,33 @@ pub fn accelerator(cache: &Cache, machine: &Machine, progress: &Progress) -> Res
         return Ok(Accelerator::Tcg);
     }
     // The device may be there and not work, in a virtual machine for instance. Remembered until the host boots again.
-    let boot = fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default();
+    let host = fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default();
     let note = cache.root().join("kvm");
     let known = fs::read_to_string(&note).unwrap_or_default();
-    let works = match known.strip_prefix(&boot).map(str::trim) {
+    let works = match known.strip_prefix(&host).map(str::trim) {
         Some("works") => true,
         Some("fails") => false,
         _ => {
             progress.step("whether KVM works here");
             let mut probe = machine.clone();
             probe.words = "onecopy.probe".to_owned();
-            let log = cache.root().join("kvm.log");
-            let sent = cache.root().join("kvm.sent");
-            let tried = boot_probe(&probe, &log, &sent, progress);
-            let works = tried.is_ok_and(|console| console.boot().is_some());
+            let attempt = Attempt {
+                log: cache.root().join("kvm.log"),
+                sent: cache.root().join("kvm.sent"),
+                last: true,
+            };
+            let label = "whether KVM works here";
+            let tried = boot(
+                &probe,
+                Accelerator::Kvm,
+                PROBE_LIMIT,
+                &attempt,
+                label,
+                progress,
+            );
+            let works = tried.is_ok_and(|(console, _)| console.boot().is_some());
             let word = if works { "works" } else { "fails" };
-            cache::write(&note, format!("{boot}{word}\n"))?;
+            cache::write(&note, format!("{host}{word}\n"))?;
             works
         }
     };
@@ -437,20 +466,6 @@ pub fn accelerator(cache: &Cache, machine: &Machine, progress: &Progress) -> Res
     } else {
         Accelerator::Tcg
     })
-}
-
-fn boot_probe(machine: &Machine, log: &Path, sent: &Path, progress: &Progress) -> Result<Console> {
-    let label = "whether KVM works here";
-    let (console, _) = boot(
-        machine,
-        Accelerator::Kvm,
-        PROBE_LIMIT,
-        log,
-        sent,
-        label,
-        progress,
-    )?;
-    Ok(console)
 }
 
 #[cfg(test)]

@@ -5,6 +5,7 @@
 mod apps;
 mod bpf;
 mod docs;
+mod failures;
 mod install;
 mod mpi4py;
 mod new_layer;

@@ -1,13 +1,14 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Steps of a long task: which one runs, how long each took, what passed and failed in all.
 
-use std::io::{BufRead, BufReader};
+use std::io::{BufRead, BufReader, IsTerminal, Read};
 use std::path::Path;
-use std::process::{Command, Stdio};
+use std::process::{Child, Command, Stdio};
 use std::time::Instant;
 
 use serde_json::Value;
 
+use crate::failures::Failures;
 use crate::{Failure, say};
 
 /// What passed and what failed.
@@ -86,23 +87,42 @@ pub(crate) fn show(command: &mut Command) -> Result<(), Failure> {
     }
 }
 
-/// Runs test programs with their output shown and counts their tests.
+/// Runs test programs with their output shown and counts their tests. What failed is told once more in the failure.
 pub(crate) fn count(command: &mut Command) -> Result<Tally, (Tally, Failure)> {
     let mut tally = Tally::default();
-    let spawned = command.stdout(Stdio::piped()).spawn();
-    let mut child = spawned.map_err(|error| (tally, format!("{}: {error}", name(command))))?;
-    if let Some(stdout) = child.stdout.take() {
-        for line in BufReader::new(stdout).split(b'\n').map_while(Result::ok) {
-            let line = String::from_utf8_lossy(&line);
-            tally.add(&line);
-            say::line(&line);
-        }
+    let mut failures = Failures::default();
+    let started = start(command).map_err(|error| (tally, format!("{}: {error}", name(command))))?;
+    let (mut child, output) = started;
+    for line in BufReader::new(output).split(b'\n').map_while(Result::ok) {
+        let line = String::from_utf8_lossy(&line);
+        tally.add(&line);
+        failures.read(&line);
+        say::line(&line);
     }
-    match child.wait() {
-        Ok(status) if status.success() => Ok(tally),
-        Ok(status) => Err((tally, format!("{}: {status}", name(command)))),
-        Err(error) => Err((tally, format!("{}: {error}", name(command)))),
+    let failure = match child.wait() {
+        Ok(status) if status.success() => return Ok(tally),
+        Ok(status) => format!("{}: {status}", name(command)),
+        Err(error) => format!("{}: {error}", name(command)),
+    };
+    let told = std::iter::once(failure).chain(failures.into_lines());
+    Err((tally, told.collect::<Vec<_>>().join("\n")))
+}
+
+/// Starts a program whose output is read. Its errors are among it, unless they go to a terminal, which cargo draws on.
+fn start(command: &mut Command) -> std::io::Result<(Child, Box<dyn Read>)> {
+    if std::io::stderr().is_terminal() {
+        let mut child = command.stdout(Stdio::piped()).spawn()?;
+        let output: Box<dyn Read> = match child.stdout.take() {
+            Some(output) => Box::new(output),
+            None => Box::new(std::io::empty()),
+        };
+        return Ok((child, output));
     }
+    let (reader, writer) = std::io::pipe()?;
+    let child = command.stdout(writer.try_clone()?).stderr(writer).spawn();
+    // Our ends for writing have to go, else the output would never end.
+    command.stdout(Stdio::null()).stderr(Stdio::null());
+    Ok((child?, Box::new(reader)))
 }
 
 fn name(command: &Command) -> String {
@@ -124,7 +144,8 @@ pub(crate) struct Steps {
     current: usize,
     started: Instant,
     tally: Tally,
-    failed: Vec<String>,
+    /// The steps that failed, and why.
+    failed: Vec<(String, Failure)>,
 }
 
 impl Steps {
@@ -169,8 +190,9 @@ impl Steps {
                 tally
             }
             Err((mut tally, failure)) => {
-                say::line(&format!("{label}: FAILED, {seconds:.1} s: {failure}"));
-                self.failed.push(what.to_owned());
+                let first = failure.lines().next().unwrap_or_default();
+                say::line(&format!("{label}: FAILED, {seconds:.1} s: {first}"));
+                self.failed.push((what.to_owned(), failure));
                 // A step that failed without a failed test (it did not build, say) counts as one failure itself.
                 tally.failed = tally.failed.max(1);
                 tally
@@ -183,9 +205,9 @@ impl Steps {
     pub(crate) fn finish(self) -> Result<(), Failure> {
         let seconds = self.started.elapsed().as_secs_f64();
         say::line(&format!("{} steps in {seconds:.0} s", self.current));
-        let failed = self.failed.join(", ");
-        if !failed.is_empty() {
-            say::warn(&format!("failed: {failed}"));
+        // On the same stream as all else, so that the order holds.
+        for (what, why) in &self.failed {
+            say::line(&format!("failed: {what}: {why}"));
         }
         if self.tally.not_run > 0 {
             say::warn(&format!("{} not run, see above", self.tally.not_run));

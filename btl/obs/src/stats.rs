@@ -11,11 +11,11 @@ pub const MECHANISMS: [&str; 8] = [
     "self", "heap", "xpmem", "cma", "knem", "cico", "verbs", "tcp",
 ];
 
-/// What came by one mechanism.
+/// What came by one mechanism: into this rank's memory, whether this rank copied it or its peer did.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Came {
-    /// Messages whose last bytes came so.
+    /// Messages whose last bytes came so, and collectives of which some did.
     pub messages: u64,
     /// Payload.
     pub bytes: u64,
@@ -30,6 +30,13 @@ pub struct Row {
 }
 
 impl Row {
+    /// Counts a message that has ended, all of whose bytes came so.
+    #[inline(always)]
+    pub fn add(&mut self, mechanism: usize, bytes: u64) {
+        self.add_message(mechanism);
+        self.add_bytes(mechanism, bytes);
+    }
+
     /// Counts bytes that came.
     #[inline(always)]
     pub fn add_bytes(&mut self, mechanism: usize, bytes: u64) {

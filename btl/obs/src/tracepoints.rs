@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! The tracepoints, defined once: a function per event.
 //!
-//! An event goes to the `tracing` crate under the target [`TARGET`]. While nobody listens at its
-//! level a call is one load and one branch; the arguments are passed by value and nothing is
-//! formatted. Each event is also a probe point (USDT) of the provider `onecopy`, for tracers
-//! outside of the process: an instruction that does nothing while there is none.
+//! An event goes to the `tracing` crate under the target [`TARGET`]. While no subscriber listens at its level, a call
+//! is one load and one branch. Arguments are passed by value, and nothing is formatted. Each event is also a probe
+//! point (USDT) of the provider `onecopy`, for tracers outside of the process. Without a tracer, it is an instruction
+//! that does nothing.
 
 /// The target of every event.
 pub const TARGET: &str = "onecopy";
@@ -87,8 +87,8 @@ macro_rules! tracepoints {
             $(#[doc = $doc])+
             #[inline(always)]
             pub fn $name($($arg: $ty),*) {
-                // Without a counter of watchers: linkers may put one into a page of the file that two segments map,
-                // and the kernel counts in the wrong one. Arguments are numbers that are at hand.
+                // Without a counter of watchers. Linkers may put one into a page of the file that two segments map, and
+                // the kernel then counts in the wrong one. Arguments are numbers that are at hand.
                 probe::probe!(onecopy, $name, $(Word::word($arg)),*);
                 tracing::event!(
                     target: TARGET,
@@ -110,16 +110,23 @@ tracepoints! {
     DEBUG layer_demoted(peer: usize, layer: &str, errno: i32);
     /// A connection with a peer on another node is there.
     DEBUG wire_connected(peer: usize, wire: &str);
-    /// Somebody who connected was turned away: no rank of the job, or one that has come for nothing.
-    DEBUG guest_refused(from: &str, reason: &str);
+    /// An inbound connection was refused: it is no rank of the job, or a rank that needs none.
+    DEBUG inbound_refused(from: &str, reason: &str);
     /// A peer died.
     DEBUG peer_died(peer: usize, how: &str);
     /// What a peer wrote was not valid; the peer is failed.
     DEBUG protocol_error(peer: usize, reason: &str);
-    /// A receiver chose how the rest of an announced message comes, or a part of it.
-    TRACE rendezvous_start(peer: usize, bytes: u64, protocol: &str);
+    /// A sender has announced a message. In a job a message is named by its sender and its number, which both sides
+    /// know.
+    TRACE rendezvous_announced(peer: usize, sender: usize, message: u64, bytes: u64);
+    /// A receive has matched an announced message.
+    TRACE rendezvous_matched(peer: usize, sender: usize, message: u64, bytes: u64);
+    /// A receiver chose how the rest of an announced message comes, or a part of it, and begins to copy.
+    TRACE rendezvous_start(peer: usize, sender: usize, message: u64, bytes: u64, protocol: &str);
     /// All of an announced message has come.
-    TRACE rendezvous_done(peer: usize, bytes: u64);
+    TRACE rendezvous_done(peer: usize, sender: usize, message: u64, bytes: u64);
+    /// The sender has heard of that: its buffer is the program's again.
+    TRACE rendezvous_finished(peer: usize, sender: usize, message: u64);
     /// A wait goes to sleep.
     TRACE sleep(timeout_us: u64);
     /// A wait woke up.

@@ -2,51 +2,55 @@
 //! A rank's device with all that its peers share, and a *lane* to each peer: a reliable connection that carries a
 //! stream of bytes.
 //!
-//! A lane knows no message. It cuts the stream into what a receive of the peer has room for, and keeps each piece until
-//! the peer has taken it. When it fails, both sides say how far they have received, and what is behind that goes
-//! another way ([`Lanes::close`]). So nothing is lost and nothing comes twice, whatever the device says of a send.
+//! A lane does not know the program's messages. It cuts the stream into pieces that fit a receive of the peer, and
+//! keeps each piece until the peer has taken it. When it fails, each side says how many bytes it has received. The
+//! bytes after these go another way ([`Lanes::left`]). So no byte is lost or comes twice, whatever the device reports
+//! of a send.
 //!
 //! Invariants:
 //!
-//! - *Receives* are one pool for all lanes. A peer is permitted no message for which no receive is posted: the sum of
-//!   what is permitted and has not come never exceeds what is posted. So no peer finds the queue empty.
-//! - The last message that is permitted is for a word alone, and one that permits more. A rank whose bytes wait for
-//!   permission can therefore always give some.
-//! - The pool grows by parts while lanes use all of their windows, to a bound, and as long as memory can be pinned. It
-//!   shrinks as receives of its newest part come back while windows are small.
-//! - A slot to send from is held only while the device reads it, or while there are others: what the peer does not take
-//!   is copied to memory that nobody pins. So a peer that takes nothing keeps no other one waiting.
-//! - Nothing waits: a connection that may take a second is made by a thread.
-//! - A rank has at most [`Settings::lanes_max`] lanes. For another one, that which was silent longest gives its place;
-//!   where none was silent for [`SILENT`], there is no further lane. So lanes that are in use are never exchanged.
+//! - *Receives* are one pool for all lanes. Each message that a peer is permitted has a posted receive: messages that
+//!   are permitted and have not come never outnumber posted receives. So no peer finds the queue empty.
+//! - The last message that is permitted is kept for a control message that permits more. So two ranks whose windows are
+//!   full never wait for each other.
+//! - The pool grows by parts, up to a bound, while lanes use all of their windows and memory can be pinned. It shrinks
+//!   when receives of its newest part come back while windows are small.
+//! - A slot to send from is held while the device reads it. After that it is held only while other slots are free: else
+//!   its bytes are copied to memory that is not pinned. So a peer that takes nothing keeps no other peer waiting.
+//! - No call waits. A thread makes the connection, which may take a second.
+//! - A rank has at most [`Settings::lanes_max`] lanes. A further lane takes the place of the lane that was silent
+//!   longest. Where no lane was silent for [`SILENT`], no further lane is made. So a lane in use never loses its place.
 
+mod close;
+mod connect;
 mod contract;
+mod events;
 mod head;
 mod lane;
 mod pool;
 mod reads;
+mod receive;
+mod send;
 
 use std::collections::HashMap;
 use std::os::fd::BorrowedFd;
 use std::sync::Arc;
-use std::sync::mpsc::{Receiver, TryRecvError, sync_channel};
+use std::sync::mpsc::Receiver;
 use std::time::{Duration, Instant};
 
 use crate::domain::{Domain, Receives};
-use crate::error::{Error, Result};
-use crate::memory::{Local, Region, Slot};
+use crate::error::Result;
+use crate::memory::{Region, Slot};
 use crate::news::News;
-use crate::pair::{Operation, Pair, Plan, Ready};
-use crate::port::{Chosen, NUMBER_MAX, Said, choose_at, look_at};
-use crate::provider::{Depths, Kind, Provider};
-use crate::queue::{Completion, Done, Queue};
+use crate::pair::{Pair, Ready};
+use crate::port::{Chosen, choose_at};
+use crate::provider::Provider;
+use crate::queue::{Completion, Queue};
 use crate::table::Table;
 use crate::timing::Timing;
-use crate::unmaps::without_signals;
 pub use contract::{Fetched, Figures, Lanes, Settings, Shown};
-use head::{HEAD, Head};
 pub use head::{Mark, Offer};
-use lane::{Arrived, Bytes, Kept, Lane, Stage};
+use lane::{Lane, Stage};
 use pool::fitting;
 pub(crate) use pool::pinned;
 
@@ -68,7 +72,7 @@ pub struct Adapter<P: Provider> {
     chosen: Arc<Chosen<P>>,
     domain: Domain<P>,
     queue: Queue<P>,
-    /// None when it is being dropped.
+    /// None while the adapter is being dropped.
     receives: Option<Receives<P>>,
     /// The pool's parts, each a region of receives.
     parts: Vec<Region<P>>,
@@ -102,16 +106,16 @@ pub struct Adapter<P: Provider> {
     /// Lanes that gave their place to others.
     displaced: u64,
     spare: Vec<Vec<u8>>,
-    /// Slots that were read to their end: of use within a call only.
+    /// Slots that were read to their end; empty between calls.
     read: Vec<Slot<P>>,
 }
 
 impl<P: Provider> Adapter<P> {
-    /// Opens a device. Where not all can be pinned that the settings want, it does with less.
+    /// Opens a device. Where less memory can be pinned than the settings want, the pools are smaller.
     ///
     /// # Errors
     ///
-    /// What there is, why none of it will do, and what would help.
+    /// Which devices there are, why none of them will do, and what would help.
     pub fn open(provider: &P, settings: Settings) -> Result<Self> {
         let device = settings.device.as_deref();
         let chosen = choose_at(provider, device, settings.port, settings.address)?;
@@ -167,384 +171,21 @@ impl<P: Provider> Adapter<P> {
         Ok(adapter)
     }
 
-    /// Permits a lane's peer more messages, as far as receives are posted.
-    fn grant(&mut self, name: u64) {
-        let Some(lane) = self.lanes.get_mut(name) else {
-            return;
-        };
-        let wanted = lane.wanted() as usize;
-        let free = self.posted.saturating_sub(self.promised);
-        if wanted > free && self.grow() {
-            return self.grant(name);
-        }
-        let Some(lane) = self.lanes.get_mut(name) else {
-            return;
-        };
-        let more = wanted.min(free);
-        self.promised += more;
-        lane.granted = lane.granted.wrapping_add(more as u32);
-    }
-
-    /// Sends an acknowledgement alone, if the peer permits it.
-    fn tell(&mut self, name: u64) {
-        self.grant(name);
-        let Some(lane) = self.lanes.get_mut(name) else {
-            return;
-        };
-        let Stage::Ready(pair) = &lane.stage else {
-            return;
-        };
-        if lane.failed.is_some() || lane.credit() == 0 || lane.building.is_some() {
-            // What is being built tells it, too.
-            return;
-        }
-        if lane.credit() == 1 && lane.granted == lane.told_granted {
-            // The last one is kept until it permits more. Where both sides use theirs up for less, both wait for ever.
-            return;
-        }
-        let head = lane.head().encode();
-        let operation = Operation::Send { number: None };
-        let posted = if pair.inline() >= HEAD {
-            pair.post_inline(&mut self.queue, operation, &head)
-        } else {
-            // Requests of this device carry nothing themselves.
-            let Some(mut slot) = self.sends.take() else {
-                return;
-            };
-            slot.write(0, &head);
-            let word = u64::from(lane.sent);
-            pair.post(&mut self.queue, operation, Local::first(slot, HEAD), word)
-        };
-        match posted {
-            Ok(()) => {
-                lane.told();
-                lane.sent = lane.sent.wrapping_add(1);
-                let bytes = Bytes::Copy(Vec::new());
-                let at = lane.at;
-                lane.kept.push_back(Kept { at, len: 0, bytes });
-            }
-            Err(refused) if refused.is_full() => {}
-            Err(refused) => self.fail(name, refused.error.to_string()),
-        }
-    }
-
     fn fail(&mut self, name: u64, reason: String) {
         if let Some(lane) = self.lanes.get_mut(name) {
             lane.failed.get_or_insert(reason);
             self.news.note(name, lane);
         }
     }
-
-    /// Has the lane that was silent longest give its place, where there are as many as there may be.
-    fn make_place(&mut self, now: Instant) -> std::result::Result<(), String> {
-        let names = self.lanes.names();
-        let mut count = 0;
-        let mut oldest: Option<(Instant, u64)> = None;
-        for name in names {
-            let Some(lane) = self
-                .lanes
-                .get_mut(name)
-                .filter(|lane| lane.failed.is_none())
-            else {
-                continue;
-            };
-            count += 1;
-            lane.look_at_use(now);
-            if lane.is_silent() && oldest.is_none_or(|(used, _)| lane.used < used) {
-                oldest = Some((lane.used, name));
-            }
-        }
-        if count < self.settings.lanes_max {
-            return Ok(());
-        }
-        match oldest {
-            Some((used, name)) if now >= used + SILENT => {
-                self.displaced += 1;
-                self.fail(
-                    name,
-                    "another rank's lane needs its place (ONECOPY_VERBS_LANES)".to_owned(),
-                );
-                Ok(())
-            }
-            _ => Err(format!(
-                "all {count} lanes that a rank may have are in use; raise ONECOPY_VERBS_LANES"
-            )),
-        }
-    }
-
-    fn fail_all(&mut self, reason: &str) {
-        for name in self.lanes.names() {
-            self.fail(name, reason.to_owned());
-        }
-    }
-
-    fn completed(&mut self, done: Completion<P>) {
-        let name = self.by_pair.get(&done.pair).copied();
-        match done.done {
-            Done::Received => {
-                self.posted = self.posted.saturating_sub(1);
-                let Some(slot) = done.slot else { return };
-                match (name, done.outcome) {
-                    (Some(name), Ok(())) => self.arrived(name, slot, done.bytes),
-                    (name, outcome) => {
-                        self.post(slot);
-                        if let (Some(name), Err(status)) = (name, outcome) {
-                            self.fail(name, status.to_string());
-                        }
-                    }
-                }
-            }
-            Done::Sent => {
-                let Some(name) = name else { return };
-                if let Some(lane) = self.lanes.get_mut(name) {
-                    lane.ended = lane.ended.wrapping_add(1);
-                }
-                match (done.slot, done.word) {
-                    (Some(slot), Some(word)) if word & reads::READ != 0 => {
-                        self.has_come(name, word as u32, slot, done.outcome.is_ok());
-                    }
-                    (Some(slot), Some(word)) => self.sent(name, word as u32, slot),
-                    _ => {}
-                }
-                if let Err(status) = done.outcome {
-                    self.fail(name, status.to_string());
-                }
-            }
-        }
-    }
-
-    fn arrived(&mut self, name: u64, slot: Slot<P>, len: usize) {
-        let Some(lane) = self.lanes.get_mut(name) else {
-            self.post(slot);
-            return;
-        };
-        match lane.arrive(slot, len) {
-            Ok((arrived, slot)) => {
-                self.promised = self.promised.saturating_sub(1);
-                let spare = &mut self.spare;
-                lane.forget(|bytes| {
-                    if let Bytes::Copy(bytes) = bytes {
-                        keep_spare(spare, bytes);
-                    }
-                });
-                if arrived == Arrived::Bytes {
-                    self.bytes += (len - HEAD) as u64;
-                }
-                self.news.note(name, lane);
-                if let Some(slot) = slot {
-                    self.recycle(slot);
-                    // At once: nobody else may be given what is posted for this one.
-                    self.grant(name);
-                    if self.lanes.get(name).is_some_and(Lane::must_tell) {
-                        self.tell(name);
-                    }
-                }
-            }
-            Err((what, slot)) => {
-                self.post(slot);
-                self.fail(name, format!("the peer sent {what}"));
-            }
-        }
-    }
-
-    /// The device has read a message.
-    fn sent(&mut self, name: u64, number: u32, slot: Slot<P>) {
-        let scarce = self.sends.count() - self.sends.taken() < self.sends.count().div_ceil(4);
-        let Some(lane) = self.lanes.get_mut(name) else {
-            return;
-        };
-        let Some(at) = lane.place_of(number) else {
-            return;
-        };
-        let Some(kept) = lane.kept.get_mut(at).filter(|kept| kept.len > 0) else {
-            return;
-        };
-        kept.bytes = if scarce {
-            let mut bytes = self.spare.pop().unwrap_or_default();
-            bytes.resize(kept.len, 0);
-            slot.read(HEAD, &mut bytes);
-            Bytes::Copy(bytes)
-        } else {
-            Bytes::Slot(slot)
-        };
-        // Whoever waits for a slot looks again.
-        self.news.note(name, lane);
-    }
-
-    /// Copies what acknowledged nothing out of the slots that it holds: others need them.
-    #[cold]
-    fn make_room(&mut self) {
-        for name in self.lanes.names() {
-            let Some(lane) = self.lanes.get_mut(name) else {
-                continue;
-            };
-            for kept in &mut lane.kept {
-                if let Bytes::Slot(slot) = &kept.bytes {
-                    let mut bytes = self.spare.pop().unwrap_or_default();
-                    bytes.resize(kept.len, 0);
-                    slot.read(HEAD, &mut bytes);
-                    kept.bytes = Bytes::Copy(bytes);
-                }
-            }
-        }
-    }
-
-    /// Moves on what is being connected.
-    fn look_at_connections(&mut self) -> bool {
-        if self.connecting == 0 && self.orphans.is_empty() {
-            return false;
-        }
-        let mut found = false;
-        let mut over = Vec::new();
-        self.orphans.retain(|orphan| match orphan.try_recv() {
-            Ok(Ok(pair)) => {
-                over.push(pair);
-                false
-            }
-            Ok(Err(_)) | Err(TryRecvError::Disconnected) => false,
-            Err(TryRecvError::Empty) => true,
-        });
-        for pair in over {
-            drop(self.queue.retire(pair));
-        }
-        for name in self.lanes.names() {
-            let Some(lane) = self.lanes.get_mut(name) else {
-                continue;
-            };
-            let Stage::Connecting(coming) = &lane.stage else {
-                continue;
-            };
-            let failed = match coming.try_recv() {
-                Ok(Ok(pair)) => {
-                    lane.stage = Stage::Ready(pair);
-                    None
-                }
-                Ok(Err(error)) => Some(error.to_string()),
-                Err(TryRecvError::Empty) => continue,
-                Err(TryRecvError::Disconnected) => Some("the thread that connects it ended".into()),
-            };
-            found = true;
-            self.connecting -= 1;
-            self.news.note(name, lane);
-            if let Some(reason) = failed {
-                lane.stage = Stage::Over;
-                self.fail(name, reason);
-            }
-        }
-        found
-    }
-
-    fn take_completions(&mut self) -> bool {
-        let mut batch = std::mem::take(&mut self.batch);
-        let polled = self.queue.poll(|completion| batch.push(completion));
-        let found = !batch.is_empty();
-        for completion in batch.drain(..) {
-            self.completed(completion);
-        }
-        self.batch = batch;
-        if let Err(error) = polled {
-            let reason = error.to_string();
-            self.fail_all(&reason);
-            self.down = Some(reason);
-        }
-        found
-    }
-}
-
-/// Buffers for copies that are kept for use again.
-const SPARE_MAX: usize = 64;
-
-fn keep_spare(spare: &mut Vec<Vec<u8>>, mut bytes: Vec<u8>) {
-    if bytes.capacity() > 0 && spare.len() < SPARE_MAX {
-        bytes.clear();
-        spare.push(bytes);
-    }
 }
 
 impl<P: Provider> Lanes for Adapter<P> {
     fn make(&mut self, rank: u32) -> std::result::Result<(u64, Offer), String> {
-        self.look_at_port()?;
-        self.make_place(Instant::now())?;
-        while self.posted < self.promised + GRANT_MIN as usize {
-            if !self.grow() {
-                return Err(format!(
-                    "all {} receives are promised to others; raise ONECOPY_VERBS_RECEIVES_MAX, or the limit on locked \
-                     memory (ulimit -l)",
-                    self.posted
-                ));
-            }
-        }
-        let window = self.settings.window.clamp(GRANT_MIN, WINDOW_MAX);
-        let plan = Plan {
-            kind: Kind::Connection,
-            receives: self.receives.as_ref(),
-            shared: None,
-            depths: Depths {
-                // Those that complete without a word hold half of it.
-                sends: 2 * window + 16,
-                receives: 0,
-                inline: self.settings.inline.min(INLINE_MAX) as u32,
-            },
-        };
-        let text = |error: Error| error.to_string();
-        let pair = Pair::new(&self.domain, &mut self.queue, &plan).map_err(text)?;
-        let pair = pair.prepare(&self.chosen, 0).map_err(text)?;
-        // Numbers of packets of an earlier connection are not those of this one.
-        self.first = self.first.wrapping_mul(0x9e37_79b1).wrapping_add(1) & NUMBER_MAX;
-        let own = pair.reach(&self.chosen, self.first);
-        let number = pair.number();
-        let mut lane = Lane::new(rank, pair, own);
-        lane.granted = GRANT_MIN;
-        lane.told_granted = GRANT_MIN;
-        let name = self
-            .lanes
-            .insert(lane)
-            .ok_or_else(|| "there are too many lanes".to_owned())?;
-        self.promised += GRANT_MIN as usize;
-        self.by_pair.insert(number, name);
-        let offer = Offer {
-            reach: own,
-            room: self.settings.slot.next_multiple_of(64) as u32,
-            granted: GRANT_MIN,
-            mark: None,
-        };
-        Ok((name, offer))
+        self.make_lane(rank)
     }
 
     fn connect(&mut self, name: u64, peer: &Offer) {
-        if peer.mark.is_some() {
-            let reason =
-                "the peer's lanes are datagrams; set ONECOPY_VERBS_MODE alike on all ranks";
-            return self.fail(name, reason.to_owned());
-        }
-        let Some(lane) = self.lanes.get_mut(name) else {
-            return;
-        };
-        let stage = std::mem::replace(&mut lane.stage, Stage::Over);
-        let Stage::Prepared(pair) = stage else {
-            lane.stage = stage;
-            return;
-        };
-        lane.permit(peer);
-        let (chosen, own, timing) = (Arc::clone(&self.chosen), lane.own, self.timing);
-        let reach = peer.reach;
-        let (tell, coming) = sync_channel(1);
-        let started = without_signals(|| {
-            std::thread::Builder::new()
-                .name("onecopy-connect".to_owned())
-                .stack_size(128 << 10)
-                .spawn(move || {
-                    // Whoever waited may have given the lane up.
-                    let _ = tell.send(pair.connect(&chosen, &own, &reach, timing));
-                })
-        });
-        match started {
-            Ok(_) => {
-                lane.stage = Stage::Connecting(coming);
-                self.connecting += 1;
-            }
-            Err(error) => self.fail(name, format!("a thread that connects: {error}")),
-        }
+        self.start_connecting(name, peer);
     }
 
     fn is_connected(&self, name: u64) -> bool {
@@ -581,120 +222,15 @@ impl<P: Provider> Lanes for Adapter<P> {
     }
 
     fn has_room(&mut self, name: u64, bytes: usize) -> bool {
-        if self.sends.taken() > self.sends.count() / 2 {
-            self.make_room();
-        }
-        let Some(lane) = self.lanes.get(name) else {
-            return false;
-        };
-        if !matches!(lane.stage, Stage::Ready(_)) || lane.failed.is_some() {
-            return false;
-        }
-        let most = lane
-            .permitted
-            .wrapping_sub(lane.acknowledged)
-            .saturating_sub(1) as usize;
-        let slots = self.sends.count() - self.sends.taken();
-        let now = (lane.credit().saturating_sub(1) as usize).min(slots);
-        let each = lane.room.min(self.sends.slot_bytes()) - HEAD;
-        now > 0 && now >= bytes.div_ceil(each).min(most.min(self.sends.count()) / 4)
+        self.has_room_for(name, bytes)
     }
 
     fn write(&mut self, name: u64, bytes: &[u8]) -> usize {
-        let mut written = 0;
-        while written < bytes.len() {
-            let Some(lane) = self.lanes.get_mut(name) else {
-                break;
-            };
-            let room = lane.room.min(self.sends.slot_bytes());
-            let (slot, len) = match &mut lane.building {
-                Some((_, len)) if *len == room => {
-                    if !self.push(name) {
-                        break;
-                    }
-                    continue;
-                }
-                Some((slot, len)) => (slot, len),
-                None => {
-                    if !lane.may_send() || lane.failed.is_some() {
-                        break;
-                    }
-                    let mut slot = self.sends.take();
-                    if slot.is_none() {
-                        self.make_room();
-                        slot = self.sends.take();
-                    }
-                    let Some(slot) = slot else { break };
-                    let Some(lane) = self.lanes.get_mut(name) else {
-                        break;
-                    };
-                    let (slot, len) = lane.building.insert((slot, HEAD));
-                    (slot, len)
-                }
-            };
-            let count = (room - *len).min(bytes.len() - written);
-            slot.write(*len, &bytes[written..written + count]);
-            *len += count;
-            written += count;
-        }
-        written
+        self.write_bytes(name, bytes)
     }
 
     fn push(&mut self, name: u64) -> bool {
-        self.grant(name);
-        let Some(lane) = self.lanes.get_mut(name) else {
-            return true;
-        };
-        let Some((mut slot, len)) = lane.building.take() else {
-            return true;
-        };
-        let Stage::Ready(pair) = &lane.stage else {
-            lane.building = Some((slot, len));
-            return false;
-        };
-        slot.write(0, &lane.head().encode());
-        let payload = len - HEAD;
-        let operation = Operation::Send { number: None };
-        let posted = if len <= pair.inline().min(INLINE_MAX) {
-            let mut inline = [0; INLINE_MAX];
-            slot.read(0, &mut inline[..len]);
-            match pair.post_inline(&mut self.queue, operation, &inline[..len]) {
-                Ok(()) => Ok(Bytes::Slot(slot)),
-                Err(refused) => Err((refused, Some(slot))),
-            }
-        } else {
-            let local = Local::first(slot, len);
-            let word = u64::from(lane.sent);
-            match pair.post(&mut self.queue, operation, local, word) {
-                Ok(()) => Ok(Bytes::Posted),
-                Err(mut refused) => {
-                    let local = std::mem::replace(&mut refused.local, Local::Nothing);
-                    Err((refused, local.slot()))
-                }
-            }
-        };
-        match posted {
-            Ok(bytes) => {
-                lane.told();
-                let at = lane.at;
-                lane.kept.push_back(Kept {
-                    at,
-                    len: payload,
-                    bytes,
-                });
-                lane.sent = lane.sent.wrapping_add(1);
-                lane.at += payload as u64;
-                true
-            }
-            Err((refused, slot)) => {
-                lane.building = slot.map(|slot| (slot, len));
-                if !refused.is_full() {
-                    let reason = refused.error.to_string();
-                    self.fail(name, reason);
-                }
-                false
-            }
-        }
+        self.push_message(name)
     }
 
     fn is_taken(&self, name: u64) -> bool {
@@ -708,32 +244,7 @@ impl<P: Provider> Lanes for Adapter<P> {
     }
 
     fn read(&mut self, name: u64, out: &mut [u8]) -> usize {
-        let Some(lane) = self.lanes.get_mut(name) else {
-            return 0;
-        };
-        let mut done = std::mem::take(&mut self.read);
-        let count = lane.read(out, |slot| done.push(slot));
-        let passed = !done.is_empty();
-        for slot in done.drain(..) {
-            self.recycle(slot);
-        }
-        self.read = done;
-        if !passed {
-            return count;
-        }
-        let window = self.settings.window.clamp(GRANT_MIN, WINDOW_MAX);
-        if let Some(lane) = self.lanes.get_mut(name) {
-            let used = lane.taken.wrapping_sub(lane.told_taken) >= lane.window / 2;
-            if used && lane.window < window {
-                // Whoever uses half of a window before it hears of that can use a larger one.
-                lane.window = (2 * lane.window).min(window);
-            }
-        }
-        self.grant(name);
-        if self.lanes.get(name).is_some_and(Lane::must_tell) {
-            self.tell(name);
-        }
-        count
+        self.read_bytes(name, out)
     }
 
     fn acknowledge(&mut self, name: u64) {
@@ -768,96 +279,19 @@ impl<P: Provider> Lanes for Adapter<P> {
     }
 
     fn stop(&mut self, name: u64) -> u64 {
-        // What has come before is taken.
-        for _ in 0..FLUSH_ROUNDS {
-            if !self.take_completions() {
-                break;
-            }
-        }
-        let Some(lane) = self.lanes.get_mut(name) else {
-            return 0;
-        };
-        lane.failed
-            .get_or_insert_with(|| "it was given up".to_owned());
-        match std::mem::replace(&mut lane.stage, Stage::Over) {
-            Stage::Prepared(pair) => drop(self.queue.retire(pair)),
-            Stage::Connecting(coming) => {
-                self.connecting -= 1;
-                self.orphans.push(coming);
-            }
-            Stage::Ready(pair) => {
-                // A pair that cannot fail any more has failed.
-                let _ = pair.fail();
-                for _ in 0..FLUSH_ROUNDS {
-                    let under_way = self.lanes.get(name).is_some_and(|lane| {
-                        let mut kept = lane.kept.iter();
-                        kept.any(|kept| matches!(kept.bytes, Bytes::Posted))
-                    });
-                    if !self.take_completions() && !under_way {
-                        break;
-                    }
-                }
-                let number = pair.number();
-                let slots = self.queue.retire(pair);
-                self.by_pair.remove(&number);
-                self.take_back(name, slots);
-            }
-            Stage::Over => {}
-        }
-        self.by_pair.retain(|_, lane| *lane != name);
-        self.lanes.get(name).map_or(0, |lane| lane.next)
+        self.stop_lane(name)
     }
 
     fn left(&mut self, name: u64, received: u64) -> Option<Vec<u8>> {
-        let lane = self.lanes.get_mut(name)?;
-        let mut left = Vec::new();
-        let mut at = lane.kept.front().map_or(lane.at, |kept| kept.at);
-        if received < at || received > lane.at {
-            return None;
-        }
-        for kept in &lane.kept {
-            let skip = usize::try_from(received.saturating_sub(at))
-                .ok()?
-                .min(kept.len);
-            let count = kept.len - skip;
-            match &kept.bytes {
-                Bytes::Slot(slot) => {
-                    let begin = left.len();
-                    left.resize(begin + count, 0);
-                    slot.read(HEAD + skip, &mut left[begin..]);
-                }
-                Bytes::Copy(bytes) => left.extend_from_slice(bytes.get(skip..)?),
-                // The device keeps it: its end was not told.
-                Bytes::Posted => return None,
-            }
-            at += kept.len as u64;
-        }
-        if let Some((slot, len)) = &lane.building {
-            let begin = left.len();
-            left.resize(begin + len - HEAD, 0);
-            slot.read(HEAD, &mut left[begin..]);
-        }
-        lane.kept.clear();
-        lane.building = None;
-        Some(left)
+        self.take_left(name, received)
     }
 
     fn close(&mut self, name: u64) {
-        self.stop(name);
-        let Some(mut lane) = self.lanes.remove(name) else {
-            return;
-        };
-        self.promised -= (lane.granted.wrapping_sub(lane.arrived) as usize).min(self.promised);
-        let mut left = Vec::new();
-        let mut nobodys = [0; 4096];
-        while lane.read(&mut nobodys, |slot| left.push(slot)) > 0 {}
-        for slot in left {
-            self.recycle(slot);
-        }
+        self.close_lane(name);
     }
 
     fn arm(&mut self) -> bool {
-        // What is refused is found by the next poll.
+        // The next poll finds what the device refuses here.
         let _ = self.queue.take_wakes();
         let armed = self.queue.arm().is_ok();
         let found = self.poll();
@@ -869,47 +303,11 @@ impl<P: Provider> Lanes for Adapter<P> {
     }
 
     fn hear_device(&mut self) {
-        // A descriptor that stays readable would keep everybody awake.
-        let _ = self.queue.take_wakes();
-        while let Ok(Some(event)) = self.chosen.device.next_event() {
-            match self.chosen.said(event) {
-                Said::Down(reason) => {
-                    self.fail_all(&reason);
-                    self.down = Some(reason);
-                }
-                Said::Stale => self.is_stale = true,
-                Said::PairFailed(number) => {
-                    if let Some(&lane) = self.by_pair.get(&number) {
-                        let name = self.chosen.device.name();
-                        self.fail(lane, format!("{name}: the connection failed"));
-                    }
-                }
-                Said::Nothing => {}
-            }
-        }
+        self.hear_events();
     }
 
     fn age(&mut self, now: Instant) {
-        // A device tells of a peer's silence itself; one that tells nothing keeps nobody waiting for ever.
-        let longest = 2 * self.timing.silence() + Duration::from_secs(1);
-        for name in self.lanes.names() {
-            if let Some(lane) = self.lanes.get_mut(name) {
-                let still = lane.still_since(now);
-                if still.is_some_and(|since| now > since + longest) {
-                    let text =
-                        "the device tells nothing of what is under way; see the kernel's log";
-                    lane.failed.get_or_insert_with(|| text.to_owned());
-                    self.news.note(name, lane);
-                }
-                if lane.seen == lane.arrived {
-                    lane.window = (lane.window / 2).max(GRANT_MIN);
-                }
-                lane.seen = lane.arrived;
-                lane.look_at_use(now);
-            }
-        }
-        self.spare.truncate(SPARE_MAX / 4);
-        self.is_full = false;
+        self.age_lanes(now);
     }
 
     fn figures(&self) -> Figures {
@@ -933,43 +331,6 @@ impl<P: Provider> Drop for Adapter<P> {
         }
         if let Some(receives) = self.receives.take() {
             drop(self.queue.retire_receives(receives));
-        }
-    }
-}
-
-impl<P: Provider> Adapter<P> {
-    /// Whether there can be lanes now, by a port that may have been down.
-    fn look_at_port(&mut self) -> std::result::Result<(), String> {
-        if self.is_stale {
-            let Chosen { device, port, .. } = &*self.chosen;
-            match look_at(device.clone(), *port, self.settings.address) {
-                Ok(chosen) => {
-                    self.chosen = Arc::new(chosen);
-                    self.down = None;
-                    self.is_stale = false;
-                }
-                Err(reason) => self.down = Some(reason),
-            }
-        }
-        self.down.clone().map_or(Ok(()), Err)
-    }
-
-    /// Slots of messages whose end the device did not tell: each says itself which message it is.
-    fn take_back(&mut self, name: u64, slots: Vec<Slot<P>>) {
-        let Some(lane) = self.lanes.get_mut(name) else {
-            return;
-        };
-        // Those of reads go back as they are.
-        for slot in slots.into_iter().filter(|slot| self.sends.owns(slot)) {
-            let mut raw = [0; HEAD];
-            slot.read(0, &mut raw);
-            let at = Head::decode(&raw).at;
-            let mut kept = lane.kept.iter_mut();
-            let found = kept
-                .find(|kept| kept.at == at && kept.len > 0 && matches!(kept.bytes, Bytes::Posted));
-            if let Some(kept) = found {
-                kept.bytes = Bytes::Slot(slot);
-            }
         }
     }
 }

@@ -2,13 +2,13 @@
 //! A model of devices in software: what is above is driven by it in tests, with faults where a test wants them.
 //!
 //! It does nothing by itself. A send is carried out when it is posted, or when what it waits for has come: a receive, a
-//! peer, or time, which passes by [`Fabric::advance`] only. So a test sees the same every time. It models reliable
+//! peer, or a time. Time passes by [`Fabric::advance`] only. So a test sees the same every time. It models reliable
 //! connections, datagrams, shared receives, and extended connections, which no software device of a kernel has.
 //!
 //! # Safety
 //!
-//! As a device does, the model reads and writes memory by addresses: within a range that is registered under the key
-//! that was given, between the posting and the completion of an operation. A range is forgotten before its registration
+//! As a device does, the model reads and writes memory by addresses. It does so within a range that is registered under
+//! the given key, between the posting and the completion of an operation. A range is forgotten before its registration
 //! ends, a pair with all that it waits for when it is dropped.
 #![allow(unsafe_code, reason = "implements a device")]
 
@@ -232,7 +232,7 @@ impl Fabric {
             .sum()
     }
 
-    /// Datagrams that found no receive, or had another word.
+    /// Datagrams that found no receive, or had another Q_Key.
     #[must_use]
     pub fn dropped(&self) -> u64 {
         self.lock().dropped

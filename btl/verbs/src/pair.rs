@@ -47,9 +47,9 @@ pub struct Pair<P: Provider, S = Ready> {
     state: PhantomData<S>,
 }
 
-/// A domain for a pair, and what it takes its receives from.
+/// What a pair is made with.
 #[derive(Debug)]
-pub struct Plan<'a, P: Provider> {
+pub struct InitAttributes<'a, P: Provider> {
     /// Its kind.
     pub kind: Kind,
     /// Shared receives; own ones if none.
@@ -66,10 +66,14 @@ impl<P: Provider> Pair<P, Fresh> {
     /// # Errors
     ///
     /// Those of the device; receives of another queue; more than the device allows.
-    pub fn new(domain: &Domain<P>, queue: &mut Queue<P>, plan: &Plan<'_, P>) -> Result<Self> {
+    pub fn new(
+        domain: &Domain<P>,
+        queue: &mut Queue<P>,
+        attributes: &InitAttributes<'_, P>,
+    ) -> Result<Self> {
         let limits = queue.device().limits();
-        let object = || format!("{:?} on {}", plan.kind, domain.device().name());
-        if plan.depths.sends > limits.depth || plan.depths.receives > limits.depth {
+        let object = || format!("{:?} on {}", attributes.kind, domain.device().name());
+        if attributes.depths.sends > limits.depth || attributes.depths.receives > limits.depth {
             let why = format!("the device allows {} operations", limits.depth);
             return Err(Error::refused(
                 "ibv_create_qp",
@@ -78,7 +82,7 @@ impl<P: Provider> Pair<P, Fresh> {
                 "ask for fewer",
             ));
         }
-        if plan
+        if attributes
             .receives
             .is_some_and(|receives| receives.queue != queue.id())
         {
@@ -91,27 +95,29 @@ impl<P: Provider> Pair<P, Fresh> {
             ));
         }
         let spec = PairSpec {
-            kind: plan.kind,
+            kind: attributes.kind,
             completions: queue.raw(),
-            receives: plan.receives.map(|receives| &*receives.raw),
-            shared: plan.shared,
-            depths: plan.depths,
+            receives: attributes.receives.map(|receives| &*receives.raw),
+            shared: attributes.shared,
+            depths: attributes.depths,
         };
         let (raw, inline) =
             P::pair(domain.raw(), &spec).map_err(Error::of("ibv_create_qp", object()))?;
         let raw = Arc::new(raw);
-        let own = if plan.receives.is_some() {
+        let own = if attributes.receives.is_some() {
             0
         } else {
-            plan.depths.receives
+            attributes.depths.receives
         };
-        let receives = plan.receives.map(|receives| Arc::clone(&receives.raw));
+        let receives = attributes
+            .receives
+            .map(|receives| Arc::clone(&receives.raw));
         let keep = Keep::Pair(Arc::clone(&raw), receives.clone());
-        let account = queue.open_account(keep, plan.depths.sends, own)?;
+        let account = queue.open_account(keep, attributes.depths.sends, own)?;
         Ok(Self {
             raw,
             receives,
-            kind: plan.kind,
+            kind: attributes.kind,
             account,
             queue: queue.id(),
             inline,
@@ -121,13 +127,16 @@ impl<P: Provider> Pair<P, Fresh> {
         })
     }
 
-    /// Gives it a port. `key` is the word that datagrams for it must have.
+    /// Gives it a port. Datagrams for it must have this `qkey` (Q_Key).
     ///
     /// # Errors
     ///
     /// Those of the device.
-    pub fn prepare(self, on: &Chosen<P>, key: u32) -> Result<Pair<P, Prepared>> {
-        self.change(&Change::Prepare { port: on.port, key })?;
+    pub fn prepare(self, on: &Chosen<P>, qkey: u32) -> Result<Pair<P, Prepared>> {
+        self.change(&Change::Prepare {
+            port: on.port,
+            qkey,
+        })?;
         let largest = match self.kind {
             Kind::Datagrams => on.state.packet,
             _ => on.state.message,
@@ -270,14 +279,14 @@ impl<P: Provider, S> Pair<P, S> {
         &self,
         queue: &mut Queue<P>,
         slot: Slot<P>,
-        word: u64,
+        cookie: u64,
     ) -> std::result::Result<(), Refused<P>> {
         const CALL: &str = "ibv_post_recv";
         if self.queue != queue.id() || !self.own_receives {
             let why = "the pair has no receives of its own in this queue";
             return Err(Refused::of(Local::Nothing.or(slot), CALL, why));
         }
-        queue.receive_by(self.account, slot, word, CALL, |id, pieces| {
+        queue.receive_by(self.account, slot, cookie, CALL, |id, pieces| {
             // SAFETY: the slot is in the table until its completion, or the end of the pair.
             unsafe { P::receive(&self.raw, id, pieces) }
         })

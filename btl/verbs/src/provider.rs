@@ -162,8 +162,8 @@ pub enum Change {
     Prepare {
         /// The own port.
         port: u8,
-        /// The word that datagrams must have.
-        key: u32,
+        /// The Q_Key that datagrams must have.
+        qkey: u32,
     },
     /// It receives from this peer; datagrams from all.
     Receive {
@@ -226,8 +226,8 @@ pub enum Verb<'a, P: Provider> {
         ah: &'a P::AddressHandle,
         /// The peer's pair.
         number: u32,
-        /// Its word.
-        key: u32,
+        /// Its Q_Key.
+        qkey: u32,
     },
     /// Arrives in a queue of receives that the peer's processes share.
     SendShared {
@@ -249,8 +249,8 @@ pub struct Request<'a, P: Provider> {
     pub verb: Verb<'a, P>,
     /// Its memory.
     pub pieces: &'a [Piece],
-    /// A number for the receiver; a write that has one takes a receive, too.
-    pub number: Option<u32>,
+    /// Immediate data for the receiver; a write that has it takes a receive, too.
+    pub immediate: Option<u32>,
     /// Whether it tells of its completion.
     pub signaled: bool,
     /// Whether the bytes are copied when it is posted.
@@ -268,8 +268,8 @@ pub struct Finished {
     pub received: bool,
     /// Bytes that came.
     pub bytes: u32,
-    /// The number that came along.
-    pub number: Option<u32>,
+    /// The immediate data of the send.
+    pub immediate: Option<u32>,
     /// The own pair.
     pub pair: u32,
     /// The sender's pair, of a datagram.
@@ -305,9 +305,9 @@ impl<T: Debug + Send + Sync + 'static> Object for T {}
 ///
 /// # Safety
 ///
-/// An implementation touches memory that was registered or posted only between the posting of an operation and its
-/// completion, or the drop of its pair, its receives' queue and that queue's pairs; by the keys it was registered with;
-/// and within the pieces that were posted, or the registered range for a peer.
+/// An implementation touches memory that was registered or posted only in this time: from the posting of an operation
+/// to its completion, or to the drop of its pair, its receives' queue and that queue's pairs. It uses the keys of the
+/// registration. It stays within the pieces that were posted, or within the registered range for a peer.
 pub unsafe trait Provider: Debug + Send + Sync + Sized + 'static {
     /// An open device.
     type Context: Object + Clone;
@@ -349,8 +349,8 @@ pub unsafe trait Provider: Debug + Send + Sync + Sized + 'static {
     ///
     /// # Safety
     ///
-    /// The memory stays mapped, and nobody relies on its bytes where the device or a peer may write, until what is
-    /// returned is dropped and every operation with it has ended.
+    /// The memory stays mapped until what is returned is dropped and every operation with it has ended. Until then,
+    /// nothing relies on its bytes where the device or a peer may write.
     unsafe fn register(
         domain: &Self::Domain,
         at: NonNull<u8>,
@@ -405,8 +405,8 @@ pub unsafe trait Provider: Debug + Send + Sync + Sized + 'static {
     ///
     /// # Safety
     ///
-    /// Unless it is inline, its pieces stay until the completion or the drop of the pair, and nobody else writes to
-    /// them, for a read also nobody relies on them.
+    /// Unless it is inline, its pieces stay until the completion or the drop of the pair. Until then, nothing else
+    /// writes to them. For a read, nothing relies on their bytes either.
     unsafe fn send(pair: &Self::Pair, request: &Request<'_, Self>) -> io::Result<()>;
     /// Posts a receive of the pair's own.
     ///

@@ -5,9 +5,9 @@
 //!
 //! What an operation touches is in the table from before it is posted until its completion is polled. The table's names
 //! have generations, so that a completion that comes twice, or after its pair, finds nothing. An account keeps its pair
-//! or queue of receives alive: nothing of a pair leaves the table otherwise before the pair is destroyed, in
-//! [`Queue::retire`], or when the queue is dropped. There, what belongs to a pair that somebody else still holds is
-//! given up for ever.
+//! or queue of receives alive. Apart from completions, nothing of a pair leaves the table before the pair is destroyed:
+//! in [`Queue::retire`], or when the queue is dropped. There, memory that belongs to a pair with another owner is
+//! leaked.
 #![allow(unsafe_code, reason = "posts receives")]
 
 use std::os::fd::BorrowedFd;
@@ -51,10 +51,10 @@ pub struct Completion<P: Provider> {
     pub source: u32,
     /// Bytes that came. A datagram's begin at 40: see [`DATAGRAM_HEAD`].
     pub bytes: usize,
-    /// The number that came along.
-    pub number: Option<u32>,
-    /// The program's word for it; none for a failed send that held nothing.
-    pub word: Option<u64>,
+    /// The immediate data of the send.
+    pub immediate: Option<u32>,
+    /// The value that was posted with it; none for a failed send that held nothing.
+    pub cookie: Option<u64>,
     /// Its slot.
     pub slot: Option<Slot<P>>,
 }
@@ -68,7 +68,7 @@ struct Flight<P: Provider> {
     account: u64,
     done: Done,
     local: Local<P>,
-    word: u64,
+    cookie: u64,
     /// How many sends have ended when this one has.
     covers: u32,
 }
@@ -213,14 +213,14 @@ impl<P: Provider> Queue<P> {
         account: u64,
         done: Done,
         local: Local<P>,
-        word: u64,
+        cookie: u64,
         covers: u32,
     ) -> Option<u64> {
         self.flights.insert(Flight {
             account,
             done,
             local,
-            word,
+            cookie,
             covers,
         })
     }
@@ -241,7 +241,7 @@ impl<P: Provider> Queue<P> {
         &mut self,
         receives: &Receives<P>,
         slot: Slot<P>,
-        word: u64,
+        cookie: u64,
     ) -> std::result::Result<(), Refused<P>> {
         if receives.queue != self.id {
             return Err(Refused::of(
@@ -254,7 +254,7 @@ impl<P: Provider> Queue<P> {
         self.receive_by(
             receives.account,
             slot,
-            word,
+            cookie,
             "ibv_post_srq_recv",
             |id, pieces| {
                 // SAFETY: the slot is in the table until its completion, or the end of the receives and their pairs.
@@ -267,7 +267,7 @@ impl<P: Provider> Queue<P> {
         &mut self,
         account: u64,
         slot: Slot<P>,
-        word: u64,
+        cookie: u64,
         call: &'static str,
         post: impl FnOnce(u64, &[Piece]) -> std::io::Result<()>,
     ) -> std::result::Result<(), Refused<P>> {
@@ -279,7 +279,7 @@ impl<P: Provider> Queue<P> {
             Some(_) => return Err(Refused::full(local, call)),
             None => return Err(Refused::of(local, call, "the pair was retired")),
         }
-        let Some(id) = self.take_off(account, Done::Received, local, word, 0) else {
+        let Some(id) = self.take_off(account, Done::Received, local, cookie, 0) else {
             return Err(Refused::of(Local::Nothing, call, "too many operations"));
         };
         post(id, &[piece]).map_err(|error| {
@@ -323,8 +323,8 @@ impl<P: Provider> Queue<P> {
             pair: finished.pair,
             source: finished.source,
             bytes,
-            number: finished.number,
-            word: None,
+            immediate: finished.immediate,
+            cookie: None,
             slot: None,
         };
         if finished.id == UNNAMED {
@@ -343,13 +343,13 @@ impl<P: Provider> Queue<P> {
                 Done::Received => account.receives_free += 1,
             }
         }
-        if flight.word == UNNAMED {
+        if flight.cookie == UNNAMED {
             // One of many that hold nothing.
             return outcome.is_err().then_some(completion);
         }
         Some(Completion {
             done: flight.done,
-            word: Some(flight.word),
+            cookie: Some(flight.cookie),
             slot: flight.local.slot(),
             ..completion
         })
@@ -389,7 +389,7 @@ impl<P: Provider> Queue<P> {
         self.flights.len()
     }
 
-    /// Completions that came for operations that nobody waits for any more.
+    /// Completions that came for operations that were given up.
     #[must_use]
     pub fn late(&self) -> u64 {
         self.late
@@ -405,7 +405,7 @@ impl<P: Provider> Queue<P> {
         let watch = account.keep.watch();
         let flights = self.flights.remove_if(|flight| flight.account == name);
         if watch.exists() {
-            // Somebody still has the pair, and the device may still write.
+            // The pair has another owner, and the device may still write.
             flights.into_iter().for_each(std::mem::forget);
             return Vec::new();
         }
@@ -428,7 +428,7 @@ impl<P: Provider> Queue<P> {
 
 impl<P: Provider> Drop for Queue<P> {
     fn drop(&mut self) {
-        // First all pairs that nobody else holds, then receives: what is gone afterwards touches nothing any more.
+        // First all pairs without another owner, then receives. What is destroyed afterwards touches nothing any more.
         let mut watches = Vec::new();
         let mut names = std::collections::HashMap::new();
         let flights = self.flights.remove_if(|_| true);

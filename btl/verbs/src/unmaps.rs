@@ -1,14 +1,14 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Watches memory of the program for changes of its mapping: unmapped, moved, discarded.
 //!
-//! The kernel tells by `userfaultfd`: whoever changes a mapping that is watched, by whatever call and from whatever
-//! library, waits until the event was taken. Ranges are watched for write protection, and nothing is ever protected, so
-//! that no page fault waits for anybody. Only private anonymous memory is watched: the pages of a file can be discarded
-//! through the file, of which nobody tells.
+//! The kernel tells by `userfaultfd`. A thread that changes a watched mapping, by any call and from any library, waits
+//! until the event was read. Ranges are watched for write protection, and nothing is ever protected. So no page fault
+//! waits. Only private anonymous memory is watched. The pages of a file can be discarded through the file, and the
+//! kernel does not tell of that.
 //!
-//! Whoever is to take an event must not cause one: it would wait for itself, with all that it holds. So the thread that
-//! watches neither allocates nor frees while anything is watched. Nothing is watched before it is in its loop. At its
-//! end it closes what it reads from, and only then leaves the loop: a thread that ends frees memory.
+//! The thread that reads events must not cause one: it would wait for itself, with all locks that it holds. So the
+//! thread that watches neither allocates nor frees while anything is watched. Nothing is watched before it is in its
+//! loop. At its end it closes what it reads from, and only then leaves the loop: a thread that ends frees memory.
 //!
 //! The child of a fork has a copy of the descriptor. While that is open the kernel goes on to ask for events, and the
 //! parent would wait for ever once it watches no more. So a child closes it.
@@ -206,7 +206,7 @@ impl Drop for Watcher {
     }
 }
 
-/// Takes what is told until the pipe says that nobody wants it any more. Then nothing is watched any more.
+/// Reads events until the pipe says that the watch is over. Then nothing is watched any more.
 fn take_all(source: Source, stopped: &PipeReader, told: &dyn Told) {
     let descriptor = source.0.as_fd();
     let mut sets = [descriptor.as_raw_fd(), stopped.as_raw_fd()].map(|fd| libc::pollfd {
@@ -228,8 +228,8 @@ fn take_all(source: Source, stopped: &PipeReader, told: &dyn Told) {
             told.told(&mut || take(descriptor));
         }
     }
-    // Whoever waits for its word to be taken goes on. The number stands for something until it is forgotten: a child
-    // that is forked now closes it.
+    // A thread that waits for its message to be read goes on. The number names a descriptor until it is forgotten: a
+    // child that is forked now closes it.
     // SAFETY: two descriptors of ours.
     unsafe { libc::dup3(stopped.as_raw_fd(), descriptor.as_raw_fd(), libc::O_CLOEXEC) };
     drop(source);

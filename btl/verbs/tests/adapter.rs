@@ -164,7 +164,7 @@ fn a_sender_stops_at_the_window_and_goes_on_when_something_was_read() {
             break;
         }
     }
-    // A new lane permits four, the last of them for a word.
+    // A new lane permits four, the last of them for a control message.
     assert_eq!(sent, 3 * PAYLOAD);
     assert!(!a.adapter.has_room(a.lane, 1));
     // Time passes, and nobody was without room.
@@ -180,11 +180,10 @@ fn a_sender_stops_at_the_window_and_goes_on_when_something_was_read() {
     assert!(got == stream);
 }
 
-/// The window has grown to many messages, some of which the peer has, when the lane fails.
-/// Two ranks with full windows read, after these have shrunk: the last message that each may send is kept for a word
-/// that permits more.
+/// Two ranks with full windows read, after these have shrunk. The last message that each may send is kept for a control
+/// message that permits more.
 #[test]
-fn no_word_that_permits_nothing_uses_up_the_last_permission() {
+fn no_control_message_that_permits_nothing_uses_up_the_last_permission() {
     let fabric = Fabric::default();
     let mut sides = pair(&fabric, &settings());
     for round in 0..24 {
@@ -234,6 +233,7 @@ fn no_word_that_permits_nothing_uses_up_the_last_permission() {
     }
 }
 
+/// The window has grown to many messages, some of which the peer has, when the lane fails.
 #[test]
 fn what_a_failed_lane_had_under_way_is_left_and_nothing_else() {
     for status in [Status::OWN_MEMORY, Status::PEER_FAILED, Status::GENERAL] {
@@ -495,7 +495,7 @@ fn who_sleeps_is_woken_by_what_comes_and_not_by_what_came() {
 /// Who writes what no correct peer would fails its own lane, and no other.
 #[test]
 fn nonsense_fails_its_lane() {
-    use onecopy_verbs::pair::Plan;
+    use onecopy_verbs::pair::InitAttributes;
     use onecopy_verbs::provider::{Depths, Kind};
     use onecopy_verbs::{Operation, Pair, Queue, Timing, port};
     let heads: [(&str, Vec<u8>); 5] = [
@@ -514,7 +514,7 @@ fn nonsense_fails_its_lane() {
         let chosen = port::choose(&fabric, Some("m0")).expect("a device");
         let domain = chosen.device.domain().expect("a domain");
         let mut queue = Queue::new(&chosen.device, 64, false).expect("a queue");
-        let plan = Plan {
+        let attributes = InitAttributes {
             kind: Kind::Connection,
             receives: None,
             shared: None,
@@ -524,7 +524,7 @@ fn nonsense_fails_its_lane() {
                 inline: 64,
             },
         };
-        let rogue = Pair::new(&domain, &mut queue, &plan).expect("a pair");
+        let rogue = Pair::new(&domain, &mut queue, &attributes).expect("a pair");
         let rogue = rogue.prepare(&chosen, 0).expect("prepared");
         let own = rogue.reach(&chosen, 7);
         let (lane, offer) = b.make(0).expect("a lane");
@@ -542,7 +542,7 @@ fn nonsense_fails_its_lane() {
             .connect(&chosen, &own, &offer.reach, Timing::default())
             .expect("connected");
         rogue
-            .post_inline(&mut queue, Operation::Send { number: None }, &message)
+            .post_inline(&mut queue, Operation::Send { immediate: None }, &message)
             .expect("posted");
         b.poll();
         let why = b.failure(lane).expect("it has failed");

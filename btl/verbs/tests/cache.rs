@@ -294,9 +294,9 @@ impl Told for ByThread {
     }
 }
 
-/// What the thread of a watcher frees at its end may change a mapping, and nobody takes the word of that any more.
+/// What the thread of a watcher frees at its end may change a mapping. Nobody reads the message about that any more.
 #[test]
-fn the_end_of_a_watcher_waits_for_no_word_of_its_own() {
+fn the_end_of_a_watcher_waits_for_no_message_of_its_own() {
     for by_thread in [false, true] {
         let (page, other) = (map(None, 1), map(None, 1));
         let [at, other_at] = [page, other].map(|page| page.as_ptr().expose_provenance());

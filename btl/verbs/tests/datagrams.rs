@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use onecopy_verbs::adapter::{Adapter, Lanes};
 use onecopy_verbs::model::{Fabric, Impairment};
 use onecopy_verbs::modes::{Job, Mode, Need, Sizes};
-use onecopy_verbs::pair::{Operation, Plan};
+use onecopy_verbs::pair::{InitAttributes, Operation};
 use onecopy_verbs::port::choose_at;
 use onecopy_verbs::provider::{Depths, Kind};
 use onecopy_verbs::ud::{Datagrams, Settings};
@@ -187,7 +187,7 @@ fn strangers_are_counted_and_not_believed() {
     let chosen = choose_at(&fabric, Some("m1"), None, None).expect("a device");
     let domain = chosen.device.domain().expect("a domain");
     let mut queue = Queue::new(&chosen.device, 16, false).expect("a queue");
-    let plan = Plan {
+    let attributes = InitAttributes {
         kind: Kind::Datagrams,
         receives: None,
         shared: None,
@@ -197,18 +197,18 @@ fn strangers_are_counted_and_not_believed() {
             inline: 220,
         },
     };
-    let pair = Pair::new(&domain, &mut queue, &plan).expect("a pair");
+    let pair = Pair::new(&domain, &mut queue, &attributes).expect("a pair");
     let pair = pair.prepare(&chosen, 1).expect("a port");
     let pair = pair.open().expect("ready");
     let ah = domain
         .address_handle(&offer.reach.path(&chosen))
         .expect("an address handle");
-    let mut throw = |bytes: &[u8], word: u32| {
+    let mut throw = |bytes: &[u8], qkey: u32| {
         let to = Operation::SendTo {
             ah: &ah,
             pair: offer.reach.number,
-            key: word,
-            number: None,
+            qkey,
+            immediate: None,
         };
         pair.post_inline(&mut queue, to, bytes).expect("room");
         queue.poll(drop).expect("a queue");
@@ -216,12 +216,12 @@ fn strangers_are_counted_and_not_believed() {
     let mut named = [0; 60];
     named[8..12].copy_from_slice(&mark.mark.to_le_bytes());
     // Too short, of no lane, of the lane and without its seal.
-    throw(&[], mark.word);
-    throw(&[0; 35], mark.word);
-    throw(&[9; 60], mark.word);
-    throw(&named, mark.word);
-    // One that has not even the pair's word is stopped by the device.
-    throw(&named, mark.word ^ 1);
+    throw(&[], mark.qkey);
+    throw(&[0; 35], mark.qkey);
+    throw(&[9; 60], mark.qkey);
+    throw(&named, mark.qkey);
+    // One that has not even the pair's Q_Key is stopped by the device.
+    throw(&named, mark.qkey ^ 1);
     until(|| !a.poll());
     assert_eq!(a.figures().aliens, 4);
     assert_eq!((a.failure(to_b), a.unread(to_b)), (None, 0));

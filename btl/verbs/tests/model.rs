@@ -12,7 +12,7 @@ use onecopy_verbs::queue::DATAGRAM_HEAD;
 use onecopy_verbs::{Device, Done, Event, Local, Operation, Pair, Queue, Ready, Status, Timing};
 use side::{Side, both, connected, datagrams};
 
-const SEND: Operation<'static, Fabric> = Operation::Send { number: None };
+const SEND: Operation<'static, Fabric> = Operation::Send { immediate: None };
 
 fn sides() -> (Fabric, Side<Fabric>, Side<Fabric>) {
     let fabric = Fabric::default();
@@ -33,7 +33,7 @@ fn a_message_takes_a_shared_receive_and_both_slots_come_back() {
     a.send(&to_b, b"hello", 7).expect("room");
     let sent = a.poll();
     assert_eq!(
-        (sent.len(), sent[0].word, sent[0].outcome),
+        (sent.len(), sent[0].cookie, sent[0].outcome),
         (1, Some(7), Ok(()))
     );
     assert!(sent[0].slot.is_some());
@@ -62,7 +62,7 @@ fn reads_and_writes_reach_what_the_key_shows_and_no_more() {
     slot.write(0, b"written");
     let write = Operation::Write {
         to: target.remote(3),
-        number: None,
+        immediate: None,
     };
     to_b.post(&mut a.queue, write, Local::first(slot, 7), 1)
         .expect("room");
@@ -93,7 +93,7 @@ fn reads_and_writes_reach_what_the_key_shows_and_no_more() {
 }
 
 #[test]
-fn a_write_with_a_number_tells_the_peer() {
+fn a_write_with_immediate_data_tells_the_peer() {
     let (_fabric, mut a, mut b) = sides();
     let (to_b, _to_a) = connected(&mut a, &mut b);
     b.fill(1);
@@ -113,13 +113,13 @@ fn a_write_with_a_number_tells_the_peer() {
     slot.write(0, b"abc");
     let write = Operation::Write {
         to: target.remote(0),
-        number: Some(0xdead_beef),
+        immediate: Some(0xdead_beef),
     };
     to_b.post(&mut a.queue, write, Local::first(slot, 3), 1)
         .expect("room");
     let told = b.one();
     assert_eq!(
-        (told.number, told.bytes, told.done),
+        (told.immediate, told.bytes, told.done),
         (Some(0xdead_beef), 3, Done::Received)
     );
     assert_eq!(target.bytes(0..3), b"abc");
@@ -140,7 +140,7 @@ fn a_peer_without_receives_is_waited_for_and_then_given_up() {
     let failed: Vec<_> = a
         .poll()
         .into_iter()
-        .map(|done| (done.word, done.outcome))
+        .map(|done| (done.cookie, done.outcome))
         .collect();
     assert_eq!(
         failed,
@@ -268,7 +268,10 @@ fn few_bytes_go_inline_and_room_comes_back_in_a_while() {
             .post_inline(&mut a.queue, SEND, &round.to_le_bytes())
             .is_err()
         {
-            assert!(a.poll().is_empty(), "inline sends complete without a word");
+            assert!(
+                a.poll().is_empty(),
+                "inline sends do not complete one by one"
+            );
         }
         posted += 1;
         for done in b.poll() {
@@ -291,8 +294,8 @@ fn a_full_pair_says_so_and_gives_the_memory_back() {
     let (_fabric, mut a, mut b) = sides();
     let (to_b, _to_a) = connected(&mut a, &mut b);
     let room = to_b.room(&mut a.queue);
-    for word in 0..u64::from(room) {
-        a.send(&to_b, b"x", word).expect("room");
+    for cookie in 0..u64::from(room) {
+        a.send(&to_b, b"x", cookie).expect("room");
     }
     let taken = a.region.taken();
     let slot = a.slot();
@@ -390,16 +393,16 @@ fn datagrams_are_lost_doubled_and_reordered_in_the_same_way_each_time() {
             seed,
         );
         let ah = a.address_handle(&b);
-        for word in 0..100_u64 {
+        for cookie in 0..100_u64 {
             let mut slot = a.slot();
-            slot.write(0, &word.to_le_bytes());
+            slot.write(0, &cookie.to_le_bytes());
             let send = Operation::SendTo {
                 ah: &ah,
                 pair: to.number(),
-                key: 0x1234,
-                number: None,
+                qkey: 0x1234,
+                immediate: None,
             };
-            from.post(&mut a.queue, send, Local::first(slot, 8), word)
+            from.post(&mut a.queue, send, Local::first(slot, 8), cookie)
                 .expect("room");
             // The sender never learns.
             assert_eq!(a.one().outcome, Ok(()));
@@ -434,30 +437,30 @@ fn datagrams_are_lost_doubled_and_reordered_in_the_same_way_each_time() {
 }
 
 #[test]
-fn a_datagram_with_another_word_or_without_a_receive_is_dropped() {
+fn a_datagram_with_another_qkey_or_without_a_receive_is_dropped() {
     let (fabric, mut a, mut b) = sides();
     let (from, to) = datagrams(&mut a, &mut b, 5);
     let ah = a.address_handle(&b);
-    for (key, filled) in [(6, 1), (5, 0)] {
+    for (qkey, filled) in [(6, 1), (5, 0)] {
         let slot = a.slot();
         if filled == 0 {
             // The one that was posted is taken by a good one first.
             let good = Operation::SendTo {
                 ah: &ah,
                 pair: to.number(),
-                key: 5,
-                number: Some(9),
+                qkey: 5,
+                immediate: Some(9),
             };
             from.post_inline(&mut a.queue, good, b"good").expect("room");
-            assert_eq!(b.one().number, Some(9));
+            assert_eq!(b.one().immediate, Some(9));
         } else {
             b.fill(1);
         }
         let send = Operation::SendTo {
             ah: &ah,
             pair: to.number(),
-            key,
-            number: None,
+            qkey,
+            immediate: None,
         };
         from.post(&mut a.queue, send, Local::first(slot, 1), 0)
             .expect("room");
@@ -508,7 +511,7 @@ fn ranks_of_a_node_share_an_extended_connection() {
         slot.write(0, text);
         let send = Operation::SendShared {
             receives: *receives,
-            number: None,
+            immediate: None,
         };
         to_node
             .post(&mut a.queue, send, Local::first(slot, 5), 0)
@@ -575,8 +578,8 @@ fn low_receives_are_told_once() {
     let (to_b, _to_a) = connected(&mut a, &mut b);
     b.fill(4);
     b.receives.tell_below(3).expect("limit");
-    for word in 0..3 {
-        a.send(&to_b, b"x", word).expect("room");
+    for cookie in 0..3 {
+        a.send(&to_b, b"x", cookie).expect("room");
     }
     assert_eq!(
         b.device.next_event().expect("event"),
@@ -598,7 +601,7 @@ fn queues_grow_with_their_pairs_and_never_overrun() {
     assert_eq!(b.device.next_event().expect("no event"), None);
     drop(fabric);
     let mut small = Queue::new(&a.device, 1, false).expect("queue");
-    let plan = onecopy_verbs::pair::Plan {
+    let attributes = onecopy_verbs::pair::InitAttributes {
         kind: Kind::Connection,
         receives: Some(&b.receives),
         shared: None,
@@ -608,7 +611,7 @@ fn queues_grow_with_their_pairs_and_never_overrun() {
             inline: 0,
         },
     };
-    let error = Pair::new(&a.domain, &mut small, &plan).expect_err("of another queue");
+    let error = Pair::new(&a.domain, &mut small, &attributes).expect_err("of another queue");
     assert!(error.to_string().contains("another queue"), "{error}");
     let _: &Pair<Fabric, Ready> = &pairs[0].0;
     both(&mut a, &mut b);

@@ -25,8 +25,8 @@ pub(super) use program::{COMMAND as GATE, GateArgs, Signals, run_gate};
 ///
 /// Observes any program of this node, by programs in the kernel: nothing is linked, restarted or set. With PROG, starts
 /// it, follows it and all that it starts, and prints a report at its end; ends with its code. Without, observes the
-/// whole node until Ctrl-C or another signal asks for the end. Without the privilege for that, shows onecopy's own ranks
-/// by their statistics pages.
+/// whole node until Ctrl-C or another signal asks for the end; the report comes first. Without the privilege for that,
+/// shows onecopy's own ranks by their statistics pages.
 #[derive(clap::Args, Debug)]
 #[command(args_conflicts_with_subcommands = true)]
 pub(crate) struct Args {

@@ -4,10 +4,12 @@
 use std::os::fd::OwnedFd;
 use std::path::Path;
 
+use aya::programs::kprobe::KProbeLink;
 use aya::programs::raw_trace_point::RawTracePointLink;
 use aya::programs::trace_point::TracePointLink;
-use aya::programs::{ProgramError, RawTracePoint, TracePoint, UProbe};
+use aya::programs::{KProbe, ProgramError, RawTracePoint, TracePoint, UProbe};
 use aya::{Btf, Ebpf, EbpfLoader, VerifierLogLevel};
+use nix::unistd::{SysconfVar, sysconf};
 
 use super::probe::{Error, Privileges, Probe, errno_of, remedy, tracefs};
 use super::usdt::Site;
@@ -38,6 +40,7 @@ pub(super) struct Link {
 enum Held {
     Raw(RawTracePointLink),
     Trace(TracePointLink),
+    Ioctl(KProbeLink, KProbeLink),
     Watch(OwnedFd, OwnedFd),
 }
 
@@ -118,9 +121,26 @@ const RAW: [Raw; 10] = [
         Group::Module,
         "module_copy",
         "onecopy_copy",
-        "copies by /dev/knem",
+        "copies by onecopy's extension",
     ),
 ];
+
+/// Where XPMEM's own module answers ioctls. onecopy's tells of its attachments by tracepoints.
+pub(super) const XPMEM_IOCTL: &str = "xpmem_ioctl";
+
+/// Functions that answer ioctls of modules that tell nothing of those: the function, what is lost without it, and its
+/// module.
+const fn ioctls_of(xpmem: &'static str) -> [(&'static str, &'static str, &'static str); 3] {
+    [
+        (xpmem, "attachments by the module xpmem", "xpmem"),
+        ("knem_miscdev_ioctl", "copies by the module knem", "knem"),
+        (
+            "oc_knem_ioctl",
+            "copies by the plain /dev/knem of onecopy's module",
+            "onecopy",
+        ),
+    ]
+}
 
 /// System calls: exits before entries, so that a call under way is not taken for a short one.
 const SYSCALLS: [(&str, &str); 4] = [
@@ -130,6 +150,8 @@ const SYSCALLS: [(&str, &str); 4] = [
     ("writev_enter", "sys_enter_process_vm_writev"),
 ];
 const RAW_SYSCALLS: [(&str, &str); 2] = [("raw_exit", "sys_exit"), ("raw_enter", "sys_enter")];
+/// What the names of these probes begin with.
+const KPROBE: &str = "kprobe ";
 const SLOWER: &str = "nothing; other system calls of the node get slower by twice as much";
 
 /// Loads maps and programs into the kernel. Nothing runs yet.
@@ -143,6 +165,7 @@ pub(super) fn load(options: &Options) -> Result<(Ebpf, bool), Error> {
         number(libc::SYS_process_vm_readv),
         number(libc::SYS_process_vm_writev),
     );
+    let page = page_size();
     let mut loader = EbpfLoader::new();
     loader
         .btf(btf.as_ref())
@@ -155,6 +178,8 @@ pub(super) fn load(options: &Options) -> Result<(Ebpf, bool), Error> {
         .override_global("nr_writev", &writev, true)
         .override_global("register_offsets", &registers.0, true)
         .override_global("number_offset", &registers.1, true)
+        .override_global("result_offset", &registers.2, true)
+        .override_global("page_size", &page, true)
         .override_global("initial_dev", &dev, true)
         .override_global("initial_ino", &ino, true);
     let ebpf = loader
@@ -177,12 +202,21 @@ fn initial_namespace() -> (u64, u64) {
     })
 }
 
-/// Where the kernel saves the arguments of a system call, and its number.
-const fn registers() -> ([u32; 6], u32) {
+/// Bytes of a page of memory.
+fn page_size() -> u64 {
+    let known = sysconf(SysconfVar::PAGE_SIZE).ok().flatten();
+    known
+        .and_then(|bytes| u64::try_from(bytes).ok())
+        .unwrap_or(4096)
+}
+
+/// Where the kernel saves the arguments of a system call, its number, and what a function returns. The first three
+/// arguments of a function are at the same places.
+const fn registers() -> ([u32; 6], u32, u32) {
     if cfg!(target_arch = "aarch64") {
-        ([0, 8, 16, 24, 32, 40], 280)
+        ([0, 8, 16, 24, 32, 40], 280, 0)
     } else {
-        ([112, 104, 96, 56, 72, 64], 120)
+        ([112, 104, 96, 56, 72, 64], 120, 80)
     }
 }
 
@@ -279,6 +313,47 @@ pub(super) fn group(ebpf: &mut Ebpf, group: Group, probes: &mut Vec<Probe>) -> V
         }
     }
     links
+}
+
+/// Attaches to the functions that answer ioctls.
+pub(super) fn ioctls(ebpf: &mut Ebpf, options: &Options, probes: &mut Vec<Probe>) -> Vec<Link> {
+    let privileges = Privileges::own();
+    let has_kprobes = Path::new("/sys/bus/event_source/devices/kprobe").exists();
+    let group = Group::Module;
+    let mut links = Vec::new();
+    for (function, lost, module) in ioctls_of(options.xpmem_ioctl) {
+        let name = format!("{KPROBE}{function}");
+        let error = match attach_ioctl(ebpf, function) {
+            Ok(held) => {
+                probes.push(Probe::attached(name));
+                links.push(Link { group, _held: held });
+                continue;
+            }
+            Err(error) => error,
+        };
+        let errno = errno_of(&error);
+        let advice = match errno {
+            _ if !has_kprobes => "a kernel with CONFIG_KPROBES".to_owned(),
+            // Kernels differ in how they call a function that is not there.
+            libc::ENOENT | libc::EINVAL | libc::EADDRNOTAVAIL => {
+                format!("load the module {module}, if it is to be used")
+            }
+            _ => remedy(errno, &privileges),
+        };
+        probes.push(Probe::refused(name, errno, lost, advice));
+    }
+    links
+}
+
+/// The exit first, so that a call under way is not taken for one that has begun.
+fn attach_ioctl(ebpf: &mut Ebpf, function: &str) -> Result<Held, ProgramError> {
+    let mut attach = |program| {
+        let program: &mut KProbe = program_of(ebpf, program)?.try_into()?;
+        load_once(program.load())?;
+        let id = program.attach(function, 0)?;
+        program.take_link(id)
+    };
+    Ok(Held::Ioctl(attach("ioctl_exit")?, attach("ioctl_enter")?))
 }
 
 /// Watches a probe point of the runtime. The program is told the number of the site.

@@ -58,6 +58,7 @@ pub fn check() -> Vec<Probe> {
     for group in [Group::Tasks, Group::Causes, Group::Module] {
         links.extend(attach::group(&mut ebpf, group, &mut probes));
     }
+    links.extend(attach::ioctls(&mut ebpf, &options, &mut probes));
     match attach::copies(&mut ebpf, &mut probes) {
         Ok(found) => links.extend(found),
         Err(error) => probes.push(Probe::refused(

@@ -186,6 +186,7 @@ pub fn build(
                     .collect(),
             })
             .collect(),
+        rdma: Vec::new(),
         limits,
     }
 }

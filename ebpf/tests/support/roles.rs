@@ -9,6 +9,7 @@ use nix::errno::Errno;
 use nix::sys::uio::{RemoteIoVec, process_vm_readv, process_vm_writev};
 use nix::unistd::{Pid, gettid};
 use onecopy_trace::bpf::{Collector, Options, Probe};
+use onecopy_trace::observed::{Mechanism, Observed, PairCounts, PairKey, Peer};
 
 use crate::limit;
 
@@ -30,6 +31,25 @@ pub(crate) fn observe(options: &Options) -> Option<(Collector, Vec<Probe>)> {
             None
         }
     }
+}
+
+/// What was counted of a caller, its peer and a mechanism: something, at least.
+pub(crate) fn counts(
+    observed: &Observed,
+    caller: u32,
+    peer: Peer,
+    mechanism: Mechanism,
+) -> PairCounts {
+    let key = PairKey {
+        caller,
+        peer,
+        mechanism,
+    };
+    let found = observed.pairs.get(&key);
+    found.cloned().unwrap_or_else(|| {
+        let all: Vec<_> = observed.pairs.keys().collect();
+        panic!("{key:?} is not among {all:?}")
+    })
 }
 
 /// A process that does what it is told.

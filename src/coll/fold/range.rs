@@ -14,6 +14,7 @@ use super::{Fold, From, mismatch};
 use crate::engine::Engine;
 use crate::error::Result;
 use crate::peer::Peer;
+use onecopy_btl::LayerId;
 use onecopy_shm::coll::{View, kind};
 use onecopy_shm::loan::LoanTable;
 
@@ -218,9 +219,26 @@ impl Fold {
             return Ok(Outcome::Again);
         }
         count(cx.engine, cx.state, &members, len);
+        self.tally(cx.engine, cx.state, segment);
         self.put_out(cx.engine, cx.state, (begin, len), room.helped)?;
         self.check_owners(cx.state)?;
         Ok(Outcome::Combined)
+    }
+
+    /// Adds what the contributions to a segment were, that were combined where they stand. Copies are counted as they
+    /// come.
+    fn tally(&self, engine: &mut Engine, state: &CommState, segment: &Segment) {
+        for (place, from) in self.from.iter().enumerate().take(self.upto) {
+            let layer = match from {
+                From::Own => continue,
+                _ if place == state.me || segment.absent.contains(&place) => continue,
+                From::Inline | From::Slot => LayerId::CHUNKS,
+                From::Buffer(_) => LayerId::MAP,
+                From::Attached(_) => LayerId::ATTACH,
+            };
+            let rank = state.members[place];
+            engine.core.tally.add(rank, layer, segment.len);
+        }
     }
 
     /// Copies what cannot be combined in place. `false`: not all of it is there.

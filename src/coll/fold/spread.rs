@@ -11,6 +11,7 @@ use super::super::state::{CommState, STEP_MAX, Step};
 use super::{EVERYWHERE, Fold, FoldState, mismatch};
 use crate::engine::Engine;
 use crate::error::Result;
+use onecopy_btl::LayerId;
 use onecopy_shm::coll::kind;
 
 impl Fold {
@@ -143,6 +144,25 @@ impl Fold {
         put_to_all(engine, state, &self.targets, (begin, len), origin)
     }
 
+    /// Takes out of the pending members those that no longer `lack`: they have written their shares here.
+    pub(super) fn take_written(
+        &mut self,
+        engine: &mut Engine,
+        state: &CommState,
+        lack: impl Fn(usize) -> bool,
+    ) {
+        let (len, elem) = (self.send.len, self.elem);
+        self.pending.retain(|&place| {
+            let lacks = lack(place);
+            if !lacks {
+                let (begin, end) = share(len, elem, state.size(), place);
+                let rank = state.members[place];
+                engine.core.tally.add(rank, LayerId::MAP, end - begin);
+            }
+            lacks
+        });
+    }
+
     /// Takes the others' ranges of the result.
     pub(super) fn spread(
         &mut self,
@@ -154,8 +174,9 @@ impl Fold {
         let Some((loan, to)) = self.recv else {
             return Ok(Step::Done);
         };
-        self.pending
-            .retain(|&place| state.ends[place].look(seq) < EVERYWHERE);
+        self.take_written(engine, state, |place| {
+            state.ends[place].look(seq) < EVERYWHERE
+        });
         let (mut moved, mut index) = (0, 0);
         while index < self.pending.len() && moved < STEP_MAX {
             let place = self.pending[index];

@@ -1,15 +1,15 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! The thread that waits for a rank's wires while the rank sleeps, and rings its bell.
 //!
-//! Shared memory rings a rank by a futex, a descriptor cannot; so a rank that may be woken by both sleeps on the futex,
+//! Shared memory rings a rank by a futex, and a descriptor cannot. So a rank that both may wake sleeps on the futex,
 //! and this thread waits for the descriptors. It rings once for each time that it is armed.
 //!
 //! No wake-up is lost. The rank arms its bell, then the waker, looks once more, and sleeps. Descriptors are watched by
-//! level: what has come and was not read is found whenever the waker begins to wait, before the rank's last look or
-//! behind it. A ring finds the bell armed, or the rank awake, which looks again before its next sleep. A ring too many,
-//! for what the rank has read meanwhile, is a look in vain.
+//! level. The waker finds bytes that were not read whenever it begins to wait, before the rank's last look or after it.
+//! A ring finds the bell armed, or the rank awake, which looks again before its next sleep. A ring too many, for what
+//! the rank has read meanwhile, is a look in vain.
 
-use super::{Bell, Origin, Set};
+use super::{Bell, EventSource, Set};
 use nix::errno::Errno;
 use nix::sys::epoll::{EpollEvent, EpollTimeout};
 use nix::sys::eventfd::{EfdFlags, EventFd};
@@ -35,7 +35,7 @@ impl Waker {
         let armed = Arc::new(EventFd::from_value_and_flags(0, flags)?);
         let nonblocking = flags | EfdFlags::EFD_NONBLOCK;
         let stop = Arc::new(EventFd::from_value_and_flags(0, nonblocking)?);
-        set.add(&*stop, Origin::Stop, (true, false))?;
+        set.add(&*stop, EventSource::Stop, (true, false))?;
         let thread = Thread {
             set: Arc::clone(&set),
             bell,

@@ -1,19 +1,19 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Connections as they are made: outbound to other ranks, and inbound from them.
 //!
-//! Whoever connects proves that it knows the job's secret, and so does who accepts ([`crate::proof`]). Then the
-//! accepting side has the word: it confirms, and the caller answers with one byte, [`GO`], behind which its frames
-//! follow. Until then nothing of the other side is believed or kept.
+//! Both sides of a connection prove that they know the job's secret ([`crate::proof`]). Then the accepting side has the
+//! word: it confirms, and the caller answers with one byte, [`GO`], behind which its frames follow. Until then nothing
+//! of the other side is believed or kept.
 //!
 //! Two ranks may call each other at once: the lower rank's call stays. It leaves the other's call unconfirmed as long
-//! as its own may succeed; the higher rank confirms at once, and gives its own call up when the lower one's byte has
+//! as its own may succeed. The higher rank confirms at once. It gives its own call up when the lower one's byte has
 //! come. So a pair never has two connections that both count, and one that only one side can make is made.
 
 mod inbound;
 mod outbound;
 
 use super::options::{self, Settings};
-use crate::endpoint::hub::{Origin, Set};
+use crate::endpoint::hub::{EventSource, Set};
 use inbound::Inbound;
 use outbound::Outbound;
 use std::collections::VecDeque;
@@ -29,7 +29,7 @@ const GO: u8 = 0x90;
 const INBOUND_MAX: usize = 128;
 /// How long an inbound connection may take to prove itself.
 const PROVE: Duration = Duration::from_secs(10);
-/// How long nobody is let in when descriptors or memory are short.
+/// How long the listener accepts nothing when descriptors or memory are short.
 const PAUSE: Duration = Duration::from_millis(20);
 
 /// What has become of a connection.
@@ -81,7 +81,7 @@ impl Connector {
     /// Listens at `address`.
     pub(crate) fn listen(address: IpAddr, settings: Settings, set: &Arc<Set>) -> io::Result<Self> {
         let listener = options::listen_at(address, &settings)?;
-        set.add(&listener, Origin::Listener, (true, false))?;
+        set.add(&listener, EventSource::Listener, (true, false))?;
         Ok(Self {
             settings,
             set: Arc::clone(set),
@@ -164,12 +164,12 @@ impl Connector {
     }
 
     /// Something is ready that is this part's.
-    pub(crate) fn ready(&mut self, origin: Origin, now: Instant) {
-        match origin {
-            Origin::Listener => self.let_in(now),
-            Origin::Inbound(at) => self.hear_inbound(at as usize, now),
-            Origin::Outbound(rank) => self.move_outbound(rank, now),
-            Origin::Stop | Origin::Pair(_) | Origin::Device => {}
+    pub(crate) fn ready(&mut self, source: EventSource, now: Instant) {
+        match source {
+            EventSource::Listener => self.let_in(now),
+            EventSource::Inbound(at) => self.hear_inbound(at as usize, now),
+            EventSource::Outbound(rank) => self.move_outbound(rank, now),
+            EventSource::Stop | EventSource::Pair(_) | EventSource::Device => {}
         }
     }
 
@@ -179,7 +179,7 @@ impl Connector {
             self.paused = None;
             let _ = self
                 .set
-                .watch(&self.listener, Origin::Listener, (true, false));
+                .watch(&self.listener, EventSource::Listener, (true, false));
         }
         for at in 0..self.inbound.len() {
             let late = |one: &Inbound| one.rank().is_none() && now > one.since + PROVE;

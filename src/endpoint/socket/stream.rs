@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! One connection, and which polls read it.
 
-use crate::endpoint::hub::{Origin, Set};
+use crate::endpoint::hub::{EventSource, Set};
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::socket::{Shutdown, shutdown};
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
@@ -19,7 +19,7 @@ const TURNS_MAX: u32 = 32;
 pub(super) struct Stream {
     pub(super) fd: OwnedFd,
     set: Arc<Set>,
-    origin: Origin,
+    source: EventSource,
     /// Whether it is among those that are watched.
     watched: bool,
 }
@@ -27,12 +27,12 @@ pub(super) struct Stream {
 impl Stream {
     /// A connection with a rank, watched for what comes.
     pub(super) fn new(fd: OwnedFd, set: &Arc<Set>, rank: u32) -> nix::Result<Self> {
-        let origin = Origin::Pair(rank);
-        set.add(&fd, origin, (true, false))?;
+        let source = EventSource::Pair(rank);
+        set.add(&fd, source, (true, false))?;
         Ok(Self {
             fd,
             set: Arc::clone(set),
-            origin,
+            source,
             watched: true,
         })
     }
@@ -52,7 +52,7 @@ impl Stream {
     pub(super) fn watch(&self, write: bool) {
         if self.watched {
             // It was added; what is refused now is found by the next poll.
-            let _ = self.set.watch(&self.fd, self.origin, (true, write));
+            let _ = self.set.watch(&self.fd, self.source, (true, write));
         }
     }
 

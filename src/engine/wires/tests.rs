@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! A rank on another node that has the job's secret and talks nonsense.
 
-use crate::endpoint::{Connector, Origin, Outcome, Set, Settings};
+use crate::endpoint::{Connector, EventSource, Outcome, Set, Settings};
 use crate::error::Error;
 use crate::records::{BODY, ChunkBody, Fin, Kind, Rts, SourceLayout};
 use crate::runtime::{Options, Runtime};
@@ -35,7 +35,7 @@ fn connect(mut wireup: Local, knobs: &Knobs) -> (Local, TcpStream) {
     connector.know([cards[0].listens, None].into_iter());
     connector.connect(0, Instant::now());
     loop {
-        connector.ready(Origin::Outbound(0), Instant::now());
+        connector.ready(EventSource::Outbound(0), Instant::now());
         match connector.outcome() {
             Some(Outcome::Connected(0, fd)) => return (wireup, TcpStream::from(fd)),
             Some(other) => panic!("{other:?}"),

@@ -39,14 +39,14 @@ pub(crate) fn warm_chunks(core: &mut Core, peer: &mut Peer, total: u64, step: u6
 }
 
 /// What became of a chunk.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Chunked {
     /// It is out.
     Sent,
     /// There is no room for it yet.
     NoRoom,
-    /// There is no memory for any chunk: nothing would make room.
-    Refused(Error),
+    /// There is no memory for any chunk: nothing would make room. [`refusal`] says why.
+    Refused,
     /// Its bytes are the program's again.
     Withdrawn,
 }
@@ -136,11 +136,24 @@ pub(crate) fn named(core: &mut Core, peer: &mut Peer, kind: Kind, put: Put) -> C
         Put::NoRoom => Chunked::NoRoom,
         Put::NoChunk => {
             core.starved = true;
-            let refusal = core.home.take_refusal();
-            refusal.map_or(Chunked::NoRoom, Chunked::Refused)
+            if core.home.has_refusal() {
+                Chunked::Refused
+            } else {
+                Chunked::NoRoom
+            }
         }
         Put::Withdrawn => Chunked::Withdrawn,
     }
+}
+
+/// Why there is no memory for any chunk for this peer.
+#[cold]
+pub(crate) fn refusal(core: &mut Core, peer: &Peer) -> Error {
+    let unknown = || Error::Unreachable {
+        rank: peer.rank as usize,
+        reason: "there is no memory for a chunk".into(),
+    };
+    core.home.take_refusal().unwrap_or_else(unknown)
 }
 
 /// Sends a message of `len` bytes in chunks, from `sent` on, as far as there is room. Gives how far it is out, and what
@@ -217,7 +230,10 @@ pub(crate) fn send_chunks(
             return false;
         }
         // Nothing of it is out: there never was a chunk.
-        Chunked::Refused(error) => core.requests.complete(id, Err(error)),
+        Chunked::Refused => {
+            let error = refusal(core, peer);
+            core.requests.complete(id, Err(error));
+        }
         Chunked::Withdrawn => {
             core.requests.complete(id, Err(Error::withdrawn(peer.rank)));
             if sent > 0 {

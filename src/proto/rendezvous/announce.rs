@@ -12,6 +12,7 @@ use crate::request::{RequestId, RequestState, SendPlan, UserBuf};
 use crate::select::observed;
 use crate::state::Core;
 use onecopy_btl::{RegionPart, RemoteRange};
+use onecopy_obs::tracepoints;
 use onecopy_shm::copy::Kernel;
 use onecopy_shm::layout::HeapOffset;
 use onecopy_shm::loan::Loan;
@@ -61,6 +62,8 @@ pub(crate) fn announce(core: &mut Core, peer: &mut Peer, id: RequestId, coop_id:
     if let Some(request) = core.requests.get_mut(id) {
         request.state = RequestState::Awaiting(SendPlan::Announced { coop_id });
     }
+    let (to, me) = (peer.rank as usize, core.me as usize);
+    tracepoints::rendezvous_announced(to, me, id.0, len);
     core.counters.sends_rendezvous += 1;
     core.counters.bytes_sent += len;
     true
@@ -101,7 +104,7 @@ fn put_list(
             true
         }
         // Without a chunk for the list the message is collected.
-        Chunked::Refused(_) => {
+        Chunked::Refused => {
             let scattered = rts(SourceLayout::Scattered);
             put_body(core, peer, Kind::Rts, meta, &scattered)
         }

@@ -61,7 +61,7 @@ const ARROWS: &[(&str, &[&str])] = &[
         "coll",
         &[
             "endpoint", "engine", "error", "matching", "memory", "peer", "proto", "request",
-            "wireup",
+            "state", "wireup",
         ],
     ),
     ("wait", &["coll", "endpoint"]),

@@ -48,18 +48,18 @@ pub struct Offer {
     pub mark: Option<Mark>,
 }
 
-/// What packets for a side of a lane by datagrams must have.
+/// What packets for one side of a lane by datagrams must carry.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Mark {
     /// What their seal is made with.
     pub key: u64,
     /// What that side calls the lane; never 0.
     pub mark: u32,
-    /// The word of its pair.
-    pub word: u32,
+    /// The Q_Key of its pair.
+    pub qkey: u32,
 }
 
-/// Bytes of a message at most that anybody may offer.
+/// Bytes of a message that a peer may offer at most.
 const ROOM_MAX: u32 = 1 << 20;
 
 impl Offer {
@@ -74,10 +74,10 @@ impl Offer {
         reach.copy_from_slice(&self.reach.to_bytes());
         rest[..4].copy_from_slice(&self.room.to_le_bytes());
         rest[4..8].copy_from_slice(&self.granted.to_le_bytes());
-        if let Some(Mark { key, mark, word }) = self.mark {
+        if let Some(Mark { key, mark, qkey }) = self.mark {
             rest[8..16].copy_from_slice(&key.to_le_bytes());
             rest[16..20].copy_from_slice(&mark.to_le_bytes());
-            rest[20..].copy_from_slice(&word.to_le_bytes());
+            rest[20..].copy_from_slice(&qkey.to_le_bytes());
         }
         bytes
     }
@@ -94,7 +94,7 @@ impl Offer {
         let mark = Mark {
             key: u64::from(word(8)?) | u64::from(word(12)?) << 32,
             mark: word(16)?,
-            word: word(20)?,
+            qkey: word(20)?,
         };
         let offer = Self {
             reach: crate::Reach::from_bytes(reach)?,
@@ -136,7 +136,7 @@ mod tests {
             mark: Some(Mark {
                 key: u64::MAX - 5,
                 mark: 3,
-                word: 77,
+                qkey: 77,
             }),
             ..offer
         };

@@ -32,7 +32,7 @@ pub(super) enum Bytes<P: Provider> {
     /// The device reads them.
     Posted,
     Slot(Slot<P>),
-    /// In memory that nobody pins.
+    /// In memory that is not pinned.
     Copy(Vec<u8>),
 }
 
@@ -115,11 +115,11 @@ pub(super) struct Lane<P: Provider> {
 pub(super) enum Arrived {
     /// It has bytes, which are kept with it.
     Bytes,
-    /// It was an acknowledgement alone.
-    Word,
+    /// It was a control message: an acknowledgement alone.
+    Control,
 }
 
-/// What no correct peer would have sent, and the slot that it came in.
+/// An error of the peer, and the slot that its message came in.
 pub(super) type Nonsense<P> = (&'static str, Slot<P>);
 
 impl<P: Provider> Newsworthy for Lane<P> {
@@ -166,13 +166,14 @@ impl<P: Provider> Lane<P> {
         }
     }
 
-    /// Believes what the peer offers.
+    /// Takes the room and the permission from the peer's offer.
     pub(super) fn permit(&mut self, offer: &Offer) {
         self.room = offer.room as usize;
         self.permitted = offer.granted;
     }
 
-    /// Messages that may be sent. The last one is for a word alone, without which both sides could wait for ever.
+    /// Messages that may be sent. The last one is kept for a control message. Without it, both sides could wait for
+    /// ever.
     pub(super) fn credit(&self) -> u32 {
         self.permitted.wrapping_sub(self.sent)
     }
@@ -197,7 +198,7 @@ impl<P: Provider> Lane<P> {
         }
     }
 
-    /// What a message says of this side's. An error says what no correct peer would have written.
+    /// Takes what a message says about this side's messages. An error names what no correct peer would write.
     pub(super) fn hear(&mut self, head: Head) -> Result<(), &'static str> {
         let taken = head.taken.wrapping_sub(self.acknowledged);
         if taken > self.sent.wrapping_sub(self.acknowledged) {
@@ -212,7 +213,7 @@ impl<P: Provider> Lane<P> {
         Ok(())
     }
 
-    /// A message of `len` bytes with its head has come in `slot`. Gives back what is of no more use.
+    /// A message of `len` bytes with its head has come in `slot`. Gives the slot back if it holds no bytes.
     pub(super) fn arrive(
         &mut self,
         slot: Slot<P>,
@@ -236,7 +237,7 @@ impl<P: Provider> Lane<P> {
         self.arrived = self.arrived.wrapping_add(1);
         if len == HEAD {
             self.taken = self.taken.wrapping_add(1);
-            return Ok((Arrived::Word, Some(slot)));
+            return Ok((Arrived::Control, Some(slot)));
         }
         self.next += (len - HEAD) as u64;
         self.came.push_back(Came {

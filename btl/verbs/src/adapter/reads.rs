@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Long messages: their receiver reads them where they lie, by its device, into slots, and copies them out.
+//! Long messages: the receiver's device reads them from the sender's memory into slots, and the receiver copies them
+//! out.
 //!
 //! Their sender registers them for that, and keeps registrations while the kernel tells of changes ([`crate::cache`]).
 //! What cannot be registered, or read, is sent as any other bytes.
@@ -18,7 +19,7 @@ use crate::memory::{Local, Region, Slot};
 use crate::pair::Operation;
 use crate::provider::{Access, Provider, Remote};
 
-/// Set in the word of a read.
+/// Set in the cookie of a read.
 pub(super) const READ: u64 = 1 << 32;
 /// Bytes of a read at most, and how many reads may be under way from this rank.
 const READ_BYTES: usize = 64 << 10;
@@ -77,9 +78,9 @@ impl<P: Provider> Adapter<P> {
             remote_read: true,
             remote_write: false,
         };
-        // SAFETY: nothing is posted with it, and peers only read: what they read are bytes, whoever changes them. The
-        // kernel keeps the pages while they are registered, mapped or not, so that a peer never reads what became
-        // somebody else's; the cache finds out when they are mapped no more.
+        // SAFETY: nothing is posted with it, and peers only read: what they read are bytes, whichever thread changes
+        // them. The kernel keeps the pages while they are registered, mapped or not. So a peer never reads a page that
+        // another owner has by now. The cache finds out when they are mapped no more.
         let found = unsafe { cache.get(at, bytes.len(), access) }.ok()?;
         let Remote { address, key } = found.memory.remote(found.at);
         Some(Shown {
@@ -119,9 +120,9 @@ impl<P: Provider> Adapter<P> {
                 key,
             };
             let number = lane.reads;
-            let word = READ | u64::from(number);
+            let cookie = READ | u64::from(number);
             let local = Local::first(slot, count as usize);
-            match pair.post(&mut self.queue, Operation::Read { from }, local, word) {
+            match pair.post(&mut self.queue, Operation::Read { from }, local, cookie) {
                 Ok(()) => {
                     lane.reads = lane.reads.wrapping_add(1);
                     lane.asked.push_back(Asked {

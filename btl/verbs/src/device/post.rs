@@ -46,7 +46,7 @@ pub(super) fn poll(queue: &Completions, into: &mut [Finished]) -> io::Result<usi
             status: wc.status,
             received: whole && wc.opcode & IBV_WC_RECV != 0,
             bytes: wc.byte_len,
-            number: (whole && wc.wc_flags & IBV_WC_WITH_IMM != 0)
+            immediate: (whole && wc.wc_flags & IBV_WC_WITH_IMM != 0)
                 .then(|| u32::from_be(wc.imm_data)),
             pair: wc.qp_num,
             source: if whole { wc.src_qp } else { 0 },
@@ -76,7 +76,7 @@ fn sges(pieces: &[Piece]) -> io::Result<([ibv_sge; PIECES], i32)> {
 #[inline]
 pub(super) unsafe fn send(pair: &PairOf, request: &Request<'_, Verbs>) -> io::Result<()> {
     let (mut list, count) = sges(request.pieces)?;
-    let with_number = request.number.is_some();
+    let with_immediate = request.immediate.is_some();
     let rdma = |remote: &Remote| ibv_send_to {
         rdma: ibv_send_rdma {
             remote_addr: remote.address,
@@ -84,7 +84,7 @@ pub(super) unsafe fn send(pair: &PairOf, request: &Request<'_, Verbs>) -> io::Re
         },
     };
     let nowhere = rdma(&Remote { address: 0, key: 0 });
-    let send = if with_number {
+    let send = if with_immediate {
         IBV_WR_SEND_WITH_IMM
     } else {
         IBV_WR_SEND
@@ -92,11 +92,11 @@ pub(super) unsafe fn send(pair: &PairOf, request: &Request<'_, Verbs>) -> io::Re
     let mut shared = 0;
     let (opcode, wr) = match &request.verb {
         Verb::Send => (send, nowhere),
-        Verb::SendTo { ah, number, key } => {
+        Verb::SendTo { ah, number, qkey } => {
             let ud = ibv_send_ud {
                 ah: ah.raw.as_ptr(),
                 remote_qpn: *number,
-                remote_qkey: *key,
+                remote_qkey: *qkey,
             };
             (send, ibv_send_to { ud })
         }
@@ -104,7 +104,7 @@ pub(super) unsafe fn send(pair: &PairOf, request: &Request<'_, Verbs>) -> io::Re
             shared = *receives;
             (send, nowhere)
         }
-        Verb::Write(to) if with_number => (IBV_WR_RDMA_WRITE_WITH_IMM, rdma(to)),
+        Verb::Write(to) if with_immediate => (IBV_WR_RDMA_WRITE_WITH_IMM, rdma(to)),
         Verb::Write(to) => (IBV_WR_RDMA_WRITE, rdma(to)),
         Verb::Read(from) => (IBV_WR_RDMA_READ, rdma(from)),
     };
@@ -129,7 +129,7 @@ pub(super) unsafe fn send(pair: &PairOf, request: &Request<'_, Verbs>) -> io::Re
         opcode,
         send_flags: flags,
         number: ibv_send_number {
-            imm_data: request.number.unwrap_or(0).to_be(),
+            imm_data: request.immediate.unwrap_or(0).to_be(),
         },
         wr,
         remote_srqn: shared,

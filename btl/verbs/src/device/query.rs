@@ -173,12 +173,12 @@ pub(super) fn change(pair: &PairOf, kind: Kind, change: &Change) -> io::Result<(
     let mut mask = IBV_QP_STATE;
     let datagrams = kind == Kind::Datagrams;
     match change {
-        Change::Prepare { port, key } => {
+        Change::Prepare { port, qkey } => {
             attr.qp_state = IBV_QPS_INIT;
             attr.port_num = *port;
             mask |= IBV_QP_PKEY_INDEX | IBV_QP_PORT;
             if datagrams {
-                attr.qkey = *key;
+                attr.qkey = *qkey;
                 mask |= IBV_QP_QKEY;
             } else {
                 attr.qp_access_flags =

@@ -32,9 +32,9 @@ fn refused(code: i32) -> io::Error {
     io::Error::from_raw_os_error(code)
 }
 
-// SAFETY: an operation touches what `State::may` and `State::remote` find registered under its keys, when it is
-// carried out: from its posting on, until it has completed. A pair's drop forgets all that it waits for; receives that
-// are shared are taken for pairs that exist.
+// SAFETY: an operation touches only what `State::may` and `State::remote` find registered under its keys. It does so
+// when it is carried out: from its posting on, until it has completed. A pair's drop forgets all that it waits for;
+// receives that are shared are taken for pairs that exist.
 unsafe impl Provider for Fabric {
     type Context = Context;
     type Domain = DomainOf;
@@ -291,7 +291,7 @@ unsafe impl Provider for Fabric {
             return Err(refused(libc::EOPNOTSUPP));
         }
         let number = match file {
-            // One file is one domain, whoever opens it.
+            // One file is one domain, whichever process opens it.
             Some(file) => std::fs::File::from(file.try_clone_to_owned()?)
                 .metadata()?
                 .ino(),
@@ -325,7 +325,7 @@ unsafe impl Provider for Fabric {
             own: VecDeque::new(),
             stage: Stage::Fresh,
             peer: None,
-            key: 0,
+            qkey: 0,
             timing: Timing::default(),
             waiting: VecDeque::new(),
             fault: None,
@@ -353,8 +353,8 @@ unsafe impl Provider for Fabric {
         let stage = entry.stage;
         match (change, stage) {
             (Change::Fail, _) => state.fail(pair.number, None),
-            (Change::Prepare { key, .. }, Stage::Fresh) => {
-                entry.key = *key;
+            (Change::Prepare { qkey, .. }, Stage::Fresh) => {
+                entry.qkey = *qkey;
                 entry.stage = Stage::Prepared;
             }
             (Change::Receive { peer, .. }, Stage::Prepared)
@@ -402,7 +402,7 @@ unsafe impl Provider for Fabric {
             target,
             pieces: request.pieces.to_vec(),
             inline,
-            number: request.number,
+            immediate: request.immediate,
             signaled: request.signaled,
             since: None,
             delivered: false,
@@ -419,7 +419,7 @@ unsafe impl Provider for Fabric {
             }
             _ => return Err(refused(libc::EINVAL)),
         }
-        if let Verb::SendTo { ah, number, key } = request.verb {
+        if let Verb::SendTo { ah, number, qkey } = request.verb {
             let domain = entry.domain;
             let Some(bytes) = state.gather(domain, &send) else {
                 state.fail(pair.number, Some((send, crate::Status::OWN_MEMORY)));
@@ -428,10 +428,10 @@ unsafe impl Provider for Fabric {
             let datagram = Datagram {
                 to: ah.to,
                 pair: number,
-                key,
+                qkey,
                 source: pair.number,
                 bytes,
-                number: request.number,
+                immediate: request.immediate,
             };
             state.send_datagram(pair.number, &send, datagram);
         } else {

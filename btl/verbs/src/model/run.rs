@@ -17,7 +17,7 @@ use crate::status::{SUCCESS, Status};
 enum Outcome {
     /// It is over.
     Done,
-    /// Nobody answers.
+    /// No peer answers.
     Silent,
     /// The peer has no receive.
     Full,
@@ -211,7 +211,7 @@ impl State {
             return Outcome::Failed(Status::INVALID_REQUEST);
         }
         store(&receive.pieces, 0, &bytes);
-        self.received(queue, receive.id, peer, number, bytes.len(), send.number);
+        self.received(queue, receive.id, peer, number, bytes.len(), send.immediate);
         Outcome::Done
     }
 
@@ -222,7 +222,7 @@ impl State {
         pair: u32,
         source: u32,
         bytes: usize,
-        number: Option<u32>,
+        immediate: Option<u32>,
     ) {
         let bytes = u32::try_from(bytes).unwrap_or(u32::MAX);
         let finished = Finished {
@@ -230,7 +230,7 @@ impl State {
             status: SUCCESS,
             received: true,
             bytes,
-            number,
+            immediate,
             pair,
             source,
         };
@@ -269,12 +269,12 @@ impl State {
             self.tell_access(peer);
             return Outcome::Failed(Status::PEER_ACCESS);
         };
-        if send.number.is_some() {
+        if send.immediate.is_some() {
             let Some((receive, queue)) = self.take_receive(peer, None) else {
                 return Outcome::Full;
             };
             store(&[piece], 0, &bytes);
-            self.received(queue, receive.id, peer, number, bytes.len(), send.number);
+            self.received(queue, receive.id, peer, number, bytes.len(), send.immediate);
         } else {
             store(&[piece], 0, &bytes);
         }
@@ -366,7 +366,7 @@ impl State {
         let open = self.pairs.get(&datagram.pair).filter(|pair| {
             Some(pair.device) == there
                 && pair.kind == Kind::Datagrams
-                && pair.key == datagram.key
+                && pair.qkey == datagram.qkey
                 && matches!(pair.stage, Stage::Receiving | Stage::Ready)
         });
         if !reached || open.is_none() {
@@ -404,7 +404,7 @@ impl State {
             datagram.pair,
             datagram.source,
             length,
-            datagram.number,
+            datagram.immediate,
         );
     }
 }
@@ -434,7 +434,7 @@ fn store(pieces: &[Piece], mut skip: usize, mut bytes: &[u8]) {
         }
         let now = bytes.len().min(length - skip);
         let to = std::ptr::with_exposed_provenance_mut::<u8>(piece.address as usize + skip);
-        // SAFETY: as for loading; nobody refers to it.
+        // SAFETY: as for loading; no reference to it exists.
         unsafe { std::ptr::copy_nonoverlapping(bytes.as_ptr(), to, now) };
         bytes = &bytes[now..];
         skip = 0;

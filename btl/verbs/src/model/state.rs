@@ -68,7 +68,7 @@ pub(super) struct Pair {
     pub(super) own: VecDeque<Receive>,
     pub(super) stage: Stage,
     pub(super) peer: Option<Peer>,
-    pub(super) key: u32,
+    pub(super) qkey: u32,
     pub(super) timing: Timing,
     pub(super) waiting: VecDeque<Send>,
     pub(super) fault: Option<Status>,
@@ -116,7 +116,7 @@ pub(super) struct Send {
     pub(super) pieces: Vec<Piece>,
     /// What a request itself carries.
     pub(super) inline: Option<Vec<u8>>,
-    pub(super) number: Option<u32>,
+    pub(super) immediate: Option<u32>,
     pub(super) signaled: bool,
     /// Since when it is the next one, and what it waits for.
     pub(super) since: Option<Duration>,
@@ -127,10 +127,10 @@ pub(super) struct Send {
 pub(super) struct Datagram {
     pub(super) to: [u8; 16],
     pub(super) pair: u32,
-    pub(super) key: u32,
+    pub(super) qkey: u32,
     pub(super) source: u32,
     pub(super) bytes: Vec<u8>,
-    pub(super) number: Option<u32>,
+    pub(super) immediate: Option<u32>,
 }
 
 impl State {

@@ -13,13 +13,13 @@ use crate::provider::{Piece, Provider, Remote, Request, Verb};
 use crate::queue::{Done, Queue, UNNAMED};
 use crate::refused::Refused;
 
-/// What a send does. A `number` goes to the receiver with the bytes.
+/// What a send does. The receiver gets `immediate` (immediate data) with the bytes.
 #[derive(Debug)]
 pub enum Operation<'a, P: Provider> {
     /// Arrives in a receive of the peer.
     Send {
         /// For the receiver.
-        number: Option<u32>,
+        immediate: Option<u32>,
     },
     /// A datagram.
     SendTo {
@@ -27,24 +27,24 @@ pub enum Operation<'a, P: Provider> {
         ah: &'a AddressHandle<P>,
         /// The peer's pair.
         pair: u32,
-        /// Its word.
-        key: u32,
+        /// Its Q_Key.
+        qkey: u32,
         /// For the receiver.
-        number: Option<u32>,
+        immediate: Option<u32>,
     },
     /// Arrives in receives that the peer's processes share.
     SendShared {
         /// Their number.
         receives: u32,
         /// For the receiver.
-        number: Option<u32>,
+        immediate: Option<u32>,
     },
-    /// Arrives in the peer's memory; with a number, the peer has a receive complete.
+    /// Arrives in the peer's memory; with immediate data, a receive of the peer completes.
     Write {
         /// Where.
         to: Remote,
         /// For the receiver.
-        number: Option<u32>,
+        immediate: Option<u32>,
     },
     /// Comes from the peer's memory.
     Read {
@@ -54,7 +54,7 @@ pub enum Operation<'a, P: Provider> {
 }
 
 impl<P: Provider> Pair<P, Ready> {
-    /// Posts an operation. `word` comes back with its completion, and so does the slot.
+    /// Posts an operation. `cookie` comes back with its completion, and so does the slot.
     ///
     /// # Errors
     ///
@@ -64,7 +64,7 @@ impl<P: Provider> Pair<P, Ready> {
         queue: &mut Queue<P>,
         operation: Operation<'_, P>,
         local: Local<P>,
-        word: u64,
+        cookie: u64,
     ) -> Result<(), Refused<P>> {
         const CALL: &str = "ibv_post_send";
         let piece = match local.piece() {
@@ -92,17 +92,17 @@ impl<P: Provider> Pair<P, Ready> {
             Some(_) => return Err(Refused::full(local, CALL)),
             None => return Err(Refused::of(local, CALL, "the pair was retired")),
         };
-        let Some(id) = queue.take_off(self.account, Done::Sent, local, word, covers) else {
+        let Some(id) = queue.take_off(self.account, Done::Sent, local, cookie, covers) else {
             return Err(Refused::of(Local::Nothing, CALL, "too many operations"));
         };
         let pieces = [piece];
         let used = usize::from(piece.length > 0);
-        let (verb, number) = verb(&operation);
+        let (verb, immediate) = verb(&operation);
         let request = Request {
             id,
             verb,
             pieces: &pieces[..used],
-            number,
+            immediate,
             signaled: true,
             inline: false,
         };
@@ -118,7 +118,7 @@ impl<P: Provider> Pair<P, Ready> {
     }
 
     /// Posts a few bytes, which are copied at once. Such sends do not complete one by one: their room comes back with
-    /// one of them in a while, or with the next operation. A failure does complete, without a word.
+    /// one of them in a while, or with the next operation. A failure does complete, without a cookie.
     ///
     /// # Errors
     ///
@@ -168,12 +168,12 @@ impl<P: Provider> Pair<P, Ready> {
         };
         let pieces = [piece];
         let used = usize::from(!bytes.is_empty());
-        let (verb, number) = verb(&operation);
+        let (verb, immediate) = verb(&operation);
         let request = Request {
             id,
             verb,
             pieces: &pieces[..used],
-            number,
+            immediate,
             signaled,
             inline: true,
         };
@@ -203,22 +203,25 @@ impl<P: Provider> Pair<P, Ready> {
 
 fn verb<'a, P: Provider>(operation: &Operation<'a, P>) -> (Verb<'a, P>, Option<u32>) {
     match *operation {
-        Operation::Send { number } => (Verb::Send, number),
+        Operation::Send { immediate } => (Verb::Send, immediate),
         Operation::SendTo {
             ah,
             pair,
-            key,
-            number,
+            qkey,
+            immediate,
         } => (
             Verb::SendTo {
                 ah: &ah.0,
                 number: pair,
-                key,
+                qkey,
             },
-            number,
+            immediate,
         ),
-        Operation::SendShared { receives, number } => (Verb::SendShared { receives }, number),
-        Operation::Write { to, number } => (Verb::Write(to), number),
+        Operation::SendShared {
+            receives,
+            immediate,
+        } => (Verb::SendShared { receives }, immediate),
+        Operation::Write { to, immediate } => (Verb::Write(to), immediate),
         Operation::Read { from } => (Verb::Read(from), None),
     }
 }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The rules of a lane by datagrams, without a device and without a clock: what is sent when, and what is made of what
-//! comes. Whoever drives it says what time it is, and loses, doubles and delays packets as it likes.
+//! The rules of a lane by datagrams: when packets are sent, and how packets that come are handled. It has no device and
+//! no clock. Its driver says what time it is, and may lose, double and delay packets.
 //!
 //! - Bytes that were added are kept until the peer has acknowledged them, and all before them.
 //! - Bytes are read in the order in which they were added there, each once.
@@ -22,8 +22,8 @@ const DELAY: Duration = Duration::from_micros(200);
 pub(super) enum Out {
     /// The packet of that number.
     Packet(u32),
-    /// A head alone.
-    Word,
+    /// A control message: a head alone.
+    Control,
 }
 
 /// What came of a packet.
@@ -48,7 +48,7 @@ pub(super) struct Arq {
     owed: u32,
     owed_since: Duration,
     must_tell: bool,
-    /// Somebody waits for permission for so many packets: since when, and when the peer was last asked for it.
+    /// Packets that the writer waits to send, since when it waits, and when the peer was last asked for permission.
     wants: u32,
     wants_since: Option<Duration>,
     asked: Duration,
@@ -109,7 +109,7 @@ impl Arq {
     pub(super) fn next(&self) -> Option<Out> {
         match self.sent.next() {
             Some(number) => Some(Out::Packet(number)),
-            None => (self.must_tell || self.asks).then_some(Out::Word),
+            None => (self.must_tell || self.asks).then_some(Out::Control),
         }
     }
 
@@ -117,7 +117,7 @@ impl Arq {
     pub(super) fn bytes(&self, out: Out) -> &[u8] {
         match out {
             Out::Packet(number) => self.sent.bytes(number),
-            Out::Word => &[],
+            Out::Control => &[],
         }
     }
 
@@ -125,7 +125,7 @@ impl Arq {
     pub(super) fn head(&self, mark: u32, out: Out) -> Head {
         let number = match out {
             Out::Packet(number) => number,
-            Out::Word => self.sent.number(),
+            Out::Control => self.sent.number(),
         };
         Head {
             mark,

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Datagrams as lanes.
+//! The lanes' contract, for lanes by datagrams.
 
 use std::os::fd::BorrowedFd;
 use std::time::Instant;
@@ -34,7 +34,7 @@ impl<P: Provider> Lanes for Datagrams<P> {
             mark: Some(Mark {
                 key,
                 mark,
-                word: self.word,
+                qkey: self.qkey,
             }),
         };
         let lane = Lane {
@@ -74,7 +74,7 @@ impl<P: Provider> Lanes for Datagrams<P> {
         let path = offer.reach.path(&self.chosen);
         lane.peer = Some(Peer {
             pair: offer.reach.number,
-            word: mark.word,
+            qkey: mark.qkey,
             mark: mark.mark,
             key: mark.key,
             path,
@@ -102,7 +102,7 @@ impl<P: Provider> Lanes for Datagrams<P> {
     }
 
     fn poll(&mut self) -> bool {
-        let found = !self.finding.is_empty() && self.take_ways();
+        let found = !self.finding.is_empty() && self.take_handles();
         let completed = self.take_completions();
         self.tend();
         found | completed
@@ -269,7 +269,7 @@ impl<P: Provider> Lanes for Datagrams<P> {
     }
 
     fn arm(&mut self) -> bool {
-        // Who sleeps answers nobody.
+        // A rank that sleeps acknowledges nothing, so it does so before.
         for at in (0..self.watched.len()).rev() {
             if let Some(&name) = self.watched.get(at) {
                 self.acknowledge(name);
@@ -287,7 +287,7 @@ impl<P: Provider> Lanes for Datagrams<P> {
     }
 
     fn hear_device(&mut self) {
-        // A descriptor that stays readable would keep everybody awake.
+        // A descriptor that stays readable would let no wait sleep.
         let _ = self.queue.take_wakes();
         while let Ok(Some(event)) = self.chosen.device.next_event() {
             match self.chosen.said(event) {

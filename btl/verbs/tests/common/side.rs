@@ -4,7 +4,7 @@
 
 use std::fmt::Debug;
 
-use onecopy_verbs::pair::Plan;
+use onecopy_verbs::pair::InitAttributes;
 use onecopy_verbs::port::choose;
 use onecopy_verbs::provider::{Access, Depths, Kind, Path};
 use onecopy_verbs::{
@@ -56,10 +56,10 @@ impl<P: Provider + Debug> Side<P> {
 
     /// Posts receives.
     pub(crate) fn fill(&mut self, count: u64) {
-        for word in 0..count {
+        for cookie in 0..count {
             let slot = self.slot();
             self.queue
-                .receive_shared(&self.receives, slot, word)
+                .receive_shared(&self.receives, slot, cookie)
                 .expect("room");
         }
     }
@@ -68,16 +68,16 @@ impl<P: Provider + Debug> Side<P> {
         &mut self,
         pair: &Pair<P>,
         bytes: &[u8],
-        word: u64,
+        cookie: u64,
     ) -> Result<(), Refused<P>> {
         let mut slot = self.slot();
         slot.write(0, bytes);
         let local = Local::first(slot, bytes.len());
         pair.post(
             &mut self.queue,
-            Operation::Send { number: None },
+            Operation::Send { immediate: None },
             local,
-            word,
+            cookie,
         )
     }
 
@@ -110,11 +110,11 @@ impl<P: Provider + Debug> Side<P> {
     pub(crate) fn prepared(
         &mut self,
         kind: Kind,
-        key: u32,
+        qkey: u32,
         shared: Option<&P::Shared>,
     ) -> Pair<P, Prepared> {
         let plain = matches!(kind, Kind::Connection | Kind::Datagrams);
-        let plan = Plan {
+        let attributes = InitAttributes {
             kind,
             receives: Some(&self.receives).filter(|_| plain),
             shared,
@@ -124,8 +124,8 @@ impl<P: Provider + Debug> Side<P> {
                 inline: 64,
             },
         };
-        let pair = Pair::new(&self.domain, &mut self.queue, &plan).expect("a pair");
-        pair.prepare(&self.chosen, key).expect("prepared")
+        let pair = Pair::new(&self.domain, &mut self.queue, &attributes).expect("a pair");
+        pair.prepare(&self.chosen, qkey).expect("prepared")
     }
 
     pub(crate) fn path_from(&self, other: &Self) -> Path {
@@ -191,10 +191,10 @@ pub(crate) fn extended<P: Provider + Debug>(
 pub(crate) fn datagrams<P: Provider + Debug>(
     a: &mut Side<P>,
     b: &mut Side<P>,
-    key: u32,
+    qkey: u32,
 ) -> (Pair<P, Ready>, Pair<P, Ready>) {
     let open = |side: &mut Side<P>| {
-        side.prepared(Kind::Datagrams, key, None)
+        side.prepared(Kind::Datagrams, qkey, None)
             .open()
             .expect("open")
     };

@@ -55,7 +55,7 @@ fn silent(
         for done in wait(side, bound(timing)) {
             assert_eq!(done.done, Done::Sent);
             assert!(done.slot.is_some(), "its slot comes back");
-            told.push((done.word, done.outcome));
+            told.push((done.cookie, done.outcome));
         }
     }
     let after = started.elapsed();
@@ -199,7 +199,7 @@ pub(crate) fn bad_network() {
     }
 }
 
-/// The other machine is switched off without a word.
+/// The other machine is switched off, and sends nothing before.
 pub(crate) fn machine_dies() {
     assert_eq!(bed(), "pair");
     let mut other = Other::start("sleep");

@@ -3,7 +3,7 @@
 
 use std::time::{Duration, Instant};
 
-use onecopy_verbs::pair::Plan;
+use onecopy_verbs::pair::InitAttributes;
 use onecopy_verbs::provider::{Access, Depths, Kind};
 use onecopy_verbs::{Pair, Status};
 
@@ -68,13 +68,13 @@ pub(crate) fn caps() {
             receives: 0,
             inline,
         };
-        let plan = Plan {
+        let attributes = InitAttributes {
             kind: Kind::Connection,
             receives: Some(&side.receives),
             shared: None,
             depths,
         };
-        let pair = Pair::new(&side.domain, &mut side.queue, &plan);
+        let pair = Pair::new(&side.domain, &mut side.queue, &attributes);
         assert_eq!(pair.is_ok(), works, "{inline} bytes in a request");
         if let Ok(pair) = pair {
             assert!(pair.inline() >= 512);
@@ -94,8 +94,8 @@ pub(crate) fn many_pairs() {
         pinned()
     ));
     let some = pairs.iter().step_by(25);
-    for (word, (to_b, _)) in some.clone().enumerate() {
-        a.send(to_b, b"one of many", word as u64).expect("room");
+    for (cookie, (to_b, _)) in some.clone().enumerate() {
+        a.send(to_b, b"one of many", cookie as u64).expect("room");
     }
     let mut left = 2 * some.len();
     let end = Instant::now() + LONG;

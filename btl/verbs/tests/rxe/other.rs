@@ -12,7 +12,7 @@ use onecopy_verbs::{Done, Local, Operation, Pair, Reach, Ready, Remote, Verbs};
 
 use crate::{LONG, Side, here, wait};
 
-/// The word of datagrams.
+/// The Q_Key of datagrams.
 pub(crate) const KEY: u32 = 0x1357;
 /// Bytes of a slot.
 pub(crate) const SLOT: usize = 64 << 10;
@@ -243,8 +243,8 @@ fn datagrams(link: &mut Link) {
             let send = Operation::SendTo {
                 ah: &ah,
                 pair: peer.number,
-                key: KEY,
-                number: done.number,
+                qkey: KEY,
+                immediate: done.immediate,
             };
             pair.post(&mut side.queue, send, Local::first(slot, bytes.len()), 1)
                 .expect("room");

@@ -86,7 +86,7 @@ pub(crate) fn ping_pong() {
     // Nothing is a message, too.
     pair.post(
         &mut side.queue,
-        Operation::Send { number: Some(5) },
+        Operation::Send { immediate: Some(5) },
         Local::Nothing,
         1,
     )
@@ -95,7 +95,7 @@ pub(crate) fn ping_pong() {
     let (rounds, started) = (100, Instant::now());
     for round in 0..rounds {
         let bytes = pattern(round, pair.inline().min(64));
-        pair.post_inline(&mut side.queue, Operation::Send { number: None }, &bytes)
+        pair.post_inline(&mut side.queue, Operation::Send { immediate: None }, &bytes)
             .expect("room");
         assert!(answered(&mut side, 0) == bytes);
     }
@@ -133,7 +133,7 @@ fn of_bytes(length: usize) {
             address: address + at,
             key,
         },
-        number: None,
+        immediate: None,
     });
     let wrote = started.elapsed();
     other.link.say(b"sum");
@@ -232,12 +232,12 @@ pub(crate) fn datagrams() {
         bytes[0] = if last { b'Q' } else { b'M' };
         let mut slot = side.slot();
         slot.write(0, &bytes);
-        let number = u32::try_from(round).ok();
+        let immediate = u32::try_from(round).ok();
         let send = Operation::SendTo {
             ah: &ah,
             pair: peer.number,
-            key: KEY,
-            number,
+            qkey: KEY,
+            immediate,
         };
         pair.post(&mut side.queue, send, Local::first(slot, bytes.len()), 1)
             .expect("room");
@@ -288,7 +288,7 @@ pub(crate) fn other_memory_at_the_same_place() {
             // SAFETY: mapped, and not touched before the send has completed.
             let found = unsafe { cache.get(at, LENGTH, Access::default()) }.expect("registered");
             let local = Local::Program(found.memory, found.at..found.at + LENGTH);
-            to_b.post(&mut a.queue, Operation::Send { number: None }, local, 1)
+            to_b.post(&mut a.queue, Operation::Send { immediate: None }, local, 1)
                 .expect("room");
             assert_eq!(sent(&mut a, LONG).outcome, Ok(()));
             let done = wait(&mut b, LONG).remove(0);

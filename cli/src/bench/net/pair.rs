@@ -7,7 +7,7 @@ use super::{OUT_OF_TURN, Side, TAG};
 use onecopy::Comm;
 use onecopy_btl::layers::verbs::settings;
 use onecopy_obs::Knobs;
-use onecopy_verbs::pair::Plan;
+use onecopy_verbs::pair::InitAttributes;
 use onecopy_verbs::provider::{Access, Depths, Kind};
 use onecopy_verbs::{
     Chosen, Done, Local, Operation, Pair, Provider, Queue, Reach, Region, Slot, Timing, Verbs, port,
@@ -75,7 +75,7 @@ impl<P: Provider> BarePair<P> {
             region(sends).map_err(failed)?,
             region(receives).map_err(failed)?,
         );
-        let plan = Plan {
+        let attributes = InitAttributes {
             kind: Kind::Connection,
             receives: None,
             shared: None,
@@ -85,7 +85,7 @@ impl<P: Provider> BarePair<P> {
                 inline: 220,
             },
         };
-        let pair = Pair::new(&domain, &mut queue, &plan).map_err(failed)?;
+        let pair = Pair::new(&domain, &mut queue, &attributes).map_err(failed)?;
         let pair = pair.prepare(&self.chosen, 0).map_err(failed)?;
         let own = pair.reach(&self.chosen, 4711);
         let mut theirs = [0; Reach::BYTES];
@@ -154,7 +154,7 @@ impl<P: Provider> Link<P> {
 
     /// `false`: there is no room yet.
     fn try_to_send(&mut self, message: &[u8]) -> Result<bool, BenchError> {
-        let operation = Operation::Send { number: None };
+        let operation = Operation::Send { immediate: None };
         let posted = if message.len() <= self.pair.inline() {
             self.pair.post_inline(&mut self.queue, operation, message)
         } else {

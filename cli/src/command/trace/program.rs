@@ -12,8 +12,6 @@ use nix::sys::signal::{SigSet, Signal, kill, raise};
 use nix::sys::signalfd::{SfdFlags, SignalFd, siginfo};
 use nix::sys::wait::{WaitPidFlag, WaitStatus, waitpid};
 use nix::unistd::Pid;
-use onecopy_trace::proc;
-use std::path::Path;
 
 use crate::command::CliError;
 
@@ -182,14 +180,6 @@ impl Got {
     }
 }
 
-/// The signals that this process was started to ignore, the first one in the lowest bit.
-fn ignored() -> u64 {
-    let status = proc::text(Path::new("/proc/self/status")).unwrap_or_default();
-    let mask = proc::field(&status, "SigIgn:");
-    mask.and_then(|mask| u64::from_str_radix(mask, 16).ok())
-        .unwrap_or(0)
-}
-
 /// What users, terminals and batch systems send to end a command.
 const ENDING: [Signal; 7] = [
     Signal::SIGINT,
@@ -209,13 +199,13 @@ pub(crate) struct Signals(SignalFd, SigSet);
 impl Signals {
     pub(crate) fn catch() -> Result<Self, CliError> {
         let fail = |errno: Errno| CliError::io("signalfd")(errno.into());
-        let ignored = ignored();
+        let ignored = onecopy_launch::ignored_signals();
         let mut set = SigSet::empty();
         for signal in ENDING {
             // Under nohup, say. Held back, one that is ignored would come all the same. A shell ignores those of the
             // terminal for a command in the background, which may still be ended by them.
             let by_terminal = matches!(signal, Signal::SIGINT | Signal::SIGQUIT);
-            if by_terminal || ignored & 1 << (signal as i32 - 1) == 0 {
+            if by_terminal || !ignored.contains(signal) {
                 set.add(signal);
             }
         }

@@ -3,6 +3,7 @@
 
 use std::fmt::Write;
 
+use onecopy_trace::rdma::Port;
 use onecopy_trace::report::{Pair, Report, Waits, Who};
 use tabled::builder::Builder;
 use tabled::settings::object::Columns;
@@ -117,6 +118,27 @@ fn pairs(report: &Report) -> String {
         .to_string()
 }
 
+/// What went over a port of a device for RDMA.
+fn line(port: &Port) -> String {
+    let amount = |bytes: Option<u64>, packets: Option<u64>| {
+        let bytes = bytes.map(text::size);
+        let packets = packets.map(|packets| format!("{} packets", number(packets)));
+        let known: Vec<String> = bytes.into_iter().chain(packets).collect();
+        if known.is_empty() {
+            "?".to_owned()
+        } else {
+            known.join(" in ")
+        }
+    };
+    format!(
+        "{} port {}, all programs of the node: {} sent, {} received",
+        plain(&port.device),
+        port.port,
+        amount(port.sent_bytes, port.sent_packets),
+        amount(port.received_bytes, port.received_packets)
+    )
+}
+
 /// All of a report.
 pub(crate) fn report(report: &Report) -> String {
     let mut out = String::new();
@@ -147,6 +169,9 @@ pub(crate) fn report(report: &Report) -> String {
             text::micros(wait.total_us),
             text::micros(wait.longest_us)
         );
+    }
+    for port in &report.rdma {
+        let _ = writeln!(out, "{}", line(port));
     }
     if !report.missed.is_empty() {
         let _ = writeln!(out, "\nsingle copies that were missed:");
@@ -192,6 +217,26 @@ pub(crate) fn report(report: &Report) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_port_says_what_it_counts() {
+        let mut port = Port {
+            device: "rxe\u{1b}0".to_owned(),
+            port: 1,
+            sent_packets: Some(1200),
+            ..Port::default()
+        };
+        let begin = "rxe?0 port 1, all programs of the node: ";
+        assert_eq!(
+            line(&port),
+            format!("{begin}1 200 packets sent, ? received")
+        );
+        (port.sent_bytes, port.received_bytes) = (Some(2048), Some(1024));
+        assert_eq!(
+            line(&port),
+            format!("{begin}2 KiB in 1 200 packets sent, 1 KiB received")
+        );
+    }
 
     #[test]
     fn names_say_what_is_known() {

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Those who connect to this rank: nothing of them is believed before they have proven to be of the job.
+//! Inbound connections. Nothing that comes by one is believed before it has proven to be a rank of the job.
 
-use super::{Connector, GO, INBOUND_MAX, Origin, PAUSE, Standing, options};
+use super::{Connector, EventSource, GO, INBOUND_MAX, PAUSE, Standing, options};
 use crate::proof::{self, Handshake, Purpose};
 use nix::errno::Errno;
 use nix::fcntl::{FcntlArg, OFlag, fcntl};
@@ -29,7 +29,7 @@ pub(super) enum InboundState {
     Confirmed(u32),
 }
 
-/// Somebody who has connected.
+/// A connection that another process made.
 pub(super) struct Inbound {
     fd: OwnedFd,
     from: SocketAddr,
@@ -108,7 +108,7 @@ impl Connector {
                     self.paused = Some(now + PAUSE);
                     let _ = self
                         .set
-                        .watch(&self.listener, Origin::Listener, (false, false));
+                        .watch(&self.listener, EventSource::Listener, (false, false));
                     return;
                 }
             };
@@ -138,8 +138,8 @@ impl Connector {
                 self.inbound.len() - 1
             }
         };
-        let origin = Origin::Inbound(at as u32);
-        self.set.add(&fd, origin, (true, false))?;
+        let source = EventSource::Inbound(at as u32);
+        self.set.add(&fd, source, (true, false))?;
         self.inbound[at] = Some(Inbound {
             fd,
             from,
@@ -166,11 +166,11 @@ impl Connector {
         Some(one)
     }
 
-    /// Hangs up, without a word.
+    /// Closes an inbound connection, and sends nothing before.
     pub(super) fn refuse(&mut self, at: usize, why: &str) {
         if let Some(one) = self.drop_inbound(at) {
             self.refused += 1;
-            tracepoints::guest_refused(&one.from.to_string(), why);
+            tracepoints::inbound_refused(&one.from.to_string(), why);
         }
     }
 
@@ -271,7 +271,7 @@ impl Connector {
     }
 }
 
-/// Whether nobody waits at the listener any more, or the one who waited has gone.
+/// Whether no connection waits at the listener any more, or the one that waited was closed.
 fn is_over(error: &io::Error) -> bool {
     matches!(
         error.kind(),

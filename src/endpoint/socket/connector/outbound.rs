@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Those whom this rank calls: tried again for a while, since a refusal may be a rank that hung up on a slow caller, or
-//! a shortage.
+//! Outbound connections. They are tried again for a while: a refusal may come from a rank that hung up on a slow
+//! caller, or from a shortage.
 
 use super::inbound::{Heard, MESSAGE_MAX, hear, say};
-use super::{Connector, GO, Origin, Outcome, Standing, options};
+use super::{Connector, EventSource, GO, Outcome, Standing, options};
 use crate::proof::{self, Handshake, Purpose};
 use nix::errno::Errno;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
@@ -253,7 +253,9 @@ impl Connector {
         if is_there {
             return self.prove(rank, fd);
         }
-        let watched = self.set.add(&fd, Origin::Outbound(rank), (false, true));
+        let watched = self
+            .set
+            .add(&fd, EventSource::Outbound(rank), (false, true));
         watched.map_err(|errno| Failure::System("epoll_ctl", errno))?;
         Ok(OutboundState::Connecting(
             fd,
@@ -274,7 +276,7 @@ impl Connector {
             Failure::System("reading /dev/urandom", errno)
         })?;
         self.set
-            .add(&fd, Origin::Outbound(rank), (true, false))
+            .add(&fd, EventSource::Outbound(rank), (true, false))
             .map_err(|errno| Failure::System("epoll_ctl", errno))?;
         let (secret, me) = (self.settings.secret, self.settings.me);
         let handshake = Handshake::call(secret, Purpose::Pair, me, rank, fresh);
@@ -322,7 +324,7 @@ mod tests {
     use std::net::{IpAddr, Ipv4Addr};
     use std::sync::Arc;
 
-    /// A socket that is connected with itself, as by a call to a port at which nobody listens.
+    /// A socket that is connected with itself. A call to a local port without a listener can end so.
     fn own_end() -> (OwnedFd, SockaddrIn) {
         let family = AddressFamily::Inet;
         let fd = socket(family, SockType::Stream, SockFlag::SOCK_NONBLOCK, None).expect("socket");
@@ -348,7 +350,7 @@ mod tests {
         let mut one = Connector::listen(loopback, settings, &set).expect("listen");
         let (fd, place) = own_end();
         one.know([None, Some(place.into())].into_iter());
-        set.add(&fd, Origin::Outbound(1), (false, true))
+        set.add(&fd, EventSource::Outbound(1), (false, true))
             .expect("watched");
         let now = Instant::now();
         one.outbound.push(Outbound {

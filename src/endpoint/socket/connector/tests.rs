@@ -30,12 +30,12 @@ fn pair() -> [Connector; 2] {
 
 /// Looks at everything, whether it is ready or not.
 fn pump(one: &mut Connector, now: Instant) {
-    one.ready(Origin::Listener, now);
+    one.ready(EventSource::Listener, now);
     for at in 0..one.inbound.len() {
-        one.ready(Origin::Inbound(at as u32), now);
+        one.ready(EventSource::Inbound(at as u32), now);
     }
     for rank in 0..2 {
-        one.ready(Origin::Outbound(rank), now);
+        one.ready(EventSource::Outbound(rank), now);
     }
     one.tick(now);
 }

@@ -173,7 +173,7 @@ impl Net {
                 self.arrive(packet);
             }
             if due.is_empty() && self.flying.is_empty() {
-                // Nothing happens before somebody's clock says so.
+                // Nothing happens before a side's clock says so.
                 let due = self.sides.iter().filter(|side| side.broken.is_none());
                 let due = due.filter_map(|side| side.arq.due()).min();
                 self.now = due
@@ -298,28 +298,32 @@ fn a_lost_permission_stops_nobody() {
         a.went(out, now);
     }
     // It hears that they came, and not that they were read.
-    let word = b.head(0, Out::Word);
-    b.went(Out::Word, now);
-    a.hear(&word, |_| (), now, spare).expect("a word");
+    let control = b.head(0, Out::Control);
+    b.went(Out::Control, now);
+    a.hear(&control, |_| (), now, spare)
+        .expect("a control message");
     assert_eq!((a.room(), a.is_taken(), a.next()), (0, true, None));
     assert_eq!(b.read(&mut [0; 9], spare), 2);
-    assert_eq!(b.next(), Some(Out::Word));
-    b.went(Out::Word, now);
+    assert_eq!(b.next(), Some(Out::Control));
+    b.went(Out::Control, now);
     assert!(!a.has_room(1, now));
     for _ in 0..3 {
         now = a.due().expect("it asks");
         a.tend(now).expect("not so soon");
-        assert_eq!(a.next(), Some(Out::Word));
-        let asks = a.head(0, Out::Word);
+        assert_eq!(a.next(), Some(Out::Control));
+        let asks = a.head(0, Out::Control);
         assert!(asks.asks);
-        a.went(Out::Word, now);
-        b.hear(&asks, |_| (), now, spare).expect("a word");
+        a.went(Out::Control, now);
+        b.hear(&asks, |_| (), now, spare)
+            .expect("a control message");
     }
-    assert_eq!(b.next(), Some(Out::Word));
-    let answer = b.head(0, Out::Word);
-    let heard = a.hear(&answer, |_| (), now, spare).expect("a word");
+    assert_eq!(b.next(), Some(Out::Control));
+    let answer = b.head(0, Out::Control);
+    let heard = a
+        .hear(&answer, |_| (), now, spare)
+        .expect("a control message");
     assert_eq!((heard.room, a.room()), (true, 2));
-    // And where nobody answers, the lane is over.
+    // Where the peer does not answer, the lane is over.
     let mut alone = Arq::new(2, Duration::from_secs(1));
     assert!(!alone.has_room(1, now));
     assert!(alone.tend(now + Duration::from_secs(1)).is_ok());
@@ -343,22 +347,25 @@ fn a_lost_permission_stops_no_longer_message() {
             .expect("a packet");
         a.went(out, now);
     }
-    let word = b.head(0, Out::Word);
-    b.went(Out::Word, now);
-    a.hear(&word, |_| (), now, spare).expect("a word");
+    let control = b.head(0, Out::Control);
+    b.went(Out::Control, now);
+    a.hear(&control, |_| (), now, spare)
+        .expect("a control message");
     assert_eq!(b.read(&mut [0; 9], spare), 7);
     // This one is lost.
-    b.went(Out::Word, now);
+    b.went(Out::Control, now);
     assert_eq!((a.room(), a.is_taken()), (1, true));
     assert!(a.has_room(1, now) && !a.has_room(2, now));
     now = a.due().expect("it asks");
     a.tend(now).expect("not so soon");
-    assert_eq!(a.next(), Some(Out::Word));
-    let asks = a.head(0, Out::Word);
-    a.went(Out::Word, now);
-    b.hear(&asks, |_| (), now, spare).expect("a word");
-    let answer = b.head(0, Out::Word);
-    a.hear(&answer, |_| (), now, spare).expect("a word");
+    assert_eq!(a.next(), Some(Out::Control));
+    let asks = a.head(0, Out::Control);
+    a.went(Out::Control, now);
+    b.hear(&asks, |_| (), now, spare)
+        .expect("a control message");
+    let answer = b.head(0, Out::Control);
+    a.hear(&answer, |_| (), now, spare)
+        .expect("a control message");
     assert!(a.has_room(2, now));
     assert_eq!(a.due(), None, "nobody waits any more");
 }
@@ -384,6 +391,7 @@ fn a_peer_of_a_smaller_window_stops_nobody() {
             len: 0,
             asks: false,
         };
-        arq.hear(&head, |_| (), now, spare).expect("a word");
+        arq.hear(&head, |_| (), now, spare)
+            .expect("a control message");
     }
 }

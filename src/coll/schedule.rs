@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! What a rank is to do in a collective: buffers and parts are checked, and the body is filled in.
+//! The schedule of a collective: what this rank will do in it. Buffers and parts are checked, and the body is filled
+//! in.
 
 use super::contribution::{Piece, Readers, whole};
 use super::exchange::{Exchange, Find, Takes};
@@ -13,12 +14,12 @@ use super::{Collective, ElemType, Op, Parts};
 use crate::error::{Error, Result};
 use onecopy_shm::loan::Loan;
 
-/// What a rank is to do.
-pub(super) enum Plan {
+/// What this rank will do in a collective.
+pub(super) enum Schedule {
     Barrier,
     Exchange(Exchange),
     Swap(Loan, Parts),
-    /// The reduction, and who gets the result if it goes by messages.
+    /// A reduction. `To` says who gets the result where it goes by messages.
     Fold(Fold, To),
     Stream(Stream, To),
 }
@@ -48,7 +49,7 @@ fn check(what: &str, parts: &Parts, size: usize, buffer: Option<Loan>) -> Result
     Ok(())
 }
 
-/// A buffer that a rank cannot do without.
+/// A buffer that the call must have.
 fn needed(what: &str, buffer: Option<Loan>) -> Result<Loan> {
     buffer.ok_or_else(|| bad(format!("this rank needs a {what} buffer")))
 }
@@ -77,8 +78,8 @@ impl Collective {
     }
 }
 
-/// A collective of `size` ranks as the rank `me` calls it.
-pub(super) struct Planner<'c> {
+/// Makes the schedule of a collective of `size` ranks, as the rank `me` calls it.
+pub(super) struct Scheduler<'c> {
     pub(super) collective: &'c Collective,
     pub(super) size: usize,
     pub(super) me: usize,
@@ -86,8 +87,8 @@ pub(super) struct Planner<'c> {
     pub(super) recv: Option<Loan>,
 }
 
-impl Planner<'_> {
-    pub(super) fn plan(&self) -> Result<Plan> {
+impl Scheduler<'_> {
+    pub(super) fn schedule(&self) -> Result<Schedule> {
         let size = self.size;
         if let Some(root) = self.collective.root()
             && root >= size
@@ -95,11 +96,13 @@ impl Planner<'_> {
             return Err(Error::NoSuchRank { rank: root, size });
         }
         match self.collective {
-            Collective::Barrier => Ok(Plan::Barrier),
-            Collective::Bcast { root } => self.bcast(*root).map(Plan::Exchange),
-            Collective::Gather { root, parts } => self.gather(*root, parts).map(Plan::Exchange),
-            Collective::Scatter { root, parts } => self.scatter(*root, parts).map(Plan::Exchange),
-            Collective::Allgather { parts } => self.allgather(parts).map(Plan::Exchange),
+            Collective::Barrier => Ok(Schedule::Barrier),
+            Collective::Bcast { root } => self.bcast(*root).map(Schedule::Exchange),
+            Collective::Gather { root, parts } => self.gather(*root, parts).map(Schedule::Exchange),
+            Collective::Scatter { root, parts } => {
+                self.scatter(*root, parts).map(Schedule::Exchange)
+            }
+            Collective::Allgather { parts } => self.allgather(parts).map(Schedule::Exchange),
             Collective::Alltoall { send, recv } => self.alltoall(send, recv),
             Collective::Reduce { elem, op, .. }
             | Collective::Allreduce { elem, op }
@@ -109,9 +112,9 @@ impl Planner<'_> {
         }
     }
 
-    /// Checks the call. Gives what this rank gives to a reduction, if it is one.
+    /// Checks the call; this rank's contribution, if the call is a reduction.
     pub(super) fn given(&self) -> Result<Option<Piece>> {
-        self.plan()?;
+        self.schedule()?;
         match self.collective {
             Collective::Reduce { elem, .. }
             | Collective::Allreduce { elem, .. }
@@ -196,12 +199,12 @@ impl Planner<'_> {
         Ok(x)
     }
 
-    fn alltoall(&self, give_parts: &Parts, parts: &Parts) -> Result<Plan> {
+    fn alltoall(&self, give_parts: &Parts, parts: &Parts) -> Result<Schedule> {
         let mut x = self.exchange(Find::Index);
         check("receive", parts, self.size, self.recv)?;
         let recv = needed("receive", self.recv)?;
         let Some(send) = self.send else {
-            return Ok(Plan::Swap(recv, parts.clone()));
+            return Ok(Schedule::Swap(recv, parts.clone()));
         };
         check("send", give_parts, self.size, Some(send))?;
         x.takes = Takes::Each(parts.clone());
@@ -218,7 +221,7 @@ impl Planner<'_> {
             x.open = room_of(Some(recv), parts, self.size);
             x.gives = Gives::Parts(*part);
         }
-        Ok(Plan::Exchange(x))
+        Ok(Schedule::Exchange(x))
     }
 
     /// An exchange with the receive buffer of the call.
@@ -228,7 +231,7 @@ impl Planner<'_> {
         x
     }
 
-    fn reduction(&self, elem: ElemType, op: &Op) -> Result<Plan> {
+    fn reduction(&self, elem: ElemType, op: &Op) -> Result<Schedule> {
         op.check(elem)?;
         let vector = self.vector(elem)?;
         let algorithm = algorithm(self.collective, vector.len, self.size);
@@ -242,7 +245,7 @@ impl Planner<'_> {
         self.fold(fold)
     }
 
-    /// What this rank gives to a reduction.
+    /// This rank's contribution to a reduction.
     pub(super) fn vector(&self, elem: ElemType) -> Result<Piece> {
         let gives_only =
             matches!(self.collective, Collective::Reduce { root, .. } if *root != self.me);
@@ -265,7 +268,7 @@ impl Planner<'_> {
         Ok(vector)
     }
 
-    fn stream(&self, elem: ElemType, op: &Op, send: Piece) -> Result<Plan> {
+    fn stream(&self, elem: ElemType, op: &Op, send: Piece) -> Result<Schedule> {
         let exclusive = matches!(self.collective, Collective::Exscan { .. });
         let stream = Stream {
             op: op.clone(),
@@ -278,11 +281,11 @@ impl Planner<'_> {
             copied: 0,
             lines: Lines::default(),
         };
-        Ok(Plan::Stream(stream, To::Prefix { exclusive }))
+        Ok(Schedule::Stream(stream, To::Prefix { exclusive }))
     }
 
-    /// Says what this rank combines of the vectors, and who needs it.
-    fn fold(&self, mut fold: Fold) -> Result<Plan> {
+    /// Decides what this rank combines of the vectors, and who needs the result.
+    fn fold(&self, mut fold: Fold) -> Result<Schedule> {
         let (me, len, elem) = (self.me, fold.send.len, fold.elem);
         let to = match self.collective {
             Collective::Reduce { root, .. } => {
@@ -322,11 +325,11 @@ impl Planner<'_> {
                 To::Everyone
             }
         };
-        Ok(Plan::Fold(fold, to))
+        Ok(Schedule::Fold(fold, to))
     }
 }
 
-/// The part of a receive buffer into which members know where to write: that of equal parts.
+/// The part of a receive buffer that members may write to. They know the places only where parts are equal.
 fn room_of(recv: Option<Loan>, parts: &Parts, size: usize) -> Option<Piece> {
     match (recv, parts) {
         (Some(loan), Parts::Equal(part)) => Some(Piece {
@@ -338,7 +341,7 @@ fn room_of(recv: Option<Loan>, parts: &Parts, size: usize) -> Option<Piece> {
     }
 }
 
-/// What a rank takes from its own send buffer; without one its part is in place.
+/// What a rank copies from its own send buffer. Without one, its part is in place.
 fn own(
     send: Option<Loan>,
     from: usize,
