@@ -155,7 +155,10 @@ struct {
 	__type(key, struct local_id);
 	__type(value, struct task);
 } peers SEC(".maps");
-/* The processes of the job that is followed. */
+/*
+ * The processes of the job that is followed, and whether what they start is of it. Not so what the tracer starts, which
+ * is here only while it measures itself.
+ */
 struct {
 	__uint(type, BPF_MAP_TYPE_HASH);
 	__uint(max_entries, 65536);

@@ -156,13 +156,13 @@ impl Collector {
             // Twice, so that what is started meanwhile is not missed.
             for _ in 0..2 {
                 for tgid in job.living() {
-                    read::follow(&mut ebpf, tgid, true).map_err(asked)?;
+                    read::follow(&mut ebpf, tgid).map_err(asked)?;
                 }
                 job.look();
             }
             // One that ended before it was put in is not taken out by the kernel's program.
             for tgid in job.gone() {
-                let _ = read::follow(&mut ebpf, tgid, false);
+                let _ = read::leave(&mut ebpf, tgid);
             }
         }
         links.extend(attach::group(&mut ebpf, Group::Module, &mut probes));
@@ -377,13 +377,12 @@ impl Collector {
     fn measuring<T>(&mut self, measure: impl FnOnce() -> T) -> T {
         let before = read::count(&self.ebpf, Count::Events);
         let own = std::process::id();
-        if self.budget.follows {
-            // Where it fails the figures are those of a process that is not looked at: less.
-            let _ = read::follow(&mut self.ebpf, own, true);
-        }
+        // It fails for one that is of the job anyway. Where it fails otherwise the figures are those of a process that
+        // is not looked at: less.
+        let added = self.budget.follows && read::follow_alone(&mut self.ebpf, own).is_ok();
         let measured = measure();
-        if self.budget.follows {
-            let _ = read::follow(&mut self.ebpf, own, false);
+        if added {
+            let _ = read::leave(&mut self.ebpf, own);
         }
         let made = read::count(&self.ebpf, Count::Events).saturating_sub(before);
         self.budget.own_events += made;

@@ -4,7 +4,7 @@
 use std::collections::BTreeMap;
 
 use aya::Ebpf;
-use aya::maps::{Array, HashMap, MapData, PerCpuArray};
+use aya::maps::{Array, HashMap, MapData, MapError, PerCpuArray};
 
 use super::ids::{Ids, Seen, outermost, task_of};
 use super::layout::{
@@ -32,26 +32,32 @@ pub(super) fn count(ebpf: &Ebpf, which: Count) -> u64 {
 }
 
 /// Says what is wanted from now on.
-pub(super) fn want(ebpf: &mut Ebpf, bits: u32) -> Result<(), aya::maps::MapError> {
-    let map = ebpf
-        .map_mut("config")
-        .ok_or(aya::maps::MapError::KeyNotFound)?;
+pub(super) fn want(ebpf: &mut Ebpf, bits: u32) -> Result<(), MapError> {
+    let map = ebpf.map_mut("config").ok_or(MapError::KeyNotFound)?;
     let mut map = Array::<_, [u32; 2]>::try_from(map)?;
     let tracer = if outermost() { std::process::id() } else { 0 };
     map.set(0, [bits, tracer], 0)
 }
 
-/// Adds a process to the job that is followed, or takes it out.
-pub(super) fn follow(ebpf: &mut Ebpf, tgid: u32, on: bool) -> Result<(), aya::maps::MapError> {
-    let map = ebpf
-        .map_mut("followed")
-        .ok_or(aya::maps::MapError::KeyNotFound)?;
-    let mut map = HashMap::<_, u32, u32>::try_from(map)?;
-    if on {
-        map.insert(tgid, 1, 0)
-    } else {
-        map.remove(&tgid)
-    }
+/// Adds a process, and all that it starts from now on, to the job that is followed.
+pub(super) fn follow(ebpf: &mut Ebpf, tgid: u32) -> Result<(), MapError> {
+    followed_map(ebpf)?.insert(tgid, 1, 0)
+}
+
+/// Adds a process alone, if it is not there.
+pub(super) fn follow_alone(ebpf: &mut Ebpf, tgid: u32) -> Result<(), MapError> {
+    const NOEXIST: u64 = 1;
+    followed_map(ebpf)?.insert(tgid, 0, NOEXIST)
+}
+
+/// Takes a process out.
+pub(super) fn leave(ebpf: &mut Ebpf, tgid: u32) -> Result<(), MapError> {
+    followed_map(ebpf)?.remove(&tgid)
+}
+
+fn followed_map(ebpf: &mut Ebpf) -> Result<HashMap<&mut MapData, u32, u32>, MapError> {
+    let map = ebpf.map_mut("followed").ok_or(MapError::KeyNotFound)?;
+    HashMap::try_from(map)
 }
 
 /// The processes of the job that is followed.
