@@ -457,7 +457,7 @@ static int oc_changes_register(struct oc_changes *c, struct mmu_notifier *notifi
 }
 
 /*
- * The map lock is held for writing. To register a notifier takes the locks of all mappings: so no
+ * The mmap lock is held for writing. To register a notifier takes the locks of all mappings: so no
  * change by the kernel is under way then, and what begins later is told, with its end.
  *
  * Our own zaps hold none of these locks. Were another driver's first interval notifier registered
@@ -499,7 +499,7 @@ static struct oc_changes *oc_changes_make(struct mm_struct *mm)
 }
 
 /*
- * From here on `ops` hear of changes of these addresses of the caller. `locked`: its map lock is
+ * From here on `ops` hear of changes of these addresses of the caller. `locked`: its mmap lock is
  * held for writing.
  */
 int oc_watch_begin(struct oc_watch *watch, unsigned long start, unsigned long size,

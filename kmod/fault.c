@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0
 /*
- * An attachment is touched. Two map locks are never waited for at once: the owner's is only tried.
- * If that fails, or if the owner has to fault the page in, the fault gives up our map lock. It
+ * An attachment is touched. Two mmap locks are never waited for at once: the owner's is only tried.
+ * If that fails, or if the owner has to fault the page in, the fault gives up our mmap lock. It
  * settles the owner's side with only the owner's lock and leaves what it found with the segment.
  * Then it begins anew. A fault that finds an answer with the segment needs no lock of the owner.
  */
@@ -20,7 +20,7 @@
 /* No memory for the importer's page tables, unlike -ENOMEM: none for the owner's page just now. */
 #define OC_NO_TABLE (-ENOBUFS)
 
-#define OC_LOCK_TRIES 256 /* looks at the owner's map lock before a fault gives up */
+#define OC_LOCK_TRIES 256 /* looks at the owner's mmap lock before a fault gives up */
 /*
  * and at a page that is being changed: each is a walk through all changes, under their lock. Eight
  * to sixteen are enough where waiting for it is not better anyway.
@@ -39,7 +39,7 @@ static struct oc_marks oc_quiet;
 
 /*
  * One installer per 2 MiB of an importer: it alone turns an empty PMD into a table or a huge entry.
- * Taken with the importer's map lock held for reading and before the segment's lock. Page tables
+ * Taken with the importer's mmap lock held for reading and before the segment's lock. Page tables
  * are allocated under it, and it is never taken in reclaim.
  */
 #define OC_INSTALL_BITS 8
@@ -234,7 +234,7 @@ static bool oc_snap_is_huge(const struct oc_snap *snap, unsigned long at)
 }
 #endif
 
-/* ---- verdicts: what a task learned without its own map lock ---- */
+/* ---- verdicts: what a task learned without its own mmap lock ---- */
 static void oc_verdict_leave(struct oc_seg *seg, unsigned long page, int err)
 {
 	mutex_lock(&seg->lock);
@@ -579,8 +579,8 @@ static bool oc_snap_all(const struct oc_snap *snap, const struct oc_want *want)
 }
 
 /*
- * The owner's tables under both map locks, if its can be had without waiting. NULL with *err 0: not
- * to be had.
+ * The owner's tables under both mmap locks, if its can be had without waiting. NULL with *err 0:
+ * not to be had.
  */
 static struct oc_snap *oc_look(struct oc_seg *seg, struct vm_fault *vmf, const struct oc_window *w,
 			       const struct oc_want *want, int *err)
@@ -620,12 +620,12 @@ static struct oc_snap *oc_look(struct oc_seg *seg, struct vm_fault *vmf, const s
 	if (!same)
 		mmap_read_unlock(mm);
 put:
-	/* Not mmput(): the last user's exit would unmap the owner's memory under our map lock. */
+	/* Not mmput(): the last user's exit would unmap the owner's memory under our mmap lock. */
 	mmput_async(mm);
 	return snap;
 }
 
-/* Gives up our map lock; nothing of the VMA may be used afterwards. */
+/* Gives up our mmap lock; nothing of the VMA may be used afterwards. */
 static vm_fault_t oc_fault_anew(struct vm_fault *vmf)
 {
 	if (!(vmf->flags & FAULT_FLAG_RETRY_NOWAIT))

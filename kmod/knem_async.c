@@ -48,7 +48,7 @@ static void oc_affinity(struct task_struct *task, struct cpumask *mask)
 /*
  * The worker runs for a caller, so it runs in the caller's cgroups and on processors of the
  * caller's cpuset. The caller may have asked for some of these. It does not do this itself: it
- * holds its map lock, and those who move tasks between cpusets wait for that.
+ * holds its mmap lock, and those who move tasks between cpusets wait for that.
  */
 static int oc_worker_place(struct oc_knem *k)
 {

@@ -125,7 +125,7 @@ struct onecopy_copy {
  * @pinned_pages: gauge: pages that knem regions pin
  * @attaches: mappings of segments that were made
  * @faults: page faults on attachments
- * @retries: faults that waited for the owner's map lock and began anew
+ * @retries: faults that waited for the owner's mmap lock and began anew
  * @mapped_small: pages mapped one by one
  * @mapped_huge: 2 MiB mappings
  * @invalidations: changes of owners' memory

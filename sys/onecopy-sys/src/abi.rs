@@ -126,7 +126,7 @@ pub struct onecopy_stats {
     pub attaches: u64,
     /// Page faults on attachments.
     pub faults: u64,
-    /// Faults that waited for the owner's map lock and began anew.
+    /// Faults that waited for the owner's mmap lock and began anew.
     pub retries: u64,
     /// Pages mapped one by one.
     pub mapped_small: u64,
