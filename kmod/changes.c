@@ -578,6 +578,10 @@ void oc_changes_exit(void)
 	hlist_for_each_entry_safe(c, next, &dead, node)
 		oc_changes_put(c);
 	wait_event(oc_notifiers_gone, !atomic_read(&oc_notifiers));
-	/* The kernel frees them with interrupts' lower halves off. */
+	/*
+	 * Not mmu_notifier_synchronize(): that waits for a grace period, not for the callbacks that
+	 * free. The last of those may still be within oc_notifier_freed(). The kernel calls it with
+	 * bottom halves disabled, which counts as a reader of RCU.
+	 */
 	synchronize_rcu();
 }

@@ -32,7 +32,7 @@ module_param_named(huge, oc_huge, bool, 0644);
 MODULE_PARM_DESC(huge, "Map 2 MiB at once where the source is huge (default: yes)");
 static unsigned int fault_around = OC_WINDOW_PAGES;
 module_param(fault_around, uint, 0644);
-MODULE_PARM_DESC(fault_around, "Pages that one fault may map, rounded down to a power of two, 1 to 512 (default: 512)");
+MODULE_PARM_DESC(fault_around, "Pages that one fault may map, rounded down to a power of two: at most 2 MiB worth, 16 without HMM (default: the most)");
 
 static struct page *oc_hole_page; /* all zeroes, never writable */
 static struct oc_marks oc_quiet;
@@ -453,8 +453,8 @@ static int oc_install(struct vm_fault *vmf, struct oc_seg *seg, struct oc_window
 }
 
 /*
- * What is written to holes goes into a page of the attachment: another importer must not see it.
- * The process that mapped it may, as before a hole was filled by the owner.
+ * What is stored to holes goes into one page of the attachment, so that no other attachment shows
+ * it. The importer itself may see it, as it may see zeroes where the owner has filled a hole since.
  */
 static struct page *oc_scratch(struct oc_attachment *att)
 {
