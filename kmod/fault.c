@@ -452,6 +452,20 @@ static int oc_install(struct vm_fault *vmf, struct oc_seg *seg, struct oc_window
 	return in.err;
 }
 
+/* Gives up our mmap lock; nothing of the VMA may be used afterwards. */
+static vm_fault_t oc_fault_anew(struct vm_fault *vmf)
+{
+	if (!(vmf->flags & FAULT_FLAG_RETRY_NOWAIT))
+		mmap_read_unlock(vmf->vma->vm_mm);
+	return VM_FAULT_RETRY;
+}
+
+/* A wait was ended by a kill, which comes first. */
+static vm_fault_t oc_fault_killed(struct vm_fault *vmf)
+{
+	return vmf->flags & FAULT_FLAG_ALLOW_RETRY ? oc_fault_anew(vmf) : VM_FAULT_SIGBUS;
+}
+
 /*
  * What is stored to holes goes into one page of the attachment, so that no other attachment shows
  * it. The importer itself may see it, as it may see zeroes where the owner has filled a hole since.
@@ -502,7 +516,8 @@ static vm_fault_t oc_hole(struct vm_fault *vmf, struct oc_view *view, unsigned l
 	if (!page)
 		return VM_FAULT_OOM;
 	h.pfn = page_to_pfn(page);
-	mutex_lock(install);
+	if (mutex_lock_killable(install))
+		return oc_fault_killed(vmf);
 	if (write)
 		memset(page_address(page), 0, PAGE_SIZE);
 	for (;;) {
@@ -625,14 +640,6 @@ put:
 	return snap;
 }
 
-/* Gives up our mmap lock; nothing of the VMA may be used afterwards. */
-static vm_fault_t oc_fault_anew(struct vm_fault *vmf)
-{
-	if (!(vmf->flags & FAULT_FLAG_RETRY_NOWAIT))
-		mmap_read_unlock(vmf->vma->vm_mm);
-	return VM_FAULT_RETRY;
-}
-
 static vm_fault_t oc_fault(struct vm_fault *vmf)
 {
 	struct vm_area_struct *vma = vmf->vma;
@@ -673,7 +680,7 @@ static vm_fault_t oc_fault(struct vm_fault *vmf)
 	case -EAGAIN:
 		break;
 	case -EINTR:
-		return may_retry ? oc_fault_anew(vmf) : VM_FAULT_SIGBUS;
+		return oc_fault_killed(vmf);
 	default:
 		return oc_hole(vmf, view, owner, err);
 	}

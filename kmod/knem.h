@@ -76,12 +76,6 @@ int oc_region_claim(struct oc_region *region);
 void oc_region_put(struct oc_region *region);
 struct oc_iovec *oc_iovec_read(u64 array, u32 *n);
 
-static inline struct oc_region *oc_region_get(struct oc_region *region)
-{
-	kref_get(&region->ref);
-	return region;
-}
-
 int oc_region_copy(struct oc_region *dst, u64 dst_off, struct oc_region *src, u64 src_off, u64 len,
 		   const bool *stop);
 int oc_region_copy_user(struct oc_region *region, u64 off, const struct oc_iovec *iov, u32 n,

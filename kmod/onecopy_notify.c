@@ -3,7 +3,8 @@
  * For tests only. A process that opens /dev/onecopy-notify has a notifier in its address space
  * until the file is closed. A process that runs a virtual machine has one, too. To register one
  * takes the locks of all mappings of the address space at once. To map it gives a page that counts
- * as a shadow stack.
+ * as a shadow stack. To read it registers an interval notifier for a moment, as drivers of devices
+ * do that use a program's memory, and waits until nobody changes what that watches.
  */
 #include <linux/fs.h>
 #include <linux/miscdevice.h>
@@ -93,9 +94,37 @@ static int oc_notify_mmap(struct file *file, struct vm_area_struct *vma)
 	return vm_insert_page(vma, vma->vm_start, n->page);
 }
 
+static bool oc_interval_changes(struct mmu_interval_notifier *notifier,
+				const struct mmu_notifier_range *range, unsigned long seq)
+{
+	mmu_interval_set_seq(notifier, seq);
+	return true;
+}
+
+static const struct mmu_interval_notifier_ops oc_interval_ops = {
+	.invalidate = oc_interval_changes,
+};
+
+/* Of the page at the buffer's address. The wait ends with the changes, and for nothing else. */
+static ssize_t oc_notify_read(struct file *file, char __user *to, size_t size, loff_t *pos)
+{
+	struct mmu_interval_notifier notifier = {};
+	unsigned long page = (unsigned long)to & PAGE_MASK;
+	int err;
+
+	err = mmu_interval_notifier_insert(&notifier, current->mm, page, PAGE_SIZE,
+					   &oc_interval_ops);
+	if (err)
+		return err;
+	mmu_interval_read_begin(&notifier);
+	mmu_interval_notifier_remove(&notifier);
+	return 0;
+}
+
 static const struct file_operations oc_notify_fops = {
 	.owner = THIS_MODULE,
 	.open = oc_notify_open,
+	.read = oc_notify_read,
 	.mmap = oc_notify_mmap,
 	.release = oc_notify_release,
 };

@@ -78,11 +78,11 @@ static long oc_xpmem_make(struct oc_xpmem *x, struct xpmem_cmd_make __user *arg)
 		return err;
 	}
 	trace_onecopy_make(made->seg);
-	err = oc_seg_publish(made->seg);
+	oc_seg_publish(made->seg);
 	m.segid = made->seg->id;
-	if (err || copy_to_user(arg, &m, sizeof(m))) {
+	if (copy_to_user(arg, &m, sizeof(m))) {
 		oc_made_free(made);
-		return err ?: -EFAULT;
+		return -EFAULT;
 	}
 	mutex_lock(&x->lock);
 	list_add(&made->link, &x->made);

@@ -7,6 +7,7 @@ use std::path::Path;
 
 use onecopy_trace::identity::Names;
 use onecopy_trace::missed::{System, missed};
+use onecopy_trace::modules;
 use onecopy_trace::observed::Event;
 use onecopy_trace::rdma::{self, Ports};
 use onecopy_trace::report::{self, Report};
@@ -36,6 +37,7 @@ pub(crate) struct Source {
     follow: Option<u32>,
     followed: BTreeSet<u32>,
     ports: Ports,
+    modules: modules::Counters,
     limits: Vec<String>,
 }
 
@@ -80,6 +82,7 @@ impl Source {
             follow: wanted.follow,
             followed: wanted.follow.into_iter().collect(),
             ports: Ports::look(Path::new(rdma::DEVICES)),
+            modules: modules::Counters::look(Path::new("/")),
             limits,
         }
     }
@@ -133,6 +136,7 @@ impl Source {
         limits.extend(self.own.refused.iter().cloned());
         let mut report = report::build(observed, program, missed, limits);
         report.rdma = self.ports.traffic();
+        report.modules = self.modules.added();
         report
     }
 }

@@ -12,6 +12,7 @@ pub mod diff;
 pub mod histogram;
 pub mod identity;
 pub mod missed;
+pub mod modules;
 pub mod observed;
 pub mod own;
 pub mod perfetto;

@@ -53,6 +53,7 @@ pub(crate) const TESTS: &[Test] = tests! {
     async_copy: worker_stays_in_its_cpuset, status_array, notification, notification_ring_is_bounded, bind, exit_while_pending, unmap_while_pending,
         close_while_pending;
     locks: fork_and_export_while_holes_are_punched = 120, register_a_notifier_while_holes_are_punched = 120,
+        register_interval_notifiers_while_entries_go = 120,
         unmap_while_holes_are_punched = 120;
     shown: exports, many_exports, pins_and_users, to_whom, to_whom_opened_it, numbers_of_processes, descriptors,
         pages_of_xpmem;

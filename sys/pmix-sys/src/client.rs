@@ -9,7 +9,7 @@
 //! The library counts its users in a process. A program that uses PMIx itself shares it with this client: the job is
 //! joined by the first of them and left by the last.
 
-use std::ffi::CString;
+use std::ffi::{CString, c_char};
 use std::fmt;
 use std::time::Duration;
 
@@ -307,7 +307,7 @@ fn padded(key: &str) -> Option<pmix_key_t> {
     let mut name = [0; PMIX_MAX_KEYLEN + 1];
     let fits = !key.is_empty() && key.len() <= PMIX_MAX_KEYLEN && !key.as_bytes().contains(&0);
     for (to, &from) in name.iter_mut().zip(key.as_bytes()) {
-        *to = from.cast_signed();
+        *to = c_char::from_ne_bytes([from]);
     }
     fits.then_some(name)
 }
@@ -341,7 +341,10 @@ mod tests {
         assert!(padded("").is_none() && padded("a\0b").is_none());
         assert!(padded(&"k".repeat(PMIX_MAX_KEYLEN + 1)).is_none());
         let name = padded(&"k".repeat(PMIX_MAX_KEYLEN)).expect("a key");
-        assert_eq!((name[0], name[PMIX_MAX_KEYLEN]), (b'k'.cast_signed(), 0));
+        assert_eq!(
+            (name[0], name[PMIX_MAX_KEYLEN]),
+            (c_char::from_ne_bytes([b'k']), 0)
+        );
     }
 
     #[test]
