@@ -9,11 +9,11 @@
 
 #include "core.h"
 
-/* ticks of patience with an owner whose map lock is taken, or that swaps in */
+/* ticks of patience with an owner whose mmap lock is taken, or that swaps in */
 #define OC_ACCESS_TRIES 50
 
 /*
- * One page at most. The owner's map lock is only tried, and nobody in user space is waited for,
+ * One page at most. The owner's mmap lock is only tried, and nobody in user space is waited for,
  * since the importer's is held.
  */
 static int oc_access_page(struct oc_seg *seg, struct mm_struct *held, unsigned long owner,
@@ -64,7 +64,7 @@ put:
 	return got;
 }
 
-/* The importer's map lock is held for reading. How many bytes, or what is told as EIO. */
+/* The importer's mmap lock is held for reading. How many bytes, or what is told as EIO. */
 int oc_access(struct vm_area_struct *vma, unsigned long addr, void *buf, int len, int write)
 {
 	struct oc_attachment *att = vma->vm_private_data;

@@ -98,7 +98,7 @@ struct oc_knem {
 	struct list_head regions; /* lock: that of the cookies */
 	/* of the address space that made the last region here, for the next one; the same lock */
 	struct oc_pinner *pinner;
-	struct mutex lock; /* of binding and the making of the status array; within the map lock */
+	struct mutex lock; /* of binding and the making of the status array; within the mmap lock */
 	struct mutex read_lock; /* one reader at a time */
 	cpumask_var_t cpus; /* where the worker may run; empty: anywhere */
 	u8 *status; /* set once, before `worker` */

@@ -214,7 +214,7 @@ static bool oc_region_own_again(struct oc_region *r, struct oc_pinner **kept)
 }
 
 /*
- * The kernel looks for a notifier, and registers one, with the map lock held for writing, which
+ * The kernel looks for a notifier, and registers one, with the mmap lock held for writing, which
  * keeps all faults of the process waiting. So a file keeps what it found.
  */
 static int oc_region_own(struct oc_region *r, struct oc_pinner **kept)
@@ -226,9 +226,7 @@ static int oc_region_own(struct oc_region *r, struct oc_pinner **kept)
 
 	if (oc_region_own_again(r, kept))
 		return 0;
-	/*
-	 * The first notifier of an address space waits for its map lock in a way that no kill ends.
-	 */
+	/* Not mmu_notifier_get(): that waits for the lock in a way that no kill ends. */
 	if (mmap_write_lock_killable(mm))
 		return -EINTR;
 	notifier = mmu_notifier_get_locked(&oc_pinner_ops, mm);

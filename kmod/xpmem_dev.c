@@ -393,6 +393,10 @@ static void oc_xpmem_fdinfo(struct seq_file *m, struct file *file)
 	seq_printf(m, "xpmem-bytes:\t%lu\nxpmem-permits:\t%lu\n", bytes, permits);
 }
 
+/*
+ * No compat_ioctl: a 32-bit libxpmem has size_t and off_t of other widths in its structs, and no
+ * command carries its size in its number.
+ */
 static const struct file_operations oc_xpmem_fops = {
 	.owner = THIS_MODULE,
 	.open = oc_xpmem_open,

@@ -549,7 +549,7 @@ pub(super) fn after_exit() -> Outcome {
     local.verify(5)
 }
 
-/// A process that makes regions keeps none of its faults waiting. The map lock is taken for writing for the first one
+/// A process that makes regions keeps none of its faults waiting. The mmap lock is taken for writing for the first one
 /// at most, whichever way a file's process makes its next.
 pub(super) fn map_lock_is_left_alone() -> Outcome {
     let device = knem()?;
@@ -567,7 +567,7 @@ pub(super) fn map_lock_is_left_alone() -> Outcome {
     for _ in 0..20 {
         make_one()?;
     }
-    check_eq!(locks.count()?, 0, "map locks for writing, of 20 regions");
+    check_eq!(locks.count()?, 0, "mmap locks for writing, of 20 regions");
     own.unmap()
 }
 
