@@ -479,7 +479,10 @@ static struct oc_changes *oc_changes_make(struct mm_struct *mm)
 	refcount_set(&c->held, 1);
 	c->users = 2;
 	c->lives = true;
-	err = oc_changes_register(c, &c->hasty, &oc_hasty_ops);
+	/* No notifier: this alone has the kernel count changes. */
+	err = __mmu_notifier_register(NULL, mm);
+	if (!err)
+		err = oc_changes_register(c, &c->hasty, &oc_hasty_ops);
 	if (!err) {
 		err = oc_changes_register(c, &c->patient, &oc_patient_ops);
 		if (err)

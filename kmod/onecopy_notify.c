@@ -3,7 +3,7 @@
  * For tests only. A process that opens /dev/onecopy-notify has a notifier in its address space
  * until the file is closed. A process that runs a virtual machine has one, too. To register one
  * takes the locks of all mappings of the address space at once. To map it gives a page that counts
- * as a shadow stack.
+ * as a shadow stack. To write two words is a command: which one, and an address of the writer.
  */
 #include <linux/fs.h>
 #include <linux/miscdevice.h>
@@ -11,32 +11,123 @@
 #include <linux/mmu_notifier.h>
 #include <linux/module.h>
 #include <linux/mutex.h>
+#include <linux/pagemap.h>
 #include <linux/sched/mm.h>
 #include <linux/slab.h>
+#include <linux/uaccess.h>
+#include <linux/wait.h>
 
 #include "compat.h"
 
+enum oc_notify_command {
+	OC_NOTIFY_HOLD, /* a change of the page begins no sooner than it is let go */
+	OC_NOTIFY_LET_GO,
+	OC_NOTIFY_INTERVAL, /* an interval notifier of the page, as drivers of devices have them */
+	OC_NOTIFY_READ, /* what such a driver does before it looks at the page */
+	OC_NOTIFY_LOCK, /* the page's lock is taken until the file is closed */
+};
+
 struct oc_notify {
 	struct mmu_notifier notifier;
+	struct mmu_interval_notifier interval;
 	struct mm_struct *mm;
+	unsigned long held; /* the page whose changes wait; 0: none */
+	wait_queue_head_t let_go;
 	struct mutex lock; /* of what follows */
 	unsigned long changes;
 	struct page *page;
+	struct page *locked;
 };
 
 static int oc_notify_start(struct mmu_notifier *notifier, const struct mmu_notifier_range *range)
 {
 	struct oc_notify *n = container_of(notifier, struct oc_notify, notifier);
 
+	unsigned long held;
+
 	if (!mmu_notifier_range_blockable(range))
 		return 0;
 	mutex_lock(&n->lock);
 	n->changes++;
 	mutex_unlock(&n->lock);
+	held = READ_ONCE(n->held);
+	if (held && range->start <= held && held < range->end)
+		wait_event(n->let_go, !READ_ONCE(n->held));
 	return 0;
 }
 
 static const struct mmu_notifier_ops oc_notify_ops = { .invalidate_range_start = oc_notify_start };
+
+static bool oc_notify_interval(struct mmu_interval_notifier *interval,
+			       const struct mmu_notifier_range *range, unsigned long seq)
+{
+	mmu_interval_set_seq(interval, seq);
+	return true;
+}
+
+static const struct mmu_interval_notifier_ops oc_notify_interval_ops = {
+	.invalidate = oc_notify_interval,
+};
+
+static int oc_notify_lock(struct oc_notify *n, unsigned long addr)
+{
+	struct page *page;
+	int got = get_user_pages_fast(addr, 1, FOLL_WRITE, &page);
+
+	if (got != 1)
+		return got ?: -EFAULT;
+	mutex_lock(&n->lock);
+	if (n->locked) {
+		mutex_unlock(&n->lock);
+		put_page(page);
+		return -EBUSY;
+	}
+	lock_page(page);
+	n->locked = page;
+	mutex_unlock(&n->lock);
+	return 0;
+}
+
+static ssize_t oc_notify_write(struct file *file, const char __user *buf, size_t count,
+			       loff_t *pos)
+{
+	struct oc_notify *n = file->private_data;
+	u64 words[2];
+	int err = 0;
+
+	if (count != sizeof(words))
+		return -EINVAL;
+	if (copy_from_user(words, buf, sizeof(words)))
+		return -EFAULT;
+	switch (words[0]) {
+	case OC_NOTIFY_HOLD:
+		WRITE_ONCE(n->held, words[1]);
+		break;
+	case OC_NOTIFY_LET_GO:
+		WRITE_ONCE(n->held, 0);
+		wake_up_all(&n->let_go);
+		break;
+	case OC_NOTIFY_INTERVAL:
+		if (n->interval.mm || current->mm != n->mm)
+			return -EINVAL;
+		err = mmu_interval_notifier_insert(&n->interval, n->mm, words[1] & PAGE_MASK,
+						   PAGE_SIZE, &oc_notify_interval_ops);
+		if (err)
+			n->interval.mm = NULL;
+		break;
+	case OC_NOTIFY_READ:
+		if (!n->interval.mm)
+			return -EINVAL;
+		mmu_interval_read_begin(&n->interval);
+		break;
+	case OC_NOTIFY_LOCK:
+		err = oc_notify_lock(n, words[1]);
+		break;
+	default:
+		return -EINVAL;
+	}
+	return err ?: count;
+}
 
 static int oc_notify_open(struct inode *inode, struct file *file)
 {
@@ -46,6 +137,7 @@ static int oc_notify_open(struct inode *inode, struct file *file)
 	if (!n)
 		return -ENOMEM;
 	mutex_init(&n->lock);
+	init_waitqueue_head(&n->let_go);
 	n->notifier.ops = &oc_notify_ops;
 	n->mm = current->mm;
 	n->page = alloc_page(GFP_KERNEL | __GFP_ZERO);
@@ -69,6 +161,14 @@ static int oc_notify_release(struct inode *inode, struct file *file)
 {
 	struct oc_notify *n = file->private_data;
 
+	WRITE_ONCE(n->held, 0);
+	wake_up_all(&n->let_go);
+	if (n->locked) {
+		unlock_page(n->locked);
+		put_page(n->locked);
+	}
+	if (n->interval.mm)
+		mmu_interval_notifier_remove(&n->interval);
 	mmu_notifier_unregister(&n->notifier, n->mm);
 	mmdrop(n->mm);
 	__free_page(n->page);
@@ -96,6 +196,7 @@ static int oc_notify_mmap(struct file *file, struct vm_area_struct *vma)
 static const struct file_operations oc_notify_fops = {
 	.owner = THIS_MODULE,
 	.open = oc_notify_open,
+	.write = oc_notify_write,
 	.mmap = oc_notify_mmap,
 	.release = oc_notify_release,
 };

@@ -1,0 +1,77 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! What the kernel, another driver or a file system holds at the wrong moment: the module for tests stands for them.
+
+use std::fs::{File, OpenOptions};
+use std::io::Write;
+use std::os::fd::AsFd;
+use std::time::Duration;
+
+use crate::device::{self, export, map};
+use crate::mem::{Area, page_size};
+use crate::outcome::{At, Outcome};
+use crate::peer::{Link, peer};
+use crate::system;
+
+/// The device of the module for tests, and its commands.
+const NOTIFY: &str = "/dev/onecopy-notify";
+const HOLD: u64 = 0;
+const LET_GO: u64 = 1;
+const INTERVAL: u64 = 2;
+const READ_BEGIN: u64 = 3;
+
+/// How long the end of a process that nobody holds may take.
+const SOON: Duration = Duration::from_secs(20);
+
+fn size() -> usize {
+    16 * page_size()
+}
+
+fn notify() -> Outcome<File> {
+    let mut options = OpenOptions::new();
+    options.read(true).write(true).open(NOTIFY).at(NOTIFY)
+}
+
+fn command(mut notify: &File, command: u64, address: usize) -> Outcome {
+    let words = [command, address as u64].map(u64::to_ne_bytes);
+    let written = notify.write(words.as_flattened());
+    written
+        .at(format_args!("command {command} of {NOTIFY}"))
+        .map(|_| ())
+}
+
+/// A driver comes to the importer's address space between the two announcements of what the module takes away there.
+/// The kernel counts changes for such drivers, and a driver that finds an odd count waits for ever.
+pub(super) fn interval_notifier_while_entries_go() -> Outcome {
+    let owner = peer(|link: &Link| {
+        let area = Area::new(size())?;
+        area.mark(1);
+        link.give(export(&area, true)?.as_fd())?;
+        link.hear()?;
+        area.advise(0, page_size(), libc::MADV_DONTNEED)?;
+        link.turn()
+    })?;
+    let segment = device::segment(owner.link.take()?);
+    let importer = peer(move |link: &Link| {
+        let notify = notify()?;
+        let view = map(&segment, size(), true)?;
+        let _ = view.load(0);
+        let watched = Area::new(page_size())?;
+        watched.store(0, 1);
+        command(&notify, HOLD, view.base())?;
+        link.turn()?;
+        command(&notify, INTERVAL, watched.base())?;
+        command(&notify, LET_GO, 0)?;
+        link.turn()?;
+        watched.advise(0, page_size(), libc::MADV_DONTNEED)?;
+        command(&notify, READ_BEGIN, 0)
+    })?;
+    importer.link.hear()?;
+    owner.link.tell(0)?;
+    // It waits until the importer's entry is gone.
+    system::until_asleep(owner.pid())?;
+    importer.link.turn()?;
+    owner.link.hear()?;
+    importer.link.tell(0)?;
+    importer.join_within(SOON)?;
+    owner.dismiss()
+}
