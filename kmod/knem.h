@@ -7,6 +7,7 @@
 #include <linux/list.h>
 #include <linux/spinlock.h>
 #include <linux/wait.h>
+#include <linux/workqueue.h>
 
 #include "core.h"
 #include "include/uapi/knem.h"
@@ -37,6 +38,7 @@ struct oc_pinner {
 struct oc_region {
 	struct kref ref;
 	struct rcu_head rcu;
+	struct work_struct late; /* its end, where that has to wait */
 	struct list_head all; /* of all regions, by serial number; lock: that of the cookies */
 	u64 serial;
 	struct pid *creator;

@@ -537,9 +537,3 @@ struct miscdevice oc_knem_device = {
 	.fops = &oc_knem_fops,
 	.mode = 0600,
 };
-
-/* Freed regions are waited for: their last reference may be an RCU callback's. */
-void oc_knem_exit(void)
-{
-	rcu_barrier();
-}

@@ -3,12 +3,14 @@
 
 use std::fs::{File, OpenOptions};
 use std::io::Write;
-use std::os::fd::AsFd;
+use std::os::fd::{AsFd, OwnedFd};
 use std::time::Duration;
 
-use crate::device::{self, export, map};
-use crate::mem::{Area, page_size};
-use crate::outcome::{At, Outcome};
+use nix::sys::signal::Signal;
+
+use crate::device::{self, export, knem, map, region};
+use crate::mem::{Area, READ, WRITE, page_size};
+use crate::outcome::{At, Outcome, check};
 use crate::peer::{Link, peer};
 use crate::system;
 
@@ -18,6 +20,7 @@ const HOLD: u64 = 0;
 const LET_GO: u64 = 1;
 const INTERVAL: u64 = 2;
 const READ_BEGIN: u64 = 3;
+const LOCK: u64 = 4;
 
 /// How long the end of a process that nobody holds may take.
 const SOON: Duration = Duration::from_secs(20);
@@ -74,4 +77,30 @@ pub(super) fn interval_notifier_while_entries_go() -> Outcome {
     importer.link.tell(0)?;
     importer.join_within(SOON)?;
     owner.dismiss()
+}
+
+/// The lock of a page that a region pins is held, as a file system does whose server does not answer. The owner ends,
+/// and so does everybody else: the kernel waits for all notifiers together.
+pub(super) fn ends_while_a_pinned_page_is_locked() -> Outcome {
+    let before = device::stats()?.regions;
+    let mut owner = peer(|link: &Link| {
+        let area = Area::new(size())?;
+        area.fill(1);
+        let notify = notify()?;
+        let device = knem()?;
+        region(&device, &area, READ | WRITE, 0)?;
+        command(&notify, LOCK, area.base() + page_size())?;
+        link.give(notify.as_fd())?;
+        link.hear().map(|_| ())
+    })?;
+    let held: OwnedFd = owner.link.take()?;
+    owner.signal(Signal::SIGKILL)?;
+    owner.wait(SOON)?;
+    peer(|_| export(&Area::new(size())?, true).map(|_| ()))?.join_within(SOON)?;
+    drop(held);
+    let gone = system::until(SOON, || {
+        device::stats().is_ok_and(|stats| stats.regions <= before)
+    });
+    check!(gone, "a dead process's region is still there");
+    Ok(())
 }
