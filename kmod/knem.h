@@ -74,7 +74,7 @@ void oc_region_destroy_all(struct list_head *file);
 void oc_pinner_forget(struct oc_pinner **kept);
 void oc_region_sum(struct list_head *file, unsigned long *regions, unsigned long *pinned);
 struct oc_region *oc_region_use(u64 cookie, bool write);
-int oc_region_claim(struct oc_region *region);
+int oc_region_claim(struct oc_region *dst, struct oc_region *src);
 void oc_region_put(struct oc_region *region);
 struct oc_iovec *oc_iovec_read(u64 array, u32 *n);
 

@@ -613,20 +613,35 @@ struct oc_region *oc_region_use(u64 cookie, bool write)
 	return ERR_PTR(err);
 }
 
-/* The copy will be done: a region for one use ends with it, and a second caller finds it gone. */
-int oc_region_claim(struct oc_region *region)
+static bool oc_region_is_used(const struct oc_region *region)
 {
-	bool mine;
+	return region && region->single_use && hlist_unhashed(&region->node);
+}
 
-	if (!region->single_use)
-		return 0;
+/*
+ * The copy will be done: a region for one use ends with it, and a second caller finds it gone. Of a
+ * copy that finds one side gone the other stays as it was. Either side may be NULL, or both the
+ * same region, which is used once then.
+ */
+int oc_region_claim(struct oc_region *dst, struct oc_region *src)
+{
+	bool end_dst = false, end_src = false;
+	int err = 0;
+
 	spin_lock(&oc_regions_lock);
-	mine = oc_region_unpublish(region);
+	if (oc_region_is_used(dst) || oc_region_is_used(src)) {
+		err = -EINVAL;
+	} else {
+		end_dst = dst && dst->single_use && oc_region_unpublish(dst);
+		end_src = src && src->single_use && oc_region_unpublish(src);
+	}
 	spin_unlock(&oc_regions_lock);
-	if (!mine)
-		return -EINVAL;
-	oc_region_put(region); /* that of being published; the caller has its own */
-	return 0;
+	/* That of being published; the caller has its own. */
+	if (end_dst)
+		oc_region_put(dst);
+	if (end_src)
+		oc_region_put(src);
+	return err;
 }
 
 static struct page *const *oc_place(const struct oc_region *r, const struct oc_cursor *c, u64 *off)

@@ -49,7 +49,7 @@ pub(crate) const TESTS: &[Test] = tests! {
         stopped_owner;
     hostile: reaped_while_attached, signal_leaves_no_error, secret_memory, shadow_stack, queue_is_bounded, quota_of_workers,
         kill_while_the_owner_changes = 120, owner_changes_without_a_pause = 120;
-    regions: info, read_and_write, vectors, region_to_region, third_process, bounded, direction, any_user, single_use, bad_arguments,
+    regions: info, read_and_write, vectors, region_to_region, third_process, bounded, direction, any_user, single_use, single_use_within_itself, bad_arguments,
         cookies_are_not_guessed, legacy, after_fork, after_exit, destroy, map_lock_is_left_alone;
     async_copy: worker_stays_in_its_cpuset, status_array, notification, notification_ring_is_bounded, bind, exit_while_pending, unmap_while_pending,
         close_while_pending;
