@@ -4,13 +4,15 @@
 use std::fs::{File, OpenOptions};
 use std::io::Write;
 use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::fs::FileExt;
 use std::time::Duration;
 
+use libc::EIO;
 use nix::sys::signal::Signal;
 
 use crate::device::{self, export, knem, map, region};
 use crate::mem::{Area, READ, WRITE, page_size};
-use crate::outcome::{At, Outcome, check};
+use crate::outcome::{At, Outcome, check, refused};
 use crate::peer::{Link, peer};
 use crate::system;
 
@@ -103,4 +105,34 @@ pub(super) fn ends_while_a_pinned_page_is_locked() -> Outcome {
     });
     check!(gone, "a dead process's region is still there");
     Ok(())
+}
+
+/// A debugger stores through an attachment to a page whose lock is held. It is told so, and holds up nobody.
+pub(super) fn debugger_meets_a_locked_page() -> Outcome {
+    // Not one's own: the debugger's fork would have a store go to a copy.
+    let area = Area::shared(size())?;
+    area.mark(1);
+    let segment = export(&area, true)?;
+    let importer = peer(|link: &Link| {
+        let view = map(&segment, size(), true)?;
+        link.tell(view.base() as u64)?;
+        link.hear().map(|_| ())
+    })?;
+    let base = importer.link.hear()?;
+    let notify = notify()?;
+    command(&notify, LOCK, area.base())?;
+    let path = format!("/proc/{}/mem", importer.pid());
+    let debugger = peer(move |_| {
+        let mem = OpenOptions::new().write(true).open(&path).at(&path)?;
+        refused(
+            mem.write_at(&7u64.to_ne_bytes(), base),
+            &[EIO],
+            "a store to a page that is locked",
+        )
+    })?;
+    let ended = debugger.join_within(SOON);
+    drop(notify);
+    ended?;
+    check!(area.load(0) != 7, "a store that was refused was done");
+    importer.dismiss()
 }
