@@ -395,8 +395,17 @@ static void oc_patient_release(struct mmu_notifier *notifier, struct mm_struct *
 
 static void oc_changes_drop(struct oc_changes *c)
 {
-	if (refcount_dec_and_test(&c->held))
-		kfree(c);
+	struct oc_change *change;
+	struct hlist_node *next;
+	unsigned int i;
+
+	if (!refcount_dec_and_test(&c->held))
+		return;
+	/* What was under way when the kernel let the notifiers go: nobody was told of its end. */
+	for (i = 0; i < ARRAY_SIZE(c->under_way); i++)
+		hlist_for_each_entry_safe(change, next, &c->under_way[i], node)
+			oc_change_free(c, change);
+	kfree(c);
 }
 
 static void oc_patient_free(struct mmu_notifier *notifier)

@@ -3,7 +3,8 @@
  * For tests only. A process that opens /dev/onecopy-notify has a notifier in its address space
  * until the file is closed. A process that runs a virtual machine has one, too. To register one
  * takes the locks of all mappings of the address space at once. To map it gives a page that counts
- * as a shadow stack. To write two words is a command: which one, and an address of the writer.
+ * as a shadow stack. To write three words is a command: which one, an address of the writer, and how many
+ * bytes from there on it is about.
  */
 #include <linux/fs.h>
 #include <linux/miscdevice.h>
@@ -20,7 +21,7 @@
 #include "compat.h"
 
 enum oc_notify_command {
-	OC_NOTIFY_HOLD, /* a change of the page begins no sooner than it is let go */
+	OC_NOTIFY_HOLD, /* a change of these bytes begins no sooner than they are let go */
 	OC_NOTIFY_LET_GO,
 	OC_NOTIFY_INTERVAL, /* an interval notifier of the page, as drivers of devices have them */
 	OC_NOTIFY_READ, /* what such a driver does before it looks at the page */
@@ -31,7 +32,8 @@ struct oc_notify {
 	struct mmu_notifier notifier;
 	struct mmu_interval_notifier interval;
 	struct mm_struct *mm;
-	unsigned long held; /* the page whose changes wait; 0: none */
+	unsigned long held; /* where changes wait; 0: nowhere */
+	unsigned long held_end;
 	wait_queue_head_t let_go;
 	struct mutex lock; /* of what follows */
 	unsigned long changes;
@@ -51,7 +53,7 @@ static int oc_notify_start(struct mmu_notifier *notifier, const struct mmu_notif
 	n->changes++;
 	mutex_unlock(&n->lock);
 	held = READ_ONCE(n->held);
-	if (held && range->start <= held && held < range->end)
+	if (held && range->start < READ_ONCE(n->held_end) && held < range->end)
 		wait_event(n->let_go, !READ_ONCE(n->held));
 	return 0;
 }
@@ -92,7 +94,7 @@ static ssize_t oc_notify_write(struct file *file, const char __user *buf, size_t
 			       loff_t *pos)
 {
 	struct oc_notify *n = file->private_data;
-	u64 words[2];
+	u64 words[3];
 	int err = 0;
 
 	if (count != sizeof(words))
@@ -101,6 +103,7 @@ static ssize_t oc_notify_write(struct file *file, const char __user *buf, size_t
 		return -EFAULT;
 	switch (words[0]) {
 	case OC_NOTIFY_HOLD:
+		WRITE_ONCE(n->held_end, words[1] + words[2]);
 		WRITE_ONCE(n->held, words[1]);
 		break;
 	case OC_NOTIFY_LET_GO:

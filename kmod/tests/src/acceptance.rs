@@ -55,7 +55,8 @@ pub(crate) const TESTS: &[Test] = tests! {
         close_while_pending;
     locks: fork_and_export_while_holes_are_punched = 120, register_a_notifier_while_holes_are_punched = 120,
         unmap_while_holes_are_punched = 120;
-    held: interval_notifier_while_entries_go, ends_while_a_pinned_page_is_locked, debugger_meets_a_locked_page;
+    held: interval_notifier_while_entries_go, ends_while_a_pinned_page_is_locked, debugger_meets_a_locked_page,
+        changes_outlast_an_address_space = 120;
     shown: exports, many_exports, pins_and_users, to_whom, to_whom_opened_it, numbers_of_processes, descriptors,
         pages_of_xpmem;
     races: pins_while_regions_come, info_while_revoked, poll_while_copies_end, first_stores_to_holes, descriptors_at_once,

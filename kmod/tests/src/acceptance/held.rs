@@ -1,14 +1,17 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! What the kernel, another driver or a file system holds at the wrong moment: the module for tests stands for them.
 
-use std::fs::{File, OpenOptions};
+use std::fs::{self, File, OpenOptions};
 use std::io::Write;
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::fs::FileExt;
 use std::time::Duration;
 
 use libc::EIO;
+use nix::fcntl::{FallocateFlags, fallocate};
+use nix::sys::memfd::{MFdFlags, memfd_create};
 use nix::sys::signal::Signal;
+use nix::unistd::Pid;
 
 use crate::device::{self, export, knem, map, region};
 use crate::mem::{Area, READ, WRITE, page_size};
@@ -36,8 +39,8 @@ fn notify() -> Outcome<File> {
     options.read(true).write(true).open(NOTIFY).at(NOTIFY)
 }
 
-fn command(mut notify: &File, command: u64, address: usize) -> Outcome {
-    let words = [command, address as u64].map(u64::to_ne_bytes);
+fn command(mut notify: &File, command: u64, area: &Area) -> Outcome {
+    let words = [command, area.base() as u64, area.length() as u64].map(u64::to_ne_bytes);
     let written = notify.write(words.as_flattened());
     written
         .at(format_args!("command {command} of {NOTIFY}"))
@@ -62,13 +65,13 @@ pub(super) fn interval_notifier_while_entries_go() -> Outcome {
         let _ = view.load(0);
         let watched = Area::new(page_size())?;
         watched.store(0, 1);
-        command(&notify, HOLD, view.base())?;
+        command(&notify, HOLD, &view)?;
         link.turn()?;
-        command(&notify, INTERVAL, watched.base())?;
-        command(&notify, LET_GO, 0)?;
+        command(&notify, INTERVAL, &watched)?;
+        command(&notify, LET_GO, &view)?;
         link.turn()?;
         watched.advise(0, page_size(), libc::MADV_DONTNEED)?;
-        command(&notify, READ_BEGIN, 0)
+        command(&notify, READ_BEGIN, &watched)
     })?;
     importer.link.hear()?;
     owner.link.tell(0)?;
@@ -91,7 +94,7 @@ pub(super) fn ends_while_a_pinned_page_is_locked() -> Outcome {
         let notify = notify()?;
         let device = knem()?;
         region(&device, &area, READ | WRITE, 0)?;
-        command(&notify, LOCK, area.base() + page_size())?;
+        command(&notify, LOCK, &area.part(page_size(), page_size()))?;
         link.give(notify.as_fd())?;
         link.hear().map(|_| ())
     })?;
@@ -120,7 +123,7 @@ pub(super) fn debugger_meets_a_locked_page() -> Outcome {
     })?;
     let base = importer.link.hear()?;
     let notify = notify()?;
-    command(&notify, LOCK, area.base())?;
+    command(&notify, LOCK, &area)?;
     let path = format!("/proc/{}/mem", importer.pid());
     let debugger = peer(move |_| {
         let mem = OpenOptions::new().write(true).open(&path).at(&path)?;
@@ -135,4 +138,91 @@ pub(super) fn debugger_meets_a_locked_page() -> Outcome {
     ended?;
     check!(area.load(0) != 7, "a store that was refused was done");
     importer.dismiss()
+}
+
+/// Objects of 64 bytes that the kernel has allocated, those that it keeps for itself among them.
+fn small_objects() -> Outcome<u64> {
+    let text = fs::read_to_string("/proc/slabinfo").at("/proc/slabinfo")?;
+    let caches = text.lines().filter_map(|line| {
+        let mut words = line.split_whitespace();
+        let name = words.next()?;
+        let small = name.starts_with("kmalloc-") && name.ends_with("-64");
+        small.then(|| words.next()?.parse::<u64>().ok())?
+    });
+    Ok(caches.sum())
+}
+
+/// Threads of a process that wait in a way that no signal ends.
+fn waiting(pid: Pid) -> usize {
+    let threads = fs::read_dir(format!("/proc/{pid}/task")).into_iter();
+    let stats = threads.flatten().flatten();
+    stats
+        .filter_map(|thread| fs::read_to_string(thread.path().join("stat")).ok())
+        .filter(|stat| {
+            stat.rsplit_once(") ")
+                .is_some_and(|(_, rest)| rest.starts_with('D'))
+        })
+        .count()
+}
+
+/// An address space ends while others change it: the kernel tells nobody of the ends of these changes. What was noted
+/// of them goes, also of those for which there was no place.
+pub(super) fn changes_outlast_an_address_space() -> Outcome {
+    const FILES: usize = 400;
+    const ROUNDS: u64 = 4;
+    let round = || -> Outcome {
+        let files: Vec<OwnedFd> = (0..FILES)
+            .map(|_| {
+                let file = memfd_create(c"held", MFdFlags::MFD_CLOEXEC).at("memfd_create")?;
+                nix::unistd::ftruncate(&file, page_size() as i64).at("ftruncate")?;
+                Ok(file)
+            })
+            .collect::<Outcome<_>>()?;
+        let mut owner = peer(|link: &Link| {
+            let area = Area::new(FILES * page_size())?;
+            for (page, file) in files.iter().enumerate() {
+                let page = area.part(page * page_size(), page_size());
+                page.map_over(file.as_fd())?;
+                page.store(0, 1);
+            }
+            // Before the module's notifiers come, so that it is told after them.
+            let notify = notify()?;
+            let _segment = export(&area, true)?;
+            command(&notify, HOLD, &area)?;
+            link.give(notify.as_fd())?;
+            link.hear().map(|_| ())
+        })?;
+        let held = File::from(owner.link.take()?);
+        let puncher = peer(|_| {
+            let flags = FallocateFlags::FALLOC_FL_PUNCH_HOLE | FallocateFlags::FALLOC_FL_KEEP_SIZE;
+            std::thread::scope(|scope| {
+                for file in &files {
+                    scope.spawn(move || fallocate(file, flags, 0, page_size() as i64));
+                }
+            });
+            Ok(())
+        })?;
+        let all = system::until(SOON, || waiting(puncher.pid()) >= FILES);
+        owner.signal(Signal::SIGKILL)?;
+        // It waits for those that change it.
+        let ends = system::until(SOON, || waiting(owner.pid()) == 1);
+        command(&held, LET_GO, &Area::new(page_size())?)?;
+        owner.wait(SOON)?;
+        puncher.join_within(SOON)?;
+        check!(all, "not all changes were under way");
+        check!(ends, "the owner did not end meanwhile");
+        Ok(())
+    };
+    round()?;
+    let before = small_objects()?;
+    for _ in 0..ROUNDS {
+        round()?;
+    }
+    let grown = small_objects()?.saturating_sub(before);
+    let lost = ROUNDS * (FILES as u64 - 64);
+    check!(
+        grown < lost / 2,
+        "{grown} objects more after {lost} changes that outlasted their address space"
+    );
+    Ok(())
 }
