@@ -398,8 +398,17 @@ static void oc_patient_release(struct mmu_notifier *notifier, struct mm_struct *
 
 static void oc_changes_drop(struct oc_changes *c)
 {
-	if (refcount_dec_and_test(&c->held))
-		kfree(c);
+	struct oc_change *change;
+	struct hlist_node *next;
+	unsigned int i;
+
+	if (!refcount_dec_and_test(&c->held))
+		return;
+	/* What was under way when the kernel let the notifiers go: nobody was told of its end. */
+	for (i = 0; i < ARRAY_SIZE(c->under_way); i++)
+		hlist_for_each_entry_safe(change, next, &c->under_way[i], node)
+			oc_change_free(c, change);
+	kfree(c);
 }
 
 static void oc_patient_free(struct mmu_notifier *notifier)
@@ -482,6 +491,7 @@ static struct oc_changes *oc_changes_make(struct mm_struct *mm)
 	refcount_set(&c->held, 1);
 	c->users = 2;
 	c->lives = true;
+	/* No notifier: this alone has the kernel count changes. */
 	err = __mmu_notifier_register(NULL, mm);
 	if (!err)
 		err = oc_changes_register(c, &c->hasty, &oc_hasty_ops);

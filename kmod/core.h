@@ -464,6 +464,7 @@ int oc_copy(const struct oc_side *dst, const struct oc_side *src, u64 length, u6
 extern struct miscdevice oc_xpmem_device;
 extern struct miscdevice oc_knem_device;
 extern struct miscdevice oc_onecopy_device;
+int oc_knem_init(void);
 void oc_knem_exit(void);
 
 #endif
