@@ -263,8 +263,13 @@ again:
 	if (!nonblock && wait_event_interruptible(k->reader_wait, oc_enough(k, want)) &&
 	    !oc_async_readable(k))
 		return -ERESTARTSYS;
-	if (mutex_lock_interruptible(&k->read_lock))
+	/* Another reader may wait for its own memory. */
+	if (nonblock) {
+		if (!mutex_trylock(&k->read_lock))
+			return -EAGAIN;
+	} else if (mutex_lock_interruptible(&k->read_lock)) {
 		return -ERESTARTSYS;
+	}
 	while (got < want) {
 		spin_lock(&k->queue_lock);
 		if (!k->ring_ready) {

@@ -169,7 +169,7 @@ fn waiting(pid: Pid) -> usize {
 /// of them goes, also of those for which there was no place.
 pub(super) fn changes_outlast_an_address_space() -> Outcome {
     const FILES: usize = 400;
-    const ROUNDS: u64 = 4;
+    const ROUNDS: u64 = 2;
     let round = || -> Outcome {
         let files: Vec<OwnedFd> = (0..FILES)
             .map(|_| {
