@@ -4,16 +4,17 @@
  * ptrace().
  */
 #include <linux/highmem.h>
+#include <linux/pagemap.h>
 #include <linux/sched/mm.h>
 #include <linux/sched/signal.h>
 
 #include "core.h"
 
-/* ticks of patience with an owner whose map lock is taken, or that swaps in */
+/* ticks of patience with an owner whose mmap lock, or page, is taken, or that swaps in */
 #define OC_ACCESS_TRIES 50
 
 /*
- * One page at most. The owner's map lock is only tried, and nobody in user space is waited for,
+ * One page at most. The owner's mmap lock is only tried, and nobody in user space is waited for,
  * since the importer's is held.
  */
 static int oc_access_page(struct oc_seg *seg, struct mm_struct *held, unsigned long owner,
@@ -36,6 +37,11 @@ static int oc_access_page(struct oc_seg *seg, struct mm_struct *held, unsigned l
 		got = oc_only_present(&flags);
 	if (!got)
 		got = oc_get_remote(mm, owner & PAGE_MASK, 1, flags, &page, NULL);
+	/* A page's lock is held for as long as a file's server takes, so it is only tried, too. */
+	if (got > 0 && write && !trylock_page(page)) {
+		put_page(page);
+		got = -EAGAIN;
+	}
 	if (got > 0) {
 		got = oc_copy_begin(seg);
 		if (!got) {
@@ -50,9 +56,11 @@ static int oc_access_page(struct oc_seg *seg, struct mm_struct *held, unsigned l
 				oc_unmap_page(page, map);
 			oc_copy_end(seg);
 			if (write)
-				set_page_dirty_lock(page);
+				set_page_dirty(page);
 			got = len;
 		}
+		if (write)
+			unlock_page(page);
 		put_page(page);
 	} else if (!got) {
 		got = -EAGAIN;
@@ -64,7 +72,7 @@ put:
 	return got;
 }
 
-/* The importer's map lock is held for reading. How many bytes, or what is told as EIO. */
+/* The importer's mmap lock is held for reading. How many bytes, or what is told as EIO. */
 int oc_access(struct vm_area_struct *vma, unsigned long addr, void *buf, int len, int write)
 {
 	struct oc_attachment *att = vma->vm_private_data;

@@ -398,8 +398,17 @@ static void oc_patient_release(struct mmu_notifier *notifier, struct mm_struct *
 
 static void oc_changes_drop(struct oc_changes *c)
 {
-	if (refcount_dec_and_test(&c->held))
-		kfree(c);
+	struct oc_change *change;
+	struct hlist_node *next;
+	unsigned int i;
+
+	if (!refcount_dec_and_test(&c->held))
+		return;
+	/* What was under way when the kernel let the notifiers go: nobody was told of its end. */
+	for (i = 0; i < ARRAY_SIZE(c->under_way); i++)
+		hlist_for_each_entry_safe(change, next, &c->under_way[i], node)
+			oc_change_free(c, change);
+	kfree(c);
 }
 
 static void oc_patient_free(struct mmu_notifier *notifier)
@@ -457,7 +466,7 @@ static int oc_changes_register(struct oc_changes *c, struct mmu_notifier *notifi
 }
 
 /*
- * The map lock is held for writing. To register a notifier takes the locks of all mappings: so no
+ * The mmap lock is held for writing. To register a notifier takes the locks of all mappings: so no
  * change by the kernel is under way then, and what begins later is told, with its end.
  *
  * Our own zaps hold none of these locks. Were another driver's first interval notifier registered
@@ -482,6 +491,7 @@ static struct oc_changes *oc_changes_make(struct mm_struct *mm)
 	refcount_set(&c->held, 1);
 	c->users = 2;
 	c->lives = true;
+	/* No notifier: this alone has the kernel count changes. */
 	err = __mmu_notifier_register(NULL, mm);
 	if (!err)
 		err = oc_changes_register(c, &c->hasty, &oc_hasty_ops);
@@ -501,7 +511,7 @@ static struct oc_changes *oc_changes_make(struct mm_struct *mm)
 }
 
 /*
- * From here on `ops` hear of changes of these addresses of the caller. `locked`: its map lock is
+ * From here on `ops` hear of changes of these addresses of the caller. `locked`: its mmap lock is
  * held for writing.
  */
 int oc_watch_begin(struct oc_watch *watch, unsigned long start, unsigned long size,
@@ -580,6 +590,10 @@ void oc_changes_exit(void)
 	hlist_for_each_entry_safe(c, next, &dead, node)
 		oc_changes_put(c);
 	wait_event(oc_notifiers_gone, !atomic_read(&oc_notifiers));
-	/* The kernel frees them with interrupts' lower halves off. */
+	/*
+	 * Not mmu_notifier_synchronize(): that waits for a grace period, not for the callbacks that
+	 * free. The last of those may still be within oc_notifier_freed(). The kernel calls it with
+	 * bottom halves disabled, which counts as a reader of RCU.
+	 */
 	synchronize_rcu();
 }

@@ -144,7 +144,7 @@ static inline unsigned long oc_get_unmapped_area(unsigned long addr, unsigned lo
 #define OC_GFP_SHOWN GFP_KERNEL_ACCOUNT
 #endif
 
-/* A fault that is done and gave its map lock up. */
+/* A fault that is done and gave its mmap lock up. */
 #if OC_HAVE_FAULT_COMPLETED
 #define OC_FAULT_COMPLETED VM_FAULT_COMPLETED
 #else
@@ -158,7 +158,7 @@ static inline unsigned long oc_get_unmapped_area(unsigned long addr, unsigned lo
 #define OC_MAY_SPLIT split
 #endif
 
-/* Called with mm's map lock held for reading; *locked tells whether it still is. */
+/* Called with mm's mmap lock held for reading; *locked tells whether it still is. */
 static inline long oc_pin_remote(struct mm_struct *mm, unsigned long start, unsigned long nr,
 				 unsigned int flags, struct page **pages, int *locked)
 {
@@ -227,8 +227,8 @@ static inline void oc_unmap_stored(struct page *page, void *map, unsigned long o
 }
 
 /*
- * A handler that needs the map lock was called under the lock of the VMA alone: true when the fault
- * must begin anew.
+ * A handler that needs the mmap lock was called under the lock of the VMA alone: true when the
+ * fault must begin anew.
  */
 static inline bool oc_under_vma_lock(struct vm_fault *vmf)
 {

@@ -102,7 +102,8 @@ static long oc_pin(const struct oc_side *side, u64 addr, u64 len, bool write, st
 		got = oc_owner_vma_check(mm, addr & PAGE_MASK, write);
 		/* The next mapping may be nobody else's: it is looked at in a batch of its own. */
 		if (!got)
-			n = min(n, (find_vma(mm, addr)->vm_end - (addr & PAGE_MASK)) >> PAGE_SHIFT);
+			n = min_t(unsigned long, n,
+				  (find_vma(mm, addr)->vm_end - (addr & PAGE_MASK)) >> PAGE_SHIFT);
 		if (!got)
 			got = oc_pin_remote(mm, addr & PAGE_MASK, n, write ? FOLL_WRITE : 0, pages,
 					    &locked);

@@ -307,7 +307,7 @@ static inline bool oc_seg_has(const struct oc_seg *seg, unsigned long addr)
 
 struct oc_seg *oc_seg_create(unsigned long start, unsigned long size, umode_t mode,
 			     const struct oc_watch_ops *changes);
-int oc_seg_publish(struct oc_seg *seg);
+void oc_seg_publish(struct oc_seg *seg);
 struct oc_seg *oc_seg_find(u64 id);
 void oc_seg_die(struct oc_seg *seg, u32 state);
 void oc_seg_put(struct oc_seg *seg);
@@ -420,7 +420,7 @@ struct oc_want {
 
 static inline bool oc_snap_suffices(const struct oc_snap *snap, unsigned long page, bool write)
 {
-	unsigned long e = snap->entry[(page - snap->start) >> PAGE_SHIFT];
+	unsigned long e = snap->entry[oc_snap_index(snap, page)];
 
 	return (e & OC_E_VALID) && (!write || (e & OC_E_WRITE));
 }
@@ -464,6 +464,7 @@ int oc_copy(const struct oc_side *dst, const struct oc_side *src, u64 length, u6
 extern struct miscdevice oc_xpmem_device;
 extern struct miscdevice oc_knem_device;
 extern struct miscdevice oc_onecopy_device;
+int oc_knem_init(void);
 void oc_knem_exit(void);
 
 #endif

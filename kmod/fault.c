@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0
 /*
- * An attachment is touched. Two map locks are never waited for at once: the owner's is only tried.
- * If that fails, or if the owner has to fault the page in, the fault gives up our map lock. It
+ * An attachment is touched. Two mmap locks are never waited for at once: the owner's is only tried.
+ * If that fails, or if the owner has to fault the page in, the fault gives up our mmap lock. It
  * settles the owner's side with only the owner's lock and leaves what it found with the segment.
  * Then it begins anew. A fault that finds an answer with the segment needs no lock of the owner.
  */
@@ -20,7 +20,7 @@
 /* No memory for the importer's page tables, unlike -ENOMEM: none for the owner's page just now. */
 #define OC_NO_TABLE (-ENOBUFS)
 
-#define OC_LOCK_TRIES 256 /* looks at the owner's map lock before a fault gives up */
+#define OC_LOCK_TRIES 256 /* looks at the owner's mmap lock before a fault gives up */
 /*
  * and at a page that is being changed: each is a walk through all changes, under their lock. Eight
  * to sixteen are enough where waiting for it is not better anyway.
@@ -32,14 +32,14 @@ module_param_named(huge, oc_huge, bool, 0644);
 MODULE_PARM_DESC(huge, "Map 2 MiB at once where the source is huge (default: yes)");
 static unsigned int fault_around = OC_WINDOW_PAGES;
 module_param(fault_around, uint, 0644);
-MODULE_PARM_DESC(fault_around, "Pages that one fault may map, rounded down to a power of two, 1 to 512 (default: 512)");
+MODULE_PARM_DESC(fault_around, "Pages that one fault may map, rounded down to a power of two: at most 2 MiB worth, 16 without HMM (default: the most)");
 
 static struct page *oc_hole_page; /* all zeroes, never writable */
 static struct oc_marks oc_quiet;
 
 /*
  * One installer per 2 MiB of an importer: it alone turns an empty PMD into a table or a huge entry.
- * Taken with the importer's map lock held for reading and before the segment's lock. Page tables
+ * Taken with the importer's mmap lock held for reading and before the segment's lock. Page tables
  * are allocated under it, and it is never taken in reclaim.
  */
 #define OC_INSTALL_BITS 8
@@ -234,7 +234,7 @@ static bool oc_snap_is_huge(const struct oc_snap *snap, unsigned long at)
 }
 #endif
 
-/* ---- verdicts: what a task learned without its own map lock ---- */
+/* ---- verdicts: what a task learned without its own mmap lock ---- */
 static void oc_verdict_leave(struct oc_seg *seg, unsigned long page, int err)
 {
 	mutex_lock(&seg->lock);
@@ -452,9 +452,23 @@ static int oc_install(struct vm_fault *vmf, struct oc_seg *seg, struct oc_window
 	return in.err;
 }
 
+/* Gives up our mmap lock; nothing of the VMA may be used afterwards. */
+static vm_fault_t oc_fault_anew(struct vm_fault *vmf)
+{
+	if (!(vmf->flags & FAULT_FLAG_RETRY_NOWAIT))
+		mmap_read_unlock(vmf->vma->vm_mm);
+	return VM_FAULT_RETRY;
+}
+
+/* A wait was ended by a kill, which comes first. */
+static vm_fault_t oc_fault_killed(struct vm_fault *vmf)
+{
+	return vmf->flags & FAULT_FLAG_ALLOW_RETRY ? oc_fault_anew(vmf) : VM_FAULT_SIGBUS;
+}
+
 /*
- * What is written to holes goes into a page of the attachment: another importer must not see it.
- * The process that mapped it may, as before a hole was filled by the owner.
+ * What is stored to holes goes into one page of the attachment, so that no other attachment shows
+ * it. The importer itself may see it, as it may see zeroes where the owner has filled a hole since.
  */
 static struct page *oc_scratch(struct oc_attachment *att)
 {
@@ -502,7 +516,8 @@ static vm_fault_t oc_hole(struct vm_fault *vmf, struct oc_view *view, unsigned l
 	if (!page)
 		return VM_FAULT_OOM;
 	h.pfn = page_to_pfn(page);
-	mutex_lock(install);
+	if (mutex_lock_killable(install))
+		return oc_fault_killed(vmf);
 	if (write)
 		memset(page_address(page), 0, PAGE_SIZE);
 	for (;;) {
@@ -579,8 +594,8 @@ static bool oc_snap_all(const struct oc_snap *snap, const struct oc_want *want)
 }
 
 /*
- * The owner's tables under both map locks, if its can be had without waiting. NULL with *err 0: not
- * to be had.
+ * The owner's tables under both mmap locks, if its can be had without waiting. NULL with *err 0:
+ * not to be had.
  */
 static struct oc_snap *oc_look(struct oc_seg *seg, struct vm_fault *vmf, const struct oc_window *w,
 			       const struct oc_want *want, int *err)
@@ -620,17 +635,9 @@ static struct oc_snap *oc_look(struct oc_seg *seg, struct vm_fault *vmf, const s
 	if (!same)
 		mmap_read_unlock(mm);
 put:
-	/* Not mmput(): the last user's exit would unmap the owner's memory under our map lock. */
+	/* Not mmput(): the last user's exit would unmap the owner's memory under our mmap lock. */
 	mmput_async(mm);
 	return snap;
-}
-
-/* Gives up our map lock; nothing of the VMA may be used afterwards. */
-static vm_fault_t oc_fault_anew(struct vm_fault *vmf)
-{
-	if (!(vmf->flags & FAULT_FLAG_RETRY_NOWAIT))
-		mmap_read_unlock(vmf->vma->vm_mm);
-	return VM_FAULT_RETRY;
 }
 
 static vm_fault_t oc_fault(struct vm_fault *vmf)
@@ -673,7 +680,7 @@ static vm_fault_t oc_fault(struct vm_fault *vmf)
 	case -EAGAIN:
 		break;
 	case -EINTR:
-		return may_retry ? oc_fault_anew(vmf) : VM_FAULT_SIGBUS;
+		return oc_fault_killed(vmf);
 	default:
 		return oc_hole(vmf, view, owner, err);
 	}

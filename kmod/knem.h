@@ -7,6 +7,7 @@
 #include <linux/list.h>
 #include <linux/spinlock.h>
 #include <linux/wait.h>
+#include <linux/workqueue.h>
 
 #include "core.h"
 #include "include/uapi/knem.h"
@@ -37,6 +38,7 @@ struct oc_pinner {
 struct oc_region {
 	struct kref ref;
 	struct rcu_head rcu;
+	struct work_struct late; /* its end, where that has to wait */
 	struct list_head all; /* of all regions, by serial number; lock: that of the cookies */
 	u64 serial;
 	struct pid *creator;
@@ -72,15 +74,9 @@ void oc_region_destroy_all(struct list_head *file);
 void oc_pinner_forget(struct oc_pinner **kept);
 void oc_region_sum(struct list_head *file, unsigned long *regions, unsigned long *pinned);
 struct oc_region *oc_region_use(u64 cookie, bool write);
-int oc_region_claim(struct oc_region *region);
+int oc_region_claim(struct oc_region *dst, struct oc_region *src);
 void oc_region_put(struct oc_region *region);
 struct oc_iovec *oc_iovec_read(u64 array, u32 *n);
-
-static inline struct oc_region *oc_region_get(struct oc_region *region)
-{
-	kref_get(&region->ref);
-	return region;
-}
 
 int oc_region_copy(struct oc_region *dst, u64 dst_off, struct oc_region *src, u64 src_off, u64 len,
 		   const bool *stop);
@@ -104,7 +100,7 @@ struct oc_knem {
 	struct list_head regions; /* lock: that of the cookies */
 	/* of the address space that made the last region here, for the next one; the same lock */
 	struct oc_pinner *pinner;
-	struct mutex lock; /* of binding and the making of the status array; within the map lock */
+	struct mutex lock; /* of binding and the making of the status array; within the mmap lock */
 	struct mutex read_lock; /* one reader at a time */
 	cpumask_var_t cpus; /* where the worker may run; empty: anywhere */
 	u8 *status; /* set once, before `worker` */

@@ -48,11 +48,11 @@ static void oc_affinity(struct task_struct *task, struct cpumask *mask)
 /*
  * The worker runs for a caller, so it runs in the caller's cgroups and on processors of the
  * caller's cpuset. The caller may have asked for some of these. It does not do this itself: it
- * holds its map lock, and those who move tasks between cpusets wait for that.
+ * holds its mmap lock, and those who move tasks between cpusets wait for that.
  */
 static int oc_worker_place(struct oc_knem *k)
 {
-	cpumask_var_t mask, his;
+	cpumask_var_t mask, allowed;
 	bool moved;
 	int err;
 
@@ -61,7 +61,7 @@ static int oc_worker_place(struct oc_knem *k)
 		return err;
 	if (!alloc_cpumask_var(&mask, GFP_KERNEL))
 		return -ENOMEM;
-	if (!alloc_cpumask_var(&his, GFP_KERNEL)) {
+	if (!alloc_cpumask_var(&allowed, GFP_KERNEL)) {
 		free_cpumask_var(mask);
 		return -ENOMEM;
 	}
@@ -70,19 +70,19 @@ static int oc_worker_place(struct oc_knem *k)
 	rcu_read_unlock();
 	/* The cpuset has set this; where there is none, it is all processors. */
 	oc_affinity(current, mask);
-	oc_affinity(k->caller, his);
-	cpumask_and(mask, mask, cpumask_empty(k->cpus) ? his : k->cpus);
+	oc_affinity(k->caller, allowed);
+	cpumask_and(mask, mask, cpumask_empty(k->cpus) ? allowed : k->cpus);
 	/*
 	 * Old kernels move nobody in version 2 of cgroups: of a cpuset there only the affinity is
 	 * known.
 	 */
 	if (!moved)
-		cpumask_and(mask, mask, his);
-	/* What was asked for is not the caller's to have: where he runs himself. */
+		cpumask_and(mask, mask, allowed);
+	/* What was asked for is not the caller's to have: where the caller may run. */
 	if (!cpumask_intersects(mask, cpu_online_mask))
-		cpumask_copy(mask, his);
+		cpumask_copy(mask, allowed);
 	err = set_cpus_allowed_ptr(current, mask);
-	free_cpumask_var(his);
+	free_cpumask_var(allowed);
 	free_cpumask_var(mask);
 	return err;
 }
@@ -263,8 +263,13 @@ again:
 	if (!nonblock && wait_event_interruptible(k->reader_wait, oc_enough(k, want)) &&
 	    !oc_async_readable(k))
 		return -ERESTARTSYS;
-	if (mutex_lock_interruptible(&k->read_lock))
+	/* Another reader may wait for its own memory. */
+	if (nonblock) {
+		if (!mutex_trylock(&k->read_lock))
+			return -EAGAIN;
+	} else if (mutex_lock_interruptible(&k->read_lock)) {
 		return -ERESTARTSYS;
+	}
 	while (got < want) {
 		spin_lock(&k->queue_lock);
 		if (!k->ring_ready) {

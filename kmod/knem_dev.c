@@ -109,11 +109,7 @@ static int oc_transfer_claim(struct oc_knem *k, struct oc_transfer *t)
 		if (t->inlined)
 			err = oc_transfer_pin_local(k, t);
 	}
-	if (!err && t->src)
-		err = oc_region_claim(t->src);
-	if (!err && t->dst)
-		err = oc_region_claim(t->dst);
-	return err;
+	return err ?: oc_region_claim(t->dst, t->src);
 }
 
 /* All that can fail before a byte is copied. */
@@ -537,9 +533,3 @@ struct miscdevice oc_knem_device = {
 	.fops = &oc_knem_fops,
 	.mode = 0600,
 };
-
-/* Freed regions are waited for: their last reference may be an RCU callback's. */
-void oc_knem_exit(void)
-{
-	rcu_barrier();
-}

@@ -6,12 +6,14 @@
 #include <linux/cred.h>
 #include <linux/hashtable.h>
 #include <linux/mm.h>
+#include <linux/pagemap.h>
 #include <linux/rculist.h>
 #include <linux/sched/signal.h>
 #include <linux/sched/user.h>
 #include <linux/slab.h>
 #include <linux/uaccess.h>
 #include <linux/user_namespace.h>
+#include <linux/workqueue.h>
 
 #include "inject.h"
 #include "knem.h"
@@ -22,6 +24,9 @@ static DEFINE_SPINLOCK(oc_regions_lock); /* of changes; look-ups are under RCU *
 
 static LIST_HEAD(oc_region_list); /* all of them; the same lock */
 static u64 oc_region_serial;
+
+/* Takes regions apart that have a page whose lock is held. */
+static struct workqueue_struct *oc_unpinners;
 
 #define OC_PIN_BATCH OC_PAGES_IN((unsigned long)SZ_2M, PAGE_SIZE)
 
@@ -90,9 +95,35 @@ static void oc_pinner_put(struct oc_pinner *pinner)
 		mmu_notifier_put(&pinner->notifier);
 }
 
-static void oc_region_free(struct kref *ref)
+/*
+ * Others stored to the pages, which the kernel has to be told under their locks. False: one is
+ * taken, and may not be waited for.
+ */
+static bool oc_region_dirty(struct oc_region *r, bool wait)
 {
-	struct oc_region *r = container_of(ref, struct oc_region, ref);
+	unsigned long k;
+	u32 i;
+
+	for (i = 0; r->write && r->piece && i < r->n; i++) {
+		for (k = 0; k < r->piece[i].n; k++) {
+			struct page *page = r->piece[i].pages[k];
+
+			if (PageDirty(page))
+				continue;
+			if (wait)
+				lock_page(page);
+			else if (!trylock_page(page))
+				return false;
+			set_page_dirty(page);
+			unlock_page(page);
+		}
+		cond_resched();
+	}
+	return true;
+}
+
+static void oc_region_take_apart(struct oc_region *r)
+{
 	u32 i;
 
 	spin_lock(&oc_regions_lock);
@@ -100,7 +131,7 @@ static void oc_region_free(struct kref *ref)
 	spin_unlock(&oc_regions_lock);
 	for (i = 0; r->piece && i < r->n; i++) {
 		if (r->piece[i].n)
-			unpin_user_pages_dirty_lock(r->piece[i].pages, r->piece[i].n, r->write);
+			unpin_user_pages(r->piece[i].pages, r->piece[i].n);
 		kvfree(r->piece[i].pages);
 	}
 	if (r->pinned) {
@@ -123,6 +154,30 @@ static void oc_region_free(struct kref *ref)
 	kvfree(r->piece);
 	kvfree(r->iov);
 	kfree_rcu(r, rcu);
+}
+
+static void oc_region_free_later(struct work_struct *work)
+{
+	struct oc_region *r = container_of(work, struct oc_region, late);
+
+	oc_region_dirty(r, true);
+	oc_region_take_apart(r);
+}
+
+/*
+ * A file system may hold the lock of a page for as long as its server likes. When an address space
+ * ends, that may not be waited for: the kernel makes everybody who ends a notifier wait for this.
+ */
+static void oc_region_free(struct kref *ref)
+{
+	struct oc_region *r = container_of(ref, struct oc_region, ref);
+
+	if (oc_region_dirty(r, !READ_ONCE(r->dead))) {
+		oc_region_take_apart(r);
+		return;
+	}
+	INIT_WORK(&r->late, oc_region_free_later);
+	queue_work(oc_unpinners, &r->late);
 }
 
 void oc_region_put(struct oc_region *region)
@@ -214,7 +269,7 @@ static bool oc_region_own_again(struct oc_region *r, struct oc_pinner **kept)
 }
 
 /*
- * The kernel looks for a notifier, and registers one, with the map lock held for writing, which
+ * The kernel looks for a notifier, and registers one, with the mmap lock held for writing, which
  * keeps all faults of the process waiting. So a file keeps what it found.
  */
 static int oc_region_own(struct oc_region *r, struct oc_pinner **kept)
@@ -226,9 +281,7 @@ static int oc_region_own(struct oc_region *r, struct oc_pinner **kept)
 
 	if (oc_region_own_again(r, kept))
 		return 0;
-	/*
-	 * The first notifier of an address space waits for its map lock in a way that no kill ends.
-	 */
+	/* Not mmu_notifier_get(): that waits for the lock in a way that no kill ends. */
 	if (mmap_write_lock_killable(mm))
 		return -EINTR;
 	notifier = mmu_notifier_get_locked(&oc_pinner_ops, mm);
@@ -558,26 +611,54 @@ struct oc_region *oc_region_use(u64 cookie, bool write)
 	return ERR_PTR(err);
 }
 
-/* The copy will be done: a region for one use ends with it, and a second caller finds it gone. */
-int oc_region_claim(struct oc_region *region)
+static bool oc_region_is_used(const struct oc_region *region)
 {
-	bool mine;
+	return region && region->single_use && hlist_unhashed(&region->node);
+}
 
-	if (!region->single_use)
-		return 0;
+/*
+ * The copy will be done: a region for one use ends with it, and a second caller finds it gone. Of a
+ * copy that finds one side gone the other stays as it was. Either side may be NULL, or both the
+ * same region, which is used once then.
+ */
+int oc_region_claim(struct oc_region *dst, struct oc_region *src)
+{
+	bool end_dst = false, end_src = false;
+	int err = 0;
+
 	spin_lock(&oc_regions_lock);
-	mine = oc_region_unpublish(region);
+	if (oc_region_is_used(dst) || oc_region_is_used(src)) {
+		err = -EINVAL;
+	} else {
+		end_dst = dst && dst->single_use && oc_region_unpublish(dst);
+		end_src = src && src->single_use && oc_region_unpublish(src);
+	}
 	spin_unlock(&oc_regions_lock);
-	if (!mine)
-		return -EINVAL;
-	oc_region_put(region); /* that of being published; the caller has its own */
-	return 0;
+	/* That of being published; the caller has its own. */
+	if (end_dst)
+		oc_region_put(dst);
+	if (end_src)
+		oc_region_put(src);
+	return err;
 }
 
 static struct page *const *oc_place(const struct oc_region *r, const struct oc_cursor *c, u64 *off)
 {
 	*off = (r->iov[c->index].base & ~PAGE_MASK) + c->offset;
 	return r->piece[c->index].pages;
+}
+
+int oc_knem_init(void)
+{
+	oc_unpinners = alloc_workqueue("onecopy-unpin", WQ_UNBOUND, 0);
+	return oc_unpinners ? 0 : -ENOMEM;
+}
+
+/* Freed regions are waited for: their last reference may be an RCU callback's. */
+void oc_knem_exit(void)
+{
+	destroy_workqueue(oc_unpinners);
+	rcu_barrier();
 }
 
 /* Within both regions, as the caller checked. */

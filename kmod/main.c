@@ -31,10 +31,11 @@ static int __init oc_init(void)
 	if (err)
 		return err;
 	err = oc_fault_init();
-	if (err) {
-		oc_zap_exit();
-		return err;
-	}
+	if (err)
+		goto zap;
+	err = oc_knem_init();
+	if (err)
+		goto fault;
 	oc_inject_init();
 	for (i = 0; i < ARRAY_SIZE(oc_devices); i++) {
 		err = misc_register(oc_devices[i]);
@@ -56,8 +57,10 @@ devices:
 		misc_deregister(oc_devices[i]);
 	oc_inject_exit();
 	oc_knem_exit();
-	oc_zap_exit();
+fault:
 	oc_fault_exit();
+zap:
+	oc_zap_exit();
 	return err;
 }
 

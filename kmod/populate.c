@@ -51,7 +51,7 @@ void oc_refill_seen(struct oc_seg *seg, const struct oc_snap *snap, const struct
  * there before. That memory comes back writable for an owner that fills anew what it takes away.
  * Else it comes back as pages of zeroes: a page that nobody writes costs the owner nothing.
  *
- * The owner's map lock is held; *locked tells whether it still is. Without `locked` nothing is
+ * The owner's mmap lock is held; *locked tells whether it still is. Without `locked` nothing is
  * waited for and the lock is kept. The answer is -EAGAIN where that does not do; the snapshot has
  * been taken then. What is not waited for beside the wanted page is of the same VMA, and of one of
  * the kernel's own: see oc_vma_kernels_own().
@@ -59,7 +59,7 @@ void oc_refill_seen(struct oc_seg *seg, const struct oc_snap *snap, const struct
 int oc_populate(struct oc_seg *seg, struct oc_snap *snap, const struct oc_want *want, int *locked)
 {
 	unsigned long addr = want->page, last = want->last;
-	bool resolved = locked; /* and no other map lock is held */
+	bool resolved = locked; /* and no other mmap lock is held */
 	struct mm_struct *mm = seg->mm;
 	struct vm_area_struct *vma = find_vma(mm, addr);
 	/* A hole of shared memory that is read costs a page. */
@@ -115,7 +115,7 @@ int oc_populate(struct oc_seg *seg, struct oc_snap *snap, const struct oc_want *
 }
 
 /*
- * Populate, and leave the snapshot of [start, end) with the segment. The caller holds no map lock.
+ * Populate, and leave the snapshot of [start, end) with the segment. The caller holds no mmap lock.
  * The owner's is waited for so that a kill ends it; so is whoever answers the owner's faults in
  * user space.
  */

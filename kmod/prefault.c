@@ -7,7 +7,7 @@
 
 /*
  * The end of what is mapped from addr on, as far as `end`; holes do not count and are taken away.
- * Our map lock is held.
+ * Our mmap lock is held.
  */
 static unsigned long oc_present_until(struct vm_area_struct *vma, struct oc_seg *seg,
 				      unsigned long owner, unsigned long addr, unsigned long end,
@@ -43,7 +43,7 @@ static unsigned long oc_present_until(struct vm_area_struct *vma, struct oc_seg 
 			continue;
 		}
 		for (; addr < next; addr += PAGE_SIZE, owner += PAGE_SIZE) {
-			/* The table stays while the map lock is held; what is in it is a hint. */
+			/* The table stays while the mmap lock is held; what is in it is a hint. */
 			pte_t pte = ptep_get(pte_offset_kernel(pmdp, addr));
 
 			if (!pte_present(pte))

@@ -101,7 +101,7 @@ unsigned long probe_current_get_unmapped_area(struct file *file)
 	return (mm_get_unmapped_area)(file, 0, PAGE_SIZE, 0, 0);
 }
 
-/* ---- a fault that is done and gave its map lock up (6.0) ---- */
+/* ---- a fault that is done and gave its mmap lock up (6.0) ---- */
 #line 1 "FAULT_COMPLETED"
 vm_fault_t probe_fault_completed(void);
 vm_fault_t probe_fault_completed(void)

@@ -1,7 +1,8 @@
 #!/bin/sh
 # SPDX-License-Identifier: GPL-2.0
-# probe.sh SOURCE OUT COMPILER...: compiles SOURCE (probe.c) and writes what the kernel has to OUT (probed.h).
-# Fails, with what the compiler said, unless every error is that of a probe and the controls answer as they must.
+# probe.sh SOURCE OUT COMPILER...: compiles SOURCE (probe.c) and writes what the kernel has to OUT
+# (probed.h). Fails, with what the compiler said, unless every error is that of a probe and the
+# controls answer as they must.
 set -eu
 source=$1
 out=$2
@@ -19,7 +20,8 @@ fail()
 }
 
 # The files in which there are errors; a compiler that cannot begin names itself.
-wrong=$(printf '%s\n' "$said" | sed -n 's/^\([^: ]*\):\([0-9]*:\)* *\(fatal \)*error:.*/\1/p' | sort -u)
+wrong=$(printf '%s\n' "$said" |
+	sed -n 's/^\([^: ]*\):\([0-9]*:\)* *\(fatal \)*error:.*/\1/p' | sort -u)
 for file in $wrong; do
 	case " $(echo $names) " in
 	*" $file "*) ;;

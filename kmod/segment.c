@@ -125,7 +125,7 @@ struct oc_seg *oc_seg_next(struct oc_seg *seg, u64 serial)
 }
 
 /* Last, when nothing can fail any more: from here on others find it by its id. */
-int oc_seg_publish(struct oc_seg *seg)
+void oc_seg_publish(struct oc_seg *seg)
 {
 	struct oc_seg *other;
 	bool taken;
@@ -143,7 +143,6 @@ int oc_seg_publish(struct oc_seg *seg)
 		}
 		spin_unlock(&oc_table_lock);
 	} while (taken);
-	return 0;
 }
 
 struct oc_seg *oc_seg_find(u64 id)

@@ -57,7 +57,7 @@ static int oc_snap_begin(struct oc_seg *seg, struct oc_snap *snap, unsigned long
 
 /*
  * What is nobody else's though its entries look like any: a shadow stack's count as writable
- * although its owner cannot write them; secret memory. The map lock is held.
+ * although its owner cannot write them; secret memory. The mmap lock is held.
  */
 static void oc_snap_hide(struct mm_struct *mm, struct oc_snap *snap)
 {
@@ -85,7 +85,7 @@ static void oc_snap_finish(struct oc_seg *seg, struct oc_snap *snap, const unsig
 }
 
 /*
- * A look at the tables, with the owner's map lock held for reading. Nothing is waited for: -EBUSY
+ * A look at the tables, with the owner's mmap lock held for reading. Nothing is waited for: -EBUSY
  * where the target is being changed, whose end oc_changes_wait() waits for.
  */
 #ifdef OC_HMM
@@ -131,7 +131,7 @@ int oc_snap_take(struct oc_seg *seg, struct oc_snap *snap, unsigned long target,
 #else
 /*
  * Without HMM a look at the tables is a look for pages, which faults them in. So it is done only
- * where the caller holds no other map lock (`resolved`), and only for a few pages from the wanted
+ * where the caller holds no other mmap lock (`resolved`), and only for a few pages from the wanted
  * one on: for that one alone, where the others are not of the same VMA or may have to be waited
  * for. The pages are let go at once. They are valid for the same reason as everywhere: their end
  * is announced.

@@ -10,8 +10,8 @@
 #include "core.h"
 
 /*
- * What observes by raw tracepoints takes arguments by their place: new ones come last. A tgid, or a peer, is the id of
- * a process in the outermost namespace.
+ * What observes by raw tracepoints takes arguments by their place: new ones come last. A tgid, or a
+ * peer, is the id of a process in the outermost namespace.
  */
 TRACE_EVENT(onecopy_make,
 	TP_PROTO(struct oc_seg *seg),

@@ -30,7 +30,7 @@ bool oc_vma_ours(const struct vm_area_struct *vma)
 	return vma->vm_ops && vma->vm_ops->mremap == oc_vma_stays;
 }
 
-/* Is nothing of it to be shown to others? Its map lock is held. */
+/* Is nothing of it to be shown to others? Its mmap lock is held. */
 bool oc_vma_hidden(const struct vm_area_struct *vma)
 {
 	return (vma->vm_flags & (VM_IO | VM_PFNMAP | VM_SHADOW_STACK)) || oc_vma_secret(vma);
@@ -46,7 +46,7 @@ bool oc_vma_kernels_own(struct vm_area_struct *vma)
 	       (vma->vm_file && file_inode(vma->vm_file)->i_sb->s_magic == TMPFS_MAGIC);
 }
 
-/* May the page be shown to others at all? mm's map lock is held. */
+/* May the page be shown to others at all? mm's mmap lock is held. */
 int oc_owner_vma_check(struct mm_struct *mm, unsigned long addr, bool write)
 {
 	struct vm_area_struct *vma = find_vma(mm, addr);
@@ -65,7 +65,7 @@ int oc_owner_vma_check(struct mm_struct *mm, unsigned long addr, bool write)
 /*
  * Have a page faulted in: of the owner, or (owner false) of the caller. Not fixup_user_fault():
  * where the lock was given up for it, that waits for the lock anew in a way that no kill ends. The
- * map lock is held for reading; *locked tells whether it still is. Without `locked` nothing is
+ * mmap lock is held for reading; *locked tells whether it still is. Without `locked` nothing is
  * waited for and the lock is kept: -EAGAIN where that does not do.
  */
 int oc_fault_in(struct mm_struct *mm, unsigned long addr, bool write, bool owner, int *locked)

@@ -78,11 +78,11 @@ static long oc_xpmem_make(struct oc_xpmem *x, struct xpmem_cmd_make __user *arg)
 		return err;
 	}
 	trace_onecopy_make(made->seg);
-	err = oc_seg_publish(made->seg);
+	oc_seg_publish(made->seg);
 	m.segid = made->seg->id;
-	if (err || copy_to_user(arg, &m, sizeof(m))) {
+	if (copy_to_user(arg, &m, sizeof(m))) {
 		oc_made_free(made);
-		return err ?: -EFAULT;
+		return -EFAULT;
 	}
 	mutex_lock(&x->lock);
 	list_add(&made->link, &x->made);
@@ -393,6 +393,10 @@ static void oc_xpmem_fdinfo(struct seq_file *m, struct file *file)
 	seq_printf(m, "xpmem-bytes:\t%lu\nxpmem-permits:\t%lu\n", bytes, permits);
 }
 
+/*
+ * No compat_ioctl: a 32-bit libxpmem has size_t and off_t of other widths in its structs, and no
+ * command carries its size in its number.
+ */
 static const struct file_operations oc_xpmem_fops = {
 	.owner = THIS_MODULE,
 	.open = oc_xpmem_open,

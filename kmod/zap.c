@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0
 /*
  * Where attachments may have page table entries, and how these are taken away. A notifier calls for
- * that, with any lock of memory management held. So nothing here waits for a map lock or for the
+ * that, with any lock of memory management held. So nothing here waits for an mmap lock or for the
  * lock of a file's mappings (i_mmap_rwsem). What keeps the importer's page tables in place instead
  * is a notifier of its own: README.md, Taking away.
  */
@@ -72,7 +72,7 @@ static void oc_zap_stretch(struct oc_seg *seg, struct oc_stretch *s, unsigned lo
 	mutex_unlock(&seg->lock);
 
 	/*
-	 * No VMA of the importer's may be looked at without its map lock: one that says the same.
+	 * No VMA of the importer's may be looked at without its mmap lock: one that says the same.
 	 */
 	memset(&vma, 0, sizeof(vma));
 	vma.vm_mm = att->watch.mm;
@@ -242,7 +242,7 @@ static struct oc_stretch *oc_stretch_at(struct oc_attachment *att, unsigned long
 /*
  * [lo, hi) of the importer is being unmapped, or moved, or ends with everything: its page tables
  * may go as soon as this returns. No entry may be left, since nobody could take it away, and nobody
- * may walk those tables. The map lock is held for writing, or was when the VMAs were taken out. Or
+ * may walk those tables. The mmap lock is held for writing, or was when the VMAs were taken out. Or
  * there is no task left that could use an entry.
  */
 static bool oc_stretches_leave(struct oc_attachment *att, unsigned long lo, unsigned long hi,
@@ -295,7 +295,7 @@ static const struct oc_watch_ops oc_importer_ops = {
 	.invalidate = oc_importer_changes,
 };
 
-/* For a VMA that mmap() makes: its map lock is held for writing. */
+/* For a VMA that mmap() makes: its mmap lock is held for writing. */
 int oc_attachment_create(struct oc_seg *seg, struct vm_area_struct *vma)
 {
 	struct oc_attachment *att = kzalloc(sizeof(*att), GFP_KERNEL_ACCOUNT);
@@ -386,7 +386,7 @@ struct oc_stretch *oc_stretch_alloc(void)
 }
 
 /*
- * Under the segment's lock and the importer's map lock: entries are about to be written into the
+ * Under the segment's lock and the importer's mmap lock: entries are about to be written into the
  * VMA, at addr. Takes *fresh where there is no stretch yet; false: there is none, nor a fresh one.
  */
 bool oc_stretch_fill(struct vm_area_struct *vma, unsigned long addr, struct oc_stretch **fresh)
@@ -432,8 +432,8 @@ bool oc_is_walked(struct vm_area_struct *vma, unsigned long start, unsigned long
 }
 
 /*
- * The VMA is about to be unmapped by its own process, which holds its map lock for reading. What is
- * taken away now needs no worker then.
+ * The VMA is about to be unmapped by its own process, which holds its mmap lock for reading. What
+ * is taken away now needs no worker then.
  */
 void oc_attachment_clear(struct vm_area_struct *vma)
 {

@@ -9,6 +9,7 @@ use std::path::{Path, PathBuf};
 use onecopy_trace::identity::Names;
 use onecopy_trace::job::Job;
 use onecopy_trace::missed::{System, missed};
+use onecopy_trace::modules;
 use onecopy_trace::observed::Event;
 use onecopy_trace::rdma::{self, Ports};
 use onecopy_trace::report::{self, Report};
@@ -40,6 +41,7 @@ pub(crate) struct Source {
     events: bool,
     job: Option<Job>,
     ports: Ports,
+    modules: modules::Counters,
     limits: Vec<String>,
 }
 
@@ -87,6 +89,7 @@ impl Source {
             events: wanted.events,
             job: wanted.follow.map(|pid| Job::new(Path::new("/proc"), pid)),
             ports: Ports::look(Path::new(rdma::DEVICES)),
+            modules: modules::Counters::look(Path::new("/")),
             limits,
         }
     }
@@ -158,6 +161,7 @@ impl Source {
         limits.extend(self.own.refused.iter().cloned());
         let mut report = report::build(observed, program, missed, limits);
         report.rdma = self.ports.traffic();
+        report.modules = self.modules.added();
         report
     }
 }

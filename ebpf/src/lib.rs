@@ -13,6 +13,7 @@ pub mod histogram;
 pub mod identity;
 pub mod job;
 pub mod missed;
+pub mod modules;
 pub mod observed;
 pub mod own;
 pub mod perfetto;

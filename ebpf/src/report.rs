@@ -7,6 +7,7 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
+use crate::modules;
 use crate::observed::{Mechanism, Overhead};
 use crate::rdma;
 pub use build::{build, who};
@@ -45,6 +46,9 @@ pub struct Report {
     /// What went over ports of devices for RDMA, of all programs of the node.
     #[serde(default)]
     pub rdma: Vec<rdma::Port>,
+    /// What kernel modules counted by themselves, of all programs of the node.
+    #[serde(default)]
+    pub modules: Vec<modules::Counter>,
     /// What could not be observed, and what would permit it.
     #[serde(default)]
     pub limits: Vec<String>,

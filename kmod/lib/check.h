@@ -13,7 +13,8 @@ static int failed;
 #define CHECK(condition) \
 	do { \
 		if (!(condition)) { \
-			printf("  %s:%d: %s (%s)\n", __FILE__, __LINE__, #condition, strerror(errno)); \
+			printf("  %s:%d: %s (%s)\n", __FILE__, __LINE__, #condition, \
+			       strerror(errno)); \
 			return 0; \
 		} \
 	} while (0)

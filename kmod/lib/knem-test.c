@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 /*
- * Uses KNEM as programs that were written for it do: knem_io.h, ioctls, the status array. Run by root with the device, it prints a line per
- * test; exit status 0 if all are well.
+ * Uses KNEM as programs that were written for it do: knem_io.h, ioctls, the status array. Run by
+ * root with the device, it prints a line per test; exit status 0 if all are well.
  */
 #include <assert.h>
 #include <errno.h>
@@ -112,7 +112,8 @@ static int info(void)
 /* A copy that needs the array fails without one, whatever makes it need it. */
 static int no_array(void)
 {
-	static const uint32_t flags[] = { KNEM_FLAG_ASYNCDMACOMPLETE, KNEM_FLAG_DMATHREAD, KNEM_FLAG_MEMCPYTHREAD };
+	static const uint32_t flags[] = { KNEM_FLAG_ASYNCDMACOMPLETE, KNEM_FLAG_DMATHREAD,
+					  KNEM_FLAG_MEMCPYTHREAD };
 	knem_cookie_t cookie;
 	uint32_t now;
 	size_t i;
@@ -126,13 +127,18 @@ static int no_array(void)
 
 static int array(void)
 {
-	status = mmap(NULL, 32, PROT_READ | PROT_WRITE, MAP_SHARED, fd, KNEM_STATUS_ARRAY_FILE_OFFSET);
+	status = mmap(NULL, 32, PROT_READ | PROT_WRITE, MAP_SHARED, fd,
+		      KNEM_STATUS_ARRAY_FILE_OFFSET);
 	CHECK(status != MAP_FAILED);
-	CHECK(mmap(NULL, 1, PROT_READ | PROT_WRITE, MAP_SHARED, fd, KNEM_STATUS_ARRAY_FILE_OFFSET) == MAP_FAILED);
+	CHECK(mmap(NULL, 1, PROT_READ | PROT_WRITE, MAP_SHARED, fd,
+		   KNEM_STATUS_ARRAY_FILE_OFFSET) == MAP_FAILED);
 	return 1;
 }
 
-/* Each asynchronous flag brings the result into the array. Only a thread that copies may leave it pending. */
+/*
+ * Each asynchronous flag brings the result into the array. Only a thread that copies may leave it
+ * pending.
+ */
 static int asynchronous(void)
 {
 	uint32_t flags, now, slot = 3;
@@ -160,7 +166,10 @@ static int asynchronous(void)
 	return 1;
 }
 
-/* Flags of other commands, and unknown ones, are not looked at; of an engine that is not there, the copy is refused. */
+/*
+ * Flags of other commands, and unknown ones, are not looked at; of an engine that is not there, the
+ * copy is refused.
+ */
 static int masks(void)
 {
 	knem_cookie_t cookie;
@@ -168,7 +177,8 @@ static int masks(void)
 
 	prepare(1);
 	CHECK(!create(0x80000000 | KNEM_FLAG_MEMCPYTHREAD | KNEM_FLAG_PINLOCAL, &cookie));
-	CHECK(!receive(cookie, 0x80000000 | KNEM_FLAG_SINGLEUSE | KNEM_FLAG_ANY_USER_ACCESS, -1, &now));
+	CHECK(!receive(cookie, 0x80000000 | KNEM_FLAG_SINGLEUSE | KNEM_FLAG_ANY_USER_ACCESS, -1,
+		       &now));
 	CHECK(now == KNEM_STATUS_SUCCESS);
 	CHECK(!memcmp(from, to, LENGTH));
 	/* SINGLEUSE of a copy meant nothing. */
@@ -183,8 +193,10 @@ static int masks(void)
 static int old(void)
 {
 	static const uint32_t flags[] = { 0, KNEM_FLAG_MEMCPYTHREAD, KNEM_FLAG_ANY_ASYNC_MASK };
-	struct knem_cmd_param_iovec out = { (uintptr_t)from, LENGTH }, in = { (uintptr_t)to, LENGTH };
-	struct knem_cmd_init_send_param send = { .send_iovec_array = (uintptr_t)&out, .send_iovec_nr = 1 };
+	struct knem_cmd_param_iovec out = { (uintptr_t)from, LENGTH };
+	struct knem_cmd_param_iovec in = { (uintptr_t)to, LENGTH };
+	struct knem_cmd_init_send_param send = { .send_iovec_array = (uintptr_t)&out,
+						 .send_iovec_nr = 1 };
 	size_t i;
 
 	for (i = 0; i < 3; i++) {
@@ -220,7 +232,10 @@ static int old(void)
 	return 1;
 }
 
-/* A structure can be used again: only current_status is written. What lies beyond the end is no failure. */
+/*
+ * A structure can be used again: only current_status is written. What lies beyond the end is no
+ * failure.
+ */
 static int bounds(void)
 {
 	struct knem_cmd_param_iovec vector = { (uintptr_t)to, LENGTH };
@@ -249,7 +264,10 @@ static int bounds(void)
 	return 1;
 }
 
-/* As many completions as the array has entries wait to be read, in their order; one more is refused. */
+/*
+ * As many completions as the array has entries wait to be read, in their order; one more is
+ * refused.
+ */
 static int notified(void)
 {
 	struct pollfd wait = { .fd = fd, .events = POLLIN };
@@ -261,8 +279,10 @@ static int notified(void)
 	prepare(9);
 	CHECK(!create(0, &cookie));
 	for (i = 0; i < slots; i++)
-		CHECK(!receive(cookie, KNEM_FLAG_MEMCPYTHREAD | KNEM_FLAG_NOTIFY_FD, slots - 1 - i, &now));
-	CHECK(receive(cookie, KNEM_FLAG_MEMCPYTHREAD | KNEM_FLAG_NOTIFY_FD, 0, &now) == -1 && errno == EBUSY);
+		CHECK(!receive(cookie, KNEM_FLAG_MEMCPYTHREAD | KNEM_FLAG_NOTIFY_FD, slots - 1 - i,
+			       &now));
+	CHECK(receive(cookie, KNEM_FLAG_MEMCPYTHREAD | KNEM_FLAG_NOTIFY_FD, 0, &now) == -1 &&
+	      errno == EBUSY);
 	CHECK(poll(&wait, 1, 60000) == 1 && (wait.revents & POLLIN));
 	for (i = 0; i < slots; i += got / 4) {
 		got = read(fd, seen + i, (slots - i) * sizeof(*seen));

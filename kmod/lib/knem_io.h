@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: MIT OR Apache-2.0 */
 /*
- * The KNEM interface of /dev/knem, by the name and with the types that programs written for KNEM include. The kernel's own
- * header, onecopy/knem.h, has the same layout with the kernel's types.
+ * The KNEM interface of /dev/knem, by the name and with the types that programs written for KNEM
+ * include. The kernel's own header, kmod/include/uapi/knem.h, has the same layout with the kernel's
+ * types, and says what each command answers.
  */
 #ifndef KNEM_IO_H
 #define KNEM_IO_H 1
@@ -16,7 +17,10 @@
 #define KNEM_CMD_MAGIC 'K'
 #define KNEM_CMD_INDEX(command) _IOC_NR(command)
 
-/* mmap() at this offset makes the status array and starts the worker: one byte for each copy that is under way. */
+/*
+ * mmap() at this offset makes the status array and starts the worker: one byte for each copy that
+ * is under way, at most 64 pages.
+ */
 #define KNEM_STATUS_ARRAY_FILE_OFFSET 0
 
 struct knem_cmd_info {
@@ -41,12 +45,14 @@ struct knem_cmd_bind_offload {
 #define KNEM_BIND_FLAG_CURRENT_REVERSED (1 << 2)
 typedef uint32_t knem_bind_flags;
 
-/* Commands look at flags of their own mask only; KNEM_FLAG_DMA without KNEM_FEATURE_DMA is EINVAL. */
+/*
+ * Commands look at flags of their own mask only; KNEM_FLAG_DMA without KNEM_FEATURE_DMA is EINVAL.
+ */
 #define KNEM_FLAG_DMA (1 << 0)
 #define KNEM_FLAG_ASYNCDMACOMPLETE (1 << 1)
 #define KNEM_FLAG_DMATHREAD (1 << 2)
 #define KNEM_FLAG_MEMCPYTHREAD (1 << 3) /* the worker copies, and the call returns at once */
-#define KNEM_FLAG_PINLOCAL (1 << 4)
+#define KNEM_FLAG_PINLOCAL (1 << 4) /* no effect */
 #define KNEM_FLAG_SINGLEUSE (1 << 5) /* the region ends with its first use */
 #define KNEM_FLAG_NOTIFY_FD (1 << 6) /* completions are read from the descriptor */
 #define KNEM_FLAG_ANY_USER_ACCESS (1 << 7)
@@ -54,7 +60,8 @@ typedef uint32_t knem_bind_flags;
 #define KNEM_FLAG_ANY_ASYNC_MASK (KNEM_FLAG_ASYNCDMACOMPLETE | KNEM_FLAG_ANY_THREAD_MASK)
 #define KNEM_FLAG_ANY_DMA_MASK (KNEM_FLAG_DMA | KNEM_FLAG_ASYNCDMACOMPLETE | KNEM_FLAG_DMATHREAD)
 #define KNEM_FLAG_ANY_CREATE_MASK (KNEM_FLAG_SINGLEUSE | KNEM_FLAG_ANY_USER_ACCESS)
-#define KNEM_FLAG_ANY_COPY_MASK (KNEM_FLAG_ANY_DMA_MASK | KNEM_FLAG_MEMCPYTHREAD | KNEM_FLAG_PINLOCAL | KNEM_FLAG_NOTIFY_FD)
+#define KNEM_FLAG_ANY_COPY_MASK \
+	(KNEM_FLAG_ANY_DMA_MASK | KNEM_FLAG_MEMCPYTHREAD | KNEM_FLAG_PINLOCAL | KNEM_FLAG_NOTIFY_FD)
 typedef uint32_t knem_flags;
 
 typedef uint64_t knem_cookie_t;
@@ -77,8 +84,9 @@ struct knem_cmd_create_region {
 #define KNEM_CMD_DESTROY_REGION _IOR(KNEM_CMD_MAGIC, 0x22, knem_cookie_t)
 
 /*
- * Copies. With a flag of KNEM_FLAG_ANY_ASYNC_MASK the result is in the status array, and current_status says whether it is there yet;
- * otherwise current_status is the result. What lies beyond the end of a region is not copied, which is no failure.
+ * Copies. With a flag of KNEM_FLAG_ANY_ASYNC_MASK the result is in the status array, and
+ * current_status says whether it is there yet; otherwise current_status is the result. What lies
+ * beyond the end of a region is not copied, which is no failure.
  */
 struct knem_cmd_copy_bounded {
 	uint64_t src_cookie;

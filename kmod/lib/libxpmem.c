@@ -84,9 +84,9 @@ static int call(unsigned long command, void *argument)
 	if (result >= 0)
 		return result;
 	/*
-	 * A child that was made without fork(3)'s handlers has its parent's descriptor. Or a program may have closed
-	 * what it does not know of, so that the number is free or another file's by now. The number is not ours to
-	 * close then.
+	 * A child that was made without fork(3)'s handlers has its parent's descriptor. Or a
+	 * program may have closed what it does not know of, so that the number is free or another
+	 * file's by now. The number is not ours to close then.
 	 */
 	if (errno != XPMEM_ERRNO_NOPROC && errno != EBADF && errno != ENOTTY)
 		return -1;

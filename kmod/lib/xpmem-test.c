@@ -1,5 +1,8 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-/* Uses libxpmem as its documentation says, and nothing else. One line per test; exit status 0 if all are well. */
+/*
+ * Uses libxpmem as its documentation says, and nothing else. One line per test; exit status 0 if
+ * all are well.
+ */
 #include <errno.h>
 #include <pthread.h>
 #include <signal.h>
@@ -23,7 +26,8 @@ static size_t size;
 
 static uint64_t *memory(uint64_t seed)
 {
-	uint64_t *words = mmap(NULL, size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+	uint64_t *words =
+		mmap(NULL, size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
 	size_t i;
 
 	if (words == MAP_FAILED)
@@ -186,7 +190,8 @@ static int errors(void)
 	uint64_t *words = memory(0);
 	struct xpmem_addr addr = { 0 };
 
-	CHECK(xpmem_make((char *)words + 1, size, XPMEM_PERMIT_MODE, (void *)0600) == -1 && errno == EINVAL);
+	CHECK(xpmem_make((char *)words + 1, size, XPMEM_PERMIT_MODE, (void *)0600) == -1 &&
+	      errno == EINVAL);
 	CHECK(xpmem_make(words, size, 0, (void *)0600) == -1 && errno == EINVAL);
 	CHECK(xpmem_make(words, size, XPMEM_PERMIT_MODE, (void *)01000) == -1 && errno == EINVAL);
 	CHECK(xpmem_get(12345, XPMEM_RDWR, XPMEM_PERMIT_MODE, NULL) == -1);
@@ -205,7 +210,8 @@ static void *thread(void *argument)
 	(void)argument;
 	if (segid == -1 || addr.apid == -1 || view == FAIL || view[9] != 509)
 		return FAIL;
-	return xpmem_detach((void *)view) || xpmem_release(addr.apid) || xpmem_remove(segid) ? FAIL : NULL;
+	return xpmem_detach((void *)view) || xpmem_release(addr.apid) || xpmem_remove(segid) ?
+		FAIL : NULL;
 }
 
 /* In a child, so that nothing is open yet. */
@@ -251,7 +257,8 @@ static int closed_by_the_program(void)
 static int twice(xpmem_segid_t segid)
 {
 	struct xpmem_addr addr = { .apid = xpmem_get(segid, XPMEM_RDWR, XPMEM_PERMIT_MODE, NULL) };
-	volatile uint64_t *one = xpmem_attach(addr, size, NULL), *two = xpmem_attach(addr, size, NULL);
+	volatile uint64_t *one = xpmem_attach(addr, size, NULL);
+	volatile uint64_t *two = xpmem_attach(addr, size, NULL);
 	size_t i;
 
 	CHECK(one != FAIL && two != FAIL && one != two);
@@ -260,7 +267,8 @@ static int twice(xpmem_segid_t segid)
 		one[i]++;
 		two[i]++;
 	}
-	CHECK(!xpmem_detach((void *)one) && !xpmem_detach((void *)two) && !xpmem_release(addr.apid));
+	CHECK(!xpmem_detach((void *)one) && !xpmem_detach((void *)two) &&
+	      !xpmem_release(addr.apid));
 	return 1;
 }
 
@@ -290,7 +298,9 @@ static int both(xpmem_segid_t unused)
 	ids[0] = strtoll(message, NULL, 16);
 	ids[1] = strtoll(message + strlen(message) + 1, NULL, 16);
 	for (i = 0; i < 2; i++) {
-		struct xpmem_addr addr = { .apid = xpmem_get(ids[i], XPMEM_RDWR, XPMEM_PERMIT_MODE, NULL) };
+		struct xpmem_addr addr = {
+			.apid = xpmem_get(ids[i], XPMEM_RDWR, XPMEM_PERMIT_MODE, NULL),
+		};
 		volatile uint64_t *view = xpmem_attach(addr, size, NULL);
 
 		CHECK(addr.apid != -1 && view != FAIL);
@@ -342,7 +352,10 @@ static int wait_turn(int end)
 
 static int second_page(xpmem_segid_t segid)
 {
-	struct xpmem_addr addr = { .apid = xpmem_get(segid, XPMEM_RDWR, XPMEM_PERMIT_MODE, NULL), .offset = page };
+	struct xpmem_addr addr = {
+		.apid = xpmem_get(segid, XPMEM_RDWR, XPMEM_PERMIT_MODE, NULL),
+		.offset = page,
+	};
 	volatile uint64_t *view = xpmem_attach(addr, page, NULL);
 	size_t i;
 
@@ -358,7 +371,10 @@ static int second_page(xpmem_segid_t segid)
 	return 1;
 }
 
-/* The owner forks while a page is attached, and stores. The importer sees that, and the owner what it stored. */
+/*
+ * The owner forks while a page is attached, and stores. The importer sees that, and the owner what
+ * it stored.
+ */
 static int store_after_fork(void)
 {
 	uint64_t *words = memory(0);
@@ -396,7 +412,10 @@ static int store_after_fork(void)
 static size_t length;
 static unsigned int number;
 
-/* One of several peers, each in its turn, adds to every page of a segment of the whole address space. */
+/*
+ * One of several peers, each in its turn, adds to every page of a segment of the whole address
+ * space.
+ */
 static int adds(xpmem_segid_t segid)
 {
 	struct xpmem_addr addr = {
@@ -425,7 +444,8 @@ static int many_peers(void)
 	for (i = 0; i < 2; i++) {
 		for (j = 0; j < 5; j++) {
 			length = pages[j] * page;
-			exported = mmap(NULL, length, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+			exported = mmap(NULL, length, PROT_READ | PROT_WRITE,
+					MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
 			CHECK(exported != MAP_FAILED);
 			for (number = 1; number <= peers[i]; number++)
 				CHECK(in_child(adds, segid));
@@ -501,7 +521,8 @@ static int holes(void)
 		area = pages[shape / 3 % 2] * page;
 		areas = counts[shape / 6];
 		length = areas * (hole + area) + hole;
-		base = mmap(NULL, length, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+		base = mmap(NULL, length, PROT_READ | PROT_WRITE,
+			    MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
 		CHECK(base != MAP_FAILED);
 		exported = (uint64_t *)base;
 		for (i = 0, n = 1; i < areas; i++) {
@@ -550,7 +571,8 @@ static int in_peers(unsigned int count, int (*part)(xpmem_segid_t), xpmem_segid_
 	close(gate[1]);
 	close(gate[0]);
 	for (i = 0; i < count; i++)
-		good &= waitpid(pids[i], &status, 0) == pids[i] && WIFEXITED(status) && !WEXITSTATUS(status);
+		good &= waitpid(pids[i], &status, 0) == pids[i] && WIFEXITED(status) &&
+			!WEXITSTATUS(status);
 	return good;
 }
 
@@ -561,14 +583,19 @@ static size_t nth(size_t i)
 {
 	size_t pages = length / page;
 
-	/* 7919 is a prime, so no page is left out where that does not divide the number of pages. */
+	/*
+	 * 7919 is a prime, so no page is left out where that does not divide the number of pages.
+	 */
 	return order == FORWARDS ? i : order == BACKWARDS ? pages - 1 - i : (i * 7919 + 3) % pages;
 }
 
 static xpmem_segid_t several[10];
 static unsigned int segments;
 
-/* All peers store the same, so each finds it whoever was first. Through each of several segments that show the same. */
+/*
+ * All peers store the same, so each finds it whoever was first. Through each of several segments
+ * that show the same.
+ */
 static int store_all(xpmem_segid_t unused)
 {
 	unsigned int s;
@@ -607,7 +634,10 @@ static int only_attach(xpmem_segid_t segid)
 	return 1;
 }
 
-/* What the owner never touched is zeroes; what it filled is there, also where only some pages are looked at. */
+/*
+ * What the owner never touched is zeroes; what it filled is there, also where only some pages are
+ * looked at.
+ */
 static uint64_t filled;
 
 static int load_some(xpmem_segid_t segid)
@@ -639,7 +669,8 @@ static int peers_at_once(void)
 	for (i = 0; i < 2; i++) {
 		for (j = 0; j < 5; j++) {
 			length = pages[j] * page;
-			exported = mmap(NULL, length, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+			exported = mmap(NULL, length, PROT_READ | PROT_WRITE,
+					MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
 			CHECK(exported != MAP_FAILED);
 			CHECK(in_peers(peers[i], only_attach, several[0]));
 			filled = 0;
@@ -652,8 +683,10 @@ static int peers_at_once(void)
 				segments = order == FORWARDS && pages[j] <= 100 ? 10 : 1;
 				CHECK(in_peers(peers[i], store_all, 0));
 				for (at = 0; at < length / 8; at += page / 8) {
-					CHECK(((volatile uint64_t *)exported)[at] == 3 * at + segments - 1);
-					CHECK(((volatile uint64_t *)exported)[at + page / 16] == 5 * at);
+					CHECK(((volatile uint64_t *)exported)[at] ==
+					      3 * at + segments - 1);
+					CHECK(((volatile uint64_t *)exported)[at + page / 16] ==
+					      5 * at);
 				}
 			}
 			CHECK(!munmap(exported, length));
@@ -698,8 +731,10 @@ static int gets(int root)
 	for (i = 0; i < 4; i++) {
 		segid = xpmem_make(NULL, 10 * page, XPMEM_PERMIT_MODE, (void *)modes[i].mode);
 		CHECK(segid != -1);
-		CHECK((xpmem_get(segid, XPMEM_RDONLY, XPMEM_PERMIT_MODE, NULL) != -1) == (root || modes[i].read));
-		CHECK((xpmem_get(segid, XPMEM_RDWR, XPMEM_PERMIT_MODE, NULL) != -1) == (root || modes[i].write));
+		CHECK((xpmem_get(segid, XPMEM_RDONLY, XPMEM_PERMIT_MODE, NULL) != -1) ==
+		      (root || modes[i].read));
+		CHECK((xpmem_get(segid, XPMEM_RDWR, XPMEM_PERMIT_MODE, NULL) != -1) ==
+		      (root || modes[i].write));
 		CHECK(!xpmem_remove(segid));
 	}
 	return 1;
@@ -742,7 +777,10 @@ static int dies_at(volatile uint64_t *(*attaches)(void))
 	return 1;
 }
 
-/* Memory of the process itself, in a segment that begins before it and ends behind it: from the page before it on. */
+/*
+ * Memory of the process itself, in a segment that begins before it and ends behind it: from the
+ * page before it on.
+ */
 static char *middle;
 
 static volatile uint64_t *attach_own(void)
@@ -752,7 +790,8 @@ static volatile uint64_t *attach_own(void)
 	void *view;
 
 	middle = mmap(NULL, 15 * page, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-	if (middle == MAP_FAILED || munmap(middle, 3 * page) || munmap(middle + 13 * page, 2 * page))
+	if (middle == MAP_FAILED || munmap(middle, 3 * page) ||
+	    munmap(middle + 13 * page, 2 * page))
 		return NULL;
 	middle += 3 * page;
 	segid = xpmem_make(middle - 3 * page, 15 * page, XPMEM_PERMIT_MODE, (void *)0600);

@@ -2,10 +2,15 @@
 /*
  * libxpmem: memory of one process, attached by another, through /dev/xpmem.
  *
- * Functions return -1, xpmem_attach() (void *)-1, and set errno. EINVAL: it does not exist or is
- * not page-aligned. EACCES: it is not allowed. ENOENT: the id names nothing, or its owner is gone.
- * ENOMEM: there is no room. Also the errors of open(2) on /dev/xpmem. Any thread may call them. A
- * forked child has none of its parent's segments, permits and attachments, and may make its own.
+ * Functions return -1, xpmem_attach() (void *)-1, and set errno. EINVAL: an argument is not as
+ * below, not whole pages or beyond the memory; or vaddr is in no attachment. EACCES: it is not
+ * allowed, or is not the caller's. ENOENT: the id names nothing, or its owner is gone. ENOMEM:
+ * there is no room. EDQUOT: the user or the process has as many as it may. ENFILE: the system has
+ * too many files. EOPNOTSUPP: the memory is itself an attachment. ESRCH: the caller's memory is
+ * being reaped. EINTR: killed. Also the errors of open(2) on /dev/xpmem.
+ *
+ * Any thread may call them. A forked child has none of its parent's segments, permits and
+ * attachments, and may make its own.
  */
 #ifndef _XPMEM_H
 #define _XPMEM_H
@@ -32,7 +37,10 @@ extern "C" {
 /* xpmem_make(): up to the end of the address space. */
 #define XPMEM_MAXADDR_SIZE ((size_t)(-1L))
 
-/* errno of the module for a process that has not opened the device, as a forked child; the functions here open it anew. */
+/*
+ * errno of the module for a process that has not opened the device, as a forked child; the
+ * functions here open it anew.
+ */
 #define XPMEM_ERRNO_NOPROC 2004
 
 /* What may be sent to another process. Opaque, positive, of at most 56 bits. */

@@ -113,7 +113,14 @@ has /etc/modprobe.d/onecopy.conf
 has /etc/modules-load.d/onecopy.conf
 has /usr/local/share/man/man4/onecopy.4
 [ -d /sys/module/onecopy ] || fail "it is not loaded"
+
+say "removed: $(cat "$tree/root/unmake.sh")"
+inside sh -exc 'cd /root && . ./unmake.sh' || fail "make uninstall"
+! inside modinfo -n onecopy 2>/dev/null || fail "it is still there"
+for file in "$file" /etc/udev/rules.d/60-onecopy.rules /etc/modprobe.d/onecopy.conf /etc/modules-load.d/onecopy.conf \
+    /usr/local/share/man/man4/onecopy.4; do
+    [ ! -e "$tree$file" ] || fail "$file is left"
+done
 inside udevadm control --exit
-inside modprobe -r onecopy
 # What follows finds it loaded.
-inside modprobe onecopy
+insmod /payload/onecopy.ko

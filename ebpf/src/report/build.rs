@@ -187,6 +187,7 @@ pub fn build(
             })
             .collect(),
         rdma: Vec::new(),
+        modules: Vec::new(),
         limits,
     }
 }

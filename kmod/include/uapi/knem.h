@@ -2,6 +2,9 @@
 /*
  * The KNEM ioctl ABI, as /dev/knem speaks it. The directions in the numbers are part of the ABI,
  * although some say the opposite of what is copied. A number is compared as a whole.
+ *
+ * Errors of all: EFAULT: the struct is not readable and writable. ENOTTY: no such command. "Errors"
+ * below are those beside these.
  */
 #ifndef ONECOPY_UAPI_KNEM_H
 #define ONECOPY_UAPI_KNEM_H
@@ -15,7 +18,13 @@
 
 typedef __u64 knem_cookie_t;
 
-/* One byte per asynchronous operation, in the array that is mapped from offset 0 of the device. */
+/*
+ * One byte per asynchronous operation, in the array that is mapped from offset 0 of the device:
+ * once per file, MAP_SHARED, at most 64 pages.
+ *
+ * Errors: EINVAL: another mapping. EBUSY: there is one. EDQUOT: the user has as many as it may.
+ * ENOMEM. EINTR: killed.
+ */
 typedef __u8 knem_status_t;
 #define KNEM_STATUS_PENDING 0
 #define KNEM_STATUS_SUCCESS 1
@@ -27,7 +36,7 @@ typedef __u8 knem_status_t;
 #define KNEM_FLAG_ASYNCDMACOMPLETE 0x2
 #define KNEM_FLAG_DMATHREAD 0x4
 #define KNEM_FLAG_MEMCPYTHREAD 0x8
-#define KNEM_FLAG_PINLOCAL 0x10
+#define KNEM_FLAG_PINLOCAL 0x10 /* no effect */
 #define KNEM_FLAG_SINGLEUSE 0x20
 #define KNEM_FLAG_NOTIFY_FD 0x40
 #define KNEM_FLAG_ANY_USER_ACCESS 0x80
@@ -56,10 +65,10 @@ struct knem_cmd_param_iovec {
 
 /**
  * struct knem_cmd_info - what the device offers
- * @abi: KNEM_ABI_VERSION
- * @features: KNEM_FEATURE_*
- * @ignored_flags: flags that have no effect
- * @forced_flags: flags that are always set
+ * @abi: out: KNEM_ABI_VERSION
+ * @features: out: KNEM_FEATURE_*: none
+ * @ignored_flags: out: flags that have no effect; zero, and KNEM_FLAG_PINLOCAL has none
+ * @forced_flags: out: flags that are always set; zero
  */
 struct knem_cmd_info {
 	__u32 abi;
@@ -76,11 +85,12 @@ struct knem_cmd_info {
 
 /**
  * struct knem_cmd_bind_offload - where the worker runs
- * @flags: KNEM_BIND_FLAG_*
+ * @flags: one of KNEM_BIND_FLAG_*
  * @mask_len: bytes of the mask
  * @mask_ptr: a mask of processors, for KNEM_BIND_FLAG_CUSTOM
  *
- * Before the status array is mapped; EBUSY afterwards.
+ * Errors: EBUSY: the status array is mapped already. EINVAL: not one flag, or no processor of the
+ * mask is online. EFAULT: the mask cannot be read. ENOMEM.
  */
 struct knem_cmd_bind_offload {
 	__u32 flags;
@@ -93,11 +103,18 @@ struct knem_cmd_bind_offload {
 /**
  * struct knem_cmd_create_region - make a region of the caller's memory
  * @iovec_array: its pieces: struct knem_cmd_param_iovec
- * @iovec_nr: how many
+ * @iovec_nr: how many, at most 65536
  * @flags: KNEM_FLAG_SINGLEUSE, KNEM_FLAG_ANY_USER_ACCESS
  * @protection: PROT_READ, PROT_WRITE of sys/mman.h: what others may do with it
  * @pad1: unused
  * @cookie: out: its name
+ *
+ * Errors: EINVAL: no piece or too many, beyond the address space, or neither PROT_READ nor
+ * PROT_WRITE. EFAULT: pieces that cannot be read, or memory that is not there, may not be used so
+ * or may not be pinned. ENOMEM: also beyond RLIMIT_MEMLOCK. EDQUOT: the user has as many regions as
+ * it may. EOPNOTSUPP: a file on DAX. EINTR: killed.
+ *
+ * KNEM_CMD_DESTROY_REGION takes a cookie. Errors: EINVAL: no region that was made by this file.
  */
 struct knem_cmd_create_region {
 	__u64 iovec_array;
@@ -110,6 +127,13 @@ struct knem_cmd_create_region {
 
 #define KNEM_CMD_CREATE_REGION _IOWR(KNEM_IOC_MAGIC, 0x21, struct knem_cmd_create_region)
 #define KNEM_CMD_DESTROY_REGION _IOR(KNEM_IOC_MAGIC, 0x22, knem_cookie_t)
+
+/*
+ * Errors of all copies, before a byte moves; later ones are told by the status. EINVAL: no such
+ * region, KNEM_FLAG_DMA, or a status is asked for that has no place in a mapped array. EPERM:
+ * another user's region. EACCES: the region is not for that direction. EBUSY: the array is full.
+ * ENOMEM. Of copies with local pieces also those of CREATE_REGION.
+ */
 
 /**
  * struct knem_cmd_copy - copy from one region to another, as far as both go
@@ -219,8 +243,10 @@ struct knem_cmd_inline_copy_bounded {
  * struct knem_cmd_init_send_param - expose memory once, in the interface before regions
  * @send_iovec_array: the pieces: struct knem_cmd_param_iovec
  * @send_iovec_nr: how many
- * @flags: KNEM_FLAG_*
+ * @flags: ignored
  * @send_cookie: out: its name
+ *
+ * Errors: those of CREATE_REGION.
  */
 struct knem_cmd_init_send_param {
 	__u64 send_iovec_array;
@@ -239,6 +265,10 @@ struct knem_cmd_init_send_param {
  * @send_cookie: what the sender exposed
  * @flags: KNEM_FLAG_*
  * @pad: unused
+ *
+ * Whatever the flags say, the status array has to be mapped (EINVAL).
+ *
+ * Errors: those of copies.
  */
 struct knem_cmd_init_async_recv_param {
 	__u64 recv_iovec_array;
@@ -257,8 +287,10 @@ struct knem_cmd_init_async_recv_param {
  * @recv_iovec_nr: how many
  * @status: out: KNEM_STATUS_*
  * @send_cookie: what the sender exposed
- * @flags: KNEM_FLAG_*
+ * @flags: KNEM_FLAG_*; those of KNEM_FLAG_ANY_ASYNC_MASK are ignored
  * @pad: unused
+ *
+ * Errors: those of copies. EINVAL: also KNEM_FLAG_NOTIFY_FD.
  */
 struct knem_cmd_sync_recv_param {
 	__u64 recv_iovec_array;

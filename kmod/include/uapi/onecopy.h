@@ -3,10 +3,13 @@
  * /dev/onecopy: memory of one process, granted to others as a file descriptor.
  *
  * Whoever holds the descriptor of a segment may map it or copy to and from it, in the direction
- * that it was granted for. Its user, pid or user namespace does not matter. Nobody else can. Every
- * command takes a struct whose first member is its size, as the caller knows it. Members that a
- * caller does not know read as zero. Members that the module does not know must be zero (E2BIG).
- * Reserved members and unknown flags are refused (EINVAL).
+ * that it was granted for. Its user, pid or user namespace does not matter. Nobody else can.
+ *
+ * Every command but REVOKE takes a struct whose first member is its size, as the caller knows it:
+ * at least 8 bytes (EINVAL), at most a page (E2BIG). Members that a caller does not know read as
+ * zero. Members that the module does not know must be zero (E2BIG). Reserved members, unknown flags
+ * and a struct without the members that the command needs are refused (EINVAL). EFAULT: the struct
+ * is not readable and writable. ENOTTY: no such command. "Errors" below are those beside these.
  */
 #ifndef ONECOPY_UAPI_ONECOPY_H
 #define ONECOPY_UAPI_ONECOPY_H
@@ -38,7 +41,10 @@ struct onecopy_info {
 
 #define ONECOPY_IOC_INFO _IO(ONECOPY_IOC_MAGIC, 0x00)
 #define ONECOPY_FEATURE_HUGE 0x1 /* 2 MiB mappings where the source is huge */
-/* No page is pinned by an attachment; without it pages are found one by one. */
+/*
+ * The owner's page tables are read without taking a page. Without it up to 16 pages are looked up
+ * at a time, and held for that moment.
+ */
 #define ONECOPY_FEATURE_SNAPSHOT 0x2
 #define ONECOPY_FEATURE_GENERATION 0x4
 #define ONECOPY_FEATURE_COPY 0x8
@@ -52,6 +58,10 @@ struct onecopy_info {
  * @length: in bytes, a multiple of the page size; ONECOPY_WHOLE with @address 0: all there is
  * @fd: out: the segment, close-on-exec
  * @reserved: zero
+ *
+ * Errors: EINVAL: not whole pages, or beyond the address space. EOPNOTSUPP: the range is an
+ * attachment. EDQUOT: the user or the process has as many segments as it may. ENOMEM. EMFILE,
+ * ENFILE: no more descriptors or files. EINTR: killed. ESRCH: the caller's memory is being reaped.
  */
 struct onecopy_export {
 	__u32 size;
@@ -77,6 +87,10 @@ struct onecopy_export {
  *
  * An error is that of the first page that could not be mapped, at @address + @done; what lies
  * before it is mapped.
+ *
+ * Errors: EINVAL: beyond the address space, or no attachment there. EACCES: the mapping is to read.
+ * EFAULT: a hole. EPERM: the owner may not write there. EOPNOTSUPP: the owner's page is itself an
+ * attachment. ESRCH: the owner's memory is gone. EKEYREVOKED: revoked. ENOMEM. EINTR: killed.
  */
 struct onecopy_prefault {
 	__u32 size;
@@ -101,6 +115,11 @@ struct onecopy_prefault {
  * @done: out, also on error: bytes that were copied
  *
  * It fails with the error of the first byte that could not be copied; @done bytes before it were.
+ *
+ * Errors: EBADF: not a descriptor. EINVAL: not a segment's, or beyond the segment. EACCES: @dst_fd
+ * is to read. EFAULT: a hole, or the caller has no such memory. EPERM: the owner may not write
+ * there. EOPNOTSUPP: the page is itself an attachment. ESRCH: the owner's memory is gone.
+ * EKEYREVOKED: revoked. ENOMEM. EINTR: killed.
  */
 struct onecopy_copy {
 	__u32 size;
@@ -125,14 +144,14 @@ struct onecopy_copy {
  * @pinned_pages: gauge: pages that knem regions pin
  * @attaches: mappings of segments that were made
  * @faults: page faults on attachments
- * @retries: faults that waited for the owner's map lock and began anew
+ * @retries: faults that could not be answered at once
  * @mapped_small: pages mapped one by one
  * @mapped_huge: 2 MiB mappings
  * @invalidations: changes of owners' memory
- * @holes: accesses that found no memory of the owner
- * @copies: COPY, and copies of knem
+ * @holes: accesses that found no memory of the owner that may be used so
+ * @copies: COPYs that were begun, and copies of knem that succeeded
  * @copied_bytes: what those copied
- * @attachments: gauge: mappings of segments; what is left of one counts as one
+ * @attachments: gauge: mappings of segments; all VMAs into which one was split count as one
  * @spaces: gauge: address spaces that have segments
  * @workers: gauge: knem status arrays, each with a thread
  *
@@ -192,6 +211,9 @@ struct onecopy_segment_info {
  * @flags: ONECOPY_EXPORT_WRITE: keep the right to write
  * @fd: out, close-on-exec
  * @reserved: zero
+ *
+ * Errors: EACCES: this descriptor has no right to write. EMFILE, ENFILE: no more descriptors or
+ * files. ENOMEM.
  */
 struct onecopy_restrict {
 	__u32 size;
@@ -202,19 +224,28 @@ struct onecopy_restrict {
 
 #define ONECOPY_IOC_RESTRICT _IO(ONECOPY_IOC_MAGIC, 0x11)
 
-/* Take all attachments back, for good. By the owner's process only (EPERM). No argument. */
+/*
+ * Take the grant back from everybody, for good. By the owner's process only (EPERM). No argument.
+ */
 #define ONECOPY_IOC_REVOKE _IO(ONECOPY_IOC_MAGIC, 0x12)
 
 /*
- * mmap(MAP_SHARED) of a segment: offset 0 is its first byte. A hole reads as zeroes, takes writes
- * to nowhere, and counts in holes. mmap(MAP_SHARED, PROT_READ) of one page at this offset: struct
- * onecopy_generation.
+ * mmap(MAP_SHARED) of a segment: offset 0 is its first byte. A hole reads as zeroes, and counts in
+ * holes. A store to a hole, or where the owner may not write, is dropped and counts in holes. The
+ * page then reads as a scratch page, one for all such pages of the attachment. A dead segment can
+ * be mapped; it is all hole.
+ *
+ * mmap(MAP_SHARED, PROT_READ) of one page at this offset: struct onecopy_generation.
+ *
+ * Errors of both: EINVAL: not MAP_SHARED, or beyond the segment. EACCES: PROT_WRITE, but the
+ * descriptor is to read, or it is the generation page. EDQUOT: the user has as many attachments as
+ * it may. ENOMEM. To split an attachment beyond that quota is ENOMEM, too.
  */
 #define ONECOPY_MMAP_GENERATION 0x4000000000000000ULL
 
 /**
  * struct onecopy_generation - by one load: was what I read the owner's?
- * @holes: accesses, by any holder, that found no memory of the owner
+ * @holes: accesses, by any holder, that found no memory of the owner that may be used so
  * @invalidations: how often the owner's mappings within the segment changed
  * @state: ONECOPY_STATE_*
  * @reserved: zero

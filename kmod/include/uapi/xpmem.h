@@ -2,6 +2,9 @@
 /*
  * The XPMEM ioctl ABI, as /dev/xpmem speaks it. No command carries its size in its number. Ids are
  * opaque to callers.
+ *
+ * Errors of all: XPMEM_ERRNO_NOPROC, from everything but VERSION. EFAULT: the struct is not
+ * readable and writable. ENOTTY: no such command. "Errors" below are those beside these.
  */
 #ifndef ONECOPY_UAPI_XPMEM_H
 #define ONECOPY_UAPI_XPMEM_H
@@ -44,6 +47,10 @@ typedef __s64 xpmem_apid_t;
  * @pad: unused
  * @permit_value: the mode, 0 to 0777
  * @segid: out
+ *
+ * Errors: EINVAL: not whole pages, beyond the address space, or another permit. EOPNOTSUPP: the
+ * range is an attachment. EDQUOT: the user or the process has as many segments as it may. ENOMEM.
+ * EINTR: killed. ESRCH: the caller's memory is being reaped.
  */
 struct xpmem_cmd_make {
 	__u64 vaddr;
@@ -57,6 +64,8 @@ struct xpmem_cmd_make {
 /**
  * struct xpmem_cmd_remove - take a segment back from everybody
  * @segid: one of the caller's
+ *
+ * Errors: EINVAL: no id is so. ENOENT: no such segment. EACCES: it was not made by this file.
  */
 struct xpmem_cmd_remove {
 	xpmem_segid_t segid;
@@ -69,6 +78,9 @@ struct xpmem_cmd_remove {
  * @permit_type: XPMEM_PERMIT_MODE
  * @permit_value: zero
  * @apid: out: the permit
+ *
+ * Errors: EINVAL: other flags or permits, or no id is so. ENOENT: no such segment. EACCES: the mode
+ * does not allow it. EDQUOT: the user has as many permits as it may. ENFILE, ENOMEM.
  */
 struct xpmem_cmd_get {
 	xpmem_segid_t segid;
@@ -81,6 +93,8 @@ struct xpmem_cmd_get {
 /**
  * struct xpmem_cmd_release - give a permit back, with what was attached through it
  * @apid: the permit
+ *
+ * Errors: EINVAL: no id is so. ENOENT: no such permit. EINTR: killed, and the permit is gone.
  */
 struct xpmem_cmd_release {
 	xpmem_apid_t apid;
@@ -94,6 +108,10 @@ struct xpmem_cmd_release {
  * @vaddr: in: where, or zero; out: where it lies
  * @fd: unused
  * @flags: unused
+ *
+ * Errors: EINVAL: no bytes, beyond the segment, not at whole pages, over another attachment or over
+ * what is attached, or no id is so. ENOENT: no such permit, or the segment is dead. EDQUOT: the
+ * user has as many attachments as it may. ENOMEM. EINTR: killed.
  */
 struct xpmem_cmd_attach {
 	xpmem_apid_t apid;
@@ -107,6 +125,10 @@ struct xpmem_cmd_attach {
 /**
  * struct xpmem_cmd_detach - unmap an attachment
  * @vaddr: any address within
+ *
+ * Where nothing is mapped it succeeds.
+ *
+ * Errors: EINVAL: what is mapped there is no attachment. ENOMEM. EINTR: killed.
  */
 struct xpmem_cmd_detach {
 	__u64 vaddr;

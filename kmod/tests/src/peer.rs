@@ -234,8 +234,13 @@ impl Peer {
     }
 
     /// Waits for its end, which must be a good one.
-    pub(crate) fn join(mut self) -> Outcome {
-        let status = self.wait(PATIENCE)?;
+    pub(crate) fn join(self) -> Outcome {
+        self.join_within(PATIENCE)
+    }
+
+    /// The same, and soon.
+    pub(crate) fn join_within(mut self, patience: Duration) -> Outcome {
+        let status = self.wait(patience)?;
         let mut reason = String::new();
         let _ = self.report.set_read_timeout(Some(Duration::from_secs(1)));
         let _ = self.report.read_to_string(&mut reason);

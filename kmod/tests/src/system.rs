@@ -9,7 +9,7 @@
 use std::ffi::CString;
 use std::fs;
 use std::io;
-use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 use std::os::unix::fs::FileExt;
 use std::path::Path;
 use std::time::{Duration, Instant};
@@ -107,6 +107,14 @@ pub(crate) fn touch_by_syscall(area: &Area, what: u64) -> io::Result<()> {
     } else {
         Ok(())
     }
+}
+
+/// `read` into an area.
+pub(crate) fn read_into(file: BorrowedFd<'_>, area: &Area) -> io::Result<usize> {
+    let to = area.pointer().as_ptr().cast::<libc::c_void>();
+    // SAFETY: the kernel writes to the area, which only tests use, or says that it cannot.
+    let got = unsafe { libc::read(file.as_raw_fd(), to, area.length()) };
+    usize::try_from(got).map_err(|_| io::Error::last_os_error())
 }
 
 /// Where in the kernel the threads of a process are, as far as /proc says. One that was killed counts as a zombie while

@@ -126,7 +126,7 @@ pub struct onecopy_stats {
     pub attaches: u64,
     /// Page faults on attachments.
     pub faults: u64,
-    /// Faults that waited for the owner's map lock and began anew.
+    /// Faults that could not be answered at once.
     pub retries: u64,
     /// Pages mapped one by one.
     pub mapped_small: u64,
@@ -134,13 +134,13 @@ pub struct onecopy_stats {
     pub mapped_huge: u64,
     /// Changes of an owner's mappings.
     pub invalidations: u64,
-    /// Accesses that found no memory of the owner.
+    /// Accesses that found no memory of the owner that may be used so.
     pub holes: u64,
-    /// Copies.
+    /// COPYs that were begun, and copies of knem that succeeded.
     pub copies: u64,
     /// Bytes that they copied.
     pub copied_bytes: u64,
-    /// Gauge: mappings of segments; what is left of one counts as one.
+    /// Gauge: mappings of segments; all VMAs into which one was split count as one.
     pub attachments: u64,
     /// Gauge: address spaces that have segments.
     pub spaces: u64,

@@ -72,14 +72,20 @@ fn with_tree(guest: &mut Initramfs, tree: &Path) -> Result<(), Failure> {
     let readme =
         std::fs::read_to_string(&path).map_err(|error| format!("{}: {error}", path.display()))?;
     let blocks = install_lines(&readme);
-    let [dkms, remove, make] = blocks.as_slice() else {
+    let [dkms, remove, make, unmake] = blocks.as_slice() else {
         return Err(format!(
-            "{}: the part on installing has {} blocks of commands, and not three: by DKMS, the removal, for one kernel",
+            "{}: the part on installing has {} blocks of commands, and not four: by DKMS and by make, each with its removal",
             path.display(),
             blocks.len()
         ));
     };
-    for (name, lines) in [("dkms", dkms), ("remove", remove), ("make", make)] {
+    let named = [
+        ("dkms", dkms),
+        ("remove", remove),
+        ("make", make),
+        ("unmake", unmake),
+    ];
+    for (name, lines) in named {
         guest.bytes(&format!("{PLACE}/root/{name}.sh"), 0o644, lines);
     }
     Ok(())
@@ -201,9 +207,10 @@ mod tests {
     fn the_readme_says_how_to_install() {
         let readme = std::fs::read_to_string(root().join("kmod/README.md")).expect("README");
         let blocks = install_lines(&readme);
-        assert_eq!(blocks.len(), 3, "{blocks:?}");
+        assert_eq!(blocks.len(), 4, "{blocks:?}");
         assert!(blocks[0].contains("dkms install") && !blocks[0].contains("apt"));
         assert!(blocks[1].contains("dkms remove"));
         assert!(blocks[2].contains("make install"));
+        assert!(blocks[3].contains("make uninstall"));
     }
 }

@@ -173,6 +173,15 @@ pub(crate) fn report(report: &Report) -> String {
     for port in &report.rdma {
         let _ = writeln!(out, "{}", line(port));
     }
+    for counter in &report.modules {
+        let _ = writeln!(
+            out,
+            "module for {}, all programs of the node: {}: {}",
+            counter.module,
+            counter.name,
+            number(counter.added)
+        );
+    }
     if !report.missed.is_empty() {
         let _ = writeln!(out, "\nsingle copies that were missed:");
     }

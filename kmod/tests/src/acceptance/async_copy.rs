@@ -10,7 +10,8 @@ use knem_sys::{
     KNEM_FLAG_MEMCPYTHREAD, KNEM_FLAG_NOTIFY_FD, KNEM_STATUS_PENDING, KNEM_STATUS_SUCCESS,
     StatusArray,
 };
-use libc::{EBUSY, EINVAL};
+use libc::{EAGAIN, EBUSY, EINVAL};
+use nix::fcntl::{FcntlArg, OFlag, fcntl};
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sched::{CpuSet, sched_setaffinity};
 use nix::unistd::Pid;
@@ -19,7 +20,7 @@ use crate::device::{Inline, knem, region, vector};
 use crate::mem::{Area, HUGE, READ, WRITE, mix, page_size};
 use crate::outcome::{At, Fault, Outcome, check, check_eq, refused};
 use crate::peer::{Link, PATIENCE, Peer, peer};
-use crate::system;
+use crate::{system, uffd};
 
 fn size() -> usize {
     40 * page_size()
@@ -133,6 +134,42 @@ pub(super) fn notification() -> Outcome {
     let mut fds = [PollFd::new(device.as_fd(), PollFlags::POLLIN)];
     let ready = poll(&mut fds, PollTimeout::ZERO).at("poll")?;
     check_eq!(ready, 0, "readable descriptors when all was read");
+    owner.dismiss()
+}
+
+/// Who does not want to wait does not wait for another reader either, who waits for his own memory.
+pub(super) fn notification_without_waiting() -> Outcome {
+    let (owner, cookie) = owner(page_size())?;
+    let device = knem()?;
+    let status = device.map_status(64).at("mmap of the status array")?;
+    let area = Area::new(page_size())?;
+    let inline = Inline {
+        flags: KNEM_FLAG_MEMCPYTHREAD | KNEM_FLAG_NOTIFY_FD,
+        ..Inline::read(cookie, 64)
+    };
+    start(&device, &status, inline, &area)?;
+    let mut ready = [PollFd::new(device.as_fd(), PollFlags::POLLIN)];
+    poll(&mut ready, 10_000u16).at("poll")?;
+    let reader = peer(|link: &Link| {
+        let to = Area::new(page_size())?;
+        let _blocked = uffd::block(&to)?;
+        link.tell(0)?;
+        system::read_into(device.as_fd(), &to)
+            .at("read")
+            .map(|_| ())
+    })?;
+    if let Err(fault) = reader.link.hear() {
+        return Err(reader.join().err().unwrap_or(fault));
+    }
+    system::until_asleep(reader.pid())?;
+    fcntl(&device, FcntlArg::F_SETFL(OFlag::O_NONBLOCK)).at("F_SETFL")?;
+    let other = peer(|_| {
+        let got = system::read_into(device.as_fd(), &area);
+        refused(got, &[EAGAIN], "a read that does not wait")
+    })?;
+    let ended = other.join_within(Duration::from_secs(20));
+    reader.kill()?;
+    ended?;
     owner.dismiss()
 }
 

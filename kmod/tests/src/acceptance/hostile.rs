@@ -371,7 +371,7 @@ pub(super) fn owner_changes_without_a_pause() -> Outcome {
                 while board.load(OVER) == 0 {
                     area.advise(0, page_size(), libc::MADV_DONTNEED)?;
                     area.store(0, mix(1, 0));
-                    // Nothing here waits for the map lock to write, since the calls would pause for that.
+                    // Nothing here waits for the mmap lock to write, since the calls would pause for that.
                     if segments.pop().is_some() {
                         board.store(ENDED, board.load(ENDED) + 1);
                     }

@@ -3,7 +3,6 @@
 //! address spaces. A deadlock here is one of the machine.
 
 use std::fs::File;
-use std::io::Read;
 use std::os::fd::{AsFd, OwnedFd};
 use std::time::{Duration, Instant};
 
@@ -122,63 +121,6 @@ pub(super) fn register_a_notifier_while_holes_are_punched() -> Outcome {
     over.store(0, 1);
     puncher.join()?;
     owner.dismiss()
-}
-
-/// Another driver's first interval notifier in an importer, while entries are taken away there. If the kernel began to
-/// count changes only then, it would count an end without its beginning, and the driver would wait for ever.
-pub(super) fn register_interval_notifiers_while_entries_go() -> Outcome {
-    // So much that to take it away takes most of the time.
-    let (size, step) = (16 * mem::huge_page(), mem::huge_page());
-    let over = Area::shared(page_size())?;
-    let area = Area::new(size)?;
-    area.mark(1);
-    let segment = export(&area, true)?;
-    let driver = File::open("/dev/onecopy-notify").at("open /dev/onecopy-notify")?;
-    let importers = peer(|_| {
-        let begin = Instant::now();
-        let (mut rounds, mut met) = (0, Ok(()));
-        while met.is_ok() && blows(begin, rounds) {
-            // It is the first only once in an address space.
-            met = peer(|_| meet_intervals(&map(&segment, size, false)?, step, &driver))
-                .and_then(Peer::join);
-            rounds += 1;
-        }
-        over.store(0, 1);
-        met
-    })?;
-    while over.load(0) == 0 {
-        area.protect(READ).at("mprotect")?;
-        area.protect(READ | WRITE).at("mprotect")?;
-    }
-    importers.join()
-}
-
-/// Registers them while another thread uses the attachment.
-fn meet_intervals(view: &Area, step: usize, driver: &File) -> Outcome {
-    let enough = Area::new(page_size())?;
-    std::thread::scope(|threads| {
-        threads.spawn(|| {
-            while enough.load(0) == 0 {
-                for at in (0..view.length()).step_by(step) {
-                    let _ = view.load(at);
-                }
-            }
-        });
-        let read = (0..3).try_for_each(|_| {
-            std::thread::sleep(Duration::from_millis(5));
-            read_interval(driver)
-        });
-        enough.store(0, 1);
-        read
-    })
-}
-
-/// What is watched is the page of the buffer.
-fn read_interval(mut driver: &File) -> Outcome {
-    driver
-        .read(&mut [0])
-        .at("read of /dev/onecopy-notify")
-        .map(|_| ())
 }
 
 /// What an importer unmaps, whole or in part, while the owner's memory changes: its tables go while

@@ -321,6 +321,32 @@ pub(super) fn single_use() -> Outcome {
     owner.dismiss()
 }
 
+/// A region for one use is both sides of one copy, which is its one use.
+pub(super) fn single_use_within_itself() -> Outcome {
+    let device = knem()?;
+    let area = Area::new(size())?;
+    area.fill(1);
+    let half = size() / 2;
+    let cookie = region(&device, &area, READ | WRITE, KNEM_FLAG_SINGLEUSE)?;
+    let copy = || knem_cmd_copy_bounded {
+        src_cookie: cookie,
+        dst_cookie: cookie,
+        dst_offset: half as u64,
+        length: half as u64,
+        current_status: u32::MAX,
+        ..Default::default()
+    };
+    let mut command = copy();
+    device
+        .copy_bounded(&mut command)
+        .at("COPY_BOUNDED within a region for one use")?;
+    check_eq!(command.current_status, SUCCESS, "status of COPY_BOUNDED");
+    for offset in (0..half).step_by(8) {
+        check_eq!(area.load(half + offset), mix(1, offset), "a word");
+    }
+    refused(device.copy_bounded(&mut copy()), UNKNOWN, "a second use")
+}
+
 pub(super) fn bad_arguments() -> Outcome {
     let device = knem()?;
     let area = Area::new(size())?;
@@ -549,7 +575,7 @@ pub(super) fn after_exit() -> Outcome {
     local.verify(5)
 }
 
-/// A process that makes regions keeps none of its faults waiting. The map lock is taken for writing for the first one
+/// A process that makes regions keeps none of its faults waiting. The mmap lock is taken for writing for the first one
 /// at most, whichever way a file's process makes its next.
 pub(super) fn map_lock_is_left_alone() -> Outcome {
     let device = knem()?;
@@ -567,7 +593,7 @@ pub(super) fn map_lock_is_left_alone() -> Outcome {
     for _ in 0..20 {
         make_one()?;
     }
-    check_eq!(locks.count()?, 0, "map locks for writing, of 20 regions");
+    check_eq!(locks.count()?, 0, "mmap locks for writing, of 20 regions");
     own.unmap()
 }
 

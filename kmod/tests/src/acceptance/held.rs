@@ -1,0 +1,228 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! What the kernel, another driver or a file system holds at the wrong moment: the module for tests stands for them.
+
+use std::fs::{self, File, OpenOptions};
+use std::io::Write;
+use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::fs::FileExt;
+use std::time::Duration;
+
+use libc::EIO;
+use nix::fcntl::{FallocateFlags, fallocate};
+use nix::sys::memfd::{MFdFlags, memfd_create};
+use nix::sys::signal::Signal;
+use nix::unistd::Pid;
+
+use crate::device::{self, export, knem, map, region};
+use crate::mem::{Area, READ, WRITE, page_size};
+use crate::outcome::{At, Outcome, check, refused};
+use crate::peer::{Link, peer};
+use crate::system;
+
+/// The device of the module for tests, and its commands.
+const NOTIFY: &str = "/dev/onecopy-notify";
+const HOLD: u64 = 0;
+const LET_GO: u64 = 1;
+const INTERVAL: u64 = 2;
+const READ_BEGIN: u64 = 3;
+const LOCK: u64 = 4;
+
+/// How long the end of a process that nobody holds may take.
+const SOON: Duration = Duration::from_secs(20);
+
+fn size() -> usize {
+    16 * page_size()
+}
+
+fn notify() -> Outcome<File> {
+    let mut options = OpenOptions::new();
+    options.read(true).write(true).open(NOTIFY).at(NOTIFY)
+}
+
+fn command(mut notify: &File, command: u64, area: &Area) -> Outcome {
+    let words = [command, area.base() as u64, area.length() as u64].map(u64::to_ne_bytes);
+    let written = notify.write(words.as_flattened());
+    written
+        .at(format_args!("command {command} of {NOTIFY}"))
+        .map(|_| ())
+}
+
+/// A driver comes to the importer's address space between the two announcements of what the module takes away there.
+/// The kernel counts changes for such drivers, and a driver that finds an odd count waits for ever.
+pub(super) fn interval_notifier_while_entries_go() -> Outcome {
+    let owner = peer(|link: &Link| {
+        let area = Area::new(size())?;
+        area.mark(1);
+        link.give(export(&area, true)?.as_fd())?;
+        link.hear()?;
+        area.advise(0, page_size(), libc::MADV_DONTNEED)?;
+        link.turn()
+    })?;
+    let segment = device::segment(owner.link.take()?);
+    let importer = peer(move |link: &Link| {
+        let notify = notify()?;
+        let view = map(&segment, size(), true)?;
+        let _ = view.load(0);
+        let watched = Area::new(page_size())?;
+        watched.store(0, 1);
+        command(&notify, HOLD, &view)?;
+        link.turn()?;
+        command(&notify, INTERVAL, &watched)?;
+        command(&notify, LET_GO, &view)?;
+        link.turn()?;
+        watched.advise(0, page_size(), libc::MADV_DONTNEED)?;
+        command(&notify, READ_BEGIN, &watched)
+    })?;
+    importer.link.hear()?;
+    owner.link.tell(0)?;
+    // It waits until the importer's entry is gone.
+    system::until_asleep(owner.pid())?;
+    importer.link.turn()?;
+    owner.link.hear()?;
+    importer.link.tell(0)?;
+    importer.join_within(SOON)?;
+    owner.dismiss()
+}
+
+/// The lock of a page that a region pins is held, as a file system does whose server does not answer. The owner ends,
+/// and so does everybody else: the kernel waits for all notifiers together.
+pub(super) fn ends_while_a_pinned_page_is_locked() -> Outcome {
+    let before = device::stats()?.regions;
+    let mut owner = peer(|link: &Link| {
+        let area = Area::new(size())?;
+        area.fill(1);
+        let notify = notify()?;
+        let device = knem()?;
+        region(&device, &area, READ | WRITE, 0)?;
+        command(&notify, LOCK, &area.part(page_size(), page_size()))?;
+        link.give(notify.as_fd())?;
+        link.hear().map(|_| ())
+    })?;
+    let held: OwnedFd = owner.link.take()?;
+    owner.signal(Signal::SIGKILL)?;
+    owner.wait(SOON)?;
+    peer(|_| export(&Area::new(size())?, true).map(|_| ()))?.join_within(SOON)?;
+    drop(held);
+    let gone = system::until(SOON, || {
+        device::stats().is_ok_and(|stats| stats.regions <= before)
+    });
+    check!(gone, "a dead process's region is still there");
+    Ok(())
+}
+
+/// A debugger stores through an attachment to a page whose lock is held. It is told so, and holds up nobody.
+pub(super) fn debugger_meets_a_locked_page() -> Outcome {
+    // Not one's own: the debugger's fork would have a store go to a copy.
+    let area = Area::shared(size())?;
+    area.mark(1);
+    let segment = export(&area, true)?;
+    let importer = peer(|link: &Link| {
+        let view = map(&segment, size(), true)?;
+        link.tell(view.base() as u64)?;
+        link.hear().map(|_| ())
+    })?;
+    let base = importer.link.hear()?;
+    let notify = notify()?;
+    command(&notify, LOCK, &area)?;
+    let path = format!("/proc/{}/mem", importer.pid());
+    let debugger = peer(move |_| {
+        let mem = OpenOptions::new().write(true).open(&path).at(&path)?;
+        refused(
+            mem.write_at(&7u64.to_ne_bytes(), base),
+            &[EIO],
+            "a store to a page that is locked",
+        )
+    })?;
+    let ended = debugger.join_within(SOON);
+    drop(notify);
+    ended?;
+    check!(area.load(0) != 7, "a store that was refused was done");
+    importer.dismiss()
+}
+
+/// Objects of 64 bytes that the kernel has allocated, those that it keeps for itself among them.
+fn small_objects() -> Outcome<u64> {
+    let text = fs::read_to_string("/proc/slabinfo").at("/proc/slabinfo")?;
+    let caches = text.lines().filter_map(|line| {
+        let mut words = line.split_whitespace();
+        let name = words.next()?;
+        let small = name.starts_with("kmalloc-") && name.ends_with("-64");
+        small.then(|| words.next()?.parse::<u64>().ok())?
+    });
+    Ok(caches.sum())
+}
+
+/// Threads of a process that wait in a way that no signal ends.
+fn waiting(pid: Pid) -> usize {
+    let threads = fs::read_dir(format!("/proc/{pid}/task")).into_iter();
+    let stats = threads.flatten().flatten();
+    stats
+        .filter_map(|thread| fs::read_to_string(thread.path().join("stat")).ok())
+        .filter(|stat| {
+            stat.rsplit_once(") ")
+                .is_some_and(|(_, rest)| rest.starts_with('D'))
+        })
+        .count()
+}
+
+/// An address space ends while others change it: the kernel tells nobody of the ends of these changes. What was noted
+/// of them goes, also of those for which there was no place.
+pub(super) fn changes_outlast_an_address_space() -> Outcome {
+    const FILES: usize = 400;
+    const ROUNDS: u64 = 2;
+    let round = || -> Outcome {
+        let files: Vec<OwnedFd> = (0..FILES)
+            .map(|_| {
+                let file = memfd_create(c"held", MFdFlags::MFD_CLOEXEC).at("memfd_create")?;
+                nix::unistd::ftruncate(&file, page_size() as i64).at("ftruncate")?;
+                Ok(file)
+            })
+            .collect::<Outcome<_>>()?;
+        let mut owner = peer(|link: &Link| {
+            let area = Area::new(FILES * page_size())?;
+            for (page, file) in files.iter().enumerate() {
+                let page = area.part(page * page_size(), page_size());
+                page.map_over(file.as_fd())?;
+                page.store(0, 1);
+            }
+            // Before the module's notifiers come, so that it is told after them.
+            let notify = notify()?;
+            let _segment = export(&area, true)?;
+            command(&notify, HOLD, &area)?;
+            link.give(notify.as_fd())?;
+            link.hear().map(|_| ())
+        })?;
+        let held = File::from(owner.link.take()?);
+        let puncher = peer(|_| {
+            let flags = FallocateFlags::FALLOC_FL_PUNCH_HOLE | FallocateFlags::FALLOC_FL_KEEP_SIZE;
+            std::thread::scope(|scope| {
+                for file in &files {
+                    scope.spawn(move || fallocate(file, flags, 0, page_size() as i64));
+                }
+            });
+            Ok(())
+        })?;
+        let all = system::until(SOON, || waiting(puncher.pid()) >= FILES);
+        owner.signal(Signal::SIGKILL)?;
+        // It waits for those that change it.
+        let ends = system::until(SOON, || waiting(owner.pid()) == 1);
+        command(&held, LET_GO, &Area::new(page_size())?)?;
+        owner.wait(SOON)?;
+        puncher.join_within(SOON)?;
+        check!(all, "not all changes were under way");
+        check!(ends, "the owner did not end meanwhile");
+        Ok(())
+    };
+    round()?;
+    let before = small_objects()?;
+    for _ in 0..ROUNDS {
+        round()?;
+    }
+    let grown = small_objects()?.saturating_sub(before);
+    let lost = ROUNDS * (FILES as u64 - 64);
+    check!(
+        grown < lost / 2,
+        "{grown} objects more after {lost} changes that outlasted their address space"
+    );
+    Ok(())
+}
