@@ -2,10 +2,12 @@
 //! What `trace` and `top` observe with: the kernel's programs where they are permitted, the statistics pages of
 //! onecopy's own ranks everywhere.
 
-use std::collections::BTreeSet;
-use std::path::Path;
+use std::ffi::OsString;
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Path, PathBuf};
 
 use onecopy_trace::identity::Names;
+use onecopy_trace::job::Job;
 use onecopy_trace::missed::{System, missed};
 use onecopy_trace::modules;
 use onecopy_trace::observed::Event;
@@ -20,6 +22,8 @@ pub(crate) struct Wanted {
     pub(crate) own: bool,
     /// This process and its descendants; the whole node if none.
     pub(crate) follow: Option<u32>,
+    /// The words that start it: what they name may have the runtime in it.
+    pub(crate) program: Vec<OsString>,
     /// Whether events of a timeline are kept.
     pub(crate) events: bool,
     /// The largest part of its callers' time that observing may take, in percent.
@@ -34,8 +38,8 @@ pub(crate) struct Source {
     names: Names,
     system: System,
     max_overhead: Option<f64>,
-    follow: Option<u32>,
-    followed: BTreeSet<u32>,
+    events: bool,
+    job: Option<Job>,
     ports: Ports,
     modules: modules::Counters,
     limits: Vec<String>,
@@ -61,6 +65,9 @@ impl Source {
                             // What refuses one probe point refuses all of a file.
                             limits.extend(runtime.iter().find_map(limit_of));
                         }
+                        // Before they begin, so that no event is missed.
+                        let runtime = collector.watch_files(&files(&wanted.program));
+                        limits.extend(runtime.iter().find_map(limit_of));
                     }
                     limits.extend(probes.iter().filter_map(limit_of));
                     Some(collector)
@@ -79,36 +86,54 @@ impl Source {
             names: Names::new(Path::new("/proc")),
             system: System::read(Path::new("/proc")),
             max_overhead: wanted.max_overhead,
-            follow: wanted.follow,
-            followed: wanted.follow.into_iter().collect(),
+            events: wanted.events,
+            job: wanted.follow.map(|pid| Job::new(Path::new("/proc"), pid)),
             ports: Ports::look(Path::new(rdma::DEVICES)),
             modules: modules::Counters::look(Path::new("/")),
             limits,
         }
     }
 
-    /// The figures since the start.
-    pub(crate) fn observe(&mut self) -> Observed {
-        if self.follow.is_some() {
-            proc::add_descendants(&mut self.followed);
-            self.names.learn(self.followed.iter().copied());
+    /// Finds what cannot be found later: new processes, while they live and have names, and their statistics pages.
+    pub(crate) fn look(&mut self) {
+        if let Some(job) = &mut self.job {
+            job.look();
+            self.names.learn(job.living());
         }
-        let mut observed = Observed::default();
         if let Some(kernel) = &mut self.kernel {
             if let Some(percent) = self.max_overhead {
                 kernel.limit(percent);
             }
-            observed = kernel.observe();
-        }
-        match self.own.observe() {
-            Ok(mut own) => {
-                if self.follow.is_some() {
-                    let followed = &self.followed;
-                    own.pairs.retain(|key, _| followed.contains(&key.caller));
-                    own.counters.retain(|pid, _| followed.contains(pid));
+            self.names.learn(kernel.processes());
+            if self.events {
+                let refused = match &self.job {
+                    Some(job) => kernel.watch_mapped(job.living()),
+                    None => kernel.watch_mapped(proc::numbers(Path::new("/proc"))),
+                };
+                for limit in refused.iter().filter_map(limit_of) {
+                    self.limit(limit);
                 }
-                observed.join(own);
             }
+        }
+        if let Err(error) = self.own.look() {
+            self.limit(format!("statistics pages: {error}"));
+        }
+    }
+
+    /// The figures since the start.
+    pub(crate) fn observe(&mut self) -> Observed {
+        if let Some(job) = &mut self.job {
+            job.look();
+            self.names.learn(job.living());
+        }
+        let mut observed = self
+            .kernel
+            .as_mut()
+            .map_or_else(Observed::default, bpf::Collector::observe);
+        let job = self.job.as_ref();
+        let is_wanted = |pid, began| job.is_none_or(|job| job.has(pid, began));
+        match self.own.observe_those(is_wanted) {
+            Ok(own) => observed.join(own),
             Err(error) => self.limit(format!("statistics pages: {error}")),
         }
         self.names.complete(&mut observed);
@@ -171,8 +196,24 @@ fn limit_of(probe: &bpf::Probe) -> Option<String> {
     }
 }
 
+/// The files that the words of a command name: its program, which may be one that is searched for, and others that it
+/// may start.
+fn files(words: &[OsString]) -> Vec<PathBuf> {
+    let mut found: Vec<PathBuf> = words.iter().map(PathBuf::from).collect();
+    if let Some(name) = words
+        .first()
+        .filter(|name| !name.as_bytes().contains(&b'/'))
+    {
+        let places = std::env::var_os("PATH").unwrap_or_default();
+        let places = std::env::split_paths(&places).map(|folder| folder.join(name));
+        found.extend(places.take(1024).find(|place| place.is_file()));
+    }
+    found.retain(|path| path.is_file());
+    found
+}
+
 /// Where the runtime's probe points are: this command, and the libraries that were installed with it.
-fn libraries() -> Vec<std::path::PathBuf> {
+fn libraries() -> Vec<PathBuf> {
     let Ok(own) = std::env::current_exe() else {
         return Vec::new();
     };

@@ -176,6 +176,85 @@ fn known_traffic_is_shown_as_it_was() {
     assert!(changes.iter().all(|change| change["a"] == change["b"]));
 }
 
+/// How often the ranks exchange messages once they are watched, and bytes of each.
+const EXCHANGES: u64 = 20;
+const LONG: usize = 1 << 20;
+
+/// Not a test by itself: a rank of a program that has the runtime linked into it. It exchanges messages until it is
+/// watched, or for ten seconds.
+#[test]
+fn rank() {
+    if std::env::var_os("RANK_ROLE").is_none() {
+        return;
+    }
+    let is_watched = || {
+        let maps = fs::read_to_string("/proc/self/maps").expect("maps");
+        maps.contains("[uprobes")
+    };
+    let rt = onecopy::Runtime::init().expect("init");
+    let world = rt.world();
+    let mut buf = vec![1_u8; LONG];
+    let (mut left, mut rounds) = (EXCHANGES, 0);
+    while left > 0 && rounds < 1000 {
+        if world.rank() == 0 {
+            let watched = is_watched();
+            buf[0] = u8::from(watched);
+            world.send(&buf, 1, 7).expect("send");
+        } else {
+            world.recv(&mut buf, 0, 7).expect("recv");
+        }
+        left -= u64::from(buf[0]);
+        rounds += 1;
+        std::thread::sleep(Duration::from_millis(10));
+    }
+    drop(world);
+    rt.finalize().expect("finalize");
+}
+
+/// Whether probe points were seen in a program that the runtime is linked into, started by this script.
+fn sees_the_runtime(script: &[&str]) {
+    let folder = tempfile::tempdir().expect("a folder");
+    let of = |name: &str| folder.path().join(name).to_str().expect("text").to_owned();
+    let own = std::env::current_exe().expect("a path");
+    let (timeline, json) = (of("a.trace"), of("a.json"));
+    let mut args = vec!["trace", "--perfetto", &timeline, "--json", &json, "--"];
+    args.extend(script);
+    let env = [
+        ("RANK_ROLE", "1"),
+        ("ONECOPY", env!("CARGO_BIN_EXE_onecopy")),
+        ("OWN", own.to_str().expect("text")),
+    ];
+    let output = onecopy(&args, &env);
+    let said = (text(&output.stdout), text(&output.stderr));
+    assert_eq!(output.status.code(), Some(0), "{said:?}");
+    let report = read(Path::new(&json));
+    let limits = report["limits"].to_string();
+    if !is_permitted(&report) || limits.contains("without rendezvous_done in") {
+        say(&format!("skipped: {limits}"));
+        return;
+    }
+    let events = read(Path::new(&timeline));
+    let events = events["traceEvents"].as_array().expect("a list");
+    let of_messages = |event: &&Value| {
+        event["name"] == "rendezvous_done" && event["args"]["bytes"] == LONG as u64
+    };
+    let seen = events.iter().filter(of_messages).count() as u64;
+    assert!(seen >= EXCHANGES, "{seen}: {said:?} {limits}");
+}
+
+#[test]
+fn a_program_that_the_runtime_is_linked_into_is_watched_when_it_runs() {
+    sees_the_runtime(&["sh", "-c", "$ONECOPY run -n 2 $OWN --exact rank"]);
+}
+
+#[test]
+fn a_program_that_the_command_names_is_watched_before_it_runs() {
+    let (command, own) = (env!("CARGO_BIN_EXE_onecopy"), std::env::current_exe());
+    let own = own.expect("a path");
+    let own = own.to_str().expect("text");
+    sees_the_runtime(&[command, "run", "-n", "2", own, "--exact", "rank"]);
+}
+
 /// A rank that copies only just before its end keeps its names.
 #[test]
 fn a_rank_that_copies_at_its_end_has_its_names() {

@@ -120,6 +120,8 @@ struct {
 struct task {
 	u64 start_ns;
 	u64 end_ns;
+	/* When it began by the clock of /proc, which tells it from others of its id; 0 if not known. */
+	u64 boot_ns;
 	u32 tgid;
 	u32 generation;
 	/* Its own namespace, and its id there. */
@@ -153,7 +155,10 @@ struct {
 	__type(key, struct local_id);
 	__type(value, struct task);
 } peers SEC(".maps");
-/* The processes of the job that is followed. */
+/*
+ * The processes of the job that is followed, and whether what they start is of it. Not so what the tracer starts, which
+ * is here only while it measures itself.
+ */
 struct {
 	__uint(type, BPF_MAP_TYPE_HASH);
 	__uint(max_entries, 65536);

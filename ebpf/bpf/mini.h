@@ -87,6 +87,7 @@ struct task_struct {
 	s32 pid;
 	s32 tgid;
 	u64 start_time;
+	u64 start_boottime;
 	struct pid *thread_pid;
 	struct task_struct *group_leader;
 	struct signal_struct *signal;

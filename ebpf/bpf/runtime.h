@@ -28,7 +28,7 @@ struct site {
 };
 struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY);
-	__uint(max_entries, 1024);
+	__uint(max_entries, 4096);
 	__type(key, u32);
 	__type(value, struct site);
 } sites SEC(".maps");

@@ -34,6 +34,8 @@ ALWAYS void describe(struct task *task, struct task_struct *of)
 
 	task->tgid = READ(leader, tgid);
 	task->start_ns = READ(leader, start_time);
+	if (HAS(leader, start_boottime))
+		task->boot_ns = READ(leader, start_boottime);
 	bpf_probe_read_kernel(task->comm, sizeof(task->comm), leader->comm);
 	/* Gone with the last reference; then the namespace is not known. */
 	if (!pid) {
@@ -113,13 +115,16 @@ SEC("raw_tp/sched_process_fork")
 int task_fork(struct raw_args *ctx)
 {
 	struct task_struct *parent = (void *)ctx->args[0], *child = (void *)ctx->args[1];
-	u32 old, new, one = 1;
+	u32 old, new, one = 1, *with_children;
 
 	if (!follows || !has_btf)
 		return 0;
 	old = READ(parent, tgid);
 	new = READ(child, tgid);
-	if (old == new || !bpf_map_lookup_elem(&followed, &old))
+	if (old == new)
+		return 0;
+	with_children = bpf_map_lookup_elem(&followed, &old);
+	if (!with_children || !*with_children)
 		return 0;
 	if (bpf_map_update_elem(&followed, &new, &one, BPF_ANY))
 		count(NOT_COUNTED);

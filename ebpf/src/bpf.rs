@@ -11,24 +11,27 @@ mod cost;
 mod ids;
 mod layout;
 mod limit;
+mod mapped;
 mod probe;
 mod read;
 mod sys;
 mod usdt;
 
 use std::collections::BTreeSet;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::time::Instant;
 
 use aya::Ebpf;
 use aya::maps::{Array, MapData, RingBuf};
 use onecopy_obs::tracepoints::TracepointInfo;
 
+use crate::job::Job;
 use crate::observed::{Event, Observed, What};
 use attach::{Group, Link};
 use ids::Ids;
 use layout::{Count, Record, SiteWords};
 use limit::Budget;
+use mapped::Files;
 use probe::errno_of;
 
 pub use check::check;
@@ -38,6 +41,9 @@ pub use usdt::{Site, sites};
 
 /// Records that are taken from the ring at a time: more than the ring has room for.
 const RECORDS_MAX: usize = 1 << 18;
+
+/// What is lost where its probe points are not watched.
+const RUNTIME: &str = "events of onecopy's runtime";
 
 /// How much is observed.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
@@ -90,6 +96,8 @@ pub struct Collector {
     ids: Ids,
     started: Instant,
     budget: Budget,
+    /// Those that were looked into for sites.
+    files: Files,
     /// The tracepoint of each site that is watched.
     sites: Vec<&'static TracepointInfo>,
 }
@@ -144,13 +152,17 @@ impl Collector {
         read::want(&mut ebpf, 0).map_err(asked)?;
         let mut links = attach::group(&mut ebpf, Group::Tasks, &mut probes);
         if let Some(root) = options.follow {
+            let mut job = Job::new(Path::new("/proc"), root);
             // Twice, so that what is started meanwhile is not missed.
             for _ in 0..2 {
-                let mut followed = BTreeSet::from([root]);
-                crate::proc::add_descendants(&mut followed);
-                for tgid in followed {
-                    read::follow(&mut ebpf, tgid, true).map_err(asked)?;
+                for tgid in job.living() {
+                    read::follow(&mut ebpf, tgid).map_err(asked)?;
                 }
+                job.look();
+            }
+            // One that ended before it was put in is not taken out by the kernel's program.
+            for tgid in job.gone() {
+                let _ = read::leave(&mut ebpf, tgid);
             }
         }
         links.extend(attach::group(&mut ebpf, Group::Module, &mut probes));
@@ -163,6 +175,7 @@ impl Collector {
             ids: Ids::new(),
             started: Instant::now(),
             budget: Budget::new(options.follow.is_some()),
+            files: Files::default(),
             sites: Vec::new(),
         };
         Ok((collector, probes))
@@ -171,24 +184,58 @@ impl Collector {
     /// Watches the probe points of onecopy's runtime in a program or library, in all processes that use this file. The
     /// path of a file in a container begins with `/proc/PID/root`.
     pub fn watch_runtime(&mut self, path: &Path) -> Vec<Probe> {
-        const LOST: &str = "events of onecopy's runtime";
+        self.files.is_new(path);
         let shown = path.display().to_string();
-        let found = match sites(path) {
-            Ok(found) => found,
-            Err(reason) => return vec![Probe::refused(reason, 0, LOST, "")],
-        };
-        if found.is_empty() {
-            let remedy = "the file is not onecopy's, or was built without probe points";
-            return vec![Probe::refused(shown, libc::ENOENT, LOST, remedy)];
+        match sites(path) {
+            Ok(found) if found.is_empty() => {
+                let remedy = "the file is not onecopy's, or was built without probe points";
+                vec![Probe::refused(shown, libc::ENOENT, RUNTIME, remedy)]
+            }
+            Ok(found) => self.watch_sites(path, path, &found),
+            Err(reason) => vec![Probe::refused(reason, 0, RUNTIME, "")],
         }
+    }
+
+    /// The same for each of these files that has such probe points. The others are passed over, and so is what was
+    /// looked into before.
+    pub fn watch_files(&mut self, paths: &[PathBuf]) -> Vec<Probe> {
         let mut probes = Vec::new();
-        for site in &found {
-            let name = format!("{} in {shown}", site.name);
+        for path in paths {
+            probes.extend(self.watch_new(path, path));
+        }
+        probes
+    }
+
+    /// The same for the files whose code these processes have mapped: programs that the runtime was linked into, and
+    /// libraries, wherever they are.
+    pub fn watch_mapped(&mut self, pids: impl IntoIterator<Item = u32>) -> Vec<Probe> {
+        let mut probes = Vec::new();
+        if self.budget.has_events() {
+            for file in pids.into_iter().flat_map(mapped::of_process) {
+                probes.extend(self.watch_new(&file.path, &file.name));
+            }
+        }
+        probes
+    }
+
+    fn watch_new(&mut self, path: &Path, name: &Path) -> Vec<Probe> {
+        if !self.files.is_new(path) {
+            return Vec::new();
+        }
+        // One that is no program has none.
+        let found = sites(path).unwrap_or_default();
+        self.watch_sites(path, name, &found)
+    }
+
+    fn watch_sites(&mut self, path: &Path, name: &Path, found: &[Site]) -> Vec<Probe> {
+        let mut probes = Vec::new();
+        for site in found {
+            let name = format!("{} in {}", site.name, name.display());
             let probe = match self.watch_site(path, site) {
                 Ok(()) => Probe::attached(name),
                 Err(errno) => {
                     let remedy = check::uprobe_remedy(errno);
-                    Probe::refused(name, errno, LOST, remedy)
+                    Probe::refused(name, errno, RUNTIME, remedy)
                 }
             };
             // The same site was inlined in several places.
@@ -229,9 +276,32 @@ impl Collector {
         observed
     }
 
+    /// The processes of the job that is followed which live now.
+    #[must_use]
+    pub fn followed(&self) -> Vec<u32> {
+        read::followed(&self.ebpf)
+    }
+
+    /// Live processes that make calls, and those that calls name, each of the latter once: for their names, which
+    /// nobody can look up later. Reads no figures.
+    pub fn processes(&mut self) -> BTreeSet<u32> {
+        self.ids.look();
+        let callers = read::callers(&self.ebpf).into_iter();
+        let callers = callers.filter(|(_, task)| task.end_ns == 0);
+        let mut found: BTreeSet<u32> = callers.map(|(pid, _)| pid).collect();
+        for (id, task) in read::peers(&self.ebpf) {
+            found.extend(self.ids.meet(id, &task));
+        }
+        for wait in read::waits(&self.ebpf) {
+            found.insert(wait.waiter);
+            found.extend(wait.owner);
+        }
+        found
+    }
+
     /// The events of the timeline since the last call. Whoever wants all of them calls often: the ring has room for a
     /// hundred thousand. Those that found none are counted in [`crate::observed::Overhead::dropped`]. Threads and ids
-    /// of inner namespaces are translated as far as the last [`Self::observe`] did.
+    /// of inner namespaces are translated as far as [`Self::processes`] or [`Self::observe`] looked them up before.
     pub fn events(&mut self) -> Vec<Event> {
         let mut records = Vec::new();
         // Not as long as there are more: callers may make them faster than they are taken.
@@ -272,7 +342,7 @@ impl Collector {
                 tid,
                 what: What::Copy {
                     mechanism: key.mechanism,
-                    peer: self.ids.known(key.peer),
+                    peer: self.ids.known(key.peer, start_ns),
                     asked,
                     result,
                     faults,
@@ -307,13 +377,12 @@ impl Collector {
     fn measuring<T>(&mut self, measure: impl FnOnce() -> T) -> T {
         let before = read::count(&self.ebpf, Count::Events);
         let own = std::process::id();
-        if self.budget.follows {
-            // Where it fails the figures are those of a process that is not looked at: less.
-            let _ = read::follow(&mut self.ebpf, own, true);
-        }
+        // It fails for one that is of the job anyway. Where it fails otherwise the figures are those of a process that
+        // is not looked at: less.
+        let added = self.budget.follows && read::follow_alone(&mut self.ebpf, own).is_ok();
         let measured = measure();
-        if self.budget.follows {
-            let _ = read::follow(&mut self.ebpf, own, false);
+        if added {
+            let _ = read::leave(&mut self.ebpf, own);
         }
         let made = read::count(&self.ebpf, Count::Events).saturating_sub(before);
         self.budget.own_events += made;

@@ -1,18 +1,22 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Names of processes: command, rank, job and container. What cannot be read stays unknown; nothing is guessed.
 
-use std::collections::{BTreeSet, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::fs;
 use std::path::{Path, PathBuf};
 
 use crate::observed::{Observed, Task};
 use crate::proc::{self, Stat};
 
-/// What a process is, told apart from an earlier one of the same id and from itself before it became another program.
+/// Which program a process is at a time.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Version {
+    /// When the process began: tells it from an earlier one of its id.
     started: u64,
     comm: String,
+    /// Where its environment lies: another place in each program that it becomes. 0 while one begins, and if it is not
+    /// shown.
+    environment: u64,
 }
 
 /// Processes between a rank and its launcher at most.
@@ -22,7 +26,8 @@ const WRAPPERS_MAX: usize = 16;
 #[derive(Debug)]
 pub struct Names {
     root: PathBuf,
-    known: HashMap<u32, (Version, Task)>,
+    /// Of each id, those that had it one after the other, by when they began.
+    known: HashMap<u32, BTreeMap<u64, (Version, Task)>>,
 }
 
 impl Names {
@@ -35,21 +40,22 @@ impl Names {
         }
     }
 
-    /// What is known of a process; none: it is not there, and never was when it was asked for.
+    /// What is known of the process that has an id, or had it last; none: it never was there when it was asked for.
     pub fn of(&mut self, pid: u32) -> Option<Task> {
         let folder = self.root.join(pid.to_string());
         let Some(version) = version(&folder) else {
-            return self.past(pid);
+            let (_, (_, last)) = self.known.get(&pid)?.last_key_value()?;
+            return Some(ended(last));
         };
-        match self.known.get(&pid) {
-            // An environment that was not readable, as while a program begins, is read again.
-            Some((known, task)) if *known == version && task.rank.is_some() => {
-                return Some(task.clone());
-            }
-            _ => {}
+        let known = self.known.get(&pid);
+        if let Some((known, task)) = known.and_then(|all| all.get(&version.started))
+            && *known == version
+        {
+            return Some(task.clone());
         }
-        let task = self.read(&folder, &version.comm);
-        self.known.insert(pid, (version, task.clone()));
+        let task = self.read(&folder, &version);
+        let all = self.known.entry(pid).or_default();
+        all.insert(version.started, (version, task.clone()));
         Some(task)
     }
 
@@ -61,11 +67,15 @@ impl Names {
         }
     }
 
-    fn past(&self, pid: u32) -> Option<Task> {
-        self.known.get(&pid).map(|(_, task)| Task {
-            ended: true,
-            ..task.clone()
-        })
+    /// What was known of one that has ended. Where several had the id, only its beginning says which one it was.
+    fn past(&self, pid: u32, started: Option<u64>) -> Option<Task> {
+        let all = self.known.get(&pid)?;
+        let (_, task) = match started {
+            Some(started) => all.get(&started)?,
+            None if all.len() == 1 => all.values().next()?,
+            None => return None,
+        };
+        Some(ended(task))
     }
 
     /// Completes what collectors know of processes. A process of another name than the one that was observed is
@@ -86,9 +96,15 @@ impl Names {
         pids.dedup();
         for pid in pids {
             let seen = observed.tasks.get(&pid);
-            let ended = seen.is_some_and(|task| task.ended);
+            let (ended, started) = seen.map_or((false, None), |task| (task.ended, task.started));
             // Whoever has the id of an ended one now is another one.
-            let found = if ended { self.past(pid) } else { self.of(pid) };
+            let now = if ended { None } else { self.of(pid) };
+            let is_it = |task: &Task| started.is_none_or(|started| task.started == Some(started));
+            let found = match now.filter(is_it) {
+                Some(found) => Some(found),
+                None if ended || started.is_some() => self.past(pid, started),
+                None => None,
+            };
             let Some(found) = found else { continue };
             let task = observed.tasks.entry(pid).or_default();
             if !task.comm.is_empty() && task.comm != found.comm {
@@ -104,7 +120,7 @@ impl Names {
         }
     }
 
-    fn read(&self, folder: &Path, comm: &str) -> Task {
+    fn read(&self, folder: &Path, version: &Version) -> Task {
         let environment = fs::read(folder.join("environ")).unwrap_or_default();
         let of_job = Environment(&environment);
         let place = of_job.place();
@@ -120,7 +136,8 @@ impl Names {
         let namespace = proc::pid_namespace(folder).unwrap_or(0);
         let cgroup = proc::text(&folder.join("cgroup")).unwrap_or_default();
         Task {
-            comm: comm.to_owned(),
+            comm: version.comm.clone(),
+            started: Some(version.started),
             namespace,
             local_pid,
             rank: place.rank,
@@ -152,10 +169,18 @@ impl Names {
     }
 }
 
+fn ended(task: &Task) -> Task {
+    Task {
+        ended: true,
+        ..task.clone()
+    }
+}
+
 fn version(folder: &Path) -> Option<Version> {
     let stat = Stat::read(folder)?;
     Some(Version {
         started: stat.start_ticks()?,
+        environment: stat.number(50).unwrap_or(0),
         comm: stat.comm,
     })
 }
@@ -394,6 +419,55 @@ mod tests {
         observed.tasks.insert(9, ended);
         names.complete(&mut observed);
         assert_eq!(observed.tasks[&9].rank, Some(1));
+    }
+
+    #[test]
+    fn an_ended_process_is_told_from_the_next_one_of_its_id() {
+        let proc = Proc::new();
+        let mut names = proc.names();
+        for (started, rank) in [(5, "PMI_RANK=1"), (6, "PMI_RANK=2")] {
+            proc.put(9, started, "same", &[rank]);
+            names.learn([9]);
+        }
+        for (started, ended, rank) in [
+            (Some(5), true, Some(1)),
+            // Nobody saw that it ended.
+            (Some(5), false, Some(1)),
+            (Some(6), false, Some(2)),
+            (Some(4), true, None),
+            (None, true, None),
+        ] {
+            let mut observed = Observed::default();
+            let task = Task {
+                comm: "same".to_owned(),
+                started,
+                ended,
+                ..Task::default()
+            };
+            observed.tasks.insert(9, task);
+            names.complete(&mut observed);
+            assert_eq!(observed.tasks[&9].rank, rank, "{started:?}, {ended}");
+        }
+    }
+
+    #[test]
+    fn a_process_that_became_another_program_is_read_again() {
+        let proc = Proc::new();
+        let mut names = proc.names();
+        let at = |place: u64, environment: &[&str]| {
+            proc.put(9, 5, "same", environment);
+            let stat = fs::read_to_string(proc.0.path().join("9/stat")).expect("stat");
+            let zeros = vec!["0"; 26].join(" ");
+            let stat = format!("{stat} {zeros} {place}");
+            fs::write(proc.0.path().join("9/stat"), stat).expect("stat");
+        };
+        at(0, &[]);
+        assert_eq!(names.of(9).expect("there").rank, None);
+        at(4096, &["PMI_RANK=3"]);
+        assert_eq!(names.of(9).expect("there").rank, Some(3));
+        // Nothing is read again as long as it is the same program.
+        at(4096, &["PMI_RANK=4"]);
+        assert_eq!(names.of(9).expect("there").rank, Some(3));
     }
 
     #[test]

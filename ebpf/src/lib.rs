@@ -11,6 +11,7 @@ pub mod bpf;
 pub mod diff;
 pub mod histogram;
 pub mod identity;
+pub mod job;
 pub mod missed;
 pub mod modules;
 pub mod observed;

@@ -92,6 +92,8 @@ pub struct Task {
     pub job: Option<String>,
     /// The container, if its control group names one.
     pub container: Option<String>,
+    /// When it began, in ticks as `/proc` says it, which tells it from others that had its id; none if not known.
+    pub started: Option<u64>,
     /// Whether it has ended.
     pub ended: bool,
 }
@@ -241,6 +243,7 @@ impl Observed {
             task.rank = task.rank.or(theirs.rank);
             task.job = task.job.take().or(theirs.job);
             task.container = task.container.take().or(theirs.container);
+            task.started = task.started.or(theirs.started);
             task.ended |= theirs.ended;
         }
         self.pairs.extend(other.pairs);

@@ -84,6 +84,28 @@ impl Collector {
     /// # Errors
     /// If `/proc` cannot be read.
     pub fn observe(&mut self) -> io::Result<Observed> {
+        self.observe_those(|_, _| true)
+    }
+
+    /// Looks at all ranks, and gives the figures of wanted processes: by their ids, and by when they began, which tells
+    /// those apart that had an id one after the other.
+    ///
+    /// # Errors
+    /// If `/proc` cannot be read.
+    pub fn observe_those(
+        &mut self,
+        wanted: impl Fn(u32, Option<u64>) -> bool,
+    ) -> io::Result<Observed> {
+        self.look()?;
+        self.ranks.values_mut().for_each(Rank::read);
+        Ok(self.figures(wanted))
+    }
+
+    /// Finds ranks while they live, and takes the last figures of those that have ended.
+    ///
+    /// # Errors
+    /// If `/proc` cannot be read.
+    pub fn look(&mut self) -> io::Result<()> {
         self.refused.clear();
         let ranks = &mut self.ranks;
         ranks.values_mut().for_each(|rank| rank.ended = true);
@@ -123,7 +145,7 @@ impl Collector {
                 "{beyond} pages of ranks are not looked at: {PAGES_MAX} pages or {BYTES_MAX} bytes are mapped"
             ));
         }
-        for rank in ranks.values_mut() {
+        for rank in ranks.values_mut().filter(|rank| rank.ended) {
             rank.read();
         }
         let ended = ranks.values().filter(|rank| rank.ended).count();
@@ -133,16 +155,17 @@ impl Collector {
             surplus -= usize::from(goes);
             !goes
         });
-        Ok(self.figures())
+        Ok(())
     }
 
-    fn figures(&self) -> Observed {
+    fn figures(&self, wanted: impl Fn(u32, Option<u64>) -> bool) -> Observed {
         let mut observed = Observed {
             elapsed: self.since.elapsed(),
             ..Observed::default()
         };
         let processes = self.processes();
-        for rank in self.ranks.values() {
+        let ranks = self.ranks.values();
+        for rank in ranks.filter(|rank| wanted(rank.found.pid, rank.found.started)) {
             rank.tell(&mut observed, &processes);
         }
         observed
@@ -195,6 +218,7 @@ impl Rank {
             local_pid: head.pid.cast_signed(),
             rank,
             job: job.clone(),
+            started: self.found.started,
             ended: self.ended,
             ..Task::default()
         };

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! What a proc file system says of a process. A command's name may hold any bytes, so texts are read with losses.
 
-use std::collections::BTreeSet;
 use std::fs;
 use std::path::Path;
 use std::str::FromStr;
@@ -39,7 +38,8 @@ pub(crate) fn pid_namespace(folder: &Path) -> Option<u64> {
 }
 
 /// The entries of a folder that are numbers: processes of `/proc`, threads of a process.
-pub(crate) fn numbers(folder: &Path) -> Vec<u32> {
+#[must_use]
+pub fn numbers(folder: &Path) -> Vec<u32> {
     let Ok(entries) = fs::read_dir(folder) else {
         return Vec::new();
     };
@@ -47,29 +47,6 @@ pub(crate) fn numbers(folder: &Path) -> Vec<u32> {
     names
         .filter_map(|name| name.to_str()?.parse().ok())
         .collect()
-}
-
-/// Adds the descendants of processes that are there now.
-pub fn add_descendants(of: &mut BTreeSet<u32>) {
-    let root = Path::new("/proc");
-    let mut parents: Vec<(u32, u32)> = numbers(root)
-        .into_iter()
-        .filter_map(|pid| Some((pid, Stat::read(&root.join(pid.to_string()))?.parent()?)))
-        .collect();
-    // A child may have a smaller id than its parent: until nothing is added.
-    loop {
-        let before = parents.len();
-        parents.retain(|(pid, parent)| {
-            let child = of.contains(parent);
-            if child {
-                of.insert(*pid);
-            }
-            !child
-        });
-        if parents.len() == before {
-            break;
-        }
-    }
 }
 
 /// A process's `stat`.
@@ -110,7 +87,8 @@ impl Stat {
     }
 
     /// When it began, in ticks since the machine did.
-    pub(crate) fn start_ticks(&self) -> Option<u64> {
+    #[must_use]
+    pub fn start_ticks(&self) -> Option<u64> {
         self.number(22)
     }
 }

@@ -11,8 +11,11 @@ mod limit;
 #[path = "support/roles.rs"]
 mod roles;
 
+use std::path::Path;
+
 use onecopy_trace::bpf::{Collector, Options};
 use onecopy_trace::observed::{Mechanism, Observed, PairCounts, Peer};
+use onecopy_trace::proc::Stat;
 use roles::{Actor, act, counts, observe};
 
 #[test]
@@ -71,6 +74,10 @@ fn counts_and_bytes_are_those_that_were_made() {
         assert!(task.comm.starts_with("copies-"), "{task:?}");
         assert!(!task.ended);
         assert_eq!(task.local_pid, actor.own);
+        // The kernel's program and /proc agree.
+        let place = format!("/proc/{}", actor.pid);
+        let stat = Stat::read(Path::new(&place)).expect("it lives");
+        assert_eq!(task.started, stat.start_ticks());
     }
     assert!(observed.overhead.ns_per_event > 0.0);
     assert_eq!(observed.overhead.not_counted, 0);
@@ -237,45 +244,24 @@ fn short_lived_processes_keep_their_names() {
 }
 
 #[test]
-fn only_the_job_that_is_followed_is_counted() {
-    let mut shell = Actor::start(&[]);
-    let options = Options {
-        follow: Some(shell.pid),
-        ..Options::default()
-    };
-    let Some((mut collector, _)) = observe(&options) else {
+fn processes_are_found_without_figures() {
+    let Some((mut collector, _)) = observe(&Options::default()) else {
         return;
     };
     let (mut a, b) = (Actor::start(&[]), Actor::start(&[]));
-    assert_eq!(a.tell(&format!("read {} {} 100 2", b.pid, b.memory)), "200");
-    assert_eq!(
-        shell.tell(&format!("read {} {} 100 4", b.pid, b.memory)),
-        "400"
+    assert_eq!(a.tell(&format!("read {} {} 100 2", b.tid, b.memory)), "200");
+    let found = collector.processes();
+    assert!(
+        found.contains(&a.pid) && found.contains(&b.pid),
+        "{found:?}"
     );
-    let observed = collector.observe();
-    assert_eq!(observed.pairs.len(), 1, "{:?}", observed.pairs.keys());
-    assert_eq!(read_counts(&observed, &shell, &b).calls, 4);
-}
-
-#[test]
-fn what_a_followed_process_starts_is_followed() {
-    let (mut a, b) = (Actor::start(&[]), Actor::start(&[]));
-    let options = Options {
-        follow: Some(a.pid),
-        ..Options::default()
-    };
-    let Some((mut collector, _)) = observe(&options) else {
-        return;
-    };
-    assert_eq!(
-        a.tell(&format!("child {} {} 100 6", b.pid, b.memory)),
-        "600"
-    );
-    let observed = collector.observe();
-    let (key, counts) = observed.pairs.iter().next().expect("a pair");
-    assert_ne!(key.caller, a.pid);
-    assert_eq!((key.peer, counts.calls), (Peer::Process(b.pid), 6));
-    assert!(observed.tasks[&key.caller].ended);
+    let again = collector.processes();
+    assert!(again.contains(&a.pid), "{again:?}");
+    let (caller, peer) = (a.pid, b.pid);
+    a.end();
+    b.end();
+    let ended = collector.processes();
+    assert!(!ended.contains(&caller) && !ended.contains(&peer));
 }
 
 #[test]

@@ -56,7 +56,7 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode, CliError> {
         return screen::run(&mut source, args.interval);
     }
     // Ranks that end meanwhile are found now.
-    source.observe();
+    source.look();
     loop {
         std::thread::sleep(args.interval);
         let observed = source.observe();

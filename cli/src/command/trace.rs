@@ -105,6 +105,7 @@ pub(crate) fn run(args: Args) -> Result<ExitCode, CliError> {
     let mut source = Source::open(&Wanted {
         own: false,
         follow: program.as_ref().map(Program::pid),
+        program: args.program.clone(),
         events: args.perfetto.is_some(),
         max_overhead: args.max_overhead,
     });
@@ -169,7 +170,7 @@ fn watch(
         // Statistics pages are found while their ranks live.
         let now = Instant::now();
         if now >= next_look {
-            source.observe();
+            source.look();
             next_look = now + now.elapsed().saturating_mul(LOOK_SHARE);
         }
         outputs.events(source.events());

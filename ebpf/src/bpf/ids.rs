@@ -3,7 +3,7 @@
 //!
 //! Never a wrong name: a process is accepted only if it was there at the first call and at the last one.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, HashMap, HashSet};
 use std::path::Path;
 
 use nix::time::{ClockId, clock_gettime};
@@ -24,13 +24,39 @@ pub(super) struct Seen {
     pub(super) ended: HashMap<LocalId, RawTask>,
 }
 
+/// A process, when it began, and when it ended or 0.
+#[derive(Clone, Copy)]
+struct Life {
+    tgid: u32,
+    start_ns: u64,
+    end_ns: u64,
+}
+
+impl Life {
+    fn of(task: &RawTask) -> Self {
+        Self {
+            tgid: task.tgid,
+            start_ns: task.start_ns,
+            end_ns: task.end_ns,
+        }
+    }
+
+    /// Whether it was there all the time from one moment to another.
+    const fn holds(&self, (from, to): (u64, u64)) -> bool {
+        self.start_ns <= from && (self.end_ns == 0 || to <= self.end_ns)
+    }
+}
+
 /// Translates ids.
 pub(super) struct Ids {
     /// Whether `/proc` has the node's own ids.
     outermost: bool,
     /// Live processes of inner namespaces, by their ids there: filled at most once for each look at the figures.
     inner: Option<HashMap<LocalId, u32>>,
-    found: HashMap<LocalId, u32>,
+    /// Whose an id is, and how long that process lives, for events.
+    found: HashMap<LocalId, Life>,
+    /// Ids that were looked up for [`Self::meet`].
+    met: HashSet<LocalId>,
 }
 
 impl Ids {
@@ -39,6 +65,7 @@ impl Ids {
             outermost: outermost(),
             inner: None,
             found: HashMap::new(),
+            met: HashSet::new(),
         }
     }
 
@@ -46,6 +73,7 @@ impl Ids {
     pub(super) fn refresh(&mut self) {
         self.inner = None;
         self.found.clear();
+        self.met.clear();
     }
 
     /// The process that had an id all the time from the first call to the last, with its name if that is known.
@@ -71,11 +99,9 @@ impl Ids {
         if there.0 == 0 || id.namespace == 1 || id.pid <= 0 {
             return (unknown, nameless(unknown));
         }
-        let lived = |task: &RawTask| {
-            task.start_ns <= there.0 && (task.end_ns == 0 || there.1 <= task.end_ns)
-        };
+        let lived = |task: &RawTask| Life::of(task).holds(there);
         if let Some(ended) = seen.ended.get(&id).filter(|task| lived(task)) {
-            self.found.insert(id, ended.tgid);
+            self.found.insert(id, Life::of(ended));
             return (Peer::Process(ended.tgid), Some(task_of(ended)));
         }
         let by_node = id.namespace == 0;
@@ -89,22 +115,23 @@ impl Ids {
             same && lived(task)
         });
         if let Some(caller) = caller {
-            self.found.insert(id, caller.tgid);
+            self.found.insert(id, Life::of(caller));
             return (Peer::Process(caller.tgid), Some(task_of(caller)));
         }
         match self.alive(id) {
-            Some((tgid, start_ns)) if start_ns <= there.0 => {
-                self.found.insert(id, tgid);
-                (Peer::Process(tgid), described(tgid))
+            Some(life) if life.start_ns <= there.0 => {
+                self.found.insert(id, life);
+                (Peer::Process(life.tgid), described(life.tgid))
             }
             _ => (unknown, nameless(unknown)),
         }
     }
 
-    /// What the last look at the figures found; for events, which have no figures of their own.
-    pub(super) fn known(&self, id: LocalId) -> Peer {
-        match (self.found.get(&id), id.namespace) {
-            (Some(tgid), _) => Peer::Process(*tgid),
+    /// Whose an id was at a time, as far as it was looked up; for events, which have no figures of their own.
+    pub(super) fn known(&self, id: LocalId, at: u64) -> Peer {
+        let found = self.found.get(&id).filter(|life| life.holds((at, at)));
+        match (found, id.namespace) {
+            (Some(life), _) => Peer::Process(life.tgid),
             (None, 0) if id.pid > 0 => Peer::Process(id.pid.cast_unsigned()),
             (None, 0) => Peer::Unknown,
             (None, namespace) => Peer::InNamespace {
@@ -114,8 +141,28 @@ impl Ids {
         }
     }
 
-    /// A live process by one of its ids, and when it began.
-    fn alive(&mut self, id: LocalId) -> Option<(u32, u64)> {
+    /// Looks up, once, whose an id is that a call gave: that of the process that had it and ended, or of a live one,
+    /// which is returned.
+    pub(super) fn meet(&mut self, id: LocalId, ended: &RawTask) -> Option<u32> {
+        if ended.end_ns != 0 {
+            self.found.insert(id, Life::of(ended));
+            return None;
+        }
+        if id.namespace == 1 || id.pid <= 0 || !self.met.insert(id) {
+            return None;
+        }
+        let life = self.alive(id)?;
+        self.found.insert(id, life);
+        Some(life.tgid)
+    }
+
+    /// Has live processes looked for anew.
+    pub(super) fn look(&mut self) {
+        self.inner = None;
+    }
+
+    /// A live process by one of its ids.
+    fn alive(&mut self, id: LocalId) -> Option<Life> {
         if !self.outermost {
             return None;
         }
@@ -126,7 +173,11 @@ impl Ids {
         } else {
             *self.inner.get_or_insert_with(inner).get(&id)?
         };
-        Some((tgid, start_ns(tgid)?))
+        Some(Life {
+            tgid,
+            start_ns: start_ns(tgid)?,
+            end_ns: 0,
+        })
     }
 }
 
@@ -145,6 +196,7 @@ pub(super) fn task_of(task: &RawTask) -> Task {
             namespace => u64::from(namespace),
         },
         local_pid: task.local.pid,
+        started: task.started,
         ended: task.end_ns != 0,
         ..Task::default()
     }
@@ -165,6 +217,7 @@ fn described(tgid: u32) -> Option<Task> {
     let comm = proc::text(&place.join("comm"))?;
     let status = proc::text(&place.join("status"))?;
     Some(Task {
+        started: Stat::read(place)?.start_ticks(),
         comm: comm.trim_end_matches('\n').to_owned(),
         namespace: proc::pid_namespace(place).unwrap_or(0),
         local_pid: proc::innermost(&status).unwrap_or(0),
@@ -215,6 +268,7 @@ mod tests {
         RawTask {
             start_ns: times.0,
             end_ns: times.1,
+            started: None,
             tgid,
             generation: 0,
             local: LocalId {
@@ -246,6 +300,20 @@ mod tests {
         assert_eq!(ids.resolve(id, (200, 300), &seen).0, Peer::Process(800));
         let (peer, _) = ids.resolve(id, (200, 460), &seen);
         assert!(matches!(peer, Peer::InNamespace { .. }));
+    }
+
+    #[test]
+    fn an_event_is_of_who_had_the_id_then() {
+        let id = LocalId {
+            namespace: 4_026_532_999,
+            pid: 7,
+        };
+        let mut ids = Ids::new();
+        assert_eq!(ids.meet(id, &raw(800, (id.namespace, 7), (100, 450))), None);
+        assert_eq!(ids.known(id, 400), Peer::Process(800));
+        for other in [99, 451] {
+            assert!(matches!(ids.known(id, other), Peer::InNamespace { .. }));
+        }
     }
 
     #[test]

@@ -3,6 +3,7 @@
 
 use crate::histogram::{BINS, Histogram};
 use crate::observed::Mechanism;
+use crate::proc::TICK_NS;
 
 /// How many bins the kernel's programs have; they count larger values in the last one.
 pub(super) const KERNEL_BINS: usize = 176;
@@ -13,7 +14,7 @@ pub(super) const ARGS: usize = 6;
 pub(super) type PairKeyWords = [u32; 6];
 pub(super) type PairWords = [u64; FIGURES + 2 * KERNEL_BINS];
 pub(super) type ErrorKeyWords = [u32; 8];
-pub(super) type TaskWords = [u64; 7];
+pub(super) type TaskWords = [u64; 8];
 pub(super) type SiteWords = [u64; 1 + 2 * ARGS];
 
 /// The counters of the programs themselves, by their place in the map.
@@ -126,6 +127,8 @@ pub(super) struct RawTask {
     /// When it began, and when it ended or 0: nanoseconds of the monotonic clock.
     pub(super) start_ns: u64,
     pub(super) end_ns: u64,
+    /// When it began, in ticks as `/proc` says it; none if it is not known.
+    pub(super) started: Option<u64>,
     pub(super) tgid: u32,
     pub(super) generation: u32,
     pub(super) local: LocalId,
@@ -135,18 +138,19 @@ pub(super) struct RawTask {
 impl RawTask {
     pub(super) fn of(words: &TaskWords) -> Self {
         let pair = |word: u64| [low(word), high(word)];
-        let [tgid, generation] = pair(words[2]);
+        let [tgid, generation] = pair(words[3]);
         let mut comm = Vec::new();
-        comm.extend(words[5].to_ne_bytes());
         comm.extend(words[6].to_ne_bytes());
+        comm.extend(words[7].to_ne_bytes());
         let end = comm.iter().position(|byte| *byte == 0);
         comm.truncate(end.unwrap_or(comm.len()));
         Self {
             start_ns: words[0],
             end_ns: words[1],
+            started: (words[2] != 0).then_some(words[2] / TICK_NS),
             tgid,
             generation,
-            local: LocalId::of(pair(words[3])),
+            local: LocalId::of(pair(words[4])),
             comm: String::from_utf8_lossy(&comm).into_owned(),
         }
     }
@@ -254,19 +258,20 @@ mod tests {
 
     #[test]
     fn a_task_is_read_as_it_was_written() {
-        let mut words: TaskWords = [7, 9, 0, 0, 0, 0, 0];
+        let mut words: TaskWords = [7, 9, 3 * TICK_NS + 1, 0, 0, 0, 0, 0];
         let pair = |a: u32, b: u32| {
             let mut bytes = [0; 8];
             bytes[..4].copy_from_slice(&a.to_ne_bytes());
             bytes[4..].copy_from_slice(&b.to_ne_bytes());
             u64::from_ne_bytes(bytes)
         };
-        words[2] = pair(100, 3);
-        words[3] = pair(4_026_532_000, 42);
-        words[5] = u64::from_ne_bytes(*b"a-longer");
-        words[6] = u64::from_ne_bytes(*b"-name\0xx");
+        words[3] = pair(100, 3);
+        words[4] = pair(4_026_532_000, 42);
+        words[6] = u64::from_ne_bytes(*b"a-longer");
+        words[7] = u64::from_ne_bytes(*b"-name\0xx");
         let task = RawTask::of(&words);
         assert_eq!((task.start_ns, task.end_ns), (7, 9));
+        assert_eq!(task.started, Some(3));
         assert_eq!((task.tgid, task.generation), (100, 3));
         assert_eq!(task.comm, "a-longer-name");
         let local = LocalId {

@@ -71,6 +71,11 @@ impl Budget {
         }
     }
 
+    /// Whether events of the timeline are kept, still.
+    pub(super) fn has_events(&self) -> bool {
+        self.parts.contains(&Part::Events)
+    }
+
     fn ns_per_event(&self) -> f64 {
         self.costs.at(self.parts.len())
     }

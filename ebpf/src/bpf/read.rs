@@ -4,7 +4,7 @@
 use std::collections::BTreeMap;
 
 use aya::Ebpf;
-use aya::maps::{Array, HashMap, MapData, PerCpuArray};
+use aya::maps::{Array, HashMap, MapData, MapError, PerCpuArray};
 
 use super::ids::{Ids, Seen, outermost, task_of};
 use super::layout::{
@@ -32,26 +32,46 @@ pub(super) fn count(ebpf: &Ebpf, which: Count) -> u64 {
 }
 
 /// Says what is wanted from now on.
-pub(super) fn want(ebpf: &mut Ebpf, bits: u32) -> Result<(), aya::maps::MapError> {
-    let map = ebpf
-        .map_mut("config")
-        .ok_or(aya::maps::MapError::KeyNotFound)?;
+pub(super) fn want(ebpf: &mut Ebpf, bits: u32) -> Result<(), MapError> {
+    let map = ebpf.map_mut("config").ok_or(MapError::KeyNotFound)?;
     let mut map = Array::<_, [u32; 2]>::try_from(map)?;
     let tracer = if outermost() { std::process::id() } else { 0 };
     map.set(0, [bits, tracer], 0)
 }
 
-/// Adds a process to the job that is followed, or takes it out.
-pub(super) fn follow(ebpf: &mut Ebpf, tgid: u32, on: bool) -> Result<(), aya::maps::MapError> {
-    let map = ebpf
-        .map_mut("followed")
-        .ok_or(aya::maps::MapError::KeyNotFound)?;
-    let mut map = HashMap::<_, u32, u32>::try_from(map)?;
-    if on {
-        map.insert(tgid, 1, 0)
-    } else {
-        map.remove(&tgid)
-    }
+/// Adds a process, and all that it starts from now on, to the job that is followed.
+pub(super) fn follow(ebpf: &mut Ebpf, tgid: u32) -> Result<(), MapError> {
+    followed_map(ebpf)?.insert(tgid, 1, 0)
+}
+
+/// Adds a process alone, if it is not there.
+pub(super) fn follow_alone(ebpf: &mut Ebpf, tgid: u32) -> Result<(), MapError> {
+    const NOEXIST: u64 = 1;
+    followed_map(ebpf)?.insert(tgid, 0, NOEXIST)
+}
+
+/// Takes a process out.
+pub(super) fn leave(ebpf: &mut Ebpf, tgid: u32) -> Result<(), MapError> {
+    followed_map(ebpf)?.remove(&tgid)
+}
+
+fn followed_map(ebpf: &mut Ebpf) -> Result<HashMap<&mut MapData, u32, u32>, MapError> {
+    let map = ebpf.map_mut("followed").ok_or(MapError::KeyNotFound)?;
+    HashMap::try_from(map)
+}
+
+/// The processes of the job that is followed.
+pub(super) fn followed(ebpf: &Ebpf) -> Vec<u32> {
+    let found = entries::<u32, u32>(ebpf, "followed").into_iter();
+    found.map(|(tgid, _)| tgid).collect()
+}
+
+/// Ids that calls gave, and the first process that had it and ended; else its end is 0.
+pub(super) fn peers(ebpf: &Ebpf) -> Vec<(LocalId, RawTask)> {
+    let found = entries::<[u32; 2], TaskWords>(ebpf, "peers").into_iter();
+    found
+        .map(|(id, words)| (LocalId::of(id), RawTask::of(&words)))
+        .collect()
 }
 
 /// Processes that made calls: of each id the last one.
@@ -73,12 +93,8 @@ pub(super) fn seen(ebpf: &Ebpf) -> Seen {
     for task in all.map(|words| RawTask::of(&words)) {
         seen.callers.insert((task.tgid, task.generation), task);
     }
-    for (id, words) in entries::<[u32; 2], TaskWords>(ebpf, "peers") {
-        let task = RawTask::of(&words);
-        if task.end_ns != 0 {
-            seen.ended.insert(LocalId::of(id), task);
-        }
-    }
+    let ended = peers(ebpf).into_iter().filter(|(_, task)| task.end_ns != 0);
+    seen.ended.extend(ended);
     seen
 }
 

@@ -3,9 +3,10 @@
 
 mod arguments;
 
+use std::fs::File;
 use std::path::Path;
 
-use object::{Object, ObjectSection, ObjectSegment};
+use object::{Object, ObjectSection, ObjectSegment, ReadCache};
 use onecopy_obs::tracepoints::{TRACEPOINTS, TracepointInfo};
 
 use super::layout::SiteWords;
@@ -60,8 +61,10 @@ impl Site {
 /// # Errors
 /// The file cannot be read, or is no ELF file.
 pub fn sites(path: &Path) -> Result<Vec<Site>, String> {
-    let bytes = std::fs::read(path).map_err(|error| format!("{}: {error}", path.display()))?;
-    let file = object::File::parse(&*bytes)
+    let opened = File::open(path).map_err(|error| format!("{}: {error}", path.display()))?;
+    // Only what is asked for is read: a library may be large.
+    let bytes = ReadCache::new(opened);
+    let file = object::File::parse(&bytes)
         .map_err(|error| format!("{}: no program: {error}", path.display()))?;
     let Some(notes) = file.section_by_name(".note.stapsdt") else {
         return Ok(Vec::new());

@@ -9,7 +9,7 @@ use std::path::Path;
 use onecopy_shm::stats::NAME;
 use onecopy_shm::stats::shown::Shown;
 
-use crate::proc;
+use crate::proc::{self, Stat};
 
 /// Files that are refused by name in one look; further ones are only counted.
 const SAID: usize = 32;
@@ -29,6 +29,8 @@ pub(super) struct Key {
 pub(super) struct Found {
     /// The process, as this tool's namespace numbers it.
     pub(super) pid: u32,
+    /// When it began, in ticks as `/proc` says it.
+    pub(super) started: Option<u64>,
     /// Its command's name.
     pub(super) comm: String,
     /// The user that made the page.
@@ -100,7 +102,14 @@ fn of_process(
                 let comm = proc::text(&place.join("comm")).unwrap_or_default();
                 let comm = comm.trim_end().to_owned();
                 let user = meta.uid();
-                take(key, Found { pid, comm, user }, page);
+                let started = Stat::read(place).and_then(|stat| stat.start_ticks());
+                let found = Found {
+                    pid,
+                    started,
+                    comm,
+                    user,
+                };
+                take(key, found, page);
             }
             // A child of a rank's process has its descriptors, but is no rank.
             Ok(_) => {}

@@ -62,8 +62,12 @@ fn show(
     while !state.over {
         let now = Instant::now();
         if now >= next {
-            let observed = source.observe();
-            state.show(source.report(&observed, &[]));
+            if state.paused {
+                source.look();
+            } else {
+                let observed = source.observe();
+                state.show(source.report(&observed, &[]));
+            }
             next = now + interval;
         }
         terminal.draw(|frame| draw(frame, &state))?;
