@@ -10,6 +10,7 @@ mod install;
 mod mpi4py;
 mod new_layer;
 mod peers;
+mod picture;
 mod say;
 mod soak;
 mod steps;
@@ -45,6 +46,8 @@ enum Task {
     Vm(vm::Args),
     /// Measure onecopy and other MPI libraries, which it installs into a cache, side by side in one run
     Peers(peers::Args),
+    /// Draw what `onecopy top` shows of a real job
+    Picture(picture::Args),
     /// Build the programs that observe in the kernel, or compare them with what is committed
     Bpf(bpf::Args),
     /// Write the pages under docs/ that come from tables
@@ -77,6 +80,7 @@ fn main() -> ExitCode {
         Task::Soak(args) => soak::run(&args),
         Task::Vm(args) => vm::run(&args),
         Task::Peers(args) => peers::run(&args),
+        Task::Picture(args) => picture::run(&args),
         Task::Bpf(args) => bpf::run(&args, &root()),
         Task::Docs(args) => docs::run(&args, &root()),
         Task::Mpi4py(args) => mpi4py::run(&args),
