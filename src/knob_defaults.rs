@@ -99,7 +99,7 @@ fn coop_min(name: &str) {
         let found = Thresholds::with_layers(&knobs, &costs, LayerSet::ALL);
         assert_eq!(found.coop_min[LayerId::MAP], crossing(name, &costs));
         for layer in LayerId::SINGLE {
-            let [alone, together] = layer.words().expect("words").curves;
+            let [alone, together] = layer.labels().expect("labels").curves;
             let (alone, together) = (curve(&costs, alone), curve(&costs, together));
             let crossing = Costs::crossing(&together, &alone, 16 << 10).unwrap_or(u64::MAX);
             let expected = match layer.power() {

@@ -328,13 +328,13 @@ pub(crate) enum ReceiveProtocol {
 impl ReceiveProtocol {
     /// Its name, as users see it.
     pub(crate) fn name(self) -> &'static str {
-        let words = |layer: LayerId| layer.words().map(|words| (words.alone, words.together));
+        let labels = |layer: LayerId| layer.labels().map(|labels| (labels.alone, labels.together));
         match self {
-            Self::Get(layer) => words(layer).map_or(layer.name(), |(alone, _)| alone),
+            Self::Get(layer) => labels(layer).map_or(layer.name(), |(alone, _)| alone),
             Self::Together {
                 reader: Some(layer),
                 ..
-            } => words(layer).map_or(layer.name(), |(_, together)| together),
+            } => labels(layer).map_or(layer.name(), |(_, together)| together),
             Self::Together { reader: None, .. } => "put",
             Self::Pipeline => "pipeline",
         }

@@ -66,8 +66,8 @@ pub struct Layer {
     pub name: &'static str,
     /// How it gets at the bytes.
     pub power: Power,
-    /// The words for its transfers; none if it has none of its own.
-    pub words: Option<Words>,
+    /// The labels of its transfers; none if it has none of its own.
+    pub labels: Option<Labels>,
     /// What they cost, before `onecopy tune` has measured.
     pub seeds: Option<Seeds>,
     /// The knob that says from where on it is used.
@@ -92,9 +92,9 @@ pub struct Layer {
     pub explain: fn(&str, u32, &io::Error) -> Refusal,
 }
 
-/// The words for the transfers of a layer.
+/// The labels of the transfers of a layer.
 #[derive(Debug)]
-pub struct Words {
+pub struct Labels {
     /// The protocol in which the receiver copies, as users see it.
     pub alone: &'static str,
     /// The one in which both sides copy.
@@ -103,9 +103,9 @@ pub struct Words {
     pub curves: [&'static str; 2],
 }
 
-macro_rules! words {
+macro_rules! labels {
     ($verb:literal) => {
-        Some(Words {
+        Some(Labels {
             alone: $verb,
             together: concat!($verb, "+coop"),
             curves: [$verb, concat!($verb, "_coop")],
@@ -176,7 +176,7 @@ const NONE: Layer = Layer {
     id: LayerId::Own,
     name: "",
     power: Power::Own,
-    words: None,
+    labels: None,
     seeds: None,
     min: None,
     bytes: None,
@@ -203,7 +203,7 @@ pub const LAYERS: &[Layer] = &[
         id: LayerId::Heap,
         name: "heap",
         power: Power::Map,
-        words: words!("map"),
+        labels: labels!("map"),
         seeds: Some(Seeds {
             stores: LayerCosts {
                 alone: curve(330.0, 20.0, 256, 33.0),
@@ -230,7 +230,7 @@ pub const LAYERS: &[Layer] = &[
         id: LayerId::Xpmem,
         name: "xpmem",
         power: Power::Attach,
-        words: words!("attach"),
+        labels: labels!("attach"),
         // As heap memory once attached, plus the lookup and the looks at the count of holes, or the guard.
         seeds: Some(Seeds {
             stores: LayerCosts {
@@ -264,7 +264,7 @@ pub const LAYERS: &[Layer] = &[
         id: LayerId::Cma,
         name: "cma",
         power: Power::Copy,
-        words: words!("get"),
+        labels: labels!("get"),
         seeds: Some(Seeds {
             stores: LayerCosts {
                 alone: curve(1700.0, 45.0, 1024, 100.0),
@@ -294,7 +294,7 @@ pub const LAYERS: &[Layer] = &[
         id: LayerId::Knem,
         name: "knem",
         power: Power::Copy,
-        words: words!("module"),
+        labels: labels!("module"),
         // The same copy, and a region to make and to end where the interface wants one.
         seeds: Some(Seeds {
             stores: LayerCosts {
@@ -509,10 +509,10 @@ impl LayerId {
         self.row().name
     }
 
-    /// The words for its transfers.
+    /// The labels of its transfers.
     #[must_use]
-    pub const fn words(self) -> Option<&'static Words> {
-        self.row().words.as_ref()
+    pub const fn labels(self) -> Option<&'static Labels> {
+        self.row().labels.as_ref()
     }
 
     /// What the user has set for it to begin at.
@@ -566,10 +566,10 @@ mod tests {
     use crate::cost::Costs;
 
     #[test]
-    fn rows_have_words_costs_and_a_proof_if_they_copy() {
+    fn rows_have_labels_costs_and_a_proof_if_they_copy() {
         for layer in LAYERS {
             let single = layer.power.is_single();
-            assert_eq!(layer.words.is_some(), single, "{}", layer.name);
+            assert_eq!(layer.labels.is_some(), single, "{}", layer.name);
             assert_eq!(layer.seeds.is_some(), single, "{}", layer.name);
             assert_eq!(matches!(layer.prove, Prove::Pair(_)), single);
             assert!(single || layer.exposes.is_none() && !layer.writes);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The endpoint of a peer that a stream socket leads to: records, chunks, credit and words travel in frames.
+//! The endpoint of a peer that a stream socket leads to: records, chunks and control frames travel on it.
 //!
 //! Until there is a connection, records wait in the buffer and chunks with their senders. The kernel copies a chunk out
 //! of the sender's memory and into the receiver's; nothing else copies it, unless the kernel's buffer is full.
@@ -30,7 +30,7 @@ pub(crate) use output::most as stream_output;
 use super::hub::Set;
 use super::{BadRecord, CoopBlock, Endpoint, Medium, Naming, Pack, Part, Put, Record};
 use feed::{End, Feed};
-use frame::{HEAD, NAMING_MAX, What};
+use frame::{FrameKind, HEAD, NAMING_MAX};
 use input::{Found, Input};
 use lane::{Beside, Carrier};
 use nix::errno::Errno;
@@ -154,9 +154,9 @@ impl Socket {
         }
     }
 
-    fn push(&mut self, what: What, word: u64) {
+    fn push(&mut self, what: FrameKind, value: u64) {
         if !self.is_mute && !self.said_farewell {
-            self.output.push(what, word);
+            self.output.push(what, value);
             self.flush();
         }
     }
@@ -230,7 +230,7 @@ impl Socket {
                 }
                 Found::Record => {}
                 Found::Nothing => return false,
-                Found::Word(what, word) => self.hear(what, word),
+                Found::Control(what, value) => self.hear(what, value),
                 Found::Offer(offer) => self.hear_offer(&offer),
             }
         }
@@ -266,18 +266,18 @@ impl Socket {
         true
     }
 
-    fn hear(&mut self, what: What, word: u64) {
+    fn hear(&mut self, what: FrameKind, value: u64) {
         match what {
-            What::Credit => self.credit_back = word,
-            What::GivenUp => self.has_given_up = true,
-            What::Farewell => {
+            FrameKind::Credit => self.credit_back = value,
+            FrameKind::GivenUp => self.has_given_up = true,
+            FrameKind::Farewell => {
                 self.heard_farewell = true;
                 // It reads until it has heard the same, and leaves when all of its own was taken.
                 self.say_farewell();
                 self.acknowledge();
             }
-            What::Ready | What::Switch | What::End => self.hear_of_lane(what, word),
-            What::Record | What::Offer => {}
+            FrameKind::Ready | FrameKind::Switch | FrameKind::End => self.hear_of_lane(what, value),
+            FrameKind::Record | FrameKind::Offer => {}
         }
     }
 }
@@ -304,7 +304,7 @@ impl Medium for Socket {
         }
         if self.credit_due > 0 {
             let total = std::mem::take(&mut self.credit_due);
-            self.output.push(What::Credit, total);
+            self.output.push(FrameKind::Credit, total);
         }
         if let Some(beside) = &mut self.beside {
             beside.talked = true;
@@ -407,7 +407,7 @@ impl Medium for Socket {
 impl Socket {
     #[inline]
     pub(super) fn has_output(&self) -> bool {
-        let waits = |beside: &Beside| beside.unpushed || !beside.words.is_empty();
+        let waits = |beside: &Beside| beside.unpushed || !beside.control_out.is_empty();
         !self.output.is_empty() || self.beside.as_deref().is_some_and(waits)
     }
 
@@ -441,14 +441,15 @@ impl Socket {
             beside.talked = true;
         }
         let head = frame::Head {
-            what: What::Record,
+            what: FrameKind::Record,
             kind: naming.kind,
             len: N,
             chunk: naming.len,
-            word: naming.meta,
+            value: naming.meta,
         };
         let mut front = [0; 2 * HEAD + NAMING_MAX];
-        front[..HEAD].copy_from_slice(&frame::Head::alone(What::Credit, self.credit_due).encode());
+        front[..HEAD]
+            .copy_from_slice(&frame::Head::control(FrameKind::Credit, self.credit_due).encode());
         front[HEAD..2 * HEAD].copy_from_slice(&head.encode());
         front[2 * HEAD..2 * HEAD + N].copy_from_slice(&body(ChunkIndex(0)));
         let begin = if self.credit_due > 0 { 0 } else { HEAD };
@@ -506,11 +507,11 @@ impl Socket {
 
     pub(super) fn wait_for_room(&self, waits: bool) {
         if let Some(stream) = &self.stream {
-            let words = |beside: &Beside| match beside.out {
+            let blocked = |beside: &Beside| match beside.out {
                 Carrier::Stream => self.output.blocked,
-                Carrier::Lane | Carrier::Nobody => !beside.words.is_empty(),
+                Carrier::Lane | Carrier::Nobody => !beside.control_out.is_empty(),
             };
-            let blocked = self.beside.as_deref().map_or(self.output.blocked, words);
+            let blocked = self.beside.as_deref().map_or(self.output.blocked, blocked);
             stream.watch(waits && blocked);
         }
     }
@@ -523,7 +524,7 @@ impl Socket {
     }
 
     /// The peer is told with the next record that goes to it, when nothing comes for a little, or of the second time:
-    /// a call for the word alone would cost as much as one for a message.
+    /// a call for that alone would cost as much as one for a message.
     pub(super) fn give_credit(&mut self, total: u64) {
         let due = std::mem::replace(&mut self.credit_due, total);
         if due > 0 {
@@ -538,7 +539,7 @@ impl Socket {
         }
         let total = std::mem::take(&mut self.credit_due);
         if total > 0 {
-            self.push(What::Credit, total);
+            self.push(FrameKind::Credit, total);
         }
     }
 

@@ -53,8 +53,10 @@ impl Protocol {
             Self::Chunks => "chunks",
             Self::Pipeline => "pipeline",
             Self::Put => "put",
-            Self::Single(layer) => layer.words().map_or(layer.name(), |words| words.alone),
-            Self::Together(layer) => layer.words().map_or(layer.name(), |words| words.together),
+            Self::Single(layer) => layer.labels().map_or(layer.name(), |labels| labels.alone),
+            Self::Together(layer) => layer
+                .labels()
+                .map_or(layer.name(), |labels| labels.together),
         }
     }
 

@@ -100,8 +100,10 @@ fn plans(quick: bool) -> Vec<Plan> {
         plan("pipeline", owned(PIPELINE), false, 1024, most),
     ];
     for layer in LayerId::SINGLE {
-        let Some(words) = layer.words() else { continue };
-        let [alone, together] = words.curves;
+        let Some(labels) = layer.labels() else {
+            continue;
+        };
+        let [alone, together] = labels.curves;
         let maps = layer.power() == Power::Map;
         let least = if layer.power().loads() { 512 } else { 1024 };
         plans.push(plan(alone, forced(layer, false), maps, least, most));

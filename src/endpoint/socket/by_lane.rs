@@ -4,7 +4,7 @@
 
 use super::device::Shared;
 use super::feed::End;
-use super::frame::{HEAD, What};
+use super::frame::{FrameKind, HEAD};
 use super::lane::{Beside, Carrier};
 use super::{SKIPS, Socket};
 use crate::endpoint::{Pack, Put};
@@ -54,12 +54,12 @@ impl Socket {
             return;
         };
         let fd = stream.fd.as_fd();
-        let mut written = beside.words.flush(fd);
-        if beside.out == Carrier::Stream && beside.words.is_empty() && written.is_ok() {
+        let mut written = beside.control_out.flush(fd);
+        if beside.out == Carrier::Stream && beside.control_out.is_empty() && written.is_ok() {
             written = self.output.flush(fd);
             if self.output.is_empty() && !self.said_farewell {
                 beside.switch();
-                written = written.and_then(|()| beside.words.flush(fd));
+                written = written.and_then(|()| beside.control_out.flush(fd));
             }
         }
         if beside.out == Carrier::Lane
@@ -92,7 +92,7 @@ impl Socket {
                 beside.lanes.lock().poll();
                 return self.ended(End::Closed);
             }
-            Ok(count) => beside.control.extend_from_slice(&bytes[..count]),
+            Ok(count) => beside.control_in.extend_from_slice(&bytes[..count]),
             Err(Errno::EAGAIN | Errno::EINTR | Errno::ENOMEM) => {}
             Err(errno) => return self.ended(End::Failed(errno)),
         }
@@ -120,29 +120,29 @@ impl Socket {
                 }
             }
             // This rank makes no lanes.
-            None if !self.is_mute => self.output.push(What::End, 0),
+            None if !self.is_mute => self.output.push(FrameKind::End, 0),
             None => {}
         }
         self.flush();
     }
 
-    /// A word about the lane.
+    /// A control frame about the lane.
     #[cold]
-    pub(super) fn hear_of_lane(&mut self, what: What, word: u64) {
+    pub(super) fn hear_of_lane(&mut self, what: FrameKind, value: u64) {
         let Some(beside) = &mut self.beside else {
             // The answer to this rank's refusal.
-            if what != What::End || word != 0 {
-                self.input.bad = Some("a word about a lane that was refused");
+            if what != FrameKind::End || value != 0 {
+                self.input.bad = Some("a control frame about a lane that was refused");
             }
             return;
         };
         let heard = match what {
-            What::Ready => beside.hear_ready(word),
-            What::Switch => beside.hear_switch(self.input.take_rest()),
-            _ => beside.hear_end(word, &mut self.output),
+            FrameKind::Ready => beside.hear_ready(value),
+            FrameKind::Switch => beside.hear_switch(self.input.take_rest()),
+            _ => beside.hear_end(value, &mut self.output),
         };
         match heard {
-            Ok(()) if what == What::Switch => self.hear_control(),
+            Ok(()) if what == FrameKind::Switch => self.hear_control(),
             Ok(()) => self.flush(),
             Err(bad) => self.input.bad = Some(bad),
         }

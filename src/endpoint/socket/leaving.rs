@@ -3,7 +3,7 @@
 
 use super::Socket;
 use super::feed::End;
-use super::frame::What;
+use super::frame::FrameKind;
 use super::lane::Carrier;
 use super::stream::Stream;
 use crate::endpoint::home::Home;
@@ -12,7 +12,7 @@ use onecopy_shm::{backlog, fault};
 use std::os::fd::AsFd;
 use std::time::{Duration, Instant};
 
-/// How long a peer that is given up has for the word of it. One that reads takes it at once.
+/// How long a peer that is given up has to read that. One that reads takes it at once.
 const LET_OUT: Duration = Duration::from_secs(2);
 
 impl Socket {
@@ -52,7 +52,7 @@ impl Socket {
             self.output.clear();
         }
         if !std::mem::replace(&mut self.said_farewell, true) && !self.is_mute {
-            self.output.push(What::Farewell, 0);
+            self.output.push(FrameKind::Farewell, 0);
             self.flush();
             fault::point("farewell.said");
         }
@@ -71,7 +71,7 @@ impl Socket {
                 Carrier::Lane => !beside.unpushed && beside.lanes.lock().is_taken(lane),
                 Carrier::Nobody => false,
             };
-            if !taken || !beside.words.is_empty() {
+            if !taken || !beside.control_out.is_empty() {
                 return false;
             }
         }
@@ -86,10 +86,10 @@ impl Socket {
             && beside.out != Carrier::Stream
         {
             // The lane ends before it could carry that.
-            beside.words.push(What::GivenUp, 0);
+            beside.control_out.push(FrameKind::GivenUp, 0);
             self.flush();
         } else {
-            self.push(What::GivenUp, 0);
+            self.push(FrameKind::GivenUp, 0);
         }
         self.giving_up = Some(Instant::now() + LET_OUT);
     }
@@ -99,17 +99,17 @@ impl Socket {
     }
 
     /// Lets out what a peer is still to be told that is gone, as far as that is possible. Says whether nothing more
-    /// goes to it. A frame that was begun is finished: the word that this rank gives up stands behind it.
+    /// goes to it. A frame that was begun is finished: the control frame that this rank gives up stands behind it.
     pub(crate) fn let_out(&mut self) -> bool {
         let Some(until) = self.giving_up else {
             return true;
         };
         self.flush();
         let unsent = |stream: &Stream| backlog::unsent(stream.fd.as_fd()).unwrap_or(0) > 0;
-        // What a lane carries stays behind: the word goes by the stream then.
+        // What a lane carries stays behind: the control frame goes by the stream then.
         let here = match &self.beside {
-            Some(beside) if beside.out != Carrier::Stream => !beside.words.is_empty(),
-            Some(beside) => !beside.words.is_empty() || !self.output.is_empty(),
+            Some(beside) if beside.out != Carrier::Stream => !beside.control_out.is_empty(),
+            Some(beside) => !beside.control_out.is_empty() || !self.output.is_empty(),
             None => !self.output.is_empty(),
         };
         let waits = match &self.stream {

@@ -74,7 +74,7 @@ fn ping_pong(world: &Comm, rounds: u32, out: &[u8], back: &mut [u8]) -> onecopy:
 /// The layer of a curve, and whether both sides copy; none if no layer has it.
 fn layer_of(curve: &str) -> Option<(LayerId, bool)> {
     LayerId::SINGLE.into_iter().find_map(|layer| {
-        let [alone, together] = layer.words()?.curves;
+        let [alone, together] = layer.labels()?.curves;
         (curve == alone || curve == together).then_some((layer, curve == together))
     })
 }
