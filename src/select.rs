@@ -271,13 +271,13 @@ impl Thresholds {
             let mapped = reader.is_some_and(|layer| layer.power().loads());
             let by_sender = !mapped && ends.sender_maps;
             if together {
-                return ReceiveProtocol::Together {
+                return ReceiveProtocol::Cooperative {
                     reader,
                     ask: by_sender,
                 };
             }
             if by_sender {
-                return ReceiveProtocol::Together {
+                return ReceiveProtocol::Cooperative {
                     reader: None,
                     ask: true,
                 };
@@ -315,7 +315,7 @@ pub(crate) enum ReceiveProtocol {
     /// The receiver copies by this layer.
     Get(LayerId),
     /// Both sides may copy.
-    Together {
+    Cooperative {
         /// How the receiver copies; none: it leaves that to the sender.
         reader: Option<LayerId>,
         /// Whether the sender is asked to copy also while it does not wait.
@@ -331,11 +331,11 @@ impl ReceiveProtocol {
         let labels = |layer: LayerId| layer.labels().map(|labels| (labels.alone, labels.together));
         match self {
             Self::Get(layer) => labels(layer).map_or(layer.name(), |(alone, _)| alone),
-            Self::Together {
+            Self::Cooperative {
                 reader: Some(layer),
                 ..
             } => labels(layer).map_or(layer.name(), |(_, together)| together),
-            Self::Together { reader: None, .. } => "put",
+            Self::Cooperative { reader: None, .. } => "put",
             Self::Pipeline => "pipeline",
         }
     }

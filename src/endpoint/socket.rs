@@ -19,7 +19,7 @@ mod options;
 mod output;
 mod stream;
 
-pub(crate) use by_lane::Fetches;
+pub(crate) use by_lane::RemoteReads;
 pub(crate) use connector::{Connector, Outcome};
 pub(crate) use device::Shared;
 pub(crate) use input::READ as STREAM_INPUT;
@@ -28,7 +28,7 @@ pub(super) use output::Frame;
 pub(crate) use output::most as stream_output;
 
 use super::hub::Set;
-use super::{BadRecord, CoopBlock, Endpoint, Medium, Naming, Pack, Part, Put, Record};
+use super::{BadRecord, CooperativeBlock, Endpoint, Medium, Naming, Pack, Part, Put, Record};
 use feed::{End, Feed};
 use frame::{FrameKind, HEAD, NAMING_MAX};
 use input::{Found, Input};
@@ -78,7 +78,7 @@ pub(crate) struct Socket {
     /// Its lane, where this rank has a device for lanes.
     beside: Option<Box<Beside>>,
     /// No transfer is ever open in it.
-    block: Box<CoopBlock>,
+    block: Box<CooperativeBlock>,
 }
 
 impl Socket {
@@ -557,7 +557,7 @@ impl Socket {
 /// What is shared besides: nothing.
 impl Socket {
     #[inline]
-    pub(super) fn block(&self) -> &CoopBlock {
+    pub(super) fn block(&self) -> &CooperativeBlock {
         &self.block
     }
 }

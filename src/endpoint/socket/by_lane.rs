@@ -10,7 +10,7 @@ use super::{SKIPS, Socket};
 use crate::endpoint::{Pack, Put};
 use nix::errno::Errno;
 use nix::sys::socket::{MsgFlags, recv};
-use onecopy_btl::lanes::{Fetched, Offer, Shown};
+use onecopy_btl::lanes::{Offer, ReadState, Shown};
 use std::os::fd::{AsFd, AsRawFd};
 use std::time::Instant;
 
@@ -170,10 +170,10 @@ impl Socket {
     }
 
     /// The reads of the peer's memory, if the lane can do that.
-    pub(in crate::endpoint) fn fetches(&self) -> Option<Fetches<'_>> {
+    pub(in crate::endpoint) fn remote_reads(&self) -> Option<RemoteReads<'_>> {
         let (lanes, lane) = self.lane()?;
-        let can = lanes.lock().can_fetch(lane);
-        can.then_some(Fetches { lanes, lane })
+        let can = lanes.lock().can_post_reads(lane);
+        can.then_some(RemoteReads { lanes, lane })
     }
 
     /// Sends a record and its chunk by the lane, if it has room for any of it. What it has no room for is copied. As by
@@ -224,29 +224,29 @@ impl Socket {
 }
 
 /// Reads of memory of a peer, which it has shown.
-pub(crate) struct Fetches<'s> {
+pub(crate) struct RemoteReads<'s> {
     lanes: &'s Shared,
     lane: u64,
 }
 
-impl Fetches<'_> {
-    /// Asks for bytes; how many are on their way.
-    pub(crate) fn ask(&self, token: u64, from: (u64, u32), len: u64) -> u64 {
-        self.lanes.lock().fetch(self.lane, token, from, len)
+impl RemoteReads<'_> {
+    /// Posts reads; how many bytes are on their way.
+    pub(crate) fn post_read(&self, token: u64, from: (u64, u32), len: u64) -> u64 {
+        self.lanes.lock().post_read(self.lane, token, from, len)
     }
 
     /// Whether the next ones are here.
-    pub(crate) fn next(&self, token: u64) -> Fetched {
-        self.lanes.lock().fetched(self.lane, token)
+    pub(crate) fn next(&self, token: u64) -> ReadState {
+        self.lanes.lock().read_state(self.lane, token)
     }
 
     /// Copies a part of them.
     pub(crate) fn read(&self, token: u64, at: usize, out: &mut [u8]) {
-        self.lanes.lock().read_fetched(self.lane, token, at, out);
+        self.lanes.lock().copy_read(self.lane, token, at, out);
     }
 
     /// They were copied.
     pub(crate) fn pass(&self, token: u64) {
-        self.lanes.lock().pass_fetched(self.lane, token);
+        self.lanes.lock().release_read(self.lane, token);
     }
 }
