@@ -92,9 +92,9 @@ impl Comm {
     }
 
     fn create_within(&self, group: &Group, tag: u32, share: Share) -> Result<Self> {
-        let lane = self.by_messages(group, tag)?;
+        let agreement_comm = self.by_messages(group, tag)?;
         let turn = (self.context, 1 + (tag & TAGS));
-        match self.form(&lane, turn, (Some(0), 0), Some(group), share)? {
+        match self.form(&agreement_comm, turn, (Some(0), 0), Some(group), share)? {
             Some(comm) => Ok(comm),
             None => Err(Error::Collective {
                 reason: "a communicator without members".into(),
