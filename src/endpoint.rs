@@ -27,7 +27,7 @@ pub(crate) use onecopy_shm::layout::ChunkIndex;
 pub(crate) use onecopy_shm::ring::{BadRecord, MAX_RECORD_SLOTS, Record, payload_of, slots_for};
 pub(crate) use shared::{OpenError, SharedMemory};
 pub(crate) use socket::{
-    Connector, Outcome, RemoteReads, STREAM_INPUT, Settings, Shared, Socket, stream_output,
+    Connector, Outcome, RemoteReads, STREAM_INPUT, Settings, SharedLanes, Socket, stream_output,
 };
 
 use crate::error::Result;

@@ -6,7 +6,7 @@
 
 use super::{Engine, poll_again};
 use crate::endpoint::{
-    Connector, Endpoint, EventSource, Home, Hub, Outcome, Settings, Shared, Socket,
+    Connector, Endpoint, EventSource, Home, Hub, Outcome, Settings, SharedLanes, Socket,
 };
 use crate::error::{Error, Result};
 use crate::peer::Gone;
@@ -37,17 +37,17 @@ pub(crate) struct Wires {
     connector: Connector,
     /// When the hub was last asked.
     asked: Instant,
-    lanes: Device,
+    lanes: LaneDevice,
     /// The job, as far as lanes must know it.
     job: lanes::Job,
 }
 
 /// What makes this rank's lanes.
 #[derive(Debug)]
-enum Device {
+enum LaneDevice {
     /// It is opened when the first peer is connected with.
     Closed(lanes::Open),
-    Open(Shared),
+    Open(SharedLanes),
     /// There is none.
     Missing,
 }
@@ -79,9 +79,9 @@ impl Wires {
             "listening for ranks on other nodes at this node's address",
         ))?;
         let lanes = if knobs.layers.allows(LayerId::LANE.name()) {
-            Device::Closed(lanes.unwrap_or_else(registry::lanes_of_this_host))
+            LaneDevice::Closed(lanes.unwrap_or_else(registry::lanes_of_this_host))
         } else {
-            Device::Missing
+            LaneDevice::Missing
         };
         Ok(Self {
             hub,
@@ -93,28 +93,28 @@ impl Wires {
     }
 
     /// What makes lanes, if this rank has it.
-    fn lanes(&mut self, knobs: &Knobs) -> Option<&Shared> {
-        if let Device::Closed(open) = &self.lanes {
+    fn lanes(&mut self, knobs: &Knobs) -> Option<&SharedLanes> {
+        if let LaneDevice::Closed(open) = &self.lanes {
             self.lanes = match open.open(knobs, &self.job) {
                 Ok(lanes) => {
-                    let lanes = Shared::new(lanes);
+                    let lanes = SharedLanes::new(lanes);
                     self.watch(&lanes);
-                    Device::Open(lanes)
+                    LaneDevice::Open(lanes)
                 }
                 Err(refusal) => {
                     tracing::info!("no lanes: {refusal}");
-                    Device::Missing
+                    LaneDevice::Missing
                 }
             };
         }
         match &self.lanes {
-            Device::Open(lanes) => Some(lanes),
-            Device::Closed(_) | Device::Missing => None,
+            LaneDevice::Open(lanes) => Some(lanes),
+            LaneDevice::Closed(_) | LaneDevice::Missing => None,
         }
     }
 
     /// Has the hub wake this rank for what its lanes tell.
-    fn watch(&self, lanes: &Shared) {
+    fn watch(&self, lanes: &SharedLanes) {
         for descriptor in lanes.lock().descriptors().into_iter().flatten() {
             if let Err(errno) = self.hub.watch(descriptor, EventSource::Device) {
                 // The rank's sleep has a bound.
@@ -124,10 +124,10 @@ impl Wires {
     }
 
     /// What makes lanes, once a peer was connected with.
-    fn open_lanes(&self) -> Option<&Shared> {
+    fn open_lanes(&self) -> Option<&SharedLanes> {
         match &self.lanes {
-            Device::Open(lanes) => Some(lanes),
-            Device::Closed(_) | Device::Missing => None,
+            LaneDevice::Open(lanes) => Some(lanes),
+            LaneDevice::Closed(_) | LaneDevice::Missing => None,
         }
     }
 

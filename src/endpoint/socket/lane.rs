@@ -10,10 +10,10 @@
 //! direction, so that the order is the lane's. Where a lane fails, each side says by the stream how much it has
 //! received by it; what is behind that is sent again, by the stream. Bytes of the lane that came are read before those.
 
-use super::device::Shared;
 use super::feed::Early;
 use super::frame::{FrameKind, HEAD, Head};
 use super::output::Output;
+use super::shared_lanes::SharedLanes;
 use onecopy_btl::lanes::Offer;
 use std::time::{Duration, Instant};
 
@@ -32,8 +32,8 @@ pub(super) enum Carrier {
 
 /// What a pair has of lanes.
 #[derive(Debug)]
-pub(super) struct Beside {
-    pub(super) lanes: Shared,
+pub(super) struct PairLane {
+    pub(super) lanes: SharedLanes,
     rank: u32,
     /// The lane that there is, or is being made.
     pub(super) lane: Option<u64>,
@@ -73,8 +73,8 @@ pub(super) struct Beside {
 /// What no correct peer says.
 pub(super) type Bad = &'static str;
 
-impl Beside {
-    pub(super) fn new(lanes: Shared, rank: u32) -> Self {
+impl PairLane {
+    pub(super) fn new(lanes: SharedLanes, rank: u32) -> Self {
         Self {
             lanes,
             rank,
@@ -316,7 +316,7 @@ impl Beside {
     }
 }
 
-impl Drop for Beside {
+impl Drop for PairLane {
     fn drop(&mut self) {
         self.close();
     }

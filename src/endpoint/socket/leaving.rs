@@ -64,14 +64,14 @@ impl Socket {
         if self.end.is_some() || self.is_mute {
             return true;
         }
-        if let Some(beside) = &self.beside {
-            let lane = beside.lane.unwrap_or(u64::MAX);
-            let taken = match beside.out {
+        if let Some(lane_state) = &self.lane_state {
+            let lane = lane_state.lane.unwrap_or(u64::MAX);
+            let taken = match lane_state.out {
                 Carrier::Stream => true,
-                Carrier::Lane => !beside.unpushed && beside.lanes.lock().is_taken(lane),
+                Carrier::Lane => !lane_state.unpushed && lane_state.lanes.lock().is_taken(lane),
                 Carrier::Nobody => false,
             };
-            if !taken || !beside.control_out.is_empty() {
+            if !taken || !lane_state.control_out.is_empty() {
                 return false;
             }
         }
@@ -82,11 +82,11 @@ impl Socket {
     }
 
     pub(in crate::endpoint) fn give_up(&mut self) {
-        if let Some(beside) = &mut self.beside
-            && beside.out != Carrier::Stream
+        if let Some(lane_state) = &mut self.lane_state
+            && lane_state.out != Carrier::Stream
         {
             // The lane ends before it could carry that.
-            beside.control_out.push(FrameKind::GivenUp, 0);
+            lane_state.control_out.push(FrameKind::GivenUp, 0);
             self.flush();
         } else {
             self.push(FrameKind::GivenUp, 0);
@@ -107,9 +107,11 @@ impl Socket {
         self.flush();
         let unsent = |stream: &Stream| backlog::unsent(stream.fd.as_fd()).unwrap_or(0) > 0;
         // What a lane carries stays behind: the control frame goes by the stream then.
-        let here = match &self.beside {
-            Some(beside) if beside.out != Carrier::Stream => !beside.control_out.is_empty(),
-            Some(beside) => !beside.control_out.is_empty() || !self.output.is_empty(),
+        let here = match &self.lane_state {
+            Some(lane_state) if lane_state.out != Carrier::Stream => {
+                !lane_state.control_out.is_empty()
+            }
+            Some(lane_state) => !lane_state.control_out.is_empty() || !self.output.is_empty(),
             None => !self.output.is_empty(),
         };
         let waits = match &self.stream {
@@ -139,7 +141,7 @@ impl Socket {
 
     pub(super) fn end_writing(&mut self) {
         self.output.clear();
-        self.beside = None;
+        self.lane_state = None;
         if let Some(stream) = &self.stream {
             stream.end_writing();
         }
