@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Collectives by messages, for communicators that have no channel. Slower, and always possible.
 
-use super::contribution::{Piece, Readers};
+use super::contribution::{LoanRange, Readers};
 use super::exchange::{Exchange, Takes};
 use super::state::{CommState, Step};
 use super::tags::Tags;
@@ -280,7 +280,7 @@ pub(crate) enum To {
 pub(crate) struct MessageChain {
     pub(crate) op: Op,
     pub(crate) elem: ElemType,
-    pub(crate) send: Piece,
+    pub(crate) send: LoanRange,
     pub(crate) recv: Option<(Loan, usize)>,
     pub(crate) to: To,
     route: Route,
@@ -306,7 +306,7 @@ impl MessageChain {
     pub(crate) fn new(
         op: Op,
         elem: ElemType,
-        send: Piece,
+        send: LoanRange,
         recv: Option<(Loan, usize)>,
         to: To,
         state: &CommState,
@@ -532,7 +532,7 @@ impl MessageExchange {
         let byte = engine.core.loans.keep(vec![0]);
         let sink = engine.core.loans.keep(vec![0; state.size()]);
         let mut exchange = Exchange::new(super::exchange::Find::All);
-        exchange.offer = Some(Piece {
+        exchange.offer = Some(LoanRange {
             loan: byte,
             at: 0,
             len: 1,

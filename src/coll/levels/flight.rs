@@ -2,7 +2,7 @@
 //! A segment under way: how far it has come on this rank.
 
 use super::super::communicator::Communicator;
-use super::super::contribution::Piece;
+use super::super::contribution::LoanRange;
 use super::super::start::{Buffers, Call};
 use super::position::Position;
 use super::work::{Ask, Load, Work};
@@ -212,7 +212,7 @@ fn start(
     call: Call,
     parts: &mut Vec<Loan>,
 ) -> Result<StepState> {
-    let mut lend = |piece: Option<Piece>| -> Result<Option<Loan>> {
+    let mut lend = |piece: Option<LoanRange>| -> Result<Option<Loan>> {
         let Some(piece) = piece else { return Ok(None) };
         let part = engine.core.loans.part(piece.loan, piece.at, piece.len)?;
         parts.push(part);

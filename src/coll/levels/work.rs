@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! What a rank does of each segment, as collectives of its node group and of the leaders.
 
-use super::super::contribution::Piece;
+use super::super::contribution::LoanRange;
 use super::super::fold::segment::{Operands, combine_all};
 use super::super::select::levels::{Combining, combining, commutes};
 use super::super::select::share;
@@ -20,7 +20,7 @@ use std::sync::Arc;
 pub(super) struct Vector {
     pub(super) elem: ElemType,
     pub(super) op: Op,
-    pub(super) piece: Piece,
+    pub(super) piece: LoanRange,
 }
 
 /// What a collective is made of. See [`super::super::select::levels::Way`].
@@ -40,14 +40,14 @@ pub(super) enum Work {
 /// A collective to be started, and its buffers.
 pub(super) struct Ask {
     pub(super) what: Collective,
-    pub(super) send: Option<Piece>,
-    pub(super) recv: Option<Piece>,
+    pub(super) send: Option<LoanRange>,
+    pub(super) recv: Option<LoanRange>,
     /// The ranks that take part, and which of them this one is, if they are not the leaders of all nodes.
     pub(super) pair: Option<(Arc<[u32]>, usize)>,
 }
 
 impl Ask {
-    fn new(what: Collective, send: Option<Piece>, recv: Option<Piece>) -> Self {
+    fn new(what: Collective, send: Option<LoanRange>, recv: Option<LoanRange>) -> Self {
         Self {
             what,
             send,
@@ -77,28 +77,28 @@ pub(super) struct Load {
 }
 
 impl Load {
-    fn room(&self, index: usize, len: usize) -> Option<Piece> {
+    fn room(&self, index: usize, len: usize) -> Option<LoanRange> {
         self.rooms
             .get(index)
-            .map(|&loan| Piece { loan, at: 0, len })
+            .map(|&loan| LoanRange { loan, at: 0, len })
     }
 
     /// Where the segment goes.
-    fn target(&self) -> Option<Piece> {
+    fn target(&self) -> Option<LoanRange> {
         let Segment { to, len, .. } = self.segment;
-        self.recv.map(|loan| Piece { loan, at: to, len })
+        self.recv.map(|loan| LoanRange { loan, at: to, len })
     }
 
     /// What this rank gives, which without a send buffer stands in the receive buffer at `at`.
-    fn given(&self, at: usize, len: usize) -> Option<Piece> {
+    fn given(&self, at: usize, len: usize) -> Option<LoanRange> {
         match self.send {
-            Some(loan) => Some(Piece { loan, at: 0, len }),
-            None => self.recv.map(|loan| Piece { loan, at, len }),
+            Some(loan) => Some(LoanRange { loan, at: 0, len }),
+            None => self.recv.map(|loan| LoanRange { loan, at, len }),
         }
     }
 }
 
-fn same(a: Piece, b: Piece) -> bool {
+fn same(a: LoanRange, b: LoanRange) -> bool {
     (a.loan, a.at) == (b.loan, b.at)
 }
 
@@ -162,7 +162,7 @@ impl Work {
     }
 
     /// Where a leader has what its node has come to, or where the result goes.
-    fn result(&self, place: &Position, load: &Load) -> Option<Piece> {
+    fn result(&self, place: &Position, load: &Load) -> Option<LoanRange> {
         match self {
             Self::Combine(_) if load.segment.root != Some(place.me) => {
                 load.room(0, load.segment.len)
@@ -173,7 +173,7 @@ impl Work {
     }
 
     /// This rank's own part of a vector.
-    fn own(vector: &Vector, segment: &Segment) -> Piece {
+    fn own(vector: &Vector, segment: &Segment) -> LoanRange {
         part(vector.piece, segment.from, segment.len)
     }
 
@@ -380,7 +380,7 @@ impl Work {
                     parts: Parts::Listed(list.collect()),
                 };
                 let whole = self.result(place, load).filter(|_| leads);
-                let to = load.recv.map(|loan| Piece {
+                let to = load.recv.map(|loan| LoanRange {
                     loan,
                     at: 0,
                     len: parts.of(place.me).1,
@@ -393,7 +393,7 @@ impl Work {
                     parts: Parts::Equal(len),
                 };
                 let all = load.room(0, len * place.group().len()).filter(|_| leads);
-                let to = load.recv.map(|loan| Piece { loan, at: 0, len });
+                let to = load.recv.map(|loan| LoanRange { loan, at: 0, len });
                 Ask::new(what, all, to)
             }
             Self::Move | Self::PassOn | Self::All(_) | Self::Combine(_) => {
@@ -412,7 +412,7 @@ impl Work {
                 for (node, (begin, _)) in blocks(parts, place).into_iter().enumerate() {
                     let members = place.nodes.members_of(node);
                     for (&member, (at, len)) in members.iter().zip(of_group(parts, place, node)) {
-                        let to = Piece {
+                        let to = LoanRange {
                             loan: recv,
                             at: parts.of(member).0,
                             len,
@@ -456,8 +456,8 @@ fn shares(elem: ElemType, len: usize, nodes: usize) -> Vec<(usize, usize)> {
 fn combine(
     engine: &mut Engine,
     vector: &Vector,
-    room: Option<Piece>,
-    to: Piece,
+    room: Option<LoanRange>,
+    to: LoanRange,
     count: usize,
 ) -> Result<()> {
     let (Some(room), len) = (room, to.len) else {
