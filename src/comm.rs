@@ -323,7 +323,7 @@ impl Comm {
             return Received::Nothing;
         };
         let mut engine = self.handle.gate.enter();
-        let polls = if engine.core.alone {
+        let polls = if engine.core.single_threaded {
             engine.core.patience.spin.min(2000)
         } else {
             1

@@ -99,9 +99,9 @@ fn coop_min(name: &str) {
         let found = Thresholds::with_layers(&knobs, &costs, LayerSet::ALL);
         assert_eq!(found.coop_min[LayerId::MAP], crossing(name, &costs));
         for layer in LayerId::SINGLE {
-            let [alone, together] = layer.labels().expect("labels").curves;
-            let (alone, together) = (curve(&costs, alone), curve(&costs, together));
-            let crossing = Costs::crossing(&together, &alone, 16 << 10).unwrap_or(u64::MAX);
+            let [one_sided, cooperative] = layer.labels().expect("labels").curves;
+            let (one_sided, cooperative) = (curve(&costs, one_sided), curve(&costs, cooperative));
+            let crossing = Costs::crossing(&cooperative, &one_sided, 16 << 10).unwrap_or(u64::MAX);
             let expected = match layer.power() {
                 Power::Attach => crossing.max(earned as u64),
                 _ => crossing,

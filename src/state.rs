@@ -43,7 +43,7 @@ pub(crate) struct Core {
     pub(crate) size: u32,
     pub(crate) knobs: Knobs,
     /// Whether one thread alone uses the engine, so that nothing can come between two of its calls.
-    pub(crate) alone: bool,
+    pub(crate) single_threaded: bool,
     pub(crate) costs: Costs,
     /// This rank's side of its endpoints.
     pub(crate) home: Home,

@@ -8,7 +8,6 @@
 
 mod acceptor;
 mod address;
-pub mod alone;
 #[doc(hidden)]
 pub mod broker;
 mod digest;
@@ -24,6 +23,7 @@ pub(crate) mod oob;
 #[doc(hidden)]
 pub mod pmi;
 mod pmix;
+pub mod singleton;
 mod table;
 
 use std::fmt;
@@ -514,6 +514,6 @@ pub fn from_environment(knobs: &Knobs) -> Result<Box<dyn Wireup>, WireupError> {
     }
     match foreign::Foreign::from_environment(knobs)? {
         Some(wireup) => Ok(Box::new(wireup)),
-        None => Ok(Box::new(alone::Alone::new())),
+        None => Ok(Box::new(singleton::Singleton::new())),
     }
 }

@@ -75,12 +75,12 @@ impl Costs {
             let Some(labels) = &layer.row().labels else {
                 continue;
             };
-            let [alone, together] = labels.curves;
-            if name == alone {
-                return Some(&mut self.by[layer].alone);
+            let [one_sided, cooperative] = labels.curves;
+            if name == one_sided {
+                return Some(&mut self.by[layer].one_sided);
             }
-            if name == together {
-                return Some(&mut self.by[layer].together);
+            if name == cooperative {
+                return Some(&mut self.by[layer].cooperative);
             }
         }
         None

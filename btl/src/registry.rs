@@ -96,9 +96,9 @@ pub struct Layer {
 #[derive(Debug)]
 pub struct Labels {
     /// The protocol in which the receiver copies, as users see it.
-    pub alone: &'static str,
+    pub one_sided: &'static str,
     /// The one in which both sides copy.
-    pub together: &'static str,
+    pub cooperative: &'static str,
     /// Their cost curves in a tune file.
     pub curves: [&'static str; 2],
 }
@@ -106,8 +106,8 @@ pub struct Labels {
 macro_rules! labels {
     ($verb:literal) => {
         Some(Labels {
-            alone: $verb,
-            together: concat!($verb, "+coop"),
+            one_sided: $verb,
+            cooperative: concat!($verb, "+coop"),
             curves: [$verb, concat!($verb, "_coop")],
         })
     };
@@ -206,12 +206,12 @@ pub const LAYERS: &[Layer] = &[
         labels: labels!("map"),
         seeds: Some(Seeds {
             stores: LayerCosts {
-                alone: curve(330.0, 20.0, 256, 33.0),
-                together: curve(560.0, 16.0, 1024, 20.0),
+                one_sided: curve(330.0, 20.0, 256, 33.0),
+                cooperative: curve(560.0, 16.0, 1024, 20.0),
             },
             strings: LayerCosts {
-                alone: curve(450.0, 9.0, 256, 30.0),
-                together: curve(800.0, 7.0, 2048, 20.0),
+                one_sided: curve(450.0, 9.0, 256, 30.0),
+                cooperative: curve(800.0, 7.0, 2048, 20.0),
             },
         }),
         min: Some(Knob {
@@ -234,12 +234,12 @@ pub const LAYERS: &[Layer] = &[
         // As heap memory once attached, plus the lookup and the looks at the count of holes, or the guard.
         seeds: Some(Seeds {
             stores: LayerCosts {
-                alone: curve(880.0, 20.0, 256, 33.0),
-                together: curve(1280.0, 16.0, 1024, 20.0),
+                one_sided: curve(880.0, 20.0, 256, 33.0),
+                cooperative: curve(1280.0, 16.0, 1024, 20.0),
             },
             strings: LayerCosts {
-                alone: curve(1000.0, 9.0, 256, 30.0),
-                together: curve(1520.0, 7.0, 2048, 20.0),
+                one_sided: curve(1000.0, 9.0, 256, 30.0),
+                cooperative: curve(1520.0, 7.0, 2048, 20.0),
             },
         }),
         min: Some(Knob {
@@ -267,12 +267,12 @@ pub const LAYERS: &[Layer] = &[
         labels: labels!("get"),
         seeds: Some(Seeds {
             stores: LayerCosts {
-                alone: curve(1700.0, 45.0, 1024, 100.0),
-                together: curve(2100.0, 30.0, 1024, 62.0),
+                one_sided: curve(1700.0, 45.0, 1024, 100.0),
+                cooperative: curve(2100.0, 30.0, 1024, 62.0),
             },
             strings: LayerCosts {
-                alone: curve(2200.0, 60.0, 1024, 110.0),
-                together: curve(2000.0, 35.0, 512, 65.0),
+                one_sided: curve(2200.0, 60.0, 1024, 110.0),
+                cooperative: curve(2000.0, 35.0, 512, 65.0),
             },
         }),
         min: Some(Knob {
@@ -298,12 +298,12 @@ pub const LAYERS: &[Layer] = &[
         // The same copy, and a region to make and to end where the interface wants one.
         seeds: Some(Seeds {
             stores: LayerCosts {
-                alone: curve(2900.0, 45.0, 1024, 100.0),
-                together: curve(3300.0, 30.0, 1024, 62.0),
+                one_sided: curve(2900.0, 45.0, 1024, 100.0),
+                cooperative: curve(3300.0, 30.0, 1024, 62.0),
             },
             strings: LayerCosts {
-                alone: curve(3400.0, 60.0, 1024, 110.0),
-                together: curve(3200.0, 35.0, 512, 65.0),
+                one_sided: curve(3400.0, 60.0, 1024, 110.0),
+                cooperative: curve(3200.0, 35.0, 512, 65.0),
             },
         }),
         min: Some(Knob {

@@ -122,12 +122,12 @@ impl Comm {
         let patience = engine.core.patience;
         // Where ranks take turns, whoever is waited for may be waiting for this processor.
         let polls = patience.spin.clamp(1, POLLS);
-        let spins = if engine.core.alone {
+        let spins = if engine.core.single_threaded {
             patience.spin.min(SPIN_MAX).div_ceil(polls)
         } else {
             1
         };
-        let yields = if engine.core.alone && patience.crowded {
+        let yields = if engine.core.single_threaded && patience.crowded {
             patience.yields
         } else {
             0

@@ -128,7 +128,7 @@ impl Engine {
     pub(crate) fn lonely(&self) -> Option<Error> {
         let (me, gone) = (self.core.me, &self.gone);
         let mut others = (0..self.core.size).filter(|&rank| rank != me);
-        if !self.core.alone || !others.clone().all(|rank| gone[rank as usize].is_some()) {
+        if !self.core.single_threaded || !others.clone().all(|rank| gone[rank as usize].is_some()) {
             return None;
         }
         let last = others.next_back()?;

@@ -137,7 +137,7 @@ fn core(
         me,
         size: size as u32,
         costs,
-        alone: threads == Threads::Single,
+        single_threaded: threads == Threads::Single,
         loans: Default::default(),
         requests: Default::default(),
         lightweight: Default::default(),
@@ -237,7 +237,7 @@ impl Engine {
             wires,
             no_wire,
             to_poll: Vec::new(),
-            look_mask: wires::ROUNDS_ALONE,
+            look_mask: wires::ROUNDS_ONE_NODE,
         };
         let several = (0..size).any(|rank| !engine.shares_node(rank as u32));
         if several {

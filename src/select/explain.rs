@@ -53,10 +53,12 @@ impl Protocol {
             Self::Chunks => "chunks",
             Self::Pipeline => "pipeline",
             Self::Put => "put",
-            Self::Single(layer) => layer.labels().map_or(layer.name(), |labels| labels.alone),
+            Self::Single(layer) => layer
+                .labels()
+                .map_or(layer.name(), |labels| labels.one_sided),
             Self::Cooperative(layer) => layer
                 .labels()
-                .map_or(layer.name(), |labels| labels.together),
+                .map_or(layer.name(), |labels| labels.cooperative),
         }
     }
 
@@ -65,9 +67,9 @@ impl Protocol {
             Self::Inline | Self::Slots | Self::Chunks => &costs.eager,
             Self::Pipeline => &costs.pipeline,
             // One side copies between two buffers that it maps.
-            Self::Put => &costs.by[LayerId::MAP].alone,
-            Self::Single(layer) => &costs.by[layer].alone,
-            Self::Cooperative(layer) => &costs.by[layer].together,
+            Self::Put => &costs.by[LayerId::MAP].one_sided,
+            Self::Single(layer) => &costs.by[layer].one_sided,
+            Self::Cooperative(layer) => &costs.by[layer].cooperative,
         }
     }
 }
