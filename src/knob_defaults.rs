@@ -6,7 +6,7 @@ use crate::memory::geometry;
 use crate::runtime::{Runtime, local_with};
 use crate::select::Thresholds;
 use crate::select::chunks::Chunks;
-use crate::state::patience::Patience;
+use crate::state::wait_policy::WaitPolicy;
 use crate::wireup::Card;
 use onecopy_btl::LayerId;
 use onecopy_btl::cost::{Costs, Curve};
@@ -236,7 +236,7 @@ fn waiting() {
     };
     for (ranks, crowded) in [(2, false), (3, true)] {
         let (knobs, cards) = (Knobs::default(), card(ranks));
-        let found = Patience::new(&knobs, &cards, 0);
+        let found = WaitPolicy::new(&knobs, &cards, 0);
         let situation = Situation {
             crowded,
             ..Situation::here()

@@ -119,16 +119,16 @@ impl Comm {
         let Some(mut running) = engine.begin_short(slot, &short, send, recv) else {
             return Quick::Not;
         };
-        let patience = engine.core.patience;
+        let policy = engine.core.wait_policy;
         // Where ranks take turns, whoever is waited for may be waiting for this processor.
-        let polls = patience.spin.clamp(1, POLLS);
+        let polls = policy.spin.clamp(1, POLLS);
         let spins = if engine.core.single_threaded {
-            patience.spin.min(SPIN_MAX).div_ceil(polls)
+            policy.spin.min(SPIN_MAX).div_ceil(polls)
         } else {
             1
         };
-        let yields = if engine.core.single_threaded && patience.crowded {
-            patience.yields
+        let yields = if engine.core.single_threaded && policy.crowded {
+            policy.yields
         } else {
             0
         };

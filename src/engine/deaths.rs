@@ -71,9 +71,9 @@ impl Engine {
             }
             // Whoever has no memory any more says nothing more. How it ended is worth waiting for a little; its process
             // is not.
-            let patience = 2 * self.core.patience.period;
+            let grace = 2 * self.core.wait_policy.period;
             let ends = peer.endpoint.shares_memory();
-            if ends && peer.ended.is_some_and(|ended| ended.elapsed() >= patience) {
+            if ends && peer.ended.is_some_and(|ended| ended.elapsed() >= grace) {
                 seen.ended.push(peer.rank);
             } else if let Some(pidfd) = &peer.pidfd {
                 ranks.push(peer.rank);

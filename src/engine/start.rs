@@ -9,7 +9,7 @@ use crate::machine::quota;
 use crate::memory::pool::{Pool, Settings};
 use crate::memory::{geometry, tell_of_small_heap};
 use crate::select::chunks::Chunks;
-use crate::state::{Patience, Tally};
+use crate::state::{Tally, WaitPolicy};
 use crate::wireup::{Card, Wireup};
 use onecopy_btl::LayerId;
 use onecopy_btl::contract::Terms;
@@ -129,7 +129,7 @@ fn core(
     costs: Costs,
     threads: Threads,
     home: Home,
-    patience: Patience,
+    wait_policy: WaitPolicy,
     (job, me, size): (u64, u32, usize),
 ) -> Core {
     let heap = home.heap();
@@ -157,7 +157,7 @@ fn core(
         unacknowledged: Vec::new(),
         broken: Vec::new(),
         fatal: None,
-        patience,
+        wait_policy,
         waits: crate::state::Waits::new(home.bell()),
         knobs,
         home,
@@ -209,13 +209,13 @@ impl Engine {
         let here: Vec<usize> = (0..size).filter(|&rank| same(rank)).collect();
         let place = here.iter().position(|&rank| rank == me as usize);
         let of_machine: Vec<Card> = here.iter().map(|&rank| cards[rank].clone()).collect();
-        let patience = Patience::new(&knobs, &of_machine, place.unwrap_or(usize::MAX));
+        let wait_policy = WaitPolicy::new(&knobs, &of_machine, place.unwrap_or(usize::MAX));
         let core = core(
             knobs,
             costs,
             threads,
             home,
-            patience,
+            wait_policy,
             (wireup.job(), me, size),
         );
         let none = || (0..size).map(|_| None);

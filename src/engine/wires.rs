@@ -325,7 +325,7 @@ impl Engine {
         }
         let now = Instant::now();
         self.ask_hub(now);
-        let patience = 2 * self.core.patience.period;
+        let grace = 2 * self.core.wait_policy.period;
         let mut over = Vec::new();
         for peer in self.peers.iter_mut().flatten() {
             let Some(wire) = peer.endpoint.wire() else {
@@ -346,12 +346,12 @@ impl Engine {
                 Some((gone, since))
                     if heard_all
                         || !wire.is_attached()
-                        || *gone != Gone::Left && now > *since + patience =>
+                        || *gone != Gone::Left && now > *since + grace =>
                 {
                     over.push((peer.rank, gone.clone()));
                 }
                 Some(_) => {}
-                None if peer.ended.is_some_and(|ended| now > ended + patience) => {
+                None if peer.ended.is_some_and(|ended| now > ended + grace) => {
                     let gone = failure.map_or(Gone::Died(Death::Unknown), Gone::Unreachable);
                     over.push((peer.rank, gone));
                 }

@@ -16,7 +16,7 @@ use onecopy_shm::loan::Loan;
 use std::ops::Range;
 
 /// Steps in which a rank waits for members, before it copies what it takes from itself alone.
-const PATIENCE: u32 = 16;
+const OWN_COPY_AFTER: u32 = 16;
 
 /// A part of the offer on its way.
 #[derive(Debug)]
@@ -151,7 +151,7 @@ impl Exchange {
         }
         self.push.idle += 1;
         if self.own.is_some() {
-            let now = first || !waits || self.push.idle > PATIENCE;
+            let now = first || !waits || self.push.idle > OWN_COPY_AFTER;
             return Ok(now.then(|| self.own.take()).flatten().map(Job::own));
         }
         self.job_for(state, &ready, fused).map(Some)

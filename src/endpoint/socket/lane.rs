@@ -18,8 +18,8 @@ use onecopy_btl::lanes::Offer;
 use std::time::{Duration, Instant};
 
 /// How long after its failure a lane is tried again, if the ranks talk; twice as long after each further one.
-const AGAIN: Duration = Duration::from_secs(1);
-const AGAIN_MAX: Duration = Duration::from_secs(64);
+const BACKOFF: Duration = Duration::from_secs(1);
+const BACKOFF_MAX: Duration = Duration::from_secs(64);
 
 /// What carries the frames to the peer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -63,7 +63,7 @@ pub(super) struct PairLane {
     since: Option<Instant>,
     /// When a lane is tried again, and how long after its next failure.
     again: Option<Instant>,
-    patience: Duration,
+    backoff: Duration,
     /// Whether this rank has sent something since a lane was last tried: nobody needs one who does not.
     pub(super) talked: bool,
     pub(super) taken_over: u64,
@@ -94,7 +94,7 @@ impl PairLane {
             skipped: 0,
             since: None,
             again: None,
-            patience: AGAIN,
+            backoff: BACKOFF,
             talked: false,
             taken_over: 0,
             given_back: 0,
@@ -114,7 +114,7 @@ impl PairLane {
             }
             Err(reason) => {
                 tracing::info!(peer = self.rank, "no lane: {reason}");
-                self.ask_again(AGAIN);
+                self.ask_again(BACKOFF);
                 false
             }
         }
@@ -123,11 +123,11 @@ impl PairLane {
     /// Has a lane tried again in a while.
     fn try_again(&mut self) {
         let now = Instant::now();
-        if self.since.is_some_and(|since| now > since + AGAIN_MAX) {
-            self.patience = AGAIN;
+        if self.since.is_some_and(|since| now > since + BACKOFF_MAX) {
+            self.backoff = BACKOFF;
         }
-        self.ask_again(self.patience);
-        self.patience = (2 * self.patience).min(AGAIN_MAX);
+        self.ask_again(self.backoff);
+        self.backoff = (2 * self.backoff).min(BACKOFF_MAX);
     }
 
     fn ask_again(&mut self, after: Duration) {
@@ -275,7 +275,7 @@ impl PairLane {
         (self.said_ready, self.heard_ready, self.said_end) = (false, false, false);
         if had_none {
             // This side refused it, for a reason that may pass.
-            self.ask_again(AGAIN);
+            self.ask_again(BACKOFF);
         } else {
             self.try_again();
         }
