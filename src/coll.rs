@@ -17,7 +17,6 @@
 //! same, bit for bit, from run to run with the same number of ranks.
 
 pub(crate) mod agree;
-mod asked;
 mod communicator;
 mod contribution;
 mod copy_request;

@@ -7,7 +7,7 @@ mod group;
 mod ready;
 
 pub use collective::CollRequest;
-pub(crate) use collective::ask;
+pub(crate) use collective::describe;
 
 use crate::coll::Worker;
 use crate::coll::failed::Failed;

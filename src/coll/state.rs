@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! What a rank keeps of a communicator that has collectives, apart from those under way.
 
-use super::asked::CopyRequests;
+use super::copy_request::CopyRequests;
 use super::failed::Failed;
 use super::tags::Tags;
 use crate::endpoint::Home;
