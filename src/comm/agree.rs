@@ -96,13 +96,13 @@ impl Comm {
         let Some(me) = members.iter().position(|&rank| rank == own) else {
             return Ok(None);
         };
-        let place = engine.settle(&agreed, &members, me);
-        let (slot, context) = (place.slot, sub_context(place.id));
+        let membership = engine.settle(&agreed, &members, me);
+        let (slot, context) = (membership.slot, sub_context(membership.id));
         drop(engine);
         Ok(Some(Self {
             handle: self.handle.clone(),
             context,
-            place: Some(Arc::new(place)),
+            membership: Some(Arc::new(membership)),
             slot: Some(slot),
         }))
     }

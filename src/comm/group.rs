@@ -22,8 +22,8 @@ impl Comm {
     }
 
     pub(crate) fn members(&self) -> Arc<[u32]> {
-        match &self.place {
-            Some(place) => Arc::clone(&place.members),
+        match &self.membership {
+            Some(membership) => Arc::clone(&membership.members),
             None => (0..self.handle.size as u32).collect(),
         }
     }
@@ -33,7 +33,10 @@ impl Comm {
         match self.slot {
             Some(slot) => slot,
             None => {
-                let of = self.place.as_ref().map_or(0, |place| place.slot);
+                let of = self
+                    .membership
+                    .as_ref()
+                    .map_or(0, |membership| membership.slot);
                 engine.collectives.slot_of(self.context, of)
             }
         }
@@ -128,7 +131,7 @@ impl Comm {
         Ok(Self {
             handle: self.handle.clone(),
             context: self.context,
-            place: Some(Arc::new(Membership {
+            membership: Some(Arc::new(Membership {
                 members,
                 me: place,
                 id: 0,

@@ -72,7 +72,7 @@ pub(crate) struct Socket {
     /// How the stream has ended, if it has.
     end: Option<End>,
     /// Where the peer listens, for the words of an error.
-    place: SocketAddr,
+    address: SocketAddr,
     settings: StreamSettings,
     bytes_in: u64,
     /// Its lane, where this rank has a device for lanes.
@@ -82,8 +82,8 @@ pub(crate) struct Socket {
 }
 
 impl Socket {
-    /// The endpoint of a peer that listens at `place`, to which there is no connection yet.
-    pub(crate) fn new(place: SocketAddr, settings: StreamSettings) -> Self {
+    /// The endpoint of a peer that listens at `address`, to which there is no connection yet.
+    pub(crate) fn new(address: SocketAddr, settings: StreamSettings) -> Self {
         Self {
             stream: None,
             output: Output::default(),
@@ -98,7 +98,7 @@ impl Socket {
             giving_up: None,
             waits: 0,
             end: None,
-            place,
+            address,
             settings,
             bytes_in: 0,
             lane_state: None,

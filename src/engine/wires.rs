@@ -155,7 +155,7 @@ impl Engine {
                 reason: self.no_wire.clone().unwrap_or_default(),
             });
         };
-        let Some(place) = wires.connector.listens(rank) else {
+        let Some(address) = wires.connector.address_of(rank) else {
             return Err(Error::Unreachable {
                 rank: rank as usize,
                 reason: format!(
@@ -165,7 +165,7 @@ impl Engine {
             });
         };
         let settings = self.core.knobs.stream();
-        let endpoint = Endpoint::Socket(Box::new(Socket::new(place, settings)));
+        let endpoint = Endpoint::Socket(Box::new(Socket::new(address, settings)));
         let link = Link::refused(rank, &other_node());
         let mut peer = self.new_peer(rank, endpoint, link);
         peer.chunks = Chunks::of_stream(&self.core.knobs);
@@ -186,9 +186,9 @@ impl Engine {
         if let Some(error) = failure.or(gone) {
             return Some(Err(error));
         }
-        let place = self.wires.as_ref()?.connector.listens(rank)?;
+        let address = self.wires.as_ref()?.connector.address_of(rank)?;
         let wire = self.peers[rank as usize].as_mut()?.endpoint.wire()?;
-        wire.is_attached().then_some(Ok(place))
+        wire.is_attached().then_some(Ok(address))
     }
 
     /// Asks the hub, if that is due.

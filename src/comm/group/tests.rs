@@ -54,7 +54,7 @@ fn give_up(rt: &Runtime, comm: &Comm) {
 
 /// The next communicator has this one's id, if that is free then.
 fn reuse_id(rt: &Runtime, comm: &Comm) {
-    let id = comm.place.as_ref().expect("members").id;
+    let id = comm.membership.as_ref().expect("members").id;
     rt.handle().gate.enter().collectives.ids.next = id;
 }
 

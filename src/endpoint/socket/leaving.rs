@@ -39,7 +39,7 @@ impl Socket {
             format!(
                 "the connection with {} failed: {errno}; is the network between the nodes up? A longer {} survives \
                  longer outages",
-                self.place, self.settings.timeout_knob
+                self.address, self.settings.timeout_knob
             )
         })
     }
