@@ -38,7 +38,7 @@ pub struct Comm {
     /// The members; none: all ranks.
     pub(crate) membership: Option<Arc<Membership>>,
     /// Where the engine keeps its collectives; none: it is looked up.
-    pub(crate) slot: Option<usize>,
+    pub(crate) index: Option<usize>,
 }
 
 impl Source {
@@ -74,7 +74,7 @@ impl Comm {
             handle,
             context: 0,
             membership: None,
-            slot: Some(0),
+            index: Some(0),
         }
     }
 
@@ -154,7 +154,7 @@ impl Comm {
             handle: self.handle.clone(),
             context,
             membership: self.membership.clone(),
-            slot: self.slot.filter(|_| context == self.context),
+            index: self.index.filter(|_| context == self.context),
         }
     }
 

@@ -35,7 +35,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use onecopy_btl::lanes;
-use onecopy_btl::module::Offer;
+use onecopy_btl::module::Export;
 use onecopy_obs::Knobs;
 use onecopy_shm::fdpass::FdPassError;
 use onecopy_shm::fork;
@@ -74,7 +74,7 @@ pub struct Card {
     /// Its [`PROTOCOL_VERSION`].
     pub version: u32,
     /// Numbers by which peers may reach its memory through a kernel module.
-    pub offer: Offer,
+    pub export: Export,
     /// Where it accepts connections of ranks on other nodes; none in a job of one node.
     pub listens: Option<SocketAddr>,
 }
@@ -101,7 +101,7 @@ impl Card {
             affinity: own_processors(),
             quota_cpus: 0.0,
             version: PROTOCOL_VERSION,
-            offer: Offer::default(),
+            export: Export::default(),
             listens: None,
         }
     }

@@ -49,18 +49,18 @@ impl Comm {
     /// Nobody uses the channel of a new communicator before all have prepared their ends. If one could not, no member
     /// uses it.
     fn await_prepared(agreement_comm: &Self, formed: Option<&Self>) -> Result<()> {
-        let slot = formed.and_then(|formed| formed.slot);
-        let mine = slot.is_none_or(|slot| agreement_comm.handle.gate.enter().is_prepared(slot));
+        let index = formed.and_then(|formed| formed.index);
+        let mine = index.is_none_or(|index| agreement_comm.handle.gate.enter().is_prepared(index));
         let mut prepared = vec![0u32; agreement_comm.size()];
         agreement_comm.allgather(&[u32::from(mine)], &mut prepared)?;
-        let (Some(formed), Some(slot)) = (formed, slot) else {
+        let (Some(formed), Some(index)) = (formed, index) else {
             return Ok(());
         };
         let members = formed.members();
         let lacking = (0..agreement_comm.size()).filter(|&place| prepared[place] == 0);
         let mut lacking = lacking.map(|place| agreement_comm.world_rank(place));
         if let Some(rank) = lacking.find(|&rank| members.contains(&(rank as u32))) {
-            agreement_comm.handle.gate.enter().give_up_with(slot, rank);
+            agreement_comm.handle.gate.enter().give_up_with(index, rank);
         }
         Ok(())
     }
@@ -97,13 +97,13 @@ impl Comm {
             return Ok(None);
         };
         let membership = engine.settle(&agreed, &members, me);
-        let (slot, context) = (membership.slot, sub_context(membership.id));
+        let (index, context) = (membership.slot, sub_context(membership.id));
         drop(engine);
         Ok(Some(Self {
             handle: self.handle.clone(),
             context,
             membership: Some(Arc::new(membership)),
-            slot: Some(slot),
+            index: Some(index),
         }))
     }
 }

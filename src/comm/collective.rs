@@ -97,7 +97,7 @@ impl Comm {
         send: Option<&[u8]>,
         recv: Option<&mut [u8]>,
     ) -> Quick {
-        let Some(slot) = self.slot else {
+        let Some(index) = self.index else {
             return Quick::Not;
         };
         let (size, me) = (self.size(), self.rank());
@@ -116,7 +116,7 @@ impl Comm {
         };
         let recv = recv.unwrap_or_default();
         let mut engine = self.handle.gate.enter();
-        let Some(mut running) = engine.begin_short(slot, &short, send, recv) else {
+        let Some(mut running) = engine.begin_short(index, &short, send, recv) else {
             return Quick::Not;
         };
         let policy = engine.core.wait_policy;
@@ -199,8 +199,8 @@ impl Comm {
         call: Call,
     ) -> Result<RequestId> {
         let mut engine = self.handle.gate.enter();
-        let slot = self.slot(&mut engine);
-        engine.start_collective(slot, collective, buffers, call)
+        let index = self.index(&mut engine);
+        engine.start_collective(index, collective, buffers, call)
     }
 
     /// Starts a collective on buffers that the request owns until its end.

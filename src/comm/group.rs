@@ -28,10 +28,10 @@ impl Comm {
         }
     }
 
-    /// The communicator's slot, made now for one that shares its members with another.
-    pub(crate) fn slot(&self, engine: &mut Worker) -> usize {
-        match self.slot {
-            Some(slot) => slot,
+    /// The communicator's index, made now for one that shares its members with another.
+    pub(crate) fn index(&self, engine: &mut Worker) -> usize {
+        match self.index {
+            Some(index) => index,
             None => {
                 let of = self
                     .membership
@@ -125,7 +125,7 @@ impl Comm {
             engine.collectives.tuning,
         );
         state.tags = Tags::of_group(tag, &members);
-        let slot = engine.collectives.add(state);
+        let index = engine.collectives.add(state);
         let freed_slots = Arc::clone(&engine.collectives.ids.freed_slots);
         drop(engine);
         Ok(Self {
@@ -135,10 +135,10 @@ impl Comm {
                 members,
                 me: place,
                 id: 0,
-                slot,
+                slot: index,
                 freed_slots,
             })),
-            slot: Some(slot),
+            index: Some(index),
         })
     }
 

@@ -163,10 +163,10 @@ impl Engine {
             let looked = liveness::readable(&[pidfd.as_fd()], |_| ended = true);
             return ended || looked.is_err();
         }
-        if !self.deaf {
+        if !self.wireup_closed {
             self.take_events();
         }
-        self.deaf || self.over[rank as usize]
+        self.wireup_closed || self.over[rank as usize]
     }
 
     fn take_events(&mut self) {
@@ -184,7 +184,7 @@ impl Engine {
                 Ok(Some(Event::Abort { code })) => self.end_everything(Error::Aborted { code }),
                 Ok(Some(_)) => {}
                 Err(error) => {
-                    self.deaf = true;
+                    self.wireup_closed = true;
                     self.end_everything(error.into());
                     return;
                 }

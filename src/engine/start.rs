@@ -79,7 +79,7 @@ fn join(knobs: &Knobs, wireup: &mut dyn Wireup, prepare: impl FnOnce(&Home)) -> 
     let exposed = Exposed::new(&module, home.nonce_address());
     let (wires, no_wire) = open_wires(knobs, me, wireup, &home)?;
     let card = Card {
-        offer: exposed.offer(),
+        export: exposed.export(),
         listens: wires.as_ref().and_then(|wires| wires.address()),
         ..card
     };
@@ -226,11 +226,11 @@ impl Engine {
             polled: Vec::new(),
             gone: (0..size).map(|_| None).collect(),
             over: vec![false; size],
-            deaf: false,
+            wireup_closed: false,
             unreached_ranks: Vec::new(),
             wireup,
             permitted,
-            offers: cards.iter().map(|card| card.offer).collect(),
+            exports: cards.iter().map(|card| card.export).collect(),
             _exposed: exposed,
             geometry,
             nodes,
