@@ -35,6 +35,7 @@ mod op;
 mod push;
 mod reader;
 mod relay;
+mod requested_copies;
 mod schedule;
 pub mod select;
 mod start;

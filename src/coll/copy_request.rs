@@ -3,6 +3,7 @@
 //! end of the channel.
 
 use super::member_buffer::{MemberBuffer, Target, part};
+use super::requested_copies::{CopyRequests, Run};
 use super::state::CommState;
 use crate::engine::Engine;
 use crate::error::Result;
@@ -11,34 +12,6 @@ use onecopy_shm::coll::{Channel, CopyRequest};
 use onecopy_shm::copy::Kernel;
 use onecopy_shm::layout::{COLL_STAGE, COLL_STAGES};
 use onecopy_shm::loan::LoanTable;
-
-/// What this rank asks of a peer now: one range at a time, so that the stages are in one hand.
-#[derive(Default)]
-pub(crate) struct CopyRequests {
-    run: Option<Run>,
-    ticket: u32,
-}
-
-/// A range that was asked for.
-struct Run {
-    seq: u32,
-    place: usize,
-    buffer: usize,
-    begin: u64,
-    /// Bytes that were asked for, and that have come.
-    asked: usize,
-    came: usize,
-    len: usize,
-    /// Tickets and lengths of what is under way, per stage.
-    stages: [Option<(u32, usize)>; COLL_STAGES],
-}
-
-impl CopyRequests {
-    /// Whether this rank has asked `place` for something that has not come.
-    pub(crate) fn asks(&self, place: usize) -> bool {
-        self.run.as_ref().is_some_and(|run| run.place == place)
-    }
-}
 
 /// As [`super::reader::fetch`], by copy requests. All bytes come at once as far as the caller sees: it calls again
 /// until `Ok(len)`.

@@ -23,7 +23,7 @@ use std::time::{Duration, Instant};
 
 /// Rounds of progress between two looks at the clock, less one, in a job of several nodes.
 pub(super) const ROUNDS: u32 = 7;
-/// Rounds between two looks for cold buffers, less one, in a job of one node.
+/// Rounds between two looks for cold buffers, less one.
 pub(super) const ROUNDS_ONE_NODE: u32 = 63;
 /// Looks for what a rank has sent of which the wire-up says that it is gone.
 const LOOKS: usize = 8;

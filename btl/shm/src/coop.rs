@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Cooperative copies: both sides of a large message drain one chunk counter.
 //!
-//! A [`CooperativeBlock`] lies in the receiver's segment, one per sending peer, so one cooperative transfer at a time per
-//! ordered pair. The receiver opens a transfer; the sender, when it waits anyway, finds its transfer open and takes
+//! A [`CooperativeBlock`] lies in the receiver's segment, one per sending peer, so one cooperative transfer at a time
+//! per ordered pair. The receiver opens a transfer; the sender, when it waits anyway, finds its transfer open and takes
 //! chunks too.
 //!
 //! The counter word is `transfer id u32 | taken from the back u16 | taken from the front u16`. The receiver takes

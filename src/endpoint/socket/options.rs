@@ -88,7 +88,7 @@ pub(super) fn set_up(fd: &impl AsFd, settings: &Settings) -> nix::Result<()> {
     setsockopt(fd, sockopt::TcpNoDelay, &true)?;
     setsockopt(fd, sockopt::TcpUserTimeout, &milliseconds)?;
     setsockopt(fd, sockopt::KeepAlive, &true)?;
-    // ShortCall first after half of the time, then in quarters of the rest. The kernel takes no more seconds than these.
+    // Asked first after half of the time, then in quarters of the rest. The kernel takes no more seconds than these.
     let idle = (seconds / 2).clamp(1, 32_767);
     setsockopt(fd, sockopt::TcpKeepIdle, &idle)?;
     setsockopt(
