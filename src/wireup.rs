@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! How ranks find one another: who is in the job, what each is like, and the descriptor of each one's segment.
 //!
-//! The rest of the runtime sees only the trait [`Wireup`]. There are four of them. [`alone`] is for a program that no
-//! launcher started, [`local`] for ranks that are threads of one process. [`launched`] is for ranks that `onecopy run`
-//! started, and `foreign` for ranks of another launcher. A wire-up brings no bytes of a message: after the introduction
-//! two ranks talk through their segments only.
+//! The rest of the runtime sees only the trait [`Wireup`]. There are four of them. [`singleton`] is for a program that
+//! no launcher started, [`local`] for ranks that are threads of one process. [`launched`] is for ranks that `onecopy
+//! run` started, and `foreign` for ranks of another launcher. A wire-up brings no bytes of a message: after the
+//! introduction two ranks talk through their segments only.
 
 mod acceptor;
 mod address;
