@@ -17,7 +17,6 @@
 //! same, bit for bit, from run to run with the same number of ranks.
 
 pub(crate) mod agree;
-mod asked;
 mod communicator;
 mod contribution;
 mod copy_request;
@@ -36,6 +35,7 @@ mod op;
 mod push;
 mod reader;
 mod relay;
+mod requested_copies;
 mod schedule;
 pub mod select;
 mod start;

@@ -7,7 +7,7 @@ mod group;
 mod ready;
 
 pub use collective::CollRequest;
-pub(crate) use collective::ask;
+pub(crate) use collective::describe;
 
 use crate::coll::Worker;
 use crate::coll::failed::Failed;
@@ -36,9 +36,9 @@ pub struct Comm {
     pub(crate) handle: Handle,
     pub(crate) context: u32,
     /// The members; none: all ranks.
-    pub(crate) place: Option<Arc<Membership>>,
+    pub(crate) membership: Option<Arc<Membership>>,
     /// Where the engine keeps its collectives; none: it is looked up.
-    pub(crate) slot: Option<usize>,
+    pub(crate) index: Option<usize>,
 }
 
 impl Source {
@@ -73,8 +73,8 @@ impl Comm {
         Self {
             handle,
             context: 0,
-            place: None,
-            slot: Some(0),
+            membership: None,
+            index: Some(0),
         }
     }
 
@@ -82,9 +82,9 @@ impl Comm {
     #[inline]
     #[must_use]
     pub fn world_rank(&self, rank: usize) -> usize {
-        match &self.place {
+        match &self.membership {
             None => rank,
-            Some(place) => place
+            Some(membership) => membership
                 .members
                 .get(rank)
                 .map_or(usize::MAX, |&rank| rank as usize),
@@ -93,7 +93,7 @@ impl Comm {
 
     #[inline]
     fn in_world(&self, source: Source) -> Source {
-        match (source, &self.place) {
+        match (source, &self.membership) {
             (Source::Rank(rank), Some(_)) => Source::Rank(self.world_rank(rank)),
             (source, _) => source,
         }
@@ -102,16 +102,16 @@ impl Comm {
     /// A status as this communicator counts ranks.
     #[inline]
     pub(crate) fn local(&self, status: Status) -> Status {
-        local_status(self.place.as_deref(), status)
+        local_status(self.membership.as_deref(), status)
     }
 
     /// This rank's number.
     #[inline]
     #[must_use]
     pub fn rank(&self) -> usize {
-        self.place
+        self.membership
             .as_ref()
-            .map_or(self.handle.rank, |place| place.me)
+            .map_or(self.handle.rank, |membership| membership.me)
     }
 
     /// The number of this rank's node, the same at all ranks of the job. Ranks of one node share memory.
@@ -128,9 +128,9 @@ impl Comm {
     #[inline]
     #[must_use]
     pub fn size(&self) -> usize {
-        self.place
+        self.membership
             .as_ref()
-            .map_or(self.handle.size, |place| place.members.len())
+            .map_or(self.handle.size, |membership| membership.members.len())
     }
 
     /// A communicator of the same ranks whose messages are kept apart: only a receive with the same `context` matches
@@ -153,8 +153,8 @@ impl Comm {
         Self {
             handle: self.handle.clone(),
             context,
-            place: self.place.clone(),
-            slot: self.slot.filter(|_| context == self.context),
+            membership: self.membership.clone(),
+            index: self.index.filter(|_| context == self.context),
         }
     }
 
@@ -323,8 +323,8 @@ impl Comm {
             return Received::Nothing;
         };
         let mut engine = self.handle.gate.enter();
-        let polls = if engine.core.alone {
-            engine.core.patience.spin.min(2000)
+        let polls = if engine.core.single_threaded {
+            engine.core.wait_policy.spin.min(2000)
         } else {
             1
         };
@@ -533,11 +533,11 @@ pub(crate) const REGROUP: Duration = Duration::from_secs(2);
 
 /// A status of the engine as a communicator with these members counts ranks.
 #[inline]
-pub(crate) fn local_status(place: Option<&Membership>, status: Status) -> Status {
-    match place {
+pub(crate) fn local_status(membership: Option<&Membership>, status: Status) -> Status {
+    match membership {
         None => status,
-        Some(place) => Status {
-            source: place.of(status.source),
+        Some(membership) => Status {
+            source: membership.of(status.source),
             ..status
         },
     }

@@ -21,13 +21,13 @@ pub(crate) use hub::Set;
 pub(crate) use hub::{EventSource, Hub};
 pub(crate) use medium::{Medium, MediumOp, RecordRoom};
 pub(crate) use onecopy_shm::cells::FIRST_PAYLOAD;
-pub(crate) use onecopy_shm::coop::CoopBlock;
+pub(crate) use onecopy_shm::coop::CooperativeBlock;
 pub(crate) use onecopy_shm::doorbell::Woken;
 pub(crate) use onecopy_shm::layout::ChunkIndex;
 pub(crate) use onecopy_shm::ring::{BadRecord, MAX_RECORD_SLOTS, Record, payload_of, slots_for};
 pub(crate) use shared::{OpenError, SharedMemory};
 pub(crate) use socket::{
-    Connector, Fetches, Outcome, STREAM_INPUT, Settings, Shared, Socket, stream_output,
+    Connector, Outcome, RemoteReads, STREAM_INPUT, Settings, SharedLanes, Socket, stream_output,
 };
 
 use crate::error::Result;
@@ -420,10 +420,10 @@ impl Endpoint {
     }
 
     /// The reads of what the peer has shown, if there can be any.
-    pub(crate) fn fetches(&self) -> Option<Fetches<'_>> {
+    pub(crate) fn remote_reads(&self) -> Option<RemoteReads<'_>> {
         match self {
             Self::SharedMemory(_) => None,
-            Self::Socket(from) => from.fetches(),
+            Self::Socket(from) => from.remote_reads(),
         }
     }
 }
@@ -448,7 +448,7 @@ impl Endpoint {
 
     /// The block of transfers to this rank. It is not opened where no memory is shared.
     #[inline]
-    pub(crate) fn block_in(&self) -> &CoopBlock {
+    pub(crate) fn block_in(&self) -> &CooperativeBlock {
         match self {
             Self::SharedMemory(of) => of.block_in(),
             Self::Socket(of) => of.block(),
@@ -457,7 +457,7 @@ impl Endpoint {
 
     /// The block of transfers to the peer. None is ever open in it where no memory is shared.
     #[inline]
-    pub(crate) fn block_out(&self) -> &CoopBlock {
+    pub(crate) fn block_out(&self) -> &CooperativeBlock {
         match self {
             Self::SharedMemory(of) => of.block_out(),
             Self::Socket(of) => of.block(),

@@ -39,15 +39,16 @@ pub(crate) struct Engine {
     /// Ranks whose rings are polled.
     pub(crate) polled: Vec<u32>,
     pub(crate) gone: Vec<Option<Gone>>,
-    /// Ranks of which the wire-up has said that they are over, and whether it says nothing more.
+    /// Ranks of which the wire-up has said that they are over.
     over: Vec<bool>,
-    deaf: bool,
+    /// Whether the wire-up says nothing more.
+    wireup_closed: bool,
     /// Ranks that have sent something and could not be connected with yet.
     pub(crate) unreached_ranks: Vec<progress::Unreached>,
     pub(crate) wireup: Box<dyn Wireup>,
     pub(crate) permitted: Permitted,
     /// What each rank told of its memory when it joined.
-    pub(crate) offers: Vec<onecopy_btl::module::Offer>,
+    pub(crate) exports: Vec<onecopy_btl::module::Export>,
     /// This rank's memory, exposed by the kernel module as long as the engine lives.
     _exposed: onecopy_btl::module::Exposed,
     pub(crate) geometry: Geometry,

@@ -6,7 +6,7 @@ use crate::memory::geometry;
 use crate::runtime::{Runtime, local_with};
 use crate::select::Thresholds;
 use crate::select::chunks::Chunks;
-use crate::state::patience::Patience;
+use crate::state::wait_policy::WaitPolicy;
 use crate::wireup::Card;
 use onecopy_btl::LayerId;
 use onecopy_btl::cost::{Costs, Curve};
@@ -99,9 +99,9 @@ fn coop_min(name: &str) {
         let found = Thresholds::with_layers(&knobs, &costs, LayerSet::ALL);
         assert_eq!(found.coop_min[LayerId::MAP], crossing(name, &costs));
         for layer in LayerId::SINGLE {
-            let [alone, together] = layer.words().expect("words").curves;
-            let (alone, together) = (curve(&costs, alone), curve(&costs, together));
-            let crossing = Costs::crossing(&together, &alone, 16 << 10).unwrap_or(u64::MAX);
+            let [one_sided, cooperative] = layer.labels().expect("labels").curves;
+            let (one_sided, cooperative) = (curve(&costs, one_sided), curve(&costs, cooperative));
+            let crossing = Costs::crossing(&cooperative, &one_sided, 16 << 10).unwrap_or(u64::MAX);
             let expected = match layer.power() {
                 Power::Attach => crossing.max(earned as u64),
                 _ => crossing,
@@ -236,7 +236,7 @@ fn waiting() {
     };
     for (ranks, crowded) in [(2, false), (3, true)] {
         let (knobs, cards) = (Knobs::default(), card(ranks));
-        let found = Patience::new(&knobs, &cards, 0);
+        let found = WaitPolicy::new(&knobs, &cards, 0);
         let situation = Situation {
             crowded,
             ..Situation::here()

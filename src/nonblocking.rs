@@ -42,7 +42,7 @@ pub struct Request<B> {
     id: RequestId,
     result: Option<Result<Status>>,
     /// The members of the communicator, to name the source.
-    place: Option<Arc<Membership>>,
+    membership: Option<Arc<Membership>>,
 }
 
 impl<B> Request<B> {
@@ -71,7 +71,7 @@ impl<B> Request<B> {
     pub fn wait_both(mut self) -> (Result<Status>, B) {
         self.complete();
         let result = self.result.take().unwrap_or(Err(Error::Cancelled));
-        let result = result.map(|status| local_status(self.place.as_deref(), status));
+        let result = result.map(|status| local_status(self.membership.as_deref(), status));
         match self.owned.take() {
             Some(owned) => (result, owned.take()),
             None => {
@@ -181,7 +181,7 @@ impl Comm {
             owned: Some(owned),
             id,
             result: None,
-            place: self.place.clone(),
+            membership: self.membership.clone(),
         })
     }
 
@@ -208,7 +208,7 @@ impl Comm {
             owned: Some(owned),
             id,
             result: None,
-            place: self.place.clone(),
+            membership: self.membership.clone(),
         })
     }
 

@@ -213,13 +213,14 @@ impl Comm {
         recv: Option<Span>,
     ) -> Result<Operation> {
         let mut engine = self.handle.gate.enter();
-        let slot = self.slot(&mut engine);
+        let index = self.index(&mut engine);
         let loans = &mut engine.core.loans;
         let buffers = Buffers {
             send: send.map(|span| loans.lend_span(span)),
             recv: recv.map(|span| loans.lend_span(span)),
         };
-        let started = engine.start_collective(slot, collective, buffers, crate::coll::Call::GoesOn);
+        let started =
+            engine.start_collective(index, collective, buffers, crate::coll::Call::GoesOn);
         engine.begun(started, Lent::Collective(Box::new(buffers)))
     }
 

@@ -27,7 +27,7 @@ pub(crate) enum UserBuf {
 }
 
 /// A range of a loan.
-pub(crate) type Piece = (Loan, usize, usize);
+pub(crate) type LoanRange = (Loan, usize, usize);
 
 impl UserBuf {
     pub(crate) fn len(&self) -> u64 {
@@ -38,7 +38,7 @@ impl UserBuf {
     }
 
     /// The pieces that bytes `offset..offset + len` lie in.
-    pub(crate) fn pieces(&self, offset: u64, len: u64) -> Vec<Piece> {
+    pub(crate) fn pieces(&self, offset: u64, len: u64) -> Vec<LoanRange> {
         let mut pieces = Vec::new();
         let (mut skip, mut left) = (offset, len);
         let loans = match self {

@@ -96,15 +96,22 @@ impl<'a> Given<'a> {
         if !self.has.has(layer) {
             return NEVER;
         }
-        let LayerCosts { alone, together } = &self.costs.by[layer];
+        let LayerCosts {
+            one_sided,
+            cooperative,
+        } = &self.costs.by[layer];
         let cheaper = match layer.power() {
             // With the fewest calls that are possible.
             Power::Copy => {
-                let best = if self.knobs.coop { together } else { alone };
+                let best = if self.knobs.coop {
+                    cooperative
+                } else {
+                    one_sided
+                };
                 Costs::crossing(best, &self.costs.pipeline, 4096)
             }
             // Mapped memory competes with eager messages: it beats the pipeline everywhere.
-            _ => Costs::crossing(alone, &self.costs.eager, 512),
+            _ => Costs::crossing(one_sided, &self.costs.eager, 512),
         };
         let auto = match (self.chunks, layer.power()) {
             (true, _) => cheaper.unwrap_or(NEVER),
@@ -119,8 +126,11 @@ impl<'a> Given<'a> {
         if !self.has.has(layer) || !self.knobs.coop {
             return NEVER;
         }
-        let LayerCosts { alone, together } = &self.costs.by[layer];
-        let auto = Costs::crossing(together, alone, 16 << 10).unwrap_or(NEVER);
+        let LayerCosts {
+            one_sided,
+            cooperative,
+        } = &self.costs.by[layer];
+        let auto = Costs::crossing(cooperative, one_sided, 16 << 10).unwrap_or(NEVER);
         match (self.knobs.coop_min, layer.power()) {
             // The sender attaches, too, and so must have earned it.
             (None, Power::Attach) => auto.max(self.knobs.attach_min as u64),
@@ -265,19 +275,19 @@ impl Thresholds {
         let reads = |&layer: &LayerId| ends.reads.has(layer) && pays(layer);
         let reader = LayerId::SINGLE.into_iter().find(reads);
         if ends.block_free {
-            let together = reader.is_some_and(|layer| len >= self.coop_min[layer]);
+            let cooperative = reader.is_some_and(|layer| len >= self.coop_min[layer]);
             // The bytes are not in memory that we map, but are to be in memory that the sender maps. A copy by the
             // sender alone is still a single one.
             let mapped = reader.is_some_and(|layer| layer.power().loads());
             let by_sender = !mapped && ends.sender_maps;
-            if together {
-                return ReceiveProtocol::Together {
+            if cooperative {
+                return ReceiveProtocol::Cooperative {
                     reader,
                     ask: by_sender,
                 };
             }
             if by_sender {
-                return ReceiveProtocol::Together {
+                return ReceiveProtocol::Cooperative {
                     reader: None,
                     ask: true,
                 };
@@ -315,7 +325,7 @@ pub(crate) enum ReceiveProtocol {
     /// The receiver copies by this layer.
     Get(LayerId),
     /// Both sides may copy.
-    Together {
+    Cooperative {
         /// How the receiver copies; none: it leaves that to the sender.
         reader: Option<LayerId>,
         /// Whether the sender is asked to copy also while it does not wait.
@@ -328,14 +338,18 @@ pub(crate) enum ReceiveProtocol {
 impl ReceiveProtocol {
     /// Its name, as users see it.
     pub(crate) fn name(self) -> &'static str {
-        let words = |layer: LayerId| layer.words().map(|words| (words.alone, words.together));
+        let labels = |layer: LayerId| {
+            layer
+                .labels()
+                .map(|labels| (labels.one_sided, labels.cooperative))
+        };
         match self {
-            Self::Get(layer) => words(layer).map_or(layer.name(), |(alone, _)| alone),
-            Self::Together {
+            Self::Get(layer) => labels(layer).map_or(layer.name(), |(one_sided, _)| one_sided),
+            Self::Cooperative {
                 reader: Some(layer),
                 ..
-            } => words(layer).map_or(layer.name(), |(_, together)| together),
-            Self::Together { reader: None, .. } => "put",
+            } => labels(layer).map_or(layer.name(), |(_, cooperative)| cooperative),
+            Self::Cooperative { reader: None, .. } => "put",
             Self::Pipeline => "pipeline",
         }
     }

@@ -8,14 +8,14 @@
 pub(crate) mod held;
 pub(crate) mod lightweight;
 pub(crate) mod message;
-pub(crate) mod patience;
 mod tally;
 pub(crate) mod transfer;
+pub(crate) mod wait_policy;
 mod waits;
 
 pub(crate) use message::Message;
-pub(crate) use patience::Patience;
 pub(crate) use tally::Tally;
+pub(crate) use wait_policy::WaitPolicy;
 pub(crate) use waits::Waits;
 
 use crate::endpoint::Home;
@@ -43,7 +43,7 @@ pub(crate) struct Core {
     pub(crate) size: u32,
     pub(crate) knobs: Knobs,
     /// Whether one thread alone uses the engine, so that nothing can come between two of its calls.
-    pub(crate) alone: bool,
+    pub(crate) single_threaded: bool,
     pub(crate) costs: Costs,
     /// This rank's side of its endpoints.
     pub(crate) home: Home,
@@ -81,7 +81,7 @@ pub(crate) struct Core {
     /// Something that ends every wait.
     pub(crate) fatal: Option<Error>,
     /// Whether a wait may sleep, and how long it polls first.
-    pub(crate) patience: Patience,
+    pub(crate) wait_policy: WaitPolicy,
     /// The threads that wait.
     pub(crate) waits: Waits,
 }

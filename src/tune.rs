@@ -339,7 +339,7 @@ mod tests {
             machine: Fingerprint::here(),
             curves: [(
                 "get".to_owned(),
-                Costs::default().by[LayerId::MAP].alone.into(),
+                Costs::default().by[LayerId::MAP].one_sided.into(),
             )]
             .into(),
             knobs: [("ONECOPY_NT_MIN".to_owned(), "1 MiB".to_owned())].into(),
@@ -359,8 +359,8 @@ mod tests {
         std::fs::remove_file(path).expect("removed");
         assert_eq!(read, file());
         assert_eq!(
-            read.costs(Costs::default()).expect("good").by[LayerId::CALL].alone,
-            Costs::default().by[LayerId::MAP].alone
+            read.costs(Costs::default()).expect("good").by[LayerId::CALL].one_sided,
+            Costs::default().by[LayerId::MAP].one_sided
         );
         assert_eq!(
             read.costs(Costs::default()).expect("good").eager,
@@ -382,7 +382,7 @@ mod tests {
                 TuneFile {
                     curves: [(
                         "gett".to_owned(),
-                        Costs::default().by[LayerId::CALL].alone.into(),
+                        Costs::default().by[LayerId::CALL].one_sided.into(),
                     )]
                     .into(),
                     ..file()
@@ -395,7 +395,7 @@ mod tests {
                         "get".to_owned(),
                         CurveText {
                             setup_ns: -1.0,
-                            ..Costs::default().by[LayerId::CALL].alone.into()
+                            ..Costs::default().by[LayerId::CALL].one_sided.into()
                         },
                     )]
                     .into(),

@@ -23,9 +23,9 @@ pub(crate) fn until<R>(
             return result;
         }
         let (events, known) = engine.core.waits.rest();
-        let patience = engine.core.patience.among(engine.core.waits.threads());
+        let policy = engine.core.wait_policy.among(engine.core.waits.threads());
         drop(engine);
-        events.wait(known, patience.rest());
+        events.wait(known, policy.rest());
         engine = gate.enter();
         engine.core.waits.end_rest();
     }
@@ -71,8 +71,8 @@ fn watch<'g, R>(
     mut done: impl FnMut(&mut Worker) -> Option<R>,
 ) -> (R, Pass<'g, Worker>) {
     let shared = gate.threads() == Threads::Multiple;
-    let own = engine.core.patience;
-    let mut patience = own;
+    let own = engine.core.wait_policy;
+    let mut policy = own;
     let mut idle = 0usize;
     let mut looked: Option<Instant> = None;
     let mut slept = false;
@@ -83,7 +83,7 @@ fn watch<'g, R>(
         let moved = engine.progress(true);
         if shared {
             engine.core.notify();
-            patience = own.among(engine.core.waits.threads());
+            policy = own.among(engine.core.waits.threads());
             engine = gate.give_way(engine);
         }
         if moved {
@@ -94,23 +94,23 @@ fn watch<'g, R>(
             return (result, engine);
         }
         idle += 1;
-        if idle <= patience.spin {
+        if idle <= policy.spin {
             if idle.is_multiple_of(1024) {
-                look(&mut engine, &mut looked, patience.period);
+                look(&mut engine, &mut looked, policy.period);
             }
             spin_hint();
             continue;
         }
-        look(&mut engine, &mut looked, patience.period);
+        look(&mut engine, &mut looked, policy.period);
         engine.retire_idle();
-        let sleeps = patience.sleep && idle > patience.spin + patience.yields;
+        let sleeps = policy.sleep && idle > policy.spin + policy.yields;
         if sleeps && !slept {
             // Whoever is dead already will not ring.
             slept = true;
             engine.check_liveness();
         }
         if sleeps && engine.prepare_sleep() {
-            engine = sleep(gate, bell, engine, patience.period, &mut looked);
+            engine = sleep(gate, bell, engine, policy.period, &mut looked);
             continue;
         }
         if sleeps {

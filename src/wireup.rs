@@ -1,14 +1,13 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! How ranks find one another: who is in the job, what each is like, and the descriptor of each one's segment.
 //!
-//! The rest of the runtime sees only the trait [`Wireup`]. There are four of them. [`alone`] is for a program that no
-//! launcher started, [`local`] for ranks that are threads of one process. [`launched`] is for ranks that `onecopy run`
-//! started, and `foreign` for ranks of another launcher. A wire-up brings no bytes of a message: after the introduction
-//! two ranks talk through their segments only.
+//! The rest of the runtime sees only the trait [`Wireup`]. There are four of them. [`singleton`] is for a program that
+//! no launcher started, [`local`] for ranks that are threads of one process. [`launched`] is for ranks that `onecopy
+//! run` started, and `foreign` for ranks of another launcher. A wire-up brings no bytes of a message: after the
+//! introduction two ranks talk through their segments only.
 
 mod acceptor;
 mod address;
-pub mod alone;
 #[doc(hidden)]
 pub mod broker;
 mod digest;
@@ -24,6 +23,7 @@ pub(crate) mod oob;
 #[doc(hidden)]
 pub mod pmi;
 mod pmix;
+pub mod singleton;
 mod table;
 
 use std::fmt;
@@ -35,7 +35,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use onecopy_btl::lanes;
-use onecopy_btl::module::Offer;
+use onecopy_btl::module::Export;
 use onecopy_obs::Knobs;
 use onecopy_shm::fdpass::FdPassError;
 use onecopy_shm::fork;
@@ -74,7 +74,7 @@ pub struct Card {
     /// Its [`PROTOCOL_VERSION`].
     pub version: u32,
     /// Numbers by which peers may reach its memory through a kernel module.
-    pub offer: Offer,
+    pub export: Export,
     /// Where it accepts connections of ranks on other nodes; none in a job of one node.
     pub listens: Option<SocketAddr>,
 }
@@ -101,7 +101,7 @@ impl Card {
             affinity: own_processors(),
             quota_cpus: 0.0,
             version: PROTOCOL_VERSION,
-            offer: Offer::default(),
+            export: Export::default(),
             listens: None,
         }
     }
@@ -514,6 +514,6 @@ pub fn from_environment(knobs: &Knobs) -> Result<Box<dyn Wireup>, WireupError> {
     }
     match foreign::Foreign::from_environment(knobs)? {
         Some(wireup) => Ok(Box::new(wireup)),
-        None => Ok(Box::new(alone::Alone::new())),
+        None => Ok(Box::new(singleton::Singleton::new())),
     }
 }

@@ -156,7 +156,7 @@ fn check(seen: &Seen, len: usize) -> Result<(), TestCaseError> {
         Protocol::Pipeline => s["pipeline_bytes"].max(r["pipeline_bytes"]) == len && only(&[]),
         Protocol::Put => alone(4),
         Protocol::Single(layer) => alone(way(*layer)),
-        Protocol::Together(layer) => shared && both(way(*layer)),
+        Protocol::Cooperative(layer) => shared && both(way(*layer)),
     };
     prop_assert!(
         good,

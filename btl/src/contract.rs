@@ -3,7 +3,7 @@
 //! need not have one.
 
 use crate::attachment::Window;
-use crate::module::{Module, Offer, Region};
+use crate::module::{Export, Module, Region};
 use crate::rcache::{Limits, Stats};
 pub use crate::refusal::{Probe, Refusal};
 use onecopy_shm::coll::View;
@@ -73,7 +73,7 @@ pub struct Means {
     /// The descriptor by which it granted its memory.
     pub grant: Option<OwnedFd>,
     /// The numbers that it told.
-    pub offer: Offer,
+    pub export: Export,
 }
 
 impl Means {

@@ -57,10 +57,10 @@ impl Costs {
     /// The names of all curves, in the order in which they are measured.
     pub fn names() -> impl Iterator<Item = &'static str> {
         let layers = LayerId::SINGLE.into_iter();
-        let curves = layers.filter_map(|layer| layer.row().words.as_ref());
+        let curves = layers.filter_map(|layer| layer.row().labels.as_ref());
         ["eager", "pipeline"]
             .into_iter()
-            .chain(curves.flat_map(|words| words.curves))
+            .chain(curves.flat_map(|labels| labels.curves))
     }
 
     /// The curve with this name.
@@ -72,15 +72,15 @@ impl Costs {
             _ => {}
         }
         for layer in LayerId::SINGLE {
-            let Some(words) = &layer.row().words else {
+            let Some(labels) = &layer.row().labels else {
                 continue;
             };
-            let [alone, together] = words.curves;
-            if name == alone {
-                return Some(&mut self.by[layer].alone);
+            let [one_sided, cooperative] = labels.curves;
+            if name == one_sided {
+                return Some(&mut self.by[layer].one_sided);
             }
-            if name == together {
-                return Some(&mut self.by[layer].together);
+            if name == cooperative {
+                return Some(&mut self.by[layer].cooperative);
             }
         }
         None

@@ -37,16 +37,16 @@ const NEVER: Curve = Curve {
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct LayerCosts {
     /// The receiver copies.
-    pub alone: Curve,
+    pub one_sided: Curve,
     /// Both sides copy.
-    pub together: Curve,
+    pub cooperative: Curve,
 }
 
 impl LayerCosts {
     /// Of a layer that has no transfers of its own.
     pub const NEVER: Self = Self {
-        alone: NEVER,
-        together: NEVER,
+        one_sided: NEVER,
+        cooperative: NEVER,
     };
 }
 

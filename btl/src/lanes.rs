@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Lanes: connections of a device that take over what the wire to a peer on another node carries.
 
-pub use onecopy_verbs::adapter::{Fetched, Figures, Lanes, Offer, Shown};
+pub use onecopy_verbs::adapter::{Figures, Lanes, Offer, ReadState, Shown};
 pub use onecopy_verbs::modes::Job;
 
 use crate::refusal::Refusal;

@@ -298,7 +298,7 @@ pub fn probe(behind: Behind) -> Probe {
 
 /// What a rank tells its peers, so that they reach its memory by the plain interfaces.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct Offer {
+pub struct Export {
     /// Its whole address space, as an XPMEM segment.
     pub segid: Option<i64>,
     /// The number that only its segment has, as a KNEM region of eight bytes.
@@ -424,8 +424,8 @@ impl Exposed {
 
     /// The numbers for peers.
     #[must_use]
-    pub fn offer(&self) -> Offer {
-        Offer {
+    pub fn export(&self) -> Export {
+        Export {
             segid: self.plain.as_ref().map(|plain| plain.segid),
             proof: self.proof.as_ref().map(Region::cookie),
         }

@@ -66,8 +66,8 @@ pub struct Layer {
     pub name: &'static str,
     /// How it gets at the bytes.
     pub power: Power,
-    /// The words for its transfers; none if it has none of its own.
-    pub words: Option<Words>,
+    /// The labels of its transfers; none if it has none of its own.
+    pub labels: Option<Labels>,
     /// What they cost, before `onecopy tune` has measured.
     pub seeds: Option<Seeds>,
     /// The knob that says from where on it is used.
@@ -92,22 +92,22 @@ pub struct Layer {
     pub explain: fn(&str, u32, &io::Error) -> Refusal,
 }
 
-/// The words for the transfers of a layer.
+/// The labels of the transfers of a layer.
 #[derive(Debug)]
-pub struct Words {
+pub struct Labels {
     /// The protocol in which the receiver copies, as users see it.
-    pub alone: &'static str,
+    pub one_sided: &'static str,
     /// The one in which both sides copy.
-    pub together: &'static str,
+    pub cooperative: &'static str,
     /// Their cost curves in a tune file.
     pub curves: [&'static str; 2],
 }
 
-macro_rules! words {
+macro_rules! labels {
     ($verb:literal) => {
-        Some(Words {
-            alone: $verb,
-            together: concat!($verb, "+coop"),
+        Some(Labels {
+            one_sided: $verb,
+            cooperative: concat!($verb, "+coop"),
             curves: [$verb, concat!($verb, "_coop")],
         })
     };
@@ -176,7 +176,7 @@ const NONE: Layer = Layer {
     id: LayerId::Own,
     name: "",
     power: Power::Own,
-    words: None,
+    labels: None,
     seeds: None,
     min: None,
     bytes: None,
@@ -203,15 +203,15 @@ pub const LAYERS: &[Layer] = &[
         id: LayerId::Heap,
         name: "heap",
         power: Power::Map,
-        words: words!("map"),
+        labels: labels!("map"),
         seeds: Some(Seeds {
             stores: LayerCosts {
-                alone: curve(330.0, 20.0, 256, 33.0),
-                together: curve(560.0, 16.0, 1024, 20.0),
+                one_sided: curve(330.0, 20.0, 256, 33.0),
+                cooperative: curve(560.0, 16.0, 1024, 20.0),
             },
             strings: LayerCosts {
-                alone: curve(450.0, 9.0, 256, 30.0),
-                together: curve(800.0, 7.0, 2048, 20.0),
+                one_sided: curve(450.0, 9.0, 256, 30.0),
+                cooperative: curve(800.0, 7.0, 2048, 20.0),
             },
         }),
         min: Some(Knob {
@@ -230,16 +230,16 @@ pub const LAYERS: &[Layer] = &[
         id: LayerId::Xpmem,
         name: "xpmem",
         power: Power::Attach,
-        words: words!("attach"),
+        labels: labels!("attach"),
         // As heap memory once attached, plus the lookup and the looks at the count of holes, or the guard.
         seeds: Some(Seeds {
             stores: LayerCosts {
-                alone: curve(880.0, 20.0, 256, 33.0),
-                together: curve(1280.0, 16.0, 1024, 20.0),
+                one_sided: curve(880.0, 20.0, 256, 33.0),
+                cooperative: curve(1280.0, 16.0, 1024, 20.0),
             },
             strings: LayerCosts {
-                alone: curve(1000.0, 9.0, 256, 30.0),
-                together: curve(1520.0, 7.0, 2048, 20.0),
+                one_sided: curve(1000.0, 9.0, 256, 30.0),
+                cooperative: curve(1520.0, 7.0, 2048, 20.0),
             },
         }),
         min: Some(Knob {
@@ -264,15 +264,15 @@ pub const LAYERS: &[Layer] = &[
         id: LayerId::Cma,
         name: "cma",
         power: Power::Copy,
-        words: words!("get"),
+        labels: labels!("get"),
         seeds: Some(Seeds {
             stores: LayerCosts {
-                alone: curve(1700.0, 45.0, 1024, 100.0),
-                together: curve(2100.0, 30.0, 1024, 62.0),
+                one_sided: curve(1700.0, 45.0, 1024, 100.0),
+                cooperative: curve(2100.0, 30.0, 1024, 62.0),
             },
             strings: LayerCosts {
-                alone: curve(2200.0, 60.0, 1024, 110.0),
-                together: curve(2000.0, 35.0, 512, 65.0),
+                one_sided: curve(2200.0, 60.0, 1024, 110.0),
+                cooperative: curve(2000.0, 35.0, 512, 65.0),
             },
         }),
         min: Some(Knob {
@@ -294,16 +294,16 @@ pub const LAYERS: &[Layer] = &[
         id: LayerId::Knem,
         name: "knem",
         power: Power::Copy,
-        words: words!("module"),
+        labels: labels!("module"),
         // The same copy, and a region to make and to end where the interface wants one.
         seeds: Some(Seeds {
             stores: LayerCosts {
-                alone: curve(2900.0, 45.0, 1024, 100.0),
-                together: curve(3300.0, 30.0, 1024, 62.0),
+                one_sided: curve(2900.0, 45.0, 1024, 100.0),
+                cooperative: curve(3300.0, 30.0, 1024, 62.0),
             },
             strings: LayerCosts {
-                alone: curve(3400.0, 60.0, 1024, 110.0),
-                together: curve(3200.0, 35.0, 512, 65.0),
+                one_sided: curve(3400.0, 60.0, 1024, 110.0),
+                cooperative: curve(3200.0, 35.0, 512, 65.0),
             },
         }),
         min: Some(Knob {
@@ -509,10 +509,10 @@ impl LayerId {
         self.row().name
     }
 
-    /// The words for its transfers.
+    /// The labels of its transfers.
     #[must_use]
-    pub const fn words(self) -> Option<&'static Words> {
-        self.row().words.as_ref()
+    pub const fn labels(self) -> Option<&'static Labels> {
+        self.row().labels.as_ref()
     }
 
     /// What the user has set for it to begin at.
@@ -566,10 +566,10 @@ mod tests {
     use crate::cost::Costs;
 
     #[test]
-    fn rows_have_words_costs_and_a_proof_if_they_copy() {
+    fn rows_have_labels_costs_and_a_proof_if_they_copy() {
         for layer in LAYERS {
             let single = layer.power.is_single();
-            assert_eq!(layer.words.is_some(), single, "{}", layer.name);
+            assert_eq!(layer.labels.is_some(), single, "{}", layer.name);
             assert_eq!(layer.seeds.is_some(), single, "{}", layer.name);
             assert_eq!(matches!(layer.prove, Prove::Pair(_)), single);
             assert!(single || layer.exposes.is_none() && !layer.writes);

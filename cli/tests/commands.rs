@@ -207,7 +207,7 @@ fn went_by(sender: &BTreeMap<&str, u64>, receiver: &BTreeMap<&str, u64>) -> Prot
         Protocol::Pipeline
     } else if let Some((layer, _)) = moved.into_iter().find(|(_, bytes)| *bytes > 0) {
         if coop {
-            Protocol::Together(layer)
+            Protocol::Cooperative(layer)
         } else {
             Protocol::Single(layer)
         }
@@ -280,9 +280,9 @@ fn transfers_go_as_explained(pairs: &[(&str, &str)], heap: bool) {
         let rivals = [
             Protocol::Pipeline,
             Protocol::Single(LayerId::Cma),
-            Protocol::Together(LayerId::Cma),
+            Protocol::Cooperative(LayerId::Cma),
             Protocol::Single(LayerId::Knem),
-            Protocol::Together(LayerId::Knem),
+            Protocol::Cooperative(LayerId::Knem),
         ];
         let fixed = pairs.iter().any(|(name, _)| *name == "ONECOPY_CMA_MIN");
         if !heap && !fixed && rivals.contains(&says) && rivals.contains(&went) {

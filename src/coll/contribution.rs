@@ -12,7 +12,7 @@ use std::ops::Range;
 
 /// A range of a lent buffer.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Piece {
+pub(crate) struct LoanRange {
     pub(crate) loan: Loan,
     pub(crate) at: usize,
     pub(crate) len: usize,
@@ -56,7 +56,7 @@ pub(crate) fn behind(size: usize, me: usize) -> impl Iterator<Item = usize> {
 
 /// Memory that peers may read during a collective, or call for.
 pub(crate) enum Served {
-    Loan(Piece),
+    Loan(LoanRange),
     /// The temporary buffer of the collective.
     Temp,
 }
@@ -113,8 +113,8 @@ impl Scratch {
 }
 
 /// All of a lent buffer.
-pub(crate) fn whole(loan: Loan) -> Piece {
-    Piece {
+pub(crate) fn whole(loan: Loan) -> LoanRange {
+    LoanRange {
         loan,
         at: 0,
         len: loan.len(),
@@ -135,7 +135,7 @@ pub(crate) fn describe(range: &RemoteRange, out: &mut [u8]) {
 
 impl Engine {
     /// Where a lent buffer is, for a peer.
-    pub(crate) fn range_of(&self, piece: &Piece) -> RemoteRange {
+    pub(crate) fn range_of(&self, piece: &LoanRange) -> RemoteRange {
         let address = piece.loan.address() + piece.at;
         RemoteRange {
             address: address as u64,
@@ -149,7 +149,7 @@ impl Engine {
     /// than having them read the buffer itself. Up to `limit` bytes that peers cannot map are copied.
     pub(crate) fn temp(
         &mut self,
-        piece: &Piece,
+        piece: &LoanRange,
         unread: Range<usize>,
         limit: usize,
     ) -> Result<Option<PoolBuf>> {

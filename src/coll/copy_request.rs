@@ -2,8 +2,8 @@
 //! Copy requests: a member that cannot read a peer's buffer has the peer copy it, piece by piece, into its own
 //! end of the channel.
 
-use super::asked::{CopyRequests, Run};
 use super::member_buffer::{MemberBuffer, Target, part};
+use super::requested_copies::{CopyRequests, Run};
 use super::state::CommState;
 use crate::engine::Engine;
 use crate::error::Result;

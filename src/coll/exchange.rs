@@ -6,7 +6,7 @@ mod push;
 
 use super::Parts;
 use super::contribution::{
-    ENTRY, GIVEN, Piece, RESULT, Readers, Served, StepContext, behind, describe, range_of_temp,
+    ENTRY, GIVEN, LoanRange, RESULT, Readers, Served, StepContext, behind, describe, range_of_temp,
 };
 use super::lines::Lines;
 use super::member_buffer::{self, MemberBuffer, Target};
@@ -59,7 +59,7 @@ pub(crate) enum Find {
 
 /// An exchange under way.
 pub(crate) struct Exchange {
-    pub(crate) offer: Option<Piece>,
+    pub(crate) offer: Option<LoanRange>,
     /// What of the offer is for whom, if the readers cannot know.
     pub(crate) table: Option<Parts>,
     pub(crate) readers: Readers,
@@ -70,7 +70,7 @@ pub(crate) struct Exchange {
     pub(crate) own: Option<(usize, usize, usize)>,
     /// What this rank may write into others' buffers, and others into its own.
     pub(crate) gives: Gives,
-    pub(crate) open: Option<Piece>,
+    pub(crate) open: Option<LoanRange>,
     /// Whether this rank's line is published even if it gives nothing: so that the others learn of its buffer.
     pub(crate) says: bool,
     /// Whether this exchange can become one of messages, and whether it has to.
@@ -185,7 +185,7 @@ impl Exchange {
     }
 
     /// Publishes an offer with a table that says what is for whom.
-    fn give_parts(&self, cx: &mut StepContext<'_>, offer: Piece, parts: &Parts) -> Result<()> {
+    fn give_parts(&self, cx: &mut StepContext<'_>, offer: LoanRange, parts: &Parts) -> Result<()> {
         let (engine, state, seq, _) = cx.parts();
         state.need_slots(&engine.core.home)?;
         let size = state.size();
@@ -375,12 +375,12 @@ impl Exchange {
 
 /// What a rank gives, and how.
 pub(crate) struct Given {
-    pub(crate) piece: Piece,
+    pub(crate) piece: LoanRange,
     /// A part of it that nobody else reads.
     pub(crate) unread: Range<usize>,
     pub(crate) readers: Readers,
     /// A second buffer, where the rank receives.
-    pub(crate) result: Option<Piece>,
+    pub(crate) result: Option<LoanRange>,
     /// For the line, beside its kind.
     pub(crate) flags: u8,
 }

@@ -149,7 +149,7 @@ impl Short {
 }
 
 /// A collective of `size` ranks as the rank `me` calls it, with the bytes of its buffers.
-pub(crate) struct Asked<'c> {
+pub(crate) struct ShortCall<'c> {
     pub(crate) collective: &'c Collective,
     pub(crate) size: usize,
     pub(crate) me: usize,
@@ -158,7 +158,7 @@ pub(crate) struct Asked<'c> {
 }
 
 // Inlined by force, here and in `Lines`: the compiler alone passes plans in memory, for 8 % more instructions.
-impl Asked<'_> {
+impl ShortCall<'_> {
     /// The plan for it; none: it is not short.
     #[inline(always)]
     pub(crate) fn plan(&self) -> Option<Short> {

@@ -7,7 +7,7 @@ mod range;
 pub(super) mod segment;
 mod spread;
 
-use super::contribution::{Piece, Readers, Scratch, StepContext, behind};
+use super::contribution::{LoanRange, Readers, Scratch, StepContext, behind};
 use super::exchange::{Given, give};
 use super::lines::{self, Lines};
 use super::push::{Promises, WRITTEN, reaches_all};
@@ -59,7 +59,7 @@ pub(crate) struct Fold {
     pub(crate) op: Op,
     pub(crate) elem: ElemType,
     pub(crate) algorithm: Algorithm,
-    pub(crate) send: Piece,
+    pub(crate) send: LoanRange,
     /// Where the result goes, and the place of the range's first byte there.
     pub(crate) recv: Option<(Loan, usize)>,
     /// The range of the vector that this rank combines; empty: none.
@@ -91,7 +91,7 @@ pub(crate) struct Fold {
 }
 
 impl Fold {
-    pub(crate) fn new(op: Op, elem: ElemType, algorithm: Algorithm, send: Piece) -> Self {
+    pub(crate) fn new(op: Op, elem: ElemType, algorithm: Algorithm, send: LoanRange) -> Self {
         Self {
             op,
             elem,
@@ -124,7 +124,7 @@ impl Fold {
             return Ok(());
         }
         let split = self.algorithm == Algorithm::Split;
-        let result = self.recv.map(|(loan, at)| Piece {
+        let result = self.recv.map(|(loan, at)| LoanRange {
             loan,
             at,
             len: self.send.len,

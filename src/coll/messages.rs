@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Collectives by messages, for communicators that have no channel. Slower, and always possible.
 
-use super::contribution::{Piece, Readers};
+use super::contribution::{LoanRange, Readers};
 use super::exchange::{Exchange, Takes};
 use super::state::{CommState, Step};
 use super::tags::Tags;
@@ -27,7 +27,7 @@ struct Flight {
 
 /// Who messages go to, and by what they are told apart.
 #[derive(Clone)]
-struct Lane {
+struct Route {
     members: Arc<[u32]>,
     me: usize,
     context: u32,
@@ -35,7 +35,7 @@ struct Lane {
     tag: i32,
 }
 
-impl Lane {
+impl Route {
     fn new(state: &CommState, seq: u32) -> Self {
         Self {
             members: Arc::clone(&state.members),
@@ -68,14 +68,14 @@ impl Flight {
     fn send(
         &mut self,
         engine: &mut Engine,
-        lane: &Lane,
+        route: &Route,
         place: usize,
         tag: i32,
         loan: Loan,
     ) -> Result<()> {
-        let rank = lane.members[place] as usize;
-        let (tag, mode) = (lane.tag + tag, SendMode::Standard);
-        let id = engine.send(rank, lane.context, tag, UserBuf::One(loan), mode)?;
+        let rank = route.members[place] as usize;
+        let (tag, mode) = (route.tag + tag, SendMode::Standard);
+        let id = engine.send(rank, route.context, tag, UserBuf::One(loan), mode)?;
         self.requests.push(id);
         Ok(())
     }
@@ -83,14 +83,14 @@ impl Flight {
     fn receive(
         &mut self,
         engine: &mut Engine,
-        lane: &Lane,
+        route: &Route,
         place: usize,
         tag: i32,
         loan: Loan,
     ) -> Result<()> {
-        let rank = lane.members[place] as usize;
-        let tag = Some(lane.tag + tag);
-        let id = engine.receive(Some(rank), lane.context, tag, UserBuf::One(loan))?;
+        let rank = route.members[place] as usize;
+        let tag = Some(route.tag + tag);
+        let id = engine.receive(Some(rank), route.context, tag, UserBuf::One(loan))?;
         self.requests.push(id);
         Ok(())
     }
@@ -159,7 +159,7 @@ pub(crate) struct MessageExchange {
     /// Parts that are replaced, in rounds of pieces of this many bytes.
     swap: Option<(Loan, Parts)>,
     round: usize,
-    lane: Lane,
+    route: Route,
     flight: Flight,
 }
 
@@ -169,7 +169,7 @@ impl MessageExchange {
             exchange,
             swap: None,
             round: 0,
-            lane: Lane::new(state, seq),
+            route: Route::new(state, seq),
             flight: Flight::default(),
         }
     }
@@ -182,19 +182,19 @@ impl MessageExchange {
     }
 
     pub(crate) fn begin(&mut self, engine: &mut Engine) -> Result<()> {
-        let lane = self.lane.clone();
+        let route = self.route.clone();
         if self.swap.is_some() {
             return self.next_round(engine).map(drop);
         }
         let exchange = &self.exchange;
-        let (size, me) = (lane.members.len(), lane.me);
+        let (size, me) = (route.members.len(), route.me);
         let others = (1..size).map(|step| (me + step) % size);
         if let Some(recv) = exchange.recv {
             for place in others.clone() {
                 let (at, len) = exchange.takes.of(place);
                 if len > 0 {
                     let part = self.flight.part(engine, recv, at, len)?;
-                    self.flight.receive(engine, &lane, place, 0, part)?;
+                    self.flight.receive(engine, &route, place, 0, part)?;
                 }
             }
         }
@@ -210,7 +210,7 @@ impl MessageExchange {
                 };
                 if reads && len > 0 {
                     let part = self.flight.part(engine, offer.loan, offer.at + at, len)?;
-                    self.flight.send(engine, &lane, place, 0, part)?;
+                    self.flight.send(engine, &route, place, 0, part)?;
                 }
             }
         }
@@ -222,18 +222,18 @@ impl MessageExchange {
         let Some((recv, parts)) = self.swap.clone() else {
             return Ok(false);
         };
-        let lane = self.lane.clone();
-        let unit = (PIECE / lane.members.len()).max(64);
+        let route = self.route.clone();
+        let unit = (PIECE / route.members.len()).max(64);
         let mut any = false;
-        for place in (0..lane.members.len()).filter(|&place| place != lane.me) {
+        for place in (0..route.members.len()).filter(|&place| place != route.me) {
             let (at, len) = parts.of(place);
             let skip = len.min(self.round * unit);
             let n = (len - skip).min(unit);
             if n > 0 {
                 let copy = self.flight.copy(engine, recv, at + skip, n)?;
                 let part = self.flight.part(engine, recv, at + skip, n)?;
-                self.flight.receive(engine, &lane, place, 0, part)?;
-                self.flight.send(engine, &lane, place, 0, copy)?;
+                self.flight.receive(engine, &route, place, 0, part)?;
+                self.flight.send(engine, &route, place, 0, copy)?;
                 any = true;
             }
         }
@@ -245,9 +245,9 @@ impl MessageExchange {
         if !self.flight.is_over(engine)? {
             return Ok(Step::Idle);
         }
-        for place in 0..self.lane.members.len() {
+        for place in 0..self.route.members.len() {
             if self.swap.is_some() || self.exchange.takes.of(place).1 > 0 {
-                self.lane.is_good(engine, state, place)?;
+                self.route.is_good(engine, state, place)?;
             }
         }
         Ok(if self.next_round(engine)? {
@@ -280,10 +280,10 @@ pub(crate) enum To {
 pub(crate) struct MessageChain {
     pub(crate) op: Op,
     pub(crate) elem: ElemType,
-    pub(crate) send: Piece,
+    pub(crate) send: LoanRange,
     pub(crate) recv: Option<(Loan, usize)>,
     pub(crate) to: To,
-    lane: Lane,
+    route: Route,
     /// First byte of the piece under way, and where it ends.
     begin: usize,
     end: usize,
@@ -306,7 +306,7 @@ impl MessageChain {
     pub(crate) fn new(
         op: Op,
         elem: ElemType,
-        send: Piece,
+        send: LoanRange,
         recv: Option<(Loan, usize)>,
         to: To,
         state: &CommState,
@@ -318,7 +318,7 @@ impl MessageChain {
             send,
             recv,
             to,
-            lane: Lane::new(state, seq),
+            route: Route::new(state, seq),
             begin: 0,
             end: 0,
             before: None,
@@ -334,7 +334,7 @@ impl MessageChain {
             To::Root(root) => (Readers::Only(*root), begin, usize::MAX),
             To::Everyone => (Readers::Everyone, begin, usize::MAX),
             To::Prefix { .. } => (Readers::Nobody, begin, usize::MAX),
-            To::Parts(parts) => (0..self.lane.members.len())
+            To::Parts(parts) => (0..self.route.members.len())
                 .find_map(|place| {
                     let (at, len) = parts.of(place);
                     (at <= begin && begin < at + len)
@@ -345,7 +345,7 @@ impl MessageChain {
     }
 
     pub(crate) fn step(&mut self, engine: &mut Engine, state: &CommState) -> Result<Step> {
-        let (me, last) = (self.lane.me, self.lane.members.len() - 1);
+        let (me, last) = (self.route.me, self.route.members.len() - 1);
         let mut result = Step::Idle;
         loop {
             match self.at {
@@ -363,8 +363,8 @@ impl MessageChain {
                         let before = engine.core.loans.keep(vec![0; self.end - self.begin]);
                         self.flight.loans.push(before);
                         self.before = Some(before);
-                        let lane = self.lane.clone();
-                        self.flight.receive(engine, &lane, me - 1, 0, before)?;
+                        let route = self.route.clone();
+                        self.flight.receive(engine, &route, me - 1, 0, before)?;
                     }
                     self.at = ChainState::Before;
                 }
@@ -377,7 +377,7 @@ impl MessageChain {
                         return Ok(result);
                     }
                     if let Some(before) = me.checked_sub(1) {
-                        self.lane.is_good(engine, state, before)?;
+                        self.route.is_good(engine, state, before)?;
                     }
                     self.pass_on(engine, last)?;
                     (self.at, result) = (ChainState::Passing, Step::Moved);
@@ -392,7 +392,7 @@ impl MessageChain {
                     if !self.results.is_over(engine)? {
                         return Ok(result);
                     }
-                    self.lane.is_good(engine, state, last)?;
+                    self.route.is_good(engine, state, last)?;
                     return Ok(Step::Done);
                 }
             }
@@ -400,8 +400,8 @@ impl MessageChain {
     }
 
     fn pass_on(&mut self, engine: &mut Engine, last: usize) -> Result<()> {
-        let (me, len) = (self.lane.me, self.end - self.begin);
-        let lane = self.lane.clone();
+        let (me, len) = (self.route.me, self.end - self.begin);
+        let route = self.route.clone();
         let with = self
             .flight
             .copy(engine, self.send.loan, self.send.at + self.begin, len)?;
@@ -429,12 +429,12 @@ impl MessageChain {
             }
         }
         if me < last {
-            self.flight.send(engine, &lane, me + 1, 0, with)?;
+            self.flight.send(engine, &route, me + 1, 0, with)?;
         }
         let (readers, to, _) = self.owner(self.begin);
         if me == last {
             for place in (0..last).filter(|&place| readers.include(place)) {
-                self.flight.send(engine, &lane, place, 1, with)?;
+                self.flight.send(engine, &route, place, 1, with)?;
             }
         }
         if let Some((loan, at)) = self.recv
@@ -444,7 +444,7 @@ impl MessageChain {
                 engine.core.loans.copy(with, 0, loan, at + to, len)?;
             } else {
                 let part = self.results.part(engine, loan, at + to, len)?;
-                self.results.receive(engine, &lane, last, 1, part)?;
+                self.results.receive(engine, &route, last, 1, part)?;
             }
         }
         Ok(())
@@ -532,7 +532,7 @@ impl MessageExchange {
         let byte = engine.core.loans.keep(vec![0]);
         let sink = engine.core.loans.keep(vec![0; state.size()]);
         let mut exchange = Exchange::new(super::exchange::Find::All);
-        exchange.offer = Some(Piece {
+        exchange.offer = Some(LoanRange {
             loan: byte,
             at: 0,
             len: 1,

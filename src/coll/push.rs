@@ -84,19 +84,19 @@ pub(crate) fn opened(said: &Said) -> Option<RemoteRange> {
 
 /// Where what is written to members stands.
 #[derive(Debug, Clone, Copy)]
-pub(crate) enum Origin<'a> {
+pub(crate) enum WriteSource<'a> {
     /// In a buffer of this rank, from this byte on.
     Loan(Loan, usize),
     Bytes(&'a [u8]),
 }
 
-/// Writes `len` bytes from `origin` to all of `targets`, buffers of members, at byte `at` of each.
+/// Writes `len` bytes from `source` to all of `targets`, buffers of members, at byte `at` of each.
 pub(crate) fn put_to_all(
     engine: &mut Engine,
     state: &CommState,
     targets: &[(usize, RemoteRange)],
     (at, len): (usize, usize),
-    origin: Origin<'_>,
+    source: WriteSource<'_>,
 ) -> Result<()> {
     let Engine { core, peers, .. } = engine;
     let places = targets.iter().map(|&(place, _)| place);
@@ -106,9 +106,9 @@ pub(crate) fn put_to_all(
             put(peers, state, place, to, bytes)
         })
     };
-    writing(state, places, || match origin {
-        Origin::Loan(loan, from) => core.loans.read(loan, from, len, write)?,
-        Origin::Bytes(bytes) => write(bytes),
+    writing(state, places, || match source {
+        WriteSource::Loan(loan, from) => core.loans.read(loan, from, len, write)?,
+        WriteSource::Bytes(bytes) => write(bytes),
     })?;
     core.counters.put_bytes += (len * targets.len()) as u64;
     Ok(())

@@ -2,7 +2,7 @@
 //! The schedule of a collective: what this rank will do in it. Buffers and parts are checked, and the body is filled
 //! in.
 
-use super::contribution::{Piece, Readers, whole};
+use super::contribution::{LoanRange, Readers, whole};
 use super::exchange::{Exchange, Find, Takes};
 use super::fold::Fold;
 use super::lines::Lines;
@@ -113,7 +113,7 @@ impl Scheduler<'_> {
     }
 
     /// Checks the call; this rank's contribution, if the call is a reduction.
-    pub(super) fn given(&self) -> Result<Option<Piece>> {
+    pub(super) fn given(&self) -> Result<Option<LoanRange>> {
         self.schedule()?;
         match self.collective {
             Collective::Reduce { elem, .. }
@@ -185,7 +185,7 @@ impl Scheduler<'_> {
         x.readers = Readers::Everyone;
         x.offer = Some(match self.send {
             Some(send) => whole(send),
-            None => Piece {
+            None => LoanRange {
                 loan: recv,
                 at: to,
                 len,
@@ -246,7 +246,7 @@ impl Scheduler<'_> {
     }
 
     /// This rank's contribution to a reduction.
-    pub(super) fn vector(&self, elem: ElemType) -> Result<Piece> {
+    pub(super) fn vector(&self, elem: ElemType) -> Result<LoanRange> {
         let gives_only =
             matches!(self.collective, Collective::Reduce { root, .. } if *root != self.me);
         let mut vector = match self.send {
@@ -268,7 +268,7 @@ impl Scheduler<'_> {
         Ok(vector)
     }
 
-    fn stream(&self, elem: ElemType, op: &Op, send: Piece) -> Result<Schedule> {
+    fn stream(&self, elem: ElemType, op: &Op, send: LoanRange) -> Result<Schedule> {
         let exclusive = matches!(self.collective, Collective::Exscan { .. });
         let stream = Stream {
             op: op.clone(),
@@ -330,9 +330,9 @@ impl Scheduler<'_> {
 }
 
 /// The part of a receive buffer that members may write to. They know the places only where parts are equal.
-fn room_of(recv: Option<Loan>, parts: &Parts, size: usize) -> Option<Piece> {
+fn room_of(recv: Option<Loan>, parts: &Parts, size: usize) -> Option<LoanRange> {
     match (recv, parts) {
-        (Some(loan), Parts::Equal(part)) => Some(Piece {
+        (Some(loan), Parts::Equal(part)) => Some(LoanRange {
             loan,
             at: 0,
             len: part * size,
@@ -360,10 +360,14 @@ fn own(
 }
 
 /// An offer of parts: equal ones need no table.
-fn give(offer: Option<Piece>, parts: &Parts, size: usize) -> (Option<Piece>, Option<Parts>) {
+fn give(
+    offer: Option<LoanRange>,
+    parts: &Parts,
+    size: usize,
+) -> (Option<LoanRange>, Option<Parts>) {
     match parts {
         Parts::Equal(len) => (
-            offer.map(|piece| Piece {
+            offer.map(|piece| LoanRange {
                 len: len * size,
                 ..piece
             }),

@@ -94,7 +94,7 @@ pub fn relay_min(knobs: &Knobs, crowded: bool) -> usize {
 /// processor answers late.
 #[must_use]
 pub fn asks(knobs: &Knobs, costs: &Costs, crowded: bool) -> bool {
-    let call = &costs.by[LayerId::CALL].alone;
+    let call = &costs.by[LayerId::CALL].one_sided;
     let cheaper = |len| seeds::ASK_MARGIN * costs.eager.estimate(len) < call.estimate(len);
     knobs
         .coll_ask
@@ -138,7 +138,7 @@ pub fn placement(len: usize, mapped: bool, temp_max: usize) -> Placement {
 /// kernel.
 #[must_use]
 pub fn temp_max(costs: &Costs) -> usize {
-    let [map, call] = [LayerId::MAP, LayerId::CALL].map(|layer| costs.by[layer].alone);
+    let [map, call] = [LayerId::MAP, LayerId::CALL].map(|layer| costs.by[layer].one_sided);
     // The writer must first regain the lines from their last reader, as with chunks. Nothing overlaps that here.
     let copied = |bytes: u64| costs.eager.estimate(bytes) + map.estimate(bytes);
     let sizes = std::iter::successors(Some(8 << 10), |size| Some(size * 2));
@@ -189,10 +189,10 @@ mod tests {
         let mut costs = Costs::default();
         let usual = temp_max(&costs);
         assert!((COLL_SLOT..=TEMP_LIMIT).contains(&usual));
-        costs.by[LayerId::CALL].alone.setup_ns = 1e9;
+        costs.by[LayerId::CALL].one_sided.setup_ns = 1e9;
         assert_eq!(temp_max(&costs), TEMP_LIMIT);
-        costs.by[LayerId::CALL].alone.setup_ns = 0.0;
-        costs.by[LayerId::CALL].alone.per_kib_ns = 0.0;
+        costs.by[LayerId::CALL].one_sided.setup_ns = 0.0;
+        costs.by[LayerId::CALL].one_sided.per_kib_ns = 0.0;
         assert_eq!(temp_max(&costs), COLL_SLOT);
     }
 

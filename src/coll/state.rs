@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! What a rank keeps of a communicator that has collectives, apart from those under way.
 
-use super::asked::CopyRequests;
 use super::failed::Failed;
+use super::requested_copies::CopyRequests;
 use super::tags::Tags;
 use crate::endpoint::Home;
 use crate::error::{Error, Result};

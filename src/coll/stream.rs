@@ -7,7 +7,9 @@
 //! the result of an `Exscan` replaces its vector is the prefix handed on in halves of the slot. Each rank chooses by
 //! its own buffers; its line says which it is.
 
-use super::contribution::{GIVEN, Piece, RESULT, Readers, Scratch, Served, StepContext, describe};
+use super::contribution::{
+    GIVEN, LoanRange, RESULT, Readers, Scratch, Served, StepContext, describe,
+};
 use super::fold::mismatch;
 use super::fold::segment::{Operands, combine_all};
 use super::lines::Lines;
@@ -33,7 +35,7 @@ pub(crate) struct Stream {
     pub(crate) op: Op,
     pub(crate) elem: ElemType,
     pub(crate) exclusive: bool,
-    pub(crate) send: Piece,
+    pub(crate) send: LoanRange,
     pub(crate) recv: (Loan, usize),
     /// Whether the vector lies where the result goes.
     pub(crate) in_place: bool,
@@ -82,7 +84,7 @@ impl Stream {
             return state.need_slots(&engine.core.home);
         }
         let (loan, at) = self.recv;
-        let result = Piece {
+        let result = LoanRange {
             loan,
             at,
             len: self.send.len,

@@ -5,11 +5,11 @@
 
 use super::Parts;
 use super::contribution::{
-    GIVEN, Piece, Readers, Served, StepContext, behind, describe, range_of_temp,
+    GIVEN, LoanRange, Readers, Served, StepContext, behind, describe, range_of_temp,
 };
 use super::lines::Lines;
 use super::member_buffer::{self, MemberBuffer, Target};
-use super::push::{Origin, PIECE, Promises, WRITTEN, half, opened, put_to_all, reaches_all};
+use super::push::{PIECE, Promises, WRITTEN, WriteSource, half, opened, put_to_all, reaches_all};
 use super::reader;
 use super::state::{CommState, Step};
 use crate::engine::Engine;
@@ -70,7 +70,7 @@ impl Swap {
     /// Says where this rank's buffers are.
     pub(crate) fn begin(&mut self, cx: &mut StepContext<'_>) {
         let (engine, state, seq, shared) = cx.parts();
-        let whole = Piece {
+        let whole = LoanRange {
             loan: self.recv,
             at: 0,
             len: self.recv.len(),
@@ -173,7 +173,7 @@ impl Swap {
                 let there = range.part((me * len + skip) as u64, n as u64);
                 let theirs = &mut room[..n];
                 take(engine, state, place, &there, theirs)?;
-                let mine = Origin::Loan(self.recv, at + skip);
+                let mine = WriteSource::Loan(self.recv, at + skip);
                 put_to_all(engine, state, &[(place, there)], (0, n), mine)?;
                 let write = |out: &mut [u8]| out.copy_from_slice(theirs);
                 engine.core.loans.write(self.recv, at + skip, n, write)?;

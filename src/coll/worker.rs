@@ -197,7 +197,7 @@ impl Worker {
             }
         })?;
         let core = &engine.core;
-        let crowded = core.patience.crowded;
+        let crowded = core.wait_policy.crowded;
         let tuning = Tuning {
             temp_max: select::temp_max(&core.costs),
             relay_min: select::relay_min(&core.knobs, crowded),

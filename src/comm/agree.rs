@@ -12,31 +12,32 @@ use crate::handle::Handle;
 use std::sync::Arc;
 
 impl Comm {
-    /// Forms communicators; `lane` carries what is said.
+    /// Forms communicators; `agreement_comm` carries what is said.
     pub(super) fn form(
         &self,
-        lane: &Self,
+        agreement_comm: &Self,
         turn: Turn,
         (color, key): (Option<u32>, i64),
         group: Option<&Group>,
         share: Share,
     ) -> Result<Option<Self>> {
         let handle: &Handle = &self.handle;
-        let mut numbers = vec![0u64; NUMBERS * lane.size()];
+        let mut numbers = vec![0u64; NUMBERS * agreement_comm.size()];
         let mut proposal = Proposal::default();
         loop {
             (proposal.color, proposal.key) = (color.map_or(0, |color| u64::from(color) + 1), key);
-            let said = lane.allgather(&proposal.encode(), &mut numbers);
+            let said = agreement_comm.allgather(&proposal.encode(), &mut numbers);
             let proposals: Vec<Proposal> = numbers
                 .chunks_exact(NUMBERS)
                 .map(Proposal::decode)
                 .collect();
             let ready = proposals.iter().all(|proposal| proposal.ready != 0);
             if ready || said.is_err() {
-                let formed = said.and_then(|()| self.settle(lane, &proposals, color, group));
+                let formed =
+                    said.and_then(|()| self.settle(agreement_comm, &proposals, color, group));
                 handle.gate.enter().end_round(turn, true);
                 let formed = formed?;
-                Self::await_prepared(lane, formed.as_ref())?;
+                Self::await_prepared(agreement_comm, formed.as_ref())?;
                 return Ok(formed);
             }
             handle.gate.enter().end_round(turn, false);
@@ -47,26 +48,26 @@ impl Comm {
 
     /// Nobody uses the channel of a new communicator before all have prepared their ends. If one could not, no member
     /// uses it.
-    fn await_prepared(lane: &Self, formed: Option<&Self>) -> Result<()> {
-        let slot = formed.and_then(|formed| formed.slot);
-        let mine = slot.is_none_or(|slot| lane.handle.gate.enter().is_prepared(slot));
-        let mut prepared = vec![0u32; lane.size()];
-        lane.allgather(&[u32::from(mine)], &mut prepared)?;
-        let (Some(formed), Some(slot)) = (formed, slot) else {
+    fn await_prepared(agreement_comm: &Self, formed: Option<&Self>) -> Result<()> {
+        let index = formed.and_then(|formed| formed.index);
+        let mine = index.is_none_or(|index| agreement_comm.handle.gate.enter().is_prepared(index));
+        let mut prepared = vec![0u32; agreement_comm.size()];
+        agreement_comm.allgather(&[u32::from(mine)], &mut prepared)?;
+        let (Some(formed), Some(index)) = (formed, index) else {
             return Ok(());
         };
         let members = formed.members();
-        let lacking = (0..lane.size()).filter(|&place| prepared[place] == 0);
-        let mut lacking = lacking.map(|place| lane.world_rank(place));
+        let lacking = (0..agreement_comm.size()).filter(|&place| prepared[place] == 0);
+        let mut lacking = lacking.map(|place| agreement_comm.world_rank(place));
         if let Some(rank) = lacking.find(|&rank| members.contains(&(rank as u32))) {
-            lane.handle.gate.enter().give_up_with(slot, rank);
+            agreement_comm.handle.gate.enter().give_up_with(index, rank);
         }
         Ok(())
     }
 
     fn settle(
         &self,
-        lane: &Self,
+        agreement_comm: &Self,
         proposals: &[Proposal],
         color: Option<u32>,
         group: Option<&Group>,
@@ -83,26 +84,26 @@ impl Comm {
                     .map(|(place, proposal)| (proposal.key, place))
                     .collect();
                 chosen.sort_unstable();
-                let rank = |&(_, place): &(i64, usize)| lane.world_rank(place) as u32;
+                let rank = |&(_, place): &(i64, usize)| agreement_comm.world_rank(place) as u32;
                 chosen.iter().map(rank).collect()
             }
         };
         let mut engine = self.handle.gate.enter();
         // The same on all ranks, also on those that are in no group.
-        let largest = engine.nodes_of(&lane.members()).largest();
+        let largest = engine.nodes_of(&agreement_comm.members()).largest();
         let agreed = Worker::agree(proposals, largest)?;
         let own = engine.core.me;
         let Some(me) = members.iter().position(|&rank| rank == own) else {
             return Ok(None);
         };
-        let place = engine.settle(&agreed, &members, me);
-        let (slot, context) = (place.slot, sub_context(place.id));
+        let membership = engine.settle(&agreed, &members, me);
+        let (index, context) = (membership.slot, sub_context(membership.id));
         drop(engine);
         Ok(Some(Self {
             handle: self.handle.clone(),
             context,
-            place: Some(Arc::new(place)),
-            slot: Some(slot),
+            membership: Some(Arc::new(membership)),
+            index: Some(index),
         }))
     }
 }

@@ -3,7 +3,7 @@
 //! buffers.
 
 use super::Comm;
-use crate::coll::fast::{Asked, Quick, Stop};
+use crate::coll::fast::{Quick, ShortCall, Stop};
 use crate::coll::state::FLAT;
 use crate::coll::{Buffers, Call, Collective, Element, Op, Parts};
 use crate::error::{Error, Result};
@@ -28,7 +28,7 @@ fn equal<T>(len: usize, size: usize) -> Result<Parts> {
 }
 
 /// What typed calls ask for.
-pub(crate) mod ask {
+pub(crate) mod describe {
     use super::{Collective, Element, Op, Parts, Result, equal};
 
     pub(crate) fn gather<T>(send: &[T], root: usize) -> Collective {
@@ -97,38 +97,38 @@ impl Comm {
         send: Option<&[u8]>,
         recv: Option<&mut [u8]>,
     ) -> Quick {
-        let Some(slot) = self.slot else {
+        let Some(index) = self.index else {
             return Quick::Not;
         };
         let (size, me) = (self.size(), self.rank());
         if size > FLAT {
             return Quick::Not;
         }
-        let asked = Asked {
+        let call = ShortCall {
             collective,
             size,
             me,
             send: send.map(<[u8]>::len),
             recv: recv.as_deref().map(<[u8]>::len),
         };
-        let Some(short) = asked.plan() else {
+        let Some(short) = call.plan() else {
             return Quick::Not;
         };
         let recv = recv.unwrap_or_default();
         let mut engine = self.handle.gate.enter();
-        let Some(mut running) = engine.begin_short(slot, &short, send, recv) else {
+        let Some(mut running) = engine.begin_short(index, &short, send, recv) else {
             return Quick::Not;
         };
-        let patience = engine.core.patience;
+        let policy = engine.core.wait_policy;
         // Where ranks take turns, whoever is waited for may be waiting for this processor.
-        let polls = patience.spin.clamp(1, POLLS);
-        let spins = if engine.core.alone {
-            patience.spin.min(SPIN_MAX).div_ceil(polls)
+        let polls = policy.spin.clamp(1, POLLS);
+        let spins = if engine.core.single_threaded {
+            policy.spin.min(SPIN_MAX).div_ceil(polls)
         } else {
             1
         };
-        let yields = if engine.core.alone && patience.crowded {
-            patience.yields
+        let yields = if engine.core.single_threaded && policy.crowded {
+            policy.yields
         } else {
             0
         };
@@ -199,8 +199,8 @@ impl Comm {
         call: Call,
     ) -> Result<RequestId> {
         let mut engine = self.handle.gate.enter();
-        let slot = self.slot(&mut engine);
-        engine.start_collective(slot, collective, buffers, call)
+        let index = self.index(&mut engine);
+        engine.start_collective(index, collective, buffers, call)
     }
 
     /// Starts a collective on buffers that the request owns until its end.
@@ -253,7 +253,7 @@ impl Comm {
         root: usize,
     ) -> Result<()> {
         self.run(
-            &ask::gather(send, root),
+            &describe::gather(send, root),
             Some(cast_slice(send)),
             Some(cast_slice_mut(recv)),
         )
@@ -284,7 +284,7 @@ impl Comm {
         root: usize,
     ) -> Result<()> {
         self.run(
-            &ask::scatter(recv, root),
+            &describe::scatter(recv, root),
             Some(cast_slice(send)),
             Some(cast_slice_mut(recv)),
         )
@@ -309,13 +309,13 @@ impl Comm {
 
     /// Collects everyone's `send` in everyone's `recv`, in the order of the ranks.
     pub fn allgather<T: AnyBitPattern + NoUninit>(&self, send: &[T], recv: &mut [T]) -> Result<()> {
-        let what = ask::allgather(recv, self.size())?;
+        let what = describe::allgather(recv, self.size())?;
         self.run(&what, Some(cast_slice(send)), Some(cast_slice_mut(recv)))
     }
 
     /// As [`Self::allgather`], with each rank's part in its place of `buf`.
     pub fn allgather_in_place<T: AnyBitPattern + NoUninit>(&self, buf: &mut [T]) -> Result<()> {
-        let what = ask::allgather(buf, self.size())?;
+        let what = describe::allgather(buf, self.size())?;
         self.run(&what, None, Some(cast_slice_mut(buf)))
     }
 
@@ -338,13 +338,13 @@ impl Comm {
     /// Deals everyone's `send` to everyone's `recv`: part `i` of `send` goes to rank `i`, whose part for this rank
     /// comes to part `i` of `recv`.
     pub fn alltoall<T: AnyBitPattern + NoUninit>(&self, send: &[T], recv: &mut [T]) -> Result<()> {
-        let what = ask::alltoall(recv, self.size())?;
+        let what = describe::alltoall(recv, self.size())?;
         self.run(&what, Some(cast_slice(send)), Some(cast_slice_mut(recv)))
     }
 
     /// As [`Self::alltoall`]; what is received replaces what was sent.
     pub fn alltoall_in_place<T: AnyBitPattern + NoUninit>(&self, buf: &mut [T]) -> Result<()> {
-        let what = ask::alltoall(buf, self.size())?;
+        let what = describe::alltoall(buf, self.size())?;
         self.run(&what, None, Some(cast_slice_mut(buf)))
     }
 
@@ -357,7 +357,7 @@ impl Comm {
         recv: &mut [T],
         recv_parts: (&[usize], &[usize]),
     ) -> Result<()> {
-        let what = ask::alltoallv::<T>(send_parts, recv_parts);
+        let what = describe::alltoallv::<T>(send_parts, recv_parts);
         self.run(&what, Some(cast_slice(send)), Some(cast_slice_mut(recv)))
     }
 
@@ -369,7 +369,7 @@ impl Comm {
         op: impl Into<Op>,
         root: usize,
     ) -> Result<()> {
-        let what = ask::reduce::<T>(op.into(), root);
+        let what = describe::reduce::<T>(op.into(), root);
         self.run(&what, Some(cast_slice(send)), Some(cast_slice_mut(recv)))
     }
 
@@ -390,13 +390,13 @@ impl Comm {
         recv: &mut [T],
         op: impl Into<Op>,
     ) -> Result<()> {
-        let what = ask::allreduce::<T>(op.into());
+        let what = describe::allreduce::<T>(op.into());
         self.run(&what, Some(cast_slice(send)), Some(cast_slice_mut(recv)))
     }
 
     /// As [`Self::allreduce`]; the result replaces what was sent.
     pub fn allreduce_in_place<T: Element>(&self, buf: &mut [T], op: impl Into<Op>) -> Result<()> {
-        let what = ask::allreduce::<T>(op.into());
+        let what = describe::allreduce::<T>(op.into());
         self.run(&what, None, Some(cast_slice_mut(buf)))
     }
 
@@ -408,7 +408,7 @@ impl Comm {
         counts: &[usize],
         op: impl Into<Op>,
     ) -> Result<()> {
-        let what = ask::reduce_scatter::<T>(counts, op.into());
+        let what = describe::reduce_scatter::<T>(counts, op.into());
         self.run(&what, Some(cast_slice(send)), Some(cast_slice_mut(recv)))
     }
 
@@ -419,19 +419,19 @@ impl Comm {
         recv: &mut [T],
         op: impl Into<Op>,
     ) -> Result<()> {
-        let what = ask::reduce_scatter_block::<T>(recv.len(), op.into());
+        let what = describe::reduce_scatter_block::<T>(recv.len(), op.into());
         self.run(&what, Some(cast_slice(send)), Some(cast_slice_mut(recv)))
     }
 
     /// Combines the `send` of all ranks up to this one in `recv`.
     pub fn scan<T: Element>(&self, send: &[T], recv: &mut [T], op: impl Into<Op>) -> Result<()> {
-        let what = ask::scan::<T>(op.into());
+        let what = describe::scan::<T>(op.into());
         self.run(&what, Some(cast_slice(send)), Some(cast_slice_mut(recv)))
     }
 
     /// Combines the `send` of all ranks before this one in `recv`; that of the first rank stays as it is.
     pub fn exscan<T: Element>(&self, send: &[T], recv: &mut [T], op: impl Into<Op>) -> Result<()> {
-        let what = ask::exscan::<T>(op.into());
+        let what = describe::exscan::<T>(op.into());
         self.run(&what, Some(cast_slice(send)), Some(cast_slice_mut(recv)))
     }
 }

@@ -22,18 +22,21 @@ impl Comm {
     }
 
     pub(crate) fn members(&self) -> Arc<[u32]> {
-        match &self.place {
-            Some(place) => Arc::clone(&place.members),
+        match &self.membership {
+            Some(membership) => Arc::clone(&membership.members),
             None => (0..self.handle.size as u32).collect(),
         }
     }
 
-    /// The communicator's slot, made now for one that shares its members with another.
-    pub(crate) fn slot(&self, engine: &mut Worker) -> usize {
-        match self.slot {
-            Some(slot) => slot,
+    /// The communicator's index, made now for one that shares its members with another.
+    pub(crate) fn index(&self, engine: &mut Worker) -> usize {
+        match self.index {
+            Some(index) => index,
             None => {
-                let of = self.place.as_ref().map_or(0, |place| place.slot);
+                let of = self
+                    .membership
+                    .as_ref()
+                    .map_or(0, |membership| membership.slot);
                 engine.collectives.slot_of(self.context, of)
             }
         }
@@ -92,9 +95,9 @@ impl Comm {
     }
 
     fn create_within(&self, group: &Group, tag: u32, share: Share) -> Result<Self> {
-        let lane = self.by_messages(group, tag)?;
+        let agreement_comm = self.by_messages(group, tag)?;
         let turn = (self.context, 1 + (tag & TAGS));
-        match self.form(&lane, turn, (Some(0), 0), Some(group), share)? {
+        match self.form(&agreement_comm, turn, (Some(0), 0), Some(group), share)? {
             Some(comm) => Ok(comm),
             None => Err(Error::Collective {
                 reason: "a communicator without members".into(),
@@ -122,20 +125,20 @@ impl Comm {
             engine.collectives.tuning,
         );
         state.tags = Tags::of_group(tag, &members);
-        let slot = engine.collectives.add(state);
+        let index = engine.collectives.add(state);
         let freed_slots = Arc::clone(&engine.collectives.ids.freed_slots);
         drop(engine);
         Ok(Self {
             handle: self.handle.clone(),
             context: self.context,
-            place: Some(Arc::new(Membership {
+            membership: Some(Arc::new(Membership {
                 members,
                 me: place,
                 id: 0,
-                slot,
+                slot: index,
                 freed_slots,
             })),
-            slot: Some(slot),
+            index: Some(index),
         })
     }
 

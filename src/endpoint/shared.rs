@@ -4,7 +4,8 @@
 
 use super::home::Home;
 use super::{
-    BadRecord, ChunkIndex, CoopBlock, Endpoint, Medium, Naming, Pack, Part, Put, Record, RecordRoom,
+    BadRecord, ChunkIndex, CooperativeBlock, Endpoint, Medium, Naming, Pack, Part, Put, Record,
+    RecordRoom,
 };
 use crate::error::{Error, Result};
 use onecopy_shm::cells::MappedCells;
@@ -336,12 +337,12 @@ impl SharedMemory {
 /// What is shared besides.
 impl SharedMemory {
     #[inline]
-    pub(super) fn block_in(&self) -> &CoopBlock {
+    pub(super) fn block_in(&self) -> &CooperativeBlock {
         &self.rx_control.coop
     }
 
     #[inline]
-    pub(super) fn block_out(&self) -> &CoopBlock {
+    pub(super) fn block_out(&self) -> &CooperativeBlock {
         &self.tx_control.coop
     }
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The endpoint of a peer that a stream socket leads to: records, chunks, credit and words travel in frames.
+//! The endpoint of a peer that a stream socket leads to: records, chunks and control frames travel on it.
 //!
 //! Until there is a connection, records wait in the buffer and chunks with their senders. The kernel copies a chunk out
 //! of the sender's memory and into the receiver's; nothing else copies it, unless the kernel's buffer is full.
@@ -9,7 +9,6 @@
 
 mod by_lane;
 mod connector;
-mod device;
 mod feed;
 mod frame;
 mod input;
@@ -17,22 +16,23 @@ mod lane;
 mod leaving;
 mod options;
 mod output;
+mod shared_lanes;
 mod stream;
 
-pub(crate) use by_lane::Fetches;
+pub(crate) use by_lane::RemoteReads;
 pub(crate) use connector::{Connector, Outcome};
-pub(crate) use device::Shared;
 pub(crate) use input::READ as STREAM_INPUT;
 pub(crate) use options::Settings;
 pub(super) use output::Frame;
 pub(crate) use output::most as stream_output;
+pub(crate) use shared_lanes::SharedLanes;
 
 use super::hub::Set;
-use super::{BadRecord, CoopBlock, Endpoint, Medium, Naming, Pack, Part, Put, Record};
+use super::{BadRecord, CooperativeBlock, Endpoint, Medium, Naming, Pack, Part, Put, Record};
 use feed::{End, Feed};
-use frame::{HEAD, NAMING_MAX, What};
+use frame::{FrameKind, HEAD, NAMING_MAX};
 use input::{Found, Input};
-use lane::{Beside, Carrier};
+use lane::{Carrier, PairLane};
 use nix::errno::Errno;
 use nix::sys::socket::{MsgFlags, recv};
 use onecopy_obs::StreamSettings;
@@ -72,18 +72,18 @@ pub(crate) struct Socket {
     /// How the stream has ended, if it has.
     end: Option<End>,
     /// Where the peer listens, for the words of an error.
-    place: SocketAddr,
+    address: SocketAddr,
     settings: StreamSettings,
     bytes_in: u64,
     /// Its lane, where this rank has a device for lanes.
-    beside: Option<Box<Beside>>,
+    lane_state: Option<Box<PairLane>>,
     /// No transfer is ever open in it.
-    block: Box<CoopBlock>,
+    block: Box<CooperativeBlock>,
 }
 
 impl Socket {
-    /// The endpoint of a peer that listens at `place`, to which there is no connection yet.
-    pub(crate) fn new(place: SocketAddr, settings: StreamSettings) -> Self {
+    /// The endpoint of a peer that listens at `address`, to which there is no connection yet.
+    pub(crate) fn new(address: SocketAddr, settings: StreamSettings) -> Self {
         Self {
             stream: None,
             output: Output::default(),
@@ -98,10 +98,10 @@ impl Socket {
             giving_up: None,
             waits: 0,
             end: None,
-            place,
+            address,
             settings,
             bytes_in: 0,
-            beside: None,
+            lane_state: None,
             block: Box::default(),
         }
     }
@@ -120,12 +120,12 @@ impl Socket {
 
     /// Whether records that came were not taken yet.
     pub(crate) fn has_unread(&self) -> bool {
-        let by_lane = |beside: &Beside| {
-            let lane = beside.lane.filter(|_| beside.takes);
-            !beside.early.is_empty()
-                || lane.is_some_and(|lane| beside.lanes.lock().unread(lane) > 0)
+        let by_lane = |lane_state: &PairLane| {
+            let lane = lane_state.lane.filter(|_| lane_state.takes);
+            !lane_state.early.is_empty()
+                || lane.is_some_and(|lane| lane_state.lanes.lock().unread(lane) > 0)
         };
-        self.input.has_next() || self.beside.as_deref().is_some_and(by_lane)
+        self.input.has_next() || self.lane_state.as_deref().is_some_and(by_lane)
     }
 
     /// Bytes of chunks that were read since this was last asked.
@@ -136,14 +136,16 @@ impl Socket {
     /// Whether a lane carries the frames from the peer.
     #[inline]
     pub(crate) fn is_by_lane(&self) -> bool {
-        self.beside.as_ref().is_some_and(|beside| beside.takes)
+        self.lane_state
+            .as_ref()
+            .is_some_and(|lane_state| lane_state.takes)
     }
 
     /// Writes what can be written.
     #[inline]
     fn flush(&mut self) {
-        if self.beside.is_some() {
-            return self.flush_beside();
+        if self.lane_state.is_some() {
+            return self.flush_by_lane();
         }
         if self.output.is_empty() {
             return;
@@ -154,9 +156,9 @@ impl Socket {
         }
     }
 
-    fn push(&mut self, what: What, word: u64) {
+    fn push(&mut self, what: FrameKind, value: u64) {
         if !self.is_mute && !self.said_farewell {
-            self.output.push(what, word);
+            self.output.push(what, value);
             self.flush();
         }
     }
@@ -164,14 +166,14 @@ impl Socket {
     /// Finds the next record: in what was read, else by reading more, but once: whoever writes nothing else does not
     /// keep this rank.
     fn look(&mut self) {
-        if let Some(beside) = &mut self.beside {
-            beside.look(&mut self.output);
+        if let Some(lane_state) = &mut self.lane_state {
+            lane_state.look(&mut self.output);
         }
         self.flush();
         if self.look_here() {
             return;
         }
-        if self.end.is_some() && self.beside.is_none() {
+        if self.end.is_some() && self.lane_state.is_none() {
             return;
         }
         let (mut feed, input) = match self.feed() {
@@ -185,7 +187,11 @@ impl Socket {
             }
             Err(end) => self.ended(end),
         }
-        if self.beside.as_ref().is_some_and(|beside| beside.takes) {
+        if self
+            .lane_state
+            .as_ref()
+            .is_some_and(|lane_state| lane_state.takes)
+        {
             self.look_at_stream();
         }
     }
@@ -199,16 +205,16 @@ impl Socket {
             lane: None,
             socket: Some(socket).filter(|_| self.end.is_none()),
         };
-        if let Some(beside) = &mut self.beside {
-            if beside.takes {
+        if let Some(lane_state) = &mut self.lane_state {
+            if lane_state.takes {
                 feed.socket = None;
-                feed.lane = beside
+                feed.lane = lane_state
                     .lane
-                    .filter(|_| !beside.said_end)
-                    .map(|lane| (&beside.lanes, lane));
+                    .filter(|_| !lane_state.said_end)
+                    .map(|lane| (&lane_state.lanes, lane));
             }
-            if !beside.early.is_empty() {
-                feed.early = Some(&mut beside.early);
+            if !lane_state.early.is_empty() {
+                feed.early = Some(&mut lane_state.early);
             }
         }
         Some((feed, &mut self.input))
@@ -230,7 +236,7 @@ impl Socket {
                 }
                 Found::Record => {}
                 Found::Nothing => return false,
-                Found::Word(what, word) => self.hear(what, word),
+                Found::Control(what, value) => self.hear(what, value),
                 Found::Offer(offer) => self.hear_offer(&offer),
             }
         }
@@ -244,7 +250,11 @@ impl Socket {
         if input.find_part(&mut feed) {
             return true;
         }
-        if self.beside.as_ref().is_some_and(|beside| beside.takes) {
+        if self
+            .lane_state
+            .as_ref()
+            .is_some_and(|lane_state| lane_state.takes)
+        {
             self.look_at_stream();
             return true;
         }
@@ -266,18 +276,18 @@ impl Socket {
         true
     }
 
-    fn hear(&mut self, what: What, word: u64) {
+    fn hear(&mut self, what: FrameKind, value: u64) {
         match what {
-            What::Credit => self.credit_back = word,
-            What::GivenUp => self.has_given_up = true,
-            What::Farewell => {
+            FrameKind::Credit => self.credit_back = value,
+            FrameKind::GivenUp => self.has_given_up = true,
+            FrameKind::Farewell => {
                 self.heard_farewell = true;
                 // It reads until it has heard the same, and leaves when all of its own was taken.
                 self.say_farewell();
                 self.acknowledge();
             }
-            What::Ready | What::Switch | What::End => self.hear_of_lane(what, word),
-            What::Record | What::Offer => {}
+            FrameKind::Ready | FrameKind::Switch | FrameKind::End => self.hear_of_lane(what, value),
+            FrameKind::Record | FrameKind::Offer => {}
         }
     }
 }
@@ -304,10 +314,10 @@ impl Medium for Socket {
         }
         if self.credit_due > 0 {
             let total = std::mem::take(&mut self.credit_due);
-            self.output.push(What::Credit, total);
+            self.output.push(FrameKind::Credit, total);
         }
-        if let Some(beside) = &mut self.beside {
-            beside.talked = true;
+        if let Some(lane_state) = &mut self.lane_state {
+            lane_state.talked = true;
         }
         Some(self.output.frame())
     }
@@ -323,7 +333,10 @@ impl Medium for Socket {
         if self.input.has_next() {
             return false;
         }
-        let by_lane = self.beside.as_ref().is_some_and(|beside| beside.takes);
+        let by_lane = self
+            .lane_state
+            .as_ref()
+            .is_some_and(|lane_state| lane_state.takes);
         if !by_lane && self.output.is_empty() && !self.turn.is_due() {
             return true;
         }
@@ -386,7 +399,10 @@ impl Medium for Socket {
         offset: usize,
         out: &mut [u8],
     ) -> Result<(), OutOfBounds> {
-        let by_lane = self.beside.as_ref().is_some_and(|beside| beside.takes);
+        let by_lane = self
+            .lane_state
+            .as_ref()
+            .is_some_and(|lane_state| lane_state.takes);
         let Some((mut feed, input)) = self.feed() else {
             return onecopy_shm::layout::check_range("the chunk of no frame", 0, 1, 0);
         };
@@ -407,8 +423,9 @@ impl Medium for Socket {
 impl Socket {
     #[inline]
     pub(super) fn has_output(&self) -> bool {
-        let waits = |beside: &Beside| beside.unpushed || !beside.words.is_empty();
-        !self.output.is_empty() || self.beside.as_deref().is_some_and(waits)
+        let waits =
+            |lane_state: &PairLane| lane_state.unpushed || !lane_state.control_out.is_empty();
+        !self.output.is_empty() || self.lane_state.as_deref().is_some_and(waits)
     }
 
     pub(super) fn push_out(&mut self) {
@@ -437,26 +454,27 @@ impl Socket {
         if naming.len > frame::CHUNK_MAX {
             return Put::Withdrawn;
         }
-        if let Some(beside) = &mut self.beside {
-            beside.talked = true;
+        if let Some(lane_state) = &mut self.lane_state {
+            lane_state.talked = true;
         }
         let head = frame::Head {
-            what: What::Record,
+            what: FrameKind::Record,
             kind: naming.kind,
             len: N,
             chunk: naming.len,
-            word: naming.meta,
+            value: naming.meta,
         };
         let mut front = [0; 2 * HEAD + NAMING_MAX];
-        front[..HEAD].copy_from_slice(&frame::Head::alone(What::Credit, self.credit_due).encode());
+        front[..HEAD]
+            .copy_from_slice(&frame::Head::control(FrameKind::Credit, self.credit_due).encode());
         front[HEAD..2 * HEAD].copy_from_slice(&head.encode());
         front[2 * HEAD..2 * HEAD + N].copy_from_slice(&body(ChunkIndex(0)));
         let begin = if self.credit_due > 0 { 0 } else { HEAD };
         let front = &front[begin..2 * HEAD + N];
         match self
-            .beside
+            .lane_state
             .as_ref()
-            .map_or(Carrier::Stream, |beside| beside.out)
+            .map_or(Carrier::Stream, |lane_state| lane_state.out)
         {
             Carrier::Stream => {}
             Carrier::Lane => {
@@ -490,12 +508,12 @@ impl Socket {
         let Some(stream) = &self.stream else {
             return false;
         };
-        if let Some(beside) = &self.beside
-            && beside.out != Carrier::Stream
+        if let Some(lane_state) = &self.lane_state
+            && lane_state.out != Carrier::Stream
         {
-            let lane = beside.lane.unwrap_or(u64::MAX);
-            let room =
-                beside.out == Carrier::Lane && beside.lanes.lock().has_room(lane, usize::MAX);
+            let lane = lane_state.lane.unwrap_or(u64::MAX);
+            let room = lane_state.out == Carrier::Lane
+                && lane_state.lanes.lock().has_room(lane, usize::MAX);
             return room && !self.is_mute && !self.said_farewell;
         }
         if self.output.blocked && stream.can_write() {
@@ -506,11 +524,14 @@ impl Socket {
 
     pub(super) fn wait_for_room(&self, waits: bool) {
         if let Some(stream) = &self.stream {
-            let words = |beside: &Beside| match beside.out {
+            let blocked = |lane_state: &PairLane| match lane_state.out {
                 Carrier::Stream => self.output.blocked,
-                Carrier::Lane | Carrier::Nobody => !beside.words.is_empty(),
+                Carrier::Lane | Carrier::Nobody => !lane_state.control_out.is_empty(),
             };
-            let blocked = self.beside.as_deref().map_or(self.output.blocked, words);
+            let blocked = self
+                .lane_state
+                .as_deref()
+                .map_or(self.output.blocked, blocked);
             stream.watch(waits && blocked);
         }
     }
@@ -523,7 +544,7 @@ impl Socket {
     }
 
     /// The peer is told with the next record that goes to it, when nothing comes for a little, or of the second time:
-    /// a call for the word alone would cost as much as one for a message.
+    /// a call for that alone would cost as much as one for a message.
     pub(super) fn give_credit(&mut self, total: u64) {
         let due = std::mem::replace(&mut self.credit_due, total);
         if due > 0 {
@@ -538,7 +559,7 @@ impl Socket {
         }
         let total = std::mem::take(&mut self.credit_due);
         if total > 0 {
-            self.push(What::Credit, total);
+            self.push(FrameKind::Credit, total);
         }
     }
 
@@ -547,8 +568,8 @@ impl Socket {
         // The next look is a real one.
         self.turn = Turn::default();
         self.acknowledge();
-        if let Some(beside) = &mut self.beside {
-            beside.skipped = SKIPS;
+        if let Some(lane_state) = &mut self.lane_state {
+            lane_state.skipped = SKIPS;
         }
     }
 }
@@ -556,7 +577,7 @@ impl Socket {
 /// What is shared besides: nothing.
 impl Socket {
     #[inline]
-    pub(super) fn block(&self) -> &CoopBlock {
+    pub(super) fn block(&self) -> &CooperativeBlock {
         &self.block
     }
 }

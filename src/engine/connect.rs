@@ -48,7 +48,7 @@ impl Engine {
         let means = Means {
             pid: introduction.pid,
             grant: introduction.grant,
-            offer: self.offers.get(rank as usize).copied().unwrap_or_default(),
+            export: self.exports.get(rank as usize).copied().unwrap_or_default(),
         };
         let linked = Link::connect(&mut shared.segment, &means, &self.permitted);
         let link = linked.map_err(|refusal| Error::Unreachable {

@@ -71,9 +71,9 @@ impl Engine {
             }
             // Whoever has no memory any more says nothing more. How it ended is worth waiting for a little; its process
             // is not.
-            let patience = 2 * self.core.patience.period;
+            let grace = 2 * self.core.wait_policy.period;
             let ends = peer.endpoint.shares_memory();
-            if ends && peer.ended.is_some_and(|ended| ended.elapsed() >= patience) {
+            if ends && peer.ended.is_some_and(|ended| ended.elapsed() >= grace) {
                 seen.ended.push(peer.rank);
             } else if let Some(pidfd) = &peer.pidfd {
                 ranks.push(peer.rank);
@@ -128,7 +128,7 @@ impl Engine {
     pub(crate) fn lonely(&self) -> Option<Error> {
         let (me, gone) = (self.core.me, &self.gone);
         let mut others = (0..self.core.size).filter(|&rank| rank != me);
-        if !self.core.alone || !others.clone().all(|rank| gone[rank as usize].is_some()) {
+        if !self.core.single_threaded || !others.clone().all(|rank| gone[rank as usize].is_some()) {
             return None;
         }
         let last = others.next_back()?;
@@ -163,10 +163,10 @@ impl Engine {
             let looked = liveness::readable(&[pidfd.as_fd()], |_| ended = true);
             return ended || looked.is_err();
         }
-        if !self.deaf {
+        if !self.wireup_closed {
             self.take_events();
         }
-        self.deaf || self.over[rank as usize]
+        self.wireup_closed || self.over[rank as usize]
     }
 
     fn take_events(&mut self) {
@@ -184,7 +184,7 @@ impl Engine {
                 Ok(Some(Event::Abort { code })) => self.end_everything(Error::Aborted { code }),
                 Ok(Some(_)) => {}
                 Err(error) => {
-                    self.deaf = true;
+                    self.wireup_closed = true;
                     self.end_everything(error.into());
                     return;
                 }

@@ -72,7 +72,7 @@ impl Engine {
     #[cold]
     fn look_aside(&mut self) -> bool {
         let now = Instant::now();
-        if self.core.rounds & wires::ROUNDS_ALONE == 0 {
+        if self.core.rounds & wires::ROUNDS_ONE_NODE == 0 {
             self.age(now);
         }
         self.look_at_wires(now)

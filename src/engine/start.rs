@@ -9,7 +9,7 @@ use crate::machine::quota;
 use crate::memory::pool::{Pool, Settings};
 use crate::memory::{geometry, tell_of_small_heap};
 use crate::select::chunks::Chunks;
-use crate::state::{Patience, Tally};
+use crate::state::{Tally, WaitPolicy};
 use crate::wireup::{Card, Wireup};
 use onecopy_btl::LayerId;
 use onecopy_btl::contract::Terms;
@@ -79,7 +79,7 @@ fn join(knobs: &Knobs, wireup: &mut dyn Wireup, prepare: impl FnOnce(&Home)) -> 
     let exposed = Exposed::new(&module, home.nonce_address());
     let (wires, no_wire) = open_wires(knobs, me, wireup, &home)?;
     let card = Card {
-        offer: exposed.offer(),
+        export: exposed.export(),
         listens: wires.as_ref().and_then(|wires| wires.address()),
         ..card
     };
@@ -129,7 +129,7 @@ fn core(
     costs: Costs,
     threads: Threads,
     home: Home,
-    patience: Patience,
+    wait_policy: WaitPolicy,
     (job, me, size): (u64, u32, usize),
 ) -> Core {
     let heap = home.heap();
@@ -137,7 +137,7 @@ fn core(
         me,
         size: size as u32,
         costs,
-        alone: threads == Threads::Single,
+        single_threaded: threads == Threads::Single,
         loans: Default::default(),
         requests: Default::default(),
         lightweight: Default::default(),
@@ -157,7 +157,7 @@ fn core(
         unacknowledged: Vec::new(),
         broken: Vec::new(),
         fatal: None,
-        patience,
+        wait_policy,
         waits: crate::state::Waits::new(home.bell()),
         knobs,
         home,
@@ -209,13 +209,13 @@ impl Engine {
         let here: Vec<usize> = (0..size).filter(|&rank| same(rank)).collect();
         let place = here.iter().position(|&rank| rank == me as usize);
         let of_machine: Vec<Card> = here.iter().map(|&rank| cards[rank].clone()).collect();
-        let patience = Patience::new(&knobs, &of_machine, place.unwrap_or(usize::MAX));
+        let wait_policy = WaitPolicy::new(&knobs, &of_machine, place.unwrap_or(usize::MAX));
         let core = core(
             knobs,
             costs,
             threads,
             home,
-            patience,
+            wait_policy,
             (wireup.job(), me, size),
         );
         let none = || (0..size).map(|_| None);
@@ -226,18 +226,18 @@ impl Engine {
             polled: Vec::new(),
             gone: (0..size).map(|_| None).collect(),
             over: vec![false; size],
-            deaf: false,
+            wireup_closed: false,
             unreached_ranks: Vec::new(),
             wireup,
             permitted,
-            offers: cards.iter().map(|card| card.offer).collect(),
+            exports: cards.iter().map(|card| card.export).collect(),
             _exposed: exposed,
             geometry,
             nodes,
             wires,
             no_wire,
             to_poll: Vec::new(),
-            look_mask: wires::ROUNDS_ALONE,
+            look_mask: wires::ROUNDS_ONE_NODE,
         };
         let several = (0..size).any(|rank| !engine.shares_node(rank as u32));
         if several {

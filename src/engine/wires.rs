@@ -6,7 +6,7 @@
 
 use super::{Engine, poll_again};
 use crate::endpoint::{
-    Connector, Endpoint, EventSource, Home, Hub, Outcome, Settings, Shared, Socket,
+    Connector, Endpoint, EventSource, Home, Hub, Outcome, Settings, SharedLanes, Socket,
 };
 use crate::error::{Error, Result};
 use crate::peer::Gone;
@@ -24,7 +24,7 @@ use std::time::{Duration, Instant};
 /// Rounds of progress between two looks at the clock, less one, in a job of several nodes.
 pub(super) const ROUNDS: u32 = 7;
 /// Rounds between two looks for cold buffers, less one.
-pub(super) const ROUNDS_ALONE: u32 = 63;
+pub(super) const ROUNDS_ONE_NODE: u32 = 63;
 /// Looks for what a rank has sent of which the wire-up says that it is gone.
 const LOOKS: usize = 8;
 /// How long the hub is not asked while nothing comes from it.
@@ -37,17 +37,17 @@ pub(crate) struct Wires {
     connector: Connector,
     /// When the hub was last asked.
     asked: Instant,
-    lanes: Device,
+    lanes: LaneDevice,
     /// The job, as far as lanes must know it.
     job: lanes::Job,
 }
 
 /// What makes this rank's lanes.
 #[derive(Debug)]
-enum Device {
+enum LaneDevice {
     /// It is opened when the first peer is connected with.
     Closed(lanes::Open),
-    Open(Shared),
+    Open(SharedLanes),
     /// There is none.
     Missing,
 }
@@ -79,9 +79,9 @@ impl Wires {
             "listening for ranks on other nodes at this node's address",
         ))?;
         let lanes = if knobs.layers.allows(LayerId::LANE.name()) {
-            Device::Closed(lanes.unwrap_or_else(registry::lanes_of_this_host))
+            LaneDevice::Closed(lanes.unwrap_or_else(registry::lanes_of_this_host))
         } else {
-            Device::Missing
+            LaneDevice::Missing
         };
         Ok(Self {
             hub,
@@ -93,28 +93,28 @@ impl Wires {
     }
 
     /// What makes lanes, if this rank has it.
-    fn lanes(&mut self, knobs: &Knobs) -> Option<&Shared> {
-        if let Device::Closed(open) = &self.lanes {
+    fn lanes(&mut self, knobs: &Knobs) -> Option<&SharedLanes> {
+        if let LaneDevice::Closed(open) = &self.lanes {
             self.lanes = match open.open(knobs, &self.job) {
                 Ok(lanes) => {
-                    let lanes = Shared::new(lanes);
+                    let lanes = SharedLanes::new(lanes);
                     self.watch(&lanes);
-                    Device::Open(lanes)
+                    LaneDevice::Open(lanes)
                 }
                 Err(refusal) => {
                     tracing::info!("no lanes: {refusal}");
-                    Device::Missing
+                    LaneDevice::Missing
                 }
             };
         }
         match &self.lanes {
-            Device::Open(lanes) => Some(lanes),
-            Device::Closed(_) | Device::Missing => None,
+            LaneDevice::Open(lanes) => Some(lanes),
+            LaneDevice::Closed(_) | LaneDevice::Missing => None,
         }
     }
 
     /// Has the hub wake this rank for what its lanes tell.
-    fn watch(&self, lanes: &Shared) {
+    fn watch(&self, lanes: &SharedLanes) {
         for descriptor in lanes.lock().descriptors().into_iter().flatten() {
             if let Err(errno) = self.hub.watch(descriptor, EventSource::Device) {
                 // The rank's sleep has a bound.
@@ -124,10 +124,10 @@ impl Wires {
     }
 
     /// What makes lanes, once a peer was connected with.
-    fn open_lanes(&self) -> Option<&Shared> {
+    fn open_lanes(&self) -> Option<&SharedLanes> {
         match &self.lanes {
-            Device::Open(lanes) => Some(lanes),
-            Device::Closed(_) | Device::Missing => None,
+            LaneDevice::Open(lanes) => Some(lanes),
+            LaneDevice::Closed(_) | LaneDevice::Missing => None,
         }
     }
 
@@ -155,7 +155,7 @@ impl Engine {
                 reason: self.no_wire.clone().unwrap_or_default(),
             });
         };
-        let Some(place) = wires.connector.listens(rank) else {
+        let Some(address) = wires.connector.address_of(rank) else {
             return Err(Error::Unreachable {
                 rank: rank as usize,
                 reason: format!(
@@ -165,7 +165,7 @@ impl Engine {
             });
         };
         let settings = self.core.knobs.stream();
-        let endpoint = Endpoint::Socket(Box::new(Socket::new(place, settings)));
+        let endpoint = Endpoint::Socket(Box::new(Socket::new(address, settings)));
         let link = Link::refused(rank, &other_node());
         let mut peer = self.new_peer(rank, endpoint, link);
         peer.chunks = Chunks::of_stream(&self.core.knobs);
@@ -186,9 +186,9 @@ impl Engine {
         if let Some(error) = failure.or(gone) {
             return Some(Err(error));
         }
-        let place = self.wires.as_ref()?.connector.listens(rank)?;
+        let address = self.wires.as_ref()?.connector.address_of(rank)?;
         let wire = self.peers[rank as usize].as_mut()?.endpoint.wire()?;
-        wire.is_attached().then_some(Ok(place))
+        wire.is_attached().then_some(Ok(address))
     }
 
     /// Asks the hub, if that is due.
@@ -325,7 +325,7 @@ impl Engine {
         }
         let now = Instant::now();
         self.ask_hub(now);
-        let patience = 2 * self.core.patience.period;
+        let grace = 2 * self.core.wait_policy.period;
         let mut over = Vec::new();
         for peer in self.peers.iter_mut().flatten() {
             let Some(wire) = peer.endpoint.wire() else {
@@ -346,12 +346,12 @@ impl Engine {
                 Some((gone, since))
                     if heard_all
                         || !wire.is_attached()
-                        || *gone != Gone::Left && now > *since + patience =>
+                        || *gone != Gone::Left && now > *since + grace =>
                 {
                     over.push((peer.rank, gone.clone()));
                 }
                 Some(_) => {}
-                None if peer.ended.is_some_and(|ended| now > ended + patience) => {
+                None if peer.ended.is_some_and(|ended| now > ended + grace) => {
                     let gone = failure.map_or(Gone::Died(Death::Unknown), Gone::Unreachable);
                     over.push((peer.rank, gone));
                 }

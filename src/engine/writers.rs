@@ -21,7 +21,7 @@ impl Engine {
             if let Some(transfer) = slot
                 && which(transfer)
                 && let Some(peer) = &peers[transfer.peer as usize]
-                && let Mode::Coop(receiving) = &mut transfer.mode
+                && let Mode::Cooperative(receiving) = &mut transfer.mode
             {
                 receiving.stop(peer);
                 stopped.push((transfer.peer, Transfers::number(index, transfer)));
@@ -42,7 +42,7 @@ impl Engine {
             transfer.map(|transfer| &transfer.mode),
             &self.peers[rank as usize],
         ) {
-            (Some(Mode::Coop(receiving)), Some(peer)) => receiving.is_copied(peer),
+            (Some(Mode::Cooperative(receiving)), Some(peer)) => receiving.is_copied(peer),
             _ => false,
         }
     }
@@ -53,7 +53,7 @@ impl Engine {
         let index = transfers.index_of(number, rank);
         let transfer = index.and_then(|index| transfers.slots[index].as_mut());
         if let Some(transfer) = transfer
-            && let Mode::Coop(receiving) = &transfer.mode
+            && let Mode::Cooperative(receiving) = &transfer.mode
             && let Some(peer) = &mut self.peers[rank as usize]
         {
             receiving.close(peer);
@@ -121,7 +121,7 @@ mod tests {
                     let mut engine = gate.enter();
                     engine.progress(false);
                     let mut transfers = engine.core.transfers.slots.iter().flatten();
-                    transfers.any(|transfer| matches!(transfer.mode, Mode::Coop(_)))
+                    transfers.any(|transfer| matches!(transfer.mode, Mode::Cooperative(_)))
                 };
                 while !together() {
                     std::thread::yield_now();

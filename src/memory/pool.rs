@@ -218,31 +218,31 @@ impl Pool {
     }
 
     /// Takes a buffer of `bytes` bytes. What stands in it is whatever its last user left, or zeros.
-    pub fn take(&self, bytes: usize, place: MemoryKind) -> Result<PoolBuf> {
+    pub fn take(&self, bytes: usize, kind: MemoryKind) -> Result<PoolBuf> {
         let here = THREAD.with(|&number| number as usize) & (self.shards.len() - 1);
         let shard = &self.shards[here];
         let buf = |block, bucket| PoolBuf {
             block: Some(block),
             shard: Arc::clone(shard),
-            place,
+            kind,
             bucket,
             len: bytes,
             charged: false,
         };
         let Some(bucket) = self.settings().buckets.of(bytes) else {
             let size = bytes.checked_next_multiple_of(PAGE).unwrap_or(bytes);
-            return Ok(buf(self.grow(size, place)?, None));
+            return Ok(buf(self.grow(size, kind)?, None));
         };
-        if let Some(block) = self.find(here, place, bucket) {
+        if let Some(block) = self.find(here, kind, bucket) {
             return Ok(buf(block, Some(bucket)));
         }
         let size = self.settings().buckets.size(bucket);
-        Ok(buf(self.grow(size, place)?, Some(bucket)))
+        Ok(buf(self.grow(size, kind)?, Some(bucket)))
     }
 
     /// A free buffer from this thread's shard or, without waiting, from another.
-    fn find(&self, here: usize, place: MemoryKind, bucket: usize) -> Option<Block> {
-        if let Some(block) = self.shards[here].shelves().pop(place, bucket) {
+    fn find(&self, here: usize, kind: MemoryKind, bucket: usize) -> Option<Block> {
+        if let Some(block) = self.shards[here].shelves().pop(kind, bucket) {
             return Some(block);
         }
         if self.common().size.load(Ordering::Relaxed) == 0 {
@@ -250,13 +250,13 @@ impl Pool {
         }
         (1..self.shards.len()).find_map(|step| {
             let other = &self.shards[(here + step) & (self.shards.len() - 1)];
-            other.try_shelves()?.pop(place, bucket)
+            other.try_shelves()?.pop(kind, bucket)
         })
     }
 
     /// Makes a block of `size` bytes.
     #[cold]
-    fn grow(&self, size: usize, place: MemoryKind) -> Result<Block> {
+    fn grow(&self, size: usize, kind: MemoryKind) -> Result<Block> {
         let common = self.common();
         let bytes = size as u64;
         common.misses.fetch_add(1, Ordering::Relaxed);
@@ -266,7 +266,7 @@ impl Pool {
             self.release_free(excess);
         }
         let size_now = common.size.fetch_add(bytes, Ordering::Relaxed) + bytes;
-        let memory = match self.make(size, place) {
+        let memory = match self.make(size, kind) {
             Ok(memory) => memory,
             Err(error) => {
                 common.size.fetch_sub(bytes, Ordering::Relaxed);
@@ -284,9 +284,9 @@ impl Pool {
         })
     }
 
-    fn make(&self, size: usize, place: MemoryKind) -> Result<HeapBuf, AllocError> {
+    fn make(&self, size: usize, kind: MemoryKind) -> Result<HeapBuf, AllocError> {
         let heap = &self.common().heap;
-        if place == MemoryKind::Shared {
+        if kind == MemoryKind::Shared {
             if let Ok(memory) = heap.alloc(size) {
                 return Ok(memory);
             }
@@ -439,7 +439,7 @@ pub struct PoolBuf {
     /// There until the buffer is dropped.
     block: Option<Block>,
     shard: Arc<Shard>,
-    place: MemoryKind,
+    kind: MemoryKind,
     /// None: larger than any bucket.
     bucket: Option<usize>,
     len: usize,
@@ -509,13 +509,13 @@ impl Drop for PoolBuf {
         }
         // Private memory that stands in for shared would keep later users from the shared memory that may be there by
         // then.
-        let stand_in = self.place == MemoryKind::Shared
+        let stand_in = self.kind == MemoryKind::Shared
             && block.memory.offset().is_none()
             && common.heap.limit() > 0;
         let beyond = common.size.load(Ordering::Relaxed) > common.settings.cap;
         match self.bucket {
             Some(bucket) if !beyond && !stand_in => {
-                self.shard.shelves().push(self.place, bucket, block);
+                self.shard.shelves().push(self.kind, bucket, block);
             }
             _ => {
                 common.release(vec![block]);
@@ -528,7 +528,7 @@ impl std::fmt::Debug for PoolBuf {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("PoolBuf")
             .field("len", &self.len)
-            .field("place", &self.place)
+            .field("kind", &self.kind)
             .field("offset", &self.offset())
             .finish_non_exhaustive()
     }

@@ -3,7 +3,7 @@
 
 use super::{Scope, ScopedRequest};
 use crate::coll::{Buffers, Call, Collective, Element, Op};
-use crate::comm::ask;
+use crate::comm::describe;
 use crate::error::Result;
 use bytemuck::{AnyBitPattern, NoUninit, cast_slice, cast_slice_mut};
 
@@ -48,7 +48,7 @@ impl<'env> Scope<'_, 'env> {
         recv: &'env mut [T],
         root: usize,
     ) -> Result<ScopedRequest> {
-        let what = ask::gather(send, root);
+        let what = describe::gather(send, root);
         self.collective(&what, Some(cast_slice(send)), Some(cast_slice_mut(recv)))
     }
 
@@ -59,7 +59,7 @@ impl<'env> Scope<'_, 'env> {
         recv: &'env mut [T],
         root: usize,
     ) -> Result<ScopedRequest> {
-        let what = ask::scatter(recv, root);
+        let what = describe::scatter(recv, root);
         self.collective(&what, Some(cast_slice(send)), Some(cast_slice_mut(recv)))
     }
 
@@ -69,7 +69,7 @@ impl<'env> Scope<'_, 'env> {
         send: &'env [T],
         recv: &'env mut [T],
     ) -> Result<ScopedRequest> {
-        let what = ask::allgather(recv, self.comm.size())?;
+        let what = describe::allgather(recv, self.comm.size())?;
         self.collective(&what, Some(cast_slice(send)), Some(cast_slice_mut(recv)))
     }
 
@@ -79,7 +79,7 @@ impl<'env> Scope<'_, 'env> {
         send: &'env [T],
         recv: &'env mut [T],
     ) -> Result<ScopedRequest> {
-        let what = ask::alltoall(recv, self.comm.size())?;
+        let what = describe::alltoall(recv, self.comm.size())?;
         self.collective(&what, Some(cast_slice(send)), Some(cast_slice_mut(recv)))
     }
 
@@ -91,7 +91,7 @@ impl<'env> Scope<'_, 'env> {
         recv: &'env mut [T],
         recv_parts: (&[usize], &[usize]),
     ) -> Result<ScopedRequest> {
-        let what = ask::alltoallv::<T>(send_parts, recv_parts);
+        let what = describe::alltoallv::<T>(send_parts, recv_parts);
         self.collective(&what, Some(cast_slice(send)), Some(cast_slice_mut(recv)))
     }
 
@@ -103,7 +103,7 @@ impl<'env> Scope<'_, 'env> {
         op: impl Into<Op>,
         root: usize,
     ) -> Result<ScopedRequest> {
-        let what = ask::reduce::<T>(op.into(), root);
+        let what = describe::reduce::<T>(op.into(), root);
         self.collective(&what, Some(cast_slice(send)), Some(cast_slice_mut(recv)))
     }
 
@@ -114,7 +114,7 @@ impl<'env> Scope<'_, 'env> {
         recv: &'env mut [T],
         op: impl Into<Op>,
     ) -> Result<ScopedRequest> {
-        let what = ask::allreduce::<T>(op.into());
+        let what = describe::allreduce::<T>(op.into());
         self.collective(&what, Some(cast_slice(send)), Some(cast_slice_mut(recv)))
     }
 
@@ -126,7 +126,7 @@ impl<'env> Scope<'_, 'env> {
         counts: &[usize],
         op: impl Into<Op>,
     ) -> Result<ScopedRequest> {
-        let what = ask::reduce_scatter::<T>(counts, op.into());
+        let what = describe::reduce_scatter::<T>(counts, op.into());
         self.collective(&what, Some(cast_slice(send)), Some(cast_slice_mut(recv)))
     }
 
@@ -137,7 +137,7 @@ impl<'env> Scope<'_, 'env> {
         recv: &'env mut [T],
         op: impl Into<Op>,
     ) -> Result<ScopedRequest> {
-        let what = ask::scan::<T>(op.into());
+        let what = describe::scan::<T>(op.into());
         self.collective(&what, Some(cast_slice(send)), Some(cast_slice_mut(recv)))
     }
 
@@ -148,7 +148,7 @@ impl<'env> Scope<'_, 'env> {
         recv: &'env mut [T],
         op: impl Into<Op>,
     ) -> Result<ScopedRequest> {
-        let what = ask::exscan::<T>(op.into());
+        let what = describe::exscan::<T>(op.into());
         self.collective(&what, Some(cast_slice(send)), Some(cast_slice_mut(recv)))
     }
 }

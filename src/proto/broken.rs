@@ -79,12 +79,12 @@ fn announced_broken_off(core: &mut Core, peer: &mut Peer, number: u64) -> Result
         return Ok(());
     };
     match &mut transfer.mode {
-        Mode::Coop(receiving) => {
+        Mode::Cooperative(receiving) => {
             receiving.stop(peer);
             receiving.close(peer);
         }
         // The peer was asked for nothing.
-        Mode::Fetch(_) => {
+        Mode::RdmaRead(_) => {
             core.transfers.put_back(index, transfer);
             return Err(format!(
                 "it breaks off transfer {number:#x}, for which nothing was asked of it"

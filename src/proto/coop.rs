@@ -13,7 +13,7 @@ use crate::state::message::Announcement;
 use crate::state::transfer::Receiving;
 use onecopy_btl::{LayerId, RemoteRange};
 use onecopy_obs::seeds;
-use onecopy_shm::coop::{CoopTransfer, MAX_CHUNKS};
+use onecopy_shm::coop::{CooperativeTransfer, MAX_CHUNKS};
 use onecopy_shm::layout::HeapOffset;
 use onecopy_shm::loan::Loan;
 use std::io::IoSlice;
@@ -56,8 +56,8 @@ pub(crate) fn block(
     (loan, heap): (Loan, Option<HeapOffset>),
     len: u64,
     layer: Option<LayerId>,
-) -> CoopTransfer {
-    CoopTransfer {
+) -> CooperativeTransfer {
+    CooperativeTransfer {
         id,
         address: loan.address() as u64,
         heap: heap.map(|h| h.0),
@@ -68,7 +68,11 @@ pub(crate) fn block(
 
 impl Receiving {
     /// Opens the block for a transfer.
-    pub(crate) fn open(peer: &mut Peer, transfer: CoopTransfer, layer: Option<LayerId>) -> Self {
+    pub(crate) fn open(
+        peer: &mut Peer,
+        transfer: CooperativeTransfer,
+        layer: Option<LayerId>,
+    ) -> Self {
         peer.coop_in_use = Some(transfer.id);
         peer.endpoint.block_in().open(&transfer);
         // A sender that sleeps may take part.
@@ -281,7 +285,7 @@ pub(crate) fn join(core: &mut Core, peer: &mut Peer, waiting: bool) -> bool {
 /// A transfer of the peer that this rank takes part in.
 struct Sending {
     open: u32,
-    transfer: CoopTransfer,
+    transfer: CooperativeTransfer,
     buf: UserBuf,
     /// Whether the receiver has asked, and waits.
     forced: bool,

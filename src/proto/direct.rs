@@ -132,7 +132,7 @@ fn send_longer(core: &mut Core, peer: &mut Peer, context: u32, tag: i32, bytes: 
 
 fn send_chunks(core: &mut Core, peer: &mut Peer, context: u32, tag: i32, bytes: &[u8]) -> Sent {
     let total = bytes.len() as u64;
-    if total > peer.chunks.step_of(total) && !core.alone {
+    if total > peer.chunks.step_of(total) && !core.single_threaded {
         return Sent::Chunks;
     }
     let meta = records::meta(context, tag);
@@ -306,7 +306,7 @@ fn receive_chunks<M: Medium>(
     if total > out.len() as u64 || first.number != NONE {
         return Received::Nothing;
     }
-    if u64::from(first.piece) < total && (take == Take::Whole || !core.alone) {
+    if u64::from(first.piece) < total && (take == Take::Whole || !core.single_threaded) {
         return Received::Nothing;
     }
     let mut incoming = Incoming {

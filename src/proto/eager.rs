@@ -8,7 +8,7 @@
 mod chunks;
 
 pub(crate) use chunks::{
-    Chunked, Piece, adopt, first_chunk, named, next_chunk, put_chunks, refusal, send_chunk,
+    ChunkSource, Chunked, adopt, first_chunk, named, next_chunk, put_chunks, refusal, send_chunk,
     send_chunks, warm_chunks,
 };
 

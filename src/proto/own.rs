@@ -5,7 +5,7 @@
 use super::{Message, complete_send, eager};
 use crate::error::Error;
 use crate::matching::Envelope;
-use crate::request::{Piece, RequestId, RequestState, SendPlan};
+use crate::request::{LoanRange, RequestId, RequestState, SendPlan};
 use crate::state::Core;
 use crate::state::lightweight::Waiting;
 use onecopy_btl::LayerId;
@@ -101,7 +101,7 @@ fn move_bytes(core: &mut Core, envelope: Envelope, send: RequestId, receive: Req
 }
 
 /// Copies pieces to others of as many bytes. `false`: some of them are not lent any more.
-fn copy(loans: &mut LoanTable, sources: Vec<Piece>, targets: Vec<Piece>) -> bool {
+fn copy(loans: &mut LoanTable, sources: Vec<LoanRange>, targets: Vec<LoanRange>) -> bool {
     let mut sources = sources.into_iter();
     let mut source = sources.next();
     let mut all = true;

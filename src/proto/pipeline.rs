@@ -2,7 +2,7 @@
 //! The pipeline: an announced message in chunks, on the receiver's request. The sender fills chunks while the receiver
 //! empties earlier ones. A few chunks are recycled, so that the memory of a transfer is bounded whatever its size.
 
-use super::eager::{Chunked, Piece, refusal, send_chunk, warm_chunks};
+use super::eager::{ChunkSource, Chunked, refusal, send_chunk, warm_chunks};
 use super::{broken, rendezvous};
 use crate::error::Error;
 use crate::peer::{Peer, PipeOut};
@@ -67,7 +67,7 @@ pub(crate) fn send(core: &mut Core, peer: &mut Peer) -> bool {
             peer.pipes.pop_front();
             continue;
         };
-        let piece = Piece {
+        let piece = ChunkSource {
             kind: Kind::Data,
             meta: 0,
             total,

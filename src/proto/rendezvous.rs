@@ -7,7 +7,7 @@
 //! failed by a layer.
 
 mod announce;
-mod fetch;
+mod rdma_read;
 
 pub(crate) use announce::{announce, announced};
 
@@ -153,8 +153,8 @@ fn advance(core: &mut Core, peer: &mut Peer, number: u64, transfer: &mut Transfe
             let layer = *layer;
             get(core, peer, transfer, layer)
         }
-        Mode::Fetch(_) => fetch::step(core, peer, number, transfer),
-        Mode::Coop(receiving) => {
+        Mode::RdmaRead(_) => rdma_read::step(core, peer, number, transfer),
+        Mode::Cooperative(receiving) => {
             let step = receiving.step(core, peer, transfer.request, &transfer.announcement);
             copied_together(core, peer, transfer, step)
         }
@@ -286,13 +286,13 @@ fn choose(
     transfer: &mut Transfer,
     (offset, len): (u64, u64),
 ) {
-    if let Some(fetching) = fetch::begin(peer, transfer, (offset, len)) {
+    if let Some(reading) = rdma_read::begin(peer, transfer, (offset, len)) {
         core.counters.lane_reads += u64::from(offset == 0);
         let from = peer.rank as usize;
         let message = transfer.announcement.request;
         tracepoints::rendezvous_start(from, from, message, len, LayerId::LANE.name());
         transfer.layer = None;
-        transfer.mode = Mode::Fetch(fetching);
+        transfer.mode = Mode::RdmaRead(reading);
         return;
     }
     let into = Into::of(core, transfer.request);
@@ -324,7 +324,7 @@ fn choose(
     };
     transfer.mode = match (protocol, into.loan) {
         (ReceiveProtocol::Get(layer), _) => Mode::Get(layer),
-        (ReceiveProtocol::Together { reader, ask: asks }, Some(loan)) => {
+        (ReceiveProtocol::Cooperative { reader, ask: asks }, Some(loan)) => {
             transfer.asked = true;
             let id = transfer.announcement.coop_id;
             let block = coop::block(core, id, (loan, into.heap), len, reader);
@@ -332,9 +332,9 @@ fn choose(
             if asks {
                 ask(core, peer, Wanted::Join);
             }
-            Mode::Coop(receiving)
+            Mode::Cooperative(receiving)
         }
-        (ReceiveProtocol::Together { .. } | ReceiveProtocol::Pipeline, _) => {
+        (ReceiveProtocol::Cooperative { .. } | ReceiveProtocol::Pipeline, _) => {
             ask(core, peer, Wanted::Chunks { offset, len });
             Mode::Pipe(Piped {
                 at: offset,
@@ -380,7 +380,7 @@ fn writer(peer: &Peer, into: &Into) -> LayerId {
 fn by(protocol: ReceiveProtocol, peer: &Peer, into: &Into) -> Option<LayerId> {
     match protocol {
         ReceiveProtocol::Get(layer) => Some(layer),
-        ReceiveProtocol::Together { reader, .. } => into
+        ReceiveProtocol::Cooperative { reader, .. } => into
             .loan
             .map(|_| reader.unwrap_or_else(|| writer(peer, into))),
         ReceiveProtocol::Pipeline => None,
@@ -391,7 +391,7 @@ fn by(protocol: ReceiveProtocol, peer: &Peer, into: &Into) -> Option<LayerId> {
 fn rival(protocol: ReceiveProtocol) -> Option<Rival> {
     match protocol {
         ReceiveProtocol::Get(by)
-        | ReceiveProtocol::Together {
+        | ReceiveProtocol::Cooperative {
             reader: Some(by),
             ask: false,
         } if by.power() == Power::Copy => Some(Rival::Kernel),

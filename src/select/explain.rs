@@ -27,7 +27,7 @@ pub enum Protocol {
     /// Announced; the receiver copies by this layer.
     Single(LayerId),
     /// Announced; both sides copy by this layer, each as far as it can.
-    Together(LayerId),
+    Cooperative(LayerId),
 }
 
 impl Protocol {
@@ -35,7 +35,7 @@ impl Protocol {
     pub fn all() -> impl Iterator<Item = Self> {
         let by = |layer: LayerId| {
             let put = (layer == LayerId::MAP).then_some(Self::Put);
-            [Self::Single(layer), Self::Together(layer)]
+            [Self::Single(layer), Self::Cooperative(layer)]
                 .into_iter()
                 .chain(put)
         };
@@ -53,8 +53,12 @@ impl Protocol {
             Self::Chunks => "chunks",
             Self::Pipeline => "pipeline",
             Self::Put => "put",
-            Self::Single(layer) => layer.words().map_or(layer.name(), |words| words.alone),
-            Self::Together(layer) => layer.words().map_or(layer.name(), |words| words.together),
+            Self::Single(layer) => layer
+                .labels()
+                .map_or(layer.name(), |labels| labels.one_sided),
+            Self::Cooperative(layer) => layer
+                .labels()
+                .map_or(layer.name(), |labels| labels.cooperative),
         }
     }
 
@@ -63,9 +67,9 @@ impl Protocol {
             Self::Inline | Self::Slots | Self::Chunks => &costs.eager,
             Self::Pipeline => &costs.pipeline,
             // One side copies between two buffers that it maps.
-            Self::Put => &costs.by[LayerId::MAP].alone,
-            Self::Single(layer) => &costs.by[layer].alone,
-            Self::Together(layer) => &costs.by[layer].together,
+            Self::Put => &costs.by[LayerId::MAP].one_sided,
+            Self::Single(layer) => &costs.by[layer].one_sided,
+            Self::Cooperative(layer) => &costs.by[layer].cooperative,
         }
     }
 }
@@ -253,11 +257,11 @@ impl<'a> Table<'a> {
         let receive_protocol = decide(size, &facts, &self.thresholds, &mut self.unobserved());
         match receive_protocol {
             ReceiveProtocol::Get(layer) => Protocol::Single(layer),
-            ReceiveProtocol::Together {
+            ReceiveProtocol::Cooperative {
                 reader: Some(layer),
                 ..
-            } => Protocol::Together(layer),
-            ReceiveProtocol::Together { reader: None, .. } => Protocol::Put,
+            } => Protocol::Cooperative(layer),
+            ReceiveProtocol::Cooperative { reader: None, .. } => Protocol::Put,
             ReceiveProtocol::Pipeline => Protocol::Pipeline,
         }
     }
@@ -341,7 +345,7 @@ impl<'a> Table<'a> {
                 let by = self.has().by(Power::Copy).next().unwrap_or(LayerId::CALL);
                 let rival = |p| match p {
                     Protocol::Pipeline => true,
-                    Protocol::Single(layer) | Protocol::Together(layer) => layer == by,
+                    Protocol::Single(layer) | Protocol::Cooperative(layer) => layer == by,
                     _ => false,
                 };
                 if rival(protocol) && rival(chosen) && self.contested(size, memory) {
@@ -387,7 +391,7 @@ impl<'a> Table<'a> {
                     .then(|| no("the receiver's buffer is not from alloc"))
                     .flatten()
             }),
-            Protocol::Single(layer) | Protocol::Together(layer) => {
+            Protocol::Single(layer) | Protocol::Cooperative(layer) => {
                 let lies_there = layer.power() != Power::Map || memory.from_heap;
                 refusal(&self.layers[layer]).or_else(|| {
                     (!lies_there)
@@ -429,9 +433,9 @@ impl<'a> Table<'a> {
             Protocol::Inline => eager(),
             Protocol::Slots => eager().or_else(slots),
             Protocol::Chunks => eager(),
-            Protocol::Together(_) if !k.coop => Some(Why::Knob("ONECOPY_COOP=off".into())),
+            Protocol::Cooperative(_) if !k.coop => Some(Why::Knob("ONECOPY_COOP=off".into())),
             Protocol::Single(layer) => least(layer).or_else(still_eager),
-            Protocol::Together(layer) => {
+            Protocol::Cooperative(layer) => {
                 below("ONECOPY_COOP_MIN", k.coop_min).or_else(|| least(layer))
             }
             Protocol::Put | Protocol::Pipeline => still_eager(),
@@ -530,7 +534,7 @@ mod tests {
         let losers = table.losers(1 << 20, HEAP);
         let coop = losers
             .iter()
-            .find(|l| l.protocol == Protocol::Together(LayerId::Heap));
+            .find(|l| l.protocol == Protocol::Cooperative(LayerId::Heap));
         assert_eq!(
             coop.map(|l| l.why.to_string()).as_deref(),
             Some("off by ONECOPY_COOP=off")

@@ -89,9 +89,12 @@ impl Observed {
 
     /// Nothing but the curves. `fixed`: the user has decided. `by`: the layer that calls the kernel.
     pub(crate) fn new(costs: &Costs, coop: bool, fixed: bool, by: LayerId) -> Self {
-        let LayerCosts { alone, together } = &costs.by[by];
+        let LayerCosts {
+            one_sided,
+            cooperative,
+        } = &costs.by[by];
         Self {
-            call: Rate::new(if coop { together } else { alone }),
+            call: Rate::new(if coop { cooperative } else { one_sided }),
             pipeline: Rate::new(&costs.pipeline),
             since: 0,
             tries: 0,

@@ -8,13 +8,13 @@ use crate::peer::Peer;
 use crate::request::RequestId;
 use crate::select::observed::Rival;
 use onecopy_btl::LayerId;
-use onecopy_shm::coop::CoopTransfer;
+use onecopy_shm::coop::CooperativeTransfer;
 use std::time::Instant;
 
 /// The receiver's side of a cooperative transfer.
 #[derive(Debug)]
 pub(crate) struct Receiving {
-    pub(crate) transfer: CoopTransfer,
+    pub(crate) transfer: CooperativeTransfer,
     /// How the receiver copies; none: it leaves that to the sender.
     pub(crate) layer: Option<LayerId>,
     /// Chunks that the receiver has copied, and their bytes.
@@ -33,11 +33,11 @@ pub(crate) enum Mode {
     /// The receiver reads.
     Get(LayerId),
     /// Both sides copy.
-    Coop(Receiving),
+    Cooperative(Receiving),
     /// The sender sends chunks.
     Pipe(Piped),
     /// A device reads.
-    Fetch(Fetching),
+    RdmaRead(RdmaRead),
 }
 
 /// The chunks that a transfer expects.
@@ -49,10 +49,10 @@ pub(crate) struct Piped {
 
 /// What a device reads of the peer's memory.
 #[derive(Debug)]
-pub(crate) struct Fetching {
-    /// How far it was received, and how far it was asked for.
+pub(crate) struct RdmaRead {
+    /// How far it was received, and how far its reads are posted.
     pub(crate) at: u64,
-    pub(crate) asked: u64,
+    pub(crate) posted: u64,
     pub(crate) end: u64,
     /// Where byte 0 of the message is, and the key by which it is read.
     pub(crate) from: (u64, u32),
@@ -163,11 +163,11 @@ impl Transfers {
             .flatten()
             .any(|transfer| match &transfer.mode {
                 Mode::Choose | Mode::Get(_) => true,
-                Mode::Coop(receiving) => peers[transfer.peer as usize]
+                Mode::Cooperative(receiving) => peers[transfer.peer as usize]
                     .as_ref()
                     .is_some_and(|peer| receiving.could_move(peer)),
                 // The endpoint tells when something has come.
-                Mode::Pipe(_) | Mode::Fetch(_) => false,
+                Mode::Pipe(_) | Mode::RdmaRead(_) => false,
             })
     }
 }

@@ -64,9 +64,9 @@ impl Core {
     /// Counts a test for completion in which something `moved` or not. Gives whether the thread should yield.
     #[inline]
     pub(crate) fn asked(&mut self, moved: bool) -> bool {
-        let (waits, patience) = (&mut self.waits, &self.patience);
+        let (waits, policy) = (&mut self.waits, &self.wait_policy);
         waits.asked_in_vain += 1;
-        let makes_room = !moved && waits.asked_in_vain > patience.among(waits.threads() + 1).spin;
+        let makes_room = !moved && waits.asked_in_vain > policy.among(waits.threads() + 1).spin;
         if moved || makes_room {
             waits.asked_in_vain = 0;
         }

@@ -14,7 +14,7 @@ use std::time::{Duration, Instant};
 use crate::proof::{Handshake, Purpose, Secret, fresh};
 
 /// For an inbound connection to prove itself.
-const PATIENCE: Duration = Duration::from_secs(5);
+const PROOF_TIMEOUT: Duration = Duration::from_secs(5);
 /// After a connection that could not be accepted: most likely there are no descriptors left.
 const REST: Duration = Duration::from_millis(100);
 
@@ -115,7 +115,7 @@ impl Acceptor {
     pub(super) fn tick(&mut self, now: Instant) {
         self.rests_until.take_if(|until| *until <= now);
         self.inbound.retain(|one| {
-            let in_time = |one: &Inbound| now.duration_since(one.since) < PATIENCE;
+            let in_time = |one: &Inbound| now.duration_since(one.since) < PROOF_TIMEOUT;
             one.as_ref().is_some_and(in_time)
         });
     }
@@ -126,7 +126,7 @@ impl Acceptor {
             .inbound
             .iter()
             .flatten()
-            .map(|one| one.since + PATIENCE)
+            .map(|one| one.since + PROOF_TIMEOUT)
             .min();
         first.into_iter().chain(self.rests_until).min()
     }

@@ -20,11 +20,11 @@ use std::time::{Duration, Instant};
 use onecopy_obs::Knobs;
 use onecopy_shm::fdpass;
 
-use super::alone::Alone;
 use super::host::{Config, FIRST, Host};
 use super::launched::Launched;
 use super::meet::{Address, BASES, Folder, Listener};
 use super::nodes::Nodes;
+use super::singleton::Singleton;
 use super::table::Table;
 use super::{
     Card, Emergency, Event, Introduction, Net, Wireup, WireupError, environment, exit_code, pmi,
@@ -75,7 +75,7 @@ impl Rest {
 
 #[derive(Debug)]
 enum Inner {
-    Alone(Alone),
+    Singleton(Singleton),
     Launched(Launched),
 }
 
@@ -134,7 +134,7 @@ impl Foreign {
         let (rank, size) = (job.rank, job.size);
         let done = |inner, host| Self::new(inner, Rest::new(None, host));
         if size == 1 {
-            return Ok(done(Inner::Alone(Alone::new()), None));
+            return Ok(done(Inner::Singleton(Singleton::new()), None));
         }
         let name = job.name();
         if rank == FIRST {
@@ -190,7 +190,7 @@ impl Foreign {
 
     fn wireup(&mut self) -> &mut dyn Wireup {
         match &mut self.inner {
-            Inner::Alone(inner) => inner,
+            Inner::Singleton(inner) => inner,
             Inner::Launched(inner) => inner,
         }
     }
@@ -242,21 +242,21 @@ fn beside(error: WireupError, without: Option<&str>) -> WireupError {
 impl Wireup for Foreign {
     fn rank(&self) -> usize {
         match &self.inner {
-            Inner::Alone(inner) => inner.rank(),
+            Inner::Singleton(inner) => inner.rank(),
             Inner::Launched(inner) => inner.rank(),
         }
     }
 
     fn size(&self) -> usize {
         match &self.inner {
-            Inner::Alone(inner) => inner.size(),
+            Inner::Singleton(inner) => inner.size(),
             Inner::Launched(inner) => inner.size(),
         }
     }
 
     fn job(&self) -> u64 {
         match &self.inner {
-            Inner::Alone(inner) => inner.job(),
+            Inner::Singleton(inner) => inner.job(),
             Inner::Launched(inner) => inner.job(),
         }
     }
@@ -292,7 +292,7 @@ impl Wireup for Foreign {
 
     fn event_fd(&self) -> Option<BorrowedFd<'_>> {
         match &self.inner {
-            Inner::Alone(inner) => inner.event_fd(),
+            Inner::Singleton(inner) => inner.event_fd(),
             Inner::Launched(inner) => inner.event_fd(),
         }
     }
@@ -314,7 +314,7 @@ impl Wireup for Foreign {
 
     fn emergency(&self) -> Arc<dyn Emergency> {
         let inner = match &self.inner {
-            Inner::Alone(inner) => inner.emergency(),
+            Inner::Singleton(inner) => inner.emergency(),
             Inner::Launched(inner) => inner.emergency(),
         };
         let rest = Arc::clone(&self.rest);

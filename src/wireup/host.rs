@@ -91,7 +91,7 @@ impl Host {
             own: config.rank,
             secret: config.secret,
             size: config.size,
-            patience: config.join_timeout,
+            join_timeout: config.join_timeout,
             listeners: config.listeners,
             late: config
                 .late
@@ -133,7 +133,7 @@ struct Thread {
     own: usize,
     secret: [u8; 16],
     size: usize,
-    patience: Duration,
+    join_timeout: Duration,
     listeners: Vec<Listener>,
     late: Option<(Instant, String)>,
     inbound: VecDeque<Inbound>,
@@ -259,9 +259,9 @@ impl Thread {
                 ),
             }
         }
-        let patience = self.patience;
+        let join_timeout = self.join_timeout;
         self.inbound
-            .retain(|one| now.duration_since(one.since) < patience);
+            .retain(|one| now.duration_since(one.since) < join_timeout);
     }
 
     fn wait(&self, now: Instant) -> Vec<Ready> {
@@ -293,7 +293,7 @@ impl Thread {
             flags.set(PollFlags::POLLOUT, write);
             watch(fd, flags, Ready::Oob(token));
         }
-        let inbound = self.inbound.iter().map(|one| one.since + self.patience);
+        let inbound = self.inbound.iter().map(|one| one.since + self.join_timeout);
         let late = self.late.as_ref().map(|(at, _)| *at);
         let oob = self.oob.as_ref().and_then(Oob::due);
         let held = self.broker.held_since();

@@ -50,7 +50,7 @@ pub struct Launched {
     /// they come late.
     owed: usize,
     /// How long an introduction is waited for.
-    patience: Duration,
+    answer_timeout: Duration,
     /// What this rank grants its peers, until it has joined.
     grant: Option<OwnedFd>,
     buffer: Vec<u8>,
@@ -151,7 +151,7 @@ impl Launched {
             both,
             joined: false,
             owed: 0,
-            patience: ANSWER_TIMEOUT,
+            answer_timeout: ANSWER_TIMEOUT,
             grant: None,
             buffer: vec![0; MAX_MESSAGE],
             host: None,
@@ -456,7 +456,7 @@ impl Wireup for Launched {
             sent => sent?,
         }
         self.owed += 1;
-        let (message, fds) = self.answer(CALL, Some(self.patience), 1)?;
+        let (message, fds) = self.answer(CALL, Some(self.answer_timeout), 1)?;
         let ToRank::Introduction {
             peer,
             uid,

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Cooperative copies: both sides of a large message drain one chunk counter.
 //!
-//! A [`CoopBlock`] lies in the receiver's segment, one per sending peer, so one cooperative transfer at a time per
-//! ordered pair. The receiver opens a transfer; the sender, when it waits anyway, finds its transfer open and takes
+//! A [`CooperativeBlock`] lies in the receiver's segment, one per sending peer, so one cooperative transfer at a time
+//! per ordered pair. The receiver opens a transfer; the sender, when it waits anyway, finds its transfer open and takes
 //! chunks too.
 //!
 //! The counter word is `transfer id u32 | taken from the back u16 | taken from the front u16`. The receiver takes
@@ -19,7 +19,7 @@ use crate::sync::{AtomicU64, Ordering, fence};
 /// The words of a cooperative transfer. All zero: none is open.
 #[derive(Debug, Default)]
 #[repr(C, align(64))]
-pub struct CoopBlock {
+pub struct CooperativeBlock {
     /// `destination address`, for a sender that writes by `process_vm_writev`.
     address: AtomicU64,
     /// Destination in the receiver's heap, or `u64::MAX`.
@@ -39,11 +39,11 @@ pub struct CoopBlock {
 }
 
 #[cfg(not(loom))]
-const _: () = assert!(size_of::<CoopBlock>() == 128);
+const _: () = assert!(size_of::<CooperativeBlock>() == 128);
 
 /// What a transfer is about, as the receiver states it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct CoopTransfer {
+pub struct CooperativeTransfer {
     /// Names the transfer; never zero, differs from the previous one's.
     pub id: u32,
     /// Address of the destination in the receiver.
@@ -56,7 +56,7 @@ pub struct CoopTransfer {
     pub chunk: u64,
 }
 
-impl CoopTransfer {
+impl CooperativeTransfer {
     /// Number of chunks.
     #[inline]
     #[must_use]
@@ -88,10 +88,10 @@ const fn split(word: u64) -> (u32, u32) {
     ((word >> 32) as u32, word as u32)
 }
 
-impl CoopBlock {
+impl CooperativeBlock {
     /// Opens a transfer. The previous one must be over.
     #[inline]
-    pub fn open(&self, transfer: &CoopTransfer) {
+    pub fn open(&self, transfer: &CooperativeTransfer) {
         // The description of the last transfer is overwritten only when it is known to be closed: see `joined`.
         // SYNC(coop.close): release that it is closed, before the words that follow
         fence(Ordering::Release);
@@ -110,13 +110,13 @@ impl CoopBlock {
     /// The open transfer, if it is `id` and chunks are left. For the sender.
     #[inline]
     #[must_use]
-    pub fn joined(&self, id: u32) -> Option<CoopTransfer> {
+    pub fn joined(&self, id: u32) -> Option<CooperativeTransfer> {
         // SYNC(coop.open): acquire the description
         if split(self.counter.load(Ordering::Acquire)).0 != id {
             return None;
         }
         let heap = self.heap.load(Ordering::Relaxed);
-        let joined = CoopTransfer {
+        let joined = CooperativeTransfer {
             id,
             address: self.address.load(Ordering::Relaxed),
             heap: (heap != u64::MAX).then_some(heap),

@@ -12,9 +12,9 @@
 //! | [`Limit::HandOff`] | one store that the other side sees; up to 56 bytes ride in the flag's own cache line |
 //! | [`Limit::NextLine`] | the flag and 64 bytes in the line after it |
 //! | [`Limit::Direct`] | a flag, then one core copies from the peer's shared pages to private memory |
-//! | [`Limit::Coop`] | the receiver copies one half, the sender the other, between shared pages |
+//! | [`Limit::Cooperative`] | the receiver copies one half, the sender the other, between shared pages |
 //! | [`Limit::CmaRead`] | a flag, then one `process_vm_readv` |
-//! | [`Limit::CmaCoop`] | the receiver reads one half, the sender writes the other (`process_vm_writev`) |
+//! | [`Limit::CmaCooperative`] | the receiver reads one half, the sender writes the other (`process_vm_writev`) |
 //! | [`Limit::Slots`] | 8 bytes in a 64-byte slot of a ring, an acknowledgement each window |
 //!
 //! A [`Flow`] says how messages follow one another, a [`Mode`] which memory they use.
@@ -59,11 +59,11 @@ pub enum Limit {
     /// One core copies from the peer's shared pages.
     Direct(CopyKernel),
     /// Both cores copy one half each.
-    Coop,
+    Cooperative,
     /// One `process_vm_readv`.
     CmaRead,
     /// Receiver reads one half, sender writes the other.
-    CmaCoop,
+    CmaCooperative,
     /// A stream of 8-byte messages in a ring of 64-byte slots.
     Slots,
 }
@@ -78,9 +78,9 @@ impl Limit {
             Self::Direct(CopyKernel::Memcpy) => "direct",
             Self::Direct(CopyKernel::NonTemporal) => "direct-nt",
             Self::Direct(CopyKernel::RepMovsb) => "direct-rep",
-            Self::Coop => "coop",
+            Self::Cooperative => "coop",
             Self::CmaRead => "cma-read",
-            Self::CmaCoop => "cma-coop",
+            Self::CmaCooperative => "cma-coop",
             Self::Slots => "slots",
         }
     }
@@ -94,7 +94,12 @@ impl Limit {
                 .iter()
                 .map(|&kernel| Self::Direct(kernel)),
         );
-        all.extend([Self::Coop, Self::CmaRead, Self::CmaCoop, Self::Slots]);
+        all.extend([
+            Self::Cooperative,
+            Self::CmaRead,
+            Self::CmaCooperative,
+            Self::Slots,
+        ]);
         all
     }
 
@@ -112,7 +117,7 @@ impl Limit {
             Self::NextLine => (57..=64).contains(&size),
             Self::Direct(CopyKernel::Memcpy) | Self::CmaRead => size > 0,
             Self::Direct(_) => size >= 256,
-            Self::Coop | Self::CmaCoop => size >= 4096,
+            Self::Cooperative | Self::CmaCooperative => size >= 4096,
             Self::Slots => size <= 56,
         }
     }

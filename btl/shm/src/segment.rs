@@ -25,7 +25,7 @@ pub use peer::PeerSegment;
 pub use peer_heap::PeerHeap;
 
 use crate::cells::MappedCells;
-use crate::coop::CoopBlock;
+use crate::coop::CooperativeBlock;
 use crate::doorbell::Doorbell;
 use crate::failing;
 use crate::layout::{BITMAP_OFFSET, BadGeometry, CTRL_STRIDE, Geometry, HEAP_AT, SegOffset};
@@ -178,7 +178,7 @@ pub struct PairControl {
     pub sender_waits: AtomicU32,
     _pad2: [AtomicU32; 15],
     /// Cooperative transfer from this sender.
-    pub coop: CoopBlock,
+    pub coop: CooperativeBlock,
 }
 
 const _: () = assert!(size_of::<PairControl>() == CTRL_STRIDE);

@@ -53,7 +53,7 @@ impl KnemLayer {
         let agreed = interface(
             peer.rank(),
             (&module.onecopy, means.grant()),
-            (&module.knem, means.offer.proof),
+            (&module.knem, means.export.proof),
             "memory to copy from",
         )?;
         let refuse = |error: &io::Error| explain("copy by the module", peer.rank(), error);

@@ -118,7 +118,7 @@ impl XpmemLayer {
         let agreed = interface(
             peer.rank(),
             (&module.onecopy, means.grant()),
-            (&module.xpmem, means.offer.segid),
+            (&module.xpmem, means.export.segid),
             "memory to attach",
         )?;
         let failed = |call: &str, error: &io::Error| explain(call, peer.rank(), error);

@@ -48,7 +48,7 @@ use crate::provider::Provider;
 use crate::queue::{Completion, Queue};
 use crate::table::Table;
 use crate::timing::Timing;
-pub use contract::{Fetched, Figures, Lanes, Settings, Shown};
+pub use contract::{Figures, Lanes, ReadState, Settings, Shown};
 pub use head::{Mark, Offer};
 use lane::{Lane, Stage};
 use pool::fitting;
@@ -258,23 +258,23 @@ impl<P: Provider> Lanes for Adapter<P> {
         self.show_to_peers(bytes)
     }
 
-    fn can_fetch(&mut self, name: u64) -> bool {
+    fn can_post_reads(&mut self, name: u64) -> bool {
         self.is_connected(name) && self.can_read()
     }
 
-    fn fetch(&mut self, name: u64, token: u64, from: (u64, u32), len: u64) -> u64 {
+    fn post_read(&mut self, name: u64, token: u64, from: (u64, u32), len: u64) -> u64 {
         self.ask_for(name, token, from, len)
     }
 
-    fn fetched(&self, name: u64, token: u64) -> Fetched {
+    fn read_state(&self, name: u64, token: u64) -> ReadState {
         self.next_of(name, token)
     }
 
-    fn read_fetched(&self, name: u64, token: u64, at: usize, out: &mut [u8]) {
+    fn copy_read(&self, name: u64, token: u64, at: usize, out: &mut [u8]) {
         self.read_next(name, token, at, out);
     }
 
-    fn pass_fetched(&mut self, name: u64, token: u64) {
+    fn release_read(&mut self, name: u64, token: u64) {
         self.pass_next(name, token);
     }
 

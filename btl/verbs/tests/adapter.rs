@@ -4,7 +4,7 @@
 use std::os::fd::BorrowedFd;
 use std::time::{Duration, Instant};
 
-use onecopy_verbs::adapter::{Adapter, Fetched, Lanes, Settings};
+use onecopy_verbs::adapter::{Adapter, Lanes, ReadState, Settings};
 use onecopy_verbs::model::Fabric;
 use onecopy_verbs::{Offer, Status};
 
@@ -559,7 +559,7 @@ fn memory_that_a_peer_shows_is_read_where_it_lies() {
     let message = bytes(300_000, 9);
     assert!(b.adapter.show(&message[..999]).is_none(), "too short");
     let shown = b.adapter.show(&message).expect("shown");
-    assert!(a.adapter.can_fetch(a.lane));
+    assert!(a.adapter.can_post_reads(a.lane));
     let mut got = [Vec::new(), Vec::new()];
     let mut asked = [0u64; 2];
     while got.iter().any(|got| got.len() < message.len()) {
@@ -567,14 +567,14 @@ fn memory_that_a_peer_shows_is_read_where_it_lies() {
             let at = token as usize;
             let left = message.len() as u64 - asked[at];
             let from = (shown.address + asked[at], shown.key);
-            asked[at] += a.adapter.fetch(a.lane, token, from, left.min(100_000));
+            asked[at] += a.adapter.post_read(a.lane, token, from, left.min(100_000));
             a.adapter.poll();
-            while let Fetched::Bytes(count) = a.adapter.fetched(a.lane, token) {
+            while let ReadState::Bytes(count) = a.adapter.read_state(a.lane, token) {
                 let mut piece = vec![0; count];
                 let (first, rest) = piece.split_at_mut(count / 3);
-                a.adapter.read_fetched(a.lane, token, 0, first);
-                a.adapter.read_fetched(a.lane, token, count / 3, rest);
-                a.adapter.pass_fetched(a.lane, token);
+                a.adapter.copy_read(a.lane, token, 0, first);
+                a.adapter.copy_read(a.lane, token, count / 3, rest);
+                a.adapter.release_read(a.lane, token);
                 got[at].extend(piece);
             }
         }
@@ -583,13 +583,14 @@ fn memory_that_a_peer_shows_is_read_where_it_lies() {
     // A key that was never given.
     assert!(
         a.adapter
-            .fetch(a.lane, 5, (shown.address, shown.key ^ 1), 100)
+            .post_read(a.lane, 5, (shown.address, shown.key ^ 1), 100)
             > 0
     );
     a.adapter.poll();
-    assert_eq!(a.adapter.fetched(a.lane, 5), Fetched::Failed);
+    assert_eq!(a.adapter.read_state(a.lane, 5), ReadState::Failed);
     assert_eq!(
-        a.adapter.fetch(a.lane, 5, (shown.address, shown.key), 100),
+        a.adapter
+            .post_read(a.lane, 5, (shown.address, shown.key), 100),
         0
     );
     drop((shown, a, b));
@@ -604,7 +605,7 @@ fn where_nothing_more_can_be_registered_nothing_is_shown() {
     let message = bytes(300_000, 9);
     assert!(b.adapter.show(&message).is_none());
     assert!(b.adapter.show(&message[..2000]).is_some());
-    assert!(!a.adapter.can_fetch(a.lane), "no slots to read into");
+    assert!(!a.adapter.can_post_reads(a.lane), "no slots to read into");
     a.works();
 }
 
@@ -644,7 +645,7 @@ fn what_is_pinned_does_not_grow_with_peers() {
         assert_eq!(a.read(*to_b, &mut got), 4);
         assert_eq!(&got, b"back");
     }
-    assert!(a.can_fetch(others[0].1), "with what reads need");
+    assert!(a.can_post_reads(others[0].1), "with what reads need");
     let pinned = a.figures().pinned;
     assert!(pinned <= 4 << 20, "{pinned} bytes are pinned");
 }

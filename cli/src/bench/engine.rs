@@ -189,9 +189,9 @@ impl Runner {
                     Limit::Slots => windowed,
                     Limit::Direct(_) => size > 56 && (windowed || size > 64),
                     // In two-way flows both cores are busy with their own messages.
-                    Limit::Coop => has(|m| *m == Mechanism::Heap) && !two_way,
+                    Limit::Cooperative => has(|m| *m == Mechanism::Heap) && !two_way,
                     Limit::CmaRead => has(|m| m.is_kernel_copy()),
-                    Limit::CmaCoop => has(|m| m.is_kernel_copy()) && !two_way,
+                    Limit::CmaCooperative => has(|m| m.is_kernel_copy()) && !two_way,
                 };
             if !wanted {
                 continue;

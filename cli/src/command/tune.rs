@@ -56,16 +56,16 @@ const EAGER: &[(&str, &str)] = &[
 const PIPELINE: &[(&str, &str)] = &[("ONECOPY_LAYERS", "cico"), ("ONECOPY_EAGER_MAX", "0")];
 
 /// The knobs that send everything by one layer.
-fn forced(layer: LayerId, together: bool) -> Knobs {
+fn forced(layer: LayerId, cooperative: bool) -> Knobs {
     let mut env = vec![
         ("ONECOPY_LAYERS", format!("{layer},{}", LayerId::CHUNKS)),
         ("ONECOPY_EAGER_MAX", "0".to_owned()),
         (
             "ONECOPY_COOP",
-            if together { "on" } else { "off" }.to_owned(),
+            if cooperative { "on" } else { "off" }.to_owned(),
         ),
     ];
-    if together {
+    if cooperative {
         env.push(("ONECOPY_COOP_MIN", "0".to_owned()));
     }
     env.extend(
@@ -100,12 +100,14 @@ fn plans(quick: bool) -> Vec<Plan> {
         plan("pipeline", owned(PIPELINE), false, 1024, most),
     ];
     for layer in LayerId::SINGLE {
-        let Some(words) = layer.words() else { continue };
-        let [alone, together] = words.curves;
+        let Some(labels) = layer.labels() else {
+            continue;
+        };
+        let [one_sided, cooperative] = labels.curves;
         let maps = layer.power() == Power::Map;
         let least = if layer.power().loads() { 512 } else { 1024 };
-        plans.push(plan(alone, forced(layer, false), maps, least, most));
-        plans.push(plan(together, forced(layer, true), maps, 16 << 10, most));
+        plans.push(plan(one_sided, forced(layer, false), maps, least, most));
+        plans.push(plan(cooperative, forced(layer, true), maps, 16 << 10, most));
     }
     plans
 }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! What the commands say of several nodes: memory, rungs, protocols, and the benchmark.
+//! What the commands say of several nodes: memory, layers, protocols, and the benchmark.
 
 #[path = "../../../tests/harness/resident.rs"]
 mod resident;
@@ -172,14 +172,14 @@ fn info_names_the_rung_of_each_pair_of_nodes() {
     let between: Vec<_> = pairs.iter().map(|pair| pair["nodes"].to_string()).collect();
     assert_eq!(between, ["[0,1]", "[0,2]", "[1,2]"]);
     for pair in pairs {
-        assert_eq!(pair["rung"], "tcp", "{pair}");
+        assert_eq!(pair["layer"], "tcp", "{pair}");
         let place = pair["place"].as_str().expect("a place");
         assert!(place.starts_with("127.0.0.1:"), "{place}");
     }
     // Without a wire there is a reason.
     let off = ["info", "nodes", "--nodes", "2", "--json"];
     let pair = &json(&off, &[("ONECOPY_LAYERS", "^tcp")])["pairs"][0];
-    assert!(pair["rung"].is_null(), "{pair}");
+    assert!(pair["layer"].is_null(), "{pair}");
     let reason = pair["reason"].as_str().expect("a reason");
     assert!(reason.contains("ONECOPY_LAYERS"), "{reason}");
     // As a rank of a job of one node.

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! What an exchange writes into members' receive buffers; see [`super::super::push`].
 
-use super::super::contribution::{GIVEN, Piece, Readers, StepContext};
+use super::super::contribution::{GIVEN, LoanRange, Readers, StepContext};
 use super::super::push::{
-    Gives, Origin, PIECE, Promises, WRITTEN, half, opened, place_of, put_to_all, reaches_all,
+    Gives, PIECE, Promises, WRITTEN, WriteSource, half, opened, place_of, put_to_all, reaches_all,
 };
 use super::super::reader;
 use super::super::state::{CommState, STEP_MAX};
@@ -16,7 +16,7 @@ use onecopy_shm::loan::Loan;
 use std::ops::Range;
 
 /// Steps in which a rank waits for members, before it copies what it takes from itself alone.
-const PATIENCE: u32 = 16;
+const OWN_COPY_AFTER: u32 = 16;
 
 /// A part of the offer on its way.
 #[derive(Debug)]
@@ -151,7 +151,7 @@ impl Exchange {
         }
         self.push.idle += 1;
         if self.own.is_some() {
-            let now = first || !waits || self.push.idle > PATIENCE;
+            let now = first || !waits || self.push.idle > OWN_COPY_AFTER;
             return Ok(now.then(|| self.own.take()).flatten().map(Job::own));
         }
         self.job_for(state, &ready, fused).map(Some)
@@ -245,7 +245,7 @@ impl Job {
         &self,
         engine: &mut Engine,
         state: &CommState,
-        (offer, recv): (Piece, Option<Loan>),
+        (offer, recv): (LoanRange, Option<Loan>),
         Range { start: at, end }: Range<usize>,
     ) -> Result<()> {
         let n = end - at;
@@ -263,7 +263,7 @@ impl Job {
                 let _ = reader::view(&engine.peers, state, place, &range);
             }
         }
-        let origin = Origin::Loan(offer.loan, from);
-        put_to_all(engine, state, &self.targets, (at, n), origin)
+        let source = WriteSource::Loan(offer.loan, from);
+        put_to_all(engine, state, &self.targets, (at, n), source)
     }
 }

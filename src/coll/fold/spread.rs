@@ -4,7 +4,7 @@
 use super::super::contribution::{Contribution, RESULT, Readers};
 use super::super::exchange::READ_MAX;
 use super::super::member_buffer::{MemberBuffer, Target};
-use super::super::push::{Origin, WRITTEN, opened, put_to_all, reaches_all};
+use super::super::push::{WRITTEN, WriteSource, opened, put_to_all, reaches_all};
 use super::super::reader;
 use super::super::select::{Algorithm, share};
 use super::super::state::{CommState, STEP_MAX, Step};
@@ -137,11 +137,11 @@ impl Fold {
         if self.targets.is_empty() {
             return Ok(());
         }
-        let origin = match self.recv {
-            Some((loan, at)) => Origin::Loan(loan, at + begin),
-            None => Origin::Bytes(helped),
+        let source = match self.recv {
+            Some((loan, at)) => WriteSource::Loan(loan, at + begin),
+            None => WriteSource::Bytes(helped),
         };
-        put_to_all(engine, state, &self.targets, (begin, len), origin)
+        put_to_all(engine, state, &self.targets, (begin, len), source)
     }
 
     /// Takes out of the pending members those that no longer `lack`: they have written their shares here.

@@ -2,10 +2,10 @@
 //! A segment under way: how far it has come on this rank.
 
 use super::super::communicator::Communicator;
-use super::super::contribution::Piece;
+use super::super::contribution::LoanRange;
 use super::super::start::{Buffers, Call};
 use super::position::Position;
-use super::work::{Ask, Load, Work};
+use super::work::{Load, StepCall, Work};
 use crate::engine::Engine;
 use crate::error::Result;
 use crate::request::RequestId;
@@ -115,13 +115,13 @@ impl Flight {
     ) -> Result<bool> {
         let place = levels.place;
         if self.across == StepState::Waits && self.up.is_over() {
-            let ask = work.across(engine, place, &self.load)?;
-            self.across = self.start_on_wire(engine, work, levels, 0, ask)?;
+            let step_call = work.across(engine, place, &self.load)?;
+            self.across = self.start_on_wire(engine, work, levels, 0, step_call)?;
             return Ok(true);
         }
         if self.across.is_over() && self.second == StepState::Waits {
             self.second = match work.turn(engine, place, &self.load)? {
-                Some(ask) => self.start_on_wire(engine, work, levels, 1, ask)?,
+                Some(step_call) => self.start_on_wire(engine, work, levels, 1, step_call)?,
                 None => StepState::Over,
             };
             return Ok(true);
@@ -135,20 +135,20 @@ impl Flight {
         work: &Work,
         levels: &mut Levels<'_>,
         step: u32,
-        ask: Ask,
+        step_call: StepCall,
     ) -> Result<StepState> {
         let (place, segment) = (levels.place, &self.load.segment);
         let last = work.root_is_last(place, segment.len);
         let state = &mut levels.wire.state;
         // Both ends of a message count it as the first step.
-        let step = if ask.pair.is_some() { 0 } else { step };
-        (state.members, state.me) = match ask.pair.clone() {
+        let step = if step_call.pair.is_some() { 0 } else { step };
+        (state.members, state.me) = match step_call.pair.clone() {
             Some(pair) => pair,
             None => place.wire(segment.root, last),
         };
         // All leaders count alike, also past the steps that one has no part in.
         state.seq = self.number.wrapping_add(step).wrapping_sub(1);
-        start(engine, levels.wire, ask, levels.call, &mut self.parts)
+        start(engine, levels.wire, step_call, levels.call, &mut self.parts)
     }
 
     /// Begins the way up on the node.
@@ -158,9 +158,9 @@ impl Flight {
         work: &Work,
         levels: &mut Levels<'_>,
     ) -> Result<()> {
-        let ask = work.up(levels.place, &self.load);
+        let step_call = work.up(levels.place, &self.load);
         if let Some(group) = levels.group.as_deref_mut() {
-            self.up = start(engine, group, ask, levels.call, &mut self.parts)?;
+            self.up = start(engine, group, step_call, levels.call, &mut self.parts)?;
         }
         Ok(())
     }
@@ -178,9 +178,9 @@ impl Flight {
         work: &Work,
         levels: &mut Levels<'_>,
     ) -> Result<()> {
-        let ask = work.down(levels.place, &self.load);
+        let step_call = work.down(levels.place, &self.load);
         if let Some(group) = levels.group.as_deref_mut() {
-            self.down = start(engine, group, ask, levels.call, &mut self.parts)?;
+            self.down = start(engine, group, step_call, levels.call, &mut self.parts)?;
         }
         Ok(())
     }
@@ -208,21 +208,21 @@ impl Flight {
 fn start(
     engine: &mut Engine,
     comm: &mut Communicator,
-    ask: Ask,
+    step_call: StepCall,
     call: Call,
     parts: &mut Vec<Loan>,
 ) -> Result<StepState> {
-    let mut lend = |piece: Option<Piece>| -> Result<Option<Loan>> {
+    let mut lend = |piece: Option<LoanRange>| -> Result<Option<Loan>> {
         let Some(piece) = piece else { return Ok(None) };
         let part = engine.core.loans.part(piece.loan, piece.at, piece.len)?;
         parts.push(part);
         Ok(Some(part))
     };
     let buffers = Buffers {
-        send: lend(ask.send)?,
-        recv: lend(ask.recv)?,
+        send: lend(step_call.send)?,
+        recv: lend(step_call.recv)?,
     };
     let opened = comm.open(engine);
-    let id = comm.start_step(engine, &ask.what, buffers, call, opened)?;
+    let id = comm.start_step(engine, &step_call.what, buffers, call, opened)?;
     Ok(StepState::Runs(id))
 }

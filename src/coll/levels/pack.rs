@@ -2,14 +2,14 @@
 //! Parts of several members as one block: where each stands, and how they come there.
 
 use super::super::Parts;
-use super::super::contribution::Piece;
+use super::super::contribution::LoanRange;
 use super::position::Position;
 use crate::engine::Engine;
 use crate::error::Result;
 
 /// A part of a piece.
-pub(super) fn part(piece: Piece, at: usize, len: usize) -> Piece {
-    Piece {
+pub(super) fn part(piece: LoanRange, at: usize, len: usize) -> LoanRange {
+    LoanRange {
         at: piece.at + at,
         len,
         ..piece
@@ -43,7 +43,7 @@ pub(super) fn of_group(parts: &Parts, place: &Position, node: usize) -> Vec<(usi
 }
 
 /// Copies between buffers of this rank.
-pub(super) fn copy(engine: &mut Engine, from: Piece, to: Piece, len: usize) -> Result<()> {
+pub(super) fn copy(engine: &mut Engine, from: LoanRange, to: LoanRange, len: usize) -> Result<()> {
     let loans = &mut engine.core.loans;
     Ok(loans.copy(from.loan, from.at, to.loan, to.at, len)?)
 }
@@ -53,7 +53,7 @@ pub(super) fn copy(engine: &mut Engine, from: Piece, to: Piece, len: usize) -> R
 pub(super) fn reorder(
     engine: &mut Engine,
     place: &Position,
-    (from, to): (Option<Piece>, Option<Piece>),
+    (from, to): (Option<LoanRange>, Option<LoanRange>),
     bytes: usize,
     back: bool,
 ) -> Result<()> {

@@ -8,7 +8,7 @@ use super::flight::{CROSSINGS, Flight, Levels};
 use super::position::Position;
 use super::segments::{Segment, Segments};
 use super::work::{Load, Vector, Work};
-use crate::coll::contribution::Piece;
+use crate::coll::contribution::LoanRange;
 use crate::engine::Engine;
 use crate::error::{Error, Result};
 use crate::request::RequestId;
@@ -51,7 +51,7 @@ pub(super) fn work_of(
     way: Way,
     collective: &Collective,
     place: &Position,
-    vector: Option<Piece>,
+    vector: Option<LoanRange>,
     buffers: Buffers,
 ) -> Option<(Work, Segments)> {
     let (ranks, in_place) = (place.nodes.ranks(), buffers.send.is_none());

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! What a rank does of each segment, as collectives of its node group and of the leaders.
 
-use super::super::contribution::Piece;
+use super::super::contribution::LoanRange;
 use super::super::fold::segment::{Operands, combine_all};
 use super::super::select::levels::{Combining, combining, commutes};
 use super::super::select::share;
@@ -20,7 +20,7 @@ use std::sync::Arc;
 pub(super) struct Vector {
     pub(super) elem: ElemType,
     pub(super) op: Op,
-    pub(super) piece: Piece,
+    pub(super) piece: LoanRange,
 }
 
 /// What a collective is made of. See [`super::super::select::levels::Way`].
@@ -38,16 +38,16 @@ pub(super) enum Work {
 }
 
 /// A collective to be started, and its buffers.
-pub(super) struct Ask {
+pub(super) struct StepCall {
     pub(super) what: Collective,
-    pub(super) send: Option<Piece>,
-    pub(super) recv: Option<Piece>,
+    pub(super) send: Option<LoanRange>,
+    pub(super) recv: Option<LoanRange>,
     /// The ranks that take part, and which of them this one is, if they are not the leaders of all nodes.
     pub(super) pair: Option<(Arc<[u32]>, usize)>,
 }
 
-impl Ask {
-    fn new(what: Collective, send: Option<Piece>, recv: Option<Piece>) -> Self {
+impl StepCall {
+    fn new(what: Collective, send: Option<LoanRange>, recv: Option<LoanRange>) -> Self {
         Self {
             what,
             send,
@@ -77,28 +77,28 @@ pub(super) struct Load {
 }
 
 impl Load {
-    fn room(&self, index: usize, len: usize) -> Option<Piece> {
+    fn room(&self, index: usize, len: usize) -> Option<LoanRange> {
         self.rooms
             .get(index)
-            .map(|&loan| Piece { loan, at: 0, len })
+            .map(|&loan| LoanRange { loan, at: 0, len })
     }
 
     /// Where the segment goes.
-    fn target(&self) -> Option<Piece> {
+    fn target(&self) -> Option<LoanRange> {
         let Segment { to, len, .. } = self.segment;
-        self.recv.map(|loan| Piece { loan, at: to, len })
+        self.recv.map(|loan| LoanRange { loan, at: to, len })
     }
 
     /// What this rank gives, which without a send buffer stands in the receive buffer at `at`.
-    fn given(&self, at: usize, len: usize) -> Option<Piece> {
+    fn given(&self, at: usize, len: usize) -> Option<LoanRange> {
         match self.send {
-            Some(loan) => Some(Piece { loan, at: 0, len }),
-            None => self.recv.map(|loan| Piece { loan, at, len }),
+            Some(loan) => Some(LoanRange { loan, at: 0, len }),
+            None => self.recv.map(|loan| LoanRange { loan, at, len }),
         }
     }
 }
 
-fn same(a: Piece, b: Piece) -> bool {
+fn same(a: LoanRange, b: LoanRange) -> bool {
     (a.loan, a.at) == (b.loan, b.at)
 }
 
@@ -162,7 +162,7 @@ impl Work {
     }
 
     /// Where a leader has what its node has come to, or where the result goes.
-    fn result(&self, place: &Position, load: &Load) -> Option<Piece> {
+    fn result(&self, place: &Position, load: &Load) -> Option<LoanRange> {
         match self {
             Self::Combine(_) if load.segment.root != Some(place.me) => {
                 load.room(0, load.segment.len)
@@ -173,12 +173,12 @@ impl Work {
     }
 
     /// This rank's own part of a vector.
-    fn own(vector: &Vector, segment: &Segment) -> Piece {
+    fn own(vector: &Vector, segment: &Segment) -> LoanRange {
         part(vector.piece, segment.from, segment.len)
     }
 
     /// The way up: what the node group does first. A member that is alone does the same to its own.
-    pub(super) fn up(&self, place: &Position, load: &Load) -> Ask {
+    pub(super) fn up(&self, place: &Position, load: &Load) -> StepCall {
         let Segment { root, len, .. } = load.segment;
         let (leads, leader) = (place.leads(root), place.leader_within(root));
         match self {
@@ -191,7 +191,7 @@ impl Work {
                     elem: vector.elem,
                     op: vector.op.clone(),
                 };
-                Ask::new(what, send, to)
+                StepCall::new(what, send, to)
             }
             Self::Collect(parts) => {
                 let (at, bytes) = parts.of(place.me);
@@ -202,7 +202,7 @@ impl Work {
                 let (begin, block) = blocks(parts, place)[place.node()];
                 let room = load.room(0, len).filter(|_| leads);
                 let to = room.map(|room| part(room, begin, block));
-                Ask::new(what, load.given(at, bytes), to)
+                StepCall::new(what, load.given(at, bytes), to)
             }
             Self::Transpose(_) => {
                 let what = Collective::Gather {
@@ -210,9 +210,11 @@ impl Work {
                     parts: Parts::Equal(len),
                 };
                 let all = load.room(0, len * place.group().len()).filter(|_| leads);
-                Ask::new(what, load.given(0, len), all)
+                StepCall::new(what, load.given(0, len), all)
             }
-            Self::Meet | Self::Move | Self::PassOn => Ask::new(Collective::Barrier, None, None),
+            Self::Meet | Self::Move | Self::PassOn => {
+                StepCall::new(Collective::Barrier, None, None)
+            }
         }
     }
 
@@ -224,7 +226,7 @@ impl Work {
         load: &Load,
     ) -> Result<()> {
         if let Self::Collect(_) | Self::Transpose(_) = self
-            && let Ask {
+            && let StepCall {
                 send: Some(from),
                 recv: Some(to),
                 ..
@@ -236,20 +238,25 @@ impl Work {
     }
 
     /// The first step of the leaders.
-    pub(super) fn across(&self, engine: &mut Engine, place: &Position, load: &Load) -> Result<Ask> {
+    pub(super) fn across(
+        &self,
+        engine: &mut Engine,
+        place: &Position,
+        load: &Load,
+    ) -> Result<StepCall> {
         let Segment { root, len, .. } = load.segment;
         let node = place.node();
         let root_node = root.map_or(0, |root| place.nodes.node_of(root));
         Ok(match self {
-            Self::Meet => Ask::new(Collective::Barrier, None, None),
-            Self::Move => Ask::new(Collective::Bcast { root: root_node }, None, load.target()),
+            Self::Meet => StepCall::new(Collective::Barrier, None, None),
+            Self::Move => StepCall::new(Collective::Bcast { root: root_node }, None, load.target()),
             Self::PassOn => match place.neighbours(root.unwrap_or(0)) {
-                (Some(before), _) => Ask::message(place, (before, node), 1, load),
-                (None, next) => Ask::message(place, (node, next.unwrap_or(node)), 0, load),
+                (Some(before), _) => StepCall::message(place, (before, node), 1, load),
+                (None, next) => StepCall::message(place, (node, next.unwrap_or(node)), 0, load),
             },
             Self::Collect(parts) => {
                 let parts = Parts::Listed(blocks(parts, place).into());
-                Ask::new(Collective::Allgather { parts }, None, load.room(0, len))
+                StepCall::new(Collective::Allgather { parts }, None, load.room(0, len))
             }
             Self::Transpose(bytes) => Self::transpose(engine, place, load, *bytes)?,
             Self::Combine(vector) | Self::All(vector) | Self::ShareOut(vector, _) => {
@@ -259,7 +266,12 @@ impl Work {
     }
 
     /// How leaders exchange parts of `bytes` for all ranks of their nodes, brought into their order first.
-    fn transpose(engine: &mut Engine, place: &Position, load: &Load, bytes: usize) -> Result<Ask> {
+    fn transpose(
+        engine: &mut Engine,
+        place: &Position,
+        load: &Load,
+        bytes: usize,
+    ) -> Result<StepCall> {
         let (len, count) = (load.segment.len, place.nodes.count());
         let group = place.group().len();
         let all = len * group;
@@ -269,11 +281,11 @@ impl Work {
         let parts = Parts::Listed(packed((0..count).map(between)).into());
         let (send, recv) = (parts.clone(), parts);
         let what = Collective::Alltoall { send, recv };
-        Ok(Ask::new(what, load.room(1, all), load.room(2, all)))
+        Ok(StepCall::new(what, load.room(1, all), load.room(2, all)))
     }
 
     /// How leaders combine what their nodes have come to.
-    fn combine_across(&self, place: &Position, load: &Load, vector: &Vector) -> Ask {
+    fn combine_across(&self, place: &Position, load: &Load, vector: &Vector) -> StepCall {
         let Segment { root, len, .. } = load.segment;
         let (node, count) = (place.node(), place.nodes.count());
         let root_node = root.map_or(0, |root| place.nodes.node_of(root));
@@ -288,12 +300,12 @@ impl Work {
                     root: root_node,
                     parts: Parts::Equal(len),
                 };
-                Ask::new(what, given, load.room(1, len * count).filter(|_| gets))
+                StepCall::new(what, given, load.room(1, len * count).filter(|_| gets))
             }
             Combining::Flat => {
                 let parts = Parts::Equal(len);
                 let room = load.room(1, len * count);
-                Ask::new(Collective::Allgather { parts }, given, room)
+                StepCall::new(Collective::Allgather { parts }, given, room)
             }
             Combining::Split => {
                 let shares = shares(vector.elem, len, count);
@@ -302,7 +314,7 @@ impl Work {
                     send: Parts::Listed(shares.into()),
                     recv: Parts::Listed(packed((0..count).map(|_| bytes)).into()),
                 };
-                Ask::new(what, given, load.room(1, bytes * count))
+                StepCall::new(what, given, load.room(1, bytes * count))
             }
             Combining::Chain => {
                 let last = self.root_is_last(place, len);
@@ -313,7 +325,7 @@ impl Work {
                 };
                 let to = result.filter(|_| gets);
                 let moves = given.zip(to).is_none_or(|(from, to)| !same(from, to));
-                Ask::new(what, given.filter(|_| moves), to)
+                StepCall::new(what, given.filter(|_| moves), to)
             }
         }
     }
@@ -324,7 +336,7 @@ impl Work {
         engine: &mut Engine,
         place: &Position,
         load: &Load,
-    ) -> Result<Option<Ask>> {
+    ) -> Result<Option<StepCall>> {
         let Segment { root, len, .. } = load.segment;
         let count = place.nodes.count();
         if let Self::Transpose(bytes) = self {
@@ -337,7 +349,7 @@ impl Work {
                 (Some(_), next) => next,
                 (None, _) => None,
             };
-            return Ok(next.map(|next| Ask::message(place, (place.node(), next), 0, load)));
+            return Ok(next.map(|next| StepCall::message(place, (place.node(), next), 0, load)));
         }
         let Some(vector) = self.vector() else {
             return Ok(None);
@@ -358,20 +370,20 @@ impl Work {
                 combine(engine, vector, room, part(result, at, bytes), count)?;
                 let parts = Parts::Listed(shares.into());
                 let what = Collective::Allgather { parts };
-                Ok(Some(Ask::new(what, None, Some(result))))
+                Ok(Some(StepCall::new(what, None, Some(result))))
             }
             Combining::Flat | Combining::Chain => Ok(None),
         }
     }
 
     /// The way down: what the node group does last.
-    pub(super) fn down(&self, place: &Position, load: &Load) -> Ask {
+    pub(super) fn down(&self, place: &Position, load: &Load) -> StepCall {
         let Segment { root, len, .. } = load.segment;
         let (leads, leader) = (place.leads(root), place.leader_within(root));
         match self {
-            Self::Meet => Ask::new(Collective::Barrier, None, None),
+            Self::Meet => StepCall::new(Collective::Barrier, None, None),
             Self::Collect(_) => {
-                Ask::new(Collective::Bcast { root: leader }, None, load.room(0, len))
+                StepCall::new(Collective::Bcast { root: leader }, None, load.room(0, len))
             }
             Self::ShareOut(_, parts) => {
                 let list = place.group().iter().map(|&member| parts.of(member));
@@ -380,12 +392,12 @@ impl Work {
                     parts: Parts::Listed(list.collect()),
                 };
                 let whole = self.result(place, load).filter(|_| leads);
-                let to = load.recv.map(|loan| Piece {
+                let to = load.recv.map(|loan| LoanRange {
                     loan,
                     at: 0,
                     len: parts.of(place.me).1,
                 });
-                Ask::new(what, whole, to)
+                StepCall::new(what, whole, to)
             }
             Self::Transpose(_) => {
                 let what = Collective::Scatter {
@@ -393,11 +405,11 @@ impl Work {
                     parts: Parts::Equal(len),
                 };
                 let all = load.room(0, len * place.group().len()).filter(|_| leads);
-                let to = load.recv.map(|loan| Piece { loan, at: 0, len });
-                Ask::new(what, all, to)
+                let to = load.recv.map(|loan| LoanRange { loan, at: 0, len });
+                StepCall::new(what, all, to)
             }
             Self::Move | Self::PassOn | Self::All(_) | Self::Combine(_) => {
-                Ask::new(Collective::Bcast { root: leader }, None, load.target())
+                StepCall::new(Collective::Bcast { root: leader }, None, load.target())
             }
         }
     }
@@ -412,7 +424,7 @@ impl Work {
                 for (node, (begin, _)) in blocks(parts, place).into_iter().enumerate() {
                     let members = place.nodes.members_of(node);
                     for (&member, (at, len)) in members.iter().zip(of_group(parts, place, node)) {
-                        let to = Piece {
+                        let to = LoanRange {
                             loan: recv,
                             at: parts.of(member).0,
                             len,
@@ -423,7 +435,7 @@ impl Work {
                 Ok(())
             }
             Self::ShareOut(_, parts) if place.is_alone() => {
-                let Ask { send, recv, .. } = self.down(place, load);
+                let StepCall { send, recv, .. } = self.down(place, load);
                 let (at, len) = parts.of(place.me);
                 match (send, recv) {
                     (Some(from), Some(to)) => copy(engine, part(from, at, len), to, len),
@@ -431,7 +443,7 @@ impl Work {
                 }
             }
             Self::Transpose(_) if place.is_alone() => match self.down(place, load) {
-                Ask {
+                StepCall {
                     send: Some(from),
                     recv: Some(to),
                     ..
@@ -456,8 +468,8 @@ fn shares(elem: ElemType, len: usize, nodes: usize) -> Vec<(usize, usize)> {
 fn combine(
     engine: &mut Engine,
     vector: &Vector,
-    room: Option<Piece>,
-    to: Piece,
+    room: Option<LoanRange>,
+    to: LoanRange,
     count: usize,
 ) -> Result<()> {
     let (Some(room), len) = (room, to.len) else {

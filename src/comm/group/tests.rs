@@ -46,15 +46,15 @@ fn sums(comm: &Comm) {
 /// Gives a communicator up, as a lost member does.
 fn give_up(rt: &Runtime, comm: &Comm) {
     let mut engine = rt.handle().gate.enter();
-    let slot = comm.slot(&mut engine);
+    let index = comm.index(&mut engine);
     let worker = &mut *engine;
-    let comm = worker.collectives.slots[slot].as_mut().expect("alive");
+    let comm = worker.collectives.slots[index].as_mut().expect("alive");
     comm.fail(&mut worker.engine, &Error::given_up(rt.rank()));
 }
 
 /// The next communicator has this one's id, if that is free then.
 fn reuse_id(rt: &Runtime, comm: &Comm) {
-    let id = comm.place.as_ref().expect("members").id;
+    let id = comm.membership.as_ref().expect("members").id;
     rt.handle().gate.enter().collectives.ids.next = id;
 }
 

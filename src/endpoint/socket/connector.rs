@@ -53,7 +53,7 @@ enum Standing {
 
 #[derive(Debug)]
 struct Place {
-    listens: SocketAddr,
+    address: SocketAddr,
     standing: Standing,
     /// This rank has something for it.
     wanted: bool,
@@ -103,21 +103,21 @@ impl Connector {
 
     /// Where the ranks on other nodes listen, by rank.
     pub(crate) fn know(&mut self, places: impl Iterator<Item = Option<SocketAddr>>) {
-        let place = |listens| Place {
-            listens,
+        let place = |address| Place {
+            address,
             standing: Standing::Apart,
             wanted: false,
         };
-        self.places = places.map(|listens| listens.map(place)).collect();
+        self.places = places.map(|address| address.map(place)).collect();
     }
 
     fn place(&self, rank: u32) -> Option<&Place> {
         self.places.get(rank as usize)?.as_ref()
     }
 
-    /// Where a rank listens; none: it is on this node, or told of no place.
-    pub(crate) fn listens(&self, rank: u32) -> Option<SocketAddr> {
-        self.place(rank).map(|place| place.listens)
+    /// Where a rank listens; none: it is on this node, or told of no address.
+    pub(crate) fn address_of(&self, rank: u32) -> Option<SocketAddr> {
+        self.place(rank).map(|place| place.address)
     }
 
     fn standing(&self, rank: u32) -> Option<Standing> {

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Where the bytes of a peer's stream come from: what a lane had left, a lane, or the socket.
 
-use super::device::Shared;
+use super::shared_lanes::SharedLanes;
 use nix::errno::Errno;
 use nix::sys::socket::{MsgFlags, recv};
 use nix::sys::uio::readv;
@@ -51,7 +51,7 @@ impl Early {
 /// What is read from, each before the next one.
 pub(super) struct Feed<'f> {
     pub(super) early: Option<&'f mut Early>,
-    pub(super) lane: Option<(&'f Shared, u64)>,
+    pub(super) lane: Option<(&'f SharedLanes, u64)>,
     pub(super) socket: Option<BorrowedFd<'f>>,
 }
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! What travels on a stream: a head of [`HEAD`] bytes, a record's payload, and the chunk that the record names. Credit
-//! and the words that a rank gives up or leaves are heads alone, and so are those about a lane but its offer.
+//! What travels on a stream: a head of [`HEAD`] bytes, a record's payload, and the chunk that the record names.
+//! *Control frames* are heads alone: credit, that a rank gives up or leaves, and what is said of a lane but its offer.
 //!
 //! The record stands before its chunk: the receiver knows where the chunk belongs before it reads it, and reads it
 //! there.
@@ -8,7 +8,7 @@
 use crate::endpoint::{MAX_RECORD_SLOTS, payload_of};
 use onecopy_btl::lanes::Offer;
 
-/// Bytes of a head: what it is, the record's kind, its payload's bytes, its chunk's bytes, a word.
+/// Bytes of a head: what it is, the record's kind, its payload's bytes, its chunk's bytes, a value.
 pub(super) const HEAD: usize = 16;
 /// Bytes of a chunk at most.
 pub(super) const CHUNK_MAX: usize = 1 << 20;
@@ -19,7 +19,7 @@ pub(super) const FRAME_MAX: usize = HEAD + payload_of(MAX_RECORD_SLOTS);
 
 /// What a frame is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum What {
+pub(super) enum FrameKind {
     Record = 1,
     /// How much credit was given back, ever.
     Credit = 2,
@@ -39,22 +39,22 @@ pub(super) enum What {
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Head {
-    pub(super) what: What,
+    pub(super) what: FrameKind,
     pub(super) kind: u8,
     pub(super) len: usize,
     pub(super) chunk: usize,
-    pub(super) word: u64,
+    pub(super) value: u64,
 }
 
 impl Head {
-    /// Of a frame that is its head alone.
-    pub(super) fn alone(what: What, word: u64) -> Self {
+    /// Of a control frame.
+    pub(super) fn control(what: FrameKind, value: u64) -> Self {
         Self {
             what,
             kind: 0,
             len: 0,
             chunk: 0,
-            word,
+            value,
         }
     }
 
@@ -65,14 +65,14 @@ impl Head {
         head[1] = self.kind;
         head[2..4].copy_from_slice(&(self.len as u16).to_le_bytes());
         head[4..8].copy_from_slice(&(self.chunk as u32).to_le_bytes());
-        head[8..].copy_from_slice(&self.word.to_le_bytes());
+        head[8..].copy_from_slice(&self.value.to_le_bytes());
         head
     }
 
     /// An error says what no correct peer writes.
     #[inline]
     pub(super) fn decode(bytes: &[u8; HEAD]) -> Result<Self, &'static str> {
-        let [what, kind, a, b, c, d, e, f, word @ ..] = *bytes;
+        let [what, kind, a, b, c, d, e, f, value @ ..] = *bytes;
         let len = usize::from(u16::from_le_bytes([a, b]));
         let chunk = u32::from_le_bytes([c, d, e, f]) as usize;
         let what = match what {
@@ -82,18 +82,20 @@ impl Head {
             1 if chunk > 0 && len > NAMING_MAX => {
                 return Err("a chunk behind a record that names none");
             }
-            1 => What::Record,
+            1 => FrameKind::Record,
             5 if kind != 0 || len != Offer::BYTES || chunk != 0 => {
                 return Err("an offer of another length");
             }
-            5 => What::Offer,
-            2..=8 if kind != 0 || len != 0 || chunk != 0 => return Err("a word with a payload"),
-            2 => What::Credit,
-            3 => What::GivenUp,
-            4 => What::Farewell,
-            6 => What::Ready,
-            7 => What::Switch,
-            8 => What::End,
+            5 => FrameKind::Offer,
+            2..=8 if kind != 0 || len != 0 || chunk != 0 => {
+                return Err("a control frame with a payload");
+            }
+            2 => FrameKind::Credit,
+            3 => FrameKind::GivenUp,
+            4 => FrameKind::Farewell,
+            6 => FrameKind::Ready,
+            7 => FrameKind::Switch,
+            8 => FrameKind::End,
             _ => return Err("a frame of no kind"),
         };
         Ok(Self {
@@ -101,7 +103,7 @@ impl Head {
             kind,
             len,
             chunk,
-            word: u64::from_le_bytes(word),
+            value: u64::from_le_bytes(value),
         })
     }
 }
@@ -113,8 +115,8 @@ mod tests {
 
     proptest! {
         #[test]
-        fn heads_come_back(kind in 1u8.., len in 0..=NAMING_MAX, chunk in 0..=CHUNK_MAX, word: u64) {
-            let head = Head { what: What::Record, kind, len, chunk, word };
+        fn heads_come_back(kind in 1u8.., len in 0..=NAMING_MAX, chunk in 0..=CHUNK_MAX, value: u64) {
+            let head = Head { what: FrameKind::Record, kind, len, chunk, value };
             prop_assert_eq!(Head::decode(&head.encode()), Ok(head));
         }
 
@@ -128,16 +130,16 @@ mod tests {
     }
 
     #[test]
-    fn words_have_no_payload() {
+    fn control_frames_have_no_payload() {
         for what in [
-            What::Credit,
-            What::GivenUp,
-            What::Farewell,
-            What::Ready,
-            What::Switch,
-            What::End,
+            FrameKind::Credit,
+            FrameKind::GivenUp,
+            FrameKind::Farewell,
+            FrameKind::Ready,
+            FrameKind::Switch,
+            FrameKind::End,
         ] {
-            let head = Head::alone(what, 9);
+            let head = Head::control(what, 9);
             assert_eq!(Head::decode(&head.encode()), Ok(head));
             let long = Head { len: 1, ..head };
             assert!(Head::decode(&long.encode()).is_err());

@@ -6,7 +6,7 @@
 //! buffer holds at a time.
 
 use super::feed::{End, Feed};
-use super::frame::{FRAME_MAX, HEAD, Head, NAMING_MAX, What};
+use super::frame::{FRAME_MAX, FrameKind, HEAD, Head, NAMING_MAX};
 use crate::endpoint::{Part, Record};
 use nix::errno::Errno;
 use onecopy_btl::lanes::Offer;
@@ -41,8 +41,8 @@ struct Next {
 pub(super) enum Found {
     /// A record, which is the next one now.
     Record,
-    /// A word.
-    Word(What, u64),
+    /// A control frame: its kind, its value.
+    Control(FrameKind, u64),
     /// The offer of a lane.
     Offer([u8; Offer::BYTES]),
     /// No whole frame, or no whole record.
@@ -126,20 +126,20 @@ impl Input {
             return Found::Nothing;
         }
         self.from = payload + head.len;
-        if head.what == What::Offer {
+        if head.what == FrameKind::Offer {
             let mut offer = [0; Offer::BYTES];
             offer.copy_from_slice(&self.bytes[payload..payload + head.len]);
             return Found::Offer(offer);
         }
-        if head.what != What::Record {
-            return Found::Word(head.what, head.word);
+        if head.what != FrameKind::Record {
+            return Found::Control(head.what, head.value);
         }
         self.last_chunk = head.chunk;
         if head.chunk > 0 {
             self.naming[..head.len].copy_from_slice(&self.bytes[payload..payload + head.len]);
         }
         self.next = Some(Next {
-            record: Record::apart(head.kind, head.len, head.word),
+            record: Record::apart(head.kind, head.len, head.value),
             payload,
             chunk: head.chunk,
             passed: 0,

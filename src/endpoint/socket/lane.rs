@@ -2,7 +2,7 @@
 //! The lane beside a stream: how a pair comes to it, and how it goes back.
 //!
 //! ```text
-//! stream  frames OFFER READY frames SWITCH  words about the end only  END(n)  frames, from the peer's n on
+//! stream  frames OFFER READY frames SWITCH  control frames only        END(n)  frames, from the peer's n on
 //! lane                              frames  frames  frames  (fails)
 //! ```
 //!
@@ -10,16 +10,16 @@
 //! direction, so that the order is the lane's. Where a lane fails, each side says by the stream how much it has
 //! received by it; what is behind that is sent again, by the stream. Bytes of the lane that came are read before those.
 
-use super::device::Shared;
 use super::feed::Early;
-use super::frame::{HEAD, Head, What};
+use super::frame::{FrameKind, HEAD, Head};
 use super::output::Output;
+use super::shared_lanes::SharedLanes;
 use onecopy_btl::lanes::Offer;
 use std::time::{Duration, Instant};
 
 /// How long after its failure a lane is tried again, if the ranks talk; twice as long after each further one.
-const AGAIN: Duration = Duration::from_secs(1);
-const AGAIN_MAX: Duration = Duration::from_secs(64);
+const BACKOFF: Duration = Duration::from_secs(1);
+const BACKOFF_MAX: Duration = Duration::from_secs(64);
 
 /// What carries the frames to the peer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -32,14 +32,14 @@ pub(super) enum Carrier {
 
 /// What a pair has of lanes.
 #[derive(Debug)]
-pub(super) struct Beside {
-    pub(super) lanes: Shared,
+pub(super) struct PairLane {
+    pub(super) lanes: SharedLanes,
     rank: u32,
     /// The lane that there is, or is being made.
     pub(super) lane: Option<u64>,
     /// The numbers of both ends, the own one first; the peer's once it is known.
     ends: (u32, Option<u32>),
-    /// Which words were said and heard of this lane.
+    /// Which control frames were said and heard of this lane.
     said_ready: bool,
     heard_ready: bool,
     pub(super) said_end: bool,
@@ -48,10 +48,10 @@ pub(super) struct Beside {
     pub(super) takes: bool,
     /// The device has not taken all that it was given.
     pub(super) unpushed: bool,
-    /// Words for the stream while it carries no frames.
-    pub(super) words: Output,
-    /// What came by the stream while it carries no frames.
-    pub(super) control: Vec<u8>,
+    /// Control frames for the stream while it carries no others.
+    pub(super) control_out: Output,
+    /// What came by the stream while it carries nothing but control frames.
+    pub(super) control_in: Vec<u8>,
     /// What came by a lane that is over: to be read before what comes by the stream, and before the peer has switched.
     pub(super) early: Early,
     ahead: Vec<u8>,
@@ -63,7 +63,7 @@ pub(super) struct Beside {
     since: Option<Instant>,
     /// When a lane is tried again, and how long after its next failure.
     again: Option<Instant>,
-    patience: Duration,
+    backoff: Duration,
     /// Whether this rank has sent something since a lane was last tried: nobody needs one who does not.
     pub(super) talked: bool,
     pub(super) taken_over: u64,
@@ -73,8 +73,8 @@ pub(super) struct Beside {
 /// What no correct peer says.
 pub(super) type Bad = &'static str;
 
-impl Beside {
-    pub(super) fn new(lanes: Shared, rank: u32) -> Self {
+impl PairLane {
+    pub(super) fn new(lanes: SharedLanes, rank: u32) -> Self {
         Self {
             lanes,
             rank,
@@ -86,15 +86,15 @@ impl Beside {
             out: Carrier::Stream,
             takes: false,
             unpushed: false,
-            words: Output::default(),
-            control: Vec::new(),
+            control_out: Output::default(),
+            control_in: Vec::new(),
             early: Early::default(),
             ahead: Vec::new(),
             given_up: false,
             skipped: 0,
             since: None,
             again: None,
-            patience: AGAIN,
+            backoff: BACKOFF,
             talked: false,
             taken_over: 0,
             given_back: 0,
@@ -109,12 +109,12 @@ impl Beside {
             Ok((lane, offer)) => {
                 self.lane = Some(lane);
                 self.ends = (offer.reach.number, None);
-                stream.push_with(What::Offer, &offer.to_bytes());
+                stream.push_with(FrameKind::Offer, &offer.to_bytes());
                 true
             }
             Err(reason) => {
                 tracing::info!(peer = self.rank, "no lane: {reason}");
-                self.ask_again(AGAIN);
+                self.ask_again(BACKOFF);
                 false
             }
         }
@@ -123,11 +123,11 @@ impl Beside {
     /// Has a lane tried again in a while.
     fn try_again(&mut self) {
         let now = Instant::now();
-        if self.since.is_some_and(|since| now > since + AGAIN_MAX) {
-            self.patience = AGAIN;
+        if self.since.is_some_and(|since| now > since + BACKOFF_MAX) {
+            self.backoff = BACKOFF;
         }
-        self.ask_again(self.patience);
-        self.patience = (2 * self.patience).min(AGAIN_MAX);
+        self.ask_again(self.backoff);
+        self.backoff = (2 * self.backoff).min(BACKOFF_MAX);
     }
 
     fn ask_again(&mut self, after: Duration) {
@@ -161,11 +161,11 @@ impl Beside {
     }
 
     /// The peer's lane is connected with one of this rank's.
-    pub(super) fn hear_ready(&mut self, word: u64) -> Result<(), Bad> {
+    pub(super) fn hear_ready(&mut self, value: u64) -> Result<(), Bad> {
         if self.said_end {
             return Ok(());
         }
-        let (theirs, ours) = ((word >> 32) as u32, word as u32);
+        let (theirs, ours) = ((value >> 32) as u32, value as u32);
         if self.ends != (ours, Some(theirs)) {
             return Err("a lane that nobody has offered");
         }
@@ -173,13 +173,13 @@ impl Beside {
         Ok(())
     }
 
-    /// What follows in the peer's stream goes by the lane; `rest` came behind that word.
+    /// What follows in the peer's stream goes by the lane; `rest` came behind that frame.
     pub(super) fn hear_switch(&mut self, rest: Vec<u8>) -> Result<(), Bad> {
         if self.takes || self.lane.is_none() {
             return Err("a change to a lane that there is not");
         }
         self.takes = true;
-        self.control = rest;
+        self.control_in = rest;
         self.early.add(&std::mem::take(&mut self.ahead));
         Ok(())
     }
@@ -201,15 +201,15 @@ impl Beside {
             && let (ours, Some(theirs)) = self.ends
         {
             self.said_ready = true;
-            stream.push(What::Ready, u64::from(ours) << 32 | u64::from(theirs));
+            stream.push(FrameKind::Ready, u64::from(ours) << 32 | u64::from(theirs));
         }
     }
 
     /// Has the lane carry what follows, if both sides are connected. Nothing waits for the stream.
     pub(super) fn switch(&mut self) {
         let both = self.said_ready && self.heard_ready && !self.said_end;
-        if both && self.out == Carrier::Stream && self.words.is_empty() {
-            self.words.push(What::Switch, 0);
+        if both && self.out == Carrier::Stream && self.control_out.is_empty() {
+            self.control_out.push(FrameKind::Switch, 0);
             self.out = Carrier::Lane;
             self.taken_over += 1;
             self.since = Some(Instant::now());
@@ -241,11 +241,11 @@ impl Beside {
             }
         }
         match self.out {
-            Carrier::Stream => stream.push(What::End, received),
+            Carrier::Stream => stream.push(FrameKind::End, received),
             Carrier::Lane | Carrier::Nobody => {
                 self.out = Carrier::Nobody;
                 self.given_back += 1;
-                self.words.push(What::End, received);
+                self.control_out.push(FrameKind::End, received);
             }
         }
     }
@@ -268,29 +268,29 @@ impl Beside {
             return Err("bytes of a lane that it has not changed to");
         }
         self.takes = false;
-        self.early.add(&std::mem::take(&mut self.control));
+        self.early.add(&std::mem::take(&mut self.control_in));
         let had_none = self.lane.is_none();
         self.close();
         (self.ends, self.unpushed) = ((0, None), false);
         (self.said_ready, self.heard_ready, self.said_end) = (false, false, false);
         if had_none {
             // This side refused it, for a reason that may pass.
-            self.ask_again(AGAIN);
+            self.ask_again(BACKOFF);
         } else {
             self.try_again();
         }
         Ok(())
     }
 
-    /// Takes the words about the lane's end from what came by the stream.
+    /// Takes the control frames from what came by the stream.
     pub(super) fn hear_control(&mut self, stream: &mut Output) -> Result<(), Bad> {
-        while let Some(head) = self.control.first_chunk::<HEAD>() {
+        while let Some(head) = self.control_in.first_chunk::<HEAD>() {
             let head = Head::decode(head)?;
-            self.control.drain(..HEAD);
+            self.control_in.drain(..HEAD);
             match head.what {
-                What::GivenUp => self.given_up = true,
-                What::End => {
-                    self.hear_end(head.word, stream)?;
+                FrameKind::GivenUp => self.given_up = true,
+                FrameKind::End => {
+                    self.hear_end(head.value, stream)?;
                     // What is behind it are frames.
                     break;
                 }
@@ -316,7 +316,7 @@ impl Beside {
     }
 }
 
-impl Drop for Beside {
+impl Drop for PairLane {
     fn drop(&mut self) {
         self.close();
     }

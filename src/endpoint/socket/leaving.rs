@@ -3,7 +3,7 @@
 
 use super::Socket;
 use super::feed::End;
-use super::frame::What;
+use super::frame::FrameKind;
 use super::lane::Carrier;
 use super::stream::Stream;
 use crate::endpoint::home::Home;
@@ -12,7 +12,7 @@ use onecopy_shm::{backlog, fault};
 use std::os::fd::AsFd;
 use std::time::{Duration, Instant};
 
-/// How long a peer that is given up has for the word of it. One that reads takes it at once.
+/// How long a peer that is given up has to read that. One that reads takes it at once.
 const LET_OUT: Duration = Duration::from_secs(2);
 
 impl Socket {
@@ -39,7 +39,7 @@ impl Socket {
             format!(
                 "the connection with {} failed: {errno}; is the network between the nodes up? A longer {} survives \
                  longer outages",
-                self.place, self.settings.timeout_knob
+                self.address, self.settings.timeout_knob
             )
         })
     }
@@ -52,7 +52,7 @@ impl Socket {
             self.output.clear();
         }
         if !std::mem::replace(&mut self.said_farewell, true) && !self.is_mute {
-            self.output.push(What::Farewell, 0);
+            self.output.push(FrameKind::Farewell, 0);
             self.flush();
             fault::point("farewell.said");
         }
@@ -64,14 +64,14 @@ impl Socket {
         if self.end.is_some() || self.is_mute {
             return true;
         }
-        if let Some(beside) = &self.beside {
-            let lane = beside.lane.unwrap_or(u64::MAX);
-            let taken = match beside.out {
+        if let Some(lane_state) = &self.lane_state {
+            let lane = lane_state.lane.unwrap_or(u64::MAX);
+            let taken = match lane_state.out {
                 Carrier::Stream => true,
-                Carrier::Lane => !beside.unpushed && beside.lanes.lock().is_taken(lane),
+                Carrier::Lane => !lane_state.unpushed && lane_state.lanes.lock().is_taken(lane),
                 Carrier::Nobody => false,
             };
-            if !taken || !beside.words.is_empty() {
+            if !taken || !lane_state.control_out.is_empty() {
                 return false;
             }
         }
@@ -82,14 +82,14 @@ impl Socket {
     }
 
     pub(in crate::endpoint) fn give_up(&mut self) {
-        if let Some(beside) = &mut self.beside
-            && beside.out != Carrier::Stream
+        if let Some(lane_state) = &mut self.lane_state
+            && lane_state.out != Carrier::Stream
         {
             // The lane ends before it could carry that.
-            beside.words.push(What::GivenUp, 0);
+            lane_state.control_out.push(FrameKind::GivenUp, 0);
             self.flush();
         } else {
-            self.push(What::GivenUp, 0);
+            self.push(FrameKind::GivenUp, 0);
         }
         self.giving_up = Some(Instant::now() + LET_OUT);
     }
@@ -99,17 +99,19 @@ impl Socket {
     }
 
     /// Lets out what a peer is still to be told that is gone, as far as that is possible. Says whether nothing more
-    /// goes to it. A frame that was begun is finished: the word that this rank gives up stands behind it.
+    /// goes to it. A frame that was begun is finished: the control frame that this rank gives up stands behind it.
     pub(crate) fn let_out(&mut self) -> bool {
         let Some(until) = self.giving_up else {
             return true;
         };
         self.flush();
         let unsent = |stream: &Stream| backlog::unsent(stream.fd.as_fd()).unwrap_or(0) > 0;
-        // What a lane carries stays behind: the word goes by the stream then.
-        let here = match &self.beside {
-            Some(beside) if beside.out != Carrier::Stream => !beside.words.is_empty(),
-            Some(beside) => !beside.words.is_empty() || !self.output.is_empty(),
+        // What a lane carries stays behind: the control frame goes by the stream then.
+        let here = match &self.lane_state {
+            Some(lane_state) if lane_state.out != Carrier::Stream => {
+                !lane_state.control_out.is_empty()
+            }
+            Some(lane_state) => !lane_state.control_out.is_empty() || !self.output.is_empty(),
             None => !self.output.is_empty(),
         };
         let waits = match &self.stream {
@@ -139,7 +141,7 @@ impl Socket {
 
     pub(super) fn end_writing(&mut self) {
         self.output.clear();
-        self.beside = None;
+        self.lane_state = None;
         if let Some(stream) = &self.stream {
             stream.end_writing();
         }

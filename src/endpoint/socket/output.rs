@@ -2,7 +2,7 @@
 //! What goes out on a stream: small frames by a buffer, chunks straight from where they lie, and in the buffer only
 //! what the kernel did not take.
 
-use super::frame::{FRAME_MAX, HEAD, Head, NAMING_MAX, What};
+use super::frame::{FRAME_MAX, FrameKind, HEAD, Head, NAMING_MAX};
 use crate::endpoint::RecordRoom;
 use nix::errno::Errno;
 use nix::sys::socket::{MsgFlags, send, sendmsg};
@@ -51,17 +51,17 @@ impl Output {
         }
     }
 
-    /// Adds a frame that is its head alone.
-    pub(super) fn push(&mut self, what: What, word: u64) {
+    /// Adds a control frame.
+    pub(super) fn push(&mut self, what: FrameKind, value: u64) {
         self.bytes
-            .extend_from_slice(&Head::alone(what, word).encode());
+            .extend_from_slice(&Head::control(what, value).encode());
     }
 
-    /// Adds a word that has a payload.
-    pub(super) fn push_with(&mut self, what: What, payload: &[u8]) {
+    /// Adds a frame about a lane, with a payload.
+    pub(super) fn push_with(&mut self, what: FrameKind, payload: &[u8]) {
         let head = Head {
             len: payload.len(),
-            ..Head::alone(what, 0)
+            ..Head::control(what, 0)
         };
         self.bytes.extend_from_slice(&head.encode());
         self.bytes.extend_from_slice(payload);
@@ -159,11 +159,11 @@ impl RecordRoom for Frame<'_> {
     #[inline]
     fn publish(mut self, kind: u8, len: usize, meta: u64) {
         let head = Head {
-            what: What::Record,
+            what: FrameKind::Record,
             kind,
             len,
             chunk: 0,
-            word: meta,
+            value: meta,
         };
         let out = &mut self.output.bytes;
         out.resize(self.start + HEAD + len, 0);

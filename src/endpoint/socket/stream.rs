@@ -8,7 +8,7 @@ use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::sync::Arc;
 
 /// Reads in vain after which a stream is read less often, by one poll more for each so many.
-const PATIENCE: u32 = 64;
+const BACKOFF_READS: u32 = 64;
 /// Reads in vain after which nothing is kept back that the peer could do without for a moment.
 const QUIET: u32 = 16;
 /// Polls between two reads, at most.
@@ -99,7 +99,7 @@ impl Turn {
             *self = Self::default();
         } else {
             self.in_vain = self.in_vain.saturating_add(1);
-            self.wait = (self.in_vain / PATIENCE).min(TURNS_MAX);
+            self.wait = (self.in_vain / BACKOFF_READS).min(TURNS_MAX);
         }
     }
 }

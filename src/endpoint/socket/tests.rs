@@ -37,12 +37,12 @@ fn pair_with_lane() -> [Socket; 2] {
         };
         let adapter = Adapter::open(&fabric, settings).expect("a device");
         let lanes: Box<dyn Lanes> = Box::new(adapter);
-        end.attach_lanes(&Shared::new(lanes), 1 - at as u32);
+        end.attach_lanes(&SharedLanes::new(lanes), 1 - at as u32);
     }
     let begun = Instant::now();
     let by_lane = |end: &Socket| {
-        let beside = end.beside.as_ref().expect("a device");
-        beside.out == Carrier::Lane && beside.takes
+        let lane_state = end.lane_state.as_ref().expect("a device");
+        lane_state.out == Carrier::Lane && lane_state.takes
     };
     while !ends.iter().all(by_lane) {
         for end in &mut ends {

@@ -43,23 +43,23 @@ impl Shelf {
 
 /// The free buffers of a shard and what was counted at it.
 pub(super) struct Shelves {
-    /// By place and bucket.
+    /// By kind and bucket.
     shelves: [Vec<Shelf>; 2],
     pub(super) hits: u64,
     pub(super) free_bytes: u64,
 }
 
 impl Shelves {
-    pub(super) fn pop(&mut self, place: MemoryKind, bucket: usize) -> Option<Block> {
-        let block = self.shelves[place as usize][bucket].pop()?;
+    pub(super) fn pop(&mut self, kind: MemoryKind, bucket: usize) -> Option<Block> {
+        let block = self.shelves[kind as usize][bucket].pop()?;
         self.hits += 1;
         self.free_bytes -= block.memory.len() as u64;
         Some(block)
     }
 
-    pub(super) fn push(&mut self, place: MemoryKind, bucket: usize, block: Block) {
+    pub(super) fn push(&mut self, kind: MemoryKind, bucket: usize, block: Block) {
         self.free_bytes += block.memory.len() as u64;
-        self.shelves[place as usize][bucket].push(block);
+        self.shelves[kind as usize][bucket].push(block);
     }
 
     /// Takes out what was not needed since the last look, and begins a new one.

@@ -76,7 +76,7 @@ fn a_buffer_given_back_is_found_again() {
     let b = pool.take(9000, MemoryKind::Shared).unwrap();
     assert_eq!(b.offset(), Some(offset));
     assert!(b.iter().all(|&byte| byte == 9));
-    // The same bucket of the other place is another.
+    // The same bucket of the other kind is another.
     let c = pool.take(9000, MemoryKind::Private).unwrap();
     assert_eq!(c.offset(), None);
     let stats = pool.stats();
@@ -237,11 +237,11 @@ fn memory_is_back_at_its_start_after_a_burst() {
     let pool = Pool::new(settings(64 << 20, 2), Heap::new(Arc::clone(&segment)));
     let (shared_before, private_before) = (blocks(&segment), memory("Anonymous:"));
     let burst = || -> Vec<PoolBuf> {
-        let take = |place| (0..120).map(move |_| (place, 200 << 10));
+        let take = |kind| (0..120).map(move |_| (kind, 200 << 10));
         take(MemoryKind::Shared)
             .chain(take(MemoryKind::Private))
-            .map(|(place, bytes)| {
-                let mut buf = pool.take(bytes, place).unwrap();
+            .map(|(kind, bytes)| {
+                let mut buf = pool.take(bytes, kind).unwrap();
                 buf.fill(1);
                 buf
             })
@@ -333,9 +333,9 @@ fn step() -> impl Strategy<Value = Step> {
         2 => 0usize..256 << 10,
         1 => 0usize..600 << 10
     ];
-    let place = prop_oneof![Just(MemoryKind::Shared), Just(MemoryKind::Private)];
+    let kind = prop_oneof![Just(MemoryKind::Shared), Just(MemoryKind::Private)];
     prop_oneof![
-        6 => (bytes.clone(), place).prop_map(|(bytes, place)| Step::Take(bytes, place)),
+        6 => (bytes.clone(), kind).prop_map(|(bytes, kind)| Step::Take(bytes, kind)),
         1 => bytes.prop_map(Step::Collective),
         6 => (0usize..64).prop_map(Step::Give),
         1 => Just(Step::Age)
@@ -355,12 +355,12 @@ proptest! {
         for step in steps {
             let before = pool.stats();
             match step {
-                Step::Take(bytes, place) => {
+                Step::Take(bytes, kind) => {
                     takes += 1;
-                    let mut buf = pool.take(bytes, place).unwrap();
+                    let mut buf = pool.take(bytes, kind).unwrap();
                     prop_assert_eq!(buf.len(), bytes);
                     prop_assert_eq!(buf.as_ptr() as usize % PAGE, 0);
-                    prop_assert_eq!(buf.offset().is_some(), place == MemoryKind::Shared);
+                    prop_assert_eq!(buf.offset().is_some(), kind == MemoryKind::Shared);
                     let expected = pool.settings().buckets.of(bytes)
                         .map_or(bytes.next_multiple_of(PAGE), |bucket| pool.settings().buckets.size(bucket));
                     prop_assert_eq!(buf.capacity(), expected);
@@ -437,8 +437,8 @@ fn work(
         let bytes = (random() % [5000, 60_000, 300_000][(choice >> 32) as usize % 3]) as usize;
         match choice % 8 {
             0..4 => {
-                let place = [MemoryKind::Shared, MemoryKind::Private][(choice >> 16) as usize % 2];
-                let mut buf = pool.take(bytes, place).expect("served");
+                let kind = [MemoryKind::Shared, MemoryKind::Private][(choice >> 16) as usize % 2];
+                let mut buf = pool.take(bytes, kind).expect("served");
                 *counts.get_mut("takes").expect("there") += 1;
                 assert!(buf.len() == bytes && buf.capacity() >= bytes);
                 let mark = seed << 32 | step;

@@ -53,7 +53,7 @@ pub(crate) enum Chunked {
 
 /// A piece of a message that travels in a chunk.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Piece {
+pub(crate) struct ChunkSource {
     pub(crate) kind: Kind,
     pub(crate) meta: u64,
     /// Bytes of the message.
@@ -87,7 +87,7 @@ pub(crate) fn send_chunk(
     core: &mut Core,
     peer: &mut Peer,
     share: usize,
-    piece: Piece,
+    piece: ChunkSource,
     from: &(impl Payload + ?Sized),
 ) -> Chunked {
     if !peer.endpoint.is_open() && !open(core, peer) {
@@ -171,7 +171,7 @@ pub(crate) fn put_chunks(
     let share = peer.chunks.share;
     while sent < len {
         let first = sent == 0;
-        let piece = Piece {
+        let piece = ChunkSource {
             kind: if first {
                 Kind::ChunkFirst
             } else {

@@ -80,7 +80,7 @@ fn garbage_is_sent_away_and_the_silent_go_in_time() {
     let silent = TcpStream::connect(place).expect("connect");
     wait_for_inbound(&mut acceptor, 2);
     assert!(!closes_within(&mut acceptor, &web, 20));
-    let late = Instant::now() + PATIENCE;
+    let late = Instant::now() + PROOF_TIMEOUT;
     assert!(acceptor.due().is_some_and(|due| due <= late));
     acceptor.tick(late);
     assert!(acceptor.inbound.is_empty());

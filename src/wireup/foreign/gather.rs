@@ -19,12 +19,12 @@ use onecopy_obs::Knobs;
 use super::{CALL, Foreign, Inner, Rest, unusable};
 use crate::proof::fresh;
 use crate::wireup::acceptor::Acceptor;
-use crate::wireup::alone::Alone;
 use crate::wireup::digest::{self, Between, Digest, Way};
 use crate::wireup::host::{Config, FIRST, Host};
 use crate::wireup::launched::Launched;
 use crate::wireup::meet::{Address, Listener, ListenerKind, Namespaces};
 use crate::wireup::nodes::Nodes;
+use crate::wireup::singleton::Singleton;
 use crate::wireup::table::Table;
 use crate::wireup::{Net, WireupError, address, oob};
 
@@ -52,7 +52,7 @@ struct Meeting {
 pub(super) fn by_table(mut table: Box<dyn Table>, knobs: &Knobs) -> Result<Foreign, WireupError> {
     let (rank, size, launcher) = (table.rank(), table.size(), table.launcher());
     if size == 1 {
-        let inner = Inner::Alone(Alone::new());
+        let inner = Inner::Singleton(Singleton::new());
         return Ok(Foreign::new(inner, Rest::new(Some(table), None)));
     }
     let here = Namespaces::of_this_process(knobs.node.as_deref());

@@ -159,7 +159,7 @@ fn a_late_answer_is_discarded() {
             true => say(socket, &refused.encode(), &[]),
             false => introduce(socket, 1),
         };
-        rank.patience = Duration::ZERO;
+        rank.answer_timeout = Duration::ZERO;
         for _ in 0..2 {
             let error = rank.introduce(1).expect_err("nothing was said");
             assert!(matches!(error, WireupError::NoAnswer { .. }), "{error}");

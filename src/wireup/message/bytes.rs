@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! The bytes of a message: what writes its fields, and what reads and checks them.
 
-use super::super::{Card, Death, Offer, PROTOCOL_VERSION};
+use super::super::{Card, Death, Export, PROTOCOL_VERSION};
 use super::{DecodeError, MAX_RANKS};
 use std::net::{Ipv6Addr, SocketAddr};
 
@@ -52,7 +52,7 @@ impl Writer {
         self.u32(card.uid);
         self.u32(card.quota_cpus.to_bits());
         self.u32(card.version);
-        for number in [card.offer.segid.map(i64::cast_unsigned), card.offer.proof] {
+        for number in [card.export.segid.map(i64::cast_unsigned), card.export.proof] {
             self.u32(number.is_some().into());
             self.u64(number.unwrap_or(0));
         }
@@ -232,7 +232,7 @@ impl<'a> Reader<'a> {
             });
         }
         let version = self.u32()?;
-        let offer = Offer {
+        let export = Export {
             segid: self.number("segid")?.map(u64::cast_signed),
             proof: self.number("proof")?,
         };
@@ -259,7 +259,7 @@ impl<'a> Reader<'a> {
             affinity,
             quota_cpus,
             version,
-            offer,
+            export,
             listens,
         })
     }

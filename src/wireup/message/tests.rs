@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 
-use super::super::{Death, Offer};
+use super::super::{Death, Export};
 use super::*;
 use proptest::collection::{btree_set, vec};
 use proptest::prelude::*;
@@ -24,7 +24,7 @@ fn card() -> impl Strategy<Value = Card> {
                 affinity: cpus.into_iter().collect(),
                 quota_cpus,
                 version,
-                offer: Offer { segid, proof },
+                export: Export { segid, proof },
                 listens: listens.map(std::net::SocketAddr::from),
             },
         )

@@ -54,7 +54,7 @@ fn card() -> Card {
         affinity: vec![0, 1, 2, 8, 9],
         quota_cpus: 1.5,
         version: onecopy::wireup::PROTOCOL_VERSION,
-        offer: Default::default(),
+        export: Default::default(),
         listens: Some(([10, 0, 0, 1], 4000).into()),
     }
 }

@@ -137,7 +137,7 @@ impl Pair {
     /// If memory lacks, the kernel refuses a call, or the other side does not answer.
     pub fn run(&mut self, batch: &Batch) -> Result<f64, LimitError> {
         self.make_ready(batch)?;
-        if matches!(batch.limit, Limit::CmaRead | Limit::CmaCoop)
+        if matches!(batch.limit, Limit::CmaRead | Limit::CmaCooperative)
             && let Some(errno) = self.cma_refused
         {
             return Err(LimitError::Refused {
@@ -352,7 +352,7 @@ impl Pair {
                 self.raise(block + NEXT_FLAG, k);
                 return Ok(());
             }
-            Limit::Direct(_) | Limit::Coop | Limit::CmaRead | Limit::CmaCoop => {}
+            Limit::Direct(_) | Limit::Cooperative | Limit::CmaRead | Limit::CmaCooperative => {}
         }
         self.raise(block, k);
         self.push(batch, 0)?;
@@ -383,7 +383,7 @@ impl Pair {
                 std::hint::black_box(sum);
                 return Ok(());
             }
-            Limit::Direct(_) | Limit::Coop | Limit::CmaRead | Limit::CmaCoop => {}
+            Limit::Direct(_) | Limit::Cooperative | Limit::CmaRead | Limit::CmaCooperative => {}
         }
         self.wait(block, k)?;
         self.pull(batch, 0)?;
@@ -459,7 +459,7 @@ impl Pair {
     // --------------------------------------------------------------------------------
 
     fn sender_works(&self, batch: &Batch) -> bool {
-        matches!(batch.limit, Limit::Coop | Limit::CmaCoop)
+        matches!(batch.limit, Limit::Cooperative | Limit::CmaCooperative)
     }
 
     fn rewrite(&mut self, batch: &Batch, index: usize) {
@@ -468,7 +468,7 @@ impl Pair {
         }
         let (at, _) = self.at(batch, index);
         let value = self.messages as u8;
-        if matches!(batch.limit, Limit::CmaRead | Limit::CmaCoop) {
+        if matches!(batch.limit, Limit::CmaRead | Limit::CmaCooperative) {
             if let Some(private) = &mut self.private[self.pages as usize] {
                 private.source[at..at + batch.size].fill(value);
             }
@@ -484,11 +484,11 @@ impl Pair {
     fn pull(&mut self, batch: &Batch, index: usize) -> Result<(), LimitError> {
         let n = batch.size;
         match batch.limit {
-            Limit::Coop => {
+            Limit::Cooperative => {
                 self.copy_shared(1 - self.side, batch, index, 0, n / 2);
                 Ok(())
             }
-            Limit::CmaCoop => self.read_peer(batch, index, n / 2),
+            Limit::CmaCooperative => self.read_peer(batch, index, n / 2),
             _ => self.pull_all(batch, index),
         }
     }
@@ -497,8 +497,8 @@ impl Pair {
     fn pull_all(&mut self, batch: &Batch, index: usize) -> Result<(), LimitError> {
         let n = batch.size;
         match batch.limit {
-            Limit::CmaRead | Limit::CmaCoop => self.read_peer(batch, index, n),
-            Limit::Coop => {
+            Limit::CmaRead | Limit::CmaCooperative => self.read_peer(batch, index, n),
+            Limit::Cooperative => {
                 self.copy_shared(1 - self.side, batch, index, 0, n);
                 Ok(())
             }
@@ -517,11 +517,11 @@ impl Pair {
     fn push(&mut self, batch: &Batch, index: usize) -> Result<(), LimitError> {
         let n = batch.size;
         match batch.limit {
-            Limit::Coop => {
+            Limit::Cooperative => {
                 self.copy_shared(self.side, batch, index, n / 2, n - n / 2);
                 Ok(())
             }
-            Limit::CmaCoop => {
+            Limit::CmaCooperative => {
                 let (source_at, destination_at) = self.at(batch, index);
                 let Some(private) = &self.private[self.pages as usize] else {
                     return Ok(());

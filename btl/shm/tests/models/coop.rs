@@ -5,7 +5,7 @@ use super::model;
 use super::watched::Watched;
 use loom::sync::Arc;
 use loom::thread;
-use onecopy_shm::coop::{CoopBlock, CoopTransfer};
+use onecopy_shm::coop::{CooperativeBlock, CooperativeTransfer};
 
 /// Destinations of two transfers, by `address` and chunk.
 type Memory = [Vec<Watched<u32>>; 2];
@@ -15,8 +15,8 @@ fn memory(chunks: u32) -> Arc<Memory> {
     Arc::new([cells(), cells()])
 }
 
-fn transfer(id: u32, address: u64, chunks: u32) -> CoopTransfer {
-    CoopTransfer {
+fn transfer(id: u32, address: u64, chunks: u32) -> CooperativeTransfer {
+    CooperativeTransfer {
         id,
         address,
         heap: None,
@@ -35,7 +35,7 @@ fn copies(memory: &Memory, address: u64, chunk: u32) -> u32 {
 }
 
 /// Waits until every chunk is settled; gives the chunk that the sender gave back.
-fn settle(block: &CoopBlock, id: u32, chunks: u32, mine: u32) -> Option<u32> {
+fn settle(block: &CooperativeBlock, id: u32, chunks: u32, mine: u32) -> Option<u32> {
     loop {
         let failed = block.failed_by_sender(id);
         let done = block.finished_by_sender(id);
@@ -46,7 +46,7 @@ fn settle(block: &CoopBlock, id: u32, chunks: u32, mine: u32) -> Option<u32> {
     }
 }
 
-fn drain(block: &CoopBlock, memory: &Memory, open: &CoopTransfer) -> u32 {
+fn drain(block: &CooperativeBlock, memory: &Memory, open: &CooperativeTransfer) -> u32 {
     let mut mine = 0;
     while let Some(chunk) = block.claim(open.id, open.chunks()) {
         copy(memory, open.address, chunk);
@@ -59,7 +59,7 @@ fn drain(block: &CoopBlock, memory: &Memory, open: &CoopTransfer) -> u32 {
 fn every_chunk_is_copied_once() {
     model(3, || {
         let chunks = 3;
-        let (block, memory) = (Arc::new(CoopBlock::default()), memory(chunks));
+        let (block, memory) = (Arc::new(CooperativeBlock::default()), memory(chunks));
         let sender = thread::spawn({
             let (block, memory) = (Arc::clone(&block), Arc::clone(&memory));
             move || {
@@ -92,7 +92,7 @@ fn every_chunk_is_copied_once() {
 #[test]
 fn a_description_is_of_one_transfer() {
     model(3, || {
-        let block = Arc::new(CoopBlock::default());
+        let block = Arc::new(CooperativeBlock::default());
         let sender = thread::spawn({
             let block = Arc::clone(&block);
             move || {
@@ -112,7 +112,7 @@ fn a_description_is_of_one_transfer() {
 #[test]
 fn no_chunk_of_another_transfer_is_taken() {
     model(3, || {
-        let (block, memory) = (Arc::new(CoopBlock::default()), memory(2));
+        let (block, memory) = (Arc::new(CooperativeBlock::default()), memory(2));
         let sender = thread::spawn({
             let (block, memory) = (Arc::clone(&block), Arc::clone(&memory));
             move || {
@@ -147,7 +147,7 @@ fn no_chunk_of_another_transfer_is_taken() {
 #[test]
 fn a_chunk_that_is_given_back_is_copied_by_the_receiver() {
     model(3, || {
-        let (block, memory) = (Arc::new(CoopBlock::default()), memory(3));
+        let (block, memory) = (Arc::new(CooperativeBlock::default()), memory(3));
         let sender = thread::spawn({
             let block = Arc::clone(&block);
             move || {
@@ -179,7 +179,7 @@ fn a_chunk_that_is_given_back_is_copied_by_the_receiver() {
 fn the_rest_is_taken_at_once() {
     model(3, || {
         let chunks = 4;
-        let (block, memory) = (Arc::new(CoopBlock::default()), memory(chunks));
+        let (block, memory) = (Arc::new(CooperativeBlock::default()), memory(chunks));
         let sender = thread::spawn({
             let (block, memory) = (Arc::clone(&block), Arc::clone(&memory));
             move || {

@@ -76,7 +76,7 @@ impl Debug for Shown {
 
 /// How far a read of a peer's memory has come.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Fetched {
+pub enum ReadState {
     /// So many bytes are here, which are the next ones.
     Bytes(usize),
     /// Nothing yet.
@@ -128,16 +128,16 @@ pub trait Lanes: Debug + Send {
     /// Lets peers read memory of the program, if it is worth that, and can be pinned.
     fn show(&mut self, bytes: &[u8]) -> Option<Shown>;
     /// Whether memory of the lane's peer can be read.
-    fn can_fetch(&mut self, lane: u64) -> bool;
-    /// Asks for bytes of a peer's memory, as many as there is room for; how many. `token` names who asks: what it has
-    /// asked for comes in that order.
-    fn fetch(&mut self, lane: u64, token: u64, from: (u64, u32), len: u64) -> u64;
-    /// Whether the next bytes that `token` has asked for are here.
-    fn fetched(&self, lane: u64, token: u64) -> Fetched;
+    fn can_post_reads(&mut self, lane: u64) -> bool;
+    /// Posts reads of a peer's memory, as many as there is room for; of how many bytes. `token` names who reads: what
+    /// it has posted comes in that order.
+    fn post_read(&mut self, lane: u64, token: u64, from: (u64, u32), len: u64) -> u64;
+    /// Whether the next bytes of the reads of `token` are here.
+    fn read_state(&self, lane: u64, token: u64) -> ReadState;
     /// Copies a part of them.
-    fn read_fetched(&self, lane: u64, token: u64, at: usize, out: &mut [u8]);
+    fn copy_read(&self, lane: u64, token: u64, at: usize, out: &mut [u8]);
     /// They are of no more use.
-    fn pass_fetched(&mut self, lane: u64, token: u64);
+    fn release_read(&mut self, lane: u64, token: u64);
 
     /// A lane that carries nothing any more: from here on nothing comes. Gives how many bytes of the peer's stream have
     /// come.

@@ -13,7 +13,7 @@
 use std::ptr::NonNull;
 
 use super::lane::{Asked, Stage};
-use super::{Adapter, Fetched, Shown};
+use super::{Adapter, ReadState, Shown};
 use crate::cache::{Bounds, Cache};
 use crate::memory::{Local, Region, Slot};
 use crate::pair::Operation;
@@ -163,13 +163,13 @@ impl<P: Provider> Adapter<P> {
     }
 
     /// Whether the next bytes that were asked for are here.
-    pub(super) fn next_of(&self, name: u64, token: u64) -> Fetched {
+    pub(super) fn next_of(&self, name: u64, token: u64) -> ReadState {
         let Some(lane) = self.lanes.get(name).filter(|lane| lane.failed.is_none()) else {
-            return Fetched::Failed;
+            return ReadState::Failed;
         };
         match lane.asked.iter().find(|asked| asked.token == token) {
-            Some(asked) if asked.slot.is_some() => Fetched::Bytes(asked.len),
-            _ => Fetched::Nothing,
+            Some(asked) if asked.slot.is_some() => ReadState::Bytes(asked.len),
+            _ => ReadState::Nothing,
         }
     }
 

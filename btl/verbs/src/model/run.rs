@@ -76,7 +76,7 @@ impl State {
             Outcome::Silent if waited >= timing.silence() => {
                 self.fail(number, Some((send, Status::PEER_SILENT)))
             }
-            Outcome::Full if waited >= patience(timing.full_retries()) => {
+            Outcome::Full if waited >= retry_time(timing.full_retries()) => {
                 self.fail(number, Some((send, Status::PEER_FULL)));
             }
             Outcome::Silent | Outcome::Full => {
@@ -410,7 +410,7 @@ impl State {
 }
 
 /// How long a sender waits for a receive. The model's retries are 10 ms apart.
-fn patience(retries: u8) -> Duration {
+fn retry_time(retries: u8) -> Duration {
     Duration::from_millis(10) * u32::from(retries)
 }
 

@@ -233,7 +233,7 @@ impl Arq {
         if self.sent.due().is_some_and(|due| now >= due) {
             self.sent.give_up();
         }
-        if self.wants_since.is_some() && now >= self.asked + self.sent.patience() {
+        if self.wants_since.is_some() && now >= self.asked + self.sent.rto() {
             (self.asks, self.asked) = (true, now);
             self.sent.was_silent();
         }
@@ -246,7 +246,7 @@ impl Arq {
     /// When something is due by the clock.
     pub(super) fn due(&self) -> Option<Duration> {
         let owed = (self.owed > 0).then_some(self.owed_since + DELAY);
-        let asks = self.wants_since.map(|_| self.asked + self.sent.patience());
+        let asks = self.wants_since.map(|_| self.asked + self.sent.rto());
         let ends = self.sent.silent_since().map(|since| since + self.limit);
         [self.sent.due(), owed, asks, ends]
             .into_iter()

@@ -30,8 +30,8 @@ impl Clock {
         }
     }
 
-    /// How long to wait.
-    pub(super) fn patience(&self) -> Duration {
+    /// The retransmission timeout: how long to wait.
+    pub(super) fn rto(&self) -> Duration {
         let wait = self.mean.map_or(FIRST, |mean| mean + 4 * self.varies);
         (wait.max(LEAST) * (1 << self.silences)).min(MOST)
     }
@@ -52,23 +52,23 @@ mod tests {
     use super::*;
 
     #[test]
-    fn patience_follows_answers_and_doubles_with_silence() {
+    fn rto_follows_answers_and_doubles_with_silence() {
         let mut clock = Clock::default();
-        assert_eq!(clock.patience(), FIRST);
+        assert_eq!(clock.rto(), FIRST);
         for _ in 0..50 {
             clock.took(Duration::from_millis(10));
         }
-        let calm = clock.patience();
+        let calm = clock.rto();
         assert!(calm >= Duration::from_millis(10) && calm < Duration::from_millis(12));
         clock.was_silent();
-        assert_eq!(clock.patience(), 2 * calm);
+        assert_eq!(clock.rto(), 2 * calm);
         (0..100).for_each(|_| clock.was_silent());
-        assert_eq!(clock.patience(), MOST);
+        assert_eq!(clock.rto(), MOST);
         clock.has_heard();
-        assert_eq!(clock.patience(), calm);
+        assert_eq!(clock.rto(), calm);
         for _ in 0..100 {
             clock.took(Duration::from_micros(5));
         }
-        assert_eq!(clock.patience(), LEAST);
+        assert_eq!(clock.rto(), LEAST);
     }
 }

@@ -7,7 +7,7 @@ use std::time::Instant;
 use super::arq::Arq;
 use super::head::HEAD;
 use super::{Datagrams, Lane, Peer, Stage, WINDOW_MAX, WINDOW_MIN};
-use crate::adapter::{Fetched, Figures, Lanes, Mark, Offer, Shown};
+use crate::adapter::{Figures, Lanes, Mark, Offer, ReadState, Shown};
 use crate::memory::Region;
 use crate::pair::Pair;
 use crate::port::Said;
@@ -222,21 +222,21 @@ impl<P: Provider> Lanes for Datagrams<P> {
         None
     }
 
-    fn can_fetch(&mut self, _: u64) -> bool {
+    fn can_post_reads(&mut self, _: u64) -> bool {
         false
     }
 
-    fn fetch(&mut self, _: u64, _: u64, _: (u64, u32), _: u64) -> u64 {
+    fn post_read(&mut self, _: u64, _: u64, _: (u64, u32), _: u64) -> u64 {
         0
     }
 
-    fn fetched(&self, _: u64, _: u64) -> Fetched {
-        Fetched::Failed
+    fn read_state(&self, _: u64, _: u64) -> ReadState {
+        ReadState::Failed
     }
 
-    fn read_fetched(&self, _: u64, _: u64, _: usize, _: &mut [u8]) {}
+    fn copy_read(&self, _: u64, _: u64, _: usize, _: &mut [u8]) {}
 
-    fn pass_fetched(&mut self, _: u64, _: u64) {}
+    fn release_read(&mut self, _: u64, _: u64) {}
 
     fn stop(&mut self, name: u64) -> u64 {
         // What has come before is taken.

@@ -272,7 +272,7 @@ impl Sent {
             .iter()
             .filter(|kept| kept.state == State::UnderWay);
         let oldest = under_way.map(|kept| kept.when).min()?;
-        Some(oldest + self.clock.patience())
+        Some(oldest + self.clock.rto())
     }
 
     /// Nothing has come in time: all that is under way goes out again, a few at first.
@@ -299,8 +299,8 @@ impl Sent {
         self.clock.was_silent();
     }
 
-    pub(super) fn patience(&self) -> Duration {
-        self.clock.patience()
+    pub(super) fn rto(&self) -> Duration {
+        self.clock.rto()
     }
 
     /// Whether the peer has all.
@@ -381,7 +381,7 @@ mod tests {
     fn silence_sends_all_again_few_at_a_time() {
         let mut sent = sent(8);
         let due = sent.due().expect("under way");
-        assert_eq!(due, NOW + sent.patience());
+        assert_eq!(due, NOW + sent.rto());
         sent.give_up();
         assert_eq!(goes_again(&mut sent), [0, 1]);
         assert!(sent.due() > Some(due), "it waits longer");

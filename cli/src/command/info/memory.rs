@@ -165,7 +165,7 @@ pub(super) fn run(args: &Args, json: bool) -> Result<ExitCode, CliError> {
     let ranks = args.ranks as usize;
     let settings = Settings::new(&knobs, ranks, Threads::Single);
     let options = Options {
-        wireup: Some(Box::new(onecopy::wireup::alone::Alone::new())),
+        wireup: Some(Box::new(onecopy::wireup::singleton::Singleton::new())),
         knobs: knobs.clone(),
         ..Options::default()
     };

@@ -49,7 +49,7 @@ struct Way {
     /// The ranks that have tried it: the lowest of each node.
     ranks: [usize; 2],
     /// The layer; none: they do not reach each other.
-    rung: Option<String>,
+    layer: Option<String>,
     /// Where the other one listens.
     place: Option<String>,
     reason: String,
@@ -78,10 +78,10 @@ fn reason(layer: LayerId) -> String {
 
 fn try_way(runtime: &Runtime, nodes: [&Node; 2]) -> Way {
     let ranks = nodes.map(|node| node.ranks[0]);
-    let way = |rung, place, reason| Way {
+    let way = |layer, place, reason| Way {
         nodes: nodes.map(|node| node.node),
         ranks,
-        rung,
+        layer,
         place,
         reason,
     };
@@ -125,7 +125,7 @@ fn untold(nodes: &[Node], at: usize, why: &str) -> Vec<Way> {
     let way = |other: &Node| Way {
         nodes: [node.node, other.node],
         ranks: [node.ranks[0], other.ranks[0]],
-        rung: None,
+        layer: None,
         place: None,
         reason: format!("not known, as node {} cannot tell: {why}", node.node),
     };
@@ -152,7 +152,9 @@ fn ways(runtime: Runtime) -> Result<Option<Listing>, CliError> {
             // Its own way there was tried before.
             let told = match &pairs[at - 1] {
                 Way {
-                    rung: None, reason, ..
+                    layer: None,
+                    reason,
+                    ..
                 } => untold(&nodes, at, reason),
                 _ => heard(&world, nodes[at].ranks[0])
                     .unwrap_or_else(|error| untold(&nodes, at, &error.to_string())),
@@ -161,7 +163,7 @@ fn ways(runtime: Runtime) -> Result<Option<Listing>, CliError> {
         }
     }
     drop(world);
-    match reached && pairs.iter().all(|pair| pair.rung.is_some()) {
+    match reached && pairs.iter().all(|pair| pair.layer.is_some()) {
         true => runtime.finalize()?,
         // Whoever is not reached is not met.
         false => drop(runtime),
@@ -213,12 +215,12 @@ fn show(listing: &Listing, json: bool) -> Result<(), CliError> {
             return writeln!(out, "One node: its ranks share memory; see 'onecopy info'.");
         }
         let mut rows = tabled::builder::Builder::default();
-        rows.push_record(["nodes", "ranks", "rung", "at", "reason"]);
+        rows.push_record(["nodes", "ranks", "layer", "at", "reason"]);
         for pair in &listing.pairs {
             rows.push_record([
                 format!("{} - {}", pair.nodes[0], pair.nodes[1]),
                 format!("{} - {}", pair.ranks[0], pair.ranks[1]),
-                pair.rung.clone().unwrap_or_else(|| "none".to_owned()),
+                pair.layer.clone().unwrap_or_else(|| "none".to_owned()),
                 pair.place.clone().unwrap_or_default(),
                 text::wrap(&pair.reason, 60),
             ]);

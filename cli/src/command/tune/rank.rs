@@ -74,8 +74,8 @@ fn ping_pong(world: &Comm, rounds: u32, out: &[u8], back: &mut [u8]) -> onecopy:
 /// The layer of a curve, and whether both sides copy; none if no layer has it.
 fn layer_of(curve: &str) -> Option<(LayerId, bool)> {
     LayerId::SINGLE.into_iter().find_map(|layer| {
-        let [alone, together] = layer.words()?.curves;
-        (curve == alone || curve == together).then_some((layer, curve == together))
+        let [one_sided, cooperative] = layer.labels()?.curves;
+        (curve == one_sided || curve == cooperative).then_some((layer, curve == cooperative))
     })
 }
 
@@ -83,8 +83,8 @@ fn layer_of(curve: &str) -> Option<(LayerId, bool)> {
 fn went_as_meant(curve: &str, runtime: &Runtime) -> bool {
     let counters = runtime.counters();
     match layer_of(curve) {
-        Some((layer, together)) => {
-            layer.bytes(&counters) > 0 && (counters.coop_chunks_receiver > 0) == together
+        Some((layer, cooperative)) => {
+            layer.bytes(&counters) > 0 && (counters.coop_chunks_receiver > 0) == cooperative
         }
         None if curve == "eager" => counters.sends_chunk > 0 && counters.sends_rendezvous == 0,
         None => counters.pipeline_bytes > 0,

@@ -180,7 +180,7 @@ impl Connector {
     }
 
     fn fail(&mut self, rank: u32, tries: u32, failure: &Failure) {
-        let Some(place) = self.listens(rank) else {
+        let Some(address) = self.address_of(rank) else {
             return;
         };
         let stream = &self.settings.stream;
@@ -190,7 +190,7 @@ impl Connector {
         };
         let remedy = short.unwrap_or("Do the nodes reach each other at these addresses and ports?");
         let reason = format!(
-            "connecting with {place}, {tries} attempts in {} s: {failure}. {remedy} {} waits longer",
+            "connecting with {address}, {tries} attempts in {} s: {failure}. {remedy} {} waits longer",
             stream.connect.as_secs(),
             stream.connect_knob,
         );
@@ -242,8 +242,10 @@ impl Connector {
 
     /// Has the kernel connect.
     fn dial(&mut self, rank: u32, now: Instant) -> Result<OutboundState, Failure> {
-        let Some(to) = self.listens(rank) else {
-            return Err(Failure::Said("it told of no place where it listens".into()));
+        let Some(to) = self.address_of(rank) else {
+            return Err(Failure::Said(
+                "it told of no address where it listens".into(),
+            ));
         };
         let called = failing::attempt("socket.connect")
             .map_err(|error| error.raw_os_error().map_or(Errno::EIO, Errno::from_raw))

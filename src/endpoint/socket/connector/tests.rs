@@ -114,7 +114,7 @@ fn a_call_that_one_side_cannot_make_is_the_others() {
     let mut pair = pair();
     let nobody = SocketAddr::new(LOOPBACK, 1);
     if let Some(Some(place)) = pair[0].places.get_mut(1) {
-        place.listens = nobody;
+        place.address = nobody;
     }
     let now = Instant::now();
     pair[0].connect(1, now);

@@ -1,14 +1,14 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The device of a rank's lanes.
+//! A rank's lanes, as its endpoints share them.
 
 use onecopy_btl::lanes::Lanes;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-/// A rank's lanes, which its endpoints share.
+/// The lanes of one device.
 #[derive(Debug, Clone)]
-pub(crate) struct Shared(Arc<Mutex<Box<dyn Lanes>>>);
+pub(crate) struct SharedLanes(Arc<Mutex<Box<dyn Lanes>>>);
 
-impl Shared {
+impl SharedLanes {
     pub(crate) fn new(lanes: Box<dyn Lanes>) -> Self {
         Self(Arc::new(Mutex::new(lanes)))
     }

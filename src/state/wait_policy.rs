@@ -9,7 +9,7 @@ use std::time::Duration;
 
 /// How long a rank polls before it yields, and yields before it sleeps.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub(crate) struct Patience {
+pub(crate) struct WaitPolicy {
     /// Polls before the first yield.
     pub(crate) spin: usize,
     /// Yields before the first sleep.
@@ -28,7 +28,7 @@ pub(crate) struct Patience {
 /// less than to be woken.
 const THREAD_YIELDS: usize = 200;
 
-impl Patience {
+impl WaitPolicy {
     pub(crate) fn new(knobs: &Knobs, cards: &[Card], me: usize) -> Self {
         let (supply, demand) = processors(cards, me);
         let crowded = demand > supply + 0.01;
@@ -44,7 +44,7 @@ impl Patience {
         }
     }
 
-    /// The patience of one of so many threads of this rank that wait.
+    /// The policy of one of so many threads of this rank that wait.
     pub(crate) fn among(mut self, threads: u32) -> Self {
         if f64::from(threads) > self.share + 0.01 {
             self.spin = self.spin.min(WAITS_CROWDED.spin);
@@ -79,8 +79,8 @@ fn processors(cards: &[Card], me: usize) -> (f64, f64) {
     (supply, demand)
 }
 
-impl Patience {
-    /// How a thread rests that has this patience.
+impl WaitPolicy {
+    /// How a thread rests that has this policy.
     pub(crate) fn rest(&self) -> Rest {
         Rest {
             spin: self.spin,
@@ -103,7 +103,7 @@ mod tests {
     }
 
     fn is_crowded(cards: &[Card], me: usize) -> bool {
-        Patience::new(&Knobs::default(), cards, me).crowded
+        WaitPolicy::new(&Knobs::default(), cards, me).crowded
     }
 
     #[test]
@@ -136,14 +136,14 @@ mod tests {
 
     #[test]
     fn threads_are_impatient_where_they_are_more_than_the_processors() {
-        let patience = |cards: &[Card]| Patience::new(&Knobs::default(), cards, 0);
-        let own = patience(&[card(&[0]), card(&[1])]);
+        let policy = |cards: &[Card]| WaitPolicy::new(&Knobs::default(), cards, 0);
+        let own = policy(&[card(&[0]), card(&[1])]);
         assert_eq!(own.among(1), own);
         assert!(own.among(2).spin < own.spin);
-        let four = patience(&[card(&[0, 1, 2, 3])]);
+        let four = policy(&[card(&[0, 1, 2, 3])]);
         assert_eq!(four.among(4), four);
         assert!(four.among(5).yields < four.yields);
-        let unknown = patience(&[]);
+        let unknown = policy(&[]);
         assert_eq!(unknown.among(64), unknown);
     }
 }

@@ -7,8 +7,8 @@ use crate::error::Error;
 use crate::peer::Peer;
 use crate::state::Core;
 use crate::state::message::Remote;
-use crate::state::transfer::{Fetching, Mode, Transfer};
-use onecopy_btl::lanes::Fetched;
+use crate::state::transfer::{Mode, RdmaRead, Transfer};
+use onecopy_btl::lanes::ReadState;
 
 /// Reads that one step takes at most, so that a long message does not keep out the others.
 const READS: u32 = 16;
@@ -18,7 +18,7 @@ pub(super) fn begin(
     peer: &Peer,
     transfer: &Transfer,
     (offset, len): (u64, u64),
-) -> Option<Fetching> {
+) -> Option<RdmaRead> {
     if transfer.unread || peer.endpoint.shares_memory() {
         return None;
     }
@@ -26,10 +26,10 @@ pub(super) fn begin(
         return None;
     };
     let key = u32::try_from(range.region?.cookie).ok()?;
-    peer.endpoint.fetches()?;
-    Some(Fetching {
+    peer.endpoint.remote_reads()?;
+    Some(RdmaRead {
         at: offset,
-        asked: offset,
+        posted: offset,
         end: offset + len,
         from: (range.address, key),
     })
@@ -43,45 +43,45 @@ pub(super) fn step(
     transfer: &mut Transfer,
 ) -> Stepped {
     let request = transfer.request;
-    let Mode::Fetch(fetching) = &mut transfer.mode else {
+    let Mode::RdmaRead(reading) = &mut transfer.mode else {
         return Stepped::Rests { moved: false };
     };
     let mut moved = false;
     let mut failed = false;
-    match peer.endpoint.fetches() {
+    match peer.endpoint.remote_reads() {
         None => failed = true,
-        Some(fetches) => {
+        Some(remote_reads) => {
             for _ in 0..READS {
-                let left = fetching.end - fetching.asked;
+                let left = reading.end - reading.posted;
                 if left > 0 {
-                    let (address, key) = fetching.from;
-                    let from = (address.wrapping_add(fetching.asked), key);
-                    fetching.asked += fetches.ask(number, from, left);
+                    let (address, key) = reading.from;
+                    let from = (address.wrapping_add(reading.posted), key);
+                    reading.posted += remote_reads.post_read(number, from, left);
                 }
-                let count = match fetches.next(number) {
-                    Fetched::Bytes(count) => count,
-                    Fetched::Nothing => break,
-                    Fetched::Failed => {
+                let count = match remote_reads.next(number) {
+                    ReadState::Bytes(count) => count,
+                    ReadState::Nothing => break,
+                    ReadState::Failed => {
                         failed = true;
                         break;
                     }
                 };
                 moved = true;
                 if let Some(found) = core.requests.get(request) {
-                    let read = |at: usize, out: &mut [u8]| fetches.read(number, at, out);
+                    let read = |at: usize, out: &mut [u8]| remote_reads.read(number, at, out);
                     let loans = &mut core.loans;
-                    if found.buf.write(loans, fetching.at, count, read).is_err() {
+                    if found.buf.write(loans, reading.at, count, read).is_err() {
                         let rank = peer.rank as usize;
                         core.requests
                             .complete(request, Err(Error::Withdrawn { rank }));
                     }
                 }
-                fetches.pass(number);
-                fetching.at += count as u64;
+                remote_reads.pass(number);
+                reading.at += count as u64;
             }
         }
     }
-    let (at, end) = (fetching.at, fetching.end);
+    let (at, end) = (reading.at, reading.end);
     if at < end && !failed {
         return Stepped::Rests { moved };
     }

@@ -8,18 +8,18 @@ use super::{Card, Emergency, Event, Introduction, Wireup, WireupError};
 
 /// The only rank of its job.
 #[derive(Debug, Default)]
-pub struct Alone {
+pub struct Singleton {
     segment: Option<OwnedFd>,
 }
 
-impl Alone {
+impl Singleton {
     /// A job of one rank.
     pub fn new() -> Self {
         Self::default()
     }
 }
 
-impl Wireup for Alone {
+impl Wireup for Singleton {
     fn rank(&self) -> usize {
         0
     }
