@@ -142,6 +142,16 @@ fn memory_shows_each_wire_and_why_one_is_chosen() {
             .as_array()
             .is_some_and(|all| all.len() >= 3)
     );
+    // Lanes are made by the wire: without it none of them leads anywhere.
+    let off = json(&args, &[("ONECOPY_LAYERS", "^tcp")]);
+    let between = &off["between_nodes"];
+    assert_eq!(between["chosen"], "none", "{between}");
+    assert!(
+        between["reasons"]
+            .to_string()
+            .contains("ONECOPY_LAYERS switches tcp off"),
+        "{between}"
+    );
     let short = [
         "memory",
         "-n",
