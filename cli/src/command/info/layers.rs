@@ -102,6 +102,10 @@ pub(super) fn list(layers: &Layers, pair: Option<&Pair>, knobs: &Knobs) -> Vec<L
         || "proven by a transfer between two ranks".to_owned(),
         |pair| format!("proven by a transfer with rank {}", pair.peer),
     );
+    let takes_over = format!(
+        "takes over what {} carries between two ranks on different nodes",
+        LayerId::WIRE
+    );
     let here = Here {
         module: LayerSet::permitted(&knobs.layers).open_module(knobs.module_abi),
         heap_bytes: onecopy::memory::geometry(knobs, 2).heap_bytes,
@@ -121,7 +125,7 @@ pub(super) fn list(layers: &Layers, pair: Option<&Pair>, knobs: &Knobs) -> Vec<L
             Power::Wire if pair.is_none_or(|pair| pair.wire.is_none()) => {
                 "proven by the connection of two ranks on different nodes"
             }
-            Power::Lane => "takes over what tcp carries between two ranks on different nodes",
+            Power::Lane => takes_over.as_str(),
             _ => proven.as_str(),
         };
         match (row.power, probe) {
