@@ -18,7 +18,7 @@ use between_nodes::{
 use devices::{device, fabric, is_real};
 use onecopy::wireup::Wireup;
 use onecopy::wireup::local::{Local, world_of_nodes};
-use onecopy::{Knobs, Options, Runtime, Threads};
+use onecopy::{Knobs, LayerId, Options, Runtime, Threads};
 use onecopy_shm::sync::{AtomicBool, Ordering};
 use onecopy_verbs::Status;
 use onecopy_verbs::model::{Fabric, Impairment};
@@ -137,6 +137,20 @@ fn messages_of_all_sizes_come_by_lanes() {
                 let peer = 1 - world.rank();
                 if layers == "all" {
                     until_taken_over(&rt, peer, 1);
+                }
+                let (carrier, _) = rt.reach(peer).expect("reached").expect("another node");
+                let states = rt.layers(peer).expect("connected");
+                let lane = states.iter().find(|state| state.layer == LayerId::LANE);
+                let refusal = lane.expect("a lane or why not").refusal.as_ref();
+                if layers == "all" {
+                    assert_eq!(
+                        (carrier, refusal.map(ToString::to_string)),
+                        (LayerId::LANE, None)
+                    );
+                } else {
+                    assert_eq!(carrier, LayerId::WIRE);
+                    let reason = &refusal.expect("a reason").reason;
+                    assert!(reason.contains("ONECOPY_LAYERS"), "{reason}");
                 }
                 let before = rt.counters();
                 for round in 0..4 {

@@ -178,6 +178,10 @@ fn info_names_the_rung_of_each_pair_of_nodes() {
     let nodes = listing["nodes"].as_array().expect("a list");
     let ranks: Vec<_> = nodes.iter().map(|node| node["ranks"].to_string()).collect();
     assert_eq!(ranks, ["[0,1]", "[2,3]", "[4]"]);
+    let here = json(&["info", "--json"], &[]);
+    let layers = here["layers"].as_array().expect("a list");
+    let verbs = layers.iter().find(|layer| layer["name"] == "verbs");
+    let no_device = verbs.expect("a layer")["reason"].as_str();
     let pairs = listing["pairs"].as_array().expect("a list");
     let between: Vec<_> = pairs.iter().map(|pair| pair["nodes"].to_string()).collect();
     assert_eq!(between, ["[0,1]", "[0,2]", "[1,2]"]);
@@ -185,9 +189,22 @@ fn info_names_the_rung_of_each_pair_of_nodes() {
         assert_eq!(pair["rung"], "tcp", "{pair}");
         let place = pair["place"].as_str().expect("a place");
         assert!(place.starts_with("127.0.0.1:"), "{place}");
+        // What there is in place of a lane, and why.
+        let reason = pair["reason"].as_str().expect("a reason");
+        assert!(reason.contains("no verbs: "), "{reason}");
+        if let Some(why) = no_device {
+            assert!(reason.contains(why), "{reason}");
+        }
     }
-    // Without a wire there is a reason.
     let off = ["info", "nodes", "--nodes", "2", "--json"];
+    let pair = &json(&off, &[("ONECOPY_LAYERS", "^verbs")])["pairs"][0];
+    assert_eq!(pair["rung"], "tcp", "{pair}");
+    let reason = pair["reason"].as_str().expect("a reason");
+    assert!(
+        reason.contains("ONECOPY_LAYERS switches verbs off"),
+        "{reason}"
+    );
+    // Without a wire there is a reason.
     let pair = &json(&off, &[("ONECOPY_LAYERS", "^tcp")])["pairs"][0];
     assert!(pair["rung"].is_null(), "{pair}");
     let reason = pair["reason"].as_str().expect("a reason");

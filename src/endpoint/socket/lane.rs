@@ -68,6 +68,8 @@ pub(super) struct Beside {
     pub(super) talked: bool,
     pub(super) taken_over: u64,
     pub(super) given_back: u64,
+    /// Why no lane carries frames, as far as this rank knows it.
+    pub(super) why_not: Option<String>,
 }
 
 /// What no correct peer says.
@@ -98,6 +100,7 @@ impl Beside {
             talked: false,
             taken_over: 0,
             given_back: 0,
+            why_not: None,
         }
     }
 
@@ -114,6 +117,7 @@ impl Beside {
             }
             Err(reason) => {
                 tracing::info!(peer = self.rank, "no lane: {reason}");
+                self.why_not = Some(reason.to_string());
                 self.ask_again(AGAIN);
                 false
             }
@@ -213,6 +217,7 @@ impl Beside {
             self.out = Carrier::Lane;
             self.taken_over += 1;
             self.since = Some(Instant::now());
+            self.why_not = None;
         }
     }
 
@@ -239,6 +244,7 @@ impl Beside {
             } else {
                 tracing::info!(peer = self.rank, "no lane: {reason}");
             }
+            self.why_not = Some(reason);
         }
         match self.out {
             Carrier::Stream => stream.push(What::End, received),
