@@ -309,9 +309,14 @@ pub(crate) struct Ends {
     pub(crate) block_free: bool,
 }
 
+/// How users see that a device reads the bytes.
+const RDMA_READ: &str = "rdma-read";
+
 /// How an announced message's bytes come.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum ReceiveProtocol {
+    /// A device of the receiver reads what the sender has shown to it.
+    Read,
     /// The receiver copies by this layer.
     Get(LayerId),
     /// Both sides may copy.
@@ -330,6 +335,7 @@ impl ReceiveProtocol {
     pub(crate) fn name(self) -> &'static str {
         let words = |layer: LayerId| layer.words().map(|words| (words.alone, words.together));
         match self {
+            Self::Read => RDMA_READ,
             Self::Get(layer) => words(layer).map_or(layer.name(), |(alone, _)| alone),
             Self::Together {
                 reader: Some(layer),

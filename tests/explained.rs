@@ -156,6 +156,7 @@ fn check(seen: &Seen, len: usize) -> Result<(), TestCaseError> {
         Protocol::Chunks => eager == [0, 0, 1, 0],
         _ if eager != [0, 0, 0, 1] => false,
         Protocol::Pipeline => s["pipeline_bytes"].max(r["pipeline_bytes"]) == len && only(&[]),
+        Protocol::Read => r["lane_reads"] == 1 && only(&[]),
         Protocol::Put => alone(4),
         Protocol::Single(layer) => alone(way(*layer)),
         Protocol::Together(layer) => shared && both(way(*layer)),

@@ -13,7 +13,7 @@ use crate::peer::Gone;
 use crate::select::chunks::Chunks;
 use crate::select::other_node;
 use crate::wireup::{Card, Death, Net, WireupError};
-use onecopy_btl::link::Link;
+use onecopy_btl::link::{Link, not_permitted};
 use onecopy_btl::{LayerId, Refusal};
 use onecopy_btl::{lanes, registry};
 use onecopy_obs::{Knobs, tracepoints};
@@ -81,11 +81,7 @@ impl Wires {
         let lanes = if knobs.layers.allows(LayerId::LANE.name()) {
             Device::Closed(lanes.unwrap_or_else(registry::lanes_of_this_host))
         } else {
-            let lane = LayerId::LANE;
-            Device::Missing(Refusal::new(
-                format!("ONECOPY_LAYERS switches {lane} off"),
-                format!("add {lane} to it"),
-            ))
+            Device::Missing(not_permitted())
         };
         Ok(Self {
             hub,

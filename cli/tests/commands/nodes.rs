@@ -201,7 +201,7 @@ fn info_names_the_rung_of_each_pair_of_nodes() {
     assert_eq!(pair["rung"], "tcp", "{pair}");
     let reason = pair["reason"].as_str().expect("a reason");
     assert!(
-        reason.contains("ONECOPY_LAYERS switches verbs off"),
+        reason.contains("no verbs: switched off by ONECOPY_LAYERS"),
         "{reason}"
     );
     // Without a wire there is a reason.
@@ -217,7 +217,9 @@ fn info_names_the_rung_of_each_pair_of_nodes() {
 
 #[test]
 fn protocols_between_nodes_have_no_estimates_and_name_the_wire() {
-    let listing = json(&["info", "protocols", "--between-nodes", "--json"], &[]);
+    // Whatever device there is.
+    let off = ("ONECOPY_LAYERS", "^verbs");
+    let listing = json(&["info", "protocols", "--between-nodes", "--json"], &[off]);
     assert_eq!(listing["shares_memory"], false);
     assert_eq!(listing["piece"], 256 << 10);
     let ranges = listing["cases"][0]["ranges"].as_array().expect("a list");
@@ -238,6 +240,10 @@ fn protocols_between_nodes_have_no_estimates_and_name_the_wire() {
             .is_some_and(|text| text.contains("another node")),
         "{cma}"
     );
+    let last = ranges[3]["losers"].as_array().expect("a list");
+    let read = last.iter().find(|loser| loser["protocol"] == "rdma-read");
+    let reason = &read.expect("rdma-read")["reason"];
+    assert!(reason.to_string().contains("ONECOPY_LAYERS"), "{reason}");
     // The same of a pair of a job.
     let program = env!("CARGO_BIN_EXE_onecopy");
     let words = [
@@ -254,7 +260,7 @@ fn protocols_between_nodes_have_no_estimates_and_name_the_wire() {
         "1",
         "--json",
     ];
-    let of_pair = json(&words, &[("ONECOPY_NODE_TIMEOUT", "60")]);
+    let of_pair = json(&words, &[("ONECOPY_NODE_TIMEOUT", "60"), off]);
     assert_eq!(of_pair["pair"]["wire"]["layer"], "tcp");
     assert_eq!(of_pair["cases"], listing["cases"]);
 }

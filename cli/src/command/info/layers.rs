@@ -5,6 +5,7 @@ use onecopy::select::explain::Layers;
 use onecopy::{LayerId, Refusal};
 use onecopy_btl::Probe;
 use onecopy_btl::contract::Here;
+use onecopy_btl::link::not_permitted;
 use onecopy_btl::module::{Interface, QUESTIONS};
 use onecopy_btl::registry::{self, LayerSet, Power};
 use onecopy_obs::Knobs;
@@ -96,6 +97,28 @@ fn layer(id: LayerId, probe: Probe, proven: &str, refusal: Option<&Refusal>) -> 
     }
 }
 
+fn here(knobs: &Knobs) -> Here {
+    Here {
+        module: LayerSet::permitted(&knobs.layers).open_module(knobs.module_abi),
+        heap_bytes: onecopy::memory::geometry(knobs, 2).heap_bytes,
+        segment: onecopy::machine::segment()
+            .map_err(|reason| Refusal::new(reason, "without shared memory ranks cannot talk")),
+    }
+}
+
+/// Why ranks of this host get no lane, as far as one is enough to know it.
+pub(super) fn no_lane(knobs: &Knobs) -> Option<Refusal> {
+    let lane = LayerId::LANE;
+    if !knobs.layers.allows(lane.name()) {
+        return Some(not_permitted());
+    }
+    match (lane.row().probe)(&here(knobs)) {
+        Probe::Available { .. } => None,
+        Probe::Unavailable(refusal) => Some(refusal),
+        Probe::Undetermined(error) => Some(Refusal::new(error.to_string(), "")),
+    }
+}
+
 /// All layers in the order in which they are tried.
 pub(super) fn list(layers: &Layers, pair: Option<&Pair>, knobs: &Knobs) -> Vec<Layer> {
     let proven = pair.map_or_else(
@@ -106,12 +129,7 @@ pub(super) fn list(layers: &Layers, pair: Option<&Pair>, knobs: &Knobs) -> Vec<L
         "takes over what {} carries between two ranks on different nodes",
         LayerId::WIRE
     );
-    let here = Here {
-        module: LayerSet::permitted(&knobs.layers).open_module(knobs.module_abi),
-        heap_bytes: onecopy::memory::geometry(knobs, 2).heap_bytes,
-        segment: onecopy::machine::segment()
-            .map_err(|reason| Refusal::new(reason, "without shared memory ranks cannot talk")),
-    };
+    let here = here(knobs);
     let of = |row: &registry::Layer| {
         let refusal = layers[row.id].as_ref();
         let probe = match row.power {
