@@ -52,8 +52,9 @@ pub(super) struct Beside {
     pub(super) words: Output,
     /// What came by the stream while it carries no frames.
     pub(super) control: Vec<u8>,
-    /// What came by a lane that is over: to be read before what comes by the stream, and before the peer has switched.
+    /// What came by a lane that is over: it is read before what comes by the stream.
     pub(super) early: Early,
+    /// The same, from a peer that has not switched yet: nothing may be read of it until it does.
     ahead: Vec<u8>,
     /// The peer does not talk with this rank any more.
     pub(super) given_up: bool,
