@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! The pool of temporary buffers, beneath collectives and the transport.
 //!
-//! A caller takes a [`PoolBuf`] and gives it back by dropping it. The memory is the pool's and outlives the use. Buffers
-//! come in [buckets](Buckets) of page multiples, each request from the smallest that holds it.
+//! A caller takes a [`PoolBuf`] and gives it back by dropping it. The memory is the pool's and outlives the use.
+//! Buffers come in [buckets](Buckets) of page multiples, each request from the smallest that holds it.
 //!
 //! *Size.* The pool's size is the memory that it has made and not released, in use or free. It grows when no free
 //! buffer fits. Growth that would bring it near its capacity (seven eighths) releases free buffers first. A request

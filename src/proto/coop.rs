@@ -162,8 +162,8 @@ impl Receiving {
         Step::Over { left, written }
     }
 
-    /// Chunks that are copied by one side, dropped, or returned by a sender that could not copy one. The peer writes its
-    /// own part, so the sum can be more than there are.
+    /// Chunks that are copied by one side, dropped, or returned by a sender that could not copy one. The peer writes
+    /// its own part, so the sum can be more than there are.
     fn settled(&self, block: &CoopBlock, returned: bool) -> u64 {
         u64::from(self.mine)
             + u64::from(self.dropped_chunks)

@@ -281,8 +281,8 @@ impl<'a> Table<'a> {
         }
     }
 
-    /// Why no device reads `size` bytes in one piece from the sender's memory, if none does. A lane whose kind is left to
-    /// the job is taken for a connection.
+    /// Why no device reads `size` bytes in one piece from the sender's memory, if none does. A lane whose kind is left
+    /// to the job is taken for a connection.
     fn no_read(&self, size: u64) -> Option<Why> {
         if self.shares_memory() {
             let text = "the ranks share memory, so no device is between them";
