@@ -311,6 +311,9 @@ impl Runtime {
 
     /// Leaves the job: waits until everything sent is out and all ranks have come here, then tells the launcher.
     ///
+    /// Communicators that outlive it are of no use for messages: what is sent may never be received, and nothing tells
+    /// this rank any more that a peer has left or died, so a call can wait for ever. Drop them before.
+    ///
     /// A runtime that is dropped instead leaves without waiting for the others. So a rank that gives up early holds up
     /// nobody: whoever still waits for it gets [`Error::PeerLeft`]. Dropped by a panic, it counts as dead.
     ///
