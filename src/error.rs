@@ -50,11 +50,11 @@ pub enum Error {
         buffer: u64,
     },
     /// There is no such rank.
-    #[error("there is no rank {rank} in a job of {size}")]
+    #[error("there is no rank {rank} among {size}")]
     NoSuchRank {
         /// The rank that was given.
         rank: usize,
-        /// Ranks in the job.
+        /// Ranks of the communicator, or of the job.
         size: usize,
     },
     /// A tag below zero.
@@ -194,7 +194,7 @@ impl Error {
     /// The error of those whose communicator a member has given up.
     pub(crate) fn given_up(rank: usize) -> Self {
         Self::Collective {
-            reason: format!("rank {rank} gave it up"),
+            reason: format!("rank {rank} gave the communicator up"),
         }
     }
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! onecopy moves messages between the processes of a job: on a node with at most one copy of the payload, between nodes
-//! over TCP.
+//! onecopy moves messages between the processes of a job. On a node a large message is copied once where the system
+//! permits it. Between nodes messages go by RDMA where both ranks have a device, else by TCP.
 #![forbid(unsafe_code)]
 
 pub mod coll;

@@ -108,7 +108,8 @@ impl<B> Drop for Request<B> {
     }
 }
 
-/// Waits for all; gives the buffers back, or the first error.
+/// Waits for all; gives the buffers back, or the first error. After an error all buffers are dropped, also those of
+/// requests that succeeded: to keep them, wait for each with [`Request::wait_both`].
 pub fn wait_all<B>(requests: impl IntoIterator<Item = Request<B>>) -> Result<Vec<(B, Status)>> {
     // All are waited for, also behind an error.
     let done: Vec<_> = requests.into_iter().map(Request::wait).collect();
@@ -132,7 +133,8 @@ pub fn wait_some<B>(requests: &mut [Request<B>]) -> Vec<usize> {
     }
 }
 
-/// Waits until a request is complete and gives its place. `None` for no requests.
+/// Waits until a request is complete and gives its place. `None` for no requests. A complete request keeps its place in
+/// the slice: until the caller takes it out and waits for it, the next call gives the same place again.
 pub fn wait_any<B>(requests: &mut [Request<B>]) -> Option<usize> {
     wait_some(requests).first().copied()
 }
@@ -146,7 +148,7 @@ pub fn test_some<B>(requests: &mut [Request<B>]) -> Vec<usize> {
         .collect()
 }
 
-/// The place of a request that is complete. Never waits.
+/// The place of a request that is complete. Never waits. As for [`wait_any`], it is the same one until it is taken out.
 pub fn test_any<B>(requests: &mut [Request<B>]) -> Option<usize> {
     requests.iter_mut().position(Request::test)
 }
@@ -185,7 +187,7 @@ impl Comm {
         })
     }
 
-    /// Starts a send.
+    /// Starts a send. The tag is 0 to `i32::MAX`; a lower one is [`Error::BadTag`].
     pub fn isend<B: Buffer>(&self, buffer: B, dest: usize, tag: i32) -> Result<Request<B>> {
         self.own_send(buffer, dest, tag, SendMode::Standard)
     }
@@ -195,7 +197,7 @@ impl Comm {
         self.own_send(buffer, dest, tag, SendMode::Synchronous)
     }
 
-    /// Starts a receive.
+    /// Starts a receive. The tag is 0 to `i32::MAX`, or [`Tag::Any`].
     pub fn irecv<B: BufferMut>(
         &self,
         buffer: B,
@@ -268,7 +270,8 @@ impl Comm {
     }
 
     /// Runs `body` with a scope in which borrowed buffers can be sent and received without blocking. Returns when all
-    /// of its requests are complete.
+    /// of its requests are complete. The errors of requests that `body` has not waited for are dropped: end it with
+    /// [`Scope::wait_all`] to hear of them.
     ///
     /// ```
     /// onecopy::local(2, |rt| {
@@ -329,7 +332,7 @@ impl<'env> Scope<'_, 'env> {
         ScopedRequest(id)
     }
 
-    /// Starts a send.
+    /// Starts a send. The tag is 0 to `i32::MAX`; a lower one is [`Error::BadTag`].
     pub fn isend<T: NoUninit>(
         &self,
         buf: &'env [T],
@@ -352,7 +355,7 @@ impl<'env> Scope<'_, 'env> {
         Ok(self.keep(id))
     }
 
-    /// Starts a receive.
+    /// Starts a receive. The tag is 0 to `i32::MAX`, or [`Tag::Any`].
     pub fn irecv<T: AnyBitPattern + NoUninit>(
         &self,
         buf: &'env mut [T],

@@ -16,9 +16,12 @@ use onecopy_shm::gate::Gate;
 use onecopy_shm::heap::HeapBuf;
 use std::net::SocketAddr;
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 pub use onecopy_shm::gate::Threads;
+
+/// How long [`Runtime::reach`] waits for a lane to take over, or to be refused.
+const LANE_WAIT: Duration = Duration::from_secs(2);
 
 /// How a runtime is made.
 pub struct Options {
@@ -221,10 +224,21 @@ impl Runtime {
             refusal: (!shares).then(other_node),
         });
         if !shares {
-            states.push(LayerState {
-                layer: LayerId::WIRE,
-                refusal: None,
+            let by_lane = peer.endpoint.carrier() == LayerId::LANE;
+            let refusal = engine.no_lane(rank).or_else(|| {
+                let remedy = "talk with the rank: a lane takes over while messages go by the wire";
+                (!by_lane).then(|| Refusal::new("no lane has taken over yet", remedy))
             });
+            states.extend([
+                LayerState {
+                    layer: LayerId::LANE,
+                    refusal,
+                },
+                LayerState {
+                    layer: LayerId::WIRE,
+                    refusal: None,
+                },
+            ]);
         }
         Ok(states)
     }
@@ -236,8 +250,9 @@ impl Runtime {
         Ok(engine.node(rank))
     }
 
-    /// Connects with `peer` and waits until that is done, or cannot be. Gives the layer that leads to another node and
-    /// the place where the peer listens; none, if the two share memory.
+    /// Connects with `peer` and waits until that is done, or cannot be. Gives the layer that carries messages from
+    /// another node and the place where the peer listens; none, if the two share memory. A lane that is being made is
+    /// waited for, but not for long; [`layers`](Self::layers) says why there is none.
     pub fn reach(&self, peer: usize) -> Result<Option<(LayerId, SocketAddr)>> {
         let rank = {
             let mut engine = self.handle.gate.enter();
@@ -249,7 +264,13 @@ impl Runtime {
             rank
         };
         let place = self.handle.wait(|engine| engine.reached(rank))?;
-        Ok(Some((LayerId::WIRE, place)))
+        let until = Instant::now() + LANE_WAIT;
+        let carrier = self.handle.wait(|engine| {
+            let late = Instant::now() >= until;
+            let carrier = engine.settled_carrier(rank);
+            carrier.or_else(|| late.then_some(LayerId::WIRE))
+        });
+        Ok(Some((carrier, place)))
     }
 
     /// The thresholds of this rank towards `peer`.
@@ -289,6 +310,9 @@ impl Runtime {
     }
 
     /// Leaves the job: waits until everything sent is out and all ranks have come here, then tells the launcher.
+    ///
+    /// Communicators that outlive it are of no use for messages: what is sent may never be received, and nothing tells
+    /// this rank any more that a peer has left or died, so a call can wait for ever. Drop them before.
     ///
     /// A runtime that is dropped instead leaves without waiting for the others. So a rank that gives up early holds up
     /// nobody: whoever still waits for it gets [`Error::PeerLeft`]. Dropped by a panic, it counts as dead.

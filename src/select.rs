@@ -319,9 +319,14 @@ pub(crate) struct Ends {
     pub(crate) block_free: bool,
 }
 
+/// How users see that a device reads the bytes.
+const RDMA_READ: &str = "rdma-read";
+
 /// How an announced message's bytes come.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum ReceiveProtocol {
+    /// A device of the receiver reads what the sender has shown to it.
+    Read,
     /// The receiver copies by this layer.
     Get(LayerId),
     /// Both sides may copy.
@@ -344,6 +349,7 @@ impl ReceiveProtocol {
                 .map(|labels| (labels.one_sided, labels.cooperative))
         };
         match self {
+            Self::Read => RDMA_READ,
             Self::Get(layer) => labels(layer).map_or(layer.name(), |(one_sided, _)| one_sided),
             Self::Cooperative {
                 reader: Some(layer),

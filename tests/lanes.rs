@@ -16,9 +16,10 @@ use between_nodes::{
     sleep_until_woken,
 };
 use devices::{device, fabric, is_real};
+use onecopy::select::explain::{Layers, Memory, Protocol, Table};
 use onecopy::wireup::Wireup;
 use onecopy::wireup::local::{Local, world_of_nodes};
-use onecopy::{Knobs, Options, Runtime, Threads};
+use onecopy::{Costs, Knobs, LayerId, Options, Runtime, Threads};
 use onecopy_shm::sync::{AtomicBool, Ordering};
 use onecopy_verbs::Status;
 use onecopy_verbs::model::{Fabric, Impairment};
@@ -138,14 +139,42 @@ fn messages_of_all_sizes_come_by_lanes() {
                 if layers == "all" {
                     until_taken_over(&rt, peer, 1);
                 }
+                let (carrier, _) = rt.reach(peer).expect("reached").expect("another node");
+                let states = rt.layers(peer).expect("connected");
+                let lane = states.iter().find(|state| state.layer == LayerId::LANE);
+                let refusal = lane.expect("a lane or why not").refusal.as_ref();
+                if layers == "all" {
+                    assert_eq!(
+                        (carrier, refusal.map(ToString::to_string)),
+                        (LayerId::LANE, None)
+                    );
+                } else {
+                    assert_eq!(carrier, LayerId::WIRE);
+                    let reason = &refusal.expect("a reason").reason;
+                    assert!(reason.contains("ONECOPY_LAYERS"), "{reason}");
+                }
+                let mut found = Layers::default();
+                for state in states {
+                    found[state.layer] = state.refusal;
+                }
+                let costs = Costs::seeds(&knobs);
+                let table = Table::new(&knobs, &costs, found);
+                let said = |len: usize| table.choose(len as u64, Memory::default());
                 let before = rt.counters();
                 for round in 0..4 {
                     for len in SIZES {
                         let (out, mut got) = (pattern(len, round + world.rank()), vec![0; len]);
+                        let reads = rt.counters().lane_reads;
                         world
                             .sendrecv(&out, peer, 0, &mut got, peer, 0)
                             .expect("exchange");
                         assert!(got == pattern(len, round + peer), "{len} bytes");
+                        let reads = rt.counters().lane_reads - reads;
+                        if said(len) == Protocol::Read {
+                            assert_eq!(reads, 1, "{len} bytes");
+                        } else if mode == "ud" || len < knobs.verbs_read_min {
+                            assert_eq!(reads, 0, "{len} bytes");
+                        }
                     }
                 }
                 let after = rt.counters();
@@ -157,6 +186,7 @@ fn messages_of_all_sizes_come_by_lanes() {
                     assert!(after.lane_pinned > 0);
                     let read = after.lane_reads > before.lane_reads;
                     assert_eq!(read, mode == "rc", "long ones are read");
+                    assert_eq!(said(SIZES[8]) == Protocol::Read, mode == "rc");
                     assert_eq!(after.lane_aliens, 0);
                     say(&format!("{} bytes by lanes", after.verbs_bytes));
                 } else {

@@ -68,7 +68,9 @@ impl Proven {
     }
 }
 
-fn not_permitted() -> Refusal {
+/// Of a layer that the user's list does not name.
+#[must_use]
+pub fn not_permitted() -> Refusal {
     Refusal::new("switched off by ONECOPY_LAYERS", "change ONECOPY_LAYERS")
 }
 

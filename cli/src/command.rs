@@ -24,7 +24,7 @@ use std::process::ExitCode;
 use clap::{Parser, Subcommand};
 use onecopy_obs::{KnobError, Knobs, LogLevel};
 
-/// Messages between processes: on a node with at most one copy of the payload, between nodes over TCP.
+/// Messages between processes: on a node with one copy of a large one, between nodes by RDMA or TCP.
 #[derive(Debug, Parser)]
 #[command(name = "onecopy", version, after_help = AFTER_HELP, max_term_width = 110)]
 pub(crate) struct Cli {

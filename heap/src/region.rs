@@ -14,6 +14,7 @@
 
 use libc::{c_int, c_void, off_t};
 use nix::errno::Errno;
+use onecopy_obs::knobs::{MALLOC_KEEP, MALLOC_MIN};
 use onecopy_obs::values::parse_size;
 use onecopy_shm::layout::{HEAP_AT, PAGE};
 use onecopy_shm::segment::{default_heap_bytes, size_allowed};
@@ -176,8 +177,8 @@ pub(crate) fn with_made<R>(f: impl FnOnce(&mut Region) -> R) -> Option<R> {
 /// Reads the settings. Before this, everything goes to the next allocator.
 pub(crate) fn configure() {
     let size = |name: &CStr, default: usize| variable(name).unwrap_or(default);
-    KEEP.store(size(c"ONECOPY_MALLOC_KEEP", 32 << 20), Ordering::Relaxed);
-    let least = size(c"ONECOPY_MALLOC_MIN", 64 << 10).max(PAGE);
+    KEEP.store(size(c"ONECOPY_MALLOC_KEEP", MALLOC_KEEP), Ordering::Relaxed);
+    let least = size(c"ONECOPY_MALLOC_MIN", MALLOC_MIN).max(PAGE);
     THRESHOLD.store(least, Ordering::Relaxed);
 }
 

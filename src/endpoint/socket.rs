@@ -196,7 +196,8 @@ impl Socket {
         }
     }
 
-    /// Where the next bytes of the stream come from, and who reads them.
+    /// Where the next bytes from the peer come from (what is left of a lane, a lane, or the socket), and the input that
+    /// reads them. None: there is no connection yet.
     #[inline]
     fn feed(&mut self) -> Option<(Feed<'_>, &mut Input)> {
         let socket = self.stream.as_ref()?.fd.as_fd();

@@ -13,8 +13,8 @@ use crate::peer::Gone;
 use crate::select::chunks::Chunks;
 use crate::select::other_node;
 use crate::wireup::{Card, Death, Net, WireupError};
-use onecopy_btl::LayerId;
-use onecopy_btl::link::Link;
+use onecopy_btl::link::{Link, not_permitted};
+use onecopy_btl::{LayerId, Refusal};
 use onecopy_btl::{lanes, registry};
 use onecopy_obs::{Knobs, tracepoints};
 use std::net::SocketAddr;
@@ -48,8 +48,8 @@ enum LaneDevice {
     /// It is opened when the first peer is connected with.
     Closed(lanes::Open),
     Open(SharedLanes),
-    /// There is none.
-    Missing,
+    /// There is none, for this reason.
+    Missing(Refusal),
 }
 
 impl Wires {
@@ -81,7 +81,7 @@ impl Wires {
         let lanes = if knobs.layers.allows(LayerId::LANE.name()) {
             LaneDevice::Closed(lanes.unwrap_or_else(registry::lanes_of_this_host))
         } else {
-            LaneDevice::Missing
+            LaneDevice::Missing(not_permitted())
         };
         Ok(Self {
             hub,
@@ -103,13 +103,13 @@ impl Wires {
                 }
                 Err(refusal) => {
                     tracing::info!("no lanes: {refusal}");
-                    LaneDevice::Missing
+                    LaneDevice::Missing(refusal)
                 }
             };
         }
         match &self.lanes {
             LaneDevice::Open(lanes) => Some(lanes),
-            LaneDevice::Closed(_) | LaneDevice::Missing => None,
+            LaneDevice::Closed(_) | LaneDevice::Missing(_) => None,
         }
     }
 
@@ -127,7 +127,7 @@ impl Wires {
     fn open_lanes(&self) -> Option<&SharedLanes> {
         match &self.lanes {
             LaneDevice::Open(lanes) => Some(lanes),
-            LaneDevice::Closed(_) | LaneDevice::Missing => None,
+            LaneDevice::Closed(_) | LaneDevice::Missing(_) => None,
         }
     }
 
@@ -189,6 +189,26 @@ impl Engine {
         let address = self.wires.as_ref()?.connector.address_of(rank)?;
         let wire = self.peers[rank as usize].as_mut()?.endpoint.wire()?;
         wire.is_attached().then_some(Ok(address))
+    }
+
+    /// What keeps a lane from carrying what comes from a rank on another node. None: one does, or nothing is known yet.
+    pub(crate) fn no_lane(&mut self, rank: u32) -> Option<Refusal> {
+        let endpoint = &mut self.peers[rank as usize].as_mut()?.endpoint;
+        if endpoint.carrier() == LayerId::LANE {
+            return None;
+        }
+        if let LaneDevice::Missing(refusal) = &self.wires.as_ref()?.lanes {
+            return Some(refusal.clone());
+        }
+        let reason = endpoint.wire()?.no_lane()?;
+        let remedy = format!("{} carries the messages until a lane can", LayerId::WIRE);
+        Some(Refusal::new(reason, remedy))
+    }
+
+    /// The layer that carries what comes from a rank on another node, once it is known whether that is a lane.
+    pub(crate) fn settled_carrier(&mut self, rank: u32) -> Option<LayerId> {
+        let carrier = self.peers[rank as usize].as_ref()?.endpoint.carrier();
+        (carrier != LayerId::WIRE || self.no_lane(rank).is_some()).then_some(carrier)
     }
 
     /// Asks the hub, if that is due.

@@ -1,9 +1,8 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! The pool of temporary buffers, beneath collectives and the transport.
 //!
-//! A caller takes a [`PoolBuf`] and gives it back by dropping it. The memory is the pool's and outlives the use, with
-//! whatever a network has registered of it. Buffers come in [buckets](Buckets) of page multiples, each request from the
-//! smallest that holds it.
+//! A caller takes a [`PoolBuf`] and gives it back by dropping it. The memory is the pool's and outlives the use.
+//! Buffers come in [buckets](Buckets) of page multiples, each request from the smallest that holds it.
 //!
 //! *Size.* The pool's size is the memory that it has made and not released, in use or free. It grows when no free
 //! buffer fits. Growth that would bring it near its capacity (seven eighths) releases free buffers first. A request
@@ -32,7 +31,6 @@ use onecopy_shm::heap::{AllocError, Heap, HeapBuf};
 use onecopy_shm::layout::{COLL_STRIDE, Geometry, HeapOffset, PAGE};
 use onecopy_shm::sync::{AtomicU64, Ordering};
 use shard::{Block, Shard};
-use std::any::Any;
 use std::ops::{Deref, DerefMut};
 use std::sync::Arc;
 
@@ -46,10 +44,6 @@ pub enum MemoryKind {
     /// Memory of this process alone.
     Private = 1,
 }
-
-/// What a network keeps for registered memory. It stays with the buffer when that is given back and ends just before
-/// its memory does.
-pub trait Registration: Any + Send {}
 
 /// How a pool behaves.
 #[derive(Debug, Clone)]
@@ -278,10 +272,7 @@ impl Pool {
         if size_now > common.settings.cap {
             common.beyond_cap.fetch_add(1, Ordering::Relaxed);
         }
-        Ok(Block {
-            registration: None,
-            memory,
-        })
+        Ok(Block { memory })
     }
 
     fn make(&self, size: usize, kind: MemoryKind) -> Result<HeapBuf, AllocError> {
@@ -464,19 +455,6 @@ impl PoolBuf {
     #[must_use]
     pub fn capacity(&self) -> usize {
         self.block().memory.len()
-    }
-
-    /// What a network has registered of this memory, if it is of this type.
-    #[must_use]
-    pub fn registration<R: Registration>(&self) -> Option<&R> {
-        let registration: &dyn Any = &**self.block().registration.as_ref()?;
-        registration.downcast_ref()
-    }
-
-    /// Leaves a registration of the whole [capacity](Self::capacity) with the buffer, and gives the one that was there.
-    pub fn register<R: Registration>(&mut self, registration: R) -> Option<Box<dyn Registration>> {
-        let block = self.block.as_mut()?;
-        block.registration.replace(Box::new(registration))
     }
 }
 

@@ -6,6 +6,7 @@
 //! receiver takes no chunks.
 
 use super::layers::{Reading, demote, note_attachments};
+use crate::endpoint::CooperativeBlock;
 use crate::peer::Peer;
 use crate::request::{RequestId, UserBuf};
 use crate::state::Core;
@@ -140,12 +141,8 @@ impl Receiving {
     fn settle(&mut self, peer: &mut Peer, failed: Option<u32>) -> Step {
         let (id, chunks) = (self.transfer.id, self.transfer.chunks());
         let block = peer.endpoint.block_in();
-        let done = block.finished_by_sender(id);
         let returned = failed.filter(|&chunk| chunk < chunks);
-        let settled = u64::from(self.mine)
-            + u64::from(self.dropped_chunks)
-            + u64::from(done)
-            + u64::from(returned.is_some());
+        let settled = self.settled(block, returned.is_some());
         // The block is open for this transfer until we close it, and each chunk is settled once.
         let taken = block.taken(id);
         if taken > chunks || settled > u64::from(chunks) {
@@ -167,6 +164,15 @@ impl Receiving {
         let not_theirs = self.read + left.iter().map(|(_, len)| len).sum::<u64>();
         let written = self.transfer.len.saturating_sub(not_theirs);
         Step::Over { left, written }
+    }
+
+    /// Chunks that are copied by one side, dropped, or returned by a sender that could not copy one. The peer writes
+    /// its own part, so the sum can be more than there are.
+    fn settled(&self, block: &CooperativeBlock, returned: bool) -> u64 {
+        u64::from(self.mine)
+            + u64::from(self.dropped_chunks)
+            + u64::from(block.finished_by_sender(self.transfer.id))
+            + u64::from(returned)
     }
 
     fn drop_range(&mut self, range: (u64, u64), chunks: u32) {
@@ -197,10 +203,7 @@ impl Receiving {
         let (id, chunks) = (self.transfer.id, self.transfer.chunks());
         let block = peer.endpoint.block_in();
         let failed = block.failed_by_sender(id).is_some();
-        let settled = block
-            .finished_by_sender(id)
-            .saturating_add(self.mine + self.dropped_chunks + u32::from(failed));
-        block.taken(id) <= chunks && settled < chunks
+        block.taken(id) <= chunks && self.settled(block, failed) < u64::from(chunks)
     }
 
     /// Closes the block of a transfer that was stopped.
@@ -215,10 +218,8 @@ impl Receiving {
         let coop = peer.endpoint.block_in();
         let taken = coop.taken(self.transfer.id);
         let failed = coop.failed_by_sender(self.transfer.id).is_some();
-        let settled = coop
-            .finished_by_sender(self.transfer.id)
-            .saturating_add(self.mine + self.dropped_chunks + u32::from(failed));
-        (taken < chunks && (self.layer.is_some() || failed)) || settled >= chunks
+        let settled = self.settled(coop, failed) >= u64::from(chunks);
+        (taken < chunks && (self.layer.is_some() || failed)) || settled
     }
 }
 

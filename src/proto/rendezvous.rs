@@ -239,6 +239,8 @@ struct Known<'t> {
     transfer: &'t Transfer,
     offset: u64,
     len: u64,
+    /// A device of this rank can read it.
+    is_shown: bool,
     /// The buffer of the receive is in one piece, and lies in this rank's heap.
     in_one_piece: bool,
     in_heap: bool,
@@ -259,6 +261,10 @@ impl Known<'_> {
 }
 
 impl Facts for Known<'_> {
+    fn is_shown(&self) -> bool {
+        self.is_shown
+    }
+
     fn is_read_by(&self, layer: LayerId) -> bool {
         self.reaches(layer)
             && (layer.power() != Power::Attach
@@ -286,15 +292,7 @@ fn choose(
     transfer: &mut Transfer,
     (offset, len): (u64, u64),
 ) {
-    if let Some(reading) = rdma_read::begin(peer, transfer, (offset, len)) {
-        core.counters.lane_reads += u64::from(offset == 0);
-        let from = peer.rank as usize;
-        let message = transfer.announcement.request;
-        tracepoints::rendezvous_start(from, from, message, len, LayerId::LANE.name());
-        transfer.layer = None;
-        transfer.mode = Mode::RdmaRead(reading);
-        return;
-    }
+    let reading = rdma_read::begin(peer, transfer, (offset, len));
     let into = Into::of(core, transfer.request);
     let facts = Known {
         link: &peer.link,
@@ -302,6 +300,7 @@ fn choose(
         transfer,
         offset,
         len,
+        is_shown: reading.is_some(),
         in_one_piece: into.loan.is_some(),
         in_heap: into.heap.is_some(),
     };
@@ -322,6 +321,11 @@ fn choose(
         };
         reply(core, peer, Kind::Cts, cts.encode());
     };
+    if let (ReceiveProtocol::Read, Some(reading)) = (protocol, reading) {
+        core.counters.lane_reads += u64::from(offset == 0);
+        transfer.mode = Mode::RdmaRead(reading);
+        return;
+    }
     transfer.mode = match (protocol, into.loan) {
         (ReceiveProtocol::Get(layer), _) => Mode::Get(layer),
         (ReceiveProtocol::Cooperative { reader, ask: asks }, Some(loan)) => {
@@ -334,7 +338,10 @@ fn choose(
             }
             Mode::Cooperative(receiving)
         }
-        (ReceiveProtocol::Cooperative { .. } | ReceiveProtocol::Pipeline, _) => {
+        (
+            ReceiveProtocol::Cooperative { .. } | ReceiveProtocol::Pipeline | ReceiveProtocol::Read,
+            _,
+        ) => {
             ask(core, peer, Wanted::Chunks { offset, len });
             Mode::Pipe(Piped {
                 at: offset,
@@ -383,7 +390,7 @@ fn by(protocol: ReceiveProtocol, peer: &Peer, into: &Into) -> Option<LayerId> {
         ReceiveProtocol::Cooperative { reader, .. } => into
             .loan
             .map(|_| reader.unwrap_or_else(|| writer(peer, into))),
-        ReceiveProtocol::Pipeline => None,
+        ReceiveProtocol::Pipeline | ReceiveProtocol::Read => None,
     }
 }
 

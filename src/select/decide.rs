@@ -10,6 +10,8 @@ use onecopy_btl::registry::{LayerSet, Power};
 /// What the receiver can find out about a range of an announced message. It is asked only for what matters: to be
 /// attached, for instance, costs something.
 pub(crate) trait Facts {
+    /// Whether the sender has shown the bytes to a device of the receiver, which can read them.
+    fn is_shown(&self) -> bool;
     /// Whether the receiver may read the bytes by the layer. They lie where it maps, they are attached or may be now,
     /// or its calls reach them.
     fn is_read_by(&self, layer: LayerId) -> bool;
@@ -26,6 +28,10 @@ pub(crate) fn decide(
     thresholds: &Thresholds,
     observed: &mut Observed,
 ) -> ReceiveProtocol {
+    // The sender has registered the bytes for that, and no layer reaches another node's memory.
+    if facts.is_shown() {
+        return ReceiveProtocol::Read;
+    }
     let mut reads = LayerSet::default();
     let mut by_call = false;
     for layer in LayerId::SINGLE {

@@ -3,12 +3,12 @@
 
 use super::decide::{Facts, decide};
 use super::observed::{self, Observed};
-use super::{ReceiveProtocol, SendProtocol, Thresholds, other_node};
+use super::{RDMA_READ, ReceiveProtocol, SendProtocol, Thresholds, other_node};
 use crate::endpoint::FIRST_PAYLOAD;
 use onecopy_btl::cost::{Costs, Curve};
 use onecopy_btl::registry::{LayerSet, PerLayer, Power};
 use onecopy_btl::{LayerId, Refusal};
-use onecopy_obs::Knobs;
+use onecopy_obs::{Knobs, VerbsMode};
 use std::fmt;
 
 /// How a message's bytes travel.
@@ -22,6 +22,8 @@ pub enum Protocol {
     Chunks,
     /// Announced; in recycled chunks on the receiver's request.
     Pipeline,
+    /// Announced; a device of the receiver reads it from the sender's memory on another node.
+    Read,
     /// Announced; the sender stores into the receiver's heap.
     Put,
     /// Announced; the receiver copies by this layer.
@@ -39,9 +41,15 @@ impl Protocol {
                 .into_iter()
                 .chain(put)
         };
-        [Self::Inline, Self::Slots, Self::Chunks, Self::Pipeline]
-            .into_iter()
-            .chain(LayerId::SINGLE.into_iter().flat_map(by))
+        [
+            Self::Inline,
+            Self::Slots,
+            Self::Chunks,
+            Self::Pipeline,
+            Self::Read,
+        ]
+        .into_iter()
+        .chain(LayerId::SINGLE.into_iter().flat_map(by))
     }
 
     /// The name as users see it.
@@ -52,6 +60,7 @@ impl Protocol {
             Self::Slots => "slots",
             Self::Chunks => "chunks",
             Self::Pipeline => "pipeline",
+            Self::Read => RDMA_READ,
             Self::Put => "put",
             Self::Single(layer) => layer
                 .labels()
@@ -62,15 +71,17 @@ impl Protocol {
         }
     }
 
-    fn curve(self, costs: &Costs) -> &Curve {
-        match self {
+    /// None: how long it takes is the network's.
+    fn curve(self, costs: &Costs) -> Option<&Curve> {
+        Some(match self {
+            Self::Read => return None,
             Self::Inline | Self::Slots | Self::Chunks => &costs.eager,
             Self::Pipeline => &costs.pipeline,
             // One side copies between two buffers that it maps.
             Self::Put => &costs.by[LayerId::MAP].one_sided,
             Self::Single(layer) => &costs.by[layer].one_sided,
             Self::Cooperative(layer) => &costs.by[layer].cooperative,
-        }
+        })
     }
 }
 
@@ -173,10 +184,15 @@ pub struct Range {
 /// What is taken for granted of a message: its receive is posted, its buffer in one piece, and the pair otherwise idle.
 struct Assumed {
     has: LayerSet,
+    is_shown: bool,
     memory: Memory,
 }
 
 impl Facts for Assumed {
+    fn is_shown(&self) -> bool {
+        self.is_shown
+    }
+
     /// Memory that is to be attached was asked for before, or it is so large that it is attached at first sight.
     fn is_read_by(&self, layer: LayerId) -> bool {
         let there = layer.power() != Power::Map || self.memory.from_heap;
@@ -232,8 +248,9 @@ impl<'a> Table<'a> {
     /// Estimated one-way microseconds; none, if a wire carries the message: how long that takes is the network's.
     #[must_use]
     pub fn cost_us(&self, protocol: Protocol, size: u64) -> Option<f64> {
-        self.shares_memory()
-            .then(|| protocol.curve(self.costs).estimate(size) / 1000.0)
+        let curve = protocol.curve(self.costs);
+        let curve = curve.filter(|_| self.shares_memory())?;
+        Some(curve.estimate(size) / 1000.0)
     }
 
     /// The protocol of a message of `size` bytes whose receive is posted, while the pair is otherwise idle.
@@ -251,6 +268,7 @@ impl<'a> Table<'a> {
         }
         let facts = Assumed {
             has: self.has(),
+            is_shown: self.no_read(size).is_none(),
             memory,
         };
         // A pair that has seen no transfer yet.
@@ -263,7 +281,29 @@ impl<'a> Table<'a> {
             } => Protocol::Cooperative(layer),
             ReceiveProtocol::Cooperative { reader: None, .. } => Protocol::Put,
             ReceiveProtocol::Pipeline => Protocol::Pipeline,
+            ReceiveProtocol::Read => Protocol::Read,
         }
+    }
+
+    /// Why no device reads `size` bytes in one piece from the sender's memory, if none does. A lane whose kind is left
+    /// to the job is taken for a connection.
+    fn no_read(&self, size: u64) -> Option<Why> {
+        if self.shares_memory() {
+            let text = "the ranks share memory, so no device is between them";
+            return Some(Why::Refused(text.to_owned()));
+        }
+        if let Some(why) = self.refused(LayerId::LANE) {
+            return Some(why);
+        }
+        if self.knobs.verbs_mode == VerbsMode::Datagrams {
+            return Some(Why::Knob("ONECOPY_VERBS_MODE=ud".to_owned()));
+        }
+        let min = self.knobs.verbs_read_min as u64;
+        (size < min || size == 0).then(|| {
+            Why::Range(format!(
+                "a device reads from {min} B on, ONECOPY_VERBS_READ_MIN"
+            ))
+        })
     }
 
     fn unobserved(&self) -> Observed {
@@ -292,6 +332,7 @@ impl<'a> Table<'a> {
             t.fast_max as u64 + 1,
             t.announce_min,
             observed::MIN,
+            self.knobs.verbs_read_min as u64,
         ];
         for layer in LayerId::SINGLE {
             begins.extend([t.min[layer], t.coop_min[layer]]);
@@ -357,6 +398,9 @@ impl<'a> Table<'a> {
                 }
                 match self.first_size(protocol, memory) {
                     Some(from) if from > size => Why::Range(format!("used from {from} B on")),
+                    _ if protocol == Protocol::Pipeline && chosen == Protocol::Read => {
+                        Why::Range("a device reads the bytes where they lie".into())
+                    }
                     _ if !self.shares_memory() => Why::Range(
                         "up to half of ONECOPY_EAGER_CREDIT goes before it is asked for".into(),
                     ),
@@ -365,17 +409,19 @@ impl<'a> Table<'a> {
             })
     }
 
+    /// Why the pair lacks the layer, if it does.
+    fn refused(&self, layer: LayerId) -> Option<Why> {
+        let refusal = self.layers[layer].as_ref()?;
+        Some(if refusal.reason.contains("ONECOPY_LAYERS") {
+            Why::Knob(format!("ONECOPY_LAYERS={}", self.knobs.layers))
+        } else {
+            Why::Refused(refusal.to_string())
+        })
+    }
+
     /// What makes the protocol impossible for the message.
     fn impossible(&self, protocol: Protocol, size: u64, memory: Memory) -> Option<Why> {
         let no = |text: &str| Some(Why::Refused(text.to_owned()));
-        let refusal = |refusal: &Option<Refusal>| {
-            let refusal = refusal.as_ref()?;
-            Some(if refusal.reason.contains("ONECOPY_LAYERS") {
-                Why::Knob(format!("ONECOPY_LAYERS={}", self.knobs.layers))
-            } else {
-                Why::Refused(refusal.to_string())
-            })
-        };
         match protocol {
             Protocol::Inline if size > FIRST_PAYLOAD as u64 => Some(Why::Range(format!(
                 "one slot holds up to {FIRST_PAYLOAD} bytes"
@@ -386,14 +432,15 @@ impl<'a> Table<'a> {
             Protocol::Chunks | Protocol::Pipeline if size == 0 => {
                 Some(Why::Range("there is nothing to copy".into()))
             }
-            Protocol::Put => refusal(&self.layers[LayerId::MAP]).or_else(|| {
+            Protocol::Read => self.no_read(size),
+            Protocol::Put => self.refused(LayerId::MAP).or_else(|| {
                 (!memory.to_heap)
                     .then(|| no("the receiver's buffer is not from alloc"))
                     .flatten()
             }),
             Protocol::Single(layer) | Protocol::Cooperative(layer) => {
                 let lies_there = layer.power() != Power::Map || memory.from_heap;
-                refusal(&self.layers[layer]).or_else(|| {
+                self.refused(layer).or_else(|| {
                     (!lies_there)
                         .then(|| no("the sender's buffer is not from alloc"))
                         .flatten()
@@ -438,7 +485,7 @@ impl<'a> Table<'a> {
             Protocol::Cooperative(layer) => {
                 below("ONECOPY_COOP_MIN", k.coop_min).or_else(|| least(layer))
             }
-            Protocol::Put | Protocol::Pipeline => still_eager(),
+            Protocol::Put | Protocol::Pipeline | Protocol::Read => still_eager(),
         }
     }
 
@@ -509,6 +556,44 @@ mod tests {
                 }
             }
         }
+    }
+
+    #[test]
+    fn a_device_reads_long_messages_between_nodes() {
+        let costs = Costs::default();
+        let ranges = |knobs: &Knobs, layers: Layers| -> Vec<_> {
+            let ranges = Table::new(knobs, &costs, layers).ranges(PLAIN);
+            let last = ranges.iter().rev().take(2).rev();
+            last.map(|range| (range.from, range.protocol)).collect()
+        };
+        let plain = ranges(&Knobs::default(), between_nodes());
+        assert_eq!(plain[1].1, Protocol::Read);
+        let min = knobs(&[("ONECOPY_VERBS_READ_MIN", "512M")]);
+        let late = ranges(&min, between_nodes());
+        assert_eq!(
+            (late[0].1, late[1]),
+            (Protocol::Pipeline, (512 << 20, Protocol::Read))
+        );
+        let why = |knobs: &Knobs, layers: Layers| {
+            let losers = Table::new(knobs, &costs, layers).losers(1 << 20, PLAIN);
+            let read = losers
+                .into_iter()
+                .find(|loser| loser.protocol == Protocol::Read);
+            read.map(|loser| loser.why.to_string()).unwrap_or_default()
+        };
+        assert!(why(&min, between_nodes()).contains("ONECOPY_VERBS_READ_MIN"));
+        let datagrams = knobs(&[("ONECOPY_VERBS_MODE", "ud")]);
+        assert_eq!(
+            why(&datagrams, between_nodes()),
+            "off by ONECOPY_VERBS_MODE=ud"
+        );
+        let mut without = between_nodes();
+        without[LayerId::LANE] = Some(Refusal::new("no device", "buy one"));
+        assert_eq!(
+            why(&Knobs::default(), without),
+            "refused: no device; buy one"
+        );
+        assert!(why(&Knobs::default(), Layers::default()).contains("share memory"));
     }
 
     #[test]

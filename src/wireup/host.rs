@@ -167,8 +167,8 @@ impl Thread {
                 return;
             }
             let ready = self.wait(now);
-            // Inbound connections come from the last to the first, so that the numbers of those who are still to be
-            // served stay right.
+            // Served from the last to the first: one that ends is removed from the list of inbound connections, which
+            // moves those behind it to other numbers.
             for ready in ready.into_iter().rev() {
                 match ready {
                     Ready::Broker(token) => self.broker.ready(token, Instant::now()),

@@ -30,6 +30,11 @@ pub const JOB_PREFIX: &str = "ONECOPY_JOB_";
 /// What `onecopy vm` reads about its cache begins so; no job does.
 pub const VM_PREFIX: &str = "ONECOPY_VM_";
 
+/// What the malloc front takes if its knobs are not set: it reads them itself, before anything else runs.
+pub const MALLOC_MIN: usize = 64 * KIB;
+/// As [`MALLOC_MIN`].
+pub const MALLOC_KEEP: usize = 32 * MIB;
+
 /// One line of the table of knobs.
 #[derive(Debug)]
 pub struct KnobInfo {
@@ -280,10 +285,10 @@ knobs! {
             OrAuto(Size { min: MIB, max: 16 * TIB }), auto::HEAP_SIZE;
         /// The smallest allocation of the program that the malloc front (`onecopy run --heap`)
         /// serves from the heap. Read from the environment only.
-        User ONECOPY_MALLOC_MIN => malloc_min: usize = 64 * KIB, Size { min: 4 * KIB, max: TIB };
+        User ONECOPY_MALLOC_MIN => malloc_min: usize = MALLOC_MIN, Size { min: 4 * KIB, max: TIB };
         /// How much of what the program has freed the malloc front keeps for its next allocations.
         /// Read from the environment only.
-        User ONECOPY_MALLOC_KEEP => malloc_keep: usize = 32 * MIB, Size { min: 0, max: TIB };
+        User ONECOPY_MALLOC_KEEP => malloc_keep: usize = MALLOC_KEEP, Size { min: 0, max: TIB };
     }
 
     "buffers" {

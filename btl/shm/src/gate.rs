@@ -253,7 +253,7 @@ impl<T: Guarded> Gate<T> {
     pub fn stand_back(&self) {
         let before = self.wanted.load(Ordering::Relaxed);
         for _ in 0..STAND_BACK {
-            // One has come in: it is who is let through next that matters, not all.
+            // One who waited has come in. That is enough: this one need not let all of them go first.
             if self.wanted.load(Ordering::Relaxed) < before {
                 return;
             }

@@ -227,10 +227,6 @@ pub struct HeapOffset(pub u64);
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct ChunkIndex(pub u32);
 
-/// An address in another process. It is never dereferenced here; the kernel checks it.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct RemoteAddr(pub u64);
-
 impl fmt::Display for HeapOffset {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "heap+{:#x}", self.0)

@@ -63,15 +63,6 @@ impl fmt::Display for Status {
     }
 }
 
-impl Status {
-    /// Whether this says why, and is not what follows from a failure. Where nothing says why, a port went down: newer
-    /// kernels fail all pairs of such a port at once, and tell it by an event only.
-    #[must_use]
-    pub fn is_cause(self) -> bool {
-        self != Self::FLUSHED
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -86,6 +77,5 @@ mod tests {
         }
         assert!(Status::PEER_SILENT.to_string().contains("status 12"));
         assert!(Status(99).to_string().contains("status 99"));
-        assert!(!Status::FLUSHED.is_cause());
     }
 }

@@ -80,14 +80,15 @@ pub(super) fn look(peer: Option<usize>) -> Result<Known, CliError> {
             "--peer {peer}: this is rank {peer}, alone; start more ranks with 'onecopy run'"
         )));
     }
-    let mut layers = Layers::default();
-    for state in runtime.layers(peer)? {
-        layers[state.layer] = state.refusal;
-    }
+    // First, so that the layers tell what has come of a lane.
     let wire = match runtime.rank() == peer {
         true => None,
         false => runtime.reach(peer)?,
     };
+    let mut layers = Layers::default();
+    for state in runtime.layers(peer)? {
+        layers[state.layer] = state.refusal;
+    }
     let pair = Pair {
         rank: runtime.rank(),
         ranks: runtime.size(),

@@ -142,6 +142,16 @@ fn memory_shows_each_wire_and_why_one_is_chosen() {
             .as_array()
             .is_some_and(|all| all.len() >= 3)
     );
+    // Lanes are made by the wire: without it none of them leads anywhere.
+    let off = json(&args, &[("ONECOPY_LAYERS", "^tcp")]);
+    let between = &off["between_nodes"];
+    assert_eq!(between["chosen"], "none", "{between}");
+    assert!(
+        between["reasons"]
+            .to_string()
+            .contains("ONECOPY_LAYERS switches tcp off"),
+        "{between}"
+    );
     let short = [
         "memory",
         "-n",
@@ -168,6 +178,10 @@ fn info_names_the_rung_of_each_pair_of_nodes() {
     let nodes = listing["nodes"].as_array().expect("a list");
     let ranks: Vec<_> = nodes.iter().map(|node| node["ranks"].to_string()).collect();
     assert_eq!(ranks, ["[0,1]", "[2,3]", "[4]"]);
+    let here = json(&["info", "--json"], &[]);
+    let layers = here["layers"].as_array().expect("a list");
+    let verbs = layers.iter().find(|layer| layer["name"] == "verbs");
+    let no_device = verbs.expect("a layer")["reason"].as_str();
     let pairs = listing["pairs"].as_array().expect("a list");
     let between: Vec<_> = pairs.iter().map(|pair| pair["nodes"].to_string()).collect();
     assert_eq!(between, ["[0,1]", "[0,2]", "[1,2]"]);
@@ -175,9 +189,22 @@ fn info_names_the_rung_of_each_pair_of_nodes() {
         assert_eq!(pair["layer"], "tcp", "{pair}");
         let place = pair["place"].as_str().expect("a place");
         assert!(place.starts_with("127.0.0.1:"), "{place}");
+        // What there is in place of a lane, and why.
+        let reason = pair["reason"].as_str().expect("a reason");
+        assert!(reason.contains("no verbs: "), "{reason}");
+        if let Some(why) = no_device {
+            assert!(reason.contains(why), "{reason}");
+        }
     }
-    // Without a wire there is a reason.
     let off = ["info", "nodes", "--nodes", "2", "--json"];
+    let pair = &json(&off, &[("ONECOPY_LAYERS", "^verbs")])["pairs"][0];
+    assert_eq!(pair["rung"], "tcp", "{pair}");
+    let reason = pair["reason"].as_str().expect("a reason");
+    assert!(
+        reason.contains("no verbs: switched off by ONECOPY_LAYERS"),
+        "{reason}"
+    );
+    // Without a wire there is a reason.
     let pair = &json(&off, &[("ONECOPY_LAYERS", "^tcp")])["pairs"][0];
     assert!(pair["layer"].is_null(), "{pair}");
     let reason = pair["reason"].as_str().expect("a reason");
@@ -190,7 +217,9 @@ fn info_names_the_rung_of_each_pair_of_nodes() {
 
 #[test]
 fn protocols_between_nodes_have_no_estimates_and_name_the_wire() {
-    let listing = json(&["info", "protocols", "--between-nodes", "--json"], &[]);
+    // Whatever device there is.
+    let off = ("ONECOPY_LAYERS", "^verbs");
+    let listing = json(&["info", "protocols", "--between-nodes", "--json"], &[off]);
     assert_eq!(listing["shares_memory"], false);
     assert_eq!(listing["piece"], 256 << 10);
     let ranges = listing["cases"][0]["ranges"].as_array().expect("a list");
@@ -211,6 +240,10 @@ fn protocols_between_nodes_have_no_estimates_and_name_the_wire() {
             .is_some_and(|text| text.contains("another node")),
         "{cma}"
     );
+    let last = ranges[3]["losers"].as_array().expect("a list");
+    let read = last.iter().find(|loser| loser["protocol"] == "rdma-read");
+    let reason = &read.expect("rdma-read")["reason"];
+    assert!(reason.to_string().contains("ONECOPY_LAYERS"), "{reason}");
     // The same of a pair of a job.
     let program = env!("CARGO_BIN_EXE_onecopy");
     let words = [
@@ -227,7 +260,7 @@ fn protocols_between_nodes_have_no_estimates_and_name_the_wire() {
         "1",
         "--json",
     ];
-    let of_pair = json(&words, &[("ONECOPY_NODE_TIMEOUT", "60")]);
+    let of_pair = json(&words, &[("ONECOPY_NODE_TIMEOUT", "60"), off]);
     assert_eq!(of_pair["pair"]["wire"]["layer"], "tcp");
     assert_eq!(of_pair["cases"], listing["cases"]);
 }

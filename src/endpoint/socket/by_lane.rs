@@ -25,6 +25,11 @@ impl Socket {
         self.flush();
     }
 
+    /// Why no lane carries the frames, as far as that is known.
+    pub(crate) fn no_lane(&self) -> Option<&str> {
+        self.lane_state.as_ref()?.why_not.as_deref()
+    }
+
     /// Does what is due by the clock.
     pub(crate) fn tick(&mut self, now: Instant) {
         if let Some(lane_state) = &mut self.lane_state

@@ -52,8 +52,9 @@ pub(super) struct PairLane {
     pub(super) control_out: Output,
     /// What came by the stream while it carries nothing but control frames.
     pub(super) control_in: Vec<u8>,
-    /// What came by a lane that is over: to be read before what comes by the stream, and before the peer has switched.
+    /// What came by a lane that is over: it is read before what comes by the stream.
     pub(super) early: Early,
+    /// The same, from a peer that has not switched yet: nothing may be read of it until it does.
     ahead: Vec<u8>,
     /// The peer does not talk with this rank any more.
     pub(super) given_up: bool,
@@ -68,6 +69,8 @@ pub(super) struct PairLane {
     pub(super) talked: bool,
     pub(super) taken_over: u64,
     pub(super) given_back: u64,
+    /// Why no lane carries frames, as far as this rank knows it.
+    pub(super) why_not: Option<String>,
 }
 
 /// What no correct peer says.
@@ -98,6 +101,7 @@ impl PairLane {
             talked: false,
             taken_over: 0,
             given_back: 0,
+            why_not: None,
         }
     }
 
@@ -114,6 +118,7 @@ impl PairLane {
             }
             Err(reason) => {
                 tracing::info!(peer = self.rank, "no lane: {reason}");
+                self.why_not = Some(reason.to_string());
                 self.ask_again(BACKOFF);
                 false
             }
@@ -213,6 +218,7 @@ impl PairLane {
             self.out = Carrier::Lane;
             self.taken_over += 1;
             self.since = Some(Instant::now());
+            self.why_not = None;
         }
     }
 
@@ -239,6 +245,7 @@ impl PairLane {
             } else {
                 tracing::info!(peer = self.rank, "no lane: {reason}");
             }
+            self.why_not = Some(reason);
         }
         match self.out {
             Carrier::Stream => stream.push(FrameKind::End, received),

@@ -1,15 +1,13 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! One of the parts that a pool's free buffers lie in, so that threads seldom meet.
 
-use super::{Common, MemoryKind, Registration};
+use super::{Common, MemoryKind};
 use crossbeam_utils::CachePadded;
 use onecopy_shm::heap::HeapBuf;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError};
 
-/// The memory of a buffer with what belongs to it.
+/// The memory of a buffer.
 pub(super) struct Block {
-    /// Declared before the memory, so that it ends first.
-    pub(super) registration: Option<Box<dyn Registration>>,
     pub(super) memory: HeapBuf,
 }
 

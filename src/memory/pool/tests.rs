@@ -92,31 +92,6 @@ fn a_larger_free_buffer_does_not_serve_a_smaller_request() {
     assert_eq!(small.capacity(), PAGE);
 }
 
-struct Registered(Arc<AtomicU64>);
-impl Registration for Registered {}
-impl Drop for Registered {
-    fn drop(&mut self) {
-        self.0.fetch_add(1, Ordering::Relaxed);
-    }
-}
-
-#[test]
-fn a_registration_lasts_as_long_as_the_memory() {
-    let pool = pool(1 << 20, 1);
-    let ended = Arc::new(AtomicU64::new(0));
-    for _ in 0..5 {
-        let mut buf = pool.take(5000, MemoryKind::Shared).unwrap();
-        if buf.registration::<Registered>().is_none() {
-            assert!(buf.register(Registered(Arc::clone(&ended))).is_none());
-        }
-    }
-    assert_eq!(ended.load(Ordering::Relaxed), 0);
-    pool.age_out();
-    assert_eq!(ended.load(Ordering::Relaxed), 0, "it was needed lately");
-    assert_eq!(pool.age_out(), 8192);
-    assert_eq!(ended.load(Ordering::Relaxed), 1);
-}
-
 #[test]
 fn requests_beyond_the_capacity_are_served_counted_and_not_retained() {
     let pool = pool(64 << 10, 1);

@@ -1,6 +1,10 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! libibverbs: its types and functions under their names in C, without a link to it.
 //!
+//! Structures and unions that have no name there have that of the structure around them and the member's:
+//! [`ibv_send_wr_rdma`] is `wr.rdma` of `ibv_send_wr`. Two members are anonymous: [`ibv_send_wr_imm`] with the
+//! immediate data, and [`ibv_send_wr_ext`] with what few operations have.
+//!
 //! The library is opened when [`Library::load`] is first called: a program starts, and can say what is missing, on a
 //! machine that has none. Its exported functions are the fields of [`Library`]. What the C header defines as inline
 //! functions goes through tables of pointers in a device's context; these are the functions of this crate. Calls on an

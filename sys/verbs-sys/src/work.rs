@@ -45,7 +45,7 @@ pub const IBV_SEND_INLINE: c_uint = 1 << 3;
 /// A number that goes with a send, or a key that ends with it.
 #[repr(C)]
 #[derive(Clone, Copy)]
-pub union ibv_send_number {
+pub union ibv_send_wr_imm {
     /// Big endian.
     pub imm_data: u32,
     /// The key.
@@ -55,7 +55,7 @@ pub union ibv_send_number {
 /// The peer's memory.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
-pub struct ibv_send_rdma {
+pub struct ibv_send_wr_rdma {
     /// Where it begins there.
     pub remote_addr: u64,
     /// Its key.
@@ -65,7 +65,7 @@ pub struct ibv_send_rdma {
 /// A word of the peer's memory.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
-pub struct ibv_send_atomic {
+pub struct ibv_send_wr_atomic {
     /// Where it is there.
     pub remote_addr: u64,
     /// What is compared or added.
@@ -79,7 +79,7 @@ pub struct ibv_send_atomic {
 /// Whom a datagram is for.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
-pub struct ibv_send_ud {
+pub struct ibv_send_wr_ud {
     /// The way.
     pub ah: *mut ibv_ah,
     /// The queue pair there.
@@ -91,19 +91,19 @@ pub struct ibv_send_ud {
 /// What depends on the operation.
 #[repr(C)]
 #[derive(Clone, Copy)]
-pub union ibv_send_to {
+pub union ibv_send_wr_wr {
     /// Reads and writes.
-    pub rdma: ibv_send_rdma,
+    pub rdma: ibv_send_wr_rdma,
     /// Atomic operations.
-    pub atomic: ibv_send_atomic,
+    pub atomic: ibv_send_wr_atomic,
     /// Datagrams.
-    pub ud: ibv_send_ud,
+    pub ud: ibv_send_wr_ud,
 }
 
 /// The binding of a window.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
-pub struct ibv_send_bind {
+pub struct ibv_send_wr_bind {
     /// The window.
     pub mw: *mut ibv_mw,
     /// Its new key.
@@ -115,7 +115,7 @@ pub struct ibv_send_bind {
 /// Segmentation.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
-pub struct ibv_send_tso {
+pub struct ibv_send_wr_tso {
     /// What begins each segment.
     pub hdr: *mut c_void,
     /// Its bytes.
@@ -127,11 +127,11 @@ pub struct ibv_send_tso {
 /// What few operations have.
 #[repr(C)]
 #[derive(Clone, Copy)]
-pub union ibv_send_more {
+pub union ibv_send_wr_ext {
     /// [`opcode::IBV_WR_BIND_MW`].
-    pub bind_mw: ibv_send_bind,
+    pub bind_mw: ibv_send_wr_bind,
     /// Segmentation.
-    pub tso: ibv_send_tso,
+    pub tso: ibv_send_wr_tso,
 }
 
 /// A send.
@@ -155,13 +155,13 @@ pub struct ibv_send_wr {
     /// `IBV_SEND_*`.
     pub send_flags: c_uint,
     /// A number that goes along.
-    pub number: ibv_send_number,
+    pub number: ibv_send_wr_imm,
     /// Whom it is for.
-    pub wr: ibv_send_to,
+    pub wr: ibv_send_wr_wr,
     /// The queue of receives there, of an extended connection.
     pub remote_srqn: u32,
     /// What few operations have.
-    pub more: ibv_send_more,
+    pub more: ibv_send_wr_ext,
 }
 
 /// A receive.

@@ -125,35 +125,38 @@ fn members_of_unions(facts: &mut Facts) {
     for (member, place) in [
         (
             "wr.rdma.remote_addr",
-            wr + offset_of!(ibv_send_rdma, remote_addr),
+            wr + offset_of!(ibv_send_wr_rdma, remote_addr),
         ),
-        ("wr.rdma.rkey", wr + offset_of!(ibv_send_rdma, rkey)),
+        ("wr.rdma.rkey", wr + offset_of!(ibv_send_wr_rdma, rkey)),
         (
             "wr.atomic.remote_addr",
-            wr + offset_of!(ibv_send_atomic, remote_addr),
+            wr + offset_of!(ibv_send_wr_atomic, remote_addr),
         ),
         (
             "wr.atomic.compare_add",
-            wr + offset_of!(ibv_send_atomic, compare_add),
+            wr + offset_of!(ibv_send_wr_atomic, compare_add),
         ),
-        ("wr.atomic.swap", wr + offset_of!(ibv_send_atomic, swap)),
-        ("wr.atomic.rkey", wr + offset_of!(ibv_send_atomic, rkey)),
-        ("wr.ud.ah", wr + offset_of!(ibv_send_ud, ah)),
-        ("wr.ud.remote_qpn", wr + offset_of!(ibv_send_ud, remote_qpn)),
+        ("wr.atomic.swap", wr + offset_of!(ibv_send_wr_atomic, swap)),
+        ("wr.atomic.rkey", wr + offset_of!(ibv_send_wr_atomic, rkey)),
+        ("wr.ud.ah", wr + offset_of!(ibv_send_wr_ud, ah)),
+        (
+            "wr.ud.remote_qpn",
+            wr + offset_of!(ibv_send_wr_ud, remote_qpn),
+        ),
         (
             "wr.ud.remote_qkey",
-            wr + offset_of!(ibv_send_ud, remote_qkey),
+            wr + offset_of!(ibv_send_wr_ud, remote_qkey),
         ),
         ("invalidate_rkey", offset_of!(ibv_send_wr, number)),
-        ("bind_mw.mw", more + offset_of!(ibv_send_bind, mw)),
-        ("bind_mw.rkey", more + offset_of!(ibv_send_bind, rkey)),
+        ("bind_mw.mw", more + offset_of!(ibv_send_wr_bind, mw)),
+        ("bind_mw.rkey", more + offset_of!(ibv_send_wr_bind, rkey)),
         (
             "bind_mw.bind_info",
-            more + offset_of!(ibv_send_bind, bind_info),
+            more + offset_of!(ibv_send_wr_bind, bind_info),
         ),
-        ("tso.hdr", more + offset_of!(ibv_send_tso, hdr)),
-        ("tso.hdr_sz", more + offset_of!(ibv_send_tso, hdr_sz)),
-        ("tso.mss", more + offset_of!(ibv_send_tso, mss)),
+        ("tso.hdr", more + offset_of!(ibv_send_wr_tso, hdr)),
+        ("tso.hdr_sz", more + offset_of!(ibv_send_wr_tso, hdr_sz)),
+        ("tso.mss", more + offset_of!(ibv_send_wr_tso, mss)),
     ] {
         facts.add(format!("offsetof(struct ibv_send_wr, {member})"), place);
     }

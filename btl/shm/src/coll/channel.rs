@@ -308,16 +308,6 @@ impl Channel {
         self.home.put_slot(seq as usize % COLL_DEPTH, offset, bytes);
     }
 
-    /// The slot of `seq` as memory of the owner alone, to compute in before it is published.
-    ///
-    /// Not a slice: a peer may look at it at any time. The closure gets a private copy that is written back.
-    pub fn fill_slot(&self, seq: u32, len: usize, fill: impl FnOnce(&mut [u8])) {
-        let mut bytes = [0u8; COLL_SLOT];
-        let bytes = &mut bytes[..len.min(COLL_SLOT)];
-        fill(bytes);
-        self.write_slot(seq, 0, bytes);
-    }
-
     /// Asks `request.owner`, whose end is `theirs`, to copy into stage `stage` of this end. `me` is the place of the
     /// caller in the group.
     pub fn ask(&self, theirs: &Self, me: usize, stage: usize, request: CopyRequest) {

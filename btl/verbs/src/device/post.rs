@@ -15,8 +15,8 @@ use verbs_sys::opcode::{
 };
 use verbs_sys::{
     IBV_SEND_INLINE, IBV_SEND_SIGNALED, IBV_WC_RECV, IBV_WC_WITH_IMM, ibv_mw_bind_info,
-    ibv_recv_wr, ibv_send_bind, ibv_send_more, ibv_send_number, ibv_send_rdma, ibv_send_to,
-    ibv_send_ud, ibv_send_wr, ibv_sge, ibv_wc,
+    ibv_recv_wr, ibv_send_wr, ibv_send_wr_bind, ibv_send_wr_ext, ibv_send_wr_imm, ibv_send_wr_rdma,
+    ibv_send_wr_ud, ibv_send_wr_wr, ibv_sge, ibv_wc,
 };
 
 use super::Verbs;
@@ -77,8 +77,8 @@ fn sges(pieces: &[Piece]) -> io::Result<([ibv_sge; PIECES], i32)> {
 pub(super) unsafe fn send(pair: &PairOf, request: &Request<'_, Verbs>) -> io::Result<()> {
     let (mut list, count) = sges(request.pieces)?;
     let with_immediate = request.immediate.is_some();
-    let rdma = |remote: &Remote| ibv_send_to {
-        rdma: ibv_send_rdma {
+    let rdma = |remote: &Remote| ibv_send_wr_wr {
+        rdma: ibv_send_wr_rdma {
             remote_addr: remote.address,
             rkey: remote.key,
         },
@@ -93,12 +93,12 @@ pub(super) unsafe fn send(pair: &PairOf, request: &Request<'_, Verbs>) -> io::Re
     let (opcode, wr) = match &request.verb {
         Verb::Send => (send, nowhere),
         Verb::SendTo { ah, number, qkey } => {
-            let ud = ibv_send_ud {
+            let ud = ibv_send_wr_ud {
                 ah: ah.raw.as_ptr(),
                 remote_qpn: *number,
                 remote_qkey: *qkey,
             };
-            (send, ibv_send_to { ud })
+            (send, ibv_send_wr_wr { ud })
         }
         Verb::SendShared { receives } => {
             shared = *receives;
@@ -128,13 +128,13 @@ pub(super) unsafe fn send(pair: &PairOf, request: &Request<'_, Verbs>) -> io::Re
         num_sge: count,
         opcode,
         send_flags: flags,
-        number: ibv_send_number {
+        number: ibv_send_wr_imm {
             imm_data: request.immediate.unwrap_or(0).to_be(),
         },
         wr,
         remote_srqn: shared,
-        more: ibv_send_more {
-            bind_mw: ibv_send_bind {
+        more: ibv_send_wr_ext {
+            bind_mw: ibv_send_wr_bind {
                 mw: null_mut(),
                 rkey: 0,
                 bind_info: nothing,

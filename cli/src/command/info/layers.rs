@@ -5,6 +5,7 @@ use onecopy::select::explain::Layers;
 use onecopy::{LayerId, Refusal};
 use onecopy_btl::Probe;
 use onecopy_btl::contract::Here;
+use onecopy_btl::link::not_permitted;
 use onecopy_btl::module::{Interface, QUESTIONS};
 use onecopy_btl::registry::{self, LayerSet, Power};
 use onecopy_obs::Knobs;
@@ -96,18 +97,39 @@ fn layer(id: LayerId, probe: Probe, proven: &str, refusal: Option<&Refusal>) -> 
     }
 }
 
+fn here(knobs: &Knobs) -> Here {
+    Here {
+        module: LayerSet::permitted(&knobs.layers).open_module(knobs.module_abi),
+        heap_bytes: onecopy::memory::geometry(knobs, 2).heap_bytes,
+        segment: onecopy::machine::segment()
+            .map_err(|reason| Refusal::new(reason, "without shared memory ranks cannot talk")),
+    }
+}
+
+/// Why ranks of this host get no lane, as far as one is enough to know it.
+pub(super) fn no_lane(knobs: &Knobs) -> Option<Refusal> {
+    let lane = LayerId::LANE;
+    if !knobs.layers.allows(lane.name()) {
+        return Some(not_permitted());
+    }
+    match (lane.row().probe)(&here(knobs)) {
+        Probe::Available { .. } => None,
+        Probe::Unavailable(refusal) => Some(refusal),
+        Probe::Undetermined(error) => Some(Refusal::new(error.to_string(), "")),
+    }
+}
+
 /// All layers in the order in which they are tried.
 pub(super) fn list(layers: &Layers, pair: Option<&Pair>, knobs: &Knobs) -> Vec<Layer> {
     let proven = pair.map_or_else(
         || "proven by a transfer between two ranks".to_owned(),
         |pair| format!("proven by a transfer with rank {}", pair.peer),
     );
-    let here = Here {
-        module: LayerSet::permitted(&knobs.layers).open_module(knobs.module_abi),
-        heap_bytes: onecopy::memory::geometry(knobs, 2).heap_bytes,
-        segment: onecopy::machine::segment()
-            .map_err(|reason| Refusal::new(reason, "without shared memory ranks cannot talk")),
-    };
+    let takes_over = format!(
+        "takes over what {} carries between two ranks on different nodes",
+        LayerId::WIRE
+    );
+    let here = here(knobs);
     let of = |row: &registry::Layer| {
         let refusal = layers[row.id].as_ref();
         let probe = match row.power {
@@ -121,7 +143,7 @@ pub(super) fn list(layers: &Layers, pair: Option<&Pair>, knobs: &Knobs) -> Vec<L
             Power::Wire if pair.is_none_or(|pair| pair.wire.is_none()) => {
                 "proven by the connection of two ranks on different nodes"
             }
-            Power::Lane => "takes over what tcp carries between two ranks on different nodes",
+            Power::Lane => takes_over.as_str(),
             _ => proven.as_str(),
         };
         match (row.power, probe) {

@@ -6,7 +6,6 @@
 
 use super::super::{CliError, pair, print, text};
 use onecopy::{Comm, LayerId, Runtime};
-use onecopy_btl::registry::{self, Power};
 use serde::{Deserialize, Serialize};
 use std::process::ExitCode;
 use std::sync::mpsc::channel;
@@ -61,19 +60,18 @@ struct Listing {
     pairs: Vec<Way>,
 }
 
-/// Why it is this layer: what stands before it in the order in which layers are tried.
-fn reason(layer: LayerId) -> String {
-    let wires = registry::LAYERS
-        .iter()
-        .filter(|row| row.power == Power::Wire);
-    let names: Vec<&str> = wires.map(|row| row.name).collect();
-    match &names[..] {
-        [_] => "connected; no other layer of this build reaches other nodes".to_owned(),
-        names => format!(
-            "connected; {layer} is the first of {} that works",
-            names.join(", ")
-        ),
+/// Why it is this layer that carries what comes from `peer`.
+fn reason(runtime: &Runtime, layer: LayerId, peer: usize) -> Result<String, onecopy::Error> {
+    let (wire, lane) = (LayerId::WIRE, LayerId::LANE);
+    if layer == lane {
+        return Ok(format!("a lane has taken over what {wire} carried"));
     }
+    let states = runtime.layers(peer)?;
+    let state = states.into_iter().find(|state| state.layer == lane);
+    Ok(match state.and_then(|state| state.refusal) {
+        Some(refusal) => format!("connected; no {lane}: {refusal}"),
+        None => format!("connected; {lane} takes over now"),
+    })
 }
 
 fn try_way(runtime: &Runtime, nodes: [&Node; 2]) -> Way {
@@ -88,7 +86,8 @@ fn try_way(runtime: &Runtime, nodes: [&Node; 2]) -> Way {
     match runtime.reach(ranks[1]) {
         Ok(Some((layer, place))) => {
             let name = layer.name().to_owned();
-            way(Some(name), Some(place.to_string()), reason(layer))
+            let reason = reason(runtime, layer, ranks[1]).unwrap_or_else(|error| error.to_string());
+            way(Some(name), Some(place.to_string()), reason)
         }
         Ok(None) => way(None, None, "the two share memory".to_owned()),
         Err(error) => way(None, None, error.to_string()),

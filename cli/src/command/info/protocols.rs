@@ -9,8 +9,9 @@ use tabled::settings::Style;
 
 use super::super::{CliError, print, text};
 use super::Known;
-use super::layers::Pair;
-use onecopy::select::explain::{Memory, Range, Table, between_nodes};
+use super::layers::{Pair, no_lane};
+use onecopy::LayerId;
+use onecopy::select::explain::{Memory, Protocol, Range, Table, between_nodes};
 
 #[derive(Debug, clap::Args)]
 pub(super) struct Args {
@@ -158,10 +159,9 @@ fn sizes(line: &Line) -> String {
 fn losers(line: &Line) -> String {
     // Between nodes each layer that copies is refused for the one reason, which is told above the table.
     let apart = line.cost_from_us.is_none();
-    let told = line
-        .losers
-        .iter()
-        .filter(|loser| !apart || loser.kind != "refused");
+    let told = line.losers.iter().filter(|loser| {
+        !apart || loser.kind != "refused" || loser.protocol == Protocol::Read.name()
+    });
     let lines: Vec<String> = told
         .map(|loser| {
             let cost = loser
@@ -294,7 +294,11 @@ impl Listing<'_> {
 pub(super) fn run(args: &Args, json: bool, peer: Option<usize>) -> Result<ExitCode, CliError> {
     let settings = onecopy::tune::settings()?;
     let known = match args.between_nodes {
-        true => Known::of(between_nodes()),
+        true => {
+            let mut layers = between_nodes();
+            layers[LayerId::LANE] = no_lane(&settings.knobs);
+            Known::of(layers)
+        }
         false => super::look(args.peer.or(peer))?,
     };
     if known.is_peer() {

@@ -5,15 +5,11 @@ use crate::command::text;
 use onecopy::LayerId;
 use onecopy::memory::nodes::{Spread, Streams};
 use onecopy_btl::layers::verbs::{mode, sizes};
-use onecopy_btl::registry;
 use onecopy_obs::Knobs;
 use onecopy_verbs::modes::{Job, Mode, Need};
 use onecopy_verbs::{Device, Limits, Provider, Verbs, model};
 use serde::Serialize;
 use std::io::{self, Write};
-
-/// The layer of RDMA devices, once this build has it.
-const VERBS: &str = "verbs";
 
 /// What the ranks of several nodes take beside the shared memory of their nodes.
 #[derive(Serialize)]
@@ -122,25 +118,24 @@ impl Between {
             |(_, limits)| limits.clone(),
         );
         let (mode, why) = mode(knobs, &job, &limits);
-        let wire = LayerId::WIRE.name();
-        let is_layer = registry::LAYERS.iter().any(|layer| layer.name == VERBS);
+        let (wire, lane) = (LayerId::WIRE.name(), LayerId::LANE.name());
         let mut reasons = Vec::new();
         let chosen = match &found {
-            _ if !knobs.layers.allows(wire) && !is_layer => {
+            _ if !knobs.layers.allows(wire) => {
                 reasons.push(format!(
                     "ONECOPY_LAYERS switches {wire} off: nodes do not reach each other"
                 ));
                 "none"
             }
-            Ok((device, _)) if is_layer && knobs.layers.allows(VERBS) => {
+            Ok((device, _)) if knobs.layers.allows(lane) => {
                 reasons.push(format!(
-                    "{device} is here, and ONECOPY_LAYERS permits {VERBS}"
+                    "{device} is here, and ONECOPY_LAYERS permits {lane}"
                 ));
                 name(mode)
             }
             Ok((device, _)) => {
                 reasons.push(format!(
-                    "{device} is here, but {VERBS} is no layer of this build or switched off"
+                    "{device} is here, but ONECOPY_LAYERS switches {lane} off"
                 ));
                 wire
             }
