@@ -173,7 +173,7 @@ fn memory_shows_each_wire_and_why_one_is_chosen() {
 }
 
 #[test]
-fn info_names_the_rung_of_each_pair_of_nodes() {
+fn info_names_the_layer_of_each_pair_of_nodes() {
     let listing = json(&["info", "nodes", "-n", "5", "--nodes", "3", "--json"], &[]);
     let nodes = listing["nodes"].as_array().expect("a list");
     let ranks: Vec<_> = nodes.iter().map(|node| node["ranks"].to_string()).collect();
@@ -198,7 +198,7 @@ fn info_names_the_rung_of_each_pair_of_nodes() {
     }
     let off = ["info", "nodes", "--nodes", "2", "--json"];
     let pair = &json(&off, &[("ONECOPY_LAYERS", "^verbs")])["pairs"][0];
-    assert_eq!(pair["rung"], "tcp", "{pair}");
+    assert_eq!(pair["layer"], "tcp", "{pair}");
     let reason = pair["reason"].as_str().expect("a reason");
     assert!(
         reason.contains("no verbs: switched off by ONECOPY_LAYERS"),
