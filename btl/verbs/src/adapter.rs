@@ -88,7 +88,7 @@ pub struct Adapter<P: Provider> {
     connecting: usize,
     batch: Vec<Completion<P>>,
     /// Connections of lanes that were given up meanwhile.
-    orphans: Vec<Receiver<Result<Pair<P, Ready>>>>,
+    orphans: Vec<(Receiver<Result<Pair<P, Ready>>>, u64)>,
     /// Receives that are posted, and messages that are permitted and have not come.
     posted: usize,
     promised: usize,

@@ -199,6 +199,11 @@ impl<P: Provider> Pair<P, Prepared> {
 }
 
 impl<P: Provider, S> Pair<P, S> {
+    /// Its account in the queue.
+    pub(crate) fn account(&self) -> u64 {
+        self.account
+    }
+
     fn into<T>(self) -> Pair<P, T> {
         let Self {
             raw,

@@ -415,6 +415,11 @@ impl<P: Provider> Queue<P> {
             .collect()
     }
 
+    /// Ends the account of a pair that is gone: one that failed before messages went, so nothing is under way in it.
+    pub(crate) fn forget(&mut self, account: u64) {
+        drop(self.close_account(account));
+    }
+
     /// Ends shared receives; their slots. Their pairs must have been retired before.
     pub fn retire_receives(&mut self, receives: Receives<P>) -> Vec<Slot<P>> {
         let account = receives.account;

@@ -551,6 +551,36 @@ fn nonsense_fails_its_lane() {
     }
 }
 
+/// A peer whose address does not answer: a network that is not joined. Lanes to it are tried again and again.
+#[test]
+fn a_lane_that_cannot_be_connected_leaves_nothing() {
+    let fabric = Fabric::default();
+    let mut a = open(&fabric, "m0", &settings());
+    let mut gone = open(&fabric, "m1", &settings());
+    let (_, offer) = gone.make(0).expect("a lane");
+    fabric.kill("m1");
+    let before = fabric.pairs();
+    // More than its queue has room for, were it never given back.
+    for given_up in (0..200).map(|round| round % 2 == 0) {
+        let (lane, _) = a.make(1).expect("a lane");
+        a.connect(lane, &offer);
+        if given_up {
+            a.close(lane);
+        }
+        let end = Instant::now() + Duration::from_secs(20);
+        while fabric.pairs() > before {
+            a.poll();
+            assert!(Instant::now() < end, "its pair is left");
+            std::thread::yield_now();
+        }
+        if !given_up {
+            let why = a.failure(lane).expect("it has failed");
+            assert!(why.contains("timed out"), "{why}");
+            a.close(lane);
+        }
+    }
+}
+
 /// Reads of a peer's memory, of two askers at once, and what becomes of them when the lane ends.
 #[test]
 fn memory_that_a_peer_shows_is_read_where_it_lies() {

@@ -40,7 +40,14 @@ impl<P: Provider> Adapter<P> {
         };
         let text = |error: Error| error.to_string();
         let pair = Pair::new(&self.domain, &mut self.queue, &attributes).map_err(text)?;
-        let pair = pair.prepare(&self.chosen, 0).map_err(text)?;
+        let account = pair.account();
+        let pair = match pair.prepare(&self.chosen, 0) {
+            Ok(pair) => pair,
+            Err(error) => {
+                self.queue.forget(account);
+                return Err(text(error));
+            }
+        };
         // Packets of an earlier connection must not have this one's numbers.
         self.first = self.first.wrapping_mul(0x9e37_79b1).wrapping_add(1) & NUMBER_MAX;
         let own = pair.reach(&self.chosen, self.first);
@@ -48,10 +55,10 @@ impl<P: Provider> Adapter<P> {
         let mut lane = Lane::new(rank, pair, own);
         lane.granted = GRANT_MIN;
         lane.told_granted = GRANT_MIN;
-        let name = self
-            .lanes
-            .insert(lane)
-            .ok_or_else(|| "there are too many lanes".to_owned())?;
+        let Some(name) = self.lanes.insert(lane) else {
+            self.queue.forget(account);
+            return Err("there are too many lanes".to_owned());
+        };
         self.promised += GRANT_MIN as usize;
         self.by_pair.insert(number, name);
         let offer = Offer {
@@ -78,6 +85,7 @@ impl<P: Provider> Adapter<P> {
             return;
         };
         lane.permit(peer);
+        let account = pair.account();
         let (chosen, own, timing) = (Arc::clone(&self.chosen), lane.own, self.timing);
         let reach = peer.reach;
         let (tell, coming) = sync_channel(1);
@@ -92,10 +100,13 @@ impl<P: Provider> Adapter<P> {
         });
         match started {
             Ok(_) => {
-                lane.stage = Stage::Connecting(coming);
+                lane.stage = Stage::Connecting { coming, account };
                 self.connecting += 1;
             }
-            Err(error) => self.fail(name, format!("a thread that connects: {error}")),
+            Err(error) => {
+                self.queue.forget(account);
+                self.fail(name, format!("a thread that connects: {error}"));
+            }
         }
     }
 
@@ -158,25 +169,27 @@ impl<P: Provider> Adapter<P> {
             return false;
         }
         let mut found = false;
-        let mut over = Vec::new();
-        self.orphans.retain(|orphan| match orphan.try_recv() {
-            Ok(Ok(pair)) => {
-                over.push(pair);
-                false
-            }
-            Ok(Err(_)) | Err(TryRecvError::Disconnected) => false,
-            Err(TryRecvError::Empty) => true,
-        });
-        for pair in over {
-            drop(self.queue.retire(pair));
-        }
+        let queue = &mut self.queue;
+        self.orphans
+            .retain(|(orphan, account)| match orphan.try_recv() {
+                Ok(Ok(pair)) => {
+                    drop(queue.retire(pair));
+                    false
+                }
+                Ok(Err(_)) | Err(TryRecvError::Disconnected) => {
+                    queue.forget(*account);
+                    false
+                }
+                Err(TryRecvError::Empty) => true,
+            });
         for name in self.lanes.names() {
             let Some(lane) = self.lanes.get_mut(name) else {
                 continue;
             };
-            let Stage::Connecting(coming) = &lane.stage else {
+            let Stage::Connecting { coming, account } = &lane.stage else {
                 continue;
             };
+            let account = *account;
             let failed = match coming.try_recv() {
                 Ok(Ok(pair)) => {
                     lane.stage = Stage::Ready(pair);
@@ -191,6 +204,7 @@ impl<P: Provider> Adapter<P> {
             self.news.note(name, lane);
             if let Some(reason) = failed {
                 lane.stage = Stage::Over;
+                self.queue.forget(account);
                 self.fail(name, reason);
             }
         }

@@ -20,7 +20,11 @@ pub(super) enum Stage<P: Provider> {
     /// It waits for the peer's offer.
     Prepared(Pair<P, Prepared>),
     /// A thread connects it: that may take a second.
-    Connecting(Receiver<Result<Pair<P, Ready>, Error>>),
+    Connecting {
+        coming: Receiver<Result<Pair<P, Ready>, Error>>,
+        /// Its pair's, which ends with the pair where connecting fails.
+        account: u64,
+    },
     Ready(Pair<P, Ready>),
     /// It carries nothing any more.
     Over,

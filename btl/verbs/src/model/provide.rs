@@ -347,6 +347,13 @@ unsafe impl Provider for Fabric {
 
     fn change(pair: &PairOf, kind: Kind, change: &Change) -> io::Result<()> {
         let mut state = pair.fabric.lock();
+        if let Change::Receive {
+            peer: Some(peer), ..
+        } = change
+            && !state.answers(&peer.path)
+        {
+            return Err(refused(libc::ETIMEDOUT));
+        }
         let Some(entry) = state.pairs.get_mut(&pair.number) else {
             return Err(refused(libc::EINVAL));
         };
@@ -374,12 +381,7 @@ unsafe impl Provider for Fabric {
     }
 
     fn address_handle(domain: &DomainOf, path: &Path) -> io::Result<AddressHandleOf> {
-        let state = domain.context.fabric.lock();
-        let there = state
-            .device_at(&path.to)
-            .and_then(|at| state.devices.get(at));
-        // As the kernel's device: who is not there does not answer when asked for its address.
-        if there.is_some_and(|device| device.alive) {
+        if domain.context.fabric.lock().answers(path) {
             Ok(AddressHandleOf { to: path.to })
         } else {
             Err(refused(libc::ETIMEDOUT))

@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
 
 use super::{Bell, Impairment};
-use crate::provider::{Access, Event, Finished, Kind, Limits, Peer, Piece, Remote};
+use crate::provider::{Access, Event, Finished, Kind, Limits, Path, Peer, Piece, Remote};
 use crate::status::Status;
 use crate::timing::Timing;
 
@@ -151,6 +151,12 @@ impl State {
         self.devices
             .iter()
             .position(|device| device.address == *address)
+    }
+
+    /// As with the kernel's device: who is not there does not answer when asked for its address.
+    pub(super) fn answers(&self, path: &Path) -> bool {
+        let there = self.device_at(&path.to);
+        there.is_some_and(|at| self.devices.get(at).is_some_and(|device| device.alive))
     }
 
     pub(super) fn complete(&mut self, queue: u32, finished: Finished) {
