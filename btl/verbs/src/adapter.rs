@@ -35,14 +35,12 @@ mod send;
 use std::collections::HashMap;
 use std::os::fd::BorrowedFd;
 use std::sync::Arc;
-use std::sync::mpsc::Receiver;
 use std::time::{Duration, Instant};
 
 use crate::domain::{Domain, Receives};
 use crate::error::Result;
 use crate::memory::{Region, Slot};
 use crate::news::News;
-use crate::pair::{Pair, Ready};
 use crate::port::{Chosen, choose_at};
 use crate::provider::Provider;
 use crate::queue::{Completion, Queue};
@@ -50,7 +48,7 @@ use crate::table::Table;
 use crate::timing::Timing;
 pub use contract::{Figures, Lanes, ReadState, Settings, Shown};
 pub use head::{Mark, Offer};
-use lane::{Lane, Stage};
+use lane::{Connecting, Lane, Stage};
 use pool::fitting;
 pub(crate) use pool::pinned;
 
@@ -88,7 +86,7 @@ pub struct Adapter<P: Provider> {
     connecting: usize,
     batch: Vec<Completion<P>>,
     /// Connections of lanes that were given up meanwhile.
-    orphans: Vec<(Receiver<Result<Pair<P, Ready>>>, u64)>,
+    orphans: Vec<Connecting<P>>,
     /// Receives that are posted, and messages that are permitted and have not come.
     posted: usize,
     promised: usize,

@@ -22,9 +22,9 @@ impl<P: Provider> Adapter<P> {
             .get_or_insert_with(|| "it was given up".to_owned());
         match std::mem::replace(&mut lane.stage, Stage::Over) {
             Stage::Prepared(pair) => drop(self.queue.retire(pair)),
-            Stage::Connecting { coming, account } => {
+            Stage::Connecting(pair) => {
                 self.connecting -= 1;
-                self.orphans.push((coming, account));
+                self.orphans.push(pair);
             }
             Stage::Ready(pair) => {
                 // If this call fails, the pair has failed already.

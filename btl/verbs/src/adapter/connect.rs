@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::sync::mpsc::{TryRecvError, sync_channel};
 use std::time::Instant;
 
-use super::lane::{Lane, Stage};
+use super::lane::{Connecting, Lane, Stage};
 use super::{Adapter, GRANT_MIN, INLINE_MAX, Offer, SILENT, WINDOW_MAX};
 use crate::error::Error;
 use crate::pair::{InitAttributes, Pair};
@@ -100,7 +100,7 @@ impl<P: Provider> Adapter<P> {
         });
         match started {
             Ok(_) => {
-                lane.stage = Stage::Connecting { coming, account };
+                lane.stage = Stage::Connecting(Connecting { coming, account });
                 self.connecting += 1;
             }
             Err(error) => {
@@ -171,13 +171,13 @@ impl<P: Provider> Adapter<P> {
         let mut found = false;
         let queue = &mut self.queue;
         self.orphans
-            .retain(|(orphan, account)| match orphan.try_recv() {
+            .retain(|orphan| match orphan.coming.try_recv() {
                 Ok(Ok(pair)) => {
                     drop(queue.retire(pair));
                     false
                 }
                 Ok(Err(_)) | Err(TryRecvError::Disconnected) => {
-                    queue.forget(*account);
+                    queue.forget(orphan.account);
                     false
                 }
                 Err(TryRecvError::Empty) => true,
@@ -186,11 +186,11 @@ impl<P: Provider> Adapter<P> {
             let Some(lane) = self.lanes.get_mut(name) else {
                 continue;
             };
-            let Stage::Connecting { coming, account } = &lane.stage else {
+            let Stage::Connecting(pair) = &lane.stage else {
                 continue;
             };
-            let account = *account;
-            let failed = match coming.try_recv() {
+            let account = pair.account;
+            let failed = match pair.coming.try_recv() {
                 Ok(Ok(pair)) => {
                     lane.stage = Stage::Ready(pair);
                     None

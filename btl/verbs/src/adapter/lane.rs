@@ -14,17 +14,21 @@ use crate::pair::{Pair, Prepared, Ready};
 use crate::port::Reach;
 use crate::provider::Provider;
 
+/// A pair that a thread connects.
+#[derive(Debug)]
+pub(super) struct Connecting<P: Provider> {
+    pub(super) coming: Receiver<Result<Pair<P, Ready>, Error>>,
+    /// Its account, which ends with the pair where connecting fails.
+    pub(super) account: u64,
+}
+
 /// How far the connection has come.
 #[derive(Debug)]
 pub(super) enum Stage<P: Provider> {
     /// It waits for the peer's offer.
     Prepared(Pair<P, Prepared>),
     /// A thread connects it: that may take a second.
-    Connecting {
-        coming: Receiver<Result<Pair<P, Ready>, Error>>,
-        /// Its pair's, which ends with the pair where connecting fails.
-        account: u64,
-    },
+    Connecting(Connecting<P>),
     Ready(Pair<P, Ready>),
     /// It carries nothing any more.
     Over,
