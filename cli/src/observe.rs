@@ -15,6 +15,9 @@ use onecopy_trace::rdma::{self, Ports};
 use onecopy_trace::report::{self, Report};
 use onecopy_trace::{Observed, bpf, own, proc};
 
+/// Notes of a report. Whoever shows more has made them.
+const LIMITS_MAX: usize = 64;
+
 /// What to observe.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Wanted {
@@ -141,7 +144,8 @@ impl Source {
     }
 
     fn limit(&mut self, text: String) {
-        if !self.limits.contains(&text) {
+        // Others' files may have any number of them.
+        if self.limits.len() < LIMITS_MAX && !self.limits.contains(&text) {
             self.limits.push(text);
         }
     }

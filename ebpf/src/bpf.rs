@@ -18,6 +18,7 @@ mod sys;
 mod usdt;
 
 use std::collections::BTreeSet;
+use std::fs::File;
 use std::path::{Path, PathBuf};
 use std::time::Instant;
 
@@ -184,14 +185,23 @@ impl Collector {
     /// Watches the probe points of onecopy's runtime in a program or library, in all processes that use this file. The
     /// path of a file in a container begins with `/proc/PID/root`.
     pub fn watch_runtime(&mut self, path: &Path) -> Vec<Probe> {
-        self.files.is_new(path);
         let shown = path.display().to_string();
-        match sites(path) {
-            Ok(found) if found.is_empty() => {
+        let opened = mapped::open(path).map_err(|error| format!("{}: {error}", path.display()));
+        let found = opened.and_then(|file| {
+            let found =
+                usdt::sites_in(&file).map_err(|why| format!("{}: {why}", path.display()))?;
+            Ok((file, found))
+        });
+        match found {
+            Ok((_, found)) if found.is_empty() => {
                 let remedy = "the file is not onecopy's, or was built without probe points";
                 vec![Probe::refused(shown, libc::ENOENT, RUNTIME, remedy)]
             }
-            Ok(found) => self.watch_sites(path, path, &found),
+            Ok((file, found)) => {
+                // Not once more where a process has it mapped.
+                self.files.is_new(&file);
+                self.watch_sites(&file, path, &found)
+            }
             Err(reason) => vec![Probe::refused(reason, 0, RUNTIME, "")],
         }
     }
@@ -219,19 +229,28 @@ impl Collector {
     }
 
     fn watch_new(&mut self, path: &Path, name: &Path) -> Vec<Probe> {
-        if !self.files.is_new(path) {
+        // What is looked into is what is watched: whoever maps it may put another file there meanwhile.
+        let Ok(file) = mapped::open(path) else {
+            return Vec::new();
+        };
+        if !self.files.is_new(&file) {
             return Vec::new();
         }
         // One that is no program has none.
-        let found = sites(path).unwrap_or_default();
-        self.watch_sites(path, name, &found)
+        let found = usdt::sites_in(&file).unwrap_or_default();
+        self.watch_sites(&file, name, &found)
     }
 
-    fn watch_sites(&mut self, path: &Path, name: &Path, found: &[Site]) -> Vec<Probe> {
+    fn watch_sites(&mut self, file: &File, name: &Path, found: &[Site]) -> Vec<Probe> {
         let mut probes = Vec::new();
         for site in found {
             let name = format!("{} in {}", site.name, name.display());
-            let probe = match self.watch_site(path, site) {
+            let watched = if self.files.take_room(file) {
+                self.watch_site(&mapped::path_of(file), site)
+            } else {
+                Err(libc::ENOSPC)
+            };
+            let probe = match watched {
                 Ok(()) => Probe::attached(name),
                 Err(errno) => {
                     let remedy = check::uprobe_remedy(errno);

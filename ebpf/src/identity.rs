@@ -2,7 +2,6 @@
 //! Names of processes: command, rank, job and container. What cannot be read stays unknown; nothing is guessed.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
-use std::fs;
 use std::path::{Path, PathBuf};
 
 use crate::observed::{Observed, Task};
@@ -121,7 +120,7 @@ impl Names {
     }
 
     fn read(&self, folder: &Path, version: &Version) -> Task {
-        let environment = fs::read(folder.join("environ")).unwrap_or_default();
+        let environment = proc::environment(folder).unwrap_or_default();
         let of_job = Environment(&environment);
         let place = of_job.place();
         let slurm = of_job.slurm();
@@ -158,7 +157,7 @@ impl Names {
                 return None;
             }
             let folder = self.root.join(parent.to_string());
-            let environment = fs::read(folder.join("environ")).ok()?;
+            let environment = proc::environment(&folder)?;
             let stat = Stat::read(&folder)?;
             if Environment(&environment).told() != place {
                 return Some(format!("{}-{parent}", stat.comm));
@@ -185,6 +184,9 @@ fn version(folder: &Path) -> Option<Version> {
     })
 }
 
+/// Characters of a job's or a container's name. It stands in each row of a report.
+const NAME_MAX: usize = 256;
+
 /// The variables of a process.
 struct Environment<'a>(&'a [u8]);
 
@@ -197,8 +199,13 @@ impl Environment<'_> {
                     .strip_prefix(name.as_bytes())
                     .and_then(|rest| rest.strip_prefix(b"="))
             })
-            .map(|value| String::from_utf8_lossy(value).into_owned())
-            .filter(|value| !value.is_empty())
+            .map(|value| {
+                String::from_utf8_lossy(value)
+                    .chars()
+                    .take(NAME_MAX)
+                    .collect()
+            })
+            .filter(|value: &String| !value.is_empty())
     }
 
     /// What launchers by PMI told: a rank and whatever it starts have the same.
@@ -288,6 +295,7 @@ fn container(cgroup: &str) -> Option<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::fs;
 
     struct Proc(tempfile::TempDir);
 

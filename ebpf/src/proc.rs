@@ -2,17 +2,35 @@
 //! What a proc file system says of a process. A command's name may hold any bytes, so texts are read with losses.
 
 use std::fs;
+use std::io::Read;
 use std::path::Path;
 use std::str::FromStr;
 
 /// Times in `stat` are in hundredths of a second, on x86-64 and arm64.
 pub(crate) const TICK_NS: u64 = 10_000_000;
 
-/// The text of a file; none if it cannot be read.
+/// More than the longest list of a process's mappings.
+const TEXT_MAX: u64 = 16 << 20;
+/// Of a process's variables: it may say that they are all of its memory, and need none for that.
+const ENVIRONMENT_MAX: u64 = 1 << 20;
+
+/// The text of a file, or as much as is sensible; none if it cannot be read.
 #[must_use]
 pub fn text(path: &Path) -> Option<String> {
-    let bytes = fs::read(path).ok()?;
+    let bytes = bytes_at_most(path, TEXT_MAX)?;
     Some(String::from_utf8_lossy(&bytes).into_owned())
+}
+
+/// The variables with which the process with this folder began its program.
+pub(crate) fn environment(folder: &Path) -> Option<Vec<u8>> {
+    bytes_at_most(&folder.join("environ"), ENVIRONMENT_MAX)
+}
+
+fn bytes_at_most(path: &Path, most: u64) -> Option<Vec<u8>> {
+    let mut bytes = Vec::new();
+    let file = fs::File::open(path).ok()?;
+    file.take(most).read_to_end(&mut bytes).ok()?;
+    Some(bytes)
 }
 
 /// What stands behind a name in `status`.
@@ -103,6 +121,15 @@ mod tests {
         assert_eq!(of("Name:\tx\nNSpid:\t4026\t17\t1\nFDSize:\t64\n"), Some(1));
         assert_eq!(of("Name:\tNSpid:\nNSpid:\t4026\n"), Some(4026));
         assert_eq!(of("Name:\tx\n"), None);
+    }
+
+    #[test]
+    fn of_what_a_process_says_only_so_much_is_read() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let file = fs::File::create(folder.path().join("environ")).expect("a file");
+        file.set_len(1 << 40).expect("a hole");
+        let read = environment(folder.path()).expect("read");
+        assert_eq!(read.len() as u64, ENVIRONMENT_MAX);
     }
 
     #[test]

@@ -1,35 +1,57 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Files of programs and libraries: those that processes have mapped, each looked into once.
 
-use std::collections::HashSet;
-use std::fs;
-use std::os::unix::fs::MetadataExt;
+use std::collections::{HashMap, HashSet};
+use std::fs::{File, OpenOptions};
+use std::io;
+use std::os::fd::AsRawFd;
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
-/// A file as it is now. One that is written anew is another one.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-struct Key {
-    device: u64,
-    inode: u64,
-    modified: (i64, i64),
+/// Probe points that are watched in files of one owner, root apart: nobody's files shut out those of others.
+const SITES_OF_OWNER: usize = 512;
+
+/// Opens a file that may be anybody's: nothing of its owner's is waited for. What becomes of the path is of no matter
+/// from here on.
+pub(super) fn open(path: &Path) -> io::Result<File> {
+    let file = OpenOptions::new()
+        .read(true)
+        .custom_flags(libc::O_NONBLOCK | libc::O_NOCTTY)
+        .open(path)?;
+    if !file.metadata()?.is_file() {
+        return Err(io::Error::other("no regular file"));
+    }
+    Ok(file)
 }
 
-/// Which files were looked into.
+/// A path of this file and no other, for as long as it is open.
+pub(super) fn path_of(file: &File) -> PathBuf {
+    PathBuf::from(format!("/proc/self/fd/{}", file.as_raw_fd()))
+}
+
+/// Which files were looked into: by device and inode, as the kernel watches them. And how much room for probe points
+/// their owners have taken.
 #[derive(Debug, Default)]
-pub(super) struct Files(HashSet<Key>);
+pub(super) struct Files {
+    seen: HashSet<(u64, u64)>,
+    taken: HashMap<u32, usize>,
+}
 
 impl Files {
-    /// Whether a file is there and was not asked for before.
-    pub(super) fn is_new(&mut self, path: &Path) -> bool {
-        let Ok(meta) = fs::metadata(path) else {
+    /// Whether it was not asked for before.
+    pub(super) fn is_new(&mut self, file: &File) -> bool {
+        file.metadata()
+            .is_ok_and(|meta| self.seen.insert((meta.dev(), meta.ino())))
+    }
+
+    /// Takes room for a probe point in it. False: its owner has no more.
+    pub(super) fn take_room(&mut self, file: &File) -> bool {
+        let Ok(meta) = file.metadata() else {
             return false;
         };
-        let key = Key {
-            device: meta.dev(),
-            inode: meta.ino(),
-            modified: (meta.mtime(), meta.mtime_nsec()),
-        };
-        meta.is_file() && self.0.insert(key)
+        let taken = self.taken.entry(meta.uid()).or_default();
+        *taken += 1;
+        meta.uid() == 0 || *taken <= SITES_OF_OWNER
     }
 }
 
@@ -97,20 +119,37 @@ mod tests {
     }
 
     #[test]
-    fn a_file_is_looked_into_once_until_it_is_written() {
+    fn a_file_is_looked_into_once_by_whatever_name() {
         let folder = tempfile::tempdir().expect("a folder");
-        let (file, link) = (folder.path().join("file"), folder.path().join("link"));
-        fs::write(&file, "x").expect("written");
-        std::os::unix::fs::symlink(&file, &link).expect("a link");
+        let (path, link) = (folder.path().join("file"), folder.path().join("link"));
+        std::fs::write(&path, "x").expect("written");
+        std::os::unix::fs::symlink(&path, &link).expect("a link");
+        let [file, same] = [&path, &link].map(|path| open(path).expect("a file"));
         let mut files = Files::default();
-        assert!(files.is_new(&file) && !files.is_new(&file) && !files.is_new(&link));
-        let written = fs::File::options().write(true).open(&file);
-        let later = std::time::SystemTime::now() + std::time::Duration::from_secs(9);
-        written
-            .and_then(|file| file.set_modified(later))
-            .expect("a time");
-        assert!(files.is_new(&link));
-        assert!(!files.is_new(folder.path()), "a folder");
-        assert!(!files.is_new(&folder.path().join("none")));
+        assert!(files.is_new(&file) && !files.is_new(&file) && !files.is_new(&same));
+        for other in ["", "none"] {
+            assert!(open(&folder.path().join(other)).is_err(), "{other}");
+        }
+    }
+
+    #[test]
+    fn what_is_opened_stays_whatever_becomes_of_its_path() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let (path, other) = (folder.path().join("file"), folder.path().join("other"));
+        std::fs::write(&path, "this").expect("written");
+        std::fs::write(&other, "that").expect("written");
+        let file = open(&path).expect("a file");
+        std::fs::rename(&other, &path).expect("renamed");
+        let text = std::fs::read_to_string(path_of(&file)).expect("read");
+        assert_eq!(text, "this");
+    }
+
+    #[test]
+    fn a_fifo_is_not_waited_for() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let fifo = folder.path().join("fifo");
+        let made = std::process::Command::new("mkfifo").arg(&fifo).status();
+        assert!(made.expect("mkfifo").success());
+        assert!(open(&fifo).is_err());
     }
 }

@@ -6,15 +6,19 @@ mod arguments;
 use std::fs::File;
 use std::path::Path;
 
-use object::{Object, ObjectSection, ObjectSegment, ReadCache};
+use object::{Object, ObjectSection, ObjectSegment, ReadCache, ReadRef};
 use onecopy_obs::tracepoints::{TRACEPOINTS, TracepointInfo};
 
 use super::layout::SiteWords;
+use super::mapped;
 use arguments::Argument;
 
 /// Who provides the runtime's probe points.
 const PROVIDER: &[u8] = b"onecopy";
 const NOTE_TYPE: u32 = 3;
+/// Of the notes of a file, so many bytes are read, and so many probe points of the runtime are taken.
+const NOTES_MAX: u64 = 1 << 20;
+const SITES_MAX: usize = 256;
 
 /// A place in a file at which a probe point stands. One that was inlined stands at several.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -61,17 +65,29 @@ impl Site {
 /// # Errors
 /// The file cannot be read, or is no ELF file.
 pub fn sites(path: &Path) -> Result<Vec<Site>, String> {
-    let opened = File::open(path).map_err(|error| format!("{}: {error}", path.display()))?;
+    mapped::open(path)
+        .map_err(|error| error.to_string())
+        .and_then(|file| sites_in(&file))
+        .map_err(|error| format!("{}: {error}", path.display()))
+}
+
+/// The same of a file that may be of somebody who means harm: what is read of it is bounded.
+pub(super) fn sites_in(file: &File) -> Result<Vec<Site>, String> {
     // Only what is asked for is read: a library may be large.
-    let bytes = ReadCache::new(opened);
-    let file = object::File::parse(&bytes)
-        .map_err(|error| format!("{}: no program: {error}", path.display()))?;
+    let bytes = ReadCache::new(file);
+    if !has_plain_tables(&bytes) {
+        return Err("no program with tables of ordinary size".to_owned());
+    }
+    let file = object::File::parse(&bytes).map_err(|error| format!("no program: {error}"))?;
     let Some(notes) = file.section_by_name(".note.stapsdt") else {
         return Ok(Vec::new());
     };
+    if notes.size() > NOTES_MAX {
+        return Err(format!(".note.stapsdt: more than {NOTES_MAX} bytes"));
+    }
     let notes = notes
         .data()
-        .map_err(|error| format!("{}: .note.stapsdt: {error}", path.display()))?;
+        .map_err(|error| format!(".note.stapsdt: {error}"))?;
     let base = file.section_by_name(".stapsdt.base");
     let base = base.map(|section| section.address());
     let place = |address: u64| -> Option<u64> {
@@ -98,15 +114,32 @@ pub fn sites(path: &Path) -> Result<Vec<Site>, String> {
             address => place(address),
         };
         if let (Some(offset), Some(semaphore)) = (place(note.pc), semaphore) {
-            found.push(Site {
+            let site = Site {
                 name: String::from_utf8_lossy(note.name).into_owned(),
                 offset,
                 semaphore,
                 arguments: arguments::parse(note.arguments),
-            });
+            };
+            if site.tracepoint().is_some() {
+                found.push(site);
+            }
+        }
+        if found.len() == SITES_MAX {
+            break;
         }
     }
     Ok(found)
+}
+
+/// Whether the header says itself how many sections and segments there are: if not, there may be billions.
+fn has_plain_tables(bytes: &ReadCache<&File>) -> bool {
+    let number = |at| {
+        let bytes = bytes.read_bytes_at(at, 2).ok()?;
+        Some(u16::from_ne_bytes(bytes.try_into().ok()?))
+    };
+    // `e_phnum` and `e_shnum` of 64 bits, the only form that is observed.
+    number(0x38).is_some_and(|segments| segments != u16::MAX)
+        && number(0x3c).is_some_and(|sections| sections != 0)
 }
 
 /// Notes, one after the other: type, name, description. A cut one ends them.

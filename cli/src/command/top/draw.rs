@@ -9,7 +9,7 @@ use ratatui::widgets::{Block, Cell, Paragraph, Row, Table, TableState, Wrap};
 
 use super::state::{Line, State, View};
 use crate::command::text;
-use crate::command::trace::table::{errors, name, number, rate};
+use crate::command::trace::table::{errors, name, number, plain, rate};
 
 const BOLD: Style = Style::new().add_modifier(Modifier::BOLD);
 const CHOSEN: Style = Style::new().add_modifier(Modifier::REVERSED);
@@ -42,7 +42,7 @@ fn header(state: &State) -> Vec<Text<'static>> {
     let paused = if state.paused { ", paused" } else { "" };
     let cost = &state.report.overhead;
     let second = match state.report.limits.first() {
-        Some(limit) => format!("note: {limit}"),
+        Some(limit) => format!("note: {}", plain(limit)),
         None => format!(
             "observing costs {:.0} ns a call, {:.0} ns every other system call; {} records lost",
             cost.ns_per_event,

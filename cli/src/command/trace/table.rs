@@ -217,7 +217,7 @@ pub(crate) fn report(report: &Report) -> String {
         let _ = writeln!(
             out,
             "{}",
-            text::wrap(&format!("note: {limit}"), 110).replace('\n', "\n  ")
+            text::wrap(&format!("note: {}", plain(limit)), 110).replace('\n', "\n  ")
         );
     }
     out
