@@ -5,17 +5,10 @@
 pub const BINS: usize = 256;
 
 /// Counts of values by bins. The programs of the kernel fill the same bins.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Histogram {
-    counts: Box<[u64; BINS]>,
-}
-
-impl Default for Histogram {
-    fn default() -> Self {
-        Self {
-            counts: Box::new([0; BINS]),
-        }
-    }
+    /// None while nothing is counted: most rows of a hostile page would have empty ones.
+    counts: Option<Box<[u64; BINS]>>,
 }
 
 /// The bin of a value.
@@ -48,38 +41,45 @@ impl Histogram {
     /// Of counts per bin.
     #[must_use]
     pub fn from_counts(counts: [u64; BINS]) -> Self {
+        let some = counts.iter().any(|count| *count > 0);
         Self {
-            counts: Box::new(counts),
+            counts: some.then(|| Box::new(counts)),
         }
     }
 
     /// Counts `times` values.
     pub fn add(&mut self, value: u64, times: u64) {
-        self.counts[bin(value)] += times;
-    }
-
-    /// Adds to one bin.
-    pub fn add_to_bin(&mut self, bin: usize, times: u64) {
-        self.counts[bin] += times;
+        if times > 0 {
+            self.all()[bin(value)] += times;
+        }
     }
 
     /// Adds all of another one.
     pub fn merge(&mut self, other: &Self) {
-        for (mine, theirs) in self.counts.iter_mut().zip(other.counts.iter()) {
-            *mine += theirs;
+        if let Some(theirs) = &other.counts {
+            for (mine, theirs) in self.all().iter_mut().zip(theirs.iter()) {
+                *mine += theirs;
+            }
         }
+    }
+
+    fn all(&mut self) -> &mut [u64; BINS] {
+        self.counts.get_or_insert_with(|| Box::new([0; BINS]))
+    }
+
+    fn counted(&self) -> impl Iterator<Item = &u64> {
+        self.counts.iter().flat_map(|counts| counts.iter())
     }
 
     /// How many values were counted.
     #[must_use]
     pub fn total(&self) -> u64 {
-        self.counts.iter().sum()
+        self.counted().sum()
     }
 
     /// The bins that are not empty: least value, first one beyond, count.
     pub fn bins(&self) -> impl Iterator<Item = (u64, u64, u64)> + '_ {
-        self.counts
-            .iter()
+        self.counted()
             .enumerate()
             .filter(|(_, count)| **count > 0)
             .map(|(bin, count)| {

@@ -190,7 +190,7 @@ impl Privileges {
 
 /// What gives a program its privileges.
 pub(super) const SETCAP: &str = "run as root, or once: sudo setcap \
-    cap_bpf,cap_perfmon,cap_dac_read_search+ep $(command -v onecopy)";
+    cap_bpf,cap_perfmon+ep $(command -v onecopy)";
 const EPERM: i32 = 1;
 const EACCES: i32 = 13;
 /// The kernel's own `ENOTSUPP`, which programs should never see.

@@ -93,6 +93,12 @@ fn pair(observed: &Observed, key: &PairKey, counts: &PairCounts) -> Pair {
         .time_ns
         .saturating_sub(counts.wait_ns)
         .saturating_sub(in_faults);
+    // Calls without a time have bytes, too: where latencies were given up, or a tracepoint tells of the call. Those of
+    // the others are taken by their share.
+    let calls = u128::from(counts.calls.max(1));
+    let with_time = u128::from(counts.latency_ns.total()).min(calls);
+    let timed = u128::from(counts.bytes) * with_time / calls;
+    let timed = u64::try_from(timed).unwrap_or(u64::MAX);
     Pair {
         source,
         sink,
@@ -105,8 +111,8 @@ fn pair(observed: &Observed, key: &PairKey, counts: &PairCounts) -> Pair {
             .map(|(errno, times)| (errno_name(*errno), *times))
             .collect(),
         latency_us,
-        gb_per_s: rate(counts.bytes, counts.time_ns),
-        copy_gb_per_s: rate(counts.bytes, copying),
+        gb_per_s: rate(timed, counts.time_ns),
+        copy_gb_per_s: rate(timed, copying),
         sizes: counts
             .sizes
             .bins()
@@ -240,6 +246,17 @@ mod tests {
             assert!(pair.latency_us.is_some());
             assert_eq!(report.faults[0].faults, 2);
         }
+    }
+
+    #[test]
+    fn calls_without_a_time_do_not_make_copies_faster() {
+        let mut observed = observed(Mechanism::CmaRead, Peer::Process(11));
+        for counts in observed.pairs.values_mut() {
+            // Three more of as many bytes, after latencies were given up.
+            (counts.calls, counts.bytes) = (6, 16_384);
+        }
+        let report = build(&observed, &[], Vec::new(), Vec::new());
+        assert_eq!(report.pairs[0].gb_per_s, Some(2.0));
     }
 
     #[test]
