@@ -11,6 +11,8 @@
 //! - An entry is cached only if its range was watched before it was registered, and nothing was told meanwhile.
 //! - What is told ends every entry that it touches before the call that changed the mapping returns. (A program that
 //!   sends a buffer while another of its threads discards it asks for any bytes.)
+//! - The kernel changes the mapping first, so another thread may have other memory there before that is told. An entry
+//!   is used only if nothing was still to be told when it was looked for.
 //! - Entries and bytes are bounded; the one that was used longest ago goes first. One that is in use stays registered
 //!   until its operations have ended, but is found no more.
 //! - Under the lock nothing is allocated, freed or asked of the kernel. The allocator may unmap memory, which would
@@ -249,9 +251,12 @@ impl<P: Provider> Cache<P> {
     pub unsafe fn get(&self, at: NonNull<u8>, length: usize, access: Access) -> Result<Found<P>> {
         let start = at.as_ptr().expose_provenance();
         let exact = start..start.saturating_add(length);
+        // Before the lock: what was taken until then has ended its entries when the lock is had.
+        let quiet = self.watcher.as_ref().is_some_and(Watcher::is_quiet);
         let (found, told) = {
             let mut state = self.shared.lock();
-            (state.find(&exact, access), state.told)
+            let found = quiet.then(|| state.find(&exact, access)).flatten();
+            (found, state.told)
         };
         if let Some((memory, at)) = found {
             return Ok(Found { memory, at });

@@ -10,6 +10,10 @@
 //! thread that watches neither allocates nor frees while anything is watched. Nothing is watched before it is in its
 //! loop. At its end it closes what it reads from, and only then leaves the loop: a thread that ends frees memory.
 //!
+//! The kernel tells after it has changed the mapping. Another thread may map other memory there before that is read,
+//! so whoever relies on what was told asks first whether something is still to be told ([`Watcher::is_quiet`]). The
+//! kernel says so to whoever protects watched memory: here a page of our own, of which nothing else is used.
+//!
 //! The child of a fork has a copy of the descriptor. While that is open the kernel goes on to ask for events, and the
 //! parent would wait for ever once it watches no more. So a child closes it.
 //!
@@ -22,6 +26,7 @@ use std::fmt;
 use std::io::{self, PipeReader, PipeWriter, Write as _};
 use std::ops::Range;
 use std::os::fd::{AsFd as _, AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
+use std::ptr::NonNull;
 use std::sync::{Arc, Barrier, Once};
 use std::thread::JoinHandle;
 
@@ -37,6 +42,8 @@ pub trait Told: Send + Sync + fmt::Debug {
 const API: u64 = 0xaa;
 const IOCTL_API: u64 = 0xc018_aa3f;
 const IOCTL_REGISTER: u64 = 0xc020_aa00;
+const IOCTL_PROTECT: u64 = 0xc018_aa06;
+const PAGE: usize = 4096;
 const USER_MODE_ONLY: i32 = 1;
 const MODE_WRITE_PROTECT: u64 = 1 << 1;
 const WRITE_PROTECT: u64 = 1;
@@ -60,6 +67,45 @@ struct Watch {
     length: u64,
     mode: u64,
     ioctls: u64,
+}
+
+#[repr(C)]
+struct Protect {
+    start: u64,
+    length: u64,
+    mode: u64,
+}
+
+/// A page that nobody uses.
+#[derive(Debug)]
+struct Page(NonNull<libc::c_void>);
+
+// SAFETY: an address of memory that nobody reads or writes.
+unsafe impl Send for Page {}
+// SAFETY: as above.
+unsafe impl Sync for Page {}
+
+impl Page {
+    fn new() -> io::Result<Self> {
+        let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
+        // SAFETY: a new mapping, at an address that the kernel chooses.
+        let at = unsafe { libc::mmap(std::ptr::null_mut(), PAGE, libc::PROT_NONE, flags, -1, 0) };
+        match NonNull::new(at) {
+            Some(at) if at.as_ptr() != libc::MAP_FAILED => Ok(Self(at)),
+            _ => Err(io::Error::last_os_error()),
+        }
+    }
+
+    fn start(&self) -> usize {
+        self.0.as_ptr().expose_provenance()
+    }
+}
+
+impl Drop for Page {
+    fn drop(&mut self) {
+        // SAFETY: a mapping of our own, which nobody uses.
+        unsafe { libc::munmap(self.0.as_ptr(), PAGE) };
+    }
 }
 
 /// An event of the kernel's: its kind, and three numbers.
@@ -125,6 +171,8 @@ pub struct Watcher {
     descriptor: RawFd,
     stop: PipeWriter,
     thread: Option<JoinHandle<()>>,
+    /// Watched for nothing but to ask. It goes last, when nobody waits for events any more.
+    asked: Page,
 }
 
 impl Watcher {
@@ -156,6 +204,7 @@ impl Watcher {
         }
         let source =
             Source::note(descriptor).ok_or("userfaultfd: this process has too many of them")?;
+        let page = Page::new().map_err(|error| format!("mmap: {error}"))?;
         let (stopped, stop) = io::pipe().map_err(|error| format!("pipe: {error}"))?;
         let begun = Arc::new(Barrier::new(2));
         let begins = Arc::clone(&begun);
@@ -170,20 +219,41 @@ impl Watcher {
         });
         let thread = thread.map_err(|error| format!("a thread: {error}"))?;
         begun.wait();
-        Ok(Self {
+        let watcher = Self {
             descriptor: number,
             stop,
             thread: Some(thread),
-        })
+            asked: page,
+        };
+        let asked = watcher.asked.start();
+        if !watcher.register(&(asked..asked + PAGE)) || !watcher.is_quiet() {
+            return Err(failed("userfaultfd: whether a change is under way"));
+        }
+        Ok(watcher)
+    }
+
+    /// Whether all changes of what is watched that have begun were taken: read by whoever is told, in `told`. Asked
+    /// before what is known of them is used. False, too, where the kernel does not say.
+    #[must_use]
+    pub fn is_quiet(&self) -> bool {
+        let mut protect = Protect {
+            start: self.asked.start() as u64,
+            length: PAGE as u64,
+            mode: 0,
+        };
+        // SAFETY: the structure is that of the call. No page is protected, and none lies there.
+        let code = unsafe { libc::ioctl(self.descriptor, IOCTL_PROTECT as _, &raw mut protect) };
+        code == 0
     }
 
     /// Watches whole pages from now on, if the kernel would tell of every change of them. What is watched twice is told
     /// once.
     #[must_use]
     pub fn watch(&self, pages: &Range<usize>) -> bool {
-        if !is_private(pages) {
-            return false;
-        }
+        is_private(pages) && self.register(pages)
+    }
+
+    fn register(&self, pages: &Range<usize>) -> bool {
         let mut watch = Watch {
             start: pages.start as u64,
             length: pages.len() as u64,
@@ -322,6 +392,51 @@ pub(crate) fn without_signals<T>(start: impl FnOnce() -> T) -> T {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// Takes what is told once it may.
+    #[derive(Debug, Default)]
+    struct Slow {
+        may: AtomicU32,
+        taken: AtomicU32,
+    }
+
+    impl Told for Slow {
+        fn told(&self, take: &mut dyn FnMut() -> Option<Range<usize>>) {
+            while self.may.load(Ordering::Acquire) == 0 {
+                std::thread::yield_now();
+            }
+            while take().is_some() {
+                self.taken.fetch_add(1, Ordering::Release);
+            }
+        }
+    }
+
+    #[test]
+    fn while_a_change_is_to_be_told_it_is_not_quiet() {
+        let slow = Arc::new(Slow::default());
+        // Not every machine permits it.
+        let Ok(watcher) = Watcher::start(Arc::clone(&slow) as Arc<dyn Told>) else {
+            return;
+        };
+        assert!(watcher.is_quiet());
+        let page = Page::new().expect("a page");
+        let start = page.start();
+        assert!(watcher.watch(&(start..start + PAGE)));
+        assert!(watcher.is_quiet());
+        std::thread::scope(|threads| {
+            // It waits in the call until its change was taken. The place may be mapped anew before.
+            let changes = threads.spawn(|| drop(page));
+            while watcher.is_quiet() {
+                assert!(!changes.is_finished(), "nobody was told");
+                std::thread::yield_now();
+            }
+            assert_eq!(slow.taken.load(Ordering::Acquire), 0);
+            slow.may.store(1, Ordering::Release);
+            changes.join().expect("it goes on");
+        });
+        assert_eq!(slow.taken.load(Ordering::Acquire), 1);
+        assert!(watcher.is_quiet());
+    }
 
     #[test]
     fn only_private_memory_of_no_file_is_watched() {
