@@ -186,13 +186,7 @@ impl Collector {
     /// path of a file in a container begins with `/proc/PID/root`.
     pub fn watch_runtime(&mut self, path: &Path) -> Vec<Probe> {
         let shown = path.display().to_string();
-        let opened = mapped::open(path).map_err(|error| format!("{}: {error}", path.display()));
-        let found = opened.and_then(|file| {
-            let found =
-                usdt::sites_in(&file).map_err(|why| format!("{}: {why}", path.display()))?;
-            Ok((file, found))
-        });
-        match found {
+        match usdt::opened(path) {
             Ok((_, found)) if found.is_empty() => {
                 let remedy = "the file is not onecopy's, or was built without probe points";
                 vec![Probe::refused(shown, libc::ENOENT, RUNTIME, remedy)]

@@ -61,14 +61,6 @@ pub(crate) fn run(args: &Args) -> Result<(), Failure> {
         "--example",
         "halo",
     ]))?;
-    show(cargo().args([
-        "build",
-        "--release",
-        "--package",
-        "onecopy",
-        "--example",
-        "halo",
-    ]))?;
     let built = install::target_directory()?.join("release");
     let onecopy = built.join("onecopy");
     // Its rows are long enough to be read out of the other's memory, its columns are not.
@@ -111,6 +103,7 @@ fn look(program: &mut Command) -> Result<String, Failure> {
         .spawn()
         .map_err(failed("onecopy top cannot be started"))?;
     drop(slave);
+    // The command keeps what its program was given: then no end of it would be seen.
     program
         .stdin(Stdio::null())
         .stdout(Stdio::null())

@@ -65,10 +65,15 @@ impl Site {
 /// # Errors
 /// The file cannot be read, or is no ELF file.
 pub fn sites(path: &Path) -> Result<Vec<Site>, String> {
-    mapped::open(path)
-        .map_err(|error| error.to_string())
-        .and_then(|file| sites_in(&file))
-        .map_err(|error| format!("{}: {error}", path.display()))
+    opened(path).map(|(_, found)| found)
+}
+
+/// The same, with the file.
+pub(super) fn opened(path: &Path) -> Result<(File, Vec<Site>), String> {
+    let failed = |why: String| format!("{}: {why}", path.display());
+    let file = mapped::open(path).map_err(|error| failed(error.to_string()))?;
+    let found = sites_in(&file).map_err(failed)?;
+    Ok((file, found))
 }
 
 /// The same of a file that may be of somebody who means harm: what is read of it is bounded.
@@ -229,6 +234,20 @@ mod tests {
         // Cut anywhere, it is no note.
         for len in 0..bytes.len() - 4 {
             assert!(Notes(&bytes[..len]).filter_map(Described::of).count() <= 1);
+        }
+    }
+
+    #[test]
+    fn a_file_that_hides_how_long_its_tables_are_is_no_program() {
+        let shell = std::fs::read("/bin/sh").expect("a program");
+        let file = tempfile::NamedTempFile::new().expect("a file");
+        // The numbers of segments and of sections, where the true ones stand elsewhere.
+        for (at, number) in [(0x38, u16::MAX), (0x3c, 0)] {
+            let mut bytes = shell.clone();
+            bytes[at..at + 2].copy_from_slice(&number.to_ne_bytes());
+            std::fs::write(file.path(), bytes).expect("written");
+            let why = sites(file.path()).expect_err("refused");
+            assert!(why.contains("ordinary size"), "{why}");
         }
     }
 
