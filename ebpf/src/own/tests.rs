@@ -7,6 +7,13 @@ use nix::sys::memfd::{MFdFlags, memfd_create};
 use onecopy_shm::stats::{NAME, StatsPage};
 use std::fs::File;
 use std::os::unix::fs::FileExt;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+/// One test at a time: whoever looks has the pages of others open for a moment, and they seem to live.
+fn alone() -> MutexGuard<'static, ()> {
+    static ALONE: Mutex<()> = Mutex::new(());
+    ALONE.lock().unwrap_or_else(PoisonError::into_inner)
+}
 
 /// A rank, what came from others, and whether it has ended.
 type Seen = (u32, Vec<(u32, Row)>, bool);
@@ -22,6 +29,7 @@ fn of_job(collector: &mut Collector, number: u64) -> Vec<Seen> {
 
 #[test]
 fn ranks_are_found_and_keep_their_last_figures() {
+    let _alone = alone();
     const JOB: u64 = 0x1234_5678_0000_0001;
     let mut collector = Collector::new();
     let mut page = StatsPage::new(JOB, 1, 3);
@@ -41,6 +49,7 @@ fn ranks_are_found_and_keep_their_last_figures() {
 
 #[test]
 fn a_receiver_is_the_caller_and_a_rank_becomes_its_process() {
+    let _alone = alone();
     const JOB: u64 = 0x1234_5678_0000_0002;
     let mut collector = Collector::new();
     let mut page = StatsPage::new(JOB, 0, 3);
@@ -75,6 +84,7 @@ fn a_receiver_is_the_caller_and_a_rank_becomes_its_process() {
 
 #[test]
 fn rubbish_is_refused_with_a_sentence() {
+    let _alone = alone();
     let file = |bytes: &[u8], seals| {
         let flags = MFdFlags::MFD_CLOEXEC | MFdFlags::MFD_ALLOW_SEALING;
         let file = File::from(memfd_create(NAME, flags).expect("memfd"));
@@ -109,6 +119,7 @@ fn rubbish_is_refused_with_a_sentence() {
 
 #[test]
 fn each_layer_is_shown_by_its_name() {
+    let _alone = alone();
     for (name, mechanism) in MECHANISMS.iter().zip(BY).skip(1) {
         assert_eq!(mechanism.map(Mechanism::name), Some(*name));
     }
