@@ -178,6 +178,7 @@ fn suites(bench: &Bench, args: &TestArgs) -> Result<Tally, (Tally, Failure)> {
     };
     let (suite, boots) = load().map_err(|failure| (tally, failure))?;
     let mut failed = Vec::new();
+    let mut told = Vec::new();
     for args in &boots {
         if !suite.has_any(&args.suite, &args.profile) {
             continue;
@@ -193,6 +194,7 @@ fn suites(bench: &Bench, args: &TestArgs) -> Result<Tally, (Tally, Failure)> {
                     // A complaint of the kernel fails the run where every test passed.
                     tally.failed += u64::from(good == tests.len());
                     failed.push(format!("{} ({})", verdict.kernel, args.suite));
+                    told.extend(report::failures(&verdict));
                 }
             }
             Err(failure) => {
@@ -200,6 +202,7 @@ fn suites(bench: &Bench, args: &TestArgs) -> Result<Tally, (Tally, Failure)> {
                 let kernel = args.arch.tag(&args.kernel);
                 let name = format!("{kernel} {} ({})", args.profile, args.suite);
                 say::warn(&format!("vm: {name}: {failure}"));
+                told.push(format!("{name}: {failure}"));
                 failed.push(name);
             }
         }
@@ -207,6 +210,7 @@ fn suites(bench: &Bench, args: &TestArgs) -> Result<Tally, (Tally, Failure)> {
     if failed.is_empty() {
         Ok(tally)
     } else {
-        Err((tally, format!("failed on {}", failed.join(", "))))
+        let failure = std::iter::once(format!("failed on {}", failed.join(", "))).chain(told);
+        Err((tally, failure.collect::<Vec<_>>().join("\n")))
     }
 }

@@ -11,6 +11,8 @@ use crate::{Failure, say};
 
 /// Lines of a failed test's output that are shown.
 const SHOWN: usize = 40;
+/// Lines that are told once more at the end of a long task.
+const TOLD: usize = 12;
 
 /// Columns, aligned.
 pub(super) fn table<const N: usize>(rows: &[[String; N]]) {
@@ -94,6 +96,27 @@ pub(super) fn verdict(verdict: &Verdict, verbose: bool) {
     for file in &report.files {
         say::line(&format!("  file: {}", file.display()));
     }
+}
+
+/// What failed, for the end of a long task: each failed test with the lines that say why, and the kernel's complaints.
+pub(super) fn failures(verdict: &Verdict) -> Vec<String> {
+    let console = &verdict.report.console;
+    let mut told = Vec::new();
+    for test in console.tests().iter().filter(|test| test.code != Some(0)) {
+        told.push(match test.code {
+            Some(code) => format!("{}: {}: failed ({code})", verdict.kernel, test.name),
+            None => format!("{}: {}: did not end", verdict.kernel, test.name),
+        });
+        let lines: Vec<&str> = test.output.lines().collect();
+        let end = lines.len().saturating_sub(TOLD);
+        let is_told = |(number, line): &(usize, &&str)| *number >= end || line.starts_with("FAIL");
+        let named = lines.iter().enumerate().filter(is_told);
+        told.extend(named.map(|(_, line)| format!("    {line}")));
+    }
+    let splats = console.splats();
+    let complaints = splats.iter().take(TOLD);
+    told.extend(complaints.map(|splat| format!("{}: the kernel: {splat}", verdict.kernel)));
+    told
 }
 
 /// Copies what the guest sent.

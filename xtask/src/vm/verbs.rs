@@ -115,6 +115,7 @@ fn beds(bench: &Bench, args: &Args) -> Result<Tally, (Tally, Failure)> {
     };
     let (beds, programs) = build().map_err(|failure| (tally, failure))?;
     let mut failed = Vec::new();
+    let mut told = Vec::new();
     for boot in &beds.boots {
         let tests = args.chosen(boot);
         if tests.is_empty() {
@@ -138,10 +139,12 @@ fn beds(bench: &Bench, args: &Args) -> Result<Tally, (Tally, Failure)> {
             // A complaint of the kernel fails the run where every test passed.
             tally.failed += u64::from(good == tests.len());
             failed.push(format!("{} ({}): {outcome}", verdict.kernel, verdict.suite));
+            told.extend(report::failures(&verdict));
         }
     }
     if !failed.is_empty() {
-        return Err((tally, failed.join("; ")));
+        let failure = std::iter::once(failed.join("; ")).chain(told);
+        return Err((tally, failure.collect::<Vec<_>>().join("\n")));
     }
     if tally.passed == 0 {
         let failure = "no such bed or test; vm-images/beds.toml has them".to_owned();
