@@ -155,7 +155,7 @@ u64 oc_stat_sum(enum oc_stat what);
 
 /* What a user may have of; each has a module parameter. */
 enum oc_quota { OC_SEGMENTS, OC_PERMITS, OC_REGIONS, OC_WORKERS, OC_PIECES, OC_QUOTAS };
-extern atomic_long_t oc_gauge[OC_QUOTAS];
+extern unsigned long oc_gauge[OC_QUOTAS];
 extern atomic_long_t oc_pinned_pages;
 extern atomic_long_t oc_attachments;
 extern atomic_long_t oc_spaces_held;
@@ -192,6 +192,7 @@ struct oc_snap {
 	unsigned long start;
 	unsigned int pages;
 	unsigned long *entry; /* by itself: a page for a whole window */
+	unsigned long one; /* or here, of a single page */
 };
 
 static inline unsigned long oc_snap_end(const struct oc_snap *s)

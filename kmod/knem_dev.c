@@ -439,8 +439,8 @@ static ssize_t oc_knem_read(struct file *file, char __user *buf, size_t count, l
 	if (smp_load_acquire(&k->worker))
 		return oc_async_read(k, buf, count, file->f_flags & O_NONBLOCK);
 	n = scnprintf(text, sizeof(text),
-		      "onecopy %s\nabi 0x%x\nregions %ld\npinned_pages %ld\ncopies %llu\n",
-		      OC_VERSION, KNEM_ABI_VERSION, atomic_long_read(&oc_gauge[OC_REGIONS]),
+		      "onecopy %s\nabi 0x%x\nregions %lu\npinned_pages %ld\ncopies %llu\n",
+		      OC_VERSION, KNEM_ABI_VERSION, READ_ONCE(oc_gauge[OC_REGIONS]),
 		      atomic_long_read(&oc_pinned_pages), oc_stat_sum(OC_COPIES));
 	n += scnprintf(text + n, sizeof(text) - n, "copied_bytes %llu\n",
 		       oc_stat_sum(OC_COPIED_BYTES));

@@ -139,9 +139,9 @@ static long oc_dev_stats(void __user *arg)
 		return -EINVAL;
 	s = (struct onecopy_stats){
 		.size = size,
-		.segments = atomic_long_read(&oc_gauge[OC_SEGMENTS]),
-		.permits = atomic_long_read(&oc_gauge[OC_PERMITS]),
-		.regions = atomic_long_read(&oc_gauge[OC_REGIONS]),
+		.segments = READ_ONCE(oc_gauge[OC_SEGMENTS]),
+		.permits = READ_ONCE(oc_gauge[OC_PERMITS]),
+		.regions = READ_ONCE(oc_gauge[OC_REGIONS]),
 		.pinned_pages = atomic_long_read(&oc_pinned_pages),
 		.attaches = oc_stat_sum(OC_ATTACHES),
 		.faults = oc_stat_sum(OC_FAULTS),
@@ -154,7 +154,7 @@ static long oc_dev_stats(void __user *arg)
 		.copied_bytes = oc_stat_sum(OC_COPIED_BYTES),
 		.attachments = atomic_long_read(&oc_attachments),
 		.spaces = atomic_long_read(&oc_spaces_held),
-		.workers = atomic_long_read(&oc_gauge[OC_WORKERS]),
+		.workers = READ_ONCE(oc_gauge[OC_WORKERS]),
 	};
 	return oc_arg_write(arg, &s, sizeof(s), size);
 }

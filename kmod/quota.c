@@ -10,7 +10,7 @@
 #include "show.h"
 
 DEFINE_PER_CPU(struct oc_stats, oc_stats);
-atomic_long_t oc_gauge[OC_QUOTAS];
+unsigned long oc_gauge[OC_QUOTAS];
 atomic_long_t oc_pinned_pages;
 atomic_long_t oc_attachments;
 atomic_long_t oc_spaces_held;
@@ -82,39 +82,57 @@ static unsigned int oc_limit(enum oc_quota what)
 	}
 }
 
+/* Of the user, and of all: what is read without the lock. */
+static void oc_user_add(struct oc_user *user, enum oc_quota what, long n)
+{
+	lockdep_assert_held(&oc_users_lock);
+	WRITE_ONCE(user->count[what], user->count[what] + n);
+	WRITE_ONCE(oc_gauge[what], oc_gauge[what] + n);
+	user->total += n;
+}
+
+static struct oc_user *oc_user_find(struct hlist_head *head, kuid_t uid)
+{
+	struct oc_user *user;
+
+	lockdep_assert_held(&oc_users_lock);
+	hlist_for_each_entry(user, head, node)
+		if (uid_eq(user->uid, uid))
+			return user;
+	return NULL;
+}
+
 /* One more of `what` for the caller's user, or EDQUOT. */
 struct oc_user *oc_charge(enum oc_quota what)
 {
 	kuid_t uid = current_uid();
 	struct hlist_head *head = &oc_users[hash_32(__kuid_val(uid), OC_USER_BITS)];
-	struct oc_user *user, *fresh = kzalloc(sizeof(*fresh), GFP_KERNEL_ACCOUNT);
+	struct oc_user *user, *fresh = NULL;
 
-	if (!fresh)
-		return ERR_PTR(-ENOMEM);
-	fresh->uid = uid;
 	spin_lock(&oc_users_lock);
-	hlist_for_each_entry(user, head, node)
-		if (uid_eq(user->uid, uid))
-			goto found;
-	user = fresh;
-	fresh = NULL;
-	hlist_add_head(&user->node, head);
-found:
-	if (user->count[what] >= oc_limit(what)) {
-		struct oc_user *none = user->total ? NULL : user;
-
-		if (none)
-			hlist_del(&none->node);
+	user = oc_user_find(head, uid);
+	if (!user) {
 		spin_unlock(&oc_users_lock);
-		kfree(none);
+		fresh = kzalloc(sizeof(*fresh), GFP_KERNEL_ACCOUNT);
+		if (!fresh)
+			return ERR_PTR(-ENOMEM);
+		fresh->uid = uid;
+		spin_lock(&oc_users_lock);
+		user = oc_user_find(head, uid); /* another thread may have been faster */
+	}
+	if ((user ? user->count[what] : 0) >= oc_limit(what)) {
+		spin_unlock(&oc_users_lock);
 		kfree(fresh);
 		return ERR_PTR(-EDQUOT);
 	}
-	WRITE_ONCE(user->count[what], user->count[what] + 1);
-	user->total++;
+	if (!user) {
+		user = fresh;
+		fresh = NULL;
+		hlist_add_head(&user->node, head);
+	}
+	oc_user_add(user, what, 1);
 	spin_unlock(&oc_users_lock);
 	kfree(fresh);
-	atomic_long_inc(&oc_gauge[what]);
 	return user;
 }
 
@@ -128,20 +146,17 @@ bool oc_may_charge(struct oc_user *user, enum oc_quota what)
 void oc_charge_more(struct oc_user *user, enum oc_quota what)
 {
 	spin_lock(&oc_users_lock);
-	WRITE_ONCE(user->count[what], user->count[what] + 1);
-	user->total++;
+	oc_user_add(user, what, 1);
 	spin_unlock(&oc_users_lock);
-	atomic_long_inc(&oc_gauge[what]);
 }
 
 void oc_uncharge(struct oc_user *user, enum oc_quota what)
 {
 	struct oc_user *none = NULL;
 
-	atomic_long_dec(&oc_gauge[what]);
 	spin_lock(&oc_users_lock);
-	WRITE_ONCE(user->count[what], user->count[what] - 1);
-	if (!--user->total) {
+	oc_user_add(user, what, -1);
+	if (!user->total) {
 		hlist_del(&user->node);
 		none = user;
 	}

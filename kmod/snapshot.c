@@ -21,7 +21,7 @@ struct oc_snap *oc_snap_alloc(unsigned long start, unsigned long end, gfp_t gfp)
 		return NULL;
 	snap->start = start;
 	snap->pages = pages;
-	snap->entry = kmalloc_array(pages, sizeof(*snap->entry), gfp);
+	snap->entry = pages == 1 ? &snap->one : kmalloc_array(pages, sizeof(*snap->entry), gfp);
 	if (!snap->entry) {
 		kfree(snap);
 		return NULL;
@@ -31,7 +31,7 @@ struct oc_snap *oc_snap_alloc(unsigned long start, unsigned long end, gfp_t gfp)
 
 void oc_snap_free(struct oc_snap *snap)
 {
-	if (snap)
+	if (snap && snap->entry != &snap->one)
 		kfree(snap->entry);
 	kfree(snap);
 }

@@ -287,6 +287,12 @@ static bool oc_importer_changes(struct oc_watch *watch, const struct mmu_notifie
 	/* Whatever else changes entries leaves the tables. */
 	if (range->event != MMU_NOTIFY_UNMAP && range->event != MMU_NOTIFY_RELEASE)
 		return true;
+	/*
+	 * Never touched. Stretches of what is being unmapped come under its mmap lock only, so what
+	 * is missing here does not come any more.
+	 */
+	if (!READ_ONCE(att->stretches.rb_root.rb_node))
+		return true;
 	return oc_stretches_leave(att, max(range->start, att->start), min(range->end, att->end),
 				  range);
 }
