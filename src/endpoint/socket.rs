@@ -32,7 +32,7 @@ use super::{BadRecord, CooperativeBlock, Endpoint, Medium, Naming, Pack, Part, P
 use feed::{End, Feed};
 use frame::{FrameKind, HEAD, NAMING_MAX};
 use input::{Found, Input};
-use lane::{Carrier, PairLane};
+use lane::{Carrier, LastOffer, PairLane};
 use nix::errno::Errno;
 use nix::sys::socket::{MsgFlags, recv};
 use onecopy_obs::StreamSettings;
@@ -77,6 +77,7 @@ pub(crate) struct Socket {
     bytes_in: u64,
     /// Its lane, where this rank has a device for lanes.
     lane_state: Option<Box<PairLane>>,
+    last_offer: LastOffer,
     /// No transfer is ever open in it.
     block: Box<CooperativeBlock>,
 }
@@ -102,6 +103,7 @@ impl Socket {
             settings,
             bytes_in: 0,
             lane_state: None,
+            last_offer: LastOffer::default(),
             block: Box::default(),
         }
     }

@@ -140,11 +140,23 @@ impl Source {
     }
 }
 
-impl Drop for Source {
-    fn drop(&mut self) {
+impl Source {
+    /// The program has closed the descriptor: its number may be that of another file by now.
+    fn forget(self) {
+        self.clear();
+        std::mem::forget(self);
+    }
+
+    fn clear(&self) {
         let number = self.0.as_raw_fd().cast_unsigned();
         let mut places = OPEN.iter();
         places.any(|place| exchange(place, number, NONE));
+    }
+}
+
+impl Drop for Source {
+    fn drop(&mut self) {
+        self.clear();
     }
 }
 
@@ -294,15 +306,44 @@ fn take_all(source: Source, stopped: &PipeReader, told: &dyn Told) {
         if sets[1].revents != 0 {
             break;
         }
+        if sets[0].revents != 0 && is_lost(descriptor) {
+            // The kernel tells nothing from now on, and says that it is not quiet.
+            source.forget();
+            return;
+        }
         if sets[0].revents != 0 {
             told.told(&mut || take(descriptor));
         }
+    }
+    if is_lost(descriptor) {
+        source.forget();
+        return;
     }
     // A thread that waits for its message to be read goes on. The number names a descriptor until it is forgotten: a
     // child that is forked now closes it.
     // SAFETY: two descriptors of ours.
     unsafe { libc::dup3(stopped.as_raw_fd(), descriptor.as_raw_fd(), libc::O_CLOEXEC) };
     drop(source);
+}
+
+/// Whether the program has closed the descriptor, as one that closes all does. The number may name another file by now.
+fn is_lost(descriptor: BorrowedFd<'_>) -> bool {
+    let number = descriptor.as_raw_fd();
+    // SAFETY: a call without pointers.
+    if unsafe { libc::fcntl(number, libc::F_GETFD) } < 0 {
+        return true;
+    }
+    // "/proc/self/fd/" and a number, without an allocation.
+    let mut path = [0u8; 32];
+    if write!(&mut path[..31], "/proc/self/fd/{number}").is_err() {
+        return false;
+    }
+    let mut name = [0u8; 64];
+    // SAFETY: the path ends with a zero, and the name has so many bytes.
+    let count =
+        unsafe { libc::readlink(path.as_ptr().cast(), name.as_mut_ptr().cast(), name.len()) };
+    // Without /proc it cannot be said.
+    usize::try_from(count).is_ok_and(|count| !name[..count].ends_with(b"[userfaultfd]"))
 }
 
 /// The next change that was told, if any.
@@ -436,6 +477,27 @@ mod tests {
         });
         assert_eq!(slow.taken.load(Ordering::Acquire), 1);
         assert!(watcher.is_quiet());
+    }
+
+    /// A program that closes all descriptors, also those that are not its own, and opens others.
+    #[test]
+    fn a_number_that_names_another_file_is_left_alone() {
+        let Ok(watcher) = Watcher::start(Arc::new(Slow::default())) else {
+            return;
+        };
+        let (other, _writer) = io::pipe().expect("a pipe");
+        // In one step, so that no other test has the number meanwhile.
+        // SAFETY: the watch is ended, for which it is made.
+        unsafe { libc::dup3(other.as_raw_fd(), watcher.descriptor, libc::O_CLOEXEC) };
+        let number = watcher.descriptor;
+        assert!(!watcher.is_quiet());
+        drop(watcher);
+        let place = std::fs::read_link(format!("/proc/self/fd/{number}")).expect("it is open");
+        assert!(place.to_string_lossy().starts_with("pipe:"), "{place:?}");
+        let own = std::fs::read_link(format!("/proc/self/fd/{}", other.as_raw_fd()));
+        assert_eq!(place, own.expect("it is open"));
+        // SAFETY: made above.
+        drop(unsafe { OwnedFd::from_raw_fd(number) });
     }
 
     #[test]

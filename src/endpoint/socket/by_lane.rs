@@ -117,6 +117,10 @@ impl Socket {
 
     #[cold]
     pub(super) fn hear_offer(&mut self, offer: &[u8; Offer::BYTES]) {
+        if let Err(what) = self.last_offer.comes(Instant::now()) {
+            self.input.bad = Some(what);
+            return;
+        }
         match &mut self.lane_state {
             // Nothing more comes from this rank.
             Some(lane_state) if self.said_farewell => lane_state.end(&mut self.output),

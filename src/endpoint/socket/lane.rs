@@ -19,6 +19,9 @@ use std::time::{Duration, Instant};
 
 /// How long after its failure a lane is tried again, if the ranks talk; twice as long after each further one.
 const BACKOFF: Duration = Duration::from_secs(1);
+/// Offers of one peer come further apart than this: it offers a lane again [`BACKOFF`] after it has read of the end of
+/// the one before. Without a bound a peer could have this rank make pairs, and answers that nobody reads.
+const OFFERS_APART: Duration = Duration::from_millis(500);
 const BACKOFF_MAX: Duration = Duration::from_secs(64);
 
 /// What carries the frames to the peer.
@@ -75,6 +78,20 @@ pub(super) struct PairLane {
 
 /// What no correct peer says.
 pub(super) type Bad = &'static str;
+
+/// When the peer offered a lane last.
+#[derive(Debug, Default)]
+pub(super) struct LastOffer(Option<Instant>);
+
+impl LastOffer {
+    /// The peer offers one now.
+    pub(super) fn comes(&mut self, now: Instant) -> Result<(), Bad> {
+        match self.0.replace(now) {
+            Some(last) if now < last + OFFERS_APART => Err("offers of lanes without a pause"),
+            _ => Ok(()),
+        }
+    }
+}
 
 impl PairLane {
     pub(super) fn new(lanes: SharedLanes, rank: u32) -> Self {

@@ -26,18 +26,22 @@ pub(super) fn pair() -> [Socket; 2] {
     })
 }
 
+fn device(fabric: &Fabric, at: usize) -> SharedLanes {
+    let settings = Settings {
+        device: Some(format!("m{at}")),
+        ..settings(&Knobs::default())
+    };
+    let adapter = Adapter::open(fabric, settings).expect("a device");
+    let lanes: Box<dyn Lanes> = Box::new(adapter);
+    SharedLanes::new(lanes)
+}
+
 /// The same where a lane has taken over both ways.
 fn pair_with_lane() -> [Socket; 2] {
     let fabric = Fabric::new(&["m0", "m1"]);
     let mut ends = pair();
     for (at, end) in ends.iter_mut().enumerate() {
-        let settings = Settings {
-            device: Some(format!("m{at}")),
-            ..settings(&Knobs::default())
-        };
-        let adapter = Adapter::open(&fabric, settings).expect("a device");
-        let lanes: Box<dyn Lanes> = Box::new(adapter);
-        end.attach_lanes(&SharedLanes::new(lanes), 1 - at as u32);
+        end.attach_lanes(&device(&fabric, at), 1 - at as u32);
     }
     let begun = Instant::now();
     let by_lane = |end: &Socket| {
@@ -123,5 +127,31 @@ fn what_is_taken_away_within_its_frame_cuts_the_stream() {
         }
         assert!(passed <= 120, "{passed} bytes of 120");
         assert!(other.was_cut());
+    }
+}
+
+/// A peer that offers lanes without end, and never reads what it is answered.
+#[test]
+fn offers_of_lanes_without_a_pause_are_a_fault() {
+    let fabric = Fabric::new(&["m0", "m1"]);
+    let (_, offer) = device(&fabric, 0).lock().make(1).expect("a lane");
+    for has_device in [false, true] {
+        let [mut rogue, mut other] = pair();
+        if has_device {
+            other.attach_lanes(&device(&fabric, 1), 0);
+        }
+        let mut fault = None;
+        for _ in 0..100 {
+            let out = &mut rogue.output;
+            out.push_with(FrameKind::Offer, &offer.to_bytes());
+            out.push(FrameKind::End, 0);
+            rogue.push_out();
+            fault = fault.or(other.peek().err());
+        }
+        let fault = fault.expect("a hundred offers were heard");
+        assert!(
+            format!("{fault:?}").contains("without a pause"),
+            "{fault:?}"
+        );
     }
 }

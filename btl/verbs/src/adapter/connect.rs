@@ -113,7 +113,8 @@ impl<P: Provider> Adapter<P> {
     /// Ends the lane that was silent longest, where a rank has as many lanes as it may have.
     pub(super) fn make_place(&mut self, now: Instant) -> Result<(), String> {
         let names = self.lanes.names();
-        let mut count = 0;
+        // What was given up while a thread connects it has its pair still.
+        let mut count = self.orphans.len();
         let mut oldest: Option<(Instant, u64)> = None;
         for name in names {
             let Some(lane) = self
