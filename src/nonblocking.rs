@@ -170,31 +170,40 @@ impl Engine {
 }
 
 impl Comm {
-    fn own_send<B: Buffer>(
-        &self,
-        buffer: B,
-        dest: usize,
-        tag: i32,
-        mode: SendMode,
-    ) -> Result<Request<B>> {
+    fn own_send<B: Buffer>(&self, buffer: B, dest: usize, tag: i32, mode: SendMode) -> Started<B> {
         let owned = Owned::new(self.handle.clone(), buffer);
-        let id = self.start_send(UserBuf::One(owned.loan()), dest, tag, mode)?;
-        Ok(Request {
-            owned: Some(owned),
-            id,
-            result: None,
-            membership: self.membership.clone(),
-        })
+        let started = self.start_send(UserBuf::One(owned.loan()), dest, tag, mode);
+        self.own(owned, started)
+    }
+
+    fn own_receive<B: BufferMut>(&self, buffer: B, source: Source, tag: Tag) -> Started<B> {
+        let owned = Owned::new_mut(self.handle.clone(), buffer);
+        let started = self.start_receive(UserBuf::One(owned.loan()), source, tag);
+        self.own(owned, started)
+    }
+
+    fn own<B>(&self, owned: Owned<Handle, B>, started: Result<RequestId>) -> Started<B> {
+        match started {
+            Ok(id) => Ok(Request {
+                owned: Some(owned),
+                id,
+                result: None,
+                membership: self.membership.clone(),
+            }),
+            Err(error) => Err((error, owned.take())),
+        }
     }
 
     /// Starts a send. The tag is 0 to `i32::MAX`; a lower one is [`Error::BadTag`].
     pub fn isend<B: Buffer>(&self, buffer: B, dest: usize, tag: i32) -> Result<Request<B>> {
-        self.own_send(buffer, dest, tag, SendMode::Standard)
+        let started = self.own_send(buffer, dest, tag, SendMode::Standard);
+        started.map_err(|(error, _)| error)
     }
 
     /// Starts a send that is complete when the receiver has matched it.
     pub fn issend<B: Buffer>(&self, buffer: B, dest: usize, tag: i32) -> Result<Request<B>> {
-        self.own_send(buffer, dest, tag, SendMode::Synchronous)
+        let started = self.own_send(buffer, dest, tag, SendMode::Synchronous);
+        started.map_err(|(error, _)| error)
     }
 
     /// Starts a receive. The tag is 0 to `i32::MAX`, or [`Tag::Any`].
@@ -204,19 +213,14 @@ impl Comm {
         source: impl Into<Source>,
         tag: impl Into<Tag>,
     ) -> Result<Request<B>> {
-        let owned = Owned::new_mut(self.handle.clone(), buffer);
-        let id = self.start_receive(UserBuf::One(owned.loan()), source.into(), tag.into())?;
-        Ok(Request {
-            owned: Some(owned),
-            id,
-            result: None,
-            membership: self.membership.clone(),
-        })
+        let started = self.own_receive(buffer, source.into(), tag.into());
+        started.map_err(|(error, _)| error)
     }
 
     /// Prepares a send that can be started again and again.
     pub fn send_init<B: Buffer>(&self, buffer: B, dest: usize, tag: i32) -> Persistent<B> {
-        let start = move |comm: &Comm, buffer: B| comm.isend(buffer, dest, tag);
+        let start =
+            move |comm: &Comm, buffer: B| comm.own_send(buffer, dest, tag, SendMode::Standard);
         Persistent {
             comm: self.clone(),
             start: Box::new(start),
@@ -232,7 +236,7 @@ impl Comm {
         tag: impl Into<Tag>,
     ) -> Persistent<B> {
         let (source, tag) = (source.into(), tag.into());
-        let start = move |comm: &Comm, buffer: B| comm.irecv(buffer, source, tag);
+        let start = move |comm: &Comm, buffer: B| comm.own_receive(buffer, source, tag);
         Persistent {
             comm: self.clone(),
             start: Box::new(start),
@@ -436,7 +440,10 @@ impl<'env> Scope<'_, 'env> {
     }
 }
 
-type Start<B> = Box<dyn Fn(&Comm, B) -> Result<Request<B>> + Send>;
+/// A request, or why there is none and the buffer that it was to own.
+type Started<B> = std::result::Result<Request<B>, (Error, B)>;
+
+type Start<B> = Box<dyn Fn(&Comm, B) -> Started<B> + Send>;
 
 enum Prepared<B> {
     Ready(B),
@@ -452,13 +459,18 @@ pub struct Persistent<B> {
 }
 
 impl<B> Persistent<B> {
-    /// Starts it. A request that is still active is waited for first.
+    /// Starts it. A request that is still active is waited for first. After an error it is not active, and can be
+    /// started again.
     pub fn start(&mut self) -> Result<()> {
         self.wait()?;
         match std::mem::replace(&mut self.state, Prepared::Lost) {
             Prepared::Ready(buffer) => {
-                self.state = Prepared::Active((self.start)(&self.comm, buffer)?);
-                Ok(())
+                let (state, result) = match (self.start)(&self.comm, buffer) {
+                    Ok(request) => (Prepared::Active(request), Ok(())),
+                    Err((error, buffer)) => (Prepared::Ready(buffer), Err(error)),
+                };
+                self.state = state;
+                result
             }
             other => {
                 self.state = other;

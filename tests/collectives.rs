@@ -485,6 +485,25 @@ fn bad_calls_are_refused() {
             ),
             "1 parts",
         );
+        // So long that a product with the number of ranks has no place in a word.
+        let endless = || Parts::Equal(usize::MAX / 2 + 1);
+        let all = Collective::Alltoall {
+            send: endless(),
+            recv: endless(),
+        };
+        bad(
+            world.run(&all, Some(&[1; 4]), Some(&mut [0; 4])),
+            "buffer end at byte",
+        );
+        let scattered = Collective::ReduceScatter {
+            parts: endless(),
+            elem: ElemType::U8,
+            op: PredefinedOp::Sum.into(),
+        };
+        bad(
+            world.run(&scattered, Some(&[1; 4]), Some(&mut [0; 4])),
+            "buffer end at byte",
+        );
         // None of them counts.
         let mut sum = [0];
         world

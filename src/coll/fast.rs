@@ -207,14 +207,14 @@ impl ShortCall<'_> {
     fn allgather(&self, part: usize) -> Option<Short> {
         let collect = Action::Collect(Collect { part, mine: false });
         (self.send == Some(part))
-            .then(|| self.short(collect, true, part, part * self.size))
+            .then(|| self.short(collect, true, part, part.checked_mul(self.size)?))
             .flatten()
     }
 
     #[inline(always)]
     fn alltoall(&self, part: usize) -> Option<Short> {
         let collect = Action::Collect(Collect { part, mine: true });
-        let len = part * self.size;
+        let len = part.checked_mul(self.size)?;
         (self.send? >= len)
             .then(|| self.short(collect, true, len, len))
             .flatten()
@@ -240,9 +240,9 @@ impl ShortCall<'_> {
     #[inline(always)]
     fn reduce_scatter(&self, part: usize, elem: ElemType, op: PredefinedOp) -> Option<Short> {
         let fits = op.accepts(elem) && part.is_multiple_of(elem.size());
+        let len = part.checked_mul(self.size)?;
         let begin = part * self.me;
         let combine = Action::Combine(Combine { op, elem, begin });
-        let len = part * self.size;
         (fits && self.send? >= len)
             .then(|| self.short(combine, true, len, part))
             .flatten()

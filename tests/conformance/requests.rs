@@ -128,6 +128,12 @@ fn cancelled(rank: &Rank<'_>) {
 }
 
 fn persistent(rank: &Rank<'_>) {
+    // What cannot be started keeps its buffer.
+    let mut nobody = rank.world.send_init(vec![7u8; 3], rank.size, 1);
+    for _ in 0..2 {
+        nobody.start().expect_err("there is no such rank");
+        assert_eq!(nobody.buffer(), Some(&mut vec![7u8; 3]));
+    }
     for &size in &MIXED {
         if rank.me == 0 {
             let mut send = rank.world.send_init(vec![0u8; size], 1, 1);
