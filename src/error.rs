@@ -85,6 +85,11 @@ pub enum Error {
         "this process was forked from a rank and is no rank itself. Only the rank may use its runtime. The launcher must start whatever is to take part in the job"
     )]
     Forked,
+    /// The runtime was finalized. Communicators that outlive it carry nothing any more.
+    #[error(
+        "the runtime was finalized: nothing is sent or received any more. Drop what outlives it before, or finalize later"
+    )]
+    Finalized,
     /// A rank has ended the whole job.
     #[error("the job was aborted with code {code}")]
     Aborted {

@@ -311,8 +311,8 @@ impl Runtime {
 
     /// Leaves the job: waits until everything sent is out and all ranks have come here, then tells the launcher.
     ///
-    /// Communicators that outlive it are of no use for messages: what is sent may never be received, and nothing tells
-    /// this rank any more that a peer has left or died, so a call can wait for ever. Drop them before.
+    /// What communicators that outlive it are asked for ends with [`Error::Finalized`], also what is under way. A small
+    /// message may still be accepted for sending; nobody receives it.
     ///
     /// A runtime that is dropped instead leaves without waiting for the others. So a rank that gives up early holds up
     /// nobody: whoever still waits for it gets [`Error::PeerLeft`]. Dropped by a panic, it counts as dead.
@@ -367,6 +367,7 @@ impl Runtime {
         if together {
             self.hear_others_leave();
         }
+        self.handle.gate.enter().end_everything(Error::Finalized);
         match met {
             // Peers that died cannot come; leaving is still in order.
             Ok(())

@@ -94,3 +94,28 @@ fn who_is_left_alone_waits_for_nobody() {
         assert_eq!(receive.wait().unwrap().0, [1, 2, 3]);
     });
 }
+
+/// What outlives the runtime ends with an error: nothing comes any more, and nobody is told of anything.
+#[test]
+fn what_outlives_the_runtime_waits_for_nothing() {
+    local(2, |rt| {
+        let world = rt.world();
+        let peer = 1 - world.rank();
+        let mut under_way = world.irecv(vec![3u8; 4], peer, 1).unwrap();
+        rt.finalize().unwrap();
+        let finalized = |error: Error| assert!(matches!(error, Error::Finalized), "{error}");
+        assert!(under_way.test());
+        let (result, buffer) = under_way.wait_both();
+        finalized(result.unwrap_err());
+        assert_eq!(buffer, [3; 4]);
+        finalized(world.recv(&mut [0u8], peer, 1).unwrap_err());
+        finalized(world.recv(&mut [0u8], ANY_SOURCE, 1).unwrap_err());
+        finalized(world.probe(ANY_SOURCE, 1).unwrap_err());
+        finalized(world.ssend(&[1u8], peer, 1).unwrap_err());
+        finalized(world.send(&vec![1u8; 4 << 20], peer, 1).unwrap_err());
+        finalized(world.barrier().unwrap_err());
+        finalized(world.bcast(&mut vec![1u8; 1 << 20], 0).unwrap_err());
+        // Small ones may be accepted, until there is no room for more of them.
+        while world.send(&[1u8; 100], peer, 2).is_ok() {}
+    });
+}

@@ -192,7 +192,8 @@ impl Engine {
         }
     }
 
-    fn end_everything(&mut self, error: Error) {
+    /// All requests end with the error, as do those that are asked for later.
+    pub(crate) fn end_everything(&mut self, error: Error) {
         if self.core.fatal.is_none() {
             self.core.fatal = Some(error.clone());
         }
