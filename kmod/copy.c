@@ -170,21 +170,20 @@ static s64 oc_copy_batch(const struct oc_side *dst, const struct oc_side *src, u
 }
 
 /*
- * The process that the caller copies from or to; the source's, if neither is the caller. A side
- * without a segment is the caller's own memory.
+ * The side of the process that the caller copies from or to; the source, if neither is the
+ * caller. A side without a segment is the caller's own memory.
  */
-static pid_t oc_copy_peer(const struct oc_side *dst, const struct oc_side *src)
+static const struct oc_side *oc_copy_far(const struct oc_side *dst, const struct oc_side *src)
 {
-	const struct oc_side *peer = src;
-
 	if (dst->seg && (!src->seg || src->seg->owner == task_tgid(current)))
-		peer = dst;
-	return peer->seg ? pid_nr(peer->seg->owner) : 0;
+		return dst;
+	return src;
 }
 
 /* The caller checked rights and bounds. *done bytes were copied, whatever is returned. */
 int oc_copy(const struct oc_side *dst, const struct oc_side *src, u64 length, u64 *done)
 {
+	const struct oc_side *far = oc_copy_far(dst, src);
 	s64 n = 0;
 	int err;
 
@@ -203,6 +202,7 @@ int oc_copy(const struct oc_side *dst, const struct oc_side *src, u64 length, u6
 	oc_count(OC_COPIES, 1);
 	oc_count(OC_COPIED_BYTES, *done);
 	err = min_t(s64, n, 0);
-	trace_onecopy_copy(dst->addr, src->addr, length, *done, err, oc_copy_peer(dst, src));
+	trace_onecopy_copy(dst->addr, src->addr, length, *done, err,
+			   far->seg ? pid_nr(far->seg->owner) : 0, far == dst);
 	return err;
 }

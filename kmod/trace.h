@@ -134,8 +134,8 @@ TRACE_EVENT(onecopy_invalidate,
 
 TRACE_EVENT(onecopy_copy,
 	TP_PROTO(unsigned long dst, unsigned long src, unsigned long len, unsigned long done,
-		 int err, pid_t peer),
-	TP_ARGS(dst, src, len, done, err, peer),
+		 int err, pid_t peer, bool to_peer),
+	TP_ARGS(dst, src, len, done, err, peer, to_peer),
 	TP_STRUCT__entry(
 		__field(unsigned long, dst)
 		__field(unsigned long, src)
@@ -143,6 +143,7 @@ TRACE_EVENT(onecopy_copy,
 		__field(unsigned long, done)
 		__field(int, err)
 		__field(pid_t, peer)
+		__field(bool, to_peer)
 	),
 	TP_fast_assign(
 		__entry->dst = dst;
@@ -151,9 +152,11 @@ TRACE_EVENT(onecopy_copy,
 		__entry->done = done;
 		__entry->err = err;
 		__entry->peer = peer;
+		__entry->to_peer = to_peer;
 	),
-	TP_printk("dst=%#lx src=%#lx len=%lu done=%lu err=%d peer=%d", __entry->dst,
-		  __entry->src, __entry->len, __entry->done, __entry->err, __entry->peer)
+	TP_printk("dst=%#lx src=%#lx len=%lu done=%lu err=%d peer=%d to_peer=%d", __entry->dst,
+		  __entry->src, __entry->len, __entry->done, __entry->err, __entry->peer,
+		  __entry->to_peer)
 );
 
 #endif
