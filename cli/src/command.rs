@@ -23,6 +23,7 @@ use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
 use onecopy_obs::{KnobError, Knobs, LogLevel};
+use onecopy_trace::plain;
 
 /// Messages between processes: on a node with one copy of a large one, between nodes by RDMA or TCP.
 #[derive(Debug, Parser)]
@@ -210,8 +211,10 @@ pub(crate) fn print(write: impl FnOnce(&mut dyn Write) -> io::Result<()>) -> Res
 }
 
 fn complain(text: &str) {
+    // Names and contents of files may be in it.
+    let lines: Vec<String> = text.split('\n').map(plain::text).collect();
     // When standard error is closed there is nobody left to tell.
-    let _ = writeln!(io::stderr().lock(), "onecopy: {text}");
+    let _ = writeln!(io::stderr().lock(), "onecopy: {}", lines.join("\n"));
 }
 
 /// Logs to standard error at the level of the knob.

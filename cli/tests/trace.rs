@@ -464,3 +464,36 @@ fn top_without_a_terminal_prints_one_table_or_lines() {
     let report: Value = serde_json::from_slice(&json.stdout).expect("one object");
     assert!(report["pairs"].is_array());
 }
+
+/// Programs call themselves what they like, and whoever looks at a report has a terminal.
+#[test]
+fn reports_of_others_do_not_reach_the_terminal_as_controls() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let (good, bad) = (folder.path().join("good"), folder.path().join("bad"));
+    let output = onecopy(&["trace", "--json", "-", "--", "true"], &[]);
+    let mut report: Value = serde_json::from_slice(&output.stdout).expect("JSON");
+    let name = "\u{1b}[31m\u{9b}31m\u{202e}";
+    let who = serde_json::json!({"pid": 1, "comm": name});
+    let pair = serde_json::json!({
+        "source": who, "sink": who, "mechanism": "cma-read", "calls": 1, "bytes": 1, "errors": {name: 1},
+    });
+    report["pairs"] = Value::Array(vec![pair]);
+    fs::write(&good, report.to_string()).expect("written");
+    report["pairs"][0]["mechanism"] = name.into();
+    fs::write(&bad, report.to_string()).expect("written");
+    let path = |path: &Path| path.to_str().expect("text").to_owned();
+    let (good, bad) = (path(&good), path(&bad));
+    for (args, code) in [
+        (&["trace", "diff", &good, &good][..], 0),
+        (&["trace", "diff", "--json", &good, &good], 0),
+        (&["trace", "diff", &good, &bad], 1),
+        (&["trace", "diff", &good, &format!("/none{name}")], 1),
+    ] {
+        let output = onecopy(args, &[]);
+        let all = text(&output.stdout) + &text(&output.stderr);
+        assert_eq!(output.status.code(), Some(code), "{all:?}");
+        assert!(all.contains("[31m"), "{all:?}");
+        let obeyed = |c: char| c != '\n' && (c.is_control() || c == '\u{202e}');
+        assert!(!all.contains(obeyed), "{all:?}");
+    }
+}
