@@ -23,6 +23,7 @@ use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
 use onecopy_obs::{KnobError, Knobs, LogLevel};
+use onecopy_shm::process::keep_ends_of_children;
 use onecopy_trace::plain;
 
 /// Messages between processes: on a node with one copy of a large one, between nodes by RDMA or TCP.
@@ -237,6 +238,8 @@ fn start_log(level: LogLevel) {
 }
 
 fn start(command: Command) -> Result<ExitCode, CliError> {
+    // Of all that a command starts, it wants to know how it ended.
+    keep_ends_of_children().map_err(CliError::io("the action of SIGCHLD"))?;
     if !command.ignores_knobs() {
         let (log, messages) = command.settings()?;
         start_log(log);

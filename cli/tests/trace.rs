@@ -497,3 +497,19 @@ fn reports_of_others_do_not_reach_the_terminal_as_controls() {
         assert!(!all.contains(obeyed), "{all:?}");
     }
 }
+
+/// Whoever starts the command may have SIGCHLD ignored, which `exec` keeps.
+#[test]
+fn a_program_has_its_code_where_sigchld_is_ignored() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let json = folder.path().join("a.json");
+    // Shells do not ignore it for others.
+    let mut command = Command::new("env");
+    command.arg("--ignore-signal=CHLD");
+    command.args([env!("CARGO_BIN_EXE_onecopy"), "trace", "--json"]);
+    command.arg(&json).args(["--", "sh", "-c", "exit 7"]);
+    let output = limit::output(&mut command);
+    let said = text(&output.stderr);
+    assert_eq!(output.status.code(), Some(7), "{said}");
+    assert_eq!(read(&json)["version"], 1);
+}
