@@ -8,7 +8,9 @@ mod command;
 mod say;
 
 use command::{limit, onecopy, text};
+use nix::fcntl::{FcntlArg, FdFlag, fcntl};
 use nix::sys::signal::{Signal, kill};
+use nix::sys::socket::{MsgFlags, send};
 use nix::sys::uio::{RemoteIoVec, process_vm_readv};
 use nix::unistd::Pid;
 use onecopy_obs::tracepoints::TRACEPOINTS;
@@ -17,7 +19,9 @@ use say::say;
 use serde_json::Value;
 use std::collections::BTreeSet;
 use std::fs;
-use std::io::IoSliceMut;
+use std::io::{BufRead, BufReader, IoSliceMut, Read, Write};
+use std::os::fd::AsRawFd;
+use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::{Command, Stdio};
 use std::time::Duration;
@@ -41,8 +45,8 @@ fn reader() {
     );
     // It answers: so it is `cat` by now.
     let mut answer = [0];
-    std::io::Write::write_all(source.stdin.as_mut().expect("a pipe"), b"x").expect("written");
-    std::io::Read::read_exact(source.stdout.as_mut().expect("a pipe"), &mut answer).expect("read");
+    Write::write_all(source.stdin.as_mut().expect("a pipe"), b"x").expect("written");
+    Read::read_exact(source.stdout.as_mut().expect("a pipe"), &mut answer).expect("read");
     if how == "late" {
         std::thread::sleep(LATE);
     }
@@ -366,7 +370,7 @@ fn a_traced_program_gets_the_tracers_signals() {
         let mut tracer = limit::start(command.stdout(Stdio::piped()));
         let mut ready = [0; 5];
         let output = tracer.stdout.as_mut().expect("a pipe");
-        std::io::Read::read_exact(output, &mut ready).expect("the trap is set");
+        Read::read_exact(output, &mut ready).expect("the trap is set");
         kill(Pid::from_raw(tracer.id().cast_signed()), signal).expect("kill");
         assert_eq!(tracer.finish().status.code(), Some(9), "{signal}");
         assert_eq!(read(&json)["version"], 1, "{signal}");
@@ -512,4 +516,69 @@ fn a_program_has_its_code_where_sigchld_is_ignored() {
     let said = text(&output.stderr);
     assert_eq!(output.status.code(), Some(7), "{said}");
     assert_eq!(read(&json)["version"], 1);
+}
+
+/// The state of a process, as the kernel says it.
+fn state(pid: u32) -> Option<char> {
+    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+    stat.rsplit_once(") ")?.1.chars().next()
+}
+
+fn child_of(pid: u32) -> Option<u32> {
+    let children = fs::read_to_string(format!("/proc/{pid}/task/{pid}/children")).ok()?;
+    children.split(' ').next()?.parse().ok()
+}
+
+/// A shell that ends leaves its background job without anybody who could continue it. The kernel then sends SIGHUP to a
+/// group that has stopped processes.
+#[test]
+fn a_program_begins_in_a_group_that_nobody_controls() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let json = folder.path().join("a.json");
+    let mark = folder.path().join("mark");
+    let script = "\"$0\" trace --json \"$1\" -- touch \"$2\" >/dev/null & echo $!; read end";
+    let mut command = Command::new("sh");
+    command.args(["-c", script, env!("CARGO_BIN_EXE_onecopy")]);
+    command.arg(&json).arg(&mark).process_group(0);
+    let mut shell = limit::start(command.stdin(Stdio::piped()).stdout(Stdio::piped()));
+    let mut line = String::new();
+    let output = shell.stdout.take().expect("a pipe");
+    BufReader::new(output).read_line(&mut line).expect("an id");
+    let tracer: u32 = line.trim().parse().expect("an id");
+    let is_waiting = || {
+        let has_begun = mark.exists() || json.exists();
+        has_begun || matches!(child_of(tracer).and_then(state), Some('S' | 'T'))
+    };
+    assert!(limit::wait_until(is_waiting));
+    drop(shell.stdin.take());
+    assert!(limit::wait_until(|| matches!(
+        state(tracer),
+        None | Some('Z')
+    )));
+    assert!(mark.exists(), "the program has not run");
+    assert_eq!(read(&json)["version"], 1);
+    shell.finish();
+}
+
+/// The tracer is killed while its program waits: that ends without having begun.
+#[test]
+fn a_program_does_not_begin_without_its_tracer() {
+    let folder = tempfile::tempdir().expect("a folder");
+    for (goes, code) in [(true, 0), (false, 137)] {
+        let mark = folder.path().join(code.to_string());
+        let (tracer, gate) = onecopy_shm::fdpass::pair().expect("sockets");
+        fcntl(&gate, FcntlArg::F_SETFD(FdFlag::empty())).expect("kept open");
+        let mut command = Command::new(env!("CARGO_BIN_EXE_onecopy"));
+        command.args(["__gate", &gate.as_raw_fd().to_string(), "--", "touch"]);
+        let program = limit::start(command.arg(&mark));
+        drop(gate);
+        assert!(limit::wait_until(|| state(program.id()) == Some('S')));
+        assert!(!mark.exists());
+        if goes {
+            send(tracer.as_raw_fd(), &[1], MsgFlags::MSG_NOSIGNAL).expect("sent");
+        }
+        drop(tracer);
+        assert_eq!(program.finish().status.code(), Some(code));
+        assert_eq!(mark.exists(), goes);
+    }
 }
