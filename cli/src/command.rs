@@ -170,6 +170,9 @@ pub(crate) enum CliError {
         /// The reason.
         source: io::Error,
     },
+    /// Nobody reads standard output any more.
+    #[error("standard output: {0}")]
+    Unread(io::Error),
     /// The command ran and failed.
     #[allow(dead_code, reason = "for the commands that need it")]
     #[error(transparent)]
@@ -193,11 +196,24 @@ impl CliError {
         move |source| Self::Io { what, source }
     }
 
+    /// One of writing to standard output. Only there a reader that goes has seen enough: a pipe by name was asked for.
+    fn stdout(source: io::Error) -> Self {
+        if source.kind() == io::ErrorKind::BrokenPipe {
+            Self::Unread(source)
+        } else {
+            Self::io("standard output")(source)
+        }
+    }
+
+    /// Whether it says that nobody reads standard output any more.
+    pub(crate) const fn is_unread(&self) -> bool {
+        matches!(self, Self::Unread(_))
+    }
+
     fn exit_code(&self) -> u8 {
         match self {
             Self::Knob(_) | Self::Usage(_) => 2,
-            // Whoever read our output has seen enough.
-            Self::Io { source, .. } if source.kind() == io::ErrorKind::BrokenPipe => 0,
+            Self::Unread(_) => 0,
             Self::Io { .. } | Self::Failed(_) => 1,
         }
     }
@@ -208,7 +224,7 @@ pub(crate) fn print(write: impl FnOnce(&mut dyn Write) -> io::Result<()>) -> Res
     let mut out = io::BufWriter::new(io::stdout().lock());
     write(&mut out)
         .and_then(|()| out.flush())
-        .map_err(CliError::io("standard output"))
+        .map_err(CliError::stdout)
 }
 
 fn complain(text: &str) {
@@ -263,7 +279,7 @@ pub fn main() -> ExitCode {
                 let mut text = error.to_string();
                 let mut source = match &error {
                     // Its text has the source's already.
-                    CliError::Io { .. } => None,
+                    CliError::Io { .. } | CliError::Unread(_) => None,
                     other => other.source(),
                 };
                 while let Some(inner) = source {
@@ -305,9 +321,11 @@ mod tests {
 
     #[test]
     fn a_closed_pipe_is_no_failure() {
-        let closed = CliError::io("standard output")(io::ErrorKind::BrokenPipe.into());
+        let closed = CliError::stdout(io::ErrorKind::BrokenPipe.into());
         assert_eq!(closed.exit_code(), 0);
-        let full = CliError::io("standard output")(io::ErrorKind::StorageFull.into());
+        let named = CliError::io("a pipe")(io::ErrorKind::BrokenPipe.into());
+        assert_eq!(named.exit_code(), 1);
+        let full = CliError::stdout(io::ErrorKind::StorageFull.into());
         assert_eq!(full.exit_code(), 1);
     }
 }

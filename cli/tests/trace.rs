@@ -8,19 +8,21 @@ mod command;
 mod say;
 
 use command::{limit, onecopy, text};
-use nix::fcntl::{FcntlArg, FdFlag, fcntl};
+use nix::fcntl::{FcntlArg, FdFlag, OFlag, fcntl};
 use nix::sys::signal::{Signal, kill};
 use nix::sys::socket::{MsgFlags, send};
+use nix::sys::stat::Mode;
 use nix::sys::uio::{RemoteIoVec, process_vm_readv};
-use nix::unistd::Pid;
+use nix::unistd::{Pid, mkfifo};
 use onecopy_obs::tracepoints::TRACEPOINTS;
 use onecopy_trace::proc::Stat;
 use say::say;
 use serde_json::Value;
 use std::collections::BTreeSet;
-use std::fs;
+use std::fs::{self, File};
 use std::io::{BufRead, BufReader, IoSliceMut, Read, Write};
 use std::os::fd::AsRawFd;
+use std::os::unix::fs::OpenOptionsExt;
 use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::{Command, Stdio};
@@ -581,4 +583,94 @@ fn a_program_does_not_begin_without_its_tracer() {
         assert_eq!(program.finish().status.code(), Some(code));
         assert_eq!(mark.exists(), goes);
     }
+}
+
+/// A standard output that nobody reads.
+fn unread() -> Stdio {
+    let (_, unread) = std::io::pipe().expect("a pipe");
+    unread.into()
+}
+
+#[test]
+fn a_report_that_nobody_reads_changes_no_code_of_the_program() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let file = folder.path().join("file");
+    let file_name = file.to_str().expect("text");
+    for (options, program, code) in [
+        (&["--json", file_name][..], &["sh", "-c", "exit 7"][..], 7),
+        (&["--json", file_name], &["true"], 0),
+        (
+            &["--perfetto", "-", "--json", file_name],
+            &["sh", "-c", "exit 7"],
+            7,
+        ),
+        (&["--seconds", "0.1", "--json", file_name], &[], 1),
+    ] {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_onecopy"));
+        command.arg("trace").args(options);
+        if !program.is_empty() {
+            command.arg("--").args(program);
+        }
+        command.stdout(unread()).stderr(Stdio::piped());
+        let output = limit::start(&mut command).finish();
+        let said = text(&output.stderr);
+        assert_eq!(output.status.code(), Some(code), "{options:?}: {said}");
+        assert_eq!(said.contains("standard output"), code == 1, "{said}");
+        assert_eq!(read(&file)["version"], 1, "{options:?}");
+        fs::remove_file(&file).expect("removed");
+    }
+}
+
+/// A pipe by name is a file that was asked for: one that nobody reads any more was not written.
+#[test]
+fn a_named_pipe_that_nobody_reads_is_a_failure() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let pipe = folder.path().join("pipe");
+    mkfifo(&pipe, Mode::S_IRWXU).expect("a pipe");
+    let mut command = Command::new(env!("CARGO_BIN_EXE_onecopy"));
+    command.args(["trace", "--json"]).arg(&pipe);
+    command.args(["--", "cat"]).stdin(Stdio::piped());
+    let mut tracer = limit::start(command.stdout(Stdio::null()).stderr(Stdio::piped()));
+    // The tracer has opened it as well, and waits for the program.
+    drop(File::open(&pipe).expect("a reader"));
+    drop(tracer.stdin.take());
+    let output = tracer.finish();
+    assert_eq!(output.status.code(), Some(1));
+    let said = text(&output.stderr);
+    assert!(said.contains(pipe.to_str().expect("text")), "{said}");
+}
+
+/// The first signal asks for the report. Another one while that is written ends the command, with its code, and leaves
+/// nothing beside the files.
+#[test]
+fn a_second_signal_ends_the_writing() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let (json, pipe) = (folder.path().join("a.json"), folder.path().join("pipe"));
+    mkfifo(&pipe, Mode::S_IRWXU).expect("a pipe");
+    // Both ends are open, and there is no room left: whoever writes waits.
+    let mut both = File::options();
+    both.read(true)
+        .write(true)
+        .custom_flags(OFlag::O_NONBLOCK.bits());
+    let mut full = both.open(&pipe).expect("a pipe");
+    while full.write(&[0; 4096]).is_ok() {}
+    let mut command = Command::new(env!("CARGO_BIN_EXE_onecopy"));
+    command.args(["trace", "--perfetto"]).arg(&pipe);
+    command.arg("--json").arg(&json);
+    let mut tracer = limit::start(command.stdout(Stdio::null()));
+    let pid = tracer.id();
+    assert!(limit::wait_until(|| is_watching(pid)));
+    let signal = |signal| kill(Pid::from_raw(pid.cast_signed()), signal).expect("kill");
+    signal(Signal::SIGTERM);
+    // Those that come before it writes ask for the report once more.
+    assert!(limit::wait_until(|| {
+        let is_over = tracer.try_wait().expect("wait").is_some();
+        if !is_over {
+            signal(Signal::SIGINT);
+        }
+        is_over
+    }));
+    assert_eq!(tracer.finish().status.code(), Some(130));
+    let left: Vec<_> = fs::read_dir(folder.path()).expect("a folder").collect();
+    assert_eq!(left.len(), 1, "{left:?}");
 }

@@ -14,7 +14,7 @@ use std::time::{Duration, Instant};
 
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 
-use super::{CliError, print, text};
+use super::{CliError, complain, print, text};
 use crate::observe::{Source, Wanted};
 use outputs::Outputs;
 use program::Program;
@@ -127,15 +127,30 @@ pub(crate) fn run(args: Args) -> Result<ExitCode, CliError> {
     let observed = source.observe();
     outputs.events(source.events());
     let mut report = source.report(&observed, &words);
-    // What has come meanwhile is answered by the report. A reader of what is written now may keep it waiting.
-    drop(signals);
+    // A reader of what is written now may keep it waiting: the next signal ends that.
+    let unfinished = outputs.unfinished();
+    // Where there is no thread for that, it does so as it ends any command.
+    let _ = signals.end_by_next(move || unfinished.give_up());
     let takes_stdout = outputs.take_stdout();
-    let written = outputs.finish(&mut report, &observed);
+    let mut written = outputs.finish(&mut report, &observed);
     if !takes_stdout {
-        print(|out| write!(out, "{}", table::report(&report)))?;
+        written.push(print(|out| write!(out, "{}", table::report(&report))));
     }
-    written?;
-    Ok(code)
+    // The program has its code, whether or not somebody reads the report.
+    let has_program = program.is_some();
+    let failed = written.into_iter().filter_map(Result::err);
+    let mut failed = failed.filter(|error| !(has_program && error.is_unread()));
+    match failed.next() {
+        None => Ok(code),
+        Some(CliError::Unread(source)) => Err(CliError::io("standard output")(source)),
+        Some(first) => {
+            // What is returned is said by whoever gets it.
+            for another in failed {
+                complain(&another.to_string());
+            }
+            Err(first)
+        }
+    }
 }
 
 /// Until the program has ended, the time is over, or somebody asks for the end.

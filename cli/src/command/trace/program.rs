@@ -8,6 +8,7 @@ use std::process::{Child, Command, ExitCode};
 
 use nix::errno::Errno;
 use nix::fcntl::{FcntlArg, FdFlag, fcntl};
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::signal::{SigSet, Signal, kill};
 use nix::sys::signalfd::{SfdFlags, SignalFd, siginfo};
 use nix::sys::socket::{MsgFlags, recv, send};
@@ -233,7 +234,25 @@ impl Signals {
         Got::of(&info)
     }
 
-    pub(super) fn as_fd(&self) -> BorrowedFd<'_> {
+    /// What has come is answered by what is done now. The next one ends this process, with its code, after `last`.
+    pub(super) fn end_by_next(self, last: impl FnOnce() + Send + 'static) -> std::io::Result<()> {
+        while self.next().is_some() {}
+        let wait = move || {
+            let got = loop {
+                let mut fds = [PollFd::new(self.as_fd(), PollFlags::POLLIN)];
+                // An interrupted wait is begun again.
+                let _ = poll(&mut fds, PollTimeout::NONE);
+                if let Some(got) = self.next() {
+                    break got;
+                }
+            };
+            last();
+            std::process::exit(128 + got.signal as i32);
+        };
+        std::thread::Builder::new().spawn(wait).map(drop)
+    }
+
+    pub(crate) fn as_fd(&self) -> BorrowedFd<'_> {
         self.0.as_fd()
     }
 }
