@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! `trace` and `top`: known traffic is shown as it was, files are written whole or not at all, and the program's code
-//! and signals pass.
+//! `trace`: known traffic is shown as it was, files are written whole or not at all, and the program's code and signals
+//! pass.
 
 #[path = "../../tests/harness/command.rs"]
 mod command;
@@ -458,50 +458,59 @@ fn a_check_names_every_probe() {
     }
 }
 
-#[test]
-fn top_without_a_terminal_prints_one_table_or_lines() {
-    let table = onecopy(&["top", "--own", "--interval", "0.1"], &[]);
-    assert_eq!(table.status.code(), Some(0), "{}", text(&table.stderr));
-    assert!(text(&table.stdout).starts_with("the whole node:"));
-    let json = onecopy(
-        &["top", "--own", "--once", "--json", "--interval", "0.1"],
-        &[],
-    );
-    let report: Value = serde_json::from_slice(&json.stdout).expect("one object");
-    assert!(report["pairs"].is_array());
+/// A standard output that nobody reads.
+fn unread() -> Stdio {
+    let (_, unread) = std::io::pipe().expect("a pipe");
+    unread.into()
 }
 
-/// Programs call themselves what they like, and whoever looks at a report has a terminal.
 #[test]
-fn reports_of_others_do_not_reach_the_terminal_as_controls() {
+fn a_report_that_nobody_reads_changes_no_code_of_the_program() {
     let folder = tempfile::tempdir().expect("a folder");
-    let (good, bad) = (folder.path().join("good"), folder.path().join("bad"));
-    let output = onecopy(&["trace", "--json", "-", "--", "true"], &[]);
-    let mut report: Value = serde_json::from_slice(&output.stdout).expect("JSON");
-    let name = "\u{1b}[31m\u{9b}31m\u{202e}";
-    let who = serde_json::json!({"pid": 1, "comm": name});
-    let pair = serde_json::json!({
-        "source": who, "sink": who, "mechanism": "cma-read", "calls": 1, "bytes": 1, "errors": {name: 1},
-    });
-    report["pairs"] = Value::Array(vec![pair]);
-    fs::write(&good, report.to_string()).expect("written");
-    report["pairs"][0]["mechanism"] = name.into();
-    fs::write(&bad, report.to_string()).expect("written");
-    let path = |path: &Path| path.to_str().expect("text").to_owned();
-    let (good, bad) = (path(&good), path(&bad));
-    for (args, code) in [
-        (&["trace", "diff", &good, &good][..], 0),
-        (&["trace", "diff", "--json", &good, &good], 0),
-        (&["trace", "diff", &good, &bad], 1),
-        (&["trace", "diff", &good, &format!("/none{name}")], 1),
+    let file = folder.path().join("file");
+    let file_name = file.to_str().expect("text");
+    for (options, program, code) in [
+        (&["--json", file_name][..], &["sh", "-c", "exit 7"][..], 7),
+        (&["--json", file_name], &["true"], 0),
+        (
+            &["--perfetto", "-", "--json", file_name],
+            &["sh", "-c", "exit 7"],
+            7,
+        ),
+        (&["--seconds", "0.1", "--json", file_name], &[], 1),
     ] {
-        let output = onecopy(args, &[]);
-        let all = text(&output.stdout) + &text(&output.stderr);
-        assert_eq!(output.status.code(), Some(code), "{all:?}");
-        assert!(all.contains("[31m"), "{all:?}");
-        let obeyed = |c: char| c != '\n' && (c.is_control() || c == '\u{202e}');
-        assert!(!all.contains(obeyed), "{all:?}");
+        let mut command = Command::new(env!("CARGO_BIN_EXE_onecopy"));
+        command.arg("trace").args(options);
+        if !program.is_empty() {
+            command.arg("--").args(program);
+        }
+        command.stdout(unread()).stderr(Stdio::piped());
+        let output = limit::start(&mut command).finish();
+        let said = text(&output.stderr);
+        assert_eq!(output.status.code(), Some(code), "{options:?}: {said}");
+        assert_eq!(said.contains("standard output"), code == 1, "{said}");
+        assert_eq!(read(&file)["version"], 1, "{options:?}");
+        fs::remove_file(&file).expect("removed");
     }
+}
+
+/// A pipe by name is a file that was asked for: one that nobody reads any more was not written.
+#[test]
+fn a_named_pipe_that_nobody_reads_is_a_failure() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let pipe = folder.path().join("pipe");
+    mkfifo(&pipe, Mode::S_IRWXU).expect("a pipe");
+    let mut command = Command::new(env!("CARGO_BIN_EXE_onecopy"));
+    command.args(["trace", "--json"]).arg(&pipe);
+    command.args(["--", "cat"]).stdin(Stdio::piped());
+    let mut tracer = limit::start(command.stdout(Stdio::null()).stderr(Stdio::piped()));
+    // The tracer has opened it as well, and waits for the program.
+    drop(File::open(&pipe).expect("a reader"));
+    drop(tracer.stdin.take());
+    let output = tracer.finish();
+    assert_eq!(output.status.code(), Some(1));
+    let said = text(&output.stderr);
+    assert!(said.contains(pipe.to_str().expect("text")), "{said}");
 }
 
 /// Whoever starts the command may have SIGCHLD ignored, which `exec` keeps.
@@ -585,61 +594,6 @@ fn a_program_does_not_begin_without_its_tracer() {
     }
 }
 
-/// A standard output that nobody reads.
-fn unread() -> Stdio {
-    let (_, unread) = std::io::pipe().expect("a pipe");
-    unread.into()
-}
-
-#[test]
-fn a_report_that_nobody_reads_changes_no_code_of_the_program() {
-    let folder = tempfile::tempdir().expect("a folder");
-    let file = folder.path().join("file");
-    let file_name = file.to_str().expect("text");
-    for (options, program, code) in [
-        (&["--json", file_name][..], &["sh", "-c", "exit 7"][..], 7),
-        (&["--json", file_name], &["true"], 0),
-        (
-            &["--perfetto", "-", "--json", file_name],
-            &["sh", "-c", "exit 7"],
-            7,
-        ),
-        (&["--seconds", "0.1", "--json", file_name], &[], 1),
-    ] {
-        let mut command = Command::new(env!("CARGO_BIN_EXE_onecopy"));
-        command.arg("trace").args(options);
-        if !program.is_empty() {
-            command.arg("--").args(program);
-        }
-        command.stdout(unread()).stderr(Stdio::piped());
-        let output = limit::start(&mut command).finish();
-        let said = text(&output.stderr);
-        assert_eq!(output.status.code(), Some(code), "{options:?}: {said}");
-        assert_eq!(said.contains("standard output"), code == 1, "{said}");
-        assert_eq!(read(&file)["version"], 1, "{options:?}");
-        fs::remove_file(&file).expect("removed");
-    }
-}
-
-/// A pipe by name is a file that was asked for: one that nobody reads any more was not written.
-#[test]
-fn a_named_pipe_that_nobody_reads_is_a_failure() {
-    let folder = tempfile::tempdir().expect("a folder");
-    let pipe = folder.path().join("pipe");
-    mkfifo(&pipe, Mode::S_IRWXU).expect("a pipe");
-    let mut command = Command::new(env!("CARGO_BIN_EXE_onecopy"));
-    command.args(["trace", "--json"]).arg(&pipe);
-    command.args(["--", "cat"]).stdin(Stdio::piped());
-    let mut tracer = limit::start(command.stdout(Stdio::null()).stderr(Stdio::piped()));
-    // The tracer has opened it as well, and waits for the program.
-    drop(File::open(&pipe).expect("a reader"));
-    drop(tracer.stdin.take());
-    let output = tracer.finish();
-    assert_eq!(output.status.code(), Some(1));
-    let said = text(&output.stderr);
-    assert!(said.contains(pipe.to_str().expect("text")), "{said}");
-}
-
 /// The first signal asks for the report. Another one while that is written ends the command, with its code, and leaves
 /// nothing beside the files.
 #[test]
@@ -673,4 +627,37 @@ fn a_second_signal_ends_the_writing() {
     assert_eq!(tracer.finish().status.code(), Some(130));
     let left: Vec<_> = fs::read_dir(folder.path()).expect("a folder").collect();
     assert_eq!(left.len(), 1, "{left:?}");
+}
+
+/// Programs call themselves what they like, and whoever looks at a report has a terminal.
+#[test]
+fn reports_of_others_do_not_reach_the_terminal_as_controls() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let (good, bad) = (folder.path().join("good"), folder.path().join("bad"));
+    let output = onecopy(&["trace", "--json", "-", "--", "true"], &[]);
+    let mut report: Value = serde_json::from_slice(&output.stdout).expect("JSON");
+    let name = "\u{1b}[31m\u{9b}31m\u{202e}";
+    let who = serde_json::json!({"pid": 1, "comm": name});
+    let pair = serde_json::json!({
+        "source": who, "sink": who, "mechanism": "cma-read", "calls": 1, "bytes": 1, "errors": {name: 1},
+    });
+    report["pairs"] = Value::Array(vec![pair]);
+    fs::write(&good, report.to_string()).expect("written");
+    report["pairs"][0]["mechanism"] = name.into();
+    fs::write(&bad, report.to_string()).expect("written");
+    let path = |path: &Path| path.to_str().expect("text").to_owned();
+    let (good, bad) = (path(&good), path(&bad));
+    for (args, code) in [
+        (&["trace", "diff", &good, &good][..], 0),
+        (&["trace", "diff", "--json", &good, &good], 0),
+        (&["trace", "diff", &good, &bad], 1),
+        (&["trace", "diff", &good, &format!("/none{name}")], 1),
+    ] {
+        let output = onecopy(args, &[]);
+        let all = text(&output.stdout) + &text(&output.stderr);
+        assert_eq!(output.status.code(), Some(code), "{all:?}");
+        assert!(all.contains("[31m"), "{all:?}");
+        let obeyed = |c: char| c != '\n' && (c.is_control() || c == '\u{202e}');
+        assert!(!all.contains(obeyed), "{all:?}");
+    }
 }

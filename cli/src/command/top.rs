@@ -2,6 +2,7 @@
 //! `onecopy top`: the matrix of copies, live.
 
 mod draw;
+mod keys;
 mod screen;
 mod state;
 

@@ -19,7 +19,7 @@ use crate::observe::{Source, Wanted};
 use outputs::Outputs;
 use program::Program;
 
-pub(super) use program::{COMMAND as GATE, GateArgs, Signals, run_gate};
+pub(super) use program::{COMMAND as GATE, GateArgs, Signals, code_of, run_gate};
 
 /// Show which process copied how much from which, by which mechanism, and why it was slow.
 ///

@@ -174,7 +174,12 @@ pub(crate) struct Got {
 impl Got {
     /// The code of a command that it ended.
     pub(crate) fn code(&self) -> ExitCode {
-        ExitCode::from(u8::try_from(128 + self.signal as i32).unwrap_or(1))
+        code_of(self.signal)
+    }
+
+    /// Whether it asks for an end.
+    pub(crate) fn asks_for_the_end(&self) -> bool {
+        ENDING.contains(&self.signal)
     }
 
     /// Whether it says that the processor time of this very command is over: the program has its own.
@@ -191,6 +196,11 @@ impl Got {
             by_kernel: info.ssi_code == SI_KERNEL,
         })
     }
+}
+
+/// The code of a command that a signal ended.
+pub(crate) fn code_of(signal: Signal) -> ExitCode {
+    ExitCode::from(u8::try_from(128 + signal as i32).unwrap_or(1))
 }
 
 /// What users, terminals and batch systems send to end a command.
@@ -211,9 +221,14 @@ pub(crate) struct Signals(SignalFd, SigSet);
 
 impl Signals {
     pub(crate) fn catch() -> Result<Self, CliError> {
+        Self::catch_also(&[])
+    }
+
+    /// And others, which ask for something else.
+    pub(crate) fn catch_also(others: &[Signal]) -> Result<Self, CliError> {
         let fail = |errno: Errno| CliError::io("signalfd")(errno.into());
         let ignored = onecopy_launch::ignored_signals();
-        let mut set = SigSet::empty();
+        let mut set: SigSet = others.iter().copied().collect();
         for signal in ENDING {
             // Under nohup, say. Held back, one that is ignored would come all the same. A shell ignores those of the
             // terminal for a command in the background, which may still be ended by them.
