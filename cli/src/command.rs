@@ -39,7 +39,8 @@ const AFTER_HELP: &str = "Every ONECOPY_ variable that a job reads is listed by 
 
 // A new subcommand is a file cli/src/command/NAME.rs with `Args` (clap) and `run(args) -> Result<ExitCode, CliError>`,
 // a variant here, and an arm in `run` below. Its man page and completions follow from the variant; `#[command(hide =
-// true)]` keeps it out of both.
+// true)]` keeps it out of both. A comment here replaces that of its `Args` in all of them. What needs more than a line
+// is explained there, and has none here.
 #[derive(Debug, Subcommand)]
 enum Command {
     /// List the knobs with value, where the value comes from, default, range and meaning
@@ -63,7 +64,6 @@ enum Command {
     /// A rank of 'tune'
     #[command(name = "__tune-rank", hide = true)]
     TuneRank(tune::RankArgs),
-    /// Start ranks, forward their input and output, and end with the code of the job
     Run(run::Args),
     /// Measures the machine's profile
     #[command(name = profile::COMMAND, hide = true)]
@@ -76,9 +76,7 @@ enum Command {
     /// A rank of 'bench net'
     #[command(name = bench::NET_RANK, hide = true)]
     NetRank(bench::NetRankArgs),
-    /// Show which process copied how much from which, by which mechanism, and why it was slow, for any program
     Trace(trace::Args),
-    /// Show the same live, on a full screen
     Top(top::Args),
     /// Becomes the program of 'trace' once that observes it
     #[command(name = trace::GATE, hide = true)]
@@ -315,6 +313,53 @@ mod tests {
                     command.get_name(),
                     arg.get_id()
                 );
+            }
+        }
+    }
+
+    /// The explanation of a subcommand is in its help and its page, and is no dead comment.
+    #[test]
+    fn what_needs_it_is_explained_at_length() {
+        let all = Cli::command();
+        for (name, words) in [
+            (
+                "run",
+                &["Standard input goes to rank 0", "The exit code"][..],
+            ),
+            (
+                "trace",
+                &["p99", "CAP_BPF", "--check", "--max-overhead", "exit code"],
+            ),
+            (
+                "trace",
+                &[
+                    "--json",
+                    "--perfetto",
+                    "--prometheus",
+                    "replaced as a whole",
+                ],
+            ),
+            (
+                "top",
+                &[
+                    "bytes per second",
+                    "CAP_BPF",
+                    "--own",
+                    "costs",
+                    "--json",
+                    "129",
+                ],
+            ),
+        ] {
+            let command = all.find_subcommand(name).expect(name);
+            let about = command.get_long_about().expect(name).to_string();
+            let mut page = Vec::new();
+            let written = clap_mangen::Man::new(command.clone()).render(&mut page);
+            written.expect("written");
+            let page = String::from_utf8(page).expect("text").replace("\\-", "-");
+            for word in words {
+                assert!(about.contains(word), "{name}: {word} in {about}");
+                assert!(page.contains(word), "{name}: {word} in {page}");
             }
         }
     }
