@@ -23,6 +23,8 @@ use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
 use onecopy_obs::{KnobError, Knobs, LogLevel};
+use onecopy_shm::process::keep_ends_of_children;
+use onecopy_trace::plain;
 
 /// Messages between processes: on a node with one copy of a large one, between nodes by RDMA or TCP.
 #[derive(Debug, Parser)]
@@ -37,7 +39,8 @@ const AFTER_HELP: &str = "Every ONECOPY_ variable that a job reads is listed by 
 
 // A new subcommand is a file cli/src/command/NAME.rs with `Args` (clap) and `run(args) -> Result<ExitCode, CliError>`,
 // a variant here, and an arm in `run` below. Its man page and completions follow from the variant; `#[command(hide =
-// true)]` keeps it out of both.
+// true)]` keeps it out of both. A comment here replaces that of its `Args` in all of them. What needs more than a line
+// is explained there, and has none here.
 #[derive(Debug, Subcommand)]
 enum Command {
     /// List the knobs with value, where the value comes from, default, range and meaning
@@ -61,7 +64,6 @@ enum Command {
     /// A rank of 'tune'
     #[command(name = "__tune-rank", hide = true)]
     TuneRank(tune::RankArgs),
-    /// Start ranks, forward their input and output, and end with the code of the job
     Run(run::Args),
     /// Measures the machine's profile
     #[command(name = profile::COMMAND, hide = true)]
@@ -74,9 +76,7 @@ enum Command {
     /// A rank of 'bench net'
     #[command(name = bench::NET_RANK, hide = true)]
     NetRank(bench::NetRankArgs),
-    /// Show which process copied how much from which, by which mechanism, and why it was slow, for any program
     Trace(trace::Args),
-    /// Show the same live, on a full screen
     Top(top::Args),
     /// Becomes the program of 'trace' once that observes it
     #[command(name = trace::GATE, hide = true)]
@@ -168,6 +168,9 @@ pub(crate) enum CliError {
         /// The reason.
         source: io::Error,
     },
+    /// Nobody reads standard output any more.
+    #[error("standard output: {0}")]
+    Unread(io::Error),
     /// The command ran and failed.
     #[allow(dead_code, reason = "for the commands that need it")]
     #[error(transparent)]
@@ -191,11 +194,24 @@ impl CliError {
         move |source| Self::Io { what, source }
     }
 
+    /// One of writing to standard output. Only there a reader that goes has seen enough: a pipe by name was asked for.
+    fn stdout(source: io::Error) -> Self {
+        if source.kind() == io::ErrorKind::BrokenPipe {
+            Self::Unread(source)
+        } else {
+            Self::io("standard output")(source)
+        }
+    }
+
+    /// Whether it says that nobody reads standard output any more.
+    pub(crate) const fn is_unread(&self) -> bool {
+        matches!(self, Self::Unread(_))
+    }
+
     fn exit_code(&self) -> u8 {
         match self {
             Self::Knob(_) | Self::Usage(_) => 2,
-            // Whoever read our output has seen enough.
-            Self::Io { source, .. } if source.kind() == io::ErrorKind::BrokenPipe => 0,
+            Self::Unread(_) => 0,
             Self::Io { .. } | Self::Failed(_) => 1,
         }
     }
@@ -206,12 +222,14 @@ pub(crate) fn print(write: impl FnOnce(&mut dyn Write) -> io::Result<()>) -> Res
     let mut out = io::BufWriter::new(io::stdout().lock());
     write(&mut out)
         .and_then(|()| out.flush())
-        .map_err(CliError::io("standard output"))
+        .map_err(CliError::stdout)
 }
 
 fn complain(text: &str) {
+    // Names and contents of files may be in it.
+    let lines: Vec<String> = text.split('\n').map(plain::text).collect();
     // When standard error is closed there is nobody left to tell.
-    let _ = writeln!(io::stderr().lock(), "onecopy: {text}");
+    let _ = writeln!(io::stderr().lock(), "onecopy: {}", lines.join("\n"));
 }
 
 /// Logs to standard error at the level of the knob.
@@ -234,6 +252,8 @@ fn start_log(level: LogLevel) {
 }
 
 fn start(command: Command) -> Result<ExitCode, CliError> {
+    // Of all that a command starts, it wants to know how it ended.
+    keep_ends_of_children().map_err(CliError::io("the action of SIGCHLD"))?;
     if !command.ignores_knobs() {
         let (log, messages) = command.settings()?;
         start_log(log);
@@ -257,7 +277,7 @@ pub fn main() -> ExitCode {
                 let mut text = error.to_string();
                 let mut source = match &error {
                     // Its text has the source's already.
-                    CliError::Io { .. } => None,
+                    CliError::Io { .. } | CliError::Unread(_) => None,
                     other => other.source(),
                 };
                 while let Some(inner) = source {
@@ -297,11 +317,60 @@ mod tests {
         }
     }
 
+    /// The explanation of a subcommand is in its help and its page, and is no dead comment.
+    #[test]
+    fn what_needs_it_is_explained_at_length() {
+        let all = Cli::command();
+        for (name, words) in [
+            (
+                "run",
+                &["Standard input goes to rank 0", "The exit code"][..],
+            ),
+            (
+                "trace",
+                &["p99", "CAP_BPF", "--check", "--max-overhead", "exit code"],
+            ),
+            (
+                "trace",
+                &[
+                    "--json",
+                    "--perfetto",
+                    "--prometheus",
+                    "replaced as a whole",
+                ],
+            ),
+            (
+                "top",
+                &[
+                    "bytes per second",
+                    "CAP_BPF",
+                    "--own",
+                    "costs",
+                    "--json",
+                    "129",
+                ],
+            ),
+        ] {
+            let command = all.find_subcommand(name).expect(name);
+            let about = command.get_long_about().expect(name).to_string();
+            let mut page = Vec::new();
+            let written = clap_mangen::Man::new(command.clone()).render(&mut page);
+            written.expect("written");
+            let page = String::from_utf8(page).expect("text").replace("\\-", "-");
+            for word in words {
+                assert!(about.contains(word), "{name}: {word} in {about}");
+                assert!(page.contains(word), "{name}: {word} in {page}");
+            }
+        }
+    }
+
     #[test]
     fn a_closed_pipe_is_no_failure() {
-        let closed = CliError::io("standard output")(io::ErrorKind::BrokenPipe.into());
+        let closed = CliError::stdout(io::ErrorKind::BrokenPipe.into());
         assert_eq!(closed.exit_code(), 0);
-        let full = CliError::io("standard output")(io::ErrorKind::StorageFull.into());
+        let named = CliError::io("a pipe")(io::ErrorKind::BrokenPipe.into());
+        assert_eq!(named.exit_code(), 1);
+        let full = CliError::stdout(io::ErrorKind::StorageFull.into());
         assert_eq!(full.exit_code(), 1);
     }
 }

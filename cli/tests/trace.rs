@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! `trace` and `top`: known traffic is shown as it was, files are written whole or not at all, and the program's code
-//! and signals pass.
+//! `trace`: known traffic is shown as it was, files are written whole or not at all, and the program's code and signals
+//! pass.
 
 #[path = "../../tests/harness/command.rs"]
 mod command;
@@ -8,16 +8,22 @@ mod command;
 mod say;
 
 use command::{limit, onecopy, text};
+use nix::fcntl::{FcntlArg, FdFlag, OFlag, fcntl};
 use nix::sys::signal::{Signal, kill};
+use nix::sys::socket::{MsgFlags, send};
+use nix::sys::stat::Mode;
 use nix::sys::uio::{RemoteIoVec, process_vm_readv};
-use nix::unistd::Pid;
+use nix::unistd::{Pid, mkfifo};
 use onecopy_obs::tracepoints::TRACEPOINTS;
 use onecopy_trace::proc::Stat;
 use say::say;
 use serde_json::Value;
 use std::collections::BTreeSet;
-use std::fs;
-use std::io::IoSliceMut;
+use std::fs::{self, File};
+use std::io::{BufRead, BufReader, IoSliceMut, Read, Write};
+use std::os::fd::AsRawFd;
+use std::os::unix::fs::OpenOptionsExt;
+use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::{Command, Stdio};
 use std::time::Duration;
@@ -41,8 +47,8 @@ fn reader() {
     );
     // It answers: so it is `cat` by now.
     let mut answer = [0];
-    std::io::Write::write_all(source.stdin.as_mut().expect("a pipe"), b"x").expect("written");
-    std::io::Read::read_exact(source.stdout.as_mut().expect("a pipe"), &mut answer).expect("read");
+    Write::write_all(source.stdin.as_mut().expect("a pipe"), b"x").expect("written");
+    Read::read_exact(source.stdout.as_mut().expect("a pipe"), &mut answer).expect("read");
     if how == "late" {
         std::thread::sleep(LATE);
     }
@@ -366,7 +372,7 @@ fn a_traced_program_gets_the_tracers_signals() {
         let mut tracer = limit::start(command.stdout(Stdio::piped()));
         let mut ready = [0; 5];
         let output = tracer.stdout.as_mut().expect("a pipe");
-        std::io::Read::read_exact(output, &mut ready).expect("the trap is set");
+        Read::read_exact(output, &mut ready).expect("the trap is set");
         kill(Pid::from_raw(tracer.id().cast_signed()), signal).expect("kill");
         assert_eq!(tracer.finish().status.code(), Some(9), "{signal}");
         assert_eq!(read(&json)["version"], 1, "{signal}");
@@ -452,15 +458,206 @@ fn a_check_names_every_probe() {
     }
 }
 
+/// A standard output that nobody reads.
+fn unread() -> Stdio {
+    let (_, unread) = std::io::pipe().expect("a pipe");
+    unread.into()
+}
+
 #[test]
-fn top_without_a_terminal_prints_one_table_or_lines() {
-    let table = onecopy(&["top", "--own", "--interval", "0.1"], &[]);
-    assert_eq!(table.status.code(), Some(0), "{}", text(&table.stderr));
-    assert!(text(&table.stdout).starts_with("the whole node:"));
-    let json = onecopy(
-        &["top", "--own", "--once", "--json", "--interval", "0.1"],
-        &[],
-    );
-    let report: Value = serde_json::from_slice(&json.stdout).expect("one object");
-    assert!(report["pairs"].is_array());
+fn a_report_that_nobody_reads_changes_no_code_of_the_program() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let file = folder.path().join("file");
+    let file_name = file.to_str().expect("text");
+    for (options, program, code) in [
+        (&["--json", file_name][..], &["sh", "-c", "exit 7"][..], 7),
+        (&["--json", file_name], &["true"], 0),
+        (
+            &["--perfetto", "-", "--json", file_name],
+            &["sh", "-c", "exit 7"],
+            7,
+        ),
+        (&["--seconds", "0.1", "--json", file_name], &[], 1),
+    ] {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_onecopy"));
+        command.arg("trace").args(options);
+        if !program.is_empty() {
+            command.arg("--").args(program);
+        }
+        command.stdout(unread()).stderr(Stdio::piped());
+        let output = limit::start(&mut command).finish();
+        let said = text(&output.stderr);
+        assert_eq!(output.status.code(), Some(code), "{options:?}: {said}");
+        assert_eq!(said.contains("standard output"), code == 1, "{said}");
+        assert_eq!(read(&file)["version"], 1, "{options:?}");
+        fs::remove_file(&file).expect("removed");
+    }
+}
+
+/// A pipe by name is a file that was asked for: one that nobody reads any more was not written.
+#[test]
+fn a_named_pipe_that_nobody_reads_is_a_failure() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let pipe = folder.path().join("pipe");
+    mkfifo(&pipe, Mode::S_IRWXU).expect("a pipe");
+    let mut command = Command::new(env!("CARGO_BIN_EXE_onecopy"));
+    command.args(["trace", "--json"]).arg(&pipe);
+    command.args(["--", "cat"]).stdin(Stdio::piped());
+    let mut tracer = limit::start(command.stdout(Stdio::null()).stderr(Stdio::piped()));
+    // The tracer has opened it as well, and waits for the program.
+    drop(File::open(&pipe).expect("a reader"));
+    drop(tracer.stdin.take());
+    let output = tracer.finish();
+    assert_eq!(output.status.code(), Some(1));
+    let said = text(&output.stderr);
+    assert!(said.contains(pipe.to_str().expect("text")), "{said}");
+}
+
+/// Whoever starts the command may have SIGCHLD ignored, which `exec` keeps.
+#[test]
+fn a_program_has_its_code_where_sigchld_is_ignored() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let json = folder.path().join("a.json");
+    // Shells do not ignore it for others.
+    let mut command = Command::new("env");
+    command.arg("--ignore-signal=CHLD");
+    command.args([env!("CARGO_BIN_EXE_onecopy"), "trace", "--json"]);
+    command.arg(&json).args(["--", "sh", "-c", "exit 7"]);
+    let output = limit::output(&mut command);
+    let said = text(&output.stderr);
+    assert_eq!(output.status.code(), Some(7), "{said}");
+    assert_eq!(read(&json)["version"], 1);
+}
+
+/// The state of a process, as the kernel says it.
+fn state(pid: u32) -> Option<char> {
+    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+    stat.rsplit_once(") ")?.1.chars().next()
+}
+
+fn child_of(pid: u32) -> Option<u32> {
+    let children = fs::read_to_string(format!("/proc/{pid}/task/{pid}/children")).ok()?;
+    children.split(' ').next()?.parse().ok()
+}
+
+/// A shell that ends leaves its background job without anybody who could continue it. The kernel then sends SIGHUP to a
+/// group that has stopped processes.
+#[test]
+fn a_program_begins_in_a_group_that_nobody_controls() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let json = folder.path().join("a.json");
+    let mark = folder.path().join("mark");
+    let script = "\"$0\" trace --json \"$1\" -- touch \"$2\" >/dev/null & echo $!; read end";
+    let mut command = Command::new("sh");
+    command.args(["-c", script, env!("CARGO_BIN_EXE_onecopy")]);
+    command.arg(&json).arg(&mark).process_group(0);
+    let mut shell = limit::start(command.stdin(Stdio::piped()).stdout(Stdio::piped()));
+    let mut line = String::new();
+    let output = shell.stdout.take().expect("a pipe");
+    BufReader::new(output).read_line(&mut line).expect("an id");
+    let tracer: u32 = line.trim().parse().expect("an id");
+    let is_waiting = || {
+        let has_begun = mark.exists() || json.exists();
+        has_begun || matches!(child_of(tracer).and_then(state), Some('S' | 'T'))
+    };
+    assert!(limit::wait_until(is_waiting));
+    drop(shell.stdin.take());
+    assert!(limit::wait_until(|| matches!(
+        state(tracer),
+        None | Some('Z')
+    )));
+    assert!(mark.exists(), "the program has not run");
+    assert_eq!(read(&json)["version"], 1);
+    shell.finish();
+}
+
+/// The tracer is killed while its program waits: that ends without having begun.
+#[test]
+fn a_program_does_not_begin_without_its_tracer() {
+    let folder = tempfile::tempdir().expect("a folder");
+    for (goes, code) in [(true, 0), (false, 137)] {
+        let mark = folder.path().join(code.to_string());
+        let (tracer, gate) = onecopy_shm::fdpass::pair().expect("sockets");
+        fcntl(&gate, FcntlArg::F_SETFD(FdFlag::empty())).expect("kept open");
+        let mut command = Command::new(env!("CARGO_BIN_EXE_onecopy"));
+        command.args(["__gate", &gate.as_raw_fd().to_string(), "--", "touch"]);
+        let program = limit::start(command.arg(&mark));
+        drop(gate);
+        assert!(limit::wait_until(|| state(program.id()) == Some('S')));
+        assert!(!mark.exists());
+        if goes {
+            send(tracer.as_raw_fd(), &[1], MsgFlags::MSG_NOSIGNAL).expect("sent");
+        }
+        drop(tracer);
+        assert_eq!(program.finish().status.code(), Some(code));
+        assert_eq!(mark.exists(), goes);
+    }
+}
+
+/// The first signal asks for the report. Another one while that is written ends the command, with its code, and leaves
+/// nothing beside the files.
+#[test]
+fn a_second_signal_ends_the_writing() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let (json, pipe) = (folder.path().join("a.json"), folder.path().join("pipe"));
+    mkfifo(&pipe, Mode::S_IRWXU).expect("a pipe");
+    // Both ends are open, and there is no room left: whoever writes waits.
+    let mut both = File::options();
+    both.read(true)
+        .write(true)
+        .custom_flags(OFlag::O_NONBLOCK.bits());
+    let mut full = both.open(&pipe).expect("a pipe");
+    while full.write(&[0; 4096]).is_ok() {}
+    let mut command = Command::new(env!("CARGO_BIN_EXE_onecopy"));
+    command.args(["trace", "--perfetto"]).arg(&pipe);
+    command.arg("--json").arg(&json);
+    let mut tracer = limit::start(command.stdout(Stdio::null()));
+    let pid = tracer.id();
+    assert!(limit::wait_until(|| is_watching(pid)));
+    let signal = |signal| kill(Pid::from_raw(pid.cast_signed()), signal).expect("kill");
+    signal(Signal::SIGTERM);
+    // Those that come before it writes ask for the report once more.
+    assert!(limit::wait_until(|| {
+        let is_over = tracer.try_wait().expect("wait").is_some();
+        if !is_over {
+            signal(Signal::SIGINT);
+        }
+        is_over
+    }));
+    assert_eq!(tracer.finish().status.code(), Some(130));
+    let left: Vec<_> = fs::read_dir(folder.path()).expect("a folder").collect();
+    assert_eq!(left.len(), 1, "{left:?}");
+}
+
+/// Programs call themselves what they like, and whoever looks at a report has a terminal.
+#[test]
+fn reports_of_others_do_not_reach_the_terminal_as_controls() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let (good, bad) = (folder.path().join("good"), folder.path().join("bad"));
+    let output = onecopy(&["trace", "--json", "-", "--", "true"], &[]);
+    let mut report: Value = serde_json::from_slice(&output.stdout).expect("JSON");
+    let name = "\u{1b}[31m\u{9b}31m\u{202e}";
+    let who = serde_json::json!({"pid": 1, "comm": name});
+    let pair = serde_json::json!({
+        "source": who, "sink": who, "mechanism": "cma-read", "calls": 1, "bytes": 1, "errors": {name: 1},
+    });
+    report["pairs"] = Value::Array(vec![pair]);
+    fs::write(&good, report.to_string()).expect("written");
+    report["pairs"][0]["mechanism"] = name.into();
+    fs::write(&bad, report.to_string()).expect("written");
+    let path = |path: &Path| path.to_str().expect("text").to_owned();
+    let (good, bad) = (path(&good), path(&bad));
+    for (args, code) in [
+        (&["trace", "diff", &good, &good][..], 0),
+        (&["trace", "diff", "--json", &good, &good], 0),
+        (&["trace", "diff", &good, &bad], 1),
+        (&["trace", "diff", &good, &format!("/none{name}")], 1),
+    ] {
+        let output = onecopy(args, &[]);
+        let all = text(&output.stdout) + &text(&output.stderr);
+        assert_eq!(output.status.code(), Some(code), "{all:?}");
+        assert!(all.contains("[31m"), "{all:?}");
+        let obeyed = |c: char| c != '\n' && (c.is_control() || c == '\u{202e}');
+        assert!(!all.contains(obeyed), "{all:?}");
+    }
 }

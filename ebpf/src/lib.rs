@@ -17,6 +17,7 @@ pub mod modules;
 pub mod observed;
 pub mod own;
 pub mod perfetto;
+pub mod plain;
 pub mod proc;
 pub mod prometheus;
 pub mod rdma;

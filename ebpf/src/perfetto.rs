@@ -7,6 +7,7 @@ use std::io::{self, Write};
 use serde_json::{Map, Value, json};
 
 use crate::observed::{Event, Peer, Task, What};
+use crate::plain;
 
 mod flows;
 
@@ -97,7 +98,7 @@ pub fn write(
     write!(out, "{{\"displayTimeUnit\":\"ns\",\"traceEvents\":[")?;
     let mut separator = "\n";
     let mut put = |out: &mut dyn Write, value: &Value| {
-        write!(out, "{separator}{value}")?;
+        write!(out, "{separator}{}", plain::json(&value.to_string()))?;
         separator = ",\n";
         io::Result::Ok(())
     };

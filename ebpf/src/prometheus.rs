@@ -4,21 +4,14 @@
 use std::fmt::Write as _;
 use std::io::{self, Write};
 
+use crate::plain;
 use crate::report::{Pair, Report, Who};
 
-/// A label's value, in quotes.
+/// A label's value, in quotes. The form has an escape for a line end, and none for what else a terminal would obey.
 fn quoted(value: &str) -> String {
-    let mut text = String::from("\"");
-    for c in value.chars() {
-        match c {
-            '\\' => text.push_str("\\\\"),
-            '"' => text.push_str("\\\""),
-            '\n' => text.push_str("\\n"),
-            other => text.push(other),
-        }
-    }
-    text.push('"');
-    text
+    let lines: Vec<String> = value.split('\n').map(plain::text).collect();
+    let text = lines.join("\n").replace('\\', "\\\\").replace('"', "\\\"");
+    format!("\"{}\"", text.replace('\n', "\\n"))
 }
 
 fn labels_of(prefix: &str, who: &Who, labels: &mut Vec<(String, String)>) {
@@ -216,7 +209,7 @@ mod tests {
             pairs: vec![Pair {
                 source: Who {
                     pid: Some(1),
-                    comm: Some("a\"b\\c\nd".to_owned()),
+                    comm: Some("a\"b\\c\nd\u{1b}\u{9b}".to_owned()),
                     ..Who::default()
                 },
                 sink: Who::default(),
@@ -237,7 +230,7 @@ mod tests {
         let mut out = Vec::new();
         write(&report, &mut out).expect("memory");
         let text = String::from_utf8(out).expect("text");
-        let labels = r#"mechanism="cma-read",source_pid="1",source_comm="a\"b\\c\nd""#;
+        let labels = r#"mechanism="cma-read",source_pid="1",source_comm="a\"b\\c\nd??""#;
         assert!(text.contains(&format!("onecopy_copy_bytes_total{{{labels}}} 12\n")));
         assert!(text.contains(&format!(
             "onecopy_copy_errors_total{{{labels},errno=\"EPERM\"}} 2\n"

@@ -27,7 +27,6 @@ the pools of temporary buffers of all ranks had.
 
 --json FILE gets one JSON object a line, one for each pattern, mode, mechanism and size.";
 
-/// Arguments of `onecopy bench`.
 #[derive(Debug, clap::Args)]
 #[command(after_long_help = AFTER_HELP, args_conflicts_with_subcommands = true)]
 pub(crate) struct Args {

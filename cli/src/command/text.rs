@@ -2,6 +2,7 @@
 //! Text as all commands write it.
 
 use super::CliError;
+use onecopy_trace::plain;
 use serde::Serialize;
 use std::time::Duration;
 
@@ -70,12 +71,15 @@ pub(super) fn parse_seconds(text: &str) -> Result<Duration, String> {
 
 /// A value as JSON over several lines.
 pub(super) fn json(value: &impl Serialize) -> Result<String, CliError> {
-    serde_json::to_string_pretty(value).map_err(|error| CliError::Failed(error.into()))
+    let json =
+        serde_json::to_string_pretty(value).map_err(|error| CliError::Failed(error.into()))?;
+    Ok(plain::json(&json))
 }
 
 /// A value as JSON in one line.
 pub(super) fn json_line(value: &impl Serialize) -> Result<String, CliError> {
-    serde_json::to_string(value).map_err(|error| CliError::Failed(error.into()))
+    let json = serde_json::to_string(value).map_err(|error| CliError::Failed(error.into()))?;
+    Ok(plain::json(&json))
 }
 
 #[cfg(test)]

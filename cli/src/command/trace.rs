@@ -14,30 +14,52 @@ use std::time::{Duration, Instant};
 
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 
-use super::{CliError, print, text};
+use super::{CliError, complain, print, text};
 use crate::observe::{Source, Wanted};
 use outputs::Outputs;
 use program::Program;
 
-pub(super) use program::{COMMAND as GATE, GateArgs, Signals, run_gate};
+pub(super) use program::{COMMAND as GATE, GateArgs, Signals, code_of, run_gate};
 
-/// Show which process copied how much from which, by which mechanism, and why it was slow.
+/// Show which process copied how much from which, by which mechanism, and why it was slow, for any program
 ///
-/// Observes any program of this node, by programs in the kernel: nothing is linked, restarted or set. With PROG, starts
-/// it, follows it and all that it starts, and prints a report at its end; ends with its code. Without, observes the
-/// whole node until Ctrl-C or another signal asks for the end; the report comes first. Without the privilege for that,
-/// shows onecopy's own ranks by their statistics pages.
+/// With PROG, starts it, follows it and all that it starts, and reports at its end. Without, observes all programs of
+/// the node until Ctrl-C or another signal asks for the report. Programs are observed by eBPF: nothing is linked,
+/// restarted or set.
+///
+/// The report has a line for each pair of processes and each mechanism: calls, bytes, latency (p50, p99), rates, page
+/// faults of the caller, and errors. It lists waits for address spaces and totals of RDMA devices and kernel modules.
+/// Single copies that were missed are listed with the reason and a remedy. Loads and stores in shared memory are not
+/// seen.
+///
+/// Needs root, or CAP_BPF and CAP_PERFMON; CAP_DAC_READ_SEARCH to read tracefs, CAP_SYS_PTRACE to name ranks of other
+/// users, and CAP_SYS_ADMIN for events of onecopy's runtime in a timeline. With --check it says what is permitted here,
+/// and what is lost without. Onecopy's own ranks of the same user are seen without privilege.
+///
+/// Observing costs time: some hundred nanoseconds for each call that is observed, and less for each other system call
+/// of the node. Both are measured when it begins, and printed. --max-overhead bounds the first. Counts of onecopy's
+/// ranks cost nothing. Nothing stays in the kernel at the end.
+///
+/// The report is a table on standard output. --json writes all its figures as one JSON object, which 'trace diff'
+/// compares. --perfetto writes a timeline in the trace-event form (JSON). --prometheus writes metrics in the text form,
+/// as the node exporter's collector of text files takes them. Whether a file can be written is tried first. It is
+/// replaced as a whole at the end, and keeps its mode and owner. A second signal ends the writing and leaves files as
+/// they were.
+///
+/// The exit code is that of PROG: 128 + N if signal N ended it, 127 or 126 if it is not found or cannot be started.
+/// Without PROG it is 128 + N after signal N, and otherwise 0. It is 1 if a file cannot be written, or nobody reads the
+/// report of a run without PROG.
 #[derive(clap::Args, Debug)]
 #[command(args_conflicts_with_subcommands = true)]
 pub(crate) struct Args {
     #[command(subcommand)]
     command: Option<Sub>,
 
-    /// Write the report as JSON; - is standard output, instead of the table
+    /// Write the report as one JSON object; - is standard output, instead of the table
     #[arg(long, value_name = "FILE")]
     json: Option<PathBuf>,
 
-    /// Write a timeline for ui.perfetto.dev
+    /// Write a timeline for ui.perfetto.dev and other viewers of trace events
     #[arg(long, value_name = "FILE")]
     perfetto: Option<PathBuf>,
 
@@ -127,15 +149,30 @@ pub(crate) fn run(args: Args) -> Result<ExitCode, CliError> {
     let observed = source.observe();
     outputs.events(source.events());
     let mut report = source.report(&observed, &words);
-    // What has come meanwhile is answered by the report. A reader of what is written now may keep it waiting.
-    drop(signals);
+    // A reader of what is written now may keep it waiting: the next signal ends that.
+    let unfinished = outputs.unfinished();
+    // Where there is no thread for that, it does so as it ends any command.
+    let _ = signals.end_by_next(move || unfinished.give_up());
     let takes_stdout = outputs.take_stdout();
-    let written = outputs.finish(&mut report, &observed);
+    let mut written = outputs.finish(&mut report, &observed);
     if !takes_stdout {
-        print(|out| write!(out, "{}", table::report(&report)))?;
+        written.push(print(|out| write!(out, "{}", table::report(&report))));
     }
-    written?;
-    Ok(code)
+    // The program has its code, whether or not somebody reads the report.
+    let has_program = program.is_some();
+    let failed = written.into_iter().filter_map(Result::err);
+    let mut failed = failed.filter(|error| !(has_program && error.is_unread()));
+    match failed.next() {
+        None => Ok(code),
+        Some(CliError::Unread(source)) => Err(CliError::io("standard output")(source)),
+        Some(first) => {
+            // What is returned is said by whoever gets it.
+            for another in failed {
+                complain(&another.to_string());
+            }
+            Err(first)
+        }
+    }
 }
 
 /// Until the program has ended, the time is over, or somebody asks for the end.

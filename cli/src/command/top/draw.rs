@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Draws the state of `top`.
 
+use onecopy_trace::plain;
 use ratatui::Frame;
 use ratatui::layout::{Constraint, Layout, Rect};
 use ratatui::style::{Modifier, Style};
@@ -9,7 +10,7 @@ use ratatui::widgets::{Block, Cell, Paragraph, Row, Table, TableState, Wrap};
 
 use super::state::{Line, State, View};
 use crate::command::text;
-use crate::command::trace::table::{errors, name, number, plain, rate};
+use crate::command::trace::table::{errors, name, number, rate};
 
 const BOLD: Style = Style::new().add_modifier(Modifier::BOLD);
 const CHOSEN: Style = Style::new().add_modifier(Modifier::REVERSED);
@@ -42,7 +43,7 @@ fn header(state: &State) -> Vec<Text<'static>> {
     let paused = if state.paused { ", paused" } else { "" };
     let cost = &state.report.overhead;
     let second = match state.report.limits.first() {
-        Some(limit) => format!("note: {}", plain(limit)),
+        Some(limit) => format!("note: {}", plain::text(limit)),
         None => format!(
             "observing costs {:.0} ns a call, {:.0} ns every other system call; {} records lost",
             cost.ns_per_event,
@@ -191,10 +192,8 @@ fn details(frame: &mut Frame<'_>, area: Rect, line: &Line, state: &State) {
         .filter(|missed| missed.who.contains(&pair.sink) || missed.who.contains(&pair.source));
     for missed in about {
         lines.push(Text::from(""));
-        lines.push(Text::from(format!(
-            "{}: {}. {}",
-            missed.what, missed.why, missed.remedy
-        )));
+        let words = format!("{}: {}. {}", missed.what, missed.why, missed.remedy);
+        lines.push(Text::from(plain::text(&words)));
     }
     let title = format!(
         " {} → {} by {} ",

@@ -1,45 +1,54 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The program that is followed: started stopped, so that nothing of it is missed; its signals and its end.
+//! The program that is followed: it waits when it is started, so that nothing of it is missed; its signals and its end.
 
 use std::ffi::OsString;
-use std::os::fd::{AsFd, BorrowedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::process::{Child, Command, ExitCode};
 
 use nix::errno::Errno;
-use nix::sys::prctl;
-use nix::sys::signal::{SigSet, Signal, kill, raise};
+use nix::fcntl::{FcntlArg, FdFlag, fcntl};
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+use nix::sys::signal::{SigSet, Signal, kill};
 use nix::sys::signalfd::{SfdFlags, SignalFd, siginfo};
-use nix::sys::wait::{WaitPidFlag, WaitStatus, waitpid};
+use nix::sys::socket::{MsgFlags, recv, send};
 use nix::unistd::Pid;
+use onecopy_shm::{fdpass, process};
 
 use crate::command::CliError;
 
-/// The hidden subcommand that stops itself before it becomes the program.
+/// The hidden subcommand that waits before it becomes the program.
 pub(crate) const COMMAND: &str = "__gate";
 
 /// What becomes the program.
 #[derive(clap::Args, Debug)]
 pub(crate) struct GateArgs {
-    /// The process that continues it
-    parent: i32,
+    /// The socket that it waits at
+    socket: i32,
 
     /// What becomes of it, and its arguments
     #[arg(required = true, trailing_var_arg = true, allow_hyphen_values = true)]
     program: Vec<OsString>,
 }
 
-/// Stops; goes on as the program once it is observed.
+/// Waits; goes on as the program once it is observed. It does not stop: the kernel ends stopped processes of a group
+/// that nobody controls.
 pub(crate) fn run_gate(args: GateArgs) -> Result<ExitCode, CliError> {
-    let fail = |errno: Errno| CliError::io("waiting to be observed")(errno.into());
-    // Whoever is to continue it may be killed before. Later the program outlives that.
-    prctl::set_pdeathsig(Signal::SIGKILL).map_err(fail)?;
-    // Or was, before this was asked for.
-    if nix::unistd::getppid().as_raw() != args.parent {
-        return Ok(ExitCode::from(137));
+    let gate = process::take_inherited_socket(args.socket)
+        .map_err(CliError::io("the socket of the tracer"))?;
+    let mut word = [0];
+    let got = loop {
+        match recv(gate.as_raw_fd(), &mut word, MsgFlags::empty()) {
+            Err(Errno::EINTR) => {}
+            got => break got,
+        }
+    };
+    match got {
+        Ok(0) => return Ok(ExitCode::from(137)),
+        Ok(_) => {}
+        Err(errno) => return Err(CliError::io("waiting to be observed")(errno.into())),
     }
-    raise(Signal::SIGSTOP).map_err(fail)?;
-    prctl::set_pdeathsig(None).map_err(fail)?;
+    drop(gate);
     let mut words = args.program.into_iter();
     let program = words.next().unwrap_or_default();
     let error = Command::new(&program).args(words).exec();
@@ -56,34 +65,32 @@ pub(crate) fn run_gate(args: GateArgs) -> Result<ExitCode, CliError> {
 #[derive(Debug)]
 pub(super) struct Program {
     child: Child,
+    /// Where it waits, as long as it does. It ends when this does.
+    gate: Option<OwnedFd>,
     is_over: bool,
 }
 
 impl Program {
-    /// Starts it, and has it wait.
+    /// Starts it, and has it wait. To be called before there are other threads.
     pub(super) fn prepare(words: &[OsString]) -> Result<Self, CliError> {
         let own = std::env::current_exe().map_err(CliError::io("/proc/self/exe"))?;
+        let (ours, theirs) = fdpass::pair().map_err(|error| CliError::Failed(error.into()))?;
+        // No other thread can start something that would have it, too. Of signals, the program holds back what it would
+        // without this command.
+        fcntl(&theirs, FcntlArg::F_SETFD(FdFlag::empty()))
+            .map_err(|errno| CliError::io("the socket of the program")(errno.into()))?;
         let child = Command::new(own)
             .arg(COMMAND)
-            .arg(std::process::id().to_string())
+            .arg(theirs.as_raw_fd().to_string())
             .arg("--")
             .args(words)
             .spawn()
             .map_err(CliError::io("starting the program"))?;
-        let program = Self {
+        Ok(Self {
             child,
+            gate: Some(ours),
             is_over: false,
-        };
-        loop {
-            match waitpid(program.nix_pid(), Some(WaitPidFlag::WUNTRACED)) {
-                Ok(WaitStatus::Stopped(..)) => return Ok(program),
-                Ok(WaitStatus::Exited(..) | WaitStatus::Signaled(..)) => {
-                    return Err(CliError::Failed("the program ended before it began".into()));
-                }
-                Ok(_) | Err(Errno::EINTR) => {}
-                Err(errno) => return Err(CliError::io("waiting for the program")(errno.into())),
-            }
-        }
+        })
     }
 
     pub(super) fn pid(&self) -> u32 {
@@ -96,8 +103,14 @@ impl Program {
 
     /// Lets it begin.
     pub(super) fn go(&mut self) -> Result<(), CliError> {
-        kill(self.nix_pid(), Signal::SIGCONT)
-            .map_err(|errno| CliError::io("continuing the program")(errno.into()))
+        let Some(gate) = self.gate.take() else {
+            return Ok(());
+        };
+        match send(gate.as_raw_fd(), &[1], MsgFlags::MSG_NOSIGNAL) {
+            // One that has ended says so by its code.
+            Ok(_) | Err(Errno::EPIPE | Errno::ECONNRESET) => Ok(()),
+            Err(errno) => Err(CliError::io("continuing the program")(errno.into())),
+        }
     }
 
     /// Its code, once it has ended: 128 + number if a signal ended it.
@@ -161,7 +174,12 @@ pub(crate) struct Got {
 impl Got {
     /// The code of a command that it ended.
     pub(crate) fn code(&self) -> ExitCode {
-        ExitCode::from(u8::try_from(128 + self.signal as i32).unwrap_or(1))
+        code_of(self.signal)
+    }
+
+    /// Whether it asks for an end.
+    pub(crate) fn asks_for_the_end(&self) -> bool {
+        ENDING.contains(&self.signal)
     }
 
     /// Whether it says that the processor time of this very command is over: the program has its own.
@@ -178,6 +196,11 @@ impl Got {
             by_kernel: info.ssi_code == SI_KERNEL,
         })
     }
+}
+
+/// The code of a command that a signal ended.
+pub(crate) fn code_of(signal: Signal) -> ExitCode {
+    ExitCode::from(u8::try_from(128 + signal as i32).unwrap_or(1))
 }
 
 /// What users, terminals and batch systems send to end a command.
@@ -198,9 +221,14 @@ pub(crate) struct Signals(SignalFd, SigSet);
 
 impl Signals {
     pub(crate) fn catch() -> Result<Self, CliError> {
+        Self::catch_also(&[])
+    }
+
+    /// And others, which ask for something else.
+    pub(crate) fn catch_also(others: &[Signal]) -> Result<Self, CliError> {
         let fail = |errno: Errno| CliError::io("signalfd")(errno.into());
         let ignored = onecopy_launch::ignored_signals();
-        let mut set = SigSet::empty();
+        let mut set: SigSet = others.iter().copied().collect();
         for signal in ENDING {
             // Under nohup, say. Held back, one that is ignored would come all the same. A shell ignores those of the
             // terminal for a command in the background, which may still be ended by them.
@@ -221,7 +249,25 @@ impl Signals {
         Got::of(&info)
     }
 
-    pub(super) fn as_fd(&self) -> BorrowedFd<'_> {
+    /// What has come is answered by what is done now. The next one ends this process, with its code, after `last`.
+    pub(super) fn end_by_next(self, last: impl FnOnce() + Send + 'static) -> std::io::Result<()> {
+        while self.next().is_some() {}
+        let wait = move || {
+            let got = loop {
+                let mut fds = [PollFd::new(self.as_fd(), PollFlags::POLLIN)];
+                // An interrupted wait is begun again.
+                let _ = poll(&mut fds, PollTimeout::NONE);
+                if let Some(got) = self.next() {
+                    break got;
+                }
+            };
+            last();
+            std::process::exit(128 + got.signal as i32);
+        };
+        std::thread::Builder::new().spawn(wait).map(drop)
+    }
+
+    pub(crate) fn as_fd(&self) -> BorrowedFd<'_> {
         self.0.as_fd()
     }
 }

@@ -3,6 +3,7 @@
 
 use std::fmt::Write;
 
+use onecopy_trace::plain;
 use onecopy_trace::rdma::Port;
 use onecopy_trace::report::{Pair, Report, Waits, Who};
 use tabled::builder::Builder;
@@ -22,27 +23,16 @@ pub(crate) fn name(who: &Who) -> String {
             name.push(':');
         }
         // A program may call itself anything.
-        name.push_str(&plain(comm));
+        name.push_str(&plain::text(comm));
     }
     if let Some(pid) = who.pid {
         let _ = write!(name, "[{pid}]");
     } else if let Some(local) = &who.in_namespace {
-        let _ = write!(name, "ns:{}", plain(local));
+        let _ = write!(name, "ns:{}", plain::text(local));
     } else if name.is_empty() {
         name.push('?');
     }
     name
-}
-
-/// A text of others, without what a terminal would obey: controls, and marks that turn the direction of text.
-pub(crate) fn plain(text: &str) -> String {
-    let obeyed = |c: char| {
-        c.is_control()
-            || matches!(c, '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}' | '\u{200e}' | '\u{200f}')
-    };
-    text.chars()
-        .map(|c| if obeyed(c) { '?' } else { c })
-        .collect()
 }
 
 /// A whole number in groups of three digits.
@@ -62,7 +52,7 @@ pub(crate) fn number(value: u64) -> String {
 pub(crate) fn errors(pair: &Pair) -> String {
     let each = pair.errors.iter();
     let each: Vec<String> = each
-        .map(|(name, times)| format!("{} {times}", plain(name)))
+        .map(|(name, times)| format!("{} {times}", plain::text(name)))
         .collect();
     each.join(", ")
 }
@@ -132,7 +122,7 @@ fn line(port: &Port) -> String {
     };
     format!(
         "{} port {}, all programs of the node: {} sent, {} received",
-        plain(&port.device),
+        plain::text(&port.device),
         port.port,
         amount(port.sent_bytes, port.sent_packets),
         amount(port.received_bytes, port.received_packets)
@@ -145,7 +135,7 @@ pub(crate) fn report(report: &Report) -> String {
     let what = if report.program.is_empty() {
         "the whole node".to_owned()
     } else {
-        plain(&report.program.join(" "))
+        plain::text(&report.program.join(" "))
     };
     let _ = writeln!(out, "{what}: {:.1} s", report.seconds);
     if report.pairs.is_empty() {
@@ -177,8 +167,8 @@ pub(crate) fn report(report: &Report) -> String {
         let _ = writeln!(
             out,
             "module for {}, all programs of the node: {}: {}",
-            counter.module,
-            counter.name,
+            plain::text(&counter.module),
+            plain::text(&counter.name),
             number(counter.added)
         );
     }
@@ -195,7 +185,11 @@ pub(crate) fn report(report: &Report) -> String {
             "- {}{bytes}: {}. {}",
             missed.what, missed.why, missed.remedy
         );
-        let _ = writeln!(out, "{}", text::wrap(&words, 110).replace('\n', "\n  "));
+        let _ = writeln!(
+            out,
+            "{}",
+            text::wrap(&plain::text(&words), 110).replace('\n', "\n  ")
+        );
     }
     let cost = &report.overhead;
     if cost.events > 0 || cost.ns_per_event > 0.0 {
@@ -217,7 +211,7 @@ pub(crate) fn report(report: &Report) -> String {
         let _ = writeln!(
             out,
             "{}",
-            text::wrap(&format!("note: {}", plain(limit)), 110).replace('\n', "\n  ")
+            text::wrap(&format!("note: {}", plain::text(limit)), 110).replace('\n', "\n  ")
         );
     }
     out
@@ -261,7 +255,6 @@ mod tests {
             ..Who::default()
         };
         assert_eq!(name(&local), "ns:77:42");
-        assert_eq!(plain("a\u{1b}[31m\u{202e}ä"), "a?[31m?ä");
         assert_eq!(name(&Who::default()), "?");
     }
 
