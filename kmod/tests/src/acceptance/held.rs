@@ -155,7 +155,7 @@ fn small_objects() -> Outcome<u64> {
 /// Whether a process waits for the end of what the kernel tells its notifiers. Not by `stat`: to read that borrows the
 /// address space, so that its end may fall to the reader, and we would wait for what we hold ourselves.
 fn waits_for_notifiers(pid: Pid) -> bool {
-    fs::read_to_string(format!("/proc/{pid}/wchan")).is_ok_and(|at| at.contains("srcu"))
+    fs::read_to_string(format!("/proc/{pid}/stack")).is_ok_and(|at| at.contains("synchronize_srcu"))
 }
 
 /// Threads of a process that wait in a way that no signal ends.
