@@ -212,8 +212,7 @@ impl Comm {
         send: Option<Span>,
         recv: Option<Span>,
     ) -> Result<Operation> {
-        let mut engine = self.handle.gate.enter();
-        let index = self.index(&mut engine);
+        let (mut engine, index) = self.enter_behind_others();
         let loans = &mut engine.core.loans;
         let buffers = Buffers {
             send: send.map(|span| loans.lend_span(span)),

@@ -16,7 +16,8 @@ mod processes;
 
 use cases::{Case, Random};
 use onecopy::coll::{Collective, ElemType, Group, Op, Parts, PredefinedOp};
-use onecopy::{Comm, HeapBuf, Knobs, Options, Runtime, Scope, local_with};
+use onecopy::wireup::local;
+use onecopy::{Comm, HeapBuf, Knobs, Options, Runtime, Scope, Threads, local_with};
 use processes::{Ranks, limited, say};
 use std::sync::Mutex;
 use std::time::{Duration, Instant};
@@ -511,6 +512,48 @@ fn bad_calls_are_refused() {
             .expect("allreduce");
         assert_eq!(sum, [2]);
         rt.finalize().expect("finalize");
+    });
+}
+
+/// Threads of one rank call the same collective of one communicator, each as often as those of the others. Which calls
+/// meet does not matter: the other ranks give the same each time.
+#[test]
+fn threads_share_a_communicator() {
+    const THREADS: usize = 3;
+    limited("threads", || {
+        std::thread::scope(|scope| {
+            for wireup in local::world(3).expect("a job of threads") {
+                scope.spawn(|| {
+                    let options = Options {
+                        threads: Threads::Multiple,
+                        wireup: Some(Box::new(wireup)),
+                        ..Options::default()
+                    };
+                    let rt = Runtime::init_with(options).expect("join");
+                    let world = &rt.world();
+                    std::thread::scope(|threads| {
+                        for thread in 0..THREADS {
+                            threads.spawn(move || {
+                                for round in 0..3000 {
+                                    let own = match world.rank() {
+                                        0 => (thread * 3000 + round) as u64,
+                                        _ => 1,
+                                    };
+                                    let mut sum = [0];
+                                    world
+                                        .allreduce(&[own], &mut sum, PredefinedOp::Sum)
+                                        .unwrap_or_else(|error| panic!("{round}: {error}"));
+                                    if world.rank() == 0 {
+                                        assert_eq!(sum, [own + 2]);
+                                    }
+                                }
+                            });
+                        }
+                    });
+                    rt.finalize().expect("finalize");
+                });
+            }
+        });
     });
 }
 

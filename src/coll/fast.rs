@@ -284,6 +284,7 @@ impl Worker {
         let seq = state.seq.wrapping_add(1);
         let ready = state.has_channel()
             && ops.is_empty()
+            && !state.in_short
             && state.failed.is_none()
             && (short.len <= INLINE || state.has_slots)
             && core.fatal.is_none()
@@ -291,7 +292,7 @@ impl Worker {
         if !ready {
             return None;
         }
-        state.seq = seq;
+        (state.seq, state.in_short) = (seq, true);
         core.counters.collectives += 1;
         if short.gives {
             short.give(state, peers, seq, &send.unwrap_or(recv)[..short.len]);
@@ -349,6 +350,7 @@ impl Worker {
             Action::Combine(combine) => lines.combine_all(combine, recv)?,
         }
         short.count(&mut self.engine, state);
+        state.in_short = false;
         state.set_done(seq);
         state.wake(&self.engine.peers);
         // The next contribution's line comes back meanwhile.

@@ -44,6 +44,9 @@ pub(crate) struct CommState {
     pub(super) strong: bool,
     /// Number of the last collective that was started.
     pub(crate) seq: u32,
+    /// A short collective of this number is under way, and no operation of the queue. Nothing starts behind it: its
+    /// thread may give it to the queue.
+    pub(crate) in_short: bool,
     /// Up to which this rank has read.
     pub(crate) done: u32,
     /// Up to which every member is known to have read.
@@ -90,6 +93,7 @@ impl CommState {
             has_stages: false,
             strong: false,
             seq: 0,
+            in_short: false,
             done: 0,
             room: 0,
             failed: None,

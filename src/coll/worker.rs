@@ -245,6 +245,12 @@ impl Worker {
         nothing && !moved
     }
 
+    /// Whether a thread is in a short collective of the communicator in `slot`.
+    pub(crate) fn is_in_short(&self, slot: usize) -> bool {
+        let slots = &self.collectives.slots;
+        slots[slot].as_ref().is_some_and(|comm| comm.state.in_short)
+    }
+
     /// Starts a collective of the communicator in `slot`.
     pub(crate) fn start_collective(
         &mut self,

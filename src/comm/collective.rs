@@ -3,6 +3,7 @@
 //! buffers.
 
 use super::Comm;
+use crate::coll::Worker;
 use crate::coll::fast::{Quick, ShortCall, Stop};
 use crate::coll::state::FLAT;
 use crate::coll::{Buffers, Call, Collective, Element, Op, Parts};
@@ -10,6 +11,7 @@ use crate::error::{Error, Result};
 use crate::handle::Handle;
 use crate::request::RequestId;
 use bytemuck::{AnyBitPattern, NoUninit, cast_slice, cast_slice_mut};
+use onecopy_shm::gate::Pass;
 use onecopy_shm::loan::{self, Buffer, BufferMut, Owned};
 
 /// Polls between two looks at everything else.
@@ -198,9 +200,29 @@ impl Comm {
         buffers: Buffers,
         call: Call,
     ) -> Result<RequestId> {
-        let mut engine = self.handle.gate.enter();
-        let index = self.index(&mut engine);
+        let (mut engine, index) = match call {
+            Call::Begun => {
+                let mut engine = self.handle.gate.enter();
+                let index = self.index(&mut engine);
+                (engine, index)
+            }
+            Call::Waits | Call::GoesOn => self.enter_behind_others(),
+        };
         engine.start_collective(index, collective, buffers, call)
+    }
+
+    /// The engine and the communicator's slot, when a further collective can start: no thread is in a short one.
+    pub(crate) fn enter_behind_others(&self) -> (Pass<'_, Worker>, usize) {
+        loop {
+            let mut engine = self.handle.gate.enter();
+            let index = self.index(&mut engine);
+            if !engine.is_in_short(index) {
+                return (engine, index);
+            }
+            // That thread is done soon, or gives it to the queue.
+            drop(engine);
+            std::thread::yield_now();
+        }
     }
 
     /// Starts a collective on buffers that the request owns until its end.
