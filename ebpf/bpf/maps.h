@@ -127,6 +127,9 @@ struct task {
 	/* Its own namespace, and its id there. */
 	struct local_id local;
 	u32 level;
+	/* Its user, and its user namespace; 0 if that is not known. Both are kept for when it has ended. */
+	u32 user;
+	u32 user_namespace;
 	u32 reserved;
 	char comm[16];
 };

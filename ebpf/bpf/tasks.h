@@ -31,12 +31,16 @@ ALWAYS void describe(struct task *task, struct task_struct *of)
 {
 	struct task_struct *leader = READ(of, group_leader);
 	struct pid *pid = READ(leader, thread_pid);
+	struct cred *cred = READ(leader, real_cred);
+	struct user_namespace *user_ns = READ(cred, user_ns);
 
 	task->tgid = READ(leader, tgid);
 	task->start_ns = READ(leader, start_time);
 	if (HAS(leader, start_boottime))
 		task->boot_ns = READ(leader, start_boottime);
 	bpf_probe_read_kernel(task->comm, sizeof(task->comm), leader->comm);
+	task->user = READ(cred, uid.val);
+	task->user_namespace = READ(user_ns, ns.inum);
 	/* Gone with the last reference; then the namespace is not known. */
 	if (!pid) {
 		task->local.namespace = 1;
@@ -55,6 +59,7 @@ ALWAYS void describe_simply(struct task *task, u32 tgid)
 	} outer;
 
 	task->tgid = tgid;
+	task->user = bpf_get_current_uid_gid();
 	bpf_get_current_comm(task->comm, sizeof(task->comm));
 	if (bpf_get_ns_current_pid_tgid(initial_dev, initial_ino, &outer, sizeof(outer)) == 0)
 		task->local.pid = tgid;

@@ -113,6 +113,7 @@ impl Names {
             task.rank = task.rank.or(found.rank);
             task.job = task.job.take().or(found.job);
             task.container = task.container.take().or(found.container);
+            task.owner = task.owner.or(found.owner);
             if task.namespace == 0 {
                 (task.namespace, task.local_pid) = (found.namespace, found.local_pid);
             }
@@ -139,6 +140,7 @@ impl Names {
             started: Some(version.started),
             namespace,
             local_pid,
+            owner: proc::owner(folder, &status),
             rank: place.rank,
             job: place.job.or_else(launched).or(slurm),
             container: container(&cgroup),
@@ -295,6 +297,7 @@ fn container(cgroup: &str) -> Option<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::observed::Owner;
     use std::fs;
 
     struct Proc(tempfile::TempDir);
@@ -317,7 +320,13 @@ mod tests {
             fs::write(folder.join("environ"), environment.join("\0")).expect("environ");
             let _ = fs::remove_file(folder.join("ns/pid"));
             std::os::unix::fs::symlink("pid:[77]", folder.join("ns/pid")).expect("ns");
-            fs::write(folder.join("status"), format!("NSpid:\t{pid}\t5\n")).expect("status");
+            let _ = fs::remove_file(folder.join("ns/user"));
+            std::os::unix::fs::symlink("user:[88]", folder.join("ns/user")).expect("ns");
+            fs::write(
+                folder.join("status"),
+                format!("NSpid:\t{pid}\t5\nUid:\t8\t0\t0\t0\n"),
+            )
+            .expect("status");
         }
 
         fn names(&self) -> Names {
@@ -427,6 +436,27 @@ mod tests {
         observed.tasks.insert(9, ended);
         names.complete(&mut observed);
         assert_eq!(observed.tasks[&9].rank, Some(1));
+    }
+
+    #[test]
+    fn an_ended_process_keeps_whose_it_was() {
+        let proc = Proc::new();
+        let mut names = proc.names();
+        proc.put(9, 5, "same", &[]);
+        names.learn([9]);
+        fs::remove_dir_all(proc.0.path().join("9")).expect("removed");
+        let mut observed = Observed::default();
+        let ended = Task {
+            ended: true,
+            ..Task::default()
+        };
+        observed.tasks.insert(9, ended);
+        names.complete(&mut observed);
+        let owner = Owner {
+            user: Some(8),
+            namespace: Some(88),
+        };
+        assert_eq!(observed.tasks[&9].owner, owner);
     }
 
     #[test]

@@ -77,6 +77,26 @@ pub enum Peer {
     Unknown,
 }
 
+/// Whose a process is. That decides who may read its memory.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Owner {
+    /// Its user, as the node's outermost namespace numbers it; none if not known.
+    pub user: Option<u32>,
+    /// The inode of its user namespace; none if not known.
+    pub namespace: Option<u64>,
+}
+
+impl Owner {
+    /// What another look at the same process adds.
+    #[must_use]
+    pub fn or(self, other: Self) -> Self {
+        Self {
+            user: self.user.or(other.user),
+            namespace: self.namespace.or(other.namespace),
+        }
+    }
+}
+
 /// What was seen of one process, so that it keeps its name after it has ended.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Task {
@@ -86,6 +106,8 @@ pub struct Task {
     pub namespace: u64,
     /// Its id there; 0 if not known.
     pub local_pid: i32,
+    /// Whose it is.
+    pub owner: Owner,
     /// Its rank, if something said it.
     pub rank: Option<u32>,
     /// The job, as its launcher names it.
@@ -240,6 +262,7 @@ impl Observed {
             if task.namespace == 0 {
                 (task.namespace, task.local_pid) = (theirs.namespace, theirs.local_pid);
             }
+            task.owner = task.owner.or(theirs.owner);
             task.rank = task.rank.or(theirs.rank);
             task.job = task.job.take().or(theirs.job);
             task.container = task.container.take().or(theirs.container);

@@ -2,7 +2,7 @@
 //! What lies in the maps, as `ebpf/bpf/maps.h` has it.
 
 use crate::histogram::{BINS, Histogram};
-use crate::observed::Mechanism;
+use crate::observed::{Mechanism, Owner};
 use crate::proc::TICK_NS;
 
 /// How many bins the kernel's programs have; they count larger values in the last one.
@@ -14,7 +14,7 @@ pub(super) const ARGS: usize = 6;
 pub(super) type PairKeyWords = [u32; 6];
 pub(super) type PairWords = [u64; FIGURES + 2 * KERNEL_BINS];
 pub(super) type ErrorKeyWords = [u32; 8];
-pub(super) type TaskWords = [u64; 8];
+pub(super) type TaskWords = [u64; 9];
 pub(super) type SiteWords = [u64; 1 + 2 * ARGS];
 
 /// The counters of the programs themselves, by their place in the map.
@@ -132,6 +132,7 @@ pub(super) struct RawTask {
     pub(super) tgid: u32,
     pub(super) generation: u32,
     pub(super) local: LocalId,
+    pub(super) owner: Owner,
     pub(super) comm: String,
 }
 
@@ -140,8 +141,8 @@ impl RawTask {
         let pair = |word: u64| [low(word), high(word)];
         let [tgid, generation] = pair(words[3]);
         let mut comm = Vec::new();
-        comm.extend(words[6].to_ne_bytes());
         comm.extend(words[7].to_ne_bytes());
+        comm.extend(words[8].to_ne_bytes());
         let end = comm.iter().position(|byte| *byte == 0);
         comm.truncate(end.unwrap_or(comm.len()));
         Self {
@@ -151,6 +152,11 @@ impl RawTask {
             tgid,
             generation,
             local: LocalId::of(pair(words[4])),
+            owner: Owner {
+                // Nothing is written of a process that has not been seen.
+                user: (tgid != 0).then_some(high(words[5])),
+                namespace: Some(u64::from(low(words[6]))).filter(|inode| *inode != 0),
+            },
             comm: String::from_utf8_lossy(&comm).into_owned(),
         }
     }
@@ -258,7 +264,7 @@ mod tests {
 
     #[test]
     fn a_task_is_read_as_it_was_written() {
-        let mut words: TaskWords = [7, 9, 3 * TICK_NS + 1, 0, 0, 0, 0, 0];
+        let mut words: TaskWords = [7, 9, 3 * TICK_NS + 1, 0, 0, 0, 0, 0, 0];
         let pair = |a: u32, b: u32| {
             let mut bytes = [0; 8];
             bytes[..4].copy_from_slice(&a.to_ne_bytes());
@@ -267,8 +273,10 @@ mod tests {
         };
         words[3] = pair(100, 3);
         words[4] = pair(4_026_532_000, 42);
-        words[6] = u64::from_ne_bytes(*b"a-longer");
-        words[7] = u64::from_ne_bytes(*b"-name\0xx");
+        words[5] = pair(2, 1001);
+        words[6] = pair(4_026_531_837, 0);
+        words[7] = u64::from_ne_bytes(*b"a-longer");
+        words[8] = u64::from_ne_bytes(*b"-name\0xx");
         let task = RawTask::of(&words);
         assert_eq!((task.start_ns, task.end_ns), (7, 9));
         assert_eq!(task.started, Some(3));
@@ -279,6 +287,13 @@ mod tests {
             pid: 42,
         };
         assert_eq!(task.local, local);
+        let owner = Owner {
+            user: Some(1001),
+            namespace: Some(4_026_531_837),
+        };
+        assert_eq!(task.owner, owner);
+        words[6] = 0;
+        assert_eq!(RawTask::of(&words).owner.namespace, None);
     }
 
     #[test]
