@@ -132,7 +132,6 @@ ALWAYS struct owner *owner_of_thing(u64 kind, u64 number)
 	return bpf_map_lookup_elem(&owners, &thing);
 }
 
-volatile const u64 page_size = 4096;
 #define WHOLE_PAGES(bytes) (((bytes) + page_size - 1) & ~(page_size - 1))
 
 static __attribute__((noinline)) void xpmem_done(struct ioctl *ioctl, s64 result, u32 tgid)

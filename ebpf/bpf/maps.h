@@ -17,6 +17,7 @@ volatile const u32 follows = 0;
 volatile const u32 nr_readv = 310;
 volatile const u32 nr_writev = 311;
 volatile const u32 register_offsets[6] = { 112, 104, 96, 56, 72, 64 };
+volatile const u64 page_size = 4096;
 volatile const u64 initial_dev = 0;
 volatile const u64 initial_ino = 0;
 

@@ -44,7 +44,8 @@ int module_attach(struct raw_args *ctx)
 SEC("raw_tp/onecopy_fault")
 int module_fault(struct raw_args *ctx)
 {
-	u64 bytes = (u64)(u32)ctx->args[4] << 12;
+	/* Pages of the kernel's size, also where one entry shows many of them. */
+	u64 bytes = (u32)ctx->args[4] * page_size;
 	s64 err = (s32)ctx->args[5];
 
 	happened(XPMEM_FAULT, ctx->args[6], bytes, err < 0 ? err : (s64)bytes);

@@ -15,6 +15,8 @@ mod mapped;
 mod probe;
 mod read;
 mod sys;
+#[cfg(test)]
+mod tests;
 mod usdt;
 
 use std::collections::BTreeSet;

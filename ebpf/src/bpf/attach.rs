@@ -156,6 +156,11 @@ const SLOWER: &str = "nothing; other system calls of the node get slower by twic
 
 /// Loads maps and programs into the kernel. Nothing runs yet.
 pub(super) fn load(options: &Options) -> Result<(Ebpf, bool), Error> {
+    load_for(options, page_size())
+}
+
+/// The same for pages of so many bytes.
+pub(super) fn load_for(options: &Options, page: u64) -> Result<(Ebpf, bool), Error> {
     let btf = Btf::from_sys_fs().ok();
     let (dev, ino) = initial_namespace();
     let registers = registers();
@@ -165,7 +170,6 @@ pub(super) fn load(options: &Options) -> Result<(Ebpf, bool), Error> {
         number(libc::SYS_process_vm_readv),
         number(libc::SYS_process_vm_writev),
     );
-    let page = page_size();
     let mut loader = EbpfLoader::new();
     loader
         .btf(btf.as_ref())
