@@ -184,6 +184,7 @@ ALWAYS void add(struct call *call, u64 id, s64 result)
 		.generation = call->generation,
 		.peer = call->peer,
 		.mechanism = call->mechanism,
+		.writes = call->writes,
 	};
 	struct pair *pair = bpf_map_lookup_elem(&pairs, &key);
 	u64 now = bpf_ktime_get_ns(), took = now - call->start_ns;

@@ -155,6 +155,7 @@ static __attribute__((noinline)) void xpmem_done(struct ioctl *ioctl, s64 result
 			keep(PERMIT, get.id, owner->tgid, owner->length);
 	} else if (ioctl->command == XPMEM(5)) {
 		struct xpmem_attach attach;
+		struct deed deed = {};
 		u64 bytes;
 
 		if (bpf_probe_read_user(&attach, sizeof(attach), (void *)ioctl->at))
@@ -162,8 +163,12 @@ static __attribute__((noinline)) void xpmem_done(struct ioctl *ioctl, s64 result
 		owner = owner_of_thing(PERMIT, attach.id);
 		/* What is attached begins and ends at pages, wherever the segment begins. */
 		bytes = WHOLE_PAGES(WHOLE_PAGES(attach.size) + (result ? 0 : attach.address & (page_size - 1)));
-		happened_since(XPMEM_ATTACH, owner ? owner->tgid : 0, bytes, result < 0 ? result : (s64)bytes,
-			       ioctl->start_ns);
+		deed.mechanism = XPMEM_ATTACH;
+		deed.peer = owner ? owner->tgid : 0;
+		deed.asked = bytes;
+		deed.result = result < 0 ? result : (s64)bytes;
+		deed.start_ns = ioctl->start_ns;
+		happened(&deed);
 	}
 }
 
@@ -182,14 +187,23 @@ ALWAYS u64 least(u64 a, u64 b)
 
 #define EFAULT 14
 
-ALWAYS void copied(struct ioctl *ioctl, struct owner *peer, u64 bytes, u32 status, s64 result)
+ALWAYS void copied(struct ioctl *ioctl, struct owner *peer, u32 writes, u64 bytes, u32 status, s64 result)
 {
+	struct deed deed = {
+		.mechanism = KNEM,
+		.peer = peer ? peer->tgid : 0,
+		.writes = writes,
+		.start_ns = ioctl->start_ns,
+	};
+
 	if (result >= 0 && status == KNEM_FAILED)
 		result = -EFAULT;
 	/* Both regions are from before anybody observed, and the call has no bound. */
 	if (bytes == UNREADABLE)
 		bytes = 0;
-	happened_since(KNEM, peer ? peer->tgid : 0, bytes, result < 0 ? result : (s64)bytes, ioctl->start_ns);
+	deed.asked = bytes;
+	deed.result = result < 0 ? result : (s64)bytes;
+	happened(&deed);
 }
 
 ALWAYS void copied_regions(struct ioctl *ioctl, struct knem_copy *copy, u64 bound, u32 status, s64 result, u32 tgid)
@@ -197,9 +211,10 @@ ALWAYS void copied_regions(struct ioctl *ioctl, struct knem_copy *copy, u64 boun
 	struct owner *source = owner_of_thing(REGION, copy->source);
 	struct owner *sink = owner_of_thing(REGION, copy->sink);
 	u64 bytes = least(left_of(source, copy->source_offset), left_of(sink, copy->sink_offset));
-	struct owner *peer = source && source->tgid == tgid ? sink : source;
+	/* Of two regions one is the caller's. Of the one that is not known, that is said if the other is not. */
+	u32 writes = source ? source->tgid == tgid : sink && sink->tgid != tgid;
 
-	copied(ioctl, peer, least(bytes, bound), status, result);
+	copied(ioctl, writes ? sink : source, writes, least(bytes, bound), status, result);
 }
 
 ALWAYS void copied_inline(struct ioctl *ioctl, struct knem_inline *copy, u64 bound, u32 status, s64 result)
@@ -207,7 +222,7 @@ ALWAYS void copied_inline(struct ioctl *ioctl, struct knem_inline *copy, u64 bou
 	struct owner *region = owner_of_thing(REGION, copy->cookie);
 	u64 bytes = least(bytes_of(copy->pieces_at, copy->pieces), left_of(region, copy->offset));
 
-	copied(ioctl, region, least(bytes, bound), status, result);
+	copied(ioctl, region, copy->write != 0, least(bytes, bound), status, result);
 }
 
 static __attribute__((noinline)) void knem_done(struct ioctl *ioctl, s64 result, u32 tgid)

@@ -49,7 +49,8 @@ struct pair_key {
 	u32 generation;
 	struct local_id peer;
 	u32 mechanism;
-	u32 reserved;
+	/* Whether the caller wrote into the other's memory, where the mechanism does not say it. */
+	u32 writes;
 };
 /* Calls are the sum of the sizes. */
 struct pair {
@@ -109,6 +110,8 @@ struct call {
 	u32 faults;
 	u32 flushes;
 	u32 under_way;
+	u32 writes;
+	u32 reserved;
 };
 struct {
 	__uint(type, BPF_MAP_TYPE_HASH);

@@ -327,11 +327,16 @@ impl Collector {
         let mut own = None;
         let mut events = Vec::with_capacity(records.len());
         for record in records {
-            if let Record::Copy { key, .. } = &record
-                && key.peer.pid.cast_unsigned() == std::process::id()
+            if let Record::Copy {
+                caller,
+                generation,
+                peer,
+                ..
+            } = record
+                && peer.pid.cast_unsigned() == std::process::id()
             {
                 let seen = own.get_or_insert_with(|| read::seen(&self.ebpf));
-                if read::is_own(key, seen) {
+                if read::is_own((caller, generation), peer, seen) {
                     continue;
                 }
             }
@@ -343,21 +348,24 @@ impl Collector {
     fn event(&self, record: Record) -> Option<Event> {
         Some(match record {
             Record::Copy {
-                key,
+                caller,
+                peer,
+                mechanism,
                 tid,
                 start_ns,
                 duration_ns,
                 asked,
                 result,
                 faults,
+                ..
             } => Event {
                 start_ns,
                 duration_ns: Some(duration_ns),
-                pid: key.caller,
+                pid: caller,
                 tid,
                 what: What::Copy {
-                    mechanism: key.mechanism,
-                    peer: self.ids.known(key.peer, start_ns),
+                    mechanism,
+                    peer: self.ids.known(peer, start_ns),
                     asked,
                     result,
                     faults,

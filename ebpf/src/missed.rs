@@ -318,6 +318,7 @@ mod tests {
             caller: 1,
             peer: Peer::Process(2),
             mechanism,
+            writes: false,
         };
         observed.pairs.insert(key, counts);
         for (pid, owner) in (1..).zip(owners) {

@@ -20,7 +20,7 @@ pub enum Mechanism {
     XpmemAttach,
     /// Pages of attached memory that were shown at first touch; bytes are those shown.
     XpmemFault,
-    /// A copy by KNEM's interface, as the module tells it.
+    /// A copy by KNEM's interface, as the module tells it; either side calls.
     KnemCopy,
     /// onecopy: loads from memory that a module attached.
     Xpmem,
@@ -127,8 +127,10 @@ pub struct PairKey {
     pub caller: u32,
     /// The other one.
     pub peer: Peer,
-    /// How the bytes went. It says which of the two is the source.
+    /// How the bytes went.
     pub mechanism: Mechanism,
+    /// Whether the caller wrote into the other's memory, which makes it the source.
+    pub writes: bool,
 }
 
 /// What one caller did with one peer by one mechanism.

@@ -249,6 +249,7 @@ impl Rank {
                     caller: pid,
                     peer,
                     mechanism,
+                    writes: false,
                 };
                 let pair = observed.pairs.entry(key).or_default();
                 pair.calls = pair.calls.saturating_add(came.messages);

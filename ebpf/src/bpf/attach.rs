@@ -125,6 +125,9 @@ const RAW: [Raw; 10] = [
     ),
 ];
 
+/// Programs for tracepoints that had fewer arguments in older releases of the module.
+const OLDER: [(&str, &str); 1] = [("module_copy", "module_copy_older")];
+
 /// Where XPMEM's own module answers ioctls. onecopy's tells of its attachments by tracepoints.
 pub(super) const XPMEM_IOCTL: &str = "xpmem_ioctl";
 
@@ -231,6 +234,19 @@ fn attach_raw(ebpf: &mut Ebpf, program: &str, event: &str) -> Result<Held, Progr
     Ok(Held::Raw(program.take_link(id)?))
 }
 
+/// Attaches a raw tracepoint. The kernel refuses a program that reads more arguments than the tracepoint has: then one
+/// that reads what it had before.
+fn attach_wish(ebpf: &mut Ebpf, wish: &Raw) -> Result<Held, ProgramError> {
+    let attached = attach_raw(ebpf, wish.program, wish.event);
+    let older = OLDER.iter().find(|(program, _)| *program == wish.program);
+    match (attached, older) {
+        (Err(error), Some((_, older))) if errno_of(&error) == libc::EINVAL => {
+            attach_raw(ebpf, older, wish.event)
+        }
+        (attached, _) => attached,
+    }
+}
+
 fn attach_trace(ebpf: &mut Ebpf, program: &str, event: &str) -> Result<Held, ProgramError> {
     let program: &mut TracePoint = program_of(ebpf, program)?.try_into()?;
     load_once(program.load())?;
@@ -298,7 +314,7 @@ pub(super) fn group(ebpf: &mut Ebpf, group: Group, probes: &mut Vec<Probe>) -> V
     let privileges = Privileges::own();
     let mut links = Vec::new();
     for wish in RAW.iter().filter(|wish| wish.group == group) {
-        match attach_raw(ebpf, wish.program, wish.event) {
+        match attach_wish(ebpf, wish) {
             Ok(held) => {
                 probes.push(Probe::attached(wish.event));
                 links.push(Link { group, _held: held });

@@ -52,16 +52,20 @@ pub(super) struct RawKey {
     pub(super) generation: u32,
     pub(super) peer: LocalId,
     pub(super) mechanism: Mechanism,
+    /// Whether the caller wrote into the other's memory.
+    pub(super) writes: bool,
 }
 
 impl RawKey {
     /// None for a mechanism of another version.
     pub(super) fn of(words: &[u32]) -> Option<Self> {
+        let mechanism = mechanism(words[4])?;
         Some(Self {
             caller: words[0],
             generation: words[1],
             peer: LocalId::of([words[2], words[3]]),
-            mechanism: mechanism(words[4])?,
+            mechanism,
+            writes: mechanism == Mechanism::CmaWrite || words[5] != 0,
         })
     }
 }
@@ -200,7 +204,10 @@ impl<'a> Reader<'a> {
 /// A record of the ring.
 pub(super) enum Record {
     Copy {
-        key: RawKey,
+        caller: u32,
+        generation: u32,
+        peer: LocalId,
+        mechanism: Mechanism,
         tid: u32,
         start_ns: u64,
         duration_ns: u64,
@@ -242,12 +249,10 @@ impl Record {
         let (asked, result) = (from.u64()?, from.u64()?.cast_signed());
         let (faults, generation) = (from.u32()?, from.u32()?);
         Some(Self::Copy {
-            key: RawKey {
-                caller,
-                generation,
-                peer,
-                mechanism: mechanism(fourth)?,
-            },
+            caller,
+            generation,
+            peer,
+            mechanism: mechanism(fourth)?,
             tid,
             start_ns,
             duration_ns,

@@ -98,12 +98,12 @@ pub(super) fn seen(ebpf: &Ebpf) -> Seen {
     seen
 }
 
-/// Whether a call is one by which the tracer measures itself.
-pub(super) fn is_own(key: &RawKey, seen: &Seen) -> bool {
-    let caller = seen.callers.get(&(key.caller, key.generation));
+/// Whether a call, of a process by its id and generation, is one by which the tracer measures itself.
+pub(super) fn is_own(caller: (u32, u32), peer: LocalId, seen: &Seen) -> bool {
+    let caller = seen.callers.get(&caller);
     caller.is_some_and(|task| {
         task.end_ns == 0
-            && task.local == key.peer
+            && task.local == peer
             && task.local.pid.cast_unsigned() == std::process::id()
     })
 }
@@ -128,7 +128,7 @@ pub(super) fn pairs(ebpf: &Ebpf, ids: &mut Ids, into: &mut Observed) {
         let Some(key) = RawKey::of(&words) else {
             continue;
         };
-        if is_own(&key, &seen) {
+        if is_own((key.caller, key.generation), key.peer, &seen) {
             continue;
         }
         let pair = RawPair::of(&pair);
@@ -143,6 +143,7 @@ pub(super) fn pairs(ebpf: &Ebpf, ids: &mut Ids, into: &mut Observed) {
                 caller: key.caller,
                 peer,
                 mechanism: key.mechanism,
+                writes: key.writes,
             },
             errors.remove(&key).unwrap_or_default(),
         );

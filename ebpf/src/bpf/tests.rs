@@ -7,6 +7,7 @@ use aya::programs::{RawTracePoint, RawTracePointRunOptions, TestRun};
 use super::ids::Ids;
 use super::{Options, attach, read};
 use crate::observed::{Mechanism, Observed, PairCounts, PairKey, Peer};
+use crate::report;
 
 /// The process that the events are about.
 const PEER: u32 = 1;
@@ -40,11 +41,12 @@ fn told(page: u64, program: &str, events: &[&[u64]]) -> Option<Observed> {
     Some(observed)
 }
 
-fn of(observed: &Observed, mechanism: Mechanism) -> PairCounts {
+fn of(observed: &Observed, mechanism: Mechanism, writes: bool) -> PairCounts {
     let key = PairKey {
         caller: std::process::id(),
         peer: Peer::Process(PEER),
         mechanism,
+        writes,
     };
     let found = observed.pairs.get(&key).cloned();
     found.unwrap_or_else(|| panic!("{key:?} is not among {:?}", observed.pairs.keys()))
@@ -62,9 +64,38 @@ fn pages_that_a_fault_shows_are_those_of_the_kernel() {
         let Some(observed) = told(page, "module_fault", &events) else {
             return;
         };
-        let counts = of(&observed, Mechanism::XpmemFault);
+        let counts = of(&observed, Mechanism::XpmemFault, false);
         assert_eq!((counts.calls, counts.bytes), (3, 513 * page));
         assert_eq!(counts.missing_bytes, page);
         assert_eq!(counts.errors.get(&libc::EFAULT), Some(&1));
     }
+}
+
+#[test]
+fn a_copy_of_the_module_goes_the_way_that_it_tells() {
+    // dst, src, len, done, err, peer, to_peer
+    let copy = |len, to_peer| [0, 0, len, len, 0, u64::from(PEER), to_peer];
+    let events = [copy(100, 0), copy(20, 1), copy(3, 1)];
+    let events = events.each_ref().map(<[u64; 7]>::as_slice);
+    let Some(observed) = told(4096, "module_copy", &events) else {
+        return;
+    };
+    let report = report::build(&observed, &[], Vec::new(), Vec::new());
+    let own = std::process::id();
+    let mut ways = report.pairs.iter().map(|pair| {
+        assert_eq!(pair.mechanism, Mechanism::KnemCopy);
+        (pair.source.pid, pair.sink.pid, pair.calls, pair.bytes)
+    });
+    assert_eq!(ways.next(), Some((Some(PEER), Some(own), 1, 100)));
+    assert_eq!(ways.next(), Some((Some(own), Some(PEER), 2, 23)));
+    assert_eq!(ways.next(), None);
+}
+
+#[test]
+fn a_module_that_does_not_tell_the_way_has_the_caller_as_the_sink() {
+    let event = [0, 0, 9, 9, 0, u64::from(PEER)];
+    let Some(observed) = told(4096, "module_copy_older", &[&event]) else {
+        return;
+    };
+    assert_eq!(of(&observed, Mechanism::KnemCopy, false).bytes, 9);
 }

@@ -66,6 +66,7 @@ fn a_receiver_is_the_caller_and_a_rank_becomes_its_process() {
         caller: pid,
         peer,
         mechanism,
+        writes: false,
     };
     // Rank 1 is of this process, too; nobody knows the process of rank 2.
     let heap = &observed.pairs[&key(Peer::Process(pid), Mechanism::Heap)];
