@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Single copies that were missed: what was seen, why, and what to do.
 
+use std::collections::BTreeMap;
 use std::fs;
 use std::path::Path;
 
@@ -101,6 +102,8 @@ fn is_cma(mechanism: Mechanism) -> bool {
 #[must_use]
 pub fn missed(observed: &Observed, name: impl Fn(u32) -> Who, system: System) -> Vec<Missed> {
     let mut found = Vec::new();
+    // What went through shared memory from each rank, and is told by the pairs.
+    let mut told = BTreeMap::<u32, u64>::new();
     for (key, counts) in &observed.pairs {
         let mut who = vec![name(key.caller)];
         if let Peer::Process(pid) = key.peer {
@@ -128,7 +131,12 @@ pub fn missed(observed: &Observed, name: impl Fn(u32) -> Who, system: System) ->
             of_errors(key, counts, refusal, &mut add);
             of_sizes(key, counts, &mut add);
         } else if key.mechanism == Mechanism::Cico {
-            of_two_copies(counts, &mut add);
+            if of_two_copies(counts, &mut add)
+                && let Peer::Process(source) = key.peer
+            {
+                let told = told.entry(source).or_default();
+                *told = told.saturating_add(counts.bytes);
+            }
         }
     }
     for (pid, counters) in &observed.counters {
@@ -137,7 +145,8 @@ pub fn missed(observed: &Observed, name: impl Fn(u32) -> Who, system: System) ->
             all.find(|(name, _)| *name == wanted)
                 .map_or(0, |(_, value)| *value)
         };
-        of_rank(value, name(*pid), &mut found);
+        let told = told.get(pid).copied().unwrap_or(0);
+        of_rank(value, told, name(*pid), &mut found);
     }
     found.sort_by_key(|missed| std::cmp::Reverse(missed.bytes));
     found
@@ -229,11 +238,13 @@ fn of_sizes(key: &PairKey, counts: &PairCounts, add: &mut impl FnMut(String, Str
     }
 }
 
-fn of_two_copies(counts: &PairCounts, add: &mut impl FnMut(String, String, String, u64)) {
+/// Whether it was told.
+fn of_two_copies(counts: &PairCounts, add: &mut impl FnMut(String, String, String, u64)) -> bool {
     let Some(each) = counts.bytes.checked_div(counts.calls) else {
-        return;
+        return false;
     };
-    if each >= LARGE {
+    let is_large = each >= LARGE;
+    if is_large {
         add(
             format!("messages of {each} bytes on average went through shared memory, by two copies"),
             "no layer with a single copy was usable, or two copies were measured to be faster for this pair".to_owned(),
@@ -243,9 +254,11 @@ fn of_two_copies(counts: &PairCounts, add: &mut impl FnMut(String, String, Strin
             counts.bytes,
         );
     }
+    is_large
 }
 
-fn of_rank(value: impl Fn(&str) -> u64, who: Who, found: &mut Vec<Missed>) {
+/// Of what the rank sent through shared memory, `told` bytes are told by its receivers' pairs.
+fn of_rank(value: impl Fn(&str) -> u64, told: u64, who: Who, found: &mut Vec<Missed>) {
     let mut add = |what: String, why: &str, remedy: &str, bytes| {
         found.push(Missed {
             what,
@@ -264,10 +277,11 @@ fn of_rank(value: impl Fn(&str) -> u64, who: Who, found: &mut Vec<Missed>) {
             0,
         );
     }
-    let pipeline = value("pipeline_bytes");
+    // The sender counts what it puts into chunks, the receiver's pair what it takes out: only what no pair tells is new.
+    let pipeline = value("pipeline_bytes").saturating_sub(told);
     if pipeline >= 16 * LARGE {
         add(
-            format!("{pipeline} bytes of announced messages came through chunks, by two copies"),
+            format!("{pipeline} bytes of announced messages went through chunks, by two copies"),
             "no single copy was permitted between the pair, or the pair's own times were better so",
             "'onecopy info' says which layers are refused and why",
             pipeline,
@@ -430,6 +444,36 @@ mod tests {
         assert!(look(Mechanism::CmaRead, large.clone(), system).is_empty());
         let found = look(Mechanism::Cico, large, system);
         assert!(found[0].what.contains("two copies"), "{found:?}");
+    }
+
+    #[test]
+    fn what_a_pair_tells_its_rank_does_not_tell_again() {
+        const BYTES: u64 = 1 << 30;
+        let of = |pair_bytes: u64, pipeline: u64| {
+            let mut observed = Observed::default();
+            let key = PairKey {
+                caller: 1,
+                peer: Peer::Process(2),
+                mechanism: Mechanism::Cico,
+                writes: false,
+            };
+            let counts = PairCounts {
+                calls: pair_bytes.div_ceil(1 << 20),
+                bytes: pair_bytes,
+                ..PairCounts::default()
+            };
+            observed.pairs.insert(key, counts);
+            let counters = vec![("pipeline_bytes", pipeline)];
+            observed.counters.insert(2, counters);
+            let found = missed(&observed, |_| Who::default(), System::default());
+            let bytes: Vec<u64> = found.iter().map(|missed| missed.bytes).collect();
+            bytes
+        };
+        assert_eq!(of(BYTES, BYTES), [BYTES]);
+        assert_eq!(of(BYTES + 5, BYTES), [BYTES + 5]);
+        // Another pair has small messages beside large ones, and tells nothing.
+        assert_eq!(of(BYTES, 3 * BYTES), [2 * BYTES, BYTES]);
+        assert_eq!(of(0, BYTES), [BYTES]);
     }
 
     #[test]
