@@ -202,11 +202,8 @@ ALWAYS void add(struct call *call, u64 id, s64 result)
 	__sync_fetch_and_add(&pair->sizes[bin_of(call->asked)], 1);
 	if (done)
 		__sync_fetch_and_add(&pair->bytes, done);
-	if (call->asked > done) {
+	if (call->asked > done)
 		__sync_fetch_and_add(&pair->missing_bytes, call->asked - done);
-		if (result >= 0)
-			__sync_fetch_and_add(&pair->short_calls, 1);
-	}
 	if (call->start_ns) {
 		__sync_fetch_and_add(&pair->time_ns, took);
 		__sync_fetch_and_add(&pair->latency[bin_of(took)], 1);

@@ -55,7 +55,6 @@ struct pair_key {
 /* Calls are the sum of the sizes. */
 struct pair {
 	u64 bytes;
-	u64 short_calls;
 	u64 missing_bytes;
 	u64 time_ns;
 	u64 faults;

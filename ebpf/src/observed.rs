@@ -140,8 +140,6 @@ pub struct PairCounts {
     pub calls: u64,
     /// Bytes that were copied.
     pub bytes: u64,
-    /// Calls that copied less than they asked for, without an error.
-    pub short: u64,
     /// Calls that failed, by errno.
     pub errors: BTreeMap<i32, u64>,
     /// Nanoseconds from entry to exit; empty where none are measured.

@@ -60,7 +60,7 @@ fn counts_and_bytes_are_those_that_were_made() {
         (forth.calls, forth.bytes),
         (1101, 4_096_000 + 6_553_600 + 65536)
     );
-    assert_eq!((forth.short, forth.missing_bytes), (0, 0));
+    assert_eq!(forth.missing_bytes, 0);
     assert_eq!(forth.vectored, (1, 16));
     assert!(forth.errors.is_empty());
     assert_eq!(forth.latency_ns.total(), 1101);
@@ -148,7 +148,6 @@ fn errors_are_told_apart() {
     assert_eq!(faulty.bytes, copied);
     let missing = 300 + (1 << 20) - copied;
     assert_eq!(faulty.missing_bytes, missing);
-    assert_eq!(faulty.short, u64::from(copied < 1 << 20));
     let none = Peer::Process(nobody);
     let none = counts(&observed, a.pid, none, Mechanism::CmaRead);
     assert_eq!(none.errors.get(&libc::ESRCH), Some(&2));

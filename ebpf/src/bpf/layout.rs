@@ -7,7 +7,7 @@ use crate::proc::TICK_NS;
 
 /// How many bins the kernel's programs have; they count larger values in the last one.
 pub(super) const KERNEL_BINS: usize = 176;
-const FIGURES: usize = 11;
+const FIGURES: usize = 10;
 /// How many arguments of a probe point are read.
 pub(super) const ARGS: usize = 6;
 
@@ -84,7 +84,6 @@ pub(super) fn mechanism(number: u32) -> Option<Mechanism> {
 /// What was counted.
 pub(super) struct RawPair {
     pub(super) bytes: u64,
-    pub(super) short: u64,
     pub(super) missing_bytes: u64,
     pub(super) time_ns: u64,
     pub(super) faults: u64,
@@ -103,14 +102,13 @@ impl RawPair {
         let (latency, sizes) = bins.split_at(KERNEL_BINS);
         Self {
             bytes: figures[0],
-            short: figures[1],
-            missing_bytes: figures[2],
-            time_ns: figures[3],
-            faults: figures[4],
-            vectored: (figures[5], figures[6]),
-            wait_ns: figures[7],
-            flushes: figures[8],
-            there: (figures[9], figures[10]),
+            missing_bytes: figures[1],
+            time_ns: figures[2],
+            faults: figures[3],
+            vectored: (figures[4], figures[5]),
+            wait_ns: figures[6],
+            flushes: figures[7],
+            there: (figures[8], figures[9]),
             latency: histogram(latency),
             sizes: histogram(sizes),
         }

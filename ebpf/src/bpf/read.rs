@@ -169,7 +169,6 @@ fn merge_task(tasks: &mut BTreeMap<u32, Task>, tgid: u32, task: Task) {
 fn add(counts: &mut PairCounts, pair: &RawPair, errors: &BTreeMap<i32, u64>) {
     counts.calls += pair.sizes.total();
     counts.bytes += pair.bytes;
-    counts.short += pair.short;
     counts.missing_bytes += pair.missing_bytes;
     counts.time_ns += pair.time_ns;
     counts.faults += pair.faults;
