@@ -82,20 +82,6 @@ struct knem_inline_bounded {
 	u64 unused;
 };
 
-/* A call that is under way. */
-struct ioctl {
-	u64 start_ns;
-	u64 at;
-	u32 command;
-	u32 reserved;
-};
-struct {
-	__uint(type, BPF_MAP_TYPE_HASH);
-	__uint(max_entries, 8192);
-	__type(key, u64);
-	__type(value, struct ioctl);
-} ioctls SEC(".maps");
-
 /* What a number of the interface stands for. Numbers of one kind may be those of another. */
 enum { SEGMENT, PERMIT, REGION };
 struct thing {
@@ -121,7 +107,7 @@ ALWAYS void keep(u64 kind, u64 number, u32 tgid, u64 length)
 	struct owner owner = { .tgid = tgid, .length = length };
 
 	if (bpf_map_update_elem(&owners, &thing, &owner, BPF_ANY))
-		count(NOT_COUNTED);
+		lose(owner_now());
 }
 
 /* Null if it was made before anybody observed. */
@@ -263,13 +249,21 @@ SEC("kprobe")
 int ioctl_enter(void *ctx)
 {
 	u64 id = bpf_get_current_pid_tgid(), command = 0;
-	struct ioctl ioctl = { .start_ns = bpf_ktime_get_ns() };
+	struct ioctl ioctl = { .start_ns = bpf_ktime_get_ns() }, *left;
 
 	bpf_probe_read_kernel(&command, sizeof(command), ctx + register_offsets[1]);
 	bpf_probe_read_kernel(&ioctl.at, sizeof(ioctl.at), ctx + register_offsets[2]);
 	ioctl.command = command;
-	if (bpf_map_update_elem(&ioctls, &id, &ioctl, BPF_ANY))
-		count(NOT_COUNTED);
+	/* One whose end the kernel missed has its place. */
+	left = bpf_map_lookup_elem(&ioctls, &id);
+	ioctl.owner = left ? left->owner : owner_now();
+	if (!left && !take(ioctl.owner, IOCTLS))
+		lose(ioctl.owner);
+	else if (bpf_map_update_elem(&ioctls, &id, &ioctl, BPF_ANY)) {
+		if (!left)
+			give(ioctl.owner, IOCTLS);
+		lose(ioctl.owner);
+	}
 	return 0;
 }
 
@@ -286,6 +280,7 @@ int ioctl_exit(void *ctx)
 		return 0;
 	ioctl = *found;
 	bpf_map_delete_elem(&ioctls, &id);
+	give(ioctl.owner, IOCTLS);
 	bpf_probe_read_kernel(&result, sizeof(result), ctx + result_offset);
 	if ((ioctl.command >> 8 & 0xff) == 'x')
 		xpmem_done(&ioctl, result, id >> 32);

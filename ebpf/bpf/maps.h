@@ -110,7 +110,8 @@ struct call {
 	u32 flushes;
 	u32 under_way;
 	u32 writes;
-	u32 reserved;
+	/* Whose share of the table it takes. */
+	u32 owner;
 };
 struct {
 	__uint(type, BPF_MAP_TYPE_HASH);
@@ -176,9 +177,10 @@ struct {
 struct waiting {
 	u64 start_ns;
 	u64 lock;
-	/* Whose address space. */
+	/* The process whose address space it guards. */
 	u32 owner;
-	u32 reserved;
+	/* The user whose share of the table it takes. */
+	u32 user;
 };
 struct {
 	__uint(type, BPF_MAP_TYPE_HASH);
@@ -201,6 +203,53 @@ struct {
 	__type(key, struct wait_key);
 	__type(value, struct wait);
 } waits SEC(".maps");
+
+/* A call of a module that is under way. */
+struct ioctl {
+	u64 start_ns;
+	u64 at;
+	u32 command;
+	/* Whose share of the table it takes. */
+	u32 owner;
+};
+struct {
+	__uint(type, BPF_MAP_TYPE_HASH);
+	__uint(max_entries, 8192);
+	__type(key, u64);
+	__type(value, struct ioctl);
+} ioctls SEC(".maps");
+
+/* Tables that those who are observed fill. The reader says how many entries each has, and keeps the names' order. */
+enum table { PAIRS, ERRORS, TASKS, PAST, PEERS, CALLS, WAITING, WAITS, IOCTLS, TABLES };
+struct room {
+	u64 entries;
+	/* How many of them are taken. */
+	u64 taken;
+};
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(max_entries, TABLES);
+	__type(key, u32);
+	__type(value, struct room);
+} rooms SEC(".maps");
+/* How many of them an owner has. */
+struct share {
+	u32 owner;
+	u32 table;
+};
+struct {
+	__uint(type, BPF_MAP_TYPE_HASH);
+	__uint(max_entries, 8192);
+	__type(key, struct share);
+	__type(value, u64);
+} taken SEC(".maps");
+/* By owner: what found no place. */
+struct {
+	__uint(type, BPF_MAP_TYPE_HASH);
+	__uint(max_entries, 1024);
+	__type(key, u32);
+	__type(value, u64);
+} lost SEC(".maps");
 
 /* What happened to the programs themselves. */
 enum count {

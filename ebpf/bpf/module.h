@@ -29,7 +29,7 @@ ALWAYS void happened(struct deed *deed)
 		return;
 	task = current_process(tgid);
 	if (!task) {
-		count(NOT_COUNTED);
+		lose(owner_now());
 		return;
 	}
 	call.peer.pid = deed->peer;

@@ -288,6 +288,7 @@ impl Collector {
             read::count(&self.ebpf, Count::Events).saturating_sub(self.budget.own_events);
         observed.overhead.dropped = read::count(&self.ebpf, Count::Dropped);
         observed.overhead.not_counted = read::count(&self.ebpf, Count::NotCounted);
+        observed.overhead.not_counted_by_user = read::lost(&self.ebpf);
         observed
     }
 

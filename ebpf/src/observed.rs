@@ -189,6 +189,8 @@ pub struct Overhead {
     pub dropped: u64,
     /// Calls or processes that found no place in a table: figures lack them.
     pub not_counted: u64,
+    /// The same by the user whose calls and processes they were. Of several users none takes the place of others.
+    pub not_counted_by_user: BTreeMap<u32, u64>,
     /// What was given up to stay within the permitted overhead, in the order in which it went.
     pub given_up: Vec<String>,
 }

@@ -13,7 +13,7 @@ use nix::unistd::{SysconfVar, sysconf};
 
 use super::probe::{Error, Privileges, Probe, errno_of, remedy, tracefs};
 use super::usdt::Site;
-use super::{Options, sys};
+use super::{Options, read, sys};
 
 /// The programs, as `cargo xtask bpf` built them.
 static OBJECT: &[u8] = aya::include_bytes_aligned!("../../prebuilt/onecopy.bpf.o");
@@ -189,9 +189,11 @@ pub(super) fn load_for(options: &Options, page: u64) -> Result<(Ebpf, bool), Err
         .override_global("page_size", &page, true)
         .override_global("initial_dev", &dev, true)
         .override_global("initial_ino", &ino, true);
-    let ebpf = loader
-        .load(OBJECT)
-        .map_err(|error| Error::new("loading", "the observing programs", &error))?;
+    let refused = |error: &(dyn std::error::Error + 'static)| {
+        Error::new("loading", "the observing programs", error)
+    };
+    let mut ebpf = loader.load(OBJECT).map_err(|error| refused(&error))?;
+    read::furnish(&mut ebpf).map_err(|error| refused(&error))?;
     Ok((ebpf, btf.is_some()))
 }
 

@@ -17,6 +17,11 @@ pub(super) type ErrorKeyWords = [u32; 8];
 pub(super) type TaskWords = [u64; 9];
 pub(super) type SiteWords = [u64; 1 + 2 * ARGS];
 
+/// The tables that those who are observed fill, in the order of `enum table`.
+pub(super) const TABLES: [&str; 9] = [
+    "pairs", "errors", "tasks", "past", "peers", "calls", "waiting", "waits", "ioctls",
+];
+
 /// The counters of the programs themselves, by their place in the map.
 #[derive(Clone, Copy)]
 pub(super) enum Count {

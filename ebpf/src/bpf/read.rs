@@ -4,11 +4,12 @@
 use std::collections::BTreeMap;
 
 use aya::Ebpf;
-use aya::maps::{Array, HashMap, MapData, MapError, PerCpuArray};
+use aya::maps::{Array, HashMap, Map, MapData, MapError, PerCpuArray};
 
 use super::ids::{Ids, Seen, outermost, task_of};
 use super::layout::{
-    Count, ErrorKeyWords, LocalId, PairKeyWords, PairWords, RawKey, RawPair, RawTask, TaskWords,
+    Count, ErrorKeyWords, LocalId, PairKeyWords, PairWords, RawKey, RawPair, RawTask, TABLES,
+    TaskWords,
 };
 use crate::observed::{Observed, PairCounts, PairKey, Peer, Task, Wait};
 
@@ -29,6 +30,25 @@ pub(super) fn count(ebpf: &Ebpf, which: Count) -> u64 {
     let map = map.and_then(|map| PerCpuArray::<&MapData, u64>::try_from(map).ok());
     let values = map.and_then(|map| map.get(&(which as u32), 0).ok());
     values.map_or(0, |values| values.iter().sum())
+}
+
+/// Tells the programs how many entries their tables have.
+pub(super) fn furnish(ebpf: &mut Ebpf) -> Result<(), MapError> {
+    for (number, name) in (0..).zip(TABLES) {
+        let table = ebpf.map(name).ok_or(MapError::KeyNotFound)?;
+        let (Map::HashMap(table) | Map::LruHashMap(table)) = table else {
+            return Err(MapError::KeyNotFound);
+        };
+        let entries = u64::from(table.info()?.max_entries());
+        let rooms = ebpf.map_mut("rooms").ok_or(MapError::KeyNotFound)?;
+        Array::<_, [u64; 2]>::try_from(rooms)?.set(number, [entries, 0], 0)?;
+    }
+    Ok(())
+}
+
+/// What found no place in a table, by the user whose it was.
+pub(super) fn lost(ebpf: &Ebpf) -> BTreeMap<u32, u64> {
+    entries::<u32, u64>(ebpf, "lost").into_iter().collect()
 }
 
 /// Says what is wanted from now on.
