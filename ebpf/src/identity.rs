@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 
 use crate::observed::{Observed, Task};
 use crate::proc::{self, Stat};
+use crate::shares::Shares;
 
 /// Which program a process is at a time.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -21,12 +22,20 @@ struct Version {
 /// Processes between a rank and its launcher at most.
 const WRAPPERS_MAX: usize = 16;
 
+/// Processes whose names are kept. Whoever goes on observing sees any number of them.
+const KNOWN_MAX: u64 = 1 << 16;
+/// Whose a process is of which that is not known.
+const NOBODY: u32 = u32::MAX;
+
 /// Names of processes, which are kept when these have ended.
 #[derive(Debug)]
 pub struct Names {
     root: PathBuf,
     /// Of each id, those that had it one after the other, by when they began.
     known: HashMap<u32, BTreeMap<u64, (Version, Task)>>,
+    /// How many of them each user has, and which: the oldest first.
+    shares: Shares,
+    of_user: BTreeMap<u32, BTreeSet<(u64, u32)>>,
 }
 
 impl Names {
@@ -36,6 +45,8 @@ impl Names {
         Self {
             root: root.to_owned(),
             known: HashMap::new(),
+            shares: Shares::new(KNOWN_MAX),
+            of_user: BTreeMap::new(),
         }
     }
 
@@ -53,9 +64,42 @@ impl Names {
             return Some(task.clone());
         }
         let task = self.read(&folder, &version);
-        let all = self.known.entry(pid).or_default();
-        all.insert(version.started, (version, task.clone()));
+        self.keep(pid, version, task.clone());
         Some(task)
+    }
+
+    /// Where there are too many, the oldest process goes of the user that has most. If it lives it is read again when
+    /// it is asked for.
+    fn keep(&mut self, pid: u32, version: Version, task: Task) {
+        let started = version.started;
+        let user = task.owner.user.unwrap_or(NOBODY);
+        let all = self.known.entry(pid).or_default();
+        if let Some((_, before)) = all.insert(started, (version, task)) {
+            self.forget(before.owner.user.unwrap_or(NOBODY), (started, pid));
+        }
+        self.shares.add(user, 1);
+        self.of_user.entry(user).or_default().insert((started, pid));
+        while let Some(user) = self.shares.beyond() {
+            let oldest = self.of_user.get(&user).and_then(BTreeSet::first).copied();
+            let Some((started, pid)) = oldest else { break };
+            self.forget(user, (started, pid));
+            if let Some(all) = self.known.get_mut(&pid) {
+                all.remove(&started);
+                if all.is_empty() {
+                    self.known.remove(&pid);
+                }
+            }
+        }
+    }
+
+    fn forget(&mut self, user: u32, process: (u64, u32)) {
+        self.shares.give(user, 1);
+        if let Some(of_user) = self.of_user.get_mut(&user) {
+            of_user.remove(&process);
+            if of_user.is_empty() {
+                self.of_user.remove(&user);
+            }
+        }
     }
 
     /// Reads the names of processes that are there, so that they are known when these end. One that makes its first
@@ -406,6 +450,45 @@ mod tests {
         assert!(task.ended);
         assert_eq!(task.rank, Some(2));
         assert!(names.of(10).is_none());
+    }
+
+    #[test]
+    fn processes_of_one_user_do_not_have_others_forgotten() {
+        let mut names = Names::new(Path::new("/nonexistent"));
+        let mut keep = |pid, started, user| {
+            let version = Version {
+                started,
+                comm: String::new(),
+                environment: 0,
+            };
+            let owner = Owner {
+                user,
+                namespace: None,
+            };
+            let task = Task {
+                owner,
+                ..Task::default()
+            };
+            names.keep(pid, version, task);
+        };
+        // The oldest is another's, and one became another program, of another user.
+        keep(1, 1, Some(7));
+        keep(2, 2, Some(7));
+        keep(2, 2, Some(8));
+        for number in 0..KNOWN_MAX + 5 {
+            keep(3, 10 + number, Some(9));
+        }
+        keep(4, 3, None);
+        assert_eq!(names.known[&1].len(), 1);
+        assert_eq!(names.known[&2].len(), 1);
+        assert_eq!(names.known[&4].len(), 1);
+        let of_third = &names.known[&3];
+        assert_eq!(of_third.len() as u64, KNOWN_MAX - 3);
+        // What came last is there.
+        assert!(of_third.contains_key(&(10 + KNOWN_MAX + 4)));
+        let kept: usize = names.of_user.values().map(BTreeSet::len).sum();
+        assert_eq!(kept as u64, KNOWN_MAX);
+        assert_eq!(names.shares.of(7), 1);
     }
 
     #[test]

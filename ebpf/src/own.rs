@@ -14,6 +14,7 @@ use std::time::Instant;
 use onecopy_obs::stats::{MECHANISMS, Row};
 
 use crate::observed::{Mechanism, Observed, PairKey, Peer, Task};
+use crate::shares::Shares;
 use find::{Found, Key};
 use onecopy_shm::stats::Head;
 use onecopy_shm::stats::shown::Shown;
@@ -31,11 +32,14 @@ const BY: [Option<Mechanism>; MECHANISMS.len()] = [
 ];
 
 /// Ranks that have ended, of which figures are kept.
-const ENDED_MAX: usize = 4096;
+const ENDED_MAX: u64 = 4096;
 /// Pages that are mapped at a time: a user may show as many as it likes.
-const PAGES_MAX: usize = 1 << 14;
+const PAGES_MAX: u64 = 1 << 14;
 /// Bytes of them.
 const BYTES_MAX: u64 = 1 << 30;
+
+/// Users of whom it is said what is left out.
+const USERS_SAID: usize = 16;
 
 /// A rank, and its last figures.
 #[derive(Debug)]
@@ -58,6 +62,8 @@ struct Rank {
 pub struct Collector {
     since: Instant,
     ranks: BTreeMap<Key, Rank>,
+    /// By user, ranks that have ended and were forgotten.
+    forgotten: BTreeMap<u32, u64>,
     /// Files with the name of such a page that the last look found and could not use: which, and why.
     pub refused: Vec<String>,
 }
@@ -75,6 +81,7 @@ impl Collector {
         Self {
             since: Instant::now(),
             ranks: BTreeMap::new(),
+            forgotten: BTreeMap::new(),
             refused: Vec::new(),
         }
     }
@@ -109,26 +116,24 @@ impl Collector {
         self.refused.clear();
         let ranks = &mut self.ranks;
         ranks.values_mut().for_each(|rank| rank.ended = true);
-        let mapped = |ranks: &BTreeMap<Key, Rank>| -> (usize, u64) {
-            let pages = ranks.values().filter(|rank| rank.page.is_some());
-            pages.fold((0, 0), |(count, bytes), rank| {
-                (count + 1, bytes + rank.head.bytes)
-            })
-        };
-        let (mut pages, mut bytes) = mapped(ranks);
-        let mut beyond = 0_u64;
+        let (mut pages, mut bytes) = (Shares::new(PAGES_MAX), Shares::new(BYTES_MAX));
+        for rank in ranks.values().filter(|rank| rank.page.is_some()) {
+            pages.add(rank.found.user, 1);
+            bytes.add(rank.found.user, rank.head.bytes);
+        }
+        let mut beyond = BTreeMap::<u32, u64>::new();
         find::each(&mut self.refused, |key, found, page| {
             if let Some(rank) = ranks.get_mut(&key).filter(|rank| rank.page.is_some()) {
                 rank.ended = false;
                 return;
             }
-            let head = *page.head();
-            if pages >= PAGES_MAX || bytes + head.bytes > BYTES_MAX {
-                beyond += 1;
+            let (head, user) = (*page.head(), found.user);
+            if !pages.has(user, 1) || !bytes.has(user, head.bytes) {
+                *beyond.entry(user).or_default() += 1;
                 return;
             }
-            pages += 1;
-            bytes += head.bytes;
+            pages.add(user, 1);
+            bytes.add(user, head.bytes);
             // One whose numbers an ended one had takes its place.
             let rank = Rank {
                 found,
@@ -140,22 +145,46 @@ impl Collector {
             };
             ranks.insert(key, rank);
         })?;
-        if beyond > 0 {
+        for (user, beyond) in beyond.iter().take(USERS_SAID) {
             self.refused.push(format!(
-                "{beyond} pages of ranks are not looked at: {PAGES_MAX} pages or {BYTES_MAX} bytes are mapped"
+                "{beyond} pages of ranks of user {user} are not looked at: there is room for {PAGES_MAX} pages and \
+                 {BYTES_MAX} bytes, and none for more of this user's"
             ));
         }
         for rank in ranks.values_mut().filter(|rank| rank.ended) {
             rank.read();
         }
-        let ended = ranks.values().filter(|rank| rank.ended).count();
-        let mut surplus = ended.saturating_sub(ENDED_MAX);
-        ranks.retain(|_, rank| {
-            let goes = rank.ended && surplus > 0;
-            surplus -= usize::from(goes);
-            !goes
-        });
+        self.forget();
         Ok(())
+    }
+
+    /// Forgets ranks that have ended, where there are too many: first those of the user that has most of them.
+    fn forget(&mut self) {
+        let mut ended = Shares::new(ENDED_MAX);
+        for rank in self.ranks.values().filter(|rank| rank.ended) {
+            ended.add(rank.found.user, 1);
+        }
+        let mut surplus = BTreeMap::<u32, u64>::new();
+        while let Some(user) = ended.beyond() {
+            ended.give(user, 1);
+            *surplus.entry(user).or_default() += 1;
+        }
+        for (user, surplus) in &surplus {
+            *self.forgotten.entry(*user).or_default() += surplus;
+        }
+        self.ranks.retain(|_, rank| {
+            let surplus = surplus.get_mut(&rank.found.user);
+            let Some(left) = surplus.filter(|left| rank.ended && **left > 0) else {
+                return true;
+            };
+            *left -= 1;
+            false
+        });
+        for (user, forgotten) in self.forgotten.iter().take(USERS_SAID) {
+            self.refused.push(format!(
+                "{forgotten} ranks of user {user} that have ended are shown no more: {ENDED_MAX} are kept"
+            ));
+        }
     }
 
     fn figures(&self, wanted: impl Fn(u32, Option<u64>) -> bool) -> Observed {

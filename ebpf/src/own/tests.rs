@@ -83,6 +83,58 @@ fn a_receiver_is_the_caller_and_a_rank_becomes_its_process() {
     );
 }
 
+/// The head of a page of this process.
+fn some_head() -> Head {
+    let page = StatsPage::new(0x1234_5678_0000_0003, 0, 1);
+    let fd = page.fd().expect("a page").try_clone_to_owned();
+    let file = File::from(fd.expect("a descriptor"));
+    *Shown::of(&file).expect("fit").head()
+}
+
+#[test]
+fn ranks_of_one_user_do_not_have_others_forgotten() {
+    let head = some_head();
+    let mut collector = Collector::new();
+    let mut end = |pid: u32, user| {
+        let key = Key {
+            pid,
+            device: 0,
+            inode: u64::from(pid),
+        };
+        let found = Found {
+            pid,
+            started: None,
+            comm: String::new(),
+            user,
+        };
+        let rank = Rank {
+            found,
+            head,
+            page: None,
+            rows: Vec::new(),
+            counters: Vec::new(),
+            ended: true,
+        };
+        collector.ranks.insert(key, rank);
+    };
+    let most = u32::try_from(ENDED_MAX).expect("few");
+    // The others have the least keys, and would go first by those.
+    (0..10).for_each(|pid| end(pid, 1));
+    (10..most + 15).for_each(|pid| end(pid, 2));
+    collector.forget();
+    let of = |user| {
+        let ranks = collector.ranks.values();
+        ranks.filter(|rank| rank.found.user == user).count()
+    };
+    assert_eq!(
+        (of(1), of(2)),
+        (10, usize::try_from(most).expect("few") - 10)
+    );
+    let said = &collector.refused;
+    assert_eq!(said.len(), 1);
+    assert!(said[0].starts_with("15 ranks of user 2 "), "{said:?}");
+}
+
 #[test]
 fn rubbish_is_refused_with_a_sentence() {
     let _alone = alone();
