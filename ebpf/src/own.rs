@@ -38,6 +38,12 @@ const PAGES_MAX: u64 = 1 << 14;
 /// Bytes of them.
 const BYTES_MAX: u64 = 1 << 30;
 
+/// Rows that are kept of one page, and of all pages of one job. The pages of a user say what it likes.
+const ROWS_OF_PAGE: usize = 1 << 12;
+const ROWS_OF_JOB: u64 = 1 << 17;
+/// And of all jobs together.
+const ROWS_MAX: u64 = 1 << 20;
+
 /// Users of whom it is said what is left out.
 const USERS_SAID: usize = 16;
 
@@ -48,9 +54,42 @@ struct Rank {
     head: Head,
     /// Until the rank has ended.
     page: Option<Shown>,
+    /// By the rank of the peer, in order.
     rows: Vec<(u32, Row)>,
+    /// Rows that found no room.
+    left_out: u64,
     counters: Vec<(&'static str, u64)>,
     ended: bool,
+}
+
+/// Room for rows.
+struct Room {
+    jobs: HashMap<(u32, u64), u64>,
+    users: Shares,
+}
+
+impl Room {
+    fn new() -> Self {
+        Self {
+            jobs: HashMap::new(),
+            users: Shares::new(ROWS_MAX),
+        }
+    }
+
+    fn add(&mut self, job: (u32, u64), rows: u64) {
+        *self.jobs.entry(job).or_default() += rows;
+        self.users.add(job.0, rows);
+    }
+
+    /// Room for one more of a job of a user, if there is any.
+    fn take(&mut self, job: (u32, u64)) -> bool {
+        let of_job = self.jobs.get(&job).copied().unwrap_or(0);
+        let has_room = of_job < ROWS_OF_JOB && self.users.has(job.0, 1);
+        if has_room {
+            self.add(job, 1);
+        }
+        has_room
+    }
 }
 
 /// Finds the ranks of this node, and keeps the figures of those that have ended.
@@ -104,7 +143,8 @@ impl Collector {
         wanted: impl Fn(u32, Option<u64>) -> bool,
     ) -> io::Result<Observed> {
         self.look()?;
-        self.ranks.values_mut().for_each(Rank::read);
+        self.read(|_| true);
+        self.say_what_is_left_out();
         Ok(self.figures(wanted))
     }
 
@@ -140,6 +180,7 @@ impl Collector {
                 head,
                 page: Some(page),
                 rows: Vec::new(),
+                left_out: 0,
                 counters: Vec::new(),
                 ended: false,
             };
@@ -151,11 +192,34 @@ impl Collector {
                  {BYTES_MAX} bytes, and none for more of this user's"
             ));
         }
-        for rank in ranks.values_mut().filter(|rank| rank.ended) {
-            rank.read();
-        }
+        self.read(|rank| rank.ended);
         self.forget();
         Ok(())
+    }
+
+    /// Takes the figures of some ranks.
+    fn read(&mut self, wanted: impl Fn(&Rank) -> bool) {
+        // What has a row keeps it: otherwise figures would fall when other ranks get more.
+        let mut room = Room::new();
+        for rank in self.ranks.values() {
+            room.add(rank.job(), rank.rows.len() as u64);
+        }
+        for rank in self.ranks.values_mut().filter(|rank| wanted(rank)) {
+            rank.read(&mut room);
+        }
+    }
+
+    fn say_what_is_left_out(&mut self) {
+        let mut left_out = BTreeMap::<(u32, u64), u64>::new();
+        for rank in self.ranks.values().filter(|rank| rank.left_out > 0) {
+            *left_out.entry(rank.job()).or_default() += rank.left_out;
+        }
+        for ((user, job), rows) in left_out.iter().take(USERS_SAID) {
+            self.refused.push(format!(
+                "{rows} rows of job {job:016x} of user {user} are left out: {ROWS_OF_PAGE} are kept of a rank, \
+                 {ROWS_OF_JOB} of a job, and {ROWS_MAX} of all"
+            ));
+        }
     }
 
     /// Forgets ranks that have ended, where there are too many: first those of the user that has most of them.
@@ -222,16 +286,35 @@ impl Collector {
 
 impl Rank {
     /// Takes its figures. The memory of a page lives as long as it is mapped, so the last figures are never missed.
-    fn read(&mut self) {
+    fn read(&mut self, room: &mut Room) {
+        let job = self.job();
         let Some(page) = &self.page else { return };
         self.counters = page.counters().collect();
-        self.rows = page
-            .rows()
-            .filter(|(_, row)| *row != Row::default())
-            .collect();
+        let before = std::mem::take(&mut self.rows);
+        let mut kept = before.len();
+        let mut before = before.into_iter().map(|(peer, _)| peer).peekable();
+        self.left_out = 0;
+        for (peer, row) in page.rows().filter(|(_, row)| *row != Row::default()) {
+            // A row that its owner took back.
+            while before.next_if(|before| *before < peer).is_some() {}
+            let had_room = before.next_if_eq(&peer).is_some();
+            if had_room {
+                self.rows.push((peer, row));
+            } else if kept < ROWS_OF_PAGE && room.take(job) {
+                kept += 1;
+                self.rows.push((peer, row));
+            } else {
+                self.left_out += 1;
+            }
+        }
         if self.ended {
             self.page = None;
         }
+    }
+
+    /// User, job.
+    fn job(&self) -> (u32, u64) {
+        (self.found.user, self.head.job)
     }
 
     /// User, job, rank.
