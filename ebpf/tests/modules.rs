@@ -228,7 +228,7 @@ fn copies_are_seen_where_ioctls_are_answered() {
     let mut memory = pages(0);
     let base = address(&mut memory);
     let region: u64 = owner.number.parse().expect("a number");
-    let counted = Counters::look(Path::new("/"));
+    let mut counted = Counters::look(Path::new("/"));
     let vector = [piece(base, 5000), piece(base + 8192, 10_000)];
     let read = knem_cmd_inline_copy {
         local_iovec_array: vector.as_ptr().expose_provenance() as u64,
