@@ -130,13 +130,12 @@ pub fn missed(observed: &Observed, name: impl Fn(u32) -> Who, system: System) ->
             let refusal = || system.refusal(owner(key.caller), peer);
             of_errors(key, counts, refusal, &mut add);
             of_sizes(key, counts, &mut add);
-        } else if key.mechanism == Mechanism::Cico {
-            if of_two_copies(counts, &mut add)
-                && let Peer::Process(source) = key.peer
-            {
-                let told = told.entry(source).or_default();
-                *told = told.saturating_add(counts.bytes);
-            }
+        } else if key.mechanism == Mechanism::Cico
+            && of_two_copies(counts, &mut add)
+            && let Peer::Process(source) = key.peer
+        {
+            let told = told.entry(source).or_default();
+            *told = told.saturating_add(counts.bytes);
         }
     }
     for (pid, counters) in &observed.counters {
