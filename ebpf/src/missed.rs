@@ -276,7 +276,8 @@ fn of_rank(value: impl Fn(&str) -> u64, told: u64, who: Who, found: &mut Vec<Mis
             0,
         );
     }
-    // The sender counts what it puts into chunks, the receiver's pair what it takes out: only what no pair tells is new.
+    // The sender counts what it puts into chunks, the receiver's pair what it takes out.
+    // Only what no pair tells is new.
     let pipeline = value("pipeline_bytes").saturating_sub(told);
     if pipeline >= 16 * LARGE {
         add(
