@@ -160,7 +160,7 @@ impl Source {
     /// The figures as a report.
     pub(crate) fn report(&mut self, observed: &Observed, program: &[String]) -> Report {
         let name = |pid| report::who(observed, pid);
-        let missed = missed(observed, name, &self.system);
+        let missed = missed(observed, name, self.system);
         let mut limits = self.limits.clone();
         limits.extend(self.own.refused.iter().cloned());
         let mut report = report::build(observed, program, missed, limits);

@@ -61,7 +61,7 @@ int wait_begin(struct raw_args *ctx)
 {
 	u64 id = bpf_get_current_pid_tgid();
 	u32 kind = ctx->args[1];
-	struct waiting now = { .lock = ctx->args[0] };
+	struct waiting now = { .lock = ctx->args[0] }, *outer;
 
 	if ((kind & (LOCK_SPIN | LOCK_PERCPU | LOCK_MUTEX)) || !(kind & (LOCK_READ | LOCK_WRITE)))
 		return 0;
@@ -70,9 +70,19 @@ int wait_begin(struct raw_args *ctx)
 	now.owner = owner_of((void *)now.lock);
 	if (!now.owner)
 		return 0;
+	/* It gives its place to a wait inside of it. */
+	outer = bpf_map_lookup_elem(&waiting, &id);
+	now.user = outer ? outer->user : owner_now();
+	if (!outer && !take(now.user, WAITING)) {
+		lose(now.user);
+		return 0;
+	}
 	now.start_ns = bpf_ktime_get_ns();
-	if (bpf_map_update_elem(&waiting, &id, &now, BPF_ANY))
-		count(NOT_COUNTED);
+	if (bpf_map_update_elem(&waiting, &id, &now, BPF_ANY)) {
+		if (!outer)
+			give(now.user, WAITING);
+		lose(now.user);
+	}
 	return 0;
 }
 
@@ -84,23 +94,27 @@ int wait_end(struct raw_args *ctx)
 	struct wait_key key = { .waiter = id >> 32 };
 	struct wait none = {}, *wait;
 	struct call *call;
+	u32 user;
 
 	/* A wait for another lock inside of this one. */
 	if (!from || from->lock != ctx->args[0])
 		return 0;
 	took = bpf_ktime_get_ns() - from->start_ns;
 	key.owner = from->owner;
+	user = from->user;
 	bpf_map_delete_elem(&waiting, &id);
+	give(user, WAITING);
 	call = call_under_way();
 	if (call)
 		call->wait_ns += took;
 	wait = bpf_map_lookup_elem(&waits, &key);
-	if (!wait) {
-		bpf_map_update_elem(&waits, &key, &none, BPF_NOEXIST);
+	if (!wait && take(user, WAITS)) {
+		if (bpf_map_update_elem(&waits, &key, &none, BPF_NOEXIST))
+			give(user, WAITS);
 		wait = bpf_map_lookup_elem(&waits, &key);
 	}
 	if (!wait) {
-		count(NOT_COUNTED);
+		lose(user);
 		return 0;
 	}
 	__sync_fetch_and_add(&wait->waits, 1);

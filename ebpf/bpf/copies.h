@@ -65,17 +65,25 @@ static __attribute__((noinline)) struct pair *new_pair(struct pair_key *key)
 	struct task nobody = {};
 	struct local_id peer;
 	struct pair *zeros;
-	u32 first = 0;
+	u32 first = 0, owner;
 
 	if (!key)
 		return 0;
+	owner = owner_now();
 	zeros = bpf_map_lookup_elem(&zero, &first);
-	if (!zeros)
+	if (!zeros || !take(owner, PAIRS))
 		return 0;
-	bpf_map_update_elem(&pairs, key, zeros, BPF_NOEXIST);
+	/* Another thread made it at the same time, or there is no room. */
+	if (bpf_map_update_elem(&pairs, key, zeros, BPF_NOEXIST))
+		give(owner, PAIRS);
 	/* An id that nobody has looked up yet. */
 	peer = key->peer;
-	bpf_map_update_elem(&peers, &peer, &nobody, BPF_NOEXIST);
+	if (!bpf_map_lookup_elem(&peers, &peer)) {
+		if (!take(owner, PEERS))
+			lose(owner);
+		else if (bpf_map_update_elem(&peers, &peer, &nobody, BPF_NOEXIST))
+			give(owner, PEERS);
+	}
 	return bpf_map_lookup_elem(&pairs, key);
 }
 
@@ -83,22 +91,31 @@ static __attribute__((noinline)) void count_error(struct pair_key *key, s32 errn
 {
 	struct error_key error = {};
 	u64 *value, one = 1;
+	u32 owner;
 
 	if (!key)
 		return;
 	error.pair = *key;
 	error.errno = errno;
 	value = bpf_map_lookup_elem(&errors, &error);
+	if (value) {
+		__sync_fetch_and_add(value, 1);
+		return;
+	}
+	owner = owner_now();
+	if (!take(owner, ERRORS)) {
+		lose(owner);
+		return;
+	}
+	if (!bpf_map_update_elem(&errors, &error, &one, BPF_NOEXIST))
+		return;
+	give(owner, ERRORS);
+	/* Another thread made it at the same time, or there is no room. */
+	value = bpf_map_lookup_elem(&errors, &error);
 	if (value)
 		__sync_fetch_and_add(value, 1);
-	else if (bpf_map_update_elem(&errors, &error, &one, BPF_NOEXIST)) {
-		/* Another thread made it at the same time, or there is no room. */
-		value = bpf_map_lookup_elem(&errors, &error);
-		if (value)
-			__sync_fetch_and_add(value, 1);
-		else
-			count(NOT_COUNTED);
-	}
+	else
+		lose(owner);
 }
 
 /* The first call of a thread finds out whose it is. Null if it is not looked at. */
@@ -110,14 +127,16 @@ static __attribute__((noinline)) struct call *first_call(u64 id)
 
 	if (!is_followed(tgid))
 		return 0;
+	call.owner = owner_now();
 	task = current_process(tgid);
-	if (task) {
+	if (task && take(call.owner, CALLS)) {
 		call.peer.namespace = task->local.namespace;
 		call.generation = task->generation;
 		if (!bpf_map_update_elem(&calls, &id, &call, BPF_ANY))
 			return bpf_map_lookup_elem(&calls, &id);
+		give(call.owner, CALLS);
 	}
-	count(NOT_COUNTED);
+	lose(call.owner);
 	return 0;
 }
 
@@ -184,6 +203,7 @@ ALWAYS void add(struct call *call, u64 id, s64 result)
 		.generation = call->generation,
 		.peer = call->peer,
 		.mechanism = call->mechanism,
+		.writes = call->writes,
 	};
 	struct pair *pair = bpf_map_lookup_elem(&pairs, &key);
 	u64 now = bpf_ktime_get_ns(), took = now - call->start_ns;
@@ -192,7 +212,7 @@ ALWAYS void add(struct call *call, u64 id, s64 result)
 	if (!pair)
 		pair = new_pair(&key);
 	if (!pair) {
-		count(NOT_COUNTED);
+		lose(owner_now());
 		return;
 	}
 	count(EVENTS);
@@ -201,11 +221,8 @@ ALWAYS void add(struct call *call, u64 id, s64 result)
 	__sync_fetch_and_add(&pair->sizes[bin_of(call->asked)], 1);
 	if (done)
 		__sync_fetch_and_add(&pair->bytes, done);
-	if (call->asked > done) {
+	if (call->asked > done)
 		__sync_fetch_and_add(&pair->missing_bytes, call->asked - done);
-		if (result >= 0)
-			__sync_fetch_and_add(&pair->short_calls, 1);
-	}
 	if (call->start_ns) {
 		__sync_fetch_and_add(&pair->time_ns, took);
 		__sync_fetch_and_add(&pair->latency[bin_of(took)], 1);

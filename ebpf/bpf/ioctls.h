@@ -82,20 +82,6 @@ struct knem_inline_bounded {
 	u64 unused;
 };
 
-/* A call that is under way. */
-struct ioctl {
-	u64 start_ns;
-	u64 at;
-	u32 command;
-	u32 reserved;
-};
-struct {
-	__uint(type, BPF_MAP_TYPE_HASH);
-	__uint(max_entries, 8192);
-	__type(key, u64);
-	__type(value, struct ioctl);
-} ioctls SEC(".maps");
-
 /* What a number of the interface stands for. Numbers of one kind may be those of another. */
 enum { SEGMENT, PERMIT, REGION };
 struct thing {
@@ -121,7 +107,7 @@ ALWAYS void keep(u64 kind, u64 number, u32 tgid, u64 length)
 	struct owner owner = { .tgid = tgid, .length = length };
 
 	if (bpf_map_update_elem(&owners, &thing, &owner, BPF_ANY))
-		count(NOT_COUNTED);
+		lose(owner_now());
 }
 
 /* Null if it was made before anybody observed. */
@@ -132,7 +118,6 @@ ALWAYS struct owner *owner_of_thing(u64 kind, u64 number)
 	return bpf_map_lookup_elem(&owners, &thing);
 }
 
-volatile const u64 page_size = 4096;
 #define WHOLE_PAGES(bytes) (((bytes) + page_size - 1) & ~(page_size - 1))
 
 static __attribute__((noinline)) void xpmem_done(struct ioctl *ioctl, s64 result, u32 tgid)
@@ -156,6 +141,7 @@ static __attribute__((noinline)) void xpmem_done(struct ioctl *ioctl, s64 result
 			keep(PERMIT, get.id, owner->tgid, owner->length);
 	} else if (ioctl->command == XPMEM(5)) {
 		struct xpmem_attach attach;
+		struct deed deed = {};
 		u64 bytes;
 
 		if (bpf_probe_read_user(&attach, sizeof(attach), (void *)ioctl->at))
@@ -163,8 +149,12 @@ static __attribute__((noinline)) void xpmem_done(struct ioctl *ioctl, s64 result
 		owner = owner_of_thing(PERMIT, attach.id);
 		/* What is attached begins and ends at pages, wherever the segment begins. */
 		bytes = WHOLE_PAGES(WHOLE_PAGES(attach.size) + (result ? 0 : attach.address & (page_size - 1)));
-		happened_since(XPMEM_ATTACH, owner ? owner->tgid : 0, bytes, result < 0 ? result : (s64)bytes,
-			       ioctl->start_ns);
+		deed.mechanism = XPMEM_ATTACH;
+		deed.peer = owner ? owner->tgid : 0;
+		deed.asked = bytes;
+		deed.result = result < 0 ? result : (s64)bytes;
+		deed.start_ns = ioctl->start_ns;
+		happened(&deed);
 	}
 }
 
@@ -183,14 +173,23 @@ ALWAYS u64 least(u64 a, u64 b)
 
 #define EFAULT 14
 
-ALWAYS void copied(struct ioctl *ioctl, struct owner *peer, u64 bytes, u32 status, s64 result)
+ALWAYS void copied(struct ioctl *ioctl, struct owner *peer, u32 writes, u64 bytes, u32 status, s64 result)
 {
+	struct deed deed = {
+		.mechanism = KNEM,
+		.peer = peer ? peer->tgid : 0,
+		.writes = writes,
+		.start_ns = ioctl->start_ns,
+	};
+
 	if (result >= 0 && status == KNEM_FAILED)
 		result = -EFAULT;
 	/* Both regions are from before anybody observed, and the call has no bound. */
 	if (bytes == UNREADABLE)
 		bytes = 0;
-	happened_since(KNEM, peer ? peer->tgid : 0, bytes, result < 0 ? result : (s64)bytes, ioctl->start_ns);
+	deed.asked = bytes;
+	deed.result = result < 0 ? result : (s64)bytes;
+	happened(&deed);
 }
 
 ALWAYS void copied_regions(struct ioctl *ioctl, struct knem_copy *copy, u64 bound, u32 status, s64 result, u32 tgid)
@@ -198,9 +197,10 @@ ALWAYS void copied_regions(struct ioctl *ioctl, struct knem_copy *copy, u64 boun
 	struct owner *source = owner_of_thing(REGION, copy->source);
 	struct owner *sink = owner_of_thing(REGION, copy->sink);
 	u64 bytes = least(left_of(source, copy->source_offset), left_of(sink, copy->sink_offset));
-	struct owner *peer = source && source->tgid == tgid ? sink : source;
+	/* Of two regions one is the caller's. Of the one that is not known, that is said if the other is not. */
+	u32 writes = source ? source->tgid == tgid : sink && sink->tgid != tgid;
 
-	copied(ioctl, peer, least(bytes, bound), status, result);
+	copied(ioctl, writes ? sink : source, writes, least(bytes, bound), status, result);
 }
 
 ALWAYS void copied_inline(struct ioctl *ioctl, struct knem_inline *copy, u64 bound, u32 status, s64 result)
@@ -208,7 +208,7 @@ ALWAYS void copied_inline(struct ioctl *ioctl, struct knem_inline *copy, u64 bou
 	struct owner *region = owner_of_thing(REGION, copy->cookie);
 	u64 bytes = least(bytes_of(copy->pieces_at, copy->pieces), left_of(region, copy->offset));
 
-	copied(ioctl, region, least(bytes, bound), status, result);
+	copied(ioctl, region, copy->write != 0, least(bytes, bound), status, result);
 }
 
 static __attribute__((noinline)) void knem_done(struct ioctl *ioctl, s64 result, u32 tgid)
@@ -249,13 +249,21 @@ SEC("kprobe")
 int ioctl_enter(void *ctx)
 {
 	u64 id = bpf_get_current_pid_tgid(), command = 0;
-	struct ioctl ioctl = { .start_ns = bpf_ktime_get_ns() };
+	struct ioctl ioctl = { .start_ns = bpf_ktime_get_ns() }, *left;
 
 	bpf_probe_read_kernel(&command, sizeof(command), ctx + register_offsets[1]);
 	bpf_probe_read_kernel(&ioctl.at, sizeof(ioctl.at), ctx + register_offsets[2]);
 	ioctl.command = command;
-	if (bpf_map_update_elem(&ioctls, &id, &ioctl, BPF_ANY))
-		count(NOT_COUNTED);
+	/* One whose end the kernel missed has its place. */
+	left = bpf_map_lookup_elem(&ioctls, &id);
+	ioctl.owner = left ? left->owner : owner_now();
+	if (!left && !take(ioctl.owner, IOCTLS))
+		lose(ioctl.owner);
+	else if (bpf_map_update_elem(&ioctls, &id, &ioctl, BPF_ANY)) {
+		if (!left)
+			give(ioctl.owner, IOCTLS);
+		lose(ioctl.owner);
+	}
 	return 0;
 }
 
@@ -272,6 +280,7 @@ int ioctl_exit(void *ctx)
 		return 0;
 	ioctl = *found;
 	bpf_map_delete_elem(&ioctls, &id);
+	give(ioctl.owner, IOCTLS);
 	bpf_probe_read_kernel(&result, sizeof(result), ctx + result_offset);
 	if ((ioctl.command >> 8 & 0xff) == 'x')
 		xpmem_done(&ioctl, result, id >> 32);

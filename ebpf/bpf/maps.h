@@ -17,6 +17,7 @@ volatile const u32 follows = 0;
 volatile const u32 nr_readv = 310;
 volatile const u32 nr_writev = 311;
 volatile const u32 register_offsets[6] = { 112, 104, 96, 56, 72, 64 };
+volatile const u64 page_size = 4096;
 volatile const u64 initial_dev = 0;
 volatile const u64 initial_ino = 0;
 
@@ -48,12 +49,12 @@ struct pair_key {
 	u32 generation;
 	struct local_id peer;
 	u32 mechanism;
-	u32 reserved;
+	/* Whether the caller wrote into the other's memory, where the mechanism does not say it. */
+	u32 writes;
 };
 /* Calls are the sum of the sizes. */
 struct pair {
 	u64 bytes;
-	u64 short_calls;
 	u64 missing_bytes;
 	u64 time_ns;
 	u64 faults;
@@ -108,6 +109,9 @@ struct call {
 	u32 faults;
 	u32 flushes;
 	u32 under_way;
+	u32 writes;
+	/* Whose share of the table it takes. */
+	u32 owner;
 };
 struct {
 	__uint(type, BPF_MAP_TYPE_HASH);
@@ -127,6 +131,9 @@ struct task {
 	/* Its own namespace, and its id there. */
 	struct local_id local;
 	u32 level;
+	/* Its user, and its user namespace; 0 if that is not known. Both are kept for when it has ended. */
+	u32 user;
+	u32 user_namespace;
 	u32 reserved;
 	char comm[16];
 };
@@ -170,9 +177,10 @@ struct {
 struct waiting {
 	u64 start_ns;
 	u64 lock;
-	/* Whose address space. */
+	/* The process whose address space it guards. */
 	u32 owner;
-	u32 reserved;
+	/* The user whose share of the table it takes. */
+	u32 user;
 };
 struct {
 	__uint(type, BPF_MAP_TYPE_HASH);
@@ -195,6 +203,53 @@ struct {
 	__type(key, struct wait_key);
 	__type(value, struct wait);
 } waits SEC(".maps");
+
+/* A call of a module that is under way. */
+struct ioctl {
+	u64 start_ns;
+	u64 at;
+	u32 command;
+	/* Whose share of the table it takes. */
+	u32 owner;
+};
+struct {
+	__uint(type, BPF_MAP_TYPE_HASH);
+	__uint(max_entries, 8192);
+	__type(key, u64);
+	__type(value, struct ioctl);
+} ioctls SEC(".maps");
+
+/* Tables that those who are observed fill. The reader says how many entries each has, and keeps the names' order. */
+enum table { PAIRS, ERRORS, TASKS, PAST, PEERS, CALLS, WAITING, WAITS, IOCTLS, TABLES };
+struct room {
+	u64 entries;
+	/* How many of them are taken. */
+	u64 taken;
+};
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(max_entries, TABLES);
+	__type(key, u32);
+	__type(value, struct room);
+} rooms SEC(".maps");
+/* How many of them an owner has. */
+struct share {
+	u32 owner;
+	u32 table;
+};
+struct {
+	__uint(type, BPF_MAP_TYPE_HASH);
+	__uint(max_entries, 8192);
+	__type(key, struct share);
+	__type(value, u64);
+} taken SEC(".maps");
+/* By owner: what found no place. */
+struct {
+	__uint(type, BPF_MAP_TYPE_HASH);
+	__uint(max_entries, 1024);
+	__type(key, u32);
+	__type(value, u64);
+} lost SEC(".maps");
 
 /* What happened to the programs themselves. */
 enum count {

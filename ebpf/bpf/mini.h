@@ -38,6 +38,7 @@ static long (*bpf_map_update_elem)(void *map, const void *key, const void *value
 static long (*bpf_map_delete_elem)(void *map, const void *key) = (void *)3;
 static u64 (*bpf_ktime_get_ns)(void) = (void *)5;
 static u64 (*bpf_get_current_pid_tgid)(void) = (void *)14;
+static u64 (*bpf_get_current_uid_gid)(void) = (void *)15;
 static long (*bpf_get_current_comm)(void *buf, u32 size) = (void *)16;
 static struct task_struct *(*bpf_get_current_task)(void) = (void *)35;
 static long (*bpf_probe_read_user)(void *dst, u32 size, const void *from) = (void *)112;
@@ -82,6 +83,22 @@ struct thread_info {
 
 struct mm_struct;
 
+typedef struct {
+	u32 val;
+} CORE kuid_t;
+
+struct user_namespace {
+	struct user_namespace *parent;
+	s32 level;
+	kuid_t owner;
+	struct ns_common ns;
+} CORE;
+
+struct cred {
+	kuid_t uid;
+	struct user_namespace *user_ns;
+} CORE;
+
 struct task_struct {
 	struct thread_info thread_info;
 	s32 pid;
@@ -91,6 +108,7 @@ struct task_struct {
 	struct pid *thread_pid;
 	struct task_struct *group_leader;
 	struct signal_struct *signal;
+	struct cred *real_cred;
 	struct mm_struct *mm;
 	char comm[16];
 } CORE;

@@ -5,12 +5,23 @@
 
 #include "copies.h"
 
-/* It began at that time, or took none that is known. */
-ALWAYS void happened_since(enum mechanism mechanism, s32 peer, u64 asked, s64 result, u64 start_ns)
+/* What one of them did for the current process. */
+struct deed {
+	enum mechanism mechanism;
+	s32 peer;
+	/* Whether it wrote into the peer's memory. */
+	u32 writes;
+	u64 asked;
+	s64 result;
+	/* 0 if it took no time that is known. */
+	u64 start_ns;
+};
+
+ALWAYS void happened(struct deed *deed)
 {
 	u64 id = bpf_get_current_pid_tgid();
 	u32 tgid = id >> 32;
-	struct call call = { .mechanism = mechanism, .asked = asked };
+	struct call call = { .mechanism = deed->mechanism, .writes = deed->writes, .asked = deed->asked };
 	int timed = wanted() & (WANT_LATENCY | WANT_EVENTS);
 	struct task *task;
 
@@ -18,25 +29,27 @@ ALWAYS void happened_since(enum mechanism mechanism, s32 peer, u64 asked, s64 re
 		return;
 	task = current_process(tgid);
 	if (!task) {
-		count(NOT_COUNTED);
+		lose(owner_now());
 		return;
 	}
-	call.peer.pid = peer;
+	call.peer.pid = deed->peer;
 	call.generation = task->generation;
-	call.start_ns = timed ? start_ns : 0;
-	add(&call, id, result);
-}
-
-ALWAYS void happened(enum mechanism mechanism, s32 peer, u64 asked, s64 result)
-{
-	happened_since(mechanism, peer, asked, result, 0);
+	call.start_ns = timed ? deed->start_ns : 0;
+	add(&call, id, deed->result);
 }
 
 /* seg, addr, len, owner, write, tgid */
 SEC("raw_tp/onecopy_attach")
 int module_attach(struct raw_args *ctx)
 {
-	happened(XPMEM_ATTACH, ctx->args[5], ctx->args[2], ctx->args[2]);
+	struct deed deed = {
+		.mechanism = XPMEM_ATTACH,
+		.peer = ctx->args[5],
+		.asked = ctx->args[2],
+		.result = ctx->args[2],
+	};
+
+	happened(&deed);
 	return 0;
 }
 
@@ -44,20 +57,48 @@ int module_attach(struct raw_args *ctx)
 SEC("raw_tp/onecopy_fault")
 int module_fault(struct raw_args *ctx)
 {
-	u64 bytes = (u64)(u32)ctx->args[4] << 12;
+	/* Pages of the kernel's size, also where one entry shows many of them. */
+	u64 bytes = (u32)ctx->args[4] * page_size;
 	s64 err = (s32)ctx->args[5];
 
-	happened(XPMEM_FAULT, ctx->args[6], bytes, err < 0 ? err : (s64)bytes);
+	struct deed deed = {
+		.mechanism = XPMEM_FAULT,
+		.peer = ctx->args[6],
+		.asked = bytes,
+		.result = err < 0 ? err : (s64)bytes,
+	};
+
+	happened(&deed);
 	return 0;
 }
 
-/* dst, src, len, done, err, peer */
+ALWAYS void module_copied(struct raw_args *ctx, u32 writes)
+{
+	s64 err = (s32)ctx->args[4];
+	struct deed deed = {
+		.mechanism = KNEM,
+		.peer = ctx->args[5],
+		.writes = writes,
+		.asked = ctx->args[2],
+		.result = err < 0 ? err : (s64)ctx->args[3],
+	};
+
+	happened(&deed);
+}
+
+/* dst, src, len, done, err, peer, to_peer */
 SEC("raw_tp/onecopy_copy")
 int module_copy(struct raw_args *ctx)
 {
-	s64 err = (s32)ctx->args[4];
+	module_copied(ctx, (u8)ctx->args[6]);
+	return 0;
+}
 
-	happened(KNEM, ctx->args[5], ctx->args[2], err < 0 ? err : (s64)ctx->args[3]);
+/* A module that does not tell the way yet. */
+SEC("raw_tp/onecopy_copy")
+int module_copy_older(struct raw_args *ctx)
+{
+	module_copied(ctx, 0);
 	return 0;
 }
 

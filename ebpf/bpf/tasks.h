@@ -6,7 +6,7 @@
 #ifndef OC_TASKS_H
 #define OC_TASKS_H
 
-#include "maps.h"
+#include "shares.h"
 
 #define MAX_LEVELS 8
 
@@ -31,12 +31,16 @@ ALWAYS void describe(struct task *task, struct task_struct *of)
 {
 	struct task_struct *leader = READ(of, group_leader);
 	struct pid *pid = READ(leader, thread_pid);
+	struct cred *cred = READ(leader, real_cred);
+	struct user_namespace *user_ns = READ(cred, user_ns);
 
 	task->tgid = READ(leader, tgid);
 	task->start_ns = READ(leader, start_time);
 	if (HAS(leader, start_boottime))
 		task->boot_ns = READ(leader, start_boottime);
 	bpf_probe_read_kernel(task->comm, sizeof(task->comm), leader->comm);
+	task->user = READ(cred, uid.val);
+	task->user_namespace = READ(user_ns, ns.inum);
 	/* Gone with the last reference; then the namespace is not known. */
 	if (!pid) {
 		task->local.namespace = 1;
@@ -55,6 +59,7 @@ ALWAYS void describe_simply(struct task *task, u32 tgid)
 	} outer;
 
 	task->tgid = tgid;
+	task->user = bpf_get_current_uid_gid();
 	bpf_get_current_comm(task->comm, sizeof(task->comm));
 	if (bpf_get_ns_current_pid_tgid(initial_dev, initial_ino, &outer, sizeof(outer)) == 0)
 		task->local.pid = tgid;
@@ -65,23 +70,33 @@ ALWAYS void describe_simply(struct task *task, u32 tgid)
 /* The current process, which is kept at first sight. Null if there is no room. */
 static __attribute__((noinline)) struct task *first_sight(u32 tgid, struct task *before)
 {
+	u32 owner = owner_now();
 	struct task task = {};
 
 	if (before) {
 		struct past_key key = { .tgid = tgid, .generation = before->generation };
 
 		task = *before;
-		if (bpf_map_update_elem(&past, &key, &task, BPF_ANY))
-			count(NOT_COUNTED);
+		if (!take(owner, PAST)) {
+			lose(owner);
+		} else if (bpf_map_update_elem(&past, &key, &task, BPF_ANY)) {
+			give(owner, PAST);
+			lose(owner);
+		}
 		__builtin_memset(&task, 0, sizeof(task));
 		task.generation = key.generation + 1;
+	} else if (!take(owner, TASKS)) {
+		return 0;
 	}
 	if (has_btf)
 		describe(&task, bpf_get_current_task());
 	else
 		describe_simply(&task, tgid);
-	if (bpf_map_update_elem(&tasks, &tgid, &task, BPF_ANY))
+	if (bpf_map_update_elem(&tasks, &tgid, &task, BPF_ANY)) {
+		if (!before)
+			give(owner, TASKS);
 		return 0;
+	}
 	return bpf_map_lookup_elem(&tasks, &tgid);
 }
 
@@ -127,7 +142,7 @@ int task_fork(struct raw_args *ctx)
 	if (!with_children || !*with_children)
 		return 0;
 	if (bpf_map_update_elem(&followed, &new, &one, BPF_ANY))
-		count(NOT_COUNTED);
+		lose(owner_now());
 	return 0;
 }
 
@@ -140,10 +155,22 @@ int task_exit(struct raw_args *ctx)
 	struct task_struct *current;
 	struct signal_struct *signal;
 	struct task *task;
+	struct call *call;
+	struct ioctl *ioctl;
 	struct pid *pid;
 	int whole;
 
-	bpf_map_delete_elem(&calls, &id);
+	call = bpf_map_lookup_elem(&calls, &id);
+	if (call) {
+		give(call->owner, CALLS);
+		bpf_map_delete_elem(&calls, &id);
+	}
+	/* The kernel may have missed its end. */
+	ioctl = bpf_map_lookup_elem(&ioctls, &id);
+	if (ioctl) {
+		give(ioctl->owner, IOCTLS);
+		bpf_map_delete_elem(&ioctls, &id);
+	}
 	task = bpf_map_lookup_elem(&tasks, &tgid);
 	if (!has_btf) {
 		if (task && (u32)id == tgid)

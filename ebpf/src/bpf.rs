@@ -15,6 +15,8 @@ mod mapped;
 mod probe;
 mod read;
 mod sys;
+#[cfg(test)]
+mod tests;
 mod usdt;
 
 use std::collections::BTreeSet;
@@ -286,6 +288,7 @@ impl Collector {
             read::count(&self.ebpf, Count::Events).saturating_sub(self.budget.own_events);
         observed.overhead.dropped = read::count(&self.ebpf, Count::Dropped);
         observed.overhead.not_counted = read::count(&self.ebpf, Count::NotCounted);
+        observed.overhead.not_counted_by_user = read::lost(&self.ebpf);
         observed
     }
 
@@ -325,11 +328,16 @@ impl Collector {
         let mut own = None;
         let mut events = Vec::with_capacity(records.len());
         for record in records {
-            if let Record::Copy { key, .. } = &record
-                && key.peer.pid.cast_unsigned() == std::process::id()
+            if let Record::Copy {
+                caller,
+                generation,
+                peer,
+                ..
+            } = record
+                && peer.pid.cast_unsigned() == std::process::id()
             {
                 let seen = own.get_or_insert_with(|| read::seen(&self.ebpf));
-                if read::is_own(key, seen) {
+                if read::is_own((caller, generation), peer, seen) {
                     continue;
                 }
             }
@@ -341,21 +349,24 @@ impl Collector {
     fn event(&self, record: Record) -> Option<Event> {
         Some(match record {
             Record::Copy {
-                key,
+                caller,
+                peer,
+                mechanism,
                 tid,
                 start_ns,
                 duration_ns,
                 asked,
                 result,
                 faults,
+                ..
             } => Event {
                 start_ns,
                 duration_ns: Some(duration_ns),
-                pid: key.caller,
+                pid: caller,
                 tid,
                 what: What::Copy {
-                    mechanism: key.mechanism,
-                    peer: self.ids.known(key.peer, start_ns),
+                    mechanism,
+                    peer: self.ids.known(peer, start_ns),
                     asked,
                     result,
                     faults,

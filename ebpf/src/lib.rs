@@ -22,5 +22,6 @@ pub mod proc;
 pub mod prometheus;
 pub mod rdma;
 pub mod report;
+mod shares;
 
 pub use observed::Observed;

@@ -1,12 +1,13 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Single copies that were missed: what was seen, why, and what to do.
 
+use std::collections::BTreeMap;
 use std::fs;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use libc::{EFAULT, ENOSYS, EPERM, ESRCH};
 
-use crate::observed::{Mechanism, Observed, PairCounts, PairKey, Peer};
+use crate::observed::{Mechanism, Observed, Owner, PairCounts, PairKey, Peer};
 use crate::report::{Missed, Who};
 
 /// Calls below this many are no habit.
@@ -19,9 +20,8 @@ const PROBE: u64 = 4096;
 const LARGE: u64 = 64 << 10;
 
 /// What the system permits.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Copy, Debug, Default)]
 pub struct System {
-    root: PathBuf,
     /// Yama's mode; none if there is no Yama.
     pub ptrace_scope: Option<u32>,
 }
@@ -32,33 +32,13 @@ impl System {
     pub fn read(root: &Path) -> Self {
         let scope = fs::read_to_string(root.join("sys/kernel/yama/ptrace_scope"));
         Self {
-            root: root.to_owned(),
             ptrace_scope: scope.ok().and_then(|text| text.trim().parse().ok()),
         }
     }
 
-    fn user(&self, pid: u32) -> Option<u32> {
-        let status = crate::proc::text(&self.root.join(pid.to_string()).join("status"))?;
-        crate::proc::field(&status, "Uid:")?
-            .split_whitespace()
-            .next()?
-            .parse()
-            .ok()
-    }
-
-    fn user_namespace(&self, pid: u32) -> Option<PathBuf> {
-        fs::read_link(self.root.join(pid.to_string()).join("ns/user")).ok()
-    }
-
     /// Why one process may not reach the memory of another one, and what would permit it.
-    fn refusal(&self, caller: u32, peer: Peer) -> (String, String) {
-        let Peer::Process(peer) = peer else {
-            return (
-                "the kernel does not permit the caller to reach that process".to_owned(),
-                "run both in one pid namespace and as one user".to_owned(),
-            );
-        };
-        if let (Some(a), Some(b)) = (self.user(caller), self.user(peer))
+    fn refusal(self, caller: Owner, peer: Owner) -> (String, String) {
+        if let (Some(a), Some(b)) = (caller.user, peer.user)
             && a != b
         {
             return (
@@ -66,13 +46,26 @@ impl System {
                 "run both as one user, or give the caller CAP_SYS_PTRACE".to_owned(),
             );
         }
-        if let (Some(a), Some(b)) = (self.user_namespace(caller), self.user_namespace(peer))
+        if let (Some(a), Some(b)) = (caller.namespace, peer.namespace)
             && a != b
         {
             return (
                 "the processes are in different user namespaces, as rootless containers are"
                     .to_owned(),
                 "start both in one user namespace, or share memory through a kernel module (layers xpmem, knem)"
+                    .to_owned(),
+            );
+        }
+        let all = [caller.user, peer.user].iter().all(Option::is_some)
+            && [caller.namespace, peer.namespace]
+                .iter()
+                .all(Option::is_some);
+        if !all {
+            return (
+                "which reason it was is not known, because a process could not be looked at while it lived: other \
+                 users, other user or pid namespaces, Yama, or a filter"
+                    .to_owned(),
+                "run both as one user in one user namespace and one pid namespace; look at kernel.yama.ptrace_scope"
                     .to_owned(),
             );
         }
@@ -104,9 +97,13 @@ fn is_cma(mechanism: Mechanism) -> bool {
 }
 
 /// Looks for single copies that were missed; `name` says who a process is. Most bytes first.
+///
+/// Reasons come from what was seen of processes while they lived: most have ended, and who has their ids is another.
 #[must_use]
-pub fn missed(observed: &Observed, name: impl Fn(u32) -> Who, system: &System) -> Vec<Missed> {
+pub fn missed(observed: &Observed, name: impl Fn(u32) -> Who, system: System) -> Vec<Missed> {
     let mut found = Vec::new();
+    // What went through shared memory from each rank, and is told by the pairs.
+    let mut told = BTreeMap::<u32, u64>::new();
     for (key, counts) in &observed.pairs {
         let mut who = vec![name(key.caller)];
         if let Peer::Process(pid) = key.peer {
@@ -122,10 +119,23 @@ pub fn missed(observed: &Observed, name: impl Fn(u32) -> Who, system: &System) -
             });
         };
         if is_cma(key.mechanism) {
-            of_errors(key, counts, system, &mut add);
+            let owner = |pid| {
+                let task = observed.tasks.get(&pid);
+                task.map_or_else(Owner::default, |task| task.owner)
+            };
+            let peer = match key.peer {
+                Peer::Process(pid) => owner(pid),
+                _ => Owner::default(),
+            };
+            let refusal = || system.refusal(owner(key.caller), peer);
+            of_errors(key, counts, refusal, &mut add);
             of_sizes(key, counts, &mut add);
-        } else if key.mechanism == Mechanism::Cico {
-            of_two_copies(counts, &mut add);
+        } else if key.mechanism == Mechanism::Cico
+            && of_two_copies(counts, &mut add)
+            && let Peer::Process(source) = key.peer
+        {
+            let told = told.entry(source).or_default();
+            *told = told.saturating_add(counts.bytes);
         }
     }
     for (pid, counters) in &observed.counters {
@@ -134,7 +144,8 @@ pub fn missed(observed: &Observed, name: impl Fn(u32) -> Who, system: &System) -
             all.find(|(name, _)| *name == wanted)
                 .map_or(0, |(_, value)| *value)
         };
-        of_rank(value, name(*pid), &mut found);
+        let told = told.get(pid).copied().unwrap_or(0);
+        of_rank(value, told, name(*pid), &mut found);
     }
     found.sort_by_key(|missed| std::cmp::Reverse(missed.bytes));
     found
@@ -143,7 +154,7 @@ pub fn missed(observed: &Observed, name: impl Fn(u32) -> Who, system: &System) -
 fn of_errors(
     key: &PairKey,
     counts: &PairCounts,
-    system: &System,
+    refusal: impl Fn() -> (String, String),
     add: &mut impl FnMut(String, String, String, u64),
 ) {
     let call = if key.mechanism == Mechanism::CmaRead {
@@ -159,7 +170,7 @@ fn of_errors(
     for (errno, times) in &counts.errors {
         match *errno {
             EPERM => {
-                let (why, remedy) = system.refusal(key.caller, key.peer);
+                let (why, remedy) = refusal();
                 add(format!("{call} was refused {times} times (EPERM)"), why, remedy, bytes);
             }
             ENOSYS => add(
@@ -226,11 +237,13 @@ fn of_sizes(key: &PairKey, counts: &PairCounts, add: &mut impl FnMut(String, Str
     }
 }
 
-fn of_two_copies(counts: &PairCounts, add: &mut impl FnMut(String, String, String, u64)) {
+/// Whether it was told.
+fn of_two_copies(counts: &PairCounts, add: &mut impl FnMut(String, String, String, u64)) -> bool {
     let Some(each) = counts.bytes.checked_div(counts.calls) else {
-        return;
+        return false;
     };
-    if each >= LARGE {
+    let is_large = each >= LARGE;
+    if is_large {
         add(
             format!("messages of {each} bytes on average went through shared memory, by two copies"),
             "no layer with a single copy was usable, or two copies were measured to be faster for this pair".to_owned(),
@@ -240,9 +253,11 @@ fn of_two_copies(counts: &PairCounts, add: &mut impl FnMut(String, String, Strin
             counts.bytes,
         );
     }
+    is_large
 }
 
-fn of_rank(value: impl Fn(&str) -> u64, who: Who, found: &mut Vec<Missed>) {
+/// Of what the rank sent through shared memory, `told` bytes are told by its receivers' pairs.
+fn of_rank(value: impl Fn(&str) -> u64, told: u64, who: Who, found: &mut Vec<Missed>) {
     let mut add = |what: String, why: &str, remedy: &str, bytes| {
         found.push(Missed {
             what,
@@ -261,10 +276,12 @@ fn of_rank(value: impl Fn(&str) -> u64, who: Who, found: &mut Vec<Missed>) {
             0,
         );
     }
-    let pipeline = value("pipeline_bytes");
+    // The sender counts what it puts into chunks, the receiver's pair what it takes out.
+    // Only what no pair tells is new.
+    let pipeline = value("pipeline_bytes").saturating_sub(told);
     if pipeline >= 16 * LARGE {
         add(
-            format!("{pipeline} bytes of announced messages came through chunks, by two copies"),
+            format!("{pipeline} bytes of announced messages went through chunks, by two copies"),
             "no single copy was permitted between the pair, or the pair's own times were better so",
             "'onecopy info' says which layers are refused and why",
             pipeline,
@@ -286,36 +303,46 @@ fn of_rank(value: impl Fn(&str) -> u64, who: Who, found: &mut Vec<Missed>) {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::observed::Task;
 
-    fn system(scope: Option<u32>, users: &[(u32, u32, &str)]) -> (tempfile::TempDir, System) {
-        let root = tempfile::tempdir().expect("a folder");
-        if let Some(scope) = scope {
-            let folder = root.path().join("sys/kernel/yama");
-            fs::create_dir_all(&folder).expect("a folder");
-            fs::write(folder.join("ptrace_scope"), format!("{scope}\n")).expect("written");
-        }
-        for (pid, user, namespace) in users {
-            let folder = root.path().join(pid.to_string());
-            fs::create_dir_all(folder.join("ns")).expect("a folder");
-            fs::write(
-                folder.join("status"),
-                format!("Name:\tx\nUid:\t{user}\t0\t0\t0\n"),
-            )
-            .expect("written");
-            std::os::unix::fs::symlink(namespace, folder.join("ns/user")).expect("linked");
-        }
-        let system = System::read(root.path());
-        (root, system)
+    fn system(ptrace_scope: Option<u32>) -> System {
+        System { ptrace_scope }
     }
 
-    fn look(mechanism: Mechanism, counts: PairCounts, system: &System) -> Vec<Missed> {
+    fn owner(user: u32, namespace: u64) -> Owner {
+        Owner {
+            user: Some(user),
+            namespace: Some(namespace),
+        }
+    }
+
+    fn look(mechanism: Mechanism, counts: PairCounts, system: System) -> Vec<Missed> {
+        look_at([Owner::default(); 2], mechanism, counts, system)
+    }
+
+    /// Process 1 calls process 2; whose they are, in this order. Both have ended.
+    fn look_at(
+        owners: [Owner; 2],
+        mechanism: Mechanism,
+        counts: PairCounts,
+        system: System,
+    ) -> Vec<Missed> {
         let mut observed = Observed::default();
         let key = PairKey {
             caller: 1,
             peer: Peer::Process(2),
             mechanism,
+            writes: false,
         };
         observed.pairs.insert(key, counts);
+        for (pid, owner) in (1..).zip(owners) {
+            let task = Task {
+                owner,
+                ended: true,
+                ..Task::default()
+            };
+            observed.tasks.insert(pid, task);
+        }
         let name = |pid| Who {
             pid: Some(pid),
             ..Who::default()
@@ -337,19 +364,21 @@ mod tests {
 
     #[test]
     fn a_refusal_names_its_reason() {
-        let same: &[(u32, u32, &str)] = &[(1, 5, "user:[1]"), (2, 5, "user:[1]")];
-        let users: &[(u32, u32, &str)] = &[(1, 5, "user:[1]"), (2, 6, "user:[1]")];
-        let spaces: &[(u32, u32, &str)] = &[(1, 5, "user:[1]"), (2, 5, "user:[2]")];
-        for (scope, processes, why) in [
+        let same = [owner(5, 1), owner(5, 1)];
+        let users = [owner(5, 1), owner(6, 1)];
+        let spaces = [owner(5, 1), owner(5, 2)];
+        let unknown = [owner(5, 1), Owner::default()];
+        for (scope, owners, why) in [
             (Some(1), same, "ptrace_scope = 1"),
             (Some(2), same, "administrators only"),
             (Some(0), same, "not dumpable"),
             (None, same, "not dumpable"),
             (Some(1), users, "different users (5 and 6)"),
             (Some(1), spaces, "different user namespaces"),
+            (Some(1), unknown, "not known"),
+            (None, unknown, "not known"),
         ] {
-            let (_root, system) = system(scope, processes);
-            let found = look(Mechanism::CmaRead, refused(EPERM), &system);
+            let found = look_at(owners, Mechanism::CmaRead, refused(EPERM), system(scope));
             assert_eq!(found.len(), 1);
             assert!(found[0].why.contains(why), "{:?}", found[0]);
             assert_eq!(found[0].bytes, MISSING);
@@ -358,63 +387,93 @@ mod tests {
 
     #[test]
     fn each_errno_has_its_words() {
-        let (_root, system) = system(None, &[]);
+        let system = system(None);
         for (errno, what) in [
             (ENOSYS, "not there"),
             (EFAULT, "no memory"),
             (ESRCH, "no process"),
         ] {
-            let found = look(Mechanism::CmaWrite, refused(errno), &system);
+            let found = look(Mechanism::CmaWrite, refused(errno), system);
             assert!(found[0].what.contains(what), "{:?}", found[0]);
         }
-        assert!(look(Mechanism::CmaRead, refused(4), &system).is_empty());
+        assert!(look(Mechanism::CmaRead, refused(4), system).is_empty());
     }
 
     #[test]
     fn a_trial_misses_nothing_unless_it_is_refused() {
-        let (_root, system) = system(None, &[]);
+        let system = system(None);
         for (errno, found) in [(EFAULT, 0), (EPERM, 1), (ESRCH, 1)] {
             let mut counts = refused(errno);
             counts.missing_bytes = 3 * 16;
-            assert_eq!(look(Mechanism::CmaRead, counts, &system).len(), found);
+            assert_eq!(look(Mechanism::CmaRead, counts, system).len(), found);
         }
     }
 
     #[test]
     fn bytes_are_not_told_twice() {
-        let (_root, system) = system(None, &[]);
+        let system = system(None);
         let mut counts = refused(EFAULT);
         counts.errors.insert(ESRCH, 1);
-        let found = look(Mechanism::CmaRead, counts, &system);
+        let found = look(Mechanism::CmaRead, counts, system);
         assert_eq!(found.len(), 2);
         assert!(found.iter().all(|missed| missed.bytes == 0), "{found:?}");
     }
 
     #[test]
     fn small_calls_and_many_pieces_are_told_apart() {
-        let (_root, system) = system(None, &[]);
+        let system = system(None);
         let mut small = PairCounts {
             calls: 100,
             bytes: 100 * 512,
             ..PairCounts::default()
         };
         small.sizes.add(512, 100);
-        let found = look(Mechanism::CmaRead, small.clone(), &system);
+        let found = look(Mechanism::CmaRead, small.clone(), system);
         assert!(found[0].what.contains("less than 4 KiB"), "{found:?}");
         small.vectored = (100, 800);
-        let found = look(Mechanism::CmaRead, small.clone(), &system);
+        let found = look(Mechanism::CmaRead, small.clone(), system);
         assert!(found[0].what.contains("800 pieces"), "{found:?}");
         small.calls = 10;
-        assert!(look(Mechanism::CmaRead, small, &system).is_empty());
+        assert!(look(Mechanism::CmaRead, small, system).is_empty());
         let mut large = PairCounts {
             calls: 100,
             bytes: 100 << 20,
             ..PairCounts::default()
         };
         large.sizes.add(1 << 20, 100);
-        assert!(look(Mechanism::CmaRead, large.clone(), &system).is_empty());
-        let found = look(Mechanism::Cico, large, &system);
+        assert!(look(Mechanism::CmaRead, large.clone(), system).is_empty());
+        let found = look(Mechanism::Cico, large, system);
         assert!(found[0].what.contains("two copies"), "{found:?}");
+    }
+
+    #[test]
+    fn what_a_pair_tells_its_rank_does_not_tell_again() {
+        const BYTES: u64 = 1 << 30;
+        let of = |pair_bytes: u64, pipeline: u64| {
+            let mut observed = Observed::default();
+            let key = PairKey {
+                caller: 1,
+                peer: Peer::Process(2),
+                mechanism: Mechanism::Cico,
+                writes: false,
+            };
+            let counts = PairCounts {
+                calls: pair_bytes.div_ceil(1 << 20),
+                bytes: pair_bytes,
+                ..PairCounts::default()
+            };
+            observed.pairs.insert(key, counts);
+            let counters = vec![("pipeline_bytes", pipeline)];
+            observed.counters.insert(2, counters);
+            let found = missed(&observed, |_| Who::default(), System::default());
+            let bytes: Vec<u64> = found.iter().map(|missed| missed.bytes).collect();
+            bytes
+        };
+        assert_eq!(of(BYTES, BYTES), [BYTES]);
+        assert_eq!(of(BYTES + 5, BYTES), [BYTES + 5]);
+        // Another pair has small messages beside large ones, and tells nothing.
+        assert_eq!(of(BYTES, 3 * BYTES), [2 * BYTES, BYTES]);
+        assert_eq!(of(0, BYTES), [BYTES]);
     }
 
     #[test]
@@ -426,7 +485,7 @@ mod tests {
             ("attach_unearned", 1000),
         ];
         observed.counters.insert(1, counters);
-        let found = missed(&observed, |_| Who::default(), &System::default());
+        let found = missed(&observed, |_| Who::default(), System::default());
         assert_eq!(found.len(), 3);
         assert_eq!(found[0].bytes, 1 << 30);
     }

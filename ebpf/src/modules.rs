@@ -4,17 +4,39 @@
 //! shown as they are.
 
 use std::collections::BTreeMap;
-use std::fs::OpenOptions;
-use std::io::Read;
+use std::fs::{File, OpenOptions};
+use std::io::{Read, Seek};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
 
-/// Where modules tell it, below the root.
-const FILES: [(&str, &str); 2] = [("xpmem", "proc/xpmem/global_pages"), ("knem", "dev/knem")];
+/// A file in which a module tells it.
+#[derive(Debug)]
+struct Place {
+    module: &'static str,
+    /// Below the root.
+    file: &'static str,
+    /// Whether it may be held open. Whoever holds a device has its module stay.
+    is_held: bool,
+}
+
+const PLACES: [Place; 2] = [
+    Place {
+        module: "xpmem",
+        file: "proc/xpmem/global_pages",
+        is_held: true,
+    },
+    Place {
+        module: "knem",
+        file: "dev/knem",
+        is_held: false,
+    },
+];
 /// More than any of them writes.
 const LONGEST: u64 = 16 << 10;
+/// How many looks pass by what was not there.
+const PASSED: u32 = 15;
 
 /// One of them.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -32,57 +54,90 @@ pub struct Counter {
 pub struct Counters {
     root: PathBuf,
     before: BTreeMap<(&'static str, String), u64>,
+    /// Of each place, the file that is held open.
+    held: [Option<File>; PLACES.len()],
+    /// Of each place, how many looks pass by it yet.
+    passed: [u32; PLACES.len()],
 }
 
 impl Counters {
     /// Reads them all, below `/` or another folder of the same form.
     #[must_use]
     pub fn look(root: &Path) -> Self {
-        Self {
+        let mut counters = Self {
             root: root.to_owned(),
-            before: read(root),
-        }
+            before: BTreeMap::new(),
+            held: PLACES.map(|_| None),
+            passed: [0; PLACES.len()],
+        };
+        counters.before = counters.read();
+        // Who asks once has what came meanwhile.
+        counters.passed = [0; PLACES.len()];
+        counters
     }
 
-    /// What was added to each since, where something was. Those of a module that came meanwhile began at zero.
+    /// What was added to each since, where something was. Those of a module that came meanwhile began at zero. Where
+    /// there was none at the last look, it is looked for seldom.
     #[must_use]
-    pub fn added(&self) -> Vec<Counter> {
-        let added = read(&self.root)
-            .into_iter()
-            .filter_map(|((module, name), now)| {
-                let before = self.before.get(&(module, name.clone())).unwrap_or(&0);
-                // What fell counts nothing, or its module was loaded anew.
-                let added = now.checked_sub(*before).filter(|&added| added > 0)?;
-                let module = module.to_owned();
-                Some(Counter {
-                    module,
-                    name,
-                    added,
-                })
-            });
+    pub fn added(&mut self) -> Vec<Counter> {
+        let added = self.read().into_iter().filter_map(|((module, name), now)| {
+            let before = self.before.get(&(module, name.clone())).unwrap_or(&0);
+            // What fell counts nothing, or its module was loaded anew.
+            let added = now.checked_sub(*before).filter(|&added| added > 0)?;
+            let module = module.to_owned();
+            Some(Counter {
+                module,
+                name,
+                added,
+            })
+        });
         added.collect()
+    }
+
+    /// Nothing of what is not there, or may not be read.
+    fn read(&mut self) -> BTreeMap<(&'static str, String), u64> {
+        let mut found = BTreeMap::new();
+        let state = self.held.iter_mut().zip(&mut self.passed);
+        for (place, (held, passed)) in PLACES.iter().zip(state) {
+            if *passed > 0 {
+                *passed -= 1;
+                continue;
+            }
+            // One whose module went can be read no more; another one may have come.
+            let text = held.as_ref().and_then(text).or_else(|| {
+                *held = None;
+                let file = open(&self.root.join(place.file))?;
+                let text = text(&file);
+                *held = Some(file).filter(|_| place.is_held && text.is_some());
+                text
+            });
+            let Some(text) = text else {
+                *passed = PASSED;
+                continue;
+            };
+            for (name, value) in text.lines().filter_map(counter) {
+                found.insert((place.module, name.to_owned()), value);
+            }
+        }
+        found
     }
 }
 
-/// Nothing of what is not there, or may not be read.
-fn read(root: &Path) -> BTreeMap<(&'static str, String), u64> {
-    let mut found = BTreeMap::new();
-    for (module, file) in FILES {
-        let mut text = String::new();
-        // What answers a read in another way must not be waited for.
-        let opened = OpenOptions::new()
-            .read(true)
-            .custom_flags(libc::O_NONBLOCK | libc::O_CLOEXEC)
-            .open(root.join(file));
-        if let Ok(opened) = opened {
-            // What was read before an error, or before what is no text, counts.
-            let _ = opened.take(LONGEST).read_to_string(&mut text);
-        }
-        for (name, value) in text.lines().filter_map(counter) {
-            found.insert((module, name.to_owned()), value);
-        }
-    }
-    found
+fn open(path: &Path) -> Option<File> {
+    let mut options = OpenOptions::new();
+    options.read(true);
+    // What answers a read in another way must not be waited for.
+    options.custom_flags(libc::O_NONBLOCK | libc::O_CLOEXEC);
+    options.open(path).ok()
+}
+
+/// What a file tells now, from its start; none if nothing. What was read before an error counts.
+fn text(mut file: &File) -> Option<String> {
+    let mut bytes = Vec::new();
+    // A device that has just been opened is there, and may not be one that seeks.
+    let _ = file.rewind();
+    let _ = file.take(LONGEST).read_to_end(&mut bytes);
+    (!bytes.is_empty()).then(|| String::from_utf8_lossy(&bytes).into_owned())
 }
 
 /// A line that ends with a number, after its name and perhaps a colon. The others are of settings and versions.
@@ -112,7 +167,9 @@ mod tests {
             "dev/knem",
             "module 1.2\n Driver ABI=0xd\n Requests Submitted : 7\nfailed 2\n",
         );
-        let counters = Counters::look(root);
+        // There, and without numbers yet.
+        put(root, XPMEM, "version\n");
+        let mut counters = Counters::look(root);
         assert_eq!(counters.added(), []);
         put(
             root,
@@ -121,7 +178,7 @@ mod tests {
         );
         put(
             root,
-            "proc/xpmem/global_pages",
+            XPMEM,
             "all pages pinned by XPMEM: 12\nnone: 0\nx: -1\n: 5\n",
         );
         let counter = |module: &str, name: &str, added| Counter {
@@ -134,6 +191,53 @@ mod tests {
             counter("xpmem", "all pages pinned by XPMEM", 12),
         ];
         assert_eq!(counters.added(), expected);
+    }
+
+    const XPMEM: &str = "proc/xpmem/global_pages";
+
+    fn values(counters: &mut Counters) -> Vec<u64> {
+        let added = counters.added();
+        added.iter().map(|counter| counter.added).collect()
+    }
+
+    #[test]
+    fn a_module_that_is_not_there_is_looked_for_seldom() {
+        let root = tempfile::tempdir().expect("a folder");
+        let root = root.path();
+        let mut counters = Counters::look(root);
+        // Who asks once has all.
+        put(root, XPMEM, "pages 1\n");
+        assert_eq!(values(&mut counters), [1]);
+        put(root, "dev/knem", "copies 4\n");
+        for look in 0..PASSED {
+            assert_eq!(values(&mut counters), [1], "{look}");
+        }
+        assert_eq!(values(&mut counters), [4, 1]);
+        put(root, "dev/knem", "copies 5\n");
+        assert_eq!(values(&mut counters), [5, 1]);
+    }
+
+    #[test]
+    fn a_file_is_opened_once_and_a_device_is_not_held() {
+        let root = tempfile::tempdir().expect("a folder");
+        let root = root.path();
+        for file in [XPMEM, "dev/knem"] {
+            put(root, file, "pages 1\n");
+        }
+        let mut counters = Counters::look(root);
+        for file in [XPMEM, "dev/knem"] {
+            put(root, "new", "pages 8\n");
+            std::fs::rename(root.join("new"), root.join(file)).expect("replaced");
+        }
+        let added = counters.added();
+        assert_eq!(added.len(), 1, "{added:?}");
+        assert_eq!((added[0].module.as_str(), added[0].added), ("knem", 7));
+        // It tells nothing any more: the next one is opened.
+        let held = counters.held[0].as_ref().expect("held");
+        let held = format!("/proc/self/fd/{}", std::os::fd::AsRawFd::as_raw_fd(held));
+        let held = OpenOptions::new().write(true).open(held).expect("opened");
+        held.set_len(0).expect("emptied");
+        assert_eq!(values(&mut counters), [7, 7]);
     }
 
     #[test]

@@ -20,7 +20,7 @@ pub enum Mechanism {
     XpmemAttach,
     /// Pages of attached memory that were shown at first touch; bytes are those shown.
     XpmemFault,
-    /// A copy by KNEM's interface, as the module tells it.
+    /// A copy by KNEM's interface, as the module tells it; either side calls.
     KnemCopy,
     /// onecopy: loads from memory that a module attached.
     Xpmem,
@@ -77,6 +77,26 @@ pub enum Peer {
     Unknown,
 }
 
+/// Whose a process is. That decides who may read its memory.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Owner {
+    /// Its user, as the node's outermost namespace numbers it; none if not known.
+    pub user: Option<u32>,
+    /// The inode of its user namespace; none if not known.
+    pub namespace: Option<u64>,
+}
+
+impl Owner {
+    /// What another look at the same process adds.
+    #[must_use]
+    pub fn or(self, other: Self) -> Self {
+        Self {
+            user: self.user.or(other.user),
+            namespace: self.namespace.or(other.namespace),
+        }
+    }
+}
+
 /// What was seen of one process, so that it keeps its name after it has ended.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Task {
@@ -86,6 +106,8 @@ pub struct Task {
     pub namespace: u64,
     /// Its id there; 0 if not known.
     pub local_pid: i32,
+    /// Whose it is.
+    pub owner: Owner,
     /// Its rank, if something said it.
     pub rank: Option<u32>,
     /// The job, as its launcher names it.
@@ -105,8 +127,10 @@ pub struct PairKey {
     pub caller: u32,
     /// The other one.
     pub peer: Peer,
-    /// How the bytes went. It says which of the two is the source.
+    /// How the bytes went.
     pub mechanism: Mechanism,
+    /// Whether the caller wrote into the other's memory, which makes it the source.
+    pub writes: bool,
 }
 
 /// What one caller did with one peer by one mechanism.
@@ -116,8 +140,6 @@ pub struct PairCounts {
     pub calls: u64,
     /// Bytes that were copied.
     pub bytes: u64,
-    /// Calls that copied less than they asked for, without an error.
-    pub short: u64,
     /// Calls that failed, by errno.
     pub errors: BTreeMap<i32, u64>,
     /// Nanoseconds from entry to exit; empty where none are measured.
@@ -167,6 +189,8 @@ pub struct Overhead {
     pub dropped: u64,
     /// Calls or processes that found no place in a table: figures lack them.
     pub not_counted: u64,
+    /// The same by the user whose calls and processes they were. Of several users none takes the place of others.
+    pub not_counted_by_user: BTreeMap<u32, u64>,
     /// What was given up to stay within the permitted overhead, in the order in which it went.
     pub given_up: Vec<String>,
 }
@@ -240,6 +264,7 @@ impl Observed {
             if task.namespace == 0 {
                 (task.namespace, task.local_pid) = (theirs.namespace, theirs.local_pid);
             }
+            task.owner = task.owner.or(theirs.owner);
             task.rank = task.rank.or(theirs.rank);
             task.job = task.job.take().or(theirs.job);
             task.container = task.container.take().or(theirs.container);

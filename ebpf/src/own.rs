@@ -14,6 +14,7 @@ use std::time::Instant;
 use onecopy_obs::stats::{MECHANISMS, Row};
 
 use crate::observed::{Mechanism, Observed, PairKey, Peer, Task};
+use crate::shares::Shares;
 use find::{Found, Key};
 use onecopy_shm::stats::Head;
 use onecopy_shm::stats::shown::Shown;
@@ -31,11 +32,20 @@ const BY: [Option<Mechanism>; MECHANISMS.len()] = [
 ];
 
 /// Ranks that have ended, of which figures are kept.
-const ENDED_MAX: usize = 4096;
+const ENDED_MAX: u64 = 4096;
 /// Pages that are mapped at a time: a user may show as many as it likes.
-const PAGES_MAX: usize = 1 << 14;
+const PAGES_MAX: u64 = 1 << 14;
 /// Bytes of them.
 const BYTES_MAX: u64 = 1 << 30;
+
+/// Rows that are kept of one page, and of all pages of one job. The pages of a user say what it likes.
+const ROWS_OF_PAGE: usize = 1 << 12;
+const ROWS_OF_JOB: u64 = 1 << 17;
+/// And of all jobs together.
+const ROWS_MAX: u64 = 1 << 20;
+
+/// Users of whom it is said what is left out.
+const USERS_SAID: usize = 16;
 
 /// A rank, and its last figures.
 #[derive(Debug)]
@@ -44,9 +54,42 @@ struct Rank {
     head: Head,
     /// Until the rank has ended.
     page: Option<Shown>,
+    /// By the rank of the peer, in order.
     rows: Vec<(u32, Row)>,
+    /// Rows that found no room.
+    left_out: u64,
     counters: Vec<(&'static str, u64)>,
     ended: bool,
+}
+
+/// Room for rows.
+struct Room {
+    jobs: HashMap<(u32, u64), u64>,
+    users: Shares,
+}
+
+impl Room {
+    fn new() -> Self {
+        Self {
+            jobs: HashMap::new(),
+            users: Shares::new(ROWS_MAX),
+        }
+    }
+
+    fn add(&mut self, job: (u32, u64), rows: u64) {
+        *self.jobs.entry(job).or_default() += rows;
+        self.users.add(job.0, rows);
+    }
+
+    /// Room for one more of a job of a user, if there is any.
+    fn take(&mut self, job: (u32, u64)) -> bool {
+        let of_job = self.jobs.get(&job).copied().unwrap_or(0);
+        let has_room = of_job < ROWS_OF_JOB && self.users.has(job.0, 1);
+        if has_room {
+            self.add(job, 1);
+        }
+        has_room
+    }
 }
 
 /// Finds the ranks of this node, and keeps the figures of those that have ended.
@@ -58,6 +101,8 @@ struct Rank {
 pub struct Collector {
     since: Instant,
     ranks: BTreeMap<Key, Rank>,
+    /// By user, ranks that have ended and were forgotten.
+    forgotten: BTreeMap<u32, u64>,
     /// Files with the name of such a page that the last look found and could not use: which, and why.
     pub refused: Vec<String>,
 }
@@ -75,6 +120,7 @@ impl Collector {
         Self {
             since: Instant::now(),
             ranks: BTreeMap::new(),
+            forgotten: BTreeMap::new(),
             refused: Vec::new(),
         }
     }
@@ -97,7 +143,8 @@ impl Collector {
         wanted: impl Fn(u32, Option<u64>) -> bool,
     ) -> io::Result<Observed> {
         self.look()?;
-        self.ranks.values_mut().for_each(Rank::read);
+        self.read(|_| true);
+        self.say_what_is_left_out();
         Ok(self.figures(wanted))
     }
 
@@ -109,53 +156,99 @@ impl Collector {
         self.refused.clear();
         let ranks = &mut self.ranks;
         ranks.values_mut().for_each(|rank| rank.ended = true);
-        let mapped = |ranks: &BTreeMap<Key, Rank>| -> (usize, u64) {
-            let pages = ranks.values().filter(|rank| rank.page.is_some());
-            pages.fold((0, 0), |(count, bytes), rank| {
-                (count + 1, bytes + rank.head.bytes)
-            })
-        };
-        let (mut pages, mut bytes) = mapped(ranks);
-        let mut beyond = 0_u64;
+        let (mut pages, mut bytes) = (Shares::new(PAGES_MAX), Shares::new(BYTES_MAX));
+        for rank in ranks.values().filter(|rank| rank.page.is_some()) {
+            pages.add(rank.found.user, 1);
+            bytes.add(rank.found.user, rank.head.bytes);
+        }
+        let mut beyond = BTreeMap::<u32, u64>::new();
         find::each(&mut self.refused, |key, found, page| {
             if let Some(rank) = ranks.get_mut(&key).filter(|rank| rank.page.is_some()) {
                 rank.ended = false;
                 return;
             }
-            let head = *page.head();
-            if pages >= PAGES_MAX || bytes + head.bytes > BYTES_MAX {
-                beyond += 1;
+            let (head, user) = (*page.head(), found.user);
+            if !pages.has(user, 1) || !bytes.has(user, head.bytes) {
+                *beyond.entry(user).or_default() += 1;
                 return;
             }
-            pages += 1;
-            bytes += head.bytes;
+            pages.add(user, 1);
+            bytes.add(user, head.bytes);
             // One whose numbers an ended one had takes its place.
             let rank = Rank {
                 found,
                 head,
                 page: Some(page),
                 rows: Vec::new(),
+                left_out: 0,
                 counters: Vec::new(),
                 ended: false,
             };
             ranks.insert(key, rank);
         })?;
-        if beyond > 0 {
+        for (user, beyond) in beyond.iter().take(USERS_SAID) {
             self.refused.push(format!(
-                "{beyond} pages of ranks are not looked at: {PAGES_MAX} pages or {BYTES_MAX} bytes are mapped"
+                "{beyond} pages of ranks of user {user} are not looked at: there is room for {PAGES_MAX} pages and \
+                 {BYTES_MAX} bytes, and none for more of this user's"
             ));
         }
-        for rank in ranks.values_mut().filter(|rank| rank.ended) {
-            rank.read();
-        }
-        let ended = ranks.values().filter(|rank| rank.ended).count();
-        let mut surplus = ended.saturating_sub(ENDED_MAX);
-        ranks.retain(|_, rank| {
-            let goes = rank.ended && surplus > 0;
-            surplus -= usize::from(goes);
-            !goes
-        });
+        self.read(|rank| rank.ended);
+        self.forget();
         Ok(())
+    }
+
+    /// Takes the figures of some ranks.
+    fn read(&mut self, wanted: impl Fn(&Rank) -> bool) {
+        // What has a row keeps it: otherwise figures would fall when other ranks get more.
+        let mut room = Room::new();
+        for rank in self.ranks.values() {
+            room.add(rank.job(), rank.rows.len() as u64);
+        }
+        for rank in self.ranks.values_mut().filter(|rank| wanted(rank)) {
+            rank.read(&mut room);
+        }
+    }
+
+    fn say_what_is_left_out(&mut self) {
+        let mut left_out = BTreeMap::<(u32, u64), u64>::new();
+        for rank in self.ranks.values().filter(|rank| rank.left_out > 0) {
+            *left_out.entry(rank.job()).or_default() += rank.left_out;
+        }
+        for ((user, job), rows) in left_out.iter().take(USERS_SAID) {
+            self.refused.push(format!(
+                "{rows} rows of job {job:016x} of user {user} are left out: {ROWS_OF_PAGE} are kept of a rank, \
+                 {ROWS_OF_JOB} of a job, and {ROWS_MAX} of all"
+            ));
+        }
+    }
+
+    /// Forgets ranks that have ended, where there are too many: first those of the user that has most of them.
+    fn forget(&mut self) {
+        let mut ended = Shares::new(ENDED_MAX);
+        for rank in self.ranks.values().filter(|rank| rank.ended) {
+            ended.add(rank.found.user, 1);
+        }
+        let mut surplus = BTreeMap::<u32, u64>::new();
+        while let Some(user) = ended.beyond() {
+            ended.give(user, 1);
+            *surplus.entry(user).or_default() += 1;
+        }
+        for (user, surplus) in &surplus {
+            *self.forgotten.entry(*user).or_default() += surplus;
+        }
+        self.ranks.retain(|_, rank| {
+            let surplus = surplus.get_mut(&rank.found.user);
+            let Some(left) = surplus.filter(|left| rank.ended && **left > 0) else {
+                return true;
+            };
+            *left -= 1;
+            false
+        });
+        for (user, forgotten) in self.forgotten.iter().take(USERS_SAID) {
+            self.refused.push(format!(
+                "{forgotten} ranks of user {user} that have ended are shown no more: {ENDED_MAX} are kept"
+            ));
+        }
     }
 
     fn figures(&self, wanted: impl Fn(u32, Option<u64>) -> bool) -> Observed {
@@ -193,16 +286,35 @@ impl Collector {
 
 impl Rank {
     /// Takes its figures. The memory of a page lives as long as it is mapped, so the last figures are never missed.
-    fn read(&mut self) {
+    fn read(&mut self, room: &mut Room) {
+        let job = self.job();
         let Some(page) = &self.page else { return };
         self.counters = page.counters().collect();
-        self.rows = page
-            .rows()
-            .filter(|(_, row)| *row != Row::default())
-            .collect();
+        let before = std::mem::take(&mut self.rows);
+        let mut kept = before.len();
+        let mut before = before.into_iter().map(|(peer, _)| peer).peekable();
+        self.left_out = 0;
+        for (peer, row) in page.rows().filter(|(_, row)| *row != Row::default()) {
+            // A row that its owner took back.
+            while before.next_if(|before| *before < peer).is_some() {}
+            let had_room = before.next_if_eq(&peer).is_some();
+            if had_room {
+                self.rows.push((peer, row));
+            } else if kept < ROWS_OF_PAGE && room.take(job) {
+                kept += 1;
+                self.rows.push((peer, row));
+            } else {
+                self.left_out += 1;
+            }
+        }
         if self.ended {
             self.page = None;
         }
+    }
+
+    /// User, job.
+    fn job(&self) -> (u32, u64) {
+        (self.found.user, self.head.job)
     }
 
     /// User, job, rank.
@@ -249,6 +361,7 @@ impl Rank {
                     caller: pid,
                     peer,
                     mechanism,
+                    writes: false,
                 };
                 let pair = observed.pairs.entry(key).or_default();
                 pair.calls = pair.calls.saturating_add(came.messages);

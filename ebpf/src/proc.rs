@@ -6,6 +6,8 @@ use std::io::Read;
 use std::path::Path;
 use std::str::FromStr;
 
+use crate::observed::Owner;
+
 /// Times in `stat` are in hundredths of a second, on x86-64 and arm64.
 pub(crate) const TICK_NS: u64 = 10_000_000;
 
@@ -50,9 +52,23 @@ pub(crate) fn innermost<T: FromStr>(status: &str) -> Option<T> {
 
 /// The inode of the pid namespace of the process with this folder.
 pub(crate) fn pid_namespace(folder: &Path) -> Option<u64> {
-    let link = fs::read_link(folder.join("ns/pid")).ok()?;
-    let number = link.to_str()?.strip_prefix("pid:[")?.strip_suffix(']')?;
-    number.parse().ok()
+    namespace(folder, "pid")
+}
+
+/// The inode of a namespace, by its kind.
+fn namespace(folder: &Path, kind: &str) -> Option<u64> {
+    let link = fs::read_link(folder.join("ns").join(kind)).ok()?;
+    let number = link.to_str()?.strip_prefix(kind)?.strip_prefix(":[")?;
+    number.strip_suffix(']')?.parse().ok()
+}
+
+/// Whose the process with this folder is; `status` is the text of its file.
+pub(crate) fn owner(folder: &Path, status: &str) -> Owner {
+    let user = field(status, "Uid:").and_then(|ids| ids.split_ascii_whitespace().next());
+    Owner {
+        user: user.and_then(|user| user.parse().ok()),
+        namespace: namespace(folder, "user"),
+    }
 }
 
 /// The entries of a folder that are numbers: processes of `/proc`, threads of a process.

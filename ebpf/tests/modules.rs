@@ -22,7 +22,7 @@ use knem_sys::{knem_cmd_copy, knem_cmd_copy_bounded};
 use knem_sys::{knem_cmd_inline_copy, knem_cmd_inline_copy_bounded};
 use onecopy_trace::bpf::{Options, Probe, State};
 use onecopy_trace::modules::{Counter, Counters};
-use onecopy_trace::observed::{Mechanism, Observed, PairCounts, Peer};
+use onecopy_trace::observed::{Mechanism, Observed, PairCounts, PairKey, Peer};
 use roles::{counts, observe};
 use std::io::{BufRead, BufReader, Lines};
 use std::path::Path;
@@ -139,6 +139,18 @@ fn of(observed: &Observed, peer: Peer, mechanism: Mechanism) -> PairCounts {
     counts(observed, std::process::id(), peer, mechanism)
 }
 
+/// What was counted of copies from a peer, or to it.
+fn of_way(observed: &Observed, peer: Peer, writes: bool) -> PairCounts {
+    let key = PairKey {
+        caller: std::process::id(),
+        peer,
+        mechanism: Mechanism::KnemCopy,
+        writes,
+    };
+    let found = observed.pairs.get(&key).cloned();
+    found.unwrap_or_else(|| panic!("{key:?} is not among {:?}", observed.pairs.keys()))
+}
+
 #[test]
 fn attachments_are_seen_where_ioctls_are_answered() {
     let mut observers = Vec::new();
@@ -216,7 +228,7 @@ fn copies_are_seen_where_ioctls_are_answered() {
     let mut memory = pages(0);
     let base = address(&mut memory);
     let region: u64 = owner.number.parse().expect("a number");
-    let counted = Counters::look(Path::new("/"));
+    let mut counted = Counters::look(Path::new("/"));
     let vector = [piece(base, 5000), piece(base + 8192, 10_000)];
     let read = knem_cmd_inline_copy {
         local_iovec_array: vector.as_ptr().expose_provenance() as u64,
@@ -266,11 +278,13 @@ fn copies_are_seen_where_ioctls_are_answered() {
     drop(knem);
     drop(memory);
     let observed = collector.observe();
-    let counts = of(&observed, owner.peer(), Mechanism::KnemCopy);
-    let bytes = 4 * 15_000 + 3000 + 700 + 2000 + 1500;
-    assert_eq!((counts.calls, counts.bytes), (4 + 2 + 2, bytes));
-    assert_eq!(counts.latency_ns.total(), counts.calls);
-    assert_eq!((counts.missing_bytes, counts.errors.len()), (0, 0));
+    let (read, written) = (4 * 15_000 + 1500, 3000 + 700 + 2000);
+    for (writes, calls, bytes) in [(false, 4 + 1, read), (true, 2 + 1, written)] {
+        let counts = of_way(&observed, owner.peer(), writes);
+        assert_eq!((counts.calls, counts.bytes), (calls, bytes), "{writes}");
+        assert_eq!(counts.latency_ns.total(), counts.calls);
+        assert_eq!((counts.missing_bytes, counts.errors.len()), (0, 0));
+    }
     assert_eq!(observed.overhead.not_counted, 0);
     failed_once(&observed, Mechanism::KnemCopy);
     // What the module counts by itself; another's has other names.
@@ -281,7 +295,7 @@ fn copies_are_seen_where_ioctls_are_answered() {
         .find(own)
         .map(|found| found.added);
     if works(&probes, "kprobe oc_knem_ioctl") {
-        assert_eq!(added, Some(bytes));
+        assert_eq!(added, Some(read + written));
     }
     owner.end();
 }

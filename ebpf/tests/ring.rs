@@ -44,6 +44,7 @@ fn none_is_missing(ring_bytes: u32, made: u64, pause: Duration) -> Option<u64> {
         caller: a.pid,
         peer: Peer::Process(b.pid),
         mechanism: Mechanism::CmaRead,
+        writes: false,
     };
     let (caller, line) = (a.pid, format!("read {} {} 1 {made}", b.pid, b.memory));
     let (done, waiting) = channel();

@@ -13,7 +13,7 @@ use nix::unistd::{SysconfVar, sysconf};
 
 use super::probe::{Error, Privileges, Probe, errno_of, remedy, tracefs};
 use super::usdt::Site;
-use super::{Options, sys};
+use super::{Options, read, sys};
 
 /// The programs, as `cargo xtask bpf` built them.
 static OBJECT: &[u8] = aya::include_bytes_aligned!("../../prebuilt/onecopy.bpf.o");
@@ -125,6 +125,9 @@ const RAW: [Raw; 10] = [
     ),
 ];
 
+/// Programs for tracepoints that had fewer arguments in older releases of the module.
+const OLDER: [(&str, &str); 1] = [("module_copy", "module_copy_older")];
+
 /// Where XPMEM's own module answers ioctls. onecopy's tells of its attachments by tracepoints.
 pub(super) const XPMEM_IOCTL: &str = "xpmem_ioctl";
 
@@ -156,6 +159,11 @@ const SLOWER: &str = "nothing; other system calls of the node get slower by twic
 
 /// Loads maps and programs into the kernel. Nothing runs yet.
 pub(super) fn load(options: &Options) -> Result<(Ebpf, bool), Error> {
+    load_for(options, page_size())
+}
+
+/// The same for pages of so many bytes.
+pub(super) fn load_for(options: &Options, page: u64) -> Result<(Ebpf, bool), Error> {
     let btf = Btf::from_sys_fs().ok();
     let (dev, ino) = initial_namespace();
     let registers = registers();
@@ -165,7 +173,6 @@ pub(super) fn load(options: &Options) -> Result<(Ebpf, bool), Error> {
         number(libc::SYS_process_vm_readv),
         number(libc::SYS_process_vm_writev),
     );
-    let page = page_size();
     let mut loader = EbpfLoader::new();
     loader
         .btf(btf.as_ref())
@@ -182,9 +189,11 @@ pub(super) fn load(options: &Options) -> Result<(Ebpf, bool), Error> {
         .override_global("page_size", &page, true)
         .override_global("initial_dev", &dev, true)
         .override_global("initial_ino", &ino, true);
-    let ebpf = loader
-        .load(OBJECT)
-        .map_err(|error| Error::new("loading", "the observing programs", &error))?;
+    let refused = |error: &(dyn std::error::Error + 'static)| {
+        Error::new("loading", "the observing programs", error)
+    };
+    let mut ebpf = loader.load(OBJECT).map_err(|error| refused(&error))?;
+    read::furnish(&mut ebpf).map_err(|error| refused(&error))?;
     Ok((ebpf, btf.is_some()))
 }
 
@@ -225,6 +234,19 @@ fn attach_raw(ebpf: &mut Ebpf, program: &str, event: &str) -> Result<Held, Progr
     load_once(program.load())?;
     let id = program.attach(event)?;
     Ok(Held::Raw(program.take_link(id)?))
+}
+
+/// Attaches a raw tracepoint. The kernel refuses a program that reads more arguments than the tracepoint has: then one
+/// that reads what it had before.
+fn attach_wish(ebpf: &mut Ebpf, wish: &Raw) -> Result<Held, ProgramError> {
+    let attached = attach_raw(ebpf, wish.program, wish.event);
+    let older = OLDER.iter().find(|(program, _)| *program == wish.program);
+    match (attached, older) {
+        (Err(error), Some((_, older))) if errno_of(&error) == libc::EINVAL => {
+            attach_raw(ebpf, older, wish.event)
+        }
+        (attached, _) => attached,
+    }
 }
 
 fn attach_trace(ebpf: &mut Ebpf, program: &str, event: &str) -> Result<Held, ProgramError> {
@@ -294,7 +316,7 @@ pub(super) fn group(ebpf: &mut Ebpf, group: Group, probes: &mut Vec<Probe>) -> V
     let privileges = Privileges::own();
     let mut links = Vec::new();
     for wish in RAW.iter().filter(|wish| wish.group == group) {
-        match attach_raw(ebpf, wish.program, wish.event) {
+        match attach_wish(ebpf, wish) {
             Ok(held) => {
                 probes.push(Probe::attached(wish.event));
                 links.push(Link { group, _held: held });

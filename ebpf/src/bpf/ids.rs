@@ -196,6 +196,7 @@ pub(super) fn task_of(task: &RawTask) -> Task {
             namespace => u64::from(namespace),
         },
         local_pid: task.local.pid,
+        owner: task.owner,
         started: task.started,
         ended: task.end_ns != 0,
         ..Task::default()
@@ -221,6 +222,7 @@ fn described(tgid: u32) -> Option<Task> {
         comm: comm.trim_end_matches('\n').to_owned(),
         namespace: proc::pid_namespace(place).unwrap_or(0),
         local_pid: proc::innermost(&status).unwrap_or(0),
+        owner: proc::owner(place, &status),
         ..Task::default()
     })
 }
@@ -263,6 +265,7 @@ fn start_ns(tgid: u32) -> Option<u64> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::observed::Owner;
 
     fn raw(tgid: u32, local: (u32, i32), times: (u64, u64)) -> RawTask {
         RawTask {
@@ -275,6 +278,7 @@ mod tests {
                 namespace: local.0,
                 pid: local.1,
             },
+            owner: Owner::default(),
             comm: format!("p{tgid}"),
         }
     }

@@ -2,20 +2,25 @@
 //! What lies in the maps, as `ebpf/bpf/maps.h` has it.
 
 use crate::histogram::{BINS, Histogram};
-use crate::observed::Mechanism;
+use crate::observed::{Mechanism, Owner};
 use crate::proc::TICK_NS;
 
 /// How many bins the kernel's programs have; they count larger values in the last one.
 pub(super) const KERNEL_BINS: usize = 176;
-const FIGURES: usize = 11;
+const FIGURES: usize = 10;
 /// How many arguments of a probe point are read.
 pub(super) const ARGS: usize = 6;
 
 pub(super) type PairKeyWords = [u32; 6];
 pub(super) type PairWords = [u64; FIGURES + 2 * KERNEL_BINS];
 pub(super) type ErrorKeyWords = [u32; 8];
-pub(super) type TaskWords = [u64; 8];
+pub(super) type TaskWords = [u64; 9];
 pub(super) type SiteWords = [u64; 1 + 2 * ARGS];
+
+/// The tables that those who are observed fill, in the order of `enum table`.
+pub(super) const TABLES: [&str; 9] = [
+    "pairs", "errors", "tasks", "past", "peers", "calls", "waiting", "waits", "ioctls",
+];
 
 /// The counters of the programs themselves, by their place in the map.
 #[derive(Clone, Copy)]
@@ -52,16 +57,20 @@ pub(super) struct RawKey {
     pub(super) generation: u32,
     pub(super) peer: LocalId,
     pub(super) mechanism: Mechanism,
+    /// Whether the caller wrote into the other's memory.
+    pub(super) writes: bool,
 }
 
 impl RawKey {
     /// None for a mechanism of another version.
     pub(super) fn of(words: &[u32]) -> Option<Self> {
+        let mechanism = mechanism(words[4])?;
         Some(Self {
             caller: words[0],
             generation: words[1],
             peer: LocalId::of([words[2], words[3]]),
-            mechanism: mechanism(words[4])?,
+            mechanism,
+            writes: mechanism == Mechanism::CmaWrite || words[5] != 0,
         })
     }
 }
@@ -80,7 +89,6 @@ pub(super) fn mechanism(number: u32) -> Option<Mechanism> {
 /// What was counted.
 pub(super) struct RawPair {
     pub(super) bytes: u64,
-    pub(super) short: u64,
     pub(super) missing_bytes: u64,
     pub(super) time_ns: u64,
     pub(super) faults: u64,
@@ -99,14 +107,13 @@ impl RawPair {
         let (latency, sizes) = bins.split_at(KERNEL_BINS);
         Self {
             bytes: figures[0],
-            short: figures[1],
-            missing_bytes: figures[2],
-            time_ns: figures[3],
-            faults: figures[4],
-            vectored: (figures[5], figures[6]),
-            wait_ns: figures[7],
-            flushes: figures[8],
-            there: (figures[9], figures[10]),
+            missing_bytes: figures[1],
+            time_ns: figures[2],
+            faults: figures[3],
+            vectored: (figures[4], figures[5]),
+            wait_ns: figures[6],
+            flushes: figures[7],
+            there: (figures[8], figures[9]),
             latency: histogram(latency),
             sizes: histogram(sizes),
         }
@@ -132,6 +139,7 @@ pub(super) struct RawTask {
     pub(super) tgid: u32,
     pub(super) generation: u32,
     pub(super) local: LocalId,
+    pub(super) owner: Owner,
     pub(super) comm: String,
 }
 
@@ -140,8 +148,8 @@ impl RawTask {
         let pair = |word: u64| [low(word), high(word)];
         let [tgid, generation] = pair(words[3]);
         let mut comm = Vec::new();
-        comm.extend(words[6].to_ne_bytes());
         comm.extend(words[7].to_ne_bytes());
+        comm.extend(words[8].to_ne_bytes());
         let end = comm.iter().position(|byte| *byte == 0);
         comm.truncate(end.unwrap_or(comm.len()));
         Self {
@@ -151,6 +159,11 @@ impl RawTask {
             tgid,
             generation,
             local: LocalId::of(pair(words[4])),
+            owner: Owner {
+                // Nothing is written of a process that has not been seen.
+                user: (tgid != 0).then_some(high(words[5])),
+                namespace: Some(u64::from(low(words[6]))).filter(|inode| *inode != 0),
+            },
             comm: String::from_utf8_lossy(&comm).into_owned(),
         }
     }
@@ -194,7 +207,10 @@ impl<'a> Reader<'a> {
 /// A record of the ring.
 pub(super) enum Record {
     Copy {
-        key: RawKey,
+        caller: u32,
+        generation: u32,
+        peer: LocalId,
+        mechanism: Mechanism,
         tid: u32,
         start_ns: u64,
         duration_ns: u64,
@@ -236,12 +252,10 @@ impl Record {
         let (asked, result) = (from.u64()?, from.u64()?.cast_signed());
         let (faults, generation) = (from.u32()?, from.u32()?);
         Some(Self::Copy {
-            key: RawKey {
-                caller,
-                generation,
-                peer,
-                mechanism: mechanism(fourth)?,
-            },
+            caller,
+            generation,
+            peer,
+            mechanism: mechanism(fourth)?,
             tid,
             start_ns,
             duration_ns,
@@ -258,7 +272,7 @@ mod tests {
 
     #[test]
     fn a_task_is_read_as_it_was_written() {
-        let mut words: TaskWords = [7, 9, 3 * TICK_NS + 1, 0, 0, 0, 0, 0];
+        let mut words: TaskWords = [7, 9, 3 * TICK_NS + 1, 0, 0, 0, 0, 0, 0];
         let pair = |a: u32, b: u32| {
             let mut bytes = [0; 8];
             bytes[..4].copy_from_slice(&a.to_ne_bytes());
@@ -267,8 +281,10 @@ mod tests {
         };
         words[3] = pair(100, 3);
         words[4] = pair(4_026_532_000, 42);
-        words[6] = u64::from_ne_bytes(*b"a-longer");
-        words[7] = u64::from_ne_bytes(*b"-name\0xx");
+        words[5] = pair(2, 1001);
+        words[6] = pair(4_026_531_837, 0);
+        words[7] = u64::from_ne_bytes(*b"a-longer");
+        words[8] = u64::from_ne_bytes(*b"-name\0xx");
         let task = RawTask::of(&words);
         assert_eq!((task.start_ns, task.end_ns), (7, 9));
         assert_eq!(task.started, Some(3));
@@ -279,6 +295,13 @@ mod tests {
             pid: 42,
         };
         assert_eq!(task.local, local);
+        let owner = Owner {
+            user: Some(1001),
+            namespace: Some(4_026_531_837),
+        };
+        assert_eq!(task.owner, owner);
+        words[6] = 0;
+        assert_eq!(RawTask::of(&words).owner.namespace, None);
     }
 
     #[test]

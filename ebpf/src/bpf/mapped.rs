@@ -145,6 +145,34 @@ mod tests {
     }
 
     #[test]
+    fn the_probe_points_of_one_owner_have_an_end() {
+        let folder = tempfile::tempdir().expect("a folder");
+        // Where nobody else's file can be made, that of this user has to do.
+        let is_root = nix::unistd::geteuid().is_root();
+        let owned = |name: &str, owner: u32| {
+            let path = folder.path().join(name);
+            std::fs::write(&path, "x").expect("written");
+            if is_root {
+                std::os::unix::fs::chown(&path, Some(owner), None).expect("given away");
+            }
+            open(&path).expect("a file")
+        };
+        let (first, second) = (owned("first", 1001), owned("second", 1001));
+        let mut files = Files::default();
+        for number in 0..SITES_OF_OWNER {
+            let file = [&first, &second][number % 2];
+            assert!(files.take_room(file), "{number}");
+        }
+        assert!(!files.take_room(&first) && !files.take_room(&second));
+        if is_root {
+            assert!(files.take_room(&owned("other", 1002)));
+            // Programs of the system are everybody's.
+            let system = owned("system", 0);
+            assert!((0..=SITES_OF_OWNER).all(|_| files.take_room(&system)));
+        }
+    }
+
+    #[test]
     fn a_fifo_is_not_waited_for() {
         let folder = tempfile::tempdir().expect("a folder");
         let fifo = folder.path().join("fifo");

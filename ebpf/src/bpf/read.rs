@@ -4,11 +4,12 @@
 use std::collections::BTreeMap;
 
 use aya::Ebpf;
-use aya::maps::{Array, HashMap, MapData, MapError, PerCpuArray};
+use aya::maps::{Array, HashMap, Map, MapData, MapError, PerCpuArray};
 
 use super::ids::{Ids, Seen, outermost, task_of};
 use super::layout::{
-    Count, ErrorKeyWords, LocalId, PairKeyWords, PairWords, RawKey, RawPair, RawTask, TaskWords,
+    Count, ErrorKeyWords, LocalId, PairKeyWords, PairWords, RawKey, RawPair, RawTask, TABLES,
+    TaskWords,
 };
 use crate::observed::{Observed, PairCounts, PairKey, Peer, Task, Wait};
 
@@ -29,6 +30,25 @@ pub(super) fn count(ebpf: &Ebpf, which: Count) -> u64 {
     let map = map.and_then(|map| PerCpuArray::<&MapData, u64>::try_from(map).ok());
     let values = map.and_then(|map| map.get(&(which as u32), 0).ok());
     values.map_or(0, |values| values.iter().sum())
+}
+
+/// Tells the programs how many entries their tables have.
+pub(super) fn furnish(ebpf: &mut Ebpf) -> Result<(), MapError> {
+    for (number, name) in (0..).zip(TABLES) {
+        let table = ebpf.map(name).ok_or(MapError::KeyNotFound)?;
+        let (Map::HashMap(table) | Map::LruHashMap(table)) = table else {
+            return Err(MapError::KeyNotFound);
+        };
+        let entries = u64::from(table.info()?.max_entries());
+        let rooms = ebpf.map_mut("rooms").ok_or(MapError::KeyNotFound)?;
+        Array::<_, [u64; 2]>::try_from(rooms)?.set(number, [entries, 0], 0)?;
+    }
+    Ok(())
+}
+
+/// What found no place in a table, by the user whose it was.
+pub(super) fn lost(ebpf: &Ebpf) -> BTreeMap<u32, u64> {
+    entries::<u32, u64>(ebpf, "lost").into_iter().collect()
 }
 
 /// Says what is wanted from now on.
@@ -98,12 +118,12 @@ pub(super) fn seen(ebpf: &Ebpf) -> Seen {
     seen
 }
 
-/// Whether a call is one by which the tracer measures itself.
-pub(super) fn is_own(key: &RawKey, seen: &Seen) -> bool {
-    let caller = seen.callers.get(&(key.caller, key.generation));
+/// Whether a call, of a process by its id and generation, is one by which the tracer measures itself.
+pub(super) fn is_own(caller: (u32, u32), peer: LocalId, seen: &Seen) -> bool {
+    let caller = seen.callers.get(&caller);
     caller.is_some_and(|task| {
         task.end_ns == 0
-            && task.local == key.peer
+            && task.local == peer
             && task.local.pid.cast_unsigned() == std::process::id()
     })
 }
@@ -128,7 +148,7 @@ pub(super) fn pairs(ebpf: &Ebpf, ids: &mut Ids, into: &mut Observed) {
         let Some(key) = RawKey::of(&words) else {
             continue;
         };
-        if is_own(&key, &seen) {
+        if is_own((key.caller, key.generation), key.peer, &seen) {
             continue;
         }
         let pair = RawPair::of(&pair);
@@ -143,6 +163,7 @@ pub(super) fn pairs(ebpf: &Ebpf, ids: &mut Ids, into: &mut Observed) {
                 caller: key.caller,
                 peer,
                 mechanism: key.mechanism,
+                writes: key.writes,
             },
             errors.remove(&key).unwrap_or_default(),
         );
@@ -168,7 +189,6 @@ fn merge_task(tasks: &mut BTreeMap<u32, Task>, tgid: u32, task: Task) {
 fn add(counts: &mut PairCounts, pair: &RawPair, errors: &BTreeMap<i32, u64>) {
     counts.calls += pair.sizes.total();
     counts.bytes += pair.bytes;
-    counts.short += pair.short;
     counts.missing_bytes += pair.missing_bytes;
     counts.time_ns += pair.time_ns;
     counts.faults += pair.faults;

@@ -19,9 +19,9 @@ const PAGES: usize = 256;
 /// Which page: of which process, and which file. Neither number is used again while the page is mapped here.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct Key {
-    pid: u32,
-    device: u64,
-    inode: u64,
+    pub(super) pid: u32,
+    pub(super) device: u64,
+    pub(super) inode: u64,
 }
 
 /// A page, and whose it is.

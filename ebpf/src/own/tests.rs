@@ -66,6 +66,7 @@ fn a_receiver_is_the_caller_and_a_rank_becomes_its_process() {
         caller: pid,
         peer,
         mechanism,
+        writes: false,
     };
     // Rank 1 is of this process, too; nobody knows the process of rank 2.
     let heap = &observed.pairs[&key(Peer::Process(pid), Mechanism::Heap)];
@@ -80,6 +81,123 @@ fn a_receiver_is_the_caller_and_a_rank_becomes_its_process() {
             .iter()
             .any(|(name, value)| *name == "sends_slots" && *value >= 9)
     );
+}
+
+/// The head of a page of this process.
+fn some_head() -> Head {
+    let page = StatsPage::new(0x1234_5678_0000_0003, 0, 1);
+    let fd = page.fd().expect("a page").try_clone_to_owned();
+    let file = File::from(fd.expect("a descriptor"));
+    *Shown::of(&file).expect("fit").head()
+}
+
+#[test]
+fn ranks_of_one_user_do_not_have_others_forgotten() {
+    let head = some_head();
+    let mut collector = Collector::new();
+    let mut end = |pid: u32, user| {
+        let key = Key {
+            pid,
+            device: 0,
+            inode: u64::from(pid),
+        };
+        let found = Found {
+            pid,
+            started: None,
+            comm: String::new(),
+            user,
+        };
+        let rank = Rank {
+            found,
+            head,
+            page: None,
+            rows: Vec::new(),
+            left_out: 0,
+            counters: Vec::new(),
+            ended: true,
+        };
+        collector.ranks.insert(key, rank);
+    };
+    let most = u32::try_from(ENDED_MAX).expect("few");
+    // The others have the least keys, and would go first by those.
+    (0..10).for_each(|pid| end(pid, 1));
+    (10..most + 15).for_each(|pid| end(pid, 2));
+    collector.forget();
+    let of = |user| {
+        let ranks = collector.ranks.values();
+        ranks.filter(|rank| rank.found.user == user).count()
+    };
+    assert_eq!(
+        (of(1), of(2)),
+        (10, usize::try_from(most).expect("few") - 10)
+    );
+    let said = &collector.refused;
+    assert_eq!(said.len(), 1);
+    assert!(said[0].starts_with("15 ranks of user 2 "), "{said:?}");
+}
+
+/// A page with something in some of its rows.
+fn filled(job: u64, rank: u32, rows: impl Iterator<Item = u32>) -> StatsPage {
+    let size = u32::try_from(2 * ROWS_OF_PAGE).expect("few");
+    let mut page = StatsPage::new(job, rank, size);
+    for peer in rows {
+        page.row(peer).expect("a rank").add(5, 1);
+    }
+    page
+}
+
+#[test]
+fn a_page_has_so_many_rows_and_says_what_is_left_out() {
+    let _alone = alone();
+    const JOB: u64 = 0x1234_5678_0000_0004;
+    const MOST: u32 = ROWS_OF_PAGE as u32;
+    let mut collector = Collector::new();
+    let mut page = filled(JOB, 0, 10..MOST);
+    let rows = |collector: &mut Collector| {
+        let found = of_job(collector, JOB);
+        let peers: Vec<u32> = found[0].1.iter().map(|(peer, _)| *peer).collect();
+        peers
+    };
+    assert!(rows(&mut collector).into_iter().eq(10..MOST));
+    let line = format!("of job {JOB:016x} of user");
+    let said = |collector: &Collector| {
+        let mut lines = collector.refused.iter();
+        lines.find(|said| said.contains(&line)).cloned()
+    };
+    assert_eq!(said(&collector), None);
+    // More than there is room for: what was there stays.
+    for peer in (0..10).chain(MOST..MOST + 7) {
+        page.row(peer).expect("a rank").add(5, 1);
+    }
+    assert!(rows(&mut collector).into_iter().eq(0..MOST));
+    assert!(said(&collector).expect("said").starts_with("7 rows "));
+    page.row(MOST + 7).expect("a rank").add(5, 1);
+    drop(page);
+    // The last figures, too.
+    assert!(rows(&mut collector).into_iter().eq(0..MOST));
+    assert!(said(&collector).expect("said").starts_with("8 rows "));
+}
+
+#[test]
+fn a_job_has_so_many_rows() {
+    let _alone = alone();
+    const JOB: u64 = 0x1234_5678_0000_0005;
+    let most = u32::try_from(ROWS_OF_PAGE).expect("few");
+    let pages = u32::try_from(ROWS_OF_JOB).expect("few") / most + 1;
+    let mut collector = Collector::new();
+    let _pages: Vec<_> = (0..pages).map(|rank| filled(JOB, rank, 0..most)).collect();
+    let other = JOB + 1;
+    let _other = filled(other, 0, 0..9);
+    let rows = |collector: &mut Collector, job| {
+        let found = of_job(collector, job);
+        let rows: usize = found.iter().map(|(_, rows, _)| rows.len()).sum();
+        rows as u64
+    };
+    assert_eq!(rows(&mut collector, JOB), ROWS_OF_JOB);
+    assert_eq!(rows(&mut collector, JOB), ROWS_OF_JOB);
+    let line = format!("{most} rows of job {JOB:016x}");
+    assert!(collector.refused.iter().any(|said| said.starts_with(&line)));
+    assert_eq!(rows(&mut collector, other), 9);
 }
 
 #[test]

@@ -3,7 +3,7 @@
 
 use std::collections::BTreeMap;
 
-use crate::observed::{Mechanism, Observed, PairCounts, PairKey, Peer};
+use crate::observed::{Observed, PairCounts, PairKey, Peer};
 use crate::report::{
     Faults, Latency, Missed, Pair, RankCounters, Report, SizeBin, VERSION, Waits, Who,
 };
@@ -70,9 +70,10 @@ fn micros(ns: u64) -> f64 {
 fn pair(observed: &Observed, key: &PairKey, counts: &PairCounts) -> Pair {
     let caller = who(observed, key.caller);
     let other = peer(observed, key.caller, key.peer);
-    let (source, sink) = match key.mechanism {
-        Mechanism::CmaWrite => (caller, other),
-        _ => (other, caller),
+    let (source, sink) = if key.writes {
+        (caller, other)
+    } else {
+        (other, caller)
     };
     let percentile = |share| counts.latency_ns.percentile(share).map(|ns| ns / 1000.0);
     let latency_us = percentile(0.5).and_then(|p50| {
@@ -201,7 +202,7 @@ pub fn build(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::observed::Task;
+    use crate::observed::{Mechanism, Task};
 
     fn observed(mechanism: Mechanism, peer: Peer) -> Observed {
         let mut observed = Observed::default();
@@ -227,6 +228,7 @@ mod tests {
             caller: 10,
             peer,
             mechanism,
+            writes: mechanism == Mechanism::CmaWrite,
         };
         observed.pairs.insert(key, counts);
         observed

@@ -44,6 +44,7 @@ pub(crate) fn counts(
         caller,
         peer,
         mechanism,
+        writes: mechanism == Mechanism::CmaWrite,
     };
     let found = observed.pairs.get(&key);
     found.cloned().unwrap_or_else(|| {

@@ -203,6 +203,13 @@ pub(crate) fn report(report: &Report) -> String {
             number(cost.dropped),
             number(cost.not_counted)
         );
+        for (user, times) in &cost.not_counted_by_user {
+            let _ = writeln!(
+                out,
+                "not counted of user {user}: {} calls and processes; the tables have no more room for this user",
+                number(*times)
+            );
+        }
         for given_up in &cost.given_up {
             let _ = writeln!(out, "given up for --max-overhead: {given_up}");
         }

@@ -1,0 +1,295 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Names of processes of a proc file system that is made for the test.
+
+use super::*;
+use crate::observed::Owner;
+use std::fs;
+
+struct Proc(tempfile::TempDir);
+
+impl Proc {
+    fn new() -> Self {
+        Self(tempfile::tempdir().expect("a folder"))
+    }
+
+    fn put(&self, pid: u32, started: u64, comm: &str, environment: &[&str]) {
+        self.put_below(1, pid, started, comm, environment);
+    }
+
+    fn put_below(&self, parent: u32, pid: u32, started: u64, comm: &str, environment: &[&str]) {
+        let folder = self.0.path().join(pid.to_string());
+        fs::create_dir_all(folder.join("ns")).expect("a folder");
+        let fields = vec!["0"; 17].join(" ");
+        let stat = format!("{pid} ({comm}) S {parent} {fields} {started} 0");
+        fs::write(folder.join("stat"), stat).expect("stat");
+        fs::write(folder.join("environ"), environment.join("\0")).expect("environ");
+        let _ = fs::remove_file(folder.join("ns/pid"));
+        std::os::unix::fs::symlink("pid:[77]", folder.join("ns/pid")).expect("ns");
+        let _ = fs::remove_file(folder.join("ns/user"));
+        std::os::unix::fs::symlink("user:[88]", folder.join("ns/user")).expect("ns");
+        fs::write(
+            folder.join("status"),
+            format!("NSpid:\t{pid}\t5\nUid:\t8\t0\t0\t0\n"),
+        )
+        .expect("status");
+    }
+
+    fn names(&self) -> Names {
+        Names::new(self.0.path())
+    }
+}
+
+#[test]
+fn launchers_say_rank_and_job() {
+    let proc = Proc::new();
+    let cases: [(&[&str], Option<u32>, Option<&str>); 6] = [
+        (&["PMIX_RANK=3", "PMIX_NAMESPACE=a.1"], Some(3), Some("a.1")),
+        (
+            &["OMPI_COMM_WORLD_RANK=1", "OMPI_MCA_ess_base_jobid=9"],
+            Some(1),
+            Some("9"),
+        ),
+        (&["XPMI_RANK=8", "PMI_RANK=4"], Some(4), None),
+        (
+            &["SLURM_PROCID=6", "SLURM_JOB_ID=12", "SLURM_STEP_ID=0"],
+            Some(6),
+            Some("12.0"),
+        ),
+        (&["PMI_RANK=x"], None, None),
+        (&["HOME=/"], None, None),
+    ];
+    for (index, (environment, rank, job)) in cases.into_iter().enumerate() {
+        let pid = 100 + index as u32;
+        proc.put(pid, 5, "prog", environment);
+        let task = proc.names().of(pid).expect("there");
+        assert_eq!((task.rank, task.job.as_deref()), (rank, job));
+        assert_eq!((task.namespace, task.local_pid), (77, 5));
+    }
+}
+
+#[test]
+fn a_job_without_a_name_has_that_of_its_launcher() {
+    let proc = Proc::new();
+    let place = |rank| [format!("PMI_RANK={rank}"), "PMI_SIZE=2".to_owned()];
+    let put = |parent, pid, comm: &str, environment: &[String]| {
+        let environment: Vec<&str> = environment.iter().map(String::as_str).collect();
+        proc.put_below(parent, pid, 5, comm, &environment);
+    };
+    // The launcher is itself a rank of another job.
+    proc.put_below(1, 20, 5, "hydra", &["PMI_RANK=0", "PMI_SIZE=1"]);
+    put(20, 21, "prog", &place(0));
+    put(20, 22, "sh", &place(1));
+    put(22, 23, "prog", &place(1));
+    put(1, 24, "prog", &place(0));
+    put(99, 25, "prog", &place(0));
+    let mut names = proc.names();
+    let mut of = |pid| {
+        let task = names.of(pid).expect("there");
+        (task.rank, task.job)
+    };
+    let hydra = Some("hydra-20".to_owned());
+    assert_eq!(of(21), (Some(0), hydra.clone()));
+    assert_eq!(of(23), (Some(1), hydra));
+    // Its launcher has ended, or is hidden.
+    assert_eq!(of(24), (Some(0), None));
+    assert_eq!(of(25), (Some(0), None));
+}
+
+#[test]
+fn an_id_that_is_used_again_has_new_names() {
+    let proc = Proc::new();
+    let mut names = proc.names();
+    proc.put(9, 5, "one", &["PMI_RANK=1"]);
+    assert_eq!(names.of(9).expect("there").rank, Some(1));
+    proc.put(9, 6, "one", &[]);
+    assert_eq!(names.of(9).expect("there").rank, None);
+    proc.put(9, 6, "a) (b", &["PMI_RANK=2"]);
+    let task = names.of(9).expect("there");
+    assert_eq!((task.comm.as_str(), task.rank), ("a) (b", Some(2)));
+    fs::remove_dir_all(proc.0.path().join("9")).expect("removed");
+    let task = names.of(9).expect("known");
+    assert!(task.ended);
+    assert_eq!(task.rank, Some(2));
+    assert!(names.of(10).is_none());
+}
+
+#[test]
+fn processes_of_one_user_do_not_have_others_forgotten() {
+    let mut names = Names::new(Path::new("/nonexistent"));
+    let mut keep = |pid, started, user| {
+        let version = Version {
+            started,
+            comm: String::new(),
+            environment: 0,
+        };
+        let owner = Owner {
+            user,
+            namespace: None,
+        };
+        let task = Task {
+            owner,
+            ..Task::default()
+        };
+        names.keep(pid, version, task);
+    };
+    // The oldest is another's, and one became another program, of another user.
+    keep(1, 1, Some(7));
+    keep(2, 2, Some(7));
+    keep(2, 2, Some(8));
+    for number in 0..KNOWN_MAX + 5 {
+        keep(3, 10 + number, Some(9));
+    }
+    keep(4, 3, None);
+    assert_eq!(names.known[&1].len(), 1);
+    assert_eq!(names.known[&2].len(), 1);
+    assert_eq!(names.known[&4].len(), 1);
+    let of_third = &names.known[&3];
+    assert_eq!(of_third.len() as u64, KNOWN_MAX - 3);
+    // What came last is there.
+    assert!(of_third.contains_key(&(10 + KNOWN_MAX + 4)));
+    let kept: usize = names.of_user.values().map(BTreeSet::len).sum();
+    assert_eq!(kept as u64, KNOWN_MAX);
+    assert_eq!(names.shares.of(7), 1);
+}
+
+#[test]
+fn a_name_may_be_any_bytes() {
+    let proc = Proc::new();
+    proc.put(9, 5, "x", &["PMI_RANK=1"]);
+    let mut stat = b"9 (gr\xc3) S ".to_vec();
+    stat.extend(format!("{} 5 0", vec!["0"; 18].join(" ")).bytes());
+    fs::write(proc.0.path().join("9/stat"), stat).expect("stat");
+    let task = proc.names().of(9).expect("there");
+    assert_eq!((task.comm.as_str(), task.rank), ("gr\u{fffd}", Some(1)));
+}
+
+#[test]
+fn an_ended_process_keeps_its_rank_when_its_id_is_used_again() {
+    let proc = Proc::new();
+    let mut names = proc.names();
+    let mut observed = Observed::default();
+    observed.tasks.insert(9, Task::default());
+    proc.put(9, 5, "same", &["PMI_RANK=1"]);
+    names.complete(&mut observed);
+    proc.put(9, 6, "same", &["PMI_RANK=2"]);
+    let ended = Task {
+        comm: "same".to_owned(),
+        ended: true,
+        ..Task::default()
+    };
+    observed.tasks.insert(9, ended);
+    names.complete(&mut observed);
+    assert_eq!(observed.tasks[&9].rank, Some(1));
+}
+
+#[test]
+fn an_ended_process_keeps_whose_it_was() {
+    let proc = Proc::new();
+    let mut names = proc.names();
+    proc.put(9, 5, "same", &[]);
+    names.learn([9]);
+    fs::remove_dir_all(proc.0.path().join("9")).expect("removed");
+    let mut observed = Observed::default();
+    let ended = Task {
+        ended: true,
+        ..Task::default()
+    };
+    observed.tasks.insert(9, ended);
+    names.complete(&mut observed);
+    let owner = Owner {
+        user: Some(8),
+        namespace: Some(88),
+    };
+    assert_eq!(observed.tasks[&9].owner, owner);
+}
+
+#[test]
+fn an_ended_process_is_told_from_the_next_one_of_its_id() {
+    let proc = Proc::new();
+    let mut names = proc.names();
+    for (started, rank) in [(5, "PMI_RANK=1"), (6, "PMI_RANK=2")] {
+        proc.put(9, started, "same", &[rank]);
+        names.learn([9]);
+    }
+    for (started, ended, rank) in [
+        (Some(5), true, Some(1)),
+        // Nobody saw that it ended.
+        (Some(5), false, Some(1)),
+        (Some(6), false, Some(2)),
+        (Some(4), true, None),
+        (None, true, None),
+    ] {
+        let mut observed = Observed::default();
+        let task = Task {
+            comm: "same".to_owned(),
+            started,
+            ended,
+            ..Task::default()
+        };
+        observed.tasks.insert(9, task);
+        names.complete(&mut observed);
+        assert_eq!(observed.tasks[&9].rank, rank, "{started:?}, {ended}");
+    }
+}
+
+#[test]
+fn a_process_that_became_another_program_is_read_again() {
+    let proc = Proc::new();
+    let mut names = proc.names();
+    let at = |place: u64, environment: &[&str]| {
+        proc.put(9, 5, "same", environment);
+        let stat = fs::read_to_string(proc.0.path().join("9/stat")).expect("stat");
+        let zeros = vec!["0"; 26].join(" ");
+        let stat = format!("{stat} {zeros} {place}");
+        fs::write(proc.0.path().join("9/stat"), stat).expect("stat");
+    };
+    at(0, &[]);
+    assert_eq!(names.of(9).expect("there").rank, None);
+    at(4096, &["PMI_RANK=3"]);
+    assert_eq!(names.of(9).expect("there").rank, Some(3));
+    // Nothing is read again as long as it is the same program.
+    at(4096, &["PMI_RANK=4"]);
+    assert_eq!(names.of(9).expect("there").rank, Some(3));
+}
+
+#[test]
+fn another_process_gives_no_name() {
+    let proc = Proc::new();
+    proc.put(9, 5, "new", &["PMI_RANK=1"]);
+    proc.put(8, 5, "same", &["PMI_RANK=2"]);
+    let mut observed = Observed::default();
+    for (pid, comm, ended) in [(9, "old", false), (8, "same", false), (7, "gone", true)] {
+        let task = Task {
+            comm: comm.to_owned(),
+            ended,
+            ..Task::default()
+        };
+        observed.tasks.insert(pid, task);
+    }
+    proc.names().complete(&mut observed);
+    assert_eq!(observed.tasks[&9].rank, None);
+    assert_eq!(observed.tasks[&9].comm, "old");
+    assert_eq!(observed.tasks[&8].rank, Some(2));
+    assert_eq!(observed.tasks[&7].rank, None);
+}
+
+#[test]
+fn control_groups_name_containers() {
+    let hash = "0123456789abcdef0123456789abcdef";
+    for (path, name) in [
+        (
+            format!("0::/system.slice/docker-{hash}.scope"),
+            "docker:0123456789ab",
+        ),
+        (format!("0::/docker/{hash}"), "docker:0123456789ab"),
+        (
+            format!("0::/kubepods.slice/pod1/cri-containerd-{hash}.scope"),
+            "containerd:0123456789ab",
+        ),
+        ("0::/lxc.payload.web/x".to_owned(), "lxc:web"),
+    ] {
+        assert_eq!(container(&path).as_deref(), Some(name), "{path}");
+    }
+    assert_eq!(container("0::/user.slice/docker-compose.service"), None);
+    assert_eq!(container(""), None);
+}
