@@ -9,6 +9,7 @@
 #[path = "../../tests/harness/limit.rs"]
 mod limit;
 
+use std::path::Path;
 use std::process::Command;
 
 use onecopy_trace::bpf::{Collector, Options, State, check};
@@ -66,6 +67,11 @@ fn each_set_of_capabilities_has_its_message() {
         println!("skipped: only root can give capabilities");
         return;
     }
+    let events = [
+        "/sys/kernel/tracing/events",
+        "/sys/kernel/debug/tracing/events",
+    ];
+    let has_tracefs = events.iter().any(|path| Path::new(path).exists());
     let all = ["bpf", "perfmon", "sys_admin", "dac_read_search"];
     for bits in 0..1_u32 << all.len() {
         let chosen = all.iter().enumerate().filter(|(at, _)| bits >> at & 1 == 1);
@@ -82,6 +88,8 @@ fn each_set_of_capabilities_has_its_message() {
             (false, false) => "CAP_BPF and CAP_PERFMON are missing",
             (true, false) => "CAP_PERFMON is missing",
             (false, true) => "CAP_BPF is missing",
+            // Nobody has mounted it.
+            (true, true) if !has_tracefs => "Fallback { errno: 2 }",
             (true, true) if has("dac_read_search") => "Attached",
             // Without it the folder of tracefs cannot be read, where only root may read it.
             (true, true) => "Fallback { errno: 13 }",
