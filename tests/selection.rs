@@ -6,6 +6,8 @@
 mod bytes;
 #[path = "harness/processes.rs"]
 mod processes;
+#[path = "harness/refuse.rs"]
+mod refuse;
 
 #[path = "harness/module.rs"]
 mod module;

@@ -6,6 +6,8 @@
 mod between_nodes;
 #[path = "harness/processes.rs"]
 mod processes;
+#[path = "harness/refuse.rs"]
+mod refuse;
 
 use between_nodes::{
     FLOOD_CREDIT, die_while_waited_for, flood, knobs, pattern, send_before_leaving,
@@ -197,6 +199,36 @@ fn who_waits_for_a_rank_that_dies_gets_an_error_that_names_it() {
             });
         });
     }
+}
+
+/// A network that fails while the bytes of a message are read is not the peer's fault.
+#[test]
+fn a_network_that_fails_within_a_message_is_told_as_such() {
+    const LEN: usize = 4 << 20;
+    limited("a failing network", || {
+        local_of_nodes(2, 2, &Knobs::default(), |rt| {
+            let world = rt.world();
+            let mut bytes = vec![0u8; LEN];
+            if world.rank() == 0 {
+                world.send(&bytes, 1, 0).expect("send");
+                // The receiver gives this rank up in the middle.
+                world.send(&bytes, 1, 1).expect_err("nobody reads it");
+                return;
+            }
+            world.recv(&mut bytes, 0, 0).expect("recv");
+            refuse::refuse(&[nix::libc::SYS_readv], Errno::EHOSTUNREACH as i32);
+            let error = world.recv(&mut bytes, 0, 1).expect_err("it cannot be read");
+            assert!(
+                matches!(error, Error::Unreachable { rank: 0, .. }),
+                "{error}"
+            );
+            let text = error.to_string();
+            assert!(
+                text.contains("is the network between the nodes up"),
+                "{text}"
+            );
+        });
+    });
 }
 
 /// Without a wire among the layers, ranks of several nodes cannot reach each other, and are told what to do.

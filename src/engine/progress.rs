@@ -130,7 +130,12 @@ impl Engine {
         };
         peer.idle_polls = 0;
         if let Err(detail) = proto::drain(core, peer, which) {
-            self.fail_peer(rank, Gone::Protocol(detail));
+            let wire = peer.endpoint.wire();
+            let network = wire.and_then(|wire| wire.reading_failed());
+            self.fail_peer(
+                rank,
+                network.map_or(Gone::Protocol(detail), Gone::Unreachable),
+            );
         } else if peer.has_output() {
             core.make_busy(rank);
         }

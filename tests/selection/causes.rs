@@ -3,8 +3,6 @@
 
 use nix::sys::resource::{Resource, setrlimit};
 use nix::unistd::{Gid, Uid, setgid, setgroups, setuid};
-use seccompiler::{BpfProgram, SeccompAction, SeccompFilter};
-use std::collections::BTreeMap;
 
 /// A cause, made by the rank itself.
 #[derive(Debug, Clone, Copy)]
@@ -60,7 +58,7 @@ impl Cause {
     pub(crate) fn make(self) {
         match self {
             Self::None => {}
-            Self::Filter(calls, errno) => refuse(calls, errno),
+            Self::Filter(calls, errno) => crate::refuse::refuse(calls, errno),
             Self::NotDumpable => {
                 nix::sys::prctl::set_dumpable(false).expect("prctl(PR_SET_DUMPABLE)")
             }
@@ -72,21 +70,6 @@ impl Cause {
             }
         }
     }
-}
-
-fn refuse(calls: &[i64], errno: i32) {
-    let rules: BTreeMap<i64, Vec<_>> = calls.iter().map(|&call| (call, Vec::new())).collect();
-    let errno = u32::try_from(errno).expect("an error number");
-    let arch = std::env::consts::ARCH.try_into().expect("x86_64");
-    let filter = SeccompFilter::new(
-        rules,
-        SeccompAction::Allow,
-        SeccompAction::Errno(errno),
-        arch,
-    )
-    .expect("a filter");
-    let program: BpfProgram = filter.try_into().expect("a program");
-    seccompiler::apply_filter(&program).expect("seccomp");
 }
 
 /// Becomes a user without any capability: root may read what is not dumpable. The process can be traced by others of

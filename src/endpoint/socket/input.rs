@@ -61,6 +61,8 @@ pub(super) struct Input {
     /// Bytes of the last record's chunk: the next one is as long, as a rule.
     last_chunk: usize,
     pub(super) bad: Option<&'static str>,
+    /// What came of a chunk could not be read, though it was there: the socket's error.
+    failed: Option<Errno>,
 }
 
 impl Input {
@@ -73,7 +75,13 @@ impl Input {
             naming: [0; NAMING_MAX],
             last_chunk: 0,
             bad: None,
+            failed: None,
         }
+    }
+
+    /// Why bytes that had come could not be read, if that was the socket's fault.
+    pub(super) fn take_failure(&mut self) -> Option<Errno> {
+        self.failed.take()
     }
 
     /// Whether a record is shown, or a fault.
@@ -250,7 +258,10 @@ impl Input {
                     done += count.min(left);
                 }
                 Err(Errno::EINTR) => {}
-                Err(_) => break,
+                Err(errno) => {
+                    self.failed = Some(errno);
+                    return false;
+                }
             }
         }
         if done < out.len() {

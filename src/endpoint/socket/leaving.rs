@@ -44,6 +44,15 @@ impl Socket {
         })
     }
 
+    /// Why bytes that had come could not be read, if that is no fault of the peer's. The stream has ended then.
+    #[cold]
+    pub(crate) fn reading_failed(&mut self) -> Option<String> {
+        let errno = self.input.take_failure()?;
+        self.ended(End::Failed(errno));
+        let other = || format!("the connection with {} failed: {errno}", self.address);
+        Some(self.network_failure().unwrap_or_else(other))
+    }
+
     /// Tells the peer that nothing more comes.
     pub(crate) fn say_farewell(&mut self) {
         if self.stream.is_none() {
