@@ -31,6 +31,10 @@ use crate::observe::{Source, Wanted};
 ///
 /// The exit code is 0, 128 + N after signal N, and 129 (that of SIGHUP) if the terminal goes away.
 #[derive(clap::Args, Debug)]
+#[expect(
+    rustdoc::broken_intra_doc_links,
+    reason = "the brackets are shown as they are, in the help"
+)]
 pub(crate) struct Args {
     /// Print one table after one interval, and end
     #[arg(long)]
