@@ -19,9 +19,12 @@ mod vm;
 
 use std::error::Error;
 use std::io::{self, Write};
+use std::os::fd::AsFd;
 use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
+use nix::errno::Errno;
+use nix::sys::stat::{SFlag, fstat};
 use onecopy_obs::{KnobError, Knobs, LogLevel};
 use onecopy_shm::process::keep_ends_of_children;
 use onecopy_trace::plain;
@@ -187,6 +190,11 @@ impl From<onecopy::Error> for CliError {
     }
 }
 
+/// Whether it is a terminal, also one that nobody is at any more.
+fn is_terminal_device(file: impl AsFd) -> bool {
+    fstat(file).is_ok_and(|found| found.st_mode & SFlag::S_IFMT.bits() == SFlag::S_IFCHR.bits())
+}
+
 impl CliError {
     /// Wraps an I/O error with the object and what was done with it.
     pub(crate) fn io(what: impl Into<String>) -> impl FnOnce(io::Error) -> Self {
@@ -196,7 +204,10 @@ impl CliError {
 
     /// One of writing to standard output. Only there a reader that goes has seen enough: a pipe by name was asked for.
     fn stdout(source: io::Error) -> Self {
-        if source.kind() == io::ErrorKind::BrokenPipe {
+        let is_unread = source.kind() == io::ErrorKind::BrokenPipe
+            // A terminal that is gone. A disk says the same of a defect.
+            || source.raw_os_error() == Some(Errno::EIO as i32) && is_terminal_device(io::stdout());
+        if is_unread {
             Self::Unread(source)
         } else {
             Self::io("standard output")(source)

@@ -661,3 +661,40 @@ fn reports_of_others_do_not_reach_the_terminal_as_controls() {
         assert!(!all.contains(obeyed), "{all:?}");
     }
 }
+
+/// The terminal of a login that breaks off: nobody reads the report, and the program has its code.
+#[test]
+fn a_terminal_that_is_gone_changes_no_code_of_the_program() {
+    let pty = nix::pty::openpty(None, None).expect("a terminal");
+    // Whoever has the other end keeps it.
+    fcntl(&pty.master, FcntlArg::F_SETFD(FdFlag::FD_CLOEXEC)).expect("fcntl");
+    let mut command = Command::new(env!("CARGO_BIN_EXE_onecopy"));
+    command.args(["trace", "--", "sh", "-c", "echo begun; read word; exit 6"]);
+    command.stdin(Stdio::piped()).stderr(Stdio::piped());
+    let mut traced = limit::start(command.stdout(pty.slave));
+    drop(command);
+    // The program has begun: it can go on once there is no terminal any more.
+    let mut begun = [0; 5];
+    let mut terminal = File::from(pty.master);
+    terminal.read_exact(&mut begun).expect("what it said");
+    drop(terminal);
+    drop(traced.stdin.take());
+    let output = traced.finish();
+    assert_eq!(output.status.code(), Some(6), "{}", text(&output.stderr));
+}
+
+#[test]
+fn a_limit_of_the_size_of_files_is_an_error_of_the_file() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let json = folder.path().join("report.json");
+    let words = "ulimit -f 0; exec \"$0\" trace --json \"$1\" -- true";
+    let mut command = Command::new("sh");
+    command.args(["-c", words]);
+    command.arg(env!("CARGO_BIN_EXE_onecopy")).arg(&json);
+    let output = limit::output(&mut command);
+    let said = text(&output.stderr);
+    assert_eq!(output.status.code(), Some(1), "{said}");
+    assert!(said.contains("too large"), "{said}");
+    let left: Vec<_> = fs::read_dir(folder.path()).expect("a folder").collect();
+    assert!(left.is_empty(), "{left:?}");
+}

@@ -5,7 +5,10 @@ mod build;
 
 use std::collections::BTreeMap;
 
-use serde::{Deserialize, Serialize};
+use serde::de::value::Error as ValueError;
+use serde::de::{Error as _, IntoDeserializer};
+use serde::{Deserialize, Deserializer, Serialize};
+use serde_json::Value;
 
 use crate::modules;
 use crate::observed::{Mechanism, Overhead};
@@ -27,6 +30,7 @@ pub struct Report {
     #[serde(default)]
     pub program: Vec<String>,
     /// The matrix, most bytes first.
+    #[serde(deserialize_with = "known_pairs")]
     pub pairs: Vec<Pair>,
     /// Page faults in calls.
     #[serde(default)]
@@ -52,6 +56,22 @@ pub struct Report {
     /// What could not be observed, and what would permit it.
     #[serde(default)]
     pub limits: Vec<String>,
+}
+
+/// Pairs of mechanisms that this release knows: a later one may have more.
+fn known_pairs<'de, D: Deserializer<'de>>(from: D) -> Result<Vec<Pair>, D::Error> {
+    let mut pairs = Vec::<Value>::deserialize(from)?;
+    pairs.retain(|pair| {
+        let mechanism = pair.get("mechanism");
+        // One that is none at all is an error below.
+        mechanism.and_then(Value::as_str).is_none_or(|name| {
+            Mechanism::deserialize(name.into_deserializer())
+                .map_err(|_: ValueError| ())
+                .is_ok()
+        })
+    });
+    let pairs = pairs.into_iter().map(Pair::deserialize);
+    pairs.collect::<Result<_, _>>().map_err(D::Error::custom)
 }
 
 /// A process as people know it. What is not known is absent, never guessed.
@@ -204,6 +224,20 @@ mod tests {
         assert_eq!((pair.source.pid, pair.sink.rank), (Some(1), Some(3)));
         assert_eq!(report.overhead.events, 7);
         assert!(report.program.is_empty() && report.overhead.given_up.is_empty());
+    }
+
+    #[test]
+    fn a_mechanism_of_a_later_version_is_passed_over() {
+        let begin = OLDEST.find("{\"source").expect("a pair");
+        let end = OLDEST.find("}}],").expect("its end") + 2;
+        let pair = &OLDEST[begin..end];
+        let later = pair.replace("cma-read", "of-another-kind");
+        let both = OLDEST.replace(pair, &format!("{later}, {pair}"));
+        let report: Report = serde_json::from_str(&both).expect("a report");
+        assert_eq!(report.pairs.len(), 1);
+        assert_eq!(report.pairs[0].mechanism, Mechanism::CmaRead);
+        let none = OLDEST.replace("\"cma-read\"", "7");
+        serde_json::from_str::<Report>(&none).expect_err("a number is no mechanism");
     }
 
     #[test]

@@ -13,6 +13,7 @@ use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+use nix::sys::signal::{SigSet, Signal};
 
 use super::{CliError, complain, print, text};
 use crate::observe::{Source, Wanted};
@@ -124,6 +125,7 @@ pub(crate) fn run(args: Args) -> Result<ExitCode, CliError> {
     };
     // After the program was started, which would begin with these held back otherwise.
     let signals = Signals::catch()?;
+    hold_back_the_limit_of_files()?;
     let mut source = Source::open(&Wanted {
         own: false,
         follow: program.as_ref().map(Program::pid),
@@ -173,6 +175,13 @@ pub(crate) fn run(args: Args) -> Result<ExitCode, CliError> {
             Err(first)
         }
     }
+}
+
+/// A file that gets too large is an error of its writing then, and does not end the command in the middle.
+fn hold_back_the_limit_of_files() -> Result<(), CliError> {
+    let limit: SigSet = [Signal::SIGXFSZ].into_iter().collect();
+    let held = limit.thread_block();
+    held.map_err(|errno| CliError::io("SIGXFSZ")(errno.into()))
 }
 
 /// Until the program has ended, the time is over, or somebody asks for the end.
