@@ -643,7 +643,7 @@ fn reports_of_others_do_not_reach_the_terminal_as_controls() {
     });
     report["pairs"] = Value::Array(vec![pair]);
     fs::write(&good, report.to_string()).expect("written");
-    report["pairs"][0]["mechanism"] = name.into();
+    report["pairs"][0]["calls"] = name.into();
     fs::write(&bad, report.to_string()).expect("written");
     let path = |path: &Path| path.to_str().expect("text").to_owned();
     let (good, bad) = (path(&good), path(&bad));
