@@ -159,11 +159,10 @@ impl Communicator {
         call: Call,
         opened: Result<()>,
     ) -> Result<RequestId> {
-        let begun = call == Call::Begun;
-        self.state.in_short &= !begun;
         self.admit(engine, opened)?;
         let schedule = self.scheduler(collective, buffers).schedule()?;
         let Self { state, ops, .. } = self;
+        let begun = call == Call::Begun;
         let seq = if begun {
             state.seq
         } else {

@@ -263,14 +263,16 @@ impl Worker {
             engine,
             collectives,
         } = self;
-        if let Some(fatal) = &engine.core.fatal {
-            return Err(fatal.clone());
-        }
         let Some(comm) = &mut collectives.slots[slot] else {
             return Err(Error::Collective {
                 reason: "the communicator is gone".into(),
             });
         };
+        // Its thread has come with it, whatever becomes of it: nobody waits for that any more.
+        comm.state.in_short &= call != Call::Begun;
+        if let Some(fatal) = &engine.core.fatal {
+            return Err(fatal.clone());
+        }
         let started = match collectives.levels.get_mut(&slot) {
             None => {
                 let opened = comm.open(engine);

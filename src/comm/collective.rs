@@ -519,3 +519,31 @@ impl<S, R> Drop for CollRequest<S, R> {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::local;
+
+    /// A short collective that its thread could not give to the queue any more keeps nobody waiting.
+    #[test]
+    fn a_short_collective_that_the_queue_refuses_is_over() {
+        local(2, |rt| {
+            let world = rt.world();
+            world.barrier().expect("barrier");
+            if world.rank() == 1 {
+                return;
+            }
+            let begun = world.quick(&Collective::Barrier, None, None);
+            assert!(begun == Quick::Begun, "the other rank is not in it");
+            let aborted = Error::Aborted { code: 3 };
+            world.handle.gate.enter().end_everything(aborted);
+            let is_aborted = |result: Result<()>| {
+                let error = result.expect_err("aborted");
+                assert!(matches!(error, Error::Aborted { code: 3 }), "{error}");
+            };
+            is_aborted(world.run_on(&Collective::Barrier, None, None, true));
+            is_aborted(world.barrier());
+        });
+    }
+}
