@@ -306,16 +306,15 @@ fn take_all(source: Source, stopped: &PipeReader, told: &dyn Told) {
         if sets[1].revents != 0 {
             break;
         }
-        if sets[0].revents != 0 && is_lost(descriptor) {
-            // The kernel tells nothing from now on, and says that it is not quiet.
-            source.forget();
-            return;
-        }
         if sets[0].revents != 0 {
+            if is_lost(descriptor) {
+                break;
+            }
             told.told(&mut || take(descriptor));
         }
     }
     if is_lost(descriptor) {
+        // The kernel tells nothing from now on, and says that it is not quiet.
         source.forget();
         return;
     }
