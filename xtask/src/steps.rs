@@ -104,8 +104,13 @@ pub(crate) fn count(command: &mut Command) -> Result<Tally, (Tally, Failure)> {
         Ok(status) => format!("{}: {status}", name(command)),
         Err(error) => format!("{}: {error}", name(command)),
     };
-    let told = std::iter::once(failure).chain(failures.into_lines());
-    Err((tally, told.collect::<Vec<_>>().join("\n")))
+    Err((tally, explained(failure, failures.into_lines())))
+}
+
+/// A failure, and the lines that explain it.
+pub(crate) fn explained(failure: Failure, lines: Vec<String>) -> Failure {
+    let all = std::iter::once(failure).chain(lines);
+    all.collect::<Vec<_>>().join("\n")
 }
 
 /// Starts a program whose output is read. Its errors are among it, unless they go to a terminal, which cargo draws on.

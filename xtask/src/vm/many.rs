@@ -7,7 +7,7 @@ use onecopy_vm::console::Outcome;
 
 use super::suite::{Choice, DEFAULT, Suite};
 use super::{BENCH, Bench, RunArgs, architecture, on, report, text};
-use crate::steps::Tally;
+use crate::steps::{Tally, explained};
 use crate::{Failure, root, say};
 
 /// The suite with random calls.
@@ -210,7 +210,7 @@ fn suites(bench: &Bench, args: &TestArgs) -> Result<Tally, (Tally, Failure)> {
     if failed.is_empty() {
         Ok(tally)
     } else {
-        let failure = std::iter::once(format!("failed on {}", failed.join(", "))).chain(told);
-        Err((tally, failure.collect::<Vec<_>>().join("\n")))
+        let failure = format!("failed on {}", failed.join(", "));
+        Err((tally, explained(failure, told)))
     }
 }

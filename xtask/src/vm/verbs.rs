@@ -12,7 +12,7 @@ use serde::Deserialize;
 use super::build::{Builder, Programs};
 use super::suite::Program;
 use super::{Bench, Verdict, report, text};
-use crate::steps::Tally;
+use crate::steps::{Tally, explained};
 use crate::{Failure, root, say};
 
 /// Of each machine, in MiB. Two registered buffers of 64 MiB fit.
@@ -143,8 +143,7 @@ fn beds(bench: &Bench, args: &Args) -> Result<Tally, (Tally, Failure)> {
         }
     }
     if !failed.is_empty() {
-        let failure = std::iter::once(failed.join("; ")).chain(told);
-        return Err((tally, failure.collect::<Vec<_>>().join("\n")));
+        return Err((tally, explained(failed.join("; "), told)));
     }
     if tally.passed == 0 {
         let failure = "no such bed or test; vm-images/beds.toml has them".to_owned();
