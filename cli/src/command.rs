@@ -190,8 +190,8 @@ impl From<onecopy::Error> for CliError {
     }
 }
 
-/// Whether it is a terminal, also one that nobody is at any more.
-fn is_terminal_device(file: impl AsFd) -> bool {
+/// Whether it is a character device. A terminal that is gone does not say any more that it was one.
+fn is_character_device(file: impl AsFd) -> bool {
     fstat(file).is_ok_and(|found| found.st_mode & SFlag::S_IFMT.bits() == SFlag::S_IFCHR.bits())
 }
 
@@ -206,7 +206,7 @@ impl CliError {
     fn stdout(source: io::Error) -> Self {
         let is_unread = source.kind() == io::ErrorKind::BrokenPipe
             // A terminal that is gone. A disk says the same of a defect.
-            || source.raw_os_error() == Some(Errno::EIO as i32) && is_terminal_device(io::stdout());
+            || source.raw_os_error() == Some(Errno::EIO as i32) && is_character_device(io::stdout());
         if is_unread {
             Self::Unread(source)
         } else {
