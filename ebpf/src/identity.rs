@@ -22,6 +22,9 @@ struct Version {
 /// Processes between a rank and its launcher at most.
 const WRAPPERS_MAX: usize = 16;
 
+/// How often a process is read that becomes another program meanwhile.
+const READS_MAX: usize = 3;
+
 /// Processes whose names are kept. Whoever goes on observing sees any number of them.
 const KNOWN_MAX: u64 = 1 << 16;
 /// Whose a process is of which that is not known.
@@ -53,19 +56,38 @@ impl Names {
     /// What is known of the process that has an id, or had it last; none: it never was there when it was asked for.
     pub fn of(&mut self, pid: u32) -> Option<Task> {
         let folder = self.root.join(pid.to_string());
-        let Some(version) = version(&folder) else {
-            let (_, (_, last)) = self.known.get(&pid)?.last_key_value()?;
-            return Some(ended(last));
-        };
-        let known = self.known.get(&pid);
-        if let Some((known, task)) = known.and_then(|all| all.get(&version.started))
-            && *known == version
-        {
-            return Some(task.clone());
+        let mut version = version(&folder);
+        for _ in 0..READS_MAX {
+            let Some(before) = version else { break };
+            if let Some(task) = self.unchanged(pid, &before) {
+                return Some(task);
+            }
+            let task = self.read(&folder, &before);
+            version = self::version(&folder);
+            if version.as_ref() == Some(&before) {
+                self.keep(pid, before, task.clone());
+                return Some(task);
+            }
+            // It ended, or became another program, while it was read. What was known before is whole.
+            let known = self.known.get(&pid);
+            if known.is_none_or(|all| !all.contains_key(&before.started)) {
+                self.keep(pid, before, task);
+            }
         }
-        let task = self.read(&folder, &version);
-        self.keep(pid, version, task.clone());
-        Some(task)
+        let (_, (_, last)) = self.known.get(&pid)?.last_key_value()?;
+        Some(if version.is_none() {
+            ended(last)
+        } else {
+            last.clone()
+        })
+    }
+
+    /// What is known of a process that is at this version still.
+    fn unchanged(&self, pid: u32, now: &Version) -> Option<Task> {
+        let (known, task) = self.known.get(&pid)?.get(&now.started)?;
+        // One that ends shows no environment any more, and nobody has waited for it yet.
+        let shows_none = now.environment == 0 && known.comm == now.comm;
+        (known == now || shows_none).then(|| task.clone())
     }
 
     /// Where there are too many, the oldest process goes of the user that has most. If it lives it is read again when

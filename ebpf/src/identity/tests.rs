@@ -34,6 +34,15 @@ impl Proc {
         .expect("status");
     }
 
+    /// A process, and where its environment lies.
+    fn put_at(&self, place: u64, pid: u32, comm: &str, environment: &[&str]) {
+        self.put(pid, 5, comm, environment);
+        let file = self.0.path().join(format!("{pid}/stat"));
+        let stat = fs::read_to_string(&file).expect("stat");
+        let zeros = vec!["0"; 26].join(" ");
+        fs::write(file, format!("{stat} {zeros} {place}")).expect("stat");
+    }
+
     fn names(&self) -> Names {
         Names::new(self.0.path())
     }
@@ -236,13 +245,7 @@ fn an_ended_process_is_told_from_the_next_one_of_its_id() {
 fn a_process_that_became_another_program_is_read_again() {
     let proc = Proc::new();
     let mut names = proc.names();
-    let at = |place: u64, environment: &[&str]| {
-        proc.put(9, 5, "same", environment);
-        let stat = fs::read_to_string(proc.0.path().join("9/stat")).expect("stat");
-        let zeros = vec!["0"; 26].join(" ");
-        let stat = format!("{stat} {zeros} {place}");
-        fs::write(proc.0.path().join("9/stat"), stat).expect("stat");
-    };
+    let at = |place, environment| proc.put_at(place, 9, "same", environment);
     at(0, &[]);
     assert_eq!(names.of(9).expect("there").rank, None);
     at(4096, &["PMI_RANK=3"]);
@@ -250,6 +253,26 @@ fn a_process_that_became_another_program_is_read_again() {
     // Nothing is read again as long as it is the same program.
     at(4096, &["PMI_RANK=4"]);
     assert_eq!(names.of(9).expect("there").rank, Some(3));
+}
+
+#[test]
+fn one_that_ends_keeps_the_names_that_it_had() {
+    let proc = Proc::new();
+    let mut names = proc.names();
+    proc.put_at(4096, 9, "same", &["PMI_RANK=3"]);
+    assert_eq!(names.of(9).expect("there").rank, Some(3));
+    // It has ended, and its parent has not waited for it: there is neither memory nor environment.
+    proc.put_at(0, 9, "same", &[]);
+    assert_eq!(names.of(9).expect("there").rank, Some(3));
+    fs::remove_dir_all(proc.0.path().join("9")).expect("gone");
+    let last = names.of(9).expect("known");
+    assert_eq!((last.rank, last.ended), (Some(3), true));
+    // One that has become another program is read again, though it does not show its environment.
+    proc.put_at(4096, 8, "old", &["PMI_RANK=3"]);
+    assert_eq!(names.of(8).expect("there").rank, Some(3));
+    proc.put_at(0, 8, "new", &[]);
+    let new = names.of(8).expect("there");
+    assert_eq!((new.rank, new.comm.as_str()), (None, "new"));
 }
 
 #[test]
