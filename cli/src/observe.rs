@@ -4,7 +4,13 @@
 
 use std::ffi::OsString;
 use std::os::unix::ffi::OsStrExt;
+use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::Duration;
+
+use nix::time::{ClockId, clock_gettime};
+use onecopy_shm::process;
 
 use onecopy_trace::identity::Names;
 use onecopy_trace::job::Job;
@@ -15,8 +21,31 @@ use onecopy_trace::rdma::{self, Ports};
 use onecopy_trace::report::{self, Report};
 use onecopy_trace::{Observed, bpf, own, proc};
 
+use crate::command::CliError;
+
 /// Notes of a report. Whoever shows more has made them.
 const LIMITS_MAX: usize = 64;
+
+/// What a command takes of a processor at most, in all the times that it begins.
+const BEGINNING_MAX: Duration = Duration::from_secs(2);
+
+/// Begins this command anew if a signal made it see less of the kernel than there is. To be called before anything is
+/// begun that would be there twice.
+pub(crate) fn begin_undisturbed() -> Result<(), CliError> {
+    // It goes on counting in what a process becomes.
+    let taken =
+        clock_gettime(ClockId::CLOCK_PROCESS_CPUTIME_ID).map_or(BEGINNING_MAX, Duration::from);
+    if bpf::sees_the_kernel() || taken >= BEGINNING_MAX {
+        return Ok(());
+    }
+    let own = std::env::current_exe().map_err(CliError::io("/proc/self/exe"))?;
+    let mut again = Command::new(own);
+    process::ignore_as_started(&mut again);
+    let mut words = std::env::args_os();
+    again.arg0(words.next().unwrap_or_default());
+    let refused = again.args(words).exec();
+    Err(CliError::io("beginning anew")(refused))
+}
 
 /// What to observe.
 #[derive(Clone, Debug, Default)]

@@ -15,11 +15,14 @@ use std::fs::File;
 use std::io::{Read, Write};
 use std::process::Command;
 
+/// Rows and columns of a terminal.
+const USUAL: (u16, u16) = (24, 100);
+
 /// A terminal, and `top` on it, once the matrix is drawn. `before` starts it.
-fn top_on_a_terminal(before: &[&str]) -> (File, limit::Limited) {
+fn top_on_a_terminal((ws_row, ws_col): (u16, u16), before: &[&str]) -> (File, limit::Limited) {
     let size = Winsize {
-        ws_row: 24,
-        ws_col: 100,
+        ws_row,
+        ws_col,
         ws_xpixel: 0,
         ws_ypixel: 0,
     };
@@ -59,7 +62,7 @@ fn read_until(terminal: &mut File, words: &str) -> String {
 #[test]
 fn top_ends_with_its_terminal() {
     for before in [&[][..], &["setsid", "--ctty"]] {
-        let (terminal, top) = top_on_a_terminal(before);
+        let (terminal, top) = top_on_a_terminal(USUAL, before);
         drop(terminal);
         let code = top.finish().status.code();
         assert_eq!(code, Some(128 + Signal::SIGHUP as i32), "{before:?}");
@@ -69,7 +72,7 @@ fn top_ends_with_its_terminal() {
 #[test]
 fn top_leaves_its_terminal_as_it_was() {
     for (keys, code) in [("\u{1b}[A\u{1b}[1;5Bq", 0), ("\u{3}", 0), ("", 143)] {
-        let (mut terminal, top) = top_on_a_terminal(&[]);
+        let (mut terminal, top) = top_on_a_terminal(USUAL, &[]);
         let is_raw = |terminal: &File| {
             let now = tcgetattr(terminal).expect("a terminal");
             !now.local_flags.contains(LocalFlags::ICANON)
@@ -85,6 +88,27 @@ fn top_leaves_its_terminal_as_it_was() {
         assert_eq!(top.finish().status.code(), Some(code), "{keys:?}");
         assert!(!is_raw(&terminal), "{keys:?}");
     }
+}
+
+/// Whoever has the terminal may say that it has any size, at any time.
+#[test]
+fn top_takes_a_terminal_of_any_size() {
+    let (mut terminal, top) = top_on_a_terminal((u16::MAX, u16::MAX), &[]);
+    // Nothing at all; what is drawn where there is room again.
+    for (rows, columns, words) in [
+        ("1", "1", ""),
+        ("40", "120", "onecopy top:"),
+        ("65535", "65535", "onecopy top:"),
+    ] {
+        let size = ["rows", rows, "columns", columns];
+        let side = terminal.try_clone().expect("a descriptor");
+        let set = limit::start(Command::new("stty").args(size).stdin(side)).finish();
+        assert!(set.status.success(), "{set:?}");
+        let shown = read_until(&mut terminal, words);
+        assert!(shown.contains(words), "{size:?}: {shown:?}");
+    }
+    terminal.write_all(b"q").expect("typed");
+    assert_eq!(top.finish().status.code(), Some(0));
 }
 
 #[test]

@@ -22,11 +22,11 @@ use std::collections::BTreeSet;
 use std::fs::{self, File};
 use std::io::{BufRead, BufReader, IoSliceMut, Read, Write};
 use std::os::fd::AsRawFd;
-use std::os::unix::fs::OpenOptionsExt;
+use std::os::unix::fs::{OpenOptionsExt, PermissionsExt};
 use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::{Command, Stdio};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// Calls of the reader, and bytes of each.
 const CALLS: usize = 50;
@@ -530,6 +530,105 @@ fn a_program_has_its_code_where_sigchld_is_ignored() {
 }
 
 /// The state of a process, as the kernel says it.
+/// A program ignores the signals that it would ignore without the tracer.
+#[test]
+fn a_program_ignores_what_the_tracer_was_started_to_ignore() {
+    let ignored = "grep SigIgn /proc/self/status";
+    for trapped in ["", "PIPE", "CHLD", "PIPE CHLD"] {
+        let trap = match trapped {
+            "" => String::new(),
+            signals => format!("trap '' {signals};"),
+        };
+        let tool = env!("CARGO_BIN_EXE_onecopy");
+        let sees = |command: &str| {
+            let script = format!("{trap} exec {command}");
+            let output = limit::output(Command::new("sh").args(["-c", &script]));
+            let said = text(&output.stdout);
+            let line = said.lines().find(|line| line.starts_with("SigIgn:"));
+            line.unwrap_or_else(|| panic!("{output:?}")).to_owned()
+        };
+        let own = sees(ignored);
+        assert_eq!(
+            sees(&format!("{tool} trace -- {ignored}")),
+            own,
+            "{trapped}"
+        );
+        assert_eq!(
+            sees(&format!("{tool} run -n 1 -- {ignored}")),
+            own,
+            "{trapped}"
+        );
+    }
+}
+
+/// The kernel's check of a program ends when the tracer is stopped. What it can do must not be taken for less then.
+#[test]
+fn stopping_a_tracer_that_begins_loses_nothing() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let json = folder.path().join("report.json");
+    let trace = || {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_onecopy"));
+        command
+            .args(["trace", "--json"])
+            .arg(&json)
+            .args(["--", "true"]);
+        command
+    };
+    assert!(limit::output(&mut trace()).status.success());
+    if !is_permitted(&read(&json)) {
+        return;
+    }
+    for _ in 0..5 {
+        fs::remove_file(&json).expect("removed");
+        let tracer = limit::start(&mut trace());
+        let pid = Pid::from_raw(tracer.id().cast_signed());
+        // For longer than it takes to begin.
+        let until = Instant::now() + Duration::from_millis(300);
+        while Instant::now() < until && state(tracer.id()) != Some('Z') {
+            kill(pid, Signal::SIGSTOP).expect("stopped");
+            kill(pid, Signal::SIGCONT).expect("continued");
+        }
+        assert!(tracer.finish().status.success());
+        let report = read(&json);
+        assert!(is_permitted(&report), "{}", report["limits"]);
+    }
+}
+
+/// A report of an earlier run stays when there is no program.
+#[test]
+fn a_program_that_is_not_there_replaces_no_report() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let json = folder.path().join("report.json");
+    fs::write(&json, "before").expect("written");
+    let trace = |program: &str| {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_onecopy"));
+        command
+            .args(["trace", "--json"])
+            .arg(&json)
+            .args(["--", program]);
+        limit::output(&mut command)
+    };
+    for (program, code) in [("", 127), ("/no such program", 127), ("/", 126)] {
+        let output = trace(program);
+        let said = text(&output.stderr);
+        assert_eq!(output.status.code(), Some(code), "{said}");
+        assert!(
+            said.contains(&format!("cannot start {program:?}")),
+            "{said}"
+        );
+        assert_eq!(fs::read_to_string(&json).expect("read"), "before");
+        let entries = fs::read_dir(folder.path()).expect("a folder");
+        assert_eq!(entries.count(), 1, "something stayed beside it");
+    }
+    // One whose code is the same has begun.
+    let script = folder.path().join("script");
+    fs::write(&script, "#!/bin/sh\nexit 127\n").expect("written");
+    fs::set_permissions(&script, fs::Permissions::from_mode(0o755)).expect("a mode");
+    let output = trace(script.to_str().expect("a name"));
+    assert_eq!(output.status.code(), Some(127));
+    assert_eq!(read(&json)["version"], 1);
+}
+
 fn state(pid: u32) -> Option<char> {
     let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
     stat.rsplit_once(") ")?.1.chars().next()

@@ -37,6 +37,7 @@ use limit::Budget;
 use mapped::Files;
 use probe::errno_of;
 
+pub use attach::sees_the_kernel;
 pub use check::check;
 pub use cost::{Calibration, Times, calibrate};
 pub use probe::{Error, Probe, State};

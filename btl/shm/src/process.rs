@@ -5,13 +5,13 @@
 //!
 //! # Safety
 //!
-//! Two promises are made here. Code that runs between `fork` and `exec` ([`spawn`]) only makes system calls and
+//! Three promises are made here. What runs before `main` makes only system calls. Code that runs between `fork` and `exec` ([`spawn`]) only makes system calls and
 //! allocates nothing. So it is sound even if other threads held locks at the moment of the fork. And a descriptor
 //! number that came through the environment ([`take_inherited_socket`]) becomes owned at most once, after the kernel
 //! confirmed what it is.
 #![allow(
     unsafe_code,
-    reason = "pre_exec, pidfd_open and adopting an inherited descriptor have no safe interface"
+    reason = "pre_exec, sigaction, pidfd_open and adopting an inherited descriptor have no safe interface"
 )]
 
 use std::io;
@@ -27,6 +27,8 @@ use nix::sys::signal::{SigSet, SigmaskHow, Signal, pthread_sigmask};
 use nix::sys::socket::{SockType, getsockopt, sockopt};
 use nix::sys::wait::{Id, WaitPidFlag, waitid};
 use nix::unistd::{Pid, getppid};
+
+use crate::sync::{AtomicU64, Ordering};
 
 /// Has the kernel keep the ends of children until they are waited for. Whoever started this process may have had
 /// SIGCHLD ignored, which `exec` keeps; then children vanish, and how they ended with them. A handler of the program
@@ -49,6 +51,54 @@ pub fn keep_ends_of_children() -> io::Result<()> {
     // SAFETY: no function is installed but one that was there, under the flags and the mask that it had.
     Errno::result(unsafe { libc::sigaction(libc::SIGCHLD, &raw const now, std::ptr::null_mut()) })?;
     Ok(())
+}
+
+/// Signals that this process was started to ignore, as bits; only of those that are changed in every program.
+static IGNORED: AtomicU64 = AtomicU64::new(0);
+/// The language's runtime ignores SIGPIPE, and gives children the default; [`keep_ends_of_children`] changes SIGCHLD.
+const CHANGED: [libc::c_int; 2] = [libc::SIGPIPE, libc::SIGCHLD];
+
+/// Looks before anybody has changed them.
+extern "C" fn look_at_ignored() {
+    for signal in CHANGED {
+        // SAFETY: sigaction consists of integers and a set of bits; zeroes are a value of it.
+        let mut now: libc::sigaction = unsafe { std::mem::zeroed() };
+        // SAFETY: nothing is set; `now` lives through the call.
+        let done = unsafe { libc::sigaction(signal, std::ptr::null(), &raw mut now) };
+        if done == 0 && now.sa_sigaction == libc::SIG_IGN {
+            IGNORED.fetch_or(1 << signal, Ordering::Relaxed);
+        }
+    }
+}
+
+// SAFETY: the loader calls what stands in this section, once, before `main` and the language's runtime. The function
+// takes none of the arguments that it passes, needs nothing of that runtime, and makes only system calls.
+#[used]
+#[unsafe(link_section = ".init_array")]
+static LOOK: extern "C" fn() = look_at_ignored;
+
+/// Has a program ignore SIGPIPE and SIGCHLD if this process was started to: it gets the actions that it would have
+/// without us.
+pub fn ignore_as_started(command: &mut Command) {
+    let ignored = IGNORED.load(Ordering::Relaxed);
+    if ignored == 0 {
+        return;
+    }
+    let ignore = move || {
+        for signal in CHANGED {
+            if ignored & 1 << signal != 0 {
+                // SAFETY: no function of ours is installed.
+                let before = unsafe { libc::signal(signal, libc::SIG_IGN) };
+                if before == libc::SIG_ERR {
+                    return Err(io::Error::last_os_error());
+                }
+            }
+        }
+        Ok(())
+    };
+    // SAFETY: `ignore` runs in the child between fork and exec. It makes only system calls, and reads a number that was
+    // copied into it. It allocates nothing and takes no lock: errors are built from their number.
+    unsafe { command.pre_exec(ignore) };
 }
 
 /// What a child does to itself before it becomes its program.
@@ -74,6 +124,7 @@ pub fn spawn(mut command: Command, setup: &Setup<'_>) -> io::Result<Child> {
     if setup.own_group {
         command.process_group(0);
     }
+    ignore_as_started(&mut command);
     let prepare = move || -> io::Result<()> {
         if let Some(signal) = death_signal {
             prctl::set_pdeathsig(signal)?;
@@ -232,7 +283,7 @@ fn check_packets(fd: BorrowedFd<'_>) -> io::Result<()> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::sync::{AtomicU32, Ordering};
+    use crate::sync::AtomicU32;
     use std::os::fd::AsFd;
     use std::process::Stdio;
 

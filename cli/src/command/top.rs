@@ -12,7 +12,7 @@ use std::time::Duration;
 
 use super::trace::table;
 use super::{CliError, print, text};
-use crate::observe::{Source, Wanted};
+use crate::observe::{Source, Wanted, begin_undisturbed};
 
 /// Show live which process copies how much from which, by which mechanism, on a full screen
 ///
@@ -49,7 +49,7 @@ pub(crate) struct Args {
     own: bool,
 
     /// Seconds between two looks
-    #[arg(long, value_name = "SECONDS", default_value = "1", value_parser = interval)]
+    #[arg(long, value_name = "SECONDS", default_value = "1", value_parser = interval, allow_hyphen_values = true)]
     interval: Duration,
 }
 
@@ -65,6 +65,9 @@ fn interval(text: &str) -> Result<Duration, String> {
 }
 
 pub(crate) fn run(args: &Args) -> Result<ExitCode, CliError> {
+    if !args.own {
+        begin_undisturbed()?;
+    }
     let mut source = Source::open(&Wanted {
         own: args.own,
         ..Wanted::default()

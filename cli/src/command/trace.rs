@@ -14,9 +14,10 @@ use std::time::{Duration, Instant};
 
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::signal::{SigSet, Signal};
+use nix::time::{ClockId, clock_gettime};
 
 use super::{CliError, complain, print, text};
-use crate::observe::{Source, Wanted};
+use crate::observe::{Source, Wanted, begin_undisturbed};
 use outputs::Outputs;
 use program::Program;
 
@@ -47,7 +48,8 @@ pub(super) use program::{COMMAND as GATE, GateArgs, Signals, code_of, run_gate};
 /// replaced as a whole at the end, and keeps its mode and owner. A second signal ends the writing and leaves files as
 /// they were.
 ///
-/// The exit code is that of PROG: 128 + N if signal N ended it, 127 or 126 if it is not found or cannot be started.
+/// The exit code is that of PROG: 128 + N if signal N ended it. It is 127 or 126 if PROG is not found or cannot be
+/// started; then there is no report.
 /// Without PROG it is 128 + N after signal N, and otherwise 0. It is 1 if a file cannot be written, or nobody reads the
 /// report of a run without PROG.
 #[derive(clap::Args, Debug)]
@@ -70,11 +72,11 @@ pub(crate) struct Args {
 
     /// The largest part of the callers' time that observing may take; it gives up detail beyond: first the timeline,
     /// then page faults, flushes and waits, then latencies
-    #[arg(long, value_name = "P%", value_parser = percent)]
+    #[arg(long, value_name = "P%", value_parser = percent, allow_hyphen_values = true)]
     max_overhead: Option<f64>,
 
     /// End after so long
-    #[arg(long, value_name = "SECONDS", value_parser = text::parse_seconds)]
+    #[arg(long, value_name = "SECONDS", value_parser = text::parse_seconds, allow_hyphen_values = true)]
     seconds: Option<Duration>,
 
     /// Try every probe, say what is lost without it and what would permit it, and end
@@ -106,13 +108,14 @@ fn percent(text: &str) -> Result<f64, String> {
 
 /// How often events are taken, and statistics pages are looked for at most.
 const PERIOD: Duration = Duration::from_millis(50);
-/// Looking takes one part in so many of the time at most: a node may have any number of processes.
+/// Looking takes one part in so many of a processor's time at most: a node may have any number of processes.
 const LOOK_SHARE: u32 = 10;
 
 pub(crate) fn run(args: Args) -> Result<ExitCode, CliError> {
     if let Some(Sub::Diff(args)) = &args.command {
         return diff::run(args);
     }
+    begin_undisturbed()?;
     if args.check {
         return check::run(args.json.as_deref());
     }
@@ -133,7 +136,7 @@ pub(crate) fn run(args: Args) -> Result<ExitCode, CliError> {
         events: args.perfetto.is_some(),
         max_overhead: args.max_overhead,
     });
-    if let Some(program) = &mut program {
+    if let Some(program) = &program {
         program.go()?;
     }
     let code = watch(
@@ -143,6 +146,11 @@ pub(crate) fn run(args: Args) -> Result<ExitCode, CliError> {
         &signals,
         args.seconds,
     )?;
+    if program.as_ref().is_some_and(Program::has_failed_to_begin) {
+        // Nothing was observed: a report of an earlier run is worth more.
+        outputs.unfinished().give_up();
+        return Ok(code);
+    }
     let words: Vec<String> = args
         .program
         .iter()
@@ -184,6 +192,13 @@ fn hold_back_the_limit_of_files() -> Result<(), CliError> {
     held.map_err(|errno| CliError::io("SIGXFSZ")(errno.into()))
 }
 
+/// What this thread has taken of a processor. Where others take it meanwhile, names would be looked for too seldom by
+/// the time that passes.
+fn processor_time() -> Duration {
+    let taken = clock_gettime(ClockId::CLOCK_THREAD_CPUTIME_ID);
+    taken.map_or(Duration::ZERO, Duration::from)
+}
+
 /// Until the program has ended, the time is over, or somebody asks for the end.
 fn watch(
     source: &mut Source,
@@ -216,8 +231,10 @@ fn watch(
         // Statistics pages are found while their ranks live.
         let now = Instant::now();
         if now >= next_look {
+            let before = processor_time();
             source.look();
-            next_look = now + now.elapsed().saturating_mul(LOOK_SHARE);
+            let taken = processor_time().saturating_sub(before);
+            next_look = now + taken.saturating_mul(LOOK_SHARE);
         }
         outputs.events(source.events());
         let is_over = until.is_some_and(|left| left.is_zero());

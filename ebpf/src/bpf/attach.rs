@@ -157,6 +157,20 @@ const RAW_SYSCALLS: [(&str, &str); 2] = [("raw_exit", "sys_exit"), ("raw_enter",
 const KPROBE: &str = "kprobe ";
 const SLOWER: &str = "nothing; other system calls of the node get slower by twice as much";
 
+/// Whether the kernel was seen as it is. What it can do is found once in the life of a process, by programs that it
+/// checks; SIGSTOP interrupts that, and nobody can hold it back. Then nothing can be loaded as long as this process
+/// is the same program.
+#[must_use]
+pub fn sees_the_kernel() -> bool {
+    let privileges = Privileges::own();
+    if privileges.missing().is_some() {
+        return true;
+    }
+    // All kernels that these programs are made for can do this.
+    let found = aya::features();
+    found.bpf_name() && found.bpf_global_data()
+}
+
 /// Loads maps and programs into the kernel. Nothing runs yet.
 pub(super) fn load(options: &Options) -> Result<(Ebpf, bool), Error> {
     load_for(options, page_size())
@@ -231,7 +245,7 @@ const fn registers() -> ([u32; 6], u32, u32) {
 
 fn attach_raw(ebpf: &mut Ebpf, program: &str, event: &str) -> Result<Held, ProgramError> {
     let program: &mut RawTracePoint = program_of(ebpf, program)?.try_into()?;
-    load_once(program.load())?;
+    load_once(|| program.load())?;
     let id = program.attach(event)?;
     Ok(Held::Raw(program.take_link(id)?))
 }
@@ -251,7 +265,7 @@ fn attach_wish(ebpf: &mut Ebpf, wish: &Raw) -> Result<Held, ProgramError> {
 
 fn attach_trace(ebpf: &mut Ebpf, program: &str, event: &str) -> Result<Held, ProgramError> {
     let program: &mut TracePoint = program_of(ebpf, program)?.try_into()?;
-    load_once(program.load())?;
+    load_once(|| program.load())?;
     let id = program.attach("syscalls", event)?;
     Ok(Held::Trace(program.take_link(id)?))
 }
@@ -263,7 +277,17 @@ fn program_of<'a>(
     ebpf.program_mut(name).ok_or(ProgramError::NotLoaded)
 }
 
-fn load_once(loaded: Result<(), ProgramError>) -> Result<(), ProgramError> {
+/// Loads a program that may be there already. The kernel gives up one whose check a signal interrupts.
+fn load_once(mut load: impl FnMut() -> Result<(), ProgramError>) -> Result<(), ProgramError> {
+    /// More signals than come by chance in the time of a check.
+    const TRIES: usize = 100;
+    let mut loaded = load();
+    for _ in 1..TRIES {
+        match &loaded {
+            Err(error) if errno_of(error) == libc::EAGAIN => loaded = load(),
+            _ => break,
+        }
+    }
     match loaded {
         Err(ProgramError::AlreadyLoaded) => Ok(()),
         other => other,
@@ -371,7 +395,7 @@ pub(super) fn ioctls(ebpf: &mut Ebpf, options: &Options, probes: &mut Vec<Probe>
 fn attach_ioctl(ebpf: &mut Ebpf, function: &str) -> Result<Held, ProgramError> {
     let mut attach = |program| {
         let program: &mut KProbe = program_of(ebpf, program)?.try_into()?;
-        load_once(program.load())?;
+        load_once(|| program.load())?;
         let id = program.attach(function, 0)?;
         program.take_link(id)
     };
@@ -387,7 +411,7 @@ pub(super) fn runtime(
 ) -> Result<Link, ProgramError> {
     use std::os::fd::AsFd;
     let program: &mut UProbe = program_of(ebpf, "runtime_probe")?.try_into()?;
-    load_once(program.load())?;
+    load_once(|| program.load())?;
     let event = sys::watch(path, site.offset, site.semaphore)?;
     let link = sys::link(program.fd()?.as_fd(), &event, u64::from(number))?;
     Ok(Link {

@@ -12,13 +12,14 @@ use std::time::{Duration, Instant};
 use nix::errno::Errno;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::signal::{Signal, raise};
-use ratatui::Terminal;
-use ratatui::backend::CrosstermBackend;
+use ratatui::backend::{Backend, CrosstermBackend};
 use ratatui::crossterm::cursor::Show;
 use ratatui::crossterm::execute;
 use ratatui::crossterm::terminal::{
     EnterAlternateScreen, LeaveAlternateScreen, disable_raw_mode, enable_raw_mode,
 };
+use ratatui::layout::Rect;
+use ratatui::{Terminal, TerminalOptions, Viewport};
 
 use super::draw::draw;
 use super::keys::{Input, Keys};
@@ -52,6 +53,21 @@ impl Write for Out {
     }
 }
 
+/// The largest part of a terminal that is drawn: whoever sets its size may say any, and each cell takes memory.
+const COLUMNS_MAX: u16 = 1024;
+const ROWS_MAX: u16 = 512;
+
+/// What is drawn of a terminal.
+fn area(backend: &impl Backend<Error = io::Error>) -> io::Result<Rect> {
+    let size = backend.size()?;
+    Ok(Rect::new(
+        0,
+        0,
+        size.width.min(COLUMNS_MAX),
+        size.height.min(ROWS_MAX),
+    ))
+}
+
 /// The terminal as `top` has it, until it is dropped.
 struct Screen(Terminal<CrosstermBackend<BufWriter<Out>>>);
 
@@ -72,9 +88,20 @@ impl Screen {
             file,
             is_lost: false,
         });
-        let opened = execute!(out, EnterAlternateScreen)
-            .and_then(|()| Terminal::new(CrosstermBackend::new(out)));
+        let opened = execute!(out, EnterAlternateScreen).and_then(|()| {
+            let backend = CrosstermBackend::new(out);
+            let viewport = Viewport::Fixed(area(&backend)?);
+            Terminal::with_options(backend, TerminalOptions { viewport })
+        });
         opened.map(Self).inspect_err(|_| restore())
+    }
+
+    fn draw(&mut self, state: &State) -> io::Result<()> {
+        let area = area(self.0.backend())?;
+        if area != self.0.get_frame().area() {
+            self.0.resize(area)?;
+        }
+        self.0.draw(|frame| draw(frame, state)).map(drop)
     }
 }
 
@@ -192,7 +219,7 @@ fn show(
             }
             next = now + interval;
         }
-        screen.0.draw(|frame| draw(frame, &state))?;
+        screen.draw(&state)?;
         let inputs = match wait(next, keyboard, &mut keys, signals)? {
             Came::Inputs(inputs) => inputs,
             Came::Nothing => continue,

@@ -2,7 +2,7 @@
 //! `onecopy trace diff`: two reports beside each other.
 
 use std::fs::File;
-use std::io::BufReader;
+use std::io::{self, BufReader, Read};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
@@ -16,7 +16,7 @@ use crate::command::{CliError, print, text};
 
 #[derive(clap::Args, Debug)]
 pub(super) struct Args {
-    /// The report to compare with
+    /// The report to compare with; - is standard input
     #[arg(value_name = "A")]
     a: PathBuf,
 
@@ -30,9 +30,14 @@ pub(super) struct Args {
 }
 
 fn read(path: &Path) -> Result<Report, CliError> {
-    let name = path.display().to_string();
-    let file = File::open(path).map_err(CliError::io(name.clone()))?;
-    let report: Report = serde_json::from_reader(BufReader::new(file)).map_err(|error| {
+    let mut name = path.display().to_string();
+    let input: Box<dyn Read> = if path == Path::new("-") {
+        "standard input".clone_into(&mut name);
+        Box::new(io::stdin().lock())
+    } else {
+        Box::new(File::open(path).map_err(CliError::io(name.clone()))?)
+    };
+    let report: Report = serde_json::from_reader(BufReader::new(input)).map_err(|error| {
         CliError::Failed(format!("{name} is no report of 'onecopy trace --json': {error}").into())
     })?;
     if report.version > VERSION {

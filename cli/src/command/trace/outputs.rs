@@ -98,8 +98,12 @@ impl To {
                 place
             }
             Err(error) if error.kind() == io::ErrorKind::NotFound => {
-                let is_link = std::fs::symlink_metadata(path).is_ok();
-                if is_link || path.file_name().is_none() {
+                // Whoever may make links here could lead an administrator's file to any place.
+                if std::fs::symlink_metadata(path).is_ok() {
+                    let what = "a link to nothing; remove it, or make what it leads to";
+                    return Err(io::Error::new(error.kind(), what));
+                }
+                if path.file_name().is_none() {
                     return Err(error);
                 }
                 Place::of(path, None)?

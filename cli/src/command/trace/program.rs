@@ -48,16 +48,19 @@ pub(crate) fn run_gate(args: GateArgs) -> Result<ExitCode, CliError> {
         Ok(_) => {}
         Err(errno) => return Err(CliError::io("waiting to be observed")(errno.into())),
     }
-    drop(gate);
     let mut words = args.program.into_iter();
     let program = words.next().unwrap_or_default();
-    let error = Command::new(&program).args(words).exec();
+    let mut command = Command::new(&program);
+    process::ignore_as_started(&mut command);
+    let error = command.args(words).exec();
     let code = if error.kind() == std::io::ErrorKind::NotFound {
         127
     } else {
         126
     };
-    crate::command::complain(&format!("{}: {error}", program.to_string_lossy()));
+    // A program that begins closes the socket. A tracer that has ended needs no word.
+    let _ = send(gate.as_raw_fd(), &[1], MsgFlags::MSG_NOSIGNAL);
+    crate::command::complain(&format!("cannot start {program:?}: {error}"));
     Ok(ExitCode::from(code))
 }
 
@@ -65,8 +68,8 @@ pub(crate) fn run_gate(args: GateArgs) -> Result<ExitCode, CliError> {
 #[derive(Debug)]
 pub(super) struct Program {
     child: Child,
-    /// Where it waits, as long as it does. It ends when this does.
-    gate: Option<OwnedFd>,
+    /// Where it waits, and says that it could not begin. One that waits ends when this does.
+    gate: OwnedFd,
     is_over: bool,
 }
 
@@ -79,7 +82,9 @@ impl Program {
         // without this command.
         fcntl(&theirs, FcntlArg::F_SETFD(FdFlag::empty()))
             .map_err(|errno| CliError::io("the socket of the program")(errno.into()))?;
-        let child = Command::new(own)
+        let mut command = Command::new(own);
+        process::ignore_as_started(&mut command);
+        let child = command
             .arg(COMMAND)
             .arg(theirs.as_raw_fd().to_string())
             .arg("--")
@@ -88,7 +93,7 @@ impl Program {
             .map_err(CliError::io("starting the program"))?;
         Ok(Self {
             child,
-            gate: Some(ours),
+            gate: ours,
             is_over: false,
         })
     }
@@ -102,15 +107,18 @@ impl Program {
     }
 
     /// Lets it begin.
-    pub(super) fn go(&mut self) -> Result<(), CliError> {
-        let Some(gate) = self.gate.take() else {
-            return Ok(());
-        };
-        match send(gate.as_raw_fd(), &[1], MsgFlags::MSG_NOSIGNAL) {
+    pub(super) fn go(&self) -> Result<(), CliError> {
+        match send(self.gate.as_raw_fd(), &[1], MsgFlags::MSG_NOSIGNAL) {
             // One that has ended says so by its code.
             Ok(_) | Err(Errno::EPIPE | Errno::ECONNRESET) => Ok(()),
             Err(errno) => Err(CliError::io("continuing the program")(errno.into())),
         }
+    }
+
+    /// Whether it has said that there is no such program, or that it cannot be started.
+    pub(super) fn has_failed_to_begin(&self) -> bool {
+        let got = recv(self.gate.as_raw_fd(), &mut [0], MsgFlags::MSG_DONTWAIT);
+        got.is_ok_and(|bytes| bytes > 0)
     }
 
     /// Its code, once it has ended: 128 + number if a signal ended it.
