@@ -444,7 +444,20 @@ fn a_check_names_every_probe() {
     let probes: Value = serde_json::from_slice(&output.stdout).expect("JSON");
     let probes = probes.as_array().expect("a list");
     assert!(!probes.is_empty());
+    let page = Path::new(env!("CARGO_MANIFEST_DIR")).join("../docs/trace-json.md");
+    let page = fs::read_to_string(page).expect("the page");
+    let (_, section) = page.split_once("## Check\n").expect("a section");
+    let (section, _) = section.split_once("\n## ").expect("another one");
+    let rows = section
+        .lines()
+        .filter_map(|line| line.strip_prefix("| `")?.split_once('`'));
+    let documented: BTreeSet<&str> = rows.map(|(key, _)| key).collect();
     for probe in probes {
+        let keys = probe.as_object().expect("an object").keys();
+        assert_eq!(
+            keys.map(String::as_str).collect::<BTreeSet<_>>(),
+            documented
+        );
         match probe["state"].as_str() {
             Some("works") => {}
             Some("other" | "refused") => {

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! `docs/trace-json.md` says what is in a report, and all of it.
+//! `docs/trace-json.md` says what is in a report and in a comparison of two, and all of it.
 
+use onecopy_trace::diff::diff;
 use onecopy_trace::missed::{System, missed};
 use onecopy_trace::modules::Counters;
 use onecopy_trace::observed::{Mechanism, Observed, PairCounts, PairKey, Peer, Task, Wait};
@@ -11,8 +12,9 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::Path;
 
-/// Which section of the page describes the objects at a place of the report. Elements of a list have `[]`.
-const SECTIONS: [(&str, &str); 18] = [
+/// Which section of the page describes the objects at a place of a report, or of a comparison, which is at `diff`.
+/// Elements of a list have `[]`.
+const SECTIONS: [(&str, &str); 32] = [
     ("", "Report"),
     (".pairs[]", "Pair"),
     (".pairs[].source", "Who"),
@@ -31,7 +33,24 @@ const SECTIONS: [(&str, &str); 18] = [
     (".ranks[].who", "Who"),
     (".rdma[]", "Port"),
     (".modules[]", "Counter"),
+    ("diff", "Diff"),
+    ("diff.changes[]", "Change"),
+    ("diff.changes[].source", "Who"),
+    ("diff.changes[].sink", "Who"),
+    ("diff.changes[].a", "Pair"),
+    ("diff.changes[].a.source", "Who"),
+    ("diff.changes[].a.sink", "Who"),
+    ("diff.changes[].a.latency_us", "Latency"),
+    ("diff.changes[].a.sizes[]", "Size"),
+    ("diff.changes[].b", "Pair"),
+    ("diff.changes[].b.source", "Who"),
+    ("diff.changes[].b.sink", "Who"),
+    ("diff.changes[].b.latency_us", "Latency"),
+    ("diff.changes[].b.sizes[]", "Size"),
 ];
+
+/// Sections of other things than objects here: a list of names, and what the command prints of probes.
+const OTHERS: [&str; 2] = ["Mechanisms", "Check"];
 
 /// A row of a table: type, and when the key is absent.
 type Row = (String, String);
@@ -189,10 +208,17 @@ fn each_key_of_a_report_is_documented_and_each_documented_key_is_there() {
     let mut seen = BTreeMap::<&str, BTreeSet<String>>::new();
     let mut absent = BTreeSet::new();
     let mut places = BTreeSet::new();
-    for is_full in [true, false] {
-        let json = serde_json::to_value(report(is_full)).expect("JSON");
+    let (full, empty) = (report(true), report(false));
+    let value = |value: Result<Value, serde_json::Error>| value.expect("JSON");
+    let compare = |a, b| value(serde_json::to_value(diff(a, b)));
+    for (root, json) in [
+        ("", value(serde_json::to_value(&full))),
+        ("", value(serde_json::to_value(&empty))),
+        ("diff", compare(&full, &empty)),
+        ("diff", compare(&empty, &full)),
+    ] {
         let mut found = Vec::new();
-        objects("", &json, &mut found);
+        objects(root, &json, &mut found);
         for (place, object) in found {
             let parent = place.rsplit_once('.').and_then(|(parent, key)| {
                 let (_, section) = SECTIONS.iter().find(|(place, _)| *place == parent)?;
@@ -232,7 +258,10 @@ fn each_key_of_a_report_is_documented_and_each_documented_key_is_there() {
     for (place, _) in SECTIONS {
         assert!(places.contains(place), "nothing is at {place}");
     }
-    for (section, rows) in documented.iter().filter(|(name, _)| *name != "Mechanisms") {
+    for (section, rows) in documented
+        .iter()
+        .filter(|(name, _)| !OTHERS.contains(&name.as_str()))
+    {
         for (key, (_, when)) in rows {
             let (_, named) = seen
                 .iter()
