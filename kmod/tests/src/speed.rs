@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! How long it takes to attach, and the first touch of an attachment per 4 KiB page.
+//! How long it takes to attach and detach, and the first touch of an attachment per 4 KiB page.
 //!
 //! Each case is measured several times in turns with the others, each time on a segment that nobody has touched, and
 //! the least is reported. On an emulated processor only the ratios mean anything.
@@ -62,11 +62,13 @@ enum Way {
     Prefault,
     /// COPY of everything to local memory: no mapping at all.
     Copy,
-    /// Attached and detached so often, and not touched.
+    /// Attached, and not touched.
     Attach,
+    /// The end of that.
+    Detach,
 }
 
-/// How often everything is attached in one measurement of that.
+/// How often everything is attached and detached in one measurement of either.
 const ATTACHES: usize = 100;
 
 struct Case {
@@ -77,7 +79,7 @@ struct Case {
     single: bool,
 }
 
-const CASES: [Case; 9] = [
+const CASES: [Case; 10] = [
     Case {
         name: "huge source",
         source: Source::Huge,
@@ -127,9 +129,15 @@ const CASES: [Case; 9] = [
         single: false,
     },
     Case {
-        name: "attach, detach",
+        name: "attach",
         source: Source::Ordinary,
         way: Way::Attach,
+        single: false,
+    },
+    Case {
+        name: "detach what was not touched",
+        source: Source::Ordinary,
+        way: Way::Detach,
         single: false,
     },
 ];
@@ -232,7 +240,7 @@ fn change_to(module: &Path) -> Outcome {
 fn per(case: &Case) -> &'static str {
     match case.way {
         Way::Touch | Way::Prefault | Way::Copy => "per page",
-        Way::Attach => "per attachment",
+        Way::Attach | Way::Detach => "per attachment",
     }
 }
 
@@ -271,7 +279,7 @@ fn measure(case: &Case, owner: &Peer, scratch: &Area) -> Outcome<f64> {
     owner.link.tell(1)?;
     let segment = device::segment(owner.link.take()?);
     let spent = match case.way {
-        Way::Attach => attach(&segment, scratch.length())?,
+        way @ (Way::Attach | Way::Detach) => attach(way, &segment, scratch.length())?,
         way => touch(way, &segment, scratch)?,
     };
     drop(segment);
@@ -279,13 +287,20 @@ fn measure(case: &Case, owner: &Peer, scratch: &Area) -> Outcome<f64> {
     Ok(spent)
 }
 
-/// Nanoseconds for an attachment that comes and goes.
-fn attach(segment: &Segment, size: usize) -> Outcome<f64> {
-    let begin = Instant::now();
+/// Nanoseconds until an attachment is there, or gone.
+fn attach(way: Way, segment: &Segment, size: usize) -> Outcome<f64> {
+    let mut spent = Duration::ZERO;
     for _ in 0..ATTACHES {
-        map(segment, size, false)?.unmap()?;
+        let begin = Instant::now();
+        let view = map(segment, size, false)?;
+        let attached = begin.elapsed();
+        view.unmap()?;
+        spent += match way {
+            Way::Detach => begin.elapsed() - attached,
+            _ => attached,
+        };
     }
-    Ok(begin.elapsed().as_nanos() as f64 / ATTACHES as f64)
+    Ok(spent.as_nanos() as f64 / ATTACHES as f64)
 }
 
 /// Nanoseconds per page until all of a fresh attachment, or a copy of it, has been looked at.
@@ -295,7 +310,7 @@ fn touch(way: Way, segment: &Segment, scratch: &Area) -> Outcome<f64> {
     let view = map(segment, size, false)?;
     let begin = Instant::now();
     let touched = match way {
-        Way::Touch | Way::Attach => &view,
+        Way::Touch | Way::Attach | Way::Detach => &view,
         Way::Prefault => {
             let done = device.prefault(view.base(), size as u64, false);
             done.result.at("PREFAULT")?;
