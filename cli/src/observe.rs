@@ -12,6 +12,7 @@ use std::time::Duration;
 use nix::time::{ClockId, clock_gettime};
 use onecopy_shm::process;
 
+use onecopy_trace::bpf::Kept;
 use onecopy_trace::identity::Names;
 use onecopy_trace::job::Job;
 use onecopy_trace::missed::{System, missed};
@@ -23,8 +24,8 @@ use onecopy_trace::{Observed, bpf, own, proc};
 
 use crate::command::CliError;
 
-/// Notes of a report. Whoever shows more has made them.
-const LIMITS_MAX: usize = 64;
+/// Notes of a report. More come only from somebody who makes them on purpose.
+const NOTES_MAX: usize = 64;
 
 /// What a command takes of a processor at most, in all the times that it begins.
 const BEGINNING_MAX: Duration = Duration::from_secs(2);
@@ -74,13 +75,13 @@ pub(crate) struct Source {
     job: Option<Job>,
     ports: Ports,
     modules: modules::Counters,
-    limits: Vec<String>,
+    notes: Vec<String>,
 }
 
 impl Source {
     /// Begins to observe. What is not permitted is said in the report's `limits`.
     pub(crate) fn open(wanted: &Wanted) -> Self {
-        let mut limits = Vec::new();
+        let mut notes = Vec::new();
         let kernel = if wanted.own {
             None
         } else {
@@ -95,17 +96,17 @@ impl Source {
                         for library in libraries() {
                             let runtime = collector.watch_runtime(&library);
                             // What refuses one probe point refuses all of a file.
-                            limits.extend(runtime.iter().find_map(limit_of));
+                            notes.extend(runtime.iter().find_map(note_of));
                         }
                         // Before they begin, so that no event is missed.
                         let runtime = collector.watch_files(&files(&wanted.program));
-                        limits.extend(runtime.iter().find_map(limit_of));
+                        notes.extend(runtime.iter().find_map(note_of));
                     }
-                    limits.extend(probes.iter().filter_map(limit_of));
+                    notes.extend(probes.iter().filter_map(note_of));
                     Some(collector)
                 }
                 Err(error) => {
-                    limits.push(format!(
+                    notes.push(format!(
                         "only onecopy's own ranks are seen, by their statistics pages: {error}"
                     ));
                     None
@@ -122,19 +123,22 @@ impl Source {
             job: wanted.follow.map(|pid| Job::new(Path::new("/proc"), pid)),
             ports: Ports::look(Path::new(rdma::DEVICES)),
             modules: modules::Counters::look(Path::new("/")),
-            limits,
+            notes,
         }
     }
 
-    /// Finds what cannot be found later: new processes, while they live and have names, and their statistics pages.
+    /// To be called often. Finds what cannot be found later: new processes, while they live and have names, their
+    /// statistics pages, and the files that they map. Gives up detail where observing takes too much.
     pub(crate) fn look(&mut self) {
         if let Some(job) = &mut self.job {
             job.look();
             self.names.learn(job.living());
         }
+        let mut notes = Vec::new();
         if let Some(kernel) = &mut self.kernel {
-            if let Some(percent) = self.max_overhead {
-                kernel.limit(percent);
+            let percent = self.max_overhead;
+            if percent.is_some_and(|percent| kernel.limit(percent) == Kept::No) {
+                notes.push("counting alone takes more than --max-overhead permits".to_owned());
             }
             self.names.learn(kernel.processes());
             if self.events {
@@ -142,13 +146,14 @@ impl Source {
                     Some(job) => kernel.watch_mapped(job.living()),
                     None => kernel.watch_mapped(proc::numbers(Path::new("/proc"))),
                 };
-                for limit in refused.iter().filter_map(limit_of) {
-                    self.limit(limit);
-                }
+                notes.extend(refused.iter().filter_map(note_of));
             }
         }
         if let Err(error) = self.own.look() {
-            self.limit(format!("statistics pages: {error}"));
+            notes.push(format!("statistics pages: {error}"));
+        }
+        for note in notes {
+            self.note(note);
         }
     }
 
@@ -166,16 +171,16 @@ impl Source {
         let is_wanted = |pid, began| job.is_none_or(|job| job.has(pid, began));
         match self.own.observe_those(is_wanted) {
             Ok(own) => observed.join(own),
-            Err(error) => self.limit(format!("statistics pages: {error}")),
+            Err(error) => self.note(format!("statistics pages: {error}")),
         }
         self.names.complete(&mut observed);
         observed
     }
 
-    fn limit(&mut self, text: String) {
+    fn note(&mut self, text: String) {
         // Others' files may have any number of them.
-        if self.limits.len() < LIMITS_MAX && !self.limits.contains(&text) {
-            self.limits.push(text);
+        if self.notes.len() < NOTES_MAX && !self.notes.contains(&text) {
+            self.notes.push(text);
         }
     }
 
@@ -190,9 +195,9 @@ impl Source {
     pub(crate) fn report(&mut self, observed: &Observed, program: &[String]) -> Report {
         let name = |pid| report::who(observed, pid);
         let missed = missed(observed, name, self.system);
-        let mut limits = self.limits.clone();
-        limits.extend(self.own.refused.iter().cloned());
-        let mut report = report::build(observed, program, missed, limits);
+        let mut notes = self.notes.clone();
+        notes.extend(self.own.refused.iter().cloned());
+        let mut report = report::build(observed, program, missed, notes);
         report.rdma = self.ports.traffic();
         report.modules = self.modules.added();
         report
@@ -200,17 +205,9 @@ impl Source {
 }
 
 /// What is lost by a probe that refused.
-fn limit_of(probe: &bpf::Probe) -> Option<String> {
-    const OF_MODULES: [(&str, &str); 4] = [
-        ("onecopy_", "onecopy"),
-        ("kprobe oc_", "onecopy"),
-        ("kprobe xpmem_", "xpmem"),
-        ("kprobe knem_", "knem"),
-    ];
-    let module = OF_MODULES
-        .iter()
-        .find(|(prefix, _)| probe.name.starts_with(prefix));
-    if module.is_some_and(|(_, module)| !Path::new("/sys/module").join(module).exists()) {
+fn note_of(probe: &bpf::Probe) -> Option<String> {
+    let is_there = |module| Path::new("/sys/module").join(module).exists();
+    if probe.module.is_some_and(|module| !is_there(module)) {
         // Nothing is lost of a module that is not there.
         return None;
     }

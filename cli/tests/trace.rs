@@ -422,6 +422,8 @@ fn wrong_arguments_are_refused() {
         ),
         (&["trace", "--seconds=-1"], 2, "seconds"),
         (&["trace", "true"], 2, "unexpected"),
+        (&["trace", "--check", "--", "true"], 2, "cannot be used"),
+        (&["trace", "--check", "--seconds", "1"], 2, "cannot be used"),
         (&["top", "--interval", "0"], 2, "seconds"),
         (&["trace", "diff", wrong, wrong], 1, "no report"),
         (
@@ -572,6 +574,62 @@ fn a_program_ignores_what_the_tracer_was_started_to_ignore() {
             "{trapped}"
         );
     }
+}
+
+/// Where the command's file has capabilities, the C library takes variables away that the program may need. And what
+/// its capabilities do not permit is said once, with the remedy.
+#[test]
+fn capabilities_of_the_file_take_nothing_from_the_program() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let open = fs::Permissions::from_mode(0o777);
+    fs::set_permissions(folder.path(), open.clone()).expect("a mode");
+    let tool = folder.path().join("onecopy");
+    fs::copy(env!("CARGO_BIN_EXE_onecopy"), &tool).expect("copied");
+    fs::set_permissions(&tool, open).expect("a mode");
+    let given = limit::try_output(
+        Command::new("setcap")
+            .args(["cap_bpf,cap_perfmon+ep"])
+            .arg(&tool),
+    );
+    if !given.is_ok_and(|output| output.status.success()) {
+        say("skipped: no capabilities can be given to files here");
+        return;
+    }
+    let json = folder.path().join("report.json");
+    let mut command = Command::new("setpriv");
+    command.args(["--reuid=65534", "--regid=65534", "--clear-groups"]);
+    command.arg(&tool).args(["trace", "--json"]).arg(&json);
+    command
+        .arg("--perfetto")
+        .arg(folder.path().join("events.json"));
+    command.args([
+        "--",
+        "sh",
+        "-c",
+        "echo \"$LD_LIBRARY_PATH:$TMPDIR:$OTHER:$HOME\"",
+    ]);
+    command.envs([
+        ("LD_LIBRARY_PATH", "/x"),
+        ("TMPDIR", "/y"),
+        ("OTHER", "z"),
+        ("HOME", ""),
+    ]);
+    let output = limit::output(&mut command);
+    let said = text(&output.stderr);
+    assert!(output.status.success(), "{said}");
+    assert!(text(&output.stdout).starts_with("/x:/y:z:\n"), "{output:?}");
+    let notes = read(&json)["limits"].clone();
+    if notes.to_string().contains("only onecopy's own ranks") {
+        say(&format!("skipped: {notes}"));
+        return;
+    }
+    let notes = notes.as_array().expect("a list").iter();
+    let about = notes
+        .filter_map(Value::as_str)
+        .filter(|note| note.contains("probe points in"));
+    let about: Vec<&str> = about.collect();
+    assert_eq!(about.len(), 1, "{about:?}");
+    assert!(about[0].contains("CAP_SYS_ADMIN"), "{about:?}");
 }
 
 /// The kernel's check of a program ends when the tracer is stopped. What it can do must not be taken for less then.

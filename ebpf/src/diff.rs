@@ -34,9 +34,10 @@ type Key = (Who, Who, &'static str, usize);
 
 /// What stays the same from run to run: the rank, else the command.
 fn stable(who: &Who) -> Who {
+    let comm = who.comm.clone().filter(|_| who.rank.is_none());
     Who {
         rank: who.rank,
-        comm: who.comm.clone(),
+        comm,
         ..Who::default()
     }
 }
@@ -127,10 +128,14 @@ mod tests {
             pair(10, 0, Mechanism::CmaRead, 100),
             pair(10, 0, Mechanism::Cico, 7),
         ]);
-        let b = report(vec![
+        let mut b = report(vec![
             pair(90, 0, Mechanism::CmaRead, 200),
             pair(90, 4, Mechanism::Heap, 5),
         ]);
+        // Another build of it has another name.
+        for pair in &mut b.pairs {
+            pair.source.comm = Some("prog-2".to_owned());
+        }
         let changes = diff(&a, &b).changes;
         let of = |change: &Change| {
             let bytes = |pair: &Option<Pair>| pair.as_ref().map(|pair| pair.bytes);

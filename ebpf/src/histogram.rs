@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Histograms with four bins per power of two, so that no value is off by more than an eighth.
+//! Histograms with four bins per power of two: a bin is as wide as a quarter of its values at most.
 
 /// How many bins there are: values up to 2⁶⁴ − 1 have one.
 pub const BINS: usize = 256;
@@ -92,7 +92,7 @@ impl Histogram {
     #[must_use]
     #[expect(
         clippy::cast_precision_loss,
-        reason = "a percentile is no better than an eighth"
+        reason = "a percentile is no better than its bin"
     )]
     pub fn percentile(&self, share: f64) -> Option<f64> {
         let total = self.total();

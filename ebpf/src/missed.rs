@@ -227,7 +227,7 @@ fn of_sizes(key: &PairKey, counts: &PairCounts, add: &mut impl FnMut(String, Str
         .is_some_and(|median| median < SMALL)
     {
         add(
-            format!("half of {good} calls of {} copy less than 4 KiB", key.mechanism.name()),
+            format!("at least half of {good} calls of {} copy less than 4 KiB", key.mechanism.name()),
             "a system call costs more than a second copy of so little".to_owned(),
             "raise the size from which this library copies singly (onecopy: ONECOPY_CMA_MIN; UCX: UCX_ZCOPY_THRESH or \
              UCX_RNDV_THRESH; Open MPI: btl_vader_eager_limit; MPICH: MPIR_CVAR_CH4_IPC_CMA_P2P_THRESHOLD)"

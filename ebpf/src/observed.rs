@@ -39,6 +39,25 @@ pub enum Mechanism {
 }
 
 impl Mechanism {
+    /// Whether onecopy's ranks count it, each since its own beginning.
+    #[must_use]
+    pub const fn is_of_ranks(self) -> bool {
+        match self {
+            Self::CmaRead
+            | Self::CmaWrite
+            | Self::XpmemAttach
+            | Self::XpmemFault
+            | Self::KnemCopy => false,
+            Self::Xpmem
+            | Self::Knem
+            | Self::Heap
+            | Self::Cma
+            | Self::Cico
+            | Self::Verbs
+            | Self::Tcp => true,
+        }
+    }
+
     /// As people write it.
     #[must_use]
     pub const fn name(self) -> &'static str {
@@ -123,7 +142,7 @@ pub struct Task {
 /// Which copies are counted together.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct PairKey {
-    /// The process that made the call.
+    /// The process that made the call; of what onecopy's ranks count, the receiver.
     pub caller: u32,
     /// The other one.
     pub peer: Peer,

@@ -32,7 +32,7 @@ fn process_name(pid: u32, task: Option<&Task>) -> String {
     }
 }
 
-/// Microseconds since the first event.
+/// Nanoseconds as microseconds.
 #[expect(clippy::cast_precision_loss, reason = "exact for a hundred days")]
 fn micros(ns: u64) -> f64 {
     ns as f64 / 1000.0

@@ -142,7 +142,7 @@ pub fn write(report: &Report, out: &mut impl Write) -> io::Result<()> {
         (
             "onecopy_wait_seconds_total",
             "counter",
-            "Time waited for the address space of another process.",
+            "Time waited for the lock of an address space, in calls and outside of them.",
         ),
         report.waits.iter().map(|wait| {
             let mut labels = Vec::new();

@@ -161,7 +161,7 @@ pub struct Faults {
     pub faults: u64,
 }
 
-/// Waits of one process for the address space of another.
+/// Waits of one process for the lock of an address space, its own included, in observed calls and outside of them.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Waits {
     /// Who waited.

@@ -17,14 +17,14 @@ use crate::observe::{Source, Wanted, begin_undisturbed};
 /// Show live which process copies how much from which, by which mechanism, on a full screen
 ///
 /// A line for each pair of processes and each mechanism: bytes per second, calls per second, bytes, latency (p50, p99),
-/// rate and errors. Lines are sorted and filtered, and a pair has details: sizes of its calls and what it misses. Press
-/// ? for the keys. A process is shown as RANK:COMMAND[ID]. Loads and stores in shared memory are not seen.
+/// rate and errors. Lines are sorted and filtered, and a pair has details: sizes of its calls and copies that it missed.
+/// Press ? for the keys. A process is shown as RANK:COMMAND[ID]. Loads and stores in shared memory are not seen.
 ///
 /// Needs root, or CAP_BPF and CAP_PERFMON; 'onecopy trace --check' says what is permitted here. Without them, and with
 /// --own, it shows onecopy's own ranks of the same user by their statistics pages.
 ///
-/// Observing costs time, as that of 'onecopy trace' does: the second line says how much for each call that is observed
-/// and for each other system call of the node. With --own it costs nothing.
+/// Like 'onecopy trace', it costs time: the second line says how much, for each call that is observed and for each other
+/// system call of the node. With --own the ranks pay nothing.
 ///
 /// Where standard output is no terminal, and with --once, it prints one table after one interval. --json prints one
 /// JSON object an interval, each on a line, of the form that 'onecopy trace --json' writes.

@@ -5,6 +5,7 @@ mod check;
 mod diff;
 mod outputs;
 mod program;
+mod started;
 pub(super) mod table;
 
 use std::ffi::OsString;
@@ -58,29 +59,30 @@ pub(crate) struct Args {
     #[command(subcommand)]
     command: Option<Sub>,
 
-    /// Write the report as one JSON object; - is standard output, instead of the table
+    /// Write the report as one JSON object, or with --check its list; - is standard output, instead of the table
     #[arg(long, value_name = "FILE")]
     json: Option<PathBuf>,
 
-    /// Write a timeline for ui.perfetto.dev and other viewers of trace events
+    /// Write a timeline for ui.perfetto.dev and other viewers of trace events; - is standard output
     #[arg(long, value_name = "FILE")]
     perfetto: Option<PathBuf>,
 
-    /// Write the figures as metrics in Prometheus's text form
+    /// Write calls, bytes, errors, latencies, page faults, waits and costs as metrics in Prometheus's text form; - is
+    /// standard output
     #[arg(long, value_name = "FILE")]
     prometheus: Option<PathBuf>,
 
-    /// The largest part of the callers' time that observing may take; it gives up detail beyond: first the timeline,
-    /// then page faults, flushes and waits, then latencies
+    /// How much of the callers' processor time observing may take before it gives up detail: first the timeline, then
+    /// page faults, flushes and waits, then latencies; counts go on beyond it
     #[arg(long, value_name = "P%", value_parser = percent, allow_hyphen_values = true)]
     max_overhead: Option<f64>,
 
-    /// End after so long
+    /// Observe for so long; PROG is then asked to end (TERM), and killed 5 seconds later
     #[arg(long, value_name = "SECONDS", value_parser = text::parse_seconds, allow_hyphen_values = true)]
     seconds: Option<Duration>,
 
-    /// Try every probe, say what is lost without it and what would permit it, and end
-    #[arg(long)]
+    /// Try every probe, print what is lost without it and what would permit it, and end
+    #[arg(long, conflicts_with_all = ["perfetto", "prometheus", "max_overhead", "seconds", "program"])]
     check: bool,
 
     /// The program to start, and its arguments: any program, under any launcher

@@ -131,6 +131,9 @@ const OLDER: [(&str, &str); 1] = [("module_copy", "module_copy_older")];
 /// Where XPMEM's own module answers ioctls. onecopy's tells of its attachments by tracepoints.
 pub(super) const XPMEM_IOCTL: &str = "xpmem_ioctl";
 
+/// What the names of the probes of these functions begin with.
+const KPROBE: &str = "kprobe ";
+
 /// Functions that answer ioctls of modules that tell nothing of those: the function, what is lost without it, and its
 /// module.
 const fn ioctls_of(xpmem: &'static str) -> [(&'static str, &'static str, &'static str); 3] {
@@ -153,9 +156,8 @@ const SYSCALLS: [(&str, &str); 4] = [
     ("writev_enter", "sys_enter_process_vm_writev"),
 ];
 const RAW_SYSCALLS: [(&str, &str); 2] = [("raw_exit", "sys_exit"), ("raw_enter", "sys_enter")];
-/// What the names of these probes begin with.
-const KPROBE: &str = "kprobe ";
-const SLOWER: &str = "nothing; other system calls of the node get slower by twice as much";
+const SLOWER: &str =
+    "little: every other system call of the node gets several times as much slower";
 
 /// Whether the kernel was seen as it is. What it can do is found once in the life of a process, by programs that it
 /// checks; SIGSTOP interrupts that, and nobody can hold it back. Then nothing can be loaded as long as this process
@@ -354,7 +356,11 @@ pub(super) fn group(ebpf: &mut Ebpf, group: Group, probes: &mut Vec<Probe>) -> V
                     (_, libc::ENOENT) => "this kernel does not have it".to_owned(),
                     _ => remedy(errno, &privileges),
                 };
-                probes.push(Probe::refused(wish.event, errno, wish.lost, advice));
+                let probe = Probe::refused(wish.event, errno, wish.lost, advice);
+                probes.push(match group {
+                    Group::Module => probe.of_module("onecopy"),
+                    _ => probe,
+                });
             }
         }
     }
@@ -386,7 +392,7 @@ pub(super) fn ioctls(ebpf: &mut Ebpf, options: &Options, probes: &mut Vec<Probe>
             }
             _ => remedy(errno, &privileges),
         };
-        probes.push(Probe::refused(name, errno, lost, advice));
+        probes.push(Probe::refused(name, errno, lost, advice).of_module(module));
     }
     links
 }

@@ -32,7 +32,7 @@ pub fn check() -> Vec<Probe> {
         probes.push(Probe::fallback(
             "tracefs",
             errno,
-            "tracepoints of system calls: every other system call gets slower by twice as much",
+            "tracepoints of system calls: every other system call of the node gets several times as much slower",
             advice,
         ));
     }
@@ -98,7 +98,7 @@ pub(super) fn without_btf() -> Probe {
     Probe::refused(
         "types of the kernel (/sys/kernel/btf/vmlinux)",
         libc::ENOENT,
-        "names in inner pid namespaces, waits for address spaces, following a program",
+        "names in inner pid namespaces, waits for address spaces, descendants of the program that is followed",
         "a kernel with CONFIG_DEBUG_INFO_BTF",
     )
 }

@@ -83,18 +83,7 @@ impl Ids {
         there: (u64, u64),
         seen: &Seen,
     ) -> (Peer, Option<Task>) {
-        let unknown = match id.namespace {
-            0 if id.pid == 0 => Peer::Unknown,
-            0 => Peer::Process(id.pid.cast_unsigned()),
-            1 => Peer::InNamespace {
-                namespace: 0,
-                pid: id.pid,
-            },
-            namespace => Peer::InNamespace {
-                namespace: u64::from(namespace),
-                pid: id.pid,
-            },
-        };
+        let unknown = as_given(id);
         // Nobody ever answered to the id.
         if there.0 == 0 || id.namespace == 1 || id.pid <= 0 {
             return (unknown, nameless(unknown));
@@ -130,15 +119,7 @@ impl Ids {
     /// Whose an id was at a time, as far as it was looked up; for events, which have no figures of their own.
     pub(super) fn known(&self, id: LocalId, at: u64) -> Peer {
         let found = self.found.get(&id).filter(|life| life.holds((at, at)));
-        match (found, id.namespace) {
-            (Some(life), _) => Peer::Process(life.tgid),
-            (None, 0) if id.pid > 0 => Peer::Process(id.pid.cast_unsigned()),
-            (None, 0) => Peer::Unknown,
-            (None, namespace) => Peer::InNamespace {
-                namespace: u64::from(namespace),
-                pid: id.pid,
-            },
-        }
+        found.map_or_else(|| as_given(id), |life| Peer::Process(life.tgid))
     }
 
     /// Looks up, once, whose an id is that a call gave: that of the process that had it and ended, or of a live one,
@@ -204,6 +185,22 @@ pub(super) fn task_of(task: &RawTask) -> Task {
 }
 
 /// A process of which nothing is known; whoever has its id now is another one.
+/// As the call gave it. A namespace that is not known is 0.
+fn as_given(id: LocalId) -> Peer {
+    match id.namespace {
+        0 if id.pid > 0 => Peer::Process(id.pid.cast_unsigned()),
+        0 => Peer::Unknown,
+        1 => Peer::InNamespace {
+            namespace: 0,
+            pid: id.pid,
+        },
+        namespace => Peer::InNamespace {
+            namespace: u64::from(namespace),
+            pid: id.pid,
+        },
+    }
+}
+
 fn nameless(peer: Peer) -> Option<Task> {
     matches!(peer, Peer::Process(_)).then(|| Task {
         ended: true,

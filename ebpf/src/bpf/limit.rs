@@ -50,6 +50,17 @@ pub(super) struct Budget {
     last: Option<Look>,
 }
 
+/// Whether observing takes no more than it may.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Kept {
+    /// As far as is known.
+    Yes,
+    /// After this detail was given up, perhaps.
+    GaveUp(&'static str),
+    /// There is nothing left to give up: counts stay.
+    No,
+}
+
 /// What callers did until now.
 struct Look {
     at: Instant,
@@ -92,10 +103,14 @@ impl Budget {
 
     /// Which part goes, so that observing costs no more than `percent` of what callers used since the last look. The
     /// first look only sets out from there.
-    fn decide(&mut self, percent: f64, now: Look) -> Option<Part> {
+    fn decide(&mut self, percent: f64, now: Look) -> Kept {
         let ns_per_event = self.ns_per_event();
-        let before = self.last.replace(now)?;
-        let now = self.last.as_ref()?;
+        let Some(before) = self.last.replace(now) else {
+            return Kept::Yes;
+        };
+        let Some(now) = self.last.as_ref() else {
+            return Kept::Yes;
+        };
         let mut used = 0;
         for (pid, time) in &now.used {
             used += time.saturating_sub(before.used.get(pid).copied().unwrap_or(0));
@@ -106,9 +121,14 @@ impl Budget {
             used,
             now.at.duration_since(before.at).as_nanos(),
         );
-        let part = (share * 100.0 > percent).then(|| self.parts.pop())??;
+        if share * 100.0 <= percent {
+            return Kept::Yes;
+        }
+        let Some(part) = self.parts.pop() else {
+            return Kept::No;
+        };
         self.given_up.push(part);
-        Some(part)
+        Kept::GaveUp(part.name())
     }
 }
 
@@ -185,8 +205,8 @@ impl Collector {
     }
 
     /// Compares the cost of the events since the last call with the processor time that the callers used, and gives up
-    /// the next detail if it is more than `percent` of it. Returns what was given up now. The first call only looks.
-    pub fn limit(&mut self, percent: f64) -> Option<String> {
+    /// the next detail if it is more than `percent` of it. The first call only looks.
+    pub fn limit(&mut self, percent: f64) -> Kept {
         let events = read::count(&self.ebpf, Count::Events).saturating_sub(self.budget.own_events);
         let callers = read::callers(&self.ebpf).into_iter();
         let used = callers
@@ -194,15 +214,17 @@ impl Collector {
             .filter_map(|(pid, _)| Some((pid, cost::process_ns(pid)?)))
             .collect();
         let at = Instant::now();
-        let part = self.budget.decide(percent, Look { at, events, used })?;
-        let gone = match part {
-            Part::Latencies => None,
-            Part::Causes => Some(Group::Causes),
-            Part::Events => Some(Group::Runtime),
-        };
-        self.links.retain(|link| Some(link.group) != gone);
-        self.want(self.budget.parts.len());
-        Some(part.name().to_owned())
+        let kept = self.budget.decide(percent, Look { at, events, used });
+        if let (Kept::GaveUp(_), Some(part)) = (kept, self.budget.given_up.last()) {
+            let gone = match part {
+                Part::Latencies => None,
+                Part::Causes => Some(Group::Causes),
+                Part::Events => Some(Group::Runtime),
+            };
+            self.links.retain(|link| Some(link.group) != gone);
+            self.want(self.budget.parts.len());
+        }
+        kept
     }
 }
 
@@ -242,10 +264,15 @@ mod tests {
         };
         let gone = (0..6).map(|number| budget.decide(percent, look(number)));
         let gone: Vec<_> = gone.collect();
-        assert_eq!(gone[0], None, "the first look");
-        let gone: Vec<_> = gone.into_iter().flatten().collect();
-        assert_eq!(gone, budget.given_up);
-        gone.into_iter().map(Part::name).collect()
+        assert_eq!(gone[0], Kept::Yes, "the first look");
+        // Either it is kept after some looks, or nothing is left.
+        let is_beyond = budget.parts.is_empty() && gone[5] != Kept::Yes;
+        assert_eq!(gone[5], if is_beyond { Kept::No } else { Kept::Yes });
+        let gone = gone.into_iter().filter_map(|kept| match kept {
+            Kept::GaveUp(name) => Some(name),
+            Kept::Yes | Kept::No => None,
+        });
+        gone.collect()
     }
 
     const ALL: [&str; 3] = [

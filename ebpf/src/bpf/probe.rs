@@ -5,6 +5,9 @@ use std::fmt;
 use std::io;
 use std::path::Path;
 
+use aya::maps::MapError;
+use aya::programs::ProgramError;
+
 /// A place in the kernel that was tried.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Probe {
@@ -16,6 +19,8 @@ pub struct Probe {
     pub lost: String,
     /// What to do; empty if nothing need be done.
     pub remedy: String,
+    /// The kernel module that it is about, if it is about one: without that nothing is lost.
+    pub module: Option<&'static str>,
 }
 
 /// How trying went. An errno of 0 says that something else than a system call refused.
@@ -84,6 +89,14 @@ impl Probe {
             state: State::Attached,
             lost: String::new(),
             remedy: String::new(),
+            module: None,
+        }
+    }
+
+    pub(super) fn of_module(self, module: &'static str) -> Self {
+        Self {
+            module: Some(module),
+            ..self
         }
     }
 
@@ -110,6 +123,7 @@ impl Probe {
             state: State::Fallback { errno },
             lost: lost.into(),
             remedy: remedy.into(),
+            module: None,
         }
     }
 }
@@ -118,7 +132,13 @@ impl Probe {
 pub(super) fn errno_of(error: &(dyn std::error::Error + 'static)) -> i32 {
     let mut at = Some(error);
     while let Some(error) = at {
-        let found = error.downcast_ref::<io::Error>();
+        // These show an error of the system as themselves, so it is not among their sources.
+        let found = match (error.downcast_ref(), error.downcast_ref()) {
+            (Some(ProgramError::IOError(inner)), _) | (_, Some(MapError::IoError(inner))) => {
+                Some(inner)
+            }
+            _ => error.downcast_ref::<io::Error>(),
+        };
         if let Some(errno) = found.and_then(io::Error::raw_os_error) {
             return errno;
         }

@@ -17,13 +17,15 @@ const CHOSEN: Style = Style::new().add_modifier(Modifier::REVERSED);
 
 /// Draws all of it.
 pub(super) fn draw(frame: &mut Frame<'_>, state: &State) {
+    let header = header(state);
+    let lines = u16::try_from(header.len()).unwrap_or(u16::MAX);
     let rows = Layout::vertical([
-        Constraint::Length(2),
+        Constraint::Length(lines),
         Constraint::Min(3),
         Constraint::Length(1),
     ]);
     let [head, body, foot] = rows.areas(frame.area());
-    frame.render_widget(Paragraph::new(header(state)), head);
+    frame.render_widget(Paragraph::new(header), head);
     match &state.view {
         View::Matrix => matrix(frame, body, state),
         View::Pair(_) => match state.detailed() {
@@ -42,19 +44,22 @@ fn header(state: &State) -> Vec<Text<'static>> {
     let (bytes, calls) = (sum(|line| line.bytes_per_s), sum(|line| line.calls_per_s));
     let paused = if state.paused { ", paused" } else { "" };
     let cost = &state.report.overhead;
-    let second = match state.report.limits.first() {
-        Some(limit) => format!("note: {}", plain::text(limit)),
-        None => format!(
-            "observing costs {:.0} ns a call, {:.0} ns every other system call; {} records lost",
-            cost.ns_per_event,
-            cost.ns_per_other_call,
-            number(cost.dropped)
-        ),
-    };
-    vec![
+    let second = format!(
+        "observing costs {:.0} ns a call, {:.0} ns every other system call",
+        cost.ns_per_event, cost.ns_per_other_call
+    );
+    let notes = &state.report.limits;
+    let note = notes.first().map(|note| {
+        let note = plain::text(note);
+        match notes.len() {
+            1 => format!("note: {note}"),
+            count => format!("note (1 of {count}): {note}"),
+        }
+    });
+    let mut lines = vec![
         Text::from(Span::styled(
             format!(
-                "onecopy top: {:.0} s, {} pairs, {}/s in {:.0} copies/s, by {}{paused}",
+                "onecopy top: {:.0} s, {} pairs, {}/s in {:.0} calls/s, by {}{paused}",
                 state.report.seconds,
                 lines.len(),
                 size(bytes),
@@ -64,7 +69,9 @@ fn header(state: &State) -> Vec<Text<'static>> {
             BOLD,
         )),
         Text::from(second),
-    ]
+    ];
+    lines.extend(note.map(Text::from));
+    lines
 }
 
 fn footer(state: &State) -> Text<'static> {
@@ -78,11 +85,12 @@ fn footer(state: &State) -> Text<'static> {
 }
 
 const HELP: &str = "\
-Up, Down, k, j   choose a pair
-Enter            its details; Esc goes back
+Up, Down, k, j   choose a pair; Home and End, the first and the last
+Enter            its details; Esc goes back, and clears the filter
 s                sort by bytes per second, bytes, calls, p99, errors, source
 /                show only pairs whose names, mechanism or errors contain a text
 p, space         pause
+?, h             this page
 q                quit
 
 A process is shown as RANK:COMMAND[ID]. 'ns:NAMESPACE:ID' is an id in a pid namespace that could not be translated.
@@ -185,11 +193,10 @@ fn details(frame: &mut Frame<'_>, area: Rect, line: &Line, state: &State) {
             "█".repeat(width)
         )));
     }
-    let about = state
-        .report
-        .missed
-        .iter()
-        .filter(|missed| missed.who.contains(&pair.sink) || missed.who.contains(&pair.source));
+    let about = state.report.missed.iter().filter(|missed| {
+        let mut who = missed.who.iter();
+        who.all(|who| [&pair.source, &pair.sink].contains(&who))
+    });
     for missed in about {
         lines.push(Text::from(""));
         let words = format!("{}: {}. {}", missed.what, missed.why, missed.remedy);
@@ -270,6 +277,6 @@ mod tests {
         state.press(Key::Enter);
         screen(&state, 3, 4);
         let none = screen(&State::default(), 80, 24);
-        assert!(none.contains(" 0 copies/s"), "{none}");
+        assert!(none.contains(" 0 calls/s"), "{none}");
     }
 }

@@ -3,7 +3,7 @@
 
 use std::collections::HashMap;
 
-use onecopy_trace::report::{Pair, Report};
+use onecopy_trace::report::{Pair, Report, Who};
 
 use crate::command::trace::table::{errors, name};
 
@@ -70,11 +70,20 @@ pub(super) enum View {
     Help,
 }
 
-/// What tells pairs apart from look to look.
+/// What tells pairs apart from look to look: not the names that are shown, which are learned meanwhile.
 pub(super) type Identity = (String, String, &'static str);
 
 pub(super) fn identity(pair: &Pair) -> Identity {
-    (name(&pair.source), name(&pair.sink), pair.mechanism.name())
+    let process = |who: &Who| match (who.pid, &who.in_namespace) {
+        (Some(pid), _) => pid.to_string(),
+        (None, Some(id)) => id.clone(),
+        (None, None) => name(who),
+    };
+    (
+        process(&pair.source),
+        process(&pair.sink),
+        pair.mechanism.name(),
+    )
 }
 
 /// A line of the matrix.
@@ -108,6 +117,11 @@ impl State {
             return;
         }
         let seconds = (report.seconds - self.report.seconds).max(1e-6);
+        // What ranks count began with them, before anybody looked.
+        let unseen = |pair: &Pair| match pair.mechanism.is_of_ranks() {
+            true => (pair.bytes, pair.calls),
+            false => (0, 0),
+        };
         let before: HashMap<Identity, (u64, u64)> = self
             .report
             .pairs
@@ -118,7 +132,10 @@ impl State {
             .pairs
             .iter()
             .map(|pair| {
-                let (bytes, calls) = before.get(&identity(pair)).copied().unwrap_or((0, 0));
+                let (bytes, calls) = before
+                    .get(&identity(pair))
+                    .copied()
+                    .unwrap_or_else(|| unseen(pair));
                 Line {
                     bytes_per_s: pair.bytes.saturating_sub(bytes) as f64 / seconds,
                     calls_per_s: pair.calls.saturating_sub(calls) as f64 / seconds,
@@ -298,6 +315,25 @@ pub(super) mod tests {
             .iter()
             .map(|line| line.pair.mechanism.name())
             .collect()
+    }
+
+    /// What ranks have counted since they began has no rate when it is first seen; what the kernel's programs count
+    /// began with them. A row stays the same when its names are learned.
+    #[test]
+    fn a_first_rate_is_of_what_was_seen() {
+        let mut state = State::default();
+        state.show(report(2.0, [1000, 5000]));
+        let rates = |state: &State| {
+            let lines = state.lines.iter();
+            let rates = lines.map(|line| (line.bytes_per_s.round(), line.calls_per_s.round()));
+            rates.collect::<Vec<_>>()
+        };
+        assert_eq!(rates(&state), [(500.0, 50.0), (0.0, 0.0)]);
+        let mut later = report(3.0, [1000, 6000]);
+        later.pairs[0].source.comm = Some("gamma".to_owned());
+        later.pairs[0].sink.rank = Some(7);
+        state.show(later);
+        assert_eq!(rates(&state), [(0.0, 0.0), (1000.0, 100.0)]);
     }
 
     #[test]

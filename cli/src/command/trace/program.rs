@@ -15,6 +15,7 @@ use nix::sys::socket::{MsgFlags, recv, send};
 use nix::unistd::Pid;
 use onecopy_shm::{fdpass, process};
 
+use super::started;
 use crate::command::CliError;
 
 /// The hidden subcommand that waits before it becomes the program.
@@ -51,7 +52,7 @@ pub(crate) fn run_gate(args: GateArgs) -> Result<ExitCode, CliError> {
     let mut words = args.program.into_iter();
     let program = words.next().unwrap_or_default();
     let mut command = Command::new(&program);
-    process::ignore_as_started(&mut command);
+    started::pass_on(&mut command);
     let error = command.args(words).exec();
     let code = if error.kind() == std::io::ErrorKind::NotFound {
         127
@@ -83,7 +84,7 @@ impl Program {
         fcntl(&theirs, FcntlArg::F_SETFD(FdFlag::empty()))
             .map_err(|errno| CliError::io("the socket of the program")(errno.into()))?;
         let mut command = Command::new(own);
-        process::ignore_as_started(&mut command);
+        started::pass_on(&mut command);
         let child = command
             .arg(COMMAND)
             .arg(theirs.as_raw_fd().to_string())

@@ -103,6 +103,8 @@ pub(super) fn advise(worker: &mut Worker<'_>) -> Called {
     const MADV_PAGEOUT: i32 = 21;
     const MADV_COLLAPSE: i32 = 25;
     let range = worker.range();
+    // Not MADV_WIPEONFORK: moved memory that has it makes a child's munmap warn (mm/vma.h, assert_sane_pgoff, Linux
+    // 7.3 with CONFIG_DEBUG_VM), whether or not there is a module.
     let advice = worker.dice.of(&[
         libc::MADV_DONTNEED,
         libc::MADV_DONTNEED,
@@ -112,7 +114,6 @@ pub(super) fn advise(worker: &mut Worker<'_>) -> Called {
         libc::MADV_MERGEABLE,
         libc::MADV_DONTFORK,
         libc::MADV_DOFORK,
-        libc::MADV_WIPEONFORK,
         MADV_COLD,
         MADV_PAGEOUT,
         MADV_COLLAPSE,
