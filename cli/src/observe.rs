@@ -9,6 +9,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
 
+use nix::sys::resource::{Resource, getrlimit, setrlimit};
 use nix::time::{ClockId, clock_gettime};
 use onecopy_shm::process;
 
@@ -22,8 +23,6 @@ use onecopy_trace::rdma::{self, Ports};
 use onecopy_trace::report::{self, Report};
 use onecopy_trace::{Observed, bpf, own, proc};
 
-use crate::command::CliError;
-
 /// Notes of a report. More come only from somebody who makes them on purpose.
 const NOTES_MAX: usize = 64;
 
@@ -32,20 +31,30 @@ const BEGINNING_MAX: Duration = Duration::from_secs(2);
 
 /// Begins this command anew if a signal made it see less of the kernel than there is. To be called before anything is
 /// begun that would be there twice.
-pub(crate) fn begin_undisturbed() -> Result<(), CliError> {
+pub(crate) fn begin_undisturbed() {
     // It goes on counting in what a process becomes.
     let taken =
         clock_gettime(ClockId::CLOCK_PROCESS_CPUTIME_ID).map_or(BEGINNING_MAX, Duration::from);
     if bpf::sees_the_kernel() || taken >= BEGINNING_MAX {
-        return Ok(());
+        return;
     }
-    let own = std::env::current_exe().map_err(CliError::io("/proc/self/exe"))?;
+    let Ok(own) = std::env::current_exe() else {
+        return;
+    };
     let mut again = Command::new(own);
     process::ignore_as_started(&mut again);
     let mut words = std::env::args_os();
     again.arg0(words.next().unwrap_or_default());
-    let refused = again.args(words).exec();
-    Err(CliError::io("beginning anew")(refused))
+    // Refused where the file is another one or gone by now: then it goes on with what it sees.
+    let _ = again.args(words).exec();
+}
+
+/// Each probe point that is watched takes two. A followed program has begun with what it is to have.
+fn raise_the_limit_of_descriptors() {
+    if let Ok((_, hard)) = getrlimit(Resource::RLIMIT_NOFILE) {
+        // With what there is, less can be watched, which is said.
+        let _ = setrlimit(Resource::RLIMIT_NOFILE, hard, hard);
+    }
 }
 
 /// What to observe.
@@ -81,6 +90,7 @@ pub(crate) struct Source {
 impl Source {
     /// Begins to observe. What is not permitted is said in the report's `limits`.
     pub(crate) fn open(wanted: &Wanted) -> Self {
+        raise_the_limit_of_descriptors();
         let mut notes = Vec::new();
         let kernel = if wanted.own {
             None

@@ -17,10 +17,15 @@ struct Version {
     /// Where its environment lies: another place in each program that it becomes. 0 while one begins, and if it is not
     /// shown.
     environment: u64,
+    /// Its main thread has ended. Others may go on.
+    is_over: bool,
 }
 
 /// Processes between a rank and its launcher at most.
 const WRAPPERS_MAX: usize = 16;
+
+/// Threads at most in which the environment of a process is looked for whose main thread has ended.
+const THREADS_MAX: usize = 8;
 
 /// How often a process is read that becomes another program meanwhile.
 const READS_MAX: usize = 3;
@@ -85,8 +90,9 @@ impl Names {
     /// What is known of a process that is at this version still.
     fn unchanged(&self, pid: u32, now: &Version) -> Option<Task> {
         let (known, task) = self.known.get(&pid)?.get(&now.started)?;
-        // One that ends shows no environment any more, and nobody has waited for it yet.
-        let shows_none = now.environment == 0 && known.comm == now.comm;
+        // One that is ending shows no environment any more. Nor does one that begins another program, which soon has
+        // another name as a rule.
+        let shows_none = now.environment == 0 && (now.is_over || known.comm == now.comm);
         (known == now || shows_none).then(|| task.clone())
     }
 
@@ -172,7 +178,8 @@ impl Names {
             };
             let Some(found) = found else { continue };
             let task = observed.tasks.entry(pid).or_default();
-            if !task.comm.is_empty() && task.comm != found.comm {
+            // Its beginning proves that it is the same one; else its name has to, which it may change.
+            if started.is_none() && !task.comm.is_empty() && task.comm != found.comm {
                 continue;
             }
             task.comm = found.comm;
@@ -187,7 +194,17 @@ impl Names {
     }
 
     fn read(&self, folder: &Path, version: &Version) -> Task {
-        let environment = proc::environment(folder).unwrap_or_default();
+        let mut environment = proc::environment(folder).unwrap_or_default();
+        if version.is_over {
+            // A thread that goes on has the same one.
+            let tasks = folder.join("task");
+            let of_threads = proc::numbers(&tasks).into_iter().take(THREADS_MAX);
+            let mut of_threads =
+                of_threads.filter_map(|thread| proc::environment(&tasks.join(thread.to_string())));
+            environment = of_threads
+                .find(|found| !found.is_empty())
+                .unwrap_or(environment);
+        }
         let of_job = Environment(&environment);
         let place = of_job.place();
         let slurm = of_job.slurm();
@@ -248,6 +265,7 @@ fn version(folder: &Path) -> Option<Version> {
     Some(Version {
         started: stat.start_ticks()?,
         environment: stat.number(50).unwrap_or(0),
+        is_over: stat.has_ended(),
         comm: stat.comm,
     })
 }

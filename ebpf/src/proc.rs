@@ -114,6 +114,11 @@ impl Stat {
         words.nth(place.checked_sub(3)?)?.parse().ok()
     }
 
+    /// Whether its main thread has ended, and nobody has waited for it.
+    pub(crate) fn has_ended(&self) -> bool {
+        self.rest.starts_with(['Z', 'X'])
+    }
+
     /// The process that started it.
     #[must_use]
     pub fn parent(&self) -> Option<u32> {

@@ -12,7 +12,7 @@ mod limit;
 use std::path::Path;
 use std::process::Command;
 
-use onecopy_trace::bpf::{Collector, Options, State, check};
+use onecopy_trace::bpf::{Collector, Options, State, check, sees_the_kernel};
 
 const ROLE: &str = "TEST_ROLE";
 
@@ -21,6 +21,7 @@ fn checks_if_it_is_told_to() {
     if std::env::var_os(ROLE).is_none() {
         return;
     }
+    println!("sees: {}", sees_the_kernel());
     for probe in check() {
         println!("check: {probe:?}");
     }
@@ -58,7 +59,24 @@ fn said(capabilities: &[&str]) -> Option<String> {
         output.status.success() && !errors.contains("panicked"),
         "{text}{errors}"
     );
+    assert!(text.contains("sees: true"), "{text}");
     Some(text)
+}
+
+/// All capabilities, of a user namespace: what the kernel refuses then is an answer, not a look that failed.
+#[test]
+fn a_user_namespace_has_its_answer() {
+    let exe = std::env::current_exe().expect("own path");
+    let mut command = Command::new("unshare");
+    command.args(["--user", "--map-root-user"]).arg(exe);
+    command.args(["--exact", "checks_if_it_is_told_to", "--nocapture"]);
+    let output = limit::try_output(command.env(ROLE, "1")).expect("unshare");
+    let text = String::from_utf8_lossy(&output.stdout).into_owned();
+    if !text.contains("start: ") {
+        println!("skipped: no user namespace here: {output:?}");
+        return;
+    }
+    assert!(text.contains("sees: true"), "{text}");
 }
 
 #[test]

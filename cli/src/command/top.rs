@@ -17,14 +17,15 @@ use crate::observe::{Source, Wanted, begin_undisturbed};
 /// Show live which process copies how much from which, by which mechanism, on a full screen
 ///
 /// A line for each pair of processes and each mechanism: bytes per second, calls per second, bytes, latency (p50, p99),
-/// rate and errors. Lines are sorted and filtered, and a pair has details: sizes of its calls and copies that it missed.
-/// Press ? for the keys. A process is shown as RANK:COMMAND[ID]. Loads and stores in shared memory are not seen.
+/// rate and errors. Rates per second are of the last interval, other figures since observing began. Lines are sorted
+/// and filtered, and a pair has details: sizes of its calls and copies that it missed. Press ? for the keys. A process
+/// is shown as RANK:COMMAND[ID]. Loads and stores in shared memory are not seen.
 ///
 /// Needs root, or CAP_BPF and CAP_PERFMON; 'onecopy trace --check' says what is permitted here. Without them, and with
 /// --own, it shows onecopy's own ranks of the same user by their statistics pages.
 ///
-/// Like 'onecopy trace', it costs time: the second line says how much, for each call that is observed and for each other
-/// system call of the node. With --own the ranks pay nothing.
+/// Like 'onecopy trace', it costs time. The second line says how much, for each call that is observed and for each
+/// other system call of the node. With --own the ranks pay nothing.
 ///
 /// Where standard output is no terminal, and with --once, it prints one table after one interval. --json prints one
 /// JSON object an interval, each on a line, of the form that 'onecopy trace --json' writes.
@@ -49,7 +50,7 @@ pub(crate) struct Args {
     own: bool,
 
     /// Seconds between two looks
-    #[arg(long, value_name = "SECONDS", default_value = "1", value_parser = interval, allow_hyphen_values = true)]
+    #[arg(long, value_name = "SECONDS", default_value = "1", value_parser = interval, allow_negative_numbers = true)]
     interval: Duration,
 }
 
@@ -66,7 +67,7 @@ fn interval(text: &str) -> Result<Duration, String> {
 
 pub(crate) fn run(args: &Args) -> Result<ExitCode, CliError> {
     if !args.own {
-        begin_undisturbed()?;
+        begin_undisturbed();
     }
     let mut source = Source::open(&Wanted {
         own: args.own,

@@ -35,19 +35,19 @@ pub(super) use program::{COMMAND as GATE, GateArgs, Signals, code_of, run_gate};
 /// Single copies that were missed are listed with the reason and a remedy. Loads and stores in shared memory are not
 /// seen.
 ///
-/// Needs root, or CAP_BPF and CAP_PERFMON; CAP_DAC_READ_SEARCH to read tracefs, CAP_SYS_PTRACE to name ranks of other
-/// users, and CAP_SYS_ADMIN for events of onecopy's runtime in a timeline. With --check it says what is permitted here,
-/// and what is lost without. Onecopy's own ranks of the same user are seen without privilege.
+/// Needs root, or CAP_BPF and CAP_PERFMON. Tracefs is read with CAP_DAC_READ_SEARCH, and ranks of other users are named
+/// with CAP_SYS_PTRACE. A timeline has events of onecopy's runtime with CAP_SYS_ADMIN. With --check it says what is
+/// permitted here, and what is lost without. Onecopy's own ranks of the same user are seen without privilege.
 ///
 /// Observing costs time: some hundred nanoseconds for each call that is observed, and less for each other system call
-/// of the node. Both are measured when it begins, and printed. --max-overhead bounds the first. Counts of onecopy's
-/// ranks cost nothing. Nothing stays in the kernel at the end.
+/// of the node. Both are measured when it begins, and printed. --max-overhead is about the first. Ranks of onecopy pay
+/// nothing for their counts. Nothing stays in the kernel at the end.
 ///
 /// The report is a table on standard output. --json writes all its figures as one JSON object, which 'trace diff'
 /// compares. --perfetto writes a timeline in the trace-event form (JSON). --prometheus writes metrics in the text form,
 /// as the node exporter's collector of text files takes them. Whether a file can be written is tried first. It is
-/// replaced as a whole at the end, and keeps its mode and owner. A second signal ends the writing and leaves files as
-/// they were.
+/// replaced as a whole at the end, and keeps its mode and, where that is permitted, its owner. A signal that comes
+/// meanwhile ends the writing, and leaves each file as it was or whole.
 ///
 /// The exit code is that of PROG: 128 + N if signal N ended it. It is 127 or 126 if PROG is not found or cannot be
 /// started; then there is no report.
@@ -74,11 +74,11 @@ pub(crate) struct Args {
 
     /// How much of the callers' processor time observing may take before it gives up detail: first the timeline, then
     /// page faults, flushes and waits, then latencies; counts go on beyond it
-    #[arg(long, value_name = "P%", value_parser = percent, allow_hyphen_values = true)]
+    #[arg(long, value_name = "P%", value_parser = percent, allow_negative_numbers = true)]
     max_overhead: Option<f64>,
 
     /// Observe for so long; PROG is then asked to end (TERM), and killed 5 seconds later
-    #[arg(long, value_name = "SECONDS", value_parser = text::parse_seconds, allow_hyphen_values = true)]
+    #[arg(long, value_name = "SECONDS", value_parser = text::parse_seconds, allow_negative_numbers = true)]
     seconds: Option<Duration>,
 
     /// Try every probe, print what is lost without it and what would permit it, and end
@@ -117,7 +117,7 @@ pub(crate) fn run(args: Args) -> Result<ExitCode, CliError> {
     if let Some(Sub::Diff(args)) = &args.command {
         return diff::run(args);
     }
-    begin_undisturbed()?;
+    begin_undisturbed();
     if args.check {
         return check::run(args.json.as_deref());
     }
@@ -138,7 +138,7 @@ pub(crate) fn run(args: Args) -> Result<ExitCode, CliError> {
         events: args.perfetto.is_some(),
         max_overhead: args.max_overhead,
     });
-    if let Some(program) = &program {
+    if let Some(program) = &mut program {
         program.go()?;
     }
     let code = watch(

@@ -164,13 +164,19 @@ const SLOWER: &str =
 /// is the same program.
 #[must_use]
 pub fn sees_the_kernel() -> bool {
-    let privileges = Privileges::own();
-    if privileges.missing().is_some() {
+    if Privileges::own().missing().is_some() {
         return true;
     }
     // All kernels that these programs are made for can do this.
     let found = aya::features();
-    found.bpf_name() && found.bpf_global_data()
+    if found.bpf_name() && found.bpf_global_data() {
+        return true;
+    }
+    // In an inner user namespace, say, the kernel refuses every program: that is an answer.
+    match sys::load_least_program() {
+        Ok(_) => false,
+        Err(error) => error.raw_os_error() != Some(libc::EAGAIN),
+    }
 }
 
 /// Loads maps and programs into the kernel. Nothing runs yet.
@@ -192,7 +198,8 @@ pub(super) fn load_for(options: &Options, page: u64) -> Result<(Ebpf, bool), Err
     let mut loader = EbpfLoader::new();
     loader
         .btf(btf.as_ref())
-        .verifier_log_level(VerifierLogLevel::DISABLE)
+        // What fails is tried once more with a log, whose level must not be none: the kernel would refuse that.
+        .verifier_log_level(VerifierLogLevel::STATS)
         .map_max_entries("pairs", options.pairs)
         .map_max_entries("ring", options.ring_bytes)
         .override_global("has_btf", &has_btf, true)

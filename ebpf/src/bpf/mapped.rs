@@ -8,8 +8,9 @@ use std::os::fd::AsRawFd;
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
-/// Probe points that are watched in files of one owner, root apart: nobody's files shut out those of others.
-const SITES_OF_OWNER: usize = 512;
+/// Probe points that are watched in files of one owner, root apart: nobody's files shut out those of others. Those of
+/// some programs: each takes two descriptors, and the kernel some ten milliseconds to give it up.
+const SITES_OF_OWNER: usize = 128;
 
 /// Opens a file that may be anybody's: nothing of its owner's is waited for. What becomes of the path is of no matter
 /// from here on.

@@ -154,6 +154,7 @@ fn reason(error: &dyn std::error::Error) -> String {
     while let Some(error) = at {
         let part = error.to_string();
         let part = part.lines().next().unwrap_or_default();
+        let part = part.split(". Verifier output").next().unwrap_or_default();
         if !text.contains(part) {
             let between = if text.is_empty() { "" } else { ": " };
             text = format!("{text}{between}{part}");

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! System calls that no library has: a perf event on a place in a file, with a counter that says that it is watched,
-//! and its link to a program.
+//! System calls that no library has as they are needed: a perf event on a place in a file, with a counter that says
+//! that it is watched, its link to a program, and a program of which nothing but the kernel's answer matters.
 //!
 //! # Safety
-//! Both calls read structures that live on the stack for their duration. What they return are new descriptors, which
+//! The calls read structures that live on the stack for their duration. What they return are new descriptors, which
 //! nobody else owns.
 #![allow(unsafe_code, reason = "system calls that no library has")]
 
@@ -38,6 +38,17 @@ struct LinkAttr {
     cookie: u64,
 }
 
+/// The first part of what a program is loaded with.
+#[repr(C)]
+struct ProgramAttr {
+    kind: u32,
+    count: u32,
+    instructions: u64,
+    license: u64,
+}
+
+const BPF_PROG_LOAD: libc::c_int = 5;
+const BPF_PROG_TYPE_TRACEPOINT: u32 = 5;
 const BPF_LINK_CREATE: libc::c_int = 28;
 const BPF_PERF_EVENT: u32 = 41;
 const PERF_FLAG_FD_CLOEXEC: libc::c_ulong = 8;
@@ -92,6 +103,28 @@ pub(super) fn link(program: BorrowedFd<'_>, event: &OwnedFd, cookie: u64) -> io:
             BPF_LINK_CREATE,
             &raw const attr,
             size_of::<LinkAttr>(),
+        )
+    };
+    owned(fd)
+}
+
+/// Loads a program that returns 0 and does nothing else.
+pub(super) fn load_least_program() -> io::Result<OwnedFd> {
+    // r0 = 0; exit
+    let instructions: [u64; 2] = [0xb7, 0x95];
+    let attr = ProgramAttr {
+        kind: BPF_PROG_TYPE_TRACEPOINT,
+        count: 2,
+        instructions: instructions.as_ptr() as u64,
+        license: c"GPL".as_ptr() as u64,
+    };
+    // SAFETY: the structure has the size that is said; it, the instructions and the text live until the call returns.
+    let fd = unsafe {
+        libc::syscall(
+            libc::SYS_bpf,
+            BPF_PROG_LOAD,
+            &raw const attr,
+            size_of::<ProgramAttr>(),
         )
     };
     owned(fd)

@@ -43,6 +43,13 @@ impl Proc {
         fs::write(file, format!("{stat} {zeros} {place}")).expect("stat");
     }
 
+    /// Its main thread ends.
+    fn end(&self, pid: u32) {
+        let file = self.0.path().join(format!("{pid}/stat"));
+        let stat = fs::read_to_string(&file).expect("stat");
+        fs::write(file, stat.replacen(") S ", ") Z ", 1)).expect("stat");
+    }
+
     fn names(&self) -> Names {
         Names::new(self.0.path())
     }
@@ -130,6 +137,7 @@ fn processes_of_one_user_do_not_have_others_forgotten() {
             started,
             comm: String::new(),
             environment: 0,
+            is_over: false,
         };
         let owner = Owner {
             user,
@@ -264,6 +272,10 @@ fn one_that_ends_keeps_the_names_that_it_had() {
     // It has ended, and its parent has not waited for it: there is neither memory nor environment.
     proc.put_at(0, 9, "same", &[]);
     assert_eq!(names.of(9).expect("there").rank, Some(3));
+    // Likewise, and it had changed its name just before.
+    proc.put_at(0, 9, "renamed", &[]);
+    proc.end(9);
+    assert_eq!(names.of(9).expect("there").rank, Some(3));
     fs::remove_dir_all(proc.0.path().join("9")).expect("gone");
     let last = names.of(9).expect("known");
     assert_eq!((last.rank, last.ended), (Some(3), true));
@@ -273,6 +285,38 @@ fn one_that_ends_keeps_the_names_that_it_had() {
     proc.put_at(0, 8, "new", &[]);
     let new = names.of(8).expect("there");
     assert_eq!((new.rank, new.comm.as_str()), (None, "new"));
+}
+
+/// The main thread has ended, and another one goes on.
+#[test]
+fn threads_that_go_on_have_the_environment() {
+    let proc = Proc::new();
+    proc.put_at(0, 9, "same", &[]);
+    proc.end(9);
+    for (thread, environment) in [("9", ""), ("12", "PMI_RANK=4")] {
+        let folder = proc.0.path().join("9/task").join(thread);
+        fs::create_dir_all(&folder).expect("a folder");
+        fs::write(folder.join("environ"), environment).expect("environ");
+    }
+    assert_eq!(proc.names().of(9).expect("there").rank, Some(4));
+}
+
+/// A process that changes its name stays the one that was observed.
+#[test]
+fn a_new_name_of_a_process_takes_no_rank() {
+    let proc = Proc::new();
+    proc.put(9, 5, "new", &["PMI_RANK=1"]);
+    for (started, rank) in [(Some(5), Some(1)), (Some(4), None), (None, None)] {
+        let mut observed = Observed::default();
+        let task = Task {
+            comm: "old".to_owned(),
+            started,
+            ..Task::default()
+        };
+        observed.tasks.insert(9, task);
+        proc.names().complete(&mut observed);
+        assert_eq!(observed.tasks[&9].rank, rank, "{started:?}");
+    }
 }
 
 #[test]

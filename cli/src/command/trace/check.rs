@@ -41,9 +41,8 @@ fn line(probe: &Probe) -> Line {
 pub(super) fn run(json: Option<&Path>) -> Result<ExitCode, CliError> {
     let probes = bpf::check();
     let lines: Vec<Line> = probes.iter().map(line).collect();
-    if let Some(path) = json {
-        write_json(path, &lines)?;
-    }
+    // Neither takes the other with it.
+    let written = json.map_or(Ok(()), |path| write_json(path, &lines));
     if json != Some(Path::new("-")) {
         let mut table = Builder::default();
         table.push_record(["probe", "state", "errno", "lost without it", "remedy"]);
@@ -70,5 +69,6 @@ pub(super) fn run(json: Option<&Path>) -> Result<ExitCode, CliError> {
             )
         })?;
     }
+    written?;
     Ok(ExitCode::SUCCESS)
 }

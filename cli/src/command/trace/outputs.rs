@@ -6,7 +6,8 @@ use std::fs::{File, Metadata, Permissions};
 use std::hash::{BuildHasher, Hasher, RandomState};
 use std::io::{self, Write};
 use std::os::fd::{AsFd, OwnedFd};
-use std::os::unix::fs::{MetadataExt, PermissionsExt, fchown};
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::{FileTypeExt, MetadataExt, PermissionsExt, fchown};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -103,7 +104,7 @@ impl To {
                     let what = "a link to nothing; remove it, or make what it leads to";
                     return Err(io::Error::new(error.kind(), what));
                 }
-                if path.file_name().is_none() {
+                if path.file_name().is_none() || path.as_os_str().as_bytes().ends_with(b"/") {
                     return Err(error);
                 }
                 Place::of(path, None)?
@@ -121,6 +122,15 @@ impl To {
         match (self, other) {
             (Self::Stdout, Self::Stdout) => true,
             (Self::Regular(one), Self::Regular(other)) => one.is_same(other),
+            // A device takes what comes from anywhere; a reader of a pipe gets one text.
+            (Self::Odd(one), Self::Odd(other)) => {
+                let pipe = |file: &File| {
+                    let meta = file.metadata().ok()?;
+                    let is_pipe = meta.file_type().is_fifo();
+                    is_pipe.then_some((meta.dev(), meta.ino()))
+                };
+                pipe(one).is_some_and(|one| pipe(other) == Some(one))
+            }
             _ => false,
         }
     }

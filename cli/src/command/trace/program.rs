@@ -71,6 +71,8 @@ pub(super) struct Program {
     child: Child,
     /// Where it waits, and says that it could not begin. One that waits ends when this does.
     gate: OwnedFd,
+    /// It has been told to begin, while it waited.
+    has_gone: bool,
     is_over: bool,
 }
 
@@ -95,6 +97,7 @@ impl Program {
         Ok(Self {
             child,
             gate: ours,
+            has_gone: false,
             is_over: false,
         })
     }
@@ -108,16 +111,23 @@ impl Program {
     }
 
     /// Lets it begin.
-    pub(super) fn go(&self) -> Result<(), CliError> {
+    pub(super) fn go(&mut self) -> Result<(), CliError> {
         match send(self.gate.as_raw_fd(), &[1], MsgFlags::MSG_NOSIGNAL) {
+            Ok(_) => {
+                self.has_gone = true;
+                Ok(())
+            }
             // One that has ended says so by its code.
-            Ok(_) | Err(Errno::EPIPE | Errno::ECONNRESET) => Ok(()),
+            Err(Errno::EPIPE | Errno::ECONNRESET) => Ok(()),
             Err(errno) => Err(CliError::io("continuing the program")(errno.into())),
         }
     }
 
-    /// Whether it has said that there is no such program, or that it cannot be started.
+    /// Whether it was ended while it waited, or has said that there is no such program or it cannot be started.
     pub(super) fn has_failed_to_begin(&self) -> bool {
+        if !self.has_gone {
+            return true;
+        }
         let got = recv(self.gate.as_raw_fd(), &mut [0], MsgFlags::MSG_DONTWAIT);
         got.is_ok_and(|bytes| bytes > 0)
     }
