@@ -117,8 +117,8 @@ impl std::fmt::Debug for Collector {
 }
 
 impl Collector {
-    /// Begins to observe, and says how each probe went. Measures what observing costs, by some ten thousand calls of its
-    /// own at each level of detail.
+    /// Begins to observe, and says how each probe went. Measures what observing costs, by some ten thousand calls of
+    /// its own at each level of detail.
     ///
     /// # Errors
     /// Not even system calls can be observed: says what is missing.
