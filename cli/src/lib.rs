@@ -9,3 +9,4 @@ pub mod command;
 #[doc(hidden)]
 pub mod fuzzing;
 mod observe;
+mod signals;

@@ -14,10 +14,10 @@ use nix::time::{ClockId, clock_gettime};
 use onecopy_shm::process;
 
 use onecopy_trace::bpf::Kept;
-use onecopy_trace::identity::Names;
 use onecopy_trace::job::Job;
 use onecopy_trace::missed::{System, missed};
 use onecopy_trace::modules;
+use onecopy_trace::names::Names;
 use onecopy_trace::observed::Event;
 use onecopy_trace::rdma::{self, Ports};
 use onecopy_trace::report::{self, Report};

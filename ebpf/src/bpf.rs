@@ -2,21 +2,22 @@
 //! Observes copies of any program by eBPF: calls of `process_vm_readv` and `process_vm_writev`, what made them slow,
 //! and what kernel modules and onecopy's runtime tell of theirs.
 //!
-//! The kernel's programs only count. Nothing is pinned: all that they are hangs on descriptors of this process, and
+//! The kernel's programs count and tell. Nothing is pinned: all that they are hangs on descriptors of this process, and
 //! ends with it, however it ends.
 
 mod attach;
 mod check;
 mod cost;
-mod ids;
 mod layout;
 mod limit;
 mod mapped;
+mod privileges;
 mod probe;
 mod read;
 mod sys;
 #[cfg(test)]
 mod tests;
+mod translate;
 mod usdt;
 
 use std::collections::BTreeSet;
@@ -31,11 +32,11 @@ use onecopy_obs::tracepoints::TracepointInfo;
 use crate::job::Job;
 use crate::observed::{Event, Observed, What};
 use attach::{Group, Link};
-use ids::Ids;
 use layout::{Count, Record, SiteWords};
 use limit::Budget;
 use mapped::Files;
 use probe::errno_of;
+use translate::Ids;
 
 pub use attach::sees_the_kernel;
 pub use check::check;

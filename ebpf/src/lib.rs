@@ -10,10 +10,10 @@
 pub mod bpf;
 pub mod diff;
 pub mod histogram;
-pub mod identity;
 pub mod job;
 pub mod missed;
 pub mod modules;
+pub mod names;
 pub mod observed;
 pub mod own;
 pub mod perfetto;

@@ -14,8 +14,8 @@ use crate::report::{Missed, Who};
 const CALLS_MIN: u64 = 64;
 /// Bytes of a call below which two copies through shared memory are faster than one by the kernel.
 const SMALL: f64 = 4096.0;
-/// Bytes of all calls together below which they are no payload.
-const PROBE: u64 = 4096;
+/// Bytes of all calls together below which they are a library's trial, and no payload.
+const TRIAL_MAX: u64 = 4096;
 /// Bytes from which a message is worth a single copy.
 const LARGE: u64 = 64 << 10;
 
@@ -182,7 +182,7 @@ fn of_errors(
             ),
             // A library tries with an address of its own whether it may read. What is refused for a reason of the
             // system has EPERM; so nothing was missed.
-            EFAULT if counts.missing_bytes < PROBE => {}
+            EFAULT if counts.missing_bytes < TRIAL_MAX => {}
             EFAULT => add(
                 format!("{call} found no memory {times} times (EFAULT)"),
                 "a buffer was unmapped, or is memory of a device or of an attachment, which the kernel does not read \
@@ -350,7 +350,7 @@ mod tests {
         missed(&observed, name, system)
     }
 
-    const MISSING: u64 = 3 * PROBE;
+    const MISSING: u64 = 3 * TRIAL_MAX;
 
     fn refused(errno: i32) -> PairCounts {
         let mut counts = PairCounts {

@@ -19,10 +19,11 @@ use nix::time::{ClockId, clock_gettime};
 
 use super::{CliError, complain, print, text};
 use crate::observe::{Source, Wanted, begin_undisturbed};
+use crate::signals::Signals;
 use outputs::Outputs;
 use program::Program;
 
-pub(super) use program::{COMMAND as GATE, GateArgs, Signals, code_of, run_gate};
+pub(super) use program::{COMMAND as GATE, GateArgs, run_gate};
 
 /// Show which process copied how much from which, by which mechanism, and why it was slow, for any program
 ///
@@ -159,13 +160,13 @@ pub(crate) fn run(args: Args) -> Result<ExitCode, CliError> {
         .map(|word| word.to_string_lossy().into_owned())
         .collect();
     let observed = source.observe();
-    outputs.events(source.events());
+    outputs.keep(source.events());
     let mut report = source.report(&observed, &words);
     // A reader of what is written now may keep it waiting: the next signal ends that.
     let unfinished = outputs.unfinished();
     // Where there is no thread for that, it does so as it ends any command.
     let _ = signals.end_by_next(move || unfinished.give_up());
-    let takes_stdout = outputs.take_stdout();
+    let takes_stdout = outputs.takes_stdout();
     let mut written = outputs.finish(&mut report, &observed);
     if !takes_stdout {
         written.push(print(|out| write!(out, "{}", table::report(&report))));
@@ -238,7 +239,7 @@ fn watch(
             let taken = processor_time().saturating_sub(before);
             next_look = now + taken.saturating_mul(LOOK_SHARE);
         }
-        outputs.events(source.events());
+        outputs.keep(source.events());
         let is_over = until.is_some_and(|left| left.is_zero());
         match &mut program {
             Some(program) if is_over || asked.is_some() => return program.stop(),

@@ -11,7 +11,8 @@ use aya::programs::{KProbe, ProgramError, RawTracePoint, TracePoint, UProbe};
 use aya::{Btf, Ebpf, EbpfLoader, VerifierLogLevel};
 use nix::unistd::{SysconfVar, sysconf};
 
-use super::probe::{Error, Privileges, Probe, errno_of, remedy, tracefs};
+use super::privileges::{Privileges, remedy, tracefs};
+use super::probe::{Error, Probe, errno_of};
 use super::usdt::Site;
 use super::{Options, read, sys};
 
@@ -229,7 +230,7 @@ fn initial_namespace() -> (u64, u64) {
     use std::os::unix::fs::MetadataExt;
     let found = std::fs::metadata("/proc/self/ns/pid");
     found.map_or((0, 0), |found| match found.ino() {
-        super::ids::INITIAL => (found.dev(), found.ino()),
+        super::translate::INITIAL => (found.dev(), found.ino()),
         _ => (0, 0),
     })
 }

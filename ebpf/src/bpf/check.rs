@@ -4,8 +4,9 @@
 use std::path::Path;
 
 use super::attach::{self, Group};
-use super::probe::{Error, Privileges, Probe, SETCAP, remedy, tracefs};
-use super::{Options, ids, sys};
+use super::privileges::{Privileges, SETCAP, remedy, tracefs};
+use super::probe::{Error, Probe};
+use super::{Options, sys, translate};
 
 const MAPS: &str = "maps and programs of the kernel";
 const NOTHING: &str = "copies of programs that are not onecopy's own";
@@ -20,7 +21,7 @@ pub fn check() -> Vec<Probe> {
         ..Options::default()
     };
     let mut probes = Vec::new();
-    if !ids::outermost() {
+    if !translate::outermost() {
         probes.push(Probe::refused(
             NAMESPACE,
             0,
@@ -75,7 +76,7 @@ pub fn check() -> Vec<Probe> {
 /// Whether this process has what the kernel asks for. It is looked at first, because the kernel does not say what is
 /// missing.
 pub(super) fn permitted(options: &Options) -> Result<(), Error> {
-    if options.follow.is_some() && !ids::outermost() {
+    if options.follow.is_some() && !translate::outermost() {
         return Err(Error {
             call: "following",
             object: "a program".to_owned(),

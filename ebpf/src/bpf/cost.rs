@@ -72,7 +72,8 @@ impl Costs {
     }
 }
 
-/// Measures without and with observing, in turns, and returns the medians.
+/// Measures without and with observing, in turns, and returns the medians. For tests of the cost; the command measures
+/// as it begins.
 ///
 /// # Errors
 /// Nothing can be observed here.

@@ -161,7 +161,7 @@ impl Collector {
         self.budget.ns_per_other_call = (after.other_ns - before.other_ns).max(0.0);
     }
 
-    /// Adds the same, and measures nothing.
+    /// Adds the same, and measures nothing: for tests of the cost, which measure themselves.
     pub(super) fn add_all(&mut self, options: &Options, probes: &mut Vec<Probe>) {
         for part in [Part::Latencies, Part::Causes, Part::Events] {
             if part.is_in(options) && (part != Part::Causes || self.add_causes(probes)) {

@@ -1,16 +1,16 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Reads the maps.
+//! The maps: reads the figures, and writes what the programs are to do.
 
 use std::collections::BTreeMap;
 
 use aya::Ebpf;
 use aya::maps::{Array, HashMap, Map, MapData, MapError, PerCpuArray};
 
-use super::ids::{Ids, Seen, outermost, task_of};
 use super::layout::{
     Count, ErrorKeyWords, LocalId, PairKeyWords, PairWords, RawKey, RawPair, RawTask, TABLES,
     TaskWords,
 };
+use super::translate::{Ids, Seen, outermost, task_of};
 use crate::observed::{Observed, PairCounts, PairKey, Peer, Task, Wait};
 
 /// The entries of a map. One that goes away while it is read is left out.

@@ -4,7 +4,7 @@
 
 use aya::programs::{RawTracePoint, RawTracePointRunOptions, TestRun};
 
-use super::ids::Ids;
+use super::translate::Ids;
 use super::{Options, attach, read};
 use crate::observed::{Mechanism, Observed, PairCounts, PairKey, Peer};
 use crate::report;

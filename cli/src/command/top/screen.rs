@@ -25,8 +25,8 @@ use super::draw::draw;
 use super::keys::{Input, Keys};
 use super::state::State;
 use crate::command::CliError;
-use crate::command::trace::{Signals, code_of};
 use crate::observe::Source;
+use crate::signals::{Signals, code_of};
 
 /// Standard output. When the terminal has refused something, it is asked for nothing more: whoever tidies up would
 /// report each failure to the same terminal.

@@ -331,14 +331,14 @@ impl Outputs {
     }
 
     /// Whether standard output is taken.
-    pub(super) fn take_stdout(&self) -> bool {
+    pub(super) fn takes_stdout(&self) -> bool {
         let all = [&self.json, &self.perfetto, &self.prometheus];
         let mut all = all.into_iter().flatten();
         all.any(|output| matches!(output.to, To::Stdout))
     }
 
     /// Keeps events of the timeline.
-    pub(super) fn events(&mut self, events: Vec<Event>) {
+    pub(super) fn keep(&mut self, events: Vec<Event>) {
         if self.perfetto.is_none() {
             return;
         }
