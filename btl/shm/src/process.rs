@@ -5,10 +5,10 @@
 //!
 //! # Safety
 //!
-//! Three promises are made here. What runs before `main` makes only system calls. Code that runs between `fork` and `exec` ([`spawn`]) only makes system calls and
-//! allocates nothing. So it is sound even if other threads held locks at the moment of the fork. And a descriptor
-//! number that came through the environment ([`take_inherited_socket`]) becomes owned at most once, after the kernel
-//! confirmed what it is.
+//! Three promises are made here. What runs before `main` makes only system calls. So does what runs between `fork` and
+//! `exec` ([`spawn`]), which allocates nothing either: it is sound even if other threads held locks at the moment of
+//! the fork. And a descriptor number that came through the environment ([`take_inherited_socket`]) becomes owned at
+//! most once, after the kernel confirmed what it is.
 #![allow(
     unsafe_code,
     reason = "pre_exec, sigaction, pidfd_open and adopting an inherited descriptor have no safe interface"
