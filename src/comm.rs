@@ -473,15 +473,15 @@ impl Comm {
         while distance < size {
             let to = (rank + distance) % size;
             let from = (rank + size - distance) % size;
-            // No news is an empty message.
-            let (news, mut heard) = ([Failed::encode(failure.as_ref())], [0u64]);
-            let news = &news[..usize::from(failure.is_some())];
+            // An empty message tells of no failure.
+            let (report, mut heard) = ([Failed::encode(failure.as_ref())], [0u64]);
+            let report = &report[..usize::from(failure.is_some())];
             // The receive is posted first: two ranks that send to one another must not both wait to be received.
             let bytes: &mut [u8] = bytemuck::cast_slice_mut(&mut heard);
             let (sent, received) = loan::lend_mut(&self.handle, bytes, |loan| {
                 let tag = MEETING | distance as i32;
                 let receive = own.start_receive(UserBuf::One(loan), from.into(), tag.into());
-                let sent = own.send(news, to, tag);
+                let sent = own.send(report, to, tag);
                 (sent, receive.and_then(|id| own.finish_unless_gone(id)))
             });
             if matches!(received, Err(Error::Cancelled)) {

@@ -218,8 +218,8 @@ impl Engine {
             return false;
         };
         let asks = wires.connector.is_busy() || now >= wires.asked + QUIET;
-        let news = self.look_at_lanes();
-        news | (asks && self.ask_hub(now))
+        let found = self.look_at_lanes();
+        found | (asks && self.ask_hub(now))
     }
 
     /// Polls those again whose lanes have something.
@@ -231,7 +231,7 @@ impl Engine {
         let mut lanes = lanes.lock();
         lanes.poll();
         let mut found = false;
-        while let Some(rank) = lanes.news() {
+        while let Some(rank) = lanes.next_changed() {
             if let Some(Some(peer)) = self.peers.get_mut(rank as usize)
                 && !peer.polled
                 && peer.gone.is_none()
@@ -249,10 +249,10 @@ impl Engine {
         found
     }
 
-    /// Whether a lane has news that were not looked at.
-    pub(super) fn lanes_have_news(&self) -> bool {
+    /// Whether a lane has changed that was not looked at.
+    pub(super) fn has_changed_lanes(&self) -> bool {
         let lanes = self.wires.as_ref().and_then(|wires| wires.open_lanes());
-        lanes.is_some_and(|lanes| lanes.lock().has_news())
+        lanes.is_some_and(|lanes| lanes.lock().has_changed())
     }
 
     /// Asks the hub what is ready, and moves connections on that are being made.

@@ -40,7 +40,7 @@ use std::time::{Duration, Instant};
 use crate::domain::{Domain, Receives};
 use crate::error::Result;
 use crate::memory::{Region, Slot};
-use crate::news::News;
+use crate::changed::Changed;
 use crate::port::{Chosen, choose_at};
 use crate::provider::Provider;
 use crate::queue::{Completion, Queue};
@@ -80,8 +80,8 @@ pub struct Adapter<P: Provider> {
     lanes: Table<Lane<P>>,
     /// The lane of each pair.
     by_pair: HashMap<u32, u64>,
-    /// Names of lanes with news.
-    news: News,
+    /// Names of lanes that have changed.
+    changed: Changed,
     /// Lanes that are being connected.
     connecting: usize,
     batch: Vec<Completion<P>>,
@@ -150,7 +150,7 @@ impl<P: Provider> Adapter<P> {
             timing,
             lanes: Table::default(),
             by_pair: HashMap::new(),
-            news: News::default(),
+            changed: Changed::default(),
             connecting: 0,
             batch: Vec::new(),
             orphans: Vec::new(),
@@ -172,7 +172,7 @@ impl<P: Provider> Adapter<P> {
     fn fail(&mut self, name: u64, reason: String) {
         if let Some(lane) = self.lanes.get_mut(name) {
             lane.failed.get_or_insert(reason);
-            self.news.note(name, lane);
+            self.changed.add(name, lane);
         }
     }
 }
@@ -211,12 +211,12 @@ impl<P: Provider> Lanes for Adapter<P> {
         connected | found
     }
 
-    fn news(&mut self) -> Option<u32> {
-        self.news.next(&mut self.lanes)
+    fn next_changed(&mut self) -> Option<u32> {
+        self.changed.next(&mut self.lanes)
     }
 
-    fn has_news(&self) -> bool {
-        !self.news.is_empty()
+    fn has_changed(&self) -> bool {
+        !self.changed.is_empty()
     }
 
     fn has_room(&mut self, name: u64, bytes: usize) -> bool {

@@ -30,13 +30,13 @@
 mod account;
 pub mod adapter;
 pub mod cache;
+mod changed;
 pub mod device;
 pub mod domain;
 pub mod error;
 pub mod memory;
 pub mod model;
 pub mod modes;
-mod news;
 pub mod pair;
 pub mod port;
 pub mod provider;

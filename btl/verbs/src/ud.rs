@@ -36,7 +36,7 @@ use crate::adapter::pinned;
 use crate::domain::{AddressHandle, Domain};
 use crate::error::Result;
 use crate::memory::Region;
-use crate::news::{News, Newsworthy};
+use crate::changed::{Changed, Listed};
 use crate::pair::{Pair, Ready};
 use crate::port::Chosen;
 use crate::provider::{Path, Provider};
@@ -113,19 +113,19 @@ struct Lane<P: Provider> {
     building: Vec<u8>,
     room: usize,
     failed: Option<String>,
-    has_news: bool,
+    is_listed: bool,
     is_touched: bool,
     is_hungry: bool,
     is_watched: bool,
 }
 
-impl<P: Provider> Newsworthy for Lane<P> {
+impl<P: Provider> Listed for Lane<P> {
     fn rank(&self) -> u32 {
         self.rank
     }
 
-    fn has_news(&mut self) -> &mut bool {
-        &mut self.has_news
+    fn is_listed(&mut self) -> &mut bool {
+        &mut self.is_listed
     }
 }
 
@@ -150,9 +150,9 @@ pub struct Datagrams<P: Provider> {
     handles: HashMap<Path, AddressHandle<P>>,
     finding: HashMap<Path, Receiver<Result<AddressHandle<P>>>>,
     old: Vec<AddressHandle<P>>,
-    /// Names of lanes: those with news, those that received something, those that wait for the device, those that wait
+    /// Names of lanes: those that have changed, those that received something, those that wait for the device, those that wait
     /// for a time. Last, the first of these times.
-    news: News,
+    changed: Changed,
     touched: Vec<u64>,
     hungry: Vec<u64>,
     watched: Vec<u64>,
@@ -201,7 +201,7 @@ impl<P: Provider> Datagrams<P> {
             handles: HashMap::new(),
             finding: HashMap::new(),
             old: Vec::new(),
-            news: News::default(),
+            changed: Changed::default(),
             touched: Vec::new(),
             hungry: Vec::new(),
             watched: Vec::new(),
@@ -235,7 +235,7 @@ impl<P: Provider> Datagrams<P> {
     fn fail(&mut self, name: u64, reason: String) {
         if let Some(lane) = self.lanes.get_mut(name) {
             lane.failed.get_or_insert(reason);
-            self.news.note(name, lane);
+            self.changed.add(name, lane);
         }
     }
 }

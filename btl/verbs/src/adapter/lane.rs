@@ -9,7 +9,7 @@ use super::head::{HEAD, Head, Offer};
 use super::{GRANT_MIN, WINDOW_MAX};
 use crate::error::Error;
 use crate::memory::Slot;
-use crate::news::Newsworthy;
+use crate::changed::Listed;
 use crate::pair::{Pair, Prepared, Ready};
 use crate::port::Reach;
 use crate::provider::Provider;
@@ -76,8 +76,8 @@ pub(super) struct Lane<P: Provider> {
     pub(super) stage: Stage<P>,
     pub(super) own: Reach,
     pub(super) failed: Option<String>,
-    /// Whether it stands in the list of those with news.
-    pub(super) has_news: bool,
+    /// Whether it stands in the list of those that have changed.
+    pub(super) is_listed: bool,
 
     /// Bytes of the peer's receives.
     pub(super) room: usize,
@@ -130,13 +130,13 @@ pub(super) enum Arrived {
 /// An error of the peer, and the slot that its message came in.
 pub(super) type Nonsense<P> = (&'static str, Slot<P>);
 
-impl<P: Provider> Newsworthy for Lane<P> {
+impl<P: Provider> Listed for Lane<P> {
     fn rank(&self) -> u32 {
         self.rank
     }
 
-    fn has_news(&mut self) -> &mut bool {
-        &mut self.has_news
+    fn is_listed(&mut self) -> &mut bool {
+        &mut self.is_listed
     }
 }
 
@@ -147,7 +147,7 @@ impl<P: Provider> Lane<P> {
             stage: Stage::Prepared(pair),
             own,
             failed: None,
-            has_news: false,
+            is_listed: false,
             room: 0,
             sent: 0,
             permitted: 0,

@@ -200,6 +200,6 @@ impl<P: Provider> Adapter<P> {
             self.bytes += asked.len as u64;
             asked.slot = Some(slot);
         }
-        self.news.note(name, lane);
+        self.changed.add(name, lane);
     }
 }

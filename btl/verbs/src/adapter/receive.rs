@@ -27,7 +27,7 @@ impl<P: Provider> Adapter<P> {
                 if arrived == Arrived::Bytes {
                     self.bytes += (len - HEAD) as u64;
                 }
-                self.news.note(name, lane);
+                self.changed.add(name, lane);
                 if let Some(slot) = slot {
                     self.recycle(slot);
                     // At once: another lane must not get the receive that was posted for this one.

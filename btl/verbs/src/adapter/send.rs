@@ -157,7 +157,7 @@ impl<P: Provider> Adapter<P> {
             Bytes::Slot(slot)
         };
         // A sender that waits for a slot looks again.
-        self.news.note(name, lane);
+        self.changed.add(name, lane);
     }
 
     /// Copies bytes that the peer has not acknowledged out of their slots, for sends that need slots.

@@ -179,7 +179,7 @@ impl Arq {
             };
             match self.order.arrive(head.number, bytes) {
                 Came::Next => {
-                    // What filled a gap is news for a sender that waits for it.
+                    // A sender waits to hear that the gap is filled.
                     heard.bytes = true;
                     let gap = self.order.come() != 0;
                     self.owe(now, gap);

@@ -163,7 +163,7 @@ impl Sent {
         }
     }
 
-    /// The peer has all before `next`, and those behind it whose bit is set. Says whether that is news. An error: no
+    /// The peer has all before `next`, and those behind it whose bit is set. Says whether that was not known. An error: no
     /// correct peer says so.
     pub(super) fn acknowledged(
         &mut self,
@@ -209,7 +209,7 @@ impl Sent {
         Ok(true)
     }
 
-    /// A kept packet has come; whether that is news.
+    /// A kept packet has come. Says whether that was not known.
     fn has_come(&mut self, at: usize, now: Duration) -> bool {
         let Some(kept) = self.kept.get_mut(at) else {
             return false;
