@@ -38,7 +38,7 @@ impl Head {
 /// What the two sides of a lane tell each other before it is connected.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Offer {
-    /// The pair, and the address handle that leads to it.
+    /// The pair, and the address of its port.
     pub reach: crate::Reach,
     /// Bytes that a receive has room for.
     pub room: u32,
