@@ -37,10 +37,10 @@ use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use crate::changed::Changed;
 use crate::domain::{Domain, Receives};
 use crate::error::Result;
 use crate::memory::{Region, Slot};
-use crate::changed::Changed;
 use crate::port::{Chosen, choose_at};
 use crate::provider::Provider;
 use crate::queue::{Completion, Queue};

@@ -33,10 +33,10 @@ use std::sync::mpsc::Receiver;
 use std::time::{Duration, Instant};
 
 use crate::adapter::pinned;
+use crate::changed::{Changed, Listed};
 use crate::domain::{AddressHandle, Domain};
 use crate::error::Result;
 use crate::memory::Region;
-use crate::changed::{Changed, Listed};
 use crate::pair::{Pair, Ready};
 use crate::port::Chosen;
 use crate::provider::{Path, Provider};

@@ -124,7 +124,7 @@ impl<P: Provider> Adapter<P> {
         };
         match posted {
             Ok(()) => {
-                lane.told();
+                lane.has_told();
                 lane.sent = lane.sent.wrapping_add(1);
                 let bytes = Bytes::Copy(Vec::new());
                 let at = lane.at;

@@ -114,7 +114,7 @@ impl<P: Provider> Adapter<P> {
         };
         match posted {
             Ok(bytes) => {
-                lane.told();
+                lane.has_told();
                 let at = lane.at;
                 lane.kept.push_back(Kept {
                     at,
