@@ -7,7 +7,7 @@ use crate::error::Error;
 use crate::matching::Envelope;
 use crate::request::{LoanRange, RequestId, RequestState, SendPlan};
 use crate::state::Core;
-use crate::state::lightweight::Waiting;
+use crate::state::lightweight::PostedReceive;
 use onecopy_btl::LayerId;
 use onecopy_shm::loan::LoanTable;
 
@@ -72,7 +72,7 @@ pub(crate) fn accept(core: &mut Core, envelope: Envelope, message: Message, rece
         Message::Whole { bytes, .. } => {
             let (len, written) = eager::hand_over(core, receive, bytes);
             core.count_from(core.me, LayerId::OWN, len);
-            core.complete_receive(Waiting::Request(receive), envelope, len, written);
+            core.complete_receive(PostedReceive::Request(receive), envelope, len, written);
         }
         Message::Own(send) => move_bytes(core, envelope, send, receive),
         Message::Partial { .. } | Message::Announced(_) => {
@@ -96,7 +96,7 @@ fn move_bytes(core: &mut Core, envelope: Envelope, send: RequestId, receive: Req
     };
     core.counters.bytes_sent += total;
     core.count_from(core.me, LayerId::OWN, total);
-    core.complete_receive(Waiting::Request(receive), envelope, total, written);
+    core.complete_receive(PostedReceive::Request(receive), envelope, total, written);
     complete_send(core, send);
 }
 

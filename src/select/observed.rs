@@ -81,8 +81,8 @@ impl Rate {
 impl Observed {
     /// What a pair with these layers begins with. The user has decided if a knob says where reading by the kernel
     /// begins, or switched chunks off.
-    pub(crate) fn of(knobs: &Knobs, costs: &Costs, has: LayerSet) -> Self {
-        let by = has.by(Power::Copy).next().unwrap_or(LayerId::CALL);
+    pub(crate) fn of(knobs: &Knobs, costs: &Costs, proven: LayerSet) -> Self {
+        let by = proven.by(Power::Copy).next().unwrap_or(LayerId::CALL);
         let fixed = by.min(knobs).is_some() || !knobs.layers.allows(LayerId::CHUNKS.name());
         Self::new(costs, knobs.coop, fixed, by)
     }
@@ -177,8 +177,8 @@ mod tests {
     use super::*;
 
     fn with_cma() -> Thresholds {
-        let has = [LayerId::MAP, LayerId::CALL].into_iter().collect();
-        Thresholds::with_layers(&Knobs::default(), &Costs::default(), has)
+        let proven = [LayerId::MAP, LayerId::CALL].into_iter().collect();
+        Thresholds::with_layers(&Knobs::default(), &Costs::default(), proven)
     }
 
     fn run(
