@@ -15,7 +15,8 @@ use onecopy_shm::loan::Loan;
 use onecopy_shm::sync::{Ordering, fence};
 use std::sync::Arc;
 
-/// Bytes of a piece that is combined or exchanged at a time.
+/// Bytes of a piece that is combined or exchanged at a time. Long enough that its message costs little
+/// beside it, and short enough to be in the cache when it is combined. Chosen by magnitude.
 const PIECE: usize = 32 << 10;
 
 /// Messages under way, and the loans that they work on.

@@ -14,9 +14,10 @@ use bytemuck::{AnyBitPattern, NoUninit, cast_slice, cast_slice_mut};
 use onecopy_shm::gate::Pass;
 use onecopy_shm::loan::{self, Buffer, BufferMut, Owned};
 
-/// Polls between two looks at everything else.
+/// Polls between two looks at everything else: a look costs about as much as so many polls.
 const POLLS: usize = 64;
-/// Polls at most, however patient the rank is.
+/// Polls at most, however patient the rank is: some ten microseconds, beside which the request that follows costs
+/// little.
 const SPIN_MAX: usize = 2000;
 
 /// Equal parts of a buffer of `len` elements of type `T`, for `size` ranks.

@@ -45,9 +45,11 @@ use std::sync::Arc;
 use std::time::Instant;
 use stream::{Stream, Turn};
 
-/// Looks in vain for more of a chunk after which a read tells whether any more comes.
+/// Looks in vain for more of a chunk after which a read tells whether any more comes. A look counts the bytes that are
+/// there, which tells of no end. The read that does is one more call of the kernel.
 const WAITS: u32 = 16;
-/// Looks at a lane for one at its stream, which carries nothing but its end.
+/// Looks at a lane for one at its stream, which carries nothing but its end. A look at a lane costs no call of the
+/// kernel, one at the stream does.
 const SKIPS: u32 = 64;
 
 /// The endpoint of a peer on another node.

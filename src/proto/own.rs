@@ -11,7 +11,8 @@ use crate::state::lightweight::PostedReceive;
 use onecopy_btl::LayerId;
 use onecopy_shm::loan::LoanTable;
 
-/// Longer messages wait for their receive where they are, so that they are copied once.
+/// Longer messages wait for their receive where they are, so that they are copied once. Shorter ones are
+/// complete at once, as eager ones to other ranks are.
 const BUFFERED_MOST: u64 = 256 << 10;
 
 /// Starts a send to this rank.

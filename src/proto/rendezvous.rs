@@ -33,7 +33,8 @@ use onecopy_shm::layout::HeapOffset;
 use onecopy_shm::loan::Loan;
 use std::time::Instant;
 
-/// Bytes that one step of one transfer copies at most, so that a large message does not keep out the others.
+/// Bytes that one step of one transfer copies at most, so that a large message does not keep out the others. They take
+/// about 0.1 ms, beside which a call of the kernel costs little.
 const STEP: u64 = 1 << 20;
 
 /// Starts to receive an announced message into the request `id`.

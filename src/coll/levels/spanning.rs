@@ -18,7 +18,8 @@ use std::collections::VecDeque;
 /// Segments under way at a time: what needs no temporary memory, and what does. Enough to fill the wire for the time in
 /// which a byte crosses it; not more than a channel has lines for their steps.
 const WINDOWS: (usize, usize) = (8, 4);
-/// How many ways up are begun ahead of the ways down.
+/// How many ways up are begun ahead of the ways down. With one, the node would stand still while a segment is on the
+/// wire; each further one is a segment that the wire carries meanwhile.
 const LEAD: usize = 3;
 
 /// A collective under way.

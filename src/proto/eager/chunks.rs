@@ -15,7 +15,8 @@ use crate::state::held::Held;
 use crate::state::lightweight::PostedReceive;
 use onecopy_shm::loan::{LoanError, LoanTable};
 
-/// Chunks whose lines are asked for ahead, at most.
+/// Chunks whose lines are asked for ahead, at most: as many of the usual size as messages to one peer may occupy
+/// (`ONECOPY_POOL_PER_PEER`).
 const WARM_MAX: usize = 32;
 
 /// Asks for the lines of the chunks that a message like the one just sent, of `total` bytes in steps, would be written
