@@ -4,8 +4,8 @@
 //! Until there is a connection, records wait in the buffer and chunks with their senders. The kernel copies a chunk out
 //! of the sender's memory and into the receiver's; nothing else copies it, unless the kernel's buffer is full.
 //!
-//! A rank that waits for such a peer reads its stream with each poll at first, then more and more rarely, and at last
-//! only when the [`Set`] says that something has come.
+//! A rank that waits for such a peer reads its stream with each poll at first, then more and more rarely. At last it
+//! reads only when the [`Set`] says that something has arrived.
 
 mod by_lane;
 mod connector;
@@ -200,8 +200,8 @@ impl Socket {
         }
     }
 
-    /// Where the next bytes from the peer come from (what is left of a lane, a lane, or the socket), and the input that
-    /// reads them. None: there is no connection yet.
+    /// Where the next bytes from the peer are read, and the input that reads them. That is what is left of a lane, a
+    /// lane, or the socket. None: there is no connection yet.
     #[inline]
     fn feed(&mut self) -> Option<(Feed<'_>, &mut Input)> {
         let socket = self.stream.as_ref()?.fd.as_fd();

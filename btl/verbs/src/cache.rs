@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! The registration cache: memory of the program that stays registered, because to register costs more than to send.
 //!
-//! A registration names pages, not addresses: when the program unmaps them and maps others at the same place, an old
-//! registration still reaches the old ones, and a message would carry bytes of the past. So an entry is good only while
+//! A registration names pages, not addresses. When the program unmaps them and maps others at the same place, an old
+//! registration still reaches the old ones: a message would carry bytes of the past. So an entry is good only while
 //! the kernel would tell of such a change ([`crate::unmaps`]). Where it does not, nothing is cached: who asks gets a
 //! registration of their own.
 //!
@@ -245,9 +245,9 @@ impl<P: Provider> Cache<P> {
     ///
     /// # Safety
     ///
-    /// That of [`Domain::register`] for the buffer, until what is returned is dropped. For the rest of its pages, which
-    /// are registered with it, no operation may be posted; peers may read or write there as `access` says, if they are
-    /// given the key.
+    /// That of [`Domain::register`] for the buffer, until what is returned is dropped. The rest of its pages is
+    /// registered with it. For that no operation may be posted. Peers that are given the key may read or write there,
+    /// as `access` says.
     pub unsafe fn get(&self, at: NonNull<u8>, length: usize, access: Access) -> Result<Found<P>> {
         let start = at.as_ptr().expose_provenance();
         let exact = start..start.saturating_add(length);

@@ -10,8 +10,8 @@
 //! thread that watches neither allocates nor frees while anything is watched. Nothing is watched before it is in its
 //! loop. At its end it closes what it reads from, and only then leaves the loop: a thread that ends frees memory.
 //!
-//! The kernel tells after it has changed the mapping. Another thread may map other memory there before that is read,
-//! so whoever relies on what was told asks first whether something is still to be told ([`Watcher::is_quiet`]). The
+//! The kernel tells after it has changed the mapping. Another thread may map other memory there before the event
+//! is read. So whoever relies on what was told asks first whether events are unread ([`Watcher::is_quiet`]). The
 //! kernel says so to whoever protects watched memory: here a page of our own, of which nothing else is used.
 //!
 //! The child of a fork has a copy of the descriptor. While that is open the kernel goes on to ask for events, and the
