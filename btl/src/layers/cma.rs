@@ -270,6 +270,9 @@ pub fn explain(call: &str, peer: u32, error: &io::Error) -> Refusal {
 impl CmaLayer {
     /// Proves the layer with a peer whose process is `pid`: reads its nonce, and writes a number that is then seen
     /// through the mapping.
+    ///
+    /// # Errors
+    /// A [`Refusal`]: the pair does without this layer.
     pub fn prove(peer: &PeerSegment, pid: Option<i32>) -> Result<Self, Refusal> {
         let pid = pid.ok_or_else(|| {
             Refusal::new(

@@ -48,6 +48,9 @@ pub struct KnemLayer {
 
 impl KnemLayer {
     /// Proves the layer: copies the peer's number.
+    ///
+    /// # Errors
+    /// A [`Refusal`]: the pair does without this layer.
     pub fn prove(peer: &PeerSegment, means: &Means, terms: &Terms) -> Result<Self, Refusal> {
         let module = &terms.module;
         let agreed = interface(

@@ -76,6 +76,9 @@ impl LoanTable {
     }
 
     /// The first `len` bytes of a span that is not lent, to be written.
+    ///
+    /// # Errors
+    /// [`LoanError::ReadOnly`], [`LoanError::Outside`].
     #[inline(always)]
     pub fn span_mut(&mut self, span: Span, len: usize) -> Result<&mut [u8], LoanError> {
         if !span.writable {

@@ -58,6 +58,9 @@ pub struct Shown {
 
 impl Shown {
     /// Takes a file for a page; it is open for reading.
+    ///
+    /// # Errors
+    /// [`Unfit`] says why it is no page of this version.
     pub fn of(file: &File) -> Result<Self, Unfit> {
         let wanted =
             SealFlag::F_SEAL_SHRINK | SealFlag::F_SEAL_FUTURE_WRITE | SealFlag::F_SEAL_SEAL;
