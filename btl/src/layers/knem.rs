@@ -24,7 +24,7 @@ use onecopy_sys::{ONECOPY_FEATURE_COPY, ONECOPY_SEGMENT_WRITE, Place};
 use std::io::{self, IoSlice, IoSliceMut};
 use std::sync::Arc;
 
-/// Local pieces of one call.
+/// Local pieces of one call, as for `cma`: they lie on the stack.
 const PIECES: usize = 64;
 
 #[derive(Debug)]

@@ -52,15 +52,19 @@ use lane::{Connecting, Lane, Stage};
 use pool::fitting;
 pub(crate) use pool::pinned;
 
-/// Messages that a new lane permits: fewer carry nothing.
+/// Messages that a new lane permits. The last one is kept for a control message; the others let a sender go on while
+/// its permission is renewed. As many are pinned for each lane that carries nothing, so no more.
 const GRANT_MIN: u32 = 4;
-/// Messages that a lane permits at most.
+/// Messages that a lane permits at most. It bounds callers with settings of their own: `ONECOPY_VERBS_WINDOW` ends
+/// below.
 const WINDOW_MAX: u32 = 1 << 12;
 /// How long a lane has carried nothing before it gives its place to another one.
 pub const SILENT: Duration = Duration::from_secs(1);
-/// Rounds in which a connection that fails may tell of what was under way.
+/// Rounds, of a batch of completions each, in which a connection that fails may tell of what was under way. They bound
+/// the stay in the library. Slots that are not told of by then come back when the pair is destroyed.
 const FLUSH_ROUNDS: u32 = 256;
-/// Bytes that a request itself may carry.
+/// Bytes that a request itself may carry: the most that `ONECOPY_VERBS_INLINE` takes. Each request of a queue has room
+/// for what is asked for.
 const INLINE_MAX: usize = 512;
 
 /// A rank's side of its lanes.

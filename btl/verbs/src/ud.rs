@@ -44,15 +44,17 @@ use crate::queue::{Completion, DATAGRAM_HEAD, Queue};
 use crate::table::Table;
 use arq::{Arq, WINDOW_MAX};
 
-/// Packets of a window at least: fewer cannot be offered.
+/// Packets of a window at least. Fewer cannot show a loss: that takes three packets behind the lost one.
 const WINDOW_MIN: u32 = 4;
-/// Bytes that a request itself may carry.
+/// Bytes that a request itself may carry, as for connections.
 const INLINE_MAX: usize = 512;
-/// Sends under way beside those that hold slots.
+/// Sends under way beside those that hold slots: acknowledgements and short packets. Chosen by magnitude: what finds
+/// no room waits in its lane.
 const INLINE_SENDS: u32 = 64;
-/// Address handles that were given up and still exist: the device may still use them.
+/// Address handles that were given up and still exist, since the device may still use them. Beyond, a handle stays in
+/// use.
 const OLD_MAX: usize = 64;
-/// Buffers for packets that are kept for use again.
+/// Buffers for packets that are kept for use again: the packets of one full window.
 const SPARE_MAX: usize = 64;
 
 /// What a rank wants of a device.
@@ -150,8 +152,8 @@ pub struct Datagrams<P: Provider> {
     handles: HashMap<Path, AddressHandle<P>>,
     finding: HashMap<Path, Receiver<Result<AddressHandle<P>>>>,
     old: Vec<AddressHandle<P>>,
-    /// Names of lanes: those that have changed, those that received something, those that wait for the device, those that wait
-    /// for a time. Last, the first of these times.
+    /// Names of lanes: those that have changed, those that received something, those that wait for the device, those
+    /// that wait for a time. Last, the first of these times.
     changed: Changed,
     touched: Vec<u64>,
     hungry: Vec<u64>,

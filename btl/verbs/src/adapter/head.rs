@@ -59,7 +59,7 @@ pub struct Mark {
     pub qkey: u32,
 }
 
-/// Bytes of a message that a peer may offer at most.
+/// Bytes of a message that a peer may offer at most. It bounds what a rank allocates on a peer's word.
 const ROOM_MAX: u32 = 1 << 20;
 
 impl Offer {

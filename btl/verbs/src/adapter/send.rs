@@ -8,7 +8,7 @@ use crate::memory::{Local, Slot};
 use crate::pair::Operation;
 use crate::provider::Provider;
 
-/// Buffers for copies that are kept for use again.
+/// Buffers for copies that are kept for use again. Chosen by magnitude: without one, memory is allocated.
 pub(super) const SPARE_MAX: usize = 64;
 
 pub(super) fn keep_spare(spare: &mut Vec<Vec<u8>>, mut bytes: Vec<u8>) {

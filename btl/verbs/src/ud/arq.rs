@@ -14,7 +14,8 @@ use std::time::Duration;
 
 /// Packets of a window: what an acknowledgement has bits for.
 pub(super) const WINDOW_MAX: u32 = 64;
-/// How long an acknowledgement waits for a packet that it could go with.
+/// How long an acknowledgement waits for a packet that it could go with. Far below the least time after which a sender
+/// sends again (4 ms).
 const DELAY: Duration = Duration::from_micros(200);
 
 /// What goes out.

@@ -13,7 +13,8 @@ use crate::pair::Pair;
 use crate::port::Said;
 use crate::provider::Provider;
 
-/// Rounds in which what has come before an end is taken.
+/// Rounds, of a batch of completions each, in which what has come before an end is taken. They bound the stay in the
+/// library.
 const LAST_ROUNDS: u32 = 256;
 
 impl<P: Provider> Lanes for Datagrams<P> {

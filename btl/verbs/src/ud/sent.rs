@@ -5,8 +5,9 @@ use super::clock::Clock;
 use std::collections::VecDeque;
 use std::time::Duration;
 
-/// Packets under way at first, and at least.
+/// Packets under way at first: about what TCP begins with (RFC 6928 has ten).
 const FIRST: u32 = 8;
+/// Packets under way at least: with a single one, each would wait for its acknowledgement.
 const LEAST: u32 = 2;
 /// A packet is lost when so many that were sent behind it have come: as many as TCP waits for (RFC 5681).
 const BEHIND: u64 = 3;
@@ -164,8 +165,8 @@ impl Sent {
         }
     }
 
-    /// The peer has all before `next`, and those behind it whose bit of `sacks` is set. Says whether that was not known.
-    /// An error: no correct peer says so.
+    /// The peer has all before `next`, and those behind it whose bit of `sacks` is set. Says whether that was not
+    /// known. An error: no correct peer says so.
     pub(super) fn acknowledged(
         &mut self,
         next: u32,
