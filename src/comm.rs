@@ -31,6 +31,20 @@ const MEETING: i32 = 1 << 28;
 /// Ranks of a job, and a context that keeps their messages apart from those of other communicators. Cheap to clone.
 ///
 /// Ranks are counted within the communicator, also in a [`Status`]. Errors name ranks of the whole job.
+///
+/// # Errors
+///
+/// These may end any call that communicates, and any request:
+///
+/// - [`Error::PeerDied`], [`Error::PeerLeft`], [`Error::Protocol`] and [`Error::Unreachable`]: a rank that the call
+///   needs cannot take part. A collective fails then on all members, and so does every later one of its communicator.
+/// - [`Error::Aborted`], [`Error::Finalized`], [`Error::Forked`]: nothing can communicate any more.
+/// - [`Error::Segment`] and [`Error::Wireup`]: the way to a peer could not be set up, as a rule for want of memory or
+///   descriptors.
+///
+/// A call starts nothing if its arguments are wrong: [`Error::NoSuchRank`], [`Error::BadTag`], and
+/// [`Error::Collective`] for sizes that do not fit. A receive may also end with [`Error::Truncated`], [`Error::Uneven`]
+/// or [`Error::Cancelled`].
 #[derive(Clone)]
 pub struct Comm {
     pub(crate) handle: Handle,

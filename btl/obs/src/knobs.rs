@@ -82,8 +82,8 @@ impl KnobInfo {
     }
 }
 
-const fn first(autos: &[&'static Auto]) -> Option<&'static Auto> {
-    match autos {
+const fn first(rules: &[&'static Auto]) -> Option<&'static Auto> {
+    match rules {
         [auto, ..] => Some(auto),
         [] => None,
     }
