@@ -321,9 +321,9 @@ static void oc_patient_end(struct mmu_notifier *notifier, const struct mmu_notif
 
 /*
  * A change that cannot wait: of memory that nobody will ever use again. The first refusal ends it,
- * and the caller comes again. Such a change is not counted as being under way, since kernels differ
- * in whether the end of a refused one is told; whoever watches takes the memory for gone instead,
- * and nobody begins to.
+ * and the caller comes again. Such a change is not counted as being under way: kernels differ in
+ * whether they announce the end of a refused one. Whoever watches takes the memory for gone
+ * instead, and nobody begins to watch it.
  */
 static int oc_hasty_start(struct mmu_notifier *notifier, const struct mmu_notifier_range *range)
 {
@@ -469,8 +469,8 @@ static int oc_changes_register(struct oc_changes *c, struct mmu_notifier *notifi
  * The mmap lock is held for writing. To register a notifier takes the locks of all mappings: so no
  * change by the kernel is under way then, and what begins later is told, with its end.
  *
- * Our own zaps hold none of these locks. Were another driver's first interval notifier registered
- * between the two announcements of one, the kernel would count an end of which it had counted no
+ * Our own zaps hold none of these locks. Another driver's first interval notifier could be
+ * registered between the two announcements of one. The kernel would then count an end without its
  * beginning. So it counts from the first watch on, as that driver makes it do.
  */
 static struct oc_changes *oc_changes_make(struct mm_struct *mm)

@@ -37,8 +37,8 @@ bool oc_vma_hidden(const struct vm_area_struct *vma)
 }
 
 /*
- * Does the kernel alone bring its pages? What another file system has may wait for a server or a
- * program, so a page of that is never faulted in while a lock is held that others need.
+ * Does the kernel alone bring its pages? A page of another file system may wait for a server or a
+ * program. So it is never faulted in while a lock is held that others need.
  */
 bool oc_vma_kernels_own(struct vm_area_struct *vma)
 {

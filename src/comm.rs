@@ -31,6 +31,20 @@ const MEETING: i32 = 1 << 28;
 /// Ranks of a job, and a context that keeps their messages apart from those of other communicators. Cheap to clone.
 ///
 /// Ranks are counted within the communicator, also in a [`Status`]. Errors name ranks of the whole job.
+///
+/// # Errors
+///
+/// These may end any call that communicates, and any request:
+///
+/// - [`Error::PeerDied`], [`Error::PeerLeft`], [`Error::Protocol`] and [`Error::Unreachable`]: a rank that the call
+///   needs cannot take part. A collective fails then on all members, and so does every later one of its communicator.
+/// - [`Error::Aborted`], [`Error::Finalized`], [`Error::Forked`]: nothing can communicate any more.
+/// - [`Error::Segment`] and [`Error::Wireup`]: the way to a peer could not be set up, as a rule for want of memory or
+///   descriptors.
+///
+/// A call starts nothing if its arguments are wrong: [`Error::NoSuchRank`], [`Error::BadTag`], and
+/// [`Error::Collective`] for sizes that do not fit. A receive may also end with [`Error::Truncated`], [`Error::Uneven`]
+/// or [`Error::Cancelled`].
 #[derive(Clone)]
 pub struct Comm {
     pub(crate) handle: Handle,
@@ -473,15 +487,15 @@ impl Comm {
         while distance < size {
             let to = (rank + distance) % size;
             let from = (rank + size - distance) % size;
-            // No news is an empty message.
-            let (news, mut heard) = ([Failed::encode(failure.as_ref())], [0u64]);
-            let news = &news[..usize::from(failure.is_some())];
+            // An empty message tells of no failure.
+            let (report, mut heard) = ([Failed::encode(failure.as_ref())], [0u64]);
+            let report = &report[..usize::from(failure.is_some())];
             // The receive is posted first: two ranks that send to one another must not both wait to be received.
             let bytes: &mut [u8] = bytemuck::cast_slice_mut(&mut heard);
             let (sent, received) = loan::lend_mut(&self.handle, bytes, |loan| {
                 let tag = MEETING | distance as i32;
                 let receive = own.start_receive(UserBuf::One(loan), from.into(), tag.into());
-                let sent = own.send(news, to, tag);
+                let sent = own.send(report, to, tag);
                 (sent, receive.and_then(|id| own.finish_unless_gone(id)))
             });
             if matches!(received, Err(Error::Cancelled)) {

@@ -17,7 +17,7 @@ use crate::peer::{Gone, Incoming, Peer, Target};
 use crate::proto;
 use crate::proto::direct::{Received, Sent, Take};
 use crate::request::{Request, RequestId, RequestState, SendPlan, Status, UserBuf};
-use crate::state::lightweight::Waiting;
+use crate::state::lightweight::PostedReceive;
 use crate::state::{Core, Message};
 use crate::wireup::Wireup;
 use onecopy_btl::link::Permitted;
@@ -315,7 +315,7 @@ impl Engine {
             self.accept_entry(entry, id);
             return id;
         }
-        let entry = self.core.posted.post(pattern, Waiting::Request(id));
+        let entry = self.core.posted.post(pattern, PostedReceive::Request(id));
         if let Some(request) = self.core.requests.get_mut(id) {
             request.state = RequestState::Posted(entry);
         }

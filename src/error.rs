@@ -13,7 +13,7 @@ use std::sync::Arc;
 #[derive(Debug, Clone, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
-    /// A peer died; what it had not yet sent or received will never be.
+    /// A peer died. What was under way from it or to it ends with this error.
     #[error("rank {rank} is dead: {how}")]
     PeerDied {
         /// The peer.

@@ -126,15 +126,15 @@ fn eager_max() {
         for pool_per_peer in [64 << 10, knobs.pool_per_peer] {
             knobs.pool_per_peer = pool_per_peer;
             for costs in each_costs() {
-                for has in [LayerSet::default(), LayerSet::ALL] {
-                    let found = Thresholds::with_layers(&knobs, &costs, has);
+                for proven in [LayerSet::default(), LayerSet::ALL] {
+                    let found = Thresholds::with_layers(&knobs, &costs, proven);
                     let plain = LayerId::SINGLE
                         .into_iter()
                         .filter(|&layer| layer != LayerId::MAP);
                     let first = plain.map(|layer| found.min[layer]).min();
                     let situation = Situation {
                         copied_from: first
-                            .filter(|_| has.has(LayerId::CALL))
+                            .filter(|_| proven.has(LayerId::CALL))
                             .map(|first| first as usize),
                         ..Situation::here()
                     };

@@ -319,7 +319,8 @@ impl Comm {
     }
 }
 
-/// A region of code during which borrowed buffers can be sent and received. See [`Comm::scope`].
+/// A region of code during which borrowed buffers can be sent and received. See [`Comm::scope`]. Errors are those of
+/// [`Comm`]: of arguments at the start of a request, all others where it is waited for.
 pub struct Scope<'scope, 'env: 'scope> {
     pub(crate) comm: &'env Comm,
     pub(crate) lender: &'scope loan::Scope<'scope, 'env, Handle>,

@@ -20,7 +20,8 @@ use std::time::{Duration, Instant};
 
 pub use onecopy_shm::gate::Threads;
 
-/// How long [`Runtime::reach`] waits for a lane to take over, or to be refused.
+/// How long [`Runtime::reach`] waits for a lane to take over, or to be refused. To find a peer's address may take the
+/// kernel a second.
 const LANE_WAIT: Duration = Duration::from_secs(2);
 
 /// How a runtime is made.
@@ -91,11 +92,20 @@ pub struct Runtime {
 impl Runtime {
     /// Joins the job whose launcher started this process, or makes a job of one rank. Settings come from `ONECOPY_`
     /// variables. One thread may use the runtime; see [`Self::init_with`].
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Knob`] and [`Error::TuneFile`] for settings that cannot be used; otherwise those of
+    /// [`Self::init_with`].
     pub fn init() -> Result<Self> {
         Self::init_with(Options::from_env()?)
     }
 
     /// Joins a job with the given options.
+    ///
+    /// # Errors
+    ///  As a rule [`Error::Wireup`] if the launcher or other ranks cannot be reached, [`Error::Segment`] if the node
+    /// has too little shared memory.
     pub fn init_with(options: Options) -> Result<Self> {
         let wireup = match options.wireup {
             Some(wireup) => wireup,
@@ -170,6 +180,10 @@ impl Runtime {
     ///     }
     /// });
     /// ```
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Alloc`]: the heap's range (`ONECOPY_HEAP_SIZE`) or the node's memory is used up.
     pub fn alloc(&self, bytes: usize) -> Result<HeapBuf> {
         let RankInner { heap, buffers, .. } = &*self.handle;
         let buffer = heap.alloc(bytes).or_else(|error| {
@@ -319,6 +333,11 @@ impl Runtime {
     ///
     /// A child of a fork has a copy of the runtime that is of no use to it. Dropping it does nothing, and this is
     /// [`Error::Forked`].
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Aborted`] after an abort, [`Error::Wireup`] if the launcher is gone. That a rank has died or left is
+    /// none. The runtime has ended all the same.
     pub fn finalize(mut self) -> Result<()> {
         self.leave(true)
     }

@@ -53,11 +53,12 @@ const fn largest_record(slots: usize) -> usize {
     (slots - kept_back) / 2
 }
 
-/// What the thresholds of a pair follow from.
-struct Given<'a> {
+/// What the thresholds of a pair are computed from.
+struct Inputs<'a> {
     knobs: &'a Knobs,
     costs: &'a Costs,
-    has: LayerSet,
+    /// The layers that the pair has.
+    proven: LayerSet,
     /// Whether the user permits chunks.
     chunks: bool,
     slots_max: usize,
@@ -77,12 +78,12 @@ fn unmapped() -> impl Iterator<Item = LayerId> {
         .filter(|layer| layer.power() != Power::Map)
 }
 
-impl<'a> Given<'a> {
-    fn new(knobs: &'a Knobs, costs: &'a Costs, has: LayerSet) -> Self {
+impl<'a> Inputs<'a> {
+    fn new(knobs: &'a Knobs, costs: &'a Costs, proven: LayerSet) -> Self {
         Self {
             knobs,
             costs,
-            has,
+            proven,
             chunks: knobs.layers.allows(LayerId::CHUNKS.name()),
             slots_max: knobs
                 .eager_slots_max
@@ -93,7 +94,7 @@ impl<'a> Given<'a> {
 
     /// From where on a layer's single copy is cheaper than two.
     fn min(&self, layer: LayerId) -> u64 {
-        if !self.has.has(layer) {
+        if !self.proven.has(layer) {
             return NEVER;
         }
         let LayerCosts {
@@ -123,7 +124,7 @@ impl<'a> Given<'a> {
 
     /// From where on both sides copy by a layer.
     fn coop_min(&self, layer: LayerId) -> u64 {
-        if !self.has.has(layer) || !self.knobs.coop {
+        if !self.proven.has(layer) || !self.knobs.coop {
             return NEVER;
         }
         let LayerCosts {
@@ -152,7 +153,7 @@ impl<'a> Given<'a> {
     fn eager_auto(&self, min: &PerLayer<u64>) -> u64 {
         let (knobs, least) = (self.knobs, self.slots_max as u64 + 1);
         let half_the_credit = knobs.eager_credit as u64 / 2;
-        if !unmapped().any(|layer| self.has.has(layer)) {
+        if !unmapped().any(|layer| self.proven.has(layer)) {
             return half_the_credit.max(least);
         }
         let first = unmapped().map(|layer| min[layer]).min().unwrap_or(NEVER);
@@ -193,13 +194,13 @@ impl Thresholds {
 
     /// Computes the thresholds of a pair that has these copy layers.
     #[must_use]
-    pub fn with_layers(knobs: &Knobs, costs: &Costs, has: LayerSet) -> Self {
-        let given = Given::new(knobs, costs, has);
-        let min = PerLayer::new(|layer| given.min(layer));
-        let announce_min = given.announce_min(&min);
-        let (rewritten_max, rewritten_heap_max) = given.rewritten_max();
+    pub fn with_layers(knobs: &Knobs, costs: &Costs, proven: LayerSet) -> Self {
+        let inputs = Inputs::new(knobs, costs, proven);
+        let min = PerLayer::new(|layer| inputs.min(layer));
+        let announce_min = inputs.announce_min(&min);
+        let (rewritten_max, rewritten_heap_max) = inputs.rewritten_max();
         let earliest = announce_min.min(min[LayerId::MAP]).saturating_sub(1);
-        let slots_max = given.slots_max;
+        let slots_max = inputs.slots_max;
         Self {
             slots_max,
             fast_max: slots_max.min(usize::try_from(earliest).unwrap_or(usize::MAX)),
@@ -207,7 +208,7 @@ impl Thresholds {
             rewritten_max,
             rewritten_heap_max,
             min,
-            coop_min: PerLayer::new(|layer| given.coop_min(layer)),
+            coop_min: PerLayer::new(|layer| inputs.coop_min(layer)),
         }
     }
 
@@ -263,7 +264,7 @@ impl Thresholds {
     pub(crate) fn receive_protocol(
         &self,
         len: u64,
-        ends: &Ends,
+        receiver: &ReceiverState,
         seen: Option<Rival>,
     ) -> ReceiveProtocol {
         // What maps was announced for that, whatever its size.
@@ -272,14 +273,14 @@ impl Thresholds {
             (Power::Copy, Some(rival)) => rival == Rival::Kernel,
             _ => len >= self.min[layer],
         };
-        let reads = |&layer: &LayerId| ends.reads.has(layer) && pays(layer);
+        let reads = |&layer: &LayerId| receiver.reads.has(layer) && pays(layer);
         let reader = LayerId::SINGLE.into_iter().find(reads);
-        if ends.block_free {
+        if receiver.block_free {
             let cooperative = reader.is_some_and(|layer| len >= self.coop_min[layer]);
             // The bytes are not in memory that we map, but are to be in memory that the sender maps. A copy by the
             // sender alone is still a single one.
             let mapped = reader.is_some_and(|layer| layer.power().loads());
-            let by_sender = !mapped && ends.sender_maps;
+            let by_sender = !mapped && receiver.sender_maps;
             if cooperative {
                 return ReceiveProtocol::Cooperative {
                     reader,
@@ -310,7 +311,7 @@ pub enum SendProtocol {
 
 /// What the receiver of an announced message knows.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Ends {
+pub(crate) struct ReceiverState {
     /// The layers by which the receiver may read.
     pub(crate) reads: LayerSet,
     /// The buffer lies in the receiver's heap, which the sender maps, and the sender was not asked yet.

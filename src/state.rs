@@ -26,7 +26,7 @@ use crate::peer::Gone;
 use crate::request::Requests;
 use crate::select::chunks::Chunks;
 use crate::select::rewritten::Rewritten;
-use lightweight::{LightweightReceives, Waiting};
+use lightweight::{LightweightReceives, PostedReceive};
 use onecopy_btl::LayerId;
 use onecopy_btl::cost::Costs;
 use onecopy_obs::Knobs;
@@ -50,7 +50,7 @@ pub(crate) struct Core {
     pub(crate) loans: LoanTable,
     pub(crate) requests: Requests,
     pub(crate) lightweight: LightweightReceives,
-    pub(crate) posted: Posted<Waiting>,
+    pub(crate) posted: Posted<PostedReceive>,
     pub(crate) unexpected: Unexpected<Message>,
     pub(crate) transfers: Transfers,
     /// How chunks are filled.

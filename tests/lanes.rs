@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Ranks on several nodes whose messages go by lanes: what they say, how a lane takes over, and what becomes of
+//! Ranks on several nodes whose messages go by lanes: what they say, and how a lane takes over. Also what becomes of
 //! messages when it fails, when there is none, and when a rank leaves or dies.
 //!
 //! On a model of devices. In a bed of `cargo xtask vm verbs` on its device, but for what only the model does.

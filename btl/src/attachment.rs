@@ -126,6 +126,9 @@ impl Window {
     }
 
     /// Copies from the window.
+    ///
+    /// # Errors
+    /// [`WindowError::Bounds`]: nothing was copied. [`WindowError::Hole`]: some bytes may have been.
     #[inline]
     pub fn read(&self, offset: u64, out: &mut [u8], kernel: Kernel) -> Result<(), WindowError> {
         let from = self.at(offset, out.len())?;
@@ -144,6 +147,9 @@ impl Window {
     }
 
     /// Copies into the window.
+    ///
+    /// # Errors
+    /// [`WindowError::Bounds`]: nothing was copied. [`WindowError::Hole`]: some bytes may have been.
     #[inline]
     pub fn write(&self, offset: u64, bytes: &[u8], kernel: Kernel) -> Result<(), WindowError> {
         let to = self.at(offset, bytes.len())?;

@@ -30,6 +30,9 @@ impl Open {
     }
 
     /// Opens it for a rank of this job.
+    ///
+    /// # Errors
+    /// A [`Refusal`]: the rank has no lanes, and its messages go by the socket.
     pub fn open(&self, knobs: &Knobs, job: &Job) -> Result<Box<dyn Lanes>, Refusal> {
         (self.0)(knobs, job)
     }

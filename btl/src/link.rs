@@ -80,6 +80,9 @@ fn no_copies() -> Refusal {
 }
 
 /// Proves that a segment can be shared with its owner at all, and maps its pool, `writable` or not.
+///
+/// # Errors
+/// A [`Refusal`]: the pair cannot talk by shared memory.
 pub fn prove_segment(peer: &mut PeerSegment, writable: bool) -> Result<(), Refusal> {
     match LayerId::CHUNKS.row().prove {
         Prove::Segment(prove) => prove(peer, writable),
@@ -89,6 +92,9 @@ pub fn prove_segment(peer: &mut PeerSegment, writable: bool) -> Result<(), Refus
 
 impl Link {
     /// Proves each layer by a transfer. Only without shared memory can a pair not be connected at all.
+    ///
+    /// # Errors
+    /// As [`prove_segment`]. A layer that refuses is no error: [`Self::refusals`] tells.
     pub fn connect(
         peer: &mut PeerSegment,
         means: &Means,
@@ -258,6 +264,9 @@ impl Link {
     }
 
     /// Reads by `layer`, which must be proven.
+    ///
+    /// # Errors
+    /// [`CopyError`]: the layer is not proven, or failed. Some bytes may have been copied.
     #[inline]
     pub fn get(
         &self,
@@ -275,6 +284,9 @@ impl Link {
     }
 
     /// Writes by `layer`, which must be proven.
+    ///
+    /// # Errors
+    /// [`CopyError`]: the layer is not proven, or failed. Some bytes may have been copied.
     #[inline]
     pub fn put(
         &self,

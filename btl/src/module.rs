@@ -350,6 +350,9 @@ pub struct Region {
 
 impl Region {
     /// Exposes pieces (address, bytes) of this process's memory, in order, for reading. The kernel pins their pages.
+    ///
+    /// # Errors
+    /// That of the device: `EFAULT` for memory that is not there, `ENOMEM` where its pages cannot be pinned.
     pub fn expose(
         device: &Arc<knem_sys::Device>,
         pieces: impl Iterator<Item = (usize, usize)>,

@@ -55,7 +55,7 @@ struct Entry<W> {
     used: u64,
 }
 
-/// Windows asked for and not attached that are remembered.
+/// Windows asked for and not attached that are remembered. Each request looks through all: they are 512 bytes.
 const SEEN: usize = 64;
 
 /// The windows of one peer.
@@ -197,6 +197,9 @@ impl<W> AttachCache<W> {
 
     /// Calls `step(window, offset in the window, offset in the range, bytes)` for each part of the range, in order,
     /// attaching what is missing by `attach(begin, bytes)`.
+    ///
+    /// # Errors
+    /// `EFAULT` beyond the end of addresses; otherwise that of `attach` or `step`. Parts before it are done then.
     pub fn with<E: From<io::Error>>(
         &mut self,
         address: u64,

@@ -307,8 +307,8 @@ impl Environment<'_> {
 
     /// Rank and job, as launchers say them.
     fn place(&self) -> Place {
-        /// The variable of the rank, those of the job, and whether the launcher may name no job, as hydra. Launchers that
-        /// start others come last: a step of Slurm may hold an mpirun.
+        /// The variable of the rank, those of the job, and whether the launcher may name no job, as hydra. Launchers
+        /// that start others come last: a step of Slurm may hold an mpirun.
         const LAUNCHERS: [(&str, &[&str], bool); 7] = [
             ("ONECOPY_JOB_RANK", &[], false),
             ("PMIX_RANK", &["PMIX_NAMESPACE"], false),

@@ -18,7 +18,7 @@ use super::{Cause, Job, JobOutcome, LaunchError, bind, pmi, sweep, system};
 use onecopy::wireup::broker::{Broker, Notice, Token};
 use onecopy::wireup::{Death, Missing, own_processors};
 
-/// How often a process is asked for that has no descriptor.
+/// How often a process is asked for that has no descriptor: as late as that its end may be noticed.
 const ASK_PERIOD: Duration = Duration::from_millis(10);
 /// How often orphans that came to us are waited for.
 const REAP_PERIOD: Duration = Duration::from_secs(1);

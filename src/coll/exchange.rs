@@ -23,7 +23,8 @@ use onecopy_shm::loan::Loan;
 use push::Push;
 use std::ops::Range;
 
-/// Bytes read at a time: by the kernel, and from memory that is mapped.
+/// Bytes read at a time: by the kernel, and from memory that is mapped. A call of the kernel costs a microsecond or so,
+/// which so many bytes hide. Loads need no call, so that a step looks at the other members sooner.
 pub(crate) const READ_MAX: usize = 512 << 10;
 const READ_MAPPED: usize = 64 << 10;
 

@@ -37,7 +37,7 @@ impl Failed {
         if word as u8 == LEFT {
             return Err(Error::PeerLeft { rank });
         }
-        // Nonsense of a peer's is a death all the same.
+        // What cannot be decoded still says that the rank is gone.
         let how = Death::decode(word as u8, detail).unwrap_or(Death::Unknown);
         Err(Error::PeerDied { rank, how })
     }

@@ -16,7 +16,7 @@ use std::ops::Range;
 
 /// How far a short collective has come.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Quick {
+pub(crate) enum ShortState {
     /// It is over.
     Done,
     /// Nothing has happened.

@@ -31,7 +31,7 @@ const EVERYWHERE: u32 = WRITTEN + 1;
 
 /// Where a member's contribution is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum From {
+enum Location {
     /// It is this rank's own.
     Own,
     Inline,
@@ -78,7 +78,7 @@ pub(crate) struct Fold {
     /// Members into whose buffers this rank writes its range of the result.
     targets: Vec<(usize, RemoteRange)>,
     at: FoldState,
-    from: Vec<From>,
+    locations: Vec<Location>,
     /// Bytes of the range that are combined.
     folded: usize,
     /// What cannot be read in place, of the segment under way: members done, and bytes of the next one.
@@ -107,7 +107,7 @@ impl Fold {
             helps: false,
             targets: Vec::new(),
             at: FoldState::Contributions,
-            from: Vec::new(),
+            locations: Vec::new(),
             folded: 0,
             fetched: 0,
             pending: Vec::new(),
@@ -270,15 +270,15 @@ impl Fold {
 
     /// Finds out where all contributions are, once they are there.
     fn find(&mut self, engine: &Engine, state: &mut CommState, seq: u32) -> Result<bool> {
-        while self.from.len() < self.upto {
-            let place = self.from.len();
+        while self.locations.len() < self.upto {
+            let place = self.locations.len();
             if place == state.me {
-                self.from.push(if self.send.len <= INLINE {
-                    From::Inline
+                self.locations.push(if self.send.len <= INLINE {
+                    Location::Inline
                 } else if self.send.len <= COLL_SLOT {
-                    From::Slot
+                    Location::Slot
                 } else {
-                    From::Own
+                    Location::Own
                 });
                 continue;
             }
@@ -286,10 +286,10 @@ impl Fold {
                 return Ok(false);
             };
             // No longer than line or slot: the bytes are taken by this rank's length, which is the same.
-            let (from, len) = match said.content {
-                Content::Inline(len) => (From::Inline, len as u64),
-                Content::Slot(len) => (From::Slot, len as u64),
-                Content::Nothing => (From::Inline, 0),
+            let (location, len) = match said.content {
+                Content::Inline(len) => (Location::Inline, len as u64),
+                Content::Slot(len) => (Location::Slot, len as u64),
+                Content::Nothing => (Location::Inline, 0),
                 Content::Buffer => {
                     let range = lines::range(said.given);
                     (reach(engine, state, place, range), range.len)
@@ -298,7 +298,7 @@ impl Fold {
             if len != self.send.len as u64 {
                 return Err(mismatch(state, place, len, self.send.len));
             }
-            self.from.push(from);
+            self.locations.push(location);
         }
         Ok(true)
     }
@@ -369,15 +369,15 @@ impl Fold {
 }
 
 /// How the bytes of a member's buffer are combined: in place, if a layer maps them; asked once per collective.
-fn reach(engine: &Engine, state: &CommState, place: usize, range: RemoteRange) -> From {
+fn reach(engine: &Engine, state: &CommState, place: usize, range: RemoteRange) -> Location {
     let peer = engine.peers[state.members[place] as usize].as_ref();
     let attaches = |peer: &Peer| {
         let first = range.part(0, range.len.min(1));
         peer.link.view(&first).is_none() && peer.link.attaches(&range, range.len)
     };
     match peer {
-        Some(peer) if attaches(peer) => From::Attached(range),
-        _ => From::Buffer(range),
+        Some(peer) if attaches(peer) => Location::Attached(range),
+        _ => Location::Buffer(range),
     }
 }
 

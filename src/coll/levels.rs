@@ -19,7 +19,7 @@ mod work;
 use super::Collective;
 use super::communicator::Communicator;
 use super::nodes::MembersByNode;
-use super::select::levels::{bytes, way};
+use super::select::levels::{bytes, scheme};
 use super::start::{Buffers, Call, request};
 use super::state::{CommState, Tuning};
 use super::tags;
@@ -117,9 +117,10 @@ impl Levels {
             (_, vector) => vector.map_or(0, |vector| vector.len),
         };
         let nodes = &self.place.nodes;
-        let way = bytes(collective, nodes.ranks(), payload)
-            .and_then(|bytes| way(collective, bytes, nodes));
-        let work = way.and_then(|way| work_of(way, collective, &self.place, vector, buffers));
+        let scheme = bytes(collective, nodes.ranks(), payload)
+            .and_then(|bytes| scheme(collective, bytes, nodes));
+        let work =
+            scheme.and_then(|scheme| work_of(scheme, collective, &self.place, vector, buffers));
         let Some(work) = work else {
             return comm.start(engine, collective, buffers, call, Ok(()));
         };

@@ -15,7 +15,8 @@ use onecopy_shm::loan::Loan;
 use onecopy_shm::sync::{Ordering, fence};
 use std::sync::Arc;
 
-/// Bytes of a piece that is combined or exchanged at a time.
+/// Bytes of a piece that is combined or exchanged at a time. Long enough that its message costs little
+/// beside it, and short enough to be in the cache when it is combined. Chosen by magnitude.
 const PIECE: usize = 32 << 10;
 
 /// Messages under way, and the loans that they work on.
@@ -264,7 +265,7 @@ impl MessageExchange {
 
 /// Who gets the combined vector.
 #[derive(Debug, Clone)]
-pub(crate) enum To {
+pub(crate) enum Recipients {
     Root(usize),
     Everyone,
     /// Each its part.
@@ -282,7 +283,7 @@ pub(crate) struct MessageChain {
     pub(crate) elem: ElemType,
     pub(crate) send: LoanRange,
     pub(crate) recv: Option<(Loan, usize)>,
-    pub(crate) to: To,
+    pub(crate) to: Recipients,
     route: Route,
     /// First byte of the piece under way, and where it ends.
     begin: usize,
@@ -308,7 +309,7 @@ impl MessageChain {
         elem: ElemType,
         send: LoanRange,
         recv: Option<(Loan, usize)>,
-        to: To,
+        to: Recipients,
         state: &CommState,
         seq: u32,
     ) -> Self {
@@ -331,10 +332,10 @@ impl MessageChain {
     /// Who gets bytes from `begin` on, where they go there, and up to where that holds.
     fn owner(&self, begin: usize) -> (Readers, usize, usize) {
         match &self.to {
-            To::Root(root) => (Readers::Only(*root), begin, usize::MAX),
-            To::Everyone => (Readers::Everyone, begin, usize::MAX),
-            To::Prefix { .. } => (Readers::Nobody, begin, usize::MAX),
-            To::Parts(parts) => (0..self.route.members.len())
+            Recipients::Root(root) => (Readers::Only(*root), begin, usize::MAX),
+            Recipients::Everyone => (Readers::Everyone, begin, usize::MAX),
+            Recipients::Prefix { .. } => (Readers::Nobody, begin, usize::MAX),
+            Recipients::Parts(parts) => (0..self.route.members.len())
                 .find_map(|place| {
                     let (at, len) = parts.of(place);
                     (at <= begin && begin < at + len)
@@ -419,7 +420,7 @@ impl MessageChain {
                     }
                 })?;
         }
-        if let (To::Prefix { exclusive }, Some((loan, at))) = (&self.to, self.recv) {
+        if let (Recipients::Prefix { exclusive }, Some((loan, at))) = (&self.to, self.recv) {
             let from = if *exclusive { self.before } else { Some(with) };
             if let Some(from) = from {
                 engine

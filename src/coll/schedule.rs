@@ -6,7 +6,7 @@ use super::contribution::{LoanRange, Readers, whole};
 use super::exchange::{Exchange, Find, Takes};
 use super::fold::Fold;
 use super::lines::Lines;
-use super::messages::To;
+use super::messages::Recipients;
 use super::push::Gives;
 use super::select::{Algorithm, algorithm, by_message, share};
 use super::stream::Stream;
@@ -19,9 +19,9 @@ pub(super) enum Schedule {
     Barrier,
     Exchange(Exchange),
     Swap(Loan, Parts),
-    /// A reduction. `To` says who gets the result where it goes by messages.
-    Fold(Fold, To),
-    Stream(Stream, To),
+    /// A reduction. `Recipients` says who gets the result where it goes by messages.
+    Fold(Fold, Recipients),
+    Stream(Stream, Recipients),
 }
 
 fn bad(reason: impl Into<String>) -> Error {
@@ -281,7 +281,7 @@ impl Scheduler<'_> {
             copied: 0,
             lines: Lines::default(),
         };
-        Ok(Schedule::Stream(stream, To::Prefix { exclusive }))
+        Ok(Schedule::Stream(stream, Recipients::Prefix { exclusive }))
     }
 
     /// Decides what this rank combines of the vectors, and who needs the result.
@@ -297,7 +297,7 @@ impl Scheduler<'_> {
                 } else {
                     fold.readers = Readers::Only(*root);
                 }
-                To::Root(*root)
+                Recipients::Root(*root)
             }
             Collective::ReduceScatter { parts, .. } => {
                 let (at, n) = parts.of(me);
@@ -307,14 +307,14 @@ impl Scheduler<'_> {
                 fold.recv = Some((room(self.recv, n)?, 0));
                 fold.range = (at, at + n);
                 fold.to_front = fold.in_place.then_some((at, n));
-                To::Parts(parts.clone())
+                Recipients::Parts(parts.clone())
             }
             Collective::Scan { .. } | Collective::Exscan { .. } => {
                 let exclusive = matches!(self.collective, Collective::Exscan { .. });
                 fold.recv = Some((room(self.recv, len)?, 0));
                 fold.upto = if exclusive { me } else { me + 1 };
                 fold.range = if fold.upto > 0 { (0, len) } else { (0, 0) };
-                To::Prefix { exclusive }
+                Recipients::Prefix { exclusive }
             }
             _ => {
                 fold.recv = Some((room(self.recv, len)?, 0));
@@ -322,7 +322,7 @@ impl Scheduler<'_> {
                     Algorithm::Split => share(len, elem, self.size, me),
                     _ => (0, len),
                 };
-                To::Everyone
+                Recipients::Everyone
             }
         };
         Ok(Schedule::Fold(fold, to))

@@ -57,7 +57,8 @@ pub(crate) struct CommState {
     pub(crate) tuning: Tuning,
 }
 
-/// Bytes that a step moves at most, so that a call that does not want to wait comes back soon.
+/// Bytes that a step moves at most, so that a call that does not want to wait comes back within some tenths of a
+/// millisecond.
 pub(crate) const STEP_MAX: usize = 2 << 20;
 
 /// How a step of a collective went.
@@ -264,9 +265,10 @@ impl CommState {
     }
 }
 
-/// Groups up to this size do without a tree.
+/// Groups up to this size do without a tree. Lines that are on their way at once cost about a tenth of a hand-off each
+/// (docs/performance.md, "Small messages"): seven of them are cheaper than a second level.
 pub(crate) const FLAT: usize = 8;
-/// Children of an inner node of a tree.
+/// Children of an inner node of a tree: few enough that their lines come in little more than one hand-off.
 const ARITY: usize = 4;
 
 impl CommState {

@@ -23,8 +23,10 @@ use onecopy_shm::coll::{Content, INLINE, Said, View, kind};
 use onecopy_shm::layout::COLL_SLOT;
 use onecopy_shm::loan::{Loan, LoanTable};
 
+/// Bytes of one of the two pieces that a slot holds: one is read while the next one is written.
 const HALF: usize = COLL_SLOT / 2;
-/// Bytes of a piece that the next rank reads in a buffer.
+/// Bytes of a piece that the next rank reads in a buffer. It stays in the first cache while it is combined, and the
+/// next rank begins soon.
 const SEGMENT: usize = 16 << 10;
 /// Vectors of a piece for which there is room. Two are for an operator of the program, and two for what is fetched of
 /// the rank before.

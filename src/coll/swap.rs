@@ -20,9 +20,10 @@ use onecopy_shm::copy::Kernel;
 use onecopy_shm::layout::COLL_SLOT;
 use onecopy_shm::loan::Loan;
 
-/// Bytes of a temporary buffer, for all pieces of a round.
+/// Bytes of a temporary buffer, for all pieces of a round: no temporary memory grows with the payload.
 const TEMP: usize = 64 << 10;
-/// Pieces that are not longer than those that fit into a slot are not worth a temporary buffer.
+/// How many times as long as in a slot pieces must be to go by a temporary buffer. Less does not pay for the buffer,
+/// and where one member has none, all use slots.
 const WORTH: usize = 4;
 
 /// How it is done; all decide by the same lines.

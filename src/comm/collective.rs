@@ -4,7 +4,7 @@
 
 use super::Comm;
 use crate::coll::Worker;
-use crate::coll::fast::{Quick, ShortCall, Stop};
+use crate::coll::fast::{ShortCall, ShortState, Stop};
 use crate::coll::state::FLAT;
 use crate::coll::{Buffers, Call, Collective, Element, Op, Parts};
 use crate::error::{Error, Result};
@@ -14,9 +14,10 @@ use bytemuck::{AnyBitPattern, NoUninit, cast_slice, cast_slice_mut};
 use onecopy_shm::gate::Pass;
 use onecopy_shm::loan::{self, Buffer, BufferMut, Owned};
 
-/// Polls between two looks at everything else.
+/// Polls between two looks at everything else: a look costs about as much as so many polls.
 const POLLS: usize = 64;
-/// Polls at most, however patient the rank is.
+/// Polls at most, however patient the rank is: some ten microseconds, beside which the request that follows costs
+/// little.
 const SPIN_MAX: usize = 2000;
 
 /// Equal parts of a buffer of `len` elements of type `T`, for `size` ranks.
@@ -91,20 +92,20 @@ pub(crate) mod describe {
 }
 
 impl Comm {
-    /// Does a short collective.
+    /// Does a collective on the caller's slices if it is short, as far as it comes without a request.
     #[inline]
-    fn quick(
+    fn try_short(
         &self,
         collective: &Collective,
         send: Option<&[u8]>,
         recv: Option<&mut [u8]>,
-    ) -> Quick {
+    ) -> ShortState {
         let Some(index) = self.index else {
-            return Quick::Not;
+            return ShortState::Not;
         };
         let (size, me) = (self.size(), self.rank());
         if size > FLAT {
-            return Quick::Not;
+            return ShortState::Not;
         }
         let call = ShortCall {
             collective,
@@ -114,12 +115,12 @@ impl Comm {
             recv: recv.as_deref().map(<[u8]>::len),
         };
         let Some(short) = call.plan() else {
-            return Quick::Not;
+            return ShortState::Not;
         };
         let recv = recv.unwrap_or_default();
         let mut engine = self.handle.gate.enter();
         let Some(mut running) = engine.begin_short(index, &short, send, recv) else {
-            return Quick::Not;
+            return ShortState::Not;
         };
         let policy = engine.core.wait_policy;
         // Where ranks take turns, whoever is waited for may be waiting for this processor.
@@ -137,13 +138,13 @@ impl Comm {
         let mut tries = 0;
         loop {
             match engine.step_short(&mut running, polls) {
-                Ok(()) => return Quick::Done,
+                Ok(()) => return ShortState::Done,
                 Err(Stop::Awaited) => {}
-                Err(Stop::NotShort) => return Quick::Begun,
+                Err(Stop::NotShort) => return ShortState::Begun,
             }
             tries += 1;
             if tries >= spins + yields {
-                return Quick::Begun;
+                return ShortState::Begun;
             }
             if tries >= spins {
                 engine.core.counters.yields += 1;
@@ -165,9 +166,9 @@ impl Comm {
         send: Option<&[u8]>,
         mut recv: Option<&mut [u8]>,
     ) -> Result<()> {
-        match self.quick(collective, send, recv.as_deref_mut()) {
-            Quick::Done => Ok(()),
-            quick => self.run_on(collective, send, recv, quick == Quick::Begun),
+        match self.try_short(collective, send, recv.as_deref_mut()) {
+            ShortState::Done => Ok(()),
+            state => self.run_on(collective, send, recv, state == ShortState::Begun),
         }
     }
 
@@ -534,8 +535,8 @@ mod tests {
             if world.rank() == 1 {
                 return;
             }
-            let begun = world.quick(&Collective::Barrier, None, None);
-            assert!(begun == Quick::Begun, "the other rank is not in it");
+            let begun = world.try_short(&Collective::Barrier, None, None);
+            assert!(begun == ShortState::Begun, "the other rank is not in it");
             let aborted = Error::Aborted { code: 3 };
             world.handle.gate.enter().end_everything(aborted);
             let is_aborted = |result: Result<()>| {

@@ -4,8 +4,8 @@
 //! Until there is a connection, records wait in the buffer and chunks with their senders. The kernel copies a chunk out
 //! of the sender's memory and into the receiver's; nothing else copies it, unless the kernel's buffer is full.
 //!
-//! A rank that waits for such a peer reads its stream with each poll at first, then more and more rarely, and at last
-//! only when the [`Set`] says that something has come.
+//! A rank that waits for such a peer reads its stream with each poll at first, then more and more rarely. At last it
+//! reads only when the [`Set`] says that something has arrived.
 
 mod by_lane;
 mod connector;
@@ -45,9 +45,11 @@ use std::sync::Arc;
 use std::time::Instant;
 use stream::{Stream, Turn};
 
-/// Looks in vain for more of a chunk after which a read tells whether any more comes.
+/// Looks in vain for more of a chunk after which a read tells whether any more comes. A look counts the bytes that are
+/// there, which tells of no end. The read that does is one more call of the kernel.
 const WAITS: u32 = 16;
-/// Looks at a lane for one at its stream, which carries nothing but its end.
+/// Looks at a lane for one at its stream, which carries nothing but its end. A look at a lane costs no call of the
+/// kernel, one at the stream does.
 const SKIPS: u32 = 64;
 
 /// The endpoint of a peer on another node.
@@ -198,8 +200,8 @@ impl Socket {
         }
     }
 
-    /// Where the next bytes from the peer come from (what is left of a lane, a lane, or the socket), and the input that
-    /// reads them. None: there is no connection yet.
+    /// Where the next bytes from the peer are read, and the input that reads them. That is what is left of a lane, a
+    /// lane, or the socket. None: there is no connection yet.
     #[inline]
     fn feed(&mut self) -> Option<(Feed<'_>, &mut Input)> {
         let socket = self.stream.as_ref()?.fd.as_fd();

@@ -23,8 +23,8 @@ struct Seen {
     given_up: Vec<u32>,
     /// Ranks whose process or memory has ended.
     ended: Vec<u32>,
-    /// The wire-up has something to say.
-    news: bool,
+    /// The wire-up has events.
+    has_events: bool,
 }
 
 impl Engine {
@@ -37,16 +37,16 @@ impl Engine {
         self.look_at_retired();
         self.check_wires();
         let seen = self.look_at_lives();
-        // Before the news that it has left, which would say less.
+        // Before the event that it has left, which would say less.
         for rank in seen.given_up {
             self.mark_gone(rank, Gone::given_up());
         }
-        if seen.news {
+        if seen.has_events {
             self.take_events();
         }
         for rank in seen.ended {
             if self.gone[rank as usize].is_none() {
-                // The launcher knows how it ended; if it has not said so yet, the end itself is news enough.
+                // The launcher knows how it ended; if it has not said so yet, the end itself is enough.
                 self.take_events();
             }
             if self.gone[rank as usize].is_none() {
@@ -57,7 +57,7 @@ impl Engine {
         self.tell_of_stuck();
     }
 
-    /// Looks at the processes of all peers, and whether the wire-up has news; nothing is done about it.
+    /// Looks at the processes of all peers, and whether the wire-up has events; nothing is done about it.
     fn look_at_lives(&self) -> Seen {
         let mut seen = Seen::default();
         let mut descriptors: Vec<BorrowedFd<'_>> = Vec::new();
@@ -86,10 +86,10 @@ impl Engine {
             if index < pids {
                 seen.ended.push(ranks[index]);
             } else {
-                seen.news = true;
+                seen.has_events = true;
             }
         });
-        seen.news |= looked.is_err();
+        seen.has_events |= looked.is_err();
         seen
     }
 

@@ -8,9 +8,11 @@ use crate::peer::Gone;
 use crate::proto::{self, Drain};
 use std::time::Instant;
 
-/// So many receives of messages of a few slots are posted between two looks for what came meanwhile.
+/// So many receives of messages of a few slots are posted between two looks for what came meanwhile: see
+/// [`Engine::catch_up`], and docs/performance.md, "MPI".
 const LEFT_ALONE: usize = 32;
-/// How often this rank tries to reach one that has sent something.
+/// How often this rank tries to reach one that has sent something: once in each period of the looks for deaths, so for
+/// half a second by default. A shortage of descriptors or memory that lasts longer is no passing one.
 const TRIES: u32 = 50;
 
 /// A rank that has sent something and could not be connected with yet.
@@ -20,6 +22,8 @@ pub(crate) struct Unreached {
     tries: u32,
 }
 
+/// Slots of the messages that are looked for seldom: of these a reader close behind the sender was seen to steal lines
+/// (docs/performance.md, "MPI").
 const FEW_SLOTS: std::ops::RangeInclusive<usize> = 2..=4;
 
 impl Engine {
@@ -279,6 +283,8 @@ impl Engine {
     /// something.
     #[cold]
     pub(crate) fn retire_idle(&mut self) {
+        // Polls in vain: some ten microseconds. To be polled again costs its sender a bit in the bitmap, and this rank
+        // a fence, so a peer that sends more often stays. Chosen by magnitude.
         const IDLE: u32 = 4096;
         // To look at a wire is a call of the kernel.
         if self.polled.len() <= 2 && self.wires.is_none() {

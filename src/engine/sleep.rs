@@ -47,7 +47,7 @@ impl Engine {
         });
         let active = self.core.home.any_active();
         let moves = active || room || self.core.transfers.any_could_move(peers);
-        !(incoming || moves || self.lanes_have_news())
+        !(incoming || moves || self.has_changed_lanes())
     }
 
     /// Polls again.

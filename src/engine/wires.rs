@@ -21,13 +21,17 @@ use std::net::SocketAddr;
 use std::os::fd::OwnedFd;
 use std::time::{Duration, Instant};
 
-/// Rounds of progress between two looks at the clock, less one, in a job of several nodes.
+/// Rounds of progress between two looks at the clock, less one, in a job of several nodes. The clock says when the hub
+/// is due, and a look at it costs as much as some polls of a ring.
 pub(super) const ROUNDS: u32 = 7;
-/// Rounds between two looks for cold buffers, less one.
+/// Rounds between two looks for cold buffers, less one. These are due once in a fraction of a second, so a look at the
+/// clock in each round would be in vain.
 pub(super) const ROUNDS_ONE_NODE: u32 = 63;
-/// Looks for what a rank has sent of which the wire-up says that it is gone.
+/// Looks for what a rank has sent of which the wire-up says that it is gone. A look that finds nothing is the last;
+/// this bounds those of a rank whose other peers go on to connect and to send.
 const LOOKS: usize = 8;
-/// How long the hub is not asked while nothing comes from it.
+/// How long the hub is not asked while nothing comes from it. To ask is a call of the kernel of about a microsecond,
+/// which so takes no more than a twentieth of a wait.
 const QUIET: Duration = Duration::from_micros(20);
 
 /// What a rank has of wires.
@@ -218,8 +222,8 @@ impl Engine {
             return false;
         };
         let asks = wires.connector.is_busy() || now >= wires.asked + QUIET;
-        let news = self.look_at_lanes();
-        news | (asks && self.ask_hub(now))
+        let found = self.look_at_lanes();
+        found | (asks && self.ask_hub(now))
     }
 
     /// Polls those again whose lanes have something.
@@ -231,7 +235,7 @@ impl Engine {
         let mut lanes = lanes.lock();
         lanes.poll();
         let mut found = false;
-        while let Some(rank) = lanes.news() {
+        while let Some(rank) = lanes.next_changed() {
             if let Some(Some(peer)) = self.peers.get_mut(rank as usize)
                 && !peer.polled
                 && peer.gone.is_none()
@@ -249,10 +253,10 @@ impl Engine {
         found
     }
 
-    /// Whether a lane has news that were not looked at.
-    pub(super) fn lanes_have_news(&self) -> bool {
+    /// Whether a lane has changed that was not looked at.
+    pub(super) fn has_changed_lanes(&self) -> bool {
         let lanes = self.wires.as_ref().and_then(|wires| wires.open_lanes());
-        lanes.is_some_and(|lanes| lanes.lock().has_news())
+        lanes.is_some_and(|lanes| lanes.lock().has_changed())
     }
 
     /// Asks the hub what is ready, and moves connections on that are being made.

@@ -92,8 +92,8 @@ fn kernel_buffers(knobs: &Knobs) -> u64 {
     most("tcp_wmem", 4 << 20) + most("tcp_rmem", 6 << 20)
 }
 
-/// How the ranks of a job lie on its nodes, in blocks that differ by one at most; each rank talks with those of its own
-/// node first.
+/// How the ranks of a job lie on its nodes: in blocks whose sizes differ by one at most. Each rank talks with those of
+/// its own node first.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Spread {
     /// Ranks of the job.

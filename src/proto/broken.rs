@@ -14,7 +14,7 @@ use crate::peer::{Peer, Target};
 use crate::records::{BreakOff, Kind};
 use crate::request::RequestId;
 use crate::state::Core;
-use crate::state::lightweight::Waiting;
+use crate::state::lightweight::PostedReceive;
 use crate::state::transfer::Mode;
 
 /// Ends a message of which some chunks have gone out, and no more will.
@@ -98,7 +98,7 @@ fn announced_broken_off(core: &mut Core, peer: &mut Peer, number: u64) -> Result
     };
     let message = (transfer.envelope, transfer.announcement.len);
     let written = Err(error(&transfer.envelope));
-    let receive = Waiting::Request(transfer.request);
+    let receive = PostedReceive::Request(transfer.request);
     deliver(core, peer, receive, message, written, ended);
     Ok(())
 }

@@ -23,7 +23,7 @@ use crate::records::{self, Kind};
 use crate::request::{RequestId, RequestState, SendPlan, UserBuf};
 use crate::state::Core;
 use crate::state::held::Held;
-use crate::state::lightweight::Waiting;
+use crate::state::lightweight::PostedReceive;
 use onecopy_shm::loan::{LoanError, LoanTable};
 
 /// Where the bytes of a message come from.
@@ -243,7 +243,7 @@ pub(crate) fn accept_whole(
         fin: sync,
         layer: None,
     };
-    let receive = Waiting::Request(id);
+    let receive = PostedReceive::Request(id);
     deliver(core, peer, receive, (envelope, len), written, ended);
 }
 

@@ -7,11 +7,12 @@ use crate::error::Error;
 use crate::matching::Envelope;
 use crate::request::{LoanRange, RequestId, RequestState, SendPlan};
 use crate::state::Core;
-use crate::state::lightweight::Waiting;
+use crate::state::lightweight::PostedReceive;
 use onecopy_btl::LayerId;
 use onecopy_shm::loan::LoanTable;
 
-/// Longer messages wait for their receive where they are, so that they are copied once.
+/// Longer messages wait for their receive where they are, so that they are copied once. Shorter ones are
+/// complete at once, as eager ones to other ranks are.
 const BUFFERED_MOST: u64 = 256 << 10;
 
 /// Starts a send to this rank.
@@ -72,7 +73,7 @@ pub(crate) fn accept(core: &mut Core, envelope: Envelope, message: Message, rece
         Message::Whole { bytes, .. } => {
             let (len, written) = eager::hand_over(core, receive, bytes);
             core.count_from(core.me, LayerId::OWN, len);
-            core.complete_receive(Waiting::Request(receive), envelope, len, written);
+            core.complete_receive(PostedReceive::Request(receive), envelope, len, written);
         }
         Message::Own(send) => move_bytes(core, envelope, send, receive),
         Message::Partial { .. } | Message::Announced(_) => {
@@ -96,7 +97,7 @@ fn move_bytes(core: &mut Core, envelope: Envelope, send: RequestId, receive: Req
     };
     core.counters.bytes_sent += total;
     core.count_from(core.me, LayerId::OWN, total);
-    core.complete_receive(Waiting::Request(receive), envelope, total, written);
+    core.complete_receive(PostedReceive::Request(receive), envelope, total, written);
     complete_send(core, send);
 }
 

@@ -22,7 +22,7 @@ use crate::select::ReceiveProtocol;
 use crate::select::decide::{Facts, decide};
 use crate::select::observed::{self, Rival};
 use crate::state::Core;
-use crate::state::lightweight::Waiting;
+use crate::state::lightweight::PostedReceive;
 use crate::state::message::{Announcement, Remote};
 use crate::state::transfer::{Mode, Piped, Receiving, Transfer, Transfers};
 use onecopy_btl::link::Link;
@@ -33,7 +33,8 @@ use onecopy_shm::layout::HeapOffset;
 use onecopy_shm::loan::Loan;
 use std::time::Instant;
 
-/// Bytes that one step of one transfer copies at most, so that a large message does not keep out the others.
+/// Bytes that one step of one transfer copies at most, so that a large message does not keep out the others. They take
+/// about 0.1 ms, beside which a call of the kernel costs little.
 const STEP: u64 = 1 << 20;
 
 /// Starts to receive an announced message into the request `id`.
@@ -218,7 +219,7 @@ fn copied_together(
         coop::Step::Over { left, written } => {
             transfer.remaining.pop();
             if written > 0 {
-                let by = writer(peer, &Into::of(core, transfer.request));
+                let by = writer(peer, &Destination::of(core, transfer.request));
                 transfer.written = Some((by, written));
             }
             if !left.is_empty() {
@@ -232,7 +233,7 @@ fn copied_together(
 }
 
 /// What is known of a range of a transfer.
-struct Known<'t> {
+struct TransferFacts<'t> {
     link: &'t Link,
     /// No other message of the pair uses the block.
     block_free: bool,
@@ -246,7 +247,7 @@ struct Known<'t> {
     in_heap: bool,
 }
 
-impl Known<'_> {
+impl TransferFacts<'_> {
     fn reaches(&self, layer: LayerId) -> bool {
         let can_get = |range| self.link.can_get(layer, range);
         match &self.transfer.announcement.remote {
@@ -260,7 +261,7 @@ impl Known<'_> {
     }
 }
 
-impl Facts for Known<'_> {
+impl Facts for TransferFacts<'_> {
     fn is_shown(&self) -> bool {
         self.is_shown
     }
@@ -293,8 +294,8 @@ fn choose(
     (offset, len): (u64, u64),
 ) {
     let reading = rdma_read::begin(peer, transfer, (offset, len));
-    let into = Into::of(core, transfer.request);
-    let facts = Known {
+    let into = Destination::of(core, transfer.request);
+    let facts = TransferFacts {
         link: &peer.link,
         block_free: peer.coop_in_use.is_none() && peer.endpoint.shares_memory(),
         transfer,
@@ -311,7 +312,7 @@ fn choose(
     transfer.timed = rival(protocol)
         .filter(|_| len >= observed::MIN)
         .map(|rival| (rival, len, Instant::now()));
-    transfer.layer = by(protocol, peer, &into);
+    transfer.layer = layer_of(protocol, peer, &into);
     let asked = transfer.announcement.request;
     let ask = |core: &mut Core, peer: &mut Peer, wanted| {
         let cts = Cts {
@@ -352,14 +353,14 @@ fn choose(
 }
 
 /// Where the bytes of a receive go.
-struct Into {
+struct Destination {
     /// The buffer, if it is in one piece.
     loan: Option<Loan>,
     /// Where in this rank's heap that is, if it lies there.
     heap: Option<HeapOffset>,
 }
 
-impl Into {
+impl Destination {
     fn of(core: &Core, request: RequestId) -> Self {
         let request = core.requests.get(request);
         let loan = match request.map(|request| &request.buf) {
@@ -372,7 +373,7 @@ impl Into {
 }
 
 /// The layer by which a sender that copies writes here: the same by which this rank would write there.
-fn writer(peer: &Peer, into: &Into) -> LayerId {
+fn writer(peer: &Peer, into: &Destination) -> LayerId {
     let range = into.loan.map(|loan| RemoteRange {
         address: loan.address() as u64,
         heap: into.heap,
@@ -384,7 +385,7 @@ fn writer(peer: &Peer, into: &Into) -> LayerId {
 }
 
 /// The layer by which bytes come; none: what carries records.
-fn by(protocol: ReceiveProtocol, peer: &Peer, into: &Into) -> Option<LayerId> {
+fn layer_of(protocol: ReceiveProtocol, peer: &Peer, into: &Destination) -> Option<LayerId> {
     match protocol {
         ReceiveProtocol::Get(layer) => Some(layer),
         ReceiveProtocol::Cooperative { reader, .. } => into
@@ -443,6 +444,6 @@ fn finish(core: &mut Core, peer: &mut Peer, transfer: &Transfer) {
     let number = transfer.announcement.request;
     tracepoints::rendezvous_done(from, from, number, transfer.len);
     let message = (transfer.envelope, transfer.announcement.len);
-    let receive = Waiting::Request(transfer.request);
+    let receive = PostedReceive::Request(transfer.request);
     deliver(core, peer, receive, message, Ok(()), ended);
 }

@@ -8,7 +8,7 @@ use crate::engine::Engine;
 use crate::error::{Error, Result};
 use crate::matching::{Source, Tag};
 use crate::request::{RequestId, RequestState, Status, UserBuf};
-use crate::state::lightweight::{Phase, Waiting};
+use crate::state::lightweight::{Phase, PostedReceive};
 use onecopy_shm::failing;
 use onecopy_shm::gate::Pass;
 use onecopy_shm::loan::Span;
@@ -133,7 +133,10 @@ impl Engine {
             let loan = self.core.loans.lend_span(span);
             Phase::Request(self.receive_as(pattern, UserBuf::One(loan)))
         } else {
-            let entry = self.core.posted.post(pattern, Waiting::Lightweight(slot));
+            let entry = self
+                .core
+                .posted
+                .post(pattern, PostedReceive::Lightweight(slot));
             Phase::Posted { entry, span }
         };
         Ok(Some(self.core.lightweight.start(slot, phase)))

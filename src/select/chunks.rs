@@ -9,7 +9,8 @@
 use onecopy_obs::Knobs;
 use onecopy_shm::copy::Kernel;
 
-/// Strings shorter than this begin too slowly.
+/// Strings shorter than this begin too slowly: up to 8 KiB vectors are faster (docs/performance.md, "Chunks on
+/// processors whose strings take lines").
 const STRING_MIN: usize = 8193;
 
 /// The plan of a rank.

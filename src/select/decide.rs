@@ -3,7 +3,7 @@
 //! size: the same function, with facts from two sources.
 
 use super::observed::Observed;
-use super::{Ends, ReceiveProtocol, Thresholds};
+use super::{ReceiveProtocol, ReceiverState, Thresholds};
 use onecopy_btl::LayerId;
 use onecopy_btl::registry::{LayerSet, Power};
 
@@ -46,13 +46,13 @@ pub(crate) fn decide(
             }
         }
     }
-    let ends = Ends {
+    let receiver = ReceiverState {
         reads,
         sender_maps: facts.sender_maps(),
         block_free: facts.block_free(),
     };
-    let seen = (by_call && !ends.sender_maps)
+    let seen = (by_call && !receiver.sender_maps)
         .then(|| observed.decide(thresholds, len))
         .flatten();
-    thresholds.receive_protocol(len, &ends, seen)
+    thresholds.receive_protocol(len, &receiver, seen)
 }

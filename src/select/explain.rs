@@ -183,7 +183,7 @@ pub struct Range {
 
 /// What is taken for granted of a message: its receive is posted, its buffer in one piece, and the pair otherwise idle.
 struct Assumed {
-    has: LayerSet,
+    proven: LayerSet,
     is_shown: bool,
     memory: Memory,
 }
@@ -196,11 +196,11 @@ impl Facts for Assumed {
     /// Memory that is to be attached was asked for before, or it is so large that it is attached at first sight.
     fn is_read_by(&self, layer: LayerId) -> bool {
         let there = layer.power() != Power::Map || self.memory.from_heap;
-        there && self.has.has(layer)
+        there && self.proven.has(layer)
     }
 
     fn sender_maps(&self) -> bool {
-        self.memory.to_heap && self.has.has(LayerId::MAP)
+        self.memory.to_heap && self.proven.has(LayerId::MAP)
     }
 
     fn block_free(&self) -> bool {
@@ -235,7 +235,7 @@ impl<'a> Table<'a> {
         &self.thresholds
     }
 
-    fn has(&self) -> LayerSet {
+    fn proven(&self) -> LayerSet {
         proven(&self.layers)
     }
 
@@ -256,7 +256,7 @@ impl<'a> Table<'a> {
     /// The protocol of a message of `size` bytes whose receive is posted, while the pair is otherwise idle.
     #[must_use]
     pub fn choose(&self, size: u64, memory: Memory) -> Protocol {
-        let maps = self.has().has(LayerId::MAP);
+        let maps = self.proven().has(LayerId::MAP);
         match self
             .thresholds
             .send_protocol(size, 0, memory.from_heap && maps, true)
@@ -267,7 +267,7 @@ impl<'a> Table<'a> {
             SendProtocol::Announced => {}
         }
         let facts = Assumed {
-            has: self.has(),
+            proven: self.proven(),
             is_shown: self.no_read(size).is_none(),
             memory,
         };
@@ -307,17 +307,17 @@ impl<'a> Table<'a> {
     }
 
     fn unobserved(&self) -> Observed {
-        Observed::of(self.knobs, self.costs, self.has())
+        Observed::of(self.knobs, self.costs, self.proven())
     }
 
     /// Whether reading by the kernel and the pipeline compete for this size by what the pair sees.
     fn contested(&self, size: u64, memory: Memory) -> bool {
-        let has = self.has();
-        let maps = has.has(LayerId::MAP) && (memory.from_heap || memory.to_heap);
-        let mut attaching = has.by(Power::Attach);
+        let proven = self.proven();
+        let maps = proven.has(LayerId::MAP) && (memory.from_heap || memory.to_heap);
+        let mut attaching = proven.by(Power::Attach);
         let loads = maps || attaching.any(|layer| size >= self.thresholds.min[layer]);
         let fixed = self.unobserved().is_fixed() || self.thresholds.call_min() == 0;
-        let calls = has.by(Power::Copy).next().is_some();
+        let calls = proven.by(Power::Copy).next().is_some();
         size >= observed::MIN && calls && !loads && !fixed
     }
 
@@ -383,7 +383,11 @@ impl<'a> Table<'a> {
         self.impossible(protocol, size, memory)
             .or_else(|| self.kept_out(protocol, size, memory))
             .unwrap_or_else(|| {
-                let by = self.has().by(Power::Copy).next().unwrap_or(LayerId::CALL);
+                let by = self
+                    .proven()
+                    .by(Power::Copy)
+                    .next()
+                    .unwrap_or(LayerId::CALL);
                 let rival = |p| match p {
                     Protocol::Pipeline => true,
                     Protocol::Single(layer) | Protocol::Cooperative(layer) => layer == by,

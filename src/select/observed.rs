@@ -15,7 +15,8 @@ use onecopy_btl::registry::{LayerSet, Power};
 use onecopy_obs::Knobs;
 use std::time::{Duration, Instant};
 
-/// Transfers smaller than this are not timed.
+/// Transfers smaller than this are not timed: they take a few microseconds, of which two looks at the clock and what
+/// the peer happens to do are too large a part.
 pub(crate) const MIN: u64 = 32 << 10;
 /// The slower way is tried after so many transfers by the other. It is tried less often if tries would take more than
 /// this part of the time.
@@ -81,8 +82,8 @@ impl Rate {
 impl Observed {
     /// What a pair with these layers begins with. The user has decided if a knob says where reading by the kernel
     /// begins, or switched chunks off.
-    pub(crate) fn of(knobs: &Knobs, costs: &Costs, has: LayerSet) -> Self {
-        let by = has.by(Power::Copy).next().unwrap_or(LayerId::CALL);
+    pub(crate) fn of(knobs: &Knobs, costs: &Costs, proven: LayerSet) -> Self {
+        let by = proven.by(Power::Copy).next().unwrap_or(LayerId::CALL);
         let fixed = by.min(knobs).is_some() || !knobs.layers.allows(LayerId::CHUNKS.name());
         Self::new(costs, knobs.coop, fixed, by)
     }
@@ -177,8 +178,8 @@ mod tests {
     use super::*;
 
     fn with_cma() -> Thresholds {
-        let has = [LayerId::MAP, LayerId::CALL].into_iter().collect();
-        Thresholds::with_layers(&Knobs::default(), &Costs::default(), has)
+        let proven = [LayerId::MAP, LayerId::CALL].into_iter().collect();
+        Thresholds::with_layers(&Knobs::default(), &Costs::default(), proven)
     }
 
     fn run(

@@ -7,9 +7,10 @@
 //! place if it was not. Nobody says which it is, but a few words of the buffer do: they are compared with what they
 //! were when it was last sent. Of a buffer that is not remembered nothing is known, and nothing changes.
 
-/// Buffers that are remembered: one for each value of a hash of address and length.
+/// Buffers that are remembered: one for each value of a hash of address and length. Programs send from few; of one that
+/// is forgotten nothing is known, and nothing changes.
 const BUFFERS: usize = 128;
-/// Words that are looked at, spread over the buffer.
+/// Words that are looked at, spread over the buffer: as many lines, which the sender has in its cache if it wrote them.
 const WORDS: usize = 8;
 /// An odd number without pattern.
 const MIX: u64 = 0x9E37_79B9_7F4A_7C15;

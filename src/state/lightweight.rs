@@ -22,7 +22,7 @@ const GENERATIONS: u32 = (1 << (NUMBER_BITS - SLOT_BITS)) - 1;
 
 /// Who is posted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Waiting {
+pub(crate) enum PostedReceive {
     Request(RequestId),
     /// By its slot.
     Lightweight(u32),
@@ -162,7 +162,7 @@ fn slot_of(number: u32) -> u32 {
 impl Core {
     /// The oldest posted receive that accepts the message that `envelope` says: it is posted no more.
     #[inline(always)]
-    pub(crate) fn match_posted(&mut self, envelope: &Envelope) -> Option<Waiting> {
+    pub(crate) fn match_posted(&mut self, envelope: &Envelope) -> Option<PostedReceive> {
         let waiting = self.posted.take(envelope)?;
         self.counters.recv_expected += 1;
         Some(waiting)
@@ -177,12 +177,12 @@ impl Core {
     /// A receive that is posted no more, as a request for the message that `envelope` says.
     pub(crate) fn as_request(
         &mut self,
-        waiting: Waiting,
+        waiting: PostedReceive,
         envelope: &Envelope,
     ) -> Option<RequestId> {
         match waiting {
-            Waiting::Request(id) => Some(id),
-            Waiting::Lightweight(slot) => {
+            PostedReceive::Request(id) => Some(id),
+            PostedReceive::Lightweight(slot) => {
                 let (phase, span) = self.lightweight.posted(slot)?;
                 let buf = UserBuf::One(self.loans.lend_span(span));
                 let (context, tag) = (envelope.context, envelope.tag);
@@ -195,10 +195,10 @@ impl Core {
     }
 
     /// Completes a receive that is posted no more.
-    pub(crate) fn complete_posted(&mut self, waiting: Waiting, result: Result<Status>) {
+    pub(crate) fn complete_posted(&mut self, waiting: PostedReceive, result: Result<Status>) {
         match waiting {
-            Waiting::Request(id) => self.requests.complete(id, result),
-            Waiting::Lightweight(slot) => self.complete_lightweight(slot, result),
+            PostedReceive::Request(id) => self.requests.complete(id, result),
+            PostedReceive::Lightweight(slot) => self.complete_lightweight(slot, result),
         }
     }
 
@@ -220,14 +220,14 @@ impl Core {
     #[inline(always)]
     pub(crate) fn deliver_record(
         &mut self,
-        waiting: Waiting,
+        waiting: PostedReceive,
         envelope: Envelope,
         len: usize,
         from: &Endpoint,
         record: &Record,
         skip: usize,
     ) {
-        if let Waiting::Lightweight(slot) = waiting
+        if let PostedReceive::Lightweight(slot) = waiting
             && let Some((phase, span)) = self.lightweight.posted(slot)
             && let Ok(out) = self.loans.span_mut(span, len)
         {
@@ -273,20 +273,20 @@ impl Core {
 
     fn deliver_slowly(
         &mut self,
-        waiting: Waiting,
+        waiting: PostedReceive,
         envelope: Envelope,
         len: usize,
         read: impl Fn(usize, &mut [u8]),
     ) {
         let written = match waiting {
-            Waiting::Lightweight(slot) => {
+            PostedReceive::Lightweight(slot) => {
                 let Some((_, span)) = self.lightweight.posted(slot) else {
                     return;
                 };
                 let n = len.min(span.len());
                 self.loans.span_mut(span, n).map(|out| read(0, out))
             }
-            Waiting::Request(id) => {
+            PostedReceive::Request(id) => {
                 let Some(request) = self.requests.get_mut(id) else {
                     return;
                 };
@@ -302,17 +302,17 @@ impl Core {
     /// Completes the receive of a message of `total` bytes, of which those that fit were `written`.
     pub(crate) fn complete_receive(
         &mut self,
-        waiting: Waiting,
+        waiting: PostedReceive,
         envelope: Envelope,
         total: u64,
         written: Result<()>,
     ) {
         let room = match waiting {
-            Waiting::Lightweight(slot) => self
+            PostedReceive::Lightweight(slot) => self
                 .lightweight
                 .posted(slot)
                 .map(|(_, span)| span.len() as u64),
-            Waiting::Request(id) => self.requests.get(id).map(|request| request.len),
+            PostedReceive::Request(id) => self.requests.get(id).map(|request| request.len),
         };
         let Some(room) = room else { return };
         let result = written.and_then(|()| receipt_for(room, envelope, total));
@@ -333,7 +333,7 @@ impl Core {
                 let (context, tag) = (pattern.context, pattern.tag.unwrap_or(0));
                 let request = Request::receive(RequestState::Posted(entry), context, tag, buf);
                 let id = self.requests.insert(request);
-                self.posted.replace(entry, Waiting::Request(id));
+                self.posted.replace(entry, PostedReceive::Request(id));
                 id
             }
             Phase::Over(status) => self.requests.insert(Request::over(Ok(status))),

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! What has come from members in a collective under way. It counts when all has come, once for each member and way, so
-//! that a long collective costs its rows no more than a short one.
+//! What has come from members in a collective under way. It counts once for each member and way, when all has come. So
+//! a long collective costs its rows no more than a short one.
 
 use onecopy_btl::LayerId;
 use onecopy_shm::stats::StatsPage;

@@ -175,8 +175,8 @@ impl Thread {
                     Ready::Oob(token) => {
                         let now = Instant::now();
                         let oob = self.oob.as_mut();
-                        let news = oob.map(|oob| oob.ready(token, now)).unwrap_or_default();
-                        self.take(news, now);
+                        let events = oob.map(|oob| oob.ready(token, now)).unwrap_or_default();
+                        self.take(events, now);
                     }
                     Ready::Inbound(number) => self.hear(number),
                     Ready::Listener(number) => self.let_in(number),
@@ -185,11 +185,11 @@ impl Thread {
         }
     }
 
-    /// What oob brought.
-    fn take(&mut self, news: Vec<OobEvent>, now: Instant) {
+    /// Takes what the out-of-band connections have brought.
+    fn take(&mut self, events: Vec<OobEvent>, now: Instant) {
         let mut over = Vec::new();
-        for news in news {
-            let (node, why) = match news {
+        for event in events {
+            let (node, why) = match event {
                 OobEvent::Message(node, _) | OobEvent::Lost(node, _) if over.contains(&node) => {
                     continue;
                 }
@@ -214,8 +214,8 @@ impl Thread {
 
     fn look_after(&mut self, now: Instant) {
         let oob = self.oob.as_mut();
-        let news = oob.map(|oob| oob.tick(now)).unwrap_or_default();
-        self.take(news, now);
+        let events = oob.map(|oob| oob.tick(now)).unwrap_or_default();
+        self.take(events, now);
         for notice in self.broker.tick(now) {
             match notice {
                 Notice::Abort { .. } => self.aborted = true,

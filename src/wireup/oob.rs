@@ -158,7 +158,7 @@ impl Oob {
             return Vec::new();
         };
         let (mut messages, mut end) = connection.read(now);
-        // Room to write is no news; that there is nobody to write to is noticed by reading.
+        // Room to write is no event; that there is nobody to write to is noticed by reading.
         if end.is_none()
             && let Err(unsent) = connection.flush()
         {
@@ -166,15 +166,15 @@ impl Oob {
             messages.extend(last);
             end = found.or(Some(unsent));
         }
-        let mut news: Vec<OobEvent> = messages
+        let mut events: Vec<OobEvent> = messages
             .into_iter()
             .map(|message| OobEvent::Message(node, message))
             .collect();
         if let Some(end) = end {
             self.remove(node);
-            news.push(OobEvent::Lost(node, end));
+            events.push(OobEvent::Lost(node, end));
         }
-        news
+        events
     }
 
     /// A host has proven itself.
@@ -227,7 +227,7 @@ impl Oob {
         self.looked = now;
         // After its farewell a side says nothing.
         let beats = self.ending.is_none();
-        let mut news = Vec::new();
+        let mut events = Vec::new();
         let mut silent = Vec::new();
         for connection in &mut self.connections {
             if late {
@@ -241,7 +241,7 @@ impl Oob {
         }
         for node in silent {
             // What has come but was not read yet counts.
-            news.extend(self.serve(node, now));
+            events.extend(self.serve(node, now));
             let connection = self
                 .connections
                 .iter_mut()
@@ -254,12 +254,12 @@ impl Oob {
         }
         for (node, end) in std::mem::take(&mut self.broken) {
             // Who hears nothing any more may have said something before: at best its farewell.
-            news.extend(self.serve(node, now));
+            events.extend(self.serve(node, now));
             if self.remove(node) {
-                news.push(OobEvent::Lost(node, end));
+                events.push(OobEvent::Lost(node, end));
             }
         }
-        news
+        events
     }
 
     /// Says a message about a rank, or about nobody, to all hosts that are to hear it. From rank 0's host these are all

@@ -82,8 +82,8 @@ impl KnobInfo {
     }
 }
 
-const fn first(autos: &[&'static Auto]) -> Option<&'static Auto> {
-    match autos {
+const fn first(rules: &[&'static Auto]) -> Option<&'static Auto> {
+    match rules {
         [auto, ..] => Some(auto),
         [] => None,
     }
@@ -447,12 +447,18 @@ pub type Loaded = (Knobs, Origins, Vec<UnknownVariable>);
 
 impl Knobs {
     /// Reads the environment of this process.
+    ///
+    /// # Errors
+    /// As [`Self::load`], and for a value that is no text.
     pub fn from_env() -> Result<Loaded, KnobError> {
         Self::from_iter(env_pairs()?)
     }
 
     /// Reads pairs of variable and value as if they were the environment. Of a variable that occurs
     /// twice, the later counts.
+    ///
+    /// # Errors
+    /// As [`Self::load`].
     #[expect(
         clippy::should_implement_trait,
         reason = "fallible, so it cannot be the trait's"
@@ -468,6 +474,9 @@ impl Knobs {
 
     /// Reads pairs from the environment and pairs from a tune file, both by the names of the
     /// variables. The environment wins.
+    ///
+    /// # Errors
+    /// [`KnobError`] for the first value that is not in its knob's range, or that contradicts another knob.
     pub fn load<E, F, K, V, L, W>(env: E, tune: F) -> Result<Loaded, KnobError>
     where
         E: IntoIterator<Item = (K, V)>,
@@ -503,6 +512,9 @@ impl Knobs {
     }
 
     /// Sets one knob from text, by the name of its variable. [`check`](Knobs::check) afterwards, when all are set.
+    ///
+    /// # Errors
+    /// [`KnobError`]: no such knob, or a value outside its range. Nothing was set.
     pub fn set(&mut self, name: &str, value: &str) -> Result<(), KnobError> {
         self.assign(name, value).map_err(|reason| KnobError {
             name: name.to_owned(),
@@ -561,6 +573,9 @@ impl Knobs {
     }
 
     /// Checks what knobs demand of one another.
+    ///
+    /// # Errors
+    /// [`KnobError`] for the first demand that is not met.
     pub fn check(&self) -> Result<(), KnobError> {
         let at_most = |name: &str, value: usize, limit_name: &str, limit: usize, what: &str| {
             if value <= limit {
@@ -641,6 +656,9 @@ pub fn info(name: &str) -> Option<&'static KnobInfo> {
 }
 
 /// The variables of this process that begin with [`PREFIX`], for [`Knobs::load`].
+///
+/// # Errors
+/// [`KnobError`] for a value that is no text (UTF-8).
 pub fn env_pairs() -> Result<Vec<(String, String)>, KnobError> {
     let mut pairs = Vec::new();
     for (name, value) in std::env::vars_os() {

@@ -14,7 +14,7 @@ pub const MECHANISMS: [&str; 8] = [
 /// What came by one mechanism: into this rank's memory, whether this rank copied it or its peer did.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Came {
+pub struct Totals {
     /// Messages whose last bytes came so, and collectives of which some did.
     pub messages: u64,
     /// Payload.
@@ -26,7 +26,7 @@ pub struct Came {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Row {
     /// In the order of [`MECHANISMS`].
-    pub by: [Came; MECHANISMS.len()],
+    pub by: [Totals; MECHANISMS.len()],
 }
 
 impl Row {
@@ -40,23 +40,23 @@ impl Row {
     /// Counts bytes that came.
     #[inline(always)]
     pub fn add_bytes(&mut self, mechanism: usize, bytes: u64) {
-        if let Some(came) = self.by.get_mut(mechanism) {
-            came.bytes = came.bytes.wrapping_add(bytes);
+        if let Some(totals) = self.by.get_mut(mechanism) {
+            totals.bytes = totals.bytes.wrapping_add(bytes);
         }
     }
 
     /// Counts the end of a message.
     #[inline(always)]
     pub fn add_message(&mut self, mechanism: usize) {
-        if let Some(came) = self.by.get_mut(mechanism) {
-            came.messages = came.messages.wrapping_add(1);
+        if let Some(totals) = self.by.get_mut(mechanism) {
+            totals.messages = totals.messages.wrapping_add(1);
         }
     }
 
     /// All payload.
     #[must_use]
     pub fn bytes(&self) -> u64 {
-        self.by.iter().map(|came| came.bytes).sum()
+        self.by.iter().map(|totals| totals.bytes).sum()
     }
 }
 
@@ -87,7 +87,7 @@ mod tests {
         row.add_message(5);
         row.add_bytes(MECHANISMS.len(), 9);
         assert_eq!(row.bytes(), 10);
-        let expected = Came {
+        let expected = Totals {
             messages: 1,
             bytes: 3,
         };

@@ -43,6 +43,9 @@ const UNITS: [(&str, usize); 4] = [("T", TIB), ("G", GIB), ("M", MIB), ("K", KIB
 
 /// Reads a number of bytes: `4096`, `64K`, `64k`, `64KB`, `64 KiB`, and the same with M, G and T.
 /// All units are powers of 1024.
+///
+/// # Errors
+/// What is wrong with the text, in words for whoever wrote it.
 pub fn parse_size(text: &str) -> Result<usize, String> {
     let text = text.trim();
     let digits = text.bytes().take_while(u8::is_ascii_digit).count();

@@ -20,11 +20,17 @@ fn ask(fd: BorrowedFd<'_>, what: libc::Ioctl) -> io::Result<usize> {
 }
 
 /// Bytes that can be read without waiting.
+///
+/// # Errors
+/// That of `ioctl(FIONREAD)`: `ENOTTY` where the descriptor has no such count.
 pub fn unread(fd: BorrowedFd<'_>) -> io::Result<usize> {
     ask(fd, libc::FIONREAD)
 }
 
 /// Bytes that were written and that the other side's kernel has not got, as far as is known.
+///
+/// # Errors
+/// That of `ioctl(TIOCOUTQ)`: `ENOTTY` where the descriptor has no such count.
 pub fn unsent(fd: BorrowedFd<'_>) -> io::Result<usize> {
     ask(fd, libc::TIOCOUTQ)
 }

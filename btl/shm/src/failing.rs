@@ -47,6 +47,9 @@ steps! {
 }
 
 /// Attempts the step `label`: whether it is to go on.
+///
+/// # Errors
+/// None: nothing fails on demand in this build.
 #[cfg(not(feature = "fault-points"))]
 #[inline(always)]
 pub fn attempt(label: &'static str) -> io::Result<()> {
@@ -55,6 +58,9 @@ pub fn attempt(label: &'static str) -> io::Result<()> {
 }
 
 /// Attempts the step `label`: whether it is to go on.
+///
+/// # Errors
+/// The step's own, where `ONECOPY_JOB_FAIL` orders it for this rank.
 ///
 /// # Panics
 /// If there is no such step.

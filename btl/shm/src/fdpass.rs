@@ -138,6 +138,9 @@ fn attempt(step: &'static str, call: &'static str) -> Result<(), FdPassError> {
 }
 
 /// A connected pair of sequenced-packet sockets without a name, both close-on-exec.
+///
+/// # Errors
+/// [`FdPassError::System`] where no descriptor or no memory is left.
 pub fn pair() -> Result<(OwnedFd, OwnedFd), FdPassError> {
     socketpair(
         AddressFamily::Unix,
@@ -149,12 +152,18 @@ pub fn pair() -> Result<(OwnedFd, OwnedFd), FdPassError> {
 }
 
 /// Has the kernel attach the sender's credentials to each message received from now on.
+///
+/// # Errors
+/// [`FdPassError::System`] if this is no Unix socket.
 pub fn ask_for_credentials(socket: BorrowedFd<'_>) -> Result<(), FdPassError> {
     setsockopt(&socket, sockopt::PassCred, &true)
         .map_err(|errno| system("setsockopt(SO_PASSCRED)", errno))
 }
 
 /// Credentials of the process that made the socket pair (or that listened or connected, for other sockets).
+///
+/// # Errors
+/// [`FdPassError::System`] if this is no socket.
 pub fn peer_credentials(socket: BorrowedFd<'_>) -> Result<Credentials, FdPassError> {
     let found = getsockopt(&socket, sockopt::PeerCredentials)
         .map_err(|errno| system("getsockopt(SO_PEERCRED)", errno))?;
@@ -166,6 +175,9 @@ pub fn peer_credentials(socket: BorrowedFd<'_>) -> Result<Credentials, FdPassErr
 }
 
 /// Sends `message` and `fds` as one packet. The descriptors stay the caller's.
+///
+/// # Errors
+/// [`FdPassError::TooManyFds`] beyond [`MAX_FDS`]; otherwise what `sendmsg` says. Nothing was sent then.
 pub fn send(
     socket: BorrowedFd<'_>,
     message: &[u8],
@@ -199,6 +211,10 @@ pub fn send(
 }
 
 /// Receives one packet into `buffer`, with at most `max_fds` descriptors.
+///
+/// # Errors
+/// [`FdPassError::Closed`] after the last packet. [`FdPassError::TooLong`], [`FdPassError::TooManyFds`] and
+/// [`FdPassError::FdsLost`] lose the packet and close its descriptors.
 pub fn recv(
     socket: BorrowedFd<'_>,
     buffer: &mut [u8],

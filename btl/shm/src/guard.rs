@@ -263,6 +263,9 @@ fn pass_on(
 /// Copies `len` bytes. Memory of `area` that is not there ends the copy with an error; some of the bytes have been
 /// copied then.
 ///
+/// # Errors
+/// [`Hole`]: memory of `area` was not there.
+///
 /// # Safety
 /// Both ranges are mapped for `len` bytes, `to` for writes, and do not overlap; a page of `area` may be missing, no
 /// other one.

@@ -79,6 +79,10 @@ impl Heap {
 
     /// Allocates `bytes` bytes, zeroed, aligned to a page (to 2 MiB from 2 MiB on). Without a heap (its size is 0) the
     /// memory is private.
+    ///
+    /// # Errors
+    /// [`AllocError::Full`] where the address range has no such gap, [`AllocError::Reserve`] where the node has no
+    /// memory. Without a heap, [`AllocError::Private`].
     pub fn alloc(self: &Arc<Self>, bytes: usize) -> Result<HeapBuf, AllocError> {
         let limit = self.segment.geometry().heap_bytes;
         if limit == 0 || !self.is_ours() {
@@ -113,6 +117,9 @@ impl Heap {
     }
 
     /// Allocates `bytes` bytes that no peer can map, zeroed, aligned to a page, and given back to the system on drop.
+    ///
+    /// # Errors
+    /// [`AllocError::Private`].
     pub fn alloc_private(self: &Arc<Self>, bytes: usize) -> Result<HeapBuf, AllocError> {
         let mapped = MmapOptions::new().len(bytes.max(1)).map_anon();
         let private = mapped.map_err(|source| AllocError::Private { bytes, source })?;

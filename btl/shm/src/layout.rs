@@ -84,6 +84,9 @@ const fn page_up(bytes: u64) -> u64 {
 
 impl Geometry {
     /// Checks all fields. A geometry that came from a peer must pass before it is used.
+    ///
+    /// # Errors
+    /// [`BadGeometry`] names the first field that is wrong.
     pub fn check(&self) -> Result<(), BadGeometry> {
         let fail = |what: String| Err(BadGeometry(what));
         if self.ranks == 0 || self.ranks as usize > MAX_RANKS {
@@ -248,6 +251,9 @@ pub struct OutOfBounds {
 }
 
 /// Checks that `len` bytes at `offset` lie in `limit` bytes.
+///
+/// # Errors
+/// [`OutOfBounds`] names `what` and the numbers. A sum that overflows is one.
 #[inline]
 pub fn check_range(
     what: &'static str,

@@ -12,6 +12,9 @@ use std::os::fd::BorrowedFd;
 ///
 /// For a pidfd that means that the process is gone. For a socket it means that there is something to read or that the
 /// other end is gone.
+///
+/// # Errors
+/// That of `poll`. A signal is none: nothing is reported then, and the next look finds it.
 pub fn readable(descriptors: &[BorrowedFd<'_>], mut ready: impl FnMut(usize)) -> io::Result<()> {
     let mut set: Vec<PollFd<'_>> = descriptors
         .iter()

@@ -206,6 +206,9 @@ impl LoanTable {
 
     /// A part of a lent buffer as a loan of its own. It ends with [`Self::release`], and is of no use after the whole
     /// has ended.
+    ///
+    /// # Errors
+    /// [`LoanError::Ended`], [`LoanError::Outside`].
     pub fn part(&mut self, whole: Loan, offset: usize, len: usize) -> Result<Loan, LoanError> {
         let address = self.find(whole, offset, len, false)?;
         let entry = &self.entries[whole.index as usize];
@@ -239,6 +242,9 @@ impl LoanTable {
     }
 
     /// The `len` bytes from `offset` on, to be read in place.
+    ///
+    /// # Errors
+    /// [`LoanError::Ended`], [`LoanError::Outside`].
     #[inline]
     pub fn view(&self, loan: Loan, offset: usize, len: usize) -> Result<View<'_>, LoanError> {
         let at = self.find(loan, offset, len, false)?;
@@ -249,6 +255,9 @@ impl LoanTable {
 
     /// Lets `f` write a range of one buffer while it looks at a range of another, or of the same one. Each is a loan,
     /// an offset, a length.
+    ///
+    /// # Errors
+    /// [`LoanError::Ended`], [`LoanError::Outside`], [`LoanError::ReadOnly`].
     #[inline]
     pub fn write_viewing<R>(
         &mut self,
@@ -270,6 +279,9 @@ impl LoanTable {
     }
 
     /// Shows `len` bytes of the buffer, from `offset` on, to `f`.
+    ///
+    /// # Errors
+    /// [`LoanError::Ended`], [`LoanError::Outside`].
     #[inline]
     pub fn read<R>(
         &self,
@@ -286,6 +298,9 @@ impl LoanTable {
     }
 
     /// Lets `f` write `len` bytes of the buffer, from `offset` on.
+    ///
+    /// # Errors
+    /// [`LoanError::Ended`], [`LoanError::Outside`], [`LoanError::ReadOnly`].
     #[inline]
     pub fn write<R>(
         &mut self,
@@ -302,6 +317,9 @@ impl LoanTable {
     }
 
     /// Shows several ranges to `f` at once.
+    ///
+    /// # Errors
+    /// [`LoanError::Ended`], [`LoanError::Outside`].
     pub fn read_many<R>(
         &self,
         ranges: &[(Loan, usize, usize)],
@@ -317,6 +335,9 @@ impl LoanTable {
     }
 
     /// Lets `f` write several ranges at once. They must not overlap.
+    ///
+    /// # Errors
+    /// [`LoanError::Ended`], [`LoanError::Outside`], [`LoanError::ReadOnly`], [`LoanError::Overlap`].
     pub fn write_many<R>(
         &mut self,
         ranges: &[(Loan, usize, usize)],
@@ -345,6 +366,9 @@ impl LoanTable {
     }
 
     /// Copies between two lent buffers. If the program lent overlapping ones, the bytes move as by `memmove`.
+    ///
+    /// # Errors
+    /// [`LoanError::Ended`], [`LoanError::Outside`], [`LoanError::ReadOnly`].
     pub fn copy(
         &mut self,
         from: Loan,

@@ -37,6 +37,9 @@ impl ChunkPool {
 
     /// Takes a free chunk. When none is free, `reserve(first, count)` is asked to reserve more until the limit is
     /// reached. `None` means that the caller must wait for chunks to come back.
+    ///
+    /// # Errors
+    /// That of `reserve`. The pool is as before then.
     pub fn take<E>(
         &mut self,
         reserve: impl FnOnce(u32, u32) -> Result<(), E>,

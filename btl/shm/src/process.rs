@@ -5,10 +5,10 @@
 //!
 //! # Safety
 //!
-//! Three promises are made here. What runs before `main` makes only system calls. Code that runs between `fork` and
-//! `exec` ([`spawn`]) only makes system calls and allocates nothing. So it is sound even if other threads held locks at
-//! the moment of the fork. And a descriptor number that came through the environment ([`take_inherited_socket`])
-//! becomes owned at most once, after the kernel confirmed what it is.
+//! Three promises are made here. What runs before `main` makes only system calls. So does what runs between `fork` and
+//! `exec` ([`spawn`]), which allocates nothing either: it is sound even if other threads held locks at the moment of
+//! the fork. And a descriptor number that came through the environment ([`take_inherited_socket`]) becomes owned at
+//! most once, after the kernel confirmed what it is.
 #![allow(
     unsafe_code,
     reason = "pre_exec, sigaction, pidfd_open and adopting an inherited descriptor have no safe interface"
@@ -114,8 +114,11 @@ pub struct Setup<'fd> {
     pub own_group: bool,
 }
 
-/// Starts `command` after `setup`. The child's signal mask is empty. An error of a step of the setup or of `exec` is
-/// returned as such.
+/// Starts `command` after `setup`. The child's signal mask is empty.
+///
+/// # Errors
+/// That of `fork`, of a step of the setup, or of `exec`. `ECANCELED` if the parent ended before the child asked for its
+/// `death_signal`.
 pub fn spawn(mut command: Command, setup: &Setup<'_>) -> io::Result<Child> {
     let keep: Vec<RawFd> = setup.keep.iter().map(AsRawFd::as_raw_fd).collect();
     let processors = setup.processors;
@@ -156,6 +159,9 @@ pub fn spawn(mut command: Command, setup: &Setup<'_>) -> io::Result<Child> {
 ///
 /// The caller sees to it that `pid` still is the process that it means. That is its own child that was not waited for,
 /// or a process that has just proved to be alive.
+///
+/// # Errors
+/// `ESRCH` if there is no such process; `EMFILE` at the limit on descriptors.
 pub fn pidfd_open(pid: Pid) -> io::Result<OwnedFd> {
     crate::failing::attempt("pidfd.open")?;
     // SAFETY: the call takes two integers and touches no memory of ours.
@@ -214,14 +220,16 @@ static TAKEN: Mutex<Vec<RawFd>> = Mutex::new(Vec::new());
 
 /// Owns the sequenced-packet Unix socket that was left open for us under `number`, and makes it close-on-exec.
 ///
-/// Fails if that number is not such a socket, and if it was taken before.
+/// # Errors
+/// `EALREADY` if it was taken before; another one if that number is no such socket.
 pub fn take_inherited_socket(number: RawFd) -> io::Result<OwnedFd> {
     take_inherited(number, check_packets)
 }
 
 /// Owns the stream socket (of any family) that was left open for us under `number`, and makes it close-on-exec.
 ///
-/// Fails if that number is not such a socket, and if it was taken before.
+/// # Errors
+/// `EALREADY` if it was taken before; another one if that number is no such socket.
 pub fn take_inherited_stream(number: RawFd) -> io::Result<OwnedFd> {
     take_inherited(number, |fd| check_kind(fd, SockType::Stream))
 }

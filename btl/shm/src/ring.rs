@@ -311,6 +311,9 @@ impl<C: Cells> Consumer<C> {
     }
 
     /// The record at the head, if one is published there. No-ops are passed, as many at a time as the ring holds.
+    ///
+    /// # Errors
+    /// [`BadRecord`]: no correct peer writes such a header.
     #[inline(always)]
     pub fn peek(&mut self) -> Result<Option<Record>, BadRecord> {
         let begin = self.head;

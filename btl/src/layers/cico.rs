@@ -18,6 +18,9 @@ pub fn probe(here: &Here) -> Probe {
 
 /// Maps the peer's pool, `writable` or not, and sees a number that it writes in the peer's segment there again. Without
 /// this the pair cannot talk.
+///
+/// # Errors
+/// A [`Refusal`]: the two ranks cannot talk by shared memory.
 pub fn prove(peer: &mut PeerSegment, writable: bool) -> Result<(), Refusal> {
     let refused =
         |e: SegmentError| Refusal::new(e.to_string(), "without shared memory ranks cannot talk");

@@ -24,7 +24,7 @@ use onecopy_shm::failing;
 use onecopy_shm::segment::PeerSegment;
 use std::io::{self, IoSlice, IoSliceMut};
 
-/// Pieces per side and call; the kernel takes 1024.
+/// Pieces per side and call: they lie on the stack. The kernel takes 1024.
 const PAIRS: usize = 64;
 /// The kernel moves at most this many bytes per call.
 const CALL_MAX: usize = 0x7fff_f000;
@@ -270,6 +270,9 @@ pub fn explain(call: &str, peer: u32, error: &io::Error) -> Refusal {
 impl CmaLayer {
     /// Proves the layer with a peer whose process is `pid`: reads its nonce, and writes a number that is then seen
     /// through the mapping.
+    ///
+    /// # Errors
+    /// A [`Refusal`]: the pair does without this layer.
     pub fn prove(peer: &PeerSegment, pid: Option<i32>) -> Result<Self, Refusal> {
         let pid = pid.ok_or_else(|| {
             Refusal::new(

@@ -40,6 +40,9 @@ pub fn probe(heap_bytes: u64) -> Probe {
 
 impl HeapLayer {
     /// Maps the peer's heap.
+    ///
+    /// # Errors
+    /// A [`Refusal`]: the pair does without this layer.
     pub fn prove(peer: &PeerSegment, plan: CopyPlan) -> Result<Self, Refusal> {
         let heap = peer.map_heap().map_err(|e| {
             Refusal::new(

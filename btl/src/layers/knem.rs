@@ -24,7 +24,7 @@ use onecopy_sys::{ONECOPY_FEATURE_COPY, ONECOPY_SEGMENT_WRITE, Place};
 use std::io::{self, IoSlice, IoSliceMut};
 use std::sync::Arc;
 
-/// Local pieces of one call.
+/// Local pieces of one call, as for `cma`: they lie on the stack.
 const PIECES: usize = 64;
 
 #[derive(Debug)]
@@ -48,6 +48,9 @@ pub struct KnemLayer {
 
 impl KnemLayer {
     /// Proves the layer: copies the peer's number.
+    ///
+    /// # Errors
+    /// A [`Refusal`]: the pair does without this layer.
     pub fn prove(peer: &PeerSegment, means: &Means, terms: &Terms) -> Result<Self, Refusal> {
         let module = &terms.module;
         let agreed = interface(

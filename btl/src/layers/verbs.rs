@@ -127,12 +127,18 @@ pub fn mode(knobs: &Knobs, job: &Job, limits: &Limits) -> (Mode, Vec<String>) {
 }
 
 /// Opens the device that the knobs name, or the best one.
+///
+/// # Errors
+/// A [`Refusal`]: no libibverbs, no device or port that fits, or none that could be set up.
 pub fn open(knobs: &Knobs, job: &Job) -> Result<Box<dyn Lanes>, Refusal> {
     let verbs = Verbs::load().map_err(without_library)?;
     open_of(&verbs, knobs, job)
 }
 
 /// The same of a provider's devices.
+///
+/// # Errors
+/// As [`open`], but for the library.
 pub fn open_of<P: Provider>(
     provider: &P,
     knobs: &Knobs,

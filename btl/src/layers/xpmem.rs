@@ -113,6 +113,9 @@ impl From<WindowError> for Failed {
 impl XpmemLayer {
     /// Proves the layer: reads the peer's number through an attachment, and writes one that is then seen through the
     /// peer's segment.
+    ///
+    /// # Errors
+    /// A [`Refusal`]: the pair does without this layer.
     pub fn prove(peer: &PeerSegment, means: &Means, terms: &Terms) -> Result<Self, Refusal> {
         let module = &terms.module;
         let agreed = interface(

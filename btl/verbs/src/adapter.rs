@@ -37,10 +37,10 @@ use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use crate::changed::Changed;
 use crate::domain::{Domain, Receives};
 use crate::error::Result;
 use crate::memory::{Region, Slot};
-use crate::news::News;
 use crate::port::{Chosen, choose_at};
 use crate::provider::Provider;
 use crate::queue::{Completion, Queue};
@@ -52,15 +52,19 @@ use lane::{Connecting, Lane, Stage};
 use pool::fitting;
 pub(crate) use pool::pinned;
 
-/// Messages that a new lane permits: fewer carry nothing.
+/// Messages that a new lane permits. The last one is kept for a control message; the others let a sender go on while
+/// its permission is renewed. As many are pinned for each lane that carries nothing, so no more.
 const GRANT_MIN: u32 = 4;
-/// Messages that a lane permits at most.
+/// Messages that a lane permits at most. It bounds callers with settings of their own: `ONECOPY_VERBS_WINDOW` ends
+/// below.
 const WINDOW_MAX: u32 = 1 << 12;
 /// How long a lane has carried nothing before it gives its place to another one.
 pub const SILENT: Duration = Duration::from_secs(1);
-/// Rounds in which a connection that fails may tell of what was under way.
+/// Rounds, of a batch of completions each, in which a connection that fails may tell of what was under way. They bound
+/// the stay in the library. Slots that are not told of by then come back when the pair is destroyed.
 const FLUSH_ROUNDS: u32 = 256;
-/// Bytes that a request itself may carry.
+/// Bytes that a request itself may carry: the most that `ONECOPY_VERBS_INLINE` takes. Each request of a queue has room
+/// for what is asked for.
 const INLINE_MAX: usize = 512;
 
 /// A rank's side of its lanes.
@@ -80,8 +84,8 @@ pub struct Adapter<P: Provider> {
     lanes: Table<Lane<P>>,
     /// The lane of each pair.
     by_pair: HashMap<u32, u64>,
-    /// Names of lanes with news.
-    news: News,
+    /// Names of lanes that have changed.
+    changed: Changed,
     /// Lanes that are being connected.
     connecting: usize,
     batch: Vec<Completion<P>>,
@@ -150,7 +154,7 @@ impl<P: Provider> Adapter<P> {
             timing,
             lanes: Table::default(),
             by_pair: HashMap::new(),
-            news: News::default(),
+            changed: Changed::default(),
             connecting: 0,
             batch: Vec::new(),
             orphans: Vec::new(),
@@ -172,7 +176,7 @@ impl<P: Provider> Adapter<P> {
     fn fail(&mut self, name: u64, reason: String) {
         if let Some(lane) = self.lanes.get_mut(name) {
             lane.failed.get_or_insert(reason);
-            self.news.note(name, lane);
+            self.changed.add(name, lane);
         }
     }
 }
@@ -211,12 +215,12 @@ impl<P: Provider> Lanes for Adapter<P> {
         connected | found
     }
 
-    fn news(&mut self) -> Option<u32> {
-        self.news.next(&mut self.lanes)
+    fn next_changed(&mut self) -> Option<u32> {
+        self.changed.next(&mut self.lanes)
     }
 
-    fn has_news(&self) -> bool {
-        !self.news.is_empty()
+    fn has_changed(&self) -> bool {
+        !self.changed.is_empty()
     }
 
     fn has_room(&mut self, name: u64, bytes: usize) -> bool {

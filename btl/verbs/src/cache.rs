@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! The registration cache: memory of the program that stays registered, because to register costs more than to send.
 //!
-//! A registration names pages, not addresses: when the program unmaps them and maps others at the same place, an old
-//! registration still reaches the old ones, and a message would carry bytes of the past. So an entry is good only while
+//! A registration names pages, not addresses. When the program unmaps them and maps others at the same place, an old
+//! registration still reaches the old ones: a message would carry bytes of the past. So an entry is good only while
 //! the kernel would tell of such a change ([`crate::unmaps`]). Where it does not, nothing is cached: who asks gets a
 //! registration of their own.
 //!
@@ -31,7 +31,7 @@ use crate::domain::Domain;
 use crate::error::Result;
 use crate::memory::Registered;
 use crate::provider::{Access, Provider};
-use crate::unmaps::{Told, Watcher};
+use crate::unmaps::{Observer, Watcher};
 
 const PAGE: usize = 4096;
 
@@ -74,8 +74,8 @@ struct State<P: Provider> {
     given_up: Vec<Entry<P>>,
     bytes: usize,
     clock: u64,
-    /// How often something was told.
-    told: u64,
+    /// Changes of mappings so far.
+    changes: u64,
     stats: Stats,
 }
 
@@ -115,7 +115,7 @@ impl<P: Provider> State<P> {
 
     /// Ends all entries in a range.
     fn end(&mut self, range: &Range<usize>) {
-        self.told += 1;
+        self.changes += 1;
         let mut at = 0;
         while let Some(entry) = self.entries.get(at) {
             let apart = entry.range.end <= range.start || range.end <= entry.range.start;
@@ -155,8 +155,8 @@ impl<P: Provider> Shared<P> {
     }
 }
 
-impl<P: Provider> Told for Shared<P> {
-    fn told(&self, take: &mut dyn FnMut() -> Option<Range<usize>>) {
+impl<P: Provider> Observer for Shared<P> {
+    fn observe(&self, take: &mut dyn FnMut() -> Option<Range<usize>>) {
         // The call that changed a mapping returns when its event was taken: with the lock, so that whoever asks
         // afterwards waits for what is done here.
         let mut state = self.lock();
@@ -206,7 +206,7 @@ impl<P: Provider> Cache<P> {
     fn watched_by(
         domain: &Domain<P>,
         bounds: Bounds,
-        watcher: impl FnOnce(Arc<dyn Told>) -> std::result::Result<Watcher, String>,
+        watcher: impl FnOnce(Arc<dyn Observer>) -> std::result::Result<Watcher, String>,
     ) -> Self {
         let shared = Arc::new(Shared(Mutex::new(State {
             entries: Vec::with_capacity(bounds.entries),
@@ -214,11 +214,11 @@ impl<P: Provider> Cache<P> {
             given_up: Vec::with_capacity(bounds.entries + 1),
             bytes: 0,
             clock: 0,
-            told: 0,
+            changes: 0,
             stats: Stats::default(),
         })));
-        let told = Arc::clone(&shared);
-        let (watcher, refused) = match watcher(told) {
+        let observer = Arc::clone(&shared);
+        let (watcher, refused) = match watcher(observer) {
             Ok(watcher) => (Some(watcher), None),
             Err(why) => (None, Some(why)),
         };
@@ -245,18 +245,18 @@ impl<P: Provider> Cache<P> {
     ///
     /// # Safety
     ///
-    /// That of [`Domain::register`] for the buffer, until what is returned is dropped. For the rest of its pages, which
-    /// are registered with it, no operation may be posted; peers may read or write there as `access` says, if they are
-    /// given the key.
+    /// That of [`Domain::register`] for the buffer, until what is returned is dropped. The rest of its pages is
+    /// registered with it. For that no operation may be posted. Peers that are given the key may read or write there,
+    /// as `access` says.
     pub unsafe fn get(&self, at: NonNull<u8>, length: usize, access: Access) -> Result<Found<P>> {
         let start = at.as_ptr().expose_provenance();
         let exact = start..start.saturating_add(length);
         // Before the lock: what was taken until then has ended its entries when the lock is had.
         let quiet = self.watcher.as_ref().is_some_and(Watcher::is_quiet);
-        let (found, told) = {
+        let (found, changes) = {
             let mut state = self.shared.lock();
             let found = quiet.then(|| state.find(&exact, access)).flatten();
-            (found, state.told)
+            (found, state.changes)
         };
         if let Some((memory, at)) = found {
             return Ok(Found { memory, at });
@@ -285,7 +285,7 @@ impl<P: Provider> Cache<P> {
             memory: Arc::clone(&memory),
             used: 0,
         };
-        self.keep(entry, told);
+        self.keep(entry, changes);
         self.collect();
         Ok(Found {
             memory,
@@ -293,9 +293,9 @@ impl<P: Provider> Cache<P> {
         })
     }
 
-    fn keep(&self, mut entry: Entry<P>, told: u64) {
+    fn keep(&self, mut entry: Entry<P>, changes: u64) {
         let mut state = self.shared.lock();
-        if state.told != told {
+        if state.changes != changes {
             // The mapping may have changed between the watch and the registration: it is good for this use alone.
             state.stats.untrusted += 1;
             return drop_later(state, entry);

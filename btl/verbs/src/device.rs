@@ -59,7 +59,7 @@ impl Verbs {
 }
 
 // SAFETY: the kernel and the device keep to what was registered and posted. A pair's drop destroys it, after which the
-// device touches nothing that was posted to it; so does that of a queue of receives, which its pairs keep alive.
+// device touches nothing that was posted to it. The same holds for a queue of receives, which its pairs keep alive.
 unsafe impl Provider for Verbs {
     type Context = Context;
     type Domain = DomainOf;

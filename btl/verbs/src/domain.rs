@@ -189,9 +189,11 @@ impl<P: Provider> Domain<P> {
     ///
     /// # Safety
     ///
-    /// Until what is returned is dropped, and no operation with it is under way: the memory stays mapped; where an own
-    /// operation or, by `access`, a peer may write, the program relies on none of its bytes; where an operation may
-    /// read, nobody changes them.
+    /// Until what is returned is dropped and no operation with it is under way:
+    ///
+    /// - the memory stays mapped;
+    /// - where an own operation or, by `access`, a peer may write, the program relies on none of its bytes;
+    /// - where an operation may read, nobody changes them.
     pub unsafe fn register(
         &self,
         at: NonNull<u8>,

@@ -15,8 +15,8 @@
 //!
 //! # Safety
 //!
-//! A device reads and writes memory behind the program's back, from the moment when an operation is posted until it
-//! has completed or its pair no longer exists. So:
+//! A device reads and writes memory behind the program's back. It does from when an operation is posted until it has
+//! completed or its pair no longer exists. So:
 //!
 //! - What is posted is a [`Slot`], by value. It lies in the [`Queue`]'s table while the device may touch it, and comes
 //!   back with the completion, or when [`Queue::retire`] has destroyed the pair.
@@ -30,13 +30,13 @@
 mod account;
 pub mod adapter;
 pub mod cache;
+mod changed;
 pub mod device;
 pub mod domain;
 pub mod error;
 pub mod memory;
 pub mod model;
 pub mod modes;
-mod news;
 pub mod pair;
 pub mod port;
 pub mod provider;

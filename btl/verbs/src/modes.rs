@@ -87,10 +87,10 @@ impl Default for Sizes {
     }
 }
 
-/// What a rank needs.
+/// What a rank needs to reach its peers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Need {
-    /// The address handle.
+    /// By which mode.
     pub mode: Mode,
     /// Pairs.
     pub pairs: u32,

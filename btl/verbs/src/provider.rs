@@ -2,7 +2,8 @@
 //! A device's side: what the owners above ask for.
 //!
 //! A provider's objects keep alive what they were made from, and end when they are dropped: an order of drops cannot be
-//! wrong. Numbers come back as they are; checks of what is under way stand above.
+//! wrong. Numbers come back as they are; checks of what is under way stand above. An [`io::Error`] has the errno that
+//! the device's library or the kernel gave. Then nothing was made, posted or changed.
 //!
 //! # Safety
 //!
@@ -19,12 +20,12 @@ use std::ptr::NonNull;
 
 use crate::timing::Timing;
 
-/// What a device can do.
+/// What a device can do, as it says itself (`ibv_query_device_ex`). Counts are the most that there can be.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Limits {
     /// Queue pairs.
     pub pairs: u32,
-    /// Operations under way in one of them.
+    /// Operations under way in one direction of one of them.
     pub depth: u32,
     /// Pieces of an operation.
     pub pieces: u32,
@@ -38,17 +39,17 @@ pub struct Limits {
     pub registrations: u32,
     /// Bytes of one registration.
     pub registration_bytes: u64,
-    /// Reads of a peer that are served at once.
+    /// Reads of a pair that are under way, or are served, at a time.
     pub reads: u8,
-    /// Ports.
+    /// Ports, numbered from 1.
     pub ports: u8,
-    /// Extended connections, whose receives processes share.
+    /// Whether it has extended connections (XRC), whose receives processes share.
     pub shared_connections: bool,
-    /// Pages are faulted in when they are touched.
+    /// Whether it faults pages in when it touches them (on-demand paging).
     pub faults: bool,
-    /// Atomic operations.
+    /// Whether it has atomic operations.
     pub atomics: bool,
-    /// Interrupts for completions.
+    /// Interrupts (completion vectors) that queues of completions can use.
     pub interrupts: u32,
 }
 
@@ -57,28 +58,28 @@ pub struct Limits {
 pub struct Port {
     /// Whether it carries messages.
     pub active: bool,
-    /// Bytes of a packet.
+    /// Bytes of a packet's payload at most: the active MTU.
     pub packet: u32,
-    /// Bytes of a message.
+    /// Bytes of a message at most.
     pub message: u32,
-    /// Its number in a subnet of InfiniBand.
+    /// Its number (LID) in a subnet of InfiniBand.
     pub lid: u16,
-    /// Whether it is one of Ethernet: peers are reached by addresses of IP.
+    /// Whether it is one of Ethernet (RoCE): peers are reached by addresses of IP.
     pub ethernet: bool,
 }
 
-/// A row of a port's addresses.
+/// A row of a port's table of addresses (GIDs).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Address {
-    /// Its place.
+    /// Its place in the table, which own paths name.
     pub index: u8,
-    /// Its bytes.
+    /// Its bytes: over Ethernet an IPv6 address, or `::ffff:a.b.c.d`.
     pub bytes: [u8; 16],
-    /// Whether it is used in packets of UDP.
+    /// Whether it is used in packets of UDP (RoCE v2), which routers pass on.
     pub routable: bool,
 }
 
-/// What others may do with registered memory.
+/// What others may do with registered memory. The device itself may read and write it in any case.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Access {
     /// Peers may read it.
@@ -87,12 +88,12 @@ pub struct Access {
     pub remote_write: bool,
 }
 
-/// Names of registered memory.
+/// The keys of registered memory.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Keys {
-    /// For own operations.
+    /// For own operations (`lkey`).
     pub own: u32,
-    /// For peers.
+    /// For operations of peers (`rkey`).
     pub peers: u32,
 }
 
@@ -185,10 +186,10 @@ pub enum Change {
     Fail,
 }
 
-/// A peer's pair, and the address handle that leads to it.
+/// A peer's pair, and the path to its port.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Peer {
-    /// The address handle.
+    /// The path to its port.
     pub path: Path,
     /// Its number.
     pub number: u32,
@@ -205,13 +206,13 @@ pub struct Peer {
 pub struct Path {
     /// The own port.
     pub port: u8,
-    /// The own address' place.
+    /// The own address, by its place in the port's table.
     pub from: u8,
     /// The peer's address.
     pub to: [u8; 16],
-    /// The peer's number in a subnet of InfiniBand.
+    /// The peer's number (LID) in a subnet of InfiniBand.
     pub lid: u16,
-    /// Whether the address counts.
+    /// Whether the address counts; else the number alone does.
     pub routed: bool,
 }
 
@@ -262,11 +263,11 @@ pub struct Request<'a, P: Provider> {
 pub struct Finished {
     /// Of the request.
     pub id: u64,
-    /// A number of [`crate::Status`].
+    /// The number of a [`crate::Status`]. If it is no success, only `id`, this and `pair` mean something.
     pub status: u32,
     /// Whether it is a receive.
     pub received: bool,
-    /// Bytes that came.
+    /// Bytes that came; of a datagram, with the 40 before its own ([`crate::queue::DATAGRAM_HEAD`]).
     pub bytes: u32,
     /// The immediate data of the send.
     pub immediate: Option<u32>,
@@ -328,7 +329,7 @@ pub unsafe trait Provider: Debug + Send + Sync + Sized + 'static {
     /// A domain that processes share receives in.
     type Shared: Object;
 
-    /// The devices by name.
+    /// The names of the devices, in the library's order.
     fn devices(&self) -> io::Result<Vec<String>>;
     /// Opens one.
     fn open(&self, name: &str) -> io::Result<Self::Context>;
@@ -345,7 +346,7 @@ pub unsafe trait Provider: Debug + Send + Sync + Sized + 'static {
 
     /// A domain.
     fn domain(context: &Self::Context) -> io::Result<Self::Domain>;
-    /// Registers memory.
+    /// Registers memory, which pins its pages. The drop of what is returned ends that.
     ///
     /// # Safety
     ///
@@ -357,35 +358,35 @@ pub unsafe trait Provider: Debug + Send + Sync + Sized + 'static {
         length: usize,
         access: Access,
     ) -> io::Result<Self::Memory>;
-    /// Its names.
+    /// Its keys.
     fn keys(memory: &Self::Memory) -> Keys;
 
-    /// What tells of completions.
+    /// A channel that tells of completions.
     fn channel(context: &Self::Context) -> io::Result<Self::Channel>;
     /// Readable when it has told.
     fn descriptor(channel: &Self::Channel) -> BorrowedFd<'_>;
-    /// Takes what it has told, without waiting; how often.
+    /// Takes what it has told, without waiting. Gives how often it had.
     fn take_wakes(channel: &Self::Channel) -> io::Result<u32>;
-    /// A queue of completions.
+    /// A queue of at least `length` completions, of which `channel` tells.
     fn completions(
         context: &Self::Context,
         length: u32,
         channel: Option<&Self::Channel>,
     ) -> io::Result<Self::Completions>;
-    /// Makes it longer.
+    /// Makes it longer: `length` completions in all.
     fn lengthen(queue: &Self::Completions, length: u32) -> io::Result<()>;
-    /// Has the channel tell of the next completion.
+    /// Has the channel tell of the next completion, once. What has completed before is not told.
     fn arm(queue: &Self::Completions) -> io::Result<()>;
-    /// Takes completions; no system call.
+    /// Takes completions, without a system call. Gives how many there are.
     fn poll(queue: &Self::Completions, into: &mut [Finished]) -> io::Result<usize>;
 
-    /// A queue of receives that pairs share; with `shared`, that processes share.
+    /// A queue of at most `length` receives that pairs share. With `shared`, processes share it.
     fn receives(
         domain: &Self::Domain,
         length: u32,
         shared: Option<(&Self::Shared, &Self::Completions)>,
     ) -> io::Result<Self::Receives>;
-    /// Has the device tell, once, when there are fewer receives.
+    /// Has the device tell, once, when there are fewer than `limit` receives.
     fn tell_below(receives: &Self::Receives, limit: u32) -> io::Result<()>;
     /// By what number peers name it, of an extended connection.
     fn number_of_receives(receives: &Self::Receives) -> io::Result<u32>;

@@ -24,7 +24,7 @@ use crate::refused::Refused;
 use crate::status::{SUCCESS, Status};
 use crate::table::Table;
 
-/// Completions that are taken at once.
+/// Completions that are taken at once. They lie on the stack. Chosen by magnitude: it spreads the cost of a call.
 const BATCH: usize = 16;
 /// The name of operations that hold nothing and are not told of, unless they fail.
 pub(crate) const UNNAMED: u64 = u64::MAX;
@@ -208,7 +208,7 @@ impl<P: Provider> Queue<P> {
     }
 
     /// Notes an operation, before it is posted; its name.
-    pub(crate) fn take_off(
+    pub(crate) fn begin(
         &mut self,
         account: u64,
         done: Done,
@@ -226,7 +226,7 @@ impl<P: Provider> Queue<P> {
     }
 
     /// Takes back an operation that was not posted after all.
-    pub(crate) fn call_back(&mut self, name: u64) -> Local<P> {
+    pub(crate) fn take_back(&mut self, name: u64) -> Local<P> {
         self.flights
             .remove(name)
             .map_or(Local::Nothing, |flight| flight.local)
@@ -279,14 +279,14 @@ impl<P: Provider> Queue<P> {
             Some(_) => return Err(Refused::full(local, call)),
             None => return Err(Refused::of(local, call, "the pair was retired")),
         }
-        let Some(id) = self.take_off(account, Done::Received, local, cookie, 0) else {
+        let Some(id) = self.begin(account, Done::Received, local, cookie, 0) else {
             return Err(Refused::of(Local::Nothing, call, "too many operations"));
         };
         post(id, &[piece]).map_err(|error| {
             if let Some(account) = self.accounts.get_mut(account) {
                 account.receives_free += 1;
             }
-            Refused::by_device(self.call_back(id), call, self.device.name(), error)
+            Refused::by_device(self.take_back(id), call, self.device.name(), error)
         })
     }
 
@@ -300,14 +300,15 @@ impl<P: Provider> Queue<P> {
         let count = P::poll(&self.raw, &mut batch);
         let count = count.map_err(Error::of("ibv_poll_cq", self.device.name()))?;
         for finished in batch.iter().take(count) {
-            if let Some(completion) = self.land(finished) {
+            if let Some(completion) = self.complete(finished) {
                 each(completion);
             }
         }
         Ok(count)
     }
 
-    fn land(&mut self, finished: &Finished) -> Option<Completion<P>> {
+    /// Takes an operation out of the table whose completion came. None: it has nothing to tell.
+    fn complete(&mut self, finished: &Finished) -> Option<Completion<P>> {
         let outcome = match finished.status {
             SUCCESS => Ok(()),
             code => Err(Status(code)),

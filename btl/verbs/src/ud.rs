@@ -33,10 +33,10 @@ use std::sync::mpsc::Receiver;
 use std::time::{Duration, Instant};
 
 use crate::adapter::pinned;
+use crate::changed::{Changed, Listed};
 use crate::domain::{AddressHandle, Domain};
 use crate::error::Result;
 use crate::memory::Region;
-use crate::news::{News, Newsworthy};
 use crate::pair::{Pair, Ready};
 use crate::port::Chosen;
 use crate::provider::{Path, Provider};
@@ -44,15 +44,17 @@ use crate::queue::{Completion, DATAGRAM_HEAD, Queue};
 use crate::table::Table;
 use arq::{Arq, WINDOW_MAX};
 
-/// Packets of a window at least: fewer cannot be offered.
+/// Packets of a window at least. Fewer cannot show a loss: that takes three packets behind the lost one.
 const WINDOW_MIN: u32 = 4;
-/// Bytes that a request itself may carry.
+/// Bytes that a request itself may carry, as for connections.
 const INLINE_MAX: usize = 512;
-/// Sends under way beside those that hold slots.
+/// Sends under way beside those that hold slots: acknowledgements and short packets. Chosen by magnitude: what finds
+/// no room waits in its lane.
 const INLINE_SENDS: u32 = 64;
-/// Address handles that were given up and still exist: the device may still use them.
+/// Address handles that were given up and still exist, since the device may still use them. Beyond, a handle stays in
+/// use.
 const OLD_MAX: usize = 64;
-/// Buffers for packets that are kept for use again.
+/// Buffers for packets that are kept for use again: the packets of one full window.
 const SPARE_MAX: usize = 64;
 
 /// What a rank wants of a device.
@@ -113,19 +115,19 @@ struct Lane<P: Provider> {
     building: Vec<u8>,
     room: usize,
     failed: Option<String>,
-    has_news: bool,
+    is_listed: bool,
     is_touched: bool,
     is_hungry: bool,
     is_watched: bool,
 }
 
-impl<P: Provider> Newsworthy for Lane<P> {
+impl<P: Provider> Listed for Lane<P> {
     fn rank(&self) -> u32 {
         self.rank
     }
 
-    fn has_news(&mut self) -> &mut bool {
-        &mut self.has_news
+    fn is_listed(&mut self) -> &mut bool {
+        &mut self.is_listed
     }
 }
 
@@ -150,9 +152,9 @@ pub struct Datagrams<P: Provider> {
     handles: HashMap<Path, AddressHandle<P>>,
     finding: HashMap<Path, Receiver<Result<AddressHandle<P>>>>,
     old: Vec<AddressHandle<P>>,
-    /// Names of lanes: those with news, those that received something, those that wait for the device, those that wait
-    /// for a time. Last, the first of these times.
-    news: News,
+    /// Names of lanes: those that have changed, those that received something, those that wait for the device, those
+    /// that wait for a time. Last, the first of these times.
+    changed: Changed,
     touched: Vec<u64>,
     hungry: Vec<u64>,
     watched: Vec<u64>,
@@ -201,7 +203,7 @@ impl<P: Provider> Datagrams<P> {
             handles: HashMap::new(),
             finding: HashMap::new(),
             old: Vec::new(),
-            news: News::default(),
+            changed: Changed::default(),
             touched: Vec::new(),
             hungry: Vec::new(),
             watched: Vec::new(),
@@ -235,7 +237,7 @@ impl<P: Provider> Datagrams<P> {
     fn fail(&mut self, name: u64, reason: String) {
         if let Some(lane) = self.lanes.get_mut(name) {
             lane.failed.get_or_insert(reason);
-            self.news.note(name, lane);
+            self.changed.add(name, lane);
         }
     }
 }

@@ -10,8 +10,8 @@
 //! thread that watches neither allocates nor frees while anything is watched. Nothing is watched before it is in its
 //! loop. At its end it closes what it reads from, and only then leaves the loop: a thread that ends frees memory.
 //!
-//! The kernel tells after it has changed the mapping. Another thread may map other memory there before that is read,
-//! so whoever relies on what was told asks first whether something is still to be told ([`Watcher::is_quiet`]). The
+//! The kernel tells after it has changed the mapping. Another thread may map other memory there before the event
+//! is read. So whoever relies on what was told asks first whether events are unread ([`Watcher::is_quiet`]). The
 //! kernel says so to whoever protects watched memory: here a page of our own, of which nothing else is used.
 //!
 //! The child of a fork has a copy of the descriptor. While that is open the kernel goes on to ask for events, and the
@@ -32,11 +32,12 @@ use std::thread::JoinHandle;
 
 use onecopy_shm::sync::{AtomicU32, Ordering};
 
-/// Whom changes are told to.
-pub trait Told: Send + Sync + fmt::Debug {
-    /// Changes have happened, or are about to: `take` gives one after the other. Who caused one goes on when it was
-    /// taken. Must neither allocate nor free.
-    fn told(&self, take: &mut dyn FnMut() -> Option<Range<usize>>);
+/// What is called with changes of watched memory.
+pub trait Observer: Send + Sync + fmt::Debug {
+    /// Changes have happened, or are about to: `take` gives the ranges, one after the other. The thread that caused a
+    /// change goes on when it was taken. Must neither allocate nor free: the allocator may change mappings, and would
+    /// wait for this call.
+    fn observe(&self, take: &mut dyn FnMut() -> Option<Range<usize>>);
 }
 
 const API: u64 = 0xaa;
@@ -193,7 +194,7 @@ impl Watcher {
     /// # Errors
     ///
     /// Why the kernel does not tell.
-    pub fn start(told: Arc<dyn Told>) -> Result<Self, String> {
+    pub fn start(observer: Arc<dyn Observer>) -> Result<Self, String> {
         let failed = |what: &str| format!("{what}: {}", io::Error::last_os_error());
         let flags = libc::O_CLOEXEC | libc::O_NONBLOCK | USER_MODE_ONLY;
         // SAFETY: a call without pointers.
@@ -222,7 +223,7 @@ impl Watcher {
         let begins = Arc::clone(&begun);
         let run = move || {
             begins.wait();
-            take_all(source, &stopped, &*told);
+            take_all(source, &stopped, &*observer);
         };
         let thread = without_signals(|| {
             std::thread::Builder::new()
@@ -244,8 +245,8 @@ impl Watcher {
         Ok(watcher)
     }
 
-    /// Whether all changes of what is watched that have begun were taken: read by whoever is told, in `told`. Asked
-    /// before what is known of them is used. False, too, where the kernel does not say.
+    /// Whether all changes of what is watched that have begun were taken, in [`Observer::observe`]. Asked before what
+    /// is known of them is used. False, too, where the kernel does not say.
     #[must_use]
     pub fn is_quiet(&self) -> bool {
         let mut protect = Protect {
@@ -289,7 +290,7 @@ impl Drop for Watcher {
 }
 
 /// Reads events until the pipe says that the watch is over. Then nothing is watched any more.
-fn take_all(source: Source, stopped: &PipeReader, told: &dyn Told) {
+fn take_all(source: Source, stopped: &PipeReader, observer: &dyn Observer) {
     let descriptor = source.0.as_fd();
     let mut sets = [descriptor.as_raw_fd(), stopped.as_raw_fd()].map(|fd| libc::pollfd {
         fd,
@@ -310,7 +311,7 @@ fn take_all(source: Source, stopped: &PipeReader, told: &dyn Told) {
             if is_lost(descriptor) {
                 break;
             }
-            told.told(&mut || take(descriptor));
+            observer.observe(&mut || take(descriptor));
         }
     }
     if is_lost(descriptor) {
@@ -440,8 +441,8 @@ mod tests {
         taken: AtomicU32,
     }
 
-    impl Told for Slow {
-        fn told(&self, take: &mut dyn FnMut() -> Option<Range<usize>>) {
+    impl Observer for Slow {
+        fn observe(&self, take: &mut dyn FnMut() -> Option<Range<usize>>) {
             while self.may.load(Ordering::Acquire) == 0 {
                 std::thread::yield_now();
             }
@@ -455,7 +456,7 @@ mod tests {
     fn while_a_change_is_to_be_told_it_is_not_quiet() {
         let slow = Arc::new(Slow::default());
         // Not every machine permits it.
-        let Ok(watcher) = Watcher::start(Arc::clone(&slow) as Arc<dyn Told>) else {
+        let Ok(watcher) = Watcher::start(Arc::clone(&slow) as Arc<dyn Observer>) else {
             return;
         };
         assert!(watcher.is_quiet());

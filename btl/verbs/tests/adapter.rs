@@ -422,7 +422,7 @@ fn a_port_without_a_link_ends_all_lanes_and_one_with_a_link_makes_new_ones() {
     a.adapter.hear_device();
     let why = a.adapter.failure(a.lane).expect("it has failed");
     assert!(why.contains("rdma link"), "{why}");
-    assert_eq!(a.adapter.news(), Some(1));
+    assert_eq!(a.adapter.next_changed(), Some(1));
     a.adapter.close(a.lane);
     b.adapter.close(b.lane);
     let why = a.adapter.make(1).expect_err("no link");

@@ -23,7 +23,7 @@ use nix::unistd::{ForkResult, fork, pause};
 use onecopy_verbs::cache::{Bounds, Cache, Found};
 use onecopy_verbs::model::Fabric;
 use onecopy_verbs::provider::Access;
-use onecopy_verbs::unmaps::{Told, Watcher};
+use onecopy_verbs::unmaps::{Observer, Watcher};
 use onecopy_verbs::{Device, Domain};
 
 const PAGE: usize = 4096;
@@ -273,10 +273,10 @@ impl Drop for Unmaps {
 
 /// A page that is unmapped by whoever ends last.
 #[derive(Debug)]
-struct ByTold(#[allow(dead_code, reason = "it is dropped")] Unmaps);
+struct ByObserver(#[allow(dead_code, reason = "it is dropped")] Unmaps);
 
-impl Told for ByTold {
-    fn told(&self, take: &mut dyn FnMut() -> Option<Range<usize>>) {
+impl Observer for ByObserver {
+    fn observe(&self, take: &mut dyn FnMut() -> Option<Range<usize>>) {
         while take().is_some() {}
     }
 }
@@ -287,8 +287,8 @@ struct ByThread(usize);
 
 thread_local!(static AT_END: RefCell<Option<Unmaps>> = const { RefCell::new(None) });
 
-impl Told for ByThread {
-    fn told(&self, take: &mut dyn FnMut() -> Option<Range<usize>>) {
+impl Observer for ByThread {
+    fn observe(&self, take: &mut dyn FnMut() -> Option<Range<usize>>) {
         while take().is_some() {}
         AT_END.set(Some(Unmaps(self.0)));
     }
@@ -300,12 +300,12 @@ fn the_end_of_a_watcher_waits_for_no_message_of_its_own() {
     for by_thread in [false, true] {
         let (page, other) = (map(None, 1), map(None, 1));
         let [at, other_at] = [page, other].map(|page| page.as_ptr().expose_provenance());
-        let told: Arc<dyn Told> = match by_thread {
+        let observer: Arc<dyn Observer> = match by_thread {
             true => Arc::new(ByThread(at)),
-            false => Arc::new(ByTold(Unmaps(at))),
+            false => Arc::new(ByObserver(Unmaps(at))),
         };
-        let kept = Arc::clone(&told);
-        let Ok(watcher) = Watcher::start(told) else {
+        let kept = Arc::clone(&observer);
+        let Ok(watcher) = Watcher::start(observer) else {
             std::mem::forget(kept);
             return;
         };
@@ -328,7 +328,7 @@ fn the_end_of_a_watcher_waits_for_no_message_of_its_own() {
 fn a_child_that_is_forked_keeps_nobody_waiting() {
     let page = map(None, 1);
     let at = page.as_ptr().expose_provenance();
-    let Ok(watcher) = Watcher::start(Arc::new(ByTold(Unmaps(
+    let Ok(watcher) = Watcher::start(Arc::new(ByObserver(Unmaps(
         map(None, 1).as_ptr().expose_provenance(),
     )))) else {
         return;

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! `onecopy __on-node`: what `onecopy run` starts so that its ranks lie on several nodes of this machine.
 //!
-//! Ranks of `onecopy run` share memory. One that is started by way of this command has a node by name, and meets the
-//! others by the launcher's table, as under the launcher of another library.
+//! Ranks of `onecopy run` share memory. A rank that this command starts has a node by name. It meets the others by the
+//! launcher's table, as under the launcher of another library.
 
 use super::CliError;
 use onecopy::wireup::{ENV_FD, ENV_JOB, ENV_RANK, ENV_SIZE};

@@ -74,8 +74,8 @@ fn took(ranks: usize, nodes: usize, knobs: &Knobs) -> Took {
     took.into_inner().expect("not poisoned").expect("rank 0")
 }
 
-/// Ten integers from each to each: the shared memory of all nodes is what the formula says to the byte, there are as
-/// many connections, and a connection takes about as much memory.
+/// Ten integers from each to each. The shared memory of all nodes is what the formula says, to the byte, and so is the
+/// number of connections. A connection takes about as much memory as it says.
 #[test]
 fn the_formula_of_several_nodes_is_what_a_run_takes() {
     let _alone = ALONE

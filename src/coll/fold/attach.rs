@@ -4,7 +4,7 @@
 
 use super::super::reader;
 use super::super::state::CommState;
-use super::{Fold, From};
+use super::{Fold, Location};
 use crate::engine::Engine;
 use crate::peer::Peer;
 use crate::proto::layers;
@@ -22,8 +22,8 @@ impl Fold {
         (begin, len): (usize, usize),
     ) -> Option<InPlace<'p>> {
         let mut all = Vec::new();
-        for place in 0..self.from.len() {
-            let From::Attached(range) = self.from[place] else {
+        for place in 0..self.locations.len() {
+            let Location::Attached(range) = self.locations[place] else {
                 continue;
             };
             let wanted = range.part(begin as u64, len as u64);
@@ -53,8 +53,8 @@ impl Fold {
     /// Copies of the segment under way are stored in member order. One more copied member shifts them, so they are made
     /// again.
     fn copy_from_now_on(&mut self, place: usize) {
-        if let From::Attached(range) = self.from[place] {
-            self.from[place] = From::Buffer(range);
+        if let Location::Attached(range) = self.locations[place] {
+            self.locations[place] = Location::Buffer(range);
             self.fetched = 0;
         }
     }

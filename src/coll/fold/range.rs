@@ -10,7 +10,7 @@ use super::super::select::Algorithm;
 use super::super::state::CommState;
 use super::attach::{InPlace, count};
 use super::segment::{Operands, combine_all};
-use super::{Fold, From, mismatch};
+use super::{Fold, Location, mismatch};
 use crate::engine::Engine;
 use crate::error::Result;
 use crate::peer::Peer;
@@ -18,13 +18,13 @@ use onecopy_btl::LayerId;
 use onecopy_shm::coll::{View, kind};
 use onecopy_shm::loan::LoanTable;
 
-/// Bytes of a segment when two vectors are combined, and when more are: then the result goes through the cache several
-/// times.
+/// Bytes of a segment when two vectors are combined, and when more are: then the result is read and written once for
+/// each, and is to stay in the first cache, which has 32 KiB or more.
 const SEGMENT_TWO: usize = 128 << 10;
 const SEGMENT_MANY: usize = 16 << 10;
 /// Bytes of a segment that is written to several places: it stays in the first cache between.
 const SEGMENT_WRITTEN: usize = 16 << 10;
-/// Bytes for what cannot be read in place.
+/// Bytes for what cannot be read in place, of all members together: temporary memory does not grow with the payload.
 const FETCH_MAX: usize = 256 << 10;
 
 /// How an attempt to combine a segment went.
@@ -84,14 +84,14 @@ struct Contributions<'c> {
 
 impl<'c> Contributions<'c> {
     /// The bytes of `place`; none: they are this rank's own, given apart.
-    fn view(&self, place: usize, from: &From) -> Result<Option<View<'c>>> {
+    fn view(&self, place: usize, location: &Location) -> Result<Option<View<'c>>> {
         let Segment { begin, len, .. } = *self.segment;
         let end = &self.state.ends[place];
-        let view = match from {
-            From::Own => return Ok(None),
-            From::Inline => end.in_line(self.seq, begin, len),
-            From::Slot => end.in_slot(self.seq, begin, len),
-            From::Buffer(range) | From::Attached(range) => {
+        let view = match location {
+            Location::Own => return Ok(None),
+            Location::Inline => end.in_line(self.seq, begin, len),
+            Location::Slot => end.in_slot(self.seq, begin, len),
+            Location::Buffer(range) | Location::Attached(range) => {
                 let absent = &self.segment.absent;
                 let copied = absent.iter().position(|&other| other == place);
                 let attached = self.in_place.iter().find(|(other, _)| *other == place);
@@ -139,7 +139,7 @@ impl Fold {
     fn next_segment(&self, cx: &StepContext<'_>) -> Segment {
         let all = self.range.1 - self.range.0;
         // The result goes where this rank's contribution stands.
-        let alias = self.from.contains(&From::Own)
+        let alias = self.locations.contains(&Location::Own)
             && match cx.shared.temp {
                 Some(_) => self.algorithm == Algorithm::Split,
                 None => self.in_place,
@@ -147,12 +147,12 @@ impl Fold {
         // What has to be copied before it can be combined. What may turn out not to have been there is, where it cannot
         // be combined again.
         let absent: Vec<usize> = (0..self.upto)
-            .filter(|&place| match &self.from[place] {
-                From::Buffer(range) => {
+            .filter(|&place| match &self.locations[place] {
+                Location::Buffer(range) => {
                     let first = range.part(0, range.len.min(1));
                     reader::view(&cx.engine.peers, cx.state, place, &first).is_none()
                 }
-                From::Attached(_) => alias,
+                Location::Attached(_) => alias,
                 _ => false,
             })
             .collect();
@@ -210,7 +210,7 @@ impl Fold {
         };
         let mut views = Vec::with_capacity(self.upto);
         for place in 0..self.upto {
-            views.push(contributions.view(place, &self.from[place])?);
+            views.push(contributions.view(place, &self.locations[place])?);
         }
         self.write_segment(&mut core.loans, cx.shared, segment, &views, &mut room)?;
         drop(views);
@@ -228,13 +228,13 @@ impl Fold {
     /// Adds what the contributions to a segment were, that were combined where they stand. Copies are counted as they
     /// come.
     fn tally(&self, engine: &mut Engine, state: &CommState, segment: &Segment) {
-        for (place, from) in self.from.iter().enumerate().take(self.upto) {
-            let layer = match from {
-                From::Own => continue,
+        for (place, location) in self.locations.iter().enumerate().take(self.upto) {
+            let layer = match location {
+                Location::Own => continue,
                 _ if place == state.me || segment.absent.contains(&place) => continue,
-                From::Inline | From::Slot => LayerId::CHUNKS,
-                From::Buffer(_) => LayerId::MAP,
-                From::Attached(_) => LayerId::ATTACH,
+                Location::Inline | Location::Slot => LayerId::CHUNKS,
+                Location::Buffer(_) => LayerId::MAP,
+                Location::Attached(_) => LayerId::ATTACH,
             };
             let rank = state.members[place];
             engine.core.tally.add(rank, layer, segment.len);
@@ -252,7 +252,8 @@ impl Fold {
         let len = segment.len;
         while self.fetched < segment.absent.len() {
             let place = segment.absent[self.fetched];
-            let (From::Buffer(range) | From::Attached(range)) = self.from[place] else {
+            let (Location::Buffer(range) | Location::Attached(range)) = self.locations[place]
+            else {
                 break;
             };
             let said = self.lines.of(state, place, seq)?;
@@ -332,8 +333,10 @@ impl Fold {
     /// meanwhile.
     fn check_owners(&self, state: &CommState) -> Result<()> {
         for place in 0..self.upto {
-            if matches!(self.from[place], From::Buffer(_) | From::Attached(_))
-                && let Some(error) = state.failure_of(place)
+            if matches!(
+                self.locations[place],
+                Location::Buffer(_) | Location::Attached(_)
+            ) && let Some(error) = state.failure_of(place)
             {
                 return Err(error);
             }

@@ -73,7 +73,7 @@ impl Flight {
         number: u32,
     ) -> Result<Self> {
         let leads = place.leads(load.segment.root);
-        let (ups, downs) = work.ways();
+        let (ups, downs) = work.directions();
         let stage = |has: bool| {
             if has {
                 StepState::Waits

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! A collective under way on two levels: its segments follow one another through them.
 
-use super::super::select::levels::{Way, passes_on, segment};
+use super::super::select::levels::{Scheme, passes_on, segment};
 use super::super::start::{Buffers, Call};
 use super::super::{Collective, ElemType, Op, Parts};
 use super::flight::{CROSSINGS, Flight, Levels};
@@ -18,7 +18,8 @@ use std::collections::VecDeque;
 /// Segments under way at a time: what needs no temporary memory, and what does. Enough to fill the wire for the time in
 /// which a byte crosses it; not more than a channel has lines for their steps.
 const WINDOWS: (usize, usize) = (8, 4);
-/// How many ways up are begun ahead of the ways down.
+/// How many ways up are begun ahead of the ways down. With one, the node would stand still while a segment is on the
+/// wire; each further one is a segment that the wire carries meanwhile.
 const LEAD: usize = 3;
 
 /// A collective under way.
@@ -46,9 +47,9 @@ pub(super) struct Spanning {
     stepping: bool,
 }
 
-/// What a collective that goes `way` is made of, and how it is cut; none: it does not go so.
+/// What a collective that goes by `scheme` is made of, and how it is cut; none: that scheme is not for it.
 pub(super) fn work_of(
-    way: Way,
+    scheme: Scheme,
     collective: &Collective,
     place: &Position,
     vector: Option<LoanRange>,
@@ -59,9 +60,9 @@ pub(super) fn work_of(
         let (elem, op) = (*elem, op.clone());
         vector.map(|piece| Vector { elem, op, piece })
     };
-    Some(match (way, collective) {
-        (Way::Meet, _) => (Work::Meet, Segments::of(None, 1, 1)),
-        (Way::Move, Collective::Bcast { root }) => {
+    Some(match (scheme, collective) {
+        (Scheme::Meet, _) => (Work::Meet, Segments::of(None, 1, 1)),
+        (Scheme::Move, Collective::Bcast { root }) => {
             let len = buffers.recv.map_or(0, |recv| recv.len());
             let work = match passes_on(collective, len, place.nodes.count()) {
                 true => Work::PassOn,
@@ -69,38 +70,38 @@ pub(super) fn work_of(
             };
             (work, Segments::of(Some(*root), len, segment(1)))
         }
-        (Way::Move, Collective::Allgather { parts }) => {
+        (Scheme::Move, Collective::Allgather { parts }) => {
             let parts = parts.clone();
             let segments = Segments::of_parts(parts, &place.nodes, true, segment(1));
             (Work::Move, segments)
         }
-        (Way::Collect, Collective::Allgather { parts }) => {
+        (Scheme::Collect, Collective::Allgather { parts }) => {
             let len = (0..ranks).map(|member| parts.of(member).1).sum();
             (Work::Collect(parts.clone()), Segments::uncut(len))
         }
         (
-            Way::Transpose,
+            Scheme::Transpose,
             Collective::Alltoall {
                 recv: Parts::Equal(part),
                 ..
             },
         ) => (Work::Transpose(*part), Segments::uncut(part * ranks)),
-        (Way::Combine, Collective::Reduce { root, elem, op }) => {
+        (Scheme::Combine, Collective::Reduce { root, elem, op }) => {
             let vector = of(elem, op)?;
             let segments = Segments::of(Some(*root), vector.piece.len, segment(elem.size()));
             (Work::Combine(vector), segments)
         }
-        (Way::Combine, Collective::ReduceScatter { parts, elem, op }) => {
+        (Scheme::Combine, Collective::ReduceScatter { parts, elem, op }) => {
             let unit = segment(elem.size());
             let segments = Segments::of_parts(parts.clone(), &place.nodes, in_place, unit);
             (Work::Combine(of(elem, op)?), segments)
         }
-        (Way::All, Collective::Allreduce { elem, op }) => {
+        (Scheme::All, Collective::Allreduce { elem, op }) => {
             let vector = of(elem, op)?;
             let segments = Segments::of(None, vector.piece.len, segment(elem.size()));
             (Work::All(vector), segments)
         }
-        (Way::ShareOut, Collective::ReduceScatter { parts, elem, op }) => {
+        (Scheme::ShareOut, Collective::ReduceScatter { parts, elem, op }) => {
             let vector = of(elem, op)?;
             let len = vector.piece.len;
             (Work::ShareOut(vector, parts.clone()), Segments::uncut(len))
@@ -154,7 +155,7 @@ impl Spanning {
 
     /// Whether all its steps in the node group have begun: then those of the next collective may.
     pub(super) fn has_begun(&self, place: &Position) -> bool {
-        let (ups, downs) = self.work.ways();
+        let (ups, downs) = self.work.directions();
         let begun = |has: bool, begun| !has || begun == self.count;
         place.is_alone() || begun(ups, self.ups) && begun(downs, self.downs)
     }
@@ -260,7 +261,7 @@ impl Spanning {
         if levels.place.is_alone() {
             return Ok(false);
         }
-        let (ups, downs) = self.work.ways();
+        let (ups, downs) = self.work.directions();
         let (work, over, count) = (&self.work, self.over, self.count);
         let ahead = !downs || self.ups < self.downs + LEAD;
         if ups && self.ups < count && ahead {

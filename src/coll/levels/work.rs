@@ -23,7 +23,7 @@ pub(super) struct Vector {
     pub(super) piece: LoanRange,
 }
 
-/// What a collective is made of. See [`super::super::select::levels::Way`].
+/// What a collective is made of: one for each scheme. See [`super::super::select::levels::Scheme`].
 pub(super) enum Work {
     Meet,
     Move,
@@ -104,7 +104,7 @@ fn same(a: LoanRange, b: LoanRange) -> bool {
 
 impl Work {
     /// Whether its segments go up, and whether they come down.
-    pub(super) fn ways(&self) -> (bool, bool) {
+    pub(super) fn directions(&self) -> (bool, bool) {
         (
             !matches!(self, Self::Move | Self::PassOn),
             !matches!(self, Self::Combine(_)),

@@ -8,9 +8,9 @@ use super::super::nodes::MembersByNode;
 use super::super::{Collective, Op, Parts};
 use onecopy_obs::seeds;
 
-/// How a collective goes by two levels.
+/// The scheme by which a collective goes by two levels.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Way {
+pub enum Scheme {
     /// Members of each node meet, then the leaders, then the members again.
     Meet,
     /// A root's bytes across, and down on each node at the same time.
@@ -66,23 +66,23 @@ pub fn bytes(collective: &Collective, ranks: usize, payload: usize) -> Option<us
 
 /// How a collective goes by two levels; none: it goes by messages from member to member. `len` as of [`bytes`].
 #[must_use]
-pub fn way(collective: &Collective, len: usize, nodes: &MembersByNode) -> Option<Way> {
+pub fn scheme(collective: &Collective, len: usize, nodes: &MembersByNode) -> Option<Scheme> {
     // Where every member is alone on its node, only combining gains by leaders.
     let grouped = nodes.largest() > 1;
     let packed = len <= seeds::PACKED_MAX;
     let ordered = |op: &Op| commutes(op) || nodes.in_runs();
     match collective {
-        Collective::Barrier if grouped => Some(Way::Meet),
-        Collective::Bcast { .. } if grouped => Some(Way::Move),
-        Collective::Allgather { .. } if grouped && packed => Some(Way::Collect),
-        Collective::Allgather { .. } if grouped => Some(Way::Move),
+        Collective::Barrier if grouped => Some(Scheme::Meet),
+        Collective::Bcast { .. } if grouped => Some(Scheme::Move),
+        Collective::Allgather { .. } if grouped && packed => Some(Scheme::Collect),
+        Collective::Allgather { .. } if grouped => Some(Scheme::Move),
         Collective::Alltoall { .. } if grouped && nodes.largest() * len <= seeds::PACKED_MAX => {
-            Some(Way::Transpose)
+            Some(Scheme::Transpose)
         }
-        Collective::Reduce { op, .. } if ordered(op) => Some(Way::Combine),
-        Collective::Allreduce { op, .. } if ordered(op) => Some(Way::All),
-        Collective::ReduceScatter { op, .. } if ordered(op) && packed => Some(Way::ShareOut),
-        Collective::ReduceScatter { op, .. } if ordered(op) && grouped => Some(Way::Combine),
+        Collective::Reduce { op, .. } if ordered(op) => Some(Scheme::Combine),
+        Collective::Allreduce { op, .. } if ordered(op) => Some(Scheme::All),
+        Collective::ReduceScatter { op, .. } if ordered(op) && packed => Some(Scheme::ShareOut),
+        Collective::ReduceScatter { op, .. } if ordered(op) && grouped => Some(Scheme::Combine),
         _ => None,
     }
 }
@@ -114,23 +114,23 @@ pub fn segment(size: usize) -> usize {
     (seeds::WIRE_SEGMENT / size * size).max(size)
 }
 
-/// Why a collective goes this way.
+/// Why a collective goes by this scheme.
 #[must_use]
-pub fn why(way: Way) -> &'static str {
-    match way {
-        Way::Meet => "two meetings in shared memory and one message to each other node",
-        Way::Move => {
+pub fn why(scheme: Scheme) -> &'static str {
+    match scheme {
+        Scheme::Meet => "two meetings in shared memory and one message to each other node",
+        Scheme::Move => {
             "each byte crosses to each node once, in segments that are spread while the next one crosses"
         }
-        Way::Combine => {
+        Scheme::Combine => {
             "each node sends one vector, in segments that are combined while others cross"
         }
-        Way::All => {
+        Scheme::All => {
             "each node sends one vector, in segments that are combined and spread while others cross"
         }
-        Way::Collect => "short: one block for each pair of nodes, not of ranks",
-        Way::ShareOut => "short: combined as a whole, which saves wire steps",
-        Way::Transpose => "short: one block for each pair of nodes, not of ranks",
+        Scheme::Collect => "short: one block for each pair of nodes, not of ranks",
+        Scheme::ShareOut => "short: combined as a whole, which saves wire steps",
+        Scheme::Transpose => "short: one block for each pair of nodes, not of ranks",
     }
 }
 
@@ -160,10 +160,10 @@ mod tests {
         let own = || Op::user(|left, right| right.copy_from_slice(left));
         let sum = || Op::from(PredefinedOp::Sum);
         let (runs, turns) = (MembersByNode::blocks(4, 2), MembersByNode::of([0, 1, 0, 1]));
-        let way_of = |op, nodes| way(&Collective::Allreduce { elem, op }, 8, nodes);
-        assert_eq!(way_of(own(), &runs), Some(Way::All));
-        assert_eq!(way_of(own(), &turns), None);
-        assert_eq!(way_of(sum(), &turns), Some(Way::All));
+        let scheme_of = |op, nodes| scheme(&Collective::Allreduce { elem, op }, 8, nodes);
+        assert_eq!(scheme_of(own(), &runs), Some(Scheme::All));
+        assert_eq!(scheme_of(own(), &turns), None);
+        assert_eq!(scheme_of(sum(), &turns), Some(Scheme::All));
         let scan = Collective::Scan { elem, op: sum() };
         assert_eq!(bytes(&scan, 4, 8), None);
     }

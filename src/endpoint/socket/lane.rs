@@ -8,7 +8,7 @@
 //!
 //! Each direction switches for itself, once both sides are connected. From then on the stream carries no frame of that
 //! direction, so that the order is the lane's. Where a lane fails, each side says by the stream how much it has
-//! received by it; what is behind that is sent again, by the stream. Bytes of the lane that came are read before those.
+//! received by it. What is behind that is sent again by the stream. Bytes that arrived by the lane are read first.
 
 use super::feed::Early;
 use super::frame::{FrameKind, HEAD, Head};

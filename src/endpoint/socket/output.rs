@@ -205,9 +205,9 @@ pub(super) enum Sent {
 }
 
 /// How often the kernel is asked again, at once, to take the rest of a chunk before it is copied: its reader makes room
-/// meanwhile.
+/// meanwhile. More would keep this rank with a peer that does not read.
 const TRIES: u32 = 16;
-/// A rest that is copied at once.
+/// A rest that is copied at once: that costs less than a call of the kernel.
 const SHORT: usize = 2 << 10;
 
 impl<'o, 'f> Sending<'o, 'f> {

@@ -7,7 +7,8 @@ use nix::sys::socket::{Shutdown, shutdown};
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::sync::Arc;
 
-/// Reads in vain after which a stream is read less often, by one poll more for each so many.
+/// Reads in vain after which a stream is read less often, by one poll more for each so many. Each is a call of the
+/// kernel, which other peers wait for; chosen by magnitude, as are those below.
 const BACKOFF_READS: u32 = 64;
 /// Reads in vain after which nothing is kept back that the peer could do without for a moment.
 const QUIET: u32 = 16;

@@ -12,10 +12,11 @@ use crate::records::{self, ChunkBody, Kind, NONE};
 use crate::request::{RequestId, RequestState, SendPlan};
 use crate::state::Core;
 use crate::state::held::Held;
-use crate::state::lightweight::Waiting;
+use crate::state::lightweight::PostedReceive;
 use onecopy_shm::loan::{LoanError, LoanTable};
 
-/// Chunks whose lines are asked for ahead, at most.
+/// Chunks whose lines are asked for ahead, at most: as many of the usual size as messages to one peer may occupy
+/// (`ONECOPY_POOL_PER_PEER`).
 const WARM_MAX: usize = 32;
 
 /// Asks for the lines of the chunks that a message like the one just sent, of `total` bytes in steps, would be written
@@ -263,7 +264,7 @@ pub(crate) fn first_chunk(
     }
     let sync = (body.number != NONE).then_some(body.number);
     let waiting = core.match_posted(&envelope);
-    if let Some(Waiting::Lightweight(slot)) = waiting
+    if let Some(PostedReceive::Lightweight(slot)) = waiting
         && sync.is_none()
         && core.deliver_chunk(slot, envelope, &mut peer.endpoint, body)
     {
@@ -360,7 +361,14 @@ pub(crate) fn next_chunk(core: &mut Core, peer: &mut Peer, body: &ChunkBody) -> 
                 layer: None,
             };
             let message = (incoming.envelope, incoming.total);
-            deliver(core, peer, Waiting::Request(id), message, Ok(()), ended);
+            deliver(
+                core,
+                peer,
+                PostedReceive::Request(id),
+                message,
+                Ok(()),
+                ended,
+            );
         }
         Target::Entry(entry) => {
             let message = core.unexpected.get_mut(entry);

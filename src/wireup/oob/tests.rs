@@ -46,11 +46,11 @@ fn other(own: u32, stream: TcpStream) -> Oob {
 /// Serves all that is there.
 fn serve(connections: &mut Oob, now: Instant) -> Vec<OobEvent> {
     let tokens: Vec<Token> = connections.polled().map(|(token, ..)| token).collect();
-    let mut news = Vec::new();
+    let mut events = Vec::new();
     for token in tokens {
-        news.extend(connections.ready(token, now));
+        events.extend(connections.ready(token, now));
     }
-    news
+    events
 }
 
 /// Oob of rank 0's host and of both others.
@@ -83,8 +83,8 @@ fn linked() -> (Oob, Oob, Oob) {
 fn heard(connections: &mut Oob) -> (u32, ToHost) {
     let start = Instant::now();
     loop {
-        for news in serve(connections, Instant::now()) {
-            match news {
+        for event in serve(connections, Instant::now()) {
+            match event {
                 OobEvent::Message(_, ToHost::Beat) => {}
                 OobEvent::Message(node, message) => return (node, message),
                 OobEvent::Lost(node, end) => panic!("{node}: {end}"),
@@ -95,10 +95,10 @@ fn heard(connections: &mut Oob) -> (u32, ToHost) {
 }
 
 fn lost(connections: &mut Oob, now: Instant) -> Option<(u32, String)> {
-    let news = serve(connections, now)
+    let events = serve(connections, now)
         .into_iter()
         .chain(connections.tick(now));
-    news.into_iter().find_map(|news| match news {
+    events.into_iter().find_map(|event| match event {
         OobEvent::Lost(node, end) => Some((node, end.to_string())),
         OobEvent::Message(..) => None,
     })
@@ -189,8 +189,8 @@ fn a_node_says_farewell_before_it_goes() {
     let start = Instant::now();
     let mut messages = Vec::new();
     while !messages.contains(&ToHost::Farewell) {
-        for news in serve(&mut zero, Instant::now()) {
-            match news {
+        for event in serve(&mut zero, Instant::now()) {
+            match event {
                 OobEvent::Message(1, message) => messages.push(message),
                 // The end of the connection may be there already.
                 OobEvent::Lost(1, Loss::Closed) => {}
@@ -223,8 +223,8 @@ fn what_a_host_has_said_is_heard_though_it_leaves_bytes_unread() {
     drop(one);
     let (mut messages, start) = (Vec::new(), Instant::now());
     let end = 'end: loop {
-        for news in serve(&mut zero, Instant::now()) {
-            match news {
+        for event in serve(&mut zero, Instant::now()) {
+            match event {
                 OobEvent::Message(1, message) => messages.push(message),
                 OobEvent::Lost(1, end) => break 'end end,
                 other => panic!("{other:?}"),
@@ -250,18 +250,18 @@ fn what_was_said_before_the_end_is_heard_when_nothing_can_be_told() {
         zero.tell(None, &ToHost::Beat, Instant::now());
         assert!(start.elapsed() < LONG, "everything can be told");
     }
-    let news = zero.tick(Instant::now());
-    let messages: Vec<&ToHost> = news
+    let events = zero.tick(Instant::now());
+    let messages: Vec<&ToHost> = events
         .iter()
-        .filter_map(|news| match news {
+        .filter_map(|event| match event {
             OobEvent::Message(1, message) => Some(message),
             _ => None,
         })
         .collect();
-    assert_eq!(messages, [&left, &ToHost::Farewell], "{news:?}");
+    assert_eq!(messages, [&left, &ToHost::Farewell], "{events:?}");
     assert!(
-        matches!(news.last(), Some(OobEvent::Lost(1, _))),
-        "{news:?}"
+        matches!(events.last(), Some(OobEvent::Lost(1, _))),
+        "{events:?}"
     );
 }
 

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Files that pages and comments name are there.
 //!
-//! A name in backticks that ends as a source file does is one of a file here, if it holds a slash or is one of Rust. It
+//! A name in backticks with the ending of a source file names a file here, if it holds a slash or is one of Rust. It
 //! begins at the root or at any folder below it. `proto/plan.rs` is found as `src/proto/plan.rs`. Names with capitals
 //! stand for any, as `src/NAME.rs`.
 

@@ -228,6 +228,9 @@ impl Channel {
     }
 
     /// What the line of `seq` says, which was found published: read once, and checked.
+    ///
+    /// # Errors
+    /// [`BadLine`]: no correct peer writes such a line.
     pub fn said(&self, seq: u32) -> Result<Said, BadLine> {
         let line = self.line(seq);
         let info = Info::decode(line.info.load(Ordering::Relaxed));

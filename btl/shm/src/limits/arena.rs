@@ -11,9 +11,13 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
 /// Bytes of control words and slot rings before the pools.
 pub(super) const CONTROL: usize = 256 << 10;
+/// Two sides, a source and a destination each.
 const POOLS: usize = 4;
+/// Byte offset of the word that ends the measurement.
 pub(super) const STOP: usize = 1024;
+/// Bytes of a pool at most: well beyond the third-level caches, so that copies of its pieces are from memory.
 const POOL_MAX: usize = 256 << 20;
+/// Bytes of a pool at least, however little memory is free. A large message still fits.
 const POOL_MIN: usize = 8 << 20;
 const PAGE: usize = 4096;
 

@@ -82,6 +82,7 @@ unsafe fn rep_movsb(destination: *mut u8, source: *const u8, bytes: usize) {
 )]
 unsafe fn non_temporal(destination: *mut u8, source: *const u8, bytes: usize) {
     use std::arch::x86_64::{__m256i, _mm_sfence, _mm256_loadu_si256, _mm256_stream_si256};
+    /// Bytes of one turn: four stores under way hide the loads before them.
     const STEP: usize = 128;
     let aligned = destination.addr().is_multiple_of(32);
     let body = if aligned { bytes / STEP * STEP } else { 0 };

@@ -23,7 +23,9 @@ const ACK: usize = 2048;
 const RING: [usize; 2] = [64 << 10, 128 << 10];
 const RING_SLOTS: u64 = 1024;
 
+/// Looks between two looks at the clock, so that the clock is no part of what is measured.
 const SPINS: u32 = 1 << 16;
+/// How long a side waits for the other one: longer than any single batch, also on a loaded machine.
 const SILENCE: Duration = Duration::from_secs(20);
 
 /// One side of a measurement: both sides make the same calls in the same order.

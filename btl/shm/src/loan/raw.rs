@@ -34,8 +34,8 @@ impl Span {
     /// Bytes to be received into.
     ///
     /// # Safety
-    /// `len` bytes at `address` can be written, and nobody else reads or writes them, until the operation that the span
-    /// is given to is over. The address may be anything if `len` is 0.
+    /// Until the operation that the span is given to is over, `len` bytes at `address` can be written, and nobody else
+    /// reads or writes them. The address may be anything if `len` is 0.
     #[must_use]
     pub unsafe fn received(address: *mut u8, len: usize) -> Self {
         Self::new(address, len, true)
@@ -76,6 +76,9 @@ impl LoanTable {
     }
 
     /// The first `len` bytes of a span that is not lent, to be written.
+    ///
+    /// # Errors
+    /// [`LoanError::ReadOnly`], [`LoanError::Outside`].
     #[inline(always)]
     pub fn span_mut(&mut self, span: Span, len: usize) -> Result<&mut [u8], LoanError> {
         if !span.writable {

@@ -49,6 +49,9 @@ impl OwnSegment {
     }
 
     /// Makes the segment of `rank`. `nonce` should be unpredictable.
+    ///
+    /// # Errors
+    /// [`SegmentError`]: a geometry that is unusable, a system call that failed, or memory that is not there.
     pub fn create(
         rank: u32,
         geometry: Geometry,
@@ -169,6 +172,9 @@ impl OwnSegment {
         })
     }
     /// Reserves a part of a channel, before it is used for the first time.
+    ///
+    /// # Errors
+    /// [`SegmentError::Reserve`].
     pub fn reserve_channel(&self, channel: u32, part: ChannelPart) -> Result<(), SegmentError> {
         let (at, len) = part.range();
         let at = self.geometry.channel_offset(channel).0 + at;
@@ -182,6 +188,9 @@ impl OwnSegment {
         self.map.shared::<Header>(0).proof[index as usize % 64].load(Ordering::Acquire)
     }
     /// Reserves `count` chunks of the pool from `first` on.
+    ///
+    /// # Errors
+    /// [`SegmentError::Reserve`].
     pub fn reserve_chunks(&self, first: u32, count: u32) -> Result<(), SegmentError> {
         let size = u64::from(self.geometry.chunk_bytes);
         reserve(
@@ -198,6 +207,9 @@ impl OwnSegment {
         self.release(begin, u64::from(count) * size);
     }
     /// Copies `bytes` into a chunk of the pool.
+    ///
+    /// # Errors
+    /// [`OutOfBounds`]: nothing was copied.
     #[inline]
     pub fn write_chunk(
         &self,

@@ -76,6 +76,10 @@ pub struct PeerSegment {
 
 impl PeerSegment {
     /// Opens the segment of `rank` for rank `me`. Everything that the peer claims in its header is checked.
+    ///
+    /// # Errors
+    /// [`SegmentError::Foreign`] if it is no segment of that rank with the `expected` geometry, [`SegmentError::Call`]
+    /// if it cannot be mapped.
     pub fn open(
         fd: OwnedFd,
         rank: u32,
@@ -139,6 +143,9 @@ impl PeerSegment {
         &self.control.shared::<Header>(0).bell
     }
     /// Reserves this rank's ring in the peer's segment and gives its writing end. To be made once.
+    ///
+    /// # Errors
+    /// [`SegmentError::Reserve`].
     pub fn producer(&self) -> Result<Producer<MappedCells>, SegmentError> {
         reserve(
             self.fd.as_fd(),
@@ -214,6 +221,9 @@ impl PeerSegment {
 
     /// Maps the peer's payload pool if it is not mapped yet. It is only read. `writable` says how it is mapped. On some
     /// processors a line that was read through a writable mapping is cheaper for its owner to write again.
+    ///
+    /// # Errors
+    /// [`SegmentError::Call`]: `mmap` failed.
     pub fn map_pool(&mut self, writable: bool) -> Result<(), SegmentError> {
         if self.pool.is_none() {
             let map = Mapping::new_own(
@@ -247,6 +257,9 @@ impl PeerSegment {
     }
 
     /// Copies bytes of one of the peer's chunks to `out`. The pool must be mapped.
+    ///
+    /// # Errors
+    /// [`OutOfBounds`]: nothing was copied. It is one, too, if the pool is not mapped.
     #[inline]
     pub fn read_chunk(
         &self,
@@ -281,6 +294,9 @@ impl PeerSegment {
     }
 
     /// Maps the peer's heap.
+    ///
+    /// # Errors
+    /// [`SegmentError::Foreign`] if the peer has no heap, [`SegmentError::Call`] if `mmap` failed.
     pub fn map_heap(&self) -> Result<PeerHeap, SegmentError> {
         if self.geometry.heap_bytes == 0 {
             return Err(SegmentError::Foreign {

@@ -28,6 +28,9 @@ impl PeerHeap {
     }
 
     /// Copies from the heap.
+    ///
+    /// # Errors
+    /// [`OutOfBounds`]: nothing was copied.
     #[inline]
     pub fn read(
         &self,
@@ -42,6 +45,9 @@ impl PeerHeap {
     }
 
     /// Bytes to be read in place.
+    ///
+    /// # Errors
+    /// [`OutOfBounds`].
     #[inline]
     pub fn view(&self, offset: HeapOffset, len: usize) -> Result<View<'_>, OutOfBounds> {
         let at = self.at(offset, len)?;
@@ -50,6 +56,9 @@ impl PeerHeap {
     }
 
     /// Copies into the heap.
+    ///
+    /// # Errors
+    /// [`OutOfBounds`]: nothing was copied.
     #[inline]
     pub fn write(
         &self,

@@ -10,7 +10,7 @@ use crate::mapping::Mapping;
 use crate::sync::{AtomicU64, Ordering};
 use nix::fcntl::{FcntlArg, SealFlag, fcntl};
 use onecopy_obs::COUNTERS;
-use onecopy_obs::stats::{Came, MECHANISMS, Row};
+use onecopy_obs::stats::{MECHANISMS, Row, Totals};
 use std::fs::File;
 use std::io;
 use std::mem::offset_of;
@@ -58,6 +58,9 @@ pub struct Shown {
 
 impl Shown {
     /// Takes a file for a page; it is open for reading.
+    ///
+    /// # Errors
+    /// [`Unfit`] says why it is no page of this version.
     pub fn of(file: &File) -> Result<Self, Unfit> {
         let wanted =
             SealFlag::F_SEAL_SHRINK | SealFlag::F_SEAL_FUTURE_WRITE | SealFlag::F_SEAL_SEAL;
@@ -95,10 +98,10 @@ impl Shown {
         (0..self.head.size).map(|peer| {
             let at = ROWS_AT + peer as usize * size_of::<Row>();
             let mut row = Row::default();
-            for (mechanism, came) in row.by.iter_mut().enumerate() {
-                let at = at + mechanism * size_of::<Came>();
-                came.messages = load(&self.map, at + offset_of!(Came, messages));
-                came.bytes = load(&self.map, at + offset_of!(Came, bytes));
+            for (mechanism, totals) in row.by.iter_mut().enumerate() {
+                let at = at + mechanism * size_of::<Totals>();
+                totals.messages = load(&self.map, at + offset_of!(Totals, messages));
+                totals.bytes = load(&self.map, at + offset_of!(Totals, bytes));
             }
             (peer, row)
         })

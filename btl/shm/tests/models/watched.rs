@@ -2,8 +2,8 @@
 //! Memory that several threads touch and only the order between them protects.
 //!
 //! # Safety
-//! loom's `UnsafeCell` fails the model before it gives out a pointer that another thread may use at the same time, one
-//! of them to write.
+//! loom's `UnsafeCell` fails the model before two threads have pointers to one cell at the same time, one of them to
+//! write.
 #![allow(unsafe_code, reason = "plain memory under loom's eyes")]
 
 use loom::cell::UnsafeCell;

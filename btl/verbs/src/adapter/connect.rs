@@ -202,7 +202,7 @@ impl<P: Provider> Adapter<P> {
             };
             found = true;
             self.connecting -= 1;
-            self.news.note(name, lane);
+            self.changed.add(name, lane);
             if let Some(reason) = failed {
                 lane.stage = Stage::Over;
                 self.queue.forget(account);

@@ -104,10 +104,10 @@ pub trait Lanes: Debug + Send {
 
     /// Takes what has completed. Says whether there was anything.
     fn poll(&mut self) -> bool;
-    /// A rank whose lane has news: something came, or it failed.
-    fn news(&mut self) -> Option<u32>;
-    /// Whether there is such a rank.
-    fn has_news(&self) -> bool;
+    /// Takes the rank of a lane that has changed: something came by it, it has room again, or it failed.
+    fn next_changed(&mut self) -> Option<u32>;
+    /// Whether there is such a lane.
+    fn has_changed(&self) -> bool;
 
     /// Whether there is room for so many bytes, or for a good part of what the lane carries at once.
     fn has_room(&mut self, lane: u64, bytes: usize) -> bool;

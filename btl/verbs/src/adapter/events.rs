@@ -93,7 +93,7 @@ impl<P: Provider> Adapter<P> {
                     let text =
                         "the device tells nothing of what is under way; see the kernel's log";
                     lane.failed.get_or_insert_with(|| text.to_owned());
-                    self.news.note(name, lane);
+                    self.changed.add(name, lane);
                 }
                 if lane.seen == lane.arrived {
                     lane.window = (lane.window / 2).max(GRANT_MIN);

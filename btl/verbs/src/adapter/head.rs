@@ -38,7 +38,7 @@ impl Head {
 /// What the two sides of a lane tell each other before it is connected.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Offer {
-    /// The pair, and the address handle that leads to it.
+    /// The pair, and the address of its port.
     pub reach: crate::Reach,
     /// Bytes that a receive has room for.
     pub room: u32,
@@ -59,7 +59,7 @@ pub struct Mark {
     pub qkey: u32,
 }
 
-/// Bytes of a message that a peer may offer at most.
+/// Bytes of a message that a peer may offer at most. It bounds what a rank allocates on a peer's word.
 const ROOM_MAX: u32 = 1 << 20;
 
 impl Offer {

@@ -7,9 +7,9 @@ use std::time::Instant;
 
 use super::head::{HEAD, Head, Offer};
 use super::{GRANT_MIN, WINDOW_MAX};
+use crate::changed::Listed;
 use crate::error::Error;
 use crate::memory::Slot;
-use crate::news::Newsworthy;
 use crate::pair::{Pair, Prepared, Ready};
 use crate::port::Reach;
 use crate::provider::Provider;
@@ -64,7 +64,7 @@ pub(super) struct Asked<P: Provider> {
 
 /// A message that has come and was not read to its end.
 #[derive(Debug)]
-pub(super) struct Came<P: Provider> {
+pub(super) struct Unread<P: Provider> {
     slot: Slot<P>,
     from: usize,
     to: usize,
@@ -76,8 +76,8 @@ pub(super) struct Lane<P: Provider> {
     pub(super) stage: Stage<P>,
     pub(super) own: Reach,
     pub(super) failed: Option<String>,
-    /// Whether it stands in the list of those with news.
-    pub(super) has_news: bool,
+    /// Whether it stands in the list of those that have changed.
+    pub(super) is_listed: bool,
 
     /// Bytes of the peer's receives.
     pub(super) room: usize,
@@ -93,7 +93,7 @@ pub(super) struct Lane<P: Provider> {
 
     /// The place of the next byte that comes.
     pub(super) next: u64,
-    pub(super) came: VecDeque<Came<P>>,
+    pub(super) inbox: VecDeque<Unread<P>>,
     /// Messages that came, were taken, and are permitted, ever.
     pub(super) arrived: u32,
     pub(super) taken: u32,
@@ -130,13 +130,13 @@ pub(super) enum Arrived {
 /// An error of the peer, and the slot that its message came in.
 pub(super) type Nonsense<P> = (&'static str, Slot<P>);
 
-impl<P: Provider> Newsworthy for Lane<P> {
+impl<P: Provider> Listed for Lane<P> {
     fn rank(&self) -> u32 {
         self.rank
     }
 
-    fn has_news(&mut self) -> &mut bool {
-        &mut self.has_news
+    fn is_listed(&mut self) -> &mut bool {
+        &mut self.is_listed
     }
 }
 
@@ -147,7 +147,7 @@ impl<P: Provider> Lane<P> {
             stage: Stage::Prepared(pair),
             own,
             failed: None,
-            has_news: false,
+            is_listed: false,
             room: 0,
             sent: 0,
             permitted: 0,
@@ -156,7 +156,7 @@ impl<P: Provider> Lane<P> {
             kept: VecDeque::new(),
             building: None,
             next: 0,
-            came: VecDeque::new(),
+            inbox: VecDeque::new(),
             arrived: 0,
             taken: 0,
             granted: 0,
@@ -190,8 +190,8 @@ impl<P: Provider> Lane<P> {
         self.credit() >= 2
     }
 
-    /// The peer is told of all that was taken.
-    pub(super) fn told(&mut self) {
+    /// The peer has been told of all that was taken.
+    pub(super) fn has_told(&mut self) {
         self.told_taken = self.taken;
         self.told_granted = self.granted;
         self.owes = false;
@@ -248,7 +248,7 @@ impl<P: Provider> Lane<P> {
             return Ok((Arrived::Control, Some(slot)));
         }
         self.next += (len - HEAD) as u64;
-        self.came.push_back(Came {
+        self.inbox.push_back(Unread {
             slot,
             from: HEAD,
             to: len,
@@ -258,25 +258,28 @@ impl<P: Provider> Lane<P> {
 
     /// Bytes that have come and were not read.
     pub(super) fn unread(&self) -> usize {
-        self.came.iter().map(|came| came.to - came.from).sum()
+        self.inbox
+            .iter()
+            .map(|unread| unread.to - unread.from)
+            .sum()
     }
 
     /// Reads bytes; the slots that are of no more use go to `done`.
     pub(super) fn read(&mut self, out: &mut [u8], mut done: impl FnMut(Slot<P>)) -> usize {
         let mut read = 0;
         while read < out.len()
-            && let Some(came) = self.came.front_mut()
+            && let Some(unread) = self.inbox.front_mut()
         {
-            let count = (came.to - came.from).min(out.len() - read);
-            came.slot.read(came.from, &mut out[read..read + count]);
-            came.from += count;
+            let count = (unread.to - unread.from).min(out.len() - read);
+            unread.slot.read(unread.from, &mut out[read..read + count]);
+            unread.from += count;
             read += count;
-            if came.from == came.to
-                && let Some(came) = self.came.pop_front()
+            if unread.from == unread.to
+                && let Some(unread) = self.inbox.pop_front()
             {
                 self.taken = self.taken.wrapping_add(1);
                 self.owes = true;
-                done(came.slot);
+                done(unread.slot);
             }
         }
         read

@@ -21,7 +21,9 @@ use crate::provider::{Access, Provider, Remote};
 
 /// Set in the cookie of a read.
 pub(super) const READ: u64 = 1 << 32;
-/// Bytes of a read at most, and how many reads may be under way from this rank.
+/// Bytes of a read at most, and how many reads may be under way from this rank: 1 MiB pinned in all, with the first
+/// read. A piece is copied out while the next ones are read. Their number was chosen by magnitude: a pair has as many
+/// at once as its device permits.
 const READ_BYTES: usize = 64 << 10;
 const READS: usize = 16;
 
@@ -200,6 +202,6 @@ impl<P: Provider> Adapter<P> {
             self.bytes += asked.len as u64;
             asked.slot = Some(slot);
         }
-        self.news.note(name, lane);
+        self.changed.add(name, lane);
     }
 }

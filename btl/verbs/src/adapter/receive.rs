@@ -27,7 +27,7 @@ impl<P: Provider> Adapter<P> {
                 if arrived == Arrived::Bytes {
                     self.bytes += (len - HEAD) as u64;
                 }
-                self.news.note(name, lane);
+                self.changed.add(name, lane);
                 if let Some(slot) = slot {
                     self.recycle(slot);
                     // At once: another lane must not get the receive that was posted for this one.
@@ -124,7 +124,7 @@ impl<P: Provider> Adapter<P> {
         };
         match posted {
             Ok(()) => {
-                lane.told();
+                lane.has_told();
                 lane.sent = lane.sent.wrapping_add(1);
                 let bytes = Bytes::Copy(Vec::new());
                 let at = lane.at;

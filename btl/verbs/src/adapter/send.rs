@@ -8,7 +8,7 @@ use crate::memory::{Local, Slot};
 use crate::pair::Operation;
 use crate::provider::Provider;
 
-/// Buffers for copies that are kept for use again.
+/// Buffers for copies that are kept for use again. Chosen by magnitude: without one, memory is allocated.
 pub(super) const SPARE_MAX: usize = 64;
 
 pub(super) fn keep_spare(spare: &mut Vec<Vec<u8>>, mut bytes: Vec<u8>) {
@@ -114,7 +114,7 @@ impl<P: Provider> Adapter<P> {
         };
         match posted {
             Ok(bytes) => {
-                lane.told();
+                lane.has_told();
                 let at = lane.at;
                 lane.kept.push_back(Kept {
                     at,
@@ -157,7 +157,7 @@ impl<P: Provider> Adapter<P> {
             Bytes::Slot(slot)
         };
         // A sender that waits for a slot looks again.
-        self.news.note(name, lane);
+        self.changed.add(name, lane);
     }
 
     /// Copies bytes that the peer has not acknowledged out of their slots, for sends that need slots.

@@ -24,7 +24,7 @@ use super::objects::{Completions, zero};
 use super::pairs::{PairOf, ReceivesOf};
 use crate::provider::{Finished, Piece, Remote, Request, Verb};
 
-/// Completions that are taken at once.
+/// Completions that are taken at once. They lie on the stack. Chosen by magnitude: it spreads the cost of a call.
 const BATCH: usize = 16;
 /// Pieces of a request: owners above use one.
 const PIECES: usize = 4;

@@ -92,7 +92,7 @@ impl<P: Provider> Pair<P, Ready> {
             Some(_) => return Err(Refused::full(local, CALL)),
             None => return Err(Refused::of(local, CALL, "the pair was retired")),
         };
-        let Some(id) = queue.take_off(self.account, Done::Sent, local, cookie, covers) else {
+        let Some(id) = queue.begin(self.account, Done::Sent, local, cookie, covers) else {
             return Err(Refused::of(Local::Nothing, CALL, "too many operations"));
         };
         let pieces = [piece];
@@ -113,7 +113,7 @@ impl<P: Provider> Pair<P, Ready> {
                 account.sends_free += 1;
                 account.silent = covers - 1;
             }
-            Refused::by_device(queue.call_back(id), CALL, queue.device().name(), error)
+            Refused::by_device(queue.take_back(id), CALL, queue.device().name(), error)
         })
     }
 
@@ -156,7 +156,7 @@ impl<P: Provider> Pair<P, Ready> {
         };
         let id = if signaled {
             queue
-                .take_off(self.account, Done::Sent, Local::Nothing, UNNAMED, covers)
+                .begin(self.account, Done::Sent, Local::Nothing, UNNAMED, covers)
                 .unwrap_or(UNNAMED)
         } else {
             UNNAMED
@@ -188,7 +188,7 @@ impl<P: Provider> Pair<P, Ready> {
                     account.silent - 1
                 };
             }
-            Refused::by_device(queue.call_back(id), CALL, queue.device().name(), error)
+            Refused::by_device(queue.take_back(id), CALL, queue.device().name(), error)
         })
     }
 

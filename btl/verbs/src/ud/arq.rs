@@ -8,13 +8,14 @@
 //! - Where nothing is acknowledged within the limit, the lane is broken, and stays so.
 
 use super::head::Head;
-use super::order::{Came, Order};
+use super::order::{Arrival, Order};
 use super::sent::Sent;
 use std::time::Duration;
 
 /// Packets of a window: what an acknowledgement has bits for.
 pub(super) const WINDOW_MAX: u32 = 64;
-/// How long an acknowledgement waits for a packet that it could go with.
+/// How long an acknowledgement waits for a packet that it could go with. Far below the least time after which a sender
+/// sends again (4 ms).
 const DELAY: Duration = Duration::from_micros(200);
 
 /// What goes out.
@@ -132,7 +133,7 @@ impl Arq {
             number,
             next: self.order.next(),
             permitted: self.order.permits(),
-            come: self.order.come(),
+            sacks: self.order.sacks(),
             len: self.bytes(out).len() as u16,
             asks: self.asks,
         }
@@ -159,7 +160,7 @@ impl Arq {
     ) -> Result<Heard, &'static str> {
         let mut heard = Heard::default();
         let before = self.sent.room();
-        heard.room = self.sent.acknowledged(head.next, head.come, now, spare)?;
+        heard.room = self.sent.acknowledged(head.next, head.sacks, now, spare)?;
         if head.permitted.wrapping_sub(head.next) > WINDOW_MAX {
             return Err("a permission that is beyond every window");
         }
@@ -178,14 +179,14 @@ impl Arq {
                 bytes
             };
             match self.order.arrive(head.number, bytes) {
-                Came::Next => {
-                    // What filled a gap is news for a sender that waits for it.
+                Arrival::Next => {
+                    // A sender waits to hear that the gap is filled.
                     heard.bytes = true;
-                    let gap = self.order.come() != 0;
+                    let gap = self.order.sacks() != 0;
                     self.owe(now, gap);
                 }
-                Came::Early | Came::Twice => self.owe(now, true),
-                Came::Beyond => {}
+                Arrival::Early | Arrival::Twice => self.owe(now, true),
+                Arrival::Beyond => {}
             }
         }
         Ok(heard)

@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-/// Before the first answer has come.
+/// Before the first answer has come. A peer that is just starting computes; sent again too soon costs packets only.
 const FIRST: Duration = Duration::from_millis(20);
 /// A peer's program answers when it looks; one that waits for a processor does not for some milliseconds.
 const LEAST: Duration = Duration::from_millis(4);

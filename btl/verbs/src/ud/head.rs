@@ -18,8 +18,8 @@ pub(super) struct Head {
     pub(super) next: u32,
     /// The first number that the receiver may not use.
     pub(super) permitted: u32,
-    /// Which of the 64 numbers behind `next` are with the sender, a bit each.
-    pub(super) come: u64,
+    /// Selective acknowledgements: which of the 64 numbers behind `next` the sender has, a bit each.
+    pub(super) sacks: u64,
     /// Bytes of the stream that follow.
     pub(super) len: u16,
     /// The sender wants an answer.
@@ -49,7 +49,7 @@ impl Head {
         bytes[12..16].copy_from_slice(&self.number.to_le_bytes());
         bytes[16..20].copy_from_slice(&self.next.to_le_bytes());
         bytes[20..24].copy_from_slice(&self.permitted.to_le_bytes());
-        bytes[24..32].copy_from_slice(&self.come.to_le_bytes());
+        bytes[24..32].copy_from_slice(&self.sacks.to_le_bytes());
         bytes[32..34].copy_from_slice(&self.len.to_le_bytes());
         bytes[34] = u8::from(self.asks);
         let seal = seal(key, &bytes[8..]);
@@ -76,7 +76,7 @@ impl Head {
             number: word(12),
             next: word(16),
             permitted: word(20),
-            come: u64::from(word(24)) | u64::from(word(28)) << 32,
+            sacks: u64::from(word(24)) | u64::from(word(28)) << 32,
             len: u16::from_le_bytes([bytes[32], bytes[33]]),
             asks: bytes[34] != 0,
         })
@@ -94,7 +94,7 @@ mod tests {
             number: u32::MAX,
             next: 3,
             permitted: 35,
-            come: 1 << 63 | 5,
+            sacks: 1 << 63 | 5,
             len: 4020,
             asks: true,
         };

@@ -13,7 +13,8 @@ use crate::pair::Pair;
 use crate::port::Said;
 use crate::provider::Provider;
 
-/// Rounds in which what has come before an end is taken.
+/// Rounds, of a batch of completions each, in which what has come before an end is taken. They bound the stay in the
+/// library.
 const LAST_ROUNDS: u32 = 256;
 
 impl<P: Provider> Lanes for Datagrams<P> {
@@ -47,7 +48,7 @@ impl<P: Provider> Lanes for Datagrams<P> {
             building: Vec::new(),
             room: 0,
             failed: None,
-            has_news: false,
+            is_listed: false,
             is_touched: false,
             is_hungry: false,
             is_watched: false,
@@ -108,12 +109,12 @@ impl<P: Provider> Lanes for Datagrams<P> {
         found | completed
     }
 
-    fn news(&mut self) -> Option<u32> {
-        self.news.next(&mut self.lanes)
+    fn next_changed(&mut self) -> Option<u32> {
+        self.changed.next(&mut self.lanes)
     }
 
-    fn has_news(&self) -> bool {
-        !self.news.is_empty()
+    fn has_changed(&self) -> bool {
+        !self.changed.is_empty()
     }
 
     fn has_room(&mut self, name: u64, bytes: usize) -> bool {

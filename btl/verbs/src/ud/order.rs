@@ -3,9 +3,9 @@
 
 use std::collections::VecDeque;
 
-/// What became of a packet.
+/// How a packet that arrives stands to those before it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Came {
+pub(super) enum Arrival {
     /// It was the next one.
     Next,
     /// It waits for those before it.
@@ -55,11 +55,11 @@ impl Order {
         self.taken.wrapping_add(self.window)
     }
 
-    /// Which of the numbers behind the next one are here.
-    pub(super) fn come(&self) -> u64 {
+    /// Selective acknowledgements: which of the 64 numbers behind the next one are here, a bit each.
+    pub(super) fn sacks(&self) -> u64 {
         let places = self.early.iter().take(64).enumerate();
         let bits = places.filter(|(_, place)| place.is_some());
-        bits.fold(0, |come, (at, _)| come | 1 << at)
+        bits.fold(0, |sacks, (at, _)| sacks | 1 << at)
     }
 
     pub(super) fn bytes(&self) -> u64 {
@@ -71,13 +71,13 @@ impl Order {
     }
 
     /// A packet of that number has come; `bytes` are fetched if it is kept.
-    pub(super) fn arrive(&mut self, number: u32, bytes: impl FnOnce() -> Vec<u8>) -> Came {
+    pub(super) fn arrive(&mut self, number: u32, bytes: impl FnOnce() -> Vec<u8>) -> Arrival {
         let ahead = number.wrapping_sub(self.next);
         if ahead > u32::MAX / 2 {
-            return Came::Twice;
+            return Arrival::Twice;
         }
         if number.wrapping_sub(self.taken) >= self.window {
-            return Came::Beyond;
+            return Arrival::Beyond;
         }
         if ahead > 0 {
             let at = ahead as usize - 1;
@@ -86,10 +86,10 @@ impl Order {
             }
             let place = &mut self.early[at];
             if place.is_some() {
-                return Came::Twice;
+                return Arrival::Twice;
             }
             *place = Some(bytes());
-            return Came::Early;
+            return Arrival::Early;
         }
         self.pass(bytes());
         while let Some(place) = self.early.pop_front() {
@@ -99,7 +99,7 @@ impl Order {
                 None => break,
             }
         }
-        Came::Next
+        Arrival::Next
     }
 
     fn pass(&mut self, bytes: Vec<u8>) {
@@ -146,23 +146,23 @@ mod tests {
         let mut order = Order::new(4);
         let arrive =
             |order: &mut Order, number: u32| order.arrive(number, || vec![number as u8; 3]);
-        assert_eq!(arrive(&mut order, 2), Came::Early);
-        assert_eq!(arrive(&mut order, 2), Came::Twice);
-        assert_eq!(arrive(&mut order, 4), Came::Beyond);
-        assert_eq!(arrive(&mut order, 3), Came::Early);
-        assert_eq!((order.come(), order.unread()), (0b110, 0));
-        assert_eq!(arrive(&mut order, 0), Came::Next);
-        assert_eq!((order.next(), order.come()), (1, 0b11));
-        assert_eq!(arrive(&mut order, 0), Came::Twice);
-        assert_eq!(arrive(&mut order, 1), Came::Next);
-        assert_eq!((order.next(), order.come(), order.unread()), (4, 0, 12));
-        assert_eq!(arrive(&mut order, 4), Came::Beyond);
+        assert_eq!(arrive(&mut order, 2), Arrival::Early);
+        assert_eq!(arrive(&mut order, 2), Arrival::Twice);
+        assert_eq!(arrive(&mut order, 4), Arrival::Beyond);
+        assert_eq!(arrive(&mut order, 3), Arrival::Early);
+        assert_eq!((order.sacks(), order.unread()), (0b110, 0));
+        assert_eq!(arrive(&mut order, 0), Arrival::Next);
+        assert_eq!((order.next(), order.sacks()), (1, 0b11));
+        assert_eq!(arrive(&mut order, 0), Arrival::Twice);
+        assert_eq!(arrive(&mut order, 1), Arrival::Next);
+        assert_eq!((order.next(), order.sacks(), order.unread()), (4, 0, 12));
+        assert_eq!(arrive(&mut order, 4), Arrival::Beyond);
         let (mut out, mut spare) = ([9; 7], Vec::new());
         assert_eq!(order.read(&mut out, &mut spare), (7, true));
         assert_eq!(out, [0, 0, 0, 1, 1, 1, 2]);
         assert_eq!((spare.len(), order.permits()), (2, 6));
-        assert_eq!(arrive(&mut order, 5), Came::Early);
-        assert_eq!(arrive(&mut order, 4), Came::Next);
+        assert_eq!(arrive(&mut order, 5), Arrival::Early);
+        assert_eq!(arrive(&mut order, 4), Arrival::Next);
         assert_eq!(order.bytes(), 18);
     }
 }

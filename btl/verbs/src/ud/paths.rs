@@ -15,7 +15,7 @@ impl<P: Provider> Datagrams<P> {
         };
         if let Some(ah) = self.handles.get(&path) {
             lane.stage = Stage::Ready(ah.clone());
-            return self.news.note(name, lane);
+            return self.changed.add(name, lane);
         }
         lane.stage = Stage::Finding;
         if self.finding.contains_key(&path) {
@@ -68,7 +68,7 @@ impl<P: Provider> Datagrams<P> {
                 match &ah {
                     Ok(ah) => {
                         lane.stage = Stage::Ready(ah.clone());
-                        self.news.note(name, lane);
+                        self.changed.add(name, lane);
                     }
                     Err(reason) => self.fail(name, reason.clone()),
                 }

@@ -125,7 +125,7 @@ impl<P: Provider> Datagrams<P> {
         match heard {
             Ok(heard) => {
                 if heard.bytes || heard.room {
-                    self.news.note(name, lane);
+                    self.changed.add(name, lane);
                 }
                 if !std::mem::replace(&mut lane.is_touched, true) {
                     self.touched.push(name);

@@ -5,10 +5,11 @@ use super::clock::Clock;
 use std::collections::VecDeque;
 use std::time::Duration;
 
-/// Packets under way at first, and at least.
+/// Packets under way at first: about what TCP begins with (RFC 6928 has ten).
 const FIRST: u32 = 8;
+/// Packets under way at least: with a single one, each would wait for its acknowledgement.
 const LEAST: u32 = 2;
-/// A packet is lost when so many that were sent behind it have come.
+/// A packet is lost when so many that were sent behind it have come: as many as TCP waits for (RFC 5681).
 const BEHIND: u64 = 3;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -16,15 +17,15 @@ enum State {
     /// It is to go out.
     Waits,
     UnderWay,
-    /// It is with the peer, which waits for others before it.
-    Come,
+    /// The peer has it, and waits for others before it.
+    Acknowledged,
 }
 
 #[derive(Debug)]
 struct Kept {
     bytes: Vec<u8>,
     state: State,
-    /// When it last went out, the how manieth packet of the lane that was, and how often it went out.
+    /// When it last went out, the place of that packet among all that the lane sent, and how often it went out.
     when: Duration,
     turn: u64,
     times: u32,
@@ -40,7 +41,8 @@ pub(super) struct Sent {
     permitted: u32,
     waiting: u32,
     under_way: u32,
-    /// How many may be under way, from how many on that grows slowly, and by how many it would.
+    /// The congestion window: how many may be under way. The threshold from which on it grows by one for each window
+    /// that is acknowledged, and how many were acknowledged since it last did.
     open: u32,
     slow: u32,
     grown: u32,
@@ -163,12 +165,12 @@ impl Sent {
         }
     }
 
-    /// The peer has all before `next`, and those behind it whose bit is set. Says whether that is news. An error: no
-    /// correct peer says so.
+    /// The peer has all before `next`, and those behind it whose bit of `sacks` is set. Says whether that was not
+    /// known. An error: no correct peer says so.
     pub(super) fn acknowledged(
         &mut self,
         next: u32,
-        come: u64,
+        sacks: u64,
         now: Duration,
         spare: &mut Vec<Vec<u8>>,
     ) -> Result<bool, &'static str> {
@@ -181,7 +183,7 @@ impl Sent {
         let went = (self.kept.len() - fresh.count()) as u32;
         let behind = went.saturating_sub(count.saturating_add(1));
         let known = 1u64.checked_shl(behind).map_or(u64::MAX, |bit| bit - 1);
-        if count > went || come & !known != 0 {
+        if count > went || sacks & !known != 0 {
             return Err("an acknowledgement of what was not sent");
         }
         let mut new = 0;
@@ -193,7 +195,7 @@ impl Sent {
                 spare.push(kept.bytes);
             }
         }
-        let mut left = come;
+        let mut left = sacks;
         while left != 0 {
             let at = left.trailing_zeros() as usize + 1;
             left &= left - 1;
@@ -209,17 +211,17 @@ impl Sent {
         Ok(true)
     }
 
-    /// A kept packet has come; whether that is news.
+    /// A kept packet has come. Says whether that was not known.
     fn has_come(&mut self, at: usize, now: Duration) -> bool {
         let Some(kept) = self.kept.get_mut(at) else {
             return false;
         };
         match kept.state {
-            State::Come => return false,
+            State::Acknowledged => return false,
             State::Waits => self.waiting -= 1,
             State::UnderWay => self.under_way -= 1,
         }
-        kept.state = State::Come;
+        kept.state = State::Acknowledged;
         if kept.times == 1 {
             // Of others it is not known which time has come.
             self.clock.took(now.saturating_sub(kept.when));

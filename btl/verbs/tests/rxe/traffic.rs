@@ -3,8 +3,8 @@
 //!
 //! # Safety
 //!
-//! The buffer that is registered lives to the end of its case, and is touched by the program only while no operation
-//! with it is under way.
+//! The buffer that is registered lives to the end of its case. The program touches it only while no operation with it
+//! is under way.
 #![allow(unsafe_code, reason = "registers memory of the test's own")]
 
 use std::num::NonZeroUsize;

@@ -2,7 +2,7 @@
 //! How each collective goes between nodes.
 
 use super::super::levels::{
-    Combining, Way, bytes, combining, passes_on, segment, way, why, why_not,
+    Combining, Scheme, bytes, combining, passes_on, scheme, segment, why, why_not,
 };
 use super::super::placement;
 use super::{Choice, name};
@@ -59,14 +59,19 @@ fn collective(title: &str, len: usize, ranks: usize) -> Collective {
 }
 
 /// What leaders do with a segment.
-fn between_leaders(what: &Collective, way: Way, len: usize, nodes: &MembersByNode) -> &'static str {
-    if way == Way::Move && passes_on(what, len, nodes.count()) {
+fn between_leaders(
+    what: &Collective,
+    scheme: Scheme,
+    len: usize,
+    nodes: &MembersByNode,
+) -> &'static str {
+    if scheme == Scheme::Move && passes_on(what, len, nodes.count()) {
         return "; leaders pass it on: nobody sends it twice";
     }
     let len = len.min(segment(ElemType::F64.size()));
-    let for_all = match way {
-        Way::All | Way::ShareOut => true,
-        Way::Combine => false,
+    let for_all = match scheme {
+        Scheme::All | Scheme::ShareOut => true,
+        Scheme::Combine => false,
         _ => return "",
     };
     match combining(len, nodes.count(), for_all) {
@@ -81,11 +86,15 @@ type Decision = ((&'static str, &'static str), &'static str, String);
 
 fn decide(title: &str, len: usize, nodes: &MembersByNode, heap: bool, temp_max: usize) -> Decision {
     let what = collective(title, len, nodes.ranks());
-    let way = bytes(&what, nodes.ranks(), len).and_then(|len| way(&what, len, nodes));
-    let Some(way) = way else {
+    let scheme = bytes(&what, nodes.ranks(), len).and_then(|len| scheme(&what, len, nodes));
+    let Some(scheme) = scheme else {
         return (("-", "-"), "messages", why_not(&what, nodes).to_owned());
     };
-    let reason = format!("{}{}", why(way), between_leaders(&what, way, len, nodes));
+    let reason = format!(
+        "{}{}",
+        why(scheme),
+        between_leaders(&what, scheme, len, nodes)
+    );
     if nodes.largest() == 1 {
         return (("-", "-"), "leaders", reason);
     }

@@ -261,7 +261,7 @@ proptest! {
         let mut arq = Arq::new(16, Duration::from_secs(1));
         arq.begin(16);
         let mut now = Duration::ZERO;
-        for (number, next, permitted, come, len, asks) in heads {
+        for (number, next, permitted, sacks, len, asks) in heads {
             now += Duration::from_millis(1);
             if arq.room() > 0 {
                 arq.add(vec![1; 9], now);
@@ -269,7 +269,7 @@ proptest! {
             while let Some(out) = arq.next() {
                 arq.went(out, now);
             }
-            let head = Head { mark: 0, number, next, permitted, come, len, asks };
+            let head = Head { mark: 0, number, next, permitted, sacks, len, asks };
             let heard = arq.hear(&head, |body| body.resize(len.into(), 0), now, &mut Vec::new());
             let (sent, came) = arq.kept();
             prop_assert!(sent <= 16 && came <= 16);
@@ -387,7 +387,7 @@ fn a_peer_of_a_smaller_window_stops_nobody() {
             number: 0,
             next: number,
             permitted: number + 4,
-            come: 0,
+            sacks: 0,
             len: 0,
             asks: false,
         };
