@@ -245,8 +245,8 @@ impl Watcher {
         Ok(watcher)
     }
 
-    /// Whether all changes of what is watched that have begun were taken, in [`Observer::observe`]. Asked before what is
-    /// known of them is used. False, too, where the kernel does not say.
+    /// Whether all changes of what is watched that have begun were taken, in [`Observer::observe`]. Asked before what
+    /// is known of them is used. False, too, where the kernel does not say.
     #[must_use]
     pub fn is_quiet(&self) -> bool {
         let mut protect = Protect {

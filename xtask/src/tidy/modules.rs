@@ -112,8 +112,8 @@ const ARROWS: &[(&str, &[&str])] = &[
 
 /// What only an endpoint knows: `onecopy_shm::NAME`.
 const SEAM: &[&str] = &["segment", "ring", "cells", "pool", "doorbell"];
-/// Who stands above the endpoints, with its parts that may know it nevertheless. Those of the library compute the layout
-/// of a segment, show its limits and tell its errors. MPI takes atomics, fork and reductions from `onecopy_shm`.
+/// Who stands above the endpoints, with its parts that may know it nevertheless. Those of the library compute the
+/// layout of a segment, show its limits and tell its errors. MPI takes atomics, fork and reductions from `onecopy_shm`.
 const ABOVE_SEAM: &[(&str, &[&str])] = &[
     (LIBRARY, &["endpoint", "error", "machine", "memory"]),
     ("mpi/src/lib.rs", &[]),
