@@ -69,9 +69,9 @@ fn messages(random: &mut Random, ranks: usize, count: usize) -> Vec<Message> {
         .collect()
 }
 
-/// How a rank names what it receives. One way per program and rank, so that the oracle knows what may match.
+/// How a rank names what it receives. The same per program and rank, so that the oracle knows what may match.
 #[derive(Debug, Clone, Copy, PartialEq)]
-enum Way {
+enum Wildcards {
     Exact,
     AnySource,
     AnyTag,
@@ -80,10 +80,11 @@ enum Way {
 
 /// Takes the message that this receive must have got out of those to come.
 #[track_caller]
-fn expected(left: &mut Vec<Message>, source: usize, tag: i32, way: Way) -> Message {
-    let at = left
-        .iter()
-        .position(|m| m.from == source && (m.tag == tag || matches!(way, Way::AnyTag | Way::Any)));
+fn expected(left: &mut Vec<Message>, source: usize, tag: i32, wildcards: Wildcards) -> Message {
+    let at = left.iter().position(|m| {
+        m.from == source
+            && (m.tag == tag || matches!(wildcards, Wildcards::AnyTag | Wildcards::Any))
+    });
     left.remove(at.expect("a message that was sent"))
 }
 
@@ -93,17 +94,22 @@ fn run_program(world: &Comm, seed: u64, count: usize) {
     let all = messages(&mut random, world.size(), count);
     let me = world.rank();
     let mut own = Random((seed ^ (me as u64 + 1).wrapping_mul(0x9E37_79B9_7F4A_7C15)) | 1);
-    let way = [Way::Exact, Way::AnySource, Way::AnyTag, Way::Any][own.below(4)];
+    let wildcards = [
+        Wildcards::Exact,
+        Wildcards::AnySource,
+        Wildcards::AnyTag,
+        Wildcards::Any,
+    ][own.below(4)];
     let early = own.below(2) == 0;
     let mut left: Vec<_> = all.iter().copied().filter(|m| m.to == me).collect();
     let mut wanted = left.clone();
     own.shuffle(&mut wanted);
     let pattern_of = |m: &Message| -> (Source, Tag) {
-        match way {
-            Way::Exact => (m.from.into(), m.tag.into()),
-            Way::AnySource => (ANY_SOURCE, m.tag.into()),
-            Way::AnyTag => (m.from.into(), ANY_TAG),
-            Way::Any => (ANY_SOURCE, ANY_TAG),
+        match wildcards {
+            Wildcards::Exact => (m.from.into(), m.tag.into()),
+            Wildcards::AnySource => (ANY_SOURCE, m.tag.into()),
+            Wildcards::AnyTag => (m.from.into(), ANY_TAG),
+            Wildcards::Any => (ANY_SOURCE, ANY_TAG),
         }
     };
     const MOST: usize = 400_000;
@@ -144,7 +150,7 @@ fn run_program(world: &Comm, seed: u64, count: usize) {
         // Receives match in the order in which they were posted.
         for receive in receives {
             let (got, status) = receive.wait().expect("receive");
-            let m = expected(&mut left, status.source, status.tag, way);
+            let m = expected(&mut left, status.source, status.tag, wildcards);
             assert_eq!((status.bytes, status.tag), (m.len, m.tag), "{m:?}");
             check(&got[..m.len], m.seed, "posted early");
         }
@@ -168,7 +174,7 @@ fn run_program(world: &Comm, seed: u64, count: usize) {
                     matched.recv(&mut got).expect("recv of what was taken")
                 }
             };
-            let m = expected(&mut left, status.source, status.tag, way);
+            let m = expected(&mut left, status.source, status.tag, wildcards);
             assert_eq!((status.bytes, status.tag), (m.len, m.tag), "{m:?}");
             check(&got[..m.len], m.seed, "received late");
         }

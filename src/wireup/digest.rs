@@ -21,12 +21,12 @@ pub(super) struct Digest {
     pub(super) nodes: Nodes,
     /// What a rank says to be let in by its host.
     pub(super) secret: [u8; 16],
-    pub(super) way: Way,
+    pub(super) join_at: JoinAt,
 }
 
-/// Where each rank goes.
+/// Where each rank joins the job.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum Way {
+pub(super) enum JoinAt {
     /// All are on one node: to this listener.
     Listener(Address),
     /// Each to the listener of its node, which is still to be opened.
@@ -50,9 +50,9 @@ impl Digest {
     /// As one word.
     pub(super) fn encode(&self) -> String {
         let head = format!("{}|{}", hex(&self.secret), self.nodes.encode());
-        match &self.way {
-            Way::Listener(address) => format!("1|{head}|{}", address.encode()),
-            Way::Nodes(between) => {
+        match &self.join_at {
+            JoinAt::Listener(address) => format!("1|{head}|{}", address.encode()),
+            JoinAt::Nodes(between) => {
                 let listeners: String =
                     between.listeners.iter().map(|kind| kind.letter()).collect();
                 let places: Vec<String> = between.places.iter().map(ToString::to_string).collect();
@@ -71,9 +71,9 @@ impl Digest {
         let kind = fields.next()?;
         let secret = unhex(fields.next()?)?;
         let nodes = Nodes::decode(fields.next()?, size)?;
-        let way = match kind {
+        let join_at = match kind {
             // A path may have such a mark.
-            "1" => Way::Listener(Address::decode(&fields.collect::<Vec<_>>().join("|"))?),
+            "1" => JoinAt::Listener(Address::decode(&fields.collect::<Vec<_>>().join("|"))?),
             "n" => {
                 let listeners = fields.next()?.chars().map(ListenerKind::of_letter);
                 let listeners: Vec<ListenerKind> = listeners.collect::<Option<_>>()?;
@@ -85,7 +85,7 @@ impl Digest {
                 {
                     return None;
                 }
-                Way::Nodes(Between {
+                JoinAt::Nodes(Between {
                     listeners,
                     secret,
                     timeout,
@@ -94,7 +94,11 @@ impl Digest {
             }
             _ => return None,
         };
-        Some(Self { nodes, secret, way })
+        Some(Self {
+            nodes,
+            secret,
+            join_at,
+        })
     }
 }
 
@@ -216,12 +220,12 @@ mod tests {
         let one = Digest {
             nodes: Nodes::by_keys([0, 0, 0]),
             secret: [0xab; 16],
-            way: Way::Listener(Address::Path("/dev/shm/onecopy-0/a|b".into())),
+            join_at: JoinAt::Listener(Address::Path("/dev/shm/onecopy-0/a|b".into())),
         };
         let several = Digest {
             nodes: Nodes::by_keys((0..700).map(|rank| rank * rank % 7)),
             secret: [1; 16],
-            way: Way::Nodes(Between {
+            join_at: JoinAt::Nodes(Between {
                 listeners: vec![
                     ListenerKind::Abstract,
                     ListenerKind::Path,

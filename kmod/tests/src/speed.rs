@@ -53,9 +53,9 @@ enum Source {
     Ordinary,
 }
 
-/// How it is touched.
+/// What is measured.
 #[derive(Clone, Copy, PartialEq)]
-enum Way {
+enum Operation {
     /// One load per page of a fresh mapping.
     Touch,
     /// PREFAULT, then one load per page.
@@ -74,7 +74,7 @@ const ATTACHES: usize = 100;
 struct Case {
     name: &'static str,
     source: Source,
-    way: Way,
+    operation: Operation,
     /// Whether a fault maps one page, as if the module could do no better.
     single: bool,
 }
@@ -83,61 +83,61 @@ const CASES: [Case; 10] = [
     Case {
         name: "huge source",
         source: Source::Huge,
-        way: Way::Touch,
+        operation: Operation::Touch,
         single: false,
     },
     Case {
         name: "huge source, one page per fault",
         source: Source::Huge,
-        way: Way::Touch,
+        operation: Operation::Touch,
         single: true,
     },
     Case {
         name: "ordinary source",
         source: Source::Ordinary,
-        way: Way::Touch,
+        operation: Operation::Touch,
         single: false,
     },
     Case {
         name: "ordinary source, one page per fault",
         source: Source::Ordinary,
-        way: Way::Touch,
+        operation: Operation::Touch,
         single: true,
     },
     Case {
         name: "huge source, PREFAULT",
         source: Source::Huge,
-        way: Way::Prefault,
+        operation: Operation::Prefault,
         single: false,
     },
     Case {
         name: "ordinary source, PREFAULT",
         source: Source::Ordinary,
-        way: Way::Prefault,
+        operation: Operation::Prefault,
         single: false,
     },
     Case {
         name: "ordinary source, COPY",
         source: Source::Ordinary,
-        way: Way::Copy,
+        operation: Operation::Copy,
         single: false,
     },
     Case {
         name: "huge source, COPY",
         source: Source::Huge,
-        way: Way::Copy,
+        operation: Operation::Copy,
         single: false,
     },
     Case {
         name: "attach",
         source: Source::Ordinary,
-        way: Way::Attach,
+        operation: Operation::Attach,
         single: false,
     },
     Case {
         name: "detach what was not touched",
         source: Source::Ordinary,
-        way: Way::Detach,
+        operation: Operation::Detach,
         single: false,
     },
 ];
@@ -238,9 +238,9 @@ fn change_to(module: &Path) -> Outcome {
 
 /// What the nanoseconds of a case are of.
 fn per(case: &Case) -> &'static str {
-    match case.way {
-        Way::Touch | Way::Prefault | Way::Copy => "per page",
-        Way::Attach | Way::Detach => "per attachment",
+    match case.operation {
+        Operation::Touch | Operation::Prefault | Operation::Copy => "per page",
+        Operation::Attach | Operation::Detach => "per attachment",
     }
 }
 
@@ -278,9 +278,11 @@ fn measure(case: &Case, owner: &Peer, scratch: &Area) -> Outcome<f64> {
     };
     owner.link.tell(1)?;
     let segment = device::segment(owner.link.take()?);
-    let spent = match case.way {
-        way @ (Way::Attach | Way::Detach) => attach(way, &segment, scratch.length())?,
-        way => touch(way, &segment, scratch)?,
+    let spent = match case.operation {
+        operation @ (Operation::Attach | Operation::Detach) => {
+            attach(operation, &segment, scratch.length())?
+        }
+        operation => touch(operation, &segment, scratch)?,
     };
     drop(segment);
     owner.link.tell(0)?;
@@ -288,15 +290,15 @@ fn measure(case: &Case, owner: &Peer, scratch: &Area) -> Outcome<f64> {
 }
 
 /// Nanoseconds until an attachment is there, or gone.
-fn attach(way: Way, segment: &Segment, size: usize) -> Outcome<f64> {
+fn attach(operation: Operation, segment: &Segment, size: usize) -> Outcome<f64> {
     let mut spent = Duration::ZERO;
     for _ in 0..ATTACHES {
         let begin = Instant::now();
         let view = map(segment, size, false)?;
         let attached = begin.elapsed();
         view.unmap()?;
-        spent += match way {
-            Way::Detach => begin.elapsed() - attached,
+        spent += match operation {
+            Operation::Detach => begin.elapsed() - attached,
             _ => attached,
         };
     }
@@ -304,19 +306,19 @@ fn attach(way: Way, segment: &Segment, size: usize) -> Outcome<f64> {
 }
 
 /// Nanoseconds per page until all of a fresh attachment, or a copy of it, has been looked at.
-fn touch(way: Way, segment: &Segment, scratch: &Area) -> Outcome<f64> {
+fn touch(operation: Operation, segment: &Segment, scratch: &Area) -> Outcome<f64> {
     let device = device::onecopy()?;
     let size = scratch.length();
     let view = map(segment, size, false)?;
     let begin = Instant::now();
-    let touched = match way {
-        Way::Touch | Way::Attach | Way::Detach => &view,
-        Way::Prefault => {
+    let touched = match operation {
+        Operation::Touch | Operation::Attach | Operation::Detach => &view,
+        Operation::Prefault => {
             let done = device.prefault(view.base(), size as u64, false);
             done.result.at("PREFAULT")?;
             &view
         }
-        Way::Copy => {
+        Operation::Copy => {
             let to = Place::Own(scratch.base() as u64);
             let done = device::copy(&device, Place::Segment(segment, 0), to, size);
             done.result.at("COPY")?;

@@ -19,7 +19,7 @@ use onecopy_obs::Knobs;
 use super::{CALL, Foreign, Inner, Rest, unusable};
 use crate::proof::fresh;
 use crate::wireup::acceptor::Acceptor;
-use crate::wireup::digest::{self, Between, Digest, Way};
+use crate::wireup::digest::{self, Between, Digest, JoinAt};
 use crate::wireup::host::{Config, FIRST, Host};
 use crate::wireup::launched::Launched;
 use crate::wireup::meet::{Address, Listener, ListenerKind, Namespaces};
@@ -87,16 +87,16 @@ pub(super) fn by_table(mut table: Box<dyn Table>, knobs: &Knobs) -> Result<Forei
         limit: knobs.join_timeout,
         secret: digest.secret,
     };
-    match (digest.way, opened) {
-        (Way::Listener(_), Some(Opened::Listener(listener))) => meeting.host_of_all(listener),
-        (Way::Listener(address), _) => {
+    match (digest.join_at, opened) {
+        (JoinAt::Listener(_), Some(Opened::Listener(listener))) => meeting.host_of_all(listener),
+        (JoinAt::Listener(address), _) => {
             let inner = meeting.at_listener(&address, FIRST)?;
             Ok(Foreign::new(
                 Inner::Launched(inner),
                 Rest::new(Some(meeting.table), None),
             ))
         }
-        (Way::Nodes(between), opened) => {
+        (JoinAt::Nodes(between), opened) => {
             let acceptor = match opened {
                 Some(Opened::Acceptor(acceptor)) => Some(acceptor),
                 _ => None,
@@ -110,7 +110,7 @@ fn place_of(rank: usize) -> String {
     format!("onecopy-place-{rank}")
 }
 
-/// Where the host of a node leaves the way to its listener, and the node's address.
+/// Where the host of a node leaves the address of its listener, and the node's address.
 fn node_key(node: u32) -> String {
     format!("onecopy-node-{node}")
 }
@@ -148,8 +148,15 @@ fn prepare(
     if nodes.count() == 1 {
         let (listener, address) =
             open(here.listener_kind(&places)?).map_err(|error| no_listener(&error))?;
-        let way = Way::Listener(address);
-        return Ok((Digest { nodes, secret, way }, Opened::Listener(listener)));
+        let join_at = JoinAt::Listener(address);
+        return Ok((
+            Digest {
+                nodes,
+                secret,
+                join_at,
+            },
+            Opened::Listener(listener),
+        ));
     }
     let mut listeners = Vec::with_capacity(nodes.count());
     for host in (0..nodes.count()).filter_map(|node| nodes.host(u32::try_from(node).ok()?)) {
@@ -168,8 +175,15 @@ fn prepare(
         timeout: knobs.node_timeout,
         places: acceptor.places(),
     };
-    let way = Way::Nodes(between);
-    Ok((Digest { nodes, secret, way }, Opened::Acceptor(acceptor)))
+    let join_at = JoinAt::Nodes(between);
+    Ok((
+        Digest {
+            nodes,
+            secret,
+            join_at,
+        },
+        Opened::Acceptor(acceptor),
+    ))
 }
 
 fn no_listener(error: &std::io::Error) -> String {

@@ -3,7 +3,7 @@
 //!
 //! The victim is rank 0, run by a real [`Runtime`]. The other ranks have real segments, and what
 //! stands in them, and what they write into the victim's, is a script. Between calls of the victim the target reads the
-//! script. While the victim waits in a call, the engine looks for news of the job in every round. Each look is a step
+//! script. While the victim waits in a call, the engine looks for events of the job in every round. Each look is a step
 //! of the script. At its end all peers leave, so that every wait must end: one that does not is a hang, which the
 //! fuzzer reports.
 
@@ -37,7 +37,7 @@ fn knobs() -> Knobs {
         coop_min: Some(64 << 10),
         // Peers are no processes: what asks the kernel for their memory would find the victim's own.
         layers: LayerList::Only(vec!["cico", "heap"]),
-        // Every round looks for news, and so moves the script.
+        // Every round looks for events, and so moves the script.
         wait_spin: Some(0),
         wait_yield: Some(0),
         wait_sleep: WaitSleep::Off,
@@ -295,7 +295,7 @@ impl Script {
     }
 
     /// An event for the victim: when the script is over, the peers leave one by one.
-    fn news(&mut self) -> Option<Event> {
+    fn next_event(&mut self) -> Option<Event> {
         match self.step() {
             Next::Over if self.left < self.peers.len() => {
                 self.left += 1;
@@ -331,7 +331,7 @@ impl Shared {
 struct Stage {
     script: Shared,
     ranks: usize,
-    /// Always readable: there may always be news.
+    /// Always readable: there may always be an event.
     bell: EventFd,
 }
 
@@ -365,7 +365,7 @@ impl Wireup for Stage {
         Some(self.bell.as_fd())
     }
     fn poll(&mut self) -> Result<Option<Event>, WireupError> {
-        Ok(self.script.lock().news())
+        Ok(self.script.lock().next_event())
     }
     fn leave(&mut self) -> Result<(), WireupError> {
         Ok(())
