@@ -81,7 +81,8 @@ fn counts_and_bytes_are_those_that_were_made() {
         let stat = Stat::read(Path::new(&place)).expect("it lives");
         assert_eq!(task.started, stat.start_ticks());
     }
-    assert!(observed.overhead.ns_per_event > 0.0);
+    // Whatever others on the node call meanwhile.
+    assert!(observed.overhead.events >= 1118, "{:?}", observed.overhead);
     assert_eq!(observed.overhead.not_counted, 0);
     // What it measured itself is not shown.
     assert!(
