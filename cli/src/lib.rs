@@ -10,3 +10,4 @@ pub mod command;
 pub mod fuzzing;
 mod observe;
 mod signals;
+mod started;

@@ -11,7 +11,6 @@ use std::time::Duration;
 
 use nix::sys::resource::{Resource, getrlimit, setrlimit};
 use nix::time::{ClockId, clock_gettime};
-use onecopy_shm::process;
 
 use onecopy_trace::bpf::Kept;
 use onecopy_trace::job::Job;
@@ -22,6 +21,8 @@ use onecopy_trace::observed::Event;
 use onecopy_trace::rdma::{self, Ports};
 use onecopy_trace::report::{self, Report};
 use onecopy_trace::{Observed, bpf, own, proc};
+
+use crate::started;
 
 /// Notes of a report. More come only from somebody who makes them on purpose.
 const NOTES_MAX: usize = 64;
@@ -42,7 +43,7 @@ pub(crate) fn begin_undisturbed() {
         return;
     };
     let mut again = Command::new(own);
-    process::ignore_as_started(&mut again);
+    started::pass_on(&mut again);
     let mut words = std::env::args_os();
     again.arg0(words.next().unwrap_or_default());
     // Refused where the file is another one or gone by now: then it goes on with what it sees.

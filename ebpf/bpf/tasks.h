@@ -121,7 +121,8 @@ int task_exec(struct raw_args *ctx)
 	u32 tgid = bpf_get_current_pid_tgid() >> 32;
 	struct task *task = bpf_map_lookup_elem(&tasks, &tgid);
 
-	if (task)
+	/* Who has the id of one that has ended is another one. */
+	if (task && !task->end_ns)
 		bpf_get_current_comm(task->comm, sizeof(task->comm));
 	return 0;
 }

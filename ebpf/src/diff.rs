@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Two reports beside each other. Process ids change from run to run: pairs are found by ranks and commands.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use serde::{Deserialize, Serialize};
 
@@ -32,22 +32,48 @@ pub struct Change {
 
 type Key = (Who, Who, &'static str, usize);
 
-/// What stays the same from run to run: the rank, else the command.
-fn stable(who: &Who) -> Who {
-    let comm = who.comm.clone().filter(|_| who.rank.is_none());
-    Who {
-        rank: who.rank,
-        comm,
-        ..Who::default()
+/// Ranks that only one process has in each report: these are found again whatever their commands are called.
+struct Unique(BTreeSet<u32>);
+
+impl Unique {
+    fn of(reports: [&Report; 2]) -> Self {
+        let mut several = BTreeSet::new();
+        let mut all = BTreeSet::new();
+        for report in reports {
+            let mut found: BTreeMap<u32, (Option<u32>, &Option<String>)> = BTreeMap::new();
+            for who in report
+                .pairs
+                .iter()
+                .flat_map(|pair| [&pair.source, &pair.sink])
+            {
+                let Some(rank) = who.rank else { continue };
+                let is = (who.pid, &who.job);
+                if *found.entry(rank).or_insert(is) != is {
+                    several.insert(rank);
+                }
+                all.insert(rank);
+            }
+        }
+        Self(all.difference(&several).copied().collect())
+    }
+
+    /// What stays the same from run to run: the rank, if it is unique, else rank and command.
+    fn stable(&self, who: &Who) -> Who {
+        let is_unique = who.rank.is_some_and(|rank| self.0.contains(&rank));
+        Who {
+            rank: who.rank,
+            comm: who.comm.clone().filter(|_| !is_unique),
+            ..Who::default()
+        }
     }
 }
 
 /// Pairs that cannot be told apart are numbered, most bytes first, as reports have them.
-fn by_key(report: &Report) -> BTreeMap<Key, &Pair> {
+fn by_key<'a>(report: &'a Report, unique: &Unique) -> BTreeMap<Key, &'a Pair> {
     let mut found = BTreeMap::new();
     let mut numbers: BTreeMap<_, usize> = BTreeMap::new();
     for pair in &report.pairs {
-        let (source, sink) = (stable(&pair.source), stable(&pair.sink));
+        let (source, sink) = (unique.stable(&pair.source), unique.stable(&pair.sink));
         let mechanism = pair.mechanism.name();
         let next = numbers
             .entry((source.clone(), sink.clone(), mechanism))
@@ -61,7 +87,8 @@ fn by_key(report: &Report) -> BTreeMap<Key, &Pair> {
 /// Compares two reports.
 #[must_use]
 pub fn diff(a: &Report, b: &Report) -> Diff {
-    let (before, mut after) = (by_key(a), by_key(b));
+    let unique = Unique::of([a, b]);
+    let (before, mut after) = (by_key(a, &unique), by_key(b, &unique));
     let mut changes: Vec<Change> = Vec::new();
     for (key, pair) in before {
         let other = after.remove(&key);
@@ -144,6 +171,42 @@ mod tests {
         assert_eq!(of(&changes[0]), (Mechanism::CmaRead, Some(100), Some(200)));
         assert_eq!(of(&changes[1]), (Mechanism::Cico, Some(7), None));
         assert_eq!(of(&changes[2]), (Mechanism::Heap, None, Some(5)));
+    }
+
+    /// Two jobs have the same ranks: their commands tell them apart.
+    #[test]
+    fn ranks_of_several_jobs_are_not_taken_for_each_other() {
+        let of = |job: &str, pid, bytes| {
+            let mut pair = pair(pid, 0, Mechanism::CmaRead, bytes);
+            for who in [&mut pair.source, &mut pair.sink] {
+                who.comm = Some(job.to_owned());
+                who.job = Some(job.to_owned());
+            }
+            pair
+        };
+        let report = |pairs| Report {
+            pairs,
+            ..Report::default()
+        };
+        let a = report(vec![of("alpha", 10, 100), of("beta", 20, 50)]);
+        let b = report(vec![of("beta", 30, 50), of("alpha", 40, 40)]);
+        let changes = diff(&a, &b).changes;
+        let bytes = |pair: &Option<Pair>| pair.as_ref().map(|pair| pair.bytes);
+        let found: Vec<_> = changes
+            .iter()
+            .map(|change| {
+                (
+                    change.source.comm.as_deref(),
+                    bytes(&change.a),
+                    bytes(&change.b),
+                )
+            })
+            .collect();
+        let expected = [
+            (Some("alpha"), Some(100), Some(40)),
+            (Some("beta"), Some(50), Some(50)),
+        ];
+        assert_eq!(found, expected);
     }
 
     #[test]

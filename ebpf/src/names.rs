@@ -35,6 +35,9 @@ const KNOWN_MAX: u64 = 1 << 16;
 /// Whose a process is of which that is not known.
 const NOBODY: u32 = u32::MAX;
 
+/// What stands between the names of processes that had one id one after the other, in a row of all of them.
+pub(crate) const THEN: &str = ", then ";
+
 /// Names of processes, which are kept when these have ended.
 #[derive(Debug)]
 pub struct Names {
@@ -91,8 +94,8 @@ impl Names {
     fn unchanged(&self, pid: u32, now: &Version) -> Option<Task> {
         let (known, task) = self.known.get(&pid)?.get(&now.started)?;
         // One that is ending shows no environment any more. Nor does one that begins another program, which soon has
-        // another name as a rule.
-        let shows_none = now.environment == 0 && (now.is_over || known.comm == now.comm);
+        // another name as a rule. One that has another name now may be another program.
+        let shows_none = now.environment == 0 && known.comm == now.comm;
         (known == now || shows_none).then(|| task.clone())
     }
 
@@ -178,8 +181,11 @@ impl Names {
             };
             let Some(found) = found else { continue };
             let task = observed.tasks.entry(pid).or_default();
-            // Its beginning proves that it is the same one; else its name has to, which it may change.
-            if started.is_none() && !task.comm.is_empty() && task.comm != found.comm {
+            // One that lives is the same if it began then, whatever it calls itself now. Of one that has ended only the
+            // name says whether it was the same program. And a name of several says that the row is of several.
+            let lives = started.is_some() && !ended && !found.ended;
+            let is_one = lives && !task.comm.contains(THEN);
+            if !is_one && !task.comm.is_empty() && task.comm != found.comm {
                 continue;
             }
             task.comm = found.comm;

@@ -5,7 +5,6 @@ mod check;
 mod diff;
 mod outputs;
 mod program;
-mod started;
 pub(super) mod table;
 
 use std::ffi::OsString;
@@ -139,7 +138,7 @@ pub(crate) fn run(args: Args) -> Result<ExitCode, CliError> {
         events: args.perfetto.is_some(),
         max_overhead: args.max_overhead,
     });
-    if let Some(program) = &mut program {
+    if let Some(program) = &program {
         program.go()?;
     }
     let code = watch(

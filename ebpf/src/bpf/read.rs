@@ -11,6 +11,7 @@ use super::layout::{
     TaskWords,
 };
 use super::translate::{Ids, Seen, outermost, task_of};
+use crate::names::THEN;
 use crate::observed::{Observed, PairCounts, PairKey, Peer, Task, Wait};
 
 /// The entries of a map. One that goes away while it is read is left out.
@@ -181,7 +182,7 @@ fn merge_task(tasks: &mut BTreeMap<u32, Task>, tgid: u32, task: Task) {
     let comm = if before.comm == task.comm {
         task.comm.clone()
     } else {
-        format!("{}, then {}", before.comm, task.comm)
+        format!("{}{THEN}{}", before.comm, task.comm)
     };
     *before = Task { comm, ..task };
 }

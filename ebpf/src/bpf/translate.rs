@@ -184,7 +184,6 @@ pub(super) fn task_of(task: &RawTask) -> Task {
     }
 }
 
-/// A process of which nothing is known; whoever has its id now is another one.
 /// As the call gave it. A namespace that is not known is 0.
 fn as_given(id: LocalId) -> Peer {
     match id.namespace {
@@ -201,6 +200,7 @@ fn as_given(id: LocalId) -> Peer {
     }
 }
 
+/// A process of which nothing is known; whoever has its id now is another one.
 fn nameless(peer: Peer) -> Option<Task> {
     matches!(peer, Peer::Process(_)).then(|| Task {
         ended: true,

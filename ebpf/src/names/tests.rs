@@ -272,10 +272,6 @@ fn one_that_ends_keeps_the_names_that_it_had() {
     // It has ended, and its parent has not waited for it: there is neither memory nor environment.
     proc.put_at(0, 9, "same", &[]);
     assert_eq!(names.of(9).expect("there").rank, Some(3));
-    // Likewise, and it had changed its name just before.
-    proc.put_at(0, 9, "renamed", &[]);
-    proc.end(9);
-    assert_eq!(names.of(9).expect("there").rank, Some(3));
     fs::remove_dir_all(proc.0.path().join("9")).expect("gone");
     let last = names.of(9).expect("known");
     assert_eq!((last.rank, last.ended), (Some(3), true));
@@ -306,17 +302,27 @@ fn threads_that_go_on_have_the_environment() {
 fn a_new_name_of_a_process_takes_no_rank() {
     let proc = Proc::new();
     proc.put(9, 5, "new", &["PMI_RANK=1"]);
-    for (started, rank) in [(Some(5), Some(1)), (Some(4), None), (None, None)] {
+    let rank_of = |names: &mut Names, comm: &str, started| {
         let mut observed = Observed::default();
         let task = Task {
-            comm: "old".to_owned(),
+            comm: comm.to_owned(),
             started,
             ..Task::default()
         };
         observed.tasks.insert(9, task);
-        proc.names().complete(&mut observed);
-        assert_eq!(observed.tasks[&9].rank, rank, "{started:?}");
+        names.complete(&mut observed);
+        observed.tasks[&9].rank
+    };
+    let mut names = proc.names();
+    for (started, rank) in [(Some(5), Some(1)), (Some(4), None), (None, None)] {
+        assert_eq!(rank_of(&mut names, "old", started), rank, "{started:?}");
     }
+    // A row of several that had the id is of none of them.
+    assert_eq!(rank_of(&mut names, "first, then old", Some(5)), None);
+    // One that has ended may have been another program by then.
+    fs::remove_dir_all(proc.0.path().join("9")).expect("gone");
+    assert_eq!(rank_of(&mut names, "old", Some(5)), None);
+    assert_eq!(rank_of(&mut names, "new", Some(5)), Some(1));
 }
 
 #[test]

@@ -13,12 +13,17 @@ use nix::sys::socket::{MsgFlags, recv, send};
 use nix::unistd::Pid;
 use onecopy_shm::{fdpass, process};
 
-use super::started;
 use crate::command::CliError;
 use crate::signals::Got;
+use crate::started;
 
 /// The hidden subcommand that waits before it becomes the program.
 pub(crate) const COMMAND: &str = "__gate";
+
+/// What is told at the socket: to go on; that it becomes the program now; that it could not.
+const GO: u8 = 1;
+const BEGINS: u8 = 2;
+const FAILED: u8 = 3;
 
 /// What becomes the program.
 #[derive(clap::Args, Debug)]
@@ -52,14 +57,18 @@ pub(crate) fn run_gate(args: GateArgs) -> Result<ExitCode, CliError> {
     let program = words.next().unwrap_or_default();
     let mut command = Command::new(&program);
     started::pass_on(&mut command);
+    // A tracer that has ended needs no word.
+    let tell = |word| {
+        let _ = send(gate.as_raw_fd(), &[word], MsgFlags::MSG_NOSIGNAL);
+    };
+    tell(BEGINS);
     let error = command.args(words).exec();
     let code = if error.kind() == std::io::ErrorKind::NotFound {
         127
     } else {
         126
     };
-    // A program that begins closes the socket. A tracer that has ended needs no word.
-    let _ = send(gate.as_raw_fd(), &[1], MsgFlags::MSG_NOSIGNAL);
+    tell(FAILED);
     crate::command::complain(&format!("cannot start {program:?}: {error}"));
     Ok(ExitCode::from(code))
 }
@@ -68,10 +77,8 @@ pub(crate) fn run_gate(args: GateArgs) -> Result<ExitCode, CliError> {
 #[derive(Debug)]
 pub(super) struct Program {
     child: Child,
-    /// Where it waits, and says that it could not begin. One that waits ends when this does.
+    /// Where it waits, and says how it goes on. One that waits ends when this does.
     gate: OwnedFd,
-    /// It has been told to begin, while it waited.
-    has_gone: bool,
     is_over: bool,
 }
 
@@ -96,7 +103,6 @@ impl Program {
         Ok(Self {
             child,
             gate: ours,
-            has_gone: false,
             is_over: false,
         })
     }
@@ -110,25 +116,21 @@ impl Program {
     }
 
     /// Lets it begin.
-    pub(super) fn go(&mut self) -> Result<(), CliError> {
-        match send(self.gate.as_raw_fd(), &[1], MsgFlags::MSG_NOSIGNAL) {
-            Ok(_) => {
-                self.has_gone = true;
-                Ok(())
-            }
+    pub(super) fn go(&self) -> Result<(), CliError> {
+        match send(self.gate.as_raw_fd(), &[GO], MsgFlags::MSG_NOSIGNAL) {
             // One that has ended says so by its code.
-            Err(Errno::EPIPE | Errno::ECONNRESET) => Ok(()),
+            Ok(_) | Err(Errno::EPIPE | Errno::ECONNRESET) => Ok(()),
             Err(errno) => Err(CliError::io("continuing the program")(errno.into())),
         }
     }
 
-    /// Whether it was ended while it waited, or has said that there is no such program or it cannot be started.
+    /// Whether it was ended while it waited, or there is no such program or it cannot be started. To be asked once, when
+    /// it has ended.
     pub(super) fn has_failed_to_begin(&self) -> bool {
-        if !self.has_gone {
-            return true;
-        }
-        let got = recv(self.gate.as_raw_fd(), &mut [0], MsgFlags::MSG_DONTWAIT);
-        got.is_ok_and(|bytes| bytes > 0)
+        let mut last = [0];
+        let next = |word: &mut [u8]| recv(self.gate.as_raw_fd(), word, MsgFlags::MSG_DONTWAIT);
+        while next(&mut last).is_ok_and(|bytes| bytes > 0) {}
+        last != [BEGINS]
     }
 
     /// Its code, once it has ended: 128 + number if a signal ended it.
