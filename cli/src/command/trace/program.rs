@@ -124,8 +124,8 @@ impl Program {
         }
     }
 
-    /// Whether it was ended while it waited, or there is no such program or it cannot be started. To be asked once, when
-    /// it has ended.
+    /// Whether it was ended while it waited, or there is no such program or it cannot be started. To be asked once,
+    /// when it has ended.
     pub(super) fn has_failed_to_begin(&self) -> bool {
         let mut last = [0];
         let next = |word: &mut [u8]| recv(self.gate.as_raw_fd(), word, MsgFlags::MSG_DONTWAIT);
