@@ -91,11 +91,11 @@ pub(crate) struct Source {
 impl Source {
     /// Begins to observe. What is not permitted is said in the report's `limits`.
     pub(crate) fn open(wanted: &Wanted) -> Self {
-        raise_the_limit_of_descriptors();
         let mut notes = Vec::new();
         let kernel = if wanted.own {
             None
         } else {
+            raise_the_limit_of_descriptors();
             let options = bpf::Options {
                 follow: wanted.follow,
                 events: wanted.events,

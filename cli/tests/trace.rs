@@ -714,23 +714,13 @@ fn a_program_that_is_not_there_replaces_no_report() {
         .arg(&json)
         .args(["--", "true"]);
     let tracer = limit::start(&mut command);
-    let mut gate = None;
-    assert!(limit::wait_until(|| {
-        gate = child_of(tracer.id());
-        gate.is_some()
-    }));
-    let gate = Pid::from_raw(gate.expect("a child").cast_signed());
+    let gate = gate_of(tracer.id());
     kill(gate, Signal::SIGKILL).expect("killed");
     assert_eq!(tracer.finish().status.code(), Some(137));
     assert_eq!(fs::read_to_string(&json).expect("read"), "before");
     // Nor has one that gets the tracer's signal before it has begun.
     let tracer = limit::start(&mut command);
-    let mut gate = None;
-    assert!(limit::wait_until(|| {
-        gate = child_of(tracer.id());
-        gate.is_some()
-    }));
-    let gate = Pid::from_raw(gate.expect("a child").cast_signed());
+    let gate = gate_of(tracer.id());
     kill(gate, Signal::SIGSTOP).expect("stopped");
     assert!(limit::wait_until(|| is_watching(tracer.id())));
     let tracer_pid = Pid::from_raw(tracer.id().cast_signed());
@@ -755,6 +745,16 @@ fn a_program_that_is_not_there_replaces_no_report() {
 fn state(pid: u32) -> Option<char> {
     let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
     stat.rsplit_once(") ")?.1.chars().next()
+}
+
+/// What waits to become the program of a tracer, once it is there.
+fn gate_of(tracer: u32) -> Pid {
+    let mut gate = None;
+    assert!(limit::wait_until(|| {
+        gate = child_of(tracer);
+        gate.is_some()
+    }));
+    Pid::from_raw(gate.expect("a child").cast_signed())
 }
 
 fn child_of(pid: u32) -> Option<u32> {

@@ -37,10 +37,7 @@ use crate::sync::{AtomicU64, Ordering};
 /// # Errors
 /// Those of `sigaction`.
 pub fn keep_ends_of_children() -> io::Result<()> {
-    // SAFETY: sigaction consists of integers and a set of bits; zeroes are a value of it.
-    let mut now: libc::sigaction = unsafe { std::mem::zeroed() };
-    // SAFETY: nothing is set; `now` lives through the call.
-    Errno::result(unsafe { libc::sigaction(libc::SIGCHLD, std::ptr::null(), &raw mut now) })?;
+    let mut now = action_of(libc::SIGCHLD)?;
     if now.sa_sigaction != libc::SIG_IGN && now.sa_flags & libc::SA_NOCLDWAIT == 0 {
         return Ok(());
     }
@@ -53,6 +50,15 @@ pub fn keep_ends_of_children() -> io::Result<()> {
     Ok(())
 }
 
+/// What a signal does now. Makes only a system call.
+fn action_of(signal: libc::c_int) -> nix::Result<libc::sigaction> {
+    // SAFETY: sigaction consists of integers and a set of bits; zeroes are a value of it.
+    let mut now: libc::sigaction = unsafe { std::mem::zeroed() };
+    // SAFETY: nothing is set; `now` lives through the call.
+    Errno::result(unsafe { libc::sigaction(signal, std::ptr::null(), &raw mut now) })?;
+    Ok(now)
+}
+
 /// Signals that this process was started to ignore, as bits; only of those that are changed in every program.
 static IGNORED: AtomicU64 = AtomicU64::new(0);
 /// The language's runtime ignores SIGPIPE, and gives children the default; [`keep_ends_of_children`] changes SIGCHLD.
@@ -61,11 +67,7 @@ const CHANGED: [libc::c_int; 2] = [libc::SIGPIPE, libc::SIGCHLD];
 /// Looks before anybody has changed them.
 extern "C" fn look_at_ignored() {
     for signal in CHANGED {
-        // SAFETY: sigaction consists of integers and a set of bits; zeroes are a value of it.
-        let mut now: libc::sigaction = unsafe { std::mem::zeroed() };
-        // SAFETY: nothing is set; `now` lives through the call.
-        let done = unsafe { libc::sigaction(signal, std::ptr::null(), &raw mut now) };
-        if done == 0 && now.sa_sigaction == libc::SIG_IGN {
+        if action_of(signal).is_ok_and(|now| now.sa_sigaction == libc::SIG_IGN) {
             IGNORED.fetch_or(1 << signal, Ordering::Relaxed);
         }
     }

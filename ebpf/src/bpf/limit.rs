@@ -55,7 +55,7 @@ pub(super) struct Budget {
 pub enum Kept {
     /// As far as is known.
     Yes,
-    /// After this detail was given up, perhaps.
+    /// It took more: this detail was given up for it.
     GaveUp(&'static str),
     /// There is nothing left to give up: counts stay.
     No,
@@ -251,8 +251,9 @@ mod tests {
         assert!(near(share(0, 500.0, 0, 0), 0.0));
     }
 
-    /// What goes, look by look, while a process makes 100 000 calls in each second of its processor time.
-    fn given_up(percent: f64, at: [f64; 4]) -> Vec<&'static str> {
+    /// What goes, look by look, while a process makes 100 000 calls in each second of its processor time, and what the
+    /// last look says.
+    fn given_up(percent: f64, at: [f64; 4]) -> (Vec<&'static str>, Kept) {
         let mut budget = Budget::new(true);
         budget.costs = Costs::of(1000.0, &at);
         budget.parts = vec![Part::Latencies, Part::Causes, Part::Events];
@@ -262,17 +263,18 @@ mod tests {
             events: number * 100_000,
             used: BTreeMap::from([(7, number * 1_000_000_000)]),
         };
-        let gone = (0..6).map(|number| budget.decide(percent, look(number)));
-        let gone: Vec<_> = gone.collect();
-        assert_eq!(gone[0], Kept::Yes, "the first look");
-        // Either it is kept after some looks, or nothing is left.
-        let is_beyond = budget.parts.is_empty() && gone[5] != Kept::Yes;
-        assert_eq!(gone[5], if is_beyond { Kept::No } else { Kept::Yes });
-        let gone = gone.into_iter().filter_map(|kept| match kept {
-            Kept::GaveUp(name) => Some(name),
+        let kept: Vec<_> = (0..6)
+            .map(|number| budget.decide(percent, look(number)))
+            .collect();
+        assert_eq!(kept[0], Kept::Yes, "the first look");
+        let gone = kept.iter().filter_map(|kept| match kept {
+            Kept::GaveUp(name) => Some(*name),
             Kept::Yes | Kept::No => None,
         });
-        gone.collect()
+        let gone: Vec<_> = gone.collect();
+        let names: Vec<_> = budget.given_up.iter().map(|part| part.name()).collect();
+        assert_eq!(gone, names);
+        (gone, kept[5])
     }
 
     const ALL: [&str; 3] = [
@@ -284,8 +286,15 @@ mod tests {
     #[test]
     fn no_more_is_given_up_than_has_to_be() {
         let at = [1300.0, 1400.0, 1450.0, 1600.0];
-        for (percent, count) in [(6.1, 0), (5.0, 1), (4.2, 2), (3.5, 3), (1.0, 3)] {
-            assert_eq!(given_up(percent, at), ALL[..count], "{percent}");
+        for (percent, count, last) in [
+            (6.1, 0, Kept::Yes),
+            (5.0, 1, Kept::Yes),
+            (4.2, 2, Kept::Yes),
+            (3.5, 3, Kept::Yes),
+            (1.0, 3, Kept::No),
+        ] {
+            let found = given_up(percent, at);
+            assert_eq!(found, (ALL[..count].to_vec(), last), "{percent}");
         }
     }
 
@@ -293,7 +302,7 @@ mod tests {
     fn a_measurement_that_came_out_too_low_stops_nothing() {
         // With causes a call seems to take less than with none of it.
         let at = [1300.0, 1400.0, 990.0, 1600.0];
-        assert_eq!(given_up(3.5, at), ALL);
-        assert_eq!(given_up(4.5, at), ALL[..1]);
+        assert_eq!(given_up(3.5, at).0, ALL);
+        assert_eq!(given_up(4.5, at).0, ALL[..1]);
     }
 }

@@ -96,16 +96,8 @@ pub(super) fn link(program: BorrowedFd<'_>, event: &OwnedFd, cookie: u64) -> io:
         flags: 0,
         cookie,
     };
-    // SAFETY: the structure lives until the call returns, and has the size that is said.
-    let fd = unsafe {
-        libc::syscall(
-            libc::SYS_bpf,
-            BPF_LINK_CREATE,
-            &raw const attr,
-            size_of::<LinkAttr>(),
-        )
-    };
-    owned(fd)
+    // SAFETY: the structure is what the command reads, and has no addresses in it.
+    unsafe { bpf(BPF_LINK_CREATE, &attr) }
 }
 
 /// Loads a program that returns 0 and does nothing else.
@@ -118,13 +110,25 @@ pub(super) fn load_least_program() -> io::Result<OwnedFd> {
         instructions: instructions.as_ptr() as u64,
         license: c"GPL".as_ptr() as u64,
     };
-    // SAFETY: the structure has the size that is said; it, the instructions and the text live until the call returns.
+    // SAFETY: the structure is the beginning of what the command reads. The instructions and the text, whose addresses
+    // are in it, live until the call returns.
+    unsafe { bpf(BPF_PROG_LOAD, &attr) }
+}
+
+/// Makes a call that returns a new descriptor.
+///
+/// # Safety
+/// `attr` has the layout that the command reads, or a beginning of it. What its addresses lead to may be read until the
+/// call returns.
+unsafe fn bpf<T>(command: libc::c_int, attr: &T) -> io::Result<OwnedFd> {
+    // SAFETY: the structure lives until the call returns, and has the size that is said. The caller answers for what is
+    // in it.
     let fd = unsafe {
         libc::syscall(
             libc::SYS_bpf,
-            BPF_PROG_LOAD,
-            &raw const attr,
-            size_of::<ProgramAttr>(),
+            command,
+            std::ptr::from_ref(attr),
+            size_of::<T>(),
         )
     };
     owned(fd)
