@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Observes onecopy's own ranks, by the statistics pages that they keep.
 //!
-//! Nothing is asked of a rank, and nothing of it is changed: its page is found by the name of a descriptor, and read
+//! Nothing is asked of a rank, and nothing of it is changed. Its page is found by the name of a descriptor, and read
 //! where it lies. The owner of a page is not trusted (`onecopy_shm::stats::shown`). Who may not look into the
 //! descriptors of a process finds no page of it.
 
@@ -133,8 +133,8 @@ impl Collector {
         self.observe_those(|_, _| true)
     }
 
-    /// Looks at all ranks, and gives the figures of wanted processes: by their ids, and by when they began, which tells
-    /// those apart that had an id one after the other.
+    /// Looks at all ranks, and gives the figures of wanted processes. They are named by their ids and by when they
+    /// began: processes may have an id one after the other.
     ///
     /// # Errors
     /// If `/proc` cannot be read.

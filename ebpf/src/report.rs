@@ -18,8 +18,8 @@ pub use build::{build, who};
 /// The version of the form of a report.
 pub const VERSION: u32 = 1;
 
-/// One report. Its JSON form is stable: fields are added, never renamed. What makes a file a report is always there;
-/// what older versions lack is read as nothing, and what later ones have more is passed over.
+/// One report. Its JSON form is stable: fields are added, never renamed. What makes a file a report is always there.
+/// What older versions lack is read as nothing, and what later ones have more is passed over.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Report {
     /// The version of this form.

@@ -229,7 +229,8 @@ knobs! {
         User ONECOPY_EAGER_MAX => eager_max: Option<usize> = None,
             OrAuto(Size { min: 0, max: 64 * MIB }), auto::EAGER_MAX;
         /// The largest message that is sent eagerly, above ONECOPY_EAGER_MAX too, if its buffer has changed since it
-        /// was last sent. Copied through chunks, the buffer's lines stay in the sender's cache.
+        /// was last sent. Copied through chunks, the buffer's lines stay in the sender's cache. ONECOPY_EAGER_MAX
+        /// decides where it is set. So do the knobs that say from which size on a layer copies such memory.
         Expert ONECOPY_REWRITTEN_MAX => rewritten_max: Option<usize> = None,
             OrAuto(Size { min: 0, max: MIB }), auto::REWRITTEN_MAX;
         /// Bytes of eager messages that may lie unmatched at a receiver, per sender. Beyond it a

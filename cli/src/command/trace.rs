@@ -30,10 +30,10 @@ pub(super) use program::{COMMAND as GATE, GateArgs, run_gate};
 /// the node until Ctrl-C or another signal asks for the report. Programs are observed by eBPF: nothing is linked,
 /// restarted or set.
 ///
-/// The report has a line for each pair of processes and each mechanism: calls, bytes, latency (p50, p99), rates, page
-/// faults of the caller, and errors. It lists waits for address spaces and totals of RDMA devices and kernel modules.
-/// Single copies that were missed are listed with the reason and a remedy. Loads and stores in shared memory are not
-/// seen.
+/// The report has a line for each pair of processes and each mechanism. It shows calls, bytes, latency (p50, p99),
+/// rates, page faults of the caller, and errors. It lists waits for address spaces and totals of RDMA devices and kernel
+/// modules. Single copies that were missed are listed with the reason and a remedy. Loads and stores in shared memory
+/// are not seen.
 ///
 /// Needs root, or CAP_BPF and CAP_PERFMON. Tracefs is read with CAP_DAC_READ_SEARCH, and ranks of other users are named
 /// with CAP_SYS_PTRACE. A timeline has events of onecopy's runtime with CAP_SYS_ADMIN. With --check it says what is
@@ -72,8 +72,8 @@ pub(crate) struct Args {
     #[arg(long, value_name = "FILE")]
     prometheus: Option<PathBuf>,
 
-    /// How much of the callers' processor time observing may take before it gives up detail: first the timeline, then
-    /// page faults, flushes and waits, then latencies; counts go on beyond it
+    /// How much of the callers' processor time observing may take before it gives up detail. First goes the timeline,
+    /// then page faults, flushes and waits, then latencies. Counts go on beyond it
     #[arg(long, value_name = "P%", value_parser = percent, allow_negative_numbers = true)]
     max_overhead: Option<f64>,
 

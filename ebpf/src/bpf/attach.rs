@@ -161,7 +161,7 @@ const SLOWER: &str =
     "little: every other system call of the node gets several times as much slower";
 
 /// Whether the kernel was seen as it is. What it can do is found once in the life of a process, by programs that it
-/// checks; SIGSTOP interrupts that, and nobody can hold it back. Then nothing can be loaded as long as this process
+/// checks. SIGSTOP interrupts that, and nobody can hold it back. Then nothing can be loaded as long as this process
 /// is the same program.
 #[must_use]
 pub fn sees_the_kernel() -> bool {

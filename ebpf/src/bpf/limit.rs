@@ -204,8 +204,8 @@ impl Collector {
         are_there
     }
 
-    /// Compares the cost of the events since the last call with the processor time that the callers used, and gives up
-    /// the next detail if it is more than `percent` of it. The first call only looks.
+    /// Compares the cost of the events since the last call with the processor time that the callers used. Gives up the
+    /// next detail if the cost is more than `percent` of that time. The first call only looks.
     pub fn limit(&mut self, percent: f64) -> Kept {
         let events = read::count(&self.ebpf, Count::Events).saturating_sub(self.budget.own_events);
         let callers = read::callers(&self.ebpf).into_iter();

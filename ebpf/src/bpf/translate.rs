@@ -122,7 +122,7 @@ impl Ids {
         found.map_or_else(|| as_given(id), |life| Peer::Process(life.tgid))
     }
 
-    /// Looks up, once, whose an id is that a call gave: that of the process that had it and ended, or of a live one,
+    /// Looks up, once, whose an id is that a call gave. It is of the process that had it and ended, or of a live one,
     /// which is returned.
     pub(super) fn meet(&mut self, id: LocalId, ended: &RawTask) -> Option<u32> {
         if ended.end_ns != 0 {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Announced messages in a timeline: a slice for the copy, on the track of the thread that receives, in which its
-//! system calls lie; and an arrow from the announcement at the sender to the copy, and on to the end at the sender.
+//! Announced messages in a timeline. The copy is a slice on the track of the thread that receives; its system calls lie
+//! in that. An arrow leads from the announcement at the sender to the copy, and on to the end at the sender.
 //!
 //! What belongs together is found by the job, the sender's rank and the message's number, which the events of both
 //! sides say. A message of which one of these events is missing has its slice, but no arrow.

@@ -245,12 +245,12 @@ pub(super) static REWRITTEN_MAX: Auto = Auto::Cases(
     &[
         case(
             Value::Size(0),
-            "where a knob says from which size on a layer copies such memory",
+            "where a knob decides",
             is_decided,
         ),
         case(
             Value::Size(seeds::REWRITTEN_MAPPED_MAX.string),
-            "in memory from `alloc` where chunks are written by strings",
+            "in memory from `alloc` where strings write chunks",
             |knobs, situation| situation.mapped && writes_strings(knobs, situation),
         ),
         case(
@@ -379,7 +379,7 @@ pub(super) static VERBS_GID: Auto = Auto::Found(
     "over Ethernet the first address of RoCE v2, of IP version 4 before version 6, and no link-local one before others",
 );
 pub(super) static VERBS_MODE: Auto = Auto::Found(
-    "rc, if a device has as many connections as a rank has peers on other nodes, and what these take is within ONECOPY_VERBS_MEMORY; else ud",
+    "rc, if a device has a connection for each peer on other nodes, and what these take is within ONECOPY_VERBS_MEMORY; else ud",
 );
 pub(super) static NODE: Auto = Auto::Found(
     "the same name on the whole machine. Ranks of one machine are on several nodes all the same if they have no network namespace, no /proc and no /dev/shm in common",

@@ -68,7 +68,7 @@ struct Listing<'a> {
     /// Between nodes: bytes of a message that one call gives to the kernel.
     piece: Option<usize>,
     /// Up to this size a message goes in chunks, whatever its case says, if its buffer has changed since it was last
-    /// sent: in plain memory, and in memory from `alloc`.
+    /// sent. First for plain memory, then for memory from `alloc`.
     rewritten_max: [u64; 2],
     cases: Vec<Case>,
 }
