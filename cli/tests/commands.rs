@@ -165,7 +165,7 @@ fn collectives_are_explained_on_several_nodes() {
         let args = ["info", "collectives", "-n", "8", "--nodes", nodes, "--json"];
         json(&args, &[])
     };
-    let how = |listing: &Value, name: &str| -> Vec<String> {
+    let algorithms = |listing: &Value, name: &str| -> Vec<String> {
         let rows = listing["collectives"].as_array().expect("a list");
         let own = rows.iter().filter(|row| row["collective"] == name);
         own.filter_map(|row| row["how"].as_str().map(str::to_owned))
@@ -173,16 +173,24 @@ fn collectives_are_explained_on_several_nodes() {
     };
     let two = of("2");
     assert_eq!(two["nodes"], 2);
-    assert!(how(&two, "allreduce").iter().all(|how| how == "levels"));
-    assert_eq!(how(&two, "scan"), ["messages"]);
+    assert!(
+        algorithms(&two, "allreduce")
+            .iter()
+            .all(|name| name == "levels")
+    );
+    assert_eq!(algorithms(&two, "scan"), ["messages"]);
     assert_eq!(
-        how(&two, "alltoall").last().map(String::as_str),
+        algorithms(&two, "alltoall").last().map(String::as_str),
         Some("messages")
     );
     // Each rank alone: only reductions gain by leaders.
     let eight = of("8");
-    assert_eq!(how(&eight, "bcast"), ["messages"]);
-    assert!(how(&eight, "allreduce").iter().all(|how| how == "leaders"));
+    assert_eq!(algorithms(&eight, "bcast"), ["messages"]);
+    assert!(
+        algorithms(&eight, "allreduce")
+            .iter()
+            .all(|name| name == "leaders")
+    );
     let table = onecopy(&["info", "collectives", "-n", "8", "--nodes", "2"], &[]);
     let table = text(&table.stdout);
     assert!(table.contains("8 ranks on 2 nodes"), "{table}");
@@ -468,8 +476,8 @@ fn the_pages_name_knobs_that_exist() {
     for page in ["tuning.md", "trust-model.md", "memory-model.md"] {
         let path = format!("{}/../docs/{page}", env!("CARGO_MANIFEST_DIR"));
         let text = std::fs::read_to_string(path).expect("readable");
-        for (at, _) in text.match_indices("ONECOPY_") {
-            let name: String = text[at..]
+        for (start, _) in text.match_indices("ONECOPY_") {
+            let name: String = text[start..]
                 .chars()
                 .take_while(|c| c.is_ascii_uppercase() || *c == '_')
                 .collect();

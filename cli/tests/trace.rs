@@ -37,7 +37,7 @@ const LATE: Duration = Duration::from_secs(5);
 /// Not a test by itself: a program that reads so often from the memory of another one.
 #[test]
 fn reader() {
-    let Some(how) = std::env::var_os("READER") else {
+    let Some(mode) = std::env::var_os("READER") else {
         return;
     };
     let mut source = limit::start(
@@ -49,7 +49,7 @@ fn reader() {
     let mut answer = [0];
     Write::write_all(source.stdin.as_mut().expect("a pipe"), b"x").expect("written");
     Read::read_exact(source.stdout.as_mut().expect("a pipe"), &mut answer).expect("read");
-    if how == "late" {
+    if mode == "late" {
         std::thread::sleep(LATE);
     }
     let maps = fs::read_to_string(format!("/proc/{}/maps", source.id())).expect("maps");

@@ -177,11 +177,11 @@ fn attachments_are_seen_where_ioctls_are_answered() {
     let segment = owner.number.parse().expect("a number");
     let permit = xpmem.get(segment, xpmem_sys::XPMEM_RDWR).expect("a permit");
     for _ in 0..5 {
-        let at = xpmem
+        let address = xpmem
             .attach(permit, PAGE as i64, 3 * PAGE as u64)
             .expect("attached");
         // SAFETY: nobody looks at it.
-        unsafe { xpmem.detach(at) }.expect("detached");
+        unsafe { xpmem.detach(address) }.expect("detached");
     }
     assert!(xpmem.attach(-1, 0, PAGE as u64).is_err());
     for (collector, by_ioctl, times) in &mut observers {

@@ -92,7 +92,10 @@ fn each_set_of_capabilities_has_its_message() {
     let has_tracefs = events.iter().any(|path| Path::new(path).exists());
     let all = ["bpf", "perfmon", "sys_admin", "dac_read_search"];
     for bits in 0..1_u32 << all.len() {
-        let chosen = all.iter().enumerate().filter(|(at, _)| bits >> at & 1 == 1);
+        let chosen = all
+            .iter()
+            .enumerate()
+            .filter(|(bit, _)| bits >> bit & 1 == 1);
         let chosen: Vec<&str> = chosen.map(|(_, name)| *name).collect();
         let Some(text) = said(&chosen) else {
             continue;

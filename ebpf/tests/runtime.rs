@@ -22,11 +22,11 @@ const ROLE: &str = "TEST_ROLE";
 #[inline(never)]
 fn events() -> u32 {
     let mut computed = 0;
-    for at in 0..10_u64 {
-        probe!(onecopy, sleep, at * 1000);
+    for number in 0..10_u64 {
+        probe!(onecopy, sleep, number * 1000);
         probe!(onecopy, wake, {
             computed += 1;
-            at & 1
+            number & 1
         });
     }
     probe!(onecopy, sleep, std::hint::black_box(u64::MAX));
@@ -100,9 +100,9 @@ fn events_come_with_their_arguments() {
         }
     }
     let mut expected = Vec::new();
-    for at in 0..10 {
-        expected.push(("sleep", vec![("timeout_us", at * 1000)]));
-        expected.push(("wake", vec![("rung", at & 1)]));
+    for number in 0..10 {
+        expected.push(("sleep", vec![("timeout_us", number * 1000)]));
+        expected.push(("wake", vec![("rung", number & 1)]));
     }
     expected.push(("sleep", vec![("timeout_us", -1)]));
     let done = [

@@ -319,15 +319,15 @@ impl Rank<'_> {
     ) -> Result<NetRow, BenchError> {
         let all = bytes * window(pattern, bytes);
         let mut buffers = Buffers {
-            out: (0..all).map(|at| (at % 251) as u8).collect(),
+            out: (0..all).map(|index| (index % 251) as u8).collect(),
             into: vec![0xff; all],
             ack: [0; 4],
         };
         let point = (pattern, bytes);
         let mut times = [Vec::new(), Vec::new()];
         let mut rounds = [1, 1];
-        for at in 0..2 {
-            let side = &mut *sides[at];
+        for number in 0..2 {
+            let side = &mut *sides[number];
             side.prepare(bytes, window(pattern, bytes))?;
             self.batch(side, rank, point, &mut buffers, 3)?;
             let us = self.batch(side, rank, point, &mut buffers, 3)?;
@@ -335,7 +335,7 @@ impl Rank<'_> {
             let fit = self.plan.batch.as_secs_f64() * 1e6 / each.max(0.01);
             let mut agreed = [(fit as usize).clamp(1, 100_000)];
             self.world.bcast(&mut agreed, 0)?;
-            rounds[at] = agreed[0];
+            rounds[number] = agreed[0];
             let arrived =
                 pattern != NetPattern::PingPong && pattern != NetPattern::BiBw && rank == 0
                     || black_box(&buffers.into) == &buffers.out;
@@ -346,9 +346,9 @@ impl Rank<'_> {
             buffers.into.fill(0xff);
         }
         for _ in 0..self.plan.batches {
-            for at in 0..2 {
-                let side = &mut *sides[at];
-                times[at].push(self.batch(side, rank, point, &mut buffers, rounds[at])?);
+            for number in 0..2 {
+                let side = &mut *sides[number];
+                times[number].push(self.batch(side, rank, point, &mut buffers, rounds[number])?);
             }
         }
         let [us, bare_us] = times.map(median);

@@ -223,9 +223,9 @@ impl<B: std::ops::DerefMut<Target = [u8]>> Around<B> for Checked {
         for (index, place) in into.places().enumerate() {
             let sent = if same { 0 } else { index };
             let number = Self::number(1 - self.side, iteration, sent);
-            if let Some(at) = payload::first_wrong(place, number) {
+            if let Some(wrong) = payload::first_wrong(place, number) {
                 return Err(BenchError::Wrong(format!(
-                    "{} of {} bytes, iteration {iteration}, message {index} of the window: byte {at} is not what was sent",
+                    "{} of {} bytes, iteration {iteration}, message {index} of the window: byte {wrong} is not what was sent",
                     work.pattern.name(),
                     work.size
                 )));
@@ -402,11 +402,11 @@ fn one<D: Driver>(
     peer: usize,
     send: bool,
 ) -> Result<(), BenchError> {
-    let at = buffers.offset..buffers.offset + work.size;
+    let range = buffers.offset..buffers.offset + work.size;
     if send {
-        driver.send(&buffers.source[at], peer)
+        driver.send(&buffers.source[range], peer)
     } else {
-        driver.recv(&mut buffers.destination[at], peer)
+        driver.recv(&mut buffers.destination[range], peer)
     }
 }
 

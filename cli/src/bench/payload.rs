@@ -52,10 +52,10 @@ mod tests {
             let mut message = vec![0; bytes];
             fill(&mut message, 7);
             assert_eq!(first_wrong(&message, 7), None);
-            for at in 0..bytes {
-                message[at] ^= 0x10;
-                assert_eq!(first_wrong(&message, 7), Some(at));
-                message[at] ^= 0x10;
+            for index in 0..bytes {
+                message[index] ^= 0x10;
+                assert_eq!(first_wrong(&message, 7), Some(index));
+                message[index] ^= 0x10;
             }
         }
     }

@@ -14,8 +14,9 @@ pub fn of(pattern: Pattern, mechanism: Mechanism, size: usize, ranks: usize) -> 
         return None;
     }
     let column = |columns: [f64; 4]| {
-        let at = [8, 1 << 10, 64 << 10, 1 << 20];
-        at.iter()
+        let sizes = [8, 1 << 10, 64 << 10, 1 << 20];
+        sizes
+            .iter()
             .position(|&other| other == size)
             .map(|index| columns[index])
     };

@@ -88,8 +88,8 @@ pub(super) fn run(args: &Args) -> Result<ExitCode, CliError> {
     // Asked before the measurement, which each run would make again otherwise. The file is gone meanwhile, so that a
     // process that is killed leaves none.
     drop(beside(&path)?);
-    let stores = measure::stores(TIME).map_err(|error| CliError::Failed(error.into()))?;
-    let text = text::json(&stores.profile())?;
+    let measured = measure::stores(TIME).map_err(|error| CliError::Failed(error.into()))?;
+    let text = text::json(&measured.profile())?;
     let place = || path.display().to_string();
     let mut file = beside(&path)?;
     writeln!(file, "{text}").map_err(CliError::io(place()))?;

@@ -132,7 +132,7 @@ const STORES: Duration = Duration::from_millis(500);
 /// Measures a plan on ranks with these knobs.
 fn measure(
     plan: &Plan,
-    stores: &BTreeMap<String, String>,
+    chunk_knobs: &BTreeMap<String, String>,
     rounds: u32,
     progress: &ProgressBar,
 ) -> Result<Found, CliError> {
@@ -156,8 +156,8 @@ fn measure(
         .iter()
         .map(|info| (info.name, info.default_text()))
         .collect();
-    let stores = stores.iter();
-    env.extend(stores.map(|(name, value)| (name.as_str(), value.clone())));
+    let chunk_knobs = chunk_knobs.iter();
+    env.extend(chunk_knobs.map(|(name, value)| (name.as_str(), value.clone())));
     env.extend(plan.env.iter().cloned());
     env.insert("ONECOPY_TUNE_FILE", "none".to_owned());
     let env: Vec<(&str, String)> = env.into_iter().collect();
@@ -203,7 +203,7 @@ fn bar(length: u64) -> ProgressBar {
 
 /// What was measured, in the order in which it was.
 struct Measured {
-    stores: MeasuredStores,
+    chunk_stores: MeasuredStores,
     /// By plan.
     found: Vec<Found>,
     kernels: kernels::Kernels,
@@ -217,9 +217,10 @@ impl Measured {
         let progress = bar(lines * u64::from(batches) + kernels::STEPS + 1);
         // First, as the curves through chunks depend on them.
         progress.set_message("stores");
-        let stores = measure::stores(STORES).map_err(|error| CliError::Failed(error.into()))?;
+        let chunk_stores =
+            measure::stores(STORES).map_err(|error| CliError::Failed(error.into()))?;
         progress.inc(1);
-        let knobs = stores.knobs();
+        let knobs = chunk_stores.knobs();
         let mut found = Vec::new();
         for plan in &plans {
             progress.set_message(format!("curve {}", plan.curve));
@@ -229,7 +230,7 @@ impl Measured {
         let kernels = kernels::calibrate(quick, || progress.inc(1));
         progress.finish_and_clear();
         Ok(Self {
-            stores,
+            chunk_stores,
             found,
             kernels,
         })
@@ -250,7 +251,7 @@ impl Measured {
     /// The curves that could be fitted, by name, and a table of all.
     fn curves(&self) -> Result<(BTreeMap<String, CurveText>, String), CliError> {
         let floor = self.floor();
-        let chosen = onecopy_obs::Knobs::from_iter(self.stores.knobs())?.0;
+        let chosen = onecopy_obs::Knobs::from_iter(self.chunk_stores.knobs())?.0;
         let mut seeds = Costs::seeds(&chosen);
         let mut curves = BTreeMap::new();
         let mut rows = tabled::builder::Builder::default();
@@ -295,7 +296,7 @@ pub(crate) fn run(args: Args) -> Result<ExitCode, CliError> {
     })?;
     let measured = Measured::measure(args.quick)?;
     let (curves, table) = measured.curves()?;
-    let mut knobs = measured.stores.knobs();
+    let mut knobs = measured.chunk_stores.knobs();
     knobs.extend(measured.kernels.knobs());
     let file = TuneFile {
         format: tune::FORMAT,
@@ -314,7 +315,7 @@ pub(crate) fn run(args: Args) -> Result<ExitCode, CliError> {
             measured.floor()
         )?;
         writeln!(out, "built-in -> measured\n{table}\n")?;
-        writeln!(out, "{}", text_of(&measured.stores))?;
+        writeln!(out, "{}", text_of(&measured.chunk_stores))?;
         writeln!(out, "{}", measured.kernels)?;
         writeln!(out, "written: {}", output.display())?;
         if Some(&output) != tune::default_path().as_ref() {
@@ -342,12 +343,12 @@ fn write(path: &Path, text: &str) -> std::io::Result<()> {
 }
 
 /// What was found about the stores that fill chunks.
-fn text_of(stores: &MeasuredStores) -> String {
+fn text_of(measured: &MeasuredStores) -> String {
     let MeasuredStores {
         rounds,
         ratio,
         faster,
-    } = stores;
+    } = measured;
     let verdict = match faster {
         Some(kind) => format!("ONECOPY_CHUNK_COPY={kind}"),
         None => "neither is clearly faster".to_owned(),

@@ -125,14 +125,14 @@ fn memory_shows_each_wire_and_why_one_is_chosen() {
     let wires = between["wires"].as_array().expect("a list");
     let names: Vec<_> = wires.iter().map(|wire| wire["name"].as_str()).collect();
     assert_eq!(names, ["tcp", "rc", "xrc", "ud"].map(Some));
-    let of = |at: usize, what: &str| wires[at][what].as_u64().expect("a number");
+    let of = |index: usize, what: &str| wires[index][what].as_u64().expect("a number");
     assert_eq!(of(0, "connections"), 48);
     assert_eq!(of(0, "kernel"), 48 * (256 << 10));
     assert_eq!((of(1, "connections"), of(3, "connections")), (48, 1));
     assert!(of(3, "pinned") < of(1, "pinned") && of(0, "pinned") == 0);
-    for (at, wire) in wires.iter().enumerate() {
+    for (index, wire) in wires.iter().enumerate() {
         let most = wire["private"][1].as_u64().expect("a number");
-        assert_eq!(of(at, "at_most"), most + of(at, "kernel"));
+        assert_eq!(of(index, "at_most"), most + of(index, "kernel"));
     }
     if !std::path::Path::new("/sys/class/infiniband").exists() {
         assert_eq!(between["chosen"], "tcp");

@@ -22,7 +22,7 @@ pub(crate) fn as_rank(what: &str, runtime: Runtime) {
         "talk" => {
             for len in [0, 1, 48, 1000, 5000, 100_000, 3 << 20] {
                 let (next, before) = ((rank + 1) % size, (rank + size - 1) % size);
-                let fill = |rank: usize| (0..len).map(move |at: usize| (at * 7 + rank) as u8);
+                let fill = |rank: usize| (0..len).map(move |index: usize| (index * 7 + rank) as u8);
                 let sent: Vec<u8> = fill(rank).collect();
                 let mut got = vec![0; len];
                 world

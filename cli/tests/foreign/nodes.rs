@@ -46,9 +46,11 @@ pub(crate) fn as_rank(what: &str) {
     };
     assert_eq!(cards.len(), size);
     let node = job.node(rank);
-    let at = job.net().map(|net| net.address.to_string());
-    let at = at.unwrap_or_else(|| "nowhere".to_owned());
-    say(&format!("joined: {rank} of {size} on node {node} at {at}"));
+    let address = job.net().map(|net| net.address.to_string());
+    let address = address.unwrap_or_else(|| "nowhere".to_owned());
+    say(&format!(
+        "joined: {rank} of {size} on node {node} at {address}"
+    ));
     match what {
         "meet" => {
             for peer in 0..size {
@@ -504,8 +506,8 @@ fn nodes_of_other_networks_meet_where_they_have_one_in_common() {
         }
         .go();
         for (number, rank) in ranks.iter().enumerate() {
-            let at = bed.address(names[number]);
-            rank.expect(&format!("on node {} at {at}", number / 2));
+            let address = bed.address(names[number]);
+            rank.expect(&format!("on node {} at {address}", number / 2));
         }
         expect_success(ranks);
     }

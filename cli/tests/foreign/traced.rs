@@ -172,7 +172,7 @@ impl Story {
         let calls = lines.map(|words| {
             // A peer of -1 is none of the job.
             let peer = words[2].parse().expect("a rank");
-            let number = |at: usize| words[at].parse::<u64>().expect("a number");
+            let number = |index: usize| words[index].parse::<u64>().expect("a number");
             let errno = words[5].parse().expect("an errno");
             (words[1].to_owned(), peer, number(3), number(4), errno)
         });

@@ -113,8 +113,8 @@ fn ranks_are_bound_as_asked() {
         lines.sort_unstable();
         lines
     };
-    let at = |rank: usize| list[rank % list.len()].clone();
-    let expected = [format!("0 {}", at(0)), format!("1 {}", at(1))];
+    let cpu = |rank: usize| list[rank % list.len()].clone();
+    let expected = [format!("0 {}", cpu(0)), format!("1 {}", cpu(1))];
     assert_eq!(seen(&list.join(",")), expected);
     let core = |rank: usize| format!("{rank} {}", cpus[rank % cpus.len()]);
     assert_eq!(seen("core"), [core(0), core(1)]);

@@ -56,9 +56,9 @@ pub(super) struct Costs(Vec<f64>);
 impl Costs {
     /// From the least time that a call takes without observing, and those at each level. Each level does what the one
     /// below does, and more. So what comes out lower is noise, and nothing is cheaper than nothing.
-    pub(super) fn of(without: f64, at: &[f64]) -> Self {
+    pub(super) fn of(without: f64, levels: &[f64]) -> Self {
         let mut least = 0.0_f64;
-        let costs = at.iter().map(|with| {
+        let costs = levels.iter().map(|with| {
             least = least.max(with - without);
             least
         });
@@ -187,7 +187,7 @@ mod tests {
 
     #[test]
     fn more_detail_never_costs_less() {
-        let of = |at: &[f64]| Costs::of(1000.0, at);
+        let of = |levels: &[f64]| Costs::of(1000.0, levels);
         assert_eq!(of(&[1300.0, 1400.0, 1450.0]).0, [300.0, 400.0, 450.0]);
         // The second measurement came out below the first, by noise.
         assert_eq!(of(&[1300.0, 1250.0, 1450.0]).0, [300.0, 300.0, 450.0]);

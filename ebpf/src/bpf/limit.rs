@@ -63,7 +63,7 @@ pub enum Kept {
 
 /// What callers did until now.
 struct Look {
-    at: Instant,
+    when: Instant,
     events: u64,
     /// Processor time of each of them, in nanoseconds.
     used: BTreeMap<u32, u64>,
@@ -119,7 +119,7 @@ impl Budget {
             now.events.saturating_sub(before.events),
             ns_per_event,
             used,
-            now.at.duration_since(before.at).as_nanos(),
+            now.when.duration_since(before.when).as_nanos(),
         );
         if share * 100.0 <= percent {
             return Kept::Yes;
@@ -175,8 +175,8 @@ impl Collector {
     fn measure_parts(&mut self, least: &mut [f64]) {
         let lowest = self.budget.parts.len() + 1 - least.len();
         for _ in 0..cost::ROUNDS {
-            for (at, least) in least.iter_mut().enumerate() {
-                self.want(lowest + at);
+            for (index, least) in least.iter_mut().enumerate() {
+                self.want(lowest + index);
                 *least = least.min(self.measuring(cost::small));
             }
         }
@@ -213,8 +213,8 @@ impl Collector {
             .filter(|(pid, _)| *pid != std::process::id())
             .filter_map(|(pid, _)| Some((pid, cost::process_ns(pid)?)))
             .collect();
-        let at = Instant::now();
-        let kept = self.budget.decide(percent, Look { at, events, used });
+        let when = Instant::now();
+        let kept = self.budget.decide(percent, Look { when, events, used });
         if let (Kept::GaveUp(_), Some(part)) = (kept, self.budget.given_up.last()) {
             let gone = match part {
                 Part::Latencies => None,
@@ -253,13 +253,13 @@ mod tests {
 
     /// What goes, look by look, while a process makes 100 000 calls in each second of its processor time, and what the
     /// last look says.
-    fn given_up(percent: f64, at: [f64; 4]) -> (Vec<&'static str>, Kept) {
+    fn given_up(percent: f64, call_ns: [f64; 4]) -> (Vec<&'static str>, Kept) {
         let mut budget = Budget::new(true);
-        budget.costs = Costs::of(1000.0, &at);
+        budget.costs = Costs::of(1000.0, &call_ns);
         budget.parts = vec![Part::Latencies, Part::Causes, Part::Events];
         let start = Instant::now();
         let look = |number: u64| Look {
-            at: start,
+            when: start,
             events: number * 100_000,
             used: BTreeMap::from([(7, number * 1_000_000_000)]),
         };
@@ -285,7 +285,7 @@ mod tests {
 
     #[test]
     fn no_more_is_given_up_than_has_to_be() {
-        let at = [1300.0, 1400.0, 1450.0, 1600.0];
+        let call_ns = [1300.0, 1400.0, 1450.0, 1600.0];
         for (percent, count, last) in [
             (6.1, 0, Kept::Yes),
             (5.0, 1, Kept::Yes),
@@ -293,7 +293,7 @@ mod tests {
             (3.5, 3, Kept::Yes),
             (1.0, 3, Kept::No),
         ] {
-            let found = given_up(percent, at);
+            let found = given_up(percent, call_ns);
             assert_eq!(found, (ALL[..count].to_vec(), last), "{percent}");
         }
     }
@@ -301,8 +301,8 @@ mod tests {
     #[test]
     fn a_measurement_that_came_out_too_low_stops_nothing() {
         // With causes a call seems to take less than with none of it.
-        let at = [1300.0, 1400.0, 990.0, 1600.0];
-        assert_eq!(given_up(3.5, at).0, ALL);
-        assert_eq!(given_up(4.5, at).0, ALL[..1]);
+        let call_ns = [1300.0, 1400.0, 990.0, 1600.0];
+        assert_eq!(given_up(3.5, call_ns).0, ALL);
+        assert_eq!(given_up(4.5, call_ns).0, ALL[..1]);
     }
 }

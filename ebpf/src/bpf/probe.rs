@@ -131,8 +131,8 @@ impl Probe {
 
 /// The errno at the root of an error; 0 if there is none.
 pub(super) fn errno_of(error: &(dyn std::error::Error + 'static)) -> i32 {
-    let mut at = Some(error);
-    while let Some(error) = at {
+    let mut next = Some(error);
+    while let Some(error) = next {
         // These show an error of the system as themselves, so it is not among their sources.
         let found = match (error.downcast_ref(), error.downcast_ref()) {
             (Some(ProgramError::IOError(inner)), _) | (_, Some(MapError::IoError(inner))) => {
@@ -143,7 +143,7 @@ pub(super) fn errno_of(error: &(dyn std::error::Error + 'static)) -> i32 {
         if let Some(errno) = found.and_then(io::Error::raw_os_error) {
             return errno;
         }
-        at = error.source();
+        next = error.source();
     }
     0
 }
@@ -151,8 +151,8 @@ pub(super) fn errno_of(error: &(dyn std::error::Error + 'static)) -> i32 {
 /// The whole chain of an error in one line; only the first line of a log of the verifier.
 fn reason(error: &dyn std::error::Error) -> String {
     let mut text = String::new();
-    let mut at = Some(error);
-    while let Some(error) = at {
+    let mut next = Some(error);
+    while let Some(error) = next {
         let part = error.to_string();
         let part = part.lines().next().unwrap_or_default();
         let part = part.split(". Verifier output").next().unwrap_or_default();
@@ -160,7 +160,7 @@ fn reason(error: &dyn std::error::Error) -> String {
             let between = if text.is_empty() { "" } else { ": " };
             text = format!("{text}{between}{part}");
         }
-        at = error.source();
+        next = error.source();
     }
     text
 }

@@ -117,8 +117,11 @@ impl Ids {
     }
 
     /// Whose an id was at a time, as far as it was looked up; for events, which have no figures of their own.
-    pub(super) fn known(&self, id: LocalId, at: u64) -> Peer {
-        let found = self.found.get(&id).filter(|life| life.holds((at, at)));
+    pub(super) fn known(&self, id: LocalId, time_ns: u64) -> Peer {
+        let found = self
+            .found
+            .get(&id)
+            .filter(|life| life.holds((time_ns, time_ns)));
         found.map_or_else(|| as_given(id), |life| Peer::Process(life.tgid))
     }
 

@@ -138,8 +138,8 @@ pub(super) fn sites_in(file: &File) -> Result<Vec<Site>, String> {
 
 /// Whether the header says itself how many sections and segments there are: if not, there may be billions.
 fn has_plain_tables(bytes: &ReadCache<&File>) -> bool {
-    let number = |at| {
-        let bytes = bytes.read_bytes_at(at, 2).ok()?;
+    let number = |offset| {
+        let bytes = bytes.read_bytes_at(offset, 2).ok()?;
         Some(u16::from_ne_bytes(bytes.try_into().ok()?))
     };
     // `e_phnum` and `e_shnum` of 64 bits, the only form that is observed.
@@ -154,8 +154,8 @@ impl<'a> Iterator for Notes<'a> {
     type Item = (u32, &'a [u8], &'a [u8]);
     fn next(&mut self) -> Option<Self::Item> {
         let (header, rest) = self.0.split_first_chunk::<12>()?;
-        let word = |at: usize| {
-            let bytes = header[at..at + 4].try_into().ok()?;
+        let word = |offset: usize| {
+            let bytes = header[offset..offset + 4].try_into().ok()?;
             Some(u32::from_ne_bytes(bytes))
         };
         let name_len = word(0)? as usize;
@@ -242,9 +242,9 @@ mod tests {
         let shell = std::fs::read("/bin/sh").expect("a program");
         let file = tempfile::NamedTempFile::new().expect("a file");
         // The numbers of segments and of sections, where the true ones stand elsewhere.
-        for (at, number) in [(0x38, u16::MAX), (0x3c, 0)] {
+        for (offset, number) in [(0x38, u16::MAX), (0x3c, 0)] {
             let mut bytes = shell.clone();
-            bytes[at..at + 2].copy_from_slice(&number.to_ne_bytes());
+            bytes[offset..offset + 2].copy_from_slice(&number.to_ne_bytes());
             std::fs::write(file.path(), bytes).expect("written");
             let why = sites(file.path()).expect_err("refused");
             assert!(why.contains("ordinary size"), "{why}");

@@ -253,13 +253,13 @@ fn an_ended_process_is_told_from_the_next_one_of_its_id() {
 fn a_process_that_became_another_program_is_read_again() {
     let proc = Proc::new();
     let mut names = proc.names();
-    let at = |place, environment| proc.put_at(place, 9, "same", environment);
-    at(0, &[]);
+    let put = |place, environment| proc.put_at(place, 9, "same", environment);
+    put(0, &[]);
     assert_eq!(names.of(9).expect("there").rank, None);
-    at(4096, &["PMI_RANK=3"]);
+    put(4096, &["PMI_RANK=3"]);
     assert_eq!(names.of(9).expect("there").rank, Some(3));
     // Nothing is read again as long as it is the same program.
-    at(4096, &["PMI_RANK=4"]);
+    put(4096, &["PMI_RANK=4"]);
     assert_eq!(names.of(9).expect("there").rank, Some(3));
 }
 

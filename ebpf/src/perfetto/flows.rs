@@ -124,12 +124,12 @@ impl Tracks {
         let tracks = self.0.entry(thread).or_default();
         let known = tracks.len();
         tracks.resize(known.max(first), Open::new());
-        let found = (first..tracks.len()).find(|&at| fits(&mut tracks[at], begin, end));
-        let at = found.unwrap_or_else(|| {
+        let found = (first..tracks.len()).find(|&track| fits(&mut tracks[track], begin, end));
+        let track = found.unwrap_or_else(|| {
             tracks.push(vec![end]);
             tracks.len() - 1
         });
-        (at, at >= known)
+        (track, track >= known)
     }
 }
 
@@ -169,11 +169,11 @@ impl Drawing {
         // One that another thread ends lies beside what the first one does meanwhile.
         let moved = message.done.is_some_and(|done| done.tid != begin.tid);
         let first = usize::from(moved);
-        let (at, is_new) = self
+        let (track, is_new) = self
             .tracks
             .place(thread_of(begin), first, begin.start_ns, end);
-        let tid = begin.tid | u32::try_from(at).unwrap_or(u32::MAX) << TRACK_SHIFT;
-        if at > 0 && is_new {
+        let tid = begin.tid | u32::try_from(track).unwrap_or(u32::MAX) << TRACK_SHIFT;
+        if track > 0 && is_new {
             let name = format!("copies beside {}", begin.tid);
             self.values.push(
                 json!({"ph": "M", "name": "thread_name", "pid": begin.pid, "tid": tid,

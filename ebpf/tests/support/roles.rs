@@ -194,8 +194,8 @@ fn carry_out(verb: &str, numbers: &[usize], sink: &mut [u8]) -> String {
         "pieces" => {
             let piece = len / times;
             let remote: Vec<_> = (0..times)
-                .map(|at| RemoteIoVec {
-                    base: base + 2 * at * piece,
+                .map(|index| RemoteIoVec {
+                    base: base + 2 * index * piece,
                     len: piece,
                 })
                 .collect();

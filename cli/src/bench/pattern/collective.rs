@@ -238,9 +238,9 @@ where
         if !gets(work.pattern, part.rank, root) {
             continue;
         }
-        if let Some(at) = first_wrong(work, shape, iteration, part, root, destination) {
+        if let Some(wrong) = first_wrong(work, shape, iteration, part, root, destination) {
             return Err(BenchError::Wrong(format!(
-                "{} of {} bytes in mode {}, iteration {iteration}, root {root}: byte {at} is wrong at rank {}",
+                "{} of {} bytes in mode {}, iteration {iteration}, root {root}: byte {wrong} is wrong at rank {}",
                 work.pattern.name(),
                 work.size,
                 work.mode.name(),

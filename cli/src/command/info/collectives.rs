@@ -33,7 +33,8 @@ struct Row {
     to: Option<u64>,
     contribution_in_alloc: &'static str,
     contribution_elsewhere: &'static str,
-    how: &'static str,
+    #[serde(rename = "how")]
+    algorithm: &'static str,
     why: String,
 }
 
@@ -54,7 +55,7 @@ impl From<Choice> for Row {
             to: choice.to,
             contribution_in_alloc: choice.placement.0,
             contribution_elsewhere: choice.placement.1,
-            how: choice.how,
+            algorithm: choice.how,
             why: choice.why,
         }
     }
@@ -95,7 +96,7 @@ pub(super) fn run(args: &Args, json: bool) -> Result<ExitCode, CliError> {
             bytes,
             row.contribution_in_alloc.to_owned(),
             row.contribution_elsewhere.to_owned(),
-            row.how.to_owned(),
+            row.algorithm.to_owned(),
             text::wrap(&row.why, 60),
         ]);
     }

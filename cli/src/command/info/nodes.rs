@@ -41,9 +41,9 @@ struct Node {
     ranks: Vec<usize>,
 }
 
-/// What leads from one node to another.
+/// Two nodes, and what leads from the first to the second.
 #[derive(Debug, Serialize, Deserialize)]
-struct Way {
+struct NodePair {
     nodes: [u32; 2],
     /// The ranks that have tried it: the lowest of each node.
     ranks: [usize; 2],
@@ -57,7 +57,7 @@ struct Way {
 #[derive(Debug, Serialize, Deserialize)]
 struct Listing {
     nodes: Vec<Node>,
-    pairs: Vec<Way>,
+    pairs: Vec<NodePair>,
 }
 
 /// Why it is this layer that carries what comes from `peer`.
@@ -74,9 +74,9 @@ fn reason(runtime: &Runtime, layer: LayerId, peer: usize) -> Result<String, onec
     })
 }
 
-fn try_way(runtime: &Runtime, nodes: [&Node; 2]) -> Way {
+fn try_pair(runtime: &Runtime, nodes: [&Node; 2]) -> NodePair {
     let ranks = nodes.map(|node| node.ranks[0]);
-    let way = |layer, place, reason| Way {
+    let pair = |layer, place, reason| NodePair {
         nodes: nodes.map(|node| node.node),
         ranks,
         layer,
@@ -87,10 +87,10 @@ fn try_way(runtime: &Runtime, nodes: [&Node; 2]) -> Way {
         Ok(Some((layer, place))) => {
             let name = layer.name().to_owned();
             let reason = reason(runtime, layer, ranks[1]).unwrap_or_else(|error| error.to_string());
-            way(Some(name), Some(place.to_string()), reason)
+            pair(Some(name), Some(place.to_string()), reason)
         }
-        Ok(None) => way(None, None, "the two share memory".to_owned()),
-        Err(error) => way(None, None, error.to_string()),
+        Ok(None) => pair(None, None, "the two share memory".to_owned()),
+        Err(error) => pair(None, None, error.to_string()),
     }
 }
 
@@ -111,7 +111,7 @@ fn nodes(runtime: &Runtime) -> Result<Vec<Node>, CliError> {
 }
 
 /// What a rank has found out, from a message.
-fn heard(world: &Comm, from: usize) -> Result<Vec<Way>, CliError> {
+fn heard(world: &Comm, from: usize) -> Result<Vec<NodePair>, CliError> {
     let length = world.probe(from, TAG)?.bytes;
     let mut bytes = vec![0u8; length];
     world.recv(&mut bytes, from, TAG)?;
@@ -119,44 +119,44 @@ fn heard(world: &Comm, from: usize) -> Result<Vec<Way>, CliError> {
 }
 
 /// What is told where a node cannot tell what it has found.
-fn untold(nodes: &[Node], at: usize, why: &str) -> Vec<Way> {
-    let (node, others) = (&nodes[at], nodes[at + 1..].iter());
-    let way = |other: &Node| Way {
+fn untold(nodes: &[Node], index: usize, why: &str) -> Vec<NodePair> {
+    let (node, others) = (&nodes[index], nodes[index + 1..].iter());
+    let pair = |other: &Node| NodePair {
         nodes: [node.node, other.node],
         ranks: [node.ranks[0], other.ranks[0]],
         layer: None,
         place: None,
         reason: format!("not known, as node {} cannot tell: {why}", node.node),
     };
-    others.map(way).collect()
+    others.map(pair).collect()
 }
 
-/// Finds out the ways of a job, and leaves it. Some at rank 0.
-fn ways(runtime: Runtime) -> Result<Option<Listing>, CliError> {
+/// Tries the pairs of nodes of a job, and leaves it. Some at rank 0.
+fn try_pairs(runtime: Runtime) -> Result<Option<Listing>, CliError> {
     let nodes = nodes(&runtime)?;
     let (rank, world) = (runtime.rank(), runtime.world());
     let own = nodes.iter().position(|node| node.ranks[0] == rank);
     let (mut pairs, mut reached) = (Vec::new(), true);
-    if let Some(at) = own {
-        let others = nodes[at + 1..].iter();
-        pairs.extend(others.map(|other| try_way(&runtime, [&nodes[at], other])));
+    if let Some(index) = own {
+        let others = nodes[index + 1..].iter();
+        pairs.extend(others.map(|other| try_pair(&runtime, [&nodes[index], other])));
         reached = runtime.reach(0).is_ok();
-        if at > 0 && reached {
+        if index > 0 && reached {
             let bytes = text::json_line(&pairs)?;
             world.send(bytes.as_bytes(), 0, TAG)?;
         }
     }
     if rank == 0 {
-        for at in 1..nodes.len() {
+        for index in 1..nodes.len() {
             // Its own way there was tried before.
-            let told = match &pairs[at - 1] {
-                Way {
+            let told = match &pairs[index - 1] {
+                NodePair {
                     layer: None,
                     reason,
                     ..
-                } => untold(&nodes, at, reason),
-                _ => heard(&world, nodes[at].ranks[0])
-                    .unwrap_or_else(|error| untold(&nodes, at, &error.to_string())),
+                } => untold(&nodes, index, reason),
+                _ => heard(&world, nodes[index].ranks[0])
+                    .unwrap_or_else(|error| untold(&nodes, index, &error.to_string())),
             };
             pairs.extend(told);
         }
@@ -172,7 +172,7 @@ fn ways(runtime: Runtime) -> Result<Option<Listing>, CliError> {
 
 /// One of the ranks that were started for this.
 pub(super) fn run_rank() -> Result<ExitCode, CliError> {
-    if let Some(listing) = ways(Runtime::init()?)? {
+    if let Some(listing) = try_pairs(Runtime::init()?)? {
         let line = text::json_line(&listing)?;
         print(|out| writeln!(out, "{line}"))?;
     }
@@ -234,7 +234,7 @@ pub(super) fn run(args: &Args, json: bool) -> Result<ExitCode, CliError> {
         show(&started(args.ranks.unwrap_or(nodes), nodes)?, json)?;
         return Ok(ExitCode::SUCCESS);
     }
-    if let Some(listing) = ways(Runtime::init()?)? {
+    if let Some(listing) = try_pairs(Runtime::init()?)? {
         show(&listing, json)?;
     }
     Ok(ExitCode::SUCCESS)

@@ -109,18 +109,18 @@ fn round(us: f64) -> f64 {
 }
 
 fn line(table: &Table<'_>, range: Range, size: Option<u64>, memory: Memory) -> Line {
-    let at = size.unwrap_or(range.from);
+    let shown_size = size.unwrap_or(range.from);
     let end = (range.to != u64::MAX).then_some(range.to);
     Line {
         from: range.from,
         to: end,
         protocol: range.protocol.name(),
-        cost_from_us: table.cost_us(range.protocol, at).map(round),
+        cost_from_us: table.cost_us(range.protocol, shown_size).map(round),
         cost_to_us: end
             .and_then(|end| table.cost_us(range.protocol, size.unwrap_or(end)))
             .map(round),
         losers: table
-            .losers(at, memory)
+            .losers(shown_size, memory)
             .into_iter()
             .map(|loser| Loser {
                 protocol: loser.protocol.name(),

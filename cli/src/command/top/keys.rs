@@ -27,12 +27,12 @@ impl Keys {
     pub(super) fn of(&mut self, bytes: &[u8]) -> Vec<Input> {
         self.0.extend_from_slice(bytes);
         let mut inputs = Vec::new();
-        let mut at = 0;
-        while let Some((input, length)) = first(&self.0[at..]) {
+        let mut taken = 0;
+        while let Some((input, length)) = first(&self.0[taken..]) {
             inputs.extend(input);
-            at += length;
+            taken += length;
         }
-        self.0.drain(..at);
+        self.0.drain(..taken);
         if self.0.len() > LONGEST {
             self.0.clear();
         }
@@ -82,14 +82,14 @@ fn sequence(bytes: &[u8]) -> Option<(Option<Input>, usize)> {
     if let [b'[', rest @ ..] = bytes {
         return (!rest.is_empty()).then_some((None, 2));
     }
-    let at = bytes.iter().position(|byte| !(0x20..0x40).contains(byte))?;
-    let numbers = bytes[..at].split(|&byte| byte == b';').next();
-    Some(match (bytes[at], numbers) {
-        (b'~', Some(b"1" | b"7")) => (Some(Input::Key(Key::First)), at + 1),
-        (b'~', Some(b"4" | b"8")) => (Some(Input::Key(Key::Last)), at + 1),
-        (last @ 0x40..0x7f, _) => (moved(last), at + 1),
+    let end = bytes.iter().position(|byte| !(0x20..0x40).contains(byte))?;
+    let numbers = bytes[..end].split(|&byte| byte == b';').next();
+    Some(match (bytes[end], numbers) {
+        (b'~', Some(b"1" | b"7")) => (Some(Input::Key(Key::First)), end + 1),
+        (b'~', Some(b"4" | b"8")) => (Some(Input::Key(Key::Last)), end + 1),
+        (last @ 0x40..0x7f, _) => (moved(last), end + 1),
         // Broken off by something else.
-        _ => (None, at),
+        _ => (None, end),
     })
 }
 

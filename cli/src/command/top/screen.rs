@@ -149,16 +149,21 @@ pub(super) fn run(source: &mut Source, interval: Duration) -> Result<ExitCode, C
 }
 
 /// What came while the screen was shown.
-enum Came {
+enum ScreenEvent {
     Inputs(Vec<Input>),
     /// It is time for the next look, or the terminal has another size.
-    Nothing,
+    Redraw,
     /// A signal asks for the end.
     End(ExitCode),
 }
 
 /// Waits for something to come, until then. The end of the terminal is an error.
-fn wait(until: Instant, keyboard: &File, keys: &mut Keys, signals: &Signals) -> io::Result<Came> {
+fn wait(
+    until: Instant,
+    keyboard: &File,
+    keys: &mut Keys,
+    signals: &Signals,
+) -> io::Result<ScreenEvent> {
     // Waits are in whole milliseconds, and one that is too short would be made many times.
     let left = until.saturating_duration_since(Instant::now()) + Duration::from_millis(1);
     let mut fds = [
@@ -175,13 +180,13 @@ fn wait(until: Instant, keyboard: &File, keys: &mut Keys, signals: &Signals) -> 
     let is_typed = fds[1].any().unwrap_or(false);
     while let Some(signal) = signals.next() {
         if signal.asks_for_the_end() {
-            return Ok(Came::End(signal.code()));
+            return Ok(ScreenEvent::End(signal.code()));
         }
     }
     if !is_typed {
-        return Ok(Came::Nothing);
+        return Ok(ScreenEvent::Redraw);
     }
-    read(keyboard, keys).map(Came::Inputs)
+    read(keyboard, keys).map(ScreenEvent::Inputs)
 }
 
 /// Reads once, from what has something to read or has ended.
@@ -221,9 +226,9 @@ fn show(
         }
         screen.draw(&state)?;
         let inputs = match wait(next, keyboard, &mut keys, signals)? {
-            Came::Inputs(inputs) => inputs,
-            Came::Nothing => continue,
-            Came::End(code) => return Ok(code),
+            ScreenEvent::Inputs(inputs) => inputs,
+            ScreenEvent::Redraw => continue,
+            ScreenEvent::End(code) => return Ok(code),
         };
         for input in inputs {
             match input {

@@ -42,8 +42,8 @@ impl Sort {
     }
 
     fn next(self) -> Self {
-        let at = Self::ALL.iter().position(|sort| *sort == self).unwrap_or(0);
-        Self::ALL[(at + 1) % Self::ALL.len()]
+        let index = Self::ALL.iter().position(|sort| *sort == self).unwrap_or(0);
+        Self::ALL[(index + 1) % Self::ALL.len()]
     }
 }
 
@@ -201,8 +201,8 @@ impl State {
             .find(|line| identity(&line.pair) == *wanted)
     }
 
-    fn select(&mut self, at: usize) {
-        let chosen = self.lines().get(at).map(|line| identity(&line.pair));
+    fn select(&mut self, row: usize) {
+        let chosen = self.lines().get(row).map(|line| identity(&line.pair));
         self.selected = chosen;
     }
 
@@ -221,14 +221,14 @@ impl State {
             }
             return;
         }
-        let (at, count) = (self.selected(), self.lines().len());
+        let (row, count) = (self.selected(), self.lines().len());
         match key {
-            Key::Up | Key::Char('k') => self.select(at.saturating_sub(1)),
-            Key::Down | Key::Char('j') => self.select((at + 1).min(count.saturating_sub(1))),
+            Key::Up | Key::Char('k') => self.select(row.saturating_sub(1)),
+            Key::Down | Key::Char('j') => self.select((row + 1).min(count.saturating_sub(1))),
             Key::First => self.select(0),
             Key::Last => self.select(count.saturating_sub(1)),
             Key::Enter => {
-                let chosen = self.lines().get(at).map(|line| identity(&line.pair));
+                let chosen = self.lines().get(row).map(|line| identity(&line.pair));
                 if let (View::Matrix, Some(chosen)) = (&self.view, chosen) {
                     self.view = View::Pair(chosen);
                 }

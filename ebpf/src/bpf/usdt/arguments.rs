@@ -67,9 +67,11 @@ pub(super) fn parse(text: &[u8]) -> Vec<Argument> {
             *open < blank
         });
         let from = closed.map_or(0, |open| {
-            rest[open..].find(']').map_or(open, |at| open + at)
+            rest[open..].find(']').map_or(open, |length| open + length)
         });
-        let end = rest[from..].find(' ').map_or(rest.len(), |at| from + at);
+        let end = rest[from..]
+            .find(' ')
+            .map_or(rest.len(), |length| from + length);
         found.push(one(&rest[..end]).unwrap_or(Argument {
             size: 8,
             place: Place::Constant(0),
