@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! What kernel modules for single copies count by themselves, of all programs of the node together. Nothing else is
-//! seen of a module where the kernel has no probe for it. Modules differ in what they count and in their words, which are
-//! shown as they are.
+//! seen of a module where the kernel has no probe for it. Modules differ in what they count and in their words,
+//! which are shown as they are.
 
 use std::collections::BTreeMap;
 use std::fs::{File, OpenOptions};

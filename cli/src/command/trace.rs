@@ -31,9 +31,9 @@ pub(super) use program::{COMMAND as GATE, GateArgs, run_gate};
 /// restarted or set.
 ///
 /// The report has a line for each pair of processes and each mechanism. It shows calls, bytes, latency (p50, p99),
-/// rates, page faults of the caller, and errors. It lists waits for address spaces and totals of RDMA devices and kernel
-/// modules. Single copies that were missed are listed with the reason and a remedy. Loads and stores in shared memory
-/// are not seen.
+/// rates, page faults of the caller, and errors. It lists waits for address spaces, and totals of RDMA devices and of
+/// kernel modules. Single copies that were missed are listed with the reason and a remedy. Loads and stores in shared
+/// memory are not seen.
 ///
 /// Needs root, or CAP_BPF and CAP_PERFMON. Tracefs is read with CAP_DAC_READ_SEARCH, and ranks of other users are named
 /// with CAP_SYS_PTRACE. A timeline has events of onecopy's runtime with CAP_SYS_ADMIN. With --check it says what is

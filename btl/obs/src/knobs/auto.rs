@@ -243,11 +243,7 @@ pub(super) static EAGER_MAX: Auto = Auto::Computed(
 );
 pub(super) static REWRITTEN_MAX: Auto = Auto::Cases(
     &[
-        case(
-            Value::Size(0),
-            "where a knob decides",
-            is_decided,
-        ),
+        case(Value::Size(0), "where a knob decides", is_decided),
         case(
             Value::Size(seeds::REWRITTEN_MAPPED_MAX.string),
             "in memory from `alloc` where strings write chunks",
