@@ -62,7 +62,7 @@ impl System {
                 .all(Option::is_some);
         if !all {
             return (
-                "which reason it was is not known, because a process could not be looked at while it lived: other \
+                "the reason is not known, because a process could not be looked at while it lived. It is one of: other \
                  users, other user or pid namespaces, Yama, or a filter"
                     .to_owned(),
                 "run both as one user in one user namespace and one pid namespace; look at kernel.yama.ptrace_scope"

@@ -188,7 +188,7 @@ impl Collector {
         })?;
         for (user, beyond) in beyond.iter().take(USERS_SAID) {
             self.refused.push(format!(
-                "{beyond} pages of ranks of user {user} are not looked at: there is room for {PAGES_MAX} pages and \
+                "{beyond} pages of ranks of user {user} are not looked at. There is room for {PAGES_MAX} pages and \
                  {BYTES_MAX} bytes, and none for more of this user's"
             ));
         }

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! System calls that no library has as they are needed. They make a perf event on a place in a file, with a counter
-//! that says that it is watched, and link it to a program. They load a program of which only the kernel's
-//! answer matters.
+//! System calls that no library has as they are needed. One makes a perf event on a place in a file, with a counter
+//! that says that it is watched. One links that to a program. One loads a program of which only the kernel's answer
+//! matters.
 //!
 //! # Safety
 //! The calls read structures that live on the stack for their duration. What they return are new descriptors, which

@@ -116,7 +116,7 @@ pub(super) fn run(args: &Args, json: bool) -> Result<ExitCode, CliError> {
     print(|out| {
         writeln!(
             out,
-            "{} ranks{on}, {} channels. Bytes are a rank's contribution, which stands in its line, in the slot next to it, in its\n\
+            "{} ranks{on}, {} channels. Bytes are a rank's contribution. It stands in its line, in the slot next to it, in its\n\
              buffer, or in a temporary copy of at most {}.{levels}\n\n{grid}",
             listing.ranks,
             listing.channels,

@@ -238,7 +238,7 @@ impl Listing<'_> {
         if let Some(piece) = self.piece {
             writeln!(
                 out,
-                "A wire carries what the ring and the chunks carry on a node, in pieces of up to {}, ONECOPY_TCP_PIECE; no layer \
+                "A wire carries what the ring and the chunks carry on a node, in pieces of up to {} (ONECOPY_TCP_PIECE). No layer \
                  copies from rank to rank.",
                 text::size(piece as u64)
             )?;

@@ -94,8 +94,8 @@ p, space         pause
 q                quit
 
 A process is shown as RANK:COMMAND[ID]. 'ns:NAMESPACE:ID' is an id in a pid namespace that could not be translated.
-Mechanisms: cma-read and cma-write are calls of the kernel that any program makes; xpmem-attach, xpmem-fault and
-knem-copy are those of kernel modules; heap, cma, xpmem, knem, cico, verbs and tcp are what onecopy's ranks count themselves.";
+Mechanisms: cma-read and cma-write are calls of the kernel that any program makes. xpmem-attach, xpmem-fault and
+knem-copy are those of kernel modules. heap, cma, xpmem, knem, cico, verbs and tcp are what onecopy's ranks count themselves.";
 
 #[expect(
     clippy::cast_possible_truncation,
