@@ -423,6 +423,64 @@ fn temporary_memory_does_not_grow_with_the_payload() {
     }
 }
 
+/// Whoever has nothing to wait for runs ahead, until the channel is full of what a slow rank has not read. It polls for
+/// room then, and in the end a request waits in its place. A rank is slow for longer and for less than that takes.
+#[test]
+fn rooted_collectives_in_a_row_keep_their_bytes() {
+    const ROWS: usize = 120;
+    let pause = |round: usize| match round % 24 {
+        0 => std::thread::sleep(Duration::from_millis(2)),
+        8 | 16 => (0..200).for_each(|_| std::hint::spin_loop()),
+        _ => {}
+    };
+    let content = |round: usize, rank: usize, len: usize| {
+        let byte = move |at: usize| (round * 7 + rank * 31 + at) as u8;
+        (0..len).map(byte).collect::<Vec<u8>>()
+    };
+    for (ranks, len) in [(2, 8), (2, 48), (3, 16), (3, 49), (4, 1000), (5, 0)] {
+        limited(&format!("{ranks} ranks, {len} bytes"), || {
+            local_with(ranks, &Knobs::default(), |rt| {
+                let world = rt.world();
+                let (me, root) = (rt.rank(), ranks - 1);
+                let of_all = |round| {
+                    let each = (0..ranks).map(|rank| content(round, rank, len));
+                    each.collect::<Vec<_>>().concat()
+                };
+                let mut all = vec![0; len * ranks];
+                let mut one = vec![0; len];
+                for round in 0..ROWS {
+                    let own = content(round, me, len);
+                    if me == root {
+                        pause(round);
+                    }
+                    world.gather(&own, &mut all, root).expect("gather");
+                    assert!(me != root || all == of_all(round), "gather {round}");
+                }
+                for round in 0..ROWS {
+                    if me == 0 {
+                        pause(round);
+                    }
+                    let all = of_all(round);
+                    world.scatter(&all, &mut one, root).expect("scatter");
+                    assert_eq!(one, content(round, me, len), "scatter {round}");
+                }
+                for round in 0..ROWS {
+                    if me == 0 {
+                        pause(round);
+                    }
+                    let sent = content(round, root, len);
+                    if me == root {
+                        one.copy_from_slice(&sent);
+                    }
+                    world.bcast(&mut one, root).expect("bcast");
+                    assert_eq!(one, sent, "bcast {round}");
+                }
+                rt.finalize().expect("finalize");
+            });
+        });
+    }
+}
+
 #[test]
 fn floating_point_results_are_the_same_from_run_to_run() {
     let run = |ranks: usize, count: usize| {

@@ -60,7 +60,7 @@ static const char *const mode_names[MODES] = { "same", "offcache", "rewrite" };
 enum what { BATCH, CHECK, MEMORY, RELEASE, LEAVE };
 
 struct order {
-	int what, pattern, mode, window;
+	int what, pattern, mode, window, one_root;
 	uint64_t size, iterations;
 };
 
@@ -251,10 +251,16 @@ static double probe(uint64_t *counter)
 
 /* --- patterns ---------------------------------------------------------------------------------------------------------------- */
 
-/* One operation, number i, on the bytes at the two places. Roots take turns, so that no rank runs ahead. */
+/* The root of operation i. Where roots take turns no rank runs ahead. */
+static int root_of(const struct order *o, uint64_t i)
+{
+	return o->one_root ? 0 : (int)(i % (uint64_t)size);
+}
+
+/* One operation, number i, on the bytes at the two places. */
 static void collective(const struct order *o, uint64_t i, unsigned char *from, unsigned char *to)
 {
-	int root = (int)(i % (uint64_t)size), bytes = (int)o->size, doubles = bytes / 8;
+	int root = root_of(o, i), bytes = (int)o->size, doubles = bytes / 8;
 
 	switch (o->pattern) {
 	case BARRIER:
@@ -447,7 +453,7 @@ static void check(const struct order *o)
 	need(step(o));
 	for (uint64_t i = 0; i < o->iterations; i++) {
 		size_t doubles = n / 8, blocks = o->pattern == ALLTOALL || o->pattern == SCATTER ? (size_t)size : 1;
-		int root = (int)(i % (uint64_t)size);
+		int root = root_of(o, i);
 		int sums_up = o->pattern >= REDUCE && o->pattern <= EXSCAN;
 
 		memset(target, 0xa5, held);
@@ -541,7 +547,8 @@ static int parse(const char *text, struct order *o)
 {
 	char what[16] = "", pattern[16] = "same", mode[16] = "same";
 	unsigned long long bytes = 0, window = 1, iterations = 1;
-	int fields = sscanf(text, "%15s %15s %15s %llu %llu %llu", what, pattern, mode, &bytes, &window, &iterations);
+	int one_root = 0;
+	int fields = sscanf(text, "%15s %15s %15s %llu %llu %llu %d", what, pattern, mode, &bytes, &window, &iterations, &one_root);
 
 	if (fields < 1)
 		return 0;
@@ -556,7 +563,8 @@ static int parse(const char *text, struct order *o)
 	o->size = bytes;
 	o->window = (int)window;
 	o->iterations = iterations;
-	return fields == 6 && o->what >= 0 && o->pattern >= 0 && o->mode >= 0 && bytes <= ((size_t)1 << 30) && window >= 1 &&
+	o->one_root = one_root;
+	return fields == 7 && o->what >= 0 && o->pattern >= 0 && o->mode >= 0 && bytes <= ((size_t)1 << 30) && window >= 1 &&
 	       window <= MOST_WINDOW && iterations >= 1;
 }
 

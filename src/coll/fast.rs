@@ -39,14 +39,14 @@ pub(crate) enum Stop {
 enum Action {
     /// Nothing but to wait for them.
     Meet,
-    /// Copy the root's.
-    Copy { root: usize },
+    /// Copy what the root has for this rank: its bytes from `from` on.
+    Copy { root: usize, from: usize },
     /// Copy all, side by side.
     Collect(Collect),
     /// Combine them.
     Combine(Combine),
-    /// This rank only gives.
-    Nothing,
+    /// This rank only gives. It keeps what it has for itself: its bytes from there on.
+    Give { keep: Option<usize> },
 }
 
 /// How contributions are copied side by side: parts of so many bytes. `mine`: a rank's part of each, not all of it.
@@ -89,6 +89,7 @@ impl Short {
     fn filled(&self, me: usize) -> impl Iterator<Item = Range<usize>> + Clone {
         let own = match self.action {
             Action::Collect(Collect { part, mine: true }) => me * part..(me + 1) * part,
+            Action::Give { keep: Some(from) } => from..from + self.result,
             _ => self.len..self.len,
         };
         let parts = [0..own.start, own.end..self.len];
@@ -101,6 +102,7 @@ impl Short {
         match self.action {
             Action::Collect(collect) => Some((collect.from(me), me * collect.part, collect.part)),
             Action::Combine(combine) if size == 2 => Some((combine.begin, 0, self.result)),
+            Action::Give { keep } => keep.map(|from| (from, 0, self.result)),
             _ => None,
         }
     }
@@ -109,8 +111,8 @@ impl Short {
     #[inline(always)]
     fn count(&self, engine: &mut Engine, state: &CommState) {
         let (from, bytes) = match self.action {
-            Action::Nothing | Action::Meet => return,
-            Action::Copy { root } => (root..root + 1, self.result),
+            Action::Give { .. } | Action::Meet => return,
+            Action::Copy { root, .. } => (root..root + 1, self.result),
             Action::Collect(Collect { part, .. }) => (0..state.size(), part),
             Action::Combine(_) => (0..state.size(), self.result),
         };
@@ -165,6 +167,10 @@ impl ShortCall<'_> {
         match self.collective {
             Collective::Barrier => self.short(Action::Meet, false, 0, 0),
             &Collective::Bcast { root } if root < self.size => self.bcast(root),
+            &Collective::Gather { root, ref parts } if root < self.size => self.gather(root, parts),
+            &Collective::Scatter { root, ref parts } if root < self.size => {
+                self.scatter(root, parts)
+            }
             &Collective::Allgather {
                 parts: Parts::Equal(part),
             } => self.allgather(part),
@@ -198,9 +204,42 @@ impl ShortCall<'_> {
     fn bcast(&self, root: usize) -> Option<Short> {
         let len = self.recv?;
         if root == self.me {
-            return self.short(Action::Nothing, true, len, len);
+            return self.short(Action::Give { keep: None }, true, len, len);
         }
-        self.short(Action::Copy { root }, false, len, len)
+        self.short(Action::Copy { root, from: 0 }, false, len, len)
+    }
+
+    #[inline(always)]
+    fn gather(&self, root: usize, parts: &Parts) -> Option<Short> {
+        if root != self.me {
+            return self.short(Action::Give { keep: None }, true, self.send?, 0);
+        }
+        let &Parts::Equal(part) = parts else {
+            return None;
+        };
+        let collect = Action::Collect(Collect { part, mine: false });
+        (self.send.is_none_or(|len| len == part))
+            .then(|| self.short(collect, false, part, part.checked_mul(self.size)?))
+            .flatten()
+    }
+
+    /// The others know the parts by their own: they are equal, or the root's line says that they are not.
+    #[inline(always)]
+    fn scatter(&self, root: usize, parts: &Parts) -> Option<Short> {
+        let part = match parts {
+            _ if root != self.me => self.recv?,
+            Parts::Equal(part) => *part,
+            Parts::Listed(_) => return None,
+        };
+        let (len, from) = (part.checked_mul(self.size)?, part * self.me);
+        if root != self.me {
+            return self.short(Action::Copy { root, from }, false, len, part);
+        }
+        let keep = self.recv.map(|_| from);
+        let result = keep.map_or(0, |_| part);
+        (self.send? >= len)
+            .then(|| self.short(Action::Give { keep }, true, len, result))
+            .flatten()
     }
 
     #[inline(always)]
@@ -234,7 +273,7 @@ impl ShortCall<'_> {
             return self.short(Action::Combine(combine), true, given, given);
         }
         let len = self.send.filter(|_| root < self.size)?;
-        self.short(Action::Nothing, true, len, 0)
+        self.short(Action::Give { keep: None }, true, len, 0)
     }
 
     #[inline(always)]
@@ -255,6 +294,15 @@ impl ShortCall<'_> {
     }
 }
 
+/// Why a short collective does not begin.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Unready {
+    /// Its line has not been read by all: this rank is a whole channel ahead of someone.
+    Full,
+    /// A request has to do it.
+    NotShort,
+}
+
 /// A short collective under way: this rank's contribution is published.
 pub(crate) struct Running<'r> {
     slot: usize,
@@ -266,6 +314,22 @@ pub(crate) struct Running<'r> {
 }
 
 impl Worker {
+    /// Polls for room in the channel, up to so many times.
+    #[cold]
+    pub(crate) fn poll_room(&mut self, slot: usize, polls: usize) {
+        let comm = self.collectives.slots.get_mut(slot);
+        let Some(Communicator { state, .. }) = comm.and_then(Option::as_deref_mut) else {
+            return;
+        };
+        let seq = state.seq.wrapping_add(1);
+        for _ in 0..polls {
+            if state.has_room(seq) {
+                return;
+            }
+            onecopy_shm::sync::spin_hint();
+        }
+    }
+
     /// Publishes this rank's contribution, if that is possible now, and moves what it has for itself.
     #[inline]
     pub(crate) fn begin_short<'r>(
@@ -274,23 +338,28 @@ impl Worker {
         short: &'r Short,
         send: Option<&[u8]>,
         recv: &'r mut [u8],
-    ) -> Option<Running<'r>> {
+    ) -> Result<Running<'r>, Unready> {
         let Self {
             engine,
             collectives,
         } = self;
         let Engine { core, peers, .. } = engine;
-        let Communicator { state, ops, .. } = collectives.slots.get_mut(slot)?.as_deref_mut()?;
+        let comm = collectives.slots.get_mut(slot);
+        let Some(Communicator { state, ops, .. }) = comm.and_then(Option::as_deref_mut) else {
+            return Err(Unready::NotShort);
+        };
         let seq = state.seq.wrapping_add(1);
         let ready = state.has_channel()
             && ops.is_empty()
             && !state.in_short
             && state.failed.is_none()
-            && (short.len <= INLINE || state.has_slots)
-            && core.fatal.is_none()
-            && state.has_room(seq);
+            && (!short.gives || short.len <= INLINE || state.has_slots)
+            && core.fatal.is_none();
         if !ready {
-            return None;
+            return Err(Unready::NotShort);
+        }
+        if !state.has_room(seq) {
+            return Err(Unready::Full);
         }
         (state.seq, state.in_short) = (seq, true);
         core.counters.collectives += 1;
@@ -307,7 +376,7 @@ impl Worker {
                 view.copy_to(&mut recv[to..][..len], Kernel::Memcpy);
             }
         }
-        Some(Running {
+        Ok(Running {
             slot,
             seq,
             short,
@@ -342,9 +411,9 @@ impl Worker {
             taken,
         };
         match short.action {
-            Action::Nothing => {}
+            Action::Give { .. } => {}
             Action::Meet => lines.meet()?,
-            Action::Copy { root } => lines.copy(root, recv)?,
+            Action::Copy { root, from } => lines.copy(root, from, recv)?,
             Action::Collect(collect) => lines.collect(collect, recv)?,
             Action::Combine(combine) if size == 2 => lines.combine_two(combine, recv)?,
             Action::Combine(combine) => lines.combine_all(combine, recv)?,
@@ -395,9 +464,11 @@ impl Lines<'_> {
     }
 
     #[inline(always)]
-    fn copy(&mut self, root: usize, recv: &mut [u8]) -> Result<(), Stop> {
+    fn copy(&mut self, root: usize, from: usize, recv: &mut [u8]) -> Result<(), Stop> {
         let brief = self.poll(root)?;
-        self.bytes(root, brief)?.copy_to(recv, Kernel::Memcpy);
+        let all = self.bytes(root, brief)?;
+        let mine = all.part(from, recv.len()).ok_or(Stop::NotShort)?;
+        mine.copy_to(recv, Kernel::Memcpy);
         Ok(())
     }
 

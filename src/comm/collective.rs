@@ -4,7 +4,7 @@
 
 use super::Comm;
 use crate::coll::Worker;
-use crate::coll::fast::{ShortCall, ShortState, Stop};
+use crate::coll::fast::{ShortCall, ShortState, Stop, Unready};
 use crate::coll::state::FLAT;
 use crate::coll::{Buffers, Call, Collective, Element, Op, Parts};
 use crate::error::{Error, Result};
@@ -119,41 +119,80 @@ impl Comm {
         };
         let recv = recv.unwrap_or_default();
         let mut engine = self.handle.gate.enter();
-        let Some(mut running) = engine.begin_short(index, &short, send, recv) else {
-            return ShortState::Not;
+        let mut patience = Patience::new(&engine);
+        let mut running = loop {
+            match engine.begin_short(index, &short, send, &mut *recv) {
+                Ok(running) => break running,
+                Err(Unready::NotShort) => return ShortState::Not,
+                Err(Unready::Full) => engine.poll_room(index, patience.polls),
+            }
+            match patience.progress(self, engine) {
+                Some(entered) => engine = entered,
+                None => return ShortState::Not,
+            }
         };
-        let policy = engine.core.wait_policy;
-        // Where ranks take turns, whoever is waited for may be waiting for this processor.
-        let polls = policy.spin.clamp(1, POLLS);
-        let spins = if engine.core.single_threaded {
-            policy.spin.min(SPIN_MAX).div_ceil(polls)
-        } else {
-            1
-        };
-        let yields = if engine.core.single_threaded && policy.crowded {
-            policy.yields
-        } else {
-            0
-        };
-        let mut tries = 0;
         loop {
-            match engine.step_short(&mut running, polls) {
+            match engine.step_short(&mut running, patience.polls) {
                 Ok(()) => return ShortState::Done,
                 Err(Stop::Awaited) => {}
                 Err(Stop::NotShort) => return ShortState::Begun,
             }
-            tries += 1;
-            if tries >= spins + yields {
-                return ShortState::Begun;
+            match patience.progress(self, engine) {
+                Some(entered) => engine = entered,
+                None => return ShortState::Begun,
             }
-            if tries >= spins {
-                engine.core.counters.yields += 1;
-                drop(engine);
-                std::thread::yield_now();
-                engine = self.handle.gate.enter();
-            }
-            engine.progress(true);
         }
+    }
+}
+
+/// How long a call polls before a request waits in its place.
+struct Patience {
+    /// Polls of a line between two rounds of progress.
+    polls: usize,
+    /// Rounds, and those after them that give the processor away first.
+    spins: usize,
+    yields: usize,
+    rounds: usize,
+}
+
+impl Patience {
+    #[inline]
+    fn new(engine: &Worker) -> Self {
+        let policy = engine.core.wait_policy;
+        // Where ranks take turns, whoever is waited for may be waiting for this processor.
+        let polls = policy.spin.clamp(1, POLLS);
+        let (mut spins, mut yields) = (1, 0);
+        if engine.core.single_threaded {
+            spins = policy.spin.min(SPIN_MAX).div_ceil(polls);
+            yields = if policy.crowded { policy.yields } else { 0 };
+        }
+        Self {
+            polls,
+            spins,
+            yields,
+            rounds: 0,
+        }
+    }
+
+    /// A round of progress; none: the call has polled long enough.
+    #[inline]
+    fn progress<'e>(
+        &mut self,
+        comm: &'e Comm,
+        mut engine: Pass<'e, Worker>,
+    ) -> Option<Pass<'e, Worker>> {
+        self.rounds += 1;
+        if self.rounds >= self.spins + self.yields {
+            return None;
+        }
+        if self.rounds >= self.spins {
+            engine.core.counters.yields += 1;
+            drop(engine);
+            std::thread::yield_now();
+            engine = comm.handle.gate.enter();
+        }
+        engine.progress(true);
+        Some(engine)
     }
 }
 

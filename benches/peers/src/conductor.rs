@@ -28,6 +28,7 @@ pub(crate) struct Plan {
     pub(crate) rounds: Vec<(Pattern, Mode)>,
     pub(crate) sizes: Vec<usize>,
     pub(crate) collective_sizes: Vec<usize>,
+    pub(crate) one_root: bool,
     pub(crate) batches: usize,
     /// Jobs of each contestant, which take turns: what a job has by chance, such as where its memory lies, is not taken
     /// for its library's.
@@ -250,6 +251,7 @@ fn point(
                 mode,
                 size,
                 window,
+                one_root: plan.one_root,
                 iterations: 1,
             };
             turn.result.checked_bytes += prepare(runner, &mut work)?;

@@ -50,6 +50,9 @@ struct Args {
     /// Jobs of each library, which take turns
     #[arg(long, default_value_t = 3, value_parser = clap::value_parser!(u16).range(1..=16))]
     jobs: u16,
+    /// Make rank 0 the root of each collective, so that ranks may run ahead; otherwise roots take turns
+    #[arg(long)]
+    one_root: bool,
     /// Few sizes and few batches
     #[arg(long)]
     quick: bool,
@@ -100,6 +103,7 @@ fn run(args: &Args) -> Result<(), BenchError> {
         rounds: args.rounds(),
         sizes: args.sizes()?,
         collective_sizes: args.collective_sizes()?,
+        one_root: args.one_root,
         batches: usize::from(if args.quick {
             args.batches.min(3)
         } else {

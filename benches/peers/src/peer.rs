@@ -181,12 +181,13 @@ impl Drop for PeerJob {
 
 fn spell(what: &str, work: &Work) -> String {
     format!(
-        "{what} {} {} {} {} {}",
+        "{what} {} {} {} {} {} {}",
         work.pattern.name(),
         work.mode.name(),
         work.size,
         work.window,
-        work.iterations
+        work.iterations,
+        u8::from(work.one_root)
     )
 }
 

@@ -20,6 +20,8 @@ pub struct Plan {
     pub mechanisms: Vec<Mechanism>,
     /// Message sizes.
     pub sizes: Vec<usize>,
+    /// Whether rank 0 is the root of every collective; not: roots take turns.
+    pub one_root: bool,
     /// Near batches that each contestant should get.
     pub batches: usize,
     /// Batches after which a point ends in any case.
@@ -232,6 +234,7 @@ impl Runner {
                 mode,
                 size,
                 window,
+                one_root: plan.one_root,
                 iterations: 1,
             };
             let result = Contestant {

@@ -424,6 +424,7 @@ mod tests {
             mode,
             size,
             window: pattern.window(size).min(4),
+            one_root: false,
             iterations: 3,
         }
     }

@@ -38,6 +38,8 @@ pub struct Work {
     pub size: usize,
     /// Messages on their way at once.
     pub window: usize,
+    /// Rank 0 is the root of every collective, so that ranks may run ahead; not: roots take turns.
+    pub one_root: bool,
     /// Iterations of the pattern.
     pub iterations: u64,
 }
@@ -159,6 +161,7 @@ mod tests {
             mode: Mode::OffCache,
             size: 8,
             window: 64,
+            one_root: false,
             iterations: 3,
         });
         a.say(&order).unwrap();

@@ -49,6 +49,9 @@ pub(crate) struct Args {
     /// Message sizes, separated by commas, with suffixes K, M, G
     #[arg(long, value_name = "LIST")]
     sizes: Option<String>,
+    /// Make rank 0 the root of each collective, so that ranks may run ahead; otherwise roots take turns
+    #[arg(long)]
+    one_root: bool,
     /// Fewer batches: under twenty seconds in all
     #[arg(long)]
     quick: bool,
@@ -194,6 +197,7 @@ impl Args {
                 None if collective => sizes::COLLECTIVE.to_vec(),
                 None => sizes::DEFAULT.to_vec(),
             },
+            one_root: self.one_root,
             batches,
             most_batches: batches * 2 + 2,
             layout: Layout::new(

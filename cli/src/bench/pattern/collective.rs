@@ -116,7 +116,7 @@ pub(super) fn timed<D: Driver>(
 }
 
 fn root_of(work: &Work, iteration: u64, part: Part) -> usize {
-    if has_root(work.pattern) {
+    if has_root(work.pattern) && !work.one_root {
         usize::try_from(iteration).unwrap_or(0) % part.ranks
     } else {
         0
