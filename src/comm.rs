@@ -338,7 +338,7 @@ impl Comm {
         };
         let mut engine = self.handle.gate.enter();
         let polls = if engine.core.single_threaded {
-            engine.core.wait_policy.spin.min(2000)
+            engine.waits.policy.spin.min(2000)
         } else {
             1
         };

@@ -18,7 +18,7 @@ use crate::proto;
 use crate::proto::direct::{Received, Sent, Take};
 use crate::request::{Request, RequestId, RequestState, SendPlan, Status, UserBuf};
 use crate::state::lightweight::PostedReceive;
-use crate::state::{Core, Message};
+use crate::state::{Core, Message, Receives, Waits};
 use crate::wireup::Wireup;
 use onecopy_btl::link::Permitted;
 use onecopy_shm::layout::Geometry;
@@ -35,6 +35,9 @@ pub enum SendMode {
 /// A rank's engine.
 pub(crate) struct Engine {
     pub(crate) core: Core,
+    pub(crate) receives: Receives,
+    /// The threads that wait.
+    pub(crate) waits: Waits,
     pub(crate) peers: Vec<Option<Box<Peer>>>,
     /// Ranks whose rings are polled.
     pub(crate) polled: Vec<u32>,
@@ -62,6 +65,8 @@ pub(crate) struct Engine {
     to_poll: Vec<u32>,
     /// Rounds of progress between two looks aside, less one; a power of two less one.
     look_mask: u32,
+    /// Rounds of progress.
+    rounds: u32,
 }
 
 /// Polls a peer from now on.
@@ -75,6 +80,13 @@ fn poll_again(polled: &mut Vec<u32>, peer: &mut Peer) {
 }
 
 impl Engine {
+    /// Notifies the threads that wait, if something arrived that one of them may wait for.
+    #[inline]
+    pub(crate) fn notify(&mut self) {
+        let (completed, kept) = (self.core.requests.completed, self.receives.unexpected.kept);
+        self.waits.notify(completed, kept);
+    }
+
     /// Whether `rank` shares memory with this one.
     pub(crate) fn shares_node(&self, rank: u32) -> bool {
         self.nodes[rank as usize] == self.nodes[self.core.me as usize]
@@ -191,7 +203,7 @@ impl Engine {
         };
         let id = self.core.requests.insert(request);
         if dest == self.core.me {
-            proto::own::send(&mut self.core, id);
+            proto::own::send(&mut self.core, &mut self.receives, id);
             return Ok(id);
         }
         match self.peer(dest) {
@@ -220,11 +232,16 @@ impl Engine {
         out: &mut [u8],
         take: Take,
     ) -> Received {
-        let Self { core, peers, .. } = self;
+        let Self {
+            core,
+            receives,
+            peers,
+            ..
+        } = self;
         let Some(Some(peer)) = peers.get_mut(source as usize) else {
             return Received::Nothing;
         };
-        proto::direct::receive(core, peer, context, tag, out, take)
+        proto::direct::receive(core, receives, peer, (context, tag), out, take)
     }
 
     /// Goes on with a receive of which the first chunks were received at once.
@@ -300,14 +317,14 @@ impl Engine {
             tag,
         };
         match self.unmatchable(&pattern) {
-            Some(error) if self.core.unexpected.find(&pattern).is_none() => Err(error),
+            Some(error) if self.receives.unexpected.find(&pattern).is_none() => Err(error),
             _ => Ok(pattern),
         }
     }
 
     /// Receives what `pattern` accepts, which was checked.
     pub(crate) fn receive_as(&mut self, pattern: Pattern, buf: UserBuf) -> RequestId {
-        let unexpected = self.core.unexpected.find(&pattern);
+        let unexpected = self.receives.unexpected.find(&pattern);
         let (context, tag) = (pattern.context, pattern.tag.unwrap_or(0));
         let request = Request::receive(RequestState::Receiving, context, tag, buf);
         let id = self.core.requests.insert(request);
@@ -315,7 +332,10 @@ impl Engine {
             self.accept_entry(entry, id);
             return id;
         }
-        let entry = self.core.posted.post(pattern, PostedReceive::Request(id));
+        let entry = self
+            .receives
+            .posted
+            .post(pattern, PostedReceive::Request(id));
         if let Some(request) = self.core.requests.get_mut(id) {
             request.state = RequestState::Posted(entry);
         }
@@ -338,8 +358,8 @@ impl Engine {
 
     /// Gives the unexpected message `entry` to the receive `id`.
     pub(crate) fn accept_entry(&mut self, entry: crate::matching::EntryId, id: RequestId) {
-        let envelope = self.core.unexpected.envelope(entry);
-        let message = self.core.unexpected.take(entry);
+        let envelope = self.receives.unexpected.envelope(entry);
+        let message = self.receives.unexpected.take(entry);
         if let Message::Partial { bytes, total } = message {
             let Self { core, peers, .. } = self;
             if let Some(peer) = &mut peers[envelope.source as usize] {
@@ -352,11 +372,16 @@ impl Engine {
 
     /// Gives a whole message to the receive `id`.
     pub(crate) fn accept(&mut self, envelope: Envelope, message: Message, id: RequestId) {
-        let Self { core, peers, .. } = self;
+        let Self {
+            core,
+            receives,
+            peers,
+            ..
+        } = self;
         if envelope.source == core.me {
             proto::own::accept(core, envelope, message, id);
         } else if let Some(peer) = &mut peers[envelope.source as usize] {
-            proto::accept(core, peer, envelope, message, id);
+            proto::accept(core, &mut receives.transfers, peer, envelope, message, id);
             if peer.has_output() {
                 core.make_busy(envelope.source);
             }
@@ -371,7 +396,7 @@ impl Engine {
         let RequestState::Posted(entry) = request.state else {
             return false;
         };
-        self.core.posted.cancel(entry);
+        self.receives.posted.cancel(entry);
         self.core.requests.complete(id, Err(Error::Cancelled));
         true
     }
@@ -379,7 +404,7 @@ impl Engine {
     /// Throws away messages that came before their receive and that nobody will receive.
     #[cold]
     pub(crate) fn discard(&mut self, which: impl FnMut(&Envelope) -> bool) {
-        let entries = self.core.unexpected.ids_where(which);
+        let entries = self.receives.unexpected.ids_where(which);
         for entry in entries {
             // Given to a receive that is over: its sender is answered, and has its credit back.
             let nothing = UserBuf::Many(Default::default());

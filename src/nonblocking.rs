@@ -564,15 +564,19 @@ impl Engine {
         let Some(status) = self.probe(pattern)? else {
             return Ok(None);
         };
-        let Some(entry) = self.core.unexpected.find(pattern) else {
+        let Some(entry) = self.receives.unexpected.find(pattern) else {
             return Ok(None);
         };
-        if matches!(self.core.unexpected.get(entry), Message::Partial { .. }) {
+        if matches!(self.receives.unexpected.get(entry), Message::Partial { .. }) {
             // The rest is under way; it is whole soon.
             return Ok(None);
         }
-        let envelope = self.core.unexpected.envelope(entry);
-        Ok(Some((status, envelope, self.core.unexpected.take(entry))))
+        let envelope = self.receives.unexpected.envelope(entry);
+        Ok(Some((
+            status,
+            envelope,
+            self.receives.unexpected.take(entry),
+        )))
     }
 
     pub(crate) fn receive_matched(

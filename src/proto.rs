@@ -10,7 +10,8 @@
 //! | pipeline | [`pipeline`] | in recycled chunks, on the receiver's request |
 //! | within a rank | [`own`] | by one copy |
 //!
-//! Sending and receiving side of a protocol are in the same file. All functions work on the core and one peer.
+//! Sending and receiving side of a protocol are in the same file. Sending works on the core and one peer,
+//! receiving on the receives, too.
 
 pub(crate) mod broken;
 pub(crate) mod coop;
@@ -29,7 +30,8 @@ use crate::peer::{Gone, Peer, replies_max};
 use crate::records::{self, BODY, ChunkBody, Cts, Fin, Kind, Rts, Wanted};
 use crate::request::{RequestId, RequestState, SendPlan, Status};
 use crate::state::message::charge;
-use crate::state::{Core, Message};
+use crate::state::transfer::Transfers;
+use crate::state::{Core, Message, Receives};
 use onecopy_obs::tracepoints;
 use onecopy_shm::fault;
 
@@ -57,7 +59,12 @@ pub(crate) enum Drain {
 ///
 /// If this call completed the last posted receive, the next message stays in the ring. The caller may be about to post
 /// the receive for it. A caller that goes on waiting calls again.
-pub(crate) fn drain(core: &mut Core, peer: &mut Peer, which: Drain) -> Result<(), String> {
+pub(crate) fn drain(
+    core: &mut Core,
+    receives: &mut Receives,
+    peer: &mut Peer,
+    which: Drain,
+) -> Result<(), String> {
     let mut room = false;
     let completed = core.requests.completed;
     for _ in 0..core.knobs.progress_quota {
@@ -65,7 +72,8 @@ pub(crate) fn drain(core: &mut Core, peer: &mut Peer, which: Drain) -> Result<()
             break;
         };
         let kind = Kind::try_from(record.kind).map_err(|bad| bad.to_string())?;
-        if kind == Kind::Eager && core.posted.is_empty() && core.requests.completed != completed {
+        if kind == Kind::Eager && receives.posted.is_empty() && core.requests.completed != completed
+        {
             break;
         }
         let (context, tag) = records::from_meta(record.meta);
@@ -74,14 +82,16 @@ pub(crate) fn drain(core: &mut Core, peer: &mut Peer, which: Drain) -> Result<()
             source: peer.rank,
             tag,
         };
-        if which == Drain::Expected && kind.begins() && !core.posted.accepts(&envelope) {
+        if which == Drain::Expected && kind.begins() && !receives.posted.accepts(&envelope) {
             break;
         }
         match kind {
-            Kind::Eager | Kind::EagerSync => eager::arrive(core, peer, &record, envelope, kind)?,
+            Kind::Eager | Kind::EagerSync => {
+                eager::arrive(core, receives, peer, &record, envelope, kind)?
+            }
             _ => {
                 let body = body(peer, &record, kind)?;
-                control(core, peer, envelope, kind, &body)?;
+                control(core, receives, peer, envelope, kind, &body)?;
             }
         }
         room |= peer.endpoint.advance(record);
@@ -113,6 +123,7 @@ fn body(peer: &Peer, record: &Record, kind: Kind) -> Result<[u8; BODY], String> 
 
 fn control(
     core: &mut Core,
+    receives: &mut Receives,
     peer: &mut Peer,
     envelope: Envelope,
     kind: Kind,
@@ -124,19 +135,22 @@ fn control(
             let whole = ChunkBody::decode(kind, body).map_err(text)?;
             let body = shown(peer.endpoint.part(), whole)?;
             match kind {
-                Kind::Data => pipeline::arrive(core, peer, &body),
+                Kind::Data => pipeline::arrive(core, &mut receives.transfers, peer, &body),
                 Kind::ChunkFirst if body.offset == whole.offset => {
-                    eager::first_chunk(core, peer, envelope, &body)
+                    eager::first_chunk(core, receives, peer, envelope, &body)
                 }
-                _ => eager::next_chunk(core, peer, &body),
+                _ => eager::next_chunk(core, &mut receives.unexpected, peer, &body),
             }
         }
-        Kind::Rts => rendezvous::announced(core, peer, envelope, Rts::decode(body).map_err(text)?),
+        Kind::Rts => {
+            let rts = Rts::decode(body).map_err(text)?;
+            rendezvous::announced(core, receives, peer, envelope, rts)
+        }
         Kind::Cts => clear_to_send(core, peer, Cts::decode(body).map_err(text)?),
         Kind::Fin => finished(core, peer, Fin::decode(body).map_err(text)?),
         Kind::BreakOff => {
             let end = records::BreakOff::decode(body).map_err(text)?;
-            broken::broken_off(core, peer, end)
+            broken::broken_off(core, receives, peer, end)
         }
         Kind::Eager | Kind::EagerSync => Ok(()),
     }
@@ -448,6 +462,7 @@ fn has_begun(core: &Core, peer: &Peer) -> bool {
 /// Gives a whole or announced message to a receive.
 pub(crate) fn accept(
     core: &mut Core,
+    transfers: &mut Transfers,
     peer: &mut Peer,
     envelope: Envelope,
     message: Message,
@@ -465,7 +480,7 @@ pub(crate) fn accept(
             let list = announcement.list_charge();
             peer.unexpected_bytes = peer.unexpected_bytes.saturating_sub(list);
             give_credit(core, peer, list);
-            rendezvous::start(core, peer, envelope, announcement, id)
+            rendezvous::start(core, transfers, peer, envelope, announcement, id)
         }
         Message::Partial { .. } | Message::Own(_) => debug_assert!(false, "handled by the callers"),
     }

@@ -298,7 +298,7 @@ impl Runtime {
     /// Whether this rank found more ranks than processors, and so waits with less polling.
     #[must_use]
     pub fn is_crowded(&self) -> bool {
-        self.handle.gate.enter().core.wait_policy.crowded
+        self.handle.gate.enter().waits.policy.crowded
     }
 
     /// Acknowledges all deaths that are known, and names the dead: receives from any source no longer fail because of

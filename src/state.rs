@@ -1,32 +1,31 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! What a rank keeps, apart from its peers: requests, what is posted, what came before its receive, pools, and who
-//! waits.
+//! What a rank keeps, apart from its peers, in parts that are borrowed apart: [`Core`], [`Receives`] and [`Waits`].
 //!
-//! A protocol works on [`Core`] and on one peer at once, which are borrowed apart. Nothing here knows a protocol or the
-//! engine that drives them.
+//! What sends a message works on the core and one peer, what takes one from a peer on the receives, too. Nothing here
+//! knows a protocol or the engine that drives them.
 
 pub(crate) mod held;
 pub(crate) mod lightweight;
 pub(crate) mod message;
+mod receives;
 mod tally;
 pub(crate) mod transfer;
 pub(crate) mod wait_policy;
 mod waits;
 
 pub(crate) use message::Message;
+pub(crate) use receives::Receives;
 pub(crate) use tally::Tally;
 pub(crate) use wait_policy::WaitPolicy;
 pub(crate) use waits::Waits;
 
 use crate::endpoint::Home;
 use crate::error::{Error, Result};
-use crate::matching::{Posted, Unexpected};
 use crate::memory::pool::Pool;
 use crate::peer::Gone;
 use crate::request::Requests;
 use crate::select::chunks::Chunks;
 use crate::select::rewritten::Rewritten;
-use lightweight::{LightweightReceives, PostedReceive};
 use onecopy_btl::LayerId;
 use onecopy_btl::cost::Costs;
 use onecopy_obs::Knobs;
@@ -34,9 +33,8 @@ use onecopy_shm::heap::Heap;
 use onecopy_shm::loan::LoanTable;
 use onecopy_shm::stats::StatsPage;
 use std::sync::Arc;
-use transfer::Transfers;
 
-/// What a rank keeps, apart from its peers.
+/// What it takes to move the bytes of any message.
 #[derive(Debug)]
 pub(crate) struct Core {
     pub(crate) me: u32,
@@ -49,18 +47,12 @@ pub(crate) struct Core {
     pub(crate) home: Home,
     pub(crate) loans: LoanTable,
     pub(crate) requests: Requests,
-    pub(crate) lightweight: LightweightReceives,
-    pub(crate) posted: Posted<PostedReceive>,
-    pub(crate) unexpected: Unexpected<Message>,
-    pub(crate) transfers: Transfers,
     /// How chunks are filled.
     pub(crate) chunks: Chunks,
     /// The rank's heap, which `alloc` and the temporary buffers share.
     pub(crate) heap: Arc<Heap>,
     /// Temporary buffers.
     pub(crate) buffers: Pool,
-    /// Rounds of progress, to look for cold buffers now and then.
-    pub(crate) rounds: u32,
     /// A send found no chunk: those that any peer has given back are to be collected.
     pub(crate) starved: bool,
     /// Which buffers have changed since they were last sent.
@@ -80,10 +72,6 @@ pub(crate) struct Core {
     pub(crate) broken: Vec<(u32, Gone)>,
     /// Something that ends every wait.
     pub(crate) fatal: Option<Error>,
-    /// Whether a wait may sleep, and how long it polls first.
-    pub(crate) wait_policy: WaitPolicy,
-    /// The threads that wait.
-    pub(crate) waits: Waits,
 }
 
 impl Core {

@@ -522,8 +522,8 @@ fn poison_of(engine: &Engine, (context, tags): (u32, Tags), source: Option<u32>)
         source,
         tag: Some(tags.poison()),
     };
-    let entry = engine.core.unexpected.find(&pattern)?;
-    let rank = engine.core.unexpected.envelope(entry).source;
+    let entry = engine.receives.unexpected.find(&pattern)?;
+    let rank = engine.receives.unexpected.envelope(entry).source;
     Some(Error::given_up(rank as usize))
 }
 

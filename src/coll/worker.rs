@@ -197,7 +197,7 @@ impl Worker {
             }
         })?;
         let core = &engine.core;
-        let crowded = core.wait_policy.crowded;
+        let crowded = engine.waits.policy.crowded;
         let tuning = Tuning {
             temp_max: select::temp_max(&core.costs),
             relay_min: select::relay_min(&core.knobs, crowded),
@@ -305,6 +305,6 @@ impl DerefMut for Worker {
 impl Guarded for Worker {
     #[inline]
     fn leave(&mut self) {
-        self.engine.core.notify();
+        self.engine.notify();
     }
 }

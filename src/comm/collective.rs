@@ -122,7 +122,7 @@ impl Comm {
         let Some(mut running) = engine.begin_short(index, &short, send, recv) else {
             return ShortState::Not;
         };
-        let policy = engine.core.wait_policy;
+        let policy = engine.waits.policy;
         // Where ranks take turns, whoever is waited for may be waiting for this processor.
         let polls = policy.spin.clamp(1, POLLS);
         let spins = if engine.core.single_threaded {

@@ -10,9 +10,7 @@ impl Engine {
     /// Whether polling the source's ring alone makes sense.
     #[inline(always)]
     pub(crate) fn may_receive_now(&mut self, source: u32) -> bool {
-        self.core.posted.is_empty()
-            && self.core.unexpected.is_empty()
-            && self.core.transfers.is_empty()
+        self.receives.is_empty()
             && self.core.busy.is_empty()
             && self
                 .peers
@@ -38,9 +36,9 @@ impl Engine {
 
     /// The next unexpected message that `pattern` accepts; an error if none can ever come.
     pub(crate) fn probe(&mut self, pattern: &Pattern) -> Result<Option<Status>> {
-        if let Some(entry) = self.core.unexpected.find(pattern) {
-            let envelope = self.core.unexpected.envelope(entry);
-            let bytes = self.core.unexpected.get(entry).len(&self.core) as usize;
+        if let Some(entry) = self.receives.unexpected.find(pattern) {
+            let envelope = self.receives.unexpected.envelope(entry);
+            let bytes = self.receives.unexpected.get(entry).len(&self.core.requests) as usize;
             return Ok(Some(Status {
                 source: envelope.source as usize,
                 tag: envelope.tag,

@@ -7,8 +7,9 @@ use crate::error::{Error, Result};
 use crate::matching::Pattern;
 use crate::peer::Gone;
 use crate::proto;
-use crate::request::RequestState;
+use crate::request::{RequestState, Status};
 use crate::state::Message;
+use crate::state::lightweight::PostedReceive;
 use crate::wireup::{Death, Event};
 use onecopy_obs::tracepoints;
 use onecopy_shm::liveness;
@@ -71,7 +72,7 @@ impl Engine {
             }
             // Whoever has no memory any more says nothing more. How it ended is worth waiting for a little; its process
             // is not.
-            let grace = 2 * self.core.wait_policy.period;
+            let grace = 2 * self.waits.policy.period;
             let ends = peer.endpoint.shares_memory();
             if ends && peer.ended.is_some_and(|ended| ended.elapsed() >= grace) {
                 seen.ended.push(peer.rank);
@@ -99,11 +100,11 @@ impl Engine {
             return;
         };
         let posted = self
-            .core
+            .receives
             .posted
             .take_where(|pattern, _| pattern.source.is_none());
         for receive in posted {
-            self.core.complete_posted(receive, Err(error.clone()));
+            self.complete_posted(receive, Err(error.clone()));
         }
     }
 
@@ -201,8 +202,8 @@ impl Engine {
         // Threads that rest look at their requests, and for this.
         self.core.requests.count_completed();
         // Receives that are only a number are no requests.
-        for receive in self.core.posted.take_where(|_, _| true) {
-            self.core.complete_posted(receive, Err(error.clone()));
+        for receive in self.receives.posted.take_where(|_, _| true) {
+            self.complete_posted(receive, Err(error.clone()));
         }
         for id in self.core.requests.ids_where(|request| {
             !matches!(request.state, RequestState::Done | RequestState::External)
@@ -240,7 +241,7 @@ impl Engine {
         if given_up {
             self.tell_given_up(rank);
         }
-        self.core.waits.gone = self.core.waits.gone.wrapping_add(1);
+        self.waits.gone = self.waits.gone.wrapping_add(1);
         // A rank that finalized in order fails no receive from any source.
         if !matches!(gone, Gone::Left) {
             self.core.unacknowledged.push(rank);
@@ -263,7 +264,8 @@ impl Engine {
             // No more than the ring holds: whoever else writes there does not keep this rank here.
             for _ in 0..2 * self.geometry.ring_slots {
                 if peer.endpoint.is_empty()
-                    || proto::drain(&mut self.core, peer, proto::Drain::All).is_err()
+                    || proto::drain(&mut self.core, &mut self.receives, peer, proto::Drain::All)
+                        .is_err()
                 {
                     break;
                 }
@@ -286,12 +288,12 @@ impl Engine {
             peer.announced.clear();
             peer.incoming = None;
             peer.endpoint.reclaim_all(&mut self.core.home);
-            self.core.transfers.drop_of(rank);
+            self.receives.transfers.drop_of(rank);
             proto::layers::detach(&mut self.core, peer);
         }
         // Whole messages that came before the end stay receivable; announced and half-received ones are lost.
         let lost = self
-            .core
+            .receives
             .unexpected
             .take_where(|source, message| source == rank && !message.is_whole());
         for message in lost {
@@ -301,6 +303,11 @@ impl Engine {
                 self.core.give_back(bytes);
             }
         }
+    }
+
+    fn complete_posted(&mut self, receive: PostedReceive, result: Result<Status>) {
+        let lightweight = &mut self.receives.lightweight;
+        lightweight.complete(&mut self.core.requests, receive, result);
     }
 
     /// Ends all requests that wait for a peer that is gone.
@@ -314,11 +321,11 @@ impl Engine {
             self.core.requests.complete(id, Err(error.clone()));
         }
         let any_fails = !matches!(gone, Gone::Left);
-        let failed = self.core.posted.take_where(|pattern: &Pattern, _| {
+        let failed = self.receives.posted.take_where(|pattern: &Pattern, _| {
             pattern.source == Some(rank) || (any_fails && pattern.source.is_none())
         });
         for receive in failed {
-            self.core.complete_posted(receive, Err(error.clone()));
+            self.complete_posted(receive, Err(error.clone()));
         }
     }
 

@@ -32,8 +32,8 @@ impl Engine {
     #[inline]
     pub(crate) fn progress_messages(&mut self, waiting: bool) -> bool {
         let mut moved = false;
-        self.core.rounds = self.core.rounds.wrapping_add(1);
-        if self.core.rounds & self.look_mask == 0 {
+        self.rounds = self.rounds.wrapping_add(1);
+        if self.rounds & self.look_mask == 0 {
             moved |= self.look_aside();
         }
         for word in 0..self.core.home.active_words() {
@@ -63,8 +63,12 @@ impl Engine {
         if !self.core.busy.is_empty() {
             moved |= self.look_after_busy(waiting);
         }
-        if !self.core.transfers.is_empty() {
-            moved |= proto::rendezvous::step_all(&mut self.core, &mut self.peers);
+        if !self.receives.transfers.is_empty() {
+            moved |= proto::rendezvous::step_all(
+                &mut self.core,
+                &mut self.receives.transfers,
+                &mut self.peers,
+            );
         }
         if !self.core.broken.is_empty() {
             self.fail_broken();
@@ -76,7 +80,7 @@ impl Engine {
     #[cold]
     fn look_aside(&mut self) -> bool {
         let now = Instant::now();
-        if self.core.rounds & wires::ROUNDS_ONE_NODE == 0 {
+        if self.rounds & wires::ROUNDS_ONE_NODE == 0 {
             self.age(now);
         }
         self.look_at_wires(now)
@@ -99,7 +103,7 @@ impl Engine {
     #[inline]
     pub(crate) fn catch_up(&mut self, rank: u32, len: usize) -> bool {
         if FEW_SLOTS.contains(&slots_for(len))
-            && !self.core.posted.in_run().is_multiple_of(LEFT_ALONE)
+            && !self.receives.posted.in_run().is_multiple_of(LEFT_ALONE)
         {
             return false;
         }
@@ -128,12 +132,17 @@ impl Engine {
 
     /// Takes records from a peer's ring.
     fn take_from(&mut self, rank: u32, which: Drain) {
-        let Self { core, peers, .. } = self;
+        let Self {
+            core,
+            receives,
+            peers,
+            ..
+        } = self;
         let Some(peer) = &mut peers[rank as usize] else {
             return;
         };
         peer.idle_polls = 0;
-        if let Err(detail) = proto::drain(core, peer, which) {
+        if let Err(detail) = proto::drain(core, receives, peer, which) {
             let wire = peer.endpoint.wire();
             let network = wire.and_then(|wire| wire.reading_failed());
             self.fail_peer(

@@ -46,7 +46,7 @@ impl Engine {
             peer.is_some_and(|peer| peer.could_move(self.core.chunks.share))
         });
         let active = self.core.home.any_active();
-        let moves = active || room || self.core.transfers.any_could_move(peers);
+        let moves = active || room || self.receives.transfers.any_could_move(peers);
         !(incoming || moves || self.has_changed_lanes())
     }
 

@@ -9,7 +9,7 @@ use crate::machine::quota;
 use crate::memory::pool::{Pool, Settings};
 use crate::memory::{geometry, tell_of_small_heap};
 use crate::select::chunks::Chunks;
-use crate::state::{Tally, WaitPolicy};
+use crate::state::{Receives, Tally, WaitPolicy, Waits};
 use crate::wireup::{Card, Wireup};
 use onecopy_btl::LayerId;
 use onecopy_btl::contract::Terms;
@@ -129,7 +129,6 @@ fn core(
     costs: Costs,
     threads: Threads,
     home: Home,
-    wait_policy: WaitPolicy,
     (job, me, size): (u64, u32, usize),
 ) -> Core {
     let heap = home.heap();
@@ -140,14 +139,9 @@ fn core(
         single_threaded: threads == Threads::Single,
         loans: Default::default(),
         requests: Default::default(),
-        lightweight: Default::default(),
-        posted: Default::default(),
-        unexpected: Default::default(),
-        transfers: Default::default(),
         chunks: Chunks::new(&knobs),
         buffers: Pool::new(Settings::new(&knobs, size, threads), Arc::clone(&heap)),
         heap,
-        rounds: 0,
         starved: false,
         rewritten: Default::default(),
         counters: StatsPage::new(job, me, size as u32),
@@ -157,8 +151,6 @@ fn core(
         unacknowledged: Vec::new(),
         broken: Vec::new(),
         fatal: None,
-        wait_policy,
-        waits: crate::state::Waits::new(home.bell()),
         knobs,
         home,
     }
@@ -210,18 +202,13 @@ impl Engine {
         let place = here.iter().position(|&rank| rank == me as usize);
         let of_machine: Vec<Card> = here.iter().map(|&rank| cards[rank].clone()).collect();
         let wait_policy = WaitPolicy::new(&knobs, &of_machine, place.unwrap_or(usize::MAX));
-        let core = core(
-            knobs,
-            costs,
-            threads,
-            home,
-            wait_policy,
-            (wireup.job(), me, size),
-        );
+        let core = core(knobs, costs, threads, home, (wireup.job(), me, size));
         let none = || (0..size).map(|_| None);
         let nodes = (0..size).map(|rank| wireup.node(rank)).collect();
         let mut engine = Self {
+            waits: Waits::new(core.home.bell(), wait_policy),
             core,
+            receives: Receives::default(),
             peers: none().collect(),
             polled: Vec::new(),
             gone: (0..size).map(|_| None).collect(),
@@ -238,6 +225,7 @@ impl Engine {
             no_wire,
             to_poll: Vec::new(),
             look_mask: wires::ROUNDS_ONE_NODE,
+            rounds: 0,
         };
         let several = (0..size).any(|rank| !engine.shares_node(rank as u32));
         if several {

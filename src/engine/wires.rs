@@ -349,7 +349,7 @@ impl Engine {
         }
         let now = Instant::now();
         self.ask_hub(now);
-        let grace = 2 * self.core.wait_policy.period;
+        let grace = 2 * self.waits.policy.period;
         let mut over = Vec::new();
         for peer in self.peers.iter_mut().flatten() {
             let Some(wire) = peer.endpoint.wire() else {

@@ -6,8 +6,8 @@ use super::{give_credit, send_fin};
 use crate::error::Result;
 use crate::matching::Envelope;
 use crate::peer::Peer;
+use crate::request::RequestId;
 use crate::state::Core;
-use crate::state::lightweight::PostedReceive;
 use onecopy_btl::LayerId;
 
 /// What a message leaves to be done when all of its bytes have come.
@@ -39,7 +39,7 @@ pub(crate) fn end(core: &mut Core, peer: &mut Peer, ended: Ended) {
 pub(crate) fn deliver(
     core: &mut Core,
     peer: &mut Peer,
-    receive: PostedReceive,
+    receive: RequestId,
     (envelope, total): (Envelope, u64),
     written: Result<()>,
     ended: Ended,

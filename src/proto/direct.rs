@@ -15,7 +15,7 @@ use crate::matching::Envelope;
 use crate::peer::{Incoming, Peer, Target};
 use crate::records::{self, BODY, ChunkBody, Kind, NONE, Rts, SourceLayout};
 use crate::request::{RequestId, SendPlan, Status};
-use crate::state::Core;
+use crate::state::{Core, Receives};
 use onecopy_btl::{LayerId, RemoteRange};
 use onecopy_shm::layout::HeapOffset;
 
@@ -156,15 +156,16 @@ pub(crate) enum Take {
 #[inline(always)]
 pub(crate) fn receive(
     core: &mut Core,
+    receives: &Receives,
     peer: &mut Peer,
-    context: u32,
-    tag: Option<i32>,
+    (context, tag): (u32, Option<i32>),
     out: &mut [u8],
     take: Take,
 ) -> Received {
     let medium = peer.endpoint.medium();
     medium.run(|| Next {
         core,
+        receives,
         peer,
         context,
         tag,
@@ -176,6 +177,7 @@ pub(crate) fn receive(
 /// A receive of the message that comes next.
 struct Next<'a> {
     core: &'a mut Core,
+    receives: &'a Receives,
     peer: &'a mut Peer,
     context: u32,
     tag: Option<i32>,
@@ -189,12 +191,16 @@ impl MediumOp for Next<'_> {
     #[inline(always)]
     fn run_on<M: Medium>(self) -> Received {
         let Self {
-            core, peer, out, ..
+            core,
+            receives,
+            peer,
+            out,
+            ..
         } = self;
         let Some(from) = M::of(&mut peer.endpoint) else {
             return Received::Nothing;
         };
-        if from.is_empty() || !core.unexpected.is_empty() || peer.gone.is_some() {
+        if from.is_empty() || !receives.unexpected.is_empty() || peer.gone.is_some() {
             return Received::Nothing;
         }
         let Ok(Some(record)) = from.peek() else {
@@ -209,7 +215,7 @@ impl MediumOp for Next<'_> {
             source: peer.rank,
             tag,
         };
-        if !core.posted.is_empty() && core.posted.accepts(&envelope) {
+        if !receives.posted.is_empty() && receives.posted.accepts(&envelope) {
             return Received::Nothing;
         }
         if record.kind != Kind::Eager as u8 {

@@ -21,9 +21,9 @@ use crate::matching::Envelope;
 use crate::peer::Peer;
 use crate::records::{self, Kind};
 use crate::request::{RequestId, RequestState, SendPlan, UserBuf};
-use crate::state::Core;
 use crate::state::held::Held;
-use crate::state::lightweight::PostedReceive;
+use crate::state::lightweight::Arrived;
+use crate::state::{Core, Receives};
 use onecopy_shm::loan::{LoanError, LoanTable};
 
 /// Where the bytes of a message come from.
@@ -174,6 +174,7 @@ fn sent_all(core: &mut Core, peer: &mut Peer, id: RequestId, plan: SendPlan) {
 #[inline]
 pub(crate) fn arrive(
     core: &mut Core,
+    receives: &mut Receives,
     peer: &mut Peer,
     record: &Record,
     envelope: Envelope,
@@ -193,9 +194,15 @@ pub(crate) fn arrive(
         sync = Some(u64::from_le_bytes(raw));
         skip = SYNC_BYTES;
     }
-    let len = record.len - skip;
-    if let Some(receive) = core.match_posted(&envelope) {
-        core.deliver_record(receive, envelope, len, &peer.endpoint, record, skip);
+    let message = Arrived {
+        envelope,
+        record,
+        skip,
+    };
+    let len = message.len();
+    if let Some(receive) = receives.match_posted(core, &envelope) {
+        let lightweight = &mut receives.lightweight;
+        lightweight.deliver_record(core, receive, &message, &peer.endpoint);
         let ended = Ended {
             bytes: len as u64,
             credit: charge(len as u64),
@@ -211,7 +218,7 @@ pub(crate) fn arrive(
     if let Some(room) = bytes.extend(len) {
         peer.endpoint.read(record, skip, room);
     }
-    core.keep_unexpected(envelope, Message::Whole { bytes, sync });
+    receives.keep_unexpected(core, envelope, Message::Whole { bytes, sync });
     Ok(())
 }
 
@@ -243,8 +250,7 @@ pub(crate) fn accept_whole(
         fin: sync,
         layer: None,
     };
-    let receive = PostedReceive::Request(id);
-    deliver(core, peer, receive, (envelope, len), written, ended);
+    deliver(core, peer, id, (envelope, len), written, ended);
 }
 
 /// Copies a whole message that was kept to its receive, and gives its place back. Gives its length, and whether the

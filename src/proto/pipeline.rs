@@ -9,6 +9,7 @@ use crate::peer::{Peer, PipeOut};
 use crate::records::{ChunkBody, Kind};
 use crate::request::{RequestId, RequestState, SendPlan};
 use crate::state::Core;
+use crate::state::transfer::Transfers;
 
 /// The receiver wants `len` bytes from `offset` on.
 pub(crate) fn wanted(
@@ -120,8 +121,13 @@ fn fail_first(core: &mut Core, peer: &mut Peer, error: Error) {
 }
 
 /// A chunk has arrived.
-pub(crate) fn arrive(core: &mut Core, peer: &mut Peer, body: &ChunkBody) -> Result<(), String> {
-    let Some((request, piped)) = core.transfers.piped(body.number, peer.rank) else {
+pub(crate) fn arrive(
+    core: &mut Core,
+    transfers: &mut Transfers,
+    peer: &mut Peer,
+    body: &ChunkBody,
+) -> Result<(), String> {
+    let Some((request, piped)) = transfers.piped(body.number, peer.rank) else {
         return Err(format!(
             "a chunk for transfer {:#x}, which expects none",
             body.number
@@ -157,7 +163,7 @@ pub(crate) fn arrive(core: &mut Core, peer: &mut Peer, body: &ChunkBody) -> Resu
         }
     }
     if last {
-        rendezvous::piped_all(core, peer, body.number);
+        rendezvous::piped_all(core, transfers, peer, body.number);
     }
     Ok(())
 }

@@ -22,7 +22,6 @@ use crate::select::ReceiveProtocol;
 use crate::select::decide::{Facts, decide};
 use crate::select::observed::{self, Rival};
 use crate::state::Core;
-use crate::state::lightweight::PostedReceive;
 use crate::state::message::{Announcement, Remote};
 use crate::state::transfer::{Mode, Piped, Receiving, Transfer, Transfers};
 use onecopy_btl::link::Link;
@@ -40,6 +39,7 @@ const STEP: u64 = 1 << 20;
 /// Starts to receive an announced message into the request `id`.
 pub(crate) fn start(
     core: &mut Core,
+    transfers: &mut Transfers,
     peer: &mut Peer,
     envelope: Envelope,
     announcement: Announcement,
@@ -69,15 +69,19 @@ pub(crate) fn start(
         unread: false,
         generation: 0,
     };
-    let index = core.transfers.insert(transfer);
-    step(core, peer, index);
+    let index = transfers.insert(transfer);
+    step(core, transfers, peer, index);
 }
 
 /// Moves all transfers on.
-pub(crate) fn step_all(core: &mut Core, peers: &mut [Option<Box<Peer>>]) -> bool {
+pub(crate) fn step_all(
+    core: &mut Core,
+    transfers: &mut Transfers,
+    peers: &mut [Option<Box<Peer>>],
+) -> bool {
     let mut moved = false;
-    for index in 0..core.transfers.slots.len() {
-        let rank = match &core.transfers.slots[index] {
+    for index in transfers.indices() {
+        let rank = match transfers.get_mut(index) {
             // Its chunks move it on when they arrive.
             None
             | Some(Transfer {
@@ -87,7 +91,7 @@ pub(crate) fn step_all(core: &mut Core, peers: &mut [Option<Box<Peer>>]) -> bool
             Some(transfer) => transfer.peer,
         };
         if let Some(peer) = &mut peers[rank as usize] {
-            moved |= step(core, peer, index);
+            moved |= step(core, transfers, peer, index);
             if peer.has_output() {
                 core.make_busy(rank);
             }
@@ -97,9 +101,9 @@ pub(crate) fn step_all(core: &mut Core, peers: &mut [Option<Box<Peer>>]) -> bool
 }
 
 /// All chunks that transfer `number` asked for are received.
-pub(crate) fn piped_all(core: &mut Core, peer: &mut Peer, number: u64) {
-    if let Some(index) = core.transfers.index_of(number, peer.rank) {
-        step(core, peer, index);
+pub(crate) fn piped_all(core: &mut Core, transfers: &mut Transfers, peer: &mut Peer, number: u64) {
+    if let Some(index) = transfers.index_of(number, peer.rank) {
+        step(core, transfers, peer, index);
     }
 }
 
@@ -115,22 +119,19 @@ enum Stepped {
 }
 
 /// Moves one transfer on by a bounded amount. Says whether anything moved.
-fn step(core: &mut Core, peer: &mut Peer, index: usize) -> bool {
-    // A transfer that moves is found by nobody else: its step is its owner, and decides whether it stays in the table.
-    let Some(mut transfer) = core.transfers.take(index) else {
+fn step(core: &mut Core, transfers: &mut Transfers, peer: &mut Peer, index: usize) -> bool {
+    let Some(transfer) = transfers.get_mut(index) else {
         return false;
     };
-    let number = Transfers::number(index, &transfer);
+    let number = Transfers::number(index, transfer);
     let mut moved = false;
     loop {
-        match advance(core, peer, number, &mut transfer) {
+        match advance(core, peer, number, transfer) {
             Stepped::On => moved = true,
-            Stepped::Rests { moved: now } => {
-                core.transfers.put_back(index, transfer);
-                return moved || now;
-            }
+            Stepped::Rests { moved: now } => return moved || now,
             Stepped::Over => {
-                finish(core, peer, &transfer);
+                finish(core, peer, transfer);
+                transfers.remove(index);
                 return true;
             }
         }
@@ -444,6 +445,5 @@ fn finish(core: &mut Core, peer: &mut Peer, transfer: &Transfer) {
     let number = transfer.announcement.request;
     tracepoints::rendezvous_done(from, from, number, transfer.len);
     let message = (transfer.envelope, transfer.announcement.len);
-    let receive = PostedReceive::Request(transfer.request);
-    deliver(core, peer, receive, message, Ok(()), ended);
+    deliver(core, peer, transfer.request, message, Ok(()), ended);
 }

@@ -1,12 +1,11 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! A message that came before its receive, and what a receive is told of one.
 
-use super::Core;
 use super::held::Held;
 use crate::error::Error;
-use crate::matching::{EntryId, Envelope};
+use crate::matching::Envelope;
 use crate::records::LIST_ENTRY;
-use crate::request::{RequestId, Status};
+use crate::request::{RequestId, Requests, Status};
 use onecopy_btl::RemoteRange;
 
 /// A message that came before its receive.
@@ -28,12 +27,12 @@ impl Message {
         matches!(self, Self::Whole { .. } | Self::Own(_))
     }
 
-    pub(crate) fn len(&self, core: &Core) -> u64 {
+    pub(crate) fn len(&self, requests: &Requests) -> u64 {
         match self {
             Self::Whole { bytes, .. } => bytes.len() as u64,
             Self::Partial { total, .. } => *total,
             Self::Announced(announcement) => announcement.len,
-            Self::Own(id) => core.requests.get(*id).map_or(0, |request| request.len),
+            Self::Own(id) => requests.get(*id).map_or(0, |request| request.len),
         }
     }
 }
@@ -93,14 +92,6 @@ impl Announcement {
     /// What is charged against the sender's credit for it until it is matched.
     pub(crate) fn list_charge(&self) -> u64 {
         self.list_bytes().map_or(0, charge)
-    }
-}
-
-impl Core {
-    /// Keeps a message that no receive waits for.
-    pub(crate) fn keep_unexpected(&mut self, envelope: Envelope, message: Message) -> EntryId {
-        self.counters.recv_unexpected += 1;
-        self.unexpected.keep(envelope, message)
     }
 }
 

@@ -6,13 +6,13 @@ use super::super::{Message, broken, charge, notify, open, sent};
 use super::{Payload, copy_to, hold, sent_all};
 use crate::endpoint::{Naming, Pack, Put};
 use crate::error::Error;
-use crate::matching::Envelope;
+use crate::matching::{Envelope, Unexpected};
 use crate::peer::{Incoming, Peer, Target};
 use crate::records::{self, ChunkBody, Kind, NONE};
 use crate::request::{RequestId, RequestState, SendPlan};
-use crate::state::Core;
 use crate::state::held::Held;
 use crate::state::lightweight::PostedReceive;
+use crate::state::{Core, Receives};
 use onecopy_shm::loan::{LoanError, LoanTable};
 
 /// Chunks whose lines are asked for ahead, at most: as many of the usual size as messages to one peer may occupy
@@ -248,6 +248,7 @@ pub(crate) fn send_chunks(
 /// The first chunk of a message has arrived.
 pub(crate) fn first_chunk(
     core: &mut Core,
+    receives: &mut Receives,
     peer: &mut Peer,
     envelope: Envelope,
     body: &ChunkBody,
@@ -263,10 +264,11 @@ pub(crate) fn first_chunk(
         ));
     }
     let sync = (body.number != NONE).then_some(body.number);
-    let waiting = core.match_posted(&envelope);
+    let waiting = receives.match_posted(core, &envelope);
+    let lightweight = &mut receives.lightweight;
     if let Some(PostedReceive::Lightweight(slot)) = waiting
         && sync.is_none()
-        && core.deliver_chunk(slot, envelope, &mut peer.endpoint, body)
+        && lightweight.deliver_chunk(core, slot, envelope, &mut peer.endpoint, body)
     {
         let ended = Ended {
             bytes: body.total,
@@ -277,7 +279,8 @@ pub(crate) fn first_chunk(
         end(core, peer, ended);
         return Ok(());
     }
-    let target = match waiting.and_then(|waiting| core.as_request(waiting, &envelope)) {
+    let target = match waiting.and_then(|waiting| lightweight.as_request(core, waiting, &envelope))
+    {
         Some(id) => {
             if let Some(request) = core.requests.get_mut(id) {
                 request.begin_receiving(&envelope);
@@ -288,7 +291,8 @@ pub(crate) fn first_chunk(
             hold(core, peer, body.total)?;
             core.counters.hold_unexpected(body.total);
             let bytes = core.place_to_hold(body.total as usize);
-            Target::Entry(core.keep_unexpected(
+            Target::Entry(receives.keep_unexpected(
+                core,
                 envelope,
                 Message::Partial {
                     bytes,
@@ -304,11 +308,16 @@ pub(crate) fn first_chunk(
         envelope,
         sync,
     });
-    next_chunk(core, peer, body)
+    next_chunk(core, &mut receives.unexpected, peer, body)
 }
 
 /// A chunk of the message that is under way has arrived.
-pub(crate) fn next_chunk(core: &mut Core, peer: &mut Peer, body: &ChunkBody) -> Result<(), String> {
+pub(crate) fn next_chunk(
+    core: &mut Core,
+    unexpected: &mut Unexpected<Message>,
+    peer: &mut Peer,
+    body: &ChunkBody,
+) -> Result<(), String> {
     let Some(mut incoming) = peer.incoming.take() else {
         return Err("a chunk of no message".into());
     };
@@ -336,7 +345,7 @@ pub(crate) fn next_chunk(core: &mut Core, peer: &mut Peer, body: &ChunkBody) -> 
             }
         }
         Target::Entry(entry) => {
-            if let Message::Partial { bytes, .. } = core.unexpected.get_mut(entry) {
+            if let Message::Partial { bytes, .. } = unexpected.get_mut(entry) {
                 let Some(room) = bytes.extend(body.piece as usize) else {
                     return Err(format!("more than the {} bytes of a message", body.total));
                 };
@@ -361,24 +370,17 @@ pub(crate) fn next_chunk(core: &mut Core, peer: &mut Peer, body: &ChunkBody) -> 
                 layer: None,
             };
             let message = (incoming.envelope, incoming.total);
-            deliver(
-                core,
-                peer,
-                PostedReceive::Request(id),
-                message,
-                Ok(()),
-                ended,
-            );
+            deliver(core, peer, id, message, Ok(()), ended);
         }
         Target::Entry(entry) => {
-            let message = core.unexpected.get_mut(entry);
+            let message = unexpected.get_mut(entry);
             if let Message::Partial { bytes, .. } = message {
                 let bytes = std::mem::replace(bytes, Held::Short(Vec::new()));
                 *message = Message::Whole {
                     bytes,
                     sync: incoming.sync,
                 };
-                core.unexpected.count();
+                unexpected.count();
             }
         }
     }

@@ -10,7 +10,7 @@ use crate::proto::{Message, charge, eager, give_credit, open, plan, put_body};
 use crate::records::{self, BODY, Kind, LIST_ENTRY, NONE, Rts, SourceLayout};
 use crate::request::{RequestId, RequestState, SendPlan, UserBuf};
 use crate::select::observed;
-use crate::state::Core;
+use crate::state::{Core, Receives};
 use onecopy_btl::{RegionPart, RemoteRange};
 use onecopy_obs::tracepoints;
 use onecopy_shm::copy::Kernel;
@@ -235,6 +235,7 @@ fn expose(core: &mut Core, peer: &Peer, id: RequestId, loans: &[Loan], len: u64)
 /// An announcement has arrived.
 pub(crate) fn announced(
     core: &mut Core,
+    receives: &mut Receives,
     peer: &mut Peer,
     envelope: Envelope,
     rts: Rts,
@@ -249,10 +250,11 @@ pub(crate) fn announced(
         remote,
         coop_id: rts.coop_id,
     };
-    match core.match_request(&envelope) {
+    match receives.match_request(core, &envelope) {
         Some(id) => {
             give_credit(core, peer, announcement.list_charge());
-            start(core, peer, envelope, announcement, id);
+            let transfers = &mut receives.transfers;
+            start(core, transfers, peer, envelope, announcement, id);
         }
         None => {
             let most = unmatched_max(&core.knobs);
@@ -266,7 +268,7 @@ pub(crate) fn announced(
                 eager::hold(core, peer, list)?;
             }
             peer.unmatched += 1;
-            core.keep_unexpected(envelope, Message::Announced(announcement));
+            receives.keep_unexpected(core, envelope, Message::Announced(announcement));
         }
     }
     Ok(())
