@@ -154,7 +154,7 @@ impl Engine {
         let Self { core, peers, .. } = self;
         if let Some(peer) = &mut peers[dest as usize] {
             peer.outbox.push_back(id);
-            core.make_busy(dest);
+            core.agenda.make_busy(dest);
         }
         id
     }
@@ -211,7 +211,7 @@ impl Engine {
                 peer.outbox.push_back(id);
                 proto::flush(core, peer);
                 if peer.has_output() || !peer.announced.is_empty() {
-                    core.make_busy(dest);
+                    core.agenda.make_busy(dest);
                 }
                 Ok(id)
             }
@@ -383,7 +383,7 @@ impl Engine {
         } else if let Some(peer) = &mut peers[envelope.source as usize] {
             proto::accept(core, &mut receives.transfers, peer, envelope, message, id);
             if peer.has_output() {
-                core.make_busy(envelope.source);
+                core.agenda.make_busy(envelope.source);
             }
         }
     }

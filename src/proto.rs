@@ -265,13 +265,13 @@ pub(crate) fn reply(core: &mut Core, peer: &mut Peer, kind: Kind, body: [u8; BOD
     let most = replies_max(&core.knobs);
     if peer.replies.len() >= most {
         let detail = format!("it has left {most} answers unread");
-        core.broken.push((peer.rank, Gone::Protocol(detail)));
+        core.agenda.fail(peer.rank, Gone::Protocol(detail));
         return;
     }
     peer.replies.push_back((kind, body));
     flush_replies(core, peer);
     if peer.has_output() {
-        core.make_busy(peer.rank);
+        core.agenda.make_busy(peer.rank);
     }
 }
 
@@ -302,7 +302,7 @@ fn open(core: &mut Core, peer: &mut Peer) -> bool {
             if !peer.replies.is_empty() || !peer.pipes.is_empty() {
                 // It waits for these: it is told that nothing will come.
                 let gone = Gone::Unreachable(error.to_string());
-                core.broken.push((peer.rank, gone));
+                core.agenda.fail(peer.rank, gone);
             }
             for id in peer.outbox.drain(..) {
                 core.requests.complete(id, Err(error.clone()));

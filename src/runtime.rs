@@ -117,7 +117,10 @@ impl Runtime {
         let engine = Worker::start(options.knobs, options.costs, options.threads, wireup)?;
         let bell = engine.core.home.bell();
         let (rank, size) = (engine.core.me as usize, engine.core.size as usize);
-        let (heap, buffers) = (Arc::clone(&engine.core.heap), engine.core.buffers.clone());
+        let (heap, buffers) = (
+            Arc::clone(&engine.core.buffers.heap),
+            engine.core.buffers.pool.clone(),
+        );
         let emergency = emergency_of(&*engine.wireup);
         let shared = RankInner {
             gate: Gate::new(options.threads, engine),

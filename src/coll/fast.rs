@@ -116,7 +116,10 @@ impl Short {
         };
         if bytes > 0 {
             for place in from.filter(|&place| place != state.me) {
-                engine.core.count_short(state.members[place], bytes);
+                engine
+                    .core
+                    .counters
+                    .count_short(state.members[place], bytes);
             }
         }
     }

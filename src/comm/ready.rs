@@ -11,7 +11,7 @@ impl Engine {
     #[inline(always)]
     pub(crate) fn may_receive_now(&mut self, source: u32) -> bool {
         self.receives.is_empty()
-            && self.core.busy.is_empty()
+            && self.core.agenda.busy.is_empty()
             && self
                 .peers
                 .get_mut(source as usize)

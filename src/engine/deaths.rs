@@ -276,7 +276,7 @@ impl Engine {
     /// Takes back what was kept of a peer that is gone: it is polled no more, and nothing goes to it or comes.
     fn forget_peer(&mut self, rank: u32, gone: &Gone) {
         self.polled.retain(|&r| r != rank);
-        self.core.busy.retain(|&r| r != rank);
+        self.core.agenda.forget(rank);
         if let Some(peer) = &mut self.peers[rank as usize] {
             peer.gone = Some(gone.clone());
             self.core.requests.forget_abandoned(rank);
@@ -289,7 +289,7 @@ impl Engine {
             peer.incoming = None;
             peer.endpoint.reclaim_all(&mut self.core.home);
             self.receives.transfers.drop_of(rank);
-            proto::layers::detach(&mut self.core, peer);
+            proto::layers::detach(&mut self.core.counters, &peer.link);
         }
         // Whole messages that came before the end stay receivable; announced and half-received ones are lost.
         let lost = self
@@ -300,7 +300,7 @@ impl Engine {
             if let Message::Partial { bytes, total } = message {
                 // The whole of it was counted when its first chunk came.
                 self.core.counters.release_unexpected(total);
-                self.core.give_back(bytes);
+                self.core.buffers.give_back(bytes);
             }
         }
     }

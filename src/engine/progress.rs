@@ -60,7 +60,7 @@ impl Engine {
             moved = true;
             self.take_from(rank, Drain::All);
         }
-        if !self.core.busy.is_empty() {
+        if !self.core.agenda.busy.is_empty() {
             moved |= self.look_after_busy(waiting);
         }
         if !self.receives.transfers.is_empty() {
@@ -70,7 +70,7 @@ impl Engine {
                 &mut self.peers,
             );
         }
-        if !self.core.broken.is_empty() {
+        if self.core.agenda.has_broken() {
             self.fail_broken();
         }
         moved
@@ -89,7 +89,7 @@ impl Engine {
     /// Fails the peers that were found out since the last round.
     #[cold]
     fn fail_broken(&mut self) {
-        while let Some((rank, gone)) = self.core.broken.pop() {
+        while let Some((rank, gone)) = self.core.agenda.next_broken() {
             self.fail_peer(rank, gone);
         }
     }
@@ -150,14 +150,14 @@ impl Engine {
                 network.map_or(Gone::Protocol(detail), Gone::Unreachable),
             );
         } else if peer.has_output() {
-            core.make_busy(rank);
+            core.agenda.make_busy(rank);
         }
     }
 
     /// Gives back to the system what has not been needed for a while, if it is time to look.
     #[cold]
     pub(crate) fn age(&mut self, now: Instant) {
-        if !self.core.buffers.tick(now) {
+        if !self.core.buffers.pool.tick(now) {
             return;
         }
         self.age_lanes(now);
@@ -173,17 +173,16 @@ impl Engine {
     fn look_after_busy(&mut self, waiting: bool) -> bool {
         let mut moved = false;
         let Self { core, peers, .. } = self;
-        if core.starved {
-            core.starved = false;
+        if core.agenda.take_starved() {
             for peer in peers.iter_mut().flatten() {
                 peer.endpoint.collect_chunks(&mut core.home);
             }
         }
         let mut index = 0;
-        while index < core.busy.len() {
-            let rank = core.busy[index];
+        while index < core.agenda.busy.len() {
+            let rank = core.agenda.busy[index];
             let Some(peer) = &mut peers[rank as usize] else {
-                core.busy.swap_remove(index);
+                core.agenda.busy.swap_remove(index);
                 continue;
             };
             moved |= proto::flush(core, peer);
@@ -193,7 +192,7 @@ impl Engine {
             if peer.has_output() || !peer.announced.is_empty() {
                 index += 1;
             } else {
-                core.busy.swap_remove(index);
+                core.agenda.busy.swap_remove(index);
             }
         }
         moved

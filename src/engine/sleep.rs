@@ -22,11 +22,11 @@ impl Engine {
                 peer.endpoint.give_back();
                 // For what did not go out this rank is woken.
                 if peer.endpoint.has_output() {
-                    core.make_busy(rank);
+                    core.agenda.make_busy(rank);
                 }
             }
         }
-        for &rank in &self.core.busy {
+        for &rank in &self.core.agenda.busy {
             if let Some(peer) = &self.peers[rank as usize] {
                 peer.endpoint.wait_for_room(true);
             }
@@ -41,7 +41,7 @@ impl Engine {
             let peer = peers[rank as usize].as_mut();
             peer.is_some_and(|peer| !peer.endpoint.is_empty())
         });
-        let room = self.core.busy.iter().any(|&rank| {
+        let room = self.core.agenda.busy.iter().any(|&rank| {
             let peer = peers[rank as usize].as_mut();
             peer.is_some_and(|peer| peer.could_move(self.core.chunks.share))
         });
@@ -59,7 +59,7 @@ impl Engine {
                 peer.endpoint.set_polling(true);
             }
         }
-        for &rank in &self.core.busy {
+        for &rank in &self.core.agenda.busy {
             if let Some(peer) = &self.peers[rank as usize] {
                 peer.endpoint.wait_for_room(false);
             }

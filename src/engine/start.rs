@@ -6,10 +6,10 @@ use super::{Core, Engine};
 use crate::endpoint::Home;
 use crate::error::Result;
 use crate::machine::quota;
-use crate::memory::pool::{Pool, Settings};
+use crate::memory::pool::Settings;
 use crate::memory::{geometry, tell_of_small_heap};
 use crate::select::chunks::Chunks;
-use crate::state::{Receives, Tally, WaitPolicy, Waits};
+use crate::state::{Agenda, Buffers, Receives, Statistics, Tally, WaitPolicy, Waits};
 use crate::wireup::{Card, Wireup};
 use onecopy_btl::LayerId;
 use onecopy_btl::contract::Terms;
@@ -26,7 +26,6 @@ use onecopy_shm::layout::Geometry;
 use onecopy_shm::stats::StatsPage;
 use onecopy_shm::sync::HeavyFence;
 use std::hash::{BuildHasher, RandomState};
-use std::sync::Arc;
 
 fn copy_plan(knobs: &Knobs) -> CopyPlan {
     let nt_min = match (knobs.copy_kernel, knobs.nt_min) {
@@ -131,7 +130,6 @@ fn core(
     home: Home,
     (job, me, size): (u64, u32, usize),
 ) -> Core {
-    let heap = home.heap();
     Core {
         me,
         size: size as u32,
@@ -140,16 +138,12 @@ fn core(
         loans: Default::default(),
         requests: Default::default(),
         chunks: Chunks::new(&knobs),
-        buffers: Pool::new(Settings::new(&knobs, size, threads), Arc::clone(&heap)),
-        heap,
-        starved: false,
+        buffers: Buffers::new(home.heap(), Settings::new(&knobs, size, threads)),
         rewritten: Default::default(),
-        counters: StatsPage::new(job, me, size as u32),
+        counters: Statistics::new(StatsPage::new(job, me, size as u32)),
         tally: Tally::default(),
-        spare: Vec::new(),
-        busy: Vec::new(),
+        agenda: Agenda::default(),
         unacknowledged: Vec::new(),
-        broken: Vec::new(),
         fatal: None,
         knobs,
         home,

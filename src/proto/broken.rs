@@ -126,7 +126,7 @@ fn eager_broken_off(
             if let Message::Partial { bytes, total } = unexpected.take(entry) {
                 peer.unexpected_bytes = peer.unexpected_bytes.saturating_sub(charge(total));
                 core.counters.release_unexpected(total);
-                core.give_back(bytes);
+                core.buffers.give_back(bytes);
             }
         }
     }

@@ -337,7 +337,7 @@ impl Sending {
                 .loans
                 .read_many(pieces, |bytes| peer.link.put(layer, &part, bytes)),
         };
-        note_attachments(core, peer, layer);
+        note_attachments(&mut core.counters, &peer.link, layer);
         if let Ok(Ok(())) = put {
             self.finished += 1;
             core.counters.coop_chunks_sender += 1;

@@ -27,7 +27,7 @@ pub(crate) struct Ended {
 #[inline(always)]
 pub(crate) fn end(core: &mut Core, peer: &mut Peer, ended: Ended) {
     let layer = ended.layer.unwrap_or_else(|| peer.endpoint.carrier());
-    core.count_from(peer.rank, layer, ended.bytes);
+    core.counters.count_from(peer.rank, layer, ended.bytes);
     give_credit(core, peer, ended.credit);
     if let Some(request) = ended.fin {
         send_fin(core, peer, request);

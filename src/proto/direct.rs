@@ -421,7 +421,12 @@ fn receive_mapped<M: Medium>(
         region: None,
         len,
     };
-    if !layers::map(core, peer, range, &mut out[..len as usize]) {
+    if !layers::map(
+        &mut core.counters,
+        &peer.link,
+        range,
+        &mut out[..len as usize],
+    ) {
         return Received::Nothing;
     }
     let Some(from) = M::of(&mut peer.endpoint) else {

@@ -214,7 +214,7 @@ pub(crate) fn arrive(
     }
     hold(core, peer, len as u64)?;
     core.counters.hold_unexpected(len as u64);
-    let mut bytes = core.place_to_hold(len);
+    let mut bytes = core.buffers.place_to_hold(len);
     if let Some(room) = bytes.extend(len) {
         peer.endpoint.read(record, skip, room);
     }
@@ -259,7 +259,7 @@ pub(crate) fn hand_over(core: &mut Core, id: RequestId, bytes: Held) -> (u64, Re
     let written = copy_to(core, id, 0, &bytes);
     let len = bytes.len() as u64;
     core.counters.release_unexpected(len);
-    core.give_back(bytes);
+    core.buffers.give_back(bytes);
     (len, written)
 }
 

@@ -43,7 +43,7 @@ pub(crate) fn send(core: &mut Core, receives: &mut Receives, id: RequestId) {
 
 /// Keeps a copy of a send of `len` bytes until its receive comes, and completes it.
 fn buffer(core: &mut Core, receives: &mut Receives, envelope: Envelope, id: RequestId, len: u64) {
-    let mut bytes = core.place_to_hold(len as usize);
+    let mut bytes = core.buffers.place_to_hold(len as usize);
     let Some(request) = core.requests.get(id) else {
         return;
     };
@@ -71,7 +71,7 @@ pub(crate) fn accept(core: &mut Core, envelope: Envelope, message: Message, rece
     match message {
         Message::Whole { bytes, .. } => {
             let (len, written) = eager::hand_over(core, receive, bytes);
-            core.count_from(core.me, LayerId::OWN, len);
+            core.counters.count_from(core.me, LayerId::OWN, len);
             core.complete_receive(receive, envelope, len, written);
         }
         Message::Own(send) => move_bytes(core, envelope, send, receive),
@@ -95,7 +95,7 @@ fn move_bytes(core: &mut Core, envelope: Envelope, send: RequestId, receive: Req
         false => Err(Error::withdrawn(core.me)),
     };
     core.counters.bytes_sent += total;
-    core.count_from(core.me, LayerId::OWN, total);
+    core.counters.count_from(core.me, LayerId::OWN, total);
     core.complete_receive(receive, envelope, total, written);
     complete_send(core, send);
 }

@@ -45,7 +45,7 @@ pub(crate) fn wanted(
         end,
         total,
     });
-    core.make_busy(peer.rank);
+    core.agenda.make_busy(peer.rank);
     Ok(())
 }
 

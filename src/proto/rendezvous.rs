@@ -93,7 +93,7 @@ pub(crate) fn step_all(
         if let Some(peer) = &mut peers[rank as usize] {
             moved |= step(core, transfers, peer, index);
             if peer.has_output() {
-                core.make_busy(rank);
+                core.agenda.make_busy(rank);
             }
         }
     }
@@ -214,7 +214,7 @@ fn copied_together(
         coop::Step::Waits => Stepped::Rests { moved: false },
         coop::Step::Broken(detail) => {
             // The request ends with the peer.
-            core.broken.push((peer.rank, Gone::Protocol(detail)));
+            core.agenda.fail(peer.rank, Gone::Protocol(detail));
             Stepped::Rests { moved: true }
         }
         coop::Step::Over { left, written } => {
@@ -439,7 +439,7 @@ fn finish(core: &mut Core, peer: &mut Peer, transfer: &Transfer) {
         },
     };
     if let (Some(by), Some(written)) = (by, written) {
-        core.count_part(peer.rank, by, written);
+        core.counters.count_part(peer.rank, by, written);
     }
     let from = peer.rank as usize;
     let number = transfer.announcement.request;

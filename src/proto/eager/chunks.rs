@@ -136,7 +136,7 @@ pub(crate) fn named(core: &mut Core, peer: &mut Peer, kind: Kind, put: Put) -> C
         }
         Put::NoRoom => Chunked::NoRoom,
         Put::NoChunk => {
-            core.starved = true;
+            core.agenda.starve();
             if core.home.has_refusal() {
                 Chunked::Refused
             } else {
@@ -290,7 +290,7 @@ pub(crate) fn first_chunk(
         None => {
             hold(core, peer, body.total)?;
             core.counters.hold_unexpected(body.total);
-            let bytes = core.place_to_hold(body.total as usize);
+            let bytes = core.buffers.place_to_hold(body.total as usize);
             Target::Entry(receives.keep_unexpected(
                 core,
                 envelope,
@@ -404,7 +404,7 @@ pub(crate) fn adopt(
     }
     peer.unexpected_bytes = peer.unexpected_bytes.saturating_sub(charge(total));
     core.counters.release_unexpected(total);
-    core.give_back(bytes);
+    core.buffers.give_back(bytes);
     if let Some(incoming) = &mut peer.incoming {
         incoming.target = Target::Request(id);
     }
