@@ -153,7 +153,7 @@ impl Engine {
         let id = self.core.requests.insert(request);
         let Self { core, peers, .. } = self;
         if let Some(peer) = &mut peers[dest as usize] {
-            peer.outbox.push_back(id);
+            peer.outbound.outbox.push_back(id);
             core.agenda.make_busy(dest);
         }
         id
@@ -208,9 +208,9 @@ impl Engine {
         }
         match self.peer(dest) {
             Ok((core, peer)) => {
-                peer.outbox.push_back(id);
+                peer.outbound.outbox.push_back(id);
                 proto::flush(core, peer);
-                if peer.has_output() || !peer.announced.is_empty() {
+                if peer.has_output() || !peer.outbound.announced.is_empty() {
                     core.agenda.make_busy(dest);
                 }
                 Ok(id)
@@ -256,7 +256,7 @@ impl Engine {
             ..Request::receive(RequestState::Receiving, context, tag, buf)
         });
         if let Some(peer) = &mut self.peers[source as usize] {
-            peer.incoming = Some(Incoming {
+            peer.inbound.incoming = Some(Incoming {
                 target: Target::Request(id),
                 ..begun
             });

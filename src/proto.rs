@@ -26,10 +26,9 @@ pub(crate) mod rendezvous;
 
 use crate::endpoint::{Claim, Part, Record, RecordRoom};
 use crate::matching::Envelope;
-use crate::peer::{Gone, Peer, replies_max};
+use crate::peer::{Gone, Peer, charge};
 use crate::records::{self, BODY, ChunkBody, Cts, Fin, Kind, Rts, Wanted};
 use crate::request::{RequestId, RequestState, SendPlan, Status};
-use crate::state::message::charge;
 use crate::state::transfer::Transfers;
 use crate::state::{Core, Message, Receives};
 use onecopy_obs::tracepoints;
@@ -38,12 +37,8 @@ use onecopy_shm::fault;
 /// Gives credit back to the sender: a message was matched.
 #[inline]
 pub(crate) fn give_credit(core: &Core, peer: &mut Peer, bytes: u64) {
-    peer.credit_back += bytes;
-    if peer.credit_back - peer.credit_returned > core.knobs.eager_credit as u64 / 4 {
-        peer.credit_returned = peer.credit_back;
-        peer.endpoint.give_credit(peer.credit_back);
-        fault::point("credit.given");
-    }
+    let (inbound, endpoint) = (&mut peer.inbound, &mut peer.endpoint);
+    inbound.give_credit(endpoint, &core.knobs, bytes);
 }
 
 /// Which records are taken from a ring.
@@ -207,7 +202,7 @@ fn clear_to_send(core: &mut Core, peer: &mut Peer, cts: Cts) -> Result<(), Strin
             pipeline::wanted(core, peer, id, cts.transfer, offset, len)
         }
         Wanted::Join => {
-            if let Some(announced) = peer.announced.iter_mut().find(|a| a.request == id) {
+            if let Some(announced) = peer.outbound.announced.iter_mut().find(|a| a.request == id) {
                 announced.asked_by = Some(cts.transfer);
             }
             Ok(())
@@ -217,16 +212,12 @@ fn clear_to_send(core: &mut Core, peer: &mut Peer, cts: Cts) -> Result<(), Strin
 
 fn finished(core: &mut Core, peer: &mut Peer, fin: Fin) -> Result<(), String> {
     let waits = awaiting(core, peer, fin.request, true)?;
-    peer.unanswered = peer.unanswered.saturating_sub(1);
     let id = RequestId(fin.request);
     if waits.is_some() && is_announced(core, id) {
         let (by, me) = (peer.rank as usize, core.me as usize);
         tracepoints::rendezvous_finished(by, me, fin.request);
     }
-    // Nearly always the first: a receiver finishes in the order of announcements.
-    if let Some(at) = peer.announced.iter().position(|a| a.request == id) {
-        peer.announced.remove(at);
-    }
+    peer.outbound.answered(id);
     if waits.is_some() {
         complete_send(core, id);
     }
@@ -259,16 +250,13 @@ pub(crate) fn complete_send(core: &mut Core, id: RequestId) {
 
 /// Queues a control record for the peer and writes it if there is room.
 pub(crate) fn reply(core: &mut Core, peer: &mut Peer, kind: Kind, body: [u8; BODY]) {
-    if peer.gone.is_some() {
+    if peer.life.is_gone() {
         return;
     }
-    let most = replies_max(&core.knobs);
-    if peer.replies.len() >= most {
-        let detail = format!("it has left {most} answers unread");
-        core.agenda.fail(peer.rank, Gone::Protocol(detail));
+    if let Err(why) = peer.outbound.reply(&core.knobs, kind, body) {
+        core.agenda.fail(peer.rank, why);
         return;
     }
-    peer.replies.push_back((kind, body));
     flush_replies(core, peer);
     if peer.has_output() {
         core.agenda.make_busy(peer.rank);
@@ -299,16 +287,16 @@ fn open(core: &mut Core, peer: &mut Peer) -> bool {
         Ok(()) => true,
         Err(error) => {
             // Nothing can go to this peer: everything queued for it fails with the reason.
-            if !peer.replies.is_empty() || !peer.pipes.is_empty() {
+            if !peer.outbound.replies.is_empty() || !peer.outbound.pipes.is_empty() {
                 // It waits for these: it is told that nothing will come.
                 let gone = Gone::Unreachable(error.to_string());
                 core.agenda.fail(peer.rank, gone);
             }
-            for id in peer.outbox.drain(..) {
+            for id in peer.outbound.outbox.drain(..) {
                 core.requests.complete(id, Err(error.clone()));
             }
-            peer.replies.clear();
-            peer.pipes.clear();
+            peer.outbound.replies.clear();
+            peer.outbound.pipes.clear();
             false
         }
     }
@@ -316,11 +304,11 @@ fn open(core: &mut Core, peer: &mut Peer) -> bool {
 
 fn flush_replies(core: &mut Core, peer: &mut Peer) -> bool {
     let mut moved = false;
-    while let Some(&(kind, body)) = peer.replies.front() {
+    while let Some(&(kind, body)) = peer.outbound.replies.front() {
         if !put_body(core, peer, kind, 0, &body) {
             break;
         }
-        peer.replies.pop_front();
+        peer.outbound.replies.pop_front();
         moved = true;
     }
     moved
@@ -377,7 +365,7 @@ pub(crate) fn flush(core: &mut Core, peer: &mut Peer) -> bool {
     peer.endpoint.push_out();
     let mut moved = flush_replies(core, peer);
     moved |= flush_outbox(core, peer);
-    if !peer.pipes.is_empty() {
+    if !peer.outbound.pipes.is_empty() {
         moved |= pipeline::send(core, peer);
     }
     moved
@@ -387,28 +375,26 @@ pub(crate) fn flush(core: &mut Core, peer: &mut Peer) -> bool {
 fn flush_outbox(core: &mut Core, peer: &mut Peer) -> bool {
     let mut moved = false;
     // The end of a message that was broken off comes before the next one begins.
-    while peer.replies.is_empty() {
-        if !peer.held_back.is_empty() && !has_begun(core, peer) {
-            peer.resume();
-        }
-        let Some(&id) = peer.outbox.front() else {
+    while peer.outbound.replies.is_empty() {
+        peer.outbound.resume(&core.requests);
+        let Some(&id) = peer.outbound.outbox.front() else {
             break;
         };
         let Some(request) = core.requests.get(id) else {
-            peer.pop_outbox();
+            peer.outbound.pop_outbox();
             continue;
         };
         let RequestState::Queued(plan) = request.state else {
-            peer.pop_outbox();
+            peer.outbound.pop_outbox();
             continue;
         };
         let (sync, context, len) = (request.sync, request.context, request.len);
         let plan = plan_again(core, peer, (id, len), plan);
         let begins = !matches!(plan, SendPlan::Chunks { sent: 1.. });
         let asks = sync || matches!(plan, SendPlan::Announced { .. });
-        if begins && peer.must_hold(context, asks) {
+        if begins && peer.outbound.must_hold(context, asks) {
             // The receiver need not remember more; its next answer makes room.
-            peer.hold_back(context);
+            peer.outbound.hold_back(context);
             continue;
         }
         let gone_out = match plan {
@@ -422,10 +408,7 @@ fn flush_outbox(core: &mut Core, peer: &mut Peer) -> bool {
             break;
         }
         moved = true;
-        if asks && peer.unanswered <= peer.unanswered_max {
-            peer.held_back.last = context;
-        }
-        peer.pop_outbox();
+        peer.outbound.went_out(context, asks);
     }
     moved
 }
@@ -448,17 +431,6 @@ fn plan_again(
     }
 }
 
-/// Whether a part of the first message in the outbox is out already.
-fn has_begun(core: &Core, peer: &Peer) -> bool {
-    let first = peer.outbox.front().and_then(|&id| core.requests.get(id));
-    first.is_some_and(|request| {
-        matches!(
-            request.state,
-            RequestState::Queued(Some(SendPlan::Chunks { sent: 1.. }))
-        )
-    })
-}
-
 /// Gives a whole or announced message to a receive.
 pub(crate) fn accept(
     core: &mut Core,
@@ -476,9 +448,8 @@ pub(crate) fn accept(
             eager::accept_whole(core, peer, envelope, (bytes, sync), id);
         }
         Message::Announced(announcement) => {
-            peer.unmatched = peer.unmatched.saturating_sub(1);
             let list = announcement.list_charge();
-            peer.unexpected_bytes = peer.unexpected_bytes.saturating_sub(list);
+            peer.inbound.matched(list);
             give_credit(core, peer, list);
             rendezvous::start(core, transfers, peer, envelope, announcement, id)
         }

@@ -295,7 +295,7 @@ impl Runtime {
         let mut engine = self.handle.gate.enter();
         let rank = engine.core.check_rank(peer)?;
         let (_, peer) = engine.peer(rank)?;
-        Ok(peer.thresholds)
+        Ok(peer.policy.thresholds)
     }
 
     /// Whether this rank found more ranks than processors, and so waits with less polling.

@@ -500,7 +500,7 @@ impl Poison {
                 Some(RequestState::Queued(_))
             );
             let peer = engine.peers[rank as usize].as_ref();
-            !waits || peer.is_none_or(|peer| !peer.held_back.is_empty())
+            !waits || peer.is_none_or(|peer| peer.outbound.holds_back())
         })
     }
 

@@ -16,7 +16,7 @@ impl Engine {
                 .peers
                 .get_mut(source as usize)
                 .and_then(Option::as_mut)
-                .is_some_and(|peer| peer.endpoint.is_empty() && peer.gone.is_none())
+                .is_some_and(|peer| peer.endpoint.is_empty() && !peer.life.is_gone())
     }
 
     /// Polls the source's ring until something is there, at most `polls` times.

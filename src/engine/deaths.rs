@@ -61,10 +61,11 @@ impl Engine {
     /// Looks at the processes of all peers, and whether the wire-up has events; nothing is done about it.
     fn look_at_lives(&self) -> Seen {
         let mut seen = Seen::default();
+        let now = Instant::now();
         let mut descriptors: Vec<BorrowedFd<'_>> = Vec::new();
         let mut ranks = Vec::new();
         for peer in self.peers.iter().flatten() {
-            if peer.gone.is_some() {
+            if peer.life.is_gone() {
                 continue;
             }
             if peer.endpoint.has_given_up() {
@@ -74,9 +75,9 @@ impl Engine {
             // is not.
             let grace = 2 * self.waits.policy.period;
             let ends = peer.endpoint.shares_memory();
-            if ends && peer.ended.is_some_and(|ended| ended.elapsed() >= grace) {
+            if ends && peer.life.ended_for(grace, now) {
                 seen.ended.push(peer.rank);
-            } else if let Some(pidfd) = &peer.pidfd {
+            } else if let Some(pidfd) = &peer.life.pidfd {
                 ranks.push(peer.rank);
                 descriptors.push(pidfd.as_fd());
             }
@@ -112,10 +113,8 @@ impl Engine {
     fn tell_of_stuck(&mut self) {
         let me = self.core.me;
         for peer in self.peers.iter_mut().flatten() {
-            if peer.held_back.is_idle() {
-                continue;
-            }
-            if let Some(text) = peer.stuck(me, Instant::now()) {
+            let pair = (me, peer.rank);
+            if let Some(text) = peer.outbound.stuck(pair, Instant::now()) {
                 tracing::warn!("{text}");
                 // Programs in C have nobody who listens to that. A program without standard error is told nothing.
                 let line = format!("onecopy: {text}\n");
@@ -158,9 +157,9 @@ impl Engine {
             return true;
         }
         let peer = self.peers[rank as usize].as_ref();
-        if let Some(pidfd) = peer.and_then(|peer| peer.pidfd.as_ref()) {
+        if let Some(pidfd) = peer.and_then(|peer| peer.life.pidfd.as_ref()) {
             // Its memory ends before its process.
-            let mut ended = peer.is_some_and(|peer| peer.ended.is_some());
+            let mut ended = peer.is_some_and(|peer| peer.life.has_ended());
             let looked = liveness::readable(&[pidfd.as_fd()], |_| ended = true);
             return ended || looked.is_err();
         }
@@ -278,15 +277,11 @@ impl Engine {
         self.polled.retain(|&r| r != rank);
         self.core.agenda.forget(rank);
         if let Some(peer) = &mut self.peers[rank as usize] {
-            peer.gone = Some(gone.clone());
+            peer.life.gone = Some(gone.clone());
             self.core.requests.forget_abandoned(rank);
             peer.polled = false;
-            peer.outbox.clear();
-            peer.held_back.clear();
-            peer.replies.clear();
-            peer.pipes.clear();
-            peer.announced.clear();
-            peer.incoming = None;
+            peer.outbound.clear();
+            peer.inbound.incoming = None;
             peer.endpoint.reclaim_all(&mut self.core.home);
             self.receives.transfers.drop_of(rank);
             proto::layers::detach(&mut self.core.counters, &peer.link);

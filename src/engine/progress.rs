@@ -108,7 +108,9 @@ impl Engine {
             return false;
         }
         let peer = self.peers.get_mut(rank as usize).and_then(Option::as_mut);
-        if !peer.is_some_and(|peer| len <= peer.thresholds.slots_max && !peer.endpoint.is_empty()) {
+        if !peer.is_some_and(|peer| {
+            len <= peer.policy.thresholds.slots_max && !peer.endpoint.is_empty()
+        }) {
             return false;
         }
         self.take_from(rank, Drain::Expected);
@@ -121,7 +123,7 @@ impl Engine {
         for _ in 0..2 * self.geometry.ring_slots {
             let peer = self.peers[rank as usize].as_mut();
             let says = peer.is_some_and(|peer| {
-                peer.gone.is_none() && peer.endpoint.shares_memory() && !peer.endpoint.is_empty()
+                !peer.life.is_gone() && peer.endpoint.shares_memory() && !peer.endpoint.is_empty()
             });
             if !says {
                 return;
@@ -186,10 +188,10 @@ impl Engine {
                 continue;
             };
             moved |= proto::flush(core, peer);
-            if !peer.announced.is_empty() {
+            if !peer.outbound.announced.is_empty() {
                 moved |= proto::coop::join(core, peer, waiting);
             }
-            if peer.has_output() || !peer.announced.is_empty() {
+            if peer.has_output() || !peer.outbound.announced.is_empty() {
                 index += 1;
             } else {
                 core.agenda.busy.swap_remove(index);
@@ -233,7 +235,7 @@ impl Engine {
     pub(super) fn look_at_retired(&mut self) {
         for peer in self.peers.iter_mut().flatten() {
             let rings = peer.endpoint.shares_memory();
-            if rings && !peer.polled && peer.gone.is_none() && !peer.endpoint.is_empty() {
+            if rings && !peer.polled && !peer.life.is_gone() && !peer.endpoint.is_empty() {
                 poll_again(&mut self.polled, peer);
             }
         }

@@ -69,21 +69,3 @@ impl Engine {
         }
     }
 }
-
-impl crate::peer::Peer {
-    /// Whether output that waits could go out now.
-    fn could_move(&mut self, share: usize) -> bool {
-        let joined = self.endpoint.block_out().open_id();
-        if joined != 0 && self.announced.iter().any(|a| !a.out && a.coop_id == joined) {
-            return true;
-        }
-        let waits_for_answers = self.unanswered >= self.unanswered_max
-            && self.outbox.is_empty()
-            && self.replies.is_empty()
-            && self.pipes.is_empty();
-        if !self.has_output() || waits_for_answers {
-            return false;
-        }
-        self.endpoint.could_write(share, self.pipes.is_empty())
-    }
-}

@@ -32,22 +32,7 @@ pub(crate) fn break_off_announced(core: &mut Core, peer: &mut Peer, transfer: u6
 /// The announced send `id` is no more: this rank takes no part in it, and tells a receiver that has asked for that.
 #[cold]
 pub(crate) fn withdraw(core: &mut Core, peer: &mut Peer, id: RequestId) {
-    let mut asked_by = None;
-    peer.announced.retain(|announced| {
-        let stays = announced.request != id;
-        if !stays {
-            asked_by = announced.asked_by;
-        }
-        stays
-    });
-    peer.pipes.retain(|pipe| {
-        let stays = pipe.request != id;
-        if !stays {
-            asked_by = Some(pipe.transfer);
-        }
-        stays
-    });
-    if let Some(transfer) = asked_by {
+    if let Some(transfer) = peer.outbound.withdraw(id) {
         break_off_announced(core, peer, transfer);
     }
 }
@@ -117,14 +102,14 @@ fn eager_broken_off(
     unexpected: &mut Unexpected<Message>,
     peer: &mut Peer,
 ) -> Result<(), String> {
-    let Some(incoming) = peer.incoming.take() else {
+    let Some(incoming) = peer.inbound.incoming.take() else {
         return Err("no message is under way that it could break off".into());
     };
     match incoming.target {
         Target::Request(id) => core.requests.complete(id, Err(error(&incoming.envelope))),
         Target::Entry(entry) => {
             if let Message::Partial { bytes, total } = unexpected.take(entry) {
-                peer.unexpected_bytes = peer.unexpected_bytes.saturating_sub(charge(total));
+                peer.inbound.release(charge(total));
                 core.counters.release_unexpected(total);
                 core.buffers.give_back(bytes);
             }
@@ -305,8 +290,8 @@ mod tests {
                     let id = id.expect("send");
                     let asked = |engine: &crate::coll::Worker| {
                         let peer = engine.peers[1].as_ref().expect("connected");
-                        let joins = peer.announced.iter().any(|a| a.asked_by.is_some());
-                        joins || !peer.pipes.is_empty()
+                        let joins = peer.outbound.announced.iter().any(|a| a.asked_by.is_some());
+                        joins || !peer.outbound.pipes.is_empty()
                     };
                     while matches!(how, How::Half | How::LatePut) && !asked(&engine) {
                         engine.progress(false);
@@ -318,8 +303,8 @@ mod tests {
                     let engine = gate.enter();
                     assert!(engine.core.requests.none_abandoned(), "{how:?}");
                     let peer = engine.peers[1].as_ref().expect("connected");
-                    assert_eq!(peer.unanswered, 0, "{how:?}");
-                    assert!(peer.announced.is_empty() && peer.pipes.is_empty());
+                    assert_eq!(peer.outbound.unanswered(), 0, "{how:?}");
+                    assert!(peer.outbound.announced.is_empty() && peer.outbound.pipes.is_empty());
                 } else {
                     world.recv(&mut got, 0, 1).expect("the first message");
                     if how == How::Both {
@@ -344,7 +329,7 @@ mod tests {
                     let engine = gate.enter();
                     assert!(engine.receives.transfers.is_empty(), "{how:?}");
                     let peer = engine.peers[0].as_ref().expect("connected");
-                    assert_eq!(peer.coop_in_use, None, "{how:?}");
+                    assert_eq!(peer.inbound.coop_in_use, None, "{how:?}");
                 }
                 rt.finalize().expect("finalize");
             });

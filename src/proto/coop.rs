@@ -74,7 +74,7 @@ impl Receiving {
         transfer: CooperativeTransfer,
         layer: Option<LayerId>,
     ) -> Self {
-        peer.coop_in_use = Some(transfer.id);
+        peer.inbound.coop_in_use = Some(transfer.id);
         peer.endpoint.block_in().open(&transfer);
         // A sender that sleeps may take part.
         peer.endpoint.wake();
@@ -160,7 +160,7 @@ impl Receiving {
         let mut left = std::mem::take(&mut self.dropped);
         left.extend(returned.map(|chunk| self.transfer.range(chunk)));
         block.close();
-        peer.coop_in_use = None;
+        peer.inbound.coop_in_use = None;
         let not_theirs = self.read + left.iter().map(|(_, len)| len).sum::<u64>();
         let written = self.transfer.len.saturating_sub(not_theirs);
         Step::Over { left, written }
@@ -209,7 +209,7 @@ impl Receiving {
     /// Closes the block of a transfer that was stopped.
     pub(crate) fn close(&self, peer: &mut Peer) {
         peer.endpoint.block_in().close();
-        peer.coop_in_use = None;
+        peer.inbound.coop_in_use = None;
     }
 
     /// Whether a step would do something.
@@ -231,6 +231,7 @@ pub(crate) fn join(core: &mut Core, peer: &mut Peer, waiting: bool) -> bool {
         return false;
     }
     let Some(at) = peer
+        .outbound
         .announced
         .iter()
         .position(|a| a.coop_id == open && !a.out && (waiting || a.asked_by.is_some()))
@@ -238,9 +239,9 @@ pub(crate) fn join(core: &mut Core, peer: &mut Peer, waiting: bool) -> bool {
         return false;
     };
     let (id, forced, finished) = (
-        peer.announced[at].request,
-        peer.announced[at].asked_by.is_some(),
-        peer.announced[at].finished,
+        peer.outbound.announced[at].request,
+        peer.outbound.announced[at].asked_by.is_some(),
+        peer.outbound.announced[at].finished,
     );
     let Some(transfer) = peer.endpoint.block_out().joined(open) else {
         return false;
@@ -253,7 +254,7 @@ pub(crate) fn join(core: &mut Core, peer: &mut Peer, waiting: bool) -> bool {
         return false;
     };
     if transfer.len > len || transfer.chunk == 0 {
-        peer.announced[at].out = true;
+        peer.outbound.announced[at].out = true;
         return false;
     }
     let mut sending = Sending {
@@ -272,7 +273,7 @@ pub(crate) fn join(core: &mut Core, peer: &mut Peer, waiting: bool) -> bool {
             break;
         }
     }
-    if let Some(announced) = peer.announced.get_mut(at) {
+    if let Some(announced) = peer.outbound.announced.get_mut(at) {
         announced.finished = sending.finished;
         announced.out |= out;
     }

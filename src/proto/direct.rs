@@ -49,7 +49,7 @@ pub(crate) enum Received {
 #[inline(always)]
 pub(crate) fn send(core: &mut Core, peer: &mut Peer, context: u32, tag: i32, bytes: &[u8]) -> Sent {
     let len = bytes.len();
-    if len > peer.thresholds.fast_max {
+    if len > peer.policy.thresholds.fast_max {
         return send_longer(core, peer, context, tag, bytes);
     }
     if !may_send(peer) || !has_credit(core, peer, charge(len as u64)) {
@@ -61,7 +61,7 @@ pub(crate) fn send(core: &mut Core, peer: &mut Peer, context: u32, tag: i32, byt
 /// Whether nothing that is queued for the peer comes first.
 #[inline(always)]
 fn may_send(peer: &Peer) -> bool {
-    !peer.has_output() && peer.gone.is_none()
+    !peer.has_output() && !peer.life.is_gone()
 }
 
 #[inline(always)]
@@ -132,7 +132,7 @@ fn send_longer(core: &mut Core, peer: &mut Peer, context: u32, tag: i32, bytes: 
 
 fn send_chunks(core: &mut Core, peer: &mut Peer, context: u32, tag: i32, bytes: &[u8]) -> Sent {
     let total = bytes.len() as u64;
-    if total > peer.chunks.step_of(total) && !core.single_threaded {
+    if total > peer.policy.chunks.step_of(total) && !core.single_threaded {
         return Sent::Chunks;
     }
     let meta = records::meta(context, tag);
@@ -200,7 +200,7 @@ impl MediumOp for Next<'_> {
         let Some(from) = M::of(&mut peer.endpoint) else {
             return Received::Nothing;
         };
-        if from.is_empty() || !receives.unexpected.is_empty() || peer.gone.is_some() {
+        if from.is_empty() || !receives.unexpected.is_empty() || peer.life.is_gone() {
             return Received::Nothing;
         }
         let Ok(Some(record)) = from.peek() else {
@@ -270,7 +270,7 @@ fn receive_longer<M: Medium>(
     take: Take,
 ) -> Received {
     let mut raw = [0; BODY];
-    if record.len != BODY || peer.incoming.is_some() {
+    if record.len != BODY || peer.inbound.incoming.is_some() {
         return Received::Nothing;
     }
     let Some(from) = M::of(&mut peer.endpoint) else {
@@ -410,7 +410,7 @@ fn receive_mapped<M: Medium>(
         return Received::Nothing;
     };
     if len > out.len() as u64
-        || len >= peer.thresholds.coop_min[LayerId::MAP]
+        || len >= peer.policy.thresholds.coop_min[LayerId::MAP]
         || !peer.link.has(LayerId::MAP)
     {
         return Received::Nothing;

@@ -125,7 +125,7 @@ pub(crate) fn sent_slots(core: &mut Core, peer: &mut Peer, slots: usize, len: us
     if woke {
         core.counters.doorbells_rung += 1;
     }
-    peer.credit_used += charge(len as u64);
+    peer.outbound.credit.spend(charge(len as u64));
     if slots == 1 {
         core.counters.sends_inline += 1;
     } else {
@@ -164,7 +164,7 @@ fn sent_all(core: &mut Core, peer: &mut Peer, id: RequestId, plan: SendPlan) {
     match core.requests.get_mut(id) {
         Some(request) if request.sync => {
             request.state = RequestState::Awaiting(plan);
-            peer.unanswered += 1;
+            peer.outbound.asked();
         }
         _ => complete_send(core, id),
     }
@@ -180,7 +180,7 @@ pub(crate) fn arrive(
     envelope: Envelope,
     kind: Kind,
 ) -> std::result::Result<(), String> {
-    if peer.incoming.is_some() {
+    if peer.inbound.incoming.is_some() {
         return Err("a message begins within another".into());
     }
     let mut sync = None;
@@ -212,25 +212,13 @@ pub(crate) fn arrive(
         end(core, peer, ended);
         return Ok(());
     }
-    hold(core, peer, len as u64)?;
+    peer.inbound.hold(&core.knobs, len as u64)?;
     core.counters.hold_unexpected(len as u64);
     let mut bytes = core.buffers.place_to_hold(len);
     if let Some(room) = bytes.extend(len) {
         peer.endpoint.read(record, skip, room);
     }
     receives.keep_unexpected(core, envelope, Message::Whole { bytes, sync });
-    Ok(())
-}
-
-/// Charges the peer for `len` bytes that are kept until a receive takes them.
-pub(crate) fn hold(core: &Core, peer: &mut Peer, len: u64) -> std::result::Result<(), String> {
-    let unmatched = peer.unexpected_bytes.saturating_add(len).saturating_add(64);
-    if unmatched > 2 * core.knobs.eager_credit as u64 {
-        return Err(format!(
-            "it has {unmatched} bytes of eager messages and lists unmatched, more than its credit"
-        ));
-    }
-    peer.unexpected_bytes += charge(len);
     Ok(())
 }
 
@@ -243,7 +231,7 @@ pub(crate) fn accept_whole(
     id: RequestId,
 ) {
     let (len, written) = hand_over(core, id, bytes);
-    peer.unexpected_bytes = peer.unexpected_bytes.saturating_sub(charge(len));
+    peer.inbound.release(charge(len));
     let ended = Ended {
         bytes: len,
         credit: charge(len),

@@ -4,7 +4,6 @@
 use crate::error::Error;
 use crate::peer::Peer;
 use crate::request::{RequestId, UserBuf};
-use crate::select::Thresholds;
 use crate::state::Core;
 use crate::state::message::Remote;
 use onecopy_btl::link::Link;
@@ -28,11 +27,11 @@ pub(crate) fn demote(core: &mut Core, peer: &mut Peer, error: &CopyError) {
     );
     core.counters.demotions += 1;
     if error.owner_is_dead() {
-        peer.ended.get_or_insert_with(Instant::now);
+        peer.life.end(Instant::now());
     }
     detach_layer(&mut core.counters, &peer.link, error.layer);
     peer.link.demote(error);
-    peer.thresholds = Thresholds::compute(&core.knobs, &core.costs, &peer.link);
+    peer.policy.adapt(&core.knobs, &core.costs, &peer.link);
     peer.tell_how_it_reads();
 }
 

@@ -38,7 +38,7 @@ pub(crate) fn wanted(
         ));
     };
     request.state = RequestState::Awaiting(SendPlan::Piped { coop_id });
-    peer.pipes.push_back(PipeOut {
+    peer.outbound.pipes.push_back(PipeOut {
         request: id,
         transfer,
         offset,
@@ -52,9 +52,9 @@ pub(crate) fn wanted(
 /// Sends chunks of the pipes to a peer, in turn.
 pub(crate) fn send(core: &mut Core, peer: &mut Peer) -> bool {
     let mut moved = false;
-    let step = peer.chunks.step;
+    let step = peer.policy.chunks.step;
     for _ in 0..core.knobs.progress_quota {
-        let Some(pipe) = peer.pipes.front() else {
+        let Some(pipe) = peer.outbound.pipes.front() else {
             break;
         };
         let (id, transfer, offset, end, total) = (
@@ -65,7 +65,7 @@ pub(crate) fn send(core: &mut Core, peer: &mut Peer) -> bool {
             pipe.total,
         );
         let Some(buf) = core.requests.get(id).map(|request| request.buf.clone()) else {
-            peer.pipes.pop_front();
+            peer.outbound.pipes.pop_front();
             continue;
         };
         let piece = ChunkSource {
@@ -76,7 +76,7 @@ pub(crate) fn send(core: &mut Core, peer: &mut Peer) -> bool {
             len: step.min(end - offset),
             number: transfer,
         };
-        match send_chunk(core, peer, peer.chunks.depth, piece, &buf) {
+        match send_chunk(core, peer, peer.policy.chunks.depth, piece, &buf) {
             Chunked::Sent => {}
             Chunked::NoRoom => break,
             Chunked::Refused => {
@@ -94,10 +94,10 @@ pub(crate) fn send(core: &mut Core, peer: &mut Peer) -> bool {
         }
         moved = true;
         core.counters.pipeline_bytes += piece.len;
-        if let Some(pipe) = peer.pipes.front_mut() {
+        if let Some(pipe) = peer.outbound.pipes.front_mut() {
             pipe.offset += piece.len;
             if pipe.offset == end {
-                peer.pipes.pop_front();
+                peer.outbound.pipes.pop_front();
                 if let Some(request) = core.requests.get_mut(id)
                     && let RequestState::Awaiting(SendPlan::Piped { coop_id }) = request.state
                 {
@@ -113,7 +113,7 @@ pub(crate) fn send(core: &mut Core, peer: &mut Peer) -> bool {
 /// Ends the first pipe to a peer and the send that it is of, whose receiver waits for more.
 #[cold]
 fn fail_first(core: &mut Core, peer: &mut Peer, error: Error) {
-    let Some(pipe) = peer.pipes.pop_front() else {
+    let Some(pipe) = peer.outbound.pipes.pop_front() else {
         return;
     };
     core.requests.fail_announced(pipe.request, peer.rank, error);

@@ -143,7 +143,7 @@ fn advance(core: &mut Core, peer: &mut Peer, number: u64, transfer: &mut Transfe
         Mode::Choose => {
             if let Some((rival, bytes, begun)) = transfer.timed.take() {
                 let now = Instant::now();
-                peer.observed.transferred(rival, bytes, begun, now);
+                peer.policy.observed.transferred(rival, bytes, begun, now);
             }
             let Some(&range) = transfer.remaining.last() else {
                 return Stepped::Over;
@@ -298,7 +298,7 @@ fn choose(
     let into = Destination::of(core, transfer.request);
     let facts = TransferFacts {
         link: &peer.link,
-        block_free: peer.coop_in_use.is_none() && peer.endpoint.shares_memory(),
+        block_free: peer.inbound.coop_in_use.is_none() && peer.endpoint.shares_memory(),
         transfer,
         offset,
         len,
@@ -306,7 +306,12 @@ fn choose(
         in_one_piece: into.loan.is_some(),
         in_heap: into.heap.is_some(),
     };
-    let protocol = decide(len, &facts, &peer.thresholds, &mut peer.observed);
+    let protocol = decide(
+        len,
+        &facts,
+        &peer.policy.thresholds,
+        &mut peer.policy.observed,
+    );
     let from = peer.rank as usize;
     let message = transfer.announcement.request;
     tracepoints::rendezvous_start(from, from, message, len, protocol.name());

@@ -4,6 +4,7 @@
 use super::held::Held;
 use crate::error::Error;
 use crate::matching::Envelope;
+use crate::peer::charge;
 use crate::records::LIST_ENTRY;
 use crate::request::{RequestId, Requests, Status};
 use onecopy_btl::RemoteRange;
@@ -93,12 +94,6 @@ impl Announcement {
     pub(crate) fn list_charge(&self) -> u64 {
         self.list_bytes().map_or(0, charge)
     }
-}
-
-/// What is charged against a sender's credit for an eager message of `len` bytes: empty ones take memory, too.
-#[inline(always)]
-pub(crate) fn charge(len: u64) -> u64 {
-    len + 64
 }
 
 /// The status of a message of `total` bytes that comes to a buffer of `buffer` bytes: an error if it does not fit.

@@ -3,7 +3,7 @@
 
 use super::super::deliver::{Ended, deliver, end};
 use super::super::{Message, broken, charge, notify, open, sent};
-use super::{Payload, copy_to, hold, sent_all};
+use super::{Payload, copy_to, sent_all};
 use crate::endpoint::{Naming, Pack, Put};
 use crate::error::Error;
 use crate::matching::{Envelope, Unexpected};
@@ -168,8 +168,8 @@ pub(crate) fn put_chunks(
     mut sent: u64,
     from: &(impl Payload + ?Sized),
 ) -> (u64, Chunked) {
-    let step = peer.chunks.step_of(len);
-    let share = peer.chunks.share;
+    let step = peer.policy.chunks.step_of(len);
+    let share = peer.policy.chunks.share;
     while sent < len {
         let first = sent == 0;
         let piece = ChunkSource {
@@ -189,7 +189,7 @@ pub(crate) fn put_chunks(
             stopped => return (sent, stopped),
         }
         if first {
-            peer.credit_used += charge(len);
+            peer.outbound.credit.spend(charge(len));
         }
         sent += piece.len;
     }
@@ -253,7 +253,7 @@ pub(crate) fn first_chunk(
     envelope: Envelope,
     body: &ChunkBody,
 ) -> Result<(), String> {
-    if peer.incoming.is_some() || body.offset != 0 {
+    if peer.inbound.incoming.is_some() || body.offset != 0 {
         return Err("a message begins within another".into());
     }
     // Only what the credit covers is sent before it is asked for.
@@ -288,7 +288,7 @@ pub(crate) fn first_chunk(
             Target::Request(id)
         }
         None => {
-            hold(core, peer, body.total)?;
+            peer.inbound.hold(&core.knobs, body.total)?;
             core.counters.hold_unexpected(body.total);
             let bytes = core.buffers.place_to_hold(body.total as usize);
             Target::Entry(receives.keep_unexpected(
@@ -301,7 +301,7 @@ pub(crate) fn first_chunk(
             ))
         }
     };
-    peer.incoming = Some(Incoming {
+    peer.inbound.incoming = Some(Incoming {
         target,
         total: body.total,
         received: 0,
@@ -318,7 +318,7 @@ pub(crate) fn next_chunk(
     peer: &mut Peer,
     body: &ChunkBody,
 ) -> Result<(), String> {
-    let Some(mut incoming) = peer.incoming.take() else {
+    let Some(mut incoming) = peer.inbound.incoming.take() else {
         return Err("a chunk of no message".into());
     };
     incoming.check(body)?;
@@ -358,7 +358,7 @@ pub(crate) fn next_chunk(
     }
     incoming.received += u64::from(body.piece);
     if incoming.received < incoming.total {
-        peer.incoming = Some(incoming);
+        peer.inbound.incoming = Some(incoming);
         return Ok(());
     }
     match incoming.target {
@@ -402,10 +402,10 @@ pub(crate) fn adopt(
     if let Err(error) = copy_to(core, id, 0, &bytes) {
         core.requests.complete(id, Err(error));
     }
-    peer.unexpected_bytes = peer.unexpected_bytes.saturating_sub(charge(total));
+    peer.inbound.release(charge(total));
     core.counters.release_unexpected(total);
     core.buffers.give_back(bytes);
-    if let Some(incoming) = &mut peer.incoming {
+    if let Some(incoming) = &mut peer.inbound.incoming {
         incoming.target = Target::Request(id);
     }
 }
