@@ -55,7 +55,7 @@ impl Poll<'_> {
     }
 
     fn take_request(&mut self, number: u32, id: RequestId) -> Taken {
-        let engine: &mut Engine = &mut self.0;
+        let engine: &mut Engine = self.0;
         let Engine { core, receives, .. } = engine;
         let mut lent = None;
         if let Some(request) = core.requests.get(id) {
@@ -79,7 +79,7 @@ impl Poll<'_> {
         &mut self,
         number: u32,
     ) -> Option<Option<std::result::Result<Status, &Error>>> {
-        let engine: &mut Engine = &mut self.0;
+        let engine: &mut Engine = self.0;
         let Engine { core, receives, .. } = engine;
         Some(match receives.lightweight.get(number) {
             Phase::Free => return None,
@@ -96,7 +96,7 @@ impl Poll<'_> {
 
     /// As [`Self::cancel`].
     pub fn cancel_lightweight(&mut self, number: u32) -> bool {
-        let engine: &mut Engine = &mut self.0;
+        let engine: &mut Engine = self.0;
         let Engine { core, receives, .. } = engine;
         let Phase::Posted { entry, .. } = receives.lightweight.get(number) else {
             return false;
@@ -109,7 +109,7 @@ impl Poll<'_> {
 
     /// The receive as an operation; its number means nothing any more.
     pub fn adopt(&mut self, number: u32) -> Option<Operation> {
-        let engine: &mut Engine = &mut self.0;
+        let engine: &mut Engine = self.0;
         let Engine { core, receives, .. } = engine;
         let id = receives.adopt_lightweight(core, number)?;
         let lent = Lent::Message(core.requests.get(id)?.buf.clone());
