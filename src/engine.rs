@@ -13,12 +13,12 @@ mod writers;
 
 use crate::error::{Error, Result};
 use crate::matching::{Envelope, Pattern};
-use crate::peer::{Gone, Incoming, Peer, Target};
+use crate::peer::{Incoming, Peer, Target};
 use crate::proto;
 use crate::proto::direct::{Received, Sent, Take};
 use crate::request::{Request, RequestId, RequestState, SendPlan, Status, UserBuf};
 use crate::state::lightweight::PostedReceive;
-use crate::state::{Core, Message, Receives, Waits};
+use crate::state::{Core, Lives, Message, Receives, Waits};
 use crate::wireup::Wireup;
 use onecopy_btl::link::Permitted;
 use onecopy_shm::layout::Geometry;
@@ -41,11 +41,8 @@ pub(crate) struct Engine {
     pub(crate) peers: Vec<Option<Box<Peer>>>,
     /// Ranks whose rings are polled.
     pub(crate) polled: Vec<u32>,
-    pub(crate) gone: Vec<Option<Gone>>,
-    /// Ranks of which the wire-up has said that they are over.
-    over: Vec<bool>,
-    /// Whether the wire-up says nothing more.
-    wireup_closed: bool,
+    /// Which ranks are gone.
+    pub(crate) lives: Lives,
     /// Ranks that have sent something and could not be connected with yet.
     pub(crate) unreached_ranks: Vec<progress::Unreached>,
     pub(crate) wireup: Box<dyn Wireup>,
@@ -184,11 +181,9 @@ impl Engine {
         if tag < 0 {
             return Err(Error::BadTag { tag });
         }
-        if let Some(fatal) = &self.core.fatal {
-            return Err(fatal.clone());
-        }
-        if let Some(gone) = &self.gone[dest as usize] {
-            return Err(gone.error(dest));
+        self.lives.check()?;
+        if let Some(error) = self.lives.error_of(dest) {
+            return Err(error);
         }
         let len = buf.len();
         let request = Request {
@@ -284,9 +279,9 @@ impl Engine {
         context: u32,
         tag: Option<i32>,
     ) -> Result<Pattern> {
-        let alive = |rank: usize| matches!(self.gone.get(rank), Some(None));
-        if source.is_some_and(alive) && tag.is_none_or(|tag| tag >= 0) && self.core.fatal.is_none()
-        {
+        let alive = |rank: usize| self.lives.is_there(rank);
+        let goes_on = self.lives.fatal().is_none();
+        if source.is_some_and(alive) && tag.is_none_or(|tag| tag >= 0) && goes_on {
             return Ok(Pattern {
                 context,
                 source: source.map(|rank| rank as u32),
@@ -308,15 +303,13 @@ impl Engine {
         {
             return Err(Error::BadTag { tag });
         }
-        if let Some(fatal) = &self.core.fatal {
-            return Err(fatal.clone());
-        }
+        self.lives.check()?;
         let pattern = Pattern {
             context,
             source,
             tag,
         };
-        match self.unmatchable(&pattern) {
+        match self.lives.unmatchable(&pattern) {
             Some(error) if self.receives.unexpected.find(&pattern).is_none() => Err(error),
             _ => Ok(pattern),
         }
@@ -340,20 +333,6 @@ impl Engine {
             request.state = RequestState::Posted(entry);
         }
         id
-    }
-
-    /// Why nothing can ever match `pattern`, if that is so.
-    pub(crate) fn unmatchable(&self, pattern: &Pattern) -> Option<Error> {
-        match pattern.source {
-            Some(source) => self.gone[source as usize]
-                .as_ref()
-                .map(|gone| gone.error(source)),
-            None => self.core.unacknowledged.first().and_then(|&rank| {
-                self.gone[rank as usize]
-                    .as_ref()
-                    .map(|gone| gone.error(rank))
-            }),
-        }
     }
 
     /// Gives the unexpected message `entry` to the receive `id`.
@@ -413,13 +392,6 @@ impl Engine {
             self.core.requests.remove(id);
             self.accept_entry(entry, id);
         }
-    }
-
-    /// The error of a rank that is gone, if one is.
-    pub(crate) fn first_gone(&self) -> Option<Error> {
-        let gone = self.gone.iter().enumerate();
-        gone.filter_map(|(rank, gone)| Some(gone.as_ref()?.error(rank as u32)))
-            .next()
     }
 
     /// Gives up a request whose end nobody waits for any more. What has gone out in part, or was asked for, is broken

@@ -596,11 +596,8 @@ impl Engine {
             )
         };
         let id = self.core.requests.insert(request);
-        match &self.gone[envelope.source as usize] {
-            Some(gone) if !message.is_whole() => self
-                .core
-                .requests
-                .complete(id, Err(gone.error(envelope.source))),
+        match self.lives.error_of(envelope.source) {
+            Some(error) if !message.is_whole() => self.core.requests.complete(id, Err(error)),
             _ => self.accept(envelope, message, id),
         }
         id

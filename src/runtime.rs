@@ -307,7 +307,7 @@ impl Runtime {
     /// Acknowledges all deaths that are known, and names the dead: receives from any source no longer fail because of
     /// them.
     pub fn acknowledge_deaths(&self) -> Vec<usize> {
-        self.handle.gate.enter().acknowledge_deaths()
+        self.handle.gate.enter().lives.acknowledge()
     }
 
     /// Ends the whole job with `code`.
@@ -350,7 +350,7 @@ impl Runtime {
     fn take_leave(&self) {
         self.handle.gate.enter().say_farewell();
         self.handle
-            .wait(|engine| (engine.core.fatal.is_some() || engine.is_delivered()).then_some(()));
+            .wait(|engine| (engine.lives.fatal().is_some() || engine.is_delivered()).then_some(()));
     }
 
     /// Waits until ranks on other nodes have said the same, but not for long: one that does not may be gone.
@@ -358,7 +358,7 @@ impl Runtime {
         let since = Instant::now();
         self.handle.wait(|engine| {
             let done = engine.has_heard_farewells() || since.elapsed() > REGROUP;
-            (engine.core.fatal.is_some() || done).then_some(())
+            (engine.lives.fatal().is_some() || done).then_some(())
         });
     }
 
@@ -372,7 +372,7 @@ impl Runtime {
             return Err(Error::Forked);
         }
         let flushed = |engine: &mut Worker| {
-            (engine.core.fatal.is_some() || engine.is_flushed()).then_some(())
+            (engine.lives.fatal().is_some() || engine.is_flushed()).then_some(())
         };
         self.handle.wait(flushed);
         fault::point("leave.before");

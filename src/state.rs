@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! What a rank keeps, apart from its peers, in parts that are borrowed apart: [`Core`], [`Receives`] and [`Waits`].
+//! What a rank keeps, apart from its peers, in parts that are borrowed apart: [`Core`], [`Receives`],
+//! [`Waits`] and [`Lives`].
 //!
 //! What sends a message works on the core and one peer, what takes one from a peer on the receives, too. Nothing here
 //! knows a protocol or the engine that drives them.
@@ -7,6 +8,7 @@
 mod agenda;
 pub(crate) mod held;
 pub(crate) mod lightweight;
+mod lives;
 pub(crate) mod message;
 mod receives;
 mod statistics;
@@ -17,6 +19,7 @@ mod waits;
 
 pub(crate) use agenda::Agenda;
 pub(crate) use held::Buffers;
+pub(crate) use lives::Lives;
 pub(crate) use message::Message;
 pub(crate) use receives::Receives;
 pub(crate) use statistics::Statistics;
@@ -55,10 +58,6 @@ pub(crate) struct Core {
     /// What has come in the collective that makes a step now.
     pub(crate) tally: Tally,
     pub(crate) agenda: Agenda,
-    /// Ranks that are gone and that the program has not acknowledged: they fail receives from any source.
-    pub(crate) unacknowledged: Vec<u32>,
-    /// Something that ends every wait.
-    pub(crate) fatal: Option<Error>,
 }
 
 impl Core {

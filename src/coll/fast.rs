@@ -282,7 +282,9 @@ impl Worker {
             engine,
             collectives,
         } = self;
-        let Engine { core, peers, .. } = engine;
+        let Engine {
+            core, lives, peers, ..
+        } = engine;
         let Communicator { state, ops, .. } = collectives.slots.get_mut(slot)?.as_deref_mut()?;
         let seq = state.seq.wrapping_add(1);
         let ready = state.has_channel()
@@ -290,7 +292,7 @@ impl Worker {
             && !state.in_short
             && state.failed.is_none()
             && (short.len <= INLINE || state.has_slots)
-            && core.fatal.is_none()
+            && lives.fatal().is_none()
             && state.has_room(seq);
         if !ready {
             return None;

@@ -123,10 +123,7 @@ impl Communicator {
             .state
             .members
             .iter()
-            .find_map(|&rank| {
-            let gone = engine.gone[rank as usize].as_ref()?;
-            Some(gone.error(rank))
-        });
+            .find_map(|&rank| engine.lives.error_of(rank));
         if let Some(error) = lost.or(opened.err()) {
             self.fail(engine, &error);
             return Err(error);

@@ -45,9 +45,7 @@ impl Engine {
                 bytes,
             }));
         }
-        if let Some(fatal) = &self.core.fatal {
-            return Err(fatal.clone());
-        }
-        self.unmatchable(pattern).map_or(Ok(None), Err)
+        self.lives.check()?;
+        self.lives.unmatchable(pattern).map_or(Ok(None), Err)
     }
 }

@@ -23,8 +23,8 @@ impl Engine {
 
     #[cold]
     pub(crate) fn connect(&mut self, rank: u32) -> Result<()> {
-        if let Some(gone) = &self.gone[rank as usize] {
-            return Err(gone.error(rank));
+        if let Some(error) = self.lives.error_of(rank) {
+            return Err(error);
         }
         if !self.shares_node(rank) {
             return self.connect_apart(rank);

@@ -46,11 +46,11 @@ impl Engine {
             self.take_events();
         }
         for rank in seen.ended {
-            if self.gone[rank as usize].is_none() {
+            if !self.lives.is_gone(rank) {
                 // The launcher knows how it ended; if it has not said so yet, the end itself is enough.
                 self.take_events();
             }
-            if self.gone[rank as usize].is_none() {
+            if !self.lives.is_gone(rank) {
                 self.mark_gone(rank, Gone::Died(Death::Unknown));
             }
         }
@@ -126,13 +126,10 @@ impl Engine {
     /// Whether a rank that waits can get no message from anyone. Then every other rank is gone, and it has no second
     /// thread that could send one to itself. The error names one that has left.
     pub(crate) fn lonely(&self) -> Option<Error> {
-        let (me, gone) = (self.core.me, &self.gone);
-        let mut others = (0..self.core.size).filter(|&rank| rank != me);
-        if !self.core.single_threaded || !others.clone().all(|rank| gone[rank as usize].is_some()) {
+        if !self.core.single_threaded {
             return None;
         }
-        let last = others.next_back()?;
-        gone[last as usize].as_ref().map(|gone| gone.error(last))
+        self.lives.alone(self.core.me)
     }
 
     /// What `look` finds for a caller that waits for it: an error if it waits for anyone and nobody is left.
@@ -152,8 +149,7 @@ impl Engine {
     /// One that this rank does not talk with for another reason may still be there, and in the middle of something.
     #[cold]
     pub(crate) fn has_ended(&mut self, rank: u32) -> bool {
-        let gone = &self.gone[rank as usize];
-        if matches!(gone, Some(Gone::Protocol(_) | Gone::Left)) || self.over[rank as usize] {
+        if self.lives.has_ended(rank) {
             return true;
         }
         let peer = self.peers[rank as usize].as_ref();
@@ -163,28 +159,28 @@ impl Engine {
             let looked = liveness::readable(&[pidfd.as_fd()], |_| ended = true);
             return ended || looked.is_err();
         }
-        if !self.wireup_closed {
+        if !self.lives.is_over(rank) {
             self.take_events();
         }
-        self.wireup_closed || self.over[rank as usize]
+        self.lives.is_over(rank)
     }
 
     fn take_events(&mut self) {
         loop {
             match self.wireup.poll() {
                 Ok(None) => return,
-                Ok(Some(Event::Died { rank, how })) if rank < self.gone.len() => {
-                    self.over[rank] = true;
+                Ok(Some(Event::Died { rank, how })) if self.lives.knows(rank) => {
+                    self.lives.mark_over(rank as u32);
                     self.hear_of(rank as u32, Gone::Died(how))
                 }
-                Ok(Some(Event::Left { rank })) if rank < self.gone.len() => {
-                    self.over[rank] = true;
+                Ok(Some(Event::Left { rank })) if self.lives.knows(rank) => {
+                    self.lives.mark_over(rank as u32);
                     self.hear_of(rank as u32, Gone::Left)
                 }
                 Ok(Some(Event::Abort { code })) => self.end_everything(Error::Aborted { code }),
                 Ok(Some(_)) => {}
                 Err(error) => {
-                    self.wireup_closed = true;
+                    self.lives.close();
                     self.end_everything(error.into());
                     return;
                 }
@@ -194,9 +190,7 @@ impl Engine {
 
     /// All requests end with the error, as do those that are asked for later.
     pub(crate) fn end_everything(&mut self, error: Error) {
-        if self.core.fatal.is_none() {
-            self.core.fatal = Some(error.clone());
-        }
+        self.lives.end_everything(&error);
         self.stop_writers(|_| true);
         // Threads that rest look at their requests, and for this.
         self.core.requests.count_completed();
@@ -224,7 +218,7 @@ impl Engine {
     /// A peer is gone. What it had sent before is still received; then everything that waits for it ends.
     #[cold]
     pub(crate) fn mark_gone(&mut self, rank: u32, gone: Gone) {
-        if self.gone[rank as usize].is_some() || rank == self.core.me {
+        if self.lives.is_gone(rank) || rank == self.core.me {
             return;
         }
         if let Gone::Died(how) = &gone {
@@ -235,16 +229,12 @@ impl Engine {
         if !given_up {
             self.take_last_words(rank);
         }
-        self.gone[rank as usize] = Some(gone.clone());
+        self.lives.mark(rank, gone.clone());
         self.forget_wire(rank);
         if given_up {
             self.tell_given_up(rank);
         }
         self.waits.gone = self.waits.gone.wrapping_add(1);
-        // A rank that finalized in order fails no receive from any source.
-        if !matches!(gone, Gone::Left) {
-            self.core.unacknowledged.push(rank);
-        }
         self.stop_writers(|transfer| transfer.peer == rank);
         self.forget_peer(rank, &gone);
         self.end_requests_with(rank, &gone);
@@ -336,19 +326,8 @@ impl Engine {
 
     /// A peer says that `rank` is dead.
     pub(crate) fn believe_dead(&mut self, rank: usize, how: Death) {
-        if rank < self.gone.len() {
+        if self.lives.knows(rank) {
             self.mark_gone(rank as u32, Gone::Died(how));
         }
-    }
-
-    /// The program knows of all deaths so far: receives from any source go on without the dead.
-    pub(crate) fn acknowledge_deaths(&mut self) -> Vec<usize> {
-        self.core.unacknowledged.clear();
-        self.gone
-            .iter()
-            .enumerate()
-            .filter(|(_, gone)| gone.as_ref().is_some_and(|gone| *gone != Gone::Left))
-            .map(|(rank, _)| rank)
-            .collect()
     }
 }

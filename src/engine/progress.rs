@@ -206,8 +206,7 @@ impl Engine {
         while bits != 0 {
             let rank = (word * 64) as u32 + bits.trailing_zeros();
             bits &= bits - 1;
-            if rank >= self.core.size || rank == self.core.me || self.gone[rank as usize].is_some()
-            {
+            if rank >= self.core.size || rank == self.core.me || self.lives.is_gone(rank) {
                 self.unreached_ranks
                     .retain(|unreached_rank| unreached_rank.rank != rank);
                 continue;

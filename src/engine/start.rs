@@ -9,7 +9,7 @@ use crate::machine::quota;
 use crate::memory::pool::Settings;
 use crate::memory::{geometry, tell_of_small_heap};
 use crate::select::chunks::Chunks;
-use crate::state::{Agenda, Buffers, Receives, Statistics, Tally, WaitPolicy, Waits};
+use crate::state::{Agenda, Buffers, Lives, Receives, Statistics, Tally, WaitPolicy, Waits};
 use crate::wireup::{Card, Wireup};
 use onecopy_btl::LayerId;
 use onecopy_btl::contract::Terms;
@@ -143,8 +143,6 @@ fn core(
         counters: Statistics::new(StatsPage::new(job, me, size as u32)),
         tally: Tally::default(),
         agenda: Agenda::default(),
-        unacknowledged: Vec::new(),
-        fatal: None,
         knobs,
         home,
     }
@@ -205,9 +203,7 @@ impl Engine {
             receives: Receives::default(),
             peers: none().collect(),
             polled: Vec::new(),
-            gone: (0..size).map(|_| None).collect(),
-            over: vec![false; size],
-            wireup_closed: false,
+            lives: Lives::new(size),
             unreached_ranks: Vec::new(),
             wireup,
             permitted,

@@ -186,11 +186,8 @@ impl Engine {
 
     /// Where a rank on another node is reached, or why it is not; none: that is not known yet.
     pub(crate) fn reached(&mut self, rank: u32) -> Option<Result<SocketAddr>> {
-        let failure = self.core.fatal.clone();
-        let gone = self.gone[rank as usize]
-            .as_ref()
-            .map(|gone| gone.error(rank));
-        if let Some(error) = failure.or(gone) {
+        let failure = self.lives.fatal().cloned();
+        if let Some(error) = failure.or_else(|| self.lives.error_of(rank)) {
             return Some(Err(error));
         }
         let address = self.wires.as_ref()?.connector.address_of(rank)?;
