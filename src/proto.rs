@@ -24,11 +24,11 @@ pub(crate) mod pipeline;
 pub(crate) mod plan;
 pub(crate) mod rendezvous;
 
-use crate::endpoint::{Claim, Part, Record, RecordRoom};
+use crate::endpoint::{Claim, Endpoint, Part, Record, RecordRoom};
 use crate::matching::Envelope;
 use crate::peer::{Gone, Peer, charge};
 use crate::records::{self, BODY, ChunkBody, Cts, Fin, Kind, Rts, Wanted};
-use crate::request::{RequestId, RequestState, SendPlan, Status};
+use crate::request::{RequestId, RequestState, Requests, SendPlan, Status};
 use crate::state::transfer::Transfers;
 use crate::state::{Core, Message, Receives};
 use onecopy_obs::tracepoints;
@@ -85,7 +85,7 @@ pub(crate) fn drain(
                 eager::arrive(core, receives, peer, &record, envelope, kind)?
             }
             _ => {
-                let body = body(peer, &record, kind)?;
+                let body = body(&peer.endpoint, &record, kind)?;
                 control(core, receives, peer, envelope, kind, &body)?;
             }
         }
@@ -103,7 +103,7 @@ pub(crate) fn drain(
     Ok(())
 }
 
-fn body(peer: &Peer, record: &Record, kind: Kind) -> Result<[u8; BODY], String> {
+fn body(from: &Endpoint, record: &Record, kind: Kind) -> Result<[u8; BODY], String> {
     if record.len != BODY {
         return Err(records::BadBody::Length {
             kind,
@@ -112,7 +112,7 @@ fn body(peer: &Peer, record: &Record, kind: Kind) -> Result<[u8; BODY], String> 
         .to_string());
     }
     let mut body = [0; BODY];
-    peer.endpoint.read(record, 0, &mut body);
+    from.read(record, 0, &mut body);
     Ok(body)
 }
 
@@ -172,18 +172,18 @@ fn shown(part: Option<Part>, whole: ChunkBody) -> Result<ChunkBody, String> {
 
 /// The announced send that the peer talks of; none: it was given up here. `last`: the peer does not name it again.
 fn awaiting(
-    core: &mut Core,
-    peer: &Peer,
+    requests: &mut Requests,
+    rank: u32,
     request: u64,
     last: bool,
 ) -> Result<Option<RequestId>, String> {
     let id = RequestId(request);
-    let waits = core.requests.get(id).is_some_and(|found| {
-        found.peer == peer.rank && matches!(found.state, RequestState::Awaiting(_))
+    let waits = requests.get(id).is_some_and(|found| {
+        found.peer == rank && matches!(found.state, RequestState::Awaiting(_))
     });
     if waits {
         Ok(Some(id))
-    } else if core.requests.is_abandoned(id, peer.rank, last) {
+    } else if requests.is_abandoned(id, rank, last) {
         Ok(None)
     } else {
         Err(format!(
@@ -193,7 +193,7 @@ fn awaiting(
 }
 
 fn clear_to_send(core: &mut Core, peer: &mut Peer, cts: Cts) -> Result<(), String> {
-    let Some(id) = awaiting(core, peer, cts.request, false)? else {
+    let Some(id) = awaiting(&mut core.requests, peer.rank, cts.request, false)? else {
         broken::break_off_announced(core, peer, cts.transfer);
         return Ok(());
     };
@@ -211,7 +211,7 @@ fn clear_to_send(core: &mut Core, peer: &mut Peer, cts: Cts) -> Result<(), Strin
 }
 
 fn finished(core: &mut Core, peer: &mut Peer, fin: Fin) -> Result<(), String> {
-    let waits = awaiting(core, peer, fin.request, true)?;
+    let waits = awaiting(&mut core.requests, peer.rank, fin.request, true)?;
     let id = RequestId(fin.request);
     if waits.is_some() && is_announced(core, id) {
         let (by, me) = (peer.rank as usize, core.me as usize);

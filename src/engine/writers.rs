@@ -24,7 +24,7 @@ impl Engine {
                 && let Some(peer) = &peers[transfer.peer as usize]
                 && let Mode::Cooperative(receiving) = &mut transfer.mode
             {
-                receiving.stop(peer);
+                receiving.stop(&peer.endpoint);
                 stopped.push((transfer.peer, number));
             }
         }
@@ -41,7 +41,7 @@ impl Engine {
             transfer.map(|transfer| &transfer.mode),
             &self.peers[rank as usize],
         ) {
-            (Some(Mode::Cooperative(receiving)), Some(peer)) => receiving.is_copied(peer),
+            (Some(Mode::Cooperative(receiving)), Some(peer)) => receiving.is_copied(&peer.endpoint),
             _ => false,
         }
     }

@@ -73,7 +73,7 @@ fn announced_broken_off(
     };
     match transfers.get_mut(index).map(|transfer| &mut transfer.mode) {
         Some(Mode::Cooperative(receiving)) => {
-            receiving.stop(peer);
+            receiving.stop(&peer.endpoint);
             receiving.close(peer);
         }
         // The peer was asked for nothing.

@@ -220,7 +220,7 @@ fn copied_together(
         coop::Step::Over { left, written } => {
             transfer.remaining.pop();
             if written > 0 {
-                let by = writer(peer, &Destination::of(core, transfer.request));
+                let by = writer(&peer.link, &Destination::of(core, transfer.request));
                 transfer.written = Some((by, written));
             }
             if !left.is_empty() {
@@ -294,7 +294,7 @@ fn choose(
     transfer: &mut Transfer,
     (offset, len): (u64, u64),
 ) {
-    let reading = rdma_read::begin(peer, transfer, (offset, len));
+    let reading = rdma_read::begin(&peer.endpoint, transfer, (offset, len));
     let into = Destination::of(core, transfer.request);
     let facts = TransferFacts {
         link: &peer.link,
@@ -318,7 +318,7 @@ fn choose(
     transfer.timed = rival(protocol)
         .filter(|_| len >= observed::MIN)
         .map(|rival| (rival, len, Instant::now()));
-    transfer.layer = layer_of(protocol, peer, &into);
+    transfer.layer = layer_of(protocol, &peer.link, &into);
     let asked = transfer.announcement.request;
     let ask = |core: &mut Core, peer: &mut Peer, wanted| {
         let cts = Cts {
@@ -338,7 +338,7 @@ fn choose(
         (ReceiveProtocol::Cooperative { reader, ask: asks }, Some(loan)) => {
             transfer.asked = true;
             let id = transfer.announcement.coop_id;
-            let block = coop::block(core, id, (loan, into.heap), len, reader);
+            let block = coop::block(&core.knobs, id, (loan, into.heap), len, reader);
             let receiving = Receiving::open(peer, block, reader);
             if asks {
                 ask(core, peer, Wanted::Join);
@@ -379,24 +379,24 @@ impl Destination {
 }
 
 /// The layer by which a sender that copies writes here: the same by which this rank would write there.
-fn writer(peer: &Peer, into: &Destination) -> LayerId {
+fn writer(link: &Link, into: &Destination) -> LayerId {
     let range = into.loan.map(|loan| RemoteRange {
         address: loan.address() as u64,
         heap: into.heap,
         region: None,
         len: loan.len() as u64,
     });
-    let by = range.and_then(|range| peer.link.putter(&range));
+    let by = range.and_then(|range| link.putter(&range));
     by.unwrap_or(LayerId::CALL)
 }
 
 /// The layer by which bytes come; none: what carries records.
-fn layer_of(protocol: ReceiveProtocol, peer: &Peer, into: &Destination) -> Option<LayerId> {
+fn layer_of(protocol: ReceiveProtocol, link: &Link, into: &Destination) -> Option<LayerId> {
     match protocol {
         ReceiveProtocol::Get(layer) => Some(layer),
         ReceiveProtocol::Cooperative { reader, .. } => into
             .loan
-            .map(|_| reader.unwrap_or_else(|| writer(peer, into))),
+            .map(|_| reader.unwrap_or_else(|| writer(link, into))),
         ReceiveProtocol::Pipeline | ReceiveProtocol::Read => None,
     }
 }

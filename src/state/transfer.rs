@@ -195,7 +195,7 @@ impl Transfers {
                 Mode::Choose | Mode::Get(_) => true,
                 Mode::Cooperative(receiving) => peers[transfer.peer as usize]
                     .as_ref()
-                    .is_some_and(|peer| receiving.could_move(peer)),
+                    .is_some_and(|peer| receiving.could_move(&peer.endpoint)),
                 // The endpoint tells when something has come.
                 Mode::Pipe(_) | Mode::RdmaRead(_) => false,
             })

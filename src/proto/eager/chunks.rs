@@ -318,7 +318,7 @@ pub(crate) fn next_chunk(
     peer: &mut Peer,
     body: &ChunkBody,
 ) -> Result<(), String> {
-    let Some(mut incoming) = peer.inbound.incoming.take() else {
+    let Some(incoming) = &mut peer.inbound.incoming else {
         return Err("a chunk of no message".into());
     };
     incoming.check(body)?;
@@ -358,9 +358,11 @@ pub(crate) fn next_chunk(
     }
     incoming.received += u64::from(body.piece);
     if incoming.received < incoming.total {
-        peer.inbound.incoming = Some(incoming);
         return Ok(());
     }
+    let Some(incoming) = peer.inbound.incoming.take() else {
+        return Ok(());
+    };
     match incoming.target {
         Target::Request(id) => {
             let ended = Ended {
