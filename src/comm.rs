@@ -338,7 +338,7 @@ impl Comm {
         };
         let mut engine = self.handle.gate.enter();
         let polls = if engine.core.single_threaded {
-            engine.core.wait_policy.spin.min(2000)
+            engine.waits.policy.spin.min(2000)
         } else {
             1
         };
@@ -499,7 +499,7 @@ impl Comm {
                 (sent, receive.and_then(|id| own.finish_unless_gone(id)))
             });
             if matches!(received, Err(Error::Cancelled)) {
-                let gone = self.handle.gate.enter().first_gone();
+                let gone = self.handle.gate.enter().lives.first_error();
                 failure = failure.or(gone);
                 break;
             }
@@ -529,7 +529,7 @@ impl Comm {
         let mut known: Option<Instant> = None;
         self.finish_when(|engine| {
             let result = engine.take_result(id);
-            if result.is_some() || engine.first_gone().is_none() {
+            if result.is_some() || engine.lives.first_error().is_none() {
                 return result;
             }
             let since = *known.get_or_insert_with(Instant::now);

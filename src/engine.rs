@@ -13,12 +13,12 @@ mod writers;
 
 use crate::error::{Error, Result};
 use crate::matching::{Envelope, Pattern};
-use crate::peer::{Gone, Incoming, Peer, Target};
+use crate::peer::{Incoming, Peer, Target};
 use crate::proto;
 use crate::proto::direct::{Received, Sent, Take};
 use crate::request::{Request, RequestId, RequestState, SendPlan, Status, UserBuf};
 use crate::state::lightweight::PostedReceive;
-use crate::state::{Core, Message};
+use crate::state::{Core, Lives, Message, Receives, Waits};
 use crate::wireup::Wireup;
 use onecopy_btl::link::Permitted;
 use onecopy_shm::layout::Geometry;
@@ -35,14 +35,14 @@ pub enum SendMode {
 /// A rank's engine.
 pub(crate) struct Engine {
     pub(crate) core: Core,
+    pub(crate) receives: Receives,
+    /// The threads that wait.
+    pub(crate) waits: Waits,
     pub(crate) peers: Vec<Option<Box<Peer>>>,
     /// Ranks whose rings are polled.
     pub(crate) polled: Vec<u32>,
-    pub(crate) gone: Vec<Option<Gone>>,
-    /// Ranks of which the wire-up has said that they are over.
-    over: Vec<bool>,
-    /// Whether the wire-up says nothing more.
-    wireup_closed: bool,
+    /// Which ranks are gone.
+    pub(crate) lives: Lives,
     /// Ranks that have sent something and could not be connected with yet.
     pub(crate) unreached_ranks: Vec<progress::Unreached>,
     pub(crate) wireup: Box<dyn Wireup>,
@@ -62,6 +62,8 @@ pub(crate) struct Engine {
     to_poll: Vec<u32>,
     /// Rounds of progress between two looks aside, less one; a power of two less one.
     look_mask: u32,
+    /// Rounds of progress.
+    rounds: u32,
 }
 
 /// Polls a peer from now on.
@@ -75,6 +77,13 @@ fn poll_again(polled: &mut Vec<u32>, peer: &mut Peer) {
 }
 
 impl Engine {
+    /// Notifies the threads that wait, if something arrived that one of them may wait for.
+    #[inline]
+    pub(crate) fn notify(&mut self) {
+        let (completed, kept) = (self.core.requests.completed, self.receives.unexpected.kept);
+        self.waits.notify(completed, kept);
+    }
+
     /// Whether `rank` shares memory with this one.
     pub(crate) fn shares_node(&self, rank: u32) -> bool {
         self.nodes[rank as usize] == self.nodes[self.core.me as usize]
@@ -141,8 +150,8 @@ impl Engine {
         let id = self.core.requests.insert(request);
         let Self { core, peers, .. } = self;
         if let Some(peer) = &mut peers[dest as usize] {
-            peer.outbox.push_back(id);
-            core.make_busy(dest);
+            peer.outbound.outbox.push_back(id);
+            core.agenda.make_busy(dest);
         }
         id
     }
@@ -172,11 +181,9 @@ impl Engine {
         if tag < 0 {
             return Err(Error::BadTag { tag });
         }
-        if let Some(fatal) = &self.core.fatal {
-            return Err(fatal.clone());
-        }
-        if let Some(gone) = &self.gone[dest as usize] {
-            return Err(gone.error(dest));
+        self.lives.check()?;
+        if let Some(error) = self.lives.error_of(dest) {
+            return Err(error);
         }
         let len = buf.len();
         let request = Request {
@@ -191,15 +198,15 @@ impl Engine {
         };
         let id = self.core.requests.insert(request);
         if dest == self.core.me {
-            proto::own::send(&mut self.core, id);
+            proto::own::send(&mut self.core, &mut self.receives, id);
             return Ok(id);
         }
         match self.peer(dest) {
             Ok((core, peer)) => {
-                peer.outbox.push_back(id);
+                peer.outbound.outbox.push_back(id);
                 proto::flush(core, peer);
-                if peer.has_output() || !peer.announced.is_empty() {
-                    core.make_busy(dest);
+                if peer.has_output() || !peer.outbound.announced.is_empty() {
+                    core.agenda.make_busy(dest);
                 }
                 Ok(id)
             }
@@ -220,11 +227,16 @@ impl Engine {
         out: &mut [u8],
         take: Take,
     ) -> Received {
-        let Self { core, peers, .. } = self;
+        let Self {
+            core,
+            receives,
+            peers,
+            ..
+        } = self;
         let Some(Some(peer)) = peers.get_mut(source as usize) else {
             return Received::Nothing;
         };
-        proto::direct::receive(core, peer, context, tag, out, take)
+        proto::direct::receive(core, receives, peer, (context, tag), out, take)
     }
 
     /// Goes on with a receive of which the first chunks were received at once.
@@ -239,7 +251,7 @@ impl Engine {
             ..Request::receive(RequestState::Receiving, context, tag, buf)
         });
         if let Some(peer) = &mut self.peers[source as usize] {
-            peer.incoming = Some(Incoming {
+            peer.inbound.incoming = Some(Incoming {
                 target: Target::Request(id),
                 ..begun
             });
@@ -267,9 +279,9 @@ impl Engine {
         context: u32,
         tag: Option<i32>,
     ) -> Result<Pattern> {
-        let alive = |rank: usize| matches!(self.gone.get(rank), Some(None));
-        if source.is_some_and(alive) && tag.is_none_or(|tag| tag >= 0) && self.core.fatal.is_none()
-        {
+        let alive = |rank: usize| self.lives.is_there(rank);
+        let goes_on = self.lives.fatal().is_none();
+        if source.is_some_and(alive) && tag.is_none_or(|tag| tag >= 0) && goes_on {
             return Ok(Pattern {
                 context,
                 source: source.map(|rank| rank as u32),
@@ -291,23 +303,21 @@ impl Engine {
         {
             return Err(Error::BadTag { tag });
         }
-        if let Some(fatal) = &self.core.fatal {
-            return Err(fatal.clone());
-        }
+        self.lives.check()?;
         let pattern = Pattern {
             context,
             source,
             tag,
         };
-        match self.unmatchable(&pattern) {
-            Some(error) if self.core.unexpected.find(&pattern).is_none() => Err(error),
+        match self.lives.unmatchable(&pattern) {
+            Some(error) if self.receives.unexpected.find(&pattern).is_none() => Err(error),
             _ => Ok(pattern),
         }
     }
 
     /// Receives what `pattern` accepts, which was checked.
     pub(crate) fn receive_as(&mut self, pattern: Pattern, buf: UserBuf) -> RequestId {
-        let unexpected = self.core.unexpected.find(&pattern);
+        let unexpected = self.receives.unexpected.find(&pattern);
         let (context, tag) = (pattern.context, pattern.tag.unwrap_or(0));
         let request = Request::receive(RequestState::Receiving, context, tag, buf);
         let id = self.core.requests.insert(request);
@@ -315,31 +325,20 @@ impl Engine {
             self.accept_entry(entry, id);
             return id;
         }
-        let entry = self.core.posted.post(pattern, PostedReceive::Request(id));
+        let entry = self
+            .receives
+            .posted
+            .post(pattern, PostedReceive::Request(id));
         if let Some(request) = self.core.requests.get_mut(id) {
             request.state = RequestState::Posted(entry);
         }
         id
     }
 
-    /// Why nothing can ever match `pattern`, if that is so.
-    pub(crate) fn unmatchable(&self, pattern: &Pattern) -> Option<Error> {
-        match pattern.source {
-            Some(source) => self.gone[source as usize]
-                .as_ref()
-                .map(|gone| gone.error(source)),
-            None => self.core.unacknowledged.first().and_then(|&rank| {
-                self.gone[rank as usize]
-                    .as_ref()
-                    .map(|gone| gone.error(rank))
-            }),
-        }
-    }
-
     /// Gives the unexpected message `entry` to the receive `id`.
     pub(crate) fn accept_entry(&mut self, entry: crate::matching::EntryId, id: RequestId) {
-        let envelope = self.core.unexpected.envelope(entry);
-        let message = self.core.unexpected.take(entry);
+        let envelope = self.receives.unexpected.envelope(entry);
+        let message = self.receives.unexpected.take(entry);
         if let Message::Partial { bytes, total } = message {
             let Self { core, peers, .. } = self;
             if let Some(peer) = &mut peers[envelope.source as usize] {
@@ -352,13 +351,18 @@ impl Engine {
 
     /// Gives a whole message to the receive `id`.
     pub(crate) fn accept(&mut self, envelope: Envelope, message: Message, id: RequestId) {
-        let Self { core, peers, .. } = self;
+        let Self {
+            core,
+            receives,
+            peers,
+            ..
+        } = self;
         if envelope.source == core.me {
             proto::own::accept(core, envelope, message, id);
         } else if let Some(peer) = &mut peers[envelope.source as usize] {
-            proto::accept(core, peer, envelope, message, id);
+            proto::accept(core, &mut receives.transfers, peer, envelope, message, id);
             if peer.has_output() {
-                core.make_busy(envelope.source);
+                core.agenda.make_busy(envelope.source);
             }
         }
     }
@@ -371,7 +375,7 @@ impl Engine {
         let RequestState::Posted(entry) = request.state else {
             return false;
         };
-        self.core.posted.cancel(entry);
+        self.receives.posted.cancel(entry);
         self.core.requests.complete(id, Err(Error::Cancelled));
         true
     }
@@ -379,7 +383,7 @@ impl Engine {
     /// Throws away messages that came before their receive and that nobody will receive.
     #[cold]
     pub(crate) fn discard(&mut self, which: impl FnMut(&Envelope) -> bool) {
-        let entries = self.core.unexpected.ids_where(which);
+        let entries = self.receives.unexpected.ids_where(which);
         for entry in entries {
             // Given to a receive that is over: its sender is answered, and has its credit back.
             let nothing = UserBuf::Many(Default::default());
@@ -388,13 +392,6 @@ impl Engine {
             self.core.requests.remove(id);
             self.accept_entry(entry, id);
         }
-    }
-
-    /// The error of a rank that is gone, if one is.
-    pub(crate) fn first_gone(&self) -> Option<Error> {
-        let gone = self.gone.iter().enumerate();
-        gone.filter_map(|(rank, gone)| Some(gone.as_ref()?.error(rank as u32)))
-            .next()
     }
 
     /// Gives up a request whose end nobody waits for any more. What has gone out in part, or was asked for, is broken

@@ -564,15 +564,19 @@ impl Engine {
         let Some(status) = self.probe(pattern)? else {
             return Ok(None);
         };
-        let Some(entry) = self.core.unexpected.find(pattern) else {
+        let Some(entry) = self.receives.unexpected.find(pattern) else {
             return Ok(None);
         };
-        if matches!(self.core.unexpected.get(entry), Message::Partial { .. }) {
+        if matches!(self.receives.unexpected.get(entry), Message::Partial { .. }) {
             // The rest is under way; it is whole soon.
             return Ok(None);
         }
-        let envelope = self.core.unexpected.envelope(entry);
-        Ok(Some((status, envelope, self.core.unexpected.take(entry))))
+        let envelope = self.receives.unexpected.envelope(entry);
+        Ok(Some((
+            status,
+            envelope,
+            self.receives.unexpected.take(entry),
+        )))
     }
 
     pub(crate) fn receive_matched(
@@ -592,11 +596,8 @@ impl Engine {
             )
         };
         let id = self.core.requests.insert(request);
-        match &self.gone[envelope.source as usize] {
-            Some(gone) if !message.is_whole() => self
-                .core
-                .requests
-                .complete(id, Err(gone.error(envelope.source))),
+        match self.lives.error_of(envelope.source) {
+            Some(error) if !message.is_whole() => self.core.requests.complete(id, Err(error)),
             _ => self.accept(envelope, message, id),
         }
         id

@@ -10,7 +10,8 @@
 //! | pipeline | [`pipeline`] | in recycled chunks, on the receiver's request |
 //! | within a rank | [`own`] | by one copy |
 //!
-//! Sending and receiving side of a protocol are in the same file. All functions work on the core and one peer.
+//! Sending and receiving side of a protocol are in the same file. Sending works on the core and one peer,
+//! receiving on the receives, too.
 
 pub(crate) mod broken;
 pub(crate) mod coop;
@@ -23,25 +24,21 @@ pub(crate) mod pipeline;
 pub(crate) mod plan;
 pub(crate) mod rendezvous;
 
-use crate::endpoint::{Claim, Part, Record, RecordRoom};
+use crate::endpoint::{Claim, Endpoint, Part, Record, RecordRoom};
 use crate::matching::Envelope;
-use crate::peer::{Gone, Peer, replies_max};
+use crate::peer::{Gone, Peer, charge};
 use crate::records::{self, BODY, ChunkBody, Cts, Fin, Kind, Rts, Wanted};
-use crate::request::{RequestId, RequestState, SendPlan, Status};
-use crate::state::message::charge;
-use crate::state::{Core, Message};
+use crate::request::{RequestId, RequestState, Requests, SendPlan, Status};
+use crate::state::transfer::Transfers;
+use crate::state::{Core, Message, Receives};
 use onecopy_obs::tracepoints;
 use onecopy_shm::fault;
 
 /// Gives credit back to the sender: a message was matched.
 #[inline]
 pub(crate) fn give_credit(core: &Core, peer: &mut Peer, bytes: u64) {
-    peer.credit_back += bytes;
-    if peer.credit_back - peer.credit_returned > core.knobs.eager_credit as u64 / 4 {
-        peer.credit_returned = peer.credit_back;
-        peer.endpoint.give_credit(peer.credit_back);
-        fault::point("credit.given");
-    }
+    let (inbound, endpoint) = (&mut peer.inbound, &mut peer.endpoint);
+    inbound.give_credit(endpoint, &core.knobs, bytes);
 }
 
 /// Which records are taken from a ring.
@@ -57,7 +54,12 @@ pub(crate) enum Drain {
 ///
 /// If this call completed the last posted receive, the next message stays in the ring. The caller may be about to post
 /// the receive for it. A caller that goes on waiting calls again.
-pub(crate) fn drain(core: &mut Core, peer: &mut Peer, which: Drain) -> Result<(), String> {
+pub(crate) fn drain(
+    core: &mut Core,
+    receives: &mut Receives,
+    peer: &mut Peer,
+    which: Drain,
+) -> Result<(), String> {
     let mut room = false;
     let completed = core.requests.completed;
     for _ in 0..core.knobs.progress_quota {
@@ -65,7 +67,8 @@ pub(crate) fn drain(core: &mut Core, peer: &mut Peer, which: Drain) -> Result<()
             break;
         };
         let kind = Kind::try_from(record.kind).map_err(|bad| bad.to_string())?;
-        if kind == Kind::Eager && core.posted.is_empty() && core.requests.completed != completed {
+        if kind == Kind::Eager && receives.posted.is_empty() && core.requests.completed != completed
+        {
             break;
         }
         let (context, tag) = records::from_meta(record.meta);
@@ -74,14 +77,16 @@ pub(crate) fn drain(core: &mut Core, peer: &mut Peer, which: Drain) -> Result<()
             source: peer.rank,
             tag,
         };
-        if which == Drain::Expected && kind.begins() && !core.posted.accepts(&envelope) {
+        if which == Drain::Expected && kind.begins() && !receives.posted.accepts(&envelope) {
             break;
         }
         match kind {
-            Kind::Eager | Kind::EagerSync => eager::arrive(core, peer, &record, envelope, kind)?,
+            Kind::Eager | Kind::EagerSync => {
+                eager::arrive(core, receives, peer, &record, envelope, kind)?
+            }
             _ => {
-                let body = body(peer, &record, kind)?;
-                control(core, peer, envelope, kind, &body)?;
+                let body = body(&peer.endpoint, &record, kind)?;
+                control(core, receives, peer, envelope, kind, &body)?;
             }
         }
         room |= peer.endpoint.advance(record);
@@ -98,7 +103,7 @@ pub(crate) fn drain(core: &mut Core, peer: &mut Peer, which: Drain) -> Result<()
     Ok(())
 }
 
-fn body(peer: &Peer, record: &Record, kind: Kind) -> Result<[u8; BODY], String> {
+fn body(from: &Endpoint, record: &Record, kind: Kind) -> Result<[u8; BODY], String> {
     if record.len != BODY {
         return Err(records::BadBody::Length {
             kind,
@@ -107,12 +112,13 @@ fn body(peer: &Peer, record: &Record, kind: Kind) -> Result<[u8; BODY], String> 
         .to_string());
     }
     let mut body = [0; BODY];
-    peer.endpoint.read(record, 0, &mut body);
+    from.read(record, 0, &mut body);
     Ok(body)
 }
 
 fn control(
     core: &mut Core,
+    receives: &mut Receives,
     peer: &mut Peer,
     envelope: Envelope,
     kind: Kind,
@@ -124,19 +130,22 @@ fn control(
             let whole = ChunkBody::decode(kind, body).map_err(text)?;
             let body = shown(peer.endpoint.part(), whole)?;
             match kind {
-                Kind::Data => pipeline::arrive(core, peer, &body),
+                Kind::Data => pipeline::arrive(core, &mut receives.transfers, peer, &body),
                 Kind::ChunkFirst if body.offset == whole.offset => {
-                    eager::first_chunk(core, peer, envelope, &body)
+                    eager::first_chunk(core, receives, peer, envelope, &body)
                 }
-                _ => eager::next_chunk(core, peer, &body),
+                _ => eager::next_chunk(core, &mut receives.unexpected, peer, &body),
             }
         }
-        Kind::Rts => rendezvous::announced(core, peer, envelope, Rts::decode(body).map_err(text)?),
+        Kind::Rts => {
+            let rts = Rts::decode(body).map_err(text)?;
+            rendezvous::announced(core, receives, peer, envelope, rts)
+        }
         Kind::Cts => clear_to_send(core, peer, Cts::decode(body).map_err(text)?),
         Kind::Fin => finished(core, peer, Fin::decode(body).map_err(text)?),
         Kind::BreakOff => {
             let end = records::BreakOff::decode(body).map_err(text)?;
-            broken::broken_off(core, peer, end)
+            broken::broken_off(core, receives, peer, end)
         }
         Kind::Eager | Kind::EagerSync => Ok(()),
     }
@@ -163,18 +172,18 @@ fn shown(part: Option<Part>, whole: ChunkBody) -> Result<ChunkBody, String> {
 
 /// The announced send that the peer talks of; none: it was given up here. `last`: the peer does not name it again.
 fn awaiting(
-    core: &mut Core,
-    peer: &Peer,
+    requests: &mut Requests,
+    rank: u32,
     request: u64,
     last: bool,
 ) -> Result<Option<RequestId>, String> {
     let id = RequestId(request);
-    let waits = core.requests.get(id).is_some_and(|found| {
-        found.peer == peer.rank && matches!(found.state, RequestState::Awaiting(_))
+    let waits = requests.get(id).is_some_and(|found| {
+        found.peer == rank && matches!(found.state, RequestState::Awaiting(_))
     });
     if waits {
         Ok(Some(id))
-    } else if core.requests.is_abandoned(id, peer.rank, last) {
+    } else if requests.is_abandoned(id, rank, last) {
         Ok(None)
     } else {
         Err(format!(
@@ -184,7 +193,7 @@ fn awaiting(
 }
 
 fn clear_to_send(core: &mut Core, peer: &mut Peer, cts: Cts) -> Result<(), String> {
-    let Some(id) = awaiting(core, peer, cts.request, false)? else {
+    let Some(id) = awaiting(&mut core.requests, peer.rank, cts.request, false)? else {
         broken::break_off_announced(core, peer, cts.transfer);
         return Ok(());
     };
@@ -193,7 +202,7 @@ fn clear_to_send(core: &mut Core, peer: &mut Peer, cts: Cts) -> Result<(), Strin
             pipeline::wanted(core, peer, id, cts.transfer, offset, len)
         }
         Wanted::Join => {
-            if let Some(announced) = peer.announced.iter_mut().find(|a| a.request == id) {
+            if let Some(announced) = peer.outbound.announced.iter_mut().find(|a| a.request == id) {
                 announced.asked_by = Some(cts.transfer);
             }
             Ok(())
@@ -202,17 +211,13 @@ fn clear_to_send(core: &mut Core, peer: &mut Peer, cts: Cts) -> Result<(), Strin
 }
 
 fn finished(core: &mut Core, peer: &mut Peer, fin: Fin) -> Result<(), String> {
-    let waits = awaiting(core, peer, fin.request, true)?;
-    peer.unanswered = peer.unanswered.saturating_sub(1);
+    let waits = awaiting(&mut core.requests, peer.rank, fin.request, true)?;
     let id = RequestId(fin.request);
     if waits.is_some() && is_announced(core, id) {
         let (by, me) = (peer.rank as usize, core.me as usize);
         tracepoints::rendezvous_finished(by, me, fin.request);
     }
-    // Nearly always the first: a receiver finishes in the order of announcements.
-    if let Some(at) = peer.announced.iter().position(|a| a.request == id) {
-        peer.announced.remove(at);
-    }
+    peer.outbound.answered(id);
     if waits.is_some() {
         complete_send(core, id);
     }
@@ -245,19 +250,16 @@ pub(crate) fn complete_send(core: &mut Core, id: RequestId) {
 
 /// Queues a control record for the peer and writes it if there is room.
 pub(crate) fn reply(core: &mut Core, peer: &mut Peer, kind: Kind, body: [u8; BODY]) {
-    if peer.gone.is_some() {
+    if peer.life.is_gone() {
         return;
     }
-    let most = replies_max(&core.knobs);
-    if peer.replies.len() >= most {
-        let detail = format!("it has left {most} answers unread");
-        core.broken.push((peer.rank, Gone::Protocol(detail)));
+    if let Err(why) = peer.outbound.reply(&core.knobs, kind, body) {
+        core.agenda.fail(peer.rank, why);
         return;
     }
-    peer.replies.push_back((kind, body));
     flush_replies(core, peer);
     if peer.has_output() {
-        core.make_busy(peer.rank);
+        core.agenda.make_busy(peer.rank);
     }
 }
 
@@ -285,16 +287,16 @@ fn open(core: &mut Core, peer: &mut Peer) -> bool {
         Ok(()) => true,
         Err(error) => {
             // Nothing can go to this peer: everything queued for it fails with the reason.
-            if !peer.replies.is_empty() || !peer.pipes.is_empty() {
+            if !peer.outbound.replies.is_empty() || !peer.outbound.pipes.is_empty() {
                 // It waits for these: it is told that nothing will come.
                 let gone = Gone::Unreachable(error.to_string());
-                core.broken.push((peer.rank, gone));
+                core.agenda.fail(peer.rank, gone);
             }
-            for id in peer.outbox.drain(..) {
+            for id in peer.outbound.outbox.drain(..) {
                 core.requests.complete(id, Err(error.clone()));
             }
-            peer.replies.clear();
-            peer.pipes.clear();
+            peer.outbound.replies.clear();
+            peer.outbound.pipes.clear();
             false
         }
     }
@@ -302,11 +304,11 @@ fn open(core: &mut Core, peer: &mut Peer) -> bool {
 
 fn flush_replies(core: &mut Core, peer: &mut Peer) -> bool {
     let mut moved = false;
-    while let Some(&(kind, body)) = peer.replies.front() {
+    while let Some(&(kind, body)) = peer.outbound.replies.front() {
         if !put_body(core, peer, kind, 0, &body) {
             break;
         }
-        peer.replies.pop_front();
+        peer.outbound.replies.pop_front();
         moved = true;
     }
     moved
@@ -363,7 +365,7 @@ pub(crate) fn flush(core: &mut Core, peer: &mut Peer) -> bool {
     peer.endpoint.push_out();
     let mut moved = flush_replies(core, peer);
     moved |= flush_outbox(core, peer);
-    if !peer.pipes.is_empty() {
+    if !peer.outbound.pipes.is_empty() {
         moved |= pipeline::send(core, peer);
     }
     moved
@@ -373,28 +375,26 @@ pub(crate) fn flush(core: &mut Core, peer: &mut Peer) -> bool {
 fn flush_outbox(core: &mut Core, peer: &mut Peer) -> bool {
     let mut moved = false;
     // The end of a message that was broken off comes before the next one begins.
-    while peer.replies.is_empty() {
-        if !peer.held_back.is_empty() && !has_begun(core, peer) {
-            peer.resume();
-        }
-        let Some(&id) = peer.outbox.front() else {
+    while peer.outbound.replies.is_empty() {
+        peer.outbound.resume(&core.requests);
+        let Some(&id) = peer.outbound.outbox.front() else {
             break;
         };
         let Some(request) = core.requests.get(id) else {
-            peer.pop_outbox();
+            peer.outbound.pop_outbox();
             continue;
         };
         let RequestState::Queued(plan) = request.state else {
-            peer.pop_outbox();
+            peer.outbound.pop_outbox();
             continue;
         };
         let (sync, context, len) = (request.sync, request.context, request.len);
         let plan = plan_again(core, peer, (id, len), plan);
         let begins = !matches!(plan, SendPlan::Chunks { sent: 1.. });
         let asks = sync || matches!(plan, SendPlan::Announced { .. });
-        if begins && peer.must_hold(context, asks) {
+        if begins && peer.outbound.must_hold(context, asks) {
             // The receiver need not remember more; its next answer makes room.
-            peer.hold_back(context);
+            peer.outbound.hold_back(context);
             continue;
         }
         let gone_out = match plan {
@@ -408,10 +408,7 @@ fn flush_outbox(core: &mut Core, peer: &mut Peer) -> bool {
             break;
         }
         moved = true;
-        if asks && peer.unanswered <= peer.unanswered_max {
-            peer.held_back.last = context;
-        }
-        peer.pop_outbox();
+        peer.outbound.went_out(context, asks);
     }
     moved
 }
@@ -434,20 +431,10 @@ fn plan_again(
     }
 }
 
-/// Whether a part of the first message in the outbox is out already.
-fn has_begun(core: &Core, peer: &Peer) -> bool {
-    let first = peer.outbox.front().and_then(|&id| core.requests.get(id));
-    first.is_some_and(|request| {
-        matches!(
-            request.state,
-            RequestState::Queued(Some(SendPlan::Chunks { sent: 1.. }))
-        )
-    })
-}
-
 /// Gives a whole or announced message to a receive.
 pub(crate) fn accept(
     core: &mut Core,
+    transfers: &mut Transfers,
     peer: &mut Peer,
     envelope: Envelope,
     message: Message,
@@ -461,11 +448,10 @@ pub(crate) fn accept(
             eager::accept_whole(core, peer, envelope, (bytes, sync), id);
         }
         Message::Announced(announcement) => {
-            peer.unmatched = peer.unmatched.saturating_sub(1);
             let list = announcement.list_charge();
-            peer.unexpected_bytes = peer.unexpected_bytes.saturating_sub(list);
+            peer.inbound.matched(list);
             give_credit(core, peer, list);
-            rendezvous::start(core, peer, envelope, announcement, id)
+            rendezvous::start(core, transfers, peer, envelope, announcement, id)
         }
         Message::Partial { .. } | Message::Own(_) => debug_assert!(false, "handled by the callers"),
     }

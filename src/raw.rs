@@ -174,7 +174,7 @@ impl Comm {
         tag: Tag,
     ) -> Option<Status> {
         // Earlier receives come first.
-        if !engine.core.posted.is_empty() && !engine.catch_up(source, bytes.len()) {
+        if !engine.receives.posted.is_empty() && !engine.catch_up(source, bytes.len()) {
             return None;
         }
         match engine.receive_now(source, self.context, tag.tag(), bytes, Take::Whole) {

@@ -117,7 +117,10 @@ impl Runtime {
         let engine = Worker::start(options.knobs, options.costs, options.threads, wireup)?;
         let bell = engine.core.home.bell();
         let (rank, size) = (engine.core.me as usize, engine.core.size as usize);
-        let (heap, buffers) = (Arc::clone(&engine.core.heap), engine.core.buffers.clone());
+        let (heap, buffers) = (
+            Arc::clone(&engine.core.buffers.heap),
+            engine.core.buffers.pool.clone(),
+        );
         let emergency = emergency_of(&*engine.wireup);
         let shared = RankInner {
             gate: Gate::new(options.threads, engine),
@@ -292,19 +295,19 @@ impl Runtime {
         let mut engine = self.handle.gate.enter();
         let rank = engine.core.check_rank(peer)?;
         let (_, peer) = engine.peer(rank)?;
-        Ok(peer.thresholds)
+        Ok(peer.policy.thresholds)
     }
 
     /// Whether this rank found more ranks than processors, and so waits with less polling.
     #[must_use]
     pub fn is_crowded(&self) -> bool {
-        self.handle.gate.enter().core.wait_policy.crowded
+        self.handle.gate.enter().waits.policy.crowded
     }
 
     /// Acknowledges all deaths that are known, and names the dead: receives from any source no longer fail because of
     /// them.
     pub fn acknowledge_deaths(&self) -> Vec<usize> {
-        self.handle.gate.enter().acknowledge_deaths()
+        self.handle.gate.enter().lives.acknowledge()
     }
 
     /// Ends the whole job with `code`.
@@ -347,7 +350,7 @@ impl Runtime {
     fn take_leave(&self) {
         self.handle.gate.enter().say_farewell();
         self.handle
-            .wait(|engine| (engine.core.fatal.is_some() || engine.is_delivered()).then_some(()));
+            .wait(|engine| (engine.lives.fatal().is_some() || engine.is_delivered()).then_some(()));
     }
 
     /// Waits until ranks on other nodes have said the same, but not for long: one that does not may be gone.
@@ -355,7 +358,7 @@ impl Runtime {
         let since = Instant::now();
         self.handle.wait(|engine| {
             let done = engine.has_heard_farewells() || since.elapsed() > REGROUP;
-            (engine.core.fatal.is_some() || done).then_some(())
+            (engine.lives.fatal().is_some() || done).then_some(())
         });
     }
 
@@ -369,7 +372,7 @@ impl Runtime {
             return Err(Error::Forked);
         }
         let flushed = |engine: &mut Worker| {
-            (engine.core.fatal.is_some() || engine.is_flushed()).then_some(())
+            (engine.lives.fatal().is_some() || engine.is_flushed()).then_some(())
         };
         self.handle.wait(flushed);
         fault::point("leave.before");

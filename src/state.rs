@@ -1,42 +1,42 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! What a rank keeps, apart from its peers: requests, what is posted, what came before its receive, pools, and who
-//! waits.
+//! What a rank keeps, apart from its peers, in parts that are borrowed apart: [`Core`], [`Receives`],
+//! [`Waits`] and [`Lives`].
 //!
-//! A protocol works on [`Core`] and on one peer at once, which are borrowed apart. Nothing here knows a protocol or the
-//! engine that drives them.
+//! What sends a message works on the core and one peer, what takes one from a peer on the receives, too. Nothing here
+//! knows a protocol or the engine that drives them.
 
+mod agenda;
 pub(crate) mod held;
 pub(crate) mod lightweight;
+mod lives;
 pub(crate) mod message;
+mod receives;
+mod statistics;
 mod tally;
 pub(crate) mod transfer;
 pub(crate) mod wait_policy;
 mod waits;
 
+pub(crate) use agenda::Agenda;
+pub(crate) use held::Buffers;
+pub(crate) use lives::Lives;
 pub(crate) use message::Message;
+pub(crate) use receives::Receives;
+pub(crate) use statistics::Statistics;
 pub(crate) use tally::Tally;
 pub(crate) use wait_policy::WaitPolicy;
 pub(crate) use waits::Waits;
 
 use crate::endpoint::Home;
 use crate::error::{Error, Result};
-use crate::matching::{Posted, Unexpected};
-use crate::memory::pool::Pool;
-use crate::peer::Gone;
 use crate::request::Requests;
 use crate::select::chunks::Chunks;
 use crate::select::rewritten::Rewritten;
-use lightweight::{LightweightReceives, PostedReceive};
-use onecopy_btl::LayerId;
 use onecopy_btl::cost::Costs;
 use onecopy_obs::Knobs;
-use onecopy_shm::heap::Heap;
 use onecopy_shm::loan::LoanTable;
-use onecopy_shm::stats::StatsPage;
-use std::sync::Arc;
-use transfer::Transfers;
 
-/// What a rank keeps, apart from its peers.
+/// What it takes to move the bytes of any message.
 #[derive(Debug)]
 pub(crate) struct Core {
     pub(crate) me: u32,
@@ -49,77 +49,18 @@ pub(crate) struct Core {
     pub(crate) home: Home,
     pub(crate) loans: LoanTable,
     pub(crate) requests: Requests,
-    pub(crate) lightweight: LightweightReceives,
-    pub(crate) posted: Posted<PostedReceive>,
-    pub(crate) unexpected: Unexpected<Message>,
-    pub(crate) transfers: Transfers,
     /// How chunks are filled.
     pub(crate) chunks: Chunks,
-    /// The rank's heap, which `alloc` and the temporary buffers share.
-    pub(crate) heap: Arc<Heap>,
-    /// Temporary buffers.
-    pub(crate) buffers: Pool,
-    /// Rounds of progress, to look for cold buffers now and then.
-    pub(crate) rounds: u32,
-    /// A send found no chunk: those that any peer has given back are to be collected.
-    pub(crate) starved: bool,
+    pub(crate) buffers: Buffers,
     /// Which buffers have changed since they were last sent.
     pub(crate) rewritten: Rewritten,
-    /// What this rank counts, where tools can read it.
-    pub(crate) counters: StatsPage,
+    pub(crate) counters: Statistics,
     /// What has come in the collective that makes a step now.
     pub(crate) tally: Tally,
-    /// Short buffers of unexpected messages, for use again.
-    pub(crate) spare: Vec<Vec<u8>>,
-    /// Ranks that have output or announced messages to look after.
-    pub(crate) busy: Vec<u32>,
-    /// Ranks that are gone and that the program has not acknowledged: they fail receives from any source.
-    pub(crate) unacknowledged: Vec<u32>,
-    /// Peers that cannot be talked with any more, found in the middle of something; they are failed at the end of a
-    /// round of progress.
-    pub(crate) broken: Vec<(u32, Gone)>,
-    /// Something that ends every wait.
-    pub(crate) fatal: Option<Error>,
-    /// Whether a wait may sleep, and how long it polls first.
-    pub(crate) wait_policy: WaitPolicy,
-    /// The threads that wait.
-    pub(crate) waits: Waits,
+    pub(crate) agenda: Agenda,
 }
 
 impl Core {
-    /// Puts a rank on the list of those to look after.
-    #[inline]
-    pub(crate) fn make_busy(&mut self, rank: u32) {
-        if !self.busy.contains(&rank) {
-            self.busy.push(rank);
-        }
-    }
-
-    /// Counts a message from `rank` whose bytes came by `layer`.
-    #[inline(always)]
-    pub(crate) fn count_from(&mut self, rank: u32, layer: LayerId, bytes: u64) {
-        self.counters.bytes_received += bytes;
-        if let Some(row) = self.counters.row(rank) {
-            row.add(layer as usize, bytes);
-        }
-    }
-
-    /// Counts bytes of a message from `rank` that come by another way than its last ones.
-    pub(crate) fn count_part(&mut self, rank: u32, layer: LayerId, bytes: u64) {
-        self.counters.bytes_received += bytes;
-        if let Some(row) = self.counters.row(rank) {
-            row.add_bytes(layer as usize, bytes);
-        }
-    }
-
-    /// Counts what came from `rank` in the channel of a short collective.
-    #[inline(always)]
-    pub(crate) fn count_short(&mut self, rank: u32, bytes: usize) {
-        if let Some(row) = self.counters.row(rank) {
-            row.add(LayerId::CHUNKS as usize, bytes as u64);
-        }
-    }
-
     pub(crate) fn check_rank(&self, rank: usize) -> Result<u32> {
         if rank < self.size as usize {
             Ok(rank as u32)

@@ -18,22 +18,22 @@ pub(crate) fn until<R>(
     if gate.threads() == Threads::Single {
         return watch(gate, bell, engine, done).0;
     }
-    while engine.core.waits.is_watched() {
+    while engine.waits.is_watched() {
         if let Some(result) = done(&mut engine) {
             return result;
         }
-        let (events, known) = engine.core.waits.rest();
-        let policy = engine.core.wait_policy.among(engine.core.waits.threads());
+        let (events, known) = engine.waits.rest();
+        let policy = engine.waits.shared_policy();
         drop(engine);
         events.wait(known, policy.rest());
         engine = gate.enter();
-        engine.core.waits.end_rest();
+        engine.waits.end_rest();
     }
-    engine.core.waits.begin_watch();
+    engine.waits.begin_watch();
     let on_panic = Watching(gate);
     let (result, mut engine) = watch(gate, bell, engine, done);
     std::mem::forget(on_panic);
-    engine.core.waits.end_watch();
+    engine.waits.end_watch();
     result
 }
 
@@ -43,7 +43,7 @@ struct Watching<'g>(&'g Gate<Worker>);
 
 impl Drop for Watching<'_> {
     fn drop(&mut self) {
-        self.0.enter().core.waits.end_watch();
+        self.0.enter().waits.end_watch();
     }
 }
 
@@ -53,7 +53,7 @@ pub(crate) fn look_once<R>(gate: &Gate<Worker>, look: impl FnOnce(&mut Worker) -
     let mut engine = gate.enter();
     let moved = engine.progress(false);
     let result = look(&mut engine);
-    let makes_room = engine.core.asked(moved);
+    let makes_room = engine.waits.asked(moved);
     drop(engine);
     if makes_room {
         std::thread::yield_now();
@@ -71,7 +71,7 @@ fn watch<'g, R>(
     mut done: impl FnMut(&mut Worker) -> Option<R>,
 ) -> (R, Pass<'g, Worker>) {
     let shared = gate.threads() == Threads::Multiple;
-    let own = engine.core.wait_policy;
+    let own = engine.waits.policy;
     let mut policy = own;
     let mut idle = 0usize;
     let mut looked: Option<Instant> = None;
@@ -82,8 +82,8 @@ fn watch<'g, R>(
         }
         let moved = engine.progress(true);
         if shared {
-            engine.core.notify();
-            policy = own.among(engine.core.waits.threads());
+            engine.notify();
+            policy = engine.waits.shared_policy();
             engine = gate.give_way(engine);
         }
         if moved {
@@ -140,7 +140,7 @@ fn sleep<'g>(
 ) -> Pass<'g, Worker> {
     engine.core.counters.sleeps += 1;
     let shared = gate.threads() == Threads::Multiple;
-    engine.core.waits.set_asleep(shared);
+    engine.waits.set_asleep(shared);
     drop(engine);
     tracepoints::sleep(period.as_micros() as u64);
     let woken = bell.sleep(period);
@@ -149,7 +149,7 @@ fn sleep<'g>(
         std::thread::sleep(Duration::from_micros(50));
     }
     let mut engine = gate.enter();
-    engine.core.waits.set_asleep(false);
+    engine.waits.set_asleep(false);
     engine.wake_up();
     if woken == Woken::TimedOut {
         // Nobody rang for a whole period.
@@ -197,11 +197,11 @@ mod tests {
             std::thread::scope(|scope| {
                 let watcher = scope.spawn(|| {
                     until::<()>(&handle.gate, &handle.bell, |engine| {
-                        assert!(engine.core.waits.threads() < 2, "on purpose");
+                        assert!(engine.waits.threads() < 2, "on purpose");
                         None
                     });
                 });
-                while !handle.gate.enter().core.waits.is_watched() {
+                while !handle.gate.enter().waits.is_watched() {
                     std::thread::yield_now();
                 }
                 let waiting = scope.spawn(|| {

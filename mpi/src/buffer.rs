@@ -4,11 +4,10 @@
 //! A buffered message is copied to memory of the library. The program's buffer is only counted, so that running out of
 //! it is the error that the standard wants.
 
-use crate::comm::{self, CommObject};
+use crate::comm;
 use crate::failure::{Outcome, fail};
-use crate::ffi::{Addr, Comm, Datatype, Out, OutInts, Request};
-use crate::p2p::partner::destination;
-use crate::p2p::plan;
+use crate::ffi::{Addr, Comm, Out, OutInts, Request};
+use crate::p2p::{Data, Envelope};
 use crate::request::{self, Activity, Object, Pending};
 use crate::store::{self, Attached, Store, drain, reap};
 use crate::{c, phase};
@@ -17,21 +16,14 @@ use std::sync::{Arc, Mutex};
 
 static PROCESS: Mutex<Option<Attached>> = Mutex::new(None);
 
-pub(crate) fn send(
-    buf: Addr,
-    count: i64,
-    datatype: Datatype,
-    dest: i32,
-    tag: i32,
-    comm: &CommObject,
-) -> Outcome<()> {
-    let packed = plan::pack(buf, count, datatype)?;
-    let Some(rank) = destination(comm, dest, tag)? else {
+pub(crate) fn send(data: Data, to: Envelope<'_>) -> Outcome<()> {
+    let packed = data.pack()?;
+    let Some(rank) = to.destination()? else {
         return Ok(());
     };
     reap();
     let (store, room) = {
-        let own = phase::lock(&comm.buffer);
+        let own = phase::lock(&to.comm.buffer);
         let process = phase::lock(&PROCESS);
         let attached = own
             .as_ref()
@@ -53,11 +45,11 @@ pub(crate) fn send(
             ));
         }
     }
-    let link = comm.link()?;
-    if link.send_at_once(&packed, rank, tag) {
+    let link = to.comm.link()?;
+    if link.send_at_once(&packed, rank, to.tag) {
         return Ok(());
     }
-    let pending = Pending::send_packed(link, packed, rank, tag, Mode::Standard)?;
+    let pending = Pending::send_packed(link, packed, rank, to.tag, Mode::Standard)?;
     store::add(&store, pending, needed);
     Ok(())
 }

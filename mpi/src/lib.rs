@@ -6,8 +6,6 @@
 //! over through the types of `ffi`, message buffers through `memory`, objects through `handle`, and callbacks through
 //! `callback`.
 
-#![allow(clippy::too_many_arguments, reason = "signatures of the standard")]
-
 mod abi;
 mod agree;
 mod alloc;

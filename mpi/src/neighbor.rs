@@ -4,6 +4,7 @@
 //! The k-th block that is sent to a neighbour is the k-th that this neighbour receives from here. In a grid, however,
 //! the neighbour before receives from the one after. There each block says which side it goes to, since both may be the
 //! same process.
+#![expect(clippy::too_many_arguments, reason = "signatures of the standard")]
 
 use crate::comm::{self, CommObject};
 use crate::datatype::{self, TypeObject};

@@ -9,30 +9,18 @@ pub(crate) mod partner;
 pub(crate) mod plan;
 mod probe;
 
-pub(crate) use plan::{Buffer, Outgoing, begin_receive, begin_send, check_count, target_of};
+pub(crate) use partner::Envelope;
+pub(crate) use plan::{Buffer, Data, Outgoing, begin_receive, begin_send, check_count, target_of};
 pub(crate) use probe::*;
 
 use crate::comm::{self, CommObject};
-use crate::datatype::in_a_buffer;
-use crate::datatype::predefined::dense_size;
 use crate::failure::{Failure, Outcome};
 use crate::ffi::{Addr, Comm, Datatype, Out, Request, Status};
 use crate::request::{self, Activity, Object};
 use crate::{buffer, memory};
 use onecopy::Source;
 use onecopy::raw::Mode;
-use partner::{destination, origin};
 use std::sync::Arc;
-
-/// Bytes of a buffer of a predefined datatype, if its arguments are in order.
-#[inline(always)]
-fn dense_bytes(buf: Addr, count: i64, datatype: Datatype) -> Option<usize> {
-    let size = dense_size(datatype.0)?;
-    if count < 0 || (buf.is_nowhere() && count > 0) {
-        return None;
-    }
-    in_a_buffer((count as usize).checked_mul(size))
-}
 
 #[inline(always)]
 pub(crate) fn send(
@@ -44,10 +32,20 @@ pub(crate) fn send(
     comm: Comm,
 ) -> Outcome<()> {
     let comm = &comm::get(comm)?;
-    let Some(bytes) = dense_bytes(buf, count, datatype) else {
-        return send_planned(buf, count, datatype, dest, tag, comm, Mode::Standard);
+    let data = Data {
+        buf,
+        count,
+        datatype,
     };
-    let Some(rank) = destination(comm, dest, tag)? else {
+    let to = Envelope {
+        rank: dest,
+        tag,
+        comm,
+    };
+    let Some(bytes) = data.dense_bytes() else {
+        return send_planned(data, to, Mode::Standard);
+    };
+    let Some(rank) = to.destination()? else {
         return Ok(());
     };
     let link = comm.link()?;
@@ -56,17 +54,9 @@ pub(crate) fn send(
 }
 
 #[cold]
-fn send_planned(
-    buf: Addr,
-    count: i64,
-    datatype: Datatype,
-    dest: i32,
-    tag: i32,
-    comm: &Arc<CommObject>,
-    mode: Mode,
-) -> Outcome<()> {
-    match begin_send(buf, count, datatype, dest, tag, comm, mode)? {
-        Some(pending) => finish(Object::active(comm, Activity::Message(pending))).map(drop),
+fn send_planned(data: Data, to: Envelope<'_>, mode: Mode) -> Outcome<()> {
+    match begin_send(data, to, mode)? {
+        Some(pending) => finish(Object::active(to.comm, Activity::Message(pending))).map(drop),
         None => Ok(()),
     }
 }
@@ -100,7 +90,17 @@ pub(crate) fn ssend(
     comm: Comm,
 ) -> Outcome<()> {
     let comm = &comm::get(comm)?;
-    send_planned(buf, count, datatype, dest, tag, comm, Mode::Synchronous)
+    let data = Data {
+        buf,
+        count,
+        datatype,
+    };
+    let to = Envelope {
+        rank: dest,
+        tag,
+        comm,
+    };
+    send_planned(data, to, Mode::Synchronous)
 }
 
 pub(crate) fn bsend(
@@ -111,8 +111,18 @@ pub(crate) fn bsend(
     tag: i32,
     comm: Comm,
 ) -> Outcome<()> {
-    let comm = comm::get(comm)?;
-    buffer::send(buf, count, datatype, dest, tag, &comm)
+    let comm = &comm::get(comm)?;
+    let data = Data {
+        buf,
+        count,
+        datatype,
+    };
+    let to = Envelope {
+        rank: dest,
+        tag,
+        comm,
+    };
+    buffer::send(data, to)
 }
 
 #[inline(always)]
@@ -126,15 +136,25 @@ pub(crate) fn recv(
     status: Out<Status>,
 ) -> Outcome<()> {
     let comm = &comm::get(comm)?;
-    let Some(bytes) = dense_bytes(buf, count, datatype) else {
-        return recv_planned(buf, count, datatype, source, tag, comm, status);
+    let data = Data {
+        buf,
+        count,
+        datatype,
     };
-    let Some((from, tag)) = origin(comm, source, tag)? else {
+    let from = Envelope {
+        rank: source,
+        tag,
+        comm,
+    };
+    let Some(bytes) = data.dense_bytes() else {
+        return recv_planned(data, from, status);
+    };
+    let Some((source, tag)) = from.origin()? else {
         status.put(&Status::of_nobody());
         return Ok(());
     };
     let link = comm.link()?;
-    let received = memory::with_bytes_mut(buf, bytes, |bytes| link.recv(bytes, from, tag));
+    let received = memory::with_bytes_mut(buf, bytes, |bytes| link.recv(bytes, source, tag));
     match received {
         Ok(found) => {
             if !status.is_null() {
@@ -160,18 +180,10 @@ fn failed(error: onecopy::Error, comm: &CommObject, status: Out<Status>) -> Box<
 }
 
 #[cold]
-fn recv_planned(
-    buf: Addr,
-    count: i64,
-    datatype: Datatype,
-    source: i32,
-    tag: i32,
-    comm: &Arc<CommObject>,
-    status: Out<Status>,
-) -> Outcome<()> {
-    let found = match begin_receive(buf, count, datatype, source, tag, comm)? {
+fn recv_planned(data: Data, from: Envelope<'_>, status: Out<Status>) -> Outcome<()> {
+    let found = match begin_receive(data, from)? {
         Some(pending) => {
-            let mut object = Object::active(comm, Activity::Message(pending));
+            let mut object = Object::active(from.comm, Activity::Message(pending));
             request::wait_object(&mut object);
             status.put(&object.status);
             return object.failure.take().map_or(Ok(()), Err);
@@ -182,30 +194,21 @@ fn recv_planned(
     Ok(())
 }
 
-fn isend_mode(
-    buf: Addr,
-    count: i64,
-    datatype: Datatype,
-    dest: i32,
-    tag: i32,
-    comm: Comm,
-    mode: Mode,
-    request: Out<Request>,
-) -> Outcome<()> {
-    let comm = &comm::get(comm)?;
+fn isend_mode(data: Data, to: Envelope<'_>, mode: Mode, request: Out<Request>) -> Outcome<()> {
     request.check()?;
     if mode == Mode::Standard
-        && let Some(bytes) = dense_bytes(buf, count, datatype)
-        && let Some(rank) = destination(comm, dest, tag)?
+        && let Some(bytes) = data.dense_bytes()
+        && let Some(rank) = to.destination()?
     {
-        let link = comm.link()?;
-        if memory::with_bytes(buf, bytes, |bytes| link.send_at_once(bytes, rank, tag)) {
+        let link = to.comm.link()?;
+        let send = |bytes: &[u8]| link.send_at_once(bytes, rank, to.tag);
+        if memory::with_bytes(data.buf, bytes, send) {
             return request.set(request::SENT);
         }
     }
     let home = request::reserve(request)?;
-    match begin_send(buf, count, datatype, dest, tag, comm, mode)? {
-        Some(pending) => home.keep(Object::active(comm, Activity::Message(pending))),
+    match begin_send(data, to, mode)? {
+        Some(pending) => home.keep(Object::active(to.comm, Activity::Message(pending))),
         None => home.complete(),
     }
     Ok(())
@@ -216,7 +219,9 @@ macro_rules! started {
         pub(crate) fn $name(
             buf: Addr, count: i64, datatype: Datatype, dest: i32, tag: i32, comm: Comm, request: Out<Request>,
         ) -> Outcome<()> {
-            isend_mode(buf, count, datatype, dest, tag, comm, Mode::$mode, request)
+            let comm = &comm::get(comm)?;
+            let data = Data { buf, count, datatype };
+            isend_mode(data, Envelope { rank: dest, tag, comm }, Mode::$mode, request)
         }
     )*};
 }
@@ -253,62 +258,55 @@ pub(crate) fn irecv(
 ) -> Outcome<()> {
     let comm = &comm::get(comm)?;
     request.check()?;
-    if let Some(bytes) = dense_bytes(buf, count, datatype)
-        && let Some((from, tag)) = origin(comm, source, tag)?
-        && let Some(started) = request::receive(buf, bytes, from, tag, comm)?
+    let data = Data {
+        buf,
+        count,
+        datatype,
+    };
+    let from = Envelope {
+        rank: source,
+        tag,
+        comm,
+    };
+    if let Some(bytes) = data.dense_bytes()
+        && let Some((source, tag)) = from.origin()?
+        && let Some(started) = request::receive(buf, bytes, source, tag, comm)?
     {
         return request.set(started);
     }
     let home = request::reserve(request)?;
-    home.keep(receive_object(buf, count, datatype, source, tag, comm)?);
+    home.keep(receive_object(data, from)?);
     Ok(())
 }
 
 /// A receive as a request.
-pub(crate) fn receive_object(
-    buf: Addr,
-    count: i64,
-    datatype: Datatype,
-    source: i32,
-    tag: i32,
-    comm: &Arc<CommObject>,
-) -> Outcome<Object> {
-    if let Some(bytes) = dense_bytes(buf, count, datatype)
-        && let Some((Source::Rank(rank), tag)) = origin(comm, source, tag)?
+pub(crate) fn receive_object(data: Data, from: Envelope<'_>) -> Outcome<Object> {
+    let comm = from.comm;
+    if let Some(bytes) = data.dense_bytes()
+        && let Some((Source::Rank(rank), tag)) = from.origin()?
     {
         let link = comm.link()?;
         let soon = |bytes: &mut [u8]| link.receive_at_once(bytes, rank, tag);
-        if let Some(found) = memory::with_bytes_mut(buf, bytes, soon) {
+        if let Some(found) = memory::with_bytes_mut(data.buf, bytes, soon) {
             let status = Status::new(comm.rank_of(found.source), found.tag, found.bytes as u64);
             return Ok(Object::complete(status));
         }
     }
-    Ok(
-        match begin_receive(buf, count, datatype, source, tag, comm)? {
-            Some(pending) => Object::active(comm, Activity::Message(pending)),
-            None => Object::complete(Status::of_nobody()),
-        },
-    )
+    Ok(match begin_receive(data, from)? {
+        Some(pending) => Object::active(comm, Activity::Message(pending)),
+        None => Object::complete(Status::of_nobody()),
+    })
 }
 
 /// A send as a request.
-pub(crate) fn send_object(
-    buf: Addr,
-    count: i64,
-    datatype: Datatype,
-    dest: i32,
-    tag: i32,
-    comm: &Arc<CommObject>,
-    mode: Mode,
-) -> Outcome<Object> {
-    Ok(
-        match begin_send(buf, count, datatype, dest, tag, comm, mode)? {
-            Some(pending) => Object::active(comm, Activity::Message(pending)),
-            None => Object::complete(Status::empty()),
-        },
-    )
+pub(crate) fn send_object(data: Data, to: Envelope<'_>, mode: Mode) -> Outcome<Object> {
+    Ok(match begin_send(data, to, mode)? {
+        Some(pending) => Object::active(to.comm, Activity::Message(pending)),
+        None => Object::complete(Status::empty()),
+    })
 }
 
+#[expect(clippy::too_many_arguments, reason = "the signature of the standard")]
 pub(crate) fn sendrecv(
     sendbuf: Addr,
     sendcount: i64,
@@ -324,9 +322,29 @@ pub(crate) fn sendrecv(
     status: Out<Status>,
 ) -> Outcome<()> {
     let comm = &comm::get(handle)?;
-    check_send(sendbuf, sendcount, sendtype, dest, sendtag, comm)?;
+    let sent = Data {
+        buf: sendbuf,
+        count: sendcount,
+        datatype: sendtype,
+    };
+    let received = Data {
+        buf: recvbuf,
+        count: recvcount,
+        datatype: recvtype,
+    };
+    let to = Envelope {
+        rank: dest,
+        tag: sendtag,
+        comm,
+    };
+    let from = Envelope {
+        rank: source,
+        tag: recvtag,
+        comm,
+    };
+    check_send(sent, to)?;
     // The receive is posted first: two ranks that send to one another must not both wait to be received.
-    let mut receive = receive_object(recvbuf, recvcount, recvtype, source, recvtag, comm)?;
+    let mut receive = receive_object(received, from)?;
     let sent = send(sendbuf, sendcount, sendtype, dest, sendtag, handle);
     if sent.is_err() {
         request::take_back(&mut receive);
@@ -337,6 +355,7 @@ pub(crate) fn sendrecv(
     receive.failure.take().map_or(Ok(()), Err)
 }
 
+#[expect(clippy::too_many_arguments, reason = "the signature of the standard")]
 pub(crate) fn sendrecv_replace(
     buf: Addr,
     count: i64,
@@ -348,7 +367,23 @@ pub(crate) fn sendrecv_replace(
     comm: Comm,
     status: Out<Status>,
 ) -> Outcome<()> {
-    let mut object = replace_object(buf, count, datatype, dest, sendtag, source, recvtag, comm)?;
+    let comm = &comm::get(comm)?;
+    let data = Data {
+        buf,
+        count,
+        datatype,
+    };
+    let to = Envelope {
+        rank: dest,
+        tag: sendtag,
+        comm,
+    };
+    let from = Envelope {
+        rank: source,
+        tag: recvtag,
+        comm,
+    };
+    let mut object = replace_object(data, to, from)?;
     request::wait_object(&mut object);
     status.put(&object.status);
     object.failure.take().map_or(Ok(()), Err)
@@ -356,37 +391,18 @@ pub(crate) fn sendrecv_replace(
 
 /// Looks at the arguments of a send that comes after something else.
 #[inline]
-fn check_send(
-    buf: Addr,
-    count: i64,
-    datatype: Datatype,
-    dest: i32,
-    tag: i32,
-    comm: &CommObject,
-) -> Outcome<()> {
-    if dense_bytes(buf, count, datatype).is_none() {
-        plan::check((buf, count, datatype))?;
+fn check_send(data: Data, to: Envelope<'_>) -> Outcome<()> {
+    if data.dense_bytes().is_none() {
+        data.check()?;
     }
-    destination(comm, dest, tag).map(drop)
+    to.destination().map(drop)
 }
 
-fn replace_object(
-    buf: Addr,
-    count: i64,
-    datatype: Datatype,
-    dest: i32,
-    sendtag: i32,
-    source: i32,
-    recvtag: i32,
-    comm: Comm,
-) -> Outcome<Object> {
-    let comm = &comm::get(comm)?;
+fn replace_object(data: Data, to: Envelope<'_>, from: Envelope<'_>) -> Outcome<Object> {
     // The copy is taken before anything can arrive.
-    let object: &CommObject = comm;
-    let to = (dest, sendtag, object);
-    let send = plan::prepare_send((buf, count, datatype), to, plan::copied)?;
-    let receive = begin_receive(buf, count, datatype, source, recvtag, comm)?;
-    both(comm, send, receive)
+    let send = plan::prepare_send(data, to, plan::copied)?;
+    let receive = begin_receive(data, from)?;
+    both(to.comm, send, receive)
 }
 
 /// A send that is started now, beside a receive that was. If it cannot be, the receive is taken back.
@@ -404,6 +420,7 @@ fn both(
     Ok(object)
 }
 
+#[expect(clippy::too_many_arguments, reason = "the signature of the standard")]
 pub(crate) fn isendrecv(
     sendbuf: Addr,
     sendcount: i64,
@@ -420,14 +437,33 @@ pub(crate) fn isendrecv(
 ) -> Outcome<()> {
     let comm = &comm::get(comm)?;
     let home = request::reserve(request)?;
-    let object: &CommObject = comm;
-    let to = (dest, sendtag, object);
-    let send = plan::prepare_send((sendbuf, sendcount, sendtype), to, Outgoing::of)?;
-    let receive = begin_receive(recvbuf, recvcount, recvtype, source, recvtag, comm)?;
+    let sent = Data {
+        buf: sendbuf,
+        count: sendcount,
+        datatype: sendtype,
+    };
+    let received = Data {
+        buf: recvbuf,
+        count: recvcount,
+        datatype: recvtype,
+    };
+    let to = Envelope {
+        rank: dest,
+        tag: sendtag,
+        comm,
+    };
+    let from = Envelope {
+        rank: source,
+        tag: recvtag,
+        comm,
+    };
+    let send = plan::prepare_send(sent, to, Outgoing::of)?;
+    let receive = begin_receive(received, from)?;
     home.keep(both(comm, send, receive)?);
     Ok(())
 }
 
+#[expect(clippy::too_many_arguments, reason = "the signature of the standard")]
 pub(crate) fn isendrecv_replace(
     buf: Addr,
     count: i64,
@@ -440,7 +476,22 @@ pub(crate) fn isendrecv_replace(
     request: Out<Request>,
 ) -> Outcome<()> {
     let home = request::reserve(request)?;
-    let object = replace_object(buf, count, datatype, dest, sendtag, source, recvtag, comm)?;
-    home.keep(object);
+    let comm = &comm::get(comm)?;
+    let data = Data {
+        buf,
+        count,
+        datatype,
+    };
+    let to = Envelope {
+        rank: dest,
+        tag: sendtag,
+        comm,
+    };
+    let from = Envelope {
+        rank: source,
+        tag: recvtag,
+        comm,
+    };
+    home.keep(replace_object(data, to, from)?);
     Ok(())
 }

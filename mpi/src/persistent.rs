@@ -4,8 +4,9 @@
 use crate::comm::{self, CommObject};
 use crate::failure::Outcome;
 use crate::ffi::{Addr, Comm, Datatype, Out, Request, Status};
+use crate::p2p::{self, Data, Envelope};
 use crate::request::{self, Object};
-use crate::{buffer, datatype, p2p};
+use crate::{buffer, datatype};
 use onecopy::raw::Mode;
 use std::sync::Arc;
 
@@ -21,16 +22,9 @@ fn prepare(
 }
 
 /// What is known to be wrong is told at once, not when the request is started.
-fn check_send(
-    count: i64,
-    datatype: Datatype,
-    dest: i32,
-    tag: i32,
-    comm: &CommObject,
-) -> Outcome<()> {
-    p2p::check_count(count)?;
-    datatype::committed(datatype)?;
-    p2p::partner::destination(comm, dest, tag).map(drop)
+fn check_send(data: Data, to: Envelope<'_>) -> Outcome<()> {
+    data.check_type()?;
+    to.destination().map(drop)
 }
 
 macro_rules! prepared {
@@ -39,11 +33,12 @@ macro_rules! prepared {
             buf: Addr, count: i64, datatype: Datatype, dest: i32, tag: i32, comm: Comm, request: Out<Request>,
         ) -> Outcome<()> {
             let comm = &comm::get(comm)?;
-            check_send(count, datatype, dest, tag, comm)?;
+            let data = Data { buf, count, datatype };
+            check_send(data, Envelope { rank: dest, tag, comm })?;
             let (of, held) = (Arc::clone(comm), datatype::hold(datatype));
             let recipe = move || {
                 let _ = &held;
-                p2p::send_object(buf, count, datatype, dest, tag, &of, Mode::$mode)
+                p2p::send_object(data, Envelope { rank: dest, tag, comm: &of }, Mode::$mode)
             };
             prepare(comm, recipe, request)
         }
@@ -66,11 +61,26 @@ pub(crate) fn bsend_init(
     request: Out<Request>,
 ) -> Outcome<()> {
     let comm = &comm::get(comm)?;
-    check_send(count, datatype, dest, tag, comm)?;
+    let data = Data {
+        buf,
+        count,
+        datatype,
+    };
+    let to = Envelope {
+        rank: dest,
+        tag,
+        comm,
+    };
+    check_send(data, to)?;
     let (of, held) = (Arc::clone(comm), datatype::hold(datatype));
     let recipe = move || {
         let _ = &held;
-        buffer::send(buf, count, datatype, dest, tag, &of)?;
+        let to = Envelope {
+            rank: dest,
+            tag,
+            comm: &of,
+        };
+        buffer::send(data, to)?;
         Ok(Object::complete(Status::empty()))
     };
     prepare(comm, recipe, request)
@@ -86,13 +96,27 @@ pub(crate) fn recv_init(
     request: Out<Request>,
 ) -> Outcome<()> {
     let comm = &comm::get(comm)?;
-    p2p::check_count(count)?;
-    datatype::committed(datatype)?;
-    p2p::partner::origin(comm, source, tag)?;
+    let data = Data {
+        buf,
+        count,
+        datatype,
+    };
+    let from = Envelope {
+        rank: source,
+        tag,
+        comm,
+    };
+    data.check_type()?;
+    from.origin()?;
     let (of, held) = (Arc::clone(comm), datatype::hold(datatype));
     let recipe = move || {
         let _ = &held;
-        p2p::receive_object(buf, count, datatype, source, tag, &of)
+        let from = Envelope {
+            rank: source,
+            tag,
+            comm: &of,
+        };
+        p2p::receive_object(data, from)
     };
     prepare(comm, recipe, request)
 }

@@ -297,7 +297,7 @@ impl Worker {
             engine,
             collectives,
         } = self;
-        let gone = &engine.gone;
+        let lives = &engine.lives;
         let channels = &mut collectives.channels;
         collectives.retired.retain(|retired| {
             let left = retired
@@ -305,7 +305,7 @@ impl Worker {
                 .iter()
                 .zip(&*retired.members)
                 .all(|(end, &rank)| {
-                    gone[rank as usize].is_some()
+                    lives.is_gone(rank)
                         || end.tag() != retired.tag
                         || reached(end.done(), retired.seq)
                         || end.failure() != 0

@@ -100,7 +100,7 @@ impl Communicator {
         }
         if let Some(error) = failure {
             if let Error::Protocol { rank, detail } = &error
-                && engine.gone.get(*rank).is_some_and(Option::is_none)
+                && engine.lives.is_there(*rank)
             {
                 // First the member, so that nobody waits for it.
                 engine.fail_peer(*rank as u32, Gone::Protocol(detail.clone()));
@@ -132,7 +132,7 @@ impl Communicator {
                     end.fail(told);
                 }
                 state.wake(&engine.peers);
-            } else if engine.core.fatal.is_none() {
+            } else if engine.lives.fatal().is_none() {
                 self.poison = Poison::tell(engine, state, word);
             }
             state.failed = Some(error.clone());
@@ -147,7 +147,7 @@ impl Communicator {
         let Some(error) = &self.state.failed else {
             return false;
         };
-        if self.ops.is_empty() || engine.core.fatal.is_none() && !self.poison.is_seen(engine) {
+        if self.ops.is_empty() || engine.lives.fatal().is_none() && !self.poison.is_seen(engine) {
             return false;
         }
         for mut op in self.ops.drain(..) {
@@ -191,7 +191,7 @@ impl Communicator {
             if place == self.state.me {
                 continue;
             }
-            match &engine.gone[rank as usize] {
+            match engine.lives.gone(rank) {
                 // All that it wrote has been taken up by now: what is missing of its part stays missing. A rank that
                 // waits for a living member gets the error from that member.
                 Some(Gone::Left) if self.state.has_read(place, last) => {
@@ -210,7 +210,7 @@ impl Communicator {
         // Where nobody is left, nothing more comes, whatever it is.
         let state = &self.state;
         let mut others = behind(state.size(), state.me).map(|place| state.members[place]);
-        let alone = others.all(|rank| engine.gone[rank as usize].is_some());
+        let alone = others.all(|rank| engine.lives.is_gone(rank));
         left.filter(|_| alone).map(|rank| Gone::Left.error(rank))
     }
 
@@ -220,7 +220,7 @@ impl Communicator {
         let state = &self.state;
         let lost = behind(state.size(), state.me).find_map(|place| {
             let rank = state.members[place];
-            match &engine.gone[rank as usize] {
+            match engine.lives.gone(rank) {
                 Some(Gone::Left) | None => None,
                 Some(gone) => Some(gone.error(rank)),
             }

@@ -157,7 +157,7 @@ impl Engine {
         if placement(piece.len, range.heap.is_some(), limit) != Placement::Copy {
             return Ok(None);
         }
-        let Some(mut temp) = self.core.buffers.try_take_collective(piece.len) else {
+        let Some(mut temp) = self.core.buffers.pool.try_take_collective(piece.len) else {
             return Ok(None);
         };
         self.core

@@ -118,7 +118,10 @@ impl Short {
         };
         if bytes > 0 {
             for place in from.filter(|&place| place != state.me) {
-                engine.core.count_short(state.members[place], bytes);
+                engine
+                    .core
+                    .counters
+                    .count_short(state.members[place], bytes);
             }
         }
     }
@@ -343,7 +346,9 @@ impl Worker {
             engine,
             collectives,
         } = self;
-        let Engine { core, peers, .. } = engine;
+        let Engine {
+            core, lives, peers, ..
+        } = engine;
         let comm = collectives.slots.get_mut(slot);
         let Some(Communicator { state, ops, .. }) = comm.and_then(Option::as_deref_mut) else {
             return Err(Unready::NotShort);
@@ -354,7 +359,7 @@ impl Worker {
             && !state.in_short
             && state.failed.is_none()
             && (!short.gives || short.len <= INLINE || state.has_slots)
-            && core.fatal.is_none();
+            && lives.fatal().is_none();
         if !ready {
             return Err(Unready::NotShort);
         }

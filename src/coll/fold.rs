@@ -316,6 +316,7 @@ impl Fold {
                 let mut work = engine
                     .core
                     .buffers
+                    .pool
                     .take(3 * COLL_SLOT, MemoryKind::Private)?;
                 let (out, work) = work.split_at_mut(COLL_SLOT);
                 let out = &mut out[..len];

@@ -276,14 +276,19 @@ pub(crate) enum Recipients {
     },
 }
 
-/// A reduction by messages. A prefix goes from rank to rank, piece by piece. From the last one it goes to the rank that
-/// gets the result.
-pub(crate) struct MessageChain {
+/// What a reduction combines, and who gets the result.
+pub(crate) struct Reduction {
     pub(crate) op: Op,
     pub(crate) elem: ElemType,
     pub(crate) send: LoanRange,
     pub(crate) recv: Option<(Loan, usize)>,
     pub(crate) to: Recipients,
+}
+
+/// A reduction by messages. A prefix goes from rank to rank, piece by piece. From the last one it goes to the rank that
+/// gets the result.
+pub(crate) struct MessageChain {
+    of: Reduction,
     route: Route,
     /// First byte of the piece under way, and where it ends.
     begin: usize,
@@ -304,21 +309,9 @@ enum ChainState {
 }
 
 impl MessageChain {
-    pub(crate) fn new(
-        op: Op,
-        elem: ElemType,
-        send: LoanRange,
-        recv: Option<(Loan, usize)>,
-        to: Recipients,
-        state: &CommState,
-        seq: u32,
-    ) -> Self {
+    pub(crate) fn new(of: Reduction, state: &CommState, seq: u32) -> Self {
         Self {
-            op,
-            elem,
-            send,
-            recv,
-            to,
+            of,
             route: Route::new(state, seq),
             begin: 0,
             end: 0,
@@ -331,7 +324,7 @@ impl MessageChain {
 
     /// Who gets bytes from `begin` on, where they go there, and up to where that holds.
     fn owner(&self, begin: usize) -> (Readers, usize, usize) {
-        match &self.to {
+        match &self.of.to {
             Recipients::Root(root) => (Readers::Only(*root), begin, usize::MAX),
             Recipients::Everyone => (Readers::Everyone, begin, usize::MAX),
             Recipients::Prefix { .. } => (Readers::Nobody, begin, usize::MAX),
@@ -352,14 +345,14 @@ impl MessageChain {
             match self.at {
                 ChainState::Next => {
                     self.begin = self.end;
-                    if self.begin >= self.send.len {
+                    if self.begin >= self.of.send.len {
                         self.at = ChainState::Results;
                         continue;
                     }
-                    let size = self.elem.size();
+                    let size = self.of.elem.size();
                     let unit = (PIECE / size * size).max(size);
                     let (_, _, limit) = self.owner(self.begin);
-                    self.end = (self.begin + unit).min(self.send.len).min(limit);
+                    self.end = (self.begin + unit).min(self.of.send.len).min(limit);
                     if me > 0 {
                         let before = engine.core.loans.keep(vec![0; self.end - self.begin]);
                         self.flight.loans.push(before);
@@ -403,11 +396,11 @@ impl MessageChain {
     fn pass_on(&mut self, engine: &mut Engine, last: usize) -> Result<()> {
         let (me, len) = (self.route.me, self.end - self.begin);
         let route = self.route.clone();
-        let with = self
-            .flight
-            .copy(engine, self.send.loan, self.send.at + self.begin, len)?;
+        let with =
+            self.flight
+                .copy(engine, self.of.send.loan, self.of.send.at + self.begin, len)?;
         if let Some(before) = self.before {
-            let (op, elem) = (&self.op, self.elem);
+            let (op, elem) = (&self.of.op, self.of.elem);
             engine
                 .core
                 .loans
@@ -420,7 +413,7 @@ impl MessageChain {
                     }
                 })?;
         }
-        if let (Recipients::Prefix { exclusive }, Some((loan, at))) = (&self.to, self.recv) {
+        if let (Recipients::Prefix { exclusive }, Some((loan, at))) = (&self.of.to, self.of.recv) {
             let from = if *exclusive { self.before } else { Some(with) };
             if let Some(from) = from {
                 engine
@@ -438,7 +431,7 @@ impl MessageChain {
                 self.flight.send(engine, &route, place, 1, with)?;
             }
         }
-        if let Some((loan, at)) = self.recv
+        if let Some((loan, at)) = self.of.recv
             && readers.include(me)
         {
             if me == last {
@@ -500,7 +493,7 @@ impl Poison {
                 Some(RequestState::Queued(_))
             );
             let peer = engine.peers[rank as usize].as_ref();
-            !waits || peer.is_none_or(|peer| !peer.held_back.is_empty())
+            !waits || peer.is_none_or(|peer| peer.outbound.holds_back())
         })
     }
 
@@ -522,8 +515,8 @@ fn poison_of(engine: &Engine, (context, tags): (u32, Tags), source: Option<u32>)
         source,
         tag: Some(tags.poison()),
     };
-    let entry = engine.core.unexpected.find(&pattern)?;
-    let rank = engine.core.unexpected.envelope(entry).source;
+    let entry = engine.receives.unexpected.find(&pattern)?;
+    let rank = engine.receives.unexpected.envelope(entry).source;
     Some(Error::given_up(rank as usize))
 }
 

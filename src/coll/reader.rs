@@ -72,7 +72,7 @@ pub(crate) fn fetch(
             let mut out = [IoSliceMut::new(out)];
             peer.link.get(layer, &[range], &mut out)
         })?;
-        layers::note_attachments(core, peer, layer);
+        layers::note_attachments(&mut core.counters, &peer.link, layer);
         match got {
             Ok(()) => {
                 layer.count(&mut core.counters, len as u64);

@@ -5,7 +5,7 @@ use super::Collective;
 use super::communicator::Communicator;
 use super::exchange::Takes;
 use super::fold::Fold;
-use super::messages::{MessageChain, MessageExchange};
+use super::messages::{MessageChain, MessageExchange, Reduction};
 use super::op::{Body, Operation};
 use super::relay::Relay;
 use super::schedule::{Schedule, Scheduler};
@@ -58,7 +58,7 @@ impl Schedule {
 
     /// The body for a communicator without a channel: messages.
     fn by_messages(self, engine: &mut Engine, state: &CommState, seq: u32) -> Body {
-        let chain = match self {
+        let reduction = match self {
             Self::Barrier => {
                 return Body::MessageExchange(MessageExchange::barrier(state, seq, engine));
             }
@@ -76,7 +76,13 @@ impl Schedule {
                     recv,
                     ..
                 } = fold;
-                MessageChain::new(op, elem, send, recv, to, state, seq)
+                Reduction {
+                    op,
+                    elem,
+                    send,
+                    recv,
+                    to,
+                }
             }
             Self::Stream(stream, to) => {
                 let Stream {
@@ -86,10 +92,16 @@ impl Schedule {
                     recv,
                     ..
                 } = stream;
-                MessageChain::new(op, elem, send, Some(recv), to, state, seq)
+                Reduction {
+                    op,
+                    elem,
+                    send,
+                    recv: Some(recv),
+                    to,
+                }
             }
         };
-        Body::MessageChain(chain)
+        Body::MessageChain(MessageChain::new(reduction, state, seq))
     }
 }
 
@@ -107,10 +119,11 @@ impl Communicator {
         if let Some(error) = &self.state.failed {
             return Err(error.clone());
         }
-        let lost = self.state.members.iter().find_map(|&rank| {
-            let gone = engine.gone[rank as usize].as_ref()?;
-            Some(gone.error(rank))
-        });
+        let lost = self
+            .state
+            .members
+            .iter()
+            .find_map(|&rank| engine.lives.error_of(rank));
         if let Some(error) = lost.or(opened.err()) {
             self.fail(engine, &error);
             return Err(error);

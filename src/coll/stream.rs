@@ -271,7 +271,7 @@ impl Stream {
         };
         // In slots, whose pieces are small, also for the prefix, and the prefix with this rank's own.
         let rooms = if flow.slots_out { ROOMS + 2 } else { ROOMS };
-        if scratch.renew(&mut cx.engine.core.buffers, rooms * len)? {
+        if scratch.renew(&mut cx.engine.core.buffers.pool, rooms * len)? {
             self.copied = 0;
         }
         let (work, room) = scratch.bytes().split_at_mut(2 * len);

@@ -91,7 +91,7 @@ impl Swap {
         let in_buffers = promises.open && promises.writes;
         let long = (0..size).any(|place| self.parts.of(place).1 > COLL_SLOT / size);
         if long && !in_buffers {
-            shared.temp = engine.core.buffers.try_take_collective(TEMP);
+            shared.temp = engine.core.buffers.pool.try_take_collective(TEMP);
         }
         if let Some(temp) = &shared.temp {
             describe(&range_of_temp(temp), &mut line[..24]);

@@ -163,7 +163,7 @@ impl Collectives {
 
     /// Ends all collectives under way if every wait has to end: the program gets its buffers back. Whether it has.
     fn end_if_fatal(&mut self, engine: &mut Engine) -> bool {
-        let Some(fatal) = engine.core.fatal.clone() else {
+        let Some(fatal) = engine.lives.fatal().cloned() else {
             return false;
         };
         for (slot, comm) in self.slots.iter_mut().enumerate() {
@@ -197,7 +197,7 @@ impl Worker {
             }
         })?;
         let core = &engine.core;
-        let crowded = core.wait_policy.crowded;
+        let crowded = engine.waits.policy.crowded;
         let tuning = Tuning {
             temp_max: select::temp_max(&core.costs),
             relay_min: select::relay_min(&core.knobs, crowded),
@@ -270,9 +270,7 @@ impl Worker {
         };
         // Its thread has come with it, whatever becomes of it: nobody waits for that any more.
         comm.state.in_short &= call != Call::Begun;
-        if let Some(fatal) = &engine.core.fatal {
-            return Err(fatal.clone());
-        }
+        engine.lives.check()?;
         let started = match collectives.levels.get_mut(&slot) {
             None => {
                 let opened = comm.open(engine);
@@ -305,6 +303,6 @@ impl DerefMut for Worker {
 impl Guarded for Worker {
     #[inline]
     fn leave(&mut self) {
-        self.engine.core.notify();
+        self.engine.notify();
     }
 }

@@ -158,7 +158,7 @@ struct Patience {
 impl Patience {
     #[inline]
     fn new(engine: &Worker) -> Self {
-        let policy = engine.core.wait_policy;
+        let policy = engine.waits.policy;
         // Where ranks take turns, whoever is waited for may be waiting for this processor.
         let polls = policy.spin.clamp(1, POLLS);
         let (mut spins, mut yields) = (1, 0);

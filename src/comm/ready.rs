@@ -10,15 +10,13 @@ impl Engine {
     /// Whether polling the source's ring alone makes sense.
     #[inline(always)]
     pub(crate) fn may_receive_now(&mut self, source: u32) -> bool {
-        self.core.posted.is_empty()
-            && self.core.unexpected.is_empty()
-            && self.core.transfers.is_empty()
-            && self.core.busy.is_empty()
+        self.receives.is_empty()
+            && self.core.agenda.busy.is_empty()
             && self
                 .peers
                 .get_mut(source as usize)
                 .and_then(Option::as_mut)
-                .is_some_and(|peer| peer.endpoint.is_empty() && peer.gone.is_none())
+                .is_some_and(|peer| peer.endpoint.is_empty() && !peer.life.is_gone())
     }
 
     /// Polls the source's ring until something is there, at most `polls` times.
@@ -38,18 +36,16 @@ impl Engine {
 
     /// The next unexpected message that `pattern` accepts; an error if none can ever come.
     pub(crate) fn probe(&mut self, pattern: &Pattern) -> Result<Option<Status>> {
-        if let Some(entry) = self.core.unexpected.find(pattern) {
-            let envelope = self.core.unexpected.envelope(entry);
-            let bytes = self.core.unexpected.get(entry).len(&self.core) as usize;
+        if let Some(entry) = self.receives.unexpected.find(pattern) {
+            let envelope = self.receives.unexpected.envelope(entry);
+            let bytes = self.receives.unexpected.get(entry).len(&self.core.requests) as usize;
             return Ok(Some(Status {
                 source: envelope.source as usize,
                 tag: envelope.tag,
                 bytes,
             }));
         }
-        if let Some(fatal) = &self.core.fatal {
-            return Err(fatal.clone());
-        }
-        self.unmatchable(pattern).map_or(Ok(None), Err)
+        self.lives.check()?;
+        self.lives.unmatchable(pattern).map_or(Ok(None), Err)
     }
 }

@@ -4,9 +4,7 @@
 use super::Engine;
 use crate::endpoint::{Endpoint, OpenError, SharedMemory};
 use crate::error::{Error, Result};
-use crate::peer::{Gone, Peer};
-use crate::select::Thresholds;
-use crate::select::observed::Observed;
+use crate::peer::{Gone, PairSettings, Peer};
 use onecopy_btl::LayerId;
 use onecopy_btl::contract::Means;
 use onecopy_btl::link::Link;
@@ -25,8 +23,8 @@ impl Engine {
 
     #[cold]
     pub(crate) fn connect(&mut self, rank: u32) -> Result<()> {
-        if let Some(gone) = &self.gone[rank as usize] {
-            return Err(gone.error(rank));
+        if let Some(error) = self.lives.error_of(rank) {
+            return Err(error);
         }
         if !self.shares_node(rank) {
             return self.connect_apart(rank);
@@ -66,52 +64,22 @@ impl Engine {
         }
         tracepoints::peer_connected(rank as usize, &proven.join(","));
         let endpoint = Endpoint::SharedMemory(shared);
-        let peer = Peer {
-            pidfd: introduction.pidfd,
-            pid: introduction.pid,
-            ..self.new_peer(rank, endpoint, link)
-        };
+        let mut peer = Peer::new(rank, endpoint, link, self.peer_settings());
+        peer.life.pidfd = introduction.pidfd;
         peer.tell_how_it_reads();
-        if let Some(pid) = peer.pid {
-            registry::permit(&self.core.knobs, Some(pid));
+        if introduction.pid.is_some() {
+            registry::permit(&self.core.knobs, introduction.pid);
         }
         self.peers[rank as usize] = Some(Box::new(peer));
         Ok(())
     }
 
-    /// A peer with which nothing was talked yet.
-    pub(super) fn new_peer(&self, rank: u32, endpoint: Endpoint, link: Link) -> Peer {
-        let (knobs, costs) = (&self.core.knobs, &self.core.costs);
-        Peer {
-            rank,
-            pidfd: None,
-            pid: None,
-            thresholds: Thresholds::compute(knobs, costs, &link),
-            observed: Observed::of(knobs, costs, link.proven()),
+    /// What is settled for every peer on this node.
+    pub(super) fn peer_settings(&self) -> PairSettings<'_> {
+        PairSettings {
+            knobs: &self.core.knobs,
+            costs: &self.core.costs,
             chunks: self.core.chunks,
-            replies: Default::default(),
-            outbox: Default::default(),
-            held_back: Default::default(),
-            pipes: Default::default(),
-            announced: Default::default(),
-            next_coop_id: 1,
-            unanswered: 0,
-            unanswered_max: knobs.unanswered_max as u32,
-            credit_used: 0,
-            credit_limit: knobs.eager_credit as u64,
-            polled: false,
-            idle_polls: 0,
-            incoming: None,
-            credit_back: 0,
-            credit_returned: 0,
-            unexpected_bytes: 0,
-            unmatched: 0,
-            coop_in_use: None,
-            gone: None,
-            ended: None,
-            going: None,
-            endpoint,
-            link,
         }
     }
 }

@@ -7,8 +7,9 @@ use crate::error::{Error, Result};
 use crate::matching::Pattern;
 use crate::peer::Gone;
 use crate::proto;
-use crate::request::RequestState;
+use crate::request::{RequestState, Status};
 use crate::state::Message;
+use crate::state::lightweight::PostedReceive;
 use crate::wireup::{Death, Event};
 use onecopy_obs::tracepoints;
 use onecopy_shm::liveness;
@@ -45,11 +46,11 @@ impl Engine {
             self.take_events();
         }
         for rank in seen.ended {
-            if self.gone[rank as usize].is_none() {
+            if !self.lives.is_gone(rank) {
                 // The launcher knows how it ended; if it has not said so yet, the end itself is enough.
                 self.take_events();
             }
-            if self.gone[rank as usize].is_none() {
+            if !self.lives.is_gone(rank) {
                 self.mark_gone(rank, Gone::Died(Death::Unknown));
             }
         }
@@ -60,10 +61,11 @@ impl Engine {
     /// Looks at the processes of all peers, and whether the wire-up has events; nothing is done about it.
     fn look_at_lives(&self) -> Seen {
         let mut seen = Seen::default();
+        let now = Instant::now();
         let mut descriptors: Vec<BorrowedFd<'_>> = Vec::new();
         let mut ranks = Vec::new();
         for peer in self.peers.iter().flatten() {
-            if peer.gone.is_some() {
+            if peer.life.is_gone() {
                 continue;
             }
             if peer.endpoint.has_given_up() {
@@ -71,11 +73,11 @@ impl Engine {
             }
             // Whoever has no memory any more says nothing more. How it ended is worth waiting for a little; its process
             // is not.
-            let grace = 2 * self.core.wait_policy.period;
+            let grace = 2 * self.waits.policy.period;
             let ends = peer.endpoint.shares_memory();
-            if ends && peer.ended.is_some_and(|ended| ended.elapsed() >= grace) {
+            if ends && peer.life.ended_for(grace, now) {
                 seen.ended.push(peer.rank);
-            } else if let Some(pidfd) = &peer.pidfd {
+            } else if let Some(pidfd) = &peer.life.pidfd {
                 ranks.push(peer.rank);
                 descriptors.push(pidfd.as_fd());
             }
@@ -99,11 +101,11 @@ impl Engine {
             return;
         };
         let posted = self
-            .core
+            .receives
             .posted
             .take_where(|pattern, _| pattern.source.is_none());
         for receive in posted {
-            self.core.complete_posted(receive, Err(error.clone()));
+            self.complete_posted(receive, Err(error.clone()));
         }
     }
 
@@ -111,10 +113,8 @@ impl Engine {
     fn tell_of_stuck(&mut self) {
         let me = self.core.me;
         for peer in self.peers.iter_mut().flatten() {
-            if peer.held_back.is_idle() {
-                continue;
-            }
-            if let Some(text) = peer.stuck(me, Instant::now()) {
+            let pair = (me, peer.rank);
+            if let Some(text) = peer.outbound.stuck(pair, Instant::now()) {
                 tracing::warn!("{text}");
                 // Programs in C have nobody who listens to that. A program without standard error is told nothing.
                 let line = format!("onecopy: {text}\n");
@@ -126,13 +126,10 @@ impl Engine {
     /// Whether a rank that waits can get no message from anyone. Then every other rank is gone, and it has no second
     /// thread that could send one to itself. The error names one that has left.
     pub(crate) fn lonely(&self) -> Option<Error> {
-        let (me, gone) = (self.core.me, &self.gone);
-        let mut others = (0..self.core.size).filter(|&rank| rank != me);
-        if !self.core.single_threaded || !others.clone().all(|rank| gone[rank as usize].is_some()) {
+        if !self.core.single_threaded {
             return None;
         }
-        let last = others.next_back()?;
-        gone[last as usize].as_ref().map(|gone| gone.error(last))
+        self.lives.alone(self.core.me)
     }
 
     /// What `look` finds for a caller that waits for it: an error if it waits for anyone and nobody is left.
@@ -152,39 +149,38 @@ impl Engine {
     /// One that this rank does not talk with for another reason may still be there, and in the middle of something.
     #[cold]
     pub(crate) fn has_ended(&mut self, rank: u32) -> bool {
-        let gone = &self.gone[rank as usize];
-        if matches!(gone, Some(Gone::Protocol(_) | Gone::Left)) || self.over[rank as usize] {
+        if self.lives.has_ended(rank) {
             return true;
         }
         let peer = self.peers[rank as usize].as_ref();
-        if let Some(pidfd) = peer.and_then(|peer| peer.pidfd.as_ref()) {
+        if let Some(pidfd) = peer.and_then(|peer| peer.life.pidfd.as_ref()) {
             // Its memory ends before its process.
-            let mut ended = peer.is_some_and(|peer| peer.ended.is_some());
+            let mut ended = peer.is_some_and(|peer| peer.life.has_ended());
             let looked = liveness::readable(&[pidfd.as_fd()], |_| ended = true);
             return ended || looked.is_err();
         }
-        if !self.wireup_closed {
+        if !self.lives.is_over(rank) {
             self.take_events();
         }
-        self.wireup_closed || self.over[rank as usize]
+        self.lives.is_over(rank)
     }
 
     fn take_events(&mut self) {
         loop {
             match self.wireup.poll() {
                 Ok(None) => return,
-                Ok(Some(Event::Died { rank, how })) if rank < self.gone.len() => {
-                    self.over[rank] = true;
+                Ok(Some(Event::Died { rank, how })) if self.lives.knows(rank) => {
+                    self.lives.mark_over(rank as u32);
                     self.hear_of(rank as u32, Gone::Died(how))
                 }
-                Ok(Some(Event::Left { rank })) if rank < self.gone.len() => {
-                    self.over[rank] = true;
+                Ok(Some(Event::Left { rank })) if self.lives.knows(rank) => {
+                    self.lives.mark_over(rank as u32);
                     self.hear_of(rank as u32, Gone::Left)
                 }
                 Ok(Some(Event::Abort { code })) => self.end_everything(Error::Aborted { code }),
                 Ok(Some(_)) => {}
                 Err(error) => {
-                    self.wireup_closed = true;
+                    self.lives.close();
                     self.end_everything(error.into());
                     return;
                 }
@@ -194,15 +190,13 @@ impl Engine {
 
     /// All requests end with the error, as do those that are asked for later.
     pub(crate) fn end_everything(&mut self, error: Error) {
-        if self.core.fatal.is_none() {
-            self.core.fatal = Some(error.clone());
-        }
+        self.lives.end_everything(&error);
         self.stop_writers(|_| true);
         // Threads that rest look at their requests, and for this.
         self.core.requests.count_completed();
         // Receives that are only a number are no requests.
-        for receive in self.core.posted.take_where(|_, _| true) {
-            self.core.complete_posted(receive, Err(error.clone()));
+        for receive in self.receives.posted.take_where(|_, _| true) {
+            self.complete_posted(receive, Err(error.clone()));
         }
         for id in self.core.requests.ids_where(|request| {
             !matches!(request.state, RequestState::Done | RequestState::External)
@@ -224,7 +218,7 @@ impl Engine {
     /// A peer is gone. What it had sent before is still received; then everything that waits for it ends.
     #[cold]
     pub(crate) fn mark_gone(&mut self, rank: u32, gone: Gone) {
-        if self.gone[rank as usize].is_some() || rank == self.core.me {
+        if self.lives.is_gone(rank) || rank == self.core.me {
             return;
         }
         if let Gone::Died(how) = &gone {
@@ -235,16 +229,12 @@ impl Engine {
         if !given_up {
             self.take_last_words(rank);
         }
-        self.gone[rank as usize] = Some(gone.clone());
+        self.lives.mark(rank, gone.clone());
         self.forget_wire(rank);
         if given_up {
             self.tell_given_up(rank);
         }
-        self.core.waits.gone = self.core.waits.gone.wrapping_add(1);
-        // A rank that finalized in order fails no receive from any source.
-        if !matches!(gone, Gone::Left) {
-            self.core.unacknowledged.push(rank);
-        }
+        self.waits.gone = self.waits.gone.wrapping_add(1);
         self.stop_writers(|transfer| transfer.peer == rank);
         self.forget_peer(rank, &gone);
         self.end_requests_with(rank, &gone);
@@ -263,7 +253,8 @@ impl Engine {
             // No more than the ring holds: whoever else writes there does not keep this rank here.
             for _ in 0..2 * self.geometry.ring_slots {
                 if peer.endpoint.is_empty()
-                    || proto::drain(&mut self.core, peer, proto::Drain::All).is_err()
+                    || proto::drain(&mut self.core, &mut self.receives, peer, proto::Drain::All)
+                        .is_err()
                 {
                     break;
                 }
@@ -274,33 +265,34 @@ impl Engine {
     /// Takes back what was kept of a peer that is gone: it is polled no more, and nothing goes to it or comes.
     fn forget_peer(&mut self, rank: u32, gone: &Gone) {
         self.polled.retain(|&r| r != rank);
-        self.core.busy.retain(|&r| r != rank);
+        self.core.agenda.forget(rank);
         if let Some(peer) = &mut self.peers[rank as usize] {
-            peer.gone = Some(gone.clone());
+            peer.life.gone = Some(gone.clone());
             self.core.requests.forget_abandoned(rank);
             peer.polled = false;
-            peer.outbox.clear();
-            peer.held_back.clear();
-            peer.replies.clear();
-            peer.pipes.clear();
-            peer.announced.clear();
-            peer.incoming = None;
+            peer.outbound.clear();
+            peer.inbound.incoming = None;
             peer.endpoint.reclaim_all(&mut self.core.home);
-            self.core.transfers.drop_of(rank);
-            proto::layers::detach(&mut self.core, peer);
+            self.receives.transfers.drop_of(rank);
+            proto::layers::detach(&mut self.core.counters, &peer.link);
         }
         // Whole messages that came before the end stay receivable; announced and half-received ones are lost.
         let lost = self
-            .core
+            .receives
             .unexpected
             .take_where(|source, message| source == rank && !message.is_whole());
         for message in lost {
             if let Message::Partial { bytes, total } = message {
                 // The whole of it was counted when its first chunk came.
                 self.core.counters.release_unexpected(total);
-                self.core.give_back(bytes);
+                self.core.buffers.give_back(bytes);
             }
         }
+    }
+
+    fn complete_posted(&mut self, receive: PostedReceive, result: Result<Status>) {
+        let lightweight = &mut self.receives.lightweight;
+        lightweight.complete(&mut self.core.requests, receive, result);
     }
 
     /// Ends all requests that wait for a peer that is gone.
@@ -314,11 +306,11 @@ impl Engine {
             self.core.requests.complete(id, Err(error.clone()));
         }
         let any_fails = !matches!(gone, Gone::Left);
-        let failed = self.core.posted.take_where(|pattern: &Pattern, _| {
+        let failed = self.receives.posted.take_where(|pattern: &Pattern, _| {
             pattern.source == Some(rank) || (any_fails && pattern.source.is_none())
         });
         for receive in failed {
-            self.core.complete_posted(receive, Err(error.clone()));
+            self.complete_posted(receive, Err(error.clone()));
         }
     }
 
@@ -334,19 +326,8 @@ impl Engine {
 
     /// A peer says that `rank` is dead.
     pub(crate) fn believe_dead(&mut self, rank: usize, how: Death) {
-        if rank < self.gone.len() {
+        if self.lives.knows(rank) {
             self.mark_gone(rank as u32, Gone::Died(how));
         }
-    }
-
-    /// The program knows of all deaths so far: receives from any source go on without the dead.
-    pub(crate) fn acknowledge_deaths(&mut self) -> Vec<usize> {
-        self.core.unacknowledged.clear();
-        self.gone
-            .iter()
-            .enumerate()
-            .filter(|(_, gone)| gone.as_ref().is_some_and(|gone| *gone != Gone::Left))
-            .map(|(rank, _)| rank)
-            .collect()
     }
 }

@@ -32,8 +32,8 @@ impl Engine {
     #[inline]
     pub(crate) fn progress_messages(&mut self, waiting: bool) -> bool {
         let mut moved = false;
-        self.core.rounds = self.core.rounds.wrapping_add(1);
-        if self.core.rounds & self.look_mask == 0 {
+        self.rounds = self.rounds.wrapping_add(1);
+        if self.rounds & self.look_mask == 0 {
             moved |= self.look_aside();
         }
         for word in 0..self.core.home.active_words() {
@@ -60,13 +60,17 @@ impl Engine {
             moved = true;
             self.take_from(rank, Drain::All);
         }
-        if !self.core.busy.is_empty() {
+        if !self.core.agenda.busy.is_empty() {
             moved |= self.look_after_busy(waiting);
         }
-        if !self.core.transfers.is_empty() {
-            moved |= proto::rendezvous::step_all(&mut self.core, &mut self.peers);
+        if !self.receives.transfers.is_empty() {
+            moved |= proto::rendezvous::step_all(
+                &mut self.core,
+                &mut self.receives.transfers,
+                &mut self.peers,
+            );
         }
-        if !self.core.broken.is_empty() {
+        if self.core.agenda.has_broken() {
             self.fail_broken();
         }
         moved
@@ -76,7 +80,7 @@ impl Engine {
     #[cold]
     fn look_aside(&mut self) -> bool {
         let now = Instant::now();
-        if self.core.rounds & wires::ROUNDS_ONE_NODE == 0 {
+        if self.rounds & wires::ROUNDS_ONE_NODE == 0 {
             self.age(now);
         }
         self.look_at_wires(now)
@@ -85,7 +89,7 @@ impl Engine {
     /// Fails the peers that were found out since the last round.
     #[cold]
     fn fail_broken(&mut self) {
-        while let Some((rank, gone)) = self.core.broken.pop() {
+        while let Some((rank, gone)) = self.core.agenda.next_broken() {
             self.fail_peer(rank, gone);
         }
     }
@@ -99,12 +103,14 @@ impl Engine {
     #[inline]
     pub(crate) fn catch_up(&mut self, rank: u32, len: usize) -> bool {
         if FEW_SLOTS.contains(&slots_for(len))
-            && !self.core.posted.in_run().is_multiple_of(LEFT_ALONE)
+            && !self.receives.posted.in_run().is_multiple_of(LEFT_ALONE)
         {
             return false;
         }
         let peer = self.peers.get_mut(rank as usize).and_then(Option::as_mut);
-        if !peer.is_some_and(|peer| len <= peer.thresholds.slots_max && !peer.endpoint.is_empty()) {
+        if !peer.is_some_and(|peer| {
+            len <= peer.policy.thresholds.slots_max && !peer.endpoint.is_empty()
+        }) {
             return false;
         }
         self.take_from(rank, Drain::Expected);
@@ -117,7 +123,7 @@ impl Engine {
         for _ in 0..2 * self.geometry.ring_slots {
             let peer = self.peers[rank as usize].as_mut();
             let says = peer.is_some_and(|peer| {
-                peer.gone.is_none() && peer.endpoint.shares_memory() && !peer.endpoint.is_empty()
+                !peer.life.is_gone() && peer.endpoint.shares_memory() && !peer.endpoint.is_empty()
             });
             if !says {
                 return;
@@ -128,12 +134,17 @@ impl Engine {
 
     /// Takes records from a peer's ring.
     fn take_from(&mut self, rank: u32, which: Drain) {
-        let Self { core, peers, .. } = self;
+        let Self {
+            core,
+            receives,
+            peers,
+            ..
+        } = self;
         let Some(peer) = &mut peers[rank as usize] else {
             return;
         };
         peer.idle_polls = 0;
-        if let Err(detail) = proto::drain(core, peer, which) {
+        if let Err(detail) = proto::drain(core, receives, peer, which) {
             let wire = peer.endpoint.wire();
             let network = wire.and_then(|wire| wire.reading_failed());
             self.fail_peer(
@@ -141,14 +152,14 @@ impl Engine {
                 network.map_or(Gone::Protocol(detail), Gone::Unreachable),
             );
         } else if peer.has_output() {
-            core.make_busy(rank);
+            core.agenda.make_busy(rank);
         }
     }
 
     /// Gives back to the system what has not been needed for a while, if it is time to look.
     #[cold]
     pub(crate) fn age(&mut self, now: Instant) {
-        if !self.core.buffers.tick(now) {
+        if !self.core.buffers.pool.tick(now) {
             return;
         }
         self.age_lanes(now);
@@ -164,27 +175,26 @@ impl Engine {
     fn look_after_busy(&mut self, waiting: bool) -> bool {
         let mut moved = false;
         let Self { core, peers, .. } = self;
-        if core.starved {
-            core.starved = false;
+        if core.agenda.take_starved() {
             for peer in peers.iter_mut().flatten() {
                 peer.endpoint.collect_chunks(&mut core.home);
             }
         }
         let mut index = 0;
-        while index < core.busy.len() {
-            let rank = core.busy[index];
+        while index < core.agenda.busy.len() {
+            let rank = core.agenda.busy[index];
             let Some(peer) = &mut peers[rank as usize] else {
-                core.busy.swap_remove(index);
+                core.agenda.busy.swap_remove(index);
                 continue;
             };
             moved |= proto::flush(core, peer);
-            if !peer.announced.is_empty() {
+            if !peer.outbound.announced.is_empty() {
                 moved |= proto::coop::join(core, peer, waiting);
             }
-            if peer.has_output() || !peer.announced.is_empty() {
+            if peer.has_output() || !peer.outbound.announced.is_empty() {
                 index += 1;
             } else {
-                core.busy.swap_remove(index);
+                core.agenda.busy.swap_remove(index);
             }
         }
         moved
@@ -196,8 +206,7 @@ impl Engine {
         while bits != 0 {
             let rank = (word * 64) as u32 + bits.trailing_zeros();
             bits &= bits - 1;
-            if rank >= self.core.size || rank == self.core.me || self.gone[rank as usize].is_some()
-            {
+            if rank >= self.core.size || rank == self.core.me || self.lives.is_gone(rank) {
                 self.unreached_ranks
                     .retain(|unreached_rank| unreached_rank.rank != rank);
                 continue;
@@ -225,7 +234,7 @@ impl Engine {
     pub(super) fn look_at_retired(&mut self) {
         for peer in self.peers.iter_mut().flatten() {
             let rings = peer.endpoint.shares_memory();
-            if rings && !peer.polled && peer.gone.is_none() && !peer.endpoint.is_empty() {
+            if rings && !peer.polled && !peer.life.is_gone() && !peer.endpoint.is_empty() {
                 poll_again(&mut self.polled, peer);
             }
         }

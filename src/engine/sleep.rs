@@ -22,11 +22,11 @@ impl Engine {
                 peer.endpoint.give_back();
                 // For what did not go out this rank is woken.
                 if peer.endpoint.has_output() {
-                    core.make_busy(rank);
+                    core.agenda.make_busy(rank);
                 }
             }
         }
-        for &rank in &self.core.busy {
+        for &rank in &self.core.agenda.busy {
             if let Some(peer) = &self.peers[rank as usize] {
                 peer.endpoint.wait_for_room(true);
             }
@@ -41,12 +41,12 @@ impl Engine {
             let peer = peers[rank as usize].as_mut();
             peer.is_some_and(|peer| !peer.endpoint.is_empty())
         });
-        let room = self.core.busy.iter().any(|&rank| {
+        let room = self.core.agenda.busy.iter().any(|&rank| {
             let peer = peers[rank as usize].as_mut();
             peer.is_some_and(|peer| peer.could_move(self.core.chunks.share))
         });
         let active = self.core.home.any_active();
-        let moves = active || room || self.core.transfers.any_could_move(peers);
+        let moves = active || room || self.receives.transfers.any_could_move(peers);
         !(incoming || moves || self.has_changed_lanes())
     }
 
@@ -59,7 +59,7 @@ impl Engine {
                 peer.endpoint.set_polling(true);
             }
         }
-        for &rank in &self.core.busy {
+        for &rank in &self.core.agenda.busy {
             if let Some(peer) = &self.peers[rank as usize] {
                 peer.endpoint.wait_for_room(false);
             }
@@ -67,23 +67,5 @@ impl Engine {
         if self.wires.is_some() {
             self.ask_hub(Instant::now());
         }
-    }
-}
-
-impl crate::peer::Peer {
-    /// Whether output that waits could go out now.
-    fn could_move(&mut self, share: usize) -> bool {
-        let joined = self.endpoint.block_out().open_id();
-        if joined != 0 && self.announced.iter().any(|a| !a.out && a.coop_id == joined) {
-            return true;
-        }
-        let waits_for_answers = self.unanswered >= self.unanswered_max
-            && self.outbox.is_empty()
-            && self.replies.is_empty()
-            && self.pipes.is_empty();
-        if !self.has_output() || waits_for_answers {
-            return false;
-        }
-        self.endpoint.could_write(share, self.pipes.is_empty())
     }
 }

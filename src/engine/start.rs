@@ -6,10 +6,10 @@ use super::{Core, Engine};
 use crate::endpoint::Home;
 use crate::error::Result;
 use crate::machine::quota;
-use crate::memory::pool::{Pool, Settings};
+use crate::memory::pool::Settings;
 use crate::memory::{geometry, tell_of_small_heap};
 use crate::select::chunks::Chunks;
-use crate::state::{Tally, WaitPolicy};
+use crate::state::{Agenda, Buffers, Lives, Receives, Statistics, Tally, WaitPolicy, Waits};
 use crate::wireup::{Card, Wireup};
 use onecopy_btl::LayerId;
 use onecopy_btl::contract::Terms;
@@ -26,7 +26,6 @@ use onecopy_shm::layout::Geometry;
 use onecopy_shm::stats::StatsPage;
 use onecopy_shm::sync::HeavyFence;
 use std::hash::{BuildHasher, RandomState};
-use std::sync::Arc;
 
 fn copy_plan(knobs: &Knobs) -> CopyPlan {
     let nt_min = match (knobs.copy_kernel, knobs.nt_min) {
@@ -129,10 +128,8 @@ fn core(
     costs: Costs,
     threads: Threads,
     home: Home,
-    wait_policy: WaitPolicy,
     (job, me, size): (u64, u32, usize),
 ) -> Core {
-    let heap = home.heap();
     Core {
         me,
         size: size as u32,
@@ -140,25 +137,12 @@ fn core(
         single_threaded: threads == Threads::Single,
         loans: Default::default(),
         requests: Default::default(),
-        lightweight: Default::default(),
-        posted: Default::default(),
-        unexpected: Default::default(),
-        transfers: Default::default(),
         chunks: Chunks::new(&knobs),
-        buffers: Pool::new(Settings::new(&knobs, size, threads), Arc::clone(&heap)),
-        heap,
-        rounds: 0,
-        starved: false,
+        buffers: Buffers::new(home.heap(), Settings::new(&knobs, size, threads)),
         rewritten: Default::default(),
-        counters: StatsPage::new(job, me, size as u32),
+        counters: Statistics::new(StatsPage::new(job, me, size as u32)),
         tally: Tally::default(),
-        spare: Vec::new(),
-        busy: Vec::new(),
-        unacknowledged: Vec::new(),
-        broken: Vec::new(),
-        fatal: None,
-        wait_policy,
-        waits: crate::state::Waits::new(home.bell()),
+        agenda: Agenda::default(),
         knobs,
         home,
     }
@@ -210,23 +194,16 @@ impl Engine {
         let place = here.iter().position(|&rank| rank == me as usize);
         let of_machine: Vec<Card> = here.iter().map(|&rank| cards[rank].clone()).collect();
         let wait_policy = WaitPolicy::new(&knobs, &of_machine, place.unwrap_or(usize::MAX));
-        let core = core(
-            knobs,
-            costs,
-            threads,
-            home,
-            wait_policy,
-            (wireup.job(), me, size),
-        );
+        let core = core(knobs, costs, threads, home, (wireup.job(), me, size));
         let none = || (0..size).map(|_| None);
         let nodes = (0..size).map(|rank| wireup.node(rank)).collect();
         let mut engine = Self {
+            waits: Waits::new(core.home.bell(), wait_policy),
             core,
+            receives: Receives::default(),
             peers: none().collect(),
             polled: Vec::new(),
-            gone: (0..size).map(|_| None).collect(),
-            over: vec![false; size],
-            wireup_closed: false,
+            lives: Lives::new(size),
             unreached_ranks: Vec::new(),
             wireup,
             permitted,
@@ -238,6 +215,7 @@ impl Engine {
             no_wire,
             to_poll: Vec::new(),
             look_mask: wires::ROUNDS_ONE_NODE,
+            rounds: 0,
         };
         let several = (0..size).any(|rank| !engine.shares_node(rank as u32));
         if several {

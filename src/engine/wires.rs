@@ -9,7 +9,7 @@ use crate::endpoint::{
     Connector, Endpoint, EventSource, Home, Hub, Outcome, Settings, SharedLanes, Socket,
 };
 use crate::error::{Error, Result};
-use crate::peer::Gone;
+use crate::peer::{Gone, PairSettings, Peer};
 use crate::select::chunks::Chunks;
 use crate::select::other_node;
 use crate::wireup::{Card, Death, Net, WireupError};
@@ -171,8 +171,11 @@ impl Engine {
         let settings = self.core.knobs.stream();
         let endpoint = Endpoint::Socket(Box::new(Socket::new(address, settings)));
         let link = Link::refused(rank, &other_node());
-        let mut peer = self.new_peer(rank, endpoint, link);
-        peer.chunks = Chunks::of_stream(&self.core.knobs);
+        let pair = PairSettings {
+            chunks: Chunks::of_stream(&self.core.knobs),
+            ..self.peer_settings()
+        };
+        let peer = Peer::new(rank, endpoint, link, pair);
         self.peers[rank as usize] = Some(Box::new(peer));
         if let Some(wires) = &mut self.wires {
             wires.connector.connect(rank, Instant::now());
@@ -183,11 +186,8 @@ impl Engine {
 
     /// Where a rank on another node is reached, or why it is not; none: that is not known yet.
     pub(crate) fn reached(&mut self, rank: u32) -> Option<Result<SocketAddr>> {
-        let failure = self.core.fatal.clone();
-        let gone = self.gone[rank as usize]
-            .as_ref()
-            .map(|gone| gone.error(rank));
-        if let Some(error) = failure.or(gone) {
+        let failure = self.lives.fatal().cloned();
+        if let Some(error) = failure.or_else(|| self.lives.error_of(rank)) {
             return Some(Err(error));
         }
         let address = self.wires.as_ref()?.connector.address_of(rank)?;
@@ -238,7 +238,7 @@ impl Engine {
         while let Some(rank) = lanes.next_changed() {
             if let Some(Some(peer)) = self.peers.get_mut(rank as usize)
                 && !peer.polled
-                && peer.gone.is_none()
+                && !peer.life.is_gone()
             {
                 self.to_poll.push(rank);
                 found = true;
@@ -317,7 +317,7 @@ impl Engine {
         let (Some(wires), Some(peer)) = (&mut self.wires, &mut self.peers[rank as usize]) else {
             return;
         };
-        let Some(wire) = peer.endpoint.wire().filter(|_| peer.gone.is_none()) else {
+        let Some(wire) = peer.endpoint.wire().filter(|_| !peer.life.is_gone()) else {
             return;
         };
         if let Err(errno) = wire.attach(fd, wires.hub.set(), rank) {
@@ -349,23 +349,23 @@ impl Engine {
         }
         let now = Instant::now();
         self.ask_hub(now);
-        let grace = 2 * self.core.wait_policy.period;
+        let grace = 2 * self.waits.policy.period;
         let mut over = Vec::new();
         for peer in self.peers.iter_mut().flatten() {
             let Some(wire) = peer.endpoint.wire() else {
                 continue;
             };
-            if peer.gone.is_some() {
+            if peer.life.is_gone() {
                 wire.let_out();
                 continue;
             }
             wire.tick(now);
             let heard_all = wire.has_heard_all() && !wire.has_unread();
-            if wire.was_cut() && peer.ended.is_none() {
-                peer.ended = Some(now);
+            if wire.was_cut() {
+                peer.life.end(now);
             }
             let failure = wire.network_failure();
-            match &peer.going {
+            match &peer.life.going {
                 // What it had sent is here, or will not come any more.
                 Some((gone, since))
                     if heard_all
@@ -375,7 +375,7 @@ impl Engine {
                     over.push((peer.rank, gone.clone()));
                 }
                 Some(_) => {}
-                None if peer.ended.is_some_and(|ended| now > ended + grace) => {
+                None if peer.life.ended_for(grace, now) => {
                     let gone = failure.map_or(Gone::Died(Death::Unknown), Gone::Unreachable);
                     over.push((peer.rank, gone));
                 }
@@ -425,15 +425,12 @@ impl Engine {
             }
         }
         if let Some(peer) = &mut self.peers[rank as usize]
-            && peer.gone.is_none()
+            && !peer.life.is_gone()
             && let Some(wire) = peer.endpoint.wire()
             && wire.is_attached()
             && (!wire.has_heard_all() || wire.has_unread())
         {
-            let since = Instant::now();
-            if peer.going.is_none() || gone != Gone::Left {
-                peer.going = Some((gone, since));
-            }
+            peer.life.goes(gone, Instant::now());
             if !peer.polled {
                 poll_again(&mut self.polled, peer);
             }
@@ -452,7 +449,7 @@ impl Engine {
     /// Tells all ranks on other nodes that nothing more comes.
     pub(crate) fn say_farewell(&mut self) {
         for peer in self.peers.iter_mut().flatten() {
-            if peer.gone.is_none()
+            if !peer.life.is_gone()
                 && let Some(wire) = peer.endpoint.wire()
             {
                 wire.say_farewell();
@@ -463,7 +460,7 @@ impl Engine {
     /// Whether all that was sent to ranks on other nodes is with them: no end of this one can destroy it.
     pub(crate) fn is_delivered(&mut self) -> bool {
         let mut peers = self.peers.iter_mut().flatten();
-        peers.all(|peer| match (peer.endpoint.wire(), &peer.gone) {
+        peers.all(|peer| match (peer.endpoint.wire(), &peer.life.gone) {
             (None, _) => true,
             (Some(wire), None) => wire.is_delivered(),
             (Some(wire), Some(_)) => wire.let_out(),
@@ -475,7 +472,7 @@ impl Engine {
         let mut peers = self.peers.iter_mut().flatten();
         peers.all(|peer| {
             let talks = |wire: &mut Socket| wire.is_attached() && !wire.has_heard_all();
-            peer.gone.is_some() || !peer.endpoint.wire().is_some_and(talks)
+            peer.life.is_gone() || !peer.endpoint.wire().is_some_and(talks)
         })
     }
 }

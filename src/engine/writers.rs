@@ -7,7 +7,7 @@
 //! else sees the end of the receive before, as the engine is not given back meanwhile.
 
 use super::Engine;
-use crate::state::transfer::{Mode, Transfer, Transfers};
+use crate::state::transfer::{Mode, Transfer};
 use onecopy_shm::sync::spin_hint;
 
 impl Engine {
@@ -15,16 +15,17 @@ impl Engine {
     /// now. The sender is told that its message was taken, as it is when the receive is no more.
     #[cold]
     pub(crate) fn stop_writers(&mut self, which: impl Fn(&Transfer) -> bool) {
-        let Self { core, peers, .. } = self;
+        let Self {
+            receives, peers, ..
+        } = self;
         let mut stopped = Vec::new();
-        for (index, slot) in core.transfers.slots.iter_mut().enumerate() {
-            if let Some(transfer) = slot
-                && which(transfer)
+        for (number, transfer) in receives.transfers.iter_mut() {
+            if which(transfer)
                 && let Some(peer) = &peers[transfer.peer as usize]
                 && let Mode::Cooperative(receiving) = &mut transfer.mode
             {
-                receiving.stop(peer);
-                stopped.push((transfer.peer, Transfers::number(index, transfer)));
+                receiving.stop(&peer.endpoint);
+                stopped.push((transfer.peer, number));
             }
         }
         for (rank, number) in stopped {
@@ -35,24 +36,19 @@ impl Engine {
 
     /// Whether the sender still copies a chunk of transfer `number`.
     fn is_written_to(&self, rank: u32, number: u64) -> bool {
-        let transfers = &self.core.transfers;
-        let index = transfers.index_of(number, rank);
-        let transfer = index.and_then(|index| transfers.slots[index].as_ref());
+        let transfer = self.receives.transfers.find(number, rank);
         match (
             transfer.map(|transfer| &transfer.mode),
             &self.peers[rank as usize],
         ) {
-            (Some(Mode::Cooperative(receiving)), Some(peer)) => receiving.is_copied(peer),
+            (Some(Mode::Cooperative(receiving)), Some(peer)) => receiving.is_copied(&peer.endpoint),
             _ => false,
         }
     }
 
     /// Ends transfer `number`, in which nobody copies any more.
     fn close_block(&mut self, rank: u32, number: u64) {
-        let transfers = &mut self.core.transfers;
-        let index = transfers.index_of(number, rank);
-        let transfer = index.and_then(|index| transfers.slots[index].as_mut());
-        if let Some(transfer) = transfer
+        if let Some(transfer) = self.receives.transfers.find_mut(number, rank)
             && let Mode::Cooperative(receiving) = &transfer.mode
             && let Some(peer) = &mut self.peers[rank as usize]
         {
@@ -120,7 +116,7 @@ mod tests {
                 let together = || {
                     let mut engine = gate.enter();
                     engine.progress(false);
-                    let mut transfers = engine.core.transfers.slots.iter().flatten();
+                    let mut transfers = engine.receives.transfers.iter();
                     transfers.any(|transfer| matches!(transfer.mode, Mode::Cooperative(_)))
                 };
                 while !together() {

@@ -9,13 +9,12 @@
 use super::deliver::{Ended, deliver};
 use super::{Message, charge, give_credit, reply};
 use crate::error::Error;
-use crate::matching::{Envelope, OWN_CONTEXTS};
+use crate::matching::{Envelope, OWN_CONTEXTS, Unexpected};
 use crate::peer::{Peer, Target};
 use crate::records::{BreakOff, Kind};
 use crate::request::RequestId;
-use crate::state::Core;
-use crate::state::lightweight::PostedReceive;
-use crate::state::transfer::Mode;
+use crate::state::transfer::{Mode, Transfers};
+use crate::state::{Core, Receives};
 
 /// Ends a message of which some chunks have gone out, and no more will.
 #[cold]
@@ -33,22 +32,7 @@ pub(crate) fn break_off_announced(core: &mut Core, peer: &mut Peer, transfer: u6
 /// The announced send `id` is no more: this rank takes no part in it, and tells a receiver that has asked for that.
 #[cold]
 pub(crate) fn withdraw(core: &mut Core, peer: &mut Peer, id: RequestId) {
-    let mut asked_by = None;
-    peer.announced.retain(|announced| {
-        let stays = announced.request != id;
-        if !stays {
-            asked_by = announced.asked_by;
-        }
-        stays
-    });
-    peer.pipes.retain(|pipe| {
-        let stays = pipe.request != id;
-        if !stays {
-            asked_by = Some(pipe.transfer);
-        }
-        stays
-    });
-    if let Some(transfer) = asked_by {
+    if let Some(transfer) = peer.outbound.withdraw(id) {
         break_off_announced(core, peer, transfer);
     }
 }
@@ -63,57 +47,71 @@ fn error(envelope: &Envelope) -> Error {
 }
 
 /// The peer has given up a message of which a part has come or was asked for.
-pub(crate) fn broken_off(core: &mut Core, peer: &mut Peer, end: BreakOff) -> Result<(), String> {
+pub(crate) fn broken_off(
+    core: &mut Core,
+    receives: &mut Receives,
+    peer: &mut Peer,
+    end: BreakOff,
+) -> Result<(), String> {
     match end {
-        BreakOff::Eager => eager_broken_off(core, peer),
-        BreakOff::Announced { transfer } => announced_broken_off(core, peer, transfer),
+        BreakOff::Eager => eager_broken_off(core, &mut receives.unexpected, peer),
+        BreakOff::Announced { transfer } => {
+            announced_broken_off(core, &mut receives.transfers, peer, transfer)
+        }
     }
 }
 
-fn announced_broken_off(core: &mut Core, peer: &mut Peer, number: u64) -> Result<(), String> {
-    let Some(index) = core.transfers.index_of(number, peer.rank) else {
+fn announced_broken_off(
+    core: &mut Core,
+    transfers: &mut Transfers,
+    peer: &mut Peer,
+    number: u64,
+) -> Result<(), String> {
+    let Some(index) = transfers.index_of(number, peer.rank) else {
         // It ended before the peer knew: the peer was told.
         return Ok(());
     };
-    let Some(mut transfer) = core.transfers.take(index) else {
-        return Ok(());
-    };
-    match &mut transfer.mode {
-        Mode::Cooperative(receiving) => {
-            receiving.stop(peer);
+    match transfers.get_mut(index).map(|transfer| &mut transfer.mode) {
+        Some(Mode::Cooperative(receiving)) => {
+            receiving.stop(&peer.endpoint);
             receiving.close(peer);
         }
         // The peer was asked for nothing.
-        Mode::RdmaRead(_) => {
-            core.transfers.put_back(index, transfer);
+        Some(Mode::RdmaRead(_)) => {
             return Err(format!(
                 "it breaks off transfer {number:#x}, for which nothing was asked of it"
             ));
         }
-        Mode::Choose | Mode::Get(_) | Mode::Pipe(_) => {}
+        Some(Mode::Choose | Mode::Get(_) | Mode::Pipe(_)) | None => {}
     }
+    let Some(transfer) = transfers.remove(index) else {
+        return Ok(());
+    };
     let ended = Ended {
         fin: Some(transfer.announcement.request),
         ..Ended::default()
     };
     let message = (transfer.envelope, transfer.announcement.len);
     let written = Err(error(&transfer.envelope));
-    let receive = PostedReceive::Request(transfer.request);
-    deliver(core, peer, receive, message, written, ended);
+    deliver(core, peer, transfer.request, message, written, ended);
     Ok(())
 }
 
-fn eager_broken_off(core: &mut Core, peer: &mut Peer) -> Result<(), String> {
-    let Some(incoming) = peer.incoming.take() else {
+fn eager_broken_off(
+    core: &mut Core,
+    unexpected: &mut Unexpected<Message>,
+    peer: &mut Peer,
+) -> Result<(), String> {
+    let Some(incoming) = peer.inbound.incoming.take() else {
         return Err("no message is under way that it could break off".into());
     };
     match incoming.target {
         Target::Request(id) => core.requests.complete(id, Err(error(&incoming.envelope))),
         Target::Entry(entry) => {
-            if let Message::Partial { bytes, total } = core.unexpected.take(entry) {
-                peer.unexpected_bytes = peer.unexpected_bytes.saturating_sub(charge(total));
+            if let Message::Partial { bytes, total } = unexpected.take(entry) {
+                peer.inbound.release(charge(total));
                 core.counters.release_unexpected(total);
-                core.give_back(bytes);
+                core.buffers.give_back(bytes);
             }
         }
     }
@@ -292,8 +290,8 @@ mod tests {
                     let id = id.expect("send");
                     let asked = |engine: &crate::coll::Worker| {
                         let peer = engine.peers[1].as_ref().expect("connected");
-                        let joins = peer.announced.iter().any(|a| a.asked_by.is_some());
-                        joins || !peer.pipes.is_empty()
+                        let joins = peer.outbound.announced.iter().any(|a| a.asked_by.is_some());
+                        joins || !peer.outbound.pipes.is_empty()
                     };
                     while matches!(how, How::Half | How::LatePut) && !asked(&engine) {
                         engine.progress(false);
@@ -305,8 +303,8 @@ mod tests {
                     let engine = gate.enter();
                     assert!(engine.core.requests.none_abandoned(), "{how:?}");
                     let peer = engine.peers[1].as_ref().expect("connected");
-                    assert_eq!(peer.unanswered, 0, "{how:?}");
-                    assert!(peer.announced.is_empty() && peer.pipes.is_empty());
+                    assert_eq!(peer.outbound.unanswered(), 0, "{how:?}");
+                    assert!(peer.outbound.announced.is_empty() && peer.outbound.pipes.is_empty());
                 } else {
                     world.recv(&mut got, 0, 1).expect("the first message");
                     if how == How::Both {
@@ -318,7 +316,7 @@ mod tests {
                         let buf = UserBuf::One(loan);
                         let id = engine.receive(Some(0), 0, Some(2), buf);
                         engine.abandon(id.expect("receive"));
-                        while !engine.core.transfers.is_empty() {
+                        while !engine.receives.transfers.is_empty() {
                             engine.progress(false);
                         }
                     } else {
@@ -329,9 +327,9 @@ mod tests {
                     }
                     world.send(&[3u8], 0, 4).expect("it is over");
                     let engine = gate.enter();
-                    assert!(engine.core.transfers.is_empty(), "{how:?}");
+                    assert!(engine.receives.transfers.is_empty(), "{how:?}");
                     let peer = engine.peers[0].as_ref().expect("connected");
-                    assert_eq!(peer.coop_in_use, None, "{how:?}");
+                    assert_eq!(peer.inbound.coop_in_use, None, "{how:?}");
                 }
                 rt.finalize().expect("finalize");
             });

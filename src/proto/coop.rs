@@ -6,22 +6,22 @@
 //! receiver takes no chunks.
 
 use super::layers::{Reading, demote, note_attachments};
-use crate::endpoint::CooperativeBlock;
+use crate::endpoint::{CooperativeBlock, Endpoint};
 use crate::peer::Peer;
 use crate::request::{RequestId, UserBuf};
 use crate::state::Core;
 use crate::state::message::Announcement;
 use crate::state::transfer::Receiving;
 use onecopy_btl::{LayerId, RemoteRange};
-use onecopy_obs::seeds;
+use onecopy_obs::{Knobs, seeds};
 use onecopy_shm::coop::{CooperativeTransfer, MAX_CHUNKS};
 use onecopy_shm::layout::HeapOffset;
 use onecopy_shm::loan::Loan;
 use std::io::IoSlice;
 
 /// Bytes per chunk when the user does not say.
-fn chunk_size(core: &Core, layer: Option<LayerId>, len: u64) -> u64 {
-    if let Some(size) = core.knobs.coop_chunk {
+fn chunk_size(knobs: &Knobs, layer: Option<LayerId>, len: u64) -> u64 {
+    if let Some(size) = knobs.coop_chunk {
         return (size as u64).max(len.div_ceil(u64::from(MAX_CHUNKS)));
     }
     let wide = |(least, most): (usize, usize)| (least as u64, most as u64);
@@ -52,7 +52,7 @@ pub(crate) enum Step {
 
 /// The block of a transfer of `len` bytes into a buffer, which may lie in the heap.
 pub(crate) fn block(
-    core: &Core,
+    knobs: &Knobs,
     id: u32,
     (loan, heap): (Loan, Option<HeapOffset>),
     len: u64,
@@ -63,7 +63,7 @@ pub(crate) fn block(
         address: loan.address() as u64,
         heap: heap.map(|h| h.0),
         len,
-        chunk: chunk_size(core, layer, len),
+        chunk: chunk_size(knobs, layer, len),
     }
 }
 
@@ -74,7 +74,7 @@ impl Receiving {
         transfer: CooperativeTransfer,
         layer: Option<LayerId>,
     ) -> Self {
-        peer.coop_in_use = Some(transfer.id);
+        peer.inbound.coop_in_use = Some(transfer.id);
         peer.endpoint.block_in().open(&transfer);
         // A sender that sleeps may take part.
         peer.endpoint.wake();
@@ -107,7 +107,7 @@ impl Receiving {
         let failed = peer.endpoint.block_in().failed_by_sender(self.transfer.id);
         if failed.is_some() && self.layer.is_none() {
             // Nobody else copies here: what the sender did not take is left for the next layer.
-            self.give_up(peer);
+            self.stop(&peer.endpoint);
         }
         self.settle(peer, failed)
     }
@@ -129,7 +129,7 @@ impl Receiving {
                 Err(error) => {
                     self.drop_range((begin, len), 1);
                     demote(core, peer, &error);
-                    self.give_up(peer);
+                    self.stop(&peer.endpoint);
                     return;
                 }
             }
@@ -160,7 +160,7 @@ impl Receiving {
         let mut left = std::mem::take(&mut self.dropped);
         left.extend(returned.map(|chunk| self.transfer.range(chunk)));
         block.close();
-        peer.coop_in_use = None;
+        peer.inbound.coop_in_use = None;
         let not_theirs = self.read + left.iter().map(|(_, len)| len).sum::<u64>();
         let written = self.transfer.len.saturating_sub(not_theirs);
         Step::Over { left, written }
@@ -180,10 +180,10 @@ impl Receiving {
         self.dropped_chunks += chunks;
     }
 
-    /// Takes all chunks that nobody has taken out of the transfer.
-    fn give_up(&mut self, peer: &Peer) {
+    /// Takes all chunks that nobody has taken out of the transfer: the sender takes no more.
+    pub(crate) fn stop(&mut self, endpoint: &Endpoint) {
         let (id, chunks) = (self.transfer.id, self.transfer.chunks());
-        let rest = peer.endpoint.block_in().claim_rest(id, chunks);
+        let rest = endpoint.block_in().claim_rest(id, chunks);
         if let Some((first, count)) = rest {
             let (begin, _) = self.transfer.range(first);
             let end = (begin + u64::from(count) * self.transfer.chunk).min(self.transfer.len);
@@ -192,16 +192,11 @@ impl Receiving {
         self.layer = None;
     }
 
-    /// Lets the sender take no more chunks: the receive ends before all have come.
-    pub(crate) fn stop(&mut self, peer: &Peer) {
-        self.give_up(peer);
-    }
-
     /// Whether the sender copies a chunk of a transfer that was stopped. One that writes what no correct one writes is
     /// not waited for.
-    pub(crate) fn is_copied(&self, peer: &Peer) -> bool {
+    pub(crate) fn is_copied(&self, endpoint: &Endpoint) -> bool {
         let (id, chunks) = (self.transfer.id, self.transfer.chunks());
-        let block = peer.endpoint.block_in();
+        let block = endpoint.block_in();
         let failed = block.failed_by_sender(id).is_some();
         block.taken(id) <= chunks && self.settled(block, failed) < u64::from(chunks)
     }
@@ -209,13 +204,13 @@ impl Receiving {
     /// Closes the block of a transfer that was stopped.
     pub(crate) fn close(&self, peer: &mut Peer) {
         peer.endpoint.block_in().close();
-        peer.coop_in_use = None;
+        peer.inbound.coop_in_use = None;
     }
 
     /// Whether a step would do something.
-    pub(crate) fn could_move(&self, peer: &Peer) -> bool {
+    pub(crate) fn could_move(&self, endpoint: &Endpoint) -> bool {
         let chunks = self.transfer.chunks();
-        let coop = peer.endpoint.block_in();
+        let coop = endpoint.block_in();
         let taken = coop.taken(self.transfer.id);
         let failed = coop.failed_by_sender(self.transfer.id).is_some();
         let settled = self.settled(coop, failed) >= u64::from(chunks);
@@ -231,6 +226,7 @@ pub(crate) fn join(core: &mut Core, peer: &mut Peer, waiting: bool) -> bool {
         return false;
     }
     let Some(at) = peer
+        .outbound
         .announced
         .iter()
         .position(|a| a.coop_id == open && !a.out && (waiting || a.asked_by.is_some()))
@@ -238,9 +234,9 @@ pub(crate) fn join(core: &mut Core, peer: &mut Peer, waiting: bool) -> bool {
         return false;
     };
     let (id, forced, finished) = (
-        peer.announced[at].request,
-        peer.announced[at].asked_by.is_some(),
-        peer.announced[at].finished,
+        peer.outbound.announced[at].request,
+        peer.outbound.announced[at].asked_by.is_some(),
+        peer.outbound.announced[at].finished,
     );
     let Some(transfer) = peer.endpoint.block_out().joined(open) else {
         return false;
@@ -253,7 +249,7 @@ pub(crate) fn join(core: &mut Core, peer: &mut Peer, waiting: bool) -> bool {
         return false;
     };
     if transfer.len > len || transfer.chunk == 0 {
-        peer.announced[at].out = true;
+        peer.outbound.announced[at].out = true;
         return false;
     }
     let mut sending = Sending {
@@ -272,7 +268,7 @@ pub(crate) fn join(core: &mut Core, peer: &mut Peer, waiting: bool) -> bool {
             break;
         }
     }
-    if let Some(announced) = peer.announced.get_mut(at) {
+    if let Some(announced) = peer.outbound.announced.get_mut(at) {
         announced.finished = sending.finished;
         announced.out |= out;
     }
@@ -337,7 +333,7 @@ impl Sending {
                 .loans
                 .read_many(pieces, |bytes| peer.link.put(layer, &part, bytes)),
         };
-        note_attachments(core, peer, layer);
+        note_attachments(&mut core.counters, &peer.link, layer);
         if let Ok(Ok(())) = put {
             self.finished += 1;
             core.counters.coop_chunks_sender += 1;

@@ -6,8 +6,8 @@ use super::{give_credit, send_fin};
 use crate::error::Result;
 use crate::matching::Envelope;
 use crate::peer::Peer;
+use crate::request::RequestId;
 use crate::state::Core;
-use crate::state::lightweight::PostedReceive;
 use onecopy_btl::LayerId;
 
 /// What a message leaves to be done when all of its bytes have come.
@@ -27,7 +27,7 @@ pub(crate) struct Ended {
 #[inline(always)]
 pub(crate) fn end(core: &mut Core, peer: &mut Peer, ended: Ended) {
     let layer = ended.layer.unwrap_or_else(|| peer.endpoint.carrier());
-    core.count_from(peer.rank, layer, ended.bytes);
+    core.counters.count_from(peer.rank, layer, ended.bytes);
     give_credit(core, peer, ended.credit);
     if let Some(request) = ended.fin {
         send_fin(core, peer, request);
@@ -39,7 +39,7 @@ pub(crate) fn end(core: &mut Core, peer: &mut Peer, ended: Ended) {
 pub(crate) fn deliver(
     core: &mut Core,
     peer: &mut Peer,
-    receive: PostedReceive,
+    receive: RequestId,
     (envelope, total): (Envelope, u64),
     written: Result<()>,
     ended: Ended,

@@ -15,7 +15,7 @@ use crate::matching::Envelope;
 use crate::peer::{Incoming, Peer, Target};
 use crate::records::{self, BODY, ChunkBody, Kind, NONE, Rts, SourceLayout};
 use crate::request::{RequestId, SendPlan, Status};
-use crate::state::Core;
+use crate::state::{Core, Receives};
 use onecopy_btl::{LayerId, RemoteRange};
 use onecopy_shm::layout::HeapOffset;
 
@@ -49,7 +49,7 @@ pub(crate) enum Received {
 #[inline(always)]
 pub(crate) fn send(core: &mut Core, peer: &mut Peer, context: u32, tag: i32, bytes: &[u8]) -> Sent {
     let len = bytes.len();
-    if len > peer.thresholds.fast_max {
+    if len > peer.policy.thresholds.fast_max {
         return send_longer(core, peer, context, tag, bytes);
     }
     if !may_send(peer) || !has_credit(core, peer, charge(len as u64)) {
@@ -61,7 +61,7 @@ pub(crate) fn send(core: &mut Core, peer: &mut Peer, context: u32, tag: i32, byt
 /// Whether nothing that is queued for the peer comes first.
 #[inline(always)]
 fn may_send(peer: &Peer) -> bool {
-    !peer.has_output() && peer.gone.is_none()
+    !peer.has_output() && !peer.life.is_gone()
 }
 
 #[inline(always)]
@@ -132,7 +132,7 @@ fn send_longer(core: &mut Core, peer: &mut Peer, context: u32, tag: i32, bytes: 
 
 fn send_chunks(core: &mut Core, peer: &mut Peer, context: u32, tag: i32, bytes: &[u8]) -> Sent {
     let total = bytes.len() as u64;
-    if total > peer.chunks.step_of(total) && !core.single_threaded {
+    if total > peer.policy.chunks.step_of(total) && !core.single_threaded {
         return Sent::Chunks;
     }
     let meta = records::meta(context, tag);
@@ -156,15 +156,16 @@ pub(crate) enum Take {
 #[inline(always)]
 pub(crate) fn receive(
     core: &mut Core,
+    receives: &Receives,
     peer: &mut Peer,
-    context: u32,
-    tag: Option<i32>,
+    (context, tag): (u32, Option<i32>),
     out: &mut [u8],
     take: Take,
 ) -> Received {
     let medium = peer.endpoint.medium();
     medium.run(|| Next {
         core,
+        receives,
         peer,
         context,
         tag,
@@ -176,6 +177,7 @@ pub(crate) fn receive(
 /// A receive of the message that comes next.
 struct Next<'a> {
     core: &'a mut Core,
+    receives: &'a Receives,
     peer: &'a mut Peer,
     context: u32,
     tag: Option<i32>,
@@ -189,12 +191,16 @@ impl MediumOp for Next<'_> {
     #[inline(always)]
     fn run_on<M: Medium>(self) -> Received {
         let Self {
-            core, peer, out, ..
+            core,
+            receives,
+            peer,
+            out,
+            ..
         } = self;
         let Some(from) = M::of(&mut peer.endpoint) else {
             return Received::Nothing;
         };
-        if from.is_empty() || !core.unexpected.is_empty() || peer.gone.is_some() {
+        if from.is_empty() || !receives.unexpected.is_empty() || peer.life.is_gone() {
             return Received::Nothing;
         }
         let Ok(Some(record)) = from.peek() else {
@@ -209,7 +215,7 @@ impl MediumOp for Next<'_> {
             source: peer.rank,
             tag,
         };
-        if !core.posted.is_empty() && core.posted.accepts(&envelope) {
+        if !receives.posted.is_empty() && receives.posted.accepts(&envelope) {
             return Received::Nothing;
         }
         if record.kind != Kind::Eager as u8 {
@@ -264,7 +270,7 @@ fn receive_longer<M: Medium>(
     take: Take,
 ) -> Received {
     let mut raw = [0; BODY];
-    if record.len != BODY || peer.incoming.is_some() {
+    if record.len != BODY || peer.inbound.incoming.is_some() {
         return Received::Nothing;
     }
     let Some(from) = M::of(&mut peer.endpoint) else {
@@ -404,7 +410,7 @@ fn receive_mapped<M: Medium>(
         return Received::Nothing;
     };
     if len > out.len() as u64
-        || len >= peer.thresholds.coop_min[LayerId::MAP]
+        || len >= peer.policy.thresholds.coop_min[LayerId::MAP]
         || !peer.link.has(LayerId::MAP)
     {
         return Received::Nothing;
@@ -415,7 +421,12 @@ fn receive_mapped<M: Medium>(
         region: None,
         len,
     };
-    if !layers::map(core, peer, range, &mut out[..len as usize]) {
+    if !layers::map(
+        &mut core.counters,
+        &peer.link,
+        range,
+        &mut out[..len as usize],
+    ) {
         return Received::Nothing;
     }
     let Some(from) = M::of(&mut peer.endpoint) else {

@@ -21,9 +21,9 @@ use crate::matching::Envelope;
 use crate::peer::Peer;
 use crate::records::{self, Kind};
 use crate::request::{RequestId, RequestState, SendPlan, UserBuf};
-use crate::state::Core;
 use crate::state::held::Held;
-use crate::state::lightweight::PostedReceive;
+use crate::state::lightweight::Arrived;
+use crate::state::{Core, Receives};
 use onecopy_shm::loan::{LoanError, LoanTable};
 
 /// Where the bytes of a message come from.
@@ -125,7 +125,7 @@ pub(crate) fn sent_slots(core: &mut Core, peer: &mut Peer, slots: usize, len: us
     if woke {
         core.counters.doorbells_rung += 1;
     }
-    peer.credit_used += charge(len as u64);
+    peer.outbound.credit.spend(charge(len as u64));
     if slots == 1 {
         core.counters.sends_inline += 1;
     } else {
@@ -164,7 +164,7 @@ fn sent_all(core: &mut Core, peer: &mut Peer, id: RequestId, plan: SendPlan) {
     match core.requests.get_mut(id) {
         Some(request) if request.sync => {
             request.state = RequestState::Awaiting(plan);
-            peer.unanswered += 1;
+            peer.outbound.asked();
         }
         _ => complete_send(core, id),
     }
@@ -174,12 +174,13 @@ fn sent_all(core: &mut Core, peer: &mut Peer, id: RequestId, plan: SendPlan) {
 #[inline]
 pub(crate) fn arrive(
     core: &mut Core,
+    receives: &mut Receives,
     peer: &mut Peer,
     record: &Record,
     envelope: Envelope,
     kind: Kind,
 ) -> std::result::Result<(), String> {
-    if peer.incoming.is_some() {
+    if peer.inbound.incoming.is_some() {
         return Err("a message begins within another".into());
     }
     let mut sync = None;
@@ -193,9 +194,15 @@ pub(crate) fn arrive(
         sync = Some(u64::from_le_bytes(raw));
         skip = SYNC_BYTES;
     }
-    let len = record.len - skip;
-    if let Some(receive) = core.match_posted(&envelope) {
-        core.deliver_record(receive, envelope, len, &peer.endpoint, record, skip);
+    let message = Arrived {
+        envelope,
+        record,
+        skip,
+    };
+    let len = message.len();
+    if let Some(receive) = receives.match_posted(core, &envelope) {
+        let lightweight = &mut receives.lightweight;
+        lightweight.deliver_record(core, receive, &message, &peer.endpoint);
         let ended = Ended {
             bytes: len as u64,
             credit: charge(len as u64),
@@ -205,25 +212,13 @@ pub(crate) fn arrive(
         end(core, peer, ended);
         return Ok(());
     }
-    hold(core, peer, len as u64)?;
+    peer.inbound.hold(&core.knobs, len as u64)?;
     core.counters.hold_unexpected(len as u64);
-    let mut bytes = core.place_to_hold(len);
+    let mut bytes = core.buffers.place_to_hold(len);
     if let Some(room) = bytes.extend(len) {
         peer.endpoint.read(record, skip, room);
     }
-    core.keep_unexpected(envelope, Message::Whole { bytes, sync });
-    Ok(())
-}
-
-/// Charges the peer for `len` bytes that are kept until a receive takes them.
-pub(crate) fn hold(core: &Core, peer: &mut Peer, len: u64) -> std::result::Result<(), String> {
-    let unmatched = peer.unexpected_bytes.saturating_add(len).saturating_add(64);
-    if unmatched > 2 * core.knobs.eager_credit as u64 {
-        return Err(format!(
-            "it has {unmatched} bytes of eager messages and lists unmatched, more than its credit"
-        ));
-    }
-    peer.unexpected_bytes += charge(len);
+    receives.keep_unexpected(core, envelope, Message::Whole { bytes, sync });
     Ok(())
 }
 
@@ -236,15 +231,14 @@ pub(crate) fn accept_whole(
     id: RequestId,
 ) {
     let (len, written) = hand_over(core, id, bytes);
-    peer.unexpected_bytes = peer.unexpected_bytes.saturating_sub(charge(len));
+    peer.inbound.release(charge(len));
     let ended = Ended {
         bytes: len,
         credit: charge(len),
         fin: sync,
         layer: None,
     };
-    let receive = PostedReceive::Request(id);
-    deliver(core, peer, receive, (envelope, len), written, ended);
+    deliver(core, peer, id, (envelope, len), written, ended);
 }
 
 /// Copies a whole message that was kept to its receive, and gives its place back. Gives its length, and whether the
@@ -253,7 +247,7 @@ pub(crate) fn hand_over(core: &mut Core, id: RequestId, bytes: Held) -> (u64, Re
     let written = copy_to(core, id, 0, &bytes);
     let len = bytes.len() as u64;
     core.counters.release_unexpected(len);
-    core.give_back(bytes);
+    core.buffers.give_back(bytes);
     (len, written)
 }
 

@@ -4,12 +4,12 @@
 use crate::error::Error;
 use crate::peer::Peer;
 use crate::request::{RequestId, UserBuf};
-use crate::select::Thresholds;
 use crate::state::Core;
 use crate::state::message::Remote;
+use onecopy_btl::link::Link;
 use onecopy_btl::rcache::Stats;
 use onecopy_btl::{CopyError, LayerId, RemoteRange};
-use onecopy_obs::tracepoints;
+use onecopy_obs::{Counters, tracepoints};
 use std::io::IoSliceMut;
 use std::time::Instant;
 
@@ -27,31 +27,30 @@ pub(crate) fn demote(core: &mut Core, peer: &mut Peer, error: &CopyError) {
     );
     core.counters.demotions += 1;
     if error.owner_is_dead() {
-        peer.ended.get_or_insert_with(Instant::now);
+        peer.life.end(Instant::now());
     }
-    detach_layer(core, peer, error.layer);
+    detach_layer(&mut core.counters, &peer.link, error.layer);
     peer.link.demote(error);
-    peer.thresholds = Thresholds::compute(&core.knobs, &core.costs, &peer.link);
+    peer.policy.adapt(&core.knobs, &core.costs, &peer.link);
     peer.tell_how_it_reads();
 }
 
 /// Counts what the attach cache of this peer did, if `layer` has one.
 #[inline]
-pub(crate) fn note_attachments(core: &mut Core, peer: &Peer, layer: LayerId) {
-    if let Some(attaching) = peer.link.attaching(layer) {
-        note(core, attaching.take_stats());
+pub(crate) fn note_attachments(counters: &mut Counters, link: &Link, layer: LayerId) {
+    if let Some(attaching) = link.attaching(layer) {
+        note(counters, attaching.take_stats());
     }
 }
 
 /// Counts what the attach caches of this peer did.
-pub(crate) fn note_all_attachments(core: &mut Core, peer: &Peer) {
+pub(crate) fn note_all_attachments(counters: &mut Counters, link: &Link) {
     for layer in LayerId::SINGLE {
-        note_attachments(core, peer, layer);
+        note_attachments(counters, link, layer);
     }
 }
 
-fn note(core: &mut Core, (stats, windows, bytes): (Stats, i64, i64)) {
-    let counters = &mut core.counters;
+fn note(counters: &mut Counters, (stats, windows, bytes): (Stats, i64, i64)) {
     counters.attaches += stats.attached;
     counters.attach_hits += stats.hits;
     counters.attach_evictions += stats.evicted;
@@ -62,26 +61,31 @@ fn note(core: &mut Core, (stats, windows, bytes): (Stats, i64, i64)) {
 }
 
 /// Gives up all that is attached of this peer.
-pub(crate) fn detach(core: &mut Core, peer: &Peer) {
+pub(crate) fn detach(counters: &mut Counters, link: &Link) {
     for layer in LayerId::SINGLE {
-        detach_layer(core, peer, layer);
+        detach_layer(counters, link, layer);
     }
 }
 
 /// Gives up all that `layer` has attached of this peer.
-fn detach_layer(core: &mut Core, peer: &Peer, layer: LayerId) {
-    if let Some(attaching) = peer.link.attaching(layer) {
+fn detach_layer(counters: &mut Counters, link: &Link, layer: LayerId) {
+    if let Some(attaching) = link.attaching(layer) {
         attaching.detach();
-        note(core, attaching.take_stats());
+        note(counters, attaching.take_stats());
     }
 }
 
 /// Loads a range of the peer's heap into `out`. `false`: it cannot be, and nothing is lost.
-pub(crate) fn map(core: &mut Core, peer: &Peer, range: RemoteRange, out: &mut [u8]) -> bool {
+pub(crate) fn map(
+    counters: &mut Counters,
+    link: &Link,
+    range: RemoteRange,
+    out: &mut [u8],
+) -> bool {
     let mut out = [IoSliceMut::new(out)];
-    let got = peer.link.get(LayerId::MAP, &[range], &mut out);
+    let got = link.get(LayerId::MAP, &[range], &mut out);
     if got.is_ok() {
-        LayerId::MAP.count(&mut core.counters, range.len);
+        LayerId::MAP.count(counters, range.len);
     }
     got.is_ok()
 }
@@ -120,7 +124,7 @@ impl Reading<'_> {
                     .write_many(&pieces, |out| peer.link.get(layer, &ranges, out))
             }
         };
-        note_attachments(core, peer, layer);
+        note_attachments(&mut core.counters, &peer.link, layer);
         match result {
             Ok(copied) => {
                 if copied.is_ok() {

@@ -6,8 +6,7 @@ use super::{Message, complete_send, eager};
 use crate::error::Error;
 use crate::matching::Envelope;
 use crate::request::{LoanRange, RequestId, RequestState, SendPlan};
-use crate::state::Core;
-use crate::state::lightweight::PostedReceive;
+use crate::state::{Core, Receives};
 use onecopy_btl::LayerId;
 use onecopy_shm::loan::LoanTable;
 
@@ -16,7 +15,7 @@ use onecopy_shm::loan::LoanTable;
 const BUFFERED_MOST: u64 = 256 << 10;
 
 /// Starts a send to this rank.
-pub(crate) fn send(core: &mut Core, id: RequestId) {
+pub(crate) fn send(core: &mut Core, receives: &mut Receives, id: RequestId) {
     let Some(request) = core.requests.get_mut(id) else {
         return;
     };
@@ -27,7 +26,7 @@ pub(crate) fn send(core: &mut Core, id: RequestId) {
         tag: request.tag,
     };
     let (len, sync) = (request.len, request.sync);
-    if let Some(receive) = core.match_request(&envelope) {
+    if let Some(receive) = receives.match_request(core, &envelope) {
         move_bytes(core, envelope, id, receive);
         return;
     }
@@ -36,15 +35,15 @@ pub(crate) fn send(core: &mut Core, id: RequestId) {
         || len > BUFFERED_MOST.min(core.knobs.eager_credit as u64)
         || held + len > 4 * core.knobs.eager_credit as u64
     {
-        core.keep_unexpected(envelope, Message::Own(id));
+        receives.keep_unexpected(core, envelope, Message::Own(id));
     } else {
-        buffer(core, envelope, id, len);
+        buffer(core, receives, envelope, id, len);
     }
 }
 
 /// Keeps a copy of a send of `len` bytes until its receive comes, and completes it.
-fn buffer(core: &mut Core, envelope: Envelope, id: RequestId, len: u64) {
-    let mut bytes = core.place_to_hold(len as usize);
+fn buffer(core: &mut Core, receives: &mut Receives, envelope: Envelope, id: RequestId, len: u64) {
+    let mut bytes = core.buffers.place_to_hold(len as usize);
     let Some(request) = core.requests.get(id) else {
         return;
     };
@@ -60,7 +59,7 @@ fn buffer(core: &mut Core, envelope: Envelope, id: RequestId, len: u64) {
     }
     core.counters.hold_unexpected(len);
     core.counters.bytes_sent += len;
-    core.keep_unexpected(envelope, Message::Whole { bytes, sync: None });
+    receives.keep_unexpected(core, envelope, Message::Whole { bytes, sync: None });
     complete_send(core, id);
 }
 
@@ -72,8 +71,8 @@ pub(crate) fn accept(core: &mut Core, envelope: Envelope, message: Message, rece
     match message {
         Message::Whole { bytes, .. } => {
             let (len, written) = eager::hand_over(core, receive, bytes);
-            core.count_from(core.me, LayerId::OWN, len);
-            core.complete_receive(PostedReceive::Request(receive), envelope, len, written);
+            core.counters.count_from(core.me, LayerId::OWN, len);
+            core.complete_receive(receive, envelope, len, written);
         }
         Message::Own(send) => move_bytes(core, envelope, send, receive),
         Message::Partial { .. } | Message::Announced(_) => {
@@ -96,8 +95,8 @@ fn move_bytes(core: &mut Core, envelope: Envelope, send: RequestId, receive: Req
         false => Err(Error::withdrawn(core.me)),
     };
     core.counters.bytes_sent += total;
-    core.count_from(core.me, LayerId::OWN, total);
-    core.complete_receive(PostedReceive::Request(receive), envelope, total, written);
+    core.counters.count_from(core.me, LayerId::OWN, total);
+    core.complete_receive(receive, envelope, total, written);
     complete_send(core, send);
 }
 

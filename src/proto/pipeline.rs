@@ -9,6 +9,7 @@ use crate::peer::{Peer, PipeOut};
 use crate::records::{ChunkBody, Kind};
 use crate::request::{RequestId, RequestState, SendPlan};
 use crate::state::Core;
+use crate::state::transfer::Transfers;
 
 /// The receiver wants `len` bytes from `offset` on.
 pub(crate) fn wanted(
@@ -37,23 +38,23 @@ pub(crate) fn wanted(
         ));
     };
     request.state = RequestState::Awaiting(SendPlan::Piped { coop_id });
-    peer.pipes.push_back(PipeOut {
+    peer.outbound.pipes.push_back(PipeOut {
         request: id,
         transfer,
         offset,
         end,
         total,
     });
-    core.make_busy(peer.rank);
+    core.agenda.make_busy(peer.rank);
     Ok(())
 }
 
 /// Sends chunks of the pipes to a peer, in turn.
 pub(crate) fn send(core: &mut Core, peer: &mut Peer) -> bool {
     let mut moved = false;
-    let step = peer.chunks.step;
+    let step = peer.policy.chunks.step;
     for _ in 0..core.knobs.progress_quota {
-        let Some(pipe) = peer.pipes.front() else {
+        let Some(pipe) = peer.outbound.pipes.front() else {
             break;
         };
         let (id, transfer, offset, end, total) = (
@@ -64,7 +65,7 @@ pub(crate) fn send(core: &mut Core, peer: &mut Peer) -> bool {
             pipe.total,
         );
         let Some(buf) = core.requests.get(id).map(|request| request.buf.clone()) else {
-            peer.pipes.pop_front();
+            peer.outbound.pipes.pop_front();
             continue;
         };
         let piece = ChunkSource {
@@ -75,7 +76,7 @@ pub(crate) fn send(core: &mut Core, peer: &mut Peer) -> bool {
             len: step.min(end - offset),
             number: transfer,
         };
-        match send_chunk(core, peer, peer.chunks.depth, piece, &buf) {
+        match send_chunk(core, peer, peer.policy.chunks.depth, piece, &buf) {
             Chunked::Sent => {}
             Chunked::NoRoom => break,
             Chunked::Refused => {
@@ -93,10 +94,10 @@ pub(crate) fn send(core: &mut Core, peer: &mut Peer) -> bool {
         }
         moved = true;
         core.counters.pipeline_bytes += piece.len;
-        if let Some(pipe) = peer.pipes.front_mut() {
+        if let Some(pipe) = peer.outbound.pipes.front_mut() {
             pipe.offset += piece.len;
             if pipe.offset == end {
-                peer.pipes.pop_front();
+                peer.outbound.pipes.pop_front();
                 if let Some(request) = core.requests.get_mut(id)
                     && let RequestState::Awaiting(SendPlan::Piped { coop_id }) = request.state
                 {
@@ -112,7 +113,7 @@ pub(crate) fn send(core: &mut Core, peer: &mut Peer) -> bool {
 /// Ends the first pipe to a peer and the send that it is of, whose receiver waits for more.
 #[cold]
 fn fail_first(core: &mut Core, peer: &mut Peer, error: Error) {
-    let Some(pipe) = peer.pipes.pop_front() else {
+    let Some(pipe) = peer.outbound.pipes.pop_front() else {
         return;
     };
     core.requests.fail_announced(pipe.request, peer.rank, error);
@@ -120,8 +121,13 @@ fn fail_first(core: &mut Core, peer: &mut Peer, error: Error) {
 }
 
 /// A chunk has arrived.
-pub(crate) fn arrive(core: &mut Core, peer: &mut Peer, body: &ChunkBody) -> Result<(), String> {
-    let Some((request, piped)) = core.transfers.piped(body.number, peer.rank) else {
+pub(crate) fn arrive(
+    core: &mut Core,
+    transfers: &mut Transfers,
+    peer: &mut Peer,
+    body: &ChunkBody,
+) -> Result<(), String> {
+    let Some((request, piped)) = transfers.piped(body.number, peer.rank) else {
         return Err(format!(
             "a chunk for transfer {:#x}, which expects none",
             body.number
@@ -157,7 +163,7 @@ pub(crate) fn arrive(core: &mut Core, peer: &mut Peer, body: &ChunkBody) -> Resu
         }
     }
     if last {
-        rendezvous::piped_all(core, peer, body.number);
+        rendezvous::piped_all(core, transfers, peer, body.number);
     }
     Ok(())
 }

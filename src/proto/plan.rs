@@ -13,14 +13,14 @@ use onecopy_shm::loan::Loan;
 /// suffice.
 #[inline(always)]
 pub(crate) fn has_credit(core: &Core, peer: &mut Peer, bytes: u64) -> bool {
-    peer.credit_used + bytes <= peer.credit_limit || refresh_credit(core, peer, bytes)
+    peer.outbound.credit.covers(bytes) || refresh_credit(core, peer, bytes)
 }
 
 #[cold]
 fn refresh_credit(core: &Core, peer: &mut Peer, bytes: u64) -> bool {
-    let back = peer.endpoint.credit_back().min(peer.credit_used);
-    peer.credit_limit = back + core.knobs.eager_credit as u64;
-    peer.credit_used + bytes <= peer.credit_limit
+    let credit = &mut peer.outbound.credit;
+    credit.learn(peer.endpoint.credit_back(), core.knobs.eager_credit as u64);
+    credit.covers(bytes)
 }
 
 /// What a send is, as far as its protocol depends on it.
@@ -49,21 +49,24 @@ pub(crate) fn plan(
         core.counters.credit_stalls += 1;
     }
     let extra = if sync { SYNC_BYTES as u64 } else { 0 };
-    match peer.thresholds.send_protocol(len, extra, in_heap, credit) {
+    match peer
+        .policy
+        .thresholds
+        .send_protocol(len, extra, in_heap, credit)
+    {
         SendProtocol::Slots => SendPlan::Slots,
         SendProtocol::Chunks => SendPlan::Chunks { sent: 0 },
         // One that is announced for want of credit only is too short to be shared.
-        SendProtocol::Announced if len < peer.thresholds.announce_from(in_heap) => {
+        SendProtocol::Announced if len < peer.policy.thresholds.announce_from(in_heap) => {
             SendPlan::Announced { coop_id: 0 }
         }
         SendProtocol::Announced
-            if credit && peer.thresholds.minds_rewriting(len, in_heap) && changed(core) =>
+            if credit && peer.policy.thresholds.minds_rewriting(len, in_heap) && changed(core) =>
         {
             SendPlan::Chunks { sent: 0 }
         }
         SendProtocol::Announced => {
-            let coop_id = peer.next_coop_id;
-            peer.next_coop_id = peer.next_coop_id.checked_add(1).unwrap_or(1);
+            let coop_id = peer.outbound.new_coop_id();
             SendPlan::Announced { coop_id }
         }
     }

@@ -22,7 +22,6 @@ use crate::select::ReceiveProtocol;
 use crate::select::decide::{Facts, decide};
 use crate::select::observed::{self, Rival};
 use crate::state::Core;
-use crate::state::lightweight::PostedReceive;
 use crate::state::message::{Announcement, Remote};
 use crate::state::transfer::{Mode, Piped, Receiving, Transfer, Transfers};
 use onecopy_btl::link::Link;
@@ -40,6 +39,7 @@ const STEP: u64 = 1 << 20;
 /// Starts to receive an announced message into the request `id`.
 pub(crate) fn start(
     core: &mut Core,
+    transfers: &mut Transfers,
     peer: &mut Peer,
     envelope: Envelope,
     announcement: Announcement,
@@ -69,15 +69,19 @@ pub(crate) fn start(
         unread: false,
         generation: 0,
     };
-    let index = core.transfers.insert(transfer);
-    step(core, peer, index);
+    let index = transfers.insert(transfer);
+    step(core, transfers, peer, index);
 }
 
 /// Moves all transfers on.
-pub(crate) fn step_all(core: &mut Core, peers: &mut [Option<Box<Peer>>]) -> bool {
+pub(crate) fn step_all(
+    core: &mut Core,
+    transfers: &mut Transfers,
+    peers: &mut [Option<Box<Peer>>],
+) -> bool {
     let mut moved = false;
-    for index in 0..core.transfers.slots.len() {
-        let rank = match &core.transfers.slots[index] {
+    for index in transfers.indices() {
+        let rank = match transfers.get_mut(index) {
             // Its chunks move it on when they arrive.
             None
             | Some(Transfer {
@@ -87,9 +91,9 @@ pub(crate) fn step_all(core: &mut Core, peers: &mut [Option<Box<Peer>>]) -> bool
             Some(transfer) => transfer.peer,
         };
         if let Some(peer) = &mut peers[rank as usize] {
-            moved |= step(core, peer, index);
+            moved |= step(core, transfers, peer, index);
             if peer.has_output() {
-                core.make_busy(rank);
+                core.agenda.make_busy(rank);
             }
         }
     }
@@ -97,9 +101,9 @@ pub(crate) fn step_all(core: &mut Core, peers: &mut [Option<Box<Peer>>]) -> bool
 }
 
 /// All chunks that transfer `number` asked for are received.
-pub(crate) fn piped_all(core: &mut Core, peer: &mut Peer, number: u64) {
-    if let Some(index) = core.transfers.index_of(number, peer.rank) {
-        step(core, peer, index);
+pub(crate) fn piped_all(core: &mut Core, transfers: &mut Transfers, peer: &mut Peer, number: u64) {
+    if let Some(index) = transfers.index_of(number, peer.rank) {
+        step(core, transfers, peer, index);
     }
 }
 
@@ -115,22 +119,19 @@ enum Stepped {
 }
 
 /// Moves one transfer on by a bounded amount. Says whether anything moved.
-fn step(core: &mut Core, peer: &mut Peer, index: usize) -> bool {
-    // A transfer that moves is found by nobody else: its step is its owner, and decides whether it stays in the table.
-    let Some(mut transfer) = core.transfers.take(index) else {
+fn step(core: &mut Core, transfers: &mut Transfers, peer: &mut Peer, index: usize) -> bool {
+    let Some(transfer) = transfers.get_mut(index) else {
         return false;
     };
-    let number = Transfers::number(index, &transfer);
+    let number = Transfers::number(index, transfer);
     let mut moved = false;
     loop {
-        match advance(core, peer, number, &mut transfer) {
+        match advance(core, peer, number, transfer) {
             Stepped::On => moved = true,
-            Stepped::Rests { moved: now } => {
-                core.transfers.put_back(index, transfer);
-                return moved || now;
-            }
+            Stepped::Rests { moved: now } => return moved || now,
             Stepped::Over => {
-                finish(core, peer, &transfer);
+                finish(core, peer, transfer);
+                transfers.remove(index);
                 return true;
             }
         }
@@ -142,7 +143,7 @@ fn advance(core: &mut Core, peer: &mut Peer, number: u64, transfer: &mut Transfe
         Mode::Choose => {
             if let Some((rival, bytes, begun)) = transfer.timed.take() {
                 let now = Instant::now();
-                peer.observed.transferred(rival, bytes, begun, now);
+                peer.policy.observed.transferred(rival, bytes, begun, now);
             }
             let Some(&range) = transfer.remaining.last() else {
                 return Stepped::Over;
@@ -213,13 +214,13 @@ fn copied_together(
         coop::Step::Waits => Stepped::Rests { moved: false },
         coop::Step::Broken(detail) => {
             // The request ends with the peer.
-            core.broken.push((peer.rank, Gone::Protocol(detail)));
+            core.agenda.fail(peer.rank, Gone::Protocol(detail));
             Stepped::Rests { moved: true }
         }
         coop::Step::Over { left, written } => {
             transfer.remaining.pop();
             if written > 0 {
-                let by = writer(peer, &Destination::of(core, transfer.request));
+                let by = writer(&peer.link, &Destination::of(core, transfer.request));
                 transfer.written = Some((by, written));
             }
             if !left.is_empty() {
@@ -293,11 +294,11 @@ fn choose(
     transfer: &mut Transfer,
     (offset, len): (u64, u64),
 ) {
-    let reading = rdma_read::begin(peer, transfer, (offset, len));
+    let reading = rdma_read::begin(&peer.endpoint, transfer, (offset, len));
     let into = Destination::of(core, transfer.request);
     let facts = TransferFacts {
         link: &peer.link,
-        block_free: peer.coop_in_use.is_none() && peer.endpoint.shares_memory(),
+        block_free: peer.inbound.coop_in_use.is_none() && peer.endpoint.shares_memory(),
         transfer,
         offset,
         len,
@@ -305,14 +306,19 @@ fn choose(
         in_one_piece: into.loan.is_some(),
         in_heap: into.heap.is_some(),
     };
-    let protocol = decide(len, &facts, &peer.thresholds, &mut peer.observed);
+    let protocol = decide(
+        len,
+        &facts,
+        &peer.policy.thresholds,
+        &mut peer.policy.observed,
+    );
     let from = peer.rank as usize;
     let message = transfer.announcement.request;
     tracepoints::rendezvous_start(from, from, message, len, protocol.name());
     transfer.timed = rival(protocol)
         .filter(|_| len >= observed::MIN)
         .map(|rival| (rival, len, Instant::now()));
-    transfer.layer = layer_of(protocol, peer, &into);
+    transfer.layer = layer_of(protocol, &peer.link, &into);
     let asked = transfer.announcement.request;
     let ask = |core: &mut Core, peer: &mut Peer, wanted| {
         let cts = Cts {
@@ -332,7 +338,7 @@ fn choose(
         (ReceiveProtocol::Cooperative { reader, ask: asks }, Some(loan)) => {
             transfer.asked = true;
             let id = transfer.announcement.coop_id;
-            let block = coop::block(core, id, (loan, into.heap), len, reader);
+            let block = coop::block(&core.knobs, id, (loan, into.heap), len, reader);
             let receiving = Receiving::open(peer, block, reader);
             if asks {
                 ask(core, peer, Wanted::Join);
@@ -373,24 +379,24 @@ impl Destination {
 }
 
 /// The layer by which a sender that copies writes here: the same by which this rank would write there.
-fn writer(peer: &Peer, into: &Destination) -> LayerId {
+fn writer(link: &Link, into: &Destination) -> LayerId {
     let range = into.loan.map(|loan| RemoteRange {
         address: loan.address() as u64,
         heap: into.heap,
         region: None,
         len: loan.len() as u64,
     });
-    let by = range.and_then(|range| peer.link.putter(&range));
+    let by = range.and_then(|range| link.putter(&range));
     by.unwrap_or(LayerId::CALL)
 }
 
 /// The layer by which bytes come; none: what carries records.
-fn layer_of(protocol: ReceiveProtocol, peer: &Peer, into: &Destination) -> Option<LayerId> {
+fn layer_of(protocol: ReceiveProtocol, link: &Link, into: &Destination) -> Option<LayerId> {
     match protocol {
         ReceiveProtocol::Get(layer) => Some(layer),
         ReceiveProtocol::Cooperative { reader, .. } => into
             .loan
-            .map(|_| reader.unwrap_or_else(|| writer(peer, into))),
+            .map(|_| reader.unwrap_or_else(|| writer(link, into))),
         ReceiveProtocol::Pipeline | ReceiveProtocol::Read => None,
     }
 }
@@ -438,12 +444,11 @@ fn finish(core: &mut Core, peer: &mut Peer, transfer: &Transfer) {
         },
     };
     if let (Some(by), Some(written)) = (by, written) {
-        core.count_part(peer.rank, by, written);
+        core.counters.count_part(peer.rank, by, written);
     }
     let from = peer.rank as usize;
     let number = transfer.announcement.request;
     tracepoints::rendezvous_done(from, from, number, transfer.len);
     let message = (transfer.envelope, transfer.announcement.len);
-    let receive = PostedReceive::Request(transfer.request);
-    deliver(core, peer, receive, message, Ok(()), ended);
+    deliver(core, peer, transfer.request, message, Ok(()), ended);
 }

@@ -31,17 +31,17 @@ impl Poll<'_> {
     /// The result of a receive, if it is complete.
     #[inline]
     pub fn take_lightweight(&mut self, number: u32) -> Taken {
-        let core = &mut self.0.core;
-        match core.lightweight.get(number) {
+        let lightweight = &mut self.0.receives.lightweight;
+        match lightweight.get(number) {
             Phase::Free => Taken::Unknown,
             Phase::Posted { .. } => Taken::Active,
             Phase::Over(status) => {
-                core.lightweight.free(number);
+                lightweight.free(number);
                 Taken::Over(Ok(status))
             }
             Phase::Failed => {
-                let error = core.lightweight.take_error(number);
-                core.lightweight.free(number);
+                let error = lightweight.take_error(number);
+                lightweight.free(number);
                 Taken::Over(Err(Box::new(error)))
             }
             Phase::Request(id) => self.take_request(number, id),
@@ -51,11 +51,12 @@ impl Poll<'_> {
     /// Ends a receive that is complete without an error and of which nobody asks what it got. Says whether it was one.
     #[inline(always)]
     pub fn forget_lightweight(&mut self, number: u32) -> bool {
-        self.0.core.lightweight.forget(number)
+        self.0.receives.lightweight.forget(number)
     }
 
     fn take_request(&mut self, number: u32, id: RequestId) -> Taken {
-        let core = &mut self.0.core;
+        let engine: &mut Engine = self.0;
+        let Engine { core, receives, .. } = engine;
         let mut lent = None;
         if let Some(request) = core.requests.get(id) {
             if request.state != RequestState::Done {
@@ -63,7 +64,7 @@ impl Poll<'_> {
             }
             lent = Some(Lent::Message(request.buf.clone()));
         }
-        core.lightweight.free(number);
+        receives.lightweight.free(number);
         let result = core.requests.finish(id).unwrap_or(Err(Error::Cancelled));
         if let Some(lent) = lent {
             self.0.end(&lent);
@@ -78,12 +79,13 @@ impl Poll<'_> {
         &mut self,
         number: u32,
     ) -> Option<Option<std::result::Result<Status, &Error>>> {
-        let core = &mut self.0.core;
-        Some(match core.lightweight.get(number) {
+        let engine: &mut Engine = self.0;
+        let Engine { core, receives, .. } = engine;
+        Some(match receives.lightweight.get(number) {
             Phase::Free => return None,
             Phase::Posted { .. } => None,
             Phase::Over(status) => Some(Ok(status)),
-            Phase::Failed => core.lightweight.error(number).map(Err),
+            Phase::Failed => receives.lightweight.error(number).map(Err),
             Phase::Request(id) => match &core.requests.get(id)?.result {
                 None => None,
                 Some(Ok(status)) => Some(Ok(*status)),
@@ -94,19 +96,22 @@ impl Poll<'_> {
 
     /// As [`Self::cancel`].
     pub fn cancel_lightweight(&mut self, number: u32) -> bool {
-        let core = &mut self.0.core;
-        let Phase::Posted { entry, .. } = core.lightweight.get(number) else {
+        let engine: &mut Engine = self.0;
+        let Engine { core, receives, .. } = engine;
+        let Phase::Posted { entry, .. } = receives.lightweight.get(number) else {
             return false;
         };
-        let waiting = core.posted.cancel(entry);
-        core.complete_posted(waiting, Err(Error::Cancelled));
+        let waiting = receives.posted.cancel(entry);
+        let lightweight = &mut receives.lightweight;
+        lightweight.complete(&mut core.requests, waiting, Err(Error::Cancelled));
         true
     }
 
     /// The receive as an operation; its number means nothing any more.
     pub fn adopt(&mut self, number: u32) -> Option<Operation> {
-        let core = &mut self.0.core;
-        let id = core.adopt_lightweight(number)?;
+        let engine: &mut Engine = self.0;
+        let Engine { core, receives, .. } = engine;
+        let id = receives.adopt_lightweight(core, number)?;
         let lent = Lent::Message(core.requests.get(id)?.buf.clone());
         Some(Operation { id, lent })
     }
@@ -125,21 +130,21 @@ impl Engine {
     ) -> Result<Option<u32>> {
         let pattern = self.check_receive(source, context, tag)?;
         let lightweight = failing::attempt("receive.number").ok();
-        let Some(slot) = lightweight.and_then(|()| self.core.lightweight.reserve()) else {
+        let Some(slot) = lightweight.and_then(|()| self.receives.lightweight.reserve()) else {
             return Ok(None);
         };
         // A message that came before is given to a request, whatever it is.
-        let phase = if self.core.unexpected.find(&pattern).is_some() {
+        let phase = if self.receives.unexpected.find(&pattern).is_some() {
             let loan = self.core.loans.lend_span(span);
             Phase::Request(self.receive_as(pattern, UserBuf::One(loan)))
         } else {
             let entry = self
-                .core
+                .receives
                 .posted
                 .post(pattern, PostedReceive::Lightweight(slot));
             Phase::Posted { entry, span }
         };
-        Ok(Some(self.core.lightweight.start(slot, phase)))
+        Ok(Some(self.receives.lightweight.start(slot, phase)))
     }
 }
 
@@ -156,12 +161,12 @@ impl Starting<'_> {
     pub fn at_once(&mut self, bytes: &mut [u8], source: usize, tag: Tag) -> Option<u32> {
         let (engine, comm) = (&mut self.engine, self.comm);
         // A front that has too many for a number finds that out before anything is received.
-        if bytes.len() > engine.core.chunks.step as usize || engine.core.lightweight.is_full() {
+        if bytes.len() > engine.core.chunks.step as usize || engine.receives.lightweight.is_full() {
             return None;
         }
         let source = u32::try_from(comm.world_rank(source)).ok()?;
         let status = comm.receive_into(engine, bytes, source, tag)?;
-        engine.core.lightweight.insert(Phase::Over(status))
+        engine.receives.lightweight.insert(Phase::Over(status))
     }
 
     /// Starts a receive into a span and gives its number. `None`: there are too many for a number, and nothing was

@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! The bytes of a message that came before its receive.
 
-use super::Core;
-use crate::memory::pool::{MemoryKind, PoolBuf};
+use crate::memory::pool::{MemoryKind, Pool, PoolBuf, Settings};
+use onecopy_shm::heap::Heap;
+use std::sync::Arc;
 
 /// From this length on a message is held in a buffer of the pool; of a shorter one a page would be mostly waste.
 const POOLED: usize = 2 << 10;
@@ -50,11 +51,30 @@ impl std::ops::Deref for Held {
     }
 }
 
-impl Core {
+/// Where a rank has room: its heap, and what it keeps for use again.
+#[derive(Debug)]
+pub(crate) struct Buffers {
+    /// The rank's heap, which `alloc` and the temporary buffers share.
+    pub(crate) heap: Arc<Heap>,
+    /// Temporary buffers.
+    pub(crate) pool: Pool,
+    /// Short buffers of unexpected messages.
+    spare: Vec<Vec<u8>>,
+}
+
+impl Buffers {
+    pub(crate) fn new(heap: Arc<Heap>, settings: Settings) -> Self {
+        Self {
+            pool: Pool::new(settings, Arc::clone(&heap)),
+            heap,
+            spare: Vec::new(),
+        }
+    }
+
     /// A place for a message of `len` bytes, empty.
     pub(crate) fn place_to_hold(&mut self, len: usize) -> Held {
         if len >= POOLED
-            && let Ok(buf) = self.buffers.take(len, MemoryKind::Private)
+            && let Ok(buf) = self.pool.take(len, MemoryKind::Private)
         {
             return Held::Pooled { buf, filled: 0 };
         }

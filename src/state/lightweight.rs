@@ -10,7 +10,7 @@ use crate::endpoint::{Endpoint, Record};
 use crate::error::{Error, Result};
 use crate::matching::{EntryId, Envelope};
 use crate::records::ChunkBody;
-use crate::request::{Request, RequestId, RequestState, Status, UserBuf};
+use crate::request::{Request, RequestId, RequestState, Requests, Status, UserBuf};
 use onecopy_shm::loan::Span;
 use std::collections::HashMap;
 
@@ -159,35 +159,46 @@ fn slot_of(number: u32) -> u32 {
     number & ((1 << SLOT_BITS) - 1)
 }
 
-impl Core {
-    /// The oldest posted receive that accepts the message that `envelope` says: it is posted no more.
+/// A whole message that lies in a record, its bytes behind `skip` others.
+pub(crate) struct Arrived<'r> {
+    pub(crate) envelope: Envelope,
+    pub(crate) record: &'r Record,
+    pub(crate) skip: usize,
+}
+
+impl Arrived<'_> {
+    /// Bytes of the message.
     #[inline(always)]
-    pub(crate) fn match_posted(&mut self, envelope: &Envelope) -> Option<PostedReceive> {
-        let waiting = self.posted.take(envelope)?;
-        self.counters.recv_expected += 1;
-        Some(waiting)
+    pub(crate) fn len(&self) -> usize {
+        self.record.len - self.skip
     }
 
-    /// As [`Self::match_posted`], as a request.
-    pub(crate) fn match_request(&mut self, envelope: &Envelope) -> Option<RequestId> {
-        let waiting = self.match_posted(envelope)?;
-        self.as_request(waiting, envelope)
+    #[inline(always)]
+    fn status(&self) -> Status {
+        Status {
+            source: self.envelope.source as usize,
+            tag: self.envelope.tag,
+            bytes: self.len(),
+        }
     }
+}
 
+impl LightweightReceives {
     /// A receive that is posted no more, as a request for the message that `envelope` says.
     pub(crate) fn as_request(
         &mut self,
+        core: &mut Core,
         waiting: PostedReceive,
         envelope: &Envelope,
     ) -> Option<RequestId> {
         match waiting {
             PostedReceive::Request(id) => Some(id),
             PostedReceive::Lightweight(slot) => {
-                let (phase, span) = self.lightweight.posted(slot)?;
-                let buf = UserBuf::One(self.loans.lend_span(span));
+                let (phase, span) = self.posted(slot)?;
+                let buf = UserBuf::One(core.loans.lend_span(span));
                 let (context, tag) = (envelope.context, envelope.tag);
                 let request = Request::receive(RequestState::Receiving, context, tag, buf);
-                let id = self.requests.insert(request);
+                let id = core.requests.insert(request);
                 *phase = Phase::Request(id);
                 Some(id)
             }
@@ -195,60 +206,54 @@ impl Core {
     }
 
     /// Completes a receive that is posted no more.
-    pub(crate) fn complete_posted(&mut self, waiting: PostedReceive, result: Result<Status>) {
-        match waiting {
-            PostedReceive::Request(id) => self.requests.complete(id, result),
-            PostedReceive::Lightweight(slot) => self.complete_lightweight(slot, result),
-        }
-    }
-
-    fn complete_lightweight(&mut self, slot: u32, result: Result<Status>) {
-        if let Some((phase, _)) = self.lightweight.posted(slot) {
+    pub(crate) fn complete(
+        &mut self,
+        requests: &mut Requests,
+        waiting: PostedReceive,
+        result: Result<Status>,
+    ) {
+        let slot = match waiting {
+            PostedReceive::Request(id) => return requests.complete(id, result),
+            PostedReceive::Lightweight(slot) => slot,
+        };
+        if let Some((phase, _)) = self.posted(slot) {
             match result {
                 Ok(status) => *phase = Phase::Over(status),
                 Err(error) => {
                     *phase = Phase::Failed;
-                    self.lightweight.errors.insert(slot, error);
+                    self.errors.insert(slot, error);
                 }
             }
-            self.requests.count_completed();
+            requests.count_completed();
         }
     }
 
-    /// Gives a whole message that `envelope` says, the `len` bytes of `record` behind `skip`, to a receive that is
-    /// posted no more.
+    /// Gives a whole message to a receive that is posted no more.
     #[inline(always)]
     pub(crate) fn deliver_record(
         &mut self,
+        core: &mut Core,
         waiting: PostedReceive,
-        envelope: Envelope,
-        len: usize,
+        message: &Arrived<'_>,
         from: &Endpoint,
-        record: &Record,
-        skip: usize,
     ) {
         if let PostedReceive::Lightweight(slot) = waiting
-            && let Some((phase, span)) = self.lightweight.posted(slot)
-            && let Ok(out) = self.loans.span_mut(span, len)
+            && let Some((phase, span)) = self.posted(slot)
+            && let Ok(out) = core.loans.span_mut(span, message.len())
         {
-            from.read(record, skip, out);
-            *phase = Phase::Over(Status {
-                source: envelope.source as usize,
-                tag: envelope.tag,
-                bytes: len,
-            });
-            self.requests.count_completed();
+            from.read(message.record, message.skip, out);
+            *phase = Phase::Over(message.status());
+            core.requests.count_completed();
             return;
         }
-        self.deliver_slowly(waiting, envelope, len, |at, out| {
-            from.read(record, skip + at, out);
-        });
+        self.deliver_slowly(core, waiting, message, from);
     }
 
     /// Gives a message of one chunk to the receive of a slot, which is posted no more. `false`: it has more chunks, or
     /// something is wrong with it or with the buffer, and nothing was done.
     pub(crate) fn deliver_chunk(
         &mut self,
+        core: &mut Core,
         slot: u32,
         envelope: Envelope,
         from: &mut Endpoint,
@@ -256,8 +261,8 @@ impl Core {
     ) -> bool {
         let len = body.piece as usize;
         if len as u64 == body.total
-            && let Some((phase, span)) = self.lightweight.posted(slot)
-            && let Ok(out) = self.loans.span_mut(span, len)
+            && let Some((phase, span)) = self.posted(slot)
+            && let Ok(out) = core.loans.span_mut(span, len)
             && from.read_chunk(body.chunk, 0, out).is_ok()
         {
             *phase = Phase::Over(Status {
@@ -265,7 +270,7 @@ impl Core {
                 tag: envelope.tag,
                 bytes: len,
             });
-            self.requests.count_completed();
+            core.requests.count_completed();
             return true;
         }
         false
@@ -273,77 +278,66 @@ impl Core {
 
     fn deliver_slowly(
         &mut self,
+        core: &mut Core,
         waiting: PostedReceive,
-        envelope: Envelope,
-        len: usize,
-        read: impl Fn(usize, &mut [u8]),
+        message: &Arrived<'_>,
+        from: &Endpoint,
     ) {
-        let written = match waiting {
+        let (envelope, len) = (message.envelope, message.len());
+        let read = |at: usize, out: &mut [u8]| from.read(message.record, message.skip + at, out);
+        let withdrawn = |_| Error::withdrawn(envelope.source);
+        match waiting {
             PostedReceive::Lightweight(slot) => {
-                let Some((_, span)) = self.lightweight.posted(slot) else {
+                let Some((_, span)) = self.posted(slot) else {
                     return;
                 };
                 let n = len.min(span.len());
-                self.loans.span_mut(span, n).map(|out| read(0, out))
+                let written = core.loans.span_mut(span, n).map(|out| read(0, out));
+                let written = written.map_err(withdrawn);
+                let result = core.receipt(span.len() as u64, envelope, len as u64, written);
+                self.complete(&mut core.requests, waiting, result);
             }
             PostedReceive::Request(id) => {
-                let Some(request) = self.requests.get_mut(id) else {
+                let Some(request) = core.requests.get_mut(id) else {
                     return;
                 };
                 request.peer = envelope.source;
                 let n = len.min(request.len as usize);
-                request.buf.write(&mut self.loans, 0, n, read)
+                let written = request.buf.write(&mut core.loans, 0, n, read);
+                core.complete_receive(id, envelope, len as u64, written.map_err(withdrawn));
             }
-        };
-        let written = written.map_err(|_| Error::withdrawn(envelope.source));
-        self.complete_receive(waiting, envelope, len as u64, written);
+        }
     }
+}
 
-    /// Completes the receive of a message of `total` bytes, of which those that fit were `written`.
+impl Core {
+    /// Completes the receive `id` of a message of `total` bytes, of which those that fit were `written`.
     pub(crate) fn complete_receive(
         &mut self,
-        waiting: PostedReceive,
+        id: RequestId,
         envelope: Envelope,
         total: u64,
         written: Result<()>,
     ) {
-        let room = match waiting {
-            PostedReceive::Lightweight(slot) => self
-                .lightweight
-                .posted(slot)
-                .map(|(_, span)| span.len() as u64),
-            PostedReceive::Request(id) => self.requests.get(id).map(|request| request.len),
-        };
-        let Some(room) = room else { return };
+        if let Some(room) = self.requests.get(id).map(|request| request.len) {
+            let result = self.receipt(room, envelope, total, written);
+            self.requests.complete(id, result);
+        }
+    }
+
+    /// What a receive with `room` bytes is told of a message of `total` bytes.
+    fn receipt(
+        &mut self,
+        room: u64,
+        envelope: Envelope,
+        total: u64,
+        written: Result<()>,
+    ) -> Result<Status> {
         let result = written.and_then(|()| receipt_for(room, envelope, total));
         if matches!(result, Err(Error::Truncated { .. })) {
             self.counters.truncations += 1;
         }
-        self.complete_posted(waiting, result);
-    }
-
-    /// Makes a request of a lightweight receive, which has a number no more. `None`: there is none of that number.
-    pub(crate) fn adopt_lightweight(&mut self, number: u32) -> Option<RequestId> {
-        let id = match self.lightweight.get(number) {
-            Phase::Free => return None,
-            Phase::Request(id) => id,
-            Phase::Posted { entry, span } => {
-                let buf = UserBuf::One(self.loans.lend_span(span));
-                let pattern = self.posted.pattern(entry);
-                let (context, tag) = (pattern.context, pattern.tag.unwrap_or(0));
-                let request = Request::receive(RequestState::Posted(entry), context, tag, buf);
-                let id = self.requests.insert(request);
-                self.posted.replace(entry, PostedReceive::Request(id));
-                id
-            }
-            Phase::Over(status) => self.requests.insert(Request::over(Ok(status))),
-            Phase::Failed => {
-                let error = self.lightweight.take_error(number);
-                self.requests.insert(Request::over(Err(Box::new(error))))
-            }
-        };
-        self.lightweight.free(number);
-        Some(id)
+        result
     }
 }
 

@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! A message that came before its receive, and what a receive is told of one.
 
-use super::Core;
 use super::held::Held;
 use crate::error::Error;
-use crate::matching::{EntryId, Envelope};
+use crate::matching::Envelope;
+use crate::peer::charge;
 use crate::records::LIST_ENTRY;
-use crate::request::{RequestId, Status};
+use crate::request::{RequestId, Requests, Status};
 use onecopy_btl::RemoteRange;
 
 /// A message that came before its receive.
@@ -28,12 +28,12 @@ impl Message {
         matches!(self, Self::Whole { .. } | Self::Own(_))
     }
 
-    pub(crate) fn len(&self, core: &Core) -> u64 {
+    pub(crate) fn len(&self, requests: &Requests) -> u64 {
         match self {
             Self::Whole { bytes, .. } => bytes.len() as u64,
             Self::Partial { total, .. } => *total,
             Self::Announced(announcement) => announcement.len,
-            Self::Own(id) => core.requests.get(*id).map_or(0, |request| request.len),
+            Self::Own(id) => requests.get(*id).map_or(0, |request| request.len),
         }
     }
 }
@@ -94,20 +94,6 @@ impl Announcement {
     pub(crate) fn list_charge(&self) -> u64 {
         self.list_bytes().map_or(0, charge)
     }
-}
-
-impl Core {
-    /// Keeps a message that no receive waits for.
-    pub(crate) fn keep_unexpected(&mut self, envelope: Envelope, message: Message) -> EntryId {
-        self.counters.recv_unexpected += 1;
-        self.unexpected.keep(envelope, message)
-    }
-}
-
-/// What is charged against a sender's credit for an eager message of `len` bytes: empty ones take memory, too.
-#[inline(always)]
-pub(crate) fn charge(len: u64) -> u64 {
-    len + 64
 }
 
 /// The status of a message of `total` bytes that comes to a buffer of `buffer` bytes: an error if it does not fit.

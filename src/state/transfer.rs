@@ -85,9 +85,9 @@ pub(crate) struct Transfer {
 /// All transfers of an engine.
 #[derive(Debug, Default)]
 pub(crate) struct Transfers {
-    pub(crate) slots: Vec<Option<Transfer>>,
-    pub(crate) live: usize,
-    pub(crate) next: u32,
+    slots: Vec<Option<Transfer>>,
+    live: usize,
+    next: u32,
 }
 
 impl Transfers {
@@ -112,15 +112,46 @@ impl Transfers {
         }
     }
 
-    pub(crate) fn take(&mut self, index: usize) -> Option<Transfer> {
+    pub(crate) fn get_mut(&mut self, index: usize) -> Option<&mut Transfer> {
+        self.slots.get_mut(index)?.as_mut()
+    }
+
+    /// Takes out a transfer that is over.
+    pub(crate) fn remove(&mut self, index: usize) -> Option<Transfer> {
         let transfer = self.slots.get_mut(index)?.take()?;
         self.live -= 1;
         Some(transfer)
     }
 
-    pub(crate) fn put_back(&mut self, index: usize, transfer: Transfer) {
-        self.slots[index] = Some(transfer);
-        self.live += 1;
+    /// Transfer `number` of `rank`.
+    pub(crate) fn find(&self, number: u64, rank: u32) -> Option<&Transfer> {
+        self.slots[self.index_of(number, rank)?].as_ref()
+    }
+
+    /// As [`Self::find`], to change it.
+    pub(crate) fn find_mut(&mut self, number: u64, rank: u32) -> Option<&mut Transfer> {
+        let index = self.index_of(number, rank)?;
+        self.get_mut(index)
+    }
+
+    /// Indices that a transfer may have.
+    pub(crate) fn indices(&self) -> std::ops::Range<usize> {
+        0..self.slots.len()
+    }
+
+    /// All transfers, each with its number.
+    pub(crate) fn iter_mut(&mut self) -> impl Iterator<Item = (u64, &mut Transfer)> {
+        let slots = self.slots.iter_mut().enumerate();
+        slots.filter_map(|(index, slot)| {
+            let transfer = slot.as_mut()?;
+            Some((Self::number(index, transfer), transfer))
+        })
+    }
+
+    /// All transfers.
+    #[cfg(test)]
+    pub(crate) fn iter(&self) -> impl Iterator<Item = &Transfer> {
+        self.slots.iter().flatten()
     }
 
     pub(crate) fn number(index: usize, transfer: &Transfer) -> u64 {
@@ -135,8 +166,7 @@ impl Transfers {
 
     /// The chunks that transfer `number` of `rank` expects, and its request.
     pub(crate) fn piped(&mut self, number: u64, rank: u32) -> Option<(RequestId, &mut Piped)> {
-        let index = self.index_of(number, rank)?;
-        match self.slots[index].as_mut()? {
+        match self.find_mut(number, rank)? {
             Transfer {
                 request,
                 mode: Mode::Pipe(piped),
@@ -165,7 +195,7 @@ impl Transfers {
                 Mode::Choose | Mode::Get(_) => true,
                 Mode::Cooperative(receiving) => peers[transfer.peer as usize]
                     .as_ref()
-                    .is_some_and(|peer| receiving.could_move(peer)),
+                    .is_some_and(|peer| receiving.could_move(&peer.endpoint)),
                 // The endpoint tells when something has come.
                 Mode::Pipe(_) | Mode::RdmaRead(_) => false,
             })

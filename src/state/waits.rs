@@ -2,7 +2,7 @@
 //! What a rank's threads wait for, as [`onecopy_shm::watch`] counts it: completed requests, messages that nobody
 //! expected, and peers that are gone.
 
-use super::Core;
+use super::WaitPolicy;
 use crate::endpoint::Bell;
 use onecopy_shm::watch::{EventCount, Watch};
 use std::sync::Arc;
@@ -11,6 +11,8 @@ use std::sync::Arc;
 #[derive(Debug)]
 pub(crate) struct Waits {
     watch: Watch,
+    /// Whether a wait may sleep, and how long it polls first.
+    pub(crate) policy: WaitPolicy,
     /// How often was asked in vain whether something is complete, one after the other.
     asked_in_vain: usize,
     /// Peers found gone so far; it wraps.
@@ -19,9 +21,10 @@ pub(crate) struct Waits {
 }
 
 impl Waits {
-    pub(crate) fn new(bell: Bell) -> Self {
+    pub(crate) fn new(bell: Bell, policy: WaitPolicy) -> Self {
         Self {
             watch: Watch::default(),
+            policy,
             asked_in_vain: 0,
             gone: 0,
             bell,
@@ -48,28 +51,33 @@ impl std::ops::DerefMut for Waits {
     }
 }
 
-impl Core {
-    /// Notifies the threads that wait, if something arrived that one of them may wait for.
+impl Waits {
+    /// Notifies the threads that wait, if something arrived that one of them may wait for: a completed request, a
+    /// message that nobody expected.
     #[inline]
-    pub(crate) fn notify(&mut self) {
-        let waits = &mut self.waits;
-        if waits.watch.has_listeners() {
-            let sources = [self.requests.completed, self.unexpected.kept, waits.gone];
+    pub(crate) fn notify(&mut self, completed: u32, kept: u32) {
+        if self.watch.has_listeners() {
+            let sources = [completed, kept, self.gone];
             let arrived = sources.into_iter().fold(0, u32::wrapping_add);
-            let bell = &waits.bell;
-            waits.watch.notify(arrived, || _ = bell.ring());
+            let bell = &self.bell;
+            self.watch.notify(arrived, || _ = bell.ring());
         }
     }
 
     /// Counts a test for completion in which something `moved` or not. Gives whether the thread should yield.
     #[inline]
     pub(crate) fn asked(&mut self, moved: bool) -> bool {
-        let (waits, policy) = (&mut self.waits, &self.wait_policy);
-        waits.asked_in_vain += 1;
-        let makes_room = !moved && waits.asked_in_vain > policy.among(waits.threads() + 1).spin;
+        self.asked_in_vain += 1;
+        let makes_room = !moved && self.asked_in_vain > self.policy.among(self.threads() + 1).spin;
         if moved || makes_room {
-            waits.asked_in_vain = 0;
+            self.asked_in_vain = 0;
         }
         makes_room
+    }
+
+    /// How long each of the threads polls that wait now.
+    #[inline]
+    pub(crate) fn shared_policy(&self) -> WaitPolicy {
+        self.policy.among(self.threads())
     }
 }

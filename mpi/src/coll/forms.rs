@@ -3,6 +3,7 @@
 //!
 //! An argument that is an array is copied when the call is made, with as many elements as the expression behind it
 //! says. These are none where the standard says that it is not significant, so that it is not looked at there.
+#![expect(clippy::too_many_arguments, reason = "signatures of the standard")]
 
 use super::plan;
 use crate::comm::{self, CommObject};

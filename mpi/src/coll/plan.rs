@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! What each collective asks of the runtime.
+#![expect(clippy::too_many_arguments, reason = "signatures of the standard")]
 
 use super::Plan;
 use super::reduction::{Reduction, reduction};

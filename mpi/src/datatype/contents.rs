@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! How a datatype was made: envelope and contents.
+#![expect(clippy::too_many_arguments, reason = "signatures of the standard")]
 
 use super::predefined::Element;
 use super::{TypeObject, get, reveal};

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! The constructors.
+#![expect(clippy::too_many_arguments, reason = "signatures of the standard")]
 
 use super::contents::Contents;
 use super::shape::{Beyond, Shape};

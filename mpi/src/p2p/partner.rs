@@ -5,6 +5,29 @@ use crate::comm::CommObject;
 use crate::failure::{Failure, Outcome, fail};
 use crate::{c, phase};
 use onecopy::{Source, Tag};
+use std::sync::Arc;
+
+/// What a message is addressed by, as the program gives it: the rank in a communicator of its other side, and a tag.
+#[derive(Clone, Copy)]
+pub(crate) struct Envelope<'c> {
+    pub(crate) rank: i32,
+    pub(crate) tag: i32,
+    pub(crate) comm: &'c Arc<CommObject>,
+}
+
+impl Envelope<'_> {
+    /// Where a message goes: a rank of the job, or nowhere.
+    #[inline(always)]
+    pub(crate) fn destination(&self) -> Outcome<Option<usize>> {
+        destination(self.comm, self.rank, self.tag)
+    }
+
+    /// Where a message comes from: nowhere for `None`.
+    #[inline(always)]
+    pub(crate) fn origin(&self) -> Outcome<Option<(Source, Tag)>> {
+        origin(self.comm, self.rank, self.tag)
+    }
+}
 
 /// Where a message goes: a rank of the job, or nowhere.
 #[inline(always)]

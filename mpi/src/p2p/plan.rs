@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! How the bytes of a buffer travel.
 
-use super::partner::{destination, origin};
-use crate::comm::CommObject;
+use super::partner::Envelope;
 use crate::datatype::layout::Layout;
-use crate::datatype::{self, TypeObject};
+use crate::datatype::predefined::dense_size;
+use crate::datatype::{self, TypeObject, in_a_buffer};
 use crate::failure::{Outcome, fail};
 use crate::ffi::{Addr, Datatype};
 use crate::request::{Pending, Unpack};
@@ -66,6 +66,57 @@ fn bytes_of(
     Ok(Bytes::Scattered(layout, size))
 }
 
+/// The data of a message, as the program gives it: a buffer of so many instances of a datatype.
+#[derive(Clone, Copy)]
+pub(crate) struct Data {
+    pub(crate) buf: Addr,
+    pub(crate) count: i64,
+    pub(crate) datatype: Datatype,
+}
+
+impl Data {
+    /// Bytes of a buffer of a predefined datatype, if its arguments are in order.
+    #[inline(always)]
+    pub(super) fn dense_bytes(&self) -> Option<usize> {
+        let size = dense_size(self.datatype.0)?;
+        if self.count < 0 || (self.buf.is_nowhere() && self.count > 0) {
+            return None;
+        }
+        in_a_buffer((self.count as usize).checked_mul(size))
+    }
+
+    /// The buffer, if count and datatype are in order.
+    pub(super) fn buffer<'t>(&self) -> Outcome<Buffer<'t>> {
+        let count = check_count(self.count)?;
+        Ok((self.buf, count, datatype::committed(self.datatype)?))
+    }
+
+    /// Looks at count and datatype.
+    pub(crate) fn check_type(&self) -> Outcome<()> {
+        self.buffer().map(drop)
+    }
+
+    /// Looks whether the buffer can be sent.
+    pub(super) fn check(&self) -> Outcome<()> {
+        let (buf, count, object) = self.buffer()?;
+        bytes_of(buf, count, object, memory::sent).map(drop)
+    }
+
+    /// The packed form of the buffer.
+    pub(crate) fn pack(&self) -> Outcome<Vec<u8>> {
+        let (buf, count, object) = self.buffer()?;
+        object.bytes_at(buf, count)?;
+        packed((buf, count, object))
+    }
+}
+
+fn packed((buf, count, object): Buffer<'_>) -> Outcome<Vec<u8>> {
+    let layout = object.shape.layout_of(count)?;
+    let mut packed = memory::zeroed(layout.size() as usize)?;
+    memory::gather(&layout, buf, 0..layout.size(), &mut packed);
+    Ok(packed)
+}
+
 /// A buffer: its address, and so many instances of a datatype.
 pub(crate) type Buffer<'t> = (Addr, u64, &'t TypeObject);
 
@@ -125,65 +176,36 @@ impl Send<'_> {
     }
 }
 
-/// Looks whether a buffer can be sent.
-pub(super) fn check((buf, count, datatype): (Addr, i64, Datatype)) -> Outcome<()> {
-    let count = check_count(count)?;
-    bytes_of(buf, count, datatype::committed(datatype)?, memory::sent).map(drop)
-}
-
 /// Checks the arguments of a send; `None` if it goes nowhere. `bytes` makes of the buffer what is sent.
 pub(super) fn prepare_send<'c>(
-    (buf, count, datatype): (Addr, i64, Datatype),
-    (dest, tag, comm): (i32, i32, &'c CommObject),
+    data: Data,
+    to: Envelope<'c>,
     bytes: impl FnOnce(Buffer<'_>) -> Outcome<Outgoing>,
 ) -> Outcome<Option<Send<'c>>> {
-    let count = check_count(count)?;
-    let object = datatype::committed(datatype)?;
-    let Some(rank) = destination(comm, dest, tag)? else {
+    let buffer = data.buffer()?;
+    let Some(rank) = to.destination()? else {
         return Ok(None);
     };
     Ok(Some(Send {
-        link: comm.link()?,
+        link: to.comm.link()?,
         rank,
-        tag,
-        bytes: bytes((buf, count, object))?,
+        tag: to.tag,
+        bytes: bytes(buffer)?,
     }))
 }
 
 /// Starts a send; `None` if it goes nowhere.
-pub(crate) fn begin_send(
-    buf: Addr,
-    count: i64,
-    datatype: Datatype,
-    dest: i32,
-    tag: i32,
-    comm: &CommObject,
-    mode: Mode,
-) -> Outcome<Option<Pending>> {
-    prepare_send((buf, count, datatype), (dest, tag, comm), Outgoing::of)?
+pub(crate) fn begin_send(data: Data, to: Envelope<'_>, mode: Mode) -> Outcome<Option<Pending>> {
+    prepare_send(data, to, Outgoing::of)?
         .map(|send| send.start(mode))
         .transpose()
-}
-
-/// The packed form of a buffer.
-pub(crate) fn pack(buf: Addr, count: i64, datatype: Datatype) -> Outcome<Vec<u8>> {
-    let count = check_count(count)?;
-    let object = datatype::committed(datatype)?;
-    object.bytes_at(buf, count)?;
-    let layout = object.shape.layout_of(count)?;
-    let mut packed = memory::zeroed(layout.size() as usize)?;
-    memory::gather(&layout, buf, 0..layout.size(), &mut packed);
-    Ok(packed)
 }
 
 /// What is sent of a buffer that is overwritten meanwhile: a copy.
 pub(super) fn copied((buf, count, object): Buffer<'_>) -> Outcome<Outgoing> {
     // A buffer that is not there is found out before.
     bytes_of(buf, count, object, memory::sent)?;
-    let layout = object.shape.layout_of(count)?;
-    let mut packed = memory::zeroed(layout.size() as usize)?;
-    memory::gather(&layout, buf, 0..layout.size(), &mut packed);
-    Ok(Outgoing::Packed(packed))
+    packed((buf, count, object)).map(Outgoing::Packed)
 }
 
 /// Where a receive puts its bytes.
@@ -223,11 +245,6 @@ impl Target {
     }
 }
 
-pub(super) fn target(buf: Addr, count: i64, datatype: Datatype) -> Outcome<Target> {
-    let count = check_count(count)?;
-    target_of((buf, count, datatype::committed(datatype)?))
-}
-
 /// Where a buffer's bytes are.
 pub(crate) fn target_of((buf, count, object): Buffer<'_>) -> Outcome<Target> {
     Ok(Target {
@@ -237,20 +254,12 @@ pub(crate) fn target_of((buf, count, object): Buffer<'_>) -> Outcome<Target> {
 }
 
 /// Starts a receive; `None` if it comes from nowhere.
-pub(crate) fn begin_receive(
-    buf: Addr,
-    count: i64,
-    datatype: Datatype,
-    source: i32,
-    tag: i32,
-    comm: &CommObject,
-) -> Outcome<Option<Pending>> {
-    let from = origin(comm, source, tag)?;
-    let count = check_count(count)?;
-    let object = datatype::committed(datatype)?;
-    match from {
-        Some((source, tag)) => target_of((buf, count, object))?
-            .receive_from(comm.link()?, source, tag)
+pub(crate) fn begin_receive(data: Data, from: Envelope<'_>) -> Outcome<Option<Pending>> {
+    let origin = from.origin()?;
+    let buffer = data.buffer()?;
+    match origin {
+        Some((source, tag)) => target_of(buffer)?
+            .receive_from(from.comm.link()?, source, tag)
             .map(Some),
         None => Ok(None),
     }

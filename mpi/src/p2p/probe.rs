@@ -2,7 +2,7 @@
 //! Probes, and receives of messages that a probe has matched.
 
 use super::partner::origin;
-use super::plan::target;
+use super::plan::{Data, target_of};
 use crate::comm::{self, CommObject};
 use crate::failure::{Failure, Outcome, fail};
 use crate::ffi::{Addr, Comm, Datatype, Message, Out, Request, Status};
@@ -152,7 +152,15 @@ fn about(handle: Message, failure: Box<Failure>) -> Box<Failure> {
 /// Starts the receive of a matched message, whose handle is null then.
 fn receive(buf: Addr, count: i64, datatype: Datatype, message: Out<Message>) -> Outcome<Object> {
     let handle = message.get()?;
-    let target = target(buf, count, datatype).map_err(|failure| about(handle, failure))?;
+    let data = Data {
+        buf,
+        count,
+        datatype,
+    };
+    let target = data
+        .buffer()
+        .and_then(target_of)
+        .map_err(|failure| about(handle, failure))?;
     if handle == c::MESSAGE_NO_PROC {
         message.set(c::MESSAGE_NULL)?;
         return Ok(Object::complete(Status::of_nobody()));

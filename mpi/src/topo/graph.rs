@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Graphs: the whole one known to every member, and neighbours known to each.
+#![expect(clippy::too_many_arguments, reason = "signatures of the standard")]
 
 use super::cart::first_members;
 use crate::comm::{self, CommObject, Heritage};

@@ -66,7 +66,7 @@ pub(super) fn count(engine: &mut Engine, state: &CommState, members: &[usize], l
     for &place in members {
         if let Some(peer) = &peers[state.members[place] as usize] {
             core.counters.attach_bytes += len as u64;
-            layers::note_all_attachments(core, peer);
+            layers::note_all_attachments(&mut core.counters, &peer.link);
         }
     }
 }

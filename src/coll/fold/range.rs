@@ -119,7 +119,7 @@ impl Fold {
     ) -> Result<usize> {
         loop {
             let segment = self.next_segment(cx);
-            if scratch.renew(&mut cx.engine.core.buffers, segment.needed())? {
+            if scratch.renew(&mut cx.engine.core.buffers.pool, segment.needed())? {
                 self.fetched = 0;
             }
             let (copies, room) = segment.split(scratch.bytes());

@@ -480,7 +480,7 @@ fn combine(
     }
     let core = &mut engine.core;
     let mut work = match vector.op {
-        Op::User(_) => Some(core.buffers.take(2 * len, MemoryKind::Private)?),
+        Op::User(_) => Some(core.buffers.pool.take(2 * len, MemoryKind::Private)?),
         Op::Predefined(_) => None,
     };
     let operands = Operands {

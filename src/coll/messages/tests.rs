@@ -42,7 +42,7 @@ fn nobody_takes_what_a_root_has_written_after_it_gave_up() {
                 let announced = || {
                     let engine = rt.handle().gate.enter();
                     let peer = engine.peers[0].as_ref();
-                    peer.is_some_and(|peer| peer.unanswered > 0)
+                    peer.is_some_and(|peer| peer.outbound.unanswered() > 0)
                 };
                 while !announced() {
                     assert!(!request.test(), "nobody has taken it");

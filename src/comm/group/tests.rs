@@ -61,7 +61,7 @@ fn reuse_id(rt: &Runtime, comm: &Comm) {
 /// Messages of collectives that no receive has taken.
 fn left_over(rt: &Runtime) -> usize {
     let engine = rt.handle().gate.enter();
-    let unexpected = &engine.core.unexpected;
+    let unexpected = &engine.receives.unexpected;
     let own = |envelope: &Envelope| envelope.context & OWN_CONTEXTS != 0;
     unexpected.ids_where(own).len()
 }

@@ -3,16 +3,16 @@
 
 use super::super::deliver::{Ended, deliver, end};
 use super::super::{Message, broken, charge, notify, open, sent};
-use super::{Payload, copy_to, hold, sent_all};
+use super::{Payload, copy_to, sent_all};
 use crate::endpoint::{Naming, Pack, Put};
 use crate::error::Error;
-use crate::matching::Envelope;
+use crate::matching::{Envelope, Unexpected};
 use crate::peer::{Incoming, Peer, Target};
 use crate::records::{self, ChunkBody, Kind, NONE};
 use crate::request::{RequestId, RequestState, SendPlan};
-use crate::state::Core;
 use crate::state::held::Held;
 use crate::state::lightweight::PostedReceive;
+use crate::state::{Core, Receives};
 use onecopy_shm::loan::{LoanError, LoanTable};
 
 /// Chunks whose lines are asked for ahead, at most: as many of the usual size as messages to one peer may occupy
@@ -136,7 +136,7 @@ pub(crate) fn named(core: &mut Core, peer: &mut Peer, kind: Kind, put: Put) -> C
         }
         Put::NoRoom => Chunked::NoRoom,
         Put::NoChunk => {
-            core.starved = true;
+            core.agenda.starve();
             if core.home.has_refusal() {
                 Chunked::Refused
             } else {
@@ -168,8 +168,8 @@ pub(crate) fn put_chunks(
     mut sent: u64,
     from: &(impl Payload + ?Sized),
 ) -> (u64, Chunked) {
-    let step = peer.chunks.step_of(len);
-    let share = peer.chunks.share;
+    let step = peer.policy.chunks.step_of(len);
+    let share = peer.policy.chunks.share;
     while sent < len {
         let first = sent == 0;
         let piece = ChunkSource {
@@ -189,7 +189,7 @@ pub(crate) fn put_chunks(
             stopped => return (sent, stopped),
         }
         if first {
-            peer.credit_used += charge(len);
+            peer.outbound.credit.spend(charge(len));
         }
         sent += piece.len;
     }
@@ -248,11 +248,12 @@ pub(crate) fn send_chunks(
 /// The first chunk of a message has arrived.
 pub(crate) fn first_chunk(
     core: &mut Core,
+    receives: &mut Receives,
     peer: &mut Peer,
     envelope: Envelope,
     body: &ChunkBody,
 ) -> Result<(), String> {
-    if peer.incoming.is_some() || body.offset != 0 {
+    if peer.inbound.incoming.is_some() || body.offset != 0 {
         return Err("a message begins within another".into());
     }
     // Only what the credit covers is sent before it is asked for.
@@ -263,10 +264,11 @@ pub(crate) fn first_chunk(
         ));
     }
     let sync = (body.number != NONE).then_some(body.number);
-    let waiting = core.match_posted(&envelope);
+    let waiting = receives.match_posted(core, &envelope);
+    let lightweight = &mut receives.lightweight;
     if let Some(PostedReceive::Lightweight(slot)) = waiting
         && sync.is_none()
-        && core.deliver_chunk(slot, envelope, &mut peer.endpoint, body)
+        && lightweight.deliver_chunk(core, slot, envelope, &mut peer.endpoint, body)
     {
         let ended = Ended {
             bytes: body.total,
@@ -277,7 +279,8 @@ pub(crate) fn first_chunk(
         end(core, peer, ended);
         return Ok(());
     }
-    let target = match waiting.and_then(|waiting| core.as_request(waiting, &envelope)) {
+    let target = match waiting.and_then(|waiting| lightweight.as_request(core, waiting, &envelope))
+    {
         Some(id) => {
             if let Some(request) = core.requests.get_mut(id) {
                 request.begin_receiving(&envelope);
@@ -285,10 +288,11 @@ pub(crate) fn first_chunk(
             Target::Request(id)
         }
         None => {
-            hold(core, peer, body.total)?;
+            peer.inbound.hold(&core.knobs, body.total)?;
             core.counters.hold_unexpected(body.total);
-            let bytes = core.place_to_hold(body.total as usize);
-            Target::Entry(core.keep_unexpected(
+            let bytes = core.buffers.place_to_hold(body.total as usize);
+            Target::Entry(receives.keep_unexpected(
+                core,
                 envelope,
                 Message::Partial {
                     bytes,
@@ -297,19 +301,24 @@ pub(crate) fn first_chunk(
             ))
         }
     };
-    peer.incoming = Some(Incoming {
+    peer.inbound.incoming = Some(Incoming {
         target,
         total: body.total,
         received: 0,
         envelope,
         sync,
     });
-    next_chunk(core, peer, body)
+    next_chunk(core, &mut receives.unexpected, peer, body)
 }
 
 /// A chunk of the message that is under way has arrived.
-pub(crate) fn next_chunk(core: &mut Core, peer: &mut Peer, body: &ChunkBody) -> Result<(), String> {
-    let Some(mut incoming) = peer.incoming.take() else {
+pub(crate) fn next_chunk(
+    core: &mut Core,
+    unexpected: &mut Unexpected<Message>,
+    peer: &mut Peer,
+    body: &ChunkBody,
+) -> Result<(), String> {
+    let Some(incoming) = &mut peer.inbound.incoming else {
         return Err("a chunk of no message".into());
     };
     incoming.check(body)?;
@@ -336,7 +345,7 @@ pub(crate) fn next_chunk(core: &mut Core, peer: &mut Peer, body: &ChunkBody) -> 
             }
         }
         Target::Entry(entry) => {
-            if let Message::Partial { bytes, .. } = core.unexpected.get_mut(entry) {
+            if let Message::Partial { bytes, .. } = unexpected.get_mut(entry) {
                 let Some(room) = bytes.extend(body.piece as usize) else {
                     return Err(format!("more than the {} bytes of a message", body.total));
                 };
@@ -349,9 +358,11 @@ pub(crate) fn next_chunk(core: &mut Core, peer: &mut Peer, body: &ChunkBody) -> 
     }
     incoming.received += u64::from(body.piece);
     if incoming.received < incoming.total {
-        peer.incoming = Some(incoming);
         return Ok(());
     }
+    let Some(incoming) = peer.inbound.incoming.take() else {
+        return Ok(());
+    };
     match incoming.target {
         Target::Request(id) => {
             let ended = Ended {
@@ -361,24 +372,17 @@ pub(crate) fn next_chunk(core: &mut Core, peer: &mut Peer, body: &ChunkBody) -> 
                 layer: None,
             };
             let message = (incoming.envelope, incoming.total);
-            deliver(
-                core,
-                peer,
-                PostedReceive::Request(id),
-                message,
-                Ok(()),
-                ended,
-            );
+            deliver(core, peer, id, message, Ok(()), ended);
         }
         Target::Entry(entry) => {
-            let message = core.unexpected.get_mut(entry);
+            let message = unexpected.get_mut(entry);
             if let Message::Partial { bytes, .. } = message {
                 let bytes = std::mem::replace(bytes, Held::Short(Vec::new()));
                 *message = Message::Whole {
                     bytes,
                     sync: incoming.sync,
                 };
-                core.unexpected.count();
+                unexpected.count();
             }
         }
     }
@@ -400,10 +404,10 @@ pub(crate) fn adopt(
     if let Err(error) = copy_to(core, id, 0, &bytes) {
         core.requests.complete(id, Err(error));
     }
-    peer.unexpected_bytes = peer.unexpected_bytes.saturating_sub(charge(total));
+    peer.inbound.release(charge(total));
     core.counters.release_unexpected(total);
-    core.give_back(bytes);
-    if let Some(incoming) = &mut peer.incoming {
+    core.buffers.give_back(bytes);
+    if let Some(incoming) = &mut peer.inbound.incoming {
         incoming.target = Target::Request(id);
     }
 }

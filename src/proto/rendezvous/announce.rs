@@ -4,13 +4,13 @@
 use super::{Announcement, Remote, start};
 use crate::endpoint::Naming;
 use crate::matching::Envelope;
-use crate::peer::{Announced, Peer, unmatched_max};
+use crate::peer::{Announced, Peer};
 use crate::proto::eager::Chunked;
 use crate::proto::{Message, charge, eager, give_credit, open, plan, put_body};
 use crate::records::{self, BODY, Kind, LIST_ENTRY, NONE, Rts, SourceLayout};
 use crate::request::{RequestId, RequestState, SendPlan, UserBuf};
 use crate::select::observed;
-use crate::state::Core;
+use crate::state::{Core, Receives};
 use onecopy_btl::{RegionPart, RemoteRange};
 use onecopy_obs::tracepoints;
 use onecopy_shm::copy::Kernel;
@@ -49,9 +49,9 @@ pub(crate) fn announce(core: &mut Core, peer: &mut Peer, id: RequestId, coop_id:
     if !out {
         return false;
     }
-    peer.unanswered += 1;
+    peer.outbound.asked();
     if coop_id != 0 {
-        peer.announced.push_back(Announced {
+        peer.outbound.announced.push_back(Announced {
             coop_id,
             request: id,
             asked_by: None,
@@ -100,7 +100,7 @@ fn put_list(
     let put = endpoint.put_chunk(home, naming, body, &bytes);
     match eager::named(core, peer, Kind::Rts, put) {
         Chunked::Sent => {
-            peer.credit_used += charge(bytes.len() as u64);
+            peer.outbound.credit.spend(charge(bytes.len() as u64));
             true
         }
         // Without a chunk for the list the message is collected.
@@ -205,10 +205,10 @@ fn expose(core: &mut Core, peer: &Peer, id: RequestId, loans: &[Loan], len: u64)
         .wants_exposed()
         .unwrap_or_else(|| peer.link.wants_exposure());
     // Where the receiver goes by the times that it sees, it must be able to try.
-    let from = if peer.observed.is_fixed() {
-        peer.thresholds.min[layer]
+    let from = if peer.policy.observed.is_fixed() {
+        peer.policy.thresholds.min[layer]
     } else {
-        peer.thresholds.min[layer].min(observed::MIN)
+        peer.policy.thresholds.min[layer].min(observed::MIN)
     };
     if !wanted || len < from {
         return None;
@@ -235,11 +235,12 @@ fn expose(core: &mut Core, peer: &Peer, id: RequestId, loans: &[Loan], len: u64)
 /// An announcement has arrived.
 pub(crate) fn announced(
     core: &mut Core,
+    receives: &mut Receives,
     peer: &mut Peer,
     envelope: Envelope,
     rts: Rts,
 ) -> Result<(), String> {
-    if peer.incoming.is_some() {
+    if peer.inbound.incoming.is_some() {
         return Err("a message begins within another".into());
     }
     let remote = remote(core, peer, &rts)?;
@@ -249,24 +250,20 @@ pub(crate) fn announced(
         remote,
         coop_id: rts.coop_id,
     };
-    match core.match_request(&envelope) {
+    match receives.match_request(core, &envelope) {
         Some(id) => {
             give_credit(core, peer, announcement.list_charge());
-            start(core, peer, envelope, announcement, id);
+            let transfers = &mut receives.transfers;
+            start(core, transfers, peer, envelope, announcement, id);
         }
         None => {
-            let most = unmatched_max(&core.knobs);
-            if peer.unmatched >= most {
-                return Err(format!(
-                    "it has announced more than {most} messages that no receive has matched; \
-                     ONECOPY_UNANSWERED_MAX must be the same on all ranks"
-                ));
-            }
+            let inbound = &mut peer.inbound;
+            inbound.check_unmatched(&core.knobs)?;
             if let Some(list) = announcement.list_bytes() {
-                eager::hold(core, peer, list)?;
+                inbound.hold(&core.knobs, list)?;
             }
-            peer.unmatched += 1;
-            core.keep_unexpected(envelope, Message::Announced(announcement));
+            inbound.remember();
+            receives.keep_unexpected(core, envelope, Message::Announced(announcement));
         }
     }
     Ok(())

@@ -3,6 +3,7 @@
 //! way.
 
 use super::Stepped;
+use crate::endpoint::Endpoint;
 use crate::error::Error;
 use crate::peer::Peer;
 use crate::state::Core;
@@ -15,18 +16,18 @@ const READS: u32 = 16;
 
 /// Begins to read `len` bytes from `offset` on, if the sender has shown them and a device can.
 pub(super) fn begin(
-    peer: &Peer,
+    endpoint: &Endpoint,
     transfer: &Transfer,
     (offset, len): (u64, u64),
 ) -> Option<RdmaRead> {
-    if transfer.unread || peer.endpoint.shares_memory() {
+    if transfer.unread || endpoint.shares_memory() {
         return None;
     }
     let Remote::One(range) = &transfer.announcement.remote else {
         return None;
     };
     let key = u32::try_from(range.region?.cookie).ok()?;
-    peer.endpoint.remote_reads()?;
+    endpoint.remote_reads()?;
     Some(RdmaRead {
         at: offset,
         posted: offset,

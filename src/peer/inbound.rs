@@ -1,0 +1,107 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! What comes from a peer: the message that is under way, and what this rank remembers of others.
+
+use super::credit::{Returned, charge};
+use super::unmatched_max;
+use crate::endpoint::Endpoint;
+use crate::matching::{EntryId, Envelope};
+use crate::records::ChunkBody;
+use crate::request::RequestId;
+use onecopy_obs::Knobs;
+use onecopy_shm::fault;
+
+/// Where the bytes of the chunked message that is under way go.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Target {
+    Request(RequestId),
+    Entry(EntryId),
+}
+
+/// A chunked message that is under way from a peer.
+#[derive(Debug)]
+pub(crate) struct Incoming {
+    pub(crate) target: Target,
+    pub(crate) total: u64,
+    pub(crate) received: u64,
+    pub(crate) envelope: Envelope,
+    /// The sender's request that wants to know of the match.
+    pub(crate) sync: Option<u64>,
+}
+
+impl Incoming {
+    /// Whether a chunk is the next one of the message; an error says what no correct peer would have sent.
+    #[inline]
+    pub(crate) fn check(&self, body: &ChunkBody) -> Result<(), String> {
+        if body.total == self.total && body.offset == self.received && body.piece > 0 {
+            return Ok(());
+        }
+        Err(format!(
+            "a chunk of {} bytes at {} of {}, expected at {} of {}",
+            body.piece, body.offset, body.total, self.received, self.total
+        ))
+    }
+}
+
+/// The receiving side of a peer.
+#[derive(Debug, Default)]
+pub(crate) struct Inbound {
+    pub(crate) incoming: Option<Incoming>,
+    returned: Returned,
+    /// What is charged for its messages and lists that no receive has matched.
+    unmatched_bytes: u64,
+    /// Its announcements that no receive has matched.
+    unmatched: u32,
+    /// The transfer that uses the cooperative block of this peer.
+    pub(crate) coop_in_use: Option<u32>,
+}
+
+impl Inbound {
+    /// Charges the peer for `len` bytes that are kept until a receive takes them.
+    pub(crate) fn hold(&mut self, knobs: &Knobs, len: u64) -> Result<(), String> {
+        let unmatched = self.unmatched_bytes.saturating_add(len).saturating_add(64);
+        if unmatched > 2 * knobs.eager_credit as u64 {
+            return Err(format!(
+                "it has {unmatched} bytes of eager messages and lists unmatched, more than its credit"
+            ));
+        }
+        self.unmatched_bytes += charge(len);
+        Ok(())
+    }
+
+    /// What was charged is kept no more.
+    pub(crate) fn release(&mut self, charged: u64) {
+        self.unmatched_bytes = self.unmatched_bytes.saturating_sub(charged);
+    }
+
+    /// Whether one more announcement is remembered that no receive has matched.
+    pub(crate) fn check_unmatched(&self, knobs: &Knobs) -> Result<(), String> {
+        let most = unmatched_max(knobs);
+        if self.unmatched < most {
+            return Ok(());
+        }
+        Err(format!(
+            "it has announced more than {most} messages that no receive has matched; \
+             ONECOPY_UNANSWERED_MAX must be the same on all ranks"
+        ))
+    }
+
+    /// An announcement is remembered.
+    pub(crate) fn remember(&mut self) {
+        self.unmatched += 1;
+    }
+
+    /// A receive has matched an announcement that was remembered, and for whose list so much was charged.
+    pub(crate) fn matched(&mut self, charged: u64) {
+        self.unmatched = self.unmatched.saturating_sub(1);
+        self.release(charged);
+    }
+
+    /// Gives credit back to the sender at the other end: a message was matched.
+    #[inline]
+    pub(crate) fn give_credit(&mut self, endpoint: &mut Endpoint, knobs: &Knobs, charged: u64) {
+        if let Some(back) = self.returned.give(charged, knobs.eager_credit as u64 / 4) {
+            endpoint.give_credit(back);
+            fault::point("credit.given");
+        }
+    }
+}

@@ -1,0 +1,55 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! What a rank counts, by its own counters and by the peer that bytes came from.
+
+use onecopy_btl::LayerId;
+use onecopy_shm::stats::StatsPage;
+
+/// What a rank counts, where tools can read it.
+#[derive(Debug)]
+pub(crate) struct Statistics(StatsPage);
+
+impl Statistics {
+    pub(crate) fn new(page: StatsPage) -> Self {
+        Self(page)
+    }
+
+    /// Counts a message from `rank` whose bytes came by `layer`.
+    #[inline(always)]
+    pub(crate) fn count_from(&mut self, rank: u32, layer: LayerId, bytes: u64) {
+        self.0.bytes_received += bytes;
+        if let Some(row) = self.0.row(rank) {
+            row.add(layer as usize, bytes);
+        }
+    }
+
+    /// Counts bytes of a message from `rank` that come by another way than its last ones.
+    pub(crate) fn count_part(&mut self, rank: u32, layer: LayerId, bytes: u64) {
+        self.0.bytes_received += bytes;
+        if let Some(row) = self.0.row(rank) {
+            row.add_bytes(layer as usize, bytes);
+        }
+    }
+
+    /// Counts what came from `rank` in the channel of a short collective.
+    #[inline(always)]
+    pub(crate) fn count_short(&mut self, rank: u32, bytes: usize) {
+        if let Some(row) = self.0.row(rank) {
+            row.add(LayerId::CHUNKS as usize, bytes as u64);
+        }
+    }
+}
+
+impl std::ops::Deref for Statistics {
+    type Target = StatsPage;
+    #[inline(always)]
+    fn deref(&self) -> &StatsPage {
+        &self.0
+    }
+}
+
+impl std::ops::DerefMut for Statistics {
+    #[inline(always)]
+    fn deref_mut(&mut self) -> &mut StatsPage {
+        &mut self.0
+    }
+}
