@@ -149,27 +149,15 @@ impl Comm {
 struct Patience {
     /// Polls of a line between two rounds of progress.
     polls: usize,
-    /// Rounds, and those after them that give the processor away first.
-    spins: usize,
-    yields: usize,
     rounds: usize,
 }
 
 impl Patience {
-    #[inline]
+    #[inline(always)]
     fn new(engine: &Worker) -> Self {
-        let policy = engine.waits.policy;
-        // Where ranks take turns, whoever is waited for may be waiting for this processor.
-        let polls = policy.spin.clamp(1, POLLS);
-        let (mut spins, mut yields) = (1, 0);
-        if engine.core.single_threaded {
-            spins = policy.spin.min(SPIN_MAX).div_ceil(polls);
-            yields = if policy.crowded { policy.yields } else { 0 };
-        }
         Self {
-            polls,
-            spins,
-            yields,
+            // Where ranks take turns, whoever is waited for may be waiting for this processor.
+            polls: engine.waits.policy.spin.clamp(1, POLLS),
             rounds: 0,
         }
     }
@@ -181,11 +169,18 @@ impl Patience {
         comm: &'e Comm,
         mut engine: Pass<'e, Worker>,
     ) -> Option<Pass<'e, Worker>> {
+        let policy = engine.waits.policy;
+        // Rounds, and those after them that give the processor away first.
+        let (mut spins, mut yields) = (1, 0);
+        if engine.core.single_threaded {
+            spins = policy.spin.min(SPIN_MAX).div_ceil(self.polls);
+            yields = if policy.crowded { policy.yields } else { 0 };
+        }
         self.rounds += 1;
-        if self.rounds >= self.spins + self.yields {
+        if self.rounds >= spins + yields {
             return None;
         }
-        if self.rounds >= self.spins {
+        if self.rounds >= spins {
             engine.core.counters.yields += 1;
             drop(engine);
             std::thread::yield_now();
