@@ -97,9 +97,9 @@ struct knem_cmd_info {
  * struct knem_cmd_bind_offload - where the worker runs
  * @flags: one of KNEM_BIND_FLAG_*
  * @mask_len: bytes of the mask
- * @mask_ptr: a mask of processors, for KNEM_BIND_FLAG_CUSTOM
+ * @mask_ptr: a mask of CPUs, for KNEM_BIND_FLAG_CUSTOM
  *
- * Errors: EBUSY: the status array is mapped already. EINVAL: not one flag, or no processor of the
+ * Errors: EBUSY: the status array is mapped already. EINVAL: not one flag, or no CPU of the
  * mask is online. EFAULT: the mask cannot be read. ENOMEM.
  */
 struct knem_cmd_bind_offload {
