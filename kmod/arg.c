@@ -1,5 +1,8 @@
 // SPDX-License-Identifier: GPL-2.0
-/* What commands of /dev/onecopy take and tell. */
+/*
+ * What commands of /dev/onecopy take and tell. And whether the module is ready: all three devices
+ * ask that when they are opened.
+ */
 #include <linux/file.h>
 #include <linux/uaccess.h>
 

@@ -199,8 +199,8 @@ static long oc_segment_ioctl(struct file *file, unsigned int cmd, unsigned long 
 
 /*
  * The attachment around addr: pieces into which mprotect() or the like split it belong together,
- * but not a neighbour of the same file. Where nothing is mapped there is nothing to do, as
- * upstream.
+ * but not a neighbour of the same file. Where nothing is mapped there is nothing to do, as in the
+ * original XPMEM module.
  */
 int oc_detach(unsigned long addr)
 {

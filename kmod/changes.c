@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: GPL-2.0
 /*
- * Changes of an address space: who watches which part of it, and which changes are under way. One
- * object for each address space that has ever been watched, in place of one notifier of the kernel
- * for each part. Of changes under way the kernel itself tells only that there are none at all: what
- * waits for that waits as long as an owner with several threads likes. README.md, Waits.
+ * Changes of an address space: who watches which part of it, and which changes are under way. Each
+ * address space that has ever been watched has one such object, and no notifier for each part. Of
+ * changes under way the kernel itself tells only that there are none at all. Whoever waits for that
+ * waits as long as an owner with several threads likes. README.md, Waits.
  */
 #include <linux/bitmap.h>
 #include <linux/hash.h>
@@ -30,8 +30,9 @@ struct oc_changes {
 	struct hlist_node node; /* while the address space lives; oc_changes_lock */
 	struct mm_struct *mm; /* held by the notifiers */
 	/*
-	 * Two, since the kernel allows no notifier that hears of ends to refuse a beginning. The
-	 * first hears of changes that can wait, the second refuses those that cannot.
+	 * Two, since the kernel allows no notifier that has invalidate_range_end to refuse an
+	 * invalidate_range_start. The first hears of blockable changes, the second refuses those
+	 * that are not blockable.
 	 */
 	struct mmu_notifier patient;
 	struct mmu_notifier hasty;
@@ -45,7 +46,7 @@ struct oc_changes {
 	struct rb_root_cached watches;
 	u64 joined; /* serial number of the last watch */
 	bool over; /* the address space ended: ends are not told any more */
-	bool reaped; /* its memory is taken away by who tells nobody when that is done */
+	bool reaped; /* its memory is taken away by the OOM reaper, which tells no end */
 	u64 begun; /* serial number of the last change */
 	unsigned int listed; /* changes in under_way: mostly none, and then nobody has to look */
 	struct hlist_head under_way[1 << OC_CHANGE_BITS];
@@ -154,7 +155,7 @@ static void oc_change_begin(struct oc_changes *c, const struct mmu_notifier_rang
 	struct oc_change *change;
 
 	lockdep_assert_held(&c->lock);
-	/* One that begins anew has ended: the kernel forgets to tell so of memory at address 0. */
+	/* One that starts again has ended: the kernel tells no end of memory at address 0. */
 	change = oc_change_find(c, range);
 	if (change)
 		oc_change_free(c, change);
@@ -320,10 +321,10 @@ static void oc_patient_end(struct mmu_notifier *notifier, const struct mmu_notif
 }
 
 /*
- * A change that cannot wait: of memory that nobody will ever use again. The first refusal ends it,
- * and the caller comes again. Such a change is not counted as being under way: kernels differ in
- * whether they announce the end of a refused one. Whoever watches takes the memory for gone
- * instead, and nobody begins to watch it.
+ * A change that is not blockable: of memory that nobody will ever use again. The first refusal
+ * ends it, and the caller comes again. Such a change is not counted as being under way: kernels
+ * differ in whether they call invalidate_range_end of a refused one. Whoever watches takes the
+ * memory for gone instead, and nobody begins to watch it.
  */
 static int oc_hasty_start(struct mmu_notifier *notifier, const struct mmu_notifier_range *range)
 {
@@ -466,12 +467,13 @@ static int oc_changes_register(struct oc_changes *c, struct mmu_notifier *notifi
 }
 
 /*
- * The mmap lock is held for writing. To register a notifier takes the locks of all mappings: so no
+ * The mmap lock is held for writing. To register a notifier takes the locks of all mappings. So no
  * change by the kernel is under way then, and what begins later is told, with its end.
  *
  * Our own zaps hold none of these locks. Another driver's first interval notifier could be
- * registered between the two announcements of one. The kernel would then count an end without its
- * beginning. So it counts from the first watch on, as that driver makes it do.
+ * registered between a zap's invalidate_range_start and its invalidate_range_end. The kernel would
+ * then count an end without its beginning. So it counts from the first watch on, as that driver
+ * makes it do.
  */
 static struct oc_changes *oc_changes_make(struct mm_struct *mm)
 {

@@ -115,10 +115,10 @@ static inline unsigned long oc_compound_pages(struct page *head)
 }
 
 /*
- * Whether an entry that allows reading may come to allow storing as it stands. An x86 processor
- * looks at the tables once more before it faults. Other processors may keep what they know of the
- * entry. On arm64 a store would fault again and again. Kernels before 6.19 tell nobody to forget an
- * entry that already allows what a fault is about. The function that would tell is not for modules.
+ * Whether an entry that allows reading may come to allow storing as it stands. An x86 CPU looks at
+ * the tables once more before it faults. Other CPUs may keep what they know of the entry. On arm64
+ * a store would fault again and again. Kernels before 6.19 tell nobody to forget an entry that
+ * already allows what a fault is about. The function that would tell is not for modules.
  */
 #define OC_ENTRY_MAY_GROW IS_ENABLED(CONFIG_X86)
 
@@ -214,7 +214,7 @@ static inline void oc_unmap_page(struct page *page, void *addr)
 
 /*
  * After a store of n bytes from byte `off` of the page on. They may lie in further pages of the
- * same compound one. Some processors (arm64) do not fetch instructions from where they store. There
+ * same compound one. Some CPUs (arm64) do not fetch instructions from where they store. There
  * the kernel notes that the page has to be made good before anybody runs what lies in it.
  */
 static inline void oc_unmap_stored(struct page *page, void *map, unsigned long off, u64 n)
@@ -228,7 +228,7 @@ static inline void oc_unmap_stored(struct page *page, void *map, unsigned long o
 
 /*
  * A handler that needs the mmap lock was called under the lock of the VMA alone: true when the
- * fault must begin anew.
+ * fault must be retried.
  */
 static inline bool oc_under_vma_lock(struct vm_fault *vmf)
 {

@@ -33,7 +33,7 @@ static int oc_copy_fault(unsigned long addr, u64 len, bool write, unsigned int p
 	return err;
 }
 
-/* without one byte more, of memory that is there each time: it may not be used so */
+/* Faults in a row that succeed without progress, after which it is EFAULT. */
 #define OC_COPY_TRIES 1000
 #define OC_COPY_AHEAD 16
 

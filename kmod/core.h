@@ -119,7 +119,7 @@ u64 oc_copy_user(struct page *const *pages, u64 off, u64 len, u64 user, bool to_
 void oc_copy_pages(struct page *const *dst, u64 dst_off, struct page *const *src, u64 src_off,
 		   u64 len);
 
-/* ---- what commands take and tell (arg.c) ---- */
+/* ---- what commands take and tell; all three devices: is the module ready? (arg.c) ---- */
 bool oc_is_ready(void);
 void oc_set_ready(void);
 int oc_arg_read(void *to, size_t known, const void __user *from, u32 *size);
@@ -248,8 +248,8 @@ struct oc_verdict {
 
 struct oc_seg {
 	struct kref ref;
-	struct hlist_node node; /* published under id; table's lock */
-	struct list_head all; /* of all segments, by serial number; table's lock */
+	struct hlist_node node; /* published under id; under oc_table_lock */
+	struct list_head all; /* of all segments, by serial number; under oc_table_lock */
 	u64 serial;
 	struct pid *owner;
 	u64 id;
@@ -338,7 +338,7 @@ int oc_generation_mmap(struct oc_seg *seg, struct vm_area_struct *vma);
 struct oc_view {
 	struct oc_seg *seg;
 	bool write;
-	bool nosignal; /* a hole is a page of zeroes and a count, not SIGBUS */
+	bool nosignal; /* a hole is the hole page and a count, not SIGBUS */
 };
 
 struct file *oc_view_open(struct oc_seg *seg, bool write, bool nosignal);
@@ -411,11 +411,11 @@ struct oc_want {
 	unsigned long page;
 	bool write;
 	/*
-	 * to read: the end of what was there from `page` on until the owner took it away; 0:
-	 * nothing
+	 * To read only. [page, lost) was there until the owner took it away, and may be brought
+	 * back, too. 0: nothing was.
 	 */
 	unsigned long lost;
-	/* the end of what is asked for beside the page, and waited for; 0: nothing */
+	/* PREFAULT: [page, last) is asked for, and waited for. 0: the page alone is. */
 	unsigned long last;
 };
 

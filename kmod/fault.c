@@ -3,7 +3,7 @@
  * An attachment is touched. Two mmap locks are never waited for at once: the owner's is only tried.
  * If that fails, or if the owner has to fault the page in, the fault gives up our mmap lock. It
  * settles the owner's side with only the owner's lock and leaves what it found with the segment.
- * Then it begins anew. A fault that finds an answer with the segment needs no lock of the owner.
+ * Then it is retried. A fault that finds an answer with the segment needs no lock of the owner.
  */
 #include <linux/hash.h>
 #include <linux/moduleparam.h>
@@ -249,7 +249,7 @@ static void oc_verdict_leave(struct oc_seg *seg, unsigned long page, int err)
 }
 
 /*
- * Answered only to the fault that begins anew (`again`). A handler of a signal may have kept that
+ * Answered only to the fault that is retried (`again`). A handler of a signal may have kept that
  * from coming: what is found by another fault is of another time, and forgotten.
  */
 static int oc_verdict_take(struct oc_seg *seg, unsigned long page, bool again)
@@ -397,7 +397,7 @@ static int oc_install_prepare(struct oc_install *in, enum oc_install_next next)
 					   oc_no_entry, NULL) ? OC_NO_TABLE : 0;
 	case OC_INSTALL_ZAP:
 		/*
-		 * A page of zeroes stood for a hole that has been filled since, or the page may be
+		 * The hole page stood for a hole that has been filled since, or the page may be
 		 * written since: see OC_ENTRY_MAY_GROW.
 		 */
 		oc_zap(in->seg, in->owner, in->owner + PAGE_SIZE);
@@ -549,8 +549,8 @@ static vm_fault_t oc_hole(struct vm_fault *vmf, struct oc_view *view, unsigned l
 }
 
 /*
- * Most changes of mappings take some microseconds: not so long as to sleep and begin anew. Tried,
- * never waited for, and no longer than somebody else might want this processor.
+ * Most changes of mappings take some microseconds: not so long as to sleep and retry. Tried, never
+ * waited for, and no longer than somebody else might want this CPU.
  */
 static bool oc_try_owner(struct mm_struct *mm)
 {

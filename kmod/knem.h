@@ -27,8 +27,8 @@ struct oc_piece {
 /* Whose memory is pinned: regions end with the address space, whoever holds the file. */
 struct oc_pinner {
 	struct mmu_notifier notifier; /* one for each address space */
-	struct list_head regions; /* lock: that of the cookies */
-	unsigned long users; /* regions, and files that keep it; the same lock */
+	struct list_head regions; /* under oc_regions_lock */
+	unsigned long users; /* regions, and files that keep it; under oc_regions_lock */
 };
 
 /*
@@ -39,11 +39,11 @@ struct oc_region {
 	struct kref ref;
 	struct rcu_head rcu;
 	struct work_struct late; /* its end, where that has to wait */
-	struct list_head all; /* of all regions, by serial number; lock: that of the cookies */
+	struct list_head all; /* of all regions, by serial number; under oc_regions_lock */
 	u64 serial;
 	struct pid *creator;
 	struct hlist_node node; /* published under cookie */
-	struct list_head link; /* of its file, while published; lock: that of the cookies */
+	struct list_head link; /* of its file, while published; under oc_regions_lock */
 	const struct list_head *file; /* whose list: only compared */
 	u64 cookie;
 	bool read; /* others may copy out of it */
@@ -53,7 +53,7 @@ struct oc_region {
 	kuid_t uid;
 	struct user_namespace *ns;
 	bool dead; /* its address space has ended */
-	struct list_head pinned_by; /* of its pinner; lock: that of the cookies */
+	struct list_head pinned_by; /* of its pinner; under oc_regions_lock */
 	struct oc_pinner *pinner;
 	struct mm_struct *mm; /* the pinner's */
 	/* of the user whose limit the pins count against; NULL: nobody's */
@@ -97,7 +97,7 @@ struct oc_work {
 
 /* An open file. */
 struct oc_knem {
-	struct list_head regions; /* lock: that of the cookies */
+	struct list_head regions; /* under oc_regions_lock */
 	/* of the address space that made the last region here, for the next one; the same lock */
 	struct oc_pinner *pinner;
 	struct mutex lock; /* of binding and the making of the status array; within the mmap lock */

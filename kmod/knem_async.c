@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: GPL-2.0
 /*
- * Copies that a worker does: both sides are pinned, so it never faults and never waits for anybody.
+ * What a file of /dev/knem has once its status array is mapped: the worker (a kernel thread) with
+ * its CPUs, the copies that it does, and the notifications that oc_async_read() gives. Both sides
+ * of such a copy are pinned, so it never faults and never waits for anybody.
  */
 #include <linux/cgroup.h>
 #include <linux/kthread.h>
@@ -34,7 +36,7 @@ static struct oc_work *oc_work_next(struct oc_knem *k)
 
 /*
  * Where a task may run. Others change that at any time, under this lock, which sched_getaffinity()
- * takes too. Not cpus_ptr: while a task may not be moved that can be the one processor it is on.
+ * takes too. Not cpus_ptr: while a task may not be moved that can be the one CPU it is on.
  */
 static void oc_affinity(struct task_struct *task, struct cpumask *mask)
 {
@@ -46,8 +48,8 @@ static void oc_affinity(struct task_struct *task, struct cpumask *mask)
 }
 
 /*
- * The worker runs for a caller, so it runs in the caller's cgroups and on processors of the
- * caller's cpuset. The caller may have asked for some of these. It does not do this itself: it
+ * The worker runs for a caller, so it runs in the caller's cgroups and on CPUs of the caller's
+ * cpuset. The caller may have asked for some of these. It does not do this itself: it
  * holds its mmap lock, and those who move tasks between cpusets wait for that.
  */
 static int oc_worker_place(struct oc_knem *k)
@@ -68,7 +70,7 @@ static int oc_worker_place(struct oc_knem *k)
 	rcu_read_lock();
 	moved = task_dfl_cgroup(current) == task_dfl_cgroup(k->caller);
 	rcu_read_unlock();
-	/* The cpuset has set this; where there is none, it is all processors. */
+	/* The cpuset has set this; where there is none, it is all CPUs. */
 	oc_affinity(current, mask);
 	oc_affinity(k->caller, allowed);
 	cpumask_and(mask, mask, cpumask_empty(k->cpus) ? allowed : k->cpus);

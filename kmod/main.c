@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0
-/* Parameters, devices, beginning and end. */
+/* Registering the devices; load and unload. Parameters stand where they are used. */
 #include <linux/miscdevice.h>
 #include <linux/module.h>
 #ifdef CONFIG_PAGE_TABLE_CHECK

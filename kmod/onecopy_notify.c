@@ -180,7 +180,7 @@ static int oc_notify_release(struct inode *inode, struct file *file)
 }
 
 /*
- * What an emulated processor has no shadow stacks for: a mapping that says it is one. Its page is
+ * What an emulated CPU has no shadow stacks for: a mapping that says it is one. Its page is
  * given to any reader by get_user_pages(), and shown by its entries, as that of a real one.
  */
 static int oc_notify_mmap(struct file *file, struct vm_area_struct *vma)

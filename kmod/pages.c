@@ -33,8 +33,7 @@ static void oc_unmap_copied(struct page *page, void *map, u64 off, u64 n, bool t
 }
 
 /*
- * With faults disabled. False: something is missing. True: all is done, or somebody wants this
- * processor.
+ * With faults disabled. False: something is missing. True: all is done, or somebody wants this CPU.
  */
 bool oc_copy_present(struct page *const *pages, u64 off, u64 len, u64 user, bool to_user, u64 *done)
 {

@@ -27,7 +27,7 @@ static unsigned int oc_ahead(struct oc_seg *seg, unsigned long target)
 
 /*
  * A first look, to read, at memory that the owner took away. If the owner may write pages there, it
- * has filled them anew itself, and will do so again. Then pages of zeroes would be dear: each store
+ * has filled them anew itself, and will do so again. Then zero pages would be dear: each store
  * of the owner copies a page and takes it away from everybody once more. An owner that has stopped
  * pays OC_REFILLS times for pages that it does not need.
  */
@@ -49,7 +49,7 @@ void oc_refill_seen(struct oc_seg *seg, const struct oc_snap *snap, const struct
  * too, up to OC_AHEAD_MAX in all, but none that has to be waited for. If the importer goes on in
  * order, these are as many as oc_ahead() says. If it reads, they are the anonymous memory that was
  * there before. That memory comes back writable for an owner that fills anew what it takes away.
- * Else it comes back as pages of zeroes: a page that nobody writes costs the owner nothing.
+ * Else it comes back as zero pages: a page that nobody writes costs the owner nothing.
  *
  * The owner's mmap lock is held; *locked tells whether it still is. Without `locked` nothing is
  * waited for and the lock is kept. The answer is -EAGAIN where that does not do; the snapshot has

@@ -37,9 +37,9 @@ void oc_snap_free(struct oc_snap *snap)
 }
 
 /*
- * Begin a look at the owner's tables. Of the invalidations counted in the snapshot, some are still
- * under way: what is seen of their pages may be gone at any time, and `busy` says which these are.
- * The others have ended, so what is seen is their outcome. Those recorded later are struck out by
+ * Begin a look at the owner's tables. Some of the invalidations counted in the snapshot are still
+ * under way. What is seen of their pages may be gone at any time: `busy` says which these are. The
+ * others have ended, so what is seen is their outcome. Those recorded later are struck out by
  * oc_snap_refresh(). -EBUSY: the target is one of the busy pages.
  */
 static int oc_snap_begin(struct oc_seg *seg, struct oc_snap *snap, unsigned long target,
@@ -132,9 +132,9 @@ int oc_snap_take(struct oc_seg *seg, struct oc_snap *snap, unsigned long target,
 /*
  * Without HMM a look at the tables is a look for pages, which faults them in. So it is done only
  * where the caller holds no other mmap lock (`resolved`), and only for a few pages from the wanted
- * one on: for that one alone, where the others are not of the same VMA or may have to be waited
- * for. The pages are let go at once. They are valid for the same reason as everywhere: their end
- * is announced.
+ * one on. It is done for that one alone where the others are of another VMA, or may have to be
+ * waited for. The pages are let go at once. They are valid for the same reason as everywhere: what
+ * takes them away calls invalidate_range_start first.
  */
 int oc_snap_take(struct oc_seg *seg, struct oc_snap *snap, unsigned long target, bool write,
 		 bool resolved)

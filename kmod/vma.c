@@ -18,7 +18,8 @@ static bool oc_vma_secret(const struct vm_area_struct *vma)
 }
 
 /*
- * Attachments never move. They are known by this, so who has to know them needs nothing of theirs.
+ * mremap() is refused. oc_vma_ours() knows attachments by this operation, so this file need not
+ * know fault.c's oc_vm_ops.
  */
 int oc_vma_stays(struct vm_area_struct *vma)
 {

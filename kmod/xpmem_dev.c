@@ -30,7 +30,7 @@ struct oc_permit {
 };
 
 struct oc_xpmem {
-	struct mm_struct *mm; /* who opened it; its memory is long gone when this is only a name */
+	struct mm_struct *mm; /* who opened it: only compared, it may have no memory any more */
 	struct pid *opener;
 	struct mutex lock; /* of the two that follow */
 	struct list_head made;
@@ -90,7 +90,7 @@ static long oc_xpmem_make(struct oc_xpmem *x, struct xpmem_cmd_make __user *arg)
 	return 0;
 }
 
-/* As upstream answers: what no id can be, and what none is. */
+/* As the original XPMEM module answers: EINVAL for what is not a valid id (zero or negative). */
 static int oc_unknown_id(s64 id)
 {
 	return id <= 0 ? -EINVAL : -ENOENT;

@@ -423,7 +423,7 @@ bool oc_stretch_fill(struct vm_area_struct *vma, unsigned long addr, struct oc_s
 /*
  * Under the segment's lock: does anybody walk page tables of these importer's addresses? Kernels
  * before 6.5 look twice whether there is a table. Between the two looks no huge entry may come:
- * they would take it for a broken one, and clear it without telling the processors.
+ * they would take it for a broken one, and clear it without telling the CPUs.
  */
 bool oc_is_walked(struct vm_area_struct *vma, unsigned long start, unsigned long end)
 {

@@ -45,7 +45,7 @@ static void in_parent(void)
 	pthread_mutex_unlock(&lock);
 }
 
-/* The state behind the descriptor is the parent's: a child begins anew. */
+/* The state behind the descriptor is the parent's: a child opens its own. */
 static void in_child(void)
 {
 	if (device >= 0)

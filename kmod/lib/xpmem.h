@@ -3,8 +3,8 @@
  * libxpmem: memory of one process, attached by another, through /dev/xpmem.
  *
  * Functions return -1, xpmem_attach() (void *)-1, and set errno. EINVAL: an argument is not as
- * below, not whole pages or beyond the memory; or vaddr is in no attachment. EACCES: it is not
- * allowed, or is not the caller's. ENOENT: the id names nothing, or its owner is gone. ENOMEM:
+ * below, not whole pages or beyond the memory; or something else is mapped at vaddr. EACCES: it is
+ * not allowed, or is not the caller's. ENOENT: the id names nothing, or its owner is gone. ENOMEM:
  * there is no room. EDQUOT: the user or the process has as many as it may. ENFILE: the system has
  * too many files. EOPNOTSUPP: the memory is itself an attachment. ESRCH: the caller's memory is
  * being reaped. EINTR: killed. Also the errors of open(2) on /dev/xpmem.
@@ -65,7 +65,7 @@ xpmem_apid_t xpmem_get(xpmem_segid_t segid, int flags, int permit_type, void *pe
 int xpmem_release(xpmem_apid_t apid);
 /* Map size bytes, at vaddr or, if that is NULL, where there is room. */
 void *xpmem_attach(struct xpmem_addr addr, size_t size, void *vaddr);
-/* Unmap the attachment that vaddr lies in. */
+/* Unmap the attachment that vaddr lies in. Where nothing is mapped it succeeds. */
 int xpmem_detach(void *vaddr);
 
 #ifdef __cplusplus

@@ -10,6 +10,7 @@ mod source;
 mod starts;
 mod sync;
 mod tracepoints;
+mod versions;
 mod words;
 
 use std::path::Path;
@@ -60,6 +61,7 @@ pub(crate) fn run(root: &Path) -> Result<(), Failure> {
     calls::check(&files, &mut findings);
     paths::check(&files, &mut findings);
     tracepoints::check(&files, &mut findings);
+    versions::check(&files, &mut findings);
     sync::check(files.iter().filter(|file| is_rust(file)), &mut findings);
     entry_points(&files, &mut findings);
     for page in docs::stale(root) {

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: (GPL-2.0 WITH Linux-syscall-note) OR MIT */
 /*
  * The KNEM ioctl ABI, as /dev/knem speaks it. The directions in the numbers are part of the ABI,
- * although some say the opposite of what is copied. A number is compared as a whole.
+ * although some say the opposite of what is copied. A number is compared as a whole. Programs of 32
+ * bits have the same structs.
  *
  * Errors of all: EFAULT: the struct is not readable and writable. ENOTTY: no such command. "Errors"
  * below are those beside these.
@@ -38,6 +39,15 @@ typedef __u8 knem_status_t;
 #define KNEM_FLAG_MEMCPYTHREAD 0x8
 #define KNEM_FLAG_PINLOCAL 0x10 /* no effect */
 #define KNEM_FLAG_SINGLEUSE 0x20
+/*
+ * Each completion can be read from the file: a __u32 in native byte order, the index of the status.
+ * poll() tells POLLIN while there are any. read() waits until as many are there as fit, or until
+ * there is one and no copy is outstanding. Before there is a status array, read() gives counters as
+ * text, and poll() always tells POLLIN.
+ *
+ * Errors of read(): EINVAL: fewer than 4 bytes are asked for. EFAULT: the buffer is not writable.
+ * EAGAIN: O_NONBLOCK, and there is none or another read is under way. EINTR: a signal came.
+ */
 #define KNEM_FLAG_NOTIFY_FD 0x40
 #define KNEM_FLAG_ANY_USER_ACCESS 0x80
 
@@ -46,7 +56,7 @@ typedef __u8 knem_status_t;
  * except KNEM_FLAG_DMA: without KNEM_FEATURE_DMA it is EINVAL.
  */
 #define KNEM_FLAG_ANY_THREAD_MASK (KNEM_FLAG_DMATHREAD | KNEM_FLAG_MEMCPYTHREAD)
-/* With one of these there must be a status array, and the result is in it. */
+/* With one of these, or KNEM_FLAG_NOTIFY_FD, there must be a status array: the result is in it. */
 #define KNEM_FLAG_ANY_ASYNC_MASK (KNEM_FLAG_ASYNCDMACOMPLETE | KNEM_FLAG_ANY_THREAD_MASK)
 #define KNEM_FLAG_ANY_DMA_MASK (KNEM_FLAG_DMA | KNEM_FLAG_ASYNCDMACOMPLETE | KNEM_FLAG_DMATHREAD)
 #define KNEM_FLAG_ANY_CREATE_MASK (KNEM_FLAG_SINGLEUSE | KNEM_FLAG_ANY_USER_ACCESS)
@@ -87,9 +97,9 @@ struct knem_cmd_info {
  * struct knem_cmd_bind_offload - where the worker runs
  * @flags: one of KNEM_BIND_FLAG_*
  * @mask_len: bytes of the mask
- * @mask_ptr: a mask of processors, for KNEM_BIND_FLAG_CUSTOM
+ * @mask_ptr: a mask of CPUs, for KNEM_BIND_FLAG_CUSTOM
  *
- * Errors: EBUSY: the status array is mapped already. EINVAL: not one flag, or no processor of the
+ * Errors: EBUSY: the status array is mapped already. EINVAL: not one flag, or no CPU of the
  * mask is online. EFAULT: the mask cannot be read. ENOMEM.
  */
 struct knem_cmd_bind_offload {

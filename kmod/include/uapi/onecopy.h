@@ -3,13 +3,14 @@
  * /dev/onecopy: memory of one process, granted to others as a file descriptor.
  *
  * Whoever holds the descriptor of a segment may map it or copy to and from it, in the direction
- * that it was granted for. Its user, pid or user namespace does not matter. Nobody else can.
+ * that was granted. The holder's user, pid or user namespace does not matter. Nobody else can.
  *
  * Every command but REVOKE takes a struct whose first member is its size, as the caller knows it:
  * at least 8 bytes (EINVAL), at most a page (E2BIG). Members that a caller does not know read as
- * zero. Members that the module does not know must be zero (E2BIG). Reserved members, unknown flags
- * and a struct without the members that the command needs are refused (EINVAL). EFAULT: the struct
- * is not readable and writable. ENOTTY: no such command. "Errors" below are those beside these.
+ * zero. Members that the module does not know must be zero (E2BIG). EINVAL: a reserved member is
+ * not zero, a flag is unknown, or the struct lacks a member that the command needs. EFAULT: the
+ * struct is not readable and writable. ENOTTY: no such command. "Errors" below are those beside
+ * these. Programs of 32 bits have the same structs.
  */
 #ifndef ONECOPY_UAPI_ONECOPY_H
 #define ONECOPY_UAPI_ONECOPY_H
@@ -140,7 +141,8 @@ struct onecopy_copy {
  * @reserved: zero
  * @segments: gauge: segments
  * @permits: gauge: xpmem access permits
- * @regions: gauge: knem regions
+ * @regions: gauge: knem regions; a copy by the thread between local memory and a region counts as
+ *	one more until it ends
  * @pinned_pages: gauge: pages that knem regions pin
  * @attaches: mappings of segments that were made
  * @faults: page faults on attachments
@@ -235,7 +237,8 @@ struct onecopy_restrict {
  * page then reads as a scratch page, one for all such pages of the attachment. A dead segment can
  * be mapped; it is all hole.
  *
- * mmap(MAP_SHARED, PROT_READ) of one page at this offset: struct onecopy_generation.
+ * mmap(MAP_SHARED, PROT_READ) of one page at this offset: struct onecopy_generation. The mmap() of
+ * programs of 32 bits has no such offset.
  *
  * Errors of both: EINVAL: not MAP_SHARED, or beyond the segment. EACCES: PROT_WRITE, but the
  * descriptor is to read, or it is the generation page. EDQUOT: the user has as many attachments as
@@ -252,7 +255,7 @@ struct onecopy_restrict {
  *
  * A reader through an attachment compares @holes and @state with what they were when it was mapped:
  * unchanged means that every byte was the owner's. They are loaded after the bytes: where a
- * processor may change the order of loads (arm64), with an acquire fence in between. Once they
+ * CPU may change the order of loads (arm64), with an acquire fence in between. Once they
  * differ, map it anew: zeroes that stood for a hole may stay where they are for as long as the
  * mapping does.
  */

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: (GPL-2.0 WITH Linux-syscall-note) OR MIT */
 /*
  * The XPMEM ioctl ABI, as /dev/xpmem speaks it. No command carries its size in its number. Ids are
- * opaque to callers.
+ * opaque to callers. Programs of 32 bits are refused (ENOTTY): their libxpmem has other structs.
  *
  * Errors of all: XPMEM_ERRNO_NOPROC, from everything but VERSION. EFAULT: the struct is not
  * readable and writable. ENOTTY: no such command. "Errors" below are those beside these.
@@ -65,7 +65,8 @@ struct xpmem_cmd_make {
  * struct xpmem_cmd_remove - take a segment back from everybody
  * @segid: one of the caller's
  *
- * Errors: EINVAL: no id is so. ENOENT: no such segment. EACCES: it was not made by this file.
+ * Errors: EINVAL: not a valid id (zero or negative). ENOENT: no such segment. EACCES: it was not
+ * made by this file.
  */
 struct xpmem_cmd_remove {
 	xpmem_segid_t segid;
@@ -73,14 +74,15 @@ struct xpmem_cmd_remove {
 
 /**
  * struct xpmem_cmd_get - ask for access to a segment
- * @segid: whose it may be
+ * @segid: the segment
  * @flags: XPMEM_RDONLY or XPMEM_RDWR
  * @permit_type: XPMEM_PERMIT_MODE
  * @permit_value: zero
  * @apid: out: the permit
  *
- * Errors: EINVAL: other flags or permits, or no id is so. ENOENT: no such segment. EACCES: the mode
- * does not allow it. EDQUOT: the user has as many permits as it may. ENFILE, ENOMEM.
+ * Errors: EINVAL: other flags or permits, or not a valid id (zero or negative). ENOENT: no such
+ * segment. EACCES: the mode does not allow it. EDQUOT: the user has as many permits as it may.
+ * ENFILE, ENOMEM.
  */
 struct xpmem_cmd_get {
 	xpmem_segid_t segid;
@@ -94,7 +96,8 @@ struct xpmem_cmd_get {
  * struct xpmem_cmd_release - give a permit back, with what was attached through it
  * @apid: the permit
  *
- * Errors: EINVAL: no id is so. ENOENT: no such permit. EINTR: killed, and the permit is gone.
+ * Errors: EINVAL: not a valid id (zero or negative). ENOENT: no such permit. ENOMEM, or EINTR:
+ * killed; the permit is gone then, too.
  */
 struct xpmem_cmd_release {
 	xpmem_apid_t apid;
@@ -110,8 +113,8 @@ struct xpmem_cmd_release {
  * @flags: unused
  *
  * Errors: EINVAL: no bytes, beyond the segment, not at whole pages, over another attachment or over
- * what is attached, or no id is so. ENOENT: no such permit, or the segment is dead. EDQUOT: the
- * user has as many attachments as it may. ENOMEM. EINTR: killed.
+ * what is attached, or not a valid id (zero or negative). ENOENT: no such permit, or the segment is
+ * dead. EDQUOT: the user has as many attachments as it may. ENOMEM. EINTR: killed.
  */
 struct xpmem_cmd_attach {
 	xpmem_apid_t apid;

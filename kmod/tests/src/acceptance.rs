@@ -1,24 +1,24 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! What the module guarantees, each a test.
 
-mod access;
 mod apart;
 mod async_copy;
 mod basic;
-mod churn;
 mod copy;
 mod ends;
 mod grant;
 mod held;
 mod holes;
 mod hostile;
-mod limits;
 mod locks;
 mod owner;
 mod pages;
+mod permission;
 mod races;
 mod regions;
+mod rlimits;
 mod shown;
+mod storms;
 mod waits;
 
 use crate::runner::{Test, tests};
@@ -28,7 +28,7 @@ pub(crate) const TESTS: &[Test] = tests! {
     basic: version, bytes_travel, offsets, whole_space, bad_arguments, read_only_permit, release_and_remove,
         munmap_whole, munmap_part, map_over, mremap_of_attachment, detach, attach_at_an_address, many_attachments, importer_of_importer,
         both_ways, state_belongs_to_the_file, closing_ends_all;
-    access: device_modes, other_user, other_user_by_parameter, ids_are_not_guessed, user_namespace, namespace_root, mode_bits,
+    permission: device_modes, other_user, other_user_by_parameter, ids_are_not_guessed, user_namespace, namespace_root, mode_bits,
         quota_of_segments, quota_of_a_process, quota_of_attachments;
     grant: to_another_user, to_another_namespace, read_only_stays_read_only, restricted, close_on_exec, bad_structures,
         segment_info, descriptor_outlives_device;
@@ -41,7 +41,7 @@ pub(crate) const TESTS: &[Test] = tests! {
     owner: zero_page, pages_ahead_are_of_one_mapping, private_file, read_only_file, read_only_pages, private_file_read_first, fork, fork_storm, store_after_reading, mremap,
         maps_over_from_a_thread, maps_over_from_a_sharing_task, gives_pages_back, shared_memory, exit_of_the_importer;
     ends: exec, death_while_read, every_order_of_ends, first_opens_at_once;
-    churn: faults_on_each_other = 120, owner_churns = 240, protection_storm = 120, fork_while_attached = 120,
+    storms: faults_on_each_other = 120, owner_churns = 240, protection_storm = 120, fork_while_attached = 120,
         attach_and_detach_at_once = 120;
     pages: huge_pages, huge_pages_come_while_others_go, huge_zeroes, split_and_collapse = 120, same_page_merging = 120, memory_pressure = 180, many_importers,
         accesses_count_for_the_owner, unload_refused;
@@ -61,7 +61,7 @@ pub(crate) const TESTS: &[Test] = tests! {
         pages_of_xpmem;
     races: pins_while_regions_come, info_while_revoked, poll_while_copies_end, first_stores_to_holes, descriptors_at_once,
         hundreds_of_threads = 120;
-    limits: locked_memory, locked_memory_is_given_back, locked_memory_of_children, locked_memory_is_one_account,
+    rlimits: locked_memory, locked_memory_is_given_back, locked_memory_of_children, locked_memory_is_one_account,
         locked_memory_counts_huge_pages_whole, empty_pieces_are_dropped,
         locked_memory_goes_back_to_its_account, descriptors, memory_cgroup,
         refusals_leave_the_log_alone;

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Trace events of the kernel, in a buffer of their own.
 //!
-//! The kernel patches its own code to switch an event on. A processor that QEMU translates may still run what stood
+//! The kernel patches its own code to switch an event on. A CPU that QEMU emulates may still run what stood
 //! there meanwhile: a breakpoint that nobody knows any more. Then the kernel ends ("Oops: int3"). So nothing of this
 //! runs unless it is asked for.
 

@@ -47,7 +47,7 @@ fn command(mut notify: &File, command: u64, area: &Area) -> Outcome {
         .map(|_| ())
 }
 
-/// A driver comes to the importer's address space between the two announcements of what the module takes away there.
+/// A driver comes to the importer's address space between the start and the end of what the module takes away there.
 /// The kernel counts changes for such drivers, and a driver that finds an odd count waits for ever.
 pub(super) fn interval_notifier_while_entries_go() -> Outcome {
     let owner = peer(|link: &Link| {

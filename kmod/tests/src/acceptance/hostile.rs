@@ -255,7 +255,7 @@ pub(super) fn queue_is_bounded() -> Outcome {
     Ok(())
 }
 
-/// A status array costs a thread of the kernel: a user has so many, not more.
+/// A status array costs a kernel thread: a user has so many, not more.
 pub(super) fn quota_of_workers() -> Outcome {
     let _open = OpenToAll::device("/dev/knem")?;
     let _quota = Parameter::set("max_workers", "5")?;
@@ -353,7 +353,7 @@ pub(super) fn owner_changes_without_a_pause() -> Outcome {
             segments.push(export(&own, true)?);
         }
         let elsewhere = Area::new(ELSEWHERE)?;
-        // The page of zeroes everywhere: nothing is used up, and to walk all of it takes long.
+        // The zero page everywhere: nothing is used up, and to walk all of it takes long.
         for page in 0..elsewhere.pages() {
             elsewhere.load(page * page_size());
         }

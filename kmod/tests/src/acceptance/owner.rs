@@ -101,7 +101,7 @@ fn untouched(path: &str) -> Outcome {
 pub(super) fn zero_page() -> Outcome {
     let area = Area::new(size())?;
     let bystander = Area::new(size())?;
-    // All read only so far: both map the page of zeroes that the whole system shares.
+    // All read only so far: both map the zero page, which the whole system shares.
     for page in 0..area.pages() {
         check_eq!(
             area.load(page * page_size()) + bystander.load(page * page_size()),

@@ -175,7 +175,7 @@ pub(super) fn huge_pages() -> Outcome {
     .join()
 }
 
-/// The kernel's huge page of zeroes, which stands for memory that was only looked at, in an attachment beside huge
+/// The kernel's huge zero page, which stands for memory that was only looked at, in an attachment beside huge
 /// pages of the importer's own.
 pub(super) fn huge_zeroes() -> Outcome {
     let huge = huge_page();

@@ -96,7 +96,7 @@ pub(super) const CALLS: &[Call] = calls! {
 };
 
 /// How many devices of a kind a thread has open at most, and how many segments, grants or regions of each. Every change
-/// of a process's memory is announced to every segment that covers it: few, or the kernel does little else.
+/// of a process's memory is told to every segment that covers it: few, or the kernel does little else.
 const DEVICES: usize = 2;
 const OBJECTS: usize = 6;
 

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Limits that the system sets, kept.
+//! Limits that the system sets, kept: `RLIMIT_MEMLOCK`, descriptors, memory cgroups. The module's own limits (`max_*`)
+//! are tested in `permission.rs` and `hostile.rs`.
 
 use std::io::{Read, Seek, SeekFrom};
 use std::os::unix::fs::OpenOptionsExt;

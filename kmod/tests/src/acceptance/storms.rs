@@ -1,4 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
+//! Some kinds of change, one test each (`churn` of the folder above does everything at once).
+//!
 //! Owners and importers that change their mappings all the time: nobody waits for ever, and bytes stay right.
 
 use std::os::fd::AsFd;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Who may reach memory through the XPMEM interface.
+//! Who may reach memory through the XPMEM interface, and how much of it a user may have (`max_*`).
 
 use std::collections::HashSet;
 use std::os::unix::fs::PermissionsExt;
