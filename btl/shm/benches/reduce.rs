@@ -5,7 +5,7 @@
 
 use criterion::{BenchmarkId, Criterion, Throughput, criterion_group, criterion_main};
 use onecopy_shm::copy::{Kernel, copy_slices};
-use onecopy_shm::reduce::{ElemType, PredefinedOp, Stores, combine_slices, reduce_into};
+use onecopy_shm::reduce::{ElemType, PredefinedOp, combine_slices, reduce_into};
 use std::hint::black_box;
 use std::time::Duration;
 
@@ -49,11 +49,9 @@ fn kernels(c: &mut Criterion) {
             group.bench_function(id("in place"), |bench| {
                 bench.iter(|| reduce_into(op, elem, &mut out, black_box(&a)));
             });
-            for stores in [Stores::Cached, Stores::Streaming] {
-                group.bench_function(id(&format!("apart, {stores:?}")), |bench| {
-                    bench.iter(|| combine_slices(stores, op, elem, &mut out, black_box(&a), &b));
-                });
-            }
+            group.bench_function(id("apart"), |bench| {
+                bench.iter(|| combine_slices(op, elem, &mut out, black_box(&a), &b));
+            });
         }
         group.finish();
     }

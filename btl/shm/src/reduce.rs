@@ -27,18 +27,13 @@ pub mod kinds;
 #[cfg(all(test, not(loom)))]
 mod tests;
 
-pub use kernel::Stores;
 pub use kinds::{ElemType, PredefinedOp};
 
 use combine::{
     BitAnd, BitOr, BitXor, Complex, Indexed16, Indexed32, Indexed64, LogicalAnd, LogicalOr,
     LogicalXor, Max, MaxLoc, Min, MinLoc, Prod, Sum,
 };
-use kernel::Isa;
-
-/// From this many bytes on, a result that goes to a third place is stored past the cache. Otherwise it would push its
-/// own beginning out of it.
-const STREAM_MIN: usize = 32 << 20;
+use kernel::{Isa, Operands};
 
 /// `dst = a op b`, elements of kind `elem` in `bytes` bytes each. Gives `false`, and does nothing, if the operator has
 /// no meaning for them.
@@ -58,35 +53,9 @@ pub unsafe fn reduce_raw(
     b: *const u8,
     bytes: usize,
 ) -> bool {
-    let apart = !std::ptr::eq(dst, a) && !std::ptr::eq(dst, b);
-    let stores = if apart && bytes >= STREAM_MIN {
-        Stores::Streaming
-    } else {
-        Stores::Cached
-    };
-    // SAFETY: the caller's promise.
-    unsafe { reduce_raw_with(stores, op, elem, dst, a, b, bytes) }
-}
-
-/// As [`reduce_raw`], with a say in how the result is stored: a caller that works on parts of something large knows
-/// more.
-///
-/// # Safety
-/// As [`reduce_raw`].
-///
-/// # Panics
-/// If `bytes` is no multiple of the element's size.
-pub unsafe fn reduce_raw_with(
-    stores: Stores,
-    op: PredefinedOp,
-    elem: ElemType,
-    dst: *mut u8,
-    a: *const u8,
-    b: *const u8,
-    bytes: usize,
-) -> bool {
+    let operands = Operands { dst, a, b, bytes };
     // SAFETY: the caller's promise; the instruction set was found.
-    unsafe { dispatch(Isa::best(), stores, op, elem, dst, a, b, bytes) }
+    unsafe { dispatch(Isa::best(), op, elem, operands) }
 }
 
 /// `acc = acc op input`: `acc` is the lower rank's.
@@ -116,7 +85,6 @@ pub fn reduce_under(op: PredefinedOp, elem: ElemType, acc: &mut [u8], input: &[u
 /// # Panics
 /// If the lengths differ or are no multiple of the element's size.
 pub fn combine_slices(
-    stores: Stores,
     op: PredefinedOp,
     elem: ElemType,
     out: &mut [u8],
@@ -129,22 +97,12 @@ pub fn combine_slices(
     );
     let (a, b, bytes) = (a.as_ptr(), b.as_ptr(), out.len());
     // SAFETY: slices are valid for their length; an exclusive one overlaps no other.
-    unsafe { reduce_raw_with(stores, op, elem, out.as_mut_ptr(), a, b, bytes) }
+    unsafe { reduce_raw(op, elem, out.as_mut_ptr(), a, b, bytes) }
 }
 
 /// # Safety
 /// As [`reduce_raw`]; the processor has `isa`.
-#[expect(clippy::too_many_arguments, reason = "one place, called twice")]
-unsafe fn dispatch(
-    isa: Isa,
-    stores: Stores,
-    op: PredefinedOp,
-    elem: ElemType,
-    dst: *mut u8,
-    a: *const u8,
-    b: *const u8,
-    bytes: usize,
-) -> bool {
+unsafe fn dispatch(isa: Isa, op: PredefinedOp, elem: ElemType, operands: Operands) -> bool {
     use ElemType as E;
     use PredefinedOp as P;
     if !op.accepts(elem) {
@@ -152,8 +110,9 @@ unsafe fn dispatch(
         return false;
     }
     assert!(
-        bytes.is_multiple_of(elem.size()),
-        "{bytes} bytes are no whole number of {elem:?}"
+        operands.bytes.is_multiple_of(elem.size()),
+        "{} bytes are no whole number of {elem:?}",
+        operands.bytes
     );
     /// A kernel with blocks of 128 and 32 bytes.
     macro_rules! run {
@@ -161,7 +120,7 @@ unsafe fn dispatch(
             const WIDE: usize = 128 / size_of::<$t>();
             const NARROW: usize = 32 / size_of::<$t>();
             // SAFETY: the caller's promise; kernels need no alignment.
-            unsafe { kernel::run::<$t, $o, WIDE, NARROW>(isa, stores, dst, a, b, bytes) };
+            unsafe { kernel::run::<$t, $o, WIDE, NARROW>(isa, operands) };
         }};
     }
     /// An operator on each of the kinds listed.

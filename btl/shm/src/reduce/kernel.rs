@@ -12,13 +12,13 @@
 
 use super::combine::Combine;
 
-/// How the result is stored.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Stores {
-    /// Through the cache.
-    Cached,
-    /// Past the cache, where the machine and the alignment permit it.
-    Streaming,
+/// The places of a reduction, and the bytes of each.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Operands {
+    pub(super) dst: *mut u8,
+    pub(super) a: *const u8,
+    pub(super) b: *const u8,
+    pub(super) bytes: usize,
 }
 
 /// The instruction set that a kernel is compiled for.
@@ -114,23 +114,18 @@ unsafe fn all<T: Copy, O: Combine<T>, const WIDE: usize, const NARROW: usize>(
 #[inline]
 pub(super) unsafe fn run<T: Copy, O: Combine<T>, const WIDE: usize, const NARROW: usize>(
     isa: Isa,
-    stores: Stores,
-    dst: *mut u8,
-    a: *const u8,
-    b: *const u8,
-    bytes: usize,
+    operands: Operands,
 ) {
+    let Operands { dst, a, b, bytes } = operands;
     let (dst, a, b) = (dst.cast::<T>(), a.cast::<T>(), b.cast::<T>());
     let count = bytes / size_of::<T>();
     match isa {
         #[cfg(target_arch = "x86_64")]
         Isa::Avx2 => {
             // SAFETY: the processor has AVX2; the caller's promise.
-            unsafe { x86::run::<T, O, WIDE, NARROW>(stores, dst, a, b, count) };
+            unsafe { x86::run::<T, O, WIDE, NARROW>(dst, a, b, count) };
         }
         Isa::Baseline => {
-            // Only the wide kernels have streaming stores.
-            let _ = stores;
             // SAFETY: the caller's promise.
             unsafe { all::<T, O, WIDE, NARROW>(dst, a, b, 0, count) };
         }
@@ -140,31 +135,23 @@ pub(super) unsafe fn run<T: Copy, O: Combine<T>, const WIDE: usize, const NARROW
 #[cfg(target_arch = "x86_64")]
 mod x86 {
     use super::super::combine::Combine;
-    use super::{Stores, all, block, blocks};
+    use super::{all, block};
     use crate::prefetch;
-    use std::arch::x86_64::{__m256i, _mm_sfence, _mm256_loadu_si256, _mm256_stream_si256};
-    use std::mem::MaybeUninit;
     use std::ptr::NonNull;
 
     /// # Safety
     /// As [`super::run`], with AVX2 present.
     #[target_feature(enable = "avx2")]
     pub(super) unsafe fn run<T: Copy, O: Combine<T>, const WIDE: usize, const NARROW: usize>(
-        stores: Stores,
         dst: *mut T,
         a: *const T,
         b: *const T,
         count: usize,
     ) {
-        if stores == Stores::Streaming {
-            // SAFETY: AVX2 is present; the caller's promise.
-            unsafe { stream::<T, O, WIDE, NARROW>(dst, a, b, count) };
-        } else {
-            // SAFETY: the caller's promise.
-            let at = unsafe { fetching::<T, O, WIDE>(dst, a, b, count) };
-            // SAFETY: the caller's promise; at <= count.
-            unsafe { all::<T, O, WIDE, NARROW>(dst, a, b, at, count) };
-        }
+        // SAFETY: the caller's promise.
+        let at = unsafe { fetching::<T, O, WIDE>(dst, a, b, count) };
+        // SAFETY: the caller's promise; at <= count.
+        unsafe { all::<T, O, WIDE, NARROW>(dst, a, b, at, count) };
     }
 
     /// Bytes before their need that lines of the result are asked for.
@@ -200,52 +187,5 @@ mod x86 {
             at += WIDE;
         }
         at
-    }
-
-    /// # Safety
-    /// As [`super::run`], with AVX2 present.
-    #[target_feature(enable = "avx2")]
-    unsafe fn stream<T: Copy, O: Combine<T>, const WIDE: usize, const NARROW: usize>(
-        dst: *mut T,
-        a: *const T,
-        b: *const T,
-        count: usize,
-    ) {
-        const { assert!(WIDE * size_of::<T>() == 128) };
-        // Whole elements up to the first aligned place; elements that never come to lie on one are stored through the
-        // cache.
-        let lead = dst.cast::<u8>().align_offset(32);
-        if !lead.is_multiple_of(size_of::<T>()) {
-            // SAFETY: the caller's promise.
-            return unsafe { all::<T, O, WIDE, NARROW>(dst, a, b, 0, count) };
-        }
-        let lead = (lead / size_of::<T>()).min(count);
-        // SAFETY: lead <= count.
-        let mut at = unsafe { blocks::<T, O, 1>(dst, a, b, 0, lead) };
-        let mut result = MaybeUninit::<[T; WIDE]>::uninit();
-        while count - at >= WIDE {
-            // SAFETY: at + WIDE <= count.
-            let left = unsafe { a.add(at) };
-            // SAFETY: as above.
-            let right = unsafe { b.add(at) };
-            // SAFETY: as above; `result` is apart from everything.
-            unsafe { block::<T, O, WIDE>(result.as_mut_ptr().cast(), left, right) };
-            // SAFETY: at + WIDE <= count.
-            let to = unsafe { dst.add(at) }.cast::<__m256i>();
-            for lane in 0..4 {
-                // SAFETY: lane * 32 + 32 <= 128, the size of the block.
-                let from = unsafe { result.as_ptr().cast::<__m256i>().add(lane) };
-                // SAFETY: as above; written just now.
-                let value = unsafe { _mm256_loadu_si256(from) };
-                // SAFETY: as above.
-                let to = unsafe { to.add(lane) };
-                // SAFETY: the lead made `dst + at` 32-aligned, and so are all steps from it.
-                unsafe { _mm256_stream_si256(to, value) };
-            }
-            at += WIDE;
-        }
-        _mm_sfence();
-        // SAFETY: the caller's promise.
-        unsafe { all::<T, O, WIDE, NARROW>(dst, a, b, at, count) };
     }
 }

@@ -247,7 +247,7 @@ fn operand(elem: ElemType, count: usize, mut seed: u64) -> Vec<u8> {
 
 #[derive(Debug, Clone, Copy)]
 enum Form {
-    Apart(Stores),
+    Apart,
     OnLeft,
     OnRight,
 }
@@ -278,15 +278,21 @@ fn run(
     let x = left[left_at..].as_mut_ptr();
     let y = right[right_at..].as_mut_ptr();
     let z = third[third_at..].as_mut_ptr();
-    let (dst, stores) = match form {
-        Form::Apart(stores) => (z, stores),
-        Form::OnLeft => (x, Stores::Cached),
-        Form::OnRight => (y, Stores::Cached),
+    let dst = match form {
+        Form::Apart => z,
+        Form::OnLeft => x,
+        Form::OnRight => y,
+    };
+    let operands = Operands {
+        dst,
+        a: x,
+        b: y,
+        bytes,
     };
     // SAFETY: valid for `bytes`, apart or equal.
-    assert!(unsafe { dispatch(isa, stores, op, elem, dst, x, y, bytes) });
+    assert!(unsafe { dispatch(isa, op, elem, operands) });
     let (got, at) = match form {
-        Form::Apart(_) => (third, third_at),
+        Form::Apart => (third, third_at),
         Form::OnLeft => (left, left_at),
         Form::OnRight => (right, right_at),
     };
@@ -313,12 +319,7 @@ fn isas() -> Vec<Isa> {
     isas
 }
 
-const FORMS: [Form; 4] = [
-    Form::Apart(Stores::Cached),
-    Form::Apart(Stores::Streaming),
-    Form::OnLeft,
-    Form::OnRight,
-];
+const FORMS: [Form; 3] = [Form::Apart, Form::OnLeft, Form::OnRight];
 
 fn check(op: PredefinedOp, elem: ElemType, count: usize, seed: u64, shifts: [usize; 3]) {
     let (a, b) = (operand(elem, count, seed), operand(elem, count, !seed));
