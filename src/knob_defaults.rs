@@ -83,13 +83,50 @@ fn layer_of(name: &str) -> Option<LayerId> {
 
 fn layer_min(name: &str) {
     let layer = layer_of(name).expect("a layer");
+    let alone = Knobs {
+        coop: false,
+        ..Knobs::default()
+    };
     for costs in each_costs() {
-        let found = Thresholds::with_layers(&Knobs::default(), &costs, LayerSet::ALL);
-        assert_eq!(found.min[layer], crossing(name, &costs), "{name}");
+        let found = |knobs: &Knobs| Thresholds::with_layers(knobs, &costs, LayerSet::ALL);
+        let both = crossing(name, &costs);
+        assert_eq!(found(&Knobs::default()).min[layer], both, "{name}");
+        // With one side that copies, the layer's other curve.
+        let [one_sided, _] = layer.labels().expect("labels").curves;
+        let expected = match layer.power() {
+            Power::Copy => {
+                let one_sided = curve(&costs, one_sided);
+                Costs::crossing(&one_sided, &costs.pipeline, 4 << 10).unwrap_or(u64::MAX)
+            }
+            _ => both,
+        };
+        assert_eq!(found(&alone).min[layer], expected, "{name}");
+        let found = found(&without_chunks());
+        let expected = match layer.power() {
+            Power::Map => found.slots_max as u64 + 1,
+            _ => 0,
+        };
+        assert_eq!(found.min[layer], expected, "{name}");
     }
 }
 
+/// Knobs of a job without the layer cico.
+fn without_chunks() -> Knobs {
+    let mut knobs = Knobs::default();
+    let others = LayerId::SINGLE.map(LayerId::name).join(",");
+    knobs.set("ONECOPY_LAYERS", &others).expect("layers");
+    knobs
+}
+
 fn coop_min(name: &str) {
+    let alone = Knobs {
+        coop: false,
+        ..Knobs::default()
+    };
+    let found = Thresholds::with_layers(&alone, &Costs::default(), LayerSet::ALL);
+    for layer in LayerId::SINGLE {
+        assert_eq!(found.coop_min[layer], u64::MAX, "{layer}");
+    }
     let earned = 64 << 20;
     let knobs = Knobs {
         attach_min: earned,
@@ -122,6 +159,8 @@ fn taken_from(size: &str) -> Knobs {
 }
 
 fn eager_max() {
+    let found = Thresholds::with_layers(&without_chunks(), &Costs::default(), LayerSet::ALL);
+    assert_eq!(found.announce_min - 1, found.slots_max as u64);
     for mut knobs in each_writing() {
         for pool_per_peer in [64 << 10, knobs.pool_per_peer] {
             knobs.pool_per_peer = pool_per_peer;
@@ -147,6 +186,16 @@ fn eager_max() {
 }
 
 fn rewritten_max() {
+    for (knob, bytes) in [
+        ("ONECOPY_POOL_PER_PEER", "64K"),
+        ("ONECOPY_EAGER_CREDIT", "64K"),
+    ] {
+        let mut knobs = Knobs::default();
+        knobs.set(knob, bytes).expect("a size");
+        knobs.set("ONECOPY_REWRITTEN_MAX", "1M").expect("a size");
+        let found = Thresholds::with_layers(&knobs, &Costs::default(), LayerSet::ALL);
+        assert_eq!(found.rewritten_max, 32 << 10, "{knob}");
+    }
     let decided = taken_from("8K");
     for knobs in each_writing().into_iter().chain([decided]) {
         let found = Thresholds::with_layers(&knobs, &Costs::default(), LayerSet::ALL);
@@ -361,10 +410,9 @@ fn what_auto_stands_for_is_what_is_done() {
             // These take network namespaces: `cli/tests/foreign/nodes.rs` makes some.
             "ONECOPY_NET_ADDRESS" | "ONECOPY_NODE" => {}
             // These take a device: `btl/verbs/src/port.rs` has the rule and its tests.
-            "ONECOPY_VERBS_DEVICE"
-            | "ONECOPY_VERBS_PORT"
-            | "ONECOPY_VERBS_GID"
-            | "ONECOPY_VERBS_MODE" => {}
+            "ONECOPY_VERBS_DEVICE" | "ONECOPY_VERBS_PORT" | "ONECOPY_VERBS_GID" => {}
+            // It takes one, too: `btl/verbs/src/modes.rs` has the rule and its tests.
+            "ONECOPY_VERBS_MODE" => {}
             other => panic!("{other}: nothing compares its auto with the runtime"),
         }
     }

@@ -60,7 +60,7 @@ impl Gone {
     /// The peer says that it does not talk with this rank any more.
     pub(crate) fn given_up() -> Self {
         Self::Unreachable(
-            "it has given up talking with this rank, which it could not reach or caught at a fault; its output says why"
+            "it has given this rank up: it could not reach it, or found a fault in what it sent; its output says which"
                 .into(),
         )
     }

@@ -310,7 +310,9 @@ fn receive_chunks<M: Medium>(
         return Received::Nothing;
     };
     let total = first.total;
-    if total > out.len() as u64 || first.number != NONE {
+    // What the long way refuses is left to it.
+    let refused = total > core.knobs.eager_credit as u64 || first.offset != 0;
+    if refused || total > out.len() as u64 || first.number != NONE {
         return Received::Nothing;
     }
     if u64::from(first.piece) < total && (take == Take::Whole || !core.single_threaded) {

@@ -35,6 +35,11 @@ pub fn knobs_page() -> String {
             "These say where one way of moving bytes ends and the next begins, and the grain within one. `auto`, the default, or \
              `onecopy tune` finds them. Set one to measure what it does ([tuning.md](tuning.md)).",
         ),
+        (
+            Audience::Test,
+            "For tests",
+            "Tests of onecopy itself set these. A job has no cause to.",
+        ),
     ] {
         let _ = write!(
             page,

@@ -230,7 +230,8 @@ knobs! {
             OrAuto(Size { min: 0, max: 64 * MIB }), auto::EAGER_MAX;
         /// The largest message that is sent eagerly, above ONECOPY_EAGER_MAX too, if its buffer has changed since it
         /// was last sent. Copied through chunks, the buffer's lines stay in the sender's cache. ONECOPY_EAGER_MAX
-        /// decides where it is set. So do the knobs that say from which size on a layer copies such memory.
+        /// decides where it is set. So do the knobs that say from which size on a layer copies such memory. It is never
+        /// more than half of ONECOPY_EAGER_CREDIT, nor than half of ONECOPY_POOL_PER_PEER.
         Expert ONECOPY_REWRITTEN_MAX => rewritten_max: Option<usize> = None,
             OrAuto(Size { min: 0, max: MIB }), auto::REWRITTEN_MAX;
         /// Bytes of eager messages that may lie unmatched at a receiver, per sender. Beyond it a
@@ -354,7 +355,7 @@ knobs! {
         Expert ONECOPY_TCP_PIECE => tcp_piece: usize = 256 * KIB, Size { min: KIB, max: MIB };
         /// The device for RDMA, by its name, that carries messages to ranks on other nodes.
         User ONECOPY_VERBS_DEVICE => verbs_device: Option<String> = None, OrAuto(Name), auto::VERBS_DEVICE;
-        /// Its port.
+        /// The port of that device.
         User ONECOPY_VERBS_PORT => verbs_port: Option<usize> = None,
             OrAuto(Count { min: 1, max: 254 }), auto::VERBS_PORT;
         /// The place of the own address among those of the port.
@@ -374,7 +375,7 @@ knobs! {
         Expert ONECOPY_VERBS_SLOT => verbs_slot: usize = 8 * KIB, Size { min: KIB, max: MIB };
         /// Messages that a rank has room for at first, from all its peers together, and by how many that grows.
         Expert ONECOPY_VERBS_RECEIVES => verbs_receives: usize = 256, Count { min: 8, max: 16384 };
-        /// The same at most.
+        /// Messages that a rank has room for at most, from all its peers together.
         Expert ONECOPY_VERBS_RECEIVES_MAX => verbs_receives_max: usize = 1024,
             Count { min: 8, max: 16384 };
         /// Messages that a rank may have under way, to all its peers together.
@@ -399,10 +400,10 @@ knobs! {
         /// when it calls the library.
         User ONECOPY_VERBS_UD_TIMEOUT => verbs_ud_timeout: Duration = Duration::from_secs(10),
             Span { unit_ms: 1000, min: 1, max: 600 };
-        /// For tests: of a hundred datagrams that come, a rank throws so many away.
-        Expert ONECOPY_VERBS_UD_DROP => verbs_ud_drop: usize = 0, Count { min: 0, max: 100 };
-        /// For tests: by what it is decided which.
-        Expert ONECOPY_VERBS_UD_SEED => verbs_ud_seed: usize = 0, Count { min: 0, max: 4_294_967_295 };
+        /// How many of a hundred datagrams that come a rank throws away.
+        Test ONECOPY_VERBS_UD_DROP => verbs_ud_drop: usize = 0, Count { min: 0, max: 100 };
+        /// Where the random numbers begin by which ONECOPY_VERBS_UD_DROP picks datagrams.
+        Test ONECOPY_VERBS_UD_SEED => verbs_ud_seed: usize = 0, Count { min: 0, max: 4_294_967_295 };
         /// In a job that spans nodes, the address by which the ranks of other nodes reach this one. A name or a subnet
         /// serves for all nodes at once.
         User ONECOPY_NET_ADDRESS => net_address: Option<NetAddress> = None,

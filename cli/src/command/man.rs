@@ -33,7 +33,7 @@ fn definition() -> clap::Command {
 /// The table of knobs as text.
 fn knobs() -> String {
     let mut text = String::new();
-    for audience in [Audience::User, Audience::Expert] {
+    for audience in [Audience::User, Audience::Expert, Audience::Test] {
         text.push_str(&format!("Knobs for {audience}:\n\n"));
         for knob in KNOBS.iter().filter(|knob| knob.audience == audience) {
             let (name, default) = (knob.name, knob.default_text());

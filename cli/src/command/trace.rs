@@ -37,7 +37,7 @@ pub(super) use program::{COMMAND as GATE, GateArgs, run_gate};
 ///
 /// Needs root, or CAP_BPF and CAP_PERFMON. Tracefs is read with CAP_DAC_READ_SEARCH, and ranks of other users are named
 /// with CAP_SYS_PTRACE. A timeline has events of onecopy's runtime with CAP_SYS_ADMIN. With --check it says what is
-/// permitted here, and what is lost without. Onecopy's own ranks of the same user are seen without privilege.
+/// permitted here, and what is lost where it is not. Onecopy's own ranks of the same user are seen without privilege.
 ///
 /// Observing costs time: some hundred nanoseconds for each call that is observed, and less for each other system call
 /// of the node. Both are measured when it begins, and printed. --max-overhead is about the first. Ranks of onecopy pay

@@ -11,6 +11,8 @@ pub enum Audience {
     /// Those who measure: where one way of moving bytes ends and the next begins, and grains and
     /// bounds within one way. `auto`, a default, or `onecopy tune` finds these.
     Expert,
+    /// Tests of onecopy itself: these make a network worse, for example.
+    Test,
 }
 
 impl std::fmt::Display for Audience {
@@ -18,6 +20,7 @@ impl std::fmt::Display for Audience {
         f.pad(match self {
             Self::User => "users",
             Self::Expert => "experts",
+            Self::Test => "tests",
         })
     }
 }

@@ -196,25 +196,27 @@ pub(super) static CMA_MIN: Auto = Auto::Crossing {
     cheaper: "get_coop",
     than: "pipeline",
     from: 4 * KIB,
-    note: "from 32 KiB on a pair goes by the times that it has seen",
+    note: "get instead of get_coop with ONECOPY_COOP=off; 0 without the layer cico; from 32 KiB on a pair goes by the times \
+           that it has seen",
 };
 pub(super) static XPMEM_MIN: Auto = Auto::Crossing {
     cheaper: "attach",
     than: "eager",
     from: 512,
-    note: "",
+    note: "0 without the layer cico",
 };
 pub(super) static KNEM_MIN: Auto = Auto::Crossing {
     cheaper: "module_coop",
     than: "pipeline",
     from: 4 * KIB,
-    note: "from 32 KiB on a pair goes by the times that it has seen",
+    note: "module instead of module_coop with ONECOPY_COOP=off; 0 without the layer cico; from 32 KiB on a pair goes by the \
+           times that it has seen",
 };
 pub(super) static COOP_MIN: Auto = Auto::Crossing {
     cheaper: "map_coop",
     than: "map",
     from: 16 * KIB,
-    note: "likewise for each layer, attached memory not below ONECOPY_ATTACH_MIN",
+    note: "likewise for each layer, attached memory not below ONECOPY_ATTACH_MIN; nowhere with ONECOPY_COOP=off",
 };
 pub(super) static MODULE_ABI: Auto =
     Auto::Found("onecopy where both ranks have /dev/onecopy, else plain");
@@ -222,9 +224,9 @@ pub(super) static MODULE_ABI: Auto =
 pub(super) static EAGER_MAX: Auto = Auto::Computed(
     || {
         format!(
-            "below the first size that a layer copies more cheaply, or below half of ONECOPY_EAGER_CREDIT if none does. \
-             At most {}, or {} {BY_STRINGS}. Never more than half of ONECOPY_EAGER_CREDIT. Never more than half of \
-             ONECOPY_POOL_PER_PEER, or than all of it {BY_STRINGS}",
+            "below half of ONECOPY_EAGER_CREDIT where no layer copies. Else below the first size that a layer copies more \
+             cheaply, and then at most {}, or {} {BY_STRINGS}; half of ONECOPY_EAGER_CREDIT; half of \
+             ONECOPY_POOL_PER_PEER, or all of it {BY_STRINGS}. Without the layer cico up to ONECOPY_EAGER_SLOTS_MAX",
             show_size(seeds::EAGER_MOST.owned),
             show_size(seeds::EAGER_MOST.string)
         )
@@ -375,7 +377,7 @@ pub(super) static VERBS_GID: Auto = Auto::Found(
     "over Ethernet the first address of RoCE v2, of IP version 4 before version 6, and no link-local one before others",
 );
 pub(super) static VERBS_MODE: Auto = Auto::Found(
-    "rc, if a device has a connection for each peer on other nodes, and what these take is within ONECOPY_VERBS_MEMORY; else ud",
+    "rc, if a device has a connection for each peer on other nodes, there are at most ONECOPY_VERBS_LANES peers, and what these take is within ONECOPY_VERBS_MEMORY; else ud",
 );
 pub(super) static NODE: Auto = Auto::Found(
     "the same name on the whole machine. Ranks of one machine are on several nodes all the same if they have no network namespace, no /proc and no /dev/shm in common",
