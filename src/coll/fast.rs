@@ -64,12 +64,21 @@ impl Collect {
     }
 }
 
-/// How contributions are combined: their bytes from `begin` on.
+/// How contributions are combined: those of the places below `upto`, their bytes from `begin` on.
 #[derive(Debug, Clone, Copy)]
 struct Combine {
     op: PredefinedOp,
     elem: ElemType,
     begin: usize,
+    upto: usize,
+}
+
+impl Combine {
+    /// Whether both of two ranks combine all: each one's own stands where the result goes.
+    #[inline(always)]
+    fn is_of_two(self, size: usize) -> bool {
+        size == 2 && self.upto == 2
+    }
 }
 
 /// A short collective, planned.
@@ -101,7 +110,9 @@ impl Short {
     fn own(&self, size: usize, me: usize) -> Option<(usize, usize, usize)> {
         match self.action {
             Action::Collect(collect) => Some((collect.from(me), me * collect.part, collect.part)),
-            Action::Combine(combine) if size == 2 => Some((combine.begin, 0, self.result)),
+            Action::Combine(combine) if combine.is_of_two(size) => {
+                Some((combine.begin, 0, self.result))
+            }
             Action::Give { keep } => keep.map(|from| (from, 0, self.result)),
             _ => None,
         }
@@ -114,7 +125,7 @@ impl Short {
             Action::Give { .. } | Action::Meet => return,
             Action::Copy { root, .. } => (root..root + 1, self.result),
             Action::Collect(Collect { part, .. }) => (0..state.size(), part),
-            Action::Combine(_) => (0..state.size(), self.result),
+            Action::Combine(Combine { upto, .. }) => (0..upto, self.result),
         };
         if bytes > 0 {
             for place in from.filter(|&place| place != state.me) {
@@ -182,6 +193,8 @@ impl ShortCall<'_> {
                 recv: Parts::Equal(other),
             } if part == other => self.alltoall(*part),
             Collective::Allreduce { elem, op } => self.reduce(self.me, *elem, op),
+            Collective::Scan { elem, op } => self.prefix(self.me + 1, *elem, op),
+            Collective::Exscan { elem, op } => self.prefix(self.me, *elem, op),
             Collective::Reduce { root, elem, op } => self.reduce(*root, *elem, op),
             Collective::ReduceScatter {
                 parts: Parts::Equal(part),
@@ -272,11 +285,30 @@ impl ShortCall<'_> {
             return None;
         }
         if root == self.me {
-            let combine = Combine { op, elem, begin: 0 };
-            return self.short(Action::Combine(combine), true, given, given);
+            return self.combine(op, elem, self.size);
         }
         let len = self.send.filter(|_| root < self.size)?;
         self.short(Action::Give { keep: None }, true, len, 0)
+    }
+
+    /// The combination of all below `upto`. Nobody waits for those behind.
+    #[inline(always)]
+    fn prefix(&self, upto: usize, elem: ElemType, op: &Op) -> Option<Short> {
+        let Op::Predefined(op) = *op else { return None };
+        let fits = op.accepts(elem) && self.given().is_multiple_of(elem.size());
+        fits.then(|| self.combine(op, elem, upto)).flatten()
+    }
+
+    #[inline(always)]
+    fn combine(&self, op: PredefinedOp, elem: ElemType, upto: usize) -> Option<Short> {
+        let given = self.given();
+        let combine = Combine {
+            op,
+            elem,
+            begin: 0,
+            upto,
+        };
+        self.short(Action::Combine(combine), true, given, given)
     }
 
     #[inline(always)]
@@ -284,7 +316,12 @@ impl ShortCall<'_> {
         let fits = op.accepts(elem) && part.is_multiple_of(elem.size());
         let len = part.checked_mul(self.size)?;
         let begin = part * self.me;
-        let combine = Action::Combine(Combine { op, elem, begin });
+        let combine = Action::Combine(Combine {
+            op,
+            elem,
+            begin,
+            upto: self.size,
+        });
         (fits && self.send? >= len)
             .then(|| self.short(combine, true, len, part))
             .flatten()
@@ -420,7 +457,9 @@ impl Worker {
             Action::Meet => lines.meet()?,
             Action::Copy { root, from } => lines.copy(root, from, recv)?,
             Action::Collect(collect) => lines.collect(collect, recv)?,
-            Action::Combine(combine) if size == 2 => lines.combine_two(combine, recv)?,
+            Action::Combine(combine) if combine.is_of_two(size) => {
+                lines.combine_two(combine, recv)?;
+            }
             Action::Combine(combine) => lines.combine_all(combine, recv)?,
         }
         short.count(&mut self.engine, state);
@@ -495,7 +534,9 @@ impl Lines<'_> {
     /// Of two ranks: this rank's own stands where the result goes already.
     #[inline(always)]
     fn combine_two(&mut self, combine: Combine, recv: &mut [u8]) -> Result<(), Stop> {
-        let Combine { op, elem, begin } = combine;
+        let Combine {
+            op, elem, begin, ..
+        } = combine;
         let me = self.state.me;
         let brief = self.poll(1 - me)?;
         let all = self.bytes(1 - me, brief)?;
@@ -510,12 +551,16 @@ impl Lines<'_> {
 
     #[inline(always)]
     fn combine_all(&mut self, how: Combine, recv: &mut [u8]) -> Result<(), Stop> {
-        let Combine { op, elem, begin } = how;
-        let size = self.state.size();
-        while *self.taken < size {
+        let Combine {
+            op,
+            elem,
+            begin,
+            upto,
+        } = how;
+        while *self.taken < upto {
             let place = *self.taken;
             // The first two at once.
-            let pair = place == 0 && size > 1;
+            let pair = place == 0 && upto > 1;
             let first = self.poll_or_own(place)?;
             let second = if pair {
                 Some(self.poll_or_own(place + 1)?)
