@@ -17,7 +17,7 @@ mod processes;
 use cases::{Case, Random};
 use onecopy::coll::{Collective, ElemType, Group, Op, Parts, PredefinedOp};
 use onecopy::wireup::local;
-use onecopy::{Comm, HeapBuf, Knobs, Options, Runtime, Scope, Threads, local_with};
+use onecopy::{Comm, HeapBuf, Knobs, Options, Runtime, Scope, Threads, local_of_nodes, local_with};
 use processes::{Ranks, limited, say};
 use std::sync::Mutex;
 use std::time::{Duration, Instant};
@@ -571,6 +571,62 @@ fn bad_calls_are_refused() {
         assert_eq!(sum, [2]);
         rt.finalize().expect("finalize");
     });
+}
+
+/// A root and the others, or one rank and another, disagree about the length of a part. No rank takes other bytes for
+/// its own: someone finds out. That holds in a line, in a slot, in a buffer, in a temporary copy and in a message.
+#[test]
+fn parts_of_other_lengths_are_refused() {
+    let lengths = [
+        (8, 4),
+        (4, 8),
+        (96, 48),
+        (1000, 3000),
+        (40_000, 20_000),
+        (200_000, 400_000),
+        (400_000, 4),
+    ];
+    for ((ranks, nodes), (root_len, len)) in [(2, 1), (3, 1), (3, 2)]
+        .into_iter()
+        .flat_map(|job| lengths.map(|lengths| (job, lengths)))
+    {
+        for kind in ["bcast", "gather", "scatter", "allgather", "alltoall"] {
+            // Between nodes these go in steps, of which there are as many as the parts are long.
+            if kind.starts_with("all") && nodes > 1 {
+                continue;
+            }
+            let what = format!("{kind} of {root_len} and {len}, {ranks} ranks, {nodes} nodes");
+            let errors = Mutex::new(Vec::new());
+            limited(&what, || {
+                local_of_nodes(ranks, nodes, &Knobs::default(), |rt| {
+                    let (world, me) = (rt.world(), rt.rank());
+                    let part = if me == 0 { root_len } else { len };
+                    let (one, all) = (vec![me as u8; part], vec![me as u8; part * ranks]);
+                    let (mut to_one, mut to_all) = (one.clone(), all.clone());
+                    let result = match kind {
+                        "bcast" => world.bcast(&mut to_one, 0),
+                        "gather" => world.gather(&one, &mut to_all, 0),
+                        "scatter" => world.scatter(&all, &mut to_one, 0),
+                        "allgather" => world.allgather(&one, &mut to_all),
+                        _ => world.alltoall(&all, &mut to_all),
+                    };
+                    errors.lock().expect("errors").extend(result.err());
+                    // Nobody leaves before all have come so far.
+                    let (next, before) = ((me + 1) % ranks, (me + ranks - 1) % ranks);
+                    for tag in 0..ranks as i32 {
+                        world
+                            .sendrecv(&[0u8], next, tag, &mut [0u8], before, tag)
+                            .expect("a message");
+                    }
+                    rt.finalize().expect("finalize");
+                });
+            });
+            assert!(
+                !errors.into_inner().expect("errors").is_empty(),
+                "{what}: nobody finds out"
+            );
+        }
+    }
 }
 
 /// Threads of one rank call the same collective of one communicator, each as often as those of the others. Which calls

@@ -308,15 +308,24 @@ impl Exchange {
             ..
         } = part;
         let state = &*cx.state;
-        // Where this rank's part is, and how long it is.
-        let (at, there) = match (self.lines.entry(state, place, cx.seq)?, said.content) {
-            (Some(entry), _) => entry,
-            (None, _) if self.find == Find::Index => (state.me.saturating_mul(len), len),
-            (None, Content::Inline(all) | Content::Slot(all)) => (0, all),
-            (None, _) => (0, usize::try_from(said.given.len).unwrap_or(usize::MAX)),
+        let all = match said.content {
+            Content::Inline(all) | Content::Slot(all) => all,
+            Content::Nothing | Content::Buffer => {
+                usize::try_from(said.given.len).unwrap_or(usize::MAX)
+            }
         };
-        let mismatch = || member_buffer::mismatch(state, place, there as u64, len);
-        if there != len {
+        // Where this rank's part is, what it is a part of, and how long that is to be.
+        let (at, there, expected) = match self.lines.entry(state, place, cx.seq)? {
+            Some((at, there)) => (at, there, len),
+            // Equal parts for all: only the sum shows whether they are as long as this rank thinks.
+            None if self.find == Find::Index => {
+                let sum = len.saturating_mul(state.size());
+                (state.me.saturating_mul(len), all, sum)
+            }
+            None => (0, all, len),
+        };
+        let mismatch = || member_buffer::mismatch(state, place, there as u64, expected);
+        if there != expected {
             return Err(mismatch());
         }
         match said.content {

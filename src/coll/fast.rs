@@ -463,12 +463,33 @@ impl Worker {
             Action::Combine(combine) => lines.combine_all(combine, recv)?,
         }
         short.count(&mut self.engine, state);
-        state.in_short = false;
-        state.set_done(seq);
-        state.wake(&self.engine.peers);
+        state.end_short(&self.engine.peers);
         // The next contribution's line comes back meanwhile.
         state.own().will_publish(seq.wrapping_add(1));
         Ok(())
+    }
+}
+
+impl Worker {
+    /// The thread of the short collective in `slot` unwinds: it takes nothing more, and nobody waits for it.
+    #[cold]
+    pub(crate) fn leave_short(&mut self, slot: usize) {
+        let comm = self.collectives.slots.get_mut(slot);
+        if let Some(Communicator { state, .. }) = comm.and_then(Option::as_deref_mut)
+            && state.in_short
+        {
+            state.end_short(&self.engine.peers);
+        }
+    }
+}
+
+impl CommState {
+    /// This rank needs nothing more of its short collective.
+    #[inline(always)]
+    fn end_short(&mut self, peers: &[Option<Box<Peer>>]) {
+        self.in_short = false;
+        self.set_done(self.seq);
+        self.wake(peers);
     }
 }
 

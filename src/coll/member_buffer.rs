@@ -84,10 +84,12 @@ pub(crate) fn part(
 
 /// A member gave more or less than what all should give.
 pub(crate) fn mismatch(state: &CommState, place: usize, given: u64, expected: usize) -> Error {
+    unequal(state.members[place] as usize, given, expected)
+}
+
+/// As [`mismatch`], of a rank.
+pub(crate) fn unequal(rank: usize, given: u64, expected: usize) -> Error {
     Error::Collective {
-        reason: format!(
-            "rank {} gave {given} bytes where {expected} were expected",
-            state.members[place]
-        ),
+        reason: format!("rank {rank} gave {given} bytes where {expected} were expected"),
     }
 }

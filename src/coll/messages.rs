@@ -3,13 +3,14 @@
 
 use super::contribution::{LoanRange, Readers};
 use super::exchange::{Exchange, Takes};
+use super::member_buffer::unequal;
 use super::state::{CommState, Step};
 use super::tags::Tags;
 use super::{ElemType, Op, Parts};
 use crate::engine::{Engine, SendMode};
 use crate::error::{Error, Result};
 use crate::matching::Pattern;
-use crate::request::{RequestId, RequestState, UserBuf};
+use crate::request::{RequestId, RequestState, Status, UserBuf};
 use onecopy_shm::coll::precede;
 use onecopy_shm::loan::Loan;
 use onecopy_shm::sync::{Ordering, fence};
@@ -22,8 +23,28 @@ const PIECE: usize = 32 << 10;
 /// Messages under way, and the loans that they work on.
 #[derive(Default)]
 struct Flight {
-    requests: Vec<RequestId>,
+    requests: Vec<Message>,
     loans: Vec<Loan>,
+}
+
+/// A message under way.
+struct Message {
+    id: RequestId,
+    /// Bytes that have to come; none: it goes to a member.
+    expected: Option<usize>,
+}
+
+impl Message {
+    /// The error of a message that is over, if there is one.
+    fn failure(&self, result: Result<Status>) -> Option<Error> {
+        match (result, self.expected) {
+            (Err(error), _) => Some(error),
+            (Ok(Status { source, bytes, .. }), Some(expected)) if bytes != expected => {
+                Some(unequal(source, bytes as u64, expected))
+            }
+            _ => None,
+        }
+    }
 }
 
 /// Who messages go to, and by what they are told apart.
@@ -77,7 +98,7 @@ impl Flight {
         let rank = route.members[place] as usize;
         let (tag, mode) = (route.tag + tag, SendMode::Standard);
         let id = engine.send(rank, route.context, tag, UserBuf::One(loan), mode)?;
-        self.requests.push(id);
+        self.requests.push(Message { id, expected: None });
         Ok(())
     }
 
@@ -92,7 +113,8 @@ impl Flight {
         let rank = route.members[place] as usize;
         let tag = Some(route.tag + tag);
         let id = engine.receive(Some(rank), route.context, tag, UserBuf::One(loan))?;
-        self.requests.push(id);
+        let expected = Some(loan.len());
+        self.requests.push(Message { id, expected });
         Ok(())
     }
 
@@ -114,13 +136,14 @@ impl Flight {
     /// Whether all messages are over.
     fn is_over(&mut self, engine: &mut Engine) -> Result<bool> {
         let mut failure = None;
-        self.requests.retain(|&id| match engine.take_result(id) {
-            None => true,
-            Some(result) => {
-                failure = failure.take().or(result.err());
-                false
-            }
-        });
+        self.requests
+            .retain(|message| match engine.take_result(message.id) {
+                None => true,
+                Some(result) => {
+                    failure = failure.take().or(message.failure(result));
+                    false
+                }
+            });
         if let Some(error) = failure {
             return Err(error);
         }
@@ -132,7 +155,8 @@ impl Flight {
 
     /// Whether all messages are over, whatever has become of them.
     fn has_ended(&mut self, engine: &mut Engine) -> bool {
-        self.requests.retain(|&id| engine.take_result(id).is_none());
+        self.requests
+            .retain(|message| engine.take_result(message.id).is_none());
         if self.requests.is_empty() {
             self.release(engine);
         }
@@ -146,7 +170,7 @@ impl Flight {
     }
 
     fn abandon(&mut self, engine: &mut Engine) {
-        for id in self.requests.drain(..) {
+        for Message { id, .. } in self.requests.drain(..) {
             engine.cancel(id);
             engine.abandon(id);
         }
@@ -472,7 +496,7 @@ impl Poison {
             let (buf, mode) = (UserBuf::One(loan), SendMode::Standard);
             // Who cannot be told finds out by itself.
             if let Ok(id) = engine.send(rank as usize, context, tag, buf, mode) {
-                this.flight.requests.push(id);
+                this.flight.requests.push(Message { id, expected: None });
                 if engine.shares_node(rank) {
                     this.readers.push((rank, id));
                 }

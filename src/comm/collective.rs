@@ -137,11 +137,27 @@ impl Comm {
                 Err(Stop::Awaited) => {}
                 Err(Stop::NotShort) => return ShortState::Begun,
             }
-            match patience.progress(self, engine) {
+            let unwinds = Unwinds { comm: self, index };
+            let patient = patience.progress(self, engine);
+            std::mem::forget(unwinds);
+            match patient {
                 Some(entered) => engine = entered,
                 None => return ShortState::Begun,
             }
         }
+    }
+}
+
+/// A thread in a short collective looks at everything else. If it does not come back from there, as an operator of the
+/// program panics, it leaves the collective: later ones would wait for it.
+struct Unwinds<'c> {
+    comm: &'c Comm,
+    index: usize,
+}
+
+impl Drop for Unwinds<'_> {
+    fn drop(&mut self) {
+        self.comm.handle.gate.enter().leave_short(self.index);
     }
 }
 
@@ -579,6 +595,61 @@ mod tests {
             };
             is_aborted(world.run_on(&Collective::Barrier, None, None, true));
             is_aborted(world.barrier());
+        });
+    }
+
+    /// A short collective waits, and polls what other communicators wait for. There an operator of the program panics,
+    /// through the call that waits: it is over, and its communicator goes on.
+    #[test]
+    fn a_panic_through_a_short_collective_ends_it() {
+        use crate::coll::{ElemType, Op};
+        use onecopy_shm::sync::{AtomicU32, Ordering};
+        use std::panic::{AssertUnwindSafe, catch_unwind};
+        let step = AtomicU32::new(0);
+        let reach = |to| step.store(to, Ordering::Release);
+        let wait = |to| {
+            while step.load(Ordering::Acquire) < to {
+                std::thread::yield_now();
+            }
+        };
+        local(2, |rt| {
+            let world = rt.world();
+            let other = world.dup().expect("dup");
+            let panics = rt.rank() == 0;
+            let op = Op::user(move |_, _| assert!(!panics, "on purpose"));
+            let elem = ElemType::U32;
+            let sum = Collective::Allreduce { elem, op };
+            let start = || {
+                let started = other.start(&sum, Some(vec![1u32]), Some(vec![0u32]));
+                started.expect("start")
+            };
+            let request;
+            if !panics {
+                request = start();
+                // It is published.
+                world.handle.gate.enter().progress(false);
+                reach(1);
+                wait(2);
+                world.barrier().expect("the other rank was in it");
+            } else {
+                wait(1);
+                request = start();
+                let barrier = || world.try_short(&Collective::Barrier, None, None);
+                let passed = catch_unwind(AssertUnwindSafe(barrier));
+                assert!(passed.is_err(), "the operator panics");
+                reach(2);
+            }
+            // More than the channel has lines.
+            for round in 0..20 {
+                let mut sum = [0];
+                let mine = [round + rt.rank() as u64];
+                world
+                    .allreduce(&mine, &mut sum, crate::coll::PredefinedOp::Sum)
+                    .expect("its communicator goes on");
+                assert_eq!(sum, [2 * round + 1]);
+            }
+            let ended = request.wait();
+            assert!(ended.is_err() || !panics, "its own collective has failed");
         });
     }
 }

@@ -42,6 +42,14 @@ fn kinds(len: usize, root: usize) -> Vec<(Collective, usize, usize)> {
             all,
             len,
         ),
+        (
+            Collective::Scatter {
+                root,
+                parts: parts(),
+            },
+            all,
+            len,
+        ),
         (Collective::Allgather { parts: parts() }, len, all),
         (
             Collective::Alltoall {

@@ -3,12 +3,13 @@
 
 use super::job::{self, RANKS};
 use super::traffic::names;
+use onecopy::coll::PredefinedOp;
 use onecopy::wireup::Death;
 use onecopy::{ANY_SOURCE, Comm, Error, Result, Runtime};
 
 const KIND: &str = "TEST_WAIT";
 const VICTIM: usize = RANKS - 1;
-const KINDS: [&str; 16] = [
+const KINDS: [&str; 20] = [
     "recv",
     "recv-any",
     "send-rendezvous",
@@ -25,6 +26,10 @@ const KINDS: [&str; 16] = [
     "irecv",
     "isend",
     "half-message",
+    "bcasts",
+    "gathers",
+    "scatters",
+    "reduces",
 ];
 
 fn wait(rt: &Runtime, world: &Comm, kind: &str) -> Result<()> {
@@ -58,6 +63,19 @@ fn wait(rt: &Runtime, world: &Comm, kind: &str) -> Result<()> {
             .map(drop),
         "irecv" => world.irecv(vec![0u8; 100], VICTIM, 1)?.wait().map(drop),
         "isend" => world.isend(large, VICTIM, 1)?.wait().map(drop),
+        // Whoever only gives runs ahead until the channel is full of what the victim has not read.
+        "bcasts" => loop {
+            world.bcast(&mut small, 0)?;
+        },
+        "gathers" => loop {
+            world.gather(&small, &mut [], VICTIM)?;
+        },
+        "scatters" => loop {
+            world.scatter(&[0u8; 64 * RANKS], &mut small, 0)?;
+        },
+        "reduces" => loop {
+            world.reduce(&small, &mut [], PredefinedOp::Sum, VICTIM)?;
+        },
         other => panic!("no wait {other}"),
     }
 }
