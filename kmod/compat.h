@@ -10,6 +10,7 @@
 #include <linux/huge_mm.h>
 #include <linux/mm.h>
 #include <linux/mmu_notifier.h>
+#include <linux/pagemap.h>
 #include <linux/sched/mm.h>
 
 #include "probed.h"
@@ -187,6 +188,16 @@ static inline int oc_only_present(unsigned int *flags)
 	return 0;
 #else
 	return -EFAULT;
+#endif
+}
+
+/* Not 0: killed meanwhile. */
+static inline int oc_lock_page_killable(struct page *page)
+{
+#if OC_HAVE_FOLIO
+	return folio_lock_killable(page_folio(page));
+#else
+	return lock_page_killable(page);
 #endif
 }
 

@@ -113,9 +113,29 @@ int oc_owner_vma_check(struct mm_struct *mm, unsigned long addr, bool write);
 int oc_fault_in(struct mm_struct *mm, unsigned long addr, bool write, bool owner, int *locked);
 
 /* ---- pages that are held (pages.c) ---- */
-bool oc_copy_present(struct page *const *pages, u64 off, u64 len, u64 user, bool to_user,
-		     u64 *done);
-u64 oc_copy_user(struct page *const *pages, u64 off, u64 len, u64 user, bool to_user);
+/* What pages may be looked at only within. Nothing is waited for there: no fault, no lock. */
+struct oc_gate {
+	int (*enter)(void *of);
+	void (*leave)(void *of);
+	void *of;
+};
+
+/* What may not be waited for, so it is tried again until it is done. */
+struct oc_late {
+	struct delayed_work work;
+	bool (*attempt)(struct oc_late *late); /* true: it is done, and `late` may be gone */
+	unsigned long delay;
+	bool holds; /* the module */
+};
+
+int oc_late_init(void);
+void oc_late_exit(void);
+void oc_late_begin(struct oc_late *late, bool (*attempt)(struct oc_late *late));
+
+unsigned long oc_unpin_some(struct page **pages, unsigned long n, bool dirty);
+void oc_unpin(struct page **pages, unsigned long n, bool dirty);
+int oc_copy_gated(const struct oc_gate *gate, struct page *const *pages, u64 off, u64 len, u64 user,
+		  bool to_user, u64 *done);
 void oc_copy_pages(struct page *const *dst, u64 dst_off, struct page *const *src, u64 src_off,
 		   u64 len);
 
@@ -465,7 +485,6 @@ int oc_copy(const struct oc_side *dst, const struct oc_side *src, u64 length, u6
 extern struct miscdevice oc_xpmem_device;
 extern struct miscdevice oc_knem_device;
 extern struct miscdevice oc_onecopy_device;
-int oc_knem_init(void);
 void oc_knem_exit(void);
 
 #endif

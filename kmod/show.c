@@ -106,7 +106,7 @@ static void *oc_pins_next(struct seq_file *m, void *v, loff_t *pos)
 static void oc_pins_stop(struct seq_file *m, void *v)
 {
 	if (v && v != SEQ_START_TOKEN)
-		oc_region_put(v);
+		oc_region_drop(v);
 }
 
 static int oc_pins_show(struct seq_file *m, void *v)
@@ -117,7 +117,7 @@ static int oc_pins_show(struct seq_file *m, void *v)
 		seq_puts(m, "# pinned OWNER uid UID PAGES BYTES PIECES RIGHTS\n");
 		return 0;
 	}
-	if (!oc_show_allowed(m, r->uid, r->ns))
+	if (READ_ONCE(r->settled) || !oc_show_allowed(m, r->uid, r->ns))
 		return 0;
 	seq_printf(m, "pinned %d uid %u %lu %llu %u %s%s%s%s\n", oc_show_pid(r->creator),
 		   from_kuid_munged(seq_user_ns(m), r->uid), r->pinned, r->total, r->n,

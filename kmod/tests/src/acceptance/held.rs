@@ -12,8 +12,9 @@ use nix::fcntl::{FallocateFlags, fallocate};
 use nix::sys::memfd::{MFdFlags, memfd_create};
 use nix::sys::signal::Signal;
 use nix::unistd::Pid;
+use onecopy_sys::Place;
 
-use crate::device::{self, export, knem, map, region};
+use crate::device::{self, copy, export, knem, map, region};
 use crate::mem::{Area, READ, WRITE, page_size};
 use crate::outcome::{At, Outcome, check, refused};
 use crate::peer::{Link, peer};
@@ -108,6 +109,76 @@ pub(super) fn ends_while_a_pinned_page_is_locked() -> Outcome {
     });
     check!(gone, "a dead process's region is still there");
     Ok(())
+}
+
+/// The lock of a page that a region pins is held. Its owner destroys it nevertheless, and the page is let go later.
+pub(super) fn destroy_while_a_pinned_page_is_locked() -> Outcome {
+    let before = device::stats()?;
+    let mut owner = peer(|link: &Link| {
+        let area = Area::new(size())?;
+        area.fill(1);
+        let notify = notify()?;
+        let device = knem()?;
+        let cookie = region(&device, &area, READ | WRITE, 0)?;
+        command(&notify, LOCK, &area.part(page_size(), page_size()))?;
+        link.give(notify.as_fd())?;
+        drop(notify);
+        device.destroy_region(cookie).at("DESTROY_REGION")?;
+        link.turn()
+    })?;
+    let held: OwnedFd = owner.link.take()?;
+    let destroyed = owner.link.hear();
+    let during = device::stats()?;
+    drop(held);
+    destroyed.at("DESTROY_REGION while the page's lock is held")?;
+    check!(
+        during.pinned_pages > before.pinned_pages,
+        "a page whose lock is held was let go"
+    );
+    let gone = system::until(SOON, || {
+        device::stats().is_ok_and(|now| {
+            now.regions <= before.regions && now.pinned_pages <= before.pinned_pages
+        })
+    });
+    check!(gone, "a destroyed region is still there");
+    owner.link.tell(0)?;
+    owner.wait(SOON).map(|_| ())
+}
+
+/// COPY into a page whose lock is held, by a server of the owner's say: the caller can be killed.
+pub(super) fn kill_in_copy_to_a_locked_page() -> Outcome {
+    let area = Area::shared(size())?;
+    let owner = peer(|link: &Link| {
+        let area = Area::new(size())?;
+        area.fill(1);
+        link.give(export(&area, true)?.as_fd())?;
+        let notify = notify()?;
+        command(&notify, LOCK, &area.part(page_size(), page_size()))?;
+        link.give(notify.as_fd())?;
+        link.hear().map(|_| ())
+    })?;
+    let segment = device::segment(owner.link.take()?);
+    let held: OwnedFd = owner.link.take()?;
+    area.fill(2);
+    let mut caller = peer(|link: &Link| {
+        link.tell(0)?;
+        let own = Place::Own(area.base() as u64);
+        let progress = copy(
+            &device::onecopy()?,
+            own,
+            Place::Segment(&segment, 0),
+            size(),
+        );
+        progress.result.at("COPY")
+    })?;
+    caller.link.hear()?;
+    let asleep = system::until_asleep(caller.pid());
+    caller.signal(Signal::SIGKILL)?;
+    let ended = caller.wait(SOON);
+    drop(held);
+    asleep?;
+    ended.at("a COPY that was killed")?;
+    owner.dismiss()
 }
 
 /// A debugger stores through an attachment to a page whose lock is held. It is told so, and holds up nobody.
