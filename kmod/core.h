@@ -313,7 +313,10 @@ struct oc_seg {
 	bool reap_done;
 	struct rb_root_cached stretches; /* where attachments may have entries, by address here */
 	u64 stretch_serial; /* of the last that came */
-	struct list_head attachments;
+	struct rb_root_cached attachments; /* by when they came, for who lists them */
+	unsigned long attachment_serial; /* of the last that came */
+	unsigned long attached; /* how many there are, and ... */
+	unsigned long attached_bytes; /* ... how long they are: who asks walks through none */
 };
 
 static inline unsigned long oc_seg_end(const struct oc_seg *seg)
@@ -375,7 +378,7 @@ struct oc_attachment {
 	struct oc_user *user; /* who made it: each VMA counts */
 	struct oc_seg *seg;
 	struct file *file; /* that of its VMAs, which hold it */
-	struct list_head link; /* of the segment's; its lock */
+	struct interval_tree_node link; /* of the segment's, at its serial number; its lock */
 	struct pid *importer;
 	unsigned long start; /* importer's addresses */
 	unsigned long end;
@@ -392,6 +395,7 @@ void oc_zap(struct oc_seg *seg, unsigned long start, unsigned long end);
 void oc_zap_notified(struct oc_seg *seg, unsigned long start, unsigned long end, u64 until);
 void oc_zap_later(struct oc_seg *seg);
 bool oc_is_shown(struct oc_seg *seg, unsigned long start, unsigned long end);
+struct oc_attachment *oc_attachment_after(struct oc_seg *seg, unsigned long serial);
 int oc_attachment_create(struct oc_seg *seg, struct vm_area_struct *vma);
 int oc_attachment_may_split(struct vm_area_struct *vma, unsigned long addr);
 void oc_attachment_open(struct vm_area_struct *vma);

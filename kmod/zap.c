@@ -301,6 +301,16 @@ static const struct oc_watch_ops oc_importer_ops = {
 	.invalidate = oc_importer_changes,
 };
 
+/* Under the segment's lock: the first that came after that one; NULL: none. */
+struct oc_attachment *oc_attachment_after(struct oc_seg *seg, unsigned long serial)
+{
+	struct interval_tree_node *n;
+
+	lockdep_assert_held(&seg->lock);
+	n = interval_tree_iter_first(&seg->attachments, serial + 1, ULONG_MAX);
+	return n ? container_of(n, struct oc_attachment, link) : NULL;
+}
+
 /* For a VMA that mmap() makes: its mmap lock is held for writing. */
 int oc_attachment_create(struct oc_seg *seg, struct vm_area_struct *vma)
 {
@@ -329,7 +339,11 @@ int oc_attachment_create(struct oc_seg *seg, struct vm_area_struct *vma)
 	atomic_long_inc(&oc_attachments);
 	att->importer = get_pid(task_tgid(current));
 	mutex_lock(&seg->lock);
-	list_add_tail(&att->link, &seg->attachments);
+	att->link.start = ++seg->attachment_serial;
+	att->link.last = att->link.start;
+	interval_tree_insert(&att->link, &seg->attachments);
+	seg->attached++;
+	seg->attached_bytes += att->end - att->start;
 	mutex_unlock(&seg->lock);
 	vma->vm_private_data = att;
 	return 0;
@@ -365,7 +379,9 @@ static void oc_attachment_free(struct kref *ref)
 	struct oc_seg *seg = att->seg;
 
 	mutex_lock(&seg->lock);
-	list_del(&att->link);
+	interval_tree_remove(&att->link, &seg->attachments);
+	seg->attached--;
+	seg->attached_bytes -= att->end - att->start;
 	mutex_unlock(&seg->lock);
 	put_pid(att->importer);
 	oc_watch_end(&att->watch);

@@ -58,7 +58,7 @@ pub(crate) const TESTS: &[Test] = tests! {
     held: interval_notifier_while_entries_go, ends_while_a_pinned_page_is_locked,
         destroy_while_a_pinned_page_is_locked = 120, kill_in_copy_to_a_locked_page, debugger_meets_a_locked_page,
         changes_outlast_an_address_space = 240;
-    shown: exports, many_exports, pins_and_users, to_whom, to_whom_opened_it, numbers_of_processes, descriptors,
+    shown: exports, many_exports, attachments_one_by_one, pins_and_users, to_whom, to_whom_opened_it, numbers_of_processes, descriptors,
         pages_of_xpmem;
     races: pins_while_regions_come, info_while_revoked, poll_while_copies_end, first_stores_to_holes, descriptors_at_once,
         hundreds_of_threads = 120;
