@@ -185,6 +185,8 @@ struct oc_user *oc_charge(enum oc_quota what);
 bool oc_may_charge(struct oc_user *user, enum oc_quota what);
 void oc_charge_more(struct oc_user *user, enum oc_quota what);
 void oc_uncharge(struct oc_user *user, enum oc_quota what);
+void oc_zap_place_take(struct oc_user *user);
+void oc_zap_place_give(struct oc_user *user);
 struct oc_space;
 struct oc_space *oc_space_charge(void);
 void oc_space_uncharge(struct oc_space *space);
@@ -372,6 +374,8 @@ int oc_detach_file(struct file *file);
 /* ---- attachments, and how their entries are taken away (zap.c) ---- */
 #define OC_VM_FLAGS (VM_PFNMAP | VM_IO | VM_DONTCOPY | VM_DONTEXPAND | VM_DONTDUMP)
 
+#define OC_INSTALL_BITS 2
+
 /* What one mmap() made; VMAs that it was split into share it. */
 struct oc_attachment {
 	struct kref ref; /* one for each VMA */
@@ -385,6 +389,8 @@ struct oc_attachment {
 	unsigned long shows; /* the owner's address of the first */
 	struct oc_watch watch; /* of the importer's memory */
 	struct page *scratch; /* what is written to holes goes here; NULL: nothing was */
+	/* by page table: see oc_install_lock_of() */
+	struct mutex install[1 << OC_INSTALL_BITS];
 	struct rb_root_cached stretches; /* by importer's address; the segment's lock */
 };
 

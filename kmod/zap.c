@@ -37,7 +37,8 @@ static struct workqueue_struct *oc_zappers, *oc_reapers;
 
 int oc_zap_init(void)
 {
-	oc_zappers = alloc_workqueue("onecopy-zap", WQ_MEM_RECLAIM | WQ_UNBOUND | WQ_HIGHPRI, 0);
+	oc_zappers = alloc_workqueue("onecopy-zap", WQ_MEM_RECLAIM | WQ_UNBOUND | WQ_HIGHPRI,
+				     WQ_UNBOUND_MAX_ACTIVE);
 	if (!oc_zappers)
 		return -ENOMEM;
 	oc_reapers = alloc_workqueue("onecopy-reap", WQ_MEM_RECLAIM | WQ_UNBOUND, 0);
@@ -173,12 +174,18 @@ static void oc_zap_run(struct work_struct *work)
 	complete(&w->done);
 }
 
-static void oc_zap_wait(struct oc_zap_work *w)
+/*
+ * The queue does so many at once, and each goes through all importers. So `user`, whose memory
+ * changes, has a part of its places only, and waits for its own when these are taken.
+ */
+static void oc_zap_wait(struct oc_zap_work *w, struct oc_user *user)
 {
 	INIT_WORK_ONSTACK(&w->work, oc_zap_run);
 	init_completion(&w->done);
+	oc_zap_place_take(user);
 	queue_work(oc_zappers, &w->work);
 	wait_for_completion(&w->done);
+	oc_zap_place_give(user);
 	destroy_work_on_stack(&w->work);
 }
 
@@ -190,7 +197,7 @@ void oc_zap_notified(struct oc_seg *seg, unsigned long start, unsigned long end,
 {
 	struct oc_zap_work w = { .seg = seg, .start = start, .end = end, .until = until };
 
-	oc_zap_wait(&w);
+	oc_zap_wait(&w, seg->user);
 }
 
 static void oc_reap_run(struct work_struct *work)
@@ -270,7 +277,7 @@ static bool oc_stretches_leave(struct oc_attachment *att, unsigned long lo, unsi
 		if (s->filled) {
 			struct oc_zap_work w = { .seg = seg, .stretch = s };
 
-			oc_zap_wait(&w);
+			oc_zap_wait(&w, att->user);
 		} else {
 			wait_event(seg->zapped, !READ_ONCE(s->zappers));
 		}
@@ -315,10 +322,12 @@ struct oc_attachment *oc_attachment_after(struct oc_seg *seg, unsigned long seri
 int oc_attachment_create(struct oc_seg *seg, struct vm_area_struct *vma)
 {
 	struct oc_attachment *att = kzalloc(sizeof(*att), GFP_KERNEL_ACCOUNT);
-	int err;
+	int err, i;
 
 	if (!att)
 		return -ENOMEM;
+	for (i = 0; i < ARRAY_SIZE(att->install); i++)
+		mutex_init(&att->install[i]);
 	att->user = oc_charge(OC_PIECES);
 	if (IS_ERR(att->user)) {
 		err = PTR_ERR(att->user);

@@ -5,6 +5,7 @@ use std::fs::{self, File, OpenOptions};
 use std::io::Write;
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::fs::FileExt;
+use std::sync::Barrier;
 use std::time::Duration;
 
 use libc::EIO;
@@ -15,8 +16,8 @@ use nix::unistd::Pid;
 use onecopy_sys::Place;
 
 use crate::device::{self, copy, export, knem, map, region};
-use crate::mem::{Area, READ, WRITE, page_size};
-use crate::outcome::{At, Outcome, check, refused};
+use crate::mem::{Area, HUGE, READ, WRITE, page_size};
+use crate::outcome::{At, Outcome, check, check_eq, refused};
 use crate::peer::{Link, peer};
 use crate::system;
 
@@ -209,6 +210,68 @@ pub(super) fn debugger_meets_a_locked_page() -> Outcome {
     ended?;
     check!(area.load(0) != 7, "a store that was refused was done");
     importer.dismiss()
+}
+
+/// Faults of a process wait, in as many places as it likes, for what it keeps from ending itself. Nobody else's do.
+pub(super) fn faults_hold_up_no_others() -> Outcome {
+    const MANY: usize = 512;
+    const OTHERS: usize = 128;
+    let attacker = peer(|link: &Link| {
+        let area = Area::new(MANY * HUGE)?;
+        for at in 0..MANY {
+            area.part(at * HUGE, page_size()).unmap()?;
+        }
+        let view = map(&export(&area, true)?, MANY * HUGE, true)?;
+        // Holes, of which each is a page by now. For a store to that, what stood for the hole has to be taken away.
+        for at in 0..MANY {
+            check_eq!(view.load(at * HUGE), 0, "a hole");
+            let page = area.part(at * HUGE, page_size());
+            page.replace()?;
+            page.store(0, 1);
+        }
+        let notify = notify()?;
+        command(&notify, HOLD, &view)?;
+        link.give(notify.as_fd())?;
+        drop(notify);
+        // A fault holds the mmap lock, which the kernel needs to make a thread's stack: all threads before all faults.
+        let begin = Barrier::new(MANY);
+        std::thread::scope(|scope| -> Outcome {
+            for at in 0..MANY {
+                let begin = &begin;
+                let body = move || {
+                    begin.wait();
+                    view.store(at * HUGE, 2);
+                };
+                std::thread::Builder::new()
+                    .stack_size(64 << 10)
+                    .spawn_scoped(scope, body)
+                    .at("a thread")?;
+            }
+            Ok(())
+        })
+    })?;
+    let held = match attacker.link.take() {
+        Ok(held) => File::from(held),
+        Err(fault) => return Err(attacker.join().err().unwrap_or(fault)),
+    };
+    let all = system::until(SOON, || waiting(attacker.pid()) >= MANY);
+    let other = peer(|link: &Link| {
+        let area = Area::new(OTHERS * HUGE)?;
+        let view = map(&export(&area, true)?, OTHERS * HUGE, true)?;
+        for at in 0..OTHERS {
+            view.store(at * HUGE, 1);
+        }
+        // Its end waits for all notifiers.
+        link.turn()
+    })?;
+    let done = other.link.hear();
+    let waiting = waiting(attacker.pid());
+    // Both processes have it, so a close does not do.
+    command(&held, LET_GO, &Area::new(page_size())?)?;
+    check!(all, "{waiting} of {MANY} threads of the other process wait");
+    done.at("a process whose faults wait for nobody")?;
+    other.dismiss()?;
+    attacker.join()
 }
 
 /// Objects of 64 bytes that the kernel has allocated, those that it keeps for itself among them.
