@@ -250,7 +250,8 @@ static struct oc_stretch *oc_stretch_at(struct oc_attachment *att, unsigned long
  * [lo, hi) of the importer is being unmapped, or moved, or ends with everything: its page tables
  * may go as soon as this returns. No entry may be left, since nobody could take it away, and nobody
  * may walk those tables. The mmap lock is held for writing, or was when the VMAs were taken out. Or
- * there is no task left that could use an entry.
+ * everything ends: no task is left that could use an entry, but a device that walks the same tables
+ * may be, until its own driver is told of the end. What is taken away here the kernel finds gone.
  */
 static bool oc_stretches_leave(struct oc_attachment *att, unsigned long lo, unsigned long hi,
 			       const struct mmu_notifier_range *range)
@@ -265,8 +266,11 @@ static bool oc_stretches_leave(struct oc_attachment *att, unsigned long lo, unsi
 		return false;
 	while ((s = oc_stretch_at(att, lo, hi, true))) {
 		s->leaving = true;
-		if (release)
-			s->filled = false; /* nobody is left who could use an entry */
+		if (release && s->filled) {
+			/* Not within a notification. */
+			oc_zap_stretch(seg, s, s->here.start, s->here.last + 1);
+			continue;
+		}
 		if (!s->filled && !s->zappers) {
 			oc_stretch_remove(seg, s);
 			continue;

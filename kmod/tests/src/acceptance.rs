@@ -56,7 +56,8 @@ pub(crate) const TESTS: &[Test] = tests! {
     locks: fork_and_export_while_holes_are_punched = 120, register_a_notifier_while_holes_are_punched = 120,
         unmap_while_holes_are_punched = 120;
     held: interval_notifier_while_entries_go, ends_while_a_pinned_page_is_locked,
-        destroy_while_a_pinned_page_is_locked = 120, kill_in_copy_to_a_locked_page, faults_hold_up_no_others = 120, debugger_meets_a_locked_page,
+        destroy_while_a_pinned_page_is_locked = 120, kill_in_copy_to_a_locked_page, faults_hold_up_no_others = 120,
+        no_entry_outlasts_an_importer, debugger_meets_a_locked_page,
         changes_outlast_an_address_space = 240;
     shown: exports, many_exports, attachments_one_by_one, pins_and_users, to_whom, to_whom_opened_it, numbers_of_processes, descriptors,
         pages_of_xpmem;

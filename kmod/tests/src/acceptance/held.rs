@@ -2,7 +2,7 @@
 //! What the kernel, another driver or a file system holds at the wrong moment: the module for tests stands for them.
 
 use std::fs::{self, File, OpenOptions};
-use std::io::Write;
+use std::io::{Read, Write};
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::fs::FileExt;
 use std::sync::Barrier;
@@ -28,6 +28,7 @@ const LET_GO: u64 = 1;
 const INTERVAL: u64 = 2;
 const READ_BEGIN: u64 = 3;
 const LOCK: u64 = 4;
+const WALK: u64 = 5;
 
 /// How long the end of a process that nobody holds may take.
 const SOON: Duration = Duration::from_secs(20);
@@ -210,6 +211,42 @@ pub(super) fn debugger_meets_a_locked_page() -> Outcome {
     ended?;
     check!(area.load(0) != 7, "a store that was refused was done");
     importer.dismiss()
+}
+
+/// A device that walks an importer's page tables, until its driver is told of the importer's end, finds no entry of an
+/// attachment then. The module has been told before, and takes nothing away afterwards.
+pub(super) fn no_entry_outlasts_an_importer() -> Outcome {
+    let area = Area::shared(size())?;
+    area.mark(1);
+    let segment = export(&area, true)?;
+    for by_force in [false, true] {
+        let mut importer = peer(|link: &Link| {
+            // Whoever comes last is told first.
+            let notify = notify()?;
+            let view = map(&segment, size(), true)?;
+            view.verify_marks(1)?;
+            command(&notify, WALK, &view)?;
+            link.give(notify.as_fd())?;
+            link.turn()
+        })?;
+        let notify = match importer.link.take() {
+            Ok(notify) => File::from(notify),
+            Err(fault) => return Err(importer.join().err().unwrap_or(fault)),
+        };
+        if by_force {
+            importer.signal(Signal::SIGKILL)?;
+        } else {
+            importer.link.tell(0)?;
+        }
+        importer.wait(SOON)?;
+        let mut entries = [0; 8];
+        (&notify)
+            .read_exact(&mut entries)
+            .at("what was left at the end")?;
+        check_eq!(i64::from_ne_bytes(entries), 0, "entries that were left");
+        area.verify_marks(1)?;
+    }
+    Ok(())
 }
 
 /// Faults of a process wait, in as many places as it likes, for what it keeps from ending itself. Nobody else's do.
