@@ -20,6 +20,14 @@
 #endif
 
 /*
+ * Others may have page tables that the kernel does not always see (CONFIG_HIGHPTE of 32-bit ones),
+ * or have to be told of each new entry by a function that is not for modules (update_mmu_cache).
+ */
+#if !IS_ENABLED(CONFIG_X86_64) && !IS_ENABLED(CONFIG_ARM64)
+#error "onecopy writes page table entries as x86-64 and arm64 need it; for another processor look at oc_set_entry() first"
+#endif
+
+/*
  * ONECOPY_NO_HMM (make NO_HMM=1) builds the fallback on a kernel that has HMM, so that it can be
  * tested.
  */

@@ -160,6 +160,7 @@ static bool oc_set_entry(struct oc_fill *f, pte_t *ptep, unsigned long addr, uns
 	pte = pte_mkspecial(pte_mkyoung(pfn_pte(pfn, write ? f->rw : f->ro)));
 	if (write)
 		pte = pte_mkdirty(pte);
+	/* No update_mmu_cache(): it does nothing on the processors that compat.h lets in. */
 	set_pte_at(f->vma->vm_mm, addr, ptep, pte);
 	f->filled++;
 	return true;

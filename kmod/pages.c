@@ -136,12 +136,11 @@ static u64 oc_run(struct page *const *pages, u64 off, u64 len)
 	unsigned long i = off >> PAGE_SHIFT;
 	u64 run = PAGE_SIZE - (off & ~PAGE_MASK);
 
-	if (!IS_ENABLED(CONFIG_HIGHMEM))
-		while (run < len && pages[i + 1] == pages[i] + 1 &&
-		       compound_head(pages[i + 1]) == compound_head(pages[i])) {
-			run += PAGE_SIZE;
-			i++;
-		}
+	while (run < len && pages[i + 1] == pages[i] + 1 &&
+	       compound_head(pages[i + 1]) == compound_head(pages[i])) {
+		run += PAGE_SIZE;
+		i++;
+	}
 	return min(run, len);
 }
 
