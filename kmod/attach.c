@@ -72,15 +72,12 @@ static int oc_view_release(struct inode *inode, struct file *file)
 static void oc_view_fdinfo(struct seq_file *m, struct file *file)
 {
 	struct oc_view *view = file->private_data;
-	struct oc_attachment *att;
 	struct oc_seg *seg = view->seg;
-	unsigned long attachments = 0, bytes = 0;
+	unsigned long attachments, bytes;
 
 	mutex_lock(&seg->lock);
-	list_for_each_entry(att, &seg->attachments, link) {
-		attachments++;
-		bytes += att->end - att->start;
-	}
+	attachments = seg->attached;
+	bytes = seg->attached_bytes;
 	mutex_unlock(&seg->lock);
 	seq_printf(m, "onecopy-owner:\t%d\nonecopy-address:\t0x%lx\nonecopy-length:\t%lu\n",
 		   oc_show_pid(seg->owner), seg->start, seg->size);

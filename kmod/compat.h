@@ -10,12 +10,21 @@
 #include <linux/huge_mm.h>
 #include <linux/mm.h>
 #include <linux/mmu_notifier.h>
+#include <linux/pagemap.h>
 #include <linux/sched/mm.h>
 
 #include "probed.h"
 
 #if !IS_ENABLED(CONFIG_MMU_NOTIFIER)
 #error "onecopy needs a kernel with CONFIG_MMU_NOTIFIER"
+#endif
+
+/*
+ * Others may have page tables that the kernel does not always see (CONFIG_HIGHPTE of 32-bit ones),
+ * or have to be told of each new entry by a function that is not for modules (update_mmu_cache).
+ */
+#if !IS_ENABLED(CONFIG_X86_64) && !IS_ENABLED(CONFIG_ARM64)
+#error "onecopy writes page table entries as x86-64 and arm64 need it; for another processor look at oc_set_entry() first"
 #endif
 
 /*
@@ -187,6 +196,16 @@ static inline int oc_only_present(unsigned int *flags)
 	return 0;
 #else
 	return -EFAULT;
+#endif
+}
+
+/* Not 0: killed meanwhile. */
+static inline int oc_lock_page_killable(struct page *page)
+{
+#if OC_HAVE_FOLIO
+	return folio_lock_killable(page_folio(page));
+#else
+	return lock_page_killable(page);
 #endif
 }
 

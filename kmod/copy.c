@@ -9,78 +9,6 @@
 
 #define OC_BATCH OC_PAGES_IN(SZ_256K, PAGE_SIZE) /* pages pinned at a time */
 
-/*
- * The caller's own memory is not there, or not as it is wanted: fault it in. A caller that misses
- * page after page gets some of what follows, too. A kill ends the wait for whoever answers the
- * faults.
- */
-static int oc_copy_fault(unsigned long addr, u64 len, bool write, unsigned int pages)
-{
-	struct mm_struct *mm = current->mm;
-	int err, locked = 1;
-	unsigned int i;
-
-	if (mmap_read_lock_killable(mm))
-		return -EINTR;
-	pages = min_t(u64, pages, oc_pages_of(addr, len));
-	addr &= PAGE_MASK;
-	err = oc_fault_in(mm, addr, write, false, &locked);
-	for (i = 1; !err && locked && i < pages; i++)
-		if (oc_fault_in(mm, addr + i * PAGE_SIZE, write, false, NULL))
-			break;
-	if (locked)
-		mmap_read_unlock(mm);
-	return err;
-}
-
-/* Faults in a row that succeed without progress, after which it is EFAULT. */
-#define OC_COPY_TRIES 1000
-#define OC_COPY_AHEAD 16
-
-/*
- * Between byte `off` of a segment's pages and the current address space. *done bytes were copied,
- * whatever is returned. Bytes move with faults disabled, so that a revocation need not wait for
- * whoever answers the faults of the caller.
- */
-static int oc_copy_gated(struct oc_seg *seg, struct page *const *pages, u64 off, u64 len, u64 user,
-			 bool to_user, u64 *done)
-{
-	unsigned int tries = 0, ahead = 1;
-	bool missing;
-	int err;
-
-	*done = 0;
-	if (!access_ok(u64_to_user_ptr(user), len))
-		return -EFAULT;
-	while (*done < len) {
-		u64 before = *done;
-
-		if (fatal_signal_pending(current))
-			return -EINTR;
-		err = oc_copy_begin(seg);
-		if (err)
-			return err;
-		pagefault_disable();
-		missing = !oc_copy_present(pages, off, len, user, to_user, done);
-		pagefault_enable();
-		oc_copy_end(seg);
-		cond_resched();
-		if (!missing)
-			continue;
-		/* Page after page is missing: more at once. */
-		ahead = *done - before <= ahead * PAGE_SIZE ?
-				min(ahead * 2, (unsigned int)OC_COPY_AHEAD) :
-				1;
-		tries = *done == before ? tries + 1 : 0;
-		if (tries > OC_COPY_TRIES)
-			return -EFAULT;
-		err = oc_copy_fault(user + *done, len - *done, to_user, ahead);
-		if (err)
-			return err == -EINTR ? err : -EFAULT;
-	}
-	return 0;
-}
-
 /* Up to OC_BATCH pages from the one of addr on; fewer where the next cannot be had. */
 static long oc_pin(const struct oc_side *side, u64 addr, u64 len, bool write, struct page **pages)
 {
@@ -114,10 +42,14 @@ static long oc_pin(const struct oc_side *side, u64 addr, u64 len, bool write, st
 	return got ?: -EFAULT;
 }
 
-static void oc_unpin(struct page **pages, long n, bool dirty)
+static int oc_copy_enter(void *seg)
 {
-	if (n > 0)
-		unpin_user_pages_dirty_lock(pages, n, dirty);
+	return oc_copy_begin(seg);
+}
+
+static void oc_copy_leave(void *seg)
+{
+	oc_copy_end(seg);
 }
 
 /* One batch. Bytes copied, at least one, or an error. */
@@ -136,21 +68,16 @@ static s64 oc_copy_batch(const struct oc_side *dst, const struct oc_side *src, u
 		return got;
 	n = min_t(u64, n, ((u64)got << PAGE_SHIFT) - (addr & ~PAGE_MASK));
 	if (!both) {
+		struct oc_gate gate = { oc_copy_enter, oc_copy_leave, side->seg };
 		u64 copied;
 
-		if (side->seg) {
-			err = oc_copy_gated(side->seg, far, addr & ~PAGE_MASK, n,
-					    to_user ? to : from, to_user, &copied);
-		} else {
-			copied = oc_copy_user(far, addr & ~PAGE_MASK, n, to_user ? to : from,
-					      to_user);
-			err = fatal_signal_pending(current) ? -EINTR : -EFAULT;
-		}
+		err = oc_copy_gated(side->seg ? &gate : NULL, far, addr & ~PAGE_MASK, n,
+				    to_user ? to : from, to_user, &copied);
 		oc_unpin(far, got, !to_user);
 		return copied ?: err;
 	}
 	more = oc_pin(src, from, n, false, near);
-	if (more <= 0) {
+	if (more < 0) {
 		oc_unpin(far, got, false);
 		return more;
 	}

@@ -113,9 +113,29 @@ int oc_owner_vma_check(struct mm_struct *mm, unsigned long addr, bool write);
 int oc_fault_in(struct mm_struct *mm, unsigned long addr, bool write, bool owner, int *locked);
 
 /* ---- pages that are held (pages.c) ---- */
-bool oc_copy_present(struct page *const *pages, u64 off, u64 len, u64 user, bool to_user,
-		     u64 *done);
-u64 oc_copy_user(struct page *const *pages, u64 off, u64 len, u64 user, bool to_user);
+/* What pages may be looked at only within. Nothing is waited for there: no fault, no lock. */
+struct oc_gate {
+	int (*enter)(void *of);
+	void (*leave)(void *of);
+	void *of;
+};
+
+/* What may not be waited for, so it is tried again until it is done. */
+struct oc_late {
+	struct delayed_work work;
+	bool (*attempt)(struct oc_late *late); /* true: it is done, and `late` may be gone */
+	unsigned long delay;
+	bool holds; /* the module */
+};
+
+int oc_late_init(void);
+void oc_late_exit(void);
+void oc_late_begin(struct oc_late *late, bool (*attempt)(struct oc_late *late));
+
+unsigned long oc_unpin_some(struct page **pages, unsigned long n, bool dirty);
+void oc_unpin(struct page **pages, unsigned long n, bool dirty);
+int oc_copy_gated(const struct oc_gate *gate, struct page *const *pages, u64 off, u64 len, u64 user,
+		  bool to_user, u64 *done);
 void oc_copy_pages(struct page *const *dst, u64 dst_off, struct page *const *src, u64 src_off,
 		   u64 len);
 
@@ -165,6 +185,8 @@ struct oc_user *oc_charge(enum oc_quota what);
 bool oc_may_charge(struct oc_user *user, enum oc_quota what);
 void oc_charge_more(struct oc_user *user, enum oc_quota what);
 void oc_uncharge(struct oc_user *user, enum oc_quota what);
+void oc_zap_place_take(struct oc_user *user);
+void oc_zap_place_give(struct oc_user *user);
 struct oc_space;
 struct oc_space *oc_space_charge(void);
 void oc_space_uncharge(struct oc_space *space);
@@ -293,7 +315,10 @@ struct oc_seg {
 	bool reap_done;
 	struct rb_root_cached stretches; /* where attachments may have entries, by address here */
 	u64 stretch_serial; /* of the last that came */
-	struct list_head attachments;
+	struct rb_root_cached attachments; /* by when they came, for who lists them */
+	unsigned long attachment_serial; /* of the last that came */
+	unsigned long attached; /* how many there are, and ... */
+	unsigned long attached_bytes; /* ... how long they are: who asks walks through none */
 };
 
 static inline unsigned long oc_seg_end(const struct oc_seg *seg)
@@ -349,19 +374,23 @@ int oc_detach_file(struct file *file);
 /* ---- attachments, and how their entries are taken away (zap.c) ---- */
 #define OC_VM_FLAGS (VM_PFNMAP | VM_IO | VM_DONTCOPY | VM_DONTEXPAND | VM_DONTDUMP)
 
+#define OC_INSTALL_BITS 2
+
 /* What one mmap() made; VMAs that it was split into share it. */
 struct oc_attachment {
 	struct kref ref; /* one for each VMA */
 	struct oc_user *user; /* who made it: each VMA counts */
 	struct oc_seg *seg;
 	struct file *file; /* that of its VMAs, which hold it */
-	struct list_head link; /* of the segment's; its lock */
+	struct interval_tree_node link; /* of the segment's, at its serial number; its lock */
 	struct pid *importer;
 	unsigned long start; /* importer's addresses */
 	unsigned long end;
 	unsigned long shows; /* the owner's address of the first */
 	struct oc_watch watch; /* of the importer's memory */
 	struct page *scratch; /* what is written to holes goes here; NULL: nothing was */
+	/* by page table: see oc_install_lock_of() */
+	struct mutex install[1 << OC_INSTALL_BITS];
 	struct rb_root_cached stretches; /* by importer's address; the segment's lock */
 };
 
@@ -372,6 +401,7 @@ void oc_zap(struct oc_seg *seg, unsigned long start, unsigned long end);
 void oc_zap_notified(struct oc_seg *seg, unsigned long start, unsigned long end, u64 until);
 void oc_zap_later(struct oc_seg *seg);
 bool oc_is_shown(struct oc_seg *seg, unsigned long start, unsigned long end);
+struct oc_attachment *oc_attachment_after(struct oc_seg *seg, unsigned long serial);
 int oc_attachment_create(struct oc_seg *seg, struct vm_area_struct *vma);
 int oc_attachment_may_split(struct vm_area_struct *vma, unsigned long addr);
 void oc_attachment_open(struct vm_area_struct *vma);
@@ -465,7 +495,6 @@ int oc_copy(const struct oc_side *dst, const struct oc_side *src, u64 length, u6
 extern struct miscdevice oc_xpmem_device;
 extern struct miscdevice oc_knem_device;
 extern struct miscdevice oc_onecopy_device;
-int oc_knem_init(void);
 void oc_knem_exit(void);
 
 #endif

@@ -40,23 +40,19 @@ static struct oc_marks oc_quiet;
 /*
  * One installer per 2 MiB of an importer: it alone turns an empty PMD into a table or a huge entry.
  * Taken with the importer's mmap lock held for reading and before the segment's lock. Page tables
- * are allocated under it, and it is never taken in reclaim.
+ * are allocated under it, and it is never taken in reclaim. It is the attachment's: a huge entry
+ * lies within one VMA, so nobody else's faults can be about the same PMD where one may come.
  */
-#define OC_INSTALL_BITS 8
-static struct mutex oc_install_lock[1 << OC_INSTALL_BITS];
-
 static struct mutex *oc_install_lock_of(struct vm_fault *vmf)
 {
-	return &oc_install_lock[hash_long((unsigned long)vmf->pmd, OC_INSTALL_BITS)];
+	struct oc_attachment *att = vmf->vma->vm_private_data;
+
+	return &att->install[hash_long((unsigned long)vmf->pmd, OC_INSTALL_BITS)];
 }
 
 int oc_fault_init(void)
 {
-	int i;
-
 	oc_marks_init(&oc_quiet);
-	for (i = 0; i < 1 << OC_INSTALL_BITS; i++)
-		mutex_init(&oc_install_lock[i]);
 	oc_hole_page = alloc_page(GFP_KERNEL | __GFP_ZERO);
 	return oc_hole_page ? 0 : -ENOMEM;
 }
@@ -164,6 +160,7 @@ static bool oc_set_entry(struct oc_fill *f, pte_t *ptep, unsigned long addr, uns
 	pte = pte_mkspecial(pte_mkyoung(pfn_pte(pfn, write ? f->rw : f->ro)));
 	if (write)
 		pte = pte_mkdirty(pte);
+	/* No update_mmu_cache(): it does nothing on the processors that compat.h lets in. */
 	set_pte_at(f->vma->vm_mm, addr, ptep, pte);
 	f->filled++;
 	return true;

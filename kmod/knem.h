@@ -3,11 +3,11 @@
 #ifndef OC_KNEM_H
 #define OC_KNEM_H
 
+#include <linux/completion.h>
 #include <linux/cpumask.h>
 #include <linux/list.h>
 #include <linux/spinlock.h>
 #include <linux/wait.h>
-#include <linux/workqueue.h>
 
 #include "core.h"
 #include "include/uapi/knem.h"
@@ -36,14 +36,22 @@ struct oc_pinner {
  * without a cookie.
  */
 struct oc_region {
-	struct kref ref;
+	refcount_t users; /* who may copy; with the last one it ends */
+	struct kref held; /* this structure: by its users, while it is pinned, and by lists */
 	struct rcu_head rcu;
-	struct work_struct late; /* its end, where that has to wait */
+	/* those that move bytes just now, and 1 until it ends; 0: it is unpinned */
+	refcount_t steps;
+	bool ended; /* destroyed, or its address space has ended; under oc_regions_lock */
+	bool settled; /* nothing is pinned any more */
+	struct completion over; /* it has ended, and no step is under way */
+	struct oc_late late; /* its unpinning, where that has to wait */
 	struct list_head all; /* of all regions, by serial number; under oc_regions_lock */
 	u64 serial;
 	struct pid *creator;
-	struct hlist_node node; /* published under cookie */
-	struct list_head link; /* of its file, while published; under oc_regions_lock */
+	/* published under cookie: may be used. One for one use is found by its owner until it ends. */
+	bool published;
+	struct hlist_node node; /* under oc_regions_lock */
+	struct list_head link; /* of its file; under oc_regions_lock */
 	const struct list_head *file; /* whose list: only compared */
 	u64 cookie;
 	bool read; /* others may copy out of it */
@@ -52,7 +60,6 @@ struct oc_region {
 	bool any_user;
 	kuid_t uid;
 	struct user_namespace *ns;
-	bool dead; /* its address space has ended */
 	struct list_head pinned_by; /* of its pinner; under oc_regions_lock */
 	struct oc_pinner *pinner;
 	struct mm_struct *mm; /* the pinner's */
@@ -76,6 +83,7 @@ void oc_region_sum(struct list_head *file, unsigned long *regions, unsigned long
 struct oc_region *oc_region_use(u64 cookie, bool write);
 int oc_region_claim(struct oc_region *dst, struct oc_region *src);
 void oc_region_put(struct oc_region *region);
+void oc_region_drop(struct oc_region *region);
 struct oc_iovec *oc_iovec_read(u64 array, u32 *n);
 
 int oc_region_copy(struct oc_region *dst, u64 dst_off, struct oc_region *src, u64 src_off, u64 len,
@@ -127,7 +135,8 @@ void oc_async_stop(struct oc_knem *k);
 int oc_async_check(struct oc_knem *k, u32 index, bool thread, bool notify);
 void oc_async_submit(struct oc_knem *k, struct oc_work *work);
 void oc_async_complete(struct oc_knem *k, u32 index, bool notify, u8 status);
-void oc_async_cancel(struct oc_knem *k, bool thread, bool notify);
+void oc_async_leave_queue(struct oc_knem *k);
+void oc_async_leave_ring(struct oc_knem *k);
 ssize_t oc_async_read(struct oc_knem *k, char __user *buf, size_t count, bool nonblock);
 bool oc_async_readable(struct oc_knem *k);
 int oc_async_bind(struct oc_knem *k, const struct knem_cmd_bind_offload *b);

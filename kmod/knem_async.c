@@ -106,7 +106,7 @@ static int oc_worker(void *data)
 		failed = err ||
 			 oc_region_copy(w->dst, w->dst_off, w->src, w->src_off, w->len, &k->stop);
 		/* A program that sees the status may ask for the next copy at once. */
-		oc_async_cancel(k, true, false);
+		oc_async_leave_queue(k);
 		oc_async_complete(k, w->index, w->notify,
 				  failed ? KNEM_STATUS_FAILED : KNEM_STATUS_SUCCESS);
 		oc_work_free(w);
@@ -184,8 +184,9 @@ void oc_async_stop(struct oc_knem *k)
 }
 
 /*
- * Room for one completion, and for one copy in the queue. What succeeds is ended by
- * oc_async_complete() and, for the place in the queue, oc_async_cancel(); or by this alone.
+ * Room for one completion, and for one copy in the queue. The first is ended by
+ * oc_async_complete(), or by oc_async_leave_ring() where there is nothing to tell. The second is
+ * ended by oc_async_leave_queue().
  */
 int oc_async_check(struct oc_knem *k, u32 index, bool thread, bool notify)
 {
@@ -205,14 +206,20 @@ int oc_async_check(struct oc_knem *k, u32 index, bool thread, bool notify)
 	return err;
 }
 
-void oc_async_cancel(struct oc_knem *k, bool thread, bool notify)
+void oc_async_leave_queue(struct oc_knem *k)
 {
 	spin_lock(&k->queue_lock);
-	k->ring_taken -= notify;
-	k->queued -= thread;
+	k->queued--;
 	spin_unlock(&k->queue_lock);
-	if (notify)
-		wake_up(&k->reader_wait);
+}
+
+void oc_async_leave_ring(struct oc_knem *k)
+{
+	spin_lock(&k->queue_lock);
+	k->ring_taken--;
+	spin_unlock(&k->queue_lock);
+	/* Who waits for as many as are outstanding has fewer to wait for. */
+	wake_up(&k->reader_wait);
 }
 
 void oc_async_submit(struct oc_knem *k, struct oc_work *work)

@@ -127,8 +127,10 @@ static int oc_transfer_prepare(struct oc_knem *k, struct oc_transfer *t)
 	if (err)
 		return err;
 	err = oc_transfer_claim(k, t);
-	if (err && tells)
-		oc_async_cancel(k, thread, notify);
+	if (err && thread)
+		oc_async_leave_queue(k);
+	if (err && notify)
+		oc_async_leave_ring(k);
 	return err;
 }
 

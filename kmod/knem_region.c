@@ -13,7 +13,6 @@
 #include <linux/slab.h>
 #include <linux/uaccess.h>
 #include <linux/user_namespace.h>
-#include <linux/workqueue.h>
 
 #include "inject.h"
 #include "knem.h"
@@ -24,9 +23,6 @@ static DEFINE_SPINLOCK(oc_regions_lock); /* of changes; look-ups are under RCU *
 
 static LIST_HEAD(oc_region_list); /* all of them; the same lock */
 static u64 oc_region_serial;
-
-/* Takes regions apart that have a page whose lock is held. */
-static struct workqueue_struct *oc_unpinners;
 
 #define OC_PIN_BATCH OC_PAGES_IN((unsigned long)SZ_2M, PAGE_SIZE)
 
@@ -95,45 +91,37 @@ static void oc_pinner_put(struct oc_pinner *pinner)
 		mmu_notifier_put(&pinner->notifier);
 }
 
-/*
- * Others stored to the pages, which the kernel has to be told under their locks. False: one is
- * taken, and may not be waited for.
- */
-static bool oc_region_dirty(struct oc_region *r, bool wait)
+/* ---- the end of a region ---- */
+static void oc_region_free(struct kref *held)
 {
-	unsigned long k;
-	u32 i;
-
-	for (i = 0; r->write && r->piece && i < r->n; i++) {
-		for (k = 0; k < r->piece[i].n; k++) {
-			struct page *page = r->piece[i].pages[k];
-
-			if (PageDirty(page))
-				continue;
-			if (wait)
-				lock_page(page);
-			else if (!trylock_page(page))
-				return false;
-			set_page_dirty(page);
-			unlock_page(page);
-		}
-		cond_resched();
-	}
-	return true;
-}
-
-static void oc_region_take_apart(struct oc_region *r)
-{
-	u32 i;
+	struct oc_region *r = container_of(held, struct oc_region, held);
 
 	spin_lock(&oc_regions_lock);
 	list_del(&r->all);
+	if (r->pinner)
+		list_del(&r->pinned_by);
 	spin_unlock(&oc_regions_lock);
-	for (i = 0; r->piece && i < r->n; i++) {
-		if (r->piece[i].n)
-			unpin_user_pages(r->piece[i].pages, r->piece[i].n);
+	if (r->pinner)
+		oc_pinner_put(r->pinner);
+	put_user_ns(r->ns);
+	put_pid(r->creator);
+	kfree_rcu(r, rcu);
+}
+
+void oc_region_drop(struct oc_region *region)
+{
+	kref_put(&region->held, oc_region_free);
+}
+
+/* Nothing is pinned any more, nor counted. */
+static void oc_region_settle(struct oc_region *r)
+{
+	u32 i;
+
+	for (i = 0; r->piece && i < r->n; i++)
 		kvfree(r->piece[i].pages);
-	}
+	kvfree(r->piece);
+	kvfree(r->iov);
 	if (r->pinned) {
 		atomic64_sub(r->pinned, &r->mm->pinned_vm);
 		atomic_long_sub(r->pinned, &oc_pinned_pages);
@@ -142,58 +130,110 @@ static void oc_region_take_apart(struct oc_region *r)
 		atomic_long_sub(r->pinned, &r->account->user->locked_vm);
 		put_cred(r->account);
 	}
-	if (r->pinner) {
-		spin_lock(&oc_regions_lock);
-		list_del(&r->pinned_by);
-		spin_unlock(&oc_regions_lock);
-		oc_pinner_put(r->pinner);
-	}
-	put_user_ns(r->ns);
-	put_pid(r->creator);
 	oc_uncharge(r->user, OC_REGIONS);
-	kvfree(r->piece);
-	kvfree(r->iov);
-	kfree_rcu(r, rcu);
+	WRITE_ONCE(r->settled, true);
 }
 
-static void oc_region_free_later(struct work_struct *work)
+/* False: somebody has the lock of a page that others stored to. */
+static bool oc_region_unpin(struct oc_region *r)
 {
-	struct oc_region *r = container_of(work, struct oc_region, late);
+	unsigned long left = 0;
+	u32 i;
 
-	oc_region_dirty(r, true);
-	oc_region_take_apart(r);
+	for (i = 0; r->piece && i < r->n; i++) {
+		struct oc_piece *p = &r->piece[i];
+
+		p->n = oc_unpin_some(p->pages, p->n, r->write);
+		left += p->n;
+		cond_resched();
+	}
+	return !left;
+}
+
+static bool oc_region_unpin_later(struct oc_late *late)
+{
+	struct oc_region *r = container_of(late, struct oc_region, late);
+
+	if (!oc_region_unpin(r))
+		return false;
+	oc_region_settle(r);
+	oc_region_drop(r);
+	return true;
 }
 
 /*
- * A file system may hold the lock of a page for as long as its server likes. When an address space
- * ends, that may not be waited for: the kernel makes everybody who ends a notifier wait for this.
+ * Bytes of a region move, and its pages are looked at, only between these two. So whoever ends it
+ * can wait for them. Nothing is waited for in between: no fault, no lock.
  */
-static void oc_region_free(struct kref *ref)
+static int oc_region_enter(void *region)
 {
-	struct oc_region *r = container_of(ref, struct oc_region, ref);
+	struct oc_region *r = region;
 
-	if (oc_region_dirty(r, !READ_ONCE(r->dead))) {
-		oc_region_take_apart(r);
+	/* A step that is under way lets no further one in, or it would never be over. */
+	return !READ_ONCE(r->ended) && refcount_inc_not_zero(&r->steps) ? 0 : -ESRCH;
+}
+
+static void oc_region_leave(void *region)
+{
+	struct oc_region *r = region;
+	bool unpinned;
+
+	if (!refcount_dec_and_test(&r->steps))
 		return;
+	/*
+	 * A file system may hold the lock of a page for as long as its server likes. Nobody waits
+	 * for that: the kernel makes everybody who ends a notifier wait for the end of an address
+	 * space, and whoever copies or destroys may not be kept by the other side.
+	 */
+	unpinned = oc_region_unpin(r);
+	if (unpinned)
+		oc_region_settle(r);
+	complete_all(&r->over);
+	if (unpinned)
+		oc_region_drop(r);
+	else
+		oc_late_begin(&r->late, oc_region_unpin_later);
+}
+
+/*
+ * No step begins any more. The last that is under way unpins the region; if there is none, this
+ * does. The caller has a reference, and whoever wants to know that no byte moves waits for `over`.
+ */
+static void oc_region_end(struct oc_region *r)
+{
+	bool first;
+
+	spin_lock(&oc_regions_lock);
+	first = !r->ended;
+	WRITE_ONCE(r->ended, true);
+	spin_unlock(&oc_regions_lock);
+	if (first)
+		oc_region_leave(r);
+}
+
+/* Under the lock. True: the caller has the reference of being published then. */
+static bool oc_region_unpublish(struct oc_region *region)
+{
+	bool published = region->published;
+
+	lockdep_assert_held(&oc_regions_lock);
+	region->published = false;
+	if (!hlist_unhashed(&region->node)) {
+		hlist_del_init_rcu(&region->node);
+		list_del_init(&region->link);
 	}
-	INIT_WORK(&r->late, oc_region_free_later);
-	queue_work(oc_unpinners, &r->late);
+	return published;
 }
 
 void oc_region_put(struct oc_region *region)
 {
-	kref_put(&region->ref, oc_region_free);
-}
-
-/* Under the lock. True for the one caller that did it; that then has the reference. */
-static bool oc_region_unpublish(struct oc_region *region)
-{
-	lockdep_assert_held(&oc_regions_lock);
-	if (hlist_unhashed(&region->node))
-		return false;
-	hlist_del_init_rcu(&region->node);
-	list_del_init(&region->link);
-	return true;
+	if (!refcount_dec_and_test(&region->users))
+		return;
+	spin_lock(&oc_regions_lock);
+	oc_region_unpublish(region);
+	spin_unlock(&oc_regions_lock);
+	oc_region_end(region);
+	oc_region_drop(region);
 }
 
 /* ---- whose memory it is ---- */
@@ -228,11 +268,13 @@ static void oc_pinner_release(struct mmu_notifier *notifier, struct mm_struct *m
 		r = list_first_entry_or_null(&pinner->regions, struct oc_region, pinned_by);
 		if (r) {
 			list_del_init(&r->pinned_by);
-			WRITE_ONCE(r->dead, true);
-			mine = kref_get_unless_zero(&r->ref);
+			mine = refcount_inc_not_zero(&r->users);
 			published = oc_region_unpublish(r);
 		}
 		spin_unlock(&oc_regions_lock);
+		/* Else whoever put the last reference does that. Nobody waits for `over` here. */
+		if (mine)
+			oc_region_end(r);
 		if (published)
 			oc_region_put(r);
 		if (mine)
@@ -447,7 +489,11 @@ struct oc_region *oc_region_create(struct oc_pinner **kept, struct oc_iovec *iov
 		oc_uncharge(user, OC_REGIONS);
 		return ERR_PTR(-ENOMEM);
 	}
-	kref_init(&r->ref);
+	refcount_set(&r->users, 1);
+	kref_init(&r->held); /* by its users ... */
+	kref_get(&r->held); /* ... and while it is pinned */
+	refcount_set(&r->steps, 1);
+	init_completion(&r->over);
 	INIT_HLIST_NODE(&r->node);
 	INIT_LIST_HEAD(&r->link);
 	INIT_LIST_HEAD(&r->pinned_by);
@@ -508,6 +554,7 @@ void oc_region_publish(struct oc_region *region, struct list_head *file)
 			region->cookie = cookie;
 			hash_add_rcu(oc_regions, &region->node, cookie);
 			region->file = file;
+			region->published = true;
 			list_add(&region->link, file);
 		}
 		spin_unlock(&oc_regions_lock);
@@ -522,25 +569,27 @@ struct oc_region *oc_region_next(struct oc_region *region, u64 serial)
 	/* What is referenced stays in the list. */
 	next = list_prepare_entry(region, &oc_region_list, all);
 	list_for_each_entry_continue(next, &oc_region_list, all) {
-		if (next->serial >= serial && kref_get_unless_zero(&next->ref)) {
+		if (next->serial >= serial && kref_get_unless_zero(&next->held)) {
 			found = next;
 			break;
 		}
 	}
 	spin_unlock(&oc_regions_lock);
 	if (region)
-		oc_region_put(region);
+		oc_region_drop(region);
 	return found;
 }
 
+/* No byte of it moves afterwards: copies that had begun before end at their next step. */
 int oc_region_destroy(struct list_head *file, u64 cookie)
 {
 	struct oc_region *r, *found = NULL;
+	bool published = false;
 
 	spin_lock(&oc_regions_lock);
 	hash_for_each_possible(oc_regions, r, node, cookie) {
-		if (r->cookie == cookie && r->file == file) {
-			oc_region_unpublish(r);
+		if (r->cookie == cookie && r->file == file && refcount_inc_not_zero(&r->users)) {
+			published = oc_region_unpublish(r);
 			found = r;
 			break;
 		}
@@ -548,23 +597,43 @@ int oc_region_destroy(struct list_head *file, u64 cookie)
 	spin_unlock(&oc_regions_lock);
 	if (!found)
 		return -EINVAL;
+	oc_region_end(found);
+	wait_for_completion(&found->over);
+	if (published)
+		oc_region_put(found);
 	oc_region_put(found);
 	return 0;
 }
 
+/* All are ended before the first is waited for, so this takes as long as one of them. */
 void oc_region_destroy_all(struct list_head *file)
 {
-	struct oc_region *r;
+	struct oc_region *r, *next;
+	bool published, mine;
+	LIST_HEAD(ended);
 
 	do {
+		published = false;
+		mine = false;
 		spin_lock(&oc_regions_lock);
 		r = list_first_entry_or_null(file, struct oc_region, link);
-		if (r)
-			oc_region_unpublish(r);
+		if (r) {
+			mine = refcount_inc_not_zero(&r->users);
+			published = oc_region_unpublish(r);
+		}
 		spin_unlock(&oc_regions_lock);
-		if (r)
+		if (mine) {
+			oc_region_end(r);
+			list_add(&r->link, &ended); /* unpublished: of this list alone */
+		}
+		if (published)
 			oc_region_put(r);
 	} while (r);
+	list_for_each_entry_safe(r, next, &ended, link) {
+		wait_for_completion(&r->over);
+		list_del_init(&r->link);
+		oc_region_put(r);
+	}
 }
 
 /* How many a file has, and the pages that they pin. */
@@ -590,14 +659,14 @@ struct oc_region *oc_region_use(u64 cookie, bool write)
 
 	rcu_read_lock();
 	hash_for_each_possible_rcu(oc_regions, r, node, cookie) {
-		if (r->cookie == cookie && kref_get_unless_zero(&r->ref)) {
+		if (r->cookie == cookie && refcount_inc_not_zero(&r->users)) {
 			found = r;
 			break;
 		}
 	}
 	rcu_read_unlock();
 	/* A dead process's memory is nobody's any more, also before it has been taken apart. */
-	if (!found || !atomic_read(&found->mm->mm_users))
+	if (!found || READ_ONCE(found->ended) || !atomic_read(&found->mm->mm_users))
 		err = -EINVAL;
 	else if (!found->any_user &&
 		 !(uid_eq(current_euid(), found->uid) && current_user_ns() == found->ns))
@@ -613,13 +682,24 @@ struct oc_region *oc_region_use(u64 cookie, bool write)
 
 static bool oc_region_is_used(const struct oc_region *region)
 {
-	return region && region->single_use && hlist_unhashed(&region->node);
+	return region && region->single_use && !region->published;
+}
+
+/* Under the lock. True: the caller has the reference of being published then. */
+static bool oc_region_use_up(struct oc_region *region)
+{
+	bool published = region->single_use && region->published;
+
+	lockdep_assert_held(&oc_regions_lock);
+	if (published)
+		region->published = false;
+	return published;
 }
 
 /*
  * The copy will be done: a region for one use ends with it, and a second caller finds it gone. Of a
  * copy that finds one side gone the other stays as it was. Either side may be NULL, or both the
- * same region, which is used once then.
+ * same region, which is used once then. Its owner can destroy it meanwhile, so it keeps its cookie.
  */
 int oc_region_claim(struct oc_region *dst, struct oc_region *src)
 {
@@ -630,8 +710,8 @@ int oc_region_claim(struct oc_region *dst, struct oc_region *src)
 	if (oc_region_is_used(dst) || oc_region_is_used(src)) {
 		err = -EINVAL;
 	} else {
-		end_dst = dst && dst->single_use && oc_region_unpublish(dst);
-		end_src = src && src->single_use && oc_region_unpublish(src);
+		end_dst = dst && oc_region_use_up(dst);
+		end_src = src && oc_region_use_up(src);
 	}
 	spin_unlock(&oc_regions_lock);
 	/* That of being published; the caller has its own. */
@@ -648,17 +728,28 @@ static struct page *const *oc_place(const struct oc_region *r, const struct oc_c
 	return r->piece[c->index].pages;
 }
 
-int oc_knem_init(void)
-{
-	oc_unpinners = alloc_workqueue("onecopy-unpin", WQ_UNBOUND, 0);
-	return oc_unpinners ? 0 : -ENOMEM;
-}
-
 /* Freed regions are waited for: their last reference may be an RCU callback's. */
 void oc_knem_exit(void)
 {
-	destroy_workqueue(oc_unpinners);
 	rcu_barrier();
+}
+
+static void oc_regions_leave(struct oc_region *dst, struct oc_region *src)
+{
+	oc_region_leave(src);
+	oc_region_leave(dst);
+}
+
+static int oc_regions_enter(struct oc_region *dst, struct oc_region *src)
+{
+	int err = oc_region_enter(dst);
+
+	if (err)
+		return err;
+	err = oc_region_enter(src);
+	if (err)
+		oc_region_leave(dst);
+	return err;
 }
 
 /* Within both regions, as the caller checked. */
@@ -666,25 +757,31 @@ int oc_region_copy(struct oc_region *dst, u64 dst_off, struct oc_region *src, u6
 		   const bool *stop)
 {
 	struct oc_cursor d, s;
-	u64 left = len;
+	u64 left = len, n;
+	int err;
 
-	oc_iovec_seek(&d, dst->iov, dst->n, dst_off);
-	oc_iovec_seek(&s, src->iov, src->n, src_off);
 	while (left) {
-		u64 n = min3(left, oc_iovec_left(&d, dst->iov, dst->n),
-			     oc_iovec_left(&s, src->iov, src->n)),
-		    d_at, s_at;
-		struct page *const *to = oc_place(dst, &d, &d_at), *const *from =
-									   oc_place(src, &s, &s_at);
+		struct page *const *to, *const *from;
+		u64 d_at, s_at;
 
-		n = min_t(u64, n, SZ_1M);
 		if (fatal_signal_pending(current) || (stop && READ_ONCE(*stop)))
 			return -EINTR;
-		if (READ_ONCE(dst->dead) || READ_ONCE(src->dead))
-			return -ESRCH;
+		err = oc_regions_enter(dst, src);
+		if (err)
+			return err;
+		if (left == len) {
+			oc_iovec_seek(&d, dst->iov, dst->n, dst_off);
+			oc_iovec_seek(&s, src->iov, src->n, src_off);
+		}
+		n = min3(left, oc_iovec_left(&d, dst->iov, dst->n),
+			 oc_iovec_left(&s, src->iov, src->n));
+		n = min_t(u64, n, SZ_1M);
+		to = oc_place(dst, &d, &d_at);
+		from = oc_place(src, &s, &s_at);
 		oc_copy_pages(to, d_at, from, s_at, n);
 		oc_iovec_advance(&d, dst->iov, dst->n, n);
 		oc_iovec_advance(&s, src->iov, src->n, n);
+		oc_regions_leave(dst, src);
 		left -= n;
 	}
 	oc_count(OC_COPIES, 1);
@@ -695,25 +792,34 @@ int oc_region_copy(struct oc_region *dst, u64 dst_off, struct oc_region *src, u6
 int oc_region_copy_user(struct oc_region *region, u64 off, const struct oc_iovec *iov, u32 n,
 			u64 len, bool to_user)
 {
+	struct oc_gate gate = { oc_region_enter, oc_region_leave, region };
 	struct oc_cursor r, u;
-	u64 left = len;
+	u64 left = len, step = 0;
+	int err;
 
-	oc_iovec_seek(&r, region->iov, region->n, off);
 	oc_iovec_seek(&u, iov, n, 0);
 	while (left) {
-		u64 piece = min3(left, oc_iovec_left(&r, region->iov, region->n),
-				 oc_iovec_left(&u, iov, n)),
-		    at;
-		struct page *const *pages = oc_place(region, &r, &at);
+		struct page *const *pages;
+		u64 at, done;
 
-		piece = min_t(u64, piece, SZ_1M);
-		if (READ_ONCE(region->dead))
-			return -ESRCH;
-		if (oc_copy_user(pages, at, piece, iov[u.index].base + u.offset, to_user) != piece)
-			return fatal_signal_pending(current) ? -EINTR : -EFAULT;
-		oc_iovec_advance(&r, region->iov, region->n, piece);
-		oc_iovec_advance(&u, iov, n, piece);
-		left -= piece;
+		err = oc_region_enter(region);
+		if (err)
+			return err;
+		if (step)
+			oc_iovec_advance(&r, region->iov, region->n, step);
+		else
+			oc_iovec_seek(&r, region->iov, region->n, off);
+		step = min3(left, oc_iovec_left(&r, region->iov, region->n),
+			    oc_iovec_left(&u, iov, n));
+		step = min_t(u64, step, SZ_1M);
+		pages = oc_place(region, &r, &at);
+		oc_region_leave(region);
+		err = oc_copy_gated(&gate, pages, at, step, iov[u.index].base + u.offset, to_user,
+				    &done);
+		if (err)
+			return err;
+		oc_iovec_advance(&u, iov, n, step);
+		left -= step;
 	}
 	oc_count(OC_COPIES, 1);
 	oc_count(OC_COPIED_BYTES, len);

@@ -33,7 +33,7 @@ static int __init oc_init(void)
 	err = oc_fault_init();
 	if (err)
 		goto zap;
-	err = oc_knem_init();
+	err = oc_late_init();
 	if (err)
 		goto fault;
 	oc_inject_init();
@@ -57,6 +57,7 @@ devices:
 		misc_deregister(oc_devices[i]);
 	oc_inject_exit();
 	oc_knem_exit();
+	oc_late_exit();
 fault:
 	oc_fault_exit();
 zap:
@@ -72,9 +73,11 @@ static void __exit oc_exit(void)
 	for (i = 0; i < ARRAY_SIZE(oc_devices); i++)
 		misc_deregister(oc_devices[i]);
 	oc_inject_exit();
-	oc_knem_exit();
 	oc_zap_exit();
+	/* Until then the end of an address space may have the last reference of a region. */
 	oc_changes_exit();
+	oc_late_exit();
+	oc_knem_exit();
 	oc_fault_exit();
 }
 

@@ -26,6 +26,11 @@ enum oc_notify_command {
 	OC_NOTIFY_INTERVAL, /* an interval notifier of the page, as drivers of devices have them */
 	OC_NOTIFY_READ, /* what such a driver does before it looks at the page */
 	OC_NOTIFY_LOCK, /* the page's lock is taken until the file is closed */
+	/*
+	 * When the address space ends, the entries of these bytes are counted, as a device finds
+	 * them that walks its page tables until then; read() tells how many there were.
+	 */
+	OC_NOTIFY_WALK,
 };
 
 struct oc_notify {
@@ -34,6 +39,9 @@ struct oc_notify {
 	struct mm_struct *mm;
 	unsigned long held; /* where changes wait; 0: nowhere */
 	unsigned long held_end;
+	unsigned long walked; /* by the end; 0: nothing */
+	unsigned long walked_end;
+	long entries; /* that were there; -1: the end has not come */
 	wait_queue_head_t let_go;
 	struct mutex lock; /* of what follows */
 	unsigned long changes;
@@ -58,7 +66,29 @@ static int oc_notify_start(struct mmu_notifier *notifier, const struct mmu_notif
 	return 0;
 }
 
-static const struct mmu_notifier_ops oc_notify_ops = { .invalidate_range_start = oc_notify_start };
+static int oc_notify_entry(pte_t *ptep, unsigned long addr, void *entries)
+{
+	*(long *)entries += !!pte_present(ptep_get(ptep));
+	return 0;
+}
+
+static void oc_notify_release(struct mmu_notifier *notifier, struct mm_struct *mm)
+{
+	struct oc_notify *n = container_of(notifier, struct oc_notify, notifier);
+	long entries = 0;
+
+	if (!n->walked)
+		return;
+	if (apply_to_page_range(mm, n->walked, n->walked_end - n->walked, oc_notify_entry,
+				&entries))
+		return;
+	WRITE_ONCE(n->entries, entries);
+}
+
+static const struct mmu_notifier_ops oc_notify_ops = {
+	.invalidate_range_start = oc_notify_start,
+	.release = oc_notify_release,
+};
 
 static bool oc_notify_interval(struct mmu_interval_notifier *interval,
 			       const struct mmu_notifier_range *range, unsigned long seq)
@@ -123,6 +153,10 @@ static ssize_t oc_notify_write(struct file *file, const char __user *buf, size_t
 			return -EINVAL;
 		mmu_interval_read_begin(&n->interval);
 		break;
+	case OC_NOTIFY_WALK:
+		n->walked_end = words[1] + words[2];
+		n->walked = words[1];
+		break;
 	case OC_NOTIFY_LOCK:
 		err = oc_notify_lock(n, words[1]);
 		break;
@@ -130,6 +164,16 @@ static ssize_t oc_notify_write(struct file *file, const char __user *buf, size_t
 		return -EINVAL;
 	}
 	return err ?: count;
+}
+
+static ssize_t oc_notify_read(struct file *file, char __user *buf, size_t count, loff_t *pos)
+{
+	struct oc_notify *n = file->private_data;
+	s64 entries = READ_ONCE(n->entries);
+
+	if (count != sizeof(entries))
+		return -EINVAL;
+	return copy_to_user(buf, &entries, sizeof(entries)) ? -EFAULT : count;
 }
 
 static int oc_notify_open(struct inode *inode, struct file *file)
@@ -143,6 +187,7 @@ static int oc_notify_open(struct inode *inode, struct file *file)
 	init_waitqueue_head(&n->let_go);
 	n->notifier.ops = &oc_notify_ops;
 	n->mm = current->mm;
+	n->entries = -1;
 	n->page = alloc_page(GFP_KERNEL | __GFP_ZERO);
 	if (!n->page) {
 		kfree(n);
@@ -160,7 +205,7 @@ static int oc_notify_open(struct inode *inode, struct file *file)
 	return 0;
 }
 
-static int oc_notify_release(struct inode *inode, struct file *file)
+static int oc_notify_close(struct inode *inode, struct file *file)
 {
 	struct oc_notify *n = file->private_data;
 
@@ -199,9 +244,10 @@ static int oc_notify_mmap(struct file *file, struct vm_area_struct *vma)
 static const struct file_operations oc_notify_fops = {
 	.owner = THIS_MODULE,
 	.open = oc_notify_open,
+	.read = oc_notify_read,
 	.write = oc_notify_write,
 	.mmap = oc_notify_mmap,
-	.release = oc_notify_release,
+	.release = oc_notify_close,
 };
 
 static struct miscdevice oc_notify_device = {

@@ -1,9 +1,130 @@
 // SPDX-License-Identifier: GPL-2.0
-/* Bytes between pages that are held, and between them and the current address space. */
+/* Pages that are held: bytes between them and the current address space, and letting them go. */
+#include <linux/module.h>
+#include <linux/pagemap.h>
 #include <linux/sched/signal.h>
+#include <linux/slab.h>
 #include <linux/uaccess.h>
+#include <linux/workqueue.h>
 
 #include "core.h"
+
+/* ---- what is tried again until it is done ---- */
+/* Its work never waits for anybody, so nobody can keep others from having theirs done. */
+static struct workqueue_struct *oc_lates;
+static atomic_t oc_lates_open = ATOMIC_INIT(0);
+static DECLARE_WAIT_QUEUE_HEAD(oc_lates_done);
+
+#define OC_LATE_FIRST 1 /* jiffies; doubled each time ... */
+#define OC_LATE_LAST HZ /* ... up to this */
+
+int oc_late_init(void)
+{
+	oc_lates = alloc_workqueue("onecopy-late", WQ_UNBOUND, 0);
+	return oc_lates ? 0 : -ENOMEM;
+}
+
+void oc_late_exit(void)
+{
+	wait_event(oc_lates_done, !atomic_read(&oc_lates_open));
+	destroy_workqueue(oc_lates);
+}
+
+static void oc_late_run(struct work_struct *work)
+{
+	struct oc_late *late = container_of(to_delayed_work(work), struct oc_late, work);
+	bool holds = late->holds;
+
+	if (!late->attempt(late)) {
+		late->delay = min_t(unsigned long, 2 * late->delay, OC_LATE_LAST);
+		queue_delayed_work(oc_lates, &late->work, late->delay);
+		return;
+	}
+	if (holds)
+		module_put(THIS_MODULE); /* whose end waits for this to return */
+	if (atomic_dec_and_test(&oc_lates_open))
+		wake_up_all(&oc_lates_done);
+}
+
+/* The module stays until it is done, unless it is going already; then its end waits. */
+void oc_late_begin(struct oc_late *late, bool (*attempt)(struct oc_late *late))
+{
+	INIT_DELAYED_WORK(&late->work, oc_late_run);
+	late->attempt = attempt;
+	late->delay = OC_LATE_FIRST;
+	late->holds = try_module_get(THIS_MODULE);
+	atomic_inc(&oc_lates_open);
+	queue_delayed_work(oc_lates, &late->work, late->delay);
+}
+
+/* ---- letting go ---- */
+/*
+ * Others stored to the pages (`dirty`), which the kernel has to be told under their locks. Those
+ * whose lock is taken stay pinned, in front; returns how many.
+ */
+unsigned long oc_unpin_some(struct page **pages, unsigned long n, bool dirty)
+{
+	unsigned long i, left = 0;
+
+	for (i = 0; dirty && i < n; i++) {
+		struct page *page = pages[i];
+
+		if (PageDirty(page))
+			continue;
+		if (trylock_page(page)) {
+			set_page_dirty(page);
+			unlock_page(page);
+		} else {
+			pages[i] = pages[left];
+			pages[left++] = page;
+		}
+	}
+	if (left < n)
+		unpin_user_pages(pages + left, n - left);
+	return left;
+}
+
+struct oc_unpin_late {
+	struct oc_late late;
+	unsigned long n;
+	struct page *pages[];
+};
+
+static bool oc_unpin_late(struct oc_late *late)
+{
+	struct oc_unpin_late *u = container_of(late, struct oc_unpin_late, late);
+
+	u->n = oc_unpin_some(u->pages, u->n, true);
+	if (u->n)
+		return false;
+	kfree(u);
+	return true;
+}
+
+/*
+ * The same, for a caller that was given few pages. The lock of a page may be held for as long as
+ * the server of a file system likes: a kill ends the wait for it, and the rest is done later.
+ */
+void oc_unpin(struct page **pages, unsigned long n, bool dirty)
+{
+	unsigned long left = oc_unpin_some(pages, n, dirty), i;
+	struct oc_unpin_late *u;
+
+	for (i = 0; i < left && !oc_lock_page_killable(pages[i]); i++) {
+		set_page_dirty(pages[i]);
+		unlock_page(pages[i]);
+		unpin_user_page(pages[i]);
+	}
+	if (i == left)
+		return;
+	/* One for a task that was killed, and a part of a page. */
+	u = kmalloc(struct_size(u, pages, left - i), GFP_KERNEL | __GFP_NOFAIL);
+	u->n = left - i;
+	memcpy(u->pages, pages + i, u->n * sizeof(*pages));
+	oc_late_begin(&u->late, oc_unpin_late);
+}
+
+/* ---- copying ---- */
 
 /*
  * How many bytes, up to len, lie behind one another in memory from byte `off` of the pages on.
@@ -15,12 +136,11 @@ static u64 oc_run(struct page *const *pages, u64 off, u64 len)
 	unsigned long i = off >> PAGE_SHIFT;
 	u64 run = PAGE_SIZE - (off & ~PAGE_MASK);
 
-	if (!IS_ENABLED(CONFIG_HIGHMEM))
-		while (run < len && pages[i + 1] == pages[i] + 1 &&
-		       compound_head(pages[i + 1]) == compound_head(pages[i])) {
-			run += PAGE_SIZE;
-			i++;
-		}
+	while (run < len && pages[i + 1] == pages[i] + 1 &&
+	       compound_head(pages[i + 1]) == compound_head(pages[i])) {
+		run += PAGE_SIZE;
+		i++;
+	}
 	return min(run, len);
 }
 
@@ -35,7 +155,8 @@ static void oc_unmap_copied(struct page *page, void *map, u64 off, u64 n, bool t
 /*
  * With faults disabled. False: something is missing. True: all is done, or somebody wants this CPU.
  */
-bool oc_copy_present(struct page *const *pages, u64 off, u64 len, u64 user, bool to_user, u64 *done)
+static bool oc_copy_present(struct page *const *pages, u64 off, u64 len, u64 user, bool to_user,
+			    u64 *done)
 {
 	do {
 		struct page *page = pages[(off + *done) >> PAGE_SHIFT];
@@ -61,35 +182,76 @@ bool oc_copy_present(struct page *const *pages, u64 off, u64 len, u64 user, bool
 }
 
 /*
- * Between byte `off` of the pages and the current address space. Returns how many bytes were
- * copied: all but after a bad address or a kill.
+ * The caller's own memory is not there, or not as it is wanted: fault it in. A caller that misses
+ * page after page gets some of what follows, too. A kill ends the wait for whoever answers the
+ * faults.
  */
-u64 oc_copy_user(struct page *const *pages, u64 off, u64 len, u64 user, bool to_user)
+static int oc_copy_fault(unsigned long addr, u64 len, bool write, unsigned int pages)
 {
-	u64 done = 0;
+	struct mm_struct *mm = current->mm;
+	int err, locked = 1;
+	unsigned int i;
 
-	while (done < len && !fatal_signal_pending(current)) {
-		struct page *page = pages[(off + done) >> PAGE_SHIFT];
-		u64 n = min_t(u64, oc_run(pages, off + done, len - done), SZ_1M);
-		void __user *u = u64_to_user_ptr(user + done);
-		unsigned long left;
-		void *map = oc_map_page(page), *k = map + ((off + done) & ~PAGE_MASK);
-
-		/*
-		 * Not copy_from_user(): after a bad address that clears the rest of the page, which
-		 * is somebody's memory here.
-		 */
-		if (to_user)
-			left = copy_to_user(u, k, n);
-		else
-			left = access_ok(u, n) ? __copy_from_user(k, u, n) : n;
-		oc_unmap_copied(page, map, off + done, n - left, to_user);
-		done += n - left;
-		if (left)
+	if (mmap_read_lock_killable(mm))
+		return -EINTR;
+	pages = min_t(u64, pages, oc_pages_of(addr, len));
+	addr &= PAGE_MASK;
+	err = oc_fault_in(mm, addr, write, false, &locked);
+	for (i = 1; !err && locked && i < pages; i++)
+		if (oc_fault_in(mm, addr + i * PAGE_SIZE, write, false, NULL))
 			break;
+	if (locked)
+		mmap_read_unlock(mm);
+	return err;
+}
+
+/* Faults in a row that succeed without progress, after which it is EFAULT. */
+#define OC_COPY_TRIES 1000
+#define OC_COPY_AHEAD 16
+
+/*
+ * Between byte `off` of the pages and the current address space. *done bytes were copied, whatever
+ * is returned. Bytes move, and the pages are looked at, within the gate only, if there is one, and
+ * with faults disabled. So who closes it need not wait for whoever answers the caller's faults.
+ */
+int oc_copy_gated(const struct oc_gate *gate, struct page *const *pages, u64 off, u64 len, u64 user,
+		  bool to_user, u64 *done)
+{
+	unsigned int tries = 0, ahead = 1;
+	bool missing;
+	int err;
+
+	*done = 0;
+	if (!access_ok(u64_to_user_ptr(user), len))
+		return -EFAULT;
+	while (*done < len) {
+		u64 before = *done;
+
+		if (fatal_signal_pending(current))
+			return -EINTR;
+		err = gate ? gate->enter(gate->of) : 0;
+		if (err)
+			return err;
+		pagefault_disable();
+		missing = !oc_copy_present(pages, off, len, user, to_user, done);
+		pagefault_enable();
+		if (gate)
+			gate->leave(gate->of);
 		cond_resched();
+		if (!missing)
+			continue;
+		/* Page after page is missing: more at once. */
+		ahead = *done - before <= ahead * PAGE_SIZE ?
+				min(ahead * 2, (unsigned int)OC_COPY_AHEAD) :
+				1;
+		tries = *done == before ? tries + 1 : 0;
+		if (tries > OC_COPY_TRIES)
+			return -EFAULT;
+		err = oc_copy_fault(user + *done, len - *done, to_user, ahead);
+		if (err)
+			return err == -EINTR ? err : -EFAULT;
 	}
-	return done;
+	return 0;
 }
 
 void oc_copy_pages(struct page *const *dst, u64 dst_off, struct page *const *src, u64 src_off,

@@ -3,6 +3,7 @@
 #include <linux/hash.h>
 #include <linux/moduleparam.h>
 #include <linux/sched/mm.h>
+#include <linux/semaphore.h>
 #include <linux/slab.h>
 #include <linux/spinlock.h>
 
@@ -51,6 +52,7 @@ struct oc_user {
 	kuid_t uid;
 	unsigned long total;
 	unsigned long count[OC_QUOTAS];
+	struct semaphore zaps; /* places in the queue of those who take entries away */
 };
 
 static struct hlist_head oc_users[1 << OC_USER_BITS];
@@ -102,6 +104,26 @@ static struct oc_user *oc_user_find(struct hlist_head *head, kuid_t uid)
 	return NULL;
 }
 
+/*
+ * As many as there are processors, since more would only take turns; at least 64. The queue has
+ * 512 places or more, and four for each processor.
+ */
+static int oc_zap_places(void)
+{
+	return max(64U, num_possible_cpus());
+}
+
+/* Waits for others of the user's only, which the kernel alone brings to an end. */
+void oc_zap_place_take(struct oc_user *user)
+{
+	down(&user->zaps);
+}
+
+void oc_zap_place_give(struct oc_user *user)
+{
+	up(&user->zaps);
+}
+
 /* One more of `what` for the caller's user, or EDQUOT. */
 struct oc_user *oc_charge(enum oc_quota what)
 {
@@ -117,6 +139,7 @@ struct oc_user *oc_charge(enum oc_quota what)
 		if (!fresh)
 			return ERR_PTR(-ENOMEM);
 		fresh->uid = uid;
+		sema_init(&fresh->zaps, oc_zap_places());
 		spin_lock(&oc_users_lock);
 		user = oc_user_find(head, uid); /* another thread may have been faster */
 	}

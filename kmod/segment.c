@@ -70,7 +70,7 @@ struct oc_seg *oc_seg_create(unsigned long start, unsigned long size, umode_t mo
 	init_waitqueue_head(&seg->copied);
 	seg->stretches = RB_ROOT_CACHED;
 	INIT_LIST_HEAD(&seg->all);
-	INIT_LIST_HEAD(&seg->attachments);
+	seg->attachments = RB_ROOT_CACHED;
 	INIT_HLIST_NODE(&seg->node);
 	address_space_init_once(&seg->mapping);
 	seg->mapping.a_ops = &empty_aops;

@@ -39,43 +39,101 @@ static bool oc_show_allowed(const struct seq_file *m, kuid_t uid, struct user_na
 }
 
 /* ---- exports ---- */
+/*
+ * Where a reader is. A line is a record of its own, for which the segment's lock is held once. So
+ * whoever attaches a segment ever so often keeps its owner waiting for no longer than one that
+ * reads one line.
+ */
+struct oc_exports {
+	struct oc_seg *seg; /* while somebody reads */
+	u64 serial; /* its serial number */
+	unsigned long attachment; /* that of its attachment; 0: the line of the segment itself */
+	bool allowed; /* it may be shown to the reader */
+	loff_t pos; /* which line this is */
+};
+
+/* To a segment's own line. Its reference is the reader's; NULL: there is no more. */
+static void *oc_exports_at(struct seq_file *m, struct oc_seg *seg)
+{
+	struct oc_exports *e = m->private;
+
+	e->seg = seg;
+	e->serial = seg ? seg->serial : U64_MAX;
+	e->attachment = 0;
+	e->allowed = seg && oc_show_allowed(m, seg->uid, seg->ns);
+	return seg ? e : NULL;
+}
+
 static void *oc_exports_start(struct seq_file *m, loff_t *pos)
 {
-	return *pos ? oc_seg_next(NULL, *pos - 1) : SEQ_START_TOKEN;
+	struct oc_exports *e = m->private;
+	unsigned long attachment = e->attachment;
+	u64 serial = e->serial;
+	void *v;
+
+	if (!*pos) {
+		e->pos = 0;
+		return SEQ_START_TOKEN;
+	}
+	if (*pos != e->pos)
+		return NULL;
+	v = oc_exports_at(m, oc_seg_next(NULL, serial));
+	/* Else the segment is gone, and this is the one after it. */
+	if (e->serial == serial)
+		e->attachment = attachment;
+	return v;
 }
 
 static void *oc_exports_next(struct seq_file *m, void *v, loff_t *pos)
 {
-	struct oc_seg *seg = v == SEQ_START_TOKEN ? oc_seg_next(NULL, 0) : oc_seg_next(v, 0);
+	struct oc_exports *e = m->private;
+	struct oc_attachment *att = NULL;
 
-	/* The place in the file is that of the segment among all that ever were. */
-	*pos = seg ? seg->serial + 1 : *pos + 1;
-	return seg;
+	*pos = ++e->pos;
+	if (v == SEQ_START_TOKEN)
+		return oc_exports_at(m, oc_seg_next(NULL, 0));
+	if (e->allowed) {
+		mutex_lock(&e->seg->lock);
+		att = oc_attachment_after(e->seg, e->attachment);
+		if (att)
+			e->attachment = att->link.start;
+		mutex_unlock(&e->seg->lock);
+	}
+	return att ? e : oc_exports_at(m, oc_seg_next(e->seg, 0));
 }
 
 static void oc_exports_stop(struct seq_file *m, void *v)
 {
-	if (v && v != SEQ_START_TOKEN)
-		oc_seg_put(v);
+	struct oc_exports *e = m->private;
+
+	if (e->seg)
+		oc_seg_put(e->seg);
+	e->seg = NULL;
 }
 
 static int oc_exports_show(struct seq_file *m, void *v)
 {
+	struct oc_exports *e = m->private;
 	struct oc_attachment *att;
-	struct oc_seg *seg = v;
+	struct oc_seg *seg = e->seg;
 
 	if (v == SEQ_START_TOKEN) {
 		seq_puts(m, "# export OWNER uid UID ADDRESS BYTES mode MODE STATE");
 		seq_puts(m, " | attached IMPORTER BYTES at OWNER-ADDRESS\n");
 		return 0;
 	}
-	if (!oc_show_allowed(m, seg->uid, seg->ns))
+	if (!e->allowed)
 		return 0;
-	seq_printf(m, "export %d uid %u 0x%lx %lu mode %04o %s\n", oc_show_pid(seg->owner),
-		   from_kuid_munged(seq_user_ns(m), seg->uid), seg->start, seg->size, seg->mode,
-		   oc_seg_state(seg));
+	if (!e->attachment) {
+		seq_printf(m, "export %d uid %u 0x%lx %lu mode %04o %s\n",
+			   oc_show_pid(seg->owner), from_kuid_munged(seq_user_ns(m), seg->uid),
+			   seg->start, seg->size, seg->mode, oc_seg_state(seg));
+		return 0;
+	}
 	mutex_lock(&seg->lock);
-	list_for_each_entry(att, &seg->attachments, link)
+	att = oc_attachment_after(seg, e->attachment - 1);
+	/* It may be gone meanwhile; what came after it has a line of its own. */
+	if (att && att->link.start == e->attachment)
 		seq_printf(m, "attached %d %lu at 0x%lx\n", oc_show_pid(att->importer),
 			   att->end - att->start, att->shows);
 	mutex_unlock(&seg->lock);
@@ -106,7 +164,7 @@ static void *oc_pins_next(struct seq_file *m, void *v, loff_t *pos)
 static void oc_pins_stop(struct seq_file *m, void *v)
 {
 	if (v && v != SEQ_START_TOKEN)
-		oc_region_put(v);
+		oc_region_drop(v);
 }
 
 static int oc_pins_show(struct seq_file *m, void *v)
@@ -117,7 +175,7 @@ static int oc_pins_show(struct seq_file *m, void *v)
 		seq_puts(m, "# pinned OWNER uid UID PAGES BYTES PIECES RIGHTS\n");
 		return 0;
 	}
-	if (!oc_show_allowed(m, r->uid, r->ns))
+	if (READ_ONCE(r->settled) || !oc_show_allowed(m, r->uid, r->ns))
 		return 0;
 	seq_printf(m, "pinned %d uid %u %lu %llu %u %s%s%s%s\n", oc_show_pid(r->creator),
 		   from_kuid_munged(seq_user_ns(m), r->uid), r->pinned, r->total, r->n,
@@ -164,7 +222,8 @@ void oc_show_init(void)
 {
 	oc_proc = proc_mkdir("onecopy", NULL);
 	if (oc_proc) {
-		proc_create_seq("exports", 0444, oc_proc, &oc_exports_ops);
+		proc_create_seq_private("exports", 0444, oc_proc, &oc_exports_ops,
+					sizeof(struct oc_exports), NULL);
 		proc_create_seq("pins", 0444, oc_proc, &oc_pins_ops);
 		proc_create_single("users", 0444, oc_proc, oc_users_show);
 	}

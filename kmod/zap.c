@@ -37,7 +37,8 @@ static struct workqueue_struct *oc_zappers, *oc_reapers;
 
 int oc_zap_init(void)
 {
-	oc_zappers = alloc_workqueue("onecopy-zap", WQ_MEM_RECLAIM | WQ_UNBOUND | WQ_HIGHPRI, 0);
+	oc_zappers = alloc_workqueue("onecopy-zap", WQ_MEM_RECLAIM | WQ_UNBOUND | WQ_HIGHPRI,
+				     WQ_UNBOUND_MAX_ACTIVE);
 	if (!oc_zappers)
 		return -ENOMEM;
 	oc_reapers = alloc_workqueue("onecopy-reap", WQ_MEM_RECLAIM | WQ_UNBOUND, 0);
@@ -173,12 +174,18 @@ static void oc_zap_run(struct work_struct *work)
 	complete(&w->done);
 }
 
-static void oc_zap_wait(struct oc_zap_work *w)
+/*
+ * The queue does so many at once, and each goes through all importers. So `user`, whose memory
+ * changes, has a part of its places only, and waits for its own when these are taken.
+ */
+static void oc_zap_wait(struct oc_zap_work *w, struct oc_user *user)
 {
 	INIT_WORK_ONSTACK(&w->work, oc_zap_run);
 	init_completion(&w->done);
+	oc_zap_place_take(user);
 	queue_work(oc_zappers, &w->work);
 	wait_for_completion(&w->done);
+	oc_zap_place_give(user);
 	destroy_work_on_stack(&w->work);
 }
 
@@ -190,7 +197,7 @@ void oc_zap_notified(struct oc_seg *seg, unsigned long start, unsigned long end,
 {
 	struct oc_zap_work w = { .seg = seg, .start = start, .end = end, .until = until };
 
-	oc_zap_wait(&w);
+	oc_zap_wait(&w, seg->user);
 }
 
 static void oc_reap_run(struct work_struct *work)
@@ -243,7 +250,8 @@ static struct oc_stretch *oc_stretch_at(struct oc_attachment *att, unsigned long
  * [lo, hi) of the importer is being unmapped, or moved, or ends with everything: its page tables
  * may go as soon as this returns. No entry may be left, since nobody could take it away, and nobody
  * may walk those tables. The mmap lock is held for writing, or was when the VMAs were taken out. Or
- * there is no task left that could use an entry.
+ * everything ends: no task is left that could use an entry, but a device that walks the same tables
+ * may be, until its own driver is told of the end. What is taken away here the kernel finds gone.
  */
 static bool oc_stretches_leave(struct oc_attachment *att, unsigned long lo, unsigned long hi,
 			       const struct mmu_notifier_range *range)
@@ -258,8 +266,11 @@ static bool oc_stretches_leave(struct oc_attachment *att, unsigned long lo, unsi
 		return false;
 	while ((s = oc_stretch_at(att, lo, hi, true))) {
 		s->leaving = true;
-		if (release)
-			s->filled = false; /* nobody is left who could use an entry */
+		if (release && s->filled) {
+			/* Not within a notification. */
+			oc_zap_stretch(seg, s, s->here.start, s->here.last + 1);
+			continue;
+		}
 		if (!s->filled && !s->zappers) {
 			oc_stretch_remove(seg, s);
 			continue;
@@ -270,7 +281,7 @@ static bool oc_stretches_leave(struct oc_attachment *att, unsigned long lo, unsi
 		if (s->filled) {
 			struct oc_zap_work w = { .seg = seg, .stretch = s };
 
-			oc_zap_wait(&w);
+			oc_zap_wait(&w, att->user);
 		} else {
 			wait_event(seg->zapped, !READ_ONCE(s->zappers));
 		}
@@ -301,14 +312,26 @@ static const struct oc_watch_ops oc_importer_ops = {
 	.invalidate = oc_importer_changes,
 };
 
+/* Under the segment's lock: the first that came after that one; NULL: none. */
+struct oc_attachment *oc_attachment_after(struct oc_seg *seg, unsigned long serial)
+{
+	struct interval_tree_node *n;
+
+	lockdep_assert_held(&seg->lock);
+	n = interval_tree_iter_first(&seg->attachments, serial + 1, ULONG_MAX);
+	return n ? container_of(n, struct oc_attachment, link) : NULL;
+}
+
 /* For a VMA that mmap() makes: its mmap lock is held for writing. */
 int oc_attachment_create(struct oc_seg *seg, struct vm_area_struct *vma)
 {
 	struct oc_attachment *att = kzalloc(sizeof(*att), GFP_KERNEL_ACCOUNT);
-	int err;
+	int err, i;
 
 	if (!att)
 		return -ENOMEM;
+	for (i = 0; i < ARRAY_SIZE(att->install); i++)
+		mutex_init(&att->install[i]);
 	att->user = oc_charge(OC_PIECES);
 	if (IS_ERR(att->user)) {
 		err = PTR_ERR(att->user);
@@ -329,7 +352,11 @@ int oc_attachment_create(struct oc_seg *seg, struct vm_area_struct *vma)
 	atomic_long_inc(&oc_attachments);
 	att->importer = get_pid(task_tgid(current));
 	mutex_lock(&seg->lock);
-	list_add_tail(&att->link, &seg->attachments);
+	att->link.start = ++seg->attachment_serial;
+	att->link.last = att->link.start;
+	interval_tree_insert(&att->link, &seg->attachments);
+	seg->attached++;
+	seg->attached_bytes += att->end - att->start;
 	mutex_unlock(&seg->lock);
 	vma->vm_private_data = att;
 	return 0;
@@ -365,7 +392,9 @@ static void oc_attachment_free(struct kref *ref)
 	struct oc_seg *seg = att->seg;
 
 	mutex_lock(&seg->lock);
-	list_del(&att->link);
+	interval_tree_remove(&att->link, &seg->attachments);
+	seg->attached--;
+	seg->attached_bytes -= att->end - att->start;
 	mutex_unlock(&seg->lock);
 	put_pid(att->importer);
 	oc_watch_end(&att->watch);

@@ -6,6 +6,7 @@
 #include <pthread.h>
 #include <stdint.h>
 #include <sys/ioctl.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include "xpmem.h"
@@ -33,7 +34,10 @@ static_assert(lib_permit_mode == XPMEM_PERMIT_MODE, "PERMIT_MODE");
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static pthread_once_t once = PTHREAD_ONCE_INIT;
-static int device = -1; /* under the lock */
+/* Under the lock: */
+static int device = -1;
+static struct stat is; /* what was opened */
+static unsigned long openings; /* so far; 0 stands for none */
 
 static void before_fork(void)
 {
@@ -45,10 +49,16 @@ static void in_parent(void)
 	pthread_mutex_unlock(&lock);
 }
 
-/* The state behind the descriptor is the parent's: a child opens its own. */
+/*
+ * The state behind the descriptor is the parent's: a child opens its own. The program may have closed
+ * what it does not know of; the number is another file's then, and not ours to close.
+ */
 static void in_child(void)
 {
-	if (device >= 0)
+	struct stat now;
+
+	if (device >= 0 && !fstat(device, &now) && now.st_dev == is.st_dev &&
+	    now.st_ino == is.st_ino && now.st_rdev == is.st_rdev)
 		close(device);
 	device = -1;
 	pthread_mutex_unlock(&lock);
@@ -59,15 +69,25 @@ static void watch_forks(void)
 	pthread_atfork(before_fork, in_parent, in_child);
 }
 
-/* The descriptor; another than `stale`, which proved useless. */
-static int opened(int stale)
+/*
+ * The descriptor. The one of opening *stale proved useless: another then, but the same for all
+ * threads that found that. Not told by its number, which the next opening may have again. *stale is
+ * the opening of the one that is returned.
+ */
+static int opened(unsigned long *stale)
 {
 	int fd;
 
 	pthread_once(&once, watch_forks);
 	pthread_mutex_lock(&lock);
-	if (device < 0 || device == stale)
+	if (device < 0 || openings == *stale) {
 		device = open(DEVICE, O_RDWR | O_CLOEXEC);
+		if (device >= 0)
+			openings++;
+		if (device >= 0 && fstat(device, &is))
+			is = (struct stat){ 0 };
+	}
+	*stale = openings;
 	fd = device;
 	pthread_mutex_unlock(&lock);
 	return fd;
@@ -75,7 +95,8 @@ static int opened(int stale)
 
 static int call(unsigned long command, void *argument)
 {
-	int fd = opened(-1);
+	unsigned long opening = 0;
+	int fd = opened(&opening);
 	int result;
 
 	if (fd < 0)
@@ -90,7 +111,7 @@ static int call(unsigned long command, void *argument)
 	 */
 	if (errno != XPMEM_ERRNO_NOPROC && errno != EBADF && errno != ENOTTY)
 		return -1;
-	fd = opened(fd);
+	fd = opened(&opening);
 	return fd < 0 ? -1 : ioctl(fd, command, argument);
 }
 

@@ -4,14 +4,19 @@
  * all are well.
  */
 #include <errno.h>
+#include <fcntl.h>
 #include <pthread.h>
 #include <signal.h>
+#include <stdarg.h>
+#include <stdatomic.h>
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/ioctl.h>
 #include <sys/mman.h>
 #include <sys/resource.h>
+#include <sys/syscall.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -248,6 +253,93 @@ static int closed_by_the_program(void)
 	for (fd = 3; fd < 64; fd++)
 		close(fd);
 	CHECK(xpmem_version() > 0);
+	return 1;
+}
+
+static void close_all(void)
+{
+	for (int fd = 3; fd < 64; fd++)
+		close(fd);
+}
+
+static int other_file;
+
+static int still_has_the_other(xpmem_segid_t unused)
+{
+	(void)unused;
+	CHECK(fcntl(other_file, F_GETFD) != -1);
+	CHECK(xpmem_version() > 0);
+	CHECK(fcntl(other_file, F_GETFD) != -1);
+	return 1;
+}
+
+/* The library's descriptor is closed, and its number another file's. A child keeps that. */
+static int number_of_another_file(void)
+{
+	/* Its number is the next one again. */
+	close_all();
+	CHECK(xpmem_version() > 0);
+	close_all();
+	other_file = open("/dev/null", O_RDONLY);
+	CHECK(other_file == 3);
+	CHECK(in_child(still_has_the_other, 0));
+	CHECK(fcntl(other_file, F_GETFD) != -1);
+	CHECK(!close(other_file));
+	return 1;
+}
+
+/*
+ * Two threads find the descriptor closed before either opens it anew: both get the same one then.
+ * What the library calls is ours here; the second to fail waits for the first.
+ */
+static pthread_barrier_t both_failed;
+static atomic_int meeting; /* calls that fail are to meet */
+
+int ioctl(int fd, unsigned long command, ...)
+{
+	va_list arguments;
+	void *argument;
+	int result;
+
+	va_start(arguments, command);
+	argument = va_arg(arguments, void *);
+	va_end(arguments);
+	result = syscall(SYS_ioctl, fd, command, argument);
+	if (result < 0 && errno == EBADF && atomic_fetch_sub(&meeting, 1) > 0) {
+		pthread_barrier_wait(&both_failed);
+		errno = EBADF;
+	}
+	return result;
+}
+
+static void *makes(void *words)
+{
+	return (void *)(intptr_t)xpmem_make(words, page, XPMEM_PERMIT_MODE, (void *)0600);
+}
+
+static int found_closed_at_once(void)
+{
+	uint64_t *words = memory(100);
+	pthread_t threads[2];
+	void *segid[2];
+	int i;
+
+	/* Its number is the next one again. */
+	close_all();
+	CHECK(xpmem_version() > 0);
+	close_all();
+	CHECK(!pthread_barrier_init(&both_failed, NULL, 2));
+	atomic_store(&meeting, 2);
+	for (i = 0; i < 2; i++)
+		CHECK(!pthread_create(&threads[i], NULL, makes, words));
+	for (i = 0; i < 2; i++)
+		CHECK(!pthread_join(threads[i], &segid[i]));
+	CHECK(atomic_load(&meeting) == 0);
+	atomic_store(&meeting, 0);
+	/* Segments are those of one descriptor, by which both are found. */
+	for (i = 0; i < 2; i++)
+		CHECK(!xpmem_remove((intptr_t)segid[i]));
+	CHECK(!munmap(words, size));
 	return 1;
 }
 
@@ -850,6 +942,8 @@ int main(void)
 	run("errors", errors);
 	run("threads_at_once", threads_at_once);
 	run("closed_by_the_program", closed_by_the_program);
+	run("number_of_another_file", number_of_another_file);
+	run("found_closed_at_once", found_closed_at_once);
 	run("two_attachments", two_attachments);
 	run("two_segments", two_segments);
 	run("store_after_fork", store_after_fork);

@@ -50,14 +50,16 @@ pub(crate) const TESTS: &[Test] = tests! {
     hostile: reaped_while_attached, signal_leaves_no_error, secret_memory, shadow_stack, queue_is_bounded, quota_of_workers,
         kill_while_the_owner_changes = 120, owner_changes_without_a_pause = 120;
     regions: info, read_and_write, vectors, region_to_region, third_process, bounded, direction, any_user, single_use, single_use_within_itself, bad_arguments,
-        cookies_are_not_guessed, legacy, after_fork, after_exit, destroy, map_lock_is_left_alone;
+        cookies_are_not_guessed, legacy, after_fork, after_exit, destroy, destroy_stops_a_copy, map_lock_is_left_alone;
     async_copy: worker_stays_in_its_cpuset, status_array, notification, notification_without_waiting, notification_ring_is_bounded, bind, exit_while_pending, unmap_while_pending,
-        close_while_pending;
+        close_while_pending, destroy_while_pending;
     locks: fork_and_export_while_holes_are_punched = 120, register_a_notifier_while_holes_are_punched = 120,
         unmap_while_holes_are_punched = 120;
-    held: interval_notifier_while_entries_go, ends_while_a_pinned_page_is_locked, debugger_meets_a_locked_page,
+    held: interval_notifier_while_entries_go, ends_while_a_pinned_page_is_locked,
+        destroy_while_a_pinned_page_is_locked = 120, kill_in_copy_to_a_locked_page, faults_hold_up_no_others = 120,
+        no_entry_outlasts_an_importer, debugger_meets_a_locked_page,
         changes_outlast_an_address_space = 240;
-    shown: exports, many_exports, pins_and_users, to_whom, to_whom_opened_it, numbers_of_processes, descriptors,
+    shown: exports, many_exports, attachments_one_by_one, pins_and_users, to_whom, to_whom_opened_it, numbers_of_processes, descriptors,
         pages_of_xpmem;
     races: pins_while_regions_come, info_while_revoked, poll_while_copies_end, first_stores_to_holes, descriptors_at_once,
         hundreds_of_threads = 120;

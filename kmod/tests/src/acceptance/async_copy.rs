@@ -7,8 +7,8 @@ use std::time::Duration;
 
 use knem_sys::{
     Device, KNEM_BIND_FLAG_CURRENT, KNEM_BIND_FLAG_CURRENT_REVERSED, KNEM_BIND_FLAG_CUSTOM,
-    KNEM_FLAG_MEMCPYTHREAD, KNEM_FLAG_NOTIFY_FD, KNEM_STATUS_PENDING, KNEM_STATUS_SUCCESS,
-    StatusArray,
+    KNEM_FLAG_MEMCPYTHREAD, KNEM_FLAG_NOTIFY_FD, KNEM_STATUS_FAILED, KNEM_STATUS_PENDING,
+    KNEM_STATUS_SUCCESS, StatusArray,
 };
 use libc::{EAGAIN, EBUSY, EINVAL};
 use nix::fcntl::{FcntlArg, OFlag, fcntl};
@@ -16,7 +16,7 @@ use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sched::{CpuSet, sched_setaffinity};
 use nix::unistd::Pid;
 
-use crate::device::{Inline, knem, region, vector};
+use crate::device::{self, Inline, knem, region, vector};
 use crate::mem::{Area, HUGE, READ, WRITE, mix, page_size};
 use crate::outcome::{At, Fault, Outcome, check, check_eq, refused};
 use crate::peer::{Link, PATIENCE, Peer, peer};
@@ -420,4 +420,45 @@ pub(super) fn close_while_pending() -> Outcome {
         .tell(0)
         .map_err(|fault| Fault::Fail(fault.to_string()))?;
     owner.join()
+}
+
+/// Copies that wait for the worker copy nothing of a region that its owner has destroyed, and keep none of it pinned.
+pub(super) fn destroy_while_pending() -> Outcome {
+    // The worker shares a processor with this process, which has it for as long as it wants.
+    let mut here = CpuSet::new();
+    here.set(0).at("a set of processors")?;
+    sched_setaffinity(Pid::from_raw(0), &here).at("sched_setaffinity")?;
+    system::urgent()?;
+    let device = knem()?;
+    device
+        .bind_offload(KNEM_BIND_FLAG_CURRENT, &[])
+        .at("BIND_OFFLOAD")?;
+    let status = device.map_status(8).at("mmap of the status array")?;
+    let areas: Vec<Area> = (0..8).map(|_| Area::new(size())).collect::<Outcome<_>>()?;
+    let area = Area::new(size())?;
+    area.fill(1);
+    let owner = knem()?;
+    let cookie = region(&owner, &area, READ | WRITE, 0)?;
+    for (index, local) in areas.iter().enumerate() {
+        let inline = Inline {
+            flags: KNEM_FLAG_MEMCPYTHREAD,
+            index: index as u32,
+            ..Inline::read(cookie, size())
+        };
+        check_eq!(start(&device, &status, inline, local)?, PENDING, "status");
+    }
+    owner.destroy_region(cookie).at("DESTROY_REGION")?;
+    let pinned = device::stats()?.pinned_pages;
+    area.fill(5);
+    for (index, local) in areas.iter().enumerate() {
+        let done = system::until(PATIENCE, || status.get(index) != KNEM_STATUS_PENDING);
+        check!(done, "a copy of a destroyed region stays pending");
+        check_eq!(status.get(index), KNEM_STATUS_FAILED, "status {index}");
+        for offset in (0..size()).step_by(8) {
+            check_eq!(local.load(offset), 0, "a byte of a destroyed region");
+        }
+    }
+    // The local sides are pinned until the worker has been there.
+    check_eq!(pinned, 8 * 40, "pages that are pinned afterwards");
+    Ok(())
 }

@@ -2,9 +2,10 @@
 //! What the kernel, another driver or a file system holds at the wrong moment: the module for tests stands for them.
 
 use std::fs::{self, File, OpenOptions};
-use std::io::Write;
+use std::io::{Read, Write};
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::fs::FileExt;
+use std::sync::Barrier;
 use std::time::Duration;
 
 use libc::EIO;
@@ -12,10 +13,11 @@ use nix::fcntl::{FallocateFlags, fallocate};
 use nix::sys::memfd::{MFdFlags, memfd_create};
 use nix::sys::signal::Signal;
 use nix::unistd::Pid;
+use onecopy_sys::Place;
 
-use crate::device::{self, export, knem, map, region};
-use crate::mem::{Area, READ, WRITE, page_size};
-use crate::outcome::{At, Outcome, check, refused};
+use crate::device::{self, copy, export, knem, map, region};
+use crate::mem::{Area, HUGE, READ, WRITE, page_size};
+use crate::outcome::{At, Outcome, check, check_eq, refused};
 use crate::peer::{Link, peer};
 use crate::system;
 
@@ -26,6 +28,7 @@ const LET_GO: u64 = 1;
 const INTERVAL: u64 = 2;
 const READ_BEGIN: u64 = 3;
 const LOCK: u64 = 4;
+const WALK: u64 = 5;
 
 /// How long the end of a process that nobody holds may take.
 const SOON: Duration = Duration::from_secs(20);
@@ -110,6 +113,76 @@ pub(super) fn ends_while_a_pinned_page_is_locked() -> Outcome {
     Ok(())
 }
 
+/// The lock of a page that a region pins is held. Its owner destroys it nevertheless, and the page is let go later.
+pub(super) fn destroy_while_a_pinned_page_is_locked() -> Outcome {
+    let before = device::stats()?;
+    let mut owner = peer(|link: &Link| {
+        let area = Area::new(size())?;
+        area.fill(1);
+        let notify = notify()?;
+        let device = knem()?;
+        let cookie = region(&device, &area, READ | WRITE, 0)?;
+        command(&notify, LOCK, &area.part(page_size(), page_size()))?;
+        link.give(notify.as_fd())?;
+        drop(notify);
+        device.destroy_region(cookie).at("DESTROY_REGION")?;
+        link.turn()
+    })?;
+    let held: OwnedFd = owner.link.take()?;
+    let destroyed = owner.link.hear();
+    let during = device::stats()?;
+    drop(held);
+    destroyed.at("DESTROY_REGION while the page's lock is held")?;
+    check!(
+        during.pinned_pages > before.pinned_pages,
+        "a page whose lock is held was let go"
+    );
+    let gone = system::until(SOON, || {
+        device::stats().is_ok_and(|now| {
+            now.regions <= before.regions && now.pinned_pages <= before.pinned_pages
+        })
+    });
+    check!(gone, "a destroyed region is still there");
+    owner.link.tell(0)?;
+    owner.wait(SOON).map(|_| ())
+}
+
+/// COPY into a page whose lock is held, by a server of the owner's say: the caller can be killed.
+pub(super) fn kill_in_copy_to_a_locked_page() -> Outcome {
+    let area = Area::shared(size())?;
+    let owner = peer(|link: &Link| {
+        let area = Area::new(size())?;
+        area.fill(1);
+        link.give(export(&area, true)?.as_fd())?;
+        let notify = notify()?;
+        command(&notify, LOCK, &area.part(page_size(), page_size()))?;
+        link.give(notify.as_fd())?;
+        link.hear().map(|_| ())
+    })?;
+    let segment = device::segment(owner.link.take()?);
+    let held: OwnedFd = owner.link.take()?;
+    area.fill(2);
+    let mut caller = peer(|link: &Link| {
+        link.tell(0)?;
+        let own = Place::Own(area.base() as u64);
+        let progress = copy(
+            &device::onecopy()?,
+            own,
+            Place::Segment(&segment, 0),
+            size(),
+        );
+        progress.result.at("COPY")
+    })?;
+    caller.link.hear()?;
+    let asleep = system::until_asleep(caller.pid());
+    caller.signal(Signal::SIGKILL)?;
+    let ended = caller.wait(SOON);
+    drop(held);
+    asleep?;
+    ended.at("a COPY that was killed")?;
+    owner.dismiss()
+}
+
 /// A debugger stores through an attachment to a page whose lock is held. It is told so, and holds up nobody.
 pub(super) fn debugger_meets_a_locked_page() -> Outcome {
     // Not one's own: the debugger's fork would have a store go to a copy.
@@ -138,6 +211,104 @@ pub(super) fn debugger_meets_a_locked_page() -> Outcome {
     ended?;
     check!(area.load(0) != 7, "a store that was refused was done");
     importer.dismiss()
+}
+
+/// A device that walks an importer's page tables, until its driver is told of the importer's end, finds no entry of an
+/// attachment then. The module has been told before, and takes nothing away afterwards.
+pub(super) fn no_entry_outlasts_an_importer() -> Outcome {
+    let area = Area::shared(size())?;
+    area.mark(1);
+    let segment = export(&area, true)?;
+    for by_force in [false, true] {
+        let mut importer = peer(|link: &Link| {
+            // Whoever comes last is told first.
+            let notify = notify()?;
+            let view = map(&segment, size(), true)?;
+            view.verify_marks(1)?;
+            command(&notify, WALK, &view)?;
+            link.give(notify.as_fd())?;
+            link.turn()
+        })?;
+        let notify = match importer.link.take() {
+            Ok(notify) => File::from(notify),
+            Err(fault) => return Err(importer.join().err().unwrap_or(fault)),
+        };
+        if by_force {
+            importer.signal(Signal::SIGKILL)?;
+        } else {
+            importer.link.tell(0)?;
+        }
+        importer.wait(SOON)?;
+        let mut entries = [0; 8];
+        (&notify)
+            .read_exact(&mut entries)
+            .at("what was left at the end")?;
+        check_eq!(i64::from_ne_bytes(entries), 0, "entries that were left");
+        area.verify_marks(1)?;
+    }
+    Ok(())
+}
+
+/// Faults of a process wait, in as many places as it likes, for what it keeps from ending itself. Nobody else's do.
+pub(super) fn faults_hold_up_no_others() -> Outcome {
+    const MANY: usize = 512;
+    const OTHERS: usize = 128;
+    let attacker = peer(|link: &Link| {
+        let area = Area::new(MANY * HUGE)?;
+        for at in 0..MANY {
+            area.part(at * HUGE, page_size()).unmap()?;
+        }
+        let view = map(&export(&area, true)?, MANY * HUGE, true)?;
+        // Holes, of which each is a page by now. For a store to that, what stood for the hole has to be taken away.
+        for at in 0..MANY {
+            check_eq!(view.load(at * HUGE), 0, "a hole");
+            let page = area.part(at * HUGE, page_size());
+            page.replace()?;
+            page.store(0, 1);
+        }
+        let notify = notify()?;
+        command(&notify, HOLD, &view)?;
+        link.give(notify.as_fd())?;
+        drop(notify);
+        // A fault holds the mmap lock, which the kernel needs to make a thread's stack: all threads before all faults.
+        let begin = Barrier::new(MANY);
+        std::thread::scope(|scope| -> Outcome {
+            for at in 0..MANY {
+                let begin = &begin;
+                let body = move || {
+                    begin.wait();
+                    view.store(at * HUGE, 2);
+                };
+                std::thread::Builder::new()
+                    .stack_size(64 << 10)
+                    .spawn_scoped(scope, body)
+                    .at("a thread")?;
+            }
+            Ok(())
+        })
+    })?;
+    let held = match attacker.link.take() {
+        Ok(held) => File::from(held),
+        Err(fault) => return Err(attacker.join().err().unwrap_or(fault)),
+    };
+    let all = system::until(SOON, || waiting(attacker.pid()) >= MANY);
+    let other = peer(|link: &Link| {
+        let area = Area::new(OTHERS * HUGE)?;
+        let view = map(&export(&area, true)?, OTHERS * HUGE, true)?;
+        for at in 0..OTHERS {
+            view.store(at * HUGE, 1);
+        }
+        // Its end waits for all notifiers.
+        link.turn()
+    })?;
+    let done = other.link.hear();
+    let waiting = waiting(attacker.pid());
+    // Both processes have it, so a close does not do.
+    command(&held, LET_GO, &Area::new(page_size())?)?;
+    check!(all, "{waiting} of {MANY} threads of the other process wait");
+    done.at("a process whose faults wait for nobody")?;
+    other.dismiss()?;
+    attacker.join()
 }
 
 /// Objects of 64 bytes that the kernel has allocated, those that it keeps for itself among them.

@@ -13,7 +13,7 @@ use crate::mem::{Area, HUGE, READ, WRITE, mix, page_size};
 use crate::outcome::{At, Outcome, check, check_eq, refused};
 use crate::peer::{Link, Peer, peer};
 use crate::system::{self, OpenToAll};
-use crate::trace;
+use crate::{trace, uffd};
 
 fn size() -> usize {
     40 * page_size()
@@ -635,5 +635,82 @@ pub(super) fn destroy() -> Outcome {
         (0, 0),
         "regions and pinned pages"
     );
+    Ok(())
+}
+
+/// How an owner takes a region back while others copy to or from it.
+#[derive(Clone, Copy)]
+enum TakenBack {
+    Destroyed,
+    Closed,
+    /// The copy is its one use.
+    DestroyedInUse,
+}
+
+/// Once the owner has taken a region back, no byte of it moves, and it is not pinned: also while the caller of a copy
+/// waits for its own memory.
+pub(super) fn destroy_stops_a_copy() -> Outcome {
+    use TakenBack::{Closed, Destroyed, DestroyedInUse};
+    let area = Area::new(size())?;
+    for (how, write) in [
+        (Destroyed, false),
+        (Destroyed, true),
+        (Closed, false),
+        (DestroyedInUse, false),
+    ] {
+        area.fill(9);
+        // Before the owner's file is there, of which it has nothing then.
+        let caller = peer(|link: &Link| {
+            let cookie = link.hear()?;
+            let local = Area::new(size())?;
+            let there = 2 * page_size();
+            let blocked = local.part(there, size() - there);
+            local.part(0, there).fill(1);
+            let fd = uffd::block(&blocked)?;
+            let device = knem()?;
+            link.tell(0)?;
+            std::thread::scope(|scope| {
+                // Told by the owner, afterwards, to let the memory be there.
+                scope.spawn(move || {
+                    let _ = link.hear();
+                    drop(fd);
+                });
+                let inline = Inline {
+                    write,
+                    ..Inline::read(cookie, size())
+                };
+                let status = inline
+                    .run(&device, &[vector(&local)])
+                    .at("INLINE_COPY_BOUNDED")?;
+                check_eq!(status, FAILED, "status of a copy of what was taken back");
+                for offset in (0..blocked.length()).step_by(8) {
+                    check_eq!(blocked.load(offset), 0, "a byte that came afterwards");
+                }
+                Ok(())
+            })
+        })?;
+        let device = knem()?;
+        let flags = match how {
+            DestroyedInUse => KNEM_FLAG_SINGLEUSE,
+            Destroyed | Closed => 0,
+        };
+        let cookie = region(&device, &area, READ | WRITE, flags)?;
+        caller.link.tell(cookie)?;
+        caller.link.hear()?;
+        if let Err(fault) = system::until_asleep(caller.pid()) {
+            return Err(caller.join().err().unwrap_or(fault));
+        }
+        match how {
+            Destroyed | DestroyedInUse => {
+                device.destroy_region(cookie).at("DESTROY_REGION")?;
+            }
+            Closed => drop(device),
+        }
+        let pinned = device::stats()?.pinned_pages;
+        area.fill(5);
+        caller.dismiss()?;
+        area.verify(5)?;
+        check_eq!(pinned, 0, "pages that are pinned afterwards");
+    }
     Ok(())
 }

@@ -162,6 +162,48 @@ pub(super) fn many_exports() -> Outcome {
     Ok(())
 }
 
+/// The list is made line by line, as far as it is read: a segment of many attachments is held up for none but one.
+pub(super) fn attachments_one_by_one() -> Outcome {
+    const MANY: usize = 3000;
+    let area = Area::new(page_size())?;
+    let segment = export(&area, false)?;
+    let views: Vec<Area> = (0..MANY)
+        .map(|_| map(&segment, page_size(), false))
+        .collect::<Outcome<_>>()?;
+    fact_is(segment.as_fd(), "onecopy-attachments", MANY)?;
+    fact_is(segment.as_fd(), "onecopy-attached", MANY * page_size())?;
+    let is_attached = |line: &&String| line.starts_with("attached ");
+    let count = |lines: &[String]| lines.iter().filter(is_attached).count();
+    check_eq!(
+        count(&list("exports")?),
+        MANY,
+        "attachments that are listed"
+    );
+    let mut half = open_list("exports")?;
+    let mut text = String::new();
+    while !text.contains("attached ") || text.lines().count() < 3 {
+        let mut part = [0; 512];
+        let got = half.read(&mut part).at("reading a part of exports")?;
+        check!(got > 0, "no attachment in {text}");
+        text += &String::from_utf8_lossy(&part[..got]);
+    }
+    // What has not been read yet goes, but for the last.
+    for view in &views[MANY / 2..MANY - 1] {
+        view.unmap()?;
+    }
+    half.read_to_string(&mut text)
+        .at("reading the rest of exports")?;
+    let lines: Vec<String> = text.lines().map(str::to_owned).collect();
+    check_eq!(count(&lines), MANY / 2 + 1, "attachments that were left");
+    for view in views[..MANY / 2].iter().chain(views.last()) {
+        view.unmap()?;
+    }
+    fact_is(segment.as_fd(), "onecopy-attachments", 0)?;
+    fact_is(segment.as_fd(), "onecopy-attached", 0)?;
+    check_eq!(count(&list("exports")?), 0, "attachments after everything");
+    Ok(())
+}
+
 pub(super) fn pins_and_users() -> Outcome {
     let (owner, ..) = owner(0)?;
     let line = format!(
