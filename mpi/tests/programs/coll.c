@@ -258,6 +258,44 @@ static void parts_in_place(int n) {
         }
 }
 
+/* In a row, by the blocking calls: the root's part is in place, and the root's buffer is of another type than those of
+   the others. What lies between the parts of the root's buffer stays. */
+static void rooted_in_place(int n) {
+    MPI_Datatype spread;
+    OK(MPI_Type_vector(n, 1, 2, MPI_INT, &spread));
+    OK(MPI_Type_commit(&spread));
+    size_t place = n > 0 ? 2 * (size_t)n - 1 : 0, ints = place * (size_t)size;
+    int *all = malloc((ints + 1) * sizeof *all), *one = malloc(((size_t)n + 1) * sizeof *one);
+    for (int round = 0; round < 30; round++) {
+        int root = round / 10 % size, me = rank == root;
+        for (int part = 0; part < size; part++)
+            for (size_t i = 0; i < place; i++)
+                all[(size_t)part * place + i] = i % 2 ? -1 : part == rank ? 1000 * part + (int)i / 2 + round : -2;
+        for (int i = 0; i < n; i++) one[i] = 1000 * rank + i + round;
+        if (me)
+            OK(MPI_Gather(MPI_IN_PLACE, 0, MPI_DATATYPE_NULL, all, 1, spread, root, comm));
+        else
+            OK(MPI_Gather(one, n, MPI_INT, NULL, 0, MPI_DATATYPE_NULL, root, comm));
+        for (size_t i = 0; me && i < ints; i++) {
+            size_t at = i % place;
+            CHECK(all[i] == (at % 2 ? -1 : 1000 * (int)(i / place) + (int)at / 2 + round));
+        }
+        for (int i = 0; i < n; i++) one[i] = -3;
+        if (me)
+            OK(MPI_Scatter(all, 1, spread, MPI_IN_PLACE, 0, MPI_DATATYPE_NULL, root, comm));
+        else
+            OK(MPI_Scatter(NULL, 0, MPI_DATATYPE_NULL, one, n, MPI_INT, root, comm));
+        for (int i = 0; i < n; i++) CHECK(one[i] == (me ? -3 : 1000 * rank + i + round));
+        for (size_t i = 0; me && i < ints; i++) {
+            size_t at = i % place;
+            CHECK(all[i] == (at % 2 ? -1 : 1000 * (int)(i / place) + (int)at / 2 + round));
+        }
+    }
+    free(all);
+    free(one);
+    OK(MPI_Type_free(&spread));
+}
+
 static void all(void) {
     MPI_Comm_rank(comm, &rank);
     MPI_Comm_size(comm, &size);
@@ -269,6 +307,7 @@ static void all(void) {
         vectors(counts[i] / 2);
         reductions(counts[i] - counts[i] / 8);
         parts_in_place(counts[i] / 3);
+        rooted_in_place(counts[i]);
     }
     MPI_Request request;
     OK(MPI_Ibarrier(comm, &request));
