@@ -26,7 +26,7 @@ use std::os::unix::fs::{OpenOptionsExt, PermissionsExt};
 use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::{Command, Stdio};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// Calls of the reader, and bytes of each.
 const CALLS: usize = 50;
@@ -663,15 +663,17 @@ fn stopping_a_tracer_that_begins_loses_nothing() {
     fs::remove_file(&json).expect("removed");
     let tracer = limit::start(&mut trace());
     let pid = Pid::from_raw(tracer.id().cast_signed());
-    // All the time: while it looks at the kernel, without a pause, then while it loads and attaches. On any machine
-    // the pauses get long enough for the check of a program to come to its end.
+    // All the time: while it looks at the kernel, at first without a pause, then while it loads and attaches. On any
+    // machine the pauses get long enough for the check of a program to come to its end. They begin before the tracer has
+    // begun anew for so long that it gives up.
+    let begun = Instant::now();
     let mut is_looking = true;
     let mut pause = Duration::from_millis(2);
     while state(tracer.id()) != Some('Z') {
         kill(pid, Signal::SIGSTOP).expect("stopped");
         kill(pid, Signal::SIGCONT).expect("continued");
         is_looking &= child_of(tracer.id()).is_none();
-        if !is_looking {
+        if !is_looking || begun.elapsed() > Duration::from_millis(300) {
             std::thread::sleep(pause);
             pause = pause * 11 / 10;
         }
