@@ -24,7 +24,7 @@
  * or have to be told of each new entry by a function that is not for modules (update_mmu_cache).
  */
 #if !IS_ENABLED(CONFIG_X86_64) && !IS_ENABLED(CONFIG_ARM64)
-#error "onecopy writes page table entries as x86-64 and arm64 need it; for another processor look at oc_set_entry() first"
+#error "onecopy is for x86-64 and arm64; for others look at oc_set_entry() first"
 #endif
 
 /*

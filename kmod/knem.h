@@ -48,7 +48,10 @@ struct oc_region {
 	struct list_head all; /* of all regions, by serial number; under oc_regions_lock */
 	u64 serial;
 	struct pid *creator;
-	/* published under cookie: may be used. One for one use is found by its owner until it ends. */
+	/*
+	 * Published under its cookie: it may be used. A single-use one is found by its owner until
+	 * it ends.
+	 */
 	bool published;
 	struct hlist_node node; /* under oc_regions_lock */
 	struct list_head link; /* of its file; under oc_regions_lock */
