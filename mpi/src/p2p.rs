@@ -32,16 +32,8 @@ pub(crate) fn send(
     comm: Comm,
 ) -> Outcome<()> {
     let comm = &comm::get(comm)?;
-    let data = Data {
-        buf,
-        count,
-        datatype,
-    };
-    let to = Envelope {
-        rank: dest,
-        tag,
-        comm,
-    };
+    let data = Data::new(buf, count, datatype);
+    let to = Envelope::new(dest, tag, comm);
     let Some(bytes) = data.dense_bytes() else {
         return send_planned(data, to, Mode::Standard);
     };
@@ -90,16 +82,8 @@ pub(crate) fn ssend(
     comm: Comm,
 ) -> Outcome<()> {
     let comm = &comm::get(comm)?;
-    let data = Data {
-        buf,
-        count,
-        datatype,
-    };
-    let to = Envelope {
-        rank: dest,
-        tag,
-        comm,
-    };
+    let data = Data::new(buf, count, datatype);
+    let to = Envelope::new(dest, tag, comm);
     send_planned(data, to, Mode::Synchronous)
 }
 
@@ -112,16 +96,8 @@ pub(crate) fn bsend(
     comm: Comm,
 ) -> Outcome<()> {
     let comm = &comm::get(comm)?;
-    let data = Data {
-        buf,
-        count,
-        datatype,
-    };
-    let to = Envelope {
-        rank: dest,
-        tag,
-        comm,
-    };
+    let data = Data::new(buf, count, datatype);
+    let to = Envelope::new(dest, tag, comm);
     buffer::send(data, to)
 }
 
@@ -136,16 +112,8 @@ pub(crate) fn recv(
     status: Out<Status>,
 ) -> Outcome<()> {
     let comm = &comm::get(comm)?;
-    let data = Data {
-        buf,
-        count,
-        datatype,
-    };
-    let from = Envelope {
-        rank: source,
-        tag,
-        comm,
-    };
+    let data = Data::new(buf, count, datatype);
+    let from = Envelope::new(source, tag, comm);
     let Some(bytes) = data.dense_bytes() else {
         return recv_planned(data, from, status);
     };
@@ -220,8 +188,8 @@ macro_rules! started {
             buf: Addr, count: i64, datatype: Datatype, dest: i32, tag: i32, comm: Comm, request: Out<Request>,
         ) -> Outcome<()> {
             let comm = &comm::get(comm)?;
-            let data = Data { buf, count, datatype };
-            isend_mode(data, Envelope { rank: dest, tag, comm }, Mode::$mode, request)
+            let data = Data::new(buf, count, datatype);
+            isend_mode(data, Envelope::new(dest, tag, comm), Mode::$mode, request)
         }
     )*};
 }
@@ -258,16 +226,8 @@ pub(crate) fn irecv(
 ) -> Outcome<()> {
     let comm = &comm::get(comm)?;
     request.check()?;
-    let data = Data {
-        buf,
-        count,
-        datatype,
-    };
-    let from = Envelope {
-        rank: source,
-        tag,
-        comm,
-    };
+    let data = Data::new(buf, count, datatype);
+    let from = Envelope::new(source, tag, comm);
     if let Some(bytes) = data.dense_bytes()
         && let Some((source, tag)) = from.origin()?
         && let Some(started) = request::receive(buf, bytes, source, tag, comm)?
@@ -322,26 +282,10 @@ pub(crate) fn sendrecv(
     status: Out<Status>,
 ) -> Outcome<()> {
     let comm = &comm::get(handle)?;
-    let sent = Data {
-        buf: sendbuf,
-        count: sendcount,
-        datatype: sendtype,
-    };
-    let received = Data {
-        buf: recvbuf,
-        count: recvcount,
-        datatype: recvtype,
-    };
-    let to = Envelope {
-        rank: dest,
-        tag: sendtag,
-        comm,
-    };
-    let from = Envelope {
-        rank: source,
-        tag: recvtag,
-        comm,
-    };
+    let sent = Data::new(sendbuf, sendcount, sendtype);
+    let received = Data::new(recvbuf, recvcount, recvtype);
+    let to = Envelope::new(dest, sendtag, comm);
+    let from = Envelope::new(source, recvtag, comm);
     check_send(sent, to)?;
     // The receive is posted first: two ranks that send to one another must not both wait to be received.
     let mut receive = receive_object(received, from)?;
@@ -368,21 +312,9 @@ pub(crate) fn sendrecv_replace(
     status: Out<Status>,
 ) -> Outcome<()> {
     let comm = &comm::get(comm)?;
-    let data = Data {
-        buf,
-        count,
-        datatype,
-    };
-    let to = Envelope {
-        rank: dest,
-        tag: sendtag,
-        comm,
-    };
-    let from = Envelope {
-        rank: source,
-        tag: recvtag,
-        comm,
-    };
+    let data = Data::new(buf, count, datatype);
+    let to = Envelope::new(dest, sendtag, comm);
+    let from = Envelope::new(source, recvtag, comm);
     let mut object = replace_object(data, to, from)?;
     request::wait_object(&mut object);
     status.put(&object.status);
@@ -437,26 +369,10 @@ pub(crate) fn isendrecv(
 ) -> Outcome<()> {
     let comm = &comm::get(comm)?;
     let home = request::reserve(request)?;
-    let sent = Data {
-        buf: sendbuf,
-        count: sendcount,
-        datatype: sendtype,
-    };
-    let received = Data {
-        buf: recvbuf,
-        count: recvcount,
-        datatype: recvtype,
-    };
-    let to = Envelope {
-        rank: dest,
-        tag: sendtag,
-        comm,
-    };
-    let from = Envelope {
-        rank: source,
-        tag: recvtag,
-        comm,
-    };
+    let sent = Data::new(sendbuf, sendcount, sendtype);
+    let received = Data::new(recvbuf, recvcount, recvtype);
+    let to = Envelope::new(dest, sendtag, comm);
+    let from = Envelope::new(source, recvtag, comm);
     let send = plan::prepare_send(sent, to, Outgoing::of)?;
     let receive = begin_receive(received, from)?;
     home.keep(both(comm, send, receive)?);
@@ -477,21 +393,9 @@ pub(crate) fn isendrecv_replace(
 ) -> Outcome<()> {
     let home = request::reserve(request)?;
     let comm = &comm::get(comm)?;
-    let data = Data {
-        buf,
-        count,
-        datatype,
-    };
-    let to = Envelope {
-        rank: dest,
-        tag: sendtag,
-        comm,
-    };
-    let from = Envelope {
-        rank: source,
-        tag: recvtag,
-        comm,
-    };
+    let data = Data::new(buf, count, datatype);
+    let to = Envelope::new(dest, sendtag, comm);
+    let from = Envelope::new(source, recvtag, comm);
     home.keep(replace_object(data, to, from)?);
     Ok(())
 }

@@ -33,8 +33,8 @@ macro_rules! prepared {
             buf: Addr, count: i64, datatype: Datatype, dest: i32, tag: i32, comm: Comm, request: Out<Request>,
         ) -> Outcome<()> {
             let comm = &comm::get(comm)?;
-            let data = Data { buf, count, datatype };
-            check_send(data, Envelope { rank: dest, tag, comm })?;
+            let data = Data::new(buf, count, datatype);
+            check_send(data, Envelope::new(dest, tag, comm))?;
             let (of, held) = (Arc::clone(comm), datatype::hold(datatype));
             let recipe = move || {
                 let _ = &held;
@@ -61,25 +61,13 @@ pub(crate) fn bsend_init(
     request: Out<Request>,
 ) -> Outcome<()> {
     let comm = &comm::get(comm)?;
-    let data = Data {
-        buf,
-        count,
-        datatype,
-    };
-    let to = Envelope {
-        rank: dest,
-        tag,
-        comm,
-    };
+    let data = Data::new(buf, count, datatype);
+    let to = Envelope::new(dest, tag, comm);
     check_send(data, to)?;
     let (of, held) = (Arc::clone(comm), datatype::hold(datatype));
     let recipe = move || {
         let _ = &held;
-        let to = Envelope {
-            rank: dest,
-            tag,
-            comm: &of,
-        };
+        let to = Envelope::new(dest, tag, &of);
         buffer::send(data, to)?;
         Ok(Object::complete(Status::empty()))
     };
@@ -96,26 +84,14 @@ pub(crate) fn recv_init(
     request: Out<Request>,
 ) -> Outcome<()> {
     let comm = &comm::get(comm)?;
-    let data = Data {
-        buf,
-        count,
-        datatype,
-    };
-    let from = Envelope {
-        rank: source,
-        tag,
-        comm,
-    };
+    let data = Data::new(buf, count, datatype);
+    let from = Envelope::new(source, tag, comm);
     data.check_type()?;
     from.origin()?;
     let (of, held) = (Arc::clone(comm), datatype::hold(datatype));
     let recipe = move || {
         let _ = &held;
-        let from = Envelope {
-            rank: source,
-            tag,
-            comm: &of,
-        };
+        let from = Envelope::new(source, tag, &of);
         p2p::receive_object(data, from)
     };
     prepare(comm, recipe, request)

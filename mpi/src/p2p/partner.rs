@@ -15,7 +15,12 @@ pub(crate) struct Envelope<'c> {
     pub(crate) comm: &'c Arc<CommObject>,
 }
 
-impl Envelope<'_> {
+impl<'c> Envelope<'c> {
+    #[inline(always)]
+    pub(crate) fn new(rank: i32, tag: i32, comm: &'c Arc<CommObject>) -> Self {
+        Self { rank, tag, comm }
+    }
+
     /// Where a message goes: a rank of the job, or nowhere.
     #[inline(always)]
     pub(crate) fn destination(&self) -> Outcome<Option<usize>> {

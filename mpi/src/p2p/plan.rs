@@ -75,6 +75,15 @@ pub(crate) struct Data {
 }
 
 impl Data {
+    #[inline(always)]
+    pub(crate) fn new(buf: Addr, count: i64, datatype: Datatype) -> Self {
+        Self {
+            buf,
+            count,
+            datatype,
+        }
+    }
+
     /// Bytes of a buffer of a predefined datatype, if its arguments are in order.
     #[inline(always)]
     pub(super) fn dense_bytes(&self) -> Option<usize> {

@@ -152,11 +152,7 @@ fn about(handle: Message, failure: Box<Failure>) -> Box<Failure> {
 /// Starts the receive of a matched message, whose handle is null then.
 fn receive(buf: Addr, count: i64, datatype: Datatype, message: Out<Message>) -> Outcome<Object> {
     let handle = message.get()?;
-    let data = Data {
-        buf,
-        count,
-        datatype,
-    };
+    let data = Data::new(buf, count, datatype);
     let target = data
         .buffer()
         .and_then(target_of)
