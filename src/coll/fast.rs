@@ -571,13 +571,13 @@ impl Lines<'_> {
     }
 
     #[inline(always)]
-    fn combine_all(&mut self, how: Combine, recv: &mut [u8]) -> Result<(), Stop> {
+    fn combine_all(&mut self, combined: Combine, recv: &mut [u8]) -> Result<(), Stop> {
         let Combine {
             op,
             elem,
             begin,
             upto,
-        } = how;
+        } = combined;
         while *self.taken < upto {
             let place = *self.taken;
             // The first two at once.

@@ -311,7 +311,7 @@ fn receive_chunks<M: Medium>(
     };
     let total = first.total;
     // What the long way refuses is left to it.
-    let refused = total > core.knobs.eager_credit as u64 || first.offset != 0;
+    let refused = total > core.knobs.eager_credit as u64;
     if refused || total > out.len() as u64 || first.number != NONE {
         return Received::Nothing;
     }
