@@ -664,8 +664,8 @@ fn stopping_a_tracer_that_begins_loses_nothing() {
     let tracer = limit::start(&mut trace());
     let pid = Pid::from_raw(tracer.id().cast_signed());
     // All the time: while it looks at the kernel, at first without a pause, then while it loads and attaches. On any
-    // machine the pauses get long enough for the check of a program to come to its end. They begin before the tracer has
-    // begun anew for so long that it gives up.
+    // machine the pauses get long enough for the check of a program to come to its end. They begin before the tracer
+    // has begun anew for so long that it gives up.
     let begun = Instant::now();
     let mut is_looking = true;
     let mut pause = Duration::from_millis(2);
