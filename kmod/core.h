@@ -374,7 +374,7 @@ int oc_detach_file(struct file *file);
 /* ---- attachments, and how their entries are taken away (zap.c) ---- */
 #define OC_VM_FLAGS (VM_PFNMAP | VM_IO | VM_DONTCOPY | VM_DONTEXPAND | VM_DONTDUMP)
 
-#define OC_INSTALL_BITS 2
+struct oc_installers;
 
 /* What one mmap() made; VMAs that it was split into share it. */
 struct oc_attachment {
@@ -389,8 +389,7 @@ struct oc_attachment {
 	unsigned long shows; /* the owner's address of the first */
 	struct oc_watch watch; /* of the importer's memory */
 	struct page *scratch; /* what is written to holes goes here; NULL: nothing was */
-	/* by page table: see oc_install_lock_of() */
-	struct mutex install[1 << OC_INSTALL_BITS];
+	struct oc_installers *installers; /* NULL: it was never touched */
 	struct rb_root_cached stretches; /* by importer's address; the segment's lock */
 };
 

@@ -43,11 +43,37 @@ static struct oc_marks oc_quiet;
  * are allocated under it, and it is never taken in reclaim. It is the attachment's: a huge entry
  * lies within one VMA, so nobody else's faults can be about the same PMD where one may come.
  */
+#define OC_INSTALL_BITS 2
+struct oc_installers {
+	struct mutex lock[1 << OC_INSTALL_BITS]; /* by page table */
+};
+
+/* Of an attachment that is touched: one that never is costs less without. */
+static struct oc_installers *oc_installers_of(struct oc_attachment *att)
+{
+	struct oc_installers *all = READ_ONCE(att->installers), *other;
+	int i;
+
+	if (all)
+		return all;
+	all = kmalloc(sizeof(*all), GFP_KERNEL_ACCOUNT);
+	if (!all)
+		return NULL;
+	for (i = 0; i < ARRAY_SIZE(all->lock); i++)
+		mutex_init(&all->lock[i]);
+	other = cmpxchg(&att->installers, NULL, all);
+	if (!other)
+		return all;
+	kfree(all); /* another thread was faster */
+	return other;
+}
+
+/* NULL: there is no memory for it. */
 static struct mutex *oc_install_lock_of(struct vm_fault *vmf)
 {
-	struct oc_attachment *att = vmf->vma->vm_private_data;
+	struct oc_installers *all = oc_installers_of(vmf->vma->vm_private_data);
 
-	return &att->install[hash_long((unsigned long)vmf->pmd, OC_INSTALL_BITS)];
+	return all ? &all->lock[hash_long((unsigned long)vmf->pmd, OC_INSTALL_BITS)] : NULL;
 }
 
 int oc_fault_init(void)
@@ -422,9 +448,9 @@ static int oc_install(struct vm_fault *vmf, struct oc_seg *seg, struct oc_window
 	struct mutex *install = oc_install_lock_of(vmf);
 	enum oc_install_next next;
 
-	if (mutex_lock_killable(install)) {
+	if (!install || mutex_lock_killable(install)) {
 		oc_snap_free(fresh);
-		return -EINTR;
+		return install ? -EINTR : OC_NO_TABLE;
 	}
 	oc_fill_init(&in.fill, vmf);
 	do {
@@ -510,7 +536,7 @@ static vm_fault_t oc_hole(struct vm_fault *vmf, struct oc_view *view, unsigned l
 	h.write = write;
 	if (write)
 		page = oc_scratch(att);
-	if (!page)
+	if (!page || !install)
 		return VM_FAULT_OOM;
 	h.pfn = page_to_pfn(page);
 	if (mutex_lock_killable(install))

@@ -117,7 +117,7 @@ int oc_snap_take(struct oc_seg *seg, struct oc_snap *snap, unsigned long target,
 		unsigned long e = snap->entry[i], out = 0;
 
 		if (e & HMM_PFN_VALID) {
-			out = page_to_pfn(hmm_pfn_to_page(e)) << OC_E_SHIFT | OC_E_VALID;
+			out = (e & ~HMM_PFN_FLAGS) << OC_E_SHIFT | OC_E_VALID;
 			if (e & HMM_PFN_WRITE)
 				out |= OC_E_WRITE;
 			if (hmm_pfn_to_map_order(e) >= PMD_SHIFT - PAGE_SHIFT)

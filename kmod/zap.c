@@ -326,12 +326,10 @@ struct oc_attachment *oc_attachment_after(struct oc_seg *seg, unsigned long seri
 int oc_attachment_create(struct oc_seg *seg, struct vm_area_struct *vma)
 {
 	struct oc_attachment *att = kzalloc(sizeof(*att), GFP_KERNEL_ACCOUNT);
-	int err, i;
+	int err;
 
 	if (!att)
 		return -ENOMEM;
-	for (i = 0; i < ARRAY_SIZE(att->install); i++)
-		mutex_init(&att->install[i]);
 	att->user = oc_charge(OC_PIECES);
 	if (IS_ERR(att->user)) {
 		err = PTR_ERR(att->user);
@@ -401,6 +399,7 @@ static void oc_attachment_free(struct kref *ref)
 	WARN_ON_ONCE(!RB_EMPTY_ROOT(&att->stretches.rb_root));
 	if (att->scratch)
 		__free_page(att->scratch);
+	kfree(att->installers);
 	kfree(att);
 	atomic_long_dec(&oc_attachments);
 	/* Never the last one: the VMA holds its file, and that the segment, until this returns. */
