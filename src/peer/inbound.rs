@@ -5,7 +5,7 @@ use super::credit::{Returned, charge};
 use super::unmatched_max;
 use crate::endpoint::Endpoint;
 use crate::matching::{EntryId, Envelope};
-use crate::records::ChunkBody;
+use crate::records::{ChunkBody, NONE};
 use crate::request::RequestId;
 use onecopy_obs::Knobs;
 use onecopy_shm::fault;
@@ -29,6 +29,41 @@ pub(crate) struct Incoming {
 }
 
 impl Incoming {
+    /// The message that begins with a chunk, for the receive `request`; an error says what no correct peer would have
+    /// sent.
+    #[inline]
+    pub(crate) fn begin(
+        knobs: &Knobs,
+        envelope: Envelope,
+        first: &ChunkBody,
+        request: RequestId,
+    ) -> Result<Self, String> {
+        if first.offset != 0 {
+            return Err("a message begins within another".into());
+        }
+        // Only what the credit covers is sent before it is asked for.
+        if first.total > knobs.eager_credit as u64 {
+            return Err(format!(
+                "an eager message of {} bytes, more than its credit",
+                first.total
+            ));
+        }
+        Ok(Self {
+            target: Target::Request(request),
+            total: first.total,
+            received: 0,
+            envelope,
+            sync: (first.number != NONE).then_some(first.number),
+        })
+    }
+
+    /// The bytes of a chunk have come. `true`: those were the last ones.
+    #[inline]
+    pub(crate) fn came(&mut self, body: &ChunkBody) -> bool {
+        self.received += u64::from(body.piece);
+        self.received >= self.total
+    }
+
     /// Whether a chunk is the next one of the message; an error says what no correct peer would have sent.
     #[inline]
     pub(crate) fn check(&self, body: &ChunkBody) -> Result<(), String> {

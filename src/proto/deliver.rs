@@ -2,7 +2,7 @@
 //! How a message that was received ends: counted, credited, acknowledged, and its receive completed. What was broken
 //! off ends in `broken.rs`, and a message of a rank to itself, which has no credit, in `own.rs`.
 
-use super::{give_credit, send_fin};
+use super::{charge, give_credit, send_fin};
 use crate::error::Result;
 use crate::matching::Envelope;
 use crate::peer::Peer;
@@ -21,6 +21,19 @@ pub(crate) struct Ended {
     pub(crate) fin: Option<u64>,
     /// The layer by which its last bytes came; none: what carries records.
     pub(crate) layer: Option<LayerId>,
+}
+
+impl Ended {
+    /// Of an eager message of `bytes` bytes: its credit goes back, and the sender's request `fin` hears of it.
+    #[inline(always)]
+    pub(crate) fn eager(bytes: u64, fin: Option<u64>) -> Self {
+        Self {
+            bytes,
+            credit: charge(bytes),
+            fin,
+            layer: None,
+        }
+    }
 }
 
 /// Ends a message whose receive is complete.

@@ -12,7 +12,7 @@ use super::plan::{Outgoing, has_credit, plan};
 use super::{charge, layers, shown};
 use crate::endpoint::{Medium, MediumOp, Record};
 use crate::matching::Envelope;
-use crate::peer::{Incoming, Peer, Target};
+use crate::peer::{Incoming, Peer};
 use crate::records::{self, BODY, ChunkBody, Kind, NONE, Rts, SourceLayout};
 use crate::request::{RequestId, SendPlan, Status};
 use crate::state::{Core, Receives};
@@ -226,14 +226,7 @@ impl MediumOp for Next<'_> {
         }
         from.read(&record, 0, &mut out[..record.len]);
         pass(core, from, record, false);
-        let bytes = record.len as u64;
-        let ended = Ended {
-            bytes,
-            credit: charge(bytes),
-            fin: None,
-            layer: None,
-        };
-        received(core, peer, tag, ended)
+        received(core, peer, tag, Ended::eager(record.len as u64, None))
     }
 }
 
@@ -309,29 +302,21 @@ fn receive_chunks<M: Medium>(
     else {
         return Received::Nothing;
     };
-    let total = first.total;
-    // What the long way refuses is left to it.
-    let refused = total > core.knobs.eager_credit as u64;
-    if refused || total > out.len() as u64 || first.number != NONE {
+    // Anything odd is left to the long way, which reports it. Until the message has to wait it has no request.
+    let Ok(mut incoming) = Incoming::begin(&core.knobs, envelope, &first, RequestId(NONE)) else {
         return Received::Nothing;
-    }
-    if u64::from(first.piece) < total && (take == Take::Whole || !core.single_threaded) {
-        return Received::Nothing;
-    }
-    let mut incoming = Incoming {
-        // Until it has to wait it has none.
-        target: Target::Request(RequestId(NONE)),
-        total,
-        received: 0,
-        envelope,
-        sync: None,
     };
+    if incoming.total > out.len() as u64 || incoming.sync.is_some() {
+        return Received::Nothing;
+    }
+    if u64::from(first.piece) < incoming.total && (take == Take::Whole || !core.single_threaded) {
+        return Received::Nothing;
+    }
     let polls = match from.part() {
         None => CHUNK_POLLS,
         Some(_) => CHUNK_CALLS,
     };
     let (mut record, mut body) = (record, first);
-    // Anything odd is left to the long way, which reports it.
     while incoming.check(&body).is_ok() {
         let (begin, end) = (
             body.offset as usize,
@@ -342,9 +327,13 @@ fn receive_chunks<M: Medium>(
             break;
         }
         pass(core, from, record, true);
-        incoming.received += u64::from(body.piece);
-        if incoming.received >= total {
-            break;
+        if incoming.came(&body) {
+            return received(
+                core,
+                peer,
+                envelope.tag,
+                Ended::eager(incoming.total, incoming.sync),
+            );
         }
         let Some(next) = next_chunk(from, polls) else {
             break;
@@ -354,16 +343,7 @@ fn receive_chunks<M: Medium>(
     if incoming.received == 0 {
         return Received::Nothing;
     }
-    if incoming.received < total {
-        return Received::Part(incoming);
-    }
-    let ended = Ended {
-        bytes: total,
-        credit: charge(total),
-        fin: None,
-        layer: None,
-    };
-    received(core, peer, envelope.tag, ended)
+    Received::Part(incoming)
 }
 
 /// Polls for the next chunk of a message. None: it does not come soon, or something else does.

@@ -203,13 +203,7 @@ pub(crate) fn arrive(
     if let Some(receive) = receives.match_posted(core, &envelope) {
         let lightweight = &mut receives.lightweight;
         lightweight.deliver_record(core, receive, &message, &peer.endpoint);
-        let ended = Ended {
-            bytes: len as u64,
-            credit: charge(len as u64),
-            fin: sync,
-            layer: None,
-        };
-        end(core, peer, ended);
+        end(core, peer, Ended::eager(len as u64, sync));
         return Ok(());
     }
     peer.inbound.hold(&core.knobs, len as u64)?;
@@ -232,12 +226,7 @@ pub(crate) fn accept_whole(
 ) {
     let (len, written) = hand_over(core, id, bytes);
     peer.inbound.release(charge(len));
-    let ended = Ended {
-        bytes: len,
-        credit: charge(len),
-        fin: sync,
-        layer: None,
-    };
+    let ended = Ended::eager(len, sync);
     deliver(core, peer, id, (envelope, len), written, ended);
 }
 

@@ -253,61 +253,42 @@ pub(crate) fn first_chunk(
     envelope: Envelope,
     body: &ChunkBody,
 ) -> Result<(), String> {
-    if peer.inbound.incoming.is_some() || body.offset != 0 {
+    if peer.inbound.incoming.is_some() {
         return Err("a message begins within another".into());
     }
-    // Only what the credit covers is sent before it is asked for.
-    if body.total > core.knobs.eager_credit as u64 {
-        return Err(format!(
-            "an eager message of {} bytes, more than its credit",
-            body.total
-        ));
-    }
-    let sync = (body.number != NONE).then_some(body.number);
+    let mut incoming = Incoming::begin(&core.knobs, envelope, body, RequestId(NONE))?;
     let waiting = receives.match_posted(core, &envelope);
     let lightweight = &mut receives.lightweight;
     if let Some(PostedReceive::Lightweight(slot)) = waiting
-        && sync.is_none()
+        && incoming.sync.is_none()
         && lightweight.deliver_chunk(core, slot, envelope, &mut peer.endpoint, body)
     {
-        let ended = Ended {
-            bytes: body.total,
-            credit: charge(body.total),
-            fin: None,
-            layer: None,
-        };
-        end(core, peer, ended);
+        end(core, peer, Ended::eager(incoming.total, incoming.sync));
         return Ok(());
     }
-    let target = match waiting.and_then(|waiting| lightweight.as_request(core, waiting, &envelope))
-    {
-        Some(id) => {
-            if let Some(request) = core.requests.get_mut(id) {
-                request.begin_receiving(&envelope);
+    incoming.target =
+        match waiting.and_then(|waiting| lightweight.as_request(core, waiting, &envelope)) {
+            Some(id) => {
+                if let Some(request) = core.requests.get_mut(id) {
+                    request.begin_receiving(&envelope);
+                }
+                Target::Request(id)
             }
-            Target::Request(id)
-        }
-        None => {
-            peer.inbound.hold(&core.knobs, body.total)?;
-            core.counters.hold_unexpected(body.total);
-            let bytes = core.buffers.place_to_hold(body.total as usize);
-            Target::Entry(receives.keep_unexpected(
-                core,
-                envelope,
-                Message::Partial {
-                    bytes,
-                    total: body.total,
-                },
-            ))
-        }
-    };
-    peer.inbound.incoming = Some(Incoming {
-        target,
-        total: body.total,
-        received: 0,
-        envelope,
-        sync,
-    });
+            None => {
+                peer.inbound.hold(&core.knobs, body.total)?;
+                core.counters.hold_unexpected(body.total);
+                let bytes = core.buffers.place_to_hold(body.total as usize);
+                Target::Entry(receives.keep_unexpected(
+                    core,
+                    envelope,
+                    Message::Partial {
+                        bytes,
+                        total: body.total,
+                    },
+                ))
+            }
+        };
+    peer.inbound.incoming = Some(incoming);
     next_chunk(core, &mut receives.unexpected, peer, body)
 }
 
@@ -356,8 +337,7 @@ pub(crate) fn next_chunk(
     if let Some(failed) = failed {
         return Err(failed);
     }
-    incoming.received += u64::from(body.piece);
-    if incoming.received < incoming.total {
+    if !incoming.came(body) {
         return Ok(());
     }
     let Some(incoming) = peer.inbound.incoming.take() else {
@@ -365,14 +345,15 @@ pub(crate) fn next_chunk(
     };
     match incoming.target {
         Target::Request(id) => {
-            let ended = Ended {
-                bytes: incoming.total,
-                credit: charge(incoming.total),
-                fin: incoming.sync,
-                layer: None,
-            };
             let message = (incoming.envelope, incoming.total);
-            deliver(core, peer, id, message, Ok(()), ended);
+            deliver(
+                core,
+                peer,
+                id,
+                message,
+                Ok(()),
+                Ended::eager(incoming.total, incoming.sync),
+            );
         }
         Target::Entry(entry) => {
             let message = unexpected.get_mut(entry);
