@@ -16,14 +16,14 @@ const ROW: &str = include_str!("new_layer/row.txt");
 
 const REGISTRY: &str = "btl/src/registry.rs";
 const MODULES: &str = "btl/src/layers.rs";
-const KNOWN: &str = "btl/obs/src/values.rs";
+const NAMES: &str = "btl/obs/src/stats.rs";
 
 /// What a person has to do still.
 const REMAINS: &[&str] = &[
     "the code: prove, get and put in btl/src/layers/NAME.rs; power, writes and exposes in its row of btl/src/registry.rs",
     "a knob ONECOPY_NAME_MIN: its line in btl/obs/src/knobs.rs, and `min` in the row",
     "a counter of its bytes: its line in btl/obs/src/counters.rs, and `bytes` in the row",
-    "its figures for tools: MECHANISMS in btl/obs/src/stats.rs, the layout in btl/shm/src/stats.rs, Mechanism and BY in ebpf/src",
+    "its figures for tools: Mechanism in ebpf/src/observed.rs, BY in ebpf/src/own.rs",
     "the pages that come from these tables: cargo xtask docs",
     "its line in the tables of btl/src/lib.rs and ARCHITECTURE.md; CHANGELOG.md",
     "its cases in tests/conformance/cases.rs, its counter in tests/explained.rs and cli/tests/commands.rs",
@@ -82,9 +82,9 @@ fn add(root: &Path, name: &str) -> Result<(), Failure> {
         "pub mod cico;\n",
         &format!("pub mod {name};\n"),
     )?;
-    let known = before(
-        &read(root, KNOWN)?,
-        r#""cico", "heap""#,
+    let names = before(
+        &read(root, NAMES)?,
+        r#""cico", "verbs""#,
         &format!("\"{name}\", "),
     )?;
     write(
@@ -94,7 +94,7 @@ fn add(root: &Path, name: &str) -> Result<(), Failure> {
     )?;
     write(root, REGISTRY, &registry)?;
     write(root, MODULES, &modules)?;
-    write(root, KNOWN, &known)
+    write(root, NAMES, &names)
 }
 
 fn read(root: &Path, path: &str) -> Result<String, Failure> {

@@ -6,8 +6,8 @@
 
 use crate::counters::COUNTERS;
 
-/// How bytes come to a rank, in the order of a [`Row`]: the names of the layers.
-pub const MECHANISMS: [&str; 8] = [
+/// How bytes come to a rank, in the order of a [`Row`]: the names of the layers, in the order of the registry.
+pub const MECHANISMS: &[&str] = &[
     "self", "heap", "xpmem", "cma", "knem", "cico", "verbs", "tcp",
 ];
 
@@ -64,7 +64,7 @@ impl Row {
 #[must_use]
 pub fn names() -> u64 {
     let counters = COUNTERS.iter().map(|counter| counter.name);
-    hash(counters.chain(MECHANISMS))
+    hash(counters.chain(MECHANISMS.iter().copied()))
 }
 
 /// FNV-1a, with an end after each name.

@@ -6,6 +6,7 @@
 
 mod network;
 
+use crate::stats::MECHANISMS;
 use std::fmt;
 use std::path::PathBuf;
 use std::time::Duration;
@@ -527,9 +528,7 @@ pub enum LayerList {
 
 impl LayerList {
     /// The names that a list may contain.
-    pub const KNOWN: &'static [&'static str] = &[
-        "self", "cico", "heap", "xpmem", "cma", "knem", "verbs", "tcp",
-    ];
+    pub const KNOWN: &'static [&'static str] = MECHANISMS;
 
     /// Whether the layer may carry payload.
     #[must_use]

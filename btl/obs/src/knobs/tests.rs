@@ -229,7 +229,7 @@ fn a_value_out_of_range_is_named_with_its_range() {
     );
     assert_eq!(
         fails("ONECOPY_LAYERS", "cico,xpmen"),
-        "ONECOPY_LAYERS=cico,xpmen: no layer is called 'xpmen'; accepted: all, or a list of self, cico, heap, xpmem, cma, knem, verbs, tcp; ^ before the \
+        "ONECOPY_LAYERS=cico,xpmen: no layer is called 'xpmen'; accepted: all, or a list of self, heap, xpmem, cma, knem, cico, verbs, tcp; ^ before the \
          list: all but these"
     );
     assert_eq!(
