@@ -15,7 +15,9 @@ use crate::matching::Envelope;
 use crate::peer::{Incoming, Peer};
 use crate::records::{self, BODY, ChunkBody, Kind, NONE, Rts, SourceLayout};
 use crate::request::{RequestId, SendPlan, Status};
+use crate::select::{ReceiveProtocol, ReceiverState};
 use crate::state::{Core, Receives};
+use onecopy_btl::registry::LayerSet;
 use onecopy_btl::{LayerId, RemoteRange};
 use onecopy_shm::layout::HeapOffset;
 
@@ -391,10 +393,18 @@ fn receive_mapped<M: Medium>(
     else {
         return Received::Nothing;
     };
-    if len > out.len() as u64
-        || len >= peer.policy.thresholds.coop_min[LayerId::MAP]
-        || !peer.link.has(LayerId::MAP)
-    {
+    if len > out.len() as u64 || !peer.link.has(LayerId::MAP) {
+        return Received::Nothing;
+    }
+    // Where both sides might copy, it is left to a request.
+    let receiver = ReceiverState {
+        reads: LayerSet::default().with(LayerId::MAP),
+        sender_maps: false,
+        block_free: true,
+    };
+    let thresholds = &peer.policy.thresholds;
+    let alone = ReceiveProtocol::Get(LayerId::MAP);
+    if thresholds.receive_protocol(len, &receiver, None) != alone {
         return Received::Nothing;
     }
     let range = RemoteRange {
