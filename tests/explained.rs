@@ -70,9 +70,19 @@ fn moved(rt: &Runtime, before: &CounterSnapshot) -> Moved {
     moved.map(|(counter, by)| (counter.name, by)).collect()
 }
 
-/// Sends one message between two ranks that have seen none, to a receive that waits for it. The ranks are on so many
-/// nodes.
-fn send_one(knobs: &Knobs, nodes: u32, len: usize, memory: Memory) -> Seen {
+/// How a message is received.
+#[derive(Debug, Clone, Copy)]
+enum Receive {
+    /// By a request that waits for it.
+    Posted,
+    /// By a call that waits for it.
+    Blocking,
+    /// By a call after it has come.
+    Late,
+}
+
+/// Sends one message between two ranks that have seen none. The ranks are on so many nodes.
+fn send_one(knobs: &Knobs, nodes: u32, len: usize, memory: Memory, receive: Receive) -> Seen {
     let costs = Costs::seeds(&Knobs::default());
     let sent = Mutex::new(None);
     let received = Mutex::new(None);
@@ -96,11 +106,23 @@ fn send_one(knobs: &Knobs, nodes: u32, len: usize, memory: Memory) -> Seen {
             }
             let said = Table::new(knobs, &costs, found).choose(len as u64, memory);
             let before = rt.counters();
-            world.scope(|scope| {
-                let receive = scope.irecv(&mut bytes[..len], 0, 7).expect("receive");
-                world.send(&[0u8; 0], 0, 1).expect("the word");
-                scope.wait(receive).expect("a message");
-            });
+            let word = || world.send(&[0u8; 0], 0, 1).expect("the word");
+            match receive {
+                Receive::Posted => world.scope(|scope| {
+                    let posted = scope.irecv(&mut bytes[..len], 0, 7).expect("receive");
+                    word();
+                    scope.wait(posted).expect("a message");
+                }),
+                Receive::Blocking => {
+                    word();
+                    world.recv(&mut bytes[..len], 0, 7).expect("a message");
+                }
+                Receive::Late => {
+                    word();
+                    world.probe(0, 7).expect("a message");
+                    world.recv(&mut bytes[..len], 0, 7).expect("a message");
+                }
+            }
             assert!(bytes[..len].iter().all(|&byte| byte == 7));
             *received.lock().expect("lock") = Some((said, moved(&rt, &before)));
         }
@@ -184,25 +206,53 @@ fn knob(
     prop::option::of(prop::sample::select(values).prop_map(move |value| (name, value)))
 }
 
+/// A knob, and values that it may have.
+type Values = (&'static str, &'static [&'static str]);
+
+/// Some of the knobs.
+fn some_of(knobs: &'static [Values]) -> impl Strategy<Value = Vec<(&'static str, &'static str)>> {
+    let each: Vec<_> = knobs
+        .iter()
+        .map(|(name, values)| knob(name, values))
+        .collect();
+    each.prop_map(|all| all.into_iter().flatten().collect())
+}
+
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 120, failure_persistence: None, ..ProptestConfig::default() })]
+    #![proptest_config(ProptestConfig { cases: 400, failure_persistence: None, ..ProptestConfig::default() })]
 
     #[test]
     fn what_is_said_is_done(
         len in sizes(),
         from_heap in any::<bool>(),
         to_heap in any::<bool>(),
+        receive in prop::sample::select(&[Receive::Posted, Receive::Blocking, Receive::Late]),
         layers in knob("ONECOPY_LAYERS", &["cico", "cico,heap", "cico,cma", "cico,heap,cma"]),
-        coop in knob("ONECOPY_COOP", &["off", "on"]),
-        coop_min in knob("ONECOPY_COOP_MIN", &["0", "64K"]),
-        eager in knob("ONECOPY_EAGER_MAX", &["0", "1K", "16K", "256K"]),
-        cma in knob("ONECOPY_CMA_MIN", &["0", "32K", "1M"]),
-        heap in knob("ONECOPY_HEAP_MIN", &["0", "4K", "128K"]),
+        mins in some_of(&[
+            ("ONECOPY_CMA_MIN", &["0", "32K", "1M"]),
+            ("ONECOPY_HEAP_MIN", &["0", "4K", "128K"]),
+            ("ONECOPY_COOP", &["off", "on"]),
+            ("ONECOPY_COOP_MIN", &["0", "64K"]),
+            ("ONECOPY_COOP_CHUNK", &["4K", "64K"]),
+        ]),
+        eager in some_of(&[
+            ("ONECOPY_EAGER_MAX", &["0", "1K", "16K", "256K"]),
+            ("ONECOPY_EAGER_SLOTS_MAX", &["200", "1500"]),
+            ("ONECOPY_EAGER_CREDIT", &["1M", "16M"]),
+            ("ONECOPY_REWRITTEN_MAX", &["0", "64K"]),
+            ("ONECOPY_RING_SLOTS", &["128", "1024"]),
+        ]),
+        chunks in some_of(&[
+            ("ONECOPY_CHUNK_SIZE", &["4K", "64K"]),
+            ("ONECOPY_PIPELINE_CHUNK", &["4K", "64K"]),
+            ("ONECOPY_PIPELINE_DEPTH", &["2", "8"]),
+            ("ONECOPY_POOL_PER_PEER", &["512K", "4M"]),
+        ]),
     ) {
-        let pairs = [layers, coop, coop_min, eager, cma, heap].into_iter().flatten();
+        let pairs = layers.into_iter().chain(mins).chain(eager).chain(chunks);
         let knobs = Knobs::from_iter(pairs).expect("knobs").0;
         let memory = Memory { from_heap, to_heap };
-        check(&send_one(&knobs, 1, len, memory), len)?;
+        check(&send_one(&knobs, 1, len, memory, receive), len)?;
     }
 
     /// Between nodes as well: in the ring's records, in chunks, or by the pipeline, and in no other way.
@@ -211,6 +261,7 @@ proptest! {
         len in sizes(),
         from_heap in any::<bool>(),
         to_heap in any::<bool>(),
+        receive in prop::sample::select(&[Receive::Posted, Receive::Blocking, Receive::Late]),
         eager in knob("ONECOPY_EAGER_MAX", &["0", "1K", "16K", "256K"]),
         credit in knob("ONECOPY_EAGER_CREDIT", &["1M", "16M"]),
         slots in knob("ONECOPY_EAGER_SLOTS_MAX", &["200", "1500"]),
@@ -219,7 +270,7 @@ proptest! {
         let pairs = [eager, credit, slots, piece].into_iter().flatten();
         let knobs = Knobs::from_iter(pairs).expect("knobs").0;
         let memory = Memory { from_heap, to_heap };
-        let seen = send_one(&knobs, 2, len, memory);
+        let seen = send_one(&knobs, 2, len, memory, receive);
         check(&seen, len)?;
         let wire = seen.receiver["tcp_bytes"];
         let in_chunks = matches!(seen.said, Protocol::Chunks | Protocol::Pipeline);
