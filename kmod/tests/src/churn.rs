@@ -65,9 +65,11 @@ const LOCKED: u64 = 1 << 20;
 const USER: u32 = 1001;
 /// One more is killed so often.
 const KILL: Duration = Duration::from_millis(150);
-/// Where something has not been done by the end: so many times more, for so long at most.
+/// Where something has not been done by the end: so many times more, for so long at most. Fewer are killed then, since
+/// on a slow machine hardly anybody lives long enough for everything.
 const MORE: u32 = 2;
 const A_WHILE: Duration = Duration::from_secs(20);
+const KILL_SELDOM: Duration = Duration::from_secs(2);
 
 /// Who does what; and as an ordinary user?
 type Role = (fn(Life<'_>) -> Outcome, bool);
@@ -153,7 +155,7 @@ pub(crate) fn run(arguments: &Arguments) -> Outcome<bool> {
     let mut problems = Vec::new();
     // What a kernel allocates once and keeps, it has allocated by then.
     let warm = Duration::from_secs((arguments.seconds / 10).clamp(3, 30));
-    if let Err(fault) = churn.storm(warm) {
+    if let Err(fault) = churn.storm(warm, KILL) {
         problems.push(fault.to_string());
     }
     problems.extend(runner::held(Duration::from_secs(20))?);
@@ -264,18 +266,18 @@ fn reload(arguments: &Arguments) -> Outcome {
 impl Churn<'_> {
     /// A storm, and on a slow machine more of it while something has not been done.
     fn whole(&mut self, time: Duration) -> Outcome {
-        self.storm(time)?;
+        self.storm(time, KILL)?;
         for _ in 0..MORE {
             if self.counts().iter().all(|(_, count)| *count > 0) {
                 break;
             }
-            self.storm(time.min(A_WHILE))?;
+            self.storm(time.min(A_WHILE), KILL_SELDOM)?;
         }
         Ok(())
     }
 
-    /// Lets all live together for a while, then ends them all.
-    fn storm(&mut self, time: Duration) -> Outcome {
+    /// Lets all live together for a while, and kills one of them every so often; then ends them all.
+    fn storm(&mut self, time: Duration, kill: Duration) -> Outcome {
         // As long as this is open the module is in use.
         let held = device::onecopy()?;
         self.board.notes.let_go();
@@ -293,7 +295,7 @@ impl Churn<'_> {
             }
             let board = self.board;
             result = self.crew.watch(|place| board.progress(place));
-            if killed.elapsed() > KILL {
+            if killed.elapsed() > kill {
                 killed = Instant::now();
                 let victim = self.dice.below(self.crew.places() as u64) as usize;
                 self.crew.kill(victim);
