@@ -17,7 +17,7 @@ use onecopy_sys::Place;
 
 use crate::device::{self, copy, export, knem, map, region};
 use crate::mem::{Area, HUGE, READ, WRITE, page_size};
-use crate::outcome::{At, Outcome, check, check_eq, refused};
+use crate::outcome::{At, Fault, Outcome, check, check_eq, refused};
 use crate::peer::{Link, peer};
 use crate::system;
 
@@ -347,6 +347,7 @@ fn waiting(pid: Pid) -> usize {
 pub(super) fn changes_outlast_an_address_space() -> Outcome {
     const FILES: usize = 400;
     const ROUNDS: u64 = 2;
+    const TRIES: usize = 3;
     let round = || -> Outcome {
         let files: Vec<OwnedFd> = (0..FILES)
             .map(|_| {
@@ -391,15 +392,20 @@ pub(super) fn changes_outlast_an_address_space() -> Outcome {
         Ok(())
     };
     round()?;
-    let before = small_objects()?;
-    for _ in 0..ROUNDS {
-        round()?;
-    }
-    let grown = small_objects()?.saturating_sub(before);
     let lost = ROUNDS * (FILES as u64 - 64);
-    check!(
-        grown < lost / 2,
-        "{grown} objects more after {lost} changes that outlasted their address space"
-    );
-    Ok(())
+    // What is lost is lost each time. What processors keep for themselves, or somebody else takes, is not.
+    let mut grown = Vec::new();
+    for _ in 0..TRIES {
+        let before = small_objects()?;
+        for _ in 0..ROUNDS {
+            round()?;
+        }
+        grown.push(small_objects()?.saturating_sub(before));
+        if grown.iter().any(|&objects| objects < lost / 2) {
+            return Ok(());
+        }
+    }
+    Err(Fault::Fail(format!(
+        "{grown:?} objects more, each time after {lost} changes that outlasted their address space"
+    )))
 }
