@@ -33,7 +33,7 @@ static int oc_access_page(struct oc_seg *seg, struct mm_struct *held, unsigned l
 		goto put;
 	got = oc_owner_vma_check(mm, owner & PAGE_MASK, write);
 	/* What may wait for a file's server is only looked at where it is present. */
-	if (!got && !oc_vma_kernels_own(find_vma(mm, owner & PAGE_MASK)))
+	if (!got && !oc_vma_is_anon_or_shmem(find_vma(mm, owner & PAGE_MASK)))
 		got = oc_only_present(&flags);
 	if (!got)
 		got = oc_get_remote(mm, owner & PAGE_MASK, 1, flags, &page, NULL);
@@ -43,7 +43,7 @@ static int oc_access_page(struct oc_seg *seg, struct mm_struct *held, unsigned l
 		got = -EAGAIN;
 	}
 	if (got > 0) {
-		got = oc_copy_begin(seg);
+		got = oc_seg_enter(seg);
 		if (!got) {
 			map = oc_map_page(page);
 			if (write)
@@ -54,7 +54,7 @@ static int oc_access_page(struct oc_seg *seg, struct mm_struct *held, unsigned l
 				oc_unmap_stored(page, map, offset_in_page(owner), len);
 			else
 				oc_unmap_page(page, map);
-			oc_copy_end(seg);
+			oc_seg_leave(seg);
 			if (write)
 				set_page_dirty(page);
 			got = len;

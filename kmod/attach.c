@@ -209,7 +209,7 @@ int oc_detach(unsigned long addr)
 	if (mmap_read_lock_killable(mm))
 		return -EINTR;
 	vma = find_vma(mm, addr);
-	if (!vma || vma->vm_start > addr || !oc_vma_ours(vma)) {
+	if (!vma || vma->vm_start > addr || !oc_vma_is_attachment(vma)) {
 		err = vma && vma->vm_start <= addr ? -EINVAL : 0;
 		mmap_read_unlock(mm);
 		return err;
@@ -217,13 +217,13 @@ int oc_detach(unsigned long addr)
 	start = vma->vm_start;
 	end = vma->vm_end;
 	oc_attachment_clear(vma);
-	while ((near = find_vma(mm, start - 1)) && near->vm_end == start && oc_vma_ours(near) &&
-	       near->vm_private_data == vma->vm_private_data) {
+	while ((near = find_vma(mm, start - 1)) && near->vm_end == start &&
+	       oc_vma_is_attachment(near) && near->vm_private_data == vma->vm_private_data) {
 		start = near->vm_start;
 		oc_attachment_clear(near);
 	}
-	while ((near = find_vma(mm, end)) && near->vm_start == end && oc_vma_ours(near) &&
-	       near->vm_private_data == vma->vm_private_data) {
+	while ((near = find_vma(mm, end)) && near->vm_start == end &&
+	       oc_vma_is_attachment(near) && near->vm_private_data == vma->vm_private_data) {
 		end = near->vm_end;
 		oc_attachment_clear(near);
 	}
@@ -252,7 +252,7 @@ int oc_detach_file(struct file *file)
 			return -EINTR;
 		while ((vma = find_vma(mm, addr))) {
 			addr = vma->vm_end;
-			if (oc_vma_ours(vma) && vma->vm_file == file) {
+			if (oc_vma_is_attachment(vma) && vma->vm_file == file) {
 				start = vma->vm_start;
 				end = vma->vm_end;
 				oc_attachment_clear(vma);

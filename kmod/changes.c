@@ -34,8 +34,8 @@ struct oc_changes {
 	 * invalidate_range_start. The first hears of blockable changes, the second refuses those
 	 * that are not blockable.
 	 */
-	struct mmu_notifier patient;
-	struct mmu_notifier hasty;
+	struct mmu_notifier blocking;
+	struct mmu_notifier nonblocking;
 	refcount_t held; /* by notifiers that the kernel has not freed, and by who makes them */
 	unsigned long users; /* watches, and the living address space; oc_changes_lock */
 	bool lives;
@@ -62,7 +62,7 @@ struct oc_changes {
 
 static DEFINE_HASHTABLE(oc_changes_table, 8);
 static DEFINE_SPINLOCK(oc_changes_lock);
-static struct oc_marks oc_takers;
+static struct oc_marks oc_own_zaps;
 
 /* Notifiers that are not freed yet: the kernel does that some time after the last user has gone. */
 static atomic_t oc_notifiers = ATOMIC_INIT(0);
@@ -80,18 +80,18 @@ void oc_notifier_freed(void)
 }
 
 /* ---- what the module itself takes away ---- */
-void oc_taking_begin(struct oc_taking *t, struct mm_struct *mm, unsigned long start,
-		     unsigned long end)
+void oc_own_zap_begin(struct oc_own_zap *own, struct mm_struct *mm, unsigned long start,
+		      unsigned long end)
 {
-	t->mm = mm;
-	t->start = start;
-	t->end = end;
-	oc_mark_set(&oc_takers, &t->mark);
+	own->mm = mm;
+	own->start = start;
+	own->end = end;
+	oc_mark_set(&oc_own_zaps, &own->mark);
 }
 
-void oc_taking_end(struct oc_taking *t)
+void oc_own_zap_end(struct oc_own_zap *own)
 {
-	oc_mark_clear(&oc_takers, &t->mark);
+	oc_mark_clear(&oc_own_zaps, &own->mark);
 }
 
 /*
@@ -99,12 +99,12 @@ void oc_taking_end(struct oc_taking *t)
  * one, so nothing has to go. A huge entry that is split is told as a whole; it is within the
  * stretch, too.
  */
-static bool oc_takes(const struct mmu_notifier_range *range)
+static bool oc_is_own_zap(const struct mmu_notifier_range *range)
 {
-	struct oc_mark *mark = oc_mark_find(&oc_takers);
-	struct oc_taking *t = container_of(mark, struct oc_taking, mark);
+	struct oc_mark *mark = oc_mark_find(&oc_own_zaps);
+	struct oc_own_zap *own = container_of(mark, struct oc_own_zap, mark);
 
-	return mark && t->mm == range->mm && t->start <= range->start && range->end <= t->end;
+	return mark && own->mm == range->mm && own->start <= range->start && range->end <= own->end;
 }
 
 /* ---- which are under way ---- */
@@ -194,7 +194,7 @@ static void oc_change_end(struct oc_changes *c, const struct mmu_notifier_range 
 	c->more_awaited = false;
 }
 
-static void oc_changes_mark_part(unsigned long *busy, unsigned long start, unsigned long end,
+static void oc_changes_busy_part(unsigned long *busy, unsigned long start, unsigned long end,
 				 unsigned long lo, unsigned long hi)
 {
 	lo = max(lo, start) & PAGE_MASK;
@@ -204,7 +204,7 @@ static void oc_changes_mark_part(unsigned long *busy, unsigned long start, unsig
 }
 
 /* A bit in `busy` for each page of [start, end) that is being changed. */
-void oc_changes_mark(struct oc_changes *c, unsigned long start, unsigned long end,
+void oc_changes_busy(struct oc_changes *c, unsigned long start, unsigned long end,
 		     unsigned long *busy)
 {
 	struct oc_change *change;
@@ -214,9 +214,9 @@ void oc_changes_mark(struct oc_changes *c, unsigned long start, unsigned long en
 	spin_lock(&c->lock);
 	for (i = 0; c->listed && i < ARRAY_SIZE(c->under_way); i++)
 		hlist_for_each_entry(change, &c->under_way[i], node)
-			oc_changes_mark_part(busy, start, end, change->start, change->end);
+			oc_changes_busy_part(busy, start, end, change->start, change->end);
 	if (c->more)
-		oc_changes_mark_part(busy, start, end, c->more_start, c->more_end);
+		oc_changes_busy_part(busy, start, end, c->more_start, c->more_end);
 	spin_unlock(&c->lock);
 }
 
@@ -296,11 +296,11 @@ static void oc_changes_tell(struct oc_changes *c, const struct mmu_notifier_rang
 	}
 }
 
-static int oc_patient_start(struct mmu_notifier *notifier, const struct mmu_notifier_range *range)
+static int oc_blocking_start(struct mmu_notifier *notifier, const struct mmu_notifier_range *range)
 {
-	struct oc_changes *c = container_of(notifier, struct oc_changes, patient);
+	struct oc_changes *c = container_of(notifier, struct oc_changes, blocking);
 
-	if (!mmu_notifier_range_blockable(range) || oc_takes(range))
+	if (!mmu_notifier_range_blockable(range) || oc_is_own_zap(range))
 		return 0;
 	spin_lock(&c->lock);
 	oc_change_begin(c, range);
@@ -309,11 +309,11 @@ static int oc_patient_start(struct mmu_notifier *notifier, const struct mmu_noti
 	return 0;
 }
 
-static void oc_patient_end(struct mmu_notifier *notifier, const struct mmu_notifier_range *range)
+static void oc_blocking_end(struct mmu_notifier *notifier, const struct mmu_notifier_range *range)
 {
-	struct oc_changes *c = container_of(notifier, struct oc_changes, patient);
+	struct oc_changes *c = container_of(notifier, struct oc_changes, blocking);
 
-	if (!mmu_notifier_range_blockable(range) || oc_takes(range))
+	if (!mmu_notifier_range_blockable(range) || oc_is_own_zap(range))
 		return;
 	spin_lock(&c->lock);
 	oc_change_end(c, range);
@@ -326,9 +326,10 @@ static void oc_patient_end(struct mmu_notifier *notifier, const struct mmu_notif
  * differ in whether they call invalidate_range_end of a refused one. Whoever watches takes the
  * memory for gone instead, and nobody begins to watch it.
  */
-static int oc_hasty_start(struct mmu_notifier *notifier, const struct mmu_notifier_range *range)
+static int oc_nonblocking_start(struct mmu_notifier *notifier,
+				const struct mmu_notifier_range *range)
 {
-	struct oc_changes *c = container_of(notifier, struct oc_changes, hasty);
+	struct oc_changes *c = container_of(notifier, struct oc_changes, nonblocking);
 	struct interval_tree_node *n;
 	int err = 0;
 
@@ -355,8 +356,8 @@ static void oc_changes_put(struct oc_changes *c)
 	last = !--c->users;
 	spin_unlock(&oc_changes_lock);
 	if (last) {
-		mmu_notifier_put(&c->hasty);
-		mmu_notifier_put(&c->patient);
+		mmu_notifier_put(&c->nonblocking);
+		mmu_notifier_put(&c->blocking);
 	}
 }
 
@@ -372,9 +373,9 @@ static bool oc_changes_bury(struct oc_changes *c)
 }
 
 /* All memory goes, and no task is left that could change it. */
-static void oc_patient_release(struct mmu_notifier *notifier, struct mm_struct *mm)
+static void oc_blocking_release(struct mmu_notifier *notifier, struct mm_struct *mm)
 {
-	struct oc_changes *c = container_of(notifier, struct oc_changes, patient);
+	struct oc_changes *c = container_of(notifier, struct oc_changes, blocking);
 	struct mmu_notifier_range range = {
 		.flags = MMU_NOTIFIER_RANGE_BLOCKABLE,
 		.event = MMU_NOTIFY_RELEASE,
@@ -412,28 +413,28 @@ static void oc_changes_drop(struct oc_changes *c)
 	kfree(c);
 }
 
-static void oc_patient_free(struct mmu_notifier *notifier)
+static void oc_blocking_free(struct mmu_notifier *notifier)
 {
-	oc_changes_drop(container_of(notifier, struct oc_changes, patient));
+	oc_changes_drop(container_of(notifier, struct oc_changes, blocking));
 	oc_notifier_freed();
 }
 
-static void oc_hasty_free(struct mmu_notifier *notifier)
+static void oc_nonblocking_free(struct mmu_notifier *notifier)
 {
-	oc_changes_drop(container_of(notifier, struct oc_changes, hasty));
+	oc_changes_drop(container_of(notifier, struct oc_changes, nonblocking));
 	oc_notifier_freed();
 }
 
-static const struct mmu_notifier_ops oc_patient_ops = {
-	.invalidate_range_start = oc_patient_start,
-	.invalidate_range_end = oc_patient_end,
-	.release = oc_patient_release,
-	.free_notifier = oc_patient_free,
+static const struct mmu_notifier_ops oc_blocking_ops = {
+	.invalidate_range_start = oc_blocking_start,
+	.invalidate_range_end = oc_blocking_end,
+	.release = oc_blocking_release,
+	.free_notifier = oc_blocking_free,
 };
 
-static const struct mmu_notifier_ops oc_hasty_ops = {
-	.invalidate_range_start = oc_hasty_start,
-	.free_notifier = oc_hasty_free,
+static const struct mmu_notifier_ops oc_nonblocking_ops = {
+	.invalidate_range_start = oc_nonblocking_start,
+	.free_notifier = oc_nonblocking_free,
 };
 
 /* ---- watching ---- */
@@ -496,11 +497,11 @@ static struct oc_changes *oc_changes_make(struct mm_struct *mm)
 	/* No notifier: this alone has the kernel count changes. */
 	err = __mmu_notifier_register(NULL, mm);
 	if (!err)
-		err = oc_changes_register(c, &c->hasty, &oc_hasty_ops);
+		err = oc_changes_register(c, &c->nonblocking, &oc_nonblocking_ops);
 	if (!err) {
-		err = oc_changes_register(c, &c->patient, &oc_patient_ops);
+		err = oc_changes_register(c, &c->blocking, &oc_blocking_ops);
 		if (err)
-			mmu_notifier_put(&c->hasty);
+			mmu_notifier_put(&c->nonblocking);
 	}
 	if (!err) {
 		spin_lock(&oc_changes_lock);
@@ -572,7 +573,7 @@ void oc_watch_end(struct oc_watch *watch)
 
 void oc_changes_init(void)
 {
-	oc_marks_init(&oc_takers);
+	oc_marks_init(&oc_own_zaps);
 }
 
 /* Nobody watches any more. Waits until no notifier is left, nor whoever freed the last. */

@@ -104,7 +104,7 @@ static inline vm_fault_t oc_insert_pmd(struct vm_fault *vmf, unsigned long pfn, 
  * kernels from 7.0 on also take away a page table. Anonymous memory keeps one beside such an entry,
  * but here it would be another entry's.
  */
-static inline bool oc_may_be_large(unsigned long pfn)
+static inline bool oc_may_be_huge(unsigned long pfn)
 {
 #if OC_HAVE_FOLIO
 	return READ_ONCE(page_folio(pfn_to_page(pfn))->mapping);

@@ -44,12 +44,12 @@ static long oc_pin(const struct oc_side *side, u64 addr, u64 len, bool write, st
 
 static int oc_copy_enter(void *seg)
 {
-	return oc_copy_begin(seg);
+	return oc_seg_enter(seg);
 }
 
 static void oc_copy_leave(void *seg)
 {
-	oc_copy_end(seg);
+	oc_seg_leave(seg);
 }
 
 /* One batch. Bytes copied, at least one, or an error. */
@@ -82,14 +82,14 @@ static s64 oc_copy_batch(const struct oc_side *dst, const struct oc_side *src, u
 		return more;
 	}
 	n = min_t(u64, n, ((u64)more << PAGE_SHIFT) - (from & ~PAGE_MASK));
-	err = oc_copy_begin(dst->seg);
+	err = oc_seg_enter(dst->seg);
 	if (!err) {
-		err = oc_copy_begin(src->seg);
+		err = oc_seg_enter(src->seg);
 		if (!err) {
 			oc_copy_pages(far, to & ~PAGE_MASK, near, from & ~PAGE_MASK, n);
-			oc_copy_end(src->seg);
+			oc_seg_leave(src->seg);
 		}
-		oc_copy_end(dst->seg);
+		oc_seg_leave(dst->seg);
 	}
 	oc_unpin(near, more, false);
 	oc_unpin(far, got, !err);

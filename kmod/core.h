@@ -84,7 +84,7 @@ struct oc_watch {
 int oc_watch_begin(struct oc_watch *watch, unsigned long start, unsigned long size,
 		   const struct oc_watch_ops *ops, bool locked);
 void oc_watch_end(struct oc_watch *watch);
-void oc_changes_mark(struct oc_changes *c, unsigned long start, unsigned long end,
+void oc_changes_busy(struct oc_changes *c, unsigned long start, unsigned long end,
 		     unsigned long *busy);
 int oc_changes_wait(struct oc_changes *c, unsigned long page);
 void oc_changes_init(void);
@@ -93,22 +93,22 @@ void oc_notifier_born(void);
 void oc_notifier_freed(void);
 
 /* What a task takes out of an attachment just now: nobody has to hear of that. */
-struct oc_taking {
+struct oc_own_zap {
 	struct oc_mark mark;
 	struct mm_struct *mm;
 	unsigned long start;
 	unsigned long end;
 };
 
-void oc_taking_begin(struct oc_taking *t, struct mm_struct *mm, unsigned long start,
-		     unsigned long end);
-void oc_taking_end(struct oc_taking *t);
+void oc_own_zap_begin(struct oc_own_zap *own, struct mm_struct *mm, unsigned long start,
+		      unsigned long end);
+void oc_own_zap_end(struct oc_own_zap *own);
 
 /* ---- what of an address space may be shown (vma.c) ---- */
 int oc_vma_stays(struct vm_area_struct *vma);
-bool oc_vma_ours(const struct vm_area_struct *vma);
+bool oc_vma_is_attachment(const struct vm_area_struct *vma);
 bool oc_vma_hidden(const struct vm_area_struct *vma);
-bool oc_vma_kernels_own(struct vm_area_struct *vma);
+bool oc_vma_is_anon_or_shmem(struct vm_area_struct *vma);
 int oc_owner_vma_check(struct mm_struct *mm, unsigned long addr, bool write);
 int oc_fault_in(struct mm_struct *mm, unsigned long addr, bool write, bool owner, int *locked);
 
@@ -121,16 +121,16 @@ struct oc_gate {
 };
 
 /* What may not be waited for, so it is tried again until it is done. */
-struct oc_late {
+struct oc_deferred {
 	struct delayed_work work;
-	bool (*attempt)(struct oc_late *late); /* true: it is done, and `late` may be gone */
+	bool (*attempt)(struct oc_deferred *d); /* true: it is done, and `d` may be gone */
 	unsigned long delay;
 	bool holds; /* the module */
 };
 
-int oc_late_init(void);
-void oc_late_exit(void);
-void oc_late_begin(struct oc_late *late, bool (*attempt)(struct oc_late *late));
+int oc_deferred_init(void);
+void oc_deferred_exit(void);
+void oc_deferred_begin(struct oc_deferred *d, bool (*attempt)(struct oc_deferred *d));
 
 unsigned long oc_unpin_some(struct page **pages, unsigned long n, bool dirty);
 void oc_unpin(struct page **pages, unsigned long n, bool dirty);
@@ -151,8 +151,8 @@ enum oc_stat {
 	OC_ATTACHES,
 	OC_FAULTS,
 	OC_RETRIES,
-	OC_SMALL,
-	OC_LARGE,
+	OC_MAPPED_SMALL,
+	OC_MAPPED_HUGE,
 	OC_INVALIDATIONS,
 	OC_HOLES,
 	OC_COPIES,
@@ -174,7 +174,7 @@ static inline void oc_count(enum oc_stat what, u64 n)
 u64 oc_stat_sum(enum oc_stat what);
 
 /* What a user may have of; each has a module parameter. */
-enum oc_quota { OC_SEGMENTS, OC_PERMITS, OC_REGIONS, OC_WORKERS, OC_PIECES, OC_QUOTAS };
+enum oc_quota { OC_SEGMENTS, OC_PERMITS, OC_REGIONS, OC_WORKERS, OC_ATTACHMENT_VMAS, OC_QUOTAS };
 extern unsigned long oc_gauge[OC_QUOTAS];
 extern atomic_long_t oc_pinned_pages;
 extern atomic_long_t oc_attachments;
@@ -311,7 +311,7 @@ struct oc_seg {
 	/* the page that comes next if importers go through memory in order */
 	unsigned long ahead_at;
 	unsigned int ahead;
-	bool reaped; /* all of it is taken away by a worker, or was */
+	bool reap_queued; /* all of it is taken away by a worker, or was */
 	bool reap_done;
 	struct rb_root_cached stretches; /* where attachments may have entries, by address here */
 	u64 stretch_serial; /* of the last that came */
@@ -340,9 +340,9 @@ void oc_seg_put(struct oc_seg *seg);
 int oc_seg_error(struct oc_seg *seg);
 const char *oc_seg_state(const struct oc_seg *seg);
 bool oc_seg_allows(struct oc_seg *seg, bool write);
-int oc_copy_begin(struct oc_seg *seg);
-void oc_copy_end(struct oc_seg *seg);
-void oc_copy_drain(struct oc_seg *seg);
+int oc_seg_enter(struct oc_seg *seg);
+void oc_seg_leave(struct oc_seg *seg);
+void oc_seg_drain(struct oc_seg *seg);
 
 static inline struct oc_seg *oc_seg_get(struct oc_seg *seg)
 {
@@ -407,7 +407,7 @@ void oc_attachment_open(struct vm_area_struct *vma);
 void oc_attachment_close(struct vm_area_struct *vma);
 void oc_attachment_clear(struct vm_area_struct *vma);
 struct oc_stretch *oc_stretch_alloc(void);
-bool oc_stretch_fill(struct vm_area_struct *vma, unsigned long addr, struct oc_stretch **fresh);
+bool oc_stretch_enter(struct vm_area_struct *vma, unsigned long addr, struct oc_stretch **fresh);
 bool oc_is_walked(struct vm_area_struct *vma, unsigned long start, unsigned long end);
 
 /* ---- fault.c ---- */

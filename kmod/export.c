@@ -13,7 +13,7 @@ static int oc_may_export(unsigned long start, unsigned long len)
 		return -EINTR;
 	vma = find_vma(mm, start);
 	attachment = vma && vma->vm_start <= start && start + len <= vma->vm_end &&
-		     oc_vma_ours(vma);
+		     oc_vma_is_attachment(vma);
 	mmap_read_unlock(mm);
 	return attachment ? -EOPNOTSUPP : 0;
 }
@@ -33,5 +33,5 @@ void oc_revoke(struct oc_seg *seg)
 {
 	oc_seg_die(seg, ONECOPY_STATE_REVOKED);
 	oc_zap(seg, seg->start, oc_seg_end(seg));
-	oc_copy_drain(seg);
+	oc_seg_drain(seg);
 }

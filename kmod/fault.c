@@ -18,7 +18,7 @@
 #include "trace.h"
 
 /* No memory for the importer's page tables, unlike -ENOMEM: none for the owner's page just now. */
-#define OC_NO_TABLE (-ENOBUFS)
+#define OC_NO_IMPORTER_MEMORY (-ENOBUFS)
 
 #define OC_LOCK_TRIES 256 /* looks at the owner's mmap lock before a fault gives up */
 /*
@@ -311,7 +311,7 @@ struct oc_install {
 	struct oc_snap *old; /* what it had in its place */
 	struct oc_stretch *stretch;
 	struct oc_fill fill;
-	bool large; /* mapped at once */
+	bool huge; /* mapped at once */
 	int err;
 };
 
@@ -363,15 +363,15 @@ static bool oc_install_huge(struct oc_install *in, struct oc_snap *snap)
 
 	if (!READ_ONCE(oc_huge) || arch_needs_pgtable_deposit() || (w->lo & ~PMD_MASK) ||
 	    w->hi - w->lo != PMD_SIZE || !oc_snap_is_huge(snap, w->at) ||
-	    !oc_may_be_large(oc_entry_pfn(e)) || oc_is_walked(in->vmf->vma, w->lo, w->hi))
+	    !oc_may_be_huge(oc_entry_pfn(e)) || oc_is_walked(in->vmf->vma, w->lo, w->hi))
 		return false;
 	if (writable)
 		oc_dirty(oc_entry_pfn(e));
 	in->err = 0;
 	if (oc_insert_pmd(in->vmf, oc_entry_pfn(e), writable) & VM_FAULT_ERROR) {
-		in->err = OC_NO_TABLE;
+		in->err = OC_NO_IMPORTER_MEMORY;
 	} else {
-		in->large = true;
+		in->huge = true;
 		mark_page_accessed(pfn_to_page(oc_entry_pfn(e)));
 	}
 	return true;
@@ -390,7 +390,7 @@ static enum oc_install_next oc_install_look(struct oc_install *in)
 
 	if (!snap)
 		return OC_INSTALL_OVER;
-	if (!oc_stretch_fill(vma, f->target, &in->stretch))
+	if (!oc_stretch_enter(vma, f->target, &in->stretch))
 		return OC_INSTALL_STRETCH;
 	oc_window_clip(&in->w, snap);
 	pmd = READ_ONCE(*in->vmf->pmd);
@@ -414,10 +414,10 @@ static int oc_install_prepare(struct oc_install *in, enum oc_install_next next)
 	switch (next) {
 	case OC_INSTALL_STRETCH:
 		in->stretch = oc_stretch_alloc();
-		return in->stretch ? 0 : OC_NO_TABLE;
+		return in->stretch ? 0 : OC_NO_IMPORTER_MEMORY;
 	case OC_INSTALL_TABLE:
 		return apply_to_page_range(in->vmf->vma->vm_mm, in->fill.target, PAGE_SIZE,
-					   oc_no_entry, NULL) ? OC_NO_TABLE : 0;
+					   oc_no_entry, NULL) ? OC_NO_IMPORTER_MEMORY : 0;
 	case OC_INSTALL_ZAP:
 		/*
 		 * The hole page stood for a hole that has been filled since, or the page may be
@@ -433,7 +433,7 @@ static int oc_install_prepare(struct oc_install *in, enum oc_install_next next)
 /*
  * Map what a snapshot knows of the window. The snapshot is the given one, which then belongs to the
  * segment or is freed, or one that the segment has. Returns 0: the page is mapped. -EAGAIN: too
- * little is known. -EINTR: killed. OC_NO_TABLE. Another error: there is no such page.
+ * little is known. -EINTR: killed. OC_NO_IMPORTER_MEMORY. Another error: there is no such page.
  */
 static int oc_install(struct vm_fault *vmf, struct oc_seg *seg, struct oc_window w,
 		      unsigned long owner, struct oc_snap *fresh)
@@ -450,7 +450,7 @@ static int oc_install(struct vm_fault *vmf, struct oc_seg *seg, struct oc_window
 
 	if (!install || mutex_lock_killable(install)) {
 		oc_snap_free(fresh);
-		return install ? -EINTR : OC_NO_TABLE;
+		return install ? -EINTR : OC_NO_IMPORTER_MEMORY;
 	}
 	oc_fill_init(&in.fill, vmf);
 	do {
@@ -463,14 +463,14 @@ static int oc_install(struct vm_fault *vmf, struct oc_seg *seg, struct oc_window
 				break;
 		}
 	} while (next != OC_INSTALL_OVER);
-	oc_count(OC_SMALL, in.fill.filled);
-	oc_count(OC_LARGE, in.large);
+	oc_count(OC_MAPPED_SMALL, in.fill.filled);
+	oc_count(OC_MAPPED_HUGE, in.huge);
 	mutex_unlock(install);
 	kfree(in.stretch);
 	oc_snap_free(in.fresh);
 	oc_snap_free(in.old);
 	trace_onecopy_fault(seg, vmf->address, owner, oc_install_writes(&in),
-			    in.fill.filled + (in.large ? OC_WINDOW_PAGES : 0), in.err,
+			    in.fill.filled + (in.huge ? OC_WINDOW_PAGES : 0), in.err,
 			    pid_nr(seg->owner));
 	return in.err;
 }
@@ -558,7 +558,7 @@ static vm_fault_t oc_hole(struct vm_fault *vmf, struct oc_view *view, unsigned l
 			break;
 		}
 		mutex_lock(&seg->lock);
-		if (oc_stretch_fill(vmf->vma, h.fill.target, &stretch))
+		if (oc_stretch_enter(vmf->vma, h.fill.target, &stretch))
 			apply_to_page_range(vmf->vma->vm_mm, h.fill.target, PAGE_SIZE, oc_fill_hole,
 					    &h);
 		mutex_unlock(&seg->lock);
@@ -696,7 +696,7 @@ static vm_fault_t oc_fault(struct vm_fault *vmf)
 	switch (err) {
 	case 0:
 		return VM_FAULT_NOPAGE;
-	case OC_NO_TABLE:
+	case OC_NO_IMPORTER_MEMORY:
 		return VM_FAULT_OOM;
 	case -ENOMEM: /* none for the owner's page, which may be had once there is memory */
 	case -EBUSY: /* the owner changes it just now */

@@ -42,9 +42,9 @@ struct oc_region {
 	/* those that move bytes just now, and 1 until it ends; 0: it is unpinned */
 	refcount_t steps;
 	bool ended; /* destroyed, or its address space has ended; under oc_regions_lock */
-	bool settled; /* nothing is pinned any more */
+	bool unpinned; /* nothing is pinned any more */
 	struct completion over; /* it has ended, and no step is under way */
-	struct oc_late late; /* its unpinning, where that has to wait */
+	struct oc_deferred deferred; /* its unpinning, where that has to wait */
 	struct list_head all; /* of all regions, by serial number; under oc_regions_lock */
 	u64 serial;
 	struct pid *creator;
@@ -55,7 +55,7 @@ struct oc_region {
 	bool published;
 	struct hlist_node node; /* under oc_regions_lock */
 	struct list_head link; /* of its file; under oc_regions_lock */
-	const struct list_head *file; /* whose list: only compared */
+	const struct list_head *file_regions; /* that list: only compared */
 	u64 cookie;
 	bool read; /* others may copy out of it */
 	bool write; /* others may copy into it */
@@ -78,11 +78,11 @@ struct oc_region {
 
 struct oc_region *oc_region_create(struct oc_pinner **kept, struct oc_iovec *iov, u32 n, bool read,
 				   bool write, u32 flags);
-void oc_region_publish(struct oc_region *region, struct list_head *file);
-int oc_region_destroy(struct list_head *file, u64 cookie);
-void oc_region_destroy_all(struct list_head *file);
+void oc_region_publish(struct oc_region *region, struct list_head *file_regions);
+int oc_region_destroy(struct list_head *file_regions, u64 cookie);
+void oc_region_destroy_all(struct list_head *file_regions);
 void oc_pinner_forget(struct oc_pinner **kept);
-void oc_region_sum(struct list_head *file, unsigned long *regions, unsigned long *pinned);
+void oc_region_sum(struct list_head *file_regions, unsigned long *regions, unsigned long *pinned);
 struct oc_region *oc_region_use(u64 cookie, bool write);
 int oc_region_claim(struct oc_region *dst, struct oc_region *src);
 void oc_region_put(struct oc_region *region);

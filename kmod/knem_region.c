@@ -113,8 +113,8 @@ void oc_region_drop(struct oc_region *region)
 	kref_put(&region->held, oc_region_free);
 }
 
-/* Nothing is pinned any more, nor counted. */
-static void oc_region_settle(struct oc_region *r)
+/* Nothing is pinned any more: nor does it count, or keep the arrays that named it. */
+static void oc_region_uncharge(struct oc_region *r)
 {
 	u32 i;
 
@@ -131,7 +131,7 @@ static void oc_region_settle(struct oc_region *r)
 		put_cred(r->account);
 	}
 	oc_uncharge(r->user, OC_REGIONS);
-	WRITE_ONCE(r->settled, true);
+	WRITE_ONCE(r->unpinned, true);
 }
 
 /* False: somebody has the lock of a page that others stored to. */
@@ -150,13 +150,13 @@ static bool oc_region_unpin(struct oc_region *r)
 	return !left;
 }
 
-static bool oc_region_unpin_later(struct oc_late *late)
+static bool oc_region_unpin_later(struct oc_deferred *d)
 {
-	struct oc_region *r = container_of(late, struct oc_region, late);
+	struct oc_region *r = container_of(d, struct oc_region, deferred);
 
 	if (!oc_region_unpin(r))
 		return false;
-	oc_region_settle(r);
+	oc_region_uncharge(r);
 	oc_region_drop(r);
 	return true;
 }
@@ -187,12 +187,12 @@ static void oc_region_leave(void *region)
 	 */
 	unpinned = oc_region_unpin(r);
 	if (unpinned)
-		oc_region_settle(r);
+		oc_region_uncharge(r);
 	complete_all(&r->over);
 	if (unpinned)
 		oc_region_drop(r);
 	else
-		oc_late_begin(&r->late, oc_region_unpin_later);
+		oc_deferred_begin(&r->deferred, oc_region_unpin_later);
 }
 
 /*
@@ -538,7 +538,7 @@ fail:
  * Under a cookie that cannot be guessed, as the last thing. The reference is then that of being
  * published.
  */
-void oc_region_publish(struct oc_region *region, struct list_head *file)
+void oc_region_publish(struct oc_region *region, struct list_head *file_regions)
 {
 	struct oc_region *other;
 	bool taken;
@@ -553,9 +553,9 @@ void oc_region_publish(struct oc_region *region, struct list_head *file)
 		if (!taken) {
 			region->cookie = cookie;
 			hash_add_rcu(oc_regions, &region->node, cookie);
-			region->file = file;
+			region->file_regions = file_regions;
 			region->published = true;
-			list_add(&region->link, file);
+			list_add(&region->link, file_regions);
 		}
 		spin_unlock(&oc_regions_lock);
 	} while (taken);
@@ -581,14 +581,15 @@ struct oc_region *oc_region_next(struct oc_region *region, u64 serial)
 }
 
 /* No byte of it moves afterwards: copies that had begun before end at their next step. */
-int oc_region_destroy(struct list_head *file, u64 cookie)
+int oc_region_destroy(struct list_head *file_regions, u64 cookie)
 {
 	struct oc_region *r, *found = NULL;
 	bool published = false;
 
 	spin_lock(&oc_regions_lock);
 	hash_for_each_possible(oc_regions, r, node, cookie) {
-		if (r->cookie == cookie && r->file == file && refcount_inc_not_zero(&r->users)) {
+		if (r->cookie == cookie && r->file_regions == file_regions &&
+		    refcount_inc_not_zero(&r->users)) {
 			published = oc_region_unpublish(r);
 			found = r;
 			break;
@@ -606,7 +607,7 @@ int oc_region_destroy(struct list_head *file, u64 cookie)
 }
 
 /* All are ended before the first is waited for, so this takes as long as one of them. */
-void oc_region_destroy_all(struct list_head *file)
+void oc_region_destroy_all(struct list_head *file_regions)
 {
 	struct oc_region *r, *next;
 	bool published, mine;
@@ -616,7 +617,7 @@ void oc_region_destroy_all(struct list_head *file)
 		published = false;
 		mine = false;
 		spin_lock(&oc_regions_lock);
-		r = list_first_entry_or_null(file, struct oc_region, link);
+		r = list_first_entry_or_null(file_regions, struct oc_region, link);
 		if (r) {
 			mine = refcount_inc_not_zero(&r->users);
 			published = oc_region_unpublish(r);
@@ -637,14 +638,14 @@ void oc_region_destroy_all(struct list_head *file)
 }
 
 /* How many a file has, and the pages that they pin. */
-void oc_region_sum(struct list_head *file, unsigned long *regions, unsigned long *pinned)
+void oc_region_sum(struct list_head *file_regions, unsigned long *regions, unsigned long *pinned)
 {
 	struct oc_region *r;
 
 	*regions = 0;
 	*pinned = 0;
 	spin_lock(&oc_regions_lock);
-	list_for_each_entry(r, file, link) {
+	list_for_each_entry(r, file_regions, link) {
 		*regions += 1;
 		*pinned += r->pinned;
 	}

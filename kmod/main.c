@@ -33,7 +33,7 @@ static int __init oc_init(void)
 	err = oc_fault_init();
 	if (err)
 		goto zap;
-	err = oc_late_init();
+	err = oc_deferred_init();
 	if (err)
 		goto fault;
 	oc_inject_init();
@@ -57,7 +57,7 @@ devices:
 		misc_deregister(oc_devices[i]);
 	oc_inject_exit();
 	oc_knem_exit();
-	oc_late_exit();
+	oc_deferred_exit();
 fault:
 	oc_fault_exit();
 zap:
@@ -76,7 +76,7 @@ static void __exit oc_exit(void)
 	oc_zap_exit();
 	/* Until then the end of an address space may have the last reference of a region. */
 	oc_changes_exit();
-	oc_late_exit();
+	oc_deferred_exit();
 	oc_knem_exit();
 	oc_fault_exit();
 }

@@ -11,50 +11,50 @@
 
 /* ---- what is tried again until it is done ---- */
 /* Its work never waits for anybody, so nobody can keep others from having theirs done. */
-static struct workqueue_struct *oc_lates;
-static atomic_t oc_lates_open = ATOMIC_INIT(0);
-static DECLARE_WAIT_QUEUE_HEAD(oc_lates_done);
+static struct workqueue_struct *oc_deferred_queue;
+static atomic_t oc_deferred_open = ATOMIC_INIT(0);
+static DECLARE_WAIT_QUEUE_HEAD(oc_deferred_done);
 
-#define OC_LATE_FIRST 1 /* jiffies; doubled each time ... */
-#define OC_LATE_LAST HZ /* ... up to this */
+#define OC_DEFERRED_FIRST 1 /* jiffies; doubled each time ... */
+#define OC_DEFERRED_LAST HZ /* ... up to this */
 
-int oc_late_init(void)
+int oc_deferred_init(void)
 {
-	oc_lates = alloc_workqueue("onecopy-late", WQ_UNBOUND, 0);
-	return oc_lates ? 0 : -ENOMEM;
+	oc_deferred_queue = alloc_workqueue("onecopy-late", WQ_UNBOUND, 0);
+	return oc_deferred_queue ? 0 : -ENOMEM;
 }
 
-void oc_late_exit(void)
+void oc_deferred_exit(void)
 {
-	wait_event(oc_lates_done, !atomic_read(&oc_lates_open));
-	destroy_workqueue(oc_lates);
+	wait_event(oc_deferred_done, !atomic_read(&oc_deferred_open));
+	destroy_workqueue(oc_deferred_queue);
 }
 
-static void oc_late_run(struct work_struct *work)
+static void oc_deferred_run(struct work_struct *work)
 {
-	struct oc_late *late = container_of(to_delayed_work(work), struct oc_late, work);
-	bool holds = late->holds;
+	struct oc_deferred *d = container_of(to_delayed_work(work), struct oc_deferred, work);
+	bool holds = d->holds;
 
-	if (!late->attempt(late)) {
-		late->delay = min_t(unsigned long, 2 * late->delay, OC_LATE_LAST);
-		queue_delayed_work(oc_lates, &late->work, late->delay);
+	if (!d->attempt(d)) {
+		d->delay = min_t(unsigned long, 2 * d->delay, OC_DEFERRED_LAST);
+		queue_delayed_work(oc_deferred_queue, &d->work, d->delay);
 		return;
 	}
 	if (holds)
 		module_put(THIS_MODULE); /* whose end waits for this to return */
-	if (atomic_dec_and_test(&oc_lates_open))
-		wake_up_all(&oc_lates_done);
+	if (atomic_dec_and_test(&oc_deferred_open))
+		wake_up_all(&oc_deferred_done);
 }
 
 /* The module stays until it is done, unless it is going already; then its end waits. */
-void oc_late_begin(struct oc_late *late, bool (*attempt)(struct oc_late *late))
+void oc_deferred_begin(struct oc_deferred *d, bool (*attempt)(struct oc_deferred *d))
 {
-	INIT_DELAYED_WORK(&late->work, oc_late_run);
-	late->attempt = attempt;
-	late->delay = OC_LATE_FIRST;
-	late->holds = try_module_get(THIS_MODULE);
-	atomic_inc(&oc_lates_open);
-	queue_delayed_work(oc_lates, &late->work, late->delay);
+	INIT_DELAYED_WORK(&d->work, oc_deferred_run);
+	d->attempt = attempt;
+	d->delay = OC_DEFERRED_FIRST;
+	d->holds = try_module_get(THIS_MODULE);
+	atomic_inc(&oc_deferred_open);
+	queue_delayed_work(oc_deferred_queue, &d->work, d->delay);
 }
 
 /* ---- letting go ---- */
@@ -84,15 +84,15 @@ unsigned long oc_unpin_some(struct page **pages, unsigned long n, bool dirty)
 	return left;
 }
 
-struct oc_unpin_late {
-	struct oc_late late;
+struct oc_unpin_deferred {
+	struct oc_deferred deferred;
 	unsigned long n;
 	struct page *pages[];
 };
 
-static bool oc_unpin_late(struct oc_late *late)
+static bool oc_unpin_deferred(struct oc_deferred *d)
 {
-	struct oc_unpin_late *u = container_of(late, struct oc_unpin_late, late);
+	struct oc_unpin_deferred *u = container_of(d, struct oc_unpin_deferred, deferred);
 
 	u->n = oc_unpin_some(u->pages, u->n, true);
 	if (u->n)
@@ -108,7 +108,7 @@ static bool oc_unpin_late(struct oc_late *late)
 void oc_unpin(struct page **pages, unsigned long n, bool dirty)
 {
 	unsigned long left = oc_unpin_some(pages, n, dirty), i;
-	struct oc_unpin_late *u;
+	struct oc_unpin_deferred *u;
 
 	for (i = 0; i < left && !oc_lock_page_killable(pages[i]); i++) {
 		set_page_dirty(pages[i]);
@@ -121,7 +121,7 @@ void oc_unpin(struct page **pages, unsigned long n, bool dirty)
 	u = kmalloc(struct_size(u, pages, left - i), GFP_KERNEL | __GFP_NOFAIL);
 	u->n = left - i;
 	memcpy(u->pages, pages + i, u->n * sizeof(*pages));
-	oc_late_begin(&u->late, oc_unpin_late);
+	oc_deferred_begin(&u->deferred, oc_unpin_deferred);
 }
 
 /* ---- copying ---- */

@@ -54,7 +54,7 @@ void oc_refill_seen(struct oc_seg *seg, const struct oc_snap *snap, const struct
  * The owner's mmap lock is held; *locked tells whether it still is. Without `locked` nothing is
  * waited for and the lock is kept. The answer is -EAGAIN where that does not do; the snapshot has
  * been taken then. What is not waited for beside the wanted page is of the same VMA, and of one of
- * the kernel's own: see oc_vma_kernels_own().
+ * the kernel's own: see oc_vma_is_anon_or_shmem().
  */
 int oc_populate(struct oc_seg *seg, struct oc_snap *snap, const struct oc_want *want, int *locked)
 {
@@ -88,7 +88,7 @@ int oc_populate(struct oc_seg *seg, struct oc_snap *snap, const struct oc_want *
 		locked = NULL;
 		/* Another one, perhaps, if the lock was given up. */
 		vma = find_vma(mm, addr);
-		if (!vma || vma->vm_start > addr || !oc_vma_kernels_own(vma))
+		if (!vma || vma->vm_start > addr || !oc_vma_is_anon_or_shmem(vma))
 			return 0;
 		last = min(last, vma->vm_end);
 	}

@@ -90,7 +90,7 @@ long oc_prefault(u64 address, u64 length, bool write, u64 *done)
 		if (fatal_signal_pending(current) || mmap_read_lock_killable(mm))
 			return -EINTR;
 		vma = find_vma(mm, addr);
-		if (!vma || vma->vm_start > addr || !oc_vma_ours(vma))
+		if (!vma || vma->vm_start > addr || !oc_vma_is_attachment(vma))
 			err = -EINVAL;
 		else if (write && !(vma->vm_flags & VM_WRITE))
 			err = -EACCES;

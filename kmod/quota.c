@@ -77,7 +77,7 @@ static unsigned int oc_limit(enum oc_quota what)
 		return READ_ONCE(max_permits);
 	case OC_WORKERS:
 		return READ_ONCE(max_workers);
-	case OC_PIECES:
+	case OC_ATTACHMENT_VMAS:
 		return READ_ONCE(max_attachments);
 	default:
 		return READ_ONCE(max_regions);

@@ -205,14 +205,14 @@ int oc_seg_error(struct oc_seg *seg)
  * Bytes of a segment move only between these two, so that who revokes it can wait for them. Nothing
  * is waited for in between: no fault, no lock.
  */
-int oc_copy_begin(struct oc_seg *seg)
+int oc_seg_enter(struct oc_seg *seg)
 {
 	int err;
 
 	if (!seg)
 		return 0;
 	atomic_inc(&seg->copying);
-	/* either this sees that the segment is dead, or oc_copy_drain() sees this */
+	/* either this sees that the segment is dead, or oc_seg_drain() sees this */
 	smp_mb__after_atomic();
 	err = oc_seg_error(seg);
 	if (err && atomic_dec_and_test(&seg->copying))
@@ -220,16 +220,16 @@ int oc_copy_begin(struct oc_seg *seg)
 	return err;
 }
 
-void oc_copy_end(struct oc_seg *seg)
+void oc_seg_leave(struct oc_seg *seg)
 {
 	if (seg && atomic_dec_and_test(&seg->copying) && oc_seg_error(seg))
 		wake_up_all(&seg->copied);
 }
 
 /* The segment is dead: wait until what had begun before has ended, a copy of some pages. */
-void oc_copy_drain(struct oc_seg *seg)
+void oc_seg_drain(struct oc_seg *seg)
 {
-	smp_mb(); /* see oc_copy_begin() */
+	smp_mb(); /* see oc_seg_enter() */
 	wait_event(seg->copied, !atomic_read(&seg->copying));
 }
 

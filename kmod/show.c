@@ -175,7 +175,7 @@ static int oc_pins_show(struct seq_file *m, void *v)
 		seq_puts(m, "# pinned OWNER uid UID PAGES BYTES PIECES RIGHTS\n");
 		return 0;
 	}
-	if (READ_ONCE(r->settled) || !oc_show_allowed(m, r->uid, r->ns))
+	if (READ_ONCE(r->unpinned) || !oc_show_allowed(m, r->uid, r->ns))
 		return 0;
 	seq_printf(m, "pinned %d uid %u %lu %llu %u %s%s%s%s\n", oc_show_pid(r->creator),
 		   from_kuid_munged(seq_user_ns(m), r->uid), r->pinned, r->total, r->n,
@@ -199,7 +199,7 @@ static void oc_user_show(struct seq_file *m, kuid_t uid, const unsigned long *co
 		return;
 	seq_printf(m, "uid %u segments %lu permits %lu regions %lu workers %lu attachments %lu\n",
 		   from_kuid_munged(seq_user_ns(m), uid), count[OC_SEGMENTS], count[OC_PERMITS],
-		   count[OC_REGIONS], count[OC_WORKERS], count[OC_PIECES]);
+		   count[OC_REGIONS], count[OC_WORKERS], count[OC_ATTACHMENT_VMAS]);
 }
 
 static int oc_users_show(struct seq_file *m, void *v)

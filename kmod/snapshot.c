@@ -48,7 +48,7 @@ static int oc_snap_begin(struct oc_seg *seg, struct oc_snap *snap, unsigned long
 	u64 seq = READ_ONCE(seg->seq);
 
 	smp_rmb(); /* pairs with smp_wmb() in oc_invalidate() */
-	oc_changes_mark(seg->watch.changes, snap->start, oc_snap_end(snap), busy);
+	oc_changes_busy(seg->watch.changes, snap->start, oc_snap_end(snap), busy);
 	if (test_bit(oc_snap_index(snap, target), busy))
 		return -EBUSY;
 	snap->seq = seq;
@@ -152,7 +152,7 @@ int oc_snap_take(struct oc_seg *seg, struct oc_snap *snap, unsigned long target,
 	if (got)
 		return got;
 	memset(snap->entry, 0, snap->pages * sizeof(snap->entry[0]));
-	if (!vma || vma->vm_start > target || !oc_vma_kernels_own(vma))
+	if (!vma || vma->vm_start > target || !oc_vma_is_anon_or_shmem(vma))
 		n = 1;
 	else
 		n = min(n, (vma->vm_end - target) >> PAGE_SHIFT);

@@ -10,8 +10,9 @@
 #include "core.h"
 
 /*
- * What observes by raw tracepoints takes arguments by their place: new ones come last. A tgid, or a
- * peer, is the id of a process in the outermost namespace.
+ * What observes by raw tracepoints takes arguments by their place: new ones come last. `owner_addr`
+ * is an address of the owner. `owner_tgid` and `peer` are ids of processes in the outermost
+ * namespace.
  */
 TRACE_EVENT(onecopy_make,
 	TP_PROTO(struct oc_seg *seg),
@@ -49,27 +50,28 @@ TRACE_EVENT(onecopy_get,
 );
 
 TRACE_EVENT(onecopy_attach,
-	TP_PROTO(struct oc_seg *seg, unsigned long addr, unsigned long len, unsigned long owner,
-		 bool write, pid_t tgid),
-	TP_ARGS(seg, addr, len, owner, write, tgid),
+	TP_PROTO(struct oc_seg *seg, unsigned long addr, unsigned long len,
+		 unsigned long owner_addr, bool write, pid_t owner_tgid),
+	TP_ARGS(seg, addr, len, owner_addr, write, owner_tgid),
 	TP_STRUCT__entry(
 		__field(const void *, seg)
 		__field(unsigned long, addr)
 		__field(unsigned long, len)
-		__field(unsigned long, owner)
+		__field(unsigned long, owner_addr)
 		__field(bool, write)
-		__field(pid_t, tgid)
+		__field(pid_t, owner_tgid)
 	),
 	TP_fast_assign(
 		__entry->seg = seg;
 		__entry->addr = addr;
 		__entry->len = len;
-		__entry->owner = owner;
+		__entry->owner_addr = owner_addr;
 		__entry->write = write;
-		__entry->tgid = tgid;
+		__entry->owner_tgid = owner_tgid;
 	),
-	TP_printk("seg=%p addr=%#lx len=%#lx owner=%#lx write=%d tgid=%d", __entry->seg,
-		  __entry->addr, __entry->len, __entry->owner, __entry->write, __entry->tgid)
+	TP_printk("seg=%p addr=%#lx len=%#lx owner_addr=%#lx write=%d owner_tgid=%d", __entry->seg,
+		  __entry->addr, __entry->len, __entry->owner_addr, __entry->write,
+		  __entry->owner_tgid)
 );
 
 TRACE_EVENT(onecopy_detach,
@@ -87,30 +89,30 @@ TRACE_EVENT(onecopy_detach,
 );
 
 TRACE_EVENT(onecopy_fault,
-	TP_PROTO(struct oc_seg *seg, unsigned long addr, unsigned long owner, bool write,
-		 unsigned int pages, int err, pid_t tgid),
-	TP_ARGS(seg, addr, owner, write, pages, err, tgid),
+	TP_PROTO(struct oc_seg *seg, unsigned long addr, unsigned long owner_addr, bool write,
+		 unsigned int pages, int err, pid_t owner_tgid),
+	TP_ARGS(seg, addr, owner_addr, write, pages, err, owner_tgid),
 	TP_STRUCT__entry(
 		__field(const void *, seg)
 		__field(unsigned long, addr)
-		__field(unsigned long, owner)
+		__field(unsigned long, owner_addr)
 		__field(bool, write)
 		__field(unsigned int, pages)
 		__field(int, err)
-		__field(pid_t, tgid)
+		__field(pid_t, owner_tgid)
 	),
 	TP_fast_assign(
 		__entry->seg = seg;
 		__entry->addr = addr;
-		__entry->owner = owner;
+		__entry->owner_addr = owner_addr;
 		__entry->write = write;
 		__entry->pages = pages;
 		__entry->err = err;
-		__entry->tgid = tgid;
+		__entry->owner_tgid = owner_tgid;
 	),
-	TP_printk("seg=%p addr=%#lx owner=%#lx write=%d pages=%u err=%d tgid=%d", __entry->seg,
-		  __entry->addr, __entry->owner, __entry->write, __entry->pages, __entry->err,
-		  __entry->tgid)
+	TP_printk("seg=%p addr=%#lx owner_addr=%#lx write=%d pages=%u err=%d owner_tgid=%d",
+		  __entry->seg, __entry->addr, __entry->owner_addr, __entry->write, __entry->pages,
+		  __entry->err, __entry->owner_tgid)
 );
 
 TRACE_EVENT(onecopy_invalidate,

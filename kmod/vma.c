@@ -18,15 +18,15 @@ static bool oc_vma_secret(const struct vm_area_struct *vma)
 }
 
 /*
- * mremap() is refused. oc_vma_ours() knows attachments by this operation, so this file need not
- * know fault.c's oc_vm_ops.
+ * mremap() is refused. oc_vma_is_attachment() knows attachments by this operation, so this file
+ * need not know fault.c's oc_vm_ops.
  */
 int oc_vma_stays(struct vm_area_struct *vma)
 {
 	return -EINVAL;
 }
 
-bool oc_vma_ours(const struct vm_area_struct *vma)
+bool oc_vma_is_attachment(const struct vm_area_struct *vma)
 {
 	return vma->vm_ops && vma->vm_ops->mremap == oc_vma_stays;
 }
@@ -41,7 +41,7 @@ bool oc_vma_hidden(const struct vm_area_struct *vma)
  * Does the kernel alone bring its pages? A page of another file system may wait for a server or a
  * program. So it is never faulted in while a lock is held that others need.
  */
-bool oc_vma_kernels_own(struct vm_area_struct *vma)
+bool oc_vma_is_anon_or_shmem(struct vm_area_struct *vma)
 {
 	return vma_is_anonymous(vma) ||
 	       (vma->vm_file && file_inode(vma->vm_file)->i_sb->s_magic == TMPFS_MAGIC);
@@ -54,7 +54,7 @@ int oc_owner_vma_check(struct mm_struct *mm, unsigned long addr, bool write)
 
 	if (!vma || vma->vm_start > addr)
 		return -EFAULT;
-	if (oc_vma_ours(vma))
+	if (oc_vma_is_attachment(vma))
 		return -EOPNOTSUPP; /* an attachment: it is its owner's to grant */
 	if (oc_vma_hidden(vma) || !(vma->vm_flags & VM_READ))
 		return -EFAULT;

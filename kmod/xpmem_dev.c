@@ -244,7 +244,7 @@ static int oc_place_check(const struct oc_seg *seg, unsigned long offset, unsign
 	if (mmap_read_lock_killable(mm))
 		return -EINTR;
 	while (!err && start < end && (vma = find_vma(mm, start)) && vma->vm_start < end) {
-		err = oc_vma_ours(vma) ? -EINVAL : 0;
+		err = oc_vma_is_attachment(vma) ? -EINVAL : 0;
 		start = vma->vm_end;
 	}
 	mmap_read_unlock(mm);

@@ -33,17 +33,17 @@ struct oc_stretch {
 static const struct vm_operations_struct oc_not_anonymous = {};
 
 /* Zaps for notifiers, and those for the OOM reaper: the second kind waits for the first. */
-static struct workqueue_struct *oc_zappers, *oc_reapers;
+static struct workqueue_struct *oc_zap_queue, *oc_reap_queue;
 
 int oc_zap_init(void)
 {
-	oc_zappers = alloc_workqueue("onecopy-zap", WQ_MEM_RECLAIM | WQ_UNBOUND | WQ_HIGHPRI,
-				     WQ_UNBOUND_MAX_ACTIVE);
-	if (!oc_zappers)
+	oc_zap_queue = alloc_workqueue("onecopy-zap", WQ_MEM_RECLAIM | WQ_UNBOUND | WQ_HIGHPRI,
+				       WQ_UNBOUND_MAX_ACTIVE);
+	if (!oc_zap_queue)
 		return -ENOMEM;
-	oc_reapers = alloc_workqueue("onecopy-reap", WQ_MEM_RECLAIM | WQ_UNBOUND, 0);
-	if (!oc_reapers) {
-		destroy_workqueue(oc_zappers);
+	oc_reap_queue = alloc_workqueue("onecopy-reap", WQ_MEM_RECLAIM | WQ_UNBOUND, 0);
+	if (!oc_reap_queue) {
+		destroy_workqueue(oc_zap_queue);
 		return -ENOMEM;
 	}
 	return 0;
@@ -51,8 +51,8 @@ int oc_zap_init(void)
 
 void oc_zap_exit(void)
 {
-	destroy_workqueue(oc_reapers);
-	destroy_workqueue(oc_zappers);
+	destroy_workqueue(oc_reap_queue);
+	destroy_workqueue(oc_zap_queue);
 }
 
 /*
@@ -64,7 +64,7 @@ static void oc_zap_stretch(struct oc_seg *seg, struct oc_stretch *s, unsigned lo
 {
 	struct oc_attachment *att = s->att;
 	struct vm_area_struct vma;
-	struct oc_taking taking;
+	struct oc_own_zap own;
 
 	lockdep_assert_held(&seg->lock);
 	if (lo == s->here.start && hi == s->here.last + 1)
@@ -83,9 +83,9 @@ static void oc_zap_stretch(struct oc_seg *seg, struct oc_stretch *s, unsigned lo
 	vma.vm_file = att->file;
 	vma.vm_ops = &oc_not_anonymous;
 	oc_vm_flags_init(&vma, OC_VM_FLAGS | VM_SHARED | VM_MAYSHARE | VM_READ | VM_MAYREAD);
-	oc_taking_begin(&taking, vma.vm_mm, vma.vm_start, vma.vm_end);
+	oc_own_zap_begin(&own, vma.vm_mm, vma.vm_start, vma.vm_end);
 	oc_zap_special(&vma, lo, hi - lo);
-	oc_taking_end(&taking);
+	oc_own_zap_end(&own);
 
 	mutex_lock(&seg->lock);
 	WRITE_ONCE(s->zappers, s->zappers - 1);
@@ -183,7 +183,7 @@ static void oc_zap_wait(struct oc_zap_work *w, struct oc_user *user)
 	INIT_WORK_ONSTACK(&w->work, oc_zap_run);
 	init_completion(&w->done);
 	oc_zap_place_take(user);
-	queue_work(oc_zappers, &w->work);
+	queue_work(oc_zap_queue, &w->work);
 	wait_for_completion(&w->done);
 	oc_zap_place_give(user);
 	destroy_work_on_stack(&w->work);
@@ -215,11 +215,11 @@ static void oc_reap_run(struct work_struct *work)
 void oc_zap_later(struct oc_seg *seg)
 {
 	lockdep_assert_held(&seg->lock);
-	if (seg->reaped || !kref_get_unless_zero(&seg->ref))
+	if (seg->reap_queued || !kref_get_unless_zero(&seg->ref))
 		return;
-	seg->reaped = true;
+	seg->reap_queued = true;
 	INIT_WORK(&seg->reap, oc_reap_run);
-	queue_work(oc_reapers, &seg->reap);
+	queue_work(oc_reap_queue, &seg->reap);
 }
 
 /* ---- attachments ---- */
@@ -330,7 +330,7 @@ int oc_attachment_create(struct oc_seg *seg, struct vm_area_struct *vma)
 
 	if (!att)
 		return -ENOMEM;
-	att->user = oc_charge(OC_PIECES);
+	att->user = oc_charge(OC_ATTACHMENT_VMAS);
 	if (IS_ERR(att->user)) {
 		err = PTR_ERR(att->user);
 		goto free;
@@ -359,7 +359,7 @@ int oc_attachment_create(struct oc_seg *seg, struct vm_area_struct *vma)
 	vma->vm_private_data = att;
 	return 0;
 uncharge:
-	oc_uncharge(att->user, OC_PIECES);
+	oc_uncharge(att->user, OC_ATTACHMENT_VMAS);
 free:
 	kfree(att);
 	return err;
@@ -373,14 +373,14 @@ int oc_attachment_may_split(struct vm_area_struct *vma, unsigned long addr)
 {
 	struct oc_attachment *att = vma->vm_private_data;
 
-	return oc_may_charge(att->user, OC_PIECES) ? 0 : -ENOMEM;
+	return oc_may_charge(att->user, OC_ATTACHMENT_VMAS) ? 0 : -ENOMEM;
 }
 
 void oc_attachment_open(struct vm_area_struct *vma)
 {
 	struct oc_attachment *att = vma->vm_private_data;
 
-	oc_charge_more(att->user, OC_PIECES);
+	oc_charge_more(att->user, OC_ATTACHMENT_VMAS);
 	kref_get(&att->ref);
 }
 
@@ -410,7 +410,7 @@ void oc_attachment_close(struct vm_area_struct *vma)
 {
 	struct oc_attachment *att = vma->vm_private_data;
 
-	oc_uncharge(att->user, OC_PIECES);
+	oc_uncharge(att->user, OC_ATTACHMENT_VMAS);
 	kref_put(&att->ref, oc_attachment_free);
 }
 
@@ -423,7 +423,7 @@ struct oc_stretch *oc_stretch_alloc(void)
  * Under the segment's lock and the importer's mmap lock: entries are about to be written into the
  * VMA, at addr. Takes *fresh where there is no stretch yet; false: there is none, nor a fresh one.
  */
-bool oc_stretch_fill(struct vm_area_struct *vma, unsigned long addr, struct oc_stretch **fresh)
+bool oc_stretch_enter(struct vm_area_struct *vma, unsigned long addr, struct oc_stretch **fresh)
 {
 	struct oc_attachment *att = vma->vm_private_data;
 	struct oc_stretch *s = oc_stretch_at(att, addr, addr + PAGE_SIZE, false);

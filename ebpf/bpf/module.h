@@ -38,7 +38,7 @@ ALWAYS void happened(struct deed *deed)
 	add(&call, id, deed->result);
 }
 
-/* seg, addr, len, owner, write, tgid */
+/* seg, addr, len, owner_addr, write, owner_tgid */
 SEC("raw_tp/onecopy_attach")
 int module_attach(struct raw_args *ctx)
 {
@@ -53,7 +53,7 @@ int module_attach(struct raw_args *ctx)
 	return 0;
 }
 
-/* seg, addr, owner, write, pages, err, tgid */
+/* seg, addr, owner_addr, write, pages, err, owner_tgid */
 SEC("raw_tp/onecopy_fault")
 int module_fault(struct raw_args *ctx)
 {

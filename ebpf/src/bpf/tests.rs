@@ -54,7 +54,7 @@ fn of(observed: &Observed, mechanism: Mechanism, writes: bool) -> PairCounts {
 
 #[test]
 fn pages_that_a_fault_shows_are_those_of_the_kernel() {
-    // seg, addr, owner, write, pages, err, tgid
+    // seg, addr, owner_addr, write, pages, err, owner_tgid
     let fault = |pages, err: i64| [0, 0, 0, 0, pages, err.cast_unsigned(), u64::from(PEER)];
     let failed = -i64::from(libc::EFAULT);
     for page in [4096, 16_384, 65_536] {
