@@ -20,7 +20,7 @@ static DECLARE_WAIT_QUEUE_HEAD(oc_deferred_done);
 
 int oc_deferred_init(void)
 {
-	oc_deferred_queue = alloc_workqueue("onecopy-late", WQ_UNBOUND, 0);
+	oc_deferred_queue = alloc_workqueue("onecopy-unpin", WQ_UNBOUND, 0);
 	return oc_deferred_queue ? 0 : -ENOMEM;
 }
 
