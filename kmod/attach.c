@@ -1,7 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0
-/*
- * Views: open files of a segment, their commands, and the VMAs that they make.
- */
+/* Views: open files of a segment, their commands, the VMAs that they make; DETACH and RELEASE. */
 #include <linux/anon_inodes.h>
 #include <linux/mman.h>
 #include <linux/module.h>

@@ -42,7 +42,7 @@ struct oc_changes {
 	wait_queue_head_t ended; /* a change that somebody waits for */
 	wait_queue_head_t left; /* a watch that leaves has been told for the last time */
 
-	spinlock_t lock; /* a leaf, of what follows */
+	spinlock_t lock; /* of what follows; nothing is waited for under it */
 	struct rb_root_cached watches;
 	u64 joined; /* serial number of the last watch */
 	bool over; /* the address space ended: ends are not told any more */

@@ -1,7 +1,9 @@
 /* SPDX-License-Identifier: GPL-2.0 */
 /*
- * Every difference between kernels is here, and nowhere else. Which of two the kernel has is found
- * out by compiling probe.c (OC_HAVE_*), or is told by its headers; never by its version.
+ * Functions, flags and types that differ between kernels. Which of two the kernel has is found out
+ * by compiling probe.c (OC_HAVE_*), or is told by its headers; never by its version. Elsewhere only
+ * optional parts are asked for: main.c (page table checks), vma.c (secret memory) and snapshot.c
+ * (HMM).
  */
 #ifndef OC_COMPAT_H
 #define OC_COMPAT_H

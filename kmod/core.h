@@ -297,8 +297,8 @@ struct oc_seg {
 	wait_queue_head_t zapped; /* a stretch that leaves has nobody left who walks it */
 
 	/*
-	 * leaf: taken in invalidation, so nothing is allocated, faulted or zapped under it. It
-	 * guards what follows:
+	 * Taken in invalidation, so nothing is allocated, faulted or zapped under it. It guards
+	 * what follows:
 	 */
 	struct mutex lock;
 	u32 state; /* ONECOPY_STATE_* */

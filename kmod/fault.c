@@ -17,7 +17,10 @@
 #include "inject.h"
 #include "trace.h"
 
-/* No memory for the importer's page tables, unlike -ENOMEM: none for the owner's page just now. */
+/*
+ * No memory for the importer's side (page table, stretch, locks), unlike -ENOMEM: none for the
+ * owner's page just now.
+ */
 #define OC_NO_IMPORTER_MEMORY (-ENOBUFS)
 
 #define OC_LOCK_TRIES 256 /* looks at the owner's mmap lock before a fault gives up */
@@ -38,14 +41,15 @@ static struct page *oc_hole_page; /* all zeroes, never writable */
 static struct oc_marks oc_quiet;
 
 /*
- * One installer per 2 MiB of an importer: it alone turns an empty PMD into a table or a huge entry.
- * Taken with the importer's mmap lock held for reading and before the segment's lock. Page tables
- * are allocated under it, and it is never taken in reclaim. It is the attachment's: a huge entry
- * lies within one VMA, so nobody else's faults can be about the same PMD where one may come.
+ * Four mutexes of an attachment, chosen by the address of the PMD's entry. The holder alone turns
+ * an empty PMD into a table or a huge entry. Taken with the importer's mmap lock held for reading
+ * and before the segment's lock. Page tables are allocated under it, and it is never taken in
+ * reclaim. It is the attachment's: a huge entry lies within one VMA, so nobody else's faults can be
+ * about the same PMD where one may come.
  */
 #define OC_INSTALL_BITS 2
 struct oc_installers {
-	struct mutex lock[1 << OC_INSTALL_BITS]; /* by page table */
+	struct mutex lock[1 << OC_INSTALL_BITS];
 };
 
 /* Of an attachment that is touched: one that never is costs less without. */

@@ -1,8 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0
-/*
- * The page that tells a user, by one load, whether what it read through an attachment was the
- * owner's.
- */
+/* The page that tells an importer, without a system call, whether what it read was the owner's. */
 #include <linux/gfp.h>
 
 #include "core.h"

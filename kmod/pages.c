@@ -1,5 +1,8 @@
 // SPDX-License-Identifier: GPL-2.0
-/* Pages that are held: bytes between them and the current address space, and letting them go. */
+/*
+ * Pages that are held: bytes between them and the current address space, and letting them go.
+ * Unpinning that would wait is tried again later.
+ */
 #include <linux/module.h>
 #include <linux/pagemap.h>
 #include <linux/sched/signal.h>

@@ -1,5 +1,8 @@
 // SPDX-License-Identifier: GPL-2.0
-/* Counters without shared cache lines, and how much of each kind of object a user may have. */
+/*
+ * Counters without shared cache lines; how much a user, and a process, may have; a user's places in
+ * the queue of zaps.
+ */
 #include <linux/hash.h>
 #include <linux/moduleparam.h>
 #include <linux/sched/mm.h>
@@ -52,7 +55,7 @@ struct oc_user {
 	kuid_t uid;
 	unsigned long total;
 	unsigned long count[OC_QUOTAS];
-	struct semaphore zaps; /* places in the queue of those who take entries away */
+	struct semaphore zaps; /* places in the queue of zaps */
 };
 
 static struct hlist_head oc_users[1 << OC_USER_BITS];

@@ -247,7 +247,7 @@ struct onecopy_restrict {
 #define ONECOPY_MMAP_GENERATION 0x4000000000000000ULL
 
 /**
- * struct onecopy_generation - by one load: was what I read the owner's?
+ * struct onecopy_generation - without a system call: was what I read the owner's?
  * @holes: accesses, by any holder, that found no memory of the owner that may be used so
  * @invalidations: how often the owner's mappings within the segment changed
  * @state: ONECOPY_STATE_*
