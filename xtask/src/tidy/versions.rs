@@ -10,7 +10,7 @@ const SOURCE: &str = "Cargo.toml";
 const PLACES: &[(&str, &[&str])] = &[
     ("kmod/core.h", &["OC_VERSION \""]),
     ("kmod/dkms.conf", &["PACKAGE_VERSION=\""]),
-    ("kmod/onecopy.4", &["\"onecopy "]),
+    ("kmod/onecopy.4", &["\"onecopy ", "onecopy-"]),
     ("kmod/README.md", &["onecopy-", "onecopy/"]),
     (
         "vm-images/programs/install.sh",
