@@ -185,7 +185,7 @@ struct oc_user *oc_charge(enum oc_quota what);
 bool oc_may_charge(struct oc_user *user, enum oc_quota what);
 void oc_charge_more(struct oc_user *user, enum oc_quota what);
 void oc_uncharge(struct oc_user *user, enum oc_quota what);
-void oc_zap_place_take(struct oc_user *user);
+bool oc_zap_place_take(struct oc_user *user);
 void oc_zap_place_give(struct oc_user *user);
 struct oc_space;
 struct oc_space *oc_space_charge(void);
@@ -460,7 +460,7 @@ void oc_snap_free(struct oc_snap *snap);
 int oc_snap_take(struct oc_seg *seg, struct oc_snap *snap, unsigned long target, bool write,
 		 bool resolved);
 void oc_snap_refresh(struct oc_seg *seg, struct oc_snap *snap);
-struct oc_snap *oc_snap_cached(struct oc_seg *seg, unsigned long page);
+struct oc_snap *oc_snap_cached(struct oc_seg *seg, unsigned long page, bool write);
 void oc_snap_gap(struct oc_seg *seg, struct oc_want *want, unsigned long *start,
 		 unsigned long *end);
 struct oc_snap *oc_snap_store(struct oc_seg *seg, struct oc_snap *snap);

@@ -5,6 +5,7 @@
  * settles the owner's side with only the owner's lock and leaves what it found with the segment.
  * Then it is retried. A fault that finds an answer with the segment needs no lock of the owner.
  */
+#include <linux/file.h>
 #include <linux/hash.h>
 #include <linux/moduleparam.h>
 #include <linux/pgtable.h>
@@ -339,9 +340,8 @@ static struct oc_snap *oc_install_snap(struct oc_install *in)
 		in->old = oc_snap_store(seg, in->fresh);
 		in->fresh = NULL;
 	}
-	snap = oc_snap_cached(seg, in->owner);
-	if (snap && !oc_inject(OC_INJECT_RETRY) &&
-	    oc_snap_suffices(snap, in->owner, oc_install_writes(in)))
+	snap = oc_snap_cached(seg, in->owner, oc_install_writes(in));
+	if (snap && !oc_inject(OC_INJECT_RETRY))
 		return snap;
 	in->err = -EAGAIN;
 	return NULL;
@@ -677,6 +677,7 @@ static vm_fault_t oc_fault(struct vm_fault *vmf)
 	struct oc_seg *seg = view->seg;
 	struct oc_window w;
 	struct oc_snap *snap;
+	struct file *file;
 	vm_fault_t ret;
 	int err;
 
@@ -721,14 +722,15 @@ static vm_fault_t oc_fault(struct vm_fault *vmf)
 		return VM_FAULT_SIGBUS;
 	if (vmf->flags & FAULT_FLAG_RETRY_NOWAIT)
 		return VM_FAULT_RETRY;
-	oc_seg_get(seg);
+	/* Keeps the segment, and the module, while the VMA may go. */
+	file = get_file(vma->vm_file);
 	ret = oc_fault_anew(vmf);
 	err = oc_resolve(seg, w.at, w.at + (w.hi - w.lo), &want);
 	if (err == -ENOMEM)
 		schedule_timeout_killable(1);
 	else if (err && err != -EINTR)
 		oc_verdict_leave(seg, owner, err);
-	oc_seg_put(seg);
+	fput(file);
 	return ret;
 }
 

@@ -113,12 +113,12 @@ struct oc_knem {
 	struct oc_pinner *pinner;
 	struct mutex lock; /* of binding and the making of the status array; within the mmap lock */
 	struct mutex read_lock; /* one reader at a time */
+	struct mutex worker_lock; /* of making the worker */
 	cpumask_var_t cpus; /* where the worker may run; empty: anywhere */
-	u8 *status; /* set once, before `worker` */
+	u8 *status; /* set once, after what follows up to the worker */
 	u32 statuses;
-	struct task_struct *worker;
-	struct task_struct *caller; /* for whom it runs */
 	struct oc_user *user; /* whose quota the worker counts against */
+	struct task_struct *worker; /* made by the first copy for it */
 	bool stop;
 
 	spinlock_t queue_lock; /* of what follows */
@@ -134,6 +134,7 @@ struct oc_knem {
 };
 
 int oc_async_start(struct oc_knem *k, struct vm_area_struct *vma);
+int oc_async_worker(struct oc_knem *k);
 void oc_async_stop(struct oc_knem *k);
 int oc_async_check(struct oc_knem *k, u32 index, bool thread, bool notify);
 void oc_async_submit(struct oc_knem *k, struct oc_work *work);

@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: GPL-2.0
 /*
- * What a file of /dev/knem has once its status array is mapped: the worker (a kernel thread) with
- * its CPUs, the copies that it does, and the notifications that oc_async_read() gives. Both sides
- * of such a copy are pinned, so it never faults and never waits for anybody.
+ * What a file of /dev/knem has once its status array is mapped: the notifications that
+ * oc_async_read() gives, and from the first copy for it on the worker (a kernel thread) with its
+ * CPUs, and the copies that it does. Both sides of such a copy are pinned, so it never faults and
+ * never waits for anybody.
  */
 #include <linux/cgroup.h>
 #include <linux/kthread.h>
 #include <linux/sched.h>
-#include <linux/sched/task.h>
 #include <linux/slab.h>
 #include <linux/uaccess.h>
 #include <linux/vmalloc.h>
@@ -47,18 +47,27 @@ static void oc_affinity(struct task_struct *task, struct cpumask *mask)
 	raw_spin_unlock_irqrestore(&task->pi_lock, flags);
 }
 
+/* A worker that is being made, for the task that waits for that. */
+struct oc_worker_birth {
+	struct oc_knem *k;
+	struct task_struct *caller;
+	struct completion placed;
+	int err;
+};
+
 /*
  * The worker runs for a caller, so it runs in the caller's cgroups and on CPUs of the caller's
- * cpuset. The caller may have asked for some of these. It does not do this itself: it
- * holds its mmap lock, and those who move tasks between cpusets wait for that.
+ * cpuset. The caller may have asked for some of these. It waits for this in an ioctl. There it
+ * holds no mmap lock, for which those who move tasks between cpusets wait. And it lives, so its
+ * cgroups do.
  */
-static int oc_worker_place(struct oc_knem *k)
+static int oc_worker_place(struct oc_knem *k, struct task_struct *caller)
 {
 	cpumask_var_t mask, allowed;
 	bool moved;
 	int err;
 
-	err = cgroup_attach_task_all(k->caller, current);
+	err = cgroup_attach_task_all(caller, current);
 	if (err)
 		return err;
 	if (!alloc_cpumask_var(&mask, GFP_KERNEL))
@@ -68,11 +77,11 @@ static int oc_worker_place(struct oc_knem *k)
 		return -ENOMEM;
 	}
 	rcu_read_lock();
-	moved = task_dfl_cgroup(current) == task_dfl_cgroup(k->caller);
+	moved = task_dfl_cgroup(current) == task_dfl_cgroup(caller);
 	rcu_read_unlock();
 	/* The cpuset has set this; where there is none, it is all CPUs. */
 	oc_affinity(current, mask);
-	oc_affinity(k->caller, allowed);
+	oc_affinity(caller, allowed);
 	cpumask_and(mask, mask, cpumask_empty(k->cpus) ? allowed : k->cpus);
 	/*
 	 * Old kernels move nobody in version 2 of cgroups: of a cpuset there only the affinity is
@@ -91,11 +100,13 @@ static int oc_worker_place(struct oc_knem *k)
 
 static int oc_worker(void *data)
 {
-	struct oc_knem *k = data;
+	struct oc_worker_birth *birth = data;
+	struct oc_knem *k = birth->k;
 	struct oc_work *w;
-	bool failed;
-	int err = oc_worker_place(k);
+	int err;
 
+	birth->err = oc_worker_place(k, birth->caller);
+	complete(&birth->placed); /* `birth` may be gone */
 	while (!kthread_should_stop()) {
 		w = oc_work_next(k);
 		if (!w) {
@@ -103,12 +114,11 @@ static int oc_worker(void *data)
 					!list_empty(&k->queue) || kthread_should_stop());
 			continue;
 		}
-		failed = err ||
-			 oc_region_copy(w->dst, w->dst_off, w->src, w->src_off, w->len, &k->stop);
+		err = oc_region_copy(w->dst, w->dst_off, w->src, w->src_off, w->len, &k->stop);
 		/* A program that sees the status may ask for the next copy at once. */
 		oc_async_leave_queue(k);
 		oc_async_complete(k, w->index, w->notify,
-				  failed ? KNEM_STATUS_FAILED : KNEM_STATUS_SUCCESS);
+				  err ? KNEM_STATUS_FAILED : KNEM_STATUS_SUCCESS);
 		oc_work_free(w);
 	}
 	/*
@@ -119,15 +129,15 @@ static int oc_worker(void *data)
 	return 0;
 }
 
-/* Under the file's lock: the status array and who writes it. */
+/* Under the file's lock: the status array. */
 int oc_async_start(struct oc_knem *k, struct vm_area_struct *vma)
 {
 	u32 statuses = vma->vm_end - vma->vm_start, at;
-	struct task_struct *worker;
 	struct oc_user *user;
+	int err = -ENOMEM;
 	u8 *status;
 
-	if (k->worker)
+	if (k->status)
 		return -EBUSY;
 	user = oc_charge(OC_WORKERS);
 	if (IS_ERR(user))
@@ -135,35 +145,58 @@ int oc_async_start(struct oc_knem *k, struct vm_area_struct *vma)
 	/* Not vmalloc_user(): that is charged to nobody, and fills the log when it fails. */
 	status = oc_may_fail(__vmalloc(statuses, OC_GFP_SHOWN | __GFP_ZERO | __GFP_NOWARN));
 	k->ring = kvmalloc_array(statuses, sizeof(*k->ring), OC_GFP_ASKED);
-	if (!status || !k->ring) {
-		worker = ERR_PTR(-ENOMEM);
+	if (!status || !k->ring)
 		goto fail;
-	}
 	for (at = 0; at < statuses; at += PAGE_SIZE) {
-		int err = vm_insert_page(vma, vma->vm_start + at, vmalloc_to_page(status + at));
-
-		if (err) {
-			worker = ERR_PTR(err);
+		err = vm_insert_page(vma, vma->vm_start + at, vmalloc_to_page(status + at));
+		if (err)
 			goto fail;
-		}
 	}
-	worker = kthread_create(oc_worker, k, "onecopy-knem");
-	if (IS_ERR(worker))
-		goto fail;
-	k->caller = get_task_struct(current);
-	k->status = status;
 	k->statuses = statuses;
 	k->user = user;
-	wake_up_process(worker);
-	/* Whoever sees the worker sees what was set before. */
-	smp_store_release(&k->worker, worker);
+	/* Whoever sees the status array sees what was set before. */
+	smp_store_release(&k->status, status);
 	return 0;
 fail:
 	vfree(status);
 	kvfree(k->ring);
 	k->ring = NULL;
 	oc_uncharge(user, OC_WORKERS);
-	return PTR_ERR(worker);
+	return err;
+}
+
+/*
+ * Has the worker made, by whoever wants the first copy of it, and waits until it is placed: for the
+ * kernel's locks of cgroups, which no kill ends.
+ */
+int oc_async_worker(struct oc_knem *k)
+{
+	struct oc_worker_birth birth = { .k = k, .caller = current };
+	struct task_struct *worker;
+
+	/* pairs with that below */
+	if (smp_load_acquire(&k->worker))
+		return 0;
+	if (mutex_lock_killable(&k->worker_lock))
+		return -EINTR;
+	if (k->worker)
+		goto unlock;
+	init_completion(&birth.placed);
+	worker = kthread_create(oc_worker, &birth, "onecopy-knem");
+	if (IS_ERR(worker)) {
+		birth.err = PTR_ERR(worker);
+		goto unlock;
+	}
+	wake_up_process(worker);
+	wait_for_completion(&birth.placed);
+	if (birth.err)
+		kthread_stop(worker);
+	else
+		/* pairs with that above */
+		smp_store_release(&k->worker, worker);
+unlock:
+	mutex_unlock(&k->worker_lock);
+	return birth.err;
 }
 
 /* The file is going: a copy that runs ends at the next MiB, those that wait are dropped. */
@@ -171,11 +204,11 @@ void oc_async_stop(struct oc_knem *k)
 {
 	struct oc_work *w;
 
-	if (!k->worker)
+	if (!k->status)
 		return;
 	WRITE_ONCE(k->stop, true);
-	kthread_stop(k->worker);
-	put_task_struct(k->caller);
+	if (k->worker)
+		kthread_stop(k->worker);
 	while ((w = oc_work_next(k)))
 		oc_work_free(w);
 	vfree(k->status);
@@ -193,7 +226,7 @@ int oc_async_check(struct oc_knem *k, u32 index, bool thread, bool notify)
 	int err = 0;
 
 	/* pairs with that in oc_async_start() */
-	if (!smp_load_acquire(&k->worker) || index >= k->statuses)
+	if (!smp_load_acquire(&k->status) || index >= k->statuses)
 		return -EINVAL;
 	spin_lock(&k->queue_lock);
 	if ((notify && k->ring_taken == k->statuses) || (thread && k->queued == k->statuses)) {
@@ -312,7 +345,7 @@ int oc_async_bind(struct oc_knem *k, const struct knem_cmd_bind_offload *b)
 	int err = 0;
 
 	/* pairs with that in oc_async_start() */
-	if (smp_load_acquire(&k->worker))
+	if (smp_load_acquire(&k->status))
 		return -EBUSY;
 	if (!zalloc_cpumask_var(&mask, GFP_KERNEL))
 		return -ENOMEM;
@@ -345,7 +378,7 @@ int oc_async_bind(struct oc_knem *k, const struct knem_cmd_bind_offload *b)
 			err = -EINVAL;
 	}
 	mutex_lock(&k->lock);
-	if (!err && k->worker)
+	if (!err && k->status)
 		err = -EBUSY;
 	if (!err)
 		cpumask_copy(k->cpus, mask);

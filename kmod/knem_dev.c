@@ -103,6 +103,9 @@ static int oc_transfer_claim(struct oc_knem *k, struct oc_transfer *t)
 	int err = 0;
 
 	if (oc_transfer_is_threaded(t)) {
+		err = oc_async_worker(k);
+		if (err)
+			return err;
 		t->work = oc_may_fail(kmalloc(sizeof(*t->work), GFP_KERNEL_ACCOUNT));
 		if (!t->work)
 			return -ENOMEM;
@@ -438,7 +441,7 @@ static ssize_t oc_knem_read(struct file *file, char __user *buf, size_t count, l
 	int n;
 
 	/* pairs with that in oc_async_start() */
-	if (smp_load_acquire(&k->worker))
+	if (smp_load_acquire(&k->status))
 		return oc_async_read(k, buf, count, file->f_flags & O_NONBLOCK);
 	n = scnprintf(text, sizeof(text),
 		      "onecopy %s\nabi 0x%x\nregions %lu\npinned_pages %ld\ncopies %llu\n",
@@ -454,7 +457,7 @@ static __poll_t oc_knem_poll(struct file *file, poll_table *wait)
 	struct oc_knem *k = file->private_data;
 
 	/* pairs with that in oc_async_start() */
-	if (!smp_load_acquire(&k->worker))
+	if (!smp_load_acquire(&k->status))
 		return EPOLLIN | EPOLLRDNORM;
 	poll_wait(file, &k->reader_wait, wait);
 	return oc_async_readable(k) ? EPOLLIN | EPOLLRDNORM : 0;
@@ -474,6 +477,7 @@ static int oc_knem_open(struct inode *inode, struct file *file)
 		return -ENOMEM;
 	}
 	mutex_init(&k->lock);
+	mutex_init(&k->worker_lock);
 	mutex_init(&k->read_lock);
 	spin_lock_init(&k->queue_lock);
 	INIT_LIST_HEAD(&k->regions);
@@ -504,7 +508,7 @@ static void oc_knem_fdinfo(struct seq_file *m, struct file *file)
 
 	oc_region_sum(&k->regions, &regions, &pinned);
 	/* pairs with that in oc_async_start() */
-	if (smp_load_acquire(&k->worker)) {
+	if (smp_load_acquire(&k->status)) {
 		statuses = k->statuses;
 		spin_lock(&k->queue_lock);
 		queued = k->queued;

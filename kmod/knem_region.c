@@ -58,26 +58,30 @@ static int oc_account(struct oc_region *r, unsigned long pages)
 	return oc_account_more(r, pages);
 }
 
+/* What has been pinned of a region so far. */
+struct oc_pinning {
+	struct oc_region *region;
+	struct page *last; /* the head of the last page */
+	unsigned long held; /* pages, with those that are kept by them */
+};
+
 /*
  * A pinned page keeps all of the compound page that it is of, so that counts, as for io_uring.
- * Parts that follow one another count once.
+ * Parts that follow one another count once. Counted before anything is waited for.
  */
-static int oc_account_compound(struct oc_region *r)
+static int oc_account_compound(struct oc_pinning *p, struct page **pages, unsigned long n)
 {
-	struct page *head, *last = NULL;
-	unsigned long held = 0, k;
-	u32 i;
+	struct oc_region *r = p->region;
+	unsigned long i;
 
-	for (i = 0; i < r->n; i++) {
-		for (k = 0; k < r->piece[i].n; k++) {
-			head = compound_head(r->piece[i].pages[k]);
-			if (head != last)
-				held += oc_compound_pages(head);
-			last = head;
-		}
-		cond_resched();
+	for (i = 0; i < n; i++) {
+		struct page *head = compound_head(pages[i]);
+
+		if (head != p->last)
+			p->held += oc_compound_pages(head);
+		p->last = head;
 	}
-	return held > r->pinned ? oc_account_more(r, held - r->pinned) : 0;
+	return p->held > r->pinned ? oc_account_more(r, p->held - r->pinned) : 0;
 }
 
 static void oc_pinner_put(struct oc_pinner *pinner)
@@ -396,7 +400,8 @@ static int oc_wait_for_page(unsigned long addr, bool write)
 	return err;
 }
 
-static int oc_pin_piece(struct oc_piece *p, const struct oc_iovec *iov, bool write)
+static int oc_pin_piece(struct oc_pinning *pinning, struct oc_piece *p, const struct oc_iovec *iov,
+			bool write)
 {
 	unsigned long n = oc_pages_of(iov->base, iov->len), addr = iov->base & PAGE_MASK;
 	bool again = false;
@@ -408,7 +413,7 @@ static int oc_pin_piece(struct oc_piece *p, const struct oc_iovec *iov, bool wri
 		return -ENOMEM;
 	while (p->n < n) {
 		unsigned long batch = min(n - p->n, OC_PIN_BATCH);
-		int flags, got;
+		int flags, got, err;
 
 		if (fatal_signal_pending(current))
 			return -EINTR;
@@ -429,6 +434,9 @@ static int oc_pin_piece(struct oc_piece *p, const struct oc_iovec *iov, bool wri
 			return got ?: -EFAULT;
 		again = false;
 		p->n += got;
+		err = oc_account_compound(pinning, p->pages + p->n - got, got);
+		if (err)
+			return err;
 		addr += (unsigned long)got << PAGE_SHIFT;
 		cond_resched();
 	}
@@ -472,6 +480,7 @@ struct oc_iovec *oc_iovec_read(u64 array, u32 *n)
 struct oc_region *oc_region_create(struct oc_pinner **kept, struct oc_iovec *iov, u32 n, bool read,
 				   bool write, u32 flags)
 {
+	struct oc_pinning pinning;
 	struct oc_region *r;
 	struct oc_user *user;
 	unsigned long pages = 0;
@@ -497,6 +506,7 @@ struct oc_region *oc_region_create(struct oc_pinner **kept, struct oc_iovec *iov
 	INIT_HLIST_NODE(&r->node);
 	INIT_LIST_HEAD(&r->link);
 	INIT_LIST_HEAD(&r->pinned_by);
+	pinning = (struct oc_pinning){ .region = r };
 	r->user = user;
 	r->creator = get_pid(task_tgid(current));
 	INIT_LIST_HEAD(&r->all);
@@ -519,9 +529,7 @@ struct oc_region *oc_region_create(struct oc_pinner **kept, struct oc_iovec *iov
 	if (!err)
 		err = oc_account(r, pages);
 	for (i = 0; !err && i < n; i++)
-		err = oc_pin_piece(&r->piece[i], &iov[i], write);
-	if (!err)
-		err = oc_account_compound(r);
+		err = oc_pin_piece(&pinning, &r->piece[i], &iov[i], write);
 	if (!err) {
 		spin_lock(&oc_regions_lock);
 		r->serial = oc_region_serial++;

@@ -139,6 +139,9 @@ static u64 oc_run(struct page *const *pages, u64 off, u64 len)
 	unsigned long i = off >> PAGE_SHIFT;
 	u64 run = PAGE_SIZE - (off & ~PAGE_MASK);
 
+	/* There each page is mapped alone. */
+	if (IS_ENABLED(CONFIG_DEBUG_KMAP_LOCAL_FORCE_MAP))
+		return min(run, len);
 	while (run < len && pages[i + 1] == pages[i] + 1 &&
 	       compound_head(pages[i + 1]) == compound_head(pages[i])) {
 		run += PAGE_SIZE;

@@ -9,6 +9,7 @@
 #include <linux/semaphore.h>
 #include <linux/slab.h>
 #include <linux/spinlock.h>
+#include <linux/user_namespace.h>
 
 #include "core.h"
 #include "show.h"
@@ -89,6 +90,22 @@ static unsigned int oc_limit(enum oc_quota what)
 	}
 }
 
+/*
+ * The user that a task counts against: its real uid. One with a range of subordinate uids counts
+ * for all of them, so a task in user namespaces counts against whoever made the outermost one.
+ * Those that root made are for others.
+ */
+static kuid_t oc_payer(void)
+{
+	struct user_namespace *ns;
+	kuid_t uid = current_uid();
+
+	for (ns = current_user_ns(); ns != &init_user_ns; ns = ns->parent)
+		if (!uid_eq(ns->owner, GLOBAL_ROOT_UID))
+			uid = ns->owner;
+	return uid;
+}
+
 /* Of the user, and of all: what is read without the lock. */
 static void oc_user_add(struct oc_user *user, enum oc_quota what, long n)
 {
@@ -118,10 +135,16 @@ static int oc_zap_places(void)
 	return max(64U, num_possible_cpus());
 }
 
-/* Waits for others of the user's only, which the kernel alone brings to an end. */
-void oc_zap_place_take(struct oc_user *user)
+/*
+ * Waits for others of the user's only, which the kernel alone brings to an end. False: a change by
+ * somebody else, or by reclaim, which takes no place.
+ */
+bool oc_zap_place_take(struct oc_user *user)
 {
+	if (current->flags & (PF_KTHREAD | PF_MEMALLOC) || !uid_eq(user->uid, oc_payer()))
+		return false;
 	down(&user->zaps);
+	return true;
 }
 
 void oc_zap_place_give(struct oc_user *user)
@@ -132,7 +155,7 @@ void oc_zap_place_give(struct oc_user *user)
 /* One more of `what` for the caller's user, or EDQUOT. */
 struct oc_user *oc_charge(enum oc_quota what)
 {
-	kuid_t uid = current_uid();
+	kuid_t uid = oc_payer();
 	struct hlist_head *head = &oc_users[hash_32(__kuid_val(uid), OC_USER_BITS)];
 	struct oc_user *user, *fresh = NULL;
 

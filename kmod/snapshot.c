@@ -156,9 +156,14 @@ int oc_snap_take(struct oc_seg *seg, struct oc_snap *snap, unsigned long target,
 		n = 1;
 	else
 		n = min(n, (vma->vm_end - target) >> PAGE_SHIFT);
-	got = oc_get_remote(seg->mm, target, n, write ? FOLL_WRITE : 0, pages, NULL);
-	if (got < 0)
-		return got;
+	/*
+	 * It was there just now. What has gone since is not waited for here, where no kill would
+	 * end that: the fault comes again.
+	 */
+	got = oc_get_remote(seg->mm, target, n, FOLL_NOWAIT | (write ? FOLL_WRITE : 0), pages,
+			    NULL);
+	if (got <= 0)
+		return got ?: -EBUSY;
 	for (i = 0; i < got; i++) {
 		snap->entry[first + i] = page_to_pfn(pages[i]) << OC_E_SHIFT | OC_E_VALID |
 					 (write ? OC_E_WRITE : 0);
@@ -196,8 +201,11 @@ void oc_snap_refresh(struct oc_seg *seg, struct oc_snap *snap)
 	snap->seq = seg->seq;
 }
 
-/* Under the segment's lock: a snapshot that knows the page, up to date. */
-struct oc_snap *oc_snap_cached(struct oc_seg *seg, unsigned long page)
+/*
+ * Under the segment's lock: a snapshot that knows enough of the page, up to date. Another one may
+ * know less and be true too: a page becomes writable without being announced.
+ */
+struct oc_snap *oc_snap_cached(struct oc_seg *seg, unsigned long page, bool write)
 {
 	int i;
 
@@ -207,7 +215,7 @@ struct oc_snap *oc_snap_cached(struct oc_seg *seg, unsigned long page)
 		if (!snap || page < snap->start || page >= oc_snap_end(snap))
 			continue;
 		oc_snap_refresh(seg, snap);
-		if (snap->entry[oc_snap_index(snap, page)] & OC_E_VALID)
+		if (oc_snap_suffices(snap, page, write))
 			return snap;
 	}
 	return NULL;

@@ -26,6 +26,7 @@ struct oc_stretch {
 	/* who walks its page tables just now: those stay. Who waits for them reads it unlocked. */
 	unsigned int zappers;
 	bool filled; /* there may be entries */
+	bool listed; /* in the segment's tree: else there is nothing to take away */
 	bool leaving; /* it is being unmapped; no more entries are written */
 };
 
@@ -93,6 +94,18 @@ static void oc_zap_stretch(struct oc_seg *seg, struct oc_stretch *s, unsigned lo
 		wake_up_all(&seg->zapped);
 }
 
+/*
+ * Under the segment's lock: whoever changes the owner's memory need not pass by what is empty. Only
+ * where nobody holds the lock up meanwhile: a stretch whose tables are walked stays.
+ */
+static void oc_stretch_settle(struct oc_seg *seg, struct oc_stretch *s)
+{
+	if (!s->listed || s->filled || s->zappers)
+		return;
+	interval_tree_remove(&s->shown, &seg->stretches);
+	s->listed = false;
+}
+
 static bool oc_stretch_matters(const struct oc_stretch *s, u64 until)
 {
 	return s->serial <= until && (s->filled || s->zappers);
@@ -129,13 +142,15 @@ static void oc_zap_until(struct oc_seg *seg, unsigned long start, unsigned long 
 
 	lockdep_assert_held(&seg->lock);
 	n = interval_tree_iter_first(&seg->stretches, start, end - 1);
-	for (; n; n = interval_tree_iter_next(n, start, end - 1)) {
+	while (n) {
 		struct oc_stretch *s = container_of(n, struct oc_stretch, shown);
 		unsigned long from = max(start, n->start), to = min(end - 1, n->last) + 1;
 
 		if (oc_stretch_matters(s, until))
 			oc_zap_stretch(seg, s, s->here.start + (from - n->start),
 				       s->here.start + (to - n->start));
+		n = interval_tree_iter_next(n, start, end - 1);
+		oc_stretch_settle(seg, s);
 	}
 }
 
@@ -176,16 +191,20 @@ static void oc_zap_run(struct work_struct *work)
 
 /*
  * The queue does so many at once, and each goes through all importers. So `user`, whose memory
- * changes, has a part of its places only, and waits for its own when these are taken.
+ * changes, has a part of its places only for what its own tasks change. These wait for each other
+ * when the places are taken. Nobody else does: not reclaim, nor other users.
  */
 static void oc_zap_wait(struct oc_zap_work *w, struct oc_user *user)
 {
+	bool limited;
+
 	INIT_WORK_ONSTACK(&w->work, oc_zap_run);
 	init_completion(&w->done);
-	oc_zap_place_take(user);
+	limited = oc_zap_place_take(user);
 	queue_work(oc_zap_queue, &w->work);
 	wait_for_completion(&w->done);
-	oc_zap_place_give(user);
+	if (limited)
+		oc_zap_place_give(user);
 	destroy_work_on_stack(&w->work);
 }
 
@@ -227,7 +246,8 @@ void oc_zap_later(struct oc_seg *seg)
 /* Under the segment's lock. */
 static void oc_stretch_remove(struct oc_seg *seg, struct oc_stretch *s)
 {
-	interval_tree_remove(&s->shown, &seg->stretches);
+	if (s->listed)
+		interval_tree_remove(&s->shown, &seg->stretches);
 	interval_tree_remove(&s->here, &s->att->stretches);
 	kfree(s);
 }
@@ -440,9 +460,12 @@ bool oc_stretch_enter(struct vm_area_struct *vma, unsigned long addr, struct oc_
 		s->here.last = vma->vm_end - 1;
 		s->shown.start = vma->vm_pgoff << PAGE_SHIFT;
 		s->shown.last = s->shown.start + (vma->vm_end - vma->vm_start) - 1;
+		interval_tree_insert(&s->here, &att->stretches);
+	}
+	if (!s->listed) {
 		s->serial = ++seg->stretch_serial;
 		interval_tree_insert(&s->shown, &seg->stretches);
-		interval_tree_insert(&s->here, &att->stretches);
+		s->listed = true;
 	}
 	WRITE_ONCE(s->filled, true);
 	return true;
@@ -482,6 +505,7 @@ void oc_attachment_clear(struct vm_area_struct *vma)
 
 		if (s->filled)
 			oc_zap_stretch(seg, s, n->start, n->last + 1);
+		oc_stretch_settle(seg, s);
 	}
 	mutex_unlock(&seg->lock);
 }

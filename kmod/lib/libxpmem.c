@@ -93,6 +93,19 @@ static int opened(unsigned long *stale)
 	return fd;
 }
 
+/* Whether the number is still the device's that was opened. */
+static int names_device(int fd)
+{
+	struct stat now;
+	int same;
+
+	pthread_mutex_lock(&lock);
+	same = fd == device && !fstat(fd, &now) && now.st_dev == is.st_dev &&
+	       now.st_ino == is.st_ino && now.st_rdev == is.st_rdev;
+	pthread_mutex_unlock(&lock);
+	return same;
+}
+
 static int call(unsigned long command, void *argument)
 {
 	unsigned long opening = 0;
@@ -111,6 +124,11 @@ static int call(unsigned long command, void *argument)
 	 */
 	if (errno != XPMEM_ERRNO_NOPROC && errno != EBADF && errno != ENOTTY)
 		return -1;
+	/* The device's own answer, as to a program of 32 bits. */
+	if (errno == ENOTTY && names_device(fd)) {
+		errno = ENOTTY;
+		return -1;
+	}
 	fd = opened(&opening);
 	return fd < 0 ? -1 : ioctl(fd, command, argument);
 }

@@ -263,6 +263,38 @@ pub(super) fn worker_stays_in_its_cpuset() -> Outcome {
     owner.dismiss()
 }
 
+/// The worker runs for whoever has it made by the first copy. A cgroup in which a status array was mapped may be gone by
+/// then.
+pub(super) fn worker_comes_with_its_first_copy() -> Outcome {
+    const ROOT: &str = "/sys/fs/cgroup";
+    let group = format!("{ROOT}/onecopy-mapped");
+    let (owner, cookie) = owner(size())?;
+    std::fs::create_dir(&group).at("mkdir of a cgroup")?;
+    peer(|_| {
+        let device = knem()?;
+        let enter = |group: &str| std::fs::write(format!("{group}/cgroup.procs"), "0");
+        enter(&group).at("entering a cgroup")?;
+        let status = device.map_status(1).at("mmap of the status array")?;
+        check_eq!(system::kernel_threads("onecopy-knem").len(), 0, "workers");
+        enter(ROOT).at("leaving a cgroup")?;
+        std::fs::remove_dir(&group).at("rmdir of a cgroup")?;
+        let area = Area::new(size())?;
+        let inline = Inline {
+            flags: KNEM_FLAG_MEMCPYTHREAD,
+            ..Inline::read(cookie, size())
+        };
+        for _ in 0..2 {
+            if start(&device, &status, inline, &area)? == PENDING {
+                finish(&status, 0)?;
+            }
+            check_eq!(system::kernel_threads("onecopy-knem").len(), 1, "workers");
+        }
+        area.verify(1)
+    })?
+    .join()?;
+    owner.dismiss()
+}
+
 pub(super) fn bind() -> Outcome {
     let (owner, cookie) = owner(size())?;
     // So that "where the caller may not run" is somewhere.

@@ -489,3 +489,26 @@ pub(super) fn exit_of_the_importer() -> Outcome {
     }
     Ok(())
 }
+
+/// A page becomes writable for its owner without an announcement, as after a fork whose child has gone. An attachment
+/// has seen it before, and read it. Another one, out of step with that, may store to it.
+pub(super) fn store_beside_an_older_look() -> Outcome {
+    let part = 128 * page_size();
+    let owner = peer(move |link: &Link| {
+        let area = Area::new(2 * part)?;
+        area.mark(1);
+        let child = peer::fork_plain(|| Ok(()))?;
+        peer::wait_for(child, peer::PATIENCE)?;
+        link.give(device::export(&area, true)?.as_fd())?;
+        link.hear()?;
+        check_eq!(area.load(part / 2), 7, "what was stored by the second");
+        Ok(())
+    })?;
+    let segment = device::segment(owner.link.take()?);
+    let view = |offset: usize| device::try_map(&segment, offset as u64, part, true).at("mmap");
+    let (first, second) = (view(0)?, view(part / 4)?);
+    first.load(part / 2);
+    second.store(part / 4, 7);
+    check_eq!(first.load(part / 2), 7, "by the first");
+    owner.dismiss()
+}

@@ -5,12 +5,13 @@ use std::collections::HashSet;
 use std::os::unix::fs::PermissionsExt;
 
 use libc::{EACCES, EINVAL, ENOENT, EPERM};
+use nix::sched::{CloneFlags, unshare};
 use nix::unistd::Pid;
 use xpmem_sys::{XPMEM_RDONLY, XPMEM_RDWR};
 
 use crate::device::{self, attach, attach_all, make};
 use crate::mem::{Area, READ, page_size};
-use crate::outcome::{At, Outcome, check, check_eq, refused};
+use crate::outcome::{At, Fault, Outcome, check, check_eq, refused};
 use crate::peer::{Link, Peer, peer};
 use crate::system::{self, OpenToAll, Parameter};
 
@@ -288,6 +289,50 @@ pub(super) fn quota_of_segments() -> Outcome {
 }
 
 /// Each attachment, and each piece of one, makes changes of its owner's memory dearer, so a user has so many, not more.
+/// A user's subordinate users have no quota of their own, in a user namespace that the user made.
+pub(super) fn quota_of_subordinate_users() -> Outcome {
+    const FIRST: u32 = 200_000;
+    let _quota = Parameter::set(SEGMENTS, "3")?;
+    let _open = OpenToAll::device("/dev/onecopy")?;
+    let user = peer(|link: &Link| {
+        system::become_user(ALICE)?;
+        let area = Area::new(page_size())?;
+        let _first = device::export(&area, true)?;
+        unshare(CloneFlags::CLONE_NEWUSER)
+            .map_err(|error| Fault::Skip(format!("no user namespaces: unshare: {error}")))?;
+        link.turn()?;
+        system::become_user(1)?;
+        let export = || device::try_export(area.base(), area.length() as u64, true);
+        let _second = export().at("a second segment, by another user")?;
+        let _third = export().at("a third segment")?;
+        refused(
+            export(),
+            &[libc::EDQUOT],
+            "a segment beyond the user's quota",
+        )?;
+        link.turn()
+    })?;
+    if let Err(fault) = user.link.hear() {
+        return Err(user.join().err().unwrap_or(fault));
+    }
+    let map = format!("0 {ALICE} 1\n1 {FIRST} 8\n");
+    for name in ["uid_map", "gid_map"] {
+        std::fs::write(format!("/proc/{}/{name}", user.pid()), &map).at(name)?;
+    }
+    user.link.tell(0)?;
+    if user.link.hear().is_ok() {
+        // Nobody made that one: root's containers have a quota for each of their users.
+        peer(|_| {
+            let area = Area::new(page_size())?;
+            system::become_user(FIRST)?;
+            device::export(&area, true).map(|_| ())
+        })?
+        .join()?;
+        user.link.tell(0)?;
+    }
+    user.join()
+}
+
 pub(super) fn quota_of_attachments() -> Outcome {
     let _quota = Parameter::set("max_attachments", "5")?;
     let area = Area::new(size())?;

@@ -14,6 +14,7 @@ use crate::outcome::{At, Fault, Outcome, check, check_eq, refused};
 use crate::peer::{Link, peer};
 use crate::ring::Ring;
 use crate::system::{self, OpenToAll};
+use crate::uffd;
 
 pub(super) fn locked_memory() -> Outcome {
     let _open = OpenToAll::device("/dev/knem")?;
@@ -183,6 +184,28 @@ pub(super) fn locked_memory_counts_huge_pages_whole() -> Outcome {
             .collect();
         try_region(&device, &parts, READ, 0).at("many parts of one huge page")?;
         Ok(())
+    })?
+    .join()
+}
+
+/// Huge pages count before the rest of a region is waited for, so that nobody keeps more of them meanwhile.
+pub(super) fn locked_memory_counts_before_a_wait() -> Outcome {
+    const PAGES: usize = 4;
+    let _open = OpenToAll::device("/dev/knem")?;
+    peer(|_| {
+        let area = super::pages::huge_area(PAGES * huge_page())?;
+        let late = Area::new(page_size())?;
+        let _blocked = uffd::block(&late)?;
+        let limit = (PAGES / 2 * huge_page()) as u64;
+        setrlimit(Resource::RLIMIT_MEMLOCK, limit, limit).at("setrlimit")?;
+        system::become_user(1001)?;
+        let parts = (0..PAGES).map(|at| vector(&area.part(at * huge_page(), 1)));
+        let parts: Vec<_> = parts.chain([vector(&late)]).collect();
+        refused(
+            try_region(&knem()?, &parts, READ, 0),
+            &[ENOMEM],
+            "more huge pages than the limit has, and a page that does not come",
+        )
     })?
     .join()
 }

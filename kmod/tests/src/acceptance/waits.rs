@@ -82,6 +82,54 @@ pub(super) fn kill_in_fault() -> Outcome {
     owner.dismiss()
 }
 
+/// A fault sleeps while all that it came by is given up: the module stays until it has woken.
+pub(super) fn fault_keeps_the_module() -> Outcome {
+    let owner = peer(|link: &Link| {
+        let area = Area::new(size())?;
+        let blocked = uffd::block(&area)?;
+        link.give(export(&area, true)?.as_fd())?;
+        link.hear()?;
+        drop(blocked);
+        link.hear().map(|_| ())
+    })?;
+    let segment = match owner.link.take() {
+        Ok(segment) => device::segment(segment),
+        // It ended: it knows why.
+        Err(fault) => return Err(owner.join().err().unwrap_or(fault)),
+    };
+    peer(|link: &Link| {
+        let view = map(&segment, size(), true)?;
+        drop(segment);
+        std::thread::scope(|scope| {
+            let load = scope.spawn(|| view.try_load(0));
+            link.turn()?;
+            view.unmap()?;
+            link.turn()?;
+            let loaded = load.join().expect("no panic");
+            check!(
+                loaded.is_err(),
+                "it loaded from what was unmapped: {loaded:?}"
+            );
+            Ok(())
+        })
+    })
+    .and_then(|importer| {
+        importer.link.hear()?;
+        std::thread::sleep(Duration::from_millis(300));
+        importer.link.tell(0)?;
+        importer.link.hear()?;
+        refused(
+            system::unload("onecopy"),
+            &[libc::EAGAIN, libc::EBUSY],
+            "unloading while a fault sleeps",
+        )?;
+        owner.link.tell(0)?;
+        importer.link.tell(0)?;
+        importer.join()
+    })?;
+    owner.dismiss()
+}
+
 pub(super) fn kill_in_prefault() -> Outcome {
     let (owner, _, segment) = blocked_owner()?;
     for write in [false, true] {
