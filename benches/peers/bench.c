@@ -120,6 +120,16 @@ static void die(const char *what)
 	exit(2);
 }
 
+/* Below that of its launcher, which has to run while ranks poll; its threads inherit it. */
+static void lower_priority(void)
+{
+	const char *asked = getenv("ONECOPY_PEERS_PRIORITY");
+	struct sched_param param = { .sched_priority = asked ? atoi(asked) : 0 };
+
+	if (param.sched_priority > 0)
+		sched_setscheduler(0, SCHED_FIFO, &param);
+}
+
 /* To the processor of this rank in the list. */
 static void pin(const char *list, int which)
 {
@@ -646,6 +656,7 @@ int main(int argc, char **argv)
 	static const char *const names[] = { "ONECOPY_JOB_RANK", "PMI_RANK", "OMPI_COMM_WORLD_RANK" };
 	uint32_t number = 0;
 
+	lower_priority();
 	/* Before the library looks, where there is a rank already. */
 	for (size_t i = 0; argc == 5 && i < sizeof(names) / sizeof(*names); i++)
 		if (getenv(names[i])) {

@@ -1,133 +1,30 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Which order goes to whom, and when.
+//! Which order goes to whom, and when: the jobs of all contestants, and the points of the plan that they take in turn.
 
 use crate::contestant::{Contestant, How};
 use crate::note;
+use crate::outcome::{Cost, LIMIT, Run};
 use crate::peer::{PeerJob, empty_job};
+use crate::plan::Plan;
+use crate::point::Point;
+use crate::stage::{Runner, Stage, Team};
 use indicatif::{ProgressBar, ProgressStyle};
-use onecopy_cli::bench::gate::{Gate, State};
+use onecopy_cli::bench::BenchError;
+use onecopy_cli::bench::gate::State;
 use onecopy_cli::bench::jobs::{Job, Layout};
 use onecopy_cli::bench::machine::Machine;
-use onecopy_cli::bench::protocol::{Order, Outcome, Work};
-use onecopy_cli::bench::record::{Sample, Summary};
-use onecopy_cli::bench::{BenchError, Mode, Pattern, sizes};
+use onecopy_cli::bench::record::Summary;
+use std::thread::sleep;
+use std::time::{Duration, Instant};
 
-/// Iterations whose payload is compared.
-const CHECKS: u64 = 3;
 /// Bytes through which the buffers of our Rust jobs and of the limit rotate; the C program's pool is as large.
 const POOL: usize = 128 << 20;
 /// Times that each empty job is run.
 const STARTS: usize = 7;
+/// How long nothing is asked of a machine that is in no state that is wanted.
+const PAUSE: Duration = Duration::from_secs(2);
 /// Ranks of the jobs whose memory is measured.
 const MEMORY_RANKS: [usize; 2] = [2, 16];
-
-/// What is to be run.
-#[derive(Debug)]
-pub(crate) struct Plan {
-    pub(crate) ranks: usize,
-    pub(crate) rounds: Vec<(Pattern, Mode)>,
-    pub(crate) sizes: Vec<usize>,
-    pub(crate) collective_sizes: Vec<usize>,
-    pub(crate) one_root: bool,
-    pub(crate) batches: usize,
-    /// Jobs of each contestant, which take turns: what a job has by chance, such as where its memory lies, is not taken
-    /// for its library's.
-    pub(crate) jobs: usize,
-    pub(crate) costs: bool,
-}
-
-/// What one contestant did at one point.
-#[derive(Debug)]
-pub(crate) struct Measured {
-    pub(crate) samples: Vec<Sample>,
-    pub(crate) checked_bytes: u64,
-}
-
-/// All contestants at one point, in the order of [`Run::names`]; none where one takes no part.
-#[derive(Debug)]
-pub(crate) struct Point {
-    pub(crate) pattern: Pattern,
-    pub(crate) mode: Mode,
-    pub(crate) size: usize,
-    pub(crate) window: usize,
-    pub(crate) results: Vec<Option<Measured>>,
-}
-
-/// What a job costs beside its messages.
-#[derive(Debug)]
-pub(crate) struct Cost {
-    pub(crate) name: &'static str,
-    /// Milliseconds of a job of two ranks that only begins and ends MPI.
-    pub(crate) empty_job_ms: Summary,
-    /// Ranks, KiB of rank 0, and by how many KiB the node's shared memory grew.
-    pub(crate) memory: Vec<(usize, u64, i64)>,
-}
-
-/// A whole run.
-#[derive(Debug)]
-pub(crate) struct Run {
-    pub(crate) machine: Machine,
-    pub(crate) ranks: usize,
-    pub(crate) jobs: usize,
-    pub(crate) gate: Gate,
-    /// Name, and whether it is one of the others. The limit comes last.
-    pub(crate) names: Vec<(&'static str, bool)>,
-    pub(crate) points: Vec<Point>,
-    pub(crate) costs: Vec<Cost>,
-}
-
-/// The name of the limit among the contestants.
-pub(crate) const LIMIT: &str = "limit";
-
-enum Runner {
-    Peer(PeerJob),
-    Ours(Job),
-    Limit(Job),
-}
-
-impl Runner {
-    fn start(contestant: &Contestant, layout: &Layout) -> Result<Self, BenchError> {
-        match &contestant.how {
-            How::Mpi(mpi) => {
-                PeerJob::start(contestant.name, mpi, &layout.processors).map(Self::Peer)
-            }
-            How::Rust(mechanism) => Job::start(Some(*mechanism), layout).map(Self::Ours),
-        }
-    }
-
-    fn order(&mut self, order: &Order) -> Result<Outcome, BenchError> {
-        match self {
-            Self::Peer(job) => job.order(order),
-            Self::Ours(job) | Self::Limit(job) => job.order(order),
-        }
-    }
-
-    fn leave(self) -> Result<(), BenchError> {
-        match self {
-            Self::Peer(job) => job.leave(),
-            Self::Ours(job) | Self::Limit(job) => job.leave(),
-        }
-    }
-
-    fn limit_of(size: usize) -> String {
-        if size > 56 { "direct" } else { "hand-off" }.to_owned()
-    }
-
-    /// Whether it knows the pattern.
-    fn takes_part(&self, pattern: Pattern) -> bool {
-        !matches!(self, Self::Limit(_)) || pattern == Pattern::PingPong
-    }
-}
-
-/// The jobs of one contestant.
-type Team = Vec<Runner>;
-
-struct Turn {
-    index: usize,
-    /// For each job of the team.
-    work: Vec<Work>,
-    result: Measured,
-}
 
 /// Runs the plan.
 pub(crate) fn run(plan: &Plan, contestants: &[Contestant]) -> Result<Run, BenchError> {
@@ -165,150 +62,86 @@ pub(crate) fn run(plan: &Plan, contestants: &[Contestant]) -> Result<Run, BenchE
         .collect();
     teams.push(limits?);
 
-    let bar = ProgressBar::new(plan.points().count() as u64);
+    let mut stage = Stage::new(teams)?;
+    let mut points: Vec<Point> = plan
+        .points()
+        .map(|(pattern, mode, size)| Point::new(pattern, mode, size, stage.teams.len()))
+        .collect();
+    let bar = ProgressBar::new((points.len() * plan.states.len().max(1)) as u64);
     if let Ok(style) =
         ProgressStyle::with_template("{bar:30} {pos}/{len} {msg} [{elapsed}, left {eta}]")
     {
         bar.set_style(style);
     }
-    let mut points = Vec::new();
-    let mut probes = Vec::new();
-    let mut last = None;
-    for (pattern, mode, size) in plan.points() {
-        bar.set_message(format!(
-            "{} {} {}",
-            pattern.name(),
-            mode.name(),
-            sizes::format(size)
-        ));
-        if last.is_some_and(|last| last != mode) {
-            for runner in teams.iter_mut().flatten() {
-                runner.order(&Order::Release)?;
-            }
+    if plan.states.is_empty() {
+        for point in &mut points {
+            bar.set_message(point.to_string());
+            point.measure(plan, &mut stage, State::Near, false)?;
+            bar.inc(1);
         }
-        last = Some(mode);
-        points.push(point(plan, pattern, mode, size, &mut teams, &mut probes)?);
-        bar.inc(1);
+    } else {
+        in_states(plan, &mut points, &mut stage, &bar)?;
     }
     bar.finish_and_clear();
-    for runner in teams.into_iter().flatten() {
-        runner.leave()?;
-    }
+    let gate = stage.gate();
+    stage.leave()?;
     Ok(Run {
         machine: Machine::here(),
         ranks: plan.ranks,
         jobs: plan.jobs,
-        gate: Gate::of_probes(probes),
+        gate,
         names,
+        states: plan.states.clone(),
         points,
         costs,
     })
 }
 
-impl Plan {
-    fn points(&self) -> impl Iterator<Item = (Pattern, Mode, usize)> {
-        self.rounds.iter().flat_map(|&(pattern, mode)| {
-            let sizes = if pattern.is_collective() {
-                &self.collective_sizes
-            } else {
-                &self.sizes
-            };
-            let sizes = pattern.sizes(sizes);
-            sizes.into_iter().map(move |size| (pattern, mode, size))
-        })
-    }
-}
-
-fn point(
+/// Goes through the points again and again, as the machine goes from one state to another by itself, until each point
+/// has its batches in each state.
+fn in_states(
     plan: &Plan,
-    pattern: Pattern,
-    mode: Mode,
-    size: usize,
-    teams: &mut [Team],
-    probes: &mut Vec<f64>,
-) -> Result<Point, BenchError> {
-    let window = pattern.window(size);
-    // Buffers that rotate through memory are everywhere by chance already, and those of all jobs would not fit.
-    let jobs = if mode == Mode::OffCache { 1 } else { plan.jobs };
-    let mut turns = Vec::new();
-    for (index, team) in teams.iter_mut().enumerate() {
-        if !team.iter().all(|runner| runner.takes_part(pattern)) {
-            continue;
+    points: &mut [Point],
+    stage: &mut Stage,
+    bar: &ProgressBar,
+) -> Result<(), BenchError> {
+    let deadline = Instant::now() + plan.patience;
+    loop {
+        let mut moved = false;
+        for at in 0..points.len() {
+            let missing = points[at].missing(plan, &stage.gate());
+            if missing.is_empty() || Instant::now() > deadline {
+                continue;
+            }
+            let now = stage.look()?;
+            if missing.contains(&now) {
+                bar.set_message(format!("{} {}", points[at], now.name()));
+                points[at].measure(plan, stage, now, true)?;
+                moved = true;
+            }
+            let gate = stage.gate();
+            let left: usize = points.iter().map(|p| p.missing(plan, &gate).len()).sum();
+            bar.set_position((points.len() * plan.states.len() - left) as u64);
         }
-        let mut turn = Turn {
-            index,
-            work: Vec::new(),
-            result: Measured {
-                samples: Vec::new(),
-                checked_bytes: 0,
-            },
-        };
-        for runner in &mut team[..jobs] {
-            let mut work = Work {
-                limit: matches!(runner, Runner::Limit(_)).then(|| Runner::limit_of(size)),
-                huge: false,
-                pattern,
-                mode,
-                size,
-                window,
-                one_root: plan.one_root,
-                iterations: 1,
-            };
-            turn.result.checked_bytes += prepare(runner, &mut work)?;
-            turn.work.push(work);
+        let gate = stage.gate();
+        let lacking = points.iter().filter(|p| !p.missing(plan, &gate).is_empty());
+        let lacking = lacking.count();
+        if lacking == 0 {
+            return Ok(());
         }
-        turns.push(turn);
-    }
-    for round in 1.. {
-        for turn in &mut turns {
-            let job = round % jobs;
-            let order = Order::Batch(turn.work[job].clone());
-            let outcome = teams[turn.index][job].order(&order)?;
-            probes.extend([outcome.before_ns, outcome.after_ns]);
-            turn.result.samples.push(Sample {
-                us: outcome.us,
-                before_ns: outcome.before_ns,
-                after_ns: outcome.after_ns,
-            });
+        if Instant::now() > deadline {
+            note(&format!(
+                "{lacking} of {} points lack batches in a state: the machine was not long enough in it. --minutes says \
+                 how long it may take",
+                points.len()
+            ));
+            return Ok(());
         }
-        let gate = Gate::of_probes(probes.iter().copied());
-        let near = |turn: &Turn| {
-            let of = turn.result.samples.iter();
-            of.filter(|s| gate.state(s.before_ns, s.after_ns) == State::Near)
-                .count()
-        };
-        if turns.iter().all(|turn| near(turn) >= plan.batches) || round >= plan.batches * 2 + 2 {
-            break;
+        if !moved {
+            bar.set_message("waits for the machine's other state");
+            sleep(PAUSE);
         }
     }
-    let mut results: Vec<Option<Measured>> = teams.iter().map(|_| None).collect();
-    for turn in turns {
-        results[turn.index] = Some(turn.result);
-    }
-    Ok(Point {
-        pattern,
-        mode,
-        size,
-        window,
-        results,
-    })
-}
-
-/// Compares the payload, warms up, and finds out how many iterations fill a batch. Gives the bytes compared.
-fn prepare(runner: &mut Runner, work: &mut Work) -> Result<u64, BenchError> {
-    let mut checked = 0;
-    if !matches!(runner, Runner::Limit(_)) {
-        let mut work = work.clone();
-        work.iterations = CHECKS;
-        checked = runner.order(&Order::Check(work))?.checked_bytes;
-    }
-    for _ in 0..5 {
-        let outcome = runner.order(&Order::Batch(work.clone()))?;
-        if work.fill(outcome.us) {
-            break;
-        }
-    }
-    Ok(checked)
 }
 
 /// What jobs cost beside their messages, while nothing else runs.

@@ -15,14 +15,43 @@
 mod conductor;
 mod contestant;
 mod install;
+mod outcome;
 mod peer;
+mod plan;
+mod point;
+mod priority;
+mod ratios;
 mod report;
+mod stage;
 
 use clap::Parser;
+use onecopy_cli::bench::gate::State;
 use onecopy_cli::bench::{BenchError, Mode, Pattern, sizes};
 use std::io::Write;
 use std::path::PathBuf;
 use std::process::ExitCode;
+use std::time::Duration;
+
+/// States of the machine.
+#[derive(Clone, Copy, Debug, clap::ValueEnum)]
+enum Wanted {
+    /// The processors are close
+    Near,
+    /// They are not
+    Far,
+    /// Each of these
+    Both,
+}
+
+impl Wanted {
+    fn states(self) -> Vec<State> {
+        match self {
+            Self::Near => vec![State::Near],
+            Self::Far => vec![State::Far],
+            Self::Both => vec![State::Near, State::Far],
+        }
+    }
+}
 
 /// Compares MPI libraries on one node, side by side in one run
 #[derive(Debug, Parser)]
@@ -44,9 +73,20 @@ struct Args {
     /// Who takes part, by the names in the table [default: all]
     #[arg(long, value_name = "NAME", value_delimiter = ',')]
     only: Vec<String>,
-    /// Near batches for each result
+    /// Batches for each result: near ones, or those of each '--state'
     #[arg(long, default_value_t = 9)]
     batches: u16,
+    /// Go on until each result has its batches in this state of the machine, which changes by itself [default: near,
+    /// as far as it is near when a result's turn comes]
+    #[arg(long, value_enum)]
+    state: Option<Wanted>,
+    /// Longest time that '--state' may take
+    #[arg(long, value_name = "MINUTES", default_value_t = 60)]
+    minutes: u16,
+    /// Real-time priority of the ranks, where the system permits it, so that other work does not count; their launchers
+    /// have one more. 0: none
+    #[arg(long, value_name = "N", default_value_t = 0, value_parser = clap::value_parser!(u8).range(0..=90))]
+    priority: u8,
     /// Jobs of each library, which take turns
     #[arg(long, default_value_t = 3, value_parser = clap::value_parser!(u16).range(1..=16))]
     jobs: u16,
@@ -96,9 +136,10 @@ fn note(text: &str) {
 }
 
 fn run(args: &Args) -> Result<(), BenchError> {
+    priority::take(args.priority);
     let shop = install::Shop::open(&args.root, &args.built, args.other.as_deref())?;
     let contestants = contestant::all(&shop, &args.only)?;
-    let plan = conductor::Plan {
+    let plan = plan::Plan {
         ranks: usize::from(args.ranks),
         rounds: args.rounds(),
         sizes: args.sizes()?,
@@ -111,6 +152,8 @@ fn run(args: &Args) -> Result<(), BenchError> {
         }),
         jobs: usize::from(args.jobs),
         costs: !args.no_costs,
+        states: args.state.map_or(Vec::new(), Wanted::states),
+        patience: Duration::from_secs(60 * u64::from(args.minutes)),
     };
     let run = conductor::run(&plan, &contestants)?;
     report::write(&run, &args.out)

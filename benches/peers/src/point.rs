@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! A pattern, a mode and a size: the batches of all contestants, one after the other.
 
-use crate::conductor::Plan;
+use crate::plan::Plan;
 use crate::stage::{Runner, Stage};
 use onecopy_cli::bench::gate::{Gate, State};
 use onecopy_cli::bench::protocol::{Order, Work};
@@ -26,7 +26,7 @@ impl Measured {
     }
 }
 
-/// All contestants at one point, in the order of [`crate::conductor::Run::names`]; none where one takes no part, or has
+/// All contestants at one point, in the order of [`crate::outcome::Run::names`]; none where one takes no part, or has
 /// not come to it.
 #[derive(Debug)]
 pub(crate) struct Point {
@@ -67,8 +67,8 @@ impl Point {
             && measured.all(|result| result.batches(gate, state) >= plan.batches)
     }
 
-    /// Batches of all contestants in turn, until all have enough of them in a state, or it takes too many. `only`: until
-    /// the machine has left that state, too.
+    /// Batches of all contestants in turn, until all have enough of them in a state, or it takes too many. `only`: or
+    /// until the machine has left that state.
     pub(crate) fn measure(
         &mut self,
         plan: &Plan,

@@ -2,9 +2,8 @@
 //! All points in one table: our time divided by that of the best of the others, in whichever of their settings is best
 //! there.
 
-use crate::conductor::Run;
+use crate::outcome::{Run, View};
 use crate::point::Point;
-use crate::report::View;
 use onecopy_cli::bench::record::Summary;
 use onecopy_cli::bench::{Mode, Pattern, sizes};
 use std::collections::BTreeSet;

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! A run as tables for a person, records for a program, and graphs.
 
-use crate::conductor::{LIMIT, Measured, Point, Run};
-use onecopy_cli::bench::gate::State;
-use onecopy_cli::bench::record::Summary;
+use crate::outcome::{LIMIT, Run, View};
+use crate::point::Point;
+use crate::ratios;
 use onecopy_cli::bench::svg::{Chart, Line, Quantity, Shade};
 use onecopy_cli::bench::table::{figure, gigabytes};
 use onecopy_cli::bench::{BenchError, Mode, Pattern, sizes};
@@ -48,8 +48,10 @@ pub(crate) fn write(run: &Run, out: &Path) -> Result<(), BenchError> {
     let _ = std::io::stdout().lock().write_all(text.as_bytes());
     save(&out.join("peers.md"), text.as_bytes())?;
     save(&out.join("peers.jsonl"), &records(run)?)?;
-    for (pattern, mode) in groups(run) {
-        draw(run, pattern, mode, out)?;
+    for (pattern, mode) in run.groups() {
+        for view in run.views() {
+            draw(run, (pattern, mode), view, out)?;
+        }
     }
     let _ = writeln!(std::io::stdout().lock(), "written: {}", out.display());
     Ok(())
@@ -59,49 +61,12 @@ fn save(path: &Path, bytes: &[u8]) -> Result<(), BenchError> {
     fs::write(path, bytes).map_err(BenchError::io(path.display().to_string()))
 }
 
-fn groups(run: &Run) -> Vec<(Pattern, Mode)> {
-    let mut groups = Vec::new();
-    for point in &run.points {
-        if !groups.contains(&(point.pattern, point.mode)) {
-            groups.push((point.pattern, point.mode));
-        }
-    }
-    groups
-}
-
-impl Run {
-    /// The state that most of a point's results can be told in, and everybody's figures in it.
-    fn summaries(&self, point: &Point) -> (&'static str, Vec<Option<Summary>>) {
-        let of = |result: &Measured, state| Summary::in_state(&self.gate, &result.samples, state);
-        for (name, state) in [
-            ("near", Some(State::Near)),
-            ("far", Some(State::Far)),
-            ("all", None),
-        ] {
-            let each: Vec<Option<Summary>> = point
-                .results
-                .iter()
-                .map(|r| r.as_ref().map(|r| of(r, state)))
-                .collect();
-            if state.is_none() || each.iter().flatten().all(|summary| summary.batches >= 3) {
-                return (name, each);
-            }
-        }
-        ("all", Vec::new())
-    }
-
-    fn best_peer(&self, each: &[Option<Summary>]) -> Option<(&'static str, f64)> {
-        let peers = self.names.iter().zip(each).filter(|((_, peer), _)| *peer);
-        peers
-            .filter_map(|((name, _), summary)| Some((*name, summary.as_ref()?.median_us?)))
-            .min_by(|a, b| a.1.total_cmp(&b.1))
-    }
-}
-
 fn records(run: &Run) -> Result<Vec<u8>, BenchError> {
     let mut text = Vec::new();
-    for point in &run.points {
-        let (state, each) = run.summaries(point);
+    let views = run.views();
+    let each_view = |point| views.iter().map(move |&view| (point, view));
+    for (point, view) in run.points.iter().flat_map(each_view) {
+        let (state, each) = run.summaries(point, view);
         let best = run.best_peer(&each);
         let limit = run
             .names
@@ -113,6 +78,9 @@ fn records(run: &Run) -> Result<Vec<u8>, BenchError> {
             let (Some(summary), Some(result)) = (summary, result) else {
                 continue;
             };
+            if summary.median_us.is_none() {
+                continue;
+            }
             let record = Record {
                 pattern: point.pattern,
                 mode: point.mode,
@@ -181,7 +149,9 @@ fn tables(run: &Run) -> String {
             run.machine.processors
         );
     }
-    for (pattern, mode) in groups(run) {
+    let views = run.views();
+    let each_view = |group| views.iter().map(move |&view| (group, view));
+    for ((pattern, mode), view) in run.groups().into_iter().flat_map(each_view) {
         let points: Vec<&Point> = run
             .points
             .iter()
@@ -205,8 +175,12 @@ fn tables(run: &Run) -> String {
         }
         table.push_record(head);
         for point in points {
-            let (state, each) = run.summaries(point);
-            let mark = if state == "near" { "" } else { " *" };
+            let (state, each) = run.summaries(point, view);
+            let mark = if state == "near" || view.is_some() {
+                ""
+            } else {
+                " *"
+            };
             let mut row = vec![format!("{}{mark}", sizes::format(point.size))];
             row.extend(columns.iter().map(|&index| {
                 let median = each[index].as_ref().and_then(|summary| summary.median_us);
@@ -243,11 +217,13 @@ fn tables(run: &Run) -> String {
         let mut table = table.build();
         let _ = writeln!(
             text,
-            "\n### {}\n\n{}",
+            "\n### {}{}\n\n{}",
             title(pattern, mode),
+            view.map_or_else(String::new, |state| format!("; {}", state.name())),
             table.with(Style::markdown())
         );
     }
+    text.push_str(&ratios::table(run));
     if !run.costs.is_empty() {
         let mut table = Builder::new();
         let mut head = vec!["".to_owned(), "empty job of 2, ms (least)".to_owned()];
@@ -319,7 +295,12 @@ const SHADES: [(&str, Shade); 15] = [
     (LIMIT, Shade(130, 130, 130)),
 ];
 
-fn draw(run: &Run, pattern: Pattern, mode: Mode, out: &Path) -> Result<(), BenchError> {
+fn draw(
+    run: &Run,
+    (pattern, mode): (Pattern, Mode),
+    view: View,
+    out: &Path,
+) -> Result<(), BenchError> {
     let points: Vec<&Point> = run
         .points
         .iter()
@@ -336,7 +317,7 @@ fn draw(run: &Run, pattern: Pattern, mode: Mode, out: &Path) -> Result<(), Bench
     let mut lines = Vec::new();
     for (index, (name, _)) in run.names.iter().enumerate() {
         let values = points.iter().filter_map(|point| {
-            let (_, each) = run.summaries(point);
+            let (_, each) = run.summaries(point, view);
             let us = each[index].as_ref()?.median_us?;
             #[expect(clippy::cast_precision_loss, reason = "sizes are far below 2^52")]
             let size = point.size as f64;
@@ -359,7 +340,10 @@ fn draw(run: &Run, pattern: Pattern, mode: Mode, out: &Path) -> Result<(), Bench
         }
     }
     let chart = Chart {
-        title: title(pattern, mode),
+        title: match view {
+            Some(state) => format!("{}; {}", title(pattern, mode), state.name()),
+            None => title(pattern, mode),
+        },
         under: format!(
             "medians, {} ranks; raw hand-off floor {:.0} ns",
             run.ranks, run.gate.floor_ns
@@ -367,6 +351,7 @@ fn draw(run: &Run, pattern: Pattern, mode: Mode, out: &Path) -> Result<(), Bench
         quantity,
         lines,
     };
-    let path = out.join(format!("{}-{}.svg", pattern.name(), mode.name()));
+    let state = view.map_or_else(String::new, |state| format!("-{}", state.name()));
+    let path = out.join(format!("{}-{}{state}.svg", pattern.name(), mode.name()));
     save(&path, chart.svg()?.as_bytes())
 }

@@ -27,6 +27,18 @@ pub enum State {
     Dropped,
 }
 
+impl State {
+    /// As tables have it.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Near => "near",
+            Self::Far => "far",
+            Self::Dropped => "neither",
+        }
+    }
+}
+
 /// The bounds of a run.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Gate {
