@@ -120,14 +120,17 @@ static void die(const char *what)
 	exit(2);
 }
 
-/* Below that of its launcher, which has to run while ranks poll; its threads inherit it. */
+/*
+ * Below that of its launcher, which has to run while ranks poll. Its threads inherit it, and get their turn: some
+ * libraries connect by a thread of their own.
+ */
 static void lower_priority(void)
 {
 	const char *asked = getenv("ONECOPY_PEERS_PRIORITY");
 	struct sched_param param = { .sched_priority = asked ? atoi(asked) : 0 };
 
 	if (param.sched_priority > 0)
-		sched_setscheduler(0, SCHED_FIFO, &param);
+		sched_setscheduler(0, SCHED_RR, &param);
 }
 
 /* To the processor of this rank in the list. */

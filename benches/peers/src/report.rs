@@ -264,9 +264,14 @@ fn tables(run: &Run) -> String {
         .flat_map(|p| p.results.iter().flatten())
         .map(|r| r.checked_bytes)
         .sum();
+    let state = if run.states.is_empty() {
+        "near state (* of others where there were too few)"
+    } else {
+        "state that the table names"
+    };
     let _ = writeln!(
         text,
-        "\nMedians of batches in the near state (* of others where there were too few). The ratio is of times, below 1 is faster than the \
+        "\nMedians of batches in the {state}. The ratio is of times, below 1 is faster than the \
          best of the others. limit: a raw hand-off up to 56 bytes, above it one core's copy straight from the peer's pages. \
          Payload compared outside the timed loops: {bytes} bytes, all right.\n"
     );
