@@ -21,6 +21,7 @@
  * and "failed WORDS" to any of them.
  */
 #define _GNU_SOURCE
+#include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <linux/futex.h>
@@ -121,16 +122,25 @@ static void die(const char *what)
 }
 
 /*
- * Below that of its launcher, which has to run while ranks poll. Its threads inherit it, and get their turn: some
- * libraries connect by a thread of their own.
+ * Real-time priority for all threads, so that other work does not count; or none. Only between the beginning and the
+ * end of MPI: its launcher has to run then, and real-time priority might keep it from that for ever. In turn, since
+ * some libraries connect by a thread of their own.
  */
-static void lower_priority(void)
+static void set_urgent(int urgent)
 {
-	const char *asked = getenv("ONECOPY_PEERS_PRIORITY");
-	struct sched_param param = { .sched_priority = asked ? atoi(asked) : 0 };
+	const char *asked = getenv("PEERS_PRIORITY");
+	struct sched_param param = { .sched_priority = urgent && asked ? atoi(asked) : 0 };
+	struct dirent *entry;
+	DIR *tasks;
 
-	if (param.sched_priority > 0)
-		sched_setscheduler(0, SCHED_RR, &param);
+	if (!asked)
+		return;
+	tasks = opendir("/proc/self/task");
+	while (tasks && (entry = readdir(tasks)))
+		if (atoi(entry->d_name) > 0)
+			sched_setscheduler(atoi(entry->d_name), urgent ? SCHED_RR : SCHED_OTHER, &param);
+	if (tasks)
+		closedir(tasks);
 }
 
 /* To the processor of this rank in the list. */
@@ -659,7 +669,6 @@ int main(int argc, char **argv)
 	static const char *const names[] = { "ONECOPY_JOB_RANK", "PMI_RANK", "OMPI_COMM_WORLD_RANK" };
 	uint32_t number = 0;
 
-	lower_priority();
 	/* Before the library looks, where there is a rank already. */
 	for (size_t i = 0; argc == 5 && i < sizeof(names) / sizeof(*names); i++)
 		if (getenv(names[i])) {
@@ -681,6 +690,7 @@ int main(int argc, char **argv)
 	pin(argv[4], rank);
 	use_alloc = !strcmp(argv[3], "alloc");
 	join(argv[1], argv[2]);
+	set_urgent(1);
 	for (;;) {
 		struct order o;
 
@@ -712,6 +722,7 @@ int main(int argc, char **argv)
 		if (rank == 0)
 			say("%s", reply);
 	}
+	set_urgent(0);
 	give_back();
 	MPI_Finalize();
 	if (rank == 0) {

@@ -83,8 +83,7 @@ struct Args {
     /// Longest time that '--state' may take
     #[arg(long, value_name = "MINUTES", default_value_t = 60)]
     minutes: u16,
-    /// Real-time priority of the ranks, where the system permits it, so that other work does not count; their launchers
-    /// have one more. 0: none
+    /// Real-time priority of the ranks, where the system permits it, so that other work does not count. 0: none
     #[arg(long, value_name = "N", default_value_t = 0, value_parser = clap::value_parser!(u8).range(0..=90))]
     priority: u8,
     /// Jobs of each library, which take turns
@@ -136,7 +135,7 @@ fn note(text: &str) {
 }
 
 fn run(args: &Args) -> Result<(), BenchError> {
-    priority::take(args.priority);
+    priority::tell(args.priority);
     let shop = install::Shop::open(&args.root, &args.built, args.other.as_deref())?;
     let contestants = contestant::all(&shop, &args.only)?;
     let plan = plan::Plan {

@@ -28,8 +28,25 @@ pub struct Inheritance {
     pub processors: Vec<usize>,
 }
 
+/// The real-time priority that ranks are to have; `cargo xtask peers` sets it.
+pub const ENV_PRIORITY: &str = "PEERS_PRIORITY";
+
 /// Rounds of a probe.
 pub const PROBE_ROUNDS: u32 = 150;
+
+/// Gives all threads of this process a real-time priority, in turn with others of the same.
+fn take_priority(priority: &str) -> Result<(), BenchError> {
+    let own = std::process::id().to_string();
+    let done = std::process::Command::new("chrt")
+        .args(["-a", "-r", "-p", priority, &own])
+        .output()
+        .map_err(BenchError::io("chrt"))?;
+    if done.status.success() {
+        return Ok(());
+    }
+    let said = String::from_utf8_lossy(&done.stderr);
+    Err(BenchError::Wrong(format!("chrt: {}", said.trim())))
+}
 
 /// Runs this process as a rank of the benchmark until it is told to leave.
 ///
@@ -68,6 +85,9 @@ pub fn main() -> Result<(), BenchError> {
     }
     if let Some(&processor) = inheritance.processors.get(rank) {
         pin(processor)?;
+    }
+    if let Ok(priority) = std::env::var(ENV_PRIORITY) {
+        take_priority(&priority)?;
     }
     let pool = arena.pool();
     let pair = part.side().map(|side| Pair::new(arena, side));
