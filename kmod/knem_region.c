@@ -384,9 +384,13 @@ static int oc_pin_flags(unsigned long addr, unsigned long *max, bool write)
 	return flags;
 }
 
+/* How often a page may go again between the two looks of a pin. */
+#define OC_PIN_TRIES 3
+
 /*
- * Long pins fault pages in without ever waiting for somebody in user space (userfaultfd). Waiting
- * is for this, which a kill ends.
+ * A pin takes only what is there. Else it would wait, for user space too (userfaultfd), while it
+ * holds pages that are not counted yet. Old kernels cannot be told so; they do not wait. Waiting is
+ * for this, which a kill ends.
  */
 static int oc_wait_for_page(unsigned long addr, bool write)
 {
@@ -404,7 +408,7 @@ static int oc_pin_piece(struct oc_pinning *pinning, struct oc_piece *p, const st
 			bool write)
 {
 	unsigned long n = oc_pages_of(iov->base, iov->len), addr = iov->base & PAGE_MASK;
-	bool again = false;
+	unsigned int tries = 0;
 
 	if (!n)
 		return 0;
@@ -413,6 +417,7 @@ static int oc_pin_piece(struct oc_pinning *pinning, struct oc_piece *p, const st
 		return -ENOMEM;
 	while (p->n < n) {
 		unsigned long batch = min(n - p->n, OC_PIN_BATCH);
+		unsigned int pin;
 		int flags, got, err;
 
 		if (fatal_signal_pending(current))
@@ -422,17 +427,23 @@ static int oc_pin_piece(struct oc_pinning *pinning, struct oc_piece *p, const st
 		flags = oc_pin_flags(addr, &batch, write);
 		if (flags < 0)
 			return flags;
-		got = pin_user_pages_fast(addr, batch, flags, p->pages + p->n);
-		if (got == -EFAULT && !again) {
+		pin = flags;
+		/* A page that is there, and has to be copied for a pin: alone, by the kernel. */
+		if (tries == OC_PIN_TRIES)
+			batch = 1;
+		else
+			(void)oc_only_present(&pin);
+		got = pin_user_pages_fast(addr, batch, pin, p->pages + p->n);
+		if (got == -EFAULT && tries < OC_PIN_TRIES) {
 			got = oc_wait_for_page(addr, flags & FOLL_WRITE);
 			if (got)
 				return got;
-			again = true;
+			tries++;
 			continue;
 		}
 		if (got <= 0)
 			return got ?: -EFAULT;
-		again = false;
+		tries = 0;
 		p->n += got;
 		err = oc_account_compound(pinning, p->pages + p->n - got, got);
 		if (err)

@@ -136,15 +136,19 @@ static int oc_zap_places(void)
 }
 
 /*
- * Waits for others of the user's only, which the kernel alone brings to an end. False: a change by
- * somebody else, or by reclaim, which takes no place.
+ * For a change of mm, by the caller. A task of the user's waits for others of the user's only,
+ * which the kernel alone brings to an end. One that reclaims memory does not wait. Others take no
+ * place.
  */
-bool oc_zap_place_take(struct oc_user *user)
+enum oc_place oc_zap_place_take(struct oc_user *user, const struct mm_struct *mm)
 {
-	if (current->flags & (PF_KTHREAD | PF_MEMALLOC) || !uid_eq(user->uid, oc_payer()))
-		return false;
+	if (current->flags & PF_KTHREAD ||
+	    (current->mm != mm && !uid_eq(user->uid, oc_payer())))
+		return OC_PLACE_FREE;
+	if (current->flags & PF_MEMALLOC)
+		return down_trylock(&user->zaps) ? OC_PLACE_NONE : OC_PLACE_TAKEN;
 	down(&user->zaps);
-	return true;
+	return OC_PLACE_TAKEN;
 }
 
 void oc_zap_place_give(struct oc_user *user)

@@ -157,8 +157,8 @@ int oc_snap_take(struct oc_seg *seg, struct oc_snap *snap, unsigned long target,
 	else
 		n = min(n, (vma->vm_end - target) >> PAGE_SHIFT);
 	/*
-	 * It was there just now. What has gone since is not waited for here, where no kill would
-	 * end that: the fault comes again.
+	 * It was there just now. What has gone since is not read, nor asked for in user space, here
+	 * where no kill would end that: the fault comes again.
 	 */
 	got = oc_get_remote(seg->mm, target, n, FOLL_NOWAIT | (write ? FOLL_WRITE : 0), pages,
 			    NULL);

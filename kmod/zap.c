@@ -33,27 +33,32 @@ struct oc_stretch {
 /* What tells the kernel that a VMA is not anonymous memory, and nothing else. */
 static const struct vm_operations_struct oc_not_anonymous = {};
 
-/* Zaps for notifiers, and those for the OOM reaper: the second kind waits for the first. */
-static struct workqueue_struct *oc_zap_queue, *oc_reap_queue;
+/*
+ * Zaps for notifiers, and those for the OOM reaper: the second kind waits for the first. And zaps
+ * for users that reclaim more at once than they have places.
+ */
+static struct workqueue_struct *oc_zap_queue, *oc_reap_queue, *oc_reclaim_queue;
 
 int oc_zap_init(void)
 {
 	oc_zap_queue = alloc_workqueue("onecopy-zap", WQ_MEM_RECLAIM | WQ_UNBOUND | WQ_HIGHPRI,
 				       WQ_UNBOUND_MAX_ACTIVE);
-	if (!oc_zap_queue)
-		return -ENOMEM;
+	oc_reclaim_queue = alloc_workqueue("onecopy-reclaim", WQ_MEM_RECLAIM | WQ_UNBOUND, 0);
 	oc_reap_queue = alloc_workqueue("onecopy-reap", WQ_MEM_RECLAIM | WQ_UNBOUND, 0);
-	if (!oc_reap_queue) {
-		destroy_workqueue(oc_zap_queue);
-		return -ENOMEM;
-	}
-	return 0;
+	if (oc_zap_queue && oc_reclaim_queue && oc_reap_queue)
+		return 0;
+	oc_zap_exit();
+	return -ENOMEM;
 }
 
 void oc_zap_exit(void)
 {
-	destroy_workqueue(oc_reap_queue);
-	destroy_workqueue(oc_zap_queue);
+	if (oc_reap_queue)
+		destroy_workqueue(oc_reap_queue);
+	if (oc_reclaim_queue)
+		destroy_workqueue(oc_reclaim_queue);
+	if (oc_zap_queue)
+		destroy_workqueue(oc_zap_queue);
 }
 
 /*
@@ -194,16 +199,15 @@ static void oc_zap_run(struct work_struct *work)
  * changes, has a part of its places only for what its own tasks change. These wait for each other
  * when the places are taken. Nobody else does: not reclaim, nor other users.
  */
-static void oc_zap_wait(struct oc_zap_work *w, struct oc_user *user)
+static void oc_zap_wait(struct oc_zap_work *w, struct oc_user *user, const struct mm_struct *mm)
 {
-	bool limited;
+	enum oc_place place = oc_zap_place_take(user, mm);
 
 	INIT_WORK_ONSTACK(&w->work, oc_zap_run);
 	init_completion(&w->done);
-	limited = oc_zap_place_take(user);
-	queue_work(oc_zap_queue, &w->work);
+	queue_work(place == OC_PLACE_NONE ? oc_reclaim_queue : oc_zap_queue, &w->work);
 	wait_for_completion(&w->done);
-	if (limited)
+	if (place == OC_PLACE_TAKEN)
 		oc_zap_place_give(user);
 	destroy_work_on_stack(&w->work);
 }
@@ -216,7 +220,7 @@ void oc_zap_notified(struct oc_seg *seg, unsigned long start, unsigned long end,
 {
 	struct oc_zap_work w = { .seg = seg, .start = start, .end = end, .until = until };
 
-	oc_zap_wait(&w, seg->user);
+	oc_zap_wait(&w, seg->user, seg->mm);
 }
 
 static void oc_reap_run(struct work_struct *work)
@@ -301,7 +305,7 @@ static bool oc_stretches_leave(struct oc_attachment *att, unsigned long lo, unsi
 		if (s->filled) {
 			struct oc_zap_work w = { .seg = seg, .stretch = s };
 
-			oc_zap_wait(&w, att->user);
+			oc_zap_wait(&w, att->user, att->watch.mm);
 		} else {
 			wait_event(seg->zapped, !READ_ONCE(s->zappers));
 		}

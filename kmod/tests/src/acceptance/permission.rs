@@ -288,7 +288,6 @@ pub(super) fn quota_of_segments() -> Outcome {
     Ok(())
 }
 
-/// Each attachment, and each piece of one, makes changes of its owner's memory dearer, so a user has so many, not more.
 /// A user's subordinate users have no quota of their own, in a user namespace that the user made.
 pub(super) fn quota_of_subordinate_users() -> Outcome {
     const FIRST: u32 = 200_000;
@@ -315,24 +314,44 @@ pub(super) fn quota_of_subordinate_users() -> Outcome {
     if let Err(fault) = user.link.hear() {
         return Err(user.join().err().unwrap_or(fault));
     }
-    let map = format!("0 {ALICE} 1\n1 {FIRST} 8\n");
-    for name in ["uid_map", "gid_map"] {
-        std::fs::write(format!("/proc/{}/{name}", user.pid()), &map).at(name)?;
-    }
+    let map_users = |of: Pid, first: u32| -> Outcome {
+        let map = format!("0 {first} 1\n1 {FIRST} 8\n");
+        for name in ["uid_map", "gid_map"] {
+            std::fs::write(format!("/proc/{of}/{name}"), &map).at(name)?;
+        }
+        Ok(())
+    };
+    map_users(user.pid(), ALICE)?;
     user.link.tell(0)?;
+    let mut rest = Vec::new();
     if user.link.hear().is_ok() {
-        // Nobody made that one: root's containers have a quota for each of their users.
-        peer(|_| {
-            let area = Area::new(page_size())?;
-            system::become_user(FIRST)?;
-            device::export(&area, true).map(|_| ())
-        })?
-        .join()?;
+        // Root's containers have a quota for each of their users.
+        for inside in [1, 2] {
+            let contained = peer(move |link: &Link| {
+                unshare(CloneFlags::CLONE_NEWUSER).at("unshare")?;
+                link.turn()?;
+                system::become_user(inside)?;
+                let area = Area::new(page_size())?;
+                let all: Outcome<Vec<_>> = (0..3).map(|_| device::export(&area, true)).collect();
+                let _all = all?;
+                link.turn()
+            })?;
+            contained.link.hear()?;
+            map_users(contained.pid(), 0)?;
+            contained.link.tell(0)?;
+            contained.link.hear()?;
+            rest.push(contained);
+        }
+        for contained in rest {
+            contained.link.tell(0)?;
+            contained.join()?;
+        }
         user.link.tell(0)?;
     }
     user.join()
 }
 
+/// Each attachment, and each piece of one, makes changes of its owner's memory dearer, so a user has so many, not more.
 pub(super) fn quota_of_attachments() -> Outcome {
     let _quota = Parameter::set("max_attachments", "5")?;
     let area = Area::new(size())?;

@@ -97,36 +97,32 @@ pub(super) fn fault_keeps_the_module() -> Outcome {
         // It ended: it knows why.
         Err(fault) => return Err(owner.join().err().unwrap_or(fault)),
     };
-    peer(|link: &Link| {
+    let importer = peer(|link: &Link| {
         let view = map(&segment, size(), true)?;
         drop(segment);
         std::thread::scope(|scope| {
-            let load = scope.spawn(|| view.try_load(0));
-            link.turn()?;
-            view.unmap()?;
-            link.turn()?;
-            let loaded = load.join().expect("no panic");
-            check!(
-                loaded.is_err(),
-                "it loaded from what was unmapped: {loaded:?}"
-            );
-            Ok(())
+            let unmapped = scope.spawn(|| {
+                link.turn()?;
+                view.unmap()?;
+                link.turn()
+            });
+            let loaded = view.try_load(0);
+            check!(loaded.is_err(), "it loaded from what was unmapped");
+            unmapped.join().expect("no panic")
         })
-    })
-    .and_then(|importer| {
-        importer.link.hear()?;
-        std::thread::sleep(Duration::from_millis(300));
-        importer.link.tell(0)?;
-        importer.link.hear()?;
-        refused(
-            system::unload("onecopy"),
-            &[libc::EAGAIN, libc::EBUSY],
-            "unloading while a fault sleeps",
-        )?;
-        owner.link.tell(0)?;
-        importer.link.tell(0)?;
-        importer.join()
     })?;
+    importer.link.hear()?;
+    system::until_asleep(importer.pid())?;
+    importer.link.tell(0)?;
+    importer.link.hear()?;
+    refused(
+        system::unload("onecopy"),
+        &[libc::EAGAIN, libc::EBUSY],
+        "unloading while a fault sleeps",
+    )?;
+    owner.link.tell(0)?;
+    importer.link.tell(0)?;
+    importer.join()?;
     owner.dismiss()
 }
 
