@@ -29,14 +29,12 @@ pub(crate) struct Incoming {
 }
 
 impl Incoming {
-    /// The message that begins with a chunk, for the receive `request`; an error says what no correct peer would have
-    /// sent.
+    /// The message that begins with a chunk, for no request yet; an error says what no correct peer would have sent.
     #[inline]
     pub(crate) fn begin(
         knobs: &Knobs,
         envelope: Envelope,
         first: &ChunkBody,
-        request: RequestId,
     ) -> Result<Self, String> {
         if first.offset != 0 {
             return Err("a message begins within another".into());
@@ -49,7 +47,7 @@ impl Incoming {
             ));
         }
         Ok(Self {
-            target: Target::Request(request),
+            target: Target::Request(RequestId(NONE)),
             total: first.total,
             received: 0,
             envelope,

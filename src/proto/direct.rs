@@ -13,8 +13,8 @@ use super::{charge, layers, shown};
 use crate::endpoint::{Medium, MediumOp, Record};
 use crate::matching::Envelope;
 use crate::peer::{Incoming, Peer};
-use crate::records::{self, BODY, ChunkBody, Kind, NONE, Rts, SourceLayout};
-use crate::request::{RequestId, SendPlan, Status};
+use crate::records::{self, BODY, ChunkBody, Kind, Rts, SourceLayout};
+use crate::request::{SendPlan, Status};
 use crate::select::{ReceiveProtocol, ReceiverState};
 use crate::state::{Core, Receives};
 use onecopy_btl::registry::LayerSet;
@@ -305,7 +305,7 @@ fn receive_chunks<M: Medium>(
         return Received::Nothing;
     };
     // Anything odd is left to the long way, which reports it. Until the message has to wait it has no request.
-    let Ok(mut incoming) = Incoming::begin(&core.knobs, envelope, &first, RequestId(NONE)) else {
+    let Ok(mut incoming) = Incoming::begin(&core.knobs, envelope, &first) else {
         return Received::Nothing;
     };
     if incoming.total > out.len() as u64 || incoming.sync.is_some() {

@@ -256,7 +256,7 @@ pub(crate) fn first_chunk(
     if peer.inbound.incoming.is_some() {
         return Err("a message begins within another".into());
     }
-    let mut incoming = Incoming::begin(&core.knobs, envelope, body, RequestId(NONE))?;
+    let mut incoming = Incoming::begin(&core.knobs, envelope, body)?;
     let waiting = receives.match_posted(core, &envelope);
     let lightweight = &mut receives.lightweight;
     if let Some(PostedReceive::Lightweight(slot)) = waiting
@@ -346,14 +346,8 @@ pub(crate) fn next_chunk(
     match incoming.target {
         Target::Request(id) => {
             let message = (incoming.envelope, incoming.total);
-            deliver(
-                core,
-                peer,
-                id,
-                message,
-                Ok(()),
-                Ended::eager(incoming.total, incoming.sync),
-            );
+            let ended = Ended::eager(incoming.total, incoming.sync);
+            deliver(core, peer, id, message, Ok(()), ended);
         }
         Target::Entry(entry) => {
             let message = unexpected.get_mut(entry);
