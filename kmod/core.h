@@ -186,7 +186,7 @@ bool oc_may_charge(struct oc_user *user, enum oc_quota what);
 void oc_charge_more(struct oc_user *user, enum oc_quota what);
 void oc_uncharge(struct oc_user *user, enum oc_quota what);
 /* Has a zap a place in the queue? Or it needs none, or goes where it keeps nobody else waiting. */
-enum oc_place { OC_PLACE_TAKEN, OC_PLACE_FREE, OC_PLACE_NONE };
+enum oc_place { OC_PLACE_TAKEN, OC_PLACE_NEEDLESS, OC_PLACE_FULL };
 enum oc_place oc_zap_place_take(struct oc_user *user, const struct mm_struct *mm);
 void oc_zap_place_give(struct oc_user *user);
 struct oc_space;

@@ -144,9 +144,9 @@ enum oc_place oc_zap_place_take(struct oc_user *user, const struct mm_struct *mm
 {
 	if (current->flags & PF_KTHREAD ||
 	    (current->mm != mm && !uid_eq(user->uid, oc_payer())))
-		return OC_PLACE_FREE;
+		return OC_PLACE_NEEDLESS;
 	if (current->flags & PF_MEMALLOC)
-		return down_trylock(&user->zaps) ? OC_PLACE_NONE : OC_PLACE_TAKEN;
+		return down_trylock(&user->zaps) ? OC_PLACE_FULL : OC_PLACE_TAKEN;
 	down(&user->zaps);
 	return OC_PLACE_TAKEN;
 }

@@ -205,7 +205,7 @@ static void oc_zap_wait(struct oc_zap_work *w, struct oc_user *user, const struc
 
 	INIT_WORK_ONSTACK(&w->work, oc_zap_run);
 	init_completion(&w->done);
-	queue_work(place == OC_PLACE_NONE ? oc_reclaim_queue : oc_zap_queue, &w->work);
+	queue_work(place == OC_PLACE_FULL ? oc_reclaim_queue : oc_zap_queue, &w->work);
 	wait_for_completion(&w->done);
 	if (place == OC_PLACE_TAKEN)
 		oc_zap_place_give(user);
