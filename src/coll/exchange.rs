@@ -21,6 +21,7 @@ use onecopy_shm::copy::Kernel;
 use onecopy_shm::layout::COLL_SLOT;
 use onecopy_shm::loan::Loan;
 use push::Push;
+use std::iter;
 use std::ops::Range;
 
 /// Bytes read at a time: by the kernel, and from memory that is mapped. A call of the kernel costs a microsecond or so,
@@ -400,27 +401,17 @@ pub(crate) struct Given {
 pub(crate) fn give(cx: &mut StepContext<'_>, given: Given) -> Result<()> {
     let (engine, state, seq, _) = cx.parts();
     let piece = given.piece;
-    if piece.len <= INLINE {
-        let Engine { core, peers, .. } = engine;
-        core.loans.read(piece.loan, piece.at, piece.len, |bytes| {
-            state.publish(peers, seq, kind::INLINE, bytes);
-        })?;
-        return Ok(());
+    if piece.len > COLL_SLOT {
+        return expose(cx, given);
     }
-    if piece.len <= COLL_SLOT {
+    if piece.len > INLINE {
         state.need_slots(&engine.core.home)?;
-        let own = state.own();
-        engine
-            .core
-            .loans
-            .read(piece.loan, piece.at, piece.len, |bytes| {
-                own.write_slot(seq, 0, bytes);
-            })?;
-        let len = (piece.len as u64).to_le_bytes();
-        state.publish(&engine.peers, seq, kind::SLOT, &len);
-        return Ok(());
     }
-    expose(cx, given)
+    let Engine { core, peers, .. } = engine;
+    core.loans.read(piece.loan, piece.at, piece.len, |bytes| {
+        state.publish_short(peers, seq, bytes, || iter::once(0..piece.len));
+    })?;
+    Ok(())
 }
 
 /// Publishes where a rank's bytes are, or a temporary copy of them, for peers to read. What a collective leaves in its

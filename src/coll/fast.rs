@@ -136,32 +136,6 @@ impl Short {
             }
         }
     }
-
-    /// Publishes `bytes` in the line of `seq`, or in the slot next to it.
-    #[inline(always)]
-    fn give(&self, state: &CommState, peers: &[Option<Box<Peer>>], seq: u32, bytes: &[u8]) {
-        if self.len <= INLINE {
-            state.publish(peers, seq, kind::INLINE, bytes);
-            return;
-        }
-        let filled = self.filled(state.me);
-        let own = state.own();
-        for part in filled.clone() {
-            own.write_slot(seq, part.start, &bytes[part]);
-        }
-        let len = (self.len as u64).to_le_bytes();
-        state.publish(peers, seq, kind::SLOT, &len);
-        for part in filled.clone() {
-            own.hand_over_slot(seq, part);
-        }
-        own.hand_over(seq);
-        // The lines of the next contribution come back while this rank waits for the others'.
-        let next = seq.wrapping_add(1);
-        own.will_publish(next);
-        for part in filled {
-            own.will_fill_slot(next, part);
-        }
-    }
 }
 
 /// A collective of `size` ranks as the rank `me` calls it, with the bytes of its buffers.
@@ -173,7 +147,7 @@ pub(crate) struct ShortCall<'c> {
     pub(crate) recv: Option<usize>,
 }
 
-// Inlined by force, here and in `Lines`: the compiler alone passes plans in memory, for 8 % more instructions.
+// Inlined by force, here and in `ShortLines`: the compiler alone passes plans in memory, for 8 % more instructions.
 impl ShortCall<'_> {
     /// The plan for it; none: it is not short.
     #[inline(always)]
@@ -406,7 +380,8 @@ impl Worker {
         (state.seq, state.in_short) = (seq, true);
         core.counters.collectives += 1;
         if short.gives {
-            short.give(state, peers, seq, &send.unwrap_or(recv)[..short.len]);
+            let bytes = &send.unwrap_or(recv)[..short.len];
+            state.publish_short(peers, seq, bytes, || short.filled(state.me));
         } else if matches!(short.action, Action::Meet) {
             state.publish(peers, seq, kind::NOTHING, &[]);
         }
@@ -445,7 +420,7 @@ impl Worker {
         let state = &mut comm.ok_or(Stop::NotShort)?.state;
         let recv = &mut recv[..short.result];
         let size = state.size();
-        let mut lines = Lines {
+        let mut lines = ShortLines {
             state,
             seq,
             len: short.len,
@@ -494,7 +469,7 @@ impl CommState {
 }
 
 /// The lines of a short collective, from which a step takes what has come.
-struct Lines<'l> {
+struct ShortLines<'l> {
     state: &'l mut CommState,
     seq: u32,
     /// Bytes of each contribution.
@@ -504,7 +479,7 @@ struct Lines<'l> {
     taken: &'l mut usize,
 }
 
-impl Lines<'_> {
+impl ShortLines<'_> {
     #[inline(always)]
     fn poll(&mut self, place: usize) -> Result<Brief, Stop> {
         poll_line(self.state, place, self.seq, self.polls)

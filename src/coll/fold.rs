@@ -19,11 +19,12 @@ use crate::error::{Error, Result};
 use crate::memory::pool::MemoryKind;
 use crate::peer::Peer;
 use onecopy_btl::{LayerId, RemoteRange};
-use onecopy_shm::coll::{Content, INLINE, View, kind};
+use onecopy_shm::coll::{Content, INLINE, View};
 use onecopy_shm::copy::Kernel;
 use onecopy_shm::layout::COLL_SLOT;
 use onecopy_shm::loan::Loan;
 use segment::{Operands, combine_all};
+use std::iter;
 
 /// A share of the result is combined, and stands in the buffer of its rank: [`WRITTEN`]; it stands in those of all
 /// others, too.
@@ -334,12 +335,7 @@ impl Fold {
                     alias: false,
                 };
                 combine_all(&operands, out, &views, None, work);
-                if len <= INLINE {
-                    state.publish(peers, seq, kind::INLINE, out);
-                } else {
-                    state.own().write_slot(seq, 0, out);
-                    state.publish(peers, seq, kind::SLOT, &(len as u64).to_le_bytes());
-                }
+                state.publish_short(peers, seq, out, || iter::once(0..len));
             }
             (self.at, result) = (FoldState::Result, Step::Moved);
         }

@@ -8,9 +8,10 @@ use crate::endpoint::Home;
 use crate::error::{Error, Result};
 use crate::peer::Peer;
 use onecopy_shm::coll::line::reached;
-use onecopy_shm::coll::{Channel, Info};
+use onecopy_shm::coll::{Channel, INLINE, Info, kind};
 use onecopy_shm::layout::{COLL_DEPTH, ChannelPart};
 use onecopy_shm::sync::light_fence;
+use std::ops::Range;
 use std::sync::Arc;
 
 /// What selection decided once for all collectives of a rank.
@@ -204,6 +205,40 @@ impl CommState {
     #[inline]
     pub(crate) fn publish(&self, peers: &[Option<Box<Peer>>], seq: u32, kind: u8, payload: &[u8]) {
         self.publish_in(peers, seq, 1, kind, payload);
+    }
+
+    /// Publishes `bytes`, no more than a slot takes, in the line of `seq`, or in the slot next to it. Others read the
+    /// ranges `filled` of them alone. [`Self::need_slots`] has made sure of the slot.
+    #[inline(always)]
+    pub(crate) fn publish_short<I>(
+        &self,
+        peers: &[Option<Box<Peer>>],
+        seq: u32,
+        bytes: &[u8],
+        filled: impl Fn() -> I,
+    ) where
+        I: Iterator<Item = Range<usize>>,
+    {
+        if bytes.len() <= INLINE {
+            self.publish(peers, seq, kind::INLINE, bytes);
+            return;
+        }
+        let own = self.own();
+        for part in filled() {
+            own.write_slot(seq, part.start, &bytes[part]);
+        }
+        let len = (bytes.len() as u64).to_le_bytes();
+        self.publish(peers, seq, kind::SLOT, &len);
+        for part in filled() {
+            own.hand_over_slot(seq, part);
+        }
+        own.hand_over(seq);
+        // The lines of the next contribution come back while this rank waits for the others'.
+        let next = seq.wrapping_add(1);
+        own.will_publish(next);
+        for part in filled() {
+            own.will_fill_slot(next, part);
+        }
     }
 
     /// As `publish`, in a later phase at once.
