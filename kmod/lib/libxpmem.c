@@ -76,9 +76,11 @@ static void watch_forks(void)
  */
 static int opened(unsigned long *stale)
 {
-	int fd;
+	int fd, cancel;
 
 	pthread_once(&once, watch_forks);
+	/* open() is where a thread may be cancelled: not with the lock. */
+	pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &cancel);
 	pthread_mutex_lock(&lock);
 	if (device < 0 || openings == *stale) {
 		device = open(DEVICE, O_RDWR | O_CLOEXEC);
@@ -90,6 +92,7 @@ static int opened(unsigned long *stale)
 	*stale = openings;
 	fd = device;
 	pthread_mutex_unlock(&lock);
+	pthread_setcancelstate(cancel, NULL);
 	return fd;
 }
 

@@ -930,6 +930,41 @@ static int around_a_mapping(void)
 	return 1;
 }
 
+/* The first call of the process is that of a thread that is to end: it opens the device. */
+static void *cancelled_at_once(void *unused)
+{
+	pthread_cancel(pthread_self());
+	xpmem_make(middle, page, XPMEM_PERMIT_MODE, (void *)0600);
+	pthread_testcancel();
+	return unused;
+}
+
+static int calls_after_a_cancelled_one(xpmem_segid_t unused)
+{
+	xpmem_segid_t segid;
+	pthread_t thread;
+	void *result;
+	pid_t pid;
+
+	(void)unused;
+	alarm(60); /* what hangs dies */
+	middle = (char *)memory(1);
+	CHECK(!pthread_create(&thread, NULL, cancelled_at_once, NULL));
+	CHECK(!pthread_join(thread, &result) && result == PTHREAD_CANCELED);
+	segid = xpmem_make(middle, page, XPMEM_PERMIT_MODE, (void *)0600);
+	CHECK(segid != -1);
+	pid = fork();
+	if (!pid)
+		_exit(0);
+	CHECK(pid > 0 && waitpid(pid, NULL, 0) == pid);
+	return 1;
+}
+
+static int cancelled_while_it_opens(void)
+{
+	return in_child(calls_after_a_cancelled_one, 0);
+}
+
 int main(void)
 {
 	page = sysconf(_SC_PAGESIZE);
@@ -944,6 +979,7 @@ int main(void)
 	run("closed_by_the_program", closed_by_the_program);
 	run("number_of_another_file", number_of_another_file);
 	run("found_closed_at_once", found_closed_at_once);
+	run("cancelled_while_it_opens", cancelled_while_it_opens);
 	run("two_attachments", two_attachments);
 	run("two_segments", two_segments);
 	run("store_after_fork", store_after_fork);
