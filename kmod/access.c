@@ -54,7 +54,7 @@ static int oc_access_page(struct oc_seg *seg, struct mm_struct *held, unsigned l
 				oc_unmap_stored(page, map, offset_in_page(owner), len);
 			else
 				oc_unmap_page(page, map);
-			oc_seg_leave(seg);
+			oc_gate_leave(&seg->gate);
 			if (write)
 				set_page_dirty(page);
 			got = len;

@@ -224,12 +224,12 @@ static inline void oc_unmap_page(struct page *page, void *addr)
 #else
 static inline void *oc_map_page(struct page *page)
 {
-	return kmap(page);
+	return kmap_atomic(page);
 }
 
 static inline void oc_unmap_page(struct page *page, void *addr)
 {
-	kunmap(page);
+	kunmap_atomic(addr);
 }
 #endif
 

@@ -42,14 +42,31 @@ static long oc_pin(const struct oc_side *side, u64 addr, u64 len, bool write, st
 	return got ?: -EFAULT;
 }
 
-static int oc_copy_enter(void *seg)
+/* Between two segments, within both. Bytes copied, at least one, or an error. */
+static s64 oc_copy_between(const struct oc_side *dst, struct page *const *to, u64 to_off,
+			   const struct oc_side *src, struct page *const *from, u64 from_off,
+			   u64 len)
 {
-	return oc_seg_enter(seg);
-}
+	u64 done = 0, n;
+	int err = 0;
 
-static void oc_copy_leave(void *seg)
-{
-	oc_seg_leave(seg);
+	while (done < len) {
+		n = min_t(u64, len - done, OC_GATE_BYTES);
+		err = oc_seg_enter(dst->seg);
+		if (err)
+			break;
+		err = oc_seg_enter(src->seg);
+		if (!err) {
+			oc_copy_pages(to, to_off + done, from, from_off + done, n);
+			oc_gate_leave(&src->seg->gate);
+			done += n;
+		}
+		oc_gate_leave(&dst->seg->gate);
+		if (err)
+			break;
+		cond_resched();
+	}
+	return done ?: err;
 }
 
 /* One batch. Bytes copied, at least one, or an error. */
@@ -61,6 +78,7 @@ static s64 oc_copy_batch(const struct oc_side *dst, const struct oc_side *src, u
 	const struct oc_side *side = to_user ? src : dst;
 	u64 addr = to_user ? from : to;
 	long got, more;
+	s64 copied_both;
 	int err;
 
 	got = oc_pin(side, addr, n, !to_user, far);
@@ -68,11 +86,12 @@ static s64 oc_copy_batch(const struct oc_side *dst, const struct oc_side *src, u
 		return got;
 	n = min_t(u64, n, ((u64)got << PAGE_SHIFT) - (addr & ~PAGE_MASK));
 	if (!both) {
-		struct oc_gate gate = { oc_copy_enter, oc_copy_leave, side->seg };
 		u64 copied;
 
-		err = oc_copy_gated(side->seg ? &gate : NULL, far, addr & ~PAGE_MASK, n,
+		err = oc_copy_gated(side->seg ? &side->seg->gate : NULL, far, addr & ~PAGE_MASK, n,
 				    to_user ? to : from, to_user, &copied);
+		if (err == -ESRCH)
+			err = oc_seg_error(side->seg);
 		oc_unpin(far, got, !to_user);
 		return copied ?: err;
 	}
@@ -82,18 +101,10 @@ static s64 oc_copy_batch(const struct oc_side *dst, const struct oc_side *src, u
 		return more;
 	}
 	n = min_t(u64, n, ((u64)more << PAGE_SHIFT) - (from & ~PAGE_MASK));
-	err = oc_seg_enter(dst->seg);
-	if (!err) {
-		err = oc_seg_enter(src->seg);
-		if (!err) {
-			oc_copy_pages(far, to & ~PAGE_MASK, near, from & ~PAGE_MASK, n);
-			oc_seg_leave(src->seg);
-		}
-		oc_seg_leave(dst->seg);
-	}
+	copied_both = oc_copy_between(dst, far, to & ~PAGE_MASK, src, near, from & ~PAGE_MASK, n);
 	oc_unpin(near, more, false);
-	oc_unpin(far, got, !err);
-	return err ?: n;
+	oc_unpin(far, got, copied_both > 0);
+	return copied_both;
 }
 
 /*

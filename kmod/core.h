@@ -22,6 +22,7 @@
 #include <linux/workqueue.h>
 
 #include "compat.h"
+#include "listing.h"
 #include "pure.h"
 #include "include/uapi/onecopy.h"
 
@@ -113,12 +114,18 @@ int oc_owner_vma_check(struct mm_struct *mm, unsigned long addr, bool write);
 int oc_fault_in(struct mm_struct *mm, unsigned long addr, bool write, bool owner, int *locked);
 
 /* ---- pages that are held (pages.c) ---- */
-/* What pages may be looked at only within. Nothing is waited for there: no fault, no lock. */
+/* What bytes move within only (gate.c). */
 struct oc_gate {
-	int (*enter)(void *of);
-	void (*leave)(void *of);
-	void *of;
+	atomic_t inside;
+	bool closed;
 };
+
+#define OC_GATE_BYTES SZ_128K /* moved at a time: some 10 microseconds without preemption */
+
+bool oc_gate_enter(struct oc_gate *gate);
+void oc_gate_leave(struct oc_gate *gate);
+void oc_gate_close(struct oc_gate *gate);
+void oc_gate_drain(struct oc_gate *gate);
 
 /* What may not be waited for, so it is tried again until it is done. */
 struct oc_deferred {
@@ -134,7 +141,7 @@ void oc_deferred_begin(struct oc_deferred *d, bool (*attempt)(struct oc_deferred
 
 unsigned long oc_unpin_some(struct page **pages, unsigned long n, bool dirty);
 void oc_unpin(struct page **pages, unsigned long n, bool dirty);
-int oc_copy_gated(const struct oc_gate *gate, struct page *const *pages, u64 off, u64 len, u64 user,
+int oc_copy_gated(struct oc_gate *gate, struct page *const *pages, u64 off, u64 len, u64 user,
 		  bool to_user, u64 *done);
 void oc_copy_pages(struct page *const *dst, u64 dst_off, struct page *const *src, u64 src_off,
 		   u64 len);
@@ -185,9 +192,10 @@ struct oc_user *oc_charge(enum oc_quota what);
 bool oc_may_charge(struct oc_user *user, enum oc_quota what);
 void oc_charge_more(struct oc_user *user, enum oc_quota what);
 void oc_uncharge(struct oc_user *user, enum oc_quota what);
-/* Has a zap a place in the queue? Or it needs none, or goes where it keeps nobody else waiting. */
-enum oc_place { OC_PLACE_TAKEN, OC_PLACE_NEEDLESS, OC_PLACE_FULL };
-enum oc_place oc_zap_place_take(struct oc_user *user, const struct mm_struct *mm);
+/* Whose zap it is: of the user's own tasks, of such as reclaim memory, or of anybody else. */
+enum oc_zapper { OC_ZAPPER_OWN, OC_ZAPPER_RECLAIM, OC_ZAPPER_OTHER, OC_ZAPPERS };
+enum oc_zapper oc_zapper_of(struct oc_user *user, const struct mm_struct *mm);
+void oc_zap_place_take(struct oc_user *user);
 void oc_zap_place_give(struct oc_user *user);
 struct oc_space;
 struct oc_space *oc_space_charge(void);
@@ -255,11 +263,6 @@ static inline u64 oc_random_id(void)
 /* pages of the owner that one fault has made present at most */
 #define OC_AHEAD_MAX OC_PAGES_IN(SZ_256K, PAGE_SIZE)
 
-struct oc_range {
-	unsigned long start;
-	unsigned long end;
-};
-
 /*
  * What a task found while it held no lock of its own: an error that its repeated fault must answer.
  */
@@ -270,11 +273,19 @@ struct oc_verdict {
 	int err; /* 0: free */
 };
 
+/* Changes of a segment's memory that wait to be taken away together, by the first that can. */
+struct oc_zap_turn {
+	struct mutex lock; /* of who takes them away */
+	/* under the segment's lock: */
+	struct oc_ranges changed;
+	u64 until; /* stretches up to this serial number may show it */
+	u64 round; /* this set of changes; what is below is over for the holder of the lock */
+};
+
 struct oc_seg {
 	struct kref ref;
 	struct hlist_node node; /* published under id; under oc_table_lock */
-	struct list_head all; /* of all segments, by serial number; under oc_table_lock */
-	u64 serial;
+	struct oc_listed listed; /* among all segments; under oc_table_lock */
 	struct pid *owner;
 	u64 id;
 	struct mm_struct *mm; /* the owner's; held by the watch, without its users */
@@ -294,9 +305,9 @@ struct oc_seg {
 	struct work_struct reap;
 	/* so often may what the owner takes away come back writable: oc_refill_seen() */
 	atomic_t refills;
-	atomic_t copying; /* batches of COPY that move bytes just now */
-	wait_queue_head_t copied; /* the last of them is done, of a segment that is dead */
+	struct oc_gate gate; /* where COPY and debuggers move bytes */
 	wait_queue_head_t zapped; /* a stretch that leaves has nobody left who walks it */
+	struct oc_zap_turn turn[OC_ZAPPER_OTHER]; /* the other ones take none */
 
 	/*
 	 * Taken in invalidation, so nothing is allocated, faulted or zapped under it. It guards
@@ -343,8 +354,6 @@ int oc_seg_error(struct oc_seg *seg);
 const char *oc_seg_state(const struct oc_seg *seg);
 bool oc_seg_allows(struct oc_seg *seg, bool write);
 int oc_seg_enter(struct oc_seg *seg);
-void oc_seg_leave(struct oc_seg *seg);
-void oc_seg_drain(struct oc_seg *seg);
 
 static inline struct oc_seg *oc_seg_get(struct oc_seg *seg)
 {

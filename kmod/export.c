@@ -33,5 +33,5 @@ void oc_revoke(struct oc_seg *seg)
 {
 	oc_seg_die(seg, ONECOPY_STATE_REVOKED);
 	oc_zap(seg, seg->start, oc_seg_end(seg));
-	oc_seg_drain(seg);
+	oc_gate_drain(&seg->gate);
 }

@@ -725,7 +725,12 @@ static vm_fault_t oc_fault(struct vm_fault *vmf)
 	/* Keeps the segment, and the module, while the VMA may go. */
 	file = get_file(vma->vm_file);
 	ret = oc_fault_anew(vmf);
-	err = oc_resolve(seg, w.at, w.at + (w.hi - w.lo), &want);
+	/*
+	 * Not asked for twice in a fault: a memory cgroup of version 1 whose OOM killer is off
+	 * notes only one such charge that failed.
+	 */
+	if (err != -ENOMEM)
+		err = oc_resolve(seg, w.at, w.at + (w.hi - w.lo), &want);
 	if (err == -ENOMEM)
 		schedule_timeout_killable(1);
 	else if (err && err != -EINTR)

@@ -51,5 +51,7 @@ int oc_generation_mmap(struct oc_seg *seg, struct vm_area_struct *vma)
 	vm_flags_clear(vma, VM_MAYWRITE | VM_MAYEXEC | VM_EXEC);
 	/* As attachments, it is not inherited. */
 	vm_flags_set(vma, VM_DONTCOPY | VM_DONTEXPAND | VM_DONTDUMP);
+	/* The entry is made before the kernel computes this anew. */
+	vma->vm_page_prot = vm_get_page_prot(vma->vm_flags);
 	return vm_insert_page(vma, vma->vm_start, seg->generation);
 }

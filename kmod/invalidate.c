@@ -34,6 +34,7 @@ static bool oc_invalidate(struct oc_watch *watch, const struct mmu_notifier_rang
 	    seg->state == ONECOPY_STATE_ALIVE) {
 		/* oc_seg_error() reads it without the lock */
 		WRITE_ONCE(seg->state, ONECOPY_STATE_OWNER_GONE);
+		oc_gate_close(&seg->gate);
 		oc_generation_state(seg);
 	}
 	oc_generation_invalidated(seg);

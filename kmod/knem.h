@@ -24,6 +24,13 @@ struct oc_piece {
 	unsigned long n;
 };
 
+/* The regions that an open file has, under their cookies. All of it is under oc_regions_lock. */
+struct oc_file_regions {
+	struct list_head list;
+	unsigned long n;
+	unsigned long pinned; /* pages */
+};
+
 /* Whose memory is pinned: regions end with the address space, whoever holds the file. */
 struct oc_pinner {
 	struct mmu_notifier notifier; /* one for each address space */
@@ -39,14 +46,12 @@ struct oc_region {
 	refcount_t users; /* who may copy; with the last one it ends */
 	struct kref held; /* this structure: by its users, while it is pinned, and by lists */
 	struct rcu_head rcu;
-	/* those that move bytes just now, and 1 until it ends; 0: it is unpinned */
-	refcount_t steps;
+	struct oc_gate gate; /* where its bytes move */
 	bool ended; /* destroyed, or its address space has ended; under oc_regions_lock */
 	bool unpinned; /* nothing is pinned any more */
-	struct completion over; /* it has ended, and no step is under way */
+	struct completion over; /* it has ended, and no byte moves any more */
 	struct oc_deferred deferred; /* its unpinning, where that has to wait */
-	struct list_head all; /* of all regions, by serial number; under oc_regions_lock */
-	u64 serial;
+	struct oc_listed listed; /* among all regions; under oc_regions_lock */
 	struct pid *creator;
 	/*
 	 * Published under its cookie: it may be used. A single-use one is found by its owner until
@@ -55,7 +60,7 @@ struct oc_region {
 	bool published;
 	struct hlist_node node; /* under oc_regions_lock */
 	struct list_head link; /* of its file; under oc_regions_lock */
-	const struct list_head *file_regions; /* that list: only compared */
+	struct oc_file_regions *file; /* while it is there; else only compared */
 	u64 cookie;
 	bool read; /* others may copy out of it */
 	bool write; /* others may copy into it */
@@ -73,16 +78,16 @@ struct oc_region {
 	u64 total; /* bytes */
 	u32 n;
 	struct oc_iovec *iov;
-	struct oc_piece *piece;
+	struct oc_piece *piece; /* what it says is there within the gate only */
 };
 
 struct oc_region *oc_region_create(struct oc_pinner **kept, struct oc_iovec *iov, u32 n, bool read,
 				   bool write, u32 flags);
-void oc_region_publish(struct oc_region *region, struct list_head *file_regions);
-int oc_region_destroy(struct list_head *file_regions, u64 cookie);
-void oc_region_destroy_all(struct list_head *file_regions);
+void oc_region_publish(struct oc_region *region, struct oc_file_regions *file);
+int oc_region_destroy(struct oc_file_regions *file, u64 cookie);
+void oc_region_destroy_all(struct oc_file_regions *file);
 void oc_pinner_forget(struct oc_pinner **kept);
-void oc_region_sum(struct list_head *file_regions, unsigned long *regions, unsigned long *pinned);
+void oc_region_sum(struct oc_file_regions *file, unsigned long *regions, unsigned long *pinned);
 struct oc_region *oc_region_use(u64 cookie, bool write);
 int oc_region_claim(struct oc_region *dst, struct oc_region *src);
 void oc_region_put(struct oc_region *region);
@@ -108,7 +113,7 @@ struct oc_work {
 
 /* An open file. */
 struct oc_knem {
-	struct list_head regions; /* under oc_regions_lock */
+	struct oc_file_regions regions;
 	/* of the address space that made the last region here, for the next one; the same lock */
 	struct oc_pinner *pinner;
 	struct mutex lock; /* of binding and the making of the status array; within the mmap lock */

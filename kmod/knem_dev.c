@@ -427,6 +427,8 @@ static int oc_knem_mmap(struct file *file, struct vm_area_struct *vma)
 		return -EINVAL;
 	vm_flags_clear(vma, VM_MAYEXEC | VM_EXEC);
 	vm_flags_set(vma, VM_DONTEXPAND | VM_DONTDUMP);
+	/* The entries are made before the kernel computes this anew. */
+	vma->vm_page_prot = vm_get_page_prot(vma->vm_flags);
 	mutex_lock(&k->lock);
 	err = oc_async_start(k, vma);
 	mutex_unlock(&k->lock);
@@ -456,10 +458,11 @@ static __poll_t oc_knem_poll(struct file *file, poll_table *wait)
 {
 	struct oc_knem *k = file->private_data;
 
+	/* First: epoll asks for this once, perhaps before there is a status array. */
+	poll_wait(file, &k->reader_wait, wait);
 	/* pairs with that in oc_async_start() */
 	if (!smp_load_acquire(&k->status))
 		return EPOLLIN | EPOLLRDNORM;
-	poll_wait(file, &k->reader_wait, wait);
 	return oc_async_readable(k) ? EPOLLIN | EPOLLRDNORM : 0;
 }
 
@@ -480,7 +483,7 @@ static int oc_knem_open(struct inode *inode, struct file *file)
 	mutex_init(&k->worker_lock);
 	mutex_init(&k->read_lock);
 	spin_lock_init(&k->queue_lock);
-	INIT_LIST_HEAD(&k->regions);
+	INIT_LIST_HEAD(&k->regions.list);
 	INIT_LIST_HEAD(&k->queue);
 	init_waitqueue_head(&k->worker_wait);
 	init_waitqueue_head(&k->reader_wait);

@@ -21,8 +21,7 @@
 static DEFINE_HASHTABLE(oc_regions, 12);
 static DEFINE_SPINLOCK(oc_regions_lock); /* of changes; look-ups are under RCU */
 
-static LIST_HEAD(oc_region_list); /* all of them; the same lock */
-static u64 oc_region_serial;
+static struct oc_listing oc_region_list = OC_LISTING_INIT; /* all of them; the same lock */
 
 #define OC_PIN_BATCH OC_PAGES_IN((unsigned long)SZ_2M, PAGE_SIZE)
 
@@ -101,7 +100,7 @@ static void oc_region_free(struct kref *held)
 	struct oc_region *r = container_of(held, struct oc_region, held);
 
 	spin_lock(&oc_regions_lock);
-	list_del(&r->all);
+	oc_listing_del(&oc_region_list, &r->listed);
 	if (r->pinner)
 		list_del(&r->pinned_by);
 	spin_unlock(&oc_regions_lock);
@@ -109,6 +108,8 @@ static void oc_region_free(struct kref *held)
 		oc_pinner_put(r->pinner);
 	put_user_ns(r->ns);
 	put_pid(r->creator);
+	kvfree(r->piece);
+	kvfree(r->iov);
 	kfree_rcu(r, rcu);
 }
 
@@ -117,15 +118,13 @@ void oc_region_drop(struct oc_region *region)
 	kref_put(&region->held, oc_region_free);
 }
 
-/* Nothing is pinned any more: nor does it count, or keep the arrays that named it. */
+/* Nothing is pinned any more: nor does it count, or keep the arrays of pages. */
 static void oc_region_uncharge(struct oc_region *r)
 {
 	u32 i;
 
 	for (i = 0; r->piece && i < r->n; i++)
 		kvfree(r->piece[i].pages);
-	kvfree(r->piece);
-	kvfree(r->iov);
 	if (r->pinned) {
 		atomic64_sub(r->pinned, &r->mm->pinned_vm);
 		atomic_long_sub(r->pinned, &oc_pinned_pages);
@@ -166,24 +165,22 @@ static bool oc_region_unpin_later(struct oc_deferred *d)
 }
 
 /*
- * Bytes of a region move, and its pages are looked at, only between these two. So whoever ends it
- * can wait for them. Nothing is waited for in between: no fault, no lock.
+ * Its gate closes, and it is unpinned. The caller has a reference, and whoever wants to know that
+ * no byte moves waits for `over`.
  */
-static int oc_region_enter(void *region)
+static void oc_region_end(struct oc_region *r)
 {
-	struct oc_region *r = region;
+	bool first, unpinned;
 
-	/* A step that is under way lets no further one in, or it would never be over. */
-	return !READ_ONCE(r->ended) && refcount_inc_not_zero(&r->steps) ? 0 : -ESRCH;
-}
-
-static void oc_region_leave(void *region)
-{
-	struct oc_region *r = region;
-	bool unpinned;
-
-	if (!refcount_dec_and_test(&r->steps))
+	spin_lock(&oc_regions_lock);
+	first = !r->ended;
+	WRITE_ONCE(r->ended, true);
+	spin_unlock(&oc_regions_lock);
+	if (!first)
 		return;
+	oc_gate_close(&r->gate);
+	oc_gate_drain(&r->gate);
+	complete_all(&r->over);
 	/*
 	 * A file system may hold the lock of a page for as long as its server likes. Nobody waits
 	 * for that: the kernel makes everybody who ends a notifier wait for the end of an address
@@ -192,27 +189,10 @@ static void oc_region_leave(void *region)
 	unpinned = oc_region_unpin(r);
 	if (unpinned)
 		oc_region_uncharge(r);
-	complete_all(&r->over);
 	if (unpinned)
 		oc_region_drop(r);
 	else
 		oc_deferred_begin(&r->deferred, oc_region_unpin_later);
-}
-
-/*
- * No step begins any more. The last that is under way unpins the region; if there is none, this
- * does. The caller has a reference, and whoever wants to know that no byte moves waits for `over`.
- */
-static void oc_region_end(struct oc_region *r)
-{
-	bool first;
-
-	spin_lock(&oc_regions_lock);
-	first = !r->ended;
-	WRITE_ONCE(r->ended, true);
-	spin_unlock(&oc_regions_lock);
-	if (first)
-		oc_region_leave(r);
 }
 
 /* Under the lock. True: the caller has the reference of being published then. */
@@ -225,6 +205,8 @@ static bool oc_region_unpublish(struct oc_region *region)
 	if (!hlist_unhashed(&region->node)) {
 		hlist_del_init_rcu(&region->node);
 		list_del_init(&region->link);
+		region->file->n--;
+		region->file->pinned -= region->pinned;
 	}
 	return published;
 }
@@ -512,7 +494,6 @@ struct oc_region *oc_region_create(struct oc_pinner **kept, struct oc_iovec *iov
 	refcount_set(&r->users, 1);
 	kref_init(&r->held); /* by its users ... */
 	kref_get(&r->held); /* ... and while it is pinned */
-	refcount_set(&r->steps, 1);
 	init_completion(&r->over);
 	INIT_HLIST_NODE(&r->node);
 	INIT_LIST_HEAD(&r->link);
@@ -520,7 +501,7 @@ struct oc_region *oc_region_create(struct oc_pinner **kept, struct oc_iovec *iov
 	pinning = (struct oc_pinning){ .region = r };
 	r->user = user;
 	r->creator = get_pid(task_tgid(current));
-	INIT_LIST_HEAD(&r->all);
+	oc_listed_init(&r->listed);
 	r->iov = iov;
 	r->n = n;
 	r->read = read;
@@ -543,8 +524,7 @@ struct oc_region *oc_region_create(struct oc_pinner **kept, struct oc_iovec *iov
 		err = oc_pin_piece(&pinning, &r->piece[i], &iov[i], write);
 	if (!err) {
 		spin_lock(&oc_regions_lock);
-		r->serial = oc_region_serial++;
-		list_add_tail(&r->all, &oc_region_list);
+		oc_listing_add(&oc_region_list, &r->listed);
 		spin_unlock(&oc_regions_lock);
 		return r;
 	}
@@ -557,7 +537,7 @@ fail:
  * Under a cookie that cannot be guessed, as the last thing. The reference is then that of being
  * published.
  */
-void oc_region_publish(struct oc_region *region, struct list_head *file_regions)
+void oc_region_publish(struct oc_region *region, struct oc_file_regions *file)
 {
 	struct oc_region *other;
 	bool taken;
@@ -572,9 +552,11 @@ void oc_region_publish(struct oc_region *region, struct list_head *file_regions)
 		if (!taken) {
 			region->cookie = cookie;
 			hash_add_rcu(oc_regions, &region->node, cookie);
-			region->file_regions = file_regions;
+			region->file = file;
 			region->published = true;
-			list_add(&region->link, file_regions);
+			list_add(&region->link, &file->list);
+			file->n++;
+			file->pinned += region->pinned;
 		}
 		spin_unlock(&oc_regions_lock);
 	} while (taken);
@@ -583,15 +565,15 @@ void oc_region_publish(struct oc_region *region, struct list_head *file_regions)
 struct oc_region *oc_region_next(struct oc_region *region, u64 serial)
 {
 	struct oc_region *next, *found = NULL;
+	struct oc_listed *at;
 
 	spin_lock(&oc_regions_lock);
-	/* What is referenced stays in the list. */
-	next = list_prepare_entry(region, &oc_region_list, all);
-	list_for_each_entry_continue(next, &oc_region_list, all) {
-		if (next->serial >= serial && kref_get_unless_zero(&next->held)) {
+	/* What is referenced stays listed. */
+	at = region ? oc_listed_next(&region->listed) : oc_listing_from(&oc_region_list, serial);
+	for (; at && !found; at = oc_listed_next(at)) {
+		next = container_of(at, struct oc_region, listed);
+		if (kref_get_unless_zero(&next->held))
 			found = next;
-			break;
-		}
 	}
 	spin_unlock(&oc_regions_lock);
 	if (region)
@@ -600,14 +582,14 @@ struct oc_region *oc_region_next(struct oc_region *region, u64 serial)
 }
 
 /* No byte of it moves afterwards: copies that had begun before end at their next step. */
-int oc_region_destroy(struct list_head *file_regions, u64 cookie)
+int oc_region_destroy(struct oc_file_regions *file, u64 cookie)
 {
 	struct oc_region *r, *found = NULL;
 	bool published = false;
 
 	spin_lock(&oc_regions_lock);
 	hash_for_each_possible(oc_regions, r, node, cookie) {
-		if (r->cookie == cookie && r->file_regions == file_regions &&
+		if (r->cookie == cookie && r->file == file &&
 		    refcount_inc_not_zero(&r->users)) {
 			published = oc_region_unpublish(r);
 			found = r;
@@ -626,7 +608,7 @@ int oc_region_destroy(struct list_head *file_regions, u64 cookie)
 }
 
 /* All are ended before the first is waited for, so this takes as long as one of them. */
-void oc_region_destroy_all(struct list_head *file_regions)
+void oc_region_destroy_all(struct oc_file_regions *file)
 {
 	struct oc_region *r, *next;
 	bool published, mine;
@@ -636,7 +618,7 @@ void oc_region_destroy_all(struct list_head *file_regions)
 		published = false;
 		mine = false;
 		spin_lock(&oc_regions_lock);
-		r = list_first_entry_or_null(file_regions, struct oc_region, link);
+		r = list_first_entry_or_null(&file->list, struct oc_region, link);
 		if (r) {
 			mine = refcount_inc_not_zero(&r->users);
 			published = oc_region_unpublish(r);
@@ -657,17 +639,11 @@ void oc_region_destroy_all(struct list_head *file_regions)
 }
 
 /* How many a file has, and the pages that they pin. */
-void oc_region_sum(struct list_head *file_regions, unsigned long *regions, unsigned long *pinned)
+void oc_region_sum(struct oc_file_regions *file, unsigned long *regions, unsigned long *pinned)
 {
-	struct oc_region *r;
-
-	*regions = 0;
-	*pinned = 0;
 	spin_lock(&oc_regions_lock);
-	list_for_each_entry(r, file_regions, link) {
-		*regions += 1;
-		*pinned += r->pinned;
-	}
+	*regions = file->n;
+	*pinned = file->pinned;
 	spin_unlock(&oc_regions_lock);
 }
 
@@ -742,6 +718,7 @@ int oc_region_claim(struct oc_region *dst, struct oc_region *src)
 	return err;
 }
 
+/* Where a cursor is, for whoever looks at the pages within the gate. */
 static struct page *const *oc_place(const struct oc_region *r, const struct oc_cursor *c, u64 *off)
 {
 	*off = (r->iov[c->index].base & ~PAGE_MASK) + c->offset;
@@ -756,20 +733,19 @@ void oc_knem_exit(void)
 
 static void oc_regions_leave(struct oc_region *dst, struct oc_region *src)
 {
-	oc_region_leave(src);
-	oc_region_leave(dst);
+	oc_gate_leave(&src->gate);
+	oc_gate_leave(&dst->gate);
 }
 
+/* Into the gates of both, which may be the same. */
 static int oc_regions_enter(struct oc_region *dst, struct oc_region *src)
 {
-	int err = oc_region_enter(dst);
-
-	if (err)
-		return err;
-	err = oc_region_enter(src);
-	if (err)
-		oc_region_leave(dst);
-	return err;
+	if (!oc_gate_enter(&dst->gate))
+		return -ESRCH;
+	if (oc_gate_enter(&src->gate))
+		return 0;
+	oc_gate_leave(&dst->gate);
+	return -ESRCH;
 }
 
 /* Within both regions, as the caller checked. */
@@ -780,29 +756,28 @@ int oc_region_copy(struct oc_region *dst, u64 dst_off, struct oc_region *src, u6
 	u64 left = len, n;
 	int err;
 
+	oc_iovec_seek(&d, dst->iov, dst->n, dst_off);
+	oc_iovec_seek(&s, src->iov, src->n, src_off);
 	while (left) {
 		struct page *const *to, *const *from;
 		u64 d_at, s_at;
 
 		if (fatal_signal_pending(current) || (stop && READ_ONCE(*stop)))
 			return -EINTR;
+		n = min3(left, oc_iovec_left(&d, dst->iov, dst->n),
+			 oc_iovec_left(&s, src->iov, src->n));
+		n = min_t(u64, n, OC_GATE_BYTES);
 		err = oc_regions_enter(dst, src);
 		if (err)
 			return err;
-		if (left == len) {
-			oc_iovec_seek(&d, dst->iov, dst->n, dst_off);
-			oc_iovec_seek(&s, src->iov, src->n, src_off);
-		}
-		n = min3(left, oc_iovec_left(&d, dst->iov, dst->n),
-			 oc_iovec_left(&s, src->iov, src->n));
-		n = min_t(u64, n, SZ_1M);
 		to = oc_place(dst, &d, &d_at);
 		from = oc_place(src, &s, &s_at);
 		oc_copy_pages(to, d_at, from, s_at, n);
+		oc_regions_leave(dst, src);
 		oc_iovec_advance(&d, dst->iov, dst->n, n);
 		oc_iovec_advance(&s, src->iov, src->n, n);
-		oc_regions_leave(dst, src);
 		left -= n;
+		cond_resched();
 	}
 	oc_count(OC_COPIES, 1);
 	oc_count(OC_COPIED_BYTES, len);
@@ -812,32 +787,25 @@ int oc_region_copy(struct oc_region *dst, u64 dst_off, struct oc_region *src, u6
 int oc_region_copy_user(struct oc_region *region, u64 off, const struct oc_iovec *iov, u32 n,
 			u64 len, bool to_user)
 {
-	struct oc_gate gate = { oc_region_enter, oc_region_leave, region };
 	struct oc_cursor r, u;
-	u64 left = len, step = 0;
+	u64 left = len;
 	int err;
 
+	oc_iovec_seek(&r, region->iov, region->n, off);
 	oc_iovec_seek(&u, iov, n, 0);
 	while (left) {
 		struct page *const *pages;
-		u64 at, done;
+		u64 at, done, step;
 
-		err = oc_region_enter(region);
-		if (err)
-			return err;
-		if (step)
-			oc_iovec_advance(&r, region->iov, region->n, step);
-		else
-			oc_iovec_seek(&r, region->iov, region->n, off);
 		step = min3(left, oc_iovec_left(&r, region->iov, region->n),
 			    oc_iovec_left(&u, iov, n));
 		step = min_t(u64, step, SZ_1M);
 		pages = oc_place(region, &r, &at);
-		oc_region_leave(region);
-		err = oc_copy_gated(&gate, pages, at, step, iov[u.index].base + u.offset, to_user,
-				    &done);
+		err = oc_copy_gated(&region->gate, pages, at, step, iov[u.index].base + u.offset,
+				    to_user, &done);
 		if (err)
 			return err;
+		oc_iovec_advance(&r, region->iov, region->n, step);
 		oc_iovec_advance(&u, iov, n, step);
 		left -= step;
 	}

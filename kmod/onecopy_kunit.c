@@ -198,6 +198,39 @@ static void oc_test_pages_of(struct kunit *test)
 	KUNIT_EXPECT_EQ(test, oc_pages_of(1, PAGE_SIZE), 2UL);
 }
 
+static void oc_test_ranges(struct kunit *test)
+{
+	struct oc_ranges r = {};
+	unsigned long page, i;
+
+	/* What touches becomes one, in front and behind. */
+	oc_ranges_add(&r, 10, 20);
+	oc_ranges_add(&r, 20, 30);
+	oc_ranges_add(&r, 5, 12);
+	KUNIT_EXPECT_EQ(test, r.n, 1U);
+	KUNIT_EXPECT_EQ(test, r.range[0].start, 5UL);
+	KUNIT_EXPECT_EQ(test, r.range[0].end, 30UL);
+	/* What does not stays apart ... */
+	for (i = 1; i < OC_RANGES; i++)
+		oc_ranges_add(&r, 100 * i, 100 * i + 10);
+	KUNIT_EXPECT_EQ(test, r.n, (unsigned int)OC_RANGES);
+	/* ... as long as there is room: then with what is nearest. */
+	oc_ranges_add(&r, 330, 340);
+	KUNIT_EXPECT_EQ(test, r.n, (unsigned int)OC_RANGES);
+	KUNIT_EXPECT_EQ(test, r.range[3].start, 300UL);
+	KUNIT_EXPECT_EQ(test, r.range[3].end, 340UL);
+	/* Whatever was added is in one of them. */
+	for (page = 0; page < 1000; page++) {
+		unsigned long at = page * 7919 % 1000, found = 0;
+
+		oc_ranges_add(&r, at, at + 1);
+		for (i = 0; i < r.n; i++)
+			found += r.range[i].start <= at && at < r.range[i].end;
+		KUNIT_ASSERT_TRUE(test, found > 0);
+	}
+	KUNIT_EXPECT_EQ(test, r.n, (unsigned int)OC_RANGES);
+}
+
 static struct kunit_case oc_cases[] = {
 	KUNIT_CASE(oc_test_check_pages),
 	KUNIT_CASE(oc_test_within),
@@ -209,6 +242,7 @@ static struct kunit_case oc_cases[] = {
 	KUNIT_CASE(oc_test_iovec_total),
 	KUNIT_CASE(oc_test_iovec_walk),
 	KUNIT_CASE(oc_test_pages_of),
+	KUNIT_CASE(oc_test_ranges),
 	{},
 };
 

@@ -166,7 +166,7 @@ static bool oc_copy_present(struct page *const *pages, u64 off, u64 len, u64 use
 {
 	do {
 		struct page *page = pages[(off + *done) >> PAGE_SHIFT];
-		u64 n = min_t(u64, oc_run(pages, off + *done, len - *done), SZ_1M);
+		u64 n = oc_run(pages, off + *done, len - *done);
 		void __user *u = u64_to_user_ptr(user + *done);
 		void *map = oc_map_page(page), *k = map + ((off + *done) & ~PAGE_MASK);
 		unsigned long left;
@@ -219,8 +219,9 @@ static int oc_copy_fault(unsigned long addr, u64 len, bool write, unsigned int p
  * Between byte `off` of the pages and the current address space. *done bytes were copied, whatever
  * is returned. Bytes move, and the pages are looked at, within the gate only, if there is one, and
  * with faults disabled. So who closes it need not wait for whoever answers the caller's faults.
+ * ESRCH: it is closed.
  */
-int oc_copy_gated(const struct oc_gate *gate, struct page *const *pages, u64 off, u64 len, u64 user,
+int oc_copy_gated(struct oc_gate *gate, struct page *const *pages, u64 off, u64 len, u64 user,
 		  bool to_user, u64 *done)
 {
 	unsigned int tries = 0, ahead = 1;
@@ -231,18 +232,17 @@ int oc_copy_gated(const struct oc_gate *gate, struct page *const *pages, u64 off
 	if (!access_ok(u64_to_user_ptr(user), len))
 		return -EFAULT;
 	while (*done < len) {
-		u64 before = *done;
+		u64 before = *done, upto = min_t(u64, len, before + OC_GATE_BYTES);
 
 		if (fatal_signal_pending(current))
 			return -EINTR;
-		err = gate ? gate->enter(gate->of) : 0;
-		if (err)
-			return err;
+		if (gate && !oc_gate_enter(gate))
+			return -ESRCH;
 		pagefault_disable();
-		missing = !oc_copy_present(pages, off, len, user, to_user, done);
+		missing = !oc_copy_present(pages, off, upto, user, to_user, done);
 		pagefault_enable();
 		if (gate)
-			gate->leave(gate->of);
+			oc_gate_leave(gate);
 		cond_resched();
 		if (!missing)
 			continue;
@@ -260,6 +260,7 @@ int oc_copy_gated(const struct oc_gate *gate, struct page *const *pages, u64 off
 	return 0;
 }
 
+/* Within gates. */
 void oc_copy_pages(struct page *const *dst, u64 dst_off, struct page *const *src, u64 src_off,
 		   u64 len)
 {
@@ -275,6 +276,5 @@ void oc_copy_pages(struct page *const *dst, u64 dst_off, struct page *const *src
 		dst_off += n;
 		src_off += n;
 		len -= n;
-		cond_resched();
 	}
 }

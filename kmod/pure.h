@@ -10,6 +10,41 @@
 #include <linux/sizes.h>
 #include <linux/types.h>
 
+struct oc_range {
+	unsigned long start;
+	unsigned long end;
+};
+
+#define OC_RANGES 8
+struct oc_ranges {
+	unsigned int n;
+	struct oc_range range[OC_RANGES];
+};
+
+/*
+ * One more. It and what it touches become one. So do, where there is no room left, it and what is
+ * nearest, with all that lies between them.
+ */
+static inline void oc_ranges_add(struct oc_ranges *ranges, unsigned long start, unsigned long end)
+{
+	unsigned long growth, least = ULONG_MAX;
+	struct oc_range *r, *best = NULL;
+
+	for (r = ranges->range; r < ranges->range + ranges->n; r++) {
+		growth = max(r->end, end) - min(r->start, start) - (r->end - r->start);
+		if (growth < least) {
+			least = growth;
+			best = r;
+		}
+	}
+	if (ranges->n < OC_RANGES && (!best || least > end - start)) {
+		ranges->range[ranges->n++] = (struct oc_range){ start, end };
+		return;
+	}
+	best->start = min(best->start, start);
+	best->end = max(best->end, end);
+}
+
 /* Is [start, start + len) not empty, made of whole pages, and within [0, limit)? */
 static inline int oc_check_pages(u64 start, u64 len, u64 limit)
 {

@@ -127,28 +127,27 @@ static struct oc_user *oc_user_find(struct hlist_head *head, kuid_t uid)
 }
 
 /*
- * As many as there are processors, since more would only take turns; at least 64. The queue has
- * 512 places or more, and four for each processor.
+ * Few: the worker's time is on no cgroup's account. Each place is a processor that a user can keep
+ * busy in that way.
  */
 static int oc_zap_places(void)
 {
-	return max(64U, num_possible_cpus());
+	return clamp(DIV_ROUND_UP(num_online_cpus(), 4U), 1U, 8U);
 }
 
-/*
- * For a change of mm, by the caller. A task of the user's waits for others of the user's only,
- * which the kernel alone brings to an end. One that reclaims memory does not wait. Others take no
- * place.
- */
-enum oc_place oc_zap_place_take(struct oc_user *user, const struct mm_struct *mm)
+/* Who changes mm just now, in which the user has a segment or an attachment. */
+enum oc_zapper oc_zapper_of(struct oc_user *user, const struct mm_struct *mm)
 {
 	if (current->flags & PF_KTHREAD ||
 	    (current->mm != mm && !uid_eq(user->uid, oc_payer())))
-		return OC_PLACE_NEEDLESS;
-	if (current->flags & PF_MEMALLOC)
-		return down_trylock(&user->zaps) ? OC_PLACE_FULL : OC_PLACE_TAKEN;
+		return OC_ZAPPER_OTHER;
+	return current->flags & PF_MEMALLOC ? OC_ZAPPER_RECLAIM : OC_ZAPPER_OWN;
+}
+
+/* For one of the user's own tasks, which waits for others of them only. */
+void oc_zap_place_take(struct oc_user *user)
+{
 	down(&user->zaps);
-	return OC_PLACE_TAKEN;
 }
 
 void oc_zap_place_give(struct oc_user *user)

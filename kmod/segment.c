@@ -15,8 +15,7 @@ MODULE_PARM_DESC(other_users, "Let the group and other bits of an xpmem segment'
 
 static DEFINE_HASHTABLE(oc_table, 10);
 static DEFINE_SPINLOCK(oc_table_lock);
-static LIST_HEAD(oc_segments); /* all of them; the table's lock */
-static u64 oc_serial;
+static struct oc_listing oc_segments = OC_LISTING_INIT; /* all of them; the table's lock */
 
 static void oc_seg_free(struct kref *ref)
 {
@@ -24,7 +23,7 @@ static void oc_seg_free(struct kref *ref)
 	int i;
 
 	spin_lock(&oc_table_lock);
-	list_del(&seg->all);
+	oc_listing_del(&oc_segments, &seg->listed);
 	spin_unlock(&oc_table_lock);
 	if (seg->mm)
 		oc_watch_end(&seg->watch);
@@ -54,7 +53,7 @@ struct oc_seg *oc_seg_create(unsigned long start, unsigned long size, umode_t mo
 {
 	struct oc_user *user;
 	struct oc_seg *seg;
-	int err = -ENOMEM;
+	int err = -ENOMEM, i;
 
 	user = oc_charge(OC_SEGMENTS);
 	if (IS_ERR(user))
@@ -67,9 +66,10 @@ struct oc_seg *oc_seg_create(unsigned long start, unsigned long size, umode_t mo
 	kref_init(&seg->ref);
 	mutex_init(&seg->lock);
 	init_waitqueue_head(&seg->zapped);
-	init_waitqueue_head(&seg->copied);
+	for (i = 0; i < OC_ZAPPER_OTHER; i++)
+		mutex_init(&seg->turn[i].lock);
 	seg->stretches = RB_ROOT_CACHED;
-	INIT_LIST_HEAD(&seg->all);
+	oc_listed_init(&seg->listed);
 	seg->attachments = RB_ROOT_CACHED;
 	INIT_HLIST_NODE(&seg->node);
 	address_space_init_once(&seg->mapping);
@@ -96,8 +96,7 @@ struct oc_seg *oc_seg_create(unsigned long start, unsigned long size, umode_t mo
 		goto fail;
 	seg->mm = current->mm;
 	spin_lock(&oc_table_lock);
-	seg->serial = oc_serial++;
-	list_add_tail(&seg->all, &oc_segments);
+	oc_listing_add(&oc_segments, &seg->listed);
 	spin_unlock(&oc_table_lock);
 	return seg;
 fail:
@@ -108,15 +107,15 @@ fail:
 struct oc_seg *oc_seg_next(struct oc_seg *seg, u64 serial)
 {
 	struct oc_seg *next, *found = NULL;
+	struct oc_listed *at;
 
 	spin_lock(&oc_table_lock);
-	/* What is referenced stays in the list. */
-	next = list_prepare_entry(seg, &oc_segments, all);
-	list_for_each_entry_continue(next, &oc_segments, all) {
-		if (next->serial >= serial && kref_get_unless_zero(&next->ref)) {
+	/* What is referenced stays listed. */
+	at = seg ? oc_listed_next(&seg->listed) : oc_listing_from(&oc_segments, serial);
+	for (; at && !found; at = oc_listed_next(at)) {
+		next = container_of(at, struct oc_seg, listed);
+		if (kref_get_unless_zero(&next->ref))
 			found = next;
-			break;
-		}
 	}
 	spin_unlock(&oc_table_lock);
 	if (seg)
@@ -171,6 +170,7 @@ void oc_seg_die(struct oc_seg *seg, u32 state)
 	mutex_lock(&seg->lock);
 	if (seg->state == ONECOPY_STATE_ALIVE) {
 		WRITE_ONCE(seg->state, state); /* oc_seg_error() reads it without the lock */
+		oc_gate_close(&seg->gate);
 		oc_generation_state(seg);
 	}
 	mutex_unlock(&seg->lock);
@@ -201,36 +201,10 @@ int oc_seg_error(struct oc_seg *seg)
 	}
 }
 
-/*
- * Bytes of a segment move only between these two, so that who revokes it can wait for them. Nothing
- * is waited for in between: no fault, no lock.
- */
+/* Into its gate. */
 int oc_seg_enter(struct oc_seg *seg)
 {
-	int err;
-
-	if (!seg)
-		return 0;
-	atomic_inc(&seg->copying);
-	/* either this sees that the segment is dead, or oc_seg_drain() sees this */
-	smp_mb__after_atomic();
-	err = oc_seg_error(seg);
-	if (err && atomic_dec_and_test(&seg->copying))
-		wake_up_all(&seg->copied);
-	return err;
-}
-
-void oc_seg_leave(struct oc_seg *seg)
-{
-	if (seg && atomic_dec_and_test(&seg->copying) && oc_seg_error(seg))
-		wake_up_all(&seg->copied);
-}
-
-/* The segment is dead: wait until what had begun before has ended, a copy of some pages. */
-void oc_seg_drain(struct oc_seg *seg)
-{
-	smp_mb(); /* see oc_seg_enter() */
-	wait_event(seg->copied, !atomic_read(&seg->copying));
+	return oc_gate_enter(&seg->gate) ? 0 : oc_seg_error(seg);
 }
 
 /*

@@ -58,7 +58,7 @@ static void *oc_exports_at(struct seq_file *m, struct oc_seg *seg)
 	struct oc_exports *e = m->private;
 
 	e->seg = seg;
-	e->serial = seg ? seg->serial : U64_MAX;
+	e->serial = seg ? seg->listed.serial : U64_MAX;
 	e->attachment = 0;
 	e->allowed = seg && oc_show_allowed(m, seg->uid, seg->ns);
 	return seg ? e : NULL;
@@ -157,7 +157,7 @@ static void *oc_pins_next(struct seq_file *m, void *v, loff_t *pos)
 {
 	struct oc_region *region = oc_region_next(v == SEQ_START_TOKEN ? NULL : v, 0);
 
-	*pos = region ? region->serial + 1 : *pos + 1;
+	*pos = region ? region->listed.serial + 1 : *pos + 1;
 	return region;
 }
 

@@ -19,8 +19,8 @@ static inline pid_t oc_show_pid(struct pid *pid)
 }
 
 /*
- * The one after `seg`, whose reference is given up, or the first one of at least this serial
- * number; referenced. NULL: none. Of a region only the structure is held, not what it pins.
+ * The one after `seg`, whose reference is given up, or without it the first one of at least this
+ * serial number; referenced. NULL: none. Of a region only the structure is held, not what it pins.
  */
 struct oc_seg *oc_seg_next(struct oc_seg *seg, u64 serial);
 struct oc_region *oc_region_next(struct oc_region *region, u64 serial);

@@ -34,31 +34,52 @@ struct oc_stretch {
 static const struct vm_operations_struct oc_not_anonymous = {};
 
 /*
- * Zaps for notifiers, and those for the OOM reaper: the second kind waits for the first. And zaps
- * for users that reclaim more at once than they have places.
+ * Zaps for notifiers, by whose they are: nobody waits in a queue for another kind. Only what keeps
+ * the kernel itself waiting goes first. And zaps for the OOM reaper, which wait for all of them.
  */
-static struct workqueue_struct *oc_zap_queue, *oc_reap_queue, *oc_reclaim_queue;
+static struct workqueue_struct *oc_zap_queue[OC_ZAPPERS], *oc_reap_queue;
+
+static struct workqueue_struct *oc_zap_queue_new(enum oc_zapper whose)
+{
+	const unsigned int flags = WQ_MEM_RECLAIM | WQ_UNBOUND;
+
+	switch (whose) {
+	case OC_ZAPPER_OWN:
+		return alloc_workqueue("onecopy-zap", flags, WQ_UNBOUND_MAX_ACTIVE);
+	case OC_ZAPPER_RECLAIM:
+		return alloc_workqueue("onecopy-reclaim", flags, WQ_UNBOUND_MAX_ACTIVE);
+	default:
+		return alloc_workqueue("onecopy-kernel", flags | WQ_HIGHPRI,
+				       WQ_UNBOUND_MAX_ACTIVE);
+	}
+}
 
 int oc_zap_init(void)
 {
-	oc_zap_queue = alloc_workqueue("onecopy-zap", WQ_MEM_RECLAIM | WQ_UNBOUND | WQ_HIGHPRI,
-				       WQ_UNBOUND_MAX_ACTIVE);
-	oc_reclaim_queue = alloc_workqueue("onecopy-reclaim", WQ_MEM_RECLAIM | WQ_UNBOUND, 0);
+	enum oc_zapper whose;
+
+	for (whose = 0; whose < OC_ZAPPERS; whose++) {
+		oc_zap_queue[whose] = oc_zap_queue_new(whose);
+		if (!oc_zap_queue[whose])
+			goto fail;
+	}
 	oc_reap_queue = alloc_workqueue("onecopy-reap", WQ_MEM_RECLAIM | WQ_UNBOUND, 0);
-	if (oc_zap_queue && oc_reclaim_queue && oc_reap_queue)
+	if (oc_reap_queue)
 		return 0;
+fail:
 	oc_zap_exit();
 	return -ENOMEM;
 }
 
 void oc_zap_exit(void)
 {
+	enum oc_zapper whose;
+
 	if (oc_reap_queue)
 		destroy_workqueue(oc_reap_queue);
-	if (oc_reclaim_queue)
-		destroy_workqueue(oc_reclaim_queue);
-	if (oc_zap_queue)
-		destroy_workqueue(oc_zap_queue);
+	for (whose = 0; whose < OC_ZAPPERS; whose++)
+		if (oc_zap_queue[whose])
+			destroy_workqueue(oc_zap_queue[whose]);
 }
 
 /*
@@ -175,8 +196,7 @@ struct oc_zap_work {
 	struct completion done;
 	struct oc_seg *seg;
 	struct oc_stretch *stretch; /* all of it; or, NULL, of all stretches ... */
-	unsigned long start; /* ... these of the owner's addresses ... */
-	unsigned long end;
+	struct oc_ranges changed; /* ... these of the owner's addresses ... */
 	u64 until; /* ... and serial numbers up to this */
 };
 
@@ -184,32 +204,68 @@ static void oc_zap_run(struct work_struct *work)
 {
 	struct oc_zap_work *w = container_of(work, struct oc_zap_work, work);
 	struct oc_stretch *s = w->stretch;
+	unsigned int i;
 
 	mutex_lock(&w->seg->lock);
 	if (s)
 		oc_zap_stretch(w->seg, s, s->here.start, s->here.last + 1);
-	else
-		oc_zap_until(w->seg, w->start, w->end, w->until);
+	for (i = 0; i < w->changed.n; i++)
+		oc_zap_until(w->seg, w->changed.range[i].start, w->changed.range[i].end, w->until);
 	mutex_unlock(&w->seg->lock);
 	complete(&w->done);
 }
 
 /*
- * The queue does so many at once, and each goes through all importers. So `user`, whose memory
- * changes, has a part of its places only for what its own tasks change. These wait for each other
- * when the places are taken. Nobody else does: not reclaim, nor other users.
+ * Each goes through all importers. So `user`, whose memory changes, has few places for what its own
+ * tasks change. These wait for each other when the places are taken. Nobody else does: not reclaim,
+ * nor other users.
  */
-static void oc_zap_wait(struct oc_zap_work *w, struct oc_user *user, const struct mm_struct *mm)
+static void oc_zap_wait(struct oc_zap_work *w, struct oc_user *user, enum oc_zapper whose)
 {
-	enum oc_place place = oc_zap_place_take(user, mm);
-
+	if (whose == OC_ZAPPER_OWN)
+		oc_zap_place_take(user);
 	INIT_WORK_ONSTACK(&w->work, oc_zap_run);
 	init_completion(&w->done);
-	queue_work(place == OC_PLACE_FULL ? oc_reclaim_queue : oc_zap_queue, &w->work);
+	queue_work(oc_zap_queue[whose], &w->work);
 	wait_for_completion(&w->done);
-	if (place == OC_PLACE_TAKEN)
+	if (whose == OC_ZAPPER_OWN)
 		oc_zap_place_give(user);
 	destroy_work_on_stack(&w->work);
+}
+
+/*
+ * The user's tasks that change a segment: however many there are, each waits for two rounds at
+ * most, the one that goes on and the one for all that came meanwhile. What many have changed is
+ * known with what lies between, which importers find anew then.
+ */
+static void oc_zap_in_turn(struct oc_seg *seg, unsigned long start, unsigned long end, u64 until,
+			   enum oc_zapper whose)
+{
+	struct oc_zap_work w = { .seg = seg };
+	struct oc_zap_turn *turn = &seg->turn[whose];
+	bool over;
+	u64 round;
+
+	mutex_lock(&seg->lock);
+	oc_ranges_add(&turn->changed, start, end);
+	turn->until = max(turn->until, until);
+	round = turn->round;
+	mutex_unlock(&seg->lock);
+
+	mutex_lock(&turn->lock);
+	mutex_lock(&seg->lock);
+	over = turn->round != round;
+	if (!over) {
+		w.changed = turn->changed;
+		w.until = turn->until;
+		turn->changed.n = 0;
+		turn->until = 0;
+		turn->round++;
+	}
+	mutex_unlock(&seg->lock);
+	if (!over)
+		oc_zap_wait(&w, seg->user, whose);
+	mutex_unlock(&turn->lock);
 }
 
 /*
@@ -218,9 +274,16 @@ static void oc_zap_wait(struct oc_zap_work *w, struct oc_user *user, const struc
  */
 void oc_zap_notified(struct oc_seg *seg, unsigned long start, unsigned long end, u64 until)
 {
-	struct oc_zap_work w = { .seg = seg, .start = start, .end = end, .until = until };
+	enum oc_zapper whose = oc_zapper_of(seg->user, seg->mm);
+	struct oc_zap_work w = { .seg = seg, .until = until };
 
-	oc_zap_wait(&w, seg->user, seg->mm);
+	if (whose != OC_ZAPPER_OTHER) {
+		oc_zap_in_turn(seg, start, end, until, whose);
+		return;
+	}
+	/* Waits for nobody: not for a task that runs seldom and has the turn. */
+	oc_ranges_add(&w.changed, start, end);
+	oc_zap_wait(&w, seg->user, whose);
 }
 
 static void oc_reap_run(struct work_struct *work)
@@ -305,7 +368,7 @@ static bool oc_stretches_leave(struct oc_attachment *att, unsigned long lo, unsi
 		if (s->filled) {
 			struct oc_zap_work w = { .seg = seg, .stretch = s };
 
-			oc_zap_wait(&w, att->user, att->watch.mm);
+			oc_zap_wait(&w, att->user, oc_zapper_of(att->user, att->watch.mm));
 		} else {
 			wait_event(seg->zapped, !READ_ONCE(s->zappers));
 		}

@@ -36,7 +36,7 @@ pub(crate) const TESTS: &[Test] = tests! {
         prefault, prefault_errors;
     apart: detach_of_a_neighbour, attach_over_the_source, holes_are_not_shared, reads_allocate_nothing,
         reads_after_refills_cost_little, debugger;
-    copy: between_processes, own_to_own, done_and_errno, direction, lengths_and_alignments, after_revoke, revoke_stops_a_copy,
+    copy: between_processes, own_to_own, done_and_errno, direction, lengths_and_alignments, after_revoke, revoke_stops_a_copy, revoke_waits_for_no_slow_copy = 120,
         counters;
     owner: zero_page, pages_ahead_are_of_one_mapping, private_file, read_only_file, read_only_pages, private_file_read_first, fork, fork_storm, store_after_reading, store_beside_an_older_look, mremap,
         maps_over_from_a_thread, maps_over_from_a_sharing_task, gives_pages_back, shared_memory, exit_of_the_importer;
@@ -51,7 +51,7 @@ pub(crate) const TESTS: &[Test] = tests! {
         kill_while_the_owner_changes = 120, owner_changes_without_a_pause = 120;
     regions: info, read_and_write, vectors, region_to_region, third_process, bounded, direction, any_user, single_use, single_use_within_itself, bad_arguments,
         cookies_are_not_guessed, legacy, after_fork, after_exit, destroy, destroy_stops_a_copy, map_lock_is_left_alone;
-    async_copy: worker_stays_in_its_cpuset, worker_comes_with_its_first_copy, status_array, notification, notification_without_waiting, notification_ring_is_bounded, bind, exit_while_pending, unmap_while_pending,
+    async_copy: worker_stays_in_its_cpuset, worker_comes_with_its_first_copy, status_array, status_array_is_not_executed, notification, notification_by_epoll, notification_without_waiting, notification_ring_is_bounded, bind, exit_while_pending, unmap_while_pending,
         close_while_pending, destroy_while_pending;
     locks: fork_and_export_while_holes_are_punched = 120, register_a_notifier_while_holes_are_punched = 120,
         unmap_while_holes_are_punched = 120;

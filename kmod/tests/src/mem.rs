@@ -41,6 +41,7 @@ pub(crate) fn huge_page() -> usize {
     })
 }
 
+pub(crate) const EXEC: i32 = libc::PROT_EXEC;
 pub(crate) const NONE: i32 = libc::PROT_NONE;
 pub(crate) const READ: i32 = libc::PROT_READ;
 pub(crate) const WRITE: i32 = libc::PROT_WRITE;
@@ -203,6 +204,17 @@ impl Area {
     }
 
     /// Writes words that depend on the seed and their offset.
+    /// Executes what stands at its begin, which a signal ends where that is not permitted.
+    pub(crate) fn execute(&self) {
+        // The handler that watches loads and stores would try again.
+        // SAFETY: the default action touches no memory.
+        unsafe { libc::signal(libc::SIGSEGV, libc::SIG_DFL) };
+        let begin: *const () = std::ptr::with_exposed_provenance(self.base);
+        // SAFETY: a pointer to a function has the size of this one. The caller wrote an instruction there that returns.
+        let function: extern "C" fn() = unsafe { std::mem::transmute(begin) };
+        function();
+    }
+
     pub(crate) fn fill(&self, seed: u64) {
         for offset in (0..self.length).step_by(8) {
             self.store(offset, mix(seed, offset));

@@ -14,7 +14,7 @@ use std::os::unix::fs::FileExt;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-use nix::sched::{CloneFlags, unshare};
+use nix::sched::{CloneFlags, CpuSet, sched_setaffinity, unshare};
 use nix::sys::prctl::set_dumpable;
 use nix::unistd::{Gid, Pid, Uid, setgroups, setresgid, setresuid};
 
@@ -45,6 +45,33 @@ pub(crate) fn urgent() -> Outcome {
         return Err(io::Error::last_os_error()).at("sched_setscheduler");
     }
     Ok(())
+}
+
+/// Lets this process run on one processor only.
+pub(crate) fn on_processor(number: usize) -> Outcome {
+    let mut here = CpuSet::new();
+    here.set(number).at("a set of processors")?;
+    sched_setaffinity(Pid::from_raw(0), &here).at("sched_setaffinity")
+}
+
+/// Gives a kernel setting its old value when it is dropped.
+pub(crate) struct Setting {
+    path: &'static str,
+    old: String,
+}
+
+impl Drop for Setting {
+    fn drop(&mut self) {
+        let _ = fs::write(self.path, &self.old);
+    }
+}
+
+/// Lets tasks with real-time priority have a processor for as long as they want.
+pub(crate) fn no_realtime_limit() -> Outcome<Setting> {
+    let path = "/proc/sys/kernel/sched_rt_runtime_us";
+    let old = fs::read_to_string(path).at(path)?;
+    fs::write(path, "-1").at(path)?;
+    Ok(Setting { path, old })
 }
 
 /// Lets the allocator take all it needs from one place, and no mapping of its own.

@@ -14,12 +14,15 @@ use libc::{EAGAIN, EBUSY, EINVAL};
 use nix::fcntl::{FcntlArg, OFlag, fcntl};
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sched::{CpuSet, sched_setaffinity};
+use nix::sys::epoll::{Epoll, EpollCreateFlags, EpollEvent, EpollFlags, EpollTimeout};
+use nix::sys::signal::Signal;
+use nix::sys::wait::WaitStatus;
 use nix::unistd::Pid;
 
 use crate::device::{self, Inline, knem, region, vector};
-use crate::mem::{Area, HUGE, READ, WRITE, mix, page_size};
+use crate::mem::{Area, EXEC, HUGE, READ, WRITE, mix, page_size, try_map};
 use crate::outcome::{At, Fault, Outcome, check, check_eq, refused};
-use crate::peer::{Link, PATIENCE, Peer, peer};
+use crate::peer::{Link, PATIENCE, Peer, fork_plain, peer, wait_for};
 use crate::{system, uffd};
 
 fn size() -> usize {
@@ -135,6 +138,63 @@ pub(super) fn notification() -> Outcome {
     let ready = poll(&mut fds, PollTimeout::ZERO).at("poll")?;
     check_eq!(ready, 0, "readable descriptors when all was read");
     owner.dismiss()
+}
+
+/// An event loop may add the descriptor as soon as it is open, before there is a status array.
+pub(super) fn notification_by_epoll() -> Outcome {
+    let (owner, cookie) = owner(page_size())?;
+    let device = knem()?;
+    let epoll = Epoll::new(EpollCreateFlags::EPOLL_CLOEXEC).at("epoll_create")?;
+    let asked = EpollEvent::new(EpollFlags::EPOLLIN, 0);
+    epoll.add(&device, asked).at("epoll_ctl")?;
+    let status = device.map_status(64).at("mmap of the status array")?;
+    let mut events = [EpollEvent::empty()];
+    let ready = epoll
+        .wait(&mut events, EpollTimeout::ZERO)
+        .at("epoll_wait")?;
+    check_eq!(ready, 0, "descriptors that are readable too early");
+    let area = Area::new(page_size())?;
+    let inline = Inline {
+        flags: KNEM_FLAG_MEMCPYTHREAD | KNEM_FLAG_NOTIFY_FD,
+        index: 3,
+        ..Inline::read(cookie, 64)
+    };
+    start(&device, &status, inline, &area)?;
+    let patience = EpollTimeout::try_from(PATIENCE).unwrap_or(EpollTimeout::MAX);
+    let ready = epoll.wait(&mut events, patience).at("epoll_wait")?;
+    check_eq!(ready, 1, "descriptors that became readable");
+    check_eq!(notified(&device)?, 3, "the completed copy");
+    owner.dismiss()
+}
+
+/// Whoever may execute what it writes there has a way around what forbids that elsewhere.
+pub(super) fn status_array_is_not_executed() -> Outcome {
+    /// Returns.
+    const CODE: u32 = if cfg!(target_arch = "aarch64") {
+        0xd65f_03c0
+    } else {
+        0xc3
+    };
+    let device = knem()?;
+    let array = try_map(
+        0,
+        page_size(),
+        READ | WRITE | EXEC,
+        libc::MAP_SHARED,
+        Some(device.as_fd()),
+        0,
+    );
+    // To refuse it would be right, too.
+    let Ok(array) = array else { return Ok(()) };
+    array.store(0, CODE.into());
+    let child = fork_plain(|| {
+        array.execute();
+        Ok(())
+    })?;
+    let status = wait_for(child, PATIENCE)?;
+    let died = matches!(status, WaitStatus::Signaled(_, Signal::SIGSEGV, _));
+    check!(died, "what was written was executed: {status:?}");
+    Ok(())
 }
 
 /// Who does not want to wait does not wait for another reader either, who waits for his own memory.

@@ -9,7 +9,7 @@ use onecopy_sys::{Place, Segment};
 use crate::device::{self, copy, export};
 use crate::mem::{Area, HUGE, NONE, READ, mix, page_size};
 use crate::outcome::{At, Outcome, check, check_eq, refused};
-use crate::peer::{Link, Peer, peer};
+use crate::peer::{Link, PATIENCE, Peer, peer};
 use crate::{system, uffd};
 
 fn size() -> usize {
@@ -331,6 +331,78 @@ pub(super) fn revoke_stops_a_copy() -> Outcome {
         for (word, at) in before.iter().zip((0..).step_by(8)) {
             check_eq!(rest.load(at), *word, "a byte that moved after REVOKE");
         }
+    }
+    Ok(())
+}
+
+/// However seldom the scheduler lets a copy run, it holds up nobody who takes its memory back: here a task with
+/// real-time priority keeps the copy from its processor.
+pub(super) fn revoke_waits_for_no_slow_copy() -> Outcome {
+    const ROUNDS: usize = 12;
+    /// Words of the board: this has begun; it is over.
+    const BEGUN: usize = 0;
+    const OVER: usize = 8;
+    let _limit = system::no_realtime_limit()?;
+    system::on_processor(0)?;
+    for round in 0..ROUNDS {
+        let board = Area::shared(page_size())?;
+        let owner = peer(move |link: &Link| {
+            system::on_processor(0)?;
+            let (from, to) = (Area::new(size())?, Area::new(size())?);
+            from.fill(1);
+            to.fill(2);
+            let segments = [export(&from, true)?, export(&to, true)?];
+            for segment in &segments {
+                link.give(segment.as_fd())?;
+            }
+            link.hear()?;
+            for segment in &segments {
+                segment.revoke().at("REVOKE")?;
+            }
+            link.tell(0)?;
+            link.hear().map(|_| ())
+        })?;
+        let from = device::segment(owner.link.take()?);
+        let to = device::segment(owner.link.take()?);
+        let copier = peer(move |link: &Link| {
+            system::on_processor(1)?;
+            let device = device::onecopy()?;
+            let mut told = false;
+            loop {
+                let (from, to) = (Place::Segment(&from, 0), Place::Segment(&to, 0));
+                let result = copy(&device, from, to, size()).result;
+                if result.is_err() {
+                    return refused(result, &[EKEYREVOKED], "COPY after REVOKE");
+                }
+                if !told {
+                    link.tell(0)?;
+                    told = true;
+                }
+            }
+        })?;
+        copier.link.hear()?;
+        let hog = peer(move |_| {
+            system::on_processor(1)?;
+            // At another point of the copy each time.
+            std::thread::sleep(std::time::Duration::from_micros(137 * round as u64));
+            system::urgent()?;
+            board.store(BEGUN, 1);
+            // It ends by itself if nobody can say that it is over.
+            let ends = std::time::Instant::now() + 2 * PATIENCE;
+            while board.load(OVER) == 0 && std::time::Instant::now() < ends {
+                std::hint::spin_loop();
+            }
+            Ok(())
+        })?;
+        let begun = system::until(PATIENCE, || board.load(BEGUN) == 1);
+        owner.link.tell(0)?;
+        let ended = owner.link.hear();
+        board.store(OVER, 1);
+        hog.join()?;
+        copier.join()?;
+        check!(begun, "the other task never ran");
+        ended.at("REVOKE beside a copy that has no processor")?;
+        owner.dismiss()?;
     }
     Ok(())
 }

@@ -1,0 +1,55 @@
+// SPDX-License-Identifier: GPL-2.0
+/*
+ * Bytes of a segment or region move, and its pages are looked at, within its gate only. So whoever
+ * ends it can wait for them. That is never long: in between is no fault, no lock, and no other
+ * task, since it has the processor until it leaves. One that would give up the processor could
+ * choose how long others wait, by its priority.
+ */
+#include <linux/delay.h>
+#include <linux/preempt.h>
+
+#include "core.h"
+
+/* False: it is closed. */
+bool oc_gate_enter(struct oc_gate *gate)
+{
+	preempt_disable();
+	atomic_inc(&gate->inside);
+	/* either this sees that it is closed, or oc_gate_drain() sees this */
+	smp_mb__after_atomic();
+	/* Pairs with oc_gate_close(): whoever sees it closed sees why. */
+	if (!smp_load_acquire(&gate->closed))
+		return true;
+	oc_gate_leave(gate);
+	return false;
+}
+
+void oc_gate_leave(struct oc_gate *gate)
+{
+	/* What was done within is over for whoever sees this. */
+	smp_mb__before_atomic();
+	atomic_dec(&gate->inside);
+	preempt_enable();
+}
+
+/* Nobody enters any more. */
+void oc_gate_close(struct oc_gate *gate)
+{
+	smp_store_release(&gate->closed, true); /* pairs with oc_gate_enter() */
+}
+
+#define OC_GATE_SPINS 1000
+
+/* It is closed: wait until those within have left. At most a copy of OC_GATE_BYTES. */
+void oc_gate_drain(struct oc_gate *gate)
+{
+	unsigned int spins;
+
+	smp_mb(); /* see oc_gate_enter() */
+	for (spins = 0; atomic_read_acquire(&gate->inside); spins++)
+		/* The hypervisor may have taken the processor of whoever is within. */
+		if (spins < OC_GATE_SPINS)
+			cpu_relax();
+		else
+			usleep_range(10, 100);
+}
