@@ -195,8 +195,8 @@ void oc_uncharge(struct oc_user *user, enum oc_quota what);
 /* Whose zap it is: of the user's own tasks, of such as reclaim memory, or of anybody else. */
 enum oc_zapper { OC_ZAPPER_OWN, OC_ZAPPER_RECLAIM, OC_ZAPPER_OTHER, OC_ZAPPERS };
 enum oc_zapper oc_zapper_of(struct oc_user *user, const struct mm_struct *mm);
-void oc_zap_place_take(struct oc_user *user);
-void oc_zap_place_give(struct oc_user *user);
+bool oc_zap_place_take(struct oc_user *user, struct list_head *waiting);
+struct list_head *oc_zap_place_give(struct oc_user *user);
 struct oc_space;
 struct oc_space *oc_space_charge(void);
 void oc_space_uncharge(struct oc_space *space);
@@ -273,13 +273,24 @@ struct oc_verdict {
 	int err; /* 0: free */
 };
 
-/* Changes of a segment's memory that wait to be taken away together, by the first that can. */
+/* What a worker does for whoever waits for it. */
+struct oc_zap_work {
+	struct work_struct work;
+	struct list_head waiting; /* for a place among the user's; under the lock of these */
+	struct oc_user *user;
+	enum oc_zapper whose;
+};
+
+/* Changes of a segment's memory whose entries are taken away together, round by round. */
 struct oc_zap_turn {
-	struct mutex lock; /* of who takes them away */
+	struct oc_zap_work work;
+	struct oc_seg *seg;
 	/* under the segment's lock: */
-	struct oc_ranges changed;
+	struct oc_ranges changed; /* for the next round */
 	u64 until; /* stretches up to this serial number may show it */
-	u64 round; /* this set of changes; what is below is over for the holder of the lock */
+	u64 round; /* the next one's number */
+	u64 over; /* that of the first round that is not over */
+	bool busy; /* a round goes on, or will without anybody's help */
 };
 
 struct oc_seg {
@@ -308,6 +319,7 @@ struct oc_seg {
 	struct oc_gate gate; /* where COPY and debuggers move bytes */
 	wait_queue_head_t zapped; /* a stretch that leaves has nobody left who walks it */
 	struct oc_zap_turn turn[OC_ZAPPER_OTHER]; /* the other ones take none */
+	wait_queue_head_t turned; /* a round is over */
 
 	/*
 	 * Taken in invalidation, so nothing is allocated, faulted or zapped under it. It guards
@@ -408,6 +420,8 @@ struct oc_stretch;
 int oc_zap_init(void);
 void oc_zap_exit(void);
 void oc_zap(struct oc_seg *seg, unsigned long start, unsigned long end);
+void oc_zap_turns_init(struct oc_seg *seg);
+void oc_zap_turns_end(struct oc_seg *seg);
 void oc_zap_notified(struct oc_seg *seg, unsigned long start, unsigned long end, u64 until);
 void oc_zap_later(struct oc_seg *seg);
 bool oc_is_shown(struct oc_seg *seg, unsigned long start, unsigned long end);
@@ -466,6 +480,12 @@ static inline bool oc_snap_suffices(const struct oc_snap *snap, unsigned long pa
 	return (e & OC_E_VALID) && (!write || (e & OC_E_WRITE));
 }
 
+/*
+ * For more than one page, where they can be had at once: one always can. In a fault a memory
+ * cgroup of version 1 whose OOM killer is off notes only one charge that failed, and the page's is
+ * to come.
+ */
+#define OC_GFP_SNAP (GFP_KERNEL_ACCOUNT | __GFP_NORETRY | __GFP_NOWARN)
 struct oc_snap *oc_snap_alloc(unsigned long start, unsigned long end, gfp_t gfp);
 void oc_snap_free(struct oc_snap *snap);
 int oc_snap_take(struct oc_seg *seg, struct oc_snap *snap, unsigned long target, bool write,

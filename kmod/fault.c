@@ -640,7 +640,7 @@ static struct oc_snap *oc_look(struct oc_seg *seg, struct vm_fault *vmf, const s
 		goto put;
 	*err = oc_owner_vma_check(mm, want->page, want->write);
 	if (!*err) {
-		snap = oc_snap_alloc(w->at, w->at + (w->hi - w->lo), GFP_KERNEL_ACCOUNT);
+		snap = oc_snap_alloc(w->at, w->at + (w->hi - w->lo), OC_GFP_SNAP);
 		if (!snap)
 			snap = oc_snap_alloc(want->page, want->page + PAGE_SIZE, GFP_KERNEL);
 		if (snap)

@@ -199,7 +199,7 @@ unlock:
 	return birth.err;
 }
 
-/* The file is going: a copy that runs ends at the next MiB, those that wait are dropped. */
+/* The file is going: a copy that runs ends soon, those that wait are dropped. */
 void oc_async_stop(struct oc_knem *k)
 {
 	struct oc_work *w;

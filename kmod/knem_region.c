@@ -110,6 +110,7 @@ static void oc_region_free(struct kref *held)
 	put_pid(r->creator);
 	kvfree(r->piece);
 	kvfree(r->iov);
+	oc_uncharge(r->user, OC_REGIONS);
 	kfree_rcu(r, rcu);
 }
 
@@ -118,7 +119,7 @@ void oc_region_drop(struct oc_region *region)
 	kref_put(&region->held, oc_region_free);
 }
 
-/* Nothing is pinned any more: nor does it count, or keep the arrays of pages. */
+/* Nothing is pinned any more: nor do pages count, or take arrays. */
 static void oc_region_uncharge(struct oc_region *r)
 {
 	u32 i;
@@ -133,7 +134,6 @@ static void oc_region_uncharge(struct oc_region *r)
 		atomic_long_sub(r->pinned, &r->account->user->locked_vm);
 		put_cred(r->account);
 	}
-	oc_uncharge(r->user, OC_REGIONS);
 	WRITE_ONCE(r->unpinned, true);
 }
 
@@ -180,7 +180,6 @@ static void oc_region_end(struct oc_region *r)
 		return;
 	oc_gate_close(&r->gate);
 	oc_gate_drain(&r->gate);
-	complete_all(&r->over);
 	/*
 	 * A file system may hold the lock of a page for as long as its server likes. Nobody waits
 	 * for that: the kernel makes everybody who ends a notifier wait for the end of an address
@@ -189,6 +188,7 @@ static void oc_region_end(struct oc_region *r)
 	unpinned = oc_region_unpin(r);
 	if (unpinned)
 		oc_region_uncharge(r);
+	complete_all(&r->over);
 	if (unpinned)
 		oc_region_drop(r);
 	else
@@ -240,7 +240,7 @@ static void oc_pinner_free(struct mmu_notifier *notifier)
 	oc_notifier_freed();
 }
 
-/* The address space ends. What still copies to or from a region stops at the next MiB. */
+/* The address space ends. What still copies to or from a region stops soon. */
 static void oc_pinner_release(struct mmu_notifier *notifier, struct mm_struct *mm)
 {
 	struct oc_pinner *pinner = container_of(notifier, struct oc_pinner, notifier);

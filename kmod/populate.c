@@ -135,7 +135,7 @@ int oc_resolve(struct oc_seg *seg, unsigned long start, unsigned long end,
 		return err;
 	if (!mmget_not_zero(mm))
 		return -ESRCH;
-	snap = oc_snap_alloc(start, end, GFP_KERNEL_ACCOUNT);
+	snap = oc_snap_alloc(start, end, OC_GFP_SNAP);
 	if (!snap)
 		snap = oc_snap_alloc(want->page, want->page + PAGE_SIZE, GFP_KERNEL);
 	if (!snap) {

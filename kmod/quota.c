@@ -56,7 +56,9 @@ struct oc_user {
 	kuid_t uid;
 	unsigned long total;
 	unsigned long count[OC_QUOTAS];
-	struct semaphore zaps; /* places in the queue of zaps */
+	spinlock_t zap_lock; /* of what follows */
+	unsigned int zapping; /* places that are taken */
+	struct list_head zaps; /* what waits for one */
 };
 
 static struct hlist_head oc_users[1 << OC_USER_BITS];
@@ -130,7 +132,7 @@ static struct oc_user *oc_user_find(struct hlist_head *head, kuid_t uid)
  * Few: the worker's time is on no cgroup's account. Each place is a processor that a user can keep
  * busy in that way.
  */
-static int oc_zap_places(void)
+static unsigned int oc_zap_places(void)
 {
 	return clamp(DIV_ROUND_UP(num_online_cpus(), 4U), 1U, 8U);
 }
@@ -144,15 +146,38 @@ enum oc_zapper oc_zapper_of(struct oc_user *user, const struct mm_struct *mm)
 	return current->flags & PF_MEMALLOC ? OC_ZAPPER_RECLAIM : OC_ZAPPER_OWN;
 }
 
-/* For one of the user's own tasks, which waits for others of them only. */
-void oc_zap_place_take(struct oc_user *user)
+/*
+ * For what the user's own tasks wait for. False: it waits for others of that kind, and whoever
+ * gives one back gets it to begin it.
+ */
+bool oc_zap_place_take(struct oc_user *user, struct list_head *waiting)
 {
-	down(&user->zaps);
+	bool taken;
+
+	spin_lock(&user->zap_lock);
+	taken = user->zapping < oc_zap_places();
+	if (taken)
+		user->zapping++;
+	else
+		list_add_tail(waiting, &user->zaps);
+	spin_unlock(&user->zap_lock);
+	return taken;
 }
 
-void oc_zap_place_give(struct oc_user *user)
+/* The one that has the place now; NULL: none waits. */
+struct list_head *oc_zap_place_give(struct oc_user *user)
 {
-	up(&user->zaps);
+	struct list_head *next = NULL;
+
+	spin_lock(&user->zap_lock);
+	if (list_empty(&user->zaps)) {
+		user->zapping--;
+	} else {
+		next = user->zaps.next;
+		list_del_init(next);
+	}
+	spin_unlock(&user->zap_lock);
+	return next;
 }
 
 /* One more of `what` for the caller's user, or EDQUOT. */
@@ -170,7 +195,8 @@ struct oc_user *oc_charge(enum oc_quota what)
 		if (!fresh)
 			return ERR_PTR(-ENOMEM);
 		fresh->uid = uid;
-		sema_init(&fresh->zaps, oc_zap_places());
+		spin_lock_init(&fresh->zap_lock);
+		INIT_LIST_HEAD(&fresh->zaps);
 		spin_lock(&oc_users_lock);
 		user = oc_user_find(head, uid); /* another thread may have been faster */
 	}

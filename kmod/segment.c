@@ -27,6 +27,7 @@ static void oc_seg_free(struct kref *ref)
 	spin_unlock(&oc_table_lock);
 	if (seg->mm)
 		oc_watch_end(&seg->watch);
+	oc_zap_turns_end(seg);
 	for (i = 0; i < OC_SNAPS; i++)
 		oc_snap_free(seg->snap[i]);
 	oc_generation_free(seg);
@@ -53,7 +54,7 @@ struct oc_seg *oc_seg_create(unsigned long start, unsigned long size, umode_t mo
 {
 	struct oc_user *user;
 	struct oc_seg *seg;
-	int err = -ENOMEM, i;
+	int err = -ENOMEM;
 
 	user = oc_charge(OC_SEGMENTS);
 	if (IS_ERR(user))
@@ -66,8 +67,6 @@ struct oc_seg *oc_seg_create(unsigned long start, unsigned long size, umode_t mo
 	kref_init(&seg->ref);
 	mutex_init(&seg->lock);
 	init_waitqueue_head(&seg->zapped);
-	for (i = 0; i < OC_ZAPPER_OTHER; i++)
-		mutex_init(&seg->turn[i].lock);
 	seg->stretches = RB_ROOT_CACHED;
 	oc_listed_init(&seg->listed);
 	seg->attachments = RB_ROOT_CACHED;
@@ -75,6 +74,7 @@ struct oc_seg *oc_seg_create(unsigned long start, unsigned long size, umode_t mo
 	address_space_init_once(&seg->mapping);
 	seg->mapping.a_ops = &empty_aops;
 	seg->user = user;
+	oc_zap_turns_init(seg);
 	seg->start = start;
 	seg->size = size;
 	seg->mode = mode;

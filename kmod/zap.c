@@ -191,81 +191,143 @@ void oc_zap(struct oc_seg *seg, unsigned long start, unsigned long end)
 	mutex_unlock(&seg->lock);
 }
 
-struct oc_zap_work {
-	struct work_struct work;
+/*
+ * Each zap goes through all importers. So a user, whose memory changes, has few places for what its
+ * own tasks change. What waits for one is begun by the worker that is done: no task has a place
+ * that may not run for a while.
+ */
+static void oc_zap_begin(struct oc_zap_work *w)
+{
+	if (w->whose != OC_ZAPPER_OWN || oc_zap_place_take(w->user, &w->waiting))
+		queue_work(oc_zap_queue[w->whose], &w->work);
+}
+
+/* In the worker. Whoever waits for it is told afterwards: the user may go then. */
+static void oc_zap_done(struct oc_zap_work *w)
+{
+	struct list_head *next;
+
+	if (w->whose != OC_ZAPPER_OWN)
+		return;
+	next = oc_zap_place_give(w->user);
+	if (next)
+		queue_work(oc_zap_queue[w->whose],
+			   &list_entry(next, struct oc_zap_work, waiting)->work);
+}
+
+/* Of one task, which waits for it. */
+struct oc_zap_once {
+	struct oc_zap_work work;
 	struct completion done;
 	struct oc_seg *seg;
 	struct oc_stretch *stretch; /* all of it; or, NULL, of all stretches ... */
-	struct oc_ranges changed; /* ... these of the owner's addresses ... */
+	unsigned long start; /* ... these of the owner's addresses ... */
+	unsigned long end;
 	u64 until; /* ... and serial numbers up to this */
 };
 
-static void oc_zap_run(struct work_struct *work)
+static void oc_zap_run_once(struct work_struct *work)
 {
-	struct oc_zap_work *w = container_of(work, struct oc_zap_work, work);
-	struct oc_stretch *s = w->stretch;
-	unsigned int i;
+	struct oc_zap_once *once = container_of(work, struct oc_zap_once, work.work);
+	struct oc_stretch *s = once->stretch;
 
-	mutex_lock(&w->seg->lock);
+	mutex_lock(&once->seg->lock);
 	if (s)
-		oc_zap_stretch(w->seg, s, s->here.start, s->here.last + 1);
-	for (i = 0; i < w->changed.n; i++)
-		oc_zap_until(w->seg, w->changed.range[i].start, w->changed.range[i].end, w->until);
-	mutex_unlock(&w->seg->lock);
-	complete(&w->done);
+		oc_zap_stretch(once->seg, s, s->here.start, s->here.last + 1);
+	else
+		oc_zap_until(once->seg, once->start, once->end, once->until);
+	mutex_unlock(&once->seg->lock);
+	oc_zap_done(&once->work);
+	complete(&once->done);
 }
 
-/*
- * Each goes through all importers. So `user`, whose memory changes, has few places for what its own
- * tasks change. These wait for each other when the places are taken. Nobody else does: not reclaim,
- * nor other users.
- */
-static void oc_zap_wait(struct oc_zap_work *w, struct oc_user *user, enum oc_zapper whose)
+static void oc_zap_wait(struct oc_zap_once *once, struct oc_user *user, enum oc_zapper whose)
 {
-	if (whose == OC_ZAPPER_OWN)
-		oc_zap_place_take(user);
-	INIT_WORK_ONSTACK(&w->work, oc_zap_run);
-	init_completion(&w->done);
-	queue_work(oc_zap_queue[whose], &w->work);
-	wait_for_completion(&w->done);
-	if (whose == OC_ZAPPER_OWN)
-		oc_zap_place_give(user);
-	destroy_work_on_stack(&w->work);
+	once->work.user = user;
+	once->work.whose = whose;
+	INIT_WORK_ONSTACK(&once->work.work, oc_zap_run_once);
+	init_completion(&once->done);
+	oc_zap_begin(&once->work);
+	wait_for_completion(&once->done);
+	destroy_work_on_stack(&once->work.work);
+}
+
+/* A round, and the next one if there is something to take away again. */
+static void oc_zap_run_round(struct work_struct *work)
+{
+	struct oc_zap_turn *turn = container_of(work, struct oc_zap_turn, work.work);
+	struct oc_seg *seg = turn->seg;
+	struct oc_ranges changed;
+	unsigned int i;
+	u64 until;
+	bool more;
+
+	mutex_lock(&seg->lock);
+	changed = turn->changed;
+	until = turn->until;
+	turn->changed.n = 0;
+	turn->until = 0;
+	turn->round++;
+	for (i = 0; i < changed.n; i++)
+		oc_zap_until(seg, changed.range[i].start, changed.range[i].end, until);
+	WRITE_ONCE(turn->over, turn->round);
+	more = turn->changed.n;
+	turn->busy = more;
+	mutex_unlock(&seg->lock);
+	oc_zap_done(&turn->work);
+	wake_up_all(&seg->turned);
+	/* Behind what else waits for a place. */
+	if (more)
+		oc_zap_begin(&turn->work);
+}
+
+void oc_zap_turns_init(struct oc_seg *seg)
+{
+	enum oc_zapper whose;
+
+	init_waitqueue_head(&seg->turned);
+	for (whose = 0; whose < OC_ZAPPER_OTHER; whose++) {
+		struct oc_zap_turn *turn = &seg->turn[whose];
+
+		INIT_WORK(&turn->work.work, oc_zap_run_round);
+		INIT_LIST_HEAD(&turn->work.waiting);
+		turn->work.user = seg->user;
+		turn->work.whose = whose;
+		turn->seg = seg;
+	}
+}
+
+/* Nobody waits for a round any more; the worker of the last one may not have returned yet. */
+void oc_zap_turns_end(struct oc_seg *seg)
+{
+	enum oc_zapper whose;
+
+	for (whose = 0; whose < OC_ZAPPER_OTHER; whose++)
+		flush_work(&seg->turn[whose].work.work);
 }
 
 /*
- * The user's tasks that change a segment: however many there are, each waits for two rounds at
- * most, the one that goes on and the one for all that came meanwhile. What many have changed is
- * known with what lies between, which importers find anew then.
+ * For tasks of the user's that change a segment. However many there are, each waits for two rounds
+ * at most: one that goes on, and one for all that came meanwhile. What many have changed is known
+ * with what lies between, which importers find anew then.
  */
 static void oc_zap_in_turn(struct oc_seg *seg, unsigned long start, unsigned long end, u64 until,
 			   enum oc_zapper whose)
 {
-	struct oc_zap_work w = { .seg = seg };
 	struct oc_zap_turn *turn = &seg->turn[whose];
-	bool over;
+	bool first;
 	u64 round;
 
 	mutex_lock(&seg->lock);
 	oc_ranges_add(&turn->changed, start, end);
 	turn->until = max(turn->until, until);
 	round = turn->round;
+	first = !turn->busy;
+	turn->busy = true;
 	mutex_unlock(&seg->lock);
-
-	mutex_lock(&turn->lock);
-	mutex_lock(&seg->lock);
-	over = turn->round != round;
-	if (!over) {
-		w.changed = turn->changed;
-		w.until = turn->until;
-		turn->changed.n = 0;
-		turn->until = 0;
-		turn->round++;
-	}
-	mutex_unlock(&seg->lock);
-	if (!over)
-		oc_zap_wait(&w, seg->user, whose);
-	mutex_unlock(&turn->lock);
+	if (first)
+		oc_zap_begin(&turn->work);
+	wait_event(seg->turned, READ_ONCE(turn->over) > round);
 }
 
 /*
@@ -275,15 +337,13 @@ static void oc_zap_in_turn(struct oc_seg *seg, unsigned long start, unsigned lon
 void oc_zap_notified(struct oc_seg *seg, unsigned long start, unsigned long end, u64 until)
 {
 	enum oc_zapper whose = oc_zapper_of(seg->user, seg->mm);
-	struct oc_zap_work w = { .seg = seg, .until = until };
+	struct oc_zap_once once = { .seg = seg, .start = start, .end = end, .until = until };
 
-	if (whose != OC_ZAPPER_OTHER) {
+	/* Anybody else waits for nobody. */
+	if (whose == OC_ZAPPER_OTHER)
+		oc_zap_wait(&once, seg->user, whose);
+	else
 		oc_zap_in_turn(seg, start, end, until, whose);
-		return;
-	}
-	/* Waits for nobody: not for a task that runs seldom and has the turn. */
-	oc_ranges_add(&w.changed, start, end);
-	oc_zap_wait(&w, seg->user, whose);
 }
 
 static void oc_reap_run(struct work_struct *work)
@@ -366,9 +426,10 @@ static bool oc_stretches_leave(struct oc_attachment *att, unsigned long lo, unsi
 		if (!mmu_notifier_range_blockable(range))
 			return false;
 		if (s->filled) {
-			struct oc_zap_work w = { .seg = seg, .stretch = s };
+			struct oc_zap_once once = { .seg = seg, .stretch = s };
 
-			oc_zap_wait(&w, att->user, oc_zapper_of(att->user, att->watch.mm));
+			oc_zap_wait(&once, att->user,
+				    oc_zapper_of(att->user, att->watch.mm));
 		} else {
 			wait_event(seg->zapped, !READ_ONCE(s->zappers));
 		}

@@ -38,15 +38,32 @@ static pthread_once_t once = PTHREAD_ONCE_INIT;
 static int device = -1;
 static struct stat is; /* what was opened */
 static unsigned long openings; /* so far; 0 stands for none */
+static int forking; /* could the thread that forks be cancelled? */
+
+/* Nobody is cancelled with the lock: open() and close() are where that happens. */
+static int locked(void)
+{
+	int cancel;
+
+	pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &cancel);
+	pthread_mutex_lock(&lock);
+	return cancel;
+}
+
+static void unlock(int cancel)
+{
+	pthread_mutex_unlock(&lock);
+	pthread_setcancelstate(cancel, NULL);
+}
 
 static void before_fork(void)
 {
-	pthread_mutex_lock(&lock);
+	forking = locked();
 }
 
 static void in_parent(void)
 {
-	pthread_mutex_unlock(&lock);
+	unlock(forking);
 }
 
 /*
@@ -61,7 +78,7 @@ static void in_child(void)
 	    now.st_ino == is.st_ino && now.st_rdev == is.st_rdev)
 		close(device);
 	device = -1;
-	pthread_mutex_unlock(&lock);
+	unlock(forking);
 }
 
 static void watch_forks(void)
@@ -79,9 +96,7 @@ static int opened(unsigned long *stale)
 	int fd, cancel;
 
 	pthread_once(&once, watch_forks);
-	/* open() is where a thread may be cancelled: not with the lock. */
-	pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &cancel);
-	pthread_mutex_lock(&lock);
+	cancel = locked();
 	if (device < 0 || openings == *stale) {
 		device = open(DEVICE, O_RDWR | O_CLOEXEC);
 		if (device >= 0)
@@ -91,8 +106,7 @@ static int opened(unsigned long *stale)
 	}
 	*stale = openings;
 	fd = device;
-	pthread_mutex_unlock(&lock);
-	pthread_setcancelstate(cancel, NULL);
+	unlock(cancel);
 	return fd;
 }
 
@@ -100,12 +114,12 @@ static int opened(unsigned long *stale)
 static int names_device(int fd)
 {
 	struct stat now;
-	int same;
+	int same, cancel;
 
-	pthread_mutex_lock(&lock);
+	cancel = locked();
 	same = fd == device && !fstat(fd, &now) && now.st_dev == is.st_dev &&
 	       now.st_ino == is.st_ino && now.st_rdev == is.st_rdev;
-	pthread_mutex_unlock(&lock);
+	unlock(cancel);
 	return same;
 }
 

@@ -41,7 +41,7 @@ pub(crate) const TESTS: &[Test] = tests! {
     owner: zero_page, pages_ahead_are_of_one_mapping, private_file, read_only_file, read_only_pages, private_file_read_first, fork, fork_storm, store_after_reading, store_beside_an_older_look, mremap,
         maps_over_from_a_thread, maps_over_from_a_sharing_task, gives_pages_back, shared_memory, exit_of_the_importer;
     ends: exec, death_while_read, every_order_of_ends, first_opens_at_once;
-    storms: faults_on_each_other = 120, owner_churns = 240, protection_storm = 120, fork_while_attached = 120,
+    storms: faults_on_each_other = 120, many_change_one_segment = 120, owner_churns = 240, protection_storm = 120, fork_while_attached = 120,
         attach_and_detach_at_once = 120;
     pages: huge_pages, huge_pages_come_while_others_go, huge_zeroes, split_and_collapse = 120, same_page_merging = 120, memory_pressure = 180, many_importers,
         accesses_count_for_the_owner, unload_refused;

@@ -12,7 +12,7 @@ use onecopy_sys::ONECOPY_FEATURE_SNAPSHOT;
 use crate::device::{self, attach, export, get, make, map};
 use crate::mem::{Area, HUGE, READ, WRITE, mix, page_size};
 use crate::outcome::{At, Fault, Outcome, check, check_eq};
-use crate::peer::{Link, Peer, peer};
+use crate::peer::{Link, PATIENCE, Peer, peer};
 use crate::runner::say;
 
 fn size() -> usize {
@@ -188,6 +188,83 @@ pub(super) fn owner_churns() -> Outcome {
     Err(Fault::Fail(format!(
         "too small a share of the rate without churn: {seen}"
     )))
+}
+
+/// More threads change one segment at once than the module keeps apart. Whatever one of them has taken away is gone
+/// everywhere as soon as its call returns.
+pub(super) fn many_change_one_segment() -> Outcome {
+    const THREADS: usize = 12;
+    const TURNS: u64 = 200;
+    /// Pages from one thread's to the next one's.
+    const APART: usize = 5;
+    // Of each thread: what the owner has stored last, and what the importer has seen.
+    let board = Area::shared(page_size())?;
+    let word = |thread: usize, seen: bool| 128 * thread + 64 * usize::from(seen);
+    let wait = move |at: usize, turn: u64| -> Outcome {
+        let begin = Instant::now();
+        while board.load(at) < turn {
+            if begin.elapsed() > PATIENCE {
+                return Err(Fault::Fail(format!("turn {turn} of word {at} never comes")));
+            }
+            std::thread::yield_now();
+        }
+        Ok(())
+    };
+    let owner = peer(move |link: &Link| {
+        let area = Area::new(THREADS * APART * page_size())?;
+        area.mark(1);
+        link.give(export(&area, true)?.as_fd())?;
+        link.hear()?;
+        std::thread::scope(|scope| {
+            let threads: Vec<_> = (0..THREADS)
+                .map(|thread| {
+                    scope.spawn(move || -> Outcome {
+                        let page = thread * APART * page_size();
+                        for turn in 1..=TURNS {
+                            area.advise(page, page_size(), libc::MADV_DONTNEED)?;
+                            area.store(page, mix(turn, page));
+                            board.store(word(thread, false), turn);
+                            wait(word(thread, true), turn)?;
+                        }
+                        Ok(())
+                    })
+                })
+                .collect();
+            for thread in threads {
+                thread.join().expect("no panic")?;
+            }
+            Ok(())
+        })
+    })?;
+    let segment = device::segment(owner.link.take()?);
+    let importer = peer(move |link: &Link| {
+        let view = map(&segment, THREADS * APART * page_size(), true)?;
+        view.verify_marks(1)?;
+        link.tell(0)?;
+        std::thread::scope(|scope| {
+            let threads: Vec<_> = (0..THREADS)
+                .map(|thread| {
+                    scope.spawn(move || -> Outcome {
+                        let page = thread * APART * page_size();
+                        for turn in 1..=TURNS {
+                            wait(word(thread, false), turn)?;
+                            check_eq!(view.load(page), mix(turn, page), "thread {thread}, {turn}");
+                            board.store(word(thread, true), turn);
+                        }
+                        Ok(())
+                    })
+                })
+                .collect();
+            for thread in threads {
+                thread.join().expect("no panic")?;
+            }
+            Ok(())
+        })
+    })?;
+    importer.link.hear()?;
+    owner.link.tell(0)?;
+    importer.join()?;
+    owner.join()
 }
 
 pub(super) fn protection_storm() -> Outcome {
