@@ -20,10 +20,13 @@ use std::cell::UnsafeCell;
 use std::marker::PhantomData;
 use std::sync::{Mutex, OnceLock, PoisonError};
 
+/// Of a handle: four million objects of a kind. What is left of an `int`'s positive numbers tells kinds apart, and a
+/// handle from those that had its place before.
 const INDEX_BITS: u32 = 22;
 const GENERATION_BITS: u32 = 5;
+/// Slots of a table's first chunk; each further one has as many as all before it, so all places are in so many chunks.
 const FIRST_CHUNK: u32 = 64;
-const CHUNKS: usize = 17;
+const CHUNKS: usize = (INDEX_BITS - FIRST_CHUNK.ilog2() + 1) as usize;
 
 /// A slot's generation, with this bit while it holds a value.
 const LIVE: u32 = 1 << 31;

@@ -441,6 +441,27 @@ impl Socket {
         self.credit_back
     }
 
+    /// What stands before a chunk's bytes: credit, which is sent if some is due, then the record that names it.
+    fn front_of<const N: usize>(
+        &self,
+        naming: Naming,
+        body: &[u8; N],
+    ) -> [u8; 2 * HEAD + NAMING_MAX] {
+        let head = frame::Head {
+            what: FrameKind::Record,
+            kind: naming.kind,
+            len: N,
+            chunk: naming.len,
+            value: naming.meta,
+        };
+        let credit = frame::Head::control(FrameKind::Credit, self.credit_due);
+        let mut front = [0; 2 * HEAD + NAMING_MAX];
+        front[..HEAD].copy_from_slice(&credit.encode());
+        front[HEAD..2 * HEAD].copy_from_slice(&head.encode());
+        front[2 * HEAD..2 * HEAD + N].copy_from_slice(body);
+        front
+    }
+
     pub(super) fn put_chunk<const N: usize>(
         &mut self,
         naming: Naming,
@@ -462,25 +483,11 @@ impl Socket {
         if let Some(lane_state) = &mut self.lane_state {
             lane_state.talked = true;
         }
-        let head = frame::Head {
-            what: FrameKind::Record,
-            kind: naming.kind,
-            len: N,
-            chunk: naming.len,
-            value: naming.meta,
-        };
-        let mut front = [0; 2 * HEAD + NAMING_MAX];
-        front[..HEAD]
-            .copy_from_slice(&frame::Head::control(FrameKind::Credit, self.credit_due).encode());
-        front[HEAD..2 * HEAD].copy_from_slice(&head.encode());
-        front[2 * HEAD..2 * HEAD + N].copy_from_slice(&body(ChunkIndex(0)));
+        let front = self.front_of(naming, &body(ChunkIndex(0)));
         let begin = if self.credit_due > 0 { 0 } else { HEAD };
         let front = &front[begin..2 * HEAD + N];
-        match self
-            .lane_state
-            .as_ref()
-            .map_or(Carrier::Stream, |lane_state| lane_state.out)
-        {
+        let carrier = self.lane_state.as_ref();
+        match carrier.map_or(Carrier::Stream, |lane_state| lane_state.out) {
             Carrier::Stream => {}
             Carrier::Lane => {
                 let put = self.put_by_lane(front, naming.len, source);

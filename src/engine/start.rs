@@ -184,16 +184,7 @@ impl Engine {
                 limits: attach_limits(&knobs),
             },
         };
-        // Those of other machines want no processor of this one. On nodes of one machine ranks listen at its loopback.
-        let same = |rank: usize| {
-            let listens = cards[rank].listens;
-            wireup.node(rank) == wireup.node(me as usize)
-                || listens.is_some_and(|address| address.ip().is_loopback())
-        };
-        let here: Vec<usize> = (0..size).filter(|&rank| same(rank)).collect();
-        let place = here.iter().position(|&rank| rank == me as usize);
-        let of_machine: Vec<Card> = here.iter().map(|&rank| cards[rank].clone()).collect();
-        let wait_policy = WaitPolicy::new(&knobs, &of_machine, place.unwrap_or(usize::MAX));
+        let wait_policy = wait_policy(&knobs, &cards, &*wireup);
         let core = core(knobs, costs, threads, home, (wireup.job(), me, size));
         let none = || (0..size).map(|_| None);
         let nodes = (0..size).map(|rank| wireup.node(rank)).collect();
@@ -227,6 +218,21 @@ impl Engine {
         }
         Ok(engine)
     }
+}
+
+/// How this rank waits, by the ranks that want processors of its machine. Those on nodes of one machine listen at its
+/// loopback.
+fn wait_policy(knobs: &Knobs, cards: &[Card], wireup: &dyn Wireup) -> WaitPolicy {
+    let me = wireup.rank();
+    let same = |rank: usize| {
+        let listens = cards[rank].listens;
+        wireup.node(rank) == wireup.node(me)
+            || listens.is_some_and(|address| address.ip().is_loopback())
+    };
+    let here: Vec<usize> = (0..cards.len()).filter(|&rank| same(rank)).collect();
+    let place = here.iter().position(|&rank| rank == me);
+    let of_machine: Vec<Card> = here.iter().map(|&rank| cards[rank].clone()).collect();
+    WaitPolicy::new(knobs, &of_machine, place.unwrap_or(usize::MAX))
 }
 
 /// What bounds the windows that are attached of one peer.

@@ -319,43 +319,56 @@ fn choose(
         .filter(|_| len >= observed::MIN)
         .map(|rival| (rival, len, Instant::now()));
     transfer.layer = layer_of(protocol, &peer.link, &into);
-    let asked = transfer.announcement.request;
-    let ask = |core: &mut Core, peer: &mut Peer, wanted| {
-        let cts = Cts {
-            request: asked,
-            transfer: number,
-            wanted,
-        };
-        reply(core, peer, Kind::Cts, cts.encode());
+    let ask = Ask {
+        request: message,
+        transfer: number,
     };
-    if let (ReceiveProtocol::Read, Some(reading)) = (protocol, reading) {
-        core.counters.lane_reads += u64::from(offset == 0);
-        transfer.mode = Mode::RdmaRead(reading);
-        return;
-    }
-    transfer.mode = match (protocol, into.loan) {
-        (ReceiveProtocol::Get(layer), _) => Mode::Get(layer),
-        (ReceiveProtocol::Cooperative { reader, ask: asks }, Some(loan)) => {
+    transfer.mode = match (protocol, into.loan, reading) {
+        (ReceiveProtocol::Read, _, Some(reading)) => {
+            core.counters.lane_reads += u64::from(offset == 0);
+            Mode::RdmaRead(reading)
+        }
+        (ReceiveProtocol::Get(layer), ..) => Mode::Get(layer),
+        (ReceiveProtocol::Cooperative { reader, ask: asks }, Some(loan), _) => {
             transfer.asked = true;
             let id = transfer.announcement.coop_id;
             let block = coop::block(&core.knobs, id, (loan, into.heap), len, reader);
             let receiving = Receiving::open(peer, block, reader);
             if asks {
-                ask(core, peer, Wanted::Join);
+                ask.send(core, peer, Wanted::Join);
             }
             Mode::Cooperative(receiving)
         }
         (
             ReceiveProtocol::Cooperative { .. } | ReceiveProtocol::Pipeline | ReceiveProtocol::Read,
-            _,
+            ..,
         ) => {
-            ask(core, peer, Wanted::Chunks { offset, len });
+            ask.send(core, peer, Wanted::Chunks { offset, len });
             Mode::Pipe(Piped {
                 at: offset,
                 end: offset + len,
             })
         }
     };
+}
+
+/// What a receiver asks a sender, for a transfer that has begun.
+struct Ask {
+    /// The sender's request.
+    request: u64,
+    /// The receiver's number of the transfer.
+    transfer: u64,
+}
+
+impl Ask {
+    fn send(self, core: &mut Core, peer: &mut Peer, wanted: Wanted) {
+        let cts = Cts {
+            request: self.request,
+            transfer: self.transfer,
+            wanted,
+        };
+        reply(core, peer, Kind::Cts, cts.encode());
+    }
 }
 
 /// Where the bytes of a receive go.

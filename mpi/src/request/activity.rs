@@ -76,6 +76,42 @@ fn settle(object: &mut Object, receives: bool, result: Result<onecopy::Status, E
     }
 }
 
+/// Takes the result of one of two messages, if it is there now, and whether that received.
+fn take_of(
+    pending: &mut Option<Pending>,
+    poll: &mut Poll<'_>,
+) -> Option<(bool, Result<onecopy::Status, Error>)> {
+    let active = pending.as_mut()?;
+    let receives = active.receives();
+    let result = active.take(poll)?;
+    *pending = None;
+    Some((receives, result))
+}
+
+/// Takes what is over of many messages. Gives the first error of these.
+fn take_all(messages: &mut Vec<Pending>, poll: &mut Poll<'_>) -> Option<Error> {
+    let mut failed = None;
+    messages.retain_mut(|pending| match pending.take(poll) {
+        None => true,
+        Some(result) => {
+            failed = failed.take().or(result.err());
+            false
+        }
+    });
+    failed
+}
+
+/// A new communicator learns its identity, which has come as four bytes.
+fn identify(new: &CommObject, packed: &[u8]) {
+    let mut four = [0; 4];
+    four.copy_from_slice(packed);
+    if let Some(world) = comm::world()
+        && let Ok(link) = world.link()
+    {
+        new.connect(link, u32::from_ne_bytes(four));
+    }
+}
+
 impl Object {
     /// Whether it is complete, or was never started.
     #[inline]
@@ -95,17 +131,7 @@ impl Object {
                 settle(self, receives, result);
             }
             Activity::Both(both) => {
-                let mut results = [None, None];
-                for (slot, pending) in results.iter_mut().zip(both.iter_mut()) {
-                    let over = pending.as_mut().and_then(|active| {
-                        let receives = active.receives();
-                        active.take(poll).map(|result| (receives, result))
-                    });
-                    if over.is_some() {
-                        *pending = None;
-                    }
-                    *slot = over;
-                }
+                let results = both.each_mut().map(|pending| take_of(pending, poll));
                 let over = both.iter().all(Option::is_none);
                 for (receives, result) in results.into_iter().flatten() {
                     settle(self, receives, result);
@@ -115,14 +141,7 @@ impl Object {
                 }
             }
             Activity::Many(messages) => {
-                let mut failed = None;
-                messages.retain_mut(|pending| match pending.take(poll) {
-                    None => true,
-                    Some(result) => {
-                        failed = failed.take().or(result.err());
-                        false
-                    }
-                });
+                let failed = take_all(messages, poll);
                 let over = messages.is_empty();
                 if let Some(error) = failed {
                     self.failure.get_or_insert_with(|| error.into());
@@ -143,14 +162,8 @@ impl Object {
                 let Some(result) = pending.take(poll) else {
                     return false;
                 };
-                let mut four = [0; 4];
-                four.copy_from_slice(pending.packed());
-                let new = Arc::clone(new);
-                if result.is_ok()
-                    && let Some(world) = comm::world()
-                    && let Ok(link) = world.link()
-                {
-                    new.connect(link, u32::from_ne_bytes(four));
+                if result.is_ok() {
+                    identify(new, pending.packed());
                 }
                 settle(self, false, result);
             }

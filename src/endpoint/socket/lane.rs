@@ -17,12 +17,13 @@ use super::shared_lanes::SharedLanes;
 use onecopy_btl::lanes::Offer;
 use std::time::{Duration, Instant};
 
-/// How long after its failure a lane is tried again, if the ranks talk; twice as long after each further one.
+/// How long after its failure a lane is tried again, if the ranks talk; twice as long after each further one, up to a
+/// minute or so: a device that came back is soon used.
 const BACKOFF: Duration = Duration::from_secs(1);
+const BACKOFF_MAX: Duration = Duration::from_secs(64);
 /// Offers of one peer come further apart than this: it offers a lane again [`BACKOFF`] after it has read of the end of
 /// the one before. Without a bound a peer could have this rank make pairs, and answers that nobody reads.
 const OFFERS_APART: Duration = Duration::from_millis(500);
-const BACKOFF_MAX: Duration = Duration::from_secs(64);
 
 /// What carries the frames to the peer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -337,12 +337,21 @@ pub(crate) fn next_chunk(
     if let Some(failed) = failed {
         return Err(failed);
     }
-    if !incoming.came(body) {
-        return Ok(());
+    if incoming.came(body)
+        && let Some(incoming) = peer.inbound.incoming.take()
+    {
+        all_came(core, unexpected, peer, &incoming);
     }
-    let Some(incoming) = peer.inbound.incoming.take() else {
-        return Ok(());
-    };
+    Ok(())
+}
+
+/// The last chunk of a message has arrived.
+fn all_came(
+    core: &mut Core,
+    unexpected: &mut Unexpected<Message>,
+    peer: &mut Peer,
+    incoming: &Incoming,
+) {
     match incoming.target {
         Target::Request(id) => {
             let message = (incoming.envelope, incoming.total);
@@ -361,7 +370,6 @@ pub(crate) fn next_chunk(
             }
         }
     }
-    Ok(())
 }
 
 /// A receive takes over a message of which some chunks are still to come.
