@@ -357,7 +357,7 @@ static inline bool oc_seg_has(const struct oc_seg *seg, unsigned long addr)
 }
 
 struct oc_seg *oc_seg_create(unsigned long start, unsigned long size, umode_t mode,
-			     const struct oc_watch_ops *changes);
+			     const struct oc_watch_ops *changes, work_func_t round);
 void oc_seg_publish(struct oc_seg *seg);
 struct oc_seg *oc_seg_find(u64 id);
 void oc_seg_die(struct oc_seg *seg, u32 state);
@@ -420,8 +420,7 @@ struct oc_stretch;
 int oc_zap_init(void);
 void oc_zap_exit(void);
 void oc_zap(struct oc_seg *seg, unsigned long start, unsigned long end);
-void oc_zap_turns_init(struct oc_seg *seg);
-void oc_zap_turns_end(struct oc_seg *seg);
+void oc_zap_run_round(struct work_struct *work);
 void oc_zap_notified(struct oc_seg *seg, unsigned long start, unsigned long end, u64 until);
 void oc_zap_later(struct oc_seg *seg);
 bool oc_is_shown(struct oc_seg *seg, unsigned long start, unsigned long end);

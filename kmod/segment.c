@@ -17,6 +17,31 @@ static DEFINE_HASHTABLE(oc_table, 10);
 static DEFINE_SPINLOCK(oc_table_lock);
 static struct oc_listing oc_segments = OC_LISTING_INIT; /* all of them; the table's lock */
 
+static void oc_turns_init(struct oc_seg *seg, work_func_t round)
+{
+	enum oc_zapper whose;
+
+	init_waitqueue_head(&seg->turned);
+	for (whose = 0; whose < OC_ZAPPER_OTHER; whose++) {
+		struct oc_zap_turn *turn = &seg->turn[whose];
+
+		INIT_WORK(&turn->work.work, round);
+		INIT_LIST_HEAD(&turn->work.waiting);
+		turn->work.user = seg->user;
+		turn->work.whose = whose;
+		turn->seg = seg;
+	}
+}
+
+/* Nobody waits for a round any more; the worker of the last one may not have returned yet. */
+static void oc_turns_end(struct oc_seg *seg)
+{
+	enum oc_zapper whose;
+
+	for (whose = 0; whose < OC_ZAPPER_OTHER; whose++)
+		flush_work(&seg->turn[whose].work.work);
+}
+
 static void oc_seg_free(struct kref *ref)
 {
 	struct oc_seg *seg = container_of(ref, struct oc_seg, ref);
@@ -27,7 +52,7 @@ static void oc_seg_free(struct kref *ref)
 	spin_unlock(&oc_table_lock);
 	if (seg->mm)
 		oc_watch_end(&seg->watch);
-	oc_zap_turns_end(seg);
+	oc_turns_end(seg);
 	for (i = 0; i < OC_SNAPS; i++)
 		oc_snap_free(seg->snap[i]);
 	oc_generation_free(seg);
@@ -47,10 +72,10 @@ void oc_seg_put(struct oc_seg *seg)
 
 /*
  * A segment of the caller's memory; the range was checked. `changes` is called when that memory
- * changes.
+ * changes, and `round` when a turn has something to take away.
  */
 struct oc_seg *oc_seg_create(unsigned long start, unsigned long size, umode_t mode,
-			     const struct oc_watch_ops *changes)
+			     const struct oc_watch_ops *changes, work_func_t round)
 {
 	struct oc_user *user;
 	struct oc_seg *seg;
@@ -74,7 +99,7 @@ struct oc_seg *oc_seg_create(unsigned long start, unsigned long size, umode_t mo
 	address_space_init_once(&seg->mapping);
 	seg->mapping.a_ops = &empty_aops;
 	seg->user = user;
-	oc_zap_turns_init(seg);
+	oc_turns_init(seg, round);
 	seg->start = start;
 	seg->size = size;
 	seg->mode = mode;

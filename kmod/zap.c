@@ -252,8 +252,8 @@ static void oc_zap_wait(struct oc_zap_once *once, struct oc_user *user, enum oc_
 	destroy_work_on_stack(&once->work.work);
 }
 
-/* A round, and the next one if there is something to take away again. */
-static void oc_zap_run_round(struct work_struct *work)
+/* What each turn of a segment does: a round, and the next one if there is something again. */
+void oc_zap_run_round(struct work_struct *work)
 {
 	struct oc_zap_turn *turn = container_of(work, struct oc_zap_turn, work.work);
 	struct oc_seg *seg = turn->seg;
@@ -279,31 +279,6 @@ static void oc_zap_run_round(struct work_struct *work)
 	/* Behind what else waits for a place. */
 	if (more)
 		oc_zap_begin(&turn->work);
-}
-
-void oc_zap_turns_init(struct oc_seg *seg)
-{
-	enum oc_zapper whose;
-
-	init_waitqueue_head(&seg->turned);
-	for (whose = 0; whose < OC_ZAPPER_OTHER; whose++) {
-		struct oc_zap_turn *turn = &seg->turn[whose];
-
-		INIT_WORK(&turn->work.work, oc_zap_run_round);
-		INIT_LIST_HEAD(&turn->work.waiting);
-		turn->work.user = seg->user;
-		turn->work.whose = whose;
-		turn->seg = seg;
-	}
-}
-
-/* Nobody waits for a round any more; the worker of the last one may not have returned yet. */
-void oc_zap_turns_end(struct oc_seg *seg)
-{
-	enum oc_zapper whose;
-
-	for (whose = 0; whose < OC_ZAPPER_OTHER; whose++)
-		flush_work(&seg->turn[whose].work.work);
 }
 
 /*
