@@ -113,8 +113,7 @@ bool oc_vma_is_anon_or_shmem(struct vm_area_struct *vma);
 int oc_owner_vma_check(struct mm_struct *mm, unsigned long addr, bool write);
 int oc_fault_in(struct mm_struct *mm, unsigned long addr, bool write, bool owner, int *locked);
 
-/* ---- pages that are held (pages.c) ---- */
-/* What bytes move within only (gate.c). */
+/* ---- gates: bytes move within them only (gate.c) ---- */
 struct oc_gate {
 	atomic_t inside;
 	bool closed;
@@ -126,6 +125,8 @@ bool oc_gate_enter(struct oc_gate *gate);
 void oc_gate_leave(struct oc_gate *gate);
 void oc_gate_close(struct oc_gate *gate);
 void oc_gate_drain(struct oc_gate *gate);
+
+/* ---- pages that are held (pages.c) ---- */
 
 /* What may not be waited for, so it is tried again until it is done. */
 struct oc_deferred {
@@ -192,11 +193,14 @@ struct oc_user *oc_charge(enum oc_quota what);
 bool oc_may_charge(struct oc_user *user, enum oc_quota what);
 void oc_charge_more(struct oc_user *user, enum oc_quota what);
 void oc_uncharge(struct oc_user *user, enum oc_quota what);
-/* Whose zap it is: of the user's own tasks, of such as reclaim memory, or of anybody else. */
-enum oc_zapper { OC_ZAPPER_OWN, OC_ZAPPER_RECLAIM, OC_ZAPPER_OTHER, OC_ZAPPERS };
-enum oc_zapper oc_zapper_of(struct oc_user *user, const struct mm_struct *mm);
-bool oc_zap_place_take(struct oc_user *user, struct list_head *waiting);
-struct list_head *oc_zap_place_give(struct oc_user *user);
+/*
+ * Who causes a zap: the user's own tasks, those of them that reclaim memory, or anybody else. It
+ * decides the queue, and whether the zap takes one of the user's slots.
+ */
+enum oc_zap_class { OC_ZAP_OWN, OC_ZAP_RECLAIM, OC_ZAP_OTHER, OC_ZAP_CLASSES };
+enum oc_zap_class oc_zap_class_of(struct oc_user *user, const struct mm_struct *mm);
+bool oc_zap_slot_take(struct oc_user *user, struct list_head *waiting);
+struct list_head *oc_zap_slot_give(struct oc_user *user);
 struct oc_space;
 struct oc_space *oc_space_charge(void);
 void oc_space_uncharge(struct oc_space *space);
@@ -276,21 +280,21 @@ struct oc_verdict {
 /* What a worker does for whoever waits for it. */
 struct oc_zap_work {
 	struct work_struct work;
-	struct list_head waiting; /* for a place among the user's; under the lock of these */
+	struct list_head waiting; /* for one of the user's slots; under the lock of these */
 	struct oc_user *user;
-	enum oc_zapper whose;
+	enum oc_zap_class class;
 };
 
-/* Changes of a segment's memory whose entries are taken away together, round by round. */
-struct oc_zap_turn {
+/* Changes of a segment's memory: all that wait are taken away together, by one worker. */
+struct oc_zap_batch {
 	struct oc_zap_work work;
 	struct oc_seg *seg;
 	/* under the segment's lock: */
-	struct oc_ranges changed; /* for the next round */
-	u64 until; /* stretches up to this serial number may show it */
-	u64 round; /* the next one's number */
-	u64 over; /* that of the first round that is not over */
-	bool busy; /* a round goes on, or will without anybody's help */
+	struct oc_ranges changed; /* the next batch: what has changed ... */
+	u64 until; /* ... stretches up to this serial number may show it ... */
+	u64 seq; /* ... and its number */
+	u64 done; /* that of the first batch that is not done */
+	bool busy; /* a batch is under way, or will be without anybody's help */
 };
 
 struct oc_seg {
@@ -318,8 +322,8 @@ struct oc_seg {
 	atomic_t refills;
 	struct oc_gate gate; /* where COPY and debuggers move bytes */
 	wait_queue_head_t zapped; /* a stretch that leaves has nobody left who walks it */
-	struct oc_zap_turn turn[OC_ZAPPER_OTHER]; /* the other ones take none */
-	wait_queue_head_t turned; /* a round is over */
+	struct oc_zap_batch batch[OC_ZAP_OTHER]; /* OC_ZAP_OTHER is not batched */
+	wait_queue_head_t batch_done; /* one more */
 
 	/*
 	 * Taken in invalidation, so nothing is allocated, faulted or zapped under it. It guards
@@ -357,7 +361,7 @@ static inline bool oc_seg_has(const struct oc_seg *seg, unsigned long addr)
 }
 
 struct oc_seg *oc_seg_create(unsigned long start, unsigned long size, umode_t mode,
-			     const struct oc_watch_ops *changes, work_func_t round);
+			     const struct oc_watch_ops *changes, work_func_t run_batch);
 void oc_seg_publish(struct oc_seg *seg);
 struct oc_seg *oc_seg_find(u64 id);
 void oc_seg_die(struct oc_seg *seg, u32 state);
@@ -420,7 +424,7 @@ struct oc_stretch;
 int oc_zap_init(void);
 void oc_zap_exit(void);
 void oc_zap(struct oc_seg *seg, unsigned long start, unsigned long end);
-void oc_zap_run_round(struct work_struct *work);
+void oc_zap_run_batch(struct work_struct *work);
 void oc_zap_notified(struct oc_seg *seg, unsigned long start, unsigned long end, u64 until);
 void oc_zap_later(struct oc_seg *seg);
 bool oc_is_shown(struct oc_seg *seg, unsigned long start, unsigned long end);

@@ -23,7 +23,7 @@ struct oc_seg *oc_export(unsigned long start, unsigned long size, umode_t mode)
 	int err = oc_may_export(start, size);
 
 	return err ? ERR_PTR(err) :
-		     oc_seg_create(start, size, mode, &oc_owner_ops, oc_zap_run_round);
+		     oc_seg_create(start, size, mode, &oc_owner_ops, oc_zap_run_batch);
 }
 
 /*

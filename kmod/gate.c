@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: GPL-2.0
 /*
- * Bytes of a segment or region move, and its pages are looked at, within its gate only. So whoever
- * ends it can wait for them. That is never long: in between is no fault, no lock, and no other
- * task, since it has the processor until it leaves. One that would give up the processor could
- * choose how long others wait, by its priority.
+ * Bytes of a segment or region move within its gate only, so whoever ends it can wait for them. A
+ * region's pages are looked at there only, too, since its end lets them go. Nobody is long within:
+ * there is no fault, no lock and no preemption. If it could be preempted, a task of low priority
+ * could keep whoever ends it waiting.
  */
 #include <linux/delay.h>
 #include <linux/preempt.h>

@@ -164,26 +164,30 @@ static bool oc_region_unpin_later(struct oc_deferred *d)
 	return true;
 }
 
-/*
- * Its gate closes, and it is unpinned. The caller has a reference, and whoever wants to know that
- * no byte moves waits for `over`.
- */
-static void oc_region_end(struct oc_region *r)
+/* Nobody enters its gate any more. False: somebody else ends it. */
+static bool oc_region_close(struct oc_region *r)
 {
-	bool first, unpinned;
+	bool first;
 
 	spin_lock(&oc_regions_lock);
 	first = !r->ended;
 	WRITE_ONCE(r->ended, true);
 	spin_unlock(&oc_regions_lock);
-	if (!first)
-		return;
-	oc_gate_close(&r->gate);
+	if (first)
+		oc_gate_close(&r->gate);
+	return first;
+}
+
+/* What was closed is unpinned when nobody is within any more. The caller has a reference. */
+static void oc_region_finish(struct oc_region *r)
+{
+	bool unpinned;
+
 	oc_gate_drain(&r->gate);
 	/*
 	 * A file system may hold the lock of a page for as long as its server likes. Nobody waits
-	 * for that: the kernel makes everybody who ends a notifier wait for the end of an address
-	 * space, and whoever copies or destroys may not be kept by the other side.
+	 * for that here. An exit would hold up everybody who ends a notifier; the other side may
+	 * not hold up whoever destroys.
 	 */
 	unpinned = oc_region_unpin(r);
 	if (unpinned)
@@ -193,6 +197,13 @@ static void oc_region_end(struct oc_region *r)
 		oc_region_drop(r);
 	else
 		oc_deferred_begin(&r->deferred, oc_region_unpin_later);
+}
+
+/* Whoever wants to know that no byte moves, also where somebody else ends it, waits for `over`. */
+static void oc_region_end(struct oc_region *r)
+{
+	if (oc_region_close(r))
+		oc_region_finish(r);
 }
 
 /* Under the lock. True: the caller has the reference of being published then. */
@@ -607,11 +618,12 @@ int oc_region_destroy(struct oc_file_regions *file, u64 cookie)
 	return 0;
 }
 
-/* All are ended before the first is waited for, so this takes as long as one of them. */
+/* All are closed before the first is waited for, so that copies end at once. */
 void oc_region_destroy_all(struct oc_file_regions *file)
 {
 	struct oc_region *r, *next;
 	bool published, mine;
+	LIST_HEAD(closed);
 	LIST_HEAD(ended);
 
 	do {
@@ -624,13 +636,16 @@ void oc_region_destroy_all(struct oc_file_regions *file)
 			published = oc_region_unpublish(r);
 		}
 		spin_unlock(&oc_regions_lock);
-		if (mine) {
-			oc_region_end(r);
-			list_add(&r->link, &ended); /* unpublished: of this list alone */
-		}
+		/* Unpublished, so of one of these lists alone. */
+		if (mine)
+			list_add(&r->link, oc_region_close(r) ? &closed : &ended);
 		if (published)
 			oc_region_put(r);
 	} while (r);
+	list_for_each_entry_safe(r, next, &closed, link) {
+		oc_region_finish(r);
+		list_move(&r->link, &ended);
+	}
 	list_for_each_entry_safe(r, next, &ended, link) {
 		wait_for_completion(&r->over);
 		list_del_init(&r->link);

@@ -57,7 +57,7 @@ struct oc_user {
 	unsigned long total;
 	unsigned long count[OC_QUOTAS];
 	spinlock_t zap_lock; /* of what follows */
-	unsigned int zapping; /* places that are taken */
+	unsigned int zapping; /* slots that are taken */
 	struct list_head zaps; /* what waits for one */
 };
 
@@ -129,33 +129,33 @@ static struct oc_user *oc_user_find(struct hlist_head *head, kuid_t uid)
 }
 
 /*
- * Few: the worker's time is on no cgroup's account. Each place is a processor that a user can keep
- * busy in that way.
+ * How many zaps of a user run at once. Few: the workers' time is on no cgroup's account. Each slot
+ * is a processor that a user can keep busy in that way.
  */
-static unsigned int oc_zap_places(void)
+static unsigned int oc_zap_slots(void)
 {
 	return clamp(DIV_ROUND_UP(num_online_cpus(), 4U), 1U, 8U);
 }
 
-/* Who changes mm just now, in which the user has a segment or an attachment. */
-enum oc_zapper oc_zapper_of(struct oc_user *user, const struct mm_struct *mm)
+/*
+ * For the task that changes mm just now, in which the user has a segment or an attachment. One that
+ * reclaims may hold locks that other users wait for, so it does not wait for zaps of this user.
+ */
+enum oc_zap_class oc_zap_class_of(struct oc_user *user, const struct mm_struct *mm)
 {
 	if (current->flags & PF_KTHREAD ||
 	    (current->mm != mm && !uid_eq(user->uid, oc_payer())))
-		return OC_ZAPPER_OTHER;
-	return current->flags & PF_MEMALLOC ? OC_ZAPPER_RECLAIM : OC_ZAPPER_OWN;
+		return OC_ZAP_OTHER;
+	return current->flags & PF_MEMALLOC ? OC_ZAP_RECLAIM : OC_ZAP_OWN;
 }
 
-/*
- * For what the user's own tasks wait for. False: it waits for others of that kind, and whoever
- * gives one back gets it to begin it.
- */
-bool oc_zap_place_take(struct oc_user *user, struct list_head *waiting)
+/* True: a zap may run now. False: it is queued, for whoever gives a slot back to begin it. */
+bool oc_zap_slot_take(struct oc_user *user, struct list_head *waiting)
 {
 	bool taken;
 
 	spin_lock(&user->zap_lock);
-	taken = user->zapping < oc_zap_places();
+	taken = user->zapping < oc_zap_slots();
 	if (taken)
 		user->zapping++;
 	else
@@ -164,8 +164,8 @@ bool oc_zap_place_take(struct oc_user *user, struct list_head *waiting)
 	return taken;
 }
 
-/* The one that has the place now; NULL: none waits. */
-struct list_head *oc_zap_place_give(struct oc_user *user)
+/* The one that has the slot now; NULL: none waits. */
+struct list_head *oc_zap_slot_give(struct oc_user *user)
 {
 	struct list_head *next = NULL;
 

@@ -17,29 +17,29 @@ static DEFINE_HASHTABLE(oc_table, 10);
 static DEFINE_SPINLOCK(oc_table_lock);
 static struct oc_listing oc_segments = OC_LISTING_INIT; /* all of them; the table's lock */
 
-static void oc_turns_init(struct oc_seg *seg, work_func_t round)
+static void oc_batches_init(struct oc_seg *seg, work_func_t run_batch)
 {
-	enum oc_zapper whose;
+	enum oc_zap_class class;
 
-	init_waitqueue_head(&seg->turned);
-	for (whose = 0; whose < OC_ZAPPER_OTHER; whose++) {
-		struct oc_zap_turn *turn = &seg->turn[whose];
+	init_waitqueue_head(&seg->batch_done);
+	for (class = 0; class < OC_ZAP_OTHER; class++) {
+		struct oc_zap_batch *batch = &seg->batch[class];
 
-		INIT_WORK(&turn->work.work, round);
-		INIT_LIST_HEAD(&turn->work.waiting);
-		turn->work.user = seg->user;
-		turn->work.whose = whose;
-		turn->seg = seg;
+		INIT_WORK(&batch->work.work, run_batch);
+		INIT_LIST_HEAD(&batch->work.waiting);
+		batch->work.user = seg->user;
+		batch->work.class = class;
+		batch->seg = seg;
 	}
 }
 
-/* Nobody waits for a round any more; the worker of the last one may not have returned yet. */
-static void oc_turns_end(struct oc_seg *seg)
+/* Whoever waited is gone, but a worker may not have returned yet: before the segment is freed. */
+static void oc_batches_end(struct oc_seg *seg)
 {
-	enum oc_zapper whose;
+	enum oc_zap_class class;
 
-	for (whose = 0; whose < OC_ZAPPER_OTHER; whose++)
-		flush_work(&seg->turn[whose].work.work);
+	for (class = 0; class < OC_ZAP_OTHER; class++)
+		flush_work(&seg->batch[class].work.work);
 }
 
 static void oc_seg_free(struct kref *ref)
@@ -52,7 +52,7 @@ static void oc_seg_free(struct kref *ref)
 	spin_unlock(&oc_table_lock);
 	if (seg->mm)
 		oc_watch_end(&seg->watch);
-	oc_turns_end(seg);
+	oc_batches_end(seg);
 	for (i = 0; i < OC_SNAPS; i++)
 		oc_snap_free(seg->snap[i]);
 	oc_generation_free(seg);
@@ -64,7 +64,10 @@ static void oc_seg_free(struct kref *ref)
 	kfree(seg);
 }
 
-/* May sleep until whoever tells the segment of a change has done so: with no lock held. */
+/*
+ * May sleep until nobody tells the segment of a change, and workers of its batches have returned:
+ * with no lock held.
+ */
 void oc_seg_put(struct oc_seg *seg)
 {
 	kref_put(&seg->ref, oc_seg_free);
@@ -72,10 +75,10 @@ void oc_seg_put(struct oc_seg *seg)
 
 /*
  * A segment of the caller's memory; the range was checked. `changes` is called when that memory
- * changes, and `round` when a turn has something to take away.
+ * changes; `run_batch` takes away what has changed.
  */
 struct oc_seg *oc_seg_create(unsigned long start, unsigned long size, umode_t mode,
-			     const struct oc_watch_ops *changes, work_func_t round)
+			     const struct oc_watch_ops *changes, work_func_t run_batch)
 {
 	struct oc_user *user;
 	struct oc_seg *seg;
@@ -99,7 +102,7 @@ struct oc_seg *oc_seg_create(unsigned long start, unsigned long size, umode_t mo
 	address_space_init_once(&seg->mapping);
 	seg->mapping.a_ops = &empty_aops;
 	seg->user = user;
-	oc_turns_init(seg, round);
+	oc_batches_init(seg, run_batch);
 	seg->start = start;
 	seg->size = size;
 	seg->mode = mode;

@@ -24,7 +24,7 @@ struct oc_stretch {
 	struct interval_tree_node here; /* in the attachment's, by the importer's */
 	u64 serial; /* of the segment's stretches, by when they came */
 	/* who walks its page tables just now: those stay. Who waits for them reads it unlocked. */
-	unsigned int zappers;
+	unsigned int walkers;
 	bool filled; /* there may be entries */
 	bool listed; /* in the segment's tree: else there is nothing to take away */
 	bool leaving; /* it is being unmapped; no more entries are written */
@@ -34,19 +34,19 @@ struct oc_stretch {
 static const struct vm_operations_struct oc_not_anonymous = {};
 
 /*
- * Zaps for notifiers, by whose they are: nobody waits in a queue for another kind. Only what keeps
- * the kernel itself waiting goes first. And zaps for the OOM reaper, which wait for all of them.
+ * One queue for each class, so that none waits behind another. Kernel threads wait for
+ * OC_ZAP_OTHER, which goes first. And one for the OOM reaper, which waits for none of its zaps.
  */
-static struct workqueue_struct *oc_zap_queue[OC_ZAPPERS], *oc_reap_queue;
+static struct workqueue_struct *oc_zap_queue[OC_ZAP_CLASSES], *oc_reap_queue;
 
-static struct workqueue_struct *oc_zap_queue_new(enum oc_zapper whose)
+static struct workqueue_struct *oc_zap_queue_new(enum oc_zap_class class)
 {
 	const unsigned int flags = WQ_MEM_RECLAIM | WQ_UNBOUND;
 
-	switch (whose) {
-	case OC_ZAPPER_OWN:
+	switch (class) {
+	case OC_ZAP_OWN:
 		return alloc_workqueue("onecopy-zap", flags, WQ_UNBOUND_MAX_ACTIVE);
-	case OC_ZAPPER_RECLAIM:
+	case OC_ZAP_RECLAIM:
 		return alloc_workqueue("onecopy-reclaim", flags, WQ_UNBOUND_MAX_ACTIVE);
 	default:
 		return alloc_workqueue("onecopy-kernel", flags | WQ_HIGHPRI,
@@ -56,11 +56,11 @@ static struct workqueue_struct *oc_zap_queue_new(enum oc_zapper whose)
 
 int oc_zap_init(void)
 {
-	enum oc_zapper whose;
+	enum oc_zap_class class;
 
-	for (whose = 0; whose < OC_ZAPPERS; whose++) {
-		oc_zap_queue[whose] = oc_zap_queue_new(whose);
-		if (!oc_zap_queue[whose])
+	for (class = 0; class < OC_ZAP_CLASSES; class++) {
+		oc_zap_queue[class] = oc_zap_queue_new(class);
+		if (!oc_zap_queue[class])
 			goto fail;
 	}
 	oc_reap_queue = alloc_workqueue("onecopy-reap", WQ_MEM_RECLAIM | WQ_UNBOUND, 0);
@@ -73,13 +73,13 @@ fail:
 
 void oc_zap_exit(void)
 {
-	enum oc_zapper whose;
+	enum oc_zap_class class;
 
 	if (oc_reap_queue)
 		destroy_workqueue(oc_reap_queue);
-	for (whose = 0; whose < OC_ZAPPERS; whose++)
-		if (oc_zap_queue[whose])
-			destroy_workqueue(oc_zap_queue[whose]);
+	for (class = 0; class < OC_ZAP_CLASSES; class++)
+		if (oc_zap_queue[class])
+			destroy_workqueue(oc_zap_queue[class]);
 }
 
 /*
@@ -96,11 +96,12 @@ static void oc_zap_stretch(struct oc_seg *seg, struct oc_stretch *s, unsigned lo
 	lockdep_assert_held(&seg->lock);
 	if (lo == s->here.start && hi == s->here.last + 1)
 		s->filled = false; /* entries written from here on set it anew */
-	WRITE_ONCE(s->zappers, s->zappers + 1);
+	WRITE_ONCE(s->walkers, s->walkers + 1);
 	mutex_unlock(&seg->lock);
 
 	/*
-	 * No VMA of the importer's may be looked at without its mmap lock: one that says the same.
+	 * The importer's VMA may be looked at under its mmap lock only, which is not held. So what
+	 * it says is said by one made here.
 	 */
 	memset(&vma, 0, sizeof(vma));
 	vma.vm_mm = att->watch.mm;
@@ -115,8 +116,8 @@ static void oc_zap_stretch(struct oc_seg *seg, struct oc_stretch *s, unsigned lo
 	oc_own_zap_end(&own);
 
 	mutex_lock(&seg->lock);
-	WRITE_ONCE(s->zappers, s->zappers - 1);
-	if (!s->zappers && s->leaving)
+	WRITE_ONCE(s->walkers, s->walkers - 1);
+	if (!s->walkers && s->leaving)
 		wake_up_all(&seg->zapped);
 }
 
@@ -126,7 +127,7 @@ static void oc_zap_stretch(struct oc_seg *seg, struct oc_stretch *s, unsigned lo
  */
 static void oc_stretch_settle(struct oc_seg *seg, struct oc_stretch *s)
 {
-	if (!s->listed || s->filled || s->zappers)
+	if (!s->listed || s->filled || s->walkers)
 		return;
 	interval_tree_remove(&s->shown, &seg->stretches);
 	s->listed = false;
@@ -134,7 +135,7 @@ static void oc_stretch_settle(struct oc_seg *seg, struct oc_stretch *s)
 
 static bool oc_stretch_matters(const struct oc_stretch *s, u64 until)
 {
-	return s->serial <= until && (s->filled || s->zappers);
+	return s->serial <= until && (s->filled || s->walkers);
 }
 
 static struct oc_stretch *oc_stretch_first(struct oc_seg *seg, unsigned long start,
@@ -192,14 +193,14 @@ void oc_zap(struct oc_seg *seg, unsigned long start, unsigned long end)
 }
 
 /*
- * Each zap goes through all importers. So a user, whose memory changes, has few places for what its
- * own tasks change. What waits for one is begun by the worker that is done: no task has a place
- * that may not run for a while.
+ * Each zap goes through all importers. So a user, whose memory changes, has few slots for what its
+ * own tasks change. A zap that waits for one is begun by the worker that is done. No task has a
+ * slot, since it may not run for a while.
  */
 static void oc_zap_begin(struct oc_zap_work *w)
 {
-	if (w->whose != OC_ZAPPER_OWN || oc_zap_place_take(w->user, &w->waiting))
-		queue_work(oc_zap_queue[w->whose], &w->work);
+	if (w->class != OC_ZAP_OWN || oc_zap_slot_take(w->user, &w->waiting))
+		queue_work(oc_zap_queue[w->class], &w->work);
 }
 
 /* In the worker. Whoever waits for it is told afterwards: the user may go then. */
@@ -207,11 +208,11 @@ static void oc_zap_done(struct oc_zap_work *w)
 {
 	struct list_head *next;
 
-	if (w->whose != OC_ZAPPER_OWN)
+	if (w->class != OC_ZAP_OWN)
 		return;
-	next = oc_zap_place_give(w->user);
+	next = oc_zap_slot_give(w->user);
 	if (next)
-		queue_work(oc_zap_queue[w->whose],
+		queue_work(oc_zap_queue[w->class],
 			   &list_entry(next, struct oc_zap_work, waiting)->work);
 }
 
@@ -241,10 +242,10 @@ static void oc_zap_run_once(struct work_struct *work)
 	complete(&once->done);
 }
 
-static void oc_zap_wait(struct oc_zap_once *once, struct oc_user *user, enum oc_zapper whose)
+static void oc_zap_wait(struct oc_zap_once *once, struct oc_user *user, enum oc_zap_class class)
 {
 	once->work.user = user;
-	once->work.whose = whose;
+	once->work.class = class;
 	INIT_WORK_ONSTACK(&once->work.work, oc_zap_run_once);
 	init_completion(&once->done);
 	oc_zap_begin(&once->work);
@@ -252,73 +253,73 @@ static void oc_zap_wait(struct oc_zap_once *once, struct oc_user *user, enum oc_
 	destroy_work_on_stack(&once->work.work);
 }
 
-/* What each turn of a segment does: a round, and the next one if there is something again. */
-void oc_zap_run_round(struct work_struct *work)
+/* A batch, and the next one if there is something again. */
+void oc_zap_run_batch(struct work_struct *work)
 {
-	struct oc_zap_turn *turn = container_of(work, struct oc_zap_turn, work.work);
-	struct oc_seg *seg = turn->seg;
+	struct oc_zap_batch *batch = container_of(work, struct oc_zap_batch, work.work);
+	struct oc_seg *seg = batch->seg;
 	struct oc_ranges changed;
 	unsigned int i;
 	u64 until;
 	bool more;
 
 	mutex_lock(&seg->lock);
-	changed = turn->changed;
-	until = turn->until;
-	turn->changed.n = 0;
-	turn->until = 0;
-	turn->round++;
+	changed = batch->changed;
+	until = batch->until;
+	batch->changed.n = 0;
+	batch->until = 0;
+	batch->seq++;
 	for (i = 0; i < changed.n; i++)
 		oc_zap_until(seg, changed.range[i].start, changed.range[i].end, until);
-	WRITE_ONCE(turn->over, turn->round);
-	more = turn->changed.n;
-	turn->busy = more;
+	WRITE_ONCE(batch->done, batch->seq);
+	more = batch->changed.n;
+	batch->busy = more;
 	mutex_unlock(&seg->lock);
-	oc_zap_done(&turn->work);
-	wake_up_all(&seg->turned);
-	/* Behind what else waits for a place. */
+	oc_zap_done(&batch->work);
+	wake_up_all(&seg->batch_done);
+	/* Behind what else waits for a slot. */
 	if (more)
-		oc_zap_begin(&turn->work);
+		oc_zap_begin(&batch->work);
 }
 
 /*
- * For tasks of the user's that change a segment. However many there are, each waits for two rounds
- * at most: one that goes on, and one for all that came meanwhile. What many have changed is known
- * with what lies between, which importers find anew then.
+ * For tasks of the user's that change a segment. However many there are, each waits for two batches
+ * at most: one that is under way, and one for all that came meanwhile. More than OC_RANGES ranges
+ * are known with what lies between, which importers fault in again.
  */
-static void oc_zap_in_turn(struct oc_seg *seg, unsigned long start, unsigned long end, u64 until,
-			   enum oc_zapper whose)
+static void oc_zap_batched(struct oc_seg *seg, unsigned long start, unsigned long end, u64 until,
+			   enum oc_zap_class class)
 {
-	struct oc_zap_turn *turn = &seg->turn[whose];
+	struct oc_zap_batch *batch = &seg->batch[class];
 	bool first;
-	u64 round;
+	u64 seq;
 
 	mutex_lock(&seg->lock);
-	oc_ranges_add(&turn->changed, start, end);
-	turn->until = max(turn->until, until);
-	round = turn->round;
-	first = !turn->busy;
-	turn->busy = true;
+	oc_ranges_add(&batch->changed, start, end);
+	batch->until = max(batch->until, until);
+	seq = batch->seq;
+	first = !batch->busy;
+	batch->busy = true;
 	mutex_unlock(&seg->lock);
 	if (first)
-		oc_zap_begin(&turn->work);
-	wait_event(seg->turned, READ_ONCE(turn->over) > round);
+		oc_zap_begin(&batch->work);
+	wait_event(seg->batch_done, READ_ONCE(batch->done) > seq);
 }
 
 /*
- * The same for a notifier, within a notification: by a worker, since notifications do not nest.
+ * As oc_zap(), but within a notification: by a worker, since notifications do not nest.
  * Stretches that came after the invalidation was recorded know of it.
  */
 void oc_zap_notified(struct oc_seg *seg, unsigned long start, unsigned long end, u64 until)
 {
-	enum oc_zapper whose = oc_zapper_of(seg->user, seg->mm);
+	enum oc_zap_class class = oc_zap_class_of(seg->user, seg->mm);
 	struct oc_zap_once once = { .seg = seg, .start = start, .end = end, .until = until };
 
-	/* Anybody else waits for nobody. */
-	if (whose == OC_ZAPPER_OTHER)
-		oc_zap_wait(&once, seg->user, whose);
+	/* Must not wait for what the user's own tasks have asked for. */
+	if (class == OC_ZAP_OTHER)
+		oc_zap_wait(&once, seg->user, class);
 	else
-		oc_zap_in_turn(seg, start, end, until, whose);
+		oc_zap_batched(seg, start, end, until, class);
 }
 
 static void oc_reap_run(struct work_struct *work)
@@ -393,7 +394,7 @@ static bool oc_stretches_leave(struct oc_attachment *att, unsigned long lo, unsi
 			oc_zap_stretch(seg, s, s->here.start, s->here.last + 1);
 			continue;
 		}
-		if (!s->filled && !s->zappers) {
+		if (!s->filled && !s->walkers) {
 			oc_stretch_remove(seg, s);
 			continue;
 		}
@@ -404,9 +405,9 @@ static bool oc_stretches_leave(struct oc_attachment *att, unsigned long lo, unsi
 			struct oc_zap_once once = { .seg = seg, .stretch = s };
 
 			oc_zap_wait(&once, att->user,
-				    oc_zapper_of(att->user, att->watch.mm));
+				    oc_zap_class_of(att->user, att->watch.mm));
 		} else {
-			wait_event(seg->zapped, !READ_ONCE(s->zappers));
+			wait_event(seg->zapped, !READ_ONCE(s->walkers));
 		}
 		mutex_lock(&seg->lock);
 	}
@@ -586,7 +587,7 @@ bool oc_is_walked(struct vm_area_struct *vma, unsigned long start, unsigned long
 
 	lockdep_assert_held(&att->seg->lock);
 	for (; n; n = interval_tree_iter_next(n, start, end - 1))
-		if (container_of(n, struct oc_stretch, here)->zappers)
+		if (container_of(n, struct oc_stretch, here)->walkers)
 			return true;
 	return false;
 }
