@@ -715,15 +715,14 @@ fn a_program_that_is_not_there_replaces_no_report() {
         .args(["trace", "--json"])
         .arg(&json)
         .args(["--", "true"]);
-    let tracer = limit::start(&mut command);
-    let gate = gate_of(tracer.id());
+    let (tracer, gate) = stopped_before_it_begins(&mut command);
+    fs::write(&json, "before").expect("written");
     kill(gate, Signal::SIGKILL).expect("killed");
     assert_eq!(tracer.finish().status.code(), Some(137));
     assert_eq!(fs::read_to_string(&json).expect("read"), "before");
     // Nor has one that gets the tracer's signal before it has begun.
-    let tracer = limit::start(&mut command);
-    let gate = gate_of(tracer.id());
-    kill(gate, Signal::SIGSTOP).expect("stopped");
+    let (tracer, gate) = stopped_before_it_begins(&mut command);
+    fs::write(&json, "before").expect("written");
     assert!(limit::wait_until(|| is_watching(tracer.id())));
     let tracer_pid = Pid::from_raw(tracer.id().cast_signed());
     kill(tracer_pid, Signal::SIGTERM).expect("asked");
@@ -757,6 +756,35 @@ fn gate_of(tracer: u32) -> Pid {
         gate.is_some()
     }));
     Pid::from_raw(gate.expect("a child").cast_signed())
+}
+
+/// Starts a tracer, and stops its program while that still waits. On a busy machine it may have gone on before it stops.
+fn stopped_before_it_begins(command: &mut Command) -> (limit::Limited, Pid) {
+    let waits_at = format!("{} ", nix::libc::SYS_recvfrom);
+    for _ in 0..100 {
+        let tracer = limit::start(command);
+        let gate = gate_of(tracer.id());
+        let file = |name: &str| fs::read_to_string(format!("/proc/{gate}/{name}"));
+        let waits = || file("syscall").is_ok_and(|at| at.starts_with(&waits_at));
+        let has_gone_on =
+            || file("cmdline").is_ok_and(|words| words.is_empty() || words == "true\0");
+        assert!(limit::wait_until(|| waits() || has_gone_on()));
+        let _ = kill(gate, Signal::SIGSTOP);
+        let is_over = || {
+            let status = file("status").unwrap_or_default();
+            ["T (stopped)", "Z (zombie)"]
+                .iter()
+                .any(|state| status.contains(state))
+                || status.is_empty()
+        };
+        assert!(limit::wait_until(is_over));
+        if waits() {
+            return (tracer, gate);
+        }
+        let _ = kill(gate, Signal::SIGCONT);
+        tracer.finish();
+    }
+    panic!("no program of 100 waited when it was stopped");
 }
 
 fn child_of(pid: u32) -> Option<u32> {
