@@ -67,7 +67,7 @@ const USER: u32 = 1001;
 const KILL: Duration = Duration::from_millis(150);
 /// Where something has not been done by the end: so many times more, for so long at most. Fewer are killed then, since
 /// on a slow machine hardly anybody lives long enough for everything.
-const MORE: u32 = 2;
+const MORE: u32 = 5;
 const A_WHILE: Duration = Duration::from_secs(20);
 const KILL_SELDOM: Duration = Duration::from_secs(2);
 
