@@ -758,7 +758,8 @@ fn gate_of(tracer: u32) -> Pid {
     Pid::from_raw(gate.expect("a child").cast_signed())
 }
 
-/// Starts a tracer, and stops its program while that still waits. On a busy machine it may have gone on before it stops.
+/// Starts a tracer, and stops its program while that still waits. On a busy machine it may have gone on before it
+/// stops.
 fn stopped_before_it_begins(command: &mut Command) -> (limit::Limited, Pid) {
     let waits_at = format!("{} ", nix::libc::SYS_recvfrom);
     for _ in 0..100 {
