@@ -13,11 +13,9 @@ use knem_sys::{
 use libc::{EAGAIN, EBUSY, EINVAL};
 use nix::fcntl::{FcntlArg, OFlag, fcntl};
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
-use nix::sched::{CpuSet, sched_setaffinity};
 use nix::sys::epoll::{Epoll, EpollCreateFlags, EpollEvent, EpollFlags, EpollTimeout};
 use nix::sys::signal::Signal;
 use nix::sys::wait::WaitStatus;
-use nix::unistd::Pid;
 
 use crate::device::{self, Inline, knem, region, vector};
 use crate::mem::{Area, EXEC, HUGE, READ, WRITE, mix, page_size, try_map};
@@ -369,9 +367,7 @@ pub(super) fn worker_comes_with_its_first_copy() -> Outcome {
 pub(super) fn bind() -> Outcome {
     let (owner, cookie) = owner(size())?;
     // So that "where the caller may not run" is somewhere.
-    let mut here = CpuSet::new();
-    here.set(0).at("a set of processors")?;
-    sched_setaffinity(Pid::from_raw(0), &here).at("sched_setaffinity")?;
+    system::on_processor(0)?;
     for flags in [
         KNEM_BIND_FLAG_CURRENT,
         KNEM_BIND_FLAG_CURRENT_REVERSED,
@@ -528,9 +524,7 @@ pub(super) fn close_while_pending() -> Outcome {
 /// Copies that wait for the worker copy nothing of a region that its owner has destroyed, and keep none of it pinned.
 pub(super) fn destroy_while_pending() -> Outcome {
     // The worker shares a processor with this process, which has it for as long as it wants.
-    let mut here = CpuSet::new();
-    here.set(0).at("a set of processors")?;
-    sched_setaffinity(Pid::from_raw(0), &here).at("sched_setaffinity")?;
+    system::on_processor(0)?;
     system::urgent()?;
     let device = knem()?;
     device

@@ -7,9 +7,7 @@ use std::time::Duration;
 
 use knem_sys::{KNEM_BIND_FLAG_CURRENT, KNEM_FLAG_MEMCPYTHREAD};
 use libc::{EAGAIN, EBUSY, EDQUOT, EFAULT, ENOSYS, EOPNOTSUPP};
-use nix::sched::{CpuSet, sched_setaffinity};
 use nix::sys::signal::Signal;
-use nix::unistd::Pid;
 use onecopy_sys::Place;
 
 use crate::device::{self, Inline, attach_all, export, knem, make, map, region, vector};
@@ -218,9 +216,7 @@ pub(super) fn shadow_stack() -> Outcome {
 pub(super) fn queue_is_bounded() -> Outcome {
     // The worker shares a processor with this process, which has it for as long as it wants. So nothing is copied
     // meanwhile, however fast the machine is.
-    let mut here = CpuSet::new();
-    here.set(0).at("a set of processors")?;
-    sched_setaffinity(Pid::from_raw(0), &here).at("sched_setaffinity")?;
+    system::on_processor(0)?;
     system::urgent()?;
     let device = knem()?;
     device
@@ -344,9 +340,7 @@ pub(super) fn owner_changes_without_a_pause() -> Outcome {
         area.mark(1);
         // On one processor no call pauses at its end, after the change, to flush another one's TLB. So whoever is
         // interrupted is so in the middle of a change.
-        let mut here = CpuSet::new();
-        here.set(1).at("a set of processors")?;
-        sched_setaffinity(Pid::from_raw(0), &here).at("sched_setaffinity")?;
+        system::on_processor(1)?;
         let own = Area::new(page_size())?;
         let mut segments = Vec::new();
         for _ in 0..64 {

@@ -190,6 +190,20 @@ pub(super) fn owner_churns() -> Outcome {
     )))
 }
 
+/// Runs the body in so many threads, each with its number, and gives the first thing that went wrong.
+fn in_threads(count: usize, body: impl Fn(usize) -> Outcome + Sync) -> Outcome {
+    let body = &body;
+    std::thread::scope(|scope| {
+        let threads: Vec<_> = (0..count)
+            .map(|thread| scope.spawn(move || body(thread)))
+            .collect();
+        let ended = threads
+            .into_iter()
+            .map(|thread| thread.join().expect("no panic"));
+        ended.fold(Ok(()), Outcome::and)
+    })
+}
+
 /// More threads change one segment at once than the module keeps apart. Whatever one of them has taken away is gone
 /// everywhere as soon as its call returns.
 pub(super) fn many_change_one_segment() -> Outcome {
@@ -215,23 +229,13 @@ pub(super) fn many_change_one_segment() -> Outcome {
         area.mark(1);
         link.give(export(&area, true)?.as_fd())?;
         link.hear()?;
-        std::thread::scope(|scope| {
-            let threads: Vec<_> = (0..THREADS)
-                .map(|thread| {
-                    scope.spawn(move || -> Outcome {
-                        let page = thread * APART * page_size();
-                        for turn in 1..=TURNS {
-                            area.advise(page, page_size(), libc::MADV_DONTNEED)?;
-                            area.store(page, mix(turn, page));
-                            board.store(word(thread, false), turn);
-                            wait(word(thread, true), turn)?;
-                        }
-                        Ok(())
-                    })
-                })
-                .collect();
-            for thread in threads {
-                thread.join().expect("no panic")?;
+        in_threads(THREADS, |thread| {
+            let page = thread * APART * page_size();
+            for turn in 1..=TURNS {
+                area.advise(page, page_size(), libc::MADV_DONTNEED)?;
+                area.store(page, mix(turn, page));
+                board.store(word(thread, false), turn);
+                wait(word(thread, true), turn)?;
             }
             Ok(())
         })
@@ -241,22 +245,12 @@ pub(super) fn many_change_one_segment() -> Outcome {
         let view = map(&segment, THREADS * APART * page_size(), true)?;
         view.verify_marks(1)?;
         link.tell(0)?;
-        std::thread::scope(|scope| {
-            let threads: Vec<_> = (0..THREADS)
-                .map(|thread| {
-                    scope.spawn(move || -> Outcome {
-                        let page = thread * APART * page_size();
-                        for turn in 1..=TURNS {
-                            wait(word(thread, false), turn)?;
-                            check_eq!(view.load(page), mix(turn, page), "thread {thread}, {turn}");
-                            board.store(word(thread, true), turn);
-                        }
-                        Ok(())
-                    })
-                })
-                .collect();
-            for thread in threads {
-                thread.join().expect("no panic")?;
+        in_threads(THREADS, |thread| {
+            let page = thread * APART * page_size();
+            for turn in 1..=TURNS {
+                wait(word(thread, false), turn)?;
+                check_eq!(view.load(page), mix(turn, page), "thread {thread}, {turn}");
+                board.store(word(thread, true), turn);
             }
             Ok(())
         })
