@@ -108,7 +108,10 @@ struct file *oc_view_open(struct oc_seg *seg, bool write, bool nosignal)
 
 	if (!view)
 		return ERR_PTR(-ENOMEM);
-	*view = (struct oc_view){ .seg = seg, .write = write, .nosignal = nosignal };
+	view->seg = seg;
+	view->write = write;
+	view->nosignal = nosignal;
+	view->one_taken = 0;
 	file = anon_inode_getfile("[onecopy]", &oc_view_fops, view, write ? O_RDWR : O_RDONLY);
 	if (IS_ERR(file)) {
 		kfree(view);

@@ -2,8 +2,7 @@
 /*
  * Functions, flags and types that differ between kernels. Which of two the kernel has is found out
  * by compiling probe.c (OC_HAVE_*), or is told by its headers; never by its version. Elsewhere only
- * optional parts are asked for: main.c (page table checks), vma.c (secret memory) and snapshot.c
- * (HMM).
+ * optional parts are asked for: main.c (page table checks) and vma.c (secret memory).
  */
 #ifndef OC_COMPAT_H
 #define OC_COMPAT_H
@@ -35,6 +34,7 @@
  */
 #if IS_ENABLED(CONFIG_HMM_MIRROR) && !defined(ONECOPY_NO_HMM)
 #define OC_HMM 1
+#include <linux/hmm.h>
 #endif
 
 #if !OC_HAVE_VM_FLAGS_SET

@@ -207,16 +207,22 @@ void oc_space_uncharge(struct oc_space *space);
 
 /* ---- a snapshot of the owner's page tables (snapshot.c) ---- */
 #define OC_WINDOW_PAGES OC_PAGES_IN(OC_WINDOW_BYTES(PMD_SIZE), PAGE_SIZE)
-/* Without HMM pages are looked for one by one. */
+/*
+ * What is known of a page: its number, whether there is one, and whether its owner may write it,
+ * in the form of HMM. OC_E_WRITE alone is what is left of a writable page that the owner took away.
+ */
 #ifdef OC_HMM
 #define OC_WINDOW_MAX OC_WINDOW_PAGES
+#define OC_E_VALID HMM_PFN_VALID
+#define OC_E_WRITE HMM_PFN_WRITE
+#define OC_E_FLAGS HMM_PFN_FLAGS
 #else
+/* Without HMM pages are looked for one by one. */
 #define OC_WINDOW_MAX 16UL
+#define OC_E_VALID (1UL << (BITS_PER_LONG - 1))
+#define OC_E_WRITE (1UL << (BITS_PER_LONG - 2))
+#define OC_E_FLAGS (OC_E_VALID | OC_E_WRITE)
 #endif
-#define OC_E_VALID 1UL
-#define OC_E_WRITE 2UL /* alone: what is left of a writable page that the owner took away */
-#define OC_E_HUGE 4UL /* part of a mapping of at least PMD_SIZE */
-#define OC_E_SHIFT 3
 
 /*
  * entry[i] tells what the owner's page start + i * PAGE_SIZE was when `seq` invalidations of the
@@ -227,6 +233,7 @@ struct oc_snap {
 	u64 seq;
 	unsigned long start;
 	unsigned int pages;
+	bool huge; /* all of it is one entry of the owner's tables, and was not changed since */
 	unsigned long *entry; /* by itself: a page for a whole window */
 	unsigned long one; /* or here, of a single page */
 };
@@ -244,7 +251,7 @@ static inline unsigned long oc_snap_index(const struct oc_snap *s, unsigned long
 
 static inline unsigned long oc_entry_pfn(unsigned long e)
 {
-	return e >> OC_E_SHIFT;
+	return e & ~OC_E_FLAGS;
 }
 
 /* Never zero, positive as s64; of 56 bits, since programs print two of them into 32 bytes. */
@@ -386,18 +393,6 @@ void oc_generation_state(struct oc_seg *seg);
 int oc_generation_mmap(struct oc_seg *seg, struct vm_area_struct *vma);
 #define OC_GENERATION_PGOFF (ONECOPY_MMAP_GENERATION >> PAGE_SHIFT)
 
-/* ---- views: open files of a segment (attach.c) ---- */
-struct oc_view {
-	struct oc_seg *seg;
-	bool write;
-	bool nosignal; /* a hole is the hole page and a count, not SIGBUS */
-};
-
-struct file *oc_view_open(struct oc_seg *seg, bool write, bool nosignal);
-struct oc_view *oc_view_of(struct file *file);
-int oc_detach(unsigned long addr);
-int oc_detach_file(struct file *file);
-
 /* ---- attachments, and how their entries are taken away (zap.c) ---- */
 #define OC_VM_FLAGS (VM_PFNMAP | VM_IO | VM_DONTCOPY | VM_DONTEXPAND | VM_DONTDUMP)
 
@@ -437,6 +432,24 @@ void oc_attachment_clear(struct vm_area_struct *vma);
 struct oc_stretch *oc_stretch_alloc(void);
 bool oc_stretch_enter(struct vm_area_struct *vma, unsigned long addr, struct oc_stretch **fresh);
 bool oc_is_walked(struct vm_area_struct *vma, unsigned long start, unsigned long end);
+
+/* ---- views: open files of a segment (attach.c) ---- */
+struct oc_view {
+	struct oc_seg *seg;
+	bool write;
+	bool nosignal; /* a hole is the hole page and a count, not SIGBUS */
+	/*
+	 * Most files are attached once at a time, which takes no memory but this. The VMAs of an
+	 * attachment hold the file, so it is gone before the view is.
+	 */
+	struct oc_attachment one;
+	unsigned long one_taken; /* bit 0 */
+};
+
+struct file *oc_view_open(struct oc_seg *seg, bool write, bool nosignal);
+struct oc_view *oc_view_of(struct file *file);
+int oc_detach(unsigned long addr);
+int oc_detach_file(struct file *file);
 
 /* ---- fault.c ---- */
 extern const struct vm_operations_struct oc_vm_ops;

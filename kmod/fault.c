@@ -243,25 +243,6 @@ static void oc_fill_init(struct oc_fill *f, struct vm_fault *vmf)
 	};
 }
 
-#ifdef OC_HUGE
-/*
- * Is the whole 2 MiB window one piece of memory, in one mapping of the owner, with one permission?
- */
-static bool oc_snap_is_huge(const struct oc_snap *snap, unsigned long at)
-{
-	const unsigned long *e = &snap->entry[oc_snap_index(snap, at)];
-	unsigned long i, need = OC_E_VALID | OC_E_HUGE | (e[0] & OC_E_WRITE);
-
-	if (oc_entry_pfn(e[0]) & (OC_WINDOW_PAGES - 1))
-		return false;
-	for (i = 0; i < OC_WINDOW_PAGES; i++)
-		if ((e[i] & (OC_E_VALID | OC_E_HUGE | OC_E_WRITE)) != need ||
-		    oc_entry_pfn(e[i]) != oc_entry_pfn(e[0]) + i)
-			return false;
-	return true;
-}
-#endif
-
 /* ---- verdicts: what a task learned without its own mmap lock ---- */
 static void oc_verdict_leave(struct oc_seg *seg, unsigned long page, int err)
 {
@@ -366,7 +347,7 @@ static bool oc_install_huge(struct oc_install *in, struct oc_snap *snap)
 	bool writable = in->fill.writable && (e & OC_E_WRITE);
 
 	if (!READ_ONCE(oc_huge) || arch_needs_pgtable_deposit() || (w->lo & ~PMD_MASK) ||
-	    w->hi - w->lo != PMD_SIZE || !oc_snap_is_huge(snap, w->at) ||
+	    w->hi - w->lo != PMD_SIZE || !snap->huge ||
 	    !oc_may_be_huge(oc_entry_pfn(e)) || oc_is_walked(in->vmf->vma, w->lo, w->hi))
 		return false;
 	if (writable)

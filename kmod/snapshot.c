@@ -1,9 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 /* What the owner's page tables say of a window, and how long that may be believed. */
 #include <linux/bitmap.h>
-#ifdef CONFIG_HMM_MIRROR
-#include <linux/hmm.h>
-#endif
 #include <linux/slab.h>
 
 #include "core.h"
@@ -21,6 +18,7 @@ struct oc_snap *oc_snap_alloc(unsigned long start, unsigned long end, gfp_t gfp)
 		return NULL;
 	snap->start = start;
 	snap->pages = pages;
+	snap->huge = false;
 	snap->entry = pages == 1 ? &snap->one : kmalloc_array(pages, sizeof(*snap->entry), gfp);
 	if (!snap->entry) {
 		kfree(snap);
@@ -68,9 +66,11 @@ static void oc_snap_hide(struct mm_struct *mm, struct oc_snap *snap)
 	     addr = vma->vm_end) {
 		unsigned long lo = max(vma->vm_start, snap->start), hi = min(vma->vm_end, end);
 
-		if (oc_vma_hidden(vma))
+		if (oc_vma_hidden(vma)) {
+			snap->huge = false;
 			memset(&snap->entry[oc_snap_index(snap, lo)], 0,
 			       ((hi - lo) >> PAGE_SHIFT) * sizeof(snap->entry[0]));
+		}
 	}
 }
 
@@ -79,8 +79,10 @@ static void oc_snap_finish(struct oc_seg *seg, struct oc_snap *snap, const unsig
 {
 	unsigned int i;
 
-	for_each_set_bit(i, busy, snap->pages)
+	for_each_set_bit(i, busy, snap->pages) {
 		snap->entry[i] &= OC_E_WRITE;
+		snap->huge = false;
+	}
 	oc_snap_hide(seg->mm, snap);
 }
 
@@ -89,6 +91,18 @@ static void oc_snap_finish(struct oc_seg *seg, struct oc_snap *snap, const unsig
  * where the target is being changed, whose end oc_changes_wait() waits for.
  */
 #ifdef OC_HMM
+/*
+ * Is the window one entry of the owner's tables? All pages of one are of one piece, with the same
+ * permission.
+ */
+static bool oc_snap_one_entry(const struct oc_snap *snap)
+{
+	return snap->pages == OC_WINDOW_PAGES && IS_ALIGNED(snap->start, PMD_SIZE) &&
+	       (snap->entry[0] & OC_E_VALID) &&
+	       hmm_pfn_to_map_order(snap->entry[0]) >= PMD_SHIFT - PAGE_SHIFT &&
+	       IS_ALIGNED(oc_entry_pfn(snap->entry[0]), OC_WINDOW_PAGES);
+}
+
 /* Nothing is faulted in and no page is held. */
 int oc_snap_take(struct oc_seg *seg, struct oc_snap *snap, unsigned long target, bool write,
 		 bool resolved)
@@ -103,28 +117,17 @@ int oc_snap_take(struct oc_seg *seg, struct oc_snap *snap, unsigned long target,
 		.hmm_pfns = snap->entry,
 	};
 	DECLARE_BITMAP(busy, OC_WINDOW_PAGES);
-	unsigned int i;
 	int err;
 
 	err = oc_snap_begin(seg, snap, target, busy);
 	if (err)
 		return err;
+	snap->huge = false;
 	memset(snap->entry, 0, snap->pages * sizeof(snap->entry[0]));
 	err = hmm_range_fault(&range);
 	if (err)
 		return err;
-	for (i = 0; i < snap->pages; i++) {
-		unsigned long e = snap->entry[i], out = 0;
-
-		if (e & HMM_PFN_VALID) {
-			out = (e & ~HMM_PFN_FLAGS) << OC_E_SHIFT | OC_E_VALID;
-			if (e & HMM_PFN_WRITE)
-				out |= OC_E_WRITE;
-			if (hmm_pfn_to_map_order(e) >= PMD_SHIFT - PAGE_SHIFT)
-				out |= OC_E_HUGE;
-		}
-		snap->entry[i] = out;
-	}
+	snap->huge = oc_snap_one_entry(snap);
 	oc_snap_finish(seg, snap, busy);
 	return 0;
 }
@@ -165,7 +168,7 @@ int oc_snap_take(struct oc_seg *seg, struct oc_snap *snap, unsigned long target,
 	if (got <= 0)
 		return got ?: -EBUSY;
 	for (i = 0; i < got; i++) {
-		snap->entry[first + i] = page_to_pfn(pages[i]) << OC_E_SHIFT | OC_E_VALID |
+		snap->entry[first + i] = page_to_pfn(pages[i]) | OC_E_VALID |
 					 (write ? OC_E_WRITE : 0);
 		put_page(pages[i]);
 	}
@@ -176,6 +179,8 @@ int oc_snap_take(struct oc_seg *seg, struct oc_snap *snap, unsigned long target,
 
 static void oc_snap_strike(struct oc_snap *snap, unsigned long start, unsigned long end)
 {
+	if (start < end)
+		snap->huge = false;
 	for (; start < end; start += PAGE_SIZE)
 		snap->entry[oc_snap_index(snap, start)] &= OC_E_WRITE;
 }
@@ -264,6 +269,7 @@ static void oc_snap_merge(struct oc_seg *seg, struct oc_snap *whole, struct oc_s
 
 	oc_snap_refresh(seg, whole);
 	oc_snap_refresh(seg, part);
+	whole->huge = false;
 	for (i = 0; i < part->pages; i++)
 		if (part->entry[i] & OC_E_VALID)
 			e[i] = part->entry[i];

@@ -446,10 +446,27 @@ struct oc_attachment *oc_attachment_after(struct oc_seg *seg, unsigned long seri
 	return n ? container_of(n, struct oc_attachment, link) : NULL;
 }
 
+/* The view's own one, if no attachment has it. */
+static struct oc_attachment *oc_attachment_take(struct oc_view *view)
+{
+	if (!test_and_set_bit_lock(0, &view->one_taken))
+		return &view->one;
+	return kmalloc(sizeof(struct oc_attachment), GFP_KERNEL_ACCOUNT);
+}
+
+static void oc_attachment_give(struct oc_view *view, struct oc_attachment *att)
+{
+	if (att == &view->one)
+		clear_bit_unlock(0, &view->one_taken);
+	else
+		kfree(att);
+}
+
 /* For a VMA that mmap() makes: its mmap lock is held for writing. */
 int oc_attachment_create(struct oc_seg *seg, struct vm_area_struct *vma)
 {
-	struct oc_attachment *att = kzalloc(sizeof(*att), GFP_KERNEL_ACCOUNT);
+	struct oc_view *view = vma->vm_file->private_data;
+	struct oc_attachment *att = oc_attachment_take(view);
 	int err;
 
 	if (!att)
@@ -460,17 +477,18 @@ int oc_attachment_create(struct oc_seg *seg, struct vm_area_struct *vma)
 		goto free;
 	}
 	kref_init(&att->ref);
-	att->seg = seg;
+	att->seg = seg; /* which the VMA holds, through its file */
 	att->file = vma->vm_file;
 	att->start = vma->vm_start;
 	att->end = vma->vm_end;
 	att->shows = seg->start + (vma->vm_pgoff << PAGE_SHIFT);
+	att->scratch = NULL;
+	att->installers = NULL;
 	att->stretches = RB_ROOT_CACHED;
 	err = oc_watch_begin(&att->watch, att->start, att->end - att->start, &oc_importer_ops,
 			     true);
 	if (err)
 		goto uncharge;
-	oc_seg_get(seg);
 	atomic_long_inc(&oc_attachments);
 	att->importer = get_pid(task_tgid(current));
 	mutex_lock(&seg->lock);
@@ -485,7 +503,7 @@ int oc_attachment_create(struct oc_seg *seg, struct vm_area_struct *vma)
 uncharge:
 	oc_uncharge(att->user, OC_ATTACHMENT_VMAS);
 free:
-	kfree(att);
+	oc_attachment_give(view, att);
 	return err;
 }
 
@@ -524,10 +542,8 @@ static void oc_attachment_free(struct kref *ref)
 	if (att->scratch)
 		__free_page(att->scratch);
 	kfree(att->installers);
-	kfree(att);
 	atomic_long_dec(&oc_attachments);
-	/* Never the last one: the VMA holds its file, and that the segment, until this returns. */
-	oc_seg_put(seg);
+	oc_attachment_give(att->file->private_data, att);
 }
 
 void oc_attachment_close(struct vm_area_struct *vma)

@@ -69,7 +69,7 @@ enum Operation {
 }
 
 /// How often everything is attached and detached in one measurement of either.
-const ATTACHES: usize = 100;
+const ATTACHES: usize = 1000;
 
 struct Case {
     name: &'static str,
@@ -289,20 +289,21 @@ fn measure(case: &Case, owner: &Peer, scratch: &Area) -> Outcome<f64> {
     Ok(spent)
 }
 
-/// Nanoseconds until an attachment is there, or gone.
+/// Nanoseconds until an attachment is there, or gone: the median, since some are interrupted.
 fn attach(operation: Operation, segment: &Segment, size: usize) -> Outcome<f64> {
-    let mut spent = Duration::ZERO;
+    let mut spent = Vec::with_capacity(ATTACHES);
     for _ in 0..ATTACHES {
         let begin = Instant::now();
         let view = map(segment, size, false)?;
         let attached = begin.elapsed();
         view.unmap()?;
-        spent += match operation {
+        spent.push(match operation {
             Operation::Detach => begin.elapsed() - attached,
             _ => attached,
-        };
+        });
     }
-    Ok(spent.as_nanos() as f64 / ATTACHES as f64)
+    spent.sort_unstable();
+    Ok(spent[ATTACHES / 2].as_nanos() as f64)
 }
 
 /// Nanoseconds per page until all of a fresh attachment, or a copy of it, has been looked at.
