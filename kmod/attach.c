@@ -17,8 +17,11 @@ static int oc_view_mmap(struct file *file, struct vm_area_struct *vma)
 	u64 off = (u64)vma->vm_pgoff << PAGE_SHIFT;
 	int err;
 
-	/* VM_MAYSHARE: VM_SHARED is dropped where the file may only be read. */
-	if (!(vma->vm_flags & VM_MAYSHARE))
+	/*
+	 * VM_MAYSHARE: VM_SHARED is dropped where the file may only be read. VM_MTE: the kernel
+	 * refuses it, too, but some arm64 ones only afterwards, and then close no VMA.
+	 */
+	if (!(vma->vm_flags & VM_MAYSHARE) || (vma->vm_flags & VM_MTE))
 		return -EINVAL;
 	if (vma->vm_pgoff >= OC_GENERATION_PGOFF)
 		return oc_generation_mmap(seg, vma);

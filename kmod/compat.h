@@ -37,6 +37,11 @@
 #include <linux/hmm.h>
 #endif
 
+/* Memory tags, of arm64. */
+#ifndef VM_MTE
+#define VM_MTE VM_NONE
+#endif
+
 #if !OC_HAVE_VM_FLAGS_SET
 static inline void vm_flags_set(struct vm_area_struct *vma, unsigned long flags)
 {

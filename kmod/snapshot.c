@@ -6,6 +6,35 @@
 #include "core.h"
 #include "inject.h"
 
+/*
+ * Does the window begin with one entry of the owner's tables that is as large? Its pages are of one
+ * piece, with the same permission.
+ */
+static bool oc_snap_one_entry(const struct oc_snap *snap)
+{
+#ifdef OC_HMM
+	return snap->pages == OC_WINDOW_PAGES && IS_ALIGNED(snap->start, PMD_SIZE) &&
+	       (snap->entry[0] & OC_E_VALID) &&
+	       hmm_pfn_to_map_order(snap->entry[0]) >= PMD_SHIFT - PAGE_SHIFT &&
+	       IS_ALIGNED(oc_entry_pfn(snap->entry[0]), OC_WINDOW_PAGES);
+#else
+	return false;
+#endif
+}
+
+/* The same of a snapshot that was put together from looks at different times. */
+static bool oc_snap_is_huge(const struct oc_snap *snap)
+{
+	unsigned int i;
+
+	if (!oc_snap_one_entry(snap))
+		return false;
+	for (i = 1; i < snap->pages; i++)
+		if (snap->entry[i] != snap->entry[0] + i)
+			return false;
+	return true;
+}
+
 struct oc_snap *oc_snap_alloc(unsigned long start, unsigned long end, gfp_t gfp)
 {
 	unsigned int pages = (end - start) >> PAGE_SHIFT;
@@ -91,18 +120,6 @@ static void oc_snap_finish(struct oc_seg *seg, struct oc_snap *snap, const unsig
  * where the target is being changed, whose end oc_changes_wait() waits for.
  */
 #ifdef OC_HMM
-/*
- * Is the window one entry of the owner's tables? All pages of one are of one piece, with the same
- * permission.
- */
-static bool oc_snap_one_entry(const struct oc_snap *snap)
-{
-	return snap->pages == OC_WINDOW_PAGES && IS_ALIGNED(snap->start, PMD_SIZE) &&
-	       (snap->entry[0] & OC_E_VALID) &&
-	       hmm_pfn_to_map_order(snap->entry[0]) >= PMD_SHIFT - PAGE_SHIFT &&
-	       IS_ALIGNED(oc_entry_pfn(snap->entry[0]), OC_WINDOW_PAGES);
-}
-
 /* Nothing is faulted in and no page is held. */
 int oc_snap_take(struct oc_seg *seg, struct oc_snap *snap, unsigned long target, bool write,
 		 bool resolved)
@@ -269,10 +286,10 @@ static void oc_snap_merge(struct oc_seg *seg, struct oc_snap *whole, struct oc_s
 
 	oc_snap_refresh(seg, whole);
 	oc_snap_refresh(seg, part);
-	whole->huge = false;
 	for (i = 0; i < part->pages; i++)
 		if (part->entry[i] & OC_E_VALID)
 			e[i] = part->entry[i];
+	whole->huge = oc_snap_is_huge(whole);
 }
 
 /*
