@@ -335,16 +335,17 @@ impl Endpoint {
         each!(self, from => from.part())
     }
 
-    /// Copies bytes of the chunk that the next record names; of its part, if there is only one. They are read once, in
-    /// their order.
+    /// Copies bytes of the chunk that the next record names, by `kernel` if this processor does; of its part, if there
+    /// is only one. They are read once, in their order.
     #[inline]
     pub(crate) fn read_chunk(
         &mut self,
         chunk: ChunkIndex,
         offset: usize,
         out: &mut [u8],
+        kernel: Kernel,
     ) -> std::result::Result<(), OutOfBounds> {
-        each!(self, from => from.read_chunk(chunk, offset, out))
+        each!(self, from => from.read_chunk(chunk, offset, out, kernel))
     }
 
     /// Bytes that one of the peer's chunks has at most.

@@ -6,6 +6,7 @@
 //! such a message is a [`MediumOp`], and [`Endpoint::medium`] says for which medium it is to run.
 
 use super::{BadRecord, ChunkIndex, Endpoint, Part, Record};
+use onecopy_shm::copy::Kernel;
 use onecopy_shm::layout::OutOfBounds;
 
 /// Room for one record. Dropping it publishes nothing that the peer sees.
@@ -39,6 +40,7 @@ pub(crate) trait Medium: Sized {
         chunk: ChunkIndex,
         offset: usize,
         out: &mut [u8],
+        kernel: Kernel,
     ) -> Result<(), OutOfBounds>;
     fn passed_chunk(&mut self) -> bool;
 }

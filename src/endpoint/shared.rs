@@ -144,8 +144,9 @@ impl Medium for SharedMemory {
         chunk: ChunkIndex,
         offset: usize,
         out: &mut [u8],
+        kernel: Kernel,
     ) -> std::result::Result<(), OutOfBounds> {
-        self.segment.read_chunk(chunk, offset, out, Kernel::Memcpy)
+        self.segment.read_chunk(chunk, offset, out, kernel)
     }
 
     /// The tail, which gives chunks back, is published every few of them: its line travels to the sender.

@@ -36,6 +36,7 @@ use lane::{Carrier, LastOffer, PairLane};
 use nix::errno::Errno;
 use nix::sys::socket::{MsgFlags, recv};
 use onecopy_obs::StreamSettings;
+use onecopy_shm::copy::Kernel;
 use onecopy_shm::fault;
 use onecopy_shm::layout::{ChunkIndex, OutOfBounds};
 use output::{Output, Sending, Sent};
@@ -403,6 +404,7 @@ impl Medium for Socket {
         _: ChunkIndex,
         offset: usize,
         out: &mut [u8],
+        _: Kernel,
     ) -> Result<(), OutOfBounds> {
         let by_lane = self
             .lane_state

@@ -318,13 +318,14 @@ fn receive_chunks<M: Medium>(
         None => CHUNK_POLLS,
         Some(_) => CHUNK_CALLS,
     };
+    let kernel = core.chunks.kernel(incoming.total as usize);
     let (mut record, mut body) = (record, first);
     while incoming.check(&body).is_ok() {
         let (begin, end) = (
             body.offset as usize,
             body.offset as usize + body.piece as usize,
         );
-        let read = from.read_chunk(body.chunk, 0, &mut out[begin..end]);
+        let read = from.read_chunk(body.chunk, 0, &mut out[begin..end], kernel);
         if read.is_err() {
             break;
         }

@@ -142,6 +142,7 @@ pub(crate) fn arrive(
     piped.at += u64::from(body.piece);
     let last = piped.at == piped.end;
     if let Some(found) = core.requests.get(request) {
+        let kernel = core.chunks.kernel(body.total as usize);
         let endpoint = &mut peer.endpoint;
         let mut failed = None;
         let written = found.buf.write(
@@ -149,7 +150,7 @@ pub(crate) fn arrive(
             body.offset,
             body.piece as usize,
             |at, out| {
-                if let Err(error) = endpoint.read_chunk(body.chunk, at, out) {
+                if let Err(error) = endpoint.read_chunk(body.chunk, at, out, kernel) {
                     failed = Some(error.to_string());
                 }
             },

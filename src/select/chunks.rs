@@ -3,15 +3,15 @@
 //!
 //! Where stores need the lines that they write, the sender asks for those of its next chunks while the receiver copies
 //! out. It cuts a message in pieces of half a chunk, so that both copy at the same time. Where the string instruction
-//! takes lines without reading them, to own them ahead is work for nothing. The instruction begins slowly, so large
-//! pieces are better (docs/performance.md).
+//! takes lines without reading them, to own them ahead is work for nothing. The instruction begins slowly, so only
+//! messages of up to two chunks are cut in halves, and short ones are not (docs/performance.md).
 
 use onecopy_obs::Knobs;
 use onecopy_shm::copy::Kernel;
 
-/// Strings shorter than this begin too slowly: up to 8 KiB vectors are faster (docs/performance.md, "Chunks on
-/// processors whose strings take lines").
-const STRING_MIN: usize = 8193;
+/// The longest message that goes in one piece, by vectors, where longer ones go by strings, which begin too slowly for
+/// it (docs/performance.md, "Chunks on processors whose strings take lines").
+const VECTORS_MAX: usize = 8192;
 
 /// The plan of a rank.
 #[derive(Debug, Clone, Copy)]
@@ -54,32 +54,33 @@ impl Chunks {
     /// Bytes per chunk of an eager message of `len` bytes.
     #[inline]
     pub(crate) fn step_of(&self, len: u64) -> u64 {
-        if len <= self.step {
-            len
-        } else if self.strings {
+        let whole = if self.strings {
+            self.step.min(VECTORS_MAX as u64)
+        } else {
             self.step
+        };
+        if len <= whole {
+            len
         } else {
             // The receiver copies out while the sender copies in.
-            (len / 2)
-                .next_multiple_of(64)
-                .clamp(self.step / 2, self.step)
+            len.div_ceil(2).next_multiple_of(64).min(self.step)
         }
     }
 
-    /// What copies a piece of `len` bytes into a chunk.
+    /// What copies the pieces of a message of `total` bytes into chunks, and out of them.
     #[inline]
-    pub(crate) fn kernel(&self, len: usize) -> Kernel {
-        if self.owned_ahead(len) {
+    pub(crate) fn kernel(&self, total: usize) -> Kernel {
+        if self.owned_ahead(total) {
             Kernel::Memcpy
         } else {
             Kernel::RepMovsb
         }
     }
 
-    /// Whether the lines of a piece of `len` bytes are asked for before they are written.
+    /// Whether the lines of the pieces of a message of `total` bytes are asked for before they are written.
     #[inline]
-    pub(crate) fn owned_ahead(&self, len: usize) -> bool {
-        !self.strings || len < STRING_MIN
+    pub(crate) fn owned_ahead(&self, total: usize) -> bool {
+        !self.strings || total <= VECTORS_MAX
     }
 }
 
@@ -96,7 +97,7 @@ mod tests {
     }
 
     #[test]
-    fn pieces_fill_chunks_by_strings_and_halves_otherwise() {
+    fn pieces_are_halves_of_what_is_not_short() {
         let (owned, strings) = (plan(ChunkCopy::Owned), plan(ChunkCopy::String));
         assert_eq!((owned.bytes, owned.share), (8192, 32));
         assert_eq!((strings.bytes, strings.share), (16384, 16));
@@ -105,7 +106,20 @@ mod tests {
         }
         assert_eq!(owned.step_of(10_000), 5056);
         assert_eq!(owned.step_of(1 << 20), 8192);
-        assert_eq!(strings.step_of(1 << 20), 16384);
+        for (len, step) in [
+            (8193, 4096 + 64),
+            (16_384, 8192),
+            (24_000, 12_032),
+            (32_768, 16_384),
+            (1 << 20, 16_384),
+        ] {
+            assert_eq!(strings.step_of(len), step);
+            assert!(len.div_ceil(step) >= 2, "{len}: both copy at the same time");
+        }
+        for len in 8193u64..=16_384 {
+            assert_eq!(len.div_ceil(strings.step_of(len)), 2);
+            assert_eq!(len.div_ceil(owned.step_of(len)), 2);
+        }
         assert!(owned.owned_ahead(8192) && owned.kernel(8192) == Kernel::Memcpy);
         assert!(!strings.owned_ahead(16_384) && strings.kernel(16_384) == Kernel::RepMovsb);
         assert!(strings.owned_ahead(8192) && strings.kernel(8192) == Kernel::Memcpy);

@@ -263,7 +263,9 @@ impl LightweightReceives {
         if len as u64 == body.total
             && let Some((phase, span)) = self.posted(slot)
             && let Ok(out) = core.loans.span_mut(span, len)
-            && from.read_chunk(body.chunk, 0, out).is_ok()
+            && from
+                .read_chunk(body.chunk, 0, out, core.chunks.kernel(len))
+                .is_ok()
         {
             *phase = Phase::Over(Status {
                 source: envelope.source as usize,

@@ -250,8 +250,8 @@ knobs! {
         Expert ONECOPY_CHUNK_SIZE => chunk_size: Option<usize> = None,
             OrAuto(Size { min: 4 * KIB, max: MIB }), auto::CHUNK_SIZE;
         /// How a sender writes to its chunks. owned: by stores into lines that it has asked for ahead, in pieces of
-        /// half a chunk. string: in whole chunks, by the string instruction above 8 KiB. The first `onecopy run`
-        /// measures which is faster on this machine, and so does `onecopy tune`.
+        /// half a chunk. string: above 8 KiB by the string instruction, in two halves up to two chunks, else in whole
+        /// chunks. The first `onecopy run` measures which is faster on this machine, and so does `onecopy tune`.
         Expert ONECOPY_CHUNK_COPY => chunk_copy: ChunkCopy = ChunkCopy::Auto,
             OneOf::<ChunkCopy>::new(), auto::CHUNK_COPY;
         /// Whether a rank maps the chunks of its peers writable, though it only reads them. On processors of AMD a

@@ -33,6 +33,9 @@ mod hint {
 /// Copies of so many bytes are made by vectors where that is asked for. They begin where the C library changes to the
 /// string instruction on processors of AMD. They end where the string instruction pays.
 const BY_VECTORS: std::ops::Range<usize> = 2048..16 << 10;
+/// Fewer bytes are never copied by the string instruction, which takes longer to begin. A message in many short pieces
+/// of the program's memory consists of such copies.
+const BY_STRING_MIN: usize = 2048;
 
 /// Says whether [`Kernel::Memcpy`] is to keep from the string instruction where that begins too slowly, in this
 /// process.
@@ -67,7 +70,7 @@ pub enum Kernel {
     Memcpy,
     /// Vector loads and non-temporal stores.
     NonTemporal,
-    /// The string instruction `rep movsb`.
+    /// The string instruction `rep movsb`, for at least [`BY_STRING_MIN`] bytes.
     RepMovsb,
 }
 
@@ -113,6 +116,8 @@ pub unsafe fn copy(kernel: Kernel, to: *mut u8, from: *const u8, len: usize) {
         Kernel::Memcpy => unsafe { memcpy(to, from, len) },
         // SAFETY: the caller's promise.
         Kernel::NonTemporal => unsafe { arch::non_temporal(to, from, len) },
+        // SAFETY: the caller's promise.
+        Kernel::RepMovsb if len < BY_STRING_MIN => unsafe { memcpy(to, from, len) },
         // SAFETY: the caller's promise.
         Kernel::RepMovsb => unsafe { arch::rep_movsb(to, from, len) },
     }

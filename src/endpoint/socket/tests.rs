@@ -107,7 +107,7 @@ fn what_is_taken_away_before_it_is_shown_leaves_no_trace() {
         assert_eq!((part.at, part.of), (0, 200));
         let mut got = [0; 1];
         other
-            .read_chunk(ChunkIndex(0), 0, &mut got)
+            .read_chunk(ChunkIndex(0), 0, &mut got, Kernel::Memcpy)
             .expect("a byte");
         assert_eq!(got, [3]);
     }

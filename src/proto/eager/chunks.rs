@@ -32,7 +32,7 @@ pub(crate) fn warm_chunks(core: &mut Core, peer: &mut Peer, total: u64, step: u6
         peer.endpoint.collect_chunks(&mut core.home);
     }
     let piece = step.min(total) as usize;
-    if core.chunks.owned_ahead(piece) {
+    if core.chunks.owned_ahead(total as usize) {
         // Who waits for an answer has time until the message is out. Who sends more has not.
         let after = peer.endpoint.takes_turns();
         core.home.will_write_chunks(pieces, piece, after);
@@ -99,7 +99,7 @@ pub(crate) fn send_chunk(
         kind: piece.kind as u8,
         meta: piece.meta,
         len,
-        kernel: core.chunks.kernel(len),
+        kernel: core.chunks.kernel(piece.total as usize),
         share,
     };
     let shown = Shown {
@@ -303,10 +303,11 @@ pub(crate) fn next_chunk(
         return Err("a chunk of no message".into());
     };
     incoming.check(body)?;
+    let kernel = core.chunks.kernel(body.total as usize);
     let endpoint = &mut peer.endpoint;
     let mut failed = None;
     let mut read = |at: usize, out: &mut [u8]| {
-        if let Err(error) = endpoint.read_chunk(body.chunk, at, out) {
+        if let Err(error) = endpoint.read_chunk(body.chunk, at, out, kernel) {
             failed = Some(error.to_string());
         }
     };

@@ -302,7 +302,7 @@ fn remote(core: &Core, peer: &mut Peer, rts: &Rts) -> Result<Remote, String> {
             }
             let mut raw = vec![0; bytes];
             peer.endpoint
-                .read_chunk(chunk, 0, &mut raw)
+                .read_chunk(chunk, 0, &mut raw, Kernel::Memcpy)
                 .map_err(|bad| bad.to_string())?;
             let ranges = read_list(&raw, core.home.heap_bytes(), cookie)?;
             let sum = ranges
