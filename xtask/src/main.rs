@@ -11,6 +11,7 @@ mod mpi4py;
 mod new_layer;
 mod peers;
 mod picture;
+mod room;
 mod say;
 mod soak;
 mod steps;

@@ -1,9 +1,13 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! `cargo xtask test`: everything that must pass.
 
+use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use crate::steps::{Steps, cargo, count, show};
+use onecopy_vm::cache::Cache;
+
+use crate::room::{self, Folder};
+use crate::steps::{Steps, cargo, count, metadata, show};
 use crate::{Failure, bpf, root, tidy, verify, vm};
 
 #[derive(Debug, clap::Args)]
@@ -17,7 +21,28 @@ pub(crate) struct Args {
 /// What only tests have: points at which they kill.
 const FEATURES: &str = "fault-points";
 
+/// Where this writes, and about how much: measured after a run from nothing.
+fn folders(quick: bool) -> Vec<Folder> {
+    const GIB: u64 = 1 << 30;
+    let target = metadata(&root())
+        .ok()
+        .and_then(|known| Some(PathBuf::from(known["target_directory"].as_str()?)));
+    let cache = Cache::open().ok().filter(|_| !quick);
+    let folder = |name, path: &Path, bytes| Folder {
+        name,
+        path: path.to_owned(),
+        bytes,
+    };
+    let target = target.map(|path| folder("what is built", &path.join("debug"), 8 * GIB));
+    let cache =
+        cache.map(|cache| folder("what is fetched", &cache.root().join("kernels"), 10 * GIB));
+    let temporary = folder("temporary files", &std::env::temp_dir(), GIB);
+    target.into_iter().chain(cache).chain([temporary]).collect()
+}
+
 pub(crate) fn run(args: &Args) -> Result<(), Failure> {
+    let folders = folders(args.quick);
+    room::warn(&folders);
     let mut steps = Steps::new(if args.quick { 5 } else { 12 });
     steps.check("what tests need", || {
         show(Command::new("bash").arg("ci/setup.sh").current_dir(root()))
@@ -63,5 +88,5 @@ pub(crate) fn run(args: &Args) -> Result<(), Failure> {
         steps.tests("other kernels", vm::ci);
         steps.tests("RDMA on the software device", vm::verbs_ci);
     }
-    steps.finish()
+    steps.finish().inspect_err(|_| room::explain(&folders))
 }
