@@ -22,7 +22,7 @@ pub const COLL_STRIDE: u64 = (PAGE + COLL_DEPTH * COLL_SLOT + COLL_STAGES * COLL
 /// Channels that a rank has at most.
 pub const MAX_CHANNELS: u32 = 64;
 /// First bytes of every segment.
-pub const MAGIC: u64 = u64::from_le_bytes(*b"onecopy\x01");
+pub const MAGIC: u64 = u64::from_le_bytes(*b"onecopy\x02");
 /// Ranks that the bitmap of active senders in the header page has room for.
 pub const MAX_RANKS: usize = (PAGE - BITMAP_OFFSET) * 8;
 /// Byte offset of the bitmap of active senders.

@@ -161,22 +161,21 @@ fn memory(what: &str) -> u64 {
 #[derive(Debug)]
 #[repr(C, align(256))]
 pub struct PairControl {
-    /// Nonzero while the receiver polls the ring.
-    wake: AtomicU32,
-    /// Whether the receiver can read a message by the kernel module only if it is exposed as a region. Written by the
-    /// receiver: 0 not known yet, 1 no, 2 yes. A hint: a message comes either way.
-    pub wants_region: AtomicU32,
     /// Ring slots that the receiver has consumed.
     tail: AtomicU64,
     /// Bytes of eager credit that the receiver has given back, ever.
     pub credit: AtomicU64,
-    /// Nonzero when the receiver does not talk with the sender any more; written by the receiver, once.
-    pub given_up: AtomicU32,
-    _pad0: AtomicU32,
-    _pad1: [AtomicU64; 4],
+    _pad0: [AtomicU64; 6],
+    /// Nonzero while the receiver polls the ring. Looked at with each message: in the line of what is seldom written.
+    wake: AtomicU32,
     /// Nonzero while the sender waits for slots, chunks or credit; written by the sender.
     pub sender_waits: AtomicU32,
-    _pad2: [AtomicU32; 15],
+    /// Whether the receiver can read a message by the kernel module only if it is exposed as a region. Written by the
+    /// receiver: 0 not known yet, 1 no, 2 yes. A hint: a message comes either way.
+    pub wants_region: AtomicU32,
+    /// Nonzero when the receiver does not talk with the sender any more; written by the receiver, once.
+    pub given_up: AtomicU32,
+    _pad1: [AtomicU64; 6],
     /// Cooperative transfer from this sender.
     pub coop: CooperativeBlock,
 }
