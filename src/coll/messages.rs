@@ -133,8 +133,17 @@ impl Flight {
         Ok(copy)
     }
 
-    /// Whether all messages are over.
+    /// Whether all messages are over. What they worked on is given back then.
     fn is_over(&mut self, engine: &mut Engine) -> Result<bool> {
+        let over = self.all_came(engine)?;
+        if over {
+            self.release(engine);
+        }
+        Ok(over)
+    }
+
+    /// Whether all messages are over. What they worked on is kept.
+    fn all_came(&mut self, engine: &mut Engine) -> Result<bool> {
         let mut failure = None;
         self.requests
             .retain(|message| match engine.take_result(message.id) {
@@ -146,9 +155,6 @@ impl Flight {
             });
         if let Some(error) = failure {
             return Err(error);
-        }
-        if self.requests.is_empty() {
-            self.release(engine);
         }
         Ok(self.requests.is_empty())
     }
@@ -388,10 +394,7 @@ impl MessageChain {
                 }
                 ChainState::Before => {
                     // The loan of what comes is needed until it is combined.
-                    let loans = std::mem::take(&mut self.flight.loans);
-                    let over = self.flight.is_over(engine);
-                    self.flight.loans = loans;
-                    if !over? {
+                    if !self.flight.all_came(engine)? {
                         return Ok(result);
                     }
                     if let Some(before) = me.checked_sub(1) {

@@ -294,18 +294,17 @@ impl Swap {
 
     /// Takes the pieces of the round that have come. Whether there were any.
     fn take_round(&mut self, cx: &mut StepContext<'_>, unit: usize) -> Result<bool> {
-        let mut left = Vec::new();
-        let mut taken = false;
-        for place in std::mem::take(&mut self.pending) {
+        let before = self.pending.len();
+        let mut at = 0;
+        while let Some(&place) = self.pending.get(at) {
             let came = !cx.state.lacks(place, cx.seq, self.phase());
             if came && self.take_piece(cx, place, unit)? {
-                taken = true;
+                self.pending.swap_remove(at);
             } else {
-                left.push(place);
+                at += 1;
             }
         }
-        self.pending = left;
-        Ok(taken)
+        Ok(self.pending.len() < before)
     }
 
     /// Takes the piece of `place`. `false`: not all of it is there.
