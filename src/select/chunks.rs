@@ -24,17 +24,26 @@ pub(crate) struct Chunks {
     pub(crate) depth: usize,
     /// Bytes of a piece at most.
     pub(crate) step: u64,
+    /// Bytes of the longest message that is not cut.
+    whole: u64,
     strings: bool,
 }
 
 impl Chunks {
     pub(crate) fn new(knobs: &Knobs) -> Self {
+        let step = knobs.pipeline_step() as u64;
+        let strings = knobs.writes_strings();
         Self {
             bytes: knobs.chunk_bytes(),
             share: knobs.chunks_per_peer(),
             depth: knobs.pipeline_chunks(),
-            step: knobs.pipeline_step() as u64,
-            strings: knobs.writes_strings(),
+            step,
+            whole: if strings {
+                step.min(VECTORS_MAX as u64)
+            } else {
+                step
+            },
+            strings,
         }
     }
 
@@ -47,6 +56,7 @@ impl Chunks {
             share: usize::MAX,
             depth: usize::MAX,
             step: piece as u64,
+            whole: piece as u64,
             strings: true,
         }
     }
@@ -54,12 +64,7 @@ impl Chunks {
     /// Bytes per chunk of an eager message of `len` bytes.
     #[inline]
     pub(crate) fn step_of(&self, len: u64) -> u64 {
-        let whole = if self.strings {
-            self.step.min(VECTORS_MAX as u64)
-        } else {
-            self.step
-        };
-        if len <= whole {
+        if len <= self.whole {
             len
         } else {
             // The receiver copies out while the sender copies in.
@@ -123,6 +128,15 @@ mod tests {
         assert!(owned.owned_ahead(8192) && owned.kernel(8192) == Kernel::Memcpy);
         assert!(!strings.owned_ahead(16_384) && strings.kernel(16_384) == Kernel::RepMovsb);
         assert!(strings.owned_ahead(8192) && strings.kernel(8192) == Kernel::Memcpy);
+    }
+
+    #[test]
+    fn what_a_stream_carries_is_cut_only_where_a_call_would_be_too_long() {
+        let stream = Chunks::of_stream(&Knobs::default());
+        for len in [8193, stream.step] {
+            assert_eq!(stream.step_of(len), len);
+        }
+        assert_eq!(stream.step_of(4 * stream.step), stream.step);
     }
 
     #[test]

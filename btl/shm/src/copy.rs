@@ -70,7 +70,7 @@ pub enum Kernel {
     Memcpy,
     /// Vector loads and non-temporal stores.
     NonTemporal,
-    /// The string instruction `rep movsb`, for at least [`BY_STRING_MIN`] bytes.
+    /// The string instruction `rep movsb`, from 2 KiB on; `Memcpy` below.
     RepMovsb,
 }
 

@@ -475,6 +475,10 @@ mod tests {
             slow.may.store(1, Ordering::Release);
             changes.join().expect("it goes on");
         });
+        // It went on when its change was read, which is before that was counted.
+        while slow.taken.load(Ordering::Acquire) == 0 {
+            std::thread::yield_now();
+        }
         assert_eq!(slow.taken.load(Ordering::Acquire), 1);
         assert!(watcher.is_quiet());
     }
