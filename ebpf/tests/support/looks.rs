@@ -34,12 +34,13 @@ pub(crate) fn rank_of(observed: &Observed, job: &str, pid: u32) -> Option<u32> {
     task.rank.filter(|_| task.job.as_deref() == Some(job))
 }
 
-/// The rank of a peer, whose process must be known.
-pub(crate) fn rank_of_peer(observed: &Observed, job: &str, peer: Peer) -> u32 {
+/// The rank of a peer. None: a look while the ranks still begin does not know its process yet. What is found then does
+/// not fit, and there is another look.
+pub(crate) fn rank_of_peer(observed: &Observed, job: &str, peer: Peer) -> Option<u32> {
     let Peer::Process(pid) = peer else {
-        panic!("the process of a peer is known: {peer:?}")
+        return None;
     };
-    rank_of(observed, job, pid).expect("of the job")
+    rank_of(observed, job, pid)
 }
 
 /// Runs a job, and looks at it until `of` its figures `fits`, or its ranks have waited long. Looks once more then, as
