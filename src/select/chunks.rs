@@ -24,7 +24,7 @@ pub(crate) struct Chunks {
     pub(crate) depth: usize,
     /// Bytes of a piece at most.
     pub(crate) step: u64,
-    /// Bytes of the longest message that is not cut.
+    /// Bytes of the longest message that is not cut in halves.
     whole: u64,
     strings: bool,
 }
@@ -56,7 +56,8 @@ impl Chunks {
             share: usize::MAX,
             depth: usize::MAX,
             step: piece as u64,
-            whole: piece as u64,
+            // Nobody reads one half while the other is written.
+            whole: u64::MAX,
             strings: true,
         }
     }
@@ -64,12 +65,13 @@ impl Chunks {
     /// Bytes per chunk of an eager message of `len` bytes.
     #[inline]
     pub(crate) fn step_of(&self, len: u64) -> u64 {
-        if len <= self.whole {
+        let piece = if len <= self.whole {
             len
         } else {
             // The receiver copies out while the sender copies in.
-            len.div_ceil(2).next_multiple_of(64).min(self.step)
-        }
+            len.div_ceil(2).next_multiple_of(64)
+        };
+        piece.min(self.step)
     }
 
     /// What copies the pieces of a message of `total` bytes into chunks, and out of them.
@@ -136,7 +138,9 @@ mod tests {
         for len in [8193, stream.step] {
             assert_eq!(stream.step_of(len), len);
         }
-        assert_eq!(stream.step_of(4 * stream.step), stream.step);
+        for len in [stream.step + 1, 4 * stream.step] {
+            assert_eq!(stream.step_of(len), stream.step);
+        }
     }
 
     #[test]
