@@ -92,8 +92,10 @@ type Seen = (BTreeMap<(usize, usize), u64>, BTreeSet<Mechanism>);
 fn seen(observed: &Observed, job: &str) -> Seen {
     let mut seen = Seen::default();
     for (key, counts) in &observed.pairs {
-        let sink = rank_of(observed, job, key.caller);
-        if let Some((sink, source)) = sink.zip(rank_of_peer(observed, job, key.peer)) {
+        if let Some(sink) = rank_of(observed, job, key.caller) {
+            let Some(source) = rank_of_peer(observed, job, key.peer) else {
+                return Seen::default();
+            };
             let bytes = seen.0.entry((source as usize, sink as usize)).or_default();
             *bytes += counts.bytes;
             seen.1.insert(key.mechanism);

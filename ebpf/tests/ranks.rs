@@ -86,8 +86,10 @@ type Matrix = BTreeMap<(u32, Mechanism), (u64, u64)>;
 fn matrix(observed: &Observed, job: &str) -> Matrix {
     let mut matrix = Matrix::new();
     for (key, counts) in &observed.pairs {
-        let sink = rank_of(observed, job, key.caller);
-        if let Some((sink, source)) = sink.zip(rank_of_peer(observed, job, key.peer)) {
+        if let Some(sink) = rank_of(observed, job, key.caller) {
+            let Some(source) = rank_of_peer(observed, job, key.peer) else {
+                return Matrix::new();
+            };
             assert_eq!(source, 1 - sink);
             matrix.insert((sink, key.mechanism), (counts.calls, counts.bytes));
         }

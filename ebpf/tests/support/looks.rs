@@ -34,8 +34,8 @@ pub(crate) fn rank_of(observed: &Observed, job: &str, pid: u32) -> Option<u32> {
     task.rank.filter(|_| task.job.as_deref() == Some(job))
 }
 
-/// The rank of a peer. None: a look while the ranks still begin does not know its process yet. What is found then does
-/// not fit, and there is another look.
+/// The rank of a peer. None: a look while the ranks still begin does not know its process yet. Such a look must not
+/// fit, so that there is another one.
 pub(crate) fn rank_of_peer(observed: &Observed, job: &str, peer: Peer) -> Option<u32> {
     let Peer::Process(pid) = peer else {
         return None;
