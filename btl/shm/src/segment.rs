@@ -28,13 +28,14 @@ use crate::cells::MappedCells;
 use crate::coop::CooperativeBlock;
 use crate::doorbell::Doorbell;
 use crate::failing;
-use crate::layout::{BITMAP_OFFSET, BadGeometry, CTRL_STRIDE, Geometry, HEAP_AT, SegOffset};
+use crate::layout::{BITMAP_OFFSET, BadGeometry, CTRL_STRIDE, Geometry, HEAP_AT, LINE, SegOffset};
 use crate::mapping::{Mapping, SharedStruct};
 use crate::sync::{AtomicU32, AtomicU64, Ordering};
 use libc::off_t;
 use nix::errno::Errno;
 use nix::fcntl::{FallocateFlags, fallocate};
 use std::io;
+use std::mem::offset_of;
 use std::os::fd::BorrowedFd;
 use std::ptr::NonNull;
 use std::sync::Arc;
@@ -181,6 +182,7 @@ pub struct PairControl {
 }
 
 const _: () = assert!(size_of::<PairControl>() == CTRL_STRIDE);
+const _: () = assert!(offset_of!(PairControl, wake) / LINE != offset_of!(PairControl, tail) / LINE);
 // SAFETY: all atomics.
 unsafe impl SharedStruct for PairControl {}
 
