@@ -21,7 +21,7 @@ pub(crate) struct Args {
 /// What only tests have: points at which they kill.
 const FEATURES: &str = "fault-points";
 
-/// Where this writes, and about how much: measured after a run from nothing.
+/// Where this writes, and about how much if it begins with nothing.
 fn folders(quick: bool) -> Vec<Folder> {
     const GIB: u64 = 1 << 30;
     let target = metadata(&root())
