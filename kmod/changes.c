@@ -79,7 +79,7 @@ void oc_notifier_freed(void)
 		wake_up_all(&oc_notifiers_gone);
 }
 
-/* ---- what the module itself takes away ---- */
+/* ---- what the module itself zaps ---- */
 void oc_own_zap_begin(struct oc_own_zap *own, struct mm_struct *mm, unsigned long start,
 		      unsigned long end)
 {

@@ -292,7 +292,7 @@ struct oc_zap_work {
 	enum oc_zap_class class;
 };
 
-/* Changes of a segment's memory: all that wait are taken away together, by one worker. */
+/* Invalidations of a segment: one worker zaps all that wait together. */
 struct oc_zap_batch {
 	struct oc_zap_work work;
 	struct oc_seg *seg;
@@ -347,7 +347,7 @@ struct oc_seg {
 	/* the page that comes next if importers go through memory in order */
 	unsigned long ahead_at;
 	unsigned int ahead;
-	bool reap_queued; /* all of it is taken away by a worker, or was */
+	bool reap_queued; /* a worker zaps all of it, or has */
 	bool reap_done;
 	struct rb_root_cached stretches; /* where attachments may have entries, by address here */
 	u64 stretch_serial; /* of the last that came */
@@ -393,7 +393,7 @@ void oc_generation_state(struct oc_seg *seg);
 int oc_generation_mmap(struct oc_seg *seg, struct vm_area_struct *vma);
 #define OC_GENERATION_PGOFF (ONECOPY_MMAP_GENERATION >> PAGE_SHIFT)
 
-/* ---- attachments, and how their entries are taken away (zap.c) ---- */
+/* ---- attachments, and how their entries are zapped (zap.c) ---- */
 #define OC_VM_FLAGS (VM_PFNMAP | VM_IO | VM_DONTCOPY | VM_DONTEXPAND | VM_DONTDUMP)
 
 struct oc_installers;
@@ -497,9 +497,8 @@ static inline bool oc_snap_suffices(const struct oc_snap *snap, unsigned long pa
 }
 
 /*
- * For more than one page, where they can be had at once: one always can. In a fault a memory
- * cgroup of version 1 whose OOM killer is off notes only one charge that failed, and the page's is
- * to come.
+ * Large snapshots are optional; one page always suffices. In a fault a memory cgroup of version 1
+ * whose OOM killer is off notes only one charge that failed, and the page's is to come.
  */
 #define OC_GFP_SNAP (GFP_KERNEL_ACCOUNT | __GFP_NORETRY | __GFP_NOWARN)
 struct oc_snap *oc_snap_alloc(unsigned long start, unsigned long end, gfp_t gfp);

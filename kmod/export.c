@@ -2,7 +2,10 @@
 /* A process grants a part of its memory, and takes that back. */
 #include "core.h"
 
-/* An attachment is its owner's to grant, not the importer's. In a larger range it is a hole. */
+/*
+ * An attachment is its owner's to grant, not the importer's. One VMA is looked at: in a range of
+ * several, such as the pieces of an attachment, what is attached is a hole.
+ */
 static int oc_may_export(unsigned long start, unsigned long len)
 {
 	struct mm_struct *mm = current->mm;

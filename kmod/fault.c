@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: GPL-2.0
 /*
  * An attachment is touched. Two mmap locks are never waited for at once: the owner's is only tried.
- * If that fails, or if the owner has to fault the page in, the fault gives up our mmap lock. It
- * settles the owner's side with only the owner's lock and leaves what it found with the segment.
- * Then it is retried. A fault that finds an answer with the segment needs no lock of the owner.
+ * With both, anonymous memory of the owner is faulted in at once, where that waits for nothing.
+ * Else the fault gives up the importer's mmap lock. It has the owner's page faulted in with only
+ * the owner's lock, and leaves what it found with the segment. Then it is retried. A fault that
+ * finds an answer with the segment needs no lock of the owner.
  */
 #include <linux/file.h>
 #include <linux/hash.h>
@@ -209,7 +210,10 @@ static int oc_fill_entry(pte_t *ptep, unsigned long addr, void *data)
 		return 0;
 	if (write)
 		oc_dirty(oc_entry_pfn(e));
-	/* Nor does anybody look at its accessed bit: reclaim would take what only importers use. */
+	/*
+	 * Nor does anybody look at its accessed bit: reclaim would take what only importers use.
+	 * Later use is not seen, nor that of the pages around it.
+	 */
 	if (addr == f->target)
 		mark_page_accessed(pfn_to_page(oc_entry_pfn(e)));
 	return 0;
@@ -284,7 +288,7 @@ enum oc_install_next {
 	OC_INSTALL_OVER, /* nothing: the error says how it went */
 	OC_INSTALL_STRETCH, /* make a stretch, which will say what is mapped */
 	OC_INSTALL_TABLE, /* make a page table */
-	OC_INSTALL_ZAP, /* take away what is mapped at the target */
+	OC_INSTALL_ZAP, /* zap what is mapped at the target */
 };
 
 /* A fault that maps what a snapshot knows. */
@@ -697,8 +701,8 @@ static vm_fault_t oc_fault(struct vm_fault *vmf)
 	oc_count(OC_RETRIES, 1);
 	if (!may_retry)
 		/*
-		 * only callers within the kernel who cannot wait, and those cannot use such a
-		 * mapping anyway
+		 * Only callers within the kernel who cannot wait. Most cannot use such a mapping
+		 * anyway; stores of the kernel to private futexes can, and answer EFAULT.
 		 */
 		return VM_FAULT_SIGBUS;
 	if (vmf->flags & FAULT_FLAG_RETRY_NOWAIT)

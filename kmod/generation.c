@@ -30,7 +30,7 @@ void oc_generation_hole(struct oc_seg *seg)
 	mutex_unlock(&seg->lock);
 }
 
-/* These two under the segment's lock, before anything is taken away. */
+/* These two under the segment's lock, before anything is zapped. */
 void oc_generation_invalidated(struct oc_seg *seg)
 {
 	WRITE_ONCE(oc_generation(seg)->invalidations, seg->seq);

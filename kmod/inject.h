@@ -35,7 +35,7 @@ static inline void oc_inject_exit(void)
 }
 #endif
 
-/* What an allocation returns, or NULL without it. */
+/* The allocation, or NULL if injected (then not evaluated). */
 #define oc_may_fail(allocation) (oc_inject(OC_INJECT_ALLOC) ? NULL : (allocation))
 
 #endif

@@ -16,7 +16,7 @@ static bool oc_invalidate(struct oc_watch *watch, const struct mmu_notifier_rang
 	else if (!mutex_trylock(&seg->lock))
 		return false; /* the OOM reaper comes again */
 	if (!blockable && seg->reap_done) {
-		/* What is shown since is of no owner. */
+		/* Already reaped; nothing of the owner is mapped. */
 		mutex_unlock(&seg->lock);
 		return true;
 	}

@@ -28,7 +28,7 @@ struct oc_transfer {
 	/* the result is wanted in the array even when the copy was done at once */
 	bool status_always;
 	u32 status; /* out */
-	/* What oc_transfer_prepare() gets; an error leaves in what has to be given back. */
+	/* Set by oc_transfer_prepare(); oc_transfer_end() drops them, also after errors. */
 	struct oc_region *dst;
 	struct oc_region *src;
 	struct oc_work *work; /* the worker is to copy */

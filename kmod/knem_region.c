@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0
 /*
  * Regions: pinned memory that others name by a cookie. The pins count against RLIMIT_MEMLOCK of the
- * creator's user, as those of io_uring do, and end with the creator's address space.
+ * owner's user, as those of io_uring do, and end with the owner's address space.
  */
 #include <linux/cred.h>
 #include <linux/hashtable.h>
@@ -740,7 +740,10 @@ static struct page *const *oc_place(const struct oc_region *r, const struct oc_c
 	return r->piece[c->index].pages;
 }
 
-/* Freed regions are waited for: their last reference may be an RCU callback's. */
+/*
+ * Regions go by kfree_rcu(), which calls nothing of this module, so nothing needs this. It is for a
+ * callback of RCU that may come to the module.
+ */
 void oc_knem_exit(void)
 {
 	rcu_barrier();

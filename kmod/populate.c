@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0
-/* Settling the owner's side of a window with no lock of ours. */
+/* Having the owner's pages faulted in, and looking at them; mostly without the importer's lock. */
 #include <linux/log2.h>
 #include <linux/pgtable.h>
 #include <linux/sched/signal.h>
@@ -115,7 +115,7 @@ int oc_populate(struct oc_seg *seg, struct oc_snap *snap, const struct oc_want *
 }
 
 /*
- * Populate, and leave the snapshot of [start, end) with the segment. The caller holds no mmap lock.
+ * The same, and leave the snapshot of [start, end) with the segment. The caller holds no mmap lock.
  * The owner's is waited for so that a kill ends it; so is whoever answers the owner's faults in
  * user space.
  */

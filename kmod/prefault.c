@@ -6,7 +6,7 @@
 #include "core.h"
 
 /*
- * The end of what is mapped from addr on, as far as `end`; holes do not count and are taken away.
+ * The end of what is mapped from addr on, as far as `end`; holes do not count and are zapped.
  * Our mmap lock is held.
  */
 static unsigned long oc_present_until(struct vm_area_struct *vma, struct oc_seg *seg,
@@ -109,7 +109,7 @@ long oc_prefault(u64 address, u64 length, bool write, u64 *done)
 		oc_window_of(vma, addr, seg, owner, &w);
 		oc_seg_get(seg);
 		mmap_read_unlock(mm);
-		/* The owner's side at once. What this finds wrong the fault finds too. */
+		/* The owner's pages at once. What this finds wrong the fault finds too. */
 		oc_resolve(seg, w.at, w.at + (w.hi - w.lo),
 			   &(struct oc_want){ .page = owner,
 					      .write = write,

@@ -14,7 +14,7 @@
 #include <linux/sched.h>
 #include <linux/sched/mm.h>
 
-/* Is every kernel's: if this fails, nothing that follows means anything. */
+/* Every kernel has this: if it fails, nothing that follows means anything. */
 #line 1 "CONTROL_YES"
 unsigned long probe_control_yes(struct vm_area_struct *vma);
 unsigned long probe_control_yes(struct vm_area_struct *vma)
@@ -22,7 +22,7 @@ unsigned long probe_control_yes(struct vm_area_struct *vma)
 	return vma->vm_start;
 }
 
-/* Is no kernel's: so with this one. */
+/* No kernel has this; the compiler must reject it. */
 #line 1 "CONTROL_NO"
 void probe_control_no(struct vm_area_struct *vma);
 void probe_control_no(struct vm_area_struct *vma)

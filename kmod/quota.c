@@ -216,7 +216,7 @@ struct oc_user *oc_charge(enum oc_quota what)
 	return user;
 }
 
-/* For a user that has something, of whom more cannot be refused later. */
+/* Would one more be within the limit? The user has something. */
 bool oc_may_charge(struct oc_user *user, enum oc_quota what)
 {
 	return READ_ONCE(user->count[what]) < oc_limit(what);

@@ -75,7 +75,7 @@ void oc_seg_put(struct oc_seg *seg)
 
 /*
  * A segment of the caller's memory; the range was checked. `changes` is called when that memory
- * changes; `run_batch` takes away what has changed.
+ * changes; `run_batch` zaps what has changed.
  */
 struct oc_seg *oc_seg_create(unsigned long start, unsigned long size, umode_t mode,
 			     const struct oc_watch_ops *changes, work_func_t run_batch)

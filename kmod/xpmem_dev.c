@@ -223,10 +223,7 @@ static long oc_xpmem_release_permit(struct oc_xpmem *x, struct xpmem_cmd_release
 	return err;
 }
 
-/*
- * A place of one's own choice is taken, whatever lies there, except another attachment, and what is
- * to be attached.
- */
+/* MAP_FIXED replaces anything but an attachment or the source. */
 static int oc_place_check(const struct oc_seg *seg, unsigned long offset, unsigned long start,
 			  unsigned long len)
 {

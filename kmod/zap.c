@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: GPL-2.0
 /*
- * Where attachments may have page table entries, and how these are taken away. A notifier calls for
+ * Where attachments may have page table entries, and how these are zapped. A notifier calls for
  * that, with any lock of memory management held. So nothing here waits for an mmap lock or for the
  * lock of a file's mappings (i_mmap_rwsem). What keeps the importer's page tables in place instead
- * is a notifier of its own: README.md, Taking away.
+ * is a notifier of its own: README.md, Zapping.
  */
 #include <linux/completion.h>
 #include <linux/pid.h>
@@ -26,7 +26,7 @@ struct oc_stretch {
 	/* who walks its page tables just now: those stay. Who waits for them reads it unlocked. */
 	unsigned int walkers;
 	bool filled; /* there may be entries */
-	bool listed; /* in the segment's tree: else there is nothing to take away */
+	bool listed; /* in the segment's tree: else there is nothing to zap */
 	bool leaving; /* it is being unmapped; no more entries are written */
 };
 
@@ -83,8 +83,8 @@ void oc_zap_exit(void)
 }
 
 /*
- * Under the segment's lock, which is given up meanwhile. Takes away the entries of [lo, hi) of the
- * importer's addresses. The stretch is in the trees afterwards too.
+ * Under the segment's lock, which is given up meanwhile. Zaps [lo, hi) of the importer's addresses.
+ * The stretch is in the trees afterwards too.
  */
 static void oc_zap_stretch(struct oc_seg *seg, struct oc_stretch *s, unsigned long lo,
 			   unsigned long hi)
@@ -371,10 +371,10 @@ static struct oc_stretch *oc_stretch_at(struct oc_attachment *att, unsigned long
 
 /*
  * [lo, hi) of the importer is being unmapped, or moved, or ends with everything: its page tables
- * may go as soon as this returns. No entry may be left, since nobody could take it away, and nobody
+ * may go as soon as this returns. No entry may be left, since nobody could zap it, and nobody
  * may walk those tables. The mmap lock is held for writing, or was when the VMAs were taken out. Or
  * everything ends: no task is left that could use an entry, but a device that walks the same tables
- * may be, until its own driver is told of the end. What is taken away here the kernel finds gone.
+ * may be, until its own driver is told of the end. What is zapped here the kernel finds gone.
  */
 static bool oc_stretches_leave(struct oc_attachment *att, unsigned long lo, unsigned long hi,
 			       const struct mmu_notifier_range *range)
@@ -610,7 +610,7 @@ bool oc_is_walked(struct vm_area_struct *vma, unsigned long start, unsigned long
 
 /*
  * The VMA is about to be unmapped by its own process, which holds its mmap lock for reading. What
- * is taken away now needs no worker then.
+ * is zapped now needs no worker then.
  */
 void oc_attachment_clear(struct vm_area_struct *vma)
 {

@@ -149,13 +149,13 @@ struct onecopy_copy {
  * @retries: faults that could not be answered at once
  * @mapped_small: pages mapped one by one
  * @mapped_huge: 2 MiB mappings
- * @invalidations: changes of owners' memory
+ * @invalidations: changes of owners' memory, each once for every segment that it touches
  * @holes: accesses that found no memory of the owner that may be used so
  * @copies: COPYs that were begun, and copies of knem that succeeded
  * @copied_bytes: what those copied
  * @attachments: gauge: mappings of segments; all VMAs into which one was split count as one
  * @spaces: gauge: address spaces that have segments
- * @workers: gauge: knem status arrays, each with a thread
+ * @workers: gauge: knem status arrays; each has a thread from the first copy for it on
  *
  * Sums are since the module was loaded, of all devices and users; gauges are of now.
  */
@@ -233,9 +233,10 @@ struct onecopy_restrict {
 
 /*
  * mmap(MAP_SHARED) of a segment: offset 0 is its first byte. A hole reads as zeroes, and counts in
- * holes. A store to a hole, or where the owner may not write, is dropped and counts in holes. The
- * page then reads as a scratch page, one for all such pages of the attachment. A dead segment can
- * be mapped; it is all hole.
+ * holes. A store to a hole, or where the owner may not write, never reaches the owner, and counts
+ * in holes. It goes to a scratch page, one for all such pages of the attachment. They show what was
+ * stored until the next fault for such a store clears it. A dead segment can be mapped; it is all
+ * hole.
  *
  * mmap(MAP_SHARED, PROT_READ) of one page at this offset: struct onecopy_generation. The mmap() of
  * programs of 32 bits has no such offset.

@@ -234,7 +234,8 @@ impl Device {
         Ok(knem_status_t::try_from(command.status).unwrap_or(KNEM_STATUS_FAILED))
     }
 
-    /// Maps the array in which asynchronous copies report; once per device, and it starts the worker.
+    /// Maps the array in which asynchronous copies report; once per device. Of our module, the thread that copies comes
+    /// with the first copy for it.
     ///
     /// # Errors
     ///

@@ -132,7 +132,7 @@ pub struct onecopy_stats {
     pub mapped_small: u64,
     /// 2 MiB mappings.
     pub mapped_huge: u64,
-    /// Changes of an owner's mappings.
+    /// Changes of owners' memory, each once for every segment that it touches.
     pub invalidations: u64,
     /// Accesses that found no memory of the owner that may be used so.
     pub holes: u64,
@@ -144,7 +144,7 @@ pub struct onecopy_stats {
     pub attachments: u64,
     /// Gauge: address spaces that have segments.
     pub spaces: u64,
-    /// Gauge: knem status arrays, each with a thread.
+    /// Gauge: knem status arrays; each has a thread from the first copy for it on.
     pub workers: u64,
 }
 /// Takes [`onecopy_stats`].
