@@ -93,6 +93,9 @@ static inline vm_fault_t oc_insert_pmd(struct vm_fault *vmf, unsigned long pfn, 
 #endif
 #elif defined(CONFIG_ARCH_SUPPORTS_PMD_PFNMAP) || defined(CONFIG_ARCH_HAS_PTE_DEVMAP)
 #define OC_HUGE 1
+#ifndef CONFIG_ARCH_SUPPORTS_PMD_PFNMAP
+#define OC_HUGE_AS_DEVICE 1
+#endif
 #include <linux/pfn_t.h>
 static inline vm_fault_t oc_insert_pmd(struct vm_fault *vmf, unsigned long pfn, bool write)
 {
@@ -109,10 +112,15 @@ static inline vm_fault_t oc_insert_pmd(struct vm_fault *vmf, unsigned long pfn, 
  * Whether an entry of 2 MiB may show the page, which the owner's entry maps. The huge page of
  * zeroes may not be shown: it is the one large page that belongs to nothing. Where its entry goes,
  * kernels from 7.0 on also take away a page table. Anonymous memory keeps one beside such an entry,
- * but here it would be another entry's.
+ * but here it would be another entry's. An entry as of a device refuses get_user_pages() only where
+ * no device owns the page: memory of DAX has one.
  */
 static inline bool oc_may_be_huge(unsigned long pfn)
 {
+#ifdef OC_HUGE_AS_DEVICE
+	if (is_zone_device_page(pfn_to_page(pfn)))
+		return false;
+#endif
 #if OC_HAVE_FOLIO
 	return READ_ONCE(page_folio(pfn_to_page(pfn))->mapping);
 #else

@@ -14,6 +14,7 @@
 #include <linux/sched/signal.h>
 #include <linux/slab.h>
 #include <linux/swap.h>
+#include <linux/userfaultfd_k.h>
 
 #include "core.h"
 #include "inject.h"
@@ -671,6 +672,12 @@ static vm_fault_t oc_fault(struct vm_fault *vmf)
 	oc_count(OC_FAULTS, 1);
 	if (!oc_seg_has(seg, owner))
 		/* cannot be: mmap() checked it and such a VMA cannot grow or move */
+		return VM_FAULT_SIGBUS;
+	if (userfaultfd_armed(vma))
+		/*
+		 * Some kernels from 6.7 on let userfaultfd write-protect such a VMA. Its markers
+		 * stand where entries should, and its page tables come without our locks.
+		 */
 		return VM_FAULT_SIGBUS;
 	oc_window_of(vma, addr, seg, owner, &w);
 
