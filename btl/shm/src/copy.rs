@@ -2,7 +2,7 @@
 //! Copy kernels: how bytes move between memory of the program and memory that is shared.
 //!
 //! Three kernels for large copies: the C library's `memcpy`, non-temporal stores (which leave the destination out of
-//! the cache) and `rep movsb`. Which is best from which size depends on the machine and is a matter of calibration, so
+//! the cache) and `rep movsb`. One for copies of some KiB from memory that another processor has just written. Which is best from which size depends on the machine and is a matter of calibration, so
 //! the choice is data ([`CopyPlan`]). Copies of up to 128 bytes are done in place with a few moves.
 //!
 //! # Safety
@@ -72,7 +72,13 @@ pub enum Kernel {
     NonTemporal,
     /// The string instruction `rep movsb`, from 2 KiB on; `Memcpy` below.
     RepMovsb,
+    /// Vectors behind prefetches of the source, where vectors are preferred ([`prefer_vectors`]); else `Memcpy`. For a
+    /// source whose lines another processor has.
+    Ahead,
 }
+
+/// Fewer bytes are copied without prefetches: loads that wait for their lines go side by side.
+const AHEAD_MIN: usize = 1024;
 
 /// Which kernel copies what, decided once per machine.
 #[derive(Debug, Clone, Copy)]
@@ -120,6 +126,12 @@ pub unsafe fn copy(kernel: Kernel, to: *mut u8, from: *const u8, len: usize) {
         Kernel::RepMovsb if len < BY_STRING_MIN => unsafe { memcpy(to, from, len) },
         // SAFETY: the caller's promise.
         Kernel::RepMovsb => unsafe { arch::rep_movsb(to, from, len) },
+        Kernel::Ahead if len >= AHEAD_MIN && hint::vectors() => {
+            // SAFETY: the caller's promise; the hint is only given where the processor has the vectors.
+            unsafe { arch::vectors_ahead(to, from, len) }
+        }
+        // SAFETY: the caller's promise.
+        Kernel::Ahead => unsafe { memcpy(to, from, len) },
     }
 }
 
@@ -212,9 +224,11 @@ unsafe fn copy_short(to: *mut u8, from: *const u8, len: usize) {
 
 #[cfg(target_arch = "x86_64")]
 mod arch {
+    use crate::layout::LINE;
     use std::arch::asm;
     use std::arch::x86_64::{
-        __m256i, _mm_sfence, _mm256_loadu_si256, _mm256_storeu_si256, _mm256_stream_si256,
+        __m256i, _MM_HINT_T0, _mm_prefetch, _mm_sfence, _mm256_loadu_si256, _mm256_storeu_si256,
+        _mm256_stream_si256,
     };
     use std::ptr;
 
@@ -225,15 +239,49 @@ mod arch {
     /// # Safety
     /// As [`ptr::copy_nonoverlapping`], with `len >= 128` and AVX2 present.
     #[target_feature(enable = "avx2")]
+    pub(super) unsafe fn vectors(to: *mut u8, from: *const u8, len: usize) {
+        // SAFETY: the caller's promise.
+        unsafe { vectors_behind::<0>(to, from, len) }
+    }
+
+    /// How far ahead lines are asked for: as many at first, then one for each that is copied. With 16 lines 8 KiB from
+    /// a far processor take longer, with 48 16 KiB from a near one do (docs/performance.md).
+    const AHEAD: usize = 32 * LINE;
+
+    /// As [`vectors`], behind prefetches of the source.
+    ///
+    /// # Safety
+    /// As [`vectors`].
+    #[target_feature(enable = "avx2")]
+    pub(super) unsafe fn vectors_ahead(to: *mut u8, from: *const u8, len: usize) {
+        for line in (0..len.min(AHEAD)).step_by(LINE) {
+            // Never a line behind the end: it may be another message's, whose sender writes it.
+            _mm_prefetch::<_MM_HINT_T0>(from.wrapping_add(line).cast());
+        }
+        // SAFETY: the caller's promise.
+        unsafe { vectors_behind::<AHEAD>(to, from, len) }
+    }
+
+    /// Copies by vectors, and asks for what lies `AHEAD` bytes ahead in the source, if that is not 0.
+    ///
+    /// # Safety
+    /// As [`vectors`].
+    #[target_feature(enable = "avx2")]
+    #[inline]
     #[expect(
         clippy::cast_ptr_alignment,
         reason = "loads and stores are unaligned ones"
     )]
-    pub(super) unsafe fn vectors(to: *mut u8, from: *const u8, len: usize) {
+    unsafe fn vectors_behind<const AHEAD: usize>(to: *mut u8, from: *const u8, len: usize) {
         // The last piece may overlap the one before.
         let last = len - 128;
         let mut at = 0;
         loop {
+            if AHEAD > 0 && at + AHEAD < len {
+                for line in [0, LINE] {
+                    _mm_prefetch::<_MM_HINT_T0>(from.wrapping_add(at + AHEAD + line).cast());
+                }
+            }
             // SAFETY: at + 128 <= len.
             let source = unsafe { from.add(at) }.cast::<__m256i>();
             // SAFETY: as above.
@@ -334,6 +382,13 @@ mod arch {
 
     /// # Safety
     /// As [`ptr::copy_nonoverlapping`].
+    pub(super) unsafe fn vectors_ahead(to: *mut u8, from: *const u8, len: usize) {
+        // SAFETY: the caller's promise.
+        unsafe { ptr::copy_nonoverlapping(from, to, len) }
+    }
+
+    /// # Safety
+    /// As [`ptr::copy_nonoverlapping`].
     pub(super) unsafe fn rep_movsb(to: *mut u8, from: *const u8, len: usize) {
         // SAFETY: the caller's promise.
         unsafe { ptr::copy_nonoverlapping(from, to, len) }
@@ -353,14 +408,31 @@ mod tests {
 
     #[test]
     fn every_kernel_copies_every_length() {
-        let source: Vec<u8> = (0..1500u32).map(|i| (i * 7 + 3) as u8).collect();
-        for kernel in [Kernel::Memcpy, Kernel::NonTemporal, Kernel::RepMovsb] {
-            for len in (0..300).chain([511, 512, 513, 1000, 1400]) {
+        const MOST: usize = 20_000;
+        let source: Vec<u8> = (0..MOST as u32 + 100)
+            .map(|i| (i * 7 + (i >> 8)) as u8)
+            .collect();
+        let before = prefers_vectors();
+        let all = [
+            Kernel::Memcpy,
+            Kernel::NonTemporal,
+            Kernel::RepMovsb,
+            Kernel::Ahead,
+        ];
+        for (kernel, vectors) in all
+            .into_iter()
+            .flat_map(|kernel| [(kernel, false), (kernel, true)])
+        {
+            prefer_vectors(vectors);
+            let long = [
+                511, 512, 513, 1000, 1023, 1024, 1025, 1400, 2047, 2048, 2049, 2113, 4097,
+            ];
+            for len in (0..300).chain(long).chain([8191, 16_383, 16_384, MOST]) {
                 for shift in [0, 1, 5, 31] {
-                    let mut target = vec![0xAA; 1500];
-                    // SAFETY: shift + len < 1500.
+                    let mut target = vec![0xAA; MOST + 100];
+                    // SAFETY: shift + len < MOST + 100.
                     let to = unsafe { target.as_mut_ptr().add(shift) };
-                    // SAFETY: both vectors have 1500 bytes.
+                    // SAFETY: both vectors have MOST + 100 bytes.
                     unsafe { copy(kernel, to, source.as_ptr(), len) };
                     assert_eq!(&target[shift..shift + len], &source[..len]);
                     assert!(
@@ -373,6 +445,7 @@ mod tests {
                 }
             }
         }
+        prefer_vectors(before);
     }
 
     #[test]
