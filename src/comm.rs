@@ -17,7 +17,7 @@ use crate::error::{Error, Result};
 use crate::handle::Handle;
 use crate::matching::{OWN_CONTEXTS, Pattern, Source, Tag};
 use crate::peer::Incoming;
-use crate::proto::direct::{Received, Sent, Take};
+use crate::proto::direct::{AtOnce, Received, Sent};
 use crate::request::{RequestId, SendPlan, Status, UserBuf};
 use bytemuck::{AnyBitPattern, NoUninit};
 use onecopy_shm::loan::{self, Loan};
@@ -197,7 +197,7 @@ impl Comm {
             self.handle
                 .gate
                 .enter()
-                .send_now(peer, self.context, tag, bytes)
+                .send_now(peer, (self.context, tag), bytes, AtOnce::Parts)
         } else {
             Sent::Nothing
         };
@@ -217,7 +217,7 @@ impl Comm {
     }
 
     #[cold]
-    fn send_rest(&self, bytes: &[u8], dest: usize, tag: i32, sent: u64) -> Result<()> {
+    pub(crate) fn send_rest(&self, bytes: &[u8], dest: usize, tag: i32, sent: u64) -> Result<()> {
         loan::lend(&self.handle, bytes, |loan| {
             let buf = UserBuf::One(loan);
             let id = self.handle.gate.enter().send_rest(
@@ -344,7 +344,8 @@ impl Comm {
         };
         let mut poll = 0;
         loop {
-            let received = engine.receive_now(source, self.context, tag.tag(), bytes, Take::Parts);
+            let received =
+                engine.receive_now(source, self.context, tag.tag(), bytes, AtOnce::Parts);
             if !matches!(received, Received::Nothing)
                 || !engine.may_receive_now(source)
                 || poll >= polls

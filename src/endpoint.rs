@@ -23,9 +23,9 @@ pub(crate) use medium::{Medium, MediumOp, RecordRoom};
 pub(crate) use onecopy_shm::cells::FIRST_PAYLOAD;
 pub(crate) use onecopy_shm::coop::CooperativeBlock;
 pub(crate) use onecopy_shm::doorbell::Woken;
-pub(crate) use onecopy_shm::layout::ChunkIndex;
+pub(crate) use onecopy_shm::layout::{ChunkIndex, ChunkName};
 pub(crate) use onecopy_shm::ring::{BadRecord, MAX_RECORD_SLOTS, Record, payload_of, slots_for};
-pub(crate) use shared::{OpenError, SharedMemory};
+pub(crate) use shared::{Keeping, OpenError, SharedMemory};
 pub(crate) use socket::{
     Connector, Outcome, RemoteReads, STREAM_INPUT, Settings, SharedLanes, Socket, stream_output,
 };
@@ -119,6 +119,8 @@ impl Pack for Vec<u8> {
 pub(crate) enum Put {
     /// It is published; the peer is still to be notified.
     Sent,
+    /// The same, in a chunk of the peer's, which returns with it.
+    Returned,
     /// There is no room for it at the moment.
     NoRoom,
     /// There is no chunk for it at the moment.
@@ -259,12 +261,59 @@ impl Endpoint {
         &mut self,
         home: &mut Home,
         naming: Naming,
-        body: impl FnOnce(ChunkIndex) -> [u8; N],
+        body: impl FnOnce(ChunkName) -> [u8; N],
         source: &impl Pack,
     ) -> Put {
         match self {
             Self::SharedMemory(to) => to.put_chunk(home, naming, body, source),
             Self::Socket(to) => to.put_chunk(naming, body, source),
+        }
+    }
+
+    /// Whether the peer has sent something since the last message in chunks to it: the two send in turn.
+    #[inline]
+    pub(crate) fn is_in_turn(&self) -> bool {
+        match self {
+            Self::SharedMemory(with) => with.is_in_turn(),
+            Self::Socket(_) => false,
+        }
+    }
+
+    /// The first chunk of a message is out.
+    #[inline]
+    pub(crate) fn began_chunks(&mut self) {
+        if let Self::SharedMemory(to) = self {
+            to.began_chunks();
+        }
+    }
+
+    /// The last chunk of a message is out.
+    #[inline]
+    pub(crate) fn ended_chunks(&mut self) {
+        if let Self::SharedMemory(to) = self {
+            to.ended_chunks();
+        }
+    }
+
+    /// Whether the two sent in turn when the last message in chunks began.
+    #[inline]
+    pub(crate) fn began_in_turn(&self) -> bool {
+        match self {
+            Self::SharedMemory(to) => to.began_in_turn(),
+            Self::Socket(_) => false,
+        }
+    }
+
+    /// Whether `count` chunks of `len` bytes, of which `share` may be out, can go out now, each with its record.
+    pub(crate) fn has_room_for(
+        &mut self,
+        home: &mut Home,
+        (count, len): (usize, usize),
+        share: usize,
+    ) -> bool {
+        match self {
+            Self::SharedMemory(to) => to.has_room_for(home, (count, len), share),
+            Self::Socket(_) => false,
         }
     }
 
@@ -275,12 +324,13 @@ impl Endpoint {
         }
     }
 
-    /// Whether the peer has sent something since this was asked last, through memory.
+    /// Whether the last chunk sent was one that had come from the peer before: its lines were in the cache. The next one
+    /// is likely to be such a chunk, too.
     #[inline]
-    pub(crate) fn takes_turns(&mut self) -> bool {
+    pub(crate) fn sent_warm(&self) -> bool {
         match self {
-            Self::SharedMemory(with) => with.takes_turns(),
-            Self::Socket(_) => false,
+            Self::SharedMemory(to) => to.sent_warm(),
+            Self::Socket(_) => true,
         }
     }
 
@@ -340,7 +390,7 @@ impl Endpoint {
     #[inline]
     pub(crate) fn read_chunk(
         &mut self,
-        chunk: ChunkIndex,
+        chunk: ChunkName,
         offset: usize,
         out: &mut [u8],
         kernel: Kernel,
@@ -353,23 +403,25 @@ impl Endpoint {
         each!(self, from => from.chunk_bytes())
     }
 
-    /// Passes the next record, or the part of its chunk that is shown. Says whether the peer was told of room, for
-    /// which it may wait.
+    /// Passes the next record, or the part of its chunk that is shown, and the chunk that it names. The chunk is kept
+    /// for an answer, or given back with a few others. Says whether the peer was told of room, for which it may wait.
     #[inline(always)]
-    pub(crate) fn advance(&mut self, record: Record) -> bool {
-        each!(self, from => from.advance(record))
+    pub(crate) fn pass(&mut self, record: Record, chunk: Option<ChunkName>) -> bool {
+        each!(self, from => from.pass(record, chunk))
     }
 
-    /// A chunk was read: it is given back with a few others. Says whether the peer was told of room.
-    #[inline]
-    pub(crate) fn passed_chunk(&mut self) -> bool {
-        each!(self, from => from.passed_chunk())
-    }
-
-    /// Gives back the chunks that were passed and are kept back, if there are any, and wakes a peer that waits for
-    /// them.
+    /// Gives back the chunks that were passed and are kept, if there are any, and wakes a peer that waits for them.
     pub(crate) fn give_back(&mut self) {
         if let Self::SharedMemory(from) = self {
+            from.give_back();
+        }
+    }
+
+    /// As [`Self::give_back`], unless they are kept for an answer.
+    pub(crate) fn give_back_unneeded(&mut self) {
+        if let Self::SharedMemory(from) = self
+            && !from.expects_answer()
+        {
             from.give_back();
         }
     }

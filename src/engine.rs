@@ -15,7 +15,7 @@ use crate::error::{Error, Result};
 use crate::matching::{Envelope, Pattern};
 use crate::peer::{Incoming, Peer, Target};
 use crate::proto;
-use crate::proto::direct::{Received, Sent, Take};
+use crate::proto::direct::{AtOnce, Received, Sent};
 use crate::request::{Request, RequestId, RequestState, SendPlan, Status, UserBuf};
 use crate::state::lightweight::PostedReceive;
 use crate::state::{Core, Lives, Message, Receives, Waits};
@@ -119,11 +119,17 @@ impl Engine {
 
     /// Sends at once what can be sent at once.
     #[inline(always)]
-    pub(crate) fn send_now(&mut self, dest: u32, context: u32, tag: i32, bytes: &[u8]) -> Sent {
+    pub(crate) fn send_now(
+        &mut self,
+        dest: u32,
+        (context, tag): (u32, i32),
+        bytes: &[u8],
+        at_once: AtOnce,
+    ) -> Sent {
         let Some(Some(peer)) = self.peers.get_mut(dest as usize) else {
             return Sent::Nothing;
         };
-        proto::direct::send(&mut self.core, peer, context, tag, bytes)
+        proto::direct::send(&mut self.core, peer, (context, tag), bytes, at_once)
     }
 
     /// Goes on with a send of which `sent` bytes went out at once.
@@ -225,7 +231,7 @@ impl Engine {
         context: u32,
         tag: Option<i32>,
         out: &mut [u8],
-        take: Take,
+        at_once: AtOnce,
     ) -> Received {
         let Self {
             core,
@@ -236,7 +242,7 @@ impl Engine {
         let Some(Some(peer)) = peers.get_mut(source as usize) else {
             return Received::Nothing;
         };
-        proto::direct::receive(core, receives, peer, (context, tag), out, take)
+        proto::direct::receive(core, receives, peer, (context, tag), out, at_once)
     }
 
     /// Goes on with a receive of which the first chunks were received at once.

@@ -80,22 +80,18 @@ pub(crate) fn drain(
         if which == Drain::Expected && kind.begins() && !receives.posted.accepts(&envelope) {
             break;
         }
-        match kind {
+        let chunk = match kind {
             Kind::Eager | Kind::EagerSync => {
-                eager::arrive(core, receives, peer, &record, envelope, kind)?
+                eager::arrive(core, receives, peer, &record, envelope, kind)?;
+                None
             }
             _ => {
                 let body = body(&peer.endpoint, &record, kind)?;
                 control(core, receives, peer, envelope, kind, &body)?;
+                records::chunk_of(kind, &body)
             }
-        }
-        room |= peer.endpoint.advance(record);
-        if matches!(
-            kind,
-            Kind::ChunkFirst | Kind::ChunkNext | Kind::Data | Kind::Rts
-        ) {
-            room |= peer.endpoint.passed_chunk();
-        }
+        };
+        room |= peer.endpoint.pass(record, chunk);
     }
     if room {
         notify_room(core, peer);

@@ -16,7 +16,7 @@ pub use crate::engine::SendMode as Mode;
 use crate::error::{Error, Result};
 use crate::matching::{Source, Tag};
 use crate::nonblocking::Matched;
-use crate::proto::direct::{Received, Sent, Take};
+use crate::proto::direct::{AtOnce, Received, Sent};
 use crate::request::{RequestId, Status, UserBuf};
 use onecopy_shm::loan::{Loan, Span};
 
@@ -132,23 +132,28 @@ impl Comm {
         if bytes.len() > engine.core.chunks.step as usize {
             return false;
         }
-        let Ok(dest) = u32::try_from(self.world_rank(dest)) else {
+        let Ok(rank) = u32::try_from(self.world_rank(dest)) else {
             return false;
         };
-        match engine.send_now(dest, self.context, tag, bytes) {
-            Sent::All => true,
+        let envelope = (self.context, tag);
+        let sent = match engine.send_now(rank, envelope, bytes, AtOnce::Whole) {
             // However much room there is: it is the receiver's turn.
-            Sent::Announced { coop_id: 1.. } => false,
-            _ => self.send_after_progress(&mut engine, bytes, dest, tag),
+            Sent::Announced { coop_id: 1.. } => return false,
+            sent @ (Sent::All | Sent::Part(_)) => sent,
+            _ => {
+                // The ring is full, as a rule. What has come meanwhile is taken, so that the peer can go on as well,
+                // which may be in the same place.
+                engine.progress(false);
+                engine.send_now(rank, envelope, bytes, AtOnce::Whole)
+            }
+        };
+        drop(engine);
+        match sent {
+            Sent::All => true,
+            // There was room for all of it, and a test has a claim fail. The rest needs nobody.
+            Sent::Part(sent) => self.send_rest(bytes, dest, tag, sent).is_ok(),
+            _ => false,
         }
-    }
-
-    /// The ring is full, as a rule. What has come meanwhile is taken, so that the peer can go on as well, which may be
-    /// in the same place.
-    #[cold]
-    fn send_after_progress(&self, engine: &mut Worker, bytes: &[u8], dest: u32, tag: i32) -> bool {
-        engine.progress(false);
-        engine.send_now(dest, self.context, tag, bytes) == Sent::All
     }
 
     /// Receives into `bytes` if the next message from `source` is there, matches and fits.
@@ -177,7 +182,7 @@ impl Comm {
         if !engine.receives.posted.is_empty() && !engine.catch_up(source, bytes.len()) {
             return None;
         }
-        match engine.receive_now(source, self.context, tag.tag(), bytes, Take::Whole) {
+        match engine.receive_now(source, self.context, tag.tag(), bytes, AtOnce::Whole) {
             Received::All(status) => Some(status),
             Received::Nothing | Received::Part(_) => None,
         }

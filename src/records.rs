@@ -4,7 +4,7 @@
 //! A record's meta word is its envelope, `tag i32 | context u32`. Control records carry a body of six words, the last
 //! of which checks the others. Everything is decoded by value; a value that cannot be is an error that fails the peer.
 
-use onecopy_shm::layout::ChunkIndex;
+use onecopy_shm::layout::ChunkName;
 
 /// What a record is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -139,7 +139,7 @@ pub(crate) struct ChunkBody {
     pub(crate) total: u64,
     /// Where in the message the chunk's bytes belong.
     pub(crate) offset: u64,
-    pub(crate) chunk: ChunkIndex,
+    pub(crate) chunk: ChunkName,
     /// Bytes in the chunk.
     pub(crate) piece: u32,
     /// The sender's request if it waits for the match; for `Data`, the receiver's transfer.
@@ -153,7 +153,7 @@ impl ChunkBody {
             [
                 self.total,
                 self.offset,
-                pair(self.chunk.0, self.piece),
+                pair(self.chunk.to_word(), self.piece),
                 self.number,
                 0,
             ],
@@ -165,7 +165,7 @@ impl ChunkBody {
         let body = Self {
             total,
             offset,
-            chunk: ChunkIndex(chunk),
+            chunk: ChunkName::from_word(chunk),
             piece,
             number,
         };
@@ -188,13 +188,17 @@ pub(crate) enum SourceLayout {
     Region { address: u64, cookie: u64 },
     /// In several, listed in a chunk; perhaps exposed together as a region.
     List {
-        chunk: ChunkIndex,
+        chunk: ChunkName,
         count: u32,
         cookie: Option<u64>,
     },
     /// In too many to list.
     Scattered,
 }
+
+/// Shapes of a source that lies in the pieces of a list.
+const LIST: u32 = 1;
+const LIST_EXPOSED: u32 = 4;
 
 /// An announcement.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -215,14 +219,14 @@ impl Rts {
                 chunk,
                 count,
                 cookie: None,
-            } => (1, pair(chunk.0, count), 0),
+            } => (LIST, pair(chunk.to_word(), count), 0),
             SourceLayout::Scattered => (2, 0, 0),
             SourceLayout::Region { address, cookie } => (3, address, cookie),
             SourceLayout::List {
                 chunk,
                 count,
                 cookie: Some(cookie),
-            } => (4, pair(chunk.0, count), cookie),
+            } => (LIST_EXPOSED, pair(chunk.to_word(), count), cookie),
         };
         seal(
             Kind::Rts,
@@ -237,12 +241,12 @@ impl Rts {
                 address: a,
                 heap: (b != NONE).then_some(b),
             },
-            1 | 4 => {
+            LIST | LIST_EXPOSED => {
                 let (chunk, count) = halves(a);
                 SourceLayout::List {
-                    chunk: ChunkIndex(chunk),
+                    chunk: ChunkName::from_word(chunk),
                     count,
-                    cookie: (shape == 4).then_some(b),
+                    cookie: (shape == LIST_EXPOSED).then_some(b),
                 }
             }
             2 => SourceLayout::Scattered,
@@ -264,6 +268,19 @@ impl Rts {
             coop_id,
         })
     }
+}
+
+/// The chunk that a record names, if it names one. Its body was decoded before, so it checks.
+#[inline]
+pub(crate) fn chunk_of(kind: Kind, bytes: &[u8; BODY]) -> Option<ChunkName> {
+    let (words, _) = bytes.as_chunks();
+    let word = |at: usize| words.get(at).map_or(0, |&word| u64::from_le_bytes(word));
+    let names = match kind {
+        Kind::ChunkFirst | Kind::ChunkNext | Kind::Data => true,
+        Kind::Rts => matches!(halves(word(4)).1, LIST | LIST_EXPOSED),
+        _ => false,
+    };
+    names.then(|| ChunkName::from_word(halves(word(2)).0))
 }
 
 /// One piece of a listed source.
@@ -373,9 +390,9 @@ mod tests {
         fn bodies_come_back(len: u64, request: u64, a in 0..u64::MAX, b in 0..u64::MAX, coop_id: u32, count: u32, shape in 0u8..5) {
             let layout = match shape {
                 0 => SourceLayout::One { address: a, heap: (b % 2 == 0).then_some(b) },
-                1 => SourceLayout::List { chunk: ChunkIndex(coop_id), count, cookie: None },
+                1 => SourceLayout::List { chunk: ChunkName::from_word(coop_id), count, cookie: None },
                 3 => SourceLayout::Region { address: a, cookie: b },
-                4 => SourceLayout::List { chunk: ChunkIndex(coop_id), count, cookie: Some(b) },
+                4 => SourceLayout::List { chunk: ChunkName::from_word(coop_id), count, cookie: Some(b) },
                 _ => SourceLayout::Scattered,
             };
             let rts = Rts { len, request, layout, coop_id };
@@ -404,7 +421,7 @@ mod tests {
         let body = ChunkBody {
             total: 100,
             offset: 90,
-            chunk: ChunkIndex(0),
+            chunk: ChunkName::from_word(0),
             piece: 20,
             number: 0,
         };
@@ -412,7 +429,7 @@ mod tests {
         let body = ChunkBody {
             total: 100,
             offset: u64::MAX,
-            chunk: ChunkIndex(0),
+            chunk: ChunkName::from_word(0),
             piece: 20,
             number: 0,
         };

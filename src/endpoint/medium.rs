@@ -5,7 +5,7 @@
 //! of one short message that costs more than its instructions: the forms go through memory. So what sends and receives
 //! such a message is a [`MediumOp`], and [`Endpoint::medium`] says for which medium it is to run.
 
-use super::{BadRecord, ChunkIndex, Endpoint, Part, Record};
+use super::{BadRecord, ChunkName, Endpoint, Part, Record};
 use onecopy_shm::copy::Kernel;
 use onecopy_shm::layout::OutOfBounds;
 
@@ -32,17 +32,16 @@ pub(crate) trait Medium: Sized {
     fn is_empty(&mut self) -> bool;
     fn peek(&mut self) -> Result<Option<Record>, BadRecord>;
     fn read(&self, record: &Record, offset: usize, out: &mut [u8]);
-    fn advance(&mut self, record: Record) -> bool;
     fn notify_room(&self) -> bool;
     fn part(&self) -> Option<Part>;
     fn read_chunk(
         &mut self,
-        chunk: ChunkIndex,
+        chunk: ChunkName,
         offset: usize,
         out: &mut [u8],
         kernel: Kernel,
     ) -> Result<(), OutOfBounds>;
-    fn passed_chunk(&mut self) -> bool;
+    fn pass(&mut self, record: Record, chunk: Option<ChunkName>) -> bool;
 }
 
 /// What is to be done by way of an endpoint, whatever its medium.

@@ -4,19 +4,22 @@
 
 use super::home::Home;
 use super::{
-    BadRecord, ChunkIndex, CooperativeBlock, Endpoint, Medium, Naming, Pack, Part, Put, Record,
-    RecordRoom,
+    BadRecord, ChunkIndex, ChunkName, CooperativeBlock, Endpoint, Medium, Naming, Pack, Part, Put,
+    Record, RecordRoom,
 };
 use crate::error::{Error, Result};
 use onecopy_shm::cells::MappedCells;
 use onecopy_shm::coll::Channel;
 use onecopy_shm::copy::Kernel;
+use onecopy_shm::fault;
 use onecopy_shm::layout::OutOfBounds;
-use onecopy_shm::pool::Outstanding;
+use onecopy_shm::pool::{Kept, Outstanding};
 use onecopy_shm::ring::{self, Consumer, Producer};
-use onecopy_shm::segment::{ControlHandle, PeerSegment, SegmentError};
+use onecopy_shm::segment::{ControlHandle, OwnSegment, PeerSegment, SegmentError};
 use onecopy_shm::sync::{Ordering, light_fence};
+use std::collections::VecDeque;
 use std::os::fd::OwnedFd;
+use std::sync::Arc;
 
 /// Why a peer's segment is not used.
 #[derive(Debug)]
@@ -32,6 +35,8 @@ pub(crate) enum OpenError {
 pub(crate) struct SharedMemory {
     /// The peer's segment.
     pub(crate) segment: PeerSegment,
+    /// This rank's.
+    own: Arc<OwnSegment>,
     /// Whether this rank must use full fences when it tells the peer of something.
     strong: bool,
 
@@ -40,24 +45,40 @@ pub(crate) struct SharedMemory {
     tx_control: ControlHandle,
     /// Chunks that the peer has not given back.
     outstanding: Outstanding,
+    /// Chunks that have returned with messages, which are sent first: their lines are in this processor's cache.
+    /// And how many there were, ever.
+    came_back: VecDeque<ChunkIndex>,
+    came_back_ever: u64,
+    /// Whether the last chunk sent was one that had come from the peer before.
+    sent_warm: bool,
+    /// Whether the last message in chunks began in turn.
+    began_in_turn: bool,
+    /// How far the ring from the peer had been read then.
+    read_before: u64,
 
     rx: Consumer<MappedCells>,
     rx_control: ControlHandle,
-    /// Chunks passed since the tail was last published, and how many may be.
-    chunks_passed: u32,
-    chunks_held: u32,
-    /// How far the ring from the peer had been read when [`Self::takes_turns`] was asked last.
-    read_before: u64,
+    /// Chunks of the peer's that were read and are not given back. And how many were returned, ever.
+    kept: Kept,
+    returned_ever: u64,
+}
+
+/// How many chunks of one peer a rank keeps.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Keeping {
+    /// Whatever it sends.
+    pub(crate) least: usize,
+    /// While the two send in turn.
+    pub(crate) most: usize,
 }
 
 impl SharedMemory {
-    /// Opens the segment of `rank` that came as `fd`. Up to `chunks_held` of its chunks are kept back before they are
-    /// given back.
+    /// Opens the segment of `rank` that came as `fd`. As many of its chunks are kept as `keeping` says.
     pub(crate) fn open(
         home: &Home,
         fd: OwnedFd,
         rank: u32,
-        chunks_held: u32,
+        keeping: Keeping,
     ) -> std::result::Result<Self, OpenError> {
         let own = &home.segment;
         let segment =
@@ -72,11 +93,16 @@ impl SharedMemory {
             tx: None,
             tx_control: segment.control_handle(),
             outstanding: Outstanding::default(),
+            came_back: VecDeque::new(),
+            came_back_ever: 0,
+            sent_warm: false,
+            began_in_turn: false,
+            read_before: 0,
             rx: own.consumer(rank),
             rx_control: own.control_handle(rank),
-            chunks_passed: 0,
-            chunks_held,
-            read_before: 0,
+            kept: Kept::new(keeping.least, keeping.most),
+            returned_ever: 0,
+            own: Arc::clone(own),
             segment,
         })
     }
@@ -122,11 +148,6 @@ impl Medium for SharedMemory {
         self.rx.read(record, offset, out);
     }
 
-    #[inline(always)]
-    fn advance(&mut self, record: Record) -> bool {
-        self.rx.advance(record)
-    }
-
     #[inline]
     fn notify_room(&self) -> bool {
         light_fence(self.strong);
@@ -141,24 +162,41 @@ impl Medium for SharedMemory {
     #[inline(always)]
     fn read_chunk(
         &mut self,
-        chunk: ChunkIndex,
+        chunk: ChunkName,
         offset: usize,
         out: &mut [u8],
         kernel: Kernel,
     ) -> std::result::Result<(), OutOfBounds> {
-        self.segment.read_chunk(chunk, offset, out, kernel)
+        match chunk {
+            ChunkName::Sent(chunk) => self.segment.read_chunk(chunk, offset, out, kernel),
+            ChunkName::Returned(chunk) => self.read_returned(chunk, offset, out, kernel),
+        }
     }
 
     /// The tail, which gives chunks back, is published every few of them: its line travels to the sender.
-    #[inline]
-    fn passed_chunk(&mut self) -> bool {
-        self.chunks_passed += 1;
-        let due = self.chunks_passed >= self.chunks_held;
-        if due {
-            self.chunks_passed = 0;
+    #[inline(always)]
+    fn pass(&mut self, record: Record, chunk: Option<ChunkName>) -> bool {
+        let due = match chunk {
+            None => false,
+            Some(ChunkName::Sent(chunk)) => self.kept.keep(chunk),
+            Some(ChunkName::Returned(chunk)) => {
+                self.comes_back(chunk);
+                false
+            }
+        };
+        let published = if self.kept.is_empty() {
+            self.rx.advance(record)
+        } else {
+            self.rx.advance_keeping(record)
+        };
+        if due && !published {
             self.rx.publish_tail();
         }
-        due
+        if due | published {
+            // What stands before the tail is the peer's again.
+            self.kept.gave_back();
+        }
+        due | published
     }
 }
 
@@ -221,73 +259,184 @@ impl SharedMemory {
         &mut self,
         home: &mut Home,
         naming: Naming,
-        body: impl FnOnce(ChunkIndex) -> [u8; N],
+        body: impl FnOnce(ChunkName) -> [u8; N],
         source: &impl Pack,
     ) -> Put {
         if !self.tx.as_mut().is_some_and(|tx| tx.claim_would_fit(1)) {
             return Put::NoRoom;
         }
-        let Some(chunk) = self.take_chunk(home, naming.share) else {
+        let Some(chunk) = self.take_chunk(home, naming) else {
             return Put::NoChunk;
         };
         let mut fits = true;
         let shown = source.show(|at, bytes| {
-            fits &= home.write(chunk, at, bytes, naming.kernel);
+            fits &= match chunk {
+                ChunkName::Sent(chunk) => home.write(chunk, at, bytes, naming.kernel),
+                ChunkName::Returned(chunk) => {
+                    let written = self.segment.write_chunk(chunk, at, bytes, naming.kernel);
+                    written.is_ok()
+                }
+            };
         });
         if shown.is_err() || !fits {
-            home.pool().give(chunk);
+            self.untake(home, chunk);
             return Put::Withdrawn;
         }
         let Some(mut claim) = self.tx.as_mut().and_then(|tx| tx.claim(1)) else {
-            home.pool().give(chunk);
+            self.untake(home, chunk);
             return Put::NoRoom;
         };
+        if let ChunkName::Returned(_) = chunk {
+            self.returned_ever += 1;
+            // A tail that gives this chunk back is published later, and whoever reads it sees this, too.
+            let returned = &self.rx_control.returned;
+            returned.store(self.returned_ever, Ordering::Relaxed);
+            fault::point("chunk.return");
+        }
         claim.write(0, &body(chunk));
         claim.publish(naming.kind, N, naming.meta);
-        let position = self.tx.as_ref().map_or(0, Producer::position);
-        self.outstanding.push(position, chunk);
-        Put::Sent
+        match chunk {
+            ChunkName::Sent(chunk) => {
+                let position = self.tx.as_ref().map_or(0, Producer::position);
+                self.outstanding.push(position, chunk);
+                Put::Sent
+            }
+            ChunkName::Returned(_) => Put::Returned,
+        }
     }
 
+    /// The chunk to send next: one of the peer's that it can have back, one that has come back, any other.
     #[inline]
-    fn take_chunk(&mut self, home: &mut Home, share: usize) -> Option<ChunkIndex> {
+    fn take_chunk(&mut self, home: &mut Home, naming: Naming) -> Option<ChunkName> {
+        if self.can_return(naming.len)
+            && let Some(chunk) = self.kept.take()
+        {
+            self.sent_warm = true;
+            return Some(ChunkName::Returned(chunk));
+        }
+        let share = naming.share.max(1);
         // The receiver's tail is looked at only when chunks are short: its line travels for that.
-        if self.outstanding.len() >= share.max(1)
-            || (!home.has_free() && !self.outstanding.is_empty())
+        if self.outstanding.len() >= share
+            || (!home.has_free() && self.came_back.is_empty() && !self.outstanding.is_empty())
         {
             self.collect_chunks(home);
         }
-        if self.outstanding.len() >= share.max(1) {
+        if self.outstanding.len() >= share {
             return None;
         }
-        home.take()
+        let warm = self.came_back.pop_front();
+        self.sent_warm = warm.is_some();
+        warm.or_else(|| home.take()).map(ChunkName::Sent)
     }
 
-    /// Whether the peer has sent something since this was asked last: the two send in turn.
+    /// A chunk was taken and nothing was sent in it.
+    #[cold]
+    fn untake(&mut self, home: &mut Home, chunk: ChunkName) {
+        match chunk {
+            ChunkName::Sent(chunk) => home.pool().give(chunk),
+            ChunkName::Returned(chunk) => self.kept.put_back(chunk),
+        }
+    }
+
+    /// Whether a message of `len` bytes can be sent in a chunk of the peer's.
     #[inline]
-    pub(super) fn takes_turns(&mut self) -> bool {
-        let read = self.rx.position();
-        std::mem::replace(&mut self.read_before, read) != read
+    fn can_return(&self, len: usize) -> bool {
+        self.segment.returns_chunks() && len <= self.segment.chunk_bytes()
+    }
+
+    pub(super) fn has_room_for(
+        &mut self,
+        home: &mut Home,
+        (count, len): (usize, usize),
+        share: usize,
+    ) -> bool {
+        if !self.tx.as_mut().is_some_and(|tx| tx.claim_would_fit(count)) {
+            return false;
+        }
+        let kept = if self.can_return(len) {
+            self.kept.len()
+        } else {
+            0
+        };
+        let room = |own: &Self, home: &Home| {
+            let share = share.saturating_sub(own.outstanding.len());
+            kept + share.min(own.came_back.len() + home.chunks_free()) >= count
+        };
+        if !room(self, home) {
+            self.collect_chunks(home);
+        }
+        room(self, home)
+    }
+
+    #[inline]
+    pub(super) fn sent_warm(&self) -> bool {
+        self.sent_warm
+    }
+
+    #[inline]
+    pub(super) fn is_in_turn(&self) -> bool {
+        self.rx.position() != self.read_before
+    }
+
+    #[inline]
+    pub(super) fn began_chunks(&mut self) {
+        self.began_in_turn = self.is_in_turn();
+        self.read_before = self.rx.position();
+        self.kept.sends();
+    }
+
+    /// A message in chunks is out. What was read before it is free as a rule, and the chunks of the next message are
+    /// kept: this is the moment to say so.
+    #[inline]
+    pub(super) fn ended_chunks(&mut self) {
+        if self.kept.expects_answer() && self.kept.is_empty() && self.rx.publish_tail_early() {
+            self.notify_room();
+        }
+    }
+
+    #[inline]
+    pub(super) fn began_in_turn(&self) -> bool {
+        self.began_in_turn
+    }
+
+    /// How far the peer's tail gives chunks back. Nowhere, while one is under way that returns: the tail may stand
+    /// behind the record that it was sent with.
+    fn given_back(&mut self) -> u64 {
+        let released = self.tx.as_mut().map_or(0, Producer::released);
+        // The tail was read first, and orders this.
+        let returned = self.tx_control.returned.load(Ordering::Relaxed);
+        if returned == self.came_back_ever {
+            released
+        } else {
+            0
+        }
     }
 
     pub(super) fn collect_chunks(&mut self, home: &mut Home) {
+        while let Some(chunk) = self.came_back.pop_back() {
+            home.pool().give_warm(chunk);
+        }
         if !self.outstanding.is_empty() {
-            let released = self.tx.as_mut().map_or(0, Producer::released);
-            self.outstanding.reclaim(released, home.pool());
+            let given_back = self.given_back();
+            self.outstanding.reclaim(given_back, home.pool());
         }
     }
 
     pub(super) fn reclaim_all(&mut self, home: &mut Home) {
+        self.collect_chunks(home);
         self.outstanding.reclaim_all(home.pool());
+        self.kept.gave_back();
     }
 
     pub(super) fn could_write(&mut self, share: usize, any_chunk: bool) -> bool {
         let Some(tx) = &mut self.tx else { return true };
-        let before = self.outstanding.len();
-        let released = tx.released();
         let room = tx.claim_would_fit(2);
+        let before = self.outstanding.len();
+        let given_back = self.given_back();
         room && (before == 0
-            || self.outstanding.would_reclaim(released)
+            || !self.came_back.is_empty()
+            || !self.kept.is_empty()
+            || self.outstanding.would_reclaim(given_back)
             || before < share && any_chunk)
     }
 
@@ -311,10 +460,42 @@ impl SharedMemory {
         self.segment.chunk_bytes()
     }
 
+    /// Reads a chunk of this rank's that the peer has returned. One that it does not have is not for it to name.
+    #[inline]
+    fn read_returned(
+        &self,
+        chunk: ChunkIndex,
+        offset: usize,
+        out: &mut [u8],
+        kernel: Kernel,
+    ) -> std::result::Result<(), OutOfBounds> {
+        if !self.outstanding.has(chunk) {
+            return Err(OutOfBounds {
+                what: "the chunks that the peer can return",
+                offset: u64::from(chunk.0),
+                len: 1,
+                limit: 0,
+            });
+        }
+        self.own.read_chunk(chunk, offset, out, kernel)
+    }
+
+    #[inline]
+    fn comes_back(&mut self, chunk: ChunkIndex) {
+        self.came_back_ever += 1;
+        if self.outstanding.take_back(chunk) {
+            self.came_back.push_back(chunk);
+        }
+    }
+
+    pub(super) fn expects_answer(&self) -> bool {
+        self.kept.expects_answer()
+    }
+
     pub(super) fn give_back(&mut self) {
-        if self.chunks_passed > 0 {
-            self.chunks_passed = 0;
+        if !self.kept.is_empty() {
             self.rx.publish_tail();
+            self.kept.gave_back();
             self.notify_room();
         }
     }

@@ -38,7 +38,7 @@ use nix::sys::socket::{MsgFlags, recv};
 use onecopy_obs::StreamSettings;
 use onecopy_shm::copy::Kernel;
 use onecopy_shm::fault;
-use onecopy_shm::layout::{ChunkIndex, OutOfBounds};
+use onecopy_shm::layout::{ChunkIndex, ChunkName, OutOfBounds};
 use output::{Output, Sending, Sent};
 use std::net::SocketAddr;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
@@ -382,7 +382,7 @@ impl Medium for Socket {
     }
 
     #[inline]
-    fn advance(&mut self, _: Record) -> bool {
+    fn pass(&mut self, _: Record, _: Option<ChunkName>) -> bool {
         if let Some((mut feed, input)) = self.feed() {
             input.advance(&mut feed);
         }
@@ -401,7 +401,7 @@ impl Medium for Socket {
 
     fn read_chunk(
         &mut self,
-        _: ChunkIndex,
+        _: ChunkName,
         offset: usize,
         out: &mut [u8],
         _: Kernel,
@@ -418,11 +418,6 @@ impl Medium for Socket {
             self.bytes_in += out.len() as u64;
         }
         read
-    }
-
-    #[inline]
-    fn passed_chunk(&mut self) -> bool {
-        false
     }
 }
 
@@ -467,7 +462,7 @@ impl Socket {
     pub(super) fn put_chunk<const N: usize>(
         &mut self,
         naming: Naming,
-        body: impl FnOnce(ChunkIndex) -> [u8; N],
+        body: impl FnOnce(ChunkName) -> [u8; N],
         source: &impl Pack,
     ) -> Put {
         const { assert!(N <= NAMING_MAX) };
@@ -485,7 +480,7 @@ impl Socket {
         if let Some(lane_state) = &mut self.lane_state {
             lane_state.talked = true;
         }
-        let front = self.front_of(naming, &body(ChunkIndex(0)));
+        let front = self.front_of(naming, &body(ChunkName::Sent(ChunkIndex(0))));
         let begin = if self.credit_due > 0 { 0 } else { HEAD };
         let front = &front[begin..2 * HEAD + N];
         let carrier = self.lane_state.as_ref();

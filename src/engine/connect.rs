@@ -2,7 +2,7 @@
 //! Connecting to a peer when the first record goes to it or comes from it.
 
 use super::Engine;
-use crate::endpoint::{Endpoint, OpenError, SharedMemory};
+use crate::endpoint::{Endpoint, Keeping, OpenError, SharedMemory};
 use crate::error::{Error, Result};
 use crate::peer::{Gone, PairSettings, Peer};
 use onecopy_btl::LayerId;
@@ -13,12 +13,17 @@ use onecopy_obs::tracepoints;
 use onecopy_shm::fault;
 
 impl Engine {
-    /// How many chunks of one peer may be read before they are given back. That is a part of what a peer may use. They
-    /// are so few that the chunks held by all peers together leave a sender most of its pool.
-    fn chunks_held(&self) -> u32 {
-        let share = self.core.chunks.share.min(self.core.chunks.depth);
-        let pool = self.geometry.chunks / (4 * self.core.size);
-        ((share / 8) as u32).min(pool).max(1)
+    /// How many chunks of one peer are kept that were read. Whatever it sends, that is a small part of what a peer may
+    /// use. While the two send in turn it is as much as leaves the peer such a part. The chunks kept by all peers
+    /// together leave a sender most of its pool.
+    fn keeping(&self) -> Keeping {
+        let (share, depth) = (self.core.chunks.share, self.core.chunks.depth);
+        let pool = (self.geometry.chunks / (4 * self.core.size)) as usize;
+        let part = (share.min(depth) / 8).min(pool).max(1);
+        Keeping {
+            least: part - 1,
+            most: (share - part).min(pool),
+        }
     }
 
     #[cold]
@@ -30,8 +35,8 @@ impl Engine {
             return self.connect_apart(rank);
         }
         let introduction = self.wireup.introduce(rank as usize)?;
-        let chunks_held = self.chunks_held();
-        let opened = SharedMemory::open(&self.core.home, introduction.segment, rank, chunks_held);
+        let keeping = self.keeping();
+        let opened = SharedMemory::open(&self.core.home, introduction.segment, rank, keeping);
         let mut shared = match opened {
             Ok(shared) => shared,
             Err(OpenError::Foreign(reason)) => {

@@ -11,6 +11,11 @@ use std::time::Instant;
 /// So many receives of messages of a few slots are posted between two looks for what came meanwhile: see
 /// [`Engine::catch_up`], and docs/performance.md, "MPI".
 const LEFT_ALONE: usize = 32;
+/// Looks in vain at a ring after which its chunks are given back, unless they are kept for an answer.
+const IDLE: u32 = 64;
+/// The same for all of them: the peer may wait for just these. An answer comes within some ten microseconds. Chosen by
+/// magnitude.
+const LONG_IDLE: u32 = 1024;
 /// How often this rank tries to reach one that has sent something: once in each period of the looks for deaths, so for
 /// half a second by default. A shortage of descriptors or memory that lasts longer is no passing one.
 const TRIES: u32 = 50;
@@ -52,8 +57,11 @@ impl Engine {
             };
             if peer.endpoint.is_empty() {
                 peer.idle_polls = peer.idle_polls.saturating_add(1);
-                if peer.idle_polls == 64 {
-                    peer.endpoint.give_back();
+                match peer.idle_polls {
+                    IDLE => peer.endpoint.give_back_unneeded(),
+                    // The peer may wait for just these.
+                    LONG_IDLE => peer.endpoint.give_back(),
+                    _ => {}
                 }
                 continue;
             }
@@ -294,7 +302,7 @@ impl Engine {
     pub(crate) fn retire_idle(&mut self) {
         // Polls in vain: some ten microseconds. To be polled again costs its sender a bit in the bitmap, and this rank
         // a fence, so a peer that sends more often stays. Chosen by magnitude.
-        const IDLE: u32 = 4096;
+        const RETIRED: u32 = 4096;
         // To look at a wire is a call of the kernel.
         if self.polled.len() <= 2 && self.wires.is_none() {
             return;
@@ -308,7 +316,7 @@ impl Engine {
             };
             let keeps = few && peer.endpoint.shares_memory();
             // What waits in an endpoint goes out with a look.
-            let idle = peer.idle_polls > IDLE && !keeps && !peer.endpoint.has_output();
+            let idle = peer.idle_polls > RETIRED && !keeps && !peer.endpoint.has_output();
             if idle {
                 peer.endpoint.set_polling(false);
                 peer.polled = false;

@@ -10,7 +10,7 @@ use super::deliver::{Ended, end};
 use super::eager::{self, Chunked};
 use super::plan::{Outgoing, has_credit, plan};
 use super::{charge, layers, shown};
-use crate::endpoint::{Medium, MediumOp, Record};
+use crate::endpoint::{ChunkName, Medium, MediumOp, Record};
 use crate::matching::Envelope;
 use crate::peer::{Incoming, Peer};
 use crate::records::{self, BODY, ChunkBody, Kind, Rts, SourceLayout};
@@ -20,6 +20,15 @@ use crate::state::{Core, Receives};
 use onecopy_btl::registry::LayerSet;
 use onecopy_btl::{LayerId, RemoteRange};
 use onecopy_shm::layout::HeapOffset;
+
+/// Which messages a call may send or receive at once.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum AtOnce {
+    /// Any, also in parts: the caller goes on with the rest.
+    Parts,
+    /// What can go, or is there, as a whole.
+    Whole,
+}
 
 /// How far a send came.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -49,10 +58,16 @@ pub(crate) enum Received {
 
 /// Sends at once what can be sent.
 #[inline(always)]
-pub(crate) fn send(core: &mut Core, peer: &mut Peer, context: u32, tag: i32, bytes: &[u8]) -> Sent {
+pub(crate) fn send(
+    core: &mut Core,
+    peer: &mut Peer,
+    (context, tag): (u32, i32),
+    bytes: &[u8],
+    at_once: AtOnce,
+) -> Sent {
     let len = bytes.len();
     if len > peer.policy.thresholds.fast_max {
-        return send_longer(core, peer, context, tag, bytes);
+        return send_longer(core, peer, (context, tag), bytes, at_once);
     }
     if !may_send(peer) || !has_credit(core, peer, charge(len as u64)) {
         return Sent::Nothing;
@@ -112,7 +127,13 @@ impl MediumOp for Slots<'_> {
     }
 }
 
-fn send_longer(core: &mut Core, peer: &mut Peer, context: u32, tag: i32, bytes: &[u8]) -> Sent {
+fn send_longer(
+    core: &mut Core,
+    peer: &mut Peer,
+    (context, tag): (u32, i32),
+    bytes: &[u8],
+    at_once: AtOnce,
+) -> Sent {
     let len = bytes.len();
     if !may_send(peer) {
         return Sent::Nothing;
@@ -125,17 +146,33 @@ fn send_longer(core: &mut Core, peer: &mut Peer, context: u32, tag: i32, bytes: 
     };
     match plan(core, peer, out, |core| core.rewritten.changed(bytes)) {
         SendPlan::Slots => send_slots(core, peer, context, tag, bytes),
-        SendPlan::Chunks { .. } => send_chunks(core, peer, context, tag, bytes),
+        SendPlan::Chunks { .. } => send_chunks(core, peer, (context, tag), bytes, at_once),
         SendPlan::Announced { coop_id } | SendPlan::Piped { coop_id } => {
             Sent::Announced { coop_id }
         }
     }
 }
 
-fn send_chunks(core: &mut Core, peer: &mut Peer, context: u32, tag: i32, bytes: &[u8]) -> Sent {
+fn send_chunks(
+    core: &mut Core,
+    peer: &mut Peer,
+    (context, tag): (u32, i32),
+    bytes: &[u8],
+    at_once: AtOnce,
+) -> Sent {
     let total = bytes.len() as u64;
-    if total > peer.policy.chunks.step_of(total) && !core.single_threaded {
-        return Sent::Chunks;
+    let step = eager::step_of(core, peer, total, 0);
+    if total > step {
+        if !core.single_threaded {
+            return Sent::Chunks;
+        }
+        if at_once == AtOnce::Whole {
+            let pieces = (total.div_ceil(step) as usize, step as usize);
+            let share = peer.policy.chunks.share;
+            if !peer.endpoint.has_room_for(&mut core.home, pieces, share) {
+                return Sent::Chunks;
+            }
+        }
     }
     let meta = records::meta(context, tag);
     match eager::put_chunks(core, peer, (meta, None), total, 0, bytes) {
@@ -143,15 +180,6 @@ fn send_chunks(core: &mut Core, peer: &mut Peer, context: u32, tag: i32, bytes: 
         (0, _) => Sent::Chunks,
         (sent, _) => Sent::Part(sent),
     }
-}
-
-/// Which messages a receive may take at once.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Take {
-    /// Any, also in parts: the caller goes on with it.
-    Parts,
-    /// What is there as a whole.
-    Whole,
 }
 
 /// Receives at once what is there.
@@ -162,7 +190,7 @@ pub(crate) fn receive(
     peer: &mut Peer,
     (context, tag): (u32, Option<i32>),
     out: &mut [u8],
-    take: Take,
+    at_once: AtOnce,
 ) -> Received {
     let medium = peer.endpoint.medium();
     medium.run(|| Next {
@@ -172,7 +200,7 @@ pub(crate) fn receive(
         context,
         tag,
         out,
-        take,
+        at_once,
     })
 }
 
@@ -184,7 +212,7 @@ struct Next<'a> {
     context: u32,
     tag: Option<i32>,
     out: &'a mut [u8],
-    take: Take,
+    at_once: AtOnce,
 }
 
 impl MediumOp for Next<'_> {
@@ -221,22 +249,21 @@ impl MediumOp for Next<'_> {
             return Received::Nothing;
         }
         if record.kind != Kind::Eager as u8 {
-            return receive_longer::<M>(core, peer, record, envelope, out, self.take);
+            return receive_longer::<M>(core, peer, record, envelope, out, self.at_once);
         }
         if record.len > out.len() {
             return Received::Nothing;
         }
         from.read(&record, 0, &mut out[..record.len]);
-        pass(core, from, record, false);
+        pass(core, from, record, None);
         received(core, peer, tag, Ended::eager(record.len as u64, None))
     }
 }
 
 /// Passes a record, and the chunk that it names if there is one.
 #[inline(always)]
-fn pass<M: Medium>(core: &mut Core, from: &mut M, record: Record, chunk: bool) {
-    let room = from.advance(record) | (chunk && from.passed_chunk());
-    if room && from.notify_room() {
+fn pass<M: Medium>(core: &mut Core, from: &mut M, record: Record, chunk: Option<ChunkName>) {
+    if from.pass(record, chunk) && from.notify_room() {
         core.counters.doorbells_rung += 1;
     }
 }
@@ -262,7 +289,7 @@ fn receive_longer<M: Medium>(
     record: Record,
     envelope: Envelope,
     out: &mut [u8],
-    take: Take,
+    at_once: AtOnce,
 ) -> Received {
     let mut raw = [0; BODY];
     if record.len != BODY || peer.inbound.incoming.is_some() {
@@ -273,7 +300,9 @@ fn receive_longer<M: Medium>(
     };
     from.read(&record, 0, &mut raw);
     match Kind::try_from(record.kind) {
-        Ok(Kind::ChunkFirst) => receive_chunks::<M>(core, peer, record, envelope, &raw, out, take),
+        Ok(Kind::ChunkFirst) => {
+            receive_chunks::<M>(core, peer, record, envelope, &raw, out, at_once)
+        }
         Ok(Kind::Rts) => receive_mapped::<M>(core, peer, record, envelope, &raw, out),
         _ => Received::Nothing,
     }
@@ -293,7 +322,7 @@ fn receive_chunks<M: Medium>(
     envelope: Envelope,
     raw: &[u8; BODY],
     out: &mut [u8],
-    take: Take,
+    at_once: AtOnce,
 ) -> Received {
     let Some(from) = M::of(&mut peer.endpoint) else {
         return Received::Nothing;
@@ -311,14 +340,16 @@ fn receive_chunks<M: Medium>(
     if incoming.total > out.len() as u64 || incoming.sync.is_some() {
         return Received::Nothing;
     }
-    if u64::from(first.piece) < incoming.total && (take == Take::Whole || !core.single_threaded) {
+    if u64::from(first.piece) < incoming.total
+        && (at_once == AtOnce::Whole || !core.single_threaded)
+    {
         return Received::Nothing;
     }
     let polls = match from.part() {
         None => CHUNK_POLLS,
         Some(_) => CHUNK_CALLS,
     };
-    let kernel = core.chunks.kernel(incoming.total as usize);
+    let kernel = core.chunks.kernel_out(incoming.total as usize);
     let (mut record, mut body) = (record, first);
     while incoming.check(&body).is_ok() {
         let (begin, end) = (
@@ -329,7 +360,7 @@ fn receive_chunks<M: Medium>(
         if read.is_err() {
             break;
         }
-        pass(core, from, record, true);
+        pass(core, from, record, Some(body.chunk));
         if incoming.came(&body) {
             return received(
                 core,
@@ -425,7 +456,7 @@ fn receive_mapped<M: Medium>(
     let Some(from) = M::of(&mut peer.endpoint) else {
         return Received::Nothing;
     };
-    pass(core, from, record, false);
+    pass(core, from, record, None);
     let ended = Ended {
         bytes: len,
         credit: 0,

@@ -9,7 +9,7 @@ mod chunks;
 
 pub(crate) use chunks::{
     ChunkSource, Chunked, adopt, first_chunk, named, next_chunk, put_chunks, refusal, send_chunk,
-    send_chunks, warm_chunks,
+    send_chunks, step_of, warm_chunks,
 };
 
 use super::deliver::{Ended, deliver, end};

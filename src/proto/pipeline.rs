@@ -142,7 +142,7 @@ pub(crate) fn arrive(
     piped.at += u64::from(body.piece);
     let last = piped.at == piped.end;
     if let Some(found) = core.requests.get(request) {
-        let kernel = core.chunks.kernel(body.total as usize);
+        let kernel = core.chunks.kernel_out(body.total as usize);
         let endpoint = &mut peer.endpoint;
         let mut failed = None;
         let written = found.buf.write(

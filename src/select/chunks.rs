@@ -13,6 +13,9 @@ use onecopy_shm::copy::Kernel;
 /// it (docs/performance.md, "Chunks on processors whose strings take lines").
 const VECTORS_MAX: usize = 8192;
 
+/// The longest message that is copied out of chunks by vectors behind prefetches there. Longer ones go by strings.
+const AHEAD_MAX: usize = 16 << 10;
+
 /// The plan of a rank.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Chunks {
@@ -62,10 +65,10 @@ impl Chunks {
         }
     }
 
-    /// Bytes per chunk of an eager message of `len` bytes.
+    /// Bytes per chunk of an eager message of `len` bytes. `alone`: the receiver has nothing to do before it comes.
     #[inline]
-    pub(crate) fn step_of(&self, len: u64) -> u64 {
-        let piece = if len <= self.whole {
+    pub(crate) fn step_of(&self, len: u64, alone: bool) -> u64 {
+        let piece = if len <= self.whole || self.strings && !alone {
             len
         } else {
             // The receiver copies out while the sender copies in.
@@ -74,7 +77,17 @@ impl Chunks {
         piece.min(self.step)
     }
 
-    /// What copies the pieces of a message of `total` bytes into chunks, and out of them.
+    /// What copies the pieces of a message of `total` bytes out of chunks.
+    #[inline]
+    pub(crate) fn kernel_out(&self, total: usize) -> Kernel {
+        if self.strings && total <= AHEAD_MAX {
+            Kernel::Ahead
+        } else {
+            self.kernel(total)
+        }
+    }
+
+    /// What copies the pieces of a message of `total` bytes into chunks.
     #[inline]
     pub(crate) fn kernel(&self, total: usize) -> Kernel {
         if self.owned_ahead(total) {
@@ -109,10 +122,11 @@ mod tests {
         assert_eq!((owned.bytes, owned.share), (8192, 32));
         assert_eq!((strings.bytes, strings.share), (16384, 16));
         for len in [1, 4096, 8192] {
-            assert_eq!((owned.step_of(len), strings.step_of(len)), (len, len));
+            assert_eq!(owned.step_of(len, true), len);
+            assert_eq!(strings.step_of(len, true), len);
         }
-        assert_eq!(owned.step_of(10_000), 5056);
-        assert_eq!(owned.step_of(1 << 20), 8192);
+        assert_eq!(owned.step_of(10_000, true), 5056);
+        assert_eq!(owned.step_of(1 << 20, true), 8192);
         for (len, step) in [
             (8193, 4096 + 64),
             (16_384, 8192),
@@ -120,13 +134,20 @@ mod tests {
             (32_768, 16_384),
             (1 << 20, 16_384),
         ] {
-            assert_eq!(strings.step_of(len), step);
+            assert_eq!(strings.step_of(len, true), step);
             assert!(len.div_ceil(step) >= 2, "{len}: both copy at the same time");
         }
         for len in 8193u64..=16_384 {
-            assert_eq!(len.div_ceil(strings.step_of(len)), 2);
-            assert_eq!(len.div_ceil(owned.step_of(len)), 2);
+            assert_eq!(len.div_ceil(strings.step_of(len, true)), 2);
+            assert_eq!(len.div_ceil(owned.step_of(len, true)), 2);
         }
+        // A receiver that is busy with earlier ones is not helped by a half.
+        assert_eq!(strings.step_of(16_384, false), 16_384);
+        assert_eq!(strings.step_of(24_000, false), 16_384);
+        assert_eq!(owned.step_of(10_000, false), 5056);
+        assert_eq!(strings.kernel_out(16_384), Kernel::Ahead);
+        assert_eq!(strings.kernel_out(16_385), Kernel::RepMovsb);
+        assert_eq!(owned.kernel_out(4096), Kernel::Memcpy);
         assert!(owned.owned_ahead(8192) && owned.kernel(8192) == Kernel::Memcpy);
         assert!(!strings.owned_ahead(16_384) && strings.kernel(16_384) == Kernel::RepMovsb);
         assert!(strings.owned_ahead(8192) && strings.kernel(8192) == Kernel::Memcpy);
@@ -136,10 +157,10 @@ mod tests {
     fn what_a_stream_carries_is_cut_only_where_a_call_would_be_too_long() {
         let stream = Chunks::of_stream(&Knobs::default());
         for len in [8193, stream.step] {
-            assert_eq!(stream.step_of(len), len);
+            assert_eq!(stream.step_of(len, true), len);
         }
         for len in [stream.step + 1, 4 * stream.step] {
-            assert_eq!(stream.step_of(len), stream.step);
+            assert_eq!(stream.step_of(len, true), stream.step);
         }
     }
 

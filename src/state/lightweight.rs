@@ -264,7 +264,7 @@ impl LightweightReceives {
             && let Some((phase, span)) = self.posted(slot)
             && let Ok(out) = core.loans.span_mut(span, len)
             && from
-                .read_chunk(body.chunk, 0, out, core.chunks.kernel(len))
+                .read_chunk(body.chunk, 0, out, core.chunks.kernel_out(len))
                 .is_ok()
         {
             *phase = Phase::Over(Status {

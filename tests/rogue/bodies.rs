@@ -45,6 +45,14 @@ fn cases() -> Vec<(&'static str, Records)> {
             one(CHUNK_FIRST, [4000, 0, pair(u32::MAX, 4000), NONE, 0]),
         ),
         (
+            "a returned chunk that was never sent",
+            one(CHUNK_FIRST, [4000, 0, pair(1 << 31, 4000), NONE, 0]),
+        ),
+        (
+            "a list in a returned chunk that was never sent",
+            one(RTS, [100, 1, 1 << 31 | 2 << 32, 0, pair(0, 1)]),
+        ),
+        (
             "the chunk behind the last",
             one(CHUNK_FIRST, [4000, 0, pair(512, 4000), NONE, 0]),
         ),

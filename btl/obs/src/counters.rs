@@ -175,6 +175,8 @@ counters! {
     heap_bytes: "bytes" Level;
     /// Chunks that this rank's pool has now.
     pool_chunks: "chunks" Level;
+    /// Chunks of peers, read before, in which messages to them went: they returned to their owners.
+    chunks_returned: "chunks" Sum;
     /// Temporary buffers that this rank's pool has now, in use or free.
     buffers_bytes: "bytes" Level;
     /// Temporary buffers that are free now.

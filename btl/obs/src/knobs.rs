@@ -254,8 +254,9 @@ knobs! {
         /// chunks. The first `onecopy run` measures which is faster on this machine, and so does `onecopy tune`.
         Expert ONECOPY_CHUNK_COPY => chunk_copy: ChunkCopy = ChunkCopy::Auto,
             OneOf::<ChunkCopy>::new(), auto::CHUNK_COPY;
-        /// Whether a rank maps the chunks of its peers writable, though it only reads them. On processors of AMD a
-        /// line that was read through such a mapping costs its owner half as much to write again by strings.
+        /// Whether a rank maps the chunks of its peers writable. Then it sends its next message to a peer in the
+        /// chunks that it has read. Their lines are in its cache and travel once, not twice. On processors of AMD a
+        /// line that was read through such a mapping costs its owner half as much to write again, too.
         Expert ONECOPY_POOL_WRITABLE => pool_writable: Option<bool> = None,
             OrAuto(Switch), auto::POOL_WRITABLE;
         /// Bytes of chunks that messages to one peer may occupy at a time.

@@ -44,6 +44,7 @@ labels! {
     "bell.rung" "A sleeper was woken.",
     "chunk.written" "A chunk is filled; no record names it.",
     "chunk.read" "A chunk was read; it was not given back.",
+    "chunk.return" "A message is in a chunk of the peer's, and counted; no record names it.",
     "credit.given" "Credit was given back.",
     "rts.sent" "A message is announced.",
     "cts.sent" "The receiver has asked for something.",

@@ -22,7 +22,7 @@ pub const COLL_STRIDE: u64 = (PAGE + COLL_DEPTH * COLL_SLOT + COLL_STAGES * COLL
 /// Channels that a rank has at most.
 pub const MAX_CHANNELS: u32 = 64;
 /// First bytes of every segment.
-pub const MAGIC: u64 = u64::from_le_bytes(*b"onecopy\x02");
+pub const MAGIC: u64 = u64::from_le_bytes(*b"onecopy\x03");
 /// Ranks that the bitmap of active senders in the header page has room for.
 pub const MAX_RANKS: usize = (PAGE - BITMAP_OFFSET) * 8;
 /// Byte offset of the bitmap of active senders.
@@ -229,6 +229,42 @@ pub struct HeapOffset(pub u64);
 /// One chunk of a payload pool.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct ChunkIndex(pub u32);
+
+/// A chunk as a record names it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum ChunkName {
+    /// One of the sender's pool, which the receiver gives back when it has read it.
+    Sent(ChunkIndex),
+    /// One of the receiver's own pool: it was sent before, and returns with a message in it.
+    Returned(ChunkIndex),
+}
+
+impl ChunkName {
+    /// No pool has so many chunks ([`Geometry::check`]).
+    const RETURNED: u32 = 1 << 31;
+
+    /// The name as it stands in a record.
+    #[inline]
+    #[must_use]
+    pub const fn to_word(self) -> u32 {
+        match self {
+            Self::Sent(ChunkIndex(index)) => index,
+            Self::Returned(ChunkIndex(index)) => index | Self::RETURNED,
+        }
+    }
+
+    /// What a word in a record names. The index may lie in no pool.
+    #[inline]
+    #[must_use]
+    pub const fn from_word(word: u32) -> Self {
+        let index = ChunkIndex(word & !Self::RETURNED);
+        if word & Self::RETURNED == 0 {
+            Self::Sent(index)
+        } else {
+            Self::Returned(index)
+        }
+    }
+}
 
 impl fmt::Display for HeapOffset {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

@@ -4,6 +4,12 @@
 //! A chunk is named by a record in a peer's ring and is free again when the peer's tail has passed that record. So all
 //! that is needed is a queue per peer of (ring position, chunk), known to the sender alone. When a peer dies, its queue
 //! goes back to the pool.
+//!
+//! *Chunks that return.* A peer that has read a chunk may keep it, and send its next message in it. The lines of the
+//! chunk are in the peer's cache by then, and in this rank's once it has read that message. So each line travels once
+//! per message, not twice (docs/performance.md). The peer may do so until it publishes a tail behind the record that
+//! named the chunk. It counts the chunks that it returns. The tail says nothing of chunks as long as this rank has read
+//! fewer of them: one may be under way.
 
 use crate::layout::ChunkIndex;
 use std::collections::VecDeque;
@@ -63,6 +69,13 @@ impl ChunkPool {
         let first = ChunkIndex(self.reserved);
         self.reserved += count;
         Ok(Some(first))
+    }
+
+    /// Gives a chunk back whose lines are in this processor's cache: it is used first.
+    #[inline]
+    pub fn give_warm(&mut self, chunk: ChunkIndex) {
+        debug_assert!(chunk.0 < self.reserved && !self.free.contains(&chunk));
+        self.free.push_front(chunk);
     }
 
     /// Gives a chunk back.
@@ -148,6 +161,21 @@ impl Outstanding {
         self.queue.is_empty()
     }
 
+    /// Whether the peer has this chunk.
+    #[inline]
+    #[must_use]
+    pub fn has(&self, chunk: ChunkIndex) -> bool {
+        self.queue.iter().any(|&(_, out)| out == chunk)
+    }
+
+    /// The peer has returned this chunk with a message. `false`: it did not have it.
+    #[inline]
+    pub fn take_back(&mut self, chunk: ChunkIndex) -> bool {
+        // Nearly always the first: chunks return in the order in which they were sent.
+        let found = self.queue.iter().position(|&(_, out)| out == chunk);
+        found.and_then(|at| self.queue.remove(at)).is_some()
+    }
+
     /// Whether [`Self::reclaim`] would give anything back.
     #[must_use]
     pub fn would_reclaim(&self, released: u64) -> bool {
@@ -170,6 +198,101 @@ impl Outstanding {
     /// Gives everything back: the peer is dead.
     pub fn reclaim_all(&mut self, pool: &mut ChunkPool) {
         self.reclaim(u64::MAX, pool);
+    }
+}
+
+/// Chunks of a peer's that this rank has read and neither given back nor returned.
+///
+/// How many are kept follows from what the two do. If they send in turn, as many as the peer's message had are kept for
+/// the answer. A peer that sends more without one gets them back as before.
+#[derive(Debug)]
+pub struct Kept {
+    chunks: VecDeque<ChunkIndex>,
+    /// As many may stay.
+    most: usize,
+    least: usize,
+    limit: usize,
+    /// Chunks of the peer's read since a message in chunks went to it.
+    read: usize,
+    /// Of so many that come first too many would be kept, if as many come as the last time.
+    surplus: usize,
+}
+
+impl Kept {
+    /// Keeps `least` chunks whatever the two do, and never more than `limit`.
+    #[must_use]
+    pub fn new(least: usize, limit: usize) -> Self {
+        Self {
+            chunks: VecDeque::new(),
+            most: least,
+            least,
+            limit: limit.max(least),
+            read: 0,
+            surplus: 0,
+        }
+    }
+
+    /// `chunk` was read. `true`: all have to be given back now.
+    #[inline]
+    #[must_use]
+    pub fn keep(&mut self, chunk: ChunkIndex) -> bool {
+        self.read += 1;
+        self.chunks.push_back(chunk);
+        let most = if self.read > self.surplus {
+            self.most
+        } else {
+            self.least
+        };
+        self.chunks.len() > most || self.read == self.surplus
+    }
+
+    /// A message in chunks goes to the peer.
+    #[inline]
+    pub fn sends(&mut self) {
+        if self.read > 0 {
+            self.most = self.read.clamp(self.least, self.limit);
+            self.surplus = self.read.saturating_sub(self.limit);
+            self.read = 0;
+        }
+    }
+
+    /// Takes one that was kept, to return it.
+    #[inline]
+    pub fn take(&mut self) -> Option<ChunkIndex> {
+        self.chunks.pop_front()
+    }
+
+    /// It was not returned after all.
+    pub fn put_back(&mut self, chunk: ChunkIndex) {
+        self.chunks.push_front(chunk);
+    }
+
+    /// A tail was published behind all that were read: they are the peer's again.
+    #[inline]
+    pub fn gave_back(&mut self) {
+        if self.chunks.len() > self.most {
+            // The peer sends more than it is answered.
+            (self.most, self.surplus) = (self.least, 0);
+        }
+        self.chunks.clear();
+    }
+
+    /// Whether more are kept than a peer has to do without that is not answered.
+    #[must_use]
+    pub fn expects_answer(&self) -> bool {
+        self.most > self.least
+    }
+
+    /// How many are kept.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.chunks.len()
+    }
+
+    /// Whether none is kept.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.chunks.is_empty()
     }
 }
 
@@ -226,6 +349,175 @@ mod tests {
                 queue.reclaim_all(&mut pool);
             }
             prop_assert_eq!(pool.free(), pool.reserved() as usize);
+        }
+    }
+
+    /// Two ranks that send each other chunks, as `src/endpoint/shared.rs` does: whoever has read a chunk keeps it,
+    /// returns it with a message, or gives it back by a tail. No chunk ever has two owners.
+    mod returns {
+        use super::*;
+
+        /// A rank's chunks, its way to the other one, and what it keeps of the other's.
+        struct Side {
+            pool: ChunkPool,
+            out: Outstanding,
+            came_back: Vec<ChunkIndex>,
+            came_back_ever: u64,
+            kept: Kept,
+            /// What the other one sees: records sent, the tail of what was read, chunks returned.
+            sent: Vec<(ChunkIndex, bool)>,
+            read: usize,
+            tail: u64,
+            returned: u64,
+        }
+
+        impl Side {
+            fn new() -> Self {
+                Self {
+                    pool: ChunkPool::new(6),
+                    out: Outstanding::default(),
+                    came_back: Vec::new(),
+                    came_back_ever: 0,
+                    kept: Kept::new(1, 4),
+                    sent: Vec::new(),
+                    read: 0,
+                    tail: 0,
+                    returned: 0,
+                }
+            }
+
+            fn collect(&mut self, other: &Self) {
+                for chunk in self.came_back.drain(..) {
+                    self.pool.give_warm(chunk);
+                }
+                if other.returned == self.came_back_ever {
+                    self.out.reclaim(other.tail, &mut self.pool);
+                }
+            }
+
+            fn send(&mut self, other: &Self) {
+                self.kept.sends();
+                if let Some(chunk) = self.kept.take() {
+                    self.returned += 1;
+                    self.sent.push((chunk, true));
+                    return;
+                }
+                self.collect(other);
+                if let Ok(Some(chunk)) = self.pool.take(|_, _| Ok::<(), ()>(())) {
+                    self.sent.push((chunk, false));
+                    self.out.push(self.sent.len() as u64, chunk);
+                }
+            }
+
+            fn receive(&mut self, other: &Self) {
+                let Some(&(chunk, returned)) = other.sent.get(self.read) else {
+                    return;
+                };
+                self.read += 1;
+                if returned {
+                    self.came_back_ever += 1;
+                    assert!(
+                        self.out.take_back(chunk),
+                        "{chunk:?} was not the other one's"
+                    );
+                    self.came_back.push(chunk);
+                } else if self.kept.keep(chunk) {
+                    self.give_back();
+                }
+            }
+
+            fn give_back(&mut self) {
+                self.tail = self.read as u64;
+                self.kept.gave_back();
+            }
+
+            /// Chunks of this side's pool that it may write, and such of the other's.
+            fn writable(&self) -> (Vec<ChunkIndex>, Vec<ChunkIndex>) {
+                let own = self.pool.free.iter().chain(&self.came_back).copied();
+                (own.collect(), self.kept.chunks.iter().copied().collect())
+            }
+        }
+
+        fn check(owner: &Side, other: &Side) -> Result<(), TestCaseError> {
+            let mut all = owner.writable().0;
+            all.extend(other.writable().1);
+            // What is under way, in either direction, is nobody's to write.
+            let unread = |from: &Side, to: &Side, returned: bool| -> Vec<ChunkIndex> {
+                let under_way = from.sent[to.read..].iter();
+                under_way
+                    .filter(|sent| sent.1 == returned)
+                    .map(|sent| sent.0)
+                    .collect()
+            };
+            all.extend(unread(owner, other, false));
+            all.extend(unread(other, owner, true));
+            let count = all.len();
+            all.sort_unstable();
+            all.dedup();
+            prop_assert_eq!(all.len(), count, "a chunk has two owners");
+            Ok(())
+        }
+
+        proptest! {
+            #[test]
+            fn no_chunk_has_two_owners(steps in prop::collection::vec((0u8..8, any::<bool>()), 0..300)) {
+                let (mut a, mut b) = (Side::new(), Side::new());
+                for (what, first) in steps {
+                    let (one, other) = if first { (&mut a, &b) } else { (&mut b, &a) };
+                    match what {
+                        0..3 => one.send(other),
+                        3..6 => one.receive(other),
+                        6 => one.give_back(),
+                        _ => one.collect(other),
+                    }
+                    check(&a, &b)?;
+                    check(&b, &a)?;
+                }
+                // Everything comes back once all is read.
+                for _ in 0..600 {
+                    a.receive(&b);
+                    b.receive(&a);
+                }
+                a.give_back();
+                b.give_back();
+                a.collect(&b);
+                b.collect(&a);
+                for side in [&a, &b] {
+                    prop_assert_eq!(side.pool.free(), side.pool.reserved() as usize);
+                }
+            }
+        }
+
+        #[test]
+        fn as_many_are_kept_as_were_answered() {
+            let mut kept = Kept::new(1, 4);
+            // The first message has three: they are given back before it is whole.
+            assert!(!kept.keep(ChunkIndex(0)) && kept.keep(ChunkIndex(1)));
+            kept.gave_back();
+            assert!(!kept.keep(ChunkIndex(2)) && !kept.expects_answer());
+            kept.sends();
+            assert_eq!(kept.take(), Some(ChunkIndex(2)));
+            assert!(kept.expects_answer());
+            for chunk in 3..6 {
+                assert!(!kept.keep(ChunkIndex(chunk)));
+            }
+            assert_eq!(kept.len(), 3);
+            // The peer sends more, unanswered.
+            assert!(kept.keep(ChunkIndex(6)));
+            kept.gave_back();
+            assert!(kept.is_empty() && !kept.expects_answer());
+            // Of a long message that is answered the last ones are kept, as many as may be.
+            kept.sends();
+            for _ in 0..2 {
+                for chunk in 0..20 {
+                    if kept.keep(ChunkIndex(chunk)) {
+                        kept.gave_back();
+                    }
+                }
+                kept.sends();
+            }
+            assert_eq!(kept.len(), 4);
+            assert_eq!(kept.take(), Some(ChunkIndex(16)));
         }
     }
 

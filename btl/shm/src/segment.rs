@@ -166,7 +166,10 @@ pub struct PairControl {
     tail: AtomicU64,
     /// Bytes of eager credit that the receiver has given back, ever.
     pub credit: AtomicU64,
-    _pad0: [AtomicU64; 6],
+    /// Chunks of the sender's that the receiver has returned with messages, ever. Whoever reads the tail first knows of
+    /// all that were returned before it was published.
+    pub returned: AtomicU64,
+    _pad0: [AtomicU64; 5],
     /// Nonzero while the receiver polls the ring. Looked at with each message: in the line of what is seldom written.
     wake: AtomicU32,
     /// Nonzero while the sender waits for slots, chunks or credit; written by the sender.

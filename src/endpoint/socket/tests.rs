@@ -107,7 +107,7 @@ fn what_is_taken_away_before_it_is_shown_leaves_no_trace() {
         assert_eq!((part.at, part.of), (0, 200));
         let mut got = [0; 1];
         other
-            .read_chunk(ChunkIndex(0), 0, &mut got, Kernel::Memcpy)
+            .read_chunk(ChunkName::Sent(ChunkIndex(0)), 0, &mut got, Kernel::Memcpy)
             .expect("a byte");
         assert_eq!(got, [3]);
     }
@@ -123,7 +123,7 @@ fn what_is_taken_away_within_its_frame_cuts_the_stream() {
             let part = part.expect("a chunk");
             assert_eq!(part.of, 200);
             passed += part.len;
-            other.advance(record);
+            other.pass(record, None);
         }
         assert!(passed <= 120, "{passed} bytes of 120");
         assert!(other.was_cut());

@@ -9,7 +9,7 @@ use crate::wireup::local::{Local, world_of_nodes};
 use crate::wireup::{Card, Wireup};
 use nix::sys::memfd::{MFdFlags, memfd_create};
 use onecopy_obs::Knobs;
-use onecopy_shm::layout::ChunkIndex;
+use onecopy_shm::layout::ChunkName;
 use std::io::{Read, Write};
 use std::net::TcpStream;
 use std::os::fd::AsFd;
@@ -96,7 +96,7 @@ fn chunk(total: u64, offset: u64, piece: u32) -> ChunkBody {
     ChunkBody {
         total,
         offset,
-        chunk: ChunkIndex(7),
+        chunk: ChunkName::from_word(7),
         piece,
         number: crate::records::NONE,
     }
@@ -108,7 +108,7 @@ fn nonsense_fails_its_sender_and_nobody_else() {
     let mut flipped = first(chunk(100, 0, 100));
     flipped[3] ^= 4;
     let list = SourceLayout::List {
-        chunk: ChunkIndex(0),
+        chunk: ChunkName::from_word(0),
         count: 9,
         cookie: None,
     };

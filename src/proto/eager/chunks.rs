@@ -24,7 +24,7 @@ const WARM_MAX: usize = 32;
 /// copies out and answers, that costs nobody anything.
 #[inline]
 pub(crate) fn warm_chunks(core: &mut Core, peer: &mut Peer, total: u64, step: u64) {
-    if !peer.endpoint.shares_memory() {
+    if !peer.endpoint.shares_memory() || peer.endpoint.sent_warm() {
         return;
     }
     let pieces = (total.div_ceil(step.max(1)) as usize).min(WARM_MAX);
@@ -34,7 +34,7 @@ pub(crate) fn warm_chunks(core: &mut Core, peer: &mut Peer, total: u64, step: u6
     let piece = step.min(total) as usize;
     if core.chunks.owned_ahead(total as usize) {
         // Who waits for an answer has time until the message is out. Who sends more has not.
-        let after = peer.endpoint.takes_turns();
+        let after = peer.endpoint.began_in_turn();
         core.home.will_write_chunks(pieces, piece, after);
     }
 }
@@ -129,7 +129,8 @@ pub(crate) fn send_chunk(
 pub(crate) fn named(core: &mut Core, peer: &mut Peer, kind: Kind, put: Put) -> Chunked {
     core.counters.pool_chunks = u64::from(core.home.chunks_reserved());
     match put {
-        Put::Sent => {
+        Put::Sent | Put::Returned => {
+            core.counters.chunks_returned += u64::from(put == Put::Returned);
             sent(kind);
             notify(core, peer);
             Chunked::Sent
@@ -157,6 +158,20 @@ pub(crate) fn refusal(core: &mut Core, peer: &Peer) -> Error {
     core.home.take_refusal().unwrap_or_else(unknown)
 }
 
+/// Bytes of a piece of an eager message of `len` bytes, of which so many are out.
+#[inline]
+pub(crate) fn step_of(core: &Core, peer: &Peer, len: u64, sent: u64) -> u64 {
+    let in_turn = if sent == 0 {
+        peer.endpoint.is_in_turn()
+    } else {
+        peer.endpoint.began_in_turn()
+    };
+    // Among threads a message in several pieces needs a request.
+    peer.policy
+        .chunks
+        .step_of(len, in_turn && core.single_threaded)
+}
+
 /// Sends a message of `len` bytes in chunks, from `sent` on, as far as there is room. Gives how far it is out, and what
 /// stopped it.
 #[inline]
@@ -168,7 +183,7 @@ pub(crate) fn put_chunks(
     mut sent: u64,
     from: &(impl Payload + ?Sized),
 ) -> (u64, Chunked) {
-    let step = peer.policy.chunks.step_of(len);
+    let step = step_of(core, peer, len, sent);
     let share = peer.policy.chunks.share;
     while sent < len {
         let first = sent == 0;
@@ -190,9 +205,11 @@ pub(crate) fn put_chunks(
         }
         if first {
             peer.outbound.credit.spend(charge(len));
+            peer.endpoint.began_chunks();
         }
         sent += piece.len;
     }
+    peer.endpoint.ended_chunks();
     warm_chunks(core, peer, len, step);
     core.counters.sends_chunk += 1;
     core.counters.bytes_sent += len;
@@ -303,7 +320,7 @@ pub(crate) fn next_chunk(
         return Err("a chunk of no message".into());
     };
     incoming.check(body)?;
-    let kernel = core.chunks.kernel(body.total as usize);
+    let kernel = core.chunks.kernel_out(body.total as usize);
     let endpoint = &mut peer.endpoint;
     let mut failed = None;
     let mut read = |at: usize, out: &mut [u8]| {

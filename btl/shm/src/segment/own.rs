@@ -25,6 +25,7 @@ use crate::sync::{AtomicU64, HeavyFence, Ordering};
 use nix::fcntl::{FallocateFlags, FcntlArg, SealFlag, fallocate, fcntl};
 use nix::sys::memfd::{MFdFlags, memfd_create};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::ptr::NonNull;
 use std::sync::Arc;
 
 /// The segment that this rank owns.
@@ -218,20 +219,43 @@ impl OwnSegment {
         bytes: &[u8],
         kernel: Kernel,
     ) -> Result<(), OutOfBounds> {
-        let size = u64::from(self.geometry.chunk_bytes);
-        check_range("a chunk", offset as u64, bytes.len() as u64, size)?;
-        let at = self.geometry.pool_offset().0 + u64::from(chunk.0) * size + offset as u64;
-        check_range(
-            "the pool",
-            at,
-            bytes.len() as u64,
-            self.geometry.pool_end().0,
-        )?;
-        let to = self.map.at("the segment", at, bytes.len() as u64)?;
+        let to = self.chunk_at(chunk, offset, bytes.len())?;
         // SAFETY: `to` is valid for the length; the pool does not overlap memory of the program.
         unsafe { copy::copy(kernel, to.as_ptr(), bytes.as_ptr(), bytes.len()) };
         crate::fault::point("chunk.written");
         Ok(())
+    }
+    /// Copies bytes of one of this rank's chunks, in which a peer has answered, to `out`.
+    ///
+    /// # Errors
+    /// [`OutOfBounds`]: nothing was copied.
+    #[inline]
+    pub fn read_chunk(
+        &self,
+        chunk: ChunkIndex,
+        offset: usize,
+        out: &mut [u8],
+        kernel: Kernel,
+    ) -> Result<(), OutOfBounds> {
+        let from = self.chunk_at(chunk, offset, out.len())?;
+        // SAFETY: `from` is valid for the length; the pool does not overlap memory of the program.
+        unsafe { copy::copy(kernel, out.as_mut_ptr(), from.as_ptr(), out.len()) };
+        crate::fault::point("chunk.read");
+        Ok(())
+    }
+    /// Where `len` bytes of a chunk are.
+    #[inline]
+    fn chunk_at(
+        &self,
+        chunk: ChunkIndex,
+        offset: usize,
+        len: usize,
+    ) -> Result<NonNull<u8>, OutOfBounds> {
+        let size = u64::from(self.geometry.chunk_bytes);
+        check_range("a chunk", offset as u64, len as u64, size)?;
+        let at = self.geometry.pool_offset().0 + u64::from(chunk.0) * size + offset as u64;
+        check_range("the pool", at, len as u64, self.geometry.pool_end().0)?;
+        self.map.at("the segment", at, len as u64)
     }
     /// A hint that the first `len` bytes of `chunk` are written soon.
     #[inline]

@@ -20,6 +20,7 @@ use nix::fcntl::{FcntlArg, fcntl};
 use nix::sys::stat::fstat;
 use nix::sys::statfs::{TMPFS_MAGIC, fstatfs};
 use std::os::fd::{AsFd, OwnedFd};
+use std::ptr::NonNull;
 use std::sync::Arc;
 
 /// Seals that a segment may have: they keep its size, and nothing else, as it is. Kernels that start programs from no
@@ -61,14 +62,23 @@ fn check_descriptor(fd: &OwnedFd, expected: &Geometry) -> Result<(), String> {
     Ok(())
 }
 
+const NOT_MAPPED: OutOfBounds = OutOfBounds {
+    what: "a pool that is not mapped",
+    offset: 0,
+    len: 0,
+    limit: 0,
+};
+
 /// A peer's segment as this rank sees it.
 #[derive(Debug)]
 pub struct PeerSegment {
     fd: OwnedFd,
     /// Header, control lines, rings: written by this rank too.
     control: Arc<Mapping>,
-    /// The payload pool: only read, though it may be mapped writable.
+    /// The payload pool: read, and if it is mapped writable, written where this rank returns a chunk.
     pool: Option<Mapping>,
+    /// Whether it is mapped writable.
+    pool_writable: bool,
     geometry: Geometry,
     rank: u32,
     me: u32,
@@ -116,6 +126,7 @@ impl PeerSegment {
             fd,
             control: Arc::new(control),
             pool: None,
+            pool_writable: false,
             geometry,
             rank,
             me,
@@ -219,8 +230,9 @@ impl PeerSegment {
         word.load(Ordering::Acquire) == token
     }
 
-    /// Maps the peer's payload pool if it is not mapped yet. It is only read. `writable` says how it is mapped. On some
-    /// processors a line that was read through a writable mapping is cheaper for its owner to write again.
+    /// Maps the peer's payload pool if it is not mapped yet. `writable` says how it is mapped: chunks can be returned
+    /// with messages in them only if it is writable. On some processors a line that was read through a writable mapping
+    /// is cheaper for its owner to write again, too.
     ///
     /// # Errors
     /// [`SegmentError::Call`]: `mmap` failed.
@@ -241,6 +253,7 @@ impl PeerSegment {
                 )
             })?;
             self.pool = Some(map);
+            self.pool_writable = writable;
         }
         Ok(())
     }
@@ -268,29 +281,55 @@ impl PeerSegment {
         out: &mut [u8],
         kernel: Kernel,
     ) -> Result<(), OutOfBounds> {
-        let size = u64::from(self.geometry.chunk_bytes);
-        check_range("a chunk", offset as u64, out.len() as u64, size)?;
-        let pool = self.pool.as_ref().ok_or(OutOfBounds {
-            what: "a pool that is not mapped",
-            offset: 0,
-            len: 0,
-            limit: 0,
-        })?;
-        check_range(
-            "the pool's chunks",
-            u64::from(chunk.0),
-            1,
-            u64::from(self.geometry.chunks),
-        )?;
-        let from = pool.at(
-            "the pool",
-            u64::from(chunk.0) * size + offset as u64,
-            out.len() as u64,
-        )?;
+        let from = self.chunk_at(chunk, offset, out.len())?;
         // SAFETY: valid for the length; does not overlap memory of the program.
         unsafe { copy::copy(kernel, out.as_mut_ptr(), from.as_ptr(), out.len()) };
         crate::fault::point("chunk.read");
         Ok(())
+    }
+
+    /// Whether chunks of the peer's can be written here.
+    #[must_use]
+    pub fn returns_chunks(&self) -> bool {
+        self.pool.is_some() && self.pool_writable
+    }
+
+    /// Copies `bytes` into one of the peer's chunks. The pool must be mapped writable.
+    ///
+    /// # Errors
+    /// [`OutOfBounds`]: nothing was copied. It is one, too, if the pool is not mapped writable.
+    #[inline]
+    pub fn write_chunk(
+        &self,
+        chunk: ChunkIndex,
+        offset: usize,
+        bytes: &[u8],
+        kernel: Kernel,
+    ) -> Result<(), OutOfBounds> {
+        if !self.pool_writable {
+            return Err(NOT_MAPPED);
+        }
+        let to = self.chunk_at(chunk, offset, bytes.len())?;
+        // SAFETY: valid for the length, mapped writable; does not overlap memory of the program.
+        unsafe { copy::copy(kernel, to.as_ptr(), bytes.as_ptr(), bytes.len()) };
+        crate::fault::point("chunk.written");
+        Ok(())
+    }
+
+    /// Where `len` bytes of one of the peer's chunks are.
+    #[inline]
+    fn chunk_at(
+        &self,
+        chunk: ChunkIndex,
+        offset: usize,
+        len: usize,
+    ) -> Result<NonNull<u8>, OutOfBounds> {
+        let size = u64::from(self.geometry.chunk_bytes);
+        check_range("a chunk", offset as u64, len as u64, size)?;
+        let pool = self.pool.as_ref().ok_or(NOT_MAPPED)?;
+        let (index, chunks) = (u64::from(chunk.0), u64::from(self.geometry.chunks));
+        check_range("the pool's chunks", index, 1, chunks)?;
+        pool.at("the pool", index * size + offset as u64, len as u64)
     }
 
     /// Maps the peer's heap.

@@ -1,10 +1,12 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Chunks: one is written again only when the consumer's tail has passed the record that named it.
+//! Chunks: one is written again only when the consumer's tail has passed the record that named it, or when it has
+//! returned with an answer.
 
 use super::cells::HeapCells;
 use super::model;
 use super::watched::Watched;
 use loom::sync::Arc;
+use loom::sync::atomic::{AtomicU64, Ordering};
 use loom::thread;
 use onecopy_shm::layout::ChunkIndex;
 use onecopy_shm::pool::{ChunkPool, Outstanding};
@@ -71,4 +73,69 @@ fn one_chunk_is_recycled() {
 #[test]
 fn two_chunks_are_recycled() {
     recycled(2, 2, 4);
+}
+
+/// The receiver answers in the chunk, then publishes a tail behind the record that brought it. The sender writes the
+/// chunk again only when it has read the answer.
+#[test]
+fn a_chunk_returns_with_an_answer() {
+    model(3, || {
+        let (there, back) = (HeapCells::new(true), HeapCells::new(true));
+        let memory = Arc::new(Watched::new(0));
+        let returned = Arc::new(AtomicU64::new(0));
+        let mut out_ring = Producer::new(there.clone());
+        let mut answers = Consumer::new(back.clone());
+        let receiver = thread::spawn({
+            let (memory, returned) = (Arc::clone(&memory), Arc::clone(&returned));
+            move || {
+                let (mut incoming, mut answer) = (Consumer::new(there), Producer::new(back));
+                let first = wait_for(&mut incoming);
+                assert_eq!(memory.look(|from| *from), 1);
+                memory.change(|to| *to = 10);
+                returned.store(1, Ordering::Relaxed);
+                answer.claim(1).expect("an empty ring").publish(KIND, 0, 0);
+                incoming.advance(first);
+                incoming.publish_tail();
+                let second = wait_for(&mut incoming);
+                assert_eq!(memory.look(|from| *from), 2);
+                incoming.advance(second);
+            }
+        });
+        let (mut pool, mut out) = (ChunkPool::new(1), Outstanding::default());
+        let mut came_back = 0;
+        for number in 1..=2 {
+            let chunk = loop {
+                let tail = out_ring.released();
+                if returned.load(Ordering::Relaxed) == came_back {
+                    out.reclaim(tail, &mut pool);
+                }
+                if let Ok(Some(chunk)) = pool.take(|_, _| Ok::<(), ()>(())) {
+                    break chunk;
+                }
+                if let Some(record) = answers.peek().expect("no bad record") {
+                    assert_eq!(memory.look(|from| *from), 10);
+                    answers.advance(record);
+                    came_back += 1;
+                    assert!(out.take_back(ChunkIndex(0)));
+                    pool.give_warm(ChunkIndex(0));
+                } else {
+                    thread::yield_now();
+                }
+            };
+            memory.change(|to| *to = number);
+            out_ring.claim(1).expect("room").publish(KIND, 0, 0);
+            out.push(out_ring.position(), chunk);
+        }
+        receiver.join().expect("receiver");
+        assert_eq!(came_back, 1);
+    });
+}
+
+fn wait_for(ring: &mut Consumer<HeapCells>) -> onecopy_shm::ring::Record {
+    loop {
+        if let Some(record) = ring.peek().expect("no bad record") {
+            return record;
+        }
+        thread::yield_now();
+    }
 }

@@ -1,0 +1,163 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Chunks that return: a rank answers in chunks that it has read. And messages that go at once, as a whole or not at
+//! all.
+
+#[path = "harness/bytes.rs"]
+mod bytes;
+
+use bytes::{check, pattern};
+use onecopy::{ChunkCopy, Comm, Knobs, local_of_nodes, local_with};
+use std::sync::Barrier;
+
+/// Chunks of 16 KiB, of which a peer may have 16.
+fn knobs() -> Knobs {
+    let mut knobs = Knobs {
+        chunk_copy: ChunkCopy::String,
+        pool_writable: Some(true),
+        ..Knobs::default()
+    };
+    knobs.set("ONECOPY_LAYERS", "cico").expect("a layer");
+    knobs
+}
+
+/// A message to the other of two ranks, and one from it: `first` says which goes first.
+fn exchange(world: &Comm, round: usize, len: usize, first: bool) {
+    let peer = 1 - world.rank();
+    let seed = |rank: usize| 1000 * round + rank;
+    let mine = pattern(len, seed(world.rank()));
+    let mut got = vec![0; len];
+    if first {
+        world.send(&mine, peer, 0).expect("send");
+    }
+    world.recv(&mut got, peer, 0).expect("receive");
+    check(&got, seed(peer), "an answer");
+    if !first {
+        world.send(&mine, peer, 0).expect("send");
+    }
+}
+
+#[test]
+fn answers_go_in_the_chunks_of_what_they_answer() {
+    const ROUNDS: usize = 50;
+    for (writable, len) in [
+        (true, 6000),
+        (true, 64 << 10),
+        (true, 256 << 10),
+        (false, 64 << 10),
+    ] {
+        let knobs = Knobs {
+            pool_writable: Some(writable),
+            ..knobs()
+        };
+        local_with(2, &knobs, |rt| {
+            for round in 0..ROUNDS {
+                exchange(&rt.world(), round, len, rt.rank() == 0);
+            }
+            let returned = rt.counters().chunks_returned;
+            let sent = (ROUNDS * len.div_ceil(16 << 10)) as u64;
+            if !writable {
+                assert_eq!(returned, 0);
+            } else if rt.rank() == 1 {
+                assert!(returned > sent / 2, "{len}: {returned} of {sent}");
+            }
+        });
+    }
+}
+
+/// Both send, then both receive; windows one way; answers that are shorter, longer, missing. Bytes are right, and no
+/// one waits for chunks that the other keeps.
+#[test]
+fn whatever_two_ranks_do_chunks_suffice() {
+    for share in [16 << 10, 64 << 10, 256 << 10] {
+        let knobs = Knobs {
+            pool_per_peer: share,
+            ..knobs()
+        };
+        local_with(2, &knobs, |rt| {
+            let world = rt.world();
+            let (me, peer) = (rt.rank(), 1 - rt.rank());
+            for round in 0..20 {
+                for len in [5000, 16_384, 100_000, 256 << 10] {
+                    exchange(&world, round, len, me == 0);
+                    let mut got = vec![0; len];
+                    let mine = pattern(len, round + me);
+                    world
+                        .sendrecv(&mine, peer, 1, &mut got, peer, 1)
+                        .expect("both");
+                    check(&got, round + peer, "both at once");
+                    // Several one way, which nobody answers.
+                    for number in 0..round % 5 {
+                        if me == round % 2 {
+                            world.send(&pattern(len, number), peer, 2).expect("send");
+                        } else {
+                            world.recv(&mut got, peer, 2).expect("receive");
+                            check(&got, number, "a window");
+                        }
+                    }
+                }
+            }
+        });
+    }
+}
+
+/// Fifteen of sixteen chunks are out, and a message in two pieces is to go at once.
+#[test]
+fn what_goes_at_once_goes_as_a_whole() {
+    let outside = Barrier::new(2);
+    local_with(2, &knobs(), |rt| {
+        let world = rt.world();
+        let (short, long) = (4096, 9216);
+        exchange(&world, 0, short, rt.rank() == 0);
+        if rt.rank() == 0 {
+            for number in 0..15 {
+                assert!(world.send_at_once(&pattern(short, number), 1, 0));
+            }
+            // It is this rank's turn: what it sends next is cut in halves.
+            world.recv(&mut [0], 1, 3).expect("receive");
+            let message = pattern(long, 15);
+            assert!(!world.send_at_once(&message, 1, 0), "a part of it");
+            outside.wait();
+            world.send(&message, 1, 0).expect("send");
+            // There is room for both halves.
+            world.recv(&mut [0], 1, 3).expect("receive");
+            assert!(world.send_at_once(&pattern(long, 16), 1, 0));
+        } else {
+            world.send(&[0], 0, 3).expect("send");
+            outside.wait();
+            let mut got = vec![0; long];
+            for number in 0..17 {
+                let len = world.recv(&mut got, 0, 0).expect("receive").bytes;
+                assert_eq!(len, if number < 15 { short } else { long });
+                check(&got[..len], number, "in order");
+                if number == 15 {
+                    world.send(&[0], 0, 3).expect("send");
+                }
+            }
+        }
+    });
+}
+
+/// The same between nodes, where a piece is shorter than a chunk.
+#[test]
+fn what_goes_at_once_between_nodes_goes_as_a_whole() {
+    let knobs = Knobs {
+        tcp_piece: 1024,
+        ..Knobs::default()
+    };
+    local_of_nodes(2, 2, &knobs, |rt| {
+        let world = rt.world();
+        exchange(&world, 0, 100, rt.rank() == 0);
+        for number in 0..200 {
+            let message = pattern(12_000, number);
+            if rt.rank() == 0 {
+                if !world.send_at_once(&message, 1, 0) {
+                    world.send(&message, 1, 0).expect("send");
+                }
+            } else {
+                let mut got = vec![0; message.len()];
+                world.recv(&mut got, 0, 0).expect("receive");
+                check(&got, number, "in order");
+            }
+        }
+    });
+}
