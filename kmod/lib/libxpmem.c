@@ -11,26 +11,60 @@
 
 #include "xpmem.h"
 
-/* The interface's constants, before the kernel's header gives them again. */
-enum {
-	lib_version = XPMEM_CURRENT_VERSION,
-	lib_rdonly = XPMEM_RDONLY,
-	lib_rdwr = XPMEM_RDWR,
-	lib_permit_mode = XPMEM_PERMIT_MODE,
-};
+/*
+ * The kernel's header says the same. The compiler compares constants, since it takes a second
+ * definition only where that is the same as the first; structures are compared here.
+ */
 static const size_t lib_maxaddr_size = XPMEM_MAXADDR_SIZE;
-#undef XPMEM_CURRENT_VERSION
-#undef XPMEM_RDONLY
-#undef XPMEM_RDWR
-#undef XPMEM_PERMIT_MODE
 #undef XPMEM_MAXADDR_SIZE
+#define xpmem_cmd_make kernel_cmd_make
+#define xpmem_cmd_remove kernel_cmd_remove
+#define xpmem_cmd_get kernel_cmd_get
+#define xpmem_cmd_release kernel_cmd_release
+#define xpmem_cmd_attach kernel_cmd_attach
+#define xpmem_cmd_detach kernel_cmd_detach
 #include "../include/uapi/xpmem.h"
-static_assert(lib_version == XPMEM_CURRENT_VERSION, "version");
-static_assert(lib_rdonly == XPMEM_RDONLY, "RDONLY");
-static_assert(lib_rdwr == XPMEM_RDWR, "RDWR");
-static_assert(lib_permit_mode == XPMEM_PERMIT_MODE, "PERMIT_MODE");
+#undef xpmem_cmd_make
+#undef xpmem_cmd_remove
+#undef xpmem_cmd_get
+#undef xpmem_cmd_release
+#undef xpmem_cmd_attach
+#undef xpmem_cmd_detach
 
-#define DEVICE "/dev/xpmem"
+#define SAME_SIZE(command) \
+	static_assert(sizeof(struct xpmem_cmd_##command) == sizeof(struct kernel_cmd_##command), \
+		      #command)
+#define SAME(command, member) \
+	static_assert(offsetof(struct xpmem_cmd_##command, member) == \
+			      offsetof(struct kernel_cmd_##command, member) && \
+		      sizeof(((struct xpmem_cmd_##command *)0)->member) == \
+			      sizeof(((struct kernel_cmd_##command *)0)->member), \
+		      #command "." #member)
+SAME_SIZE(make);
+SAME(make, vaddr);
+SAME(make, size);
+SAME(make, permit_type);
+SAME(make, permit_value);
+SAME(make, segid);
+SAME_SIZE(remove);
+SAME(remove, segid);
+SAME_SIZE(get);
+SAME(get, segid);
+SAME(get, flags);
+SAME(get, permit_type);
+SAME(get, permit_value);
+SAME(get, apid);
+SAME_SIZE(release);
+SAME(release, apid);
+SAME_SIZE(attach);
+SAME(attach, apid);
+SAME(attach, offset);
+SAME(attach, size);
+SAME(attach, vaddr);
+SAME(attach, fd);
+SAME(attach, flags);
+SAME_SIZE(detach);
+SAME(detach, vaddr);
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static pthread_once_t once = PTHREAD_ONCE_INIT;
@@ -67,8 +101,8 @@ static void in_parent(void)
 }
 
 /*
- * The state behind the descriptor is the parent's: a child opens its own. The program may have closed
- * what it does not know of; the number is another file's then, and not ours to close.
+ * The state behind the descriptor is the parent's: a child opens its own. The program may have
+ * closed what it does not know of; the number is another file's then, and not ours to close.
  */
 static void in_child(void)
 {
@@ -98,7 +132,7 @@ static int opened(unsigned long *stale)
 	pthread_once(&once, watch_forks);
 	cancel = locked();
 	if (device < 0 || openings == *stale) {
-		device = open(DEVICE, O_RDWR | O_CLOEXEC);
+		device = open(XPMEM_DEV_PATH, O_RDWR | O_CLOEXEC);
 		if (device >= 0)
 			openings++;
 		if (device >= 0 && fstat(device, &is))

@@ -111,6 +111,67 @@ static int make_get_attach(void)
 	return 1;
 }
 
+static int importer_by_commands(xpmem_segid_t segid)
+{
+	struct xpmem_cmd_get get = {
+		.segid = segid,
+		.flags = XPMEM_RDWR,
+		.permit_type = XPMEM_PERMIT_MODE,
+	};
+	struct xpmem_cmd_attach attach = { .offset = page, .size = 2 * page };
+	struct xpmem_cmd_release release;
+	struct xpmem_cmd_detach detach;
+	int fd = open(XPMEM_DEV_PATH, O_RDWR | O_CLOEXEC);
+	volatile uint64_t *view;
+	size_t i;
+
+	CHECK(fd >= 0);
+	CHECK(!ioctl(fd, XPMEM_CMD_GET, &get));
+	CHECK(get.apid > 0);
+	attach.apid = get.apid;
+	CHECK(!ioctl(fd, XPMEM_CMD_ATTACH, &attach));
+	view = (uint64_t *)(uintptr_t)attach.vaddr;
+	for (i = 0; i < 2 * page / 8; i++)
+		CHECK(view[i] == 300 + page / 8 + i);
+	view[0] = 9;
+	detach.vaddr = attach.vaddr;
+	CHECK(!ioctl(fd, XPMEM_CMD_DETACH, &detach));
+	release.apid = get.apid;
+	CHECK(!ioctl(fd, XPMEM_CMD_RELEASE, &release));
+	CHECK(ioctl(fd, XPMEM_CMD_RELEASE, &release) == -1 && errno == ENOENT);
+	CHECK(!close(fd));
+	return 1;
+}
+
+/* A program that opens the device, and has no use for the library. */
+static int commands_of_the_device(void)
+{
+	uint64_t *words = memory(300);
+	struct xpmem_cmd_make make = {
+		.vaddr = (uintptr_t)words,
+		.size = size,
+		.permit_type = XPMEM_PERMIT_MODE,
+		.permit_value = 0600,
+	};
+	struct xpmem_cmd_remove remove;
+	int fd = open(XPMEM_DEV_PATH, O_RDWR | O_CLOEXEC);
+
+	CHECK(fd >= 0);
+	CHECK(ioctl(fd, XPMEM_CMD_VERSION) == xpmem_version());
+	CHECK(!ioctl(fd, XPMEM_CMD_MAKE, &make));
+	CHECK(make.segid > 0);
+	CHECK(in_child(importer_by_commands, make.segid));
+	CHECK(((volatile uint64_t *)words)[page / 8] == 9);
+	remove.segid = make.segid;
+	CHECK(!ioctl(fd, XPMEM_CMD_REMOVE, &remove));
+	CHECK(ioctl(fd, XPMEM_CMD_REMOVE, &remove) == -1 && errno == ENOENT);
+	CHECK(!ioctl(fd, XPMEM_CMD_FORK_BEGIN));
+	CHECK(!ioctl(fd, XPMEM_CMD_FORK_END));
+	CHECK(!close(fd));
+	CHECK(!munmap(words, size));
+	return 1;
+}
+
 static uint64_t *exported;
 
 static int whole_importer(xpmem_segid_t segid)
@@ -971,6 +1032,7 @@ int main(void)
 	size = PAGES * page;
 	run("version", version);
 	run("make_get_attach", make_get_attach);
+	run("commands_of_the_device", commands_of_the_device);
 	run("whole_address_space", whole_address_space);
 	run("for_reading", for_reading);
 	run("child_begins_anew", child_begins_anew);

@@ -15,6 +15,7 @@
 #ifndef _XPMEM_H
 #define _XPMEM_H
 
+#include <linux/ioctl.h>
 #include <linux/types.h>
 #include <stddef.h>
 #include <sys/types.h>
@@ -51,6 +52,68 @@ typedef __s64 xpmem_apid_t;
 struct xpmem_addr {
 	xpmem_apid_t apid;
 	off_t offset; /* from the segment's start; a multiple of the page size */
+};
+
+/*
+ * The device itself, for programs that speak to it without the functions here. What is "out" the
+ * device writes. Errors are those above; ioctl() gives them as any. A command that the device has
+ * not is ENOTTY.
+ */
+#define XPMEM_DEV_PATH "/dev/xpmem"
+
+#define XPMEM_IOC_MAGIC 'x'
+#define XPMEM_CMD_VERSION _IO(XPMEM_IOC_MAGIC, 0) /* the result is the version */
+#define XPMEM_CMD_MAKE _IO(XPMEM_IOC_MAGIC, 1)
+#define XPMEM_CMD_REMOVE _IO(XPMEM_IOC_MAGIC, 2)
+#define XPMEM_CMD_GET _IO(XPMEM_IOC_MAGIC, 3)
+#define XPMEM_CMD_RELEASE _IO(XPMEM_IOC_MAGIC, 4)
+#define XPMEM_CMD_ATTACH _IO(XPMEM_IOC_MAGIC, 5)
+#define XPMEM_CMD_DETACH _IO(XPMEM_IOC_MAGIC, 6)
+#define XPMEM_CMD_FORK_BEGIN _IO(XPMEM_IOC_MAGIC, 7)
+#define XPMEM_CMD_FORK_END _IO(XPMEM_IOC_MAGIC, 8)
+
+/* As xpmem_make(). */
+struct xpmem_cmd_make {
+	__u64 vaddr;
+	__u64 size;
+	__s32 permit_type;
+	__u32 pad; /* unused */
+	__u64 permit_value;
+	xpmem_segid_t segid; /* out */
+};
+
+/* As xpmem_remove(). */
+struct xpmem_cmd_remove {
+	xpmem_segid_t segid;
+};
+
+/* As xpmem_get(). */
+struct xpmem_cmd_get {
+	xpmem_segid_t segid;
+	__s32 flags;
+	__s32 permit_type;
+	__u64 permit_value; /* zero */
+	xpmem_apid_t apid; /* out */
+};
+
+/* As xpmem_release(). */
+struct xpmem_cmd_release {
+	xpmem_apid_t apid;
+};
+
+/* As xpmem_attach(). */
+struct xpmem_cmd_attach {
+	xpmem_apid_t apid;
+	__s64 offset;
+	__u64 size;
+	__u64 vaddr; /* where, or zero; out: where it lies */
+	__s32 fd; /* unused */
+	__s32 flags; /* unused */
+};
+
+/* As xpmem_detach(). */
+struct xpmem_cmd_detach {
+	__u64 vaddr;
 };
 
 /* The version of the module's interface. */
