@@ -19,7 +19,7 @@ const CLOCK: [&str; 2] = ["highres=off", "nohz=off"];
 
 #[derive(Debug, clap::Args)]
 pub(super) struct TestArgs {
-    /// Every suite on every kernel, and the default suite and the fuzzer on every profile
+    /// Every suite on every kernel, and on every profile those that have a test for it
     #[arg(long)]
     all: bool,
     /// Only this kernel; may be given several times. All of another architecture if not given
