@@ -32,8 +32,8 @@ pub(crate) const TESTS: &[Test] = tests! {
         quota_of_segments, quota_of_a_process, quota_of_attachments, quota_of_subordinate_users;
     grant: to_another_user, to_another_namespace, read_only_stays_read_only, restricted, close_on_exec, bad_structures,
         segment_info, descriptor_outlives_device;
-    holes: signal_in_legacy_mode, no_signal_in_a_grant, generation_counts, generation_is_read_only, revoke, owner_gone_state,
-        prefault, prefault_errors;
+    holes: signal_in_legacy_mode, no_signal_in_a_grant, generation_counts, generation_is_read_only,
+        generation_is_not_inherited, revoke, owner_gone_state, prefault, prefault_errors;
     apart: detach_of_a_neighbour, attach_over_the_source, holes_are_not_shared, reads_allocate_nothing,
         reads_after_refills_cost_little, debugger;
     copy: between_processes, own_to_own, done_and_errno, direction, lengths_and_alignments, after_revoke, revoke_stops_a_copy, revoke_waits_for_no_slow_copy = 120,

@@ -11,6 +11,7 @@ mod crew;
 mod device;
 mod dice;
 mod fuzz;
+mod mappings;
 mod mem;
 mod notes;
 mod outcome;

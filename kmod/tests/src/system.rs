@@ -496,6 +496,13 @@ pub(crate) fn number(file: &str, name: &str) -> Option<u64> {
     line.split_whitespace().nth(1)?.parse().ok()
 }
 
+/// How often a module is in use.
+pub(crate) fn uses(name: &str) -> Outcome<u64> {
+    let path = format!("/sys/module/{name}/refcnt");
+    let text = fs::read_to_string(&path).at(&path)?;
+    text.trim().parse().at(&path)
+}
+
 /// Whether this process has the page at an offset in its tables.
 pub(crate) fn page_is_present(area: &Area, offset: usize) -> Outcome<bool> {
     let path = "/proc/self/pagemap";

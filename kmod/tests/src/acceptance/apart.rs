@@ -7,10 +7,10 @@ use std::os::unix::fs::FileExt;
 use libc::{EINVAL, SIGSEGV};
 
 use crate::device::{self, attach_over, export, get, make, map};
+use crate::mappings;
 use crate::mem::{Area, READ, mix, page_size};
 use crate::outcome::{At, Outcome, check, check_eq, refused};
 use crate::peer::{Link, peer};
-use crate::system;
 
 fn size() -> usize {
     16 * page_size()
@@ -145,14 +145,12 @@ pub(super) fn reads_allocate_nothing() -> Outcome {
     area.mark(4);
     other.link.turn()?;
     area.advise(0, area.length(), libc::MADV_DONTNEED)?;
-    let own = || system::number("/proc/self/smaps_rollup", "Anonymous").unwrap_or(0);
-    let before = own();
+    check_eq!(mappings::anonymous(&area)?, 0, "KiB that were given back");
     other.link.turn()?;
-    let after = own();
-    check!(
-        after <= before + 64,
-        "8 words that were read cost their owner {} KiB",
-        after - before
+    check_eq!(
+        mappings::anonymous(&area)?,
+        0,
+        "KiB that 8 words that were read cost their owner"
     );
     other.dismiss()
 }
@@ -183,16 +181,14 @@ pub(super) fn reads_after_refills_cost_little() -> Outcome {
     give_back()?;
     area.store((PAGES - 1) * page_size(), 1);
     other.link.turn()?;
-    let own = || system::number("/proc/self/smaps_rollup", "Anonymous").unwrap_or(0);
     let mut costs = Vec::new();
     for _ in 0..ROUNDS {
         give_back()?;
-        let before = own();
         other.link.turn()?;
-        costs.push(own().saturating_sub(before));
+        costs.push(mappings::anonymous(&area)?);
     }
     check!(
-        costs[EXPECTED..].iter().all(|cost| *cost <= 64),
+        costs[EXPECTED..].iter().all(|cost| *cost == 0),
         "KiB that a word cost each time: {costs:?}"
     );
     other.dismiss()

@@ -2,7 +2,6 @@
 //! What the kernel does with an owner's pages: huge ones, merged ones, moved and swapped ones.
 
 use std::fs;
-use std::os::fd::AsFd;
 use std::sync::mpsc::{TryRecvError, channel};
 use std::time::{Duration, Instant};
 
@@ -584,28 +583,42 @@ pub(super) fn unload_refused() -> Outcome {
     refused(system::unload(name), busy, "unloading with /dev/knem open")?;
     let cookie = region(&knem, &area, READ, 0)?;
     refused(system::unload(name), busy, "unloading with a region")?;
-    // Another process has an attachment of what this one made.
-    let xpmem = device::xpmem()?;
-    let segid = make(&xpmem, &area, 0o600)?;
-    let other = peer(move |link: &Link| {
+    knem.destroy_region(cookie).at("DESTROY_REGION")?;
+    drop(knem);
+    let unused = |when: &str| -> Outcome {
+        let mut uses = 0;
+        let none = system::until(Duration::from_secs(10), || {
+            uses = system::uses(name).unwrap_or(u64::MAX);
+            uses == 0
+        });
+        check!(none, "{when} the module is in use {uses} times");
+        Ok(())
+    };
+    // Another process has an attachment of what this one made, and no descriptor: it was forked before any was open.
+    unused("before anything is open")?;
+    let other = peer(|link: &Link| {
+        let segid = link.hear()?;
         let device = device::xpmem()?;
-        let view = attach_all(&device, segid as u64, 4 * page_size())?;
+        let view = attach_all(&device, segid, 4 * page_size())?;
         drop(device);
         link.turn()?;
         let _ = view.try_load(0);
-        Ok(())
+        view.unmap()?;
+        link.turn()
     })?;
+    let xpmem = device::xpmem()?;
+    other.link.tell(make(&xpmem, &area, 0o600)? as u64)?;
     other.link.hear()?;
-    knem.destroy_region(cookie).at("DESTROY_REGION")?;
-    drop((xpmem, knem));
+    drop(xpmem);
     refused(
         system::unload(name),
         busy,
         "unloading while another process has an attachment",
     )?;
+    other.link.turn()?;
+    // So it was the attachment that was in the way.
+    unused("without the attachment")?;
     other.link.tell(0)?;
-    let _ = xpmem_sys::Device::open()
-        .at("the device, afterwards")?
-        .as_fd();
+    drop(device::xpmem()?);
     other.join()
 }
