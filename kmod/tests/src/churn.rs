@@ -65,8 +65,8 @@ const LOCKED: u64 = 1 << 20;
 const USER: u32 = 1001;
 /// One more is killed so often.
 const KILL: Duration = Duration::from_millis(150);
-/// Where something has not been done by the end: so many times more, for so long at most. Fewer are killed then, since
-/// on a slow machine hardly anybody lives long enough for everything.
+/// Where something has not been done by the end: so many times more, times the patience, for so long at most. Fewer are
+/// killed then, since on a slow machine hardly anybody lives long enough for everything.
 const MORE: u32 = 5;
 const A_WHILE: Duration = Duration::from_secs(20);
 const KILL_SELDOM: Duration = Duration::from_secs(2);
@@ -120,6 +120,8 @@ struct Churn<'a> {
     dice: Dice,
     /// Refused attempts to unload the module.
     unloads: u64,
+    /// What had been done when the time began.
+    before: Vec<u64>,
 }
 
 /// Runs until the time is over. Whether all is well.
@@ -145,6 +147,7 @@ pub(crate) fn run(arguments: &Arguments) -> Outcome<bool> {
         crew: Crew::new(ROLES.len(), arguments.patience),
         dice: Dice::new(arguments.seed),
         unloads: 0,
+        before: Vec::new(),
     };
     say(&format!(
         "churn: seed {}, {} s, {} processes at a time",
@@ -160,6 +163,7 @@ pub(crate) fn run(arguments: &Arguments) -> Outcome<bool> {
     }
     problems.extend(runner::held(Duration::from_secs(20))?);
     let before = Census::take();
+    churn.before = churn.all();
     if problems.is_empty()
         && let Err(fault) = churn.whole(Duration::from_secs(arguments.seconds))
     {
@@ -267,7 +271,7 @@ impl Churn<'_> {
     /// A storm, and on a slow machine more of it while something has not been done.
     fn whole(&mut self, time: Duration) -> Outcome {
         self.storm(time, KILL)?;
-        for _ in 0..MORE {
+        for _ in 0..MORE * self.arguments.patience.max(1) {
             if self.counts().iter().all(|(_, count)| *count > 0) {
                 break;
             }
@@ -332,15 +336,30 @@ impl Churn<'_> {
         })
     }
 
-    /// How often everything was done.
-    fn counts(&self) -> Vec<(&'static str, u64)> {
-        let mut counts: Vec<(&str, u64)> = DEEDS
-            .iter()
-            .map(|(deed, name)| (*name, self.board.done(*deed)))
-            .collect();
-        counts.push(("attempts to unload the module", self.unloads));
-        counts.push(("processes killed for memory", starved()));
+    /// How often everything was done, in the order of its names.
+    fn all(&self) -> Vec<u64> {
+        let mut counts = self.board.all();
+        counts.extend([self.unloads, starved()]);
         counts
+    }
+
+    /// How often everything was done since the time began: what the warm-up did does not count.
+    fn counts(&self) -> Vec<(&'static str, u64)> {
+        let names = DEEDS.iter().map(|(_, name)| *name).chain([
+            "attempts to unload the module",
+            "processes killed for memory",
+        ]);
+        // Where the time never began, nothing was done.
+        let before = self
+            .before
+            .iter()
+            .copied()
+            .chain(std::iter::repeat(u64::MAX));
+        let all = self.all();
+        names
+            .zip(all.into_iter().zip(before))
+            .map(|(name, (now, before))| (name, now.saturating_sub(before)))
+            .collect()
     }
 
     /// Prints what was done. What is wrong with it.

@@ -109,10 +109,15 @@ impl Board {
     }
 
     /// How often all together did it.
-    pub(super) fn done(&self, deed: Deed) -> u64 {
+    fn done(&self, deed: Deed) -> u64 {
         (0..self.places)
             .map(|place| self.notes.count(Self::deed(place, deed)))
             .sum()
+    }
+
+    /// How often each deed was done.
+    pub(super) fn all(&self) -> Vec<u64> {
+        DEEDS.iter().map(|(deed, _)| self.done(*deed)).collect()
     }
 
     fn deed(place: usize, deed: Deed) -> usize {
