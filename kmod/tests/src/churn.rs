@@ -25,6 +25,7 @@ use nix::sys::resource::{Resource, setrlimit};
 use crate::census::Census;
 use crate::crew::Crew;
 use crate::dice::Dice;
+use crate::inject::{self, Injection};
 use crate::mem::{Area, READ, page_size};
 use crate::outcome::{At, Fault, Outcome, refused};
 use crate::runner::say;
@@ -47,6 +48,9 @@ pub(crate) struct Arguments {
     /// A process that is killed may take so many times longer to go: for slow kernels.
     #[arg(long, default_value_t = 1)]
     patience: u32,
+    /// With the kernel's fault injection: calls of the processes may fail for want of memory, and that is no failure.
+    #[arg(long)]
+    inject: bool,
 }
 
 /// The module's name, and the device of the one for tests.
@@ -144,16 +148,23 @@ pub(crate) fn run(arguments: &Arguments) -> Outcome<bool> {
         board: Board::new(ROLES.len())?,
         boxes: Vec::new(),
         file,
-        crew: Crew::new(ROLES.len(), arguments.patience),
+        crew: Crew::new(ROLES.len(), arguments.patience, arguments.inject),
         dice: Dice::new(arguments.seed),
         unloads: 0,
         before: Vec::new(),
     };
+    let injection = arguments
+        .inject
+        .then(|| inject::demand(inject::SELDOM))
+        .transpose()?;
     say(&format!(
-        "churn: seed {}, {} s, {} processes at a time",
+        "churn: seed {}, {} s, {} processes at a time, fault injection: {}",
         arguments.seed,
         arguments.seconds,
-        ROLES.len()
+        ROLES.len(),
+        injection
+            .as_ref()
+            .map_or("none".to_owned(), Injection::names)
     ));
     let mut problems = Vec::new();
     // What a kernel allocates once and keeps, it has allocated by then.
@@ -170,6 +181,9 @@ pub(crate) fn run(arguments: &Arguments) -> Outcome<bool> {
         problems.push(fault.to_string());
     }
     problems.extend(churn.told());
+    if let Some(injection) = injection {
+        problems.extend(injection.end(true, say));
+    }
     let patience = Duration::from_secs(20) * arguments.patience.max(1);
     problems.extend(runner::held(patience)?);
     problems.extend(before.compare(&Census::take()));
@@ -317,10 +331,13 @@ impl Churn<'_> {
     }
 
     fn hire(&mut self, place: usize) -> Outcome {
-        let (seed, board) = (self.arguments.seed, self.board);
+        let (seed, board, inject) = (self.arguments.seed, self.board, self.arguments.inject);
         let (boxes, file) = (&self.boxes, &self.file);
         self.crew.hire(place, |incarnation| {
             let (role, ordinary) = ROLES[place];
+            if inject {
+                inject::include_self();
+            }
             if ordinary {
                 setrlimit(Resource::RLIMIT_MEMLOCK, LOCKED, LOCKED).at("setrlimit")?;
                 system::become_user(USER)?;

@@ -32,6 +32,8 @@ pub(crate) struct Ends {
     pub(crate) stalled: u64,
     /// By SIGKILL, which nobody here sent: the kernel found no memory for them.
     pub(crate) starved: u64,
+    /// With an error for want of memory, where fault injection takes it away.
+    pub(crate) short: u64,
     /// By a signal that nobody sent, or with a failure.
     pub(crate) crashed: Vec<String>,
 }
@@ -41,11 +43,13 @@ pub(crate) struct Crew {
     slots: Vec<Slot>,
     pub(crate) ends: Ends,
     patience: u32,
+    injecting: bool,
 }
 
 impl Crew {
-    /// So many places. What was killed may take so many times longer to go.
-    pub(crate) fn new(places: usize, patience: u32) -> Self {
+    /// So many places. What was killed may take so many times longer to go. Where faults are injected, an error for
+    /// want of memory is no crash.
+    pub(crate) fn new(places: usize, patience: u32, injecting: bool) -> Self {
         let empty = |_| Slot {
             pid: None,
             incarnation: 0,
@@ -57,6 +61,7 @@ impl Crew {
             slots: (0..places).map(empty).collect(),
             ends: Ends::default(),
             patience: patience.max(1),
+            injecting,
         }
     }
 
@@ -119,7 +124,12 @@ impl Crew {
 
     pub(crate) fn reap(&mut self) {
         while let Ok(status) = waitpid(None, Some(WaitPidFlag::WNOHANG)) {
+            let mut short = false;
             let (pid, end) = match status {
+                WaitStatus::Exited(pid, peer::SHORT) if self.injecting => {
+                    short = true;
+                    (pid, None)
+                }
                 WaitStatus::Exited(pid, code) => {
                     (pid, (code != 0).then(|| format!("exit status {code}")))
                 }
@@ -140,6 +150,7 @@ impl Crew {
             slot.pid = None;
             let incarnation = slot.incarnation;
             match end {
+                None if short => self.ends.short += 1,
                 None if slot.killed.is_none() => self.ends.by_themselves += 1,
                 None => {}
                 Some(how) => self
@@ -188,10 +199,11 @@ impl Crew {
     pub(crate) fn told(&self) -> (String, Vec<String>) {
         let ends = &self.ends;
         let line = format!(
-            "workers: {} ended by themselves, {} were killed, {} of them waiting, {} crashed",
+            "workers: {} ended by themselves, {} were killed, {} of them waiting, {} ended for want of memory, {} crashed",
             ends.by_themselves,
             ends.killed,
             ends.stalled,
+            ends.short,
             ends.crashed.len()
         );
         (line, ends.crashed.iter().take(5).cloned().collect())

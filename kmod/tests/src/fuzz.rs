@@ -8,7 +8,6 @@
 //! The kernel's slabs and pages must be back where they were after a tenth of the calls.
 
 mod calls;
-mod inject;
 mod life;
 mod memory;
 mod report;
@@ -26,7 +25,7 @@ use crate::dice::Dice;
 use crate::outcome::{At, Fault, Outcome};
 use crate::runner::say;
 use crate::system::OpenToAll;
-use crate::{device, probe, runner};
+use crate::{device, inject, probe, runner};
 
 use table::Table;
 
@@ -86,7 +85,7 @@ pub(crate) fn run(arguments: &Arguments) -> Outcome<bool> {
     let injection = if arguments.no_inject {
         None
     } else {
-        inject::start()
+        inject::start(1)
     };
     say(&format!(
         "fuzz: seed {}, {} calls, {} workers, fault injection: {}",
@@ -101,7 +100,7 @@ pub(crate) fn run(arguments: &Arguments) -> Outcome<bool> {
         arguments,
         table: Table::new(arguments.workers, calls::CALLS.len())?,
         boxes,
-        crew: Crew::new(arguments.workers, arguments.patience),
+        crew: Crew::new(arguments.workers, arguments.patience, injection.is_some()),
         dice: Dice::new(arguments.seed),
         injecting: injection.is_some(),
     };
@@ -118,7 +117,9 @@ pub(crate) fn run(arguments: &Arguments) -> Outcome<bool> {
     {
         problems.push(fault.to_string());
     }
-    drop(injection);
+    if let Some(injection) = injection {
+        problems.extend(injection.end(false, say));
+    }
     fuzzer.boxes.clear();
     problems.extend(runner::held(Duration::from_secs(20))?);
     problems.extend(before.compare(&Census::take()));
@@ -128,8 +129,8 @@ pub(crate) fn run(arguments: &Arguments) -> Outcome<bool> {
     for crash in &crashed {
         say(&format!("  crashed: {crash}"));
     }
-    // A process whose memory allocation was made to fail may well abort.
-    if !crashed.is_empty() && !fuzzer.injecting {
+    // Also with fault injection: below functions of the module nothing fails that ends a process.
+    if !crashed.is_empty() {
         problems.push(format!("crashed: {}", crashed.join("; ")));
     }
     for problem in &problems {

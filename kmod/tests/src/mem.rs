@@ -242,7 +242,7 @@ impl Area {
         for offset in (0..self.length).step_by(step) {
             let (found, expected) = (self.load(offset), mix(seed, offset));
             if found != expected {
-                return Err(Fault::Fail(format!(
+                return Err(Fault::Wrong(format!(
                     "offset {offset:#x}: {found:#x}, expected {expected:#x}"
                 )));
             }

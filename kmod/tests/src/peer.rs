@@ -25,6 +25,12 @@ use crate::system;
 /// How long one side waits for the other before it calls it a hang.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
 
+/// Exit codes, by which a process tells its kind of fault.
+pub(crate) const FAILED: i32 = 1;
+pub(crate) const SHORT: i32 = 75;
+pub(crate) const WRONG: i32 = 76;
+pub(crate) const SKIPPED: i32 = 77;
+
 /// A line between two processes: words and descriptors.
 pub(crate) struct Link(UnixStream);
 
@@ -202,13 +208,14 @@ pub(crate) fn poll_read(fd: BorrowedFd<'_>) -> std::io::Result<()> {
 pub(crate) fn finish(body: impl FnOnce() -> Outcome, say: impl FnOnce(&str)) -> i32 {
     match catch_unwind(AssertUnwindSafe(body)) {
         Ok(Ok(())) => 0,
-        Ok(Err(Fault::Fail(reason))) => {
-            say(&reason);
-            1
-        }
-        Ok(Err(Fault::Skip(reason))) => {
-            say(&reason);
-            77
+        Ok(Err(fault)) => {
+            say(&fault.to_string());
+            match fault {
+                Fault::Fail(_) => FAILED,
+                Fault::Short(_) => SHORT,
+                Fault::Wrong(_) => WRONG,
+                Fault::Skip(_) => SKIPPED,
+            }
         }
         Err(payload) => {
             let text = payload.downcast_ref::<String>().cloned().or_else(|| {
@@ -217,7 +224,7 @@ pub(crate) fn finish(body: impl FnOnce() -> Outcome, say: impl FnOnce(&str)) -> 
                     .map(|text| (*text).to_owned())
             });
             say(&format!("panic: {}", text.unwrap_or_default()));
-            1
+            FAILED
         }
     }
 }
@@ -246,7 +253,15 @@ impl Peer {
         let _ = self.report.read_to_string(&mut reason);
         match status {
             WaitStatus::Exited(_, 0) => Ok(()),
-            WaitStatus::Exited(_, 77) => Err(Fault::Skip(reason)),
+            WaitStatus::Exited(_, SKIPPED) => Err(Fault::Skip(reason)),
+            WaitStatus::Exited(_, SHORT) => Err(Fault::Short(format!("peer: {reason}"))),
+            // Nothing here kills a process whose good end it waits for: that is the kernel, for want of memory.
+            WaitStatus::Signaled(_, Signal::SIGKILL, _) => {
+                Err(Fault::Fail(format!("peer: {reason} ({status:?})")))
+            }
+            WaitStatus::Exited(_, WRONG) | WaitStatus::Signaled(..) => {
+                Err(Fault::Wrong(format!("peer: {reason} ({status:?})")))
+            }
             other => Err(Fault::Fail(format!("peer: {reason} ({other:?})"))),
         }
     }
@@ -308,9 +323,13 @@ pub(crate) fn wait_for(pid: Pid, patience: Duration) -> Outcome<WaitStatus> {
         }
         if begin.elapsed() > patience {
             let place = system::where_is(pid);
-            return Err(Fault::Fail(format!(
-                "process {pid} did not end within {patience:?}: {place}"
-            )));
+            let reason = format!("process {pid} did not end within {patience:?}: {place}");
+            // Elsewhere it may wait for another process or thread that ended early.
+            return Err(if system::waits_in_the_module(pid) {
+                Fault::Wrong(reason)
+            } else {
+                Fault::Fail(reason)
+            });
         }
         std::thread::sleep(pause);
         pause = (pause * 2).min(Duration::from_millis(20));

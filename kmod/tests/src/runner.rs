@@ -9,7 +9,9 @@ use nix::sys::signal::{Signal, kill};
 use nix::sys::wait::{WaitPidFlag, WaitStatus, waitpid};
 use nix::unistd::Pid;
 
+use crate::inject::{self, include_self};
 use crate::outcome::{At, Fault, Outcome};
+use crate::settings::Settings;
 use crate::{device, peer, probe, system};
 
 /// A test: its name, what it does, and after how many seconds it hangs.
@@ -46,11 +48,30 @@ pub(crate) struct Arguments {
     /// Print how long each test took.
     #[arg(long)]
     times: bool,
+    /// With the kernel's fault injection in each test, which may fail for it. The module may hold nothing afterwards.
+    #[arg(long)]
+    inject: bool,
+    /// With fault injection: how much more seldom the kernel's own points fail than for the fuzzer.
+    #[arg(long, default_value_t = inject::SELDOM)]
+    seldom: u32,
     /// Leave out the tests whose names contain this.
     #[arg(long, value_name = "TEST")]
     except: Vec<String>,
     /// Run the tests whose names contain one of these.
     tests: Vec<String>,
+}
+
+/// What must still work when faults are injected no more.
+const SOUND: &[&str] = &["basic::bytes_travel", "regions::read_and_write"];
+
+impl Arguments {
+    fn time(&self, begin: Instant) -> String {
+        if self.times {
+            format!(" ({:.2} s)", begin.elapsed().as_secs_f64())
+        } else {
+            String::new()
+        }
+    }
 }
 
 /// Runs the tests that were asked for. Whether all is well.
@@ -74,21 +95,17 @@ pub(crate) fn run(tests: &[Test], arguments: &Arguments) -> Outcome<bool> {
     device::onecopy().at("is the module loaded?")?;
     set_child_subreaper(true).at("becoming a subreaper")?;
     probe::install();
+    if arguments.inject {
+        return injected(tests, &chosen, arguments);
+    }
     let (mut passed, mut failed, mut skipped) = (0, Vec::new(), 0);
     let mut stubborn = Vec::new();
     for test in &chosen {
         let begin = Instant::now();
-        let limit = Duration::from_secs(test.seconds) * arguments.patience;
-        let mut outcome = alone(test.body, limit);
+        let outcome = alone(test, arguments.patience, false).and_then(|end| end);
         let left = left_behind(&mut stubborn);
-        if outcome.is_ok() {
-            outcome = left;
-        }
-        let time = if arguments.times {
-            format!(" ({:.2} s)", begin.elapsed().as_secs_f64())
-        } else {
-            String::new()
-        };
+        let outcome = outcome.and(left);
+        let time = arguments.time(begin);
         match outcome {
             Ok(()) => {
                 passed += 1;
@@ -107,9 +124,9 @@ pub(crate) fn run(tests: &[Test], arguments: &Arguments) -> Outcome<bool> {
                     test.name
                 ));
             }
-            Err(Fault::Fail(reason)) => {
+            Err(fault) => {
                 failed.push(test.name);
-                say(&format!("FAIL {}: {reason}{time}", test.name));
+                say(&format!("FAIL {}: {fault}{time}", test.name));
             }
         }
     }
@@ -120,9 +137,71 @@ pub(crate) fn run(tests: &[Test], arguments: &Arguments) -> Outcome<bool> {
     Ok(failed.is_empty())
 }
 
-/// Runs a body in a process of its own, within a time.
-fn alone(body: fn() -> Outcome, limit: Duration) -> Outcome {
-    let child = peer::peer(|_| body())?;
+/// Runs tests with fault injection, and some without it at the end. Whether all is well.
+///
+/// A test may fail then: it expects that its calls succeed. What it may not do is hang, read wrong bytes, end by a
+/// signal, or leave something in the module.
+fn injected(tests: &[Test], chosen: &[&Test], arguments: &Arguments) -> Outcome<bool> {
+    let injection = inject::demand(arguments.seldom)?;
+    say(&format!("fault injection: {}", injection.names()));
+    let settings = Settings::take()?;
+    let (mut whole, mut early, mut skipped, mut failed) = (0, 0, 0, Vec::new());
+    let mut stubborn = Vec::new();
+    for test in chosen {
+        let begin = Instant::now();
+        let end = alone(test, arguments.patience, true);
+        let left = left_behind(&mut stubborn);
+        // A test that was ended by force did not do that itself.
+        settings.restore()?;
+        let time = arguments.time(begin);
+        match end.and_then(|end| left.map(|()| end)) {
+            Ok(Ok(())) => {
+                whole += 1;
+                say(&format!("ok {}{time}", test.name));
+            }
+            Ok(Err(Fault::Skip(reason))) => {
+                skipped += 1;
+                say(&format!("skip {}: {reason}", test.name));
+            }
+            Ok(Err(fault @ (Fault::Fail(_) | Fault::Short(_)))) => {
+                early += 1;
+                say(&format!("early {}: {fault}{time}", test.name));
+            }
+            Ok(Err(fault @ Fault::Wrong(_))) | Err(fault) => {
+                failed.push(test.name);
+                say(&format!("FAIL {}: {fault}{time}", test.name));
+            }
+        }
+    }
+    // Tests that somebody chose may not come to each point.
+    let all = arguments.tests.is_empty() && arguments.except.is_empty();
+    let mut problems = injection.end(all, say);
+    for test in tests.iter().filter(|test| SOUND.contains(&test.name)) {
+        let outcome = alone(test, arguments.patience, false).and_then(|end| end);
+        match outcome.and(left_behind(&mut stubborn)) {
+            Ok(()) => say(&format!("ok {} without fault injection", test.name)),
+            Err(fault) => problems.push(format!("{} afterwards: {fault}", test.name)),
+        }
+    }
+    for problem in &problems {
+        say(&format!("FAIL {problem}"));
+    }
+    say(&format!(
+        "acceptance with fault injection: {whole} ok, {early} ended early, {skipped} skipped, {} failed",
+        failed.len()
+    ));
+    Ok(failed.is_empty() && problems.is_empty())
+}
+
+/// Runs a test in a process of its own, within its time. How it ended, or why it had to be ended.
+fn alone(test: &Test, patience: u32, inject: bool) -> Outcome<Outcome> {
+    let limit = Duration::from_secs(test.seconds) * patience;
+    let child = peer::peer(|_| {
+        if inject {
+            include_self();
+        }
+        (test.body)()
+    })?;
     let begin = Instant::now();
     while child.runs()? {
         if begin.elapsed() > limit {
@@ -133,7 +212,7 @@ fn alone(body: fn() -> Outcome, limit: Duration) -> Outcome {
         }
         std::thread::sleep(Duration::from_millis(2));
     }
-    child.join()
+    Ok(child.join())
 }
 
 /// Ends what a test left running. Fails if anything cannot be ended, or if the module still holds something.

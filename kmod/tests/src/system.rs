@@ -6,7 +6,7 @@
 //! The few calls here take numbers or strings that outlive them.
 #![allow(unsafe_code, reason = "system calls that no crate wraps")]
 
-use std::ffi::CString;
+use std::ffi::{CString, OsString};
 use std::fs;
 use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
@@ -22,7 +22,7 @@ use crate::mem::{Area, page_size};
 use crate::outcome::{At, Fault, Outcome};
 
 /// The module's name, and the folder of its parameters.
-const PARAMETERS: &str = "/sys/module/onecopy/parameters";
+pub(crate) const PARAMETERS: &str = "/sys/module/onecopy/parameters";
 
 /// Ends this process without running what its parent wants to run at its own end.
 pub(crate) fn leave(code: i32) -> ! {
@@ -157,6 +157,26 @@ pub(crate) fn where_is(pid: Pid) -> String {
         return "gone".to_owned();
     }
     threads.join(", ")
+}
+
+/// Whether a thread of a process waits in the module, and at one place for a second.
+pub(crate) fn waits_in_the_module(pid: Pid) -> bool {
+    let waiting = || -> Vec<(OsString, String)> {
+        let threads = fs::read_dir(format!("/proc/{pid}/task")).into_iter();
+        threads
+            .flatten()
+            .flatten()
+            .map(|entry| (entry.file_name(), where_is_thread(&entry.path())))
+            .filter(|(_, place)| !place.starts_with("state R") && place.contains("[onecopy]"))
+            .collect()
+    };
+    let mut left = waiting();
+    for _ in 0..20 {
+        std::thread::sleep(Duration::from_millis(50));
+        let now = waiting();
+        left.retain(|thread| now.contains(thread));
+    }
+    !left.is_empty()
 }
 
 fn where_is_thread(folder: &Path) -> String {

@@ -51,7 +51,7 @@ fn killed(what: &str, body: impl FnOnce(&Link) -> Outcome) -> Outcome {
         let why = waiter.join().err().unwrap_or(fault);
         return match why {
             Fault::Skip(reason) => Err(Fault::Skip(reason)),
-            Fault::Fail(reason) => Err(Fault::Fail(format!("{what}: {reason}"))),
+            fault => Err(fault).at(what),
         };
     }
     waiter.kill().at(what)

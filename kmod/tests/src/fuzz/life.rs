@@ -6,10 +6,10 @@ use std::os::unix::net::UnixDatagram;
 use std::time::Instant;
 
 use super::calls::CALLS;
-use super::inject;
 use super::table::{Table, Writer};
 use super::worker::{ARENA, ARENA_SIZE, GUARD, LIFE, Plan, Worker};
 use crate::dice::Dice;
+use crate::inject;
 use crate::mem::{Area, page_size};
 use crate::outcome::Outcome;
 use crate::system;
