@@ -176,27 +176,17 @@ impl Medium for SharedMemory {
     /// The tail, which gives chunks back, is published every few of them: its line travels to the sender.
     #[inline(always)]
     fn pass(&mut self, record: Record, chunk: Option<ChunkName>) -> bool {
-        let due = match chunk {
-            None => false,
-            Some(ChunkName::Sent(chunk)) => self.kept.keep(chunk),
-            Some(ChunkName::Returned(chunk)) => {
+        let Some(chunk) = chunk else {
+            return self.rx.advance(record);
+        };
+        let published = self.rx.advance_keeping(record);
+        match chunk {
+            ChunkName::Sent(chunk) => published | self.keep(chunk),
+            ChunkName::Returned(chunk) => {
                 self.comes_back(chunk);
-                false
+                published
             }
-        };
-        let published = if self.kept.is_empty() {
-            self.rx.advance(record)
-        } else {
-            self.rx.advance_keeping(record)
-        };
-        if due && !published {
-            self.rx.publish_tail();
         }
-        if due | published {
-            // What stands before the tail is the peer's again.
-            self.kept.gave_back();
-        }
-        due | published
     }
 }
 
@@ -265,7 +255,7 @@ impl SharedMemory {
         if !self.tx.as_mut().is_some_and(|tx| tx.claim_would_fit(1)) {
             return Put::NoRoom;
         }
-        let Some(chunk) = self.take_chunk(home, naming) else {
+        let Some((chunk, position)) = self.take_chunk(home, naming) else {
             return Put::NoChunk;
         };
         let mut fits = true;
@@ -279,11 +269,11 @@ impl SharedMemory {
             };
         });
         if shown.is_err() || !fits {
-            self.untake(home, chunk);
+            self.untake(home, chunk, position);
             return Put::Withdrawn;
         }
         let Some(mut claim) = self.tx.as_mut().and_then(|tx| tx.claim(1)) else {
-            self.untake(home, chunk);
+            self.untake(home, chunk, position);
             return Put::NoRoom;
         };
         if let ChunkName::Returned(_) = chunk {
@@ -305,14 +295,15 @@ impl SharedMemory {
         }
     }
 
-    /// The chunk to send next: one of the peer's that it can have back, one that has come back, any other.
+    /// The chunk to send next: one of the peer's that it can have back, one that has come back, any other. And where the
+    /// record ends that the peer's came with.
     #[inline]
-    fn take_chunk(&mut self, home: &mut Home, naming: Naming) -> Option<ChunkName> {
+    fn take_chunk(&mut self, home: &mut Home, naming: Naming) -> Option<(ChunkName, u64)> {
         if self.can_return(naming.len)
-            && let Some(chunk) = self.kept.take()
+            && let Some((position, chunk)) = self.kept.take(self.rx.published())
         {
             self.sent_warm = true;
-            return Some(ChunkName::Returned(chunk));
+            return Some((ChunkName::Returned(chunk), position));
         }
         let share = naming.share.max(1);
         // The receiver's tail is looked at only when chunks are short: its line travels for that.
@@ -326,15 +317,16 @@ impl SharedMemory {
         }
         let warm = self.came_back.pop_front();
         self.sent_warm = warm.is_some();
-        warm.or_else(|| home.take()).map(ChunkName::Sent)
+        let chunk = warm.or_else(|| home.take())?;
+        Some((ChunkName::Sent(chunk), 0))
     }
 
     /// A chunk was taken and nothing was sent in it.
     #[cold]
-    fn untake(&mut self, home: &mut Home, chunk: ChunkName) {
+    fn untake(&mut self, home: &mut Home, chunk: ChunkName, position: u64) {
         match chunk {
             ChunkName::Sent(chunk) => home.pool().give(chunk),
-            ChunkName::Returned(chunk) => self.kept.put_back(chunk),
+            ChunkName::Returned(chunk) => self.kept.put_back((position, chunk)),
         }
     }
 
@@ -353,6 +345,7 @@ impl SharedMemory {
         if !self.tx.as_mut().is_some_and(|tx| tx.claim_would_fit(count)) {
             return false;
         }
+        self.kept.gave_back(self.rx.published());
         let kept = if self.can_return(len) {
             self.kept.len()
         } else {
@@ -425,12 +418,13 @@ impl SharedMemory {
     pub(super) fn reclaim_all(&mut self, home: &mut Home) {
         self.collect_chunks(home);
         self.outstanding.reclaim_all(home.pool());
-        self.kept.gave_back();
+        self.kept.gave_back(u64::MAX);
     }
 
     pub(super) fn could_write(&mut self, share: usize, any_chunk: bool) -> bool {
         let Some(tx) = &mut self.tx else { return true };
         let room = tx.claim_would_fit(2);
+        self.kept.gave_back(self.rx.published());
         let before = self.outstanding.len();
         let given_back = self.given_back();
         room && (before == 0
@@ -480,6 +474,18 @@ impl SharedMemory {
         self.own.read_chunk(chunk, offset, out, kernel)
     }
 
+    /// Keeps a chunk whose record was passed. Says whether the tail was published, which gives back what was kept: every
+    /// few of them, since its line travels to the sender.
+    #[inline]
+    fn keep(&mut self, chunk: ChunkIndex) -> bool {
+        let due = self.kept.keep(self.rx.position(), chunk);
+        if due {
+            self.rx.publish_tail();
+        }
+        self.kept.gave_back(self.rx.published());
+        due
+    }
+
     #[inline]
     fn comes_back(&mut self, chunk: ChunkIndex) {
         self.came_back_ever += 1;
@@ -495,7 +501,7 @@ impl SharedMemory {
     pub(super) fn give_back(&mut self) {
         if !self.kept.is_empty() {
             self.rx.publish_tail();
-            self.kept.gave_back();
+            self.kept.gave_back(self.rx.published());
             self.notify_room();
         }
     }

@@ -13,8 +13,9 @@ use onecopy_shm::copy::Kernel;
 /// it (docs/performance.md, "Chunks on processors whose strings take lines").
 const VECTORS_MAX: usize = 8192;
 
-/// The longest message that is copied out of chunks by vectors behind prefetches there. Longer ones go by strings.
-const AHEAD_MAX: usize = 16 << 10;
+/// The longest message that is copied out of chunks by vectors behind prefetches there. Longer ones go by strings, which
+/// are as fast far, and faster near.
+const AHEAD_MAX: usize = VECTORS_MAX;
 
 /// The plan of a rank.
 #[derive(Debug, Clone, Copy)]
@@ -145,8 +146,8 @@ mod tests {
         assert_eq!(strings.step_of(16_384, false), 16_384);
         assert_eq!(strings.step_of(24_000, false), 16_384);
         assert_eq!(owned.step_of(10_000, false), 5056);
-        assert_eq!(strings.kernel_out(16_384), Kernel::Ahead);
-        assert_eq!(strings.kernel_out(16_385), Kernel::RepMovsb);
+        assert_eq!(strings.kernel_out(8192), Kernel::Ahead);
+        assert_eq!(strings.kernel_out(8193), Kernel::RepMovsb);
         assert_eq!(owned.kernel_out(4096), Kernel::Memcpy);
         assert!(owned.owned_ahead(8192) && owned.kernel(8192) == Kernel::Memcpy);
         assert!(!strings.owned_ahead(16_384) && strings.kernel(16_384) == Kernel::RepMovsb);

@@ -201,13 +201,14 @@ impl Outstanding {
     }
 }
 
-/// Chunks of a peer's that this rank has read and neither given back nor returned.
+/// Chunks of a peer's that this rank has read and neither given back nor returned, each with the position behind its
+/// record. The peer's again are those that a tail was published behind, whatever published it.
 ///
 /// How many are kept follows from what the two do. If they send in turn, as many as the peer's message had are kept for
 /// the answer. A peer that sends more without one gets them back as before.
 #[derive(Debug)]
 pub struct Kept {
-    chunks: VecDeque<ChunkIndex>,
+    chunks: VecDeque<(u64, ChunkIndex)>,
     /// As many may stay.
     most: usize,
     least: usize,
@@ -232,18 +233,23 @@ impl Kept {
         }
     }
 
-    /// `chunk` was read. `true`: all have to be given back now.
+    /// `chunk` was read, with the record that ends at `position`. `true`: all have to be given back now.
     #[inline]
     #[must_use]
-    pub fn keep(&mut self, chunk: ChunkIndex) -> bool {
+    pub fn keep(&mut self, position: u64, chunk: ChunkIndex) -> bool {
         self.read += 1;
-        self.chunks.push_back(chunk);
+        self.chunks.push_back((position, chunk));
         let most = if self.read > self.surplus {
             self.most
         } else {
             self.least
         };
-        self.chunks.len() > most || self.read == self.surplus
+        let too_many = self.chunks.len() > most;
+        if too_many && most == self.most {
+            // The peer sends more than it is answered.
+            (self.most, self.surplus) = (self.least, 0);
+        }
+        too_many || self.read == self.surplus
     }
 
     /// A message in chunks goes to the peer.
@@ -256,25 +262,24 @@ impl Kept {
         }
     }
 
-    /// Takes one that was kept, to return it.
+    /// A tail was published: what was read before it is the peer's again.
     #[inline]
-    pub fn take(&mut self) -> Option<ChunkIndex> {
+    pub fn gave_back(&mut self, tail: u64) {
+        while self.chunks.front().is_some_and(|kept| kept.0 <= tail) {
+            self.chunks.pop_front();
+        }
+    }
+
+    /// Takes one that was kept, to return it. `tail` is the one that was published last.
+    #[inline]
+    pub fn take(&mut self, tail: u64) -> Option<(u64, ChunkIndex)> {
+        self.gave_back(tail);
         self.chunks.pop_front()
     }
 
     /// It was not returned after all.
-    pub fn put_back(&mut self, chunk: ChunkIndex) {
-        self.chunks.push_front(chunk);
-    }
-
-    /// A tail was published behind all that were read: they are the peer's again.
-    #[inline]
-    pub fn gave_back(&mut self) {
-        if self.chunks.len() > self.most {
-            // The peer sends more than it is answered.
-            (self.most, self.surplus) = (self.least, 0);
-        }
-        self.chunks.clear();
+    pub fn put_back(&mut self, kept: (u64, ChunkIndex)) {
+        self.chunks.push_front(kept);
     }
 
     /// Whether more are kept than a peer has to do without that is not answered.
@@ -283,7 +288,7 @@ impl Kept {
         self.most > self.least
     }
 
-    /// How many are kept.
+    /// How many are kept, if no tail was published since [`Self::gave_back`].
     #[must_use]
     pub fn len(&self) -> usize {
         self.chunks.len()
@@ -397,7 +402,7 @@ mod tests {
 
             fn send(&mut self, other: &Self) {
                 self.kept.sends();
-                if let Some(chunk) = self.kept.take() {
+                if let Some((_, chunk)) = self.kept.take(self.tail) {
                     self.returned += 1;
                     self.sent.push((chunk, true));
                     return;
@@ -421,20 +426,21 @@ mod tests {
                         "{chunk:?} was not the other one's"
                     );
                     self.came_back.push(chunk);
-                } else if self.kept.keep(chunk) {
+                } else if self.kept.keep(self.read as u64, chunk) {
                     self.give_back();
                 }
             }
 
             fn give_back(&mut self) {
+                // Whoever publishes it need not say so.
                 self.tail = self.read as u64;
-                self.kept.gave_back();
             }
 
             /// Chunks of this side's pool that it may write, and such of the other's.
             fn writable(&self) -> (Vec<ChunkIndex>, Vec<ChunkIndex>) {
                 let own = self.pool.free.iter().chain(&self.came_back).copied();
-                (own.collect(), self.kept.chunks.iter().copied().collect())
+                let kept = self.kept.chunks.iter().filter(|kept| kept.0 > self.tail);
+                (own.collect(), kept.map(|kept| kept.1).collect())
             }
         }
 
@@ -491,33 +497,40 @@ mod tests {
         #[test]
         fn as_many_are_kept_as_were_answered() {
             let mut kept = Kept::new(1, 4);
+            let mut read = 0..;
+            // Reads so many chunks, and publishes a tail where that is due. Gives the last tail.
+            let mut reads = |kept: &mut Kept, count: u64| {
+                let mut tail = 0;
+                for position in read.by_ref().take(count as usize) {
+                    if kept.keep(position, ChunkIndex(position as u32)) {
+                        tail = position;
+                        kept.gave_back(tail);
+                    }
+                }
+                tail
+            };
             // The first message has three: they are given back before it is whole.
-            assert!(!kept.keep(ChunkIndex(0)) && kept.keep(ChunkIndex(1)));
-            kept.gave_back();
-            assert!(!kept.keep(ChunkIndex(2)) && !kept.expects_answer());
+            reads(&mut kept, 3);
+            assert!(kept.len() == 1 && !kept.expects_answer());
             kept.sends();
-            assert_eq!(kept.take(), Some(ChunkIndex(2)));
+            assert_eq!(kept.take(0), Some((2, ChunkIndex(2))));
             assert!(kept.expects_answer());
-            for chunk in 3..6 {
-                assert!(!kept.keep(ChunkIndex(chunk)));
-            }
+            reads(&mut kept, 3);
             assert_eq!(kept.len(), 3);
             // The peer sends more, unanswered.
-            assert!(kept.keep(ChunkIndex(6)));
-            kept.gave_back();
+            reads(&mut kept, 1);
             assert!(kept.is_empty() && !kept.expects_answer());
             // Of a long message that is answered the last ones are kept, as many as may be.
             kept.sends();
             for _ in 0..2 {
-                for chunk in 0..20 {
-                    if kept.keep(ChunkIndex(chunk)) {
-                        kept.gave_back();
-                    }
-                }
+                reads(&mut kept, 20);
                 kept.sends();
             }
             assert_eq!(kept.len(), 4);
-            assert_eq!(kept.take(), Some(ChunkIndex(16)));
+            // Three of them stand before a tail of which nobody said anything.
+            let last = kept.chunks.back().copied();
+            assert_eq!(kept.take(last.map_or(0, |last| last.0) - 1), last);
+            assert!(kept.is_empty());
         }
     }
 

@@ -385,6 +385,12 @@ impl<C: Cells> Consumer<C> {
         self.head
     }
 
+    /// The tail that was published last. Looks for records publish it, too, where they pass no-ops.
+    #[inline]
+    pub fn published(&self) -> u64 {
+        self.tail_published
+    }
+
     /// Passes `record`, which must be the one that [`Self::peek`] gave last. Its slots, and all that they name, belong
     /// to the producer again from some later moment on (see [`Self::publish_tail`]).
     ///
