@@ -324,8 +324,8 @@ impl Endpoint {
         }
     }
 
-    /// Whether the last chunk sent was one that had come from the peer before: its lines were in the cache. The next one
-    /// is likely to be such a chunk, too.
+    /// Whether the last chunk sent was one that had come from the peer before: its lines were in the cache. The next
+    /// one is likely to be such a chunk, too.
     #[inline]
     pub(crate) fn sent_warm(&self) -> bool {
         match self {

@@ -295,8 +295,8 @@ impl SharedMemory {
         }
     }
 
-    /// The chunk to send next: one of the peer's that it can have back, one that has come back, any other. And where the
-    /// record ends that the peer's came with.
+    /// The chunk to send next: one of the peer's that it can have back, one that has come back, any other. And where
+    /// the record ends that the peer's came with.
     #[inline]
     fn take_chunk(&mut self, home: &mut Home, naming: Naming) -> Option<(ChunkName, u64)> {
         if self.can_return(naming.len)
@@ -474,8 +474,8 @@ impl SharedMemory {
         self.own.read_chunk(chunk, offset, out, kernel)
     }
 
-    /// Keeps a chunk whose record was passed. Says whether the tail was published, which gives back what was kept: every
-    /// few of them, since its line travels to the sender.
+    /// Keeps a chunk whose record was passed. Says whether the tail was published, which gives back what was kept:
+    /// every few of them, since its line travels to the sender.
     #[inline]
     fn keep(&mut self, chunk: ChunkIndex) -> bool {
         let due = self.kept.keep(self.rx.position(), chunk);

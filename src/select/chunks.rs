@@ -13,8 +13,8 @@ use onecopy_shm::copy::Kernel;
 /// it (docs/performance.md, "Chunks on processors whose strings take lines").
 const VECTORS_MAX: usize = 8192;
 
-/// The longest message that is copied out of chunks by vectors behind prefetches there. Longer ones go by strings, which
-/// are as fast far, and faster near.
+/// The longest message that is copied out of chunks by vectors behind prefetches there. Longer ones go by strings,
+/// which are as fast far, and faster near.
 const AHEAD_MAX: usize = VECTORS_MAX;
 
 /// The plan of a rank.

@@ -2,8 +2,9 @@
 //! Copy kernels: how bytes move between memory of the program and memory that is shared.
 //!
 //! Three kernels for large copies: the C library's `memcpy`, non-temporal stores (which leave the destination out of
-//! the cache) and `rep movsb`. One for copies of some KiB from memory that another processor has just written. Which is best from which size depends on the machine and is a matter of calibration, so
-//! the choice is data ([`CopyPlan`]). Copies of up to 128 bytes are done in place with a few moves.
+//! the cache) and `rep movsb`. One for copies of some KiB from memory that another processor has just written. Which is
+//! best from which size depends on the machine and is a matter of calibration, so the choice is data ([`CopyPlan`]).
+//! Copies of up to 128 bytes are done in place with a few moves.
 //!
 //! # Safety
 //! Every function takes raw pointers because one side may be memory that another process writes at the same time: no
