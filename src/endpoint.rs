@@ -334,9 +334,12 @@ impl Endpoint {
         }
     }
 
-    /// Takes back all chunks: the peer is gone.
-    pub(crate) fn reclaim_all(&mut self, home: &mut Home) {
-        each!(self, to => to.reclaim_all(home));
+    /// Takes back the chunks: the peer is gone, and sends no more unless it `lives`.
+    pub(crate) fn reclaim_all(&mut self, home: &mut Home, lives: bool) {
+        match self {
+            Self::SharedMemory(to) => to.reclaim_all(home, lives),
+            Self::Socket(to) => to.reclaim_all(home),
+        }
     }
 
     /// Whether a record, and a chunk if `share` of them may be out, could go out now.
@@ -423,6 +426,13 @@ impl Endpoint {
             && !from.expects_answer()
         {
             from.give_back();
+        }
+    }
+
+    /// What comes next is not answered in its chunks: they are given back as they are read.
+    pub(crate) fn expect_no_answer(&mut self) {
+        if let Self::SharedMemory(from) = self {
+            from.expect_no_answer();
         }
     }
 

@@ -102,6 +102,31 @@ fn whatever_two_ranks_do_chunks_suffice() {
     }
 }
 
+/// A ring of which a quarter may be unread has room for the longest record, whatever came in chunks that returned.
+#[test]
+fn a_small_ring_is_emptied() {
+    let knobs = Knobs {
+        ring_slots: 32,
+        ..knobs()
+    };
+    local_with(2, &knobs, |rt| {
+        let world = rt.world();
+        for rounds in 0..40 {
+            let short = pattern(700, rounds);
+            for round in 0..=rounds {
+                if rt.rank() == 1 && round % 10 == 0 {
+                    world.send(&short, 0, 1).expect("send");
+                } else if rt.rank() == 0 && round % 10 == 0 {
+                    let mut got = vec![0; short.len()];
+                    world.recv(&mut got, 1, 1).expect("receive");
+                    check(&got, rounds, "a record of several slots");
+                }
+                exchange(&world, round, 5000, rt.rank() == 0);
+            }
+        }
+    });
+}
+
 /// Fifteen of sixteen chunks are out, and a message in two pieces is to go at once.
 #[test]
 fn what_goes_at_once_goes_as_a_whole() {

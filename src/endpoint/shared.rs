@@ -72,13 +72,26 @@ pub(crate) struct Keeping {
     pub(crate) most: usize,
 }
 
+impl Keeping {
+    /// Of a peer that may have `share` chunks out to this rank, and `depth` in a pipeline, and whose pool has `part` of
+    /// them for each rank. Whatever it sends, a small part of that is kept. While the two send in turn, as much as
+    /// leaves the peer such a part. What all ranks keep together leaves a sender most of its pool.
+    pub(crate) fn of(share: usize, depth: usize, part: usize) -> Self {
+        let most = part / 4;
+        let given_back = (share.min(depth) / 8).min(most).max(1);
+        Self {
+            least: given_back - 1,
+            most: share.saturating_sub(given_back).min(most),
+        }
+    }
+}
+
 impl SharedMemory {
-    /// Opens the segment of `rank` that came as `fd`. As many of its chunks are kept as `keeping` says.
+    /// Opens the segment of `rank` that came as `fd`. None of its chunks are kept before [`Self::keep_as`] says more.
     pub(crate) fn open(
         home: &Home,
         fd: OwnedFd,
         rank: u32,
-        keeping: Keeping,
     ) -> std::result::Result<Self, OpenError> {
         let own = &home.segment;
         let segment =
@@ -100,11 +113,34 @@ impl SharedMemory {
             read_before: 0,
             rx: own.consumer(rank),
             rx_control: own.control_handle(rank),
-            kept: Kept::new(keeping.least, keeping.most),
+            kept: Kept::new(0, 0),
             returned_ever: 0,
             own: Arc::clone(own),
             segment,
         })
+    }
+}
+
+/// What is kept of a peer's chunks.
+impl SharedMemory {
+    /// As many chunks are kept as `keeping` says: no more than the least where none can return.
+    pub(crate) fn keep_as(&mut self, keeping: Keeping) {
+        let most = if self.segment.returns_chunks() {
+            keeping.most
+        } else {
+            keeping.least
+        };
+        self.kept = Kept::new(keeping.least, most);
+    }
+
+    pub(super) fn expects_answer(&self) -> bool {
+        self.kept.expects_answer()
+    }
+
+    /// What comes next is not answered: as little is kept as of any peer.
+    pub(super) fn expect_no_answer(&mut self) {
+        self.kept.expect_no_answer();
+        self.give_back();
     }
 }
 
@@ -176,13 +212,11 @@ impl Medium for SharedMemory {
     /// The tail, which gives chunks back, is published every few of them: its line travels to the sender.
     #[inline(always)]
     fn pass(&mut self, record: Record, chunk: Option<ChunkName>) -> bool {
-        let Some(chunk) = chunk else {
-            return self.rx.advance(record);
-        };
-        let published = self.rx.advance_keeping(record);
+        let published = self.rx.advance(record);
         match chunk {
-            ChunkName::Sent(chunk) => published | self.keep(chunk),
-            ChunkName::Returned(chunk) => {
+            None => published,
+            Some(ChunkName::Sent(chunk)) => published | self.keep(chunk),
+            Some(ChunkName::Returned(chunk)) => {
                 self.comes_back(chunk);
                 published
             }
@@ -415,9 +449,14 @@ impl SharedMemory {
         }
     }
 
-    pub(super) fn reclaim_all(&mut self, home: &mut Home) {
+    /// A peer that lives may still answer in what it keeps. So that is not used any more.
+    pub(super) fn reclaim_all(&mut self, home: &mut Home, lives: bool) {
         self.collect_chunks(home);
-        self.outstanding.reclaim_all(home.pool());
+        if lives {
+            self.outstanding = Outstanding::default();
+        } else {
+            self.outstanding.reclaim_all(home.pool());
+        }
         self.kept.gave_back(u64::MAX);
     }
 
@@ -494,10 +533,6 @@ impl SharedMemory {
         }
     }
 
-    pub(super) fn expects_answer(&self) -> bool {
-        self.kept.expects_answer()
-    }
-
     pub(super) fn give_back(&mut self) {
         if !self.kept.is_empty() {
             self.rx.publish_tail();
@@ -548,5 +583,31 @@ impl SharedMemory {
             0 => None,
             said => Some(said == 2),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_peer_is_left_chunks_enough() {
+        for share in 1..200 {
+            for depth in [1, 2, 4, 16, 64] {
+                for part in [0, 1, 2, 8, 64, 1000] {
+                    let Keeping { least, most } = Keeping::of(share, depth, part);
+                    // Of what a peer may have out it is always left one at least, in a pipeline, too.
+                    assert!(
+                        least < share.min(depth) && most < share,
+                        "{share} {depth} {part}"
+                    );
+                    assert!(most <= part / 4 && (least <= most || least == 0));
+                }
+            }
+        }
+        // 256 KiB for a peer in chunks of 16 and of 8 KiB.
+        let many = Keeping::of(16, 4, 2048);
+        assert_eq!((many.least, many.most), (0, 15));
+        assert_eq!(Keeping::of(32, 32, 2048).most, 28);
     }
 }

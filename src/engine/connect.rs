@@ -13,19 +13,6 @@ use onecopy_obs::tracepoints;
 use onecopy_shm::fault;
 
 impl Engine {
-    /// How many chunks of one peer are kept that were read. Whatever it sends, that is a small part of what a peer may
-    /// use. While the two send in turn it is as much as leaves the peer such a part. The chunks kept by all peers
-    /// together leave a sender most of its pool.
-    fn keeping(&self) -> Keeping {
-        let (share, depth) = (self.core.chunks.share, self.core.chunks.depth);
-        let pool = (self.geometry.chunks / (4 * self.core.size)) as usize;
-        let part = (share.min(depth) / 8).min(pool).max(1);
-        Keeping {
-            least: part - 1,
-            most: (share - part).min(pool),
-        }
-    }
-
     #[cold]
     pub(crate) fn connect(&mut self, rank: u32) -> Result<()> {
         if let Some(error) = self.lives.error_of(rank) {
@@ -35,8 +22,7 @@ impl Engine {
             return self.connect_apart(rank);
         }
         let introduction = self.wireup.introduce(rank as usize)?;
-        let keeping = self.keeping();
-        let opened = SharedMemory::open(&self.core.home, introduction.segment, rank, keeping);
+        let opened = SharedMemory::open(&self.core.home, introduction.segment, rank);
         let mut shared = match opened {
             Ok(shared) => shared,
             Err(OpenError::Foreign(reason)) => {
@@ -59,6 +45,15 @@ impl Engine {
             reason: refusal.to_string(),
         })?;
         fault::point("connect.proven");
+        let chunk = shared.segment.chunk_bytes();
+        let (knobs, chunks) = (&self.core.knobs, &self.core.chunks);
+        let pool = self.geometry.chunks as usize * self.geometry.chunk_bytes as usize / chunk;
+        let share = (knobs.pool_per_peer / chunk).max(1);
+        shared.keep_as(Keeping::of(
+            share,
+            chunks.depth,
+            pool / self.core.size as usize,
+        ));
         let mut proven = vec![LayerId::CHUNKS.name()];
         for (layer, refusal) in link.refusals() {
             let name = layer.name();

@@ -272,7 +272,8 @@ impl Engine {
             peer.polled = false;
             peer.outbound.clear();
             peer.inbound.incoming = None;
-            peer.endpoint.reclaim_all(&mut self.core.home);
+            let lives = matches!(gone, Gone::Protocol(_) | Gone::Unreachable(_));
+            peer.endpoint.reclaim_all(&mut self.core.home, lives);
             self.receives.transfers.drop_of(rank);
             proto::layers::detach(&mut self.core.counters, &peer.link);
         }

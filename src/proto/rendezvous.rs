@@ -343,6 +343,7 @@ fn choose(
             ReceiveProtocol::Cooperative { .. } | ReceiveProtocol::Pipeline | ReceiveProtocol::Read,
             ..,
         ) => {
+            peer.endpoint.expect_no_answer();
             ask.send(core, peer, Wanted::Chunks { offset, len });
             Mode::Pipe(Piped {
                 at: offset,

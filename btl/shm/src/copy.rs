@@ -278,9 +278,11 @@ mod arch {
         let last = len - 128;
         let mut at = 0;
         loop {
-            if AHEAD > 0 && at + AHEAD < len {
-                for line in [0, LINE] {
-                    _mm_prefetch::<_MM_HINT_T0>(from.wrapping_add(at + AHEAD + line).cast());
+            if AHEAD > 0 {
+                for ahead in [at + AHEAD, at + AHEAD + LINE] {
+                    if ahead < len {
+                        _mm_prefetch::<_MM_HINT_T0>(from.wrapping_add(ahead).cast());
+                    }
                 }
             }
             // SAFETY: at + 128 <= len.

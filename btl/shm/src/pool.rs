@@ -282,6 +282,11 @@ impl Kept {
         self.chunks.push_front(kept);
     }
 
+    /// What comes next is not answered.
+    pub fn expect_no_answer(&mut self) {
+        (self.most, self.surplus) = (self.least, 0);
+    }
+
     /// Whether more are kept than a peer has to do without that is not answered.
     #[must_use]
     pub fn expects_answer(&self) -> bool {

@@ -397,18 +397,6 @@ impl<C: Cells> Consumer<C> {
     /// Says whether the tail was published, which a producer may wait for.
     #[inline(always)]
     pub fn advance(&mut self, record: Record) -> bool {
-        self.advance_by(record, self.cells.slots() / 4)
-    }
-
-    /// As [`Self::advance`], but the tail is not published before half the ring was read: a part of what the records
-    /// named is kept.
-    #[inline(always)]
-    pub fn advance_keeping(&mut self, record: Record) -> bool {
-        self.advance_by(record, self.cells.slots() / 2)
-    }
-
-    #[inline(always)]
-    fn advance_by(&mut self, record: Record, unpublished: usize) -> bool {
         debug_assert_eq!(record.at, self.head as usize & (self.cells.slots() - 1));
         self.read[record.at] = record.header;
         if record.slots > 1 {
@@ -420,7 +408,7 @@ impl<C: Cells> Consumer<C> {
         // One that it has written is on its way before it is needed.
         let ahead = (self.head as usize + READ_AHEAD) & (self.cells.slots() - 1);
         self.cells.will_read(ahead);
-        let due = self.head - self.tail_published >= unpublished as u64;
+        let due = self.head - self.tail_published >= (self.cells.slots() / 4) as u64;
         if due {
             self.publish_tail();
         }
