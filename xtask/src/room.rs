@@ -16,6 +16,8 @@ pub(crate) struct Folder {
     pub(crate) path: PathBuf,
     /// Bytes that the task writes if there is nothing yet.
     pub(crate) bytes: u64,
+    /// What it writes there late: if that exists, most is there already.
+    pub(crate) late: Option<PathBuf>,
 }
 
 /// Folders of one disk.
@@ -53,8 +55,8 @@ pub(crate) fn explain(folders: &[Folder]) {
 impl Disk {
     fn lack(&self) -> String {
         format!(
-            "{}: {:.1} GiB are free there, and up to {:.1} GiB may be written; make room, or set CARGO_TARGET_DIR or \
-             XDG_CACHE_HOME to another disk",
+            "{}: {:.1} GiB are free there, and up to {:.1} GiB may be written; make room, or set CARGO_TARGET_DIR, \
+             XDG_CACHE_HOME or TMPDIR to another disk",
             self.names.join(", "),
             self.free as f64 / GIB as f64,
             self.wanted as f64 / GIB as f64
@@ -82,7 +84,7 @@ fn disks(folders: &[Folder]) -> Vec<Disk> {
     let mut disks = Vec::new();
     for folder in folders {
         // What an earlier run has written is written anew in part.
-        let wanted = if folder.path.exists() {
+        let wanted = if folder.late.as_ref().is_some_and(|late| late.exists()) {
             folder.bytes / 4
         } else {
             folder.bytes
@@ -99,7 +101,14 @@ fn disks(folders: &[Folder]) -> Vec<Disk> {
 fn room(path: &Path) -> Option<(u64, u64)> {
     let device = path.metadata().ok()?.dev();
     let disk = nix::sys::statvfs::statvfs(path).ok()?;
-    Some((device, disk.blocks_available() * disk.fragment_size()))
+    // File systems without a limit say that they have no blocks at all.
+    let limited = disk.blocks() > 0;
+    limited.then(|| {
+        (
+            device,
+            disk.blocks_available().saturating_mul(disk.fragment_size()),
+        )
+    })
 }
 
 #[cfg(test)]
@@ -125,14 +134,21 @@ mod tests {
     #[test]
     fn what_is_not_there_yet_lies_where_its_parent_does() {
         let place = tempfile::tempdir().expect("a folder");
-        let folder = |name, path: PathBuf, bytes| Folder { name, path, bytes };
+        let folder = |name, path: PathBuf, late| Folder {
+            name,
+            late: Some(path.join(late)),
+            path,
+            bytes: 400,
+        };
+        std::fs::write(place.path().join("late"), "").expect("a file");
         let found = disks(&[
-            folder("there", place.path().to_owned(), 400),
-            folder("not yet", place.path().join("a/b"), 400),
+            folder("there", place.path().to_owned(), "late"),
+            folder("begun", place.path().to_owned(), "never"),
+            folder("not yet", place.path().join("a/b"), "late"),
         ]);
         let [disk] = found.as_slice() else {
             panic!("one disk: {found:?}")
         };
-        assert_eq!((disk.wanted, disk.names.len()), (100 + 400, 2));
+        assert_eq!((disk.wanted, disk.names.len()), (100 + 400 + 400, 3));
     }
 }

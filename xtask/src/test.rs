@@ -28,15 +28,16 @@ fn folders(quick: bool) -> Vec<Folder> {
         .ok()
         .and_then(|known| Some(PathBuf::from(known["target_directory"].as_str()?)));
     let cache = Cache::open().ok().filter(|_| !quick);
-    let folder = |name, path: &Path, bytes| Folder {
+    let folder = |name, path: &Path, late: Option<&str>, bytes| Folder {
         name,
         path: path.to_owned(),
         bytes,
+        late: late.map(|late| path.join(late)),
     };
-    let target = target.map(|path| folder("what is built", &path.join("debug"), 8 * GIB));
-    let cache =
-        cache.map(|cache| folder("what is fetched", &cache.root().join("kernels"), 10 * GIB));
-    let temporary = folder("temporary files", &std::env::temp_dir(), GIB);
+    // Models are built after what is built for tests, and modules for VMs after their kernels are fetched.
+    let target = target.map(|path| folder("what is built", &path, Some("loom"), 8 * GIB));
+    let cache = cache.map(|cache| folder("what is fetched", cache.root(), Some("runs"), 10 * GIB));
+    let temporary = folder("temporary files", &std::env::temp_dir(), None, GIB);
     target.into_iter().chain(cache).chain([temporary]).collect()
 }
 
