@@ -120,7 +120,8 @@ fn lists_that_no_receive_takes() {
         let entry = [4096u64, NONE, 100].map(u64::to_le_bytes).concat();
         let list = entry.repeat(count as usize);
         let (own, chunk) = (&rogue.own, ChunkIndex(0));
-        own.write_chunk(chunk, 0, &list, Kernel::Memcpy)
+        own.pool()
+            .write(chunk, 0, &list, Kernel::Memcpy)
             .expect("the list");
         pour(rogue, is_over, |n| {
             let words = [u64::from(count) * 100, n, pair(0, count), 0, pair(0, 1)];

@@ -196,7 +196,7 @@ impl Home {
 
     #[inline]
     pub(super) fn write(&self, chunk: ChunkIndex, at: usize, bytes: &[u8], kernel: Kernel) -> bool {
-        self.segment.write_chunk(chunk, at, bytes, kernel).is_ok()
+        self.segment.pool().write(chunk, at, bytes, kernel).is_ok()
     }
 
     /// Chunks that have memory.
@@ -215,8 +215,9 @@ impl Home {
         if after {
             prefetch::after_stores();
         }
+        let memory = self.segment.pool();
         for chunk in self.pool.coming().take(count) {
-            self.segment.will_write_chunk(chunk, len);
+            memory.will_write(chunk, len);
         }
     }
 

@@ -203,10 +203,16 @@ impl Medium for SharedMemory {
         out: &mut [u8],
         kernel: Kernel,
     ) -> std::result::Result<(), OutOfBounds> {
-        match chunk {
-            ChunkName::Sent(chunk) => self.segment.read_chunk(chunk, offset, out, kernel),
-            ChunkName::Returned(chunk) => self.read_returned(chunk, offset, out, kernel),
-        }
+        let (pool, chunk) = match chunk {
+            ChunkName::Sent(chunk) => (self.segment.pool(), chunk),
+            // One that the peer does not have is not for it to name.
+            ChunkName::Returned(chunk) if self.outstanding.has(chunk) => {
+                (Some(self.own.pool()), chunk)
+            }
+            ChunkName::Returned(_) => (None, ChunkIndex(0)),
+        };
+        let nowhere = OutOfBounds::nowhere("a chunk that the peer does not have");
+        pool.ok_or(nowhere)?.read(chunk, offset, out, kernel)
     }
 
     /// The tail, which gives chunks back, is published every few of them: its line travels to the sender.
@@ -296,10 +302,10 @@ impl SharedMemory {
         let shown = source.show(|at, bytes| {
             fits &= match chunk {
                 ChunkName::Sent(chunk) => home.write(chunk, at, bytes, naming.kernel),
-                ChunkName::Returned(chunk) => {
-                    let written = self.segment.write_chunk(chunk, at, bytes, naming.kernel);
+                ChunkName::Returned(chunk) => self.segment.pool().is_some_and(|pool| {
+                    let written = pool.write(chunk, at, bytes, naming.kernel);
                     written.is_ok()
-                }
+                }),
             };
         });
         if shown.is_err() || !fits {
@@ -491,26 +497,6 @@ impl SharedMemory {
 impl SharedMemory {
     pub(super) fn chunk_bytes(&self) -> usize {
         self.segment.chunk_bytes()
-    }
-
-    /// Reads a chunk of this rank's that the peer has returned. One that it does not have is not for it to name.
-    #[inline]
-    fn read_returned(
-        &self,
-        chunk: ChunkIndex,
-        offset: usize,
-        out: &mut [u8],
-        kernel: Kernel,
-    ) -> std::result::Result<(), OutOfBounds> {
-        if !self.outstanding.has(chunk) {
-            return Err(OutOfBounds {
-                what: "the chunks that the peer can return",
-                offset: u64::from(chunk.0),
-                len: 1,
-                limit: 0,
-            });
-        }
-        self.own.read_chunk(chunk, offset, out, kernel)
     }
 
     /// Keeps a chunk whose record was passed. Says whether the tail was published, which gives back what was kept:

@@ -25,10 +25,6 @@ pub const RECORD_HEAD: usize = 16;
 #[cfg(not(loom))]
 const FIRST_LINE_LAST: usize = 384;
 
-/// Payload of so many bytes is copied out behind prefetches of its lines, where that is faster (docs/performance.md).
-#[cfg(not(loom))]
-const COPIED_AHEAD: usize = 1024;
-
 /// Storage of one ring and its control words.
 pub trait Cells {
     /// Number of slots; a power of two.
@@ -63,10 +59,8 @@ pub trait Cells {
 
 #[cfg(not(loom))]
 mod mapped {
-    use super::{
-        AtomicU32, AtomicU64, COPIED_AHEAD, Cells, FIRST_LINE_LAST, FIRST_PAYLOAD, RECORD_HEAD,
-    };
-    use crate::copy::{Kernel, copy, copy_from_raw, copy_to_raw};
+    use super::{AtomicU32, AtomicU64, Cells, FIRST_LINE_LAST, FIRST_PAYLOAD, RECORD_HEAD};
+    use crate::copy::{AHEAD_MIN, Kernel, copy, copy_from_raw, copy_to_raw};
     use crate::layout::LINE;
     use crate::mapping::Mapping;
     use crate::prefetch;
@@ -187,7 +181,7 @@ mod mapped {
         #[inline(always)]
         fn read(&self, slot: usize, offset: usize, out: &mut [u8]) {
             let from = self.payload(slot, offset, out.len());
-            if out.len() >= COPIED_AHEAD {
+            if out.len() >= AHEAD_MIN {
                 // SAFETY: payload() checked the range; the ring does not overlap memory of the program.
                 unsafe { copy(Kernel::Ahead, out.as_mut_ptr(), from.as_ptr(), out.len()) }
                 return;

@@ -78,8 +78,8 @@ pub enum Kernel {
     Ahead,
 }
 
-/// Fewer bytes are copied without prefetches: loads that wait for their lines go side by side.
-const AHEAD_MIN: usize = 1024;
+/// Fewer bytes are copied without prefetches: loads that wait for their lines go side by side (docs/performance.md).
+pub const AHEAD_MIN: usize = 1024;
 
 /// Which kernel copies what, decided once per machine.
 #[derive(Debug, Clone, Copy)]

@@ -7,7 +7,8 @@ use std::fmt;
 pub const LINE: usize = 64;
 /// Bytes of a page; all parts of a segment begin on a page.
 pub const PAGE: usize = 4096;
-/// Bytes of control data per sending peer: the receiver's line, the sender's line, two lines of cooperative state.
+/// Bytes of control data per sending peer: a line that the receiver writes, a line of what is seldom
+/// written, two lines of cooperative state.
 pub const CTRL_STRIDE: usize = 256;
 /// Collectives of one communicator that may be under way at a time: each has a line and a slot in the channel.
 pub const COLL_DEPTH: usize = 8;
@@ -284,6 +285,19 @@ pub struct OutOfBounds {
     pub len: u64,
     /// Size of what it was to lie in.
     pub limit: u64,
+}
+
+impl OutOfBounds {
+    /// A range in what is not there.
+    #[must_use]
+    pub const fn nowhere(what: &'static str) -> Self {
+        Self {
+            what,
+            offset: 0,
+            len: 0,
+            limit: 0,
+        }
+    }
 }
 
 /// Checks that `len` bytes at `offset` lie in `limit` bytes.

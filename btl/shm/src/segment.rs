@@ -17,12 +17,14 @@
 mod own;
 mod peer;
 mod peer_heap;
+mod pool_memory;
 #[cfg(test)]
 mod tests;
 
 pub use own::OwnSegment;
 pub use peer::PeerSegment;
 pub use peer_heap::PeerHeap;
+pub use pool_memory::PoolMemory;
 
 use crate::cells::MappedCells;
 use crate::coop::CooperativeBlock;

@@ -6,26 +6,23 @@
 #![allow(unsafe_code, reason = "raw copies to and from mappings")]
 
 use super::{
-    ControlHandle, Header, PairControl, SegmentError, call_failed, cells, reserve, set_size,
+    ControlHandle, Header, PairControl, PoolMemory, SegmentError, call_failed, cells, reserve,
+    set_size,
 };
 use crate::cells::MappedCells;
 use crate::coll::{Channel, Home};
-use crate::copy::{self, Kernel};
 use crate::doorbell::Doorbell;
 use crate::failing;
 use crate::front::Front;
 use crate::layout::{
-    BITMAP_OFFSET, ChannelPart, ChunkIndex, Geometry, HeapOffset, MAGIC, OutOfBounds, PAGE,
-    check_range,
+    BITMAP_OFFSET, ChannelPart, Geometry, HeapOffset, MAGIC, OutOfBounds, PAGE, check_range,
 };
 use crate::mapping::{Advice, Mapping};
-use crate::prefetch;
 use crate::ring::Consumer;
 use crate::sync::{AtomicU64, HeavyFence, Ordering};
 use nix::fcntl::{FallocateFlags, FcntlArg, SealFlag, fallocate, fcntl};
 use nix::sys::memfd::{MFdFlags, memfd_create};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::ptr::NonNull;
 use std::sync::Arc;
 
 /// The segment that this rank owns.
@@ -207,65 +204,12 @@ impl OwnSegment {
         let begin = self.geometry.pool_offset().0 + u64::from(first) * size;
         self.release(begin, u64::from(count) * size);
     }
-    /// Copies `bytes` into a chunk of the pool.
-    ///
-    /// # Errors
-    /// [`OutOfBounds`]: nothing was copied.
+    /// The chunks of the pool.
     #[inline]
-    pub fn write_chunk(
-        &self,
-        chunk: ChunkIndex,
-        offset: usize,
-        bytes: &[u8],
-        kernel: Kernel,
-    ) -> Result<(), OutOfBounds> {
-        let to = self.chunk_at(chunk, offset, bytes.len())?;
-        // SAFETY: `to` is valid for the length; the pool does not overlap memory of the program.
-        unsafe { copy::copy(kernel, to.as_ptr(), bytes.as_ptr(), bytes.len()) };
-        crate::fault::point("chunk.written");
-        Ok(())
-    }
-    /// Copies bytes of one of this rank's chunks, in which a peer has answered, to `out`.
-    ///
-    /// # Errors
-    /// [`OutOfBounds`]: nothing was copied.
-    #[inline]
-    pub fn read_chunk(
-        &self,
-        chunk: ChunkIndex,
-        offset: usize,
-        out: &mut [u8],
-        kernel: Kernel,
-    ) -> Result<(), OutOfBounds> {
-        let from = self.chunk_at(chunk, offset, out.len())?;
-        // SAFETY: `from` is valid for the length; the pool does not overlap memory of the program.
-        unsafe { copy::copy(kernel, out.as_mut_ptr(), from.as_ptr(), out.len()) };
-        crate::fault::point("chunk.read");
-        Ok(())
-    }
-    /// Where `len` bytes of a chunk are.
-    #[inline]
-    fn chunk_at(
-        &self,
-        chunk: ChunkIndex,
-        offset: usize,
-        len: usize,
-    ) -> Result<NonNull<u8>, OutOfBounds> {
-        let size = u64::from(self.geometry.chunk_bytes);
-        check_range("a chunk", offset as u64, len as u64, size)?;
-        let at = self.geometry.pool_offset().0 + u64::from(chunk.0) * size + offset as u64;
-        check_range("the pool", at, len as u64, self.geometry.pool_end().0)?;
-        self.map.at("the segment", at, len as u64)
-    }
-    /// A hint that the first `len` bytes of `chunk` are written soon.
-    #[inline]
-    pub fn will_write_chunk(&self, chunk: ChunkIndex, len: usize) {
-        let size = u64::from(self.geometry.chunk_bytes);
-        let begin = self.geometry.pool_offset().0 + u64::from(chunk.0) * size;
-        let len = (len as u64).min(size);
-        if let Ok(at) = self.map.at("the segment", begin, len) {
-            prefetch::range_for_write(at, len as usize);
-        }
+    #[must_use]
+    pub fn pool(&self) -> PoolMemory<'_> {
+        let begin = self.geometry.pool_offset().0;
+        PoolMemory::new(&self.map, begin, &self.geometry, true)
     }
     pub(crate) fn reserve_heap(&self, offset: u64, bytes: u64) -> Result<(), SegmentError> {
         reserve(

@@ -6,12 +6,11 @@
 #![allow(unsafe_code, reason = "raw copies to and from mappings")]
 
 use super::peer_heap::PeerHeap;
-use super::{ControlHandle, Header, SegmentError, call_failed, cells, reserve};
+use super::{ControlHandle, Header, PoolMemory, SegmentError, call_failed, cells, reserve};
 use crate::cells::MappedCells;
 use crate::coll::{Channel, Home};
-use crate::copy::{self, Kernel};
 use crate::doorbell::Doorbell;
-use crate::layout::{BITMAP_OFFSET, ChunkIndex, Geometry, MAGIC, OutOfBounds, check_range};
+use crate::layout::{BITMAP_OFFSET, Geometry, MAGIC};
 use crate::mapping::{Advice, Mapping};
 use crate::ring::Producer;
 use crate::sync::{AtomicU64, Ordering};
@@ -20,7 +19,6 @@ use nix::fcntl::{FcntlArg, fcntl};
 use nix::sys::stat::fstat;
 use nix::sys::statfs::{TMPFS_MAGIC, fstatfs};
 use std::os::fd::{AsFd, OwnedFd};
-use std::ptr::NonNull;
 use std::sync::Arc;
 
 /// Seals that a segment may have: they keep its size, and nothing else, as it is. Kernels that start programs from no
@@ -61,13 +59,6 @@ fn check_descriptor(fd: &OwnedFd, expected: &Geometry) -> Result<(), String> {
     }
     Ok(())
 }
-
-const NOT_MAPPED: OutOfBounds = OutOfBounds {
-    what: "a pool that is not mapped",
-    offset: 0,
-    len: 0,
-    limit: 0,
-};
 
 /// A peer's segment as this rank sees it.
 #[derive(Debug)]
@@ -269,67 +260,20 @@ impl PeerSegment {
         self.geometry.chunk_bytes as usize
     }
 
-    /// Copies bytes of one of the peer's chunks to `out`. The pool must be mapped.
-    ///
-    /// # Errors
-    /// [`OutOfBounds`]: nothing was copied. It is one, too, if the pool is not mapped.
+    /// The peer's chunks; none if the pool is not mapped.
     #[inline]
-    pub fn read_chunk(
-        &self,
-        chunk: ChunkIndex,
-        offset: usize,
-        out: &mut [u8],
-        kernel: Kernel,
-    ) -> Result<(), OutOfBounds> {
-        let from = self.chunk_at(chunk, offset, out.len())?;
-        // SAFETY: valid for the length; does not overlap memory of the program.
-        unsafe { copy::copy(kernel, out.as_mut_ptr(), from.as_ptr(), out.len()) };
-        crate::fault::point("chunk.read");
-        Ok(())
+    #[must_use]
+    pub fn pool(&self) -> Option<PoolMemory<'_>> {
+        let map = self.pool.as_ref()?;
+        let memory = PoolMemory::new(map, 0, &self.geometry, self.pool_writable);
+        Some(memory)
     }
 
     /// Whether chunks of the peer's can be written here.
+    #[inline]
     #[must_use]
     pub fn returns_chunks(&self) -> bool {
         self.pool.is_some() && self.pool_writable
-    }
-
-    /// Copies `bytes` into one of the peer's chunks. The pool must be mapped writable.
-    ///
-    /// # Errors
-    /// [`OutOfBounds`]: nothing was copied. It is one, too, if the pool is not mapped writable.
-    #[inline]
-    pub fn write_chunk(
-        &self,
-        chunk: ChunkIndex,
-        offset: usize,
-        bytes: &[u8],
-        kernel: Kernel,
-    ) -> Result<(), OutOfBounds> {
-        if !self.pool_writable {
-            return Err(NOT_MAPPED);
-        }
-        let to = self.chunk_at(chunk, offset, bytes.len())?;
-        // SAFETY: valid for the length, mapped writable; does not overlap memory of the program.
-        unsafe { copy::copy(kernel, to.as_ptr(), bytes.as_ptr(), bytes.len()) };
-        crate::fault::point("chunk.written");
-        Ok(())
-    }
-
-    /// Where `len` bytes of one of the peer's chunks are.
-    #[inline]
-    fn chunk_at(
-        &self,
-        chunk: ChunkIndex,
-        offset: usize,
-        len: usize,
-    ) -> Result<NonNull<u8>, OutOfBounds> {
-        let size = u64::from(self.geometry.chunk_bytes);
-        check_range("a chunk", offset as u64, len as u64, size)?;
-        let pool = self.pool.as_ref().ok_or(NOT_MAPPED)?;
-        let (index, chunks) = (u64::from(chunk.0), u64::from(self.geometry.chunks));
-        check_range("the pool's chunks", index, 1, chunks)?;
-        pool.at("the pool", index * size + offset as u64, len as u64)
     }
 
     /// Maps the peer's heap.

@@ -200,7 +200,8 @@ fn alien_descriptors_are_refused_with_the_reason() {
 fn the_pool_is_mapped_writable_where_that_is_asked_for() {
     let own = segment(0);
     own.reserve_chunks(0, 1).unwrap();
-    own.write_chunk(ChunkIndex(0), 0, b"bytes", Kernel::Memcpy)
+    own.pool()
+        .write(ChunkIndex(0), 0, b"bytes", Kernel::Memcpy)
         .unwrap();
     for writable in [false, true] {
         let fd = own.fd().try_clone_to_owned().unwrap();
@@ -214,7 +215,9 @@ fn the_pool_is_mapped_writable_where_that_is_asked_for() {
         let found = line.and_then(|line| line.split(' ').nth(1));
         assert_eq!(found, Some(if writable { "rw-s" } else { "r--s" }));
         let mut out = [0; 5];
-        peer.read_chunk(ChunkIndex(0), 0, &mut out, Kernel::Memcpy)
+        peer.pool()
+            .unwrap()
+            .read(ChunkIndex(0), 0, &mut out, Kernel::Memcpy)
             .unwrap();
         assert_eq!(&out, b"bytes");
     }
@@ -225,26 +228,36 @@ fn ranges_outside_are_refused() {
     let own = segment(0);
     own.reserve_chunks(0, 2).unwrap();
     assert!(
-        own.write_chunk(ChunkIndex(0), 8000, &[0; 500], Kernel::Memcpy)
+        own.pool()
+            .write(ChunkIndex(0), 8000, &[0; 500], Kernel::Memcpy)
             .is_err()
     );
     assert!(
-        own.write_chunk(ChunkIndex(u32::MAX), 0, &[0; 500], Kernel::Memcpy)
+        own.pool()
+            .write(ChunkIndex(u32::MAX), 0, &[0; 500], Kernel::Memcpy)
             .is_err()
     );
     let mut peer =
         PeerSegment::open(own.fd().try_clone_to_owned().unwrap(), 0, 1, &geometry(2)).unwrap();
     let mut out = [0; 64];
-    assert!(
-        peer.read_chunk(ChunkIndex(0), 0, &mut out, Kernel::Memcpy)
-            .is_err(),
-        "not mapped yet"
-    );
+    assert!(peer.pool().is_none(), "not mapped yet");
     peer.map_pool(false).unwrap();
-    peer.read_chunk(ChunkIndex(1), 0, &mut out, Kernel::Memcpy)
+    peer.pool()
+        .unwrap()
+        .read(ChunkIndex(1), 0, &mut out, Kernel::Memcpy)
         .unwrap();
     assert!(
-        peer.read_chunk(ChunkIndex(16), 0, &mut out, Kernel::Memcpy)
+        peer.pool()
+            .unwrap()
+            .read(ChunkIndex(16), 0, &mut out, Kernel::Memcpy)
+            .is_err()
+    );
+    // It was mapped to be read. A store would be a signal.
+    assert!(!peer.returns_chunks());
+    assert!(
+        peer.pool()
+            .unwrap()
+            .write(ChunkIndex(1), 0, &out, Kernel::Memcpy)
             .is_err()
     );
     let heap = peer.map_heap().unwrap();
