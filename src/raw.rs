@@ -119,6 +119,14 @@ impl Engine {
     }
 }
 
+/// The ring is full, as a rule. What has come meanwhile is taken, so that the peer can go on as well, which may be in the
+/// same place.
+#[cold]
+fn send_after_progress(engine: &mut Worker, rank: u32, envelope: (u32, i32), bytes: &[u8]) -> Sent {
+    engine.progress(false);
+    engine.send_now(rank, envelope, bytes, AtOnce::Whole)
+}
+
 impl Comm {
     /// Sends `bytes` if that can be done at once, and says whether it was.
     #[inline]
@@ -140,12 +148,7 @@ impl Comm {
             // However much room there is: it is the receiver's turn.
             Sent::Announced { coop_id: 1.. } => return false,
             sent @ (Sent::All | Sent::Part(_)) => sent,
-            _ => {
-                // The ring is full, as a rule. What has come meanwhile is taken, so that the peer can go on as well,
-                // which may be in the same place.
-                engine.progress(false);
-                engine.send_now(rank, envelope, bytes, AtOnce::Whole)
-            }
+            _ => send_after_progress(&mut engine, rank, envelope, bytes),
         };
         drop(engine);
         match sent {
