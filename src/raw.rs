@@ -119,8 +119,8 @@ impl Engine {
     }
 }
 
-/// The ring is full, as a rule. What has come meanwhile is taken, so that the peer can go on as well, which may be in the
-/// same place.
+/// The ring is full, as a rule. What has come meanwhile is taken, so that the peer can go on as well, which may be in
+/// the same place.
 #[cold]
 fn send_after_progress(engine: &mut Worker, rank: u32, envelope: (u32, i32), bytes: &[u8]) -> Sent {
     engine.progress(false);
