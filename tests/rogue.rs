@@ -9,6 +9,8 @@
 mod bits;
 #[path = "rogue/bodies.rs"]
 mod bodies;
+#[path = "rogue/held.rs"]
+mod held;
 #[path = "rogue/leaving.rs"]
 mod leaving;
 #[path = "rogue/lines.rs"]

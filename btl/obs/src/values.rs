@@ -442,7 +442,7 @@ words! {
         Auto = "auto",
         /// By stores, into lines that it has asked for ahead, in pieces of half a chunk.
         Owned = "owned",
-        /// By `rep movsb`, in whole chunks.
+        /// By `rep movsb`, in whole chunks. A message of up to two goes in halves, if the two ranks send in turn.
         String = "string",
     }
 
