@@ -279,11 +279,11 @@ impl Endpoint {
         }
     }
 
-    /// The first chunk of a message is out.
+    /// The first chunk of a message is out, of `len` bytes.
     #[inline]
-    pub(crate) fn began_chunks(&mut self) {
+    pub(crate) fn began_chunks(&mut self, len: usize) {
         if let Self::SharedMemory(to) = self {
-            to.began_chunks();
+            to.began_chunks(len);
         }
     }
 

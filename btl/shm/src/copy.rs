@@ -79,7 +79,7 @@ pub enum Kernel {
 }
 
 /// Fewer bytes are copied without prefetches: loads that wait for their lines go side by side (docs/performance.md).
-pub const AHEAD_MIN: usize = 1024;
+pub const AHEAD_MIN: usize = 3 << 10;
 
 /// Which kernel copies what, decided once per machine.
 #[derive(Debug, Clone, Copy)]
@@ -128,7 +128,8 @@ pub unsafe fn copy(kernel: Kernel, to: *mut u8, from: *const u8, len: usize) {
         // SAFETY: the caller's promise.
         Kernel::RepMovsb => unsafe { arch::rep_movsb(to, from, len) },
         Kernel::Ahead if len >= AHEAD_MIN && hint::vectors() => {
-            // SAFETY: the caller's promise; the hint is only given where the processor has the vectors.
+            // SAFETY: the caller's promise; the hint is only given where the processor has the vectors, and so many
+            // bytes are more than the first prefetches and a step.
             unsafe { arch::vectors_ahead(to, from, len) }
         }
         // SAFETY: the caller's promise.
@@ -237,75 +238,78 @@ mod arch {
         is_x86_feature_detected!("avx2")
     }
 
+    /// Bytes that are moved at a time.
+    const STEP: usize = 128;
+
     /// # Safety
-    /// As [`ptr::copy_nonoverlapping`], with `len >= 128` and AVX2 present.
+    /// As [`ptr::copy_nonoverlapping`], with `len >= STEP` and AVX2 present.
     #[target_feature(enable = "avx2")]
     pub(super) unsafe fn vectors(to: *mut u8, from: *const u8, len: usize) {
-        // SAFETY: the caller's promise.
-        unsafe { vectors_behind::<0>(to, from, len) }
+        // The last step may overlap the one before.
+        let last = len - STEP;
+        let mut at = 0;
+        loop {
+            // SAFETY: at + STEP <= len.
+            unsafe { step(to.wrapping_add(at), from.wrapping_add(at)) };
+            if at == last {
+                return;
+            }
+            at = (at + STEP).min(last);
+        }
     }
 
-    /// How far ahead lines are asked for: as many at first, then one for each that is copied. With 16 lines 8 KiB from
+    /// How far ahead lines are asked for: so many at first, then one for each that is copied. With 16 lines 8 KiB from
     /// a far processor take longer, with 48 16 KiB from a near one do (docs/performance.md).
     const AHEAD: usize = 32 * LINE;
 
-    /// As [`vectors`], behind prefetches of the source.
+    /// As [`vectors`], behind prefetches of the source. None goes behind the end: such a line may be another message's,
+    /// whose sender writes it.
     ///
     /// # Safety
-    /// As [`vectors`].
+    /// As [`vectors`], with `len >= AHEAD + STEP`.
     #[target_feature(enable = "avx2")]
     pub(super) unsafe fn vectors_ahead(to: *mut u8, from: *const u8, len: usize) {
-        for line in (0..len.min(AHEAD)).step_by(LINE) {
-            // Never a line behind the end: it may be another message's, whose sender writes it.
-            _mm_prefetch::<_MM_HINT_T0>(from.wrapping_add(line).cast());
+        let ask = |at: usize| _mm_prefetch::<_MM_HINT_T0>(from.wrapping_add(at).cast());
+        // The compiler unrolls it.
+        for line in 0..AHEAD / LINE {
+            ask(line * LINE);
         }
-        // SAFETY: the caller's promise.
-        unsafe { vectors_behind::<AHEAD>(to, from, len) }
+        let mut at = 0;
+        while at + AHEAD + STEP <= len {
+            ask(at + AHEAD);
+            ask(at + AHEAD + LINE);
+            // SAFETY: at + STEP <= len.
+            unsafe { step(to.wrapping_add(at), from.wrapping_add(at)) };
+            at += STEP;
+        }
+        // SAFETY: AHEAD bytes at least are left, which is more than a step.
+        unsafe { vectors(to.wrapping_add(at), from.wrapping_add(at), len - at) }
     }
 
-    /// Copies by vectors, and asks for what lies `AHEAD` bytes ahead in the source, if that is not 0.
+    /// Moves `STEP` bytes.
     ///
     /// # Safety
-    /// As [`vectors`].
+    /// As [`ptr::copy_nonoverlapping`] of so many bytes, with AVX2 present.
     #[target_feature(enable = "avx2")]
     #[inline]
     #[expect(
         clippy::cast_ptr_alignment,
         reason = "loads and stores are unaligned ones"
     )]
-    unsafe fn vectors_behind<const AHEAD: usize>(to: *mut u8, from: *const u8, len: usize) {
-        // The last piece may overlap the one before.
-        let last = len - 128;
-        let mut at = 0;
-        loop {
-            if AHEAD > 0 {
-                for ahead in [at + AHEAD, at + AHEAD + LINE] {
-                    if ahead < len {
-                        _mm_prefetch::<_MM_HINT_T0>(from.wrapping_add(ahead).cast());
-                    }
-                }
-            }
-            // SAFETY: at + 128 <= len.
-            let source = unsafe { from.add(at) }.cast::<__m256i>();
+    unsafe fn step(to: *mut u8, from: *const u8) {
+        let (source, target) = (from.cast::<__m256i>(), to.cast::<__m256i>());
+        let mut lanes = [source; STEP / 32];
+        for (lane, place) in lanes.iter_mut().enumerate() {
+            // SAFETY: lane * 32 + 32 <= STEP.
+            *place = unsafe { source.add(lane) };
+        }
+        // SAFETY: unaligned loads within the range.
+        let values = lanes.map(|place| unsafe { _mm256_loadu_si256(place) });
+        for (lane, value) in values.into_iter().enumerate() {
             // SAFETY: as above.
-            let target = unsafe { to.add(at) }.cast::<__m256i>();
-            let mut lanes = [source; 4];
-            for (lane, place) in lanes.iter_mut().enumerate() {
-                // SAFETY: lane * 32 + 32 <= 128.
-                *place = unsafe { source.add(lane) };
-            }
-            // SAFETY: unaligned loads within the range.
-            let values = lanes.map(|place| unsafe { _mm256_loadu_si256(place) });
-            for (lane, value) in values.into_iter().enumerate() {
-                // SAFETY: as above.
-                let place = unsafe { target.add(lane) };
-                // SAFETY: unaligned store within the range.
-                unsafe { _mm256_storeu_si256(place, value) };
-            }
-            if at == last {
-                return;
-            }
-            at = (at + 128).min(last);
+            let place = unsafe { target.add(lane) };
+            // SAFETY: unaligned store within the range.
+            unsafe { _mm256_storeu_si256(place, value) };
         }
     }
 
@@ -428,7 +432,8 @@ mod tests {
         {
             prefer_vectors(vectors);
             let long = [
-                511, 512, 513, 1000, 1023, 1024, 1025, 1400, 2047, 2048, 2049, 2113, 4097,
+                511, 512, 513, 1000, 1400, 2047, 2048, 2049, 2113, 3071, 3072, 3073, 3200, 4097,
+                4160,
             ];
             for len in (0..300).chain(long).chain([8191, 16_383, 16_384, MOST]) {
                 for shift in [0, 1, 5, 31] {

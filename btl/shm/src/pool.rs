@@ -205,7 +205,7 @@ impl Outstanding {
 /// record. The peer's again are those that a tail was published behind, whatever published it.
 ///
 /// How many are kept follows from what the two do. If they send in turn, as many as the peer's message had are kept for
-/// the answer. A peer that sends more without one gets them back as before.
+/// the answer. A peer that sends more without one gets them back as before, and they are only counted.
 #[derive(Debug)]
 pub struct Kept {
     chunks: VecDeque<(u64, ChunkIndex)>,
@@ -215,6 +215,10 @@ pub struct Kept {
     limit: usize,
     /// Chunks of the peer's read since a message in chunks went to it.
     read: usize,
+    /// Whether the peer was answered since it last sent more than was kept.
+    answered: bool,
+    /// Chunks read and neither kept nor given back, if it was not.
+    passed: usize,
     /// Of so many that come first too many would be kept, if as many come as the last time.
     surplus: usize,
 }
@@ -229,6 +233,8 @@ impl Kept {
             least,
             limit: limit.max(least),
             read: 0,
+            answered: true,
+            passed: 0,
             surplus: 0,
         }
     }
@@ -238,6 +244,14 @@ impl Kept {
     #[must_use]
     pub fn keep(&mut self, position: u64, chunk: ChunkIndex) -> bool {
         self.read += 1;
+        if !self.answered {
+            self.passed += 1;
+            let too_many = self.passed > self.least;
+            if too_many {
+                self.passed = 0;
+            }
+            return too_many;
+        }
         self.chunks.push_back((position, chunk));
         let most = if self.read > self.surplus {
             self.most
@@ -247,7 +261,8 @@ impl Kept {
         let too_many = self.chunks.len() > most;
         if too_many && most == self.most {
             // The peer sends more than it is answered.
-            (self.most, self.surplus) = (self.least, 0);
+            self.expect_no_answer();
+            self.passed = 0;
         }
         too_many || self.read == self.surplus
     }
@@ -259,6 +274,7 @@ impl Kept {
             self.most = self.read.clamp(self.least, self.limit);
             self.surplus = self.read.saturating_sub(self.limit);
             self.read = 0;
+            self.answered = true;
         }
     }
 
@@ -268,6 +284,19 @@ impl Kept {
         while self.chunks.front().is_some_and(|kept| kept.0 <= tail) {
             self.chunks.pop_front();
         }
+    }
+
+    /// A tail was published behind all that was read.
+    pub fn gave_all_back(&mut self) {
+        self.chunks.clear();
+        self.passed = 0;
+    }
+
+    /// Whether a tail behind all that was read would give the peer any, if none was published since
+    /// [`Self::gave_back`].
+    #[must_use]
+    pub fn holds_any(&self) -> bool {
+        !self.chunks.is_empty() || self.passed > 0
     }
 
     /// Takes one that was kept, to return it. `tail` is the one that was published last.
@@ -285,6 +314,7 @@ impl Kept {
     /// What comes next is not answered.
     pub fn expect_no_answer(&mut self) {
         (self.most, self.surplus) = (self.least, 0);
+        self.answered = false;
     }
 
     /// Whether more are kept than a peer has to do without that is not answered.
@@ -502,7 +532,7 @@ mod tests {
         #[test]
         fn as_many_are_kept_as_were_answered() {
             let mut kept = Kept::new(1, 4);
-            let mut read = 0..;
+            let mut read = 1..;
             // Reads so many chunks, and publishes a tail where that is due. Gives the last tail.
             let mut reads = |kept: &mut Kept, count: u64| {
                 let mut tail = 0;
@@ -514,17 +544,28 @@ mod tests {
                 }
                 tail
             };
-            // The first message has three: they are given back before it is whole.
-            reads(&mut kept, 3);
-            assert!(kept.len() == 1 && !kept.expects_answer());
+            // One that comes first may be answered.
+            reads(&mut kept, 1);
             kept.sends();
-            assert_eq!(kept.take(0), Some((2, ChunkIndex(2))));
+            assert_eq!(kept.take(0), Some((1, ChunkIndex(1))));
+            // A message has three: they are given back before it is whole.
+            reads(&mut kept, 3);
+            assert!(kept.is_empty() && !kept.expects_answer());
+            kept.sends();
             assert!(kept.expects_answer());
             reads(&mut kept, 3);
             assert_eq!(kept.len(), 3);
             // The peer sends more, unanswered.
             reads(&mut kept, 1);
             assert!(kept.is_empty() && !kept.expects_answer());
+            // Every second one gives both back.
+            assert!(!kept.holds_any());
+            assert_eq!((reads(&mut kept, 1), kept.len()), (0, 0));
+            assert!(kept.holds_any());
+            assert!(reads(&mut kept, 1) > 0 && !kept.holds_any());
+            reads(&mut kept, 1);
+            kept.gave_all_back();
+            assert!(!kept.holds_any());
             // Of a long message that is answered the last ones are kept, as many as may be.
             kept.sends();
             for _ in 0..2 {

@@ -12,6 +12,11 @@ use onecopy_shm::pool::{Kept, Outstanding};
 use onecopy_shm::ring::Producer;
 use onecopy_shm::sync::Ordering;
 
+/// Fewer bytes are not sent in a chunk that returns. The lines of one of this rank's own are asked for while the peer
+/// answers, which costs nothing; to take over those that were just read costs a short message more
+/// (docs/performance.md).
+const RETURN_MIN: usize = 3 << 10;
+
 /// How many chunks of one peer a rank keeps.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Keeping {
@@ -149,7 +154,7 @@ impl SharedMemory {
     /// Whether a message of `len` bytes can be sent in a chunk of the peer's.
     #[inline]
     fn can_return(&self, len: usize) -> bool {
-        self.segment.returns_chunks() && len <= self.segment.chunk_bytes()
+        len >= RETURN_MIN && len <= self.segment.chunk_bytes() && self.segment.returns_chunks()
     }
 
     pub(in crate::endpoint) fn has_room_for(
@@ -188,10 +193,12 @@ impl SharedMemory {
     }
 
     #[inline]
-    pub(in crate::endpoint) fn began_chunks(&mut self) {
+    pub(in crate::endpoint) fn began_chunks(&mut self, len: usize) {
         self.began_in_turn = self.is_in_turn();
         self.read_before = self.rx.position();
-        self.kept.sends();
+        if len >= RETURN_MIN {
+            self.kept.sends();
+        }
     }
 
     /// A message in chunks is out. What was read before it is free as a rule, and the chunks of the next message are
@@ -266,9 +273,9 @@ impl SharedMemory {
     }
 
     pub(in crate::endpoint) fn give_back(&mut self) {
-        if !self.kept.is_empty() {
+        if self.kept.holds_any() {
             self.rx.publish_tail();
-            self.kept.gave_back(self.rx.published());
+            self.kept.gave_all_back();
             self.notify_room();
         }
     }

@@ -205,7 +205,7 @@ pub(crate) fn put_chunks(
         }
         if first {
             peer.outbound.credit.spend(charge(len));
-            peer.endpoint.began_chunks();
+            peer.endpoint.began_chunks(piece.len as usize);
         }
         sent += piece.len;
     }

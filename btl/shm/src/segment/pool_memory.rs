@@ -38,7 +38,7 @@ impl<'m> PoolMemory<'m> {
     }
 
     /// Where `len` bytes of a chunk are.
-    #[inline]
+    #[inline(always)]
     fn at(&self, chunk: ChunkIndex, offset: usize, len: usize) -> Result<NonNull<u8>, OutOfBounds> {
         let (index, size) = (u64::from(chunk.0), u64::from(self.geometry.chunk_bytes));
         check_range("a chunk", offset as u64, len as u64, size)?;
@@ -56,7 +56,7 @@ impl<'m> PoolMemory<'m> {
     ///
     /// # Errors
     /// [`OutOfBounds`]: nothing was copied.
-    #[inline]
+    #[inline(always)]
     pub fn read(
         &self,
         chunk: ChunkIndex,
