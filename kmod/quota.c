@@ -44,7 +44,7 @@ module_param(max_regions, uint, 0644);
 MODULE_PARM_DESC(max_regions, "knem regions that a user may have at a time");
 static unsigned int max_workers = 1024;
 module_param(max_workers, uint, 0644);
-MODULE_PARM_DESC(max_workers, "knem status arrays that a user may have mapped at a time; each has a thread of the kernel");
+MODULE_PARM_DESC(max_workers, "knem status arrays that a user may have mapped at a time; each has a kernel thread from its first copy on");
 static unsigned int max_attachments = 1 << 20;
 module_param(max_attachments, uint, 0644);
 MODULE_PARM_DESC(max_attachments, "Attachments, and pieces into which they are split, that a user may have at a time: each makes changes of its owner's memory dearer");

@@ -18,6 +18,7 @@
 
 use crate::refusal::{Probe, Refusal};
 use onecopy_obs::ModuleAbi;
+pub use onecopy_sys::onecopy_stats as Stats;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::{Arc, Mutex, PoisonError, Weak};
@@ -116,6 +117,17 @@ impl Module {
             },
         }
     }
+}
+
+/// What the module counts, of all devices and users.
+///
+/// # Errors
+///
+/// The refusal of its device.
+pub fn counters() -> Result<Stats, Refusal> {
+    let device = open_extension()?;
+    let stats = device.stats();
+    stats.map_err(|error| refused(onecopy_sys::ONECOPY_DEVICE_FILENAME, &error))
 }
 
 fn open_extension() -> Found<onecopy_sys::Device> {

@@ -4,6 +4,7 @@
 mod collectives;
 mod layers;
 mod memory;
+mod module;
 mod mpi;
 mod nodes;
 mod protocols;
@@ -46,6 +47,8 @@ enum What {
     Collectives(collectives::Args),
     /// Show how the pool of temporary buffers is set, and what it does in a trial
     Memory(memory::Args),
+    /// Show what the kernel module onecopy shows: who exports what to whom, what is pinned, limits and counters
+    Module(module::Args),
     /// Show how much of MPI the library libmpi_abi.so.1 implements
     Mpi(mpi::Args),
     /// Show by what each pair of nodes of a job talks, and why
@@ -179,8 +182,8 @@ struct Info<'a> {
     /// What the kernel module guarantees, in the order of its questions.
     questions: [&'static str; 6],
     modules: &'a [layers::Module],
-    /// What our kernel module shows of exports and pins.
-    shown: Option<shown::Shown>,
+    /// Sums of what our kernel module shows of exports and pins.
+    shown: Option<shown::Sums>,
     tune_file: Option<String>,
     profile: Option<String>,
     machine: &'a Machine,
@@ -333,6 +336,7 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode, CliError> {
         Some(What::Protocols(more)) => return protocols::run(more, args.json, args.peer),
         Some(What::Memory(more)) => return memory::run(more, args.json),
         Some(What::Collectives(more)) => return collectives::run(more, args.json),
+        Some(What::Module(more)) => return module::run(more, args.json),
         Some(What::Mpi(more)) => return mpi::run(more, args.json),
         Some(What::Nodes(more)) => return nodes::run(more, args.json),
         None => {}
@@ -352,7 +356,10 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode, CliError> {
         layers: &layers,
         questions: onecopy_btl::module::QUESTIONS,
         modules: &modules,
-        shown: shown::shown(),
+        // Why there is none, 'info module' says.
+        shown: shown::Shown::read(std::path::Path::new(shown::FOLDER))
+            .ok()
+            .map(|shown| shown.sums()),
         tune_file: settings.file.map(name),
         profile: settings.profile.map(name),
         machine: &machine,

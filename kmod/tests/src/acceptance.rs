@@ -17,7 +17,7 @@ mod permission;
 mod races;
 mod regions;
 mod rlimits;
-mod shown;
+pub(crate) mod shown;
 mod storms;
 mod waits;
 
@@ -29,7 +29,7 @@ pub(crate) const TESTS: &[Test] = tests! {
         munmap_whole, munmap_part, map_over, mremap_of_attachment, detach, attach_at_an_address, many_attachments, importer_of_importer,
         both_ways, state_belongs_to_the_file, closing_ends_all;
     permission: device_modes, other_user, other_user_by_parameter, ids_are_not_guessed, user_namespace, namespace_root, mode_bits,
-        quota_of_segments, quota_of_a_process, quota_of_attachments, quota_of_subordinate_users;
+        quota_of_segments, quota_of_a_process, quota_of_permits, quota_of_regions, quota_of_attachments, quota_of_subordinate_users;
     grant: to_another_user, to_another_namespace, read_only_stays_read_only, restricted, close_on_exec, bad_structures,
         segment_info, descriptor_outlives_device;
     holes: signal_in_legacy_mode, no_signal_in_a_grant, generation_counts, generation_is_read_only,

@@ -2,7 +2,7 @@
 //! Tests of the kernel module. They run as root, in a virtual machine, with the module loaded.
 //!
 //! `acceptance` has one test or more for each thing that the module guarantees. `speed` measures first touch, `fuzz`
-//! calls at random, and `churn` does everything at once.
+//! calls at random, `churn` does everything at once, and `told` has a command show the module's lists.
 
 mod acceptance;
 mod census;
@@ -49,6 +49,12 @@ enum Command {
     Fuzz(fuzz::Arguments),
     /// Everything that may happen to memory that is shared, all at once.
     Churn(churn::Arguments),
+    /// Runs a command that shows what the module's lists have, while each has something.
+    Told {
+        /// The command.
+        #[arg(required = true, trailing_var_arg = true, allow_hyphen_values = true)]
+        command: Vec<String>,
+    },
     /// What a test starts with exec: does nothing for a while.
     #[command(hide = true)]
     Idle {
@@ -63,6 +69,7 @@ fn main() -> ExitCode {
         Command::Speed(arguments) => speed::run(&arguments).map(|()| true),
         Command::Fuzz(arguments) => fuzz::run(&arguments),
         Command::Churn(arguments) => churn::run(&arguments),
+        Command::Told { command } => acceptance::shown::told(&command),
         Command::Idle { seconds } => system::idle(seconds),
     };
     match result {

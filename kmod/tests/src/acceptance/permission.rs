@@ -288,6 +288,73 @@ pub(super) fn quota_of_segments() -> Outcome {
     Ok(())
 }
 
+pub(super) fn quota_of_permits() -> Outcome {
+    let _open = OpenToAll::device("/dev/xpmem")?;
+    let _quota = Parameter::set("max_permits", "5")?;
+    let device = device::xpmem()?;
+    let area = Area::new(size())?;
+    let segid = make(&device, &area, 0o600)?;
+    peer(|_| {
+        system::become_user(ALICE)?;
+        let device = device::xpmem()?;
+        let own = make(&device, &Area::new(size())?, 0o600)?;
+        let permits = up_to(5, "permits", || device.get(own, XPMEM_RDWR))?;
+        // What is given back counts no more.
+        device.release(permits[0]).at("RELEASE")?;
+        device
+            .get(own, XPMEM_RDWR)
+            .at("GET of what was given back")?;
+        Ok(())
+    })?
+    .join()?;
+    // One user's quota is not another's.
+    device
+        .get(segid, XPMEM_RDWR)
+        .at("GET by another user")
+        .map(|_| ())
+}
+
+pub(super) fn quota_of_regions() -> Outcome {
+    let _open = OpenToAll::device("/dev/knem")?;
+    let _quota = Parameter::set("max_regions", "5")?;
+    let area = Area::new(page_size())?;
+    peer(|_| {
+        system::become_user(ALICE)?;
+        let device = device::knem()?;
+        // It pins one page, which no limit of locked memory forbids so often.
+        let area = Area::new(page_size())?;
+        let one = [device::vector(&area)];
+        let regions = up_to(5, "regions", || device::try_region(&device, &one, READ, 0))?;
+        device.destroy_region(regions[0]).at("DESTROY_REGION")?;
+        device::region(&device, &area, READ, 0).map(|_| ())
+    })?
+    .join()?;
+    device::region(&device::knem()?, &area, READ, 0).map(|_| ())
+}
+
+/// Makes them until one is refused: the one after `limit`, by the quota.
+fn up_to<T>(
+    limit: usize,
+    what: &str,
+    mut make: impl FnMut() -> std::io::Result<T>,
+) -> Outcome<Vec<T>> {
+    let mut made = Vec::new();
+    let error = loop {
+        match make() {
+            Ok(one) => made.push(one),
+            Err(error) => break error,
+        }
+        check!(made.len() <= limit, "more {what} than the quota allows");
+    };
+    refused(
+        Err::<(), _>(error),
+        &[libc::EDQUOT],
+        format!("{what} beyond the quota"),
+    )?;
+    check_eq!(made.len(), limit, "{what} within the quota");
+    Ok(made)
+}
+
 /// A user's subordinate users have no quota of their own, in a user namespace that the user made.
 pub(super) fn quota_of_subordinate_users() -> Outcome {
     const FIRST: u32 = 200_000;

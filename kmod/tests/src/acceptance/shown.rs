@@ -2,7 +2,7 @@
 //! What the module shows of itself: /proc/onecopy, and fdinfo of descriptors.
 
 use std::fs::File;
-use std::io::Read;
+use std::io::{Read, Write};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
 
 use nix::sched::{CloneFlags, unshare};
@@ -81,6 +81,39 @@ fn owner(user: u32) -> Outcome<(Peer, i64, u64)> {
     let segid = owner.link.hear()? as i64;
     let base = owner.link.hear()?;
     Ok((owner, segid, base))
+}
+
+/// Runs a command that shows the lists while there is something in each: an export, what this process attached of it,
+/// and a region. What it prints is passed on. It has to name both processes, and tell of the region's pages.
+pub(crate) fn told(command: &[String]) -> Outcome<bool> {
+    let (owner, segid, _) = owner(0)?;
+    let device = device::xpmem()?;
+    let apid = get(&device, segid as u64)?;
+    let view = device::attach(&device, apid, 0, 3 * page_size())?;
+    let Some((program, words)) = command.split_first() else {
+        return Err(crate::outcome::Fault::Fail("no command".into()));
+    };
+    let output = std::process::Command::new(program)
+        .args(words)
+        .stderr(std::process::Stdio::inherit())
+        .output()
+        .at(program)?;
+    let text = String::from_utf8_lossy(&output.stdout);
+    let _ = write!(std::io::stdout().lock(), "{text}");
+    check!(output.status.success(), "{program}: {}", output.status);
+    let pages = pinned() / page_size();
+    for number in [owner.pid().as_raw(), getpid().as_raw(), pages as i32] {
+        let number = number.to_string();
+        let mut words = text.split(|c: char| !c.is_alphanumeric());
+        check!(
+            words.any(|word| word == number),
+            "{program} says nothing of {number}"
+        );
+    }
+    device::detach(&device, &view).at("DETACH")?;
+    device.release(apid).at("RELEASE")?;
+    owner.dismiss()?;
+    Ok(true)
 }
 
 pub(super) fn exports() -> Outcome {
