@@ -2,20 +2,24 @@
 //! `onecopy info module`: what our kernel module shows and counts.
 
 use std::collections::BTreeMap;
-use std::io::{ErrorKind, Write};
+use std::io::Write;
 use std::path::Path;
 use std::process::ExitCode;
 
 use onecopy_btl::module::{self, Stats};
+use onecopy_trace::plain;
 use serde::{Serialize, Serializer};
 use tabled::builder::Builder;
 use tabled::settings::Style;
 
 use super::super::{CliError, print, text};
-use super::shown::{Attachment, Export, FOLDER, Pin, Shown, ShownError, User};
+use super::shown::{Attachment, Export, FOLDER, Pin, Shown, User};
 
-/// The module's limits.
+/// The module's parameters.
 const PARAMETERS: &str = "/sys/module/onecopy/parameters";
+
+/// A segment from address 0 on that is so long is a whole address space. Other processors' are longer.
+const WHOLE: u64 = 1 << 40;
 
 #[derive(Debug, clap::Args)]
 pub(super) struct Args {
@@ -24,30 +28,15 @@ pub(super) struct Args {
     json: bool,
 }
 
-/// What a user may have at most. None: the module does not say.
-#[derive(Debug, Default, Clone, Copy, Serialize)]
-struct Limits {
-    segments: Option<u64>,
-    permits: Option<u64>,
-    regions: Option<u64>,
-    workers: Option<u64>,
-    attachments: Option<u64>,
-}
-
-impl Limits {
-    fn read(folder: &Path) -> Self {
-        let limit = |name: &str| {
-            let text = std::fs::read_to_string(folder.join(name)).ok()?;
-            text.trim().parse().ok()
-        };
-        Self {
-            segments: limit("max_segments"),
-            permits: limit("max_permits"),
-            regions: limit("max_regions"),
-            workers: limit("max_workers"),
-            attachments: limit("max_attachments"),
-        }
-    }
+/// What the module's parameters are, limits among them, as they read.
+fn parameters(folder: &Path) -> BTreeMap<String, String> {
+    let files = std::fs::read_dir(folder).into_iter().flatten().flatten();
+    files
+        .filter_map(|file| {
+            let text = std::fs::read_to_string(file.path()).ok()?;
+            Some((file.file_name().into_string().ok()?, text.trim().to_owned()))
+        })
+        .collect()
 }
 
 /// A number that the module counts.
@@ -95,13 +84,18 @@ fn counters(stats: &Stats) -> [Counter; 16] {
 struct Listing<'a> {
     #[serde(flatten)]
     shown: &'a Shown,
-    /// Of each user.
-    limits: Limits,
+    parameters: BTreeMap<String, String>,
     /// None where the device may not be opened.
     #[serde(serialize_with = "by_name")]
     counters: Option<&'a [Counter]>,
     /// Why there are none.
     uncounted: Option<String>,
+}
+
+/// A process's name as a terminal may have it. It is the name of now: another process may have the number since.
+fn name_of(pid: u32) -> Option<String> {
+    let name = std::fs::read(format!("/proc/{pid}/comm")).ok()?;
+    Some(plain::text(String::from_utf8_lossy(&name).trim_end()))
 }
 
 fn by_name<S: Serializer>(counters: &Option<&[Counter]>, to: S) -> Result<S::Ok, S::Error> {
@@ -114,19 +108,22 @@ fn by_name<S: Serializer>(counters: &Option<&[Counter]>, to: S) -> Result<S::Ok,
 }
 
 pub(super) fn run(args: &Args, json: bool) -> Result<ExitCode, CliError> {
-    let shown = Shown::read(Path::new(FOLDER)).map_err(|error| match &error {
-        ShownError::Read { source, .. } if source.kind() == ErrorKind::NotFound => {
-            CliError::Failed(format!("{error}: the module onecopy is not loaded here; 'modprobe onecopy' as root does that").into())
-        }
-        _ => CliError::Failed(error.into()),
-    })?;
+    let folder = Path::new(FOLDER);
+    if !folder.is_dir() {
+        return Err(CliError::Failed(
+            format!("{FOLDER} is not there: the module onecopy is not loaded; 'modprobe onecopy' as root loads it")
+                .into(),
+        ));
+    }
+    let mut shown = Shown::read(folder).map_err(|error| CliError::Failed(error.into()))?;
+    shown.name(&mut name_of);
     let (counters, uncounted) = match module::counters() {
         Ok(stats) => (Some(counters(&stats)), None),
         Err(refusal) => (None, Some(refusal.to_string())),
     };
     let listing = Listing {
         shown: &shown,
-        limits: Limits::read(Path::new(PARAMETERS)),
+        parameters: parameters(Path::new(PARAMETERS)),
         counters: counters.as_ref().map(<[Counter; 16]>::as_slice),
         uncounted,
     };
@@ -139,15 +136,12 @@ pub(super) fn run(args: &Args, json: bool) -> Result<ExitCode, CliError> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// A process, by its number and, while it lives, its name.
-fn process(pid: u32) -> String {
-    if pid == 0 {
-        return "not in this pid namespace".to_owned();
-    }
-    match std::fs::read_to_string(format!("/proc/{pid}/comm")) {
-        // A name may have line ends.
-        Ok(name) => format!("{pid} {}", name.trim_end().replace('\n', " ")),
-        Err(_) => pid.to_string(),
+/// A process by its number, and by its name where that is known.
+fn process(pid: u32, name: Option<&String>) -> String {
+    match (pid, name) {
+        (0, _) => "not in this pid namespace".to_owned(),
+        (pid, Some(name)) => format!("{pid} {name}"),
+        (pid, None) => pid.to_string(),
     }
 }
 
@@ -166,8 +160,15 @@ impl Listing<'_> {
         writeln!(out)?;
         table(out, "Pins", "none", pins(&self.shown.pins))?;
         writeln!(out)?;
-        let users = users(&self.shown.users, &self.limits);
+        let users = users(&self.shown.users, &self.parameters);
         table(out, "Users, and what each may have", "none", users)?;
+        writeln!(out)?;
+        let mut rows = Builder::default();
+        rows.push_record(["parameter", "value"]);
+        for (name, value) in &self.parameters {
+            rows.push_record([name, value]);
+        }
+        table(out, "Parameters", "not to be read", rows)?;
         writeln!(out)?;
         if let Some(why) = &self.uncounted {
             return writeln!(out, "Counters: not to be read ({why})");
@@ -188,19 +189,19 @@ impl Listing<'_> {
 fn exports(exports: &[Export]) -> Builder {
     let mut rows = Builder::default();
     rows.push_record([
-        "owner", "uid", "address", "size", "granted", "state", "importer", "attached", "from",
+        "owner", "uid", "address", "size", "mode", "state", "importer", "attached", "from",
     ]);
     for export in exports {
-        let granted = match export.mode {
-            0 => "by descriptor".to_owned(),
-            mode => format!("mode {mode:04o}"),
+        let size = match (export.address, export.bytes) {
+            (0, bytes) if bytes >= WHOLE => "all memory".to_owned(),
+            (_, bytes) => text::size(bytes),
         };
         let mut first = vec![
-            process(export.owner),
+            process(export.owner, export.owner_name.as_ref()),
             export.uid.to_string(),
             format!("{:#x}", export.address),
-            text::size(export.bytes),
-            granted,
+            size,
+            format!("{:04o}", export.mode),
             export.state.clone(),
         ];
         if export.attachments.is_empty() {
@@ -223,7 +224,7 @@ fn attached(export: &Export, attachment: &Attachment) -> [String; 3] {
         None => format!("{:#x}", attachment.address),
     };
     [
-        process(attachment.importer),
+        process(attachment.importer, attachment.importer_name.as_ref()),
         text::size(attachment.bytes),
         from,
     ]
@@ -234,7 +235,7 @@ fn pins(pins: &[Pin]) -> Builder {
     rows.push_record(["owner", "uid", "pages", "size", "pieces", "rights"]);
     for pin in pins {
         rows.push_record([
-            process(pin.owner),
+            process(pin.owner, pin.owner_name.as_ref()),
             pin.uid.to_string(),
             pin.pages.to_string(),
             text::size(pin.bytes),
@@ -245,29 +246,24 @@ fn pins(pins: &[Pin]) -> Builder {
     rows
 }
 
-fn users(users: &[User], limits: &Limits) -> Builder {
+fn users(users: &[User], parameters: &BTreeMap<String, String>) -> Builder {
     let mut rows = Builder::default();
-    rows.push_record([
-        "uid",
-        "segments",
-        "permits",
-        "regions",
-        "workers",
-        "attachments",
-    ]);
-    let of = |count: u64, limit: Option<u64>| match limit {
-        Some(limit) => format!("{count} of {limit}"),
-        None => count.to_string(),
-    };
+    let names = ["segments", "permits", "regions", "workers", "attachments"];
+    rows.push_record(["uid"].into_iter().chain(names));
     for user in users {
-        rows.push_record([
-            user.uid.to_string(),
-            of(user.segments, limits.segments),
-            of(user.permits, limits.permits),
-            of(user.regions, limits.regions),
-            of(user.workers, limits.workers),
-            of(user.attachments, limits.attachments),
-        ]);
+        let counts = [
+            user.segments,
+            user.permits,
+            user.regions,
+            user.workers,
+            user.attachments,
+        ];
+        let of = |(name, count): (&str, u64)| match parameters.get(&format!("max_{name}")) {
+            Some(limit) => format!("{count} of {limit}"),
+            None => count.to_string(),
+        };
+        let counts = names.into_iter().zip(counts).map(of);
+        rows.push_record([user.uid.to_string()].into_iter().chain(counts));
     }
     rows
 }
@@ -279,13 +275,17 @@ mod tests {
 
     #[test]
     fn tables_say_who_exports_what_to_whom() {
-        let shown = Shown::read(lists().path()).expect("lists");
+        let mut shown = Shown::read(lists().path()).expect("lists");
+        let mut asked = Vec::new();
+        shown.name(&mut |pid| {
+            asked.push(pid);
+            let name = String::from_utf8_lossy(b"one\xff").into_owned();
+            (pid == 12).then_some(name)
+        });
+        assert_eq!(asked, [12, 13]);
         let listing = Listing {
             shown: &shown,
-            limits: Limits {
-                permits: Some(7),
-                ..Limits::default()
-            },
+            parameters: BTreeMap::from([("max_permits".to_owned(), "7".to_owned())]),
             counters: None,
             uncounted: Some("no".to_owned()),
         };
@@ -295,10 +295,12 @@ mod tests {
         let words = |line: &str| line.split_whitespace().collect::<Vec<_>>().join(" ");
         let lines: Vec<String> = text.lines().map(words).collect();
         let find = |text: &str| assert!(lines.iter().any(|line| line.contains(text)), "{lines:#?}");
-        find("| 1000 | 0x7f0000000000 | 8 KiB | mode 0600 | alive | 13");
-        find("| 4 KiB | +0x1000");
+        find(
+            "12 one\u{fffd} | 1000 | 0x7f0000000000 | 8 KiB | 0600 | alive | 13 | 4 KiB | +0x1000",
+        );
         find("| | | | | | not in this pid namespace | 8 KiB | +0x0");
-        find("| by descriptor | revoked | | |");
+        // Its number may be another's by now.
+        find("14 | 1000 | 0x0 | all memory | 0000 | revoked | | |");
         find("| 1000 | 2 | 4097 B | 1 | r- once");
         find("1000 | 2 | 1 of 7 | 2 | 0 | 2");
         find("Counters: not to be read (no)");
@@ -313,16 +315,47 @@ mod tests {
         let json = serde_json::to_value(&listing).expect("JSON");
         assert_eq!(json["counters"]["holes"], 3);
         assert_eq!(json["exports"][0]["attachments"][1]["bytes"], 8192);
-        assert_eq!(json["limits"]["permits"], 7);
+        assert_eq!(json["exports"][0]["owner_name"], "one\u{fffd}");
+        assert_eq!(json["parameters"]["max_permits"], "7");
     }
 
     #[test]
-    fn every_counter_of_the_module_has_a_name() {
-        // Each is another number; two words are no counters.
-        let words = size_of::<Stats>() / 8 - 1;
-        let counters = counters(&Stats::default());
-        assert_eq!(counters.len(), words);
-        let names: std::collections::BTreeSet<_> = counters.map(|counter| counter.name).into();
-        assert_eq!(names.len(), words);
+    fn every_counter_of_the_module_has_its_name() {
+        let mut stats = Stats::default();
+        let fields = [
+            &mut stats.segments,
+            &mut stats.permits,
+            &mut stats.regions,
+            &mut stats.pinned_pages,
+            &mut stats.attaches,
+            &mut stats.faults,
+            &mut stats.retries,
+            &mut stats.mapped_small,
+            &mut stats.mapped_huge,
+            &mut stats.invalidations,
+            &mut stats.holes,
+            &mut stats.copies,
+            &mut stats.copied_bytes,
+            &mut stats.attachments,
+            &mut stats.spaces,
+            &mut stats.workers,
+        ];
+        // The size and a reserved number come before them.
+        assert_eq!(fields.len(), size_of::<Stats>() / 8 - 1);
+        for (place, field) in fields.into_iter().enumerate() {
+            *field = 1 + place as u64;
+        }
+        // Their order in the module's header.
+        let names = "segments permits regions pinned_pages attaches faults retries mapped_small mapped_huge \
+                     invalidations holes copies copied_bytes attachments spaces workers";
+        let counters = counters(&stats);
+        for (place, name) in names.split_whitespace().enumerate() {
+            let counter = counters.iter().find(|counter| counter.name == name);
+            assert_eq!(
+                counter.map(|counter| counter.value),
+                Some(1 + place as u64),
+                "{name}"
+            );
+        }
     }
 }

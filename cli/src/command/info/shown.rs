@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! What our kernel module shows of exports, pins and users: of the caller's user, or of all where it may see them.
 
+use std::collections::BTreeMap;
 use std::fmt;
 use std::io;
 use std::path::{Path, PathBuf};
@@ -14,13 +15,15 @@ pub(super) const FOLDER: &str = "/proc/onecopy";
 /// A segment.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub(super) struct Export {
-    /// 0: none in this pid namespace. So for all processes here.
+    /// Of a process in this pid namespace; 0 of one elsewhere.
     pub(super) owner: u32,
+    /// Of one that lives.
+    pub(super) owner_name: Option<String>,
     pub(super) uid: u32,
     /// The owner's, of the first byte.
     pub(super) address: u64,
     pub(super) bytes: u64,
-    /// Of a segment of xpmem; 0 of a grant by descriptor.
+    /// 0 of a grant by descriptor.
     pub(super) mode: u32,
     /// `alive`, `revoked` or `owner-gone`.
     pub(super) state: String,
@@ -29,7 +32,9 @@ pub(super) struct Export {
 
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub(super) struct Attachment {
+    /// As the owner's.
     pub(super) importer: u32,
+    pub(super) importer_name: Option<String>,
     pub(super) bytes: u64,
     /// The owner's, of the first byte.
     pub(super) address: u64,
@@ -38,7 +43,9 @@ pub(super) struct Attachment {
 /// A region of KNEM.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub(super) struct Pin {
+    /// As an export's.
     pub(super) owner: u32,
+    pub(super) owner_name: Option<String>,
     pub(super) uid: u32,
     pub(super) pages: u64,
     pub(super) bytes: u64,
@@ -108,6 +115,7 @@ impl Shown {
                 state,
             ] => self.exports.push(Export {
                 owner: number(owner)?,
+                owner_name: None,
                 uid: number(uid)?,
                 address: hexadecimal(address)?,
                 bytes: number(bytes)?,
@@ -118,6 +126,7 @@ impl Shown {
             ["attached", importer, bytes, "at", address] => {
                 self.exports.last_mut()?.attachments.push(Attachment {
                     importer: number(importer)?,
+                    importer_name: None,
                     bytes: number(bytes)?,
                     address: hexadecimal(address)?,
                 });
@@ -125,6 +134,24 @@ impl Shown {
             _ => return None,
         }
         Some(())
+    }
+
+    /// Gives processes the names that `name_of` knows. An owner that is gone or has revoked its export has none: its
+    /// number may be another process's by now.
+    pub(super) fn name(&mut self, name_of: &mut dyn FnMut(u32) -> Option<String>) {
+        let mut known: BTreeMap<u32, Option<String>> = BTreeMap::from([(0, None)]);
+        let mut name = |pid: u32| known.entry(pid).or_insert_with(|| name_of(pid)).clone();
+        for export in &mut self.exports {
+            if export.state == "alive" {
+                export.owner_name = name(export.owner);
+            }
+            for attachment in &mut export.attachments {
+                attachment.importer_name = name(attachment.importer);
+            }
+        }
+        for pin in &mut self.pins {
+            pin.owner_name = name(pin.owner);
+        }
     }
 
     pub(super) fn sums(&self) -> Sums {
@@ -185,6 +212,7 @@ fn pin(words: &[&str]) -> Option<Pin> {
     };
     Some(Pin {
         owner: number(owner)?,
+        owner_name: None,
         uid: number(uid)?,
         pages: number(pages)?,
         bytes: number(bytes)?,
@@ -297,6 +325,7 @@ pub(super) mod tests {
             first.attachments[0],
             Attachment {
                 importer: 13,
+                importer_name: None,
                 bytes: 4096,
                 address: 0x7f00_0000_1000
             }

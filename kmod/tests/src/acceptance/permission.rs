@@ -294,7 +294,7 @@ pub(super) fn quota_of_permits() -> Outcome {
     let device = device::xpmem()?;
     let area = Area::new(size())?;
     let segid = make(&device, &area, 0o600)?;
-    peer(|_| {
+    let alice = peer(|link: &Link| {
         system::become_user(ALICE)?;
         let device = device::xpmem()?;
         let own = make(&device, &Area::new(size())?, 0o600)?;
@@ -304,21 +304,19 @@ pub(super) fn quota_of_permits() -> Outcome {
         device
             .get(own, XPMEM_RDWR)
             .at("GET of what was given back")?;
-        Ok(())
-    })?
-    .join()?;
+        link.turn()
+    })?;
+    let alice = full(alice)?;
     // One user's quota is not another's.
-    device
-        .get(segid, XPMEM_RDWR)
-        .at("GET by another user")
-        .map(|_| ())
+    device.get(segid, XPMEM_RDWR).at("GET by another user")?;
+    alice.dismiss()
 }
 
 pub(super) fn quota_of_regions() -> Outcome {
     let _open = OpenToAll::device("/dev/knem")?;
     let _quota = Parameter::set("max_regions", "5")?;
     let area = Area::new(page_size())?;
-    peer(|_| {
+    let alice = peer(|link: &Link| {
         system::become_user(ALICE)?;
         let device = device::knem()?;
         // It pins one page, which no limit of locked memory forbids so often.
@@ -326,10 +324,20 @@ pub(super) fn quota_of_regions() -> Outcome {
         let one = [device::vector(&area)];
         let regions = up_to(5, "regions", || device::try_region(&device, &one, READ, 0))?;
         device.destroy_region(regions[0]).at("DESTROY_REGION")?;
-        device::region(&device, &area, READ, 0).map(|_| ())
-    })?
-    .join()?;
-    device::region(&device::knem()?, &area, READ, 0).map(|_| ())
+        device::region(&device, &area, READ, 0)?;
+        link.turn()
+    })?;
+    let alice = full(alice)?;
+    device::region(&device::knem()?, &area, READ, 0)?;
+    alice.dismiss()
+}
+
+/// Waits until a user has all that the quota allows, which it keeps until it is dismissed.
+fn full(user: Peer) -> Outcome<Peer> {
+    match user.link.hear() {
+        Ok(_) => Ok(user),
+        Err(fault) => Err(user.join().err().unwrap_or(fault)),
+    }
 }
 
 /// Makes them until one is refused: the one after `limit`, by the quota.

@@ -84,7 +84,8 @@ fn owner(user: u32) -> Outcome<(Peer, i64, u64)> {
 }
 
 /// Runs a command that shows the lists while there is something in each: an export, what this process attached of it,
-/// and a region. What it prints is passed on. It has to name both processes, and tell of the region's pages.
+/// and a region. What it prints is passed on. It has to name the processes together, the region's
+/// owner with its pages, a limit and a counter.
 pub(crate) fn told(command: &[String]) -> Outcome<bool> {
     let (owner, segid, _) = owner(0)?;
     let device = device::xpmem()?;
@@ -101,13 +102,27 @@ pub(crate) fn told(command: &[String]) -> Outcome<bool> {
     let text = String::from_utf8_lossy(&output.stdout);
     let _ = write!(std::io::stdout().lock(), "{text}");
     check!(output.status.success(), "{program}: {}", output.status);
-    let pages = pinned() / page_size();
-    for number in [owner.pid().as_raw(), getpid().as_raw(), pages as i32] {
-        let number = number.to_string();
-        let mut words = text.split(|c: char| !c.is_alphanumeric());
+    // JSON has no lines.
+    let lines: Vec<&str> = match text.starts_with('{') {
+        true => vec![&text],
+        false => text.lines().collect(),
+    };
+    let (pages, owner_pid, importer) = (pinned() / page_size(), owner.pid(), getpid());
+    for together in [
+        vec![owner_pid.to_string(), importer.to_string()],
+        vec![owner_pid.to_string(), pages.to_string()],
+        vec!["max_segments".to_owned()],
+        vec!["copied_bytes".to_owned()],
+    ] {
+        let has = |line: &&str| {
+            let words: Vec<&str> = line
+                .split(|c: char| !c.is_alphanumeric() && c != '_')
+                .collect();
+            together.iter().all(|word| words.contains(&word.as_str()))
+        };
         check!(
-            words.any(|word| word == number),
-            "{program} says nothing of {number}"
+            lines.iter().any(has),
+            "{program} does not say in one line: {together:?}"
         );
     }
     device::detach(&device, &view).at("DETACH")?;
