@@ -28,7 +28,8 @@ pub struct onecopy_info {
 pub const ONECOPY_IOC_INFO: u32 = io(0x00);
 /// 2 MiB mappings where the source is huge.
 pub const ONECOPY_FEATURE_HUGE: u64 = 0x1;
-/// No page is pinned by an attachment. Absent: pages are found one by one.
+/// The owner's page tables are read without taking a page. Absent: up to 16 pages are looked up at a time, and held
+/// for that moment.
 pub const ONECOPY_FEATURE_SNAPSHOT: u64 = 0x2;
 /// Segments have a [`onecopy_generation`].
 pub const ONECOPY_FEATURE_GENERATION: u64 = 0x4;
@@ -194,8 +195,9 @@ pub const ONECOPY_IOC_REVOKE: u32 = io(0x12);
 /// Offset at which a segment's [`onecopy_generation`] is mapped.
 pub const ONECOPY_MMAP_GENERATION: u64 = 1 << 62;
 
-/// A user who reads through an attachment compares `holes` and `state` before and after: unchanged means that every
-/// byte was the owner's.
+/// A reader through an attachment compares `holes` and `state` with what they were when it was mapped: unchanged means
+/// that every byte was the owner's. Load them after the bytes, behind an acquire fence. Once they differ, map it anew:
+/// zeroes that stood for a hole may stay for as long as the mapping does.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct onecopy_generation {
