@@ -94,6 +94,8 @@ pub(crate) struct Naming {
     pub(crate) meta: u64,
     /// Bytes of the chunk.
     pub(crate) len: usize,
+    /// Bytes of the message.
+    pub(crate) total: usize,
     /// What copies them, if this processor does.
     pub(crate) kernel: Kernel,
     /// How many chunks may be out.
@@ -279,11 +281,11 @@ impl Endpoint {
         }
     }
 
-    /// The first chunk of a message is out, of `len` bytes.
+    /// The first chunk of a message of `total` bytes is out.
     #[inline]
-    pub(crate) fn began_chunks(&mut self, len: usize) {
+    pub(crate) fn began_chunks(&mut self, total: usize) {
         if let Self::SharedMemory(to) = self {
-            to.began_chunks(len);
+            to.began_chunks(total);
         }
     }
 

@@ -47,7 +47,8 @@ const SHAPES: [(usize, bool, bool, Way); 12] = [
     (8, false, false, Way::Plain),
     (300, false, false, Way::Plain),
     (0, false, false, Way::Synchronous),
-    (3000, false, false, Way::Plain),
+    // Its chunk may return.
+    (4000, false, false, Way::Plain),
     (40_000, false, false, Way::Plain),
     (700, false, false, Way::Synchronous),
     (200_000, false, false, Way::Plain),

@@ -76,6 +76,8 @@ pub enum Kernel {
     /// Vectors behind prefetches of the source, where vectors are preferred ([`prefer_vectors`]); else `Memcpy`. For a
     /// source whose lines another processor has.
     Ahead,
+    /// As [`Self::Ahead`], of lines that this rank writes next: they are taken over as they are read.
+    AheadOwning,
 }
 
 /// Fewer bytes are copied without prefetches: loads that wait for their lines go side by side (docs/performance.md).
@@ -130,10 +132,14 @@ pub unsafe fn copy(kernel: Kernel, to: *mut u8, from: *const u8, len: usize) {
         Kernel::Ahead if len >= AHEAD_MIN && hint::vectors() => {
             // SAFETY: the caller's promise; the hint is only given where the processor has the vectors, and so many
             // bytes are more than the first prefetches and a step.
-            unsafe { arch::vectors_ahead(to, from, len) }
+            unsafe { arch::vectors_ahead::<false>(to, from, len) }
+        }
+        Kernel::AheadOwning if len >= AHEAD_MIN && hint::vectors() => {
+            // SAFETY: as above.
+            unsafe { arch::vectors_ahead::<true>(to, from, len) }
         }
         // SAFETY: the caller's promise.
-        Kernel::Ahead => unsafe { memcpy(to, from, len) },
+        Kernel::Ahead | Kernel::AheadOwning => unsafe { memcpy(to, from, len) },
     }
 }
 
@@ -227,6 +233,7 @@ unsafe fn copy_short(to: *mut u8, from: *const u8, len: usize) {
 #[cfg(target_arch = "x86_64")]
 mod arch {
     use crate::layout::LINE;
+    use crate::prefetch;
     use std::arch::asm;
     use std::arch::x86_64::{
         __m256i, _MM_HINT_T0, _mm_prefetch, _mm_sfence, _mm256_loadu_si256, _mm256_storeu_si256,
@@ -261,15 +268,23 @@ mod arch {
     /// How far ahead lines are asked for: so many at first, then one for each that is copied. With 16 lines 8 KiB from
     /// a far processor take longer, with 48 16 KiB from a near one do (docs/performance.md).
     const AHEAD: usize = 32 * LINE;
+    const _: () = assert!(super::AHEAD_MIN >= AHEAD + STEP);
 
-    /// As [`vectors`], behind prefetches of the source. None goes behind the end: such a line may be another message's,
-    /// whose sender writes it.
+    /// As [`vectors`], behind prefetches of the source, which take its lines over if `OWN`. None goes behind the end:
+    /// such a line may be another message's, whose sender writes it.
     ///
     /// # Safety
     /// As [`vectors`], with `len >= AHEAD + STEP`.
     #[target_feature(enable = "avx2")]
-    pub(super) unsafe fn vectors_ahead(to: *mut u8, from: *const u8, len: usize) {
-        let ask = |at: usize| _mm_prefetch::<_MM_HINT_T0>(from.wrapping_add(at).cast());
+    pub(super) unsafe fn vectors_ahead<const OWN: bool>(to: *mut u8, from: *const u8, len: usize) {
+        let ask = |at: usize| {
+            let at = from.wrapping_add(at);
+            if OWN {
+                prefetch::for_write_at(at.cast_mut());
+            } else {
+                _mm_prefetch::<_MM_HINT_T0>(at.cast());
+            }
+        };
         // The compiler unrolls it.
         for line in 0..AHEAD / LINE {
             ask(line * LINE);
@@ -389,7 +404,7 @@ mod arch {
 
     /// # Safety
     /// As [`ptr::copy_nonoverlapping`].
-    pub(super) unsafe fn vectors_ahead(to: *mut u8, from: *const u8, len: usize) {
+    pub(super) unsafe fn vectors_ahead<const OWN: bool>(to: *mut u8, from: *const u8, len: usize) {
         // SAFETY: the caller's promise.
         unsafe { ptr::copy_nonoverlapping(from, to, len) }
     }

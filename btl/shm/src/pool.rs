@@ -217,8 +217,9 @@ pub struct Kept {
     read: usize,
     /// Whether the peer was answered since it last sent more than was kept.
     answered: bool,
-    /// Chunks read and neither kept nor given back, if it was not.
+    /// Chunks read and neither kept nor given back, if it was not, and where the last one's record ends.
     passed: usize,
+    passed_to: u64,
     /// Of so many that come first too many would be kept, if as many come as the last time.
     surplus: usize,
 }
@@ -235,6 +236,7 @@ impl Kept {
             read: 0,
             answered: true,
             passed: 0,
+            passed_to: 0,
             surplus: 0,
         }
     }
@@ -246,11 +248,8 @@ impl Kept {
         self.read += 1;
         if !self.answered {
             self.passed += 1;
-            let too_many = self.passed > self.least;
-            if too_many {
-                self.passed = 0;
-            }
-            return too_many;
+            self.passed_to = position;
+            return self.passed > self.least;
         }
         self.chunks.push_back((position, chunk));
         let most = if self.read > self.surplus {
@@ -262,12 +261,11 @@ impl Kept {
         if too_many && most == self.most {
             // The peer sends more than it is answered.
             self.expect_no_answer();
-            self.passed = 0;
         }
-        too_many || self.read == self.surplus
+        too_many || self.read == self.surplus || self.chunks.len() + self.passed > self.limit
     }
 
-    /// A message in chunks goes to the peer.
+    /// A message in chunks that could return goes to the peer.
     #[inline]
     pub fn sends(&mut self) {
         if self.read > 0 {
@@ -278,18 +276,22 @@ impl Kept {
         }
     }
 
+    /// A message in chunks that cannot return goes to the peer.
+    #[inline]
+    pub fn sends_otherwise(&mut self) {
+        // What was read may still be answered, too, but is no single long message.
+        self.read = self.read.min(self.limit);
+    }
+
     /// A tail was published: what was read before it is the peer's again.
     #[inline]
     pub fn gave_back(&mut self, tail: u64) {
+        if self.passed_to <= tail {
+            self.passed = 0;
+        }
         while self.chunks.front().is_some_and(|kept| kept.0 <= tail) {
             self.chunks.pop_front();
         }
-    }
-
-    /// A tail was published behind all that was read.
-    pub fn gave_all_back(&mut self) {
-        self.chunks.clear();
-        self.passed = 0;
     }
 
     /// Whether a tail behind all that was read would give the peer any, if none was published since
@@ -435,9 +437,13 @@ mod tests {
                 }
             }
 
-            fn send(&mut self, other: &Self) {
-                self.kept.sends();
-                if let Some((_, chunk)) = self.kept.take(self.tail) {
+            fn send(&mut self, other: &Self, returns: bool) {
+                if returns {
+                    self.kept.sends();
+                } else {
+                    self.kept.sends_otherwise();
+                }
+                if returns && let Some((_, chunk)) = self.kept.take(self.tail) {
                     self.returned += 1;
                     self.sent.push((chunk, true));
                     return;
@@ -461,7 +467,20 @@ mod tests {
                         "{chunk:?} was not the other one's"
                     );
                     self.came_back.push(chunk);
-                } else if self.kept.keep(self.read as u64, chunk) {
+                } else {
+                    if self.kept.keep(self.read as u64, chunk) {
+                        self.give_back();
+                    }
+                    self.kept.gave_back(self.tail);
+                    let held = self.kept.chunks.len() + self.kept.passed;
+                    assert!(held <= 4, "{held} are held");
+                }
+            }
+
+            /// As a rank that has waited for long.
+            fn idle(&mut self) {
+                self.kept.gave_back(self.tail);
+                if self.kept.holds_any() {
                     self.give_back();
                 }
             }
@@ -501,14 +520,16 @@ mod tests {
 
         proptest! {
             #[test]
-            fn no_chunk_has_two_owners(steps in prop::collection::vec((0u8..8, any::<bool>()), 0..300)) {
+            fn no_chunk_has_two_owners(steps in prop::collection::vec((0u8..10, any::<bool>()), 0..300)) {
                 let (mut a, mut b) = (Side::new(), Side::new());
                 for (what, first) in steps {
                     let (one, other) = if first { (&mut a, &b) } else { (&mut b, &a) };
                     match what {
-                        0..3 => one.send(other),
+                        0..3 => one.send(other, what < 2),
                         3..6 => one.receive(other),
                         6 => one.give_back(),
+                        7 => one.idle(),
+                        8 => one.kept.expect_no_answer(),
                         _ => one.collect(other),
                     }
                     check(&a, &b)?;
@@ -519,8 +540,8 @@ mod tests {
                     a.receive(&b);
                     b.receive(&a);
                 }
-                a.give_back();
-                b.give_back();
+                a.idle();
+                b.idle();
                 a.collect(&b);
                 b.collect(&a);
                 for side in [&a, &b] {
@@ -564,7 +585,7 @@ mod tests {
             assert!(kept.holds_any());
             assert!(reads(&mut kept, 1) > 0 && !kept.holds_any());
             reads(&mut kept, 1);
-            kept.gave_all_back();
+            kept.gave_back(u64::MAX);
             assert!(!kept.holds_any());
             // Of a long message that is answered the last ones are kept, as many as may be.
             kept.sends();

@@ -28,8 +28,9 @@ pub fn for_write<T>(at: NonNull<T>) {
     for_write_at(at.as_ptr().cast());
 }
 
+/// As [`for_write`].
 #[inline(always)]
-fn for_write_at(at: *mut u8) {
+pub(crate) fn for_write_at(at: *mut u8) {
     // The intrinsic becomes a prefetch for reading, which is worse than none, unless the target is known to have
     // `prefetchw`. All 64-bit processors accept the instruction; those that cannot do it do nothing.
     #[cfg(target_arch = "x86_64")]

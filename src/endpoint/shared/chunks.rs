@@ -12,8 +12,8 @@ use onecopy_shm::pool::{Kept, Outstanding};
 use onecopy_shm::ring::Producer;
 use onecopy_shm::sync::Ordering;
 
-/// Fewer bytes are not sent in a chunk that returns. The lines of one of this rank's own are asked for while the peer
-/// answers, which costs nothing; to take over those that were just read costs a short message more
+/// A message of fewer bytes is not sent in chunks that return. The lines of one of this rank's own are asked for while
+/// the peer answers, which costs nothing. To take over those that were just read costs a short message more
 /// (docs/performance.md).
 const RETURN_MIN: usize = 3 << 10;
 
@@ -120,7 +120,7 @@ impl SharedMemory {
     /// the record ends that the peer's came with.
     #[inline]
     fn take_chunk(&mut self, home: &mut Home, naming: Naming) -> Option<(ChunkName, u64)> {
-        if self.can_return(naming.len)
+        if self.can_return(naming.total, naming.len)
             && let Some((position, chunk)) = self.kept.take(self.rx.published())
         {
             self.sent_warm = true;
@@ -151,10 +151,11 @@ impl SharedMemory {
         }
     }
 
-    /// Whether a message of `len` bytes can be sent in a chunk of the peer's.
+    /// Whether `len` bytes of a message of `total` can be sent in a chunk of the peer's. All of its chunks return, or
+    /// none: else one would be left over, and the next message would seem to be one that nobody answers.
     #[inline]
-    fn can_return(&self, len: usize) -> bool {
-        len >= RETURN_MIN && len <= self.segment.chunk_bytes() && self.segment.returns_chunks()
+    fn can_return(&self, total: usize, len: usize) -> bool {
+        total >= RETURN_MIN && len <= self.segment.chunk_bytes() && self.segment.returns_chunks()
     }
 
     pub(in crate::endpoint) fn has_room_for(
@@ -167,7 +168,7 @@ impl SharedMemory {
             return false;
         }
         self.kept.gave_back(self.rx.published());
-        let kept = if self.can_return(len) {
+        let kept = if self.can_return(count * len, len) {
             self.kept.len()
         } else {
             0
@@ -193,11 +194,13 @@ impl SharedMemory {
     }
 
     #[inline]
-    pub(in crate::endpoint) fn began_chunks(&mut self, len: usize) {
+    pub(in crate::endpoint) fn began_chunks(&mut self, total: usize) {
         self.began_in_turn = self.is_in_turn();
         self.read_before = self.rx.position();
-        if len >= RETURN_MIN {
+        if total >= RETURN_MIN {
             self.kept.sends();
+        } else {
+            self.kept.sends_otherwise();
         }
     }
 
@@ -275,7 +278,7 @@ impl SharedMemory {
     pub(in crate::endpoint) fn give_back(&mut self) {
         if self.kept.holds_any() {
             self.rx.publish_tail();
-            self.kept.gave_all_back();
+            self.kept.gave_back(self.rx.published());
             self.notify_room();
         }
     }

@@ -75,6 +75,7 @@ fn put(socket: &mut Socket, source: &impl Pack) -> Put {
         kind: 3,
         meta: 5,
         len: 200,
+        total: 200,
         kernel: Kernel::Memcpy,
         share: 1,
     };

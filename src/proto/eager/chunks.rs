@@ -99,6 +99,7 @@ pub(crate) fn send_chunk(
         kind: piece.kind as u8,
         meta: piece.meta,
         len,
+        total: piece.total as usize,
         kernel: core.chunks.kernel(piece.total as usize),
         share,
     };
@@ -205,7 +206,7 @@ pub(crate) fn put_chunks(
         }
         if first {
             peer.outbound.credit.spend(charge(len));
-            peer.endpoint.began_chunks(piece.len as usize);
+            peer.endpoint.began_chunks(len as usize);
         }
         sent += piece.len;
     }

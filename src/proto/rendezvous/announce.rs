@@ -86,6 +86,7 @@ fn put_list(
         kind: Kind::Rts as u8,
         meta,
         len: bytes.len(),
+        total: bytes.len(),
         kernel: Kernel::Memcpy,
         share: core.chunks.share,
     };

@@ -65,6 +65,11 @@ impl<'m> PoolMemory<'m> {
         kernel: Kernel,
     ) -> Result<(), OutOfBounds> {
         let from = self.at(chunk, offset, out.len())?;
+        let kernel = match kernel {
+            // What this rank may write it writes next, as a rule: its own chunk came back, a peer's is answered in.
+            Kernel::Ahead if self.writable => Kernel::AheadOwning,
+            other => other,
+        };
         // SAFETY: `from` is valid for the length; the pool does not overlap memory of the program.
         unsafe { copy::copy(kernel, out.as_mut_ptr(), from.as_ptr(), out.len()) };
         fault::point("chunk.read");
