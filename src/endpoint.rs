@@ -306,15 +306,16 @@ impl Endpoint {
         }
     }
 
-    /// Whether `count` chunks of `len` bytes, of which `share` may be out, can go out now, each with its record.
+    /// Whether a message of `total` bytes can go out now, in chunks of `step` bytes, of which `share` may be out, each
+    /// with its record.
     pub(crate) fn has_room_for(
         &mut self,
         home: &mut Home,
-        (count, len): (usize, usize),
+        (total, step): (usize, usize),
         share: usize,
     ) -> bool {
         match self {
-            Self::SharedMemory(to) => to.has_room_for(home, (count, len), share),
+            Self::SharedMemory(to) => to.has_room_for(home, (total, step), share),
             Self::Socket(_) => false,
         }
     }

@@ -167,9 +167,9 @@ fn send_chunks(
             return Sent::Chunks;
         }
         if at_once == AtOnce::Whole {
-            let pieces = (total.div_ceil(step) as usize, step as usize);
+            let lengths = (total as usize, step as usize);
             let share = peer.policy.chunks.share;
-            if !peer.endpoint.has_room_for(&mut core.home, pieces, share) {
+            if !peer.endpoint.has_room_for(&mut core.home, lengths, share) {
                 return Sent::Chunks;
             }
         }

@@ -213,7 +213,7 @@ pub struct Kept {
     most: usize,
     least: usize,
     limit: usize,
-    /// Chunks of the peer's read since a message in chunks went to it.
+    /// Chunks read since a message in chunks went to the peer, whichever of the two they belong to.
     read: usize,
     /// Whether the peer was answered since it last sent more than was kept.
     answered: bool,
@@ -249,20 +249,23 @@ impl Kept {
         if !self.answered {
             self.passed += 1;
             self.passed_to = position;
-            return self.passed > self.least;
+            return self.chunks.len() + self.passed > self.least;
         }
         self.chunks.push_back((position, chunk));
-        let most = if self.read > self.surplus {
-            self.most
-        } else {
-            self.least
-        };
+        let comes_first = self.read <= self.surplus;
+        let most = if comes_first { self.least } else { self.most };
         let too_many = self.chunks.len() > most;
-        if too_many && most == self.most {
+        if too_many && !comes_first {
             // The peer sends more than it is answered.
             self.expect_no_answer();
         }
         too_many || self.read == self.surplus || self.chunks.len() + self.passed > self.limit
+    }
+
+    /// A chunk of this rank's came back with the peer's message: one of those that the message has.
+    #[inline]
+    pub fn came_back(&mut self) {
+        self.read += 1;
     }
 
     /// A message in chunks that could return goes to the peer.
@@ -414,13 +417,14 @@ mod tests {
         }
 
         impl Side {
-            fn new() -> Self {
+            /// Of `chunks`, of which the other one keeps `least` of a peer that is not answered and `limit` at most.
+            fn new(chunks: u32, least: usize, limit: usize) -> Self {
                 Self {
-                    pool: ChunkPool::new(6),
+                    pool: ChunkPool::new(chunks),
                     out: Outstanding::default(),
                     came_back: Vec::new(),
                     came_back_ever: 0,
-                    kept: Kept::new(1, 4),
+                    kept: Kept::new(least, limit),
                     sent: Vec::new(),
                     read: 0,
                     tail: 0,
@@ -437,12 +441,17 @@ mod tests {
                 }
             }
 
+            /// A message in one chunk.
             fn send(&mut self, other: &Self, returns: bool) {
                 if returns {
                     self.kept.sends();
                 } else {
                     self.kept.sends_otherwise();
                 }
+                self.send_chunk(other, returns);
+            }
+
+            fn send_chunk(&mut self, other: &Self, returns: bool) {
                 if returns && let Some((_, chunk)) = self.kept.take(self.tail) {
                     self.returned += 1;
                     self.sent.push((chunk, true));
@@ -467,13 +476,14 @@ mod tests {
                         "{chunk:?} was not the other one's"
                     );
                     self.came_back.push(chunk);
+                    self.kept.came_back();
                 } else {
                     if self.kept.keep(self.read as u64, chunk) {
                         self.give_back();
                     }
                     self.kept.gave_back(self.tail);
                     let held = self.kept.chunks.len() + self.kept.passed;
-                    assert!(held <= 4, "{held} are held");
+                    assert!(held <= self.kept.limit, "{held} are held");
                 }
             }
 
@@ -521,7 +531,7 @@ mod tests {
         proptest! {
             #[test]
             fn no_chunk_has_two_owners(steps in prop::collection::vec((0u8..10, any::<bool>()), 0..300)) {
-                let (mut a, mut b) = (Side::new(), Side::new());
+                let (mut a, mut b) = (Side::new(6, 1, 4), Side::new(6, 1, 4));
                 for (what, first) in steps {
                     let (one, other) = if first { (&mut a, &b) } else { (&mut b, &a) };
                     match what {
@@ -548,6 +558,60 @@ mod tests {
                     prop_assert_eq!(side.pool.free(), side.pool.reserved() as usize);
                 }
             }
+        }
+
+        proptest! {
+            /// Two ranks that send in turn return all chunks in the end, whatever one of them gave back before, having
+            /// waited for long.
+            #[test]
+            fn who_sends_in_turn_returns_chunks(
+                count in 1usize..=16,
+                (least, limit) in (0usize..=3).prop_flat_map(|least| (Just(least), least.max(1)..=15 - least)),
+                waits in prop::collection::vec((0usize..8, 0usize..32, any::<bool>()), 0..8),
+            ) {
+                let new = || Side::new(16, least, limit);
+                let (mut a, mut b) = (new(), new());
+                for round in 0..14 {
+                    let before = a.returned + b.returned;
+                    for at in 0..2 * count {
+                        let first = at < count;
+                        let (one, other) = if first { (&mut a, &mut b) } else { (&mut b, &mut a) };
+                        if at % count == 0 {
+                            one.kept.sends();
+                        }
+                        for &(.., sender) in waits.iter().filter(|wait| (wait.0, wait.1) == (round, at)) {
+                            if sender { one.idle() } else { other.idle() }
+                        }
+                        let sent = one.sent.len();
+                        one.send_chunk(other, true);
+                        prop_assert!(one.sent.len() > sent, "no chunk");
+                        other.receive(one);
+                        check(&a, &b)?;
+                        check(&b, &a)?;
+                    }
+                    let now = (a.returned + b.returned - before) as usize;
+                    prop_assert!(round < 9 || now >= count.min(limit), "{now} of {count}, {round}");
+                }
+            }
+        }
+
+        /// Chunks that are only counted take the place of others.
+        #[test]
+        fn no_more_is_held_than_may_be() {
+            let mut kept = Kept::new(2, 3);
+            kept.expect_no_answer();
+            assert!(!kept.keep(1, ChunkIndex(1)) && !kept.keep(2, ChunkIndex(2)));
+            assert!(kept.is_empty() && kept.holds_any());
+            kept.sends();
+            assert!(!kept.keep(3, ChunkIndex(3)));
+            assert!(kept.keep(4, ChunkIndex(4)), "four of three are held");
+            // That is no sign of a peer that is not answered.
+            kept.gave_back(4);
+            assert!(!kept.keep(5, ChunkIndex(5)) && kept.len() == 1);
+            // Those that are listed still count once no answer is expected.
+            kept.expect_no_answer();
+            assert!(!kept.keep(6, ChunkIndex(6)));
+            assert!(kept.keep(7, ChunkIndex(7)), "three of two are held");
         }
 
         #[test]

@@ -161,14 +161,15 @@ impl SharedMemory {
     pub(in crate::endpoint) fn has_room_for(
         &mut self,
         home: &mut Home,
-        (count, len): (usize, usize),
+        (total, step): (usize, usize),
         share: usize,
     ) -> bool {
+        let count = total.div_ceil(step);
         if !self.tx.as_mut().is_some_and(|tx| tx.claim_would_fit(count)) {
             return false;
         }
         self.kept.gave_back(self.rx.published());
-        let kept = if self.can_return(count * len, len) {
+        let kept = if self.can_return(total, step) {
             self.kept.len()
         } else {
             0
@@ -270,6 +271,7 @@ impl SharedMemory {
     #[inline]
     pub(super) fn comes_back(&mut self, chunk: ChunkIndex) {
         self.came_back_ever += 1;
+        self.kept.came_back();
         if self.outstanding.take_back(chunk) {
             self.came_back.push_back(chunk);
         }
