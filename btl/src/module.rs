@@ -23,7 +23,8 @@ use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 
-const LOAD: &str = "load the module: see kmod/README.md";
+/// The remedy where there is no module.
+pub const LOAD: &str = "load the module: see kmod/README.md";
 const UNSET: &str = "set ONECOPY_MODULE_ABI=auto";
 const PERMIT: &str = "permit this user to open the device: see the udev rule in kmod/README.md";
 

@@ -234,6 +234,14 @@ impl Peer {
         self.pid
     }
 
+    /// Hears what it tells. If it has ended instead, that is why.
+    pub(crate) fn heard(self) -> Outcome<(Self, u64)> {
+        match self.link.hear() {
+            Ok(told) => Ok((self, told)),
+            Err(fault) => Err(self.join().err().unwrap_or(fault)),
+        }
+    }
+
     /// Tells one that waits to hear so that it may go, and waits for its end, which must be a good one.
     pub(crate) fn dismiss(self) -> Outcome {
         self.link.tell(0)?;

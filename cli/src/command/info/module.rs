@@ -6,8 +6,9 @@ use std::io::Write;
 use std::path::Path;
 use std::process::ExitCode;
 
+use onecopy_btl::Refusal;
 use onecopy_btl::module::{self, Stats};
-use onecopy_trace::plain;
+use onecopy_trace::{plain, proc};
 use serde::{Serialize, Serializer};
 use tabled::builder::Builder;
 use tabled::settings::Style;
@@ -18,7 +19,8 @@ use super::shown::{Attachment, Export, FOLDER, Pin, Shown, User};
 /// The module's parameters.
 const PARAMETERS: &str = "/sys/module/onecopy/parameters";
 
-/// A segment from address 0 on that is so long is a whole address space. Other processors' are longer.
+/// A segment from address 0 on of at least so many bytes is a whole address space. How long that is depends on the
+/// processor.
 const WHOLE: u64 = 1 << 40;
 
 #[derive(Debug, clap::Args)]
@@ -87,33 +89,27 @@ struct Listing<'a> {
     parameters: BTreeMap<String, String>,
     /// None where the device may not be opened.
     #[serde(serialize_with = "by_name")]
-    counters: Option<&'a [Counter]>,
+    counters: Option<[Counter; 16]>,
     /// Why there are none.
     uncounted: Option<String>,
 }
 
 /// A process's name as a terminal may have it. It is the name of now: another process may have the number since.
 fn name_of(pid: u32) -> Option<String> {
-    let name = std::fs::read(format!("/proc/{pid}/comm")).ok()?;
-    Some(plain::text(String::from_utf8_lossy(&name).trim_end()))
+    let name = proc::text(Path::new(&format!("/proc/{pid}/comm")))?;
+    Some(plain::text(name.trim_end()))
 }
 
-fn by_name<S: Serializer>(counters: &Option<&[Counter]>, to: S) -> Result<S::Ok, S::Error> {
-    let pairs = |all: &[Counter]| -> BTreeMap<&str, u64> {
-        all.iter()
-            .map(|counter| (counter.name, counter.value))
-            .collect()
-    };
+fn by_name<S: Serializer>(counters: &Option<[Counter; 16]>, to: S) -> Result<S::Ok, S::Error> {
+    let pairs = |all: [Counter; 16]| BTreeMap::from(all.map(|one| (one.name, one.value)));
     counters.map(pairs).serialize(to)
 }
 
 pub(super) fn run(args: &Args, json: bool) -> Result<ExitCode, CliError> {
     let folder = Path::new(FOLDER);
     if !folder.is_dir() {
-        return Err(CliError::Failed(
-            format!("{FOLDER} is not there: the module onecopy is not loaded; 'modprobe onecopy' as root loads it")
-                .into(),
-        ));
+        let refusal = Refusal::new(format!("{FOLDER} is not there"), module::LOAD);
+        return Err(CliError::Failed(refusal.to_string().into()));
     }
     let mut shown = Shown::read(folder).map_err(|error| CliError::Failed(error.into()))?;
     shown.name(&mut name_of);
@@ -124,7 +120,7 @@ pub(super) fn run(args: &Args, json: bool) -> Result<ExitCode, CliError> {
     let listing = Listing {
         shown: &shown,
         parameters: parameters(Path::new(PARAMETERS)),
-        counters: counters.as_ref().map(<[Counter; 16]>::as_slice),
+        counters,
         uncounted,
     };
     if args.json || json {
@@ -175,7 +171,7 @@ impl Listing<'_> {
         }
         let mut rows = Builder::default();
         rows.push_record(["counter", "value", ""]);
-        for counter in self.counters.unwrap_or_default() {
+        for counter in self.counters.iter().flatten() {
             rows.push_record([
                 counter.name,
                 &counter.value.to_string(),
@@ -309,7 +305,7 @@ mod tests {
             ..Default::default()
         });
         let listing = Listing {
-            counters: Some(&counters),
+            counters: Some(counters),
             ..listing
         };
         let json = serde_json::to_value(&listing).expect("JSON");

@@ -216,9 +216,7 @@ pub(super) fn notification_without_waiting() -> Outcome {
             .at("read")
             .map(|_| ())
     })?;
-    if let Err(fault) = reader.link.hear() {
-        return Err(reader.join().err().unwrap_or(fault));
-    }
+    let (reader, _) = reader.heard()?;
     system::until_asleep(reader.pid())?;
     fcntl(&device, FcntlArg::F_SETFL(OFlag::O_NONBLOCK)).at("F_SETFL")?;
     let other = peer(|_| {

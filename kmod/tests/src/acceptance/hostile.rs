@@ -6,10 +6,11 @@ use std::os::fd::AsFd;
 use std::time::Duration;
 
 use knem_sys::{KNEM_BIND_FLAG_CURRENT, KNEM_FLAG_MEMCPYTHREAD};
-use libc::{EAGAIN, EBUSY, EDQUOT, EFAULT, ENOSYS, EOPNOTSUPP};
+use libc::{EAGAIN, EBUSY, EFAULT, ENOSYS, EOPNOTSUPP};
 use nix::sys::signal::Signal;
 use onecopy_sys::Place;
 
+use super::permission::up_to_quota;
 use crate::device::{self, Inline, attach_all, export, knem, make, map, region, vector};
 use crate::mem::{self, Area, HUGE, READ, WRITE, mix, page_size};
 use crate::outcome::{At, Fault, Outcome, check, check_eq, refused};
@@ -43,10 +44,7 @@ pub(super) fn signal_leaves_no_error() -> Outcome {
         second.store(0, 77);
         link.turn()
     })?;
-    let segid = match owner.link.hear() {
-        Ok(segid) => segid,
-        Err(fault) => return Err(owner.join().err().unwrap_or(fault)),
-    };
+    let (owner, segid) = owner.heard()?;
     let importer = peer(move |link: &Link| {
         probe::catch(Signal::SIGUSR1 as i32);
         let view = attach_all(&device::xpmem()?, segid, 2 * size())?;
@@ -65,9 +63,7 @@ pub(super) fn signal_leaves_no_error() -> Outcome {
     importer.signal(Signal::SIGUSR1)?;
     owner.link.tell(0)?;
     owner.link.hear()?;
-    if let Err(fault) = importer.link.hear() {
-        return Err(importer.join().err().unwrap_or(fault));
-    }
+    let (importer, _) = importer.heard()?;
     owner.link.tell(0)?;
     owner.link.hear()?;
     importer.dismiss()?;
@@ -258,17 +254,11 @@ pub(super) fn quota_of_workers() -> Outcome {
     peer(|_| {
         system::become_user(1001)?;
         for _ in 0..3 {
-            let mut arrays = Vec::new();
-            let error = loop {
-                let device = knem()?;
-                match device.map_status(1) {
-                    Ok(status) => arrays.push((device, status)),
-                    Err(error) => break error,
-                }
-                check!(arrays.len() <= 5, "more arrays than the quota allows");
-            };
-            refused(Err::<(), _>(error), &[EDQUOT], "an array beyond the quota")?;
-            check_eq!(arrays.len(), 5, "arrays within the quota");
+            up_to_quota(5, "arrays", || {
+                let device = knem_sys::Device::open()?;
+                let status = device.map_status(1)?;
+                Ok((device, status))
+            })?;
         }
         Ok(())
     })?

@@ -257,20 +257,9 @@ pub(super) fn quota_of_segments() -> Outcome {
         system::become_user(ALICE)?;
         let device = device::xpmem()?;
         let area = Area::new(size())?;
-        let mut made = Vec::new();
-        let error = loop {
-            match device::try_make(&device, area.base(), size() as u64, 0o600) {
-                Ok(segid) => made.push(segid),
-                Err(error) => break error,
-            }
-            check!(made.len() <= 50, "more segments than the quota allows");
-        };
-        refused(
-            Err::<(), _>(error),
-            &[libc::EDQUOT],
-            "MAKE beyond the quota",
-        )?;
-        check_eq!(made.len(), 50, "segments within the quota");
+        let made = up_to_quota(50, "segments", || {
+            device::try_make(&device, area.base(), size() as u64, 0o600)
+        })?;
         check!(
             device::try_export(area.base(), size() as u64, false).is_err(),
             "EXPORT beyond the quota"
@@ -298,7 +287,7 @@ pub(super) fn quota_of_permits() -> Outcome {
         system::become_user(ALICE)?;
         let device = device::xpmem()?;
         let own = make(&device, &Area::new(size())?, 0o600)?;
-        let permits = up_to(5, "permits", || device.get(own, XPMEM_RDWR))?;
+        let permits = up_to_quota(5, "permits", || device.get(own, XPMEM_RDWR))?;
         // What is given back counts no more.
         device.release(permits[0]).at("RELEASE")?;
         device
@@ -306,7 +295,8 @@ pub(super) fn quota_of_permits() -> Outcome {
             .at("GET of what was given back")?;
         link.turn()
     })?;
-    let alice = full(alice)?;
+    // She has all that the quota allows.
+    let (alice, _) = alice.heard()?;
     // One user's quota is not another's.
     device.get(segid, XPMEM_RDWR).at("GET by another user")?;
     alice.dismiss()
@@ -322,26 +312,19 @@ pub(super) fn quota_of_regions() -> Outcome {
         // It pins one page, which no limit of locked memory forbids so often.
         let area = Area::new(page_size())?;
         let one = [device::vector(&area)];
-        let regions = up_to(5, "regions", || device::try_region(&device, &one, READ, 0))?;
+        let regions = up_to_quota(5, "regions", || device::try_region(&device, &one, READ, 0))?;
         device.destroy_region(regions[0]).at("DESTROY_REGION")?;
         device::region(&device, &area, READ, 0)?;
         link.turn()
     })?;
-    let alice = full(alice)?;
+    // She has all that the quota allows.
+    let (alice, _) = alice.heard()?;
     device::region(&device::knem()?, &area, READ, 0)?;
     alice.dismiss()
 }
 
-/// Waits until a user has all that the quota allows, which it keeps until it is dismissed.
-fn full(user: Peer) -> Outcome<Peer> {
-    match user.link.hear() {
-        Ok(_) => Ok(user),
-        Err(fault) => Err(user.join().err().unwrap_or(fault)),
-    }
-}
-
 /// Makes them until one is refused: the one after `limit`, by the quota.
-fn up_to<T>(
+pub(super) fn up_to_quota<T>(
     limit: usize,
     what: &str,
     mut make: impl FnMut() -> std::io::Result<T>,
@@ -386,9 +369,7 @@ pub(super) fn quota_of_subordinate_users() -> Outcome {
         )?;
         link.turn()
     })?;
-    if let Err(fault) = user.link.hear() {
-        return Err(user.join().err().unwrap_or(fault));
-    }
+    let (user, _) = user.heard()?;
     let map_users = |of: Pid, first: u32| -> Outcome {
         let map = format!("0 {first} 1\n1 {FIRST} 8\n");
         for name in ["uid_map", "gid_map"] {
@@ -435,20 +416,7 @@ pub(super) fn quota_of_attachments() -> Outcome {
     let map = || device::try_map(&segment, 0, size(), true);
     peer(|_| {
         system::become_user(ALICE)?;
-        let mut maps = Vec::new();
-        let error = loop {
-            match map() {
-                Ok(attachment) => maps.push(attachment),
-                Err(error) => break error,
-            }
-            check!(maps.len() <= 5, "more attachments than the quota allows");
-        };
-        refused(
-            Err::<(), _>(error),
-            &[libc::EDQUOT],
-            "mmap beyond the quota",
-        )?;
-        check_eq!(maps.len(), 5, "attachments within the quota");
+        let maps = up_to_quota(5, "attachments", map)?;
         let [first, second, third, ..] = maps.as_slice() else {
             return Ok(());
         };

@@ -84,8 +84,8 @@ fn owner(user: u32) -> Outcome<(Peer, i64, u64)> {
 }
 
 /// Runs a command that shows the lists while there is something in each: an export, what this process attached of it,
-/// and a region. What it prints is passed on. It has to name the processes together, the region's
-/// owner with its pages, a limit and a counter.
+/// and a region. What it prints is passed on. It has to name the processes together, the region's owner with its
+/// pages, a limit and a counter.
 pub(crate) fn told(command: &[String]) -> Outcome<bool> {
     let (owner, segid, _) = owner(0)?;
     let device = device::xpmem()?;

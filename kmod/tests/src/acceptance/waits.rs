@@ -29,14 +29,9 @@ fn blocked_owner() -> Outcome<(Peer, u64, Segment)> {
         link.give(export(&area, true)?.as_fd())?;
         link.hear().map(|_| ())
     })?;
-    match owner.link.hear() {
-        Ok(segid) => {
-            let segment = device::segment(owner.link.take()?);
-            Ok((owner, segid, segment))
-        }
-        // It ended: it knows why.
-        Err(fault) => Err(owner.join().err().unwrap_or(fault)),
-    }
+    let (owner, segid) = owner.heard()?;
+    let segment = device::segment(owner.link.take()?);
+    Ok((owner, segid, segment))
 }
 
 /// Runs a body that waits for ever, and kills it there.
