@@ -174,7 +174,7 @@ impl Comm {
 
     /// Waits for a request on a borrowed buffer. If this unwinds, the process ends.
     pub(crate) fn finish(&self, id: RequestId) -> Result<Status> {
-        self.finish_when(|engine| engine.take_result(id))
+        self.finish_when(|worker| worker.engine.take_result(id))
     }
 
     /// The same, where `done` may end the request otherwise.
@@ -194,10 +194,12 @@ impl Comm {
         let sent = if tag >= 0
             && let Ok(peer) = u32::try_from(self.world_rank(dest))
         {
-            self.handle
-                .gate
-                .enter()
-                .send_now(peer, (self.context, tag), bytes, AtOnce::Parts)
+            self.handle.gate.enter().engine.send_now(
+                peer,
+                (self.context, tag),
+                bytes,
+                AtOnce::Parts,
+            )
         } else {
             Sent::Nothing
         };
@@ -220,7 +222,7 @@ impl Comm {
     pub(crate) fn send_rest(&self, bytes: &[u8], dest: usize, tag: i32, sent: u64) -> Result<()> {
         loan::lend(&self.handle, bytes, |loan| {
             let buf = UserBuf::One(loan);
-            let id = self.handle.gate.enter().send_rest(
+            let id = self.handle.gate.enter().engine.send_rest(
                 self.world_rank(dest) as u32,
                 self.context,
                 tag,
@@ -279,8 +281,10 @@ impl Comm {
     ) -> Result<RequestId> {
         self.check_place(dest)?;
         let dest = self.world_rank(dest);
-        let mut engine = self.handle.gate.enter();
-        engine.send_planned(dest, (self.context, tag), buf, mode, plan)
+        let mut worker = self.handle.gate.enter();
+        worker
+            .engine
+            .send_planned(dest, (self.context, tag), buf, mode, plan)
     }
 
     pub(crate) fn start_receive(
@@ -296,6 +300,7 @@ impl Comm {
         self.handle
             .gate
             .enter()
+            .engine
             .receive(source, self.context, tag.tag(), buf)
     }
 
@@ -336,25 +341,27 @@ impl Comm {
         let Ok(source) = u32::try_from(source) else {
             return Received::Nothing;
         };
-        let mut engine = self.handle.gate.enter();
-        let polls = if engine.core.single_threaded {
-            engine.waits.policy.spin.min(2000)
+        let mut worker = self.handle.gate.enter();
+        let polls = if worker.engine.core.single_threaded {
+            worker.engine.waits.policy.spin.min(2000)
         } else {
             1
         };
         let mut poll = 0;
         loop {
             let received =
-                engine.receive_now(source, self.context, tag.tag(), bytes, AtOnce::Parts);
+                worker
+                    .engine
+                    .receive_now(source, self.context, tag.tag(), bytes, AtOnce::Parts);
             if !matches!(received, Received::Nothing)
-                || !engine.may_receive_now(source)
+                || !worker.engine.may_receive_now(source)
                 || poll >= polls
             {
                 return received;
             }
             poll += 64;
-            if !engine.poll_ring(source, 64) {
-                engine.progress(true);
+            if !worker.engine.poll_ring(source, 64) {
+                worker.progress(true);
             }
         }
     }
@@ -366,6 +373,7 @@ impl Comm {
                 .handle
                 .gate
                 .enter()
+                .engine
                 .receive_rest(begun, UserBuf::One(loan));
             self.finish(id)
         })
@@ -395,7 +403,7 @@ impl Comm {
             let receive = self.start_receive(UserBuf::One(loan), source, tag)?;
             let sent = self.send(send, dest, send_tag);
             if sent.is_err() {
-                self.handle.gate.enter().cancel(receive);
+                self.handle.gate.enter().engine.cancel(receive);
             }
             let received = self.finish(receive);
             sent.and(received)
@@ -439,7 +447,7 @@ impl Comm {
     /// What the next message that `source` and `tag` match is, if one has come. It stays to be received.
     pub fn iprobe(&self, source: impl Into<Source>, tag: impl Into<Tag>) -> Result<Option<Status>> {
         let pattern = self.pattern(source.into(), tag.into())?;
-        let found = self.handle.look(|engine| engine.probe(&pattern))?;
+        let found = self.handle.look(|worker| worker.engine.probe(&pattern))?;
         Ok(found.map(|status| self.local(status)))
     }
 
@@ -448,7 +456,7 @@ impl Comm {
         let pattern = self.pattern(source.into(), tag.into())?;
         let found = self
             .handle
-            .wait(|engine| engine.awaited(&pattern, Engine::probe).transpose())?;
+            .wait(|worker| worker.engine.awaited(&pattern, Engine::probe).transpose())?;
         Ok(self.local(found))
     }
 
@@ -500,16 +508,16 @@ impl Comm {
                 (sent, receive.and_then(|id| own.finish_unless_gone(id)))
             });
             if matches!(received, Err(Error::Cancelled)) {
-                let gone = self.handle.gate.enter().lives.first_error();
+                let gone = self.handle.gate.enter().engine.lives.first_error();
                 failure = failure.or(gone);
                 break;
             }
             let told = Failed::decode(heard[0]);
             if let Err(Error::PeerDied { rank, how }) = &told {
                 // The partner has seen it; this rank may not have looked yet.
-                let mut engine = self.handle.gate.enter();
-                engine.check_liveness();
-                engine.believe_dead(*rank, *how);
+                let mut worker = self.handle.gate.enter();
+                worker.check_liveness();
+                worker.engine.believe_dead(*rank, *how);
             }
             for result in [sent, received.map(drop), told] {
                 match (result, &failure) {
@@ -528,16 +536,16 @@ impl Comm {
     /// Waits for a receive of [`Self::meet`]; some time after any rank of the job has gone the receive is cancelled.
     fn finish_unless_gone(&self, id: RequestId) -> Result<Status> {
         let mut known: Option<Instant> = None;
-        self.finish_when(|engine| {
-            let result = engine.take_result(id);
-            if result.is_some() || engine.lives.first_error().is_none() {
+        self.finish_when(|worker| {
+            let result = worker.engine.take_result(id);
+            if result.is_some() || worker.engine.lives.first_error().is_none() {
                 return result;
             }
             let since = *known.get_or_insert_with(Instant::now);
-            if since.elapsed() < REGROUP || !engine.cancel(id) {
+            if since.elapsed() < REGROUP || !worker.engine.cancel(id) {
                 return None;
             }
-            engine.take_result(id)
+            worker.engine.take_result(id)
         })
     }
 }

@@ -41,7 +41,7 @@ impl Drop for AbortOnUnwind {
 
 impl WithLoans for Handle {
     fn with_loans<R>(&self, f: impl FnOnce(&mut LoanTable) -> R) -> R {
-        f(&mut self.0.gate.enter().core.loans)
+        f(&mut self.0.gate.enter().engine.core.loans)
     }
 
     fn is_ours(&self) -> bool {
@@ -76,7 +76,7 @@ impl RankInner {
         if !self.gate.is_ours() {
             return Err(Error::Forked);
         }
-        self.wait_or_abort(|engine| engine.take_result(id))
+        self.wait_or_abort(|worker| worker.engine.take_result(id))
     }
 
     /// Moves what can move, and looks.

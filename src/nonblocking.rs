@@ -55,7 +55,7 @@ impl<B> Request<B> {
         if self.result.is_none()
             && let Some(handle) = self.handle().cloned()
         {
-            self.result = handle.look(|engine| engine.take_result(self.id));
+            self.result = handle.look(|worker| worker.engine.take_result(self.id));
         }
         self.result.is_some()
     }
@@ -95,7 +95,7 @@ impl<B> Request<B> {
             && self
                 .handle()
                 .cloned()
-                .is_some_and(|handle| handle.gate.enter().cancel(self.id))
+                .is_some_and(|handle| handle.gate.enter().engine.cancel(self.id))
     }
 }
 
@@ -128,7 +128,11 @@ pub fn wait_some<B>(requests: &mut [Request<B>]) -> Vec<usize> {
         }
         let ids: Vec<RequestId> = requests.iter().map(|request| request.id).collect();
         if let Some(handle) = requests.first().and_then(Request::handle).cloned() {
-            handle.wait(|engine| ids.iter().any(|&id| engine.is_done(id)).then_some(()));
+            handle.wait(|worker| {
+                ids.iter()
+                    .any(|&id| worker.engine.is_done(id))
+                    .then_some(())
+            });
         }
     }
 }
@@ -251,16 +255,21 @@ impl Comm {
         tag: impl Into<Tag>,
     ) -> Result<Option<Matched>> {
         let pattern = self.pattern(source.into(), tag.into())?;
-        let found = self.handle.look(|engine| engine.match_probe(&pattern))?;
+        let found = self
+            .handle
+            .look(|worker| worker.engine.match_probe(&pattern))?;
         Ok(found.map(|(status, envelope, message)| self.matched(status, envelope, message)))
     }
 
     /// Waits for a message and takes it out of the queue.
     pub fn mprobe(&self, source: impl Into<Source>, tag: impl Into<Tag>) -> Result<Matched> {
         let pattern = self.pattern(source.into(), tag.into())?;
-        let (status, envelope, message) = self
-            .handle
-            .wait(|engine| engine.awaited(&pattern, Engine::match_probe).transpose())?;
+        let (status, envelope, message) = self.handle.wait(|worker| {
+            worker
+                .engine
+                .awaited(&pattern, Engine::match_probe)
+                .transpose()
+        })?;
         Ok(self.matched(status, envelope, message))
     }
 
@@ -304,7 +313,7 @@ impl Comm {
             }
             for id in unsettled.take() {
                 if std::thread::panicking() {
-                    self.handle.gate.enter().cancel(id);
+                    self.handle.gate.enter().engine.cancel(id);
                 }
                 let _ = self.finish(id);
             }
@@ -404,7 +413,7 @@ impl<'env> Scope<'_, 'env> {
 
     /// The result of a request if it is complete. Never waits.
     pub fn test(&self, request: ScopedRequest) -> Option<Result<Status>> {
-        let look = |engine: &mut Worker| engine.take_result(request.0);
+        let look = |worker: &mut Worker| worker.engine.take_result(request.0);
         let result = self.comm.handle.look(look);
         if result.is_some() {
             self.forget(request.0);
@@ -430,14 +439,14 @@ impl<'env> Scope<'_, 'env> {
         if ids.is_empty() {
             return None;
         }
-        let done = |engine: &mut Worker| ids.iter().copied().find(|&id| engine.is_done(id));
+        let done = |worker: &mut Worker| ids.iter().copied().find(|&id| worker.engine.is_done(id));
         let done = self.comm.handle.wait_or_abort(done);
         Some((ScopedRequest(done), self.wait(ScopedRequest(done))))
     }
 
     /// Cancels a receive that no message has matched, and says whether that was so.
     pub fn cancel(&self, request: ScopedRequest) -> bool {
-        self.comm.handle.gate.enter().cancel(request.0)
+        self.comm.handle.gate.enter().engine.cancel(request.0)
     }
 }
 
@@ -537,7 +546,7 @@ impl Matched {
             return Err(Error::Cancelled);
         };
         loan::lend_mut(&self.comm.handle, bytes, |loan| {
-            let id = self.comm.handle.gate.enter().receive_matched(
+            let id = self.comm.handle.gate.enter().engine.receive_matched(
                 self.envelope,
                 message,
                 UserBuf::One(loan),

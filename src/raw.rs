@@ -42,8 +42,8 @@ impl Poll<'_> {
     /// The result of `operation`, if it is complete. It must not be asked for again then. A sender is named by its rank
     /// in the job.
     pub fn take(&mut self, operation: &Operation) -> Option<Result<Status>> {
-        let result = self.0.take_result(operation.id)?;
-        self.0.end(&operation.lent);
+        let result = self.0.engine.take_result(operation.id)?;
+        self.0.engine.end(&operation.lent);
         Some(result)
     }
 
@@ -51,20 +51,20 @@ impl Poll<'_> {
     #[inline]
     #[must_use]
     pub fn is_done(&self, operation: &Operation) -> bool {
-        self.0.is_done(operation.id)
+        self.0.engine.is_done(operation.id)
     }
 
     /// Takes back a receive that no message has matched, and says whether that was possible. It completes with
     /// [`Error::Cancelled`].
     pub fn cancel(&mut self, operation: &Operation) -> bool {
-        self.0.cancel(operation.id)
+        self.0.engine.cancel(operation.id)
     }
 
     /// Gives up a send: its memory is the program's again. A receiver that was promised it gets an error, or bytes that
     /// were written later.
     pub fn withdraw(&mut self, operation: Operation) {
-        self.0.abandon(operation.id);
-        self.0.end(&operation.lent);
+        self.0.engine.abandon(operation.id);
+        self.0.engine.end(&operation.lent);
     }
 }
 
@@ -122,9 +122,9 @@ impl Engine {
 /// The ring is full, as a rule. What has come meanwhile is taken, so that the peer can go on as well, which may be in
 /// the same place.
 #[cold]
-fn send_after_progress(engine: &mut Worker, rank: u32, envelope: (u32, i32), bytes: &[u8]) -> Sent {
-    engine.progress(false);
-    engine.send_now(rank, envelope, bytes, AtOnce::Whole)
+fn send_after_progress(worker: &mut Worker, rank: u32, envelope: (u32, i32), bytes: &[u8]) -> Sent {
+    worker.progress(false);
+    worker.engine.send_now(rank, envelope, bytes, AtOnce::Whole)
 }
 
 impl Comm {
@@ -136,21 +136,21 @@ impl Comm {
         if tag < 0 {
             return false;
         }
-        let mut engine = self.handle.gate.enter();
-        if bytes.len() > engine.core.chunks.step as usize {
+        let mut worker = self.handle.gate.enter();
+        if bytes.len() > worker.engine.core.chunks.step as usize {
             return false;
         }
         let Ok(rank) = u32::try_from(self.world_rank(dest)) else {
             return false;
         };
         let envelope = (self.context, tag);
-        let sent = match engine.send_now(rank, envelope, bytes, AtOnce::Whole) {
+        let sent = match worker.engine.send_now(rank, envelope, bytes, AtOnce::Whole) {
             // However much room there is: it is the receiver's turn.
             Sent::Announced { coop_id: 1.. } => return false,
             sent @ (Sent::All | Sent::Part(_)) => sent,
-            _ => send_after_progress(&mut engine, rank, envelope, bytes),
+            _ => send_after_progress(&mut worker, rank, envelope, bytes),
         };
-        drop(engine);
+        drop(worker);
         match sent {
             Sent::All => true,
             // There was room for all of it, and a test has a claim fail. The rest needs nobody.
@@ -164,11 +164,11 @@ impl Comm {
     #[must_use]
     pub fn receive_at_once(&self, bytes: &mut [u8], source: usize, tag: Tag) -> Option<Status> {
         let source = u32::try_from(self.world_rank(source)).ok()?;
-        let mut engine = self.handle.gate.enter();
-        if bytes.len() > engine.core.chunks.step as usize {
+        let mut worker = self.handle.gate.enter();
+        if bytes.len() > worker.engine.core.chunks.step as usize {
             return None;
         }
-        let status = self.receive_into(&mut engine, bytes, source, tag)?;
+        let status = self.receive_into(&mut worker.engine, bytes, source, tag)?;
         Some(self.local(status))
     }
 
@@ -200,7 +200,7 @@ impl Comm {
         mode: Mode,
     ) -> Result<Operation> {
         let dest = self.world_rank(dest);
-        self.handle.gate.enter().begin(spans, |engine, buf| {
+        self.handle.gate.enter().engine.begin(spans, |engine, buf| {
             engine.send(dest, self.context, tag, buf, mode)
         })
     }
@@ -208,7 +208,7 @@ impl Comm {
     /// Starts a receive into `spans`, filled in their order.
     pub fn begin_receive(&self, spans: &[Span], source: Source, tag: Tag) -> Result<Operation> {
         let source = source.rank().map(|rank| self.world_rank(rank));
-        self.handle.gate.enter().begin(spans, |engine, buf| {
+        self.handle.gate.enter().engine.begin(spans, |engine, buf| {
             engine.receive(source, self.context, tag.tag(), buf)
         })
     }
@@ -220,15 +220,17 @@ impl Comm {
         send: Option<Span>,
         recv: Option<Span>,
     ) -> Result<Operation> {
-        let (mut engine, index) = self.enter_behind_others();
-        let loans = &mut engine.core.loans;
+        let (mut worker, index) = self.enter_behind_others();
+        let loans = &mut worker.engine.core.loans;
         let buffers = Buffers {
             send: send.map(|span| loans.lend_span(span)),
             recv: recv.map(|span| loans.lend_span(span)),
         };
         let started =
-            engine.start_collective(index, collective, buffers, crate::coll::Call::GoesOn);
-        engine.begun(started, Lent::Collective(Box::new(buffers)))
+            worker.start_collective(index, collective, buffers, crate::coll::Call::GoesOn);
+        worker
+            .engine
+            .begun(started, Lent::Collective(Box::new(buffers)))
     }
 
     /// Lets `f` look at operations; nothing is moved.
@@ -238,12 +240,12 @@ impl Comm {
 
     /// Moves what can move, and lets `f` look at operations.
     pub fn look<R>(&self, f: impl FnOnce(&mut Poll<'_>) -> R) -> R {
-        self.handle.look(|engine| f(&mut Poll(engine)))
+        self.handle.look(|worker| f(&mut Poll(worker)))
     }
 
     /// Waits until `done` gives something; it is asked after each round of progress.
     pub fn wait_until<R>(&self, mut done: impl FnMut(&mut Poll<'_>) -> Option<R>) -> R {
-        self.handle.wait_or_abort(|engine| done(&mut Poll(engine)))
+        self.handle.wait_or_abort(|worker| done(&mut Poll(worker)))
     }
 }
 
@@ -254,8 +256,13 @@ impl Matched {
             return Err(Error::Cancelled);
         };
         let envelope = self.envelope;
-        self.comm.handle.gate.enter().begin(spans, |engine, buf| {
-            Ok(engine.receive_matched(envelope, message, buf))
-        })
+        self.comm
+            .handle
+            .gate
+            .enter()
+            .engine
+            .begin(spans, |engine, buf| {
+                Ok(engine.receive_matched(envelope, message, buf))
+            })
     }
 }

@@ -114,16 +114,19 @@ impl Runtime {
         if options.knobs.print_env && wireup.rank() == 0 {
             crate::tune::print_knobs(&options.knobs);
         }
-        let engine = Worker::start(options.knobs, options.costs, options.threads, wireup)?;
-        let bell = engine.core.home.bell();
-        let (rank, size) = (engine.core.me as usize, engine.core.size as usize);
-        let (heap, buffers) = (
-            Arc::clone(&engine.core.buffers.heap),
-            engine.core.buffers.pool.clone(),
+        let worker = Worker::start(options.knobs, options.costs, options.threads, wireup)?;
+        let bell = worker.engine.core.home.bell();
+        let (rank, size) = (
+            worker.engine.core.me as usize,
+            worker.engine.core.size as usize,
         );
-        let emergency = emergency_of(&*engine.wireup);
+        let (heap, buffers) = (
+            Arc::clone(&worker.engine.core.buffers.heap),
+            worker.engine.core.buffers.pool.clone(),
+        );
+        let emergency = emergency_of(&*worker.engine.wireup);
         let shared = RankInner {
-            gate: Gate::new(options.threads, engine),
+            gate: Gate::new(options.threads, worker),
             emergency,
             bell,
             heap,
@@ -146,7 +149,7 @@ impl Runtime {
     #[doc(hidden)]
     #[must_use]
     pub fn segment_bytes(&self) -> u64 {
-        self.handle.gate.enter().core.home.bytes()
+        self.handle.gate.enter().engine.core.home.bytes()
     }
 
     /// The communicator of all ranks.
@@ -208,9 +211,9 @@ impl Runtime {
     /// The counters of this rank.
     #[must_use]
     pub fn counters(&self) -> CounterSnapshot {
-        let mut engine = self.handle.gate.enter();
-        engine.count_wires();
-        let counters = &mut engine.core.counters;
+        let mut worker = self.handle.gate.enter();
+        worker.engine.count_wires();
+        let counters = &mut worker.engine.core.counters;
         counters.heap_bytes = self.handle.heap.used();
         self.handle.buffers.stats().tell(counters);
         counters.snapshot()
@@ -218,16 +221,16 @@ impl Runtime {
 
     /// The layers between this rank and `peer`, which is connected now if it was not before.
     pub fn layers(&self, peer: usize) -> Result<Vec<LayerState>> {
-        let mut engine = self.handle.gate.enter();
-        let rank = engine.core.check_rank(peer)?;
+        let mut worker = self.handle.gate.enter();
+        let rank = worker.engine.core.check_rank(peer)?;
         let own = LayerState {
             layer: LayerId::OWN,
             refusal: None,
         };
-        if rank == engine.core.me {
+        if rank == worker.engine.core.me {
             return Ok(vec![own]);
         }
-        let (_, peer) = engine.peer(rank)?;
+        let (_, peer) = worker.engine.peer(rank)?;
         let copying = peer.link.refusals();
         let mut states: Vec<_> = copying
             .map(|(layer, refusal)| LayerState {
@@ -242,7 +245,7 @@ impl Runtime {
         });
         if !shares {
             let by_lane = peer.endpoint.carrier() == LayerId::LANE;
-            let refusal = engine.no_lane(rank).or_else(|| {
+            let refusal = worker.engine.no_lane(rank).or_else(|| {
                 let remedy = "talk with the rank: a lane takes over while messages go by the wire";
                 (!by_lane).then(|| Refusal::new("no lane has taken over yet", remedy))
             });
@@ -262,9 +265,9 @@ impl Runtime {
 
     /// The node of a rank. Ranks of one node share memory.
     pub fn node(&self, rank: usize) -> Result<u32> {
-        let engine = self.handle.gate.enter();
-        let rank = engine.core.check_rank(rank)?;
-        Ok(engine.node(rank))
+        let worker = self.handle.gate.enter();
+        let rank = worker.engine.core.check_rank(rank)?;
+        Ok(worker.engine.node(rank))
     }
 
     /// Connects with `peer` and waits until that is done, or cannot be. Gives the layer that carries messages from
@@ -272,19 +275,19 @@ impl Runtime {
     /// waited for, but not for long; [`layers`](Self::layers) says why there is none.
     pub fn reach(&self, peer: usize) -> Result<Option<(LayerId, SocketAddr)>> {
         let rank = {
-            let mut engine = self.handle.gate.enter();
-            let rank = engine.core.check_rank(peer)?;
-            if engine.shares_node(rank) {
+            let mut worker = self.handle.gate.enter();
+            let rank = worker.engine.core.check_rank(peer)?;
+            if worker.engine.shares_node(rank) {
                 return Ok(None);
             }
-            engine.peer(rank)?;
+            worker.engine.peer(rank)?;
             rank
         };
-        let place = self.handle.wait(|engine| engine.reached(rank))?;
+        let place = self.handle.wait(|worker| worker.engine.reached(rank))?;
         let until = Instant::now() + LANE_WAIT;
-        let carrier = self.handle.wait(|engine| {
+        let carrier = self.handle.wait(|worker| {
             let late = Instant::now() >= until;
-            let carrier = engine.settled_carrier(rank);
+            let carrier = worker.engine.settled_carrier(rank);
             carrier.or_else(|| late.then_some(LayerId::WIRE))
         });
         Ok(Some((carrier, place)))
@@ -292,22 +295,22 @@ impl Runtime {
 
     /// The thresholds of this rank towards `peer`.
     pub fn thresholds(&self, peer: usize) -> Result<crate::select::Thresholds> {
-        let mut engine = self.handle.gate.enter();
-        let rank = engine.core.check_rank(peer)?;
-        let (_, peer) = engine.peer(rank)?;
+        let mut worker = self.handle.gate.enter();
+        let rank = worker.engine.core.check_rank(peer)?;
+        let (_, peer) = worker.engine.peer(rank)?;
         Ok(peer.policy.thresholds)
     }
 
     /// Whether this rank found more ranks than processors, and so waits with less polling.
     #[must_use]
     pub fn is_crowded(&self) -> bool {
-        self.handle.gate.enter().waits.policy.crowded
+        self.handle.gate.enter().engine.waits.policy.crowded
     }
 
     /// Acknowledges all deaths that are known, and names the dead: receives from any source no longer fail because of
     /// them.
     pub fn acknowledge_deaths(&self) -> Vec<usize> {
-        self.handle.gate.enter().lives.acknowledge()
+        self.handle.gate.enter().engine.lives.acknowledge()
     }
 
     /// Ends the whole job with `code`.
@@ -348,17 +351,18 @@ impl Runtime {
     /// Tells ranks on other nodes that nothing more comes, and waits until all that was sent is with them. The end of
     /// this process would destroy what its kernel still keeps for them.
     fn take_leave(&self) {
-        self.handle.gate.enter().say_farewell();
-        self.handle
-            .wait(|engine| (engine.lives.fatal().is_some() || engine.is_delivered()).then_some(()));
+        self.handle.gate.enter().engine.say_farewell();
+        self.handle.wait(|worker| {
+            (worker.engine.lives.fatal().is_some() || worker.engine.is_delivered()).then_some(())
+        });
     }
 
     /// Waits until ranks on other nodes have said the same, but not for long: one that does not may be gone.
     fn hear_others_leave(&self) {
         let since = Instant::now();
-        self.handle.wait(|engine| {
-            let done = engine.has_heard_farewells() || since.elapsed() > REGROUP;
-            (engine.lives.fatal().is_some() || done).then_some(())
+        self.handle.wait(|worker| {
+            let done = worker.engine.has_heard_farewells() || since.elapsed() > REGROUP;
+            (worker.engine.lives.fatal().is_some() || done).then_some(())
         });
     }
 
@@ -371,8 +375,8 @@ impl Runtime {
             std::mem::forget(self.handle.clone());
             return Err(Error::Forked);
         }
-        let flushed = |engine: &mut Worker| {
-            (engine.lives.fatal().is_some() || engine.is_flushed()).then_some(())
+        let flushed = |worker: &mut Worker| {
+            (worker.engine.lives.fatal().is_some() || worker.engine.is_flushed()).then_some(())
         };
         self.handle.wait(flushed);
         fault::point("leave.before");
@@ -384,12 +388,16 @@ impl Runtime {
         self.handle.wait(flushed);
         fault::point("leave.met");
         self.take_leave();
-        let left = self.handle.gate.enter().wireup.leave();
+        let left = self.handle.gate.enter().engine.wireup.leave();
         fault::point("leave.after");
         if together {
             self.hear_others_leave();
         }
-        self.handle.gate.enter().end_everything(Error::Finalized);
+        self.handle
+            .gate
+            .enter()
+            .engine
+            .end_everything(Error::Finalized);
         match met {
             // Peers that died cannot come; leaving is still in order.
             Ok(())

@@ -14,26 +14,26 @@ pub(crate) fn until<R>(
     bell: &Bell,
     mut done: impl FnMut(&mut Worker) -> Option<R>,
 ) -> R {
-    let mut engine = gate.enter();
+    let mut worker = gate.enter();
     if gate.threads() == Threads::Single {
-        return watch(gate, bell, engine, done).0;
+        return watch(gate, bell, worker, done).0;
     }
-    while engine.waits.is_watched() {
-        if let Some(result) = done(&mut engine) {
+    while worker.engine.waits.is_watched() {
+        if let Some(result) = done(&mut worker) {
             return result;
         }
-        let (events, known) = engine.waits.rest();
-        let policy = engine.waits.shared_policy();
-        drop(engine);
+        let (events, known) = worker.engine.waits.rest();
+        let policy = worker.engine.waits.shared_policy();
+        drop(worker);
         events.wait(known, policy.rest());
-        engine = gate.enter();
-        engine.waits.end_rest();
+        worker = gate.enter();
+        worker.engine.waits.end_rest();
     }
-    engine.waits.begin_watch();
+    worker.engine.waits.begin_watch();
     let on_panic = Watching(gate);
-    let (result, mut engine) = watch(gate, bell, engine, done);
+    let (result, mut worker) = watch(gate, bell, worker, done);
     std::mem::forget(on_panic);
-    engine.waits.end_watch();
+    worker.engine.waits.end_watch();
     result
 }
 
@@ -43,18 +43,18 @@ struct Watching<'g>(&'g Gate<Worker>);
 
 impl Drop for Watching<'_> {
     fn drop(&mut self) {
-        self.0.enter().waits.end_watch();
+        self.0.enter().engine.waits.end_watch();
     }
 }
 
 /// Makes progress, then looks. A caller that looks in vain too often yields its processor, as one that waits does.
 #[inline]
 pub(crate) fn look_once<R>(gate: &Gate<Worker>, look: impl FnOnce(&mut Worker) -> R) -> R {
-    let mut engine = gate.enter();
-    let moved = engine.progress(false);
-    let result = look(&mut engine);
-    let makes_room = engine.waits.asked(moved);
-    drop(engine);
+    let mut worker = gate.enter();
+    let moved = worker.progress(false);
+    let result = look(&mut worker);
+    let makes_room = worker.engine.waits.asked(moved);
+    drop(worker);
     if makes_room {
         std::thread::yield_now();
     } else if gate.is_wanted() {
@@ -67,64 +67,64 @@ pub(crate) fn look_once<R>(gate: &Gate<Worker>, look: impl FnOnce(&mut Worker) -
 fn watch<'g, R>(
     gate: &'g Gate<Worker>,
     bell: &Bell,
-    mut engine: Pass<'g, Worker>,
+    mut worker: Pass<'g, Worker>,
     mut done: impl FnMut(&mut Worker) -> Option<R>,
 ) -> (R, Pass<'g, Worker>) {
     let shared = gate.threads() == Threads::Multiple;
-    let own = engine.waits.policy;
+    let own = worker.engine.waits.policy;
     let mut policy = own;
     let mut idle = 0usize;
     let mut looked: Option<Instant> = None;
     let mut slept = false;
     loop {
-        if let Some(result) = done(&mut engine) {
-            return (result, engine);
+        if let Some(result) = done(&mut worker) {
+            return (result, worker);
         }
-        let moved = engine.progress(true);
+        let moved = worker.progress(true);
         if shared {
-            engine.notify();
-            policy = engine.waits.shared_policy();
-            engine = gate.give_way(engine);
+            worker.engine.notify();
+            policy = worker.engine.waits.shared_policy();
+            worker = gate.give_way(worker);
         }
         if moved {
             idle = 0;
             continue;
         }
-        if let Some(result) = done(&mut engine) {
-            return (result, engine);
+        if let Some(result) = done(&mut worker) {
+            return (result, worker);
         }
         idle += 1;
         if idle <= policy.spin {
             if idle.is_multiple_of(1024) {
-                look(&mut engine, &mut looked, policy.period);
+                look(&mut worker, &mut looked, policy.period);
             }
             spin_hint();
             continue;
         }
-        look(&mut engine, &mut looked, policy.period);
-        engine.retire_idle();
+        look(&mut worker, &mut looked, policy.period);
+        worker.engine.retire_idle();
         let sleeps = policy.sleep && idle > policy.spin + policy.yields;
         if sleeps && !slept {
             // Whoever is dead already will not ring.
             slept = true;
-            engine.check_liveness();
+            worker.check_liveness();
         }
-        if sleeps && engine.prepare_sleep() {
-            engine = sleep(gate, bell, engine, policy.period, &mut looked);
+        if sleeps && worker.prepare_sleep() {
+            worker = sleep(gate, bell, worker, policy.period, &mut looked);
             continue;
         }
         if sleeps {
-            engine.wake_up();
+            worker.engine.wake_up();
         }
-        engine = yield_processor(gate, engine);
+        worker = yield_processor(gate, worker);
     }
 }
 
 /// Lets other threads and processes run, in this rank's engine, too.
 #[inline]
-fn yield_processor<'g>(gate: &'g Gate<Worker>, mut engine: Pass<'g, Worker>) -> Pass<'g, Worker> {
-    engine.core.counters.yields += 1;
-    drop(engine);
+fn yield_processor<'g>(gate: &'g Gate<Worker>, mut worker: Pass<'g, Worker>) -> Pass<'g, Worker> {
+    worker.engine.core.counters.yields += 1;
+    drop(worker);
     std::thread::yield_now();
     gate.enter()
 }
@@ -134,39 +134,39 @@ fn yield_processor<'g>(gate: &'g Gate<Worker>, mut engine: Pass<'g, Worker>) -> 
 fn sleep<'g>(
     gate: &'g Gate<Worker>,
     bell: &Bell,
-    mut engine: Pass<'g, Worker>,
+    mut worker: Pass<'g, Worker>,
     period: Duration,
     looked: &mut Option<Instant>,
 ) -> Pass<'g, Worker> {
-    engine.core.counters.sleeps += 1;
+    worker.engine.core.counters.sleeps += 1;
     let shared = gate.threads() == Threads::Multiple;
-    engine.waits.set_asleep(shared);
-    drop(engine);
+    worker.engine.waits.set_asleep(shared);
+    drop(worker);
     tracepoints::sleep(period.as_micros() as u64);
     let woken = bell.sleep(period);
     tracepoints::wake(woken == Woken::Rung);
     if woken == Woken::Refused {
         std::thread::sleep(Duration::from_micros(50));
     }
-    let mut engine = gate.enter();
-    engine.waits.set_asleep(false);
-    engine.wake_up();
+    let mut worker = gate.enter();
+    worker.engine.waits.set_asleep(false);
+    worker.engine.wake_up();
     if woken == Woken::TimedOut {
         // Nobody rang for a whole period.
-        engine.check_liveness();
+        worker.check_liveness();
         *looked = Some(Instant::now());
     }
-    engine
+    worker
 }
 
-fn look(engine: &mut Worker, looked: &mut Option<Instant>, period: Duration) {
+fn look(worker: &mut Worker, looked: &mut Option<Instant>, period: Duration) {
     let now = Instant::now();
-    engine.age(now);
+    worker.engine.age(now);
     match looked {
         None => *looked = Some(now),
         Some(last) if now.duration_since(*last) >= period => {
             *last = now;
-            engine.check_liveness();
+            worker.check_liveness();
         }
         Some(_) => {}
     }
@@ -196,12 +196,12 @@ mod tests {
             let handle = rt.handle();
             std::thread::scope(|scope| {
                 let watcher = scope.spawn(|| {
-                    until::<()>(&handle.gate, &handle.bell, |engine| {
-                        assert!(engine.waits.threads() < 2, "on purpose");
+                    until::<()>(&handle.gate, &handle.bell, |worker| {
+                        assert!(worker.engine.waits.threads() < 2, "on purpose");
                         None
                     });
                 });
-                while !handle.gate.enter().waits.is_watched() {
+                while !handle.gate.enter().engine.waits.is_watched() {
                     std::thread::yield_now();
                 }
                 let waiting = scope.spawn(|| {

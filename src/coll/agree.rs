@@ -90,7 +90,7 @@ impl Worker {
     /// What this rank says about its ids to an agreement to which all have come.
     pub(crate) fn offer_ids(&mut self, turn: Turn, share: Share) -> Proposal {
         self.bury();
-        let all = self.geometry.coll_channels;
+        let all = self.engine.geometry.coll_channels;
         let mask = if all >= 64 { u64::MAX } else { (1 << all) - 1 };
         let mut free_channels = mask & !self.collectives.channels;
         let ids = &mut self.collectives.ids;
@@ -172,15 +172,20 @@ impl Worker {
         let context = sub_context(agreed.id) | OWN_CONTEXTS;
         // Members on other nodes, which all know, have the channel of the same number there. A member that is alone
         // needs none.
-        let group = members.iter().filter(|&&rank| self.shares_node(rank));
+        let group = members
+            .iter()
+            .filter(|&&rank| self.engine.shares_node(rank));
         let needed = group.count() > 1 || members.len() == 1;
         let used = agreed.channel.filter(|_| needed);
         let reserved = used.map_or(Ok(()), |channel| {
-            self.core.home.reserve_channel(channel, ChannelPart::Lines)
+            self.engine
+                .core
+                .home
+                .reserve_channel(channel, ChannelPart::Lines)
         });
         if let (Ok(()), Some(channel)) = (&reserved, used) {
             self.collectives.channels |= 1 << channel;
-            if let Some(end) = self.core.home.channel(channel) {
+            if let Some(end) = self.engine.core.home.channel(channel) {
                 end.open(agreed.tag, 0);
             }
         }

@@ -55,6 +55,14 @@ enum FoldState {
     Result,
 }
 
+/// Members whose ranges of the result are not here yet.
+#[derive(Default)]
+struct Remaining {
+    members: Vec<usize>,
+    /// Bytes that this rank has taken of the first one's range.
+    taken: usize,
+}
+
 /// A reduction under way.
 pub(crate) struct Fold {
     pub(crate) op: Op,
@@ -84,8 +92,7 @@ pub(crate) struct Fold {
     folded: usize,
     /// What cannot be read in place, of the segment under way: members done, and bytes of the next one.
     fetched: usize,
-    pending: Vec<usize>,
-    got: usize,
+    remaining: Remaining,
     lines: Lines,
     /// What this rank's own line promises.
     promises: Promises,
@@ -111,8 +118,7 @@ impl Fold {
             locations: Vec::new(),
             folded: 0,
             fetched: 0,
-            pending: Vec::new(),
-            got: 0,
+            remaining: Remaining::default(),
             lines: Lines::default(),
             promises: Promises::default(),
         }
@@ -234,7 +240,7 @@ impl Fold {
         if self.helps && self.root != Some(state.me) {
             return Ok(Step::Done);
         }
-        self.pending = behind(state.size(), state.me)
+        self.remaining.members = behind(state.size(), state.me)
             .filter(|&place| {
                 let (begin, end) = share(self.send.len, self.elem, state.size(), place);
                 begin < end
@@ -262,7 +268,7 @@ impl Fold {
     fn await_helpers(&mut self, cx: &mut StepContext<'_>) -> Step {
         let (engine, state, seq, _) = cx.parts();
         self.take_written(engine, state, |place| state.lacks(place, seq, WRITTEN));
-        if self.pending.is_empty() {
+        if self.remaining.members.is_empty() {
             Step::Done
         } else {
             Step::Idle

@@ -22,7 +22,6 @@ use onecopy_obs::Knobs;
 use onecopy_shm::coll::Channel;
 use onecopy_shm::gate::{Guarded, Threads};
 use std::collections::BTreeMap;
-use std::ops::{Deref, DerefMut};
 use std::sync::Arc;
 
 /// A rank's engine and its collectives.
@@ -282,21 +281,6 @@ impl Worker {
             collectives.active.push(slot);
         }
         Ok(started)
-    }
-}
-
-impl Deref for Worker {
-    type Target = Engine;
-    #[inline(always)]
-    fn deref(&self) -> &Engine {
-        &self.engine
-    }
-}
-
-impl DerefMut for Worker {
-    #[inline(always)]
-    fn deref_mut(&mut self) -> &mut Engine {
-        &mut self.engine
     }
 }
 

@@ -88,17 +88,17 @@ impl Comm {
                 chosen.iter().map(rank).collect()
             }
         };
-        let mut engine = self.handle.gate.enter();
+        let mut worker = self.handle.gate.enter();
         // The same on all ranks, also on those that are in no group.
-        let largest = engine.nodes_of(&agreement_comm.members()).largest();
+        let largest = worker.engine.nodes_of(&agreement_comm.members()).largest();
         let agreed = Worker::agree(proposals, largest)?;
-        let own = engine.core.me;
+        let own = worker.engine.core.me;
         let Some(me) = members.iter().position(|&rank| rank == own) else {
             return Ok(None);
         };
-        let membership = engine.settle(&agreed, &members, me);
+        let membership = worker.settle(&agreed, &members, me);
         let (index, context) = (membership.slot, sub_context(membership.id));
-        drop(engine);
+        drop(worker);
         Ok(Some(Self {
             handle: self.handle.clone(),
             context,

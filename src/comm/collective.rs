@@ -118,30 +118,30 @@ impl Comm {
             return ShortState::Not;
         };
         let recv = recv.unwrap_or_default();
-        let mut engine = self.handle.gate.enter();
-        let mut patience = Patience::new(&engine);
+        let mut worker = self.handle.gate.enter();
+        let mut patience = Patience::new(&worker);
         let mut running = loop {
-            match engine.begin_short(index, &short, send, &mut *recv) {
+            match worker.begin_short(index, &short, send, &mut *recv) {
                 Ok(running) => break running,
                 Err(Unready::NotShort) => return ShortState::Not,
-                Err(Unready::Full) => engine.poll_room(index, patience.polls),
+                Err(Unready::Full) => worker.poll_room(index, patience.polls),
             }
-            match patience.progress(self, engine) {
-                Some(entered) => engine = entered,
+            match patience.progress(self, worker) {
+                Some(entered) => worker = entered,
                 None => return ShortState::Not,
             }
         };
         loop {
-            match engine.step_short(&mut running, patience.polls) {
+            match worker.step_short(&mut running, patience.polls) {
                 Ok(()) => return ShortState::Done,
                 Err(Stop::Awaited) => {}
                 Err(Stop::NotShort) => return ShortState::Begun,
             }
             let unwinds = Unwinds { comm: self, index };
-            let patient = patience.progress(self, engine);
+            let patient = patience.progress(self, worker);
             std::mem::forget(unwinds);
             match patient {
-                Some(entered) => engine = entered,
+                Some(entered) => worker = entered,
                 None => return ShortState::Begun,
             }
         }
@@ -170,10 +170,10 @@ struct Patience {
 
 impl Patience {
     #[inline(always)]
-    fn new(engine: &Worker) -> Self {
+    fn new(worker: &Worker) -> Self {
         Self {
             // Where ranks take turns, whoever is waited for may be waiting for this processor.
-            polls: engine.waits.policy.spin.clamp(1, POLLS),
+            polls: worker.engine.waits.policy.spin.clamp(1, POLLS),
             rounds: 0,
         }
     }
@@ -183,12 +183,12 @@ impl Patience {
     fn progress<'e>(
         &mut self,
         comm: &'e Comm,
-        mut engine: Pass<'e, Worker>,
+        mut worker: Pass<'e, Worker>,
     ) -> Option<Pass<'e, Worker>> {
-        let policy = engine.waits.policy;
+        let policy = worker.engine.waits.policy;
         // Rounds, and those after them that give the processor away first.
         let (mut spins, mut yields) = (1, 0);
-        if engine.core.single_threaded {
+        if worker.engine.core.single_threaded {
             spins = policy.spin.min(SPIN_MAX).div_ceil(self.polls);
             yields = if policy.crowded { policy.yields } else { 0 };
         }
@@ -197,13 +197,13 @@ impl Patience {
             return None;
         }
         if self.rounds >= spins {
-            engine.core.counters.yields += 1;
-            drop(engine);
+            worker.engine.core.counters.yields += 1;
+            drop(worker);
             std::thread::yield_now();
-            engine = comm.handle.gate.enter();
+            worker = comm.handle.gate.enter();
         }
-        engine.progress(true);
-        Some(engine)
+        worker.progress(true);
+        Some(worker)
     }
 }
 
@@ -251,27 +251,27 @@ impl Comm {
         buffers: Buffers,
         call: Call,
     ) -> Result<RequestId> {
-        let (mut engine, index) = match call {
+        let (mut worker, index) = match call {
             Call::Begun => {
-                let mut engine = self.handle.gate.enter();
-                let index = self.index(&mut engine);
-                (engine, index)
+                let mut worker = self.handle.gate.enter();
+                let index = self.index(&mut worker);
+                (worker, index)
             }
             Call::Waits | Call::GoesOn => self.enter_behind_others(),
         };
-        engine.start_collective(index, collective, buffers, call)
+        worker.start_collective(index, collective, buffers, call)
     }
 
     /// The engine and the communicator's slot, when a further collective can start: no thread is in a short one.
     pub(crate) fn enter_behind_others(&self) -> (Pass<'_, Worker>, usize) {
         loop {
-            let mut engine = self.handle.gate.enter();
-            let index = self.index(&mut engine);
-            if !engine.is_in_short(index) {
-                return (engine, index);
+            let mut worker = self.handle.gate.enter();
+            let index = self.index(&mut worker);
+            if !worker.is_in_short(index) {
+                return (worker, index);
             }
             // That thread is done soon, or gives it to the queue.
-            drop(engine);
+            drop(worker);
             std::thread::yield_now();
         }
     }
@@ -534,7 +534,9 @@ impl<S, R> CollRequest<S, R> {
     /// Whether it is complete. Never waits.
     pub fn test(&mut self) -> bool {
         if self.result.is_none() {
-            let result = self.handle.look(|engine| engine.take_result(self.id));
+            let result = self
+                .handle
+                .look(|worker| worker.engine.take_result(self.id));
             self.result = result.map(|result| result.map(drop));
         }
         self.result.is_some()
@@ -588,7 +590,7 @@ mod tests {
             let begun = world.try_short(&Collective::Barrier, None, None);
             assert!(begun == ShortState::Begun, "the other rank is not in it");
             let aborted = Error::Aborted { code: 3 };
-            world.handle.gate.enter().end_everything(aborted);
+            world.handle.gate.enter().engine.end_everything(aborted);
             let is_aborted = |result: Result<()>| {
                 let error = result.expect_err("aborted");
                 assert!(matches!(error, Error::Aborted { code: 3 }), "{error}");

@@ -29,7 +29,7 @@ impl Comm {
     }
 
     /// The communicator's index, made now for one that shares its members with another.
-    pub(crate) fn index(&self, engine: &mut Worker) -> usize {
+    pub(crate) fn index(&self, worker: &mut Worker) -> usize {
         match self.index {
             Some(index) => index,
             None => {
@@ -37,7 +37,7 @@ impl Comm {
                     .membership
                     .as_ref()
                     .map_or(0, |membership| membership.slot);
-                engine.collectives.slot_of(self.context, of)
+                worker.collectives.slot_of(self.context, of)
             }
         }
     }
@@ -115,19 +115,19 @@ impl Comm {
         })?;
         let members = Arc::clone(&group.0);
         let own = self.context | OWN_CONTEXTS;
-        let mut engine = self.handle.gate.enter();
+        let mut worker = self.handle.gate.enter();
         let mut state = CommState::new(
             Arc::clone(&members),
             place,
             own,
             0,
             None,
-            engine.collectives.tuning,
+            worker.collectives.tuning,
         );
         state.tags = Tags::of_group(tag, &members);
-        let index = engine.collectives.add(state);
-        let freed_slots = Arc::clone(&engine.collectives.ids.freed_slots);
-        drop(engine);
+        let index = worker.collectives.add(state);
+        let freed_slots = Arc::clone(&worker.collectives.ids.freed_slots);
+        drop(worker);
         Ok(Self {
             handle: self.handle.clone(),
             context: self.context,

@@ -16,6 +16,7 @@ mod lane;
 mod leaving;
 mod options;
 mod output;
+mod retry;
 mod shared_lanes;
 mod stream;
 
@@ -323,7 +324,7 @@ impl Medium for Socket {
             self.output.push(FrameKind::Credit, total);
         }
         if let Some(lane_state) = &mut self.lane_state {
-            lane_state.talked = true;
+            lane_state.retry.talks();
         }
         Some(self.output.frame())
     }
@@ -478,7 +479,7 @@ impl Socket {
             return Put::Withdrawn;
         }
         if let Some(lane_state) = &mut self.lane_state {
-            lane_state.talked = true;
+            lane_state.retry.talks();
         }
         let front = self.front_of(naming, &body(ChunkName::Sent(ChunkIndex(0))));
         let begin = if self.credit_due > 0 { 0 } else { HEAD };

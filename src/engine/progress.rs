@@ -357,9 +357,9 @@ mod tests {
             } else {
                 world.recv(&mut got, 0, 1).expect("the first");
                 {
-                    let mut engine = rt.handle().gate.enter();
-                    engine.polled.clear();
-                    let peer = engine.peers[0].as_mut().expect("connected");
+                    let mut worker = rt.handle().gate.enter();
+                    worker.engine.polled.clear();
+                    let peer = worker.engine.peers[0].as_mut().expect("connected");
                     peer.polled = false;
                     // Its sender still sees it polled.
                     peer.endpoint.set_polling(true);

@@ -109,14 +109,17 @@ mod tests {
             let gate = &rt.handle().gate;
             if rt.rank() == 0 {
                 let id = {
-                    let mut engine = gate.enter();
-                    let buf = UserBuf::One(engine.core.loans.keep(vec![0; LEN]));
-                    engine.receive(Some(1), 0, Some(0), buf).expect("receive")
+                    let mut worker = gate.enter();
+                    let buf = UserBuf::One(worker.engine.core.loans.keep(vec![0; LEN]));
+                    worker
+                        .engine
+                        .receive(Some(1), 0, Some(0), buf)
+                        .expect("receive")
                 };
                 let together = || {
-                    let mut engine = gate.enter();
-                    engine.progress(false);
-                    let mut transfers = engine.receives.transfers.iter();
+                    let mut worker = gate.enter();
+                    worker.progress(false);
+                    let mut transfers = worker.engine.receives.transfers.iter();
                     transfers.any(|transfer| matches!(transfer.mode, Mode::Cooperative(_)))
                 };
                 while !together() {
@@ -134,17 +137,17 @@ mod tests {
                 assert!(over, "the buffer is back while rank 1 copies into it");
             } else {
                 {
-                    let mut engine = gate.enter();
-                    let buf = UserBuf::One(engine.core.loans.keep(vec![1; LEN]));
+                    let mut worker = gate.enter();
+                    let buf = UserBuf::One(worker.engine.core.loans.keep(vec![1; LEN]));
                     let mode = SendMode::Standard;
-                    engine.send(0, 0, 0, buf, mode).expect("send");
+                    worker.engine.send(0, 0, 0, buf, mode).expect("send");
                 }
                 while opened.lock().expect("lock").try_recv().is_err() {
                     gate.enter().progress(false);
                 }
                 first(&rt);
-                let engine = gate.enter();
-                let peer = engine.peers[0].as_ref().expect("connected");
+                let worker = gate.enter();
+                let peer = worker.engine.peers[0].as_ref().expect("connected");
                 let block = peer.endpoint.block_out();
                 let id = block.open_id();
                 let chunks = block.joined(id).expect("an open transfer").chunks();
@@ -162,7 +165,7 @@ mod tests {
 
     #[test]
     fn a_receive_that_is_abandoned_waits_for_its_sender() {
-        gives_up(|_| {}, |rt, id| rt.handle().gate.enter().abandon(id));
+        gives_up(|_| {}, |rt, id| rt.handle().gate.enter().engine.abandon(id));
     }
 
     #[test]
@@ -170,9 +173,9 @@ mod tests {
         gives_up(
             |rt| rt.abort(3).expect("abort"),
             |rt, id| {
-                let mut engine = rt.handle().gate.enter();
-                engine.check_liveness();
-                assert!(engine.is_done(id), "the abort was heard");
+                let mut worker = rt.handle().gate.enter();
+                worker.check_liveness();
+                assert!(worker.engine.is_done(id), "the abort was heard");
             },
         );
     }
@@ -182,9 +185,11 @@ mod tests {
         gives_up(
             |_| {},
             |rt, id| {
-                let mut engine = rt.handle().gate.enter();
-                engine.mark_gone(1, Gone::Unreachable("no memory".into()));
-                assert!(engine.is_done(id), "the peer is gone");
+                let mut worker = rt.handle().gate.enter();
+                worker
+                    .engine
+                    .mark_gone(1, Gone::Unreachable("no memory".into()));
+                assert!(worker.engine.is_done(id), "the peer is gone");
             },
         );
     }

@@ -151,24 +151,28 @@ mod tests {
                 if rt.rank() == 0 {
                     world.send(&[7u8], 1, 1).expect("the first message");
                     meet();
-                    let mut engine = gate.enter();
-                    let loan = engine.core.loans.keep(vec![1; LEN]);
+                    let mut worker = gate.enter();
+                    let loan = worker.engine.core.loans.keep(vec![1; LEN]);
                     let mode = crate::engine::SendMode::Standard;
-                    let id = engine
+                    let id = worker
+                        .engine
                         .send(1, 0, 2, UserBuf::One(loan), mode)
                         .expect("send");
-                    assert!(!engine.is_done(id), "it went out as a whole");
-                    engine.abandon(id);
-                    drop(engine);
+                    assert!(!worker.engine.is_done(id), "it went out as a whole");
+                    worker.engine.abandon(id);
+                    drop(worker);
                     world.send(&[9u8; LEN], 1, 3).expect("the next message");
                 } else {
                     let mut got = [0u8; LEN];
                     world.recv(&mut got[..1], 0, 1).expect("the first message");
                     let waits = posted.then(|| {
-                        let mut engine = gate.enter();
-                        let loan = engine.core.loans.keep(vec![0; LEN]);
+                        let mut worker = gate.enter();
+                        let loan = worker.engine.core.loans.keep(vec![0; LEN]);
                         let buf = UserBuf::One(loan);
-                        engine.receive(Some(0), 0, Some(2), buf).expect("receive")
+                        worker
+                            .engine
+                            .receive(Some(0), 0, Some(2), buf)
+                            .expect("receive")
                     });
                     meet();
                     world.recv(&mut got, 0, 3).expect("the next message");
@@ -196,18 +200,19 @@ mod tests {
         let world = rt.world();
         let gate = &rt.handle().gate;
         if rt.rank() == 0 {
-            let mut engine = gate.enter();
-            let loan = engine.core.loans.keep(vec![1; LONG]);
+            let mut worker = gate.enter();
+            let loan = worker.engine.core.loans.keep(vec![1; LONG]);
             let mode = crate::engine::SendMode::Standard;
-            let id = engine
+            let id = worker
+                .engine
                 .send(1, 0, 2, UserBuf::One(loan), mode)
                 .expect("send");
-            while engine.core.counters.pipeline_bytes == 0 {
-                engine.progress_messages(false);
+            while worker.engine.core.counters.pipeline_bytes == 0 {
+                worker.engine.progress_messages(false);
             }
-            assert!(!engine.is_done(id), "it went out as a whole");
-            engine.core.loans.release(loan);
-            drop(engine);
+            assert!(!worker.engine.is_done(id), "it went out as a whole");
+            worker.engine.core.loans.release(loan);
+            drop(worker);
             let result = world.finish(id);
             assert!(
                 matches!(result, Err(Error::Withdrawn { rank: 1 })),
@@ -215,16 +220,19 @@ mod tests {
             );
             world.send(&[9u8], 1, 3).expect("the next message");
         } else {
-            let mut engine = gate.enter();
-            let loan = engine.core.loans.keep(vec![0; LONG]);
+            let mut worker = gate.enter();
+            let loan = worker.engine.core.loans.keep(vec![0; LONG]);
             let buf = UserBuf::One(loan);
-            let id = engine.receive(Some(0), 0, Some(2), buf).expect("receive");
+            let id = worker
+                .engine
+                .receive(Some(0), 0, Some(2), buf)
+                .expect("receive");
             let begun = Instant::now();
-            while !engine.is_done(id) {
-                engine.progress_messages(true);
+            while !worker.engine.is_done(id) {
+                worker.engine.progress_messages(true);
                 assert!(begun.elapsed() < Duration::from_secs(30), "it never ends");
             }
-            drop(engine);
+            drop(worker);
             let result = world.finish(id);
             assert!(
                 matches!(result, Err(Error::Withdrawn { rank: 0 })),
@@ -283,26 +291,26 @@ mod tests {
                 let mut got = [0u8];
                 if rt.rank() == 0 {
                     world.send(&[1u8], 1, 1).expect("the first message");
-                    let mut engine = gate.enter();
-                    let loan = engine.core.loans.keep(vec![1; LONG]);
+                    let mut worker = gate.enter();
+                    let loan = worker.engine.core.loans.keep(vec![1; LONG]);
                     let mode = crate::engine::SendMode::Standard;
-                    let id = engine.send(1, 0, 2, UserBuf::One(loan), mode);
+                    let id = worker.engine.send(1, 0, 2, UserBuf::One(loan), mode);
                     let id = id.expect("send");
-                    let asked = |engine: &crate::coll::Worker| {
-                        let peer = engine.peers[1].as_ref().expect("connected");
+                    let asked = |worker: &crate::coll::Worker| {
+                        let peer = worker.engine.peers[1].as_ref().expect("connected");
                         let joins = peer.outbound.announced.iter().any(|a| a.asked_by.is_some());
                         joins || !peer.outbound.pipes.is_empty()
                     };
-                    while matches!(how, How::Half | How::LatePut) && !asked(&engine) {
-                        engine.progress(false);
+                    while matches!(how, How::Half | How::LatePut) && !asked(&worker) {
+                        worker.progress(false);
                     }
-                    engine.abandon(id);
-                    drop(engine);
+                    worker.engine.abandon(id);
+                    drop(worker);
                     world.send(&[2u8], 1, 3).expect("the word");
                     world.recv(&mut got, 1, 4).expect("it is over");
-                    let engine = gate.enter();
-                    assert!(engine.core.requests.none_abandoned(), "{how:?}");
-                    let peer = engine.peers[1].as_ref().expect("connected");
+                    let worker = gate.enter();
+                    assert!(worker.engine.core.requests.none_abandoned(), "{how:?}");
+                    let peer = worker.engine.peers[1].as_ref().expect("connected");
                     assert_eq!(peer.outbound.unanswered(), 0, "{how:?}");
                     assert!(peer.outbound.announced.is_empty() && peer.outbound.pipes.is_empty());
                 } else {
@@ -311,13 +319,13 @@ mod tests {
                         world
                             .recv(&mut got, 0, 3)
                             .expect("the announcement is here");
-                        let mut engine = gate.enter();
-                        let loan = engine.core.loans.keep(vec![0; LONG]);
+                        let mut worker = gate.enter();
+                        let loan = worker.engine.core.loans.keep(vec![0; LONG]);
                         let buf = UserBuf::One(loan);
-                        let id = engine.receive(Some(0), 0, Some(2), buf);
-                        engine.abandon(id.expect("receive"));
-                        while !engine.receives.transfers.is_empty() {
-                            engine.progress(false);
+                        let id = worker.engine.receive(Some(0), 0, Some(2), buf);
+                        worker.engine.abandon(id.expect("receive"));
+                        while !worker.engine.receives.transfers.is_empty() {
+                            worker.progress(false);
                         }
                     } else {
                         let mut heap = rt.alloc(LONG).expect("memory");
@@ -326,9 +334,9 @@ mod tests {
                         world.recv(&mut got, 0, 3).expect("the word");
                     }
                     world.send(&[3u8], 0, 4).expect("it is over");
-                    let engine = gate.enter();
-                    assert!(engine.receives.transfers.is_empty(), "{how:?}");
-                    let peer = engine.peers[0].as_ref().expect("connected");
+                    let worker = gate.enter();
+                    assert!(worker.engine.receives.transfers.is_empty(), "{how:?}");
+                    let peer = worker.engine.peers[0].as_ref().expect("connected");
                     assert_eq!(peer.inbound.coop_in_use, None, "{how:?}");
                 }
                 rt.finalize().expect("finalize");

@@ -127,10 +127,11 @@ mod tests {
                 world.send(&[0u8], 1, 0).expect("the first message");
                 let ids: Vec<_> = (0..MESSAGES)
                     .map(|_| {
-                        let mut engine = rt.handle().gate.enter();
-                        let buf = UserBuf::One(engine.core.loans.keep(vec![1; LEN]));
+                        let mut worker = rt.handle().gate.enter();
+                        let buf = UserBuf::One(worker.engine.core.loans.keep(vec![1; LEN]));
                         let plan = SendPlan::Chunks { sent: 0 };
-                        engine
+                        worker
+                            .engine
                             .send_planned(1, (0, 1), buf, SendMode::Standard, Some(plan))
                             .expect("send")
                     })

@@ -31,7 +31,7 @@ impl Poll<'_> {
     /// The result of a receive, if it is complete.
     #[inline]
     pub fn take_lightweight(&mut self, number: u32) -> Taken {
-        let lightweight = &mut self.0.receives.lightweight;
+        let lightweight = &mut self.0.engine.receives.lightweight;
         match lightweight.get(number) {
             Phase::Free => Taken::Unknown,
             Phase::Posted { .. } => Taken::Active,
@@ -51,12 +51,11 @@ impl Poll<'_> {
     /// Ends a receive that is complete without an error and of which nobody asks what it got. Says whether it was one.
     #[inline(always)]
     pub fn forget_lightweight(&mut self, number: u32) -> bool {
-        self.0.receives.lightweight.forget(number)
+        self.0.engine.receives.lightweight.forget(number)
     }
 
     fn take_request(&mut self, number: u32, id: RequestId) -> Taken {
-        let engine: &mut Engine = self.0;
-        let Engine { core, receives, .. } = engine;
+        let Engine { core, receives, .. } = &mut self.0.engine;
         let mut lent = None;
         if let Some(request) = core.requests.get(id) {
             if request.state != RequestState::Done {
@@ -67,7 +66,7 @@ impl Poll<'_> {
         receives.lightweight.free(number);
         let result = core.requests.finish(id).unwrap_or(Err(Error::Cancelled));
         if let Some(lent) = lent {
-            self.0.end(&lent);
+            self.0.engine.end(&lent);
         }
         Taken::Over(result.map_err(Box::new))
     }
@@ -79,8 +78,7 @@ impl Poll<'_> {
         &mut self,
         number: u32,
     ) -> Option<Option<std::result::Result<Status, &Error>>> {
-        let engine: &mut Engine = self.0;
-        let Engine { core, receives, .. } = engine;
+        let Engine { core, receives, .. } = &mut self.0.engine;
         Some(match receives.lightweight.get(number) {
             Phase::Free => return None,
             Phase::Posted { .. } => None,
@@ -96,8 +94,7 @@ impl Poll<'_> {
 
     /// As [`Self::cancel`].
     pub fn cancel_lightweight(&mut self, number: u32) -> bool {
-        let engine: &mut Engine = self.0;
-        let Engine { core, receives, .. } = engine;
+        let Engine { core, receives, .. } = &mut self.0.engine;
         let Phase::Posted { entry, .. } = receives.lightweight.get(number) else {
             return false;
         };
@@ -109,8 +106,7 @@ impl Poll<'_> {
 
     /// The receive as an operation; its number means nothing any more.
     pub fn adopt(&mut self, number: u32) -> Option<Operation> {
-        let engine: &mut Engine = self.0;
-        let Engine { core, receives, .. } = engine;
+        let Engine { core, receives, .. } = &mut self.0.engine;
         let id = receives.adopt_lightweight(core, number)?;
         let lent = Lent::Message(core.requests.get(id)?.buf.clone());
         Some(Operation { id, lent })
@@ -150,7 +146,7 @@ impl Engine {
 
 /// The engine, to start a receive that has a number.
 pub struct Starting<'c> {
-    engine: Pass<'c, Worker>,
+    worker: Pass<'c, Worker>,
     comm: &'c Comm,
 }
 
@@ -159,7 +155,7 @@ impl Starting<'_> {
     #[inline(always)]
     #[must_use]
     pub fn at_once(&mut self, bytes: &mut [u8], source: usize, tag: Tag) -> Option<u32> {
-        let (engine, comm) = (&mut self.engine, self.comm);
+        let (engine, comm) = (&mut self.worker.engine, self.comm);
         // A front that has too many for a number finds that out before anything is received.
         if bytes.len() > engine.core.chunks.step as usize || engine.receives.lightweight.is_full() {
             return None;
@@ -174,7 +170,8 @@ impl Starting<'_> {
     #[inline(always)]
     pub fn receive(&mut self, span: Span, source: Source, tag: Tag) -> Result<Option<u32>> {
         let source = source.rank().map(|rank| self.comm.world_rank(rank));
-        self.engine
+        self.worker
+            .engine
             .receive_lightweight(span, source, self.comm.context, tag.tag())
     }
 }
@@ -185,7 +182,7 @@ impl Comm {
     #[must_use]
     pub fn start_lightweight(&self) -> Starting<'_> {
         Starting {
-            engine: self.handle.gate.enter(),
+            worker: self.handle.gate.enter(),
             comm: self,
         }
     }

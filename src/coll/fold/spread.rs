@@ -93,7 +93,7 @@ impl Fold {
                 (self.asks_for_help(state) || combines) && lacks(1)
             }
             FoldState::Helped | FoldState::Spread => {
-                self.pending.contains(&place) && lacks(WRITTEN)
+                self.remaining.members.contains(&place) && lacks(WRITTEN)
             }
             // What is asked for is in the copy requests.
             FoldState::Range | FoldState::Result => false,
@@ -152,7 +152,7 @@ impl Fold {
         lack: impl Fn(usize) -> bool,
     ) {
         let (len, elem) = (self.send.len, self.elem);
-        self.pending.retain(|&place| {
+        self.remaining.members.retain(|&place| {
             let lacks = lack(place);
             if !lacks {
                 let (begin, end) = share(len, elem, state.size(), place);
@@ -178,8 +178,8 @@ impl Fold {
             state.ends[place].look(seq) < EVERYWHERE
         });
         let (mut moved, mut index) = (0, 0);
-        while index < self.pending.len() && moved < STEP_MAX {
-            let place = self.pending[index];
+        while index < self.remaining.members.len() && moved < STEP_MAX {
+            let place = self.remaining.members[index];
             if state.lacks(place, seq, WRITTEN) {
                 index += 1;
                 continue;
@@ -190,17 +190,17 @@ impl Fold {
             };
             let (begin, end) = share(self.send.len, self.elem, state.size(), place);
             let source = MemberBuffer::of(&said, seq, place, RESULT);
-            let at = begin + self.got;
+            let at = begin + self.remaining.taken;
             let n = (end - at).min(READ_MAX);
             let target = Target::Loan(loan, to + at);
             let came = reader::fetch(engine, state, &source, at as u64, n, target)?;
             moved += came;
-            self.got += came;
-            if self.got == end - begin {
-                self.pending.remove(index);
-                self.got = 0;
+            self.remaining.taken += came;
+            if self.remaining.taken == end - begin {
+                self.remaining.members.remove(index);
+                self.remaining.taken = 0;
             } else {
-                self.pending.swap(0, index);
+                self.remaining.members.swap(0, index);
                 index = 0;
                 if came == 0 {
                     break;
@@ -209,10 +209,10 @@ impl Fold {
         }
         // What this rank has combined stands everywhere, and what it gave is combined.
         let all = || state.ends.iter().all(|end| end.look(seq) >= WRITTEN);
-        if self.pending.is_empty() && !self.targets.is_empty() && all() {
+        if self.remaining.members.is_empty() && !self.targets.is_empty() && all() {
             shared.readers = Readers::Nobody;
         }
-        Ok(match (self.pending.is_empty(), moved) {
+        Ok(match (self.remaining.members.is_empty(), moved) {
             (true, _) => Step::Done,
             (false, 0) => Step::Idle,
             (false, _) => Step::Moved,

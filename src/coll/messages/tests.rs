@@ -40,15 +40,15 @@ fn nobody_takes_what_a_root_has_written_after_it_gave_up() {
                 let buffer = Some(vec![7u8; LEN]);
                 let mut request = own.start(&bcast, None::<Vec<u8>>, buffer).expect("start");
                 let announced = || {
-                    let engine = rt.handle().gate.enter();
-                    let peer = engine.peers[0].as_ref();
+                    let worker = rt.handle().gate.enter();
+                    let peer = worker.engine.peers[0].as_ref();
                     peer.is_some_and(|peer| peer.outbound.unanswered() > 0)
                 };
                 while !announced() {
                     assert!(!request.test(), "nobody has taken it");
                 }
                 let gate = &rt.handle().gate;
-                gate.enter().believe_dead(2, Death::Signal(9));
+                gate.enter().engine.believe_dead(2, Death::Signal(9));
                 let (ended, _, buffer) = request.wait_both();
                 assert!(ended.is_err(), "a member is dead");
                 let mut buffer = buffer.expect("the buffer");

@@ -45,9 +45,9 @@ fn sums(comm: &Comm) {
 
 /// Gives a communicator up, as a lost member does.
 fn give_up(rt: &Runtime, comm: &Comm) {
-    let mut engine = rt.handle().gate.enter();
-    let index = comm.index(&mut engine);
-    let worker = &mut *engine;
+    let mut worker = rt.handle().gate.enter();
+    let index = comm.index(&mut worker);
+    let worker = &mut *worker;
     let comm = worker.collectives.slots[index].as_mut().expect("alive");
     comm.fail(&mut worker.engine, &Error::given_up(rt.rank()));
 }
@@ -60,8 +60,8 @@ fn reuse_id(rt: &Runtime, comm: &Comm) {
 
 /// Messages of collectives that no receive has taken.
 fn left_over(rt: &Runtime) -> usize {
-    let engine = rt.handle().gate.enter();
-    let unexpected = &engine.receives.unexpected;
+    let worker = rt.handle().gate.enter();
+    let unexpected = &worker.engine.receives.unexpected;
     let own = |envelope: &Envelope| envelope.context & OWN_CONTEXTS != 0;
     unexpected.ids_where(own).len()
 }
@@ -81,7 +81,13 @@ fn survivors_form_a_communicator_after_one_that_has_failed() {
         let _done = (rt.rank() == 0).then(|| Done(&is_over));
         let (all, both) = (Group::of(&[0, 1, 2]), Group::of(&[0, 1]));
         meet(&world);
-        let bury = || rt.handle().gate.enter().believe_dead(2, Death::Signal(9));
+        let bury = || {
+            rt.handle()
+                .gate
+                .enter()
+                .engine
+                .believe_dead(2, Death::Signal(9))
+        };
         if rt.rank() == 0 {
             bury();
         }

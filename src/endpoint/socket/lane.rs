@@ -13,16 +13,14 @@
 use super::feed::Early;
 use super::frame::{FrameKind, HEAD, Head};
 use super::output::Output;
+use super::retry::Retry;
 use super::shared_lanes::SharedLanes;
 use onecopy_btl::lanes::Offer;
 use std::time::{Duration, Instant};
 
-/// How long after its failure a lane is tried again, if the ranks talk; twice as long after each further one, up to a
-/// minute or so: a device that came back is soon used.
-const BACKOFF: Duration = Duration::from_secs(1);
-const BACKOFF_MAX: Duration = Duration::from_secs(64);
-/// Offers of one peer come further apart than this: it offers a lane again [`BACKOFF`] after it has read of the end of
-/// the one before. Without a bound a peer could have this rank make pairs, and answers that nobody reads.
+/// Offers of one peer come further apart than this: it offers a lane again a [`BACKOFF`](super::retry::BACKOFF) after
+/// it has read of the end of the one before. Without a bound a peer could have this rank make pairs, and answers that
+/// nobody reads.
 const OFFERS_APART: Duration = Duration::from_millis(500);
 
 /// What carries the frames to the peer.
@@ -64,13 +62,7 @@ pub(super) struct PairLane {
     pub(super) given_up: bool,
     /// Looks at the stream that were left out.
     pub(super) skipped: u32,
-    /// Since when a lane carries something; none: none ever did.
-    since: Option<Instant>,
-    /// When a lane is tried again, and how long after its next failure.
-    again: Option<Instant>,
-    backoff: Duration,
-    /// Whether this rank has sent something since a lane was last tried: nobody needs one who does not.
-    pub(super) talked: bool,
+    pub(super) retry: Retry,
     pub(super) taken_over: u64,
     pub(super) given_back: u64,
     /// Why no lane carries frames, as far as this rank knows it.
@@ -113,10 +105,7 @@ impl PairLane {
             ahead: Vec::new(),
             given_up: false,
             skipped: 0,
-            since: None,
-            again: None,
-            backoff: BACKOFF,
-            talked: false,
+            retry: Retry::new(),
             taken_over: 0,
             given_back: 0,
             why_not: None,
@@ -125,7 +114,7 @@ impl PairLane {
 
     /// Makes a lane and offers it. `false`: there can be none.
     pub(super) fn offer(&mut self, stream: &mut Output) -> bool {
-        self.again = None;
+        self.retry.tries();
         let made = self.lanes.lock().make(self.rank);
         match made {
             Ok((lane, offer)) => {
@@ -137,25 +126,10 @@ impl PairLane {
             Err(reason) => {
                 tracing::info!(peer = self.rank, "no lane: {reason}");
                 self.why_not = Some(reason.to_string());
-                self.ask_again(BACKOFF);
+                self.retry.refused(Instant::now());
                 false
             }
         }
-    }
-
-    /// Has a lane tried again in a while.
-    fn try_again(&mut self) {
-        let now = Instant::now();
-        if self.since.is_some_and(|since| now > since + BACKOFF_MAX) {
-            self.backoff = BACKOFF;
-        }
-        self.ask_again(self.backoff);
-        self.backoff = (2 * self.backoff).min(BACKOFF_MAX);
-    }
-
-    fn ask_again(&mut self, after: Duration) {
-        self.again = Some(Instant::now() + after);
-        self.talked = false;
     }
 
     /// The peer offers a lane.
@@ -235,7 +209,7 @@ impl PairLane {
             self.control_out.push(FrameKind::Switch, 0);
             self.out = Carrier::Lane;
             self.taken_over += 1;
-            self.since = Some(Instant::now());
+            self.retry.carries(Instant::now());
             self.why_not = None;
         }
     }
@@ -300,9 +274,9 @@ impl PairLane {
         (self.said_ready, self.heard_ready, self.said_end) = (false, false, false);
         if had_none {
             // This side refused it, for a reason that may pass.
-            self.ask_again(BACKOFF);
+            self.retry.refused(Instant::now());
         } else {
-            self.try_again();
+            self.retry.failed(Instant::now());
         }
         Ok(())
     }
@@ -327,10 +301,7 @@ impl PairLane {
 
     /// Whether a lane is to be tried again.
     pub(super) fn is_due(&self, now: Instant) -> bool {
-        self.lane.is_none()
-            && !self.said_end
-            && self.talked
-            && self.again.is_some_and(|again| now >= again)
+        self.lane.is_none() && !self.said_end && self.retry.is_due(now)
     }
 
     /// Forgets the lane.
