@@ -205,7 +205,7 @@ impl Outstanding {
 /// record. The peer's again are those that a tail was published behind, whatever published it.
 ///
 /// How many are kept follows from what the two do. If they send in turn, as many as the peer's message had are kept for
-/// the answer. A peer that sends more without one gets them back as before, and they are only counted.
+/// the answer: the longer one of its last two, since short and long ones often alternate. A peer that sends more without one gets them back as before, and they are only counted.
 #[derive(Debug)]
 pub struct Kept {
     chunks: VecDeque<(u64, ChunkIndex)>,
@@ -215,6 +215,8 @@ pub struct Kept {
     limit: usize,
     /// Chunks read since a message in chunks went to the peer, whichever of the two they belong to.
     read: usize,
+    /// The same of the message before.
+    read_before: usize,
     /// Whether the peer was answered since it last sent more than was kept.
     answered: bool,
     /// Chunks read and neither kept nor given back, if it was not, and where the last one's record ends.
@@ -234,6 +236,7 @@ impl Kept {
             least,
             limit: limit.max(least),
             read: 0,
+            read_before: 0,
             answered: true,
             passed: 0,
             passed_to: 0,
@@ -271,10 +274,12 @@ impl Kept {
     /// A message in chunks that could return goes to the peer.
     #[inline]
     pub fn sends(&mut self) {
-        if self.read > 0 {
-            self.most = self.read.clamp(self.least, self.limit);
+        // Where none can return there is nothing to keep for an answer.
+        if self.read > 0 && self.limit > self.least {
+            let longer = self.read.max(self.read_before);
+            self.most = longer.clamp(self.least, self.limit);
             self.surplus = self.read.saturating_sub(self.limit);
-            self.read = 0;
+            (self.read_before, self.read) = (self.read, 0);
             self.answered = true;
         }
     }
@@ -318,7 +323,7 @@ impl Kept {
 
     /// What comes next is not answered.
     pub fn expect_no_answer(&mut self) {
-        (self.most, self.surplus) = (self.least, 0);
+        (self.most, self.surplus, self.read_before) = (self.least, 0, 0);
         self.answered = false;
     }
 
@@ -561,18 +566,22 @@ mod tests {
         }
 
         proptest! {
-            /// Two ranks that send in turn return all chunks in the end, whatever one of them gave back before, having
-            /// waited for long.
+            /// Two ranks that send in turn messages of one length, or of two that alternate, return all chunks in the
+            /// end, whatever one of them gave back before, having waited for long.
             #[test]
             fn who_sends_in_turn_returns_chunks(
-                count in 1usize..=16,
-                (least, limit) in (0usize..=3).prop_flat_map(|least| (Just(least), least.max(1)..=15 - least)),
+                one_count in 1usize..=16,
+                other_count in prop::option::of(1usize..=16),
+                (least, limit) in (0usize..=3).prop_flat_map(|least| (Just(least), least + 1..=15 - least)),
                 waits in prop::collection::vec((0usize..8, 0usize..32, any::<bool>()), 0..8),
             ) {
+                // Which are given back of more than may be kept is known by the last message alone.
+                let other_count = other_count.filter(|&other| one_count.max(other) <= limit);
                 let new = || Side::new(16, least, limit);
                 let (mut a, mut b) = (new(), new());
                 for round in 0..14 {
                     let before = a.returned + b.returned;
+                    let count = other_count.filter(|_| round % 2 == 1).unwrap_or(one_count);
                     for at in 0..2 * count {
                         let first = at < count;
                         let (one, other) = if first { (&mut a, &mut b) } else { (&mut b, &mut a) };

@@ -32,10 +32,11 @@ impl Keeping {
     /// leaves the peer such a part. What all ranks keep together leaves a sender most of its pool.
     pub(crate) fn of(share: usize, depth: usize, part: usize) -> Self {
         let most = part / 4;
-        let given_back = (share.min(depth) / 8).min(most).max(1);
+        let out = share.min(depth);
+        let given_back = (out / 8).min(most).max(1);
         Self {
             least: given_back - 1,
-            most: share.saturating_sub(given_back).min(most),
+            most: out.saturating_sub(given_back).min(most),
         }
     }
 }
@@ -297,17 +298,17 @@ mod tests {
                 for part in [0, 1, 2, 8, 64, 1000] {
                     let Keeping { least, most } = Keeping::of(share, depth, part);
                     // Of what a peer may have out it is always left one at least, in a pipeline, too.
-                    assert!(
-                        least < share.min(depth) && most < share,
-                        "{share} {depth} {part}"
-                    );
+                    let out = share.min(depth);
+                    assert!(least < out && most < out, "{share} {depth} {part}");
                     assert!(most <= part / 4 && (least <= most || least == 0));
                 }
             }
         }
         // 256 KiB for a peer in chunks of 16 and of 8 KiB.
         let many = Keeping::of(16, 4, 2048);
-        assert_eq!((many.least, many.most), (0, 15));
+        assert_eq!((many.least, many.most), (0, 3));
+        let many = Keeping::of(16, 16, 2048);
+        assert_eq!((many.least, many.most), (1, 14));
         assert_eq!(Keeping::of(32, 32, 2048).most, 28);
     }
 }
