@@ -205,7 +205,8 @@ impl Outstanding {
 /// record. The peer's again are those that a tail was published behind, whatever published it.
 ///
 /// How many are kept follows from what the two do. If they send in turn, as many as the peer's message had are kept for
-/// the answer: the longer one of its last two, since short and long ones often alternate. A peer that sends more without one gets them back as before, and they are only counted.
+/// the answer: as the longer one of its last two had, since short and long ones often alternate. A peer that sends more
+/// without one gets them back as before, and they are only counted.
 #[derive(Debug)]
 pub struct Kept {
     chunks: VecDeque<(u64, ChunkIndex)>,
