@@ -6,8 +6,8 @@
 
 use std::time::{Duration, Instant};
 
-/// How long after its failure a lane is tried again, if the ranks talk; twice as long after each further one, up to a
-/// minute or so: a device that came back is soon used.
+/// How long after its failure a lane is tried again, if the ranks talk. After each further failure it is twice as long,
+/// up to [`BACKOFF_MAX`].
 pub(super) const BACKOFF: Duration = Duration::from_secs(1);
 const BACKOFF_MAX: Duration = Duration::from_secs(64);
 
