@@ -51,7 +51,7 @@ pub struct Comm {
     pub(crate) context: u32,
     /// The members; none: all ranks.
     pub(crate) membership: Option<Arc<Membership>>,
-    /// Where the engine keeps its collectives; none: it is looked up.
+    /// Where the worker keeps its collectives; none: it is looked up.
     pub(crate) index: Option<usize>,
 }
 

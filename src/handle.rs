@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The way to a rank's engine, which communicators, requests and the runtime share.
+//! The way to a rank's worker, which communicators, requests and the runtime share.
 
 use crate::coll::Worker;
 use crate::endpoint::Bell;
@@ -25,7 +25,7 @@ pub(crate) struct RankInner {
     pub(crate) size: usize,
 }
 
-/// A handle on the engine.
+/// A handle on the worker.
 #[derive(Clone)]
 pub(crate) struct Handle(pub(crate) Arc<RankInner>);
 

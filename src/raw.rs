@@ -35,7 +35,7 @@ enum Lent {
     Collective(Box<Buffers>),
 }
 
-/// The engine, between two rounds of progress.
+/// The worker, between two rounds of progress.
 pub struct Poll<'e>(&'e mut Worker);
 
 impl Poll<'_> {

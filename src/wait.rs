@@ -8,7 +8,7 @@ use onecopy_shm::gate::{Gate, Pass, Threads};
 use onecopy_shm::sync::spin_hint;
 use std::time::{Duration, Instant};
 
-/// Waits until `done` gives something. Between polls the engine is free for other threads.
+/// Waits until `done` gives something. Between polls the worker is free for other threads.
 pub(crate) fn until<R>(
     gate: &Gate<Worker>,
     bell: &Bell,
@@ -38,7 +38,7 @@ pub(crate) fn until<R>(
 }
 
 /// Hands the watch on when the thread that watches panics, in an operator of the program for example: the others
-/// would wait for ever. When it is dropped the thread has given the engine back.
+/// would wait for ever. When it is dropped the thread has given the worker back.
 struct Watching<'g>(&'g Gate<Worker>);
 
 impl Drop for Watching<'_> {
@@ -63,7 +63,7 @@ pub(crate) fn look_once<R>(gate: &Gate<Worker>, look: impl FnOnce(&mut Worker) -
     result
 }
 
-/// Polls until `done` gives something: spins, then yields the processor, then sleeps. Gives the engine with it.
+/// Polls until `done` gives something: spins, then yields the processor, then sleeps. Gives the worker with it.
 fn watch<'g, R>(
     gate: &'g Gate<Worker>,
     bell: &Bell,
@@ -120,7 +120,7 @@ fn watch<'g, R>(
     }
 }
 
-/// Lets other threads and processes run, in this rank's engine, too.
+/// Lets other threads and processes run, in this rank's worker, too.
 #[inline]
 fn yield_processor<'g>(gate: &'g Gate<Worker>, mut worker: Pass<'g, Worker>) -> Pass<'g, Worker> {
     worker.engine.core.counters.yields += 1;
@@ -129,7 +129,7 @@ fn yield_processor<'g>(gate: &'g Gate<Worker>, mut worker: Pass<'g, Worker>) -> 
     gate.enter()
 }
 
-/// Sleeps until the bell is rung, for `period` at most; the engine is prepared for that. Looks at the peers, and notes
+/// Sleeps until the bell is rung, for `period` at most; the worker is prepared for that. Looks at the peers, and notes
 /// when, if nobody rang.
 fn sleep<'g>(
     gate: &'g Gate<Worker>,

@@ -262,7 +262,7 @@ impl Comm {
         worker.start_collective(index, collective, buffers, call)
     }
 
-    /// The engine and the communicator's slot, when a further collective can start: no thread is in a short one.
+    /// The worker and the communicator's slot, when a further collective can start: no thread is in a short one.
     pub(crate) fn enter_behind_others(&self) -> (Pass<'_, Worker>, usize) {
         loop {
             let mut worker = self.handle.gate.enter();

@@ -144,7 +144,7 @@ impl Engine {
     }
 }
 
-/// The engine, to start a receive that has a number.
+/// The worker, to start a receive that has a number.
 pub struct Starting<'c> {
     worker: Pass<'c, Worker>,
     comm: &'c Comm,
@@ -177,7 +177,7 @@ impl Starting<'_> {
 }
 
 impl Comm {
-    /// Enters the engine, to start a receive that has a number.
+    /// Enters the worker, to start a receive that has a number.
     #[inline(always)]
     #[must_use]
     pub fn start_lightweight(&self) -> Starting<'_> {

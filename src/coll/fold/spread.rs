@@ -144,7 +144,7 @@ impl Fold {
         put_to_all(engine, state, &self.targets, (begin, len), source)
     }
 
-    /// Takes out of the pending members those that no longer `lack`: they have written their shares here.
+    /// Takes out of the remaining members those that no longer `lack`: they have written their shares here.
     pub(super) fn take_written(
         &mut self,
         engine: &mut Engine,
