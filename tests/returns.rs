@@ -74,6 +74,34 @@ fn answers_go_in_the_chunks_of_what_they_answer() {
     }
 }
 
+/// Of four chunks two may be kept: those that come back count, too. And a short message, which comes back whole, does
+/// not make the next longer one look unanswered.
+#[test]
+fn what_came_back_counts() {
+    const ROUNDS: usize = 200;
+    let knobs = Knobs {
+        pool_per_peer: 48 << 10,
+        ..knobs()
+    };
+    for (lens, all) in [
+        // Two of four chunks return with each message; with every second one, and few others, if they do not count.
+        ([64 << 10, 64 << 10], 2 * ROUNDS),
+        // Two chunks return with every second message and one with the others; or with the others alone.
+        ([32 << 10, 8 << 10], ROUNDS + ROUNDS / 2),
+    ] {
+        local_with(2, &knobs, |rt| {
+            for round in 0..ROUNDS {
+                exchange(&rt.world(), round, lens[round % 2], rt.rank() == 0);
+            }
+            let returned = rt.counters().chunks_returned as usize;
+            if rt.rank() == 1 {
+                // A rank that waits for long gives back what it kept.
+                assert!(returned > all * 2 / 3, "{lens:?}: {returned} of {all}");
+            }
+        });
+    }
+}
+
 /// Both send, then both receive; windows one way; answers that are shorter, longer, missing. Bytes are right, and no
 /// one waits for chunks that the other keeps.
 #[test]
