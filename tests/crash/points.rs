@@ -78,13 +78,18 @@ fn kill_at(
         assert!(!traffic::verify(&ran, 0, name));
         let labels = LABELS.iter().enumerate();
         for (index, label) in labels.filter(|(_, label)| wanted(label.name)) {
-            let victim = index % RANKS;
-            let passed = ran.said(victim, "passed");
-            let count = passed.iter().filter(|words| words[0] == label.name);
-            let count = count
-                .filter_map(|words| words[1].parse::<u64>().ok())
-                .max()
-                .unwrap_or(0);
+            let count = |rank: usize| {
+                let passed = ran.said(rank, "passed");
+                let of_label = passed.iter().filter(|words| words[0] == label.name);
+                let counts = of_label.filter_map(|words| words[1].parse::<u64>().ok());
+                counts.max().unwrap_or(0)
+            };
+            // Each rank's turn comes. Some labels are passed by ranks alone that answer, or that ask.
+            let ranks = (index..index + RANKS).map(|rank| rank % RANKS);
+            let mut passes = ranks.map(|rank| (rank, count(rank)));
+            let (victim, count) = passes
+                .find(|&(_, count)| count > 0)
+                .unwrap_or((index % RANKS, 0));
             *reached.entry(label.name).or_insert(0) += count;
             let mut at = vec![1, count / 2];
             at.retain(|&at| at > 0 && at <= count);
