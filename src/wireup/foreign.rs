@@ -331,24 +331,24 @@ struct Both {
 impl Emergency for Both {
     /// Ends the job with `code`, and this process if the launcher does not do so.
     fn abort(&self, code: i32) -> Result<(), WireupError> {
-        // The launcher ends the job; that the others hear of it as well only shortens the matter.
-        let _ = self.inner.abort(code);
         // Launchers hand on what they are told, of which the system keeps eight bits.
-        let code = exit_code(code);
+        let status = exit_code(code);
+        // The launcher first. It kills all when a rank ends, and would then report that instead of the code.
+        if let Ok(mut table) = self.rest.table.try_lock()
+            && let Some(table) = &mut *table
+            && table.abort(status).is_ok()
+        {
+            std::thread::sleep(ABORT_GRACE);
+        }
+        let _ = self.inner.abort(code);
         // A thread that leaves the job at this moment may have the rest; the end of this process tells it, too.
         if let Ok(host) = self.rest.host.try_lock()
             && let Some(host) = &*host
         {
             host.wait_until_told();
         }
-        if let Ok(mut table) = self.rest.table.try_lock()
-            && let Some(table) = &mut *table
-            && table.abort(code).is_ok()
-        {
-            std::thread::sleep(ABORT_GRACE);
-        }
         // Without a table a launcher hears of it in one way only: by how a rank ends.
-        std::process::exit(code)
+        std::process::exit(status)
     }
 }
 
