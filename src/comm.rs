@@ -199,22 +199,15 @@ impl Comm {
                 (self.context, tag),
                 bytes,
                 AtOnce::Parts,
+                None,
             )
         } else {
-            Sent::Nothing
+            Sent::Later(None)
         };
         match sent {
             Sent::All => Ok(()),
             Sent::Part(sent) => self.send_rest(bytes, dest, tag, sent),
-            Sent::Announced { coop_id } => {
-                let plan = SendPlan::Announced { coop_id };
-                self.send_mode(bytes, dest, tag, SendMode::Standard, Some(plan))
-            }
-            Sent::Chunks => {
-                let plan = SendPlan::Chunks { sent: 0 };
-                self.send_mode(bytes, dest, tag, SendMode::Standard, Some(plan))
-            }
-            Sent::Nothing => self.send_mode(bytes, dest, tag, SendMode::Standard, None),
+            Sent::Later(plan) => self.send_mode(bytes, dest, tag, SendMode::Standard, plan),
         }
     }
 
@@ -246,7 +239,7 @@ impl Comm {
     }
 
     #[cold]
-    fn send_mode(
+    pub(crate) fn send_mode(
         &self,
         bytes: &[u8],
         dest: usize,

@@ -117,19 +117,20 @@ impl Engine {
         }
     }
 
-    /// Sends at once what can be sent at once.
+    /// Sends at once what can be sent at once. `decided`: how it goes, if that is decided.
     #[inline(always)]
     pub(crate) fn send_now(
         &mut self,
         dest: u32,
-        (context, tag): (u32, i32),
+        envelope: (u32, i32),
         bytes: &[u8],
         at_once: AtOnce,
+        decided: Option<SendPlan>,
     ) -> Sent {
         let Some(Some(peer)) = self.peers.get_mut(dest as usize) else {
-            return Sent::Nothing;
+            return Sent::Later(decided);
         };
-        proto::direct::send(&mut self.core, peer, (context, tag), bytes, at_once)
+        proto::direct::send(&mut self.core, peer, envelope, bytes, at_once, decided)
     }
 
     /// Goes on with a send of which `sent` bytes went out at once.

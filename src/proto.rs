@@ -385,7 +385,7 @@ fn flush_outbox(core: &mut Core, peer: &mut Peer) -> bool {
             continue;
         };
         let (sync, context, len) = (request.sync, request.context, request.len);
-        let plan = plan_again(core, peer, (id, len), plan);
+        let plan = plan::plan_request(core, peer, (id, len), plan);
         let begins = !matches!(plan, SendPlan::Chunks { sent: 1.. });
         let asks = sync || matches!(plan, SendPlan::Announced { .. });
         if begins && peer.outbound.must_hold(context, asks) {
@@ -407,24 +407,6 @@ fn flush_outbox(core: &mut Core, peer: &mut Peer) -> bool {
         peer.outbound.went_out(context, asks);
     }
     moved
-}
-
-/// How a send of `len` bytes goes whose turn has come, and which was planned so before.
-#[inline]
-fn plan_again(
-    core: &mut Core,
-    peer: &mut Peer,
-    (id, len): (RequestId, u64),
-    plan: Option<SendPlan>,
-) -> SendPlan {
-    match plan {
-        None => plan::plan_request(core, peer, id),
-        // Others that were planned with the same credit may have used it meanwhile.
-        Some(SendPlan::Chunks { sent: 0 }) if !plan::has_credit(core, peer, charge(len)) => {
-            plan::plan_request(core, peer, id)
-        }
-        Some(plan) => plan,
-    }
 }
 
 /// Gives a whole or announced message to a receive.

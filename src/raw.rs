@@ -17,7 +17,7 @@ use crate::error::{Error, Result};
 use crate::matching::{Source, Tag};
 use crate::nonblocking::Matched;
 use crate::proto::direct::{AtOnce, Received, Sent};
-use crate::request::{RequestId, Status, UserBuf};
+use crate::request::{RequestId, SendPlan, Status, UserBuf};
 use onecopy_shm::loan::{Loan, Span};
 
 /// An operation under way.
@@ -119,43 +119,97 @@ impl Engine {
     }
 }
 
+/// How a message will go, as far as that is decided; by default nothing is. For a send of the same bytes alone.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct Plan(Option<SendPlan>);
+
+/// How a send is to go.
+#[derive(Debug, Clone, Copy)]
+pub struct SendOptions {
+    /// When it is complete.
+    pub mode: Mode,
+    /// What [`Comm::send_at_once`] left of it, or the default.
+    pub plan: Plan,
+}
+
+impl From<Mode> for SendOptions {
+    fn from(mode: Mode) -> Self {
+        let plan = Plan::default();
+        Self { mode, plan }
+    }
+}
+
+/// What became of a send at once.
+#[derive(Debug, Clone, Copy)]
+#[must_use = "what was not sent is to be sent"]
+pub enum Attempt {
+    /// All of it is sent.
+    Sent,
+    /// Nothing is: [`Comm::begin_send`] goes on with the plan.
+    Later(Plan),
+}
+
+impl Attempt {
+    /// Whether all of it is sent.
+    #[inline]
+    #[must_use]
+    pub fn is_sent(self) -> bool {
+        matches!(self, Self::Sent)
+    }
+}
+
 /// The ring is full, as a rule. What has come meanwhile is taken, so that the peer can go on as well, which may be in
 /// the same place.
 #[cold]
-fn send_after_progress(worker: &mut Worker, rank: u32, envelope: (u32, i32), bytes: &[u8]) -> Sent {
+fn send_after_progress(
+    worker: &mut Worker,
+    rank: u32,
+    envelope: (u32, i32),
+    bytes: &[u8],
+    decided: Option<SendPlan>,
+) -> Sent {
+    // Want of credit may be over.
+    let decided = decided.filter(|decided| !matches!(decided, SendPlan::Announced { coop_id: 0 }));
     worker.progress(false);
-    worker.engine.send_now(rank, envelope, bytes, AtOnce::Whole)
+    let engine = &mut worker.engine;
+    engine.send_now(rank, envelope, bytes, AtOnce::Whole, decided)
 }
 
 impl Comm {
-    /// Sends `bytes` if that can be done at once, and says whether it was.
+    /// Sends `bytes` if that can be done at once.
     #[inline]
-    #[must_use]
-    pub fn send_at_once(&self, bytes: &[u8], dest: usize, tag: i32) -> bool {
+    pub fn send_at_once(&self, bytes: &[u8], dest: usize, tag: i32) -> Attempt {
         // What cannot go out as a whole is left alone: a part would bind the caller to wait.
+        let left = Attempt::Later(Plan::default());
         if tag < 0 {
-            return false;
+            return left;
         }
         let mut worker = self.handle.gate.enter();
         if bytes.len() > worker.engine.core.chunks.step as usize {
-            return false;
+            return left;
         }
         let Ok(rank) = u32::try_from(self.world_rank(dest)) else {
-            return false;
+            return left;
         };
-        let envelope = (self.context, tag);
-        let sent = match worker.engine.send_now(rank, envelope, bytes, AtOnce::Whole) {
+        let (envelope, engine) = ((self.context, tag), &mut worker.engine);
+        let sent = match engine.send_now(rank, envelope, bytes, AtOnce::Whole, None) {
             // However much room there is: it is the receiver's turn.
-            Sent::Announced { coop_id: 1.. } => return false,
-            sent @ (Sent::All | Sent::Part(_)) => sent,
-            _ => send_after_progress(&mut worker, rank, envelope, bytes),
+            sent @ Sent::Later(Some(SendPlan::Announced { coop_id: 1.. })) => sent,
+            Sent::Later(decided) => {
+                send_after_progress(&mut worker, rank, envelope, bytes, decided)
+            }
+            sent => sent,
         };
         drop(worker);
         match sent {
-            Sent::All => true,
+            Sent::All => Attempt::Sent,
+            Sent::Later(decided) => Attempt::Later(Plan(decided)),
             // There was room for all of it, and a test has a claim fail. The rest needs nobody.
-            Sent::Part(sent) => self.send_rest(bytes, dest, tag, sent).is_ok(),
-            _ => false,
+            Sent::Part(sent) => match self.send_rest(bytes, dest, tag, sent) {
+                Ok(()) => Attempt::Sent,
+                // The peer is gone: so the next send says.
+                Err(_) => left,
+            },
         }
     }
 
@@ -197,11 +251,12 @@ impl Comm {
         spans: &[Span],
         dest: usize,
         tag: i32,
-        mode: Mode,
+        options: impl Into<SendOptions>,
     ) -> Result<Operation> {
         let dest = self.world_rank(dest);
+        let SendOptions { mode, plan } = options.into();
         self.handle.gate.enter().engine.begin(spans, |engine, buf| {
-            engine.send(dest, self.context, tag, buf, mode)
+            engine.send_planned(dest, (self.context, tag), buf, mode, plan.0)
         })
     }
 
@@ -264,5 +319,61 @@ impl Matched {
             .begin(spans, |engine, buf| {
                 Ok(engine.receive_matched(envelope, message, buf))
             })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::runtime::local_with;
+    use onecopy_obs::{ChunkCopy, Knobs};
+    use std::sync::Barrier;
+
+    /// All chunks are out when a buffer that was rewritten is to go. It waits for one, and is not announced instead: a
+    /// second look would find it as it was at the first.
+    #[test]
+    fn what_finds_no_room_goes_as_it_was_decided() {
+        let settings = [
+            ("ONECOPY_LAYERS", "cico,heap"),
+            ("ONECOPY_REWRITTEN_MAX", "64K"),
+        ];
+        let knobs = Knobs {
+            chunk_copy: ChunkCopy::String,
+            ..Knobs::from_iter(settings).expect("knobs").0
+        };
+        let outside = Barrier::new(2);
+        local_with(2, &knobs, |rt| {
+            let world = rt.world();
+            let mut heap = rt.alloc(12 << 10).expect("alloc");
+            let (mut number, mut short) = (0, [0; 4096]);
+            if rt.rank() == 0 {
+                world.send(&heap[..], 1, 0).expect("send");
+                let before = rt.counters();
+                while world.send_at_once(&short, 1, 0).is_sent() {
+                    number += 1;
+                    short.fill(number);
+                }
+                heap.fill(number);
+                let Attempt::Later(plan) = world.send_at_once(&heap[..], 1, 0) else {
+                    panic!("there was room");
+                };
+                outside.wait();
+                let sent = world.send_mode(&heap[..], 1, 0, Mode::Standard, plan.0);
+                sent.expect("send");
+                let after = rt.counters();
+                let announced = after.sends_rendezvous - before.sends_rendezvous;
+                let chunks = after.sends_chunk - before.sends_chunk;
+                assert_eq!((announced, chunks), (0, u64::from(number) + 1));
+            } else {
+                world.recv(&mut heap[..], 0, 0).expect("receive");
+                outside.wait();
+                while world.recv(&mut heap[..], 0, 0).expect("receive").bytes == short.len() {
+                    assert!(heap[..short.len()].iter().all(|&byte| byte == number));
+                    number += 1;
+                }
+                assert!(heap.iter().all(|&byte| byte == number), "{number} short");
+            }
+            rt.finalize().expect("finalize");
+        });
     }
 }

@@ -175,17 +175,20 @@ fn what_goes_at_once_goes_as_a_whole() {
         exchange(&world, 0, short, rt.rank() == 0);
         if rt.rank() == 0 {
             for number in 0..15 {
-                assert!(world.send_at_once(&pattern(short, number), 1, 0));
+                assert!(world.send_at_once(&pattern(short, number), 1, 0).is_sent());
             }
             // It is this rank's turn: what it sends next is cut in halves.
             world.recv(&mut [0], 1, 3).expect("receive");
             let message = pattern(long, 15);
-            assert!(!world.send_at_once(&message, 1, 0), "a part of it");
+            assert!(
+                !world.send_at_once(&message, 1, 0).is_sent(),
+                "a part of it"
+            );
             outside.wait();
             world.send(&message, 1, 0).expect("send");
             // There is room for both halves.
             world.recv(&mut [0], 1, 3).expect("receive");
-            assert!(world.send_at_once(&pattern(long, 16), 1, 0));
+            assert!(world.send_at_once(&pattern(long, 16), 1, 0).is_sent());
         } else {
             world.send(&[0], 0, 3).expect("send");
             outside.wait();
@@ -215,7 +218,7 @@ fn what_goes_at_once_between_nodes_goes_as_a_whole() {
         for number in 0..200 {
             let message = pattern(12_000, number);
             if rt.rank() == 0 {
-                if !world.send_at_once(&message, 1, 0) {
+                if !world.send_at_once(&message, 1, 0).is_sent() {
                     world.send(&message, 1, 0).expect("send");
                 }
             } else {

@@ -19,7 +19,7 @@ use crate::ffi::{Addr, Comm, Datatype, Out, Request, Status};
 use crate::request::{self, Activity, Object};
 use crate::{buffer, memory};
 use onecopy::Source;
-use onecopy::raw::Mode;
+use onecopy::raw::{Attempt, Mode, Plan, SendOptions};
 use std::sync::Arc;
 
 #[inline(always)]
@@ -164,18 +164,20 @@ fn recv_planned(data: Data, from: Envelope<'_>, status: Out<Status>) -> Outcome<
 
 fn isend_mode(data: Data, to: Envelope<'_>, mode: Mode, request: Out<Request>) -> Outcome<()> {
     request.check()?;
+    let mut plan = Plan::default();
     if mode == Mode::Standard
         && let Some(bytes) = data.dense_bytes()
         && let Some(rank) = to.destination()?
     {
         let link = to.comm.link()?;
         let send = |bytes: &[u8]| link.send_at_once(bytes, rank, to.tag);
-        if memory::with_bytes(data.buf, bytes, send) {
-            return request.set(request::SENT);
+        match memory::with_bytes(data.buf, bytes, send) {
+            Attempt::Sent => return request.set(request::SENT),
+            Attempt::Later(decided) => plan = decided,
         }
     }
     let home = request::reserve(request)?;
-    match begin_send(data, to, mode)? {
+    match begin_send(data, to, SendOptions { mode, plan })? {
         Some(pending) => home.keep(Object::active(to.comm, Activity::Message(pending))),
         None => home.complete(),
     }

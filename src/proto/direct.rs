@@ -8,7 +8,7 @@
 
 use super::deliver::{Ended, end};
 use super::eager::{self, Chunked};
-use super::plan::{Outgoing, has_credit, plan};
+use super::plan::{Outgoing, has_credit, plan, still_right};
 use super::{charge, layers, shown};
 use crate::endpoint::{ChunkName, Medium, MediumOp, Record};
 use crate::matching::Envelope;
@@ -37,12 +37,8 @@ pub(crate) enum Sent {
     All,
     /// So many bytes are sent; the rest must follow before anything else goes to this peer.
     Part(u64),
-    /// Nothing; it will be announced, with this number.
-    Announced { coop_id: u32 },
-    /// Nothing; it will go in chunks.
-    Chunks,
-    /// Nothing.
-    Nothing,
+    /// Nothing; it will go so, if that is decided.
+    Later(Option<SendPlan>),
 }
 
 /// How far a receive came.
@@ -56,7 +52,7 @@ pub(crate) enum Received {
     Nothing,
 }
 
-/// Sends at once what can be sent.
+/// Sends at once what can be sent, as it was `decided`.
 #[inline(always)]
 pub(crate) fn send(
     core: &mut Core,
@@ -64,13 +60,14 @@ pub(crate) fn send(
     (context, tag): (u32, i32),
     bytes: &[u8],
     at_once: AtOnce,
+    decided: Option<SendPlan>,
 ) -> Sent {
     let len = bytes.len();
     if len > peer.policy.thresholds.fast_max {
-        return send_longer(core, peer, (context, tag), bytes, at_once);
+        return send_longer(core, peer, (context, tag), bytes, at_once, decided);
     }
     if !may_send(peer) || !has_credit(core, peer, charge(len as u64)) {
-        return Sent::Nothing;
+        return Sent::Later(None);
     }
     send_slots(core, peer, context, tag, bytes)
 }
@@ -114,10 +111,10 @@ impl MediumOp for Slots<'_> {
         let len = bytes.len();
         let slots = eager::slots_of(len, false);
         let Some(to) = M::of(&mut peer.endpoint) else {
-            return Sent::Nothing;
+            return Sent::Later(None);
         };
         let Some(room) = to.claim(slots) else {
-            return Sent::Nothing;
+            return Sent::Later(Some(SendPlan::Slots));
         };
         // Bytes that the call itself has cannot be withdrawn.
         let _ = eager::write_slots(&core.loans, room, None, meta, len, bytes);
@@ -133,10 +130,11 @@ fn send_longer(
     (context, tag): (u32, i32),
     bytes: &[u8],
     at_once: AtOnce,
+    decided: Option<SendPlan>,
 ) -> Sent {
     let len = bytes.len();
     if !may_send(peer) {
-        return Sent::Nothing;
+        return Sent::Later(decided);
     }
     let in_heap = core.home.heap_offset_of(bytes.as_ptr().addr(), len);
     let out = Outgoing {
@@ -144,12 +142,15 @@ fn send_longer(
         in_heap: in_heap.is_some(),
         sync: false,
     };
-    match plan(core, peer, out, |core| core.rewritten.changed(bytes)) {
+    let decided = decided.filter(|&decided| still_right(core, peer, out.len, decided));
+    let plan = match decided {
+        Some(decided) => decided,
+        None => plan(core, peer, out, |core| core.rewritten.changed(bytes)),
+    };
+    match plan {
         SendPlan::Slots => send_slots(core, peer, context, tag, bytes),
         SendPlan::Chunks { .. } => send_chunks(core, peer, (context, tag), bytes, at_once),
-        SendPlan::Announced { coop_id } | SendPlan::Piped { coop_id } => {
-            Sent::Announced { coop_id }
-        }
+        SendPlan::Announced { .. } | SendPlan::Piped { .. } => Sent::Later(Some(plan)),
     }
 }
 
@@ -161,23 +162,24 @@ fn send_chunks(
     at_once: AtOnce,
 ) -> Sent {
     let total = bytes.len() as u64;
+    let later = Sent::Later(Some(SendPlan::Chunks { sent: 0 }));
     let step = eager::step_of(core, peer, total, 0);
     if total > step {
         if !core.single_threaded {
-            return Sent::Chunks;
+            return later;
         }
         if at_once == AtOnce::Whole {
             let lengths = (total as usize, step as usize);
             let share = peer.policy.chunks.share;
             if !peer.endpoint.has_room_for(&mut core.home, lengths, share) {
-                return Sent::Chunks;
+                return later;
             }
         }
     }
     let meta = records::meta(context, tag);
     match eager::put_chunks(core, peer, (meta, None), total, 0, bytes) {
         (_, Chunked::Sent) => Sent::All,
-        (0, _) => Sent::Chunks,
+        (0, _) => later,
         (sent, _) => Sent::Part(sent),
     }
 }

@@ -72,9 +72,32 @@ pub(crate) fn plan(
     }
 }
 
-/// Decides how the send `id` goes. One that goes in slots is decided again each time it is tried, as credit may have
-/// changed.
-pub(crate) fn plan_request(core: &mut Core, peer: &mut Peer, id: RequestId) -> SendPlan {
+/// Whether what was decided of a message of `len` bytes still holds: others that were planned with the same credit may
+/// have used it.
+#[inline]
+pub(crate) fn still_right(core: &Core, peer: &mut Peer, len: u64, decided: SendPlan) -> bool {
+    match decided {
+        SendPlan::Slots | SendPlan::Chunks { sent: 0 } => has_credit(core, peer, charge(len)),
+        SendPlan::Chunks { .. } | SendPlan::Announced { .. } | SendPlan::Piped { .. } => true,
+    }
+}
+
+/// How the send `id` of `len` bytes goes, whose turn has come: as it was `decided`, or it is decided now.
+#[inline]
+pub(crate) fn plan_request(
+    core: &mut Core,
+    peer: &mut Peer,
+    (id, len): (RequestId, u64),
+    decided: Option<SendPlan>,
+) -> SendPlan {
+    match decided {
+        Some(decided) if still_right(core, peer, len, decided) => decided,
+        _ => decide_request(core, peer, id),
+    }
+}
+
+/// Decides how the send `id` goes, and notes it there.
+fn decide_request(core: &mut Core, peer: &mut Peer, id: RequestId) -> SendPlan {
     let Some(request) = core.requests.get(id) else {
         return SendPlan::Slots;
     };
@@ -97,7 +120,7 @@ pub(crate) fn plan_request(core: &mut Core, peer: &mut Peer, id: RequestId) -> S
         loan.is_some_and(|loan| core.loans.read(loan, 0, loan.len(), look).unwrap_or(false))
     });
     if let Some(request) = core.requests.get_mut(id) {
-        request.state = RequestState::Queued(Some(plan).filter(|&plan| plan != SendPlan::Slots));
+        request.state = RequestState::Queued(Some(plan));
     }
     plan
 }

@@ -9,7 +9,7 @@ use crate::failure::{Outcome, fail};
 use crate::ffi::{Addr, Datatype};
 use crate::request::{Pending, Unpack};
 use crate::{c, memory};
-use onecopy::raw::{Mode, Operation};
+use onecopy::raw::{Operation, SendOptions};
 use onecopy::{Source, Span, Tag};
 
 /// From this length of an average run on, runs go as they are; shorter ones cost more in a list than in a copy.
@@ -160,12 +160,12 @@ impl Outgoing {
         link: &onecopy::Comm,
         rank: usize,
         tag: i32,
-        mode: Mode,
+        options: impl Into<SendOptions>,
     ) -> Outcome<Pending> {
         Ok(match self {
-            Self::One(span) => Pending::send(link, &span, rank, tag, mode),
-            Self::Runs(spans) => Pending::send(link, &spans, rank, tag, mode),
-            Self::Packed(packed) => Pending::send_packed(link, packed, rank, tag, mode),
+            Self::One(span) => Pending::send(link, &span, rank, tag, options),
+            Self::Runs(spans) => Pending::send(link, &spans, rank, tag, options),
+            Self::Packed(packed) => Pending::send_packed(link, packed, rank, tag, options),
         }?)
     }
 }
@@ -180,8 +180,8 @@ pub(crate) struct Send<'c> {
 
 impl Send<'_> {
     /// Starts it.
-    pub(crate) fn start(self, mode: Mode) -> Outcome<Pending> {
-        self.bytes.start(self.link, self.rank, self.tag, mode)
+    pub(crate) fn start(self, options: impl Into<SendOptions>) -> Outcome<Pending> {
+        self.bytes.start(self.link, self.rank, self.tag, options)
     }
 }
 
@@ -204,9 +204,13 @@ pub(super) fn prepare_send<'c>(
 }
 
 /// Starts a send; `None` if it goes nowhere.
-pub(crate) fn begin_send(data: Data, to: Envelope<'_>, mode: Mode) -> Outcome<Option<Pending>> {
+pub(crate) fn begin_send(
+    data: Data,
+    to: Envelope<'_>,
+    options: impl Into<SendOptions>,
+) -> Outcome<Option<Pending>> {
     prepare_send(data, to, Outgoing::of)?
-        .map(|send| send.start(mode))
+        .map(|send| send.start(options))
         .transpose()
 }
 

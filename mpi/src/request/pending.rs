@@ -9,7 +9,7 @@
 use crate::datatype::layout::Layout;
 use crate::ffi::Addr;
 use crate::{memory, phase};
-use onecopy::raw::{Mode, Operation, Poll};
+use onecopy::raw::{Operation, Poll, SendOptions};
 use onecopy::{Comm, Error, Result, Span, Status};
 use std::sync::Mutex;
 
@@ -46,9 +46,9 @@ impl Pending {
         spans: &[Span],
         rank: usize,
         tag: i32,
-        mode: Mode,
+        options: impl Into<SendOptions>,
     ) -> Result<Self> {
-        let operation = link.begin_send(spans, rank, tag, mode)?;
+        let operation = link.begin_send(spans, rank, tag, options)?;
         Ok(Self::new(operation, Vec::new(), false))
     }
 
@@ -58,10 +58,10 @@ impl Pending {
         mut packed: Vec<u8>,
         rank: usize,
         tag: i32,
-        mode: Mode,
+        options: impl Into<SendOptions>,
     ) -> Result<Self> {
         let span = memory::sent(memory::address_of(&mut packed), packed.len());
-        let operation = link.begin_send(&[span], rank, tag, mode)?;
+        let operation = link.begin_send(&[span], rank, tag, options)?;
         Ok(Self::new(operation, packed, false))
     }
 
