@@ -44,11 +44,99 @@ impl<P: Provider> Watch<P> {
 #[derive(Debug)]
 pub(crate) struct Account<P: Provider> {
     pub(crate) keep: Keep<P>,
-    pub(crate) sends: u32,
-    pub(crate) sends_free: u32,
-    /// Sends since the last one that tells of its completion.
-    pub(crate) silent: u32,
+    pub(crate) sends: SendRoom,
     pub(crate) receives_free: u32,
     /// Completions that may come, in all.
     pub(crate) reserved: u32,
+}
+
+/// Room for the sends of a pair.
+///
+/// It knows how many fit, how many of these are free, and how many *silent* ones went since one that tells of its end.
+/// Invariant: each send that holds room is silent and counted here, or covered by one that tells.
+#[derive(Debug)]
+pub(crate) struct SendRoom {
+    length: u32,
+    free: u32,
+    silent: u32,
+}
+
+impl SendRoom {
+    pub(crate) fn new(length: u32) -> Self {
+        Self {
+            length,
+            free: length,
+            silent: 0,
+        }
+    }
+
+    pub(crate) fn free(&self) -> u32 {
+        self.free
+    }
+
+    /// Takes room for a send that tells of its end. Gives how many have ended when it has; none if there is no room.
+    #[inline]
+    pub(crate) fn take(&mut self) -> Option<u32> {
+        self.free = self.free.checked_sub(1)?;
+        Some(std::mem::take(&mut self.silent) + 1)
+    }
+
+    /// Takes room for a send that holds nothing. It is silent, and 0 is given, until silent ones hold half of the room.
+    /// The one that fills this half tells of its end, and so of theirs.
+    #[inline]
+    pub(crate) fn take_silent(&mut self) -> Option<u32> {
+        self.free = self.free.checked_sub(1)?;
+        self.silent += 1;
+        if self.silent >= self.length.div_ceil(2) {
+            Some(std::mem::take(&mut self.silent))
+        } else {
+            Some(0)
+        }
+    }
+
+    /// The send that room was last taken for did not go.
+    pub(crate) fn give_back(&mut self, covers: u32) {
+        self.free += 1;
+        self.silent = match covers {
+            0 => self.silent - 1,
+            _ => covers - 1,
+        };
+    }
+
+    /// So many sends have ended.
+    #[inline]
+    pub(crate) fn end(&mut self, covers: u32) {
+        self.free = (self.free + covers).min(self.length);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn room_comes_back_with_the_one_that_tells() {
+        let mut room = SendRoom::new(4);
+        assert_eq!((room.take_silent(), room.take_silent()), (Some(0), Some(2)));
+        assert_eq!((room.take_silent(), room.take()), (Some(0), Some(2)));
+        assert_eq!((room.take(), room.take_silent()), (None, None));
+        room.end(2);
+        room.end(2);
+        assert_eq!(room.free(), 4);
+    }
+
+    #[test]
+    fn what_did_not_go_leaves_no_trace() {
+        let mut room = SendRoom::new(4);
+        for _ in 0..10 {
+            assert_eq!(room.take_silent(), Some(0));
+            room.give_back(0);
+            assert_eq!(room.take(), Some(1));
+            room.give_back(1);
+        }
+        assert_eq!(room.take_silent(), Some(0));
+        assert_eq!(room.take_silent(), Some(2));
+        room.give_back(2);
+        assert_eq!((room.take(), room.free()), (Some(2), 2));
+    }
 }

@@ -21,36 +21,41 @@
 //! - A rank has at most [`Settings::lanes_max`] lanes. A further lane takes the place of the lane that was silent
 //!   longest. Where no lane was silent for [`SILENT`], no further lane is made. So a lane in use never loses its place.
 
+mod activity;
 mod close;
 mod connect;
+mod connector;
 mod contract;
 mod events;
 mod head;
 mod lane;
+mod lane_reads;
 mod pool;
 mod reads;
 mod receive;
+mod receive_side;
 mod send;
+mod send_side;
+mod send_slots;
 
-use std::collections::HashMap;
+use std::collections::VecDeque;
 use std::os::fd::BorrowedFd;
-use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use crate::changed::Changed;
-use crate::domain::{Domain, Receives};
+use crate::directory::Directory;
+use crate::domain::Domain;
 use crate::error::Result;
-use crate::memory::{Region, Slot};
-use crate::port::{Chosen, choose_at};
+use crate::port::{Chosen, OwnPort, choose_at};
 use crate::provider::Provider;
 use crate::queue::{Completion, Queue};
-use crate::table::Table;
 use crate::timing::Timing;
+use connector::Connector;
 pub use contract::{Figures, Lanes, ReadState, Settings, Shown};
 pub use head::{Mark, Offer};
-use lane::{Connecting, Lane, Stage};
-use pool::fitting;
+use lane::{Lane, Stage};
+use pool::Pool;
 pub(crate) use pool::pinned;
+use send_slots::SendSlots;
 
 /// Messages that a new lane permits. The last one is kept for a control message; the others let a sender go on while
 /// its permission is renewed. As many are pinned for each lane that carries nothing, so no more.
@@ -67,49 +72,25 @@ const FLUSH_ROUNDS: u32 = 256;
 /// for what is asked for.
 const INLINE_MAX: usize = 512;
 
-/// A rank's side of its lanes.
+/// A rank's side of its lanes, in parts that can be borrowed apart.
 #[derive(Debug)]
 pub struct Adapter<P: Provider> {
     settings: Settings,
-    chosen: Arc<Chosen<P>>,
+    port: OwnPort<P>,
     domain: Domain<P>,
     queue: Queue<P>,
-    /// None while the adapter is being dropped.
-    receives: Option<Receives<P>>,
-    /// The pool's parts, each a region of receives.
-    parts: Vec<Region<P>>,
-    sends: Region<P>,
+    pool: Pool<P>,
+    sends: SendSlots<P>,
     reads: reads::Reads<P>,
     timing: Timing,
-    lanes: Table<Lane<P>>,
-    /// The lane of each pair.
-    by_pair: HashMap<u32, u64>,
-    /// Names of lanes that have changed.
-    changed: Changed,
-    /// Lanes that are being connected.
-    connecting: usize,
-    batch: Vec<Completion<P>>,
-    /// Connections of lanes that were given up meanwhile.
-    orphans: Vec<Connecting<P>>,
-    /// Receives that are posted, and messages that are permitted and have not come.
-    posted: usize,
-    promised: usize,
-    /// Receives of the newest part are taken out of use.
-    shrinks: bool,
-    /// Nothing more can be pinned, as far as is known.
-    is_full: bool,
-    /// Why there are no lanes at the moment.
-    down: Option<String>,
-    /// The port was down: it may have other addresses.
-    is_stale: bool,
-    /// The first packet's number of the next lane.
-    first: u32,
+    /// The lanes, by the numbers of their pairs.
+    lanes: Directory<Lane<P>>,
+    connector: Connector<P>,
+    /// Completions that were polled; empty between calls.
+    batch: VecDeque<Completion<P>>,
     bytes: u64,
     /// Lanes that gave their place to others.
     displaced: u64,
-    spare: Vec<Vec<u8>>,
-    /// Slots that were read to their end; empty between calls.
-    read: Vec<Slot<P>>,
 }
 
 impl<P: Provider> Adapter<P> {
@@ -130,7 +111,7 @@ impl<P: Provider> Adapter<P> {
     ///
     /// Those of the device.
     pub fn on(chosen: Chosen<P>, mut settings: Settings) -> Result<Self> {
-        settings.receives = fitting(settings.receives, settings.slot);
+        settings.receives = pool::fitting(settings.receives, settings.slot);
         let parts = settings.receives_max.div_ceil(settings.receives).max(1);
         settings.receives_max = parts * settings.receives;
         let device = chosen.device.clone();
@@ -138,46 +119,28 @@ impl<P: Provider> Adapter<P> {
         let mut queue = Queue::new(&device, 64, true)?;
         let length = u32::try_from(settings.receives_max).unwrap_or(u32::MAX);
         let receives = queue.receives(&domain, length, None)?;
-        let sends = pinned(&domain, settings.sends, settings.slot)?;
+        let sends = SendSlots::new(pinned(&domain, settings.sends, settings.slot)?);
         let first = pinned(&domain, settings.receives, settings.slot)?;
-        let timing = Timing::within(settings.silence);
-        let mut adapter = Self {
-            is_full: first.count() < settings.receives,
+        Ok(Self {
+            pool: Pool::new(&settings, &mut queue, receives, first),
+            timing: Timing::within(settings.silence),
+            port: OwnPort::new(chosen, settings.address),
             settings,
-            chosen: Arc::new(chosen),
             domain,
             queue,
-            receives: Some(receives),
-            parts: Vec::new(),
             sends,
             reads: reads::Reads::default(),
-            timing,
-            lanes: Table::default(),
-            by_pair: HashMap::new(),
-            changed: Changed::default(),
-            connecting: 0,
-            batch: Vec::new(),
-            orphans: Vec::new(),
-            posted: 0,
-            promised: 0,
-            shrinks: false,
-            down: None,
-            first: std::process::id(),
+            lanes: Directory::default(),
+            connector: Connector::new(),
+            batch: VecDeque::new(),
             bytes: 0,
             displaced: 0,
-            spare: Vec::new(),
-            read: Vec::new(),
-            is_stale: false,
-        };
-        adapter.add_part(first);
-        Ok(adapter)
+        })
     }
 
-    fn fail(&mut self, name: u64, reason: String) {
-        if let Some(lane) = self.lanes.get_mut(name) {
-            lane.failed.get_or_insert(reason);
-            self.changed.add(name, lane);
-        }
+    /// Messages of the widest window that a lane may have.
+    fn widest(&self) -> u32 {
+        self.settings.window.clamp(GRANT_MIN, WINDOW_MAX)
     }
 }
 
@@ -216,11 +179,11 @@ impl<P: Provider> Lanes for Adapter<P> {
     }
 
     fn next_changed(&mut self) -> Option<u32> {
-        self.changed.next(&mut self.lanes)
+        self.lanes.next_changed()
     }
 
     fn has_changed(&self) -> bool {
-        !self.changed.is_empty()
+        self.lanes.has_changed()
     }
 
     fn has_room(&mut self, name: u64, bytes: usize) -> bool {
@@ -236,13 +199,13 @@ impl<P: Provider> Lanes for Adapter<P> {
     }
 
     fn is_taken(&self, name: u64) -> bool {
-        self.lanes.get(name).is_none_or(|lane| {
-            lane.building.is_none() && lane.kept.iter().all(|kept| kept.len == 0)
-        })
+        let lane = self.lanes.get(name);
+        lane.is_none_or(|lane| lane.sending.is_taken())
     }
 
     fn unread(&self, name: u64) -> usize {
-        self.lanes.get(name).map_or(0, Lane::unread)
+        let lane = self.lanes.get(name);
+        lane.map_or(0, |lane| lane.receiving.unread())
     }
 
     fn read(&mut self, name: u64, out: &mut [u8]) -> usize {
@@ -250,18 +213,18 @@ impl<P: Provider> Lanes for Adapter<P> {
     }
 
     fn acknowledge(&mut self, name: u64) {
-        let due = |lane: &Lane<P>| lane.should_tell() || lane.must_tell();
+        let due = |lane: &Lane<P>| lane.should_tell() || lane.receiving.must_tell();
         if self.lanes.get(name).is_some_and(due) {
             self.tell(name);
         }
     }
 
     fn show(&mut self, bytes: &[u8]) -> Option<Shown> {
-        self.show_to_peers(bytes)
+        self.reads.show(&self.domain, &self.settings, bytes)
     }
 
     fn can_post_reads(&mut self, name: u64) -> bool {
-        self.is_connected(name) && self.can_read()
+        self.is_connected(name) && self.reads.can_read(&self.domain)
     }
 
     fn post_read(&mut self, name: u64, token: u64, from: (u64, u32), len: u64) -> u64 {
@@ -285,7 +248,7 @@ impl<P: Provider> Lanes for Adapter<P> {
     }
 
     fn left(&mut self, name: u64, received: u64) -> Option<Vec<u8>> {
-        self.take_left(name, received)
+        self.lanes.get_mut(name)?.sending.take_left(received)
     }
 
     fn close(&mut self, name: u64) {
@@ -301,7 +264,7 @@ impl<P: Provider> Lanes for Adapter<P> {
     }
 
     fn descriptors(&self) -> [Option<BorrowedFd<'_>>; 2] {
-        [self.queue.descriptor(), Some(self.chosen.device.events())]
+        [self.queue.descriptor(), Some(self.port.events())]
     }
 
     fn hear_device(&mut self) {
@@ -313,12 +276,10 @@ impl<P: Provider> Lanes for Adapter<P> {
     }
 
     fn figures(&self) -> Figures {
-        let receives = self.parts.iter();
-        let pinned: usize = receives.map(Region::bytes).sum::<usize>() + self.sends.bytes();
         Figures {
-            pinned: pinned as u64 + self.reads.pinned(),
+            pinned: (self.pool.pinned() + self.sends.pinned()) as u64 + self.reads.pinned(),
             bytes: self.bytes,
-            receives: self.parts.iter().map(Region::count).sum::<usize>() as u64,
+            receives: self.pool.count() as u64,
             registered: self.reads.registered(),
             displaced: self.displaced,
             ..Figures::default()
@@ -331,8 +292,6 @@ impl<P: Provider> Drop for Adapter<P> {
         for name in self.lanes.names() {
             self.close(name);
         }
-        if let Some(receives) = self.receives.take() {
-            drop(self.queue.retire_receives(receives));
-        }
+        self.pool.retire(&mut self.queue);
     }
 }

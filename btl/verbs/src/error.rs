@@ -70,6 +70,11 @@ impl Error {
         }
     }
 
+    /// Whether it may go later: there was no room.
+    pub(crate) fn is_full(&self) -> bool {
+        self.reason.kind() == io::ErrorKind::WouldBlock
+    }
+
     /// Whether memory or a limit ran out: another way can carry the message.
     #[must_use]
     pub fn is_exhaustion(&self) -> bool {

@@ -32,6 +32,7 @@ pub mod adapter;
 pub mod cache;
 mod changed;
 pub mod device;
+mod directory;
 pub mod domain;
 pub mod error;
 pub mod memory;

@@ -1,6 +1,9 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Which device, port and address a rank uses, and what a peer must know to reach it.
 
+use std::os::fd::BorrowedFd;
+use std::sync::Arc;
+
 use crate::domain::Device;
 use crate::error::{Error, Result};
 use crate::provider::{Address, Event, Path, Port, Provider};
@@ -46,6 +49,83 @@ impl<P: Provider> Chosen<P> {
             }
             _ => Said::Nothing,
         }
+    }
+}
+
+/// The port that a rank's lanes go by, as it was last looked at.
+///
+/// Invariant: while the port is down, no lane is made. A port that came back is looked at again before, for it may have
+/// other addresses.
+#[derive(Debug)]
+pub(crate) struct OwnPort<P: Provider> {
+    /// Shared with threads that connect lanes.
+    chosen: Arc<Chosen<P>>,
+    /// The place of the own address, where it is looked for again; the best if none.
+    index: Option<u8>,
+    /// Why there are no lanes at the moment.
+    down: Option<String>,
+    /// The port was down: it may have other addresses.
+    is_stale: bool,
+}
+
+impl<P: Provider> OwnPort<P> {
+    pub(crate) fn new(chosen: Chosen<P>, index: Option<u8>) -> Self {
+        Self {
+            chosen: Arc::new(chosen),
+            index,
+            down: None,
+            is_stale: false,
+        }
+    }
+
+    pub(crate) fn chosen(&self) -> &Arc<Chosen<P>> {
+        &self.chosen
+    }
+
+    /// Whether lanes can be made now. Looks again at a port that was down, which must still fit.
+    pub(crate) fn look(
+        &mut self,
+        fits: impl FnOnce(&Chosen<P>) -> std::result::Result<(), String>,
+    ) -> std::result::Result<(), String> {
+        if self.is_stale {
+            let Chosen { device, port, .. } = &*self.chosen;
+            let looked = look_at(device.clone(), *port, self.index);
+            match looked.and_then(|chosen| fits(&chosen).map(|()| chosen)) {
+                Ok(chosen) => {
+                    self.chosen = Arc::new(chosen);
+                    self.down = None;
+                    self.is_stale = false;
+                }
+                Err(reason) => self.down = Some(reason),
+            }
+        }
+        self.down.clone().map_or(Ok(()), Err)
+    }
+
+    /// Nothing goes by it any more.
+    pub(crate) fn set_down(&mut self, reason: String) {
+        self.down = Some(reason);
+    }
+
+    /// Takes what the device tells next, and notes what of it is about the port.
+    pub(crate) fn next_said(&mut self) -> Option<Said> {
+        let event = self.chosen.device.next_event().ok().flatten()?;
+        let said = self.chosen.said(event);
+        match &said {
+            Said::Down(reason) => self.down = Some(reason.clone()),
+            Said::Stale => self.is_stale = true,
+            Said::PairFailed(_) | Said::Nothing => {}
+        }
+        Some(said)
+    }
+
+    /// Readable when the device tells something.
+    pub(crate) fn events(&self) -> BorrowedFd<'_> {
+        self.chosen.device.events()
+    }
+
+    pub(crate) fn device_name(&self) -> &str {
+        self.chosen.device.name()
     }
 }
 

@@ -15,7 +15,7 @@ use std::sync::Arc;
 
 use onecopy_shm::sync::{AtomicU64, Ordering};
 
-use crate::account::{Account, Keep, Watch};
+use crate::account::{Account, Keep, SendRoom, Watch};
 use crate::domain::{Device, Domain, Receives};
 use crate::error::{Error, Result};
 use crate::memory::{Local, Slot};
@@ -192,9 +192,7 @@ impl<P: Provider> Queue<P> {
         }
         let account = Account {
             keep,
-            sends,
-            sends_free: sends,
-            silent: 0,
+            sends: SendRoom::new(sends),
             receives_free: receives,
             reserved: more,
         };
@@ -338,9 +336,7 @@ impl<P: Provider> Queue<P> {
         };
         if let Some(account) = self.accounts.get_mut(flight.account) {
             match flight.done {
-                Done::Sent => {
-                    account.sends_free = (account.sends_free + flight.covers).min(account.sends)
-                }
+                Done::Sent => account.sends.end(flight.covers),
                 Done::Received => account.receives_free += 1,
             }
         }

@@ -51,6 +51,6 @@ impl<P: Provider> Refused<P> {
     /// Whether it may go later: there was no room.
     #[must_use]
     pub fn is_full(&self) -> bool {
-        self.error.reason.kind() == std::io::ErrorKind::WouldBlock
+        self.error.is_full()
     }
 }

@@ -18,31 +18,35 @@
 mod arq;
 mod clock;
 mod head;
+mod keys;
 mod lanes;
+mod loss;
+mod memory;
 mod order;
 mod paths;
 mod port;
 mod receive;
+mod schedule;
 mod sent;
 mod transmit;
 
-use std::collections::HashMap;
-use std::collections::hash_map::RandomState;
-use std::hash::{BuildHasher as _, Hasher as _};
-use std::sync::mpsc::Receiver;
+use std::collections::VecDeque;
 use std::time::{Duration, Instant};
 
-use crate::adapter::pinned;
-use crate::changed::{Changed, Listed};
+use crate::changed::Listed;
+use crate::directory::{Directory, Failing};
 use crate::domain::{AddressHandle, Domain};
 use crate::error::Result;
-use crate::memory::Region;
 use crate::pair::{Pair, Ready};
-use crate::port::Chosen;
+use crate::port::{Chosen, OwnPort};
 use crate::provider::{Path, Provider};
-use crate::queue::{Completion, DATAGRAM_HEAD, Queue};
-use crate::table::Table;
+use crate::queue::{Completion, Queue};
 use arq::{Arq, WINDOW_MAX};
+use keys::Keys;
+use loss::Loss;
+use memory::Memory;
+use paths::Handles;
+use schedule::{Places, Schedule};
 
 /// Packets of a window at least. Fewer cannot show a loss: that takes three packets behind the lost one.
 const WINDOW_MIN: u32 = 4;
@@ -51,9 +55,6 @@ const INLINE_MAX: usize = 512;
 /// Sends under way beside those that hold slots: acknowledgements and short packets. Chosen by magnitude: what finds
 /// no room waits in its lane.
 const INLINE_SENDS: u32 = 64;
-/// Address handles that were given up and still exist, since the device may still use them. Beyond, a handle stays in
-/// use.
-const OLD_MAX: usize = 64;
 /// Buffers for packets that are kept for use again: the packets of one full window.
 const SPARE_MAX: usize = 64;
 
@@ -115,10 +116,9 @@ struct Lane<P: Provider> {
     building: Vec<u8>,
     room: usize,
     failed: Option<String>,
+    /// Whether it stands in the list of those that have changed.
     is_listed: bool,
-    is_touched: bool,
-    is_hungry: bool,
-    is_watched: bool,
+    places: Places,
 }
 
 impl<P: Provider> Listed for Lane<P> {
@@ -131,47 +131,39 @@ impl<P: Provider> Listed for Lane<P> {
     }
 }
 
-/// A rank's side of its lanes.
+impl<P: Provider> Failing for Lane<P> {
+    fn failed(&mut self) -> &mut Option<String> {
+        &mut self.failed
+    }
+}
+
+/// A rank's side of its lanes, in parts that can be borrowed apart.
 #[derive(Debug)]
 pub struct Datagrams<P: Provider> {
     settings: Settings,
-    chosen: Chosen<P>,
+    port: OwnPort<P>,
     domain: Domain<P>,
     queue: Queue<P>,
     /// None: it has failed.
     pair: Option<Pair<P, Ready>>,
-    /// The Q_Key that datagrams for it must have.
-    qkey: u32,
-    receives: Region<P>,
-    sends: Region<P>,
-    /// Bytes of a datagram.
-    room: usize,
-    lanes: Table<Lane<P>>,
-    by_mark: HashMap<u32, u64>,
-    marks: u32,
-    handles: HashMap<Path, AddressHandle<P>>,
-    finding: HashMap<Path, Receiver<Result<AddressHandle<P>>>>,
-    old: Vec<AddressHandle<P>>,
-    /// Names of lanes: those that have changed, those that received something, those that wait for the device, those
-    /// that wait for a time. Last, the first of these times.
-    changed: Changed,
-    touched: Vec<u64>,
-    hungry: Vec<u64>,
-    watched: Vec<u64>,
-    due: Duration,
+    memory: Memory<P>,
+    keys: Keys,
+    /// The lanes, by their marks.
+    lanes: Directory<Lane<P>>,
+    handles: Handles<P>,
+    schedule: Schedule,
+    /// The beginning of the clock that lanes go by.
     epoch: Instant,
-    batch: Vec<Completion<P>>,
+    /// Completions that were polled; empty between calls.
+    batch: VecDeque<Completion<P>>,
+    /// Buffers for packets.
     spare: Vec<Vec<u8>>,
-    /// Why there are no lanes at the moment.
-    down: Option<String>,
-    /// The port was down: it may have other addresses.
-    is_stale: bool,
-    keys: RandomState,
-    dice: u64,
+    loss: Loss,
     bytes: u64,
+    /// Packets that went out again.
     again: u64,
+    /// Packets of no lane that came.
     aliens: u64,
-    dropped: u64,
 }
 
 impl<P: Provider> Datagrams<P> {
@@ -184,61 +176,31 @@ impl<P: Provider> Datagrams<P> {
         let packet = settings.packet.min(chosen.state.packet as usize);
         let domain = chosen.device.domain()?;
         let queue = Queue::new(&chosen.device, 64, true)?;
-        let receives = pinned(&domain, settings.receives, packet)?;
-        let sends = pinned(&domain, settings.sends, packet)?;
         let mut all = Self {
-            dice: settings.seed,
+            memory: Memory::pin(&domain, &settings, packet)?,
+            port: OwnPort::new(chosen, settings.address),
+            loss: Loss::new(settings.drop, settings.seed),
             settings,
-            chosen,
             domain,
             queue,
             pair: None,
-            qkey: 0,
-            receives,
-            sends,
-            room: packet.saturating_sub(DATAGRAM_HEAD),
-            lanes: Table::default(),
-            by_mark: HashMap::new(),
-            marks: 0,
-            handles: HashMap::new(),
-            finding: HashMap::new(),
-            old: Vec::new(),
-            changed: Changed::default(),
-            touched: Vec::new(),
-            hungry: Vec::new(),
-            watched: Vec::new(),
-            due: Duration::MAX,
+            keys: Keys::new(),
+            lanes: Directory::default(),
+            handles: Handles::new(),
+            schedule: Schedule::new(),
             epoch: Instant::now(),
-            batch: Vec::new(),
+            batch: VecDeque::new(),
             spare: Vec::new(),
-            down: None,
-            is_stale: false,
-            keys: RandomState::new(),
             bytes: 0,
             again: 0,
             aliens: 0,
-            dropped: 0,
         };
         all.open_pair()?;
         Ok(all)
     }
 
-    /// A number that peers cannot guess.
-    fn fresh(&self, salt: u32) -> u64 {
-        let mut hasher = self.keys.build_hasher();
-        hasher.write_u32(salt);
-        hasher.finish()
-    }
-
     fn now(&self) -> Duration {
         self.epoch.elapsed()
-    }
-
-    fn fail(&mut self, name: u64, reason: String) {
-        if let Some(lane) = self.lanes.get_mut(name) {
-            lane.failed.get_or_insert(reason);
-            self.changed.add(name, lane);
-        }
     }
 }
 

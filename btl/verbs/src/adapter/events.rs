@@ -4,41 +4,39 @@
 
 use std::time::{Duration, Instant};
 
-use super::send::SPARE_MAX;
-use super::{Adapter, GRANT_MIN, reads};
+use super::{Adapter, reads};
 use crate::port::Said;
 use crate::provider::Provider;
 use crate::queue::{Completion, Done};
 
 impl<P: Provider> Adapter<P> {
     pub(super) fn take_completions(&mut self) -> bool {
-        let mut batch = std::mem::take(&mut self.batch);
-        let polled = self.queue.poll(|completion| batch.push(completion));
-        let found = !batch.is_empty();
-        for completion in batch.drain(..) {
+        let batch = &mut self.batch;
+        let polled = self.queue.poll(|completion| batch.push_back(completion));
+        let found = !self.batch.is_empty();
+        while let Some(completion) = self.batch.pop_front() {
             self.completed(completion);
         }
-        self.batch = batch;
         if let Err(error) = polled {
             let reason = error.to_string();
-            self.fail_all(&reason);
-            self.down = Some(reason);
+            self.lanes.fail_all(&reason);
+            self.port.set_down(reason);
         }
         found
     }
 
-    pub(super) fn completed(&mut self, done: Completion<P>) {
-        let name = self.by_pair.get(&done.pair).copied();
+    fn completed(&mut self, done: Completion<P>) {
+        let name = self.lanes.name_of(done.pair);
         match done.done {
             Done::Received => {
-                self.posted = self.posted.saturating_sub(1);
+                self.pool.has_completed();
                 let Some(slot) = done.slot else { return };
                 match (name, done.outcome) {
                     (Some(name), Ok(())) => self.arrived(name, slot, done.bytes),
                     (name, outcome) => {
-                        self.post(slot);
+                        self.pool.post(&mut self.queue, slot);
                         if let (Some(name), Err(status)) = (name, outcome) {
-                            self.fail(name, status.to_string());
+                            self.lanes.fail(name, status.to_string());
                         }
                     }
                 }
@@ -46,7 +44,7 @@ impl<P: Provider> Adapter<P> {
             Done::Sent => {
                 let Some(name) = name else { return };
                 if let Some(lane) = self.lanes.get_mut(name) {
-                    lane.ended = lane.ended.wrapping_add(1);
+                    lane.watchdog.hear();
                 }
                 match (done.slot, done.cookie) {
                     (Some(slot), Some(cookie)) if cookie & reads::READ != 0 => {
@@ -56,7 +54,7 @@ impl<P: Provider> Adapter<P> {
                     _ => {}
                 }
                 if let Err(status) = done.outcome {
-                    self.fail(name, status.to_string());
+                    self.lanes.fail(name, status.to_string());
                 }
             }
         }
@@ -65,20 +63,17 @@ impl<P: Provider> Adapter<P> {
     pub(super) fn hear_events(&mut self) {
         // A descriptor that stays readable would let no wait sleep.
         let _ = self.queue.take_wakes();
-        while let Ok(Some(event)) = self.chosen.device.next_event() {
-            match self.chosen.said(event) {
-                Said::Down(reason) => {
-                    self.fail_all(&reason);
-                    self.down = Some(reason);
-                }
-                Said::Stale => self.is_stale = true,
+        while let Some(said) = self.port.next_said() {
+            match said {
+                Said::Down(reason) => self.lanes.fail_all(&reason),
                 Said::PairFailed(number) => {
-                    if let Some(&lane) = self.by_pair.get(&number) {
-                        let name = self.chosen.device.name();
-                        self.fail(lane, format!("{name}: the connection failed"));
+                    if let Some(lane) = self.lanes.name_of(number) {
+                        let name = self.port.device_name();
+                        self.lanes
+                            .fail(lane, format!("{name}: the connection failed"));
                     }
                 }
-                Said::Nothing => {}
+                Said::Stale | Said::Nothing => {}
             }
         }
     }
@@ -87,28 +82,19 @@ impl<P: Provider> Adapter<P> {
         // A device reports a peer's silence itself. Here ends the wait for a device that reports nothing.
         let longest = 2 * self.timing.silence() + Duration::from_secs(1);
         for name in self.lanes.names() {
-            if let Some(lane) = self.lanes.get_mut(name) {
+            if let Some((lane, changed)) = self.lanes.with_changed(name) {
                 let still = lane.still_since(now);
                 if still.is_some_and(|since| now > since + longest) {
                     let text =
                         "the device tells nothing of what is under way; see the kernel's log";
                     lane.failed.get_or_insert_with(|| text.to_owned());
-                    self.changed.add(name, lane);
+                    changed.add(name, lane);
                 }
-                if lane.seen == lane.arrived {
-                    lane.window = (lane.window / 2).max(GRANT_MIN);
-                }
-                lane.seen = lane.arrived;
+                lane.receiving.narrow();
                 lane.look_at_use(now);
             }
         }
-        self.spare.truncate(SPARE_MAX / 4);
-        self.is_full = false;
-    }
-
-    pub(super) fn fail_all(&mut self, reason: &str) {
-        for name in self.lanes.names() {
-            self.fail(name, reason.to_owned());
-        }
+        self.sends.trim();
+        self.pool.may_grow_again();
     }
 }

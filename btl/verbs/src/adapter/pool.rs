@@ -1,16 +1,66 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! The receives that all lanes of a rank share: posted, granted to peers, grown and given back by parts.
 
-use super::{Adapter, GRANT_MIN};
-use crate::domain::Domain;
+use super::{GRANT_MIN, Settings};
+use crate::domain::{Domain, Receives};
 use crate::error::Result;
 use crate::memory::{Region, Slot};
 use crate::provider::{Access, Provider};
+use crate::queue::Queue;
 
-impl<P: Provider> Adapter<P> {
-    pub(super) fn add_part(&mut self, part: Region<P>) {
+/// The pool of receives.
+///
+/// It knows how many receives are posted. It also knows how many messages are *promised*: peers are permitted them, and
+/// they have not come. Invariant: no more are promised than are posted.
+#[derive(Debug)]
+pub(super) struct Pool<P: Provider> {
+    /// None once the pool was retired.
+    receives: Option<Receives<P>>,
+    /// The parts, each a region of receives.
+    parts: Vec<Region<P>>,
+    /// Receives of a part, and of all parts at most; bytes of a receive.
+    step: usize,
+    most: usize,
+    slot: usize,
+    posted: usize,
+    promised: usize,
+    /// Receives of the newest part are taken out of use.
+    shrinks: bool,
+    /// Nothing more can be pinned, as far as is known.
+    is_full: bool,
+}
+
+impl<P: Provider> Pool<P> {
+    /// A pool with a first part, whose receives are posted.
+    pub(super) fn new(
+        settings: &Settings,
+        queue: &mut Queue<P>,
+        receives: Receives<P>,
+        first: Region<P>,
+    ) -> Self {
+        let mut pool = Self {
+            receives: Some(receives),
+            parts: Vec::new(),
+            step: settings.receives,
+            most: settings.receives_max,
+            slot: settings.slot,
+            posted: 0,
+            promised: 0,
+            shrinks: false,
+            is_full: first.count() < settings.receives,
+        };
+        pool.add_part(queue, first);
+        pool
+    }
+
+    /// What pairs are made with.
+    pub(super) fn receives(&self) -> Option<&Receives<P>> {
+        self.receives.as_ref()
+    }
+
+    fn add_part(&mut self, queue: &mut Queue<P>, part: Region<P>) {
         while let Some(slot) = part.take() {
-            if !self.post(slot) {
+            if !self.post(queue, slot) {
                 break;
             }
         }
@@ -18,23 +68,27 @@ impl<P: Provider> Adapter<P> {
     }
 
     /// Posts a receive. `false`: there is no room for it.
-    pub(super) fn post(&mut self, slot: Slot<P>) -> bool {
+    pub(super) fn post(&mut self, queue: &mut Queue<P>, slot: Slot<P>) -> bool {
         let Some(receives) = &self.receives else {
             return false;
         };
-        let posted = self.queue.receive_shared(receives, slot, 0).is_ok();
+        let posted = queue.receive_shared(receives, slot, 0).is_ok();
         self.posted += usize::from(posted);
         posted
     }
 
+    /// A posted receive has completed.
+    pub(super) fn has_completed(&mut self) {
+        self.posted = self.posted.saturating_sub(1);
+    }
+
     /// A slot that was received into is of no more use: it receives again, unless the pool shrinks.
-    pub(super) fn recycle(&mut self, slot: Slot<P>) {
-        let step = self.settings.receives;
-        let spare = self.posted.saturating_sub(self.promised);
+    pub(super) fn recycle(&mut self, queue: &mut Queue<P>, slot: Slot<P>) {
+        let free = self.free();
         let of_newest =
             self.parts.len() > 1 && self.parts.last().is_some_and(|part| part.owns(&slot));
         // Once it has begun it goes on, for only a whole part can be given back.
-        if of_newest && (spare > step || self.shrinks && spare > step / 2) {
+        if of_newest && (free > self.step || self.shrinks && free > self.step / 2) {
             self.shrinks = true;
             drop(slot);
             if self.parts.last().is_some_and(|part| part.taken() == 0) {
@@ -42,35 +96,73 @@ impl<P: Provider> Adapter<P> {
                 self.shrinks = false;
             }
         } else {
-            self.post(slot);
+            self.post(queue, slot);
         }
+    }
+
+    /// Receives that are posted and not promised.
+    fn free(&self) -> usize {
+        self.posted.saturating_sub(self.promised)
+    }
+
+    /// Whether so many messages can be promised. Grows for that as far as it may.
+    pub(super) fn has_free(
+        &mut self,
+        domain: &Domain<P>,
+        queue: &mut Queue<P>,
+        count: usize,
+    ) -> bool {
+        while count > self.free() {
+            if !self.grow(domain, queue) {
+                return false;
+            }
+        }
+        true
+    }
+
+    /// Promises messages: so many must be free.
+    pub(super) fn promise(&mut self, count: usize) {
+        self.promised += count;
+    }
+
+    /// Promises as many messages as are free, and as are wanted; how many.
+    pub(super) fn promise_up_to(
+        &mut self,
+        domain: &Domain<P>,
+        queue: &mut Queue<P>,
+        wanted: usize,
+    ) -> usize {
+        self.has_free(domain, queue, wanted);
+        let count = wanted.min(self.free());
+        self.promise(count);
+        count
+    }
+
+    /// Promised messages have come, or will not come any more.
+    pub(super) fn end_promises(&mut self, count: usize) {
+        self.promised = self.promised.saturating_sub(count);
     }
 
     /// Makes the pool larger. `false`: it is as large as it may be.
     #[cold]
-    pub(super) fn grow(&mut self) -> bool {
+    fn grow(&mut self, domain: &Domain<P>, queue: &mut Queue<P>) -> bool {
         if std::mem::take(&mut self.shrinks) {
             // What was taken out of use comes back.
             let last = self.parts.pop();
             if let Some(part) = last {
                 let before = self.posted;
-                self.add_part(part);
+                self.add_part(queue, part);
                 if self.posted > before {
                     return true;
                 }
             }
         }
-        let total: usize = self.parts.iter().map(Region::count).sum();
-        let step = self.settings.receives;
-        if self.is_full || total + step > self.settings.receives_max {
+        if self.is_full || self.count() + self.step > self.most {
             return false;
         }
-        match self
-            .domain
-            .region(step, self.settings.slot, Access::default())
-        {
+        match domain.region(self.step, self.slot, Access::default()) {
             Ok(part) => {
-                self.add_part(part);
+                self.add_part(queue, part);
                 true
             }
             Err(_) => {
@@ -78,6 +170,32 @@ impl<P: Provider> Adapter<P> {
                 self.is_full = true;
                 false
             }
+        }
+    }
+
+    /// More can perhaps be pinned by now.
+    pub(super) fn may_grow_again(&mut self) {
+        self.is_full = false;
+    }
+
+    pub(super) fn posted(&self) -> usize {
+        self.posted
+    }
+
+    /// Receives of all parts.
+    pub(super) fn count(&self) -> usize {
+        self.parts.iter().map(Region::count).sum()
+    }
+
+    /// Bytes that are pinned for them.
+    pub(super) fn pinned(&self) -> usize {
+        self.parts.iter().map(Region::bytes).sum()
+    }
+
+    /// Ends the receives. Their pairs must have been retired before.
+    pub(super) fn retire(&mut self, queue: &mut Queue<P>) {
+        if let Some(receives) = self.receives.take() {
+            drop(queue.retire_receives(receives));
         }
     }
 }

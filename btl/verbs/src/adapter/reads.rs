@@ -7,14 +7,15 @@
 //!
 //! # Safety
 //!
-//! The program's memory is registered for peers to read, and nothing else. See [`Adapter::show_to_peers`].
+//! The program's memory is registered for peers to read, and nothing else. See [`Reads::show`].
 #![allow(unsafe_code, reason = "registers memory of the program")]
 
 use std::ptr::NonNull;
 
-use super::lane::{Asked, Stage};
-use super::{Adapter, ReadState, Shown};
+use super::lane::Stage;
+use super::{Adapter, ReadState, Settings, Shown};
 use crate::cache::{Bounds, Cache};
+use crate::domain::Domain;
 use crate::memory::{Local, Region, Slot};
 use crate::pair::Operation;
 use crate::provider::{Access, Provider, Remote};
@@ -27,12 +28,14 @@ pub(super) const READ: u64 = 1 << 32;
 const READ_BYTES: usize = 64 << 10;
 const READS: usize = 16;
 
-/// What a rank has for reads.
+/// What a rank has for reads: registrations of what peers read, and slots for what is read of peers.
+///
+/// Invariant: both are made when they are first of use. Where the slots are refused, they are not asked for again.
 #[derive(Debug)]
 pub(super) struct Reads<P: Provider> {
-    /// What is registered of the program; made when it is first of use.
+    /// What is registered of the program.
     cache: Option<Cache<P>>,
-    /// Where reads go; made when there is the first one.
+    /// Where reads go.
     slots: Option<Region<P>>,
     /// There is no memory for that.
     is_refused: bool,
@@ -56,23 +59,26 @@ impl<P: Provider> Reads<P> {
     pub(super) fn registered(&self) -> u64 {
         self.cache.as_ref().map_or(0, Cache::bytes) as u64
     }
-}
 
-impl<P: Provider> Adapter<P> {
     /// Registers memory of the program for peers to read, if it can be.
-    pub(super) fn show_to_peers(&mut self, bytes: &[u8]) -> Option<Shown> {
-        if (bytes.len() as u64) < self.settings.read_min || bytes.is_empty() {
+    pub(super) fn show(
+        &mut self,
+        domain: &Domain<P>,
+        settings: &Settings,
+        bytes: &[u8],
+    ) -> Option<Shown> {
+        if (bytes.len() as u64) < settings.read_min || bytes.is_empty() {
             return None;
         }
-        let (size, entries) = self.settings.cache;
-        let cache = self.reads.cache.get_or_insert_with(|| {
+        let (size, entries) = settings.cache;
+        let cache = self.cache.get_or_insert_with(|| {
             let bounds = Bounds {
                 bytes: size,
                 entries,
             };
             match entries {
-                0 => Cache::without_keeping(&self.domain),
-                _ => Cache::new(&self.domain, bounds),
+                0 => Cache::without_keeping(domain),
+                _ => Cache::new(domain, bounds),
             }
         });
         let at = NonNull::from(bytes).cast::<u8>();
@@ -92,6 +98,26 @@ impl<P: Provider> Adapter<P> {
         })
     }
 
+    /// A slot for a read, if one is free.
+    fn slot(&mut self, domain: &Domain<P>) -> Option<Slot<P>> {
+        if self.slots.is_none() && !self.is_refused {
+            let made = domain.region(READS, READ_BYTES, Access::default());
+            self.is_refused = made.is_err();
+            self.slots = made.ok();
+        }
+        self.slots.as_ref()?.take()
+    }
+
+    /// Whether there can be reads at all.
+    pub(super) fn can_read(&mut self, domain: &Domain<P>) -> bool {
+        if let Some(slot) = self.slot(domain) {
+            drop(slot);
+        }
+        self.slots.is_some()
+    }
+}
+
+impl<P: Provider> Adapter<P> {
     /// Asks for bytes of a peer's memory.
     pub(super) fn ask_for(
         &mut self,
@@ -102,7 +128,7 @@ impl<P: Provider> Adapter<P> {
     ) -> u64 {
         let mut asked = 0;
         while asked < len {
-            let Some(slot) = self.slot_for_read() else {
+            let Some(slot) = self.reads.slot(&self.domain) else {
                 break;
             };
             let Some(lane) = self
@@ -121,25 +147,18 @@ impl<P: Provider> Adapter<P> {
                 address: address.wrapping_add(asked),
                 key,
             };
-            let number = lane.reads;
-            let cookie = READ | u64::from(number);
+            let cookie = READ | u64::from(lane.reads.number());
             let local = Local::first(slot, count as usize);
             match pair.post(&mut self.queue, Operation::Read { from }, local, cookie) {
                 Ok(()) => {
-                    lane.reads = lane.reads.wrapping_add(1);
-                    lane.asked.push_back(Asked {
-                        token,
-                        number,
-                        len: count as usize,
-                        slot: None,
-                    });
+                    lane.reads.add(token, count as usize);
                     asked += count;
                 }
                 Err(refused) if refused.is_full() => break,
                 Err(refused) => {
                     let reason = refused.error.to_string();
                     drop(refused);
-                    self.fail(name, reason);
+                    self.lanes.fail(name, reason);
                     break;
                 }
             }
@@ -147,29 +166,12 @@ impl<P: Provider> Adapter<P> {
         asked
     }
 
-    fn slot_for_read(&mut self) -> Option<Slot<P>> {
-        if self.reads.slots.is_none() && !self.reads.is_refused {
-            let made = self.domain.region(READS, READ_BYTES, Access::default());
-            self.reads.is_refused = made.is_err();
-            self.reads.slots = made.ok();
-        }
-        self.reads.slots.as_ref()?.take()
-    }
-
-    /// Whether there can be reads at all.
-    pub(super) fn can_read(&mut self) -> bool {
-        if let Some(slot) = self.slot_for_read() {
-            drop(slot);
-        }
-        self.reads.slots.is_some()
-    }
-
     /// Whether the next bytes that were asked for are here.
     pub(super) fn next_of(&self, name: u64, token: u64) -> ReadState {
         let Some(lane) = self.lanes.get(name).filter(|lane| lane.failed.is_none()) else {
             return ReadState::Failed;
         };
-        match lane.asked.iter().find(|asked| asked.token == token) {
+        match lane.reads.next_of(token) {
             Some(asked) if asked.slot.is_some() => ReadState::Bytes(asked.len),
             _ => ReadState::Nothing,
         }
@@ -178,7 +180,7 @@ impl<P: Provider> Adapter<P> {
     /// Copies a part of them.
     pub(super) fn read_next(&self, name: u64, token: u64, at: usize, out: &mut [u8]) {
         let lane = self.lanes.get(name);
-        let asked = lane.and_then(|lane| lane.asked.iter().find(|asked| asked.token == token));
+        let asked = lane.and_then(|lane| lane.reads.next_of(token));
         if let Some(slot) = asked.and_then(|asked| asked.slot.as_ref()) {
             slot.read(at, out);
         }
@@ -186,22 +188,19 @@ impl<P: Provider> Adapter<P> {
 
     /// They are of no more use.
     pub(super) fn pass_next(&mut self, name: u64, token: u64) {
-        if let Some(lane) = self.lanes.get_mut(name)
-            && let Some(at) = lane.asked.iter().position(|asked| asked.token == token)
-        {
-            lane.asked.remove(at);
+        if let Some(lane) = self.lanes.get_mut(name) {
+            lane.reads.release(token);
         }
     }
 
     /// What was asked for is here, or will not come.
     pub(super) fn has_come(&mut self, name: u64, number: u32, slot: Slot<P>, all: bool) {
-        let Some(lane) = self.lanes.get_mut(name).filter(|_| all) else {
+        let Some((lane, changed)) = self.lanes.with_changed(name).filter(|_| all) else {
             return;
         };
-        if let Some(asked) = lane.asked.iter_mut().find(|asked| asked.number == number) {
-            self.bytes += asked.len as u64;
-            asked.slot = Some(slot);
+        if let Some(len) = lane.reads.fill(number, slot) {
+            self.bytes += len as u64;
         }
-        self.changed.add(name, lane);
+        changed.add(name, lane);
     }
 }

@@ -1,94 +1,73 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! How bytes come in: what arrives is kept until it is read, and the peer is told what it may send next.
 
+use super::Adapter;
 use super::head::HEAD;
-use super::lane::{Arrived, Bytes, Kept, Lane, Stage};
-use super::send::keep_spare;
-use super::{Adapter, GRANT_MIN, WINDOW_MAX};
+use super::lane::Stage;
 use crate::memory::{Local, Slot};
 use crate::pair::Operation;
 use crate::provider::Provider;
 
 impl<P: Provider> Adapter<P> {
     pub(super) fn arrived(&mut self, name: u64, slot: Slot<P>, len: usize) {
-        let Some(lane) = self.lanes.get_mut(name) else {
-            self.post(slot);
+        let Some((lane, changed)) = self.lanes.with_changed(name) else {
+            self.pool.post(&mut self.queue, slot);
             return;
         };
         match lane.arrive(slot, len) {
-            Ok((arrived, slot)) => {
-                self.promised = self.promised.saturating_sub(1);
-                let spare = &mut self.spare;
-                lane.forget(|bytes| {
-                    if let Bytes::Copy(bytes) = bytes {
-                        keep_spare(spare, bytes);
-                    }
-                });
-                if arrived == Arrived::Bytes {
-                    self.bytes += (len - HEAD) as u64;
-                }
-                self.changed.add(name, lane);
-                if let Some(slot) = slot {
-                    self.recycle(slot);
+            Ok(control) => {
+                self.pool.end_promises(1);
+                lane.sending.forget(&mut self.sends);
+                self.bytes += (len - HEAD) as u64;
+                changed.add(name, lane);
+                if let Some(slot) = control {
+                    self.pool.recycle(&mut self.queue, slot);
                     // At once: another lane must not get the receive that was posted for this one.
-                    self.grant(name);
-                    if self.lanes.get(name).is_some_and(Lane::must_tell) {
-                        self.tell(name);
-                    }
+                    self.grant_and_tell(name);
                 }
             }
             Err((what, slot)) => {
-                self.post(slot);
-                self.fail(name, format!("the peer sent {what}"));
+                self.pool.post(&mut self.queue, slot);
+                self.lanes.fail(name, format!("the peer sent {what}"));
             }
         }
     }
 
     pub(super) fn read_bytes(&mut self, name: u64, out: &mut [u8]) -> usize {
+        let widest = self.widest();
         let Some(lane) = self.lanes.get_mut(name) else {
             return 0;
         };
-        let mut done = std::mem::take(&mut self.read);
-        let count = lane.read(out, |slot| done.push(slot));
-        let passed = !done.is_empty();
-        for slot in done.drain(..) {
-            self.recycle(slot);
-        }
-        self.read = done;
-        if !passed {
-            return count;
-        }
-        let window = self.settings.window.clamp(GRANT_MIN, WINDOW_MAX);
-        if let Some(lane) = self.lanes.get_mut(name) {
-            let used = lane.taken.wrapping_sub(lane.told_taken) >= lane.window / 2;
-            if used && lane.window < window {
-                // A peer that uses half of a window before it hears of that can use a larger one.
-                lane.window = (2 * lane.window).min(window);
-            }
-        }
-        self.grant(name);
-        if self.lanes.get(name).is_some_and(Lane::must_tell) {
-            self.tell(name);
+        let mut passed = false;
+        let count = lane.receiving.read(out, |slot| {
+            passed = true;
+            self.pool.recycle(&mut self.queue, slot);
+        });
+        if passed {
+            lane.receiving.widen(widest);
+            self.grant_and_tell(name);
         }
         count
     }
 
     /// Permits a lane's peer more messages, as far as receives are posted.
     pub(super) fn grant(&mut self, name: u64) {
-        let Some(lane) = self.lanes.get_mut(name) else {
-            return;
-        };
-        let wanted = lane.wanted() as usize;
-        let free = self.posted.saturating_sub(self.promised);
-        if wanted > free && self.grow() {
-            return self.grant(name);
+        if let Some(lane) = self.lanes.get_mut(name) {
+            let wanted = lane.receiving.wanted() as usize;
+            let more = self
+                .pool
+                .promise_up_to(&self.domain, &mut self.queue, wanted);
+            lane.receiving.grant(more as u32);
         }
-        let Some(lane) = self.lanes.get_mut(name) else {
-            return;
-        };
-        let more = wanted.min(free);
-        self.promised += more;
-        lane.granted = lane.granted.wrapping_add(more as u32);
+    }
+
+    /// As [`Self::grant`]. Tells the peer, if it must hear of what was taken.
+    fn grant_and_tell(&mut self, name: u64) {
+        self.grant(name);
+        let lane = self.lanes.get(name);
+        if lane.is_some_and(|lane| lane.receiving.must_tell()) {
+            self.tell(name);
+        }
     }
 
     /// Sends an acknowledgement alone, if the peer permits it.
@@ -100,11 +79,12 @@ impl<P: Provider> Adapter<P> {
         let Stage::Ready(pair) = &lane.stage else {
             return;
         };
-        if lane.failed.is_some() || lane.credit() == 0 || lane.building.is_some() {
+        let credit = lane.sending.credit();
+        if lane.failed.is_some() || credit == 0 || lane.sending.is_building() {
             // The message that is being filled carries the acknowledgement, too.
             return;
         }
-        if lane.credit() == 1 && lane.granted == lane.told_granted {
+        if credit == 1 && !lane.receiving.has_more_to_grant() {
             // The last permitted message is kept until it permits more. Without it, two full windows could wait for
             // each other for ever.
             return;
@@ -119,19 +99,16 @@ impl<P: Provider> Adapter<P> {
                 return;
             };
             slot.write(0, &head);
-            let cookie = u64::from(lane.sent);
+            let cookie = u64::from(lane.sending.number());
             pair.post(&mut self.queue, operation, Local::first(slot, HEAD), cookie)
         };
         match posted {
             Ok(()) => {
-                lane.has_told();
-                lane.sent = lane.sent.wrapping_add(1);
-                let bytes = Bytes::Copy(Vec::new());
-                let at = lane.at;
-                lane.kept.push_back(Kept { at, len: 0, bytes });
+                lane.receiving.has_told();
+                lane.sending.keep_control();
             }
             Err(refused) if refused.is_full() => {}
-            Err(refused) => self.fail(name, refused.error.to_string()),
+            Err(refused) => self.lanes.fail(name, refused.error.to_string()),
         }
     }
 }

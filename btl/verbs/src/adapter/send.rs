@@ -1,26 +1,14 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! How bytes go out: they are collected in a slot, posted as a message, and kept until the peer has taken them.
 
-use super::head::HEAD;
-use super::lane::{Bytes, Kept, Stage};
-use super::{Adapter, INLINE_MAX};
-use crate::memory::{Local, Slot};
-use crate::pair::Operation;
+use super::Adapter;
+use super::lane::Stage;
+use crate::memory::Slot;
 use crate::provider::Provider;
-
-/// Buffers for copies that are kept for use again. Chosen by magnitude: without one, memory is allocated.
-pub(super) const SPARE_MAX: usize = 64;
-
-pub(super) fn keep_spare(spare: &mut Vec<Vec<u8>>, mut bytes: Vec<u8>) {
-    if bytes.capacity() > 0 && spare.len() < SPARE_MAX {
-        bytes.clear();
-        spare.push(bytes);
-    }
-}
 
 impl<P: Provider> Adapter<P> {
     pub(super) fn has_room_for(&mut self, name: u64, bytes: usize) -> bool {
-        if self.sends.taken() > self.sends.count() / 2 {
+        if self.sends.is_half_taken() {
             self.make_room();
         }
         let Some(lane) = self.lanes.get(name) else {
@@ -29,14 +17,7 @@ impl<P: Provider> Adapter<P> {
         if !matches!(lane.stage, Stage::Ready(_)) || lane.failed.is_some() {
             return false;
         }
-        let most = lane
-            .permitted
-            .wrapping_sub(lane.acknowledged)
-            .saturating_sub(1) as usize;
-        let slots = self.sends.count() - self.sends.taken();
-        let now = (lane.credit().saturating_sub(1) as usize).min(slots);
-        let each = lane.room.min(self.sends.slot_bytes()) - HEAD;
-        now > 0 && now >= bytes.div_ceil(each).min(most.min(self.sends.count()) / 4)
+        lane.sending.has_room(&self.sends, bytes)
     }
 
     pub(super) fn write_bytes(&mut self, name: u64, bytes: &[u8]) -> usize {
@@ -45,36 +26,26 @@ impl<P: Provider> Adapter<P> {
             let Some(lane) = self.lanes.get_mut(name) else {
                 break;
             };
-            let room = lane.room.min(self.sends.slot_bytes());
-            let (slot, len) = match &mut lane.building {
-                Some((_, len)) if *len == room => {
-                    if !self.push_message(name) {
-                        break;
-                    }
-                    continue;
+            if lane.sending.is_built(&self.sends) {
+                if !self.push_message(name) {
+                    break;
                 }
-                Some((slot, len)) => (slot, len),
-                None => {
-                    if !lane.may_send() || lane.failed.is_some() {
-                        break;
-                    }
-                    let mut slot = self.sends.take();
-                    if slot.is_none() {
-                        self.make_room();
-                        slot = self.sends.take();
-                    }
-                    let Some(slot) = slot else { break };
-                    let Some(lane) = self.lanes.get_mut(name) else {
-                        break;
-                    };
-                    let (slot, len) = lane.building.insert((slot, HEAD));
-                    (slot, len)
-                }
+                continue;
+            }
+            if lane.sending.is_building() {
+                written += lane.sending.fill(&self.sends, &bytes[written..]);
+                continue;
+            }
+            if !lane.sending.may_send() || lane.failed.is_some() {
+                break;
+            }
+            let Some(slot) = self.take_slot() else {
+                break;
             };
-            let count = (room - *len).min(bytes.len() - written);
-            slot.write(*len, &bytes[written..written + count]);
-            *len += count;
-            written += count;
+            if let Some(lane) = self.lanes.get_mut(name) {
+                lane.sending.begin(slot);
+                written += lane.sending.fill(&self.sends, &bytes[written..]);
+            }
         }
         written
     }
@@ -84,97 +55,55 @@ impl<P: Provider> Adapter<P> {
         let Some(lane) = self.lanes.get_mut(name) else {
             return true;
         };
-        let Some((mut slot, len)) = lane.building.take() else {
+        if !lane.sending.is_building() {
             return true;
-        };
+        }
+        let head = lane.head();
         let Stage::Ready(pair) = &lane.stage else {
-            lane.building = Some((slot, len));
             return false;
         };
-        slot.write(0, &lane.head().encode());
-        let payload = len - HEAD;
-        let operation = Operation::Send { immediate: None };
-        let posted = if len <= pair.inline().min(INLINE_MAX) {
-            let mut inline = [0; INLINE_MAX];
-            slot.read(0, &mut inline[..len]);
-            match pair.post_inline(&mut self.queue, operation, &inline[..len]) {
-                Ok(()) => Ok(Bytes::Slot(slot)),
-                Err(refused) => Err((refused, Some(slot))),
-            }
-        } else {
-            let local = Local::first(slot, len);
-            let cookie = u64::from(lane.sent);
-            match pair.post(&mut self.queue, operation, local, cookie) {
-                Ok(()) => Ok(Bytes::Posted),
-                Err(mut refused) => {
-                    let local = std::mem::replace(&mut refused.local, Local::Nothing);
-                    Err((refused, local.slot()))
-                }
-            }
-        };
-        match posted {
-            Ok(bytes) => {
-                lane.has_told();
-                let at = lane.at;
-                lane.kept.push_back(Kept {
-                    at,
-                    len: payload,
-                    bytes,
-                });
-                lane.sent = lane.sent.wrapping_add(1);
-                lane.at += payload as u64;
+        match lane.sending.post_built(pair, &mut self.queue, head) {
+            Ok(()) => {
+                lane.receiving.has_told();
                 true
             }
-            Err((refused, slot)) => {
-                lane.building = slot.map(|slot| (slot, len));
-                if !refused.is_full() {
-                    let reason = refused.error.to_string();
-                    self.fail(name, reason);
+            Err(error) => {
+                if !error.is_full() {
+                    self.lanes.fail(name, error.to_string());
                 }
                 false
             }
         }
     }
 
-    /// The device has read a message.
-    pub(super) fn sent(&mut self, name: u64, number: u32, slot: Slot<P>) {
-        let scarce = self.sends.count() - self.sends.taken() < self.sends.count().div_ceil(4);
-        let Some(lane) = self.lanes.get_mut(name) else {
-            return;
-        };
-        let Some(at) = lane.place_of(number) else {
-            return;
-        };
-        let Some(kept) = lane.kept.get_mut(at).filter(|kept| kept.len > 0) else {
-            return;
-        };
-        kept.bytes = if scarce {
-            let mut bytes = self.spare.pop().unwrap_or_default();
-            bytes.resize(kept.len, 0);
-            slot.read(HEAD, &mut bytes);
-            Bytes::Copy(bytes)
-        } else {
-            Bytes::Slot(slot)
-        };
-        // A sender that waits for a slot looks again.
-        self.changed.add(name, lane);
+    /// A slot for a message. None only while all are being filled or read by the device: one that waits for its peer
+    /// alone is copied.
+    fn take_slot(&mut self) -> Option<Slot<P>> {
+        if let Some(slot) = self.sends.take() {
+            return Some(slot);
+        }
+        self.make_room();
+        self.sends.take()
     }
 
-    /// Copies bytes that the peer has not acknowledged out of their slots, for sends that need slots.
+    /// Copies bytes that peers have not acknowledged out of their slots, for sends that need slots.
     #[cold]
-    pub(super) fn make_room(&mut self) {
+    fn make_room(&mut self) {
         for name in self.lanes.names() {
-            let Some(lane) = self.lanes.get_mut(name) else {
-                continue;
-            };
-            for kept in &mut lane.kept {
-                if let Bytes::Slot(slot) = &kept.bytes {
-                    let mut bytes = self.spare.pop().unwrap_or_default();
-                    bytes.resize(kept.len, 0);
-                    slot.read(HEAD, &mut bytes);
-                    kept.bytes = Bytes::Copy(bytes);
-                }
+            if let Some(lane) = self.lanes.get_mut(name) {
+                lane.sending.copy_out_of_slots(&mut self.sends);
             }
+        }
+    }
+
+    /// The device has read a message.
+    pub(super) fn sent(&mut self, name: u64, number: u32, slot: Slot<P>) {
+        let Some((lane, changed)) = self.lanes.with_changed(name) else {
+            return;
+        };
+        if lane.sending.has_read(&mut self.sends, number, slot) {
+            // A sender that waits for a slot looks again.
+            changed.add(name, lane);
         }
     }
 }

@@ -6,6 +6,7 @@
 //! See [`super`].
 #![allow(unsafe_code, reason = "calls of libibverbs")]
 
+use std::ffi::c_uint;
 use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd};
 use std::ptr::{NonNull, null_mut};
@@ -149,80 +150,13 @@ pub struct PairOf {
 }
 
 impl PairOf {
+    /// A pair, and how many bytes its requests carry themselves.
     pub(super) fn new(domain: &DomainOf, spec: &PairSpec<'_, Verbs>) -> io::Result<(Self, u32)> {
-        let context = domain.context();
-        let depths = spec.depths;
-        let cq = spec.completions.raw();
-        let srq = spec.receives.map_or(null_mut(), ReceivesOf::raw);
-        let cap = ibv_qp_cap {
-            max_send_wr: depths.sends.max(1),
-            max_recv_wr: if spec.receives.is_some() {
-                0
-            } else {
-                depths.receives
-            },
-            max_send_sge: 1,
-            max_recv_sge: 1,
-            max_inline_data: depths.inline,
-        };
         let (raw, inline) = match spec.kind {
-            Kind::Connection | Kind::Datagrams | Kind::SharedSend => {
-                let qp_type = match spec.kind {
-                    Kind::Connection => IBV_QPT_RC,
-                    Kind::Datagrams => IBV_QPT_UD,
-                    _ => IBV_QPT_XRC_SEND,
-                };
-                let mut init = ibv_qp_init_attr {
-                    qp_context: null_mut(),
-                    send_cq: cq,
-                    recv_cq: cq,
-                    srq: if spec.kind == Kind::SharedSend {
-                        null_mut()
-                    } else {
-                        srq
-                    },
-                    cap,
-                    qp_type,
-                    sq_sig_all: 0,
-                };
-                // SAFETY: all that the structure names is open.
-                let raw = unsafe { (context.library().ibv_create_qp)(domain.raw(), &raw mut init) };
-                // A device that cannot carry so many bytes in a request may carry none.
-                (made(raw)?, init.cap.max_inline_data)
-            }
-            Kind::SharedReceive => {
-                let shared = spec
-                    .shared
-                    .ok_or_else(|| io::Error::from_raw_os_error(libc::EINVAL))?;
-                let mut init = ibv_qp_init_attr_ex {
-                    qp_context: null_mut(),
-                    send_cq: null_mut(),
-                    recv_cq: null_mut(),
-                    srq: null_mut(),
-                    cap: ibv_qp_cap::default(),
-                    qp_type: IBV_QPT_XRC_RECV,
-                    sq_sig_all: 0,
-                    comp_mask: IBV_QP_INIT_ATTR_XRCD,
-                    pd: null_mut(),
-                    xrcd: shared.0.raw.as_ptr(),
-                    create_flags: 0,
-                    max_tso_header: 0,
-                    rwq_ind_tbl: null_mut(),
-                    rx_hash_conf: ibv_rx_hash_conf {
-                        rx_hash_function: 0,
-                        rx_hash_key_len: 0,
-                        rx_hash_key: null_mut(),
-                        rx_hash_fields_mask: 0,
-                    },
-                    source_qpn: 0,
-                    send_ops_flags: 0,
-                };
-                // SAFETY: all that the structure names is open.
-                let raw = unsafe {
-                    verbs_sys::ibv_create_qp_ex(context.library(), context.raw(), &raw mut init)
-                };
-                (made(raw.map_err(io::Error::from_raw_os_error)?)?, 0)
-            }
+            Kind::Connection => Self::create(domain, spec, IBV_QPT_RC)?,
+            Kind::Datagrams => Self::create(domain, spec, IBV_QPT_UD)?,
+            Kind::SharedSend => Self::create(domain, spec, IBV_QPT_XRC_SEND)?,
+            Kind::SharedReceive => (Self::create_shared_receive(domain, spec.shared)?, 0),
         };
         let pair = Self {
             raw,
@@ -232,6 +166,79 @@ impl PairOf {
             _shared: spec.shared.cloned(),
         };
         Ok((pair, inline))
+    }
+
+    /// A pair that sends, and receives from its own queue or a shared one.
+    fn create(
+        domain: &DomainOf,
+        spec: &PairSpec<'_, Verbs>,
+        qp_type: c_uint,
+    ) -> io::Result<(NonNull<ibv_qp>, u32)> {
+        let depths = spec.depths;
+        let cq = spec.completions.raw();
+        let mut init = ibv_qp_init_attr {
+            qp_context: null_mut(),
+            send_cq: cq,
+            recv_cq: cq,
+            srq: match spec.receives {
+                Some(receives) if spec.kind != Kind::SharedSend => receives.raw(),
+                _ => null_mut(),
+            },
+            cap: ibv_qp_cap {
+                max_send_wr: depths.sends.max(1),
+                max_recv_wr: if spec.receives.is_some() {
+                    0
+                } else {
+                    depths.receives
+                },
+                max_send_sge: 1,
+                max_recv_sge: 1,
+                max_inline_data: depths.inline,
+            },
+            qp_type,
+            sq_sig_all: 0,
+        };
+        let library = domain.context().library();
+        // SAFETY: the structure is whole. It names queues that `spec` borrows, so they are open, as the domain is.
+        let raw = unsafe { (library.ibv_create_qp)(domain.raw(), &raw mut init) };
+        // A device that cannot carry so many bytes in a request may carry none.
+        Ok((made(raw)?, init.cap.max_inline_data))
+    }
+
+    /// The receiving end of an extended connection: it has no queues, for messages name the receives that they go to.
+    fn create_shared_receive(
+        domain: &DomainOf,
+        shared: Option<&Shared>,
+    ) -> io::Result<NonNull<ibv_qp>> {
+        let context = domain.context();
+        let shared = shared.ok_or_else(|| io::Error::from_raw_os_error(libc::EINVAL))?;
+        let mut init = ibv_qp_init_attr_ex {
+            qp_context: null_mut(),
+            send_cq: null_mut(),
+            recv_cq: null_mut(),
+            srq: null_mut(),
+            cap: ibv_qp_cap::default(),
+            qp_type: IBV_QPT_XRC_RECV,
+            sq_sig_all: 0,
+            comp_mask: IBV_QP_INIT_ATTR_XRCD,
+            pd: null_mut(),
+            xrcd: shared.0.raw.as_ptr(),
+            create_flags: 0,
+            max_tso_header: 0,
+            rwq_ind_tbl: null_mut(),
+            rx_hash_conf: ibv_rx_hash_conf {
+                rx_hash_function: 0,
+                rx_hash_key_len: 0,
+                rx_hash_key: null_mut(),
+                rx_hash_fields_mask: 0,
+            },
+            source_qpn: 0,
+            send_ops_flags: 0,
+        };
+        // SAFETY: the structure is whole. It names a domain that `shared` borrows, so it is open, as the context is.
+        let raw =
+            unsafe { verbs_sys::ibv_create_qp_ex(context.library(), context.raw(), &raw mut init) };
+        made(raw.map_err(io::Error::from_raw_os_error)?)
     }
 
     pub(super) fn raw(&self) -> *mut ibv_qp {

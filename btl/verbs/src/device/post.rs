@@ -6,6 +6,7 @@
 //! Requests lie on the stack for the length of the call, which copies them. What they name is the caller's to keep.
 #![allow(unsafe_code, reason = "calls of libibverbs")]
 
+use std::ffi::c_uint;
 use std::io;
 use std::ptr::null_mut;
 
@@ -70,13 +71,17 @@ fn sges(pieces: &[Piece]) -> io::Result<([ibv_sge; PIECES], i32)> {
     Ok((list, i32::try_from(pieces.len()).unwrap_or(0)))
 }
 
-/// # Safety
-///
-/// As [`crate::Provider::send`].
+/// What a request asks for, in the library's terms.
+struct Work {
+    opcode: c_uint,
+    /// The peer's memory, or the peer of a datagram.
+    target: ibv_send_wr_wr,
+    /// The number of the peer's shared receives.
+    shared: u32,
+}
+
 #[inline]
-pub(super) unsafe fn send(pair: &PairOf, request: &Request<'_, Verbs>) -> io::Result<()> {
-    let (mut list, count) = sges(request.pieces)?;
-    let with_immediate = request.immediate.is_some();
+fn work(verb: &Verb<'_, Verbs>, with_immediate: bool) -> Work {
     let rdma = |remote: &Remote| ibv_send_wr_wr {
         rdma: ibv_send_wr_rdma {
             remote_addr: remote.address,
@@ -90,7 +95,7 @@ pub(super) unsafe fn send(pair: &PairOf, request: &Request<'_, Verbs>) -> io::Re
         IBV_WR_SEND
     };
     let mut shared = 0;
-    let (opcode, wr) = match &request.verb {
+    let (opcode, target) = match verb {
         Verb::Send => (send, nowhere),
         Verb::SendTo { ah, number, qkey } => {
             let ud = ibv_send_wr_ud {
@@ -108,6 +113,24 @@ pub(super) unsafe fn send(pair: &PairOf, request: &Request<'_, Verbs>) -> io::Re
         Verb::Write(to) => (IBV_WR_RDMA_WRITE, rdma(to)),
         Verb::Read(from) => (IBV_WR_RDMA_READ, rdma(from)),
     };
+    Work {
+        opcode,
+        target,
+        shared,
+    }
+}
+
+/// # Safety
+///
+/// As [`crate::Provider::send`].
+#[inline]
+pub(super) unsafe fn send(pair: &PairOf, request: &Request<'_, Verbs>) -> io::Result<()> {
+    let (mut list, count) = sges(request.pieces)?;
+    let Work {
+        opcode,
+        target,
+        shared,
+    } = work(&request.verb, request.immediate.is_some());
     let mut flags = 0;
     if request.signaled {
         flags |= IBV_SEND_SIGNALED;
@@ -131,7 +154,7 @@ pub(super) unsafe fn send(pair: &PairOf, request: &Request<'_, Verbs>) -> io::Re
         number: ibv_send_wr_imm {
             imm_data: request.immediate.unwrap_or(0).to_be(),
         },
-        wr,
+        wr: target,
         remote_srqn: shared,
         more: ibv_send_wr_ext {
             bind_mw: ibv_send_wr_bind {

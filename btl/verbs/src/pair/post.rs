@@ -13,6 +13,9 @@ use crate::provider::{Piece, Provider, Remote, Request, Verb};
 use crate::queue::{Done, Queue, UNNAMED};
 use crate::refused::Refused;
 
+/// The call that posts operations.
+const CALL: &str = "ibv_post_send";
+
 /// What a send does. The receiver gets `immediate` (immediate data) with the bytes.
 #[derive(Debug)]
 pub enum Operation<'a, P: Provider> {
@@ -66,7 +69,6 @@ impl<P: Provider> Pair<P, Ready> {
         local: Local<P>,
         cookie: u64,
     ) -> Result<(), Refused<P>> {
-        const CALL: &str = "ibv_post_send";
         let piece = match local.piece() {
             Some(piece) if self.queue == queue.id() && piece.length <= self.largest => piece,
             Some(_) if self.queue == queue.id() => {
@@ -84,13 +86,11 @@ impl<P: Provider> Pair<P, Ready> {
                 ));
             }
         };
-        let covers = match queue.account(self.account) {
-            Some(account) if account.sends_free > 0 => {
-                account.sends_free -= 1;
-                std::mem::take(&mut account.silent) + 1
-            }
-            Some(_) => return Err(Refused::full(local, CALL)),
-            None => return Err(Refused::of(local, CALL, "the pair was retired")),
+        let Some(account) = queue.account(self.account) else {
+            return Err(Refused::of(local, CALL, "the pair was retired"));
+        };
+        let Some(covers) = account.sends.take() else {
+            return Err(Refused::full(local, CALL));
         };
         let Some(id) = queue.begin(self.account, Done::Sent, local, cookie, covers) else {
             return Err(Refused::of(Local::Nothing, CALL, "too many operations"));
@@ -108,13 +108,7 @@ impl<P: Provider> Pair<P, Ready> {
         };
         // SAFETY: the memory is in the table until its completion, or the end of the pair.
         let posted = unsafe { P::send(&self.raw, &request) };
-        posted.map_err(|error| {
-            if let Some(account) = queue.account(self.account) {
-                account.sends_free += 1;
-                account.silent = covers - 1;
-            }
-            Refused::by_device(queue.take_back(id), CALL, queue.device().name(), error)
-        })
+        posted.map_err(|error| self.take_back(queue, id, covers, error))
     }
 
     /// Posts a few bytes, which are copied at once. Such sends do not complete one by one: their room comes back with
@@ -129,7 +123,6 @@ impl<P: Provider> Pair<P, Ready> {
         operation: Operation<'_, P>,
         bytes: &[u8],
     ) -> Result<(), Refused<P>> {
-        const CALL: &str = "ibv_post_send";
         let refused = |why| Err(Refused::of(Local::Nothing, CALL, why));
         if bytes.len() > self.inline() || self.queue != queue.id() {
             return refused("more bytes than a request carries, or another queue");
@@ -137,23 +130,13 @@ impl<P: Provider> Pair<P, Ready> {
         if matches!(operation, Operation::Read { .. }) {
             return refused("a read has no bytes to copy");
         }
-        let (signaled, covers) = match queue.account(self.account) {
-            Some(account) if account.sends_free > 0 => {
-                account.sends_free -= 1;
-                account.silent += 1;
-                let due = account.silent >= account.sends.div_ceil(2);
-                (
-                    due,
-                    if due {
-                        std::mem::take(&mut account.silent)
-                    } else {
-                        0
-                    },
-                )
-            }
-            Some(_) => return Err(Refused::full(Local::Nothing, CALL)),
-            None => return refused("the pair was retired"),
+        let Some(account) = queue.account(self.account) else {
+            return refused("the pair was retired");
         };
+        let Some(covers) = account.sends.take_silent() else {
+            return Err(Refused::full(Local::Nothing, CALL));
+        };
+        let signaled = covers > 0;
         let id = if signaled {
             queue
                 .begin(self.account, Done::Sent, Local::Nothing, UNNAMED, covers)
@@ -177,19 +160,24 @@ impl<P: Provider> Pair<P, Ready> {
             signaled,
             inline: true,
         };
-        // SAFETY: the bytes are copied by the call.
+        // SAFETY: the request is inline, so the call copies the bytes, which are borrowed until it returns.
         let posted = unsafe { P::send(&self.raw, &request) };
-        posted.map_err(|error| {
-            if let Some(account) = queue.account(self.account) {
-                account.sends_free += 1;
-                account.silent = if signaled {
-                    covers - 1
-                } else {
-                    account.silent - 1
-                };
-            }
-            Refused::by_device(queue.take_back(id), CALL, queue.device().name(), error)
-        })
+        posted.map_err(|error| self.take_back(queue, id, covers, error))
+    }
+
+    /// Takes back an operation that the device has refused, and its room.
+    #[cold]
+    fn take_back(
+        &self,
+        queue: &mut Queue<P>,
+        id: u64,
+        covers: u32,
+        error: std::io::Error,
+    ) -> Refused<P> {
+        if let Some(account) = queue.account(self.account) {
+            account.sends.give_back(covers);
+        }
+        Refused::by_device(queue.take_back(id), CALL, queue.device().name(), error)
     }
 
     /// Sends that can be posted now.
@@ -197,7 +185,7 @@ impl<P: Provider> Pair<P, Ready> {
     pub fn room(&self, queue: &mut Queue<P>) -> u32 {
         queue
             .account(self.account)
-            .map_or(0, |account| account.sends_free)
+            .map_or(0, |account| account.sends.free())
     }
 }
 

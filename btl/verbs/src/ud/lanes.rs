@@ -6,9 +6,9 @@ use std::time::Instant;
 
 use super::arq::Arq;
 use super::head::HEAD;
+use super::schedule::{List, Places};
 use super::{Datagrams, Lane, Peer, Stage, WINDOW_MAX, WINDOW_MIN};
 use crate::adapter::{Figures, Lanes, Mark, Offer, ReadState, Shown};
-use crate::memory::Region;
 use crate::pair::Pair;
 use crate::port::Said;
 use crate::provider::Provider;
@@ -23,19 +23,17 @@ impl<P: Provider> Lanes for Datagrams<P> {
         let Some(pair) = &self.pair else {
             return Err("the pair for datagrams has failed".to_owned());
         };
-        self.marks = self.marks.wrapping_add(1).max(1);
-        let mark = self.marks;
-        let key = self.fresh(mark).max(1);
+        let (mark, key) = self.keys.next_lane();
         let window = self.settings.window.clamp(WINDOW_MIN, WINDOW_MAX);
         let arq = Arq::new(window, self.settings.silence);
         let offer = Offer {
-            reach: pair.reach(&self.chosen, 0),
-            room: self.room as u32,
+            reach: pair.reach(self.port.chosen(), 0),
+            room: self.memory.room() as u32,
             granted: arq.permits(),
             mark: Some(Mark {
                 key,
                 mark,
-                qkey: self.qkey,
+                qkey: self.keys.qkey(),
             }),
         };
         let lane = Lane {
@@ -49,13 +47,10 @@ impl<P: Provider> Lanes for Datagrams<P> {
             room: 0,
             failed: None,
             is_listed: false,
-            is_touched: false,
-            is_hungry: false,
-            is_watched: false,
+            places: Places::default(),
         };
-        let name = self.lanes.insert(lane);
+        let name = self.lanes.insert(mark, lane);
         let name = name.ok_or_else(|| "there are too many lanes".to_owned())?;
-        self.by_mark.insert(mark, name);
         Ok((name, offer))
     }
 
@@ -66,13 +61,13 @@ impl<P: Provider> Lanes for Datagrams<P> {
         if !matches!(lane.stage, Stage::Made) {
             return;
         }
-        let room = self.room.min(offer.room as usize);
+        let room = self.memory.room().min(offer.room as usize);
         let Some(mark) = offer.mark.filter(|_| room > HEAD) else {
             let reason =
                 "the peer's lanes are connections; set ONECOPY_VERBS_MODE alike on all ranks";
-            return self.fail(name, reason.to_owned());
+            return self.lanes.fail(name, reason.to_owned());
         };
-        let path = offer.reach.path(&self.chosen);
+        let path = offer.reach.path(self.port.chosen());
         lane.peer = Some(Peer {
             pair: offer.reach.number,
             qkey: mark.qkey,
@@ -103,18 +98,18 @@ impl<P: Provider> Lanes for Datagrams<P> {
     }
 
     fn poll(&mut self) -> bool {
-        let found = !self.finding.is_empty() && self.take_handles();
+        let found = self.handles.is_finding() && self.take_handles();
         let completed = self.take_completions();
         self.tend();
         found | completed
     }
 
     fn next_changed(&mut self) -> Option<u32> {
-        self.changed.next(&mut self.lanes)
+        self.lanes.next_changed()
     }
 
     fn has_changed(&self) -> bool {
-        !self.changed.is_empty()
+        self.lanes.has_changed()
     }
 
     fn has_room(&mut self, name: u64, bytes: usize) -> bool {
@@ -265,14 +260,14 @@ impl<P: Provider> Lanes for Datagrams<P> {
     fn close(&mut self, name: u64) {
         self.stop(name);
         if let Some(lane) = self.lanes.remove(name) {
-            self.by_mark.remove(&lane.mark);
+            self.lanes.forget_number(lane.mark);
         }
     }
 
     fn arm(&mut self) -> bool {
         // A rank that sleeps acknowledges nothing, so it does so before.
-        for at in (0..self.watched.len()).rev() {
-            if let Some(&name) = self.watched.get(at) {
+        for at in (0..self.schedule.count(List::Watched)).rev() {
+            if let Some(name) = self.schedule.watched(at) {
                 self.acknowledge(name);
             }
         }
@@ -284,26 +279,22 @@ impl<P: Provider> Lanes for Datagrams<P> {
     }
 
     fn descriptors(&self) -> [Option<BorrowedFd<'_>>; 2] {
-        [self.queue.descriptor(), Some(self.chosen.device.events())]
+        [self.queue.descriptor(), Some(self.port.events())]
     }
 
     fn hear_device(&mut self) {
         // A descriptor that stays readable would let no wait sleep.
         let _ = self.queue.take_wakes();
-        while let Ok(Some(event)) = self.chosen.device.next_event() {
-            match self.chosen.said(event) {
-                Said::Down(reason) => {
-                    self.fail_pair(&reason);
-                    self.down = Some(reason);
-                }
-                Said::Stale => self.is_stale = true,
+        while let Some(said) = self.port.next_said() {
+            match said {
+                Said::Down(reason) => self.fail_pair(&reason),
                 Said::PairFailed(number) => {
                     if self.pair.as_ref().map(Pair::number) == Some(number) {
-                        let name = self.chosen.device.name();
+                        let name = self.port.device_name();
                         self.fail_pair(&format!("{name}: the pair for datagrams failed"));
                     }
                 }
-                Said::Nothing => {}
+                Said::Stale | Said::Nothing => {}
             }
         }
     }
@@ -314,16 +305,15 @@ impl<P: Provider> Lanes for Datagrams<P> {
     }
 
     fn figures(&self) -> Figures {
-        let regions = [&self.receives, &self.sends].into_iter();
         Figures {
             displaced: 0,
-            pinned: regions.map(Region::bytes).sum::<usize>() as u64,
+            pinned: self.memory.pinned() as u64,
             bytes: self.bytes,
-            receives: self.receives.count() as u64,
+            receives: self.memory.receives() as u64,
             registered: 0,
             again: self.again,
             aliens: self.aliens,
-            dropped: self.dropped,
+            dropped: self.loss.dropped(),
         }
     }
 }

@@ -1,29 +1,53 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Address handles: a thread asks the kernel for the one of a path, and all lanes of the path use it.
 
-use std::sync::mpsc::{TryRecvError, sync_channel};
+use std::collections::HashMap;
+use std::sync::mpsc::{Receiver, TryRecvError, sync_channel};
 
 use super::{Datagrams, Stage};
+use crate::domain::{AddressHandle, Domain};
+use crate::error::Result;
 use crate::provider::{Path, Provider};
 use crate::unmaps::without_signals;
 
-impl<P: Provider> Datagrams<P> {
-    /// Gets the address handle of a lane's peer: a kept one, or a new one by a thread.
-    pub(super) fn find(&mut self, name: u64, path: Path) {
-        let Some(lane) = self.lanes.get_mut(name) else {
-            return;
-        };
-        if let Some(ah) = self.handles.get(&path) {
-            lane.stage = Stage::Ready(ah.clone());
-            return self.changed.add(name, lane);
+/// Address handles that were given up and still exist, since the device may still use them. Beyond, a handle stays in
+/// use.
+const OLD_MAX: usize = 64;
+
+/// The address handles of all lanes, by path.
+///
+/// Invariants: one thread at most looks for a path's handle. A handle that was given up exists as long as the device
+/// could use it.
+#[derive(Debug)]
+pub(super) struct Handles<P: Provider> {
+    known: HashMap<Path, AddressHandle<P>>,
+    /// What threads look for.
+    finding: HashMap<Path, Receiver<Result<AddressHandle<P>>>>,
+    /// Those that were given up.
+    old: Vec<AddressHandle<P>>,
+}
+
+impl<P: Provider> Handles<P> {
+    pub(super) fn new() -> Self {
+        Self {
+            known: HashMap::new(),
+            finding: HashMap::new(),
+            old: Vec::new(),
         }
-        lane.stage = Stage::Finding;
+    }
+
+    pub(super) fn is_finding(&self) -> bool {
+        !self.finding.is_empty()
+    }
+
+    /// Has a thread look for a path's handle, unless one does.
+    fn find(&mut self, domain: &Domain<P>, path: Path) -> std::io::Result<()> {
         if self.finding.contains_key(&path) {
-            return;
+            return Ok(());
         }
-        let domain = self.domain.clone();
+        let domain = domain.clone();
         let (tell, found) = sync_channel(1);
-        let started = without_signals(|| {
+        without_signals(|| {
             std::thread::Builder::new()
                 .name("onecopy-ah".to_owned())
                 .stack_size(128 << 10)
@@ -31,34 +55,68 @@ impl<P: Provider> Datagrams<P> {
                     // The lanes may have been dropped meanwhile.
                     let _ = tell.send(domain.address_handle(&path));
                 })
+        })?;
+        self.finding.insert(path, found);
+        Ok(())
+    }
+
+    /// Takes what threads have found, or why they have not.
+    fn take_found(&mut self) -> Vec<(Path, std::result::Result<AddressHandle<P>, String>)> {
+        let mut over = Vec::new();
+        self.finding.retain(|path, found| {
+            let found = match found.try_recv() {
+                Ok(Ok(ah)) => Ok(ah),
+                Ok(Err(error)) => Err(error.to_string()),
+                Err(TryRecvError::Empty) => return true,
+                Err(TryRecvError::Disconnected) => {
+                    Err("the thread that resolves the address ended".to_owned())
+                }
+            };
+            over.push((*path, found));
+            false
         });
-        match started {
-            Ok(_) => drop(self.finding.insert(path, found)),
-            Err(error) => self.fail(name, format!("a thread that resolves the address: {error}")),
+        for (path, found) in &over {
+            if let Ok(ah) = found {
+                self.known.insert(*path, ah.clone());
+            }
+        }
+        over
+    }
+
+    /// A path leads elsewhere, perhaps: its handle is looked for again.
+    pub(super) fn give_up(&mut self, path: &Path) {
+        if self.old.len() < OLD_MAX
+            && let Some(ah) = self.known.remove(path)
+        {
+            self.old.push(ah);
+        }
+    }
+}
+
+impl<P: Provider> Datagrams<P> {
+    /// Gets the address handle of a lane's peer: a kept one, or a new one by a thread.
+    pub(super) fn find(&mut self, name: u64, path: Path) {
+        let Some((lane, changed)) = self.lanes.with_changed(name) else {
+            return;
+        };
+        if let Some(ah) = self.handles.known.get(&path) {
+            lane.stage = Stage::Ready(ah.clone());
+            return changed.add(name, lane);
+        }
+        lane.stage = Stage::Finding;
+        if let Err(error) = self.handles.find(&self.domain, path) {
+            let reason = format!("a thread that resolves the address: {error}");
+            self.lanes.fail(name, reason);
         }
     }
 
     /// Takes address handles that threads have made.
     pub(super) fn take_handles(&mut self) -> bool {
-        let mut over = Vec::new();
-        for (path, found) in &self.finding {
-            match found.try_recv() {
-                Ok(Ok(ah)) => over.push((*path, Ok(ah))),
-                Ok(Err(error)) => over.push((*path, Err(error.to_string()))),
-                Err(TryRecvError::Empty) => {}
-                Err(TryRecvError::Disconnected) => {
-                    over.push((
-                        *path,
-                        Err("the thread that resolves the address ended".to_owned()),
-                    ));
-                }
-            }
-        }
+        let over = self.handles.take_found();
         let found = !over.is_empty();
         for (path, ah) in over {
-            self.finding.remove(&path);
             for name in self.lanes.names() {
-                let Some(lane) = self.lanes.get_mut(name) else {
+                let Some((lane, changed)) = self.lanes.with_changed(name) else {
                     continue;
                 };
                 let waits = matches!(lane.stage, Stage::Finding);
@@ -68,13 +126,10 @@ impl<P: Provider> Datagrams<P> {
                 match &ah {
                     Ok(ah) => {
                         lane.stage = Stage::Ready(ah.clone());
-                        self.changed.add(name, lane);
+                        changed.add(name, lane);
                     }
-                    Err(reason) => self.fail(name, reason.clone()),
+                    Err(reason) => self.lanes.fail(name, reason.clone()),
                 }
-            }
-            if let Ok(ah) = ah {
-                self.handles.insert(path, ah);
             }
         }
         found

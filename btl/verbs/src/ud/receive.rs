@@ -2,33 +2,54 @@
 //! Takes completions. Packets that came are checked and given to their lanes.
 
 use super::head::{HEAD, Head};
+use super::schedule::List;
 use super::{Datagrams, SPARE_MAX};
 use crate::memory::Slot;
 use crate::pair::Pair;
 use crate::provider::Provider;
 use crate::queue::{Completion, DATAGRAM_HEAD, Done};
+use crate::status::Status;
 
 impl<P: Provider> Datagrams<P> {
     pub(super) fn take_completions(&mut self) -> bool {
-        let mut batch = std::mem::take(&mut self.batch);
-        let polled = self.queue.poll(|completion| batch.push(completion));
-        let found = !batch.is_empty();
-        let mut failed = None;
-        let mut sent = false;
-        for Completion {
-            done,
-            outcome,
-            pair,
-            source,
-            bytes,
-            slot,
-            ..
-        } in batch.drain(..)
-        {
+        let batch = &mut self.batch;
+        let polled = self.queue.poll(|completion| batch.push_back(completion));
+        let found = !self.batch.is_empty();
+        let (has_sent, failed) = self.take_batch();
+        if let Some(status) = failed {
+            self.fail_pair(&status.to_string());
+        }
+        if let Err(error) = polled {
+            let reason = error.to_string();
+            self.fail_pair(&reason);
+            self.port.set_down(reason);
+        }
+        self.serve(List::Touched);
+        if has_sent {
+            self.serve(List::Hungry);
+        }
+        self.spare.truncate(SPARE_MAX);
+        found
+    }
+
+    /// Takes what was polled: gives packets to their lanes, and posts their slots again. Says whether a send has ended,
+    /// and why one of the pair that is in use has failed.
+    fn take_batch(&mut self) -> (bool, Option<Status>) {
+        let (mut has_sent, mut failed) = (false, None);
+        while let Some(completion) = self.batch.pop_front() {
+            let Completion {
+                done,
+                outcome,
+                pair,
+                source,
+                bytes,
+                slot,
+                ..
+            } = completion;
             match (done, outcome) {
                 (Done::Received, outcome) => {
                     let Some(slot) = slot else { continue };
-                    if outcome.is_ok() && !self.is_dropped() {
+                    if outcome.is_ok() && !self.loss.hits() {
                         let known = self.take_in(&slot, bytes, source);
                         self.aliens += u64::from(!known);
                     }
@@ -37,7 +58,7 @@ impl<P: Provider> Datagrams<P> {
                         drop(pair.receive(&mut self.queue, slot, 0));
                     }
                 }
-                (Done::Sent, Ok(())) => sent = true,
+                (Done::Sent, Ok(())) => has_sent = true,
                 (Done::Sent, Err(status)) => {
                     let own = self.pair.as_ref().map(Pair::number);
                     if own == Some(pair) {
@@ -46,60 +67,31 @@ impl<P: Provider> Datagrams<P> {
                 }
             }
         }
-        self.batch = batch;
-        if let Some(status) = failed {
-            self.fail_pair(&status.to_string());
-        }
-        if let Err(error) = polled {
-            let reason = error.to_string();
-            self.fail_pair(&reason);
-            self.down = Some(reason);
-        }
-        for name in std::mem::take(&mut self.touched) {
-            if let Some(lane) = self.lanes.get_mut(name) {
-                lane.is_touched = false;
+        (has_sent, failed)
+    }
+
+    /// Has all lanes of a list go on. Those that are added meanwhile wait for the next time.
+    fn serve(&mut self, list: List) {
+        for _ in 0..self.schedule.count(list) {
+            let lane = self.schedule.take(list, &mut self.lanes);
+            if let Some((name, _)) = lane {
                 self.go_out(name);
             }
         }
-        if sent && !self.hungry.is_empty() {
-            for name in std::mem::take(&mut self.hungry) {
-                if let Some(lane) = self.lanes.get_mut(name) {
-                    lane.is_hungry = false;
-                    self.go_out(name);
-                }
-            }
-        }
-        self.spare.truncate(SPARE_MAX);
-        found
-    }
-
-    /// Whether to drop a packet that came: for tests.
-    pub(super) fn is_dropped(&mut self) -> bool {
-        if self.settings.drop == 0 {
-            return false;
-        }
-        // splitmix64.
-        self.dice = self.dice.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut word = self.dice;
-        word = (word ^ word >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        word = (word ^ word >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
-        let drops = (word ^ word >> 31) % 100 < u64::from(self.settings.drop);
-        self.dropped += u64::from(drops);
-        drops
     }
 
     /// Takes a packet that came in a slot. `false`: it belongs to no lane.
-    pub(super) fn take_in(&mut self, slot: &Slot<P>, bytes: usize, source: u32) -> bool {
+    fn take_in(&mut self, slot: &Slot<P>, bytes: usize, source: u32) -> bool {
         const BEGIN: usize = DATAGRAM_HEAD + HEAD;
         if bytes < BEGIN || bytes > slot.len() {
             return false;
         }
         let mut raw = [0; HEAD];
         slot.read(DATAGRAM_HEAD, &mut raw);
-        let Some(&name) = self.by_mark.get(&Head::mark(&raw)) else {
+        let Some(name) = self.lanes.name_of(Head::mark(&raw)) else {
             return false;
         };
-        let Some(lane) = self.lanes.get_mut(name) else {
+        let Some((lane, changed)) = self.lanes.with_changed(name) else {
             return false;
         };
         if lane.peer.is_none_or(|peer| peer.pair != source) {
@@ -125,13 +117,11 @@ impl<P: Provider> Datagrams<P> {
         match heard {
             Ok(heard) => {
                 if heard.bytes || heard.room {
-                    self.changed.add(name, lane);
+                    changed.add(name, lane);
                 }
-                if !std::mem::replace(&mut lane.is_touched, true) {
-                    self.touched.push(name);
-                }
+                self.schedule.add(List::Touched, name, &mut lane.places);
             }
-            Err(what) => self.fail(name, format!("the peer sent {what}")),
+            Err(what) => self.lanes.fail(name, format!("the peer sent {what}")),
         }
         true
     }

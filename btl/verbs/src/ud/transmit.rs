@@ -1,10 +1,9 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Sends the packets that lanes have, as far as the device has room, and does what is due by the clock.
 
-use std::time::Duration;
-
 use super::head::HEAD;
-use super::{Datagrams, INLINE_MAX, OLD_MAX, Stage};
+use super::schedule::List;
+use super::{Datagrams, INLINE_MAX, Stage};
 use crate::memory::Local;
 use crate::pair::Operation;
 use crate::provider::Provider;
@@ -36,19 +35,18 @@ impl<P: Provider> Datagrams<P> {
                 inline[..HEAD].copy_from_slice(&head);
                 inline[HEAD..len].copy_from_slice(bytes);
                 pair.post_inline(&mut self.queue, to, &inline[..len])
-            } else if let Some(mut slot) = self.sends.take() {
+            } else if let Some(mut slot) = self.memory.take_send() {
                 slot.write(0, &head);
                 slot.write(HEAD, bytes);
                 pair.post(&mut self.queue, to, Local::first(slot, len), 0)
             } else {
-                self.hunger(name);
+                self.schedule.add(List::Hungry, name, &mut lane.places);
                 break;
             };
             match posted {
                 Ok(()) => lane.arq.went(out, now),
                 Err(refused) if refused.is_full() => {
-                    drop(refused);
-                    self.hunger(name);
+                    self.schedule.add(List::Hungry, name, &mut lane.places);
                     break;
                 }
                 Err(refused) => {
@@ -61,43 +59,26 @@ impl<P: Provider> Datagrams<P> {
         self.watch(name);
     }
 
-    /// A lane waits for the device.
-    pub(super) fn hunger(&mut self, name: u64) {
-        if let Some(lane) = self.lanes.get_mut(name)
-            && !std::mem::replace(&mut lane.is_hungry, true)
-        {
-            self.hungry.push(name);
-        }
-    }
-
-    /// A lane waits for a time.
+    /// Has the clock serve a lane when something of it is due.
     pub(super) fn watch(&mut self, name: u64) {
         if let Some(lane) = self.lanes.get_mut(name) {
             self.again += lane.arq.take_again();
             if let Some(due) = lane.arq.due() {
-                self.due = self.due.min(due);
-                if !std::mem::replace(&mut lane.is_watched, true) {
-                    self.watched.push(name);
-                }
+                self.schedule.watch(name, &mut lane.places, due);
             }
         }
     }
 
     /// Does what is due by the clock.
     pub(super) fn tend(&mut self) {
-        if self.watched.is_empty() {
+        if self.schedule.count(List::Watched) == 0 {
             return;
         }
         let now = self.now();
-        if now < self.due {
-            return;
-        }
-        self.due = Duration::MAX;
-        for name in std::mem::take(&mut self.watched) {
-            let Some(lane) = self.lanes.get_mut(name) else {
+        for _ in 0..self.schedule.begin_round(now) {
+            let Some((name, lane)) = self.schedule.take(List::Watched, &mut self.lanes) else {
                 continue;
             };
-            lane.is_watched = false;
             if lane.failed.is_some() {
                 continue;
             }
@@ -106,12 +87,10 @@ impl<P: Provider> Datagrams<P> {
                 Err(reason) => {
                     let path = lane.peer.map(|peer| peer.path);
                     let limit = self.settings.silence;
-                    self.fail(name, format!("{reason} for {limit:?}"));
+                    self.lanes.fail(name, format!("{reason} for {limit:?}"));
                     // The address may lead to another port by now.
-                    if self.old.len() < OLD_MAX
-                        && let Some(ah) = path.and_then(|path| self.handles.remove(&path))
-                    {
-                        self.old.push(ah);
+                    if let Some(path) = path {
+                        self.handles.give_up(&path);
                     }
                 }
             }

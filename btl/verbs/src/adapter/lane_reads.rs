@@ -1,0 +1,83 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! What one lane has asked of its peer's memory.
+
+use std::collections::VecDeque;
+
+use crate::memory::Slot;
+use crate::provider::Provider;
+
+/// Bytes of the peer's memory that were asked for.
+#[derive(Debug)]
+pub(super) struct Asked<P: Provider> {
+    pub(super) token: u64,
+    pub(super) number: u32,
+    pub(super) len: usize,
+    /// Where they are, once they have come.
+    pub(super) slot: Option<Slot<P>>,
+}
+
+/// The reads of a lane, in the order in which they were posted.
+///
+/// Invariant: a read stays until its bytes were released, and those of one token come in their order.
+#[derive(Debug)]
+pub(super) struct LaneReads<P: Provider> {
+    asked: VecDeque<Asked<P>>,
+    /// The number of the next read: how many there were, ever.
+    number: u32,
+}
+
+impl<P: Provider> Default for LaneReads<P> {
+    fn default() -> Self {
+        Self {
+            asked: VecDeque::new(),
+            number: 0,
+        }
+    }
+}
+
+impl<P: Provider> LaneReads<P> {
+    /// The number of the next read: how many there were, ever.
+    pub(super) fn number(&self) -> u32 {
+        self.number
+    }
+
+    /// A read was posted.
+    pub(super) fn add(&mut self, token: u64, len: usize) {
+        self.asked.push_back(Asked {
+            token,
+            number: self.number,
+            len,
+            slot: None,
+        });
+        self.number = self.number.wrapping_add(1);
+    }
+
+    /// The bytes of a read have come; how many.
+    pub(super) fn fill(&mut self, number: u32, slot: Slot<P>) -> Option<usize> {
+        let mut asked = self.asked.iter_mut();
+        let asked = asked.find(|asked| asked.number == number)?;
+        asked.slot = Some(slot);
+        Some(asked.len)
+    }
+
+    /// The oldest read of a token.
+    pub(super) fn next_of(&self, token: u64) -> Option<&Asked<P>> {
+        self.asked.iter().find(|asked| asked.token == token)
+    }
+
+    /// Forgets it.
+    pub(super) fn release(&mut self, token: u64) {
+        if let Some(at) = self.asked.iter().position(|asked| asked.token == token) {
+            self.asked.remove(at);
+        }
+    }
+
+    pub(super) fn is_empty(&self) -> bool {
+        self.asked.is_empty()
+    }
+
+    /// Whether the device has yet to tell of one.
+    pub(super) fn is_under_way(&self) -> bool {
+        self.asked.iter().any(|asked| asked.slot.is_none())
+    }
+}
