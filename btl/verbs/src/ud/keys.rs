@@ -12,7 +12,9 @@ pub(super) struct Keys {
     secret: RandomState,
     /// The last mark.
     mark: u32,
-    /// The Q_Key that datagrams for the pair must have.
+    /// The Q_Key that datagrams for the pair must have. A pair that is made anew has it, too, and may have the number
+    /// of an earlier one. So a late datagram can reach it. None is believed: its lane has failed with the earlier pair,
+    /// and later lanes have other marks and keys.
     qkey: u32,
 }
 
