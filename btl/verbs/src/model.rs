@@ -194,6 +194,16 @@ impl Fabric {
         }
     }
 
+    /// The next poll of each queue of a device fails.
+    pub fn fail_poll(&self, name: &str) {
+        let State {
+            devices, queues, ..
+        } = &mut *self.lock();
+        for queue in queues.values_mut() {
+            queue.fails |= devices[queue.device].name == name;
+        }
+    }
+
     /// What a pair sends arrives, and the answers are lost.
     pub fn lose_answers(&self, pair: u32) {
         if let Some(pair) = self.lock().pairs.get_mut(&pair) {

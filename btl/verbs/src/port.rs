@@ -55,7 +55,7 @@ impl<P: Provider> Chosen<P> {
 /// The port that a rank's lanes go by, as it was last looked at.
 ///
 /// Invariant: while the port is down, no lane is made. A port that came back is looked at again before, for it may have
-/// other addresses.
+/// other addresses. What is down has an end: an event, or the next look.
 #[derive(Debug)]
 pub(crate) struct OwnPort<P: Provider> {
     /// Shared with threads that connect lanes.
@@ -64,7 +64,7 @@ pub(crate) struct OwnPort<P: Provider> {
     index: Option<u8>,
     /// Why there are no lanes at the moment.
     down: Option<String>,
-    /// The port was down: it may have other addresses.
+    /// It is to be looked at again: it was down, and may have other addresses, or something failed.
     is_stale: bool,
 }
 
@@ -102,9 +102,10 @@ impl<P: Provider> OwnPort<P> {
         self.down.clone().map_or(Ok(()), Err)
     }
 
-    /// Nothing goes by it any more.
-    pub(crate) fn set_down(&mut self, reason: String) {
-        self.down = Some(reason);
+    /// Something failed, and no event will tell when it works again: the port is looked at before the next lane.
+    pub(crate) fn doubt(&mut self) {
+        // What the device itself has called down comes back by an event alone.
+        self.is_stale |= self.down.is_none();
     }
 
     /// Takes what the device tells next, and notes what of it is about the port.

@@ -436,6 +436,38 @@ fn a_port_without_a_link_ends_all_lanes_and_one_with_a_link_makes_new_ones() {
 }
 
 #[test]
+fn a_queue_that_failed_once_ends_all_lanes_and_no_later_ones() {
+    let fabric = Fabric::default();
+    let [mut a, mut b] = pair(&fabric, &settings());
+    assert_eq!(a.send(b"under way"), 9);
+    fabric.fail_poll("m0");
+    a.adapter.poll();
+    let why = a.adapter.failure(a.lane).expect("it has failed");
+    assert!(why.contains("ibv_poll_cq"), "{why}");
+    a.adapter.close(a.lane);
+    b.adapter.close(b.lane);
+    let ((to_b, _), (to_a, _)) = join(&mut a.adapter, &mut b.adapter);
+    (a.lane, b.lane) = (to_b, to_a);
+    assert_eq!(a.send(b"again"), 5);
+    assert_eq!(b.receive(9), b"again");
+}
+
+#[test]
+fn a_queue_that_fails_brings_no_port_back() {
+    let fabric = Fabric::default();
+    let [mut a, _b] = pair(&fabric, &settings());
+    fabric.set_link("m0", false);
+    a.adapter.hear_device();
+    fabric.set_link("m0", true);
+    fabric.fail_poll("m0");
+    a.adapter.poll();
+    let why = a.adapter.make(1).expect_err("not told yet");
+    assert!(why.contains("no link"), "{why}");
+    a.adapter.hear_device();
+    a.adapter.make(1).expect("a lane");
+}
+
+#[test]
 fn a_pool_that_has_grown_shrinks_again() {
     let fabric = Fabric::default();
     let settings = Settings {

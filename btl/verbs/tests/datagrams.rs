@@ -328,6 +328,27 @@ fn a_port_that_comes_back_has_lanes_again() {
     });
 }
 
+/// A queue that fails once fails all lanes; there are new ones, with a new pair.
+#[test]
+fn a_queue_that_failed_once_has_lanes_again() {
+    let fabric = Fabric::default();
+    let mut two = Two::new(&fabric, &settings());
+    let [a, b] = &mut two.sides;
+    fabric.fail_poll("m0");
+    a.poll();
+    let reason = a.failure(two.lanes[0]).expect("a reason");
+    assert!(reason.contains("ibv_poll_cq"), "{reason}");
+    a.close(two.lanes[0]);
+    b.close(two.lanes[1]);
+    let (to_b, to_a, _) = join(a, b);
+    assert_eq!(b.write(to_a, b"here"), 4);
+    assert!(b.push(to_a));
+    until(|| {
+        a.poll();
+        a.unread(to_b) == 4
+    });
+}
+
 /// A peer that reads nothing is sent a window, and takes nothing from others.
 #[test]
 fn a_peer_that_reads_nothing_stops_nobody_else() {

@@ -18,9 +18,8 @@ impl<P: Provider> Adapter<P> {
             self.completed(completion);
         }
         if let Err(error) = polled {
-            let reason = error.to_string();
-            self.lanes.fail_all(&reason);
-            self.port.set_down(reason);
+            self.lanes.fail_all(&error.to_string());
+            self.port.doubt();
         }
         found
     }

@@ -195,6 +195,7 @@ unsafe impl Provider for Fabric {
             done: VecDeque::new(),
             channel: channel.map(|channel| channel.number),
             armed: false,
+            fails: false,
         };
         state.queues.insert(number, queue);
         Ok(Completions(Arc::new(QueueCore {
@@ -219,13 +220,13 @@ unsafe impl Provider for Fabric {
 
     fn poll(queue: &Completions, into: &mut [Finished]) -> io::Result<usize> {
         let mut state = queue.0.fabric.lock();
-        let done = state
-            .queues
-            .get_mut(&queue.0.number)
-            .map(|queue| &mut queue.done);
         let mut count = 0;
-        if let Some(done) = done {
-            for (place, finished) in into.iter_mut().zip(std::iter::from_fn(|| done.pop_front())) {
+        if let Some(queue) = state.queues.get_mut(&queue.0.number) {
+            if std::mem::take(&mut queue.fails) {
+                return Err(refused(libc::EIO));
+            }
+            let done = std::iter::from_fn(|| queue.done.pop_front());
+            for (place, finished) in into.iter_mut().zip(done) {
                 *place = finished;
                 count += 1;
             }

@@ -93,6 +93,8 @@ pub(super) struct Completions {
     pub(super) done: VecDeque<Finished>,
     pub(super) channel: Option<u32>,
     pub(super) armed: bool,
+    /// The next poll fails.
+    pub(super) fails: bool,
 }
 
 #[derive(Debug, Clone)]

@@ -20,9 +20,8 @@ impl<P: Provider> Datagrams<P> {
             self.fail_pair(&status.to_string());
         }
         if let Err(error) = polled {
-            let reason = error.to_string();
-            self.fail_pair(&reason);
-            self.port.set_down(reason);
+            self.fail_pair(&error.to_string());
+            self.port.doubt();
         }
         self.serve(List::Touched);
         if has_sent {
