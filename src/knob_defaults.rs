@@ -1,13 +1,15 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! What the table of knobs says that `auto` stands for is what the runtime does.
 
+mod found;
+
 use crate::coll::select::{asks, relay_min};
 use crate::memory::geometry;
 use crate::runtime::{Runtime, local_with};
 use crate::select::Thresholds;
 use crate::select::chunks::Chunks;
 use crate::state::wait_policy::WaitPolicy;
-use crate::wireup::Card;
+use crate::wireup::{Card, unset};
 use onecopy_btl::LayerId;
 use onecopy_btl::cost::{Costs, Curve};
 use onecopy_btl::registry::{LayerSet, Power};
@@ -118,7 +120,7 @@ fn without_chunks() -> Knobs {
     knobs
 }
 
-fn coop_min(name: &str) {
+fn coop_min() {
     let alone = Knobs {
         coop: false,
         ..Knobs::default()
@@ -134,7 +136,10 @@ fn coop_min(name: &str) {
     };
     for costs in each_costs() {
         let found = Thresholds::with_layers(&knobs, &costs, LayerSet::ALL);
-        assert_eq!(found.coop_min[LayerId::MAP], crossing(name, &costs));
+        assert_eq!(
+            found.coop_min[LayerId::MAP],
+            crossing("ONECOPY_COOP_MIN", &costs)
+        );
         for layer in LayerId::SINGLE {
             let [one_sided, cooperative] = layer.labels().expect("labels").curves;
             let (one_sided, cooperative) = (curve(&costs, one_sided), curve(&costs, cooperative));
@@ -384,36 +389,71 @@ fn coop_chunk() {
     }
 }
 
+/// Knobs, and what compares their `auto` with what is done.
+type Comparison = (&'static [&'static str], fn());
+
+/// What compares each knob's `auto` with what is done; those of a layer's size ([`layer_min`]) come besides.
+const COMPARED: &[Comparison] = &[
+    (&["ONECOPY_COOP_MIN"], coop_min),
+    (&["ONECOPY_EAGER_MAX"], eager_max),
+    (&["ONECOPY_REWRITTEN_MAX"], rewritten_max),
+    (
+        &[
+            "ONECOPY_CHUNK_SIZE",
+            "ONECOPY_CHUNK_COPY",
+            "ONECOPY_PIPELINE_CHUNK",
+            "ONECOPY_PIPELINE_DEPTH",
+        ],
+        chunks,
+    ),
+    (&["ONECOPY_POOL_WRITABLE"], pool_writable),
+    (&["ONECOPY_COPY_KERNEL", "ONECOPY_NT_MIN"], copy_kernel),
+    (
+        &[
+            "ONECOPY_WAIT_SPIN",
+            "ONECOPY_WAIT_YIELD",
+            "ONECOPY_WAIT_SLEEP",
+        ],
+        waiting,
+    ),
+    (&["ONECOPY_COLL_RELAY_MIN"], broadcasts_by_shares),
+    (&["ONECOPY_COLL_ASK"], owners_that_are_asked),
+    (&["ONECOPY_HEAP_SIZE"], heap_size),
+    (&["ONECOPY_COOP_CHUNK"], coop_chunk),
+    (&["ONECOPY_MODULE_ABI"], found::module_abi),
+    (&["ONECOPY_TUNE_FILE"], found::tune_file),
+    (&["ONECOPY_NET_ADDRESS"], unset::address),
+    (&["ONECOPY_NODE"], unset::node),
+    (
+        &[
+            "ONECOPY_VERBS_DEVICE",
+            "ONECOPY_VERBS_PORT",
+            "ONECOPY_VERBS_GID",
+        ],
+        found::device_port_and_address,
+    ),
+    (&["ONECOPY_VERBS_MODE"], found::mode_of_lanes),
+];
+
 #[test]
 fn what_auto_stands_for_is_what_is_done() {
+    let compared = |name: &str| {
+        COMPARED
+            .iter()
+            .filter(|(names, _)| names.contains(&name))
+            .count()
+    };
     for knob in KNOBS.iter().filter(|knob| knob.auto.is_some()) {
-        match knob.name {
-            name if layer_of(name).is_some() => layer_min(name),
-            "ONECOPY_COOP_MIN" => coop_min(knob.name),
-            "ONECOPY_EAGER_MAX" => eager_max(),
-            "ONECOPY_REWRITTEN_MAX" => rewritten_max(),
-            "ONECOPY_CHUNK_SIZE"
-            | "ONECOPY_CHUNK_COPY"
-            | "ONECOPY_PIPELINE_CHUNK"
-            | "ONECOPY_PIPELINE_DEPTH" => chunks(),
-            "ONECOPY_POOL_WRITABLE" => pool_writable(),
-            "ONECOPY_COPY_KERNEL" | "ONECOPY_NT_MIN" => copy_kernel(),
-            "ONECOPY_WAIT_SPIN" | "ONECOPY_WAIT_YIELD" | "ONECOPY_WAIT_SLEEP" => waiting(),
-            "ONECOPY_COLL_RELAY_MIN" => broadcasts_by_shares(),
-            "ONECOPY_COLL_ASK" => owners_that_are_asked(),
-            "ONECOPY_HEAP_SIZE" => heap_size(),
-            "ONECOPY_COOP_CHUNK" => coop_chunk(),
-            // It takes the kernel module: the suites of virtual machines run with each interface.
-            "ONECOPY_MODULE_ABI" => {}
-            // It takes an environment: `cli/tests/commands.rs` writes such a file and looks who uses it.
-            "ONECOPY_TUNE_FILE" => {}
-            // These take network namespaces: `cli/tests/foreign/nodes.rs` makes some.
-            "ONECOPY_NET_ADDRESS" | "ONECOPY_NODE" => {}
-            // These take a device: `btl/verbs/src/port.rs` has the rule and its tests.
-            "ONECOPY_VERBS_DEVICE" | "ONECOPY_VERBS_PORT" | "ONECOPY_VERBS_GID" => {}
-            // It takes one, too: `btl/verbs/src/modes.rs` has the rule and its tests.
-            "ONECOPY_VERBS_MODE" => {}
-            other => panic!("{other}: nothing compares its auto with the runtime"),
+        match (layer_of(knob.name), compared(knob.name)) {
+            (Some(_), 0) => layer_min(knob.name),
+            (None, 1) => {}
+            (_, times) => panic!("{}: its auto is compared {times} times", knob.name),
         }
+    }
+    for (names, compare) in COMPARED {
+        for name in *names {
+            rule(name);
+        }
+        compare();
     }
 }

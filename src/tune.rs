@@ -16,6 +16,7 @@ use onecopy_obs::{ChunkCopy, Knobs, Origins, UnknownVariable};
 use profile::Profile;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
+use std::ffi::OsString;
 use std::io::Write;
 use std::path::{Path, PathBuf};
 
@@ -160,12 +161,23 @@ impl TuneFile {
 /// The user's own tune file, whether it exists or not; none without a home.
 #[must_use]
 pub fn default_path() -> Option<PathBuf> {
-    in_home("XDG_CONFIG_HOME", ".config", "tune.json")
+    default_path_by(&of_this_process)
 }
 
-fn in_home(variable: &str, folder: &str, file: &str) -> Option<PathBuf> {
+fn default_path_by(variables: Variables<'_>) -> Option<PathBuf> {
+    in_home(variables, "XDG_CONFIG_HOME", ".config", "tune.json")
+}
+
+/// What environment variables say.
+pub(crate) type Variables<'a> = &'a dyn Fn(&str) -> Option<OsString>;
+
+fn of_this_process(name: &str) -> Option<OsString> {
+    std::env::var_os(name)
+}
+
+fn in_home(variables: Variables<'_>, variable: &str, folder: &str, file: &str) -> Option<PathBuf> {
     let set = |name| {
-        std::env::var_os(name)
+        variables(name)
             .map(PathBuf::from)
             .filter(|path| path.is_absolute())
     };
@@ -225,11 +237,15 @@ impl Source {
 
 /// The tune file that counts: the named one, or the user's own if it is from this machine. What is odd about it goes to
 /// `warnings`.
-fn source(named: Option<PathBuf>, warnings: &mut Vec<String>) -> Result<Option<Source>> {
+fn source(
+    named: Option<PathBuf>,
+    variables: Variables<'_>,
+    warnings: &mut Vec<String>,
+) -> Result<Option<Source>> {
     let (path, trust, why) = match named {
         Some(path) => (Some(path), Trust::Named, "measured"),
         None => {
-            let own = default_path().filter(|path| path.exists());
+            let own = default_path_by(variables).filter(|path| path.exists());
             (own, Trust::Found, "not used, as it was measured")
         }
     };
@@ -257,15 +273,27 @@ pub fn settings_with(set: &[(String, String)]) -> Result<Settings> {
             .filter(|(name, _)| name.starts_with("ONECOPY_"))
             .cloned(),
     );
+    settings_by(pairs, &of_this_process)
+}
+
+/// The settings of a process with these knobs in its environment, and these variables besides.
+pub(crate) fn settings_by(
+    pairs: Vec<(String, String)>,
+    variables: Variables<'_>,
+) -> Result<Settings> {
     let set = Knobs::from_iter(pairs_of(&pairs))?.0.tune_file;
     let is_set = set.is_some();
     let mut warnings = Vec::new();
     let source = match set {
         Some(None) => None,
-        named => source(named.flatten(), &mut warnings)?,
+        named => source(named.flatten(), variables, &mut warnings)?,
     };
     // Nobody wrote the profile by hand: one that cannot be used is as good as none.
-    let found = if is_set { None } else { Profile::find() };
+    let found = if is_set {
+        None
+    } else {
+        Profile::find(variables)
+    };
     let (profile, found) = found.unzip();
     let is_current = found.as_ref().is_some_and(Profile::is_current);
     let mut from_file = BTreeMap::new();

@@ -25,6 +25,8 @@ pub mod pmi;
 mod pmix;
 pub mod singleton;
 mod table;
+#[cfg(test)]
+pub(crate) mod unset;
 
 use std::fmt;
 use std::hash::{BuildHasher, BuildHasherDefault, DefaultHasher};

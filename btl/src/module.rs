@@ -197,6 +197,18 @@ pub enum Interface {
     Plain,
 }
 
+impl Interface {
+    /// By which of those that both ranks have a pair talks; none if they have none in common.
+    #[must_use]
+    pub fn of_pair(extension: bool, plain: bool) -> Option<Self> {
+        match (extension, plain) {
+            (true, _) => Some(Self::Extension),
+            (false, true) => Some(Self::Plain),
+            (false, false) => None,
+        }
+    }
+}
+
 fn no_offer(peer: u32, what: &str) -> Refusal {
     Refusal::new(
         format!("rank {peer} offers no {what}"),
@@ -219,19 +231,26 @@ pub(crate) enum Agreed<'m, D, O> {
     },
 }
 
-/// Decides by which interface a pair talks: the extension if both have it, else the plain one.
+/// What a pair has for the interface by which it talks ([`Interface::of_pair`]).
 pub(crate) fn interface<'m, D, O>(
     peer: u32,
     (extension, grant): (&'m Found<onecopy_sys::Device>, Option<BorrowedFd<'m>>),
     (plain, offer): (&'m Found<D>, Option<O>),
     what: &str,
 ) -> Result<Agreed<'m, D, O>, Refusal> {
-    match (extension, grant, plain, offer) {
-        (Ok(device), Some(grant), _, _) => Ok(Agreed::Extension { device, grant }),
-        (_, _, Ok(device), Some(offer)) => Ok(Agreed::Plain { device, offer }),
-        (Ok(_), None, _, _) | (_, _, Ok(_), None) => Err(no_offer(peer, what)),
-        (Err(extension), _, Err(plain), _) => Err(neither(plain, extension)),
+    let by_extension = extension.as_ref().ok().zip(grant);
+    let by_plain = plain.as_ref().ok().zip(offer);
+    match Interface::of_pair(by_extension.is_some(), by_plain.is_some()) {
+        Some(Interface::Extension) => {
+            by_extension.map(|(device, grant)| Agreed::Extension { device, grant })
+        }
+        Some(Interface::Plain) => by_plain.map(|(device, offer)| Agreed::Plain { device, offer }),
+        None => None,
     }
+    .ok_or_else(|| match (extension, plain) {
+        (Err(extension), Err(plain)) => neither(plain, extension),
+        _ => no_offer(peer, what),
+    })
 }
 
 /// What one should know of a layer that reaches into another process.

@@ -6,7 +6,7 @@
 //! figures hold for. Machines that share a home have a file each, and so has each version and kind of build.
 
 use super::file::{self, Trust};
-use super::{Fingerprint, in_home};
+use super::{Fingerprint, Variables, in_home, of_this_process};
 use crate::machine;
 use onecopy_obs::Knobs;
 use serde::{Deserialize, Serialize};
@@ -53,11 +53,13 @@ impl Profile {
     }
 
     /// This machine's and its file, if there is one that can be used.
-    pub(super) fn find() -> Option<(PathBuf, Self)> {
+    pub(super) fn find(variables: Variables<'_>) -> Option<(PathBuf, Self)> {
         // Ranks that find no folder need not ask what machine this is.
-        in_home(VARIABLE, FOLDER, "")?.is_dir().then_some(())?;
+        in_home(variables, VARIABLE, FOLDER, "")?
+            .is_dir()
+            .then_some(())?;
         let here = Fingerprint::here();
-        let path = path_for(&here)?;
+        let path = path_for(variables, &here)?;
         let text = file::read(&path, Trust::Found).ok()?;
         let profile: Self = serde_json::from_str(&text).ok()?;
         let knob = profile.chunk_copy.iter().map(|value| (KNOB, value));
@@ -77,15 +79,20 @@ impl Profile {
 /// The file of this machine's profile, whether it exists or not; none without a home.
 #[must_use]
 pub fn path() -> Option<PathBuf> {
-    path_for(&Fingerprint::here())
+    path_by(&of_this_process)
 }
 
-fn path_for(here: &Fingerprint) -> Option<PathBuf> {
+/// The same, where these variables are set.
+pub(crate) fn path_by(variables: Variables<'_>) -> Option<PathBuf> {
+    path_for(variables, &Fingerprint::here())
+}
+
+fn path_for(variables: Variables<'_>, here: &Fingerprint) -> Option<PathBuf> {
     let mut hasher = DefaultHasher::new();
     (&here.processor, &here.processors, &here.kernel).hash(&mut hasher);
     machine::stepping().hash(&mut hasher);
     // A build without optimisation copies at other speeds.
     (env!("CARGO_PKG_VERSION"), cfg!(debug_assertions)).hash(&mut hasher);
     let name = format!("profile-{:016x}.json", hasher.finish());
-    in_home(VARIABLE, FOLDER, &name)
+    in_home(variables, VARIABLE, FOLDER, &name)
 }

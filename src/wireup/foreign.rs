@@ -11,6 +11,8 @@
 //! itself for the whole job, would overwrite one another's results.
 
 mod gather;
+#[cfg(test)]
+pub(super) use gather::tests::job;
 
 use std::os::fd::{AsFd, BorrowedFd};
 use std::path::Path;

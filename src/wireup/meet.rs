@@ -451,6 +451,14 @@ impl Namespaces {
         }
     }
 
+    /// Has it differ from what it was: another network namespace, `/proc`, folder for sockets.
+    #[cfg(test)]
+    pub(super) fn differ(&mut self, net: bool, proc: bool, base: bool) {
+        self.net += u64::from(net);
+        self.proc += u64::from(proc);
+        self.bases[0].1 += u64::from(base);
+    }
+
     /// As one word.
     pub(super) fn encode(&self) -> String {
         let mut text = format!("{}:{}:{}:{}", self.machine, self.net, self.user, self.proc);

@@ -126,6 +126,20 @@ pub fn mode(knobs: &Knobs, job: &Job, limits: &Limits) -> (Mode, Vec<String>) {
     }
 }
 
+/// The device, port and address that the knobs name, or the first that will do.
+///
+/// # Errors
+/// What there is, and why none of it will do.
+pub fn choose<P: Provider>(provider: &P, knobs: &Knobs) -> Result<Chosen<P>, Error> {
+    let wanted = settings(knobs);
+    port::choose_at(
+        provider,
+        wanted.device.as_deref(),
+        wanted.port,
+        wanted.address,
+    )
+}
+
 /// Opens the device that the knobs name, or the best one.
 ///
 /// # Errors
@@ -144,15 +158,12 @@ pub fn open_of<P: Provider>(
     knobs: &Knobs,
     job: &Job,
 ) -> Result<Box<dyn Lanes>, Refusal> {
-    let wanted = settings(knobs);
-    let name = wanted.device.as_deref();
-    let chosen = port::choose_at(provider, name, wanted.port, wanted.address);
-    let chosen = chosen.map_err(|error| refusal(&error))?;
+    let chosen = choose(provider, knobs).map_err(|error| refusal(&error))?;
     let (mode, reasons) = mode(knobs, job, chosen.device.limits());
     tracing::info!("lanes by {mode:?}: {}", reasons.join("; "));
     let opened: Result<Box<dyn Lanes>, Error> = match mode {
         Mode::Connections | Mode::Extended => {
-            Adapter::on(chosen, wanted).map(|lanes| Box::new(lanes) as _)
+            Adapter::on(chosen, settings(knobs)).map(|lanes| Box::new(lanes) as _)
         }
         Mode::Datagrams => {
             Datagrams::on(chosen, datagrams(knobs)).map(|lanes| Box::new(lanes) as _)

@@ -93,6 +93,10 @@ fn here(auto: &Auto, knobs: &Knobs, costs: &Costs) -> Option<String> {
             copied_from: Some(1),
             ..here
         },
+        Situation {
+            extension: true,
+            ..here
+        },
     ];
     let always = |other| auto.value(knobs, other) == Some(value);
     others.iter().all(always).then(|| value.to_string())

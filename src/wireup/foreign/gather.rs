@@ -395,4 +395,4 @@ fn all_linked(up: &Receiver<Vec<IpAddr>>, limit: Duration) -> Option<IpAddr> {
 }
 
 #[cfg(test)]
-mod tests;
+pub(in crate::wireup) mod tests;

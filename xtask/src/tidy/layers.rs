@@ -38,8 +38,10 @@ pub(super) fn check(files: &[File], findings: &mut Findings) {
     if names.names.is_empty() || names.names.len() != names.variants.len() {
         return findings.error(REGISTRY, "has no rows that can be read");
     }
+    let tests = tests(files);
     for file in files {
-        if file.path.starts_with(LIBRARY) && file.path.ends_with(".rs") && !is_test(&file.path) {
+        let is_test = tests.iter().any(|test| is_within(&file.path, test));
+        if file.path.starts_with(LIBRARY) && file.path.ends_with(".rs") && !is_test {
             match names.found(&file.text) {
                 Ok(found) => report(file, found, findings),
                 Err(why) => findings.error(&file.path, why),
@@ -72,9 +74,32 @@ fn report(file: &File, found: Vec<(usize, String)>, findings: &mut Findings) {
     }
 }
 
-/// A file that is a module of tests as a whole.
-fn is_test(path: &str) -> bool {
-    path.ends_with("/tests.rs")
+/// The modules of the library that are for tests as a whole, each by its path without `.rs`.
+fn tests(files: &[File]) -> Vec<String> {
+    let mut found = Vec::new();
+    for file in files.iter().filter(|file| file.path.starts_with(LIBRARY)) {
+        let Some(path) = file.path.strip_suffix(".rs") else {
+            continue;
+        };
+        let folder = path.strip_suffix("/lib").unwrap_or(path);
+        let mut lines = file.text.lines().peekable();
+        while let Some(line) = lines.next() {
+            let next = lines.peek().and_then(|next| next.strip_suffix(';'));
+            let module = next.and_then(|next| next.rsplit_once("mod "));
+            if line == "#[cfg(test)]"
+                && let Some((_, name)) = module
+            {
+                found.push(format!("{folder}/{name}"));
+            }
+        }
+    }
+    found
+}
+
+/// Whether a file is this module, or below it.
+fn is_within(path: &str, module: &str) -> bool {
+    let rest = path.strip_prefix(module);
+    rest.is_some_and(|rest| rest == ".rs" || rest.starts_with('/'))
 }
 
 impl Names {
@@ -246,6 +271,28 @@ mod tests {
         ] {
             assert_eq!(errors(body), [""; 0], "{body}");
         }
+    }
+
+    #[test]
+    fn a_module_that_is_for_tests_may_name_layers() {
+        let found = |declared: &str, path: &str| {
+            let file = |path: &str, text: &str| File {
+                path: path.to_owned(),
+                text: text.to_owned(),
+            };
+            let mut findings = Findings::default();
+            let files = [
+                file(REGISTRY, ROWS),
+                file("src/lib.rs", declared),
+                file(path, "fn f() { g(LayerId::Cma) }"),
+            ];
+            check(&files, &mut findings);
+            findings.errors.len()
+        };
+        assert_eq!(found("#[cfg(test)]\nmod a;", "src/a.rs"), 0);
+        assert_eq!(found("#[cfg(test)]\npub(crate) mod a;", "src/a/b.rs"), 0);
+        assert_eq!(found("#[cfg(test)]\nmod a;", "src/ab.rs"), 1);
+        assert_eq!(found("mod a;", "src/a.rs"), 1);
     }
 
     #[test]

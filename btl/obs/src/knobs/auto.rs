@@ -22,10 +22,13 @@ pub struct Situation {
     pub len: usize,
     /// From which size on a layer copies plain memory more cheaply than chunks do; none without such a layer.
     pub copied_from: Option<usize>,
+    /// Whether both ranks of a pair have `/dev/onecopy`.
+    pub extension: bool,
 }
 
 impl Situation {
-    /// A short message of plain memory, on this processor, in a job that has a processor for each rank.
+    /// A short message of plain memory, on this processor, in a job that has a processor for each rank and no kernel
+    /// module.
     #[must_use]
     pub fn here() -> Self {
         Self {
@@ -34,6 +37,7 @@ impl Situation {
             mapped: false,
             len: 0,
             copied_from: None,
+            extension: false,
         }
     }
 }
@@ -218,8 +222,14 @@ pub(super) static COOP_MIN: Auto = Auto::Crossing {
     from: 16 * KIB,
     note: "likewise for each layer, attached memory not below ONECOPY_ATTACH_MIN; nowhere with ONECOPY_COOP=off",
 };
-pub(super) static MODULE_ABI: Auto =
-    Auto::Found("onecopy where both ranks have /dev/onecopy, else plain");
+pub(super) static MODULE_ABI: Auto = Auto::Cases(
+    &[case(
+        Value::Word("onecopy"),
+        "where both ranks have /dev/onecopy",
+        |_, situation| situation.extension,
+    )],
+    Value::Word("plain"),
+);
 
 pub(super) static EAGER_MAX: Auto = Auto::Computed(
     || {

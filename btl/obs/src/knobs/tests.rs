@@ -72,6 +72,7 @@ fn what_auto_stands_for_would_be_accepted() {
             mapped,
             len: 1 << 20,
             copied_from: Some(128 * KIB),
+            extension: mapped,
         };
         for knob in KNOBS {
             let value = knob

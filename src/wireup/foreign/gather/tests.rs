@@ -66,9 +66,10 @@ impl Table for Seat {
     }
 }
 
+/// Those of a rank on the node of this name; without one, the knob is unset.
 fn knobs(node: &str) -> Knobs {
     Knobs {
-        node: Some(node.to_owned()),
+        node: (!node.is_empty()).then(|| node.to_owned()),
         join_timeout: LONG,
         // Threads of a crowded machine are silent for long.
         node_timeout: Duration::from_secs(30),
@@ -77,7 +78,7 @@ fn knobs(node: &str) -> Knobs {
 }
 
 /// Runs `body` on ranks that are threads, on the nodes of these names.
-fn job(
+pub(in crate::wireup) fn job(
     names: &[&str],
     change: impl Fn(usize, &mut Knobs) + Sync,
     body: impl Fn(usize, Result<Foreign, WireupError>) + Sync,

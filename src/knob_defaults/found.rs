@@ -1,0 +1,196 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Knobs whose `auto` is found on the machine: in files, by modules and by devices.
+
+use super::said;
+use crate::tune::profile::{self, Profile};
+use crate::tune::{self, Fingerprint, TuneFile};
+use onecopy_btl::Refusal;
+use onecopy_btl::layers::verbs::{choose, mode, sizes};
+use onecopy_btl::module::{Interface, Module};
+use onecopy_obs::knobs::auto::{Situation, Value};
+use onecopy_obs::{ChunkCopy, Knobs};
+use onecopy_verbs::Limits;
+use onecopy_verbs::model::{Fabric, usual_limits};
+use onecopy_verbs::modes::{Job, Mode, Need};
+use std::path::{Path, PathBuf};
+
+/// The devices are looked at unless the knob forbids it, and a pair takes the extension where both have it.
+pub(super) fn module_abi() {
+    let here = Module::open(true, true, Knobs::default().module_abi);
+    let refusals = [
+        here.onecopy.as_ref().err(),
+        here.xpmem.as_ref().err(),
+        here.knem.as_ref().err(),
+    ];
+    for refusal in refusals.into_iter().flatten() {
+        let reason = &refusal.reason;
+        assert!(!reason.contains("ONECOPY_MODULE_ABI"), "{reason}");
+    }
+    for extension in [false, true] {
+        let situation = Situation {
+            extension,
+            ..Situation::here()
+        };
+        let expected = match Interface::of_pair(extension, true) {
+            Some(Interface::Extension) => "onecopy",
+            Some(Interface::Plain) => "plain",
+            None => panic!("both have the plain interface"),
+        };
+        let said = said("ONECOPY_MODULE_ABI", &Knobs::default(), situation);
+        assert_eq!(said, Value::Word(expected));
+        // What the word means where it is set is what `auto` came to.
+        let mut forced = Knobs::default();
+        forced.set("ONECOPY_MODULE_ABI", expected).expect("a word");
+        let module = Module::open(true, true, forced.module_abi);
+        let forbidden = |reason: Option<&Refusal>| {
+            reason.is_some_and(|refusal| refusal.reason.contains("ONECOPY_MODULE_ABI"))
+        };
+        assert_eq!(forbidden(module.onecopy.as_ref().err()), !extension);
+        assert_eq!(forbidden(module.xpmem.as_ref().err()), extension);
+        assert_eq!(forbidden(module.knem.as_ref().err()), extension);
+    }
+}
+
+/// The user's own file counts if it was written here, by either variable; the profile is read, too.
+pub(super) fn tune_file() {
+    let folder = std::env::temp_dir().join(format!("onecopy-unset-{}", std::process::id()));
+    let written = |path: &Path, text: &str| {
+        std::fs::create_dir_all(path.parent().expect("a folder")).expect("made");
+        std::fs::write(path, text).expect("written");
+    };
+    let file = |machine: Fingerprint| {
+        let file = TuneFile {
+            format: tune::FORMAT,
+            onecopy: "0".into(),
+            date: "2026-01-01".into(),
+            machine,
+            curves: Default::default(),
+            knobs: [("ONECOPY_NT_MIN".to_owned(), "1 MiB".to_owned())].into(),
+        };
+        serde_json::to_string(&file).expect("text")
+    };
+    let elsewhere = Fingerprint {
+        processor: "another".to_owned(),
+        ..Fingerprint::here()
+    };
+    let own = folder.join("own");
+    let given = |name: &'static str, value: PathBuf| {
+        move |asked: &str| (asked == name).then(|| value.clone().into_os_string())
+    };
+    for (place, path, variables) in [
+        (
+            "XDG_CONFIG_HOME",
+            own.join("onecopy/tune.json"),
+            &given("XDG_CONFIG_HOME", own.clone()),
+        ),
+        (
+            "~/.config",
+            own.join(".config/onecopy/tune.json"),
+            &given("HOME", own.clone()),
+        ),
+    ] as [(_, _, tune::Variables<'_>); 2]
+    {
+        written(&path, &file(Fingerprint::here()));
+        let used = tune::settings_by(Vec::new(), variables).expect("settings");
+        assert_eq!(used.file.as_ref(), Some(&path), "{place}");
+        assert_eq!(used.knobs.nt_min, Some(1 << 20), "{place}");
+        let none = vec![("ONECOPY_TUNE_FILE".to_owned(), "none".to_owned())];
+        let none = tune::settings_by(none, variables).expect("settings");
+        assert_eq!(none.file, None, "{place}");
+        written(&path, &file(elsewhere.clone()));
+        let other = tune::settings_by(Vec::new(), variables).expect("settings");
+        assert_eq!((other.file, other.knobs.nt_min), (None, None), "{place}");
+        assert_eq!(other.warnings.len(), 1, "{place}");
+    }
+    std::fs::remove_dir_all(&own).expect("removed");
+    let (by_variable, at_home) = (folder.join("cache"), folder.join("home"));
+    std::fs::create_dir_all(&at_home).expect("made");
+    for variables in [
+        &given("XDG_CACHE_HOME", by_variable.clone()),
+        &given("HOME", at_home.clone()),
+    ] as [tune::Variables<'_>; 2]
+    {
+        let path = profile::path_by(variables).expect("a path");
+        let in_cache = [by_variable.join("onecopy"), at_home.join(".cache/onecopy")];
+        assert!(
+            in_cache.iter().any(|cache| path.starts_with(cache)),
+            "{path:?}"
+        );
+        let found = Profile::new(3, 2.0, Some("string".to_owned()));
+        written(&path, &serde_json::to_string(&found).expect("text"));
+        let used = tune::settings_by(Vec::new(), variables).expect("settings");
+        assert_eq!(used.profile, Some(path));
+        assert_eq!(used.knobs.chunk_copy, ChunkCopy::String);
+    }
+    std::fs::remove_dir_all(&folder).expect("removed");
+}
+
+/// Devices of a model: the first with a link is taken, by its first port that has one, and its address for RoCE v2.
+pub(super) fn device_port_and_address() {
+    let fabric = Fabric::new(&["m0", "m1", "m2"]);
+    let chosen = |change: &[(&str, &str)]| {
+        let mut knobs = Knobs::default();
+        for (name, value) in change {
+            knobs.set(name, value).expect("a value");
+        }
+        choose(&fabric, &knobs)
+    };
+    let name_of = |change: &[(&str, &str)]| {
+        let chosen = chosen(change).expect("a device");
+        chosen.device.name().to_owned()
+    };
+    assert_eq!(name_of(&[]), "m0");
+    assert_eq!(name_of(&[("ONECOPY_VERBS_DEVICE", "m2")]), "m2");
+    fabric.set_link("m0", false);
+    assert_eq!(name_of(&[]), "m1");
+    let found = chosen(&[]).expect("a device");
+    let address = found.address.expect("it is Ethernet");
+    assert!(found.state.active && found.state.ethernet && address.routable);
+    let named = [
+        ("ONECOPY_VERBS_PORT", found.port.to_string()),
+        ("ONECOPY_VERBS_GID", address.index.to_string()),
+    ];
+    for (knob, place) in &named {
+        let same = chosen(&[(knob, place)]).expect("a device");
+        assert_eq!(
+            (same.port, same.address),
+            (found.port, found.address),
+            "{knob}"
+        );
+        assert_eq!(same.device.name(), "m1");
+    }
+    // The model has an address at place 1, and one port.
+    chosen(&[("ONECOPY_VERBS_GID", "0")]).expect_err("no address");
+    chosen(&[("ONECOPY_VERBS_PORT", "2")]).expect_err("no port");
+    for device in ["m1", "m2"] {
+        fabric.set_link(device, false);
+    }
+    chosen(&[]).expect_err("no link");
+}
+
+/// Connections as long as device, knob and memory have room for them; one peer more, and datagrams are used.
+pub(super) fn mode_of_lanes() {
+    let peers = 48;
+    let job = Job {
+        per_node: peers,
+        nodes: 2,
+        peers,
+    };
+    let taken = Need::of(Mode::Connections, &job, &sizes(&Knobs::default())).bytes() as usize;
+    let mode = |pairs, lanes, memory| {
+        let limits = Limits {
+            pairs,
+            ..usual_limits()
+        };
+        let knobs = Knobs {
+            verbs_lanes: lanes as usize,
+            verbs_memory: memory,
+            ..Knobs::default()
+        };
+        mode(&knobs, &job, &limits).0
+    };
+    assert_eq!(mode(peers, peers, taken), Mode::Connections);
+    assert_eq!(mode(peers - 1, peers, taken), Mode::Datagrams);
+    assert_eq!(mode(peers, peers - 1, taken), Mode::Datagrams);
+    assert_eq!(mode(peers, peers, taken - 1), Mode::Datagrams);
+}
