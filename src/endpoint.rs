@@ -25,7 +25,7 @@ pub(crate) use onecopy_shm::coop::CooperativeBlock;
 pub(crate) use onecopy_shm::doorbell::Woken;
 pub(crate) use onecopy_shm::layout::{ChunkIndex, ChunkName};
 pub(crate) use onecopy_shm::ring::{BadRecord, MAX_RECORD_SLOTS, Record, payload_of, slots_for};
-pub(crate) use shared::{Keeping, OpenError, SharedMemory};
+pub(crate) use shared::{OpenError, SharedMemory};
 pub(crate) use socket::{
     Connector, Outcome, RemoteReads, STREAM_INPUT, Settings, SharedLanes, Socket, stream_output,
 };
@@ -33,12 +33,28 @@ pub(crate) use socket::{
 use crate::error::Result;
 use onecopy_btl::LayerId;
 use onecopy_btl::lanes::Shown;
+use onecopy_obs::Knobs;
 use onecopy_shm::cells::MappedCells;
 use onecopy_shm::coll::Channel;
 use onecopy_shm::copy::Kernel;
 use onecopy_shm::layout::OutOfBounds;
 use onecopy_shm::loan::LoanError;
 use onecopy_shm::ring;
+
+/// As [`Endpoint::looks_at_most`], where a stream leads to the peer: each look takes what has come by it.
+const STREAM_LOOKS: usize = 256;
+
+/// Slots of the largest record that always fits an emptied ring of `slots`. It may waste as many slots, less one, at
+/// the ring's end. One slot stays free, and the consumer may not have returned a quarter of the ring yet.
+const fn largest_record(slots: usize) -> usize {
+    let kept_back = slots / 4 - 1;
+    (slots - kept_back) / 2
+}
+
+/// Bytes of the largest record that a peer which reads always makes room for.
+pub(crate) const fn largest_payload(knobs: &Knobs) -> usize {
+    payload_of(largest_record(knobs.ring_slots))
+}
 
 /// The way to one peer, and from it.
 #[expect(
@@ -407,6 +423,15 @@ impl Endpoint {
     /// Bytes that one of the peer's chunks has at most.
     pub(crate) fn chunk_bytes(&self) -> usize {
         each!(self, from => from.chunk_bytes())
+    }
+
+    /// Looks for records that take all that the peer can have written before the first. More of them only follow a peer
+    /// that goes on writing.
+    pub(crate) fn looks_at_most(&self) -> usize {
+        match self {
+            Self::SharedMemory(from) => from.looks_at_most(),
+            Self::Socket(_) => STREAM_LOOKS,
+        }
     }
 
     /// Passes the next record, or the part of its chunk that is shown, and the chunk that it names. The chunk is kept

@@ -21,7 +21,6 @@ use crate::state::lightweight::PostedReceive;
 use crate::state::{Core, Lives, Message, Receives, Waits};
 use crate::wireup::Wireup;
 use onecopy_btl::link::Permitted;
-use onecopy_shm::layout::Geometry;
 
 /// How a send is meant.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -51,7 +50,6 @@ pub(crate) struct Engine {
     pub(crate) exports: Vec<onecopy_btl::module::Export>,
     /// This rank's memory, exposed by the kernel module as long as the engine lives.
     _exposed: onecopy_btl::module::Exposed,
-    pub(crate) geometry: Geometry,
     /// The node of each rank; those of one node share memory.
     nodes: Vec<u32>,
     /// What leads to ranks on other nodes; none in a job of one node.

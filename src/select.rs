@@ -10,7 +10,7 @@ pub mod explain;
 pub(crate) mod observed;
 pub(crate) mod rewritten;
 
-use crate::endpoint::{MAX_RECORD_SLOTS, payload_of};
+use crate::endpoint::{MAX_RECORD_SLOTS, largest_payload, payload_of};
 use observed::Rival;
 use onecopy_btl::cost::{Costs, LayerCosts};
 use onecopy_btl::link::Link;
@@ -45,13 +45,6 @@ pub struct Thresholds {
 
 /// Largest payload that fits into the slots of one record.
 pub const SLOTS_LIMIT: usize = payload_of(MAX_RECORD_SLOTS);
-
-/// Slots of the largest record that always fits an emptied ring of `slots`. It may waste as many slots, less one, at
-/// the ring's end. One slot stays free, and the consumer may not have returned a quarter of the ring yet.
-const fn largest_record(slots: usize) -> usize {
-    let kept_back = slots / 4 - 1;
-    (slots - kept_back) / 2
-}
 
 /// What the thresholds of a pair are computed from.
 struct Inputs<'a> {
@@ -88,7 +81,7 @@ impl<'a> Inputs<'a> {
             slots_max: knobs
                 .eager_slots_max
                 .min(SLOTS_LIMIT)
-                .min(payload_of(largest_record(knobs.ring_slots))),
+                .min(largest_payload(knobs)),
         }
     }
 

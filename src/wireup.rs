@@ -123,8 +123,8 @@ pub fn own_processors() -> Vec<u16> {
 /// What a rank needs to reach a peer.
 #[derive(Debug)]
 pub struct Introduction {
-    /// The peer's segment.
-    pub segment: OwnedFd,
+    /// The memory that the peer shares: its segment.
+    pub memory: OwnedFd,
     /// The descriptor by which the peer grants its memory through the kernel module; none if it has no such module.
     pub grant: Option<OwnedFd>,
     /// Becomes readable when the peer's process ends; none if the kernel refused it or the peer is a thread of this

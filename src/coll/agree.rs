@@ -90,7 +90,7 @@ impl Worker {
     /// What this rank says about its ids to an agreement to which all have come.
     pub(crate) fn offer_ids(&mut self, turn: Turn, share: Share) -> Proposal {
         self.bury();
-        let all = self.engine.geometry.coll_channels;
+        let all = self.engine.core.home.channels();
         let mask = if all >= 64 { u64::MAX } else { (1 << all) - 1 };
         let mut free_channels = mask & !self.collectives.channels;
         let ids = &mut self.collectives.ids;

@@ -190,7 +190,7 @@ impl Worker {
         let mut channel = None;
         let largest = MembersByNode::of((0..size).map(|rank| wireup.node(rank))).largest();
         let engine = Engine::start(knobs, costs, threads, wireup, |home| {
-            channel = (home.has_channels() && largest <= CHANNEL_RANKS).then_some(0);
+            channel = (home.channels() > 0 && largest <= CHANNEL_RANKS).then_some(0);
             if let Some(end) = channel.and_then(|channel| home.channel(channel)) {
                 end.open(1, 0);
             }

@@ -139,9 +139,9 @@ impl Home {
         control.given_up.store(1, Ordering::Release);
     }
 
-    /// Whether segments have channels for collectives.
-    pub(crate) fn has_channels(&self) -> bool {
-        self.segment.geometry().coll_channels > 0
+    /// Channels for collectives that each rank has.
+    pub(crate) fn channels(&self) -> u32 {
+        self.segment.geometry().coll_channels
     }
 
     /// This rank's end of a channel.

@@ -4,13 +4,14 @@
 
 mod chunks;
 
-pub(crate) use chunks::Keeping;
-
 use super::home::Home;
 use super::{
     BadRecord, ChunkIndex, ChunkName, CooperativeBlock, Endpoint, Medium, Part, Record, RecordRoom,
 };
 use crate::error::{Error, Result};
+use onecopy_btl::Refusal;
+use onecopy_btl::contract::Means;
+use onecopy_btl::link::{Link, Permitted};
 use onecopy_shm::cells::MappedCells;
 use onecopy_shm::coll::Channel;
 use onecopy_shm::copy::Kernel;
@@ -36,7 +37,7 @@ pub(crate) enum OpenError {
 #[derive(Debug)]
 pub(crate) struct SharedMemory {
     /// The peer's segment.
-    pub(crate) segment: PeerSegment,
+    segment: PeerSegment,
     /// This rank's.
     own: Arc<OwnSegment>,
     /// Whether this rank must use full fences when it tells the peer of something.
@@ -66,7 +67,7 @@ pub(crate) struct SharedMemory {
 }
 
 impl SharedMemory {
-    /// Opens the segment of `rank` that came as `fd`. None of its chunks are kept before [`Self::keep_as`] says more.
+    /// Opens the segment of `rank` that came as `fd`. None of its chunks are kept before [`Self::keep_of`] says more.
     pub(crate) fn open(
         home: &Home,
         fd: OwnedFd,
@@ -97,6 +98,15 @@ impl SharedMemory {
             own: Arc::clone(own),
             segment,
         })
+    }
+
+    /// Proves the layers of the pair, each by a transfer.
+    pub(crate) fn connect(
+        &mut self,
+        means: &Means,
+        permitted: &Permitted,
+    ) -> std::result::Result<Link, Refusal> {
+        Link::connect(&mut self.segment, means, permitted)
     }
 }
 
@@ -271,6 +281,11 @@ impl SharedMemory {
 impl SharedMemory {
     pub(super) fn chunk_bytes(&self) -> usize {
         self.segment.chunk_bytes()
+    }
+
+    /// Each takes a record at least. Some more are for what comes meanwhile.
+    pub(super) fn looks_at_most(&self) -> usize {
+        2 * self.own.geometry().ring_slots as usize
     }
 
     #[inline]

@@ -2,12 +2,11 @@
 //! Connecting to a peer when the first record goes to it or comes from it.
 
 use super::Engine;
-use crate::endpoint::{Endpoint, Keeping, OpenError, SharedMemory};
+use crate::endpoint::{Endpoint, OpenError, SharedMemory};
 use crate::error::{Error, Result};
 use crate::peer::{Gone, PairSettings, Peer};
 use onecopy_btl::LayerId;
 use onecopy_btl::contract::Means;
-use onecopy_btl::link::Link;
 use onecopy_btl::registry;
 use onecopy_obs::tracepoints;
 use onecopy_shm::fault;
@@ -22,7 +21,7 @@ impl Engine {
             return self.connect_apart(rank);
         }
         let introduction = self.wireup.introduce(rank as usize)?;
-        let opened = SharedMemory::open(&self.core.home, introduction.segment, rank);
+        let opened = SharedMemory::open(&self.core.home, introduction.memory, rank);
         let mut shared = match opened {
             Ok(shared) => shared,
             Err(OpenError::Foreign(reason)) => {
@@ -39,21 +38,15 @@ impl Engine {
             grant: introduction.grant,
             export: self.exports.get(rank as usize).copied().unwrap_or_default(),
         };
-        let linked = Link::connect(&mut shared.segment, &means, &self.permitted);
-        let link = linked.map_err(|refusal| Error::Unreachable {
-            rank: rank as usize,
-            reason: refusal.to_string(),
-        })?;
+        let link =
+            shared
+                .connect(&means, &self.permitted)
+                .map_err(|refusal| Error::Unreachable {
+                    rank: rank as usize,
+                    reason: refusal.to_string(),
+                })?;
         fault::point("connect.proven");
-        let chunk = shared.segment.chunk_bytes();
-        let (knobs, chunks) = (&self.core.knobs, &self.core.chunks);
-        let pool = self.geometry.chunks as usize * self.geometry.chunk_bytes as usize / chunk;
-        let share = (knobs.pool_per_peer / chunk).max(1);
-        shared.keep_as(Keeping::of(
-            share,
-            chunks.depth,
-            pool / self.core.size as usize,
-        ));
+        shared.keep_of(self.core.knobs.pool_per_peer, self.core.chunks.depth);
         let mut proven = vec![LayerId::CHUNKS.name()];
         for (layer, refusal) in link.refusals() {
             let name = layer.name();

@@ -250,8 +250,8 @@ impl Engine {
             }
         }
         if let Some(peer) = &mut self.peers[rank as usize] {
-            // No more than the ring holds: whoever else writes there does not keep this rank here.
-            for _ in 0..2 * self.geometry.ring_slots {
+            // Whoever else writes there does not keep this rank here.
+            for _ in 0..peer.endpoint.looks_at_most() {
                 if peer.endpoint.is_empty()
                     || proto::drain(&mut self.core, &mut self.receives, peer, proto::Drain::All)
                         .is_err()

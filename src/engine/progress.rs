@@ -127,8 +127,10 @@ impl Engine {
 
     /// Takes what a peer on this node has said so far.
     pub(crate) fn hear(&mut self, rank: u32) {
-        // No more than the ring holds: one that goes on writing does not keep this rank here.
-        for _ in 0..2 * self.geometry.ring_slots {
+        let peer = self.peers[rank as usize].as_ref();
+        // One that goes on writing does not keep this rank here.
+        let most = peer.map_or(0, |peer| peer.endpoint.looks_at_most());
+        for _ in 0..most {
             let peer = self.peers[rank as usize].as_mut();
             let says = peer.is_some_and(|peer| {
                 !peer.life.is_gone() && peer.endpoint.shares_memory() && !peer.endpoint.is_empty()

@@ -22,7 +22,6 @@ use onecopy_obs::{CopyKernel, Knobs, seeds};
 use onecopy_shm::copy::{CopyPlan, Kernel};
 use onecopy_shm::fault;
 use onecopy_shm::gate::Threads;
-use onecopy_shm::layout::Geometry;
 use onecopy_shm::stats::StatsPage;
 use onecopy_shm::sync::HeavyFence;
 use std::hash::{BuildHasher, RandomState};
@@ -45,7 +44,6 @@ fn copy_plan(knobs: &Knobs) -> CopyPlan {
 /// What a rank has when all have joined the job.
 struct Joined {
     home: Home,
-    geometry: Geometry,
     layers: LayerSet,
     module: Module,
     exposed: Exposed,
@@ -88,7 +86,6 @@ fn join(knobs: &Knobs, wireup: &mut dyn Wireup, prepare: impl FnOnce(&Home)) -> 
     fault::point("join.after");
     Ok(Joined {
         home,
-        geometry,
         layers,
         module,
         exposed,
@@ -160,7 +157,6 @@ impl Engine {
     ) -> Result<Self> {
         let Joined {
             home,
-            geometry,
             mut layers,
             module,
             exposed,
@@ -172,7 +168,7 @@ impl Engine {
         let me = u32::try_from(wireup.rank()).unwrap_or(u32::MAX);
         let plan = copy_plan(&knobs);
         onecopy_shm::copy::prefer_vectors(knobs.writes_strings());
-        if geometry.heap_bytes == 0 {
+        if home.heap_bytes() == 0 {
             layers = layers.without(LayerId::MAP);
         }
         let permitted = Permitted {
@@ -200,7 +196,6 @@ impl Engine {
             permitted,
             exports: cards.iter().map(|card| card.export).collect(),
             _exposed: exposed,
-            geometry,
             nodes,
             wires,
             no_wire,

@@ -23,8 +23,13 @@ pub fn geometry(knobs: &Knobs, ranks: usize) -> Geometry {
             .unwrap_or(u32::MAX)
             .max(1),
         heap_bytes: heap,
-        coll_channels: Geometry::channels_for(knobs.coll_pool, ranks),
+        coll_channels: channels(knobs, ranks),
     }
+}
+
+/// Channels for collectives that a rank has in a job of `ranks`.
+pub(crate) fn channels(knobs: &Knobs, ranks: usize) -> u32 {
+    Geometry::channels_for(knobs.coll_pool, ranks)
 }
 
 /// Whether the user permits the layer that reads heaps.

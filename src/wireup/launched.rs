@@ -469,12 +469,12 @@ impl Wireup for Launched {
             return self.unexpected(CALL, "answer to introduce");
         };
         let mut fds = fds.into_iter();
-        let segment = fds.next();
+        let memory = fds.next();
         let process = if pidfd { fds.next() } else { None };
         let granted = if grant { fds.next() } else { None };
         let complete = process.is_some() == pidfd && granted.is_some() == grant;
         let whole = complete && fds.next().is_none() && peer == number;
-        let Some(segment) = segment.filter(|_| whole) else {
+        let Some(memory) = memory.filter(|_| whole) else {
             return self.unexpected(CALL, "descriptors of an introduction");
         };
         if !process
@@ -489,7 +489,7 @@ impl Wireup for Launched {
             None => (pid > 0 && pid_ns != 0 && pid_ns == self.pid_ns).then_some(pid),
         };
         Ok(Introduction {
-            segment,
+            memory,
             grant: granted,
             pidfd: process,
             pid,

@@ -261,7 +261,7 @@ impl Wireup for Local {
             reason: "the peer has not joined",
         })?;
         Ok(Introduction {
-            segment: copy(segment.as_fd(), CALL)?,
+            memory: copy(segment.as_fd(), CALL)?,
             grant: member
                 .grant
                 .as_ref()
@@ -355,7 +355,7 @@ mod tests {
                     assert_eq!(uids, [100, 101, 102]);
                     let peer = (rank.rank() + 1) % 3;
                     let got = rank.introduce(peer).expect("introduce");
-                    assert!(nix::sys::stat::fstat(&got.segment).is_ok());
+                    assert!(nix::sys::stat::fstat(&got.memory).is_ok());
                     assert!(rank.introduce(3).is_err());
                     rank.leave().expect("leave");
                 });

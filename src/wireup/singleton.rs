@@ -57,7 +57,7 @@ impl Wireup for Singleton {
         })?;
         Ok(Introduction {
             grant: None,
-            segment: segment.try_clone().map_err(|source| WireupError::System {
+            memory: segment.try_clone().map_err(|source| WireupError::System {
                 call: CALL,
                 what: "dup of the segment",
                 source,

@@ -123,10 +123,9 @@ pub(crate) fn play<R: Send>(
             let mut wireup = for_rogue;
             let own = join_by_hand(&mut wireup, RANKS);
             let known = wireup.introduce(VICTIM).expect("introduce");
-            let file = File::from(known.segment.try_clone().expect("descriptor"));
-            let segment =
-                PeerSegment::open(known.segment, VICTIM as u32, ROGUE as u32, &geometry())
-                    .expect("open");
+            let file = File::from(known.memory.try_clone().expect("descriptor"));
+            let segment = PeerSegment::open(known.memory, VICTIM as u32, ROGUE as u32, &geometry())
+                .expect("open");
             let out = segment.producer().expect("ring");
             let inbox = own.consumer(VICTIM as u32);
             let mut means = Rogue {
@@ -271,7 +270,7 @@ pub(crate) fn asked_without_end(
         scope.spawn(move || {
             let own = join_by_hand(&mut third, 3);
             let known = third.introduce(0).expect("introduce");
-            let victim = PeerSegment::open(known.segment, 0, 2, &geometry_of(3)).expect("open");
+            let victim = PeerSegment::open(known.memory, 0, 2, &geometry_of(3)).expect("open");
             let ends = (own.channel(0), victim.channel(0));
             rogue(&ends.0.expect("a channel"), &ends.1.expect("a channel"));
             third.leave().expect("leave");

@@ -70,7 +70,7 @@ fn as_rank() {
     for (peer, card) in cards.iter().enumerate() {
         assert_eq!(card.quota_cpus, peer as f32);
         let known = job.introduce(peer).expect("introduce");
-        let stat = nix::sys::stat::fstat(&known.segment).expect("stat");
+        let stat = nix::sys::stat::fstat(&known.memory).expect("stat");
         assert_eq!(stat.st_size, 100 + peer as i64);
         if role != "apart" {
             assert_eq!(known.uid, nix::unistd::getuid().as_raw());

@@ -11,11 +11,12 @@ use crate::coll::group::CHANNEL_RANKS;
 use crate::coll::nodes::MembersByNode;
 use crate::coll::state::FLAT;
 use crate::coll::{Collective, ElemType, Op, Parts, PredefinedOp};
+use crate::memory::channels;
 use onecopy_btl::LayerId;
 use onecopy_btl::cost::Costs;
 use onecopy_obs::Knobs;
 use onecopy_shm::coll::INLINE;
-use onecopy_shm::layout::{COLL_SLOT, Geometry};
+use onecopy_shm::layout::COLL_SLOT;
 
 /// What is chosen for a range of sizes: one row of the table.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -113,8 +114,8 @@ impl Table {
     pub fn between(knobs: &Knobs, costs: &Costs, nodes: &MembersByNode, crowded: bool) -> Self {
         let mut table = Self::empty(knobs, costs, nodes.largest(), crowded);
         if table.channels > 0 {
-            // A segment has room for all ranks of the job.
-            table.channels = Geometry::channels_for(knobs.coll_pool, nodes.ranks());
+            // A rank has room for all ranks of the job.
+            table.channels = channels(knobs, nodes.ranks());
         }
         if table.channels == 0 && nodes.largest() > 1 {
             for (title, collective) in collectives() {
@@ -135,7 +136,7 @@ impl Table {
             channels: if ranks > CHANNEL_RANKS {
                 0
             } else {
-                Geometry::channels_for(knobs.coll_pool, ranks)
+                channels(knobs, ranks)
             },
             temp_max: temp_max(costs),
             relay_min,

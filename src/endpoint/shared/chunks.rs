@@ -19,18 +19,18 @@ const RETURN_MIN: usize = 3 << 10;
 
 /// How many chunks of one peer a rank keeps.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Keeping {
+struct Keeping {
     /// Whatever it sends.
-    pub(crate) least: usize,
+    least: usize,
     /// While the two send in turn.
-    pub(crate) most: usize,
+    most: usize,
 }
 
 impl Keeping {
     /// Of a peer that may have `share` chunks out to this rank, and `depth` in a pipeline, and whose pool has `part` of
     /// them for each rank. Whatever it sends, a small part of that is kept. While the two send in turn, as much as
     /// leaves the peer such a part. What all ranks keep together leaves a sender most of its pool.
-    pub(crate) fn of(share: usize, depth: usize, part: usize) -> Self {
+    fn of(share: usize, depth: usize, part: usize) -> Self {
         let most = part / 4;
         let out = share.min(depth);
         let given_back = (out / 8).min(most).max(1);
@@ -43,8 +43,17 @@ impl Keeping {
 
 /// What is kept of a peer's chunks.
 impl SharedMemory {
-    /// As many chunks are kept as `keeping` says: no more than the least where none can return.
-    pub(crate) fn keep_as(&mut self, keeping: Keeping) {
+    /// From now on chunks are kept of a peer that may have `bytes` of them out to this rank, and `depth` in a pipeline:
+    /// no more than the least where none can return.
+    pub(crate) fn keep_of(&mut self, bytes: usize, depth: usize) {
+        let chunk = self.segment.chunk_bytes();
+        let geometry = self.own.geometry();
+        let pool = geometry.chunks as usize * geometry.chunk_bytes as usize / chunk;
+        let keeping = Keeping::of(
+            (bytes / chunk).max(1),
+            depth,
+            pool / geometry.ranks as usize,
+        );
         let most = if self.segment.returns_chunks() {
             keeping.most
         } else {

@@ -350,7 +350,7 @@ impl Wireup for Stage {
         let script = self.script.lock();
         let fd = script.peers[peer - 1].own.fd().try_clone_to_owned();
         Ok(Introduction {
-            segment: fd.map_err(|source| WireupError::System {
+            memory: fd.map_err(|source| WireupError::System {
                 call: "introduce",
                 what: "dup",
                 source,

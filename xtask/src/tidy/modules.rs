@@ -112,6 +112,30 @@ const ARROWS: &[(&str, &[&str])] = &[
 
 /// What only an endpoint knows: `onecopy_shm::NAME`.
 const SEAM: &[&str] = &["segment", "ring", "cells", "pool", "doorbell"];
+/// Fields and methods of what only an endpoint knows, or of the endpoint itself, by which one would reach through it.
+/// Words that mean something else, too, are not among them.
+const SEAM_MEMBERS: &[&str] = &[
+    "bitmap_words",
+    "consumer",
+    "control_handle",
+    "geometry",
+    "producer",
+    "ring_slots",
+    "rx",
+    "rx_control",
+    "segment",
+    "tx",
+    "tx_control",
+];
+/// A part in which such a word means something else, and what.
+const OTHER_SENSES: &[(&str, &str, &str)] = &[
+    ("coll", "segment", "a part of a long vector"),
+    (
+        "wireup",
+        "segment",
+        "the descriptor that a rank hands to its peers",
+    ),
+];
 /// Who stands above the endpoints, with its parts that may know it nevertheless. Those of the library compute the
 /// layout of a segment, show its limits and tell its errors. MPI takes atomics, fork and reductions from `onecopy_shm`.
 const ABOVE_SEAM: &[(&str, &[&str])] = &[
@@ -149,6 +173,10 @@ pub(super) fn check(metadata: &Value, root: &Path, files: &[File], findings: &mu
                 judge(&root, &package.arrows(), findings);
                 if let Some((_, excepted)) = ABOVE_SEAM.iter().find(|(name, _)| *name == root) {
                     package.judge_seam(excepted, findings);
+                    package.judge_members(excepted, OTHER_SENSES, findings);
+                }
+                if root == LIBRARY {
+                    package.judge_names(findings);
                 }
             }
             Err(why) => findings.error(root, why),
@@ -228,6 +256,56 @@ impl Package {
                     );
                 }
             }
+        }
+    }
+
+    /// Finds parts above the endpoints that reach through them by a field or a method.
+    fn judge_members(
+        &self,
+        excepted: &[&str],
+        senses: &[(&str, &str, &str)],
+        findings: &mut Findings,
+    ) {
+        for (name, module) in &self.modules {
+            let part = name.split("::").next().unwrap_or_default();
+            if excepted.contains(&part) {
+                continue;
+            }
+            for (member, line) in &module.members {
+                let other = senses
+                    .iter()
+                    .any(|(its, word, _)| *its == part && *word == member);
+                if SEAM_MEMBERS.contains(&member.as_str()) && !other {
+                    let place = format!("{}:{line}", module.file);
+                    let what = format!(
+                        "{part} may not use `{member}`: that is an endpoint's; let it offer what is wanted"
+                    );
+                    findings.error(place, what);
+                }
+            }
+        }
+    }
+
+    /// Finds words of the tables that nothing uses any more: they would find nothing.
+    fn judge_names(&self, findings: &mut Findings) {
+        let used = |part: &str, word: &str| {
+            let of_part = self
+                .modules
+                .iter()
+                .filter(|(name, _)| name.split("::").next() == Some(part));
+            let mut members = of_part.flat_map(|(_, module)| &module.members);
+            members.any(|(member, _)| member == word)
+        };
+        for word in SEAM_MEMBERS.iter().filter(|word| !used("endpoint", word)) {
+            let what = format!("no endpoint has `{word}`: take it out of SEAM_MEMBERS");
+            findings.error("src/endpoint.rs", what);
+        }
+        for (part, word, _) in OTHER_SENSES
+            .iter()
+            .filter(|(part, word, _)| !used(part, word))
+        {
+            let what = format!("{part} does not use `{word}`: take it out of OTHER_SENSES");
+            findings.error("xtask/src/tidy/modules.rs", what);
         }
     }
 
@@ -505,6 +583,45 @@ mod tests {
             [
                 "src/proto.rs:1: proto may not name onecopy_shm::ring: that is an endpoint's",
                 "src/proto.rs:2: proto may not name onecopy_shm::segment: that is an endpoint's"
+            ]
+        );
+    }
+
+    #[test]
+    fn nobody_reaches_through_an_endpoint() {
+        let files = [
+            ("src/lib.rs", "mod coll;\nmod endpoint;\nmod engine;"),
+            ("src/endpoint.rs", "fn f(of: Own) { of.segment.bell() }"),
+            (
+                "src/coll.rs",
+                "fn f(load: Load) -> usize { load.segment.len + load.tx }",
+            ),
+            (
+                "src/engine.rs",
+                "struct Engine { geometry: G }\nfn f(to: To) { to.segment.open() }\nfn g(to: To) { to.producer() }\n\
+                 fn h(to: To) { let To { ring_slots, .. } = to; m!(1, to.rx.x) }\n\
+                 fn i(segment: S) { segment.geometry }\n#[cfg(test)]\nmod tests { fn f(to: To) { to.segment } }",
+            ),
+        ];
+        let texts: HashMap<&str, &str> = files.into_iter().collect();
+        let package = Package::read("src/lib.rs", &texts).expect("sources");
+        let mut findings = Findings::default();
+        package.judge_members(&["endpoint"], &[("coll", "segment", "")], &mut findings);
+        let places: Vec<&str> = findings
+            .errors
+            .iter()
+            .filter_map(|error| error.split(": that").next())
+            .collect();
+        assert_eq!(
+            places,
+            [
+                "src/coll.rs:1: coll may not use `tx`",
+                "src/engine.rs:1: engine may not use `geometry`",
+                "src/engine.rs:2: engine may not use `segment`",
+                "src/engine.rs:3: engine may not use `producer`",
+                "src/engine.rs:4: engine may not use `ring_slots`",
+                "src/engine.rs:4: engine may not use `rx`",
+                "src/engine.rs:5: engine may not use `geometry`",
             ]
         );
     }

@@ -13,6 +13,8 @@ pub(super) struct Module {
     pub(super) paths: Vec<(Vec<String>, usize)>,
     /// What it names in other packages.
     pub(super) outside: Vec<(Vec<String>, usize)>,
+    /// Fields and methods that it uses, and fields that it declares.
+    pub(super) members: Vec<(String, usize)>,
     /// What it shows under another path: name, and the path of the original.
     pub(super) shows: HashMap<String, Vec<String>>,
 }
@@ -48,6 +50,11 @@ impl Reader {
             None if path.len() > 1 => self.module.outside.push((path.to_vec(), line)),
             None => {}
         }
+    }
+
+    fn member(&mut self, name: &proc_macro2::Ident) {
+        let line = name.span().start().line;
+        self.module.members.push((name.to_string(), line));
     }
 
     fn import(&mut self, tree: &syn::UseTree, before: &[String], shown: bool) {
@@ -163,6 +170,32 @@ impl<'ast> Visit<'ast> for Reader {
         visit::visit_path(self, path);
     }
 
+    fn visit_expr_field(&mut self, field: &'ast syn::ExprField) {
+        if let syn::Member::Named(name) = &field.member {
+            self.member(name);
+        }
+        visit::visit_expr_field(self, field);
+    }
+
+    fn visit_expr_method_call(&mut self, call: &'ast syn::ExprMethodCall) {
+        self.member(&call.method);
+        visit::visit_expr_method_call(self, call);
+    }
+
+    fn visit_field_pat(&mut self, field: &'ast syn::FieldPat) {
+        if let syn::Member::Named(name) = &field.member {
+            self.member(name);
+        }
+        visit::visit_field_pat(self, field);
+    }
+
+    fn visit_field(&mut self, field: &'ast syn::Field) {
+        if let Some(name) = &field.ident {
+            self.member(name);
+        }
+        visit::visit_field(self, field);
+    }
+
     // `pub(in crate::coll)` imports nothing.
     fn visit_visibility(&mut self, _: &'ast syn::Visibility) {}
 
@@ -170,10 +203,19 @@ impl<'ast> Visit<'ast> for Reader {
     fn visit_macro(&mut self, item: &'ast syn::Macro) {
         let mut path: Vec<String> = Vec::new();
         let mut line = 0;
+        let mut after_dot = false;
         let mut stack: Vec<proc_macro2::token_stream::IntoIter> =
             vec![item.tokens.clone().into_iter()];
         while let Some(tokens) = stack.last_mut() {
-            match tokens.next() {
+            let token = tokens.next();
+            let is_dot = |token: &_| matches!(token, Some(proc_macro2::TokenTree::Punct(mark)) if mark.as_char() == '.');
+            if let Some(proc_macro2::TokenTree::Ident(word)) = &token
+                && after_dot
+            {
+                self.member(word);
+            }
+            after_dot = is_dot(&token);
+            match token {
                 Some(proc_macro2::TokenTree::Ident(word)) => {
                     if path.last().is_some_and(|last| last != ":") {
                         self.name(&std::mem::take(&mut path), line);
