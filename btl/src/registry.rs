@@ -89,6 +89,8 @@ pub struct Layer {
     pub prove: Prove,
     /// What opens the device of its lanes; none if it has none.
     pub lanes: Option<OpenLanes>,
+    /// How its device reads memory of peers on other nodes; none if it does not.
+    pub reads: Option<DeviceReads>,
     /// What a failed call means: call, rank, error.
     pub explain: fn(&str, u32, &io::Error) -> Refusal,
 }
@@ -128,6 +130,17 @@ pub type Counter = fn(&mut Counters) -> &mut u64;
 
 /// Opens the device of a layer that makes lanes.
 pub type OpenLanes = fn(&Knobs, &Job) -> Result<Box<dyn Lanes>, Refusal>;
+
+/// How a device reads announced messages where they lie.
+#[derive(Debug)]
+pub struct DeviceReads {
+    /// The knob that says from which size on.
+    pub min: &'static str,
+    /// Its value.
+    pub from: fn(&Knobs) -> usize,
+    /// The setting that rules such reads out, if one does.
+    pub ruled_out: fn(&Knobs) -> Option<String>,
+}
 
 /// What counts the messages that a layer exposes.
 #[derive(Debug)]
@@ -188,6 +201,7 @@ const NONE: Layer = Layer {
     permit: |_, _| {},
     prove: Prove::Nothing,
     lanes: None,
+    reads: None,
     explain: plain,
 };
 
@@ -344,6 +358,11 @@ pub const LAYERS: &[Layer] = &[
         bytes: Some(|counters| &mut counters.verbs_bytes),
         probe: verbs::probe,
         lanes: Some(verbs::open),
+        reads: Some(DeviceReads {
+            min: "ONECOPY_VERBS_READ_MIN",
+            from: |knobs| knobs.verbs_read_min,
+            ruled_out: verbs::reads_ruled_out,
+        }),
         ..NONE
     },
     Layer {

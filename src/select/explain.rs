@@ -6,9 +6,9 @@ use super::observed::{self, Observed};
 use super::{RDMA_READ, ReceiveProtocol, SendProtocol, Thresholds, other_node};
 use crate::endpoint::FIRST_PAYLOAD;
 use onecopy_btl::cost::{Costs, Curve};
-use onecopy_btl::registry::{LayerSet, PerLayer, Power};
+use onecopy_btl::registry::{DeviceReads, LayerSet, PerLayer, Power};
 use onecopy_btl::{LayerId, Refusal};
-use onecopy_obs::{Knobs, VerbsMode};
+use onecopy_obs::Knobs;
 use std::fmt;
 
 /// How a message's bytes travel.
@@ -295,15 +295,21 @@ impl<'a> Table<'a> {
         if let Some(why) = self.refused(LayerId::LANE) {
             return Some(why);
         }
-        if self.knobs.verbs_mode == VerbsMode::Datagrams {
-            return Some(Why::Knob("ONECOPY_VERBS_MODE=ud".to_owned()));
+        let Some(reads) = Self::device_reads() else {
+            let text = format!("{} reads no memory of peers", LayerId::LANE);
+            return Some(Why::Refused(text));
+        };
+        if let Some(setting) = (reads.ruled_out)(self.knobs) {
+            return Some(Why::Knob(setting));
         }
-        let min = self.knobs.verbs_read_min as u64;
-        (size < min || size == 0).then(|| {
-            Why::Range(format!(
-                "a device reads from {min} B on, ONECOPY_VERBS_READ_MIN"
-            ))
-        })
+        let min = (reads.from)(self.knobs) as u64;
+        (size < min || size == 0)
+            .then(|| Why::Range(format!("a device reads from {min} B on, {}", reads.min)))
+    }
+
+    /// How the device of a lane reads what a peer on another node has announced.
+    fn device_reads() -> Option<&'static DeviceReads> {
+        LayerId::LANE.row().reads.as_ref()
     }
 
     fn unobserved(&self) -> Observed {
@@ -332,8 +338,8 @@ impl<'a> Table<'a> {
             t.fast_max as u64 + 1,
             t.announce_min,
             observed::MIN,
-            self.knobs.verbs_read_min as u64,
         ];
+        begins.extend(Self::device_reads().map(|reads| (reads.from)(self.knobs) as u64));
         for layer in LayerId::SINGLE {
             begins.extend([t.min[layer], t.coop_min[layer]]);
         }

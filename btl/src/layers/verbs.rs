@@ -81,6 +81,13 @@ pub fn settings(knobs: &Knobs) -> Settings {
     }
 }
 
+/// The setting by which no device reads memory of a peer: datagrams do not.
+#[must_use]
+pub fn reads_ruled_out(knobs: &Knobs) -> Option<String> {
+    let mode = knobs.verbs_mode;
+    (mode == VerbsMode::Datagrams).then(|| format!("ONECOPY_VERBS_MODE={mode}"))
+}
+
 /// What they say of lanes by datagrams.
 fn datagrams(knobs: &Knobs) -> ud::Settings {
     let common = settings(knobs);

@@ -13,13 +13,14 @@ const REGISTRY: &str = "btl/src/registry.rs";
 const LIBRARY: &str = "src/";
 
 /// Names of layers that are words of their own, each with what else it means. They are found where they stand alone in
-/// a text.
-const AMBIGUOUS: &[(&str, &str)] = &[
-    ("heap", "the memory that `alloc` gives"),
-    ("self", "the value of a method"),
-    ("tcp", "the protocol of sockets between nodes"),
-    ("verbs", "the interface of devices for RDMA"),
+/// a text, and in the names of the layer's knobs: those that its row has, and those that begin so.
+const AMBIGUOUS: &[(&str, &str, &[&str])] = &[
+    ("heap", "the memory that `alloc` gives", &[]),
+    ("self", "the value of a method", &[]),
+    ("tcp", "the protocol of sockets between nodes", &["tcp_"]),
 ];
+/// What knobs begin with where they are variables of the environment.
+const PREFIX: &str = "ONECOPY_";
 
 /// Files that name a layer all the same, the word, and why: a format of a file, for instance. None does.
 const EXCEPTIONS: &[(&str, &str, &str)] = &[];
@@ -28,6 +29,8 @@ const EXCEPTIONS: &[(&str, &str, &str)] = &[];
 struct Names {
     variants: Vec<String>,
     names: Vec<String>,
+    /// The knobs in their rows, as fields are called.
+    knobs: Vec<String>,
 }
 
 pub(super) fn check(files: &[File], findings: &mut Findings) {
@@ -105,16 +108,21 @@ fn is_within(path: &str, module: &str) -> bool {
 impl Names {
     /// Reads the rows: `id: LayerId::X` and `name: "x"` in each.
     fn read(text: &str) -> Self {
-        let after = |key: &str, end: &str| {
+        let after = |key: &str, end: &str| -> Vec<String> {
             let values = text.lines().filter_map(|line| {
                 let value = line.strip_prefix("        ")?.strip_prefix(key)?;
                 Some(value.strip_suffix(end)?.to_owned())
             });
             values.collect()
         };
+        let knobs = text.match_indices("\"ONECOPY_").map(|(at, quote)| {
+            let name = &text[at + quote.len()..];
+            name.split('"').next().unwrap_or_default().to_lowercase()
+        });
         Self {
             variants: after("id: LayerId::", ","),
             names: after("name: \"", "\","),
+            knobs: knobs.collect(),
         }
     }
 
@@ -150,7 +158,7 @@ impl Names {
                     let ident = ident.to_string();
                     if path == 3 && self.variants.contains(&ident) {
                         found.push((line, ident.clone()));
-                    } else if let Some(name) = self.in_words(&ident) {
+                    } else if let Some(name) = self.in_words(&ident, true) {
                         found.push((line, name));
                     }
                     path = usize::from(ident == "LayerId");
@@ -171,8 +179,11 @@ impl Names {
         }
     }
 
-    /// The layer that is one of the words of a name, if it is no other word.
-    fn in_words(&self, text: &str) -> Option<String> {
+    /// The layer that is one of the words of a name, if it is no other word, or whose knob it names.
+    fn in_words(&self, text: &str, is_field: bool) -> Option<String> {
+        if let Some(knob) = self.knob_in(text, is_field) {
+            return Some(knob);
+        }
         let mut words = Vec::new();
         for part in text.split(|c: char| !c.is_alphanumeric()) {
             let mut word = String::new();
@@ -187,10 +198,26 @@ impl Names {
         }
         let known = |word: &String| {
             let word = word.to_lowercase();
-            let other = AMBIGUOUS.iter().any(|(name, _)| *name == word);
+            let other = AMBIGUOUS.iter().any(|(name, ..)| *name == word);
             self.names.iter().find(|&name| *name == word && !other)
         };
         words.iter().find_map(known).cloned()
+    }
+
+    /// The knob of a layer that a text names: a field, or a variable of the environment.
+    fn knob_in(&self, text: &str, is_field: bool) -> Option<String> {
+        let mut begins = AMBIGUOUS.iter().flat_map(|(_, _, begins)| *begins);
+        let mut is_knob = |name: &str| {
+            self.knobs.iter().any(|knob| knob == name)
+                || begins.any(|begin| name.starts_with(begin))
+        };
+        let is_word = |c: char| c.is_alphanumeric() || c == '_';
+        let mut words = text.split(|c| !is_word(c)).filter(|word| !word.is_empty());
+        let found = words.find(|word| match word.strip_prefix(PREFIX) {
+            Some(variable) => is_knob(&variable.to_lowercase()),
+            None => is_field && is_knob(word),
+        });
+        found.map(str::to_owned)
     }
 
     /// The layer that a literal names.
@@ -203,7 +230,7 @@ impl Names {
         if literal.starts_with('"') && is_list(text) {
             return Some(text.to_owned());
         }
-        self.in_words(text)
+        self.in_words(text, false)
     }
 }
 
@@ -223,7 +250,7 @@ mod tests {
     use super::*;
 
     const ROWS: &str = "pub const LAYERS: &[Layer] = &[\n    Layer {\n        id: LayerId::Own,\n        name: \"self\",\n    },\n    \
-        Layer {\n        id: LayerId::Heap,\n        name: \"heap\",\n    },\n    Layer {\n        id: LayerId::Cma,\n        name: \"cma\",\n    },\n];\n";
+        Layer {\n        id: LayerId::Heap,\n        name: \"heap\",\n        min: knob(\"ONECOPY_HEAP_MIN\"),\n    },\n    Layer {\n        id: LayerId::Cma,\n        name: \"cma\",\n    },\n];\n";
 
     fn errors(body: &str) -> Vec<String> {
         let file = |path: &str, text: &str| File {
@@ -249,6 +276,16 @@ mod tests {
             ("const L: &str = \"heap,cma\";", "heap,cma"),
             ("const K: &str = \"ONECOPY_CMA_MIN\";", "cma"),
             ("fn f() {\n    h!(x.cma)\n}", "cma"),
+            ("fn f() -> u64 { knobs.heap_min }", "heap_min"),
+            (
+                "const K: &str = \"set ONECOPY_HEAP_MIN\";",
+                "ONECOPY_HEAP_MIN",
+            ),
+            ("fn f() -> u64 { knobs.tcp_piece }", "tcp_piece"),
+            (
+                "const K: &str = \"ONECOPY_TCP_PIECE\";",
+                "ONECOPY_TCP_PIECE",
+            ),
         ] {
             let found = errors(body);
             let what = format!("names the layer {word};");
@@ -266,6 +303,9 @@ mod tests {
             "fn f(&self) -> Option<HeapOffset> { self.range.heap }",
             "//! Like cma.\n/// As cma does.\nfn f() {} // cma",
             "const T: &str = \"a heap of memory\";",
+            "fn f(s: TcpStream) -> u64 { knobs.heap_size }",
+            "const T: &str = \"/proc/sys/net/ipv4/tcp_rmem and ONECOPY_HEAP_SIZE\";",
+            "fn f() -> u64 { most(\"tcp_wmem\") }",
             "#[cfg(test)]\nmod tests {\n    fn f() { g(LayerId::Cma) }\n}",
             "#[cfg(test)]\nuse onecopy_btl::cma;\nfn schema() {}",
         ] {
