@@ -11,7 +11,7 @@ use crate::curve::{LayerCosts, Seeds, curve};
 use crate::lanes::{Job, Lanes, Open};
 use crate::layers::{cico, cma, heap, knem, tcp, verbs, xpmem};
 use crate::module::{self, Behind, Guarantees, Module};
-use onecopy_obs::stats::MECHANISMS;
+use onecopy_obs::stats::{MECHANISMS, is_same};
 use onecopy_obs::{Counters, Knobs, ModuleAbi};
 use onecopy_shm::segment::PeerSegment;
 use std::fmt;
@@ -412,19 +412,11 @@ const _: () = {
     let mut at = 0;
     while at < COUNT {
         assert!(LAYERS[at].id as usize == at, "a row in another place");
-        let same = is_same(LAYERS[at].name.as_bytes(), MECHANISMS[at].as_bytes());
+        let same = is_same(LAYERS[at].name, MECHANISMS[at]);
         assert!(same, "another name than in MECHANISMS");
         at += 1;
     }
 };
-
-const fn is_same(one: &[u8], other: &[u8]) -> bool {
-    let mut at = 0;
-    while at < one.len() && at < other.len() && one[at] == other[at] {
-        at += 1;
-    }
-    at == one.len() && at == other.len()
-}
 
 /// The one layer of a kind.
 const fn the(power: Power) -> LayerId {

@@ -8,73 +8,72 @@ use serde::{Deserialize, Serialize};
 
 use crate::histogram::Histogram;
 
-/// How bytes got from one process to another.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
-#[serde(rename_all = "kebab-case")]
-pub enum Mechanism {
-    /// `process_vm_readv`: the sink calls.
-    CmaRead,
-    /// `process_vm_writev`: the source calls.
-    CmaWrite,
-    /// Memory of the source was attached by the sink, by XPMEM's interface; bytes are those attached.
-    XpmemAttach,
-    /// Pages of attached memory that were shown at first touch; bytes are those shown.
-    XpmemFault,
-    /// A copy by KNEM's interface, as the module tells it; either side calls.
-    KnemCopy,
-    /// onecopy: loads from memory that a module attached.
-    Xpmem,
-    /// onecopy: a module's copy, as the runtime counts it.
-    Knem,
-    /// onecopy: loads from or stores into the other's heap.
-    Heap,
-    /// onecopy: the kernel's copy, as the runtime counts it.
-    Cma,
-    /// onecopy: in slots and chunks of shared memory.
-    Cico,
-    /// onecopy: by a device for RDMA.
-    Verbs,
-    /// onecopy: by a stream between nodes.
-    Tcp,
+/// Defines [`Mechanism`]: those of the kernel and of modules, then those that ranks count, each with its name.
+macro_rules! mechanisms {
+    (
+        of_kernel { $($(#[doc = $seen:literal])+ $calls:ident = $call:literal,)+ }
+        of_ranks { $($(#[doc = $doc:literal])+ $layer:ident = $name:literal,)+ }
+    ) => {
+        /// How bytes got from one process to another.
+        #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+        pub enum Mechanism {
+            $($(#[doc = $seen])+ #[serde(rename = $call)] $calls,)+
+            $($(#[doc = $doc])+ #[serde(rename = $name)] $layer,)+
+        }
+
+        impl Mechanism {
+            /// All.
+            pub const ALL: &[Self] = &[$(Self::$calls,)+ $(Self::$layer),+];
+
+            /// Those that onecopy's ranks count, each since its own beginning.
+            pub const OF_RANKS: &[Self] = &[$(Self::$layer),+];
+
+            /// Whether onecopy's ranks count it.
+            #[must_use]
+            pub const fn is_of_ranks(self) -> bool {
+                matches!(self, $(Self::$layer)|+)
+            }
+
+            /// As people write it.
+            #[must_use]
+            pub const fn name(self) -> &'static str {
+                match self {
+                    $(Self::$calls => $call,)+
+                    $(Self::$layer => $name,)+
+                }
+            }
+        }
+    };
 }
 
-impl Mechanism {
-    /// Whether onecopy's ranks count it, each since its own beginning.
-    #[must_use]
-    pub const fn is_of_ranks(self) -> bool {
-        match self {
-            Self::CmaRead
-            | Self::CmaWrite
-            | Self::XpmemAttach
-            | Self::XpmemFault
-            | Self::KnemCopy => false,
-            Self::Xpmem
-            | Self::Knem
-            | Self::Heap
-            | Self::Cma
-            | Self::Cico
-            | Self::Verbs
-            | Self::Tcp => true,
-        }
+mechanisms! {
+    of_kernel {
+        /// `process_vm_readv`: the sink calls.
+        CmaRead = "cma-read",
+        /// `process_vm_writev`: the source calls.
+        CmaWrite = "cma-write",
+        /// Memory of the source was attached by the sink, by XPMEM's interface; bytes are those attached.
+        XpmemAttach = "xpmem-attach",
+        /// Pages of attached memory that were shown at first touch; bytes are those shown.
+        XpmemFault = "xpmem-fault",
+        /// A copy by KNEM's interface, as the module tells it; either side calls.
+        KnemCopy = "knem-copy",
     }
-
-    /// As people write it.
-    #[must_use]
-    pub const fn name(self) -> &'static str {
-        match self {
-            Self::CmaRead => "cma-read",
-            Self::CmaWrite => "cma-write",
-            Self::XpmemAttach => "xpmem-attach",
-            Self::XpmemFault => "xpmem-fault",
-            Self::KnemCopy => "knem-copy",
-            Self::Xpmem => "xpmem",
-            Self::Knem => "knem",
-            Self::Heap => "heap",
-            Self::Cma => "cma",
-            Self::Cico => "cico",
-            Self::Verbs => "verbs",
-            Self::Tcp => "tcp",
-        }
+    of_ranks {
+        /// onecopy: loads from memory that a module attached.
+        Xpmem = "xpmem",
+        /// onecopy: a module's copy, as the runtime counts it.
+        Knem = "knem",
+        /// onecopy: loads from or stores into the other's heap.
+        Heap = "heap",
+        /// onecopy: the kernel's copy, as the runtime counts it.
+        Cma = "cma",
+        /// onecopy: in slots and chunks of shared memory.
+        Cico = "cico",
+        /// onecopy: by a device for RDMA.
+        Verbs = "verbs",
+        /// onecopy: by a stream between nodes.
+        Tcp = "tcp",
     }
 }
 
@@ -302,22 +301,21 @@ mod tests {
 
     #[test]
     fn a_mechanism_is_written_as_its_json_is() {
-        for mechanism in [
-            Mechanism::CmaRead,
-            Mechanism::CmaWrite,
-            Mechanism::XpmemAttach,
-            Mechanism::XpmemFault,
-            Mechanism::KnemCopy,
-            Mechanism::Xpmem,
-            Mechanism::Knem,
-            Mechanism::Heap,
-            Mechanism::Cma,
-            Mechanism::Cico,
-            Mechanism::Verbs,
-            Mechanism::Tcp,
-        ] {
+        for &mechanism in Mechanism::ALL {
             let json = serde_json::to_string(&mechanism).expect("text");
             assert_eq!(json, format!("\"{}\"", mechanism.name()));
+        }
+    }
+
+    #[test]
+    fn the_pages_name_each_mechanism() {
+        let pages = [
+            include_str!("../../docs/tracing.md"),
+            include_str!("../../docs/trace-json.md"),
+        ];
+        for mechanism in Mechanism::ALL {
+            let name = format!("`{}`", mechanism.name());
+            assert!(pages.iter().all(|page| page.contains(&name)), "{name}");
         }
     }
 

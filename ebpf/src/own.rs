@@ -11,7 +11,7 @@ use std::collections::{BTreeMap, HashMap};
 use std::io;
 use std::time::Instant;
 
-use onecopy_obs::stats::{MECHANISMS, Row};
+use onecopy_obs::stats::{MECHANISMS, Row, is_same};
 
 use crate::observed::{Mechanism, Observed, PairKey, Peer, Task};
 use crate::shares::Shares;
@@ -20,16 +20,28 @@ use onecopy_shm::stats::Head;
 use onecopy_shm::stats::shown::Shown;
 
 /// The mechanisms of a row, in the order of [`MECHANISMS`]; what a rank sends itself is no copy between processes.
-const BY: [Option<Mechanism>; MECHANISMS.len()] = [
-    None,
-    Some(Mechanism::Heap),
-    Some(Mechanism::Xpmem),
-    Some(Mechanism::Cma),
-    Some(Mechanism::Knem),
-    Some(Mechanism::Cico),
-    Some(Mechanism::Verbs),
-    Some(Mechanism::Tcp),
-];
+const BY: [Option<Mechanism>; MECHANISMS.len()] = {
+    let mut by = [None; MECHANISMS.len()];
+    let mut at = 1;
+    while at < by.len() {
+        by[at] = Some(of_layer(MECHANISMS[at]));
+        at += 1;
+    }
+    by
+};
+
+/// The mechanism of a layer's name.
+const fn of_layer(name: &str) -> Mechanism {
+    let mut at = 0;
+    while !is_same(Mechanism::OF_RANKS[at].name(), name) {
+        at += 1;
+        assert!(
+            at < Mechanism::OF_RANKS.len(),
+            "a layer that is no Mechanism"
+        );
+    }
+    Mechanism::OF_RANKS[at]
+}
 
 /// Ranks that have ended, of which figures are kept.
 const ENDED_MAX: u64 = 4096;

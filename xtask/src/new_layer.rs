@@ -17,13 +17,14 @@ const ROW: &str = include_str!("new_layer/row.txt");
 const REGISTRY: &str = "btl/src/registry.rs";
 const MODULES: &str = "btl/src/layers.rs";
 const NAMES: &str = "btl/obs/src/stats.rs";
+const OBSERVED: &str = "ebpf/src/observed.rs";
 
 /// What a person has to do still.
 const REMAINS: &[&str] = &[
     "the code: prove, get and put in btl/src/layers/NAME.rs; power, writes and exposes in its row of btl/src/registry.rs",
     "a knob ONECOPY_NAME_MIN: its line in btl/obs/src/knobs.rs, and `min` in the row",
     "a counter of its bytes: its line in btl/obs/src/counters.rs, and `bytes` in the row",
-    "its figures for tools: Mechanism in ebpf/src/observed.rs, BY in ebpf/src/own.rs",
+    "its name among the mechanisms in docs/tracing.md and docs/trace-json.md",
     "the pages that come from these tables: cargo xtask docs",
     "its line in the tables of btl/src/lib.rs and ARCHITECTURE.md; CHANGELOG.md",
     "its cases in tests/conformance/cases.rs, its counter in tests/explained.rs and cli/tests/commands.rs",
@@ -87,6 +88,11 @@ fn add(root: &Path, name: &str) -> Result<(), Failure> {
         r#""cico", "verbs""#,
         &format!("\"{name}\", "),
     )?;
+    let observed = before(
+        &read(root, OBSERVED)?,
+        "        /// onecopy: in slots and chunks of shared memory.\n",
+        &format!("        /// onecopy: by `{name}`.\n        {variant} = \"{name}\",\n"),
+    )?;
     write(
         root,
         &format!("btl/src/layers/{name}.rs"),
@@ -94,7 +100,8 @@ fn add(root: &Path, name: &str) -> Result<(), Failure> {
     )?;
     write(root, REGISTRY, &registry)?;
     write(root, MODULES, &modules)?;
-    write(root, NAMES, &names)
+    write(root, NAMES, &names)?;
+    write(root, OBSERVED, &observed)
 }
 
 fn read(root: &Path, path: &str) -> Result<String, Failure> {
@@ -155,8 +162,10 @@ mod tests {
     }
 
     fn check(tree: &Path, target: &Path) {
+        // The packages that have a table of layers, or a use of one.
         let checked = Command::new(env!("CARGO"))
             .args(["check", "--offline", "-p", "onecopy-btl", "-p", "onecopy"])
+            .args(["-p", "onecopy-trace"])
             .env("CARGO_TARGET_DIR", target)
             .env("RUSTFLAGS", "-D warnings")
             .current_dir(tree)

@@ -11,6 +11,17 @@ pub const MECHANISMS: &[&str] = &[
     "self", "heap", "xpmem", "cma", "knem", "cico", "verbs", "tcp",
 ];
 
+/// Whether two names are the same: of use where tables are compared when they are compiled.
+#[must_use]
+pub const fn is_same(one: &str, other: &str) -> bool {
+    let (one, other) = (one.as_bytes(), other.as_bytes());
+    let mut at = 0;
+    while at < one.len() && at < other.len() && one[at] == other[at] {
+        at += 1;
+    }
+    at == one.len() && at == other.len()
+}
+
 /// What came by one mechanism: into this rank's memory, whether this rank copied it or its peer did.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -92,6 +103,14 @@ mod tests {
             bytes: 3,
         };
         assert_eq!(row.by[5], expected);
+    }
+
+    #[test]
+    fn names_are_the_same_from_end_to_end() {
+        assert!(is_same("cma", "cma") && is_same("", ""));
+        for other in ["cm", "cmaa", "cmb", ""] {
+            assert!(!is_same("cma", other) && !is_same(other, "cma"));
+        }
     }
 
     #[test]

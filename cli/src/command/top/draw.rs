@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Draws the state of `top`.
 
+use onecopy_trace::observed::Mechanism;
 use onecopy_trace::plain;
 use ratatui::Frame;
 use ratatui::layout::{Constraint, Layout, Rect};
@@ -32,7 +33,7 @@ pub(super) fn draw(frame: &mut Frame<'_>, state: &State) {
             Some(line) => details(frame, body, line, state),
             None => frame.render_widget(Paragraph::new("the pair is gone"), body),
         },
-        View::Help => frame.render_widget(Paragraph::new(HELP), body),
+        View::Help => frame.render_widget(Paragraph::new(help()), body),
     }
     frame.render_widget(Paragraph::new(footer(state)), foot);
 }
@@ -95,7 +96,12 @@ q                quit
 
 A process is shown as RANK:COMMAND[ID]. 'ns:NAMESPACE:ID' is an id in a pid namespace that could not be translated.
 Mechanisms: cma-read and cma-write are calls of the kernel that any program makes. xpmem-attach, xpmem-fault and
-knem-copy are those of kernel modules. heap, cma, xpmem, knem, cico, verbs and tcp are what onecopy's ranks count themselves.";
+knem-copy are those of kernel modules. What onecopy's ranks count themselves: ";
+
+fn help() -> String {
+    let own: Vec<&str> = Mechanism::OF_RANKS.iter().map(|own| own.name()).collect();
+    format!("{HELP}{}.", own.join(", "))
+}
 
 #[expect(
     clippy::cast_possible_truncation,
