@@ -48,7 +48,10 @@ pub(crate) fn run(root: &Path) -> Result<(), Failure> {
     let files = tracked(root)?;
     let mut findings = Findings::default();
     let metadata = metadata(root)?;
-    arrows::check(&metadata, root, &mut findings)?;
+    let page = files.iter().find(|file| file.path == arrows::PAGE);
+    let page = page.map_or("", |page| page.text.as_str());
+    arrows::check(&metadata, root, page, &mut findings)?;
+    modules::check_page(page, &mut findings);
     for file in &files {
         words::check(file, &mut findings);
         if is_rust(file) {

@@ -8,6 +8,9 @@ use serde_json::Value;
 use super::Findings;
 use crate::Failure;
 
+/// The page with the same table for people.
+pub(super) const PAGE: &str = "ARCHITECTURE.md";
+
 /// Each package with what it may depend on inside the workspace.
 const ARROWS: &[(&str, &[&str])] = &[
     ("onecopy-obs", &[]),
@@ -117,7 +120,55 @@ const RESERVED: &[(&str, &[&str])] = &[
     ("tracing-subscriber", TOOLS),
 ];
 
-pub(super) fn check(metadata: &Value, root: &Path, findings: &mut Findings) -> Result<(), Failure> {
+/// The rows of the page's table that begin with these words, up to its end, each as the names that stand as code in its
+/// cells.
+pub(super) fn rows(page: &str, head: &str) -> Vec<Vec<Vec<String>>> {
+    let names = |cell: &str| {
+        let parts = cell.split('`').skip(1).step_by(2);
+        parts.map(str::to_owned).collect()
+    };
+    let lines = page.lines().skip_while(|line| !line.starts_with(head));
+    lines
+        .skip(2)
+        .take_while(|line| line.starts_with('|'))
+        .map(|line| line.trim_matches('|').split(" | ").map(names).collect())
+        .collect()
+}
+
+/// Compares the page's table with this one.
+pub(super) fn check_page(page: &str, table: &[(&str, &[&str])], findings: &mut Findings) {
+    let rows = rows(page, "| package | folder | may use |");
+    let mut said: Vec<(&str, Vec<&str>)> = Vec::new();
+    for row in &rows {
+        if let [package, _, uses, ..] = &row[..]
+            && let [package] = &package[..]
+        {
+            said.push((package, uses.iter().map(String::as_str).collect()));
+        }
+    }
+    for (package, allowed) in table {
+        match said.iter().find(|(name, _)| name == package) {
+            None => findings.error(PAGE, format!("its table of packages lacks {package}")),
+            Some((_, uses)) if uses != allowed => {
+                findings.error(PAGE, format!("{package} may use {}", allowed.join(", ")))
+            }
+            Some(_) => {}
+        }
+    }
+    for (package, _) in &said {
+        if !table.iter().any(|(name, _)| name == package) {
+            findings.error(PAGE, format!("{package} is no package that may be used"));
+        }
+    }
+}
+
+pub(super) fn check(
+    metadata: &Value,
+    root: &Path,
+    page: &str,
+    findings: &mut Findings,
+) -> Result<(), Failure> {
+    check_page(page, ARROWS, findings);
     let packages = metadata["packages"].as_array().map_or(&[][..], |list| list);
     if packages.is_empty() {
         return Err("cargo metadata lists no package".to_owned());
@@ -210,6 +261,24 @@ mod tests {
                 "Cargo.toml: only onecopy-shm and onecopy-btl and onecopy-heap and onecopy-kmod-tests and onecopy-mpi and onecopy-trace and onecopy-verbs and knem-sys and onecopy-sys and pmix-sys and verbs-sys and xpmem-sys may use libc"
             ]
         );
+    }
+
+    #[test]
+    fn the_page_has_the_same_table() {
+        let table: &[(&str, &[&str])] = &[("a", &[]), ("b", &["a"])];
+        let found = |b: &str, more: &str| {
+            let page = format!(
+                "# Page\n\n| package | folder | may use | for |\n| --- | --- | --- | --- |\n| `a` | `x/` | – | – |\n{b}{more}\ntext\n| `z` | | `y` |\n"
+            );
+            let mut findings = Findings::default();
+            check_page(&page, table, &mut findings);
+            findings.errors
+        };
+        let good = "| `b` | `y/` | `a` | of `c` |\n";
+        assert_eq!(found(good, ""), [""; 0]);
+        assert_eq!(found("", "").len(), 1);
+        assert_eq!(found("| `b` | `y/` | – | – |\n", "").len(), 1);
+        assert_eq!(found(good, "| `d` | `z/` | – | – |\n").len(), 1);
     }
 
     #[test]

@@ -12,6 +12,7 @@ use std::path::Path;
 use serde_json::Value;
 use syn::visit::Visit;
 
+use super::arrows::{PAGE, rows};
 use super::{File, Findings};
 use reader::{Module, Reader};
 
@@ -180,6 +181,35 @@ pub(super) fn check(metadata: &Value, root: &Path, files: &[File], findings: &mu
                 }
             }
             Err(why) => findings.error(root, why),
+        }
+    }
+}
+
+/// Compares the table of parts in ARCHITECTURE.md with the arrows: a part may import what stands above it, or beside.
+pub(super) fn check_page(page: &str, findings: &mut Findings) {
+    judge_page(page, ARROWS, findings);
+}
+
+fn judge_page(page: &str, table: &[(&str, &[&str])], findings: &mut Findings) {
+    let rows = rows(page, "| part | knows |");
+    let row_of = |part: &str| {
+        rows.iter().position(|row| {
+            let parts = row.first();
+            parts.is_some_and(|parts| parts.iter().any(|name| name == part))
+        })
+    };
+    for (part, allowed) in table {
+        let Some(row) = row_of(part) else {
+            findings.error(PAGE, format!("its table of parts lacks {part}"));
+            continue;
+        };
+        for other in *allowed {
+            if row_of(other).is_some_and(|other| other > row) {
+                findings.error(
+                    PAGE,
+                    format!("{part} may import {other}, which stands below it"),
+                );
+            }
         }
     }
 }
@@ -624,6 +654,22 @@ mod tests {
                 "src/engine.rs:5: engine may not use `geometry`",
             ]
         );
+    }
+
+    #[test]
+    fn the_page_has_a_part_below_what_it_imports() {
+        let page = "| part | knows | never knows |\n| --- | --- | --- |\n| `a`, `b` | x | `c` |\n| `c` | y | - |\n";
+        let found = |table: &[(&str, &[&str])]| {
+            let mut findings = Findings::default();
+            judge_page(page, table, &mut findings);
+            findings.errors
+        };
+        assert_eq!(
+            found(&[("a", &["b"]), ("b", &["a"]), ("c", &["a"])]),
+            [""; 0]
+        );
+        assert_eq!(found(&[("a", &["c"])]).len(), 1);
+        assert_eq!(found(&[("d", &[])]).len(), 1);
     }
 
     #[test]
