@@ -76,7 +76,7 @@ impl Formula {
         Self::on_node(knobs, traffic, traffic.ranks)
     }
 
-    /// The formula for one node of a job of `size` ranks: each segment has places for all of them, but only ranks of
+    /// The formula for one node of a job of `size` ranks. Each segment has places for all of them, but only ranks of
     /// the node write there. `traffic` is that of the node's own ranks among each other.
     #[must_use]
     pub fn on_node(knobs: &Knobs, traffic: Traffic, size: usize) -> Self {

@@ -138,7 +138,7 @@ pub fn wait_some<B>(requests: &mut [Request<B>]) -> Vec<usize> {
 }
 
 /// Waits until a request is complete and gives its place. `None` for no requests. A complete request keeps its place in
-/// the slice: until the caller takes it out and waits for it, the next call gives the same place again.
+/// the slice. Until the caller takes it out and waits for it, the next call gives the same place again.
 pub fn wait_any<B>(requests: &mut [Request<B>]) -> Option<usize> {
     wait_some(requests).first().copied()
 }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! What a rank keeps for each peer that it has talked with, in parts that are borrowed apart: what goes to it, what
-//! comes from it, how messages go, and what is known of its end.
+//! What a rank keeps for each peer that it has talked with, in parts that are borrowed apart. They are what goes to it,
+//! what comes from it, how messages go, and what is known of its end.
 
 mod credit;
 mod inbound;

@@ -472,8 +472,8 @@ pub trait Emergency: Send + Sync {
     fn abort(&self, code: i32) -> Result<(), WireupError>;
 }
 
-/// The way to end the job of a rank, of no use in a child that the rank has forked: what reaches the launcher or the
-/// host from there would be taken for the rank's, or would cost the rank its connection.
+/// The way to end the job of a rank, of no use in a child that the rank has forked. What reaches the launcher or the
+/// host from the child would be taken for the rank's, or would cost the rank its connection.
 struct OfRank {
     inner: Arc<dyn Emergency>,
     /// The rank's process, as [`fork::generation`] numbers it.

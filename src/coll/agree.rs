@@ -295,7 +295,7 @@ impl Worker {
         true
     }
 
-    /// Takes back the channels of communicators that are gone, once no member uses them: each has read all, or has
+    /// Takes back the channels of communicators that are gone, once no member uses them. Then each has read all, has
     /// given the communicator up, or has taken the channel back.
     fn take_back_channels(&mut self) {
         let Self {

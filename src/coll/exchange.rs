@@ -452,7 +452,7 @@ fn expose(cx: &mut StepContext<'_>, given: Given) -> Result<()> {
     Ok(())
 }
 
-/// Whether the rest of a part is there, of whose `len` bytes this rank reads the first: what its owner writes to this
+/// Whether the rest of a part is there, of whose `len` bytes this rank reads the first. What its owner writes to this
 /// rank's buffer comes with its second phase.
 fn has_come(reads: usize, len: usize, phase: u32) -> bool {
     reads == len || phase >= WRITTEN

@@ -145,8 +145,8 @@ impl CommState {
         self.ends[place].look(seq) < phase
     }
 
-    /// The members on whom a collective along the tree waits: the children until this rank has spoken, then the first
-    /// member; those that have not spoken themselves.
+    /// The members on whom a collective along the tree waits, of those that have not spoken. They are the children
+    /// until this rank has spoken, then the first member.
     pub(crate) fn awaited_in_tree(&self, seq: u32) -> impl Iterator<Item = usize> + use<'_> {
         let up = self.own().look(seq) == 0;
         let children = up.then(|| self.children()).into_iter().flatten();
@@ -301,7 +301,7 @@ impl CommState {
 }
 
 /// Groups up to this size do without a tree. Lines that are on their way at once cost about a tenth of a hand-off each
-/// (docs/performance.md, "Small messages"): seven of them are cheaper than a second level.
+/// (docs/performance.md, "Small messages"). Seven of them are cheaper than a second level.
 pub(crate) const FLAT: usize = 8;
 /// Children of an inner node of a tree: few enough that their lines come in little more than one hand-off.
 const ARITY: usize = 4;

@@ -193,8 +193,8 @@ impl Stream {
         there.min(self.send.len) >= now.begin + now.len
     }
 
-    /// Whether there is room to hand the piece on: its half of the slot was read by the next rank when that held the
-    /// piece before the last.
+    /// Whether there is room to hand the piece on. The next rank has read its half of the slot when it holds the piece
+    /// before the last.
     fn has_room(&self, state: &CommState, seq: u32, flow: &Flow, now: Now) -> bool {
         !flow.slots_out || now.phase <= 2 || state.ends[state.me + 1].ack(seq) >= now.phase - 2
     }

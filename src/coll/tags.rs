@@ -9,7 +9,7 @@
 //! ```
 //!
 //! An id rests before it is used again, and what came for it before is thrown away then. Still a word of an earlier
-//! user can come late, by another way than that of the agreement: so the number of the user stands in the tag. What is
+//! user can come late, by another way than that of the agreement. So the number of the user stands in the tag. What is
 //! made in another's context needs no agreement, so nobody counts there. A failed attempt and the next one differ in
 //! their groups, as a group that has lost a member never succeeds.
 

@@ -209,8 +209,8 @@ impl Home {
         self.pool.free()
     }
 
-    /// Asks for the lines of `len` bytes of the next `count` chunks ahead of their being written: after what was
-    /// written before is out, or at once.
+    /// Asks for the lines of `len` bytes of the next `count` chunks ahead of their being written. It does so at once,
+    /// or after what was written before is out.
     pub(crate) fn will_write_chunks(&self, count: usize, len: usize, after: bool) {
         if after {
             prefetch::after_stores();

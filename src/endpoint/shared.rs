@@ -268,7 +268,7 @@ impl SharedMemory {
         self.tx_control.sender_waits.store(waits, Ordering::Relaxed);
     }
 
-    /// The word stands in this rank's segment already ([`Home::give_up`]): the peer finds it when it is woken, or with
+    /// The word stands in this rank's segment already ([`Home::give_up`]). The peer finds it when it is woken, or with
     /// its next look at the lives of its peers.
     pub(super) fn give_up(&mut self) {
         self.segment.set_active();

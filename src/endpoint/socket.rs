@@ -553,8 +553,8 @@ impl Socket {
         frame::CHUNK_MAX
     }
 
-    /// The peer is told with the next record that goes to it, when nothing comes for a little, or of the second time:
-    /// a call for that alone would cost as much as one for a message.
+    /// The peer is told with the next record that goes to it, when nothing comes for a little, or of the second time. A
+    /// call for that alone would cost as much as one for a message.
     pub(super) fn give_credit(&mut self, total: u64) {
         let due = std::mem::replace(&mut self.credit_due, total);
         if due > 0 {

@@ -16,8 +16,8 @@ const IDLE: u32 = 64;
 /// The same for all of them: the peer may wait for just these. An answer comes within some ten microseconds. Chosen by
 /// magnitude.
 const LONG_IDLE: u32 = 1024;
-/// How often this rank tries to reach one that has sent something: once in each period of the looks for deaths, so for
-/// half a second by default. A shortage of descriptors or memory that lasts longer is no passing one.
+/// How often this rank tries to reach one that has sent something. It does so once in each period of the looks for
+/// deaths, so for half a second by default. A shortage of descriptors or memory that lasts longer is no passing one.
 const TRIES: u32 = 50;
 
 /// A rank that has sent something and could not be connected with yet.

@@ -16,8 +16,8 @@ use onecopy_shm::layout::PAGE;
 /// read into; rounded up.
 pub const PRIVATE_PER_STREAM: u64 = 28 << 10;
 
-/// Descriptors of a rank that do not depend on its peers: where it listens, what it waits by, and two of the thread
-/// that waits while it sleeps.
+/// Descriptors of a rank that do not depend on its peers. They are where it listens, what it waits by, and two of the
+/// thread that waits while it sleeps.
 pub const DESCRIPTORS: u64 = 4;
 
 /// What the streams of one rank take.
@@ -77,8 +77,8 @@ impl Streams {
     }
 }
 
-/// Bytes of the kernel's buffers of one connection, both ways, at most: what the knob sets, of which the kernel makes
-/// twice as much for its own needs, else how far the kernel grows them.
+/// Bytes of the kernel's buffers of one connection, both ways, at most. The kernel makes twice of what the knob sets,
+/// for its own needs. Without the knob it is how far the kernel grows them.
 fn kernel_buffers(knobs: &Knobs) -> u64 {
     if let Some(bytes) = knobs.stream().buffer {
         return 2 * 2 * bytes as u64;

@@ -9,8 +9,8 @@
 use onecopy_obs::Knobs;
 use onecopy_shm::copy::Kernel;
 
-/// The longest message that goes in one piece, by vectors, where longer ones go by strings, which begin too slowly for
-/// it (docs/performance.md, "Chunks on processors whose strings take lines").
+/// The longest message that goes in one piece, by vectors, where longer ones go by strings. Strings begin too slowly
+/// for it (docs/performance.md, "Chunks on processors whose strings take lines").
 const VECTORS_MAX: usize = 8192;
 
 /// The longest message that is copied out of chunks by vectors behind prefetches there. Longer ones go by strings,

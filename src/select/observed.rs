@@ -15,8 +15,8 @@ use onecopy_btl::registry::{LayerSet, Power};
 use onecopy_obs::Knobs;
 use std::time::{Duration, Instant};
 
-/// Transfers smaller than this are not timed: they take a few microseconds, of which two looks at the clock and what
-/// the peer happens to do are too large a part.
+/// Transfers smaller than this are not timed. They take a few microseconds. Two looks at the clock, and what the peer
+/// happens to do, are too large a part of that.
 pub(crate) const MIN: u64 = 32 << 10;
 /// The slower way is tried after so many transfers by the other. It is tried less often if tries would take more than
 /// this part of the time.

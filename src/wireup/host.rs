@@ -167,7 +167,7 @@ impl Thread {
                 return;
             }
             let ready = self.wait(now);
-            // Served from the last to the first: one that ends is removed from the list of inbound connections, which
+            // Served from the last to the first. One that ends is removed from the list of inbound connections, which
             // moves those behind it to other numbers.
             for ready in ready.into_iter().rev() {
                 match ready {

@@ -6,6 +6,7 @@ mod calls;
 mod layers;
 mod modules;
 mod paths;
+mod sentences;
 mod source;
 mod starts;
 mod sync;
@@ -54,6 +55,7 @@ pub(crate) fn run(root: &Path) -> Result<(), Failure> {
     modules::check_page(page, &mut findings);
     for file in &files {
         words::check(file, &mut findings);
+        sentences::check(file, &mut findings);
         if is_rust(file) {
             source::check(file, &mut findings);
             starts::check(file, &mut findings);

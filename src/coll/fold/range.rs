@@ -18,8 +18,8 @@ use onecopy_btl::LayerId;
 use onecopy_shm::coll::{View, kind};
 use onecopy_shm::loan::LoanTable;
 
-/// Bytes of a segment when two vectors are combined, and when more are: then the result is read and written once for
-/// each, and is to stay in the first cache, which has 32 KiB or more.
+/// Bytes of a segment when two vectors are combined, and when more are. Then the result is read and written once for
+/// each. It is to stay in the first cache, which has 32 KiB or more.
 const SEGMENT_TWO: usize = 128 << 10;
 const SEGMENT_MANY: usize = 16 << 10;
 /// Bytes of a segment that is written to several places: it stays in the first cache between.

@@ -27,9 +27,9 @@ struct Keeping {
 }
 
 impl Keeping {
-    /// Of a peer that may have `share` chunks out to this rank, and `depth` in a pipeline, and whose pool has `part` of
-    /// them for each rank. Whatever it sends, a small part of that is kept. While the two send in turn, as much as
-    /// leaves the peer such a part. What all ranks keep together leaves a sender most of its pool.
+    /// Of a peer that may have `share` chunks out to this rank, and `depth` in a pipeline. Its pool has `part` of them
+    /// for each rank. Whatever it sends, a small part of that is kept. While the two send in turn, as much as leaves
+    /// the peer such a part. What all ranks keep together leaves a sender most of its pool.
     fn of(share: usize, depth: usize, part: usize) -> Self {
         let most = part / 4;
         let out = share.min(depth);
@@ -43,8 +43,8 @@ impl Keeping {
 
 /// What is kept of a peer's chunks.
 impl SharedMemory {
-    /// From now on chunks are kept of a peer that may have `bytes` of them out to this rank, and `depth` in a pipeline:
-    /// no more than the least where none can return.
+    /// From now on chunks are kept of a peer that may have `bytes` of them out to this rank, and `depth` in a pipeline.
+    /// It is no more than the least where none can return.
     pub(crate) fn keep_of(&mut self, bytes: usize, depth: usize) {
         let chunk = self.segment.chunk_bytes();
         let geometry = self.own.geometry();
@@ -216,7 +216,7 @@ impl SharedMemory {
     }
 
     /// A message in chunks is out. What was read before it is free as a rule, and the chunks of the next message are
-    /// kept: this is the moment to say so.
+    /// kept. This is the moment to say so.
     #[inline]
     pub(in crate::endpoint) fn ended_chunks(&mut self) {
         if self.kept.expects_answer() && self.kept.is_empty() && self.rx.publish_tail_early() {

@@ -18,7 +18,7 @@ use super::shared_lanes::SharedLanes;
 use onecopy_btl::lanes::Offer;
 use std::time::{Duration, Instant};
 
-/// Offers of one peer come further apart than this: it offers a lane again a [`BACKOFF`](super::retry::BACKOFF) after
+/// Offers of one peer come further apart than this. It offers a lane again a [`BACKOFF`](super::retry::BACKOFF) after
 /// it has read of the end of the one before. Without a bound a peer could have this rank make pairs, and answers that
 /// nobody reads.
 const OFFERS_APART: Duration = Duration::from_millis(500);

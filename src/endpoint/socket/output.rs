@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! What goes out on a stream: small frames by a buffer, chunks straight from where they lie, and in the buffer only
-//! what the kernel did not take.
+//! What goes out on a stream. Small frames go by a buffer, chunks straight from where they lie; of these the buffer has
+//! only what the kernel did not take.
 
 use super::frame::{FRAME_MAX, FrameKind, HEAD, Head, NAMING_MAX};
 use crate::endpoint::RecordRoom;
