@@ -14,7 +14,7 @@ use onecopy::{Comm, Error, Knobs, Options, Runtime, Threads, local_on};
 use processes::limited;
 use std::sync::Mutex;
 
-/// Bytes of each rank's contribution: as one block, and in several segments.
+/// Bytes of each rank's contribution: as one block, and in several fragments.
 const SIZES: [usize; 3] = [16, 40_000, 300_000];
 
 /// What ranks do together, and the bytes that each gives and takes.

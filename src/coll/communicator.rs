@@ -294,7 +294,7 @@ fn answer(
 }
 
 /// Waits until no member writes into this rank's buffers any more: they go back to the program. Members were told; one
-/// that writes comes to the end of its segment, or it ends.
+/// that writes comes to the end of its fragment, or it ends.
 fn await_writers(engine: &mut Engine, state: &CommState) {
     for (place, end) in state.ends.iter().enumerate() {
         if place != state.me {

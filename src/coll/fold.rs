@@ -3,8 +3,8 @@
 //! writes the result wherever it is needed, if it can.
 
 mod attach;
+pub(super) mod fragment;
 mod range;
-pub(super) mod segment;
 mod spread;
 
 use super::contribution::{LoanRange, Readers, Scratch, StepContext, behind};
@@ -18,12 +18,12 @@ use crate::engine::Engine;
 use crate::error::{Error, Result};
 use crate::memory::pool::MemoryKind;
 use crate::peer::Peer;
+use fragment::{Operands, combine_all};
 use onecopy_btl::{LayerId, RemoteRange};
 use onecopy_shm::coll::{Content, INLINE, View};
 use onecopy_shm::copy::Kernel;
 use onecopy_shm::layout::COLL_SLOT;
 use onecopy_shm::loan::Loan;
-use segment::{Operands, combine_all};
 use std::iter;
 
 /// A share of the result is combined, and stands in the buffer of its rank: [`WRITTEN`]; it stands in those of all
@@ -90,7 +90,7 @@ pub(crate) struct Fold {
     locations: Vec<Location>,
     /// Bytes of the range that are combined.
     folded: usize,
-    /// What cannot be read in place, of the segment under way: members done, and bytes of the next one.
+    /// What cannot be read in place, of the fragment under way: members done, and bytes of the next one.
     fetched: usize,
     remaining: Remaining,
     lines: Lines,
@@ -212,11 +212,11 @@ impl Fold {
         Ok(Step::Moved)
     }
 
-    /// Combines segments of the range, up to as many as one step may.
+    /// Combines fragments of the range, up to as many as one step may.
     fn combine_range(&mut self, cx: &mut StepContext<'_>, scratch: &mut Scratch) -> Result<Step> {
         let mut bytes = 0;
         while self.folded < self.range.1 - self.range.0 && self.upto > 0 {
-            let n = self.segment(cx, scratch)?;
+            let n = self.fragment(cx, scratch)?;
             bytes += n;
             match (n, bytes) {
                 (0, 0) => return Ok(Step::Idle),

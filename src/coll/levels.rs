@@ -2,17 +2,17 @@
 //! Collectives of a communicator whose members are on several nodes. They go inside of each node by a channel, and
 //! between the nodes by messages of one member each.
 //!
-//! A collective is cut into segments ([`segments`]). What is done of one, on its node and on the wire, is a collective
-//! of the *node group* or of the *leaders* ([`work`]). Several segments are under way at a time ([`spanning`]), each at
-//! another step ([`flight`]). So a node works on one while the wire carries another.
+//! A collective is cut into fragments ([`fragments`]). What is done of one, on its node and on the wire, is a
+//! collective of the *node group* or of the *leaders* ([`work`]). Several fragments are under way at a time
+//! ([`spanning`]), each at another step ([`flight`]). So a node works on one while the wire carries another.
 //!
 //! **All members of a node begin the steps of their group in the same order**, whatever comes first over the wire.
 //! Otherwise the lines of a channel would mean different steps to them.
 
 mod flight;
+mod fragments;
 mod pack;
 mod position;
-mod segments;
 mod spanning;
 mod work;
 

@@ -10,8 +10,8 @@
 use super::contribution::{
     GIVEN, LoanRange, RESULT, Readers, Scratch, Served, StepContext, describe,
 };
+use super::fold::fragment::{Operands, combine_all};
 use super::fold::mismatch;
-use super::fold::segment::{Operands, combine_all};
 use super::lines::Lines;
 use super::member_buffer::{MemberBuffer, Target, part};
 use super::reader;
@@ -27,7 +27,7 @@ use onecopy_shm::loan::{Loan, LoanTable};
 const HALF: usize = COLL_SLOT / 2;
 /// Bytes of a piece that the next rank reads in a buffer. It stays in the first cache while it is combined, and the
 /// next rank begins soon.
-const SEGMENT: usize = 16 << 10;
+const FRAGMENT: usize = 16 << 10;
 /// Vectors of a piece for which there is room. Two are for an operator of the program, and two for what is fetched of
 /// the rank before.
 const ROOMS: usize = 4;
@@ -109,7 +109,7 @@ impl Stream {
     fn units(&self) -> (usize, usize) {
         let size = self.elem.size();
         let small = HALF / size * size;
-        (small, SEGMENT / small * small)
+        (small, FRAGMENT / small * small)
     }
 
     /// How its pieces flow; none: the line of the rank before was not read yet.

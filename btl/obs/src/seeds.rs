@@ -62,9 +62,9 @@ pub const COOP_CALL: (usize, usize) = (128 * KIB, 512 * KIB);
 /// out of a third take twice as long as out of one each. Of 1 MiB they take a sixth longer.
 pub const RELAY_MIN: usize = 256 * KIB;
 
-/// Between nodes: bytes of a segment. Its steps on the node cost a few microseconds, which the wire's time for it must
-/// hide; the last segment's steps are hidden by nothing.
-pub const WIRE_SEGMENT: usize = 128 * KIB;
+/// Between nodes: bytes of a fragment. Its steps on the node cost a few microseconds, which the wire's time for it must
+/// hide; the last fragment's steps are hidden by nothing.
+pub const WIRE_FRAGMENT: usize = 128 * KIB;
 /// Between nodes: up to this size parts of several members cross as one block, for two copies more of each byte.
 pub const PACKED_MAX: usize = 64 * KIB;
 /// Between nodes: up to so many bytes to all other nodes a leader sends its vector to each of them.

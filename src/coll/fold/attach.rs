@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Contributions that are combined where the kernel module has attached them. Whether their bytes were there is known
-//! afterwards. Then the segment counts, or it is combined again from copies, which tell why they cannot be had.
+//! afterwards. Then the fragment counts, or it is combined again from copies, which tell why they cannot be had.
 
 use super::super::reader;
 use super::super::state::CommState;
@@ -10,11 +10,11 @@ use crate::peer::Peer;
 use crate::proto::layers;
 use onecopy_btl::contract::Attached;
 
-/// Members, each with its part of the segment.
+/// Members, each with its part of the fragment.
 pub(super) type InPlace<'p> = Vec<(usize, Attached<'p>)>;
 
 impl Fold {
-    /// What is read in place of a segment. None: a member has it elsewhere from now on.
+    /// What is read in place of a fragment. None: a member has it elsewhere from now on.
     pub(super) fn attach<'p>(
         &mut self,
         peers: &'p [Option<Box<Peer>>],
@@ -50,8 +50,8 @@ impl Fold {
         all
     }
 
-    /// Copies of the segment under way are stored in member order. One more copied member shifts them, so they are made
-    /// again.
+    /// Copies of the fragment under way are stored in member order. One more copied member shifts them, so they are
+    /// made again.
     fn copy_from_now_on(&mut self, place: usize) {
         if let Location::Attached(range) = self.locations[place] {
             self.locations[place] = Location::Buffer(range);
@@ -60,7 +60,7 @@ impl Fold {
     }
 }
 
-/// Counts a segment of which these members' contributions were combined in place.
+/// Counts a fragment of which these members' contributions were combined in place.
 pub(super) fn count(engine: &mut Engine, state: &CommState, members: &[usize], len: usize) {
     let Engine { core, peers, .. } = engine;
     for &place in members {

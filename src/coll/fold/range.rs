@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! A rank's range of the vector, combined segment by segment.
+//! A rank's range of the vector, combined fragment by fragment.
 
 use super::super::Op;
 use super::super::contribution::{Contribution, GIVEN, Scratch, StepContext};
@@ -9,7 +9,7 @@ use super::super::reader;
 use super::super::select::Algorithm;
 use super::super::state::CommState;
 use super::attach::{InPlace, count};
-use super::segment::{Operands, combine_all};
+use super::fragment::{Operands, combine_all};
 use super::{Fold, Location, mismatch};
 use crate::engine::Engine;
 use crate::error::Result;
@@ -18,16 +18,16 @@ use onecopy_btl::LayerId;
 use onecopy_shm::coll::{View, kind};
 use onecopy_shm::loan::LoanTable;
 
-/// Bytes of a segment when two vectors are combined, and when more are. Then the result is read and written once for
+/// Bytes of a fragment when two vectors are combined, and when more are. Then the result is read and written once for
 /// each. It is to stay in the first cache, which has 32 KiB or more.
-const SEGMENT_TWO: usize = 128 << 10;
-const SEGMENT_MANY: usize = 16 << 10;
-/// Bytes of a segment that is written to several places: it stays in the first cache between.
-const SEGMENT_WRITTEN: usize = 16 << 10;
+const FRAGMENT_TWO: usize = 128 << 10;
+const FRAGMENT_MANY: usize = 16 << 10;
+/// Bytes of a fragment that is written to several places: it stays in the first cache between.
+const FRAGMENT_WRITTEN: usize = 16 << 10;
 /// Bytes for what cannot be read in place, of all members together: temporary memory does not grow with the payload.
 const FETCH_MAX: usize = 256 << 10;
 
-/// How an attempt to combine a segment went.
+/// How an attempt to combine a fragment went.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Outcome {
     Combined,
@@ -37,8 +37,8 @@ enum Outcome {
     Again,
 }
 
-/// A segment of the range.
-struct Segment {
+/// A fragment of the range.
+struct Fragment {
     begin: usize,
     len: usize,
     /// Whether the result goes where this rank's contribution stands.
@@ -57,7 +57,7 @@ struct Room<'r> {
     work: &'r mut [u8],
 }
 
-impl Segment {
+impl Fragment {
     /// Bytes that it takes besides the buffers of the program.
     fn needed(&self) -> usize {
         (self.absent.len() + self.work + usize::from(self.apart)) * self.len
@@ -72,12 +72,12 @@ impl Segment {
     }
 }
 
-/// Where the contributions to a segment are read.
+/// Where the contributions to a fragment are read.
 struct Contributions<'c> {
     peers: &'c [Option<Box<Peer>>],
     state: &'c CommState,
     seq: u32,
-    segment: &'c Segment,
+    fragment: &'c Fragment,
     copies: &'c [u8],
     in_place: &'c InPlace<'c>,
 }
@@ -85,14 +85,14 @@ struct Contributions<'c> {
 impl<'c> Contributions<'c> {
     /// The bytes of `place`; none: they are this rank's own, given apart.
     fn view(&self, place: usize, location: &Location) -> Result<Option<View<'c>>> {
-        let Segment { begin, len, .. } = *self.segment;
+        let Fragment { begin, len, .. } = *self.fragment;
         let end = &self.state.ends[place];
         let view = match location {
             Location::Own => return Ok(None),
             Location::Inline => end.in_line(self.seq, begin, len),
             Location::Slot => end.in_slot(self.seq, begin, len),
             Location::Buffer(range) | Location::Attached(range) => {
-                let absent = &self.segment.absent;
+                let absent = &self.fragment.absent;
                 let copied = absent.iter().position(|&other| other == place);
                 let attached = self.in_place.iter().find(|(other, _)| *other == place);
                 if let Some(index) = copied {
@@ -111,23 +111,23 @@ impl<'c> Contributions<'c> {
 }
 
 impl Fold {
-    /// Combines the next segment of the range. Gives its bytes; 0: something has to come first.
-    pub(super) fn segment(
+    /// Combines the next fragment of the range. Gives its bytes; 0: something has to come first.
+    pub(super) fn fragment(
         &mut self,
         cx: &mut StepContext<'_>,
         scratch: &mut Scratch,
     ) -> Result<usize> {
         loop {
-            let segment = self.next_segment(cx);
-            if scratch.renew(&mut cx.engine.core.buffers.pool, segment.needed())? {
+            let fragment = self.next_fragment(cx);
+            if scratch.renew(&mut cx.engine.core.buffers.pool, fragment.needed())? {
                 self.fetched = 0;
             }
-            let (copies, room) = segment.split(scratch.bytes());
-            match self.try_segment(cx, &segment, copies, room)? {
+            let (copies, room) = fragment.split(scratch.bytes());
+            match self.try_fragment(cx, &fragment, copies, room)? {
                 Outcome::Combined => {
                     self.fetched = 0;
-                    self.folded += segment.len;
-                    return Ok(segment.len);
+                    self.folded += fragment.len;
+                    return Ok(fragment.len);
                 }
                 Outcome::Awaited => return Ok(0),
                 Outcome::Again => {}
@@ -135,8 +135,8 @@ impl Fold {
         }
     }
 
-    /// What the next segment is, and what it takes to combine it.
-    fn next_segment(&self, cx: &StepContext<'_>) -> Segment {
+    /// What the next fragment is, and what it takes to combine it.
+    fn next_fragment(&self, cx: &StepContext<'_>) -> Fragment {
         let all = self.range.1 - self.range.0;
         // The result goes where this rank's contribution stands.
         let alias = self.locations.contains(&Location::Own)
@@ -156,10 +156,10 @@ impl Fold {
                 _ => false,
             })
             .collect();
-        let len = self.segment_len(absent.len()).min(all - self.folded);
+        let len = self.fragment_len(absent.len()).min(all - self.folded);
         let user = matches!(self.op, Op::User(_));
         let partial = user || self.upto > 2 || !absent.is_empty();
-        Segment {
+        Fragment {
             begin: self.range.0 + place_of(cx.seq, all, self.folded, len),
             len,
             alias,
@@ -169,31 +169,31 @@ impl Fold {
         }
     }
 
-    /// Bytes of a segment, in whole elements, for which so many contributions are copied first.
-    fn segment_len(&self, absent: usize) -> usize {
+    /// Bytes of a fragment, in whole elements, for which so many contributions are copied first.
+    fn fragment_len(&self, absent: usize) -> usize {
         let wanted = match (absent, self.upto) {
-            (0, _) if !self.targets.is_empty() => SEGMENT_WRITTEN,
-            (0, 0..=2) => SEGMENT_TWO,
-            (0, _) => SEGMENT_MANY,
-            (count, _) => (FETCH_MAX / count).clamp(4 << 10, SEGMENT_TWO),
+            (0, _) if !self.targets.is_empty() => FRAGMENT_WRITTEN,
+            (0, 0..=2) => FRAGMENT_TWO,
+            (0, _) => FRAGMENT_MANY,
+            (count, _) => (FETCH_MAX / count).clamp(4 << 10, FRAGMENT_TWO),
         };
         let size = self.elem.size();
         (wanted / size * size).max(size)
     }
 
-    fn try_segment(
+    fn try_fragment(
         &mut self,
         cx: &mut StepContext<'_>,
-        segment: &Segment,
+        fragment: &Fragment,
         copies: &mut [u8],
         mut room: Room<'_>,
     ) -> Result<Outcome> {
-        if !self.fetch_absent(cx, segment, copies)? {
+        if !self.fetch_absent(cx, fragment, copies)? {
             return Ok(Outcome::Awaited);
         }
-        let (begin, len) = (segment.begin, segment.len);
+        let (begin, len) = (fragment.begin, fragment.len);
         let Engine { core, peers, .. } = &mut *cx.engine;
-        let in_place = if segment.alias {
+        let in_place = if fragment.alias {
             Vec::new()
         } else if let Some(all) = self.attach(peers, cx.state, (begin, len)) {
             all
@@ -204,7 +204,7 @@ impl Fold {
             peers,
             state: cx.state,
             seq: cx.seq,
-            segment,
+            fragment,
             copies,
             in_place: &in_place,
         };
@@ -212,32 +212,32 @@ impl Fold {
         for place in 0..self.upto {
             views.push(contributions.view(place, &self.locations[place])?);
         }
-        self.write_segment(&mut core.loans, cx.shared, segment, &views, &mut room)?;
+        self.write_fragment(&mut core.loans, cx.shared, fragment, &views, &mut room)?;
         drop(views);
         let members: Vec<usize> = in_place.iter().map(|&(place, _)| place).collect();
         if !self.were_there(in_place) {
             return Ok(Outcome::Again);
         }
         count(cx.engine, cx.state, &members, len);
-        self.tally(cx.engine, cx.state, segment);
+        self.tally(cx.engine, cx.state, fragment);
         self.put_out(cx.engine, cx.state, (begin, len), room.helped)?;
         self.check_owners(cx.state)?;
         Ok(Outcome::Combined)
     }
 
-    /// Adds what the contributions to a segment were, that were combined where they stand. Copies are counted as they
+    /// Adds what the contributions to a fragment were, that were combined where they stand. Copies are counted as they
     /// come.
-    fn tally(&self, engine: &mut Engine, state: &CommState, segment: &Segment) {
+    fn tally(&self, engine: &mut Engine, state: &CommState, fragment: &Fragment) {
         for (place, location) in self.locations.iter().enumerate().take(self.upto) {
             let layer = match location {
                 Location::Own => continue,
-                _ if place == state.me || segment.absent.contains(&place) => continue,
+                _ if place == state.me || fragment.absent.contains(&place) => continue,
                 Location::Inline | Location::Slot => LayerId::CHUNKS,
                 Location::Buffer(_) => LayerId::MAP,
                 Location::Attached(_) => LayerId::ATTACH,
             };
             let rank = state.members[place];
-            engine.core.tally.add(rank, layer, segment.len);
+            engine.core.tally.add(rank, layer, fragment.len);
         }
     }
 
@@ -245,13 +245,13 @@ impl Fold {
     fn fetch_absent(
         &mut self,
         cx: &mut StepContext<'_>,
-        segment: &Segment,
+        fragment: &Fragment,
         copies: &mut [u8],
     ) -> Result<bool> {
         let (engine, state, seq, _) = cx.parts();
-        let len = segment.len;
-        while self.fetched < segment.absent.len() {
-            let place = segment.absent[self.fetched];
+        let len = fragment.len;
+        while self.fetched < fragment.absent.len() {
+            let place = fragment.absent[self.fetched];
             let (Location::Buffer(range) | Location::Attached(range)) = self.locations[place]
             else {
                 break;
@@ -265,7 +265,7 @@ impl Fold {
                 answers: said.is_some_and(|said| said.has(kind::ANSWERS)),
             };
             let to = Target::Bytes(&mut copies[self.fetched * len..(self.fetched + 1) * len]);
-            if reader::fetch(engine, state, &source, segment.begin as u64, len, to)? < len {
+            if reader::fetch(engine, state, &source, fragment.begin as u64, len, to)? < len {
                 return Ok(false);
             }
             self.fetched += 1;
@@ -274,21 +274,21 @@ impl Fold {
     }
 
     /// Combines `views` where the result goes.
-    fn write_segment(
+    fn write_fragment(
         &self,
         loans: &mut LoanTable,
         shared: &mut Contribution,
-        segment: &Segment,
+        fragment: &Fragment,
         views: &[Option<View<'_>>],
         room: &mut Room<'_>,
     ) -> Result<()> {
-        let (begin, len) = (segment.begin, segment.len);
+        let (begin, len) = (fragment.begin, fragment.len);
         let work = &mut *room.work;
         let operands = Operands {
             op: &self.op,
             elem: self.elem,
             own: views.iter().position(Option::is_none),
-            alias: segment.alias,
+            alias: fragment.alias,
         };
         match (&mut shared.temp, self.recv) {
             (Some(temp), _) if self.algorithm == Algorithm::Split => {
@@ -308,7 +308,7 @@ impl Fold {
                     combine_all(&operands, out, views, Some(own), work);
                 })?;
             }
-            (_, None) if segment.apart => {
+            (_, None) if fragment.apart => {
                 let own = loans.view(self.send.loan, self.send.at + begin, len)?;
                 combine_all(&operands, room.helped, views, Some(own), work);
             }

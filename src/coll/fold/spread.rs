@@ -126,7 +126,7 @@ impl Fold {
         Ok(())
     }
 
-    /// Writes a segment of the result to where it is needed: from this rank's own buffer, or from `helped`.
+    /// Writes a fragment of the result to where it is needed: from this rank's own buffer, or from `helped`.
     pub(super) fn put_out(
         &self,
         engine: &mut Engine,

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! A segment under way: how far it has come on this rank.
+//! A fragment under way: how far it has come on this rank.
 
 use super::super::communicator::Communicator;
 use super::super::contribution::LoanRange;
@@ -11,10 +11,10 @@ use crate::error::Result;
 use crate::request::RequestId;
 use onecopy_shm::loan::Loan;
 
-/// Steps over the wire that a segment has at most.
+/// Steps over the wire that a fragment has at most.
 pub(super) const CROSSINGS: u32 = 2;
 
-/// A step of a segment.
+/// A step of a fragment.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum StepState {
     Waits,
@@ -40,7 +40,7 @@ impl StepState {
     }
 }
 
-/// What a segment is moved with: the communicators of both levels.
+/// What a fragment is moved with: the communicators of both levels.
 pub(super) struct Levels<'l> {
     pub(super) place: &'l Position,
     /// None: this rank is alone on its node.
@@ -50,7 +50,7 @@ pub(super) struct Levels<'l> {
     pub(super) call: Call,
 }
 
-/// A segment under way.
+/// A fragment under way.
 pub(super) struct Flight {
     pub(super) load: Load,
     /// The number of its first step over the wire.
@@ -72,7 +72,7 @@ impl Flight {
         load: Load,
         number: u32,
     ) -> Result<Self> {
-        let leads = place.leads(load.segment.root);
+        let leads = place.leads(load.fragment.root);
         let (ups, downs) = work.directions();
         let stage = |has: bool| {
             if has {
@@ -137,14 +137,14 @@ impl Flight {
         step: u32,
         step_call: StepCall,
     ) -> Result<StepState> {
-        let (place, segment) = (levels.place, &self.load.segment);
-        let last = work.root_is_last(place, segment.len);
+        let (place, fragment) = (levels.place, &self.load.fragment);
+        let last = work.root_is_last(place, fragment.len);
         let state = &mut levels.wire.state;
         // Both ends of a message count it as the first step.
         let step = if step_call.pair.is_some() { 0 } else { step };
         (state.members, state.me) = match step_call.pair.clone() {
             Some(pair) => pair,
-            None => place.wire(segment.root, last),
+            None => place.wire(fragment.root, last),
         };
         // All leaders count alike, also past the steps that one has no part in.
         state.seq = self.number.wrapping_add(step).wrapping_sub(1);
@@ -168,7 +168,7 @@ impl Flight {
     /// Whether the way down can begin here: what a leader passes on is there.
     pub(super) fn can_go_down(&self, work: &Work, place: &Position) -> bool {
         let came = self.across.is_over() && (self.second.is_over() || work.is_there_at_once());
-        !self.leads || came || self.load.segment.root == Some(place.me)
+        !self.leads || came || self.load.fragment.root == Some(place.me)
     }
 
     /// Begins the way down on the node.
@@ -204,7 +204,7 @@ impl Flight {
     }
 }
 
-/// Starts a step of a segment.
+/// Starts a step of a fragment.
 fn start(
     engine: &mut Engine,
     comm: &mut Communicator,

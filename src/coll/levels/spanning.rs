@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! A collective under way on two levels: its segments follow one another through them.
+//! A collective under way on two levels: its fragments follow one another through them.
 
-use super::super::select::levels::{Scheme, passes_on, segment};
+use super::super::select::levels::{Scheme, fragment, passes_on};
 use super::super::start::{Buffers, Call};
 use super::super::{Collective, ElemType, Op, Parts};
 use super::flight::{CROSSINGS, Flight, Levels};
+use super::fragments::{Fragment, Fragments};
 use super::position::Position;
-use super::segments::{Segment, Segments};
 use super::work::{Load, Vector, Work};
 use crate::coll::contribution::LoanRange;
 use crate::engine::Engine;
@@ -15,11 +15,11 @@ use crate::request::RequestId;
 use onecopy_shm::loan::Loan;
 use std::collections::VecDeque;
 
-/// Segments under way at a time: what needs no temporary memory, and what does. Enough to fill the wire for the time in
-/// which a byte crosses it; not more than a channel has lines for their steps.
+/// Fragments under way at a time: what needs no temporary memory, and what does. Enough to fill the wire for the time
+/// in which a byte crosses it; not more than a channel has lines for their steps.
 const WINDOWS: (usize, usize) = (8, 4);
-/// How many ways up are begun ahead of the ways down. With one, the node would stand still while a segment is on the
-/// wire; each further one is a segment that the wire carries meanwhile.
+/// How many ways up are begun ahead of the ways down. With one, the node would stand still while a fragment is on the
+/// wire; each further one is a fragment that the wire carries meanwhile.
 const LEAD: usize = 3;
 
 /// A collective under way.
@@ -29,17 +29,17 @@ pub(super) struct Spanning {
     work: Work,
     send: Option<Loan>,
     recv: Option<Loan>,
-    segments: Segments,
+    fragments: Fragments,
     count: usize,
     /// The number of its first step over the wire.
     number: u32,
     flights: VecDeque<Flight>,
-    /// Segments that are over.
+    /// Fragments that are over.
     over: usize,
     /// Ways up, and down, that have begun.
     ups: usize,
     downs: usize,
-    /// Temporary buffers that no segment uses now.
+    /// Temporary buffers that no fragment uses now.
     spare: Vec<Loan>,
     /// At the end: bytes of the receive buffer that come to its front.
     to_front: Option<(usize, usize)>,
@@ -54,30 +54,30 @@ pub(super) fn work_of(
     place: &Position,
     vector: Option<LoanRange>,
     buffers: Buffers,
-) -> Option<(Work, Segments)> {
+) -> Option<(Work, Fragments)> {
     let (ranks, in_place) = (place.nodes.ranks(), buffers.send.is_none());
     let of = |elem: &ElemType, op: &Op| {
         let (elem, op) = (*elem, op.clone());
         vector.map(|piece| Vector { elem, op, piece })
     };
     Some(match (scheme, collective) {
-        (Scheme::Meet, _) => (Work::Meet, Segments::of(None, 1, 1)),
+        (Scheme::Meet, _) => (Work::Meet, Fragments::of(None, 1, 1)),
         (Scheme::Move, Collective::Bcast { root }) => {
             let len = buffers.recv.map_or(0, |recv| recv.len());
             let work = match passes_on(collective, len, place.nodes.count()) {
                 true => Work::PassOn,
                 false => Work::Move,
             };
-            (work, Segments::of(Some(*root), len, segment(1)))
+            (work, Fragments::of(Some(*root), len, fragment(1)))
         }
         (Scheme::Move, Collective::Allgather { parts }) => {
             let parts = parts.clone();
-            let segments = Segments::of_parts(parts, &place.nodes, true, segment(1));
-            (Work::Move, segments)
+            let fragments = Fragments::of_parts(parts, &place.nodes, true, fragment(1));
+            (Work::Move, fragments)
         }
         (Scheme::Collect, Collective::Allgather { parts }) => {
             let len = (0..ranks).map(|member| parts.of(member).1).sum();
-            (Work::Collect(parts.clone()), Segments::uncut(len))
+            (Work::Collect(parts.clone()), Fragments::uncut(len))
         }
         (
             Scheme::Transpose,
@@ -85,26 +85,26 @@ pub(super) fn work_of(
                 recv: Parts::Equal(part),
                 ..
             },
-        ) => (Work::Transpose(*part), Segments::uncut(part * ranks)),
+        ) => (Work::Transpose(*part), Fragments::uncut(part * ranks)),
         (Scheme::Combine, Collective::Reduce { root, elem, op }) => {
             let vector = of(elem, op)?;
-            let segments = Segments::of(Some(*root), vector.piece.len, segment(elem.size()));
-            (Work::Combine(vector), segments)
+            let fragments = Fragments::of(Some(*root), vector.piece.len, fragment(elem.size()));
+            (Work::Combine(vector), fragments)
         }
         (Scheme::Combine, Collective::ReduceScatter { parts, elem, op }) => {
-            let unit = segment(elem.size());
-            let segments = Segments::of_parts(parts.clone(), &place.nodes, in_place, unit);
-            (Work::Combine(of(elem, op)?), segments)
+            let unit = fragment(elem.size());
+            let fragments = Fragments::of_parts(parts.clone(), &place.nodes, in_place, unit);
+            (Work::Combine(of(elem, op)?), fragments)
         }
         (Scheme::All, Collective::Allreduce { elem, op }) => {
             let vector = of(elem, op)?;
-            let segments = Segments::of(None, vector.piece.len, segment(elem.size()));
-            (Work::All(vector), segments)
+            let fragments = Fragments::of(None, vector.piece.len, fragment(elem.size()));
+            (Work::All(vector), fragments)
         }
         (Scheme::ShareOut, Collective::ReduceScatter { parts, elem, op }) => {
             let vector = of(elem, op)?;
             let len = vector.piece.len;
-            (Work::ShareOut(vector, parts.clone()), Segments::uncut(len))
+            (Work::ShareOut(vector, parts.clone()), Fragments::uncut(len))
         }
         _ => return None,
     })
@@ -113,7 +113,7 @@ pub(super) fn work_of(
 impl Spanning {
     /// A collective that is to begin.
     pub(super) fn new(
-        (work, segments): (Work, Segments),
+        (work, fragments): (Work, Fragments),
         collective: &Collective,
         place: &Position,
         buffers: Buffers,
@@ -131,8 +131,8 @@ impl Spanning {
             work,
             send: buffers.send,
             recv: buffers.recv,
-            count: segments.how_many(),
-            segments,
+            count: fragments.how_many(),
+            fragments,
             number,
             flights: VecDeque::new(),
             over: 0,
@@ -201,7 +201,7 @@ impl Spanning {
         Ok(moved)
     }
 
-    /// Takes up segments, as many as may be under way.
+    /// Takes up fragments, as many as may be under way.
     fn begin(&mut self, engine: &mut Engine, place: &Position) -> Result<bool> {
         if self.over == 0 && self.flights.is_empty() {
             self.copy_own(engine, place)?;
@@ -212,11 +212,11 @@ impl Spanning {
             _ => WINDOWS.1,
         };
         while self.flights.len() < window
-            && let Some(segment) = self.segments.next()
+            && let Some(fragment) = self.fragments.next()
         {
-            let rooms = self.take_rooms(engine, place, &segment);
+            let rooms = self.take_rooms(engine, place, &fragment);
             let load = Load {
-                segment,
+                fragment,
                 send: self.send,
                 recv: self.recv,
                 rooms,
@@ -233,7 +233,7 @@ impl Spanning {
     /// What this rank gives to an allgather stands where all receive it from.
     fn copy_own(&self, engine: &mut Engine, place: &Position) -> Result<()> {
         if let (Work::Move, Some(send), Some(recv)) = (&self.work, self.send, self.recv) {
-            let (at, len) = self.segments.part_of(place.me);
+            let (at, len) = self.fragments.part_of(place.me);
             engine.core.loans.copy(send, 0, recv, at, len)?;
         }
         Ok(())
@@ -243,9 +243,9 @@ impl Spanning {
         &mut self,
         engine: &mut Engine,
         place: &Position,
-        segment: &Segment,
+        fragment: &Fragment,
     ) -> Vec<Loan> {
-        let lengths = self.work.rooms(place, segment);
+        let lengths = self.work.rooms(place, fragment);
         let mut take = |len: usize| {
             let fits = self.spare.iter().position(|spare| spare.len() >= len);
             match fits {

@@ -1,14 +1,14 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! What a rank does of each segment, as collectives of its node group and of the leaders.
+//! What a rank does of each fragment, as collectives of its node group and of the leaders.
 
 use super::super::contribution::LoanRange;
-use super::super::fold::segment::{Operands, combine_all};
+use super::super::fold::fragment::{Operands, combine_all};
 use super::super::select::levels::{Combining, combining, commutes};
 use super::super::select::share;
 use super::super::{Collective, ElemType, Op, Parts};
+use super::fragments::Fragment;
 use super::pack::{blocks, copy, of_group, packed, part, reorder};
 use super::position::Position;
-use super::segments::Segment;
 use crate::engine::Engine;
 use crate::error::Result;
 use crate::memory::pool::MemoryKind;
@@ -58,7 +58,7 @@ impl StepCall {
 
     /// A message from one node to another, at the end that `me` says.
     fn message(place: &Position, (from, to): (usize, usize), me: usize, load: &Load) -> Self {
-        let root = load.segment.root.unwrap_or(0);
+        let root = load.fragment.root.unwrap_or(0);
         Self {
             pair: Some((place.pair(from, to, root), me)),
             ..Self::new(Collective::Bcast { root: 0 }, None, load.target())
@@ -66,9 +66,9 @@ impl StepCall {
     }
 }
 
-/// A segment with the buffers that it is moved between.
+/// A fragment with the buffers that it is moved between.
 pub(super) struct Load {
-    pub(super) segment: Segment,
+    pub(super) fragment: Fragment,
     /// The buffers of the call.
     pub(super) send: Option<Loan>,
     pub(super) recv: Option<Loan>,
@@ -83,9 +83,9 @@ impl Load {
             .map(|&loan| LoanRange { loan, at: 0, len })
     }
 
-    /// Where the segment goes.
+    /// Where the fragment goes.
     fn target(&self) -> Option<LoanRange> {
-        let Segment { to, len, .. } = self.segment;
+        let Fragment { to, len, .. } = self.fragment;
         self.recv.map(|loan| LoanRange { loan, at: to, len })
     }
 
@@ -103,7 +103,7 @@ fn same(a: LoanRange, b: LoanRange) -> bool {
 }
 
 impl Work {
-    /// Whether its segments go up, and whether they come down.
+    /// Whether its fragments go up, and whether they come down.
     pub(super) fn directions(&self) -> (bool, bool) {
         (
             !matches!(self, Self::Move | Self::PassOn),
@@ -123,7 +123,7 @@ impl Work {
         }
     }
 
-    /// How leaders combine a segment.
+    /// How leaders combine a fragment.
     fn combining(&self, place: &Position, len: usize) -> Combining {
         let for_all = !matches!(self, Self::Combine(_));
         combining(len, place.nodes.count(), for_all)
@@ -135,9 +135,9 @@ impl Work {
         matches!(self, Self::Combine(vector) if chain && commutes(&vector.op))
     }
 
-    /// Bytes of the temporary buffers that a segment needs on this rank.
-    pub(super) fn rooms(&self, place: &Position, segment: &Segment) -> Vec<usize> {
-        let (leads, len) = (place.leads(segment.root), segment.len);
+    /// Bytes of the temporary buffers that a fragment needs on this rank.
+    pub(super) fn rooms(&self, place: &Position, fragment: &Fragment) -> Vec<usize> {
+        let (leads, len) = (place.leads(fragment.root), fragment.len);
         let count = place.nodes.count();
         let crossing = match self.combining(place, len) {
             Combining::Flat => len * count,
@@ -153,7 +153,7 @@ impl Work {
             Self::Collect(_) => vec![len],
             _ if !leads => Vec::new(),
             Self::All(_) => vec![0, crossing],
-            Self::Combine(_) if segment.root == Some(place.me) => vec![0, crossing],
+            Self::Combine(_) if fragment.root == Some(place.me) => vec![0, crossing],
             // What leaves at once by the wire needs no room here.
             Self::Combine(_) => vec![if place.is_alone() { 0 } else { len }],
             Self::ShareOut(..) => vec![len, crossing],
@@ -164,26 +164,26 @@ impl Work {
     /// Where a leader has what its node has come to, or where the result goes.
     fn result(&self, place: &Position, load: &Load) -> Option<LoanRange> {
         match self {
-            Self::Combine(_) if load.segment.root != Some(place.me) => {
-                load.room(0, load.segment.len)
+            Self::Combine(_) if load.fragment.root != Some(place.me) => {
+                load.room(0, load.fragment.len)
             }
-            Self::ShareOut(..) => load.room(0, load.segment.len),
+            Self::ShareOut(..) => load.room(0, load.fragment.len),
             _ => load.target(),
         }
     }
 
     /// This rank's own part of a vector.
-    fn own(vector: &Vector, segment: &Segment) -> LoanRange {
-        part(vector.piece, segment.from, segment.len)
+    fn own(vector: &Vector, fragment: &Fragment) -> LoanRange {
+        part(vector.piece, fragment.from, fragment.len)
     }
 
     /// The way up: what the node group does first. A member that is alone does the same to its own.
     pub(super) fn up(&self, place: &Position, load: &Load) -> StepCall {
-        let Segment { root, len, .. } = load.segment;
+        let Fragment { root, len, .. } = load.fragment;
         let (leads, leader) = (place.leads(root), place.leader_within(root));
         match self {
             Self::Combine(vector) | Self::All(vector) | Self::ShareOut(vector, _) => {
-                let own = Self::own(vector, &load.segment);
+                let own = Self::own(vector, &load.fragment);
                 let to = self.result(place, load).filter(|_| leads);
                 let send = to.is_none_or(|to| !same(own, to)).then_some(own);
                 let what = Collective::Reduce {
@@ -244,7 +244,7 @@ impl Work {
         place: &Position,
         load: &Load,
     ) -> Result<StepCall> {
-        let Segment { root, len, .. } = load.segment;
+        let Fragment { root, len, .. } = load.fragment;
         let node = place.node();
         let root_node = root.map_or(0, |root| place.nodes.node_of(root));
         Ok(match self {
@@ -272,7 +272,7 @@ impl Work {
         load: &Load,
         bytes: usize,
     ) -> Result<StepCall> {
-        let (len, count) = (load.segment.len, place.nodes.count());
+        let (len, count) = (load.fragment.len, place.nodes.count());
         let group = place.group().len();
         let all = len * group;
         let rooms = (load.room(0, all), load.room(1, all));
@@ -286,11 +286,11 @@ impl Work {
 
     /// How leaders combine what their nodes have come to.
     fn combine_across(&self, place: &Position, load: &Load, vector: &Vector) -> StepCall {
-        let Segment { root, len, .. } = load.segment;
+        let Fragment { root, len, .. } = load.fragment;
         let (node, count) = (place.node(), place.nodes.count());
         let root_node = root.map_or(0, |root| place.nodes.node_of(root));
         let result = self.result(place, load);
-        let own = Self::own(vector, &load.segment);
+        let own = Self::own(vector, &load.fragment);
         let given = if place.is_alone() { Some(own) } else { result };
         let has_root = matches!(self, Self::Combine(_));
         let gets = !has_root || root == Some(place.me);
@@ -337,7 +337,7 @@ impl Work {
         place: &Position,
         load: &Load,
     ) -> Result<Option<StepCall>> {
-        let Segment { root, len, .. } = load.segment;
+        let Fragment { root, len, .. } = load.fragment;
         let count = place.nodes.count();
         if let Self::Transpose(bytes) = self {
             let all = len * place.group().len();
@@ -378,7 +378,7 @@ impl Work {
 
     /// The way down: what the node group does last.
     pub(super) fn down(&self, place: &Position, load: &Load) -> StepCall {
-        let Segment { root, len, .. } = load.segment;
+        let Fragment { root, len, .. } = load.fragment;
         let (leads, leader) = (place.leads(root), place.leader_within(root));
         match self {
             Self::Meet => StepCall::new(Collective::Barrier, None, None),
@@ -414,11 +414,11 @@ impl Work {
         }
     }
 
-    /// What is left to do when a segment has come down, or where it has nowhere to go.
+    /// What is left to do when a fragment has come down, or where it has nowhere to go.
     pub(super) fn finish(&self, engine: &mut Engine, place: &Position, load: &Load) -> Result<()> {
         match self {
             Self::Collect(parts) => {
-                let (Some(room), Some(recv)) = (load.room(0, load.segment.len), load.recv) else {
+                let (Some(room), Some(recv)) = (load.room(0, load.fragment.len), load.recv) else {
                     return Ok(());
                 };
                 for (node, (begin, _)) in blocks(parts, place).into_iter().enumerate() {

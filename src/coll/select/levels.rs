@@ -101,17 +101,17 @@ pub fn combining(len: usize, nodes: usize, for_all: bool) -> Combining {
 }
 
 /// Whether a leader passes a broadcast of `len` bytes on to the next node, so that nobody sends it twice. Worth it
-/// where the segments keep several leaders busy at a time.
+/// where the fragments keep several leaders busy at a time.
 #[must_use]
 pub fn passes_on(collective: &Collective, len: usize, nodes: usize) -> bool {
-    nodes > 2 && len > segment(1) && matches!(collective, Collective::Bcast { .. })
+    nodes > 2 && len > fragment(1) && matches!(collective, Collective::Bcast { .. })
 }
 
-/// Bytes of a segment of elements of `size` bytes.
+/// Bytes of a fragment of elements of `size` bytes.
 #[must_use]
-pub fn segment(size: usize) -> usize {
+pub fn fragment(size: usize) -> usize {
     let size = size.max(1);
-    (seeds::WIRE_SEGMENT / size * size).max(size)
+    (seeds::WIRE_FRAGMENT / size * size).max(size)
 }
 
 /// Why a collective goes by this scheme.
@@ -120,13 +120,13 @@ pub fn why(scheme: Scheme) -> &'static str {
     match scheme {
         Scheme::Meet => "two meetings in shared memory and one message to each other node",
         Scheme::Move => {
-            "each byte crosses to each node once, in segments that are spread while the next one crosses"
+            "each byte crosses to each node once, in fragments that are spread while the next one crosses"
         }
         Scheme::Combine => {
-            "each node sends one vector, in segments that are combined while others cross"
+            "each node sends one vector, in fragments that are combined while others cross"
         }
         Scheme::All => {
-            "each node sends one vector, in segments that are combined and spread while others cross"
+            "each node sends one vector, in fragments that are combined and spread while others cross"
         }
         Scheme::Collect => "short: one block for each pair of nodes, not of ranks",
         Scheme::ShareOut => "short: combined as a whole, which saves wire steps",
@@ -169,10 +169,10 @@ mod tests {
     }
 
     #[test]
-    fn segments_are_whole_elements() {
+    fn fragments_are_whole_elements() {
         for size in [1, 3, 12, 16, 2048] {
-            assert_eq!(segment(size) % size, 0);
-            assert!(segment(size) > 0);
+            assert_eq!(fragment(size) % size, 0);
+            assert!(fragment(size) > 0);
         }
     }
 }

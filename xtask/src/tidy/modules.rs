@@ -129,14 +129,11 @@ const SEAM_MEMBERS: &[&str] = &[
     "tx_control",
 ];
 /// A part in which such a word means something else, and what.
-const OTHER_SENSES: &[(&str, &str, &str)] = &[
-    ("coll", "segment", "a part of a long vector"),
-    (
-        "wireup",
-        "segment",
-        "the descriptor that a rank hands to its peers",
-    ),
-];
+const OTHER_SENSES: &[(&str, &str, &str)] = &[(
+    "wireup",
+    "segment",
+    "the descriptor that a rank hands to its peers",
+)];
 /// Who stands above the endpoints, with its parts that may know it nevertheless. Those of the library compute the
 /// layout of a segment, show its limits and tell its errors. MPI takes atomics, fork and reductions from `onecopy_shm`.
 const ABOVE_SEAM: &[(&str, &[&str])] = &[

@@ -2,7 +2,7 @@
 //! How each collective goes between nodes.
 
 use super::super::levels::{
-    Combining, Scheme, bytes, combining, passes_on, scheme, segment, why, why_not,
+    Combining, Scheme, bytes, combining, fragment, passes_on, scheme, why, why_not,
 };
 use super::super::placement;
 use super::{Choice, name};
@@ -58,7 +58,7 @@ fn collective(title: &str, len: usize, ranks: usize) -> Collective {
     }
 }
 
-/// What leaders do with a segment.
+/// What leaders do with a fragment.
 fn between_leaders(
     what: &Collective,
     scheme: Scheme,
@@ -68,7 +68,7 @@ fn between_leaders(
     if scheme == Scheme::Move && passes_on(what, len, nodes.count()) {
         return "; leaders pass it on: nobody sends it twice";
     }
-    let len = len.min(segment(ElemType::F64.size()));
+    let len = len.min(fragment(ElemType::F64.size()));
     let for_all = match scheme {
         Scheme::All | Scheme::ShareOut => true,
         Scheme::Combine => false,
@@ -99,7 +99,7 @@ fn decide(title: &str, len: usize, nodes: &MembersByNode, heap: bool, temp_max: 
         return (("-", "-"), "leaders", reason);
     }
     let limit = if heap { temp_max } else { 0 };
-    let piece = len.min(segment(1));
+    let piece = len.min(fragment(1));
     let places = [heap, false].map(|mapped| name(placement(piece, mapped, limit)));
     ((places[0], places[1]), "levels", reason)
 }
@@ -117,7 +117,7 @@ pub(super) fn choices(nodes: &MembersByNode, heap: bool, temp_max: usize) -> Vec
         PACKED_MAX / ranks + 1,
         (PACKED_MAX / nodes.largest().max(1) / ranks + 1) * ranks,
         WIRE_FLAT_MAX / others + 1,
-        segment(1) + 1,
+        fragment(1) + 1,
     ];
     edges.sort_unstable();
     edges.dedup();

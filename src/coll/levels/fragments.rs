@@ -6,7 +6,7 @@ use super::super::nodes::MembersByNode;
 
 /// Bytes that go through the levels as one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Segment {
+pub(super) struct Fragment {
     /// Whose they are, or who gets them; none: all alike.
     pub(super) root: Option<usize>,
     /// Where they are taken from, and where they go, in a rank's buffers.
@@ -18,7 +18,7 @@ pub(super) struct Segment {
 /// What is cut.
 #[derive(Debug)]
 enum Whole {
-    One(Segment),
+    One(Fragment),
     /// A part for each place, the places in this order. `in_place`: what is combined of it stands where it was taken
     /// from.
     Parts {
@@ -28,12 +28,12 @@ enum Whole {
     },
 }
 
-/// The segments of a collective, one after the other. All members cut alike.
+/// The fragments of a collective, one after the other. All members cut alike.
 ///
-/// Of parts that belong to several places the first segments come first, then all second ones. The places take turns
+/// Of parts that belong to several places the first fragments come first, then all second ones. The places take turns
 /// by nodes, so that the wire is busy in all directions.
 #[derive(Debug)]
-pub(super) struct Segments {
+pub(super) struct Fragments {
     whole: Whole,
     unit: usize,
     /// Bytes of the largest piece.
@@ -43,7 +43,7 @@ pub(super) struct Segments {
     piece: usize,
 }
 
-impl Segments {
+impl Fragments {
     /// All at once; nothing if there are no bytes.
     pub(super) fn uncut(len: usize) -> Self {
         Self::of(None, len, len)
@@ -53,7 +53,7 @@ impl Segments {
     pub(super) fn of(root: Option<usize>, len: usize, unit: usize) -> Self {
         let (from, to) = (0, 0);
         Self::new(
-            Whole::One(Segment {
+            Whole::One(Fragment {
                 root,
                 from,
                 to,
@@ -90,7 +90,7 @@ impl Segments {
         this
     }
 
-    fn piece(&self, index: usize) -> Option<Segment> {
+    fn piece(&self, index: usize) -> Option<Fragment> {
         match &self.whole {
             Whole::One(one) => (index == 0).then_some(*one),
             Whole::Parts {
@@ -99,7 +99,7 @@ impl Segments {
                 in_place,
             } => order.get(index).map(|&place| {
                 let (at, len) = parts.of(place);
-                Segment {
+                Fragment {
                     root: Some(place),
                     from: at,
                     to: if *in_place { at } else { 0 },
@@ -109,7 +109,7 @@ impl Segments {
         }
     }
 
-    fn pieces(&self) -> impl Iterator<Item = Segment> {
+    fn pieces(&self) -> impl Iterator<Item = Fragment> {
         (0..).map_while(|index| self.piece(index))
     }
 
@@ -129,10 +129,10 @@ impl Segments {
     }
 }
 
-impl Iterator for Segments {
-    type Item = Segment;
+impl Iterator for Fragments {
+    type Item = Fragment;
 
-    fn next(&mut self) -> Option<Segment> {
+    fn next(&mut self) -> Option<Fragment> {
         while self.done < self.largest {
             let Some(piece) = self.piece(self.piece) else {
                 (self.piece, self.done) = (0, self.done + self.unit);
@@ -140,7 +140,7 @@ impl Iterator for Segments {
             };
             self.piece += 1;
             if self.done < piece.len {
-                return Some(Segment {
+                return Some(Fragment {
                     from: piece.from + self.done,
                     to: piece.to + self.done,
                     len: (piece.len - self.done).min(self.unit),
@@ -157,18 +157,18 @@ mod tests {
     use super::*;
 
     #[test]
-    fn segments_cover_what_is_cut() {
+    fn fragments_cover_what_is_cut() {
         for len in [0, 1, 99, 100, 101, 350] {
-            let count = Segments::of(Some(1), len, 100).how_many();
-            let all: Vec<_> = Segments::of(Some(1), len, 100).collect();
+            let count = Fragments::of(Some(1), len, 100).how_many();
+            let all: Vec<_> = Fragments::of(Some(1), len, 100).collect();
             assert_eq!(all.len(), count);
-            assert_eq!(all.iter().map(|segment| segment.len).sum::<usize>(), len);
+            assert_eq!(all.iter().map(|fragment| fragment.len).sum::<usize>(), len);
         }
         let parts = Parts::packed(&[150, 0, 30], 1);
         let nodes = MembersByNode::of([0, 0, 1]);
-        let cut = |in_place| Segments::of_parts(parts.clone(), &nodes, in_place, 100);
+        let cut = |in_place| Fragments::of_parts(parts.clone(), &nodes, in_place, 100);
         let all: Vec<_> = cut(false).collect();
-        let ends = |s: &Segment| (s.root, s.from, s.to, s.len);
+        let ends = |s: &Fragment| (s.root, s.from, s.to, s.len);
         let expected = [
             (Some(0), 0, 0, 100),
             (Some(2), 150, 0, 30),

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Combining a segment of several vectors, in the order of the ranks.
+//! Combining a fragment of several vectors, in the order of the ranks.
 
 use super::super::{ElemType, Op};
 use onecopy_shm::coll::{View, accumulate, combine, precede};
