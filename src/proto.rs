@@ -67,7 +67,12 @@ pub(crate) fn drain(
             break;
         };
         let kind = Kind::try_from(record.kind).map_err(|bad| bad.to_string())?;
-        if kind == Kind::Eager && receives.posted.is_empty() && core.requests.completed != completed
+        // To keep its bytes for a receive that is about to come would be one copy more.
+        let brings_bytes = matches!(kind, Kind::Eager | Kind::EagerSync | Kind::ChunkFirst);
+        if brings_bytes
+            && receives.posted.is_empty()
+            && core.requests.completed != completed
+            && peer.inbound.incoming.is_none()
         {
             break;
         }
@@ -432,5 +437,43 @@ pub(crate) fn accept(
             rendezvous::start(core, transfers, peer, envelope, announcement, id)
         }
         Message::Partial { .. } | Message::Own(_) => debug_assert!(false, "handled by the callers"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::runtime::local_with;
+    use onecopy_obs::Knobs;
+    use std::sync::Barrier;
+
+    /// Whatever brings its bytes: in slots, in chunks, and with a request of its sender's.
+    #[test]
+    fn what_comes_behind_the_last_receive_waits_for_its_own() {
+        for (len, sync) in [(8, false), (8, true), (5000, false), (40_000, false)] {
+            let outside = Barrier::new(2);
+            local_with(2, &Knobs::default(), |rt| {
+                let world = rt.world();
+                if rt.rank() == 0 {
+                    let send = |byte: u8| world.isend(vec![byte; len], 1, 0).expect("isend");
+                    let first = send(1);
+                    let second = match sync {
+                        true => world.issend(vec![2u8; len], 1, 0).expect("issend"),
+                        false => send(2),
+                    };
+                    outside.wait();
+                    first.wait().expect("sent");
+                    second.wait().expect("sent");
+                } else {
+                    outside.wait();
+                    for byte in [1, 2] {
+                        let receive = world.irecv(vec![0u8; len], 0, 0).expect("irecv");
+                        let (got, _) = receive.wait().expect("received");
+                        assert!(got.iter().all(|&found| found == byte), "{len} bytes");
+                    }
+                    let counters = rt.counters();
+                    assert_eq!(counters.recv_unexpected, 0, "{len} bytes, {sync}");
+                }
+            });
+        }
     }
 }
