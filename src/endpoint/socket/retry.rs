@@ -18,7 +18,7 @@ pub(super) struct Retry {
     at: Option<Instant>,
     /// How long after the next failure.
     backoff: Duration,
-    /// Since when a lane carries something; none: none ever did.
+    /// Since when a lane carries something; none: none did since one last failed.
     carries_since: Option<Instant>,
     /// Whether this rank has sent something since a lane was last tried.
     talked: bool,
@@ -57,7 +57,8 @@ impl Retry {
 
     /// A lane is over. One that has carried something for long was a good one.
     pub(super) fn failed(&mut self, now: Instant) {
-        let carried = self.carries_since;
+        // The next failure is another lane's: what this one carried says nothing of that.
+        let carried = self.carries_since.take();
         if carried.is_some_and(|since| now > since + BACKOFF_MAX) {
             self.backoff = BACKOFF;
         }
@@ -105,5 +106,13 @@ mod tests {
         retry.failed(now);
         retry.talks();
         assert_eq!(pause(&retry, now), Some(BACKOFF), "it was a good one");
+        for seconds in [2, 4] {
+            now += BACKOFF_MAX;
+            retry.tries();
+            retry.failed(now);
+            retry.talks();
+            let expected = Some(Duration::from_secs(seconds));
+            assert_eq!(pause(&retry, now), expected, "none has carried since");
+        }
     }
 }
