@@ -55,7 +55,7 @@ impl<P: Provider> Chosen<P> {
 /// The port that a rank's lanes go by, as it was last looked at.
 ///
 /// Invariant: while the port is down, no lane is made. A port that came back is looked at again before, for it may have
-/// other addresses. What is down has an end: an event, or the next look.
+/// other addresses. What the device has called down ends by a later event, and what a look found by the next look.
 #[derive(Debug)]
 pub(crate) struct OwnPort<P: Provider> {
     /// Shared with threads that connect lanes.
@@ -113,7 +113,11 @@ impl<P: Provider> OwnPort<P> {
         let event = self.chosen.device.next_event().ok().flatten()?;
         let said = self.chosen.said(event);
         match &said {
-            Said::Down(reason) => self.down = Some(reason.clone()),
+            Said::Down(reason) => {
+                self.down = Some(reason.clone());
+                // A look cannot tell that the device is of use again, whatever failed before: a later event does.
+                self.is_stale = false;
+            }
             Said::Stale => self.is_stale = true,
             Said::PairFailed(_) | Said::Nothing => {}
         }

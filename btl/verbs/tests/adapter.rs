@@ -454,17 +454,25 @@ fn a_queue_that_failed_once_ends_all_lanes_and_no_later_ones() {
 
 #[test]
 fn a_queue_that_fails_brings_no_port_back() {
-    let fabric = Fabric::default();
-    let [mut a, _b] = pair(&fabric, &settings());
-    fabric.set_link("m0", false);
-    a.adapter.hear_device();
-    fabric.set_link("m0", true);
-    fabric.fail_poll("m0");
-    a.adapter.poll();
-    let why = a.adapter.make(1).expect_err("not told yet");
-    assert!(why.contains("no link"), "{why}");
-    a.adapter.hear_device();
-    a.adapter.make(1).expect("a lane");
+    for fails_first in [false, true] {
+        let fabric = Fabric::default();
+        let mut a = open(&fabric, "m0", &settings());
+        if fails_first {
+            fabric.fail_poll("m0");
+            a.poll();
+        }
+        fabric.set_link("m0", false);
+        a.hear_device();
+        fabric.set_link("m0", true);
+        if !fails_first {
+            fabric.fail_poll("m0");
+            a.poll();
+        }
+        let why = a.make(1).expect_err("not told yet");
+        assert!(why.contains("no link"), "{why}");
+        a.hear_device();
+        a.make(1).expect("a lane");
+    }
 }
 
 #[test]
