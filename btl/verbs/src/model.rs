@@ -194,7 +194,7 @@ impl Fabric {
         }
     }
 
-    /// The next poll of each queue of a device fails.
+    /// The next poll of each queue of a device fails, and loses the completions that it would have taken.
     pub fn fail_poll(&self, name: &str) {
         let State {
             devices, queues, ..

@@ -377,7 +377,7 @@ pub unsafe trait Provider: Debug + Send + Sync + Sized + 'static {
     fn lengthen(queue: &Self::Completions, length: u32) -> io::Result<()>;
     /// Has the channel tell of the next completion, once. What has completed before is not told.
     fn arm(queue: &Self::Completions) -> io::Result<()>;
-    /// Takes completions, without a system call. Gives how many there are.
+    /// Takes completions, without a system call. Gives how many there are. After an error, what it took may be lost.
     fn poll(queue: &Self::Completions, into: &mut [Finished]) -> io::Result<usize>;
 
     /// A queue of at most `length` receives that pairs share. With `shared`, processes share it.

@@ -292,7 +292,8 @@ impl<P: Provider> Queue<P> {
     ///
     /// # Errors
     ///
-    /// When the queue itself has failed.
+    /// When the queue itself has failed. Completions may be lost then: drivers tell of none that the same call took
+    /// before. What they were of stays in the table until its pair, or its shared receives, are retired.
     pub fn poll(&mut self, mut each: impl FnMut(Completion<P>)) -> Result<usize> {
         let mut batch = [Finished::default(); BATCH];
         let count = P::poll(&self.raw, &mut batch);

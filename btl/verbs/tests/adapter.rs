@@ -452,6 +452,81 @@ fn a_queue_that_failed_once_ends_all_lanes_and_no_later_ones() {
     assert_eq!(b.receive(9), b"again");
 }
 
+/// Receives whose completions were lost are posted no more. No later lane may count on them.
+#[test]
+fn receives_that_a_failed_queue_lost_are_posted_again() {
+    let fabric = Fabric::default();
+    // As many as one part has, or more with growth.
+    for (receives_max, window) in [(32, 4), (128, 16)] {
+        let settings = Settings {
+            receives_max,
+            window,
+            ..settings()
+        };
+        let [mut a, mut b] = pair(&fabric, &settings);
+        let pairs = fabric.pairs();
+        for round in 0..64 {
+            let stream = bytes(8000, round);
+            let (mut sent, mut got) = (0, Vec::new());
+            let end = Instant::now() + Duration::from_secs(20);
+            while got.len() < stream.len() {
+                a.adapter.poll();
+                sent += a.send(&stream[sent..]);
+                got.extend(b.receive(usize::MAX));
+                a.works();
+                assert!(
+                    Instant::now() < end,
+                    "round {round}: {} bytes came",
+                    got.len()
+                );
+            }
+            assert!(got == stream);
+            while a.send(&[7; PAYLOAD]) > 0 {}
+            fabric.fail_poll("m1");
+            b.adapter.poll();
+            assert!(b.adapter.has_failed(b.lane));
+            a.adapter.close(a.lane);
+            b.adapter.close(b.lane);
+            let ((to_b, _), (to_a, _)) = join(&mut a.adapter, &mut b.adapter);
+            (a.lane, b.lane) = (to_b, to_a);
+        }
+        assert_eq!(fabric.pairs(), pairs);
+        assert!(b.adapter.figures().receives <= receives_max as u64);
+        drop((a, b));
+        assert_eq!((fabric.pairs(), fabric.registered()), (0, 0));
+    }
+}
+
+/// Receives are ended after all their pairs, and what has come in them can be read to its end.
+#[test]
+fn a_lane_that_is_not_over_keeps_its_receives() {
+    let fabric = Fabric::new(&["m0", "m1", "m2"]);
+    let mut b = open(&fabric, "m1", &settings());
+    let [mut a, mut c] = ["m0", "m2"].map(|name| open(&fabric, name, &settings()));
+    let ((a_to_b, _), (b_to_a, _)) = join(&mut a, &mut b);
+    let ((c_to_b, _), (b_to_c, _)) = join(&mut c, &mut b);
+    assert_eq!(c.write(c_to_b, b"came before"), 11);
+    assert!(c.push(c_to_b));
+    b.poll();
+    assert_eq!(b.unread(b_to_c), 11);
+    fabric.fail_poll("m1");
+    b.poll();
+    b.close(b_to_a);
+    a.close(a_to_b);
+    let why = b.make(0).expect_err("a pair is left");
+    assert!(why.contains("lanes that failed"), "{why}");
+    assert_eq!(b.stop(b_to_c), 11);
+    let ((a_to_b, _), (b_to_a, _)) = join(&mut a, &mut b);
+    let mut out = [0; 11];
+    assert_eq!(b.read(b_to_c, &mut out), 11);
+    assert_eq!(&out, b"came before");
+    b.close(b_to_c);
+    assert_eq!(a.write(a_to_b, b"new"), 3);
+    assert!(a.push(a_to_b));
+    b.poll();
+    assert_eq!(b.unread(b_to_a), 3);
+}
+
 #[test]
 fn a_queue_that_fails_brings_no_port_back() {
     for fails_first in [false, true] {

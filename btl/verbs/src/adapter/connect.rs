@@ -14,6 +14,7 @@ use crate::provider::{Depths, Kind, Provider};
 impl<P: Provider> Adapter<P> {
     pub(super) fn make_lane(&mut self, rank: u32) -> Result<(u64, Offer), String> {
         self.port.look(|_| Ok(()))?;
+        self.renew_receives()?;
         self.make_place(Instant::now())?;
         let first = GRANT_MIN as usize;
         if !self.pool.has_free(&self.domain, &mut self.queue, first) {
@@ -59,6 +60,28 @@ impl<P: Provider> Adapter<P> {
             mark: None,
         };
         Ok((name, offer))
+    }
+
+    /// Makes the receives anew where completions of some were lost. Else peers were permitted messages that no receive
+    /// is posted for.
+    ///
+    /// The queue of completions stays: an error of a poll is one of what it took, and its descriptor is slept on. What
+    /// it still tells of old operations finds nothing in its table.
+    fn renew_receives(&mut self) -> Result<(), String> {
+        if !self.pool.is_in_doubt() {
+            return Ok(());
+        }
+        // The device may write to a receive as long as a pair exists that takes from it.
+        self.connector.retire_orphans(&mut self.queue);
+        let is_over = |lane: &Lane<P>| matches!(lane.stage, Stage::Over);
+        let mut lanes = self.lanes.names().into_iter();
+        let all_over = lanes.all(|name| self.lanes.get(name).is_none_or(is_over));
+        if !all_over || self.connector.orphans() > 0 {
+            let device = self.port.device_name();
+            return Err(format!("{device}: lanes that failed are not over yet"));
+        }
+        let renewed = self.pool.renew(&self.domain, &mut self.queue);
+        renewed.map_err(|error| error.to_string())
     }
 
     pub(super) fn start_connecting(&mut self, name: u64, peer: &Offer) {

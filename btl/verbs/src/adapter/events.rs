@@ -20,6 +20,7 @@ impl<P: Provider> Adapter<P> {
         if let Err(error) = polled {
             self.lanes.fail_all(&error.to_string());
             self.port.doubt();
+            self.pool.doubt();
         }
         found
     }

@@ -12,6 +12,9 @@ use crate::queue::Queue;
 ///
 /// It knows how many receives are posted. It also knows how many messages are *promised*: peers are permitted them, and
 /// they have not come. Invariant: no more are promised than are posted.
+///
+/// What is posted is counted by completions. Where the device lost some, too many count as posted, and the pool is *in
+/// doubt*: before a lane is made, [`Self::renew`] counts anew.
 #[derive(Debug)]
 pub(super) struct Pool<P: Provider> {
     /// None once the pool was retired.
@@ -28,6 +31,8 @@ pub(super) struct Pool<P: Provider> {
     shrinks: bool,
     /// Nothing more can be pinned, as far as is known.
     is_full: bool,
+    /// More may count as posted than are.
+    is_in_doubt: bool,
 }
 
 impl<P: Provider> Pool<P> {
@@ -48,6 +53,7 @@ impl<P: Provider> Pool<P> {
             promised: 0,
             shrinks: false,
             is_full: first.count() < settings.receives,
+            is_in_doubt: false,
         };
         pool.add_part(queue, first);
         pool
@@ -192,11 +198,37 @@ impl<P: Provider> Pool<P> {
         self.parts.iter().map(Region::bytes).sum()
     }
 
+    /// The device has lost completions, perhaps of receives.
+    pub(super) fn doubt(&mut self) {
+        self.is_in_doubt = true;
+    }
+
+    pub(super) fn is_in_doubt(&self) -> bool {
+        self.is_in_doubt
+    }
+
+    /// Makes the receives anew, and posts all slots that nobody holds. Their pairs must have been retired before. After
+    /// an error there are no receives, and the pool stays in doubt. The old receives are of no use: a driver keeps the
+    /// place of a receive until it has told of its completion.
+    pub(super) fn renew(&mut self, domain: &Domain<P>, queue: &mut Queue<P>) -> Result<()> {
+        self.retire(queue);
+        let length = u32::try_from(self.most).unwrap_or(u32::MAX);
+        self.receives = Some(queue.receives(domain, length, None)?);
+        // What was taken out of use is posted, too.
+        self.shrinks = false;
+        for part in std::mem::take(&mut self.parts) {
+            self.add_part(queue, part);
+        }
+        self.is_in_doubt = false;
+        Ok(())
+    }
+
     /// Ends the receives. Their pairs must have been retired before.
     pub(super) fn retire(&mut self, queue: &mut Queue<P>) {
         if let Some(receives) = self.receives.take() {
             drop(queue.retire_receives(receives));
         }
+        self.posted = 0;
     }
 }
 

@@ -223,6 +223,9 @@ unsafe impl Provider for Fabric {
         let mut count = 0;
         if let Some(queue) = state.queues.get_mut(&queue.0.number) {
             if std::mem::take(&mut queue.fails) {
+                // As with drivers: what the call had taken by then is told to nobody.
+                let lost = into.len().min(queue.done.len());
+                drop(queue.done.drain(..lost));
                 return Err(refused(libc::EIO));
             }
             let done = std::iter::from_fn(|| queue.done.pop_front());

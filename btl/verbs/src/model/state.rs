@@ -93,7 +93,7 @@ pub(super) struct Completions {
     pub(super) done: VecDeque<Finished>,
     pub(super) channel: Option<u32>,
     pub(super) armed: bool,
-    /// The next poll fails.
+    /// The next poll fails, and loses what it takes.
     pub(super) fails: bool,
 }
 
