@@ -119,16 +119,18 @@ impl Engine {
     }
 }
 
-/// How a message will go, as far as that is decided; by default nothing is. For a send of the same bytes alone.
-#[derive(Debug, Clone, Copy, Default)]
+/// How a message will go, as far as that is decided; by default nothing is. It is for one send, of the same bytes to
+/// the same rank.
+#[derive(Debug, Default)]
 pub struct Plan(Option<SendPlan>);
 
 /// How a send is to go.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug)]
 pub struct SendOptions {
     /// When it is complete.
     pub mode: Mode,
-    /// What [`Comm::send_at_once`] left of it, or the default.
+    /// What [`Comm::send_at_once`] left of it, or the default. Of a synchronous send it is not used: that one needs
+    /// room for more.
     pub plan: Plan,
 }
 
@@ -140,7 +142,7 @@ impl From<Mode> for SendOptions {
 }
 
 /// What became of a send at once.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug)]
 #[must_use = "what was not sent is to be sent"]
 pub enum Attempt {
     /// All of it is sent.
@@ -153,7 +155,7 @@ impl Attempt {
     /// Whether all of it is sent.
     #[inline]
     #[must_use]
-    pub fn is_sent(self) -> bool {
+    pub fn is_sent(&self) -> bool {
         matches!(self, Self::Sent)
     }
 }
@@ -255,8 +257,9 @@ impl Comm {
     ) -> Result<Operation> {
         let dest = self.world_rank(dest);
         let SendOptions { mode, plan } = options.into();
+        let plan = plan.0.filter(|_| mode == Mode::Standard);
         self.handle.gate.enter().engine.begin(spans, |engine, buf| {
-            engine.send_planned(dest, (self.context, tag), buf, mode, plan.0)
+            engine.send_planned(dest, (self.context, tag), buf, mode, plan)
         })
     }
 
