@@ -124,6 +124,14 @@ impl Engine {
 #[derive(Debug, Default)]
 pub struct Plan(Option<SendPlan>);
 
+impl Plan {
+    /// Whether it says anything.
+    #[must_use]
+    pub fn is_decided(&self) -> bool {
+        self.0.is_some()
+    }
+}
+
 /// How a send is to go.
 #[derive(Debug)]
 pub struct SendOptions {

@@ -46,8 +46,8 @@ pub(crate) fn send(
 }
 
 #[cold]
-fn send_planned(data: Data, to: Envelope<'_>, mode: Mode) -> Outcome<()> {
-    match begin_send(data, to, mode)? {
+fn send_planned(data: Data, to: Envelope<'_>, options: impl Into<SendOptions>) -> Outcome<()> {
+    match begin_send(data, to, options)? {
         Some(pending) => finish(Object::active(to.comm, Activity::Message(pending))).map(drop),
         None => Ok(()),
     }
@@ -162,16 +162,25 @@ fn recv_planned(data: Data, from: Envelope<'_>, status: Out<Status>) -> Outcome<
     Ok(())
 }
 
+/// Sends what can be sent at once.
+#[inline(always)]
+fn send_at_once(data: Data, to: Envelope<'_>) -> Outcome<Attempt> {
+    let Some(bytes) = data.dense_bytes() else {
+        return Ok(Attempt::Later(Plan::default()));
+    };
+    let Some(rank) = to.destination()? else {
+        return Ok(Attempt::Later(Plan::default()));
+    };
+    let link = to.comm.link()?;
+    let send = |bytes: &[u8]| link.send_at_once(bytes, rank, to.tag);
+    Ok(memory::with_bytes(data.buf, bytes, send))
+}
+
 fn isend_mode(data: Data, to: Envelope<'_>, mode: Mode, request: Out<Request>) -> Outcome<()> {
     request.check()?;
     let mut plan = Plan::default();
-    if mode == Mode::Standard
-        && let Some(bytes) = data.dense_bytes()
-        && let Some(rank) = to.destination()?
-    {
-        let link = to.comm.link()?;
-        let send = |bytes: &[u8]| link.send_at_once(bytes, rank, to.tag);
-        match memory::with_bytes(data.buf, bytes, send) {
+    if mode == Mode::Standard {
+        match send_at_once(data, to)? {
             Attempt::Sent => return request.set(request::SENT),
             Attempt::Later(decided) => plan = decided,
         }
@@ -289,9 +298,26 @@ pub(crate) fn sendrecv(
     let to = Envelope::new(dest, sendtag, comm);
     let from = Envelope::new(source, recvtag, comm);
     check_send(sent, to)?;
+    let mut plan = Plan::default();
+    if received.dense_bytes().is_some() && from.origin()?.is_some() {
+        // Two that both read first would take turns.
+        match send_at_once(sent, to)? {
+            Attempt::Sent => {
+                return recv(
+                    recvbuf, recvcount, recvtype, source, recvtag, handle, status,
+                );
+            }
+            Attempt::Later(decided) => plan = decided,
+        }
+    }
     // The receive is posted first: two ranks that send to one another must not both wait to be received.
     let mut receive = receive_object(received, from)?;
-    let sent = send(sendbuf, sendcount, sendtype, dest, sendtag, handle);
+    let sent = if plan.is_decided() {
+        let mode = Mode::Standard;
+        send_planned(sent, to, SendOptions { mode, plan })
+    } else {
+        send(sendbuf, sendcount, sendtype, dest, sendtag, handle)
+    };
     if sent.is_err() {
         request::take_back(&mut receive);
     }
