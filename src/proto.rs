@@ -44,16 +44,18 @@ pub(crate) fn give_credit(core: &Core, peer: &mut Peer, bytes: u64) {
 /// Which records are taken from a ring.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Drain {
-    /// All; messages that no receive waits for are kept.
+    /// All, but for what the next receive may be for: see [`drain`]. Messages that no receive waits for are kept.
     All,
+    /// All that is there: the peer has ended, or something follows from whether it said more.
+    LastWords,
     /// Those before the first message that no receive waits for.
     Expected,
 }
 
 /// Takes records from the peer's ring, at most a quota of them. An error says what no correct peer would have written.
 ///
-/// If this call completed the last posted receive, the next message stays in the ring. The caller may be about to post
-/// the receive for it. A caller that goes on waiting calls again.
+/// Once this call has completed something and no receive is posted, the next message that brings its bytes stays in the
+/// ring. The caller may be about to post the receive for it. A caller that goes on waiting calls again.
 pub(crate) fn drain(
     core: &mut Core,
     receives: &mut Receives,
@@ -69,7 +71,8 @@ pub(crate) fn drain(
         let kind = Kind::try_from(record.kind).map_err(|bad| bad.to_string())?;
         // To keep its bytes for a receive that is about to come would be one copy more.
         let brings_bytes = matches!(kind, Kind::Eager | Kind::EagerSync | Kind::ChunkFirst);
-        if brings_bytes
+        if which == Drain::All
+            && brings_bytes
             && receives.posted.is_empty()
             && core.requests.completed != completed
             && peer.inbound.incoming.is_none()

@@ -178,17 +178,36 @@ fn send_after_progress(
     bytes: &[u8],
     decided: Option<SendPlan>,
 ) -> Sent {
-    // Want of credit may be over.
-    let decided = decided.filter(|decided| !matches!(decided, SendPlan::Announced { coop_id: 0 }));
+    // To a rank that is not connected yet, or to this one itself, nothing ever goes at once.
+    if worker.engine.peers[rank as usize].is_none() {
+        return Sent::Later(None);
+    }
     worker.progress(false);
     let engine = &mut worker.engine;
-    engine.send_now(rank, envelope, bytes, AtOnce::Whole, decided)
+    engine.send_now(rank, envelope, bytes, AtOnce::Whole, lasting(decided))
+}
+
+/// What was decided, unless for want of credit, which may be over soon.
+fn lasting(decided: Option<SendPlan>) -> Option<SendPlan> {
+    decided.filter(|decided| !matches!(decided, SendPlan::Announced { coop_id: 0 }))
 }
 
 impl Comm {
-    /// Sends `bytes` if that can be done at once.
+    /// Sends `bytes` if that can be done at once. If not, what has come is taken, which may make room, and it is tried
+    /// again.
     #[inline]
     pub fn send_at_once(&self, bytes: &[u8], dest: usize, tag: i32) -> Attempt {
+        self.attempt(bytes, dest, tag, true)
+    }
+
+    /// The same, but nothing that has come is taken: its receive is to be posted first.
+    #[inline]
+    pub fn send_if_room(&self, bytes: &[u8], dest: usize, tag: i32) -> Attempt {
+        self.attempt(bytes, dest, tag, false)
+    }
+
+    #[inline(always)]
+    fn attempt(&self, bytes: &[u8], dest: usize, tag: i32, again: bool) -> Attempt {
         // What cannot go out as a whole is left alone: a part would bind the caller to wait.
         let left = Attempt::Later(Plan::default());
         if tag < 0 {
@@ -205,7 +224,7 @@ impl Comm {
         let sent = match engine.send_now(rank, envelope, bytes, AtOnce::Whole, None) {
             // However much room there is: it is the receiver's turn.
             sent @ Sent::Later(Some(SendPlan::Announced { coop_id: 1.. })) => sent,
-            Sent::Later(decided) => {
+            Sent::Later(decided) if again => {
                 send_after_progress(&mut worker, rank, envelope, bytes, decided)
             }
             sent => sent,
@@ -213,7 +232,7 @@ impl Comm {
         drop(worker);
         match sent {
             Sent::All => Attempt::Sent,
-            Sent::Later(decided) => Attempt::Later(Plan(decided)),
+            Sent::Later(decided) => Attempt::Later(Plan(lasting(decided))),
             // There was room for all of it, and a test has a claim fail. The rest needs nobody.
             Sent::Part(sent) => match self.send_rest(bytes, dest, tag, sent) {
                 Ok(()) => Attempt::Sent,

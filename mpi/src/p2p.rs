@@ -162,9 +162,13 @@ fn recv_planned(data: Data, from: Envelope<'_>, status: Out<Status>) -> Outcome<
     Ok(())
 }
 
-/// Sends what can be sent at once.
+/// Sends by `attempt` what lies together, if it goes anywhere.
 #[inline(always)]
-fn send_at_once(data: Data, to: Envelope<'_>) -> Outcome<Attempt> {
+fn send_dense(
+    data: Data,
+    to: Envelope<'_>,
+    attempt: impl FnOnce(&onecopy::Comm, &[u8], usize, i32) -> Attempt,
+) -> Outcome<Attempt> {
     let Some(bytes) = data.dense_bytes() else {
         return Ok(Attempt::Later(Plan::default()));
     };
@@ -172,7 +176,7 @@ fn send_at_once(data: Data, to: Envelope<'_>) -> Outcome<Attempt> {
         return Ok(Attempt::Later(Plan::default()));
     };
     let link = to.comm.link()?;
-    let send = |bytes: &[u8]| link.send_at_once(bytes, rank, to.tag);
+    let send = |bytes: &[u8]| attempt(link, bytes, rank, to.tag);
     Ok(memory::with_bytes(data.buf, bytes, send))
 }
 
@@ -180,7 +184,7 @@ fn isend_mode(data: Data, to: Envelope<'_>, mode: Mode, request: Out<Request>) -
     request.check()?;
     let mut plan = Plan::default();
     if mode == Mode::Standard {
-        match send_at_once(data, to)? {
+        match send_dense(data, to, onecopy::Comm::send_at_once)? {
             Attempt::Sent => return request.set(request::SENT),
             Attempt::Later(decided) => plan = decided,
         }
@@ -300,8 +304,8 @@ pub(crate) fn sendrecv(
     check_send(sent, to)?;
     let mut plan = Plan::default();
     if received.dense_bytes().is_some() && from.origin()?.is_some() {
-        // Two that both read first would take turns.
-        match send_at_once(sent, to)? {
+        // Were both to receive first, the later one would send only when it has read: neither would copy meanwhile.
+        match send_dense(sent, to, onecopy::Comm::send_if_room)? {
             Attempt::Sent => {
                 return recv(
                     recvbuf, recvcount, recvtype, source, recvtag, handle, status,
@@ -310,7 +314,7 @@ pub(crate) fn sendrecv(
             Attempt::Later(decided) => plan = decided,
         }
     }
-    // The receive is posted first: two ranks that send to one another must not both wait to be received.
+    // What has to wait is sent behind the receive: two ranks that send to one another must not both wait.
     let mut receive = receive_object(received, from)?;
     let sent = if plan.is_decided() {
         let mode = Mode::Standard;

@@ -253,8 +253,13 @@ impl Engine {
             // Whoever else writes there does not keep this rank here.
             for _ in 0..peer.endpoint.looks_at_most() {
                 if peer.endpoint.is_empty()
-                    || proto::drain(&mut self.core, &mut self.receives, peer, proto::Drain::All)
-                        .is_err()
+                    || proto::drain(
+                        &mut self.core,
+                        &mut self.receives,
+                        peer,
+                        proto::Drain::LastWords,
+                    )
+                    .is_err()
                 {
                     break;
                 }

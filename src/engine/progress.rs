@@ -138,7 +138,7 @@ impl Engine {
             if !says {
                 return;
             }
-            self.take_from(rank, Drain::All);
+            self.take_from(rank, Drain::LastWords);
         }
     }
 

@@ -23,6 +23,7 @@ const OBSERVED: &str = "ebpf/src/observed.rs";
 const REMAINS: &[&str] = &[
     "the code: prove, get and put in btl/src/layers/NAME.rs; power, writes and exposes in its row of btl/src/registry.rs",
     "a knob ONECOPY_NAME_MIN: its line in btl/obs/src/knobs.rs, and `min` in the row",
+    "what `auto` means of it: a rule in btl/obs/src/knobs/auto.rs",
     "a counter of its bytes: its line in btl/obs/src/counters.rs, and `bytes` in the row",
     "its name among the mechanisms in docs/tracing.md and docs/trace-json.md",
     "the pages that come from these tables: cargo xtask docs",

@@ -55,7 +55,8 @@ impl<P: Provider> Chosen<P> {
 /// The port that a rank's lanes go by, as it was last looked at.
 ///
 /// Invariant: while the port is down, no lane is made. A port that came back is looked at again before, for it may have
-/// other addresses. What the device has called down ends by a later event, and what a look found by the next look.
+/// other addresses. A port that the device has called down is down until a later event. One that a look found down is
+/// so until the next look.
 #[derive(Debug)]
 pub(crate) struct OwnPort<P: Provider> {
     /// Shared with threads that connect lanes.

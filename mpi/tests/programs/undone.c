@@ -90,6 +90,17 @@ static void arguments(void) {
         FAILS(comm, 9, MPI_Isendrecv_replace(program, 1, spread, size, 0, 1, 9, comm, &request));
         FAILS(comm, 10, MPI_Isendrecv_replace(program, 1, spread, MPI_PROC_NULL, 0, 1, 10, comm, NULL));
         CHECK(request == MPI_REQUEST_NULL);
+        /* A bad receive beside a send, which could go at once. */
+        FAILS(comm, 11, MPI_Sendrecv(program, 1, MPI_BYTE, 1, 7, program, -1, MPI_BYTE, 1, 11, comm, MPI_STATUS_IGNORE));
+        FAILS(comm, 12, MPI_Sendrecv(program, 1, MPI_BYTE, 1, 7, program, 1, MPI_DATATYPE_NULL, 1, 12, comm, MPI_STATUS_IGNORE));
+        FAILS(comm, 13, MPI_Sendrecv(program, 1, MPI_BYTE, 1, 7, program, 1, MPI_BYTE, 1, -5, comm, MPI_STATUS_IGNORE));
+        FAILS(comm, 14, MPI_Sendrecv(program, 1, MPI_BYTE, 1, 7, program, 1, MPI_BYTE, size, 14, comm, MPI_STATUS_IGNORE));
+        FAILS(comm, 15, MPI_Sendrecv(program, 1, MPI_BYTE, 1, 7, NULL, BYTES, MPI_BYTE, 1, 15, comm, MPI_STATUS_IGNORE));
+        if (rank == 1) {
+            int flag = 1;
+            OK(MPI_Iprobe(0, 7, comm, &flag, MPI_STATUS_IGNORE));
+            CHECK(!flag);
+        }
     }
     OK(MPI_Comm_free(&dup));
 }
