@@ -46,6 +46,7 @@ pub mod refused;
 pub mod split;
 pub mod status;
 pub mod table;
+mod thread;
 pub mod timing;
 pub mod ud;
 pub mod unmaps;

@@ -2,15 +2,15 @@
 //! The threads that connect pairs: that may take a second, which no call waits for.
 
 use std::sync::Arc;
-use std::sync::mpsc::{Receiver, TryRecvError, sync_channel};
+use std::sync::mpsc::{Receiver, TryRecvError};
 
 use crate::error::Error;
 use crate::pair::{Pair, Prepared, Ready};
 use crate::port::{Chosen, NUMBER_MAX, Reach};
 use crate::provider::Provider;
 use crate::queue::Queue;
+use crate::thread;
 use crate::timing::Timing;
-use crate::unmaps::without_signals;
 
 /// A pair that a thread connects.
 #[derive(Debug)]
@@ -58,16 +58,8 @@ impl<P: Provider> Connector<P> {
         timing: Timing,
     ) -> std::io::Result<Connecting<P>> {
         let account = pair.account();
-        let (tell, coming) = sync_channel(1);
-        without_signals(|| {
-            std::thread::Builder::new()
-                .name("onecopy-connect".to_owned())
-                .stack_size(128 << 10)
-                .spawn(move || {
-                    // The lane may have been given up meanwhile.
-                    let _ = tell.send(pair.connect(&chosen, &own, &peer, timing));
-                })
-        })?;
+        let connect = move || pair.connect(&chosen, &own, &peer, timing);
+        let coming = thread::call("onecopy-connect", connect)?;
         self.waiting += 1;
         Ok(Connecting { coming, account })
     }

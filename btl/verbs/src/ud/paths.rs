@@ -2,13 +2,13 @@
 //! Address handles: a thread asks the kernel for the one of a path, and all lanes of the path use it.
 
 use std::collections::HashMap;
-use std::sync::mpsc::{Receiver, TryRecvError, sync_channel};
+use std::sync::mpsc::{Receiver, TryRecvError};
 
 use super::{Datagrams, Stage};
 use crate::domain::{AddressHandle, Domain};
 use crate::error::Result;
 use crate::provider::{Path, Provider};
-use crate::unmaps::without_signals;
+use crate::thread;
 
 /// Address handles that were given up and still exist, since the device may still use them. Beyond, a handle stays in
 /// use.
@@ -46,16 +46,7 @@ impl<P: Provider> Handles<P> {
             return Ok(());
         }
         let domain = domain.clone();
-        let (tell, found) = sync_channel(1);
-        without_signals(|| {
-            std::thread::Builder::new()
-                .name("onecopy-ah".to_owned())
-                .stack_size(128 << 10)
-                .spawn(move || {
-                    // The lanes may have been dropped meanwhile.
-                    let _ = tell.send(domain.address_handle(&path));
-                })
-        })?;
+        let found = thread::call("onecopy-ah", move || domain.address_handle(&path))?;
         self.finding.insert(path, found);
         Ok(())
     }
