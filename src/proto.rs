@@ -445,9 +445,49 @@ pub(crate) fn accept(
 
 #[cfg(test)]
 mod tests {
+    use super::{Drain, drain};
+    use crate::engine::Engine;
     use crate::runtime::local_with;
     use onecopy_obs::Knobs;
     use std::sync::Barrier;
+
+    /// What completes something does not end them, as it ends a look.
+    #[test]
+    fn last_words_are_taken_whatever_they_complete() {
+        for (which, all) in [(Drain::All, false), (Drain::LastWords, true)] {
+            let outside = Barrier::new(2);
+            local_with(2, &Knobs::default(), |rt| {
+                let world = rt.world();
+                if rt.rank() == 0 {
+                    let first = world.issend(vec![1u8; 8], 1, 0).expect("issend");
+                    world.recv(&mut [0u8; 8], 1, 1).expect("received");
+                    outside.wait();
+                    outside.wait();
+                    {
+                        let mut worker = rt.handle().gate.enter();
+                        let Engine {
+                            core,
+                            receives,
+                            peers,
+                            ..
+                        } = &mut worker.engine;
+                        let peer = peers[1].as_mut().expect("connected");
+                        drain(core, receives, peer, which).expect("no rogue");
+                        assert_eq!(peer.endpoint.is_empty(), all, "{which:?}");
+                    }
+                    first.wait().expect("sent");
+                    world.recv(&mut [0u8; 5000], 1, 2).expect("received");
+                } else {
+                    world.send(&[2u8; 8], 0, 1).expect("send");
+                    outside.wait();
+                    // Its sender hears of the match, and more comes behind.
+                    world.recv(&mut [0u8; 8], 0, 0).expect("received");
+                    world.send(&[3u8; 5000], 0, 2).expect("send");
+                    outside.wait();
+                }
+            });
+        }
+    }
 
     /// Whatever brings its bytes: in slots, in chunks, and with a request of its sender's.
     #[test]

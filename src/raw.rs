@@ -149,6 +149,14 @@ impl From<Mode> for SendOptions {
     }
 }
 
+impl From<Plan> for SendOptions {
+    /// A standard send that goes so.
+    fn from(plan: Plan) -> Self {
+        let mode = Mode::Standard;
+        Self { mode, plan }
+    }
+}
+
 /// What became of a send at once.
 #[derive(Debug)]
 #[must_use = "what was not sent is to be sent"]

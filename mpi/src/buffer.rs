@@ -11,7 +11,7 @@ use crate::p2p::{Data, Envelope};
 use crate::request::{self, Activity, Object, Pending};
 use crate::store::{self, Attached, Store, drain, reap};
 use crate::{c, phase};
-use onecopy::raw::{Attempt, Mode, SendOptions};
+use onecopy::raw::Attempt;
 use std::sync::{Arc, Mutex};
 
 static PROCESS: Mutex<Option<Attached>> = Mutex::new(None);
@@ -49,9 +49,7 @@ pub(crate) fn send(data: Data, to: Envelope<'_>) -> Outcome<()> {
     let Attempt::Later(plan) = link.send_at_once(&packed, rank, to.tag) else {
         return Ok(());
     };
-    let mode = Mode::Standard;
-    let options = SendOptions { mode, plan };
-    let pending = Pending::send_packed(link, packed, rank, to.tag, options)?;
+    let pending = Pending::send_packed(link, packed, rank, to.tag, plan)?;
     store::add(&store, pending, needed);
     Ok(())
 }

@@ -317,8 +317,7 @@ pub(crate) fn sendrecv(
     // What has to wait is sent behind the receive: two ranks that send to one another must not both wait.
     let mut receive = receive_object(received, from)?;
     let sent = if plan.is_decided() {
-        let mode = Mode::Standard;
-        send_planned(sent, to, SendOptions { mode, plan })
+        send_planned(sent, to, plan)
     } else {
         send(sendbuf, sendcount, sendtype, dest, sendtag, handle)
     };
