@@ -347,7 +347,7 @@ impl Engine {
         if let Message::Partial { bytes, total } = message {
             let Self { core, peers, .. } = self;
             if let Some(peer) = &mut peers[envelope.source as usize] {
-                proto::eager::adopt(core, peer, envelope, id, bytes, total);
+                proto::eager::adopt(core, peer, envelope, id, (bytes, total));
             }
             return;
         }

@@ -16,6 +16,7 @@
 pub(crate) mod broken;
 pub(crate) mod coop;
 pub(crate) mod deliver;
+pub(crate) mod destination;
 pub(crate) mod direct;
 pub(crate) mod eager;
 pub(crate) mod layers;
@@ -90,7 +91,7 @@ pub(crate) fn drain(
         }
         let chunk = match kind {
             Kind::Eager | Kind::EagerSync => {
-                eager::arrive(core, receives, peer, &record, envelope, kind)?;
+                eager::whole(core, receives, peer, &record, envelope, kind)?;
                 None
             }
             _ => {
@@ -138,7 +139,7 @@ fn control(
                 Kind::ChunkFirst if body.offset == whole.offset => {
                     eager::first_chunk(core, receives, peer, envelope, &body)
                 }
-                _ => eager::next_chunk(core, &mut receives.unexpected, peer, &body),
+                _ => eager::next_chunk(core, receives, peer, &body),
             }
         }
         Kind::Rts => {

@@ -14,7 +14,12 @@ use onecopy_shm::fault;
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Target {
     Request(RequestId),
+    /// A lightweight receive, by its slot: of a message in one chunk.
+    Lightweight(u32),
+    /// A message that no receive has matched.
     Entry(EntryId),
+    /// The call that receives it, or a receive that is over.
+    Nowhere,
 }
 
 /// A chunked message that is under way from a peer.
@@ -47,7 +52,7 @@ impl Incoming {
             ));
         }
         Ok(Self {
-            target: Target::Request(RequestId(NONE)),
+            target: Target::Nowhere,
             total: first.total,
             received: 0,
             envelope,

@@ -7,19 +7,23 @@
 //! bytes travel is the protocols' business ([`eager`]).
 
 use super::deliver::{Ended, end};
+use super::destination::Destination;
 use super::eager::{self, Chunked};
 use super::plan::{Outgoing, has_credit, plan, still_right};
 use super::{charge, layers, shown};
 use crate::endpoint::{ChunkName, Medium, MediumOp, Record};
 use crate::matching::Envelope;
-use crate::peer::{Incoming, Peer};
+use crate::peer::{Incoming, Peer, Policy};
 use crate::records::{self, BODY, ChunkBody, Kind, Rts, SourceLayout};
 use crate::request::{SendPlan, Status};
-use crate::select::{ReceiveProtocol, ReceiverState};
+use crate::select::ReceiveProtocol;
+use crate::select::decide::{Facts, decide};
+use crate::state::message::status_of;
 use crate::state::{Core, Receives};
-use onecopy_btl::registry::LayerSet;
+use onecopy_btl::link::Link;
 use onecopy_btl::{LayerId, RemoteRange};
 use onecopy_shm::layout::HeapOffset;
+use std::io::IoSliceMut;
 
 /// Which messages a call may send or receive at once.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -258,7 +262,7 @@ impl MediumOp for Next<'_> {
         }
         from.read(&record, 0, &mut out[..record.len]);
         pass(core, from, record, None);
-        received(core, peer, tag, Ended::eager(record.len as u64, None))
+        received(core, peer, envelope, Ended::eager(record.len as u64, None))
     }
 }
 
@@ -272,15 +276,11 @@ fn pass<M: Medium>(core: &mut Core, from: &mut M, record: Record, chunk: Option<
 
 /// The caller's own receive was for the message, and has it.
 #[inline(always)]
-fn received(core: &mut Core, peer: &mut Peer, tag: i32, ended: Ended) -> Received {
+fn received(core: &mut Core, peer: &mut Peer, envelope: Envelope, ended: Ended) -> Received {
     peer.idle_polls = 0;
-    core.counters.recv_expected += 1;
+    core.counters.count_expected();
     end(core, peer, ended);
-    Received::All(Status {
-        source: peer.rank as usize,
-        tag,
-        bytes: ended.bytes as usize,
-    })
+    Received::All(status_of(envelope, ended.bytes))
 }
 
 /// Out of line: the registers are the short message's.
@@ -301,13 +301,23 @@ fn receive_longer<M: Medium>(
         return Received::Nothing;
     };
     from.read(&record, 0, &mut raw);
+    let begun = Begun {
+        record,
+        envelope,
+        body: &raw,
+    };
     match Kind::try_from(record.kind) {
-        Ok(Kind::ChunkFirst) => {
-            receive_chunks::<M>(core, peer, record, envelope, &raw, out, at_once)
-        }
-        Ok(Kind::Rts) => receive_mapped::<M>(core, peer, record, envelope, &raw, out),
+        Ok(Kind::ChunkFirst) => receive_chunks::<M>(core, peer, begun, out, at_once),
+        Ok(Kind::Rts) => receive_mapped::<M>(core, peer, begun, out),
         _ => Received::Nothing,
     }
+}
+
+/// A message of which a record brings no bytes.
+struct Begun<'r> {
+    record: Record,
+    envelope: Envelope,
+    body: &'r [u8; BODY],
 }
 
 /// Polls for the next chunk of a message before the receive becomes a request: some ten microseconds. A sender that is
@@ -320,16 +330,17 @@ const CHUNK_CALLS: usize = 200;
 fn receive_chunks<M: Medium>(
     core: &mut Core,
     peer: &mut Peer,
-    record: Record,
-    envelope: Envelope,
-    raw: &[u8; BODY],
+    begun: Begun<'_>,
     out: &mut [u8],
     at_once: AtOnce,
 ) -> Received {
+    let Begun {
+        record, envelope, ..
+    } = begun;
     let Some(from) = M::of(&mut peer.endpoint) else {
         return Received::Nothing;
     };
-    let Some(first) = ChunkBody::decode(Kind::ChunkFirst, raw)
+    let Some(first) = ChunkBody::decode(Kind::ChunkFirst, begun.body)
         .ok()
         .and_then(|body| shown(from.part(), body).ok())
     else {
@@ -351,23 +362,20 @@ fn receive_chunks<M: Medium>(
         None => CHUNK_POLLS,
         Some(_) => CHUNK_CALLS,
     };
-    let kernel = core.chunks.kernel_out(incoming.total as usize);
     let (mut record, mut body) = (record, first);
-    while incoming.check(&body).is_ok() {
-        let (begin, end) = (
-            body.offset as usize,
-            body.offset as usize + body.piece as usize,
-        );
-        let read = from.read_chunk(body.chunk, 0, &mut out[begin..end], kernel);
-        if read.is_err() {
+    loop {
+        let memory = (&mut core.loans, &core.chunks);
+        let read = |at: usize, out: &mut [u8], kernel| from.read_chunk(body.chunk, at, out, kernel);
+        let to = Destination::Call(out);
+        let Ok(taken) = eager::take_chunk(memory, read, &mut incoming, &body, to) else {
             break;
-        }
+        };
         pass(core, from, record, Some(body.chunk));
-        if incoming.came(&body) {
+        if taken.last {
             return received(
                 core,
                 peer,
-                envelope.tag,
+                envelope,
                 Ended::eager(incoming.total, incoming.sync),
             );
         }
@@ -406,13 +414,39 @@ fn chunk_of<M: Medium>(from: &M, record: Record) -> Option<ChunkBody> {
     shown(from.part(), ChunkBody::decode(kind, &raw).ok()?).ok()
 }
 
+/// What a call knows of an announced message: whether it can load it where it lies. If both sides might copy, it is
+/// left to a request.
+struct AloneByMap<'l> {
+    link: &'l Link,
+}
+
+impl Facts for AloneByMap<'_> {
+    #[inline(always)]
+    fn is_shown(&self) -> bool {
+        false
+    }
+
+    #[inline(always)]
+    fn is_read_by(&self, layer: LayerId) -> bool {
+        layer == LayerId::MAP && self.link.has(layer)
+    }
+
+    #[inline(always)]
+    fn sender_maps(&self) -> bool {
+        false
+    }
+
+    #[inline(always)]
+    fn block_free(&self) -> bool {
+        true
+    }
+}
+
 /// A message that lies in the peer's heap, short enough that the receiver alone copies it.
 fn receive_mapped<M: Medium>(
     core: &mut Core,
     peer: &mut Peer,
-    record: Record,
-    envelope: Envelope,
-    raw: &[u8; BODY],
+    begun: Begun<'_>,
     out: &mut [u8],
 ) -> Received {
     let Ok(Rts {
@@ -423,22 +457,20 @@ fn receive_mapped<M: Medium>(
             heap: Some(heap),
         },
         ..
-    }) = Rts::decode(raw)
+    }) = Rts::decode(begun.body)
     else {
         return Received::Nothing;
     };
-    if len > out.len() as u64 || !peer.link.has(LayerId::MAP) {
+    if len > out.len() as u64 {
         return Received::Nothing;
     }
-    // Where both sides might copy, it is left to a request.
-    let receiver = ReceiverState {
-        reads: LayerSet::default().with(LayerId::MAP),
-        sender_maps: false,
-        block_free: true,
-    };
-    let thresholds = &peer.policy.thresholds;
-    let alone = ReceiveProtocol::Get(LayerId::MAP);
-    if thresholds.receive_protocol(len, &receiver, None) != alone {
+    let facts = AloneByMap { link: &peer.link };
+    let Policy {
+        thresholds,
+        observed,
+        ..
+    } = &mut peer.policy;
+    if decide(len, &facts, thresholds, observed) != ReceiveProtocol::Get(LayerId::MAP) {
         return Received::Nothing;
     }
     let range = RemoteRange {
@@ -447,23 +479,20 @@ fn receive_mapped<M: Medium>(
         region: None,
         len,
     };
-    if !layers::map(
-        &mut core.counters,
-        &peer.link,
-        range,
-        &mut out[..len as usize],
-    ) {
+    let out = &mut [IoSliceMut::new(&mut out[..len as usize])];
+    // A layer that fails is given up by the long way.
+    if layers::read(&mut core.counters, &peer.link, LayerId::MAP, &[range], out).is_err() {
         return Received::Nothing;
     }
     let Some(from) = M::of(&mut peer.endpoint) else {
         return Received::Nothing;
     };
-    pass(core, from, record, None);
+    pass(core, from, begun.record, None);
     let ended = Ended {
         bytes: len,
         credit: 0,
         fin: Some(request),
         layer: Some(LayerId::MAP),
     };
-    received(core, peer, envelope.tag, ended)
+    received(core, peer, begun.envelope, ended)
 }

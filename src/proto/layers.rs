@@ -75,19 +75,20 @@ fn detach_layer(counters: &mut Counters, link: &Link, layer: LayerId) {
     }
 }
 
-/// Loads a range of the peer's heap into `out`. `false`: it cannot be, and nothing is lost.
-pub(crate) fn map(
+/// Reads ranges of the peer's memory by a layer.
+pub(crate) fn read(
     counters: &mut Counters,
     link: &Link,
-    range: RemoteRange,
-    out: &mut [u8],
-) -> bool {
-    let mut out = [IoSliceMut::new(out)];
-    let got = link.get(LayerId::MAP, &[range], &mut out);
-    if got.is_ok() {
-        LayerId::MAP.count(counters, range.len);
+    layer: LayerId,
+    ranges: &[RemoteRange],
+    out: &mut [IoSliceMut<'_>],
+) -> Result<(), CopyError> {
+    let read = link.get(layer, ranges, out);
+    note_attachments(counters, link, layer);
+    if read.is_ok() {
+        layer.count(counters, ranges.iter().map(|range| range.len).sum());
     }
-    got.is_ok()
+    read
 }
 
 /// An announced message whose bytes a layer reads into the buffer of `request`.
@@ -109,34 +110,27 @@ impl Reading<'_> {
         let Some(found) = core.requests.get(self.request) else {
             return Ok(());
         };
-        let layer = self.layer;
+        let (counters, layer) = (&mut core.counters, self.layer);
         let result = match (&found.buf, self.remote) {
             (UserBuf::One(loan), Remote::One(range)) => {
                 let range = [range.part(offset, len)];
-                core.loans
-                    .write(*loan, offset as usize, len as usize, |out| {
-                        peer.link.get(layer, &range, &mut [IoSliceMut::new(out)])
-                    })
+                let at = offset as usize;
+                core.loans.write(*loan, at, len as usize, |out| {
+                    let out = &mut [IoSliceMut::new(out)];
+                    read(counters, &peer.link, layer, &range, out)
+                })
             }
             (buf, remote) => {
                 let (ranges, pieces) = (remote.ranges(offset, len), buf.pieces(offset, len));
-                core.loans
-                    .write_many(&pieces, |out| peer.link.get(layer, &ranges, out))
+                core.loans.write_many(&pieces, |out| {
+                    read(counters, &peer.link, layer, &ranges, out)
+                })
             }
         };
-        note_attachments(&mut core.counters, &peer.link, layer);
-        match result {
-            Ok(copied) => {
-                if copied.is_ok() {
-                    layer.count(&mut core.counters, len);
-                }
-                copied
-            }
-            Err(_) => {
-                let withdrawn = Err(Error::withdrawn(peer.rank));
-                core.requests.complete(self.request, withdrawn);
-                Ok(())
-            }
-        }
+        result.unwrap_or_else(|_| {
+            let withdrawn = Err(Error::withdrawn(peer.rank));
+            core.requests.complete(self.request, withdrawn);
+            Ok(())
+        })
     }
 }

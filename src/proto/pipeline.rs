@@ -2,6 +2,7 @@
 //! The pipeline: an announced message in chunks, on the receiver's request. The sender fills chunks while the receiver
 //! empties earlier ones. A few chunks are recycled, so that the memory of a transfer is bounded whatever its size.
 
+use super::destination::{Destination, read_chunk};
 use super::eager::{ChunkSource, Chunked, refusal, send_chunk, warm_chunks};
 use super::{broken, rendezvous};
 use crate::error::Error;
@@ -141,27 +142,14 @@ pub(crate) fn arrive(
     }
     piped.at += u64::from(body.piece);
     let last = piped.at == piped.end;
-    if let Some(found) = core.requests.get(request) {
-        let kernel = core.chunks.kernel_out(body.total as usize);
-        let endpoint = &mut peer.endpoint;
-        let mut failed = None;
-        let written = found.buf.write(
-            &mut core.loans,
-            body.offset,
-            body.piece as usize,
-            |at, out| {
-                if let Err(error) = endpoint.read_chunk(body.chunk, at, out, kernel) {
-                    failed = Some(error.to_string());
-                }
-            },
-        );
-        if let Some(failed) = failed {
-            return Err(failed);
-        }
-        if written.is_err() {
-            let withdrawn = Err(Error::withdrawn(peer.rank));
-            core.requests.complete(request, withdrawn);
-        }
+    let to = core.requests.get(request);
+    let to = to.map_or(Destination::Nowhere, Destination::Request);
+    let endpoint = &mut peer.endpoint;
+    let from = |at: usize, out: &mut [u8], kernel| endpoint.read_chunk(body.chunk, at, out, kernel);
+    let written = read_chunk((&mut core.loans, &core.chunks), from, body, to)?;
+    if written.is_err() {
+        let withdrawn = Err(Error::withdrawn(peer.rank));
+        core.requests.complete(request, withdrawn);
     }
     if last {
         rendezvous::piped_all(core, transfers, peer, body.number);

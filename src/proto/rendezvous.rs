@@ -220,7 +220,7 @@ fn copied_together(
         coop::Step::Over { left, written } => {
             transfer.remaining.pop();
             if written > 0 {
-                let by = writer(&peer.link, &Destination::of(core, transfer.request));
+                let by = writer(&peer.link, &ReceiveBuffer::of(core, transfer.request));
                 transfer.written = Some((by, written));
             }
             if !left.is_empty() {
@@ -295,7 +295,7 @@ fn choose(
     (offset, len): (u64, u64),
 ) {
     let reading = rdma_read::begin(&peer.endpoint, transfer, (offset, len));
-    let into = Destination::of(core, transfer.request);
+    let into = ReceiveBuffer::of(core, transfer.request);
     let facts = TransferFacts {
         link: &peer.link,
         block_free: peer.inbound.coop_in_use.is_none() && peer.endpoint.shares_memory(),
@@ -372,15 +372,15 @@ impl Ask {
     }
 }
 
-/// Where the bytes of a receive go.
-struct Destination {
-    /// The buffer, if it is in one piece.
+/// The buffer of a receive.
+struct ReceiveBuffer {
+    /// It, if it is in one piece.
     loan: Option<Loan>,
     /// Where in this rank's heap that is, if it lies there.
     heap: Option<HeapOffset>,
 }
 
-impl Destination {
+impl ReceiveBuffer {
     fn of(core: &Core, request: RequestId) -> Self {
         let request = core.requests.get(request);
         let loan = match request.map(|request| &request.buf) {
@@ -393,7 +393,7 @@ impl Destination {
 }
 
 /// The layer by which a sender that copies writes here: the same by which this rank would write there.
-fn writer(link: &Link, into: &Destination) -> LayerId {
+fn writer(link: &Link, into: &ReceiveBuffer) -> LayerId {
     let range = into.loan.map(|loan| RemoteRange {
         address: loan.address() as u64,
         heap: into.heap,
@@ -405,7 +405,7 @@ fn writer(link: &Link, into: &Destination) -> LayerId {
 }
 
 /// The layer by which bytes come; none: what carries records.
-fn layer_of(protocol: ReceiveProtocol, link: &Link, into: &Destination) -> Option<LayerId> {
+fn layer_of(protocol: ReceiveProtocol, link: &Link, into: &ReceiveBuffer) -> Option<LayerId> {
     match protocol {
         ReceiveProtocol::Get(layer) => Some(layer),
         ReceiveProtocol::Cooperative { reader, .. } => into

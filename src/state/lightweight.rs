@@ -6,10 +6,8 @@
 
 use super::Core;
 use super::message::receipt_for;
-use crate::endpoint::{Endpoint, Record};
 use crate::error::{Error, Result};
 use crate::matching::{EntryId, Envelope};
-use crate::records::ChunkBody;
 use crate::request::{Request, RequestId, RequestState, Requests, Status, UserBuf};
 use onecopy_shm::loan::Span;
 use std::collections::HashMap;
@@ -159,30 +157,6 @@ fn slot_of(number: u32) -> u32 {
     number & ((1 << SLOT_BITS) - 1)
 }
 
-/// A whole message that lies in a record, its bytes behind `skip` others.
-pub(crate) struct Arrived<'r> {
-    pub(crate) envelope: Envelope,
-    pub(crate) record: &'r Record,
-    pub(crate) skip: usize,
-}
-
-impl Arrived<'_> {
-    /// Bytes of the message.
-    #[inline(always)]
-    pub(crate) fn len(&self) -> usize {
-        self.record.len - self.skip
-    }
-
-    #[inline(always)]
-    fn status(&self) -> Status {
-        Status {
-            source: self.envelope.source as usize,
-            tag: self.envelope.tag,
-            bytes: self.len(),
-        }
-    }
-}
-
 impl LightweightReceives {
     /// A receive that is posted no more, as a request for the message that `envelope` says.
     pub(crate) fn as_request(
@@ -228,86 +202,35 @@ impl LightweightReceives {
         }
     }
 
-    /// Gives a whole message to a receive that is posted no more.
+    /// The buffer of a receive that is posted no more.
     #[inline(always)]
-    pub(crate) fn deliver_record(
+    pub(crate) fn span_of(&self, slot: u32) -> Option<Span> {
+        match self.slots.get(slot as usize)?.phase {
+            Phase::Posted { span, .. } => Some(span),
+            _ => None,
+        }
+    }
+
+    /// Completes a receive that is posted no more and whose message of `total` bytes has come. `written`: whether the
+    /// bytes that fit are in the buffer.
+    #[inline(always)]
+    pub(crate) fn complete_receive(
         &mut self,
         core: &mut Core,
         waiting: PostedReceive,
-        message: &Arrived<'_>,
-        from: &Endpoint,
-    ) {
-        if let PostedReceive::Lightweight(slot) = waiting
-            && let Some((phase, span)) = self.posted(slot)
-            && let Ok(out) = core.loans.span_mut(span, message.len())
-        {
-            from.read(message.record, message.skip, out);
-            *phase = Phase::Over(message.status());
-            core.requests.count_completed();
-            return;
-        }
-        self.deliver_slowly(core, waiting, message, from);
-    }
-
-    /// Gives a message of one chunk to the receive of a slot, which is posted no more. `false`: it has more chunks, or
-    /// something is wrong with it or with the buffer, and nothing was done.
-    pub(crate) fn deliver_chunk(
-        &mut self,
-        core: &mut Core,
-        slot: u32,
         envelope: Envelope,
-        from: &mut Endpoint,
-        body: &ChunkBody,
-    ) -> bool {
-        let len = body.piece as usize;
-        if len as u64 == body.total
-            && let Some((phase, span)) = self.posted(slot)
-            && let Ok(out) = core.loans.span_mut(span, len)
-            && from
-                .read_chunk(body.chunk, 0, out, core.chunks.kernel_out(len))
-                .is_ok()
-        {
-            *phase = Phase::Over(Status {
-                source: envelope.source as usize,
-                tag: envelope.tag,
-                bytes: len,
-            });
-            core.requests.count_completed();
-            return true;
-        }
-        false
-    }
-
-    fn deliver_slowly(
-        &mut self,
-        core: &mut Core,
-        waiting: PostedReceive,
-        message: &Arrived<'_>,
-        from: &Endpoint,
+        total: u64,
+        written: Result<()>,
     ) {
-        let (envelope, len) = (message.envelope, message.len());
-        let read = |at: usize, out: &mut [u8]| from.read(message.record, message.skip + at, out);
-        let withdrawn = |_| Error::withdrawn(envelope.source);
         match waiting {
             PostedReceive::Lightweight(slot) => {
-                let Some((_, span)) = self.posted(slot) else {
-                    return;
-                };
-                let n = len.min(span.len());
-                let written = core.loans.span_mut(span, n).map(|out| read(0, out));
-                let written = written.map_err(withdrawn);
-                let result = core.receipt(span.len() as u64, envelope, len as u64, written);
-                self.complete(&mut core.requests, waiting, result);
+                if let Some(span) = self.span_of(slot) {
+                    let room = span.len() as u64;
+                    let result = core.receipt(room, envelope, total, written);
+                    self.complete(&mut core.requests, waiting, result);
+                }
             }
-            PostedReceive::Request(id) => {
-                let Some(request) = core.requests.get_mut(id) else {
-                    return;
-                };
-                request.peer = envelope.source;
-                let n = len.min(request.len as usize);
-                let written = request.buf.write(&mut core.loans, 0, n, read);
-                core.complete_receive(id, envelope, len as u64, written.map_err(withdrawn));
-            }
+            PostedReceive::Request(id) => core.complete_receive(id, envelope, total, written),
         }
     }
 }

@@ -99,18 +99,23 @@ impl Announcement {
 /// The status of a message of `total` bytes that comes to a buffer of `buffer` bytes: an error if it does not fit.
 #[inline]
 pub(crate) fn receipt_for(buffer: u64, envelope: Envelope, total: u64) -> Result<Status, Error> {
-    let rank = envelope.source as usize;
     if total > buffer {
         return Err(Error::Truncated {
-            rank,
+            rank: envelope.source as usize,
             tag: envelope.tag,
             message: total,
             buffer,
         });
     }
-    Ok(Status {
-        source: rank,
+    Ok(status_of(envelope, total))
+}
+
+/// The status of a message of `total` bytes.
+#[inline(always)]
+pub(crate) fn status_of(envelope: Envelope, total: u64) -> Status {
+    Status {
+        source: envelope.source as usize,
         tag: envelope.tag,
         bytes: total as usize,
-    })
+    }
 }

@@ -32,7 +32,7 @@ impl Receives {
         envelope: &Envelope,
     ) -> Option<PostedReceive> {
         let waiting = self.posted.take(envelope)?;
-        core.counters.recv_expected += 1;
+        core.counters.count_expected();
         Some(waiting)
     }
 

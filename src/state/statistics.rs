@@ -13,6 +13,12 @@ impl Statistics {
         Self(page)
     }
 
+    /// Counts a message that found its receive when it came.
+    #[inline(always)]
+    pub(crate) fn count_expected(&mut self) {
+        self.0.recv_expected += 1;
+    }
+
     /// Counts a message from `rank` whose bytes came by `layer`.
     #[inline(always)]
     pub(crate) fn count_from(&mut self, rank: u32, layer: LayerId, bytes: u64) {

@@ -1,18 +1,14 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Messages in chunks: a message is cut into pieces, each of which goes in a chunk of the sender's that a record names.
+//! Sending in chunks: a message is cut into pieces, each of which goes in a chunk of the sender's that a record names.
 
-use super::super::deliver::{Ended, deliver, end};
-use super::super::{Message, broken, charge, notify, open, sent};
-use super::{Payload, copy_to, sent_all};
+use super::super::{broken, charge, notify, open, sent};
+use super::{Payload, sent_all};
 use crate::endpoint::{Naming, Pack, Put};
 use crate::error::Error;
-use crate::matching::{Envelope, Unexpected};
-use crate::peer::{Incoming, Peer, Target};
+use crate::peer::Peer;
 use crate::records::{self, ChunkBody, Kind, NONE};
 use crate::request::{RequestId, RequestState, SendPlan};
-use crate::state::held::Held;
-use crate::state::lightweight::PostedReceive;
-use crate::state::{Core, Receives};
+use crate::state::Core;
 use onecopy_shm::loan::{LoanError, LoanTable};
 
 /// Chunks whose lines are asked for ahead, at most: as many of the usual size as messages to one peer may occupy
@@ -261,155 +257,4 @@ pub(crate) fn send_chunks(
         }
     }
     true
-}
-
-/// The first chunk of a message has arrived.
-pub(crate) fn first_chunk(
-    core: &mut Core,
-    receives: &mut Receives,
-    peer: &mut Peer,
-    envelope: Envelope,
-    body: &ChunkBody,
-) -> Result<(), String> {
-    if peer.inbound.incoming.is_some() {
-        return Err("a message begins within another".into());
-    }
-    let mut incoming = Incoming::begin(&core.knobs, envelope, body)?;
-    let waiting = receives.match_posted(core, &envelope);
-    let lightweight = &mut receives.lightweight;
-    if let Some(PostedReceive::Lightweight(slot)) = waiting
-        && incoming.sync.is_none()
-        && lightweight.deliver_chunk(core, slot, envelope, &mut peer.endpoint, body)
-    {
-        end(core, peer, Ended::eager(incoming.total, incoming.sync));
-        return Ok(());
-    }
-    incoming.target =
-        match waiting.and_then(|waiting| lightweight.as_request(core, waiting, &envelope)) {
-            Some(id) => {
-                if let Some(request) = core.requests.get_mut(id) {
-                    request.begin_receiving(&envelope);
-                }
-                Target::Request(id)
-            }
-            None => {
-                peer.inbound.hold(&core.knobs, body.total)?;
-                core.counters.hold_unexpected(body.total);
-                let bytes = core.buffers.place_to_hold(body.total as usize);
-                Target::Entry(receives.keep_unexpected(
-                    core,
-                    envelope,
-                    Message::Partial {
-                        bytes,
-                        total: body.total,
-                    },
-                ))
-            }
-        };
-    peer.inbound.incoming = Some(incoming);
-    next_chunk(core, &mut receives.unexpected, peer, body)
-}
-
-/// A chunk of the message that is under way has arrived.
-pub(crate) fn next_chunk(
-    core: &mut Core,
-    unexpected: &mut Unexpected<Message>,
-    peer: &mut Peer,
-    body: &ChunkBody,
-) -> Result<(), String> {
-    let Some(incoming) = &mut peer.inbound.incoming else {
-        return Err("a chunk of no message".into());
-    };
-    incoming.check(body)?;
-    let kernel = core.chunks.kernel_out(body.total as usize);
-    let endpoint = &mut peer.endpoint;
-    let mut failed = None;
-    let mut read = |at: usize, out: &mut [u8]| {
-        if let Err(error) = endpoint.read_chunk(body.chunk, at, out, kernel) {
-            failed = Some(error.to_string());
-        }
-    };
-    match incoming.target {
-        Target::Request(id) => {
-            if let Some(request) = core.requests.get(id) {
-                let n = u64::from(body.piece).min(request.len.saturating_sub(body.offset)) as usize;
-                // Behind the end of a buffer that is too short there is nothing to write.
-                let written = n == 0
-                    || request
-                        .buf
-                        .write(&mut core.loans, body.offset, n, &mut read)
-                        .is_ok();
-                if !written {
-                    core.requests.complete(id, Err(Error::withdrawn(peer.rank)));
-                }
-            }
-        }
-        Target::Entry(entry) => {
-            if let Message::Partial { bytes, .. } = unexpected.get_mut(entry) {
-                let Some(room) = bytes.extend(body.piece as usize) else {
-                    return Err(format!("more than the {} bytes of a message", body.total));
-                };
-                read(0, room);
-            }
-        }
-    }
-    if let Some(failed) = failed {
-        return Err(failed);
-    }
-    if incoming.came(body)
-        && let Some(incoming) = peer.inbound.incoming.take()
-    {
-        all_came(core, unexpected, peer, &incoming);
-    }
-    Ok(())
-}
-
-/// The last chunk of a message has arrived.
-fn all_came(
-    core: &mut Core,
-    unexpected: &mut Unexpected<Message>,
-    peer: &mut Peer,
-    incoming: &Incoming,
-) {
-    match incoming.target {
-        Target::Request(id) => {
-            let message = (incoming.envelope, incoming.total);
-            let ended = Ended::eager(incoming.total, incoming.sync);
-            deliver(core, peer, id, message, Ok(()), ended);
-        }
-        Target::Entry(entry) => {
-            let message = unexpected.get_mut(entry);
-            if let Message::Partial { bytes, .. } = message {
-                let bytes = std::mem::replace(bytes, Held::Short(Vec::new()));
-                *message = Message::Whole {
-                    bytes,
-                    sync: incoming.sync,
-                };
-                unexpected.count();
-            }
-        }
-    }
-}
-
-/// A receive takes over a message of which some chunks are still to come.
-pub(crate) fn adopt(
-    core: &mut Core,
-    peer: &mut Peer,
-    envelope: Envelope,
-    id: RequestId,
-    bytes: Held,
-    total: u64,
-) {
-    if let Some(request) = core.requests.get_mut(id) {
-        request.begin_receiving(&envelope);
-    }
-    if let Err(error) = copy_to(core, id, 0, &bytes) {
-        core.requests.complete(id, Err(error));
-    }
-    peer.inbound.release(charge(total));
-    core.counters.release_unexpected(total);
-    core.buffers.give_back(bytes);
-    if let Some(incoming) = &mut peer.inbound.incoming {
-        incoming.target = Target::Request(id);
-    }
 }

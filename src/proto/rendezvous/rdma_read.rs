@@ -2,6 +2,7 @@
 //! An announced message that a device of this rank reads from the sender's memory. What it fails to read goes the other
 //! way.
 
+use super::super::destination::Destination;
 use super::Stepped;
 use crate::endpoint::Endpoint;
 use crate::error::Error;
@@ -68,14 +69,12 @@ pub(super) fn step(
                     }
                 };
                 moved = true;
-                if let Some(found) = core.requests.get(request) {
-                    let read = |at: usize, out: &mut [u8]| remote_reads.read(number, at, out);
-                    let loans = &mut core.loans;
-                    if found.buf.write(loans, reading.at, count, read).is_err() {
-                        let rank = peer.rank as usize;
-                        core.requests
-                            .complete(request, Err(Error::Withdrawn { rank }));
-                    }
+                let to = core.requests.get(request);
+                let to = to.map_or(Destination::Nowhere, Destination::Request);
+                let read = |at: usize, out: &mut [u8]| remote_reads.read(number, at, out);
+                if to.fill(&mut core.loans, reading.at, count, read).is_err() {
+                    let withdrawn = Err(Error::withdrawn(peer.rank));
+                    core.requests.complete(request, withdrawn);
                 }
                 remote_reads.pass(number);
                 reading.at += count as u64;

@@ -1,0 +1,113 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Where the bytes of a message go, whoever keeps its receive. The counterpart of [`super::eager::Payload`].
+//!
+//! All that comes from an endpoint passes here: whole messages in slots, and chunks, of eager messages and of pipelines.
+
+use crate::records::ChunkBody;
+use crate::request::{Request, Requests};
+use crate::select::chunks::Chunks;
+use crate::state::held::Held;
+use crate::state::lightweight::{LightweightReceives, PostedReceive};
+use onecopy_shm::copy::Kernel;
+use onecopy_shm::layout::OutOfBounds;
+use onecopy_shm::loan::{LoanError, LoanTable, Span};
+
+/// Where the bytes of a message go.
+#[derive(Debug)]
+pub(crate) enum Destination<'d> {
+    /// To the buffer of the call that receives, which has room for all of them.
+    Call(&'d mut [u8]),
+    /// To the buffer of a lightweight receive.
+    Lightweight(Span),
+    /// To the buffer of a request.
+    Request(&'d Request),
+    /// To a place where they wait for their receive. They come in their order.
+    Held(&'d mut Held),
+    /// Nowhere: the receive is over.
+    Nowhere,
+}
+
+impl<'d> Destination<'d> {
+    /// The buffer of a receive that is posted no more.
+    #[inline(always)]
+    pub(crate) fn of(
+        requests: &'d Requests,
+        lightweight: &LightweightReceives,
+        waiting: PostedReceive,
+    ) -> Self {
+        match waiting {
+            PostedReceive::Request(id) => requests.get(id).map_or(Self::Nowhere, Self::Request),
+            PostedReceive::Lightweight(slot) => lightweight
+                .span_of(slot)
+                .map_or(Self::Nowhere, Self::Lightweight),
+        }
+    }
+
+    /// Has `read` write the `len` bytes from `offset` on, as far as they fit: piece by piece, each with its place among
+    /// them. An error: the memory is the program's again.
+    #[inline(always)]
+    pub(crate) fn fill(
+        self,
+        loans: &mut LoanTable,
+        offset: u64,
+        len: usize,
+        mut read: impl FnMut(usize, &mut [u8]),
+    ) -> Result<(), LoanError> {
+        match self {
+            Self::Call(out) => read(0, &mut out[offset as usize..][..len]),
+            Self::Lightweight(span) => {
+                let fits = fitting(span.len() as u64, offset, len);
+                let out = loans.span_mut(span, offset as usize + fits)?;
+                read(0, &mut out[offset as usize..]);
+            }
+            Self::Request(request) => {
+                // Behind the end of a buffer that is too short there is nothing to write.
+                let fits = fitting(request.len, offset, len);
+                if fits > 0 || len == 0 {
+                    return request.buf.write(loans, offset, fits, read);
+                }
+            }
+            Self::Held(held) => match held.extend(len) {
+                Some(room) => read(0, room),
+                None => {
+                    return Err(LoanError::Outside {
+                        offset: offset as usize,
+                        len,
+                        size: held.len(),
+                    });
+                }
+            },
+            Self::Nowhere => {}
+        }
+        Ok(())
+    }
+}
+
+/// How many of `len` bytes from `offset` on lie in a buffer of `room` bytes.
+#[inline(always)]
+fn fitting(room: u64, offset: u64, len: usize) -> usize {
+    (len as u64).min(room.saturating_sub(offset)) as usize
+}
+
+/// Reads a chunk to where its bytes go, or as much of it as has come. `from` copies bytes of the chunk from a place on,
+/// by a kernel. The inner error: the memory is the program's again. The outer one says what no correct peer would have
+/// sent.
+#[inline(always)]
+pub(crate) fn read_chunk(
+    (loans, chunks): (&mut LoanTable, &Chunks),
+    mut from: impl FnMut(usize, &mut [u8], Kernel) -> Result<(), OutOfBounds>,
+    body: &ChunkBody,
+    to: Destination<'_>,
+) -> Result<Result<(), LoanError>, String> {
+    let kernel = chunks.kernel_out(body.total as usize);
+    let mut failed = None;
+    let written = to.fill(loans, body.offset, body.piece as usize, |at, out| {
+        if let Err(error) = from(at, out, kernel) {
+            failed = Some(error);
+        }
+    });
+    match failed {
+        None => Ok(written),
+        Some(error) => Err(error.to_string()),
+    }
+}

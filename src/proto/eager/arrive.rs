@@ -1,0 +1,268 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Receiving of eager messages: to the receive that waits for them, or to a place where they wait for it. A message
+//! that comes in chunks is matched when its first chunk comes.
+
+use super::super::deliver::{Ended, deliver, end};
+use super::super::destination::{Destination, read_chunk};
+use super::super::plan::SYNC_BYTES;
+use super::super::{Message, charge};
+use crate::endpoint::Record;
+use crate::error::{Error, Result};
+use crate::matching::Envelope;
+use crate::peer::{Incoming, Peer, Target};
+use crate::records::{ChunkBody, Kind};
+use crate::request::RequestId;
+use crate::select::chunks::Chunks;
+use crate::state::held::Held;
+use crate::state::lightweight::PostedReceive;
+use crate::state::{Core, Receives};
+use onecopy_shm::copy::Kernel;
+use onecopy_shm::layout::OutOfBounds;
+use onecopy_shm::loan::{LoanError, LoanTable};
+
+/// A message in slots has arrived.
+#[inline]
+pub(crate) fn whole(
+    core: &mut Core,
+    receives: &mut Receives,
+    peer: &mut Peer,
+    record: &Record,
+    envelope: Envelope,
+    kind: Kind,
+) -> std::result::Result<(), String> {
+    if peer.inbound.incoming.is_some() {
+        return Err("a message begins within another".into());
+    }
+    let mut sync = None;
+    let mut skip = 0;
+    if kind == Kind::EagerSync {
+        if record.len < SYNC_BYTES {
+            return Err("a synchronous message without a request".into());
+        }
+        let mut raw = [0; SYNC_BYTES];
+        peer.endpoint.read(record, 0, &mut raw);
+        sync = Some(u64::from_le_bytes(raw));
+        skip = SYNC_BYTES;
+    }
+    let len = record.len - skip;
+    let endpoint = &peer.endpoint;
+    let read = |at: usize, out: &mut [u8]| endpoint.read(record, skip + at, out);
+    if let Some(waiting) = receives.match_posted(core, &envelope) {
+        let to = Destination::of(&core.requests, &receives.lightweight, waiting);
+        let written = to.fill(&mut core.loans, 0, len, read);
+        end(core, peer, Ended::eager(len as u64, sync));
+        let written = written.map_err(|_| Error::withdrawn(envelope.source));
+        let lightweight = &mut receives.lightweight;
+        lightweight.complete_receive(core, waiting, envelope, len as u64, written);
+        return Ok(());
+    }
+    peer.inbound.hold(&core.knobs, len as u64)?;
+    core.counters.hold_unexpected(len as u64);
+    let mut bytes = core.buffers.place_to_hold(len);
+    let held = Destination::Held(&mut bytes).fill(&mut core.loans, 0, len, read);
+    held.map_err(|error| error.to_string())?;
+    receives.keep_unexpected(core, envelope, Message::Whole { bytes, sync });
+    Ok(())
+}
+
+/// The first chunk of a message has arrived.
+pub(crate) fn first_chunk(
+    core: &mut Core,
+    receives: &mut Receives,
+    peer: &mut Peer,
+    envelope: Envelope,
+    body: &ChunkBody,
+) -> std::result::Result<(), String> {
+    if peer.inbound.incoming.is_some() {
+        return Err("a message begins within another".into());
+    }
+    let mut incoming = Incoming::begin(&core.knobs, envelope, body)?;
+    incoming.target = match receives.match_posted(core, &envelope) {
+        // Nothing can come between its match and its end.
+        Some(PostedReceive::Lightweight(slot)) if u64::from(body.piece) == body.total => {
+            Target::Lightweight(slot)
+        }
+        Some(waiting) => {
+            let id = receives.lightweight.as_request(core, waiting, &envelope);
+            match id.and_then(|id| Some((id, core.requests.get_mut(id)?))) {
+                Some((id, request)) => {
+                    request.begin_receiving(&envelope);
+                    Target::Request(id)
+                }
+                None => Target::Nowhere,
+            }
+        }
+        None => {
+            peer.inbound.hold(&core.knobs, body.total)?;
+            core.counters.hold_unexpected(body.total);
+            let bytes = core.buffers.place_to_hold(body.total as usize);
+            let total = body.total;
+            Target::Entry(receives.keep_unexpected(
+                core,
+                envelope,
+                Message::Partial { bytes, total },
+            ))
+        }
+    };
+    peer.inbound.incoming = Some(incoming);
+    next_chunk(core, receives, peer, body)
+}
+
+/// What became of a chunk.
+#[derive(Debug)]
+pub(crate) struct Taken {
+    /// Whether its bytes are in the buffer, as far as they fit.
+    pub(crate) written: std::result::Result<(), LoanError>,
+    /// Whether it was the last one of its message.
+    pub(crate) last: bool,
+}
+
+/// Takes the next chunk of a message, or as much of it as has come. `from` copies bytes of the chunk. An error says
+/// what no correct peer would have sent.
+#[inline(always)]
+pub(crate) fn take_chunk(
+    memory: (&mut LoanTable, &Chunks),
+    from: impl FnMut(usize, &mut [u8], Kernel) -> std::result::Result<(), OutOfBounds>,
+    incoming: &mut Incoming,
+    body: &ChunkBody,
+    to: Destination<'_>,
+) -> std::result::Result<Taken, String> {
+    incoming.check(body)?;
+    let written = read_chunk(memory, from, body, to)?;
+    let last = incoming.came(body);
+    Ok(Taken { written, last })
+}
+
+/// A chunk of the message that is under way has arrived.
+pub(crate) fn next_chunk(
+    core: &mut Core,
+    receives: &mut Receives,
+    peer: &mut Peer,
+    body: &ChunkBody,
+) -> std::result::Result<(), String> {
+    let Some(incoming) = &mut peer.inbound.incoming else {
+        return Err("a chunk of no message".into());
+    };
+    let to = match incoming.target {
+        Target::Request(id) => {
+            let waiting = PostedReceive::Request(id);
+            Destination::of(&core.requests, &receives.lightweight, waiting)
+        }
+        Target::Lightweight(slot) => {
+            let waiting = PostedReceive::Lightweight(slot);
+            Destination::of(&core.requests, &receives.lightweight, waiting)
+        }
+        Target::Entry(entry) => match receives.unexpected.get_mut(entry) {
+            Message::Partial { bytes, .. } => Destination::Held(bytes),
+            _ => Destination::Nowhere,
+        },
+        Target::Nowhere => Destination::Nowhere,
+    };
+    let endpoint = &mut peer.endpoint;
+    let from = |at: usize, out: &mut [u8], kernel| endpoint.read_chunk(body.chunk, at, out, kernel);
+    let Taken { written, last } =
+        take_chunk((&mut core.loans, &core.chunks), from, incoming, body, to)?;
+    match (incoming.target, &written) {
+        (Target::Request(id), Err(_)) => {
+            core.requests.complete(id, Err(Error::withdrawn(peer.rank)));
+        }
+        (Target::Entry(_), Err(error)) => return Err(error.to_string()),
+        _ => {}
+    }
+    if last && let Some(incoming) = peer.inbound.incoming.take() {
+        let written = written.map_err(|_| Error::withdrawn(peer.rank));
+        all_came(core, receives, peer, &incoming, written);
+    }
+    Ok(())
+}
+
+/// The last chunk of a message has arrived.
+fn all_came(
+    core: &mut Core,
+    receives: &mut Receives,
+    peer: &mut Peer,
+    incoming: &Incoming,
+    written: Result<()>,
+) {
+    let (envelope, total) = (incoming.envelope, incoming.total);
+    let ended = Ended::eager(total, incoming.sync);
+    match incoming.target {
+        Target::Request(id) => deliver(core, peer, id, (envelope, total), written, ended),
+        Target::Lightweight(slot) => {
+            end(core, peer, ended);
+            let waiting = PostedReceive::Lightweight(slot);
+            let lightweight = &mut receives.lightweight;
+            lightweight.complete_receive(core, waiting, envelope, total, written);
+        }
+        Target::Entry(entry) => {
+            let message = receives.unexpected.get_mut(entry);
+            if let Message::Partial { bytes, .. } = message {
+                let bytes = std::mem::replace(bytes, Held::Short(Vec::new()));
+                *message = Message::Whole {
+                    bytes,
+                    sync: incoming.sync,
+                };
+                receives.unexpected.count();
+            }
+        }
+        Target::Nowhere => end(core, peer, ended),
+    }
+}
+
+/// A receive takes over a message of which some chunks are still to come.
+pub(crate) fn adopt(
+    core: &mut Core,
+    peer: &mut Peer,
+    envelope: Envelope,
+    id: RequestId,
+    (bytes, total): (Held, u64),
+) {
+    if let Some(request) = core.requests.get_mut(id) {
+        request.begin_receiving(&envelope);
+    }
+    if let Err(error) = copy_held(core, id, &bytes) {
+        core.requests.complete(id, Err(error));
+    }
+    peer.inbound.release(charge(total));
+    core.counters.release_unexpected(total);
+    core.buffers.give_back(bytes);
+    if let Some(incoming) = &mut peer.inbound.incoming {
+        incoming.target = Target::Request(id);
+    }
+}
+
+/// Gives a whole unexpected message to its receive.
+pub(crate) fn accept_whole(
+    core: &mut Core,
+    peer: &mut Peer,
+    envelope: Envelope,
+    (bytes, sync): (Held, Option<u64>),
+    id: RequestId,
+) {
+    let (len, written) = hand_over(core, id, bytes);
+    peer.inbound.release(charge(len));
+    let ended = Ended::eager(len, sync);
+    deliver(core, peer, id, (envelope, len), written, ended);
+}
+
+/// Copies a whole message that was kept to its receive, and gives its place back. Gives its length, and whether the
+/// bytes that fit are in the buffer.
+pub(crate) fn hand_over(core: &mut Core, id: RequestId, bytes: Held) -> (u64, Result<()>) {
+    let written = copy_held(core, id, &bytes);
+    let len = bytes.len() as u64;
+    core.counters.release_unexpected(len);
+    core.buffers.give_back(bytes);
+    (len, written)
+}
+
+/// Copies the first bytes of a message, as many as fit, to its receive.
+fn copy_held(core: &mut Core, id: RequestId, bytes: &[u8]) -> Result<()> {
+    let Some(request) = core.requests.get(id) else {
+        return Ok(());
+    };
+    Destination::Request(request)
+        .fill(&mut core.loans, 0, bytes.len(), |at, out| {
+            out.copy_from_slice(&bytes[at..at + out.len()]);
+        })
+        .map_err(|_| Error::withdrawn(request.peer))
+}
