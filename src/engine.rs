@@ -5,6 +5,7 @@
 
 mod connect;
 mod deaths;
+mod polling;
 mod progress;
 mod sleep;
 mod start;
@@ -38,40 +39,28 @@ pub(crate) struct Engine {
     /// The threads that wait.
     pub(crate) waits: Waits,
     pub(crate) peers: Vec<Option<Box<Peer>>>,
-    /// Ranks whose rings are polled.
-    pub(crate) polled: Vec<u32>,
+    pub(crate) polling: polling::Polling,
     /// Which ranks are gone.
     pub(crate) lives: Lives,
-    /// Ranks that have sent something and could not be connected with yet.
-    pub(crate) unreached_ranks: Vec<progress::Unreached>,
     pub(crate) wireup: Box<dyn Wireup>,
     pub(crate) permitted: Permitted,
-    /// What each rank told of its memory when it joined.
-    pub(crate) exports: Vec<onecopy_btl::module::Export>,
-    /// This rank's memory, exposed by the kernel module as long as the engine lives.
-    _exposed: onecopy_btl::module::Exposed,
+    exports: Exports,
     /// The node of each rank; those of one node share memory.
     nodes: Vec<u32>,
     /// What leads to ranks on other nodes; none in a job of one node.
     wires: Option<Box<wires::Wires>>,
     /// Why there is none in a job of several nodes.
     no_wire: Option<String>,
-    /// Ranks that are to be polled again: of use within a call only.
-    to_poll: Vec<u32>,
-    /// Rounds of progress between two looks aside, less one; a power of two less one.
-    look_mask: u32,
-    /// Rounds of progress.
-    rounds: u32,
+    /// Ranks whose lanes have something: of use within a call only.
+    changed_lanes: Vec<u32>,
 }
 
-/// Polls a peer from now on.
-fn poll_again(polled: &mut Vec<u32>, peer: &mut Peer) {
-    peer.endpoint.set_polling(true);
-    peer.idle_polls = 0;
-    if !peer.polled {
-        peer.polled = true;
-        polled.push(peer.rank);
-    }
+/// The memory of ranks that a kernel module exposes.
+struct Exports {
+    /// What each rank told of its own when it joined.
+    of_ranks: Vec<onecopy_btl::module::Export>,
+    /// This rank's own, as long as the engine lives.
+    _own: onecopy_btl::module::Exposed,
 }
 
 impl Engine {

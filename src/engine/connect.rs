@@ -36,7 +36,12 @@ impl Engine {
         let means = Means {
             pid: introduction.pid,
             grant: introduction.grant,
-            export: self.exports.get(rank as usize).copied().unwrap_or_default(),
+            export: self
+                .exports
+                .of_ranks
+                .get(rank as usize)
+                .copied()
+                .unwrap_or_default(),
         };
         let link =
             shared

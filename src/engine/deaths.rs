@@ -269,7 +269,7 @@ impl Engine {
 
     /// Takes back what was kept of a peer that is gone: it is polled no more, and nothing goes to it or comes.
     fn forget_peer(&mut self, rank: u32, gone: &Gone) {
-        self.polled.retain(|&r| r != rank);
+        self.polling.ranks.retain(|&r| r != rank);
         self.core.agenda.forget(rank);
         if let Some(peer) = &mut self.peers[rank as usize] {
             peer.life.gone = Some(gone.clone());

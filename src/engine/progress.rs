@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Moving everything on: which rings are polled, and what is taken from them.
 
-use super::{Engine, poll_again, wires};
+use super::Engine;
 use crate::endpoint::slots_for;
 use crate::error::Error;
 use crate::peer::Gone;
@@ -20,13 +20,6 @@ const LONG_IDLE: u32 = 1024;
 /// deaths, so for half a second by default. A shortage of descriptors or memory that lasts longer is no passing one.
 const TRIES: u32 = 50;
 
-/// A rank that has sent something and could not be connected with yet.
-#[derive(Debug)]
-pub(crate) struct Unreached {
-    rank: u32,
-    tries: u32,
-}
-
 /// Slots of the messages that are looked for seldom: of these a reader close behind the sender was seen to steal lines
 /// (docs/performance.md, "MPI").
 const FEW_SLOTS: std::ops::RangeInclusive<usize> = 2..=4;
@@ -37,8 +30,7 @@ impl Engine {
     #[inline]
     pub(crate) fn progress_messages(&mut self, waiting: bool) -> bool {
         let mut moved = false;
-        self.rounds = self.rounds.wrapping_add(1);
-        if self.rounds & self.look_mask == 0 {
+        if self.polling.next_round() {
             moved |= self.look_aside();
         }
         for word in 0..self.core.home.active_words() {
@@ -49,8 +41,8 @@ impl Engine {
             }
         }
         let mut index = 0;
-        while index < self.polled.len() {
-            let rank = self.polled[index];
+        while index < self.polling.ranks.len() {
+            let rank = self.polling.ranks[index];
             index += 1;
             let Some(peer) = &mut self.peers[rank as usize] else {
                 continue;
@@ -88,7 +80,7 @@ impl Engine {
     #[cold]
     fn look_aside(&mut self) -> bool {
         let now = Instant::now();
-        if self.rounds & wires::ROUNDS_ONE_NODE == 0 {
+        if self.polling.is_seldom() {
             self.age(now);
         }
         self.look_at_wires(now)
@@ -217,16 +209,14 @@ impl Engine {
             let rank = (word * 64) as u32 + bits.trailing_zeros();
             bits &= bits - 1;
             if rank >= self.core.size || rank == self.core.me || self.lives.is_gone(rank) {
-                self.unreached_ranks
-                    .retain(|unreached_rank| unreached_rank.rank != rank);
+                self.polling.settled(rank);
                 continue;
             }
             if let Err(error) = self.peer(rank) {
                 self.fail_to_reach(rank, error);
                 continue;
             }
-            self.unreached_ranks
-                .retain(|unreached_rank| unreached_rank.rank != rank);
+            self.polling.settled(rank);
             let Some(peer) = &mut self.peers[rank as usize] else {
                 continue;
             };
@@ -234,7 +224,7 @@ impl Engine {
                 self.mark_gone(rank, Gone::given_up());
                 continue;
             }
-            poll_again(&mut self.polled, peer);
+            self.polling.poll(peer);
         }
     }
 
@@ -245,7 +235,7 @@ impl Engine {
         for peer in self.peers.iter_mut().flatten() {
             let rings = peer.endpoint.shares_memory();
             if rings && !peer.polled && !peer.life.is_gone() && !peer.endpoint.is_empty() {
-                poll_again(&mut self.polled, peer);
+                self.polling.poll(peer);
             }
         }
     }
@@ -254,20 +244,7 @@ impl Engine {
     /// peers' lives. Otherwise this rank gives the pair up, and the other one learns of that.
     #[cold]
     fn fail_to_reach(&mut self, rank: u32, error: Error) {
-        let tries = match self
-            .unreached_ranks
-            .iter_mut()
-            .find(|unreached_rank| unreached_rank.rank == rank)
-        {
-            Some(unreached_rank) => {
-                unreached_rank.tries += 1;
-                unreached_rank.tries
-            }
-            None => {
-                self.unreached_ranks.push(Unreached { rank, tries: 1 });
-                1
-            }
-        };
+        let tries = self.polling.failed_to_reach(rank);
         if error.is_temporary() && tries < TRIES {
             if tries == 1 {
                 tracing::warn!(
@@ -276,8 +253,7 @@ impl Engine {
             }
             return;
         }
-        self.unreached_ranks
-            .retain(|unreached_rank| unreached_rank.rank != rank);
+        self.polling.settled(rank);
         let reason = match error {
             Error::Unreachable { reason, .. } => reason,
             other => other.to_string(),
@@ -290,9 +266,9 @@ impl Engine {
     /// Tries again to reach those who have sent something.
     #[cold]
     pub(super) fn try_again(&mut self) {
-        for at in (0..self.unreached_ranks.len()).rev() {
+        for place in (0..self.polling.unreached_count()).rev() {
             // One that is reached or given up leaves the list.
-            if let Some(&Unreached { rank, .. }) = self.unreached_ranks.get(at) {
+            if let Some(rank) = self.polling.unreached(place) {
                 self.activate(rank as usize / 64, 1 << (rank % 64));
             }
         }
@@ -306,13 +282,13 @@ impl Engine {
         // a fence, so a peer that sends more often stays. Chosen by magnitude.
         const RETIRED: u32 = 4096;
         // To look at a wire is a call of the kernel.
-        if self.polled.len() <= 2 && self.wires.is_none() {
+        if self.polling.ranks.len() <= 2 && self.wires.is_none() {
             return;
         }
-        let few = self.polled.len() <= 2;
+        let few = self.polling.ranks.len() <= 2;
         let peers = &mut self.peers;
         let mut retired = Vec::new();
-        self.polled.retain(|&rank| {
+        self.polling.ranks.retain(|&rank| {
             let Some(peer) = &mut peers[rank as usize] else {
                 return false;
             };
@@ -334,7 +310,7 @@ impl Engine {
             if let Some(peer) = &mut self.peers[rank as usize]
                 && (peer.endpoint.has_output() || !peer.endpoint.is_empty())
             {
-                poll_again(&mut self.polled, peer);
+                self.polling.poll(peer);
             }
         }
     }
@@ -360,7 +336,7 @@ mod tests {
                 world.recv(&mut got, 0, 1).expect("the first");
                 {
                     let mut worker = rt.handle().gate.enter();
-                    worker.engine.polled.clear();
+                    worker.engine.polling.ranks.clear();
                     let peer = worker.engine.peers[0].as_mut().expect("connected");
                     peer.polled = false;
                     // Its sender still sees it polled.

@@ -12,10 +12,10 @@ impl Engine {
         let Self {
             core,
             peers,
-            polled,
+            polling,
             ..
         } = self;
-        for &rank in polled.iter() {
+        for &rank in &polling.ranks {
             if let Some(peer) = &mut peers[rank as usize] {
                 peer.endpoint.set_polling(false);
                 // The sender may wait for what we hold.
@@ -37,7 +37,7 @@ impl Engine {
             return false;
         }
         let peers = &mut self.peers;
-        let incoming = self.polled.iter().any(|&rank| {
+        let incoming = self.polling.ranks.iter().any(|&rank| {
             let peer = peers[rank as usize].as_mut();
             peer.is_some_and(|peer| !peer.endpoint.is_empty())
         });
@@ -54,7 +54,7 @@ impl Engine {
     #[cold]
     pub(crate) fn wake_up(&mut self) {
         self.core.home.disarm();
-        for &rank in &self.polled {
+        for &rank in &self.polling.ranks {
             if let Some(peer) = &mut self.peers[rank as usize] {
                 peer.endpoint.set_polling(true);
             }

@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Making an engine: its segment, its place in the job, and what it knows of the ranks before it connects with one.
 
-use super::wires::{self, Wires};
-use super::{Core, Engine};
+use super::polling::Polling;
+use super::wires::Wires;
+use super::{Core, Engine, Exports};
 use crate::endpoint::Home;
 use crate::error::Result;
 use crate::machine::quota;
@@ -183,30 +184,26 @@ impl Engine {
         let wait_policy = wait_policy(&knobs, &cards, &*wireup);
         let core = core(knobs, costs, threads, home, (wireup.job(), me, size));
         let none = || (0..size).map(|_| None);
-        let nodes = (0..size).map(|rank| wireup.node(rank)).collect();
+        let nodes: Vec<u32> = (0..size).map(|rank| wireup.node(rank)).collect();
+        let several_nodes = nodes.iter().any(|&node| node != nodes[me as usize]);
         let mut engine = Self {
             waits: Waits::new(core.home.bell(), wait_policy),
             core,
             receives: Receives::default(),
             peers: none().collect(),
-            polled: Vec::new(),
+            polling: Polling::new(several_nodes),
             lives: Lives::new(size),
-            unreached_ranks: Vec::new(),
             wireup,
             permitted,
-            exports: cards.iter().map(|card| card.export).collect(),
-            _exposed: exposed,
+            exports: Exports {
+                of_ranks: cards.iter().map(|card| card.export).collect(),
+                _own: exposed,
+            },
             nodes,
             wires,
             no_wire,
-            to_poll: Vec::new(),
-            look_mask: wires::ROUNDS_ONE_NODE,
-            rounds: 0,
+            changed_lanes: Vec::new(),
         };
-        let several = (0..size).any(|rank| !engine.shares_node(rank as u32));
-        if several {
-            engine.look_mask = wires::ROUNDS;
-        }
         let (me, nodes) = (me as usize, &engine.nodes);
         if let Some(wires) = &mut engine.wires {
             wires.know(&cards, me, nodes);

@@ -4,7 +4,7 @@
 //! A wire that was active lately is polled as a ring is. All others have no cost: the hub says which of them have
 //! something, and is asked once in a while. A job of one node has no hub, and no wires to look at.
 
-use super::{Engine, poll_again};
+use super::Engine;
 use crate::endpoint::{
     Connector, Endpoint, EventSource, Home, Hub, Outcome, Settings, SharedLanes, Socket,
 };
@@ -240,14 +240,14 @@ impl Engine {
                 && !peer.polled
                 && !peer.life.is_gone()
             {
-                self.to_poll.push(rank);
+                self.changed_lanes.push(rank);
                 found = true;
             }
         }
         drop(lanes);
-        while let Some(rank) = self.to_poll.pop() {
+        while let Some(rank) = self.changed_lanes.pop() {
             if let Some(peer) = &mut self.peers[rank as usize] {
-                poll_again(&mut self.polled, peer);
+                self.polling.poll(peer);
             }
         }
         found
@@ -275,7 +275,7 @@ impl Engine {
                     if let Some(Some(peer)) = self.peers.get_mut(rank as usize)
                         && !peer.polled
                     {
-                        poll_again(&mut self.polled, peer);
+                        self.polling.poll(peer);
                     }
                 }
                 EventSource::Device => device = true,
@@ -329,7 +329,7 @@ impl Engine {
         if let Some(lanes) = wires.lanes(&self.core.knobs) {
             wire.attach_lanes(lanes, rank);
         }
-        poll_again(&mut self.polled, peer);
+        self.polling.poll(peer);
     }
 
     /// Arms what wakes this rank for a wire. `false`: nothing would.
@@ -432,7 +432,7 @@ impl Engine {
         {
             peer.life.goes(gone, Instant::now());
             if !peer.polled {
-                poll_again(&mut self.polled, peer);
+                self.polling.poll(peer);
             }
             return;
         }

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Where the bytes of a message go, whoever keeps its receive. The counterpart of [`super::eager::Payload`].
 //!
-//! All that comes from an endpoint passes here: whole messages in slots, and chunks, of eager messages and of pipelines.
+//! What comes from an endpoint passes here: whole messages in slots, and chunks of eager messages and of pipelines.
 
 use crate::records::ChunkBody;
 use crate::request::{Request, Requests};
