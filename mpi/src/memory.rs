@@ -13,6 +13,7 @@ use crate::datatype::layout::Layout;
 use crate::failure::{Outcome, fail};
 use crate::ffi::Addr;
 use onecopy::Span;
+use onecopy_shm::copy::{Kernel, copy};
 use std::ops::Range;
 
 fn valid(addr: Addr, len: usize) -> *mut u8 {
@@ -84,7 +85,7 @@ pub(crate) fn gather(layout: &Layout, base: Addr, range: Range<u64>, out: &mut [
         let len = len as usize;
         let (from, to) = (base.offset(offset).pointer(), &mut out[done..done + len]);
         // SAFETY: the layout names bytes of the program's buffer; the target is ours.
-        unsafe { std::ptr::copy_nonoverlapping(from, to.as_mut_ptr(), len) };
+        unsafe { copy(Kernel::Memcpy, to.as_mut_ptr(), from, len) };
         done += len;
         true
     });
@@ -97,7 +98,7 @@ pub(crate) fn scatter(layout: &Layout, base: Addr, start: u64, bytes: &[u8]) {
         let len = len as usize;
         let (from, to) = (&bytes[done..done + len], base.offset(offset).pointer());
         // SAFETY: the layout names bytes of the program's buffer; the source is ours.
-        unsafe { std::ptr::copy_nonoverlapping(from.as_ptr(), to, len) };
+        unsafe { copy(Kernel::Memcpy, to, from.as_ptr(), len) };
         done += len;
         true
     });

@@ -8,6 +8,7 @@ use crate::matching::Envelope;
 use crate::request::{LoanRange, RequestId, RequestState, SendPlan};
 use crate::state::{Core, Receives};
 use onecopy_btl::LayerId;
+use onecopy_shm::copy::{Kernel, copy_slices};
 use onecopy_shm::loan::LoanTable;
 
 /// Longer messages wait for their receive where they are, so that they are copied once. Shorter ones are
@@ -49,7 +50,7 @@ fn buffer(core: &mut Core, receives: &mut Receives, envelope: Envelope, id: Requ
     };
     let read = request.buf.read(&core.loans, 0, len as usize, |_, part| {
         if let Some(room) = bytes.extend(part.len()) {
-            room.copy_from_slice(part);
+            copy_slices(Kernel::Memcpy, room, part);
         }
     });
     if read.is_err() {

@@ -28,6 +28,7 @@ use onecopy_btl::link::Link;
 use onecopy_btl::registry::Power;
 use onecopy_btl::{LayerId, RemoteRange};
 use onecopy_obs::tracepoints;
+use onecopy_shm::copy::stumbles;
 use onecopy_shm::layout::HeapOffset;
 use onecopy_shm::loan::Loan;
 use std::time::Instant;
@@ -246,6 +247,8 @@ struct TransferFacts<'t> {
     /// The buffer of the receive is in one piece, and lies in this rank's heap.
     in_one_piece: bool,
     in_heap: bool,
+    /// A call of the kernel would copy between these addresses slowly, and the user has not decided.
+    calls_stumble: bool,
 }
 
 impl TransferFacts<'_> {
@@ -269,8 +272,11 @@ impl Facts for TransferFacts<'_> {
 
     fn is_read_by(&self, layer: LayerId) -> bool {
         self.reaches(layer)
-            && (layer.power() != Power::Attach
-                || has_earned(self.link, layer, self.transfer, self.offset, self.len))
+            && match layer.power() {
+                Power::Attach => has_earned(self.link, layer, self.transfer, self.offset, self.len),
+                Power::Copy => !self.calls_stumble,
+                _ => true,
+            }
     }
 
     fn sender_maps(&self) -> bool {
@@ -305,6 +311,8 @@ fn choose(
         is_shown: reading.is_some(),
         in_one_piece: into.loan.is_some(),
         in_heap: into.heap.is_some(),
+        calls_stumble: !peer.policy.observed.is_fixed()
+            && into.stumbles(&transfer.announcement.remote),
     };
     let protocol = decide(
         len,
@@ -389,6 +397,14 @@ impl ReceiveBuffer {
         };
         let heap = loan.and_then(|loan| core.home.heap_offset_of(loan.address(), loan.len()));
         Self { loan, heap }
+    }
+
+    /// Whether the string instruction, by which the kernel copies, is slow between the message and this buffer.
+    fn stumbles(&self, remote: &Remote) -> bool {
+        match (self.loan, remote) {
+            (Some(to), Remote::One(from)) => stumbles(to.address(), from.address as usize),
+            _ => false,
+        }
     }
 }
 

@@ -12,15 +12,42 @@
 //! after the copy. Callers guarantee that both ranges are mapped and do not overlap.
 #![allow(unsafe_code, reason = "raw copies to and from memory that peers write")]
 
-use std::ptr;
+#[cfg(target_arch = "x86_64")]
+#[path = "copy/x86_64.rs"]
+mod arch;
+#[cfg(not(target_arch = "x86_64"))]
+#[path = "copy/other.rs"]
+mod arch;
 
-/// Whether copies of [`BY_VECTORS`] bytes keep from the string instruction: a hint of this process, which orders
-/// nothing.
+use crate::layout::{LINE, PAGE};
+use std::ptr;
+use std::time::Instant;
+
+/// What is known of the string instruction: hints of this process, which order nothing.
 mod hint {
     use crate::sync::{AtomicBool, Ordering};
 
     static VECTORS: AtomicBool = AtomicBool::new(false);
+    static STUMBLES: AtomicBool = AtomicBool::new(false);
+    static LOOKED: AtomicBool = AtomicBool::new(false);
 
+    /// Whether it stumbles ([`super::stumbles`]).
+    #[inline]
+    pub(super) fn stumbles() -> bool {
+        STUMBLES.load(Ordering::Relaxed)
+    }
+
+    /// Whether that is known.
+    pub(super) fn has_looked() -> bool {
+        LOOKED.load(Ordering::Relaxed)
+    }
+
+    pub(super) fn set_stumbles(on: bool) {
+        STUMBLES.store(on, Ordering::Relaxed);
+        LOOKED.store(true, Ordering::Relaxed);
+    }
+
+    /// Whether copies of [`super::BY_VECTORS`] bytes keep from it.
     #[inline]
     pub(super) fn vectors() -> bool {
         VECTORS.load(Ordering::Relaxed)
@@ -36,7 +63,7 @@ mod hint {
 const BY_VECTORS: std::ops::Range<usize> = 2048..16 << 10;
 /// Fewer bytes are never copied by the string instruction, which takes longer to begin. A message in many short pieces
 /// of the program's memory consists of such copies.
-const BY_STRING_MIN: usize = 2048;
+const BY_STRING_MIN: usize = BY_VECTORS.start;
 
 /// Says whether [`Kernel::Memcpy`] is to keep from the string instruction where that begins too slowly, in this
 /// process.
@@ -50,13 +77,70 @@ pub fn prefers_vectors() -> bool {
     hint::vectors()
 }
 
+/// Whether the string instruction, and so the C library and the kernel, copies slowly between these addresses here.
+///
+/// Some processors stumble where the destination lies less than a cache line behind the source, modulo a page. They
+/// take it for memory that overlaps, and copy byte by byte: 15 to 30 times slower on a Zen 3. Large buffers of `malloc`
+/// are an example: they begin 16 bytes behind a page, and a chunk at one (docs/performance.md).
+#[inline]
+#[must_use]
+pub fn stumbles(to: usize, from: usize) -> bool {
+    let behind = to.wrapping_sub(from) % PAGE;
+    behind.wrapping_sub(1) < LINE - 1 && hint::stumbles()
+}
+
+/// Finds out whether the string instruction stumbles on this processor, once in a process: some ten microseconds.
+pub fn look_for_stumbles() {
+    if !hint::has_looked() {
+        assume_stumbles(stumbles_here());
+    }
+}
+
+/// As if [`look_for_stumbles`] had found that, for tests.
+pub fn assume_stumbles(on: bool) {
+    hint::set_stumbles(on && arch::has_vectors());
+}
+
+/// What is known of that.
+#[must_use]
+pub fn strings_stumble() -> bool {
+    hint::stumbles()
+}
+
+fn stumbles_here() -> bool {
+    const LEN: usize = PAGE;
+    /// Copies of a sample, and samples: one that nothing interrupts is enough.
+    const COPIES: usize = 4;
+    const SAMPLES: usize = 4;
+    /// What a processor that does not stumble needs more is far less, and what the others do is far more.
+    const SLOWER: u32 = 4;
+    let from = vec![1u8; LEN];
+    let mut to = vec![0u8; LEN + 2 * PAGE];
+    let congruent = from.as_ptr().addr().wrapping_sub(to.as_ptr().addr()) % PAGE;
+    let mut fastest = |behind: usize| {
+        let to = &mut to[congruent + behind..][..LEN];
+        let sample = || {
+            let begun = Instant::now();
+            for _ in 0..COPIES {
+                // SAFETY: slices of this length; an exclusive and a shared one do not overlap.
+                unsafe { arch::rep_movsb(to.as_mut_ptr(), from.as_ptr(), LEN) };
+            }
+            begun.elapsed()
+        };
+        std::iter::repeat_with(sample).take(SAMPLES).min()
+    };
+    matches!((fastest(16), fastest(0)), (Some(behind), Some(congruent)) if behind > congruent * SLOWER)
+}
+
 /// # Safety
 /// As [`ptr::copy_nonoverlapping`].
 #[inline]
 unsafe fn memcpy(to: *mut u8, from: *const u8, len: usize) {
-    if BY_VECTORS.contains(&len) && hint::vectors() {
-        // SAFETY: the caller's promise; such a length is above 128, and the hint is only given where the processor has
-        // the vectors.
+    let by_vectors = len >= BY_STRING_MIN
+        && (len < BY_VECTORS.end && hint::vectors() || stumbles(to.addr(), from.addr()));
+    if by_vectors {
+        // SAFETY: the caller's promise; such a length is above 128, and the hints are only given where the processor
+        // has the vectors.
         unsafe { arch::vectors(to, from, len) }
     } else {
         // SAFETY: the caller's promise.
@@ -128,7 +212,13 @@ pub unsafe fn copy(kernel: Kernel, to: *mut u8, from: *const u8, len: usize) {
         // SAFETY: the caller's promise.
         Kernel::RepMovsb if len < BY_STRING_MIN => unsafe { memcpy(to, from, len) },
         // SAFETY: the caller's promise.
-        Kernel::RepMovsb => unsafe { arch::rep_movsb(to, from, len) },
+        Kernel::RepMovsb if !stumbles(to.addr(), from.addr()) => unsafe {
+            arch::rep_movsb(to, from, len)
+        },
+        Kernel::RepMovsb if len >= AHEAD_MIN => {
+            // SAFETY: the caller's promise; the processor has vectors where its strings are known to stumble.
+            unsafe { arch::vectors_ahead::<false>(to, from, len) }
+        }
         Kernel::Ahead if len >= AHEAD_MIN && hint::vectors() => {
             // SAFETY: the caller's promise; the hint is only given where the processor has the vectors, and so many
             // bytes are more than the first prefetches and a step.
@@ -139,11 +229,11 @@ pub unsafe fn copy(kernel: Kernel, to: *mut u8, from: *const u8, len: usize) {
             unsafe { arch::vectors_ahead::<true>(to, from, len) }
         }
         // SAFETY: the caller's promise.
-        Kernel::Ahead | Kernel::AheadOwning => unsafe { memcpy(to, from, len) },
+        Kernel::RepMovsb | Kernel::Ahead | Kernel::AheadOwning => unsafe { memcpy(to, from, len) },
     }
 }
 
-/// Copies between two slices of the same length with `kernel`, so that kernels can be compared.
+/// Copies between two slices of the same length with `kernel`. Unlike [`slice::copy_from_slice`] it does not stumble.
 ///
 /// # Panics
 /// If the lengths differ.
@@ -178,7 +268,7 @@ pub unsafe fn copy_from_raw(from: *const u8, out: &mut [u8]) {
 #[inline]
 pub fn demote_range(at: ptr::NonNull<u8>, len: usize) {
     #[cfg(target_arch = "x86_64")]
-    for line in (0..len).step_by(crate::layout::LINE) {
+    for line in (0..len).step_by(LINE) {
         let line = at.as_ptr().wrapping_add(line);
         // SAFETY: a hint: it changes no memory as far as the program can tell, never faults, and is a no-op where it is
         // not known.
@@ -227,200 +317,6 @@ unsafe fn copy_short(to: *mut u8, from: *const u8, len: usize) {
         33..=64 => two!([u128; 2]),
         // SAFETY: the caller's promise.
         _ => unsafe { memcpy(to, from, len) },
-    }
-}
-
-#[cfg(target_arch = "x86_64")]
-mod arch {
-    use crate::layout::LINE;
-    use crate::prefetch;
-    use std::arch::asm;
-    use std::arch::x86_64::{
-        __m256i, _MM_HINT_T0, _mm_prefetch, _mm_sfence, _mm256_loadu_si256, _mm256_storeu_si256,
-        _mm256_stream_si256,
-    };
-    use std::ptr;
-
-    pub(super) fn has_vectors() -> bool {
-        is_x86_feature_detected!("avx2")
-    }
-
-    /// Bytes that are moved at a time.
-    const STEP: usize = 128;
-
-    /// # Safety
-    /// As [`ptr::copy_nonoverlapping`], with `len >= STEP` and AVX2 present.
-    #[target_feature(enable = "avx2")]
-    pub(super) unsafe fn vectors(to: *mut u8, from: *const u8, len: usize) {
-        // The last step may overlap the one before.
-        let last = len - STEP;
-        let mut at = 0;
-        loop {
-            // SAFETY: at + STEP <= len.
-            unsafe { step(to.wrapping_add(at), from.wrapping_add(at)) };
-            if at == last {
-                return;
-            }
-            at = (at + STEP).min(last);
-        }
-    }
-
-    /// How far ahead lines are asked for: so many at first, then one for each that is copied. With 16 lines 8 KiB from
-    /// a far processor take longer, with 48 16 KiB from a near one do (docs/performance.md).
-    const AHEAD: usize = 32 * LINE;
-    const _: () = assert!(super::AHEAD_MIN >= AHEAD + STEP);
-
-    /// As [`vectors`], behind prefetches of the source, which take its lines over if `OWN`. None goes behind the end:
-    /// such a line may be another message's, whose sender writes it.
-    ///
-    /// # Safety
-    /// As [`vectors`], with `len >= AHEAD + STEP`.
-    #[target_feature(enable = "avx2")]
-    pub(super) unsafe fn vectors_ahead<const OWN: bool>(to: *mut u8, from: *const u8, len: usize) {
-        let ask = |at: usize| {
-            let at = from.wrapping_add(at);
-            if OWN {
-                prefetch::for_write_at(at.cast_mut());
-            } else {
-                _mm_prefetch::<_MM_HINT_T0>(at.cast());
-            }
-        };
-        // The compiler unrolls it.
-        for line in 0..AHEAD / LINE {
-            ask(line * LINE);
-        }
-        let mut at = 0;
-        while at + AHEAD + STEP <= len {
-            ask(at + AHEAD);
-            ask(at + AHEAD + LINE);
-            // SAFETY: at + STEP <= len.
-            unsafe { step(to.wrapping_add(at), from.wrapping_add(at)) };
-            at += STEP;
-        }
-        // SAFETY: AHEAD bytes at least are left, which is more than a step.
-        unsafe { vectors(to.wrapping_add(at), from.wrapping_add(at), len - at) }
-    }
-
-    /// Moves `STEP` bytes.
-    ///
-    /// # Safety
-    /// As [`ptr::copy_nonoverlapping`] of so many bytes, with AVX2 present.
-    #[target_feature(enable = "avx2")]
-    #[inline]
-    #[expect(
-        clippy::cast_ptr_alignment,
-        reason = "loads and stores are unaligned ones"
-    )]
-    unsafe fn step(to: *mut u8, from: *const u8) {
-        let (source, target) = (from.cast::<__m256i>(), to.cast::<__m256i>());
-        let mut lanes = [source; STEP / 32];
-        for (lane, place) in lanes.iter_mut().enumerate() {
-            // SAFETY: lane * 32 + 32 <= STEP.
-            *place = unsafe { source.add(lane) };
-        }
-        // SAFETY: unaligned loads within the range.
-        let values = lanes.map(|place| unsafe { _mm256_loadu_si256(place) });
-        for (lane, value) in values.into_iter().enumerate() {
-            // SAFETY: as above.
-            let place = unsafe { target.add(lane) };
-            // SAFETY: unaligned store within the range.
-            unsafe { _mm256_storeu_si256(place, value) };
-        }
-    }
-
-    /// # Safety
-    /// As [`ptr::copy_nonoverlapping`].
-    pub(super) unsafe fn rep_movsb(to: *mut u8, from: *const u8, len: usize) {
-        // SAFETY: the ABI keeps the direction flag clear; the caller promises both ranges.
-        unsafe {
-            asm!("rep movsb", inout("rdi") to => _, inout("rsi") from => _, inout("rcx") len => _, options(nostack, preserves_flags));
-        }
-    }
-
-    /// # Safety
-    /// As [`ptr::copy_nonoverlapping`].
-    pub(super) unsafe fn non_temporal(to: *mut u8, from: *const u8, len: usize) {
-        if len < 256 || !is_x86_feature_detected!("avx2") {
-            // SAFETY: the caller's promise.
-            return unsafe { ptr::copy_nonoverlapping(from, to, len) };
-        }
-        // SAFETY: avx2 was found; the caller's promise.
-        unsafe { stream_avx2(to, from, len) }
-    }
-
-    /// # Safety
-    /// As [`ptr::copy_nonoverlapping`], with `len >= 32` and AVX2 present.
-    #[target_feature(enable = "avx2")]
-    #[expect(
-        clippy::cast_ptr_alignment,
-        reason = "the loads are unaligned ones, the stores are aligned by the lead"
-    )]
-    unsafe fn stream_avx2(to: *mut u8, from: *const u8, len: usize) {
-        let lead = to.align_offset(32).min(len);
-        // SAFETY: lead <= len.
-        unsafe { ptr::copy_nonoverlapping(from, to, lead) };
-        let mut at = lead;
-        while at + 128 <= len {
-            // SAFETY: at + 128 <= len.
-            let source = unsafe { from.add(at) }.cast::<__m256i>();
-            // SAFETY: as above.
-            let target = unsafe { to.add(at) }.cast::<__m256i>();
-            for lane in 0..4 {
-                // SAFETY: lane * 32 + 32 <= 128.
-                let source = unsafe { source.add(lane) };
-                // SAFETY: as above; unaligned load.
-                let value = unsafe { _mm256_loadu_si256(source) };
-                // SAFETY: as above.
-                let target = unsafe { target.add(lane) };
-                // SAFETY: `to + lead` is 32-aligned and so are all steps from it.
-                unsafe { _mm256_stream_si256(target, value) };
-            }
-            at += 128;
-        }
-        _mm_sfence();
-        // SAFETY: at <= len.
-        let source = unsafe { from.add(at) };
-        // SAFETY: at <= len.
-        let target = unsafe { to.add(at) };
-        // SAFETY: the remainder of both ranges.
-        unsafe { ptr::copy_nonoverlapping(source, target, len - at) };
-    }
-}
-
-#[cfg(not(target_arch = "x86_64"))]
-mod arch {
-    use std::ptr;
-
-    pub(super) fn has_vectors() -> bool {
-        false
-    }
-
-    /// # Safety
-    /// As [`ptr::copy_nonoverlapping`].
-    pub(super) unsafe fn vectors(to: *mut u8, from: *const u8, len: usize) {
-        // SAFETY: the caller's promise.
-        unsafe { ptr::copy_nonoverlapping(from, to, len) }
-    }
-
-    /// # Safety
-    /// As [`ptr::copy_nonoverlapping`].
-    pub(super) unsafe fn vectors_ahead<const OWN: bool>(to: *mut u8, from: *const u8, len: usize) {
-        // SAFETY: the caller's promise.
-        unsafe { ptr::copy_nonoverlapping(from, to, len) }
-    }
-
-    /// # Safety
-    /// As [`ptr::copy_nonoverlapping`].
-    pub(super) unsafe fn rep_movsb(to: *mut u8, from: *const u8, len: usize) {
-        // SAFETY: the caller's promise.
-        unsafe { ptr::copy_nonoverlapping(from, to, len) }
-    }
-
-    /// # Safety
-    /// As [`ptr::copy_nonoverlapping`].
-    pub(super) unsafe fn non_temporal(to: *mut u8, from: *const u8, len: usize) {
-        // SAFETY: the caller's promise.
-        unsafe { ptr::copy_nonoverlapping(from, to, len) }
     }
 }
 
@@ -496,6 +392,42 @@ mod tests {
                 assert_eq!(target, source[..len]);
             }
         }
+    }
+
+    /// Where the string instruction would stumble, vectors copy: the same bytes, and no others.
+    #[test]
+    fn what_lies_just_behind_its_source_is_copied() {
+        const MOST: usize = 20_000;
+        let source: Vec<u8> = (0..MOST as u32).map(|i| (i * 7 + i / 251) as u8).collect();
+        let mut target = vec![0xAA; MOST + 2 * PAGE];
+        let congruent = source.as_ptr().addr().wrapping_sub(target.as_ptr().addr()) % PAGE;
+        let all = [
+            Kernel::Memcpy,
+            Kernel::RepMovsb,
+            Kernel::Ahead,
+            Kernel::AheadOwning,
+        ];
+        look_for_stumbles();
+        let found = hint::stumbles();
+        for on in [true, false] {
+            assume_stumbles(on);
+            for kernel in all {
+                for behind in [0, 1, 16, 63, 64] {
+                    for len in [2047, 2048, 3071, 3072, 4097, 16_384, MOST] {
+                        target.fill(0xAA);
+                        let begin = congruent + behind;
+                        let to = target[begin..].as_mut_ptr();
+                        let stumbles = stumbles(to.addr(), source.as_ptr().addr());
+                        assert_eq!(stumbles, hint::stumbles() && (1..64).contains(&behind));
+                        copy_slices(kernel, &mut target[begin..][..len], &source[..len]);
+                        assert_eq!(target[begin..][..len], source[..len]);
+                        let mut rest = target[..begin].iter().chain(&target[begin + len..]);
+                        assert!(rest.all(|&byte| byte == 0xAA), "{len} wrote outside");
+                    }
+                }
+            }
+        }
+        hint::set_stumbles(found);
     }
 
     #[test]

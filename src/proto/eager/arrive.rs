@@ -16,7 +16,7 @@ use crate::select::chunks::Chunks;
 use crate::state::held::Held;
 use crate::state::lightweight::PostedReceive;
 use crate::state::{Core, Receives};
-use onecopy_shm::copy::Kernel;
+use onecopy_shm::copy::{Kernel, copy_slices};
 use onecopy_shm::layout::OutOfBounds;
 use onecopy_shm::loan::{LoanError, LoanTable};
 
@@ -262,7 +262,7 @@ fn copy_held(core: &mut Core, id: RequestId, bytes: &[u8]) -> Result<()> {
     };
     Destination::Request(request)
         .fill(&mut core.loans, 0, bytes.len(), |at, out| {
-            out.copy_from_slice(&bytes[at..at + out.len()]);
+            copy_slices(Kernel::Memcpy, out, &bytes[at..at + out.len()]);
         })
         .map_err(|_| Error::withdrawn(request.peer))
 }

@@ -1,0 +1,163 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! The kernels of this processor. Safety: see [`super`].
+
+use crate::layout::LINE;
+use crate::prefetch;
+use std::arch::asm;
+use std::arch::x86_64::{
+    __m256i, _MM_HINT_T0, _mm_prefetch, _mm_sfence, _mm256_loadu_si256, _mm256_storeu_si256,
+    _mm256_stream_si256,
+};
+use std::ptr;
+
+pub(super) fn has_vectors() -> bool {
+    is_x86_feature_detected!("avx2")
+}
+
+/// Bytes that are moved at a time.
+const STEP: usize = 128;
+
+/// Where the step after that at `at` begins: at a place where no store crosses a cache line. Stores that do take twice
+/// as long.
+#[inline]
+fn next(to: *mut u8, at: usize) -> usize {
+    at + STEP - to.wrapping_add(at).addr() % 32
+}
+
+/// # Safety
+/// As [`ptr::copy_nonoverlapping`], with `len >= STEP` and AVX2 present.
+#[target_feature(enable = "avx2")]
+pub(super) unsafe fn vectors(to: *mut u8, from: *const u8, len: usize) {
+    // The last step may overlap the one before.
+    let last = len - STEP;
+    let mut at = 0;
+    loop {
+        // SAFETY: at + STEP <= len.
+        unsafe { step(to.wrapping_add(at), from.wrapping_add(at)) };
+        if at == last {
+            return;
+        }
+        at = next(to, at).min(last);
+    }
+}
+
+/// How far ahead lines are asked for: so many at first, then one for each that is copied. With 16 lines 8 KiB from
+/// a far processor take longer, with 48 16 KiB from a near one do (docs/performance.md).
+const AHEAD: usize = 32 * LINE;
+const _: () = assert!(super::AHEAD_MIN >= AHEAD + STEP);
+
+/// As [`vectors`], behind prefetches of the source, which take its lines over if `OWN`. None goes behind the end:
+/// such a line may be another message's, whose sender writes it.
+///
+/// # Safety
+/// As [`vectors`], with `len >= AHEAD + STEP`.
+#[target_feature(enable = "avx2")]
+pub(super) unsafe fn vectors_ahead<const OWN: bool>(to: *mut u8, from: *const u8, len: usize) {
+    let ask = |at: usize| {
+        let at = from.wrapping_add(at);
+        if OWN {
+            prefetch::for_write_at(at.cast_mut());
+        } else {
+            _mm_prefetch::<_MM_HINT_T0>(at.cast());
+        }
+    };
+    // The compiler unrolls it.
+    for line in 0..AHEAD / LINE {
+        ask(line * LINE);
+    }
+    let mut at = 0;
+    while at + AHEAD + STEP <= len {
+        ask(at + AHEAD);
+        ask(at + AHEAD + LINE);
+        // SAFETY: at + STEP <= len.
+        unsafe { step(to.wrapping_add(at), from.wrapping_add(at)) };
+        at = next(to, at);
+    }
+    // SAFETY: AHEAD bytes at least are left, which is more than a step.
+    unsafe { vectors(to.wrapping_add(at), from.wrapping_add(at), len - at) }
+}
+
+/// Moves `STEP` bytes.
+///
+/// # Safety
+/// As [`ptr::copy_nonoverlapping`] of so many bytes, with AVX2 present.
+#[target_feature(enable = "avx2")]
+#[inline]
+#[expect(
+    clippy::cast_ptr_alignment,
+    reason = "loads and stores are unaligned ones"
+)]
+unsafe fn step(to: *mut u8, from: *const u8) {
+    let (source, target) = (from.cast::<__m256i>(), to.cast::<__m256i>());
+    let mut lanes = [source; STEP / 32];
+    for (lane, place) in lanes.iter_mut().enumerate() {
+        // SAFETY: lane * 32 + 32 <= STEP.
+        *place = unsafe { source.add(lane) };
+    }
+    // SAFETY: unaligned loads within the range.
+    let values = lanes.map(|place| unsafe { _mm256_loadu_si256(place) });
+    for (lane, value) in values.into_iter().enumerate() {
+        // SAFETY: as above.
+        let place = unsafe { target.add(lane) };
+        // SAFETY: unaligned store within the range.
+        unsafe { _mm256_storeu_si256(place, value) };
+    }
+}
+
+/// # Safety
+/// As [`ptr::copy_nonoverlapping`].
+pub(super) unsafe fn rep_movsb(to: *mut u8, from: *const u8, len: usize) {
+    // SAFETY: the ABI keeps the direction flag clear; the caller promises both ranges.
+    unsafe {
+        asm!("rep movsb", inout("rdi") to => _, inout("rsi") from => _, inout("rcx") len => _, options(nostack, preserves_flags));
+    }
+}
+
+/// # Safety
+/// As [`ptr::copy_nonoverlapping`].
+pub(super) unsafe fn non_temporal(to: *mut u8, from: *const u8, len: usize) {
+    if len < 256 || !is_x86_feature_detected!("avx2") {
+        // SAFETY: the caller's promise.
+        return unsafe { ptr::copy_nonoverlapping(from, to, len) };
+    }
+    // SAFETY: avx2 was found; the caller's promise.
+    unsafe { stream_avx2(to, from, len) }
+}
+
+/// # Safety
+/// As [`ptr::copy_nonoverlapping`], with `len >= 32` and AVX2 present.
+#[target_feature(enable = "avx2")]
+#[expect(
+    clippy::cast_ptr_alignment,
+    reason = "the loads are unaligned ones, the stores are aligned by the lead"
+)]
+unsafe fn stream_avx2(to: *mut u8, from: *const u8, len: usize) {
+    let lead = to.align_offset(32).min(len);
+    // SAFETY: lead <= len.
+    unsafe { ptr::copy_nonoverlapping(from, to, lead) };
+    let mut at = lead;
+    while at + 128 <= len {
+        // SAFETY: at + 128 <= len.
+        let source = unsafe { from.add(at) }.cast::<__m256i>();
+        // SAFETY: as above.
+        let target = unsafe { to.add(at) }.cast::<__m256i>();
+        for lane in 0..4 {
+            // SAFETY: lane * 32 + 32 <= 128.
+            let source = unsafe { source.add(lane) };
+            // SAFETY: as above; unaligned load.
+            let value = unsafe { _mm256_loadu_si256(source) };
+            // SAFETY: as above.
+            let target = unsafe { target.add(lane) };
+            // SAFETY: `to + lead` is 32-aligned and so are all steps from it.
+            unsafe { _mm256_stream_si256(target, value) };
+        }
+        at += 128;
+    }
+    _mm_sfence();
+    // SAFETY: at <= len.
+    let source = unsafe { from.add(at) };
+    // SAFETY: at <= len.
+    let target = unsafe { to.add(at) };
+    // SAFETY: the remainder of both ranges.
+    unsafe { ptr::copy_nonoverlapping(source, target, len - at) };
+}
