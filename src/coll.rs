@@ -43,6 +43,7 @@ pub(crate) mod state;
 mod stream;
 mod swap;
 pub(crate) mod tags;
+mod tally;
 mod worker;
 
 pub use group::Group;

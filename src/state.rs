@@ -12,7 +12,6 @@ mod lives;
 pub(crate) mod message;
 mod receives;
 mod statistics;
-mod tally;
 pub(crate) mod transfer;
 pub(crate) mod wait_policy;
 mod waits;
@@ -23,7 +22,6 @@ pub(crate) use lives::Lives;
 pub(crate) use message::Message;
 pub(crate) use receives::Receives;
 pub(crate) use statistics::Statistics;
-pub(crate) use tally::Tally;
 pub(crate) use wait_policy::WaitPolicy;
 pub(crate) use waits::Waits;
 
@@ -55,8 +53,6 @@ pub(crate) struct Core {
     /// Which buffers have changed since they were last sent.
     pub(crate) rewritten: Rewritten,
     pub(crate) counters: Statistics,
-    /// What has come in the collective that makes a step now.
-    pub(crate) tally: Tally,
     pub(crate) agenda: Agenda,
 }
 

@@ -3,6 +3,7 @@
 
 use super::select::{Placement, placement};
 use super::state::CommState;
+use super::tally::Tally;
 use crate::engine::Engine;
 use crate::error::Result;
 use crate::memory::pool::{MemoryKind, Pool, PoolBuf};
@@ -79,10 +80,12 @@ pub(crate) struct StepContext<'c> {
     pub(crate) state: &'c mut CommState,
     pub(crate) seq: u32,
     pub(crate) shared: &'c mut Contribution,
+    /// What has arrived from members.
+    pub(crate) tally: &'c mut Tally,
 }
 
 impl StepContext<'_> {
-    /// All of it, borrowed apart.
+    /// All of it but the tally, borrowed apart.
     #[inline]
     pub(crate) fn parts(&mut self) -> (&mut Engine, &mut CommState, u32, &mut Contribution) {
         (self.engine, self.state, self.seq, self.shared)

@@ -2,10 +2,9 @@
 //! Copy requests: a member that cannot read a peer's buffer has the peer copy it, piece by piece, into its own
 //! end of the channel.
 
+use super::contribution::StepContext;
 use super::member_buffer::{MemberBuffer, Target, part};
 use super::requested_copies::{CopyRequests, Run};
-use super::state::CommState;
-use crate::engine::Engine;
 use crate::error::Result;
 use onecopy_btl::LayerId;
 use onecopy_shm::coll::{Channel, CopyRequest};
@@ -16,27 +15,31 @@ use onecopy_shm::loan::LoanTable;
 /// As [`super::reader::fetch`], by copy requests. All bytes come at once as far as the caller sees: it calls again
 /// until `Ok(len)`.
 pub(crate) fn fetch(
-    engine: &mut Engine,
-    state: &mut CommState,
+    cx: &mut StepContext<'_>,
     source: &MemberBuffer,
-    at: u64,
-    len: usize,
+    (begin, len): (u64, usize),
     mut target: Target<'_>,
 ) -> Result<usize> {
-    part(state, source, at, len)?;
+    let StepContext {
+        engine,
+        state,
+        tally,
+        ..
+    } = cx;
+    part(state, source, begin, len)?;
     state.need_stages(&engine.core.home)?;
     let own = &state.ends[state.me];
     let CopyRequests { run: runs, ticket } = &mut state.copy_requests;
-    let run = runs.get_or_insert_with(|| Run::of(source, at, len));
-    if !run.is_of(source, at, len) {
+    let run = runs.get_or_insert_with(|| Run::of(source, begin, len));
+    if !run.is_of(source, begin, len) {
         // It is the turn of someone else.
         return Ok(0);
     }
     let taken = run.take(own, &mut engine.core.loans, &mut target);
     if taken.is_err() || run.came == run.len {
-        let came = (state.members[run.place], run.came);
+        let (rank, bytes) = (state.members[run.place], run.came);
         *runs = None;
-        engine.core.tally.add(came.0, LayerId::CHUNKS, came.1);
+        tally.add(rank, LayerId::CHUNKS, bytes);
         return taken.and_then(|()| state.failure_of(source.place).map_or(Ok(len), Err));
     }
     let theirs = &state.ends[run.place];
@@ -47,13 +50,13 @@ pub(crate) fn fetch(
 }
 
 impl Run {
-    /// The range `at..at + len` of a member's buffer, of which nothing was asked for yet.
-    fn of(source: &MemberBuffer, at: u64, len: usize) -> Self {
+    /// `len` bytes from `begin` on of a member's buffer, of which nothing was asked for yet.
+    fn of(source: &MemberBuffer, begin: u64, len: usize) -> Self {
         Self {
             seq: source.seq,
             place: source.place,
             buffer: source.buffer,
-            begin: at,
+            begin,
             asked: 0,
             came: 0,
             len,
@@ -61,9 +64,9 @@ impl Run {
         }
     }
 
-    fn is_of(&self, source: &MemberBuffer, at: u64, len: usize) -> bool {
+    fn is_of(&self, source: &MemberBuffer, begin: u64, len: usize) -> bool {
         (self.seq, self.place, self.buffer, self.begin, self.len)
-            == (source.seq, source.place, source.buffer, at, len)
+            == (source.seq, source.place, source.buffer, begin, len)
     }
 
     /// Takes what has come out of the stages. What was asked for first comes first: pieces go round the stages.

@@ -263,7 +263,7 @@ impl Exchange {
                 self.got = 0;
                 // The rest was written here by its owner.
                 let rank = cx.state.members[place];
-                cx.engine.core.tally.add(rank, LayerId::MAP, len - reads);
+                cx.tally.add(rank, LayerId::MAP, len - reads);
                 moved += len - reads;
             } else {
                 // The part that is under way stands first.
@@ -337,7 +337,7 @@ impl Exchange {
                     view.copy_to(out, Kernel::Memcpy);
                 })?;
                 let rank = state.members[place];
-                cx.engine.core.tally.add(rank, LayerId::CHUNKS, len);
+                cx.tally.add(rank, LayerId::CHUNKS, len);
                 Ok(len)
             }
             Content::Buffer => self.take_of_buffer(cx, part, at, recv),
@@ -353,8 +353,8 @@ impl Exchange {
         at: usize,
         recv: Loan,
     ) -> Result<usize> {
-        let (engine, state, seq, _) = cx.parts();
-        let (place, reads) = (part.place, part.reads);
+        let (place, reads, seq) = (part.place, part.reads, cx.seq);
+        let (peers, state) = (&cx.engine.peers, &*cx.state);
         let source = MemberBuffer::of(&part.said, seq, place, GIVEN);
         if self.got == 0
             && at
@@ -363,7 +363,7 @@ impl Exchange {
         {
             // The page tables for all of it are filled in one call.
             let all = source.range.part(at as u64, reads as u64);
-            let _ = reader::view(&engine.peers, state, place, &all);
+            let _ = reader::view(peers, state, place, &all);
         }
         let most = match source.range.heap {
             Some(_) => READ_MAPPED,
@@ -380,7 +380,7 @@ impl Exchange {
             ));
         };
         let target = Target::Loan(recv, part.to + next);
-        reader::fetch(engine, state, &source, from as u64, n, target)
+        reader::fetch(cx, &source, (from as u64, n), target)
     }
 }
 

@@ -158,9 +158,8 @@ impl Fold {
     }
 
     pub(crate) fn step(&mut self, cx: &mut StepContext<'_>, scratch: &mut Scratch) -> Result<Step> {
-        let seq = cx.seq;
         if self.algorithm == Algorithm::Tree {
-            return self.step_tree(cx.engine, cx.state, seq);
+            return self.step_tree(cx);
         }
         let mut result = Step::Idle;
         loop {
@@ -169,9 +168,7 @@ impl Fold {
                 FoldState::Contributions => self.await_contributions(cx)?,
                 FoldState::Range => self.combine_range(cx, scratch)?,
                 FoldState::Helped => self.await_helpers(cx),
-                FoldState::Spread | FoldState::Result => {
-                    self.spread(cx.engine, cx.state, seq, cx.shared)?
-                }
+                FoldState::Spread | FoldState::Result => self.spread(cx)?,
             };
             match step {
                 Step::Idle => return Ok(result),
@@ -266,8 +263,8 @@ impl Fold {
 
     /// At a root: waits until its helpers have written their shares.
     fn await_helpers(&mut self, cx: &mut StepContext<'_>) -> Step {
-        let (engine, state, seq, _) = cx.parts();
-        self.take_written(engine, state, |place| state.lacks(place, seq, WRITTEN));
+        let (state, seq) = (&*cx.state, cx.seq);
+        self.take_written(cx.tally, state, |place| state.lacks(place, seq, WRITTEN));
         if self.remaining.members.is_empty() {
             Step::Done
         } else {
@@ -311,55 +308,72 @@ impl Fold {
     }
 
     /// A short vector in a large group: up a tree, down by one line that all read.
-    fn step_tree(&mut self, engine: &mut Engine, state: &mut CommState, seq: u32) -> Result<Step> {
+    fn step_tree(&mut self, cx: &mut StepContext<'_>) -> Result<Step> {
         let mut result = Step::Idle;
-        let len = self.send.len;
         if self.at == FoldState::Contributions {
-            if state.own().look(seq) == 0 {
-                if state.awaited_in_tree(seq).next().is_some() {
-                    return Ok(Step::Idle);
-                }
-                state.need_slots(&engine.core.home)?;
-                let mut work = engine
-                    .core
-                    .buffers
-                    .pool
-                    .take(3 * COLL_SLOT, MemoryKind::Private)?;
-                let (out, work) = work.split_at_mut(COLL_SLOT);
-                let out = &mut out[..len];
-                let own = (self.send.loan, self.send.at, len);
-                let Engine { core, peers, .. } = engine;
-                let mut views = vec![Some(core.loans.view(own.0, own.1, len)?)];
-                for place in state.children() {
-                    views.push(Some(small(state, place, seq, len)?));
-                    core.tally.add(state.members[place], LayerId::CHUNKS, len);
-                }
-                let operands = Operands {
-                    op: &self.op,
-                    elem: self.elem,
-                    own: None,
-                    alias: false,
-                };
-                combine_all(&operands, out, &views, None, work);
-                state.publish_short(peers, seq, out, || iter::once(0..len));
+            if cx.state.own().look(cx.seq) == 0 && !self.combine_children(cx)? {
+                return Ok(Step::Idle);
             }
             (self.at, result) = (FoldState::Result, Step::Moved);
         }
-        let Some((loan, to)) = self.recv else {
-            return Ok(Step::Done);
-        };
-        if state.awaited_in_tree(seq).next().is_some() {
-            return Ok(result);
+        if self.take_tree_result(cx)? {
+            result = Step::Done;
         }
-        let view = small(state, 0, seq, len)?;
-        engine.core.loans.write(loan, to, len, |out| {
+        Ok(result)
+    }
+
+    /// Up the tree: publishes this rank's vector combined with its children's. `false`: not all of these are there.
+    fn combine_children(&self, cx: &mut StepContext<'_>) -> Result<bool> {
+        let StepContext {
+            engine,
+            state,
+            seq,
+            tally,
+            ..
+        } = cx;
+        let (seq, len) = (*seq, self.send.len);
+        if state.awaited_in_tree(seq).next().is_some() {
+            return Ok(false);
+        }
+        state.need_slots(&engine.core.home)?;
+        let Engine { core, peers, .. } = &mut **engine;
+        let mut work = core.buffers.pool.take(3 * COLL_SLOT, MemoryKind::Private)?;
+        let (out, work) = work.split_at_mut(COLL_SLOT);
+        let out = &mut out[..len];
+        let mut views = vec![Some(core.loans.view(self.send.loan, self.send.at, len)?)];
+        for place in state.children() {
+            views.push(Some(small(state, place, seq, len)?));
+            tally.add(state.members[place], LayerId::CHUNKS, len);
+        }
+        let operands = Operands {
+            op: &self.op,
+            elem: self.elem,
+            own: None,
+            alias: false,
+        };
+        combine_all(&operands, out, &views, None, work);
+        state.publish_short(peers, seq, out, || iter::once(0..len));
+        Ok(true)
+    }
+
+    /// Down the tree: takes the result out of the line of the first member, if this rank needs it. `false`: it is not
+    /// there yet.
+    fn take_tree_result(&self, cx: &mut StepContext<'_>) -> Result<bool> {
+        let Some((loan, to)) = self.recv else {
+            return Ok(true);
+        };
+        let (state, len) = (&*cx.state, self.send.len);
+        if state.awaited_in_tree(cx.seq).next().is_some() {
+            return Ok(false);
+        }
+        let view = small(state, 0, cx.seq, len)?;
+        cx.engine.core.loans.write(loan, to, len, |out| {
             view.copy_to(out, Kernel::Memcpy);
         })?;
         if state.me != 0 {
-            let root = state.members[0];
-            engine.core.tally.add(root, LayerId::CHUNKS, len);
+            cx.tally.add(state.members[0], LayerId::CHUNKS, len);
         }
-        Ok(Step::Done)
+        Ok(true)
     }
 
     /// What is left to do once nobody needs this rank's buffers.

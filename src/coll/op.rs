@@ -10,10 +10,10 @@ use super::relay::Relay;
 use super::state::{CommState, FLAT, Step};
 use super::stream::Stream;
 use super::swap::Swap;
+use super::tally::Tally;
 use crate::engine::Engine;
 use crate::error::{Error, Result};
 use crate::request::{RequestId, Status};
-use crate::state::Tally;
 use onecopy_shm::coll::kind;
 
 pub(crate) enum Body {
@@ -28,7 +28,7 @@ pub(crate) enum Body {
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum OpState {
+enum Phase {
     /// Waits until the line is free.
     Begin,
     /// Does its part.
@@ -42,14 +42,14 @@ enum OpState {
 pub(crate) struct Operation {
     pub(crate) id: RequestId,
     pub(crate) seq: u32,
-    at: OpState,
+    phase: Phase,
     pub(crate) has_read: bool,
     /// It is in [`Self::step`]; after that, a function of the program has panicked there.
     stepping: bool,
     pub(crate) body: Body,
     pub(crate) shared: Contribution,
     scratch: Scratch,
-    /// What has come so far.
+    /// What has arrived so far.
     tally: Tally,
 }
 
@@ -60,7 +60,7 @@ impl Operation {
         Self {
             id,
             seq,
-            at: if begun { OpState::Work } else { OpState::Begin },
+            phase: if begun { Phase::Work } else { Phase::Begin },
             has_read: false,
             stepping: false,
             body,
@@ -99,7 +99,7 @@ impl Operation {
     }
 
     pub(crate) fn is_over(&self) -> bool {
-        self.at == OpState::Over
+        self.phase == Phase::Over
     }
 
     /// Moves on as far as possible. If a function of the program panics, what it was called for is left half done: the
@@ -110,77 +110,105 @@ impl Operation {
                 reason: "a function of the program panicked in it".into(),
             });
         }
-        std::mem::swap(&mut self.tally, &mut engine.core.tally);
-        let step = self.go_on(engine, state);
-        std::mem::swap(&mut self.tally, &mut engine.core.tally);
+        let step = self.advance(engine, state);
         self.stepping = false;
         step
     }
 
-    fn go_on(&mut self, engine: &mut Engine, state: &mut CommState) -> Result<Step> {
+    /// Passes through as many states as it can.
+    fn advance(&mut self, engine: &mut Engine, state: &mut CommState) -> Result<Step> {
         let mut result = Step::Idle;
-        if self.at == OpState::Begin {
-            if state.has_channel() && !state.has_room(self.seq) {
-                return Ok(result);
-            }
-            self.begin(engine, state)?;
-            self.turn(engine, state)?;
-            (self.at, result) = (OpState::Work, Step::Moved);
-        }
-        if self.at == OpState::Work {
-            let seq = self.seq;
-            let mut cx = StepContext {
-                engine,
-                state,
-                seq,
-                shared: &mut self.shared,
+        while self.phase != Phase::Over {
+            let next = match self.phase {
+                Phase::Begin => self.try_begin(engine, state)?,
+                Phase::Work => match self.work(engine, state)? {
+                    Step::Done => Some(Phase::Needed),
+                    Step::Moved => return Ok(Step::Moved),
+                    Step::Idle => None,
+                },
+                Phase::Needed => self.try_end(engine, state)?,
+                Phase::Over => None,
             };
-            match match &mut self.body {
-                Body::Barrier => barrier(cx.engine, cx.state, seq),
-                Body::Exchange(body) => body.step(&mut cx),
-                Body::Relay(body) => body.step(&mut cx),
-                Body::Swap(body) => body.step(&mut cx),
-                Body::Fold(body) => body.step(&mut cx, &mut self.scratch),
-                Body::Stream(body) => body.step(&mut cx, &mut self.scratch),
-                Body::MessageExchange(body) => body.step(cx.engine, cx.state),
-                Body::MessageChain(body) => body.step(cx.engine, cx.state),
-            }? {
-                Step::Idle => return Ok(result),
-                Step::Moved => {
-                    self.turn(engine, state)?;
-                    return Ok(Step::Moved);
-                }
-                Step::Done => {}
-            }
-            self.scratch.give_back();
-            engine.core.tally.count(&mut engine.core.counters);
-            self.has_read = true;
-            (self.at, result) = (OpState::Needed, Step::Moved);
-        }
-        if self.at == OpState::Needed {
-            let mut readers = self.shared.readers.others(state.size(), state.me);
-            if !readers.all(|place| state.has_read(place, self.seq)) {
-                return Ok(result);
-            }
-            if let Body::Fold(fold) = &mut self.body {
-                fold.finish(engine)?;
-            }
-            self.shared.temp = None;
-            (self.at, result) = (OpState::Over, Step::Moved);
-            let status = Status {
-                source: state.me,
-                tag: 0,
-                bytes: 0,
-            };
-            engine.core.requests.complete(self.id, Ok(status));
+            let Some(next) = next else { break };
+            (self.phase, result) = (next, Step::Moved);
         }
         Ok(result)
+    }
+
+    /// Publishes what this rank contributes, once the line is free.
+    fn try_begin(&mut self, engine: &mut Engine, state: &mut CommState) -> Result<Option<Phase>> {
+        if state.has_channel() && !state.has_room(self.seq) {
+            return Ok(None);
+        }
+        self.begin(engine, state)?;
+        self.turn(engine, state)?;
+        Ok(Some(Phase::Work))
+    }
+
+    /// Does some of this rank's part.
+    fn work(&mut self, engine: &mut Engine, state: &mut CommState) -> Result<Step> {
+        let (body, scratch, mut cx) = self.parts(engine, state);
+        let step = match body {
+            Body::Barrier => barrier(&mut cx),
+            Body::Exchange(body) => body.step(&mut cx),
+            Body::Relay(body) => body.step(&mut cx),
+            Body::Swap(body) => body.step(&mut cx),
+            Body::Fold(body) => body.step(&mut cx, scratch),
+            Body::Stream(body) => body.step(&mut cx, scratch),
+            Body::MessageExchange(body) => body.step(cx.engine, cx.state),
+            Body::MessageChain(body) => body.step(cx.engine, cx.state),
+        }?;
+        match step {
+            Step::Idle => {}
+            Step::Moved => self.turn(engine, state)?,
+            Step::Done => {
+                self.scratch.give_back();
+                self.tally.count(&mut engine.core.counters);
+                self.has_read = true;
+            }
+        }
+        Ok(step)
+    }
+
+    /// Ends it, once nobody needs this rank's buffers.
+    fn try_end(&mut self, engine: &mut Engine, state: &mut CommState) -> Result<Option<Phase>> {
+        let mut readers = self.shared.readers.others(state.size(), state.me);
+        if !readers.all(|place| state.has_read(place, self.seq)) {
+            return Ok(None);
+        }
+        if let Body::Fold(fold) = &mut self.body {
+            fold.finish(engine)?;
+        }
+        self.shared.temp = None;
+        let status = Status {
+            source: state.me,
+            tag: 0,
+            bytes: 0,
+        };
+        engine.core.requests.complete(self.id, Ok(status));
+        Ok(Some(Phase::Over))
+    }
+
+    /// The body, and what it works with, borrowed apart.
+    fn parts<'o>(
+        &'o mut self,
+        engine: &'o mut Engine,
+        state: &'o mut CommState,
+    ) -> (&'o mut Body, &'o mut Scratch, StepContext<'o>) {
+        let cx = StepContext {
+            engine,
+            state,
+            seq: self.seq,
+            shared: &mut self.shared,
+            tally: &mut self.tally,
+        };
+        (&mut self.body, &mut self.scratch, cx)
     }
 
     /// Whether it can only go on when `place` has written more than it has by now.
     pub(crate) fn awaits(&self, state: &CommState, place: usize) -> bool {
         let seq = self.seq;
-        self.at == OpState::Work
+        self.phase == Phase::Work
             && match &self.body {
                 Body::Barrier => barrier_awaits(state, seq, place),
                 Body::Exchange(body) => body.awaits(state, seq, place),
@@ -194,16 +222,11 @@ impl Operation {
     }
 
     fn begin(&mut self, engine: &mut Engine, state: &mut CommState) -> Result<()> {
-        let seq = self.seq;
-        let cx = &mut StepContext {
-            engine,
-            state,
-            seq,
-            shared: &mut self.shared,
-        };
-        match &mut self.body {
+        let (body, _, mut cx) = self.parts(engine, state);
+        let cx = &mut cx;
+        match body {
             Body::Barrier => {
-                let StepContext { engine, state, .. } = cx;
+                let (engine, state, seq, _) = cx.parts();
                 if state.children().next().is_none() {
                     state.publish(&engine.peers, seq, kind::NOTHING, &[]);
                 }
@@ -240,11 +263,12 @@ impl Operation {
         }
         self.shared.temp = None;
         self.scratch.give_back();
-        self.at = OpState::Over;
+        self.phase = Phase::Over;
     }
 }
 
-fn barrier(engine: &Engine, state: &mut CommState, seq: u32) -> Result<Step> {
+fn barrier(cx: &mut StepContext<'_>) -> Result<Step> {
+    let (engine, state, seq, _) = cx.parts();
     if state.size() <= FLAT {
         let missing = (0..state.size()).any(|place| barrier_awaits(state, seq, place));
         return Ok(if missing { Step::Idle } else { Step::Done });

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Reading a member's buffer: in place where it can be mapped, by the kernel, or by a copy request to its owner.
 
+use super::contribution::StepContext;
 use super::member_buffer::{MemberBuffer, Target, part};
 use super::state::CommState;
 use crate::engine::Engine;
@@ -35,30 +36,34 @@ pub(crate) fn attached<'p>(
     peer.link.attached(range)
 }
 
-/// Reads `len` bytes from `at` on of a member's buffer; as many as `Ok` says are there now, the others come later.
+/// Reads `len` bytes from `begin` on of a member's buffer; as many as `Ok` says are there now, the others come later.
 pub(crate) fn fetch(
-    engine: &mut Engine,
-    state: &mut CommState,
+    cx: &mut StepContext<'_>,
     source: &MemberBuffer,
-    at: u64,
-    len: usize,
+    (begin, len): (u64, usize),
     mut target: Target<'_>,
 ) -> Result<usize> {
-    let range = part(state, source, at, len)?;
+    let StepContext {
+        engine,
+        state,
+        tally,
+        ..
+    } = cx;
+    let range = part(state, source, begin, len)?;
     if len == 0 {
         return Ok(0);
     }
     let kernel = engine.permitted.terms.plan.kernel(len);
     let place = source.place;
     let rank = state.members[place] as usize;
-    let Engine { core, peers, .. } = engine;
+    let Engine { core, peers, .. } = &mut **engine;
     let Some(peer) = &mut peers[rank] else {
         return Err(Error::PeerLeft { rank });
     };
     if let Some(view) = peer.link.view(&range) {
         target.write(&mut core.loans, 0, len, |out| view.copy_to(out, kernel))?;
         LayerId::MAP.count(&mut core.counters, len as u64);
-        core.tally.add(rank as u32, LayerId::MAP, len);
+        tally.add(rank as u32, LayerId::MAP, len);
         return still_good(state, source).map(|()| len);
     }
     for layer in LayerId::ALL {
@@ -76,7 +81,7 @@ pub(crate) fn fetch(
         match got {
             Ok(()) => {
                 layer.count(&mut core.counters, len as u64);
-                core.tally.add(rank as u32, layer, len);
+                tally.add(rank as u32, layer, len);
                 return still_good(state, source).map(|()| len);
             }
             Err(error) => {
@@ -87,7 +92,7 @@ pub(crate) fn fetch(
             }
         }
     }
-    super::copy_request::fetch(engine, state, source, at, len, target)
+    super::copy_request::fetch(cx, source, (begin, len), target)
 }
 
 /// What was read is good if the owner has not given up the communicator, and with it its buffers.

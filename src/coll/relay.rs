@@ -98,14 +98,14 @@ impl Relay {
     }
 
     pub(crate) fn step(&mut self, cx: &mut StepContext<'_>) -> Result<Step> {
-        let (engine, state, seq, shared) = cx.parts();
-        let Some(said) = self.lines.of(state, self.root, seq)? else {
+        let seq = cx.seq;
+        let Some(said) = self.lines.of(cx.state, self.root, seq)? else {
             return Ok(Step::Idle);
         };
         let range = MemberBuffer::of(&said, seq, self.root, GIVEN).range;
         let first = range.part(0, range.len.min(1));
         if said.content != Content::Buffer
-            || reader::view(&engine.peers, state, self.root, &first).is_some()
+            || reader::view(&cx.engine.peers, cx.state, self.root, &first).is_some()
         {
             return self.direct.step(cx);
         }
@@ -113,7 +113,7 @@ impl Relay {
         while moved < STEP_MAX {
             let now = match self.now {
                 Some(now) => now,
-                None => match self.next(state, seq)? {
+                None => match self.next(cx.state, seq)? {
                     Some(next) => next,
                     None => return Ok(Step::Done),
                 },
@@ -122,11 +122,11 @@ impl Relay {
             let len = self.recv.len();
             if now.from.range.len != len as u64 {
                 let (place, given) = (now.from.place, now.from.range.len);
-                return Err(member_buffer::mismatch(state, place, given, len));
+                return Err(member_buffer::mismatch(cx.state, place, given, len));
             }
             let at = self.left[now.part].at;
             let target = Target::Loan(self.recv, at);
-            if reader::fetch(engine, state, &now.from, at as u64, now.len, target)? < now.len {
+            if reader::fetch(cx, &now.from, (at as u64, now.len), target)? < now.len {
                 break;
             }
             self.now = None;
@@ -135,8 +135,8 @@ impl Relay {
             if self.left[now.part].at == self.left[now.part].end {
                 self.left.remove(now.part);
                 if std::mem::take(&mut self.own) {
-                    shared.readers = Readers::Everyone;
-                    state.advance(&engine.peers, seq, WRITTEN);
+                    cx.shared.readers = Readers::Everyone;
+                    cx.state.advance(&cx.engine.peers, seq, WRITTEN);
                 }
             }
         }

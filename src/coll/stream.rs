@@ -285,14 +285,14 @@ impl Stream {
         if flow.slots_in {
             let view = state.ends[before].in_slot(cx.seq, now.half, len);
             views.push(Some(view.ok_or_else(|| mismatch(state, before, 0, len))?));
-            cx.engine.core.tally.add(rank, LayerId::CHUNKS, len);
+            cx.tally.add(rank, LayerId::CHUNKS, len);
         }
         for (index, range) in ranges.iter().take(parts.len()).enumerate() {
             let copied = || View::of(&copies[index * len..(index + 1) * len]);
             let mapped = range.and_then(|r| reader::view(peers, state, before, &r));
             // What is copied was counted as it came.
             let bytes = mapped.map_or(0, |_| len);
-            cx.engine.core.tally.add(rank, LayerId::MAP, bytes);
+            cx.tally.add(rank, LayerId::MAP, bytes);
             views.push(Some(mapped.unwrap_or_else(copied)));
         }
         let loans = &mut cx.engine.core.loans;
@@ -328,12 +328,11 @@ impl Stream {
         now: Now,
         copies: &mut [u8],
     ) -> Result<Option<[Option<RemoteRange>; 2]>> {
-        let StepContext { engine, state, .. } = cx;
         let (begin, len) = (now.begin as u64, now.len);
         let mut ranges = [None; 2];
         for (index, source) in parts.iter().enumerate() {
-            let wanted = part(state, source, begin, len)?;
-            if reader::view(&engine.peers, state, source.place, &wanted).is_some() {
+            let wanted = part(cx.state, source, begin, len)?;
+            if reader::view(&cx.engine.peers, cx.state, source.place, &wanted).is_some() {
                 ranges[index] = Some(wanted);
                 continue;
             }
@@ -341,7 +340,7 @@ impl Stream {
                 continue;
             }
             let copy = Target::Bytes(&mut copies[index * len..(index + 1) * len]);
-            if reader::fetch(engine, state, source, begin, len, copy)? < len {
+            if reader::fetch(cx, source, (begin, len), copy)? < len {
                 return Ok(None);
             }
             self.copied = index + 1;

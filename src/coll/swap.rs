@@ -15,7 +15,7 @@ use super::state::{CommState, Step};
 use crate::engine::Engine;
 use crate::error::{Error, Result};
 use onecopy_btl::{LayerId, RemoteRange};
-use onecopy_shm::coll::{INLINE, View, kind};
+use onecopy_shm::coll::{INLINE, kind};
 use onecopy_shm::copy::Kernel;
 use onecopy_shm::layout::COLL_SLOT;
 use onecopy_shm::loan::Loan;
@@ -146,15 +146,22 @@ impl Swap {
             }
         }
         match self.medium {
-            Medium::Buffers => self.in_buffers(cx.engine, cx.state, cx.seq),
+            Medium::Buffers => self.in_buffers(cx),
             Medium::Stages(unit) | Medium::Slots(unit) => self.in_rounds(cx, unit),
             Medium::Unknown => Ok(Step::Idle),
         }
     }
 
     /// Swaps this rank's half of what it has with each of the others.
-    fn in_buffers(&mut self, engine: &mut Engine, state: &mut CommState, seq: u32) -> Result<Step> {
-        let me = state.me;
+    fn in_buffers(&mut self, cx: &mut StepContext<'_>) -> Result<Step> {
+        let StepContext {
+            engine,
+            state,
+            seq,
+            tally,
+            ..
+        } = cx;
+        let (seq, me) = (*seq, state.me);
         let mut room = [0u8; PIECE];
         while let Some(&place) = self.pending.first() {
             let (at, len) = self.parts.of(place);
@@ -184,7 +191,7 @@ impl Swap {
             self.pending.remove(0);
             // One half was read, and the other one is written here by `place` before this is over.
             let rank = state.members[place];
-            engine.core.tally.add(rank, LayerId::MAP, len);
+            tally.add(rank, LayerId::MAP, len);
         }
         if !self.filled {
             self.filled = true;
@@ -309,32 +316,25 @@ impl Swap {
 
     /// Takes the piece of `place`. `false`: not all of it is there.
     fn take_piece(&mut self, cx: &mut StepContext<'_>, place: usize, unit: usize) -> Result<bool> {
-        let (engine, state, seq, _) = cx.parts();
         let (at, len) = self.piece(place, self.round, unit);
-        let from = state.me * unit;
+        let (from, seq) = (cx.state.me * unit, cx.seq);
         if let Medium::Stages(_) = self.medium {
-            let Some(said) = self.lines.of(state, place, seq)? else {
+            let Some(said) = self.lines.of(cx.state, place, seq)? else {
                 return Ok(false);
             };
             let source = MemberBuffer::of(&said, seq, place, GIVEN);
             let target = Target::Loan(self.recv, at);
-            let came = reader::fetch(engine, state, &source, from as u64, len, target)?;
+            let came = reader::fetch(cx, &source, (from as u64, len), target)?;
             return Ok(came >= len);
         }
-        let view = state.ends[place].in_slot(seq, from, len);
-        let view = view.ok_or_else(|| member_buffer::mismatch(state, place, 0, len))?;
-        copy_out(engine, self.recv, at, len, view)?;
-        let rank = state.members[place];
-        engine.core.tally.add(rank, LayerId::CHUNKS, len);
+        let view = cx.state.ends[place].in_slot(seq, from, len);
+        let view = view.ok_or_else(|| member_buffer::mismatch(cx.state, place, 0, len))?;
+        cx.engine.core.loans.write(self.recv, at, len, |out| {
+            view.copy_to(out, Kernel::Memcpy);
+        })?;
+        cx.tally.add(cx.state.members[place], LayerId::CHUNKS, len);
         Ok(true)
     }
-}
-
-fn copy_out(engine: &mut Engine, to: Loan, at: usize, len: usize, view: View<'_>) -> Result<()> {
-    engine.core.loans.write(to, at, len, |out| {
-        view.copy_to(out, Kernel::Memcpy);
-    })?;
-    Ok(())
 }
 
 /// Copies a range of a member's buffer, which is mapped.

@@ -10,7 +10,7 @@ use crate::machine::quota;
 use crate::memory::pool::Settings;
 use crate::memory::{geometry, tell_of_small_heap};
 use crate::select::chunks::Chunks;
-use crate::state::{Agenda, Buffers, Lives, Receives, Statistics, Tally, WaitPolicy, Waits};
+use crate::state::{Agenda, Buffers, Lives, Receives, Statistics, WaitPolicy, Waits};
 use crate::wireup::{Card, Wireup};
 use onecopy_btl::LayerId;
 use onecopy_btl::contract::Terms;
@@ -139,7 +139,6 @@ fn core(
         buffers: Buffers::new(home.heap(), Settings::new(&knobs, size, threads)),
         rewritten: Default::default(),
         counters: Statistics::new(StatsPage::new(job, me, size as u32)),
-        tally: Tally::default(),
         agenda: Agenda::default(),
         knobs,
         home,

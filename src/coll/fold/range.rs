@@ -8,6 +8,7 @@ use super::super::push::place_of;
 use super::super::reader;
 use super::super::select::Algorithm;
 use super::super::state::CommState;
+use super::super::tally::Tally;
 use super::attach::{InPlace, count};
 use super::fragment::{Operands, combine_all};
 use super::{Fold, Location, mismatch};
@@ -219,7 +220,7 @@ impl Fold {
             return Ok(Outcome::Again);
         }
         count(cx.engine, cx.state, &members, len);
-        self.tally(cx.engine, cx.state, fragment);
+        self.tally(cx.tally, cx.state, fragment);
         self.put_out(cx.engine, cx.state, (begin, len), room.helped)?;
         self.check_owners(cx.state)?;
         Ok(Outcome::Combined)
@@ -227,7 +228,7 @@ impl Fold {
 
     /// Adds what the contributions to a fragment were, that were combined where they stand. Copies are counted as they
     /// come.
-    fn tally(&self, engine: &mut Engine, state: &CommState, fragment: &Fragment) {
+    fn tally(&self, tally: &mut Tally, state: &CommState, fragment: &Fragment) {
         for (place, location) in self.locations.iter().enumerate().take(self.upto) {
             let layer = match location {
                 Location::Own => continue,
@@ -237,7 +238,7 @@ impl Fold {
                 Location::Attached(_) => LayerId::ATTACH,
             };
             let rank = state.members[place];
-            engine.core.tally.add(rank, layer, fragment.len);
+            tally.add(rank, layer, fragment.len);
         }
     }
 
@@ -248,15 +249,14 @@ impl Fold {
         fragment: &Fragment,
         copies: &mut [u8],
     ) -> Result<bool> {
-        let (engine, state, seq, _) = cx.parts();
-        let len = fragment.len;
+        let (seq, len) = (cx.seq, fragment.len);
         while self.fetched < fragment.absent.len() {
             let place = fragment.absent[self.fetched];
             let (Location::Buffer(range) | Location::Attached(range)) = self.locations[place]
             else {
                 break;
             };
-            let said = self.lines.of(state, place, seq)?;
+            let said = self.lines.of(cx.state, place, seq)?;
             let source = MemberBuffer {
                 seq,
                 place,
@@ -265,7 +265,7 @@ impl Fold {
                 answers: said.is_some_and(|said| said.has(kind::ANSWERS)),
             };
             let to = Target::Bytes(&mut copies[self.fetched * len..(self.fetched + 1) * len]);
-            if reader::fetch(engine, state, &source, fragment.begin as u64, len, to)? < len {
+            if reader::fetch(cx, &source, (fragment.begin as u64, len), to)? < len {
                 return Ok(false);
             }
             self.fetched += 1;

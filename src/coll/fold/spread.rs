@@ -1,13 +1,14 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Where a rank's range of a result goes: who combines for whom, who writes and who reads.
 
-use super::super::contribution::{Contribution, RESULT, Readers};
+use super::super::contribution::{Contribution, RESULT, Readers, StepContext};
 use super::super::exchange::READ_MAX;
 use super::super::member_buffer::{MemberBuffer, Target};
 use super::super::push::{WRITTEN, WriteSource, opened, put_to_all, reaches_all};
 use super::super::reader;
 use super::super::select::{Algorithm, share};
 use super::super::state::{CommState, STEP_MAX, Step};
+use super::super::tally::Tally;
 use super::{EVERYWHERE, Fold, FoldState, mismatch};
 use crate::engine::Engine;
 use crate::error::Result;
@@ -147,7 +148,7 @@ impl Fold {
     /// Takes out of the remaining members those that no longer `lack`: they have written their shares here.
     pub(super) fn take_written(
         &mut self,
-        engine: &mut Engine,
+        tally: &mut Tally,
         state: &CommState,
         lack: impl Fn(usize) -> bool,
     ) {
@@ -157,29 +158,24 @@ impl Fold {
             if !lacks {
                 let (begin, end) = share(len, elem, state.size(), place);
                 let rank = state.members[place];
-                engine.core.tally.add(rank, LayerId::MAP, end - begin);
+                tally.add(rank, LayerId::MAP, end - begin);
             }
             lacks
         });
     }
 
     /// Takes the others' ranges of the result.
-    pub(super) fn spread(
-        &mut self,
-        engine: &mut Engine,
-        state: &mut CommState,
-        seq: u32,
-        shared: &mut Contribution,
-    ) -> Result<Step> {
+    pub(super) fn spread(&mut self, cx: &mut StepContext<'_>) -> Result<Step> {
         let Some((loan, to)) = self.recv else {
             return Ok(Step::Done);
         };
-        self.take_written(engine, state, |place| {
-            state.ends[place].look(seq) < EVERYWHERE
-        });
+        let seq = cx.seq;
+        let state = &*cx.state;
+        self.take_written(cx.tally, state, |place| state.lacks(place, seq, EVERYWHERE));
         let (mut moved, mut index) = (0, 0);
         while index < self.remaining.members.len() && moved < STEP_MAX {
             let place = self.remaining.members[index];
+            let state = &*cx.state;
             if state.lacks(place, seq, WRITTEN) {
                 index += 1;
                 continue;
@@ -193,7 +189,7 @@ impl Fold {
             let at = begin + self.remaining.taken;
             let n = (end - at).min(READ_MAX);
             let target = Target::Loan(loan, to + at);
-            let came = reader::fetch(engine, state, &source, at as u64, n, target)?;
+            let came = reader::fetch(cx, &source, (at as u64, n), target)?;
             moved += came;
             self.remaining.taken += came;
             if self.remaining.taken == end - begin {
@@ -208,9 +204,9 @@ impl Fold {
             }
         }
         // What this rank has combined stands everywhere, and what it gave is combined.
-        let all = || state.ends.iter().all(|end| end.look(seq) >= WRITTEN);
+        let all = || cx.state.ends.iter().all(|end| end.look(seq) >= WRITTEN);
         if self.remaining.members.is_empty() && !self.targets.is_empty() && all() {
-            shared.readers = Readers::Nobody;
+            cx.shared.readers = Readers::Nobody;
         }
         Ok(match (self.remaining.members.is_empty(), moved) {
             (true, _) => Step::Done,

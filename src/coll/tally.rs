@@ -1,41 +1,40 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! What has come from members in a collective under way. It counts once for each member and way, when all has come. So
-//! a long collective costs its rows no more than a short one.
+//! What has arrived from members in a collective under way. It counts once for each member and layer, when all has
+//! arrived. So a long collective costs its rows no more than a short one.
 
 use onecopy_btl::LayerId;
 use onecopy_shm::stats::StatsPage;
 
-/// Bytes by member and way.
+/// Bytes by member and layer.
 #[derive(Debug, Default)]
 pub(crate) struct Tally {
-    came: Vec<(u32, LayerId, u64)>,
+    arrived: Vec<(u32, LayerId, u64)>,
     /// Where the last bytes were added.
     last: usize,
 }
 
 impl Tally {
-    /// Adds bytes that came from `rank`.
+    /// Adds bytes that arrived from `rank`.
     pub(crate) fn add(&mut self, rank: u32, layer: LayerId, bytes: usize) {
         if bytes == 0 {
             return;
         }
         let is = |&(other, by, _): &(u32, LayerId, u64)| (other, by) == (rank, layer);
-        let here = |at: usize| self.came.get(at).is_some_and(is);
         // Members come one after the other, or in turn.
-        let at = [self.last, self.last + 1, 0]
+        let index = [self.last, self.last + 1, 0]
             .into_iter()
-            .find(|&at| here(at))
-            .or_else(|| self.came.iter().position(is));
-        self.last = at.unwrap_or_else(|| {
-            self.came.push((rank, layer, 0));
-            self.came.len() - 1
+            .find(|&index| self.arrived.get(index).is_some_and(is))
+            .or_else(|| self.arrived.iter().position(is));
+        self.last = index.unwrap_or_else(|| {
+            self.arrived.push((rank, layer, 0));
+            self.arrived.len() - 1
         });
-        self.came[self.last].2 += bytes as u64;
+        self.arrived[self.last].2 += bytes as u64;
     }
 
-    /// All has come.
+    /// All has arrived.
     pub(crate) fn count(&mut self, page: &mut StatsPage) {
-        for (rank, layer, bytes) in self.came.drain(..) {
+        for (rank, layer, bytes) in self.arrived.drain(..) {
             if let Some(row) = page.row(rank) {
                 row.add(layer as usize, bytes);
             }
