@@ -32,6 +32,7 @@ mod member_buffer;
 mod messages;
 pub mod nodes;
 mod op;
+pub(crate) mod plan;
 mod push;
 mod reader;
 mod relay;
@@ -51,7 +52,7 @@ pub use onecopy_shm::reduce::{ElemType, PredefinedOp};
 pub(crate) use start::{Buffers, Call};
 pub(crate) use worker::Worker;
 
-use crate::error::{Error, Result};
+use crate::error::Error;
 use bytemuck::{AnyBitPattern, NoUninit};
 use onecopy_shm::gate;
 use std::sync::Arc;
@@ -89,19 +90,29 @@ impl Op {
         }))
     }
 
-    pub(crate) fn check(&self, elem: ElemType) -> Result<()> {
-        match self {
-            Self::Predefined(op) if !op.accepts(elem) => Err(Error::Collective {
-                reason: format!("{op:?} has no meaning for elements of kind {elem:?}"),
-            }),
-            _ if elem.size() == 0 || elem.size() > MAX_ELEMENT => Err(Error::Collective {
-                reason: format!(
-                    "elements of {} bytes; 1 to {MAX_ELEMENT} are possible in a reduction",
-                    elem.size()
-                ),
-            }),
-            _ => Ok(()),
-        }
+    /// Whether it combines such elements.
+    #[inline]
+    fn suits(&self, elem: ElemType) -> bool {
+        let defined = match self {
+            Self::Predefined(op) => op.accepts(elem),
+            Self::User(_) => true,
+        };
+        defined && (1..=MAX_ELEMENT).contains(&elem.size())
+    }
+
+    /// Why it does not.
+    #[cold]
+    fn misfit(&self, elem: ElemType) -> Error {
+        let reason = match self {
+            Self::Predefined(op) if !op.accepts(elem) => {
+                format!("{op:?} has no meaning for elements of kind {elem:?}")
+            }
+            _ => format!(
+                "elements of {} bytes; 1 to {MAX_ELEMENT} are possible in a reduction",
+                elem.size()
+            ),
+        };
+        Error::Collective { reason }
     }
 }
 
@@ -184,14 +195,16 @@ impl Parts {
     }
 
     /// Where the last byte of any of `ranks` parts ends.
+    #[inline]
     pub(crate) fn end(&self, ranks: usize) -> usize {
-        (0..ranks)
-            .map(|rank| {
-                let (at, len) = self.of(rank);
-                if len == 0 { 0 } else { at.saturating_add(len) }
-            })
-            .max()
-            .unwrap_or(0)
+        match self {
+            Self::Equal(len) => len.saturating_mul(ranks),
+            Self::Listed(parts) => {
+                let used = parts.iter().take(ranks).filter(|(_, len)| *len > 0);
+                let ends = used.map(|(offset, len)| offset.saturating_add(*len));
+                ends.max().unwrap_or(0)
+            }
+        }
     }
 }
 

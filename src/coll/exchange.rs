@@ -10,6 +10,7 @@ use super::contribution::{
 };
 use super::lines::Lines;
 use super::member_buffer::{self, MemberBuffer, Target};
+use super::plan::{Find, OwnCopy, Takes};
 use super::push::{Gives, WRITTEN, place_of, reaches_all};
 use super::reader;
 use super::state::{CommState, STEP_MAX, Step};
@@ -29,47 +30,19 @@ use std::ops::Range;
 pub(crate) const READ_MAX: usize = 512 << 10;
 const READ_MAPPED: usize = 64 << 10;
 
-/// What a rank takes from the others.
-#[derive(Debug, Clone)]
-pub(crate) enum Takes {
-    Nothing,
-    /// From one member, to the front of the receive buffer.
-    From(usize, usize),
-    /// From everyone, by parts of the receive buffer.
-    Each(Parts),
-}
-
-impl Takes {
-    /// What is taken from `place`: where it goes, and how many bytes.
-    pub(crate) fn of(&self, place: usize) -> (usize, usize) {
-        match self {
-            Self::From(root, len) if *root == place => (0, *len),
-            Self::Nothing | Self::From(..) => (0, 0),
-            Self::Each(parts) => parts.of(place),
-        }
-    }
-}
-
-/// Where a rank's part is in what another one gives.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Find {
-    /// All of it.
-    All,
-    /// Parts of the same length, by place.
-    Index,
-}
-
 /// An exchange under way.
 pub(crate) struct Exchange {
     pub(crate) offer: Option<LoanRange>,
     /// What of the offer is for whom, if the readers cannot know.
     pub(crate) table: Option<Parts>,
+    /// Whether each reader takes a part of its own of it.
+    pub(crate) by_parts: bool,
     pub(crate) readers: Readers,
     pub(crate) recv: Option<Loan>,
     pub(crate) takes: Takes,
     pub(crate) find: Find,
-    /// What this rank takes from itself: from the offer, to the receive buffer, bytes.
-    pub(crate) own: Option<(usize, usize, usize)>,
+    /// What this rank takes from itself, out of the offer.
+    pub(crate) own: Option<OwnCopy>,
     /// What this rank may write into others' buffers, and others into its own.
     pub(crate) gives: Gives,
     pub(crate) open: Option<LoanRange>,
@@ -102,6 +75,7 @@ impl Exchange {
         Self {
             offer: None,
             table: None,
+            by_parts: false,
             readers: Readers::Nobody,
             recv: None,
             takes: Takes::Nothing,
@@ -129,18 +103,18 @@ impl Exchange {
     }
 
     pub(crate) fn copy_own(&self, engine: &mut Engine) -> Result<()> {
-        if let (Some((from, to, len)), Some(offer), Some(recv)) = (self.own, self.offer, self.recv)
-        {
-            let from = offer.at + from;
-            engine.core.loans.copy(offer.loan, from, recv, to, len)?;
+        if let (Some(own), Some(offer), Some(recv)) = (self.own, self.offer, self.recv) {
+            let from = offer.at + own.from;
+            let loans = &mut engine.core.loans;
+            loans.copy(offer.loan, from, recv, own.to, own.len)?;
         }
         Ok(())
     }
 
     /// The part of the offer that is for nobody else: this rank's own, where each has one.
     fn unread(&self) -> Range<usize> {
-        match (self.find, self.own) {
-            (Find::Index, Some((from, _, len))) => from..from + len,
+        match self.own {
+            Some(own) if self.by_parts => own.from..own.from + own.len,
             _ => 0..0,
         }
     }

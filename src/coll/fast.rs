@@ -1,12 +1,14 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Short collectives of a program that waits: the same steps as the others', on the caller's slices, without a request.
-//! What does not come soon is handed over to a request, which takes up where this stopped.
+//! Short collectives of a program that waits: the [plan](super::plan) on the caller's slices, without a request. What
+//! does not come soon is handed over to a request, which takes up where this stopped.
 
 use super::communicator::Communicator;
-use super::select::{Algorithm, algorithm};
+use super::contribution::Readers;
+use super::plan::{Combination, Fault, Find, MemberCall, Plan, PlanForm, Takes, Task};
+use super::select::Algorithm;
 use super::state::CommState;
 use super::worker::Worker;
-use super::{Collective, ElemType, Op, Parts, PredefinedOp};
+use super::{ElemType, Op, Parts, PredefinedOp};
 use crate::engine::Engine;
 use crate::peer::Peer;
 use onecopy_shm::coll::{Brief, INLINE, View, accumulate, combine, kind, precede};
@@ -81,7 +83,7 @@ impl Combine {
     }
 }
 
-/// A short collective, planned.
+/// The plan of a short collective, in the few words that registers hold.
 pub(crate) struct Short {
     action: Action,
     /// Whether this rank publishes its send buffer; not: nothing, or what stands in the receive buffer.
@@ -92,7 +94,96 @@ pub(crate) struct Short {
     result: usize,
 }
 
+/// None unless contributions fit into slots, and nothing but lines has to say what they are. What is wrong with a call
+/// is told on the other path.
+impl<'c> PlanForm<'c> for Option<Short> {
+    #[inline(always)]
+    fn of(plan: Result<Plan<'c>, Fault<'c>>, call: &MemberCall<'c>) -> Self {
+        Short::of(&plan.ok()?, call.size, call.me)
+    }
+}
+
 impl Short {
+    #[inline(always)]
+    fn of(plan: &Plan<'_>, size: usize, me: usize) -> Option<Self> {
+        let (offer, own) = (plan.offer, plan.own);
+        if offer.is_some_and(|offer| offer.table.is_some() || offer.offset > 0) {
+            return None;
+        }
+        let gives = offer.filter(|offer| offer.readers != Readers::Nobody);
+        let short = match &plan.task {
+            Task::Meet => Self::new(Action::Meet, false, 0, 0),
+            &Task::Take { takes, find } => match takes {
+                Takes::Nothing => {
+                    let (keep, result) = match own {
+                        Some(own) => (Some(own.from), own.len),
+                        None => (None, 0),
+                    };
+                    Self::new(Action::Give { keep }, true, gives?.len, result)
+                }
+                Takes::From(root, part) => {
+                    let from = find.begin(part, me);
+                    let action = Action::Copy { root, from };
+                    Self::new(action, false, find.all(part, size), part)
+                }
+                Takes::Each(&Parts::Equal(part)) => {
+                    let mine = find == Find::Index;
+                    let (all, action) = (
+                        find.all(part, size),
+                        Action::Collect(Collect { part, mine }),
+                    );
+                    if gives.is_some_and(|offer| offer.len != all) {
+                        return None;
+                    }
+                    Self::new(action, gives.is_some(), all, part.saturating_mul(size))
+                }
+                Takes::Each(Parts::Listed(_)) => return None,
+            },
+            Task::Combine(part) => Self::combining(part, offer?.len)?,
+            Task::Swap(_) => return None,
+        };
+        (short.len <= COLL_SLOT).then_some(short)
+    }
+
+    /// A reduction of vectors of `len` bytes.
+    #[inline(always)]
+    fn combining(part: &Combination<'_>, len: usize) -> Option<Self> {
+        let &Combination {
+            op: &Op::Predefined(op),
+            elem,
+            algorithm: Algorithm::Flat,
+            begin,
+            upto,
+            to_front: false,
+            ..
+        } = part
+        else {
+            return None;
+        };
+        // Who combines reads its own contribution out of its line, too.
+        let action = if part.result.is_some() {
+            Action::Combine(Combine {
+                op,
+                elem,
+                begin,
+                upto,
+            })
+        } else {
+            Action::Give { keep: None }
+        };
+        Some(Self::new(action, true, len, part.end - begin))
+    }
+
+    #[inline(always)]
+    fn new(action: Action, gives: bool, len: usize, result: usize) -> Self {
+        Self {
+            action,
+            gives,
+            len,
+            result,
+        }
+    }
+
     /// What of its slot a rank fills: all that it gives, but its own part if everyone takes only theirs.
     #[inline]
     fn filled(&self, me: usize) -> impl Iterator<Item = Range<usize>> + Clone {
@@ -135,176 +226,6 @@ impl Short {
                     .count_short(state.members[place], bytes);
             }
         }
-    }
-}
-
-/// A collective of `size` ranks as the rank `me` calls it, with the bytes of its buffers.
-pub(crate) struct ShortCall<'c> {
-    pub(crate) collective: &'c Collective,
-    pub(crate) size: usize,
-    pub(crate) me: usize,
-    pub(crate) send: Option<usize>,
-    pub(crate) recv: Option<usize>,
-}
-
-// Inlined by force, here and in `ShortLines`: the compiler alone passes plans in memory, for 8 % more instructions.
-impl ShortCall<'_> {
-    /// The plan for it; none: it is not short.
-    #[inline(always)]
-    pub(crate) fn plan(&self) -> Option<Short> {
-        match self.collective {
-            Collective::Barrier => self.short(Action::Meet, false, 0, 0),
-            &Collective::Bcast { root } if root < self.size => self.bcast(root),
-            &Collective::Gather { root, ref parts } if root < self.size => self.gather(root, parts),
-            &Collective::Scatter { root, ref parts } if root < self.size => {
-                self.scatter(root, parts)
-            }
-            &Collective::Allgather {
-                parts: Parts::Equal(part),
-            } => self.allgather(part),
-            Collective::Alltoall {
-                send: Parts::Equal(part),
-                recv: Parts::Equal(other),
-            } if part == other => self.alltoall(*part),
-            Collective::Allreduce { elem, op } => self.reduce(self.me, *elem, op),
-            Collective::Scan { elem, op } => self.prefix(self.me + 1, *elem, op),
-            Collective::Exscan { elem, op } => self.prefix(self.me, *elem, op),
-            Collective::Reduce { root, elem, op } => self.reduce(*root, *elem, op),
-            Collective::ReduceScatter {
-                parts: Parts::Equal(part),
-                elem,
-                op: Op::Predefined(op),
-            } => self.reduce_scatter(*part, *elem, *op),
-            _ => None,
-        }
-    }
-
-    /// A plan whose contributions of `len` bytes fit a slot, and whose result fits the receive buffer.
-    #[inline(always)]
-    fn short(&self, action: Action, gives: bool, len: usize, result: usize) -> Option<Short> {
-        (len <= COLL_SLOT && self.recv.unwrap_or(0) >= result).then_some(Short {
-            action,
-            gives,
-            len,
-            result,
-        })
-    }
-
-    #[inline(always)]
-    fn bcast(&self, root: usize) -> Option<Short> {
-        let len = self.recv?;
-        if root == self.me {
-            return self.short(Action::Give { keep: None }, true, len, len);
-        }
-        self.short(Action::Copy { root, from: 0 }, false, len, len)
-    }
-
-    #[inline(always)]
-    fn gather(&self, root: usize, parts: &Parts) -> Option<Short> {
-        if root != self.me {
-            return self.short(Action::Give { keep: None }, true, self.send?, 0);
-        }
-        let &Parts::Equal(part) = parts else {
-            return None;
-        };
-        let collect = Action::Collect(Collect { part, mine: false });
-        (self.send.is_none_or(|len| len == part))
-            .then(|| self.short(collect, false, part, part.checked_mul(self.size)?))
-            .flatten()
-    }
-
-    /// The others know the parts by their own: they are equal, or the root's line says that they are not.
-    #[inline(always)]
-    fn scatter(&self, root: usize, parts: &Parts) -> Option<Short> {
-        let part = match parts {
-            _ if root != self.me => self.recv?,
-            Parts::Equal(part) => *part,
-            Parts::Listed(_) => return None,
-        };
-        let (len, from) = (part.checked_mul(self.size)?, part * self.me);
-        if root != self.me {
-            return self.short(Action::Copy { root, from }, false, len, part);
-        }
-        let keep = self.recv.map(|_| from);
-        let result = keep.map_or(0, |_| part);
-        (self.send? >= len)
-            .then(|| self.short(Action::Give { keep }, true, len, result))
-            .flatten()
-    }
-
-    #[inline(always)]
-    fn allgather(&self, part: usize) -> Option<Short> {
-        let collect = Action::Collect(Collect { part, mine: false });
-        (self.send == Some(part))
-            .then(|| self.short(collect, true, part, part.checked_mul(self.size)?))
-            .flatten()
-    }
-
-    #[inline(always)]
-    fn alltoall(&self, part: usize) -> Option<Short> {
-        let collect = Action::Collect(Collect { part, mine: true });
-        let len = part.checked_mul(self.size)?;
-        (self.send? >= len)
-            .then(|| self.short(collect, true, len, len))
-            .flatten()
-    }
-
-    /// A reduce that its root combines alone, or an allreduce: of that every rank is a root.
-    #[inline(always)]
-    fn reduce(&self, root: usize, elem: ElemType, op: &Op) -> Option<Short> {
-        let Op::Predefined(op) = *op else { return None };
-        let given = self.given();
-        let fits = op.accepts(elem) && given.is_multiple_of(elem.size());
-        if !fits || algorithm(self.collective, given, self.size) != Some(Algorithm::Flat) {
-            return None;
-        }
-        if root == self.me {
-            return self.combine(op, elem, self.size);
-        }
-        let len = self.send.filter(|_| root < self.size)?;
-        self.short(Action::Give { keep: None }, true, len, 0)
-    }
-
-    /// The combination of all below `upto`. Nobody waits for those behind.
-    #[inline(always)]
-    fn prefix(&self, upto: usize, elem: ElemType, op: &Op) -> Option<Short> {
-        let Op::Predefined(op) = *op else { return None };
-        let fits = op.accepts(elem) && self.given().is_multiple_of(elem.size());
-        fits.then(|| self.combine(op, elem, upto)).flatten()
-    }
-
-    #[inline(always)]
-    fn combine(&self, op: PredefinedOp, elem: ElemType, upto: usize) -> Option<Short> {
-        let given = self.given();
-        let combine = Combine {
-            op,
-            elem,
-            begin: 0,
-            upto,
-        };
-        self.short(Action::Combine(combine), true, given, given)
-    }
-
-    #[inline(always)]
-    fn reduce_scatter(&self, part: usize, elem: ElemType, op: PredefinedOp) -> Option<Short> {
-        let fits = op.accepts(elem) && part.is_multiple_of(elem.size());
-        let len = part.checked_mul(self.size)?;
-        let begin = part * self.me;
-        let combine = Action::Combine(Combine {
-            op,
-            elem,
-            begin,
-            upto: self.size,
-        });
-        (fits && self.send? >= len)
-            .then(|| self.short(combine, true, len, part))
-            .flatten()
-    }
-
-    /// Bytes of this rank's vector, which stands in the receive buffer if there is no other.
-    #[inline(always)]
-    fn given(&self) -> usize {
-        self.send.or(self.recv).unwrap_or(0)
     }
 }
 

@@ -2,8 +2,9 @@
 //! Collectives by messages, for communicators that have no channel. Slower, and always possible.
 
 use super::contribution::{LoanRange, Readers};
-use super::exchange::{Exchange, Takes};
+use super::exchange::Exchange;
 use super::member_buffer::unequal;
+use super::plan::{Find, Takes};
 use super::state::{CommState, Step};
 use super::tags::Tags;
 use super::{ElemType, Op, Parts};
@@ -208,7 +209,7 @@ impl MessageExchange {
     pub(crate) fn swap(recv: Loan, parts: Parts, state: &CommState, seq: u32) -> Self {
         Self {
             swap: Some((recv, parts)),
-            ..Self::new(Exchange::new(super::exchange::Find::All), state, seq)
+            ..Self::new(Exchange::new(Find::All), state, seq)
         }
     }
 
@@ -232,12 +233,10 @@ impl MessageExchange {
         if let Some(offer) = exchange.offer {
             for place in others {
                 let reads = exchange.readers.include(place);
-                let (at, len) = match (&exchange.table, exchange.find) {
+                let (at, len) = match (&exchange.table, exchange.by_parts) {
                     (Some(parts), _) => parts.of(place),
-                    (None, super::exchange::Find::All) => (0, offer.len),
-                    (None, super::exchange::Find::Index) => {
-                        (place * (offer.len / size), offer.len / size)
-                    }
+                    (None, false) => (0, offer.len),
+                    (None, true) => (place * (offer.len / size), offer.len / size),
                 };
                 if reads && len > 0 {
                     let part = self.flight.part(engine, offer.loan, offer.at + at, len)?;
@@ -552,7 +551,7 @@ impl MessageExchange {
     pub(crate) fn barrier(state: &CommState, seq: u32, engine: &mut Engine) -> Self {
         let byte = engine.core.loans.keep(vec![0]);
         let sink = engine.core.loans.keep(vec![0; state.size()]);
-        let mut exchange = Exchange::new(super::exchange::Find::All);
+        let mut exchange = Exchange::new(Find::All);
         exchange.offer = Some(LoanRange {
             loan: byte,
             at: 0,

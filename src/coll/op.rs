@@ -3,9 +3,10 @@
 //! buffers, and is over.
 
 use super::contribution::{Contribution, Readers, Scratch, StepContext};
-use super::exchange::{Exchange, Find};
+use super::exchange::Exchange;
 use super::fold::Fold;
 use super::messages::{MessageChain, MessageExchange};
+use super::plan::Find;
 use super::relay::Relay;
 use super::state::{CommState, FLAT, Step};
 use super::stream::Stream;

@@ -3,10 +3,10 @@
 
 use super::Collective;
 use super::communicator::Communicator;
-use super::exchange::Takes;
 use super::fold::Fold;
 use super::messages::{MessageChain, MessageExchange, Reduction};
 use super::op::{Body, Operation};
+use super::plan::Takes;
 use super::relay::Relay;
 use super::schedule::{Schedule, Scheduler};
 use super::select::relays;
@@ -141,8 +141,7 @@ impl Communicator {
             collective,
             size: self.state.size(),
             me: self.state.me,
-            send: buffers.send,
-            recv: buffers.recv,
+            buffers,
         }
     }
 

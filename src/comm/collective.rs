@@ -4,7 +4,8 @@
 
 use super::Comm;
 use crate::coll::Worker;
-use crate::coll::fast::{ShortCall, ShortState, Stop, Unready};
+use crate::coll::fast::{Short, ShortState, Stop, Unready};
+use crate::coll::plan::MemberCall;
 use crate::coll::state::FLAT;
 use crate::coll::{Buffers, Call, Collective, Element, Op, Parts};
 use crate::error::{Error, Result};
@@ -107,14 +108,14 @@ impl Comm {
         if size > FLAT {
             return ShortState::Not;
         }
-        let call = ShortCall {
+        let call = MemberCall {
             collective,
             size,
             me,
             send: send.map(<[u8]>::len),
             recv: recv.as_deref().map(<[u8]>::len),
         };
-        let Some(short) = call.plan() else {
+        let Some(short) = call.plan::<Option<Short>>() else {
             return ShortState::Not;
         };
         let recv = recv.unwrap_or_default();

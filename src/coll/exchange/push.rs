@@ -2,12 +2,13 @@
 //! What an exchange writes into members' receive buffers; see [`super::super::push`].
 
 use super::super::contribution::{GIVEN, LoanRange, Readers, StepContext};
+use super::super::plan::{OwnCopy, Takes};
 use super::super::push::{
     Gives, PIECE, Promises, WRITTEN, WriteSource, half, opened, place_of, put_to_all, reaches_all,
 };
 use super::super::reader;
 use super::super::state::{CommState, STEP_MAX};
-use super::{Exchange, Takes};
+use super::Exchange;
 use crate::engine::Engine;
 use crate::error::{Error, Result};
 use onecopy_btl::RemoteRange;
@@ -169,7 +170,7 @@ impl Exchange {
         let mut job = Job {
             from: 0,
             len: 0,
-            own: own.map(|(_, to, _)| to),
+            own: own.map(|own| own.to),
             targets: Vec::new(),
             done: 0,
         };
@@ -231,7 +232,7 @@ impl Exchange {
 
 impl Job {
     /// What a rank takes from itself.
-    fn own((from, to, len): (usize, usize, usize)) -> Self {
+    fn own(OwnCopy { from, to, len }: OwnCopy) -> Self {
         Self {
             from,
             len,
