@@ -3,7 +3,8 @@
 //! ask for is handed to the runtime as it is, without a plan. Whatever is unusual, mistakes among it, takes the way of
 //! all others.
 
-use super::forms::blocking;
+use super::forms::{blocking, data};
+use super::plan::DataBuffer;
 use super::reduction::known;
 use crate::comm::{self, CommObject};
 use crate::datatype::in_a_buffer;
@@ -109,20 +110,16 @@ pub(crate) fn reduce_scatter_block(
     blocking::reduce_scatter_block(sendbuf, recvbuf, count, datatype, op, comm)
 }
 
-/// Bytes of each rank's part, where all parts are alike.
+/// Bytes of each rank's part, and of those of so many ranks, where all parts are alike.
 #[inline]
-fn part(
-    (sendbuf, sendcount, sendtype): (Addr, i64, Datatype),
-    (recvbuf, recvcount, recvtype): (Addr, i64, Datatype),
-    ranks: usize,
-) -> Option<(usize, usize)> {
-    let size = dense_size(sendtype.0)?;
-    let bytes = usize::try_from(sendcount).ok()?.checked_mul(size)?;
+fn part(send: DataBuffer, recv: DataBuffer, ranks: usize) -> Option<(usize, usize)> {
+    let size = dense_size(send.datatype.0)?;
+    let bytes = usize::try_from(send.count).ok()?.checked_mul(size)?;
     let all = in_a_buffer(bytes.checked_mul(ranks))?;
-    let usual = sendtype == recvtype
-        && sendcount == recvcount
-        && !sendbuf.is_nowhere()
-        && !recvbuf.is_nowhere();
+    let usual = send.datatype == recv.datatype
+        && send.count == recv.count
+        && !send.buf.is_nowhere()
+        && !recv.buf.is_nowhere();
     usual.then_some((bytes, all))
 }
 
@@ -136,11 +133,11 @@ pub(crate) fn allgather(
     comm: Comm,
 ) -> Outcome<()> {
     let of = &comm::get(comm)?;
-    let (from, to) = (
-        (sendbuf, sendcount, sendtype),
-        (recvbuf, recvcount, recvtype),
+    let (send, recv) = (
+        data(sendbuf, sendcount, sendtype),
+        data(recvbuf, recvcount, recvtype),
     );
-    if let Some((bytes, all)) = part(from, to, of.size()) {
+    if let Some((bytes, all)) = part(send, recv, of.size()) {
         let parts = Parts::Equal(bytes);
         let collective = Collective::Allgather { parts };
         return run(of, &collective, (sendbuf, bytes), Some((recvbuf, all)));
@@ -160,11 +157,11 @@ pub(crate) fn alltoall(
     comm: Comm,
 ) -> Outcome<()> {
     let of = &comm::get(comm)?;
-    let (from, to) = (
-        (sendbuf, sendcount, sendtype),
-        (recvbuf, recvcount, recvtype),
+    let (send, recv) = (
+        data(sendbuf, sendcount, sendtype),
+        data(recvbuf, recvcount, recvtype),
     );
-    if let Some((bytes, all)) = part(from, to, of.size()) {
+    if let Some((bytes, all)) = part(send, recv, of.size()) {
         let (send, recv) = (Parts::Equal(bytes), Parts::Equal(bytes));
         let collective = Collective::Alltoall { send, recv };
         return run(of, &collective, (sendbuf, all), Some((recvbuf, all)));

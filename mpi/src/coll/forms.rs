@@ -2,10 +2,11 @@
 //! The three forms of every collective, from one list.
 //!
 //! An argument that is an array is copied when the call is made, with as many elements as the expression behind it
-//! says. These are none where the standard says that it is not significant, so that it is not looked at there.
+//! says. These are none where the standard says that it is not significant, so that it is not looked at there. Behind
+//! the arrow stand the arguments as the plan takes them.
 #![expect(clippy::too_many_arguments, reason = "signatures of the standard")]
 
-use super::plan;
+use super::plan::{self, DataBuffer, PartsBuffer, TypedParts, VectorBuffers};
 use crate::comm::{self, CommObject};
 use crate::failure::Outcome;
 use crate::ffi::{Addr, Comm, Datatype, In, Info, Ints, Op, Out, Request};
@@ -108,7 +109,8 @@ macro_rules! length {
 }
 
 macro_rules! collectives {
-    ($($plan:ident $non:ident $init:ident ($($arg:ident: $t:ty $([|$comm:ident| $len:expr])?),* $(,)?);)*) => {
+    ($($plan:ident $non:ident $init:ident ($($arg:ident: $t:ty $([|$comm:ident| $len:expr])?),* $(,)?)
+        => ($($given:expr),*);)*) => {
         /// The functions that wait.
         pub(crate) mod blocking {
             use super::*;
@@ -116,7 +118,7 @@ macro_rules! collectives {
                 pub(crate) fn $plan($($arg: $t,)* comm: Comm) -> Outcome<()> {
                     let of = &comm::get(comm)?;
                     $(let $arg = $arg.capture(length!(of $(, |$comm| $len)?))?;)*
-                    plan::$plan(of, $(&$arg),*)?.run(of)
+                    plan::$plan(of, $($given),*)?.run(of)
                 }
             )*
         }
@@ -128,7 +130,7 @@ macro_rules! collectives {
                 pub(crate) fn $non($($arg: $t,)* comm: Comm, request: Out<Request>) -> Outcome<()> {
                     let of = &comm::get(comm)?;
                     $(let $arg = $arg.capture(length!(of $(, |$comm| $len)?))?;)*
-                    let plan = plan::$plan(of, $(&$arg),*)?;
+                    let plan = plan::$plan(of, $($given),*)?;
                     let home = request::reserve(request)?;
                     home.keep(plan.start(of)?);
                     Ok(())
@@ -147,7 +149,7 @@ macro_rules! collectives {
                     let of = &comm::get(comm)?;
                     $(let $arg = $arg.capture(length!(of $(, |$comm| $len)?))?;)*
                     // What is wrong is told now.
-                    plan::$plan(of, $(&$arg),*)?;
+                    plan::$plan(of, $($given),*)?;
                     #[allow(unused_mut, reason = "a barrier has no arguments")]
                     let mut held = Held::default();
                     $(<$t as Capture>::hold(&$arg, &mut held);)*
@@ -156,7 +158,7 @@ macro_rules! collectives {
                     let kept = Arc::clone(of);
                     let recipe = move || {
                         let _ = &held;
-                        let plan = plan::$plan(&kept, $(&$arg),*)?;
+                        let plan = plan::$plan(&kept, $($given),*)?;
                         match &own {
                             Some(own) => plan.start_on(own, &kept),
                             None => plan.start(&kept),
@@ -170,56 +172,109 @@ macro_rules! collectives {
     };
 }
 
+/// The standard's three arguments for data, as one.
+#[inline]
+pub(super) fn data(buf: Addr, count: i64, datatype: Datatype) -> DataBuffer {
+    DataBuffer {
+        buf,
+        count,
+        datatype,
+    }
+}
+
+/// The standard's four arguments for data of each rank, as one.
+fn parts<'a>(
+    buf: Addr,
+    counts: &'a [i64],
+    displacements: &'a [i64],
+    datatype: Datatype,
+) -> PartsBuffer<'a> {
+    PartsBuffer {
+        buf,
+        counts,
+        displacements,
+        datatype,
+    }
+}
+
+/// The same with a datatype for each rank.
+fn typed<'a>(
+    buf: Addr,
+    counts: &'a [i64],
+    displacements: &'a [i64],
+    types: &'a [Datatype],
+) -> TypedParts<'a> {
+    TypedParts {
+        buf,
+        counts,
+        displacements,
+        types,
+    }
+}
+
+fn vectors(send: Addr, recv: Addr, datatype: Datatype, op: Op) -> VectorBuffers {
+    VectorBuffers {
+        send,
+        recv,
+        datatype,
+        op,
+    }
+}
+
 collectives! {
-    barrier ibarrier barrier_init ();
-    bcast ibcast bcast_init (buf: Addr, count: i64, datatype: Datatype, root: i32);
+    barrier ibarrier barrier_init () => ();
+    bcast ibcast bcast_init (buf: Addr, count: i64, datatype: Datatype, root: i32)
+        => (data(buf, count, datatype), root);
     gather igather gather_init (
         sendbuf: Addr, sendcount: i64, sendtype: Datatype, recvbuf: Addr, recvcount: i64, recvtype: Datatype, root: i32
-    );
+    ) => (data(sendbuf, sendcount, sendtype), data(recvbuf, recvcount, recvtype), root);
     gatherv igatherv gatherv_init (
         sendbuf: Addr, sendcount: i64, sendtype: Datatype, recvbuf: Addr,
         counts: Ints [|comm| at_root(comm, root)], displs: Ints [|comm| at_root(comm, root)],
         recvtype: Datatype, root: i32
-    );
+    ) => (data(sendbuf, sendcount, sendtype), parts(recvbuf, &counts, &displs, recvtype), root);
     scatter iscatter scatter_init (
         sendbuf: Addr, sendcount: i64, sendtype: Datatype, recvbuf: Addr, recvcount: i64, recvtype: Datatype, root: i32
-    );
+    ) => (data(sendbuf, sendcount, sendtype), data(recvbuf, recvcount, recvtype), root);
     scatterv iscatterv scatterv_init (
         sendbuf: Addr, counts: Ints [|comm| at_root(comm, root)], displs: Ints [|comm| at_root(comm, root)],
         sendtype: Datatype, recvbuf: Addr, recvcount: i64, recvtype: Datatype, root: i32
-    );
+    ) => (parts(sendbuf, &counts, &displs, sendtype), data(recvbuf, recvcount, recvtype), root);
     allgather iallgather allgather_init (
         sendbuf: Addr, sendcount: i64, sendtype: Datatype, recvbuf: Addr, recvcount: i64, recvtype: Datatype
-    );
+    ) => (data(sendbuf, sendcount, sendtype), data(recvbuf, recvcount, recvtype));
     allgatherv iallgatherv allgatherv_init (
         sendbuf: Addr, sendcount: i64, sendtype: Datatype, recvbuf: Addr,
         counts: Ints [|comm| comm.size()], displs: Ints [|comm| comm.size()], recvtype: Datatype
-    );
+    ) => (data(sendbuf, sendcount, sendtype), parts(recvbuf, &counts, &displs, recvtype));
     alltoall ialltoall alltoall_init (
         sendbuf: Addr, sendcount: i64, sendtype: Datatype, recvbuf: Addr, recvcount: i64, recvtype: Datatype
-    );
+    ) => (data(sendbuf, sendcount, sendtype), data(recvbuf, recvcount, recvtype));
     alltoallv ialltoallv alltoallv_init (
         sendbuf: Addr, sendcounts: Ints [|comm| unless_in_place(comm, sendbuf)],
         sdispls: Ints [|comm| unless_in_place(comm, sendbuf)], sendtype: Datatype,
         recvbuf: Addr, recvcounts: Ints [|comm| comm.size()], rdispls: Ints [|comm| comm.size()], recvtype: Datatype
-    );
+    ) => (parts(sendbuf, &sendcounts, &sdispls, sendtype), parts(recvbuf, &recvcounts, &rdispls, recvtype));
     alltoallw ialltoallw alltoallw_init (
         sendbuf: Addr, sendcounts: Ints [|comm| unless_in_place(comm, sendbuf)],
         sdispls: Ints [|comm| unless_in_place(comm, sendbuf)],
         sendtypes: In<Datatype> [|comm| unless_in_place(comm, sendbuf)],
         recvbuf: Addr, recvcounts: Ints [|comm| comm.size()], rdispls: Ints [|comm| comm.size()],
         recvtypes: In<Datatype> [|comm| comm.size()]
-    );
+    ) => (typed(sendbuf, &sendcounts, &sdispls, &sendtypes), typed(recvbuf, &recvcounts, &rdispls, &recvtypes));
     reduce ireduce reduce_init (
         sendbuf: Addr, recvbuf: Addr, count: i64, datatype: Datatype, op: Op, root: i32
-    );
-    allreduce iallreduce allreduce_init (sendbuf: Addr, recvbuf: Addr, count: i64, datatype: Datatype, op: Op);
+    ) => (vectors(sendbuf, recvbuf, datatype, op), count, root);
+    allreduce iallreduce allreduce_init (sendbuf: Addr, recvbuf: Addr, count: i64, datatype: Datatype, op: Op)
+        => (vectors(sendbuf, recvbuf, datatype, op), count);
     reduce_scatter ireduce_scatter reduce_scatter_init (
         sendbuf: Addr, recvbuf: Addr, counts: Ints [|comm| comm.size()], datatype: Datatype, op: Op
-    );
+    ) => (vectors(sendbuf, recvbuf, datatype, op), &counts);
     reduce_scatter_block ireduce_scatter_block reduce_scatter_block_init (
         sendbuf: Addr, recvbuf: Addr, count: i64, datatype: Datatype, op: Op
-    );
-    scan iscan scan_init (sendbuf: Addr, recvbuf: Addr, count: i64, datatype: Datatype, op: Op);
-    exscan iexscan exscan_init (sendbuf: Addr, recvbuf: Addr, count: i64, datatype: Datatype, op: Op);
+    ) => (vectors(sendbuf, recvbuf, datatype, op), count);
+    scan iscan scan_init (sendbuf: Addr, recvbuf: Addr, count: i64, datatype: Datatype, op: Op)
+        => (vectors(sendbuf, recvbuf, datatype, op), count);
+    exscan iexscan exscan_init (sendbuf: Addr, recvbuf: Addr, count: i64, datatype: Datatype, op: Op)
+        => (vectors(sendbuf, recvbuf, datatype, op), count);
 }

@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! What each collective asks of the runtime.
-#![expect(clippy::too_many_arguments, reason = "signatures of the standard")]
 
 use super::Plan;
 use super::reduction::{Reduction, reduction};
@@ -39,247 +38,255 @@ fn plan(
     })
 }
 
-/// One buffer.
-fn single(
-    buf: Addr,
-    count: i64,
-    datatype: Datatype,
-    give: bool,
-    take: bool,
-) -> Outcome<UserBuffer> {
-    let object = datatype::committed(datatype)?;
-    UserBuffer::one(buf, check_count(count)?, object, give, take)
+/// So many instances of a datatype in the program's memory, as one argument of the standard's three.
+#[derive(Clone, Copy)]
+pub(super) struct DataBuffer {
+    pub(super) buf: Addr,
+    pub(super) count: i64,
+    pub(super) datatype: Datatype,
 }
 
-/// The same number of instances for each of `n` ranks, one after the other.
-fn equal(
-    buf: Addr,
-    count: i64,
-    datatype: Datatype,
-    n: usize,
-    give: bool,
-    take: bool,
-) -> Outcome<(UserBuffer, Parts)> {
-    let object = datatype::committed(datatype)?;
-    let count = check_count(count)?;
-    let len = object.bytes(count)?;
-    let all = datatype::addressable(count.checked_mul(n as u64))?;
-    let user_buffer = UserBuffer::one(buf, all, object, give, take)?;
-    Ok((user_buffer, Parts::Equal(len as usize)))
-}
-
-/// A number of instances for each rank, at displacements that count extents.
-fn listed(
-    buf: Addr,
-    counts: &[i64],
-    displacements: &[i64],
-    datatype: Datatype,
-    give: bool,
-    take: bool,
-) -> Outcome<(UserBuffer, Parts)> {
-    let object = datatype::committed(datatype)?;
-    let blocks = counts
-        .iter()
-        .zip(displacements)
-        .map(|(&count, &at)| Ok((object.displacement(at)?, check_count(count)?, &**object)))
-        .collect::<Outcome<Vec<Block<'_>>>>()?;
-    UserBuffer::of(buf, &blocks, give, take)
+/// A number of instances of a datatype for each rank, at displacements that count extents.
+#[derive(Clone, Copy)]
+pub(super) struct PartsBuffer<'a> {
+    pub(super) buf: Addr,
+    pub(super) counts: &'a [i64],
+    pub(super) displacements: &'a [i64],
+    pub(super) datatype: Datatype,
 }
 
 /// A number of instances of an own datatype for each rank, at displacements in bytes.
-fn typed(
-    buf: Addr,
-    counts: &[i64],
-    displacements: &[i64],
-    types: &[Datatype],
-    give: bool,
-    take: bool,
-) -> Outcome<(UserBuffer, Parts)> {
-    let objects = types
-        .iter()
-        .zip(counts)
-        .map(|(&handle, &count)| match count {
-            // What is not used need not be valid.
-            0 => datatype::get(c::BYTE),
-            _ => datatype::committed(handle),
-        })
-        .collect::<Outcome<Vec<&Arc<TypeObject>>>>()?;
-    let blocks = counts
-        .iter()
-        .zip(displacements)
-        .zip(objects)
-        .map(|((&count, &at), object)| Ok((at, check_count(count)?, &**object)))
-        .collect::<Outcome<Vec<Block<'_>>>>()?;
-    UserBuffer::of(buf, &blocks, give, take)
+#[derive(Clone, Copy)]
+pub(super) struct TypedParts<'a> {
+    pub(super) buf: Addr,
+    pub(super) counts: &'a [i64],
+    pub(super) displacements: &'a [i64],
+    pub(super) types: &'a [Datatype],
+}
+
+/// The vectors of a reduction.
+#[derive(Clone, Copy)]
+pub(super) struct VectorBuffers {
+    pub(super) send: Addr,
+    pub(super) recv: Addr,
+    pub(super) datatype: Datatype,
+    pub(super) op: Op,
+}
+
+/// What the runtime does with the bytes of a buffer.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum Access {
+    Read,
+    Write,
+    /// In place.
+    Both,
+}
+
+impl Access {
+    /// That of a buffer for results, in which what is given may stand, too.
+    fn of_result(in_place: bool) -> Self {
+        if in_place { Self::Both } else { Self::Write }
+    }
+
+    pub(super) fn reads(self) -> bool {
+        self != Self::Write
+    }
+
+    pub(super) fn writes(self) -> bool {
+        self != Self::Read
+    }
+}
+
+impl DataBuffer {
+    fn single(self, access: Access) -> Outcome<UserBuffer> {
+        let object = datatype::committed(self.datatype)?;
+        UserBuffer::one(self.buf, check_count(self.count)?, object, access)
+    }
+
+    /// As a send buffer; none: what is given stands in the receive buffer.
+    fn given(self) -> Outcome<Option<UserBuffer>> {
+        match self.buf.is_in_place() {
+            true => Ok(None),
+            false => self.single(Access::Read).map(Some),
+        }
+    }
+
+    /// The same number of instances for each of `n` ranks, one after the other.
+    fn equal(self, n: usize, access: Access) -> Outcome<(UserBuffer, Parts)> {
+        let object = datatype::committed(self.datatype)?;
+        let count = check_count(self.count)?;
+        let len = object.bytes(count)?;
+        let all = datatype::addressable(count.checked_mul(n as u64))?;
+        let user_buffer = UserBuffer::one(self.buf, all, object, access)?;
+        Ok((user_buffer, Parts::Equal(len as usize)))
+    }
+}
+
+impl PartsBuffer<'_> {
+    fn listed(self, access: Access) -> Outcome<(UserBuffer, Parts)> {
+        let object = datatype::committed(self.datatype)?;
+        let blocks = self
+            .counts
+            .iter()
+            .zip(self.displacements)
+            .map(|(&count, &displacement)| {
+                let offset = object.displacement(displacement)?;
+                Ok((offset, check_count(count)?, &**object))
+            })
+            .collect::<Outcome<Vec<Block<'_>>>>()?;
+        UserBuffer::of(self.buf, &blocks, access)
+    }
+}
+
+impl TypedParts<'_> {
+    fn listed(self, access: Access) -> Outcome<(UserBuffer, Parts)> {
+        let objects = self
+            .types
+            .iter()
+            .zip(self.counts)
+            .map(|(&handle, &count)| match count {
+                // What is not used need not be valid.
+                0 => datatype::get(c::BYTE),
+                _ => datatype::committed(handle),
+            })
+            .collect::<Outcome<Vec<&Arc<TypeObject>>>>()?;
+        let blocks = self
+            .counts
+            .iter()
+            .zip(self.displacements)
+            .zip(objects)
+            .map(|((&count, &offset), object)| Ok((offset, check_count(count)?, &**object)))
+            .collect::<Outcome<Vec<Block<'_>>>>()?;
+        UserBuffer::of(self.buf, &blocks, access)
+    }
 }
 
 pub(super) fn barrier(_comm: &CommObject) -> Outcome<Plan> {
     plan(Collective::Barrier, None, None)
 }
 
-pub(super) fn bcast(
-    comm: &CommObject,
-    buf: &Addr,
-    count: &i64,
-    datatype: &Datatype,
-    root: &i32,
-) -> Outcome<Plan> {
-    let root = check_root(comm, *root)?;
-    let mine = comm.rank == root;
-    let user_buffer = single(*buf, *count, *datatype, mine, !mine)?;
-    plan(Collective::Bcast { root }, None, Some(user_buffer))
+pub(super) fn bcast(comm: &CommObject, data: DataBuffer, root: i32) -> Outcome<Plan> {
+    let root = check_root(comm, root)?;
+    let access = match comm.rank == root {
+        true => Access::Read,
+        false => Access::Write,
+    };
+    plan(Collective::Bcast { root }, None, Some(data.single(access)?))
+}
+
+/// What a rank that is not the root gives to a gather.
+fn gathered(root: usize, send: DataBuffer) -> Outcome<Plan> {
+    let send = send.single(Access::Read)?;
+    let parts = Parts::Equal(0);
+    plan(Collective::Gather { root, parts }, Some(send), None)
 }
 
 pub(super) fn gather(
     comm: &CommObject,
-    sendbuf: &Addr,
-    sendcount: &i64,
-    sendtype: &Datatype,
-    recvbuf: &Addr,
-    recvcount: &i64,
-    recvtype: &Datatype,
-    root: &i32,
+    send: DataBuffer,
+    recv: DataBuffer,
+    root: i32,
 ) -> Outcome<Plan> {
-    let root = check_root(comm, *root)?;
-    let in_place = sendbuf.is_in_place();
+    let root = check_root(comm, root)?;
     if comm.rank != root {
-        let send = single(*sendbuf, *sendcount, *sendtype, true, false)?;
-        let parts = Parts::Equal(0);
-        return plan(Collective::Gather { root, parts }, Some(send), None);
+        return gathered(root, send);
     }
-    let send = match in_place {
-        true => None,
-        false => Some(single(*sendbuf, *sendcount, *sendtype, true, false)?),
-    };
-    let n = comm.size();
-    let (recv, parts) = equal(*recvbuf, *recvcount, *recvtype, n, in_place, true)?;
+    let access = Access::of_result(send.buf.is_in_place());
+    let send = send.given()?;
+    let (recv, parts) = recv.equal(comm.size(), access)?;
     plan(Collective::Gather { root, parts }, send, Some(recv))
 }
 
 pub(super) fn gatherv(
     comm: &CommObject,
-    sendbuf: &Addr,
-    sendcount: &i64,
-    sendtype: &Datatype,
-    recvbuf: &Addr,
-    counts: &[i64],
-    displacements: &[i64],
-    recvtype: &Datatype,
-    root: &i32,
+    send: DataBuffer,
+    recv: PartsBuffer<'_>,
+    root: i32,
 ) -> Outcome<Plan> {
-    let root = check_root(comm, *root)?;
-    let in_place = sendbuf.is_in_place();
+    let root = check_root(comm, root)?;
     if comm.rank != root {
-        let send = single(*sendbuf, *sendcount, *sendtype, true, false)?;
-        let parts = Parts::Equal(0);
-        return plan(Collective::Gather { root, parts }, Some(send), None);
+        return gathered(root, send);
     }
-    let send = match in_place {
-        true => None,
-        false => Some(single(*sendbuf, *sendcount, *sendtype, true, false)?),
-    };
-    let (recv, parts) = listed(*recvbuf, counts, displacements, *recvtype, in_place, true)?;
+    let access = Access::of_result(send.buf.is_in_place());
+    let send = send.given()?;
+    let (recv, parts) = recv.listed(access)?;
     plan(Collective::Gather { root, parts }, send, Some(recv))
 }
 
 /// What a rank gets of a scatter.
-fn scattered(
-    comm: &CommObject,
-    root: usize,
-    recvbuf: Addr,
-    count: i64,
-    datatype: Datatype,
-) -> Outcome<Option<UserBuffer>> {
-    match comm.rank == root && recvbuf.is_in_place() {
+fn scattered(comm: &CommObject, root: usize, recv: DataBuffer) -> Outcome<Option<UserBuffer>> {
+    match comm.rank == root && recv.buf.is_in_place() {
         true => Ok(None),
-        false => single(recvbuf, count, datatype, false, true).map(Some),
+        false => recv.single(Access::Write).map(Some),
     }
+}
+
+/// A scatter at a rank that is not its root.
+fn scatter_from(root: usize, recv: Option<UserBuffer>) -> Outcome<Plan> {
+    let parts = Parts::Equal(0);
+    plan(Collective::Scatter { root, parts }, None, recv)
 }
 
 pub(super) fn scatter(
     comm: &CommObject,
-    sendbuf: &Addr,
-    sendcount: &i64,
-    sendtype: &Datatype,
-    recvbuf: &Addr,
-    recvcount: &i64,
-    recvtype: &Datatype,
-    root: &i32,
+    send: DataBuffer,
+    recv: DataBuffer,
+    root: i32,
 ) -> Outcome<Plan> {
-    let root = check_root(comm, *root)?;
-    let recv = scattered(comm, root, *recvbuf, *recvcount, *recvtype)?;
+    let root = check_root(comm, root)?;
+    let recv = scattered(comm, root, recv)?;
     if comm.rank != root {
-        let parts = Parts::Equal(0);
-        return plan(Collective::Scatter { root, parts }, None, recv);
+        return scatter_from(root, recv);
     }
-    let n = comm.size();
-    let (send, parts) = equal(*sendbuf, *sendcount, *sendtype, n, true, false)?;
+    let (send, parts) = send.equal(comm.size(), Access::Read)?;
     plan(Collective::Scatter { root, parts }, Some(send), recv)
 }
 
 pub(super) fn scatterv(
     comm: &CommObject,
-    sendbuf: &Addr,
-    counts: &[i64],
-    displacements: &[i64],
-    sendtype: &Datatype,
-    recvbuf: &Addr,
-    recvcount: &i64,
-    recvtype: &Datatype,
-    root: &i32,
+    send: PartsBuffer<'_>,
+    recv: DataBuffer,
+    root: i32,
 ) -> Outcome<Plan> {
-    let root = check_root(comm, *root)?;
-    let recv = scattered(comm, root, *recvbuf, *recvcount, *recvtype)?;
+    let root = check_root(comm, root)?;
+    let recv = scattered(comm, root, recv)?;
     if comm.rank != root {
-        let parts = Parts::Equal(0);
-        return plan(Collective::Scatter { root, parts }, None, recv);
+        return scatter_from(root, recv);
     }
-    let (send, parts) = listed(*sendbuf, counts, displacements, *sendtype, true, false)?;
+    let (send, parts) = send.listed(Access::Read)?;
     plan(Collective::Scatter { root, parts }, Some(send), recv)
 }
 
-pub(super) fn allgather(
-    comm: &CommObject,
-    sendbuf: &Addr,
-    sendcount: &i64,
-    sendtype: &Datatype,
-    recvbuf: &Addr,
-    recvcount: &i64,
-    recvtype: &Datatype,
-) -> Outcome<Plan> {
-    let in_place = sendbuf.is_in_place();
-    let send = match in_place {
-        true => None,
-        false => Some(single(*sendbuf, *sendcount, *sendtype, true, false)?),
-    };
-    let (recv, parts) = equal(*recvbuf, *recvcount, *recvtype, comm.size(), in_place, true)?;
+pub(super) fn allgather(comm: &CommObject, send: DataBuffer, recv: DataBuffer) -> Outcome<Plan> {
+    let access = Access::of_result(send.buf.is_in_place());
+    let send = send.given()?;
+    let (recv, parts) = recv.equal(comm.size(), access)?;
     plan(Collective::Allgather { parts }, send, Some(recv))
 }
 
 pub(super) fn allgatherv(
     _comm: &CommObject,
-    sendbuf: &Addr,
-    sendcount: &i64,
-    sendtype: &Datatype,
-    recvbuf: &Addr,
-    counts: &[i64],
-    displacements: &[i64],
-    recvtype: &Datatype,
+    send: DataBuffer,
+    recv: PartsBuffer<'_>,
+) -> Outcome<Plan> {
+    let access = Access::of_result(send.buf.is_in_place());
+    let send = send.given()?;
+    let (recv, parts) = recv.listed(access)?;
+    plan(Collective::Allgather { parts }, send, Some(recv))
+}
+
+/// All to all, with both sides described. A side that is in place is not looked at.
+fn exchange(
+    sendbuf: Addr,
+    send: impl FnOnce() -> Outcome<(UserBuffer, Parts)>,
+    recv: impl FnOnce(Access) -> Outcome<(UserBuffer, Parts)>,
 ) -> Outcome<Plan> {
     let in_place = sendbuf.is_in_place();
     let send = match in_place {
         true => None,
-        false => Some(single(*sendbuf, *sendcount, *sendtype, true, false)?),
+        false => Some(send()?),
     };
-    let (recv, parts) = listed(*recvbuf, counts, displacements, *recvtype, in_place, true)?;
-    plan(Collective::Allgather { parts }, send, Some(recv))
-}
-
-/// All to all, with both sides described.
-fn exchange(
-    send: Option<(UserBuffer, Parts)>,
-    (recv, parts): (UserBuffer, Parts),
-) -> Outcome<Plan> {
+    let (recv, parts) = recv(Access::of_result(in_place))?;
     let (send, sent) = match send {
         Some((user_buffer, parts)) => (Some(user_buffer), parts),
         None => (None, parts.clone()),
@@ -291,72 +298,28 @@ fn exchange(
     plan(collective, send, Some(recv))
 }
 
-pub(super) fn alltoall(
-    comm: &CommObject,
-    sendbuf: &Addr,
-    sendcount: &i64,
-    sendtype: &Datatype,
-    recvbuf: &Addr,
-    recvcount: &i64,
-    recvtype: &Datatype,
-) -> Outcome<Plan> {
-    let (n, in_place) = (comm.size(), sendbuf.is_in_place());
-    let send = match in_place {
-        true => None,
-        false => Some(equal(*sendbuf, *sendcount, *sendtype, n, true, false)?),
-    };
-    exchange(
-        send,
-        equal(*recvbuf, *recvcount, *recvtype, n, in_place, true)?,
-    )
+pub(super) fn alltoall(comm: &CommObject, send: DataBuffer, recv: DataBuffer) -> Outcome<Plan> {
+    let n = comm.size();
+    let given = || send.equal(n, Access::Read);
+    exchange(send.buf, given, |access| recv.equal(n, access))
 }
 
 pub(super) fn alltoallv(
     _comm: &CommObject,
-    sendbuf: &Addr,
-    sendcounts: &[i64],
-    sdispls: &[i64],
-    sendtype: &Datatype,
-    recvbuf: &Addr,
-    recvcounts: &[i64],
-    rdispls: &[i64],
-    recvtype: &Datatype,
+    send: PartsBuffer<'_>,
+    recv: PartsBuffer<'_>,
 ) -> Outcome<Plan> {
-    let in_place = sendbuf.is_in_place();
-    let send = match in_place {
-        true => None,
-        false => Some(listed(
-            *sendbuf, sendcounts, sdispls, *sendtype, true, false,
-        )?),
-    };
-    exchange(
-        send,
-        listed(*recvbuf, recvcounts, rdispls, *recvtype, in_place, true)?,
-    )
+    let given = || send.listed(Access::Read);
+    exchange(send.buf, given, |access| recv.listed(access))
 }
 
 pub(super) fn alltoallw(
     _comm: &CommObject,
-    sendbuf: &Addr,
-    sendcounts: &[i64],
-    sdispls: &[i64],
-    sendtypes: &[Datatype],
-    recvbuf: &Addr,
-    recvcounts: &[i64],
-    rdispls: &[i64],
-    recvtypes: &[Datatype],
+    send: TypedParts<'_>,
+    recv: TypedParts<'_>,
 ) -> Outcome<Plan> {
-    let in_place = sendbuf.is_in_place();
-    let send = match in_place {
-        true => None,
-        false => Some(typed(
-            *sendbuf, sendcounts, sdispls, sendtypes, true, false,
-        )?),
-    };
-    exchange(
-        send,
-        typed(*recvbuf, recvcounts, rdispls, recvtypes, in_place, true)?,
-    )
+    let given = || send.listed(Access::Read);
+    exchange(send.buf, given, |access| recv.listed(access))
 }
 
 /// A vector to be combined, and where the result goes.
@@ -369,90 +332,64 @@ fn combined(
     let in_place = sendbuf.is_in_place();
     let send = match in_place {
         true => None,
-        false => Some(of.user_buffer(sendbuf, count, true, false)?),
+        false => Some(of.user_buffer(sendbuf, count, Access::Read)?),
     };
     let recv = match recvbuf {
         None => None,
-        Some((buf, _)) if in_place => Some(of.user_buffer(buf, count, true, true)?),
-        Some((buf, part)) => Some(of.user_buffer(buf, part, false, true)?),
+        Some((buf, _)) if in_place => Some(of.user_buffer(buf, count, Access::Both)?),
+        Some((buf, part)) => Some(of.user_buffer(buf, part, Access::Write)?),
     };
     Ok((send, recv))
 }
 
 pub(super) fn reduce(
     comm: &CommObject,
-    sendbuf: &Addr,
-    recvbuf: &Addr,
-    count: &i64,
-    datatype: &Datatype,
-    op: &Op,
-    root: &i32,
+    vectors: VectorBuffers,
+    count: i64,
+    root: i32,
 ) -> Outcome<Plan> {
-    let root = check_root(comm, *root)?;
-    let of = reduction(*op, *datatype)?;
-    if comm.rank != root && sendbuf.is_in_place() {
+    let root = check_root(comm, root)?;
+    let of = reduction(vectors.op, vectors.datatype)?;
+    if comm.rank != root && vectors.send.is_in_place() {
         // Only the root has a receive buffer that could be in place.
-        return Err(datatype::nowhere(*sendbuf));
+        return Err(datatype::nowhere(vectors.send));
     }
-    let target = (comm.rank == root).then_some((*recvbuf, *count));
-    let (send, recv) = combined(*sendbuf, target, *count, &of)?;
+    let target = (comm.rank == root).then_some((vectors.recv, count));
+    let (send, recv) = combined(vectors.send, target, count, &of)?;
     let (elem, op) = (of.elem, of.op);
     plan(Collective::Reduce { root, elem, op }, send, recv)
 }
 
 /// A vector of each rank, and a result as long for each.
 fn for_everyone(
-    sendbuf: Addr,
-    recvbuf: Addr,
+    vectors: VectorBuffers,
     count: i64,
-    of: Reduction,
     made: impl FnOnce(ElemType, Operator) -> Collective,
 ) -> Outcome<Plan> {
-    let (send, recv) = combined(sendbuf, Some((recvbuf, count)), count, &of)?;
+    let of = reduction(vectors.op, vectors.datatype)?;
+    let (send, recv) = combined(vectors.send, Some((vectors.recv, count)), count, &of)?;
     plan(made(of.elem, of.op), send, recv)
 }
 
-pub(super) fn allreduce(
-    _comm: &CommObject,
-    sendbuf: &Addr,
-    recvbuf: &Addr,
-    count: &i64,
-    datatype: &Datatype,
-    op: &Op,
-) -> Outcome<Plan> {
-    let of = reduction(*op, *datatype)?;
-    let made = |elem, op| Collective::Allreduce { elem, op };
-    for_everyone(*sendbuf, *recvbuf, *count, of, made)
+pub(super) fn allreduce(_comm: &CommObject, vectors: VectorBuffers, count: i64) -> Outcome<Plan> {
+    for_everyone(vectors, count, |elem, op| Collective::Allreduce {
+        elem,
+        op,
+    })
 }
 
-pub(super) fn scan(
-    _comm: &CommObject,
-    sendbuf: &Addr,
-    recvbuf: &Addr,
-    count: &i64,
-    datatype: &Datatype,
-    op: &Op,
-) -> Outcome<Plan> {
-    let of = reduction(*op, *datatype)?;
-    let made = |elem, op| Collective::Scan { elem, op };
-    for_everyone(*sendbuf, *recvbuf, *count, of, made)
+pub(super) fn scan(_comm: &CommObject, vectors: VectorBuffers, count: i64) -> Outcome<Plan> {
+    for_everyone(vectors, count, |elem, op| Collective::Scan { elem, op })
 }
 
-pub(super) fn exscan(
-    _comm: &CommObject,
-    sendbuf: &Addr,
-    recvbuf: &Addr,
-    count: &i64,
-    datatype: &Datatype,
-    op: &Op,
-) -> Outcome<Plan> {
-    let of = reduction(*op, *datatype)?;
+pub(super) fn exscan(_comm: &CommObject, vectors: VectorBuffers, count: i64) -> Outcome<Plan> {
+    let of = reduction(vectors.op, vectors.datatype)?;
     // The first rank's buffer stays as it is, so what stands there is in the copy, too.
-    let send = match sendbuf.is_in_place() {
+    let send = match vectors.send.is_in_place() {
         true => None,
-        false => Some(of.user_buffer(*sendbuf, *count, true, false)?),
+        false => Some(of.user_buffer(vectors.send, count, Access::Read)?),
     };
-    let recv = of.user_buffer(*recvbuf, *count, true, true)?;
+    let recv = of.user_buffer(vectors.recv, count, Access::Both)?;
     let (elem, op) = (of.elem, of.op);
     plan(Collective::Exscan { elem, op }, send, Some(recv))
 }
@@ -461,14 +398,13 @@ pub(super) fn exscan(
 /// as it was. The runtime combines a part where it lies, because peers read the front meanwhile; so what does not
 /// become the front is kept.
 fn reduce_parts(
-    sendbuf: Addr,
-    recvbuf: Addr,
+    vectors: VectorBuffers,
     [before, mine, total]: [i64; 3],
     parts: Parts,
     of: Reduction,
 ) -> Outcome<Plan> {
-    let (send, mut recv) = combined(sendbuf, Some((recvbuf, mine)), total, &of)?;
-    if let (true, Some(recv)) = (sendbuf.is_in_place(), &mut recv) {
+    let (send, mut recv) = combined(vectors.send, Some((vectors.recv, mine)), total, &of)?;
+    if let (true, Some(recv)) = (vectors.send.is_in_place(), &mut recv) {
         let size = of.elem.size();
         let (before, mine) = (before as usize, mine as usize);
         recv.keep(before.max(mine) * size..(before + mine) * size);
@@ -479,13 +415,10 @@ fn reduce_parts(
 
 pub(super) fn reduce_scatter(
     comm: &CommObject,
-    sendbuf: &Addr,
-    recvbuf: &Addr,
+    vectors: VectorBuffers,
     counts: &[i64],
-    datatype: &Datatype,
-    op: &Op,
 ) -> Outcome<Plan> {
-    let of = reduction(*op, *datatype)?;
+    let of = reduction(vectors.op, vectors.datatype)?;
     let lens = counts
         .iter()
         .map(|&count| check_count(count).map(|count| count as usize))
@@ -500,28 +433,19 @@ pub(super) fn reduce_scatter(
     let before = sum(lens.get(..comm.rank).unwrap_or(&[]));
     let mine = counts.get(comm.rank).copied().unwrap_or(0);
     let parts = Parts::packed(&lens, size);
-    reduce_parts(*sendbuf, *recvbuf, [before, mine, sum(&lens)], parts, of)
+    reduce_parts(vectors, [before, mine, sum(&lens)], parts, of)
 }
 
 pub(super) fn reduce_scatter_block(
     comm: &CommObject,
-    sendbuf: &Addr,
-    recvbuf: &Addr,
-    count: &i64,
-    datatype: &Datatype,
-    op: &Op,
+    vectors: VectorBuffers,
+    count: i64,
 ) -> Outcome<Plan> {
-    let of = reduction(*op, *datatype)?;
-    let mine = check_count(*count)?;
+    let of = reduction(vectors.op, vectors.datatype)?;
+    let mine = check_count(count)?;
     let bytes = |n: u64| mine.checked_mul(n)?.checked_mul(of.elem.size() as u64);
     datatype::addressable(bytes(comm.size() as u64))?;
     let len = mine as usize * of.elem.size();
     let [before, mine, total] = [comm.rank, 1, comm.size()].map(|n| mine as i64 * n as i64);
-    reduce_parts(
-        *sendbuf,
-        *recvbuf,
-        [before, mine, total],
-        Parts::Equal(len),
-        of,
-    )
+    reduce_parts(vectors, [before, mine, total], Parts::Equal(len), of)
 }

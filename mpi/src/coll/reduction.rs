@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Operators on datatypes, as the runtime takes them.
 
+use super::plan::Access;
 use super::user_buffer::UserBuffer;
 use super::x87;
 use crate::datatype::predefined::{Basic, Element, Kind, dense_size};
@@ -21,18 +22,12 @@ pub(crate) struct Reduction {
 
 impl Reduction {
     /// The bytes of `count` elements.
-    pub(super) fn user_buffer(
-        &self,
-        buf: Addr,
-        count: i64,
-        give: bool,
-        take: bool,
-    ) -> Outcome<UserBuffer> {
+    pub(super) fn user_buffer(&self, buf: Addr, count: i64, access: Access) -> Outcome<UserBuffer> {
         let count = check_count(count)?;
         self.datatype.bytes_at(buf, count)?;
         let extent = u64::try_from(self.datatype.shape.extent()).unwrap_or(0);
         datatype::addressable(count.checked_mul(extent))?;
-        UserBuffer::with_gaps(buf, count, self.datatype, give, take)
+        UserBuffer::with_gaps(buf, count, self.datatype, access)
     }
 }
 

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! The bytes of one side of a collective.
 
+use super::plan::Access;
 use crate::datatype::layout::Layout;
 use crate::datatype::{self, TypeObject};
 use crate::failure::{Outcome, fail};
@@ -39,6 +40,32 @@ struct Delivery {
 /// So many instances of a datatype at a displacement in bytes.
 pub(crate) type Block<'t> = (i64, u64, &'t TypeObject);
 
+/// First byte and number of bytes of a block, if these lie together.
+type DensePart = Option<(i64, u64)>;
+
+/// How each block lies, and the bytes of all.
+fn dense_parts(blocks: &[Block<'_>]) -> Outcome<(Vec<DensePart>, u64)> {
+    let mut dense = Vec::with_capacity(blocks.len());
+    let mut total = 0u64;
+    for &(displacement, count, object) in blocks {
+        let len = object.bytes(count)?;
+        total = datatype::addressable(total.checked_add(len))?;
+        let place = |offset: i64| {
+            displacement
+                .checked_add(offset)
+                .filter(|first| first.checked_add(len as i64).is_some())
+        };
+        dense.push(match object.shape.dense(count).map(place) {
+            Some(None) => {
+                let reason = "a displacement beyond what can be addressed";
+                return Err(fail(c::ERR_COUNT, reason));
+            }
+            place => place.flatten().map(|first| (first, len)),
+        });
+    }
+    Ok((dense, total))
+}
+
 impl UserBuffer {
     fn direct(at: Addr, len: usize) -> Self {
         Self {
@@ -53,8 +80,7 @@ impl UserBuffer {
         base: Addr,
         count: u64,
         object: &TypeObject,
-        give: bool,
-        take: bool,
+        access: Access,
     ) -> Outcome<Self> {
         if let (Some(offset), Some(len)) = (object.shape.dense(count), object.bytes(count).ok())
             && (len == 0 || !base.is_nowhere())
@@ -62,73 +88,62 @@ impl UserBuffer {
             let first = if len == 0 { 0 } else { offset };
             return Ok(Self::direct(base.offset(first), len as usize));
         }
-        Ok(Self::of(base, &[(0, count, object)], give, take)?.0)
+        Ok(Self::of(base, &[(0, count, object)], access)?.0)
     }
 
-    /// A plain side, for bytes that are described by `blocks`. `give`: they are read; `take`: they are written.
-    pub(crate) fn of(
-        base: Addr,
-        blocks: &[Block<'_>],
-        give: bool,
-        take: bool,
-    ) -> Outcome<(Self, Parts)> {
-        let mut dense = Vec::with_capacity(blocks.len());
-        let mut total = 0u64;
-        for &(at, count, object) in blocks {
-            let len = object.bytes(count)?;
-            total = datatype::addressable(total.checked_add(len))?;
-            let place = |offset: i64| {
-                at.checked_add(offset)
-                    .filter(|first| first.checked_add(len as i64).is_some())
-            };
-            dense.push(match object.shape.dense(count).map(place) {
-                Some(None) => {
-                    let reason = "a displacement beyond what can be addressed";
-                    return Err(fail(c::ERR_COUNT, reason));
-                }
-                place => place.flatten().map(|first| (first, len)),
-            });
-        }
+    /// A plain side, for bytes that are described by `blocks`.
+    pub(crate) fn of(base: Addr, blocks: &[Block<'_>], access: Access) -> Outcome<(Self, Parts)> {
+        let (dense, total) = dense_parts(blocks)?;
         let named = || blocks.iter().all(|block| block.2.named().is_some());
         if total > 0 && (base.is_in_place() || base.is_nowhere() && named()) {
             return Err(datatype::nowhere(base));
         }
         if dense.iter().all(Option::is_some) {
             let parts: Vec<(i64, u64)> = dense.into_iter().flatten().collect();
-            let used = || parts.iter().filter(|(_, len)| *len > 0);
-            let first = used().map(|(at, _)| *at).min().unwrap_or(0);
-            let end = used()
-                .map(|(at, len)| at + *len as i64)
-                .max()
-                .unwrap_or(first);
-            let listed = parts.iter().map(|&(at, len)| {
-                if len == 0 {
-                    (0, 0)
-                } else {
-                    ((at - first) as usize, len as usize)
-                }
-            });
-            let user_buffer = Self::direct(base.offset(first), (end - first) as usize);
-            return Ok((user_buffer, Parts::Listed(listed.collect())));
+            return Ok(Self::in_place(base, &parts));
         }
+        Self::packed(base, blocks, total, access)
+    }
+
+    /// The program's own bytes: from the first part to the end of the last one.
+    fn in_place(base: Addr, parts: &[(i64, u64)]) -> (Self, Parts) {
+        let used = || parts.iter().filter(|(_, len)| *len > 0);
+        let first = used().map(|(offset, _)| *offset).min().unwrap_or(0);
+        let ends = used().map(|(offset, len)| offset + *len as i64);
+        let end = ends.max().unwrap_or(first);
+        let listed = parts.iter().map(|&(offset, len)| match len {
+            0 => (0, 0),
+            _ => ((offset - first) as usize, len as usize),
+        });
+        let user_buffer = Self::direct(base.offset(first), (end - first) as usize);
+        (user_buffer, Parts::Listed(listed.collect()))
+    }
+
+    /// A copy of `total` bytes, in which the blocks stand one behind the other.
+    fn packed(
+        base: Addr,
+        blocks: &[Block<'_>],
+        total: u64,
+        access: Access,
+    ) -> Outcome<(Self, Parts)> {
         let mut rest = Box::new(Rest {
             copy: memory::zeroed(total as usize)?,
             ..Rest::default()
         });
         let mut listed = Vec::with_capacity(blocks.len());
         let mut start = 0;
-        for &(at, count, object) in blocks {
+        for &(offset, count, object) in blocks {
             let layout = object.shape.layout_of(count)?;
             let len = layout.size() as usize;
-            let place = base.offset(at);
-            if give {
+            let base = base.offset(offset);
+            if access.reads() {
                 let out = &mut rest.copy[start..start + len];
-                memory::gather(&layout, place, 0..len as u64, out);
+                memory::gather(&layout, base, 0..len as u64, out);
             }
-            if take {
+            if access.writes() {
                 rest.deliveries.push(Delivery {
                     layout,
-                    base: place,
+                    base,
                     start,
                     gaps: None,
                 });
@@ -148,8 +163,7 @@ impl UserBuffer {
         base: Addr,
         count: u64,
         object: &TypeObject,
-        give: bool,
-        take: bool,
+        access: Access,
     ) -> Outcome<Self> {
         let shape = &object.shape;
         let len = count as usize * shape.extent() as usize;
@@ -162,7 +176,7 @@ impl UserBuffer {
         });
         let layout = shape.layout_of(count)?;
         let first = shape.lb;
-        if give {
+        if access.reads() {
             let copy = &mut rest.copy;
             layout.walk(0, 0..layout.size(), &mut |offset, len| {
                 let at = (offset - first) as usize;
@@ -172,7 +186,7 @@ impl UserBuffer {
                 true
             });
         }
-        if take {
+        if access.writes() {
             rest.deliveries.push(Delivery {
                 layout,
                 base,
