@@ -26,7 +26,8 @@ use std::iter;
 use std::ops::Range;
 
 /// Bytes read at a time: by the kernel, and from memory that is mapped. A call of the kernel costs a microsecond or so,
-/// which so many bytes hide. Loads need no call, so that a step looks at the other members sooner.
+/// which so many bytes hide. Loads need no call, so that a step looks at the other members sooner. Both are chosen by
+/// magnitude: at 10 GB/s they take some 50 and 6 microseconds.
 pub(crate) const READ_MAX: usize = 512 << 10;
 const READ_MAPPED: usize = 64 << 10;
 

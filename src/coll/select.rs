@@ -54,7 +54,7 @@ pub fn algorithm(collective: &Collective, len: usize, size: usize) -> Option<Alg
         Collective::Allreduce { .. } if short => Some(Algorithm::Flat),
         Collective::Allreduce { .. } => Some(Algorithm::Split),
         Collective::Reduce { .. } if tree => Some(Algorithm::Tree),
-        Collective::Reduce { .. } if len >= HELPED_MIN => Some(Algorithm::Helped),
+        Collective::Reduce { .. } if len >= seeds::HELPED_MIN => Some(Algorithm::Helped),
         Collective::Reduce { .. } | Collective::ReduceScatter { .. } => Some(Algorithm::Flat),
         Collective::Scan { .. } | Collective::Exscan { .. } if short => Some(Algorithm::Flat),
         Collective::Scan { .. } | Collective::Exscan { .. } => Some(Algorithm::Stream),
@@ -62,18 +62,11 @@ pub fn algorithm(collective: &Collective, len: usize, size: usize) -> Option<Alg
     }
 }
 
-/// From this length on all combine a share of a reduction for its root: below, one more hand-off costs more than the
-/// shares save.
-pub const HELPED_MIN: usize = 128 << 10;
-
-/// From this size on both of two ranks copy in a broadcast.
-pub const MESSAGE_MIN: usize = 128 << 10;
-
 /// Whether both ranks copy, while the root of a broadcast would wait otherwise: a long broadcast to a single rank.
 /// Between mapped buffers each copies a half; other memory goes as a message, which both copy, too.
 #[must_use]
 pub fn by_message(collective: &Collective, len: usize, size: usize) -> bool {
-    size == 2 && len >= MESSAGE_MIN && matches!(collective, Collective::Bcast { .. })
+    size == 2 && len >= seeds::HALVES_MIN && matches!(collective, Collective::Bcast { .. })
 }
 
 /// From this size on the receivers of a broadcast take shares of it from each other. `crowded`: there are more ranks
@@ -148,7 +141,9 @@ pub fn temp_max(costs: &Costs) -> usize {
     cheaper.last().unwrap_or(COLL_SLOT as u64) as usize
 }
 
-/// Bytes of the largest temporary copy, whatever the costs: no collective's temporary memory grows with the payload.
+/// Bytes of the largest temporary copy, whatever the costs: no collective's temporary memory grows with the payload. The
+/// bound is structural. A rank runs ahead by the eight lines of a channel at most, each with one copy. That is 1 MiB of
+/// a rank, so that its part of `ONECOPY_COLL_POOL` lasts for ten ranks of a node.
 pub const TEMP_LIMIT: usize = 128 << 10;
 
 /// Why a contribution stands where it does.

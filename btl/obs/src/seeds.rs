@@ -62,12 +62,22 @@ pub const COOP_CALL: (usize, usize) = (128 * KIB, 512 * KIB);
 /// out of a third take twice as long as out of one each. Of 1 MiB they take a sixth longer.
 pub const RELAY_MIN: usize = 256 * KIB;
 
+/// From this length on all combine a share of a reduction for its root: below, one more hand-off costs more than the
+/// shares save. Of 1 MiB the root alone takes 103 to 133 µs, all together 47 to 58 (docs/performance.md,
+/// "Collectives").
+pub const HELPED_MIN: usize = 128 * KIB;
+/// From this size on both of two ranks copy in a broadcast: two hand-offs more, for half of the copy each. Of 1 MiB
+/// that is 25 µs for 54 (docs/performance.md, "Collectives").
+pub const HALVES_MIN: usize = 128 * KIB;
+
 /// Between nodes: bytes of a fragment. Its steps on the node cost a few microseconds, which the wire's time for it must
 /// hide; the last fragment's steps are hidden by nothing.
 pub const WIRE_FRAGMENT: usize = 128 * KIB;
 /// Between nodes: up to this size parts of several members cross as one block, for two copies more of each byte.
 pub const PACKED_MAX: usize = 64 * KIB;
-/// Between nodes: up to so many bytes to all other nodes a leader sends its vector to each of them.
+/// Between nodes: up to so many bytes to all other nodes a leader sends its vector to each of them. Two steps by shares
+/// send fewer bytes, and cost the wire's latency once more. Chosen by magnitude, not by a measurement: at 1 to 10 GB/s
+/// so many bytes take 3 to 30 µs, about the latency of a wire.
 pub const WIRE_FLAT_MAX: usize = 32 * KIB;
 
 /// An owner is asked to copy where chunks are cheaper than calls of the kernel by this factor, at both sizes. Its

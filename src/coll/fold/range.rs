@@ -20,12 +20,14 @@ use onecopy_shm::coll::{View, kind};
 use onecopy_shm::loan::LoanTable;
 
 /// Bytes of a fragment when two vectors are combined, and when more are. Then the result is read and written once for
-/// each. It is to stay in the first cache, which has 32 KiB or more.
+/// each. It is to stay in the first cache, which has 32 KiB or more. Of two each byte is touched once, so that only a
+/// look at the other members between fragments limits them.
 const FRAGMENT_TWO: usize = 128 << 10;
 const FRAGMENT_MANY: usize = 16 << 10;
 /// Bytes of a fragment that is written to several places: it stays in the first cache between.
 const FRAGMENT_WRITTEN: usize = 16 << 10;
-/// Bytes for what cannot be read in place, of all members together: temporary memory does not grow with the payload.
+/// Bytes for what cannot be read in place, of all members together: temporary memory does not grow with the payload. By
+/// magnitude: two pieces of a size that hides the call of the kernel, and no more than a second cache has.
 const FETCH_MAX: usize = 256 << 10;
 
 /// How an attempt to combine a fragment went.

@@ -4,8 +4,8 @@
 mod between;
 
 use super::{
-    Algorithm, HELPED_MIN, MESSAGE_MIN, Placement, algorithm, by_message, placement, relay_min,
-    relays, temp_max, why, why_placed,
+    Algorithm, Placement, algorithm, by_message, placement, relay_min, relays, temp_max, why,
+    why_placed,
 };
 use crate::coll::group::CHANNEL_RANKS;
 use crate::coll::nodes::MembersByNode;
@@ -14,7 +14,7 @@ use crate::coll::{Collective, ElemType, Op, Parts, PredefinedOp};
 use crate::memory::channels;
 use onecopy_btl::LayerId;
 use onecopy_btl::cost::Costs;
-use onecopy_obs::Knobs;
+use onecopy_obs::{Knobs, seeds};
 use onecopy_shm::coll::INLINE;
 use onecopy_shm::layout::COLL_SLOT;
 
@@ -148,11 +148,11 @@ impl Table {
     fn add(&mut self, title: &'static str, collective: &Collective) {
         // Decisions change at these sizes only.
         let mut edges = vec![0, INLINE + 1, COLL_SLOT + 1, self.temp_max + 1];
-        if by_message(collective, MESSAGE_MIN, self.ranks) {
-            edges.push(MESSAGE_MIN);
+        if by_message(collective, seeds::HALVES_MIN, self.ranks) {
+            edges.push(seeds::HALVES_MIN);
         }
         if matches!(collective, Collective::Reduce { .. }) {
-            edges.push(HELPED_MIN);
+            edges.push(seeds::HELPED_MIN);
         }
         let relay_min = self
             .relay_min
