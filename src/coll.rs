@@ -176,19 +176,23 @@ impl Parts {
     /// Parts of elements of `size` bytes, from counts and displacements in elements.
     #[must_use]
     pub fn listed(counts: &[usize], displacements: &[usize], size: usize) -> Self {
-        let part =
-            |(&count, &at): (&usize, &usize)| (at.saturating_mul(size), count.saturating_mul(size));
+        let part = |(&count, &displacement): (&usize, &usize)| {
+            (
+                displacement.saturating_mul(size),
+                count.saturating_mul(size),
+            )
+        };
         Self::Listed(counts.iter().zip(displacements).map(part).collect())
     }
 
     /// Parts of elements of `size` bytes, one after the other.
     #[must_use]
     pub fn packed(counts: &[usize], size: usize) -> Self {
-        let mut at = 0usize;
+        let mut end = 0usize;
         let part = |&count: &usize| {
             let len = count.saturating_mul(size);
-            let begin = at;
-            at = at.saturating_add(len);
+            let begin = end;
+            end = end.saturating_add(len);
             (begin, len)
         };
         Self::Listed(counts.iter().map(part).collect())

@@ -505,14 +505,14 @@ impl Comm {
                 failure = failure.or(gone);
                 break;
             }
-            let told = Failed::decode(heard[0]);
-            if let Err(Error::PeerDied { rank, how }) = &told {
+            let decoded = Failed::decode(heard[0]);
+            if let Err(Error::PeerDied { rank, how }) = &decoded {
                 // The partner has seen it; this rank may not have looked yet.
                 let mut worker = self.handle.gate.enter();
                 worker.check_liveness();
                 worker.engine.believe_dead(*rank, *how);
             }
-            for result in [sent, received.map(drop), told] {
+            for result in [sent, received.map(drop), decoded] {
                 match (result, &failure) {
                     (Ok(()), _) => {}
                     (Err(error), None) => failure = Some(error),

@@ -289,7 +289,7 @@ impl Worker {
                 seq: state.seq.wrapping_add(more),
                 members: state.members,
                 me: state.me,
-                ends: state.ends,
+                channel_ends: state.channel_ends,
             });
         }
         true
@@ -306,7 +306,7 @@ impl Worker {
         let channels = &mut collectives.channels;
         collectives.retired.retain(|retired| {
             let left = retired
-                .ends
+                .channel_ends
                 .iter()
                 .zip(&*retired.members)
                 .all(|(end, &rank)| {
@@ -317,7 +317,7 @@ impl Worker {
                 });
             if left {
                 *channels &= !(1 << retired.channel);
-                if let Some(own) = retired.ends.get(retired.me) {
+                if let Some(own) = retired.channel_ends.get(retired.me) {
                     own.close();
                 }
             }

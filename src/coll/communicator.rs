@@ -44,7 +44,7 @@ impl Communicator {
     #[cold]
     fn open_channel(&mut self, engine: &mut Engine, channel: u32) -> Result<()> {
         let state = &mut self.state;
-        let mut ends = Vec::with_capacity(state.members.len());
+        let mut channel_ends = Vec::with_capacity(state.members.len());
         let mut strong = !engine.core.home.is_expedited();
         for (place, &rank) in state.members.iter().enumerate() {
             let end = if place == state.me {
@@ -54,14 +54,14 @@ impl Communicator {
                 strong |= peer.endpoint.is_strong();
                 peer.endpoint.channel(channel)
             };
-            ends.push(end.ok_or_else(|| Error::Collective {
+            channel_ends.push(end.ok_or_else(|| Error::Collective {
                 reason: format!("channel {channel} does not exist"),
             })?);
         }
-        let seq = ends[state.me].done();
+        let seq = channel_ends[state.me].done();
         state.seen = vec![seq; state.members.len()];
         (state.seq, state.done, state.room) = (seq, seq, seq);
-        state.ends = ends;
+        state.channel_ends = channel_ends;
         state.strong = strong;
         Ok(())
     }
@@ -120,16 +120,16 @@ impl Communicator {
         let state = &mut self.state;
         if state.failed.is_none() {
             let word = Failed::encode(Some(error));
-            let told = if word == 0 { Failed::GIVEN_UP } else { word };
+            let announced = if word == 0 { Failed::GIVEN_UP } else { word };
             if state.has_channel() {
-                state.own().fail(told);
+                state.own().fail(announced);
                 state.wake(&engine.peers);
                 await_writers(engine, state);
             } else if let Some(channel) = state.channel.take() {
                 // Members that could open it wait for this rank's line. They may look here for as long as they like:
                 // the channel serves nothing else on this rank any more.
                 if let Some(end) = engine.core.home.channel(channel) {
-                    end.fail(told);
+                    end.fail(announced);
                 }
                 state.wake(&engine.peers);
             } else if engine.lives.fatal().is_none() {
@@ -265,7 +265,7 @@ fn answer(
     place: usize,
     stage: usize,
 ) -> bool {
-    let end = &state.ends[place];
+    let end = &state.channel_ends[place];
     let request = end.copy_request(op.seq, stage);
     let Some(request) = request.filter(|request| request.owner as usize == state.me) else {
         return false;
@@ -279,7 +279,7 @@ fn answer(
         Some(Some(Served::Loan(piece))) if to <= piece.len => {
             let answer = |bytes: &[u8]| end.answer(stage, &request, bytes);
             loans
-                .read(piece.loan, piece.at + offset, len, answer)
+                .read(piece.loan, piece.offset + offset, len, answer)
                 .is_ok()
         }
         Some(Some(Served::Temp)) => {
@@ -296,7 +296,7 @@ fn answer(
 /// Waits until no member writes into this rank's buffers any more: they go back to the program. Members were told; one
 /// that writes comes to the end of its fragment, or it ends.
 fn await_writers(engine: &mut Engine, state: &CommState) {
-    for (place, end) in state.ends.iter().enumerate() {
+    for (place, end) in state.channel_ends.iter().enumerate() {
         if place != state.me {
             engine.await_peer(state.members[place], |_| end.is_writing());
         }

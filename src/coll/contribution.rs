@@ -15,7 +15,7 @@ use std::ops::Range;
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct LoanRange {
     pub(crate) loan: Loan,
-    pub(crate) at: usize,
+    pub(crate) offset: usize,
     pub(crate) len: usize,
 }
 
@@ -119,7 +119,7 @@ impl Scratch {
 pub(crate) fn whole(loan: Loan) -> LoanRange {
     LoanRange {
         loan,
-        at: 0,
+        offset: 0,
         len: loan.len(),
     }
 }
@@ -139,7 +139,7 @@ pub(crate) fn describe(range: &RemoteRange, out: &mut [u8]) {
 impl Engine {
     /// Where a lent buffer is, for a peer.
     pub(crate) fn range_of(&self, piece: &LoanRange) -> RemoteRange {
-        let address = piece.loan.address() + piece.at;
+        let address = piece.loan.address() + piece.offset;
         RemoteRange {
             address: address as u64,
             heap: self.core.home.heap_offset_of(address, piece.len),
@@ -165,7 +165,7 @@ impl Engine {
         };
         self.core
             .loans
-            .read(piece.loan, piece.at, piece.len, |bytes| {
+            .read(piece.loan, piece.offset, piece.len, |bytes| {
                 for part in [0..unread.start, unread.end..bytes.len()] {
                     temp[part.clone()].copy_from_slice(&bytes[part]);
                 }

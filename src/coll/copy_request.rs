@@ -28,7 +28,7 @@ pub(crate) fn fetch(
     } = cx;
     part(state, source, begin, len)?;
     state.need_stages(&engine.core.home)?;
-    let own = &state.ends[state.me];
+    let own = &state.channel_ends[state.me];
     let CopyRequests { run: runs, ticket } = &mut state.copy_requests;
     let run = runs.get_or_insert_with(|| Run::of(source, begin, len));
     if !run.is_of(source, begin, len) {
@@ -36,13 +36,13 @@ pub(crate) fn fetch(
         return Ok(0);
     }
     let taken = run.take(own, &mut engine.core.loans, &mut target);
-    if taken.is_err() || run.came == run.len {
-        let (rank, bytes) = (state.members[run.place], run.came);
+    if taken.is_err() || run.received == run.len {
+        let (rank, bytes) = (state.members[run.place], run.received);
         *runs = None;
         tally.add(rank, LayerId::CHUNKS, bytes);
         return taken.and_then(|()| state.failure_of(source.place).map_or(Ok(len), Err));
     }
-    let theirs = &state.ends[run.place];
+    let theirs = &state.channel_ends[run.place];
     if run.ask(own, theirs, state.me, ticket) {
         state.wake(&engine.peers);
     }
@@ -58,7 +58,7 @@ impl Run {
             buffer: source.buffer,
             begin,
             asked: 0,
-            came: 0,
+            received: 0,
             len,
             stages: [None; COLL_STAGES],
         }
@@ -77,7 +77,7 @@ impl Run {
         target: &mut Target<'_>,
     ) -> Result<()> {
         loop {
-            let stage = self.came / COLL_STAGE % COLL_STAGES;
+            let stage = self.received / COLL_STAGE % COLL_STAGES;
             let Some((ticket, bytes)) = self.stages[stage] else {
                 return Ok(());
             };
@@ -87,10 +87,10 @@ impl Run {
             let Some(view) = own.stage(stage, bytes) else {
                 return Ok(());
             };
-            target.write(loans, self.came, bytes, |out| {
+            target.write(loans, self.received, bytes, |out| {
                 view.copy_to(out, Kernel::Memcpy);
             })?;
-            self.came += bytes;
+            self.received += bytes;
             self.stages[stage] = None;
         }
     }

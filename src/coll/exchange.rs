@@ -105,7 +105,7 @@ impl Exchange {
 
     pub(crate) fn copy_own(&self, engine: &mut Engine) -> Result<()> {
         if let (Some(own), Some(offer), Some(recv)) = (self.own, self.offer, self.recv) {
-            let from = offer.at + own.from;
+            let from = offer.offset + own.from;
             let loans = &mut engine.core.loans;
             loans.copy(offer.loan, from, recv, own.to, own.len)?;
         }
@@ -173,8 +173,8 @@ impl Exchange {
         let mut table = vec![0u8; head];
         let mut next = head;
         for place in others {
-            let (at, len) = parts.of(place);
-            let begin = if packed { next } else { at };
+            let (offset, len) = parts.of(place);
+            let begin = if packed { next } else { offset };
             let entry = &mut table[place * ENTRY..(place + 1) * ENTRY];
             entry[..8].copy_from_slice(&(begin as u64).to_le_bytes());
             entry[8..].copy_from_slice(&(len as u64).to_le_bytes());
@@ -183,7 +183,7 @@ impl Exchange {
                 engine
                     .core
                     .loans
-                    .read(offer.loan, offer.at + at, len, |bytes| {
+                    .read(offer.loan, offer.offset + offset, len, |bytes| {
                         own.write_slot(seq, next, bytes);
                     })?;
                 next += len;
@@ -212,7 +212,7 @@ impl Exchange {
             if self.got > 0 && index > 0 {
                 break;
             }
-            let phase = cx.state.ends[place].look(cx.seq);
+            let phase = cx.state.channel_ends[place].look(cx.seq);
             let Some(said) = self.lines.of(cx.state, place, cx.seq)? else {
                 index += 1;
                 continue;
@@ -262,7 +262,7 @@ impl Exchange {
     /// See [`super::op::Operation::awaits`].
     pub(crate) fn awaits(&self, state: &CommState, seq: u32, place: usize) -> bool {
         let takes = self.pending.contains(&place);
-        let phase = state.ends[place].look(seq);
+        let phase = state.channel_ends[place].look(seq);
         if phase == 0 {
             return takes || self.push.awaits(place);
         }
@@ -291,8 +291,8 @@ impl Exchange {
             }
         };
         // Where this rank's part is, what it is a part of, and how long that is to be.
-        let (at, there, expected) = match self.lines.entry(state, place, cx.seq)? {
-            Some((at, there)) => (at, there, len),
+        let (offset, there, expected) = match self.lines.entry(state, place, cx.seq)? {
+            Some((offset, there)) => (offset, there, len),
             // Equal parts for all: only the sum shows whether they are as long as this rank thinks.
             None if self.find == Find::Index => {
                 let sum = len.saturating_mul(state.size());
@@ -306,7 +306,7 @@ impl Exchange {
         }
         match said.content {
             Content::Inline(_) | Content::Slot(_) => {
-                let view = state.ends[place].bytes(cx.seq, &said, at, len);
+                let view = state.channel_ends[place].bytes(cx.seq, &said, offset, len);
                 let view = view.ok_or_else(mismatch)?;
                 cx.engine.core.loans.write(recv, to, len, |out| {
                     view.copy_to(out, Kernel::Memcpy);
@@ -315,7 +315,7 @@ impl Exchange {
                 cx.tally.add(rank, LayerId::CHUNKS, len);
                 Ok(len)
             }
-            Content::Buffer => self.take_of_buffer(cx, part, at, recv),
+            Content::Buffer => self.take_of_buffer(cx, part, offset, recv),
             Content::Nothing => Err(mismatch()),
         }
     }
@@ -325,19 +325,19 @@ impl Exchange {
         &self,
         cx: &mut StepContext<'_>,
         part: &Part,
-        at: usize,
+        offset: usize,
         recv: Loan,
     ) -> Result<usize> {
         let (place, reads, seq) = (part.place, part.reads, cx.seq);
         let (peers, state) = (&cx.engine.peers, &*cx.state);
         let source = MemberBuffer::of(&part.said, seq, place, GIVEN);
         if self.got == 0
-            && at
+            && offset
                 .checked_add(reads)
                 .is_some_and(|end| end as u64 <= source.range.len)
         {
             // The page tables for all of it are filled in one call.
-            let all = source.range.part(at as u64, reads as u64);
+            let all = source.range.part(offset as u64, reads as u64);
             let _ = reader::view(peers, state, place, &all);
         }
         let most = match source.range.heap {
@@ -346,7 +346,7 @@ impl Exchange {
         };
         let n = (reads - self.got).min(most);
         let next = place_of(seq, reads, self.got, n);
-        let Some(from) = at.checked_add(next) else {
+        let Some(from) = offset.checked_add(next) else {
             return Err(member_buffer::mismatch(
                 state,
                 place,
@@ -383,9 +383,10 @@ pub(crate) fn give(cx: &mut StepContext<'_>, given: Given) -> Result<()> {
         state.need_slots(&engine.core.home)?;
     }
     let Engine { core, peers, .. } = engine;
-    core.loans.read(piece.loan, piece.at, piece.len, |bytes| {
-        state.publish_short(peers, seq, bytes, || iter::once(0..piece.len));
-    })?;
+    core.loans
+        .read(piece.loan, piece.offset, piece.len, |bytes| {
+            state.publish_short(peers, seq, bytes, || iter::once(0..piece.len));
+        })?;
     Ok(())
 }
 

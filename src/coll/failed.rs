@@ -58,9 +58,9 @@ mod tests {
         ];
         let died = deaths.map(|how| Error::PeerDied { rank: 7, how });
         for failure in died.into_iter().chain([Error::PeerLeft { rank: 0 }]) {
-            let told = Failed::decode(Failed::encode(Some(&failure)));
-            let told = told.expect_err("a failure");
-            assert_eq!(told.to_string(), failure.to_string());
+            let decoded = Failed::decode(Failed::encode(Some(&failure)));
+            let decoded = decoded.expect_err("a failure");
+            assert_eq!(decoded.to_string(), failure.to_string());
         }
         assert!(Failed::decode(Failed::encode(None)).is_ok());
         assert!(Failed::decode(Failed::GIVEN_UP).is_ok());

@@ -409,7 +409,7 @@ impl ShortLines<'_> {
     /// The bytes of a contribution that has come.
     #[inline(always)]
     fn bytes(&self, place: usize, brief: Brief) -> Result<View<'_>, Stop> {
-        let bytes = self.state.ends[place].brief_bytes(self.seq, brief, self.len);
+        let bytes = self.state.channel_ends[place].brief_bytes(self.seq, brief, self.len);
         bytes.ok_or(Stop::NotShort)
     }
 
@@ -506,7 +506,7 @@ impl ShortLines<'_> {
     #[inline(always)]
     fn poll_or_own(&mut self, place: usize) -> Result<Brief, Stop> {
         if place == self.state.me {
-            Ok(self.state.ends[place].brief(self.seq))
+            Ok(self.state.channel_ends[place].brief(self.seq))
         } else {
             self.poll(place)
         }
@@ -521,14 +521,14 @@ fn poll_line(
     seq: u32,
     mut polls: usize,
 ) -> Result<Brief, Stop> {
-    while state.ends[place].look(seq) == 0 {
+    while state.channel_ends[place].look(seq) == 0 {
         polls -= 1;
         if polls == 0 {
             return Err(Stop::Awaited);
         }
         onecopy_shm::sync::spin_hint();
     }
-    let brief = state.ends[place].brief(seq);
+    let brief = state.channel_ends[place].brief(seq);
     state.note_done(place, brief.done);
     Ok(brief)
 }

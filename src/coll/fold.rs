@@ -86,7 +86,7 @@ pub(crate) struct Fold {
     helps: bool,
     /// Members into whose buffers this rank writes its range of the result.
     targets: Vec<(usize, RemoteRange)>,
-    at: FoldState,
+    state: FoldState,
     locations: Vec<Location>,
     /// Bytes of the range that are combined.
     folded: usize,
@@ -114,7 +114,7 @@ impl Fold {
             root: None,
             helps: false,
             targets: Vec::new(),
-            at: FoldState::Contributions,
+            state: FoldState::Contributions,
             locations: Vec::new(),
             folded: 0,
             fetched: 0,
@@ -131,9 +131,9 @@ impl Fold {
             return Ok(());
         }
         let split = self.algorithm == Algorithm::Split;
-        let result = self.recv.map(|(loan, at)| LoanRange {
+        let result = self.recv.map(|(loan, offset)| LoanRange {
             loan,
-            at,
+            offset,
             len: self.send.len,
         });
         let result = result.filter(|_| split || self.has_helpers());
@@ -163,8 +163,8 @@ impl Fold {
         }
         let mut result = Step::Idle;
         loop {
-            let at = self.at;
-            let step = match at {
+            let before = self.state;
+            let step = match before {
                 FoldState::Contributions => self.await_contributions(cx)?,
                 FoldState::Range => self.combine_range(cx, scratch)?,
                 FoldState::Helped => self.await_helpers(cx),
@@ -173,7 +173,7 @@ impl Fold {
             match step {
                 Step::Idle => return Ok(result),
                 // On to the next state.
-                Step::Moved if self.at != at => result = Step::Moved,
+                Step::Moved if self.state != before => result = Step::Moved,
                 Step::Moved | Step::Done => return Ok(step),
             }
         }
@@ -205,7 +205,7 @@ impl Fold {
             }
             self.find_targets(engine, state, seq, shared)?;
         }
-        self.at = FoldState::Range;
+        self.state = FoldState::Range;
         Ok(Step::Moved)
     }
 
@@ -245,15 +245,15 @@ impl Fold {
             .collect();
         // The result of a split reduction stands in the stage; a root's holds what it gave.
         if self.algorithm == Algorithm::Split
-            && let (Some(temp), Some((loan, at))) = (&shared.temp, self.recv)
+            && let (Some(temp), Some((loan, offset))) = (&shared.temp, self.recv)
         {
             let (begin, end) = self.range;
             let loans = &mut engine.core.loans;
-            loans.write(loan, at + begin, end - begin, |out| {
+            loans.write(loan, offset + begin, end - begin, |out| {
                 out.copy_from_slice(&temp[begin..end]);
             })?;
         }
-        self.at = if self.helps {
+        self.state = if self.helps {
             FoldState::Helped
         } else {
             FoldState::Spread
@@ -310,11 +310,11 @@ impl Fold {
     /// A short vector in a large group: up a tree, down by one line that all read.
     fn step_tree(&mut self, cx: &mut StepContext<'_>) -> Result<Step> {
         let mut result = Step::Idle;
-        if self.at == FoldState::Contributions {
+        if self.state == FoldState::Contributions {
             if cx.state.own().look(cx.seq) == 0 && !self.combine_children(cx)? {
                 return Ok(Step::Idle);
             }
-            (self.at, result) = (FoldState::Result, Step::Moved);
+            (self.state, result) = (FoldState::Result, Step::Moved);
         }
         if self.take_tree_result(cx)? {
             result = Step::Done;
@@ -340,7 +340,11 @@ impl Fold {
         let mut work = core.buffers.pool.take(3 * COLL_SLOT, MemoryKind::Private)?;
         let (out, work) = work.split_at_mut(COLL_SLOT);
         let out = &mut out[..len];
-        let mut views = vec![Some(core.loans.view(self.send.loan, self.send.at, len)?)];
+        let mut views = vec![Some(core.loans.view(
+            self.send.loan,
+            self.send.offset,
+            len,
+        )?)];
         for place in state.children() {
             views.push(Some(small(state, place, seq, len)?));
             tally.add(state.members[place], LayerId::CHUNKS, len);
@@ -378,8 +382,8 @@ impl Fold {
 
     /// What is left to do once nobody needs this rank's buffers.
     pub(crate) fn finish(&mut self, engine: &mut Engine) -> Result<()> {
-        if let (Some((at, len)), Some((loan, to))) = (self.to_front, self.recv) {
-            engine.core.loans.copy(loan, to + at, loan, to, len)?;
+        if let (Some((offset, len)), Some((loan, to))) = (self.to_front, self.recv) {
+            engine.core.loans.copy(loan, to + offset, loan, to, len)?;
         }
         Ok(())
     }
@@ -405,7 +409,7 @@ fn small(state: &CommState, place: usize, seq: u32, len: usize) -> Result<View<'
         Content::Inline(there) | Content::Slot(there) => there as u64,
         Content::Nothing | Content::Buffer => said.given.len,
     };
-    state.ends[place]
+    state.channel_ends[place]
         .bytes(seq, &said, 0, len)
         .filter(|_| there == len as u64)
         .ok_or_else(|| mismatch(state, place, there, len))

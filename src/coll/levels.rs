@@ -27,7 +27,7 @@ use crate::engine::Engine;
 use crate::error::{Error, Result};
 use crate::request::{RequestId, Status};
 use position::Position;
-use spanning::{Spanning, work_of};
+use spanning::{Spanning, SpanningStart, work_of};
 use std::collections::VecDeque;
 use std::sync::Arc;
 
@@ -125,8 +125,12 @@ impl Levels {
             return comm.start(engine, collective, buffers, call, Ok(()));
         };
         let id = request(engine, comm.state.context);
-        let how = (id, call, self.number);
-        let op = Spanning::new(work, collective, &self.place, buffers, how);
+        let start = SpanningStart {
+            id,
+            call,
+            number: self.number,
+        };
+        let op = Spanning::new(work, collective, &self.place, buffers, start);
         engine.core.counters.collectives += 1;
         engine.core.counters.coll_two_level += 1;
         self.number = self.number.wrapping_add(op.crossings());

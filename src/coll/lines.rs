@@ -41,7 +41,7 @@ impl Lines {
             return Ok(None);
         };
         if known.is_none() {
-            if state.ends[place].look(seq) == 0 {
+            if state.channel_ends[place].look(seq) == 0 {
                 return Ok(None);
             }
             let said = read(state, place, seq)?;
@@ -62,13 +62,13 @@ impl Lines {
         };
         if known.entry.is_none()
             && known.said.has(kind::TABLE)
-            && let Some(view) = state.ends[place].in_slot(seq, state.me * ENTRY, ENTRY)
+            && let Some(view) = state.channel_ends[place].in_slot(seq, state.me * ENTRY, ENTRY)
         {
             let mut bytes = [0; ENTRY];
             view.copy_to(&mut bytes, Kernel::Memcpy);
-            let (at, len) = bytes.split_at(8);
+            let (offset, len) = bytes.split_at(8);
             let word = |b: &[u8]| u64::from_le_bytes(b.try_into().unwrap_or_default()) as usize;
-            known.entry = Some((word(at), word(len)));
+            known.entry = Some((word(offset), word(len)));
         }
         Ok(known.entry)
     }
@@ -76,10 +76,12 @@ impl Lines {
 
 /// What the line of `place` says, which is there. For a collective that looks at it once and needs no [`Lines`].
 pub(crate) fn read(state: &CommState, place: usize, seq: u32) -> Result<Said> {
-    state.ends[place].said(seq).map_err(|bad| Error::Protocol {
-        rank: state.members[place] as usize,
-        detail: bad.to_string(),
-    })
+    state.channel_ends[place]
+        .said(seq)
+        .map_err(|bad| Error::Protocol {
+            rank: state.members[place] as usize,
+            detail: bad.to_string(),
+        })
 }
 
 /// A buffer that a line describes.

@@ -45,17 +45,17 @@ pub(crate) enum Target<'t> {
 }
 
 impl Target<'_> {
-    /// Lets `f` write `len` bytes from `at` on.
+    /// Lets `f` write `len` bytes from `begin` on.
     pub(crate) fn write<R>(
         &mut self,
         loans: &mut LoanTable,
-        at: usize,
+        begin: usize,
         len: usize,
         f: impl FnOnce(&mut [u8]) -> R,
     ) -> Result<R> {
         match self {
-            Self::Loan(loan, offset) => Ok(loans.write(*loan, *offset + at, len, f)?),
-            Self::Bytes(bytes) => Ok(f(&mut bytes[at..at + len])),
+            Self::Loan(loan, offset) => Ok(loans.write(*loan, *offset + begin, len, f)?),
+            Self::Bytes(bytes) => Ok(f(&mut bytes[begin..begin + len])),
         }
     }
 }
@@ -64,22 +64,22 @@ impl Target<'_> {
 pub(crate) fn part(
     state: &CommState,
     source: &MemberBuffer,
-    at: u64,
+    begin: u64,
     len: usize,
 ) -> Result<RemoteRange> {
-    if at
+    if begin
         .checked_add(len as u64)
         .is_none_or(|end| end > source.range.len)
     {
         let (place, given) = (source.place, source.range.len);
         return Err(Error::Collective {
             reason: format!(
-                "rank {} gave {given} bytes where bytes {at}..{at}+{len} were expected",
+                "rank {} gave {given} bytes where bytes {begin}..{begin}+{len} were expected",
                 state.members[place]
             ),
         });
     }
-    Ok(source.range.part(at, len as u64))
+    Ok(source.range.part(begin, len as u64))
 }
 
 /// A member gave more or less than what all should give.

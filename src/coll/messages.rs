@@ -120,15 +120,15 @@ impl Flight {
     }
 
     /// A part of a buffer that messages may use until all are over.
-    fn part(&mut self, engine: &mut Engine, loan: Loan, at: usize, len: usize) -> Result<Loan> {
-        let part = engine.core.loans.part(loan, at, len)?;
+    fn part(&mut self, engine: &mut Engine, loan: Loan, offset: usize, len: usize) -> Result<Loan> {
+        let part = engine.core.loans.part(loan, offset, len)?;
         self.loans.push(part);
         Ok(part)
     }
 
     /// A copy of a part.
-    fn copy(&mut self, engine: &mut Engine, loan: Loan, at: usize, len: usize) -> Result<Loan> {
-        let bytes = engine.core.loans.read(loan, at, len, <[u8]>::to_vec)?;
+    fn copy(&mut self, engine: &mut Engine, loan: Loan, offset: usize, len: usize) -> Result<Loan> {
+        let bytes = engine.core.loans.read(loan, offset, len, <[u8]>::to_vec)?;
         let copy = engine.core.loans.keep(bytes);
         self.loans.push(copy);
         Ok(copy)
@@ -223,9 +223,9 @@ impl MessageExchange {
         let others = (1..size).map(|step| (me + step) % size);
         if let Some(recv) = exchange.recv {
             for place in others.clone() {
-                let (at, len) = exchange.takes.of(place);
+                let (offset, len) = exchange.takes.of(place);
                 if len > 0 {
-                    let part = self.flight.part(engine, recv, at, len)?;
+                    let part = self.flight.part(engine, recv, offset, len)?;
                     self.flight.receive(engine, &route, place, 0, part)?;
                 }
             }
@@ -233,13 +233,15 @@ impl MessageExchange {
         if let Some(offer) = exchange.offer {
             for place in others {
                 let reads = exchange.readers.include(place);
-                let (at, len) = match (&exchange.table, exchange.by_parts) {
+                let (offset, len) = match (&exchange.table, exchange.by_parts) {
                     (Some(parts), _) => parts.of(place),
                     (None, false) => (0, offer.len),
                     (None, true) => (place * (offer.len / size), offer.len / size),
                 };
                 if reads && len > 0 {
-                    let part = self.flight.part(engine, offer.loan, offer.at + at, len)?;
+                    let part = self
+                        .flight
+                        .part(engine, offer.loan, offer.offset + offset, len)?;
                     self.flight.send(engine, &route, place, 0, part)?;
                 }
             }
@@ -256,12 +258,12 @@ impl MessageExchange {
         let unit = (PIECE / route.members.len()).max(64);
         let mut any = false;
         for place in (0..route.members.len()).filter(|&place| place != route.me) {
-            let (at, len) = parts.of(place);
+            let (offset, len) = parts.of(place);
             let skip = len.min(self.round * unit);
             let n = (len - skip).min(unit);
             if n > 0 {
-                let copy = self.flight.copy(engine, recv, at + skip, n)?;
-                let part = self.flight.part(engine, recv, at + skip, n)?;
+                let copy = self.flight.copy(engine, recv, offset + skip, n)?;
+                let part = self.flight.part(engine, recv, offset + skip, n)?;
                 self.flight.receive(engine, &route, place, 0, part)?;
                 self.flight.send(engine, &route, place, 0, copy)?;
                 any = true;
@@ -326,7 +328,7 @@ pub(crate) struct MessageChain {
     flight: Flight,
     /// Results on their way to this rank.
     results: Flight,
-    at: ChainState,
+    state: ChainState,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -347,7 +349,7 @@ impl MessageChain {
             before: None,
             flight: Flight::default(),
             results: Flight::default(),
-            at: ChainState::Next,
+            state: ChainState::Next,
         }
     }
 
@@ -359,9 +361,9 @@ impl MessageChain {
             Recipients::Prefix { .. } => (Readers::Nobody, begin, usize::MAX),
             Recipients::Parts(parts) => (0..self.route.members.len())
                 .find_map(|place| {
-                    let (at, len) = parts.of(place);
-                    (at <= begin && begin < at + len)
-                        .then(|| (Readers::Only(place), begin - at, at + len))
+                    let (offset, len) = parts.of(place);
+                    (offset <= begin && begin < offset + len)
+                        .then(|| (Readers::Only(place), begin - offset, offset + len))
                 })
                 .unwrap_or((Readers::Nobody, begin, usize::MAX)),
         }
@@ -371,11 +373,11 @@ impl MessageChain {
         let (me, last) = (self.route.me, self.route.members.len() - 1);
         let mut result = Step::Idle;
         loop {
-            match self.at {
+            match self.state {
                 ChainState::Next => {
                     self.begin = self.end;
                     if self.begin >= self.of.send.len {
-                        self.at = ChainState::Results;
+                        self.state = ChainState::Results;
                         continue;
                     }
                     let size = self.of.elem.size();
@@ -389,7 +391,7 @@ impl MessageChain {
                         let route = self.route.clone();
                         self.flight.receive(engine, &route, me - 1, 0, before)?;
                     }
-                    self.at = ChainState::Before;
+                    self.state = ChainState::Before;
                 }
                 ChainState::Before => {
                     // The loan of what comes is needed until it is combined.
@@ -400,13 +402,13 @@ impl MessageChain {
                         self.route.is_good(engine, state, before)?;
                     }
                     self.pass_on(engine, last)?;
-                    (self.at, result) = (ChainState::Passing, Step::Moved);
+                    (self.state, result) = (ChainState::Passing, Step::Moved);
                 }
                 ChainState::Passing => {
                     if !self.flight.is_over(engine)? {
                         return Ok(result);
                     }
-                    (self.at, result) = (ChainState::Next, Step::Moved);
+                    (self.state, result) = (ChainState::Next, Step::Moved);
                 }
                 ChainState::Results => {
                     if !self.results.is_over(engine)? {
@@ -422,9 +424,12 @@ impl MessageChain {
     fn pass_on(&mut self, engine: &mut Engine, last: usize) -> Result<()> {
         let (me, len) = (self.route.me, self.end - self.begin);
         let route = self.route.clone();
-        let with =
-            self.flight
-                .copy(engine, self.of.send.loan, self.of.send.at + self.begin, len)?;
+        let with = self.flight.copy(
+            engine,
+            self.of.send.loan,
+            self.of.send.offset + self.begin,
+            len,
+        )?;
         if let Some(before) = self.before {
             let (op, elem) = (&self.of.op, self.of.elem);
             engine
@@ -439,13 +444,15 @@ impl MessageChain {
                     }
                 })?;
         }
-        if let (Recipients::Prefix { exclusive }, Some((loan, at))) = (&self.of.to, self.of.recv) {
+        if let (Recipients::Prefix { exclusive }, Some((loan, offset))) =
+            (&self.of.to, self.of.recv)
+        {
             let from = if *exclusive { self.before } else { Some(with) };
             if let Some(from) = from {
                 engine
                     .core
                     .loans
-                    .copy(from, 0, loan, at + self.begin, len)?;
+                    .copy(from, 0, loan, offset + self.begin, len)?;
             }
         }
         if me < last {
@@ -457,13 +464,13 @@ impl MessageChain {
                 self.flight.send(engine, &route, place, 1, with)?;
             }
         }
-        if let Some((loan, at)) = self.of.recv
+        if let Some((loan, offset)) = self.of.recv
             && readers.include(me)
         {
             if me == last {
-                engine.core.loans.copy(with, 0, loan, at + to, len)?;
+                engine.core.loans.copy(with, 0, loan, offset + to, len)?;
             } else {
-                let part = self.results.part(engine, loan, at + to, len)?;
+                let part = self.results.part(engine, loan, offset + to, len)?;
                 self.results.receive(engine, &route, last, 1, part)?;
             }
         }
@@ -554,7 +561,7 @@ impl MessageExchange {
         let mut exchange = Exchange::new(Find::All);
         exchange.offer = Some(LoanRange {
             loan: byte,
-            at: 0,
+            offset: 0,
             len: 1,
         });
         exchange.readers = Readers::Everyone;

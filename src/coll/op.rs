@@ -29,7 +29,7 @@ pub(crate) enum Body {
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Phase {
+enum OpState {
     /// Waits until the line is free.
     Begin,
     /// Does its part.
@@ -43,7 +43,7 @@ enum Phase {
 pub(crate) struct Operation {
     pub(crate) id: RequestId,
     pub(crate) seq: u32,
-    phase: Phase,
+    state: OpState,
     pub(crate) has_read: bool,
     /// It is in [`Self::step`]; after that, a function of the program has panicked there.
     stepping: bool,
@@ -61,7 +61,7 @@ impl Operation {
         Self {
             id,
             seq,
-            phase: if begun { Phase::Work } else { Phase::Begin },
+            state: if begun { OpState::Work } else { OpState::Begin },
             has_read: false,
             stepping: false,
             body,
@@ -100,7 +100,7 @@ impl Operation {
     }
 
     pub(crate) fn is_over(&self) -> bool {
-        self.phase == Phase::Over
+        self.state == OpState::Over
     }
 
     /// Moves on as far as possible. If a function of the program panics, what it was called for is left half done: the
@@ -119,31 +119,31 @@ impl Operation {
     /// Passes through as many states as it can.
     fn advance(&mut self, engine: &mut Engine, state: &mut CommState) -> Result<Step> {
         let mut result = Step::Idle;
-        while self.phase != Phase::Over {
-            let next = match self.phase {
-                Phase::Begin => self.try_begin(engine, state)?,
-                Phase::Work => match self.work(engine, state)? {
-                    Step::Done => Some(Phase::Needed),
+        while self.state != OpState::Over {
+            let next = match self.state {
+                OpState::Begin => self.try_begin(engine, state)?,
+                OpState::Work => match self.work(engine, state)? {
+                    Step::Done => Some(OpState::Needed),
                     Step::Moved => return Ok(Step::Moved),
                     Step::Idle => None,
                 },
-                Phase::Needed => self.try_end(engine, state)?,
-                Phase::Over => None,
+                OpState::Needed => self.try_end(engine, state)?,
+                OpState::Over => None,
             };
             let Some(next) = next else { break };
-            (self.phase, result) = (next, Step::Moved);
+            (self.state, result) = (next, Step::Moved);
         }
         Ok(result)
     }
 
     /// Publishes what this rank contributes, once the line is free.
-    fn try_begin(&mut self, engine: &mut Engine, state: &mut CommState) -> Result<Option<Phase>> {
+    fn try_begin(&mut self, engine: &mut Engine, state: &mut CommState) -> Result<Option<OpState>> {
         if state.has_channel() && !state.has_room(self.seq) {
             return Ok(None);
         }
         self.begin(engine, state)?;
         self.turn(engine, state)?;
-        Ok(Some(Phase::Work))
+        Ok(Some(OpState::Work))
     }
 
     /// Does some of this rank's part.
@@ -172,7 +172,7 @@ impl Operation {
     }
 
     /// Ends it, once nobody needs this rank's buffers.
-    fn try_end(&mut self, engine: &mut Engine, state: &mut CommState) -> Result<Option<Phase>> {
+    fn try_end(&mut self, engine: &mut Engine, state: &mut CommState) -> Result<Option<OpState>> {
         let mut readers = self.shared.readers.others(state.size(), state.me);
         if !readers.all(|place| state.has_read(place, self.seq)) {
             return Ok(None);
@@ -187,7 +187,7 @@ impl Operation {
             bytes: 0,
         };
         engine.core.requests.complete(self.id, Ok(status));
-        Ok(Some(Phase::Over))
+        Ok(Some(OpState::Over))
     }
 
     /// The body, and what it works with, borrowed apart.
@@ -209,7 +209,7 @@ impl Operation {
     /// Whether it can only go on when `place` has written more than it has by now.
     pub(crate) fn awaits(&self, state: &CommState, place: usize) -> bool {
         let seq = self.seq;
-        self.phase == Phase::Work
+        self.state == OpState::Work
             && match &self.body {
                 Body::Barrier => barrier_awaits(state, seq, place),
                 Body::Exchange(body) => body.awaits(state, seq, place),
@@ -264,7 +264,7 @@ impl Operation {
         }
         self.shared.temp = None;
         self.scratch.give_back();
-        self.phase = Phase::Over;
+        self.state = OpState::Over;
     }
 }
 

@@ -95,14 +95,14 @@ pub(crate) fn put_to_all(
     engine: &mut Engine,
     state: &CommState,
     targets: &[(usize, RemoteRange)],
-    (at, len): (usize, usize),
+    (offset, len): (usize, usize),
     source: WriteSource<'_>,
 ) -> Result<()> {
     let Engine { core, peers, .. } = engine;
     let places = targets.iter().map(|&(place, _)| place);
     let write = |bytes: &[u8]| {
         targets.iter().try_for_each(|&(place, range)| {
-            let to = range.part(at as u64, len as u64);
+            let to = range.part(offset as u64, len as u64);
             put(peers, state, place, to, bytes)
         })
     };

@@ -22,7 +22,7 @@ use onecopy_shm::loan::Loan;
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Part {
     owner: usize,
-    at: usize,
+    begin: usize,
     end: usize,
 }
 
@@ -56,11 +56,11 @@ fn shares(len: usize, size: usize, root: usize, me: usize) -> Vec<Part> {
         .map(|step| (index(me) + step) % ranks)
         .map(|index| Part {
             owner: (root + 1 + index) % size,
-            at: (index * each).min(len),
+            begin: (index * each).min(len),
             end: ((index + 1) * each).min(len),
         })
         .collect();
-    all.retain(|part| part.at < part.end);
+    all.retain(|part| part.begin < part.end);
     all
 }
 
@@ -124,15 +124,15 @@ impl Relay {
                 let (place, given) = (now.from.place, now.from.range.len);
                 return Err(member_buffer::mismatch(cx.state, place, given, len));
             }
-            let at = self.left[now.part].at;
-            let target = Target::Loan(self.recv, at);
-            if reader::fetch(cx, &now.from, (at as u64, now.len), target)? < now.len {
+            let begin = self.left[now.part].begin;
+            let target = Target::Loan(self.recv, begin);
+            if reader::fetch(cx, &now.from, (begin as u64, now.len), target)? < now.len {
                 break;
             }
             self.now = None;
             moved += now.len;
-            self.left[now.part].at += now.len;
-            if self.left[now.part].at == self.left[now.part].end {
+            self.left[now.part].begin += now.len;
+            if self.left[now.part].begin == self.left[now.part].end {
                 self.left.remove(now.part);
                 if std::mem::take(&mut self.own) {
                     cx.shared.readers = Readers::Everyone;
@@ -150,7 +150,7 @@ impl Relay {
 
     /// What comes next, and from whom.
     fn next(&mut self, state: &CommState, seq: u32) -> Result<Option<Piecemeal>> {
-        let has = |part: &Part| !self.own && state.ends[part.owner].look(seq) >= WRITTEN;
+        let has = |part: &Part| !self.own && state.channel_ends[part.owner].look(seq) >= WRITTEN;
         let there = self.left.iter().position(has);
         let part = there.unwrap_or(0);
         let Some(next) = self.left.get(part).copied() else {
@@ -164,7 +164,7 @@ impl Relay {
         Ok(said.map(|said| Piecemeal {
             part,
             from: MemberBuffer::of(&said, seq, place, buffer),
-            len: (next.end - next.at).min(READ_MAX),
+            len: (next.end - next.begin).min(READ_MAX),
         }))
     }
 }
@@ -181,10 +181,10 @@ mod tests {
                     let of = |me| shares(len, size, root, me);
                     let members: Vec<_> = (0..size).filter(|&me| me != root).collect();
                     let mut sorted = of(members[0]);
-                    sorted.sort_by_key(|part| part.at);
+                    sorted.sort_by_key(|part| part.begin);
                     let mut next = 0;
                     for part in &sorted {
-                        assert!(part.at == next && part.end > next && part.owner != root);
+                        assert!(part.begin == next && part.end > next && part.owner != root);
                         next = part.end;
                     }
                     assert_eq!(next, len);
@@ -192,7 +192,7 @@ mod tests {
                         let mut own = of(me);
                         let has_one = sorted.iter().any(|part| part.owner == me);
                         assert!(!has_one || own[0].owner == me);
-                        own.sort_by_key(|part| part.at);
+                        own.sort_by_key(|part| part.begin);
                         assert_eq!(own, sorted);
                     }
                 }

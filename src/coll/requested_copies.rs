@@ -16,9 +16,9 @@ pub(super) struct Run {
     pub(super) place: usize,
     pub(super) buffer: usize,
     pub(super) begin: u64,
-    /// Bytes that were asked for, and that have come.
+    /// Bytes that were asked for, and that have arrived.
     pub(super) asked: usize,
-    pub(super) came: usize,
+    pub(super) received: usize,
     pub(super) len: usize,
     /// Tickets and lengths of what is under way, per stage.
     pub(super) stages: [Option<(u32, usize)>; COLL_STAGES],

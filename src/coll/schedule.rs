@@ -90,7 +90,7 @@ impl<'c> Scheduler<'c> {
         };
         loan.map(|loan| LoanRange {
             loan,
-            at: offer.offset,
+            offset: offer.offset,
             len: offer.len,
         })
     }
@@ -189,7 +189,7 @@ fn room_of(recv: Option<Loan>, parts: &Parts, size: usize) -> Option<LoanRange> 
     match (recv, parts) {
         (Some(loan), Parts::Equal(part)) => Some(LoanRange {
             loan,
-            at: 0,
+            offset: 0,
             len: part * size,
         }),
         _ => None,

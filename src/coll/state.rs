@@ -37,7 +37,7 @@ pub(crate) struct CommState {
     /// The channel's number; none: collectives go by messages.
     pub(crate) channel: Option<u32>,
     /// The ends of the channel by place; filled with the first collective.
-    pub(crate) ends: Vec<Channel>,
+    pub(crate) channel_ends: Vec<Channel>,
     /// Whether the slots and the stages of the own end are reserved.
     pub(crate) has_slots: bool,
     pub(crate) has_stages: bool,
@@ -90,7 +90,7 @@ impl CommState {
             tags: Tags::of_user((tag >> 32) as u32),
             tag,
             channel,
-            ends: Vec::new(),
+            channel_ends: Vec::new(),
             has_slots: false,
             has_stages: false,
             strong: false,
@@ -112,19 +112,19 @@ impl CommState {
     /// Whether collectives go by the channel, which is ready then.
     #[inline]
     pub(crate) fn has_channel(&self) -> bool {
-        !self.ends.is_empty()
+        !self.channel_ends.is_empty()
     }
 
     #[inline]
     pub(crate) fn own(&self) -> &Channel {
-        &self.ends[self.me]
+        &self.channel_ends[self.me]
     }
 
     /// Whether `place` has read all of collective `seq`.
     #[inline]
     pub(crate) fn has_read(&mut self, place: usize, seq: u32) -> bool {
         if !reached(self.seen[place], seq) {
-            self.note_done(place, self.ends[place].done());
+            self.note_done(place, self.channel_ends[place].done());
         }
         reached(self.seen[place], seq)
     }
@@ -142,7 +142,7 @@ impl CommState {
 
     /// Whether the contribution of `place` to `seq` has not come to this phase.
     pub(crate) fn lacks(&self, place: usize, seq: u32, phase: u32) -> bool {
-        self.ends[place].look(seq) < phase
+        self.channel_ends[place].look(seq) < phase
     }
 
     /// The members on whom a collective along the tree waits, of those that have not spoken. They are the children
@@ -286,7 +286,7 @@ impl CommState {
 
     /// Whether a member has said that the communicator has failed.
     pub(crate) fn failure_of(&self, place: usize) -> Option<Error> {
-        match self.ends[place].failure() {
+        match self.channel_ends[place].failure() {
             0 => None,
             word => {
                 let rank = self.members[place] as usize;
@@ -316,11 +316,11 @@ impl CommState {
             loop {
                 // The node at `begin` stands for begin..end; the rest is dealt to its children in runs.
                 let rest = end - begin - 1;
-                let mut at = begin + 1;
+                let mut next = begin + 1;
                 for (index, run) in runs.iter_mut().enumerate() {
                     let len = rest / ARITY + usize::from(index < rest % ARITY);
-                    *run = (at, at + len);
-                    at += len;
+                    *run = (next, next + len);
+                    next += len;
                 }
                 if begin == self.me {
                     break;

@@ -85,10 +85,10 @@ impl Stream {
         if self.in_slots() {
             return state.need_slots(&engine.core.home);
         }
-        let (loan, at) = self.recv;
+        let (loan, offset) = self.recv;
         let result = LoanRange {
             loan,
-            at,
+            offset,
             len: self.send.len,
         };
         // The first rank has nothing to add to its own vector.
@@ -188,7 +188,7 @@ impl Stream {
     fn is_there(&self, state: &CommState, seq: u32, flow: &Flow, now: Now) -> bool {
         let there = match state.me.checked_sub(1) {
             None => self.send.len,
-            Some(before) => flow.there(state.ends[before].look(seq)),
+            Some(before) => flow.there(state.channel_ends[before].look(seq)),
         };
         there.min(self.send.len) >= now.begin + now.len
     }
@@ -196,7 +196,9 @@ impl Stream {
     /// Whether there is room to hand the piece on. The next rank has read its half of the slot when it holds the piece
     /// before the last.
     fn has_room(&self, state: &CommState, seq: u32, flow: &Flow, now: Now) -> bool {
-        !flow.slots_out || now.phase <= 2 || state.ends[state.me + 1].ack(seq) >= now.phase - 2
+        !flow.slots_out
+            || now.phase <= 2
+            || state.channel_ends[state.me + 1].ack(seq) >= now.phase - 2
     }
 
     /// Tells the rank before that the piece is read, and the next one that it is there.
@@ -242,13 +244,13 @@ impl Stream {
             hand_on(cx, self.send.len.div_ceil(flow.big));
         }
         let loans = &mut cx.engine.core.loans;
-        let from = self.send.at + now.begin;
+        let from = self.send.offset + now.begin;
         if flow.slots_out {
             let write = |bytes: &[u8]| cx.state.own().write_slot(cx.seq, now.half, bytes);
             loans.read(self.send.loan, from, now.len, write)?;
         } else if !self.exclusive && !self.in_place {
-            let (loan, at) = self.recv;
-            loans.copy(self.send.loan, from, loan, at + now.begin, now.len)?;
+            let (loan, offset) = self.recv;
+            loans.copy(self.send.loan, from, loan, offset + now.begin, now.len)?;
         }
         Ok(())
     }
@@ -283,7 +285,7 @@ impl Stream {
         let rank = state.members[before];
         let mut views: Vec<Option<View<'_>>> = Vec::with_capacity(3);
         if flow.slots_in {
-            let view = state.ends[before].in_slot(cx.seq, now.half, len);
+            let view = state.channel_ends[before].in_slot(cx.seq, now.half, len);
             views.push(Some(view.ok_or_else(|| mismatch(state, before, 0, len))?));
             cx.tally.add(rank, LayerId::CHUNKS, len);
         }
@@ -300,8 +302,10 @@ impl Stream {
             let (prefix, with) = room[..2 * len].split_at_mut(len);
             self.combine_apart(loans, now, &views, (&mut *prefix, &mut *with), work)?;
             state.own().write_slot(cx.seq, now.half, with);
-            let (loan, at) = self.recv;
-            loans.write(loan, at + now.begin, len, |out| out.copy_from_slice(prefix))?;
+            let (loan, offset) = self.recv;
+            loans.write(loan, offset + now.begin, len, |out| {
+                out.copy_from_slice(prefix)
+            })?;
         } else {
             self.combine_in_place(loans, now, views, work)?;
         }
@@ -360,7 +364,7 @@ impl Stream {
     ) -> Result<()> {
         let operands = self.operands(None);
         combine_all(&operands, prefix, views, None, work);
-        let own = loans.view(self.send.loan, self.send.at + now.begin, now.len)?;
+        let own = loans.view(self.send.loan, self.send.offset + now.begin, now.len)?;
         let pair = [Some(View::of(prefix)), Some(own)];
         combine_all(&operands, with, &pair, None, work);
         Ok(())
@@ -380,7 +384,7 @@ impl Stream {
             views.push(None);
         }
         let to = (self.recv.0, self.recv.1 + now.begin, now.len);
-        let from = (self.send.loan, self.send.at + now.begin, now.len);
+        let from = (self.send.loan, self.send.offset + now.begin, now.len);
         loans.write_viewing(to, from, |out, own| {
             combine_all(&operands, out, &views, Some(own), work);
         })?;

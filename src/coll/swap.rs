@@ -73,7 +73,7 @@ impl Swap {
         let (engine, state, seq, shared) = cx.parts();
         let whole = LoanRange {
             loan: self.recv,
-            at: 0,
+            offset: 0,
             len: self.recv.len(),
         };
         let (range, size) = (engine.range_of(&whole), state.size());
@@ -164,7 +164,7 @@ impl Swap {
         let (seq, me) = (*seq, state.me);
         let mut room = [0u8; PIECE];
         while let Some(&place) = self.pending.first() {
-            let (at, len) = self.parts.of(place);
+            let (offset, len) = self.parts.of(place);
             // The lower rank has the front.
             let front = half(len);
             let (begin, end) = if me < place { (0, front) } else { (front, len) };
@@ -181,10 +181,13 @@ impl Swap {
                 let there = range.part((me * len + skip) as u64, n as u64);
                 let theirs = &mut room[..n];
                 take(engine, state, place, &there, theirs)?;
-                let mine = WriteSource::Loan(self.recv, at + skip);
+                let mine = WriteSource::Loan(self.recv, offset + skip);
                 put_to_all(engine, state, &[(place, there)], (0, n), mine)?;
                 let write = |out: &mut [u8]| out.copy_from_slice(theirs);
-                engine.core.loans.write(self.recv, at + skip, n, write)?;
+                engine
+                    .core
+                    .loans
+                    .write(self.recv, offset + skip, n, write)?;
                 self.done += n;
             }
             self.done = 0;
@@ -219,16 +222,16 @@ impl Swap {
             return true;
         };
         self.piece(place, last, unit).1 == 0
-            || state.ends[place].ack(seq) >= last as u32 + 2
-            || onecopy_shm::coll::line::reached(state.ends[place].done(), seq)
+            || state.channel_ends[place].ack(seq) >= last as u32 + 2
+            || onecopy_shm::coll::line::reached(state.channel_ends[place].done(), seq)
     }
 
     /// The piece of the part for `place` that is exchanged in `round`. Both ends of a pair have parts of the same
     /// length.
     fn piece(&self, place: usize, round: usize, unit: usize) -> (usize, usize) {
-        let (at, len) = self.parts.of(place);
+        let (offset, len) = self.parts.of(place);
         let skip = len.min(round * unit);
-        (at + skip, (len - skip).min(unit))
+        (offset + skip, (len - skip).min(unit))
     }
 
     fn in_rounds(&mut self, cx: &mut StepContext<'_>, unit: usize) -> Result<Step> {
@@ -280,11 +283,11 @@ impl Swap {
             return Ok(Step::Idle);
         }
         for &place in &active {
-            let (at, len) = self.piece(place, round, unit);
+            let (offset, len) = self.piece(place, round, unit);
             let to = place * unit;
             let own = state.own();
             let loans = &mut cx.engine.core.loans;
-            loans.read(self.recv, at, len, |bytes| {
+            loans.read(self.recv, offset, len, |bytes| {
                 match (&mut cx.shared.temp, self.medium) {
                     (Some(temp), Medium::Stages(_)) => {
                         temp[to..to + len].copy_from_slice(bytes);
@@ -302,13 +305,13 @@ impl Swap {
     /// Takes the pieces of the round that have come. Whether there were any.
     fn take_round(&mut self, cx: &mut StepContext<'_>, unit: usize) -> Result<bool> {
         let before = self.pending.len();
-        let mut at = 0;
-        while let Some(&place) = self.pending.get(at) {
-            let came = !cx.state.lacks(place, cx.seq, self.phase());
-            if came && self.take_piece(cx, place, unit)? {
-                self.pending.swap_remove(at);
+        let mut index = 0;
+        while let Some(&place) = self.pending.get(index) {
+            let arrived = !cx.state.lacks(place, cx.seq, self.phase());
+            if arrived && self.take_piece(cx, place, unit)? {
+                self.pending.swap_remove(index);
             } else {
-                at += 1;
+                index += 1;
             }
         }
         Ok(self.pending.len() < before)
@@ -316,20 +319,20 @@ impl Swap {
 
     /// Takes the piece of `place`. `false`: not all of it is there.
     fn take_piece(&mut self, cx: &mut StepContext<'_>, place: usize, unit: usize) -> Result<bool> {
-        let (at, len) = self.piece(place, self.round, unit);
+        let (offset, len) = self.piece(place, self.round, unit);
         let (from, seq) = (cx.state.me * unit, cx.seq);
         if let Medium::Stages(_) = self.medium {
             let Some(said) = self.lines.of(cx.state, place, seq)? else {
                 return Ok(false);
             };
             let source = MemberBuffer::of(&said, seq, place, GIVEN);
-            let target = Target::Loan(self.recv, at);
-            let came = reader::fetch(cx, &source, (from as u64, len), target)?;
-            return Ok(came >= len);
+            let target = Target::Loan(self.recv, offset);
+            let received = reader::fetch(cx, &source, (from as u64, len), target)?;
+            return Ok(received >= len);
         }
-        let view = cx.state.ends[place].in_slot(seq, from, len);
+        let view = cx.state.channel_ends[place].in_slot(seq, from, len);
         let view = view.ok_or_else(|| member_buffer::mismatch(cx.state, place, 0, len))?;
-        cx.engine.core.loans.write(self.recv, at, len, |out| {
+        cx.engine.core.loans.write(self.recv, offset, len, |out| {
             view.copy_to(out, Kernel::Memcpy);
         })?;
         cx.tally.add(cx.state.members[place], LayerId::CHUNKS, len);

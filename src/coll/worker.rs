@@ -54,7 +54,7 @@ pub(crate) struct Retired {
     pub(crate) seq: u32,
     pub(crate) members: Arc<[u32]>,
     pub(crate) me: usize,
-    pub(crate) ends: Vec<Channel>,
+    pub(crate) channel_ends: Vec<Channel>,
 }
 
 impl Collectives {

@@ -67,9 +67,9 @@ fn dense_parts(blocks: &[Block<'_>]) -> Outcome<(Vec<DensePart>, u64)> {
 }
 
 impl UserBuffer {
-    fn direct(at: Addr, len: usize) -> Self {
+    fn direct(buf: Addr, len: usize) -> Self {
         Self {
-            direct: Some((at, len)),
+            direct: Some((buf, len)),
             rest: None,
         }
     }
@@ -179,9 +179,9 @@ impl UserBuffer {
         if access.reads() {
             let copy = &mut rest.copy;
             layout.walk(0, 0..layout.size(), &mut |offset, len| {
-                let at = (offset - first) as usize;
+                let start = (offset - first) as usize;
                 memory::with_bytes(base.offset(offset), len as usize, |bytes| {
-                    copy[at..at + bytes.len()].copy_from_slice(bytes);
+                    copy[start..start + bytes.len()].copy_from_slice(bytes);
                 });
                 true
             });
@@ -211,8 +211,8 @@ impl UserBuffer {
     /// Puts results where they belong.
     pub(crate) fn deliver(&mut self) {
         let Some(rest) = &mut self.rest else { return };
-        if let Some((at, kept)) = rest.kept.take() {
-            self.with_recv(|bytes| bytes[at..at + kept.len()].copy_from_slice(&kept));
+        if let Some((start, kept)) = rest.kept.take() {
+            self.with_recv(|bytes| bytes[start..start + kept.len()].copy_from_slice(&kept));
         }
         let Some(rest) = &self.rest else { return };
         for delivery in &rest.deliveries {
@@ -224,8 +224,8 @@ impl UserBuffer {
                 }
                 Some(first) => {
                     delivery.layout.walk(0, 0..size, &mut |offset, len| {
-                        let at = (offset - first) as usize;
-                        let bytes = &rest.copy[at..at + len as usize];
+                        let start = (offset - first) as usize;
+                        let bytes = &rest.copy[start..start + len as usize];
                         memory::copy_in(delivery.base.offset(offset), bytes);
                         true
                     });
@@ -237,7 +237,7 @@ impl UserBuffer {
     /// To be lent for sending.
     pub(crate) fn sent(&self) -> Span {
         match self.direct {
-            Some((at, len)) => memory::sent(at, len),
+            Some((buf, len)) => memory::sent(buf, len),
             None => {
                 let copy = self.copied();
                 memory::sent(memory::address_of_shared(copy), copy.len())
@@ -248,7 +248,7 @@ impl UserBuffer {
     /// To be lent for receiving.
     pub(crate) fn received(&mut self) -> Span {
         match self.direct {
-            Some((at, len)) => memory::received(at, len),
+            Some((buf, len)) => memory::received(buf, len),
             None => {
                 let copy = &mut self.rest.get_or_insert_default().copy;
                 memory::received(memory::address_of(copy), copy.len())
@@ -262,14 +262,14 @@ impl UserBuffer {
 
     fn with_send<R>(&self, f: impl FnOnce(&[u8]) -> R) -> R {
         match self.direct {
-            Some((at, len)) => memory::with_bytes(at, len, f),
+            Some((buf, len)) => memory::with_bytes(buf, len, f),
             None => f(self.copied()),
         }
     }
 
     fn with_recv<R>(&mut self, f: impl FnOnce(&mut [u8]) -> R) -> R {
         match self.direct {
-            Some((at, len)) => memory::with_bytes_mut(at, len, f),
+            Some((buf, len)) => memory::with_bytes_mut(buf, len, f),
             None => f(&mut self.rest.get_or_insert_default().copy),
         }
     }

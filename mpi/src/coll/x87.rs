@@ -100,9 +100,9 @@ fn function(op: PredefinedOp, kind: Kind) -> Option<Function> {
         (P::Sum, Kind::Float(16)) => |l, r| r.copy_from_slice(&add(number(l), number(r))),
         (P::Prod, Kind::Float(16)) => |l, r| r.copy_from_slice(&multiply(number(l), number(r))),
         (P::Sum, Kind::Complex(16)) => |l, r| {
-            for at in [0, 16] {
-                let sum = add(number(&l[at..]), number(&r[at..]));
-                r[at..at + 16].copy_from_slice(&sum);
+            for offset in [0, 16] {
+                let sum = add(number(&l[offset..]), number(&r[offset..]));
+                r[offset..offset + 16].copy_from_slice(&sum);
             }
         },
         (P::Prod, Kind::Complex(16)) => complex_product,

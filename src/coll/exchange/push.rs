@@ -209,10 +209,10 @@ impl Exchange {
                 return Ok((moved, false));
             };
             let n = PIECE.min(job.len - job.done);
-            let at = place_of(seq, job.len, job.done, n);
+            let offset = place_of(seq, job.len, job.done, n);
             job.done += n;
             moved += n;
-            job.copy(engine, state, (offer, self.recv), at..at + n)?;
+            job.copy(engine, state, (offer, self.recv), offset..offset + n)?;
             if job.done == job.len {
                 self.push.job = None;
             }
@@ -248,13 +248,13 @@ impl Job {
         engine: &mut Engine,
         state: &CommState,
         (offer, recv): (LoanRange, Option<Loan>),
-        Range { start: at, end }: Range<usize>,
+        Range { start: offset, end }: Range<usize>,
     ) -> Result<()> {
-        let n = end - at;
-        let from = offer.at + self.from + at;
+        let n = end - offset;
+        let from = offer.offset + self.from + offset;
         if let (Some(to), Some(recv)) = (self.own, recv) {
             let loans = &mut engine.core.loans;
-            loans.copy(offer.loan, from, recv, to + at, n)?;
+            loans.copy(offer.loan, from, recv, to + offset, n)?;
         }
         if self.targets.is_empty() {
             return Ok(());
@@ -266,6 +266,6 @@ impl Job {
             }
         }
         let source = WriteSource::Loan(offer.loan, from);
-        put_to_all(engine, state, &self.targets, (at, n), source)
+        put_to_all(engine, state, &self.targets, (offset, n), source)
     }
 }

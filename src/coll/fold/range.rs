@@ -89,7 +89,7 @@ impl<'c> Contributions<'c> {
     /// The bytes of `place`; none: they are this rank's own, given apart.
     fn view(&self, place: usize, location: &Location) -> Result<Option<View<'c>>> {
         let Fragment { begin, len, .. } = *self.fragment;
-        let end = &self.state.ends[place];
+        let end = &self.state.channel_ends[place];
         let view = match location {
             Location::Own => return Ok(None),
             Location::Inline => end.in_line(self.seq, begin, len),
@@ -297,21 +297,21 @@ impl Fold {
                 let out = &mut temp[begin..begin + len];
                 combine_all(&operands, out, views, None, work);
             }
-            (Some(temp), Some((loan, at))) if operands.own.is_some() => {
+            (Some(temp), Some((loan, offset))) if operands.own.is_some() => {
                 let own = View::of(&temp[begin..begin + len]);
-                loans.write(loan, at + self.result_at(begin), len, |out| {
+                loans.write(loan, offset + self.result_at(begin), len, |out| {
                     combine_all(&operands, out, views, Some(own), work);
                 })?;
             }
-            (_, Some((loan, at))) => {
-                let to = (loan, at + self.result_at(begin), len);
-                let from = (self.send.loan, self.send.at + begin, len);
+            (_, Some((loan, offset))) => {
+                let to = (loan, offset + self.result_at(begin), len);
+                let from = (self.send.loan, self.send.offset + begin, len);
                 loans.write_viewing(to, from, |out, own| {
                     combine_all(&operands, out, views, Some(own), work);
                 })?;
             }
             (_, None) if fragment.apart => {
-                let own = loans.view(self.send.loan, self.send.at + begin, len)?;
+                let own = loans.view(self.send.loan, self.send.offset + begin, len)?;
                 combine_all(&operands, room.helped, views, Some(own), work);
             }
             (_, None) => {}

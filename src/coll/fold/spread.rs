@@ -88,7 +88,7 @@ impl Fold {
             return awaited.any(|awaited| awaited == place)
                 && (self.recv.is_some() || state.own().look(seq) == 0);
         }
-        match self.at {
+        match self.state {
             FoldState::Contributions => {
                 let combines = self.combines() && place < self.upto;
                 (self.asks_for_help(state) || combines) && lacks(1)
@@ -139,7 +139,7 @@ impl Fold {
             return Ok(());
         }
         let source = match self.recv {
-            Some((loan, at)) => WriteSource::Loan(loan, at + begin),
+            Some((loan, offset)) => WriteSource::Loan(loan, offset + begin),
             None => WriteSource::Bytes(helped),
         };
         put_to_all(engine, state, &self.targets, (begin, len), source)
@@ -186,25 +186,30 @@ impl Fold {
             };
             let (begin, end) = share(self.send.len, self.elem, state.size(), place);
             let source = MemberBuffer::of(&said, seq, place, RESULT);
-            let at = begin + self.remaining.taken;
-            let n = (end - at).min(READ_MAX);
-            let target = Target::Loan(loan, to + at);
-            let came = reader::fetch(cx, &source, (at as u64, n), target)?;
-            moved += came;
-            self.remaining.taken += came;
+            let offset = begin + self.remaining.taken;
+            let n = (end - offset).min(READ_MAX);
+            let target = Target::Loan(loan, to + offset);
+            let received = reader::fetch(cx, &source, (offset as u64, n), target)?;
+            moved += received;
+            self.remaining.taken += received;
             if self.remaining.taken == end - begin {
                 self.remaining.members.remove(index);
                 self.remaining.taken = 0;
             } else {
                 self.remaining.members.swap(0, index);
                 index = 0;
-                if came == 0 {
+                if received == 0 {
                     break;
                 }
             }
         }
         // What this rank has combined stands everywhere, and what it gave is combined.
-        let all = || cx.state.ends.iter().all(|end| end.look(seq) >= WRITTEN);
+        let all = || {
+            cx.state
+                .channel_ends
+                .iter()
+                .all(|end| end.look(seq) >= WRITTEN)
+        };
         if self.remaining.members.is_empty() && !self.targets.is_empty() && all() {
             cx.shared.readers = Readers::Nobody;
         }

@@ -167,8 +167,8 @@ impl Flight {
 
     /// Whether the way down can begin here: what a leader passes on is there.
     pub(super) fn can_go_down(&self, work: &Work, place: &Position) -> bool {
-        let came = self.across.is_over() && (self.second.is_over() || work.is_there_at_once());
-        !self.leads || came || self.load.fragment.root == Some(place.me)
+        let arrived = self.across.is_over() && (self.second.is_over() || work.is_there_at_once());
+        !self.leads || arrived || self.load.fragment.root == Some(place.me)
     }
 
     /// Begins the way down on the node.
@@ -214,7 +214,10 @@ fn start(
 ) -> Result<StepState> {
     let mut lend = |piece: Option<LoanRange>| -> Result<Option<Loan>> {
         let Some(piece) = piece else { return Ok(None) };
-        let part = engine.core.loans.part(piece.loan, piece.at, piece.len)?;
+        let part = engine
+            .core
+            .loans
+            .part(piece.loan, piece.offset, piece.len)?;
         parts.push(part);
         Ok(Some(part))
     };

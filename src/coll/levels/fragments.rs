@@ -98,11 +98,11 @@ impl Fragments {
                 order,
                 in_place,
             } => order.get(index).map(|&place| {
-                let (at, len) = parts.of(place);
+                let (offset, len) = parts.of(place);
                 Fragment {
                     root: Some(place),
-                    from: at,
-                    to: if *in_place { at } else { 0 },
+                    from: offset,
+                    to: if *in_place { offset } else { 0 },
                     len,
                 }
             }),
@@ -168,13 +168,13 @@ mod tests {
         let nodes = MembersByNode::of([0, 0, 1]);
         let cut = |in_place| Fragments::of_parts(parts.clone(), &nodes, in_place, 100);
         let all: Vec<_> = cut(false).collect();
-        let ends = |s: &Fragment| (s.root, s.from, s.to, s.len);
+        let bounds = |s: &Fragment| (s.root, s.from, s.to, s.len);
         let expected = [
             (Some(0), 0, 0, 100),
             (Some(2), 150, 0, 30),
             (Some(0), 100, 100, 50),
         ];
-        assert_eq!(all.iter().map(ends).collect::<Vec<_>>(), expected);
+        assert_eq!(all.iter().map(bounds).collect::<Vec<_>>(), expected);
         assert_eq!(cut(true).nth(1).map(|s| s.to), Some(150));
         assert_eq!(cut(true).how_many(), 3);
     }

@@ -8,9 +8,9 @@ use crate::engine::Engine;
 use crate::error::Result;
 
 /// A part of a piece.
-pub(super) fn part(piece: LoanRange, at: usize, len: usize) -> LoanRange {
+pub(super) fn part(piece: LoanRange, offset: usize, len: usize) -> LoanRange {
     LoanRange {
-        at: piece.at + at,
+        offset: piece.offset + offset,
         len,
         ..piece
     }
@@ -19,9 +19,9 @@ pub(super) fn part(piece: LoanRange, at: usize, len: usize) -> LoanRange {
 /// Sums of lengths: where each begins, one behind the other.
 pub(super) fn packed(lengths: impl Iterator<Item = usize>) -> Vec<(usize, usize)> {
     lengths
-        .scan(0, |at, len| {
-            let begin = *at;
-            *at += len;
+        .scan(0, |end, len| {
+            let begin = *end;
+            *end += len;
             Some((begin, len))
         })
         .collect()
@@ -45,7 +45,7 @@ pub(super) fn of_group(parts: &Parts, place: &Position, node: usize) -> Vec<(usi
 /// Copies between buffers of this rank.
 pub(super) fn copy(engine: &mut Engine, from: LoanRange, to: LoanRange, len: usize) -> Result<()> {
     let loans = &mut engine.core.loans;
-    Ok(loans.copy(from.loan, from.at, to.loan, to.at, len)?)
+    Ok(loans.copy(from.loan, from.offset, to.loan, to.offset, len)?)
 }
 
 /// At a leader: copies parts of `bytes` bytes, one for each pair of a member of its node and a member of all. They go
@@ -61,7 +61,7 @@ pub(super) fn reorder(
     let (Some(from), Some(to)) = (from, to) else {
         return Ok(());
     };
-    let mut at = 0;
+    let mut offset = 0;
     for node in 0..place.nodes.count() {
         let others = place.nodes.members_of(node);
         // What leaves is sorted by the sender first, and so is what comes.
@@ -75,12 +75,12 @@ pub(super) fn reorder(
         for (member, other) in pairs {
             let by_member = (member * ranks + other) * bytes;
             let (out, into) = if back {
-                (at, by_member)
+                (offset, by_member)
             } else {
-                (by_member, at)
+                (by_member, offset)
             };
             copy(engine, part(from, out, bytes), part(to, into, bytes), bytes)?;
-            at += bytes;
+            offset += bytes;
         }
     }
     Ok(())

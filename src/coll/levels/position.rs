@@ -50,9 +50,9 @@ impl Position {
     pub(super) fn neighbours(&self, root: usize) -> (Option<usize>, Option<usize>) {
         let (count, first) = (self.nodes.count(), self.nodes.node_of(root));
         let index = (self.node() + count - first) % count;
-        let at = |index: usize| (first + index) % count;
-        let before = index.checked_sub(1).map(at);
-        (before, (index + 1 < count).then(|| at(index + 1)))
+        let node_at = |index: usize| (first + index) % count;
+        let before = index.checked_sub(1).map(node_at);
+        (before, (index + 1 < count).then(|| node_at(index + 1)))
     }
 
     /// The ranks of the job that talk for two nodes.

@@ -47,6 +47,14 @@ pub(super) struct Spanning {
     stepping: bool,
 }
 
+/// How a collective on two levels begins.
+pub(super) struct SpanningStart {
+    pub(super) id: RequestId,
+    pub(super) call: Call,
+    /// The number of its first step over the wire.
+    pub(super) number: u32,
+}
+
 /// What a collective that goes by `scheme` is made of, and how it is cut; none: that scheme is not for it.
 pub(super) fn work_of(
     scheme: Scheme,
@@ -117,7 +125,7 @@ impl Spanning {
         collective: &Collective,
         place: &Position,
         buffers: Buffers,
-        (id, call, number): (RequestId, Call, u32),
+        SpanningStart { id, call, number }: SpanningStart,
     ) -> Self {
         let to_front = match (collective, &work) {
             (Collective::ReduceScatter { parts, .. }, Work::Combine(_)) => {
@@ -193,8 +201,8 @@ impl Spanning {
             }
         }
         if self.is_over() {
-            if let (Some((at, len)), Some(recv)) = (self.to_front.take(), self.recv) {
-                engine.core.loans.copy(recv, at, recv, 0, len)?;
+            if let (Some((offset, len)), Some(recv)) = (self.to_front.take(), self.recv) {
+                engine.core.loans.copy(recv, offset, recv, 0, len)?;
             }
             self.end(engine);
         }
@@ -233,8 +241,8 @@ impl Spanning {
     /// What this rank gives to an allgather stands where all receive it from.
     fn copy_own(&self, engine: &mut Engine, place: &Position) -> Result<()> {
         if let (Work::Move, Some(send), Some(recv)) = (&self.work, self.send, self.recv) {
-            let (at, len) = self.fragments.part_of(place.me);
-            engine.core.loans.copy(send, 0, recv, at, len)?;
+            let (offset, len) = self.fragments.part_of(place.me);
+            engine.core.loans.copy(send, 0, recv, offset, len)?;
         }
         Ok(())
     }

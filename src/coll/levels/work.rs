@@ -78,28 +78,38 @@ pub(super) struct Load {
 
 impl Load {
     fn room(&self, index: usize, len: usize) -> Option<LoanRange> {
-        self.rooms
-            .get(index)
-            .map(|&loan| LoanRange { loan, at: 0, len })
+        self.rooms.get(index).map(|&loan| LoanRange {
+            loan,
+            offset: 0,
+            len,
+        })
     }
 
     /// Where the fragment goes.
     fn target(&self) -> Option<LoanRange> {
         let Fragment { to, len, .. } = self.fragment;
-        self.recv.map(|loan| LoanRange { loan, at: to, len })
+        self.recv.map(|loan| LoanRange {
+            loan,
+            offset: to,
+            len,
+        })
     }
 
     /// What this rank gives, which without a send buffer stands in the receive buffer at `at`.
-    fn given(&self, at: usize, len: usize) -> Option<LoanRange> {
+    fn given(&self, offset: usize, len: usize) -> Option<LoanRange> {
         match self.send {
-            Some(loan) => Some(LoanRange { loan, at: 0, len }),
-            None => self.recv.map(|loan| LoanRange { loan, at, len }),
+            Some(loan) => Some(LoanRange {
+                loan,
+                offset: 0,
+                len,
+            }),
+            None => self.recv.map(|loan| LoanRange { loan, offset, len }),
         }
     }
 }
 
 fn same(a: LoanRange, b: LoanRange) -> bool {
-    (a.loan, a.at) == (b.loan, b.at)
+    (a.loan, a.offset) == (b.loan, b.offset)
 }
 
 impl Work {
@@ -194,7 +204,7 @@ impl Work {
                 StepCall::new(what, send, to)
             }
             Self::Collect(parts) => {
-                let (at, bytes) = parts.of(place.me);
+                let (offset, bytes) = parts.of(place.me);
                 let what = Collective::Gather {
                     root: leader,
                     parts: Parts::Listed(of_group(parts, place, place.node()).into()),
@@ -202,7 +212,7 @@ impl Work {
                 let (begin, block) = blocks(parts, place)[place.node()];
                 let room = load.room(0, len).filter(|_| leads);
                 let to = room.map(|room| part(room, begin, block));
-                StepCall::new(what, load.given(at, bytes), to)
+                StepCall::new(what, load.given(offset, bytes), to)
             }
             Self::Transpose(_) => {
                 let what = Collective::Gather {
@@ -365,9 +375,9 @@ impl Work {
             }
             Combining::Split => {
                 let shares = shares(vector.elem, len, count);
-                let (at, bytes) = shares[place.node()];
+                let (offset, bytes) = shares[place.node()];
                 let room = load.room(1, bytes * count);
-                combine(engine, vector, room, part(result, at, bytes), count)?;
+                combine(engine, vector, room, part(result, offset, bytes), count)?;
                 let parts = Parts::Listed(shares.into());
                 let what = Collective::Allgather { parts };
                 Ok(Some(StepCall::new(what, None, Some(result))))
@@ -394,7 +404,7 @@ impl Work {
                 let whole = self.result(place, load).filter(|_| leads);
                 let to = load.recv.map(|loan| LoanRange {
                     loan,
-                    at: 0,
+                    offset: 0,
                     len: parts.of(place.me).1,
                 });
                 StepCall::new(what, whole, to)
@@ -405,7 +415,11 @@ impl Work {
                     parts: Parts::Equal(len),
                 };
                 let all = load.room(0, len * place.group().len()).filter(|_| leads);
-                let to = load.recv.map(|loan| LoanRange { loan, at: 0, len });
+                let to = load.recv.map(|loan| LoanRange {
+                    loan,
+                    offset: 0,
+                    len,
+                });
                 StepCall::new(what, all, to)
             }
             Self::Move | Self::PassOn | Self::All(_) | Self::Combine(_) => {
@@ -423,22 +437,23 @@ impl Work {
                 };
                 for (node, (begin, _)) in blocks(parts, place).into_iter().enumerate() {
                     let members = place.nodes.members_of(node);
-                    for (&member, (at, len)) in members.iter().zip(of_group(parts, place, node)) {
+                    for (&member, (offset, len)) in members.iter().zip(of_group(parts, place, node))
+                    {
                         let to = LoanRange {
                             loan: recv,
-                            at: parts.of(member).0,
+                            offset: parts.of(member).0,
                             len,
                         };
-                        copy(engine, part(room, begin + at, len), to, len)?;
+                        copy(engine, part(room, begin + offset, len), to, len)?;
                     }
                 }
                 Ok(())
             }
             Self::ShareOut(_, parts) if place.is_alone() => {
                 let StepCall { send, recv, .. } = self.down(place, load);
-                let (at, len) = parts.of(place.me);
+                let (offset, len) = parts.of(place.me);
                 match (send, recv) {
-                    (Some(from), Some(to)) => copy(engine, part(from, at, len), to, len),
+                    (Some(from), Some(to)) => copy(engine, part(from, offset, len), to, len),
                     _ => Ok(()),
                 }
             }
@@ -489,7 +504,10 @@ fn combine(
         own: None,
         alias: false,
     };
-    let (to, from) = ((to.loan, to.at, len), (room.loan, room.at, room.len));
+    let (to, from) = (
+        (to.loan, to.offset, len),
+        (room.loan, room.offset, room.len),
+    );
     core.loans.write_viewing(to, from, |out, all| {
         let views: Vec<Option<View<'_>>> =
             (0..count).map(|index| all.part(index * len, len)).collect();

@@ -30,7 +30,7 @@ pub struct Choice {
     /// Where a contribution stands, in memory from `alloc` and in other memory.
     pub placement: (&'static str, &'static str),
     /// How contributions are combined, or that they are only moved.
-    pub how: &'static str,
+    pub algorithm: &'static str,
     /// Why.
     pub why: String,
 }
@@ -163,15 +163,15 @@ impl Table {
             edges.truncate(1);
         }
         edges.dedup();
-        let ends = edges.iter().skip(1).map(|&next| Some(next as u64 - 1));
-        for (&from, to) in edges.iter().zip(ends.chain([None])) {
-            let (placement, how, why) = self.decide(collective, from);
+        let lasts = edges.iter().skip(1).map(|&next| Some(next as u64 - 1));
+        for (&from, to) in edges.iter().zip(lasts.chain([None])) {
+            let (placement, algorithm, why) = self.decide(collective, from);
             self.choices.push(Choice {
                 collective: title,
                 from: from as u64,
                 to,
                 placement,
-                how,
+                algorithm,
                 why,
             });
         }
@@ -205,8 +205,8 @@ impl Table {
                           because copies out of one address space hinder each other";
             return (("buffer", "buffer"), "shares", reason.to_owned());
         }
-        let how = algorithm(collective, len, self.ranks);
-        let label = match how {
+        let chosen = algorithm(collective, len, self.ranks);
+        let label = match chosen {
             None => "move",
             Some(Algorithm::Flat) => "flat",
             Some(Algorithm::Helped) => "helped",
@@ -234,7 +234,7 @@ impl Table {
                 why_placed(plain)
             )
         };
-        let first = how.map(|how| format!("{}; ", why(how)));
+        let first = chosen.map(|algorithm| format!("{}; ", why(algorithm)));
         let reason = first.unwrap_or_default() + &place;
         ((name(mapped), name(plain)), label, reason)
     }
@@ -247,33 +247,47 @@ mod tests {
     #[test]
     fn the_table_says_what_the_runtime_does() {
         let table = Table::new(&Knobs::default(), &Costs::default(), 4, false);
-        let at = |title: &str, len: u64| {
+        let choice = |title: &str, len: u64| {
             let mut choices = table
                 .choices
                 .iter()
                 .filter(|choice| choice.collective == title);
             choices
                 .find(|line| line.from <= len && line.to.is_none_or(|to| len <= to))
-                .map(|line| (line.how, line.placement))
+                .map(|line| (line.algorithm, line.placement))
         };
-        assert_eq!(at("allreduce", 8), Some(("flat", ("line", "line"))));
+        assert_eq!(choice("allreduce", 8), Some(("flat", ("line", "line"))));
         assert_eq!(
-            at("allreduce", 1 << 20),
+            choice("allreduce", 1 << 20),
             Some(("split", ("buffer", "buffer")))
         );
         assert_eq!(
-            at("reduce", (128 << 10) - 1).map(|line| line.0),
+            choice("reduce", (128 << 10) - 1).map(|line| line.0),
             Some("flat")
         );
-        assert_eq!(at("reduce", 128 << 10).map(|line| line.0), Some("helped"));
-        assert_eq!(at("bcast", 4097), Some(("move", ("buffer", "copy"))));
-        assert_eq!(at("bcast", 1 << 20), Some(("shares", ("buffer", "buffer"))));
-        assert_eq!(at("scan", 1 << 20), Some(("stream", ("buffer", "buffer"))));
+        assert_eq!(
+            choice("reduce", 128 << 10).map(|line| line.0),
+            Some("helped")
+        );
+        assert_eq!(choice("bcast", 4097), Some(("move", ("buffer", "copy"))));
+        assert_eq!(
+            choice("bcast", 1 << 20),
+            Some(("shares", ("buffer", "buffer")))
+        );
+        assert_eq!(
+            choice("scan", 1 << 20),
+            Some(("stream", ("buffer", "buffer")))
+        );
         assert!(table.channels > 0 && table.choices.iter().all(|choice| !choice.why.is_empty()));
         let none = Knobs::from_iter([("ONECOPY_COLL_POOL", "0")])
             .expect("a knob")
             .0;
         let table = Table::new(&none, &Costs::default(), 4, false);
-        assert!(table.choices.iter().all(|choice| choice.how == "messages"));
+        assert!(
+            table
+                .choices
+                .iter()
+                .all(|choice| choice.algorithm == "messages")
+        );
     }
 }

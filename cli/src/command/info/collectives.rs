@@ -55,7 +55,7 @@ impl From<Choice> for Row {
             to: choice.to,
             contribution_in_alloc: choice.placement.0,
             contribution_elsewhere: choice.placement.1,
-            algorithm: choice.how,
+            algorithm: choice.algorithm,
             why: choice.why,
         }
     }

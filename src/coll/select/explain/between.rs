@@ -129,11 +129,11 @@ pub(super) fn choices(nodes: &MembersByNode, heap: bool, temp_max: usize) -> Vec
             &edges
         };
         for &from in edges {
-            let (placement, how, why) = decide(title, from, nodes, heap, temp_max);
+            let (placement, algorithm, why) = decide(title, from, nodes, heap, temp_max);
             if let Some(last) = choices.last_mut()
                 && last.collective == title
             {
-                if (last.placement, last.how, &last.why) == (placement, how, &why) {
+                if (last.placement, last.algorithm, &last.why) == (placement, algorithm, &why) {
                     continue;
                 }
                 last.to = Some(from as u64 - 1);
@@ -143,7 +143,7 @@ pub(super) fn choices(nodes: &MembersByNode, heap: bool, temp_max: usize) -> Vec
                 from: from as u64,
                 to: None,
                 placement,
-                how,
+                algorithm,
                 why,
             });
         }
@@ -171,18 +171,18 @@ mod tests {
                 let said = own
                     .iter()
                     .find(|line| line.from <= len && line.to.is_none_or(|to| len <= to));
-                let (placement, how, why) = decide(title, len as usize, &nodes, true, 65_536);
-                let said = said.map(|line| (line.placement, line.how, line.why.clone()));
-                assert_eq!(said, Some((placement, how, why)), "{title} {len}");
+                let (placement, algorithm, why) = decide(title, len as usize, &nodes, true, 65_536);
+                let said = said.map(|line| (line.placement, line.algorithm, line.why.clone()));
+                assert_eq!(said, Some((placement, algorithm, why)), "{title} {len}");
             }
         }
-        let how = |title| {
+        let algorithm = |title| {
             choices
                 .iter()
                 .find(|l| l.collective == title)
-                .map(|l| l.how)
+                .map(|l| l.algorithm)
         };
-        assert_eq!(how("allreduce"), Some("levels"));
-        assert_eq!(how("gather"), Some("messages"));
+        assert_eq!(algorithm("allreduce"), Some("levels"));
+        assert_eq!(algorithm("gather"), Some("messages"));
     }
 }
