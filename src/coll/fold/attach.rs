@@ -8,6 +8,7 @@ use super::{Fold, Location};
 use crate::engine::Engine;
 use crate::peer::Peer;
 use crate::proto::layers;
+use onecopy_btl::LayerId;
 use onecopy_btl::contract::Attached;
 
 /// Members, each with its part of the fragment.
@@ -65,7 +66,7 @@ pub(super) fn count(engine: &mut Engine, state: &CommState, members: &[usize], l
     let Engine { core, peers, .. } = engine;
     for &place in members {
         if let Some(peer) = &peers[state.members[place] as usize] {
-            core.counters.attach_bytes += len as u64;
+            LayerId::ATTACH.count(&mut core.counters, len as u64);
             layers::note_all_attachments(&mut core.counters, &peer.link);
         }
     }
