@@ -47,9 +47,10 @@ pub(crate) mod tags;
 mod tally;
 mod worker;
 
+pub(crate) use contribution::Buffers;
 pub use group::Group;
 pub use onecopy_shm::reduce::{ElemType, PredefinedOp};
-pub(crate) use start::{Buffers, Call};
+pub(crate) use start::Call;
 pub(crate) use worker::Worker;
 
 use crate::error::Error;

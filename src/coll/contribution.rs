@@ -11,6 +11,13 @@ use onecopy_btl::RemoteRange;
 use onecopy_shm::loan::Loan;
 use std::ops::Range;
 
+/// The buffers of a call.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Buffers {
+    pub(crate) send: Option<Loan>,
+    pub(crate) recv: Option<Loan>,
+}
+
 /// A range of a lent buffer.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct LoanRange {

@@ -18,9 +18,10 @@ mod work;
 
 use super::Collective;
 use super::communicator::Communicator;
+use super::contribution::Buffers;
 use super::nodes::MembersByNode;
 use super::select::levels::{bytes, scheme};
-use super::start::{Buffers, Call, request};
+use super::start::{Call, request};
 use super::state::{CommState, Tuning};
 use super::tags;
 use crate::engine::Engine;

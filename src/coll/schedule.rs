@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! The schedule of a collective with a request: the [plan](super::plan) on lent buffers, and the body that executes it.
 
-use super::contribution::{LoanRange, Readers, whole};
+use super::contribution::{Buffers, LoanRange, Readers, whole};
 use super::exchange::Exchange;
 use super::fold::Fold;
 use super::lines::Lines;
@@ -9,7 +9,6 @@ use super::messages::Recipients;
 use super::plan::{Combination, Find, MemberCall, Offer, Plan, Side, Takes, Task};
 use super::push::Gives;
 use super::select::{Algorithm, by_message};
-use super::start::Buffers;
 use super::stream::Stream;
 use super::{Collective, Parts};
 use crate::error::Result;

@@ -141,9 +141,9 @@ pub fn temp_max(costs: &Costs) -> usize {
     cheaper.last().unwrap_or(COLL_SLOT as u64) as usize
 }
 
-/// Bytes of the largest temporary copy, whatever the costs: no collective's temporary memory grows with the payload. The
-/// bound is structural. A rank runs ahead by the eight lines of a channel at most, each with one copy. That is 1 MiB of
-/// a rank, so that its part of `ONECOPY_COLL_POOL` lasts for ten ranks of a node.
+/// Bytes of the largest temporary copy, whatever the costs: no collective's temporary memory grows with the payload.
+/// The bound is structural. A rank runs ahead by the eight lines of a channel at most, each with one copy. That is
+/// 1 MiB of a rank, so that its part of `ONECOPY_COLL_POOL` lasts for ten ranks of a node.
 pub const TEMP_LIMIT: usize = 128 << 10;
 
 /// Why a contribution stands where it does.

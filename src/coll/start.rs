@@ -3,6 +3,7 @@
 
 use super::Collective;
 use super::communicator::Communicator;
+use super::contribution::Buffers;
 use super::fold::Fold;
 use super::messages::{MessageChain, MessageExchange, Reduction};
 use super::op::{Body, Operation};
@@ -16,7 +17,6 @@ use super::swap::Swap;
 use crate::engine::Engine;
 use crate::error::Result;
 use crate::request::{Request, RequestId, RequestState, UserBuf};
-use onecopy_shm::loan::Loan;
 use std::sync::Arc;
 
 /// How a program calls.
@@ -28,13 +28,6 @@ pub(crate) enum Call {
     Waits,
     /// It goes on.
     GoesOn,
-}
-
-/// The buffers of a call.
-#[derive(Debug, Clone, Copy)]
-pub(crate) struct Buffers {
-    pub(crate) send: Option<Loan>,
-    pub(crate) recv: Option<Loan>,
 }
 
 impl Schedule {

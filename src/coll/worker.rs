@@ -4,12 +4,13 @@
 
 use super::Collective;
 use super::communicator::Communicator;
+use super::contribution::Buffers;
 use super::group::CHANNEL_RANKS;
 use super::ids::{Ids, InContext};
 use super::levels::Levels;
 use super::nodes::MembersByNode;
 use super::select;
-use super::start::{Buffers, Call};
+use super::start::Call;
 use super::state::{CommState, Tuning};
 use super::tags::Tags;
 use crate::engine::Engine;

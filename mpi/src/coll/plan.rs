@@ -3,7 +3,7 @@
 
 use super::Plan;
 use super::reduction::{Reduction, reduction};
-use super::user_buffer::{Block, UserBuffer};
+use super::user_buffer::{Access, Block, UserBuffer};
 use crate::c;
 use crate::comm::CommObject;
 use crate::datatype::{self, TypeObject};
@@ -71,30 +71,6 @@ pub(super) struct VectorBuffers {
     pub(super) recv: Addr,
     pub(super) datatype: Datatype,
     pub(super) op: Op,
-}
-
-/// What the runtime does with the bytes of a buffer.
-#[derive(Clone, Copy, PartialEq, Eq)]
-pub(super) enum Access {
-    Read,
-    Write,
-    /// In place.
-    Both,
-}
-
-impl Access {
-    /// That of a buffer for results, in which what is given may stand, too.
-    fn of_result(in_place: bool) -> Self {
-        if in_place { Self::Both } else { Self::Write }
-    }
-
-    pub(super) fn reads(self) -> bool {
-        self != Self::Write
-    }
-
-    pub(super) fn writes(self) -> bool {
-        self != Self::Read
-    }
 }
 
 impl DataBuffer {

@@ -1,8 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Operators on datatypes, as the runtime takes them.
 
-use super::plan::Access;
-use super::user_buffer::UserBuffer;
+use super::user_buffer::{Access, UserBuffer};
 use super::x87;
 use crate::datatype::predefined::{Basic, Element, Kind, dense_size};
 use crate::datatype::{self, TypeObject};

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! The bytes of one side of a collective.
 
-use super::plan::Access;
 use crate::datatype::layout::Layout;
 use crate::datatype::{self, TypeObject};
 use crate::failure::{Outcome, fail};
@@ -10,6 +9,30 @@ use crate::{c, memory};
 use onecopy::Span;
 use onecopy::coll::Parts;
 use std::ops::Range;
+
+/// What the runtime does with the bytes of a buffer.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum Access {
+    Read,
+    Write,
+    /// In place.
+    Both,
+}
+
+impl Access {
+    /// That of a buffer for results, in which what is given may stand, too.
+    pub(super) fn of_result(in_place: bool) -> Self {
+        if in_place { Self::Both } else { Self::Write }
+    }
+
+    fn reads(self) -> bool {
+        self != Self::Write
+    }
+
+    fn writes(self) -> bool {
+        self != Self::Read
+    }
+}
 
 /// Bytes of the program, or a copy of ours with the places where results go.
 pub(crate) struct UserBuffer {

@@ -2,8 +2,8 @@
 //! A fragment under way: how far it has come on this rank.
 
 use super::super::communicator::Communicator;
-use super::super::contribution::LoanRange;
-use super::super::start::{Buffers, Call};
+use super::super::contribution::{Buffers, LoanRange};
+use super::super::start::Call;
 use super::position::Position;
 use super::work::{Load, StepCall, Work};
 use crate::engine::Engine;

@@ -2,13 +2,13 @@
 //! A collective under way on two levels: its fragments follow one another through them.
 
 use super::super::select::levels::{Scheme, fragment, passes_on};
-use super::super::start::{Buffers, Call};
+use super::super::start::Call;
 use super::super::{Collective, ElemType, Op, Parts};
 use super::flight::{CROSSINGS, Flight, Levels};
 use super::fragments::{Fragment, Fragments};
 use super::position::Position;
 use super::work::{Load, Vector, Work};
-use crate::coll::contribution::LoanRange;
+use crate::coll::contribution::{Buffers, LoanRange};
 use crate::engine::Engine;
 use crate::error::{Error, Result};
 use crate::request::RequestId;
