@@ -228,6 +228,11 @@ impl Parts {
 /// | `Allreduce`, `Scan`, `Exscan` | the vector | the result | the vector is in the receive buffer |
 /// | `ReduceScatter` | the vector, by `parts` | the rank's part | the vector is in the receive buffer, the part comes to its front |
 ///
+/// Where lengths do not match, a member that takes something gets an error that names the rank. The communicator has
+/// failed then. A member that needs nothing more of the others is through before, and hears of it in its next
+/// collective there. One that takes no bytes does not look at what it is given. Where collectives go by messages, and
+/// between nodes, a member may wait for a message that nobody sends, until that rank leaves.
+///
 /// The root of a `Scatter` that has no receive buffer keeps its part where it is. An `Alltoall` of [`Parts::Equal`] at
 /// one member is one at all of them.
 #[derive(Debug, Clone)]

@@ -13,6 +13,8 @@ mod module;
 mod oracle;
 #[path = "harness/processes.rs"]
 mod processes;
+#[path = "collectives/unlike.rs"]
+mod unlike;
 
 use cases::{Case, Random};
 use onecopy::coll::{Collective, ElemType, Group, Op, Parts, PredefinedOp};

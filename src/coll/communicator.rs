@@ -3,6 +3,7 @@
 
 use super::contribution::{Served, behind};
 use super::failed::Failed;
+use super::member_buffer;
 use super::messages::{Poison, poisoned};
 use super::op::Operation;
 use super::state::{CommState, Step};
@@ -207,11 +208,29 @@ impl Communicator {
                 return Some(error);
             }
         }
+        if let Some(error) = self.unlike() {
+            return Some(error);
+        }
         // Where nobody is left, nothing more comes, whatever it is.
         let state = &self.state;
         let mut others = behind(state.size(), state.me).map(|place| state.members[place]);
         let alone = others.all(|rank| engine.lives.is_gone(rank));
         left.filter(|_| alone).map(|rank| Gone::Left.error(rank))
+    }
+
+    /// A member is through with a collective of which this rank still awaits something from it. Both called it with
+    /// other lengths, so that they disagree on what there is to give.
+    fn unlike(&mut self) -> Option<Error> {
+        let Self { state, ops, .. } = self;
+        for place in behind(state.size(), state.me) {
+            for op in ops.iter() {
+                // `done` first: all that a member writes, it writes before.
+                if state.has_read(place, op.seq) && op.awaits(state, place) {
+                    return Some(member_buffer::unlike(state.members[place] as usize));
+                }
+            }
+        }
+        None
     }
 
     /// Why collectives that have no channel can never end, if that is known. Messages of a rank that has left end by

@@ -10,6 +10,7 @@ mod spread;
 use super::contribution::{LoanRange, Readers, Scratch, StepContext, behind};
 use super::exchange::{Given, give};
 use super::lines::{self, Lines};
+use super::member_buffer::REMEDY;
 use super::push::{Promises, WRITTEN, reaches_all};
 use super::select::{Algorithm, share};
 use super::state::{CommState, STEP_MAX, Step};
@@ -418,7 +419,7 @@ fn small(state: &CommState, place: usize, seq: u32, len: usize) -> Result<View<'
 pub(super) fn mismatch(state: &CommState, place: usize, there: u64, len: usize) -> Error {
     Error::Collective {
         reason: format!(
-            "rank {} gave a vector of {there} bytes where {len} were expected",
+            "rank {} gave a vector of {there} bytes where {len} were expected; {REMEDY}",
             state.members[place]
         ),
     }

@@ -90,6 +90,16 @@ pub(crate) fn mismatch(state: &CommState, place: usize, given: u64, expected: us
 /// As [`mismatch`], of a rank.
 pub(crate) fn unequal(rank: usize, given: u64, expected: usize) -> Error {
     Error::Collective {
-        reason: format!("rank {rank} gave {given} bytes where {expected} were expected"),
+        reason: format!("rank {rank} gave {given} bytes where {expected} were expected; {REMEDY}"),
     }
 }
+
+/// `rank` has ended a collective of which more was expected.
+pub(crate) fn unlike(rank: usize) -> Error {
+    Error::Collective {
+        reason: format!("rank {rank} has ended it with less than was expected; {REMEDY}"),
+    }
+}
+
+/// What a program has to do whose members disagree.
+pub(crate) const REMEDY: &str = "call it with matching lengths on all ranks of the communicator";
