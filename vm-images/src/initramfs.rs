@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! The guest's root: busybox, scripts, what is to run, and the libraries that it links with, in one compressed archive.
 
+use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::{self, File};
 use std::io::{self, BufWriter, Write};
@@ -28,6 +29,21 @@ const GROUP: &str = "root:x:0:\nalice:x:1000:\nbob:x:1001:\nnogroup:x:65534:\n";
 
 /// Programs larger than this go without what debuggers want: the guest has a slow processor to unpack them with.
 const STRIP_FROM: u64 = 1 << 20;
+
+/// The folders of root in an empty guest.
+const FOLDERS: [&str; 11] = [
+    "proc", "sys", "dev", "tmp", "run", "root", "results", "var", "usr/bin", "usr/sbin", "sbin",
+];
+
+/// Our scripts: name, place in the guest, mode.
+const SCRIPTS: [(&str, &str, u32); 6] = [
+    ("init", "init", 0o755),
+    ("at", "payload/bin/at", 0o755),
+    ("profile", "etc/profile", 0o644),
+    ("lib.sh", "payload/lib.sh", 0o644),
+    ("shell.sh", "payload/shell.sh", 0o644),
+    ("rdma.sh", "payload/rdma.sh", 0o644),
+];
 
 /// What of a distribution stays behind: documents, and parts of the compiler that compile no kernel module.
 const NOT_CARRIED: [&str; 8] = [
@@ -106,41 +122,31 @@ impl Initramfs {
             stripped,
             foreign,
         };
-        for name in [
-            "proc", "sys", "dev", "tmp", "run", "root", "results", "var", "usr/bin", "usr/sbin",
-            "sbin",
-        ] {
-            root.directory(name, 0o755, 0);
+        for folder in FOLDERS {
+            root.directory(folder, 0o755, 0);
         }
-        root.directory("home/alice", 0o755, 1000);
-        root.directory("home/bob", 0o755, 1001);
         root.node("dev/console", CHARACTER | 0o600, 0, Content::Device(5, 1));
-        root.bytes("etc/passwd", 0o644, PASSWD);
-        root.bytes("etc/group", 0o644, GROUP);
         root.node("bin/busybox", REGULAR | 0o755, 0, Content::Copy(busybox));
         root.link("bin/sh", "busybox");
-        for name in ["init", "lib.sh", "shell.sh", "profile", "rdma.sh", "at"] {
-            let mode = if matches!(name, "init" | "at") {
-                0o755
-            } else {
-                0o644
-            };
-            let place = match name {
-                "init" => "init".to_owned(),
-                "at" => "payload/bin/at".to_owned(),
-                "profile" => "etc/profile".to_owned(),
-                other => format!("payload/{other}"),
-            };
-            root.bytes(&place, mode, guest::script(name)?);
+        root.users();
+        for (name, place, mode) in SCRIPTS {
+            root.bytes(place, mode, guest::script(name)?);
         }
         Ok(root)
+    }
+
+    fn users(&mut self) {
+        self.bytes("etc/passwd", 0o644, PASSWD);
+        self.bytes("etc/group", 0o644, GROUP);
+        self.directory("home/alice", 0o755, 1000);
+        self.directory("home/bob", 0o755, 1001);
     }
 
     fn node(&mut self, place: &str, mode: u32, owner: u32, content: Content) {
         let place = place.trim_matches('/');
         let parents: Vec<&str> = place
             .match_indices('/')
-            .map(|(at, _)| &place[..at])
+            .map(|(slash, _)| &place[..slash])
             .collect();
         for parent in parents {
             self.nodes.entry(parent.to_owned()).or_insert(Node {
@@ -271,57 +277,76 @@ impl Initramfs {
     ///
     /// When a file cannot be read or the archive not be written.
     pub fn write(&self, path: &Path) -> Result<()> {
-        let at = || Error::io(path.display().to_string());
-        let file = File::create(path).map_err(at())?;
-        let mut out = GzEncoder::new(BufWriter::new(file), Compression::fast());
+        let failed = || Error::io(path.display().to_string());
+        let file = File::create(path).map_err(failed())?;
+        let mut archive = Archive {
+            out: GzEncoder::new(BufWriter::new(file), Compression::fast()),
+            entries: 0,
+        };
         // Without it the root belongs to whom the kernel likes, and other users may not enter.
-        let mut inode = 1;
-        write_node(&mut out, ".", inode, DIRECTORY | 0o755, 0, None, &[]).map_err(at())?;
+        let root = Node {
+            mode: DIRECTORY | 0o755,
+            owner: 0,
+            content: Content::Directory,
+        };
+        archive.append(".", &root, &[]).map_err(failed())?;
         for (name, node) in &self.nodes {
-            inode += 1;
-            let (device, bytes) = match &node.content {
-                Content::Directory => (None, Vec::new()),
-                Content::Link(target) => (None, target.clone().into_bytes()),
-                Content::Bytes(bytes) => (None, bytes.clone()),
-                Content::Copy(from) => {
-                    let bytes = fs::read(from).map_err(Error::io(from.display().to_string()))?;
-                    (None, bytes)
-                }
-                Content::Device(major, minor) => (Some((*major, *minor)), Vec::new()),
-            };
-            write_node(&mut out, name, inode, node.mode, node.owner, device, &bytes)
-                .map_err(at())?;
+            let bytes = node.content.bytes()?;
+            archive.append(name, node, &bytes).map_err(failed())?;
         }
-        cpio::newc::trailer(&mut out).map_err(at())?;
-        let mut inner = out.finish().map_err(at())?;
-        inner.flush().map_err(at())
+        let mut file = archive.finish().map_err(failed())?;
+        file.flush().map_err(failed())
     }
 }
 
-fn write_node(
-    out: &mut impl Write,
-    name: &str,
-    inode: u32,
-    mode: u32,
-    owner: u32,
-    device: Option<(u32, u32)>,
-    bytes: &[u8],
-) -> io::Result<()> {
-    let mut builder = cpio::newc::Builder::new(name)
-        .ino(inode)
-        .mode(mode)
-        .uid(owner)
-        .gid(owner)
-        .nlink(if mode & DIRECTORY == DIRECTORY { 2 } else { 1 });
-    if let Some((major, minor)) = device {
-        builder = builder.rdev_major(major).rdev_minor(minor);
+impl Content {
+    /// What stands in the archive: the content of a file, the target of a link.
+    fn bytes(&self) -> Result<Cow<'_, [u8]>> {
+        Ok(match self {
+            Self::Directory | Self::Device(..) => Cow::Borrowed(&[]),
+            Self::Link(target) => Cow::Borrowed(target.as_bytes()),
+            Self::Bytes(bytes) => Cow::Borrowed(bytes),
+            Self::Copy(from) => {
+                Cow::Owned(fs::read(from).map_err(Error::io(from.display().to_string()))?)
+            }
+        })
     }
-    let length = u32::try_from(bytes.len())
-        .map_err(|_| io::Error::other(format!("{name} is too large for the archive")))?;
-    let mut writer = builder.write(out, length);
-    writer.write_all(bytes)?;
-    writer.finish()?;
-    Ok(())
+}
+
+/// A compressed archive that is being written.
+struct Archive<W: Write> {
+    out: GzEncoder<W>,
+    entries: u32,
+}
+
+impl<W: Write> Archive<W> {
+    fn append(&mut self, name: &str, node: &Node, bytes: &[u8]) -> io::Result<()> {
+        self.entries += 1;
+        let links = match node.content {
+            Content::Directory => 2,
+            _ => 1,
+        };
+        let mut entry = cpio::newc::Builder::new(name)
+            .ino(self.entries)
+            .mode(node.mode)
+            .uid(node.owner)
+            .gid(node.owner)
+            .nlink(links);
+        if let Content::Device(major, minor) = node.content {
+            entry = entry.rdev_major(major).rdev_minor(minor);
+        }
+        let length = u32::try_from(bytes.len())
+            .map_err(|_| io::Error::other(format!("{name} is too large for the archive")))?;
+        let mut writer = entry.write(&mut self.out, length);
+        writer.write_all(bytes)?;
+        writer.finish()?;
+        Ok(())
+    }
+
+    fn finish(mut self) -> io::Result<W> {
+        cpio::newc::trailer(&mut self.out)?;
+        self.out.finish()
+    }
 }
 
 /// The libraries that a program needs, where the host has them. Scripts and programs that stand alone need none.

@@ -4,8 +4,9 @@
 use std::fs::{self, File, OpenOptions};
 use std::io::{BufRead, BufReader, Write};
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
-use std::sync::mpsc::{self, RecvTimeoutError};
+use std::process::{Child, ChildStdout, Command, Stdio};
+use std::sync::mpsc::{self, Receiver, RecvTimeoutError};
+use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use crate::arch::Arch;
@@ -161,12 +162,16 @@ pub fn run(
         tries += 1;
         progress.step(&format!("{label}: booting"));
         let attempt = Attempt {
+            machine,
+            accelerator,
+            label,
+            limit,
             log: run.join(format!("console-{tries}.log")),
             sent: run.join("results.cpio"),
             last: tries == TRIES,
         };
         let started = Instant::now();
-        let (console, end) = boot(machine, accelerator, limit, &attempt, label, progress)?;
+        let (console, end) = attempt.boot(progress)?;
         let outcome = console.outcome(end);
         if matches!(outcome, Outcome::NeverBooted(_)) && !attempt.last {
             progress.note(&format!("{label}: {outcome}; trying again"));
@@ -196,7 +201,13 @@ pub fn run(
 
 /// One boot of a guest.
 #[derive(Debug)]
-struct Attempt {
+struct Attempt<'a> {
+    machine: &'a Machine,
+    accelerator: Accelerator,
+    /// What it is called in what people see.
+    label: &'a str,
+    /// How long it may take in all.
+    limit: Duration,
     /// The whole console.
     log: PathBuf,
     /// The archive that the guest sends.
@@ -205,41 +216,99 @@ struct Attempt {
     last: bool,
 }
 
-fn boot(
-    machine: &Machine,
-    accelerator: Accelerator,
-    limit: Duration,
-    attempt: &Attempt,
-    label: &str,
-    progress: &Progress,
-) -> Result<(Console, End)> {
-    let Attempt { log, sent, last } = attempt;
-    cache::write(sent, "")?;
-    let mut command = command(machine, accelerator)?;
-    command
-        .args(["-display", "none", "-monitor", "none"])
-        .args(["-chardev", "stdio,id=console,signal=off"])
-        .args(["-serial", "chardev:console"])
-        .arg("-chardev")
-        .arg(format!(
-            "file,id=results,path={}",
-            // A comma begins the next option.
-            sent.display().to_string().replace(',', ",,")
-        ))
-        .args(second(machine.arch, "results"))
-        .stdin(Stdio::null())
-        .stdout(Stdio::piped());
-    let noise = log.with_extension("qemu");
-    let noise_file = File::create(&noise).map_err(Error::io(noise.display().to_string()))?;
-    command.stderr(noise_file);
-    let mut file = File::create(log).map_err(Error::io(log.display().to_string()))?;
-    let mut guest = Guest(command.spawn().map_err(Error::io(machine.arch.qemu))?);
-    let Some(stdout) = guest.0.stdout.take() else {
-        return Err(Error::Refused("QEMU has no output".to_owned()));
-    };
-    let (sender, lines) = mpsc::channel::<Vec<u8>>();
+impl Attempt<'_> {
+    /// Boots the guest and reads its console to the end.
+    fn boot(&self, progress: &Progress) -> Result<(Console, End)> {
+        cache::write(&self.sent, "")?;
+        // What QEMU itself complains of.
+        let complaints = self.log.with_extension("qemu");
+        let mut guest = self.start(&complaints)?;
+        let Some(stdout) = guest.0.stdout.take() else {
+            return Err(Error::Refused("QEMU has no output".to_owned()));
+        };
+        let (lines, reader) = lines_of(stdout);
+        let mut console = Console::default();
+        let end = self.watch(&mut guest, &lines, &mut console, progress);
+        drop(guest);
+        // Its pipe is closed now, so it ends.
+        let _ = reader.join();
+        if console.boot().is_none() {
+            let complaints = fs::read_to_string(&complaints).unwrap_or_default();
+            console.line(&format!("QEMU: {}", complaints.trim()));
+        }
+        Ok((console, end?))
+    }
+
+    fn start(&self, complaints: &Path) -> Result<Guest> {
+        let complaints =
+            File::create(complaints).map_err(Error::io(complaints.display().to_string()))?;
+        let arch = self.machine.arch;
+        let mut command = command(self.machine, self.accelerator)?;
+        command
+            .args(["-display", "none", "-monitor", "none"])
+            .args(["-chardev", "stdio,id=console,signal=off"])
+            .args(["-serial", "chardev:console"])
+            .arg("-chardev")
+            .arg(format!(
+                "file,id=results,path={}",
+                // A comma begins the next option.
+                self.sent.display().to_string().replace(',', ",,")
+            ))
+            .args(second(arch, "results"))
+            .stdin(Stdio::null())
+            .stdout(Stdio::piped())
+            .stderr(complaints);
+        Ok(Guest(command.spawn().map_err(Error::io(arch.qemu))?))
+    }
+
+    /// Reads the console until the guest is off, or is not worth to wait for.
+    fn watch(
+        &self,
+        guest: &mut Guest,
+        lines: &Receiver<Vec<u8>>,
+        console: &mut Console,
+        progress: &Progress,
+    ) -> Result<End> {
+        let failed = || Error::io(self.log.display().to_string());
+        let mut log = File::create(&self.log).map_err(failed())?;
+        let boot_limit = self.limit.min(BOOT_LIMIT * crowd());
+        let started = Instant::now();
+        loop {
+            let allowed = match console.boot() {
+                Some(_) => self.limit,
+                None => boot_limit,
+            };
+            let Some(left) = allowed.checked_sub(started.elapsed()) else {
+                return Ok(End::TimedOut);
+            };
+            match lines.recv_timeout(left.min(Duration::from_secs(1))) {
+                Ok(mut line) => {
+                    line.push(b'\n');
+                    log.write_all(&line).map_err(failed())?;
+                    console.line(&String::from_utf8_lossy(&line));
+                    // Whatever it would say in an hour, it is going to be booted again.
+                    if console.is_ill() && !self.last {
+                        return Ok(End::Ill);
+                    }
+                }
+                Err(RecvTimeoutError::Timeout) => {}
+                Err(RecvTimeoutError::Disconnected) => {
+                    let status = guest.0.wait();
+                    let status = status.map_err(Error::io(self.machine.arch.qemu))?;
+                    return Ok(End::Exited(status.code().unwrap_or(-1)));
+                }
+            }
+            let test = console.running().map_or("", |test| test.name.as_str());
+            progress.detail(&format!("{}: {test}", self.label));
+        }
+    }
+}
+
+/// The lines of a pipe, and the thread that reads them.
+fn lines_of(pipe: ChildStdout) -> (Receiver<Vec<u8>>, JoinHandle<()>) {
+    let (sender, lines) = mpsc::channel();
     let reader = std::thread::spawn(move || {
-        for line in BufReader::new(stdout)
+        for line in BufReader::new(pipe)
             .split(b'\n')
             .map_while(|line| line.ok())
         {
@@ -248,46 +317,7 @@ fn boot(
             }
         }
     });
-    let mut console = Console::default();
-    let boot_limit = limit.min(BOOT_LIMIT * crowd());
-    let started = Instant::now();
-    let end = loop {
-        let allowed = if console.boot().is_some() {
-            limit
-        } else {
-            boot_limit
-        };
-        let Some(left) = allowed.checked_sub(started.elapsed()) else {
-            break End::TimedOut;
-        };
-        match lines.recv_timeout(left.min(Duration::from_secs(1))) {
-            Ok(mut line) => {
-                line.push(b'\n');
-                file.write_all(&line)
-                    .map_err(Error::io(log.display().to_string()))?;
-                console.line(&String::from_utf8_lossy(&line));
-                // Whatever it would say in an hour, it is going to be booted again.
-                if console.is_ill() && !last {
-                    break End::Ill;
-                }
-            }
-            Err(RecvTimeoutError::Timeout) => {}
-            Err(RecvTimeoutError::Disconnected) => {
-                let status = guest.0.wait().map_err(Error::io(machine.arch.qemu))?;
-                break End::Exited(status.code().unwrap_or(-1));
-            }
-        }
-        let now = console.running().map_or("", |test| test.name.as_str());
-        progress.detail(&format!("{label}: {now}"));
-    };
-    drop(guest);
-    // Its pipe is closed now, so it ends.
-    let _ = reader.join();
-    if console.boot().is_none() {
-        let said = fs::read_to_string(&noise).unwrap_or_default();
-        console.line(&format!("QEMU: {}", said.trim()));
-    }
-    Ok((console, end))
+    (lines, reader)
 }
 
 /// A guest that does not outlive its reader.
@@ -430,42 +460,42 @@ pub fn accelerator(cache: &Cache, machine: &Machine, progress: &Progress) -> Res
     {
         return Ok(Accelerator::Tcg);
     }
-    // The device may be there and not work, in a virtual machine for instance. Remembered until the host boots again.
-    let host = fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default();
-    let note = cache.root().join("kvm");
-    let known = fs::read_to_string(&note).unwrap_or_default();
-    let works = match known.strip_prefix(&host).map(str::trim) {
-        Some("works") => true,
-        Some("fails") => false,
-        _ => {
-            progress.step("whether KVM works here");
-            let mut probe = machine.clone();
-            probe.words = "onecopy.probe".to_owned();
-            let attempt = Attempt {
-                log: cache.root().join("kvm.log"),
-                sent: cache.root().join("kvm.sent"),
-                last: true,
-            };
-            let label = "whether KVM works here";
-            let tried = boot(
-                &probe,
-                Accelerator::Kvm,
-                PROBE_LIMIT,
-                &attempt,
-                label,
-                progress,
-            );
-            let works = tried.is_ok_and(|(console, _)| console.boot().is_some());
-            let word = if works { "works" } else { "fails" };
-            cache::write(&note, format!("{host}{word}\n"))?;
-            works
-        }
-    };
-    Ok(if works {
+    Ok(if kvm_works(cache, machine, progress)? {
         Accelerator::Kvm
     } else {
         Accelerator::Tcg
     })
+}
+
+/// Whether a guest comes up under KVM. The device may be there and not work, in a virtual machine for instance. The
+/// answer is remembered until the host boots again.
+fn kvm_works(cache: &Cache, machine: &Machine, progress: &Progress) -> Result<bool> {
+    let host = fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default();
+    let note = cache.root().join("kvm");
+    let known = fs::read_to_string(&note).unwrap_or_default();
+    match known.strip_prefix(&host).map(str::trim) {
+        Some("works") => return Ok(true),
+        Some("fails") => return Ok(false),
+        _ => {}
+    }
+    let label = "whether KVM works here";
+    progress.step(label);
+    let mut probe = machine.clone();
+    probe.words = "onecopy.probe".to_owned();
+    let attempt = Attempt {
+        machine: &probe,
+        accelerator: Accelerator::Kvm,
+        label,
+        limit: PROBE_LIMIT,
+        log: cache.root().join("kvm.log"),
+        sent: cache.root().join("kvm.sent"),
+        last: true,
+    };
+    let booted = attempt.boot(progress);
+    let works = booted.is_ok_and(|(console, _)| console.boot().is_some());
+    let word = if works { "works" } else { "fails" };
+    cache::write(&note, format!("{host}{word}\n"))?;
+    Ok(works)
 }
 
 #[cfg(test)]

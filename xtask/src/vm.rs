@@ -26,6 +26,7 @@ use crate::{Failure, root, say};
 pub(crate) use build::TESTED_WITH;
 use build::{Builder, Programs};
 pub(crate) use many::ci;
+use payload::Payload;
 use suite::{Choice, DEFAULT, Suite};
 pub(crate) use verbs::ci as verbs_ci;
 
@@ -407,15 +408,15 @@ fn on(
     let builder = Builder::new(args.release, userland.as_ref());
     let programs = Programs::build(suite, &tests, builder, plant)?;
     let slower = kernel.slower * qemu::crowd();
-    let initramfs = payload::pack(
-        userland.as_ref(),
+    let payload = Payload {
+        userland: userland.as_ref(),
+        objects: &objects,
+        programs: &programs,
+        tests: &tests,
         slower,
-        &args.set,
-        &objects,
-        &programs,
-        &tests,
-        &run,
-    )?;
+        variables: &args.set,
+    };
+    let initramfs = payload.pack(&run)?;
     let machine = args.machine(&kernel, initramfs);
     let seconds: u32 = tests.iter().map(|test| test.seconds * slower).sum();
     let limit = Duration::from_secs(u64::from(seconds) + u64::from(slower) * 120);
@@ -481,15 +482,15 @@ fn interactive(bench: &Bench, args: &RunArgs) -> Result<(), Failure> {
     let userland = userland(bench, args.arch)?;
     let builder = Builder::new(args.release, userland.as_ref());
     let programs = Programs::build_all(&suite, builder)?;
-    let initramfs = payload::pack(
-        userland.as_ref(),
-        kernel.slower,
-        &args.set,
-        &objects,
-        &programs,
-        &[],
-        &run,
-    )?;
+    let payload = Payload {
+        userland: userland.as_ref(),
+        objects: &objects,
+        programs: &programs,
+        tests: &[],
+        slower: kernel.slower,
+        variables: &args.set,
+    };
+    let initramfs = payload.pack(&run)?;
     let machine = args.machine(&kernel, initramfs);
     let status = shell::run(
         &bench.cache,

@@ -17,12 +17,14 @@ use crate::{Failure, root};
 pub(crate) const TESTED_WITH: &str = "fault-points";
 
 /// Programs that were built, with what they need.
+#[derive(Debug, Default)]
 pub(super) struct Programs {
     pub(super) built: Vec<Built>,
     /// A tree of the kernel's distribution.
     pub(super) tree: Option<PathBuf>,
 }
 
+#[derive(Debug)]
 pub(super) struct Built {
     pub(super) name: String,
     pub(super) path: PathBuf,

@@ -3,7 +3,7 @@
 
 use std::path::{Path, PathBuf};
 
-use super::build::Programs;
+use super::build::{Built, Programs};
 use super::suite::{Judge, Test};
 use super::text;
 use crate::{Failure, root};
@@ -13,46 +13,97 @@ use onecopy_vm::ktap::Ktap;
 use onecopy_vm::qemu::Report;
 use onecopy_vm::userland::Userland;
 
-/// Packs the guest's root; its tests may take so many times longer than they say, and find these variables.
-pub(super) fn pack(
-    userland: Option<&Userland>,
-    slower: u32,
-    variables: &[String],
-    objects: &[PathBuf],
-    programs: &Programs,
-    tests: &[Test],
-    run: &Path,
-) -> Result<PathBuf, Failure> {
-    let guest = userland.map_or_else(Initramfs::new, Initramfs::of);
-    let mut guest = guest.map_err(text)?;
-    for object in objects {
-        let name = object.file_name().unwrap_or_default().to_string_lossy();
-        guest
-            .copy(object, &format!("payload/{name}"))
-            .map_err(text)?;
-    }
-    for program in &programs.built {
-        for library in &program.libraries {
-            let name = library.file_name().unwrap_or_default().to_string_lossy();
-            guest
-                .copy(library, &format!("payload/lib/{name}"))
-                .map_err(text)?;
+/// What a guest runs, and with what.
+#[derive(Debug)]
+pub(super) struct Payload<'a> {
+    /// What the guest has beside the kernel, where it is of another architecture.
+    pub(super) userland: Option<&'a Userland>,
+    /// Modules for its kernel.
+    pub(super) objects: &'a [PathBuf],
+    pub(super) programs: &'a Programs,
+    pub(super) tests: &'a [Test],
+    /// Its tests may take so many times longer than they say.
+    pub(super) slower: u32,
+    /// Variables that its tests find: `NAME=VALUE`.
+    pub(super) variables: &'a [String],
+}
+
+impl Payload<'_> {
+    /// Packs the guest's root, and says where it lies in the folder of the run.
+    pub(super) fn pack(&self, run: &Path) -> Result<PathBuf, Failure> {
+        let guest = self.userland.map_or_else(Initramfs::new, Initramfs::of);
+        let mut guest = guest.map_err(text)?;
+        for object in self.objects {
+            copy_into(&mut guest, object, "payload")?;
         }
-        let place = format!("payload/bin/{}", program.name);
-        guest.program(&program.path, &place).map_err(text)?;
-        for file in &program.files {
-            let from = root().join(file);
-            let place = from.display().to_string();
-            guest.copy(&from, &place).map_err(text)?;
+        for program in &self.programs.built {
+            with_program(&mut guest, program)?;
         }
+        if let Some(tree) = &self.programs.tree {
+            with_tree(&mut guest, tree)?;
+        }
+        guest.bytes("payload/run", 0o755, self.script()?);
+        let path = run.join("initramfs.gz");
+        guest.write(&path).map_err(text)?;
+        Ok(path)
     }
-    if let Some(tree) = &programs.tree {
-        with_tree(&mut guest, tree)?;
+
+    /// The script of the tests.
+    fn script(&self) -> Result<String, Failure> {
+        let slower = self.slower;
+        let mut script = format!(". /payload/lib.sh\nexport SLOWER={slower}\n");
+        for variable in self.variables {
+            script.push_str(&export(variable)?);
+        }
+        for test in self.tests {
+            let seconds = test.seconds * slower;
+            let command = quoted(&test.command);
+            script.push_str(&format!("test_ {} {seconds} sh -c {command}\n", test.name));
+        }
+        script.push_str("exit $failed\n");
+        Ok(script)
     }
-    guest.bytes("payload/run", 0o755, script(slower, variables, tests)?);
-    let path = run.join("initramfs.gz");
-    guest.write(&path).map_err(text)?;
-    Ok(path)
+}
+
+/// Copies a file of the host under its own name into a folder of the guest.
+fn copy_into(guest: &mut Initramfs, from: &Path, folder: &str) -> Result<(), Failure> {
+    let name = from.file_name().unwrap_or_default().to_string_lossy();
+    guest.copy(from, &format!("{folder}/{name}")).map_err(text)
+}
+
+fn with_program(guest: &mut Initramfs, program: &Built) -> Result<(), Failure> {
+    for library in &program.libraries {
+        copy_into(guest, library, "payload/lib")?;
+    }
+    let place = format!("payload/bin/{}", program.name);
+    guest.program(&program.path, &place).map_err(text)?;
+    for file in &program.files {
+        let from = root().join(file);
+        let place = from.display().to_string();
+        guest.copy(&from, &place).map_err(text)?;
+    }
+    Ok(())
+}
+
+/// A line of the script that gives its tests a variable.
+fn export(variable: &str) -> Result<String, Failure> {
+    let is_name = |name: &str| {
+        name.starts_with(|c: char| c.is_ascii_uppercase())
+            && name
+                .chars()
+                .all(|c| c.is_ascii_uppercase() || c.is_ascii_digit() || c == '_')
+    };
+    match variable.split_once('=') {
+        Some((name, value)) if is_name(name) => Ok(format!("export {name}={}\n", quoted(value))),
+        _ => Err(format!(
+            "--set {variable}: a name of capital letters, '=', and a value"
+        )),
+    }
+}
+
+/// A word of a shell's line.
+fn quoted(text: &str) -> String {
+    format!("'{}'", text.replace('\'', "'\\''"))
 }
 
 /// A tree of the distribution, with the module's sources and what its README says of installing it.
@@ -108,40 +159,6 @@ fn install_lines(readme: &str) -> Vec<String> {
         .collect()
 }
 
-/// The script of the tests.
-fn script(slower: u32, variables: &[String], tests: &[Test]) -> Result<String, Failure> {
-    let mut script = format!(". /payload/lib.sh\nexport SLOWER={slower}\n");
-    for variable in variables {
-        let is_name = |name: &str| {
-            name.starts_with(|c: char| c.is_ascii_uppercase())
-                && name
-                    .chars()
-                    .all(|c| c.is_ascii_uppercase() || c.is_ascii_digit() || c == '_')
-        };
-        match variable.split_once('=') {
-            Some((name, value)) if is_name(name) => {
-                let value = value.replace('\'', "'\\''");
-                script.push_str(&format!("export {name}='{value}'\n"));
-            }
-            _ => {
-                return Err(format!(
-                    "--set {variable}: a name of capital letters, '=', and a value"
-                ));
-            }
-        }
-    }
-    for test in tests {
-        let seconds = test.seconds * slower;
-        let command = test.command.replace('\'', "'\\''");
-        script.push_str(&format!(
-            "test_ {} {seconds} sh -c '{command}'\n",
-            test.name
-        ));
-    }
-    script.push_str("exit $failed\n");
-    Ok(script)
-}
-
 /// The verdict with what KTAP says.
 pub(super) fn judge(mut report: Report, tests: &[Test]) -> Report {
     for test in tests.iter().filter(|test| test.judge == Judge::Ktap) {
@@ -186,6 +203,18 @@ mod tests {
             profiles: Vec::new(),
             judge: Judge::Code,
         }
+    }
+
+    fn script(slower: u32, variables: &[String], tests: &[Test]) -> Result<String, Failure> {
+        let payload = Payload {
+            userland: None,
+            objects: &[],
+            programs: &Programs::default(),
+            tests,
+            slower,
+            variables,
+        };
+        payload.script()
     }
 
     #[test]
