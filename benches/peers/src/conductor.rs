@@ -9,7 +9,7 @@ use crate::plan::Plan;
 use crate::point::Point;
 use crate::stage::{Runner, Stage, Team};
 use indicatif::{ProgressBar, ProgressStyle};
-use onecopy_cli::bench::BenchError;
+use onecopy_bench::BenchError;
 use onecopy_cli::bench::gate::State;
 use onecopy_cli::bench::jobs::{Job, Layout};
 use onecopy_cli::bench::machine::Machine;

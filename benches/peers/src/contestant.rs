@@ -3,7 +3,7 @@
 
 use crate::install::{Family, Shop};
 use crate::note;
-use onecopy_cli::bench::{BenchError, Mechanism};
+use onecopy_bench::{BenchError, Mechanism};
 use std::path::PathBuf;
 use std::process::Command;
 

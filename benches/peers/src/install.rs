@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Gets the other libraries, from their Python packages into a cache of the user, and builds the C program for each.
 
-use onecopy_cli::bench::BenchError;
+use onecopy_bench::BenchError;
 use onecopy_vm::cache::Cache;
 use onecopy_vm::progress::Progress;
 use onecopy_vm::pypi::{self, Environment};

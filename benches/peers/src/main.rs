@@ -25,8 +25,9 @@ mod report;
 mod stage;
 
 use clap::Parser;
+use onecopy_bench::{BenchError, Mode, Pattern};
 use onecopy_cli::bench::gate::State;
-use onecopy_cli::bench::{BenchError, Mode, Pattern, sizes};
+use onecopy_cli::bench::sizes;
 use std::io::Write;
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -115,7 +116,7 @@ struct Args {
 fn main() -> ExitCode {
     // A rank of ours, through the Rust interface, is this program again.
     let result = if std::env::args().nth(1).as_deref() == Some("__bench-rank") {
-        onecopy_cli::bench::rank::main()
+        onecopy_bench::rank::main()
     } else {
         run(&Args::parse())
     };

@@ -2,10 +2,10 @@
 //! What came out of a run, and how it is told: by which state of the machine, and beside whom.
 
 use crate::point::{Measured, Point};
+use onecopy_bench::{Mode, Pattern};
 use onecopy_cli::bench::gate::{Gate, State};
 use onecopy_cli::bench::machine::Machine;
 use onecopy_cli::bench::record::Summary;
-use onecopy_cli::bench::{Mode, Pattern};
 
 /// What a job costs beside its messages.
 #[derive(Debug)]

@@ -4,8 +4,8 @@
 use crate::contestant::Mpi;
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
-use onecopy_cli::bench::BenchError;
-use onecopy_cli::bench::protocol::{Order, Outcome, Work};
+use onecopy_bench::BenchError;
+use onecopy_bench::protocol::{Order, Outcome, Work};
 use std::ffi::OsStr;
 use std::fs;
 use std::io::{BufRead, BufReader, ErrorKind, Read, Write};

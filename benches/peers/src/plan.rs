@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! What is to be run.
 
+use onecopy_bench::{Mode, Pattern};
 use onecopy_cli::bench::gate::State;
-use onecopy_cli::bench::{Mode, Pattern};
 use std::time::Duration;
 
 /// What is to be run.

@@ -3,10 +3,11 @@
 
 use crate::plan::Plan;
 use crate::stage::{Runner, Stage};
+use onecopy_bench::protocol::{Order, Work};
+use onecopy_bench::{BenchError, Mode, Pattern};
 use onecopy_cli::bench::gate::{Gate, State};
-use onecopy_cli::bench::protocol::{Order, Work};
 use onecopy_cli::bench::record::Sample;
-use onecopy_cli::bench::{BenchError, Mode, Pattern, sizes};
+use onecopy_cli::bench::sizes;
 
 /// Iterations whose payload is compared.
 const CHECKS: u64 = 3;

@@ -5,7 +5,7 @@
 //! one has, it may find a lock of the kernel taken by a task without, which it then keeps from running.
 
 use crate::note;
-use onecopy_cli::bench::rank::ENV_PRIORITY;
+use onecopy_bench::rank::ENV_PRIORITY;
 use std::os::unix::process::CommandExt;
 use std::process::Command;
 

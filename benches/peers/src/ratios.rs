@@ -4,8 +4,9 @@
 
 use crate::outcome::{Run, View};
 use crate::point::Point;
+use onecopy_bench::{Mode, Pattern};
 use onecopy_cli::bench::record::Summary;
-use onecopy_cli::bench::{Mode, Pattern, sizes};
+use onecopy_cli::bench::sizes;
 use std::collections::BTreeSet;
 use std::fmt::Write as _;
 use tabled::builder::Builder;

@@ -4,9 +4,10 @@
 use crate::outcome::{LIMIT, Run, View};
 use crate::point::Point;
 use crate::ratios;
+use onecopy_bench::{BenchError, Mode, Pattern};
+use onecopy_cli::bench::sizes;
 use onecopy_cli::bench::svg::{Chart, Line, Quantity, Shade};
 use onecopy_cli::bench::table::{figure, gigabytes};
-use onecopy_cli::bench::{BenchError, Mode, Pattern, sizes};
 use serde::Serialize;
 use std::fmt::Write as _;
 use std::fs;

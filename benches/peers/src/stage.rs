@@ -3,11 +3,11 @@
 
 use crate::contestant::{Contestant, How};
 use crate::peer::PeerJob;
+use onecopy_bench::protocol::{Order, Outcome};
+use onecopy_bench::rank::PROBE_ROUNDS;
+use onecopy_bench::{BenchError, Mode, Pattern};
 use onecopy_cli::bench::gate::{Gate, State};
 use onecopy_cli::bench::jobs::{Job, Layout};
-use onecopy_cli::bench::protocol::{Order, Outcome};
-use onecopy_cli::bench::rank::PROBE_ROUNDS;
-use onecopy_cli::bench::{BenchError, Mode, Pattern};
 
 /// Probes from which the floor is known before anything is judged by it.
 const PROBES: usize = 50;

@@ -7,7 +7,7 @@
 
 mod pair;
 
-use super::BenchError;
+use crate::BenchError;
 use nix::sched::{CpuSet, sched_setaffinity};
 use nix::unistd::Pid;
 use onecopy::{Comm, Knobs, Options, Runtime};
@@ -437,7 +437,7 @@ fn accepted(listener: &TcpListener, port: u16) -> Result<TcpStream, BenchError> 
 pub fn as_rank(
     plan: &NetPlan,
     mut knobs: Knobs,
-    mut show: impl FnMut(&NetRow) -> Result<(), BenchError>,
+    show: &mut dyn FnMut(&NetRow) -> Result<(), BenchError>,
 ) -> Result<(), BenchError> {
     if plan.mode == NetMode::Tcp && knobs.layers.allows(LayerId::LANE.name()) {
         // A device would carry the messages that are compared with a socket's.

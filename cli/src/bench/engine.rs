@@ -3,9 +3,9 @@
 
 use super::gate::{Gate, State};
 use super::jobs::{Job, Layout};
-use super::protocol::{Order, Outcome, Work};
 use super::record::{Contestant, Point, Run, Sample, Who};
-use super::{BenchError, Mechanism, Missing, Mode, Pattern};
+use onecopy_bench::protocol::{Order, Outcome, Work};
+use onecopy_bench::{BenchError, Mechanism, Missing, Mode, Pattern};
 use onecopy_shm::limits::Limit;
 
 /// Iterations with checked payload, for messages below and above a mebibyte.
@@ -143,7 +143,7 @@ impl Runner {
         for _ in 0..200 {
             let outcome = self
                 .limits
-                .order(&Order::Probe(super::rank::PROBE_ROUNDS))?;
+                .order(&Order::Probe(onecopy_bench::rank::PROBE_ROUNDS))?;
             self.probes.push(outcome.before_ns);
         }
         Ok(())

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! The jobs of ranks that the benchmark drives, one for each mechanism and one for the limits.
 
-use super::protocol::{Answer, Line, Order, Outcome};
-use super::rank::Inheritance;
-use super::{BenchError, ENV, Mechanism, Missing};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
+use onecopy_bench::protocol::{Answer, Line, Order, Outcome};
+use onecopy_bench::rank::Inheritance;
+use onecopy_bench::{BenchError, ENV, Mechanism, Missing};
 use onecopy_launch as launch;
 use onecopy_shm::limits::{Arena, Inherited};
 use std::os::fd::{AsFd, AsRawFd};

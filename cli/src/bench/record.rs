@@ -3,7 +3,8 @@
 
 use super::gate::{Gate, State};
 use super::machine::Machine;
-use super::{Mechanism, Missing, Mode, Pattern, targets};
+use super::targets;
+use onecopy_bench::{Mechanism, Missing, Mode, Pattern};
 use serde::{Deserialize, Serialize};
 
 /// One batch as it was measured.

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Message sizes: the list that is run, and how they are written.
 
-use super::BenchError;
+use onecopy_bench::BenchError;
 
 /// The sizes that are run unless others are asked for: 0 bytes to 64 MiB.
 pub const DEFAULT: [usize; 18] = [

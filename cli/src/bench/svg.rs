@@ -3,7 +3,8 @@
 
 use super::record::{Record, Run};
 use super::table::gigabytes;
-use super::{BenchError, Mechanism, Mode, Pattern, machine, sizes};
+use super::{machine, sizes};
+use onecopy_bench::{BenchError, Mechanism, Mode, Pattern};
 use plotters::coord::Shift;
 use plotters::prelude::*;
 use std::fs;

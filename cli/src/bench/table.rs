@@ -2,7 +2,8 @@
 //! The results as a person reads them.
 
 use super::record::{Record, Run, Summary};
-use super::{Mechanism, Mode, Pattern, machine, sizes};
+use super::{machine, sizes};
+use onecopy_bench::{Mechanism, Mode, Pattern};
 use std::io::{self, Write};
 use tabled::builder::Builder;
 use tabled::settings::object::{Columns, Object, Rows};

@@ -2,7 +2,7 @@
 //! What collectives are to reach, in microseconds: two ranks on processors of their own in the near state, and more
 //! ranks than processors.
 
-use super::{Mechanism, Pattern};
+use onecopy_bench::{Mechanism, Pattern};
 
 /// From this size on the target is for buffers from `alloc`.
 const LARGE: usize = 64 << 10;

@@ -8,8 +8,9 @@ use crate::bench::engine::{Plan, Watch};
 use crate::bench::jobs::Layout;
 use crate::bench::machine::{self, Machine};
 use crate::bench::record::{Book, Run};
-use crate::bench::{BenchError, Mechanism, Mode, Pattern, sizes, svg, table};
+use crate::bench::{sizes, svg, table};
 use indicatif::{ProgressBar, ProgressStyle};
+use onecopy_bench::{BenchError, Mechanism, Mode, Pattern};
 use onecopy_shm::limits::largest_pool;
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -87,7 +88,7 @@ pub(crate) fn run_net_rank(args: &NetRankArgs) -> Result<ExitCode, CliError> {
 
 /// Runs a rank of the benchmark.
 pub(crate) fn run_rank() -> Result<ExitCode, CliError> {
-    crate::bench::rank::main().map_err(failed)?;
+    onecopy_bench::rank::main().map_err(failed)?;
     Ok(ExitCode::SUCCESS)
 }
 

@@ -21,8 +21,9 @@ use super::{CliError, pair, print, text};
 use onecopy::measure::{self, MeasuredStores};
 use onecopy::tune::{self, CurveText, Fingerprint, TuneFile};
 use onecopy::{Costs, Curve, LayerId};
+use onecopy_bench::curve::Batch;
 use onecopy_btl::registry::Power;
-use rank::{Batch, Said};
+use rank::Said;
 pub(super) use rank::{RankArgs, run as run_rank};
 
 #[derive(Debug, clap::Args)]

@@ -41,9 +41,20 @@ const ARROWS: &[(&str, &[&str])] = &[
     ),
     ("onecopy-launch", &["onecopy", "onecopy-shm"]),
     (
+        "onecopy-bench",
+        &[
+            "onecopy",
+            "onecopy-obs",
+            "onecopy-shm",
+            "onecopy-btl",
+            "onecopy-verbs",
+        ],
+    ),
+    (
         "onecopy-cli",
         &[
             "onecopy",
+            "onecopy-bench",
             "onecopy-launch",
             "onecopy-obs",
             "onecopy-shm",
@@ -74,7 +85,10 @@ const ARROWS: &[(&str, &[&str])] = &[
     ("onecopy-verbs", &["onecopy-shm", "verbs-sys"]),
     ("onecopy-trace", &["onecopy-obs", "onecopy-shm"]),
     ("onecopy-vm", &[]),
-    ("onecopy-peers", &["onecopy", "onecopy-cli", "onecopy-vm"]),
+    (
+        "onecopy-peers",
+        &["onecopy", "onecopy-bench", "onecopy-cli", "onecopy-vm"],
+    ),
     ("xtask", &["onecopy-mpi-abi", "onecopy-obs", "onecopy-vm"]),
 ];
 
@@ -108,6 +122,7 @@ const RESERVED: &[(&str, &[&str])] = &[
     (
         "clap",
         &[
+            "onecopy-bench",
             "onecopy-cli",
             "onecopy-kmod-tests",
             "onecopy-peers",

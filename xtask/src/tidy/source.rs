@@ -14,6 +14,7 @@ const ATOMICS: &[&str] = &["btl/shm/src/sync.rs", "btl/obs/"];
 /// Roots of packages without unsafe code.
 const FORBIDS_UNSAFE: &[&str] = &[
     "src/lib.rs",
+    "cli/bench/src/lib.rs",
     "cli/src/lib.rs",
     "cli/src/main.rs",
     "launch/src/lib.rs",

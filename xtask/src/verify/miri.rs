@@ -7,7 +7,7 @@ use crate::Failure;
 use crate::steps::{Tally, cargo, count};
 
 /// The packages whose unit tests do without most system calls.
-const PACKAGES: [&str; 10] = [
+const PACKAGES: [&str; 12] = [
     "--package",
     "onecopy-shm",
     "--package",
@@ -16,6 +16,8 @@ const PACKAGES: [&str; 10] = [
     "onecopy",
     "--package",
     "onecopy-launch",
+    "--package",
+    "onecopy-bench",
     "--package",
     "onecopy-cli",
 ];

@@ -25,7 +25,7 @@ pub(crate) fn run() -> Result<Tally, (Tally, Failure)> {
     }
     let mut units = Sanitizer::Thread.cargo().map_err(bare)?;
     units.args(["test", "-Zbuild-std", "--lib"]);
-    for package in ["onecopy", "onecopy-launch", "onecopy-cli"] {
+    for package in ["onecopy", "onecopy-bench", "onecopy-launch", "onecopy-cli"] {
         units.args(["--package", package]);
     }
     let units = executed("tsan", "unit tests", count(&mut units))?;

@@ -2,8 +2,8 @@
 //! Messages through the runtime.
 
 use super::{Call, Driver, Window, WindowMut};
-use crate::bench::pattern::Part;
-use crate::bench::{BenchError, Mechanism, Missing, Pattern};
+use crate::pattern::Part;
+use crate::{BenchError, Mechanism, Missing, Pattern};
 use onecopy::coll::PredefinedOp;
 use onecopy::{Comm, HeapBuf, LayerId, Runtime, Status};
 use onecopy_shm::limits::{PageBuf, Pages};

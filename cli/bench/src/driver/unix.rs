@@ -2,7 +2,7 @@
 //! Messages through a Unix stream socket: what programs do that have no transport library.
 
 use super::{Driver, Window, WindowMut};
-use crate::bench::{BenchError, Missing};
+use crate::{BenchError, Missing};
 use onecopy_shm::limits::{PageBuf, Pages};
 use std::io::{self, Read, Write};
 use std::os::unix::net::UnixStream;

@@ -2,8 +2,8 @@
 //! A bare queue pair: what a good program without a library does whose buffers are not registered. It copies into and
 //! out of registered memory, sends each message as one, and polls.
 
-use super::super::BenchError;
 use super::{OUT_OF_TURN, Side, TAG};
+use crate::BenchError;
 use onecopy::Comm;
 use onecopy_btl::layers::verbs::settings;
 use onecopy_obs::Knobs;

@@ -2,10 +2,11 @@
 //! `onecopy bench net`.
 
 use super::{CliError, failed, print};
-use crate::bench::net::{NetMode, NetPattern, NetPlan, NetRow, as_rank};
-use crate::bench::{BenchError, sizes};
+use crate::bench::sizes;
 use crate::command::{pair, text};
 use onecopy::Knobs;
+use onecopy_bench::BenchError;
+use onecopy_bench::net::{NetMode, NetPattern, NetPlan, NetRow, as_rank};
 use std::fs;
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -78,12 +79,12 @@ pub(crate) fn run_rank(args: &RankArgs) -> Result<ExitCode, CliError> {
     let plan: NetPlan =
         serde_json::from_str(&args.plan).map_err(|error| CliError::Usage(error.to_string()))?;
     let (knobs, ..) = Knobs::from_env().map_err(|error| CliError::Usage(error.to_string()))?;
-    let show = |row: &NetRow| {
+    let mut show = |row: &NetRow| {
         let wrong = |error: CliError| BenchError::Wrong(error.to_string());
         let line = text::json_line(row).map_err(wrong)?;
         print(|out| writeln!(out, "{line}")).map_err(wrong)
     };
-    as_rank(&plan, knobs, show).map_err(failed)?;
+    as_rank(&plan, knobs, &mut show).map_err(failed)?;
     Ok(ExitCode::SUCCESS)
 }
 

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! From batches to a curve.
 
-use super::rank::Batch;
 use onecopy::Curve;
+use onecopy_bench::curve::Batch;
 
 /// Batches count whose probes are at most this many times the floor.
 const NEAR: f64 = 1.4;

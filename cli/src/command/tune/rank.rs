@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! A rank of `onecopy tune`: ping-pong in batches, each between two probes of the hand-off time.
+//! A rank of `onecopy tune`: whether its layer carries the messages, and what they take.
 
 use std::process::ExitCode;
-use std::time::Instant;
 
 use serde::{Deserialize, Serialize};
 
 use super::super::{CliError, print, text};
 use onecopy::{Comm, LayerId, Runtime};
+use onecopy_bench::curve::{Batch, Curve};
 
 #[derive(Debug, clap::Args)]
 pub(crate) struct RankArgs {
@@ -25,19 +25,6 @@ pub(crate) struct RankArgs {
     heap: bool,
 }
 
-/// One batch.
-#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
-pub(super) struct Batch {
-    /// Bytes of a message.
-    pub(super) size: u64,
-    /// Nanoseconds one way.
-    pub(super) ns: f64,
-    /// Hand-off before the batch.
-    pub(super) before_ns: f64,
-    /// Hand-off after it.
-    pub(super) after_ns: f64,
-}
-
 /// What rank 0 says.
 #[derive(Debug, Serialize, Deserialize)]
 pub(super) enum Said {
@@ -45,30 +32,6 @@ pub(super) enum Said {
     Refused(String),
     /// A batch.
     Batch(Batch),
-}
-
-/// Round trips of a probe.
-const PROBE: u32 = 100;
-
-/// Round trips of a batch: about half a millisecond.
-fn rounds(size: usize) -> u32 {
-    u32::try_from(1_000_000 / (size / 16 + 500)).map_or(2, |n| n.clamp(2, 400))
-}
-
-/// Nanoseconds one way.
-fn ping_pong(world: &Comm, rounds: u32, out: &[u8], back: &mut [u8]) -> onecopy::Result<f64> {
-    let (rank, peer) = (world.rank(), 1 - world.rank());
-    let start = Instant::now();
-    for _ in 0..rounds {
-        if rank == 0 {
-            world.send(out, peer, 1)?;
-            world.recv(back, peer, 1)?;
-        } else {
-            world.recv(back, peer, 1)?;
-            world.send(out, peer, 1)?;
-        }
-    }
-    Ok(start.elapsed().as_nanos() as f64 / f64::from(rounds) / 2.0)
 }
 
 /// The layer of a curve, and whether both sides copy; none if no layer has it.
@@ -155,26 +118,12 @@ fn measure(
     out: &[u8],
     back: &mut [u8],
 ) -> Result<(), CliError> {
-    for &size in &args.sizes {
-        ping_pong(world, 2, &out[..size], &mut back[..size])?;
-    }
-    let probe = || ping_pong(world, PROBE, &[], &mut []);
-    // Sizes in turn, so that a state of the machine that lasts for a while does not hit one size only.
-    for _ in 0..args.batches {
-        let mut before_ns = probe()?;
-        for &size in &args.sizes {
-            let ns = ping_pong(world, rounds(size), &out[..size], &mut back[..size])?;
-            let after_ns = probe()?;
-            if rank == 0 {
-                say(&Said::Batch(Batch {
-                    size: size as u64,
-                    ns,
-                    before_ns,
-                    after_ns,
-                }))?;
-            }
-            before_ns = after_ns;
-        }
-    }
-    Ok(())
+    let curve = Curve {
+        sizes: &args.sizes,
+        batches: args.batches,
+    };
+    curve.measure(world, out, back, |batch| match rank {
+        0 => say(&Said::Batch(batch)),
+        _ => Ok(()),
+    })
 }
