@@ -3,6 +3,7 @@
 
 mod arrows;
 mod calls;
+mod cycles;
 mod layers;
 mod modules;
 mod paths;

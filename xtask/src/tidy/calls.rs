@@ -6,7 +6,7 @@
 
 use std::collections::{BTreeMap, HashMap};
 
-use super::modules::{Arrows, Place, cycle_texts};
+use super::cycles::{self, Arrows, Place};
 use super::{File, Findings};
 
 /// The folder of the module. Folders below it are programs and libraries of their own.
@@ -18,7 +18,7 @@ pub(super) fn check(files: &[File], findings: &mut Findings) {
         let is_source = name.ends_with(".c") && !name.contains('/');
         is_source.then_some((name, file.text.as_str()))
     });
-    for text in cycle_texts(&arrows(sources)) {
+    for text in cycles::texts(&arrows(sources)) {
         findings.error(FOLDER, format!("call cycle: {text}"));
     }
 }
@@ -223,7 +223,7 @@ mod tests {
     use super::*;
 
     fn cycles(files: &[(&str, &str)]) -> Vec<String> {
-        cycle_texts(&arrows(files.iter().copied()))
+        cycles::texts(&arrows(files.iter().copied()))
     }
 
     fn names(text: &str) -> Vec<&str> {
