@@ -12,6 +12,9 @@ mod collectives;
 mod job;
 #[path = "crash/kills.rs"]
 mod kills;
+#[cfg(feature = "fault-points")]
+#[path = "crash/labels.rs"]
+mod labels;
 #[path = "harness/limit.rs"]
 mod limit;
 #[path = "harness/module.rs"]

@@ -142,9 +142,7 @@ pub(crate) fn rank() {
         world.barrier()
     })();
     #[cfg(feature = "fault-points")]
-    for (label, count) in onecopy_shm::fault::passed() {
-        job::say(&format!("passed {label} {count}"));
-    }
+    super::labels::say_passings();
     match result {
         Ok(()) => job::say("done"),
         Err(error) => {
@@ -240,51 +238,43 @@ fn a_death_at_any_moment_of_a_collective_is_known_to_all() {
 }
 
 #[cfg(feature = "fault-points")]
-#[test]
-fn a_death_at_each_point_of_collectives_is_known_to_all() {
-    use onecopy_shm::fault::LABELS;
-    let mut reached = std::collections::BTreeMap::new();
-    for variant in VARIANTS {
-        let ran = job::run("collectives", &with_fault(variant, 0, "none:0".to_owned()));
-        assert!(!verify(&ran, 0, "nobody"));
-        for (index, label) in LABELS
-            .iter()
-            .filter(|label| label.name.starts_with("coll."))
-            .enumerate()
-        {
-            let victim = index % RANKS;
-            let passed = ran.said(victim, "passed");
-            let counts = passed.iter().filter(|words| words[0] == label.name);
-            let count: u64 = counts
-                .filter_map(|words| words[1].parse().ok())
-                .max()
-                .unwrap_or(0);
-            *reached.entry(label.name).or_insert(0) += count;
-            for at in [1, count / 3, count * 2 / 3] {
-                if at == 0 || at > count {
-                    continue;
-                }
-                let fault = format!("{}:{at}:{victim}", label.name);
-                let ran = job::run("collectives", &with_fault(variant, victim, fault.clone()));
-                verify(&ran, victim, &fault);
-            }
+mod points {
+    use super::super::labels::{FAULT, Fault, Job, NO_FAULT, kill_at_each};
+    use super::{ROUNDS, Ran, VARIANTS, env, job, verify};
+
+    /// Collectives under one of the variants.
+    struct Collectives;
+
+    impl Job for Collectives {
+        fn run(&self, variant: usize, fault: Option<Fault>) -> (Ran, bool) {
+            let victim = fault.map_or(0, |fault| fault.victim);
+            let order = fault.map_or(NO_FAULT.to_owned(), |fault| fault.to_string());
+            let mut env = env(victim, VARIANTS[variant]);
+            env.push((FAULT, order));
+            env.push((ROUNDS, "5".to_owned()));
+            let ran = job::run("collectives", &env);
+            let died = verify(&ran, victim, &format!("{env:?}"));
+            (ran, died)
+        }
+
+        fn moments(&self, passings: u64) -> Vec<u64> {
+            let mut moments = vec![1, passings / 3, passings * 2 / 3];
+            moments.retain(|&moment| moment > 0);
+            moments.dedup();
+            moments
         }
     }
-    // A rank that gives a communicator up is no victim yet: that point is passed by survivors only.
-    let missed = reached
-        .iter()
-        .filter(|(name, count)| **count == 0 && **name != "coll.failed");
-    assert_eq!(missed.count(), 0, "{reached:?}");
-}
 
-#[cfg(feature = "fault-points")]
-fn with_fault(
-    settings: &[(&'static str, &'static str)],
-    victim: usize,
-    fault: String,
-) -> Vec<(&'static str, String)> {
-    let mut env = env(victim, settings);
-    env.push(("ONECOPY_JOB_FAULT", fault));
-    env.push((ROUNDS, "5".to_owned()));
-    env
+    #[test]
+    fn a_death_at_each_point_of_collectives_is_known_to_all() {
+        let labels = kill_at_each(&Collectives, VARIANTS.len(), |label| {
+            label.starts_with("coll.")
+        });
+        job::say(&format!("collectives: {labels:?}"));
+        // A rank that gives a communicator up is no victim yet: that point is passed by survivors only.
+        let missed = labels
+            .iter()
+            .filter(|(name, label)| label.passings == 0 && **name != "coll.failed");
+        assert_eq!(missed.count(), 0, "{labels:?}");
+    }
 }

@@ -250,15 +250,11 @@ pub(crate) fn rank() {
     }
     assert_eq!(counters.protocol_errors, 0);
     #[cfg(feature = "fault-points")]
-    for (label, count) in onecopy_shm::fault::passed() {
-        job::say(&format!("passed {label} {count}"));
-    }
+    super::labels::say_passings();
     drop(world);
     rt.finalize().expect("finalize");
     #[cfg(feature = "fault-points")]
-    for (label, count) in onecopy_shm::fault::passed() {
-        job::say(&format!("passed {label} {count}"));
-    }
+    super::labels::say_passings();
     job::say(&format!("dead {}", dead.join(",")));
 }
 

@@ -1,0 +1,147 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Kills a rank at each label that a job's ranks pass, and sees to it that somebody died at each.
+
+use super::job::{self, RANKS, Ran};
+use onecopy_shm::fault::LABELS;
+use std::collections::BTreeMap;
+use std::fmt;
+
+/// Variable with the fault.
+pub(crate) const FAULT: &str = "ONECOPY_JOB_FAULT";
+/// What [`FAULT`] says where passings are counted and nobody dies.
+pub(crate) const NO_FAULT: &str = "none:0";
+
+/// More jobs that are run for a label at which nobody has died. A rank that passed it once may do without the next
+/// time: whether a peer sleeps, or waits for credit, is another matter in each run.
+const MORE_JOBS: usize = 24;
+
+/// The death of a rank: its `number`-th passing of the label is its last act.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Fault {
+    label: &'static str,
+    number: u64,
+    pub(crate) victim: usize,
+}
+
+impl fmt::Display for Fault {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}:{}:{}", self.label, self.number, self.victim)
+    }
+}
+
+/// What is known of a label.
+#[derive(Debug, Default)]
+pub(crate) struct Label {
+    /// How often it was passed while nobody was killed.
+    pub(crate) passings: u64,
+    /// How many died there.
+    pub(crate) deaths: usize,
+}
+
+/// A job whose ranks say at their ends how often they passed each label.
+pub(crate) trait Job {
+    /// Runs it under a variant and checks what it left. Says whether the victim died.
+    fn run(&self, variant: usize, fault: Option<Fault>) -> (Ran, bool);
+
+    /// Which of so many passings of a rank are tried.
+    fn moments(&self, passings: u64) -> Vec<u64>;
+}
+
+/// Kills a rank at each of the labels that `wanted` picks and that the job passes, under each variant.
+///
+/// # Panics
+/// If nobody dies at a label that was passed, or if a rank outlives the passing that was to kill it.
+pub(crate) fn kill_at_each(
+    job: &impl Job,
+    variants: usize,
+    wanted: impl Fn(&str) -> bool,
+) -> BTreeMap<&'static str, Label> {
+    let mut labels: BTreeMap<&'static str, Label> = BTreeMap::new();
+    let mut passed_by: BTreeMap<&'static str, Vec<(u64, usize, usize)>> = BTreeMap::new();
+    for variant in 0..variants {
+        let (counted, died) = job.run(variant, None);
+        assert!(!died, "variant {variant}: {}", counted.story());
+        let wanted = LABELS.iter().enumerate().filter(|(_, l)| wanted(l.name));
+        for (index, &onecopy_shm::fault::Label { name, .. }) in wanted {
+            let label = labels.entry(name).or_default();
+            // Each rank's turn comes. Some labels are passed by ranks alone that answer, or that ask.
+            let ranks = (index..index + RANKS).map(|rank| rank % RANKS);
+            let passings = ranks.map(|rank| (passings(&counted, rank, name), variant, rank));
+            let passings: Vec<_> = passings.filter(|(count, ..)| *count > 0).collect();
+            label.passings += passings.iter().map(|(count, ..)| count).sum::<u64>();
+            if let Some(&(count, _, victim)) = passings.first() {
+                for number in job.moments(count) {
+                    let fault = Fault {
+                        label: name,
+                        number,
+                        victim,
+                    };
+                    label.deaths += usize::from(dies(job, variant, fault));
+                }
+            }
+            passed_by.entry(name).or_default().extend(passings);
+        }
+    }
+    for (name, label) in &mut labels {
+        insist(
+            job,
+            name,
+            label,
+            &mut passed_by.remove(name).unwrap_or_default(),
+        );
+    }
+    labels
+}
+
+/// Runs more jobs until a rank has died at a label that was passed. Those that passed it most often come first.
+fn insist(
+    job: &impl Job,
+    name: &'static str,
+    label: &mut Label,
+    passed_by: &mut [(u64, usize, usize)],
+) {
+    passed_by.sort_unstable_by(|a, b| b.cmp(a));
+    for &(_, variant, victim) in passed_by.iter().cycle().take(MORE_JOBS) {
+        if label.deaths > 0 {
+            return;
+        }
+        let fault = Fault {
+            label: name,
+            number: 1,
+            victim,
+        };
+        label.deaths += usize::from(dies(job, variant, fault));
+    }
+    assert!(
+        label.passings == 0 || label.deaths > 0,
+        "{name} was passed {} times while nobody was killed, and nobody died there: {passed_by:?}",
+        label.passings
+    );
+}
+
+/// Whether the victim died. It may do with fewer passings than before, but it cannot outlive the one that kills.
+fn dies(job: &impl Job, variant: usize, fault: Fault) -> bool {
+    let (ran, died) = job.run(variant, Some(fault));
+    let passed = passings(&ran, fault.victim, fault.label);
+    assert!(
+        died || passed < fault.number,
+        "variant {variant}: {fault}: the victim passed the label {passed} times and lives: {}",
+        ran.story()
+    );
+    died
+}
+
+/// How often a rank says that it passed a label. What it says last holds.
+fn passings(ran: &Ran, rank: usize, label: &str) -> u64 {
+    let passed = ran.said(rank, "passed");
+    let of_label = passed.iter().filter(|words| words[0] == label);
+    let counts = of_label.map(|words| words[1].parse().expect("a number"));
+    counts.max().unwrap_or(0)
+}
+
+/// Says how often each label was passed, as a rank does at its end.
+pub(crate) fn say_passings() {
+    for (label, count) in onecopy_shm::fault::passed() {
+        job::say(&format!("passed {label} {count}"));
+    }
+}
