@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Which order goes to whom, and when: the jobs of all contestants, and the points of the plan that they take in turn.
 
-use crate::contestant::{Contestant, How};
+use crate::contestant::{Contestant, Mpi, Runs};
 use crate::note;
-use crate::outcome::{Cost, LIMIT, Run};
+use crate::outcome::{Cost, LIMIT, Names, Run};
 use crate::peer::{PeerJob, empty_job};
 use crate::plan::Plan;
 use crate::point::Point;
@@ -37,8 +37,35 @@ pub(crate) fn run(plan: &Plan, contestants: &[Contestant]) -> Result<Run, BenchE
     } else {
         Vec::new()
     };
-    let layout = Layout::new(plan.ranks, &processors, POOL);
-    let mut names = Vec::new();
+    let (names, teams) = start(plan, contestants, &processors)?;
+    let mut stage = Stage::new(teams)?;
+    let mut points: Vec<Point> = plan
+        .points()
+        .map(|(pattern, mode, size)| Point::new(pattern, mode, size, stage.teams.len()))
+        .collect();
+    measure(plan, &mut points, &mut stage)?;
+    let gate = stage.gate();
+    stage.leave()?;
+    Ok(Run {
+        machine: Machine::here(),
+        ranks: plan.ranks,
+        jobs: plan.jobs,
+        gate,
+        names,
+        states: plan.states.clone(),
+        points,
+        costs,
+    })
+}
+
+/// Starts the jobs of all contestants, and last those of the limit. One of the others that does not start is left out.
+fn start(
+    plan: &Plan,
+    contestants: &[Contestant],
+    processors: &[usize],
+) -> Result<(Names, Vec<Team>), BenchError> {
+    let layout = Layout::new(plan.ranks, processors, POOL);
+    let mut names = Names::new();
     let mut teams = Vec::new();
     for contestant in contestants {
         let team: Result<Team, _> = (0..plan.jobs)
@@ -55,18 +82,16 @@ pub(crate) fn run(plan: &Plan, contestants: &[Contestant]) -> Result<Run, BenchE
             Err(error) => return Err(error),
         }
     }
-    names.push((LIMIT, false));
-    let two = Layout::new(2, &processors, POOL);
+    let two = Layout::new(2, processors, POOL);
     let limits: Result<Team, _> = (0..plan.jobs)
         .map(|_| Job::start(None, &two).map(Runner::Limit))
         .collect();
+    names.push((LIMIT, false));
     teams.push(limits?);
+    Ok((names, teams))
+}
 
-    let mut stage = Stage::new(teams)?;
-    let mut points: Vec<Point> = plan
-        .points()
-        .map(|(pattern, mode, size)| Point::new(pattern, mode, size, stage.teams.len()))
-        .collect();
+fn measure(plan: &Plan, points: &mut [Point], stage: &mut Stage) -> Result<(), BenchError> {
     let bar = ProgressBar::new((points.len() * plan.states.len().max(1)) as u64);
     if let Ok(style) =
         ProgressStyle::with_template("{bar:30} {pos}/{len} {msg} [{elapsed}, left {eta}]")
@@ -74,27 +99,16 @@ pub(crate) fn run(plan: &Plan, contestants: &[Contestant]) -> Result<Run, BenchE
         bar.set_style(style);
     }
     if plan.states.is_empty() {
-        for point in &mut points {
+        for point in points {
             bar.set_message(point.to_string());
-            point.measure(plan, &mut stage, State::Near, false)?;
+            point.measure(plan, stage, State::Near, false)?;
             bar.inc(1);
         }
     } else {
-        in_states(plan, &mut points, &mut stage, &bar)?;
+        in_states(plan, points, stage, &bar)?;
     }
     bar.finish_and_clear();
-    let gate = stage.gate();
-    stage.leave()?;
-    Ok(Run {
-        machine: Machine::here(),
-        ranks: plan.ranks,
-        jobs: plan.jobs,
-        gate,
-        names,
-        states: plan.states.clone(),
-        points,
-        costs,
-    })
+    Ok(())
 }
 
 /// Goes through the points again and again, as the machine goes from one state to another by itself, until each point
@@ -108,15 +122,15 @@ fn in_states(
     let deadline = Instant::now() + plan.patience;
     loop {
         let mut moved = false;
-        for at in 0..points.len() {
-            let missing = points[at].missing(plan, &stage.gate());
+        for index in 0..points.len() {
+            let missing = points[index].missing(plan, &stage.gate());
             if missing.is_empty() || Instant::now() > deadline {
                 continue;
             }
             let now = stage.look()?;
             if missing.contains(&now) {
-                bar.set_message(format!("{} {}", points[at], now.name()));
-                points[at].measure(plan, stage, now, true)?;
+                bar.set_message(format!("{} {}", points[index], now.name()));
+                points[index].measure(plan, stage, now, true)?;
                 moved = true;
             }
             let gate = stage.gate();
@@ -146,49 +160,66 @@ fn in_states(
 
 /// What jobs cost beside their messages, while nothing else runs.
 fn costs(contestants: &[Contestant], processors: &[usize]) -> Result<Vec<Cost>, BenchError> {
+    let contestants: Vec<(&Contestant, &Mpi)> = contestants
+        .iter()
+        .filter_map(|contestant| match &contestant.runs {
+            Runs::Mpi(mpi) => Some((contestant, mpi)),
+            Runs::Rust(_) => None,
+        })
+        .collect();
+    let times = empty_jobs(&contestants)?;
     let mut costs = Vec::new();
-    let mut times: Vec<Vec<f64>> = contestants.iter().map(|_| Vec::new()).collect();
-    for _ in 0..STARTS {
-        for (contestant, times) in contestants.iter().zip(&mut times) {
-            if let How::Mpi(mpi) = &contestant.how {
-                match empty_job(mpi.command(2, &[])) {
-                    Ok(seconds) => times.push(seconds * 1e3),
-                    Err(error) if contestant.is_peer() => {
-                        note(&format!("{}: {error}", contestant.name))
-                    }
-                    Err(error) => return Err(error),
-                }
-            }
-        }
+    for ((contestant, mpi), times) in contestants.into_iter().zip(times) {
+        costs.push(Cost {
+            name: contestant.name,
+            empty_job_ms: Summary::of(times),
+            memory: memory(contestant, mpi, processors)?,
+        });
     }
-    for (contestant, times) in contestants.iter().zip(times) {
-        let How::Mpi(mpi) = &contestant.how else {
-            continue;
-        };
-        let mut memory = Vec::new();
-        for ranks in MEMORY_RANKS {
-            let before = shared_kib();
-            let places = Layout::new(ranks, processors, 0).processors;
-            let measured = PeerJob::start(contestant.name, mpi, &places).and_then(|mut job| {
-                let rank_0 = job.memory()?;
-                let shared = shared_kib() - before;
-                job.leave().map(|()| (ranks, rank_0, shared))
-            });
-            match measured {
-                Ok(row) => memory.push(row),
+    Ok(costs)
+}
+
+/// Milliseconds of each one's empty jobs, which take turns.
+fn empty_jobs(contestants: &[(&Contestant, &Mpi)]) -> Result<Vec<Vec<f64>>, BenchError> {
+    let mut times = vec![Vec::new(); contestants.len()];
+    for _ in 0..STARTS {
+        for ((contestant, mpi), times) in contestants.iter().zip(&mut times) {
+            match empty_job(mpi.command(2, &[])) {
+                Ok(seconds) => times.push(seconds * 1e3),
                 Err(error) if contestant.is_peer() => {
-                    note(&format!("{} with {ranks} ranks: {error}", contestant.name));
+                    note(&format!("{}: {error}", contestant.name))
                 }
                 Err(error) => return Err(error),
             }
         }
-        costs.push(Cost {
-            name: contestant.name,
-            empty_job_ms: Summary::of(times),
-            memory,
-        });
     }
-    Ok(costs)
+    Ok(times)
+}
+
+/// Ranks, KiB of rank 0, and by how many KiB the node's shared memory grew.
+fn memory(
+    contestant: &Contestant,
+    mpi: &Mpi,
+    processors: &[usize],
+) -> Result<Vec<(usize, u64, i64)>, BenchError> {
+    let mut memory = Vec::new();
+    for ranks in MEMORY_RANKS {
+        let before = shared_kib();
+        let places = Layout::new(ranks, processors, 0).processors;
+        let measured = PeerJob::start(contestant.name, mpi, &places).and_then(|mut job| {
+            let rank_0 = job.memory()?;
+            let shared = shared_kib() - before;
+            job.leave().map(|()| (ranks, rank_0, shared))
+        });
+        match measured {
+            Ok(row) => memory.push(row),
+            Err(error) if contestant.is_peer() => {
+                note(&format!("{} with {ranks} ranks: {error}", contestant.name));
+            }
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(memory)
 }
 
 /// Shared memory of the whole node.

@@ -7,9 +7,9 @@ use onecopy_bench::{BenchError, Mechanism};
 use std::path::PathBuf;
 use std::process::Command;
 
-/// How a contestant runs.
+/// What a contestant runs.
 #[derive(Clone, Debug)]
-pub(crate) enum How {
+pub(crate) enum Runs {
     /// The C program on an MPI library.
     Mpi(Mpi),
     /// Ours through the Rust interface.
@@ -35,14 +35,14 @@ pub(crate) struct Mpi {
 pub(crate) struct Contestant {
     /// Its name in tables.
     pub(crate) name: &'static str,
-    /// How it runs.
-    pub(crate) how: How,
+    /// What it runs.
+    pub(crate) runs: Runs,
 }
 
 impl Contestant {
     /// Whether it is one of the others.
     pub(crate) fn is_peer(&self) -> bool {
-        matches!(&self.how, How::Mpi(mpi) if !mpi.family.is_ours())
+        matches!(&self.runs, Runs::Mpi(mpi) if !mpi.family.is_ours())
     }
 }
 
@@ -122,6 +122,35 @@ const TABLE: [Row; 12] = [
 ];
 
 impl Mpi {
+    /// Finds or installs the library and builds the program with it, unless that was done for one of `others`.
+    fn prepare(shop: &Shop, row: &Row, others: &[Contestant]) -> Result<Self, BenchError> {
+        let (_, family, words, env, memory) = *row;
+        let home = shop.home(family)?;
+        let built = others.iter().find_map(|other| match &other.runs {
+            Runs::Mpi(mpi) if mpi.family == family => Some(mpi.program.clone()),
+            _ => None,
+        });
+        let program = built.map_or_else(|| shop.program(family), Ok)?;
+        let launcher = match family {
+            Family::Onecopy => shop.built.join("onecopy"),
+            Family::Other => {
+                let other = shop.other.as_ref().unwrap_or(&shop.built);
+                other.join("onecopy")
+            }
+            Family::OpenMpi => home.join("bin/mpirun"),
+            Family::Mpich | Family::Intel => home.join("bin/mpiexec"),
+        };
+        Ok(Self {
+            family,
+            home,
+            program,
+            launcher,
+            words,
+            env,
+            memory,
+        })
+    }
+
     /// A command that starts `ranks` of the program with these words.
     pub(crate) fn command(&self, ranks: usize, words: &[&std::ffi::OsStr]) -> Command {
         let mut command = Command::new(&self.launcher);
@@ -150,73 +179,50 @@ impl Mpi {
     }
 }
 
+/// Ours through the Rust interface.
+const RUST: [(&str, Mechanism); 2] = [
+    ("onecopy Rust", Mechanism::Auto),
+    ("onecopy Rust alloc", Mechanism::Heap),
+];
+
 /// All that can take part here and are asked for; one that cannot is named and left out.
 pub(crate) fn all(shop: &Shop, only: &[String]) -> Result<Vec<Contestant>, BenchError> {
-    let rust = [
-        ("onecopy Rust", Mechanism::Auto),
-        ("onecopy Rust alloc", Mechanism::Heap),
-    ];
-    let known = || {
-        TABLE
-            .iter()
-            .map(|row| row.0)
-            .chain(rust.map(|(name, _)| name))
-    };
-    for name in only {
-        if !known().any(|known| known == name) {
-            let names: Vec<&str> = known().collect();
-            return Err(BenchError::Usage(format!(
-                "'{name}' is none of: {}",
-                names.join(", ")
-            )));
-        }
-    }
-    let wanted = |name: &str| only.is_empty() || only.iter().any(|n| n == name);
+    check_names(only)?;
+    let wanted = |name: &str| only.is_empty() || only.iter().any(|other| other == name);
     let mut all = Vec::new();
-    for (name, family, words, env, memory) in TABLE {
-        if !wanted(name) || (family == Family::Other && shop.other.is_none()) {
+    for row in TABLE.iter().filter(|row| wanted(row.0)) {
+        let (name, family, ..) = *row;
+        if family == Family::Other && shop.other.is_none() {
             continue;
         }
-        let found = shop.home(family).and_then(|home| {
-            let known = all.iter().find_map(|one: &Contestant| match &one.how {
-                How::Mpi(mpi) if mpi.family == family => Some(mpi.program.clone()),
-                _ => None,
-            });
-            let program = known.map_or_else(|| shop.program(family), Ok)?;
-            Ok((home, program))
-        });
-        match found {
-            Ok((home, program)) => all.push(Contestant {
+        match Mpi::prepare(shop, row, &all) {
+            Ok(mpi) => all.push(Contestant {
                 name,
-                how: How::Mpi(Mpi {
-                    family,
-                    launcher: match family {
-                        Family::Onecopy => shop.built.join("onecopy"),
-                        Family::Other => {
-                            let other = shop.other.as_ref().unwrap_or(&shop.built);
-                            other.join("onecopy")
-                        }
-                        Family::OpenMpi => home.join("bin/mpirun"),
-                        Family::Mpich | Family::Intel => home.join("bin/mpiexec"),
-                    },
-                    home,
-                    program,
-                    words,
-                    env,
-                    memory,
-                }),
+                runs: Runs::Mpi(mpi),
             }),
             Err(error) if family.is_ours() => return Err(error),
             Err(error) => note(&format!("{name} is left out: {error}")),
         }
     }
-    for (name, mechanism) in rust {
-        if wanted(name) {
-            all.push(Contestant {
-                name,
-                how: How::Rust(mechanism),
-            });
-        }
-    }
+    let rust = RUST.into_iter().filter(|(name, _)| wanted(name));
+    all.extend(rust.map(|(name, mechanism)| Contestant {
+        name,
+        runs: Runs::Rust(mechanism),
+    }));
     Ok(all)
+}
+
+fn check_names(only: &[String]) -> Result<(), BenchError> {
+    let known: Vec<&str> = TABLE
+        .iter()
+        .map(|row| row.0)
+        .chain(RUST.map(|(name, _)| name))
+        .collect();
+    match only.iter().find(|name| !known.contains(&name.as_str())) {
+        None => Ok(()),
+        Some(name) => Err(BenchError::Usage(format!(
+            "'{name}' is none of: {}",
+            known.join(", ")
+        ))),
+    }
 }

@@ -23,6 +23,7 @@ mod priority;
 mod ratios;
 mod report;
 mod stage;
+mod tables;
 
 use clap::Parser;
 use onecopy_bench::{BenchError, Mode, Pattern};

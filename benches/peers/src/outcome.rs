@@ -17,6 +17,9 @@ pub(crate) struct Cost {
     pub(crate) memory: Vec<(usize, u64, i64)>,
 }
 
+/// Name, and whether it is one of the others. The limit comes last.
+pub(crate) type Names = Vec<(&'static str, bool)>;
+
 /// A whole run.
 #[derive(Debug)]
 pub(crate) struct Run {
@@ -24,8 +27,7 @@ pub(crate) struct Run {
     pub(crate) ranks: usize,
     pub(crate) jobs: usize,
     pub(crate) gate: Gate,
-    /// Name, and whether it is one of the others. The limit comes last.
-    pub(crate) names: Vec<(&'static str, bool)>,
+    pub(crate) names: Names,
     /// Those of the plan.
     pub(crate) states: Vec<State>,
     pub(crate) points: Vec<Point>,
@@ -34,6 +36,9 @@ pub(crate) struct Run {
 
 /// The name of the limit among the contestants.
 pub(crate) const LIMIT: &str = "limit";
+
+/// Another build of onecopy among the contestants.
+pub(crate) const OTHER: &str = "other";
 
 /// What is told of a point: figures of one state of the plan; or, none, of the state in which most can be told.
 pub(crate) type View = Option<State>;

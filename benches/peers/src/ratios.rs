@@ -20,61 +20,109 @@ const MEMORIES: [(&str, &[&str]); 2] = [
 
 /// The table, and the median of each kind of row; nothing where none of the others took part.
 pub(crate) fn table(run: &Run) -> String {
-    let (views, groups) = (run.views(), run.groups());
-    let all: BTreeSet<usize> = run.points.iter().map(|point| point.size).collect();
-    let mut table = Builder::new();
-    let mut head = vec![String::new()];
-    head.extend(all.iter().map(|&size| sizes::format(size)));
-    table.push_record(head);
-    let mut seen: Vec<(String, Vec<f64>)> = Vec::new();
-    for &(pattern, mode) in &groups {
-        for (memory, ours) in MEMORIES {
-            let of = |size| {
-                let mut points = run.points.iter();
-                points.find(|p| (p.pattern, p.mode, p.size) == (pattern, mode, size))
-            };
-            let mut row = vec![format!("{}, {memory}", name(pattern, mode))];
-            for &size in &all {
-                let cells = views.iter().map(|&view| {
-                    let found = of(size).and_then(|point| ratio(run, point, view, ours));
-                    let state = view.map_or("", |state| state.name());
-                    let kind = [kind(pattern), memory, state].join(" ");
-                    let kind = kind.trim_end().to_owned();
-                    if let Some(ratio) = found {
-                        match seen.iter_mut().find(|(known, _)| *known == kind) {
-                            Some((_, ratios)) => ratios.push(ratio),
-                            None => seen.push((kind, vec![ratio])),
-                        }
-                    }
-                    found.map_or_else(|| "-".to_owned(), |ratio| format!("{ratio:.2}"))
-                });
-                let cells: Vec<String> = cells.collect();
-                row.push(if cells.iter().all(|cell| cell == "-") {
-                    String::new()
-                } else {
-                    cells.join(" / ")
-                });
-            }
-            if row.iter().skip(1).any(|cell| !cell.is_empty()) {
-                table.push_record(row);
-            }
+    let sizes: BTreeSet<usize> = run.points.iter().map(|point| point.size).collect();
+    let mut rows = Vec::new();
+    for group in run.groups() {
+        for memory in MEMORIES {
+            rows.extend(Row::new(run, group, memory, &sizes));
         }
     }
-    if seen.is_empty() {
+    if rows.is_empty() {
         return String::new();
     }
-    let states = views.iter().flatten().map(|state| state.name());
-    let states: Vec<&str> = states.collect();
+    let mut table = Builder::new();
+    let heads = sizes.iter().map(|&size| sizes::format(size));
+    table.push_record(std::iter::once(String::new()).chain(heads));
+    for row in &rows {
+        table.push_record(row.cells());
+    }
+    let views = run.views();
+    let states: Vec<&str> = views.iter().flatten().map(|state| state.name()).collect();
     let order = match states.as_slice() {
         [] => String::new(),
         states => format!("; {}", states.join(" / ")),
     };
-    let mut table = table.build();
-    let mut text = format!(
-        "\n### Time of onecopy divided by that of the best of the others{order}\n\n{}\n\n",
-        table.with(Style::markdown())
-    );
-    for (kind, ratios) in seen {
+    format!(
+        "\n### Time of onecopy divided by that of the best of the others{order}\n\n{}\n\n{}",
+        table.build().with(Style::markdown()),
+        medians(&rows, &views)
+    )
+}
+
+/// Ratios of one pattern and mode, with messages in one kind of memory.
+struct Row {
+    pattern: Pattern,
+    mode: Mode,
+    memory: &'static str,
+    /// By size, and by view.
+    ratios: Vec<Vec<Option<f64>>>,
+}
+
+impl Row {
+    /// None if there is no ratio.
+    fn new(
+        run: &Run,
+        (pattern, mode): (Pattern, Mode),
+        (memory, ours): (&'static str, &[&str]),
+        sizes: &BTreeSet<usize>,
+    ) -> Option<Self> {
+        let views = run.views();
+        let of_size = |&size: &usize| {
+            let mut points = run.points.iter();
+            let point = points.find(|p| (p.pattern, p.mode, p.size) == (pattern, mode, size));
+            let of_view = |&view: &View| ratio(run, point?, view, ours);
+            views.iter().map(of_view).collect()
+        };
+        let ratios: Vec<Vec<Option<f64>>> = sizes.iter().map(of_size).collect();
+        ratios
+            .iter()
+            .flatten()
+            .any(Option::is_some)
+            .then_some(Self {
+                pattern,
+                mode,
+                memory,
+                ratios,
+            })
+    }
+
+    fn cells(&self) -> Vec<String> {
+        let mut cells = vec![format!(
+            "{}, {}",
+            name(self.pattern, self.mode),
+            self.memory
+        )];
+        cells.extend(self.ratios.iter().map(|ratios| {
+            if ratios.iter().all(Option::is_none) {
+                return String::new();
+            }
+            let text = |ratio: &Option<f64>| ratio.map_or("-".to_owned(), |r| format!("{r:.2}"));
+            let texts: Vec<String> = ratios.iter().map(text).collect();
+            texts.join(" / ")
+        }));
+        cells
+    }
+}
+
+/// A line for each kind of row and each view, in the order of their first ratios.
+fn medians(rows: &[Row], views: &[View]) -> String {
+    let mut kinds: Vec<(String, Vec<f64>)> = Vec::new();
+    for row in rows {
+        for ratios in &row.ratios {
+            for (&ratio, &view) in ratios.iter().zip(views) {
+                let Some(ratio) = ratio else { continue };
+                let state = view.map_or("", |state| state.name());
+                let kind = [kind(row.pattern), row.memory, state].join(" ");
+                let kind = kind.trim_end().to_owned();
+                match kinds.iter_mut().find(|(known, _)| *known == kind) {
+                    Some((_, ratios)) => ratios.push(ratio),
+                    None => kinds.push((kind, vec![ratio])),
+                }
+            }
+        }
+    }
+    let mut text = String::new();
+    for (kind, ratios) in kinds {
         let most = ratios.iter().copied().fold(0.0, f64::max);
         let count = ratios.len();
         let median = Summary::of(ratios).median_us.unwrap_or(0.0);

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! The jobs of all contestants, side by side, and what is known of the machine's state.
 
-use crate::contestant::{Contestant, How};
+use crate::contestant::{Contestant, Runs};
 use crate::peer::PeerJob;
 use onecopy_bench::protocol::{Order, Outcome};
 use onecopy_bench::rank::PROBE_ROUNDS;
@@ -21,11 +21,11 @@ pub(crate) enum Runner {
 
 impl Runner {
     pub(crate) fn start(contestant: &Contestant, layout: &Layout) -> Result<Self, BenchError> {
-        match &contestant.how {
-            How::Mpi(mpi) => {
+        match &contestant.runs {
+            Runs::Mpi(mpi) => {
                 PeerJob::start(contestant.name, mpi, &layout.processors).map(Self::Peer)
             }
-            How::Rust(mechanism) => Job::start(Some(*mechanism), layout).map(Self::Ours),
+            Runs::Rust(mechanism) => Job::start(Some(*mechanism), layout).map(Self::Ours),
         }
     }
 
