@@ -1,12 +1,13 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! The event loop that conducts a job from its first process to its last.
 
-use std::os::fd::AsFd;
+use std::os::fd::{AsFd, BorrowedFd};
 use std::time::{Duration, Instant};
 
 use nix::errno::Errno;
 use nix::fcntl::{FcntlArg, fcntl};
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+use nix::sched::CpuSet;
 use nix::sys::signal::{Signal, killpg};
 use nix::sys::wait::{Id, WaitPidFlag, WaitStatus, waitid, waitpid};
 use onecopy_shm::process;
@@ -54,7 +55,7 @@ struct Conductor {
     phase: Phase,
     cause: Option<Cause>,
     messages: Vec<String>,
-    start: Instant,
+    began: Instant,
     last_reap: Instant,
     /// Signals so far that ask for the end.
     interrupts: usize,
@@ -87,26 +88,14 @@ pub(super) fn run(job: Job) -> Result<JobOutcome, LaunchError> {
         phase: Phase::Running,
         cause: None,
         messages: Vec::new(),
-        start: now,
+        began: now,
         last_reap: now,
         interrupts: 0,
     };
     for (rank, processors) in plan.into_iter().enumerate() {
-        match start::start(&mut conductor.job, rank, processors) {
-            Ok((started, sockets)) => {
-                let pidfd = started.pidfd.clone();
-                conductor.broker.add(sockets.broker, started.pid, pidfd);
-                conductor.pmi.add(sockets.pmi);
-                let pid = started.pid.as_raw();
-                conductor.ranks.push(started);
-                if let Some(f) = &mut conductor.job.on_start {
-                    f(rank, pid);
-                }
-            }
-            Err(error) => {
-                conductor.clean_up();
-                return Err(error);
-            }
+        if let Err(error) = conductor.start(rank, processors) {
+            conductor.clean_up();
+            return Err(error);
         }
     }
     let result = conductor.conduct();
@@ -139,7 +128,39 @@ fn held_in(pipe: &impl AsFd) -> usize {
     size.unwrap_or(1 << 20)
 }
 
+fn flags(read: bool, write: bool) -> PollFlags {
+    let mut flags = PollFlags::empty();
+    flags.set(PollFlags::POLLIN, read);
+    flags.set(PollFlags::POLLOUT, write);
+    flags
+}
+
+/// How long to poll. Rounded up, so that what is due then is due when we wake.
+fn timeout(now: Instant, due: Option<Instant>) -> PollTimeout {
+    due.map_or(PollTimeout::NONE, |due| {
+        let left = due
+            .saturating_duration_since(now)
+            .as_micros()
+            .div_ceil(1000);
+        let left = i32::try_from(left).unwrap_or(i32::MAX);
+        PollTimeout::try_from(left).unwrap_or(PollTimeout::MAX)
+    })
+}
+
 impl Conductor {
+    /// Starts a rank and connects with it.
+    fn start(&mut self, rank: usize, processors: Option<CpuSet>) -> Result<(), LaunchError> {
+        let (started, sockets) = start::start(&mut self.job, rank, processors)?;
+        let (pid, pidfd) = (started.pid, started.pidfd.clone());
+        self.broker.add(sockets.broker, pid, pidfd);
+        self.pmi.add(sockets.pmi);
+        self.ranks.push(started);
+        if let Some(on_start) = &mut self.job.on_start {
+            on_start(rank, pid.as_raw());
+        }
+        Ok(())
+    }
+
     /// Until all ranks have ended and their output is read.
     fn conduct(&mut self) -> Result<(), LaunchError> {
         let mut over_since = None;
@@ -176,12 +197,12 @@ impl Conductor {
             self.hear_pmi(notice);
         }
         match self.phase {
-            Phase::Ending(at) if now >= at => self.kill_ranks(),
+            Phase::Ending(deadline) if now >= deadline => self.kill_ranks(),
             Phase::Running
                 if self
                     .job
                     .timeout
-                    .is_some_and(|limit| now >= later(self.start, limit)) =>
+                    .is_some_and(|limit| now >= later(self.began, limit)) =>
             {
                 let limit = self.job.timeout.unwrap_or_default().as_secs_f64();
                 self.say(&format!(
@@ -200,12 +221,25 @@ impl Conductor {
 
     /// Sleeps until something is ready or due.
     fn wait(&self, now: Instant, limit: Option<Instant>) -> Result<Vec<Ready>, LaunchError> {
-        let mut fds = Vec::new();
-        let mut tokens = Vec::new();
-        let mut watch = |fd, flags, token| {
-            fds.push(PollFd::new(fd, flags));
-            tokens.push(token);
-        };
+        let watched = self.watched();
+        let mut fds: Vec<PollFd<'_>> = watched
+            .iter()
+            .map(|&(fd, flags, _)| PollFd::new(fd, flags))
+            .collect();
+        match poll(&mut fds, timeout(now, self.due(now, limit))) {
+            Ok(_) => {}
+            Err(Errno::EINTR) => return Ok(Vec::new()),
+            Err(errno) => return Err(system("poll")(errno)),
+        }
+        let is_ready = |fd: &PollFd<'_>| fd.any().unwrap_or(true);
+        let ready = watched.iter().zip(&fds).filter(|(_, fd)| is_ready(fd));
+        Ok(ready.map(|((_, _, found), _)| *found).collect())
+    }
+
+    /// What is waited for, and what it means when it is ready.
+    fn watched(&self) -> Vec<(BorrowedFd<'_>, PollFlags, Ready)> {
+        let mut watched = Vec::new();
+        let mut watch = |fd, flags, ready| watched.push((fd, flags, ready));
         // Children come first: a rank's exit status should be known before the end of its connection is judged.
         for (number, rank) in self.ranks.iter().enumerate() {
             if let (None, Some(pidfd)) = (rank.death, &rank.pidfd) {
@@ -213,22 +247,16 @@ impl Conductor {
             }
             for (which, stream) in rank.streams.iter().enumerate() {
                 if let (Some(stream), false) = (stream, self.forward.is_full(which)) {
-                    let token = Ready::Output(number, which);
-                    watch(stream.as_fd(), PollFlags::POLLIN, token);
+                    let ready = Ready::Output(number, which);
+                    watch(stream.as_fd(), PollFlags::POLLIN, ready);
                 }
             }
         }
         for (token, fd, read, write) in self.broker.polled() {
-            let mut flags = PollFlags::empty();
-            flags.set(PollFlags::POLLIN, read);
-            flags.set(PollFlags::POLLOUT, write);
-            watch(fd, flags, Ready::Broker(token));
+            watch(fd, flags(read, write), Ready::Broker(token));
         }
         for (rank, fd, read, write) in self.pmi.polled() {
-            let mut flags = PollFlags::empty();
-            flags.set(PollFlags::POLLIN, read);
-            flags.set(PollFlags::POLLOUT, write);
-            watch(fd, flags, Ready::Pmi(rank));
+            watch(fd, flags(read, write), Ready::Pmi(rank));
         }
         for (which, fd) in self.forward.pending() {
             watch(fd, PollFlags::POLLOUT, Ready::Sink(which));
@@ -239,39 +267,28 @@ impl Conductor {
         if let (Some(guard), Phase::Running | Phase::Ending(_)) = (&self.job.guard, self.phase) {
             watch(guard.as_fd(), PollFlags::POLLIN, Ready::Guard);
         }
+        watched
+    }
+
+    /// When there is something to do without anything being ready.
+    fn due(&self, now: Instant, limit: Option<Instant>) -> Option<Instant> {
         let asking = self
             .ranks
             .iter()
             .any(|rank| rank.death.is_none() && rank.pidfd.is_none());
+        let of_phase = match self.phase {
+            Phase::Ending(deadline) => Some(deadline),
+            Phase::Running => self.job.timeout.map(|limit| later(self.began, limit)),
+            Phase::Killed => None,
+        };
         let due = [
             limit,
             self.broker.deadline(),
-            match self.phase {
-                Phase::Ending(at) => Some(at),
-                Phase::Running => self.job.timeout.map(|limit| later(self.start, limit)),
-                Phase::Killed => None,
-            },
+            of_phase,
             asking.then(|| now + ASK_PERIOD),
             self.job.exclusive.then(|| self.last_reap + REAP_PERIOD),
         ];
-        let timeout = due.into_iter().flatten().min().map(|at| {
-            // Rounded up, so that what is due then is due when we wake.
-            let left = at.saturating_duration_since(now).as_micros().div_ceil(1000);
-            i32::try_from(left).unwrap_or(i32::MAX)
-        });
-        let timeout = timeout.map_or(PollTimeout::NONE, |left| {
-            PollTimeout::try_from(left).unwrap_or(PollTimeout::MAX)
-        });
-        match poll(&mut fds, timeout) {
-            Ok(_) => {}
-            Err(Errno::EINTR) => return Ok(Vec::new()),
-            Err(errno) => return Err(system("poll")(errno)),
-        }
-        let ready = fds.iter().map(|fd| fd.any().unwrap_or(true));
-        let found = tokens.into_iter().zip(ready);
-        Ok(found
-            .filter_map(|(token, ready)| ready.then_some(token))
-            .collect())
+        due.into_iter().flatten().min()
     }
 
     fn serve(&mut self, ready: Ready) {
@@ -307,23 +324,23 @@ impl Conductor {
             return;
         }
         let flags = WaitPidFlag::WEXITED | WaitPidFlag::WNOHANG | WaitPidFlag::WNOWAIT;
-        let how = match waitid(Id::Pid(self.ranks[rank].pid), flags) {
+        let death = match waitid(Id::Pid(self.ranks[rank].pid), flags) {
             Ok(WaitStatus::Exited(_, code)) => Death::Code(code),
             Ok(WaitStatus::Signaled(_, signal, _)) => Death::Signal(signal as i32),
             Ok(_) | Err(Errno::EINTR) => return,
             // Someone else in this process waited for it.
             Err(_) => Death::Unknown,
         };
-        self.ranks[rank].death = Some(how);
-        if how != Death::Code(0) && self.phase == Phase::Running {
+        self.ranks[rank].death = Some(death);
+        if death != Death::Code(0) && self.phase == Phase::Running {
             let pid = self.ranks[rank].pid;
             let next = self.consequence();
             if self.cause.is_none() || self.job.keep_going {
-                self.say(&format!("rank {rank} (pid {pid}) {how}; {next}"));
+                self.say(&format!("rank {rank} (pid {pid}) {death}; {next}"));
             }
-            self.fail(Cause::Rank { rank, how });
+            self.fail(Cause::Rank { rank, death });
         }
-        self.broker.child_ended(rank, how, Instant::now());
+        self.broker.child_ended(rank, death, Instant::now());
         self.pmi.ended(rank);
         if self.ranks[rank].deserted {
             self.deserted(rank);
@@ -417,7 +434,7 @@ impl Conductor {
         let one = |missing: &Missing| {
             let found = &self.ranks[missing.rank];
             let state = match found.death {
-                Some(how) => how.to_string(),
+                Some(death) => death.to_string(),
                 None => "still running".to_owned(),
             };
             format!("rank {} (pid {}, {state})", missing.rank, found.pid)

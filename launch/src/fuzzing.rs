@@ -8,7 +8,7 @@ use std::os::unix::net::UnixStream;
 /// Serves PMI-1 to ranks that say these bytes, one piece after the other. Every answer is a line.
 pub fn pmi_server<'a>(ranks: usize, script: impl Iterator<Item = (usize, bool, &'a [u8])>) {
     let mut server = pmi::Server::new(ranks);
-    let mut ends = Vec::new();
+    let mut sockets = Vec::new();
     for _ in 0..ranks {
         let Ok((ours, theirs)) = pmi::pair() else {
             return;
@@ -18,19 +18,19 @@ pub fn pmi_server<'a>(ranks: usize, script: impl Iterator<Item = (usize, bool, &
         if end.set_nonblocking(true).is_err() {
             return;
         }
-        ends.push(end);
+        sockets.push(end);
     }
     let mut heard = vec![0u8; 4096];
     for (rank, ends_now, bytes) in script {
         let rank = rank % ranks;
         // A connection that the server has closed refuses.
-        let _ = (&ends[rank]).write(bytes);
+        let _ = (&sockets[rank]).write(bytes);
         server.ready(rank);
         if ends_now {
             server.ended(rank);
         }
         drop(server.notices());
-        if let Ok(got) = (&ends[rank]).read(&mut heard)
+        if let Ok(got) = (&sockets[rank]).read(&mut heard)
             && got < heard.len()
             && got > 0
         {

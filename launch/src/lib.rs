@@ -295,7 +295,7 @@ pub enum Cause {
         /// Which.
         rank: usize,
         /// How it ended.
-        how: Death,
+        death: Death,
     },
     /// This rank aborted the job.
     Abort {
@@ -332,7 +332,7 @@ impl Cause {
     pub fn code(self) -> i32 {
         match self {
             Self::Success => 0,
-            Self::Rank { how, .. } => match how {
+            Self::Rank { death, .. } => match death {
                 Death::Code(code) => exit_code(code),
                 Death::Signal(signal) => 128 + signal,
                 Death::Unknown | Death::NodeLost | Death::Unheard => 1,

@@ -361,24 +361,24 @@ mod tests {
 
     fn server(ranks: usize) -> (Server, Vec<UnixStream>) {
         let mut server = Server::new(ranks);
-        let ends = (0..ranks).map(|_| {
+        let sockets = (0..ranks).map(|_| {
             let (ours, theirs) = pair().expect("pair");
             server.add(ours);
             let end = UnixStream::from(theirs);
             end.set_nonblocking(true).expect("nonblocking");
             end
         });
-        let ends = ends.collect();
-        (server, ends)
+        let sockets = sockets.collect();
+        (server, sockets)
     }
 
     /// Says a line and returns what has come back.
-    fn ask(server: &mut Server, ends: &[UnixStream], rank: usize, line: &str) -> String {
-        (&ends[rank])
+    fn ask(server: &mut Server, sockets: &[UnixStream], rank: usize, line: &str) -> String {
+        (&sockets[rank])
             .write_all(format!("{line}\n").as_bytes())
             .expect("write");
         server.ready(rank);
-        heard(&ends[rank])
+        heard(&sockets[rank])
     }
 
     fn heard(mut end: &UnixStream) -> String {
@@ -391,10 +391,10 @@ mod tests {
 
     #[test]
     fn what_one_rank_puts_the_others_get() {
-        let (mut server, ends) = server(2);
+        let (mut server, sockets) = server(2);
         let init = ask(
             &mut server,
-            &ends,
+            &sockets,
             0,
             "cmd=init pmi_version=1 pmi_subversion=1",
         );
@@ -404,40 +404,40 @@ mod tests {
         );
         let init = ask(
             &mut server,
-            &ends,
+            &sockets,
             1,
             "cmd=init pmi_version=2 pmi_subversion=0",
         );
         assert!(init.contains("rc=-1"), "PMI-2 is not spoken: {init}");
         let put = ask(
             &mut server,
-            &ends,
+            &sockets,
             0,
             "cmd=put kvsname=k key=a value=x=1 y=2",
         );
         assert_eq!(put, "cmd=put_result rc=0 msg=success\n");
-        let get = ask(&mut server, &ends, 1, "cmd=get kvsname=k key=a");
+        let get = ask(&mut server, &sockets, 1, "cmd=get kvsname=k key=a");
         assert_eq!(get, "cmd=get_result rc=0 msg=success value=x=1 y=2\n");
-        let get = ask(&mut server, &ends, 1, "cmd=get kvsname=k key=b");
+        let get = ask(&mut server, &sockets, 1, "cmd=get kvsname=k key=b");
         assert!(get.contains("rc=-1"), "{get}");
-        let get = ask(&mut server, &ends, 1, "cmd=get key=PMI_process_mapping");
+        let get = ask(&mut server, &sockets, 1, "cmd=get key=PMI_process_mapping");
         assert!(get.ends_with("value=(vector,(0,1,2))\n"), "{get}");
         let long = format!("cmd=put key=a value={}", "x".repeat(MAX_VALUE + 1));
-        assert!(ask(&mut server, &ends, 0, &long).contains("rc=-1"));
+        assert!(ask(&mut server, &sockets, 0, &long).contains("rc=-1"));
     }
 
     #[test]
     fn a_barrier_ends_for_all_at_once_or_is_known_to_be_stuck() {
-        let (mut server, ends) = server(2);
+        let (mut server, sockets) = server(2);
         for _ in 0..3 {
-            assert_eq!(ask(&mut server, &ends, 1, "cmd=barrier_in"), "");
+            assert_eq!(ask(&mut server, &sockets, 1, "cmd=barrier_in"), "");
             assert_eq!(
-                ask(&mut server, &ends, 0, "cmd=barrier_in"),
+                ask(&mut server, &sockets, 0, "cmd=barrier_in"),
                 "cmd=barrier_out rc=0\n"
             );
-            assert_eq!(heard(&ends[1]), "cmd=barrier_out rc=0\n");
+            assert_eq!(heard(&sockets[1]), "cmd=barrier_out rc=0\n");
         }
-        assert_eq!(ask(&mut server, &ends, 1, "cmd=barrier_in"), "");
+        assert_eq!(ask(&mut server, &sockets, 1, "cmd=barrier_in"), "");
         assert_eq!(server.notices(), []);
         server.ended(0);
         assert_eq!(server.notices(), [Notice::Stuck { missing: 0 }]);
@@ -445,17 +445,17 @@ mod tests {
 
     #[test]
     fn a_rank_that_began_must_finalize() {
-        let (mut server, ends) = server(2);
+        let (mut server, sockets) = server(2);
         for rank in 0..2 {
             ask(
                 &mut server,
-                &ends,
+                &sockets,
                 rank,
                 "cmd=init pmi_version=1 pmi_subversion=1",
             );
         }
         assert_eq!(
-            ask(&mut server, &ends, 0, "cmd=finalize"),
+            ask(&mut server, &sockets, 0, "cmd=finalize"),
             "cmd=finalize_ack rc=0\n"
         );
         server.ended(0);
@@ -466,11 +466,11 @@ mod tests {
 
     #[test]
     fn the_wish_to_abort_is_passed_on_also_if_it_was_the_last_word() {
-        let (mut server, ends) = server(1);
-        (&ends[0])
+        let (mut server, sockets) = server(1);
+        (&sockets[0])
             .write_all(b"cmd=abort exitcode=7\n")
             .expect("write");
-        drop(ends);
+        drop(sockets);
         server.ended(0);
         assert_eq!(server.notices(), [Notice::Abort { rank: 0, code: 7 }]);
         assert_eq!(server.polled().count(), 0);
@@ -478,18 +478,18 @@ mod tests {
 
     #[test]
     fn what_is_not_supported_is_refused_and_nonsense_ends_the_connection() {
-        let (mut server, ends) = server(1);
-        assert_eq!(ask(&mut server, &ends, 0, "mcmd=spawn\nnprocs=1"), "");
-        assert!(ask(&mut server, &ends, 0, "endcmd").contains("spawn_result rc=-1"));
-        let answer = ask(&mut server, &ends, 0, "cmd=lookup_name service=x");
+        let (mut server, sockets) = server(1);
+        assert_eq!(ask(&mut server, &sockets, 0, "mcmd=spawn\nnprocs=1"), "");
+        assert!(ask(&mut server, &sockets, 0, "endcmd").contains("spawn_result rc=-1"));
+        let answer = ask(&mut server, &sockets, 0, "cmd=lookup_name service=x");
         assert!(answer.starts_with("cmd=lookup_result rc=-1"), "{answer}");
         for noise in [
             "cmd=dance".to_owned(),
             "?".to_owned(),
             "x".repeat(2 * MAX_LINE),
         ] {
-            let (mut server, ends) = self::server(1);
-            ask(&mut server, &ends, 0, &noise);
+            let (mut server, sockets) = self::server(1);
+            ask(&mut server, &sockets, 0, &noise);
             assert!(matches!(
                 server.notices()[..],
                 [Notice::Complaint { rank: 0, .. }]
@@ -500,10 +500,10 @@ mod tests {
 
     #[test]
     fn a_rank_that_does_not_read_is_not_asked_for_more() {
-        let (mut server, ends) = server(1);
+        let (mut server, sockets) = server(1);
         let mut asked = 0;
         while server.polled().all(|(_, _, read, _)| read) {
-            if (&ends[0]).write_all(b"cmd=get_maxes\n").is_ok() {
+            if (&sockets[0]).write_all(b"cmd=get_maxes\n").is_ok() {
                 asked += 1;
             }
             server.ready(0);
@@ -512,7 +512,7 @@ mod tests {
         let mut answered = 0;
         while answered < asked {
             server.ready(0);
-            answered += heard(&ends[0]).matches('\n').count();
+            answered += heard(&sockets[0]).matches('\n').count();
         }
     }
 }

@@ -85,30 +85,9 @@ pub(super) fn start(
 
     let (pmi, pmi_theirs) = pmi::pair().map_err(|errno| failed(errno.into()))?;
 
-    let mut command = Command::new(&job.program);
-    command.args(&job.args);
-    command.env_remove(super::guard::ENV_GUARD);
-    command.envs(job.env.iter().map(|(name, value)| (name, value)));
+    let mut command = command(job, rank);
     command.env(ENV_FD, theirs.as_raw_fd().to_string());
-    command.env(ENV_RANK, rank.to_string());
-    command.env(ENV_SIZE, ranks.to_string());
-    // As long as it runs no other job of this process lies there.
-    let id = wireup::job_number(std::ptr::from_ref(&*job).addr());
-    command.env(ENV_JOB, id.to_string());
-    for name in FOREIGN {
-        command.env_remove(name);
-    }
     command.env(wireup::pmi::ENV_FD, pmi_theirs.as_raw_fd().to_string());
-    command.env(wireup::pmi::ENV_RANK, rank.to_string());
-    command.env(wireup::pmi::ENV_SIZE, ranks.to_string());
-    // As hydra tells ranks how many of them are on the node: here all.
-    command.env("MPI_LOCALRANKID", rank.to_string());
-    command.env("MPI_LOCALNRANKS", ranks.to_string());
-    command.stdin(match std::mem::take(&mut job.input) {
-        Input::Inherit => Stdio::inherit(),
-        Input::From(fd) => Stdio::from(fd),
-        Input::Null => Stdio::null(),
-    });
     let mut streams = [None, None];
     if !matches!(job.output, Output::Inherit) {
         let (out, writer) = std::io::pipe().map_err(failed)?;
@@ -143,6 +122,36 @@ pub(super) fn start(
         streams,
     };
     Ok((rank, Sockets { broker: ours, pmi }))
+}
+
+/// The program with its arguments, its input, and all of its environment but the numbers of descriptors.
+fn command(job: &mut Job, rank: usize) -> Command {
+    let (rank, ranks) = (rank.to_string(), job.ranks.to_string());
+    // As long as it runs no other job of this process lies there.
+    let id = wireup::job_number(std::ptr::from_ref(&*job).addr());
+    let mut command = Command::new(&job.program);
+    command
+        .args(&job.args)
+        .env_remove(super::guard::ENV_GUARD)
+        .envs(job.env.iter().map(|(name, value)| (name, value)))
+        .env(ENV_RANK, &rank)
+        .env(ENV_SIZE, &ranks)
+        .env(ENV_JOB, id.to_string());
+    for name in FOREIGN {
+        command.env_remove(name);
+    }
+    command
+        .env(wireup::pmi::ENV_RANK, &rank)
+        .env(wireup::pmi::ENV_SIZE, &ranks)
+        // As hydra tells ranks how many of them are on the node: here all.
+        .env("MPI_LOCALRANKID", &rank)
+        .env("MPI_LOCALNRANKS", &ranks)
+        .stdin(match std::mem::take(&mut job.input) {
+            Input::Inherit => Stdio::inherit(),
+            Input::From(fd) => Stdio::from(fd),
+            Input::Null => Stdio::null(),
+        });
+    command
 }
 
 fn plain(error: FdPassError) -> std::io::Error {

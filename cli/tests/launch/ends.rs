@@ -344,8 +344,8 @@ fn a_job_can_be_run_from_a_program() {
         .expect("run");
     assert_eq!(outcome.code, 1);
     assert_eq!(outcome.ranks, [Death::Code(0), Death::Code(1)]);
-    let how = Death::Code(1);
-    assert_eq!(outcome.cause, Cause::Rank { rank: 1, how });
+    let death = Death::Code(1);
+    assert_eq!(outcome.cause, Cause::Rank { rank: 1, death });
     assert_eq!(outcome.messages.len(), 1, "{:?}", outcome.messages);
     let mut lines = lines.lock().expect("lock").clone();
     lines.sort();

@@ -187,11 +187,11 @@ fn a_rank_that_ends_without_leaving_fails_the_job() {
             for count in ["1", "3"] {
                 let ran = wrapped(count, "desert", options, wrapper);
                 assert_eq!(ran.code, Some(1), "{wrapper:?} {options:?} {ran:?}");
-                let told = ran.err.lines().filter(|line| {
+                let complaints = ran.err.lines().filter(|line| {
                     line.starts_with("onecopy run: rank 0 (pid ")
                         && line.contains("without finalizing (MPI_Finalize)")
                 });
-                assert_eq!(told.count(), 1, "{wrapper:?} {options:?} {ran:?}");
+                assert_eq!(complaints.count(), 1, "{wrapper:?} {options:?} {ran:?}");
             }
         }
     }
