@@ -103,7 +103,7 @@ fn is_cma(mechanism: Mechanism) -> bool {
 pub fn missed(observed: &Observed, name: impl Fn(u32) -> Who, system: System) -> Vec<Missed> {
     let mut found = Vec::new();
     // What went through shared memory from each rank, and is told by the pairs.
-    let mut told = BTreeMap::<u32, u64>::new();
+    let mut explained = BTreeMap::<u32, u64>::new();
     for (key, counts) in &observed.pairs {
         let mut who = vec![name(key.caller)];
         if let Peer::Process(pid) = key.peer {
@@ -134,8 +134,8 @@ pub fn missed(observed: &Observed, name: impl Fn(u32) -> Who, system: System) ->
             && of_two_copies(counts, &mut add)
             && let Peer::Process(source) = key.peer
         {
-            let told = told.entry(source).or_default();
-            *told = told.saturating_add(counts.bytes);
+            let bytes = explained.entry(source).or_default();
+            *bytes = bytes.saturating_add(counts.bytes);
         }
     }
     for (pid, counters) in &observed.counters {
@@ -144,8 +144,8 @@ pub fn missed(observed: &Observed, name: impl Fn(u32) -> Who, system: System) ->
             all.find(|(name, _)| *name == wanted)
                 .map_or(0, |(_, value)| *value)
         };
-        let told = told.get(pid).copied().unwrap_or(0);
-        of_rank(value, told, name(*pid), &mut found);
+        let explained = explained.get(pid).copied().unwrap_or(0);
+        of_rank(value, explained, name(*pid), &mut found);
     }
     found.sort_by_key(|missed| std::cmp::Reverse(missed.bytes));
     found
@@ -256,8 +256,8 @@ fn of_two_copies(counts: &PairCounts, add: &mut impl FnMut(String, String, Strin
     is_large
 }
 
-/// Of what the rank sent through shared memory, `told` bytes are told by its receivers' pairs.
-fn of_rank(value: impl Fn(&str) -> u64, told: u64, who: Who, found: &mut Vec<Missed>) {
+/// Of what the rank sent through shared memory, `explained` bytes are those of its receivers' pairs.
+fn of_rank(value: impl Fn(&str) -> u64, explained: u64, who: Who, found: &mut Vec<Missed>) {
     let mut add = |what: String, why: &str, remedy: &str, bytes| {
         found.push(Missed {
             what,
@@ -278,7 +278,7 @@ fn of_rank(value: impl Fn(&str) -> u64, told: u64, who: Who, found: &mut Vec<Mis
     }
     // The sender counts what it puts into chunks, the receiver's pair what it takes out.
     // Only what no pair tells is new.
-    let pipeline = value("pipeline_bytes").saturating_sub(told);
+    let pipeline = value("pipeline_bytes").saturating_sub(explained);
     if pipeline >= 16 * LARGE {
         add(
             format!("{pipeline} bytes of announced messages went through chunks, by two copies"),

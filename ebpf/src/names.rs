@@ -240,7 +240,7 @@ impl Names {
     /// The process that started the ranks, as the name of a job that has none: the first ancestor that was not told
     /// the same place. What stands between is a rank's wrapper, a shell or a debugger.
     fn launcher(&self, folder: &Path, rank: &Environment<'_>) -> Option<String> {
-        let place = rank.told();
+        let place = rank.of_launcher();
         let mut parent = Stat::read(folder)?.parent()?;
         for _ in 0..WRAPPERS_MAX {
             // Its launcher has ended.
@@ -250,7 +250,7 @@ impl Names {
             let folder = self.root.join(parent.to_string());
             let environment = proc::environment(&folder)?;
             let stat = Stat::read(&folder)?;
-            if Environment(&environment).told() != place {
+            if Environment(&environment).of_launcher() != place {
                 return Some(format!("{}-{parent}", stat.comm));
             }
             parent = stat.parent()?;
@@ -301,14 +301,14 @@ impl Environment<'_> {
     }
 
     /// What launchers by PMI told: a rank and whatever it starts have the same.
-    fn told(&self) -> BTreeSet<&[u8]> {
+    fn of_launcher(&self) -> BTreeSet<&[u8]> {
         let entries = self.0.split(|byte| *byte == 0);
-        let of_launcher = |entry: &&[u8]| {
+        let is_of_launcher = |entry: &&[u8]| {
             [&b"PMI_"[..], b"MV2_"]
                 .iter()
                 .any(|of| entry.starts_with(of))
         };
-        entries.filter(of_launcher).collect()
+        entries.filter(is_of_launcher).collect()
     }
 
     /// Rank and job, as launchers say them.

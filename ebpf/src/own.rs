@@ -22,25 +22,25 @@ use onecopy_shm::stats::shown::Shown;
 /// The mechanisms of a row, in the order of [`MECHANISMS`]; what a rank sends itself is no copy between processes.
 const BY: [Option<Mechanism>; MECHANISMS.len()] = {
     let mut by = [None; MECHANISMS.len()];
-    let mut at = 1;
-    while at < by.len() {
-        by[at] = Some(of_layer(MECHANISMS[at]));
-        at += 1;
+    let mut index = 1;
+    while index < by.len() {
+        by[index] = Some(of_layer(MECHANISMS[index]));
+        index += 1;
     }
     by
 };
 
 /// The mechanism of a layer's name.
 const fn of_layer(name: &str) -> Mechanism {
-    let mut at = 0;
-    while !is_same(Mechanism::OF_RANKS[at].name(), name) {
-        at += 1;
+    let mut index = 0;
+    while !is_same(Mechanism::OF_RANKS[index].name(), name) {
+        index += 1;
         assert!(
-            at < Mechanism::OF_RANKS.len(),
+            index < Mechanism::OF_RANKS.len(),
             "a layer that is no Mechanism"
         );
     }
-    Mechanism::OF_RANKS[at]
+    Mechanism::OF_RANKS[index]
 }
 
 /// Ranks that have ended, of which figures are kept.

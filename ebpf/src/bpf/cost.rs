@@ -65,8 +65,8 @@ impl Costs {
         Self(costs.collect())
     }
 
-    /// Those of a level. One that was not measured costs what the highest does.
-    pub(super) fn at(&self, level: usize) -> f64 {
+    /// Nanoseconds of a level. One that was not measured costs what the highest does.
+    pub(super) fn of_level(&self, level: usize) -> f64 {
         let cost = self.0.get(level).or(self.0.last());
         cost.copied().unwrap_or(0.0)
     }
@@ -192,7 +192,7 @@ mod tests {
         // The second measurement came out below the first, by noise.
         assert_eq!(of(&[1300.0, 1250.0, 1450.0]).0, [300.0, 300.0, 450.0]);
         assert_eq!(of(&[900.0, 950.0]).0, [0.0, 0.0]);
-        assert_eq!(of(&[1300.0]).at(5).to_bits(), 300.0_f64.to_bits());
-        assert_eq!(of(&[]).at(0).to_bits(), 0.0_f64.to_bits());
+        assert_eq!(of(&[1300.0]).of_level(5).to_bits(), 300.0_f64.to_bits());
+        assert_eq!(of(&[]).of_level(0).to_bits(), 0.0_f64.to_bits());
     }
 }

@@ -88,7 +88,7 @@ impl Budget {
     }
 
     fn ns_per_event(&self) -> f64 {
-        self.costs.at(self.parts.len())
+        self.costs.of_level(self.parts.len())
     }
 
     pub(super) fn overhead(&self) -> Overhead {

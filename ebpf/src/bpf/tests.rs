@@ -13,7 +13,7 @@ use crate::report;
 const PEER: u32 = 1;
 
 /// What is counted of events of one tracepoint, with pages of so many bytes; none where nothing may be observed.
-fn told(page: u64, program: &str, events: &[&[u64]]) -> Option<Observed> {
+fn counted(page: u64, program: &str, events: &[&[u64]]) -> Option<Observed> {
     let loaded = attach::load_for(&Options::default(), page);
     let mut ebpf = match loaded {
         Ok((ebpf, _)) => ebpf,
@@ -61,7 +61,7 @@ fn pages_that_a_fault_shows_are_those_of_the_kernel() {
         // One page, a window by one entry, and one that failed.
         let events = [fault(1, 0), fault(512, 0), fault(1, failed)];
         let events = events.each_ref().map(<[u64; 7]>::as_slice);
-        let Some(observed) = told(page, "module_fault", &events) else {
+        let Some(observed) = counted(page, "module_fault", &events) else {
             return;
         };
         let counts = of(&observed, Mechanism::XpmemFault, false);
@@ -77,7 +77,7 @@ fn a_copy_of_the_module_goes_the_way_that_it_tells() {
     let copy = |len, to_peer| [0, 0, len, len, 0, u64::from(PEER), to_peer];
     let events = [copy(100, 0), copy(20, 1), copy(3, 1)];
     let events = events.each_ref().map(<[u64; 7]>::as_slice);
-    let Some(observed) = told(4096, "module_copy", &events) else {
+    let Some(observed) = counted(4096, "module_copy", &events) else {
         return;
     };
     let report = report::build(&observed, &[], Vec::new(), Vec::new());
@@ -94,7 +94,7 @@ fn a_copy_of_the_module_goes_the_way_that_it_tells() {
 #[test]
 fn a_module_that_does_not_tell_the_way_has_the_caller_as_the_sink() {
     let event = [0, 0, 9, 9, 0, u64::from(PEER)];
-    let Some(observed) = told(4096, "module_copy_older", &[&event]) else {
+    let Some(observed) = counted(4096, "module_copy_older", &[&event]) else {
         return;
     };
     assert_eq!(of(&observed, Mechanism::KnemCopy, false).bytes, 9);

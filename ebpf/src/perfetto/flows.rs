@@ -160,7 +160,7 @@ impl Drawing {
         }
     }
 
-    fn at(&self, ns: u64) -> f64 {
+    fn micros_from_first(&self, ns: u64) -> f64 {
         micros(ns.saturating_sub(self.first_ns))
     }
 
@@ -182,7 +182,7 @@ impl Drawing {
         }
         self.values.push(json!({
             "ph": "X", "cat": CATEGORY, "name": "copy", "pid": begin.pid, "tid": tid,
-            "ts": self.at(begin.start_ns), "dur": micros(end - begin.start_ns),
+            "ts": self.micros_from_first(begin.start_ns), "dur": micros(end - begin.start_ns),
             "args": {"sender": id.1, "message": id.2, "bytes": message.bytes()},
         }));
         tid
@@ -198,7 +198,7 @@ impl Drawing {
         let dur = next.map_or(MOMENT_NS, |next| (next - ns).min(MOMENT_NS));
         self.values.push(json!({
             "ph": "X", "cat": CATEGORY, "name": name, "pid": event.pid, "tid": event.tid,
-            "ts": self.at(ns), "dur": micros(dur), "args": {"sender": id.1, "message": id.2},
+            "ts": self.micros_from_first(ns), "dur": micros(dur), "args": {"sender": id.1, "message": id.2},
         }));
     }
 
@@ -208,7 +208,7 @@ impl Drawing {
         for (ph, (pid, tid, ns)) in ["s", "t", "f"].into_iter().zip(points) {
             self.values.push(json!({
                 "ph": ph, "bp": "e", "cat": CATEGORY, "name": "message", "id": name,
-                "pid": pid, "tid": tid, "ts": self.at(ns),
+                "pid": pid, "tid": tid, "ts": self.micros_from_first(ns),
             }));
         }
     }
