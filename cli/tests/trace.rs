@@ -766,7 +766,7 @@ fn stopped_before_it_begins(command: &mut Command) -> (limit::Limited, Pid) {
         let tracer = limit::start(command);
         let gate = gate_of(tracer.id());
         let file = |name: &str| fs::read_to_string(format!("/proc/{gate}/{name}"));
-        let waits = || file("syscall").is_ok_and(|at| at.starts_with(&waits_at));
+        let waits = || file("syscall").is_ok_and(|call| call.starts_with(&waits_at));
         let has_gone_on =
             || file("cmdline").is_ok_and(|words| words.is_empty() || words == "true\0");
         assert!(limit::wait_until(|| waits() || has_gone_on()));

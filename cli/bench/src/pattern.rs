@@ -437,7 +437,7 @@ mod tests {
                     let work = work(pattern, mode, size);
                     let (a, b) = UnixStream::pair().unwrap();
                     let counts = std::thread::scope(|scope| {
-                        let ends: Vec<_> = [a, b]
+                        let threads: Vec<_> = [a, b]
                             .into_iter()
                             .enumerate()
                             .map(|(rank, socket)| {
@@ -454,7 +454,10 @@ mod tests {
                                 })
                             })
                             .collect();
-                        ends.into_iter().map(|end| end.join().unwrap()).sum::<u64>()
+                        threads
+                            .into_iter()
+                            .map(|thread| thread.join().unwrap())
+                            .sum::<u64>()
                     });
                     let directions = match pattern {
                         Pattern::Bw | Pattern::Rate => 1,

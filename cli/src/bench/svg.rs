@@ -6,8 +6,10 @@ use super::table::gigabytes;
 use super::{machine, sizes};
 use onecopy_bench::{BenchError, Mechanism, Mode, Pattern};
 use plotters::coord::Shift;
+use plotters::coord::combinators::LogCoord;
 use plotters::prelude::*;
 use std::fs;
+use std::ops::Range;
 use std::path::{Path, PathBuf};
 
 const SIZE: (u32, u32) = (960, 600);
@@ -231,50 +233,66 @@ fn title(pattern: Pattern, mode: Mode, quantity: Quantity) -> (&'static str, Str
     )
 }
 
-fn paint(root: &DrawingArea<SVGBackend<'_>, Shift>, chart: &Chart) -> Result<(), String> {
-    let Chart {
-        title,
-        under,
-        quantity,
-        lines,
-    } = chart;
-    let quantity = *quantity;
-    let fail = |error: DrawingAreaErrorKind<_>| format!("{error}");
+type Area<'a> = DrawingArea<SVGBackend<'a>, Shift>;
+/// What lines are drawn in: both axes are logarithmic.
+type Field<'a> = ChartContext<'a, SVGBackend<'a>, Cartesian2d<LogCoord<f64>, LogCoord<f64>>>;
+
+fn font(size: i32) -> TextStyle<'static> {
+    ("sans-serif", size).into_font().color(&INK)
+}
+
+fn fail(error: impl std::fmt::Display) -> String {
+    error.to_string()
+}
+
+fn paint(root: &Area<'_>, chart: &Chart) -> Result<(), String> {
     root.fill(&WHITE).map_err(fail)?;
-    let style = |size: i32| ("sans-serif", size).into_font().color(&INK);
-    root.draw_text(title, &style(22), (24, 18)).map_err(fail)?;
-    root.draw_text(under, &style(13), (24, 46)).map_err(fail)?;
+    paint_head(root, chart)?;
+    let mut field = paint_axes(root, chart)?;
+    for line in &chart.lines {
+        paint_line(&mut field, line)?;
+    }
+    paint_names(root, &field, &chart.lines)?;
+    root.present().map_err(fail)
+}
+
+fn paint_head(root: &Area<'_>, chart: &Chart) -> Result<(), String> {
+    let text = |text: &str, size, y| root.draw_text(text, &font(size), (24, y)).map_err(fail);
+    text(&chart.title, 22, 18)?;
+    text(&chart.under, 13, 46)?;
     if machine::is_translated() {
         // Nobody should read such a graph without this.
-        root.draw_text(machine::TRANSLATED, &style(13), (24, 62))
-            .map_err(fail)?;
+        text(machine::TRANSLATED, 13, 62)?;
+    }
+    Ok(())
+}
+
+impl Chart {
+    /// The least and the most of all points: of sizes, and of values.
+    fn bounds(&self) -> [Range<f64>; 2] {
+        let points = || self.lines.iter().flat_map(|line| &line.points);
+        let bounds = |pick: fn(&(f64, f64)) -> f64| {
+            let values = || points().map(pick);
+            values().fold(f64::INFINITY, f64::min)..values().fold(0.0, f64::max)
+        };
+        [bounds(|point| point.0), bounds(|point| point.1)]
     }
 
-    let all = || lines.iter().flat_map(|line| &line.points);
-    let bound = |pick: fn(&(f64, f64)) -> f64, start: f64, fold: fn(f64, f64) -> f64| {
-        all().map(pick).fold(start, fold)
-    };
-    let (left, right) = (
-        bound(|p| p.0, f64::INFINITY, f64::min),
-        bound(|p| p.0, 0.0, f64::max),
-    );
-    let (low, high) = (
-        bound(|p| p.1, f64::INFINITY, f64::min),
-        bound(|p| p.1, 0.0, f64::max),
-    );
-    let decade_below = 10_f64.powf((low * 0.8).log10().floor());
-    let low = if quantity == Quantity::Bandwidth {
-        decade_below.max(0.01)
-    } else {
-        decade_below
-    };
-    let high = high * 1.6;
-    let visible = |line: &Line| -> Vec<(f64, f64)> {
-        line.points.iter().copied().filter(|p| p.1 >= low).collect()
-    };
+    /// What the upright axis shows: from a power of ten on, and some room above.
+    fn values(&self, bounds: &Range<f64>) -> Range<f64> {
+        let decade = 10_f64.powf((bounds.start * 0.8).log10().floor());
+        let low = match self.quantity {
+            Quantity::Bandwidth => decade.max(0.01),
+            Quantity::Latency => decade,
+        };
+        low..bounds.end * 1.6
+    }
+}
 
+fn paint_axes<'a>(root: &Area<'a>, chart: &Chart) -> Result<Field<'a>, String> {
+    let [sizes, values] = chart.bounds();
     // The strip on the right holds the names of the lines.
-    let mut chart = ChartBuilder::on(root)
+    let mut field = ChartBuilder::on(root)
         .margin_top(82)
         .margin_right(150)
         .margin_left(16)
@@ -282,21 +300,21 @@ fn paint(root: &DrawingArea<SVGBackend<'_>, Shift>, chart: &Chart) -> Result<(),
         .x_label_area_size(46)
         .y_label_area_size(64)
         .build_cartesian_2d(
-            (left..right).log_scale().base(2.0),
-            (low..high).log_scale().base(10.0),
+            sizes.log_scale().base(2.0),
+            chart.values(&values).log_scale().base(10.0),
         )
         .map_err(fail)?;
-    chart
+    field
         .configure_mesh()
         .bold_line_style(GRID)
         .light_line_style(FAINT)
         .axis_style(INK)
-        .label_style(style(13))
-        .axis_desc_style(style(14))
+        .label_style(font(13))
+        .axis_desc_style(font(14))
         .x_labels(14)
         .y_labels(10)
         .x_desc("message size, bytes")
-        .y_desc(match quantity {
+        .y_desc(match chart.quantity {
             Quantity::Latency => "microseconds",
             Quantity::Bandwidth => "GB/s",
         })
@@ -304,28 +322,32 @@ fn paint(root: &DrawingArea<SVGBackend<'_>, Shift>, chart: &Chart) -> Result<(),
         .y_label_formatter(&|value| tick_value(*value))
         .draw()
         .map_err(fail)?;
-    for line in lines {
-        if line.dashed {
-            let stroke = line.shade.rgb().stroke_width(2);
-            let series = DashedLineSeries::new(visible(line), 7, 5, stroke);
-            chart.draw_series(series).map_err(fail)?;
-        } else {
-            let series = LineSeries::new(visible(line), line.shade.rgb().stroke_width(3));
-            chart.draw_series(series).map_err(fail)?;
-            let dots = visible(line)
-                .into_iter()
-                .map(|p| Circle::new(p, 3, line.shade.rgb().filled()));
-            chart.draw_series(dots).map_err(fail)?;
-        }
+    Ok(field)
+}
+
+fn paint_line(field: &mut Field<'_>, line: &Line) -> Result<(), String> {
+    let low = field.y_range().start;
+    let visible = || line.points.iter().copied().filter(|point| point.1 >= low);
+    let colour = line.shade.rgb();
+    if line.dashed {
+        let series = DashedLineSeries::new(visible(), 7, 5, colour.stroke_width(2));
+        field.draw_series(series).map_err(fail)?;
+    } else {
+        let series = LineSeries::new(visible(), colour.stroke_width(3));
+        field.draw_series(series).map_err(fail)?;
+        let dots = visible().map(|point| Circle::new(point, 3, colour.filled()));
+        field.draw_series(dots).map_err(fail)?;
     }
-    // Each line's name beside its end, pushed down where names would meet.
-    let mut names: Vec<(i32, &Line)> = lines
-        .iter()
-        .filter_map(|line| {
-            let end = chart.backend_coord(line.points.last()?);
-            Some((end.1, line))
-        })
-        .collect();
+    Ok(())
+}
+
+/// Writes each line's name beside its end, pushed down where names would meet.
+fn paint_names(root: &Area<'_>, field: &Field<'_>, lines: &[Line]) -> Result<(), String> {
+    let ends = lines.iter().filter_map(|line| {
+        let (_, y) = field.backend_coord(line.points.last()?);
+        Some((y, line))
+    });
+    let mut names: Vec<(i32, &Line)> = ends.collect();
     names.sort_by_key(|(y, _)| *y);
     let across = i32::try_from(SIZE.0).unwrap_or(0) - 142;
     let mut free = 0;
@@ -336,7 +358,7 @@ fn paint(root: &DrawingArea<SVGBackend<'_>, Shift>, chart: &Chart) -> Result<(),
         root.draw_text(&line.name, &font, (across, y))
             .map_err(fail)?;
     }
-    root.present().map_err(fail)
+    Ok(())
 }
 
 #[expect(

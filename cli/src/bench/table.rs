@@ -5,6 +5,7 @@ use super::record::{Record, Run, Summary};
 use super::{machine, sizes};
 use onecopy_bench::{Mechanism, Mode, Pattern};
 use std::io::{self, Write};
+use tabled::Table;
 use tabled::builder::Builder;
 use tabled::settings::object::{Columns, Object, Rows};
 use tabled::settings::{Alignment, Style};
@@ -55,14 +56,14 @@ fn mode_title(mode: Mode) -> &'static str {
     }
 }
 
-fn with_rate(record: &Record, us: Option<f64>) -> String {
-    let Some(us) = us else { return "-".into() };
-    match record.pattern {
+fn with_rate(record: &Record, us: Option<f64>) -> Option<String> {
+    let us = us?;
+    Some(match record.pattern {
         Pattern::Bw => format!("{} ({:.1})", figure(us), gigabytes(record.size, us)),
         Pattern::BiBw => format!("{} ({:.1})", figure(us), 2.0 * gigabytes(record.size, us)),
         Pattern::Rate => format!("{us:.4} ({:.1})", 1.0 / us),
         _ => figure(us),
-    }
+    })
 }
 
 /// Writes all tables of a run.
@@ -72,22 +73,26 @@ fn with_rate(record: &Record, us: Option<f64>) -> String {
 /// If the output cannot be written.
 pub fn write(run: &Run, out: &mut dyn Write) -> io::Result<()> {
     let records = run.records();
-    let mut groups: Vec<(Pattern, Mode)> = Vec::new();
-    for record in &records {
-        if !groups.contains(&(record.pattern, record.mode)) {
-            groups.push((record.pattern, record.mode));
-        }
-    }
-    for (pattern, mode) in groups {
-        let of_group: Vec<&Record> = records
+    for (pattern, mode) in distinct(records.iter().map(|r| (r.pattern, r.mode))) {
+        let of_group = records
             .iter()
-            .filter(|record| record.pattern == pattern && record.mode == mode)
+            .filter(|r| r.pattern == pattern && r.mode == mode)
             .collect();
-        write_group(&of_group, pattern, mode, out)?;
+        let table = Group::new(of_group).table();
+        writeln!(out, "{}\n{table}\n", title(pattern, mode))?;
     }
     if records.is_empty() {
-        write_limits(run, out)?;
+        let table = limits(run);
+        writeln!(
+            out,
+            "limits of the machine, microseconds per message\n{table}\n"
+        )?;
     }
+    write_notes(run, &records, out)
+}
+
+/// Writes what holds for all tables of a run.
+fn write_notes(run: &Run, records: &[Record], out: &mut dyn Write) -> io::Result<()> {
     let [near, far, dropped] = run.states();
     writeln!(out, "{}", run.gate)?;
     writeln!(
@@ -115,6 +120,17 @@ pub fn write(run: &Run, out: &mut dyn Write) -> io::Result<()> {
     Ok(())
 }
 
+/// Each value once, in the order of their first appearance.
+fn distinct<T: PartialEq>(values: impl IntoIterator<Item = T>) -> Vec<T> {
+    let mut found = Vec::new();
+    for value in values {
+        if !found.contains(&value) {
+            found.push(value);
+        }
+    }
+    found
+}
+
 /// Name of the column with the limit of a mechanism.
 fn limit_of(mechanism: Mechanism) -> &'static str {
     match mechanism {
@@ -124,116 +140,121 @@ fn limit_of(mechanism: Mechanism) -> &'static str {
     }
 }
 
-fn write_group(
-    records: &[&Record],
-    pattern: Pattern,
-    mode: Mode,
-    out: &mut dyn Write,
-) -> io::Result<()> {
-    let mut mechanisms: Vec<Mechanism> = Vec::new();
-    let mut sizes_seen: Vec<usize> = Vec::new();
-    for record in records {
-        if !mechanisms.contains(&record.mechanism) {
-            mechanisms.push(record.mechanism);
-        }
-        if !sizes_seen.contains(&record.size) {
-            sizes_seen.push(record.size);
-        }
-    }
-    // A stray far batch is not worth columns, unless a result has nothing else.
-    let of =
-        |count: fn(&Record) -> usize| records.iter().map(|record| count(record)).sum::<usize>();
-    let far = of(|record| record.far.batches) * 20 > of(|record| record.all.batches)
-        || records
-            .iter()
-            .any(|record| record.near.batches == 0 && record.far.batches > 0);
-    let near = records.iter().any(|record| record.near.batches > 0);
-    // With many mechanisms the least times are left to the records: a terminal is only so wide.
-    let min = near && mechanisms.len() <= 2;
-    let mut builder = Builder::default();
-    let mut head = vec!["size".to_owned()];
-    let mut shown = Vec::new();
-    for mechanism in &mechanisms {
-        if !shown.contains(&limit_of(*mechanism)) {
-            shown.push(limit_of(*mechanism));
-            head.push(limit_of(*mechanism).to_owned());
-        }
-        if near {
-            head.push(mechanism.to_string());
-        }
-        if min {
-            head.push("min".to_owned());
-        }
-        if far {
-            head.push(format!("{mechanism} far"));
-        }
-        if !near && !far {
-            head.push(format!("{mechanism} any state"));
-        }
-        head.push("x".into());
-        if pattern.is_collective() {
-            head.extend(["hand-offs", "target", "pool"].map(String::from));
-        }
-    }
-    builder.push_record(head);
-    for size in sizes_seen {
-        let mut row = vec![sizes::format(size)];
-        let mut shown = Vec::new();
-        for mechanism in &mechanisms {
-            let record = records
-                .iter()
-                .find(|record| record.size == size && record.mechanism == *mechanism);
-            let cell = |text: &dyn Fn(&Record) -> Option<String>| {
-                record
-                    .and_then(|record| text(record))
-                    .unwrap_or_else(|| "-".into())
-            };
-            if !shown.contains(&limit_of(*mechanism)) {
-                shown.push(limit_of(*mechanism));
-                row.push(cell(&|record| record.limit_us.map(figure)));
-            }
-            if near {
-                row.push(cell(&|record| {
-                    Some(with_rate(record, record.near.median_us))
-                }));
-            }
-            if min {
-                row.push(cell(&|record| record.near.min_us.map(figure)));
-            }
-            if far {
-                row.push(cell(&|record| record.far.median_us.map(figure)));
-            }
-            if !near && !far {
-                row.push(cell(&|record| {
-                    Some(with_rate(record, record.all.median_us))
-                }));
-            }
-            row.push(cell(&|record| {
-                let mark = if record.ratio_of == "near" { "" } else { "*" };
-                record.ratio.map(|ratio| format!("{ratio:.2}{mark}"))
-            }));
-            if pattern.is_collective() {
-                row.push(cell(&|record| record.hand_offs.map(|n| format!("{n:.1}"))));
-                row.push(cell(&|record| {
-                    record.target_us.map(|us| format!("\u{2264} {us}"))
-                }));
-                row.push(cell(&|record| {
-                    let bytes = usize::try_from(record.pool_bytes?).ok()?;
-                    Some(sizes::format(bytes))
-                }));
-            }
-        }
-        builder.push_record(row);
-    }
-    let mut table = builder.build();
-    table
-        .with(Style::sharp())
-        .modify(Columns::new(0..), Alignment::right())
-        .modify(Rows::first().not(Columns::first()), Alignment::right());
-    writeln!(out, "{}\n{table}\n", title(pattern, mode))
+/// The results of one pattern in one mode.
+struct Group<'a> {
+    records: Vec<&'a Record>,
+    mechanisms: Vec<Mechanism>,
 }
 
-fn write_limits(run: &Run, out: &mut dyn Write) -> io::Result<()> {
+/// A column: its head, and what a record of its mechanism has in it.
+struct Column {
+    mechanism: Mechanism,
+    head: String,
+    cell: fn(&Record) -> Option<String>,
+}
+
+impl<'a> Group<'a> {
+    fn new(records: Vec<&'a Record>) -> Self {
+        let mechanisms = distinct(records.iter().map(|record| record.mechanism));
+        Self {
+            records,
+            mechanisms,
+        }
+    }
+
+    /// Whether a result was measured in the near state.
+    fn has_near(&self) -> bool {
+        self.records.iter().any(|record| record.near.batches > 0)
+    }
+
+    /// Whether the far state has columns. A stray far batch is not worth them, unless a result has nothing else.
+    fn shows_far(&self) -> bool {
+        let sum = |count: fn(&Record) -> usize| -> usize {
+            self.records.iter().map(|record| count(record)).sum()
+        };
+        let only_far = |record: &&Record| record.near.batches == 0 && record.far.batches > 0;
+        sum(|record| record.far.batches) * 20 > sum(|record| record.all.batches)
+            || self.records.iter().any(only_far)
+    }
+
+    fn columns(&self) -> Vec<Column> {
+        let (near, far) = (self.has_near(), self.shows_far());
+        // With many mechanisms the least times are left to the records: a terminal is only so wide.
+        let min = near && self.mechanisms.len() <= 2;
+        let collective = self.records.iter().any(|r| r.pattern.is_collective());
+        let mut columns = Vec::new();
+        let mut limits = Vec::new();
+        for &mechanism in &self.mechanisms {
+            let mut push = |head: &str, cell: fn(&Record) -> Option<String>| {
+                columns.push(Column {
+                    mechanism,
+                    head: head.to_owned(),
+                    cell,
+                });
+            };
+            let limit = limit_of(mechanism);
+            if !limits.contains(&limit) {
+                limits.push(limit);
+                push(limit, |r| r.limit_us.map(figure));
+            }
+            if near {
+                push(mechanism.name(), |r| with_rate(r, r.near.median_us));
+            }
+            if min {
+                push("min", |r| r.near.min_us.map(figure));
+            }
+            if far {
+                let head = format!("{mechanism} far");
+                push(&head, |r| r.far.median_us.map(figure));
+            }
+            if !near && !far {
+                let head = format!("{mechanism} any state");
+                push(&head, |r| with_rate(r, r.all.median_us));
+            }
+            push("x", ratio);
+            if collective {
+                push("hand-offs", |r| r.hand_offs.map(|n| format!("{n:.1}")));
+                push("target", |r| r.target_us.map(|us| format!("\u{2264} {us}")));
+                push("pool", pool);
+            }
+        }
+        columns
+    }
+
+    fn table(&self) -> Table {
+        let columns = self.columns();
+        let mut builder = Builder::default();
+        let heads = columns.iter().map(|column| column.head.clone());
+        builder.push_record(std::iter::once("size".to_owned()).chain(heads));
+        for size in distinct(self.records.iter().map(|record| record.size)) {
+            let cells = columns.iter().map(|column| {
+                let mut records = self.records.iter();
+                let record = records.find(|r| r.size == size && r.mechanism == column.mechanism);
+                let cell = record.and_then(|record| (column.cell)(record));
+                cell.unwrap_or_else(|| "-".to_owned())
+            });
+            builder.push_record(std::iter::once(sizes::format(size)).chain(cells));
+        }
+        let mut table = builder.build();
+        table
+            .with(Style::sharp())
+            .modify(Columns::new(0..), Alignment::right())
+            .modify(Rows::first().not(Columns::first()), Alignment::right());
+        table
+    }
+}
+
+fn ratio(record: &Record) -> Option<String> {
+    let mark = if record.ratio_of == "near" { "" } else { "*" };
+    record.ratio.map(|ratio| format!("{ratio:.2}{mark}"))
+}
+
+fn pool(record: &Record) -> Option<String> {
+    let bytes = usize::try_from(record.pool_bytes?).ok()?;
+    Some(sizes::format(bytes))
+}
+
+fn limits(run: &Run) -> Table {
     let mut builder = Builder::default();
     builder.push_record(["pattern", "mode", "size", "limit", "near", "min", "far"]);
     for limit in run.limits() {
@@ -251,8 +272,5 @@ fn write_limits(run: &Run, out: &mut dyn Write) -> io::Result<()> {
     table
         .with(Style::sharp())
         .modify(Columns::new(4..), Alignment::right());
-    writeln!(
-        out,
-        "limits of the machine, microseconds per message\n{table}\n"
-    )
+    table
 }

@@ -239,11 +239,19 @@ fn table(layers: &[Layer]) -> String {
     rows.build().with(Style::psql()).to_string()
 }
 
-fn facts(machine: &Machine) -> Vec<(&'static str, String)> {
-    let list = |numbers: &[u64]| {
-        let words: Vec<String> = numbers.iter().map(|kib| text::size(kib << 10)).collect();
-        words.join(", ")
-    };
+/// What is said of the machine: words, and what they say.
+type Facts = Vec<(&'static str, String)>;
+
+fn facts(machine: &Machine) -> Facts {
+    [
+        of_processors(machine),
+        of_memory(machine),
+        of_kernel(machine),
+    ]
+    .concat()
+}
+
+fn of_processors(machine: &Machine) -> Facts {
     let affinity: Vec<String> = machine.affinity.iter().map(ToString::to_string).collect();
     let mut facts = vec![
         ("processor", machine.processor.clone()),
@@ -271,20 +279,21 @@ fn facts(machine: &Machine) -> Vec<(&'static str, String)> {
             ),
         ),
     ];
-    for node in &machine.nodes {
-        facts.push((
-            "memory node",
-            format!("{}: processors {}", node.node, node.processors),
-        ));
-    }
-    for cache in &machine.caches {
-        facts.push((
-            "last cache",
-            format!("{}, shared by processors {}", cache.size, cache.processors),
-        ));
-    }
-    let scope = machine.ptrace_scope;
-    facts.extend([
+    facts.extend(machine.nodes.iter().map(|node| {
+        let processors = format!("{}: processors {}", node.node, node.processors);
+        ("memory node", processors)
+    }));
+    facts.extend(machine.caches.iter().map(|cache| {
+        let shared = format!("{}, shared by processors {}", cache.size, cache.processors);
+        ("last cache", shared)
+    }));
+    facts
+}
+
+fn of_memory(machine: &Machine) -> Facts {
+    let huge = machine.huge_page_kib.iter();
+    let huge: Vec<String> = huge.map(|kib| text::size(kib << 10)).collect();
+    vec![
         (
             "memory",
             format!(
@@ -298,7 +307,7 @@ fn facts(machine: &Machine) -> Vec<(&'static str, String)> {
             format!(
                 "{}; huge {}",
                 text::size(machine.page_size),
-                list(&machine.huge_page_kib)
+                huge.join(", ")
             ),
         ),
         (
@@ -308,26 +317,30 @@ fn facts(machine: &Machine) -> Vec<(&'static str, String)> {
                 machine.huge_shared, machine.huge_private
             ),
         ),
+    ]
+}
+
+fn of_kernel(machine: &Machine) -> Facts {
+    let mut facts = vec![
         (
             "kernel",
             format!("{} on {}", machine.kernel, machine.architecture),
         ),
         (
             "yama",
-            scope.map_or_else(
+            machine.ptrace_scope.map_or_else(
                 || "not there".to_owned(),
                 |scope| format!("ptrace_scope {scope}"),
             ),
         ),
-    ]);
-    for ability in &machine.abilities {
-        let means = if ability.works {
-            String::new()
-        } else {
-            format!("; {}", ability.otherwise)
+    ];
+    facts.extend(machine.abilities.iter().map(|ability| {
+        let means = match ability.works {
+            true => String::new(),
+            false => format!("; {}", ability.otherwise),
         };
-        facts.push((ability.name, format!("{}{means}", ability.seen)));
-    }
+        (ability.name, format!("{}{means}", ability.seen))
+    }));
     facts
 }
 

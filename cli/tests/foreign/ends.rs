@@ -202,11 +202,11 @@ fn another_user_delays_nobody() {
         let mut command = stepped(number, 2, "delayed", &ours, "ring");
         ranks.push(start(&mut command));
     }
-    let ends: Vec<_> = ranks.into_iter().map(end).collect();
+    let ended: Vec<_> = ranks.into_iter().map(end).collect();
     for folder in &folders {
         std::fs::remove_dir(folder).expect("what the stranger made");
     }
-    for ran in ends {
+    for ran in ended {
         assert_eq!(ran.code, Some(0), "{}", ran.text);
     }
     // Nor is anything left where they met.

@@ -151,7 +151,7 @@ impl Rank {
 
     /// All that it said, and how it ended.
     #[cfg(feature = "fault-points")]
-    pub(crate) fn told(mut self) -> (String, ExitStatus) {
+    pub(crate) fn story_and_status(mut self) -> (String, ExitStatus) {
         let status = self.child.wait().expect("wait");
         // What it said last may be read a moment later than its end is known.
         let said_all = || self.said("lost: ") || self.said("left");
@@ -178,10 +178,10 @@ pub(crate) struct Start<'a> {
 
 impl Start<'_> {
     pub(crate) fn go(&self) -> Vec<Rank> {
-        self.at(&Table::new(self.names.len()))
+        self.go_with(&Table::new(self.names.len()))
     }
 
-    fn at(&self, table: &Table) -> Vec<Rank> {
+    fn go_with(&self, table: &Table) -> Vec<Rank> {
         let ranks = self.names.iter().enumerate();
         ranks
             .map(|(rank, name)| {
@@ -463,7 +463,7 @@ fn what_comes_to_the_port_uninvited_is_nobody() {
         env,
         wrapper: &slow,
     }
-    .at(&table);
+    .go_with(&table);
     // All places are read before there is a port, so strangers race with the links; both orders are right.
     let mut strangers = Vec::new();
     assert!(wait_until(

@@ -53,7 +53,7 @@ fn a_death_at_each_point_of_a_wire_ends_the_other_rank() {
                 wrapper: &wrapper,
             };
             for (rank, node) in job.go().into_iter().zip(["a", "b"]) {
-                let (story, status) = rank.told();
+                let (story, status) = rank.story_and_status();
                 if node == victim && status.signal() == Some(Signal::SIGKILL as i32) {
                     killed += 1;
                     continue;

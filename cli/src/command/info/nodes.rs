@@ -119,7 +119,7 @@ fn heard(world: &Comm, from: usize) -> Result<Vec<NodePair>, CliError> {
 }
 
 /// What is told where a node cannot tell what it has found.
-fn untold(nodes: &[Node], index: usize, why: &str) -> Vec<NodePair> {
+fn all_unreachable(nodes: &[Node], index: usize, why: &str) -> Vec<NodePair> {
     let (node, others) = (&nodes[index], nodes[index + 1..].iter());
     let pair = |other: &Node| NodePair {
         nodes: [node.node, other.node],
@@ -149,16 +149,16 @@ fn try_pairs(runtime: Runtime) -> Result<Option<Listing>, CliError> {
     if rank == 0 {
         for index in 1..nodes.len() {
             // Its own way there was tried before.
-            let told = match &pairs[index - 1] {
+            let of_node = match &pairs[index - 1] {
                 NodePair {
                     layer: None,
                     reason,
                     ..
-                } => untold(&nodes, index, reason),
+                } => all_unreachable(&nodes, index, reason),
                 _ => heard(&world, nodes[index].ranks[0])
-                    .unwrap_or_else(|error| untold(&nodes, index, &error.to_string())),
+                    .unwrap_or_else(|error| all_unreachable(&nodes, index, &error.to_string())),
             };
-            pairs.extend(told);
+            pairs.extend(of_node);
         }
     }
     drop(world);

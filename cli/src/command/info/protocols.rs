@@ -159,10 +159,10 @@ fn sizes(line: &Line) -> String {
 fn losers(line: &Line) -> String {
     // Between nodes each layer that copies is refused for the one reason, which is told above the table.
     let apart = line.cost_from_us.is_none();
-    let told = line.losers.iter().filter(|loser| {
+    let explained = line.losers.iter().filter(|loser| {
         !apart || loser.kind != "refused" || loser.protocol == Protocol::Read.name()
     });
-    let lines: Vec<String> = told
+    let lines: Vec<String> = explained
         .map(|loser| {
             let cost = loser
                 .cost_us
@@ -263,12 +263,12 @@ impl Listing<'_> {
 
     fn show_cases(&self, out: &mut dyn io::Write) -> io::Result<()> {
         // On a wire it does not matter where the buffers lie.
-        let told = if self.shares_memory {
+        let shown = if self.shares_memory {
             self.cases.len()
         } else {
             1
         };
-        for case in &self.cases[..told] {
+        for case in &self.cases[..shown] {
             let what = match case.memory {
                 _ if !self.shares_memory => "any memory",
                 "plain" => "plain memory on both sides",
