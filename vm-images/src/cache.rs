@@ -25,7 +25,7 @@ impl Cache {
     /// When no place is known or the folder cannot be made.
     pub fn open() -> Result<Self> {
         let chosen = variable("ONECOPY_VM_CACHE").map(PathBuf::from);
-        chosen.map_or_else(|| Self::named("vm"), Self::at)
+        chosen.map_or_else(|| Self::named("vm"), Self::in_folder)
     }
 
     /// The folder `onecopy/NAME` in the user's cache folder.
@@ -41,7 +41,7 @@ impl Cache {
                 "no place for onecopy/{name}: set HOME or XDG_CACHE_HOME"
             ))
         })?;
-        Self::at(root.join("onecopy").join(name))
+        Self::in_folder(root.join("onecopy").join(name))
     }
 
     /// In a folder of one's own choice.
@@ -49,7 +49,7 @@ impl Cache {
     /// # Errors
     ///
     /// When the folder cannot be made.
-    pub fn at(root: PathBuf) -> Result<Self> {
+    pub fn in_folder(root: PathBuf) -> Result<Self> {
         make(&root)?;
         // Programs that run elsewhere are told these paths.
         let root = fs::canonicalize(&root).map_err(Error::io(root.display().to_string()))?;
@@ -80,9 +80,9 @@ impl Cache {
     /// When the lock file cannot be used.
     pub fn lock(&self, what: &str) -> Result<File> {
         let path = self.root.join(format!("{what}.lock"));
-        let at = || path.display().to_string();
-        let file = File::create(&path).map_err(Error::io(at()))?;
-        file.lock().map_err(Error::io(format!("lock {}", at())))?;
+        let name = || path.display().to_string();
+        let file = File::create(&path).map_err(Error::io(name()))?;
+        file.lock().map_err(Error::io(format!("lock {}", name())))?;
         Ok(file)
     }
 
@@ -142,10 +142,10 @@ pub(crate) fn make(path: &Path) -> Result<()> {
 
 /// What lies in a folder.
 pub(crate) fn entries(path: &Path) -> Result<Vec<PathBuf>> {
-    let at = || path.display().to_string();
+    let name = || path.display().to_string();
     let mut found = Vec::new();
-    for entry in fs::read_dir(path).map_err(Error::io(at()))? {
-        found.push(entry.map_err(Error::io(at()))?.path());
+    for entry in fs::read_dir(path).map_err(Error::io(name()))? {
+        found.push(entry.map_err(Error::io(name()))?.path());
     }
     Ok(found)
 }
@@ -186,7 +186,7 @@ mod tests {
     #[test]
     fn old_runs_go_and_new_ones_stay() {
         let folder = tempfile::tempdir().expect("temporary folder");
-        let cache = Cache::at(folder.path().join("deep/cache")).expect("cache");
+        let cache = Cache::in_folder(folder.path().join("deep/cache")).expect("cache");
         let runs: Vec<PathBuf> = (0..RUNS_KEPT + 3)
             .map(|_| cache.new_run("k").expect("run"))
             .collect();
@@ -201,7 +201,7 @@ mod tests {
     #[test]
     fn a_run_under_way_stays() {
         let folder = tempfile::tempdir().expect("temporary folder");
-        let cache = Cache::at(folder.path().to_path_buf()).expect("cache");
+        let cache = Cache::in_folder(folder.path().to_path_buf()).expect("cache");
         // The first process always lives.
         let other = cache.root().join("runs/0-000000-k-1");
         make(&other).expect("run");
@@ -214,7 +214,7 @@ mod tests {
     #[test]
     fn cleaning_keeps_what_takes_long() {
         let folder = tempfile::tempdir().expect("temporary folder");
-        let cache = Cache::at(folder.path().to_path_buf()).expect("cache");
+        let cache = Cache::in_folder(folder.path().to_path_buf()).expect("cache");
         for name in ["runs", "kernels"] {
             cache.folder(name).expect("folder");
         }

@@ -233,11 +233,11 @@ impl Console {
             race.depth += 1;
             race.ours |= race.depth <= NEAR && kernel.contains(OURS);
         }
-        let ends = kernel.contains(RACE_END);
-        if ends {
+        let is_end = kernel.contains(RACE_END);
+        if is_end {
             self.end_race();
         }
-        ends
+        is_end
     }
 
     fn end_race(&mut self) {
@@ -363,7 +363,7 @@ impl Console {
 
 /// The rest of a line of the guest's own; such a line may follow what had no end of line.
 fn own<'a>(line: &'a str, mark: &str) -> Option<&'a str> {
-    line.find(mark).map(|at| &line[at + mark.len()..])
+    line.find(mark).map(|start| &line[start + mark.len()..])
 }
 
 /// The value of `key=value`.
@@ -376,8 +376,8 @@ fn value<'a>(text: &'a str, key: &str) -> Option<&'a str> {
 
 /// What the kernel wrote of a line: the part behind a time stamp. A program's half line may stand before it.
 fn from_kernel(line: &str) -> Option<&str> {
-    line.match_indices('[').find_map(|(at, _)| {
-        let (stamp, rest) = line[at + 1..].split_once(']')?;
+    line.match_indices('[').find_map(|(start, _)| {
+        let (stamp, rest) = line[start + 1..].split_once(']')?;
         let (seconds, fraction) = stamp.trim_start().split_once('.')?;
         let digits = |text: &str| !text.is_empty() && text.bytes().all(|b| b.is_ascii_digit());
         (digits(seconds) && digits(fraction) && fraction.len() == 6).then(|| rest.trim_start())

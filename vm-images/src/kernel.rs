@@ -345,7 +345,7 @@ mod tests {
     #[test]
     fn a_note_without_its_kernel_does_not_count() {
         let folder = tempfile::tempdir().expect("temporary folder");
-        let cache = Cache::at(folder.path().to_path_buf()).expect("cache");
+        let cache = Cache::in_folder(folder.path().to_path_buf()).expect("cache");
         cache.folder("kernels/1.2.3").expect("folder");
         let text = r#"{"release":"1.2.3","packages":{}}"#;
         let here = crate::arch::here();

@@ -106,8 +106,8 @@ fn contents(path: &Path) -> Result<Vec<u8>> {
 /// What a module says that it needs: `depends=a,b` among the texts that describe it.
 fn depends(module: &[u8]) -> Vec<String> {
     let mark = b"\0depends=";
-    let at = module.windows(mark.len()).position(|window| window == mark);
-    let text = at.map_or(&[][..], |at| &module[at + mark.len()..]);
+    let start = module.windows(mark.len()).position(|window| window == mark);
+    let text = start.map_or(&[][..], |start| &module[start + mark.len()..]);
     let end = text.iter().position(|&byte| byte == 0).unwrap_or(0);
     String::from_utf8_lossy(&text[..end])
         .split(',')

@@ -54,7 +54,7 @@ impl Mirrors {
     /// When apt is missing, or one of its files cannot be read.
     pub fn of_machine() -> Result<Self> {
         if let Ok(mirror) = std::env::var("ONECOPY_VM_MIRROR") {
-            return Ok(Self::at(&mirror));
+            return Ok(Self::under(&mirror));
         }
         let config = find("apt-config", "apt")?;
         let asked = [
@@ -75,7 +75,7 @@ impl Mirrors {
 
     /// One whose archives are `debian` and `debian-security` in this place.
     #[must_use]
-    pub fn at(place: &str) -> Self {
+    pub fn under(place: &str) -> Self {
         let place = place.trim_end_matches('/');
         let source = |archive: &str, suite: &str| Source {
             uri: format!("{place}/{archive}"),
@@ -399,7 +399,7 @@ mod tests {
 
     #[test]
     fn a_mirror_that_is_named_has_both_archives() {
-        let mirrors = Mirrors::at("http://near.example/");
+        let mirrors = Mirrors::under("http://near.example/");
         assert_eq!(
             uri(&mirrors, "bookworm-backports"),
             "http://near.example/debian"

@@ -264,11 +264,11 @@ pub(crate) fn plant(debs: &[PathBuf], root: &Path) -> Result<()> {
 }
 
 /// Makes a link where nothing is.
-fn link(target: &str, at: &Path) -> Result<()> {
-    if at.symlink_metadata().is_ok() {
+fn link(target: &str, path: &Path) -> Result<()> {
+    if path.symlink_metadata().is_ok() {
         return Ok(());
     }
-    symlink(target, at).map_err(Error::io(at.display().to_string()))
+    symlink(target, path).map_err(Error::io(path.display().to_string()))
 }
 
 #[cfg(test)]
@@ -294,9 +294,9 @@ mod tests {
     #[test]
     fn links_do_not_replace() {
         let folder = tempfile::tempdir().expect("temporary folder");
-        let at = folder.path().join("sh");
-        link("dash", &at).expect("link");
-        link("bash", &at).expect("no link");
-        assert_eq!(fs::read_link(&at).expect("link"), Path::new("dash"));
+        let path = folder.path().join("sh");
+        link("dash", &path).expect("link");
+        link("bash", &path).expect("no link");
+        assert_eq!(fs::read_link(&path).expect("link"), Path::new("dash"));
     }
 }

@@ -68,63 +68,70 @@ fn arrows<'a>(sources: impl Iterator<Item = (&'a str, &'a str)>) -> Arrows {
 fn tokens(text: &str) -> Vec<Token<'_>> {
     let bytes = text.as_bytes();
     let mut found = Vec::new();
-    let (mut at, mut line, mut is_first) = (0, 1, true);
-    while at < bytes.len() {
-        let start = at;
-        match bytes[at] {
-            b'\n' => at += 1,
+    let (mut position, mut line, mut is_first) = (0, 1, true);
+    while position < bytes.len() {
+        let start = position;
+        match bytes[position] {
+            b'\n' => position += 1,
             byte if byte.is_ascii_whitespace() => {
-                at += 1;
+                position += 1;
                 continue;
             }
-            b'#' if is_first => at = end_of_line(bytes, at),
-            b'/' if bytes.get(at + 1) == Some(&b'/') => at = end_of_line(bytes, at),
-            b'/' if bytes.get(at + 1) == Some(&b'*') => {
-                at = text[at + 2..]
+            b'#' if is_first => position = end_of_line(bytes, position),
+            b'/' if bytes.get(position + 1) == Some(&b'/') => {
+                position = end_of_line(bytes, position)
+            }
+            b'/' if bytes.get(position + 1) == Some(&b'*') => {
+                position = text[position + 2..]
                     .find("*/")
-                    .map_or(bytes.len(), |length| at + length + 4);
+                    .map_or(bytes.len(), |length| position + length + 4);
             }
             quote @ (b'"' | b'\'') => {
-                at += 1;
-                while at < bytes.len() && bytes[at] != quote {
-                    at += 1 + usize::from(bytes[at] == b'\\');
+                position += 1;
+                while position < bytes.len() && bytes[position] != quote {
+                    position += 1 + usize::from(bytes[position] == b'\\');
                 }
-                at += 1;
+                position += 1;
             }
             byte if byte.is_ascii_alphanumeric() || byte == b'_' => {
-                while at < bytes.len() && (bytes[at].is_ascii_alphanumeric() || bytes[at] == b'_') {
-                    at += 1;
+                while position < bytes.len()
+                    && (bytes[position].is_ascii_alphanumeric() || bytes[position] == b'_')
+                {
+                    position += 1;
                 }
-                let text = &text[start..at];
+                let text = &text[start..position];
                 found.push(Token { text, line });
             }
-            b'-' if bytes.get(at + 1) == Some(&b'>') => {
-                at += 2;
-                let text = &text[start..at];
+            b'-' if bytes.get(position + 1) == Some(&b'>') => {
+                position += 2;
+                let text = &text[start..position];
                 found.push(Token { text, line });
             }
             byte => {
-                at += 1;
+                position += 1;
                 if byte.is_ascii() {
-                    let text = &text[start..at];
+                    let text = &text[start..position];
                     found.push(Token { text, line });
                 }
             }
         }
-        at = at.min(bytes.len());
-        let lines = bytes[start..at].iter().filter(|&&b| b == b'\n').count();
+        position = position.min(bytes.len());
+        let lines = bytes[start..position]
+            .iter()
+            .filter(|&&b| b == b'\n')
+            .count();
         line += lines;
-        is_first = bytes[at - 1] == b'\n';
+        is_first = bytes[position - 1] == b'\n';
     }
     found
 }
 
 /// The end of a line, which goes on after a `\` at its end.
-fn end_of_line(bytes: &[u8], mut at: usize) -> usize {
-    while at < bytes.len() && (bytes[at] != b'\n' || bytes[at - 1] == b'\\') {
-        at += 1;
+fn end_of_line(bytes: &[u8], mut position: usize) -> usize {
+    while position < bytes.len() && (bytes[position] != b'\n' || bytes[position - 1] == b'\\') {
+        position += 1;
     }
-    (at + 1).min(bytes.len())
+    (position + 1).min(bytes.len())
 }
 
 /// The functions and variables that a source defines for others, too.

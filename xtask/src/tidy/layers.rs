@@ -115,8 +115,8 @@ impl Names {
             });
             values.collect()
         };
-        let knobs = text.match_indices("\"ONECOPY_").map(|(at, quote)| {
-            let name = &text[at + quote.len()..];
+        let knobs = text.match_indices("\"ONECOPY_").map(|(position, quote)| {
+            let name = &text[position + quote.len()..];
             name.split('"').next().unwrap_or_default().to_lowercase()
         });
         Self {

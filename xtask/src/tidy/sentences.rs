@@ -90,8 +90,8 @@ fn long(paragraph: &str) -> Vec<(usize, String)> {
 /// The text with one word for each piece of code, and without the targets of links.
 fn plain(paragraph: &str) -> String {
     let mut text = String::new();
-    for (at, part) in paragraph.split('`').enumerate() {
-        text.push_str(if at % 2 == 0 { part } else { "code" });
+    for (position, part) in paragraph.split('`').enumerate() {
+        text.push_str(if position % 2 == 0 { part } else { "code" });
     }
     while let Some(begin) = text.find("](") {
         let end = text[begin..]

@@ -119,8 +119,8 @@ pub(super) fn code_lines(text: &str) -> impl Iterator<Item = (usize, &str)> {
 fn names_atomics(code: &str) -> bool {
     let dense: String = code.chars().filter(|c| !c.is_whitespace()).collect();
     ["std::sync::", "core::sync::"].iter().any(|root| {
-        dense.match_indices(root).any(|(at, _)| {
-            let rest = &dense[at + root.len()..];
+        dense.match_indices(root).any(|(position, _)| {
+            let rest = &dense[position + root.len()..];
             rest.starts_with("atomic") || (rest.starts_with('{') && rest.contains("atomic"))
         })
     })
@@ -129,8 +129,9 @@ fn names_atomics(code: &str) -> bool {
 /// Whether a word occurs that is no part of a longer name.
 fn has_word(text: &str, word: &str) -> bool {
     let part = |c: char| c.is_alphanumeric() || c == '_';
-    text.match_indices(word)
-        .any(|(at, _)| !text[..at].ends_with(part) && !text[at + word.len()..].starts_with(part))
+    text.match_indices(word).any(|(position, _)| {
+        !text[..position].ends_with(part) && !text[position + word.len()..].starts_with(part)
+    })
 }
 
 /// What a test starts must have a limit that ends it, and the signals that it would have in a terminal.

@@ -42,16 +42,16 @@ pub(super) fn check(file: &File, findings: &mut Findings) {
         }
     }
     for starter in STARTERS {
-        for (at, _) in code.match_indices(starter) {
-            let line = begins.iter().rfind(|(begin, _)| *begin <= at);
+        for (position, _) in code.match_indices(starter) {
+            let line = begins.iter().rfind(|(begin, _)| *begin <= position);
             let line = line.map_or(0, |(_, number)| *number);
             let place = format!("{}:{line}", file.path);
             let name = starter.trim_matches(['.', '(']);
             let front = file.path.starts_with(FRONT);
-            if front && guarded(&code, at) {
+            if front && guarded(&code, position) {
                 continue;
             }
-            if let Some(what) = left_alone(&code, at, at + starter.len()) {
+            if let Some(what) = left_alone(&code, position, position + starter.len()) {
                 findings.error(&place, format!("{what} between {name} and its home"));
             }
             if front && !GUARDS.contains(&&*file.path) {
@@ -63,23 +63,27 @@ pub(super) fn check(file: &File, findings: &mut Findings) {
 }
 
 /// Whether the call at `at` is the body of a closure, which a guard calls, or is handed to one where it stands.
-fn guarded(code: &str, at: usize) -> bool {
-    let begin = statement(code, at);
-    let end = code[at..].find(';').map_or(code.len(), |end| at + end);
+fn guarded(code: &str, position: usize) -> bool {
+    let begin = statement(code, position);
+    let end = code[position..]
+        .find(';')
+        .map_or(code.len(), |end| position + end);
     let closure = |text: &str| text.trim_end().ends_with('|') || text.contains("|spans|");
-    closure(&code[begin..at])
+    closure(&code[begin..position])
         || closure(code[..begin].trim_end().trim_end_matches('{'))
-        || code[at..end].contains("Pending::adopted")
+        || code[position..end].contains("Pending::adopted")
 }
 
 /// Where the statement that `at` stands in begins.
-fn statement(code: &str, at: usize) -> usize {
-    code[..at].rfind([';', '{', '}']).map_or(0, |end| end + 1)
+fn statement(code: &str, position: usize) -> usize {
+    code[..position]
+        .rfind([';', '{', '}'])
+        .map_or(0, |end| end + 1)
 }
 
 /// What can leave the function between a start, whose arguments begin at `arguments`, and the first word about what was
 /// started.
-fn left_alone(code: &str, at: usize, arguments: usize) -> Option<&'static str> {
+fn left_alone(code: &str, position: usize, arguments: usize) -> Option<&'static str> {
     let called = close(code, arguments);
     let rest = &code[called..];
     // An error of the call itself: nothing was started.
@@ -91,7 +95,7 @@ fn left_alone(code: &str, at: usize, arguments: usize) -> Option<&'static str> {
         return Some(what);
     }
     // Not bound to a name: what it is given to has it.
-    let bound = code[statement(code, at)..].trim_start();
+    let bound = code[statement(code, position)..].trim_start();
     let bound = bound.strip_prefix("let ")?.trim_start();
     let bound = bound.strip_prefix("mut ").unwrap_or(bound);
     let name: String = bound.chars().take_while(|&c| is_word(c)).collect();
@@ -101,7 +105,7 @@ fn left_alone(code: &str, at: usize, arguments: usize) -> Option<&'static str> {
     let block = close(code, end);
     let until = words(code, end)
         .find(|&(_, word)| word == name)
-        .map_or(block, |(at, _)| at.min(block));
+        .map_or(block, |(position, _)| position.min(block));
     leaves(&code[end..until])
 }
 
@@ -120,14 +124,14 @@ fn words(code: &str, from: usize) -> impl Iterator<Item = (usize, &str)> {
 /// The place behind the bracket that closes what is open at `from`.
 fn close(code: &str, from: usize) -> usize {
     let mut depth = 1;
-    for (at, c) in code[from..].char_indices() {
+    for (position, c) in code[from..].char_indices() {
         match c {
             '(' | '[' | '{' => depth += 1,
             ')' | ']' | '}' => depth -= 1,
             _ => {}
         }
         if depth == 0 {
-            return from + at + 1;
+            return from + position + 1;
         }
     }
     code.len()
@@ -136,12 +140,12 @@ fn close(code: &str, from: usize) -> usize {
 /// Where the statement ends that `from` stands in, and by what: `;`, or the end of its block.
 fn end_of_statement(code: &str, from: usize) -> (usize, Option<char>) {
     let mut depth = 0;
-    for (at, c) in code[from..].char_indices() {
+    for (position, c) in code[from..].char_indices() {
         match c {
             '{' => depth += 1,
-            '}' if depth == 0 => return (from + at, Some('}')),
+            '}' if depth == 0 => return (from + position, Some('}')),
             '}' => depth -= 1,
-            ';' if depth == 0 => return (from + at, Some(';')),
+            ';' if depth == 0 => return (from + position, Some(';')),
             _ => {}
         }
     }

@@ -55,8 +55,8 @@ fn version_of_packages(manifest: &str) -> Option<&str> {
 /// The versions that stand behind a mark, with their lines. Where no digit follows the mark, it is of another name.
 fn versions_after<'a>(text: &'a str, mark: &'a str) -> impl Iterator<Item = (usize, &'a str)> {
     text.lines().enumerate().flat_map(move |(index, line)| {
-        line.match_indices(mark).filter_map(move |(at, _)| {
-            let rest = &line[at + mark.len()..];
+        line.match_indices(mark).filter_map(move |(position, _)| {
+            let rest = &line[position + mark.len()..];
             let end = rest
                 .find(|c: char| !c.is_ascii_alphanumeric() && !".+-".contains(c))
                 .unwrap_or(rest.len());

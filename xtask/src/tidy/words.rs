@@ -77,18 +77,19 @@ pub(super) fn check(file: &File, findings: &mut Findings) {
 /// Whether the pattern occurs; one that begins with a letter must begin a word.
 fn contains(line: &str, pattern: &str) -> bool {
     let starts_with_letter = pattern.starts_with(char::is_alphabetic);
-    line.match_indices(pattern).any(|(at, _)| {
-        !starts_with_letter || !line[..at].ends_with(|c: char| c.is_alphanumeric() || c == '_')
+    line.match_indices(pattern).any(|(position, _)| {
+        !starts_with_letter
+            || !line[..position].ends_with(|c: char| c.is_alphanumeric() || c == '_')
     })
 }
 
 /// The hosts of the links in a line.
 fn hosts(line: &str) -> impl Iterator<Item = &str> {
-    line.match_indices("://").filter_map(|(at, mark)| {
-        if !line[..at].ends_with("http") && !line[..at].ends_with("https") {
+    line.match_indices("://").filter_map(|(position, mark)| {
+        if !line[..position].ends_with("http") && !line[..position].ends_with("https") {
             return None;
         }
-        let rest = &line[at + mark.len()..];
+        let rest = &line[position + mark.len()..];
         let end = rest
             .find(|c: char| !c.is_ascii_alphanumeric() && !matches!(c, '.' | '-'))
             .unwrap_or(rest.len());
