@@ -16,7 +16,6 @@ mod handle;
 mod knob_defaults;
 pub mod machine;
 mod matching;
-pub mod measure;
 pub mod memory;
 mod nonblocking;
 mod peer;
@@ -46,6 +45,7 @@ pub use onecopy_obs::{ChunkCopy, CounterSnapshot, Knobs};
 pub use onecopy_shm::heap::HeapBuf;
 pub use onecopy_shm::loan::{Buffer, BufferMut, Span};
 pub use request::Status;
+pub use runtime::measure;
 pub use runtime::{LayerState, Options, Runtime, Threads, local, local_with};
 #[doc(hidden)]
 pub use runtime::{local_of_nodes, local_on};

@@ -2,6 +2,7 @@
 //! What the runtime sees of the machine: read from /proc and /sys, and asked of the kernel by using it.
 
 use crate::wireup::own_processors;
+use nix::sched::{CpuSet, sched_setaffinity};
 use nix::unistd::Pid;
 use onecopy_shm::doorbell::{Doorbell, Woken};
 use onecopy_shm::layout::Geometry;
@@ -175,6 +176,37 @@ pub fn spread_processors() -> Vec<u16> {
         new
     });
     first.into_iter().chain(second).collect()
+}
+
+/// Has this thread run on any processor that the system grants to this process, also where a launcher has bound it to
+/// some.
+pub(crate) fn unbind_thread() {
+    let mut all = CpuSet::new();
+    for cpu in 0..CpuSet::count() {
+        // Within the set's own bounds.
+        let _ = all.set(cpu);
+    }
+    // The kernel leaves out what the control group does not grant. A thread that stays where it was measures nothing.
+    let _ = sched_setaffinity(Pid::from_raw(0), &all);
+}
+
+/// The processors that the system grants to this process, by cores as [`spread_processors`], whatever this thread is
+/// bound to.
+#[must_use]
+pub fn all_processors() -> Vec<u16> {
+    let own = spread_processors();
+    if own.len() > 1 {
+        return own;
+    }
+    // Only a thread that may end can be unbound to see.
+    std::thread::Builder::new()
+        .spawn(|| {
+            unbind_thread();
+            spread_processors()
+        })
+        .ok()
+        .and_then(|thread| thread.join().ok())
+        .unwrap_or(own)
 }
 
 #[doc(hidden)]

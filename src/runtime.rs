@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! A process's part in a job.
 
+pub mod measure;
+
 use crate::coll::Worker;
 use crate::comm::{Comm, REGROUP};
 use crate::error::{Error, Result};
@@ -34,6 +36,9 @@ pub struct Options {
     pub threads: Threads,
     /// The way into the job; none: what the environment says.
     pub wireup: Option<Box<dyn Wireup>>,
+    /// Whether the machine's [profile](crate::tune::profile) is to be measured before the job is joined, if that is
+    /// this rank's part in a job of another launcher.
+    pub lacks_profile: bool,
 }
 
 impl Default for Options {
@@ -44,6 +49,7 @@ impl Default for Options {
             knobs,
             threads: Threads::Single,
             wireup: None,
+            lacks_profile: false,
         }
     }
 }
@@ -51,10 +57,16 @@ impl Default for Options {
 impl Options {
     /// The options that the environment and the tune file describe.
     pub fn from_env() -> Result<Self> {
-        let (knobs, costs) = crate::tune::load()?;
+        let crate::tune::Settings {
+            knobs,
+            costs,
+            lacks_profile,
+            ..
+        } = crate::tune::load()?;
         Ok(Self {
             knobs,
             costs,
+            lacks_profile,
             ..Self::default()
         })
     }
@@ -109,7 +121,13 @@ impl Runtime {
     pub fn init_with(options: Options) -> Result<Self> {
         let wireup = match options.wireup {
             Some(wireup) => wireup,
-            None => wireup::from_environment(&options.knobs)?,
+            None => {
+                let wireup = wireup::from_environment(&options.knobs)?;
+                if options.lacks_profile && wireup.prepares_node() {
+                    measure::before_joining();
+                }
+                wireup
+            }
         };
         if options.knobs.print_env && wireup.rank() == 0 {
             crate::tune::print_knobs(&options.knobs);

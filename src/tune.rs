@@ -12,8 +12,8 @@ use crate::error::{Error, Result};
 use crate::machine;
 use file::Trust;
 use onecopy_btl::cost::{Costs, Curve};
-use onecopy_obs::{ChunkCopy, Knobs, Origins, UnknownVariable};
-use profile::Profile;
+use onecopy_obs::{ChunkCopy, Knobs, Origin, Origins, UnknownVariable};
+use profile::{Profile, StoresOrigin};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::ffi::OsString;
@@ -202,7 +202,9 @@ pub struct Settings {
     pub file: Option<PathBuf>,
     /// The machine's profile that was used.
     pub profile: Option<PathBuf>,
-    /// Whether a run should have the profile measured: nothing says how chunks are written, and nothing forbids it.
+    /// Where the kind of stores into chunks comes from.
+    pub stores: StoresOrigin,
+    /// Whether a job should have the profile measured: nothing says how chunks are written, and nothing forbids it.
     pub lacks_profile: bool,
     /// What is odd about the tune file.
     pub warnings: Vec<String>,
@@ -289,21 +291,26 @@ pub(crate) fn settings_by(
         named => source(named.flatten(), variables, &mut warnings)?,
     };
     // Nobody wrote the profile by hand: one that cannot be used is as good as none.
-    let found = if is_set {
-        None
-    } else {
-        Profile::find(variables)
+    let found = match is_set {
+        true => Err("ONECOPY_TUNE_FILE is set, so nothing is measured".to_owned()),
+        false => Profile::find(variables),
     };
-    let (profile, found) = found.unzip();
-    let is_current = found.as_ref().is_some_and(Profile::is_current);
+    let is_current = matches!(&found, Ok((_, profile)) if profile.is_current());
+    let measured = found.as_ref().ok();
     let mut from_file = BTreeMap::new();
-    if let Some(value) = found.and_then(|profile| profile.chunk_copy) {
+    if let Some(value) = measured.and_then(|(_, profile)| profile.chunk_copy.clone()) {
         from_file.insert(profile::KNOB.to_owned(), value);
     }
-    if let Some(source) = &source {
-        from_file.extend(source.file.knobs.clone());
-    }
+    let by_tune_file = source.as_ref().map(|source| &source.file.knobs);
+    let is_in_file = by_tune_file.is_some_and(|knobs| knobs.contains_key(profile::KNOB));
+    from_file.extend(by_tune_file.cloned().unwrap_or_default());
     let (knobs, origins, unknown) = Knobs::load(pairs, from_file)?;
+    let stores = match origins.of(profile::KNOB) {
+        Origin::Environment => StoresOrigin::Named(Origin::Environment),
+        Origin::File if is_in_file => StoresOrigin::Named(Origin::File),
+        _ => StoresOrigin::of(&found),
+    };
+    let profile = found.ok().map(|(path, _)| path);
     let mut costs = Costs::seeds(&knobs);
     if let Some(Source { path, file }) = &source {
         costs = file
@@ -318,6 +325,7 @@ pub(crate) fn settings_by(
         costs,
         file: source.map(|source| source.path),
         profile,
+        stores,
         warnings,
     })
 }
@@ -329,16 +337,16 @@ fn pairs_of(pairs: &[(String, String)]) -> Vec<(&str, &str)> {
         .collect()
 }
 
-/// The knobs and cost curves that the environment and the tune file describe.
-pub(crate) fn load() -> Result<(Knobs, Costs)> {
+/// The settings of this process. What is odd about them is logged.
+pub(crate) fn load() -> Result<Settings> {
     let settings = settings()?;
-    for variable in settings.unknown {
+    for variable in &settings.unknown {
         tracing::warn!("{variable}");
     }
-    for warning in settings.warnings {
+    for warning in &settings.warnings {
         tracing::warn!("{warning}");
     }
-    Ok((settings.knobs, settings.costs))
+    Ok(settings)
 }
 
 /// Prints every knob that is not at its default to standard error.

@@ -417,6 +417,12 @@ pub trait Wireup: Send {
         0
     }
 
+    /// Whether this rank is the first of several on its node, and no launcher of ours has prepared the node. Then it
+    /// does what is to be done there once, before it joins: the others wait for it.
+    fn prepares_node(&self) -> bool {
+        false
+    }
+
     /// Keeps the descriptor by which this rank grants its memory to peers, to be published with the next
     /// [`join`](Wireup::join). A wire-up that cannot pass it on leaves it: peers then do without.
     fn grant(&mut self, grant: Option<BorrowedFd<'_>>) -> Result<(), WireupError> {

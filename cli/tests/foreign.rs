@@ -27,6 +27,8 @@ mod nodes;
 mod pmix;
 #[path = "foreign/points.rs"]
 mod points;
+#[path = "foreign/profile.rs"]
+mod profile;
 #[path = "foreign/slurm.rs"]
 mod slurm;
 #[path = "foreign/table.rs"]

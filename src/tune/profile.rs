@@ -1,17 +1,28 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The machine's profile: what the first `onecopy run` on a machine found about its stores ([`crate::measure`]), in a
-//! file of its own below `$XDG_CACHE_HOME` or `~/.cache`.
+//! The machine's profile: what the first job on a machine found about its stores ([`crate::measure`]), in a file of its
+//! own below `$XDG_CACHE_HOME` or `~/.cache`.
 //!
 //! It says one thing only, so that a file that somebody put there can do no more. The name of the file holds what the
 //! figures hold for. Machines that share a home have a file each, and so has each version and kind of build.
+//!
+//! Whoever measures holds the folder locked ([`Claim`]), so that jobs that start at once measure once. The lock ends
+//! with its process, and leaves no file.
 
 use super::file::{self, Trust};
 use super::{Fingerprint, Variables, in_home, of_this_process};
 use crate::machine;
-use onecopy_obs::Knobs;
+use nix::errno::Errno;
+use nix::fcntl::{Flock, FlockArg};
+use nix::unistd::{AccessFlags, eaccess, geteuid};
+use onecopy_obs::{Knobs, Origin};
 use serde::{Deserialize, Serialize};
+use std::fmt;
+use std::fs::{DirBuilder, File};
 use std::hash::{DefaultHasher, Hash, Hasher};
-use std::path::PathBuf;
+use std::io::Write;
+use std::os::unix::fs::{DirBuilderExt, MetadataExt};
+use std::path::{Path, PathBuf};
+use tempfile::NamedTempFile;
 
 const FORMAT: u32 = 1;
 /// What names the folder of its file, and where that is in a home.
@@ -52,27 +63,184 @@ impl Profile {
         }
     }
 
-    /// This machine's and its file, if there is one that can be used.
-    pub(super) fn find(variables: Variables<'_>) -> Option<(PathBuf, Self)> {
+    /// This machine's and its file, or why there is none that can be used.
+    pub(super) fn find(variables: Variables<'_>) -> Result<(PathBuf, Self), String> {
         // Ranks that find no folder need not ask what machine this is.
-        in_home(variables, VARIABLE, FOLDER, "")?
-            .is_dir()
-            .then_some(())?;
+        let folder = in_home(variables, VARIABLE, FOLDER, "").ok_or(HOMELESS)?;
+        if !folder.is_dir() {
+            return Err(UNMEASURED.to_owned());
+        }
         let here = Fingerprint::here();
-        let path = path_for(variables, &here)?;
-        let text = file::read(&path, Trust::Found).ok()?;
-        let profile: Self = serde_json::from_str(&text).ok()?;
+        let path = path_for(variables, &here).ok_or(HOMELESS)?;
+        if matches!(path.try_exists(), Ok(false)) {
+            return Err(UNMEASURED.to_owned());
+        }
+        let useless = |why: &str| format!("{} is of no use: {why}", path.display());
+        let text = file::read(&path, Trust::Found).map_err(|why| useless(&why))?;
+        let profile: Self =
+            serde_json::from_str(&text).map_err(|error| useless(&error.to_string()))?;
         let knob = profile.chunk_copy.iter().map(|value| (KNOB, value));
         let counts = profile.format == FORMAT
             && profile.onecopy == env!("CARGO_PKG_VERSION")
             && profile.machine == here
             && Knobs::from_iter(knob).is_ok();
-        counts.then_some((path, profile))
+        match counts {
+            true => Ok((path, profile)),
+            false => Err(useless("it is another version's or another machine's")),
+        }
     }
 
     /// Whether it counts today: what found nothing may have met a busy machine, and is tried again on another day.
     pub(super) fn is_current(&self) -> bool {
         self.chunk_copy.is_some() || self.date == machine::today()
+    }
+}
+
+const HOMELESS: &str = "there is no home to keep it in";
+const UNMEASURED: &str = "nothing was measured";
+
+/// Where the kind of stores into chunks comes from.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum StoresOrigin {
+    /// The environment or the tune file names it.
+    Named(Origin),
+    /// It was measured: when, and the kind that was clearly faster, if one was.
+    Measured {
+        /// The day.
+        date: String,
+        /// Comparisons.
+        rounds: usize,
+        /// The value of the knob.
+        kind: Option<String>,
+    },
+    /// The processor's maker is the first guess: why.
+    Seed(String),
+}
+
+impl StoresOrigin {
+    /// Where nothing names it.
+    pub(super) fn of(found: &Result<(PathBuf, Profile), String>) -> Self {
+        match found {
+            Ok((_, profile)) => Self::Measured {
+                date: profile.date.clone(),
+                rounds: profile.rounds,
+                kind: profile.chunk_copy.clone(),
+            },
+            Err(why) => Self::Seed(why.clone()),
+        }
+    }
+}
+
+impl fmt::Display for StoresOrigin {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Named(origin) => write!(f, "{KNOB} is set ({origin})"),
+            Self::Measured { date, rounds, kind } => {
+                write!(f, "measured on {date} in {rounds} rounds: ")?;
+                match kind {
+                    Some(kind) => write!(f, "{kind} stores are faster"),
+                    None => f.write_str(
+                        "neither kind of stores is clearly faster, so the processor's maker decides",
+                    ),
+                }
+            }
+            Self::Seed(why) => write!(f, "a seed, by the processor's maker: {why}"),
+        }
+    }
+}
+
+/// What is in the way of measuring and keeping the profile here; none: the next job of two ranks on this machine does.
+#[must_use]
+pub fn obstacle() -> Option<String> {
+    obstacle_to(path().as_deref())
+}
+
+/// As [`obstacle`], with the profile at this place.
+fn obstacle_to(path: Option<&Path>) -> Option<String> {
+    let Some(path) = path else {
+        return Some(HOMELESS.to_owned());
+    };
+    if machine::all_processors().len() < 2 {
+        return Some("there is one processor, and nothing to compare".to_owned());
+    }
+    check_place(path).err()
+}
+
+/// Whether this user may put a file at `path`, as far as that can be seen without doing so.
+fn check_place(path: &Path) -> Result<(), String> {
+    let refused = |why: &str| Err(format!("{}: {why}", path.display()));
+    let own = geteuid().as_raw();
+    match path.symlink_metadata() {
+        Ok(there) if !there.is_file() => return refused("it is no regular file"),
+        Ok(there) if there.uid() != own => return refused("it belongs to another user"),
+        _ => {}
+    }
+    // Root with the home of a user would leave files there that the user cannot replace.
+    let mut folders = path.ancestors().skip(1);
+    let existing = folders.find_map(|folder| Some((folder, folder.metadata().ok()?)));
+    match existing {
+        Some((_, about)) if about.uid() != own => refused("its folder belongs to another user"),
+        Some((folder, _)) => match eaccess(folder, AccessFlags::W_OK | AccessFlags::X_OK) {
+            Ok(()) => Ok(()),
+            Err(errno) => Err(format!("{}: {}", folder.display(), errno.desc())),
+        },
+        None => refused("it has no folder"),
+    }
+}
+
+/// The right to measure the profile and to write its file, which one process of this user has at a time.
+#[derive(Debug)]
+pub struct Claim {
+    path: PathBuf,
+    /// None where the file system has no locks for folders. Then two may measure, and the later file stays.
+    _locked: Option<Flock<File>>,
+}
+
+impl Claim {
+    /// Takes it. The error says why nothing is to be measured.
+    pub fn take() -> Result<Self, String> {
+        let path = path().ok_or(HOMELESS)?;
+        obstacle_to(Some(&path)).map_or(Ok(()), Err)?;
+        let folder = path.parent().unwrap_or(Path::new("/"));
+        let place = |error: &dyn fmt::Display| format!("{}: {error}", folder.display());
+        let made = DirBuilder::new().recursive(true).mode(0o700).create(folder);
+        made.map_err(|error| place(&error))?;
+        let opened = File::open(folder).map_err(|error| place(&error))?;
+        let locked = match Flock::lock(opened, FlockArg::LockExclusiveNonblock) {
+            Ok(locked) => Some(locked),
+            Err((_, Errno::EWOULDBLOCK)) => {
+                return Err(place(&"another process measures at this moment"));
+            }
+            Err(_) => None,
+        };
+        // The one before may have finished since the settings were read.
+        if Profile::find(&of_this_process).is_ok_and(|(_, profile)| profile.is_current()) {
+            return Err(format!("{} was just written", path.display()));
+        }
+        let claim = Self {
+            path,
+            _locked: locked,
+        };
+        // Asked before the measurement, which each job would make again otherwise. The file is gone meanwhile, so that
+        // a process that is killed leaves none.
+        drop(claim.beside()?);
+        Ok(claim)
+    }
+
+    /// A file that can take the profile's place. It is gone if it does not.
+    fn beside(&self) -> Result<NamedTempFile, String> {
+        let folder = self.path.parent().unwrap_or(Path::new("/"));
+        NamedTempFile::new_in(folder).map_err(|error| format!("{}: {error}", folder.display()))
+    }
+
+    /// Writes the profile. Readers find the file that was there before, or all of the new one.
+    pub fn keep(self, profile: &Profile) -> Result<(), String> {
+        let place = |error: &dyn fmt::Display| format!("{}: {error}", self.path.display());
+        let text = serde_json::to_string_pretty(profile).map_err(|error| place(&error))?;
+        let mut file = self.beside()?;
+        writeln!(file, "{text}").map_err(|error| place(&error))?;
+        file.persist(&self.path).map_err(|error| place(&error))?;
+        Ok(())
     }
 }
 

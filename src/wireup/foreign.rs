@@ -263,6 +263,12 @@ impl Wireup for Foreign {
         }
     }
 
+    fn prepares_node(&self) -> bool {
+        let (me, node) = (self.rank(), self.node(self.rank()));
+        let mut neighbours = (0..self.size()).filter(|&rank| self.node(rank) == node);
+        neighbours.next() == Some(me) && neighbours.next().is_some()
+    }
+
     fn grant(&mut self, grant: Option<BorrowedFd<'_>>) -> Result<(), WireupError> {
         self.wireup().grant(grant)
     }

@@ -191,6 +191,7 @@ pub(crate) fn run(args: Args) -> Result<ExitCode, CliError> {
         costs,
         profile,
         lacks_profile: _,
+        stores: _,
     } = onecopy::tune::settings()?;
     let lines = lines(&knobs, &origins, &costs);
     if args.json {

@@ -21,6 +21,7 @@ use super::{CliError, pair, print, text};
 use layers::{Layer, Pair, Wire};
 use onecopy::machine::Machine;
 use onecopy::select::explain::Layers;
+use onecopy::tune::profile::{self, StoresOrigin};
 use onecopy::{LayerState, Refusal, Runtime};
 
 pub(super) use nodes::COMMAND as NODES;
@@ -186,12 +187,14 @@ struct Info<'a> {
     shown: Option<shown::Sums>,
     tune_file: Option<String>,
     profile: Option<String>,
+    /// Where the kind of stores into chunks comes from.
+    stores: String,
     machine: &'a Machine,
 }
 
 impl Info<'_> {
     /// As text.
-    fn write(&self, out: &mut dyn Write, lacks_profile: bool) -> std::io::Result<()> {
+    fn write(&self, out: &mut dyn Write) -> std::io::Result<()> {
         let line = |out: &mut dyn Write, name: &str, text: &dyn std::fmt::Display| {
             writeln!(out, "{name:<16} {text}")
         };
@@ -209,18 +212,25 @@ impl Info<'_> {
         for (name, fact) in facts(self.machine) {
             line(out, name, &fact)?;
         }
-        match &self.profile {
-            Some(profile) => line(out, "profile", profile)?,
-            None if lacks_profile => {
-                let none = "none: onecopy run measures which stores fill chunks";
-                line(out, "profile", &none)?;
-            }
-            None => {}
+        if let Some(profile) = &self.profile {
+            line(out, "profile", profile)?;
         }
+        line(out, "stores", &self.stores)?;
         match &self.tune_file {
             Some(file) => line(out, "tune file", file),
             None => line(out, "tune file", &"none: cost curves are the built-in ones"),
         }
+    }
+}
+
+/// Where the kind of stores into chunks comes from, and why it was not measured.
+fn stores(from: StoresOrigin, lacks_profile: bool) -> String {
+    match from {
+        StoresOrigin::Seed(_) if lacks_profile => match profile::obstacle() {
+            Some(obstacle) => format!("{}. It cannot be: {obstacle}", from),
+            None => format!("{from}. The next job of two ranks here does"),
+        },
+        from => from.to_string(),
     }
 }
 
@@ -375,13 +385,14 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode, CliError> {
             .map(|shown| shown.sums()),
         tune_file: settings.file.map(name),
         profile: settings.profile.map(name),
+        stores: stores(settings.stores, settings.lacks_profile),
         machine: &machine,
     };
     if args.json {
         let text = text::json(&info)?;
         print(|out| writeln!(out, "{text}"))?;
     } else {
-        print(|out| info.write(out, settings.lacks_profile))?;
+        print(|out| info.write(out))?;
     }
     known.finish()
 }

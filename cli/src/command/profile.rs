@@ -1,23 +1,17 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! The machine's profile, measured before the first job that is run on it.
 
-use super::{CliError, text};
+use super::CliError;
 use nix::sys::prctl;
 use nix::sys::signal::Signal;
-use nix::unistd::{Pid, geteuid, getppid};
+use nix::unistd::{Pid, getppid};
 use onecopy::machine::spread_processors;
 use onecopy::measure;
 use onecopy::tune::{self, profile};
 use onecopy_launch::guard;
-use std::io::Write;
-use std::os::unix::fs::{DirBuilderExt, MetadataExt};
-use std::path::Path;
 use std::process::{Command, ExitCode, Stdio};
 use std::time::{Duration, Instant};
-use tempfile::NamedTempFile;
 
-/// How long the stores are compared, where the machine is not busy.
-const TIME: Duration = Duration::from_millis(40);
 /// A measurement that lasts so long is given up.
 const LIMIT: Duration = Duration::from_secs(5);
 /// The hidden command that measures and writes the profile, in a process of its own: whatever becomes of it, the job is
@@ -40,8 +34,11 @@ fn try_ensure(env: &[(String, String)]) -> Result<(), CliError> {
     let decided =
         |(name, _): &(String, String)| name == "ONECOPY_TUNE_FILE" || name == profile::KNOB;
     let wanted = tune::settings()?.lacks_profile && !env.iter().any(decided);
-    if !wanted || spread_processors().len() < 2 || profile::path().is_none() {
+    if !wanted || spread_processors().len() < 2 {
         return Ok(());
+    }
+    if let Some(obstacle) = profile::obstacle() {
+        return Err(CliError::Failed(obstacle.into()));
     }
     let program = std::env::current_exe().map_err(CliError::io("the path of this program"))?;
     let what = "the process that measures";
@@ -84,43 +81,6 @@ pub(super) fn run(args: &Args) -> Result<ExitCode, CliError> {
     if getppid() != Pid::from_raw(args.parent) {
         return Ok(ExitCode::FAILURE);
     }
-    let path = profile::path().ok_or_else(|| CliError::Usage("there is no home".into()))?;
-    // Asked before the measurement, which each run would make again otherwise. The file is gone meanwhile, so that a
-    // process that is killed leaves none.
-    drop(beside(&path)?);
-    let measured = measure::stores(TIME).map_err(|error| CliError::Failed(error.into()))?;
-    let text = text::json(&measured.profile())?;
-    let place = || path.display().to_string();
-    let mut file = beside(&path)?;
-    writeln!(file, "{text}").map_err(CliError::io(place()))?;
-    file.persist(&path)
-        .map_err(|failed| CliError::io(place())(failed.error))?;
+    measure::keep_profile().map_err(|reason| CliError::Failed(reason.into()))?;
     Ok(ExitCode::SUCCESS)
-}
-
-/// A file that can take the place of `path`. It is gone if it does not.
-fn beside(path: &Path) -> Result<NamedTempFile, CliError> {
-    let place = path.display().to_string();
-    let refused = |why: &str| CliError::Failed(format!("{place}: {why}").into());
-    let own = geteuid().as_raw();
-    match path.symlink_metadata() {
-        Ok(there) if !there.is_file() => return Err(refused("it is no regular file")),
-        Ok(there) if there.uid() != own => return Err(refused("it belongs to another user")),
-        _ => {}
-    }
-    // Root with the home of a user would leave files there that the user cannot replace.
-    let existing = path
-        .ancestors()
-        .skip(1)
-        .find_map(|folder| folder.metadata().ok());
-    if existing.is_none_or(|folder| folder.uid() != own) {
-        return Err(refused("its folder belongs to another user"));
-    }
-    let folder = path.parent().unwrap_or(Path::new("/"));
-    let made = std::fs::DirBuilder::new()
-        .recursive(true)
-        .mode(0o700)
-        .create(folder);
-    made.and_then(|()| NamedTempFile::new_in(folder))
-        .map_err(CliError::io(place))
 }

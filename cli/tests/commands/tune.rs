@@ -132,6 +132,26 @@ fn the_first_run_on_a_machine_measures_its_profile() {
         [""; 0].map(PathBuf::from),
         "nothing was asked"
     );
+    let stores = |setting: Option<(&str, &str)>| {
+        let listing = run(in_home(&["info", "--json"], &home).envs(setting));
+        let listing: Value = serde_json::from_slice(&listing).expect("JSON");
+        listing["stores"].as_str().expect("text").to_owned()
+    };
+    let (set, forbidden) = (
+        ("ONECOPY_CHUNK_COPY", "string"),
+        ("ONECOPY_TUNE_FILE", "none"),
+    );
+    assert!(stores(Some(set)).contains("is set (environment)"));
+    let seed = stores(Some(forbidden));
+    assert!(
+        seed.starts_with("a seed") && seed.contains(forbidden.0),
+        "{seed}"
+    );
+    let seed = stores(None);
+    assert!(
+        seed.starts_with("a seed") && seed.contains("nothing was measured"),
+        "{seed}"
+    );
     run(&mut in_home(&START, &home));
     if onecopy::machine::spread_processors().len() < 2 {
         assert!(files(&home).is_empty(), "there is nothing to compare");
@@ -157,6 +177,7 @@ fn the_first_run_on_a_machine_measures_its_profile() {
         run(&mut in_home(&START, &home));
         std::fs::read_to_string(path).expect("there") == profile
     };
+    assert!(stores(None).starts_with("measured on "));
     for kind in ["owned", "string"] {
         profile["chunk_copy"] = kind.into();
         assert!(kept(&profile.to_string()), "a profile is measured once");
@@ -184,6 +205,11 @@ fn the_first_run_on_a_machine_measures_its_profile() {
     ] {
         std::fs::write(path, &useless).expect("written");
         assert_eq!(used(), (Value::Null, "auto".into()), "{useless}");
+        let seed = stores(None);
+        assert!(
+            seed.starts_with("a seed") && seed.contains("is of no use"),
+            "{seed}"
+        );
         assert!(!kept(&useless), "{useless}");
     }
     assert_eq!(files(&home), made, "nothing else is left");

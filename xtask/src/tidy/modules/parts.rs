@@ -73,12 +73,8 @@ const ARROWS: &[(&str, &[&str])] = &[
     (
         "runtime",
         &[
-            "coll", "comm", "error", "handle", "memory", "select", "tune", "wireup",
+            "coll", "comm", "error", "handle", "machine", "memory", "select", "tune", "wireup",
         ],
-    ),
-    (
-        "measure",
-        &["comm", "error", "machine", "runtime", "tune", "wireup"],
     ),
     (
         "raw",

@@ -2,15 +2,16 @@
 //! Which stores fill chunks faster between two processors of this machine.
 //!
 //! Neither the processor's model nor its features tell that, so it is measured, with the code that sends messages.
-//! `onecopy tune` does, and so does the first `onecopy run` on a machine, which keeps the result as the machine's
-//! [`profile`]. Until then the processor's maker is a first guess ([`onecopy_obs::machine`]).
+//! `onecopy tune` does, and so does the first job on a machine, which keeps the result as the machine's [`profile`]:
+//! `onecopy run` before it starts the ranks, or the first rank of a node under another launcher, before it joins. Until
+//! then the processor's maker is a first guess ([`onecopy_obs::machine`]).
 
+use super::{Options, Runtime};
 use crate::comm::Comm;
 use crate::error::Result;
-use crate::machine::spread_processors;
-use crate::runtime::{Options, Runtime};
+use crate::machine::{spread_processors, unbind_thread};
 use crate::tune::profile::{self, Profile};
-use crate::wireup;
+use crate::wireup::{self, WireupError};
 use nix::sched::{CpuSet, sched_setaffinity};
 use nix::unistd::Pid;
 use onecopy_btl::LayerId;
@@ -28,6 +29,10 @@ const BATCH: [(usize, usize); 2] = [(16 << 10, 4), (64 << 10, 2)];
 const CLEARLY: f64 = 1.05;
 /// From so many rounds on a comparison counts.
 const ROUNDS_MIN: usize = 16;
+/// How long the stores are compared for a profile, where the machine is not busy.
+const PROFILE_TIME: Duration = Duration::from_millis(40);
+/// Bytes of the stack of the thread that measures. Those of its ranks have as many as any thread of the language.
+const STACK: usize = 512 << 10;
 /// Ranks that are threads of one process join at once, or never.
 const JOIN: Duration = Duration::from_secs(2);
 
@@ -79,6 +84,34 @@ impl MeasuredStores {
     }
 }
 
+/// Measures the machine's profile and keeps it. The error says why not; nothing is lost by it.
+pub fn keep_profile() -> std::result::Result<(), String> {
+    let claim = profile::Claim::take()?;
+    let measured = stores(PROFILE_TIME).map_err(|error| error.to_string())?;
+    claim.keep(&measured.profile())
+}
+
+/// As [`keep_profile`], in a rank of another launcher's job, while the others of its node wait in the kernel for it to
+/// join. A thread of its own, without signals of the program, is bound to no processor. If it panics, the job goes on.
+///
+/// It needs no limit of its own: the measurement looks at the clock after each round, and each of its ranks ends with
+/// the other.
+pub(super) fn before_joining() {
+    let measure = || match keep_profile() {
+        Ok(()) => tracing::info!("the machine's profile was measured"),
+        Err(reason) => tracing::info!("the machine's profile was not measured: {reason}"),
+    };
+    let started = onecopy_shm::thread::start("onecopy-measure", STACK, move || {
+        unbind_thread();
+        measure();
+    });
+    match started.map(std::thread::JoinHandle::join) {
+        Ok(Ok(())) => {}
+        Ok(Err(_)) => tracing::info!("the measurement of the machine's profile failed"),
+        Err(error) => tracing::info!("the machine's profile was not measured: {error}"),
+    }
+}
+
 /// Compares the stores for this long, or up to four times as long on a busy machine. It does so between two processors
 /// that this thread may run on: two cores, if there are. Whether this process copies by vectors
 /// ([`copy::prefer_vectors`]) is as before in the end.
@@ -100,9 +133,18 @@ pub fn stores(time: Duration) -> Result<MeasuredStores> {
     let sides = ranks.into_iter().zip([first, second]);
     let before = copy::prefers_vectors();
     let found = std::thread::scope(|scope| {
-        let threads: Vec<_> = sides
-            .map(|(wireups, processor)| scope.spawn(move || side(wireups, processor, time)))
-            .collect();
+        let start = |(wireups, processor)| {
+            let thread = std::thread::Builder::new();
+            let started = thread.spawn_scoped(scope, move || side(wireups, processor, time));
+            started.map_err(|source| WireupError::System {
+                call: "measure",
+                what: "a thread",
+                source,
+            })
+        };
+        let threads = sides
+            .map(start)
+            .collect::<std::result::Result<Vec<_>, _>>()?;
         let ended = threads
             .into_iter()
             .map(|thread| thread.join().unwrap_or_else(|panic| resume_unwind(panic)));
@@ -123,7 +165,9 @@ fn side(wireups: Vec<wireup::local::Local>, processor: u16, time: Duration) -> R
         let knobs = Knobs::from_iter([
             ("ONECOPY_LAYERS", LayerId::CHUNKS.to_string()),
             ("ONECOPY_EAGER_MAX", "1M".to_owned()),
-            ("ONECOPY_HEAP_SIZE", "1M".to_owned()),
+            // A size that nobody sets. The malloc front gives its memory once, to the first segment with a heap of its
+            // size, and that is to be the rank's own.
+            ("ONECOPY_HEAP_SIZE", "1088K".to_owned()),
             ("ONECOPY_CHUNK_COPY", kind.to_string()),
         ])?
         .0;

@@ -1,0 +1,202 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! The machine's profile, which the first job of another launcher measures: once, and without any harm to the job.
+
+use std::os::unix::fs::{DirBuilderExt, MetadataExt, PermissionsExt};
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use crate::launchers::Launcher;
+use crate::meeting::{Ran, add_rank, finish};
+use crate::processes::Ranks;
+
+/// A folder in which profiles are kept, and removed in the end.
+struct Home(PathBuf);
+
+impl Home {
+    fn new(name: &str) -> Self {
+        let path = std::env::temp_dir().join(format!("onecopy-{name}-{}", std::process::id()));
+        let made = std::fs::DirBuilder::new().mode(0o700).create(&path);
+        made.expect("made");
+        Self(path)
+    }
+
+    fn text(&self) -> &str {
+        self.0.to_str().expect("text")
+    }
+
+    /// All that is in its folder: names, and the numbers of files, which tell whether one was written anew.
+    fn files(&self) -> Vec<(PathBuf, u64)> {
+        let listed = std::fs::read_dir(self.0.join("onecopy"));
+        let entries = listed
+            .into_iter()
+            .flatten()
+            .map(|entry| entry.expect("readable"));
+        entries
+            .map(|entry| (entry.path(), entry.metadata().expect("there").ino()))
+            .collect()
+    }
+
+    /// Whether there is nothing but one profile.
+    fn has_profile(&self) -> bool {
+        let files = self.files();
+        let is_profile = |path: &Path| {
+            let text = std::fs::read_to_string(path).expect("readable");
+            let found: serde_json::Value = serde_json::from_str(&text).expect("JSON");
+            found["rounds"].as_u64() > Some(0)
+        };
+        matches!(&files[..], [(path, _)] if is_profile(path))
+    }
+}
+
+impl Drop for Home {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_dir_all(&self.0);
+    }
+}
+
+/// Whether there is something to compare.
+fn is_possible() -> bool {
+    onecopy::machine::all_processors().len() > 1
+}
+
+/// Ranks that meet by the PMI-1 of `onecopy run`, and take it for another launcher.
+fn by_pmi(ranks: usize, home: &Path) -> Ranks {
+    let apart = "unset ONECOPY_JOB_FD ONECOPY_JOB_RANK ONECOPY_JOB_SIZE; exec \"$@\"";
+    let home = home.to_str().expect("text");
+    Ranks::new(ranks, "ring")
+        .env("XDG_CACHE_HOME", home)
+        .env("XDG_CONFIG_HOME", home)
+        .wrapped(&["env", "-u", "ONECOPY_TUNE_FILE", "sh", "-c", apart, "sh"])
+}
+
+fn launched(launcher: Launcher, options: &[&str], ranks: usize, home: &Home) -> Option<Command> {
+    let mut command = launcher.command(ranks)?;
+    command.args(options);
+    add_rank(&mut command, "ring");
+    command
+        .env_remove("ONECOPY_TUNE_FILE")
+        .env("XDG_CACHE_HOME", home.text())
+        .env("XDG_CONFIG_HOME", home.text());
+    Some(command)
+}
+
+#[track_caller]
+fn expect_quiet_ring(ran: &Ran, ranks: usize) {
+    assert_eq!(ran.code, Some(0), "{}", ran.text);
+    let done = ran.lines_with(&format!("of {ranks}"));
+    assert_eq!(done, ranks, "{}", ran.text);
+    assert!(!ran.text.contains("profile"), "{}", ran.text);
+}
+
+#[test]
+fn the_first_job_measures_the_profile_once() {
+    let home = Home::new("pmi-profile");
+    let none = by_pmi(2, &home.0).env("ONECOPY_CHUNK_COPY", "owned").run();
+    none.expect_success();
+    by_pmi(1, &home.0).run().expect_success();
+    assert_eq!(home.files(), [], "nobody needs it");
+    by_pmi(2, &home.0).run().expect_success();
+    assert_eq!(home.has_profile(), is_possible());
+    let first = home.files();
+    by_pmi(3, &home.0).run().expect_success();
+    // What nothing follows from counts for a day.
+    assert_eq!(home.files(), first);
+}
+
+/// A rank that is alone on its node fills no chunks by stores.
+#[test]
+fn a_node_of_one_rank_measures_nothing() {
+    let home = Home::new("nodes-profile");
+    let apart = "unset ONECOPY_JOB_FD ONECOPY_JOB_RANK ONECOPY_JOB_SIZE; \
+                 ONECOPY_NODE=node$PMI_RANK exec \"$@\"";
+    let command = ["env", "-u", "ONECOPY_TUNE_FILE", "sh", "-c", apart, "sh"];
+    let alone = by_pmi(2, &home.0).env("ONECOPY_NODE_TIMEOUT", "60");
+    alone.wrapped(&command).run().expect_success();
+    assert_eq!(home.files(), []);
+}
+
+#[test]
+fn each_launcher_has_the_profile_measured() {
+    for launcher in Launcher::ALL {
+        // Bound to one processor, a rank measures between two all the same.
+        for options in [&[][..], &["--bind-to", "core"]] {
+            // Intel's hydra has a variable for that instead.
+            if launcher == Launcher::Intel && !options.is_empty() {
+                continue;
+            }
+            let home = Home::new("launched-profile");
+            for _ in 0..2 {
+                let Some(mut command) = launched(launcher, options, 2, &home) else {
+                    break;
+                };
+                expect_quiet_ring(&finish(&mut command), 2);
+                assert_eq!(
+                    home.has_profile(),
+                    is_possible(),
+                    "{launcher:?} {options:?}"
+                );
+            }
+        }
+    }
+}
+
+/// One of them measures. The others go without, and none waits for it.
+#[test]
+fn jobs_that_start_at_once_leave_one_profile() {
+    let home = Home::new("profiles");
+    let jobs: Vec<_> = std::thread::scope(|scope| {
+        let started: Vec<_> = (0..4)
+            .map(|_| scope.spawn(|| by_pmi(2, &home.0).run()))
+            .collect();
+        let ended = started.into_iter().map(|job| job.join().expect("a job"));
+        ended.collect()
+    });
+    for job in jobs {
+        job.expect_success();
+    }
+    assert_eq!(home.has_profile(), is_possible());
+}
+
+/// While another process measures, a job neither waits nor measures.
+#[test]
+fn a_job_does_not_wait_for_a_measurement() {
+    use nix::fcntl::{Flock, FlockArg};
+    let home = Home::new("locked-profile");
+    let folder = home.0.join("onecopy");
+    std::fs::create_dir(&folder).expect("made");
+    let opened = std::fs::File::open(&folder).expect("opened");
+    let locked = Flock::lock(opened, FlockArg::LockExclusive).expect("locked");
+    by_pmi(2, &home.0).run().expect_success();
+    assert_eq!(home.files(), []);
+    drop(locked);
+    by_pmi(2, &home.0).run().expect_success();
+    assert_eq!(home.has_profile(), is_possible());
+}
+
+/// What keeps the profile from being written is no matter of the job.
+#[test]
+fn a_profile_that_cannot_be_written_does_no_harm() {
+    let home = Home::new("no-profile");
+    // A file in the place of the folder.
+    let file = home.0.join("file");
+    std::fs::write(&file, "").expect("written");
+    by_pmi(2, &file).run().expect_success();
+    // A folder that nobody may write to; root may, all the same.
+    let closed = home.0.join("closed");
+    let made = std::fs::DirBuilder::new().mode(0o500).create(&closed);
+    made.expect("made");
+    by_pmi(2, &closed).run().expect_success();
+    if !nix::unistd::geteuid().is_root() {
+        assert!(!closed.join("onecopy").exists());
+    }
+    // Root is not to leave files in another user's home.
+    if nix::unistd::geteuid().is_root() {
+        let other = home.0.join("other");
+        std::fs::create_dir(&other).expect("made");
+        std::os::unix::fs::chown(&other, Some(65534), None).expect("changed");
+        by_pmi(2, &other).run().expect_success();
+        assert!(!other.join("onecopy").exists());
+    }
+    let mode = std::fs::Permissions::from_mode(0o700);
+    std::fs::set_permissions(&closed, mode).expect("changed");
+}
