@@ -1,12 +1,14 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! What `onecopy info protocols` says of a message is what a transfer does, by its counters: for random sizes, memory,
-//! layers and knobs.
+//! What `onecopy info protocols` says of a message is what a transfer does, by its counters. Random are layers, costs
+//! and knobs, memory and pieces, how often a buffer is sent and whether it changes; sizes are so, too, or lie at
+//! thresholds and beside them.
 
-use onecopy::CounterSnapshot;
-use onecopy::select::explain::{Layers, Memory, Protocol, Table, between_nodes};
-use onecopy::{Costs, HeapBuf, Knobs, LayerId, Runtime, local_of_nodes};
+use onecopy::select::explain::{Layers, Memory, Message, Protocol, Table, Why, between_nodes};
+use onecopy::wireup::local;
+use onecopy::{Comm, Costs, CounterSnapshot, HeapBuf, Knobs, LayerId, Options, Runtime};
 use proptest::prelude::*;
 use std::collections::BTreeMap;
+use std::io::{IoSlice, IoSliceMut};
 use std::ops::{Deref, DerefMut};
 use std::sync::Mutex;
 
@@ -59,7 +61,7 @@ type Moved = BTreeMap<&'static str, u64>;
 
 /// What one message changed at its sender and at its receiver, and what was said of it before.
 struct Seen {
-    said: Protocol,
+    said: Vec<Protocol>,
     sender: Moved,
     receiver: Moved,
 }
@@ -81,60 +83,231 @@ enum Receive {
     Late,
 }
 
-/// Sends one message between two ranks that have seen none. The ranks are on so many nodes.
-fn send_one(knobs: &Knobs, nodes: u32, len: usize, memory: Memory, receive: Receive) -> Seen {
-    let costs = Costs::seeds(&Knobs::default());
+/// The size of a message.
+#[derive(Debug, Clone, Copy)]
+enum Size {
+    Bytes(usize),
+    /// Where one of the pair's protocols ends and the next begins: at one of its thresholds, or a byte beside it.
+    Beside(usize, i64),
+}
+
+/// No message is longer.
+const LONGEST: u64 = 3 << 20;
+
+impl Size {
+    fn of(self, table: &Table<'_>, memory: Memory) -> usize {
+        match self {
+            Self::Bytes(bytes) => bytes,
+            Self::Beside(which, by) => {
+                let t = table.thresholds();
+                let ranges = table.ranges(memory).into_iter().map(|range| range.from);
+                let own = [
+                    t.slots_max as u64 + 1,
+                    t.rewritten_max + 1,
+                    t.rewritten_heap_max + 1,
+                    t.announce_min,
+                ];
+                let mut begins: Vec<u64> = ranges.chain(own).collect();
+                begins.retain(|&begin| begin <= LONGEST);
+                let begin = begins[which % begins.len()];
+                begin.saturating_add_signed(by) as usize
+            }
+        }
+    }
+}
+
+/// A pair of ranks, and what one sends to the other.
+#[derive(Debug)]
+struct Case {
+    knobs: Knobs,
+    costs: Costs,
+    nodes: u32,
+    size: Size,
+    message: Message,
+    receive: Receive,
+    /// So many messages: from the second on the pair has seen transfers.
+    times: usize,
+}
+
+/// The bytes of a buffer that is in one piece or in three.
+fn cut(bytes: &[u8], is_cut: bool) -> Vec<&[u8]> {
+    let (first, rest) = bytes.split_at(if is_cut { bytes.len() / 3 } else { 0 });
+    let (second, third) = rest.split_at(rest.len() / 2);
+    if is_cut {
+        vec![first, second, third]
+    } else {
+        vec![bytes]
+    }
+}
+
+fn cut_mut(bytes: &mut [u8], is_cut: bool) -> Vec<&mut [u8]> {
+    if !is_cut {
+        return vec![bytes];
+    }
+    let (first, rest) = bytes.split_at_mut(bytes.len() / 3);
+    let (second, third) = rest.split_at_mut(rest.len() / 2);
+    vec![first, second, third]
+}
+
+fn send(world: &Comm, bytes: &[u8], in_pieces: bool) {
+    if !in_pieces {
+        return world.send(bytes, 1, 7).expect("send");
+    }
+    let pieces = cut(bytes, true).into_iter().map(IoSlice::new);
+    world
+        .send_iov(&pieces.collect::<Vec<_>>(), 1, 7)
+        .expect("send");
+}
+
+fn receive(world: &Comm, bytes: &mut [u8], in_pieces: bool) {
+    let status = if in_pieces {
+        let pieces = cut_mut(bytes, true).into_iter().map(IoSliceMut::new);
+        world.recv_iov(&mut pieces.collect::<Vec<_>>(), 0, 7)
+    } else {
+        world.recv(bytes, 0, 7)
+    };
+    status.expect("a message");
+}
+
+/// What the byte of the message is that goes as this one.
+fn byte_of(case: &Case, round: usize) -> u8 {
+    if case.message.rewritten {
+        round as u8 + 1
+    } else {
+        1
+    }
+}
+
+fn as_sender(case: &Case, rt: &Runtime) -> Vec<Moved> {
+    let world = rt.world();
+    let mut len = [0_u64];
+    world.recv(&mut len, 1, 1).expect("the length");
+    let len = len[0] as usize;
+    let mut bytes = Bytes::new(rt, len, case.message.memory.from_heap);
+    let one = |round| {
+        bytes.fill(byte_of(case, round));
+        world.recv(&mut [0u8; 0], 1, 1).expect("the word");
+        let before = rt.counters();
+        send(&world, &bytes[..len], case.message.from_pieces);
+        let moved = moved(rt, &before);
+        // A barrier would be messages that the receiver counts, too.
+        world.recv(&mut [0u8; 0], 1, 2).expect("the word");
+        moved
+    };
+    (0..case.times).map(one).collect()
+}
+
+/// What was said of each message, and what its arrival changed.
+fn as_receiver(case: &Case, rt: &Runtime) -> (usize, Vec<(Vec<Protocol>, Moved)>) {
+    let world = rt.world();
+    let found = layers(rt, 0);
+    if case.nodes > 1 {
+        // What `info` says without a job, but for what it finds of this host's devices.
+        let mut without_job = between_nodes();
+        without_job[LayerId::LANE] = found[LayerId::LANE].clone();
+        assert_eq!(found, without_job);
+    }
+    let table = Table::new(&case.knobs, &case.costs, found);
+    let Message { memory, .. } = case.message;
+    let len = case.size.of(&table, memory);
+    world.send(&[len as u64], 0, 1).expect("the length");
+    let mut bytes = Bytes::new(rt, len, memory.to_heap);
+    let one = |round| {
+        let said = said(&table, case, len as u64, round);
+        let before = rt.counters();
+        let word = || world.send(&[0u8; 0], 0, 1).expect("the word");
+        let (buffer, in_pieces) = (&mut bytes[..len], case.message.to_pieces);
+        match case.receive {
+            Receive::Posted => world.scope(|scope| {
+                let posted = if in_pieces {
+                    scope.irecv_iov(cut_mut(buffer, true), 0, 7)
+                } else {
+                    scope.irecv(buffer, 0, 7)
+                };
+                let posted = posted.expect("receive");
+                word();
+                scope.wait(posted).expect("a message");
+            }),
+            Receive::Blocking => {
+                word();
+                receive(&world, buffer, in_pieces);
+            }
+            Receive::Late => {
+                word();
+                world.probe(0, 7).expect("a message");
+                receive(&world, buffer, in_pieces);
+            }
+        }
+        let byte = byte_of(case, round);
+        assert!(bytes[..len].iter().all(|&found| found == byte));
+        let moved = moved(rt, &before);
+        world.send(&[0u8; 0], 0, 2).expect("the word");
+        (said, moved)
+    };
+    (len, (0..case.times).map(one).collect())
+}
+
+/// The ways that the message of this round may go. There is one, but where a pair goes by the times that it has seen.
+fn said(table: &Table<'_>, case: &Case, len: u64, round: usize) -> Vec<Protocol> {
+    let message = Message {
+        rewritten: case.message.rewritten && round > 0,
+        ..case.message
+    };
+    let chosen = table.choose_of(len, message);
+    let mut said = vec![chosen];
+    let announced = !matches!(
+        chosen,
+        Protocol::Inline | Protocol::Slots | Protocol::Chunks
+    );
+    if round > 0 && announced {
+        // Of a buffer in pieces nobody copies together.
+        let alone = |protocol| match protocol {
+            Protocol::Cooperative(layer) if message.to_pieces => Protocol::Single(layer),
+            other => other,
+        };
+        // Nor does the sender write to it.
+        let memory = Memory {
+            to_heap: message.memory.to_heap && !message.to_pieces,
+            ..message.memory
+        };
+        let losers = table.losers(len, memory).into_iter();
+        let learned = losers.filter(|loser| loser.why == Why::Learned);
+        said.extend(learned.map(|loser| alone(loser.protocol)));
+    }
+    said
+}
+
+/// Sends messages between two ranks that have seen none.
+fn run(case: &Case) -> (usize, Vec<Seen>) {
     let sent = Mutex::new(None);
     let received = Mutex::new(None);
-    local_of_nodes(2, nodes, knobs, |rt| {
-        let world = rt.world();
-        if rt.rank() == 0 {
-            let mut bytes = Bytes::new(&rt, len, memory.from_heap);
-            bytes.fill(7);
-            world.recv(&mut [0u8; 0], 1, 1).expect("the word");
-            let before = rt.counters();
-            world.send(&bytes[..len], 1, 7).expect("send");
-            *sent.lock().expect("lock") = Some(moved(&rt, &before));
-        } else {
-            let mut bytes = Bytes::new(&rt, len, memory.to_heap);
-            let found = layers(&rt, 0);
-            if nodes > 1 {
-                // What `info` says without a job, but for what it finds of this host's devices.
-                let mut without_job = between_nodes();
-                without_job[LayerId::LANE] = found[LayerId::LANE].clone();
-                assert_eq!(found, without_job);
-            }
-            let said = Table::new(knobs, &costs, found).choose(len as u64, memory);
-            let before = rt.counters();
-            let word = || world.send(&[0u8; 0], 0, 1).expect("the word");
-            match receive {
-                Receive::Posted => world.scope(|scope| {
-                    let posted = scope.irecv(&mut bytes[..len], 0, 7).expect("receive");
-                    word();
-                    scope.wait(posted).expect("a message");
-                }),
-                Receive::Blocking => {
-                    word();
-                    world.recv(&mut bytes[..len], 0, 7).expect("a message");
+    std::thread::scope(|scope| {
+        for wireup in local::world_of_nodes(2, case.nodes).expect("a job of threads") {
+            scope.spawn(|| {
+                let options = Options {
+                    knobs: case.knobs.clone(),
+                    costs: case.costs,
+                    wireup: Some(Box::new(wireup)),
+                    ..Options::default()
+                };
+                let rt = Runtime::init_with(options).expect("join");
+                if rt.rank() == 0 {
+                    *sent.lock().expect("lock") = Some(as_sender(case, &rt));
+                } else {
+                    *received.lock().expect("lock") = Some(as_receiver(case, &rt));
                 }
-                Receive::Late => {
-                    word();
-                    world.probe(0, 7).expect("a message");
-                    world.recv(&mut bytes[..len], 0, 7).expect("a message");
-                }
-            }
-            assert!(bytes[..len].iter().all(|&byte| byte == 7));
-            *received.lock().expect("lock") = Some((said, moved(&rt, &before)));
+            });
         }
-        world.barrier().expect("barrier");
     });
-    let sender = sent.into_inner().expect("lock").expect("a sender");
-    let (said, receiver) = received.into_inner().expect("lock").expect("a receiver");
-    Seen {
+    let sent = sent.into_inner().expect("lock").expect("a sender");
+    let (len, received) = received.into_inner().expect("lock").expect("a receiver");
+    let both = sent.into_iter().zip(received);
+    let seen = both.map(|(sender, (said, receiver))| Seen {
         said,
         sender,
         receiver,
-    }
+    });
+    (len, seen.collect())
 }
 
 fn check(seen: &Seen, len: usize) -> Result<(), TestCaseError> {
@@ -172,7 +345,7 @@ fn check(seen: &Seen, len: usize) -> Result<(), TestCaseError> {
         LayerId::Knem => 3,
         _ => panic!("{layer} has no counter here"),
     };
-    let good = match said {
+    let fits = |said: &Protocol| match said {
         Protocol::Inline => eager == [1, 0, 0, 0],
         Protocol::Slots => eager == [0, 1, 0, 0],
         Protocol::Chunks => eager == [0, 0, 1, 0],
@@ -184,8 +357,8 @@ fn check(seen: &Seen, len: usize) -> Result<(), TestCaseError> {
         Protocol::Cooperative(layer) => shared && both(way(*layer)),
     };
     prop_assert!(
-        good,
-        "{said} was said; sends {eager:?}, bytes by way {ways:?}, pipeline {} and {}, shared chunks {} and {}",
+        said.iter().any(fits),
+        "{said:?} was said of {len} bytes; sends {eager:?}, bytes by way {ways:?}, pipeline {} and {}, shared chunks {} and {}",
         s["pipeline_bytes"],
         r["pipeline_bytes"],
         s["coop_chunks_sender"],
@@ -194,28 +367,123 @@ fn check(seen: &Seen, len: usize) -> Result<(), TestCaseError> {
     Ok(())
 }
 
-fn sizes() -> impl Strategy<Value = usize> {
-    prop_oneof![0..200usize, 200..20_000usize, 20_000..2_000_000usize]
+fn sizes() -> impl Strategy<Value = Size> {
+    prop_oneof![
+        (0..200_usize).prop_map(Size::Bytes),
+        (200..20_000_usize).prop_map(Size::Bytes),
+        (20_000..2_000_000_usize).prop_map(Size::Bytes),
+        (any::<usize>(), -1..=1_i64).prop_map(|(which, by)| Size::Beside(which, by)),
+        (any::<usize>(), -1..=1_i64).prop_map(|(which, by)| Size::Beside(which, by)),
+        (any::<usize>(), -1..=1_i64).prop_map(|(which, by)| Size::Beside(which, by)),
+    ]
 }
 
-/// A knob, or its absence.
-fn knob(
+fn messages() -> impl Strategy<Value = Message> {
+    let flag = any::<bool>;
+    let few = || prop::bool::weighted(0.2);
+    (flag(), flag(), few(), few(), flag()).prop_map(
+        |(from_heap, to_heap, from_pieces, to_pieces, rewritten)| Message {
+            memory: Memory { from_heap, to_heap },
+            from_pieces,
+            to_pieces,
+            rewritten,
+        },
+    )
+}
+
+fn receives() -> impl Strategy<Value = Receive> {
+    prop::sample::select(&[Receive::Posted, Receive::Blocking, Receive::Late][..])
+}
+
+/// The seeds, each figure of each curve multiplied by up to eight, or divided.
+fn costs() -> impl Strategy<Value = Costs> {
+    let curves = Costs::names().count();
+    let factors = prop::collection::vec((-3.0..3.0_f64, -3.0..3.0_f64, -3.0..3.0_f64), curves);
+    let random = factors.prop_map(|factors| {
+        let mut costs = Costs::default();
+        for (name, (setup, near, far)) in Costs::names().zip(factors) {
+            let curve = costs.named(name).expect("its name");
+            curve.setup_ns *= setup.exp2();
+            curve.per_kib_ns *= near.exp2();
+            curve.per_kib_far_ns *= far.exp2();
+        }
+        costs
+    });
+    prop_oneof![Just(Costs::default()), random.boxed(), random_seeds()]
+}
+
+/// The seeds of either kind of stores.
+fn random_seeds() -> impl Strategy<Value = Costs> {
+    prop::sample::select(&["owned", "string"][..]).prop_map(|kind| {
+        let knobs = Knobs::from_iter([("ONECOPY_CHUNK_COPY", kind)]);
+        Costs::seeds(&knobs.expect("a knob").0)
+    })
+}
+
+/// Any set of the layers of a node.
+fn layer_sets() -> impl Strategy<Value = String> {
+    let all = ["cico", "heap", "xpmem", "cma", "knem"];
+    let some = prop::sample::subsequence(all.to_vec(), 1..=all.len());
+    some.prop_map(|names| names.join(","))
+}
+
+/// A size for a knob.
+fn size_of(
+    name: &'static str,
+    most: usize,
+) -> impl Strategy<Value = Option<(&'static str, String)>> {
+    let sizes = prop_oneof![
+        0..=most,
+        Just(0),
+        (0..=most.ilog2()).prop_map(|bit| 1 << bit)
+    ];
+    let set = sizes.prop_map(move |size| (name, size.to_string()));
+    prop::option::weighted(0.3, set)
+}
+
+/// A choice for a knob.
+fn one_of(
     name: &'static str,
     values: &'static [&'static str],
-) -> impl Strategy<Value = Option<(&'static str, &'static str)>> {
-    prop::option::of(prop::sample::select(values).prop_map(move |value| (name, value)))
+) -> impl Strategy<Value = Option<(&'static str, String)>> {
+    let set = prop::sample::select(values).prop_map(move |value| (name, value.to_owned()));
+    prop::option::weighted(0.3, set)
 }
 
-/// A knob, and values that it may have.
-type Values = (&'static str, &'static [&'static str]);
+type Setting = (&'static str, String);
 
-/// Some of the knobs.
-fn some_of(knobs: &'static [Values]) -> impl Strategy<Value = Vec<(&'static str, &'static str)>> {
-    let each: Vec<_> = knobs
-        .iter()
-        .map(|(name, values)| knob(name, values))
-        .collect();
-    each.prop_map(|all| all.into_iter().flatten().collect())
+/// Settings that decide between protocols.
+fn thresholds() -> impl Strategy<Value = Vec<Setting>> {
+    const M: usize = 1 << 20;
+    let all = [
+        size_of("ONECOPY_CMA_MIN", M).boxed(),
+        size_of("ONECOPY_HEAP_MIN", M).boxed(),
+        size_of("ONECOPY_XPMEM_MIN", M).boxed(),
+        size_of("ONECOPY_KNEM_MIN", M).boxed(),
+        one_of("ONECOPY_COOP", &["off", "on"]).boxed(),
+        size_of("ONECOPY_COOP_MIN", M).boxed(),
+        one_of("ONECOPY_COOP_CHUNK", &["4K", "64K", "1M"]).boxed(),
+        size_of("ONECOPY_EAGER_MAX", M / 4).boxed(),
+        size_of("ONECOPY_EAGER_SLOTS_MAX", 4096).boxed(),
+        one_of("ONECOPY_EAGER_CREDIT", &["1M", "16M"]).boxed(),
+        size_of("ONECOPY_REWRITTEN_MAX", M).boxed(),
+    ];
+    all.to_vec()
+        .prop_map(|all| all.into_iter().flatten().collect())
+}
+
+/// Settings of what carries messages.
+fn carriers() -> impl Strategy<Value = Vec<Setting>> {
+    let all = [
+        one_of("ONECOPY_RING_SLOTS", &["128", "1024"]).boxed(),
+        one_of("ONECOPY_CHUNK_COPY", &["owned", "string"]).boxed(),
+        one_of("ONECOPY_CHUNK_SIZE", &["4K", "64K"]).boxed(),
+        one_of("ONECOPY_PIPELINE_CHUNK", &["4K", "64K"]).boxed(),
+        one_of("ONECOPY_PIPELINE_DEPTH", &["2", "8"]).boxed(),
+        one_of("ONECOPY_POOL_PER_PEER", &["512K", "4M"]).boxed(),
+    ];
+    all.to_vec()
+        .prop_map(|all| all.into_iter().flatten().collect())
 }
 
 proptest! {
@@ -223,57 +491,47 @@ proptest! {
 
     #[test]
     fn what_is_said_is_done(
-        len in sizes(),
-        from_heap in any::<bool>(),
-        to_heap in any::<bool>(),
-        receive in prop::sample::select(&[Receive::Posted, Receive::Blocking, Receive::Late]),
-        layers in knob("ONECOPY_LAYERS", &["cico", "cico,heap", "cico,cma", "cico,heap,cma"]),
-        mins in some_of(&[
-            ("ONECOPY_CMA_MIN", &["0", "32K", "1M"]),
-            ("ONECOPY_HEAP_MIN", &["0", "4K", "128K"]),
-            ("ONECOPY_COOP", &["off", "on"]),
-            ("ONECOPY_COOP_MIN", &["0", "64K"]),
-            ("ONECOPY_COOP_CHUNK", &["4K", "64K"]),
-        ]),
-        eager in some_of(&[
-            ("ONECOPY_EAGER_MAX", &["0", "1K", "16K", "256K"]),
-            ("ONECOPY_EAGER_SLOTS_MAX", &["200", "1500"]),
-            ("ONECOPY_EAGER_CREDIT", &["1M", "16M"]),
-            ("ONECOPY_REWRITTEN_MAX", &["0", "64K"]),
-            ("ONECOPY_RING_SLOTS", &["128", "1024"]),
-        ]),
-        chunks in some_of(&[
-            ("ONECOPY_CHUNK_SIZE", &["4K", "64K"]),
-            ("ONECOPY_PIPELINE_CHUNK", &["4K", "64K"]),
-            ("ONECOPY_PIPELINE_DEPTH", &["2", "8"]),
-            ("ONECOPY_POOL_PER_PEER", &["512K", "4M"]),
-        ]),
+        size in sizes(),
+        message in messages(),
+        receive in receives(),
+        times in 1..4_usize,
+        costs in costs(),
+        layers in prop::option::of(layer_sets()),
+        thresholds in thresholds(),
+        carriers in carriers(),
     ) {
-        let pairs = layers.into_iter().chain(mins).chain(eager).chain(chunks);
-        let knobs = Knobs::from_iter(pairs).expect("knobs").0;
-        let memory = Memory { from_heap, to_heap };
-        check(&send_one(&knobs, 1, len, memory, receive), len)?;
+        let layers = layers.map(|layers| ("ONECOPY_LAYERS", layers));
+        let knobs = Knobs::from_iter(layers.into_iter().chain(thresholds).chain(carriers));
+        let knobs = knobs.expect("knobs").0;
+        let case = Case { knobs, costs, nodes: 1, size, message, receive, times };
+        let (len, seen) = run(&case);
+        for seen in &seen {
+            check(seen, len)?;
+        }
     }
 
     /// Between nodes as well: in the ring's records, in chunks, or by the pipeline, and in no other way.
     #[test]
     fn what_is_said_between_nodes_is_done(
-        len in sizes(),
-        from_heap in any::<bool>(),
-        to_heap in any::<bool>(),
-        receive in prop::sample::select(&[Receive::Posted, Receive::Blocking, Receive::Late]),
-        eager in knob("ONECOPY_EAGER_MAX", &["0", "1K", "16K", "256K"]),
-        credit in knob("ONECOPY_EAGER_CREDIT", &["1M", "16M"]),
-        slots in knob("ONECOPY_EAGER_SLOTS_MAX", &["200", "1500"]),
-        piece in knob("ONECOPY_TCP_PIECE", &["1K", "1M"]),
+        size in sizes(),
+        message in messages(),
+        receive in receives(),
+        times in 1..4_usize,
+        costs in costs(),
+        eager in size_of("ONECOPY_EAGER_MAX", 256 << 10),
+        credit in one_of("ONECOPY_EAGER_CREDIT", &["1M", "16M"]),
+        slots in size_of("ONECOPY_EAGER_SLOTS_MAX", 4096),
+        piece in one_of("ONECOPY_TCP_PIECE", &["1K", "1M"]),
     ) {
         let pairs = [eager, credit, slots, piece].into_iter().flatten();
         let knobs = Knobs::from_iter(pairs).expect("knobs").0;
-        let memory = Memory { from_heap, to_heap };
-        let seen = send_one(&knobs, 2, len, memory, receive);
-        check(&seen, len)?;
-        let wire = seen.receiver["tcp_bytes"];
-        let in_chunks = matches!(seen.said, Protocol::Chunks | Protocol::Pipeline);
-        prop_assert_eq!(wire, if in_chunks { len as u64 } else { 0 });
+        let case = Case { knobs, costs, nodes: 2, size, message, receive, times };
+        let (len, seen) = run(&case);
+        for seen in &seen {
+            check(seen, len)?;
+            let wire = seen.receiver["tcp_bytes"];
+            let in_chunks = matches!(seen.said[0], Protocol::Chunks | Protocol::Pipeline);
+            prop_assert_eq!(wire, if in_chunks { len as u64 } else { 0 });
+        }
     }
 }

@@ -3,6 +3,7 @@
 
 use super::decide::{Facts, decide};
 use super::observed::{self, Observed};
+use super::rewritten;
 use super::{RDMA_READ, ReceiveProtocol, SendProtocol, Thresholds, other_node};
 use crate::endpoint::FIRST_PAYLOAD;
 use onecopy_btl::cost::{Costs, Curve};
@@ -100,6 +101,19 @@ pub struct Memory {
     pub to_heap: bool,
 }
 
+/// A message, as far as the way it goes depends on more than its size.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Message {
+    /// Where the two buffers lie.
+    pub memory: Memory,
+    /// The sender's buffer is in several pieces.
+    pub from_pieces: bool,
+    /// The receiver's is.
+    pub to_pieces: bool,
+    /// The sender's buffer has changed since it was last sent.
+    pub rewritten: bool,
+}
+
 /// The copy layers of a pair: none is refused, or why.
 pub type Layers = PerLayer<Option<Refusal>>;
 
@@ -181,11 +195,12 @@ pub struct Range {
     pub protocol: Protocol,
 }
 
-/// What is taken for granted of a message: its receive is posted, its buffer in one piece, and the pair otherwise idle.
+/// What is taken for granted of a message: its receive is posted, and the pair otherwise idle.
 struct Assumed {
     proven: LayerSet,
     is_shown: bool,
-    memory: Memory,
+    block_free: bool,
+    message: Message,
 }
 
 impl Facts for Assumed {
@@ -195,16 +210,17 @@ impl Facts for Assumed {
 
     /// Memory that is to be attached was asked for before, or it is so large that it is attached at first sight.
     fn is_read_by(&self, layer: LayerId) -> bool {
-        let there = layer.power() != Power::Map || self.memory.from_heap;
+        let there = layer.power() != Power::Map || self.message.memory.from_heap;
         there && self.proven.has(layer)
     }
 
     fn sender_maps(&self) -> bool {
-        self.memory.to_heap && self.proven.has(LayerId::MAP)
+        let one_piece = !self.message.to_pieces;
+        self.message.memory.to_heap && one_piece && self.proven.has(LayerId::MAP)
     }
 
     fn block_free(&self) -> bool {
-        true
+        self.block_free
     }
 }
 
@@ -256,20 +272,35 @@ impl<'a> Table<'a> {
     /// The protocol of a message of `size` bytes whose receive is posted, while the pair is otherwise idle.
     #[must_use]
     pub fn choose(&self, size: u64, memory: Memory) -> Protocol {
-        let maps = self.proven().has(LayerId::MAP);
-        match self
-            .thresholds
-            .send_protocol(size, 0, memory.from_heap && maps, true)
-        {
+        let message = Message {
+            memory,
+            ..Message::default()
+        };
+        self.choose_of(size, message)
+    }
+
+    /// As [`Self::choose`], of any message.
+    #[must_use]
+    pub fn choose_of(&self, size: u64, message: Message) -> Protocol {
+        // A rank that may not use the layer that maps has no heap that its peers see.
+        let shown = self.knobs.layers.allows(LayerId::MAP.name());
+        let in_heap = message.memory.from_heap && !message.from_pieces && shown;
+        match self.thresholds.send_protocol(size, 0, in_heap, true) {
             SendProtocol::Slots if size <= FIRST_PAYLOAD as u64 => return Protocol::Inline,
             SendProtocol::Slots => return Protocol::Slots,
             SendProtocol::Chunks => return Protocol::Chunks,
             SendProtocol::Announced => {}
         }
+        let seen = message.rewritten && !message.from_pieces && size >= rewritten::SHORTEST as u64;
+        if seen && self.thresholds.minds_rewriting(size, in_heap) {
+            return Protocol::Chunks;
+        }
         let facts = Assumed {
             proven: self.proven(),
-            is_shown: self.no_read(size).is_none(),
-            memory,
+            // A sender whose pieces are listed takes part only where both are to copy.
+            block_free: !message.to_pieces && (self.knobs.coop || !message.from_pieces),
+            is_shown: !message.from_pieces && self.no_read(size).is_none(),
+            message,
         };
         // A pair that has seen no transfer yet.
         let receive_protocol = decide(size, &facts, &self.thresholds, &mut self.unobserved());

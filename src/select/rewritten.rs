@@ -12,6 +12,8 @@
 const BUFFERS: usize = 128;
 /// Words that are looked at, spread over the buffer: as many lines, which the sender has in its cache if it wrote them.
 const WORDS: usize = 8;
+/// Bytes of the shortest buffer that is looked at.
+pub(super) const SHORTEST: usize = 8 * WORDS;
 /// An odd number without pattern.
 const MIX: u64 = 0x9E37_79B9_7F4A_7C15;
 
@@ -57,7 +59,7 @@ impl Rewritten {
     /// Whether these bytes were sent before, lately, and are others now. They are remembered as sent. A message that
     /// could not be sent at once is asked about again; then the answer is that nothing changed.
     pub(crate) fn changed(&mut self, bytes: &[u8]) -> bool {
-        if bytes.len() < 8 * WORDS {
+        if bytes.len() < SHORTEST {
             return false;
         }
         let (address, len) = (bytes.as_ptr().addr(), bytes.len());
