@@ -213,14 +213,14 @@ pub fn all_processors() -> Vec<u16> {
 pub fn caches(processors: &[u16]) -> Vec<Cache> {
     let mut caches = Vec::new();
     for cpu in processors {
-        let at = format!("/sys/devices/system/cpu/cpu{cpu}/cache");
-        let last = numbered(&at, "index", "")
+        let folder = format!("/sys/devices/system/cpu/cpu{cpu}/cache");
+        let last = numbered(&folder, "index", "")
             .into_iter()
-            .max_by_key(|index| read(&format!("{at}/index{index}/level")));
+            .max_by_key(|index| read(&format!("{folder}/index{index}/level")));
         if let Some(index) = last {
             let cache = Cache {
-                size: read(&format!("{at}/index{index}/size")),
-                processors: read(&format!("{at}/index{index}/shared_cpu_list")),
+                size: read(&format!("{folder}/index{index}/size")),
+                processors: read(&format!("{folder}/index{index}/shared_cpu_list")),
             };
             if !caches.contains(&cache) {
                 caches.push(cache);
@@ -381,9 +381,9 @@ pub(crate) fn quota() -> f32 {
         .unwrap_or("/")
         .to_owned();
     let mut best = 0.0f32;
-    let mut at = std::path::PathBuf::from(format!("/sys/fs/cgroup{path}"));
+    let mut folder = std::path::PathBuf::from(format!("/sys/fs/cgroup{path}"));
     loop {
-        if let Some(text) = read(&at.join("cpu.max").to_string_lossy()) {
+        if let Some(text) = read(&folder.join("cpu.max").to_string_lossy()) {
             let mut words = text.split_whitespace();
             if let (Some(Ok(max)), Some(Ok(period))) = (
                 words.next().map(str::parse::<f32>),
@@ -393,7 +393,7 @@ pub(crate) fn quota() -> f32 {
                 best = if best == 0.0 { cpus } else { best.min(cpus) };
             }
         }
-        if !at.pop() || at == std::path::Path::new("/sys/fs") {
+        if !folder.pop() || folder == std::path::Path::new("/sys/fs") {
             return best;
         }
     }

@@ -167,7 +167,7 @@ pub trait AttachLayer: CopyLayer {
 pub struct Attached<'l> {
     layer: &'l dyn AttachLayer,
     window: Ref<'l, Window>,
-    at: u64,
+    offset: u64,
     range: RemoteRange,
     holes: u64,
 }
@@ -178,14 +178,14 @@ impl<'l> Attached<'l> {
     pub(crate) fn new(
         layer: &'l dyn AttachLayer,
         window: Ref<'l, Window>,
-        at: u64,
+        offset: u64,
         range: RemoteRange,
         holes: u64,
     ) -> Self {
         Self {
             layer,
             window,
-            at,
+            offset,
             range,
             holes,
         }
@@ -196,7 +196,7 @@ impl<'l> Attached<'l> {
     #[must_use]
     pub fn view(&self) -> Option<View<'_>> {
         let len = usize::try_from(self.range.len).ok()?;
-        self.window.view(self.at, len)
+        self.window.view(self.offset, len)
     }
 
     /// Whether no hole was found in any window since this was made.

@@ -55,12 +55,12 @@ pub(crate) fn walk<P: Deref<Target = [u8]>, E>(
     let mut ranges = remote.iter().filter(|r| r.len > 0);
     let (mut range, mut used) = (ranges.next(), 0u64);
     for mut piece in local {
-        let (len, mut at) = (piece.len(), 0);
-        while at < len {
+        let (len, mut offset) = (piece.len(), 0);
+        while offset < len {
             let Some(current) = range else { return Ok(()) };
-            let n = (len - at).min(usize::try_from(current.len - used).unwrap_or(usize::MAX));
-            step(current.part(used, n as u64), &mut piece, at..at + n)?;
-            at += n;
+            let n = (len - offset).min(usize::try_from(current.len - used).unwrap_or(usize::MAX));
+            step(current.part(used, n as u64), &mut piece, offset..offset + n)?;
+            offset += n;
             used += n as u64;
             if used == current.len {
                 (range, used) = (ranges.next(), 0);

@@ -129,18 +129,18 @@ impl<W> AttachCache<W> {
     #[must_use]
     pub fn whole(&self, address: u64, len: u64) -> Option<(&W, u64)> {
         let begin = self.find(address)?;
-        let (entry, at) = (&self.windows[&begin], address - begin);
-        (len <= entry.len - at).then_some((&entry.window, at))
+        let (entry, offset) = (&self.windows[&begin], address - begin);
+        (len <= entry.len - offset).then_some((&entry.window, offset))
     }
 
     /// Whether all bytes are attached.
     #[must_use]
     pub fn covers(&self, address: u64, len: u64) -> bool {
         let end = address.saturating_add(len);
-        let mut at = address;
-        while at < end {
-            match self.find(at) {
-                Some(begin) => at = begin + self.windows[&begin].len,
+        let mut next = address;
+        while next < end {
+            match self.find(next) {
+                Some(begin) => next = begin + self.windows[&begin].len,
                 None => return false,
             }
         }
@@ -211,14 +211,14 @@ impl<W> AttachCache<W> {
             .checked_add(len)
             .filter(|&end| end <= self.limits.end)
             .ok_or_else(|| io::Error::from_raw_os_error(libc::EFAULT))?;
-        let mut at = address;
+        let mut next = address;
         let mut all = true;
-        while at < end {
-            let begin = match self.find(at) {
+        while next < end {
+            let begin = match self.find(next) {
                 Some(begin) => begin,
                 None => {
                     all = false;
-                    let (begin, to) = self.bounds(at, end);
+                    let (begin, to) = self.bounds(next, end);
                     self.make_room(to - begin);
                     let window = attach(begin, to - begin)?;
                     self.bytes += to - begin;
@@ -238,9 +238,9 @@ impl<W> AttachCache<W> {
                 return Err(io::Error::from_raw_os_error(libc::EFAULT).into());
             };
             entry.used = clock;
-            let n = (end - at).min(begin + entry.len - at);
-            step(&entry.window, at - begin, at - address, n)?;
-            at += n;
+            let n = (end - next).min(begin + entry.len - next);
+            step(&entry.window, next - begin, next - address, n)?;
+            next += n;
         }
         if all {
             self.stats.hits += 1;

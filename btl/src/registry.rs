@@ -409,22 +409,22 @@ const COUNT: usize = LAYERS.len();
 // A row stands where its name points, and where tools look for it.
 const _: () = {
     assert!(COUNT == MECHANISMS.len(), "a row without a name");
-    let mut at = 0;
-    while at < COUNT {
-        assert!(LAYERS[at].id as usize == at, "a row in another place");
-        let same = is_same(LAYERS[at].name, MECHANISMS[at]);
+    let mut index = 0;
+    while index < COUNT {
+        assert!(LAYERS[index].id as usize == index, "a row in another place");
+        let same = is_same(LAYERS[index].name, MECHANISMS[index]);
         assert!(same, "another name than in MECHANISMS");
-        at += 1;
+        index += 1;
     }
 };
 
 /// The one layer of a kind.
 const fn the(power: Power) -> LayerId {
-    let mut at = 0;
-    while LAYERS[at].power as u8 != power as u8 {
-        at += 1;
+    let mut index = 0;
+    while LAYERS[index].power as u8 != power as u8 {
+        index += 1;
     }
-    LAYERS[at].id
+    LAYERS[index].id
 }
 
 impl Power {
@@ -442,10 +442,10 @@ impl Power {
 }
 
 const SINGLES: usize = {
-    let (mut at, mut count) = (0, 0);
-    while at < COUNT {
-        count += LAYERS[at].power.is_single() as usize;
-        at += 1;
+    let (mut index, mut count) = (0, 0);
+    while index < COUNT {
+        count += LAYERS[index].power.is_single() as usize;
+        index += 1;
     }
     count
 };
@@ -454,36 +454,36 @@ impl LayerId {
     /// All layers, in the order in which they are tried.
     pub const ALL: [Self; COUNT] = {
         let mut all = [Self::OWN; COUNT];
-        let mut at = 0;
-        while at < COUNT {
-            all[at] = LAYERS[at].id;
-            at += 1;
+        let mut index = 0;
+        while index < COUNT {
+            all[index] = LAYERS[index].id;
+            index += 1;
         }
         all
     };
     /// Those that copy straight between the buffers of two processes, in that order.
     pub const SINGLE: [Self; SINGLES] = {
         let mut all = [Self::OWN; SINGLES];
-        let (mut at, mut count) = (0, 0);
-        while at < COUNT {
-            if LAYERS[at].power.is_single() {
-                all[count] = LAYERS[at].id;
+        let (mut index, mut count) = (0, 0);
+        while index < COUNT {
+            if LAYERS[index].power.is_single() {
+                all[count] = LAYERS[index].id;
                 count += 1;
             }
-            at += 1;
+            index += 1;
         }
         all
     };
     /// Those for which a message may have to be exposed first.
     pub(crate) const EXPOSING: [Option<Self>; SINGLES] = {
         let mut all = [None; SINGLES];
-        let (mut at, mut count) = (0, 0);
-        while at < COUNT {
-            if LAYERS[at].exposes.is_some() {
-                all[count] = Some(LAYERS[at].id);
+        let (mut index, mut count) = (0, 0);
+        while index < COUNT {
+            if LAYERS[index].exposes.is_some() {
+                all[count] = Some(LAYERS[index].id);
                 count += 1;
             }
-            at += 1;
+            index += 1;
         }
         all
     };
@@ -587,8 +587,8 @@ mod tests {
     #[test]
     fn every_curve_is_found_by_its_name_alone() {
         let names: Vec<_> = Costs::names().collect();
-        for (at, name) in names.iter().enumerate() {
-            assert!(!names[at + 1..].contains(name), "{name} stands twice");
+        for (index, name) in names.iter().enumerate() {
+            assert!(!names[index + 1..].contains(name), "{name} stands twice");
             let mut costs = Costs::default();
             costs.named(name).expect("a curve").setup_ns = -1.0;
             assert_ne!(costs, Costs::default(), "{name}");

@@ -52,9 +52,9 @@ impl MeasuredStores {
     fn of(mut ratios: Vec<f64>) -> Self {
         ratios.sort_by(f64::total_cmp);
         let rounds = ratios.len();
-        let at = |part: f64| ratios.get((rounds.saturating_sub(1) as f64 * part) as usize);
-        let ratio = at(0.5).copied().unwrap_or(1.0);
-        let (low, high) = (at(0.25), at(0.75));
+        let quantile = |part: f64| ratios.get((rounds.saturating_sub(1) as f64 * part) as usize);
+        let ratio = quantile(0.5).copied().unwrap_or(1.0);
+        let (low, high) = (quantile(0.25), quantile(0.75));
         let faster = match (low, high) {
             _ if rounds < ROUNDS_MIN => None,
             (Some(&low), _) if low > 1.0 && ratio > CLEARLY => Some(ChunkCopy::String),
@@ -192,11 +192,11 @@ fn side(wireups: Vec<wireup::local::Local>, processor: u16, time: Duration) -> R
         let mut times = [0.0; 2];
         // Each kind is first in every other round.
         let first = ratios.len() % 2;
-        for at in [first, 1 - first] {
+        for kind in [first, 1 - first] {
             // The runtimes share this switch of the process.
-            copy::prefer_vectors(KINDS[at] == ChunkCopy::String);
-            batch(&worlds[at], &mut buffer)?;
-            times[at] = batch(&worlds[at], &mut buffer)?;
+            copy::prefer_vectors(KINDS[kind] == ChunkCopy::String);
+            batch(&worlds[kind], &mut buffer)?;
+            times[kind] = batch(&worlds[kind], &mut buffer)?;
         }
         ratios.push(times[0] / times[1]);
     }

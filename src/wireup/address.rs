@@ -26,8 +26,14 @@ fn own() -> Result<Vec<Own>, String> {
     let up = all.filter(|one| one.flags.contains(InterfaceFlags::IFF_UP));
     let found = up.filter_map(|one| {
         let storage = one.address?;
-        let v4 = storage.as_sockaddr_in().map(|at| IpAddr::V4(at.ip()));
-        let address = v4.or_else(|| storage.as_sockaddr_in6().map(|at| IpAddr::V6(at.ip())))?;
+        let v4 = storage
+            .as_sockaddr_in()
+            .map(|socket| IpAddr::V4(socket.ip()));
+        let address = v4.or_else(|| {
+            storage
+                .as_sockaddr_in6()
+                .map(|socket| IpAddr::V6(socket.ip()))
+        })?;
         let interface = one.interface_name;
         Some(Own { interface, address })
     });

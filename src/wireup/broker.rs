@@ -218,7 +218,10 @@ impl Broker {
     /// Does what is due, and returns what the launcher should know.
     pub fn tick(&mut self, now: Instant) -> Vec<Notice> {
         for rank in 0..self.clients.len() {
-            if self.clients[rank].stuck.is_some_and(|(_, at)| at <= now) {
+            if self.clients[rank]
+                .stuck
+                .is_some_and(|(_, since)| since <= now)
+            {
                 self.flush(rank);
             }
             let client = &self.clients[rank];
@@ -396,8 +399,8 @@ impl Broker {
     }
 
     fn missing(&self) -> Vec<Missing> {
-        if let Some(told) = self.beyond.as_ref().and_then(Beyond::absent) {
-            return told.to_vec();
+        if let Some(absent) = self.beyond.as_ref().and_then(Beyond::absent) {
+            return absent.to_vec();
         }
         let clients = self.clients.iter().enumerate();
         clients

@@ -170,8 +170,8 @@ fn unhex<const N: usize>(text: &str) -> Option<[u8; N]> {
         return None;
     }
     let mut out = [0; N];
-    for (byte, at) in out.iter_mut().zip((0..text.len()).step_by(2)) {
-        *byte = u8::from_str_radix(&text[at..at + 2], 16).ok()?;
+    for (byte, position) in out.iter_mut().zip((0..text.len()).step_by(2)) {
+        *byte = u8::from_str_radix(&text[position..position + 2], 16).ok()?;
     }
     Some(out)
 }

@@ -52,7 +52,7 @@ pub(super) struct Config {
 /// The thread, as its rank sees it.
 #[derive(Debug)]
 pub(super) struct Host {
-    told: Receiver<()>,
+    departed: Receiver<()>,
     /// Ends with the thread; none in a job of one node, where nobody waits for that.
     over: Option<Receiver<()>>,
 }
@@ -77,7 +77,7 @@ impl Host {
         let itself = process::peer_process(socket.as_fd()).map(Arc::new);
         broker.seat(config.rank, socket, who, itself);
         broker.runs_in(config.rank);
-        let (tell, told) = channel();
+        let (tell, departed) = channel();
         let now = Instant::now();
         if let Some(oob) = &config.oob {
             broker.serve_node(Arc::clone(&oob.nodes), oob.own);
@@ -105,13 +105,13 @@ impl Host {
         };
         let started = thread::start("onecopy-host", STACK, move || broker_thread.serve());
         started.map_err(system("start the thread that introduces ranks"))?;
-        Ok((Self { told, over }, own))
+        Ok((Self { departed, over }, own))
     }
 
     /// Waits until the others were told that this rank has left or aborts the job.
     pub(super) fn wait_until_told(&self) {
         // If the thread has ended, nobody is left to be told.
-        let _ = self.told.recv_timeout(TELL_LIMIT);
+        let _ = self.departed.recv_timeout(TELL_LIMIT);
     }
 
     /// In a job that spans nodes, waits until all ranks that hear of other nodes by this thread are out of the job. The
@@ -233,13 +233,13 @@ impl Thread {
             }
         }
         let flushed = self.oob.as_ref().is_none_or(Oob::is_flushed);
-        let told = flushed && self.broker.nothing_to_send();
-        if (self.aborted || self.broker.is_out(self.own)) && told {
+        let delivered = flushed && self.broker.nothing_to_send();
+        if (self.aborted || self.broker.is_out(self.own)) && delivered {
             // The rank that waits for it may have given up.
             let _ = self.tell.take().map(|tell| tell.send(()));
         }
         if let Some(since) = self.broker.held_since()
-            && (told || now >= since + TELL_LIMIT)
+            && (delivered || now >= since + TELL_LIMIT)
         {
             self.broker.release();
         }
@@ -251,7 +251,7 @@ impl Thread {
                 oob.stop_accepting();
             }
         }
-        if let Some((_, name)) = self.late.take_if(|(at, _)| *at <= now) {
+        if let Some((_, name)) = self.late.take_if(|(due, _)| *due <= now) {
             match Listener::at_path(&name) {
                 Ok(listener) => self.listeners.push(listener),
                 Err(error) => tracing::warn!(
@@ -294,15 +294,18 @@ impl Thread {
             watch(fd, flags, Ready::Oob(token));
         }
         let inbound = self.inbound.iter().map(|one| one.since + self.join_timeout);
-        let late = self.late.as_ref().map(|(at, _)| *at);
+        let late = self.late.as_ref().map(|(due, _)| *due);
         let oob = self.oob.as_ref().and_then(Oob::due);
         let held = self.broker.held_since();
         let held = held.map(|since| since + TELL_LIMIT);
         let due = inbound.chain(late).chain(oob).chain(held);
         let due = due.chain(self.broker.deadline()).min();
-        let timeout = due.map_or(PollTimeout::NONE, |at| {
+        let timeout = due.map_or(PollTimeout::NONE, |deadline| {
             // Rounded up, so that what is due then is due when we wake.
-            let left = at.saturating_duration_since(now).as_micros().div_ceil(1000);
+            let left = deadline
+                .saturating_duration_since(now)
+                .as_micros()
+                .div_ceil(1000);
             PollTimeout::try_from(i32::try_from(left).unwrap_or(i32::MAX))
                 .unwrap_or(PollTimeout::MAX)
         });

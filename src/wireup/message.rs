@@ -119,10 +119,10 @@ pub enum DecodeError {
         found: u16,
     },
     /// Ends too early.
-    #[error("{needed} bytes missing at offset {at}")]
+    #[error("{needed} bytes missing at offset {position}")]
     Short {
         /// Where.
-        at: usize,
+        position: usize,
         /// Bytes that are missing.
         needed: usize,
     },

@@ -99,15 +99,15 @@ impl Nodes {
     pub(crate) fn decode(text: &str, size: usize) -> Option<Self> {
         let mut of: Vec<u32> = Vec::new();
         for run in text.split(',') {
-            let at = run.find(['*', '+'])?;
+            let separator = run.find(['*', '+'])?;
             let (first, len) = (
-                run[..at].parse::<u32>().ok()?,
-                run[at + 1..].parse::<u32>().ok()?,
+                run[..separator].parse::<u32>().ok()?,
+                run[separator + 1..].parse::<u32>().ok()?,
             );
             if len == 0 || len as usize > size - of.len() {
                 return None;
             }
-            let step = u32::from(run.as_bytes()[at] == b'+');
+            let step = u32::from(run.as_bytes()[separator] == b'+');
             first.checked_add(len)?;
             of.extend((0..len).map(|index| first + step * index));
         }

@@ -82,7 +82,7 @@ pub(super) struct Oob {
 impl Oob {
     pub(super) fn new(config: Config, now: Instant) -> std::io::Result<Self> {
         let (acceptor, connections) = match config.first {
-            Start::Accepts(acceptor, told) => (Some((acceptor, told)), Vec::new()),
+            Start::Accepts(acceptor, complete) => (Some((acceptor, complete)), Vec::new()),
             Start::Called(stream) => (None, vec![Connection::new(stream, 0, now)?]),
         };
         Ok(Self {
@@ -136,11 +136,11 @@ impl Oob {
     pub(super) fn ready(&mut self, token: Token, now: Instant) -> Vec<OobEvent> {
         match token {
             Token::Acceptor(token) => {
-                let come = self
+                let accepted = self
                     .acceptor
                     .as_mut()
                     .and_then(|(acceptor, _)| acceptor.ready(token, now));
-                if let Some((rank, stream)) = come {
+                if let Some((rank, stream)) = accepted {
                     self.let_in(rank, stream, now);
                 }
                 Vec::new()
@@ -205,10 +205,10 @@ impl Oob {
             }
         }
         if self.came_to.len() + 1 == self.nodes.count()
-            && let Some((_, told)) = self.acceptor.take()
+            && let Some((_, complete)) = self.acceptor.take()
         {
             // Nobody asks any more if the rank has given up.
-            let _ = told.send(std::mem::take(&mut self.came_to));
+            let _ = complete.send(std::mem::take(&mut self.came_to));
         }
     }
 

@@ -54,8 +54,14 @@ pub(crate) fn address() {
     let mut beyond = Vec::new();
     for one in getifaddrs().expect("addresses") {
         let Some(storage) = one.address else { continue };
-        let v4 = storage.as_sockaddr_in().map(|at| IpAddr::V4(at.ip()));
-        let v6 = || storage.as_sockaddr_in6().map(|at| IpAddr::V6(at.ip()));
+        let v4 = storage
+            .as_sockaddr_in()
+            .map(|socket| IpAddr::V4(socket.ip()));
+        let v6 = || {
+            storage
+                .as_sockaddr_in6()
+                .map(|socket| IpAddr::V6(socket.ip()))
+        };
         let Some(address) = v4.or_else(v6) else {
             continue;
         };

@@ -54,10 +54,10 @@ macro_rules! counters {
         // A field lies where its name stands.
         const _: () = {
             let offsets = [$(std::mem::offset_of!(Counters, $field)),+];
-            let mut at = 0;
-            while at < COUNT {
-                assert!(offsets[at] == at * size_of::<u64>());
-                at += 1;
+            let mut index = 0;
+            while index < COUNT {
+                assert!(offsets[index] == index * size_of::<u64>());
+                index += 1;
             }
             assert!(size_of::<Counters>() == COUNT * size_of::<u64>());
         };

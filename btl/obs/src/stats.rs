@@ -15,11 +15,11 @@ pub const MECHANISMS: &[&str] = &[
 #[must_use]
 pub const fn is_same(one: &str, other: &str) -> bool {
     let (one, other) = (one.as_bytes(), other.as_bytes());
-    let mut at = 0;
-    while at < one.len() && at < other.len() && one[at] == other[at] {
-        at += 1;
+    let mut index = 0;
+    while index < one.len() && index < other.len() && one[index] == other[index] {
+        index += 1;
     }
-    at == one.len() && at == other.len()
+    index == one.len() && index == other.len()
 }
 
 /// What came by one mechanism: into this rank's memory, whether this rank copied it or its peer did.

@@ -99,11 +99,11 @@ pub fn on_misuse(tell: fn(Misuse)) {
 }
 
 #[cold]
-fn misused(how: Misuse) -> ! {
+fn misused(misuse: Misuse) -> ! {
     if let Some(tell) = ON_MISUSE.get() {
-        tell(how);
+        tell(misuse);
     }
-    panic!("{how}");
+    panic!("{misuse}");
 }
 
 /// Runs a function of the program while this thread holds a gate. If it comes to a gate, it ends with a panic: it would

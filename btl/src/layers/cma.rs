@@ -82,16 +82,16 @@ fn transfer_all(
     pid: libc::pid_t,
     pieces: &[(libc::iovec, libc::iovec)],
 ) -> io::Result<()> {
-    let mut at = 0;
+    let mut index = 0;
     let mut skip = 0usize;
-    while at < pieces.len() {
+    while index < pieces.len() {
         let mut local = [libc::iovec {
             iov_base: std::ptr::null_mut(),
             iov_len: 0,
         }; PAIRS];
         let mut remote = local;
         let (mut count, mut bytes) = (0, 0);
-        for (l, r) in pieces[at..].iter().take(PAIRS) {
+        for (l, r) in pieces[index..].iter().take(PAIRS) {
             let from = if count == 0 { skip } else { 0 };
             let len = (l.iov_len - from).min(CALL_MAX - bytes);
             local[count] = libc::iovec {
@@ -114,9 +114,9 @@ fn transfer_all(
             Err(e) if e.raw_os_error() == Some(libc::EINTR) => continue,
             Err(e) => return Err(e),
         };
-        while at < pieces.len() && moved >= pieces[at].0.iov_len - skip {
-            moved -= pieces[at].0.iov_len - skip;
-            (at, skip) = (at + 1, 0);
+        while index < pieces.len() && moved >= pieces[index].0.iov_len - skip {
+            moved -= pieces[index].0.iov_len - skip;
+            (index, skip) = (index + 1, 0);
             if moved == 0 {
                 break;
             }

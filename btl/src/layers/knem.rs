@@ -146,12 +146,12 @@ fn copy_all<'s>(
     place: impl Fn(u64) -> (Place<'s>, Place<'s>),
     len: u64,
 ) -> io::Result<()> {
-    let mut at = 0;
-    while at < len {
-        let (from, to) = place(at);
+    let mut offset = 0;
+    while offset < len {
+        let (from, to) = place(offset);
         // SAFETY: one side is memory that the caller lent for that, the other is the kernel's to check.
-        let progress = unsafe { device.copy(from, to, len - at) };
-        at += progress.done.min(len - at);
+        let progress = unsafe { device.copy(from, to, len - offset) };
+        offset += progress.done.min(len - offset);
         match progress.result {
             Ok(()) if progress.done == 0 => {
                 return Err(io::Error::from_raw_os_error(libc::EFAULT));
@@ -273,9 +273,9 @@ impl CopyLayer for KnemLayer {
                 ..
             } => walk(from, pieces_mut(out), |range, out, part| {
                 let local = out[part.clone()].as_mut_ptr() as u64;
-                let place = |at| {
-                    let remote = range.address.wrapping_sub(*base).wrapping_add(at);
-                    (Place::Segment(segment, remote), Place::Own(local + at))
+                let place = |offset| {
+                    let remote = range.address.wrapping_sub(*base).wrapping_add(offset);
+                    (Place::Segment(segment, remote), Place::Own(local + offset))
                 };
                 copy_all(device, place, part.len() as u64)
             })
@@ -312,9 +312,9 @@ impl CopyLayer for KnemLayer {
         };
         walk(to, pieces(bytes), |range, bytes, part| {
             let local = bytes[part.clone()].as_ptr() as u64;
-            let place = |at| {
-                let remote = range.address.wrapping_sub(*base).wrapping_add(at);
-                (Place::Own(local + at), Place::Segment(segment, remote))
+            let place = |offset| {
+                let remote = range.address.wrapping_sub(*base).wrapping_add(offset);
+                (Place::Own(local + offset), Place::Segment(segment, remote))
             };
             copy_all(device, place, part.len() as u64)
         })

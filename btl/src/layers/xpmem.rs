@@ -206,7 +206,7 @@ impl XpmemLayer {
             Access::Plain { device, apid, .. } => i64::try_from(begin)
                 .map_err(io::Error::other)
                 .and_then(|begin| device.attach(*apid, begin, len))
-                .map(|at| Window::of_plain(device, at, len)),
+                .map(|address| Window::of_plain(device, address, len)),
         }?;
         onecopy_shm::fault::point("xpmem.attached");
         Ok(window)
@@ -214,12 +214,12 @@ impl XpmemLayer {
 
     /// Has the module map the pages of a large part at once: one call instead of many faults, and an error instead of a
     /// hole.
-    fn populate(&self, window: &Window, at: u64, address: u64, len: u64) -> Result<(), Failed> {
+    fn populate(&self, window: &Window, offset: u64, address: u64, len: u64) -> Result<(), Failed> {
         let Access::Extension { device, .. } = &self.access else {
             return Ok(());
         };
         self.populated.fill(address, len, |begin, len| {
-            let here = window.address(at + (begin - address));
+            let here = window.address(offset + (begin - address));
             let (first, last) = (here & !(PAGE - 1), here + len as usize);
             let bytes = (last.next_multiple_of(PAGE) - first) as u64;
             let mapped = device.prefault(first, bytes, self.can_write);
@@ -262,9 +262,9 @@ impl XpmemLayer {
             range.address,
             range.len,
             |begin, len| self.attach(begin, len),
-            |window, at, into, n| -> Result<(), Failed> {
-                self.populate(window, at, range.address + into, n)?;
-                Ok(step(window, at, into, n)?)
+            |window, offset, into, n| -> Result<(), Failed> {
+                self.populate(window, offset, range.address + into, n)?;
+                Ok(step(window, offset, into, n)?)
             },
         )
     }
@@ -380,9 +380,9 @@ impl CopyLayer for XpmemLayer {
         let kernel = self.kernel(total);
         walk(from, pieces_mut(out), |range, out, part| {
             let out = &mut out[part];
-            self.moved(&range, |window, at, into, n| {
+            self.moved(&range, |window, offset, into, n| {
                 let part = into as usize..(into + n) as usize;
-                window.read(at, &mut out[part], kernel)
+                window.read(offset, &mut out[part], kernel)
             })
         })
         .map_err(|e| failed("copy from attached memory", e))
@@ -394,9 +394,9 @@ impl CopyLayer for XpmemLayer {
         let kernel = self.kernel(total);
         walk(to, pieces(bytes), |range, bytes, part| {
             let bytes = &bytes[part];
-            self.moved(&range, |window, at, into, n| {
+            self.moved(&range, |window, offset, into, n| {
                 let part = into as usize..(into + n) as usize;
-                window.write(at, &bytes[part], kernel)
+                window.write(offset, &bytes[part], kernel)
             })
         })
         .map_err(|e| failed("copy to attached memory", e))
@@ -429,13 +429,13 @@ impl AttachLayer for XpmemLayer {
         let holes = self.holes();
         fence(Ordering::Acquire);
         self.each(range, |_, _, _, _| Ok(())).ok()?;
-        let mut at = 0;
+        let mut offset = 0;
         let window = Ref::filter_map(self.cache.borrow(), |cache| {
-            let (window, offset) = cache.whole(range.address, range.len)?;
-            at = offset;
+            let (window, begin) = cache.whole(range.address, range.len)?;
+            offset = begin;
             Some(window)
         });
-        Some(Attached::new(self, window.ok()?, at, *range, holes))
+        Some(Attached::new(self, window.ok()?, offset, *range, holes))
     }
 
     fn holes(&self) -> u64 {

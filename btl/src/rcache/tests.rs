@@ -23,10 +23,10 @@ fn touch(cache: &mut AttachCache<(u64, u64)>, address: u64, len: u64) -> Parts {
             address,
             len,
             |begin, bytes| Ok((begin, bytes)),
-            |&(begin, bytes), at, into, n| {
-                assert!(at + n <= bytes, "{at} + {n} in a window of {bytes}");
-                assert_eq!(begin + at, address + into);
-                parts.borrow_mut().push((begin + at, n));
+            |&(begin, bytes), offset, into, n| {
+                assert!(offset + n <= bytes, "{offset} + {n} in a window of {bytes}");
+                assert_eq!(begin + offset, address + into);
+                parts.borrow_mut().push((begin + offset, n));
                 Ok(())
             },
         )
@@ -82,8 +82,8 @@ fn a_range_over_windows_and_gaps_is_walked_in_order() {
 #[test]
 fn the_window_used_longest_ago_goes_first() {
     let mut cache = AttachCache::new(LIMITS);
-    for at in 0..6 {
-        touch(&mut cache, at * 10 * W, 1);
+    for index in 0..6 {
+        touch(&mut cache, index * 10 * W, 1);
     }
     touch(&mut cache, 0, 1);
     touch(&mut cache, 100 * W, 1);
@@ -111,8 +111,8 @@ fn an_attachment_is_earned_by_size_or_by_coming_again() {
     assert!(!cache.earned(8 * W, 100, 100));
     touch(&mut cache, 9 * W, 1);
     assert!(cache.earned(9 * W + 50, 100, 100), "attached already");
-    for at in 0..SEEN as u64 {
-        cache.earned((100 + at) * W, 1, 1);
+    for index in 0..SEEN as u64 {
+        cache.earned((100 + index) * W, 1, 1);
     }
     assert!(!cache.earned(8 * W, 100, 100), "long forgotten");
 }

@@ -14,9 +14,9 @@ use onecopy_shm::sync::Ordering;
 
 /// A message of fewer bytes is not sent in chunks that return. The lines of one of this rank's own are asked for while
 /// the peer answers, which costs nothing. To take over those that were just read costs a short message more. Measured
-/// on two machines (B and G, 11-27; docs/performance.md, "Answer in the chunks that were read"). With 1 KiB, B far takes
-/// 0.60 instead of 0.52 us for 1 KiB. With 2 KiB, G far takes up to 0.97 instead of 0.71 for 2 KiB; with 4 KiB, 1.17
-/// instead of 0.85 for 3 KiB.
+/// on two machines (B and G, 11-27; docs/performance.md, "Answer in the chunks that were read"). With 1 KiB, B far
+/// takes 0.60 instead of 0.52 us for 1 KiB. With 2 KiB, G far takes up to 0.97 instead of 0.71 for 2 KiB; with 4 KiB,
+/// 1.17 instead of 0.85 for 3 KiB.
 const RETURN_MIN: usize = 3 << 10;
 
 /// How many chunks of one peer a rank keeps.

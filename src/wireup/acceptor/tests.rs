@@ -28,12 +28,12 @@ fn serve(acceptor: &mut Acceptor, now: Instant) -> Vec<u32> {
     }
     poll(&mut fds, PollTimeout::from(10_u8)).expect("poll");
     let ready: Vec<bool> = fds.iter().map(|fd| fd.any().unwrap_or(false)).collect();
-    let mut come = Vec::new();
+    let mut accepted = Vec::new();
     for (token, _) in tokens.into_iter().zip(ready).filter(|(_, ready)| *ready) {
-        come.extend(acceptor.ready(token, now).map(|(rank, _)| rank));
+        accepted.extend(acceptor.ready(token, now).map(|(rank, _)| rank));
     }
     acceptor.tick(now);
-    come
+    accepted
 }
 
 /// Whether the acceptor's side closes this connection, in so many rounds of serving it.
@@ -125,16 +125,16 @@ fn a_wrong_secret_and_a_recorded_proof_are_of_no_use() {
     assert!(closes(&mut acceptor, &thief));
     // Byte by byte it is a proof all the same, where it belongs.
     let start = Instant::now();
-    let mut come = Vec::new();
+    let mut accepted = Vec::new();
     for byte in recorded {
         (&honest).write_all(&[byte]).expect("write");
-        come.extend(serve(&mut acceptor, Instant::now()));
+        accepted.extend(serve(&mut acceptor, Instant::now()));
     }
-    while come.is_empty() {
-        come.extend(serve(&mut acceptor, Instant::now()));
+    while accepted.is_empty() {
+        accepted.extend(serve(&mut acceptor, Instant::now()));
         assert!(start.elapsed() < LONG, "not believed");
     }
-    assert_eq!(come, [4]);
+    assert_eq!(accepted, [4]);
 }
 
 #[test]
@@ -145,27 +145,27 @@ fn a_crowd_keeps_nobody_out() {
         .map(|_| TcpStream::connect(place).expect("connect"))
         .collect();
     let over = AtomicBool::new(false);
-    let come = std::thread::scope(|scope| {
+    let accepted = std::thread::scope(|scope| {
         let host = scope.spawn(|| {
             let called = crate::wireup::oob::connect(&[place], &[], (4, 0), SECRET, LONG);
             over.store(true, Ordering::Release);
             called
         });
-        let mut come = Vec::new();
+        let mut accepted = Vec::new();
         while !over.load(Ordering::Acquire) {
-            come.extend(serve(&mut acceptor, Instant::now()));
+            accepted.extend(serve(&mut acceptor, Instant::now()));
             assert!(
                 acceptor.inbound.iter().flatten().count() <= 4,
                 "a crowd is let in"
             );
         }
         host.join().expect("thread").expect("a connection");
-        come
+        accepted
     });
     // It may have come more than once, if the crowd pushed it out at the last step.
     assert!(
-        come.iter().all(|&rank| rank == 4) && !come.is_empty(),
-        "{come:?}"
+        accepted.iter().all(|&rank| rank == 4) && !accepted.is_empty(),
+        "{accepted:?}"
     );
     drop(crowd);
 }

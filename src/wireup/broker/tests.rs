@@ -8,14 +8,14 @@ use nix::sys::memfd::{MFdFlags, memfd_create};
 /// A broker of `ranks` ranks, all played by this process, and the ranks' ends.
 fn broker(ranks: usize) -> (Broker, Vec<OwnedFd>) {
     let mut broker = Broker::new(Duration::from_secs(3600));
-    let ends = (0..ranks).map(|_| {
+    let sockets = (0..ranks).map(|_| {
         let (ours, theirs) = fdpass::pair().expect("pair");
         fdpass::ask_for_credentials(ours.as_fd()).expect("credentials");
         broker.add(ours, Pid::this(), None);
         theirs
     });
-    let ends = ends.collect();
-    (broker, ends)
+    let sockets = sockets.collect();
+    (broker, sockets)
 }
 
 fn serve(broker: &mut Broker, ranks: usize) {
@@ -43,13 +43,13 @@ fn join() -> Vec<u8> {
 
 #[test]
 fn cards_are_given_out_when_the_last_has_joined() {
-    let (mut broker, ends) = broker(2);
-    say(&ends[0], &join(), 1);
+    let (mut broker, sockets) = broker(2);
+    say(&sockets[0], &join(), 1);
     serve(&mut broker, 2);
-    assert_eq!(heard(&ends[0]), None);
-    say(&ends[1], &join(), 1);
+    assert_eq!(heard(&sockets[0]), None);
+    say(&sockets[1], &join(), 1);
     serve(&mut broker, 2);
-    for end in &ends {
+    for end in &sockets {
         assert!(matches!(heard(end), Some(ToRank::Cards { total: 2, .. })));
     }
     assert!(broker.tick(Instant::now()).is_empty());
@@ -58,46 +58,46 @@ fn cards_are_given_out_when_the_last_has_joined() {
 /// A rank may end at what it hears, and the broker in its process with it.
 #[test]
 fn the_rank_in_whose_process_the_broker_runs_hears_last() {
-    let (mut broker, ends) = broker(3);
+    let (mut broker, sockets) = broker(3);
     broker.runs_in(0);
-    ends.iter().for_each(|end| say(end, &join(), 1));
+    sockets.iter().for_each(|end| say(end, &join(), 1));
     serve(&mut broker, 3);
-    for end in &ends[1..] {
+    for end in &sockets[1..] {
         assert!(matches!(heard(end), Some(ToRank::Cards { .. })));
     }
-    assert_eq!(heard(&ends[0]), None);
+    assert_eq!(heard(&sockets[0]), None);
     broker.release();
-    assert!(matches!(heard(&ends[0]), Some(ToRank::Cards { .. })));
+    assert!(matches!(heard(&sockets[0]), Some(ToRank::Cards { .. })));
     assert_eq!(broker.held_since(), None);
-    say(&ends[1], &ToLauncher::Leave.encode(), 0);
+    say(&sockets[1], &ToLauncher::Leave.encode(), 0);
     serve(&mut broker, 3);
-    say(&ends[1], &ToLauncher::Abort { code: 7 }.encode(), 0);
+    say(&sockets[1], &ToLauncher::Abort { code: 7 }.encode(), 0);
     serve(&mut broker, 3);
     let left = Some(ToRank::Event(Event::Left { rank: 1 }));
     let abort = Some(ToRank::Event(Event::Abort { code: 7 }));
     assert_eq!(
-        [heard(&ends[2]), heard(&ends[2])],
+        [heard(&sockets[2]), heard(&sockets[2])],
         [left.clone(), abort.clone()]
     );
-    assert_eq!(heard(&ends[0]), None);
+    assert_eq!(heard(&sockets[0]), None);
     assert!(broker.held_since().is_some());
     broker.release();
-    assert_eq!([heard(&ends[0]), heard(&ends[0])], [left, abort]);
+    assert_eq!([heard(&sockets[0]), heard(&sockets[0])], [left, abort]);
     broker.release();
-    assert_eq!(heard(&ends[0]), None);
+    assert_eq!(heard(&sockets[0]), None);
 }
 
 #[test]
 fn ranks_that_did_not_join_are_named_to_the_own_rank_last() {
-    let (mut broker, ends) = broker(3);
+    let (mut broker, sockets) = broker(3);
     broker.runs_in(0);
-    ends[..2].iter().for_each(|end| say(end, &join(), 1));
+    sockets[..2].iter().for_each(|end| say(end, &join(), 1));
     serve(&mut broker, 3);
     broker.tick(Instant::now() + Duration::from_secs(3600));
-    assert!(matches!(heard(&ends[1]), Some(ToRank::Absent { .. })));
-    assert_eq!(heard(&ends[0]), None);
+    assert!(matches!(heard(&sockets[1]), Some(ToRank::Absent { .. })));
+    assert_eq!(heard(&sockets[0]), None);
     broker.release();
-    assert!(matches!(heard(&ends[0]), Some(ToRank::Absent { .. })));
+    assert!(matches!(heard(&sockets[0]), Some(ToRank::Absent { .. })));
 }
 
 #[test]
@@ -110,20 +110,20 @@ fn whoever_talks_nonsense_loses_its_connection_and_nobody_else_does() {
         (join(), 0),
         (join(), 3),
     ] {
-        let (mut broker, ends) = broker(2);
-        say(&ends[0], &bytes, fds);
+        let (mut broker, sockets) = broker(2);
+        say(&sockets[0], &bytes, fds);
         serve(&mut broker, 2);
-        assert!(matches!(heard(&ends[0]), Some(ToRank::Refused { .. })));
+        assert!(matches!(heard(&sockets[0]), Some(ToRank::Refused { .. })));
         let notices = broker.tick(Instant::now());
         assert!(matches!(notices[..], [Notice::Complaint { rank: 0, .. }]));
         // It can never join now: the other one is told at once.
-        say(&ends[1], &join(), 1);
+        say(&sockets[1], &join(), 1);
         serve(&mut broker, 2);
         let late = Instant::now() + STATUS_DELAY;
         let notices = broker.tick(late);
         assert!(matches!(notices[..], [Notice::GaveUp { waited: None, .. }]));
         assert!(matches!(
-            heard(&ends[1]),
+            heard(&sockets[1]),
             Some(ToRank::Absent { waited_ms: 0, .. })
         ));
     }
@@ -131,8 +131,8 @@ fn whoever_talks_nonsense_loses_its_connection_and_nobody_else_does() {
 
 #[test]
 fn the_kernel_tells_who_speaks() {
-    let (mut broker, ends) = broker(1);
-    say(&ends[0], &join(), 1);
+    let (mut broker, sockets) = broker(1);
+    say(&sockets[0], &join(), 1);
     serve(&mut broker, 1);
     let own = Credentials {
         pid: Pid::this().as_raw(),
@@ -151,45 +151,45 @@ fn the_kernel_tells_who_speaks() {
 
 #[test]
 fn deaths_and_departures_are_told_to_members_only() {
-    let (mut broker, ends) = broker(3);
-    for end in &ends {
+    let (mut broker, sockets) = broker(3);
+    for end in &sockets {
         say(end, &join(), 1);
     }
     serve(&mut broker, 3);
-    for end in &ends {
+    for end in &sockets {
         assert!(heard(end).is_some());
     }
-    say(&ends[2], &ToLauncher::Leave.encode(), 0);
+    say(&sockets[2], &ToLauncher::Leave.encode(), 0);
     broker.ready(Token::Socket(2), Instant::now());
     broker.child_ended(2, Death::Code(0), Instant::now());
     broker.child_ended(1, Death::Signal(11), Instant::now());
     let left = ToRank::Event(Event::Left { rank: 2 });
-    assert_eq!(heard(&ends[0]), Some(left.clone()));
+    assert_eq!(heard(&sockets[0]), Some(left.clone()));
     let how = Death::Signal(11);
     let died = ToRank::Event(Event::Died { rank: 1, how });
-    assert_eq!(heard(&ends[0]), Some(died));
-    assert_eq!(heard(&ends[0]), None);
-    assert_eq!(heard(&ends[1]), Some(left));
-    assert_eq!(heard(&ends[1]), None);
-    assert_eq!(heard(&ends[2]), None);
+    assert_eq!(heard(&sockets[0]), Some(died));
+    assert_eq!(heard(&sockets[0]), None);
+    assert_eq!(heard(&sockets[1]), Some(left));
+    assert_eq!(heard(&sockets[1]), None);
+    assert_eq!(heard(&sockets[2]), None);
     // The dead one's segment can still be had: its last messages may be there.
-    say(&ends[0], &ToLauncher::Introduce { peer: 1 }.encode(), 0);
+    say(&sockets[0], &ToLauncher::Introduce { peer: 1 }.encode(), 0);
     broker.ready(Token::Socket(0), Instant::now());
     assert!(matches!(
-        heard(&ends[0]),
+        heard(&sockets[0]),
         Some(ToRank::Introduction { peer: 1, .. })
     ));
 }
 
 #[test]
 fn a_rank_that_does_not_read_is_not_asked_for_more() {
-    let (mut broker, ends) = broker(1);
-    say(&ends[0], &join(), 1);
+    let (mut broker, sockets) = broker(1);
+    say(&sockets[0], &join(), 1);
     serve(&mut broker, 1);
     let ask = ToLauncher::Introduce { peer: 0 }.encode();
     let mut asked = 0;
     while broker.polled().all(|(_, _, read, _)| read) {
-        if fdpass::send(ends[0].as_fd(), &ask, &[], Wait::Never).is_ok() {
+        if fdpass::send(sockets[0].as_fd(), &ask, &[], Wait::Never).is_ok() {
             asked += 1;
         }
         serve(&mut broker, 1);
@@ -198,7 +198,7 @@ fn a_rank_that_does_not_read_is_not_asked_for_more() {
     let mut answered = 0;
     while answered < asked {
         broker.ready(Token::Socket(0), Instant::now());
-        while let Some(message) = heard(&ends[0]) {
+        while let Some(message) = heard(&sockets[0]) {
             answered += usize::from(matches!(message, ToRank::Introduction { .. }));
         }
     }
@@ -237,16 +237,16 @@ fn descriptors_that_nobody_takes_delay_answers_and_lose_none() {
         assert!(ran.status.success() && text.contains("1 passed"), "{text}");
         return;
     }
-    let (mut broker, ends) = broker(2);
-    for end in &ends {
+    let (mut broker, sockets) = broker(2);
+    for end in &sockets {
         say(end, &join(), 1);
     }
     serve(&mut broker, 2);
-    while heard(&ends[0]).is_some() {}
+    while heard(&sockets[0]).is_some() {}
     let ask = ToLauncher::Introduce { peer: 1 }.encode();
     let mut asked = 0;
     while broker.clients[0].stuck.is_none() {
-        fdpass::send(ends[0].as_fd(), &ask, &[], Wait::Never).expect("ask");
+        fdpass::send(sockets[0].as_fd(), &ask, &[], Wait::Never).expect("ask");
         asked += 1;
         serve(&mut broker, 2);
         assert!(asked < 1000, "the kernel refuses nothing");
@@ -255,7 +255,7 @@ fn descriptors_that_nobody_takes_delay_answers_and_lose_none() {
     let (mut answered, start) = (0, Instant::now());
     while answered < asked {
         broker.tick(Instant::now());
-        while let Some(message) = heard(&ends[0]) {
+        while let Some(message) = heard(&sockets[0]) {
             assert!(
                 matches!(message, ToRank::Introduction { peer: 1, .. }),
                 "{message:?}"
@@ -272,21 +272,21 @@ fn descriptors_that_nobody_takes_delay_answers_and_lose_none() {
 #[test]
 fn who_cannot_be_told_hears_why_and_the_others_of_its_end() {
     use nix::sys::socket::{setsockopt, sockopt};
-    let (mut broker, ends) = broker(2);
+    let (mut broker, sockets) = broker(2);
     let socket = broker.clients[0].socket.as_ref().expect("connected");
     setsockopt(socket, sockopt::SndBuf, &0).expect("a small buffer");
-    for end in &ends {
+    for end in &sockets {
         let mut card = Card::of_this_process();
         // Each a range of its own, so that all cards together are longer than the buffer.
         card.affinity = (0..1000).map(|cpu| 2 * cpu).collect();
         say(end, &ToLauncher::Join { card }.encode(), 1);
     }
     serve(&mut broker, 2);
-    let Some(ToRank::Refused { reason }) = heard(&ends[0]) else {
+    let Some(ToRank::Refused { reason }) = heard(&sockets[0]) else {
         panic!("rank 0 waits for ever");
     };
     assert!(reason.contains("wmem_default"), "{reason}");
-    assert!(matches!(heard(&ends[1]), Some(ToRank::Cards { .. })));
+    assert!(matches!(heard(&sockets[1]), Some(ToRank::Cards { .. })));
     let notices = broker.tick(Instant::now() + STATUS_DELAY);
     assert!(
         matches!(notices[..], [Notice::Complaint { rank: 0, .. }]),
@@ -294,7 +294,7 @@ fn who_cannot_be_told_hears_why_and_the_others_of_its_end() {
     );
     let how = Death::Unknown;
     let died = Event::Died { rank: 0, how };
-    assert_eq!(heard(&ends[1]), Some(ToRank::Event(died)));
+    assert_eq!(heard(&sockets[1]), Some(ToRank::Event(died)));
 }
 
 #[test]
@@ -302,7 +302,7 @@ fn a_rank_that_came_by_itself_is_a_member_like_others() {
     let mut broker = Broker::new(Duration::from_secs(3600));
     broker.make_room(2);
     assert!(broker.is_vacant(0) && !broker.is_settled());
-    let mut ends = Vec::new();
+    let mut sockets = Vec::new();
     for rank in 0..2 {
         let (ours, theirs) = fdpass::pair().expect("pair");
         fdpass::ask_for_credentials(ours.as_fd()).expect("credentials");
@@ -310,15 +310,15 @@ fn a_rank_that_came_by_itself_is_a_member_like_others() {
         broker.seat(rank, ours, who, None);
         assert!(!broker.is_vacant(rank));
         say(&theirs, &join(), 1);
-        ends.push(theirs);
+        sockets.push(theirs);
     }
     serve(&mut broker, 2);
     assert!(broker.is_settled());
-    for end in &ends {
+    for end in &sockets {
         assert!(matches!(heard(end), Some(ToRank::Cards { total: 2, .. })));
     }
     // The end of its connection is its death, as there is no child of ours to ask.
-    drop(ends.remove(1));
+    drop(sockets.remove(1));
     broker.ready(Token::Socket(1), Instant::now());
     assert!(!broker.is_deserted(), "its end is still to be judged");
     broker.tick(Instant::now() + STATUS_DELAY);
@@ -326,9 +326,9 @@ fn a_rank_that_came_by_itself_is_a_member_like_others() {
         rank: 1,
         how: Death::Unknown,
     };
-    assert_eq!(heard(&ends[0]), Some(ToRank::Event(died)));
+    assert_eq!(heard(&sockets[0]), Some(ToRank::Event(died)));
     assert!(broker.is_out(1) && broker.nothing_to_send());
-    drop(ends);
+    drop(sockets);
     broker.ready(Token::Socket(0), Instant::now());
     broker.tick(Instant::now() + STATUS_DELAY);
     assert!(broker.is_deserted());
@@ -336,9 +336,9 @@ fn a_rank_that_came_by_itself_is_a_member_like_others() {
 
 #[test]
 fn client_and_broker_understand_each_other() {
-    let (mut broker, ends) = broker(2);
+    let (mut broker, sockets) = broker(2);
     std::thread::scope(|scope| {
-        let threads: Vec<_> = ends
+        let threads: Vec<_> = sockets
             .into_iter()
             .enumerate()
             .map(|(rank, end)| {

@@ -246,8 +246,8 @@ impl Meeting {
                 format!("cannot reach rank {host} at {place}: {error}"),
             )
         })?;
-        let (of, at) = ((self.rank, self.size), (host, self.secret));
-        Launched::at_host(socket, of, at, self.limit)
+        let (of, place) = ((self.rank, self.size), (host, self.secret));
+        Launched::at_host(socket, of, place, self.limit)
     }
 
     fn between_nodes(
@@ -334,8 +334,8 @@ impl Meeting {
         };
         let (host, socket, address) = match acceptor {
             Some(acceptor) => {
-                let (told, up) = channel();
-                let (host, socket) = start(config(oob::Start::Accepts(acceptor, told)))?;
+                let (complete, up) = channel();
+                let (host, socket) = start(config(oob::Start::Accepts(acceptor, complete)))?;
                 let address =
                     all_linked(&up, limit).ok_or_else(|| self.unlinked(between, limit))?;
                 (host, socket, address)

@@ -106,13 +106,13 @@ pub(super) fn ranges(numbers: &[u16]) -> Vec<(u16, u16)> {
 /// Reads the fields of a message, each checked.
 pub(in crate::wireup) struct Reader<'a> {
     bytes: &'a [u8],
-    at: usize,
+    position: usize,
 }
 
 impl<'a> Reader<'a> {
     /// A reader behind the head, and the kind.
     pub(in crate::wireup) fn new(bytes: &'a [u8]) -> Result<(Self, u16), DecodeError> {
-        let mut reader = Self { bytes, at: 0 };
+        let mut reader = Self { bytes, position: 0 };
         if reader.u32()? != MAGIC {
             return Err(DecodeError::Magic);
         }
@@ -125,14 +125,14 @@ impl<'a> Reader<'a> {
     }
 
     pub(in crate::wireup) fn take(&mut self, len: usize) -> Result<&'a [u8], DecodeError> {
-        let rest = &self.bytes[self.at..];
+        let rest = &self.bytes[self.position..];
         if rest.len() < len {
             return Err(DecodeError::Short {
-                at: self.at,
+                position: self.position,
                 needed: len - rest.len(),
             });
         }
-        self.at += len;
+        self.position += len;
         Ok(&rest[..len])
     }
 
@@ -276,7 +276,7 @@ impl<'a> Reader<'a> {
     }
 
     pub(in crate::wireup) fn end<T>(self, value: T) -> Result<T, DecodeError> {
-        match self.bytes.len() - self.at {
+        match self.bytes.len() - self.position {
             0 => Ok(value),
             count => Err(DecodeError::Trailing { count }),
         }

@@ -97,10 +97,10 @@ proptest! {
     /// Damaged bytes are refused, or mean something that encodes to the very same bytes: nothing is read past, nothing
     /// is ignored.
     #[test]
-    fn damage_never_panics(message in to_rank(), at in any::<prop::sample::Index>(), flip in 1_u8..) {
+    fn damage_never_panics(message in to_rank(), position in any::<prop::sample::Index>(), flip in 1_u8..) {
         let mut bytes = message.encode();
-        let at = at.index(bytes.len());
-        bytes[at] ^= flip;
+        let position = position.index(bytes.len());
+        bytes[position] ^= flip;
         if let Ok(other) = ToRank::decode(&bytes) {
             let refused = matches!(other, ToRank::Refused { .. });
             prop_assert!(refused || ToRank::decode(&other.encode()).as_ref() == Ok(&other));
@@ -108,10 +108,10 @@ proptest! {
     }
 
     #[test]
-    fn damaged_requests_never_panic(message in to_launcher(), at in any::<prop::sample::Index>(), flip in 1_u8..) {
+    fn damaged_requests_never_panic(message in to_launcher(), position in any::<prop::sample::Index>(), flip in 1_u8..) {
         let mut bytes = message.encode();
-        let at = at.index(bytes.len());
-        bytes[at] ^= flip;
+        let position = position.index(bytes.len());
+        bytes[position] ^= flip;
         if let Ok(other) = ToLauncher::decode(&bytes) {
             prop_assert_eq!(ToLauncher::decode(&other.encode()), Ok(other));
         }

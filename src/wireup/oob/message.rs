@@ -238,10 +238,10 @@ mod tests {
         }
 
         #[test]
-        fn damage_never_panics(message in message(), at in any::<prop::sample::Index>(), flip in 1_u8..) {
+        fn damage_never_panics(message in message(), position in any::<prop::sample::Index>(), flip in 1_u8..) {
             let mut frame = message.frame();
-            let at = at.index(frame.len());
-            frame[at] ^= flip;
+            let position = position.index(frame.len());
+            frame[position] ^= flip;
             let mut frames = Frames::default();
             frames.take(&frame);
             if let Ok(Some(other)) = frames.next() {

@@ -19,12 +19,12 @@ fn first() -> (Oob, std::net::SocketAddr, Receiver<Vec<IpAddr>>) {
     let acceptor =
         Acceptor::open(&[IpAddr::from([127, 0, 0, 1])], 0, SECRET, 8).expect("an acceptor");
     let place = acceptor.places()[0];
-    let (told, up) = channel();
+    let (complete, up) = channel();
     let config = Config {
         nodes: nodes(),
         own: 0,
         timeout: TIMEOUT,
-        first: Start::Accepts(acceptor, told),
+        first: Start::Accepts(acceptor, complete),
     };
     (
         Oob::new(config, Instant::now()).expect("connections"),

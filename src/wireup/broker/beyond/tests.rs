@@ -13,12 +13,12 @@ const TIMEOUT: Duration = Duration::from_secs(3600);
 /// Brokers of two nodes with two ranks each, and the ranks' ends.
 struct Job {
     brokers: [Broker; 2],
-    ends: Vec<OwnedFd>,
+    sockets: Vec<OwnedFd>,
 }
 
 fn job() -> Job {
     let nodes = Arc::new(Nodes::by_keys([0, 0, 1, 1]));
-    let mut ends = Vec::new();
+    let mut sockets = Vec::new();
     let brokers = [0, 1].map(|node| {
         let mut broker = Broker::new(TIMEOUT);
         broker.make_room(4);
@@ -28,11 +28,11 @@ fn job() -> Job {
             fdpass::ask_for_credentials(ours.as_fd()).expect("credentials");
             let who = fdpass::peer_credentials(ours.as_fd()).expect("peer");
             broker.seat(rank, ours, who, None);
-            ends.push(theirs);
+            sockets.push(theirs);
         }
         broker
     });
-    Job { brokers, ends }
+    Job { brokers, sockets }
 }
 
 impl Job {
@@ -44,7 +44,13 @@ impl Job {
         } else {
             &[]
         };
-        fdpass::send(self.ends[rank].as_fd(), &message.encode(), fds, Wait::Never).expect("say");
+        fdpass::send(
+            self.sockets[rank].as_fd(),
+            &message.encode(),
+            fds,
+            Wait::Never,
+        )
+        .expect("say");
         self.serve(rank);
     }
 
@@ -94,7 +100,7 @@ impl Job {
 
     fn heard(&self, rank: usize) -> Option<ToRank> {
         let mut buffer = vec![0; MAX_MESSAGE];
-        let got = fdpass::recv(self.ends[rank].as_fd(), &mut buffer, 2, Wait::Never).ok()?;
+        let got = fdpass::recv(self.sockets[rank].as_fd(), &mut buffer, 2, Wait::Never).ok()?;
         Some(ToRank::decode(&buffer[..got.len]).expect("message"))
     }
 }
@@ -115,7 +121,7 @@ fn what_happens_on_one_node_is_heard_on_the_other() {
     assert_eq!(job.heard(3), None);
     // The end of a connection, on the node of rank 0.
     let (ours, _) = fdpass::pair().expect("pair");
-    job.ends[1] = ours;
+    job.sockets[1] = ours;
     job.serve(1);
     for rank in [0, 2] {
         assert_eq!(job.heard(rank), died(1, Death::Unknown));
@@ -154,7 +160,7 @@ fn who_is_missing_is_named_on_both_nodes() {
     job.join(0);
     // Rank 1 never comes, and rank 3 is dead before it has joined.
     let (ours, _) = fdpass::pair().expect("pair");
-    job.ends[3] = ours;
+    job.sockets[3] = ours;
     job.serve(3);
     for rank in [0, 2] {
         let Some(ToRank::Absent {
@@ -212,12 +218,13 @@ fn a_lost_node_takes_its_ranks_along() {
     let mut job = self::job();
     job.join(3);
     job.brokers[1].lose_node(0);
-    let told = [job.heard(3), job.heard(3), job.heard(3)];
+    let heard = [job.heard(3), job.heard(3), job.heard(3)];
     assert!(
-        told.iter()
+        heard
+            .iter()
             .flatten()
             .any(|message| matches!(message, ToRank::Absent { .. })),
-        "{told:?}"
+        "{heard:?}"
     );
     // A rank that comes later is told as well.
     job.join(2);
@@ -235,12 +242,18 @@ fn with_rank_0_goes_the_news_of_all_others() {
     broker.seat(1, ours, who, None);
     let mut job = Job {
         brokers: [broker, Broker::new(TIMEOUT)],
-        ends: vec![theirs],
+        sockets: vec![theirs],
     };
     let card = Card::of_this_process();
     let segment = memfd_create("segment", MFdFlags::MFD_CLOEXEC).expect("memfd");
     let join = ToLauncher::Join { card: card.clone() }.encode();
-    fdpass::send(job.ends[0].as_fd(), &join, &[segment.as_fd()], Wait::Never).expect("join");
+    fdpass::send(
+        job.sockets[0].as_fd(),
+        &join,
+        &[segment.as_fd()],
+        Wait::Never,
+    )
+    .expect("join");
     let broker = &mut job.brokers[0];
     broker.ready(super::super::Token::Socket(1), Instant::now());
     let cards = ToHost::Cards {
