@@ -58,7 +58,7 @@ impl Proposal {
 
     pub(crate) fn decode(numbers: &[u64]) -> Self {
         let mut free = [0; WORDS];
-        free.copy_from_slice(&numbers[6..NUMBERS]);
+        free.copy_from_slice(&numbers[6..NUMBERS]); // short
         Self {
             ready: numbers[0],
             color: numbers[1],

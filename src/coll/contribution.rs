@@ -8,6 +8,7 @@ use crate::engine::Engine;
 use crate::error::Result;
 use crate::memory::pool::{MemoryKind, Pool, PoolBuf};
 use onecopy_btl::RemoteRange;
+use onecopy_shm::copy::{Kernel, copy_slices};
 use onecopy_shm::loan::Loan;
 use std::ops::Range;
 
@@ -174,7 +175,7 @@ impl Engine {
             .loans
             .read(piece.loan, piece.offset, piece.len, |bytes| {
                 for part in [0..unread.start, unread.end..bytes.len()] {
-                    temp[part.clone()].copy_from_slice(&bytes[part]);
+                    copy_slices(Kernel::Memcpy, &mut temp[part.clone()], &bytes[part]);
                 }
             })?;
         Ok(Some(temp))

@@ -22,7 +22,7 @@ use crate::peer::Peer;
 use fragment::{Operands, combine_all};
 use onecopy_btl::{LayerId, RemoteRange};
 use onecopy_shm::coll::{Content, INLINE, View};
-use onecopy_shm::copy::Kernel;
+use onecopy_shm::copy::{Kernel, copy_slices};
 use onecopy_shm::layout::COLL_SLOT;
 use onecopy_shm::loan::Loan;
 use std::iter;
@@ -251,7 +251,7 @@ impl Fold {
             let (begin, end) = self.range;
             let loans = &mut engine.core.loans;
             loans.write(loan, offset + begin, end - begin, |out| {
-                out.copy_from_slice(&temp[begin..end]);
+                copy_slices(Kernel::Memcpy, out, &temp[begin..end]);
             })?;
         }
         self.state = if self.helps {

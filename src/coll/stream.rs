@@ -20,6 +20,7 @@ use super::{ElemType, Op};
 use crate::error::Result;
 use onecopy_btl::{LayerId, RemoteRange};
 use onecopy_shm::coll::{Content, INLINE, Said, View, kind};
+use onecopy_shm::copy::{Kernel, copy_slices};
 use onecopy_shm::layout::COLL_SLOT;
 use onecopy_shm::loan::{Loan, LoanTable};
 
@@ -304,7 +305,7 @@ impl Stream {
             state.own().write_slot(cx.seq, now.half, with);
             let (loan, offset) = self.recv;
             loans.write(loan, offset + now.begin, len, |out| {
-                out.copy_from_slice(prefix)
+                copy_slices(Kernel::Memcpy, out, prefix)
             })?;
         } else {
             self.combine_in_place(loans, now, views, work)?;

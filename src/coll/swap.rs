@@ -16,7 +16,7 @@ use crate::engine::Engine;
 use crate::error::{Error, Result};
 use onecopy_btl::{LayerId, RemoteRange};
 use onecopy_shm::coll::{INLINE, kind};
-use onecopy_shm::copy::Kernel;
+use onecopy_shm::copy::{Kernel, copy_slices};
 use onecopy_shm::layout::COLL_SLOT;
 use onecopy_shm::loan::Loan;
 
@@ -183,7 +183,7 @@ impl Swap {
                 take(engine, state, place, &there, theirs)?;
                 let mine = WriteSource::Loan(self.recv, offset + skip);
                 put_to_all(engine, state, &[(place, there)], (0, n), mine)?;
-                let write = |out: &mut [u8]| out.copy_from_slice(theirs);
+                let write = |out: &mut [u8]| copy_slices(Kernel::Memcpy, out, theirs);
                 engine
                     .core
                     .loans
@@ -290,7 +290,7 @@ impl Swap {
             loans.read(self.recv, offset, len, |bytes| {
                 match (&mut cx.shared.temp, self.medium) {
                     (Some(temp), Medium::Stages(_)) => {
-                        temp[to..to + len].copy_from_slice(bytes);
+                        copy_slices(Kernel::Memcpy, &mut temp[to..to + len], bytes);
                     }
                     _ => own.write_slot(seq, to, bytes),
                 }

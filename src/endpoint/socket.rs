@@ -456,7 +456,7 @@ impl Socket {
         let mut front = [0; 2 * HEAD + NAMING_MAX];
         front[..HEAD].copy_from_slice(&credit.encode());
         front[HEAD..2 * HEAD].copy_from_slice(&head.encode());
-        front[2 * HEAD..2 * HEAD + N].copy_from_slice(body);
+        front[2 * HEAD..2 * HEAD + N].copy_from_slice(body); // short
         front
     }
 

@@ -3,6 +3,7 @@
 
 mod arrows;
 mod calls;
+mod copies;
 mod cycles;
 mod layers;
 mod modules;
@@ -60,6 +61,7 @@ pub(crate) fn run(root: &Path) -> Result<(), Failure> {
         if is_rust(file) {
             source::check(file, &mut findings);
             starts::check(file, &mut findings);
+            copies::check(file, &mut findings);
         }
     }
     modules::check(&metadata, root, &files, &mut findings);

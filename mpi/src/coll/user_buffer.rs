@@ -8,6 +8,7 @@ use crate::ffi::Addr;
 use crate::{c, memory};
 use onecopy::Span;
 use onecopy::coll::Parts;
+use onecopy_shm::copy::{Kernel, copy_slices};
 use std::ops::Range;
 
 /// What the runtime does with the bytes of a buffer.
@@ -204,7 +205,7 @@ impl UserBuffer {
             layout.walk(0, 0..layout.size(), &mut |offset, len| {
                 let start = (offset - first) as usize;
                 memory::with_bytes(base.offset(offset), len as usize, |bytes| {
-                    copy[start..start + bytes.len()].copy_from_slice(bytes);
+                    copy_slices(Kernel::Memcpy, &mut copy[start..start + bytes.len()], bytes);
                 });
                 true
             });
@@ -235,7 +236,9 @@ impl UserBuffer {
     pub(crate) fn deliver(&mut self) {
         let Some(rest) = &mut self.rest else { return };
         if let Some((start, kept)) = rest.kept.take() {
-            self.with_recv(|bytes| bytes[start..start + kept.len()].copy_from_slice(&kept));
+            self.with_recv(|bytes| {
+                copy_slices(Kernel::Memcpy, &mut bytes[start..start + kept.len()], &kept);
+            });
         }
         let Some(rest) = &self.rest else { return };
         for delivery in &rest.deliveries {

@@ -3,7 +3,7 @@
 
 use super::super::{ElemType, Op};
 use onecopy_shm::coll::{View, accumulate, combine, precede};
-use onecopy_shm::copy::Kernel;
+use onecopy_shm::copy::{Kernel, copy_slices};
 
 /// What is combined, and how.
 pub(in crate::coll) struct Operands<'o> {
@@ -42,7 +42,7 @@ pub(in crate::coll) fn combine_all(
                 let fill = if index == 0 { &mut *left } else { &mut *right };
                 match view {
                     Some(view) => view.copy_to(fill, Kernel::Memcpy),
-                    None => fill.copy_from_slice(out),
+                    None => copy_slices(Kernel::Memcpy, fill, out),
                 }
                 if index > 0 {
                     // What was combined so far is the left operand, and the result stands in the right one.
@@ -50,7 +50,7 @@ pub(in crate::coll) fn combine_all(
                     std::mem::swap(&mut left, &mut right);
                 }
             }
-            out.copy_from_slice(left);
+            copy_slices(Kernel::Memcpy, out, left);
         }
         Op::Predefined(op) => predefined(*op, operands.elem, out, views, work),
     }

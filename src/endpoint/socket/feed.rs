@@ -6,6 +6,7 @@ use nix::errno::Errno;
 use nix::sys::socket::{MsgFlags, recv};
 use nix::sys::uio::readv;
 use onecopy_shm::backlog;
+use onecopy_shm::copy::{Kernel, copy_slices};
 use std::io::IoSliceMut;
 use std::os::fd::{AsRawFd, BorrowedFd};
 
@@ -39,7 +40,11 @@ impl Early {
 
     fn take(&mut self, out: &mut [u8]) -> usize {
         let count = self.len().min(out.len());
-        out[..count].copy_from_slice(&self.bytes[self.read..self.read + count]);
+        copy_slices(
+            Kernel::Memcpy,
+            &mut out[..count],
+            &self.bytes[self.read..self.read + count],
+        );
         self.read += count;
         if self.read == self.bytes.len() {
             *self = Self::default();

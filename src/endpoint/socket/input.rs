@@ -10,6 +10,7 @@ use super::frame::{FRAME_MAX, FrameKind, HEAD, Head, NAMING_MAX};
 use crate::endpoint::{Part, Record};
 use nix::errno::Errno;
 use onecopy_btl::lanes::Offer;
+use onecopy_shm::copy::{Kernel, copy_slices};
 use onecopy_shm::layout::{OutOfBounds, check_range};
 
 /// Bytes that one call reads of small frames.
@@ -136,7 +137,7 @@ impl Input {
         self.from = payload + head.len;
         if head.what == FrameKind::Offer {
             let mut offer = [0; Offer::BYTES];
-            offer.copy_from_slice(&self.bytes[payload..payload + head.len]);
+            offer.copy_from_slice(&self.bytes[payload..payload + head.len]); // short
             return Found::Offer(offer);
         }
         if head.what != FrameKind::Record {
@@ -144,7 +145,7 @@ impl Input {
         }
         self.last_chunk = head.chunk;
         if head.chunk > 0 {
-            self.naming[..head.len].copy_from_slice(&self.bytes[payload..payload + head.len]);
+            self.naming[..head.len].copy_from_slice(&self.bytes[payload..payload + head.len]); // short
         }
         self.next = Some(Next {
             record: Record::apart(head.kind, head.len, head.value),
@@ -208,7 +209,7 @@ impl Input {
             0 => &self.bytes[next.payload..next.payload + next.record.len],
             _ => &self.naming[..next.record.len],
         };
-        out.copy_from_slice(&payload[offset..offset + out.len()]);
+        copy_slices(Kernel::Memcpy, out, &payload[offset..offset + out.len()]);
     }
 
     /// Reads bytes of the part that is shown, each at most once and in their order.
@@ -237,7 +238,11 @@ impl Input {
     /// Reads the next bytes of the part.
     fn read_on(&mut self, feed: &mut Feed<'_>, out: &mut [u8]) -> bool {
         let here = out.len().min(self.to - self.from);
-        out[..here].copy_from_slice(&self.bytes[self.from..self.from + here]);
+        copy_slices(
+            Kernel::Memcpy,
+            &mut out[..here],
+            &self.bytes[self.from..self.from + here],
+        );
         self.from += here;
         if let Some(next) = &mut self.next {
             next.read += out.len();

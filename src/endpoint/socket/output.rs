@@ -7,6 +7,7 @@ use crate::endpoint::RecordRoom;
 use nix::errno::Errno;
 use nix::sys::socket::{MsgFlags, send, sendmsg};
 use onecopy_obs::StreamSettings;
+use onecopy_shm::copy::{Kernel, copy_slices};
 use std::io::IoSlice;
 use std::os::fd::{AsRawFd, BorrowedFd};
 
@@ -153,7 +154,7 @@ impl RecordRoom for Frame<'_> {
         if out.len() < end {
             out.resize(end, 0);
         }
-        out[at..end].copy_from_slice(bytes);
+        copy_slices(Kernel::Memcpy, &mut out[at..end], bytes);
     }
 
     #[inline]

@@ -1,0 +1,72 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Payload is copied by `btl/shm/src/copy.rs` alone, which knows where the processor's string instruction stumbles. The
+//! C library's `memcpy`, and so `copy_from_slice`, does not.
+
+use super::{File, Findings};
+
+/// Where payload is copied.
+const FOLDERS: [&str; 6] = [
+    "src/coll/",
+    "src/endpoint/",
+    "src/proto/",
+    "src/state/",
+    "mpi/src/coll/user_buffer.rs",
+    "mpi/src/memory.rs",
+];
+/// What a line says of bytes that are few.
+const SHORT: [&str; 3] = ["to_le_bytes()", ".encode()", "// short"];
+
+pub(super) fn check(file: &File, findings: &mut Findings) {
+    let is_payload = FOLDERS.iter().any(|folder| file.path.starts_with(folder));
+    if !is_payload || file.path.ends_with("tests.rs") {
+        return;
+    }
+    for (index, line) in file.text.lines().enumerate() {
+        if line.contains("#[cfg(test)]") {
+            return;
+        }
+        let copies = line.contains("copy_from_slice(") || line.contains("copy_nonoverlapping(");
+        let is_comment = line.trim_start().starts_with("//");
+        if copies && !is_comment && !SHORT.iter().any(|short| line.contains(short)) {
+            findings.error(
+                format!("{}:{}", file.path, index + 1),
+                "payload is copied by onecopy_shm::copy; say '// short' if there are few bytes",
+            );
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn errors(path: &str, text: &str) -> usize {
+        let file = File {
+            path: path.to_owned(),
+            text: text.to_owned(),
+        };
+        let mut findings = Findings::default();
+        check(&file, &mut findings);
+        findings.errors.len()
+    }
+
+    #[test]
+    fn a_copy_of_payload_past_the_kernels_is_found() {
+        let copy = "out.copy_from_slice(part);";
+        assert_eq!(errors("src/proto/own.rs", copy), 1);
+        assert_eq!(
+            errors("mpi/src/memory.rs", "copy_nonoverlapping(a, b, len)"),
+            1
+        );
+        for short in [
+            "a.copy_from_slice(&word.to_le_bytes());",
+            "a.copy_from_slice(b); // short",
+            "#[cfg(test)]\nout.copy_from_slice(part);",
+            "// out.copy_from_slice(part);",
+        ] {
+            assert_eq!(errors("src/proto/own.rs", short), 0, "{short}");
+        }
+        assert_eq!(errors("src/proto/own/tests.rs", copy), 0);
+        assert_eq!(errors("cli/src/lib.rs", copy), 0);
+    }
+}
