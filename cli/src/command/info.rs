@@ -189,6 +189,8 @@ struct Info<'a> {
     profile: Option<String>,
     /// Where the kind of stores into chunks comes from.
     stores: String,
+    /// Whether the string instruction is slow between some addresses.
+    strings_stumble: bool,
     machine: &'a Machine,
 }
 
@@ -216,6 +218,7 @@ impl Info<'_> {
             line(out, "profile", profile)?;
         }
         line(out, "stores", &self.stores)?;
+        line(out, "strings", &strings(self.strings_stumble))?;
         match &self.tune_file {
             Some(file) => line(out, "tune file", file),
             None => line(out, "tune file", &"none: cost curves are the built-in ones"),
@@ -231,6 +234,15 @@ fn stores(from: StoresOrigin, lacks_profile: bool) -> String {
             None => format!("{from}. The next job of two ranks here does"),
         },
         from => from.to_string(),
+    }
+}
+
+/// What was seen of the string instruction.
+fn strings(stumble: bool) -> &'static str {
+    if stumble {
+        "slow where a destination lies 1 to 63 bytes behind its source, modulo a page; vectors copy there"
+    } else {
+        "as fast between all addresses"
     }
 }
 
@@ -369,6 +381,7 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode, CliError> {
     if known.is_peer() {
         return known.finish();
     }
+    onecopy_shm::copy::look_for_stumbles();
     let machine = Machine::here();
     let layers = layers::list(&known.layers, known.pair.as_ref(), &settings.knobs);
     let modules = layers::modules(&settings.knobs);
@@ -386,6 +399,7 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode, CliError> {
         tune_file: settings.file.map(name),
         profile: settings.profile.map(name),
         stores: stores(settings.stores, settings.lacks_profile),
+        strings_stumble: onecopy_shm::copy::strings_stumble(),
         machine: &machine,
     };
     if args.json {
