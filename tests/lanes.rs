@@ -10,6 +10,8 @@ mod between_nodes;
 mod devices;
 #[path = "harness/processes.rs"]
 mod processes;
+#[path = "lanes/rails.rs"]
+mod rails;
 
 use between_nodes::{
     FLOOD_CREDIT, die_while_waited_for, flood, knobs, pattern, send_before_leaving,
@@ -20,6 +22,7 @@ use onecopy::select::explain::{Layers, Memory, Protocol, Table};
 use onecopy::wireup::Wireup;
 use onecopy::wireup::local::{Local, world_of_nodes};
 use onecopy::{Costs, Knobs, LayerId, Options, Runtime, Threads};
+use onecopy_btl::lanes::Open;
 use onecopy_shm::sync::{AtomicBool, Ordering};
 use onecopy_verbs::Status;
 use onecopy_verbs::model::{Fabric, Impairment};
@@ -27,12 +30,11 @@ use processes::{limit, limited, say};
 use std::process::Command;
 use std::time::{Duration, Instant};
 
-fn start(wireup: Local, fabric: &Fabric, knobs: &Knobs) -> Runtime {
-    let node = wireup.node(wireup.rank());
+fn start(wireup: Local, open: Open, knobs: &Knobs) -> Runtime {
     let options = Options {
         knobs: knobs.clone(),
         threads: Threads::Single,
-        wireup: Some(Box::new(wireup.with_lanes(device(fabric, node)))),
+        wireup: Some(Box::new(wireup.with_lanes(open))),
         ..Options::default()
     };
     Runtime::init_with(options).expect("join")
@@ -41,10 +43,24 @@ fn start(wireup: Local, fabric: &Fabric, knobs: &Knobs) -> Runtime {
 /// A job of threads on these devices.
 fn job(fabric: &Fabric, ranks: usize, nodes: u32, knobs: &Knobs, body: impl Fn(Runtime) + Sync) {
     let world = world_of_nodes(ranks, nodes).expect("a world");
+    let open = |node| device(fabric, node);
+    job_with(world, &open, knobs, body);
+}
+
+/// As [`job`], on devices that are opened so.
+fn job_with(
+    world: Vec<Local>,
+    open: &(impl Fn(u32) -> Open + Sync),
+    knobs: &Knobs,
+    body: impl Fn(Runtime) + Sync,
+) {
     std::thread::scope(|scope| {
         for wireup in world {
             let body = &body;
-            scope.spawn(move || body(start(wireup, fabric, knobs)));
+            scope.spawn(move || {
+                let open = open(wireup.node(wireup.rank()));
+                body(start(wireup, open, knobs));
+            });
         }
     });
 }

@@ -119,7 +119,7 @@ impl Wires {
 
     /// Has the hub wake this rank for what its lanes tell.
     fn watch(&self, lanes: &SharedLanes) {
-        for descriptor in lanes.lock().descriptors().into_iter().flatten() {
+        for descriptor in lanes.lock().descriptors() {
             if let Err(errno) = self.hub.watch(descriptor, EventSource::Device) {
                 // The rank's sleep has a bound.
                 tracing::debug!("epoll_ctl of a device: {errno}");
@@ -213,6 +213,13 @@ impl Engine {
     pub(crate) fn settled_carrier(&mut self, rank: u32) -> Option<LayerId> {
         let carrier = self.peers[rank as usize].as_ref()?.endpoint.carrier();
         (carrier != LayerId::WIRE || self.no_lane(rank).is_some()).then_some(carrier)
+    }
+
+    /// By which ports of devices messages to a rank on another node go, that of the stream first.
+    pub(crate) fn rails(&mut self, rank: u32) -> Vec<String> {
+        let peer = self.peers[rank as usize].as_mut();
+        let wire = peer.and_then(|peer| peer.endpoint.wire());
+        wire.map_or_else(Vec::new, |wire| wire.rails())
     }
 
     /// Asks the hub, if that is due.
@@ -406,6 +413,9 @@ impl Engine {
             counters.lane_resends = figures.again;
             counters.lane_aliens = figures.aliens;
             counters.lane_evictions = figures.displaced;
+            counters.lane_striped = figures.striped;
+            counters.lane_rails_lost = figures.rails_lost;
+            counters.lane_stripes_again = figures.stripes_again;
         }
     }
 

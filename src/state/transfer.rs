@@ -55,7 +55,7 @@ pub(crate) struct RdmaRead {
     pub(crate) posted: u64,
     pub(crate) end: u64,
     /// Where byte 0 of the message is, and the key by which it is read.
-    pub(crate) from: (u64, u32),
+    pub(crate) from: (u64, u64),
 }
 
 /// The receiving side of an announced message.

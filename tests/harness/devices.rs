@@ -6,7 +6,7 @@ use onecopy::Knobs;
 use onecopy_btl::lanes::Open;
 use onecopy_btl::layers::verbs::open_of;
 use onecopy_btl::registry::lanes_of_this_host;
-use onecopy_verbs::model::Fabric;
+use onecopy_verbs::model::{Fabric, usual_limits};
 use std::time::Duration;
 
 /// Devices of so many nodes.
@@ -16,6 +16,28 @@ pub(crate) fn fabric(nodes: u32) -> Fabric {
     Fabric::new(&names)
 }
 
+/// Devices of two nodes with two rails each: m0 and r0, m1 and r1.
+pub(crate) fn fabric_of_rails() -> Fabric {
+    let fabric = Fabric::new(&[]);
+    for node in 0..2 {
+        for (network, rail) in ["m", "r"].iter().enumerate() {
+            let name = format!("{rail}{node}");
+            fabric.add_in(&name, usual_limits(), network as u8, 25_000);
+        }
+    }
+    fabric
+}
+
+/// The devices of a rank with two rails.
+pub(crate) fn device_with_rails(fabric: &Fabric, node: u32) -> Open {
+    device_of(fabric, format!("m{node},r{node}"))
+}
+
+/// Whether this runs in a bed that has two rails.
+pub(crate) fn has_rails() -> bool {
+    std::env::var_os("BED").is_some_and(|bed| bed == "rails")
+}
+
 /// Whether this runs in a bed that has a device.
 pub(crate) fn is_real() -> bool {
     std::env::var_os("BED").is_some()
@@ -23,6 +45,10 @@ pub(crate) fn is_real() -> bool {
 
 /// The device of a rank: that of its node, or the bed's.
 pub(crate) fn device(fabric: &Fabric, node: u32) -> Open {
+    device_of(fabric, format!("m{node}"))
+}
+
+fn device_of(fabric: &Fabric, names: String) -> Open {
     if is_real() {
         // Guests are translated: what answers at once elsewhere may take a second.
         return Open::by(|knobs, job| {
@@ -37,7 +63,7 @@ pub(crate) fn device(fabric: &Fabric, node: u32) -> Open {
     let fabric = fabric.clone();
     Open::by(move |knobs, job| {
         let knobs = Knobs {
-            verbs_device: Some(format!("m{node}")),
+            verbs_device: Some(names.clone()),
             ..knobs.clone()
         };
         open_of(&fabric, &knobs, job)

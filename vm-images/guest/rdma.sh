@@ -2,7 +2,7 @@
 # Functions for guests with a software device for RDMA. Names: a and b are the two sides of a bed; `at` runs a command on one of them.
 
 # What a person or a test finds in the environment, beside /etc/hosts:
-#   BED           loop, spaces or pair
+#   BED           loop, spaces, rails or pair
 #   BED_SELF      the own side
 #   BED_DEVICE    the own device
 #   BED_PEER_DEVICE  the other side's
@@ -59,6 +59,20 @@ rdma_bed() {
             ip netns exec $side rdma link add rx$side type rxe netdev v$side || return 1
         done
         rdma_wait rxa && rdma_wait rxb
+        ;;
+    rails)
+        export BED_DEVICE=rxe0 BED_PEER_DEVICE=rxe0
+        rdma_hosts 127.0.0.1 127.0.0.1
+        for rail in 0 1; do
+            # The other end gives the interface a link. A rank's packets to another one here do not leave the device.
+            ip link add v$rail mtu 9000 type veth peer name w$rail mtu 9000 || return 1
+            ip link set w$rail up
+            ip link set v$rail up
+            ip addr add 10.78.$rail.1/24 dev v$rail
+            # An address that a link loses with its state would be another row of the device's table.
+            echo 1 >/proc/sys/net/ipv6/conf/v$rail/disable_ipv6
+            rdma link add rxe$rail type rxe netdev v$rail && rdma_wait rxe$rail || return 1
+        done
         ;;
     pair)
         export BED_DEVICE=rxe0 BED_PEER_DEVICE=rxe0

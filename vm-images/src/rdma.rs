@@ -25,6 +25,8 @@ pub enum Bed {
     Loop,
     /// One machine, two spaces of the network with a device each.
     Spaces,
+    /// One machine, two devices in networks of their own, beside the loopback.
+    Rails,
     /// Two machines with a device each.
     Pair,
 }
@@ -36,6 +38,7 @@ impl Bed {
         match self {
             Self::Loop => "loop",
             Self::Spaces => "spaces",
+            Self::Rails => "rails",
             Self::Pair => "pair",
         }
     }

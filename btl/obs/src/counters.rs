@@ -111,6 +111,12 @@ counters! {
     lane_evictions: "connections" Sum;
     /// Announced messages that were read where they lay, by a device.
     lane_reads: "messages" Sum;
+    /// Bytes of such messages that were read by another port than that of the pair's stream.
+    lane_striped: "bytes" Sum;
+    /// Further ports of a pair that failed after stripes could be read by them.
+    lane_rails_lost: "connections" Sum;
+    /// Stripes that were asked for again, of another port.
+    lane_stripes_again: "stripes" Sum;
     /// Bytes that are pinned for a device now, beside those of the program.
     lane_pinned: "bytes" Level;
     /// Datagrams of devices that were sent again.

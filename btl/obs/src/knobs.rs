@@ -19,8 +19,8 @@ pub use self::origin::{Origin, Origins};
 pub use self::wire::StreamSettings;
 use crate::values::{
     Auto as OrAuto, ChunkCopy, CopyKernel, Count, FilePath, GIB, KIB, Kind, LayerList, Layers,
-    LogLevel, MIB, ModuleAbi, Name, NetAddress, NetAddresses, OneOf, PageMultiple, PowerOfTwo,
-    Ptracer, Size, Span, Switch, TIB, VerbsMode, WaitSleep, show_size,
+    LogLevel, MIB, ModuleAbi, Name, Names, NetAddress, NetAddresses, OneOf, PageMultiple,
+    PowerOfTwo, Ptracer, Size, Span, Switch, TIB, VerbsMode, WaitSleep, show_size,
 };
 
 /// What every variable of onecopy begins with.
@@ -354,9 +354,14 @@ knobs! {
         Expert ONECOPY_TCP_BUFFER => tcp_buffer: usize = 0, Size { min: 0, max: GIB };
         /// Bytes of a message that one call gives to the kernel.
         Expert ONECOPY_TCP_PIECE => tcp_piece: usize = 256 * KIB, Size { min: KIB, max: MIB };
-        /// The device for RDMA, by its name, that carries messages to ranks on other nodes.
-        User ONECOPY_VERBS_DEVICE => verbs_device: Option<String> = None, OrAuto(Name), auto::VERBS_DEVICE;
-        /// The port of that device.
+        /// The devices for RDMA, by their names, that carry messages to ranks on other nodes.
+        User ONECOPY_VERBS_DEVICE => verbs_device: Option<String> = None, OrAuto(Names), auto::VERBS_DEVICE;
+        /// Ports of such devices that a rank uses at once, at most. The stream of messages to a peer goes by one of
+        /// them; long messages are read in stripes by all that lead there. 1: no message is striped.
+        User ONECOPY_VERBS_RAILS => verbs_rails: usize = 4, Count { min: 1, max: 4 };
+        /// Bytes of a long message that one port is asked for at a time, at most.
+        Expert ONECOPY_VERBS_STRIPE_MAX => verbs_stripe_max: usize = 64 * KIB, Size { min: 4 * KIB, max: MIB };
+        /// The port of each of these devices.
         User ONECOPY_VERBS_PORT => verbs_port: Option<usize> = None,
             OrAuto(Count { min: 1, max: 254 }), auto::VERBS_PORT;
         /// The place of the own address among those of the port.

@@ -11,7 +11,7 @@ use std::fmt;
 use std::path::PathBuf;
 use std::time::Duration;
 
-pub use network::{Name, NetAddress, NetAddresses};
+pub use network::{Name, Names, NetAddress, NetAddresses};
 
 /// A syntax and a range of values.
 pub trait Kind {

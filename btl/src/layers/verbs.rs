@@ -10,7 +10,7 @@ use onecopy_verbs::adapter::{Adapter, Lanes, Settings};
 use onecopy_verbs::device::Missing;
 use onecopy_verbs::modes::{self, Job, Mode, Sizes};
 use onecopy_verbs::ud::{self, Datagrams};
-use onecopy_verbs::{Chosen, Error, Limits, Provider, Verbs, port};
+use onecopy_verbs::{Chosen, Error, Limits, Provider, Rails, Verbs, port};
 
 /// Whether there is a device by which a peer could be reached.
 #[must_use]
@@ -77,6 +77,8 @@ pub fn settings(knobs: &Knobs) -> Settings {
         inline: knobs.verbs_inline,
         silence: knobs.verbs_timeout,
         read_min: knobs.verbs_read_min as u64,
+        stripe: knobs.verbs_stripe_max,
+        rails: knobs.verbs_rails,
         cache: (knobs.verbs_cache, knobs.verbs_cache_entries),
     }
 }
@@ -169,12 +171,31 @@ pub fn open_of<P: Provider>(
     let (mode, reasons) = mode(knobs, job, chosen.device.limits());
     tracing::info!("lanes by {mode:?}: {}", reasons.join("; "));
     let opened: Result<Box<dyn Lanes>, Error> = match mode {
-        Mode::Connections | Mode::Extended => {
-            Adapter::on(chosen, settings(knobs)).map(|lanes| Box::new(lanes) as _)
-        }
+        Mode::Connections | Mode::Extended => by_rails(provider, chosen, settings(knobs)),
         Mode::Datagrams => {
             Datagrams::on(chosen, datagrams(knobs)).map(|lanes| Box::new(lanes) as _)
         }
     };
     opened.map_err(|error| refusal(&error))
+}
+
+/// Lanes by all ports that will do. With one, `chosen`, there is nothing to share out.
+fn by_rails<P: Provider>(
+    provider: &P,
+    chosen: Chosen<P>,
+    settings: Settings,
+) -> Result<Box<dyn Lanes>, Error> {
+    let device = settings.device.as_deref();
+    let most = settings.rails;
+    let rails = port::rails(provider, device, settings.port, settings.address, most)?;
+    if rails.len() < 2 {
+        return Adapter::on(chosen, settings).map(|lanes| Box::new(lanes) as _);
+    }
+    let places = rails.iter().map(|rail| {
+        let (name, port) = (rail.device.name(), rail.port);
+        format!("{name} port {port}, {} Mbit/s", rail.state.speed)
+    });
+    let places = places.collect::<Vec<_>>().join("; ");
+    tracing::info!("lanes by {} rails: {places}", rails.len());
+    Rails::on(rails, settings).map(|lanes| Box::new(lanes) as _)
 }

@@ -29,7 +29,9 @@ mod contract;
 mod events;
 mod head;
 mod lane;
+mod lane_notes;
 mod lane_reads;
+mod notes;
 mod pool;
 mod reads;
 mod receive;
@@ -46,13 +48,15 @@ use crate::directory::Directory;
 use crate::domain::Domain;
 use crate::error::Result;
 use crate::port::{Chosen, OwnPort, choose_at};
-use crate::provider::Provider;
+use crate::provider::{Access, Provider};
 use crate::queue::{Completion, Queue};
 use crate::timing::Timing;
 use connector::Connector;
 pub use contract::{Figures, Lanes, ReadState, Settings, Shown};
 pub use head::{Mark, Offer};
 use lane::{Lane, Stage};
+#[cfg(test)]
+pub(crate) use lane_notes::NOTE_MAX;
 use pool::Pool;
 pub(crate) use pool::pinned;
 use send_slots::SendSlots;
@@ -91,6 +95,12 @@ pub struct Adapter<P: Provider> {
     bytes: u64,
     /// Lanes that gave their place to others.
     displaced: u64,
+    /// Its pools have the size that the settings want; else there is a slot or two.
+    is_furnished: bool,
+    /// What peers tell beside the streams is of use here.
+    hears_notes: bool,
+    /// The port came back, and nobody has taken notice.
+    came_back: bool,
 }
 
 impl<P: Provider> Adapter<P> {
@@ -110,7 +120,15 @@ impl<P: Provider> Adapter<P> {
     /// # Errors
     ///
     /// Those of the device.
-    pub fn on(chosen: Chosen<P>, mut settings: Settings) -> Result<Self> {
+    pub fn on(chosen: Chosen<P>, settings: Settings) -> Result<Self> {
+        let mut adapter = Self::rail(chosen, settings)?;
+        adapter.hears_notes = false;
+        adapter.furnish()?;
+        Ok(adapter)
+    }
+
+    /// As [`Self::on`], for one of several: what streams need is made when the first of them comes.
+    pub(crate) fn rail(chosen: Chosen<P>, mut settings: Settings) -> Result<Self> {
         settings.receives = pool::fitting(settings.receives, settings.slot);
         let parts = settings.receives_max.div_ceil(settings.receives).max(1);
         settings.receives_max = parts * settings.receives;
@@ -119,10 +137,9 @@ impl<P: Provider> Adapter<P> {
         let mut queue = Queue::new(&device, 64, true)?;
         let length = u32::try_from(settings.receives_max).unwrap_or(u32::MAX);
         let receives = queue.receives(&domain, length, None)?;
-        let sends = SendSlots::new(pinned(&domain, settings.sends, settings.slot)?);
-        let first = pinned(&domain, settings.receives, settings.slot)?;
+        let sends = SendSlots::new(domain.region(1, settings.slot, Access::default())?);
         Ok(Self {
-            pool: Pool::new(&settings, &mut queue, receives, first),
+            pool: Pool::new(&settings, receives),
             timing: Timing::within(settings.silence),
             port: OwnPort::new(chosen, settings.address),
             settings,
@@ -135,7 +152,52 @@ impl<P: Provider> Adapter<P> {
             batch: VecDeque::new(),
             bytes: 0,
             displaced: 0,
+            is_furnished: false,
+            hears_notes: true,
+            came_back: false,
         })
+    }
+
+    /// Makes what streams need. Where less can be pinned than the settings want, there is less.
+    fn furnish(&mut self) -> Result<()> {
+        if !self.is_furnished {
+            let Settings {
+                sends,
+                receives,
+                slot,
+                ..
+            } = self.settings;
+            self.sends = SendSlots::new(pinned(&self.domain, sends, slot)?);
+            let first = pinned(&self.domain, receives, slot)?;
+            self.pool.begin(&mut self.queue, first);
+            self.is_furnished = true;
+        }
+        Ok(())
+    }
+
+    /// The device and the port.
+    pub(crate) fn place(&self) -> String {
+        let chosen = self.port.chosen();
+        format!("{} port {}", chosen.device.name(), chosen.port)
+    }
+
+    /// Megabits a second of the port; never 0.
+    pub(crate) fn speed(&self) -> u32 {
+        self.port.chosen().state.speed.max(1)
+    }
+
+    pub(crate) fn domain(&self) -> &Domain<P> {
+        &self.domain
+    }
+
+    /// Whether the port came back since this was last asked.
+    pub(crate) fn take_came_back(&mut self) -> bool {
+        std::mem::take(&mut self.came_back)
+    }
+
+    /// The next lane that has changed.
+    pub(crate) fn next_changed_lane(&mut self) -> Option<u64> {
+        self.lanes.next_changed_name()
     }
 
     /// Messages of the widest window that a lane may have.
@@ -219,16 +281,16 @@ impl<P: Provider> Lanes for Adapter<P> {
         }
     }
 
-    fn show(&mut self, bytes: &[u8]) -> Option<Shown> {
+    fn show(&mut self, _: u64, bytes: &[u8]) -> Option<Shown> {
         self.reads.show(&self.domain, &self.settings, bytes)
     }
 
     fn can_post_reads(&mut self, name: u64) -> bool {
-        self.is_connected(name) && self.reads.can_read(&self.domain)
+        self.is_connected(name) && self.reads.can_read(&self.domain, self.settings.stripe)
     }
 
-    fn post_read(&mut self, name: u64, token: u64, from: (u64, u32), len: u64) -> u64 {
-        self.ask_for(name, token, from, len)
+    fn post_read(&mut self, name: u64, token: u64, (at, key): (u64, u64), len: u64) -> u64 {
+        self.ask_for(name, token, (at, key as u32), len)
     }
 
     fn read_state(&self, name: u64, token: u64) -> ReadState {
@@ -263,8 +325,14 @@ impl<P: Provider> Lanes for Adapter<P> {
         armed && !found
     }
 
-    fn descriptors(&self) -> [Option<BorrowedFd<'_>>; 2] {
-        [self.queue.descriptor(), Some(self.port.events())]
+    fn descriptors(&self) -> Vec<BorrowedFd<'_>> {
+        let completions = self.queue.descriptor().into_iter();
+        completions.chain([self.port.events()]).collect()
+    }
+
+    fn rails(&self, name: u64) -> Vec<String> {
+        let lane = self.lanes.get(name).into_iter();
+        lane.map(|_| self.place()).collect()
     }
 
     fn hear_device(&mut self) {

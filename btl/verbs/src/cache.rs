@@ -27,8 +27,10 @@ use std::ops::Range;
 use std::ptr::NonNull;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use onecopy_shm::sync::{AtomicU32, Ordering};
+
 use crate::domain::Domain;
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::memory::Registered;
 use crate::provider::{Access, Provider};
 use crate::unmaps::{Observer, Watcher};
@@ -62,9 +64,36 @@ pub struct Stats {
 #[derive(Debug)]
 struct Entry<P: Provider> {
     range: Range<usize>,
+    /// Bytes that count against the bounds: those of each registration.
+    bytes: usize,
     access: Access,
-    memory: Arc<Registered<P>>,
+    memories: Arc<Memories<P>>,
     used: u64,
+}
+
+/// Memory that is registered in several domains, in each by itself.
+#[derive(Debug)]
+pub struct Memories<P: Provider> {
+    /// What names it; no other one of this cache for a long time.
+    id: u32,
+    /// By the domains' places. None: it was not wanted there, or refused.
+    each: Vec<Option<Arc<Registered<P>>>>,
+    /// Where it was wanted, a bit for each domain.
+    wanted: u32,
+}
+
+impl<P: Provider> Memories<P> {
+    /// What names it.
+    #[must_use]
+    pub fn id(&self) -> u32 {
+        self.id
+    }
+
+    /// The memory in a domain.
+    #[must_use]
+    pub fn of(&self, domain: usize) -> Option<&Arc<Registered<P>>> {
+        self.each.get(domain)?.as_ref()
+    }
 }
 
 #[derive(Debug)]
@@ -84,7 +113,8 @@ impl<P: Provider> State<P> {
         &mut self,
         range: &Range<usize>,
         access: Access,
-    ) -> Option<(Arc<Registered<P>>, usize)> {
+        wanted: u32,
+    ) -> Option<(Arc<Memories<P>>, usize)> {
         let wide = |entry: &Entry<P>| {
             (entry.access.remote_read || !access.remote_read)
                 && (entry.access.remote_write || !access.remote_write)
@@ -92,19 +122,19 @@ impl<P: Provider> State<P> {
         let covers =
             |entry: &Entry<P>| entry.range.start <= range.start && range.end <= entry.range.end;
         let clock = self.clock + 1;
-        let entry = self
-            .entries
-            .iter_mut()
-            .find(|entry| covers(entry) && wide(entry))?;
+        let entry = self.entries.iter_mut().find(|entry| {
+            covers(entry) && wide(entry) && entry.memories.wanted & wanted == wanted
+        })?;
         entry.used = clock;
         self.clock = clock;
         self.stats.hits += 1;
-        Some((Arc::clone(&entry.memory), range.start - entry.range.start))
+        let at = range.start - entry.range.start;
+        Some((Arc::clone(&entry.memories), at))
     }
 
     fn give_up(&mut self, at: usize) {
         let entry = self.entries.swap_remove(at);
-        self.bytes -= entry.range.len();
+        self.bytes -= entry.bytes;
         if self.given_up.len() < self.given_up.capacity() {
             self.given_up.push(entry);
         } else {
@@ -166,10 +196,12 @@ impl<P: Provider> Observer for Shared<P> {
     }
 }
 
-/// Registrations of one domain.
+/// Registrations of one domain, or of several: the kernel tells one watcher of a range, so they share it.
 #[derive(Debug)]
 pub struct Cache<P: Provider> {
-    domain: Domain<P>,
+    domains: Vec<Domain<P>>,
+    /// The name of the next registration.
+    next: AtomicU32,
     bounds: Bounds,
     /// Goes before what it changes: registrations end in the thread that drops the cache.
     watcher: Option<Watcher>,
@@ -190,7 +222,16 @@ impl<P: Provider> Cache<P> {
     /// A cache. Where the kernel would not tell of changes it keeps nothing; [`Self::refused`] says why.
     #[must_use]
     pub fn new(domain: &Domain<P>, bounds: Bounds) -> Self {
-        Self::watched_by(domain, bounds, Watcher::start)
+        Self::of(vec![domain.clone()], bounds)
+    }
+
+    /// A cache of several domains, which share its bounds.
+    #[must_use]
+    pub fn of(domains: Vec<Domain<P>>, bounds: Bounds) -> Self {
+        if bounds.entries == 0 {
+            return Self::watched_by(domains, bounds, |_| Err("not wanted".to_owned()));
+        }
+        Self::watched_by(domains, bounds, Watcher::start)
     }
 
     /// A cache that keeps nothing.
@@ -200,11 +241,11 @@ impl<P: Provider> Cache<P> {
             bytes: 0,
             entries: 0,
         };
-        Self::watched_by(domain, bounds, |_| Err("not wanted".to_owned()))
+        Self::of(vec![domain.clone()], bounds)
     }
 
     fn watched_by(
-        domain: &Domain<P>,
+        domains: Vec<Domain<P>>,
         bounds: Bounds,
         watcher: impl FnOnce(Arc<dyn Observer>) -> std::result::Result<Watcher, String>,
     ) -> Self {
@@ -223,7 +264,8 @@ impl<P: Provider> Cache<P> {
             Err(why) => (None, Some(why)),
         };
         Self {
-            domain: domain.clone(),
+            domains,
+            next: AtomicU32::new(1),
             bounds,
             shared,
             watcher,
@@ -249,22 +291,52 @@ impl<P: Provider> Cache<P> {
     /// registered with it. For that no operation may be posted. Peers that are given the key may read or write there,
     /// as `access` says.
     pub unsafe fn get(&self, at: NonNull<u8>, length: usize, access: Access) -> Result<Found<P>> {
+        // SAFETY: as the caller promises.
+        let (memories, at) = unsafe { self.get_in(at, length, access, 1, 0) }?;
+        let memory = memories.of(0).map(Arc::clone);
+        let memory = memory.ok_or_else(|| {
+            Error::refused("ibv_reg_mr", "a buffer", "it is in no domain", "name one")
+        })?;
+        Ok(Found { memory, at })
+    }
+
+    /// As [`Self::get`], in the domains that have a bit in `wanted`, and where in the memory the buffer begins. Only
+    /// that in the domain `first` must be had.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`Self::get`].
+    ///
+    /// # Safety
+    ///
+    /// That of [`Self::get`].
+    pub unsafe fn get_in(
+        &self,
+        at: NonNull<u8>,
+        length: usize,
+        access: Access,
+        wanted: u32,
+        first: usize,
+    ) -> Result<(Arc<Memories<P>>, usize)> {
         let start = at.as_ptr().expose_provenance();
         let exact = start..start.saturating_add(length);
         // Before the lock: what was taken until then has ended its entries when the lock is had.
         let quiet = self.watcher.as_ref().is_some_and(Watcher::is_quiet);
         let (found, changes) = {
             let mut state = self.shared.lock();
-            let found = quiet.then(|| state.find(&exact, access)).flatten();
+            let found = quiet.then(|| state.find(&exact, access, wanted)).flatten();
             (found, state.changes)
         };
-        if let Some((memory, at)) = found {
-            return Ok(Found { memory, at });
+        if let Some((memories, at)) = found
+            && memories.of(first).is_some()
+        {
+            return Ok((memories, at));
         }
         self.collect();
-        let first = start & !(PAGE - 1);
-        let pages = first..exact.end.next_multiple_of(PAGE);
-        let fits = pages.len() <= self.bounds.bytes && self.bounds.entries > 0;
+        let page = start & !(PAGE - 1);
+        let pages = page..exact.end.next_multiple_of(PAGE);
+        let bytes = pages.len().saturating_mul(wanted.count_ones() as usize);
+        let fits = bytes <= self.bounds.bytes && self.bounds.entries > 0;
         let watched = fits
             && self
                 .watcher
@@ -273,24 +345,52 @@ impl<P: Provider> Cache<P> {
         if !watched {
             self.shared.lock().stats.untrusted += 1;
             // SAFETY: as the caller promises.
-            let memory = unsafe { self.register(at, length, access) }?;
-            return Ok(Found { memory, at: 0 });
+            let memories = unsafe { self.register_in(at, length, access, wanted, first) }?;
+            return Ok((memories, 0));
         }
-        let whole = NonNull::new(std::ptr::with_exposed_provenance_mut(first)).unwrap_or(at);
+        let whole = NonNull::new(std::ptr::with_exposed_provenance_mut(page)).unwrap_or(at);
         // SAFETY: as the caller promises; the pages of the buffer are mapped.
-        let memory = unsafe { self.register(whole, pages.len(), access) }?;
+        let memories = unsafe { self.register_in(whole, pages.len(), access, wanted, first) }?;
         let entry = Entry {
             range: pages.clone(),
+            bytes,
             access,
-            memory: Arc::clone(&memory),
+            memories: Arc::clone(&memories),
             used: 0,
         };
         self.keep(entry, changes);
         self.collect();
-        Ok(Found {
-            memory,
-            at: start - first,
-        })
+        Ok((memories, start - page))
+    }
+
+    /// # Safety
+    ///
+    /// That of [`Domain::register`].
+    unsafe fn register_in(
+        &self,
+        at: NonNull<u8>,
+        length: usize,
+        access: Access,
+        wanted: u32,
+        first: usize,
+    ) -> Result<Arc<Memories<P>>> {
+        let mut each = vec![None; self.domains.len()];
+        if let (Some(domain), Some(place)) = (self.domains.get(first), each.get_mut(first)) {
+            // SAFETY: as the caller promises.
+            *place = Some(unsafe { self.register(domain, at, length, access) }?);
+        }
+        for (index, (domain, place)) in self.domains.iter().zip(&mut each).enumerate() {
+            if index != first && wanted & 1 << index != 0 {
+                // Without it, this domain's rail reads nothing of the buffer.
+                // SAFETY: as the caller promises.
+                *place = unsafe { domain.register(at, length, access) }.ok();
+            }
+        }
+        Ok(Arc::new(Memories {
+            id: self.next.fetch_add(1, Ordering::Relaxed),
+            each,
+            wanted,
+        }))
     }
 
     fn keep(&self, mut entry: Entry<P>, changes: u64) {
@@ -300,7 +400,7 @@ impl<P: Provider> Cache<P> {
             state.stats.untrusted += 1;
             return drop_later(state, entry);
         }
-        let bytes = entry.range.len();
+        let bytes = entry.bytes;
         state.make_room(bytes, &self.bounds);
         state.clock += 1;
         entry.used = state.clock;
@@ -314,16 +414,17 @@ impl<P: Provider> Cache<P> {
     /// That of [`Domain::register`].
     unsafe fn register(
         &self,
+        domain: &Domain<P>,
         at: NonNull<u8>,
         length: usize,
         access: Access,
     ) -> Result<Arc<Registered<P>>> {
         // SAFETY: as the caller promises.
-        match unsafe { self.domain.register(at, length, access) } {
+        match unsafe { domain.register(at, length, access) } {
             Err(error) if error.is_exhaustion() && self.count() > 0 => {
                 self.clear();
                 // SAFETY: as the caller promises.
-                unsafe { self.domain.register(at, length, access) }
+                unsafe { domain.register(at, length, access) }
             }
             result => result,
         }

@@ -25,10 +25,16 @@ impl Changed {
 
     /// Takes one from the list: the peer's rank.
     pub(crate) fn next<L: Listed>(&mut self, lanes: &mut Table<L>) -> Option<u32> {
+        let name = self.next_name(lanes)?;
+        lanes.get(name).map(L::rank)
+    }
+
+    /// Takes one from the list: its name.
+    pub(crate) fn next_name<L: Listed>(&mut self, lanes: &mut Table<L>) -> Option<u64> {
         while let Some(name) = self.0.pop() {
             if let Some(lane) = lanes.get_mut(name) {
                 *lane.is_listed() = false;
-                return Some(lane.rank());
+                return Some(name);
             }
         }
         None

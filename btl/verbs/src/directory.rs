@@ -88,6 +88,11 @@ impl<L: Failing> Directory<L> {
         }
     }
 
+    /// Takes a lane that has changed: its name.
+    pub(crate) fn next_changed_name(&mut self) -> Option<u64> {
+        self.changed.next_name(&mut self.lanes)
+    }
+
     /// Takes a lane that has changed: the peer's rank.
     pub(crate) fn next_changed(&mut self) -> Option<u32> {
         self.changed.next(&mut self.lanes)

@@ -117,12 +117,17 @@ impl Fabric {
 
     /// One more device.
     pub fn add(&self, name: &str, limits: Limits) {
+        self.add_in(name, limits, 0, 25_000);
+    }
+
+    /// One more device, in a network that reaches no other one, with a port of so many megabits a second.
+    pub fn add_in(&self, name: &str, limits: Limits, network: u8, speed: u32) {
         let mut state = self.lock();
         let number = u8::try_from(state.devices.len() + 1).unwrap_or(u8::MAX);
         let mut address = [0; 16];
         address[10] = 0xff;
         address[11] = 0xff;
-        address[12..].copy_from_slice(&[10, 0, 0, number]);
+        address[12..].copy_from_slice(&[10, 0, network, number]);
         let Ok(bell) = Bell::new() else {
             return;
         };
@@ -134,6 +139,7 @@ impl Fabric {
             alive: true,
             message: 8 << 20,
             packet: 1024,
+            speed,
             events: std::collections::VecDeque::new(),
             bell,
         });

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Which device, port and address a rank uses, and what a peer must know to reach it.
 
+use std::ops::RangeInclusive;
 use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 
@@ -144,7 +145,8 @@ pub fn choose<P: Provider>(provider: &P, wanted: Option<&str>) -> Result<Chosen<
     choose_at(provider, wanted, None, None)
 }
 
-/// As [`choose`], with a port, and the place of an own address, where they are wanted.
+/// As [`choose`], with a port, and the place of an own address, where they are wanted. `wanted` may be several names
+/// with commas between them.
 ///
 /// # Errors
 ///
@@ -155,43 +157,93 @@ pub fn choose_at<P: Provider>(
     port: Option<u8>,
     index: Option<u8>,
 ) -> Result<Chosen<P>> {
-    let mut names = provider
-        .devices()
-        .map_err(Error::of("ibv_get_device_list", "this host"))?;
-    if let Some(wanted) = wanted {
-        if !names.iter().any(|name| name == wanted) {
-            let there = if names.is_empty() {
-                "none".to_owned()
-            } else {
-                names.join(", ")
-            };
-            return Err(Error::refused(
-                "choosing",
-                wanted,
-                format!("the devices are: {there}"),
-                "name one of them",
-            ));
-        }
-        names.retain(|name| name == wanted);
-    }
     let mut refused = Vec::new();
-    for name in &names {
+    for name in &names(provider, wanted)? {
         match on(provider, name, port, index) {
             Ok(chosen) => return Ok(chosen),
             Err(why) => refused.push(why),
         }
     }
+    Err(none_will_do(&refused))
+}
+
+/// All ports that will do, of these devices or of all: the fastest first, at most so many. Each has an open device of
+/// its own, so that each hears of its events.
+///
+/// # Errors
+///
+/// What there is, and why none of it will do.
+pub fn rails<P: Provider>(
+    provider: &P,
+    wanted: Option<&str>,
+    port: Option<u8>,
+    index: Option<u8>,
+    most: usize,
+) -> Result<Vec<Chosen<P>>> {
+    let (mut found, mut refused) = (Vec::new(), Vec::new());
+    for name in &names(provider, wanted)? {
+        let ports = match Device::open(provider, name) {
+            Ok(device) => ports_of(&device, port),
+            Err(error) => Err(error.to_string()),
+        };
+        let ports = ports.unwrap_or_else(|why| {
+            refused.push(why);
+            0..=0
+        });
+        for port in ports.filter(|&port| port > 0) {
+            let opened = Device::open(provider, name).map_err(|error| error.to_string());
+            match opened.and_then(|device| look_at(device, port, index)) {
+                Ok(chosen) => found.push(chosen),
+                Err(why) => refused.push(why),
+            }
+        }
+    }
+    // Those of one speed stay in the library's order, which is the same on all ranks of a node.
+    found.sort_by_key(|chosen| std::cmp::Reverse(chosen.state.speed));
+    found.truncate(most.max(1));
+    if found.is_empty() {
+        return Err(none_will_do(&refused));
+    }
+    Ok(found)
+}
+
+/// The names of the devices that are wanted, or of all.
+fn names<P: Provider>(provider: &P, wanted: Option<&str>) -> Result<Vec<String>> {
+    let there = provider
+        .devices()
+        .map_err(Error::of("ibv_get_device_list", "this host"))?;
+    let Some(wanted) = wanted else {
+        return Ok(there);
+    };
+    let wanted: Vec<String> = wanted.split(',').map(str::to_owned).collect();
+    if let Some(missing) = wanted.iter().find(|name| !there.contains(name)) {
+        let there = if there.is_empty() {
+            "none".to_owned()
+        } else {
+            there.join(", ")
+        };
+        return Err(Error::refused(
+            "choosing",
+            missing,
+            format!("the devices are: {there}"),
+            "name one of them",
+        ));
+    }
+    Ok(wanted)
+}
+
+fn none_will_do(refused: &[String]) -> Error {
     let why = if refused.is_empty() {
         "there is none".to_owned()
     } else {
         refused.join("; ")
     };
-    Err(Error::refused(
+    Error::refused(
         "choosing",
         "a device for RDMA",
         why,
         "bring a port up (`rdma link`); messages go by sockets until then",
-    ))
+    )
 }
 
 fn on<P: Provider>(
@@ -201,22 +253,29 @@ fn on<P: Provider>(
     index: Option<u8>,
 ) -> std::result::Result<Chosen<P>, String> {
     let device = Device::open(provider, name).map_err(|error| error.to_string())?;
-    let ports = device.limits().ports.max(1);
-    let all = match wanted {
-        Some(port) if port == 0 || port > ports => {
-            return Err(format!("{name} has {ports} ports, and no port {port}"));
-        }
-        Some(port) => port..=port,
-        None => 1..=ports,
-    };
     let mut why = format!("{name} has no port");
-    for port in all {
+    for port in ports_of(&device, wanted)? {
         match look_at(device.clone(), port, index) {
             Ok(chosen) => return Ok(chosen),
             Err(reason) => why = reason,
         }
     }
     Err(why)
+}
+
+/// The port of a device that is wanted, or all.
+fn ports_of<P: Provider>(
+    device: &Device<P>,
+    wanted: Option<u8>,
+) -> std::result::Result<RangeInclusive<u8>, String> {
+    let (name, ports) = (device.name(), device.limits().ports.max(1));
+    match wanted {
+        Some(port) if port == 0 || port > ports => {
+            Err(format!("{name} has {ports} ports, and no port {port}"))
+        }
+        Some(port) => Ok(port..=port),
+        None => Ok(1..=ports),
+    }
 }
 
 /// A port as it is now, if it carries messages and peers can reach it.

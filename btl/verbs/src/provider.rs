@@ -66,6 +66,8 @@ pub struct Port {
     pub lid: u16,
     /// Whether it is one of Ethernet (RoCE): peers are reached by addresses of IP.
     pub ethernet: bool,
+    /// Megabits a second.
+    pub speed: u32,
 }
 
 /// A row of a port's table of addresses (GIDs).

@@ -5,6 +5,7 @@ use std::os::fd::BorrowedFd;
 use std::time::{Duration, Instant};
 
 use onecopy_verbs::adapter::{Adapter, Lanes, ReadState, Settings};
+use onecopy_verbs::matching::Rail;
 use onecopy_verbs::model::Fabric;
 use onecopy_verbs::{Offer, Status};
 
@@ -26,6 +27,8 @@ fn settings() -> Settings {
         inline: 64,
         silence: Duration::from_secs(1),
         read_min: 1000,
+        stripe: 64 << 10,
+        rails: 1,
         cache: (1 << 20, 16),
     }
 }
@@ -77,7 +80,10 @@ fn join(a: &mut Adapter<Fabric>, b: &mut Adapter<Fabric>) -> ((u64, u32), (u64, 
         assert!(Instant::now() < end, "connected");
         std::thread::yield_now();
     }
-    ((to_b, offer.reach.number), (to_a, other.reach.number))
+    (
+        (to_b, offer.rail.reach.number),
+        (to_a, other.rail.reach.number),
+    )
 }
 
 fn bytes(len: usize, seed: usize) -> Vec<u8> {
@@ -595,13 +601,13 @@ fn who_sleeps_is_woken_by_what_comes_and_not_by_what_came() {
     let [mut a, mut b] = pair(&fabric, &settings());
     while !b.adapter.arm() {}
     assert_eq!(a.send(b"wake"), 4);
-    let [Some(completions), Some(_)] = b.adapter.descriptors() else {
+    let [completions, _] = b.adapter.descriptors()[..] else {
         panic!("two descriptors");
     };
     assert!(is_readable(completions));
     assert!(!b.adapter.arm(), "something has come");
     assert_eq!(b.receive(9), b"wake");
-    let [Some(completions), _] = b.adapter.descriptors() else {
+    let [completions, _] = b.adapter.descriptors()[..] else {
         panic!("two descriptors");
     };
     assert!(!is_readable(completions));
@@ -645,7 +651,11 @@ fn nonsense_fails_its_lane() {
         let (lane, offer) = b.make(0).expect("a lane");
         let rogues = Offer {
             mark: None,
-            reach: own,
+            rail: Rail {
+                reach: own,
+                ..Rail::default()
+            },
+            more: Default::default(),
             room: 256,
             granted: 4,
         };
@@ -654,7 +664,7 @@ fn nonsense_fails_its_lane() {
             b.poll();
         }
         let rogue = rogue
-            .connect(&chosen, &own, &offer.reach, Timing::default())
+            .connect(&chosen, &own, &offer.rail.reach, Timing::default())
             .expect("connected");
         rogue
             .post_inline(&mut queue, Operation::Send { immediate: None }, &message)
@@ -702,8 +712,11 @@ fn memory_that_a_peer_shows_is_read_where_it_lies() {
     let fabric = Fabric::default();
     let [mut a, mut b] = pair(&fabric, &settings());
     let message = bytes(300_000, 9);
-    assert!(b.adapter.show(&message[..999]).is_none(), "too short");
-    let shown = b.adapter.show(&message).expect("shown");
+    assert!(
+        b.adapter.show(b.lane, &message[..999]).is_none(),
+        "too short"
+    );
+    let shown = b.adapter.show(b.lane, &message).expect("shown");
     assert!(a.adapter.can_post_reads(a.lane));
     let mut got = [Vec::new(), Vec::new()];
     let mut asked = [0u64; 2];
@@ -748,8 +761,8 @@ fn where_nothing_more_can_be_registered_nothing_is_shown() {
     let [mut a, mut b] = pair(&fabric, &settings());
     fabric.limit_memory(fabric.registered() + 8192);
     let message = bytes(300_000, 9);
-    assert!(b.adapter.show(&message).is_none());
-    assert!(b.adapter.show(&message[..2000]).is_some());
+    assert!(b.adapter.show(b.lane, &message).is_none());
+    assert!(b.adapter.show(b.lane, &message[..2000]).is_some());
     assert!(!a.adapter.can_post_reads(a.lane), "no slots to read into");
     a.works();
 }

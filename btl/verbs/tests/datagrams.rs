@@ -201,12 +201,12 @@ fn strangers_are_counted_and_not_believed() {
     let pair = pair.prepare(&chosen, 1).expect("a port");
     let pair = pair.open().expect("ready");
     let ah = domain
-        .address_handle(&offer.reach.path(&chosen))
+        .address_handle(&offer.rail.reach.path(&chosen))
         .expect("an address handle");
     let mut throw = |bytes: &[u8], qkey: u32| {
         let to = Operation::SendTo {
             ah: &ah,
-            pair: offer.reach.number,
+            pair: offer.rail.reach.number,
             qkey,
             immediate: None,
         };
@@ -461,6 +461,8 @@ fn connections_and_datagrams_do_not_mix() {
         inline: 64,
         silence: Duration::from_secs(1),
         read_min: 1000,
+        stripe: 64 << 10,
+        rails: 1,
         cache: (0, 0),
     };
     let mut b = Adapter::open(&fabric, wanted).expect("a device");

@@ -93,6 +93,7 @@ pub(super) fn look(peer: Option<usize>) -> Result<Known, CliError> {
     for state in runtime.layers(peer)? {
         layers[state.layer] = state.refusal;
     }
+    let rails = runtime.rails(peer)?;
     let pair = Pair {
         rank: runtime.rank(),
         ranks: runtime.size(),
@@ -101,6 +102,7 @@ pub(super) fn look(peer: Option<usize>) -> Result<Known, CliError> {
         wire: wire.map(|(layer, place)| Wire {
             layer: layer.name(),
             place: place.to_string(),
+            rails,
         }),
     };
     Ok(Known {

@@ -30,6 +30,16 @@ impl Socket {
         self.lane_state.as_ref()?.why_not.as_deref()
     }
 
+    /// By which ports of devices the lane goes, that of the stream first.
+    pub(crate) fn rails(&self) -> Vec<String> {
+        let carries = |lane_state: &PairLane| lane_state.takes || lane_state.out == Carrier::Lane;
+        let Some(lane_state) = self.lane_state.as_deref().filter(|state| carries(state)) else {
+            return Vec::new();
+        };
+        let lane = lane_state.lane.unwrap_or(u64::MAX);
+        lane_state.lanes.lock().rails(lane)
+    }
+
     /// Does what is due by the clock.
     pub(crate) fn tick(&mut self, now: Instant) {
         if let Some(lane_state) = &mut self.lane_state
@@ -178,7 +188,8 @@ impl Socket {
 
     /// Lets the peer read memory of the program by the lane, if that is worth it and possible.
     pub(in crate::endpoint) fn show(&self, bytes: &[u8]) -> Option<Shown> {
-        self.lane()?.0.lock().show(bytes)
+        let (lanes, lane) = self.lane()?;
+        lanes.lock().show(lane, bytes)
     }
 
     /// The reads of the peer's memory, if the lane can do that.
@@ -243,7 +254,7 @@ pub(crate) struct RemoteReads<'s> {
 
 impl RemoteReads<'_> {
     /// Posts reads; how many bytes are on their way.
-    pub(crate) fn post_read(&self, token: u64, from: (u64, u32), len: u64) -> u64 {
+    pub(crate) fn post_read(&self, token: u64, from: (u64, u64), len: u64) -> u64 {
         self.lanes.lock().post_read(self.lane, token, from, len)
     }
 

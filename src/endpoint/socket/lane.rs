@@ -119,7 +119,7 @@ impl PairLane {
         match made {
             Ok((lane, offer)) => {
                 self.lane = Some(lane);
-                self.ends = (offer.reach.number, None);
+                self.ends = (offer.rail.reach.number, None);
                 stream.push_with(FrameKind::Offer, &offer.to_bytes());
                 true
             }
@@ -150,7 +150,7 @@ impl PairLane {
             self.end(stream);
             return Ok(());
         }
-        self.ends.1 = Some(offer.reach.number);
+        self.ends.1 = Some(offer.rail.reach.number);
         if let Some(lane) = self.lane {
             self.lanes.lock().connect(lane, &offer);
         }
@@ -208,6 +208,10 @@ impl PairLane {
         if both && self.out == Carrier::Stream && self.control_out.is_empty() {
             self.control_out.push(FrameKind::Switch, 0);
             self.out = Carrier::Lane;
+            if let Some(lane) = self.lane {
+                // What lanes tell each other beside the stream may go from now on.
+                self.unpushed = !self.lanes.lock().push(lane);
+            }
             self.taken_over += 1;
             self.retry.carries(Instant::now());
             self.why_not = None;

@@ -167,7 +167,7 @@ fn show(core: &mut Core, peer: &Peer, id: RequestId, loan: Loan) -> Option<Sourc
     }
     core.requests.shown(id).map(|shown| SourceLayout::Region {
         address: shown.address,
-        cookie: u64::from(shown.key),
+        cookie: shown.key,
     })
 }
 

@@ -27,7 +27,7 @@ pub(super) fn begin(
     let Remote::One(range) = &transfer.announcement.remote else {
         return None;
     };
-    let key = u32::try_from(range.region?.cookie).ok()?;
+    let key = range.region?.cookie;
     endpoint.remote_reads()?;
     Some(RdmaRead {
         at: offset,

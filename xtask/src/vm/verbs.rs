@@ -26,7 +26,7 @@ pub(super) struct Args {
     /// Only beds of this kernel: 6.1 or newest
     #[arg(long, value_name = "K")]
     kernel: Option<String>,
-    /// Only beds of this kind: loop, spaces or pair
+    /// Only beds of this kind: loop, spaces, rails or pair
     #[arg(long, value_name = "BED")]
     bed: Option<String>,
     /// Write what the tests write

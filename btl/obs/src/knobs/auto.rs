@@ -380,9 +380,9 @@ pub(super) static NET_ADDRESS: Auto = Auto::Found(
     "the address by which the nodes found one another. It is up and reaches beyond its link, or it is a loopback address where all ranks share one network namespace",
 );
 pub(super) static VERBS_DEVICE: Auto =
-    Auto::Found("the first that has a port with a link and an address by which peers can reach it");
+    Auto::Found("all that have a port with a link and an address by which peers can reach it");
 pub(super) static VERBS_PORT: Auto =
-    Auto::Found("the first with a link and an address by which peers can reach it");
+    Auto::Found("all with a link and an address by which peers can reach it");
 pub(super) static VERBS_GID: Auto = Auto::Found(
     "over Ethernet the first address of RoCE v2, of IP version 4 before version 6, and no link-local one before others",
 );

@@ -38,6 +38,34 @@ impl Kind for Name {
     }
 }
 
+/// Several names with commas between them, in the order in which they are preferred.
+#[derive(Clone, Copy, Debug)]
+pub struct Names;
+
+impl Kind for Names {
+    type Value = String;
+    fn type_name(&self) -> String {
+        "names".to_owned()
+    }
+    fn parse(&self, text: &str) -> Result<String, String> {
+        let names: Vec<&str> = text.split(',').map(str::trim).collect();
+        if !names.iter().all(|name| is_name(name)) {
+            return Err("not a list of names".to_owned());
+        }
+        let mut others = names.iter().enumerate();
+        if others.any(|(at, name)| names[..at].contains(name)) {
+            return Err("a name that is there twice".to_owned());
+        }
+        Ok(names.join(","))
+    }
+    fn show(&self, value: &String) -> String {
+        value.clone()
+    }
+    fn range(&self) -> String {
+        format!("names of up to {NAME_MAX} letters, digits, and - _ ., with commas between them")
+    }
+}
+
 /// Which of a node's addresses the others are to use.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum NetAddress {

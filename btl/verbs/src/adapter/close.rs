@@ -7,7 +7,7 @@ use crate::pair::{Pair, Ready};
 use crate::provider::Provider;
 
 impl<P: Provider> Adapter<P> {
-    pub(super) fn stop_lane(&mut self, name: u64) -> u64 {
+    pub(crate) fn stop_lane(&mut self, name: u64) -> u64 {
         // Takes what has completed before.
         for _ in 0..FLUSH_ROUNDS {
             if !self.take_completions() {
@@ -51,7 +51,7 @@ impl<P: Provider> Adapter<P> {
         }
     }
 
-    pub(super) fn close_lane(&mut self, name: u64) {
+    pub(crate) fn close_lane(&mut self, name: u64) {
         self.stop_lane(name);
         let Some(mut lane) = self.lanes.remove(name) else {
             return;

@@ -6,16 +6,60 @@ use std::sync::mpsc::TryRecvError;
 use std::time::Instant;
 
 use super::lane::{Lane, Stage};
+use super::receive_side::ReceiveSide;
 use super::{Adapter, GRANT_MIN, INLINE_MAX, Offer, SILENT};
 use crate::error::Error;
+use crate::matching::{self, RAILS_MAX, Rail};
 use crate::pair::{InitAttributes, Pair};
+use crate::port::Reach;
 use crate::provider::{Depths, Kind, Provider};
 
 impl<P: Provider> Adapter<P> {
     pub(super) fn make_lane(&mut self, rank: u32) -> Result<(u64, Offer), String> {
-        self.port.look(|_| Ok(()))?;
-        self.renew_receives()?;
-        self.make_place(Instant::now())?;
+        let (name, rail) = self.prepare_lane(rank)?;
+        if let Err(reason) = self.begin_stream(name) {
+            self.close_lane(name);
+            return Err(reason);
+        }
+        Ok((name, self.offer_of(&[rail])))
+    }
+
+    /// What the peer must know of the pairs that were made for it, of which the first is on this device.
+    pub(crate) fn offer_of(&self, rails: &[Rail]) -> Offer {
+        let first = rails.first().copied().unwrap_or_default();
+        let mut more = [None; RAILS_MAX - 1];
+        for (place, rail) in more.iter_mut().zip(rails.iter().skip(1)) {
+            *place = Some(*rail);
+        }
+        Offer {
+            rail: first,
+            more,
+            room: self.settings.slot.next_multiple_of(64) as u32,
+            granted: GRANT_MIN,
+            mark: None,
+        }
+    }
+
+    /// What a peer may know of the port while no pair can be made on it.
+    pub(crate) fn absent_rail(&self) -> Rail {
+        let chosen = self.port.chosen();
+        Rail {
+            reach: Reach {
+                packet: chosen.state.packet,
+                lid: chosen.state.lid,
+                routed: chosen.address.is_some(),
+                address: chosen.address.map_or([0; 16], |address| address.bytes),
+                ..Reach::default()
+            },
+            speed: self.speed(),
+            absent: true,
+            ..Rail::default()
+        }
+    }
+
+    /// Has a lane carry a stream: messages are promised to its peer.
+    pub(crate) fn begin_stream(&mut self, name: u64) -> Result<(), String> {
+        self.furnish().map_err(|error| error.to_string())?;
         let first = GRANT_MIN as usize;
         if !self.pool.has_free(&self.domain, &mut self.queue, first) {
             return Err(format!(
@@ -24,6 +68,18 @@ impl<P: Provider> Adapter<P> {
                 self.pool.posted()
             ));
         }
+        if let Some(lane) = self.lanes.get_mut(name) {
+            lane.receiving = ReceiveSide::new(GRANT_MIN);
+            self.pool.promise(first);
+        }
+        Ok(())
+    }
+
+    /// Makes a lane that carries no stream, and so pins nothing for its peer.
+    pub(crate) fn prepare_lane(&mut self, rank: u32) -> Result<(u64, Rail), String> {
+        self.port.look(|_| Ok(()))?;
+        self.renew_receives()?;
+        self.make_place(Instant::now())?;
         let attributes = InitAttributes {
             kind: Kind::Connection,
             receives: self.pool.receives(),
@@ -47,19 +103,17 @@ impl<P: Provider> Adapter<P> {
         };
         let own = pair.reach(self.port.chosen(), self.connector.next_first());
         let number = pair.number();
-        let lane = Lane::new(rank, pair, own, GRANT_MIN);
+        let lane = Lane::new(rank, pair, own, 0);
         let Some(name) = self.lanes.insert(number, lane) else {
             self.queue.forget(account);
             return Err("there are too many lanes".to_owned());
         };
-        self.pool.promise(GRANT_MIN as usize);
-        let offer = Offer {
+        let rail = Rail {
             reach: own,
-            room: self.settings.slot.next_multiple_of(64) as u32,
-            granted: GRANT_MIN,
-            mark: None,
+            speed: self.speed(),
+            ..Rail::default()
         };
-        Ok((name, offer))
+        Ok((name, rail))
     }
 
     /// Makes the receives anew where completions of some were lost. Else peers were permitted messages that no receive
@@ -84,12 +138,13 @@ impl<P: Provider> Adapter<P> {
         renewed.map_err(|error| error.to_string())
     }
 
-    pub(super) fn start_connecting(&mut self, name: u64, peer: &Offer) {
+    pub(crate) fn start_connecting(&mut self, name: u64, peer: &Offer) {
         if peer.mark.is_some() {
             let reason =
                 "the peer's lanes are datagrams; set ONECOPY_VERBS_MODE alike on all ranks";
             return self.lanes.fail(name, reason.to_owned());
         }
+        let speed = self.speed();
         let Some(lane) = self.lanes.get_mut(name) else {
             return;
         };
@@ -101,7 +156,24 @@ impl<P: Provider> Adapter<P> {
         lane.sending.permit(peer);
         let account = pair.account();
         let chosen = Arc::clone(self.port.chosen());
-        let ends = (lane.own, peer.reach);
+        // A peer with several ports goes by that which both find to be the best.
+        let own = Rail {
+            reach: lane.own,
+            speed,
+            ..Rail::default()
+        };
+        let rails = peer.rails();
+        let best = matching::pairs(&[own], &rails)
+            .first()
+            .map_or(0, |best| best.1);
+        let reached = rails[best];
+        if reached.absent {
+            drop(pair);
+            self.queue.forget(account);
+            let reason = "the peer's port that leads here has no link";
+            return self.lanes.fail(name, reason.to_owned());
+        }
+        let ends = (lane.own, reached.reach);
         match self.connector.start(pair, chosen, ends, self.timing) {
             Ok(connecting) => lane.stage = Stage::Connecting(connecting),
             Err(error) => {

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 /// What a rank wants of a device.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Settings {
-    /// The device; the first that will do if none.
+    /// The device, or several with commas between them; the first that will do if none.
     pub device: Option<String>,
     /// Its port; the first that will do if none.
     pub port: Option<u8>,
@@ -33,6 +33,10 @@ pub struct Settings {
     pub silence: Duration,
     /// Bytes from which on a message of the program is read where it lies.
     pub read_min: u64,
+    /// Bytes of a read at most: the longest stripe.
+    pub stripe: usize,
+    /// Rails at most.
+    pub rails: usize,
     /// Bytes and entries of the program's memory that stay registered.
     pub cache: (usize, usize),
 }
@@ -50,6 +54,12 @@ pub struct Figures {
     pub registered: u64,
     /// Lanes that gave their place to others.
     pub displaced: u64,
+    /// Bytes that were read by another rail than that of the stream.
+    pub striped: u64,
+    /// Connections by further rails that failed after they had carried something.
+    pub rails_lost: u64,
+    /// Stripes that were asked for again, of another rail.
+    pub stripes_again: u64,
     /// Datagrams that were sent again.
     pub again: u64,
     /// Datagrams of no lane that came.
@@ -62,8 +72,8 @@ pub struct Figures {
 pub struct Shown {
     /// Where it is.
     pub address: u64,
-    /// The key by which peers read it.
-    pub key: u32,
+    /// The key by which peers read it, and in its upper half by which name lanes know it.
+    pub key: u64,
     /// It may be read as long as this exists, at least.
     pub hold: Box<dyn Send>,
 }
@@ -125,13 +135,13 @@ pub trait Lanes: Debug + Send {
     /// Tells the peer what was taken, if it may wait for that.
     fn acknowledge(&mut self, lane: u64);
 
-    /// Lets peers read memory of the program, if it is worth that, and can be pinned.
-    fn show(&mut self, bytes: &[u8]) -> Option<Shown>;
+    /// Lets a lane's peer read memory of the program, if it is worth that, and can be pinned.
+    fn show(&mut self, lane: u64, bytes: &[u8]) -> Option<Shown>;
     /// Whether memory of the lane's peer can be read.
     fn can_post_reads(&mut self, lane: u64) -> bool;
     /// Posts reads of a peer's memory, as many as there is room for; of how many bytes. `token` names who reads: what
     /// it has posted comes in that order.
-    fn post_read(&mut self, lane: u64, token: u64, from: (u64, u32), len: u64) -> u64;
+    fn post_read(&mut self, lane: u64, token: u64, from: (u64, u64), len: u64) -> u64;
     /// Whether the next bytes of the reads of `token` are here.
     fn read_state(&self, lane: u64, token: u64) -> ReadState;
     /// Copies a part of them.
@@ -150,8 +160,10 @@ pub trait Lanes: Debug + Send {
 
     /// Has the descriptors tell of the next completion. `false`: something has completed already.
     fn arm(&mut self) -> bool;
-    /// What tells of completions, and of the device.
-    fn descriptors(&self) -> [Option<BorrowedFd<'_>>; 2];
+    /// What tells of completions, and of the devices.
+    fn descriptors(&self) -> Vec<BorrowedFd<'_>>;
+    /// By which ports a lane goes: first that of the stream, then those that carry stripes besides.
+    fn rails(&self, lane: u64) -> Vec<String>;
     /// Takes what the device tells.
     fn hear_device(&mut self);
     /// Gives back what has not been needed for a while, and fails lanes of whose operations the device tells nothing.

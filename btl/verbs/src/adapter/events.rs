@@ -73,7 +73,8 @@ impl<P: Provider> Adapter<P> {
                             .fail(lane, format!("{name}: the connection failed"));
                     }
                 }
-                Said::Stale | Said::Nothing => {}
+                Said::Stale => self.came_back = true,
+                Said::Nothing => {}
             }
         }
     }

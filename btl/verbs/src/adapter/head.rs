@@ -2,8 +2,12 @@
 //! What stands before the bytes of a lane's message: their place in the stream, what the sender has taken, and what it
 //! permits.
 
+use crate::matching::{RAILS_MAX, Rail};
+
 /// Bytes of a head.
 pub(super) const HEAD: usize = 16;
+/// Set in the place of a message that belongs to no stream: a *note* of one side's lanes to the other's.
+const NOTE: u64 = 1 << 63;
 
 /// A head.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -14,12 +18,15 @@ pub(super) struct Head {
     pub(super) taken: u32,
     /// Messages that the peer may send, ever.
     pub(super) granted: u32,
+    /// Whether the bytes are a note, and the next byte of the stream is still to come.
+    pub(super) is_note: bool,
 }
 
 impl Head {
     pub(super) fn encode(self) -> [u8; HEAD] {
         let mut bytes = [0; HEAD];
-        bytes[..8].copy_from_slice(&self.at.to_le_bytes());
+        let at = self.at | if self.is_note { NOTE } else { 0 };
+        bytes[..8].copy_from_slice(&at.to_le_bytes());
         bytes[8..12].copy_from_slice(&self.taken.to_le_bytes());
         bytes[12..].copy_from_slice(&self.granted.to_le_bytes());
         bytes
@@ -27,8 +34,10 @@ impl Head {
 
     pub(super) fn decode(bytes: &[u8; HEAD]) -> Self {
         let [a, b, c, d, e, f, g, h, taken @ .., i, j, k, l] = *bytes;
+        let at = u64::from_le_bytes([a, b, c, d, e, f, g, h]);
         Self {
-            at: u64::from_le_bytes([a, b, c, d, e, f, g, h]),
+            at: at & !NOTE,
+            is_note: at & NOTE != 0,
             taken: u32::from_le_bytes(taken),
             granted: u32::from_le_bytes([i, j, k, l]),
         }
@@ -38,8 +47,10 @@ impl Head {
 /// What the two sides of a lane tell each other before it is connected.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Offer {
-    /// The pair, and the address of its port.
-    pub reach: crate::Reach,
+    /// The pair, and its port.
+    pub rail: Rail,
+    /// Other ports by which the rank can be reached, each with a pair of its own.
+    pub more: [Option<Rail>; RAILS_MAX - 1],
     /// Bytes that a receive has room for.
     pub room: u32,
     /// Messages that the peer may send at first.
@@ -64,14 +75,23 @@ const ROOM_MAX: u32 = 1 << 20;
 
 impl Offer {
     /// Bytes of it on a wire.
-    pub const BYTES: usize = crate::Reach::BYTES + 24;
+    pub const BYTES: usize = RAILS_MAX * Rail::BYTES + 24;
+
+    /// The rails that are offered, at least one.
+    #[must_use]
+    pub fn rails(&self) -> Vec<Rail> {
+        let more = self.more.iter().flatten().copied();
+        std::iter::once(self.rail).chain(more).collect()
+    }
 
     /// As bytes.
     #[must_use]
     pub fn to_bytes(&self) -> [u8; Self::BYTES] {
         let mut bytes = [0; Self::BYTES];
-        let (reach, rest) = bytes.split_at_mut(crate::Reach::BYTES);
-        reach.copy_from_slice(&self.reach.to_bytes());
+        let (rails, rest) = bytes.split_at_mut(RAILS_MAX * Rail::BYTES);
+        for (place, rail) in rails.chunks_exact_mut(Rail::BYTES).zip(self.rails()) {
+            place.copy_from_slice(&rail.to_bytes());
+        }
         rest[..4].copy_from_slice(&self.room.to_le_bytes());
         rest[4..8].copy_from_slice(&self.granted.to_le_bytes());
         if let Some(Mark { key, mark, qkey }) = self.mark {
@@ -85,7 +105,21 @@ impl Offer {
     /// From a peer's bytes; none where they can be no offer.
     #[must_use]
     pub fn from_bytes(bytes: &[u8; Self::BYTES]) -> Option<Self> {
-        let (reach, rest) = bytes.split_first_chunk::<{ crate::Reach::BYTES }>()?;
+        let (rails, rest) = bytes.split_at(RAILS_MAX * Rail::BYTES);
+        let (first, others) = rails.split_at(Rail::BYTES);
+        let first = Rail::from_bytes(first)?;
+        let mut more = [None; RAILS_MAX - 1];
+        for (place, bytes) in more.iter_mut().zip(others.chunks_exact(Rail::BYTES)) {
+            // What is left out is all zeros, and has no others behind it.
+            let is_there = bytes.iter().any(|byte| *byte != 0);
+            *place = match is_there {
+                true => Some(Rail::from_bytes(bytes)?),
+                false => None,
+            };
+        }
+        if !more.is_sorted_by_key(Option::is_none) {
+            return None;
+        }
         let word = |at: usize| {
             rest.get(at..at + 4)
                 .and_then(|bytes| bytes.try_into().ok())
@@ -97,7 +131,8 @@ impl Offer {
             qkey: word(20)?,
         };
         let offer = Self {
-            reach: crate::Reach::from_bytes(reach)?,
+            rail: first,
+            more,
             room: word(0)?,
             granted: word(4)?,
             mark: (mark.mark != 0).then_some(mark),
@@ -117,16 +152,26 @@ mod tests {
     #[test]
     fn heads_and_offers_come_back() {
         let head = Head {
-            at: u64::MAX - 3,
+            at: u64::MAX / 2 - 3,
             taken: 7,
             granted: u32::MAX,
+            is_note: false,
+        };
+        let note = Head {
+            is_note: true,
+            ..head
         };
         assert_eq!(Head::decode(&head.encode()), head);
+        assert_eq!(Head::decode(&note.encode()), note);
         let offer = Offer {
-            reach: Reach {
-                packet: 4096,
-                ..Reach::default()
+            rail: Rail {
+                reach: Reach {
+                    packet: 4096,
+                    ..Reach::default()
+                },
+                ..Rail::default()
             },
+            more: [None; RAILS_MAX - 1],
             room: 8192,
             granted: 4,
             mark: None,
@@ -141,6 +186,20 @@ mod tests {
             ..offer
         };
         assert_eq!(Offer::from_bytes(&datagrams.to_bytes()), Some(datagrams));
+        let other = Rail {
+            speed: 10_000,
+            number: 1,
+            ..offer.rail
+        };
+        let two = Offer {
+            more: [Some(other), None, None],
+            ..offer
+        };
+        assert_eq!(Offer::from_bytes(&two.to_bytes()), Some(two));
+        let mut gap = two.to_bytes();
+        gap.copy_within(Rail::BYTES..2 * Rail::BYTES, 2 * Rail::BYTES);
+        gap[Rail::BYTES..2 * Rail::BYTES].fill(0);
+        assert_eq!(Offer::from_bytes(&gap), None);
         for wrong in [
             Offer { room: 16, ..offer },
             Offer {

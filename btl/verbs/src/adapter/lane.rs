@@ -6,6 +6,7 @@ use std::time::Instant;
 use super::activity::{LastUse, Watchdog};
 use super::connector::Connecting;
 use super::head::Head;
+use super::lane_notes::Notes;
 use super::lane_reads::LaneReads;
 use super::receive_side::ReceiveSide;
 use super::send_side::SendSide;
@@ -40,6 +41,9 @@ pub(super) struct Lane<P: Provider> {
     pub(super) sending: SendSide<P>,
     pub(super) receiving: ReceiveSide<P>,
     pub(super) reads: LaneReads<P>,
+    pub(super) notes: Notes,
+    /// The lane's user has begun to send: it knows that both sides are connected.
+    pub(super) has_begun: bool,
     last_use: LastUse,
     pub(super) watchdog: Watchdog,
 }
@@ -75,6 +79,8 @@ impl<P: Provider> Lane<P> {
             sending: SendSide::new(),
             receiving: ReceiveSide::new(granted),
             reads: LaneReads::default(),
+            notes: Notes::default(),
+            has_begun: false,
             last_use: LastUse::new(),
             watchdog: Watchdog::default(),
         }
@@ -85,17 +91,28 @@ impl<P: Provider> Lane<P> {
         self.receiving.head(self.sending.at())
     }
 
-    /// A message of `len` bytes with its head has come in `slot`. Gives the slot back if it holds no bytes.
+    /// A message of `len` bytes with its head has come in `slot`. Gives the slot back if it holds no bytes of the
+    /// stream.
     pub(super) fn arrive(
         &mut self,
         slot: Slot<P>,
         len: usize,
     ) -> Result<Option<Slot<P>>, Nonsense<P>> {
-        let checked = self.receiving.check(&slot, len);
-        match checked.and_then(|head| self.sending.hear(head)) {
-            Ok(()) => Ok(self.receiving.take_in(slot, len)),
+        let checked = self.receiving.check(&slot, len).and_then(|head| {
+            if head.is_note {
+                self.notes.take_in(&slot, len)?;
+            }
+            self.sending.hear(head).map(|()| head.is_note)
+        });
+        match checked {
+            Ok(is_note) => Ok(self.receiving.take_in(slot, len, is_note)),
             Err(what) => Err((what, slot)),
         }
+    }
+
+    /// Whether the peer's pair is known to be ready: the lane's user began to send, or something came from it.
+    pub(super) fn is_open(&self) -> bool {
+        self.has_begun || self.receiving.arrived() > 0
     }
 
     /// Whether the peer keeps something only because it was not told yet, or waits for what this side keeps.

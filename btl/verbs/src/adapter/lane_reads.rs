@@ -24,6 +24,8 @@ pub(super) struct LaneReads<P: Provider> {
     asked: VecDeque<Asked<P>>,
     /// The number of the next read: how many there were, ever.
     number: u32,
+    /// Bytes that were asked for and have not come.
+    under_way: u64,
 }
 
 impl<P: Provider> Default for LaneReads<P> {
@@ -31,6 +33,7 @@ impl<P: Provider> Default for LaneReads<P> {
         Self {
             asked: VecDeque::new(),
             number: 0,
+            under_way: 0,
         }
     }
 }
@@ -50,6 +53,7 @@ impl<P: Provider> LaneReads<P> {
             slot: None,
         });
         self.number = self.number.wrapping_add(1);
+        self.under_way += len as u64;
     }
 
     /// The bytes of a read have come; how many.
@@ -57,7 +61,13 @@ impl<P: Provider> LaneReads<P> {
         let mut asked = self.asked.iter_mut();
         let asked = asked.find(|asked| asked.number == number)?;
         asked.slot = Some(slot);
+        self.under_way -= asked.len as u64;
         Some(asked.len)
+    }
+
+    /// Bytes that were asked for and have not come.
+    pub(super) fn under_way(&self) -> u64 {
+        self.under_way
     }
 
     /// The oldest read of a token.
@@ -67,8 +77,11 @@ impl<P: Provider> LaneReads<P> {
 
     /// Forgets it.
     pub(super) fn release(&mut self, token: u64) {
-        if let Some(at) = self.asked.iter().position(|asked| asked.token == token) {
-            self.asked.remove(at);
+        let at = self.asked.iter().position(|asked| asked.token == token);
+        if let Some(asked) = at.and_then(|at| self.asked.remove(at))
+            && asked.slot.is_none()
+        {
+            self.under_way -= asked.len as u64;
         }
     }
 

@@ -36,14 +36,9 @@ pub(super) struct Pool<P: Provider> {
 }
 
 impl<P: Provider> Pool<P> {
-    /// A pool with a first part, whose receives are posted.
-    pub(super) fn new(
-        settings: &Settings,
-        queue: &mut Queue<P>,
-        receives: Receives<P>,
-        first: Region<P>,
-    ) -> Self {
-        let mut pool = Self {
+    /// A pool without a part.
+    pub(super) fn new(settings: &Settings, receives: Receives<P>) -> Self {
+        Self {
             receives: Some(receives),
             parts: Vec::new(),
             step: settings.receives,
@@ -52,11 +47,15 @@ impl<P: Provider> Pool<P> {
             posted: 0,
             promised: 0,
             shrinks: false,
-            is_full: first.count() < settings.receives,
+            is_full: false,
             is_in_doubt: false,
-        };
-        pool.add_part(queue, first);
-        pool
+        }
+    }
+
+    /// Gives it the first part, whose receives are posted.
+    pub(super) fn begin(&mut self, queue: &mut Queue<P>, first: Region<P>) {
+        self.is_full = first.count() < self.step;
+        self.add_part(queue, first);
     }
 
     /// What pairs are made with.

@@ -22,11 +22,11 @@ use crate::provider::{Access, Provider, Remote};
 
 /// Set in the cookie of a read.
 pub(super) const READ: u64 = 1 << 32;
-/// Bytes of a read at most, and how many reads may be under way from this rank: 1 MiB pinned in all, with the first
-/// read. A piece is copied out while the next ones are read. Their number was chosen by magnitude: a pair has as many
-/// at once as its device permits.
-const READ_BYTES: usize = 64 << 10;
-const READS: usize = 16;
+/// Bytes that are pinned for reads under way from this rank by one port, with the first read. A piece is copied out
+/// while the next ones are read. With stripes of the default length there are 16: as many as a pair has at once.
+const READ_BYTES: usize = 1 << 20;
+/// Reads at least, and at most: more slots than the second would be looked through in vain.
+const READS: [usize; 2] = [4, 64];
 
 /// What a rank has for reads: registrations of what peers read, and slots for what is read of peers.
 ///
@@ -93,15 +93,16 @@ impl<P: Provider> Reads<P> {
         let Remote { address, key } = found.memory.remote(found.at);
         Some(Shown {
             address,
-            key,
+            key: u64::from(key),
             hold: Box::new(found.memory),
         })
     }
 
     /// A slot for a read, if one is free.
-    fn slot(&mut self, domain: &Domain<P>) -> Option<Slot<P>> {
+    fn slot(&mut self, domain: &Domain<P>, stripe: usize) -> Option<Slot<P>> {
         if self.slots.is_none() && !self.is_refused {
-            let made = domain.region(READS, READ_BYTES, Access::default());
+            let count = (READ_BYTES / stripe.max(1)).clamp(READS[0], READS[1]);
+            let made = domain.region(count, stripe, Access::default());
             self.is_refused = made.is_err();
             self.slots = made.ok();
         }
@@ -109,8 +110,8 @@ impl<P: Provider> Reads<P> {
     }
 
     /// Whether there can be reads at all.
-    pub(super) fn can_read(&mut self, domain: &Domain<P>) -> bool {
-        if let Some(slot) = self.slot(domain) {
+    pub(super) fn can_read(&mut self, domain: &Domain<P>, stripe: usize) -> bool {
+        if let Some(slot) = self.slot(domain, stripe) {
             drop(slot);
         }
         self.slots.is_some()
@@ -119,7 +120,7 @@ impl<P: Provider> Reads<P> {
 
 impl<P: Provider> Adapter<P> {
     /// Asks for bytes of a peer's memory.
-    pub(super) fn ask_for(
+    pub(crate) fn ask_for(
         &mut self,
         name: u64,
         token: u64,
@@ -128,7 +129,7 @@ impl<P: Provider> Adapter<P> {
     ) -> u64 {
         let mut asked = 0;
         while asked < len {
-            let Some(slot) = self.reads.slot(&self.domain) else {
+            let Some(slot) = self.reads.slot(&self.domain, self.settings.stripe) else {
                 break;
             };
             let Some(lane) = self
@@ -166,8 +167,23 @@ impl<P: Provider> Adapter<P> {
         asked
     }
 
+    /// Bytes that a lane has asked for and that have not come.
+    pub(crate) fn reads_under_way(&self, name: u64) -> u64 {
+        self.lanes
+            .get(name)
+            .map_or(0, |lane| lane.reads.under_way())
+    }
+
+    /// Bytes that one read of a lane may ask for.
+    pub(crate) fn largest_read(&self, name: u64) -> u64 {
+        match self.lanes.get(name).map(|lane| &lane.stage) {
+            Some(Stage::Ready(pair)) => u64::from(pair.largest()),
+            _ => 0,
+        }
+    }
+
     /// Whether the next bytes that were asked for are here.
-    pub(super) fn next_of(&self, name: u64, token: u64) -> ReadState {
+    pub(crate) fn next_of(&self, name: u64, token: u64) -> ReadState {
         let Some(lane) = self.lanes.get(name).filter(|lane| lane.failed.is_none()) else {
             return ReadState::Failed;
         };
@@ -178,7 +194,7 @@ impl<P: Provider> Adapter<P> {
     }
 
     /// Copies a part of them.
-    pub(super) fn read_next(&self, name: u64, token: u64, at: usize, out: &mut [u8]) {
+    pub(crate) fn read_next(&self, name: u64, token: u64, at: usize, out: &mut [u8]) {
         let lane = self.lanes.get(name);
         let asked = lane.and_then(|lane| lane.reads.next_of(token));
         if let Some(slot) = asked.and_then(|asked| asked.slot.as_ref()) {
@@ -187,7 +203,7 @@ impl<P: Provider> Adapter<P> {
     }
 
     /// They are of no more use.
-    pub(super) fn pass_next(&mut self, name: u64, token: u64) {
+    pub(crate) fn pass_next(&mut self, name: u64, token: u64) {
         if let Some(lane) = self.lanes.get_mut(name) {
             lane.reads.release(token);
         }

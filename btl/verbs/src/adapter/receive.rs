@@ -18,13 +18,19 @@ impl<P: Provider> Adapter<P> {
             Ok(control) => {
                 self.pool.end_promises(1);
                 lane.sending.forget(&mut self.sends);
-                self.bytes += (len - HEAD) as u64;
                 changed.add(name, lane);
+                if !self.hears_notes {
+                    lane.notes.drop_unread();
+                }
+                if control.is_none() {
+                    self.bytes += (len - HEAD) as u64;
+                }
                 if let Some(slot) = control {
                     self.pool.recycle(&mut self.queue, slot);
                     // At once: another lane must not get the receive that was posted for this one.
                     self.grant_and_tell(name);
                 }
+                self.send_notes(name);
             }
             Err((what, slot)) => {
                 self.pool.post(&mut self.queue, slot);

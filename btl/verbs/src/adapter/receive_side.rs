@@ -78,6 +78,7 @@ impl<P: Provider> ReceiveSide<P> {
             at,
             taken: self.taken,
             granted: self.granted,
+            is_note: false,
         }
     }
 
@@ -98,11 +99,11 @@ impl<P: Provider> ReceiveSide<P> {
         Ok(head)
     }
 
-    /// Takes a message in that was found to be correct. Gives the slot back if it holds no bytes: that was a control
-    /// message.
-    pub(super) fn take_in(&mut self, slot: Slot<P>, len: usize) -> Option<Slot<P>> {
+    /// Takes a message in that was found to be correct. Gives the slot back if it holds no bytes of the stream: that
+    /// was a control message or a note.
+    pub(super) fn take_in(&mut self, slot: Slot<P>, len: usize, is_note: bool) -> Option<Slot<P>> {
         self.arrived = self.arrived.wrapping_add(1);
-        if len == HEAD {
+        if len == HEAD || is_note {
             self.taken = self.taken.wrapping_add(1);
             return Some(slot);
         }

@@ -260,7 +260,10 @@ impl<P: Provider> SendSide<P> {
     pub(super) fn take_back(&mut self, slot: Slot<P>) {
         let mut raw = [0; HEAD];
         slot.read(0, &mut raw);
-        let at = Head::decode(&raw).at;
+        let Head { at, is_note, .. } = Head::decode(&raw);
+        if is_note {
+            return;
+        }
         let mut kept = self.kept.iter_mut();
         if let Some(kept) = kept.find(|kept| kept.at == at && kept.len > 0 && kept.is_posted()) {
             kept.bytes = Bytes::Slot(slot);

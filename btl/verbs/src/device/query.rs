@@ -72,7 +72,31 @@ pub(super) fn port(context: &Context, port: u8) -> io::Result<Port> {
         message: attr.max_msg_sz,
         lid: attr.lid,
         ethernet: attr.link_layer == IBV_LINK_LAYER_ETHERNET,
+        speed: speed(attr.active_speed, attr.active_width),
     })
+}
+
+/// Megabits a second of a port, by the standard's numbers for the speed of a line and for how many there are.
+fn speed(line: u8, width: u8) -> u32 {
+    let line = match line {
+        1 => 2_500,
+        2 => 5_000,
+        4 | 8 => 10_000,
+        16 => 14_000,
+        32 => 25_000,
+        64 => 50_000,
+        128 => 100_000,
+        _ => 0,
+    };
+    let lines = match width {
+        1 => 1,
+        2 => 4,
+        4 => 8,
+        8 => 12,
+        16 => 2,
+        _ => 1,
+    };
+    line * lines
 }
 
 fn attributes(context: &Context, port: u8) -> io::Result<ibv_port_attr> {

@@ -83,6 +83,7 @@ unsafe impl Provider for Fabric {
             message: device.message,
             lid: 0,
             ethernet: true,
+            speed: device.speed,
         })
     }
 
@@ -351,10 +352,11 @@ unsafe impl Provider for Fabric {
 
     fn change(pair: &PairOf, kind: Kind, change: &Change) -> io::Result<()> {
         let mut state = pair.fabric.lock();
+        let device = state.pairs.get(&pair.number).map_or(0, |pair| pair.device);
         if let Change::Receive {
             peer: Some(peer), ..
         } = change
-            && !state.answers(&peer.path)
+            && !state.answers(device, &peer.path)
         {
             return Err(refused(libc::ETIMEDOUT));
         }
@@ -385,7 +387,8 @@ unsafe impl Provider for Fabric {
     }
 
     fn address_handle(domain: &DomainOf, path: &Path) -> io::Result<AddressHandleOf> {
-        if domain.context.fabric.lock().answers(path) {
+        let Context { fabric, device, .. } = &domain.context;
+        if fabric.lock().answers(*device, path) {
             Ok(AddressHandleOf { to: path.to })
         } else {
             Err(refused(libc::ETIMEDOUT))

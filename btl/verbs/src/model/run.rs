@@ -156,7 +156,8 @@ impl State {
         let open = self.pairs.get(&peer.number).filter(|other| {
             Some(other.device) == there && matches!(other.stage, Stage::Receiving | Stage::Ready)
         });
-        if !answers || open.is_none() || send.delivered {
+        let reached = self.shares_network(device, &peer.path.to);
+        if !reached || !answers || open.is_none() || send.delivered {
             return Outcome::Silent;
         }
         let outcome = match send.target {

@@ -36,6 +36,7 @@ pub(super) struct Device {
     pub(super) alive: bool,
     pub(super) message: u32,
     pub(super) packet: u32,
+    pub(super) speed: u32,
     pub(super) events: VecDeque<Event>,
     pub(super) bell: Bell,
 }
@@ -155,10 +156,18 @@ impl State {
             .position(|device| device.address == *address)
     }
 
-    /// As with the kernel's device: who is not there does not answer when asked for its address.
-    pub(super) fn answers(&self, path: &Path) -> bool {
+    /// Whether a device is in the network of an address.
+    pub(super) fn shares_network(&self, device: usize, address: &[u8; 16]) -> bool {
+        let device = self.devices.get(device);
+        device.is_some_and(|device| device.address[..15] == address[..15])
+    }
+
+    /// As with the kernel's device: who is not there does not answer when a device asks for its address.
+    pub(super) fn answers(&self, device: usize, path: &Path) -> bool {
         let there = self.device_at(&path.to);
-        there.is_some_and(|at| self.devices.get(at).is_some_and(|device| device.alive))
+        let is_alive =
+            there.is_some_and(|at| self.devices.get(at).is_some_and(|device| device.alive));
+        is_alive && self.shares_network(device, &path.to)
     }
 
     pub(super) fn complete(&mut self, queue: u32, finished: Finished) {

@@ -9,6 +9,7 @@ use super::head::HEAD;
 use super::schedule::{List, Places};
 use super::{Datagrams, Lane, Peer, Stage, WINDOW_MAX, WINDOW_MIN};
 use crate::adapter::{Figures, Lanes, Mark, Offer, ReadState, Shown};
+use crate::matching::{RAILS_MAX, Rail};
 use crate::pair::Pair;
 use crate::port::Said;
 use crate::provider::Provider;
@@ -27,7 +28,12 @@ impl<P: Provider> Lanes for Datagrams<P> {
         let window = self.settings.window.clamp(WINDOW_MIN, WINDOW_MAX);
         let arq = Arq::new(window, self.settings.silence);
         let offer = Offer {
-            reach: pair.reach(self.port.chosen(), 0),
+            rail: Rail {
+                reach: pair.reach(self.port.chosen(), 0),
+                speed: self.port.chosen().state.speed,
+                ..Rail::default()
+            },
+            more: [None; RAILS_MAX - 1],
             room: self.memory.room() as u32,
             granted: arq.permits(),
             mark: Some(Mark {
@@ -67,9 +73,9 @@ impl<P: Provider> Lanes for Datagrams<P> {
                 "the peer's lanes are connections; set ONECOPY_VERBS_MODE alike on all ranks";
             return self.lanes.fail(name, reason.to_owned());
         };
-        let path = offer.reach.path(self.port.chosen());
+        let path = offer.rail.reach.path(self.port.chosen());
         lane.peer = Some(Peer {
-            pair: offer.reach.number,
+            pair: offer.rail.reach.number,
             qkey: mark.qkey,
             mark: mark.mark,
             key: mark.key,
@@ -214,7 +220,7 @@ impl<P: Provider> Lanes for Datagrams<P> {
     }
 
     // Long messages come as packets: to read them needs a connection.
-    fn show(&mut self, _: &[u8]) -> Option<Shown> {
+    fn show(&mut self, _: u64, _: &[u8]) -> Option<Shown> {
         None
     }
 
@@ -222,7 +228,7 @@ impl<P: Provider> Lanes for Datagrams<P> {
         false
     }
 
-    fn post_read(&mut self, _: u64, _: u64, _: (u64, u32), _: u64) -> u64 {
+    fn post_read(&mut self, _: u64, _: u64, _: (u64, u64), _: u64) -> u64 {
         0
     }
 
@@ -278,8 +284,16 @@ impl<P: Provider> Lanes for Datagrams<P> {
         armed && !found
     }
 
-    fn descriptors(&self) -> [Option<BorrowedFd<'_>>; 2] {
-        [self.queue.descriptor(), Some(self.port.events())]
+    fn descriptors(&self) -> Vec<BorrowedFd<'_>> {
+        let completions = self.queue.descriptor().into_iter();
+        completions.chain([self.port.events()]).collect()
+    }
+
+    fn rails(&self, name: u64) -> Vec<String> {
+        let chosen = self.port.chosen();
+        let lane = self.lanes.get(name).into_iter();
+        lane.map(|_| format!("{} port {}", chosen.device.name(), chosen.port))
+            .collect()
     }
 
     fn hear_device(&mut self) {
@@ -306,14 +320,13 @@ impl<P: Provider> Lanes for Datagrams<P> {
 
     fn figures(&self) -> Figures {
         Figures {
-            displaced: 0,
             pinned: self.memory.pinned() as u64,
             bytes: self.bytes,
             receives: self.memory.receives() as u64,
-            registered: 0,
             again: self.again,
             aliens: self.aliens,
             dropped: self.loss.dropped(),
+            ..Figures::default()
         }
     }
 }

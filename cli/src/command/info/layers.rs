@@ -41,6 +41,8 @@ pub(super) struct Wire {
     pub(super) layer: &'static str,
     /// Where that rank listens.
     pub(super) place: String,
+    /// The ports of devices by which messages go: first that of their stream. None by tcp.
+    pub(super) rails: Vec<String>,
 }
 
 impl fmt::Display for Pair {
@@ -58,7 +60,17 @@ impl fmt::Display for Pair {
             "rank {rank} of {ranks} towards rank {peer}; the ranks {crowd}"
         )?;
         match &self.wire {
-            Some(wire) => write!(f, "\non another node, by {} at {}", wire.layer, wire.place),
+            Some(wire) => {
+                write!(f, "\non another node, by {} at {}", wire.layer, wire.place)?;
+                match wire.rails.split_first() {
+                    None => Ok(()),
+                    Some((first, [])) => write!(f, ", by {first}"),
+                    Some((first, others)) => {
+                        let others = others.join(", ");
+                        write!(f, ", by {first}; stripes of long messages also by {others}")
+                    }
+                }
+            }
             None => Ok(()),
         }
     }

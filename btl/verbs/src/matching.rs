@@ -1,0 +1,204 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Which rail of one rank goes with which rail of another.
+//!
+//! Invariant: both ranks find the same pairs in the same order, from the same two offers. So no word is needed about
+//! which pair carries the stream: it is the first one.
+
+use std::cmp::Reverse;
+
+use crate::port::Reach;
+
+/// Rails of a rank, at most. It bounds an offer's length. Machines with more ports for one job are rare.
+pub const RAILS_MAX: usize = 4;
+
+/// A rail, as a peer must know it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Rail {
+    /// The pair that was made on it for this peer.
+    pub reach: Reach,
+    /// Megabits a second.
+    pub speed: u32,
+    /// Whether it failed lately: another one is better for the stream.
+    pub doubtful: bool,
+    /// Whether there is no pair on it yet: its port is down, and may come back.
+    pub absent: bool,
+    /// Its place among the rails of its rank, as long as that lives.
+    pub number: u8,
+}
+
+impl Rail {
+    /// Bytes of it on a wire.
+    pub const BYTES: usize = Reach::BYTES + 8;
+
+    /// As bytes.
+    #[must_use]
+    pub fn to_bytes(&self) -> [u8; Self::BYTES] {
+        let mut bytes = [0; Self::BYTES];
+        let (reach, rest) = bytes.split_at_mut(Reach::BYTES);
+        reach.copy_from_slice(&self.reach.to_bytes());
+        rest[..4].copy_from_slice(&self.speed.to_le_bytes());
+        rest[4] = u8::from(self.doubtful) | u8::from(self.absent) << 1;
+        rest[5] = self.number;
+        bytes
+    }
+
+    /// From a peer's bytes; none where they can be no rail's.
+    #[must_use]
+    pub fn from_bytes(bytes: &[u8]) -> Option<Self> {
+        let (reach, rest) = bytes.split_first_chunk::<{ Reach::BYTES }>()?;
+        let [a, b, c, d, flags, number, 0, 0] = *rest else {
+            return None;
+        };
+        let rail = Self {
+            reach: Reach::from_bytes(reach)?,
+            speed: u32::from_le_bytes([a, b, c, d]),
+            doubtful: flags & 1 != 0,
+            absent: flags & 2 != 0,
+            number,
+        };
+        let is_sound = flags <= 3 && usize::from(number) < RAILS_MAX;
+        is_sound.then_some(rail)
+    }
+
+    /// What orders rails alike on both sides.
+    fn order(&self) -> [u8; Reach::BYTES] {
+        self.reach.to_bytes()
+    }
+}
+
+/// Two rails that may go together. Both sides see all of it alike, but for the places.
+struct Candidate {
+    absent: bool,
+    alike: Reverse<u32>,
+    doubts: u8,
+    speed: Reverse<u32>,
+    order: ([u8; Reach::BYTES], [u8; Reach::BYTES]),
+    places: (usize, usize),
+}
+
+/// How many bits two addresses have in common at their beginning. Two of InfiniBand are in one subnet, or not.
+fn alike(a: &[u8; 16], b: &[u8; 16]) -> u32 {
+    let common = (u128::from_be_bytes(*a) ^ u128::from_be_bytes(*b)).leading_zeros();
+    let is_mapped = a[..10] == [0; 10] && a[10..12] == [0xff; 2];
+    if is_mapped { common } else { common.min(64) }
+}
+
+/// The pairs of rails: places in `own` and in `peer`. Those whose addresses are most alike go together: they share a
+/// network, if any do. Rails that are there go with one another first. The first pair is the one for the stream: of
+/// those that did not fail lately, the fastest.
+#[must_use]
+pub fn pairs(own: &[Rail], peer: &[Rail]) -> Vec<(usize, usize)> {
+    let mut all = Vec::new();
+    for (at, one) in own.iter().enumerate() {
+        for (to, other) in peer.iter().enumerate() {
+            let alike = alike(&one.reach.address, &other.reach.address);
+            let speed = one.speed.min(other.speed);
+            let doubts = u8::from(one.doubtful) + u8::from(other.doubtful);
+            let absent = one.absent || other.absent;
+            let (a, b) = (one.order(), other.order());
+            all.push(Candidate {
+                absent,
+                alike: Reverse(alike),
+                doubts,
+                speed: Reverse(speed),
+                order: (a.min(b), a.max(b)),
+                places: (at, to),
+            });
+        }
+    }
+    all.sort_by_key(|one| (one.absent, one.alike, one.doubts, one.speed, one.order));
+    let mut found: Vec<Candidate> = Vec::new();
+    for one in all {
+        let (at, to) = one.places;
+        let is_free = |other: &Candidate| other.places.0 != at && other.places.1 != to;
+        if found.iter().all(is_free) {
+            found.push(one);
+        }
+    }
+    found.sort_by_key(|one| (one.absent, one.doubts, one.speed, one.alike, one.order));
+    found.into_iter().map(|one| one.places).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn rail(network: u8, host: u8, number: u32, speed: u32) -> Rail {
+        let mut address = [0; 16];
+        address[10..12].copy_from_slice(&[0xff; 2]);
+        address[12..].copy_from_slice(&[10, 77, network, host]);
+        Rail {
+            reach: Reach {
+                packet: 1024,
+                number,
+                address,
+                ..Reach::default()
+            },
+            speed,
+            doubtful: false,
+            absent: false,
+            number: 3,
+        }
+    }
+
+    fn both(own: &[Rail], peer: &[Rail]) -> Vec<(usize, usize)> {
+        let here = pairs(own, peer);
+        let there: Vec<_> = pairs(peer, own).into_iter().map(|(a, b)| (b, a)).collect();
+        assert_eq!(here, there, "both sides find the same");
+        here
+    }
+
+    #[test]
+    fn rails_of_one_network_go_together() {
+        let own = [rail(1, 1, 7, 10), rail(2, 1, 8, 10)];
+        let peer = [rail(2, 2, 7, 10), rail(1, 2, 8, 10)];
+        let mut found = both(&own, &peer);
+        found.sort_unstable();
+        assert_eq!(found, [(0, 1), (1, 0)]);
+        assert_eq!(both(&own[1..], &peer), [(0, 0)]);
+        assert_eq!(both(&own, &peer[1..]), [(0, 0)]);
+        assert_eq!(both(&own, &[]), []);
+    }
+
+    #[test]
+    fn the_stream_goes_by_the_fastest_that_did_not_fail() {
+        let own = [rail(1, 1, 7, 10), rail(2, 1, 8, 40)];
+        let mut peer = [rail(1, 2, 7, 100), rail(2, 2, 8, 40)];
+        assert_eq!(both(&own, &peer), [(1, 1), (0, 0)]);
+        peer[1].doubtful = true;
+        assert_eq!(both(&own, &peer), [(0, 0), (1, 1)]);
+        peer[0].doubtful = true;
+        assert_eq!(both(&own, &peer), [(1, 1), (0, 0)]);
+        peer[1].absent = true;
+        assert_eq!(both(&own, &peer), [(0, 0), (1, 1)]);
+        // In one network, those that are there meet.
+        let own = [rail(1, 1, 7, 10), rail(1, 2, 8, 10)];
+        let mut peer = [rail(1, 3, 7, 10), rail(1, 4, 8, 10)];
+        (peer[0].absent, peer[0].doubtful) = (true, true);
+        assert_eq!(both(&own, &peer)[0].1, 1);
+        assert_eq!(both(&own[..1], &peer), [(0, 1)]);
+    }
+
+    #[test]
+    fn rails_of_one_network_and_one_device_are_told_apart() {
+        let own = [rail(1, 1, 7, 10), rail(1, 2, 8, 10)];
+        assert_eq!(both(&own, &own).len(), 2);
+        let peer = [rail(1, 3, 7, 10), rail(1, 4, 8, 10), rail(1, 5, 9, 10)];
+        assert_eq!(both(&own, &peer).len(), 2);
+    }
+
+    #[test]
+    fn what_a_peer_says_of_a_rail_is_checked() {
+        let rail = Rail {
+            doubtful: true,
+            ..rail(1, 1, 7, u32::MAX)
+        };
+        assert_eq!(Rail::from_bytes(&rail.to_bytes()), Some(rail));
+        for wrong in [4, 5, 6, 7].map(|at| Reach::BYTES + at) {
+            let mut bytes = rail.to_bytes();
+            bytes[wrong] = 4;
+            assert_eq!(Rail::from_bytes(&bytes), None);
+        }
+        assert_eq!(Rail::from_bytes(&rail.to_bytes()[1..]), None);
+    }
+}

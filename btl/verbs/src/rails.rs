@@ -1,0 +1,411 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Lanes by several *rails*: ports by which a rank reaches its peers. The stream of a lane goes by one of them. Long
+//! messages are read in *stripes* by all of them.
+//!
+//! Each rail is an [`Adapter`]. A lane is a *connection* by each rail that leads to the peer, of which the first is an
+//! ordinary lane. The others carry nothing but reads.
+//!
+//! Invariants:
+//!
+//! - Both sides find the same connections in the same order ([`matching`]). The first carries the stream, and what the
+//!   sides tell each other about the others ([`note`]). When it fails the lane is over, and the next lane's stream goes
+//!   by a rail that did not fail lately.
+//! - A side reads by a connection once both have said that they are connected.
+//! - Another connection that fails ends nothing: what was asked of it is asked of others. One side, the *leader*, makes
+//!   it again: soon when a port came back, else ever more seldom.
+//! - A stripe is asked of the rail that has the fewest bytes outstanding for its speed. So a slow one takes less.
+//! - A registration names pages in one domain. So memory that a peer may read is registered in each domain, by one
+//!   cache with one bound, and each rail reads it by its own key.
+//! - What streams need is pinned on a rail only when one goes by it.
+//!
+//! # Safety
+//!
+//! The program's memory is registered for peers to read, and nothing else. See [`Rails::show`].
+#![allow(unsafe_code, reason = "registers memory of the program")]
+
+mod connect;
+mod lane;
+mod note;
+mod stripes;
+
+use std::collections::HashMap;
+use std::os::fd::BorrowedFd;
+use std::ptr::NonNull;
+use std::time::{Duration, Instant};
+
+use crate::adapter::{Adapter, Figures, Lanes, Offer, ReadState, Settings, Shown};
+use crate::cache::{Bounds, Cache};
+use crate::changed::Changed;
+use crate::error::Result;
+use crate::matching::RAILS_MAX;
+use crate::port::{Chosen, rails};
+use crate::provider::{Access, Provider};
+use crate::table::Table;
+use lane::{Lane, Name};
+use note::Note;
+
+/// How long a rail that failed carries no new stream, where another one can. Chosen by magnitude: longer than any try
+/// to reach a peer by it takes.
+const DOUBT: Duration = Duration::from_secs(60);
+
+/// A rail.
+#[derive(Debug)]
+struct Rail<P: Provider> {
+    adapter: Adapter<P>,
+    /// The lanes here, by the names of the adapter.
+    owners: HashMap<u64, u64>,
+    /// When a lane by it failed last.
+    failed_at: Option<Instant>,
+}
+
+impl<P: Provider> Rail<P> {
+    fn is_doubtful(&self, now: Instant) -> bool {
+        self.failed_at.is_some_and(|at| now < at + DOUBT)
+    }
+}
+
+/// A rank's lanes by several rails.
+#[derive(Debug)]
+pub struct Rails<P: Provider> {
+    settings: Settings,
+    rails: Vec<Rail<P>>,
+    lanes: Table<Lane>,
+    changed: Changed,
+    /// Lanes with stripes that are to be asked for again.
+    waiting: Vec<u64>,
+    cache: Option<Cache<P>>,
+    /// The latest time that this was told of.
+    clock: Instant,
+    striped: u64,
+    lost: u64,
+    stripes_again: u64,
+}
+
+impl<P: Provider> Rails<P> {
+    /// Opens all ports that the settings permit.
+    ///
+    /// # Errors
+    ///
+    /// Which devices there are, why none of them will do, and what would help.
+    pub fn open(provider: &P, settings: Settings) -> Result<Self> {
+        let device = settings.device.as_deref();
+        let most = settings.rails.min(RAILS_MAX);
+        let chosen = rails(provider, device, settings.port, settings.address, most)?;
+        Self::on(chosen, settings)
+    }
+
+    /// As [`Self::open`], on ports that were chosen, the fastest first: at most [`RAILS_MAX`].
+    ///
+    /// # Errors
+    ///
+    /// Those of the first device. Another one that cannot be opened is left out.
+    pub fn on(chosen: Vec<Chosen<P>>, settings: Settings) -> Result<Self> {
+        let mut rails = Vec::new();
+        for chosen in chosen.into_iter().take(RAILS_MAX) {
+            match Adapter::rail(chosen, settings.clone()) {
+                Ok(adapter) => rails.push(Rail {
+                    adapter,
+                    owners: HashMap::new(),
+                    failed_at: None,
+                }),
+                Err(error) if rails.is_empty() => return Err(error),
+                Err(_) => {}
+            }
+        }
+        Ok(Self {
+            settings,
+            rails,
+            lanes: Table::default(),
+            changed: Changed::default(),
+            waiting: Vec::new(),
+            cache: None,
+            clock: Instant::now(),
+            striped: 0,
+            lost: 0,
+            stripes_again: 0,
+        })
+    }
+
+    /// The adapter of a lane's stream, and the lane's name there.
+    fn first(&self, name: u64) -> Option<(&Adapter<P>, u64)> {
+        let (rail, inner) = self.lanes.get(name)?.first()?;
+        Some((&self.rails.get(rail)?.adapter, inner))
+    }
+
+    fn first_mut(&mut self, name: u64) -> Option<(&mut Adapter<P>, u64)> {
+        let (rail, inner) = self.lanes.get(name)?.first()?;
+        Some((&mut self.rails.get_mut(rail)?.adapter, inner))
+    }
+
+    /// The time, which goes forward whoever tells it.
+    fn now(&self) -> Instant {
+        Instant::now().max(self.clock)
+    }
+
+    /// Sees to all lanes of which an adapter has news.
+    fn hear(&mut self) {
+        for rail in 0..self.rails.len() {
+            while let Some(inner) = self.rails[rail].adapter.next_changed_lane() {
+                let Some(&name) = self.rails[rail].owners.get(&inner) else {
+                    continue;
+                };
+                self.tend(name);
+                if let Some(lane) = self.lanes.get_mut(name) {
+                    self.changed.add(name, lane);
+                }
+            }
+        }
+        self.ask_waiting();
+    }
+
+    /// Registers memory of the program for a lane's peer to read, by all rails that lead there. Tells the peer the
+    /// keys, where it has more than one.
+    fn show_by_rails(&mut self, name: u64, bytes: &[u8]) -> Option<Shown> {
+        if (bytes.len() as u64) < self.settings.read_min || bytes.is_empty() {
+            return None;
+        }
+        let lane = self.lanes.get(name).filter(|lane| lane.is_matched)?;
+        let (first, _) = lane.first()?;
+        let is_striped = bytes.len() > self.settings.stripe && lane.connections.len() > 1;
+        let mut wanted = 1u32 << first;
+        if is_striped {
+            let others = lane.connections.iter().map(|connection| connection.rail);
+            wanted = others.fold(wanted, |wanted, rail| wanted | 1 << rail);
+        }
+        let (size, entries) = self.settings.cache;
+        let rails = &self.rails;
+        let cache = self.cache.get_or_insert_with(|| {
+            let domains = rails.iter().map(|rail| rail.adapter.domain().clone());
+            let bounds = Bounds {
+                bytes: size,
+                entries,
+            };
+            Cache::of(domains.collect(), bounds)
+        });
+        let at = NonNull::from(bytes).cast::<u8>();
+        let access = Access {
+            remote_read: true,
+            remote_write: false,
+        };
+        // SAFETY: nothing is posted with it, and peers only read: what they read are bytes, whichever thread changes
+        // them. The kernel keeps the pages while they are registered, mapped or not. So a peer never reads a page that
+        // another owner has by now. The cache finds out when they are mapped no more.
+        let found = unsafe { cache.get_in(at, bytes.len(), access, wanted, first) };
+        let (memories, at) = found.ok()?;
+        let shown = memories.of(first)?.remote(at);
+        let id = memories.id() & 0x00ff_ffff;
+        if is_striped {
+            let mut keys = [None; RAILS_MAX];
+            for (rail, key) in keys.iter_mut().enumerate() {
+                *key = memories.of(rail).map(|memory| memory.remote(at).key);
+            }
+            let note = Note::Keys(id, keys);
+            self.say(name, &note);
+        }
+        let known = Name { rail: first, id };
+        Some(Shown {
+            address: shown.address,
+            key: known.with(shown.key),
+            hold: Box::new(memories),
+        })
+    }
+}
+
+impl<P: Provider> Lanes for Rails<P> {
+    fn make(&mut self, rank: u32) -> std::result::Result<(u64, Offer), String> {
+        self.make_lane(rank)
+    }
+
+    fn connect(&mut self, name: u64, peer: &Offer) {
+        self.connect_lane(name, peer);
+    }
+
+    fn is_connected(&self, name: u64) -> bool {
+        let is_matched = self.lanes.get(name).is_some_and(|lane| lane.is_matched);
+        let first = self.first(name).filter(|_| is_matched);
+        first.is_some_and(|(adapter, inner)| adapter.is_connected(inner))
+    }
+
+    fn has_failed(&self, name: u64) -> bool {
+        let is_over = self
+            .lanes
+            .get(name)
+            .is_none_or(|lane| lane.failed.is_some());
+        let first = self.first(name);
+        is_over || first.is_none_or(|(adapter, inner)| adapter.has_failed(inner))
+    }
+
+    fn failure(&self, name: u64) -> Option<String> {
+        let failed = self.lanes.get(name).and_then(|lane| lane.failed.clone());
+        failed.or_else(|| match self.first(name) {
+            Some((adapter, inner)) => adapter.failure(inner),
+            None => Some("the lane is over".to_owned()),
+        })
+    }
+
+    fn poll(&mut self) -> bool {
+        let mut found = false;
+        for rail in &mut self.rails {
+            found |= rail.adapter.poll();
+        }
+        self.hear();
+        found
+    }
+
+    fn next_changed(&mut self) -> Option<u32> {
+        self.hear();
+        self.changed.next(&mut self.lanes)
+    }
+
+    fn has_changed(&self) -> bool {
+        let mut rails = self.rails.iter();
+        !self.changed.is_empty() || rails.any(|rail| rail.adapter.has_changed())
+    }
+
+    fn has_room(&mut self, name: u64, bytes: usize) -> bool {
+        let first = self.first_mut(name);
+        first.is_some_and(|(adapter, inner)| adapter.has_room(inner, bytes))
+    }
+
+    fn write(&mut self, name: u64, bytes: &[u8]) -> usize {
+        let first = self.first_mut(name);
+        first.map_or(0, |(adapter, inner)| adapter.write(inner, bytes))
+    }
+
+    fn push(&mut self, name: u64) -> bool {
+        let first = self.first_mut(name);
+        first.is_none_or(|(adapter, inner)| adapter.push(inner))
+    }
+
+    fn is_taken(&self, name: u64) -> bool {
+        let first = self.first(name);
+        first.is_none_or(|(adapter, inner)| adapter.is_taken(inner))
+    }
+
+    fn unread(&self, name: u64) -> usize {
+        let first = self.first(name);
+        first.map_or(0, |(adapter, inner)| adapter.unread(inner))
+    }
+
+    fn read(&mut self, name: u64, out: &mut [u8]) -> usize {
+        let first = self.first_mut(name);
+        first.map_or(0, |(adapter, inner)| adapter.read(inner, out))
+    }
+
+    fn acknowledge(&mut self, name: u64) {
+        if let Some((adapter, inner)) = self.first_mut(name) {
+            adapter.acknowledge(inner);
+        }
+    }
+
+    fn show(&mut self, name: u64, bytes: &[u8]) -> Option<Shown> {
+        self.show_by_rails(name, bytes)
+    }
+
+    fn can_post_reads(&mut self, name: u64) -> bool {
+        let is_matched = self.lanes.get(name).is_some_and(|lane| lane.is_matched);
+        let first = self.first_mut(name).filter(|_| is_matched);
+        first.is_some_and(|(adapter, inner)| adapter.can_post_reads(inner))
+    }
+
+    fn post_read(&mut self, name: u64, token: u64, from: (u64, u64), len: u64) -> u64 {
+        self.ask(name, token, from, len)
+    }
+
+    fn read_state(&self, name: u64, token: u64) -> ReadState {
+        self.state_of(name, token)
+    }
+
+    fn copy_read(&self, name: u64, token: u64, at: usize, out: &mut [u8]) {
+        self.copy(name, token, at, out);
+    }
+
+    fn release_read(&mut self, name: u64, token: u64) {
+        self.release(name, token);
+    }
+
+    fn stop(&mut self, name: u64) -> u64 {
+        self.stop_lane(name)
+    }
+
+    fn left(&mut self, name: u64, received: u64) -> Option<Vec<u8>> {
+        let (adapter, inner) = self.first_mut(name)?;
+        adapter.left(inner, received)
+    }
+
+    fn close(&mut self, name: u64) {
+        self.close_lane(name);
+    }
+
+    fn arm(&mut self) -> bool {
+        let mut armed = true;
+        for rail in &mut self.rails {
+            armed &= rail.adapter.arm();
+        }
+        self.hear();
+        armed
+    }
+
+    fn descriptors(&self) -> Vec<BorrowedFd<'_>> {
+        let rails = self.rails.iter();
+        rails.flat_map(|rail| rail.adapter.descriptors()).collect()
+    }
+
+    fn rails(&self, name: u64) -> Vec<String> {
+        let Some(lane) = self.lanes.get(name) else {
+            return Vec::new();
+        };
+        let mut found = Vec::new();
+        for connection in lane.connections.iter().filter(|_| lane.is_matched) {
+            if let Some(rail) = self.rails.get(connection.rail)
+                && let Some(inner) = connection.lane
+                && rail.adapter.is_connected(inner)
+            {
+                found.push(rail.adapter.place());
+            }
+        }
+        found
+    }
+
+    fn hear_device(&mut self) {
+        for rail in 0..self.rails.len() {
+            self.rails[rail].adapter.hear_device();
+            if self.rails[rail].adapter.take_came_back() {
+                self.rails[rail].failed_at = None;
+                self.greet(rail);
+            }
+        }
+        self.hear();
+    }
+
+    fn age(&mut self, now: Instant) {
+        self.clock = now;
+        for rail in &mut self.rails {
+            rail.adapter.age(now);
+        }
+        self.hear();
+        for name in self.lanes.names() {
+            self.tend(name);
+        }
+        self.hear();
+    }
+
+    fn figures(&self) -> Figures {
+        let registered = self.cache.as_ref().map_or(0, Cache::bytes) as u64;
+        let mut sum = Figures {
+            registered,
+            striped: self.striped,
+            rails_lost: self.lost,
+            stripes_again: self.stripes_again,
+            ..Figures::default()
+        };
+        for rail in &self.rails {
+            let figures = rail.adapter.figures();
+            sum.pinned += figures.pinned;
+            sum.bytes += figures.bytes;
+            sum.receives += figures.receives;
+            sum.displaced += figures.displaced;
+        }
+        sum
+    }
+}

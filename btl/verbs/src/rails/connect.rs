@@ -1,0 +1,402 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! How the connections of a lane come and go: those of the offer, and those that are made again.
+
+use std::time::Duration;
+
+use super::Rails;
+use super::lane::{Connection, Lane};
+use super::note::{Note, Place};
+use crate::adapter::{Lanes, Offer};
+use crate::changed::Listed;
+use crate::matching::{self, Rail};
+use crate::provider::Provider;
+
+/// Offers of one connection that come faster than this are refused: each of them makes a pair.
+const OFFERS_APART: Duration = Duration::from_millis(500);
+
+impl<P: Provider> Rails<P> {
+    /// Makes a pair for the peer on each rail, and offers all of them.
+    pub(super) fn make_lane(&mut self, rank: u32) -> Result<(u64, Offer), String> {
+        let (mut made, mut absent, mut refused) = (Vec::new(), Vec::new(), Vec::new());
+        for rail in 0..self.rails.len() {
+            match self.prepare(rail, rank) {
+                Ok((inner, found)) => made.push((Connection::new(rail, Some(inner)), found)),
+                Err(reason) => {
+                    let found = Rail {
+                        number: rail as u8,
+                        ..self.rails[rail].adapter.absent_rail()
+                    };
+                    absent.push((Connection::new(rail, None), found));
+                    refused.push(reason);
+                }
+            }
+        }
+        let Some((first, _)) = made.first() else {
+            return Err(refused.join("; "));
+        };
+        let first = first.rail;
+        let (connections, offered): (Vec<_>, Vec<_>) = made.into_iter().chain(absent).unzip();
+        let offer = self.rails[first].adapter.offer_of(&offered);
+        let ends: Vec<_> = connections
+            .iter()
+            .filter_map(|connection| Some((connection.rail, connection.lane?)))
+            .collect();
+        let mut lane = Lane::new(rank, connections);
+        lane.offered = offered;
+        let Some(name) = self.lanes.insert(lane) else {
+            ends.into_iter()
+                .for_each(|(rail, inner)| self.end(rail, inner));
+            return Err("there are too many lanes".to_owned());
+        };
+        for (rail, inner) in ends {
+            self.rails[rail].owners.insert(inner, name);
+        }
+        Ok((name, offer))
+    }
+
+    /// Makes a pair on a rail.
+    fn prepare(&mut self, rail: usize, rank: u32) -> Result<(u64, Rail), String> {
+        let (now, number) = (self.now(), rail as u8);
+        let rail = &mut self.rails[rail];
+        let (inner, found) = rail.adapter.prepare_lane(rank)?;
+        let doubtful = rail.is_doubtful(now);
+        let found = Rail {
+            doubtful,
+            number,
+            ..found
+        };
+        Ok((inner, found))
+    }
+
+    /// Connects the pairs of both offers, as both sides match them.
+    pub(super) fn connect_lane(&mut self, name: u64, peer: &Offer) {
+        let Some(lane) = self.lanes.get_mut(name).filter(|lane| !lane.is_matched) else {
+            return;
+        };
+        let theirs = peer.rails();
+        let pairs = matching::pairs(&lane.offered, &theirs);
+        let mut left: Vec<_> = std::mem::take(&mut lane.connections)
+            .into_iter()
+            .map(Some)
+            .collect();
+        let (mut begin, mut over) = (Vec::new(), Vec::new());
+        for &(own, to) in &pairs {
+            if let Some(mut connection) = left.get_mut(own).and_then(Option::take) {
+                connection.peer = usize::from(theirs[to].number);
+                match connection.lane {
+                    Some(inner) if !theirs[to].absent => {
+                        begin.push((connection.rail, inner, theirs[to]));
+                    }
+                    // It is made when both ports are there.
+                    Some(inner) if !lane.connections.is_empty() => {
+                        connection.lane = None;
+                        over.push((connection.rail, inner));
+                    }
+                    _ => {}
+                }
+                lane.connections.push(connection);
+            }
+        }
+        lane.is_matched = true;
+        if let Some(&(own, to)) = pairs.first() {
+            lane.leads = lane.offered[own].reach.to_bytes() < theirs[to].reach.to_bytes();
+        }
+        let unmatched = left.into_iter().flatten();
+        over.extend(unmatched.filter_map(|one| Some((one.rail, one.lane?))));
+        let first = lane.first();
+        for (rail, inner) in over {
+            self.end(rail, inner);
+        }
+        let is_first = |&(rail, inner, _): &(usize, u64, Rail)| Some((rail, inner)) == first;
+        if !begin.first().is_some_and(is_first) {
+            let reason = "no port of this rank that has a link leads to one of the peer that has";
+            return self.fail(name, reason.to_owned());
+        }
+        let mut begin = begin.into_iter();
+        if let Some((rail, inner, reached)) = begin.next() {
+            if let Err(reason) = self.rails[rail].adapter.begin_stream(inner) {
+                return self.fail(name, reason);
+            }
+            let offer = Offer {
+                rail: reached,
+                more: Default::default(),
+                ..*peer
+            };
+            self.rails[rail].adapter.start_connecting(inner, &offer);
+        }
+        for (rail, inner, reached) in begin {
+            self.start(rail, inner, reached);
+        }
+    }
+
+    /// Begins to connect a pair that carries no stream.
+    fn start(&mut self, rail: usize, inner: u64, peer: Rail) {
+        let adapter = &mut self.rails[rail].adapter;
+        let offer = Offer {
+            granted: 0,
+            ..adapter.offer_of(&[peer])
+        };
+        adapter.start_connecting(inner, &offer);
+    }
+
+    /// Forgets a lane of a rail.
+    fn end(&mut self, rail: usize, inner: u64) {
+        let rail = &mut self.rails[rail];
+        rail.owners.remove(&inner);
+        rail.adapter.close_lane(inner);
+    }
+
+    fn fail(&mut self, name: u64, reason: String) {
+        if let Some(lane) = self.lanes.get_mut(name) {
+            lane.failed.get_or_insert(reason);
+            self.changed.add(name, lane);
+        }
+    }
+
+    /// Tells the peer something beside the stream.
+    pub(super) fn say(&mut self, name: u64, note: &Note) {
+        if let Some((adapter, inner)) = self.first_mut(name) {
+            adapter.add_note(inner, &note.encode());
+        }
+    }
+
+    /// Sees to the connections of a lane: what the peer says of them, which have come, which have failed, and which are
+    /// to be made again.
+    pub(super) fn tend(&mut self, name: u64) {
+        let is_over = |lane: &Lane| lane.failed.is_some();
+        if self.lanes.get(name).is_none_or(is_over) {
+            return;
+        }
+        let Some((adapter, inner)) = self.first(name) else {
+            return;
+        };
+        if let Some(reason) = adapter.failure(inner) {
+            // Its reads fail. What is left of the stream is asked of it.
+            let Some((rail, _)) = self.lanes.get(name).and_then(Lane::first) else {
+                return;
+            };
+            self.rails[rail].failed_at = Some(self.now());
+            return self.fail(name, reason);
+        }
+        while let Some((adapter, inner)) = self.first_mut(name)
+            && let Some(note) = adapter.next_note(inner)
+        {
+            if !Note::decode(note.bytes()).is_some_and(|note| self.hear_note(name, note)) {
+                return self.fail(name, "the peer sent a note that makes no sense".to_owned());
+            }
+        }
+        let count = self
+            .lanes
+            .get(name)
+            .map_or(0, |lane| lane.connections.len());
+        for at in 1..count {
+            self.look_at(name, at);
+        }
+    }
+
+    /// Moves a connection on.
+    fn look_at(&mut self, name: u64, at: usize) {
+        let Some(lane) = self.lanes.get_mut(name).filter(|lane| lane.is_matched) else {
+            return;
+        };
+        let (place, leads, rank) = (lane.place(at), lane.leads, lane.rank());
+        let Some(connection) = lane.connections.get_mut(at) else {
+            return;
+        };
+        let rail = connection.rail;
+        let Some(inner) = connection.lane else {
+            let again_at = connection.again_at;
+            if leads && self.now() >= again_at {
+                self.offer_again(name, at, rank);
+            }
+            return;
+        };
+        let adapter = &self.rails[rail].adapter;
+        if adapter.has_failed(inner) {
+            self.rails[rail].failed_at = Some(self.now());
+            self.lose(name, at);
+            self.say(name, &Note::Over(place));
+        } else if adapter.is_connected(inner) && !connection.said_ready {
+            connection.said_ready = true;
+            self.say(name, &Note::Ready(place));
+        }
+    }
+
+    /// Offers a connection again that was lost.
+    fn offer_again(&mut self, name: u64, at: usize, rank: u32) {
+        let Some(connection) = self.connection(name, at) else {
+            return;
+        };
+        let rail = connection.rail;
+        match self.prepare(rail, rank) {
+            Ok((inner, own)) => {
+                self.rails[rail].owners.insert(inner, name);
+                let Some(connection) = self.connection(name, at) else {
+                    return;
+                };
+                connection.lane = Some(inner);
+                connection.attempt = connection.attempt.wrapping_add(1);
+                let place = Place {
+                    connection: at as u8,
+                    attempt: connection.attempt,
+                };
+                self.say(name, &Note::Offer(place, own));
+            }
+            Err(_) => {
+                let now = self.now();
+                if let Some(connection) = self.connection(name, at) {
+                    connection.ends(now);
+                }
+            }
+        }
+    }
+
+    fn connection(&mut self, name: u64, at: usize) -> Option<&mut Connection> {
+        self.lanes.get_mut(name)?.connections.get_mut(at)
+    }
+
+    /// A connection is over on this side, if there is one.
+    fn lose(&mut self, name: u64, at: usize) {
+        let now = self.now();
+        let Some(connection) = self.connection(name, at) else {
+            return;
+        };
+        let (rail, was_usable) = (connection.rail, connection.usable().is_some());
+        let Some(inner) = connection.lane else {
+            return;
+        };
+        connection.ends(now);
+        self.lost += u64::from(was_usable);
+        self.end(rail, inner);
+        self.lose_stripes(name, at);
+    }
+
+    /// Takes what the peer says. `false`: no correct peer would say it.
+    fn hear_note(&mut self, name: u64, note: Note) -> bool {
+        let Some(lane) = self.lanes.get_mut(name).filter(|lane| lane.is_matched) else {
+            return false;
+        };
+        let (leads, rank) = (lane.leads, lane.rank());
+        let (place, rail) = match note {
+            Note::Keys(id, keys) => {
+                lane.learn(id, keys);
+                return true;
+            }
+            Note::Offer(place, rail) | Note::Answer(place, rail) => (place, Some(rail)),
+            Note::Ready(place) | Note::Over(place) | Note::Up(place) => (place, None),
+        };
+        let at = usize::from(place.connection);
+        let Some(connection) = lane.connections.get_mut(at).filter(|_| at > 0) else {
+            return false;
+        };
+        let is_this = connection.lane.is_some() && connection.attempt == place.attempt;
+        match (note, rail) {
+            (Note::Offer(..), Some(rail)) if !leads => {
+                self.answer(name, at, (place, rail), rank);
+            }
+            (Note::Answer(..), Some(rail)) if leads => {
+                if let Some(inner) = connection.lane.filter(|_| is_this) {
+                    connection.peer = usize::from(rail.number);
+                    let own = connection.rail;
+                    self.start(own, inner, rail);
+                }
+            }
+            (Note::Ready(_), _) => connection.heard_ready |= is_this,
+            (Note::Over(_), _) => {
+                if is_this {
+                    self.lose(name, at);
+                }
+            }
+            (Note::Up(_), _) if leads => {
+                if connection.lane.is_none() {
+                    let now = self.now();
+                    if let Some(connection) = self.connection(name, at) {
+                        connection.comes_back(now);
+                    }
+                }
+            }
+            _ => return false,
+        }
+        true
+    }
+
+    /// The leader offers a connection again.
+    fn answer(&mut self, name: u64, at: usize, (place, peer): (Place, Rail), rank: u32) {
+        let now = self.now();
+        self.lose(name, at);
+        let Some(connection) = self.connection(name, at) else {
+            return;
+        };
+        let last = connection.offered.replace(now);
+        connection.attempt = place.attempt;
+        connection.peer = usize::from(peer.number);
+        let rail = connection.rail;
+        if last.is_some_and(|last| now < last + OFFERS_APART) {
+            return self.say(name, &Note::Over(place));
+        }
+        match self.prepare(rail, rank) {
+            Ok((inner, own)) => {
+                self.rails[rail].owners.insert(inner, name);
+                if let Some(connection) = self.connection(name, at) {
+                    connection.lane = Some(inner);
+                }
+                self.start(rail, inner, peer);
+                self.say(name, &Note::Answer(place, own));
+            }
+            Err(_) => self.say(name, &Note::Over(place)),
+        }
+    }
+
+    /// The port of a rail came back: connections by it are made again soon.
+    pub(super) fn greet(&mut self, rail: usize) {
+        let now = self.now();
+        for name in self.lanes.names() {
+            let Some(lane) = self.lanes.get_mut(name) else {
+                continue;
+            };
+            let mut lost = Vec::new();
+            for at in 1..lane.connections.len() {
+                let place = lane.place(at);
+                let connection = &mut lane.connections[at];
+                if connection.rail == rail && connection.lane.is_none() {
+                    connection.comes_back(now);
+                    lost.push(place);
+                }
+            }
+            if !lane.leads {
+                lost.iter()
+                    .for_each(|&place| self.say(name, &Note::Up(place)));
+            }
+        }
+    }
+
+    /// A lane carries nothing any more.
+    pub(super) fn stop_lane(&mut self, name: u64) -> u64 {
+        let received = match self.first_mut(name) {
+            Some((adapter, inner)) => adapter.stop_lane(inner),
+            None => 0,
+        };
+        let Some(lane) = self.lanes.get_mut(name) else {
+            return 0;
+        };
+        lane.failed
+            .get_or_insert_with(|| "it was given up".to_owned());
+        lane.stripes.clear();
+        let others = lane.connections.iter_mut().skip(1);
+        let others: Vec<_> = others
+            .filter_map(|connection| Some((connection.rail, connection.lane.take()?)))
+            .collect();
+        for (rail, inner) in others {
+            self.end(rail, inner);
+        }
+        received
+    }
+
+    pub(super) fn close_lane(&mut self, name: u64) {
+        self.stop_lane(name);
+        if let Some((rail, inner)) = self.lanes.get(name).and_then(Lane::first) {
+            self.end(rail, inner);
+        }
+        self.lanes.remove(name);
+    }
+}
