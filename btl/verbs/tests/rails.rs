@@ -576,10 +576,13 @@ fn registrations_of_all_rails_share_one_bound() {
     let (mut a, mut b) = join(a, b);
     with_rails(&mut a, &mut b, 2);
     let messages: Vec<_> = (0..9).map(|seed| bytes(3 * STRIPE, seed)).collect();
+    let before = fabric.registered();
     for message in &messages {
         let shown = b.lanes.show(b.lane, message).expect("shown");
         drop(shown);
-        assert!(b.lanes.figures().registered <= 16 * STRIPE as u64);
+        let registered = fabric.registered() - before;
+        assert!(registered <= 16 * STRIPE, "{registered}");
+        assert_eq!(registered as u64, b.lanes.figures().registered);
     }
     b.lanes.poll();
     a.works();

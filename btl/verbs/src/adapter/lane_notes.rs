@@ -63,6 +63,12 @@ impl Notes {
         Ok(())
     }
 
+    /// Whether any waits to go.
+    #[inline]
+    pub(super) fn waits(&self) -> bool {
+        !self.out.is_empty()
+    }
+
     /// The next one that has come.
     pub(super) fn next(&mut self) -> Option<Text> {
         self.unread.pop_front()

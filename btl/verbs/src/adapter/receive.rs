@@ -22,6 +22,7 @@ impl<P: Provider> Adapter<P> {
                 if !self.hears_notes {
                     lane.notes.drop_unread();
                 }
+                let waits = lane.notes.waits();
                 if control.is_none() {
                     self.bytes += (len - HEAD) as u64;
                 }
@@ -30,7 +31,9 @@ impl<P: Provider> Adapter<P> {
                     // At once: another lane must not get the receive that was posted for this one.
                     self.grant_and_tell(name);
                 }
-                self.send_notes(name);
+                if waits {
+                    self.send_notes(name);
+                }
             }
             Err((what, slot)) => {
                 self.pool.post(&mut self.queue, slot);
