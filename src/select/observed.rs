@@ -42,8 +42,8 @@ pub(crate) enum Rival {
 pub(crate) struct Observed {
     call: Rate,
     pipeline: Rate,
-    /// Transfers since the slower one was last tried.
-    since: u32,
+    /// Transfers so far; it wraps.
+    transfers: u32,
     /// Tries of it that are left, and whether the next one's time counts.
     tries: u32,
     cold: Option<Rival>,
@@ -97,7 +97,7 @@ impl Observed {
         Self {
             call: Rate::new(if coop { cooperative } else { one_sided }),
             pipeline: Rate::new(&costs.pipeline),
-            since: 0,
+            transfers: 0,
             tries: 0,
             cold: None,
             ended: None,
@@ -116,11 +116,13 @@ impl Observed {
             return None;
         }
         let (call, pipeline) = (self.call.estimate(bytes), self.pipeline.estimate(bytes));
-        self.since += 1;
+        self.transfers = self.transfers.wrapping_add(1);
         let slower = call.max(pipeline) / call.min(pipeline);
         let pause = (f64::from(TRIES) * (slower - 1.0) / TIME_FOR_TRIES).max(RETRY);
-        if f64::from(self.since) >= pause && slower < TRY_FACTOR {
-            self.since = 0;
+        // Two ranks that exchange messages try at the same time, whatever each has seen: while one of them is in the
+        // kernel, it fills no chunks for the other.
+        let turn = (pause as u32).next_power_of_two();
+        if self.transfers.is_multiple_of(turn) && slower < TRY_FACTOR {
             self.tries = TRIES;
             self.cold = Some(if call < pipeline {
                 Rival::Pipeline
@@ -235,6 +237,36 @@ mod tests {
             before = rival;
         }
         assert!(by_pipeline > 950, "{by_pipeline}");
+    }
+
+    /// Two ranks exchange messages. Each way is fastest if both take it, and one of them sees all a little slower.
+    fn exchange(both: [u64; 2], mixed: [u64; 2], rounds: usize) -> usize {
+        let mut sides =
+            [(); 2].map(|()| Observed::new(&Costs::default(), true, false, LayerId::CALL));
+        let (thresholds, bytes) = (with_cma(), 1 << 20);
+        let mut in_chunks = 0;
+        for round in 0..rounds {
+            let ways = sides
+                .each_mut()
+                .map(|side| side.decide(&thresholds, bytes) == Some(Rival::Pipeline));
+            for (side, observed) in sides.iter_mut().enumerate() {
+                let (mine, its) = (ways[side], ways[1 - side]);
+                let us = if mine == its { both } else { mixed }[usize::from(mine)];
+                let rival = if mine { Rival::Pipeline } else { Rival::Kernel };
+                let took = Duration::from_nanos(us * (1000 + 150 * side as u64));
+                observed.learn(rival, bytes, took);
+            }
+            in_chunks += usize::from(round >= rounds / 2 && ways == [true, true]);
+        }
+        in_chunks
+    }
+
+    #[test]
+    fn ranks_that_exchange_find_the_way_that_is_fast_if_both_take_it() {
+        let found = exchange([100, 70], [90, 130], 4000);
+        assert!(found > 1900, "{found}");
+        let found = exchange([50, 70], [90, 130], 4000);
+        assert!(found < 100, "{found}");
     }
 
     /// Windows of transfers that are all asked for at their window's beginning. How many of the last window went in

@@ -260,7 +260,7 @@ knobs! {
         Expert ONECOPY_POOL_WRITABLE => pool_writable: Option<bool> = None,
             OrAuto(Switch), auto::POOL_WRITABLE;
         /// Bytes of chunks that messages to one peer may occupy at a time.
-        User ONECOPY_POOL_PER_PEER => pool_per_peer: usize = 256 * KIB,
+        User ONECOPY_POOL_PER_PEER => pool_per_peer: usize = 512 * KIB,
             Size { min: 4 * KIB, max: GIB };
         /// Bytes of chunks that one sender may have in all.
         User ONECOPY_POOL_MAX => pool_max: usize = 4 * MIB, Size { min: 4 * KIB, max: 64 * GIB };

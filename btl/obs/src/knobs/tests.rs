@@ -114,7 +114,7 @@ fn the_processor_decides_what_auto_stands_for() {
             Value::Size(8 * KIB),
             Value::Size(16 * KIB),
         ),
-        (&auto::PIPELINE_DEPTH, Value::Count(32), Value::Count(16)),
+        (&auto::PIPELINE_DEPTH, Value::Count(64), Value::Count(32)),
     ] {
         assert_eq!(of(rule, false), Some(by_stores));
         assert_eq!(of(rule, true), Some(by_strings));
@@ -280,10 +280,10 @@ fn knobs_that_contradict_each_other_are_named() {
         error.to_string(),
         "ONECOPY_EAGER_SLOTS_MAX=2 KiB: more than half a ring; accepted: up to 1 KiB while ONECOPY_RING_SLOTS=32"
     );
-    from(&[("ONECOPY_CHUNK_SIZE", "512K")]).expect_err("more than POOL_PER_PEER");
+    from(&[("ONECOPY_CHUNK_SIZE", "1M")]).expect_err("more than POOL_PER_PEER");
     from(&[
-        ("ONECOPY_CHUNK_SIZE", "512K"),
-        ("ONECOPY_POOL_PER_PEER", "512K"),
+        ("ONECOPY_CHUNK_SIZE", "1M"),
+        ("ONECOPY_POOL_PER_PEER", "1M"),
     ])
     .expect("agree");
 }
