@@ -22,9 +22,10 @@ pub(crate) const MIN: u64 = 32 << 10;
 /// this part of the time.
 const RETRY: f64 = 64.0;
 const TIME_FOR_TRIES: f64 = 0.01;
-/// So many times: the first finds nothing where it left it, neither chunks nor the kernel's tables in the caches, and
-/// is not counted.
-const TRIES: u32 = 3;
+/// So many times in a row. The first [`COLD`] are not counted: they find nothing where they left it, neither chunks nor
+/// the kernel's tables in the caches. All chunks of a peer are used in turn, so two messages may be needed.
+const TRIES: u32 = 5;
+const COLD: u32 = 2;
 /// The other way is not tried if it is known to take more than so many times as long.
 const TRY_FACTOR: f64 = 4.0;
 
@@ -44,9 +45,9 @@ pub(crate) struct Observed {
     pipeline: Rate,
     /// Transfers so far; it wraps.
     transfers: u32,
-    /// Tries of it that are left, and whether the next one's time counts.
+    /// Tries of it that are left, and which way's next times do not count, and how many.
     tries: u32,
-    cold: Option<Rival>,
+    cold: Option<(Rival, u32)>,
     /// When the last transfer that was timed ended.
     ended: Option<Instant>,
     fixed: bool,
@@ -118,17 +119,18 @@ impl Observed {
         let (call, pipeline) = (self.call.estimate(bytes), self.pipeline.estimate(bytes));
         self.transfers = self.transfers.wrapping_add(1);
         let slower = call.max(pipeline) / call.min(pipeline);
-        let pause = (f64::from(TRIES) * (slower - 1.0) / TIME_FOR_TRIES).max(RETRY);
+        let pause = f64::from(TRIES) * (slower.min(TRY_FACTOR) - 1.0) / TIME_FOR_TRIES;
         // Two ranks that exchange messages try at the same time, whatever each has seen: while one of them is in the
         // kernel, it fills no chunks for the other.
-        let turn = (pause as u32).next_power_of_two();
+        let turn = (pause.max(RETRY) as u32).next_power_of_two();
         if self.transfers.is_multiple_of(turn) && slower < TRY_FACTOR {
             self.tries = TRIES;
-            self.cold = Some(if call < pipeline {
+            let tried = if call < pipeline {
                 Rival::Pipeline
             } else {
                 Rival::Kernel
-            });
+            };
+            self.cold = Some((tried, COLD));
         }
         let retry = self.tries > 0;
         self.tries = self.tries.saturating_sub(1);
@@ -164,8 +166,11 @@ impl Observed {
 
     /// A transfer of `bytes` took so long.
     fn learn(&mut self, rival: Rival, bytes: u64, took: Duration) {
-        if self.cold == Some(rival) {
-            self.cold = None;
+        if let Some((cold, left)) = &mut self.cold
+            && *cold == rival
+            && *left > 0
+        {
+            *left -= 1;
             return;
         }
         match rival {

@@ -3,6 +3,8 @@
 
 pub(crate) use super::seal::sealed;
 use super::stage::{ROGUE, Rogue, expect_protocol_error, play};
+use onecopy::raw::Taken;
+use onecopy::{Source, Span, Tag};
 
 pub(crate) const EAGER: u8 = 1;
 pub(crate) const EAGER_SYNC: u8 = 2;
@@ -166,6 +168,46 @@ fn every_field_out_of_range_is_found() {
                         // Unexpected: another tag is waited for.
                         world.recv(&mut [0u8; 10_000], ROGUE, 6)
                     }
+                },
+            );
+            expect_protocol_error(name, &result);
+        }
+    }
+}
+
+/// What matches a lightweight receive and cannot be read ends it.
+#[test]
+fn a_lightweight_receive_of_nonsense_ends() {
+    for (name, words) in [
+        ("no bytes", [0, 0, pair(0, 0), NONE, 0]),
+        (
+            "a chunk that does not exist",
+            [4000, 0, pair(u32::MAX, 4000), NONE, 0],
+        ),
+        (
+            "a returned chunk that was never sent",
+            [4000, 0, pair(1 << 31, 4000), NONE, 0],
+        ),
+    ] {
+        for source in [Source::Any, Source::Rank(ROGUE)] {
+            let posted = std::sync::Barrier::new(2);
+            let result = play(
+                name,
+                |rogue, _| {
+                    posted.wait();
+                    publish(rogue, &vec![(CHUNK_FIRST, words)]);
+                },
+                |_, world| {
+                    let mut starting = world.start_lightweight();
+                    let number = starting.receive(Span::empty(), source, Tag::Is(5));
+                    drop(starting);
+                    posted.wait();
+                    let number = number.expect("receive").expect("few receives");
+                    world.wait_until(|poll| match poll.take_lightweight(number) {
+                        Taken::Active => None,
+                        Taken::Over(result) => Some(result.map_err(|error| *error)),
+                        Taken::Unknown => panic!("{name}: the receive is not known"),
+                    })
                 },
             );
             expect_protocol_error(name, &result);

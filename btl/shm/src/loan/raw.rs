@@ -21,6 +21,12 @@ pub struct Span {
 unsafe impl Send for Span {}
 
 impl Span {
+    /// No bytes, to be received into.
+    #[must_use]
+    pub fn empty() -> Self {
+        Self::new(std::ptr::null_mut(), 0, true)
+    }
+
     /// Bytes to be sent.
     ///
     /// # Safety
