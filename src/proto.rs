@@ -47,7 +47,7 @@ pub(crate) fn give_credit(core: &Core, peer: &mut Peer, bytes: u64) {
 pub(crate) enum Drain {
     /// All, but for what the next receive may be for: see [`drain`]. Messages that no receive waits for are kept.
     All,
-    /// All that is there: the peer has ended, or something follows from whether it said more.
+    /// All that is there: the peer has ended, or its last record decides what follows.
     LastWords,
     /// Those before the first message that no receive waits for.
     Expected,

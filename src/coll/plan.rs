@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! What a member does in a collective: what it gives to whom, and what it takes from whom. It follows from the call and
-//! the lengths of its buffers. There is one plan, and two that execute it: [`super::fast`] on the caller's slices, and
+//! the lengths of its buffers. One plan has two executors: [`super::fast`] on the caller's slices, and
 //! [`super::schedule`] for a request.
 
 use super::contribution::Readers;

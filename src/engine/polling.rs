@@ -19,12 +19,12 @@ pub(crate) struct Polling {
     unreached: Vec<Unreached>,
     /// Rounds of progress.
     rounds: u32,
-    /// Rounds between two looks aside, less one; a power of two less one.
+    /// When these bits of the rounds are all zero, connections are looked at.
     look_mask: u32,
 }
 
 impl Polling {
-    /// Of no rank. `several_nodes`: there are connections to look at.
+    /// Polls no rank yet. `several_nodes`: there are connections to look at.
     pub(super) fn new(several_nodes: bool) -> Self {
         Self {
             ranks: Vec::new(),
@@ -45,8 +45,8 @@ impl Polling {
         self.rounds & self.look_mask == 0
     }
 
-    /// Whether it is time, too, for what a job of one node looks at.
-    pub(super) fn is_seldom(&self) -> bool {
+    /// Whether this round also looks for what has not been needed for a while, as every job does.
+    pub(super) fn ages(&self) -> bool {
         self.rounds & wires::ROUNDS_ONE_NODE == 0
     }
 

@@ -83,7 +83,7 @@ impl Engine {
     #[cold]
     fn look_aside(&mut self) -> bool {
         let now = Instant::now();
-        if self.polling.is_seldom() {
+        if self.polling.ages() {
             self.age(now);
         }
         self.look_at_wires(now)

@@ -23,7 +23,7 @@ pub(crate) enum Destination<'d> {
     Request(&'d Request),
     /// To a place where they wait for their receive. They come in their order.
     Held(&'d mut Held),
-    /// Nowhere: the receive is over.
+    /// Nowhere: the receive is over, and the bytes are dropped.
     Nowhere,
 }
 
@@ -43,8 +43,8 @@ impl<'d> Destination<'d> {
         }
     }
 
-    /// Has `read` write the `len` bytes from `offset` on, as far as they fit: piece by piece, each with its place among
-    /// them. An error: the memory is the program's again.
+    /// Calls `read` for each piece of the `len` bytes from `offset` on, with the piece's offset among them. Bytes that
+    /// do not fit are dropped. An error: the buffer was withdrawn.
     #[inline(always)]
     pub(crate) fn fill(
         self,
@@ -89,9 +89,8 @@ fn fitting(room: u64, offset: u64, len: usize) -> usize {
     (len as u64).min(room.saturating_sub(offset)) as usize
 }
 
-/// Reads a chunk to where its bytes go, or as much of it as has come. `from` copies bytes of the chunk from a place on,
-/// by a kernel. The inner error: the memory is the program's again. The outer one says what no correct peer would have
-/// sent.
+/// Reads a chunk to where its bytes go, or as much of it as has come. `from` copies from an offset of the chunk on, by
+/// a copy kernel. The inner error: the buffer was withdrawn. The outer one says what no correct peer would have sent.
 #[inline(always)]
 pub(crate) fn read_chunk(
     (loans, chunks): (&mut LoanTable, &Chunks),

@@ -22,7 +22,7 @@ pub(crate) const MIN: u64 = 32 << 10;
 /// this part of the time.
 const RETRY: f64 = 64.0;
 const TIME_FOR_TRIES: f64 = 0.01;
-/// So many times in a row. The first [`COLD`] are not counted: they find nothing where they left it, neither chunks nor
+/// Tries in a row. The first [`COLD`] are not counted: they find nothing where they left it, neither chunks nor
 /// the kernel's tables in the caches. All chunks of a peer are used in turn, so two messages may be needed.
 const TRIES: u32 = 5;
 const COLD: u32 = 2;
@@ -43,10 +43,11 @@ pub(crate) enum Rival {
 pub(crate) struct Observed {
     call: Rate,
     pipeline: Rate,
-    /// Transfers so far; it wraps.
+    /// Transfers that were decided here; it wraps.
     transfers: u32,
-    /// Tries of it that are left, and which way's next times do not count, and how many.
+    /// How many tries of the slower way are left.
     tries: u32,
+    /// The way whose next times are not learned, and how many of them.
     cold: Option<(Rival, u32)>,
     /// When the last transfer that was timed ended.
     ended: Option<Instant>,

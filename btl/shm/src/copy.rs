@@ -2,9 +2,9 @@
 //! Copy kernels: how bytes move between memory of the program and memory that is shared.
 //!
 //! Three kernels for large copies: the C library's `memcpy`, non-temporal stores (which leave the destination out of
-//! the cache) and `rep movsb`. One for copies of some KiB from memory that another processor has just written. Which is
-//! best from which size depends on the machine and is a matter of calibration, so the choice is data ([`CopyPlan`]).
-//! Copies of up to 128 bytes are done in place with a few moves.
+//! the cache) and `rep movsb`. Two that prefetch, for lines that another processor has just written. Which is best from
+//! which size depends on the machine and is a matter of calibration, so the choice is data ([`CopyPlan`]). Copies of up
+//! to 128 bytes are done in place with a few moves.
 //!
 //! # Safety
 //! Every function takes raw pointers because one side may be memory that another process writes at the same time: no
@@ -67,13 +67,13 @@ const BY_VECTORS: std::ops::Range<usize> = 2048..16 << 10;
 /// of the program's memory consists of such copies. It is where vectors begin; by itself it was not measured.
 const BY_STRING_MIN: usize = BY_VECTORS.start;
 
-/// Says whether [`Kernel::Memcpy`] is to keep from the string instruction where that begins too slowly, in this
+/// Says whether [`Kernel::Memcpy`] is to avoid the string instruction for short copies, where it starts slowly, in this
 /// process.
 pub fn prefer_vectors(on: bool) {
     hint::set_vectors(on && arch::has_vectors());
 }
 
-/// What was said last.
+/// Whether vectors are preferred, as [`prefer_vectors`] last set.
 #[must_use]
 pub fn prefers_vectors() -> bool {
     hint::vectors()
@@ -103,7 +103,7 @@ pub fn assume_stumbles(on: bool) {
     hint::set_stumbles(on && arch::has_vectors());
 }
 
-/// What is known of that.
+/// Whether it is known to stumble here.
 #[must_use]
 pub fn strings_stumble() -> bool {
     hint::stumbles()
@@ -114,7 +114,7 @@ fn stumbles_here() -> bool {
     /// Copies of a sample, and samples: one that nothing interrupts is enough.
     const COPIES: usize = 4;
     const SAMPLES: usize = 4;
-    /// What a processor that does not stumble needs more is far less, and what the others do is far more.
+    /// Other processors are slowed by far less than this factor, those that stumble by far more.
     const SLOWER: u32 = 4;
     let from = vec![1u8; LEN];
     let mut to = vec![0u8; LEN + 2 * PAGE];
@@ -157,7 +157,7 @@ pub enum Kernel {
     Memcpy,
     /// Vector loads and non-temporal stores.
     NonTemporal,
-    /// The string instruction `rep movsb`, from 2 KiB on; `Memcpy` below.
+    /// The string instruction `rep movsb`, from 2 KiB on; `Memcpy` below. Vectors where it stumbles.
     RepMovsb,
     /// Vectors behind prefetches of the source, where vectors are preferred ([`prefer_vectors`]); else `Memcpy`. For a
     /// source whose lines another processor has.

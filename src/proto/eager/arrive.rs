@@ -108,7 +108,7 @@ pub(crate) fn first_chunk(
     next_chunk(core, receives, peer, body)
 }
 
-/// What became of a chunk.
+/// What became of a chunk that was received.
 #[derive(Debug)]
 pub(crate) struct Taken {
     /// Whether its bytes are in the buffer, as far as they fit.

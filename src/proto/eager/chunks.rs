@@ -35,7 +35,7 @@ pub(crate) fn warm_chunks(core: &mut Core, peer: &mut Peer, total: u64, step: u6
     }
 }
 
-/// What became of a chunk.
+/// What became of a chunk that was to be sent.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Chunked {
     /// It is out.
