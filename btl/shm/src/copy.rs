@@ -138,9 +138,22 @@ fn stumbles_here() -> bool {
 /// As [`ptr::copy_nonoverlapping`].
 #[inline]
 unsafe fn memcpy(to: *mut u8, from: *const u8, len: usize) {
-    let by_vectors = len >= BY_STRING_MIN
-        && (len < BY_VECTORS.end && hint::vectors() || stumbles(to.addr(), from.addr()));
-    if by_vectors {
+    if len < BY_STRING_MIN {
+        // SAFETY: the caller's promise.
+        unsafe { ptr::copy_nonoverlapping(from, to, len) }
+    } else {
+        // SAFETY: the caller's promise.
+        unsafe { memcpy_long(to, from, len) }
+    }
+}
+
+/// As [`memcpy`] from [`BY_STRING_MIN`] bytes on. Out of line: copies of a message in slots are short.
+///
+/// # Safety
+/// As [`ptr::copy_nonoverlapping`].
+#[inline(never)]
+unsafe fn memcpy_long(to: *mut u8, from: *const u8, len: usize) {
+    if len < BY_VECTORS.end && hint::vectors() || stumbles(to.addr(), from.addr()) {
         // SAFETY: the caller's promise; such a length is above 128, and the hints are only given where the processor
         // has the vectors.
         unsafe { arch::vectors(to, from, len) }
@@ -221,16 +234,16 @@ pub unsafe fn copy(kernel: Kernel, to: *mut u8, from: *const u8, len: usize) {
         },
         Kernel::RepMovsb if len >= AHEAD_MIN => {
             // SAFETY: the caller's promise; the processor has vectors where its strings are known to stumble.
-            unsafe { arch::vectors_ahead::<false>(to, from, len) }
+            unsafe { arch::vectors_ahead::<false, true>(to, from, len) }
         }
         Kernel::Ahead if len >= AHEAD_MIN && hint::vectors() => {
             // SAFETY: the caller's promise; the hint is only given where the processor has the vectors, and so many
             // bytes are more than the first prefetches and a step.
-            unsafe { arch::vectors_ahead::<false>(to, from, len) }
+            unsafe { arch::vectors_ahead::<false, false>(to, from, len) }
         }
         Kernel::AheadOwning if len >= AHEAD_MIN && hint::vectors() => {
             // SAFETY: as above.
-            unsafe { arch::vectors_ahead::<true>(to, from, len) }
+            unsafe { arch::vectors_ahead::<true, false>(to, from, len) }
         }
         // SAFETY: the caller's promise.
         Kernel::RepMovsb | Kernel::Ahead | Kernel::AheadOwning => unsafe { memcpy(to, from, len) },

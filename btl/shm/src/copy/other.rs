@@ -16,7 +16,11 @@ pub(super) unsafe fn vectors(to: *mut u8, from: *const u8, len: usize) {
 
 /// # Safety
 /// As [`ptr::copy_nonoverlapping`].
-pub(super) unsafe fn vectors_ahead<const OWN: bool>(to: *mut u8, from: *const u8, len: usize) {
+pub(super) unsafe fn vectors_ahead<const OWN: bool, const ALIGN: bool>(
+    to: *mut u8,
+    from: *const u8,
+    len: usize,
+) {
     // SAFETY: the caller's promise.
     unsafe { ptr::copy_nonoverlapping(from, to, len) }
 }

@@ -46,13 +46,17 @@ pub(super) unsafe fn vectors(to: *mut u8, from: *const u8, len: usize) {
 const AHEAD: usize = 32 * LINE;
 const _: () = assert!(super::AHEAD_MIN >= AHEAD + STEP);
 
-/// As [`vectors`], behind prefetches of the source, which take its lines over if `OWN`. None goes behind the end:
+/// As [`vectors`], behind prefetches of the source, which take its lines over if `OWN`. Stores are aligned if `ALIGN`. None goes behind the end:
 /// such a line may be another message's, whose sender writes it.
 ///
 /// # Safety
 /// As [`vectors`], with `len >= AHEAD + STEP`.
 #[target_feature(enable = "avx2")]
-pub(super) unsafe fn vectors_ahead<const OWN: bool>(to: *mut u8, from: *const u8, len: usize) {
+pub(super) unsafe fn vectors_ahead<const OWN: bool, const ALIGN: bool>(
+    to: *mut u8,
+    from: *const u8,
+    len: usize,
+) {
     let ask = |at: usize| {
         let at = from.wrapping_add(at);
         if OWN {
@@ -71,7 +75,7 @@ pub(super) unsafe fn vectors_ahead<const OWN: bool>(to: *mut u8, from: *const u8
         ask(at + AHEAD + LINE);
         // SAFETY: at + STEP <= len.
         unsafe { step(to.wrapping_add(at), from.wrapping_add(at)) };
-        at = next(to, at);
+        at = if ALIGN { next(to, at) } else { at + STEP };
     }
     // SAFETY: AHEAD bytes at least are left, which is more than a step.
     unsafe { vectors(to.wrapping_add(at), from.wrapping_add(at), len - at) }
