@@ -608,3 +608,37 @@ fn what_one_rail_cannot_register_another_reads() {
     assert!(reading.got == message);
     assert_eq!((a.rails().len(), a.lanes.figures().striped), (2, 0));
 }
+
+/// The stream goes by the slower rail, and the faster one has no memory to read into: the slower one reads all of it.
+#[test]
+fn a_rail_without_memory_to_read_into_holds_nothing_up() {
+    let fabric = fabric(&[10_000, 25_000]);
+    let (mut a, mut b) = pair(&fabric, 2);
+    fabric.set_link("b1", false);
+    assert_eq!(a.lanes.write(a.lane, b"left"), 4);
+    a.lanes.push(a.lane);
+    fabric.advance(Duration::from_secs(2));
+    a.lanes.poll();
+    assert!(a.lanes.has_failed(a.lane));
+    b.lanes.close(b.lane);
+    a.lanes.close(a.lane);
+    fabric.set_link("b1", true);
+    b.lanes.hear_device();
+    let (mut a, mut b) = join(a.lanes, b.lanes);
+    with_rails(&mut a, &mut b, 2);
+    assert_eq!(a.rails(), ["a0 port 1", "a1 port 1"]);
+    let message = bytes(300 * STRIPE, 2);
+    let shown = b.lanes.show(b.lane, &message).expect("shown");
+    assert!(a.lanes.can_post_reads(a.lane));
+    fabric.limit_memory(fabric.registered());
+    let mut reading = Reading::of(2, &shown, message.len());
+    until("read", || {
+        b.lanes.poll();
+        a.lanes.poll();
+        assert!(reading.step(&mut a, usize::MAX, 9));
+        reading.is_done()
+    });
+    assert!(reading.got == message);
+    assert_eq!((a.rails().len(), a.lanes.figures().striped), (2, 0));
+    a.works();
+}

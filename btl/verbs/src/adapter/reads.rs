@@ -109,6 +109,11 @@ impl<P: Provider> Reads<P> {
         self.slots.as_ref()?.take()
     }
 
+    /// Whether there is no memory for slots, as far as is known.
+    fn lacks_slots(&self) -> bool {
+        self.is_refused
+    }
+
     /// Whether there can be reads at all.
     pub(super) fn can_read(&mut self, domain: &Domain<P>, stripe: usize) -> bool {
         if let Some(slot) = self.slot(domain, stripe) {
@@ -165,6 +170,11 @@ impl<P: Provider> Adapter<P> {
             }
         }
         asked
+    }
+
+    /// Whether it was found that nothing can be read: there is no memory to read into.
+    pub(crate) fn lacks_slots(&self) -> bool {
+        self.reads.lacks_slots()
     }
 
     /// Bytes that a lane has asked for and that have not come.

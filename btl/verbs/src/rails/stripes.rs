@@ -9,8 +9,8 @@ use crate::provider::Provider;
 /// What became of a stripe that was to be asked for.
 enum Asked {
     Of(Stripe),
-    /// Not yet.
-    NoRoom,
+    /// Not yet: the connection that would bring it first has no room. None: there is no other one either.
+    NoRoom(Option<usize>),
     /// No rail has a key for it.
     Hopeless,
 }
@@ -37,9 +37,9 @@ impl<P: Provider> Rails<P> {
                 connection: None,
             };
             lane.next_name += 1;
-            let stripe = match self.ask_for(name, stripe) {
+            let stripe = match self.ask_for(name, stripe, 0) {
                 Asked::Of(stripe) => stripe,
-                Asked::NoRoom => break,
+                Asked::NoRoom(_) => break,
                 Asked::Hopeless => {
                     self.despair(name, token);
                     break;
@@ -54,56 +54,68 @@ impl<P: Provider> Rails<P> {
     }
 
     /// Asks the rail for a stripe that has the fewest bytes outstanding for its speed. Where that has no room, another
-    /// one would be slower to bring it.
-    fn ask_for(&mut self, name: u64, stripe: Stripe) -> Asked {
-        let Some(lane) = self.lanes.get(name).filter(|lane| lane.failed.is_none()) else {
-            return Asked::NoRoom;
-        };
-        let mut best: Option<(u128, u128, usize, u64, u32)> = None;
-        for (at, connection) in lane.connections.iter().enumerate() {
-            let usable = match at {
-                0 => connection.lane,
-                _ => connection.usable(),
+    /// one would be slower to bring it. A rail that has no memory to read into is left out, and so are the connections
+    /// in `passed`, a bit for each.
+    fn ask_for(&mut self, name: u64, stripe: Stripe, passed: u32) -> Asked {
+        loop {
+            let Some(lane) = self.lanes.get(name).filter(|lane| lane.failed.is_none()) else {
+                return Asked::NoRoom(None);
             };
-            let Some((inner, key)) = usable.zip(lane.key(connection, stripe.key)) else {
-                continue;
-            };
-            let Some(rail) = self.rails.get(connection.rail) else {
-                continue;
-            };
-            if !rail.adapter.is_connected(inner) {
-                continue;
+            let mut best: Option<(u128, u128, usize, u64, u32)> = None;
+            for (at, connection) in lane.connections.iter().enumerate() {
+                let usable = match at {
+                    0 => connection.lane,
+                    _ => connection.usable(),
+                };
+                let Some((inner, key)) = usable.zip(lane.key(connection, stripe.key)) else {
+                    continue;
+                };
+                let Some(rail) = self.rails.get(connection.rail) else {
+                    continue;
+                };
+                if passed & 1 << at != 0
+                    || !rail.adapter.is_connected(inner)
+                    || rail.adapter.lacks_slots()
+                {
+                    continue;
+                }
+                let load = u128::from(rail.adapter.reads_under_way(inner) + stripe.len);
+                let speed = u128::from(rail.adapter.speed());
+                // Compared as fractions.
+                let is_less = best.is_none_or(|(least, of, ..)| load * of < least * speed);
+                if is_less {
+                    best = Some((load, speed, at, inner, key));
+                }
             }
-            let load = u128::from(rail.adapter.reads_under_way(inner) + stripe.len);
-            let speed = u128::from(rail.adapter.speed());
-            // Compared as fractions.
-            let is_less = best.is_none_or(|(least, of, ..)| load * of < least * speed);
-            if is_less {
-                best = Some((load, speed, at, inner, key));
+            let Some((.., at, inner, key)) = best else {
+                // The lane is connected, for it was asked whether it can read.
+                return match passed {
+                    0 => Asked::Hopeless,
+                    _ => Asked::NoRoom(None),
+                };
+            };
+            let Some(rail) = self.rails.get_mut(lane.connections[at].rail) else {
+                return Asked::NoRoom(None);
+            };
+            let len = stripe.len.min(rail.adapter.largest_read(inner));
+            let from = (stripe.from, key);
+            let len = rail.adapter.ask_for(inner, stripe.name, from, len);
+            if len == 0 {
+                if rail.adapter.lacks_slots() {
+                    // This was found out just now: the next best is asked.
+                    continue;
+                }
+                return Asked::NoRoom(Some(at));
             }
+            if at > 0 {
+                self.striped += len;
+            }
+            return Asked::Of(Stripe {
+                len,
+                connection: Some(at),
+                ..stripe
+            });
         }
-        let Some((.., at, inner, key)) = best else {
-            // The lane is connected, for it was asked whether it can read.
-            return Asked::Hopeless;
-        };
-        let Some(rail) = self.rails.get_mut(lane.connections[at].rail) else {
-            return Asked::NoRoom;
-        };
-        let len = stripe.len.min(rail.adapter.largest_read(inner));
-        let len = rail
-            .adapter
-            .ask_for(inner, stripe.name, (stripe.from, key), len);
-        if len == 0 {
-            return Asked::NoRoom;
-        }
-        if at > 0 {
-            self.striped += len;
-        }
-        Asked::Of(Stripe {
-            len,
-            connection: Some(at),
-            ..stripe
-        })
     }
 
     /// No rail can read what was asked for. Who asked finds that out.
@@ -134,6 +146,8 @@ impl<P: Provider> Rails<P> {
 
     /// Asks for a lane's stripes that no rail was asked for. `false`: some are left.
     fn ask_again(&mut self, name: u64) -> bool {
+        // Connections that have no room, and nothing to give back.
+        let mut full = 0;
         loop {
             let Some(lane) = self.lanes.get_mut(name) else {
                 return true;
@@ -144,10 +158,15 @@ impl<P: Provider> Rails<P> {
                 lane.is_waiting = false;
                 return true;
             };
-            let asked = match self.ask_for(name, stripe) {
+            let asked = match self.ask_for(name, stripe, full) {
                 Asked::Of(asked) => asked,
-                Asked::NoRoom if self.give_back_behind(name, at) => continue,
-                Asked::NoRoom => return false,
+                Asked::NoRoom(Some(of)) => {
+                    if !self.give_back_behind(name, at, of) {
+                        full |= 1 << of;
+                    }
+                    continue;
+                }
+                Asked::NoRoom(None) => return false,
                 Asked::Hopeless => {
                     self.despair(name, stripe.token);
                     continue;
@@ -172,14 +191,17 @@ impl<P: Provider> Rails<P> {
         }
     }
 
-    /// Gives back the slot of the last stripe behind that place whose bytes are here, so that the one at that place can
-    /// be asked for. Else those behind it, which nobody may read yet, could keep all slots for ever.
-    fn give_back_behind(&mut self, name: u64, at: usize) -> bool {
+    /// Gives back the slot of the last stripe behind that place whose bytes are here by a connection, so that it can be
+    /// asked for the one at that place. Else those behind it, which nobody may read yet, could keep all slots for ever.
+    fn give_back_behind(&mut self, name: u64, at: usize, of: usize) -> bool {
         let Some(lane) = self.lanes.get_mut(name) else {
             return false;
         };
         for index in (at + 1..lane.stripes.len()).rev() {
             let stripe = lane.stripes[index];
+            if stripe.connection != Some(of) {
+                continue;
+            }
             let Some((rail, inner)) = lane.asked(&stripe) else {
                 continue;
             };
