@@ -72,6 +72,8 @@ struct Candidate {
     alike: Reverse<u32>,
     doubts: u8,
     speed: Reverse<u32>,
+    /// How far apart they stand on their ranks.
+    apart: u8,
     order: ([u8; Reach::BYTES], [u8; Reach::BYTES]),
     places: (usize, usize),
 }
@@ -84,8 +86,9 @@ fn alike(a: &[u8; 16], b: &[u8; 16]) -> u32 {
 }
 
 /// The pairs of rails: places in `own` and in `peer`. Those whose addresses are most alike go together: they share a
-/// network, if any do. Rails that are there go with one another first. The first pair is the one for the stream: of
-/// those that did not fail lately, the fastest.
+/// network, if any do. Where addresses do not tell networks apart, rails of one number go together: ranks of a cluster
+/// mostly find their ports in one order. Rails that are there go with one another first. The first pair is the one for
+/// the stream: of those that did not fail lately, the fastest.
 #[must_use]
 pub fn pairs(own: &[Rail], peer: &[Rail]) -> Vec<(usize, usize)> {
     let mut all = Vec::new();
@@ -101,12 +104,16 @@ pub fn pairs(own: &[Rail], peer: &[Rail]) -> Vec<(usize, usize)> {
                 alike: Reverse(alike),
                 doubts,
                 speed: Reverse(speed),
+                apart: one.number.abs_diff(other.number),
                 order: (a.min(b), a.max(b)),
                 places: (at, to),
             });
         }
     }
-    all.sort_by_key(|one| (one.absent, one.alike, one.doubts, one.speed, one.order));
+    all.sort_by_key(|one| {
+        let Candidate { absent, alike, .. } = *one;
+        (absent, alike, one.doubts, one.speed, one.apart, one.order)
+    });
     let mut found: Vec<Candidate> = Vec::new();
     for one in all {
         let (at, to) = one.places;
@@ -115,7 +122,10 @@ pub fn pairs(own: &[Rail], peer: &[Rail]) -> Vec<(usize, usize)> {
             found.push(one);
         }
     }
-    found.sort_by_key(|one| (one.absent, one.doubts, one.speed, one.alike, one.order));
+    found.sort_by_key(|one| {
+        let Candidate { absent, doubts, .. } = *one;
+        (absent, doubts, one.speed, one.alike, one.apart, one.order)
+    });
     found.into_iter().map(|one| one.places).collect()
 }
 
@@ -185,6 +195,36 @@ mod tests {
         assert_eq!(both(&own, &own).len(), 2);
         let peer = [rail(1, 3, 7, 10), rail(1, 4, 8, 10), rail(1, 5, 9, 10)];
         assert_eq!(both(&own, &peer).len(), 2);
+    }
+
+    #[test]
+    fn rails_whose_addresses_say_nothing_go_by_their_numbers() {
+        let numbered = |host, number, pair| {
+            let mut rail = rail(1, host, pair, 10);
+            rail.number = number;
+            rail.reach.address = [0; 16];
+            rail.reach.address[..2].copy_from_slice(&[0xfe, 0x80]);
+            rail.reach.address[15] = host;
+            rail
+        };
+        let own = [numbered(1, 0, 8), numbered(2, 1, 7)];
+        let mut peer = [numbered(3, 0, 7), numbered(4, 1, 8)];
+        let mut found = both(&own, &peer);
+        found.sort_unstable();
+        assert_eq!(found, [(0, 0), (1, 1)]);
+        // A straight pair has failed: the other one is first.
+        let mut own = own;
+        (own[0].doubtful, peer[0].doubtful) = (true, true);
+        assert_eq!(both(&own, &peer), [(1, 1), (0, 0)]);
+        // One rank alone has found that.
+        peer[0].doubtful = false;
+        assert_eq!(both(&own, &peer), [(1, 1), (0, 0)]);
+        // A crossed pair has failed, then the other one.
+        peer[1].doubtful = true;
+        assert_eq!(both(&own, &peer), [(1, 0), (0, 1)]);
+        (own[1].doubtful, peer[0].doubtful) = (true, true);
+        let first = both(&own, &peer)[0];
+        assert_eq!(first.0, first.1, "straight ones are tried");
     }
 
     #[test]

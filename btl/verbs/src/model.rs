@@ -135,6 +135,7 @@ impl Fabric {
             name: name.to_owned(),
             limits,
             address,
+            network,
             active: true,
             alive: true,
             message: 8 << 20,
@@ -143,6 +144,16 @@ impl Fabric {
             events: std::collections::VecDeque::new(),
             bell,
         });
+    }
+
+    /// Takes what tells networks apart out of all addresses, as with fabrics of one subnet prefix.
+    pub fn hide_networks(&self) {
+        for device in &mut self.lock().devices {
+            let host = device.address[15];
+            device.address = [0; 16];
+            device.address[..2].copy_from_slice(&[0xfe, 0x80]);
+            device.address[15] = host;
+        }
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {

@@ -642,3 +642,25 @@ fn a_rail_without_memory_to_read_into_holds_nothing_up() {
     assert_eq!((a.rails().len(), a.lanes.figures().striped), (2, 0));
     a.works();
 }
+
+/// Two fabrics whose addresses do not tell them apart: the pairs go by the ports' places.
+#[test]
+fn rails_whose_addresses_do_not_tell_networks_apart_are_not_crossed() {
+    let fabric = fabric(&[25_000; 2]);
+    fabric.hide_networks();
+    let mut ranks = ["a", "b"].map(|host| open(&fabric, host, 2, &settings()));
+    // The numbers of pairs, which say nothing, come in every order.
+    for _ in 0..100 {
+        let [a, b] = ranks;
+        let (mut a, mut b) = join(a, b);
+        with_rails(&mut a, &mut b, 2);
+        let places = |side: &Side<_>| side.rails().concat().replace('b', "a");
+        assert_eq!(places(&a), places(&b));
+        a.works();
+        b.works();
+        let (at_a, at_b) = (a.lane, b.lane);
+        ranks = [a.lanes, b.lanes];
+        ranks[0].close(at_a);
+        ranks[1].close(at_b);
+    }
+}

@@ -32,6 +32,7 @@ pub(super) struct Device {
     pub(super) name: String,
     pub(super) limits: Limits,
     pub(super) address: [u8; 16],
+    pub(super) network: u8,
     pub(super) active: bool,
     pub(super) alive: bool,
     pub(super) message: u32,
@@ -158,8 +159,9 @@ impl State {
 
     /// Whether a device is in the network of an address.
     pub(super) fn shares_network(&self, device: usize, address: &[u8; 16]) -> bool {
-        let device = self.devices.get(device);
-        device.is_some_and(|device| device.address[..15] == address[..15])
+        let there = self.device_at(address).and_then(|at| self.devices.get(at));
+        let device = self.devices.get(device).zip(there);
+        device.is_some_and(|(device, there)| device.network == there.network)
     }
 
     /// As with the kernel's device: who is not there does not answer when a device asks for its address.
