@@ -550,6 +550,7 @@ fn a_key_of_another_rail_is_not_used() {
     let mut reading = Reading::of(2, &shown, message.len());
     assert!(!reading.step(&mut a, usize::MAX, 9), "no rail has its key");
     a.works();
+    a.lanes.release_read(a.lane, 2);
     // Nobody waits for it any more, and what is shown now is read.
     let mut b = b;
     let shown = b.lanes.show(b.lane, &message).expect("shown");
@@ -663,4 +664,24 @@ fn rails_whose_addresses_do_not_tell_networks_apart_are_not_crossed() {
         ranks[0].close(at_a);
         ranks[1].close(at_b);
     }
+}
+
+/// Stripes were dropped: no rail had a key for them. Until their reader knows, none comes in their place.
+#[test]
+fn what_was_given_up_is_not_skipped() {
+    let fabric = fabric(&[40_000, 25_000]);
+    let (mut a, mut b) = pair(&fabric, 2);
+    let message = bytes(40 * STRIPE, 2);
+    let shown = b.lanes.show(b.lane, &message).expect("shown");
+    let other = (shown.address, shown.key ^ 3 << 32 ^ 1 << 50);
+    assert_eq!(a.lanes.post_read(a.lane, 7, other, STRIPE as u64), 0);
+    // The key can be read by now, and what is behind is asked for.
+    let from = (shown.address + STRIPE as u64, shown.key);
+    assert_eq!(a.lanes.post_read(a.lane, 7, from, STRIPE as u64), 0);
+    assert_eq!(a.lanes.read_state(a.lane, 7), ReadState::Failed);
+    // Its reader gives it up.
+    a.lanes.release_read(a.lane, 7);
+    assert_eq!(a.lanes.read_state(a.lane, 7), ReadState::Nothing);
+    let asked = a.lanes.post_read(a.lane, 7, from, STRIPE as u64);
+    assert_eq!(asked, STRIPE as u64);
 }

@@ -258,9 +258,14 @@ impl RemoteReads<'_> {
         self.lanes.lock().post_read(self.lane, token, from, len)
     }
 
-    /// Whether the next ones are here.
+    /// Whether the next ones are here. Once they failed, the reads of that token are over.
     pub(crate) fn next(&self, token: u64) -> ReadState {
-        self.lanes.lock().read_state(self.lane, token)
+        let mut lanes = self.lanes.lock();
+        let state = lanes.read_state(self.lane, token);
+        if state == ReadState::Failed {
+            lanes.release_read(self.lane, token);
+        }
+        state
     }
 
     /// Copies a part of them.

@@ -146,7 +146,7 @@ pub trait Lanes: Debug + Send {
     fn read_state(&self, lane: u64, token: u64) -> ReadState;
     /// Copies a part of them.
     fn copy_read(&self, lane: u64, token: u64, at: usize, out: &mut [u8]);
-    /// They are of no more use.
+    /// They are of no more use. After [`ReadState::Failed`]: nobody waits for them, and `token` may be used again.
     fn release_read(&mut self, lane: u64, token: u64);
 
     /// A lane that carries nothing any more: from here on nothing comes. Gives how many bytes of the peer's stream have

@@ -130,7 +130,7 @@ pub(super) struct Lane {
     /// Whether it stands among those with stripes that are to be asked for again.
     pub(super) is_waiting: bool,
     pub(super) next_name: u64,
-    /// Who asked for memory that no rail can read.
+    /// Who asked for memory that no rail can read, and has not given that up yet.
     pub(super) hopeless: Vec<u64>,
     keys: VecDeque<(u32, Keys)>,
 }

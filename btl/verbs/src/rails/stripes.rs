@@ -20,8 +20,11 @@ impl<P: Provider> Rails<P> {
     pub(super) fn ask(&mut self, name: u64, token: u64, (from, key): (u64, u64), len: u64) -> u64 {
         // What was asked for before comes first: it may hold up all that is behind it.
         self.ask_waiting();
-        if let Some(lane) = self.lanes.get_mut(name) {
-            lane.hopeless.retain(|&hopeless| hopeless != token);
+        if let Some(lane) = self.lanes.get(name)
+            && lane.hopeless.contains(&token)
+        {
+            // Stripes of it are gone: what comes next would come in their place.
+            return 0;
         }
         let mut asked = 0;
         while asked < len {
@@ -120,15 +123,15 @@ impl<P: Provider> Rails<P> {
 
     /// No rail can read what was asked for. Who asked finds that out.
     fn despair(&mut self, name: u64, token: u64) {
-        if let Some(lane) = self.lanes.get_mut(name) {
-            lane.hopeless.push(token);
-        }
         while self
             .lanes
             .get(name)
             .is_some_and(|lane| lane.next_of(token).is_some())
         {
             self.release(name, token);
+        }
+        if let Some(lane) = self.lanes.get_mut(name) {
+            lane.hopeless.push(token);
         }
     }
 
@@ -274,11 +277,12 @@ impl<P: Provider> Rails<P> {
         }
     }
 
-    /// The next stripe of a token is of no more use.
+    /// The next stripe of a token is of no more use. Or there is none any more, and who reads knows that by now.
     pub(super) fn release(&mut self, name: u64, token: u64) {
         let Some(lane) = self.lanes.get_mut(name) else {
             return;
         };
+        lane.hopeless.retain(|&hopeless| hopeless != token);
         let mut stripes = lane.stripes.iter();
         let Some(at) = stripes.position(|stripe| stripe.token == token) else {
             return;
