@@ -262,22 +262,35 @@ fn what_fits_a_stripe_is_read_by_one_rail() {
 
 #[test]
 fn shares_follow_the_speeds() {
-    let fabric = fabric(&[10_000, 40_000]);
-    let (mut a, mut b) = pair(&fabric, 2);
-    assert_eq!(
-        a.rails(),
-        ["a1 port 1", "a0 port 1"],
-        "the stream goes by the faster one"
-    );
-    let message = bytes(50 * STRIPE, 1);
-    let shown = b.lanes.show(b.lane, &message).expect("shown");
-    b.lanes.poll();
-    a.lanes.poll();
-    let mut reading = Reading::of(1, &shown, message.len());
-    // Nothing has come yet when all is asked for.
-    assert!(reading.step(&mut a, usize::MAX, 0));
-    assert_eq!(reading.asked, message.len());
-    assert_eq!(a.lanes.figures().striped, 10 * STRIPE as u64);
+    // Those of the slower port of both count.
+    for peers in [[10_000, 40_000], [40_000, 40_000], [10_000, 100_000]] {
+        let fabric = Fabric::new(&[]);
+        let own = match peers {
+            [10_000, 100_000] => [100_000, 40_000],
+            _ => [10_000, 40_000],
+        };
+        for (host, speeds) in [("a", own), ("b", peers)] {
+            for (network, speed) in speeds.into_iter().enumerate() {
+                let name = format!("{host}{network}");
+                fabric.add_in(&name, usual_limits(), network as u8, speed);
+            }
+        }
+        let (mut a, mut b) = pair(&fabric, 2);
+        assert_eq!(
+            a.rails(),
+            ["a1 port 1", "a0 port 1"],
+            "the stream goes by the faster one"
+        );
+        let message = bytes(50 * STRIPE, 1);
+        let shown = b.lanes.show(b.lane, &message).expect("shown");
+        b.lanes.poll();
+        a.lanes.poll();
+        let mut reading = Reading::of(1, &shown, message.len());
+        // Nothing has come yet when all is asked for.
+        assert!(reading.step(&mut a, usize::MAX, 0));
+        assert_eq!(reading.asked, message.len());
+        assert_eq!(a.lanes.figures().striped, 10 * STRIPE as u64);
+    }
 }
 
 /// How a rail is lost.

@@ -82,7 +82,7 @@ impl<P: Provider> Rails<P> {
         let (mut begin, mut over) = (Vec::new(), Vec::new());
         for &(own, to) in &pairs {
             if let Some(mut connection) = left.get_mut(own).and_then(Option::take) {
-                connection.peer = usize::from(theirs[to].number);
+                connection.goes_to(&theirs[to], lane.offered[own].speed);
                 match connection.lane {
                     Some(inner) if !theirs[to].absent => {
                         begin.push((connection.rail, inner, theirs[to]));
@@ -289,6 +289,7 @@ impl<P: Provider> Rails<P> {
         let Some(connection) = lane.connections.get_mut(at).filter(|_| at > 0) else {
             return false;
         };
+        let speed = self.rails[connection.rail].adapter.speed();
         let is_this = connection.lane.is_some() && connection.attempt == place.attempt;
         match (note, rail) {
             (Note::Offer(..), Some(rail)) if !leads => {
@@ -296,7 +297,7 @@ impl<P: Provider> Rails<P> {
             }
             (Note::Answer(..), Some(rail)) if leads => {
                 if let Some(inner) = connection.lane.filter(|_| is_this) {
-                    connection.peer = usize::from(rail.number);
+                    connection.goes_to(&rail, speed);
                     let own = connection.rail;
                     self.start(own, inner, rail);
                 }
@@ -324,13 +325,17 @@ impl<P: Provider> Rails<P> {
     fn answer(&mut self, name: u64, at: usize, (place, peer): (Place, Rail), rank: u32) {
         let now = self.now();
         self.lose(name, at);
-        let Some(connection) = self.connection(name, at) else {
+        let Some(connection) = self
+            .lanes
+            .get_mut(name)
+            .and_then(|lane| lane.connections.get_mut(at))
+        else {
             return;
         };
         let last = connection.offered.replace(now);
         connection.attempt = place.attempt;
-        connection.peer = usize::from(peer.number);
         let rail = connection.rail;
+        connection.goes_to(&peer, self.rails[rail].adapter.speed());
         if last.is_some_and(|last| now < last + OFFERS_APART) {
             return self.say(name, &Note::Over(place));
         }

@@ -20,6 +20,8 @@ pub(super) struct Connection {
     /// The own rail, and the peer's.
     pub(super) rail: usize,
     pub(super) peer: usize,
+    /// Megabits a second of the slower port of both; never 0.
+    pub(super) speed: u32,
     /// Its lane on that rail's adapter; none while there is none.
     pub(super) lane: Option<u64>,
     /// How often it was begun, ever.
@@ -39,6 +41,7 @@ impl Connection {
         Self {
             rail,
             peer: 0,
+            speed: 1,
             lane,
             attempt: 0,
             said_ready: false,
@@ -47,6 +50,12 @@ impl Connection {
             backoff: BACKOFF,
             offered: None,
         }
+    }
+
+    /// By which of the peer's rails it goes; the own one has that speed.
+    pub(super) fn goes_to(&mut self, peer: &Rail, own: u32) {
+        self.peer = usize::from(peer.number);
+        self.speed = own.min(peer.speed).max(1);
     }
 
     /// Its lane, if both sides may read by it.

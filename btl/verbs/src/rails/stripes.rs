@@ -83,7 +83,7 @@ impl<P: Provider> Rails<P> {
                     continue;
                 }
                 let load = u128::from(rail.adapter.reads_under_way(inner) + stripe.len);
-                let speed = u128::from(rail.adapter.speed());
+                let speed = u128::from(connection.speed);
                 // Compared as fractions.
                 let is_less = best.is_none_or(|(least, of, ..)| load * of < least * speed);
                 if is_less {
