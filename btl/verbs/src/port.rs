@@ -215,7 +215,13 @@ fn names<P: Provider>(provider: &P, wanted: Option<&str>) -> Result<Vec<String>>
     let Some(wanted) = wanted else {
         return Ok(there);
     };
-    let wanted: Vec<String> = wanted.split(',').map(str::to_owned).collect();
+    let mut asked: Vec<String> = Vec::new();
+    for name in wanted.split(',') {
+        if !asked.iter().any(|other| other == name) {
+            asked.push(name.to_owned());
+        }
+    }
+    let wanted = asked;
     if let Some(missing) = wanted.iter().find(|name| !there.contains(name)) {
         let there = if there.is_empty() {
             "none".to_owned()

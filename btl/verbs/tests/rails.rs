@@ -698,3 +698,20 @@ fn what_was_given_up_is_not_skipped() {
     let asked = a.lanes.post_read(a.lane, 7, from, STRIPE as u64);
     assert_eq!(asked, STRIPE as u64);
 }
+
+/// A device that is named twice is one rail.
+#[test]
+fn a_device_that_is_named_twice_is_opened_once() {
+    let fabric = fabric(&[25_000; 2]);
+    let sides = ["a", "b"].map(|host| {
+        let settings = Settings {
+            device: Some(format!("{host}1,{host}0,{host}1")),
+            ..settings()
+        };
+        Rails::open(&fabric, settings).expect("devices")
+    });
+    let [a, b] = sides;
+    let (mut a, mut b) = join(a, b);
+    with_rails(&mut a, &mut b, 2);
+    assert_eq!(fabric.pairs(), 4);
+}
