@@ -19,6 +19,12 @@ impl<P: Provider> Adapter<P> {
         }
     }
 
+    /// Notes that wait for the peer's permission.
+    pub(crate) fn notes_waiting(&self, name: u64) -> usize {
+        let lane = self.lanes.get(name);
+        lane.map_or(0, |lane| lane.notes.out.len())
+    }
+
     /// The next note of the peer.
     pub(crate) fn next_note(&mut self, name: u64) -> Option<Text> {
         self.lanes.get_mut(name)?.notes.next()

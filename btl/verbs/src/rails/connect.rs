@@ -13,6 +13,9 @@ use crate::provider::Provider;
 
 /// Offers of one connection that come faster than this are refused: each of them makes a pair.
 const OFFERS_APART: Duration = Duration::from_millis(500);
+/// Notes that wait to go when a peer offers so fast, at most. A correct peer's offers are not so fast, but delays may
+/// bring several of them at once.
+const WAITING_MAX: usize = 256;
 
 impl<P: Provider> Rails<P> {
     /// Makes a pair for the peer on each rail, and offers all of them.
@@ -293,7 +296,7 @@ impl<P: Provider> Rails<P> {
         let is_this = connection.lane.is_some() && connection.attempt == place.attempt;
         match (note, rail) {
             (Note::Offer(..), Some(rail)) if !leads => {
-                self.answer(name, at, (place, rail), rank);
+                return self.answer(name, at, (place, rail), rank);
             }
             (Note::Answer(..), Some(rail)) if leads => {
                 if let Some(inner) = connection.lane.filter(|_| is_this) {
@@ -321,8 +324,8 @@ impl<P: Provider> Rails<P> {
         true
     }
 
-    /// The leader offers a connection again.
-    fn answer(&mut self, name: u64, at: usize, (place, peer): (Place, Rail), rank: u32) {
+    /// The leader offers a connection again. `false`: no correct peer would offer as fast.
+    fn answer(&mut self, name: u64, at: usize, (place, peer): (Place, Rail), rank: u32) -> bool {
         let now = self.now();
         self.lose(name, at);
         let Some(connection) = self
@@ -330,14 +333,20 @@ impl<P: Provider> Rails<P> {
             .get_mut(name)
             .and_then(|lane| lane.connections.get_mut(at))
         else {
-            return;
+            return true;
         };
         let last = connection.offered.replace(now);
         connection.attempt = place.attempt;
         let rail = connection.rail;
         connection.goes_to(&peer, self.rails[rail].adapter.speed());
         if last.is_some_and(|last| now < last + OFFERS_APART) {
-            return self.say(name, &Note::Over(place));
+            let waiting = self.first(name);
+            let waiting = waiting.map_or(0, |(adapter, inner)| adapter.notes_waiting(inner));
+            if waiting >= WAITING_MAX {
+                return false;
+            }
+            self.say(name, &Note::Over(place));
+            return true;
         }
         match self.prepare(rail, rank) {
             Ok((inner, own)) => {
@@ -350,6 +359,7 @@ impl<P: Provider> Rails<P> {
             }
             Err(_) => self.say(name, &Note::Over(place)),
         }
+        true
     }
 
     /// The port of a rail came back: connections by it are made again soon.
@@ -403,5 +413,65 @@ impl<P: Provider> Rails<P> {
             self.end(rail, inner);
         }
         self.lanes.remove(name);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::adapter::Settings;
+    use crate::model::{Fabric, usual_limits};
+
+    fn rails(fabric: &Fabric, host: &str) -> Rails<Fabric> {
+        let settings = Settings {
+            device: Some(format!("{host}0,{host}1")),
+            port: None,
+            address: None,
+            lanes_max: 64,
+            slot: 256,
+            receives: 32,
+            receives_max: 128,
+            sends: 32,
+            window: 16,
+            inline: 64,
+            silence: Duration::from_secs(1),
+            read_min: 1000,
+            stripe: 4096,
+            rails: 4,
+            cache: (8 << 20, 16),
+        };
+        Rails::open(fabric, settings).expect("devices")
+    }
+
+    /// A peer that offers without a pause, and takes no answer.
+    #[test]
+    fn offers_without_a_pause_end_the_lane() {
+        let fabric = Fabric::new(&[]);
+        for (name, network) in [("a0", 0), ("a1", 1), ("b0", 0), ("b1", 1)] {
+            fabric.add_in(name, usual_limits(), network, 25_000);
+        }
+        let (mut a, mut b) = (rails(&fabric, "a"), rails(&fabric, "b"));
+        let (to_b, offer) = a.make(1).expect("a lane");
+        let (to_a, other) = b.make(0).expect("a lane");
+        a.connect(to_b, &other);
+        b.connect(to_a, &offer);
+        while !a.is_connected(to_b) || !b.is_connected(to_a) {
+            a.poll();
+            b.poll();
+        }
+        let leads = a.lanes.get(to_b).is_some_and(|lane| lane.leads);
+        let (mut side, name) = if leads { (b, to_a) } else { (a, to_b) };
+        let place = |attempt| Place {
+            connection: 1,
+            attempt,
+        };
+        let peer = if leads { offer } else { other }.rails()[1];
+        let mut offers = (1..100_000).map(|attempt| Note::Offer(place(attempt), peer));
+        let rogue = offers.position(|note| !side.hear_note(name, note));
+        // As many as are answered at once are no offence.
+        assert!(
+            rogue.is_some_and(|count| (200..1000).contains(&count)),
+            "{rogue:?}"
+        );
     }
 }
