@@ -285,11 +285,20 @@ fn shares_follow_the_speeds() {
         let shown = b.lanes.show(b.lane, &message).expect("shown");
         b.lanes.poll();
         a.lanes.poll();
+        // The first stripe by a new connection shows that it works.
+        let mut first = Reading::of(7, &shown, message.len());
+        until("read", || {
+            a.lanes.poll();
+            assert!(first.step(&mut a, usize::MAX, 9));
+            first.is_done()
+        });
+        let before = a.lanes.figures().striped;
         let mut reading = Reading::of(1, &shown, message.len());
         // Nothing has come yet when all is asked for.
         assert!(reading.step(&mut a, usize::MAX, 0));
         assert_eq!(reading.asked, message.len());
-        assert_eq!(a.lanes.figures().striped, 10 * STRIPE as u64);
+        let striped = a.lanes.figures().striped - before;
+        assert_eq!(striped, 10 * STRIPE as u64);
     }
 }
 
@@ -335,6 +344,8 @@ fn a_rail_that_is_lost_at_any_point_loses_no_byte() {
                         Loss::Silent => fabric.set_link(&second.replace('a', "b"), false),
                     }
                     assert!(reading.step(&mut a, 10 * STRIPE, 0));
+                }
+                if is_lost {
                     fabric.advance(Duration::from_secs(2));
                 }
                 a.lanes.poll();
@@ -714,4 +725,29 @@ fn a_device_that_is_named_twice_is_opened_once() {
     let (mut a, mut b) = join(a, b);
     with_rails(&mut a, &mut b, 2);
     assert_eq!(fabric.pairs(), 4);
+}
+
+/// A further connection that is made and carries nothing holds up one stripe.
+#[test]
+fn a_new_connection_is_asked_for_one_stripe_first() {
+    let fabric = fabric(&[25_000; 2]);
+    let (mut a, mut b) = pair(&fabric, 2);
+    let second = a.rails()[1].replace(" port 1", "");
+    let message = bytes(40 * STRIPE, 1);
+    let shown = b.lanes.show(b.lane, &message).expect("shown");
+    b.lanes.poll();
+    a.lanes.poll();
+    fabric.set_link(&second.replace('a', "b"), false);
+    let mut reading = Reading::of(1, &shown, message.len());
+    assert!(reading.step(&mut a, usize::MAX, 0));
+    assert_eq!(reading.asked, message.len());
+    assert_eq!(a.lanes.figures().striped, STRIPE as u64);
+    fabric.advance(Duration::from_secs(2));
+    until("read", || {
+        a.lanes.poll();
+        assert!(reading.step(&mut a, usize::MAX, 9));
+        reading.is_done()
+    });
+    assert!(reading.got == message);
+    assert_eq!(a.lanes.figures().stripes_again, 1);
 }

@@ -26,6 +26,8 @@ pub(super) struct LaneReads<P: Provider> {
     number: u32,
     /// Bytes that were asked for and have not come.
     under_way: u64,
+    /// Whether any has come.
+    has_read: bool,
 }
 
 impl<P: Provider> Default for LaneReads<P> {
@@ -34,6 +36,7 @@ impl<P: Provider> Default for LaneReads<P> {
             asked: VecDeque::new(),
             number: 0,
             under_way: 0,
+            has_read: false,
         }
     }
 }
@@ -62,12 +65,18 @@ impl<P: Provider> LaneReads<P> {
         let asked = asked.find(|asked| asked.number == number)?;
         asked.slot = Some(slot);
         self.under_way -= asked.len as u64;
+        self.has_read = true;
         Some(asked.len)
     }
 
     /// Bytes that were asked for and have not come.
     pub(super) fn under_way(&self) -> u64 {
         self.under_way
+    }
+
+    /// Whether any has come.
+    pub(super) fn has_read(&self) -> bool {
+        self.has_read
     }
 
     /// The oldest read of a token.

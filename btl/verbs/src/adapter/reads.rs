@@ -184,6 +184,12 @@ impl<P: Provider> Adapter<P> {
             .map_or(0, |lane| lane.reads.under_way())
     }
 
+    /// Whether a lane has read anything.
+    pub(crate) fn has_read(&self, name: u64) -> bool {
+        let lane = self.lanes.get(name);
+        lane.is_some_and(|lane| lane.reads.has_read())
+    }
+
     /// Bytes that one read of a lane may ask for.
     pub(crate) fn largest_read(&self, name: u64) -> u64 {
         match self.lanes.get(name).map(|lane| &lane.stage) {

@@ -248,7 +248,7 @@ impl<P: Provider> Rails<P> {
             Err(_) => {
                 let now = self.now();
                 if let Some(connection) = self.connection(name, at) {
-                    connection.ends(now);
+                    connection.ends(now, false);
                 }
             }
         }
@@ -268,7 +268,11 @@ impl<P: Provider> Rails<P> {
         let Some(inner) = connection.lane else {
             return;
         };
-        connection.ends(now);
+        let has_read = self.rails[rail].adapter.has_read(inner);
+        let Some(connection) = self.connection(name, at) else {
+            return;
+        };
+        connection.ends(now, has_read);
         self.lost += u64::from(was_usable);
         self.end(rail, inner);
         self.lose_stripes(name, at);

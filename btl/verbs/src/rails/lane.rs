@@ -63,9 +63,9 @@ impl Connection {
         self.lane.filter(|_| self.said_ready && self.heard_ready)
     }
 
-    /// It is over on this side.
-    pub(super) fn ends(&mut self, now: Instant) {
-        if self.usable().is_some() {
+    /// It is over on this side. Only one that has read something shows that its way works.
+    pub(super) fn ends(&mut self, now: Instant, has_read: bool) {
+        if has_read {
             self.backoff = BACKOFF;
         }
         self.lane = None;
@@ -216,5 +216,25 @@ impl Lane {
             connection: connection as u8,
             attempt,
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_connection_that_reads_nothing_is_made_ever_more_seldom() {
+        let mut connection = Connection::new(1, None);
+        let now = Instant::now();
+        let mut ends = |has_read| {
+            connection.lane = Some(1);
+            (connection.said_ready, connection.heard_ready) = (true, true);
+            connection.ends(now, has_read);
+            (connection.again_at - now).as_secs()
+        };
+        assert_eq!([false, false, false].map(&mut ends), [1, 2, 4]);
+        assert_eq!([true, false].map(&mut ends), [1, 2]);
+        assert_eq!([false; 9].map(&mut ends)[8], BACKOFF_MAX.as_secs());
     }
 }

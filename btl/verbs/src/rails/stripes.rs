@@ -64,6 +64,7 @@ impl<P: Provider> Rails<P> {
             let Some(lane) = self.lanes.get(name).filter(|lane| lane.failed.is_none()) else {
                 return Asked::NoRoom(None);
             };
+            let mut waits = passed != 0;
             let mut best: Option<(u128, u128, usize, u64, u32)> = None;
             for (at, connection) in lane.connections.iter().enumerate() {
                 let usable = match at {
@@ -82,7 +83,13 @@ impl<P: Provider> Rails<P> {
                 {
                     continue;
                 }
-                let load = u128::from(rail.adapter.reads_under_way(inner) + stripe.len);
+                // A new connection may carry nothing, so that its stripes come late. One finds that out.
+                let under_way = rail.adapter.reads_under_way(inner);
+                if at > 0 && under_way > 0 && !rail.adapter.has_read(inner) {
+                    waits = true;
+                    continue;
+                }
+                let load = u128::from(under_way + stripe.len);
                 let speed = u128::from(connection.speed);
                 // Compared as fractions.
                 let is_less = best.is_none_or(|(least, of, ..)| load * of < least * speed);
@@ -92,9 +99,9 @@ impl<P: Provider> Rails<P> {
             }
             let Some((.., at, inner, key)) = best else {
                 // The lane is connected, for it was asked whether it can read.
-                return match passed {
-                    0 => Asked::Hopeless,
-                    _ => Asked::NoRoom(None),
+                return match waits {
+                    false => Asked::Hopeless,
+                    true => Asked::NoRoom(None),
                 };
             };
             let Some(rail) = self.rails.get_mut(lane.connections[at].rail) else {
