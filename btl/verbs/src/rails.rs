@@ -8,8 +8,8 @@
 //! Invariants:
 //!
 //! - Both sides find the same connections in the same order (`matching.rs`). The first carries the stream, and what the
-//!   sides tell each other about the others (`rails/note.rs`). When it fails the lane is over, and the next lane's stream
-//!   goes by a rail that did not fail lately.
+//!   sides tell each other about the others (`rails/note.rs`). When it fails the lane is over, and the next lane's
+//!   stream goes by a rail that did not fail lately.
 //! - A side reads by a connection once both have said that they are connected.
 //! - Another connection that fails ends nothing: what was asked of it is asked of others. One side, the *leader*, makes
 //!   it again: soon when a port came back, else ever more seldom.

@@ -104,8 +104,32 @@ pub(crate) fn first_chunk(
             ))
         }
     };
-    peer.inbound.incoming = Some(incoming);
-    next_chunk(core, receives, peer, body)
+    let Target::Lightweight(slot) = incoming.target else {
+        peer.inbound.incoming = Some(incoming);
+        return next_chunk(core, receives, peer, body);
+    };
+    let waiting = PostedReceive::Lightweight(slot);
+    let to = Destination::of(&core.requests, &receives.lightweight, waiting);
+    let endpoint = &mut peer.endpoint;
+    let from = |at: usize, out: &mut [u8], kernel| endpoint.read_chunk(body.chunk, at, out, kernel);
+    match take_chunk(
+        (&mut core.loans, &core.chunks),
+        from,
+        &mut incoming,
+        body,
+        to,
+    ) {
+        Ok(taken) => {
+            let written = taken.written.map_err(|_| Error::withdrawn(peer.rank));
+            all_came(core, receives, peer, &incoming, written);
+            Ok(())
+        }
+        Err(why) => {
+            // The receive ends with the peer.
+            peer.inbound.incoming = Some(incoming);
+            Err(why)
+        }
+    }
 }
 
 /// What became of a chunk that was received.

@@ -17,28 +17,29 @@ pub(super) fn has_vectors() -> bool {
 /// Bytes that are moved at a time.
 const STEP: usize = 128;
 
-/// Where the step after that at `at` begins: at a place where no store crosses a cache line. Stores that do take twice
-/// as long.
+/// Where the second step begins: at a place from which on no store crosses a cache line. Stores that do take twice as
+/// long. The steps behind it follow each other: what each would have to find out takes longer than a step.
 #[inline]
-fn next(to: *mut u8, at: usize) -> usize {
-    at + STEP - to.wrapping_add(at).addr() % 32
+fn second(to: *mut u8) -> usize {
+    STEP - to.addr() % 32
 }
 
 /// # Safety
 /// As [`ptr::copy_nonoverlapping`], with `len >= STEP` and AVX2 present.
 #[target_feature(enable = "avx2")]
 pub(super) unsafe fn vectors(to: *mut u8, from: *const u8, len: usize) {
-    // The last step may overlap the one before.
+    // The second step and the last may overlap those before them.
     let last = len - STEP;
-    let mut at = 0;
-    loop {
+    // SAFETY: STEP <= len.
+    unsafe { step(to, from) };
+    let mut at = second(to);
+    while at < last {
         // SAFETY: at + STEP <= len.
         unsafe { step(to.wrapping_add(at), from.wrapping_add(at)) };
-        if at == last {
-            return;
-        }
-        at = next(to, at).min(last);
+        at += STEP;
     }
+    // SAFETY: last + STEP == len.
+    unsafe { step(to.wrapping_add(last), from.wrapping_add(last)) };
 }
 
 /// How far ahead lines are asked for: so many at first, then one for each that is copied. With 16 lines 8 KiB from
@@ -46,8 +47,8 @@ pub(super) unsafe fn vectors(to: *mut u8, from: *const u8, len: usize) {
 const AHEAD: usize = 32 * LINE;
 const _: () = assert!(super::AHEAD_MIN >= AHEAD + STEP);
 
-/// As [`vectors`], behind prefetches of the source, which take its lines over if `OWN`. Stores are aligned if `ALIGN`. None goes behind the end:
-/// such a line may be another message's, whose sender writes it.
+/// As [`vectors`], behind prefetches of the source, which take its lines over if `OWN`. None goes behind the end:
+/// such a line may be another message's, whose sender writes it. Stores are aligned if `ALIGN`.
 ///
 /// # Safety
 /// As [`vectors`], with `len >= AHEAD + STEP`.
@@ -69,13 +70,17 @@ pub(super) unsafe fn vectors_ahead<const OWN: bool, const ALIGN: bool>(
     for line in 0..AHEAD / LINE {
         ask(line * LINE);
     }
-    let mut at = 0;
+    ask(AHEAD);
+    ask(AHEAD + LINE);
+    // SAFETY: STEP <= len.
+    unsafe { step(to, from) };
+    let mut at = if ALIGN { second(to) } else { STEP };
     while at + AHEAD + STEP <= len {
         ask(at + AHEAD);
         ask(at + AHEAD + LINE);
         // SAFETY: at + STEP <= len.
         unsafe { step(to.wrapping_add(at), from.wrapping_add(at)) };
-        at = if ALIGN { next(to, at) } else { at + STEP };
+        at += STEP;
     }
     // SAFETY: AHEAD bytes at least are left, which is more than a step.
     unsafe { vectors(to.wrapping_add(at), from.wrapping_add(at), len - at) }
