@@ -123,8 +123,8 @@ mod tests {
     #[test]
     fn pieces_are_halves_of_what_is_not_short() {
         let (owned, strings) = (plan(ChunkCopy::Owned), plan(ChunkCopy::String));
-        assert_eq!((owned.bytes, owned.share), (8192, 32));
-        assert_eq!((strings.bytes, strings.share), (16384, 16));
+        assert_eq!((owned.bytes, owned.share), (8192, 64));
+        assert_eq!((strings.bytes, strings.share), (16384, 32));
         for len in [1, 4096, 8192] {
             assert_eq!(owned.step_of(len, true), len);
             assert_eq!(strings.step_of(len, true), len);
