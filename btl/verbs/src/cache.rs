@@ -71,6 +71,28 @@ struct Entry<P: Provider> {
     used: u64,
 }
 
+/// How a buffer is to be registered.
+#[derive(Debug, Clone, Copy)]
+pub struct Wanted {
+    /// What peers may do there.
+    pub access: Access,
+    /// In which domains, a bit for each.
+    pub domains: u32,
+    /// The domain in which it must be registered; the others may refuse.
+    pub first: usize,
+}
+
+impl Wanted {
+    /// In the first domain alone.
+    fn in_first(access: Access) -> Self {
+        Self {
+            access,
+            domains: 1,
+            first: 0,
+        }
+    }
+}
+
 /// Memory that is registered in several domains, in each by itself.
 #[derive(Debug)]
 pub struct Memories<P: Provider> {
@@ -109,12 +131,10 @@ struct State<P: Provider> {
 }
 
 impl<P: Provider> State<P> {
-    fn find(
-        &mut self,
-        range: &Range<usize>,
-        access: Access,
-        wanted: u32,
-    ) -> Option<(Arc<Memories<P>>, usize)> {
+    fn find(&mut self, range: &Range<usize>, wanted: Wanted) -> Option<(Arc<Memories<P>>, usize)> {
+        let Wanted {
+            access, domains, ..
+        } = wanted;
         let wide = |entry: &Entry<P>| {
             (entry.access.remote_read || !access.remote_read)
                 && (entry.access.remote_write || !access.remote_write)
@@ -123,7 +143,7 @@ impl<P: Provider> State<P> {
             |entry: &Entry<P>| entry.range.start <= range.start && range.end <= entry.range.end;
         let clock = self.clock + 1;
         let entry = self.entries.iter_mut().find(|entry| {
-            covers(entry) && wide(entry) && entry.memories.wanted & wanted == wanted
+            covers(entry) && wide(entry) && entry.memories.wanted & domains == domains
         })?;
         entry.used = clock;
         self.clock = clock;
@@ -292,7 +312,7 @@ impl<P: Provider> Cache<P> {
     /// as `access` says.
     pub unsafe fn get(&self, at: NonNull<u8>, length: usize, access: Access) -> Result<Found<P>> {
         // SAFETY: as the caller promises.
-        let (memories, at) = unsafe { self.get_in(at, length, access, 1, 0) }?;
+        let (memories, at) = unsafe { self.get_in(at, length, Wanted::in_first(access)) }?;
         let memory = memories.of(0).map(Arc::clone);
         let memory = memory.ok_or_else(|| {
             Error::refused("ibv_reg_mr", "a buffer", "it is in no domain", "name one")
@@ -300,8 +320,7 @@ impl<P: Provider> Cache<P> {
         Ok(Found { memory, at })
     }
 
-    /// As [`Self::get`], in the domains that have a bit in `wanted`, and where in the memory the buffer begins. Only
-    /// that in the domain `first` must be had.
+    /// As [`Self::get`], in the domains that are wanted, and where in the memory the buffer begins.
     ///
     /// # Errors
     ///
@@ -314,9 +333,7 @@ impl<P: Provider> Cache<P> {
         &self,
         at: NonNull<u8>,
         length: usize,
-        access: Access,
-        wanted: u32,
-        first: usize,
+        wanted: Wanted,
     ) -> Result<(Arc<Memories<P>>, usize)> {
         let start = at.as_ptr().expose_provenance();
         let exact = start..start.saturating_add(length);
@@ -324,18 +341,20 @@ impl<P: Provider> Cache<P> {
         let quiet = self.watcher.as_ref().is_some_and(Watcher::is_quiet);
         let (found, changes) = {
             let mut state = self.shared.lock();
-            let found = quiet.then(|| state.find(&exact, access, wanted)).flatten();
+            let found = quiet.then(|| state.find(&exact, wanted)).flatten();
             (found, state.changes)
         };
         if let Some((memories, at)) = found
-            && memories.of(first).is_some()
+            && memories.of(wanted.first).is_some()
         {
             return Ok((memories, at));
         }
         self.collect();
         let page = start & !(PAGE - 1);
         let pages = page..exact.end.next_multiple_of(PAGE);
-        let bytes = pages.len().saturating_mul(wanted.count_ones() as usize);
+        let bytes = pages
+            .len()
+            .saturating_mul(wanted.domains.count_ones() as usize);
         let fits = bytes <= self.bounds.bytes && self.bounds.entries > 0;
         let watched = fits
             && self
@@ -345,16 +364,16 @@ impl<P: Provider> Cache<P> {
         if !watched {
             self.shared.lock().stats.untrusted += 1;
             // SAFETY: as the caller promises.
-            let memories = unsafe { self.register_in(at, length, access, wanted, first) }?;
+            let memories = unsafe { self.register_in(at, length, wanted) }?;
             return Ok((memories, 0));
         }
         let whole = NonNull::new(std::ptr::with_exposed_provenance_mut(page)).unwrap_or(at);
         // SAFETY: as the caller promises; the pages of the buffer are mapped.
-        let memories = unsafe { self.register_in(whole, pages.len(), access, wanted, first) }?;
+        let memories = unsafe { self.register_in(whole, pages.len(), wanted) }?;
         let entry = Entry {
             range: pages.clone(),
             bytes,
-            access,
+            access: wanted.access,
             memories: Arc::clone(&memories),
             used: 0,
         };
@@ -370,17 +389,20 @@ impl<P: Provider> Cache<P> {
         &self,
         at: NonNull<u8>,
         length: usize,
-        access: Access,
-        wanted: u32,
-        first: usize,
+        wanted: Wanted,
     ) -> Result<Arc<Memories<P>>> {
+        let Wanted {
+            access,
+            domains,
+            first,
+        } = wanted;
         let mut each = vec![None; self.domains.len()];
         if let (Some(domain), Some(place)) = (self.domains.get(first), each.get_mut(first)) {
             // SAFETY: as the caller promises.
             *place = Some(unsafe { self.register(domain, at, length, access) }?);
         }
         for (index, (domain, place)) in self.domains.iter().zip(&mut each).enumerate() {
-            if index != first && wanted & 1 << index != 0 {
+            if index != first && domains & 1 << index != 0 {
                 // Without it, this domain's rail reads nothing of the buffer.
                 // SAFETY: as the caller promises.
                 *place = unsafe { domain.register(at, length, access) }.ok();
@@ -389,7 +411,7 @@ impl<P: Provider> Cache<P> {
         Ok(Arc::new(Memories {
             id: self.next.fetch_add(1, Ordering::Relaxed),
             each,
-            wanted,
+            wanted: domains,
         }))
     }
 

@@ -21,6 +21,7 @@ use std::io::{self, PipeReader, PipeWriter, Write as _};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use crate::adapter::Settings;
 use crate::provider::{Event, Limits};
 use crate::status::Status;
 pub use objects::{
@@ -95,6 +96,28 @@ pub fn usual_limits() -> Limits {
         faults: false,
         atomics: true,
         interrupts: 1,
+    }
+}
+
+/// Settings of a rank that are small, so that bounds are met soon.
+#[must_use]
+pub fn usual_settings() -> Settings {
+    Settings {
+        device: None,
+        port: None,
+        address: None,
+        lanes_max: 64,
+        slot: 256,
+        receives: 32,
+        receives_max: 128,
+        sends: 32,
+        window: 16,
+        inline: 64,
+        silence: Duration::from_secs(1),
+        read_min: 1000,
+        stripe: 64 << 10,
+        rails: 1,
+        cache: (1 << 20, 16),
     }
 }
 

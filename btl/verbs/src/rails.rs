@@ -34,7 +34,7 @@ use std::ptr::NonNull;
 use std::time::{Duration, Instant};
 
 use crate::adapter::{Adapter, Figures, Lanes, Offer, ReadState, Settings, Shown};
-use crate::cache::{Bounds, Cache};
+use crate::cache::{Bounds, Cache, Wanted};
 use crate::changed::Changed;
 use crate::error::Result;
 use crate::matching::RAILS_MAX;
@@ -167,10 +167,10 @@ impl<P: Provider> Rails<P> {
         let lane = self.lanes.get(name).filter(|lane| lane.is_matched)?;
         let (first, _) = lane.first()?;
         let is_striped = bytes.len() > self.settings.stripe && lane.connections.len() > 1;
-        let mut wanted = 1u32 << first;
+        let mut domains = 1u32 << first;
         if is_striped {
             let others = lane.connections.iter().map(|connection| connection.rail);
-            wanted = others.fold(wanted, |wanted, rail| wanted | 1 << rail);
+            domains = others.fold(domains, |domains, rail| domains | 1 << rail);
         }
         let (size, entries) = self.settings.cache;
         let rails = &self.rails;
@@ -183,14 +183,18 @@ impl<P: Provider> Rails<P> {
             Cache::of(domains.collect(), bounds)
         });
         let at = NonNull::from(bytes).cast::<u8>();
-        let access = Access {
-            remote_read: true,
-            remote_write: false,
+        let wanted = Wanted {
+            access: Access {
+                remote_read: true,
+                remote_write: false,
+            },
+            domains,
+            first,
         };
         // SAFETY: nothing is posted with it, and peers only read: what they read are bytes, whichever thread changes
         // them. The kernel keeps the pages while they are registered, mapped or not. So a peer never reads a page that
         // another owner has by now. The cache finds out when they are mapped no more.
-        let found = unsafe { cache.get_in(at, bytes.len(), access, wanted, first) };
+        let found = unsafe { cache.get_in(at, bytes.len(), wanted) };
         let (memories, at) = found.ok()?;
         let shown = memories.of(first)?.remote(at);
         let id = memories.id() & 0x00ff_ffff;

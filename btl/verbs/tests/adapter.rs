@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use onecopy_verbs::adapter::{Adapter, Lanes, ReadState, Settings};
 use onecopy_verbs::matching::Rail;
-use onecopy_verbs::model::Fabric;
+use onecopy_verbs::model::{Fabric, usual_settings};
 use onecopy_verbs::{Offer, Status};
 
 const SLOT: usize = 256;
@@ -15,21 +15,8 @@ const PAYLOAD: usize = SLOT - 16;
 
 fn settings() -> Settings {
     Settings {
-        device: None,
-        port: None,
-        address: None,
-        lanes_max: 64,
         slot: SLOT,
-        receives: 32,
-        receives_max: 128,
-        sends: 32,
-        window: 16,
-        inline: 64,
-        silence: Duration::from_secs(1),
-        read_min: 1000,
-        stripe: 64 << 10,
-        rails: 1,
-        cache: (1 << 20, 16),
+        ..usual_settings()
     }
 }
 

@@ -4,7 +4,7 @@
 use std::time::{Duration, Instant};
 
 use onecopy_verbs::adapter::{Adapter, Lanes};
-use onecopy_verbs::model::{Fabric, Impairment};
+use onecopy_verbs::model::{Fabric, Impairment, usual_settings};
 use onecopy_verbs::modes::{Job, Mode, Need, Sizes};
 use onecopy_verbs::pair::{InitAttributes, Operation};
 use onecopy_verbs::port::choose_at;
@@ -450,20 +450,7 @@ fn connections_and_datagrams_do_not_mix() {
     let mut a = open(&fabric, "m0", &settings());
     let wanted = onecopy_verbs::adapter::Settings {
         device: Some("m1".to_owned()),
-        port: None,
-        address: None,
-        lanes_max: 64,
-        slot: 1024,
-        receives: 16,
-        receives_max: 16,
-        sends: 16,
-        window: 8,
-        inline: 64,
-        silence: Duration::from_secs(1),
-        read_min: 1000,
-        stripe: 64 << 10,
-        rails: 1,
-        cache: (0, 0),
+        ..usual_settings()
     };
     let mut b = Adapter::open(&fabric, wanted).expect("a device");
     let (to_b, offer) = a.make(1).expect("a lane");

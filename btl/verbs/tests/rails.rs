@@ -5,28 +5,17 @@
 use std::time::{Duration, Instant};
 
 use onecopy_verbs::adapter::{Adapter, Lanes, ReadState, Settings, Shown};
-use onecopy_verbs::model::{Fabric, usual_limits};
+use onecopy_verbs::model::{Fabric, usual_limits, usual_settings};
 use onecopy_verbs::{Offer, Rails};
 
 const STRIPE: usize = 4096;
 
 fn settings() -> Settings {
     Settings {
-        device: None,
-        port: None,
-        address: None,
-        lanes_max: 64,
-        slot: 256,
-        receives: 32,
-        receives_max: 128,
-        sends: 32,
-        window: 16,
-        inline: 64,
-        silence: Duration::from_secs(1),
-        read_min: 1000,
         stripe: STRIPE,
         rails: 4,
         cache: (8 << 20, 16),
+        ..usual_settings()
     }
 }
 
@@ -154,6 +143,14 @@ fn bytes(len: usize, seed: usize) -> Vec<u8> {
         .collect()
 }
 
+/// Shows a message of the second side's to the first, which then knows its keys.
+fn show<A: Lanes, B: Lanes>(a: &mut Side<A>, b: &mut Side<B>, message: &[u8]) -> Shown {
+    let shown = b.lanes.show(b.lane, message).expect("shown");
+    b.lanes.poll();
+    a.lanes.poll();
+    shown
+}
+
 /// A message that is read.
 struct Reading {
     token: u64,
@@ -195,6 +192,15 @@ impl Reading {
             }
         }
         true
+    }
+
+    /// Reads all that is left, at most so many stripes at a time.
+    fn finish(&mut self, side: &mut Side<impl Lanes>, stripes: usize) {
+        until("read", || {
+            side.lanes.poll();
+            assert!(self.step(side, usize::MAX, stripes));
+            self.is_done()
+        });
     }
 
     fn is_done(&self) -> bool {
@@ -251,11 +257,7 @@ fn what_fits_a_stripe_is_read_by_one_rail() {
     // One registration, of the pages of the message.
     assert!(b.lanes.figures().registered <= 2 * 4096);
     let mut reading = Reading::of(1, &shown, message.len());
-    until("read", || {
-        a.lanes.poll();
-        assert!(reading.step(&mut a, usize::MAX, 1));
-        reading.is_done()
-    });
+    reading.finish(&mut a, 1);
     assert!(reading.got == message);
     assert_eq!(a.lanes.figures().striped, 0);
 }
@@ -282,16 +284,10 @@ fn shares_follow_the_speeds() {
             "the stream goes by the faster one"
         );
         let message = bytes(50 * STRIPE, 1);
-        let shown = b.lanes.show(b.lane, &message).expect("shown");
-        b.lanes.poll();
-        a.lanes.poll();
+        let shown = show(&mut a, &mut b, &message);
         // The first stripe by a new connection shows that it works.
         let mut first = Reading::of(7, &shown, message.len());
-        until("read", || {
-            a.lanes.poll();
-            assert!(first.step(&mut a, usize::MAX, 9));
-            first.is_done()
-        });
+        first.finish(&mut a, 9);
         let before = a.lanes.figures().striped;
         let mut reading = Reading::of(1, &shown, message.len());
         // Nothing has come yet when all is asked for.
@@ -323,9 +319,7 @@ fn a_rail_that_is_lost_at_any_point_loses_no_byte() {
             let (mut a, mut b) = pair(&fabric, 2);
             let second = a.rails()[1].replace(" port 1", "");
             let message = bytes(points * STRIPE + 77, point);
-            let shown = b.lanes.show(b.lane, &message).expect("shown");
-            b.lanes.poll();
-            a.lanes.poll();
+            let shown = show(&mut a, &mut b, &message);
             let mut reading = Reading::of(9, &shown, message.len());
             let mut is_lost = false;
             until("read", || {
@@ -377,9 +371,7 @@ fn what_is_behind_a_lost_stripe_does_not_hold_it_up() {
     let (mut a, mut b) = pair(&fabric, 2);
     let second = a.rails()[1].replace(" port 1", "");
     let message = bytes(300 * STRIPE, 3);
-    let shown = b.lanes.show(b.lane, &message).expect("shown");
-    b.lanes.poll();
-    a.lanes.poll();
+    let shown = show(&mut a, &mut b, &message);
     // What is read by the second rail is not answered.
     fabric.set_link(&second.replace('a', "b"), false);
     let mut reading = Reading::of(9, &shown, message.len());
@@ -389,11 +381,7 @@ fn what_is_behind_a_lost_stripe_does_not_hold_it_up() {
     }
     assert!(!reading.is_done() && reading.asked < message.len());
     fabric.advance(Duration::from_secs(2));
-    until("read", || {
-        a.lanes.poll();
-        assert!(reading.step(&mut a, usize::MAX, 1));
-        reading.is_done()
-    });
+    reading.finish(&mut a, 1);
     assert!(reading.got == message);
 }
 
@@ -579,11 +567,7 @@ fn a_key_of_another_rail_is_not_used() {
     let mut b = b;
     let shown = b.lanes.show(b.lane, &message).expect("shown");
     let mut reading = Reading::of(2, &shown, message.len());
-    until("read", || {
-        a.lanes.poll();
-        assert!(reading.step(&mut a, usize::MAX, 9));
-        reading.is_done()
-    });
+    reading.finish(&mut a, 9);
     assert!(reading.got == message);
 }
 
@@ -734,20 +718,14 @@ fn a_new_connection_is_asked_for_one_stripe_first() {
     let (mut a, mut b) = pair(&fabric, 2);
     let second = a.rails()[1].replace(" port 1", "");
     let message = bytes(40 * STRIPE, 1);
-    let shown = b.lanes.show(b.lane, &message).expect("shown");
-    b.lanes.poll();
-    a.lanes.poll();
+    let shown = show(&mut a, &mut b, &message);
     fabric.set_link(&second.replace('a', "b"), false);
     let mut reading = Reading::of(1, &shown, message.len());
     assert!(reading.step(&mut a, usize::MAX, 0));
     assert_eq!(reading.asked, message.len());
     assert_eq!(a.lanes.figures().striped, STRIPE as u64);
     fabric.advance(Duration::from_secs(2));
-    until("read", || {
-        a.lanes.poll();
-        assert!(reading.step(&mut a, usize::MAX, 9));
-        reading.is_done()
-    });
+    reading.finish(&mut a, 9);
     assert!(reading.got == message);
     assert_eq!(a.lanes.figures().stripes_again, 1);
 }

@@ -424,25 +424,13 @@ impl<P: Provider> Rails<P> {
 mod tests {
     use super::*;
     use crate::adapter::Settings;
-    use crate::model::{Fabric, usual_limits};
+    use crate::model::{Fabric, usual_limits, usual_settings};
 
     fn rails(fabric: &Fabric, host: &str) -> Rails<Fabric> {
         let settings = Settings {
             device: Some(format!("{host}0,{host}1")),
-            port: None,
-            address: None,
-            lanes_max: 64,
-            slot: 256,
-            receives: 32,
-            receives_max: 128,
-            sends: 32,
-            window: 16,
-            inline: 64,
-            silence: Duration::from_secs(1),
-            read_min: 1000,
-            stripe: 4096,
             rails: 4,
-            cache: (8 << 20, 16),
+            ..usual_settings()
         };
         Rails::open(fabric, settings).expect("devices")
     }
