@@ -12,6 +12,7 @@ mod start;
 mod wires;
 mod writers;
 
+use self::polling::Polling;
 use crate::error::{Error, Result};
 use crate::matching::{Envelope, Pattern};
 use crate::peer::{Incoming, Peer, Target};
@@ -39,7 +40,7 @@ pub(crate) struct Engine {
     /// The threads that wait.
     pub(crate) waits: Waits,
     pub(crate) peers: Vec<Option<Box<Peer>>>,
-    pub(crate) polling: polling::Polling,
+    pub(crate) polling: Polling,
     /// Which ranks are gone.
     pub(crate) lives: Lives,
     pub(crate) wireup: Box<dyn Wireup>,

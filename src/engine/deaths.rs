@@ -5,7 +5,7 @@
 use super::Engine;
 use crate::error::{Error, Result};
 use crate::matching::Pattern;
-use crate::peer::{Gone, Target};
+use crate::peer::Gone;
 use crate::proto;
 use crate::request::{RequestState, Status};
 use crate::state::Message;
@@ -276,13 +276,7 @@ impl Engine {
             self.core.requests.forget_abandoned(rank);
             peer.polled = false;
             peer.outbound.clear();
-            let incoming = peer.inbound.incoming.take();
-            if let Some(Target::Lightweight(slot)) = incoming.map(|incoming| incoming.target) {
-                // It was matched by a message of which nothing could be read.
-                let (waiting, error) = (PostedReceive::Lightweight(slot), gone.error(rank));
-                let lightweight = &mut self.receives.lightweight;
-                lightweight.complete(&mut self.core.requests, waiting, Err(error));
-            }
+            peer.inbound.incoming = None;
             let lives = matches!(gone, Gone::Protocol(_) | Gone::Unreachable(_));
             peer.endpoint.reclaim_all(&mut self.core.home, lives);
             self.receives.transfers.drop_of(rank);

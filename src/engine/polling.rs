@@ -79,13 +79,9 @@ impl Polling {
         self.unreached.retain(|unreached| unreached.rank != rank);
     }
 
-    /// The rank at a place of the list of those that could not be reached.
-    pub(super) fn unreached(&self, place: usize) -> Option<u32> {
-        self.unreached.get(place).map(|unreached| unreached.rank)
-    }
-
-    /// How many could not be reached.
-    pub(super) fn unreached_count(&self) -> usize {
-        self.unreached.len()
+    /// The ranks that could not be reached.
+    pub(super) fn unreached(&self) -> Vec<u32> {
+        let all = self.unreached.iter();
+        all.map(|unreached| unreached.rank).collect()
     }
 }

@@ -269,11 +269,8 @@ impl Engine {
     /// Tries again to reach those who have sent something.
     #[cold]
     pub(super) fn try_again(&mut self) {
-        for place in (0..self.polling.unreached_count()).rev() {
-            // One that is reached or given up leaves the list.
-            if let Some(rank) = self.polling.unreached(place) {
-                self.activate(rank as usize / 64, 1 << (rank % 64));
-            }
+        for rank in self.polling.unreached() {
+            self.activate(rank as usize / 64, 1 << (rank % 64));
         }
     }
 

@@ -14,8 +14,6 @@ use onecopy_shm::fault;
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Target {
     Request(RequestId),
-    /// A lightweight receive, by its slot: of a message in one chunk.
-    Lightweight(u32),
     /// A message that no receive has matched.
     Entry(EntryId),
     /// The call that receives it, or a receive that is over.

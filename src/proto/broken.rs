@@ -114,7 +114,7 @@ fn eager_broken_off(
                 core.buffers.give_back(bytes);
             }
         }
-        Target::Lightweight(_) | Target::Nowhere => {}
+        Target::Nowhere => {}
     }
     give_credit(core, peer, charge(incoming.total));
     Ok(())

@@ -4,7 +4,7 @@
 //! What comes from an endpoint passes here: whole messages in slots, and chunks of eager messages and of pipelines.
 
 use crate::records::ChunkBody;
-use crate::request::{Request, Requests};
+use crate::request::{Request, RequestId, Requests};
 use crate::select::chunks::Chunks;
 use crate::state::held::Held;
 use crate::state::lightweight::{LightweightReceives, PostedReceive};
@@ -36,11 +36,17 @@ impl<'d> Destination<'d> {
         waiting: PostedReceive,
     ) -> Self {
         match waiting {
-            PostedReceive::Request(id) => requests.get(id).map_or(Self::Nowhere, Self::Request),
+            PostedReceive::Request(id) => Self::of_request(requests, id),
             PostedReceive::Lightweight(slot) => lightweight
                 .span_of(slot)
                 .map_or(Self::Nowhere, Self::Lightweight),
         }
+    }
+
+    /// The buffer of a request.
+    #[inline(always)]
+    pub(crate) fn of_request(requests: &'d Requests, id: RequestId) -> Self {
+        requests.get(id).map_or(Self::Nowhere, Self::Request)
     }
 
     /// Calls `read` for each piece of the `len` bytes from `offset` on, with the piece's offset among them. Bytes that

@@ -142,8 +142,7 @@ pub(crate) fn arrive(
     }
     piped.at += u64::from(body.piece);
     let last = piped.at == piped.end;
-    let to = core.requests.get(request);
-    let to = to.map_or(Destination::Nowhere, Destination::Request);
+    let to = Destination::of_request(&core.requests, request);
     let endpoint = &mut peer.endpoint;
     let from = |at: usize, out: &mut [u8], kernel| endpoint.read_chunk(body.chunk, at, out, kernel);
     let written = read_chunk((&mut core.loans, &core.chunks), from, body, to)?;

@@ -41,6 +41,17 @@ pub(crate) enum Phase {
     Failed,
 }
 
+impl Phase {
+    /// The buffer of one that is posted.
+    #[inline(always)]
+    fn span(&self) -> Option<Span> {
+        match self {
+            Self::Posted { span, .. } => Some(*span),
+            _ => None,
+        }
+    }
+}
+
 #[derive(Debug)]
 struct Slot {
     generation: u32,
@@ -133,10 +144,8 @@ impl LightweightReceives {
     #[inline(always)]
     fn posted(&mut self, slot: u32) -> Option<(&mut Phase, Span)> {
         let phase = &mut self.slots.get_mut(slot as usize)?.phase;
-        match *phase {
-            Phase::Posted { span, .. } => Some((phase, span)),
-            _ => None,
-        }
+        let span = phase.span()?;
+        Some((phase, span))
     }
 
     /// Why the receive of a number failed.
@@ -205,10 +214,7 @@ impl LightweightReceives {
     /// The buffer of a receive that is posted no more.
     #[inline(always)]
     pub(crate) fn span_of(&self, slot: u32) -> Option<Span> {
-        match self.slots.get(slot as usize)?.phase {
-            Phase::Posted { span, .. } => Some(span),
-            _ => None,
-        }
+        self.slots.get(slot as usize)?.phase.span()
     }
 
     /// Completes a receive that is posted no more and whose message of `total` bytes has come. `written`: whether the

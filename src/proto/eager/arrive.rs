@@ -8,7 +8,7 @@ use super::super::plan::SYNC_BYTES;
 use super::super::{Message, charge};
 use crate::endpoint::Record;
 use crate::error::{Error, Result};
-use crate::matching::Envelope;
+use crate::matching::{Envelope, Unexpected};
 use crate::peer::{Incoming, Peer, Target};
 use crate::records::{ChunkBody, Kind};
 use crate::request::RequestId;
@@ -50,10 +50,8 @@ pub(crate) fn whole(
     if let Some(waiting) = receives.match_posted(core, &envelope) {
         let to = Destination::of(&core.requests, &receives.lightweight, waiting);
         let written = to.fill(&mut core.loans, 0, len, read);
-        end(core, peer, Ended::eager(len as u64, sync));
-        let written = written.map_err(|_| Error::withdrawn(envelope.source));
-        let lightweight = &mut receives.lightweight;
-        lightweight.complete_receive(core, waiting, envelope, len as u64, written);
+        let message = (envelope, len as u64, sync);
+        deliver_posted(core, receives, peer, waiting, message, written);
         return Ok(());
     }
     peer.inbound.hold(&core.knobs, len as u64)?;
@@ -77,11 +75,23 @@ pub(crate) fn first_chunk(
         return Err("a message begins within another".into());
     }
     let mut incoming = Incoming::begin(&core.knobs, envelope, body)?;
-    incoming.target = match receives.match_posted(core, &envelope) {
-        // Nothing can come between its match and its end.
-        Some(PostedReceive::Lightweight(slot)) if u64::from(body.piece) == body.total => {
-            Target::Lightweight(slot)
+    let waiting = receives.match_posted(core, &envelope);
+    if let Some(receive @ PostedReceive::Lightweight(_)) = waiting
+        && u64::from(body.piece) == body.total
+    {
+        let to = Destination::of(&core.requests, &receives.lightweight, receive);
+        let memory = (&mut core.loans, &core.chunks);
+        let endpoint = &mut peer.endpoint;
+        let from =
+            |at: usize, out: &mut [u8], kernel| endpoint.read_chunk(body.chunk, at, out, kernel);
+        if let Ok(taken) = take_chunk(memory, from, &mut incoming, body, to) {
+            let message = (envelope, body.total, incoming.sync);
+            deliver_posted(core, receives, peer, receive, message, taken.written);
+            return Ok(());
         }
+        // As a request it ends with its peer, which is found out below.
+    }
+    incoming.target = match waiting {
         Some(waiting) => {
             let id = receives.lightweight.as_request(core, waiting, &envelope);
             match id.and_then(|id| Some((id, core.requests.get_mut(id)?))) {
@@ -104,32 +114,23 @@ pub(crate) fn first_chunk(
             ))
         }
     };
-    let Target::Lightweight(slot) = incoming.target else {
-        peer.inbound.incoming = Some(incoming);
-        return next_chunk(core, receives, peer, body);
-    };
-    let waiting = PostedReceive::Lightweight(slot);
-    let to = Destination::of(&core.requests, &receives.lightweight, waiting);
-    let endpoint = &mut peer.endpoint;
-    let from = |at: usize, out: &mut [u8], kernel| endpoint.read_chunk(body.chunk, at, out, kernel);
-    match take_chunk(
-        (&mut core.loans, &core.chunks),
-        from,
-        &mut incoming,
-        body,
-        to,
-    ) {
-        Ok(taken) => {
-            let written = taken.written.map_err(|_| Error::withdrawn(peer.rank));
-            all_came(core, receives, peer, &incoming, written);
-            Ok(())
-        }
-        Err(why) => {
-            // The receive ends with the peer.
-            peer.inbound.incoming = Some(incoming);
-            Err(why)
-        }
-    }
+    peer.inbound.incoming = Some(incoming);
+    next_chunk(core, receives, peer, body)
+}
+
+/// Completes a receive that is posted no more and whose message has come, and ends the message.
+fn deliver_posted(
+    core: &mut Core,
+    receives: &mut Receives,
+    peer: &mut Peer,
+    receive: PostedReceive,
+    (envelope, total, sync): (Envelope, u64, Option<u64>),
+    written: std::result::Result<(), LoanError>,
+) {
+    end(core, peer, Ended::eager(total, sync));
+    let written = written.map_err(|_| Error::withdrawn(envelope.source));
+    let lightweight = &mut receives.lightweight;
+    lightweight.complete_receive(core, receive, envelope, total, written);
 }
 
 /// What became of a chunk that was received.
@@ -168,14 +169,7 @@ pub(crate) fn next_chunk(
         return Err("a chunk of no message".into());
     };
     let to = match incoming.target {
-        Target::Request(id) => {
-            let waiting = PostedReceive::Request(id);
-            Destination::of(&core.requests, &receives.lightweight, waiting)
-        }
-        Target::Lightweight(slot) => {
-            let waiting = PostedReceive::Lightweight(slot);
-            Destination::of(&core.requests, &receives.lightweight, waiting)
-        }
+        Target::Request(id) => Destination::of_request(&core.requests, id),
         Target::Entry(entry) => match receives.unexpected.get_mut(entry) {
             Message::Partial { bytes, .. } => Destination::Held(bytes),
             _ => Destination::Nowhere,
@@ -194,8 +188,7 @@ pub(crate) fn next_chunk(
         _ => {}
     }
     if last && let Some(incoming) = peer.inbound.incoming.take() {
-        let written = written.map_err(|_| Error::withdrawn(peer.rank));
-        all_came(core, receives, peer, &incoming, written);
+        all_came(core, &mut receives.unexpected, peer, &incoming);
     }
     Ok(())
 }
@@ -203,30 +196,24 @@ pub(crate) fn next_chunk(
 /// The last chunk of a message has arrived.
 fn all_came(
     core: &mut Core,
-    receives: &mut Receives,
+    unexpected: &mut Unexpected<Message>,
     peer: &mut Peer,
     incoming: &Incoming,
-    written: Result<()>,
 ) {
-    let (envelope, total) = (incoming.envelope, incoming.total);
-    let ended = Ended::eager(total, incoming.sync);
+    let message = (incoming.envelope, incoming.total);
+    let ended = Ended::eager(incoming.total, incoming.sync);
     match incoming.target {
-        Target::Request(id) => deliver(core, peer, id, (envelope, total), written, ended),
-        Target::Lightweight(slot) => {
-            end(core, peer, ended);
-            let waiting = PostedReceive::Lightweight(slot);
-            let lightweight = &mut receives.lightweight;
-            lightweight.complete_receive(core, waiting, envelope, total, written);
-        }
+        // If its buffer was withdrawn, it is complete already.
+        Target::Request(id) => deliver(core, peer, id, message, Ok(()), ended),
         Target::Entry(entry) => {
-            let message = receives.unexpected.get_mut(entry);
+            let message = unexpected.get_mut(entry);
             if let Message::Partial { bytes, .. } = message {
                 let bytes = std::mem::replace(bytes, Held::Short(Vec::new()));
                 *message = Message::Whole {
                     bytes,
                     sync: incoming.sync,
                 };
-                receives.unexpected.count();
+                unexpected.count();
             }
         }
         Target::Nowhere => end(core, peer, ended),

@@ -69,8 +69,7 @@ pub(super) fn step(
                     }
                 };
                 moved = true;
-                let to = core.requests.get(request);
-                let to = to.map_or(Destination::Nowhere, Destination::Request);
+                let to = Destination::of_request(&core.requests, request);
                 let read = |at: usize, out: &mut [u8]| remote_reads.read(number, at, out);
                 if to.fill(&mut core.loans, reading.at, count, read).is_err() {
                     let withdrawn = Err(Error::withdrawn(peer.rank));
