@@ -67,11 +67,13 @@ impl<'d> Destination<'d> {
                 read(0, &mut out[offset as usize..]);
             }
             Self::Request(request) => {
-                // Behind the end of a buffer that is too short there is nothing to write.
                 let fits = fitting(request.len, offset, len);
                 if fits > 0 || len == 0 {
                     return request.buf.write(loans, offset, fits, read);
                 }
+                // Behind the end of a buffer that is too short there is nothing to write. What names the bytes is
+                // checked all the same.
+                read(0, &mut []);
             }
             Self::Held(held) => match held.extend(len) {
                 Some(room) => read(0, room),
