@@ -66,29 +66,50 @@ impl<'d> Destination<'d> {
                 let out = loans.span_mut(span, offset as usize + fits)?;
                 read(0, &mut out[offset as usize..]);
             }
-            Self::Request(request) => {
-                let fits = fitting(request.len, offset, len);
-                if fits > 0 || len == 0 {
-                    return request.buf.write(loans, offset, fits, read);
-                }
-                // Behind the end of a buffer that is too short there is nothing to write. What names the bytes is
-                // checked all the same.
-                read(0, &mut []);
-            }
-            Self::Held(held) => match held.extend(len) {
-                Some(room) => read(0, room),
-                None => {
-                    return Err(LoanError::Outside {
-                        offset: offset as usize,
-                        len,
-                        size: held.len(),
-                    });
-                }
-            },
+            Self::Request(request) => return fill_request(request, loans, (offset, len), read),
+            Self::Held(held) => return fill_held(held, (offset, len), read),
             Self::Nowhere => {}
         }
         Ok(())
     }
+}
+
+/// Out of line, so that a short message to a lightweight receive has the registers.
+#[inline(never)]
+fn fill_request(
+    request: &Request,
+    loans: &mut LoanTable,
+    (offset, len): (u64, usize),
+    mut read: impl FnMut(usize, &mut [u8]),
+) -> Result<(), LoanError> {
+    let fits = fitting(request.len, offset, len);
+    if fits > 0 || len == 0 {
+        return request.buf.write(loans, offset, fits, read);
+    }
+    // Behind the end of a buffer that is too short there is nothing to write. What names the bytes is checked all the
+    // same.
+    read(0, &mut []);
+    Ok(())
+}
+
+/// Out of line, as [`fill_request`].
+#[inline(never)]
+fn fill_held(
+    held: &mut Held,
+    (offset, len): (u64, usize),
+    mut read: impl FnMut(usize, &mut [u8]),
+) -> Result<(), LoanError> {
+    match held.extend(len) {
+        Some(room) => read(0, room),
+        None => {
+            return Err(LoanError::Outside {
+                offset: offset as usize,
+                len,
+                size: held.len(),
+            });
+        }
+    }
+    Ok(())
 }
 
 /// How many of `len` bytes from `offset` on lie in a buffer of `room` bytes.

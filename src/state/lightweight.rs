@@ -5,11 +5,11 @@
 //! which its number leads to.
 
 use super::Core;
-use super::message::receipt_for;
+use super::message::{receipt_for, status_of};
 use crate::error::{Error, Result};
 use crate::matching::{EntryId, Envelope};
 use crate::request::{Request, RequestId, RequestState, Requests, Status, UserBuf};
-use onecopy_shm::loan::Span;
+use onecopy_shm::loan::{LoanError, Span};
 use std::collections::HashMap;
 
 /// Bits of a number that say which slot; those above say which of its receives.
@@ -226,8 +226,30 @@ impl LightweightReceives {
         waiting: PostedReceive,
         envelope: Envelope,
         total: u64,
-        written: Result<()>,
+        written: std::result::Result<(), LoanError>,
     ) {
+        if let PostedReceive::Lightweight(slot) = waiting
+            && let Some((phase, span)) = self.posted(slot)
+            && written.is_ok()
+            && total <= span.len() as u64
+        {
+            *phase = Phase::Over(status_of(envelope, total));
+            core.requests.count_completed();
+            return;
+        }
+        self.complete_slowly(core, waiting, (envelope, total), written);
+    }
+
+    /// As [`Self::complete_receive`], of a request, or of what did not go well. Errors are long.
+    #[inline(never)]
+    fn complete_slowly(
+        &mut self,
+        core: &mut Core,
+        waiting: PostedReceive,
+        (envelope, total): (Envelope, u64),
+        written: std::result::Result<(), LoanError>,
+    ) {
+        let written = written.map_err(|_| Error::withdrawn(envelope.source));
         match waiting {
             PostedReceive::Lightweight(slot) => {
                 if let Some(span) = self.span_of(slot) {

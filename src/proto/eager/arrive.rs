@@ -119,6 +119,7 @@ pub(crate) fn first_chunk(
 }
 
 /// Completes a receive that is posted no more and whose message has come, and ends the message.
+#[inline(always)]
 fn deliver_posted(
     core: &mut Core,
     receives: &mut Receives,
@@ -128,7 +129,6 @@ fn deliver_posted(
     written: std::result::Result<(), LoanError>,
 ) {
     end(core, peer, Ended::eager(total, sync));
-    let written = written.map_err(|_| Error::withdrawn(envelope.source));
     let lightweight = &mut receives.lightweight;
     lightweight.complete_receive(core, receive, envelope, total, written);
 }
