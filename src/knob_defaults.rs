@@ -167,7 +167,7 @@ fn eager_max() {
     let found = Thresholds::with_layers(&without_chunks(), &Costs::default(), LayerSet::ALL);
     assert_eq!(found.announce_min - 1, found.slots_max as u64);
     for mut knobs in each_writing() {
-        for pool_per_peer in [64 << 10, knobs.pool_per_peer] {
+        for pool_per_peer in [Some(64 << 10), None] {
             knobs.pool_per_peer = pool_per_peer;
             for costs in each_costs() {
                 for proven in [LayerSet::default(), LayerSet::ALL] {
@@ -240,6 +240,19 @@ fn of_a_rank<R: Send>(knobs: &Knobs, find: impl Fn(&Runtime) -> R + Sync) -> R {
     });
     let found = found.into_inner().expect("no rank panics");
     found.expect("one rank")
+}
+
+fn pool_per_peer() {
+    for pool_max in [4 << 10, 64 << 10, Knobs::default().pool_max] {
+        let knobs = Knobs {
+            pool_max,
+            ..Knobs::default()
+        };
+        assert!(knobs.check().is_ok());
+        let chunks = Chunks::new(&knobs);
+        let share = said_number("ONECOPY_POOL_PER_PEER", &knobs, Situation::here());
+        assert_eq!((chunks.share * chunks.bytes) as u64, share);
+    }
 }
 
 fn pool_writable() {
@@ -406,6 +419,7 @@ const COMPARED: &[Comparison] = &[
         ],
         chunks,
     ),
+    (&["ONECOPY_POOL_PER_PEER"], pool_per_peer),
     (&["ONECOPY_POOL_WRITABLE"], pool_writable),
     (&["ONECOPY_COPY_KERNEL", "ONECOPY_NT_MIN"], copy_kernel),
     (

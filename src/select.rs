@@ -152,7 +152,7 @@ impl<'a> Inputs<'a> {
         let first = unmapped().map(|layer| min[layer]).min().unwrap_or(NEVER);
         // Owned lines are asked for while the receiver still reads those of the message before.
         let strings = knobs.writes_strings();
-        let chunks = knobs.pool_per_peer / if strings { 1 } else { 2 };
+        let chunks = knobs.peer_share() / if strings { 1 } else { 2 };
         let most = seeds::EAGER_MOST.by(strings).min(chunks) as u64;
         let most = most.min(half_the_credit);
         first.clamp(least, (most + 1).max(least))
@@ -166,7 +166,7 @@ impl<'a> Inputs<'a> {
             true => 0,
             false => set_or(knobs.rewritten_max, most as u64)
                 .min(knobs.eager_credit as u64 / 2)
-                .min(knobs.pool_per_peer as u64 / 2),
+                .min(knobs.peer_share() as u64 / 2),
         };
         let by_user = knobs.eager_max.is_some();
         let set = |layer: LayerId| layer.min(knobs).is_some();

@@ -80,7 +80,7 @@ fn answers_go_in_the_chunks_of_what_they_answer() {
 fn what_came_back_counts() {
     const ROUNDS: usize = 200;
     let knobs = Knobs {
-        pool_per_peer: 48 << 10,
+        pool_per_peer: Some(48 << 10),
         ..knobs()
     };
     for (lens, all) in [
@@ -108,7 +108,7 @@ fn what_came_back_counts() {
 fn whatever_two_ranks_do_chunks_suffice() {
     for share in [16 << 10, 64 << 10, 256 << 10] {
         let knobs = Knobs {
-            pool_per_peer: share,
+            pool_per_peer: Some(share),
             ..knobs()
         };
         local_with(2, &knobs, |rt| {

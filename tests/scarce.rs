@@ -8,7 +8,7 @@ use onecopy::{Knobs, local_with};
 fn chunks_come_back_from_peers_to_whom_nothing_more_goes() {
     let knobs = Knobs {
         pool_max: 64 << 10,
-        pool_per_peer: 64 << 10,
+        pool_per_peer: Some(64 << 10),
         ..Knobs::default()
     };
     local_with(3, &knobs, |rt| {

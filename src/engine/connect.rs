@@ -51,7 +51,7 @@ impl Engine {
                     reason: refusal.to_string(),
                 })?;
         fault::point("connect.proven");
-        shared.keep_of(self.core.knobs.pool_per_peer, self.core.chunks.depth);
+        shared.keep_of(self.core.knobs.peer_share(), self.core.chunks.depth);
         let mut proven = vec![LayerId::CHUNKS.name()];
         for (layer, refusal) in link.refusals() {
             let name = layer.name();

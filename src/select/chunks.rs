@@ -173,7 +173,7 @@ mod tests {
         for chunk_copy in [ChunkCopy::Owned, ChunkCopy::String] {
             let knobs = Knobs {
                 chunk_copy,
-                pool_per_peer: 4096,
+                pool_per_peer: Some(4096),
                 ..Knobs::default()
             };
             assert!(knobs.check().is_ok());

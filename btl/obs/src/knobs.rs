@@ -260,8 +260,8 @@ knobs! {
         Expert ONECOPY_POOL_WRITABLE => pool_writable: Option<bool> = None,
             OrAuto(Switch), auto::POOL_WRITABLE;
         /// Bytes of chunks that messages to one peer may occupy at a time.
-        User ONECOPY_POOL_PER_PEER => pool_per_peer: usize = 512 * KIB,
-            Size { min: 4 * KIB, max: GIB };
+        User ONECOPY_POOL_PER_PEER => pool_per_peer: Option<usize> = None,
+            OrAuto(Size { min: 4 * KIB, max: GIB }), auto::POOL_PER_PEER;
         /// Bytes of chunks that one sender may have in all.
         User ONECOPY_POOL_MAX => pool_max: usize = 4 * MIB, Size { min: 4 * KIB, max: 64 * GIB };
     }
@@ -559,10 +559,17 @@ impl Knobs {
             .unwrap_or_else(|| auto::CHUNK_SIZE.here(self))
     }
 
+    /// Bytes of chunks that messages to one peer may occupy at a time.
+    #[must_use]
+    pub fn peer_share(&self) -> usize {
+        self.pool_per_peer
+            .unwrap_or_else(|| auto::POOL_PER_PEER.here(self))
+    }
+
     /// Chunks that messages to one peer may occupy.
     #[must_use]
     pub fn chunks_per_peer(&self) -> usize {
-        (self.pool_per_peer / self.chunk_bytes()).max(1)
+        (self.peer_share() / self.chunk_bytes()).max(1)
     }
 
     /// Chunks that a pipelined transfer recycles.
@@ -611,12 +618,12 @@ impl Knobs {
             "ONECOPY_CHUNK_SIZE",
             self.chunk_bytes(),
             "ONECOPY_POOL_PER_PEER",
-            self.pool_per_peer,
+            self.peer_share(),
             "a peer's share of the pool",
         )?;
         at_most(
             "ONECOPY_POOL_PER_PEER",
-            self.pool_per_peer,
+            self.peer_share(),
             "ONECOPY_POOL_MAX",
             self.pool_max,
             "the whole pool",

@@ -32,6 +32,10 @@ pub const CHUNK_SIZE: ByStores<usize> = ByStores {
     string: 16 * KIB,
 };
 
+/// Bytes of chunks that messages to one peer may occupy. With half of them ranks that both send and receive wait for
+/// each other; twice as many gain nothing (docs/performance.md).
+pub const PEER_SHARE: usize = 512 * KIB;
+
 /// The longest message that goes eagerly beside a layer that could copy it at once. Beyond, a single copy wins even if
 /// it has to be asked for.
 pub const EAGER_MOST: ByStores<usize> = ByStores {

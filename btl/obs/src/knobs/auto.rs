@@ -248,7 +248,7 @@ pub(super) static EAGER_MAX: Auto = Auto::Computed(
         };
         let strings = writes_strings(knobs, situation);
         let most = seeds::EAGER_MOST.by(strings);
-        let share = knobs.pool_per_peer / if strings { 1 } else { 2 };
+        let share = knobs.peer_share() / if strings { 1 } else { 2 };
         let most = most.min(credit).min(share).max(knobs.eager_slots_max);
         Value::Size(first.saturating_sub(1).clamp(knobs.eager_slots_max, most))
     },
@@ -281,6 +281,15 @@ pub(super) static POOL_WRITABLE: Auto = Auto::Cases(
     &[case(Value::Word("on"), BY_STRINGS, writes_strings)],
     Value::Word("off"),
 );
+pub(super) static POOL_PER_PEER: Auto = Auto::Computed(
+    || {
+        format!(
+            "{}; never more than ONECOPY_POOL_MAX",
+            show_size(seeds::PEER_SHARE)
+        )
+    },
+    |knobs, _| Value::Size(seeds::PEER_SHARE.min(knobs.pool_max)),
+);
 pub(super) static CHUNK_SIZE: Auto = Auto::Computed(
     || {
         format!(
@@ -291,7 +300,7 @@ pub(super) static CHUNK_SIZE: Auto = Auto::Computed(
     },
     |knobs, situation| {
         let size = seeds::CHUNK_SIZE.by(writes_strings(knobs, situation));
-        Value::Size(size.min(knobs.pool_per_peer))
+        Value::Size(size.min(knobs.peer_share()))
     },
 );
 pub(super) static PIPELINE_CHUNK: Auto = Auto::Computed(
@@ -301,7 +310,7 @@ pub(super) static PIPELINE_CHUNK: Auto = Auto::Computed(
 pub(super) static PIPELINE_DEPTH: Auto = Auto::Computed(
     || "as many as messages to one peer may occupy, 2 to 64".to_owned(),
     |knobs, situation| {
-        let share = knobs.pool_per_peer / chunk(knobs, situation);
+        let share = knobs.peer_share() / chunk(knobs, situation);
         Value::Count(share.clamp(2, 64))
     },
 );

@@ -288,6 +288,22 @@ fn knobs_that_contradict_each_other_are_named() {
     .expect("agree");
 }
 
+/// A default that is more than another knob permits yields to it: nobody set it, so nobody could mend it.
+#[test]
+fn no_default_contradicts_a_knob_that_is_set() {
+    let values = [
+        "0", "1", "2", "16", "32", "64", "100", "1000", "4K", "8K", "64K", "1M", "1G", "16T", "on",
+        "off",
+    ];
+    for knob in KNOBS {
+        for value in values {
+            if let Err(error) = from(&[(knob.name, value)]) {
+                assert_eq!(error.name, knob.name, "{error}");
+            }
+        }
+    }
+}
+
 #[test]
 fn set_names_an_unknown_knob() {
     let error = Knobs::default()
