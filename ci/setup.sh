@@ -10,6 +10,7 @@ need() { # program, package
 need cc gcc
 need git git
 need unshare util-linux
+need ip iproute2
 # Builds the programs that observe in the kernel anew, to compare them.
 need clang clang
 need llvm-strip llvm

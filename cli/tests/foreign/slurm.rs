@@ -4,7 +4,6 @@
 //! and plugins name one another by their places.
 
 use std::fs;
-use std::net::TcpListener;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::sync::OnceLock;
@@ -34,9 +33,11 @@ const PACKAGES: &[&str] = &[
     "libnuma1",
 ];
 
-/// Everything that the daemons start ends with the shell that started them.
-const APART: [&str; 6] = [
+/// Everything that the daemons start ends with the shell that started them. The ports of their loopback are theirs
+/// alone, so that nothing else takes one before they do.
+const APART: [&str; 7] = [
     "unshare",
+    "--net",
     "--mount",
     "--pid",
     "--fork",
@@ -45,8 +46,10 @@ const APART: [&str; 6] = [
 ];
 
 /// Starts the daemons, then the command that follows its first two arguments: what lies over `/usr`, and the folder of
-/// everything that they write.
+/// everything that they write. They look up no name while all addresses are loopback's, so there is one more. The code
+/// is 98 if a daemon ended before its node was ready: a job would wait for ever.
 const BED: &str = r#"
+ip link set lo up && ip address add 192.0.2.1/32 dev lo || exit 99
 mount -t overlay overlay -o "lowerdir=$1/usr:/usr" /usr || exit 99
 here=$2; shift 2
 head -c 1024 /dev/urandom > "$here/key"; chmod 400 "$here/key"
@@ -56,7 +59,10 @@ munged --foreground --force --key-file="$here/key" --socket="$here/munge" --pid-
 until [ -S "$here/munge" ] || ! kill -0 $munged; do sleep 0.05; done
 slurmctld-wlm -D -c > "$here/slurmctld.out" 2>&1 & control=$!
 slurmd-wlm -D -d /usr/sbin/slurmstepd-wlm > "$here/slurmd.out" 2>&1 & node=$!
-until [ "$(sinfo -h -o %t)" = idle ] || ! kill -0 $control $node; do sleep 0.1; done 2> /dev/null
+until [ "$(sinfo -h -o %t)" = idle ]; do
+    for daemon in $munged $control $node; do kill -0 $daemon || exit 98; done
+    sleep 0.1
+done 2> /dev/null
 "$@"
 exit $?
 "#;
@@ -113,10 +119,6 @@ fn ran(command: &mut Command) -> bool {
 }
 
 fn configuration(folder: &Path) -> String {
-    let free = || TcpListener::bind("127.0.0.1:0").expect("a port");
-    let (control, node) = (free(), free());
-    let port = |of: &TcpListener| of.local_addr().expect("address").port();
-    let (control, node) = (port(&control), port(&node));
     let name = fs::read_to_string("/proc/sys/kernel/hostname").expect("name");
     let name = name.trim().split('.').next().unwrap_or("localhost");
     let arch = std::env::consts::ARCH;
@@ -126,7 +128,7 @@ fn configuration(folder: &Path) -> String {
         "ClusterName=test\nSlurmctldHost={name}(127.0.0.1)\nSlurmUser=root\nAuthType=auth/munge\n\
         AuthInfo=socket={folder}/munge\nCredType=cred/munge\nPluginDir=/usr/lib/{arch}-linux-gnu/slurm-wlm\n\
         StateSaveLocation={folder}/state\nSlurmdSpoolDir={folder}/spool\nSlurmctldPidFile={folder}/slurmctld.pid\n\
-        SlurmdPidFile={folder}/slurmd.pid\nSlurmctldPort={control}\nSlurmdPort={node}\n\
+        SlurmdPidFile={folder}/slurmd.pid\nSlurmctldPort=6817\nSlurmdPort=6818\n\
         ProctrackType=proctrack/linuxproc\nTaskPlugin=task/none\nSelectType=select/cons_tres\n\
         JobAcctGatherType=jobacct_gather/none\nAccountingStorageType=accounting_storage/none\nSwitchType=switch/none\n\
         MpiDefault=none\nReturnToService=2\nKillWait=2\n\
