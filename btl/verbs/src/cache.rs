@@ -133,7 +133,9 @@ struct State<P: Provider> {
 impl<P: Provider> State<P> {
     fn find(&mut self, range: &Range<usize>, wanted: Wanted) -> Option<(Arc<Memories<P>>, usize)> {
         let Wanted {
-            access, domains, ..
+            access,
+            domains,
+            first,
         } = wanted;
         let wide = |entry: &Entry<P>| {
             (entry.access.remote_read || !access.remote_read)
@@ -141,10 +143,15 @@ impl<P: Provider> State<P> {
         };
         let covers =
             |entry: &Entry<P>| entry.range.start <= range.start && range.end <= entry.range.end;
+        // What the first domain refused it may take by now. Such an entry is left to others, and grows old.
+        let registered = |entry: &Entry<P>| {
+            entry.memories.wanted & domains == domains && entry.memories.of(first).is_some()
+        };
         let clock = self.clock + 1;
-        let entry = self.entries.iter_mut().find(|entry| {
-            covers(entry) && wide(entry) && entry.memories.wanted & domains == domains
-        })?;
+        let entry = self
+            .entries
+            .iter_mut()
+            .find(|entry| covers(entry) && wide(entry) && registered(entry))?;
         entry.used = clock;
         self.clock = clock;
         self.stats.hits += 1;
@@ -344,10 +351,8 @@ impl<P: Provider> Cache<P> {
             let found = quiet.then(|| state.find(&exact, wanted)).flatten();
             (found, state.changes)
         };
-        if let Some((memories, at)) = found
-            && memories.of(wanted.first).is_some()
-        {
-            return Ok((memories, at));
+        if let Some(found) = found {
+            return Ok(found);
         }
         self.collect();
         let page = start & !(PAGE - 1);

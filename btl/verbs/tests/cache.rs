@@ -20,7 +20,7 @@ use nix::sys::mman::{
 use nix::sys::signal::{Signal, kill};
 use nix::sys::wait::waitpid;
 use nix::unistd::{ForkResult, fork, pause};
-use onecopy_verbs::cache::{Bounds, Cache, Found};
+use onecopy_verbs::cache::{Bounds, Cache, Found, Wanted};
 use onecopy_verbs::model::Fabric;
 use onecopy_verbs::provider::Access;
 use onecopy_verbs::unmaps::{Observer, Watcher};
@@ -195,6 +195,46 @@ fn the_oldest_goes_first_and_bounds_hold() {
     assert_eq!(fabric.registered(), 2 * PAGE, "what is in use");
     drop(used);
     assert_eq!(fabric.registered(), 0);
+}
+
+/// A domain had no memory for a buffer when another one came first, and comes first itself from then on.
+#[test]
+fn what_the_wanted_domain_lacks_is_registered_anew_once() {
+    let fabric = Fabric::default();
+    let domains = ["m0", "m1"].map(|name| {
+        let device = Device::open(&fabric, name);
+        device.and_then(|device| device.domain()).expect("domain")
+    });
+    let bounds = Bounds {
+        bytes: 1 << 20,
+        entries: 8,
+    };
+    let cache = Cache::of(domains.to_vec(), bounds);
+    if cache.refused().is_some() {
+        return;
+    }
+    let at = map(None, 1);
+    let get_in = |first| {
+        let wanted = Wanted {
+            access: Access::default(),
+            domains: 0b11,
+            first,
+        };
+        // SAFETY: no operation touches it.
+        unsafe { cache.get_in(at, PAGE, wanted) }
+            .expect("registered")
+            .0
+    };
+    fabric.limit_memory(PAGE);
+    let lacking = get_in(0);
+    assert!(lacking.of(0).is_some() && lacking.of(1).is_none());
+    fabric.limit_memory(usize::MAX);
+    let whole = get_in(1);
+    for _ in 0..3 {
+        assert!(Arc::ptr_eq(&get_in(1), &whole));
+    }
+    let stats = cache.stats();
+    assert_eq!((stats.hits, stats.kept, cache.count()), (3, 2, 2));
 }
 
 #[test]
