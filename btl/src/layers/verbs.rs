@@ -179,23 +179,37 @@ pub fn open_of<P: Provider>(
     opened.map_err(|error| refusal(&error))
 }
 
-/// Lanes by all ports that will do. With one, `chosen`, there is nothing to share out.
+/// Lanes by all ports that will do, or by `chosen` where one is enough: there is nothing to share out.
 fn by_rails<P: Provider>(
     provider: &P,
     chosen: Chosen<P>,
     settings: Settings,
 ) -> Result<Box<dyn Lanes>, Error> {
-    let device = settings.device.as_deref();
     let most = settings.rails;
-    let rails = port::rails(provider, device, settings.port, settings.address, most)?;
-    if rails.len() < 2 {
-        return Adapter::on(chosen, settings).map(|lanes| Box::new(lanes) as _);
+    let mut rails = if most < 2 {
+        vec![chosen]
+    } else {
+        let wanted = settings.device.as_deref();
+        let open = Some(chosen.device);
+        port::rails(
+            provider,
+            wanted,
+            settings.port,
+            settings.address,
+            most,
+            open,
+        )?
+    };
+    if rails.len() < 2
+        && let Some(only) = rails.pop()
+    {
+        return Adapter::on(only, settings).map(|lanes| Box::new(lanes) as _);
     }
-    let places = rails.iter().map(|rail| {
+    let ports = rails.iter().map(|rail| {
         let (name, port) = (rail.device.name(), rail.port);
         format!("{name} port {port}, {} Mbit/s", rail.state.speed)
     });
-    let places = places.collect::<Vec<_>>().join("; ");
-    tracing::info!("lanes by {} rails: {places}", rails.len());
+    let ports = ports.collect::<Vec<_>>().join("; ");
+    tracing::info!("lanes by {} rails: {ports}", rails.len());
     Rails::on(rails, settings).map(|lanes| Box::new(lanes) as _)
 }

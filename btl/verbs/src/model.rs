@@ -288,6 +288,12 @@ impl Fabric {
         self.lock().dropped
     }
 
+    /// How often a device was opened.
+    #[must_use]
+    pub fn opens(&self) -> usize {
+        self.lock().opens
+    }
+
     /// Pairs that exist.
     #[must_use]
     pub fn pairs(&self) -> usize {

@@ -168,7 +168,7 @@ pub fn choose_at<P: Provider>(
 }
 
 /// All ports that will do, of these devices or of all: the fastest first, at most so many. Each has an open device of
-/// its own, so that each hears of its events.
+/// its own, so that each hears of its events. `open` is a device that is open already, and need not be opened again.
 ///
 /// # Errors
 ///
@@ -179,21 +179,29 @@ pub fn rails<P: Provider>(
     port: Option<u8>,
     index: Option<u8>,
     most: usize,
+    mut open: Option<Device<P>>,
 ) -> Result<Vec<Chosen<P>>> {
     let (mut found, mut refused) = (Vec::new(), Vec::new());
     for name in &names(provider, wanted)? {
-        let ports = match Device::open(provider, name) {
-            Ok(device) => ports_of(&device, port),
-            Err(error) => Err(error.to_string()),
+        let known = open.take_if(|device| device.name() == name);
+        let device = known.map_or_else(|| opened(provider, name), Ok);
+        let with_ports = device.and_then(|device| Ok((ports_of(&device, port)?, device)));
+        let (ports, device) = match with_ports {
+            Ok(with_ports) => with_ports,
+            Err(why) => {
+                refused.push(why);
+                continue;
+            }
         };
-        let ports = ports.unwrap_or_else(|why| {
-            refused.push(why);
-            0..=0
-        });
-        for port in ports.filter(|&port| port > 0) {
-            let opened = Device::open(provider, name).map_err(|error| error.to_string());
-            match opened.and_then(|device| look_at(device, port, index)) {
-                Ok(chosen) => found.push(chosen),
+        // For the first port that will do; each further one has another.
+        let mut unused = Some(device);
+        for port in ports {
+            let device = unused.clone().map_or_else(|| opened(provider, name), Ok);
+            match device.and_then(|device| look_at(device, port, index)) {
+                Ok(chosen) => {
+                    unused = None;
+                    found.push(chosen);
+                }
                 Err(why) => refused.push(why),
             }
         }
@@ -207,7 +215,11 @@ pub fn rails<P: Provider>(
     Ok(found)
 }
 
-/// The names of the devices that are wanted, or of all.
+fn opened<P: Provider>(provider: &P, name: &str) -> std::result::Result<Device<P>, String> {
+    Device::open(provider, name).map_err(|error| error.to_string())
+}
+
+/// The names of the devices that are wanted, each once, or of all.
 fn names<P: Provider>(provider: &P, wanted: Option<&str>) -> Result<Vec<String>> {
     let there = provider
         .devices()
@@ -215,14 +227,13 @@ fn names<P: Provider>(provider: &P, wanted: Option<&str>) -> Result<Vec<String>>
     let Some(wanted) = wanted else {
         return Ok(there);
     };
-    let mut asked: Vec<String> = Vec::new();
+    let mut names: Vec<String> = Vec::new();
     for name in wanted.split(',') {
-        if !asked.iter().any(|other| other == name) {
-            asked.push(name.to_owned());
+        if !names.iter().any(|other| other == name) {
+            names.push(name.to_owned());
         }
     }
-    let wanted = asked;
-    if let Some(missing) = wanted.iter().find(|name| !there.contains(name)) {
+    if let Some(missing) = names.iter().find(|name| !there.contains(name)) {
         let there = if there.is_empty() {
             "none".to_owned()
         } else {
@@ -235,7 +246,7 @@ fn names<P: Provider>(provider: &P, wanted: Option<&str>) -> Result<Vec<String>>
             "name one of them",
         ));
     }
-    Ok(wanted)
+    Ok(names)
 }
 
 fn none_will_do(refused: &[String]) -> Error {
@@ -258,7 +269,7 @@ fn on<P: Provider>(
     wanted: Option<u8>,
     index: Option<u8>,
 ) -> std::result::Result<Chosen<P>, String> {
-    let device = Device::open(provider, name).map_err(|error| error.to_string())?;
+    let device = opened(provider, name)?;
     let mut why = format!("{name} has no port");
     for port in ports_of(&device, wanted)? {
         match look_at(device.clone(), port, index) {

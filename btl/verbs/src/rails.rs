@@ -90,7 +90,14 @@ impl<P: Provider> Rails<P> {
     pub fn open(provider: &P, settings: Settings) -> Result<Self> {
         let device = settings.device.as_deref();
         let most = settings.rails.min(RAILS_MAX);
-        let chosen = rails(provider, device, settings.port, settings.address, most)?;
+        let chosen = rails(
+            provider,
+            device,
+            settings.port,
+            settings.address,
+            most,
+            None,
+        )?;
         Self::on(chosen, settings)
     }
 

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use onecopy_verbs::adapter::{Adapter, Lanes, ReadState, Settings, Shown};
 use onecopy_verbs::model::{Fabric, usual_limits, usual_settings};
-use onecopy_verbs::{Offer, Rails};
+use onecopy_verbs::{Device, Offer, Rails, port};
 
 const STRIPE: usize = 4096;
 
@@ -705,10 +705,21 @@ fn a_device_that_is_named_twice_is_opened_once() {
         };
         Rails::open(&fabric, settings).expect("devices")
     });
+    assert_eq!(fabric.opens(), 4);
     let [a, b] = sides;
     let (mut a, mut b) = join(a, b);
     with_rails(&mut a, &mut b, 2);
     assert_eq!(fabric.pairs(), 4);
+}
+
+/// A device whose port is down is opened to look at it.
+#[test]
+fn each_device_is_opened_once_and_one_that_is_open_not_again() {
+    let fabric = fabric(&[25_000; 2]);
+    fabric.set_link("b0", false);
+    let open = Device::open(&fabric, "a1").expect("a device");
+    let ports = port::rails(&fabric, None, None, None, 8, Some(open)).expect("ports");
+    assert_eq!((ports.len(), fabric.opens()), (3, 4));
 }
 
 /// A further connection that is made and carries nothing holds up one stripe.

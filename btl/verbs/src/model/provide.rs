@@ -56,10 +56,11 @@ unsafe impl Provider for Fabric {
     }
 
     fn open(&self, name: &str) -> io::Result<Context> {
-        let state = self.lock();
+        let state = &mut *self.lock();
         let mut devices = state.devices.iter().enumerate();
         let found = devices.find(|(_, device)| device.name == name);
         let (device, entry) = found.ok_or_else(|| refused(libc::ENODEV))?;
+        state.opens += 1;
         Ok(Context {
             fabric: self.clone(),
             device,

@@ -25,6 +25,7 @@ pub(super) struct State {
     pub(super) late: Vec<Datagram>,
     pub(super) dropped: u64,
     pub(super) memory_limit: Option<usize>,
+    pub(super) opens: usize,
 }
 
 #[derive(Debug)]
