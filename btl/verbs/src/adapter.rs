@@ -97,7 +97,7 @@ pub struct Adapter<P: Provider> {
     displaced: u64,
     /// Its pools have the size that the settings want; else there is a slot or two.
     is_furnished: bool,
-    /// What peers tell beside the streams is of use here.
+    /// Notes, which peers tell beside the streams, are of use here.
     hears_notes: bool,
     /// The port came back, and nobody has taken notice.
     came_back: bool,

@@ -42,7 +42,7 @@ pub(super) struct Lane<P: Provider> {
     pub(super) receiving: ReceiveSide<P>,
     pub(super) reads: LaneReads<P>,
     pub(super) notes: Notes,
-    /// The lane's user has begun to send: it knows that both sides are connected.
+    /// The lane's user has begun to send: it knows that both sides are connected. Noted where notes are of use.
     pub(super) has_begun: bool,
     last_use: LastUse,
     pub(super) watchdog: Watchdog,

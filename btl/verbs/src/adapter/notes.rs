@@ -30,6 +30,16 @@ impl<P: Provider> Adapter<P> {
         self.lanes.get_mut(name)?.notes.next()
     }
 
+    /// The lane's user sends, so notes may: those that wait go first.
+    pub(super) fn begin_notes(&mut self, name: u64) {
+        if let Some(lane) = self.lanes.get_mut(name) {
+            lane.has_begun = true;
+            if lane.notes.waits() {
+                self.send_notes(name);
+            }
+        }
+    }
+
     /// Sends notes that wait, as far as the peer permits it.
     pub(super) fn send_notes(&mut self, name: u64) {
         while let Some(lane) = self.lanes.get_mut(name)

@@ -19,17 +19,16 @@ impl<P: Provider> Adapter<P> {
                 self.pool.end_promises(1);
                 lane.sending.forget(&mut self.sends);
                 changed.add(name, lane);
-                if !self.hears_notes {
-                    lane.notes.drop_unread();
-                }
                 let waits = lane.notes.waits();
-                if control.is_none() {
-                    self.bytes += (len - HEAD) as u64;
-                }
                 if let Some(slot) = control {
+                    if !self.hears_notes {
+                        lane.notes.drop_unread();
+                    }
                     self.pool.recycle(&mut self.queue, slot);
                     // At once: another lane must not get the receive that was posted for this one.
                     self.grant_and_tell(name);
+                } else {
+                    self.bytes += (len - HEAD) as u64;
                 }
                 if waits {
                     self.send_notes(name);

@@ -51,11 +51,8 @@ impl<P: Provider> Adapter<P> {
     }
 
     pub(super) fn push_message(&mut self, name: u64) -> bool {
-        if let Some(lane) = self.lanes.get_mut(name) {
-            lane.has_begun = true;
-            if lane.notes.waits() {
-                self.send_notes(name);
-            }
+        if self.hears_notes {
+            self.begin_notes(name);
         }
         self.grant(name);
         let Some(lane) = self.lanes.get_mut(name) else {
