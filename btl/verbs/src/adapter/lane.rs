@@ -10,12 +10,15 @@ use super::lane_notes::Notes;
 use super::lane_reads::LaneReads;
 use super::receive_side::ReceiveSide;
 use super::send_side::SendSide;
+use super::send_slots::SendSlots;
 use crate::changed::Listed;
 use crate::directory::Failing;
-use crate::memory::Slot;
-use crate::pair::{Pair, Prepared, Ready};
+use crate::error::Error;
+use crate::memory::{Local, Slot};
+use crate::pair::{Operation, Pair, Prepared, Ready};
 use crate::port::Reach;
 use crate::provider::Provider;
+use crate::queue::Queue;
 
 /// How far the connection has come.
 #[derive(Debug)]
@@ -107,6 +110,39 @@ impl<P: Provider> Lane<P> {
         match checked {
             Ok(is_note) => Ok(self.receiving.take_in(slot, len, is_note)),
             Err(what) => Err((what, slot)),
+        }
+    }
+
+    /// Posts a message that holds no bytes of the stream: an acknowledgement or a note. `false`: there is no room now.
+    pub(super) fn post_control(
+        &mut self,
+        queue: &mut Queue<P>,
+        slots: &SendSlots<P>,
+        message: &[u8],
+    ) -> Result<bool, Error> {
+        let Stage::Ready(pair) = &self.stage else {
+            return Ok(false);
+        };
+        let operation = Operation::Send { immediate: None };
+        let posted = if pair.inline() >= message.len() {
+            pair.post_inline(queue, operation, message)
+        } else {
+            // This device sends fewer bytes inline, or none.
+            let Some(mut slot) = slots.take() else {
+                return Ok(false);
+            };
+            slot.write(0, message);
+            let local = Local::first(slot, message.len());
+            pair.post(queue, operation, local, u64::from(self.sending.number()))
+        };
+        match posted {
+            Ok(()) => {
+                self.receiving.has_told();
+                self.sending.keep_control();
+                Ok(true)
+            }
+            Err(refused) if refused.is_full() => Ok(false),
+            Err(refused) => Err(refused.error),
         }
     }
 

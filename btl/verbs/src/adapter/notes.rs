@@ -4,10 +4,7 @@
 
 use super::Adapter;
 use super::head::{HEAD, Head};
-use super::lane::Stage;
 use super::lane_notes::{NOTE_MAX, Text};
-use crate::memory::Local;
-use crate::pair::Operation;
 use crate::provider::Provider;
 
 impl<P: Provider> Adapter<P> {
@@ -47,7 +44,6 @@ impl<P: Provider> Adapter<P> {
             && lane.failed.is_none()
             && lane.is_open()
             && lane.sending.may_send()
-            && let Stage::Ready(pair) = &lane.stage
         {
             let head = Head {
                 is_note: true,
@@ -57,29 +53,12 @@ impl<P: Provider> Adapter<P> {
             let len = HEAD + note.bytes().len();
             message[..HEAD].copy_from_slice(&head.encode());
             message[HEAD..len].copy_from_slice(note.bytes());
-            let operation = Operation::Send { immediate: None };
-            let posted = if pair.inline() >= len {
-                pair.post_inline(&mut self.queue, operation, &message[..len])
-            } else {
-                let Some(mut slot) = self.sends.take() else {
-                    return;
-                };
-                slot.write(0, &message[..len]);
-                let cookie = u64::from(lane.sending.number());
-                pair.post(&mut self.queue, operation, Local::first(slot, len), cookie)
-            };
-            match posted {
-                Ok(()) => {
+            match lane.post_control(&mut self.queue, &self.sends, &message[..len]) {
+                Ok(true) => {
                     lane.notes.out.pop_front();
-                    lane.receiving.has_told();
-                    lane.sending.keep_control();
                 }
-                Err(refused) if refused.is_full() => return,
-                Err(refused) => {
-                    let reason = refused.error.to_string();
-                    drop(refused);
-                    return self.lanes.fail(name, reason);
-                }
+                Ok(false) => return,
+                Err(error) => return self.lanes.fail(name, error.to_string()),
             }
         }
     }

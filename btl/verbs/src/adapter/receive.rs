@@ -3,9 +3,7 @@
 
 use super::Adapter;
 use super::head::HEAD;
-use super::lane::Stage;
-use crate::memory::{Local, Slot};
-use crate::pair::Operation;
+use crate::memory::Slot;
 use crate::provider::Provider;
 
 impl<P: Provider> Adapter<P> {
@@ -84,9 +82,6 @@ impl<P: Provider> Adapter<P> {
         let Some(lane) = self.lanes.get_mut(name) else {
             return;
         };
-        let Stage::Ready(pair) = &lane.stage else {
-            return;
-        };
         let credit = lane.sending.credit();
         if lane.failed.is_some() || credit == 0 || lane.sending.is_building() {
             // The message that is being filled carries the acknowledgement, too.
@@ -98,25 +93,8 @@ impl<P: Provider> Adapter<P> {
             return;
         }
         let head = lane.head().encode();
-        let operation = Operation::Send { immediate: None };
-        let posted = if pair.inline() >= HEAD {
-            pair.post_inline(&mut self.queue, operation, &head)
-        } else {
-            // This device has no inline sends.
-            let Some(mut slot) = self.sends.take() else {
-                return;
-            };
-            slot.write(0, &head);
-            let cookie = u64::from(lane.sending.number());
-            pair.post(&mut self.queue, operation, Local::first(slot, HEAD), cookie)
-        };
-        match posted {
-            Ok(()) => {
-                lane.receiving.has_told();
-                lane.sending.keep_control();
-            }
-            Err(refused) if refused.is_full() => {}
-            Err(refused) => self.lanes.fail(name, refused.error.to_string()),
+        if let Err(error) = lane.post_control(&mut self.queue, &self.sends, &head) {
+            self.lanes.fail(name, error.to_string());
         }
     }
 }
