@@ -202,7 +202,7 @@ impl<P: Provider> Rails<P> {
         let Some(lane) = self.lanes.get_mut(name).filter(|lane| lane.is_matched) else {
             return;
         };
-        let (place, leads, rank) = (lane.place(at), lane.leads, lane.rank());
+        let (place, leads) = (lane.place(at), lane.leads);
         let Some(connection) = lane.connections.get_mut(at) else {
             return;
         };
@@ -210,7 +210,7 @@ impl<P: Provider> Rails<P> {
         let Some(inner) = connection.lane else {
             let again_at = connection.again_at;
             if leads && self.now() >= again_at {
-                self.offer_again(name, at, rank);
+                self.offer_again(name, at);
             }
             return;
         };
@@ -226,18 +226,14 @@ impl<P: Provider> Rails<P> {
     }
 
     /// Offers a connection again that was lost.
-    fn offer_again(&mut self, name: u64, at: usize, rank: u32) {
+    fn offer_again(&mut self, name: u64, at: usize) {
+        let renewed = self.renew(name, at);
+        let now = self.now();
         let Some(connection) = self.connection(name, at) else {
             return;
         };
-        let rail = connection.rail;
-        match self.prepare(rail, rank) {
-            Ok((inner, own)) => {
-                self.rails[rail].owners.insert(inner, name);
-                let Some(connection) = self.connection(name, at) else {
-                    return;
-                };
-                connection.lane = Some(inner);
+        match renewed {
+            Ok((_, own)) => {
                 connection.attempt = connection.attempt.wrapping_add(1);
                 let place = Place {
                     connection: at as u8,
@@ -245,13 +241,24 @@ impl<P: Provider> Rails<P> {
                 };
                 self.say(name, &Note::Offer(place, own));
             }
-            Err(_) => {
-                let now = self.now();
-                if let Some(connection) = self.connection(name, at) {
-                    connection.ends(now, false);
-                }
-            }
+            Err(_) => connection.ends(now, false),
         }
+    }
+
+    /// Makes a pair for a connection that has none: the lane on its rail, and what the peer must know of it.
+    fn renew(&mut self, name: u64, at: usize) -> Result<(u64, Rail), String> {
+        let lane = self.lanes.get(name).ok_or("the lane is over")?;
+        let connection = lane
+            .connections
+            .get(at)
+            .ok_or("there is no such connection")?;
+        let (rail, rank) = (connection.rail, lane.rank());
+        let (inner, own) = self.prepare(rail, rank)?;
+        self.rails[rail].owners.insert(inner, name);
+        if let Some(connection) = self.connection(name, at) {
+            connection.lane = Some(inner);
+        }
+        Ok((inner, own))
     }
 
     fn connection(&mut self, name: u64, at: usize) -> Option<&mut Connection> {
@@ -283,13 +290,13 @@ impl<P: Provider> Rails<P> {
         let Some(lane) = self.lanes.get_mut(name).filter(|lane| lane.is_matched) else {
             return false;
         };
-        let (leads, rank) = (lane.leads, lane.rank());
-        let (place, rail) = match note {
+        let leads = lane.leads;
+        let (place, peer) = match note {
             Note::Keys(id, keys) => {
                 lane.learn(id, keys);
                 return true;
             }
-            Note::Offer(place, rail) | Note::Answer(place, rail) => (place, Some(rail)),
+            Note::Offer(place, peer) | Note::Answer(place, peer) => (place, Some(peer)),
             Note::Ready(place) | Note::Over(place) | Note::Up(place) => (place, None),
         };
         let at = usize::from(place.connection);
@@ -298,15 +305,16 @@ impl<P: Provider> Rails<P> {
         };
         let speed = self.rails[connection.rail].adapter.speed();
         let is_this = connection.lane.is_some() && connection.attempt == place.attempt;
-        match (note, rail) {
-            (Note::Offer(..), Some(rail)) if !leads => {
-                return self.answer(name, at, (place, rail), rank);
+        match (note, peer) {
+            (Note::Offer(..), Some(peer)) if !leads => {
+                connection.goes_to(&peer, speed);
+                return self.answer(name, place, peer);
             }
-            (Note::Answer(..), Some(rail)) if leads => {
+            (Note::Answer(..), Some(peer)) if leads => {
                 if let Some(inner) = connection.lane.filter(|_| is_this) {
-                    connection.goes_to(&rail, speed);
-                    let own = connection.rail;
-                    self.start(own, inner, rail);
+                    connection.goes_to(&peer, speed);
+                    let rail = connection.rail;
+                    self.start(rail, inner, peer);
                 }
             }
             (Note::Ready(_), _) => connection.heard_ready |= is_this,
@@ -329,20 +337,15 @@ impl<P: Provider> Rails<P> {
     }
 
     /// The leader offers a connection again. `false`: no correct peer would offer as fast.
-    fn answer(&mut self, name: u64, at: usize, (place, peer): (Place, Rail), rank: u32) -> bool {
-        let now = self.now();
+    fn answer(&mut self, name: u64, place: Place, peer: Rail) -> bool {
+        let (now, at) = (self.now(), usize::from(place.connection));
         self.lose(name, at);
-        let Some(connection) = self
-            .lanes
-            .get_mut(name)
-            .and_then(|lane| lane.connections.get_mut(at))
-        else {
+        let Some(connection) = self.connection(name, at) else {
             return true;
         };
         let last = connection.offered.replace(now);
         connection.attempt = place.attempt;
         let rail = connection.rail;
-        connection.goes_to(&peer, self.rails[rail].adapter.speed());
         if last.is_some_and(|last| now < last + OFFERS_APART) {
             let waiting = self.first(name);
             let waiting = waiting.map_or(0, |(adapter, inner)| adapter.notes_waiting(inner));
@@ -352,12 +355,8 @@ impl<P: Provider> Rails<P> {
             self.say(name, &Note::Over(place));
             return true;
         }
-        match self.prepare(rail, rank) {
+        match self.renew(name, at) {
             Ok((inner, own)) => {
-                self.rails[rail].owners.insert(inner, name);
-                if let Some(connection) = self.connection(name, at) {
-                    connection.lane = Some(inner);
-                }
                 self.start(rail, inner, peer);
                 self.say(name, &Note::Answer(place, own));
             }
