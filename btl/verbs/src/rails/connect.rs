@@ -208,8 +208,8 @@ impl<P: Provider> Rails<P> {
         };
         let rail = connection.rail;
         let Some(inner) = connection.lane else {
-            let again_at = connection.again_at;
-            if leads && self.now() >= again_at {
+            // By the time that this was told of: a poll asks for none.
+            if leads && self.clock >= connection.again_at {
                 self.offer_again(name, at);
             }
             return;
