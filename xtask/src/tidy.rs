@@ -12,6 +12,7 @@ mod sentences;
 mod source;
 mod starts;
 mod sync;
+mod test_items;
 mod tracepoints;
 mod versions;
 mod words;

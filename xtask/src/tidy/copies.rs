@@ -2,7 +2,7 @@
 //! Payload is copied by `btl/shm/src/copy.rs` alone, which knows where the processor's string instruction stumbles. The
 //! C library's `memcpy`, and so `copy_from_slice`, does not.
 
-use super::{File, Findings};
+use super::{File, Findings, test_items};
 
 /// Where payload is copied.
 const FOLDERS: [&str; 6] = [
@@ -21,15 +21,19 @@ pub(super) fn check(file: &File, findings: &mut Findings) {
     if !is_payload || file.path.ends_with("tests.rs") {
         return;
     }
-    for (index, line) in file.text.lines().enumerate() {
-        if line.contains("#[cfg(test)]") {
-            return;
+    let tests = match test_items::lines(&file.text) {
+        Ok(tests) => tests,
+        Err(why) => return findings.error(&file.path, why),
+    };
+    for (number, line) in (1..).zip(file.text.lines()) {
+        if tests.iter().any(|test| test.contains(&number)) {
+            continue;
         }
         let copies = line.contains("copy_from_slice(") || line.contains("copy_nonoverlapping(");
         let is_comment = line.trim_start().starts_with("//");
         if copies && !is_comment && !SHORT.iter().any(|short| line.contains(short)) {
             findings.error(
-                format!("{}:{}", file.path, index + 1),
+                format!("{}:{number}", file.path),
                 "payload is copied by onecopy_shm::copy; say '// short' if there are few bytes",
             );
         }
@@ -61,12 +65,15 @@ mod tests {
         for short in [
             "a.copy_from_slice(&word.to_le_bytes());",
             "a.copy_from_slice(b); // short",
-            "#[cfg(test)]\nout.copy_from_slice(part);",
+            "#[cfg(test)]\nmod tests {\n    out.copy_from_slice(part);\n}",
             "// out.copy_from_slice(part);",
         ] {
             assert_eq!(errors("src/proto/own.rs", short), 0, "{short}");
         }
         assert_eq!(errors("src/proto/own/tests.rs", copy), 0);
+        let behind =
+            "#[cfg(test)]\nmod tests {\n    a.copy_from_slice(b);\n}\nout.copy_from_slice(part);";
+        assert_eq!(errors("src/proto/own.rs", behind), 1);
         assert_eq!(errors("cli/src/lib.rs", copy), 0);
     }
 }

@@ -3,9 +3,9 @@
 //!
 //! Tests may name layers, and comments too. The names are read from the registry, so that a new row is covered at once.
 
-use proc_macro2::{Delimiter, TokenStream, TokenTree};
+use proc_macro2::{TokenStream, TokenTree};
 
-use super::{File, Findings};
+use super::{File, Findings, test_items};
 
 /// The one place that names the layers.
 const REGISTRY: &str = "btl/src/registry.rs";
@@ -142,16 +142,8 @@ impl Names {
             let line = token.span().start().line;
             match token {
                 TokenTree::Punct(mark) if mark.as_char() == '#' => {
-                    tokens.next_if(|next| matches!(next, TokenTree::Punct(_)));
-                    let Some(TokenTree::Group(attribute)) = tokens.peek() else {
-                        continue;
-                    };
-                    let tests = attribute.stream().to_string().replace(' ', "") == "cfg(test)";
-                    // Attributes, among them comments for documentation.
-                    tokens.next();
-                    if tests {
-                        skip_item(&mut tokens);
-                    }
+                    // Among attributes are comments for documentation.
+                    test_items::skip_attribute(&mut tokens);
                 }
                 TokenTree::Punct(mark) if mark.as_char() == ':' && path > 0 => path += 1,
                 TokenTree::Ident(ident) => {
@@ -231,17 +223,6 @@ impl Names {
             return Some(text.to_owned());
         }
         self.in_words(text, false)
-    }
-}
-
-/// Passes over what an attribute stands before.
-fn skip_item(tokens: &mut impl Iterator<Item = TokenTree>) {
-    for token in tokens {
-        match token {
-            TokenTree::Group(group) if group.delimiter() == Delimiter::Brace => return,
-            TokenTree::Punct(mark) if mark.as_char() == ';' => return,
-            _ => {}
-        }
     }
 }
 
