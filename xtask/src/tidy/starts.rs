@@ -62,7 +62,7 @@ pub(super) fn check(file: &File, findings: &mut Findings) {
     }
 }
 
-/// Whether the call at `at` is the body of a closure, which a guard calls, or is handed to one where it stands.
+/// Whether the call at `position` is the body of a closure, which a guard calls, or is handed to one where it stands.
 fn guarded(code: &str, position: usize) -> bool {
     let begin = statement(code, position);
     let end = code[position..]
@@ -74,7 +74,7 @@ fn guarded(code: &str, position: usize) -> bool {
         || code[position..end].contains("Pending::adopted")
 }
 
-/// Where the statement that `at` stands in begins.
+/// Where the statement begins that `position` stands in.
 fn statement(code: &str, position: usize) -> usize {
     code[..position]
         .rfind([';', '{', '}'])
@@ -113,7 +113,7 @@ fn is_word(c: char) -> bool {
     c.is_alphanumeric() || c == '_'
 }
 
-/// The words from `from` on, with their places.
+/// The words from `from` on, each with its position.
 fn words(code: &str, from: usize) -> impl Iterator<Item = (usize, &str)> {
     code[from..]
         .split(|c| !is_word(c))
@@ -121,7 +121,7 @@ fn words(code: &str, from: usize) -> impl Iterator<Item = (usize, &str)> {
         .filter(|(_, word)| !word.is_empty())
 }
 
-/// The place behind the bracket that closes what is open at `from`.
+/// The position behind the bracket that closes what is open at `from`.
 fn close(code: &str, from: usize) -> usize {
     let mut depth = 1;
     for (position, c) in code[from..].char_indices() {
