@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Which rail of one rank goes with which rail of another.
+//! Matching: which rail of one rank is connected with which rail of another.
 //!
-//! Invariant: both ranks find the same pairs in the same order, from the same two offers. So no word is needed about
-//! which pair carries the stream: it is the first one.
+//! Invariant: both ranks find the same matches in the same order, from the same two offers. So no word is needed about
+//! which connection carries the stream: it is the first one.
 
 use std::cmp::Reverse;
 
@@ -11,22 +11,22 @@ use crate::port::Reach;
 /// Rails of a rank, at most. It bounds an offer's length. Machines with more ports for one job are rare.
 pub const RAILS_MAX: usize = 4;
 
-/// A rail, as a peer must know it.
+/// A rail as it is offered to a peer.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Rail {
-    /// The pair that was made on it for this peer.
+pub struct OfferedRail {
+    /// The queue pair that was made on it for this peer.
     pub reach: Reach,
     /// Megabits a second.
     pub speed: u32,
     /// Whether it failed lately: another one is better for the stream.
     pub doubtful: bool,
-    /// Whether there is no pair on it yet: its port is down, and may come back.
+    /// Whether there is no queue pair on it yet: its port is down, and may come back.
     pub absent: bool,
-    /// Its place among the rails of its rank, as long as that lives.
-    pub number: u8,
+    /// Its index among the rails of its rank, as long as that lives.
+    pub index: u8,
 }
 
-impl Rail {
+impl OfferedRail {
     /// Bytes of it on a wire.
     pub const BYTES: usize = Reach::BYTES + 8;
 
@@ -38,7 +38,7 @@ impl Rail {
         reach.copy_from_slice(&self.reach.to_bytes());
         rest[..4].copy_from_slice(&self.speed.to_le_bytes());
         rest[4] = u8::from(self.doubtful) | u8::from(self.absent) << 1;
-        rest[5] = self.number;
+        rest[5] = self.index;
         bytes
     }
 
@@ -46,7 +46,7 @@ impl Rail {
     #[must_use]
     pub fn from_bytes(bytes: &[u8]) -> Option<Self> {
         let (reach, rest) = bytes.split_first_chunk::<{ Reach::BYTES }>()?;
-        let [a, b, c, d, flags, number, 0, 0] = *rest else {
+        let [a, b, c, d, flags, index, 0, 0] = *rest else {
             return None;
         };
         let rail = Self {
@@ -54,9 +54,9 @@ impl Rail {
             speed: u32::from_le_bytes([a, b, c, d]),
             doubtful: flags & 1 != 0,
             absent: flags & 2 != 0,
-            number,
+            index,
         };
-        let is_sound = flags <= 3 && usize::from(number) < RAILS_MAX;
+        let is_sound = flags <= 3 && usize::from(index) < RAILS_MAX;
         is_sound.then_some(rail)
     }
 
@@ -66,16 +66,16 @@ impl Rail {
     }
 }
 
-/// Two rails that may go together. Both sides see all of it alike, but for the places.
+/// Two rails that may be matched. Both sides see all of it alike, but for `indices`.
 struct Candidate {
     absent: bool,
     alike: Reverse<u32>,
     doubts: u8,
     speed: Reverse<u32>,
-    /// How far apart they stand on their ranks.
+    /// How far apart their indices are.
     apart: u8,
     order: ([u8; Reach::BYTES], [u8; Reach::BYTES]),
-    places: (usize, usize),
+    indices: (usize, usize),
 }
 
 /// How many bits two addresses have in common at their beginning. Two of InfiniBand are in one subnet, or not.
@@ -85,15 +85,15 @@ fn alike(a: &[u8; 16], b: &[u8; 16]) -> u32 {
     if is_mapped { common } else { common.min(64) }
 }
 
-/// The pairs of rails: places in `own` and in `peer`. Those whose addresses are most alike go together: they share a
-/// network, if any do. Where addresses do not tell networks apart, rails of one number go together: ranks of a cluster
-/// mostly find their ports in one order. Rails that are there go with one another first. The first pair is the one for
-/// the stream: of those that did not fail lately, the fastest.
+/// The matches: indices in `own` and in `peer`. Those whose addresses are most alike are matched: they share a network,
+/// if any do. Where addresses do not tell networks apart, rails of one index are: ranks of a cluster mostly find their
+/// ports in one order. Rails that are there are matched with one another first. The first match is the one for the
+/// stream: of those that did not fail lately, the fastest.
 #[must_use]
-pub fn pairs(own: &[Rail], peer: &[Rail]) -> Vec<(usize, usize)> {
+pub fn match_rails(own: &[OfferedRail], peer: &[OfferedRail]) -> Vec<(usize, usize)> {
     let mut all = Vec::new();
-    for (at, one) in own.iter().enumerate() {
-        for (to, other) in peer.iter().enumerate() {
+    for (own_index, one) in own.iter().enumerate() {
+        for (peer_index, other) in peer.iter().enumerate() {
             let alike = alike(&one.reach.address, &other.reach.address);
             let speed = one.speed.min(other.speed);
             let doubts = u8::from(one.doubtful) + u8::from(other.doubtful);
@@ -104,9 +104,9 @@ pub fn pairs(own: &[Rail], peer: &[Rail]) -> Vec<(usize, usize)> {
                 alike: Reverse(alike),
                 doubts,
                 speed: Reverse(speed),
-                apart: one.number.abs_diff(other.number),
+                apart: one.index.abs_diff(other.index),
                 order: (a.min(b), a.max(b)),
-                places: (at, to),
+                indices: (own_index, peer_index),
             });
         }
     }
@@ -116,8 +116,9 @@ pub fn pairs(own: &[Rail], peer: &[Rail]) -> Vec<(usize, usize)> {
     });
     let mut found: Vec<Candidate> = Vec::new();
     for one in all {
-        let (at, to) = one.places;
-        let is_free = |other: &Candidate| other.places.0 != at && other.places.1 != to;
+        let (own_index, peer_index) = one.indices;
+        let is_free =
+            |other: &Candidate| other.indices.0 != own_index && other.indices.1 != peer_index;
         if found.iter().all(is_free) {
             found.push(one);
         }
@@ -126,18 +127,18 @@ pub fn pairs(own: &[Rail], peer: &[Rail]) -> Vec<(usize, usize)> {
         let Candidate { absent, doubts, .. } = *one;
         (absent, doubts, one.speed, one.alike, one.apart, one.order)
     });
-    found.into_iter().map(|one| one.places).collect()
+    found.into_iter().map(|one| one.indices).collect()
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    fn rail(network: u8, host: u8, number: u32, speed: u32) -> Rail {
+    fn rail(network: u8, host: u8, number: u32, speed: u32) -> OfferedRail {
         let mut address = [0; 16];
         address[10..12].copy_from_slice(&[0xff; 2]);
         address[12..].copy_from_slice(&[10, 77, network, host]);
-        Rail {
+        OfferedRail {
             reach: Reach {
                 packet: 1024,
                 number,
@@ -147,13 +148,16 @@ mod tests {
             speed,
             doubtful: false,
             absent: false,
-            number: 3,
+            index: 3,
         }
     }
 
-    fn both(own: &[Rail], peer: &[Rail]) -> Vec<(usize, usize)> {
-        let here = pairs(own, peer);
-        let there: Vec<_> = pairs(peer, own).into_iter().map(|(a, b)| (b, a)).collect();
+    fn both(own: &[OfferedRail], peer: &[OfferedRail]) -> Vec<(usize, usize)> {
+        let here = match_rails(own, peer);
+        let there: Vec<_> = match_rails(peer, own)
+            .into_iter()
+            .map(|(a, b)| (b, a))
+            .collect();
         assert_eq!(here, there, "both sides find the same");
         here
     }
@@ -198,17 +202,17 @@ mod tests {
     }
 
     #[test]
-    fn rails_whose_addresses_say_nothing_go_by_their_numbers() {
-        let numbered = |host, number, pair| {
+    fn rails_whose_addresses_say_nothing_are_matched_by_index() {
+        let indexed = |host, index, pair| {
             let mut rail = rail(1, host, pair, 10);
-            rail.number = number;
+            rail.index = index;
             rail.reach.address = [0; 16];
             rail.reach.address[..2].copy_from_slice(&[0xfe, 0x80]);
             rail.reach.address[15] = host;
             rail
         };
-        let own = [numbered(1, 0, 8), numbered(2, 1, 7)];
-        let mut peer = [numbered(3, 0, 7), numbered(4, 1, 8)];
+        let own = [indexed(1, 0, 8), indexed(2, 1, 7)];
+        let mut peer = [indexed(3, 0, 7), indexed(4, 1, 8)];
         let mut found = both(&own, &peer);
         found.sort_unstable();
         assert_eq!(found, [(0, 0), (1, 1)]);
@@ -229,16 +233,16 @@ mod tests {
 
     #[test]
     fn what_a_peer_says_of_a_rail_is_checked() {
-        let rail = Rail {
+        let rail = OfferedRail {
             doubtful: true,
             ..rail(1, 1, 7, u32::MAX)
         };
-        assert_eq!(Rail::from_bytes(&rail.to_bytes()), Some(rail));
+        assert_eq!(OfferedRail::from_bytes(&rail.to_bytes()), Some(rail));
         for wrong in [4, 5, 6, 7].map(|at| Reach::BYTES + at) {
             let mut bytes = rail.to_bytes();
             bytes[wrong] = 4;
-            assert_eq!(Rail::from_bytes(&bytes), None);
+            assert_eq!(OfferedRail::from_bytes(&bytes), None);
         }
-        assert_eq!(Rail::from_bytes(&rail.to_bytes()[1..]), None);
+        assert_eq!(OfferedRail::from_bytes(&rail.to_bytes()[1..]), None);
     }
 }

@@ -5,7 +5,7 @@ use std::os::fd::BorrowedFd;
 use std::time::{Duration, Instant};
 
 use onecopy_verbs::adapter::{Adapter, Lanes, ReadState, Settings};
-use onecopy_verbs::matching::Rail;
+use onecopy_verbs::matching::OfferedRail;
 use onecopy_verbs::model::{Fabric, usual_settings};
 use onecopy_verbs::{Offer, Status};
 
@@ -638,9 +638,9 @@ fn nonsense_fails_its_lane() {
         let (lane, offer) = b.make(0).expect("a lane");
         let rogues = Offer {
             mark: None,
-            rail: Rail {
+            rail: OfferedRail {
                 reach: own,
-                ..Rail::default()
+                ..OfferedRail::default()
             },
             more: Default::default(),
             room: 256,

@@ -9,7 +9,7 @@ use super::lane::{Lane, Stage};
 use super::receive_side::ReceiveSide;
 use super::{Adapter, GRANT_MIN, INLINE_MAX, Offer, SILENT};
 use crate::error::Error;
-use crate::matching::{self, RAILS_MAX, Rail};
+use crate::matching::{self, OfferedRail, RAILS_MAX};
 use crate::pair::{InitAttributes, Pair};
 use crate::port::Reach;
 use crate::provider::{Depths, Kind, Provider};
@@ -25,7 +25,7 @@ impl<P: Provider> Adapter<P> {
     }
 
     /// What the peer must know of the pairs that were made for it, of which the first is on this device.
-    pub(crate) fn offer_of(&self, rails: &[Rail]) -> Offer {
+    pub(crate) fn offer_of(&self, rails: &[OfferedRail]) -> Offer {
         let first = rails.first().copied().unwrap_or_default();
         let mut more = [None; RAILS_MAX - 1];
         for (place, rail) in more.iter_mut().zip(rails.iter().skip(1)) {
@@ -41,9 +41,9 @@ impl<P: Provider> Adapter<P> {
     }
 
     /// What a peer may know of the port while no pair can be made on it.
-    pub(crate) fn absent_rail(&self) -> Rail {
+    pub(crate) fn absent_rail(&self) -> OfferedRail {
         let chosen = self.port.chosen();
-        Rail {
+        OfferedRail {
             reach: Reach {
                 packet: chosen.state.packet,
                 lid: chosen.state.lid,
@@ -53,7 +53,7 @@ impl<P: Provider> Adapter<P> {
             },
             speed: self.speed(),
             absent: true,
-            ..Rail::default()
+            ..OfferedRail::default()
         }
     }
 
@@ -76,7 +76,7 @@ impl<P: Provider> Adapter<P> {
     }
 
     /// Makes a lane that carries no stream, and so pins nothing for its peer.
-    pub(crate) fn prepare_lane(&mut self, rank: u32) -> Result<(u64, Rail), String> {
+    pub(crate) fn prepare_lane(&mut self, rank: u32) -> Result<(u64, OfferedRail), String> {
         self.port.look(|_| Ok(()))?;
         self.renew_receives()?;
         self.make_place(Instant::now())?;
@@ -108,10 +108,10 @@ impl<P: Provider> Adapter<P> {
             self.queue.forget(account);
             return Err("there are too many lanes".to_owned());
         };
-        let rail = Rail {
+        let rail = OfferedRail {
             reach: own,
             speed: self.speed(),
-            ..Rail::default()
+            ..OfferedRail::default()
         };
         Ok((name, rail))
     }
@@ -157,13 +157,13 @@ impl<P: Provider> Adapter<P> {
         let account = pair.account();
         let chosen = Arc::clone(self.port.chosen());
         // A peer with several ports goes by that which both find to be the best.
-        let own = Rail {
+        let own = OfferedRail {
             reach: lane.own,
             speed,
-            ..Rail::default()
+            ..OfferedRail::default()
         };
         let rails = peer.rails();
-        let best = matching::pairs(&[own], &rails)
+        let best = matching::match_rails(&[own], &rails)
             .first()
             .map_or(0, |best| best.1);
         let reached = rails[best];

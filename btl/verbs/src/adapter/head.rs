@@ -2,7 +2,7 @@
 //! What stands before the bytes of a lane's message: their place in the stream, what the sender has taken, and what it
 //! permits.
 
-use crate::matching::{RAILS_MAX, Rail};
+use crate::matching::{OfferedRail, RAILS_MAX};
 
 /// Bytes of a head.
 pub(super) const HEAD: usize = 16;
@@ -48,9 +48,9 @@ impl Head {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Offer {
     /// The pair, and its port.
-    pub rail: Rail,
+    pub rail: OfferedRail,
     /// Other ports by which the rank can be reached, each with a pair of its own.
-    pub more: [Option<Rail>; RAILS_MAX - 1],
+    pub more: [Option<OfferedRail>; RAILS_MAX - 1],
     /// Bytes that a receive has room for.
     pub room: u32,
     /// Messages that the peer may send at first.
@@ -75,11 +75,11 @@ const ROOM_MAX: u32 = 1 << 20;
 
 impl Offer {
     /// Bytes of it on a wire.
-    pub const BYTES: usize = RAILS_MAX * Rail::BYTES + 24;
+    pub const BYTES: usize = RAILS_MAX * OfferedRail::BYTES + 24;
 
     /// The rails that are offered, at least one.
     #[must_use]
-    pub fn rails(&self) -> Vec<Rail> {
+    pub fn rails(&self) -> Vec<OfferedRail> {
         let more = self.more.iter().flatten().copied();
         std::iter::once(self.rail).chain(more).collect()
     }
@@ -88,8 +88,8 @@ impl Offer {
     #[must_use]
     pub fn to_bytes(&self) -> [u8; Self::BYTES] {
         let mut bytes = [0; Self::BYTES];
-        let (rails, rest) = bytes.split_at_mut(RAILS_MAX * Rail::BYTES);
-        for (place, rail) in rails.chunks_exact_mut(Rail::BYTES).zip(self.rails()) {
+        let (rails, rest) = bytes.split_at_mut(RAILS_MAX * OfferedRail::BYTES);
+        for (place, rail) in rails.chunks_exact_mut(OfferedRail::BYTES).zip(self.rails()) {
             place.copy_from_slice(&rail.to_bytes());
         }
         rest[..4].copy_from_slice(&self.room.to_le_bytes());
@@ -105,15 +105,15 @@ impl Offer {
     /// From a peer's bytes; none where they can be no offer.
     #[must_use]
     pub fn from_bytes(bytes: &[u8; Self::BYTES]) -> Option<Self> {
-        let (rails, rest) = bytes.split_at(RAILS_MAX * Rail::BYTES);
-        let (first, others) = rails.split_at(Rail::BYTES);
-        let first = Rail::from_bytes(first)?;
+        let (rails, rest) = bytes.split_at(RAILS_MAX * OfferedRail::BYTES);
+        let (first, others) = rails.split_at(OfferedRail::BYTES);
+        let first = OfferedRail::from_bytes(first)?;
         let mut more = [None; RAILS_MAX - 1];
-        for (place, bytes) in more.iter_mut().zip(others.chunks_exact(Rail::BYTES)) {
+        for (place, bytes) in more.iter_mut().zip(others.chunks_exact(OfferedRail::BYTES)) {
             // What is left out is all zeros, and has no others behind it.
             let is_there = bytes.iter().any(|byte| *byte != 0);
             *place = match is_there {
-                true => Some(Rail::from_bytes(bytes)?),
+                true => Some(OfferedRail::from_bytes(bytes)?),
                 false => None,
             };
         }
@@ -164,12 +164,12 @@ mod tests {
         assert_eq!(Head::decode(&head.encode()), head);
         assert_eq!(Head::decode(&note.encode()), note);
         let offer = Offer {
-            rail: Rail {
+            rail: OfferedRail {
                 reach: Reach {
                     packet: 4096,
                     ..Reach::default()
                 },
-                ..Rail::default()
+                ..OfferedRail::default()
             },
             more: [None; RAILS_MAX - 1],
             room: 8192,
@@ -186,9 +186,9 @@ mod tests {
             ..offer
         };
         assert_eq!(Offer::from_bytes(&datagrams.to_bytes()), Some(datagrams));
-        let other = Rail {
+        let other = OfferedRail {
             speed: 10_000,
-            number: 1,
+            index: 1,
             ..offer.rail
         };
         let two = Offer {
@@ -197,8 +197,11 @@ mod tests {
         };
         assert_eq!(Offer::from_bytes(&two.to_bytes()), Some(two));
         let mut gap = two.to_bytes();
-        gap.copy_within(Rail::BYTES..2 * Rail::BYTES, 2 * Rail::BYTES);
-        gap[Rail::BYTES..2 * Rail::BYTES].fill(0);
+        gap.copy_within(
+            OfferedRail::BYTES..2 * OfferedRail::BYTES,
+            2 * OfferedRail::BYTES,
+        );
+        gap[OfferedRail::BYTES..2 * OfferedRail::BYTES].fill(0);
         assert_eq!(Offer::from_bytes(&gap), None);
         for wrong in [
             Offer { room: 16, ..offer },

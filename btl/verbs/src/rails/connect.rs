@@ -8,7 +8,7 @@ use super::lane::{Connection, Lane};
 use super::note::{Note, Place};
 use crate::adapter::{Lanes, Offer};
 use crate::changed::Listed;
-use crate::matching::{self, Rail};
+use crate::matching::{self, OfferedRail};
 use crate::provider::Provider;
 
 /// Offers of one connection that come faster than this are refused: each of them makes a pair.
@@ -25,8 +25,8 @@ impl<P: Provider> Rails<P> {
             match self.prepare(rail, rank) {
                 Ok((inner, found)) => made.push((Connection::new(rail, Some(inner)), found)),
                 Err(reason) => {
-                    let found = Rail {
-                        number: rail as u8,
+                    let found = OfferedRail {
+                        index: rail as u8,
                         ..self.rails[rail].adapter.absent_rail()
                     };
                     absent.push((Connection::new(rail, None), found));
@@ -58,32 +58,32 @@ impl<P: Provider> Rails<P> {
     }
 
     /// Makes a pair on a rail.
-    fn prepare(&mut self, rail: usize, rank: u32) -> Result<(u64, Rail), String> {
-        let (now, number) = (self.now(), rail as u8);
+    fn prepare(&mut self, rail: usize, rank: u32) -> Result<(u64, OfferedRail), String> {
+        let (now, index) = (self.now(), rail as u8);
         let rail = &mut self.rails[rail];
         let (inner, found) = rail.adapter.prepare_lane(rank)?;
         let doubtful = rail.is_doubtful(now);
-        let found = Rail {
+        let found = OfferedRail {
             doubtful,
-            number,
+            index,
             ..found
         };
         Ok((inner, found))
     }
 
-    /// Connects the pairs of both offers, as both sides match them.
+    /// Connects the queue pairs of both offers, as both sides match them.
     pub(super) fn connect_lane(&mut self, name: u64, peer: &Offer) {
         let Some(lane) = self.lanes.get_mut(name).filter(|lane| !lane.is_matched) else {
             return;
         };
         let theirs = peer.rails();
-        let pairs = matching::pairs(&lane.offered, &theirs);
+        let matches = matching::match_rails(&lane.offered, &theirs);
         let mut left: Vec<_> = std::mem::take(&mut lane.connections)
             .into_iter()
             .map(Some)
             .collect();
         let (mut begin, mut over) = (Vec::new(), Vec::new());
-        for &(own, to) in &pairs {
+        for &(own, to) in &matches {
             if let Some(mut connection) = left.get_mut(own).and_then(Option::take) {
                 connection.goes_to(&theirs[to], lane.offered[own].speed);
                 match connection.lane {
@@ -101,7 +101,7 @@ impl<P: Provider> Rails<P> {
             }
         }
         lane.is_matched = true;
-        if let Some(&(own, to)) = pairs.first() {
+        if let Some(&(own, to)) = matches.first() {
             lane.leads = lane.offered[own].reach.to_bytes() < theirs[to].reach.to_bytes();
         }
         let unmatched = left.into_iter().flatten();
@@ -110,7 +110,7 @@ impl<P: Provider> Rails<P> {
         for (rail, inner) in over {
             self.end(rail, inner);
         }
-        let is_first = |&(rail, inner, _): &(usize, u64, Rail)| Some((rail, inner)) == first;
+        let is_first = |&(rail, inner, _): &(usize, u64, OfferedRail)| Some((rail, inner)) == first;
         if !begin.first().is_some_and(is_first) {
             let reason = "no port of this rank that has a link leads to one of the peer that has";
             return self.fail(name, reason.to_owned());
@@ -133,7 +133,7 @@ impl<P: Provider> Rails<P> {
     }
 
     /// Begins to connect a pair that carries no stream.
-    fn start(&mut self, rail: usize, inner: u64, peer: Rail) {
+    fn start(&mut self, rail: usize, inner: u64, peer: OfferedRail) {
         let adapter = &mut self.rails[rail].adapter;
         let offer = Offer {
             granted: 0,
@@ -246,7 +246,7 @@ impl<P: Provider> Rails<P> {
     }
 
     /// Makes a pair for a connection that has none: the lane on its rail, and what the peer must know of it.
-    fn renew(&mut self, name: u64, at: usize) -> Result<(u64, Rail), String> {
+    fn renew(&mut self, name: u64, at: usize) -> Result<(u64, OfferedRail), String> {
         let lane = self.lanes.get(name).ok_or("the lane is over")?;
         let connection = lane
             .connections
@@ -337,7 +337,7 @@ impl<P: Provider> Rails<P> {
     }
 
     /// The leader offers a connection again. `false`: no correct peer would offer as fast.
-    fn answer(&mut self, name: u64, place: Place, peer: Rail) -> bool {
+    fn answer(&mut self, name: u64, place: Place, peer: OfferedRail) -> bool {
         let (now, at) = (self.now(), usize::from(place.connection));
         self.lose(name, at);
         let Some(connection) = self.connection(name, at) else {

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use super::note::{Keys, Place};
 use crate::changed::Listed;
-use crate::matching::Rail;
+use crate::matching::OfferedRail;
 
 /// How long after a failure a connection is made again; after each further one twice as long, up to [`BACKOFF_MAX`].
 const BACKOFF: Duration = Duration::from_secs(1);
@@ -53,8 +53,8 @@ impl Connection {
     }
 
     /// By which of the peer's rails it goes; the own one has that speed.
-    pub(super) fn goes_to(&mut self, peer: &Rail, own: u32) {
-        self.peer = usize::from(peer.number);
+    pub(super) fn goes_to(&mut self, peer: &OfferedRail, own: u32) {
+        self.peer = usize::from(peer.index);
         self.speed = own.min(peer.speed).max(1);
     }
 
@@ -130,7 +130,7 @@ pub(super) struct Lane {
     pub(super) failed: Option<String>,
     pub(super) connections: Vec<Connection>,
     /// What the peer was offered, in the order of the connections then.
-    pub(super) offered: Vec<Rail>,
+    pub(super) offered: Vec<OfferedRail>,
     /// Whether the peer's offer has come.
     pub(super) is_matched: bool,
     /// Whether this side makes connections again.

@@ -11,13 +11,13 @@
 //!   Keys(id, keys)     ◄─────►  Keys(id, keys)     memory that was shown, and its key by each rail
 //! ```
 
-use crate::matching::{RAILS_MAX, Rail};
+use crate::matching::{OfferedRail, RAILS_MAX};
 
 /// A note.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Note {
-    Offer(Place, Rail),
-    Answer(Place, Rail),
+    Offer(Place, OfferedRail),
+    Answer(Place, OfferedRail),
     Ready(Place),
     Over(Place),
     Up(Place),
@@ -98,8 +98,8 @@ impl Note {
     }
 }
 
-fn rail(bytes: &[u8]) -> Option<Rail> {
-    (bytes.len() == Rail::BYTES).then(|| Rail::from_bytes(bytes))?
+fn rail(bytes: &[u8]) -> Option<OfferedRail> {
+    (bytes.len() == OfferedRail::BYTES).then(|| OfferedRail::from_bytes(bytes))?
 }
 
 #[cfg(test)]
@@ -114,7 +114,7 @@ mod tests {
             connection: 2,
             attempt: u32::MAX - 1,
         };
-        let rail = Rail {
+        let rail = OfferedRail {
             reach: Reach {
                 packet: 4096,
                 ..Reach::default()
@@ -122,7 +122,7 @@ mod tests {
             speed: 9,
             doubtful: true,
             absent: false,
-            number: 2,
+            index: 2,
         };
         let notes = [
             Note::Offer(place, rail),

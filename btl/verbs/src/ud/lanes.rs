@@ -9,7 +9,7 @@ use super::head::HEAD;
 use super::schedule::{List, Places};
 use super::{Datagrams, Lane, Peer, Stage, WINDOW_MAX, WINDOW_MIN};
 use crate::adapter::{Figures, Lanes, Mark, Offer, ReadState, Shown};
-use crate::matching::{RAILS_MAX, Rail};
+use crate::matching::{OfferedRail, RAILS_MAX};
 use crate::pair::Pair;
 use crate::port::Said;
 use crate::provider::Provider;
@@ -28,10 +28,10 @@ impl<P: Provider> Lanes for Datagrams<P> {
         let window = self.settings.window.clamp(WINDOW_MIN, WINDOW_MAX);
         let arq = Arq::new(window, self.settings.silence);
         let offer = Offer {
-            rail: Rail {
+            rail: OfferedRail {
                 reach: pair.reach(self.port.chosen(), 0),
                 speed: self.port.chosen().state.speed,
-                ..Rail::default()
+                ..OfferedRail::default()
             },
             more: [None; RAILS_MAX - 1],
             room: self.memory.room() as u32,
