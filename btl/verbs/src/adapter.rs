@@ -121,14 +121,14 @@ impl<P: Provider> Adapter<P> {
     ///
     /// Those of the device.
     pub fn on(chosen: Chosen<P>, settings: Settings) -> Result<Self> {
-        let mut adapter = Self::rail(chosen, settings)?;
+        let mut adapter = Self::for_rail(chosen, settings)?;
         adapter.hears_notes = false;
         adapter.furnish()?;
         Ok(adapter)
     }
 
     /// As [`Self::on`], for one of several: what streams need is made when the first of them comes.
-    pub(crate) fn rail(chosen: Chosen<P>, mut settings: Settings) -> Result<Self> {
+    pub(crate) fn for_rail(chosen: Chosen<P>, mut settings: Settings) -> Result<Self> {
         settings.receives = pool::fitting(settings.receives, settings.slot);
         let parts = settings.receives_max.div_ceil(settings.receives).max(1);
         settings.receives_max = parts * settings.receives;
@@ -176,7 +176,7 @@ impl<P: Provider> Adapter<P> {
     }
 
     /// The device and the port.
-    pub(crate) fn place(&self) -> String {
+    pub(crate) fn port_name(&self) -> String {
         let chosen = self.port.chosen();
         format!("{} port {}", chosen.device.name(), chosen.port)
     }
@@ -289,20 +289,20 @@ impl<P: Provider> Lanes for Adapter<P> {
         self.is_connected(name) && self.reads.can_read(&self.domain, self.settings.stripe)
     }
 
-    fn post_read(&mut self, name: u64, token: u64, (at, key): (u64, u64), len: u64) -> u64 {
-        self.ask_for(name, token, (at, key as u32), len)
+    fn post_read(&mut self, name: u64, token: u64, (address, key): (u64, u64), len: u64) -> u64 {
+        self.post_reads(name, token, (address, key as u32), len)
     }
 
     fn read_state(&self, name: u64, token: u64) -> ReadState {
-        self.next_of(name, token)
+        self.next_read(name, token)
     }
 
-    fn copy_read(&self, name: u64, token: u64, at: usize, out: &mut [u8]) {
-        self.read_next(name, token, at, out);
+    fn copy_read(&self, name: u64, token: u64, offset: usize, out: &mut [u8]) {
+        self.copy_next_read(name, token, offset, out);
     }
 
     fn release_read(&mut self, name: u64, token: u64) {
-        self.pass_next(name, token);
+        self.release_next_read(name, token);
     }
 
     fn stop(&mut self, name: u64) -> u64 {
@@ -332,7 +332,7 @@ impl<P: Provider> Lanes for Adapter<P> {
 
     fn rails(&self, name: u64) -> Vec<String> {
         let lane = self.lanes.get(name).into_iter();
-        lane.map(|_| self.place()).collect()
+        lane.map(|_| self.port_name()).collect()
     }
 
     fn hear_device(&mut self) {

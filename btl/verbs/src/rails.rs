@@ -2,8 +2,8 @@
 //! Lanes by several *rails*: ports by which a rank reaches its peers. The stream of a lane goes by one of them. Long
 //! messages are read in *stripes* by all of them.
 //!
-//! Each rail is an [`Adapter`]. A lane is a *connection* by each rail that leads to the peer, of which the first is an
-//! ordinary lane. The others carry nothing but reads.
+//! Each rail is an [`Adapter`]. A lane has a *connection* by each rail that leads to the peer: a lane of that rail's
+//! adapter, here called the *inner* lane. The first is an ordinary one. The others carry nothing but reads.
 //!
 //! Invariants:
 //!
@@ -11,9 +11,9 @@
 //!   sides tell each other about the others (`rails/note.rs`). When it fails the lane is over, and the next lane's
 //!   stream goes by a rail that did not fail lately.
 //! - A side reads by a connection once both have said that they are connected.
-//! - Another connection that fails ends nothing: what was asked of it is asked of others. One side, the *leader*, makes
-//!   it again: soon when a port came back, else ever more seldom.
-//! - A stripe is asked of the rail that has the fewest bytes outstanding for its speed. So a slow one takes less.
+//! - Another connection that is lost ends nothing: what it had under way is read by others. One side, the *leader*,
+//!   makes it again: soon when a port came back, else ever more seldom.
+//! - A stripe is read by the rail that has the fewest bytes outstanding for its speed. So a slow one takes less.
 //! - A registration names pages in one domain. So memory that a peer may read is registered in each domain, by one
 //!   cache with one bound, and each rail reads it by its own key.
 //! - What streams need is pinned on a rail only when one goes by it.
@@ -41,7 +41,7 @@ use crate::matching::RAILS_MAX;
 use crate::port::{Chosen, rails};
 use crate::provider::{Access, Provider};
 use crate::table::Table;
-use lane::{Lane, Name};
+use lane::{Lane, RailKey};
 use note::Note;
 
 /// How long a rail that failed carries no new stream, where another one can. Chosen by magnitude: longer than any try
@@ -52,7 +52,7 @@ const DOUBT: Duration = Duration::from_secs(60);
 #[derive(Debug)]
 struct Rail<P: Provider> {
     adapter: Adapter<P>,
-    /// The lanes here, by the names of the adapter.
+    /// The lanes here, by the names of their inner lanes.
     owners: HashMap<u64, u64>,
     /// When a lane by it failed last.
     failed_at: Option<Instant>,
@@ -71,7 +71,7 @@ pub struct Rails<P: Provider> {
     rails: Vec<Rail<P>>,
     lanes: Table<Lane>,
     changed: Changed,
-    /// Lanes with stripes that are to be asked for again.
+    /// Lanes with stripes whose connection was lost.
     waiting: Vec<u64>,
     cache: Option<Cache<P>>,
     /// The latest time that this was told of.
@@ -109,7 +109,7 @@ impl<P: Provider> Rails<P> {
     pub fn on(chosen: Vec<Chosen<P>>, settings: Settings) -> Result<Self> {
         let mut rails = Vec::new();
         for chosen in chosen.into_iter().take(RAILS_MAX) {
-            match Adapter::rail(chosen, settings.clone()) {
+            match Adapter::for_rail(chosen, settings.clone()) {
                 Ok(adapter) => rails.push(Rail {
                     adapter,
                     owners: HashMap::new(),
@@ -133,7 +133,7 @@ impl<P: Provider> Rails<P> {
         })
     }
 
-    /// The adapter of a lane's stream, and the lane's name there.
+    /// The adapter of a lane's stream, and the inner lane.
     fn first(&self, name: u64) -> Option<(&Adapter<P>, u64)> {
         let (rail, inner) = self.lanes.get(name)?.first()?;
         Some((&self.rails.get(rail)?.adapter, inner))
@@ -149,20 +149,20 @@ impl<P: Provider> Rails<P> {
         Instant::now().max(self.clock)
     }
 
-    /// Sees to all lanes of which an adapter has news.
-    fn hear(&mut self) {
+    /// Moves all lanes on of which an adapter has news.
+    fn advance_changed(&mut self) {
         for rail in 0..self.rails.len() {
             while let Some(inner) = self.rails[rail].adapter.next_changed_lane() {
                 let Some(&name) = self.rails[rail].owners.get(&inner) else {
                     continue;
                 };
-                self.tend(name);
+                self.advance(name);
                 if let Some(lane) = self.lanes.get_mut(name) {
                     self.changed.add(name, lane);
                 }
             }
         }
-        self.ask_waiting();
+        self.post_waiting();
     }
 
     /// Registers memory of the program for a lane's peer to read, by all rails that lead there. Tells the peer the
@@ -189,7 +189,7 @@ impl<P: Provider> Rails<P> {
             };
             Cache::of(domains.collect(), bounds)
         });
-        let at = NonNull::from(bytes).cast::<u8>();
+        let start = NonNull::from(bytes).cast::<u8>();
         let wanted = Wanted {
             access: Access {
                 remote_read: true,
@@ -201,22 +201,26 @@ impl<P: Provider> Rails<P> {
         // SAFETY: nothing is posted with it, and peers only read: what they read are bytes, whichever thread changes
         // them. The kernel keeps the pages while they are registered, mapped or not. So a peer never reads a page that
         // another owner has by now. The cache finds out when they are mapped no more.
-        let found = unsafe { cache.get_in(at, bytes.len(), wanted) };
-        let (memories, at) = found.ok()?;
-        let shown = memories.of(first)?.remote(at);
-        let id = memories.id() & 0x00ff_ffff;
+        let found = unsafe { cache.get_in(start, bytes.len(), wanted) };
+        let (memories, offset) = found.ok()?;
+        let shown = memories.of(first)?.remote(offset);
+        let registration = memories.id() & 0x00ff_ffff;
         if is_striped {
             let mut keys = [None; RAILS_MAX];
             for (rail, key) in keys.iter_mut().enumerate() {
-                *key = memories.of(rail).map(|memory| memory.remote(at).key);
+                *key = memories.of(rail).map(|memory| memory.remote(offset).key);
             }
-            let note = Note::Keys(id, keys);
-            self.say(name, &note);
+            let note = Note::Keys(registration, keys);
+            self.send_note(name, &note);
         }
-        let known = Name { rail: first, id };
+        let key = RailKey {
+            key: shown.key,
+            rail: first,
+            registration,
+        };
         Some(Shown {
             address: shown.address,
-            key: known.with(shown.key),
+            key: key.to_bits(),
             hold: Box::new(memories),
         })
     }
@@ -259,12 +263,12 @@ impl<P: Provider> Lanes for Rails<P> {
         for rail in &mut self.rails {
             found |= rail.adapter.poll();
         }
-        self.hear();
+        self.advance_changed();
         found
     }
 
     fn next_changed(&mut self) -> Option<u32> {
-        self.hear();
+        self.advance_changed();
         self.changed.next(&mut self.lanes)
     }
 
@@ -320,19 +324,19 @@ impl<P: Provider> Lanes for Rails<P> {
     }
 
     fn post_read(&mut self, name: u64, token: u64, from: (u64, u64), len: u64) -> u64 {
-        self.ask(name, token, from, len)
+        self.post_stripes(name, token, from, len)
     }
 
     fn read_state(&self, name: u64, token: u64) -> ReadState {
-        self.state_of(name, token)
+        self.stripe_state(name, token)
     }
 
-    fn copy_read(&self, name: u64, token: u64, at: usize, out: &mut [u8]) {
-        self.copy(name, token, at, out);
+    fn copy_read(&self, name: u64, token: u64, offset: usize, out: &mut [u8]) {
+        self.copy_stripe(name, token, offset, out);
     }
 
     fn release_read(&mut self, name: u64, token: u64) {
-        self.release(name, token);
+        self.release_stripe(name, token);
     }
 
     fn stop(&mut self, name: u64) -> u64 {
@@ -353,7 +357,7 @@ impl<P: Provider> Lanes for Rails<P> {
         for rail in &mut self.rails {
             armed &= rail.adapter.arm();
         }
-        self.hear();
+        self.advance_changed();
         armed
     }
 
@@ -369,10 +373,10 @@ impl<P: Provider> Lanes for Rails<P> {
         let mut found = Vec::new();
         for connection in lane.connections.iter().filter(|_| lane.is_matched) {
             if let Some(rail) = self.rails.get(connection.rail)
-                && let Some(inner) = connection.lane
+                && let Some(inner) = connection.inner
                 && rail.adapter.is_connected(inner)
             {
-                found.push(rail.adapter.place());
+                found.push(rail.adapter.port_name());
             }
         }
         found
@@ -383,10 +387,10 @@ impl<P: Provider> Lanes for Rails<P> {
             self.rails[rail].adapter.hear_device();
             if self.rails[rail].adapter.take_came_back() {
                 self.rails[rail].failed_at = None;
-                self.greet(rail);
+                self.port_came_back(rail);
             }
         }
-        self.hear();
+        self.advance_changed();
     }
 
     fn age(&mut self, now: Instant) {
@@ -394,11 +398,11 @@ impl<P: Provider> Lanes for Rails<P> {
         for rail in &mut self.rails {
             rail.adapter.age(now);
         }
-        self.hear();
+        self.advance_changed();
         for name in self.lanes.names() {
-            self.tend(name);
+            self.advance(name);
         }
-        self.hear();
+        self.advance_changed();
     }
 
     fn figures(&self) -> Figures {

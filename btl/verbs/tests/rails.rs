@@ -91,12 +91,12 @@ fn join<A: Lanes, B: Lanes>(mut a: A, mut b: B) -> (Side<A>, Side<B>) {
 fn pair(fabric: &Fabric, count: usize) -> (Side<Rails<Fabric>>, Side<Rails<Fabric>>) {
     let [a, b] = ["a", "b"].map(|host| open(fabric, host, count, &settings()));
     let (mut a, mut b) = join(a, b);
-    with_rails(&mut a, &mut b, count);
+    until_rails(&mut a, &mut b, count);
     (a, b)
 }
 
 /// Waits until a pair uses so many rails.
-fn with_rails<A: Lanes, B: Lanes>(a: &mut Side<A>, b: &mut Side<B>, count: usize) {
+fn until_rails<A: Lanes, B: Lanes>(a: &mut Side<A>, b: &mut Side<B>, count: usize) {
     until("rails", || {
         a.lanes.poll();
         b.lanes.poll();
@@ -398,7 +398,7 @@ fn a_rail_that_comes_back_is_used_again() {
                 side.lanes.hear_device();
                 side.lanes.poll();
             }
-            with_rails(&mut a, &mut b, 1);
+            until_rails(&mut a, &mut b, 1);
             // It is tried in vain while the port is down.
             for _ in 0..5 {
                 now += Duration::from_secs(20);
@@ -583,7 +583,7 @@ fn registrations_of_all_rails_share_one_bound() {
         open(&fabric, host, 2, &settings)
     });
     let (mut a, mut b) = join(a, b);
-    with_rails(&mut a, &mut b, 2);
+    until_rails(&mut a, &mut b, 2);
     let messages: Vec<_> = (0..9).map(|seed| bytes(3 * STRIPE, seed)).collect();
     let before = fabric.registered();
     for message in &messages {
@@ -634,7 +634,7 @@ fn a_rail_without_memory_to_read_into_holds_nothing_up() {
     fabric.set_link("b1", true);
     b.lanes.hear_device();
     let (mut a, mut b) = join(a.lanes, b.lanes);
-    with_rails(&mut a, &mut b, 2);
+    until_rails(&mut a, &mut b, 2);
     assert_eq!(a.rails(), ["a0 port 1", "a1 port 1"]);
     let message = bytes(300 * STRIPE, 2);
     let shown = b.lanes.show(b.lane, &message).expect("shown");
@@ -652,7 +652,7 @@ fn a_rail_without_memory_to_read_into_holds_nothing_up() {
     a.works();
 }
 
-/// Two fabrics whose addresses do not tell them apart: the pairs go by the ports' places.
+/// Two fabrics whose addresses do not tell them apart: rails are matched by their indices.
 #[test]
 fn rails_whose_addresses_do_not_tell_networks_apart_are_not_crossed() {
     let fabric = fabric(&[25_000; 2]);
@@ -662,9 +662,9 @@ fn rails_whose_addresses_do_not_tell_networks_apart_are_not_crossed() {
     for _ in 0..100 {
         let [a, b] = ranks;
         let (mut a, mut b) = join(a, b);
-        with_rails(&mut a, &mut b, 2);
-        let places = |side: &Side<_>| side.rails().concat().replace('b', "a");
-        assert_eq!(places(&a), places(&b));
+        until_rails(&mut a, &mut b, 2);
+        let ports = |side: &Side<_>| side.rails().concat().replace('b', "a");
+        assert_eq!(ports(&a), ports(&b));
         a.works();
         b.works();
         let (at_a, at_b) = (a.lane, b.lane);
@@ -708,7 +708,7 @@ fn a_device_that_is_named_twice_is_opened_once() {
     assert_eq!(fabric.opens(), 4);
     let [a, b] = sides;
     let (mut a, mut b) = join(a, b);
-    with_rails(&mut a, &mut b, 2);
+    until_rails(&mut a, &mut b, 2);
     assert_eq!(fabric.pairs(), 4);
 }
 

@@ -58,7 +58,7 @@ pub struct Figures {
     pub striped: u64,
     /// Connections by further rails that failed after they had carried something.
     pub rails_lost: u64,
-    /// Stripes that were asked for again, of another rail.
+    /// Stripes that were read again, by another rail.
     pub stripes_again: u64,
     /// Datagrams that were sent again.
     pub again: u64,
@@ -72,7 +72,7 @@ pub struct Figures {
 pub struct Shown {
     /// Where it is.
     pub address: u64,
-    /// The key by which peers read it, and in its upper half by which name lanes know it.
+    /// The key by which peers read it. Where there are several rails, its upper half says of which it is.
     pub key: u64,
     /// It may be read as long as this exists, at least.
     pub hold: Box<dyn Send>,
@@ -145,7 +145,7 @@ pub trait Lanes: Debug + Send {
     /// Whether the next bytes of the reads of `token` are here.
     fn read_state(&self, lane: u64, token: u64) -> ReadState;
     /// Copies a part of them.
-    fn copy_read(&self, lane: u64, token: u64, at: usize, out: &mut [u8]);
+    fn copy_read(&self, lane: u64, token: u64, offset: usize, out: &mut [u8]);
     /// They are of no more use. After [`ReadState::Failed`]: nobody waits for them, and `token` may be used again.
     fn release_read(&mut self, lane: u64, token: u64);
 

@@ -48,7 +48,7 @@ impl<P: Provider> Adapter<P> {
                 }
                 match (done.slot, done.cookie) {
                     (Some(slot), Some(cookie)) if cookie & reads::READ != 0 => {
-                        self.has_come(name, cookie as u32, slot, done.outcome.is_ok());
+                        self.read_completed(name, cookie as u32, slot, done.outcome.is_ok());
                     }
                     (Some(slot), Some(cookie)) => self.sent(name, cookie as u32, slot),
                     _ => {}

@@ -12,23 +12,23 @@ pub(crate) const NOTE_MAX: usize = 48;
 /// Notes of a peer that nobody has looked at yet. A correct one has fewer under way, and each look takes all.
 const UNREAD_MAX: usize = 256;
 
-/// A note.
+/// A note, as it travels.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Text {
+pub(crate) struct NoteBytes {
     len: u8,
     bytes: [u8; NOTE_MAX],
 }
 
-impl Text {
+impl NoteBytes {
     /// The first bytes of these.
     pub(crate) fn of(bytes: &[u8]) -> Self {
-        let mut text = Self {
+        let mut note = Self {
             len: bytes.len().min(NOTE_MAX) as u8,
             bytes: [0; NOTE_MAX],
         };
-        let len = usize::from(text.len);
-        text.bytes[..len].copy_from_slice(&bytes[..len]);
-        text
+        let len = usize::from(note.len);
+        note.bytes[..len].copy_from_slice(&bytes[..len]);
+        note
     }
 
     pub(crate) fn bytes(&self) -> &[u8] {
@@ -39,8 +39,8 @@ impl Text {
 /// A lane's notes: those that wait to go, and those that have come.
 #[derive(Debug, Default)]
 pub(super) struct Notes {
-    pub(super) out: VecDeque<Text>,
-    unread: VecDeque<Text>,
+    pub(super) out: VecDeque<NoteBytes>,
+    unread: VecDeque<NoteBytes>,
 }
 
 impl Notes {
@@ -59,7 +59,7 @@ impl Notes {
         }
         let mut bytes = [0; NOTE_MAX];
         slot.read(HEAD, &mut bytes[..len]);
-        self.unread.push_back(Text::of(&bytes[..len]));
+        self.unread.push_back(NoteBytes::of(&bytes[..len]));
         Ok(())
     }
 
@@ -70,7 +70,7 @@ impl Notes {
     }
 
     /// The next one that has come.
-    pub(super) fn next(&mut self) -> Option<Text> {
+    pub(super) fn next(&mut self) -> Option<NoteBytes> {
         self.unread.pop_front()
     }
 

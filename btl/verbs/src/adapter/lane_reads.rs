@@ -1,14 +1,14 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! What one lane has asked of its peer's memory.
+//! What one lane reads of its peer's memory.
 
 use std::collections::VecDeque;
 
 use crate::memory::Slot;
 use crate::provider::Provider;
 
-/// Bytes of the peer's memory that were asked for.
+/// A read that was posted.
 #[derive(Debug)]
-pub(super) struct Asked<P: Provider> {
+pub(super) struct Read<P: Provider> {
     pub(super) token: u64,
     pub(super) number: u32,
     pub(super) len: usize,
@@ -21,10 +21,10 @@ pub(super) struct Asked<P: Provider> {
 /// Invariant: a read stays until its bytes were released, and those of one token come in their order.
 #[derive(Debug)]
 pub(super) struct LaneReads<P: Provider> {
-    asked: VecDeque<Asked<P>>,
+    reads: VecDeque<Read<P>>,
     /// The number of the next read: how many there were, ever.
     number: u32,
-    /// Bytes that were asked for and have not come.
+    /// Bytes of reads that have not come.
     under_way: u64,
     /// Whether any has come.
     has_read: bool,
@@ -33,7 +33,7 @@ pub(super) struct LaneReads<P: Provider> {
 impl<P: Provider> Default for LaneReads<P> {
     fn default() -> Self {
         Self {
-            asked: VecDeque::new(),
+            reads: VecDeque::new(),
             number: 0,
             under_way: 0,
             has_read: false,
@@ -49,7 +49,7 @@ impl<P: Provider> LaneReads<P> {
 
     /// A read was posted.
     pub(super) fn add(&mut self, token: u64, len: usize) {
-        self.asked.push_back(Asked {
+        self.reads.push_back(Read {
             token,
             number: self.number,
             len,
@@ -61,15 +61,15 @@ impl<P: Provider> LaneReads<P> {
 
     /// The bytes of a read have come; how many.
     pub(super) fn fill(&mut self, number: u32, slot: Slot<P>) -> Option<usize> {
-        let mut asked = self.asked.iter_mut();
-        let asked = asked.find(|asked| asked.number == number)?;
-        asked.slot = Some(slot);
-        self.under_way -= asked.len as u64;
+        let mut reads = self.reads.iter_mut();
+        let read = reads.find(|read| read.number == number)?;
+        read.slot = Some(slot);
+        self.under_way -= read.len as u64;
         self.has_read = true;
-        Some(asked.len)
+        Some(read.len)
     }
 
-    /// Bytes that were asked for and have not come.
+    /// Bytes of reads that have not come.
     pub(super) fn under_way(&self) -> u64 {
         self.under_way
     }
@@ -80,26 +80,26 @@ impl<P: Provider> LaneReads<P> {
     }
 
     /// The oldest read of a token.
-    pub(super) fn next_of(&self, token: u64) -> Option<&Asked<P>> {
-        self.asked.iter().find(|asked| asked.token == token)
+    pub(super) fn next_of(&self, token: u64) -> Option<&Read<P>> {
+        self.reads.iter().find(|read| read.token == token)
     }
 
     /// Forgets it.
     pub(super) fn release(&mut self, token: u64) {
-        let at = self.asked.iter().position(|asked| asked.token == token);
-        if let Some(asked) = at.and_then(|at| self.asked.remove(at))
-            && asked.slot.is_none()
+        let index = self.reads.iter().position(|read| read.token == token);
+        if let Some(read) = index.and_then(|index| self.reads.remove(index))
+            && read.slot.is_none()
         {
-            self.under_way -= asked.len as u64;
+            self.under_way -= read.len as u64;
         }
     }
 
     pub(super) fn is_empty(&self) -> bool {
-        self.asked.is_empty()
+        self.reads.is_empty()
     }
 
     /// Whether the device has yet to tell of one.
     pub(super) fn is_under_way(&self) -> bool {
-        self.asked.iter().any(|asked| asked.slot.is_none())
+        self.reads.iter().any(|read| read.slot.is_none())
     }
 }

@@ -4,14 +4,14 @@
 
 use super::Adapter;
 use super::head::{HEAD, Head};
-use super::lane_notes::{NOTE_MAX, Text};
+use super::lane_notes::{NOTE_MAX, NoteBytes};
 use crate::provider::Provider;
 
 impl<P: Provider> Adapter<P> {
     /// Has a note go out, now or once the peer permits it.
     pub(crate) fn add_note(&mut self, name: u64, note: &[u8]) {
         if let Some(lane) = self.lanes.get_mut(name) {
-            lane.notes.out.push_back(Text::of(note));
+            lane.notes.out.push_back(NoteBytes::of(note));
             self.send_notes(name);
         }
     }
@@ -23,7 +23,7 @@ impl<P: Provider> Adapter<P> {
     }
 
     /// The next note of the peer.
-    pub(crate) fn next_note(&mut self, name: u64) -> Option<Text> {
+    pub(crate) fn next_note(&mut self, name: u64) -> Option<NoteBytes> {
         self.lanes.get_mut(name)?.notes.next()
     }
 

@@ -81,7 +81,7 @@ impl<P: Provider> Reads<P> {
                 _ => Cache::new(domain, bounds),
             }
         });
-        let at = NonNull::from(bytes).cast::<u8>();
+        let start = NonNull::from(bytes).cast::<u8>();
         let access = Access {
             remote_read: true,
             remote_write: false,
@@ -89,7 +89,7 @@ impl<P: Provider> Reads<P> {
         // SAFETY: nothing is posted with it, and peers only read: what they read are bytes, whichever thread changes
         // them. The kernel keeps the pages while they are registered, mapped or not. So a peer never reads a page that
         // another owner has by now. The cache finds out when they are mapped no more.
-        let found = unsafe { cache.get(at, bytes.len(), access) }.ok()?;
+        let found = unsafe { cache.get(start, bytes.len(), access) }.ok()?;
         let Remote { address, key } = found.memory.remote(found.at);
         Some(Shown {
             address,
@@ -124,16 +124,16 @@ impl<P: Provider> Reads<P> {
 }
 
 impl<P: Provider> Adapter<P> {
-    /// Asks for bytes of a peer's memory.
-    pub(crate) fn ask_for(
+    /// Posts reads of a peer's memory, as many as there is room for; of how many bytes.
+    pub(crate) fn post_reads(
         &mut self,
         name: u64,
         token: u64,
         (address, key): (u64, u32),
         len: u64,
     ) -> u64 {
-        let mut asked = 0;
-        while asked < len {
+        let mut posted = 0;
+        while posted < len {
             let Some(slot) = self.reads.slot(&self.domain, self.settings.stripe) else {
                 break;
             };
@@ -148,9 +148,9 @@ impl<P: Provider> Adapter<P> {
                 break;
             };
             let most = slot.len().min(pair.largest() as usize) as u64;
-            let count = most.min(len - asked);
+            let count = most.min(len - posted);
             let from = Remote {
-                address: address.wrapping_add(asked),
+                address: address.wrapping_add(posted),
                 key,
             };
             let cookie = READ | u64::from(lane.reads.number());
@@ -158,7 +158,7 @@ impl<P: Provider> Adapter<P> {
             match pair.post(&mut self.queue, Operation::Read { from }, local, cookie) {
                 Ok(()) => {
                     lane.reads.add(token, count as usize);
-                    asked += count;
+                    posted += count;
                 }
                 Err(refused) if refused.is_full() => break,
                 Err(refused) => {
@@ -169,7 +169,7 @@ impl<P: Provider> Adapter<P> {
                 }
             }
         }
-        asked
+        posted
     }
 
     /// Whether it was found that nothing can be read: there is no memory to read into.
@@ -177,7 +177,7 @@ impl<P: Provider> Adapter<P> {
         self.reads.lacks_slots()
     }
 
-    /// Bytes that a lane has asked for and that have not come.
+    /// Bytes of a lane's reads that have not come.
     pub(crate) fn reads_under_way(&self, name: u64) -> u64 {
         self.lanes
             .get(name)
@@ -190,7 +190,7 @@ impl<P: Provider> Adapter<P> {
         lane.is_some_and(|lane| lane.reads.has_read())
     }
 
-    /// Bytes that one read of a lane may ask for.
+    /// Bytes of one read of a lane at most.
     pub(crate) fn largest_read(&self, name: u64) -> u64 {
         match self.lanes.get(name).map(|lane| &lane.stage) {
             Some(Stage::Ready(pair)) => u64::from(pair.largest()),
@@ -198,36 +198,36 @@ impl<P: Provider> Adapter<P> {
         }
     }
 
-    /// Whether the next bytes that were asked for are here.
-    pub(crate) fn next_of(&self, name: u64, token: u64) -> ReadState {
+    /// Whether the bytes of the oldest read of a token are here.
+    pub(crate) fn next_read(&self, name: u64, token: u64) -> ReadState {
         let Some(lane) = self.lanes.get(name).filter(|lane| lane.failed.is_none()) else {
             return ReadState::Failed;
         };
         match lane.reads.next_of(token) {
-            Some(asked) if asked.slot.is_some() => ReadState::Bytes(asked.len),
+            Some(read) if read.slot.is_some() => ReadState::Bytes(read.len),
             _ => ReadState::Nothing,
         }
     }
 
     /// Copies a part of them.
-    pub(crate) fn read_next(&self, name: u64, token: u64, at: usize, out: &mut [u8]) {
+    pub(crate) fn copy_next_read(&self, name: u64, token: u64, offset: usize, out: &mut [u8]) {
         let lane = self.lanes.get(name);
-        let asked = lane.and_then(|lane| lane.reads.next_of(token));
-        if let Some(slot) = asked.and_then(|asked| asked.slot.as_ref()) {
-            slot.read(at, out);
+        let read = lane.and_then(|lane| lane.reads.next_of(token));
+        if let Some(slot) = read.and_then(|read| read.slot.as_ref()) {
+            slot.read(offset, out);
         }
     }
 
     /// They are of no more use.
-    pub(crate) fn pass_next(&mut self, name: u64, token: u64) {
+    pub(crate) fn release_next_read(&mut self, name: u64, token: u64) {
         if let Some(lane) = self.lanes.get_mut(name) {
             lane.reads.release(token);
         }
     }
 
-    /// What was asked for is here, or will not come.
-    pub(super) fn has_come(&mut self, name: u64, number: u32, slot: Slot<P>, all: bool) {
-        let Some((lane, changed)) = self.lanes.with_changed(name).filter(|_| all) else {
+    /// A read has ended: its bytes are in the slot, if all went well.
+    pub(super) fn read_completed(&mut self, name: u64, number: u32, slot: Slot<P>, is_ok: bool) {
+        let Some((lane, changed)) = self.lanes.with_changed(name).filter(|_| is_ok) else {
             return;
         };
         if let Some(len) = lane.reads.fill(number, slot) {

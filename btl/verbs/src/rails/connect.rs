@@ -5,24 +5,24 @@ use std::time::Duration;
 
 use super::Rails;
 use super::lane::{Connection, Lane};
-use super::note::{Note, Place};
+use super::note::{Attempt, Note};
 use crate::adapter::{Lanes, Offer};
 use crate::changed::Listed;
 use crate::matching::{self, OfferedRail};
 use crate::provider::Provider;
 
-/// Offers of one connection that come faster than this are refused: each of them makes a pair.
+/// Offers of one connection that come faster than this are refused: each of them makes a queue pair.
 const OFFERS_APART: Duration = Duration::from_millis(500);
 /// Notes that wait to go when a peer offers so fast, at most. A correct peer's offers are not so fast, but delays may
 /// bring several of them at once.
 const WAITING_MAX: usize = 256;
 
 impl<P: Provider> Rails<P> {
-    /// Makes a pair for the peer on each rail, and offers all of them.
+    /// Makes a queue pair for the peer on each rail, and offers all of them.
     pub(super) fn make_lane(&mut self, rank: u32) -> Result<(u64, Offer), String> {
         let (mut made, mut absent, mut refused) = (Vec::new(), Vec::new(), Vec::new());
         for rail in 0..self.rails.len() {
-            match self.prepare(rail, rank) {
+            match self.prepare_inner(rail, rank) {
                 Ok((inner, found)) => made.push((Connection::new(rail, Some(inner)), found)),
                 Err(reason) => {
                     let found = OfferedRail {
@@ -42,13 +42,13 @@ impl<P: Provider> Rails<P> {
         let offer = self.rails[first].adapter.offer_of(&offered);
         let ends: Vec<_> = connections
             .iter()
-            .filter_map(|connection| Some((connection.rail, connection.lane?)))
+            .filter_map(|connection| Some((connection.rail, connection.inner?)))
             .collect();
         let mut lane = Lane::new(rank, connections);
         lane.offered = offered;
         let Some(name) = self.lanes.insert(lane) else {
             ends.into_iter()
-                .for_each(|(rail, inner)| self.end(rail, inner));
+                .for_each(|(rail, inner)| self.close_inner(rail, inner));
             return Err("there are too many lanes".to_owned());
         };
         for (rail, inner) in ends {
@@ -57,8 +57,8 @@ impl<P: Provider> Rails<P> {
         Ok((name, offer))
     }
 
-    /// Makes a pair on a rail.
-    fn prepare(&mut self, rail: usize, rank: u32) -> Result<(u64, OfferedRail), String> {
+    /// Makes an inner lane on a rail, which is not connected yet.
+    fn prepare_inner(&mut self, rail: usize, rank: u32) -> Result<(u64, OfferedRail), String> {
         let (now, index) = (self.now(), rail as u8);
         let rail = &mut self.rails[rail];
         let (inner, found) = rail.adapter.prepare_lane(rank)?;
@@ -83,16 +83,16 @@ impl<P: Provider> Rails<P> {
             .map(Some)
             .collect();
         let (mut begin, mut over) = (Vec::new(), Vec::new());
-        for &(own, to) in &matches {
+        for &(own, other) in &matches {
             if let Some(mut connection) = left.get_mut(own).and_then(Option::take) {
-                connection.goes_to(&theirs[to], lane.offered[own].speed);
-                match connection.lane {
-                    Some(inner) if !theirs[to].absent => {
-                        begin.push((connection.rail, inner, theirs[to]));
+                connection.set_peer(&theirs[other], lane.offered[own].speed);
+                match connection.inner {
+                    Some(inner) if !theirs[other].absent => {
+                        begin.push((connection.rail, inner, theirs[other]));
                     }
                     // It is made when both ports are there.
                     Some(inner) if !lane.connections.is_empty() => {
-                        connection.lane = None;
+                        connection.inner = None;
                         over.push((connection.rail, inner));
                     }
                     _ => {}
@@ -101,14 +101,14 @@ impl<P: Provider> Rails<P> {
             }
         }
         lane.is_matched = true;
-        if let Some(&(own, to)) = matches.first() {
-            lane.leads = lane.offered[own].reach.to_bytes() < theirs[to].reach.to_bytes();
+        if let Some(&(own, other)) = matches.first() {
+            lane.leads = lane.offered[own].reach.to_bytes() < theirs[other].reach.to_bytes();
         }
         let unmatched = left.into_iter().flatten();
-        over.extend(unmatched.filter_map(|one| Some((one.rail, one.lane?))));
+        over.extend(unmatched.filter_map(|one| Some((one.rail, one.inner?))));
         let first = lane.first();
         for (rail, inner) in over {
-            self.end(rail, inner);
+            self.close_inner(rail, inner);
         }
         let is_first = |&(rail, inner, _): &(usize, u64, OfferedRail)| Some((rail, inner)) == first;
         if !begin.first().is_some_and(is_first) {
@@ -128,12 +128,12 @@ impl<P: Provider> Rails<P> {
             self.rails[rail].adapter.start_connecting(inner, &offer);
         }
         for (rail, inner, reached) in begin {
-            self.start(rail, inner, reached);
+            self.connect_inner(rail, inner, reached);
         }
     }
 
-    /// Begins to connect a pair that carries no stream.
-    fn start(&mut self, rail: usize, inner: u64, peer: OfferedRail) {
+    /// Begins to connect an inner lane that carries no stream.
+    fn connect_inner(&mut self, rail: usize, inner: u64, peer: OfferedRail) {
         let adapter = &mut self.rails[rail].adapter;
         let offer = Offer {
             granted: 0,
@@ -142,8 +142,8 @@ impl<P: Provider> Rails<P> {
         adapter.start_connecting(inner, &offer);
     }
 
-    /// Forgets a lane of a rail.
-    fn end(&mut self, rail: usize, inner: u64) {
+    /// Closes an inner lane.
+    fn close_inner(&mut self, rail: usize, inner: u64) {
         let rail = &mut self.rails[rail];
         rail.owners.remove(&inner);
         rail.adapter.close_lane(inner);
@@ -157,15 +157,15 @@ impl<P: Provider> Rails<P> {
     }
 
     /// Tells the peer something beside the stream.
-    pub(super) fn say(&mut self, name: u64, note: &Note) {
+    pub(super) fn send_note(&mut self, name: u64, note: &Note) {
         if let Some((adapter, inner)) = self.first_mut(name) {
             adapter.add_note(inner, &note.encode());
         }
     }
 
-    /// Sees to the connections of a lane: what the peer says of them, which have come, which have failed, and which are
-    /// to be made again.
-    pub(super) fn tend(&mut self, name: u64) {
+    /// Moves the connections of a lane on: what the peer says of them, which are ready, which have failed, and which
+    /// are to be made again.
+    pub(super) fn advance(&mut self, name: u64) {
         let is_over = |lane: &Lane| lane.failed.is_some();
         if self.lanes.get(name).is_none_or(is_over) {
             return;
@@ -184,7 +184,7 @@ impl<P: Provider> Rails<P> {
         while let Some((adapter, inner)) = self.first_mut(name)
             && let Some(note) = adapter.next_note(inner)
         {
-            if !Note::decode(note.bytes()).is_some_and(|note| self.hear_note(name, note)) {
+            if !Note::decode(note.bytes()).is_some_and(|note| self.take_note(name, note)) {
                 return self.fail(name, "the peer sent a note that makes no sense".to_owned());
             }
         }
@@ -192,142 +192,142 @@ impl<P: Provider> Rails<P> {
             .lanes
             .get(name)
             .map_or(0, |lane| lane.connections.len());
-        for at in 1..count {
-            self.look_at(name, at);
+        for index in 1..count {
+            self.advance_connection(name, index);
         }
     }
 
     /// Moves a connection on.
-    fn look_at(&mut self, name: u64, at: usize) {
+    fn advance_connection(&mut self, name: u64, index: usize) {
         let Some(lane) = self.lanes.get_mut(name).filter(|lane| lane.is_matched) else {
             return;
         };
-        let (place, leads) = (lane.place(at), lane.leads);
-        let Some(connection) = lane.connections.get_mut(at) else {
+        let (attempt, leads) = (lane.attempt(index), lane.leads);
+        let Some(connection) = lane.connections.get_mut(index) else {
             return;
         };
         let rail = connection.rail;
-        let Some(inner) = connection.lane else {
+        let Some(inner) = connection.inner else {
             // By the time that this was told of: a poll asks for none.
-            if leads && self.clock >= connection.again_at {
-                self.offer_again(name, at);
+            if leads && self.clock >= connection.retry_at {
+                self.offer_again(name, index);
             }
             return;
         };
         let adapter = &self.rails[rail].adapter;
         if adapter.has_failed(inner) {
             self.rails[rail].failed_at = Some(self.now());
-            self.lose(name, at);
-            self.say(name, &Note::Over(place));
-        } else if adapter.is_connected(inner) && !connection.said_ready {
-            connection.said_ready = true;
-            self.say(name, &Note::Ready(place));
+            self.lose_connection(name, index);
+            self.send_note(name, &Note::Over(attempt));
+        } else if adapter.is_connected(inner) && !connection.is_ready {
+            connection.is_ready = true;
+            self.send_note(name, &Note::Ready(attempt));
         }
     }
 
     /// Offers a connection again that was lost.
-    fn offer_again(&mut self, name: u64, at: usize) {
-        let renewed = self.renew(name, at);
+    fn offer_again(&mut self, name: u64, index: usize) {
+        let renewed = self.renew(name, index);
         let now = self.now();
-        let Some(connection) = self.connection(name, at) else {
+        let Some(connection) = self.connection_mut(name, index) else {
             return;
         };
         match renewed {
             Ok((_, own)) => {
                 connection.attempt = connection.attempt.wrapping_add(1);
-                let place = Place {
-                    connection: at as u8,
-                    attempt: connection.attempt,
+                let attempt = Attempt {
+                    connection: index as u8,
+                    number: connection.attempt,
                 };
-                self.say(name, &Note::Offer(place, own));
+                self.send_note(name, &Note::Offer(attempt, own));
             }
-            Err(_) => connection.ends(now, false),
+            Err(_) => connection.mark_lost(now, false),
         }
     }
 
-    /// Makes a pair for a connection that has none: the lane on its rail, and what the peer must know of it.
-    fn renew(&mut self, name: u64, at: usize) -> Result<(u64, OfferedRail), String> {
+    /// Makes an inner lane for a connection that has none. Gives it, and what the peer must know of it.
+    fn renew(&mut self, name: u64, index: usize) -> Result<(u64, OfferedRail), String> {
         let lane = self.lanes.get(name).ok_or("the lane is over")?;
         let connection = lane
             .connections
-            .get(at)
+            .get(index)
             .ok_or("there is no such connection")?;
         let (rail, rank) = (connection.rail, lane.rank());
-        let (inner, own) = self.prepare(rail, rank)?;
+        let (inner, own) = self.prepare_inner(rail, rank)?;
         self.rails[rail].owners.insert(inner, name);
-        if let Some(connection) = self.connection(name, at) {
-            connection.lane = Some(inner);
+        if let Some(connection) = self.connection_mut(name, index) {
+            connection.inner = Some(inner);
         }
         Ok((inner, own))
     }
 
-    fn connection(&mut self, name: u64, at: usize) -> Option<&mut Connection> {
-        self.lanes.get_mut(name)?.connections.get_mut(at)
+    fn connection_mut(&mut self, name: u64, index: usize) -> Option<&mut Connection> {
+        self.lanes.get_mut(name)?.connections.get_mut(index)
     }
 
-    /// A connection is over on this side, if there is one.
-    fn lose(&mut self, name: u64, at: usize) {
+    /// A connection is lost on this side, if there is one.
+    fn lose_connection(&mut self, name: u64, index: usize) {
         let now = self.now();
-        let Some(connection) = self.connection(name, at) else {
+        let Some(connection) = self.connection_mut(name, index) else {
             return;
         };
         let (rail, was_usable) = (connection.rail, connection.usable().is_some());
-        let Some(inner) = connection.lane else {
+        let Some(inner) = connection.inner else {
             return;
         };
         let has_read = self.rails[rail].adapter.has_read(inner);
-        let Some(connection) = self.connection(name, at) else {
+        let Some(connection) = self.connection_mut(name, index) else {
             return;
         };
-        connection.ends(now, has_read);
+        connection.mark_lost(now, has_read);
         self.lost += u64::from(was_usable);
-        self.end(rail, inner);
-        self.lose_stripes(name, at);
+        self.close_inner(rail, inner);
+        self.lose_stripes(name, index);
     }
 
     /// Takes what the peer says. `false`: no correct peer would say it.
-    fn hear_note(&mut self, name: u64, note: Note) -> bool {
+    fn take_note(&mut self, name: u64, note: Note) -> bool {
         let Some(lane) = self.lanes.get_mut(name).filter(|lane| lane.is_matched) else {
             return false;
         };
         let leads = lane.leads;
-        let (place, peer) = match note {
+        let (attempt, peer) = match note {
             Note::Keys(id, keys) => {
-                lane.learn(id, keys);
+                lane.add_keys(id, keys);
                 return true;
             }
-            Note::Offer(place, peer) | Note::Answer(place, peer) => (place, Some(peer)),
-            Note::Ready(place) | Note::Over(place) | Note::Up(place) => (place, None),
+            Note::Offer(attempt, peer) | Note::Answer(attempt, peer) => (attempt, Some(peer)),
+            Note::Ready(attempt) | Note::Over(attempt) | Note::Up(attempt) => (attempt, None),
         };
-        let at = usize::from(place.connection);
-        let Some(connection) = lane.connections.get_mut(at).filter(|_| at > 0) else {
+        let index = usize::from(attempt.connection);
+        let Some(connection) = lane.connections.get_mut(index).filter(|_| index > 0) else {
             return false;
         };
         let speed = self.rails[connection.rail].adapter.speed();
-        let is_this = connection.lane.is_some() && connection.attempt == place.attempt;
+        let is_this = connection.inner.is_some() && connection.attempt == attempt.number;
         match (note, peer) {
             (Note::Offer(..), Some(peer)) if !leads => {
-                connection.goes_to(&peer, speed);
-                return self.answer(name, place, peer);
+                connection.set_peer(&peer, speed);
+                return self.answer_offer(name, attempt, peer);
             }
             (Note::Answer(..), Some(peer)) if leads => {
-                if let Some(inner) = connection.lane.filter(|_| is_this) {
-                    connection.goes_to(&peer, speed);
+                if let Some(inner) = connection.inner.filter(|_| is_this) {
+                    connection.set_peer(&peer, speed);
                     let rail = connection.rail;
-                    self.start(rail, inner, peer);
+                    self.connect_inner(rail, inner, peer);
                 }
             }
-            (Note::Ready(_), _) => connection.heard_ready |= is_this,
+            (Note::Ready(_), _) => connection.peer_is_ready |= is_this,
             (Note::Over(_), _) => {
                 if is_this {
-                    self.lose(name, at);
+                    self.lose_connection(name, index);
                 }
             }
             (Note::Up(_), _) if leads => {
-                if connection.lane.is_none() {
+                if connection.inner.is_none() {
                     let now = self.now();
-                    if let Some(connection) = self.connection(name, at) {
-                        connection.comes_back(now);
+                    if let Some(connection) = self.connection_mut(name, index) {
+                        connection.retry_soon(now);
                     }
                 }
             }
@@ -337,14 +337,14 @@ impl<P: Provider> Rails<P> {
     }
 
     /// The leader offers a connection again. `false`: no correct peer would offer as fast.
-    fn answer(&mut self, name: u64, place: Place, peer: OfferedRail) -> bool {
-        let (now, at) = (self.now(), usize::from(place.connection));
-        self.lose(name, at);
-        let Some(connection) = self.connection(name, at) else {
+    fn answer_offer(&mut self, name: u64, attempt: Attempt, peer: OfferedRail) -> bool {
+        let (now, index) = (self.now(), usize::from(attempt.connection));
+        self.lose_connection(name, index);
+        let Some(connection) = self.connection_mut(name, index) else {
             return true;
         };
-        let last = connection.offered.replace(now);
-        connection.attempt = place.attempt;
+        let last = connection.offered_at.replace(now);
+        connection.attempt = attempt.number;
         let rail = connection.rail;
         if last.is_some_and(|last| now < last + OFFERS_APART) {
             let waiting = self.first(name);
@@ -352,38 +352,38 @@ impl<P: Provider> Rails<P> {
             if waiting >= WAITING_MAX {
                 return false;
             }
-            self.say(name, &Note::Over(place));
+            self.send_note(name, &Note::Over(attempt));
             return true;
         }
-        match self.renew(name, at) {
+        match self.renew(name, index) {
             Ok((inner, own)) => {
-                self.start(rail, inner, peer);
-                self.say(name, &Note::Answer(place, own));
+                self.connect_inner(rail, inner, peer);
+                self.send_note(name, &Note::Answer(attempt, own));
             }
-            Err(_) => self.say(name, &Note::Over(place)),
+            Err(_) => self.send_note(name, &Note::Over(attempt)),
         }
         true
     }
 
     /// The port of a rail came back: connections by it are made again soon.
-    pub(super) fn greet(&mut self, rail: usize) {
+    pub(super) fn port_came_back(&mut self, rail: usize) {
         let now = self.now();
         for name in self.lanes.names() {
             let Some(lane) = self.lanes.get_mut(name) else {
                 continue;
             };
             let mut lost = Vec::new();
-            for at in 1..lane.connections.len() {
-                let place = lane.place(at);
-                let connection = &mut lane.connections[at];
-                if connection.rail == rail && connection.lane.is_none() {
-                    connection.comes_back(now);
-                    lost.push(place);
+            for index in 1..lane.connections.len() {
+                let attempt = lane.attempt(index);
+                let connection = &mut lane.connections[index];
+                if connection.rail == rail && connection.inner.is_none() {
+                    connection.retry_soon(now);
+                    lost.push(attempt);
                 }
             }
             if !lane.leads {
                 lost.iter()
-                    .for_each(|&place| self.say(name, &Note::Up(place)));
+                    .for_each(|&attempt| self.send_note(name, &Note::Up(attempt)));
             }
         }
     }
@@ -402,10 +402,10 @@ impl<P: Provider> Rails<P> {
         lane.stripes.clear();
         let others = lane.connections.iter_mut().skip(1);
         let others: Vec<_> = others
-            .filter_map(|connection| Some((connection.rail, connection.lane.take()?)))
+            .filter_map(|connection| Some((connection.rail, connection.inner.take()?)))
             .collect();
         for (rail, inner) in others {
-            self.end(rail, inner);
+            self.close_inner(rail, inner);
         }
         received
     }
@@ -413,7 +413,7 @@ impl<P: Provider> Rails<P> {
     pub(super) fn close_lane(&mut self, name: u64) {
         self.stop_lane(name);
         if let Some((rail, inner)) = self.lanes.get(name).and_then(Lane::first) {
-            self.end(rail, inner);
+            self.close_inner(rail, inner);
         }
         self.lanes.remove(name);
     }
@@ -452,13 +452,13 @@ mod tests {
         }
         let leads = a.lanes.get(to_b).is_some_and(|lane| lane.leads);
         let (mut side, name) = if leads { (b, to_a) } else { (a, to_b) };
-        let place = |attempt| Place {
+        let attempt = |number| Attempt {
             connection: 1,
-            attempt,
+            number,
         };
         let peer = if leads { offer } else { other }.rails()[1];
-        let mut offers = (1..100_000).map(|attempt| Note::Offer(place(attempt), peer));
-        let rogue = offers.position(|note| !side.hear_note(name, note));
+        let mut offers = (1..100_000).map(|number| Note::Offer(attempt(number), peer));
+        let rogue = offers.position(|note| !side.take_note(name, note));
         // As many as are answered at once are no offence.
         assert!(
             rogue.is_some_and(|count| (200..1000).contains(&count)),

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! A lane by several rails: its connections, and the stripes that were asked for.
+//! A lane by several rails: its connections, and the stripes that are read.
 
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};
 
-use super::note::{Keys, Place};
+use super::note::{Attempt, Keys};
 use crate::changed::Listed;
 use crate::matching::OfferedRail;
 
@@ -19,103 +19,104 @@ const KEYS_MAX: usize = 256;
 pub(super) struct Connection {
     /// The own rail, and the peer's.
     pub(super) rail: usize,
-    pub(super) peer: usize,
+    pub(super) peer_rail: usize,
     /// Megabits a second of the slower port of both; never 0.
     pub(super) speed: u32,
-    /// Its lane on that rail's adapter; none while there is none.
-    pub(super) lane: Option<u64>,
-    /// How often it was begun, ever.
+    /// The *inner* lane, on that rail's adapter; none while it is lost.
+    pub(super) inner: Option<u64>,
+    /// The number of the latest attempt to make it.
     pub(super) attempt: u32,
-    /// Whether this side is connected and has said so; whether the peer has.
-    pub(super) said_ready: bool,
-    pub(super) heard_ready: bool,
+    /// Whether this side is connected and has told the peer; whether the peer is, and has told this side.
+    pub(super) is_ready: bool,
+    pub(super) peer_is_ready: bool,
     /// When the leader makes it again, and how long after the next failure.
-    pub(super) again_at: Instant,
+    pub(super) retry_at: Instant,
     backoff: Duration,
     /// When the peer last offered it.
-    pub(super) offered: Option<Instant>,
+    pub(super) offered_at: Option<Instant>,
 }
 
 impl Connection {
-    pub(super) fn new(rail: usize, lane: Option<u64>) -> Self {
+    pub(super) fn new(rail: usize, inner: Option<u64>) -> Self {
         Self {
             rail,
-            peer: 0,
+            peer_rail: 0,
             speed: 1,
-            lane,
+            inner,
             attempt: 0,
-            said_ready: false,
-            heard_ready: false,
-            again_at: Instant::now(),
+            is_ready: false,
+            peer_is_ready: false,
+            retry_at: Instant::now(),
             backoff: BACKOFF,
-            offered: None,
+            offered_at: None,
         }
     }
 
-    /// By which of the peer's rails it goes; the own one has that speed.
-    pub(super) fn goes_to(&mut self, peer: &OfferedRail, own: u32) {
-        self.peer = usize::from(peer.index);
+    /// Which of the peer's rails it leads to; the own one has that speed.
+    pub(super) fn set_peer(&mut self, peer: &OfferedRail, own: u32) {
+        self.peer_rail = usize::from(peer.index);
         self.speed = own.min(peer.speed).max(1);
     }
 
-    /// Its lane, if both sides may read by it.
+    /// The inner lane, if both sides may read by it.
     pub(super) fn usable(&self) -> Option<u64> {
-        self.lane.filter(|_| self.said_ready && self.heard_ready)
+        self.inner.filter(|_| self.is_ready && self.peer_is_ready)
     }
 
-    /// It is over on this side. Only one that has read something shows that its way works.
-    pub(super) fn ends(&mut self, now: Instant, has_read: bool) {
+    /// It is lost on this side. Only one that has read something shows that its way works.
+    pub(super) fn mark_lost(&mut self, now: Instant, has_read: bool) {
         if has_read {
             self.backoff = BACKOFF;
         }
-        self.lane = None;
-        (self.said_ready, self.heard_ready) = (false, false);
-        self.again_at = now + self.backoff;
+        self.inner = None;
+        (self.is_ready, self.peer_is_ready) = (false, false);
+        self.retry_at = now + self.backoff;
         self.backoff = (2 * self.backoff).min(BACKOFF_MAX);
     }
 
-    /// Its port came back.
-    pub(super) fn comes_back(&mut self, now: Instant) {
+    /// Its port came back, so it is made again soon.
+    pub(super) fn retry_soon(&mut self, now: Instant) {
         self.backoff = BACKOFF;
         // Not at once: a peer offers no faster than this.
-        self.again_at = self.again_at.min(now + BACKOFF);
+        self.retry_at = self.retry_at.min(now + BACKOFF);
     }
 }
 
-/// What the upper half of a key says: by which of its owner's rails the memory has that key, and what names the memory.
-/// A rank with one rail has zeros there.
+/// A key of a peer's memory, as an announcement carries it: the device's key, and in the upper half by which of its
+/// owner's rails the memory has that key, and of which registration. A rank with one rail has zeros there.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Name {
+pub(super) struct RailKey {
+    pub(super) key: u32,
     pub(super) rail: usize,
-    /// 24 bits; never 0 where there is a name.
-    pub(super) id: u32,
+    /// 24 bits; never 0 where there are several rails.
+    pub(super) registration: u32,
 }
 
-impl Name {
-    pub(super) fn of(key: u64) -> Self {
+impl RailKey {
+    pub(super) fn from_bits(bits: u64) -> Self {
         Self {
-            rail: (key >> 32) as usize & 0xff,
-            id: (key >> 40) as u32,
+            key: bits as u32,
+            rail: (bits >> 32) as usize & 0xff,
+            registration: (bits >> 40) as u32,
         }
     }
 
-    pub(super) fn with(self, key: u32) -> u64 {
-        u64::from(self.id) << 40 | (self.rail as u64) << 32 | u64::from(key)
+    pub(super) fn to_bits(self) -> u64 {
+        u64::from(self.registration) << 40 | (self.rail as u64) << 32 | u64::from(self.key)
     }
 }
 
-/// Bytes of the peer's memory that were asked for.
+/// A part of a long message, of which a read is posted or is to be.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Stripe {
     /// Who reads.
     pub(super) token: u64,
-    /// What the rail knows it by.
-    pub(super) name: u64,
+    /// The token of the read by the inner lane.
+    pub(super) inner_token: u64,
     pub(super) from: u64,
-    /// By which the memory is read, and what names it.
-    pub(super) key: u64,
+    pub(super) key: RailKey,
     pub(super) len: u64,
-    /// The connection that was asked; none: it is to be asked for again.
+    /// The connection by which it is read; none: it is to be read by another one.
     pub(super) connection: Option<usize>,
 }
 
@@ -136,11 +137,11 @@ pub(super) struct Lane {
     /// Whether this side makes connections again.
     pub(super) leads: bool,
     pub(super) stripes: VecDeque<Stripe>,
-    /// Whether it stands among those with stripes that are to be asked for again.
+    /// Whether it stands among those with stripes whose connection was lost.
     pub(super) is_waiting: bool,
-    pub(super) next_name: u64,
-    /// Who asked for memory that no rail can read, and has not given that up yet.
-    pub(super) hopeless: Vec<u64>,
+    pub(super) next_inner_token: u64,
+    /// Tokens of reads that no rail can do, until who reads has given them up.
+    pub(super) unreadable: Vec<u64>,
     keys: VecDeque<(u32, Keys)>,
 }
 
@@ -166,55 +167,55 @@ impl Lane {
             leads: false,
             stripes: VecDeque::new(),
             is_waiting: false,
-            next_name: 0,
-            hopeless: Vec::new(),
+            next_inner_token: 0,
+            unreadable: Vec::new(),
             keys: VecDeque::new(),
         }
     }
 
-    /// The connection that carries the stream: its rail, and its lane there.
+    /// The connection that carries the stream: its rail, and the inner lane.
     pub(super) fn first(&self) -> Option<(usize, u64)> {
         let first = self.connections.first()?;
-        Some((first.rail, first.lane?))
+        Some((first.rail, first.inner?))
     }
 
     /// The oldest stripe of a token.
-    pub(super) fn next_of(&self, token: u64) -> Option<&Stripe> {
+    pub(super) fn next_stripe(&self, token: u64) -> Option<&Stripe> {
         self.stripes.iter().find(|stripe| stripe.token == token)
     }
 
-    /// Its rail and its lane there, if one was asked.
-    pub(super) fn asked(&self, stripe: &Stripe) -> Option<(usize, u64)> {
+    /// The rail and the inner lane by which a stripe is read, if there is one.
+    pub(super) fn connection_of(&self, stripe: &Stripe) -> Option<(usize, u64)> {
         let connection = self.connections.get(stripe.connection?)?;
-        Some((connection.rail, connection.lane?))
+        Some((connection.rail, connection.inner?))
     }
 
-    /// The peer says by which keys it has shown some memory.
-    pub(super) fn learn(&mut self, id: u32, keys: Keys) {
-        self.keys.retain(|(known, _)| *known != id);
+    /// The keys of a registration of the peer's, by each of its rails.
+    pub(super) fn add_keys(&mut self, registration: u32, keys: Keys) {
+        self.keys.retain(|(known, _)| *known != registration);
         if self.keys.len() == KEYS_MAX {
             self.keys.pop_front();
         }
-        self.keys.push_back((id, keys));
+        self.keys.push_back((registration, keys));
     }
 
-    /// The key of memory by a connection, if it can be read there.
-    pub(super) fn key(&self, connection: &Connection, key: u64) -> Option<u32> {
-        let name = Name::of(key);
-        if connection.peer == name.rail {
-            return Some(key as u32);
+    /// The device's key of memory by a connection, if it can be read there.
+    pub(super) fn key(&self, connection: &Connection, key: RailKey) -> Option<u32> {
+        if connection.peer_rail == key.rail {
+            return Some(key.key);
         }
         let mut known = self.keys.iter().rev();
-        let (_, keys) = known.find(|(known, _)| *known == name.id && name.id != 0)?;
-        *keys.get(connection.peer)?
+        let known = known.find(|(known, _)| *known == key.registration && *known != 0);
+        let (_, keys) = known?;
+        *keys.get(connection.peer_rail)?
     }
 
-    /// What a note says about a connection.
-    pub(super) fn place(&self, connection: usize) -> Place {
-        let attempt = self.connections.get(connection).map_or(0, |c| c.attempt);
-        Place {
+    /// The latest attempt to make a connection.
+    pub(super) fn attempt(&self, connection: usize) -> Attempt {
+        let number = self.connections.get(connection).map_or(0, |c| c.attempt);
+        Attempt {
             connection: connection as u8,
-            attempt,
+            number,
         }
     }
 }
@@ -227,14 +228,14 @@ mod tests {
     fn a_connection_that_reads_nothing_is_made_ever_more_seldom() {
         let mut connection = Connection::new(1, None);
         let now = Instant::now();
-        let mut ends = |has_read| {
-            connection.lane = Some(1);
-            (connection.said_ready, connection.heard_ready) = (true, true);
-            connection.ends(now, has_read);
-            (connection.again_at - now).as_secs()
+        let mut lost = |has_read| {
+            connection.inner = Some(1);
+            (connection.is_ready, connection.peer_is_ready) = (true, true);
+            connection.mark_lost(now, has_read);
+            (connection.retry_at - now).as_secs()
         };
-        assert_eq!([false, false, false].map(&mut ends), [1, 2, 4]);
-        assert_eq!([true, false].map(&mut ends), [1, 2]);
-        assert_eq!([false; 9].map(&mut ends)[8], BACKOFF_MAX.as_secs());
+        assert_eq!([false, false, false].map(&mut lost), [1, 2, 4]);
+        assert_eq!([true, false].map(&mut lost), [1, 2]);
+        assert_eq!([false; 9].map(&mut lost)[8], BACKOFF_MAX.as_secs());
     }
 }

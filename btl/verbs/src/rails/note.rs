@@ -3,12 +3,12 @@
 //!
 //! ```text
 //! leader                        other side
-//!   Offer(c, n, rail)  ──────►                     the rail's connection c is to be made, for the n-th time
+//!   Offer(c, n, rail)  ──────►                     connection c is to be made by this rail, for the n-th time
 //!                      ◄──────  Answer(c, n, rail)
 //!   Ready(c, n)        ◄─────►  Ready(c, n)        this side is connected: the other may read
 //!   Over(c, n)         ◄─────►  Over(c, n)         it failed here, or cannot be made
 //!                      ◄──────  Up(c)              the port came back: offer soon
-//!   Keys(id, keys)     ◄─────►  Keys(id, keys)     memory that was shown, and its key by each rail
+//!   Keys(r, keys)      ◄─────►  Keys(r, keys)      registration r of memory that was shown: its key by each rail
 //! ```
 
 use crate::matching::{OfferedRail, RAILS_MAX};
@@ -16,22 +16,22 @@ use crate::matching::{OfferedRail, RAILS_MAX};
 /// A note.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Note {
-    Offer(Place, OfferedRail),
-    Answer(Place, OfferedRail),
-    Ready(Place),
-    Over(Place),
-    Up(Place),
+    Offer(Attempt, OfferedRail),
+    Answer(Attempt, OfferedRail),
+    Ready(Attempt),
+    Over(Attempt),
+    Up(Attempt),
     Keys(u32, Keys),
 }
 
-/// A connection, and which try it is to make it.
+/// An attempt to make a connection, the `number`-th one.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(super) struct Place {
+pub(super) struct Attempt {
     pub(super) connection: u8,
-    pub(super) attempt: u32,
+    pub(super) number: u32,
 }
 
-/// The key of some memory by each connection. None: it cannot be read there.
+/// The key of some memory by each of its owner's rails. None: it cannot be read there.
 pub(super) type Keys = [Option<u32>; RAILS_MAX];
 
 /// Bytes before a rail, or before keys.
@@ -39,30 +39,28 @@ const FRONT: usize = 8;
 
 impl Note {
     pub(super) fn encode(&self) -> Vec<u8> {
-        let front = |what: u8,
-                     Place {
-                         connection,
-                         attempt,
-                     }: Place| {
-            let mut bytes = vec![what, connection, 0, 0];
-            bytes.extend(attempt.to_le_bytes());
+        let front_of = |kind: u8, byte: u8, word: u32| {
+            let mut bytes = vec![kind, byte, 0, 0];
+            bytes.extend(word.to_le_bytes());
             bytes
         };
+        let front = |kind, attempt: &Attempt| front_of(kind, attempt.connection, attempt.number);
         match self {
-            Self::Offer(place, rail) => [front(1, *place), rail.to_bytes().to_vec()].concat(),
-            Self::Answer(place, rail) => [front(2, *place), rail.to_bytes().to_vec()].concat(),
-            Self::Ready(place) => front(3, *place),
-            Self::Over(place) => front(4, *place),
-            Self::Up(place) => front(5, *place),
-            Self::Keys(id, keys) => {
+            Self::Offer(attempt, rail) => [front(1, attempt), rail.to_bytes().to_vec()].concat(),
+            Self::Answer(attempt, rail) => [front(2, attempt), rail.to_bytes().to_vec()].concat(),
+            Self::Ready(attempt) => front(3, attempt),
+            Self::Over(attempt) => front(4, attempt),
+            Self::Up(attempt) => front(5, attempt),
+            Self::Keys(registration, keys) => {
                 let present = keys.iter().enumerate();
-                let mask = present.map(|(at, key)| u8::from(key.is_some()) << at).sum();
-                let place = Place {
-                    connection: mask,
-                    attempt: *id,
-                };
+                let mask = present
+                    .map(|(index, key)| u8::from(key.is_some()) << index)
+                    .sum();
                 let keys = keys.iter().flat_map(|key| key.unwrap_or(0).to_le_bytes());
-                front(6, place).into_iter().chain(keys).collect()
+                front_of(6, mask, *registration)
+                    .into_iter()
+                    .chain(keys)
+                    .collect()
             }
         }
     }
@@ -70,28 +68,28 @@ impl Note {
     /// From a peer's bytes; none where no correct peer would send them.
     pub(super) fn decode(bytes: &[u8]) -> Option<Self> {
         let (front, rest) = bytes.split_first_chunk::<FRONT>()?;
-        let [what, connection, 0, 0, attempt @ ..] = *front else {
+        let [kind, byte, 0, 0, word @ ..] = *front else {
             return None;
         };
-        let attempt = u32::from_le_bytes(attempt);
-        let place = Place {
-            connection,
-            attempt,
+        let word = u32::from_le_bytes(word);
+        let attempt = Attempt {
+            connection: byte,
+            number: word,
         };
         let alone = |note| rest.is_empty().then_some(note);
-        match what {
-            1 => Some(Self::Offer(place, rail(rest)?)),
-            2 => Some(Self::Answer(place, rail(rest)?)),
-            3 => alone(Self::Ready(place)),
-            4 => alone(Self::Over(place)),
-            5 => alone(Self::Up(place)),
-            6 if rest.len() == 4 * RAILS_MAX && connection >> RAILS_MAX == 0 => {
+        match kind {
+            1 => Some(Self::Offer(attempt, rail(rest)?)),
+            2 => Some(Self::Answer(attempt, rail(rest)?)),
+            3 => alone(Self::Ready(attempt)),
+            4 => alone(Self::Over(attempt)),
+            5 => alone(Self::Up(attempt)),
+            6 if rest.len() == 4 * RAILS_MAX && byte >> RAILS_MAX == 0 => {
                 let mut keys = [None; RAILS_MAX];
-                for (at, (key, bytes)) in keys.iter_mut().zip(rest.chunks_exact(4)).enumerate() {
-                    let word = u32::from_le_bytes(bytes.try_into().ok()?);
-                    *key = (connection & 1 << at != 0).then_some(word);
+                for (index, (key, bytes)) in keys.iter_mut().zip(rest.chunks_exact(4)).enumerate() {
+                    let bits = u32::from_le_bytes(bytes.try_into().ok()?);
+                    *key = (byte & 1 << index != 0).then_some(bits);
                 }
-                Some(Self::Keys(attempt, keys))
+                Some(Self::Keys(word, keys))
             }
             _ => None,
         }
@@ -110,9 +108,9 @@ mod tests {
 
     #[test]
     fn notes_come_back_and_nothing_else_does() {
-        let place = Place {
+        let attempt = Attempt {
             connection: 2,
-            attempt: u32::MAX - 1,
+            number: u32::MAX - 1,
         };
         let rail = OfferedRail {
             reach: Reach {
@@ -125,11 +123,11 @@ mod tests {
             index: 2,
         };
         let notes = [
-            Note::Offer(place, rail),
-            Note::Answer(place, rail),
-            Note::Ready(place),
-            Note::Over(place),
-            Note::Up(place),
+            Note::Offer(attempt, rail),
+            Note::Answer(attempt, rail),
+            Note::Ready(attempt),
+            Note::Over(attempt),
+            Note::Up(attempt),
             Note::Keys(7, [Some(0), None, Some(u32::MAX), None]),
         ];
         for note in notes {
