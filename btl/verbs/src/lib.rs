@@ -60,7 +60,7 @@ pub use domain::{AddressHandle, Device, Domain, Receives};
 pub use error::{Error, Result};
 pub use memory::{Local, Region, Registered, Slot};
 pub use pair::{Fresh, Operation, Pair, Prepared, Ready};
-pub use port::{Chosen, Reach};
+pub use port::{Chosen, PairAddress};
 pub use provider::{Event, Kind, Limits, Provider, Remote};
 pub use queue::{Completion, Done, Queue};
 pub use rails::Rails;

@@ -6,7 +6,7 @@
 
 use std::cmp::Reverse;
 
-use crate::port::Reach;
+use crate::port::PairAddress;
 
 /// Rails of a rank, at most. It bounds an offer's length. Machines with more ports for one job are rare.
 pub const RAILS_MAX: usize = 4;
@@ -15,7 +15,7 @@ pub const RAILS_MAX: usize = 4;
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct OfferedRail {
     /// The queue pair that was made on it for this peer.
-    pub reach: Reach,
+    pub pair: PairAddress,
     /// Megabits a second.
     pub speed: u32,
     /// Whether it failed lately: another one is better for the stream.
@@ -28,14 +28,14 @@ pub struct OfferedRail {
 
 impl OfferedRail {
     /// Bytes of it on a wire.
-    pub const BYTES: usize = Reach::BYTES + 8;
+    pub const BYTES: usize = PairAddress::BYTES + 8;
 
     /// As bytes.
     #[must_use]
     pub fn to_bytes(&self) -> [u8; Self::BYTES] {
         let mut bytes = [0; Self::BYTES];
-        let (reach, rest) = bytes.split_at_mut(Reach::BYTES);
-        reach.copy_from_slice(&self.reach.to_bytes());
+        let (pair, rest) = bytes.split_at_mut(PairAddress::BYTES);
+        pair.copy_from_slice(&self.pair.to_bytes());
         rest[..4].copy_from_slice(&self.speed.to_le_bytes());
         rest[4] = u8::from(self.doubtful) | u8::from(self.absent) << 1;
         rest[5] = self.index;
@@ -45,12 +45,12 @@ impl OfferedRail {
     /// From a peer's bytes; none where they can be no rail's.
     #[must_use]
     pub fn from_bytes(bytes: &[u8]) -> Option<Self> {
-        let (reach, rest) = bytes.split_first_chunk::<{ Reach::BYTES }>()?;
+        let (pair, rest) = bytes.split_first_chunk::<{ PairAddress::BYTES }>()?;
         let [a, b, c, d, flags, index, 0, 0] = *rest else {
             return None;
         };
         let rail = Self {
-            reach: Reach::from_bytes(reach)?,
+            pair: PairAddress::from_bytes(pair)?,
             speed: u32::from_le_bytes([a, b, c, d]),
             doubtful: flags & 1 != 0,
             absent: flags & 2 != 0,
@@ -61,8 +61,8 @@ impl OfferedRail {
     }
 
     /// What orders rails alike on both sides.
-    fn order(&self) -> [u8; Reach::BYTES] {
-        self.reach.to_bytes()
+    fn order(&self) -> [u8; PairAddress::BYTES] {
+        self.pair.to_bytes()
     }
 }
 
@@ -74,7 +74,7 @@ struct Candidate {
     speed: Reverse<u32>,
     /// How far apart their indices are.
     apart: u8,
-    order: ([u8; Reach::BYTES], [u8; Reach::BYTES]),
+    order: ([u8; PairAddress::BYTES], [u8; PairAddress::BYTES]),
     indices: (usize, usize),
 }
 
@@ -94,7 +94,7 @@ pub fn match_rails(own: &[OfferedRail], peer: &[OfferedRail]) -> Vec<(usize, usi
     let mut all = Vec::new();
     for (own_index, one) in own.iter().enumerate() {
         for (peer_index, other) in peer.iter().enumerate() {
-            let alike = alike(&one.reach.address, &other.reach.address);
+            let alike = alike(&one.pair.gid, &other.pair.gid);
             let speed = one.speed.min(other.speed);
             let doubts = u8::from(one.doubtful) + u8::from(other.doubtful);
             let absent = one.absent || other.absent;
@@ -139,11 +139,11 @@ mod tests {
         address[10..12].copy_from_slice(&[0xff; 2]);
         address[12..].copy_from_slice(&[10, 77, network, host]);
         OfferedRail {
-            reach: Reach {
+            pair: PairAddress {
                 packet: 1024,
                 number,
-                address,
-                ..Reach::default()
+                gid: address,
+                ..PairAddress::default()
             },
             speed,
             doubtful: false,
@@ -206,9 +206,9 @@ mod tests {
         let indexed = |host, index, pair| {
             let mut rail = rail(1, host, pair, 10);
             rail.index = index;
-            rail.reach.address = [0; 16];
-            rail.reach.address[..2].copy_from_slice(&[0xfe, 0x80]);
-            rail.reach.address[15] = host;
+            rail.pair.gid = [0; 16];
+            rail.pair.gid[..2].copy_from_slice(&[0xfe, 0x80]);
+            rail.pair.gid[15] = host;
             rail
         };
         let own = [indexed(1, 0, 8), indexed(2, 1, 7)];
@@ -238,7 +238,7 @@ mod tests {
             ..rail(1, 1, 7, u32::MAX)
         };
         assert_eq!(OfferedRail::from_bytes(&rail.to_bytes()), Some(rail));
-        for wrong in [4, 5, 6, 7].map(|at| Reach::BYTES + at) {
+        for wrong in [4, 5, 6, 7].map(|at| PairAddress::BYTES + at) {
             let mut bytes = rail.to_bytes();
             bytes[wrong] = 4;
             assert_eq!(OfferedRail::from_bytes(&bytes), None);

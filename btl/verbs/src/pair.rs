@@ -15,7 +15,7 @@ use crate::account::Keep;
 use crate::domain::{Domain, Receives};
 use crate::error::{Error, Result};
 use crate::memory::{Local, Slot};
-use crate::port::{Chosen, NUMBER_MAX, Reach};
+use crate::port::{Chosen, NUMBER_MAX, PairAddress};
 use crate::provider::{Change, Depths, Kind, PairSpec, Peer, Provider};
 use crate::queue::Queue;
 use crate::refused::Refused;
@@ -158,8 +158,8 @@ impl<P: Provider> Pair<P, Prepared> {
     pub fn connect(
         self,
         on: &Chosen<P>,
-        own: &Reach,
-        peer: &Reach,
+        own: &PairAddress,
+        peer: &PairAddress,
         timing: Timing,
     ) -> Result<Pair<P, Ready>> {
         let peer = Peer {
@@ -234,17 +234,17 @@ impl<P: Provider, S> Pair<P, S> {
         P::change(&self.raw, self.kind, change).map_err(Error::of("ibv_modify_qp", object()))
     }
 
-    /// What a peer must know of it, once it has a port. `first` is the number of its first packet.
+    /// Its address, once it has a port. `first` is the number of its first packet.
     #[must_use]
-    pub fn reach(&self, on: &Chosen<P>, first: u32) -> Reach {
-        Reach {
+    pub fn address(&self, on: &Chosen<P>, first: u32) -> PairAddress {
+        PairAddress {
             number: self.number(),
             first: first & NUMBER_MAX,
             packet: on.state.packet,
             lid: on.state.lid,
             reads: on.device.limits().reads.clamp(1, 16),
             routed: on.address.is_some(),
-            address: on.address.map_or([0; 16], |address| address.bytes),
+            gid: on.address.map_or([0; 16], |address| address.bytes),
         }
     }
 

@@ -350,9 +350,9 @@ fn best(addresses: &[Address], ethernet: bool) -> Option<Address> {
         .copied()
 }
 
-/// What a peer must know to reach a pair: exchanged before the pair is connected.
+/// The address of a queue pair, all that a peer must know to reach it: exchanged before the pair is connected.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Reach {
+pub struct PairAddress {
     /// The pair's number.
     pub number: u32,
     /// The number of its first packet.
@@ -363,13 +363,13 @@ pub struct Reach {
     pub lid: u16,
     /// Reads that it serves at once.
     pub reads: u8,
-    /// Whether the address counts.
+    /// Whether the GID counts.
     pub routed: bool,
-    /// Its address.
-    pub address: [u8; 16],
+    /// The GID of its port.
+    pub gid: [u8; 16],
 }
 
-impl Reach {
+impl PairAddress {
     /// Bytes of it on a wire.
     pub const BYTES: usize = 32;
 
@@ -383,7 +383,7 @@ impl Reach {
         bytes[12..14].copy_from_slice(&self.lid.to_le_bytes());
         bytes[14] = self.reads;
         bytes[15] = u8::from(self.routed);
-        bytes[16..].copy_from_slice(&self.address);
+        bytes[16..].copy_from_slice(&self.gid);
         bytes
     }
 
@@ -393,20 +393,20 @@ impl Reach {
         let word = |at: usize| {
             u32::from_le_bytes([bytes[at], bytes[at + 1], bytes[at + 2], bytes[at + 3]])
         };
-        let mut address = [0; 16];
-        address.copy_from_slice(&bytes[16..]);
-        let reach = Self {
+        let mut gid = [0; 16];
+        gid.copy_from_slice(&bytes[16..]);
+        let found = Self {
             number: word(0),
             first: word(4),
             packet: word(8),
             lid: u16::from_le_bytes([bytes[12], bytes[13]]),
             reads: bytes[14],
             routed: bytes[15] == 1,
-            address,
+            gid,
         };
-        let packet = matches!(reach.packet, 256 | 512 | 1024 | 2048 | 4096);
-        let numbers = reach.number <= NUMBER_MAX && reach.first <= NUMBER_MAX;
-        (packet && numbers && bytes[15] <= 1).then_some(reach)
+        let packet = matches!(found.packet, 256 | 512 | 1024 | 2048 | 4096);
+        let numbers = found.number <= NUMBER_MAX && found.first <= NUMBER_MAX;
+        (packet && numbers && bytes[15] <= 1).then_some(found)
     }
 
     /// The way to it from an own port.
@@ -415,7 +415,7 @@ impl Reach {
         Path {
             port: from.port,
             from: from.address.map_or(0, |address| address.index),
-            to: self.address,
+            to: self.gid,
             lid: self.lid,
             routed: self.routed,
         }
@@ -460,21 +460,21 @@ mod tests {
 
     #[test]
     fn what_a_peer_says_is_checked() {
-        let reach = Reach {
+        let address = PairAddress {
             number: 17,
             first: 99,
             packet: 1024,
             lid: 3,
             reads: 16,
             routed: true,
-            address: [7; 16],
+            gid: [7; 16],
         };
-        let bytes = reach.to_bytes();
-        assert_eq!(Reach::from_bytes(&bytes), Some(reach));
+        let bytes = address.to_bytes();
+        assert_eq!(PairAddress::from_bytes(&bytes), Some(address));
         for (at, wrong) in [(3, 1), (7, 1), (8, 1), (15, 2)] {
             let mut bytes = bytes;
             bytes[at] = wrong;
-            assert_eq!(Reach::from_bytes(&bytes), None, "{at}");
+            assert_eq!(PairAddress::from_bytes(&bytes), None, "{at}");
         }
     }
 }

@@ -68,8 +68,8 @@ fn join(a: &mut Adapter<Fabric>, b: &mut Adapter<Fabric>) -> ((u64, u32), (u64, 
         std::thread::yield_now();
     }
     (
-        (to_b, offer.rail.reach.number),
-        (to_a, other.rail.reach.number),
+        (to_b, offer.rail.pair.number),
+        (to_a, other.rail.pair.number),
     )
 }
 
@@ -634,12 +634,12 @@ fn nonsense_fails_its_lane() {
         };
         let rogue = Pair::new(&domain, &mut queue, &attributes).expect("a pair");
         let rogue = rogue.prepare(&chosen, 0).expect("prepared");
-        let own = rogue.reach(&chosen, 7);
+        let own = rogue.address(&chosen, 7);
         let (lane, offer) = b.make(0).expect("a lane");
         let rogues = Offer {
             mark: None,
             rail: OfferedRail {
-                reach: own,
+                pair: own,
                 ..OfferedRail::default()
             },
             more: Default::default(),
@@ -651,7 +651,7 @@ fn nonsense_fails_its_lane() {
             b.poll();
         }
         let rogue = rogue
-            .connect(&chosen, &own, &offer.rail.reach, Timing::default())
+            .connect(&chosen, &own, &offer.rail.pair, Timing::default())
             .expect("connected");
         rogue
             .post_inline(&mut queue, Operation::Send { immediate: None }, &message)

@@ -201,12 +201,12 @@ fn strangers_are_counted_and_not_believed() {
     let pair = pair.prepare(&chosen, 1).expect("a port");
     let pair = pair.open().expect("ready");
     let ah = domain
-        .address_handle(&offer.rail.reach.path(&chosen))
+        .address_handle(&offer.rail.pair.path(&chosen))
         .expect("an address handle");
     let mut throw = |bytes: &[u8], qkey: u32| {
         let to = Operation::SendTo {
             ah: &ah,
-            pair: offer.rail.reach.number,
+            pair: offer.rail.pair.number,
             qkey,
             immediate: None,
         };

@@ -119,7 +119,7 @@ impl PairLane {
         match made {
             Ok((lane, offer)) => {
                 self.lane = Some(lane);
-                self.ends = (offer.rail.reach.number, None);
+                self.ends = (offer.rail.pair.number, None);
                 stream.push_with(FrameKind::Offer, &offer.to_bytes());
                 true
             }
@@ -150,7 +150,7 @@ impl PairLane {
             self.end(stream);
             return Ok(());
         }
-        self.ends.1 = Some(offer.rail.reach.number);
+        self.ends.1 = Some(offer.rail.pair.number);
         if let Some(lane) = self.lane {
             self.lanes.lock().connect(lane, &offer);
         }

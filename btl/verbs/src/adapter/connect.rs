@@ -11,7 +11,7 @@ use super::{Adapter, GRANT_MIN, INLINE_MAX, Offer, SILENT};
 use crate::error::Error;
 use crate::matching::{self, OfferedRail, RAILS_MAX};
 use crate::pair::{InitAttributes, Pair};
-use crate::port::Reach;
+use crate::port::PairAddress;
 use crate::provider::{Depths, Kind, Provider};
 
 impl<P: Provider> Adapter<P> {
@@ -44,12 +44,12 @@ impl<P: Provider> Adapter<P> {
     pub(crate) fn absent_rail(&self) -> OfferedRail {
         let chosen = self.port.chosen();
         OfferedRail {
-            reach: Reach {
+            pair: PairAddress {
                 packet: chosen.state.packet,
                 lid: chosen.state.lid,
                 routed: chosen.address.is_some(),
-                address: chosen.address.map_or([0; 16], |address| address.bytes),
-                ..Reach::default()
+                gid: chosen.address.map_or([0; 16], |address| address.bytes),
+                ..PairAddress::default()
             },
             speed: self.speed(),
             absent: true,
@@ -101,7 +101,7 @@ impl<P: Provider> Adapter<P> {
                 return Err(text(error));
             }
         };
-        let own = pair.reach(self.port.chosen(), self.connector.next_first());
+        let own = pair.address(self.port.chosen(), self.connector.next_first());
         let number = pair.number();
         let lane = Lane::new(rank, pair, own, 0);
         let Some(name) = self.lanes.insert(number, lane) else {
@@ -109,7 +109,7 @@ impl<P: Provider> Adapter<P> {
             return Err("there are too many lanes".to_owned());
         };
         let rail = OfferedRail {
-            reach: own,
+            pair: own,
             speed: self.speed(),
             ..OfferedRail::default()
         };
@@ -158,7 +158,7 @@ impl<P: Provider> Adapter<P> {
         let chosen = Arc::clone(self.port.chosen());
         // A peer with several ports goes by that which both find to be the best.
         let own = OfferedRail {
-            reach: lane.own,
+            pair: lane.own,
             speed,
             ..OfferedRail::default()
         };
@@ -173,7 +173,7 @@ impl<P: Provider> Adapter<P> {
             let reason = "the peer's port that leads here has no link";
             return self.lanes.fail(name, reason.to_owned());
         }
-        let ends = (lane.own, reached.reach);
+        let ends = (lane.own, reached.pair);
         match self.connector.start(pair, chosen, ends, self.timing) {
             Ok(connecting) => lane.stage = Stage::Connecting(connecting),
             Err(error) => {

@@ -6,7 +6,7 @@ use std::sync::mpsc::{Receiver, TryRecvError};
 
 use crate::error::Error;
 use crate::pair::{Pair, Prepared, Ready};
-use crate::port::{Chosen, NUMBER_MAX, Reach};
+use crate::port::{Chosen, NUMBER_MAX, PairAddress};
 use crate::provider::Provider;
 use crate::queue::Queue;
 use crate::thread;
@@ -54,7 +54,7 @@ impl<P: Provider> Connector<P> {
         &mut self,
         pair: Pair<P, Prepared>,
         chosen: Arc<Chosen<P>>,
-        (own, peer): (Reach, Reach),
+        (own, peer): (PairAddress, PairAddress),
         timing: Timing,
     ) -> std::io::Result<Connecting<P>> {
         let account = pair.account();

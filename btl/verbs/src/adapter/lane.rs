@@ -16,7 +16,7 @@ use crate::directory::Failing;
 use crate::error::Error;
 use crate::memory::{Local, Slot};
 use crate::pair::{Operation, Pair, Prepared, Ready};
-use crate::port::Reach;
+use crate::port::PairAddress;
 use crate::provider::Provider;
 use crate::queue::Queue;
 
@@ -37,7 +37,7 @@ pub(super) enum Stage<P: Provider> {
 pub(super) struct Lane<P: Provider> {
     rank: u32,
     pub(super) stage: Stage<P>,
-    pub(super) own: Reach,
+    pub(super) own: PairAddress,
     pub(super) failed: Option<String>,
     /// Whether it stands in the list of those that have changed.
     is_listed: bool,
@@ -72,7 +72,7 @@ impl<P: Provider> Failing for Lane<P> {
 
 impl<P: Provider> Lane<P> {
     /// One whose peer will be offered so many messages.
-    pub(super) fn new(rank: u32, pair: Pair<P, Prepared>, own: Reach, granted: u32) -> Self {
+    pub(super) fn new(rank: u32, pair: Pair<P, Prepared>, own: PairAddress, granted: u32) -> Self {
         Self {
             rank,
             stage: Stage::Prepared(pair),

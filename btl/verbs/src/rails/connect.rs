@@ -102,7 +102,7 @@ impl<P: Provider> Rails<P> {
         }
         lane.is_matched = true;
         if let Some(&(own, other)) = matches.first() {
-            lane.leads = lane.offered[own].reach.to_bytes() < theirs[other].reach.to_bytes();
+            lane.leads = lane.offered[own].pair.to_bytes() < theirs[other].pair.to_bytes();
         }
         let unmatched = left.into_iter().flatten();
         over.extend(unmatched.filter_map(|one| Some((one.rail, one.inner?))));

@@ -29,7 +29,7 @@ impl<P: Provider> Lanes for Datagrams<P> {
         let arq = Arq::new(window, self.settings.silence);
         let offer = Offer {
             rail: OfferedRail {
-                reach: pair.reach(self.port.chosen(), 0),
+                pair: pair.address(self.port.chosen(), 0),
                 speed: self.port.chosen().state.speed,
                 ..OfferedRail::default()
             },
@@ -73,9 +73,9 @@ impl<P: Provider> Lanes for Datagrams<P> {
                 "the peer's lanes are connections; set ONECOPY_VERBS_MODE alike on all ranks";
             return self.lanes.fail(name, reason.to_owned());
         };
-        let path = offer.rail.reach.path(self.port.chosen());
+        let path = offer.rail.pair.path(self.port.chosen());
         lane.peer = Some(Peer {
-            pair: offer.rail.reach.number,
+            pair: offer.rail.pair.number,
             qkey: mark.qkey,
             mark: mark.mark,
             key: mark.key,

@@ -8,8 +8,8 @@ use onecopy_verbs::pair::InitAttributes;
 use onecopy_verbs::port::choose;
 use onecopy_verbs::provider::{Access, Depths, Kind, Path};
 use onecopy_verbs::{
-    AddressHandle, Chosen, Completion, Device, Domain, Local, Operation, Pair, Prepared, Provider,
-    Queue, Reach, Ready, Receives, Refused, Region, Slot, Timing,
+    AddressHandle, Chosen, Completion, Device, Domain, Local, Operation, Pair, PairAddress,
+    Prepared, Provider, Queue, Ready, Receives, Refused, Region, Slot, Timing,
 };
 
 /// Sends under way in a pair.
@@ -129,12 +129,12 @@ impl<P: Provider + Debug> Side<P> {
     }
 
     pub(crate) fn path_from(&self, other: &Self) -> Path {
-        let reach = Reach {
+        let address = PairAddress {
             routed: true,
-            address: self.chosen.address.expect("address").bytes,
-            ..Reach::default()
+            gid: self.chosen.address.expect("address").bytes,
+            ..PairAddress::default()
         };
-        reach.path(&other.chosen)
+        address.path(&other.chosen)
     }
 
     /// The way to another side.
@@ -151,8 +151,8 @@ fn joined<P: Provider + Debug>(
     b: &Side<P>,
     to: Pair<P, Prepared>,
 ) -> (Pair<P, Ready>, Pair<P, Ready>) {
-    let (own, peer) = (from.reach(&a.chosen, 17), to.reach(&b.chosen, 99));
-    let peer = Reach::from_bytes(&peer.to_bytes()).expect("as it was sent");
+    let (own, peer) = (from.address(&a.chosen, 17), to.address(&b.chosen, 99));
+    let peer = PairAddress::from_bytes(&peer.to_bytes()).expect("as it was sent");
     let from = from
         .connect(&a.chosen, &own, &peer, a.timing)
         .expect("connected");

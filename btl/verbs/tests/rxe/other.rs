@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use onecopy_verbs::provider::{Access, Kind};
 use onecopy_verbs::queue::DATAGRAM_HEAD;
-use onecopy_verbs::{Done, Local, Operation, Pair, Reach, Ready, Remote, Verbs};
+use onecopy_verbs::{Done, Local, Operation, Pair, PairAddress, Ready, Remote, Verbs};
 
 use crate::{LONG, Side, here, wait};
 
@@ -48,9 +48,9 @@ impl Link {
 
     fn connect(&mut self, side: &mut Side) -> Pair<Verbs, Ready> {
         let pair = side.prepared(Kind::Connection, 0, None);
-        let own = pair.reach(&side.chosen, 4711);
+        let own = pair.address(&side.chosen, 4711);
         self.say(&own.to_bytes());
-        let peer = self.reach();
+        let peer = self.receive_address();
         let pair = pair
             .connect(&side.chosen, &own, &peer, side.timing)
             .expect("connected");
@@ -60,9 +60,9 @@ impl Link {
         pair
     }
 
-    fn reach(&mut self) -> Reach {
+    fn receive_address(&mut self) -> PairAddress {
         let bytes = self.hear().try_into().expect("a pair");
-        Reach::from_bytes(&bytes).expect("a pair")
+        PairAddress::from_bytes(&bytes).expect("a pair")
     }
 }
 
@@ -217,10 +217,10 @@ fn datagrams(link: &mut Link) {
     let mut side = here(256, 2048);
     side.fill(200);
     let pair = side.prepared(Kind::Datagrams, KEY, None);
-    let own = pair.reach(&side.chosen, 0);
+    let own = pair.address(&side.chosen, 0);
     let pair = pair.open().expect("open");
     link.say(&own.to_bytes());
-    let peer = link.reach();
+    let peer = link.receive_address();
     let ah = side
         .domain
         .address_handle(&peer.path(&side.chosen))

@@ -16,7 +16,7 @@ use onecopy_verbs::cache::{Bounds, Cache};
 use onecopy_verbs::provider::{Access, Kind};
 use onecopy_verbs::queue::DATAGRAM_HEAD;
 use onecopy_verbs::split::pieces;
-use onecopy_verbs::{Done, Local, Operation, Pair, Reach, Remote, Verbs};
+use onecopy_verbs::{Done, Local, Operation, Pair, PairAddress, Remote, Verbs};
 
 use crate::other::{KEY, Other, SLOT, Sum};
 use crate::side::connected;
@@ -218,9 +218,10 @@ pub(crate) fn datagrams() {
     let mut side = here(256, 2048);
     side.fill(200);
     let pair = side.prepared(Kind::Datagrams, KEY, None);
-    let own = pair.reach(&side.chosen, 0);
+    let own = pair.address(&side.chosen, 0);
     let pair = pair.open().expect("open");
-    let peer = Reach::from_bytes(&other.link.hear().try_into().expect("a pair")).expect("a pair");
+    let peer =
+        PairAddress::from_bytes(&other.link.hear().try_into().expect("a pair")).expect("a pair");
     other.link.say(&own.to_bytes());
     let ah = side
         .domain

@@ -10,7 +10,8 @@ use onecopy_obs::Knobs;
 use onecopy_verbs::pair::InitAttributes;
 use onecopy_verbs::provider::{Access, Depths, Kind};
 use onecopy_verbs::{
-    Chosen, Done, Local, Operation, Pair, Provider, Queue, Reach, Region, Slot, Timing, Verbs, port,
+    Chosen, Done, Local, Operation, Pair, PairAddress, Provider, Queue, Region, Slot, Timing,
+    Verbs, port,
 };
 use std::collections::VecDeque;
 
@@ -87,11 +88,11 @@ impl<P: Provider> BarePair<P> {
         };
         let pair = Pair::new(&domain, &mut queue, &attributes).map_err(failed)?;
         let pair = pair.prepare(&self.chosen, 0).map_err(failed)?;
-        let own = pair.reach(&self.chosen, 4711);
-        let mut theirs = [0; Reach::BYTES];
+        let own = pair.address(&self.chosen, 4711);
+        let mut theirs = [0; PairAddress::BYTES];
         let (world, peer) = (&self.world, self.peer);
         world.sendrecv(&own.to_bytes(), peer, TAG, &mut theirs, peer, TAG)?;
-        let theirs = Reach::from_bytes(&theirs).ok_or_else(|| failed(OUT_OF_TURN))?;
+        let theirs = PairAddress::from_bytes(&theirs).ok_or_else(|| failed(OUT_OF_TURN))?;
         let timing = Timing::within(std::time::Duration::from_secs(20));
         let pair = pair
             .connect(&self.chosen, &own, &theirs, timing)
