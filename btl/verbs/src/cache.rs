@@ -96,16 +96,16 @@ impl Wanted {
 /// Memory that is registered in several domains, in each by itself.
 #[derive(Debug)]
 pub struct Memories<P: Provider> {
-    /// What names it; no other one of this cache for a long time.
+    /// What it is known by; no other one of this cache for a long time.
     id: u32,
-    /// By the domains' places. None: it was not wanted there, or refused.
+    /// By the domains' indices. None: it was not wanted there, or refused.
     each: Vec<Option<Arc<Registered<P>>>>,
     /// Where it was wanted, a bit for each domain.
     wanted: u32,
 }
 
 impl<P: Provider> Memories<P> {
-    /// What names it.
+    /// What it is known by.
     #[must_use]
     pub fn id(&self) -> u32 {
         self.id
@@ -155,12 +155,12 @@ impl<P: Provider> State<P> {
         entry.used = clock;
         self.clock = clock;
         self.stats.hits += 1;
-        let at = range.start - entry.range.start;
-        Some((Arc::clone(&entry.memories), at))
+        let offset = range.start - entry.range.start;
+        Some((Arc::clone(&entry.memories), offset))
     }
 
-    fn give_up(&mut self, at: usize) {
-        let entry = self.entries.swap_remove(at);
+    fn give_up(&mut self, index: usize) {
+        let entry = self.entries.swap_remove(index);
         self.bytes -= entry.bytes;
         if self.given_up.len() < self.given_up.capacity() {
             self.given_up.push(entry);
@@ -173,14 +173,14 @@ impl<P: Provider> State<P> {
     /// Ends all entries in a range.
     fn end(&mut self, range: &Range<usize>) {
         self.changes += 1;
-        let mut at = 0;
-        while let Some(entry) = self.entries.get(at) {
+        let mut index = 0;
+        while let Some(entry) = self.entries.get(index) {
             let apart = entry.range.end <= range.start || range.end <= entry.range.start;
             if apart {
-                at += 1;
+                index += 1;
             } else {
                 self.stats.ended += 1;
-                self.give_up(at);
+                self.give_up(index);
             }
         }
     }
@@ -195,9 +195,9 @@ impl<P: Provider> State<P> {
                 .iter()
                 .enumerate()
                 .min_by_key(|(_, entry)| entry.used);
-            let at = oldest.map_or(0, |(at, _)| at);
+            let index = oldest.map_or(0, |(index, _)| index);
             self.stats.evicted += 1;
-            self.give_up(at);
+            self.give_up(index);
         }
     }
 }
@@ -227,7 +227,7 @@ impl<P: Provider> Observer for Shared<P> {
 #[derive(Debug)]
 pub struct Cache<P: Provider> {
     domains: Vec<Domain<P>>,
-    /// The name of the next registration.
+    /// What the next registration is known by.
     next: AtomicU32,
     bounds: Bounds,
     /// Goes before what it changes: registrations end in the thread that drops the cache.
@@ -241,8 +241,8 @@ pub struct Cache<P: Provider> {
 pub struct Found<P: Provider> {
     /// The memory.
     pub memory: Arc<Registered<P>>,
-    /// Where the buffer begins.
-    pub at: usize,
+    /// Where the buffer begins in it.
+    pub offset: usize,
 }
 
 impl<P: Provider> Cache<P> {
@@ -319,12 +319,12 @@ impl<P: Provider> Cache<P> {
     /// as `access` says.
     pub unsafe fn get(&self, at: NonNull<u8>, length: usize, access: Access) -> Result<Found<P>> {
         // SAFETY: as the caller promises.
-        let (memories, at) = unsafe { self.get_in(at, length, Wanted::in_first(access)) }?;
+        let (memories, offset) = unsafe { self.get_in(at, length, Wanted::in_first(access)) }?;
         let memory = memories.of(0).map(Arc::clone);
         let memory = memory.ok_or_else(|| {
             Error::refused("ibv_reg_mr", "a buffer", "it is in no domain", "name one")
         })?;
-        Ok(Found { memory, at })
+        Ok(Found { memory, offset })
     }
 
     /// As [`Self::get`], in the domains that are wanted, and where in the memory the buffer begins.
@@ -402,15 +402,15 @@ impl<P: Provider> Cache<P> {
             first,
         } = wanted;
         let mut each = vec![None; self.domains.len()];
-        if let (Some(domain), Some(place)) = (self.domains.get(first), each.get_mut(first)) {
+        if let (Some(domain), Some(memory)) = (self.domains.get(first), each.get_mut(first)) {
             // SAFETY: as the caller promises.
-            *place = Some(unsafe { self.register(domain, at, length, access) }?);
+            *memory = Some(unsafe { self.register(domain, at, length, access) }?);
         }
-        for (index, (domain, place)) in self.domains.iter().zip(&mut each).enumerate() {
+        for (index, (domain, memory)) in self.domains.iter().zip(&mut each).enumerate() {
             if index != first && domains & 1 << index != 0 {
                 // Without it, this domain's rail reads nothing of the buffer.
                 // SAFETY: as the caller promises.
-                *place = unsafe { domain.register(at, length, access) }.ok();
+                *memory = unsafe { domain.register(at, length, access) }.ok();
             }
         }
         Ok(Arc::new(Memories {

@@ -129,7 +129,7 @@ mod tests {
         let mut lanes = Directory::default();
         let [a, b] = [7, 8].map(|rank| {
             let name = lanes.insert(100 + rank, Lane(rank, false, None));
-            name.expect("a place")
+            name.expect("a name")
         });
         assert_eq!((lanes.name_of(107), lanes.name_of(108)), (Some(a), Some(b)));
         lanes.forget_numbers_of(a);
@@ -141,7 +141,7 @@ mod tests {
     #[test]
     fn a_lane_that_fails_has_changed_and_keeps_its_first_reason() {
         let mut lanes = Directory::default();
-        let name = lanes.insert(1, Lane(7, false, None)).expect("a place");
+        let name = lanes.insert(1, Lane(7, false, None)).expect("a name");
         lanes.fail(name, "first".to_owned());
         lanes.fail_all("second");
         let failed = lanes.get(name).and_then(|lane| lane.2.as_deref());

@@ -238,7 +238,7 @@ mod tests {
             ..rail(1, 1, 7, u32::MAX)
         };
         assert_eq!(OfferedRail::from_bytes(&rail.to_bytes()), Some(rail));
-        for wrong in [4, 5, 6, 7].map(|at| PairAddress::BYTES + at) {
+        for wrong in [4, 5, 6, 7].map(|offset| PairAddress::BYTES + offset) {
             let mut bytes = rail.to_bytes();
             bytes[wrong] = 4;
             assert_eq!(OfferedRail::from_bytes(&bytes), None);

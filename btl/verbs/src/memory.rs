@@ -127,11 +127,11 @@ impl<P: Provider> Region<P> {
     #[must_use]
     pub fn take(&self) -> Option<Slot<P>> {
         let core = &self.0;
-        for (at, word) in core.taken.iter().enumerate() {
+        for (word_index, word) in core.taken.iter().enumerate() {
             let mut seen = word.load(Ordering::Relaxed);
             loop {
                 let bit = (!seen).trailing_zeros() as usize;
-                let index = at * 64 + bit;
+                let index = word_index * 64 + bit;
                 if bit == 64 || index >= core.count {
                     break;
                 }
@@ -212,22 +212,22 @@ impl<P: Provider> Slot<P> {
         self.core.slot == 0
     }
 
-    /// Its place in its region: slots of one region have different ones.
+    /// Its index in its region: slots of one region have different ones.
     #[must_use]
     pub fn index(&self) -> usize {
         self.index
     }
 
-    fn pointer(&self, at: usize, length: usize) -> *mut u8 {
-        let end = at.checked_add(length);
+    fn pointer(&self, offset: usize, length: usize) -> *mut u8 {
+        let end = offset.checked_add(length);
         assert!(
             end.is_some_and(|end| end <= self.len()),
-            "{at} and {length} bytes in a slot of {}",
+            "{offset} and {length} bytes in a slot of {}",
             self.len()
         );
-        let offset = self.index * self.core.slot + at;
-        // SAFETY: the slot lies in the pages, and the place in the slot, by the assertion.
-        unsafe { self.core.pages.start().as_ptr().add(offset) }
+        let in_pages = self.index * self.core.slot + offset;
+        // SAFETY: the slot lies in the pages, and the bytes in the slot, by the assertion.
+        unsafe { self.core.pages.start().as_ptr().add(in_pages) }
     }
 
     /// Copies bytes in.
@@ -236,8 +236,8 @@ impl<P: Provider> Slot<P> {
     ///
     /// Beyond the slot's end.
     #[inline]
-    pub fn write(&mut self, at: usize, bytes: &[u8]) {
-        let to = self.pointer(at, bytes.len());
+    pub fn write(&mut self, offset: usize, bytes: &[u8]) {
+        let to = self.pointer(offset, bytes.len());
         // SAFETY: in the slot, which is this value's; the program's bytes do not lie in it, since nobody refers to it.
         unsafe { std::ptr::copy_nonoverlapping(bytes.as_ptr(), to, bytes.len()) };
     }
@@ -248,8 +248,8 @@ impl<P: Provider> Slot<P> {
     ///
     /// Beyond the slot's end.
     #[inline]
-    pub fn read(&self, at: usize, into: &mut [u8]) {
-        let from = self.pointer(at, into.len());
+    pub fn read(&self, offset: usize, into: &mut [u8]) {
+        let from = self.pointer(offset, into.len());
         // SAFETY: as for writing. Bytes of any value are bytes.
         unsafe { std::ptr::copy_nonoverlapping(from, into.as_mut_ptr(), into.len()) };
     }
@@ -272,8 +272,8 @@ impl<P: Provider> Slot<P> {
     ///
     /// Beyond the slot's end.
     #[must_use]
-    pub fn remote(&self, at: usize) -> crate::Remote {
-        let address = self.pointer(at, 0).addr() as u64;
+    pub fn remote(&self, offset: usize) -> crate::Remote {
+        let address = self.pointer(offset, 0).addr() as u64;
         crate::Remote {
             address,
             key: self.core.keys.peers,
@@ -335,9 +335,9 @@ impl<P: Provider> Registered<P> {
 
     /// Where a byte of it is, and the key by which peers reach it.
     #[must_use]
-    pub fn remote(&self, at: usize) -> crate::Remote {
+    pub fn remote(&self, offset: usize) -> crate::Remote {
         crate::Remote {
-            address: self.start + at as u64,
+            address: self.start + offset as u64,
             key: P::keys(&self.memory).peers,
         }
     }

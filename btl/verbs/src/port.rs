@@ -62,7 +62,7 @@ impl<P: Provider> Chosen<P> {
 pub(crate) struct OwnPort<P: Provider> {
     /// Shared with threads that connect lanes.
     chosen: Arc<Chosen<P>>,
-    /// The place of the own address, where it is looked for again; the best if none.
+    /// The index of the own address, where it is looked for again; the best if none.
     index: Option<u8>,
     /// Why there are no lanes at the moment.
     down: Option<String>,
@@ -145,7 +145,7 @@ pub fn choose<P: Provider>(provider: &P, wanted: Option<&str>) -> Result<Chosen<
     choose_at(provider, wanted, None, None)
 }
 
-/// As [`choose`], with a port, and the place of an own address, where they are wanted. `wanted` may be several names
+/// As [`choose`], with a port, and the index of an own address, where they are wanted. `wanted` may be several names
 /// with commas between them.
 ///
 /// # Errors
@@ -390,8 +390,13 @@ impl PairAddress {
     /// From a peer's bytes; none where they can be no pair's.
     #[must_use]
     pub fn from_bytes(bytes: &[u8; Self::BYTES]) -> Option<Self> {
-        let word = |at: usize| {
-            u32::from_le_bytes([bytes[at], bytes[at + 1], bytes[at + 2], bytes[at + 3]])
+        let word = |offset: usize| {
+            u32::from_le_bytes([
+                bytes[offset],
+                bytes[offset + 1],
+                bytes[offset + 2],
+                bytes[offset + 3],
+            ])
         };
         let mut gid = [0; 16];
         gid.copy_from_slice(&bytes[16..]);
@@ -471,10 +476,10 @@ mod tests {
         };
         let bytes = address.to_bytes();
         assert_eq!(PairAddress::from_bytes(&bytes), Some(address));
-        for (at, wrong) in [(3, 1), (7, 1), (8, 1), (15, 2)] {
+        for (offset, wrong) in [(3, 1), (7, 1), (8, 1), (15, 2)] {
             let mut bytes = bytes;
-            bytes[at] = wrong;
-            assert_eq!(PairAddress::from_bytes(&bytes), None, "{at}");
+            bytes[offset] = wrong;
+            assert_eq!(PairAddress::from_bytes(&bytes), None, "{offset}");
         }
     }
 }

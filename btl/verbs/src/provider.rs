@@ -73,7 +73,7 @@ pub struct Port {
 /// A row of a port's table of addresses (GIDs).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Address {
-    /// Its place in the table, which own paths name.
+    /// Its index in the table, which own paths name.
     pub index: u8,
     /// Its bytes: over Ethernet an IPv6 address, or `::ffff:a.b.c.d`.
     pub bytes: [u8; 16],
@@ -208,7 +208,7 @@ pub struct Peer {
 pub struct Path {
     /// The own port.
     pub port: u8,
-    /// The own address, by its place in the port's table.
+    /// The own address, by its index in the port's table.
     pub from: u8,
     /// The peer's address.
     pub to: [u8; 16],

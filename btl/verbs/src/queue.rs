@@ -446,7 +446,9 @@ impl<P: Provider> Drop for Queue<P> {
         drop(self.accounts.remove_if(|_| true));
         let watches: Vec<Watch<P>> = watches.into_iter().map(Keep::watch).collect();
         for flight in flights {
-            let watch = names.get(&flight.account).and_then(|at| watches.get(*at));
+            let watch = names
+                .get(&flight.account)
+                .and_then(|index| watches.get(*index));
             if watch.is_none_or(Watch::exists) {
                 std::mem::forget(flight);
             }

@@ -11,9 +11,9 @@ pub fn pieces(length: u64, largest: u32) -> impl Iterator<Item = (u64, u32)> {
     assert!(largest > 0, "a device whose largest message is empty");
     let step = u64::from(largest);
     (0..length.div_ceil(step)).map(move |index| {
-        let at = index * step;
-        let piece = u32::try_from((length - at).min(step)).unwrap_or(largest);
-        (at, piece)
+        let offset = index * step;
+        let piece = u32::try_from((length - offset).min(step)).unwrap_or(largest);
+        (offset, piece)
     })
 }
 
@@ -32,13 +32,13 @@ mod tests {
             (65, 1),
             (u64::from(u32::MAX) + 3, u32::MAX),
         ] {
-            let mut at = 0;
+            let mut offset = 0;
             for (begin, piece) in pieces(length, largest) {
-                assert_eq!(begin, at);
+                assert_eq!(begin, offset);
                 assert!(piece > 0 && piece <= largest);
-                at += u64::from(piece);
+                offset += u64::from(piece);
             }
-            assert_eq!(at, length);
+            assert_eq!(offset, length);
         }
         assert_eq!(pieces(20 << 20, 8 << 20).count(), 3);
     }

@@ -1,16 +1,16 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! A table whose places have names with a generation: an old name finds nothing.
+//! A table whose entries have names with a generation: an old name finds nothing.
 
 /// Values by name.
 #[derive(Debug)]
 pub struct Table<T> {
-    places: Vec<Place<T>>,
+    entries: Vec<Entry<T>>,
     free: Vec<u32>,
     count: usize,
 }
 
 #[derive(Debug)]
-struct Place<T> {
+struct Entry<T> {
     generation: u32,
     value: Option<T>,
 }
@@ -18,7 +18,7 @@ struct Place<T> {
 impl<T> Default for Table<T> {
     fn default() -> Self {
         Self {
-            places: Vec::new(),
+            entries: Vec::new(),
             free: Vec::new(),
             count: 0,
         }
@@ -31,55 +31,55 @@ impl<T> Table<T> {
         let index = match self.free.pop() {
             Some(index) => index,
             None => {
-                let index = u32::try_from(self.places.len()).ok()?;
-                self.places.push(Place {
+                let index = u32::try_from(self.entries.len()).ok()?;
+                self.entries.push(Entry {
                     generation: 0,
                     value: None,
                 });
                 index
             }
         };
-        let place = self.places.get_mut(index as usize)?;
-        place.value = Some(value);
+        let entry = self.entries.get_mut(index as usize)?;
+        entry.value = Some(value);
         self.count += 1;
-        Some(u64::from(place.generation) << 32 | u64::from(index))
+        Some(u64::from(entry.generation) << 32 | u64::from(index))
     }
 
-    fn place(&mut self, name: u64) -> Option<&mut Place<T>> {
+    fn entry(&mut self, name: u64) -> Option<&mut Entry<T>> {
         let index = usize::try_from(name & u64::from(u32::MAX)).ok()?;
-        let place = self.places.get_mut(index)?;
-        (u64::from(place.generation) == name >> 32).then_some(place)
+        let entry = self.entries.get_mut(index)?;
+        (u64::from(entry.generation) == name >> 32).then_some(entry)
     }
 
     /// The value of that name, to look at.
     #[must_use]
     pub fn get(&self, name: u64) -> Option<&T> {
         let index = usize::try_from(name & u64::from(u32::MAX)).ok()?;
-        let place = self.places.get(index)?;
-        let same = u64::from(place.generation) == name >> 32;
-        place.value.as_ref().filter(|_| same)
+        let entry = self.entries.get(index)?;
+        let same = u64::from(entry.generation) == name >> 32;
+        entry.value.as_ref().filter(|_| same)
     }
 
     /// The names of all values.
     #[must_use]
     pub fn names(&self) -> Vec<u64> {
-        let places = self.places.iter().enumerate();
-        let named = places.filter(|(_, place)| place.value.is_some());
+        let entries = self.entries.iter().enumerate();
+        let named = entries.filter(|(_, entry)| entry.value.is_some());
         named
-            .map(|(index, place)| u64::from(place.generation) << 32 | index as u64)
+            .map(|(index, entry)| u64::from(entry.generation) << 32 | index as u64)
             .collect()
     }
 
     /// The value of that name.
     pub fn get_mut(&mut self, name: u64) -> Option<&mut T> {
-        self.place(name)?.value.as_mut()
+        self.entry(name)?.value.as_mut()
     }
 
     /// Takes a value out; its name will find nothing.
     pub fn remove(&mut self, name: u64) -> Option<T> {
-        let place = self.place(name)?;
-        let value = place.value.take()?;
-        place.generation = place.generation.wrapping_add(1);
+        let entry = self.entry(name)?;
+        let value = entry.value.take()?;
+        entry.generation = entry.generation.wrapping_add(1);
         self.free.push((name & u64::from(u32::MAX)) as u32);
         self.count -= 1;
         Some(value)
@@ -88,9 +88,9 @@ impl<T> Table<T> {
     /// Takes out all values that are wanted.
     pub fn remove_if(&mut self, mut wanted: impl FnMut(&T) -> bool) -> Vec<T> {
         let mut names = Vec::new();
-        for (index, place) in self.places.iter().enumerate() {
-            if place.value.as_ref().is_some_and(&mut wanted) {
-                names.push(u64::from(place.generation) << 32 | index as u64);
+        for (index, entry) in self.entries.iter().enumerate() {
+            if entry.value.as_ref().is_some_and(&mut wanted) {
+                names.push(u64::from(entry.generation) << 32 | index as u64);
             }
         }
         names

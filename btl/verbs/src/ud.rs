@@ -46,7 +46,7 @@ use keys::Keys;
 use loss::Loss;
 use memory::Memory;
 use paths::Handles;
-use schedule::{Places, Schedule};
+use schedule::{InLists, Schedule};
 
 /// Packets of a window at least. Fewer cannot show a loss: that takes three packets behind the lost one.
 const WINDOW_MIN: u32 = 4;
@@ -61,7 +61,7 @@ const SPARE_MAX: usize = 64;
 /// What a rank wants of a device.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Settings {
-    /// The place of the own address, where it is looked for again; the best if none.
+    /// The index of the own address, where it is looked for again; the best if none.
     pub address: Option<u8>,
     /// Bytes of a packet at most, with what the network puts before it.
     pub packet: usize,
@@ -118,7 +118,7 @@ struct Lane<P: Provider> {
     failed: Option<String>,
     /// Whether it stands in the list of those that have changed.
     is_listed: bool,
-    places: Places,
+    in_lists: InLists,
 }
 
 impl<P: Provider> Listed for Lane<P> {

@@ -135,8 +135,8 @@ impl Source {
             unsafe { libc::pthread_atfork(None, None, Some(close_in_child)) };
         });
         let number = descriptor.as_raw_fd().cast_unsigned();
-        let mut places = OPEN.iter();
-        let noted = places.any(|place| exchange(place, NONE, number));
+        let mut entries = OPEN.iter();
+        let noted = entries.any(|entry| exchange(entry, NONE, number));
         noted.then_some(Self(descriptor))
     }
 }
@@ -150,8 +150,8 @@ impl Source {
 
     fn clear(&self) {
         let number = self.0.as_raw_fd().cast_unsigned();
-        let mut places = OPEN.iter();
-        places.any(|place| exchange(place, number, NONE));
+        let mut entries = OPEN.iter();
+        entries.any(|entry| exchange(entry, number, NONE));
     }
 }
 
@@ -161,15 +161,15 @@ impl Drop for Source {
     }
 }
 
-fn exchange(place: &AtomicU32, from: u32, to: u32) -> bool {
-    place
+fn exchange(entry: &AtomicU32, from: u32, to: u32) -> bool {
+    entry
         .compare_exchange(from, to, Ordering::Relaxed, Ordering::Relaxed)
         .is_ok()
 }
 
 extern "C" fn close_in_child() {
-    for place in &OPEN {
-        let number = place.swap(NONE, Ordering::Relaxed);
+    for entry in &OPEN {
+        let number = entry.swap(NONE, Ordering::Relaxed);
         if number != NONE {
             // SAFETY: a number; what has it in this process is of no use to anybody.
             unsafe { libc::close(number.cast_signed()) };
@@ -494,10 +494,10 @@ mod tests {
         let number = watcher.descriptor;
         assert!(!watcher.is_quiet());
         drop(watcher);
-        let place = std::fs::read_link(format!("/proc/self/fd/{number}")).expect("it is open");
-        assert!(place.to_string_lossy().starts_with("pipe:"), "{place:?}");
+        let target = std::fs::read_link(format!("/proc/self/fd/{number}")).expect("it is open");
+        assert!(target.to_string_lossy().starts_with("pipe:"), "{target:?}");
         let own = std::fs::read_link(format!("/proc/self/fd/{}", other.as_raw_fd()));
-        assert_eq!(place, own.expect("it is open"));
+        assert_eq!(target, own.expect("it is open"));
         // SAFETY: made above.
         drop(unsafe { OwnedFd::from_raw_fd(number) });
     }

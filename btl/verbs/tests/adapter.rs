@@ -75,7 +75,7 @@ fn join(a: &mut Adapter<Fabric>, b: &mut Adapter<Fabric>) -> ((u64, u32), (u64, 
 
 fn bytes(len: usize, seed: usize) -> Vec<u8> {
     (0..len)
-        .map(|at| (at * 7 + at / 251 + seed * 13) as u8)
+        .map(|index| (index * 7 + index / 251 + seed * 13) as u8)
         .collect()
 }
 
@@ -116,21 +116,21 @@ fn streams_arrive_whole_both_ways_at_once() {
         let mut round = 0;
         while got.iter().any(|got| got.len() < LEN) {
             round += 1;
-            for at in 0..2 {
-                let left = &streams[at][sent[at]..];
+            for index in 0..2 {
+                let left = &streams[index][sent[index]..];
                 // Short ones that the request carries, long ones that are cut.
-                let piece = [1, 40, 300, 5000][(round + at) % 4].min(left.len());
-                sent[at] += sides[at].send(&left[..piece]);
-                let most = [7, 10_000, 0, 500][(round / 3 + at) % 4];
-                let came = sides[at].receive(most);
-                got[at].extend_from_slice(&came);
-                sides[at].adapter.acknowledge(sides[at].lane);
+                let piece = [1, 40, 300, 5000][(round + index) % 4].min(left.len());
+                sent[index] += sides[index].send(&left[..piece]);
+                let most = [7, 10_000, 0, 500][(round / 3 + index) % 4];
+                let came = sides[index].receive(most);
+                got[index].extend_from_slice(&came);
+                sides[index].adapter.acknowledge(sides[index].lane);
             }
             assert!(round < 100_000, "{sent:?} of {LEN} sent with {window}");
         }
-        for at in 0..2 {
-            assert!(got[at] == streams[1 - at]);
-            sides[at].works();
+        for index in 0..2 {
+            assert!(got[index] == streams[1 - index]);
+            sides[index].works();
         }
         // What was read is known to be, once nothing is under way.
         for _ in 0..4 {
@@ -608,7 +608,7 @@ fn nonsense_fails_its_lane() {
     use onecopy_verbs::{Operation, Pair, Queue, Timing, port};
     let heads: [(&str, Vec<u8>); 5] = [
         ("head", vec![1; 8]),
-        ("place", [vec![9; 8], vec![0; 8], vec![1]].concat()),
+        ("offset", [vec![9; 8], vec![0; 8], vec![1]].concat()),
         (
             "acknowledgement",
             [vec![0; 8], vec![1, 0, 0, 0, 8, 0, 0, 0]].concat(),
@@ -709,10 +709,10 @@ fn memory_that_a_peer_shows_is_read_where_it_lies() {
     let mut asked = [0u64; 2];
     while got.iter().any(|got| got.len() < message.len()) {
         for token in 0..2u64 {
-            let at = token as usize;
-            let left = message.len() as u64 - asked[at];
-            let from = (shown.address + asked[at], shown.key);
-            asked[at] += a.adapter.post_read(a.lane, token, from, left.min(100_000));
+            let index = token as usize;
+            let left = message.len() as u64 - asked[index];
+            let from = (shown.address + asked[index], shown.key);
+            asked[index] += a.adapter.post_read(a.lane, token, from, left.min(100_000));
             a.adapter.poll();
             while let ReadState::Bytes(count) = a.adapter.read_state(a.lane, token) {
                 let mut piece = vec![0; count];
@@ -720,7 +720,7 @@ fn memory_that_a_peer_shows_is_read_where_it_lies() {
                 a.adapter.copy_read(a.lane, token, 0, first);
                 a.adapter.copy_read(a.lane, token, count / 3, rest);
                 a.adapter.release_read(a.lane, token);
-                got[at].extend(piece);
+                got[index].extend(piece);
             }
         }
     }

@@ -92,9 +92,9 @@ fn what_was_registered_is_found_again() {
     };
     let at = map(None, 4);
     let first = get(&cache, add(at, 100), 2 * PAGE);
-    assert_eq!((first.at, first.memory.len()), (100, 3 * PAGE));
+    assert_eq!((first.offset, first.memory.len()), (100, 3 * PAGE));
     let again = get(&cache, add(at, PAGE), PAGE);
-    assert_eq!(again.at, PAGE);
+    assert_eq!(again.offset, PAGE);
     assert!(Arc::ptr_eq(&first.memory, &again.memory));
     // Peers may do more with it: another registration.
     let access = Access {
@@ -173,8 +173,8 @@ fn the_oldest_goes_first_and_bounds_hold() {
         return;
     };
     let at: Vec<_> = (0..4).map(|_| map(None, 2)).collect();
-    for place in &at[..3] {
-        drop(get(&cache, *place, 2 * PAGE));
+    for start in &at[..3] {
+        drop(get(&cache, *start, 2 * PAGE));
     }
     drop(get(&cache, at[0], 1));
     // A fourth: the second has not been used for longest.

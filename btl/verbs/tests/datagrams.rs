@@ -58,7 +58,7 @@ fn until(mut done: impl FnMut() -> bool) {
 }
 
 fn bytes(len: usize, seed: usize) -> Vec<u8> {
-    let byte = |at: usize| (at * 7 + at / 251 + seed * 13) as u8;
+    let byte = |index: usize| (index * 7 + index / 251 + seed * 13) as u8;
     (0..len).map(byte).collect()
 }
 
@@ -79,8 +79,8 @@ impl Two {
         }
     }
 
-    fn read(&mut self, at: usize, got: &mut Vec<u8>) {
-        let (side, lane) = (&mut self.sides[at], self.lanes[at]);
+    fn read(&mut self, index: usize, got: &mut Vec<u8>) {
+        let (side, lane) = (&mut self.sides[index], self.lanes[index]);
         side.poll();
         let mut out = vec![0; side.unread(lane).min(3000)];
         assert_eq!(side.read(lane, &mut out), out.len());
@@ -88,8 +88,8 @@ impl Two {
         side.acknowledge(lane);
     }
 
-    fn write(&mut self, at: usize, bytes: &[u8]) -> usize {
-        let (side, lane) = (&mut self.sides[at], self.lanes[at]);
+    fn write(&mut self, index: usize, bytes: &[u8]) -> usize {
+        let (side, lane) = (&mut self.sides[index], self.lanes[index]);
         let written = side.write(lane, bytes);
         side.push(lane);
         written
@@ -107,19 +107,21 @@ fn streams_arrive(what: &str, fabric: &Fabric, settings: &Settings, len: usize) 
     let streams = [bytes(len, 1), bytes(len, 2)];
     let (mut sent, mut got) = ([0; 2], [Vec::new(), Vec::new()]);
     until(|| {
-        for at in 0..2 {
-            let end = streams[at].len().min(sent[at] + 5000);
-            sent[at] += two.write(at, &streams[at][sent[at]..end]);
-            let mut read = std::mem::take(&mut got[at]);
-            two.read(at, &mut read);
-            got[at] = read;
+        for index in 0..2 {
+            let end = streams[index].len().min(sent[index] + 5000);
+            sent[index] += two.write(index, &streams[index][sent[index]..end]);
+            let mut read = std::mem::take(&mut got[index]);
+            two.read(index, &mut read);
+            got[index] = read;
         }
         two.works();
-        let all = |at: usize| got[1 - at].len() == len && two.sides[at].is_taken(two.lanes[at]);
+        let all = |index: usize| {
+            got[1 - index].len() == len && two.sides[index].is_taken(two.lanes[index])
+        };
         all(0) && all(1)
     });
-    for at in 0..2 {
-        assert!(got[1 - at] == streams[at], "{what}");
+    for index in 0..2 {
+        assert!(got[1 - index] == streams[index], "{what}");
     }
     two
 }
@@ -394,7 +396,7 @@ fn a_peer_that_reads_nothing_stops_nobody_else() {
 /// Ten integers for each of 63 peers, and what is pinned for it.
 #[test]
 fn what_is_pinned_for_63_peers_is_less_than_a_megabyte() {
-    let names: Vec<String> = (0..64).map(|at| format!("m{at}")).collect();
+    let names: Vec<String> = (0..64).map(|index| format!("m{index}")).collect();
     let names: Vec<&str> = names.iter().map(String::as_str).collect();
     let fabric = Fabric::new(&names);
     fabric.set_packet(4096);

@@ -139,7 +139,7 @@ impl<L: Lanes> Side<L> {
 
 fn bytes(len: usize, seed: usize) -> Vec<u8> {
     (0..len)
-        .map(|at| (at * 7 + at / 251 + seed * 13) as u8)
+        .map(|index| (index * 7 + index / 251 + seed * 13) as u8)
         .collect()
 }
 

@@ -9,7 +9,7 @@ pub(super) type Carried = (u32, u32, u32);
 /// When a lane was last seen to have carried something.
 #[derive(Debug)]
 pub(super) struct LastUse {
-    at: Instant,
+    time: Instant,
     /// What it had carried then.
     carried: Carried,
 }
@@ -17,19 +17,19 @@ pub(super) struct LastUse {
 impl LastUse {
     pub(super) fn new() -> Self {
         Self {
-            at: Instant::now(),
+            time: Instant::now(),
             carried: (0, 0, 0),
         }
     }
 
-    pub(super) fn at(&self) -> Instant {
-        self.at
+    pub(super) fn time(&self) -> Instant {
+        self.time
     }
 
     /// Learns what the lane has carried by now.
     pub(super) fn look(&mut self, now: Instant, carried: Carried) {
         if std::mem::replace(&mut self.carried, carried) != carried {
-            self.at = now;
+            self.time = now;
         }
     }
 }
@@ -72,12 +72,12 @@ mod tests {
     #[test]
     fn only_what_was_carried_counts_as_use() {
         let mut last = LastUse::new();
-        let [first, later] = [1, 2].map(|seconds| last.at() + Duration::from_secs(seconds));
+        let [first, later] = [1, 2].map(|seconds| last.time() + Duration::from_secs(seconds));
         last.look(first, (1, 0, 0));
         last.look(later, (1, 0, 0));
-        assert_eq!(last.at(), first);
+        assert_eq!(last.time(), first);
         last.look(later, (1, 0, 1));
-        assert_eq!(last.at(), later);
+        assert_eq!(last.time(), later);
     }
 
     #[test]

@@ -28,8 +28,8 @@ impl<P: Provider> Adapter<P> {
     pub(crate) fn offer_of(&self, rails: &[OfferedRail]) -> Offer {
         let first = rails.first().copied().unwrap_or_default();
         let mut more = [None; RAILS_MAX - 1];
-        for (place, rail) in more.iter_mut().zip(rails.iter().skip(1)) {
-            *place = Some(*rail);
+        for (further, rail) in more.iter_mut().zip(rails.iter().skip(1)) {
+            *further = Some(*rail);
         }
         Offer {
             rail: first,

@@ -13,7 +13,7 @@ pub struct Settings {
     pub device: Option<String>,
     /// Its port; the first that will do if none.
     pub port: Option<u8>,
-    /// The place of the own address; the best if none.
+    /// The index of the own address; the best if none.
     pub address: Option<u8>,
     /// Lanes at most.
     pub lanes_max: usize,

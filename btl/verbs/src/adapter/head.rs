@@ -1,19 +1,19 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! What stands before the bytes of a lane's message: their place in the stream, what the sender has taken, and what it
+//! What stands before the bytes of a lane's message: their offset in the stream, what the sender has taken, and what it
 //! permits.
 
 use crate::matching::{OfferedRail, RAILS_MAX};
 
 /// Bytes of a head.
 pub(super) const HEAD: usize = 16;
-/// Set in the place of a message that belongs to no stream: a *note* of one side's lanes to the other's.
+/// Set in the offset of a message that belongs to no stream: a *note* of one side's lanes to the other's.
 const NOTE: u64 = 1 << 63;
 
 /// A head.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Head {
     /// Where in the stream the first byte belongs.
-    pub(super) at: u64,
+    pub(super) offset: u64,
     /// Messages that the sender has taken from its peer, ever.
     pub(super) taken: u32,
     /// Messages that the peer may send, ever.
@@ -25,8 +25,8 @@ pub(super) struct Head {
 impl Head {
     pub(super) fn encode(self) -> [u8; HEAD] {
         let mut bytes = [0; HEAD];
-        let at = self.at | if self.is_note { NOTE } else { 0 };
-        bytes[..8].copy_from_slice(&at.to_le_bytes());
+        let offset = self.offset | if self.is_note { NOTE } else { 0 };
+        bytes[..8].copy_from_slice(&offset.to_le_bytes());
         bytes[8..12].copy_from_slice(&self.taken.to_le_bytes());
         bytes[12..].copy_from_slice(&self.granted.to_le_bytes());
         bytes
@@ -34,10 +34,10 @@ impl Head {
 
     pub(super) fn decode(bytes: &[u8; HEAD]) -> Self {
         let [a, b, c, d, e, f, g, h, taken @ .., i, j, k, l] = *bytes;
-        let at = u64::from_le_bytes([a, b, c, d, e, f, g, h]);
+        let offset = u64::from_le_bytes([a, b, c, d, e, f, g, h]);
         Self {
-            at: at & !NOTE,
-            is_note: at & NOTE != 0,
+            offset: offset & !NOTE,
+            is_note: offset & NOTE != 0,
             taken: u32::from_le_bytes(taken),
             granted: u32::from_le_bytes([i, j, k, l]),
         }
@@ -120,8 +120,8 @@ impl Offer {
         if !more.is_sorted_by_key(Option::is_none) {
             return None;
         }
-        let word = |at: usize| {
-            rest.get(at..at + 4)
+        let word = |offset: usize| {
+            rest.get(offset..offset + 4)
                 .and_then(|bytes| bytes.try_into().ok())
                 .map(u32::from_le_bytes)
         };
@@ -152,7 +152,7 @@ mod tests {
     #[test]
     fn heads_and_offers_come_back() {
         let head = Head {
-            at: u64::MAX / 2 - 3,
+            offset: u64::MAX / 2 - 3,
             taken: 7,
             granted: u32::MAX,
             is_note: false,

@@ -91,7 +91,7 @@ impl<P: Provider> Lane<P> {
 
     /// The head of the next message.
     pub(super) fn head(&self) -> Head {
-        self.receiving.head(self.sending.at())
+        self.receiving.head(self.sending.offset())
     }
 
     /// A message of `len` bytes with its head has come in `slot`. Gives the slot back if it holds no bytes of the
@@ -170,7 +170,7 @@ impl<P: Provider> Lane<P> {
             self.reads.number(),
         );
         self.last_use.look(now, carried);
-        self.last_use.at()
+        self.last_use.time()
     }
 
     /// Whether its device does nothing for it. What was not read, here or by the peer, does not count: when the lane

@@ -90,7 +90,7 @@ impl<P: Provider> Reads<P> {
         // them. The kernel keeps the pages while they are registered, mapped or not. So a peer never reads a page that
         // another owner has by now. The cache finds out when they are mapped no more.
         let found = unsafe { cache.get(start, bytes.len(), access) }.ok()?;
-        let Remote { address, key } = found.memory.remote(found.at);
+        let Remote { address, key } = found.memory.remote(found.offset);
         Some(Shown {
             address,
             key: u64::from(key),

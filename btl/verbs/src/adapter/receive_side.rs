@@ -22,7 +22,7 @@ struct Unread<P: Provider> {
 /// comes until it was read to its end. Only then does the message count as taken.
 #[derive(Debug)]
 pub(super) struct ReceiveSide<P: Provider> {
-    /// The place of the next byte that comes.
+    /// The offset of the next byte that comes.
     next: u64,
     inbox: VecDeque<Unread<P>>,
     /// Messages that came, were taken, and are permitted, ever.
@@ -72,10 +72,10 @@ impl<P: Provider> ReceiveSide<P> {
         self.granted.wrapping_sub(self.arrived)
     }
 
-    /// The head of the next message to the peer, whose bytes belong at that place.
-    pub(super) fn head(&self, at: u64) -> Head {
+    /// The head of the next message to the peer, whose bytes begin at that offset of the stream.
+    pub(super) fn head(&self, offset: u64) -> Head {
         Head {
-            at,
+            offset,
             taken: self.taken,
             granted: self.granted,
             is_note: false,
@@ -93,8 +93,8 @@ impl<P: Provider> ReceiveSide<P> {
         let mut raw = [0; HEAD];
         slot.read(0, &mut raw);
         let head = Head::decode(&raw);
-        if head.at != self.next {
-            return Err("bytes of another place than the next");
+        if head.offset != self.next {
+            return Err("bytes of another offset than the next");
         }
         Ok(head)
     }

@@ -17,7 +17,7 @@ use crate::refused::Refused;
 /// A message that the peer has not taken yet, as far as is known.
 #[derive(Debug)]
 struct Kept<P: Provider> {
-    at: u64,
+    offset: u64,
     len: usize,
     bytes: Bytes<P>,
 }
@@ -40,8 +40,8 @@ pub(super) struct SendSide<P: Provider> {
     sent: u32,
     permitted: u32,
     acknowledged: u32,
-    /// The place of the next byte.
-    at: u64,
+    /// The offset of the next byte in the stream.
+    offset: u64,
     kept: VecDeque<Kept<P>>,
     /// A message that is being filled, and its bytes so far, with those of its head.
     building: Option<(Slot<P>, usize)>,
@@ -55,7 +55,7 @@ impl<P: Provider> SendSide<P> {
             sent: 0,
             permitted: 0,
             acknowledged: 0,
-            at: 0,
+            offset: 0,
             kept: VecDeque::new(),
             building: None,
         }
@@ -77,9 +77,9 @@ impl<P: Provider> SendSide<P> {
         self.credit() >= 2
     }
 
-    /// The place of the next byte.
-    pub(super) fn at(&self) -> u64 {
-        self.at
+    /// The offset of the next byte in the stream.
+    pub(super) fn offset(&self) -> u64 {
+        self.offset
     }
 
     /// The number of the next message: how many were sent, ever.
@@ -174,17 +174,17 @@ impl<P: Provider> SendSide<P> {
     }
 
     fn keep(&mut self, len: usize, bytes: Bytes<P>) {
-        let at = self.at;
-        self.kept.push_back(Kept { at, len, bytes });
+        let offset = self.offset;
+        self.kept.push_back(Kept { offset, len, bytes });
         self.sent = self.sent.wrapping_add(1);
-        self.at += len as u64;
+        self.offset += len as u64;
     }
 
-    /// The place in `kept` of the message of that number.
-    fn place_of(&self, number: u32) -> Option<usize> {
+    /// The index in `kept` of the message of that number.
+    fn index_of(&self, number: u32) -> Option<usize> {
         let first = self.sent.wrapping_sub(self.kept.len() as u32);
-        let at = number.wrapping_sub(first) as usize;
-        (at < self.kept.len()).then_some(at)
+        let index = number.wrapping_sub(first) as usize;
+        (index < self.kept.len()).then_some(index)
     }
 
     /// The device has read a message: it stays in its slot, or is copied where slots are scarce. `false`: nobody needs
@@ -195,7 +195,9 @@ impl<P: Provider> SendSide<P> {
         number: u32,
         slot: Slot<P>,
     ) -> bool {
-        let kept = self.place_of(number).and_then(|at| self.kept.get_mut(at));
+        let kept = self
+            .index_of(number)
+            .and_then(|index| self.kept.get_mut(index));
         let Some(kept) = kept.filter(|kept| kept.len > 0) else {
             return false;
         };
@@ -260,12 +262,16 @@ impl<P: Provider> SendSide<P> {
     pub(super) fn take_back(&mut self, slot: Slot<P>) {
         let mut raw = [0; HEAD];
         slot.read(0, &mut raw);
-        let Head { at, is_note, .. } = Head::decode(&raw);
+        let Head {
+            offset, is_note, ..
+        } = Head::decode(&raw);
         if is_note {
             return;
         }
         let mut kept = self.kept.iter_mut();
-        if let Some(kept) = kept.find(|kept| kept.at == at && kept.len > 0 && kept.is_posted()) {
+        if let Some(kept) =
+            kept.find(|kept| kept.offset == offset && kept.len > 0 && kept.is_posted())
+        {
             kept.bytes = Bytes::Slot(slot);
         }
     }
@@ -274,12 +280,12 @@ impl<P: Provider> SendSide<P> {
     /// the device may still read some.
     pub(super) fn take_left(&mut self, received: u64) -> Option<Vec<u8>> {
         let mut left = Vec::new();
-        let mut at = self.kept.front().map_or(self.at, |kept| kept.at);
-        if received < at || received > self.at {
+        let mut offset = self.kept.front().map_or(self.offset, |kept| kept.offset);
+        if received < offset || received > self.offset {
             return None;
         }
         for kept in &self.kept {
-            let skip = usize::try_from(received.saturating_sub(at))
+            let skip = usize::try_from(received.saturating_sub(offset))
                 .ok()?
                 .min(kept.len);
             let count = kept.len - skip;
@@ -293,7 +299,7 @@ impl<P: Provider> SendSide<P> {
                 // The device may still read it: it did not report the end.
                 Bytes::Posted => return None,
             }
-            at += kept.len as u64;
+            offset += kept.len as u64;
         }
         if let Some((slot, len)) = &self.building {
             let begin = left.len();

@@ -160,7 +160,9 @@ impl State {
 
     /// Whether a device is in the network of an address.
     pub(super) fn shares_network(&self, device: usize, address: &[u8; 16]) -> bool {
-        let there = self.device_at(address).and_then(|at| self.devices.get(at));
+        let there = self
+            .device_at(address)
+            .and_then(|index| self.devices.get(index));
         let device = self.devices.get(device).zip(there);
         device.is_some_and(|(device, there)| device.network == there.network)
     }
@@ -169,7 +171,7 @@ impl State {
     pub(super) fn answers(&self, device: usize, path: &Path) -> bool {
         let there = self.device_at(&path.to);
         let is_alive =
-            there.is_some_and(|at| self.devices.get(at).is_some_and(|device| device.alive));
+            there.is_some_and(|index| self.devices.get(index).is_some_and(|device| device.alive));
         is_alive && self.shares_network(device, &path.to)
     }
 

@@ -68,8 +68,13 @@ impl Head {
         if u64::from_le_bytes([a, b, c, d, e, f, g, h]) != seal(key, &bytes[8..]) {
             return None;
         }
-        let word = |at: usize| {
-            u32::from_le_bytes([bytes[at], bytes[at + 1], bytes[at + 2], bytes[at + 3]])
+        let word = |offset: usize| {
+            u32::from_le_bytes([
+                bytes[offset],
+                bytes[offset + 1],
+                bytes[offset + 2],
+                bytes[offset + 3],
+            ])
         };
         Some(Self {
             mark: word(8),

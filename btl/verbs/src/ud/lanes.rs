@@ -6,7 +6,7 @@ use std::time::Instant;
 
 use super::arq::Arq;
 use super::head::HEAD;
-use super::schedule::{List, Places};
+use super::schedule::{InLists, List};
 use super::{Datagrams, Lane, Peer, Stage, WINDOW_MAX, WINDOW_MIN};
 use crate::adapter::{Figures, Lanes, Mark, Offer, ReadState, Shown};
 use crate::matching::{OfferedRail, RAILS_MAX};
@@ -53,7 +53,7 @@ impl<P: Provider> Lanes for Datagrams<P> {
             room: 0,
             failed: None,
             is_listed: false,
-            places: Places::default(),
+            in_lists: InLists::default(),
         };
         let name = self.lanes.insert(mark, lane);
         let name = name.ok_or_else(|| "there are too many lanes".to_owned())?;
@@ -272,8 +272,8 @@ impl<P: Provider> Lanes for Datagrams<P> {
 
     fn arm(&mut self) -> bool {
         // A rank that sleeps acknowledges nothing, so it does so before.
-        for at in (0..self.schedule.count(List::Watched)).rev() {
-            if let Some(name) = self.schedule.watched(at) {
+        for index in (0..self.schedule.count(List::Watched)).rev() {
+            if let Some(name) = self.schedule.watched(index) {
                 self.acknowledge(name);
             }
         }

@@ -57,9 +57,9 @@ impl Order {
 
     /// Selective acknowledgements: which of the 64 numbers behind the next one are here, a bit each.
     pub(super) fn sacks(&self) -> u64 {
-        let places = self.early.iter().take(64).enumerate();
-        let bits = places.filter(|(_, place)| place.is_some());
-        bits.fold(0, |sacks, (at, _)| sacks | 1 << at)
+        let early = self.early.iter().take(64).enumerate();
+        let bits = early.filter(|(_, packet)| packet.is_some());
+        bits.fold(0, |sacks, (index, _)| sacks | 1 << index)
     }
 
     pub(super) fn bytes(&self) -> u64 {
@@ -80,21 +80,21 @@ impl Order {
             return Arrival::Beyond;
         }
         if ahead > 0 {
-            let at = ahead as usize - 1;
-            if self.early.len() <= at {
-                self.early.resize_with(at + 1, || None);
+            let index = ahead as usize - 1;
+            if self.early.len() <= index {
+                self.early.resize_with(index + 1, || None);
             }
-            let place = &mut self.early[at];
-            if place.is_some() {
+            let packet = &mut self.early[index];
+            if packet.is_some() {
                 return Arrival::Twice;
             }
-            *place = Some(bytes());
+            *packet = Some(bytes());
             return Arrival::Early;
         }
         self.pass(bytes());
-        while let Some(place) = self.early.pop_front() {
-            // The first place is that of the number which has just become the next one.
-            match place {
+        while let Some(packet) = self.early.pop_front() {
+            // The first is that of the number which has just become the next one.
+            match packet {
                 Some(bytes) => self.pass(bytes),
                 None => break,
             }

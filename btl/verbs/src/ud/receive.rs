@@ -118,7 +118,7 @@ impl<P: Provider> Datagrams<P> {
                 if heard.bytes || heard.room {
                     changed.add(name, lane);
                 }
-                self.schedule.add(List::Touched, name, &mut lane.places);
+                self.schedule.add(List::Touched, name, &mut lane.in_lists);
             }
             Err(what) => self.lanes.fail(name, format!("the peer sent {what}")),
         }

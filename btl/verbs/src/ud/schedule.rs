@@ -21,7 +21,7 @@ pub(super) enum List {
 
 /// In which lists a lane stands.
 #[derive(Debug, Default)]
-pub(super) struct Places([bool; 3]);
+pub(super) struct InLists([bool; 3]);
 
 /// Names of lanes to serve, a list for each reason.
 ///
@@ -42,17 +42,17 @@ impl Schedule {
 
     /// Adds a lane to a list, unless it stands there.
     #[inline]
-    pub(super) fn add(&mut self, list: List, name: u64, places: &mut Places) {
-        if !std::mem::replace(&mut places.0[list as usize], true) {
+    pub(super) fn add(&mut self, list: List, name: u64, in_lists: &mut InLists) {
+        if !std::mem::replace(&mut in_lists.0[list as usize], true) {
             self.lists[list as usize].push_back(name);
         }
     }
 
     /// Adds a lane that waits for that time.
     #[inline]
-    pub(super) fn watch(&mut self, name: u64, places: &mut Places, due: Duration) {
+    pub(super) fn watch(&mut self, name: u64, in_lists: &mut InLists, due: Duration) {
         self.due = self.due.min(due);
-        self.add(List::Watched, name, places);
+        self.add(List::Watched, name, in_lists);
     }
 
     /// How many lanes stand in a list. A round takes as many: those that are added meanwhile wait for the next round.
@@ -69,13 +69,13 @@ impl Schedule {
     ) -> Option<(u64, &'a mut Lane<P>)> {
         let name = self.lists[list as usize].pop_front()?;
         let lane = lanes.get_mut(name)?;
-        lane.places.0[list as usize] = false;
+        lane.in_lists.0[list as usize] = false;
         Some((name, lane))
     }
 
-    /// The name at a place among those that wait for a time.
-    pub(super) fn watched(&self, at: usize) -> Option<u64> {
-        self.lists[List::Watched as usize].get(at).copied()
+    /// The name at an index among those that wait for a time.
+    pub(super) fn watched(&self, index: usize) -> Option<u64> {
+        self.lists[List::Watched as usize].get(index).copied()
     }
 
     /// How many lanes are to be looked at now since one of them may be due. Those that still wait are to be added
@@ -95,11 +95,11 @@ mod tests {
 
     #[test]
     fn a_lane_stands_in_each_list_once() {
-        let (mut schedule, mut places) = (Schedule::new(), Places::default());
+        let (mut schedule, mut in_lists) = (Schedule::new(), InLists::default());
         for list in [List::Hungry, List::Touched, List::Hungry] {
-            schedule.add(list, 7, &mut places);
+            schedule.add(list, 7, &mut in_lists);
         }
-        schedule.watch(7, &mut places, Duration::from_millis(3));
+        schedule.watch(7, &mut in_lists, Duration::from_millis(3));
         let counts = [List::Touched, List::Hungry, List::Watched].map(|list| schedule.count(list));
         assert_eq!(counts, [1; 3]);
         assert_eq!((schedule.watched(0), schedule.watched(1)), (Some(7), None));
@@ -111,7 +111,7 @@ mod tests {
         let at = Duration::from_millis;
         assert_eq!(schedule.begin_round(at(9)), 0);
         for (name, due) in [(1, 5), (2, 3), (3, 8)] {
-            schedule.watch(name, &mut Places::default(), at(due));
+            schedule.watch(name, &mut InLists::default(), at(due));
         }
         assert_eq!(schedule.begin_round(at(2)), 0);
         assert_eq!(schedule.begin_round(at(3)), 3);

@@ -25,7 +25,7 @@ enum State {
 struct Kept {
     bytes: Vec<u8>,
     state: State,
-    /// When it last went out, the place of that packet among all that the lane sent, and how often it went out.
+    /// When it last went out, as which of all packets that the lane sent, and how often it went out.
     when: Duration,
     turn: u64,
     times: u32,
@@ -33,9 +33,9 @@ struct Kept {
 
 #[derive(Debug)]
 pub(super) struct Sent {
-    /// The number of the first packet that is kept, and the place of its first byte.
+    /// The number of the first packet that is kept, and the offset of its first byte.
     first: u32,
-    at: u64,
+    offset: u64,
     kept: VecDeque<Kept>,
     most: u32,
     permitted: u32,
@@ -62,7 +62,7 @@ impl Sent {
     pub(super) fn new(most: u32) -> Self {
         Self {
             first: 0,
-            at: 0,
+            offset: 0,
             kept: VecDeque::new(),
             most,
             permitted: 0,
@@ -139,11 +139,11 @@ impl Sent {
         if self.waiting == 0 || self.under_way >= self.open {
             return None;
         }
-        let at = self
+        let index = self
             .kept
             .iter()
             .position(|kept| kept.state == State::Waits)?;
-        Some(self.first.wrapping_add(at as u32))
+        Some(self.first.wrapping_add(index as u32))
     }
 
     /// Its bytes.
@@ -191,15 +191,15 @@ impl Sent {
             new += u32::from(self.has_come(0, now));
             if let Some(kept) = self.kept.pop_front() {
                 self.first = self.first.wrapping_add(1);
-                self.at += kept.bytes.len() as u64;
+                self.offset += kept.bytes.len() as u64;
                 spare.push(kept.bytes);
             }
         }
         let mut left = sacks;
         while left != 0 {
-            let at = left.trailing_zeros() as usize + 1;
+            let index = left.trailing_zeros() as usize + 1;
             left &= left - 1;
-            new += u32::from(self.has_come(at, now));
+            new += u32::from(self.has_come(index, now));
         }
         if new == 0 {
             return Ok(false);
@@ -212,8 +212,8 @@ impl Sent {
     }
 
     /// A kept packet has come. Says whether that was not known.
-    fn has_come(&mut self, at: usize, now: Duration) -> bool {
-        let Some(kept) = self.kept.get_mut(at) else {
+    fn has_come(&mut self, index: usize, now: Duration) -> bool {
+        let Some(kept) = self.kept.get_mut(index) else {
             return false;
         };
         match kept.state {
@@ -317,7 +317,7 @@ impl Sent {
 
     /// What is behind the first `received` bytes of the stream; none: the peer cannot have received so many.
     pub(super) fn left(&self, received: u64) -> Option<Vec<u8>> {
-        let skip = usize::try_from(received.checked_sub(self.at)?).ok()?;
+        let skip = usize::try_from(received.checked_sub(self.offset)?).ok()?;
         let all: usize = self.kept.iter().map(|kept| kept.bytes.len()).sum();
         let mut left = Vec::with_capacity(all.checked_sub(skip)?);
         let mut skip = skip;

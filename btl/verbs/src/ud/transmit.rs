@@ -40,13 +40,13 @@ impl<P: Provider> Datagrams<P> {
                 slot.write(HEAD, bytes);
                 pair.post(&mut self.queue, to, Local::first(slot, len), 0)
             } else {
-                self.schedule.add(List::Hungry, name, &mut lane.places);
+                self.schedule.add(List::Hungry, name, &mut lane.in_lists);
                 break;
             };
             match posted {
                 Ok(()) => lane.arq.went(out, now),
                 Err(refused) if refused.is_full() => {
-                    self.schedule.add(List::Hungry, name, &mut lane.places);
+                    self.schedule.add(List::Hungry, name, &mut lane.in_lists);
                     break;
                 }
                 Err(refused) => {
@@ -64,7 +64,7 @@ impl<P: Provider> Datagrams<P> {
         if let Some(lane) = self.lanes.get_mut(name) {
             self.again += lane.arq.take_again();
             if let Some(due) = lane.arq.due() {
-                self.schedule.watch(name, &mut lane.places, due);
+                self.schedule.watch(name, &mut lane.in_lists, due);
             }
         }
     }

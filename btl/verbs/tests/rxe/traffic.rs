@@ -128,9 +128,9 @@ fn of_bytes(length: usize) {
     let mut sum = Sum::default();
     sum.add(&buffer);
     let started = Instant::now();
-    go(&mut side, &pair, &mut buffer, |at| Operation::Write {
+    go(&mut side, &pair, &mut buffer, |offset| Operation::Write {
         to: Remote {
-            address: address + at,
+            address: address + offset,
             key,
         },
         immediate: None,
@@ -144,9 +144,9 @@ fn of_bytes(length: usize) {
     );
     buffer.fill(0);
     let started = Instant::now();
-    go(&mut side, &pair, &mut buffer, |at| Operation::Read {
+    go(&mut side, &pair, &mut buffer, |offset| Operation::Read {
         from: Remote {
-            address: address + at,
+            address: address + offset,
             key,
         },
     });
@@ -193,13 +193,13 @@ fn go<'a>(
     let memory = unsafe { side.domain.register(at, buffer.len(), Access::default()) };
     let memory = memory.expect("registered");
     let mut under_way = 0;
-    for (at, length) in pieces(buffer.len() as u64, pair.largest().min(LARGEST)) {
-        let begin = usize::try_from(at).expect("an offset");
+    for (offset, length) in pieces(buffer.len() as u64, pair.largest().min(LARGEST)) {
+        let begin = usize::try_from(offset).expect("an offset");
         let local = Local::Program(
             std::sync::Arc::clone(&memory),
             begin..begin + length as usize,
         );
-        pair.post(&mut side.queue, operation(at), local, at)
+        pair.post(&mut side.queue, operation(offset), local, offset)
             .expect("room");
         under_way += 1;
     }
@@ -288,7 +288,7 @@ pub(crate) fn other_memory_at_the_same_place() {
             unsafe { std::ptr::copy_nonoverlapping(bytes.as_ptr(), at.as_ptr(), LENGTH) };
             // SAFETY: mapped, and not touched before the send has completed.
             let found = unsafe { cache.get(at, LENGTH, Access::default()) }.expect("registered");
-            let local = Local::Program(found.memory, found.at..found.at + LENGTH);
+            let local = Local::Program(found.memory, found.offset..found.offset + LENGTH);
             to_b.post(&mut a.queue, Operation::Send { immediate: None }, local, 1)
                 .expect("room");
             assert_eq!(sent(&mut a, LONG).outcome, Ok(()));

@@ -36,7 +36,7 @@ impl Dice {
 
 struct Packet {
     /// When it arrives, and where.
-    at: Duration,
+    due: Duration,
     to: usize,
     bytes: Vec<u8>,
 }
@@ -107,7 +107,7 @@ impl Net {
                     false => self.dice.roll() % 50,
                 };
                 self.flying.push(Packet {
-                    at: self.now + Duration::from_micros(10 + longer),
+                    due: self.now + Duration::from_micros(10 + longer),
                     to,
                     bytes: bytes.clone(),
                 });
@@ -130,8 +130,8 @@ impl Net {
 
     /// The programs of both sides.
     fn run(&mut self, reads: bool) {
-        for at in 0..2 {
-            let side = &mut self.sides[at];
+        for index in 0..2 {
+            let side = &mut self.sides[index];
             if side.broken.is_some() {
                 continue;
             }
@@ -153,9 +153,9 @@ impl Net {
             if let Err(reason) = side.arq.tend(self.now) {
                 side.broken = Some(reason);
             }
-            let (sent, came) = self.sides[at].arq.kept();
+            let (sent, came) = self.sides[index].arq.kept();
             assert!(sent <= self.window as usize && came <= self.window as usize);
-            self.post(at);
+            self.post(index);
         }
     }
 
@@ -167,7 +167,7 @@ impl Net {
             let now = self.now;
             let (due, later) = std::mem::take(&mut self.flying)
                 .into_iter()
-                .partition::<Vec<_>, _>(|packet| packet.at <= now);
+                .partition::<Vec<_>, _>(|packet| packet.due <= now);
             self.flying = later;
             for packet in &due {
                 self.arrive(packet);
@@ -194,15 +194,15 @@ impl Net {
     /// What each side has is the beginning of the other's stream, and what a sender would send by another way is its
     /// end.
     fn check(&mut self) {
-        for at in 0..2 {
-            let reader = &mut self.sides[1 - at];
+        for index in 0..2 {
+            let reader = &mut self.sides[1 - index];
             let mut rest = vec![0; reader.arq.unread()];
             let count = reader.arq.read(&mut rest, &mut Vec::new());
             reader.got.extend_from_slice(&rest[..count]);
             let received = reader.arq.received();
             assert_eq!(received, reader.got.len() as u64);
             let got = reader.got.clone();
-            let sender = &self.sides[at];
+            let sender = &self.sides[index];
             assert_eq!(got, sender.stream[..got.len()]);
             let left = sender.arq.left(received).expect("what is left");
             assert_eq!([got, left].concat(), sender.stream[..sender.added]);
