@@ -9,8 +9,8 @@ use crate::provider::Provider;
 #[derive(Debug)]
 pub(crate) enum Keep<P: Provider> {
     /// With the receives that it shares: they can be written to while one of their pairs exists.
-    Pair(
-        Arc<P::Pair>,
+    QueuePair(
+        Arc<P::QueuePair>,
         #[allow(dead_code, reason = "it is only kept")] Option<Arc<P::Receives>>,
     ),
     Receives(Arc<P::Receives>),
@@ -18,14 +18,14 @@ pub(crate) enum Keep<P: Provider> {
 
 /// Whether something still exists.
 pub(crate) enum Watch<P: Provider> {
-    Pair(Weak<P::Pair>),
+    QueuePair(Weak<P::QueuePair>),
     Receives(Weak<P::Receives>),
 }
 
 impl<P: Provider> Keep<P> {
     pub(crate) fn watch(self) -> Watch<P> {
         match self {
-            Self::Pair(pair, _) => Watch::Pair(Arc::downgrade(&pair)),
+            Self::QueuePair(pair, _) => Watch::QueuePair(Arc::downgrade(&pair)),
             Self::Receives(receives) => Watch::Receives(Arc::downgrade(&receives)),
         }
     }
@@ -34,7 +34,7 @@ impl<P: Provider> Keep<P> {
 impl<P: Provider> Watch<P> {
     pub(crate) fn exists(&self) -> bool {
         match self {
-            Self::Pair(pair) => pair.strong_count() > 0,
+            Self::QueuePair(pair) => pair.strong_count() > 0,
             Self::Receives(receives) => receives.strong_count() > 0,
         }
     }

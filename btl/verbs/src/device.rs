@@ -67,7 +67,7 @@ unsafe impl Provider for Verbs {
     type Channel = Channel;
     type Completions = Completions;
     type Receives = ReceivesOf;
-    type Pair = PairOf;
+    type QueuePair = PairOf;
     type AddressHandle = AddressHandleOf;
     type Shared = Shared;
 

@@ -9,17 +9,17 @@
 //! Device ─► Domain ─┬─► Region ─► Slot         memory that the device may touch, and a piece of it
 //!                   ├─► Queue                  completions; what is under way, with the slots that it holds
 //!                   ├─► Receives               slots that several connections receive into
-//!                   ├─► Pair<Reset…Ready>      a connection, or datagrams
+//!                   ├─► QueuePair<Fresh…Ready> a connection, or datagrams
 //!                   └─► AddressHandle          a peer's address, for datagrams
 //! ```
 //!
 //! # Safety
 //!
 //! A device reads and writes memory behind the program's back. It does from when an operation is posted until it has
-//! completed or its pair no longer exists. So:
+//! completed or its queue pair no longer exists. So:
 //!
 //! - What is posted is a [`Slot`], by value. It lies in the [`Queue`]'s table while the device may touch it, and comes
-//!   back with the completion, or when [`Queue::retire`] has destroyed the pair.
+//!   back with the completion, or when [`Queue::retire`] has destroyed the queue pair.
 //! - A name of an operation has a generation. A completion that comes late, of a pair that is gone, finds nothing.
 //! - A queue that is dropped gives slots back only of pairs and receives that no longer exist. Of others it keeps them
 //!   for ever: memory that is lost is better than memory that two write to.
@@ -59,8 +59,8 @@ pub use device::Verbs;
 pub use domain::{AddressHandle, Device, Domain, Receives};
 pub use error::{Error, Result};
 pub use memory::{Local, Region, Registered, Slot};
-pub use pair::{Fresh, Operation, Pair, Prepared, Ready};
-pub use port::{Chosen, PairAddress};
+pub use pair::{Fresh, Operation, Prepared, QueuePair, Ready};
+pub use port::{Chosen, QueuePairAddress};
 pub use provider::{Event, Kind, Limits, Provider, Remote};
 pub use queue::{Completion, Done, Queue};
 pub use rails::Rails;

@@ -6,7 +6,7 @@
 
 use std::cmp::Reverse;
 
-use crate::port::PairAddress;
+use crate::port::QueuePairAddress;
 
 /// Rails of a rank, at most. It bounds an offer's length. Machines with more ports for one job are rare.
 pub const RAILS_MAX: usize = 4;
@@ -15,7 +15,7 @@ pub const RAILS_MAX: usize = 4;
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct OfferedRail {
     /// The queue pair that was made on it for this peer.
-    pub pair: PairAddress,
+    pub pair: QueuePairAddress,
     /// Megabits a second.
     pub speed: u32,
     /// Whether it failed lately: another one is better for the stream.
@@ -28,13 +28,13 @@ pub struct OfferedRail {
 
 impl OfferedRail {
     /// Bytes of it on a wire.
-    pub const BYTES: usize = PairAddress::BYTES + 8;
+    pub const BYTES: usize = QueuePairAddress::BYTES + 8;
 
     /// As bytes.
     #[must_use]
     pub fn to_bytes(&self) -> [u8; Self::BYTES] {
         let mut bytes = [0; Self::BYTES];
-        let (pair, rest) = bytes.split_at_mut(PairAddress::BYTES);
+        let (pair, rest) = bytes.split_at_mut(QueuePairAddress::BYTES);
         pair.copy_from_slice(&self.pair.to_bytes());
         rest[..4].copy_from_slice(&self.speed.to_le_bytes());
         rest[4] = u8::from(self.doubtful) | u8::from(self.absent) << 1;
@@ -45,12 +45,12 @@ impl OfferedRail {
     /// From a peer's bytes; none where they can be no rail's.
     #[must_use]
     pub fn from_bytes(bytes: &[u8]) -> Option<Self> {
-        let (pair, rest) = bytes.split_first_chunk::<{ PairAddress::BYTES }>()?;
+        let (pair, rest) = bytes.split_first_chunk::<{ QueuePairAddress::BYTES }>()?;
         let [a, b, c, d, flags, index, 0, 0] = *rest else {
             return None;
         };
         let rail = Self {
-            pair: PairAddress::from_bytes(pair)?,
+            pair: QueuePairAddress::from_bytes(pair)?,
             speed: u32::from_le_bytes([a, b, c, d]),
             doubtful: flags & 1 != 0,
             absent: flags & 2 != 0,
@@ -61,7 +61,7 @@ impl OfferedRail {
     }
 
     /// What orders rails alike on both sides.
-    fn order(&self) -> [u8; PairAddress::BYTES] {
+    fn order(&self) -> [u8; QueuePairAddress::BYTES] {
         self.pair.to_bytes()
     }
 }
@@ -74,7 +74,7 @@ struct Candidate {
     speed: Reverse<u32>,
     /// How far apart their indices are.
     apart: u8,
-    order: ([u8; PairAddress::BYTES], [u8; PairAddress::BYTES]),
+    order: ([u8; QueuePairAddress::BYTES], [u8; QueuePairAddress::BYTES]),
     indices: (usize, usize),
 }
 
@@ -139,11 +139,11 @@ mod tests {
         address[10..12].copy_from_slice(&[0xff; 2]);
         address[12..].copy_from_slice(&[10, 77, network, host]);
         OfferedRail {
-            pair: PairAddress {
+            pair: QueuePairAddress {
                 packet: 1024,
                 number,
                 gid: address,
-                ..PairAddress::default()
+                ..QueuePairAddress::default()
             },
             speed,
             doubtful: false,
@@ -238,7 +238,7 @@ mod tests {
             ..rail(1, 1, 7, u32::MAX)
         };
         assert_eq!(OfferedRail::from_bytes(&rail.to_bytes()), Some(rail));
-        for wrong in [4, 5, 6, 7].map(|offset| PairAddress::BYTES + offset) {
+        for wrong in [4, 5, 6, 7].map(|offset| QueuePairAddress::BYTES + offset) {
             let mut bytes = rail.to_bytes();
             bytes[wrong] = 4;
             assert_eq!(OfferedRail::from_bytes(&bytes), None);

@@ -162,18 +162,18 @@ pub fn choose(job: &Job, sizes: &Sizes, limits: &Limits, budget: u64) -> (Mode, 
     };
     let wanted = Need::of(mode, job, &everyone).pairs;
     if pairs <= limits.pairs && wanted <= sizes.lanes && bytes <= budget {
-        reasons.push(format!("{mode:?}: {bytes} bytes for {pairs} pairs"));
+        reasons.push(format!("{mode:?}: {bytes} bytes for {pairs} queue pairs"));
         return (mode, reasons);
     }
     let why = if pairs > limits.pairs {
-        format!("{pairs} pairs, and the device has {}", limits.pairs)
+        format!("{pairs} queue pairs, and the device has {}", limits.pairs)
     } else if wanted > sizes.lanes {
         format!(
             "{wanted} peers, and a rank keeps {} connections (ONECOPY_VERBS_LANES)",
             sizes.lanes
         )
     } else {
-        format!("{bytes} bytes for {pairs} pairs, of {budget} that a rank may take")
+        format!("{bytes} bytes for {pairs} queue pairs, of {budget} that a rank may take")
     };
     reasons.push(format!("not {mode:?}: {why}"));
     reasons.push(format!(

@@ -15,7 +15,7 @@ use crate::account::Keep;
 use crate::domain::{Domain, Receives};
 use crate::error::{Error, Result};
 use crate::memory::{Local, Slot};
-use crate::port::{Chosen, NUMBER_MAX, PairAddress};
+use crate::port::{Chosen, NUMBER_MAX, QueuePairAddress};
 use crate::provider::{Change, Depths, Kind, PairSpec, Peer, Provider};
 use crate::queue::Queue;
 use crate::refused::Refused;
@@ -34,8 +34,8 @@ pub enum Ready {}
 
 /// A queue pair. [`Queue::retire`] ends it; one that is dropped instead stays connected as long as its queue exists.
 #[derive(Debug)]
-pub struct Pair<P: Provider, S = Ready> {
-    raw: Arc<P::Pair>,
+pub struct QueuePair<P: Provider, S = Ready> {
+    raw: Arc<P::QueuePair>,
     /// What its receives come from exists at least as long.
     receives: Option<Arc<P::Receives>>,
     kind: Kind,
@@ -60,7 +60,7 @@ pub struct InitAttributes<'a, P: Provider> {
     pub depths: Depths,
 }
 
-impl<P: Provider> Pair<P, Fresh> {
+impl<P: Provider> QueuePair<P, Fresh> {
     /// Makes a pair, whose operations complete in `queue`.
     ///
     /// # Errors
@@ -112,7 +112,7 @@ impl<P: Provider> Pair<P, Fresh> {
         let receives = attributes
             .receives
             .map(|receives| Arc::clone(&receives.raw));
-        let keep = Keep::Pair(Arc::clone(&raw), receives.clone());
+        let keep = Keep::QueuePair(Arc::clone(&raw), receives.clone());
         let account = queue.open_account(keep, attributes.depths.sends, own)?;
         Ok(Self {
             raw,
@@ -132,7 +132,7 @@ impl<P: Provider> Pair<P, Fresh> {
     /// # Errors
     ///
     /// Those of the device.
-    pub fn prepare(self, on: &Chosen<P>, qkey: u32) -> Result<Pair<P, Prepared>> {
+    pub fn prepare(self, on: &Chosen<P>, qkey: u32) -> Result<QueuePair<P, Prepared>> {
         self.change(&Change::Prepare {
             port: on.port,
             qkey,
@@ -141,14 +141,14 @@ impl<P: Provider> Pair<P, Fresh> {
             Kind::Datagrams => on.state.packet,
             _ => on.state.message,
         };
-        Ok(Pair {
+        Ok(QueuePair {
             largest,
             ..self.into()
         })
     }
 }
 
-impl<P: Provider> Pair<P, Prepared> {
+impl<P: Provider> QueuePair<P, Prepared> {
     /// Connects it to a peer's pair. May wait a second for a peer that does not answer: keep it off a path that must
     /// not wait.
     ///
@@ -158,10 +158,10 @@ impl<P: Provider> Pair<P, Prepared> {
     pub fn connect(
         self,
         on: &Chosen<P>,
-        own: &PairAddress,
-        peer: &PairAddress,
+        own: &QueuePairAddress,
+        peer: &QueuePairAddress,
         timing: Timing,
-    ) -> Result<Pair<P, Ready>> {
+    ) -> Result<QueuePair<P, Ready>> {
         let peer = Peer {
             path: peer.path(on),
             number: peer.number,
@@ -186,7 +186,7 @@ impl<P: Provider> Pair<P, Prepared> {
     /// # Errors
     ///
     /// Those of the device.
-    pub fn open(self) -> Result<Pair<P, Ready>> {
+    pub fn open(self) -> Result<QueuePair<P, Ready>> {
         let timing = Timing::default();
         self.change(&Change::Receive { peer: None, timing })?;
         self.change(&Change::Send {
@@ -198,13 +198,13 @@ impl<P: Provider> Pair<P, Prepared> {
     }
 }
 
-impl<P: Provider, S> Pair<P, S> {
+impl<P: Provider, S> QueuePair<P, S> {
     /// Its account in the queue.
     pub(crate) fn account(&self) -> u64 {
         self.account
     }
 
-    fn into<T>(self) -> Pair<P, T> {
+    fn into<T>(self) -> QueuePair<P, T> {
         let Self {
             raw,
             receives,
@@ -216,7 +216,7 @@ impl<P: Provider, S> Pair<P, S> {
             own_receives,
             ..
         } = self;
-        Pair {
+        QueuePair {
             raw,
             receives,
             kind,
@@ -230,14 +230,14 @@ impl<P: Provider, S> Pair<P, S> {
     }
 
     fn change(&self, change: &Change) -> Result<()> {
-        let object = || format!("pair {} ({change:?})", self.number());
+        let object = || format!("queue pair {} ({change:?})", self.number());
         P::change(&self.raw, self.kind, change).map_err(Error::of("ibv_modify_qp", object()))
     }
 
     /// Its address, once it has a port. `first` is the number of its first packet.
     #[must_use]
-    pub fn address(&self, on: &Chosen<P>, first: u32) -> PairAddress {
-        PairAddress {
+    pub fn address(&self, on: &Chosen<P>, first: u32) -> QueuePairAddress {
+        QueuePairAddress {
             number: self.number(),
             first: first & NUMBER_MAX,
             packet: on.state.packet,
@@ -288,7 +288,7 @@ impl<P: Provider, S> Pair<P, S> {
     ) -> std::result::Result<(), Refused<P>> {
         const CALL: &str = "ibv_post_recv";
         if self.queue != queue.id() || !self.own_receives {
-            let why = "the pair has no receives of its own in this queue";
+            let why = "the queue pair has no receives of its own in this queue";
             return Err(Refused::of(Local::Nothing.or(slot), CALL, why));
         }
         queue.receive_by(self.account, slot, cookie, CALL, |id, pieces| {
@@ -301,9 +301,9 @@ impl<P: Provider, S> Pair<P, S> {
 impl<P: Provider> Queue<P> {
     /// Ends a pair; the slots of what was under way in it. Those of shared receives stay where they are: one into which
     /// a message was just arriving is lost until the receives are retired. So first have a pair that receives from
-    /// them fail ([`Pair::fail`]), and poll until nothing comes any more.
-    pub fn retire<S>(&mut self, pair: Pair<P, S>) -> Vec<Slot<P>> {
-        let Pair {
+    /// them fail ([`QueuePair::fail`]), and poll until nothing comes any more.
+    pub fn retire<S>(&mut self, pair: QueuePair<P, S>) -> Vec<Slot<P>> {
+        let QueuePair {
             raw,
             receives,
             account,

@@ -352,7 +352,7 @@ fn best(addresses: &[Address], ethernet: bool) -> Option<Address> {
 
 /// The address of a queue pair, all that a peer must know to reach it: exchanged before the pair is connected.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct PairAddress {
+pub struct QueuePairAddress {
     /// The pair's number.
     pub number: u32,
     /// The number of its first packet.
@@ -369,7 +369,7 @@ pub struct PairAddress {
     pub gid: [u8; 16],
 }
 
-impl PairAddress {
+impl QueuePairAddress {
     /// Bytes of it on a wire.
     pub const BYTES: usize = 32;
 
@@ -465,7 +465,7 @@ mod tests {
 
     #[test]
     fn what_a_peer_says_is_checked() {
-        let address = PairAddress {
+        let address = QueuePairAddress {
             number: 17,
             first: 99,
             packet: 1024,
@@ -475,11 +475,11 @@ mod tests {
             gid: [7; 16],
         };
         let bytes = address.to_bytes();
-        assert_eq!(PairAddress::from_bytes(&bytes), Some(address));
+        assert_eq!(QueuePairAddress::from_bytes(&bytes), Some(address));
         for (offset, wrong) in [(3, 1), (7, 1), (8, 1), (15, 2)] {
             let mut bytes = bytes;
             bytes[offset] = wrong;
-            assert_eq!(PairAddress::from_bytes(&bytes), None, "{offset}");
+            assert_eq!(QueuePairAddress::from_bytes(&bytes), None, "{offset}");
         }
     }
 }

@@ -325,7 +325,7 @@ pub unsafe trait Provider: Debug + Send + Sync + Sized + 'static {
     /// A queue of receives.
     type Receives: Object;
     /// A queue pair.
-    type Pair: Object;
+    type QueuePair: Object;
     /// A peer's address.
     type AddressHandle: Object;
     /// A domain that processes share receives in.
@@ -396,11 +396,12 @@ pub unsafe trait Provider: Debug + Send + Sync + Sized + 'static {
     fn shared(context: &Self::Context, file: Option<BorrowedFd<'_>>) -> io::Result<Self::Shared>;
 
     /// A queue pair, and the bytes that its requests can carry.
-    fn pair(domain: &Self::Domain, spec: &PairSpec<'_, Self>) -> io::Result<(Self::Pair, u32)>;
+    fn pair(domain: &Self::Domain, spec: &PairSpec<'_, Self>)
+    -> io::Result<(Self::QueuePair, u32)>;
     /// Its number.
-    fn number(pair: &Self::Pair) -> u32;
+    fn number(pair: &Self::QueuePair) -> u32;
     /// Changes its state.
-    fn change(pair: &Self::Pair, kind: Kind, change: &Change) -> io::Result<()>;
+    fn change(pair: &Self::QueuePair, kind: Kind, change: &Change) -> io::Result<()>;
     /// A peer's address. May wait a second for a peer that does not answer.
     fn address_handle(domain: &Self::Domain, path: &Path) -> io::Result<Self::AddressHandle>;
 
@@ -410,13 +411,13 @@ pub unsafe trait Provider: Debug + Send + Sync + Sized + 'static {
     ///
     /// Unless it is inline, its pieces stay until the completion or the drop of the pair. Until then, nothing else
     /// writes to them. For a read, nothing relies on their bytes either.
-    unsafe fn send(pair: &Self::Pair, request: &Request<'_, Self>) -> io::Result<()>;
+    unsafe fn send(pair: &Self::QueuePair, request: &Request<'_, Self>) -> io::Result<()>;
     /// Posts a receive of the pair's own.
     ///
     /// # Safety
     ///
     /// As [`Self::send`], for a read.
-    unsafe fn receive(pair: &Self::Pair, id: u64, pieces: &[Piece]) -> io::Result<()>;
+    unsafe fn receive(pair: &Self::QueuePair, id: u64, pieces: &[Piece]) -> io::Result<()>;
     /// Posts a receive that pairs share.
     ///
     /// # Safety

@@ -198,7 +198,9 @@ impl<P: Provider> Queue<P> {
         };
         let name = self.accounts.insert(account);
         self.reserved = wanted;
-        name.ok_or_else(|| Error::refused("counting", "pairs", "there are too many", "use fewer"))
+        name.ok_or_else(|| {
+            Error::refused("counting", "queue pairs", "there are too many", "use fewer")
+        })
     }
 
     pub(crate) fn account(&mut self, name: u64) -> Option<&mut Account<P>> {
@@ -275,7 +277,7 @@ impl<P: Provider> Queue<P> {
         match self.accounts.get_mut(account) {
             Some(account) if account.receives_free > 0 => account.receives_free -= 1,
             Some(_) => return Err(Refused::full(local, call)),
-            None => return Err(Refused::of(local, call, "the pair was retired")),
+            None => return Err(Refused::of(local, call, "the queue pair was retired")),
         }
         let Some(id) = self.begin(account, Done::Received, local, cookie, 0) else {
             return Err(Refused::of(Local::Nothing, call, "too many operations"));

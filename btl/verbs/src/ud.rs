@@ -37,7 +37,7 @@ use crate::changed::Listed;
 use crate::directory::{Directory, Failing};
 use crate::domain::{AddressHandle, Domain};
 use crate::error::Result;
-use crate::pair::{Pair, Ready};
+use crate::pair::{QueuePair, Ready};
 use crate::port::{Chosen, OwnPort};
 use crate::provider::{Path, Provider};
 use crate::queue::{Completion, Queue};
@@ -145,7 +145,7 @@ pub struct Datagrams<P: Provider> {
     domain: Domain<P>,
     queue: Queue<P>,
     /// None: it has failed.
-    pair: Option<Pair<P, Ready>>,
+    pair: Option<QueuePair<P, Ready>>,
     memory: Memory<P>,
     keys: Keys,
     /// The lanes, by their marks.

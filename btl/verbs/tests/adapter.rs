@@ -605,7 +605,7 @@ fn who_sleeps_is_woken_by_what_comes_and_not_by_what_came() {
 fn nonsense_fails_its_lane() {
     use onecopy_verbs::pair::InitAttributes;
     use onecopy_verbs::provider::{Depths, Kind};
-    use onecopy_verbs::{Operation, Pair, Queue, Timing, port};
+    use onecopy_verbs::{Operation, Queue, QueuePair, Timing, port};
     let heads: [(&str, Vec<u8>); 5] = [
         ("head", vec![1; 8]),
         ("offset", [vec![9; 8], vec![0; 8], vec![1]].concat()),
@@ -632,7 +632,7 @@ fn nonsense_fails_its_lane() {
                 inline: 64,
             },
         };
-        let rogue = Pair::new(&domain, &mut queue, &attributes).expect("a pair");
+        let rogue = QueuePair::new(&domain, &mut queue, &attributes).expect("a pair");
         let rogue = rogue.prepare(&chosen, 0).expect("prepared");
         let own = rogue.address(&chosen, 7);
         let (lane, offer) = b.make(0).expect("a lane");

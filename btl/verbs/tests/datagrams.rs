@@ -10,7 +10,7 @@ use onecopy_verbs::pair::{InitAttributes, Operation};
 use onecopy_verbs::port::choose_at;
 use onecopy_verbs::provider::{Depths, Kind};
 use onecopy_verbs::ud::{Datagrams, Settings};
-use onecopy_verbs::{Offer, Pair, Queue};
+use onecopy_verbs::{Offer, Queue, QueuePair};
 
 fn settings() -> Settings {
     let sizes = Sizes::default();
@@ -199,7 +199,7 @@ fn strangers_are_counted_and_not_believed() {
             inline: 220,
         },
     };
-    let pair = Pair::new(&domain, &mut queue, &attributes).expect("a pair");
+    let pair = QueuePair::new(&domain, &mut queue, &attributes).expect("a pair");
     let pair = pair.prepare(&chosen, 1).expect("a port");
     let pair = pair.open().expect("ready");
     let ah = domain

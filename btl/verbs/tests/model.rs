@@ -9,7 +9,9 @@ use std::time::Duration;
 use onecopy_verbs::model::{Fabric, Impairment, usual_limits};
 use onecopy_verbs::provider::{Access, Depths, Kind};
 use onecopy_verbs::queue::DATAGRAM_HEAD;
-use onecopy_verbs::{Device, Done, Event, Local, Operation, Pair, Queue, Ready, Status, Timing};
+use onecopy_verbs::{
+    Device, Done, Event, Local, Operation, Queue, QueuePair, Ready, Status, Timing,
+};
 use side::{Side, both, connected, datagrams};
 
 const SEND: Operation<'static, Fabric> = Operation::Send { immediate: None };
@@ -610,9 +612,9 @@ fn queues_grow_with_their_pairs_and_never_overrun() {
             inline: 0,
         },
     };
-    let error = Pair::new(&a.domain, &mut small, &attributes).expect_err("of another queue");
+    let error = QueuePair::new(&a.domain, &mut small, &attributes).expect_err("of another queue");
     assert!(error.to_string().contains("another queue"), "{error}");
-    let _: &Pair<Fabric, Ready> = &pairs[0].0;
+    let _: &QueuePair<Fabric, Ready> = &pairs[0].0;
     both(&mut a, &mut b);
 }
 

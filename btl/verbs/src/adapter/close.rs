@@ -3,7 +3,7 @@
 
 use super::lane::Stage;
 use super::{Adapter, FLUSH_ROUNDS};
-use crate::pair::{Pair, Ready};
+use crate::pair::{QueuePair, Ready};
 use crate::provider::Provider;
 
 impl<P: Provider> Adapter<P> {
@@ -31,7 +31,7 @@ impl<P: Provider> Adapter<P> {
     }
 
     /// Has the device end what is under way, and takes back slots of messages whose end it does not report.
-    fn end_connection(&mut self, name: u64, pair: Pair<P, Ready>) {
+    fn end_connection(&mut self, name: u64, pair: QueuePair<P, Ready>) {
         // If this call fails, the pair has failed already.
         let _ = pair.fail();
         for _ in 0..FLUSH_ROUNDS {

@@ -10,8 +10,8 @@ use super::receive_side::ReceiveSide;
 use super::{Adapter, GRANT_MIN, INLINE_MAX, Offer, SILENT};
 use crate::error::Error;
 use crate::matching::{self, OfferedRail, RAILS_MAX};
-use crate::pair::{InitAttributes, Pair};
-use crate::port::PairAddress;
+use crate::pair::{InitAttributes, QueuePair};
+use crate::port::QueuePairAddress;
 use crate::provider::{Depths, Kind, Provider};
 
 impl<P: Provider> Adapter<P> {
@@ -44,12 +44,12 @@ impl<P: Provider> Adapter<P> {
     pub(crate) fn absent_rail(&self) -> OfferedRail {
         let chosen = self.port.chosen();
         OfferedRail {
-            pair: PairAddress {
+            pair: QueuePairAddress {
                 packet: chosen.state.packet,
                 lid: chosen.state.lid,
                 routed: chosen.address.is_some(),
                 gid: chosen.address.map_or([0; 16], |address| address.bytes),
-                ..PairAddress::default()
+                ..QueuePairAddress::default()
             },
             speed: self.speed(),
             absent: true,
@@ -92,7 +92,7 @@ impl<P: Provider> Adapter<P> {
             },
         };
         let text = |error: Error| error.to_string();
-        let pair = Pair::new(&self.domain, &mut self.queue, &attributes).map_err(text)?;
+        let pair = QueuePair::new(&self.domain, &mut self.queue, &attributes).map_err(text)?;
         let account = pair.account();
         let pair = match pair.prepare(self.port.chosen(), 0) {
             Ok(pair) => pair,

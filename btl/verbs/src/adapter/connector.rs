@@ -5,8 +5,8 @@ use std::sync::Arc;
 use std::sync::mpsc::{Receiver, TryRecvError};
 
 use crate::error::Error;
-use crate::pair::{Pair, Prepared, Ready};
-use crate::port::{Chosen, NUMBER_MAX, PairAddress};
+use crate::pair::{Prepared, QueuePair, Ready};
+use crate::port::{Chosen, NUMBER_MAX, QueuePairAddress};
 use crate::provider::Provider;
 use crate::queue::Queue;
 use crate::thread;
@@ -15,7 +15,7 @@ use crate::timing::Timing;
 /// A pair that a thread connects.
 #[derive(Debug)]
 pub(super) struct Connecting<P: Provider> {
-    pub(super) coming: Receiver<Result<Pair<P, Ready>, Error>>,
+    pub(super) coming: Receiver<Result<QueuePair<P, Ready>, Error>>,
     /// Its account, which ends with the pair where connecting fails.
     pub(super) account: u64,
 }
@@ -52,9 +52,9 @@ impl<P: Provider> Connector<P> {
     /// Has a thread connect a pair. After an error the pair is gone.
     pub(super) fn start(
         &mut self,
-        pair: Pair<P, Prepared>,
+        pair: QueuePair<P, Prepared>,
         chosen: Arc<Chosen<P>>,
-        (own, peer): (PairAddress, PairAddress),
+        (own, peer): (QueuePairAddress, QueuePairAddress),
         timing: Timing,
     ) -> std::io::Result<Connecting<P>> {
         let account = pair.account();

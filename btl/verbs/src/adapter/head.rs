@@ -147,7 +147,7 @@ impl Offer {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::PairAddress;
+    use crate::QueuePairAddress;
 
     #[test]
     fn heads_and_offers_come_back() {
@@ -165,9 +165,9 @@ mod tests {
         assert_eq!(Head::decode(&note.encode()), note);
         let offer = Offer {
             rail: OfferedRail {
-                pair: PairAddress {
+                pair: QueuePairAddress {
                     packet: 4096,
-                    ..PairAddress::default()
+                    ..QueuePairAddress::default()
                 },
                 ..OfferedRail::default()
             },

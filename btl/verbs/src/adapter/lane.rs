@@ -15,8 +15,8 @@ use crate::changed::Listed;
 use crate::directory::Failing;
 use crate::error::Error;
 use crate::memory::{Local, Slot};
-use crate::pair::{Operation, Pair, Prepared, Ready};
-use crate::port::PairAddress;
+use crate::pair::{Operation, Prepared, QueuePair, Ready};
+use crate::port::QueuePairAddress;
 use crate::provider::Provider;
 use crate::queue::Queue;
 
@@ -24,10 +24,10 @@ use crate::queue::Queue;
 #[derive(Debug)]
 pub(super) enum Stage<P: Provider> {
     /// It waits for the peer's offer.
-    Prepared(Pair<P, Prepared>),
+    Prepared(QueuePair<P, Prepared>),
     /// A thread connects it: that may take a second.
     Connecting(Connecting<P>),
-    Ready(Pair<P, Ready>),
+    Ready(QueuePair<P, Ready>),
     /// It carries nothing any more.
     Over,
 }
@@ -37,7 +37,7 @@ pub(super) enum Stage<P: Provider> {
 pub(super) struct Lane<P: Provider> {
     rank: u32,
     pub(super) stage: Stage<P>,
-    pub(super) own: PairAddress,
+    pub(super) own: QueuePairAddress,
     pub(super) failed: Option<String>,
     /// Whether it stands in the list of those that have changed.
     is_listed: bool,
@@ -72,7 +72,12 @@ impl<P: Provider> Failing for Lane<P> {
 
 impl<P: Provider> Lane<P> {
     /// One whose peer will be offered so many messages.
-    pub(super) fn new(rank: u32, pair: Pair<P, Prepared>, own: PairAddress, granted: u32) -> Self {
+    pub(super) fn new(
+        rank: u32,
+        pair: QueuePair<P, Prepared>,
+        own: QueuePairAddress,
+        granted: u32,
+    ) -> Self {
         Self {
             rank,
             stage: Stage::Prepared(pair),

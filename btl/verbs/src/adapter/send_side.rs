@@ -9,7 +9,7 @@ use super::send_slots::{Bytes, SendSlots};
 use super::{INLINE_MAX, WINDOW_MAX};
 use crate::error::Error;
 use crate::memory::{Local, Slot};
-use crate::pair::{Operation, Pair, Ready};
+use crate::pair::{Operation, QueuePair, Ready};
 use crate::provider::Provider;
 use crate::queue::Queue;
 use crate::refused::Refused;
@@ -133,7 +133,7 @@ impl<P: Provider> SendSide<P> {
     /// Posts the message that was filled. After an error it is still there.
     pub(super) fn post_built(
         &mut self,
-        pair: &Pair<P, Ready>,
+        pair: &QueuePair<P, Ready>,
         queue: &mut Queue<P>,
         head: Head,
     ) -> Result<(), Error> {

@@ -42,7 +42,7 @@ unsafe impl Provider for Fabric {
     type Channel = Channel;
     type Completions = Completions;
     type Receives = ReceivesOf;
-    type Pair = PairOf;
+    type QueuePair = PairOf;
     type AddressHandle = AddressHandleOf;
     type Shared = Shared;
 
@@ -321,7 +321,7 @@ unsafe impl Provider for Fabric {
             return Err(refused(libc::ENOMEM));
         }
         let number = state.fresh();
-        let pair = state::Pair {
+        let pair = state::QueuePair {
             kind: spec.kind,
             device: context.device,
             domain: domain.number,

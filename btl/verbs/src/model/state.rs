@@ -12,7 +12,7 @@ use crate::timing::Timing;
 #[derive(Debug, Default)]
 pub(super) struct State {
     pub(super) devices: Vec<Device>,
-    pub(super) pairs: BTreeMap<u32, Pair>,
+    pub(super) pairs: BTreeMap<u32, QueuePair>,
     pub(super) receives: BTreeMap<u32, Receives>,
     pub(super) queues: BTreeMap<u32, Completions>,
     pub(super) channels: BTreeMap<u32, Bell>,
@@ -61,7 +61,7 @@ pub(super) enum Stage {
 }
 
 #[derive(Debug)]
-pub(super) struct Pair {
+pub(super) struct QueuePair {
     pub(super) kind: Kind,
     pub(super) device: usize,
     pub(super) domain: u64,

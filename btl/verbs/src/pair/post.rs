@@ -6,7 +6,7 @@
 //! As [`super`]: what is posted is in the queue's table before, or copied by the call.
 #![allow(unsafe_code, reason = "posts sends")]
 
-use super::{Pair, Ready};
+use super::{QueuePair, Ready};
 use crate::domain::AddressHandle;
 use crate::memory::Local;
 use crate::provider::{Piece, Provider, Remote, Request, Verb};
@@ -56,7 +56,7 @@ pub enum Operation<'a, P: Provider> {
     },
 }
 
-impl<P: Provider> Pair<P, Ready> {
+impl<P: Provider> QueuePair<P, Ready> {
     /// Posts an operation. `cookie` comes back with its completion, and so does the slot.
     ///
     /// # Errors
@@ -82,12 +82,12 @@ impl<P: Provider> Pair<P, Ready> {
                 return Err(Refused::of(
                     local,
                     CALL,
-                    "memory or queue are not those of the pair",
+                    "memory or queue are not those of the queue pair",
                 ));
             }
         };
         let Some(account) = queue.account(self.account) else {
-            return Err(Refused::of(local, CALL, "the pair was retired"));
+            return Err(Refused::of(local, CALL, "the queue pair was retired"));
         };
         let Some(covers) = account.sends.take() else {
             return Err(Refused::full(local, CALL));
@@ -131,7 +131,7 @@ impl<P: Provider> Pair<P, Ready> {
             return refused("a read has no bytes to copy");
         }
         let Some(account) = queue.account(self.account) else {
-            return refused("the pair was retired");
+            return refused("the queue pair was retired");
         };
         let Some(covers) = account.sends.take_silent() else {
             return Err(Refused::full(Local::Nothing, CALL));

@@ -104,7 +104,7 @@ fn rail(bytes: &[u8]) -> Option<OfferedRail> {
 mod tests {
     use super::*;
     use crate::adapter::NOTE_MAX;
-    use crate::port::PairAddress;
+    use crate::port::QueuePairAddress;
 
     #[test]
     fn notes_come_back_and_nothing_else_does() {
@@ -113,9 +113,9 @@ mod tests {
             number: u32::MAX - 1,
         };
         let rail = OfferedRail {
-            pair: PairAddress {
+            pair: QueuePairAddress {
                 packet: 4096,
-                ..PairAddress::default()
+                ..QueuePairAddress::default()
             },
             speed: 9,
             doubtful: true,

@@ -10,7 +10,7 @@ use super::schedule::{InLists, List};
 use super::{Datagrams, Lane, Peer, Stage, WINDOW_MAX, WINDOW_MIN};
 use crate::adapter::{Figures, Lanes, Mark, Offer, ReadState, Shown};
 use crate::matching::{OfferedRail, RAILS_MAX};
-use crate::pair::Pair;
+use crate::pair::QueuePair;
 use crate::port::Said;
 use crate::provider::Provider;
 
@@ -22,7 +22,7 @@ impl<P: Provider> Lanes for Datagrams<P> {
     fn make(&mut self, rank: u32) -> Result<(u64, Offer), String> {
         self.look_at_port()?;
         let Some(pair) = &self.pair else {
-            return Err("the pair for datagrams has failed".to_owned());
+            return Err("the queue pair for datagrams has failed".to_owned());
         };
         let (mark, key) = self.keys.next_lane();
         let window = self.settings.window.clamp(WINDOW_MIN, WINDOW_MAX);
@@ -303,9 +303,9 @@ impl<P: Provider> Lanes for Datagrams<P> {
             match said {
                 Said::Down(reason) => self.fail_pair(&reason),
                 Said::PairFailed(number) => {
-                    if self.pair.as_ref().map(Pair::number) == Some(number) {
+                    if self.pair.as_ref().map(QueuePair::number) == Some(number) {
                         let name = self.port.device_name();
-                        self.fail_pair(&format!("{name}: the pair for datagrams failed"));
+                        self.fail_pair(&format!("{name}: the queue pair for datagrams failed"));
                     }
                 }
                 Said::Stale | Said::Nothing => {}

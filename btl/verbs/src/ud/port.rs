@@ -3,7 +3,7 @@
 
 use super::{Datagrams, INLINE_MAX, INLINE_SENDS};
 use crate::error::Result;
-use crate::pair::{InitAttributes, Pair};
+use crate::pair::{InitAttributes, QueuePair};
 use crate::provider::{Depths, Kind, Provider};
 use crate::queue::DATAGRAM_HEAD;
 
@@ -20,7 +20,7 @@ impl<P: Provider> Datagrams<P> {
                 inline: self.settings.inline.min(INLINE_MAX) as u32,
             },
         };
-        let pair = Pair::new(&self.domain, &mut self.queue, &attributes)?;
+        let pair = QueuePair::new(&self.domain, &mut self.queue, &attributes)?;
         let pair = pair.prepare(self.port.chosen(), self.keys.qkey())?.open()?;
         while let Some(slot) = self.memory.take_receive() {
             if pair.receive(&mut self.queue, slot, 0).is_err() {

@@ -5,7 +5,7 @@ use super::head::{HEAD, Head};
 use super::schedule::List;
 use super::{Datagrams, SPARE_MAX};
 use crate::memory::Slot;
-use crate::pair::Pair;
+use crate::pair::QueuePair;
 use crate::provider::Provider;
 use crate::queue::{Completion, DATAGRAM_HEAD, Done};
 use crate::status::Status;
@@ -59,7 +59,7 @@ impl<P: Provider> Datagrams<P> {
                 }
                 (Done::Sent, Ok(())) => has_sent = true,
                 (Done::Sent, Err(status)) => {
-                    let own = self.pair.as_ref().map(Pair::number);
+                    let own = self.pair.as_ref().map(QueuePair::number);
                     if own == Some(pair) {
                         failed.get_or_insert(status);
                     }

@@ -8,8 +8,8 @@ use onecopy_verbs::pair::InitAttributes;
 use onecopy_verbs::port::choose;
 use onecopy_verbs::provider::{Access, Depths, Kind, Path};
 use onecopy_verbs::{
-    AddressHandle, Chosen, Completion, Device, Domain, Local, Operation, Pair, PairAddress,
-    Prepared, Provider, Queue, Ready, Receives, Refused, Region, Slot, Timing,
+    AddressHandle, Chosen, Completion, Device, Domain, Local, Operation, Prepared, Provider, Queue,
+    QueuePair, QueuePairAddress, Ready, Receives, Refused, Region, Slot, Timing,
 };
 
 /// Sends under way in a pair.
@@ -66,7 +66,7 @@ impl<P: Provider + Debug> Side<P> {
 
     pub(crate) fn send(
         &mut self,
-        pair: &Pair<P>,
+        pair: &QueuePair<P>,
         bytes: &[u8],
         cookie: u64,
     ) -> Result<(), Refused<P>> {
@@ -112,7 +112,7 @@ impl<P: Provider + Debug> Side<P> {
         kind: Kind,
         qkey: u32,
         shared: Option<&P::Shared>,
-    ) -> Pair<P, Prepared> {
+    ) -> QueuePair<P, Prepared> {
         let plain = matches!(kind, Kind::Connection | Kind::Datagrams);
         let attributes = InitAttributes {
             kind,
@@ -124,15 +124,15 @@ impl<P: Provider + Debug> Side<P> {
                 inline: 64,
             },
         };
-        let pair = Pair::new(&self.domain, &mut self.queue, &attributes).expect("a pair");
+        let pair = QueuePair::new(&self.domain, &mut self.queue, &attributes).expect("a pair");
         pair.prepare(&self.chosen, qkey).expect("prepared")
     }
 
     pub(crate) fn path_from(&self, other: &Self) -> Path {
-        let address = PairAddress {
+        let address = QueuePairAddress {
             routed: true,
             gid: self.chosen.address.expect("address").bytes,
-            ..PairAddress::default()
+            ..QueuePairAddress::default()
         };
         address.path(&other.chosen)
     }
@@ -147,12 +147,12 @@ impl<P: Provider + Debug> Side<P> {
 
 fn joined<P: Provider + Debug>(
     a: &Side<P>,
-    from: Pair<P, Prepared>,
+    from: QueuePair<P, Prepared>,
     b: &Side<P>,
-    to: Pair<P, Prepared>,
-) -> (Pair<P, Ready>, Pair<P, Ready>) {
+    to: QueuePair<P, Prepared>,
+) -> (QueuePair<P, Ready>, QueuePair<P, Ready>) {
     let (own, peer) = (from.address(&a.chosen, 17), to.address(&b.chosen, 99));
-    let peer = PairAddress::from_bytes(&peer.to_bytes()).expect("as it was sent");
+    let peer = QueuePairAddress::from_bytes(&peer.to_bytes()).expect("as it was sent");
     let from = from
         .connect(&a.chosen, &own, &peer, a.timing)
         .expect("connected");
@@ -166,7 +166,7 @@ fn joined<P: Provider + Debug>(
 pub(crate) fn connected<P: Provider + Debug>(
     a: &mut Side<P>,
     b: &mut Side<P>,
-) -> (Pair<P, Ready>, Pair<P, Ready>) {
+) -> (QueuePair<P, Ready>, QueuePair<P, Ready>) {
     let (from, to) = (
         a.prepared(Kind::Connection, 0, None),
         b.prepared(Kind::Connection, 0, None),
@@ -179,7 +179,7 @@ pub(crate) fn extended<P: Provider + Debug>(
     a: &mut Side<P>,
     b: &mut Side<P>,
     shared: Option<&P::Shared>,
-) -> (Pair<P, Ready>, Pair<P, Ready>) {
+) -> (QueuePair<P, Ready>, QueuePair<P, Ready>) {
     let (from, to) = (
         a.prepared(Kind::SharedSend, 0, None),
         b.prepared(Kind::SharedReceive, 0, shared),
@@ -192,7 +192,7 @@ pub(crate) fn datagrams<P: Provider + Debug>(
     a: &mut Side<P>,
     b: &mut Side<P>,
     qkey: u32,
-) -> (Pair<P, Ready>, Pair<P, Ready>) {
+) -> (QueuePair<P, Ready>, QueuePair<P, Ready>) {
     let open = |side: &mut Side<P>| {
         side.prepared(Kind::Datagrams, qkey, None)
             .open()

@@ -44,7 +44,7 @@ pub(crate) fn peer_is_killed() {
 /// Posts to a peer that is gone: the first fails with the cause, the second with it.
 fn silent(
     side: &mut crate::Side,
-    pair: &onecopy_verbs::Pair<onecopy_verbs::Verbs>,
+    pair: &onecopy_verbs::QueuePair<onecopy_verbs::Verbs>,
     timing: Timing,
 ) {
     let started = Instant::now();

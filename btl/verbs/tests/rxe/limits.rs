@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use onecopy_verbs::pair::InitAttributes;
 use onecopy_verbs::provider::{Access, Depths, Kind};
-use onecopy_verbs::{Pair, Status};
+use onecopy_verbs::{QueuePair, Status};
 
 use crate::side::connected;
 use crate::{LONG, here, say, wait};
@@ -74,7 +74,7 @@ pub(crate) fn caps() {
             shared: None,
             depths,
         };
-        let pair = Pair::new(&side.domain, &mut side.queue, &attributes);
+        let pair = QueuePair::new(&side.domain, &mut side.queue, &attributes);
         assert_eq!(pair.is_ok(), works, "{inline} bytes in a request");
         if let Ok(pair) = pair {
             assert!(pair.inline() >= 512);

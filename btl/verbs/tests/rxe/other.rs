@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use onecopy_verbs::provider::{Access, Kind};
 use onecopy_verbs::queue::DATAGRAM_HEAD;
-use onecopy_verbs::{Done, Local, Operation, Pair, PairAddress, Ready, Remote, Verbs};
+use onecopy_verbs::{Done, Local, Operation, QueuePair, QueuePairAddress, Ready, Remote, Verbs};
 
 use crate::{LONG, Side, here, wait};
 
@@ -46,7 +46,7 @@ impl Link {
         bytes
     }
 
-    fn connect(&mut self, side: &mut Side) -> Pair<Verbs, Ready> {
+    fn connect(&mut self, side: &mut Side) -> QueuePair<Verbs, Ready> {
         let pair = side.prepared(Kind::Connection, 0, None);
         let own = pair.address(&side.chosen, 4711);
         self.say(&own.to_bytes());
@@ -60,9 +60,9 @@ impl Link {
         pair
     }
 
-    fn receive_address(&mut self) -> PairAddress {
+    fn receive_address(&mut self) -> QueuePairAddress {
         let bytes = self.hear().try_into().expect("a pair");
-        PairAddress::from_bytes(&bytes).expect("a pair")
+        QueuePairAddress::from_bytes(&bytes).expect("a pair")
     }
 }
 
@@ -108,7 +108,7 @@ impl Other {
         }
     }
 
-    pub(crate) fn connect(&mut self, side: &mut Side) -> Pair<Verbs, Ready> {
+    pub(crate) fn connect(&mut self, side: &mut Side) -> QueuePair<Verbs, Ready> {
         self.link.connect(side)
     }
 

@@ -16,7 +16,7 @@ use onecopy_verbs::cache::{Bounds, Cache};
 use onecopy_verbs::provider::{Access, Kind};
 use onecopy_verbs::queue::DATAGRAM_HEAD;
 use onecopy_verbs::split::pieces;
-use onecopy_verbs::{Done, Local, Operation, Pair, PairAddress, Remote, Verbs};
+use onecopy_verbs::{Done, Local, Operation, QueuePair, QueuePairAddress, Remote, Verbs};
 
 use crate::other::{KEY, Other, SLOT, Sum};
 use crate::side::connected;
@@ -47,7 +47,7 @@ pub(crate) fn answered(side: &mut Side, sends: u32) -> Vec<u8> {
 }
 
 /// Sends a message and compares what comes back.
-pub(crate) fn ping(side: &mut Side, pair: &Pair<Verbs>, bytes: &[u8]) {
+pub(crate) fn ping(side: &mut Side, pair: &QueuePair<Verbs>, bytes: &[u8]) {
     side.send(pair, bytes, 1).expect("room");
     let answer = answered(side, 1);
     assert!(
@@ -58,7 +58,7 @@ pub(crate) fn ping(side: &mut Side, pair: &Pair<Verbs>, bytes: &[u8]) {
     );
 }
 
-pub(crate) fn finish(mut other: Other, side: &mut Side, pair: Pair<Verbs>) {
+pub(crate) fn finish(mut other: Other, side: &mut Side, pair: QueuePair<Verbs>) {
     ping(side, &pair, b"Q");
     assert_eq!(other.link.hear(), b"over");
     other.link.say(b"over");
@@ -184,7 +184,7 @@ fn of_bytes(length: usize) {
 /// Moves a buffer, in pieces that the device allows.
 fn go<'a>(
     side: &mut Side,
-    pair: &Pair<Verbs>,
+    pair: &QueuePair<Verbs>,
     buffer: &mut [u8],
     operation: impl Fn(u64) -> Operation<'a, Verbs>,
 ) {
@@ -220,8 +220,8 @@ pub(crate) fn datagrams() {
     let pair = side.prepared(Kind::Datagrams, KEY, None);
     let own = pair.address(&side.chosen, 0);
     let pair = pair.open().expect("open");
-    let peer =
-        PairAddress::from_bytes(&other.link.hear().try_into().expect("a pair")).expect("a pair");
+    let peer = QueuePairAddress::from_bytes(&other.link.hear().try_into().expect("a pair"))
+        .expect("a pair");
     other.link.say(&own.to_bytes());
     let ah = side
         .domain

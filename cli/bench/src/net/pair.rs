@@ -10,8 +10,8 @@ use onecopy_obs::Knobs;
 use onecopy_verbs::pair::InitAttributes;
 use onecopy_verbs::provider::{Access, Depths, Kind};
 use onecopy_verbs::{
-    Chosen, Done, Local, Operation, Pair, PairAddress, Provider, Queue, Region, Slot, Timing,
-    Verbs, port,
+    Chosen, Done, Local, Operation, Provider, Queue, QueuePair, QueuePairAddress, Region, Slot,
+    Timing, Verbs, port,
 };
 use std::collections::VecDeque;
 
@@ -34,7 +34,7 @@ pub(super) struct BarePair<P: Provider = Verbs> {
 
 /// What one size of messages needs.
 struct Link<P: Provider> {
-    pair: Pair<P>,
+    pair: QueuePair<P>,
     queue: Queue<P>,
     sends: Region<P>,
     _receives: Region<P>,
@@ -86,13 +86,13 @@ impl<P: Provider> BarePair<P> {
                 inline: 220,
             },
         };
-        let pair = Pair::new(&domain, &mut queue, &attributes).map_err(failed)?;
+        let pair = QueuePair::new(&domain, &mut queue, &attributes).map_err(failed)?;
         let pair = pair.prepare(&self.chosen, 0).map_err(failed)?;
         let own = pair.address(&self.chosen, 4711);
-        let mut theirs = [0; PairAddress::BYTES];
+        let mut theirs = [0; QueuePairAddress::BYTES];
         let (world, peer) = (&self.world, self.peer);
         world.sendrecv(&own.to_bytes(), peer, TAG, &mut theirs, peer, TAG)?;
-        let theirs = PairAddress::from_bytes(&theirs).ok_or_else(|| failed(OUT_OF_TURN))?;
+        let theirs = QueuePairAddress::from_bytes(&theirs).ok_or_else(|| failed(OUT_OF_TURN))?;
         let timing = Timing::within(std::time::Duration::from_secs(20));
         let pair = pair
             .connect(&self.chosen, &own, &theirs, timing)
