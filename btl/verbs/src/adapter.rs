@@ -277,7 +277,7 @@ impl<P: Provider> Lanes for Adapter<P> {
     fn acknowledge(&mut self, name: u64) {
         let due = |lane: &Lane<P>| lane.should_tell() || lane.receiving.must_tell();
         if self.lanes.get(name).is_some_and(due) {
-            self.tell(name);
+            self.send_acknowledgement(name);
         }
     }
 

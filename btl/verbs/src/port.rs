@@ -22,13 +22,13 @@ pub struct Chosen<P: Provider> {
     pub address: Option<Address>,
 }
 
-/// What an event of a device says of the lanes by a port.
+/// An event of a device, as far as the lanes by a port are concerned.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum Said {
+pub(crate) enum PortEvent {
     /// Nothing goes any more, and why.
     Down(String),
     /// Something goes again, perhaps by other addresses.
-    Stale,
+    Up,
     /// One pair failed.
     PairFailed(u32),
     /// Nothing.
@@ -36,19 +36,19 @@ pub(crate) enum Said {
 }
 
 impl<P: Provider> Chosen<P> {
-    /// What an event of its device says of its port.
-    pub(crate) fn said(&self, event: Event) -> Said {
+    /// What an event of its device means for its port.
+    pub(crate) fn port_event(&self, event: Event) -> PortEvent {
         let name = self.device.name();
         match event {
-            Event::PortDown(port) if port == self.port => Said::Down(format!(
+            Event::PortDown(port) if port == self.port => PortEvent::Down(format!(
                 "{name} port {port} has no link; look at it (`rdma link`)"
             )),
-            Event::PortUp(port) | Event::Addresses(port) if port == self.port => Said::Stale,
-            Event::PairFailed(number) => Said::PairFailed(number),
+            Event::PortUp(port) | Event::Addresses(port) if port == self.port => PortEvent::Up,
+            Event::PairFailed(number) => PortEvent::PairFailed(number),
             Event::DeviceFailed | Event::QueueOverran => {
-                Said::Down(format!("{name}: {event:?}; see the kernel's log"))
+                PortEvent::Down(format!("{name}: {event:?}; see the kernel's log"))
             }
-            _ => Said::Nothing,
+            _ => PortEvent::Nothing,
         }
     }
 }
@@ -111,19 +111,19 @@ impl<P: Provider> OwnPort<P> {
     }
 
     /// Takes what the device tells next, and notes what of it is about the port.
-    pub(crate) fn next_said(&mut self) -> Option<Said> {
-        let event = self.chosen.device.next_event().ok().flatten()?;
-        let said = self.chosen.said(event);
-        match &said {
-            Said::Down(reason) => {
+    pub(crate) fn next_event(&mut self) -> Option<PortEvent> {
+        let of_device = self.chosen.device.next_event().ok().flatten()?;
+        let event = self.chosen.port_event(of_device);
+        match &event {
+            PortEvent::Down(reason) => {
                 self.down = Some(reason.clone());
                 // A look cannot tell that the device is of use again, whatever failed before: a later event does.
                 self.is_stale = false;
             }
-            Said::Stale => self.is_stale = true,
-            Said::PairFailed(_) | Said::Nothing => {}
+            PortEvent::Up => self.is_stale = true,
+            PortEvent::PairFailed(_) | PortEvent::Nothing => {}
         }
-        Some(said)
+        Some(event)
     }
 
     /// Readable when the device tells something.

@@ -79,7 +79,7 @@ impl<P: Provider> Adapter<P> {
     pub(crate) fn prepare_lane(&mut self, rank: u32) -> Result<(u64, OfferedRail), String> {
         self.port.look(|_| Ok(()))?;
         self.renew_receives()?;
-        self.make_place(Instant::now())?;
+        self.make_room_for_lane(Instant::now())?;
         let attributes = InitAttributes {
             kind: Kind::Connection,
             receives: self.pool.receives(),
@@ -185,7 +185,7 @@ impl<P: Provider> Adapter<P> {
     }
 
     /// Ends the lane that was silent longest, where a rank has as many lanes as it may have.
-    pub(super) fn make_place(&mut self, now: Instant) -> Result<(), String> {
+    pub(super) fn make_room_for_lane(&mut self, now: Instant) -> Result<(), String> {
         // What was given up while a thread connects it has its pair still.
         let mut count = self.connector.orphans();
         let mut oldest: Option<(Instant, u64)> = None;

@@ -5,7 +5,7 @@
 use std::time::{Duration, Instant};
 
 use super::{Adapter, reads};
-use crate::port::Said;
+use crate::port::PortEvent;
 use crate::provider::Provider;
 use crate::queue::{Completion, Done};
 
@@ -63,18 +63,18 @@ impl<P: Provider> Adapter<P> {
     pub(super) fn hear_events(&mut self) {
         // A descriptor that stays readable would let no wait sleep.
         let _ = self.queue.take_wakes();
-        while let Some(said) = self.port.next_said() {
-            match said {
-                Said::Down(reason) => self.lanes.fail_all(&reason),
-                Said::PairFailed(number) => {
+        while let Some(event) = self.port.next_event() {
+            match event {
+                PortEvent::Down(reason) => self.lanes.fail_all(&reason),
+                PortEvent::PairFailed(number) => {
                     if let Some(lane) = self.lanes.name_of(number) {
                         let name = self.port.device_name();
                         self.lanes
                             .fail(lane, format!("{name}: the connection failed"));
                     }
                 }
-                Said::Stale => self.came_back = true,
-                Said::Nothing => {}
+                PortEvent::Up => self.came_back = true,
+                PortEvent::Nothing => {}
             }
         }
     }

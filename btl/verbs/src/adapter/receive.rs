@@ -24,7 +24,7 @@ impl<P: Provider> Adapter<P> {
                     }
                     self.pool.recycle(&mut self.queue, slot);
                     // At once: another lane must not get the receive that was posted for this one.
-                    self.grant_and_tell(name);
+                    self.grant_and_acknowledge(name);
                 } else {
                     self.bytes += (len - HEAD) as u64;
                 }
@@ -51,7 +51,7 @@ impl<P: Provider> Adapter<P> {
         });
         if passed {
             lane.receiving.widen(widest);
-            self.grant_and_tell(name);
+            self.grant_and_acknowledge(name);
         }
         count
     }
@@ -68,16 +68,16 @@ impl<P: Provider> Adapter<P> {
     }
 
     /// As [`Self::grant`]. Tells the peer, if it must hear of what was taken.
-    fn grant_and_tell(&mut self, name: u64) {
+    fn grant_and_acknowledge(&mut self, name: u64) {
         self.grant(name);
         let lane = self.lanes.get(name);
         if lane.is_some_and(|lane| lane.receiving.must_tell()) {
-            self.tell(name);
+            self.send_acknowledgement(name);
         }
     }
 
     /// Sends an acknowledgement alone, if the peer permits it.
-    pub(super) fn tell(&mut self, name: u64) {
+    pub(super) fn send_acknowledgement(&mut self, name: u64) {
         self.grant(name);
         let Some(lane) = self.lanes.get_mut(name) else {
             return;

@@ -9,7 +9,7 @@ use crate::provider::Provider;
 impl<P: Provider> Adapter<P> {
     pub(super) fn has_room_for(&mut self, name: u64, bytes: usize) -> bool {
         if self.sends.is_half_taken() {
-            self.make_room();
+            self.free_slots();
         }
         let Some(lane) = self.lanes.get(name) else {
             return false;
@@ -85,13 +85,13 @@ impl<P: Provider> Adapter<P> {
         if let Some(slot) = self.sends.take() {
             return Some(slot);
         }
-        self.make_room();
+        self.free_slots();
         self.sends.take()
     }
 
     /// Copies bytes that peers have not acknowledged out of their slots, for sends that need slots.
     #[cold]
-    fn make_room(&mut self) {
+    fn free_slots(&mut self) {
         for name in self.lanes.names() {
             if let Some(lane) = self.lanes.get_mut(name) {
                 lane.sending.copy_out_of_slots(&mut self.sends);

@@ -11,7 +11,7 @@ use super::{Datagrams, Lane, Peer, Stage, WINDOW_MAX, WINDOW_MIN};
 use crate::adapter::{Figures, Lanes, Mark, Offer, ReadState, Shown};
 use crate::matching::{OfferedRail, RAILS_MAX};
 use crate::pair::QueuePair;
-use crate::port::Said;
+use crate::port::PortEvent;
 use crate::provider::Provider;
 
 /// Rounds, of a batch of completions each, in which what has come before an end is taken. They bound the stay in the
@@ -299,16 +299,16 @@ impl<P: Provider> Lanes for Datagrams<P> {
     fn hear_device(&mut self) {
         // A descriptor that stays readable would let no wait sleep.
         let _ = self.queue.take_wakes();
-        while let Some(said) = self.port.next_said() {
-            match said {
-                Said::Down(reason) => self.fail_pair(&reason),
-                Said::PairFailed(number) => {
+        while let Some(event) = self.port.next_event() {
+            match event {
+                PortEvent::Down(reason) => self.fail_pair(&reason),
+                PortEvent::PairFailed(number) => {
                     if self.pair.as_ref().map(QueuePair::number) == Some(number) {
                         let name = self.port.device_name();
                         self.fail_pair(&format!("{name}: the queue pair for datagrams failed"));
                     }
                 }
-                Said::Stale | Said::Nothing => {}
+                PortEvent::Up | PortEvent::Nothing => {}
             }
         }
     }
