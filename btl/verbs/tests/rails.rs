@@ -422,12 +422,7 @@ fn a_rail_that_comes_back_is_used_again() {
             let message = bytes(40 * STRIPE, round);
             let shown = b.lanes.show(b.lane, &message).expect("shown");
             let mut reading = Reading::of(2, &shown, message.len());
-            until("read", || {
-                b.lanes.poll();
-                a.lanes.poll();
-                assert!(reading.step(&mut a, usize::MAX, 9));
-                reading.is_done()
-            });
+            reading.finish(&mut a, 9);
             assert!(reading.got == message);
             assert!(a.lanes.figures().striped > before);
             a.works();
@@ -608,12 +603,7 @@ fn what_one_rail_cannot_register_another_reads() {
     let shown = b.lanes.show(b.lane, &message).expect("shown");
     fabric.limit_memory(usize::MAX);
     let mut reading = Reading::of(2, &shown, message.len());
-    until("read", || {
-        b.lanes.poll();
-        a.lanes.poll();
-        assert!(reading.step(&mut a, usize::MAX, 9));
-        reading.is_done()
-    });
+    reading.finish(&mut a, 9);
     assert!(reading.got == message);
     assert_eq!((a.rails().len(), a.lanes.figures().striped), (2, 0));
 }
@@ -641,12 +631,7 @@ fn a_rail_without_memory_to_read_into_holds_nothing_up() {
     assert!(a.lanes.can_post_reads(a.lane));
     fabric.limit_memory(fabric.registered());
     let mut reading = Reading::of(2, &shown, message.len());
-    until("read", || {
-        b.lanes.poll();
-        a.lanes.poll();
-        assert!(reading.step(&mut a, usize::MAX, 9));
-        reading.is_done()
-    });
+    reading.finish(&mut a, 9);
     assert!(reading.got == message);
     assert_eq!((a.rails().len(), a.lanes.figures().striped), (2, 0));
     a.works();
