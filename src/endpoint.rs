@@ -420,6 +420,14 @@ impl Endpoint {
         each!(self, from => from.read_chunk(chunk, offset, out, kernel))
     }
 
+    /// A hint that the first `len` bytes of a chunk are read next.
+    #[inline(always)]
+    pub(crate) fn will_read_chunk(&self, chunk: ChunkName, len: usize) {
+        if let Self::SharedMemory(from) = self {
+            from.will_read_chunk(chunk, len);
+        }
+    }
+
     /// Bytes that one of the peer's chunks has at most.
     pub(crate) fn chunk_bytes(&self) -> usize {
         each!(self, from => from.chunk_bytes())

@@ -7,18 +7,15 @@ use crate::records::ChunkBody;
 use crate::request::{Request, RequestId, Requests};
 use crate::select::chunks::Chunks;
 use crate::state::held::Held;
-use crate::state::lightweight::{LightweightReceives, PostedReceive};
 use onecopy_shm::copy::Kernel;
 use onecopy_shm::layout::OutOfBounds;
-use onecopy_shm::loan::{LoanError, LoanTable, Span};
+use onecopy_shm::loan::{LoanError, LoanTable};
 
 /// Where the bytes of a message go.
 #[derive(Debug)]
 pub(crate) enum Destination<'d> {
     /// To the buffer of the call that receives, which has room for all of them.
     Call(&'d mut [u8]),
-    /// To the buffer of a lightweight receive.
-    Lightweight(Span),
     /// To the buffer of a request.
     Request(&'d Request),
     /// To a place where they wait for their receive. They come in their order.
@@ -28,21 +25,6 @@ pub(crate) enum Destination<'d> {
 }
 
 impl<'d> Destination<'d> {
-    /// The buffer of a receive that is posted no more.
-    #[inline(always)]
-    pub(crate) fn of(
-        requests: &'d Requests,
-        lightweight: &LightweightReceives,
-        waiting: PostedReceive,
-    ) -> Self {
-        match waiting {
-            PostedReceive::Request(id) => Self::of_request(requests, id),
-            PostedReceive::Lightweight(slot) => lightweight
-                .span_of(slot)
-                .map_or(Self::Nowhere, Self::Lightweight),
-        }
-    }
-
     /// The buffer of a request.
     #[inline(always)]
     pub(crate) fn of_request(requests: &'d Requests, id: RequestId) -> Self {
@@ -61,11 +43,6 @@ impl<'d> Destination<'d> {
     ) -> Result<(), LoanError> {
         match self {
             Self::Call(out) => read(0, &mut out[offset as usize..][..len]),
-            Self::Lightweight(span) => {
-                let fits = fitting(span.len() as u64, offset, len);
-                let out = loans.span_mut(span, offset as usize + fits)?;
-                read(0, &mut out[offset as usize..]);
-            }
             Self::Request(request) => return fill_request(request, loans, (offset, len), read),
             Self::Held(held) => return fill_held(held, (offset, len), read),
             Self::Nowhere => {}

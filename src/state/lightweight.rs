@@ -9,7 +9,7 @@ use super::message::{receipt_for, status_of};
 use crate::error::{Error, Result};
 use crate::matching::{EntryId, Envelope};
 use crate::request::{Request, RequestId, RequestState, Requests, Status, UserBuf};
-use onecopy_shm::loan::{LoanError, Span};
+use onecopy_shm::loan::Span;
 use std::collections::HashMap;
 
 /// Bits of a number that say which slot; those above say which of its receives.
@@ -211,55 +211,26 @@ impl LightweightReceives {
         }
     }
 
-    /// The buffer of a receive that is posted no more.
+    /// Gives a whole message of `len` bytes to the receive of a slot, which is posted no more, and completes it. `read`
+    /// fills the buffer. `false`: the message does not fit, its buffer was withdrawn, or `read` could not; then nothing
+    /// is done, and the receive is one for [`Self::as_request`].
     #[inline(always)]
-    pub(crate) fn span_of(&self, slot: u32) -> Option<Span> {
-        self.slots.get(slot as usize)?.phase.span()
-    }
-
-    /// Completes a receive that is posted no more and whose message of `total` bytes has come. `written`: whether the
-    /// bytes that fit are in the buffer.
-    #[inline(always)]
-    pub(crate) fn complete_receive(
+    pub(crate) fn take_whole(
         &mut self,
         core: &mut Core,
-        waiting: PostedReceive,
-        envelope: Envelope,
-        total: u64,
-        written: std::result::Result<(), LoanError>,
-    ) {
-        if let PostedReceive::Lightweight(slot) = waiting
-            && let Some((phase, span)) = self.posted(slot)
-            && written.is_ok()
-            && total <= span.len() as u64
+        slot: u32,
+        (envelope, len): (Envelope, usize),
+        read: impl FnOnce(&mut [u8]) -> bool,
+    ) -> bool {
+        if let Some((phase, span)) = self.posted(slot)
+            && let Ok(out) = core.loans.span_mut(span, len)
+            && read(out)
         {
-            *phase = Phase::Over(status_of(envelope, total));
+            *phase = Phase::Over(status_of(envelope, len as u64));
             core.requests.count_completed();
-            return;
+            return true;
         }
-        self.complete_slowly(core, waiting, (envelope, total), written);
-    }
-
-    /// As [`Self::complete_receive`], of a request, or of what did not go well. Errors are long.
-    #[inline(never)]
-    fn complete_slowly(
-        &mut self,
-        core: &mut Core,
-        waiting: PostedReceive,
-        (envelope, total): (Envelope, u64),
-        written: std::result::Result<(), LoanError>,
-    ) {
-        let written = written.map_err(|_| Error::withdrawn(envelope.source));
-        match waiting {
-            PostedReceive::Lightweight(slot) => {
-                if let Some(span) = self.span_of(slot) {
-                    let room = span.len() as u64;
-                    let result = core.receipt(room, envelope, total, written);
-                    self.complete(&mut core.requests, waiting, result);
-                }
-            }
-            PostedReceive::Request(id) => core.complete_receive(id, envelope, total, written),
-        }
+        false
     }
 }
 

@@ -56,6 +56,19 @@ pub fn for_read<T>(at: NonNull<T>) {
     let _ = at;
 }
 
+/// Asks for the lines of `len` bytes from `at` on for reading, ahead of need.
+#[inline]
+pub fn range_for_read(at: NonNull<u8>, len: usize) {
+    let mut line = 0;
+    while line < len {
+        // A hint may name any address.
+        if let Some(at) = NonNull::new(at.as_ptr().wrapping_add(line)) {
+            for_read(at);
+        }
+        line += LINE;
+    }
+}
+
 /// Asks for the lines of `len` bytes from `at` on for writing, ahead of need.
 #[inline]
 pub fn range_for_write(at: NonNull<u8>, len: usize) {

@@ -154,6 +154,16 @@ impl SharedMemory {
         Some((ChunkName::Sent(chunk), 0))
     }
 
+    /// A hint that the first `len` bytes of a chunk are read next, for the receive that is looked up meanwhile.
+    #[inline(always)]
+    pub(in crate::endpoint) fn will_read_chunk(&self, chunk: ChunkName, len: usize) {
+        if let ChunkName::Sent(chunk) = chunk
+            && let Some(pool) = self.segment.pool()
+        {
+            pool.will_read(chunk, len);
+        }
+    }
+
     /// A chunk was taken and nothing was sent in it.
     #[cold]
     fn untake(&mut self, home: &mut Home, chunk: ChunkName, position: u64) {

@@ -48,10 +48,27 @@ pub(crate) fn whole(
     let endpoint = &peer.endpoint;
     let read = |at: usize, out: &mut [u8]| endpoint.read(record, skip + at, out);
     if let Some(waiting) = receives.match_posted(core, &envelope) {
-        let to = Destination::of(&core.requests, &receives.lightweight, waiting);
+        let ended = Ended::eager(len as u64, sync);
+        let message = (envelope, len);
+        if let PostedReceive::Lightweight(slot) = waiting
+            && receives.lightweight.take_whole(core, slot, message, |out| {
+                read(0, out);
+                true
+            })
+        {
+            end(core, peer, ended);
+            return Ok(());
+        }
+        let id = receives.lightweight.as_request(core, waiting, &envelope);
+        let to = id.map_or(Destination::Nowhere, |id| {
+            Destination::of_request(&core.requests, id)
+        });
         let written = to.fill(&mut core.loans, 0, len, read);
-        let message = (envelope, len as u64, sync);
-        deliver_posted(core, receives, peer, waiting, message, written);
+        let written = written.map_err(|_| Error::withdrawn(peer.rank));
+        match id {
+            Some(id) => deliver(core, peer, id, (envelope, len as u64), written, ended),
+            None => end(core, peer, ended),
+        }
         return Ok(());
     }
     peer.inbound.hold(&core.knobs, len as u64)?;
@@ -74,23 +91,39 @@ pub(crate) fn first_chunk(
     if peer.inbound.incoming.is_some() {
         return Err("a message begins within another".into());
     }
-    let mut incoming = Incoming::begin(&core.knobs, envelope, body)?;
+    peer.endpoint
+        .will_read_chunk(body.chunk, body.piece as usize);
+    let incoming = Incoming::begin(&core.knobs, envelope, body)?;
     let waiting = receives.match_posted(core, &envelope);
-    if let Some(receive @ PostedReceive::Lightweight(_)) = waiting
+    if let Some(PostedReceive::Lightweight(slot)) = waiting
+        && body.piece > 0
         && u64::from(body.piece) == body.total
     {
-        let to = Destination::of(&core.requests, &receives.lightweight, receive);
-        let memory = (&mut core.loans, &core.chunks);
+        let kernel = core.chunks.kernel_out(body.total as usize);
+        let message = (envelope, body.piece as usize);
         let endpoint = &mut peer.endpoint;
-        let from =
-            |at: usize, out: &mut [u8], kernel| endpoint.read_chunk(body.chunk, at, out, kernel);
-        if let Ok(taken) = take_chunk(memory, from, &mut incoming, body, to) {
-            let message = (envelope, body.total, incoming.sync);
-            deliver_posted(core, receives, peer, receive, message, taken.written);
+        let read = |out: &mut [u8]| endpoint.read_chunk(body.chunk, 0, out, kernel).is_ok();
+        if receives.lightweight.take_whole(core, slot, message, read) {
+            end(core, peer, Ended::eager(body.total, incoming.sync));
             return Ok(());
         }
-        // As a request it ends with its peer, which is found out below.
+        // As a request it ends with its peer, if that is what is wrong. That is found out below.
     }
+    begin(core, receives, peer, incoming, waiting)?;
+    next_chunk(core, receives, peer, body)
+}
+
+/// A message of which this is not all begins, for the receive that has matched it. Out of line, so that a message in
+/// one chunk has the registers.
+#[inline(never)]
+fn begin(
+    core: &mut Core,
+    receives: &mut Receives,
+    peer: &mut Peer,
+    mut incoming: Incoming,
+    waiting: Option<PostedReceive>,
+) -> std::result::Result<(), String> {
+    let (envelope, total) = (incoming.envelope, incoming.total);
     incoming.target = match waiting {
         Some(waiting) => {
             let id = receives.lightweight.as_request(core, waiting, &envelope);
@@ -103,10 +136,9 @@ pub(crate) fn first_chunk(
             }
         }
         None => {
-            peer.inbound.hold(&core.knobs, body.total)?;
-            core.counters.hold_unexpected(body.total);
-            let bytes = core.buffers.place_to_hold(body.total as usize);
-            let total = body.total;
+            peer.inbound.hold(&core.knobs, total)?;
+            core.counters.hold_unexpected(total);
+            let bytes = core.buffers.place_to_hold(total as usize);
             Target::Entry(receives.keep_unexpected(
                 core,
                 envelope,
@@ -115,22 +147,7 @@ pub(crate) fn first_chunk(
         }
     };
     peer.inbound.incoming = Some(incoming);
-    next_chunk(core, receives, peer, body)
-}
-
-/// Completes a receive that is posted no more and whose message has come, and ends the message.
-#[inline(always)]
-fn deliver_posted(
-    core: &mut Core,
-    receives: &mut Receives,
-    peer: &mut Peer,
-    receive: PostedReceive,
-    (envelope, total, sync): (Envelope, u64, Option<u64>),
-    written: std::result::Result<(), LoanError>,
-) {
-    end(core, peer, Ended::eager(total, sync));
-    let lightweight = &mut receives.lightweight;
-    lightweight.complete_receive(core, receive, envelope, total, written);
+    Ok(())
 }
 
 /// What became of a chunk that was received.

@@ -11,6 +11,10 @@ use crate::mapping::Mapping;
 use crate::{fault, prefetch};
 use std::ptr::NonNull;
 
+/// Bytes that are asked for before they are copied, at most. 2 KiB in windows near take 0.162 us, 0.172 with 512 bytes,
+/// 0.182 without (docs/performance.md, "Ask for a chunk before its receive is known").
+const SOON: usize = 2 << 10;
+
 /// A pool that is mapped.
 #[derive(Debug, Clone, Copy)]
 pub struct PoolMemory<'m> {
@@ -96,6 +100,14 @@ impl<'m> PoolMemory<'m> {
         unsafe { copy::copy(kernel, to.as_ptr(), bytes.as_ptr(), bytes.len()) };
         fault::point("chunk.written");
         Ok(())
+    }
+
+    /// A hint that the first `len` bytes of `chunk` are read soon, or as many as are worth it.
+    #[inline(always)]
+    pub fn will_read(&self, chunk: ChunkIndex, len: usize) {
+        if let Ok(at) = self.at(chunk, 0, 1) {
+            prefetch::range_for_read(at, len.min(SOON));
+        }
     }
 
     /// A hint that the first `len` bytes of `chunk` are written soon.
