@@ -293,12 +293,11 @@ impl Exchange {
         // Where this rank's part is, what it is a part of, and how long that is to be.
         let (offset, there, expected) = match self.lines.entry(state, place, cx.seq)? {
             Some((offset, there)) => (offset, there, len),
-            // Equal parts for all: only the sum shows whether they are as long as this rank thinks.
-            None if self.find == Find::Index => {
-                let sum = len.saturating_mul(state.size());
-                (state.me.saturating_mul(len), all, sum)
+            // Of equal parts, only the sum shows whether they are as long as this rank thinks.
+            None => {
+                let sum = self.find.all(len, state.size());
+                (self.find.begin(len, state.me), all, sum)
             }
-            None => (0, all, len),
         };
         let mismatch = || member_buffer::mismatch(state, place, there as u64, expected);
         if there != expected {
