@@ -360,11 +360,8 @@ pub(super) fn scan(_comm: &CommObject, vectors: VectorBuffers, count: i64) -> Ou
 
 pub(super) fn exscan(_comm: &CommObject, vectors: VectorBuffers, count: i64) -> Outcome<Plan> {
     let of = reduction(vectors.op, vectors.datatype)?;
+    let (send, _) = combined(vectors.send, None, count, &of)?;
     // The first rank's buffer stays as it is, so what stands there is in the copy, too.
-    let send = match vectors.send.is_in_place() {
-        true => None,
-        false => Some(of.user_buffer(vectors.send, count, Access::Read)?),
-    };
     let recv = of.user_buffer(vectors.recv, count, Access::Both)?;
     let (elem, op) = (of.elem, of.op);
     plan(Collective::Exscan { elem, op }, send, Some(recv))
