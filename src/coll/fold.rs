@@ -79,8 +79,8 @@ pub(crate) struct Fold {
     /// Whether the vector lies where the result goes.
     pub(crate) in_place: bool,
     pub(crate) readers: Readers,
-    /// At the end: bytes of the receive buffer that come to its front.
-    pub(crate) to_front: Option<(usize, usize)>,
+    /// Whether the range, which lies in the receive buffer, comes to its front at the end.
+    pub(crate) to_front: bool,
     /// Who gets the result, if it is only one.
     pub(crate) root: Option<usize>,
     /// Whether all combine a range for the root.
@@ -111,7 +111,7 @@ impl Fold {
             upto: 0,
             in_place: false,
             readers: Readers::Everyone,
-            to_front: None,
+            to_front: false,
             root: None,
             helps: false,
             targets: Vec::new(),
@@ -383,8 +383,10 @@ impl Fold {
 
     /// What is left to do once nobody needs this rank's buffers.
     pub(crate) fn finish(&mut self, engine: &mut Engine) -> Result<()> {
-        if let (Some((offset, len)), Some((loan, to))) = (self.to_front, self.recv) {
-            engine.core.loans.copy(loan, to + offset, loan, to, len)?;
+        if let (true, Some((loan, to))) = (self.to_front, self.recv) {
+            let (begin, end) = self.range;
+            let len = end - begin;
+            engine.core.loans.copy(loan, to + begin, loan, to, len)?;
         }
         Ok(())
     }

@@ -164,7 +164,7 @@ impl<'c> Scheduler<'c> {
         fold.recv = result;
         fold.range = (part.begin, part.end);
         fold.upto = part.upto;
-        fold.to_front = part.to_front.then_some((part.begin, part.end - part.begin));
+        fold.to_front = part.to_front;
         if let Collective::Reduce { root, .. } = self.collective {
             fold.root = Some(*root);
         }

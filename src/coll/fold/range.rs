@@ -321,10 +321,7 @@ impl Fold {
 
     /// Where in the receive buffer byte `begin` of the vector goes.
     fn result_at(&self, begin: usize) -> usize {
-        if self.algorithm == Algorithm::Split
-            || self.helps
-            || self.in_place && self.to_front.is_some()
-        {
+        if self.algorithm == Algorithm::Split || self.helps || self.in_place && self.to_front {
             begin
         } else {
             begin - self.range.0
