@@ -10,6 +10,8 @@ use onecopy_shm::segment::OwnSegment;
 use onecopy_shm::sync::HeavyFence;
 use serde::Serialize;
 use std::fs;
+use std::io::Read;
+use std::sync::OnceLock;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 /// A last-level cache and the processors that share it.
@@ -130,7 +132,7 @@ pub fn processor() -> String {
     let cpuinfo = first_processor();
     ["model name", "Model", "cpu"]
         .iter()
-        .find_map(|name| field(&cpuinfo, name))
+        .find_map(|name| field(cpuinfo, name))
         .unwrap_or_else(|| format!("unknown {}", std::env::consts::ARCH))
 }
 
@@ -138,17 +140,20 @@ pub fn processor() -> String {
 pub(crate) fn stepping() -> Vec<Option<String>> {
     let cpuinfo = first_processor();
     let names = ["vendor_id", "cpu family", "model", "stepping", "CPU part"];
-    names.iter().map(|name| field(&cpuinfo, name)).collect()
+    names.iter().map(|name| field(cpuinfo, name)).collect()
 }
 
-/// What the kernel says of one processor: it says as much of each of hundreds.
-fn first_processor() -> String {
-    use std::io::Read;
-    let mut text = Vec::new();
-    let read =
-        fs::File::open("/proc/cpuinfo").map(|file| file.take(8 << 10).read_to_end(&mut text));
-    drop(read);
-    String::from_utf8_lossy(&text).into_owned()
+/// What the kernel says of one processor: it says as much of each of hundreds. A job's start asks for it several times,
+/// and the kernel writes it anew for each reader.
+fn first_processor() -> &'static str {
+    static TEXT: OnceLock<String> = OnceLock::new();
+    TEXT.get_or_init(|| {
+        let mut text = Vec::new();
+        let read =
+            fs::File::open("/proc/cpuinfo").map(|file| file.take(8 << 10).read_to_end(&mut text));
+        drop(read);
+        String::from_utf8_lossy(&text).into_owned()
+    })
 }
 
 /// Kernel release of this machine.
