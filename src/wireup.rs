@@ -23,6 +23,8 @@ pub(crate) mod oob;
 #[doc(hidden)]
 pub mod pmi;
 mod pmix;
+#[doc(hidden)]
+pub mod poll_args;
 pub mod singleton;
 mod table;
 #[cfg(test)]

@@ -17,7 +17,7 @@ use super::signals::{ENDING, Signals};
 use super::start::{self, Rank};
 use super::{Cause, Job, JobOutcome, LaunchError, bind, pmi, sweep, system};
 use onecopy::wireup::broker::{Broker, Notice, Token};
-use onecopy::wireup::{Death, Missing, own_processors};
+use onecopy::wireup::{Death, Missing, own_processors, poll_args};
 
 /// How often a process is asked for that has no descriptor: as late as that its end may be noticed.
 const ASK_PERIOD: Duration = Duration::from_millis(10);
@@ -128,25 +128,6 @@ fn held_in(pipe: &impl AsFd) -> usize {
     size.unwrap_or(1 << 20)
 }
 
-fn flags(read: bool, write: bool) -> PollFlags {
-    let mut flags = PollFlags::empty();
-    flags.set(PollFlags::POLLIN, read);
-    flags.set(PollFlags::POLLOUT, write);
-    flags
-}
-
-/// How long to poll. Rounded up, so that what is due then is due when we wake.
-fn timeout(now: Instant, due: Option<Instant>) -> PollTimeout {
-    due.map_or(PollTimeout::NONE, |due| {
-        let left = due
-            .saturating_duration_since(now)
-            .as_micros()
-            .div_ceil(1000);
-        let left = i32::try_from(left).unwrap_or(i32::MAX);
-        PollTimeout::try_from(left).unwrap_or(PollTimeout::MAX)
-    })
-}
-
 impl Conductor {
     /// Starts a rank and connects with it.
     fn start(&mut self, rank: usize, processors: Option<CpuSet>) -> Result<(), LaunchError> {
@@ -226,7 +207,7 @@ impl Conductor {
             .iter()
             .map(|&(fd, flags, _)| PollFd::new(fd, flags))
             .collect();
-        match poll(&mut fds, timeout(now, self.due(now, limit))) {
+        match poll(&mut fds, poll_args::timeout(now, self.due(now, limit))) {
             Ok(_) => {}
             Err(Errno::EINTR) => return Ok(Vec::new()),
             Err(errno) => return Err(system("poll")(errno)),
@@ -253,10 +234,10 @@ impl Conductor {
             }
         }
         for (token, fd, read, write) in self.broker.polled() {
-            watch(fd, flags(read, write), Ready::Broker(token));
+            watch(fd, poll_args::flags(read, write), Ready::Broker(token));
         }
         for (rank, fd, read, write) in self.pmi.polled() {
-            watch(fd, flags(read, write), Ready::Pmi(rank));
+            watch(fd, poll_args::flags(read, write), Ready::Pmi(rank));
         }
         for (which, fd) in self.forward.pending() {
             watch(fd, PollFlags::POLLOUT, Ready::Sink(which));

@@ -12,7 +12,7 @@ use std::sync::mpsc::{Receiver, Sender, channel};
 use std::time::{Duration, Instant};
 
 use nix::errno::Errno;
-use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+use nix::poll::{PollFd, PollFlags, poll};
 use onecopy_shm::fdpass::{self, FdPassError, Wait};
 use onecopy_shm::{process, thread};
 
@@ -21,6 +21,7 @@ use super::broker::{Broker, Notice, Token};
 use super::meet::Listener;
 use super::message::{MAX_MESSAGE, ToLauncher, ToRank};
 use super::oob::{self, Oob, OobEvent, ToHost};
+use super::poll_args;
 
 /// The rank that others look for first: it introduces those of its node, and its host joins all nodes.
 pub(super) const FIRST: usize = 0;
@@ -282,16 +283,10 @@ impl Thread {
             watch(fd, PollFlags::POLLIN, Ready::Inbound(number));
         }
         for (token, fd, read, write) in self.broker.polled() {
-            let mut flags = PollFlags::empty();
-            flags.set(PollFlags::POLLIN, read);
-            flags.set(PollFlags::POLLOUT, write);
-            watch(fd, flags, Ready::Broker(token));
+            watch(fd, poll_args::flags(read, write), Ready::Broker(token));
         }
         for (token, fd, read, write) in self.oob.iter().flat_map(Oob::polled) {
-            let mut flags = PollFlags::empty();
-            flags.set(PollFlags::POLLIN, read);
-            flags.set(PollFlags::POLLOUT, write);
-            watch(fd, flags, Ready::Oob(token));
+            watch(fd, poll_args::flags(read, write), Ready::Oob(token));
         }
         let inbound = self.inbound.iter().map(|one| one.since + self.join_timeout);
         let late = self.late.as_ref().map(|(due, _)| *due);
@@ -300,16 +295,7 @@ impl Thread {
         let held = held.map(|since| since + TELL_LIMIT);
         let due = inbound.chain(late).chain(oob).chain(held);
         let due = due.chain(self.broker.deadline()).min();
-        let timeout = due.map_or(PollTimeout::NONE, |deadline| {
-            // Rounded up, so that what is due then is due when we wake.
-            let left = deadline
-                .saturating_duration_since(now)
-                .as_micros()
-                .div_ceil(1000);
-            PollTimeout::try_from(i32::try_from(left).unwrap_or(i32::MAX))
-                .unwrap_or(PollTimeout::MAX)
-        });
-        match poll(&mut fds, timeout) {
+        match poll(&mut fds, poll_args::timeout(now, due)) {
             Ok(_) | Err(Errno::EINTR) => {}
             // Out of memory: nothing can be done but to try again, not too often.
             Err(_) => std::thread::sleep(Duration::from_millis(10)),
