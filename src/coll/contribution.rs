@@ -27,6 +27,31 @@ pub(crate) struct LoanRange {
     pub(crate) len: usize,
 }
 
+impl LoanRange {
+    /// All of a lent buffer.
+    pub(crate) fn whole(loan: Loan) -> Self {
+        Self::first(loan, loan.len())
+    }
+
+    /// The first bytes of a lent buffer.
+    pub(crate) fn first(loan: Loan, len: usize) -> Self {
+        Self {
+            loan,
+            offset: 0,
+            len,
+        }
+    }
+
+    /// A part of this range.
+    pub(crate) fn part(self, offset: usize, len: usize) -> Self {
+        Self {
+            offset: self.offset + offset,
+            len,
+            ..self
+        }
+    }
+}
+
 /// Bytes of one entry of a table of parts.
 pub(crate) const ENTRY: usize = 16;
 /// The buffer that a rank gives in a collective.
@@ -120,15 +145,6 @@ impl Scratch {
 
     pub(crate) fn give_back(&mut self) {
         self.0 = None;
-    }
-}
-
-/// All of a lent buffer.
-pub(crate) fn whole(loan: Loan) -> LoanRange {
-    LoanRange {
-        loan,
-        offset: 0,
-        len: loan.len(),
     }
 }
 

@@ -559,11 +559,7 @@ impl MessageExchange {
         let byte = engine.core.loans.keep(vec![0]);
         let sink = engine.core.loans.keep(vec![0; state.size()]);
         let mut exchange = Exchange::new(Find::All);
-        exchange.offer = Some(LoanRange {
-            loan: byte,
-            offset: 0,
-            len: 1,
-        });
+        exchange.offer = Some(LoanRange::whole(byte));
         exchange.readers = Readers::Everyone;
         exchange.recv = Some(sink);
         exchange.takes = Takes::Each(Parts::Equal(1));

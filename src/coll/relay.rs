@@ -6,7 +6,7 @@
 //! Nobody waits for a share: what no member has yet comes from the root, too. A rank's second phase says that its share
 //! stands in its buffer. From then on it must not give the buffer back before all have read.
 
-use super::contribution::{GIVEN, RESULT, Readers, Served, StepContext, describe, whole};
+use super::contribution::{GIVEN, LoanRange, RESULT, Readers, Served, StepContext, describe};
 use super::exchange::{Exchange, READ_MAX};
 use super::lines::Lines;
 use super::member_buffer::{self, MemberBuffer, Target};
@@ -90,7 +90,7 @@ impl Relay {
     /// Says where this rank's share will be.
     pub(crate) fn begin(&self, cx: &mut StepContext<'_>) {
         let (engine, state, seq, shared) = cx.parts();
-        let piece = whole(self.recv);
+        let piece = LoanRange::whole(self.recv);
         let mut line = [0u8; INLINE];
         describe(&engine.range_of(&piece), &mut line[24..]);
         shared.served[RESULT] = Some(Served::Loan(piece));

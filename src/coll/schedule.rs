@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! The schedule of a collective with a request: the [plan](super::plan) on lent buffers, and the body that executes it.
 
-use super::contribution::{Buffers, LoanRange, Readers, whole};
+use super::contribution::{Buffers, LoanRange, Readers};
 use super::exchange::Exchange;
 use super::fold::Fold;
 use super::lines::Lines;
@@ -62,7 +62,7 @@ impl<'c> Scheduler<'c> {
                 exchange.own = *own;
                 if own.is_some() && offer.is_none() {
                     // What a rank takes from itself alone.
-                    exchange.offer = self.buffers.send.map(whole);
+                    exchange.offer = self.buffers.send.map(LoanRange::whole);
                 }
                 self.open(&mut exchange);
                 Schedule::Exchange(exchange)
@@ -87,11 +87,7 @@ impl<'c> Scheduler<'c> {
             Side::Send => self.buffers.send,
             Side::Recv => self.buffers.recv,
         };
-        loan.map(|loan| LoanRange {
-            loan,
-            offset: offer.offset,
-            len: offer.len,
-        })
+        loan.map(|loan| LoanRange::whole(loan).part(offer.offset, offer.len))
     }
 
     /// An exchange whose members read what is for them.
@@ -117,7 +113,8 @@ impl<'c> Scheduler<'c> {
                 if by_message(self.collective, len, self.size) {
                     let takes = *root != self.me;
                     (exchange.by_message, exchange.gives) = (true, Gives::Half);
-                    (exchange.says, exchange.open) = (takes, recv.filter(|_| takes).map(whole));
+                    (exchange.says, exchange.open) =
+                        (takes, recv.filter(|_| takes).map(LoanRange::whole));
                 }
             }
             Collective::Gather { root, parts } if *root == self.me => {
@@ -186,11 +183,7 @@ impl<'c> Scheduler<'c> {
 /// The part of a receive buffer that members may write to. They know the places only where parts are equal.
 fn room_of(recv: Option<Loan>, parts: &Parts, size: usize) -> Option<LoanRange> {
     match (recv, parts) {
-        (Some(loan), Parts::Equal(part)) => Some(LoanRange {
-            loan,
-            offset: 0,
-            len: part * size,
-        }),
+        (Some(loan), Parts::Equal(len)) => Some(LoanRange::first(loan, len * size)),
         _ => None,
     }
 }

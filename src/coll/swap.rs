@@ -71,12 +71,7 @@ impl Swap {
     /// Says where this rank's buffers are.
     pub(crate) fn begin(&mut self, cx: &mut StepContext<'_>) {
         let (engine, state, seq, shared) = cx.parts();
-        let whole = LoanRange {
-            loan: self.recv,
-            offset: 0,
-            len: self.recv.len(),
-        };
-        let (range, size) = (engine.range_of(&whole), state.size());
+        let (range, size) = (engine.range_of(&LoanRange::whole(self.recv)), state.size());
         // Parts of different lengths lie at offsets that others do not know, so they cannot write there.
         let equal = matches!(self.parts, Parts::Equal(_));
         let promises = Promises {

@@ -7,15 +7,6 @@ use super::position::Position;
 use crate::engine::Engine;
 use crate::error::Result;
 
-/// A part of a piece.
-pub(super) fn part(piece: LoanRange, offset: usize, len: usize) -> LoanRange {
-    LoanRange {
-        offset: piece.offset + offset,
-        len,
-        ..piece
-    }
-}
-
 /// Sums of lengths: where each begins, one behind the other.
 pub(super) fn packed(lengths: impl Iterator<Item = usize>) -> Vec<(usize, usize)> {
     lengths
@@ -79,7 +70,7 @@ pub(super) fn reorder(
             } else {
                 (by_member, offset)
             };
-            copy(engine, part(from, out, bytes), part(to, into, bytes), bytes)?;
+            copy(engine, from.part(out, bytes), to.part(into, bytes), bytes)?;
             offset += bytes;
         }
     }

@@ -7,7 +7,7 @@ use super::super::select::levels::{Combining, combining, commutes};
 use super::super::select::share;
 use super::super::{Collective, ElemType, Op, Parts};
 use super::fragments::Fragment;
-use super::pack::{blocks, copy, of_group, packed, part, reorder};
+use super::pack::{blocks, copy, of_group, packed, reorder};
 use super::position::Position;
 use crate::engine::Engine;
 use crate::error::Result;
@@ -78,32 +78,23 @@ pub(super) struct Load {
 
 impl Load {
     fn room(&self, index: usize, len: usize) -> Option<LoanRange> {
-        self.rooms.get(index).map(|&loan| LoanRange {
-            loan,
-            offset: 0,
-            len,
-        })
+        let loan = self.rooms.get(index);
+        loan.map(|&loan| LoanRange::first(loan, len))
     }
 
     /// Where the fragment goes.
     fn target(&self) -> Option<LoanRange> {
         let Fragment { to, len, .. } = self.fragment;
-        self.recv.map(|loan| LoanRange {
-            loan,
-            offset: to,
-            len,
-        })
+        self.recv.map(|loan| LoanRange::whole(loan).part(to, len))
     }
 
-    /// What this rank gives, which without a send buffer stands in the receive buffer at `at`.
+    /// What this rank gives, which without a send buffer stands in the receive buffer at `offset`.
     fn given(&self, offset: usize, len: usize) -> Option<LoanRange> {
         match self.send {
-            Some(loan) => Some(LoanRange {
-                loan,
-                offset: 0,
-                len,
-            }),
-            None => self.recv.map(|loan| LoanRange { loan, offset, len }),
+            Some(loan) => Some(LoanRange::first(loan, len)),
+            None => self
+                .recv
+                .map(|loan| LoanRange::whole(loan).part(offset, len)),
         }
     }
 }
@@ -184,7 +175,7 @@ impl Work {
 
     /// This rank's own part of a vector.
     fn own(vector: &Vector, fragment: &Fragment) -> LoanRange {
-        part(vector.piece, fragment.from, fragment.len)
+        vector.piece.part(fragment.from, fragment.len)
     }
 
     /// The way up: what the node group does first. A member that is alone does the same to its own.
@@ -211,7 +202,7 @@ impl Work {
                 };
                 let (begin, block) = blocks(parts, place)[place.node()];
                 let room = load.room(0, len).filter(|_| leads);
-                let to = room.map(|room| part(room, begin, block));
+                let to = room.map(|room| room.part(begin, block));
                 StepCall::new(what, load.given(offset, bytes), to)
             }
             Self::Transpose(_) => {
@@ -377,7 +368,7 @@ impl Work {
                 let shares = shares(vector.elem, len, count);
                 let (offset, bytes) = shares[place.node()];
                 let room = load.room(1, bytes * count);
-                combine(engine, vector, room, part(result, offset, bytes), count)?;
+                combine(engine, vector, room, result.part(offset, bytes), count)?;
                 let parts = Parts::Listed(shares.into());
                 let what = Collective::Allgather { parts };
                 Ok(Some(StepCall::new(what, None, Some(result))))
@@ -401,13 +392,10 @@ impl Work {
                     root: leader,
                     parts: Parts::Listed(list.collect()),
                 };
-                let whole = self.result(place, load).filter(|_| leads);
-                let to = load.recv.map(|loan| LoanRange {
-                    loan,
-                    offset: 0,
-                    len: parts.of(place.me).1,
-                });
-                StepCall::new(what, whole, to)
+                let all = self.result(place, load).filter(|_| leads);
+                let (_, len) = parts.of(place.me);
+                let to = load.recv.map(|loan| LoanRange::first(loan, len));
+                StepCall::new(what, all, to)
             }
             Self::Transpose(_) => {
                 let what = Collective::Scatter {
@@ -415,11 +403,7 @@ impl Work {
                     parts: Parts::Equal(len),
                 };
                 let all = load.room(0, len * place.group().len()).filter(|_| leads);
-                let to = load.recv.map(|loan| LoanRange {
-                    loan,
-                    offset: 0,
-                    len,
-                });
+                let to = load.recv.map(|loan| LoanRange::first(loan, len));
                 StepCall::new(what, all, to)
             }
             Self::Move | Self::PassOn | Self::All(_) | Self::Combine(_) => {
@@ -439,12 +423,8 @@ impl Work {
                     let members = place.nodes.members_of(node);
                     for (&member, (offset, len)) in members.iter().zip(of_group(parts, place, node))
                     {
-                        let to = LoanRange {
-                            loan: recv,
-                            offset: parts.of(member).0,
-                            len,
-                        };
-                        copy(engine, part(room, begin + offset, len), to, len)?;
+                        let to = LoanRange::whole(recv).part(parts.of(member).0, len);
+                        copy(engine, room.part(begin + offset, len), to, len)?;
                     }
                 }
                 Ok(())
@@ -453,7 +433,7 @@ impl Work {
                 let StepCall { send, recv, .. } = self.down(place, load);
                 let (offset, len) = parts.of(place.me);
                 match (send, recv) {
-                    (Some(from), Some(to)) => copy(engine, part(from, offset, len), to, len),
+                    (Some(from), Some(to)) => copy(engine, from.part(offset, len), to, len),
                     _ => Ok(()),
                 }
             }
