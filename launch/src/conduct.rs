@@ -177,21 +177,8 @@ impl Conductor {
         for notice in self.pmi.notices() {
             self.hear_pmi(notice);
         }
-        match self.phase {
-            Phase::Ending(deadline) if now >= deadline => self.kill_ranks(),
-            Phase::Running
-                if self
-                    .job
-                    .timeout
-                    .is_some_and(|limit| now >= later(self.began, limit)) =>
-            {
-                let limit = self.job.timeout.unwrap_or_default().as_secs_f64();
-                self.say(&format!(
-                    "the job has run for {limit} s: timeout; ending the job"
-                ));
-                self.end(Cause::Timeout);
-            }
-            _ => {}
+        if self.phase_deadline().is_some_and(|due| now >= due) {
+            self.end_phase();
         }
         if self.job.exclusive && now >= self.last_reap + REAP_PERIOD {
             self.last_reap = now;
@@ -251,21 +238,40 @@ impl Conductor {
         watched
     }
 
+    /// When this phase of the job has lasted as long as it may.
+    fn phase_deadline(&self) -> Option<Instant> {
+        match self.phase {
+            Phase::Running => self.job.timeout.map(|limit| later(self.began, limit)),
+            Phase::Ending(deadline) => Some(deadline),
+            Phase::Killed => None,
+        }
+    }
+
+    /// The phase has lasted as long as it may.
+    fn end_phase(&mut self) {
+        match self.phase {
+            Phase::Running => {
+                let limit = self.job.timeout.unwrap_or_default().as_secs_f64();
+                self.say(&format!(
+                    "the job has run for {limit} s: timeout; ending the job"
+                ));
+                self.end(Cause::Timeout);
+            }
+            Phase::Ending(_) => self.kill_ranks(),
+            Phase::Killed => {}
+        }
+    }
+
     /// When there is something to do without anything being ready.
     fn due(&self, now: Instant, limit: Option<Instant>) -> Option<Instant> {
         let asking = self
             .ranks
             .iter()
             .any(|rank| rank.death.is_none() && rank.pidfd.is_none());
-        let of_phase = match self.phase {
-            Phase::Ending(deadline) => Some(deadline),
-            Phase::Running => self.job.timeout.map(|limit| later(self.began, limit)),
-            Phase::Killed => None,
-        };
         let due = [
             limit,
             self.broker.deadline(),
-            of_phase,
+            self.phase_deadline(),
             asking.then(|| now + ASK_PERIOD),
             self.job.exclusive.then(|| self.last_reap + REAP_PERIOD),
         ];
