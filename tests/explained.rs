@@ -129,40 +129,31 @@ struct Case {
     times: usize,
 }
 
-/// The bytes of a buffer that is in one piece or in three.
-fn cut(bytes: &[u8], is_cut: bool) -> Vec<&[u8]> {
-    let (first, rest) = bytes.split_at(if is_cut { bytes.len() / 3 } else { 0 });
+/// The bytes of a buffer that is in three pieces.
+fn thirds(bytes: &[u8]) -> [&[u8]; 3] {
+    let (first, rest) = bytes.split_at(bytes.len() / 3);
     let (second, third) = rest.split_at(rest.len() / 2);
-    if is_cut {
-        vec![first, second, third]
-    } else {
-        vec![bytes]
-    }
+    [first, second, third]
 }
 
-fn cut_mut(bytes: &mut [u8], is_cut: bool) -> Vec<&mut [u8]> {
-    if !is_cut {
-        return vec![bytes];
-    }
+fn thirds_mut(bytes: &mut [u8]) -> [&mut [u8]; 3] {
     let (first, rest) = bytes.split_at_mut(bytes.len() / 3);
     let (second, third) = rest.split_at_mut(rest.len() / 2);
-    vec![first, second, third]
+    [first, second, third]
 }
 
 fn send(world: &Comm, bytes: &[u8], in_pieces: bool) {
     if !in_pieces {
         return world.send(bytes, 1, 7).expect("send");
     }
-    let pieces = cut(bytes, true).into_iter().map(IoSlice::new);
-    world
-        .send_iov(&pieces.collect::<Vec<_>>(), 1, 7)
-        .expect("send");
+    let pieces = thirds(bytes).map(IoSlice::new);
+    world.send_iov(&pieces, 1, 7).expect("send");
 }
 
 fn receive(world: &Comm, bytes: &mut [u8], in_pieces: bool) {
     let status = if in_pieces {
-        let pieces = cut_mut(bytes, true).into_iter().map(IoSliceMut::new);
-        world.recv_iov(&mut pieces.collect::<Vec<_>>(), 0, 7)
+        let mut pieces = thirds_mut(bytes).map(IoSliceMut::new);
+        world.recv_iov(&mut pieces, 0, 7)
     } else {
         world.recv(bytes, 0, 7)
     };
@@ -220,7 +211,7 @@ fn as_receiver(case: &Case, rt: &Runtime) -> (usize, Vec<(Vec<Protocol>, Moved)>
         match case.receive {
             Receive::Posted => world.scope(|scope| {
                 let posted = if in_pieces {
-                    scope.irecv_iov(cut_mut(buffer, true), 0, 7)
+                    scope.irecv_iov(thirds_mut(buffer).into(), 0, 7)
                 } else {
                     scope.irecv(buffer, 0, 7)
                 };
