@@ -47,6 +47,14 @@ impl Ran {
     pub(crate) fn lines_with(&self, mark: &str) -> usize {
         self.text.lines().filter(|line| line.contains(mark)).count()
     }
+
+    /// Each of so many ranks has said that it was in the ring.
+    #[track_caller]
+    pub(crate) fn expect_ring(&self, ranks: usize) {
+        assert_eq!(self.code, Some(0), "{}", self.text);
+        let lines = self.lines_with(&format!("of {ranks}"));
+        assert_eq!(lines, ranks, "{}", self.text);
+    }
 }
 
 /// A process that is one rank, as a part of `command` or as its whole.
@@ -84,23 +92,12 @@ pub(crate) fn possible(wrapper: &[&str]) -> bool {
     possible
 }
 
-#[track_caller]
-fn expect_ring(ran: &Ran, ranks: usize) {
-    assert_eq!(ran.code, Some(0), "{}", ran.text);
-    assert_eq!(
-        ran.lines_with(&format!("of {ranks}")),
-        ranks,
-        "{}",
-        ran.text
-    );
-}
-
 #[test]
 fn ranks_of_each_launcher_meet() {
     for launcher in Launcher::ALL {
         for ranks in [1, 2, 5] {
             if let Some(ran) = run(launcher, ranks, &[], "ring") {
-                expect_ring(&ran, ranks);
+                ran.expect_ring(ranks);
             }
         }
     }
@@ -123,7 +120,7 @@ fn ranks_in_namespaces_of_their_own_meet() {
         }
         for launcher in Launcher::ALL {
             if let Some(ran) = run(launcher, 3, wrapper, "ring") {
-                expect_ring(&ran, 3);
+                ran.expect_ring(3);
             }
         }
     }

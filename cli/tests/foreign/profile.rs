@@ -1,32 +1,34 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! The machine's profile, which the first job of another launcher measures: once, and without any harm to the job.
 
+use std::fs::Permissions;
 use std::os::unix::fs::{DirBuilderExt, MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
+use tempfile::TempDir;
+
 use crate::launchers::Launcher;
-use crate::meeting::{Ran, add_rank, finish};
+use crate::meeting::{add_rank, finish};
 use crate::processes::Ranks;
 
 /// A folder in which profiles are kept, and removed in the end.
-struct Home(PathBuf);
+struct Home(TempDir);
 
 impl Home {
-    fn new(name: &str) -> Self {
-        let path = std::env::temp_dir().join(format!("onecopy-{name}-{}", std::process::id()));
-        let made = std::fs::DirBuilder::new().mode(0o700).create(&path);
-        made.expect("made");
-        Self(path)
+    fn new() -> Self {
+        let mode = Permissions::from_mode(0o700);
+        let made = tempfile::Builder::new().permissions(mode).tempdir();
+        Self(made.expect("a folder"))
     }
 
-    fn text(&self) -> &str {
-        self.0.to_str().expect("text")
+    fn path(&self) -> &Path {
+        self.0.path()
     }
 
     /// All that is in its folder: names, and the numbers of files, which tell whether one was written anew.
     fn files(&self) -> Vec<(PathBuf, u64)> {
-        let listed = std::fs::read_dir(self.0.join("onecopy"));
+        let listed = std::fs::read_dir(self.path().join("onecopy"));
         let entries = listed
             .into_iter()
             .flatten()
@@ -45,12 +47,6 @@ impl Home {
             found["rounds"].as_u64() > Some(0)
         };
         matches!(&files[..], [(path, _)] if is_profile(path))
-    }
-}
-
-impl Drop for Home {
-    fn drop(&mut self) {
-        let _ = std::fs::remove_dir_all(&self.0);
     }
 }
 
@@ -75,30 +71,24 @@ fn launched(launcher: Launcher, options: &[&str], ranks: usize, home: &Home) -> 
     add_rank(&mut command, "ring");
     command
         .env_remove("ONECOPY_TUNE_FILE")
-        .env("XDG_CACHE_HOME", home.text())
-        .env("XDG_CONFIG_HOME", home.text());
+        .env("XDG_CACHE_HOME", home.path())
+        .env("XDG_CONFIG_HOME", home.path());
     Some(command)
-}
-
-#[track_caller]
-fn expect_quiet_ring(ran: &Ran, ranks: usize) {
-    assert_eq!(ran.code, Some(0), "{}", ran.text);
-    let done = ran.lines_with(&format!("of {ranks}"));
-    assert_eq!(done, ranks, "{}", ran.text);
-    assert!(!ran.text.contains("profile"), "{}", ran.text);
 }
 
 #[test]
 fn the_first_job_measures_the_profile_once() {
-    let home = Home::new("pmi-profile");
-    let none = by_pmi(2, &home.0).env("ONECOPY_CHUNK_COPY", "owned").run();
+    let home = Home::new();
+    let none = by_pmi(2, home.path())
+        .env("ONECOPY_CHUNK_COPY", "owned")
+        .run();
     none.expect_success();
-    by_pmi(1, &home.0).run().expect_success();
+    by_pmi(1, home.path()).run().expect_success();
     assert_eq!(home.files(), [], "nobody needs it");
-    by_pmi(2, &home.0).run().expect_success();
+    by_pmi(2, home.path()).run().expect_success();
     assert_eq!(home.has_profile(), is_possible());
     let first = home.files();
-    by_pmi(3, &home.0).run().expect_success();
+    by_pmi(3, home.path()).run().expect_success();
     // What nothing follows from counts for a day.
     assert_eq!(home.files(), first);
 }
@@ -106,11 +96,11 @@ fn the_first_job_measures_the_profile_once() {
 /// A rank that is alone on its node fills no chunks by stores.
 #[test]
 fn a_node_of_one_rank_measures_nothing() {
-    let home = Home::new("nodes-profile");
+    let home = Home::new();
     let apart = "unset ONECOPY_JOB_FD ONECOPY_JOB_RANK ONECOPY_JOB_SIZE; \
                  ONECOPY_NODE=node$PMI_RANK exec \"$@\"";
     let command = ["env", "-u", "ONECOPY_TUNE_FILE", "sh", "-c", apart, "sh"];
-    let alone = by_pmi(2, &home.0).env("ONECOPY_NODE_TIMEOUT", "60");
+    let alone = by_pmi(2, home.path()).env("ONECOPY_NODE_TIMEOUT", "60");
     alone.wrapped(&command).run().expect_success();
     assert_eq!(home.files(), []);
 }
@@ -124,12 +114,14 @@ fn each_launcher_has_the_profile_measured() {
             if launcher == Launcher::Intel && !options.is_empty() {
                 continue;
             }
-            let home = Home::new("launched-profile");
+            let home = Home::new();
             for _ in 0..2 {
                 let Some(mut command) = launched(launcher, options, 2, &home) else {
                     break;
                 };
-                expect_quiet_ring(&finish(&mut command), 2);
+                let ran = finish(&mut command);
+                ran.expect_ring(2);
+                assert!(!ran.text.contains("profile"), "{}", ran.text);
                 assert_eq!(
                     home.has_profile(),
                     is_possible(),
@@ -143,10 +135,10 @@ fn each_launcher_has_the_profile_measured() {
 /// One of them measures. The others go without, and none waits for it.
 #[test]
 fn jobs_that_start_at_once_leave_one_profile() {
-    let home = Home::new("profiles");
+    let home = Home::new();
     let jobs: Vec<_> = std::thread::scope(|scope| {
         let started: Vec<_> = (0..4)
-            .map(|_| scope.spawn(|| by_pmi(2, &home.0).run()))
+            .map(|_| scope.spawn(|| by_pmi(2, home.path()).run()))
             .collect();
         let ended = started.into_iter().map(|job| job.join().expect("a job"));
         ended.collect()
@@ -161,28 +153,28 @@ fn jobs_that_start_at_once_leave_one_profile() {
 #[test]
 fn a_job_does_not_wait_for_a_measurement() {
     use nix::fcntl::{Flock, FlockArg};
-    let home = Home::new("locked-profile");
-    let folder = home.0.join("onecopy");
+    let home = Home::new();
+    let folder = home.path().join("onecopy");
     std::fs::create_dir(&folder).expect("made");
     let opened = std::fs::File::open(&folder).expect("opened");
     let locked = Flock::lock(opened, FlockArg::LockExclusive).expect("locked");
-    by_pmi(2, &home.0).run().expect_success();
+    by_pmi(2, home.path()).run().expect_success();
     assert_eq!(home.files(), []);
     drop(locked);
-    by_pmi(2, &home.0).run().expect_success();
+    by_pmi(2, home.path()).run().expect_success();
     assert_eq!(home.has_profile(), is_possible());
 }
 
 /// What keeps the profile from being written is no matter of the job.
 #[test]
 fn a_profile_that_cannot_be_written_does_no_harm() {
-    let home = Home::new("no-profile");
+    let home = Home::new();
     // A file in the place of the folder.
-    let file = home.0.join("file");
+    let file = home.path().join("file");
     std::fs::write(&file, "").expect("written");
     by_pmi(2, &file).run().expect_success();
     // A folder that nobody may write to; root may, all the same.
-    let closed = home.0.join("closed");
+    let closed = home.path().join("closed");
     let made = std::fs::DirBuilder::new().mode(0o500).create(&closed);
     made.expect("made");
     by_pmi(2, &closed).run().expect_success();
@@ -191,12 +183,12 @@ fn a_profile_that_cannot_be_written_does_no_harm() {
     }
     // Root is not to leave files in another user's home.
     if nix::unistd::geteuid().is_root() {
-        let other = home.0.join("other");
+        let other = home.path().join("other");
         std::fs::create_dir(&other).expect("made");
         std::os::unix::fs::chown(&other, Some(65534), None).expect("changed");
         by_pmi(2, &other).run().expect_success();
         assert!(!other.join("onecopy").exists());
     }
-    let mode = std::fs::Permissions::from_mode(0o700);
+    let mode = Permissions::from_mode(0o700);
     std::fs::set_permissions(&closed, mode).expect("changed");
 }
