@@ -274,7 +274,7 @@ mod points {
         // A rank that gives a communicator up is no victim yet: that point is passed by survivors only.
         let missed = labels
             .iter()
-            .filter(|(name, label)| label.passings == 0 && **name != "coll.failed");
+            .filter(|(name, label)| label.passings() == 0 && **name != "coll.failed");
         assert_eq!(missed.count(), 0, "{labels:?}");
     }
 }

@@ -29,13 +29,27 @@ impl fmt::Display for Fault {
     }
 }
 
+/// Passings of a label in a job in which nobody was killed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+struct Passings {
+    count: u64,
+    variant: usize,
+    rank: usize,
+}
+
 /// What is known of a label.
 #[derive(Debug, Default)]
 pub(crate) struct Label {
-    /// How often it was passed while nobody was killed.
-    pub(crate) passings: u64,
+    passed_by: Vec<Passings>,
     /// How many died there.
     pub(crate) deaths: usize,
+}
+
+impl Label {
+    /// How often it was passed while nobody was killed.
+    pub(crate) fn passings(&self) -> u64 {
+        self.passed_by.iter().map(|passings| passings.count).sum()
+    }
 }
 
 /// A job whose ranks say at their ends how often they passed each label.
@@ -57,7 +71,6 @@ pub(crate) fn kill_at_each(
     wanted: impl Fn(&str) -> bool,
 ) -> BTreeMap<&'static str, Label> {
     let mut labels: BTreeMap<&'static str, Label> = BTreeMap::new();
-    let mut passed_by: BTreeMap<&'static str, Vec<(u64, usize, usize)>> = BTreeMap::new();
     for variant in 0..variants {
         let (counted, died) = job.run(variant, None);
         assert!(!died, "variant {variant}: {}", counted.story());
@@ -66,65 +79,55 @@ pub(crate) fn kill_at_each(
             let label = labels.entry(name).or_default();
             // Each rank's turn comes. Some labels are passed by ranks alone that answer, or that ask.
             let ranks = (index..index + RANKS).map(|rank| rank % RANKS);
-            let passings = ranks.map(|rank| (passings(&counted, rank, name), variant, rank));
-            let passings: Vec<_> = passings.filter(|(count, ..)| *count > 0).collect();
-            label.passings += passings.iter().map(|(count, ..)| count).sum::<u64>();
-            if let Some(&(count, _, victim)) = passings.first() {
-                for number in job.moments(count) {
-                    let fault = Fault {
-                        label: name,
-                        number,
-                        victim,
-                    };
-                    label.deaths += usize::from(dies(job, variant, fault));
+            let passings = ranks.map(|rank| Passings {
+                count: passings(&counted, rank, name),
+                variant,
+                rank,
+            });
+            let passings: Vec<_> = passings.filter(|passings| passings.count > 0).collect();
+            if let Some(first) = passings.first() {
+                for number in job.moments(first.count) {
+                    label.deaths += usize::from(dies(job, name, first, number));
                 }
             }
-            passed_by.entry(name).or_default().extend(passings);
+            label.passed_by.extend(passings);
         }
     }
     for (name, label) in &mut labels {
-        insist(
-            job,
-            name,
-            label,
-            &mut passed_by.remove(name).unwrap_or_default(),
-        );
+        insist(job, name, label);
     }
     labels
 }
 
 /// Runs more jobs until a rank has died at a label that was passed. Those that passed it most often come first.
-fn insist(
-    job: &impl Job,
-    name: &'static str,
-    label: &mut Label,
-    passed_by: &mut [(u64, usize, usize)],
-) {
-    passed_by.sort_unstable_by(|a, b| b.cmp(a));
-    for &(_, variant, victim) in passed_by.iter().cycle().take(MORE_JOBS) {
+fn insist(job: &impl Job, name: &'static str, label: &mut Label) {
+    label.passed_by.sort_unstable_by(|a, b| b.cmp(a));
+    for passings in label.passed_by.iter().cycle().take(MORE_JOBS) {
         if label.deaths > 0 {
             return;
         }
-        let fault = Fault {
-            label: name,
-            number: 1,
-            victim,
-        };
-        label.deaths += usize::from(dies(job, variant, fault));
+        label.deaths += usize::from(dies(job, name, passings, 1));
     }
     assert!(
-        label.passings == 0 || label.deaths > 0,
-        "{name} was passed {} times while nobody was killed, and nobody died there: {passed_by:?}",
-        label.passings
+        label.passed_by.is_empty() || label.deaths > 0,
+        "{name} was passed {} times while nobody was killed, and nobody died there: {label:?}",
+        label.passings()
     );
 }
 
-/// Whether the victim died. It may do with fewer passings than before, but it cannot outlive the one that kills.
-fn dies(job: &impl Job, variant: usize, fault: Fault) -> bool {
+/// Whether a rank that passed a label dies at its `number`-th passing. It may do with fewer passings than before, but
+/// it cannot outlive the one that kills.
+fn dies(job: &impl Job, label: &'static str, passed: &Passings, number: u64) -> bool {
+    let &Passings { variant, rank, .. } = passed;
+    let fault = Fault {
+        label,
+        number,
+        victim: rank,
+    };
     let (ran, died) = job.run(variant, Some(fault));
-    let passed = passings(&ran, fault.victim, fault.label);
+    let passed = passings(&ran, rank, label);
     assert!(
-        died || passed < fault.number,
+        died || passed < number,
         "variant {variant}: {fault}: the victim passed the label {passed} times and lives: {}",
         ran.story()
     );

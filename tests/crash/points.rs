@@ -71,7 +71,7 @@ fn kill_at(variants: &[Variant], wanted: impl Fn(&str) -> bool) -> BTreeMap<&'st
 
 /// Labels that nobody passed.
 fn missed(labels: &BTreeMap<&'static str, Label>) -> Vec<&'static str> {
-    let missed = labels.iter().filter(|(_, label)| label.passings == 0);
+    let missed = labels.iter().filter(|(_, label)| label.passings() == 0);
     missed.map(|(&name, _)| name).collect()
 }
 
