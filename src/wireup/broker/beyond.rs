@@ -10,7 +10,7 @@ use std::time::Instant;
 use super::{Broker, ClientState, Notice, Phase};
 use crate::wireup::nodes::Nodes;
 use crate::wireup::oob::ToHost;
-use crate::wireup::{Death, Event, Missing};
+use crate::wireup::{Card, Death, Event, Missing};
 
 /// What a broker knows besides, in a job that spans nodes.
 #[derive(Debug)]
@@ -31,6 +31,17 @@ pub(super) struct Beyond {
 impl Beyond {
     pub(super) fn absent(&self) -> Option<&[Missing]> {
         self.absent.as_deref()
+    }
+
+    /// So many more cards come, from rank `first` on. Says whether they are the last.
+    fn count_cards(&mut self, first: u32, total: u32, more: usize) -> Result<bool, String> {
+        let (known, size) = (self.cards, self.nodes.size());
+        self.cards += more;
+        let fits = first as usize == known && more > 0;
+        if !fits || total as usize != size || self.cards > size {
+            return Err("cards that do not belong to those before them".to_owned());
+        }
+        Ok(self.cards == size)
     }
 }
 
@@ -78,6 +89,7 @@ impl Broker {
             return Err("this job has one node".to_owned());
         };
         let (own, decides) = (beyond.own, beyond.decides);
+        let awaits_answer = !decides && self.phase == Phase::Gathering;
         let nodes = Arc::clone(&beyond.nodes);
         let its = |rank: usize| match nodes.of(rank) {
             // The first broker brings news of everyone else's ranks.
@@ -85,44 +97,16 @@ impl Broker {
             _ => Err(format!("news of rank {rank}, which is not for it to bring")),
         };
         match message {
-            ToHost::Joined { rank, card } if decides => {
-                let rank = its(rank)?;
-                let client = &mut self.clients[rank];
-                if client.state != ClientState::Outside {
-                    return Err(format!("rank {rank} joins a second time"));
-                }
-                client.state = ClientState::Joined;
-                client.card = Some(card);
-                self.joined(rank, now);
-            }
+            ToHost::Joined { rank, card } if decides => self.far_join(its(rank)?, card, now)?,
             ToHost::Event(Event::Died { rank, how }) => self.far_end(its(rank)?, how),
-            ToHost::Event(Event::Left { rank }) => {
-                let rank = its(rank)?;
-                if self.clients[rank].state == ClientState::Joined {
-                    self.clients[rank].state = ClientState::Left;
-                    self.announce(rank, Event::Left { rank });
-                }
-            }
-            ToHost::Event(Event::Abort { code }) => {
-                // Once says it all: nobody can make others repeat it.
-                if !std::mem::replace(&mut beyond.aborted, true) {
-                    let rank = nodes.host(node).unwrap_or(0);
-                    self.announce(rank, Event::Abort { code });
-                    self.notices.push(Notice::Abort { rank, code });
-                }
-            }
+            ToHost::Event(Event::Left { rank }) => self.far_leave(its(rank)?),
+            ToHost::Event(Event::Abort { code }) => self.far_abort(&nodes, node, code),
             ToHost::Cards {
                 first,
                 total,
                 ref cards,
-            } if !decides && self.phase == Phase::Gathering => {
-                let known = beyond.cards;
-                beyond.cards += cards.len();
-                let fits = first as usize == known && !cards.is_empty();
-                if !fits || total as usize != nodes.size() || beyond.cards > nodes.size() {
-                    return Err("cards that do not belong to those before them".to_owned());
-                }
-                let is_last = beyond.cards == nodes.size();
+            } if awaits_answer => {
+                let is_last = beyond.count_cards(first, total, cards.len())?;
                 self.pass_on(message);
                 if is_last {
                     self.all_have_joined();
@@ -131,7 +115,7 @@ impl Broker {
             ToHost::Absent {
                 waited_ms,
                 ref missing,
-            } if !decides && self.phase == Phase::Gathering => {
+            } if awaits_answer => {
                 beyond.absent = Some(missing.clone());
                 self.phase = Phase::GaveUp { waited_ms };
                 self.pass_on(message);
@@ -140,6 +124,34 @@ impl Broker {
             _ => return Err("a message that it has no cause to say".to_owned()),
         }
         Ok(())
+    }
+
+    fn far_join(&mut self, rank: usize, card: Card, now: Instant) -> Result<(), String> {
+        let client = &mut self.clients[rank];
+        if client.state != ClientState::Outside {
+            return Err(format!("rank {rank} joins a second time"));
+        }
+        client.state = ClientState::Joined;
+        client.card = Some(card);
+        self.joined(rank, now);
+        Ok(())
+    }
+
+    fn far_leave(&mut self, rank: usize) {
+        if self.clients[rank].state == ClientState::Joined {
+            self.clients[rank].state = ClientState::Left;
+            self.announce(rank, Event::Left { rank });
+        }
+    }
+
+    /// A rank of this node aborts the job. Once says it all: nobody can make others repeat it.
+    fn far_abort(&mut self, nodes: &Nodes, node: u32, code: i32) {
+        let beyond = self.beyond.as_mut();
+        if beyond.is_some_and(|beyond| !std::mem::replace(&mut beyond.aborted, true)) {
+            let rank = nodes.host(node).unwrap_or(0);
+            self.announce(rank, Event::Abort { code });
+            self.notices.push(Notice::Abort { rank, code });
+        }
     }
 
     /// The out-of-band connection to this node is over, and it did not say that its ranks have left: they are dead for
