@@ -13,6 +13,7 @@ use indicatif::{ProgressBar, ProgressStyle};
 use onecopy_bench::{BenchError, Mechanism, Mode, Pattern};
 use onecopy_shm::limits::largest_pool;
 use std::fs;
+use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
@@ -101,6 +102,17 @@ fn failed(error: BenchError) -> CliError {
 }
 
 struct Progress(ProgressBar);
+
+impl Progress {
+    fn new(points: usize) -> Self {
+        let bar = ProgressBar::new(points as u64);
+        let form = "{bar:30} {pos}/{len} {msg} [{elapsed}, left {eta}]";
+        if let Ok(style) = ProgressStyle::with_template(form) {
+            bar.set_style(style);
+        }
+        Self(bar)
+    }
+}
 
 impl Watch for Progress {
     fn point(&mut self, pattern: Pattern, mode: Mode, size: usize) {
@@ -225,41 +237,45 @@ pub(crate) fn run(args: Args) -> Result<ExitCode, CliError> {
     };
     let plan = args.plan(&processors).map_err(failed)?;
     let here = Machine::here();
-    print(|out| {
-        writeln!(out, "{here}")?;
-        let places: Vec<String> = plan
-            .layout
-            .processors
-            .iter()
-            .map(usize::to_string)
-            .collect();
-        write!(
-            out,
-            "{} ranks on processors {}",
-            args.ranks,
-            places.join(",")
-        )?;
-        if usize::from(args.ranks) > processors.len() {
-            write!(out, "; MORE RANKS THAN PROCESSORS ({})", processors.len())?;
-        }
-        if machine::is_translated() {
-            write!(out, "\n{}", machine::TRANSLATED)?;
-        }
-        writeln!(out, "\n")
-    })?;
-    let bar = ProgressBar::new(plan.points() as u64);
-    if let Ok(style) =
-        ProgressStyle::with_template("{bar:30} {pos}/{len} {msg} [{elapsed}, left {eta}]")
-    {
-        bar.set_style(style);
-    }
-    let mut progress = Progress(bar);
+    print(|out| write_heading(out, &here, &plan.layout, processors.len()))?;
+    let mut progress = Progress::new(plan.points());
     let run = plan.run(&mut progress).map_err(failed)?;
     progress.0.finish_and_clear();
     print(|out| table::write(&run, out))?;
+    let written = write_files(&args, &run, here)?;
+    print(|out| {
+        for path in &written {
+            writeln!(out, "written: {}", path.display())?;
+        }
+        Ok(())
+    })?;
+    Ok(ExitCode::SUCCESS)
+}
+
+fn write_heading(
+    out: &mut dyn Write,
+    here: &Machine,
+    layout: &Layout,
+    processors: usize,
+) -> io::Result<()> {
+    writeln!(out, "{here}")?;
+    let places = layout.processors.iter().map(usize::to_string);
+    let places = places.collect::<Vec<_>>().join(",");
+    write!(out, "{} ranks on processors {places}", layout.ranks)?;
+    if layout.ranks > processors {
+        write!(out, "; MORE RANKS THAN PROCESSORS ({processors})")?;
+    }
+    if machine::is_translated() {
+        write!(out, "\n{}", machine::TRANSLATED)?;
+    }
+    writeln!(out, "\n")
+}
+
+/// Writes each file that is asked for. Gives their paths.
+fn write_files(args: &Args, run: &Run, here: Machine) -> Result<Vec<PathBuf>, CliError> {
     let mut written = Vec::new();
     if let Some(path) = &args.json {
-        write_records(&run, path)?;
+        write_records(run, path)?;
         written.push(path.clone());
     }
     let default_graphs = args.pattern.is_none() && args.ranks == 2;
@@ -268,18 +284,12 @@ pub(crate) fn run(args: Args) -> Result<ExitCode, CliError> {
         .clone()
         .or_else(|| default_graphs.then(|| PathBuf::from("bench-out")));
     if let Some(directory) = graphs {
-        written.extend(svg::write(&run, &directory).map_err(failed)?);
+        written.extend(svg::write(run, &directory).map_err(failed)?);
     }
     if let Some(name) = &args.record {
-        written.extend(record(&run, here, name)?);
+        written.extend(record(run, here, name)?);
     }
-    print(|out| {
-        for path in &written {
-            writeln!(out, "written: {}", path.display())?;
-        }
-        Ok(())
-    })?;
-    Ok(ExitCode::SUCCESS)
+    Ok(written)
 }
 
 fn write_records(run: &Run, path: &Path) -> Result<(), CliError> {

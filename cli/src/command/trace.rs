@@ -153,14 +153,24 @@ pub(crate) fn run(args: Args) -> Result<ExitCode, CliError> {
         outputs.unfinished().give_up();
         return Ok(code);
     }
-    let words: Vec<String> = args
-        .program
-        .iter()
-        .map(|word| word.to_string_lossy().into_owned())
-        .collect();
+    let written = write_report(source, outputs, signals, &args.program);
+    let failed = written.into_iter().filter_map(Result::err);
+    // The program has its code, whether or not somebody reads the report.
+    let failed = failed.filter(|error| program.is_none() || !error.is_unread());
+    tell_failures(failed).map(|()| code)
+}
+
+/// Writes the report of all that was observed, in each form that is asked for. Gives what came of each.
+fn write_report(
+    mut source: Source,
+    mut outputs: Outputs,
+    signals: Signals,
+    program: &[OsString],
+) -> Vec<Result<(), CliError>> {
+    let words = program.iter().map(|word| word.to_string_lossy().into());
     let observed = source.observe();
     outputs.keep(source.events());
-    let mut report = source.report(&observed, &words);
+    let mut report = source.report(&observed, &words.collect::<Vec<String>>());
     // A reader of what is written now may keep it waiting: the next signal ends that.
     let unfinished = outputs.unfinished();
     // Where there is no thread for that, it does so as it ends any command.
@@ -170,15 +180,15 @@ pub(crate) fn run(args: Args) -> Result<ExitCode, CliError> {
     if !takes_stdout {
         written.push(print(|out| write!(out, "{}", table::report(&report))));
     }
-    // The program has its code, whether or not somebody reads the report.
-    let has_program = program.is_some();
-    let failed = written.into_iter().filter_map(Result::err);
-    let mut failed = failed.filter(|error| !(has_program && error.is_unread()));
+    written
+}
+
+/// Complains of all that failed but the first, which is said by whoever gets it.
+fn tell_failures(mut failed: impl Iterator<Item = CliError>) -> Result<(), CliError> {
     match failed.next() {
-        None => Ok(code),
+        None => Ok(()),
         Some(CliError::Unread(source)) => Err(CliError::io("standard output")(source)),
         Some(first) => {
-            // What is returned is said by whoever gets it.
             for another in failed {
                 complain(&another.to_string());
             }

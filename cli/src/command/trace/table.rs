@@ -1,11 +1,12 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! A report as text for people.
 
-use std::fmt::Write;
+use std::fmt::{self, Write};
 
+use onecopy_trace::observed::Overhead;
 use onecopy_trace::plain;
 use onecopy_trace::rdma::Port;
-use onecopy_trace::report::{Pair, Report, Waits, Who};
+use onecopy_trace::report::{Missed, Pair, Report, Waits, Who};
 use tabled::builder::Builder;
 use tabled::settings::object::Columns;
 use tabled::settings::{Alignment, Style};
@@ -129,28 +130,64 @@ fn line(port: &Port) -> String {
     )
 }
 
+/// An item of a list in so many words, which may come from anywhere.
+fn item(words: &str) -> String {
+    text::wrap(&plain::text(words), 110).replace('\n', "\n  ")
+}
+
 /// All of a report.
 pub(crate) fn report(report: &Report) -> String {
     let mut out = String::new();
+    // A string takes any text.
+    let _ = write_report(&mut out, report);
+    out
+}
+
+fn write_report(out: &mut String, report: &Report) -> fmt::Result {
     let what = if report.program.is_empty() {
         "the whole node".to_owned()
     } else {
         plain::text(&report.program.join(" "))
     };
-    let _ = writeln!(out, "{what}: {:.1} s", report.seconds);
+    writeln!(out, "{what}: {:.1} s", report.seconds)?;
     if report.pairs.is_empty() {
-        let _ = writeln!(out, "no copy between processes was seen");
+        writeln!(out, "no copy between processes was seen")?;
     } else {
-        let _ = writeln!(out, "{}", pairs(report));
-        let _ = writeln!(
+        writeln!(out, "{}", pairs(report))?;
+        writeln!(
             out,
             "GB/s: bytes over the time of calls. copying: less page faults and waits, where they are known."
-        );
+        )?;
     }
+    write_waits(out, &report.waits)?;
+    for port in &report.rdma {
+        writeln!(out, "{}", line(port))?;
+    }
+    for counter in &report.modules {
+        writeln!(
+            out,
+            "module for {}, all programs of the node: {}: {}",
+            plain::text(&counter.module),
+            plain::text(&counter.name),
+            number(counter.added)
+        )?;
+    }
+    write_missed(out, &report.missed)?;
+    let cost = &report.overhead;
+    if cost.events > 0 || cost.ns_per_event > 0.0 {
+        write_overhead(out, cost)?;
+    }
+    for limit in &report.limits {
+        writeln!(out, "{}", item(&format!("note: {limit}")))?;
+    }
+    Ok(())
+}
+
+fn write_waits(out: &mut String, waits: &[Waits]) -> fmt::Result {
     // A process waits for its own address space when its threads change it: that is its own matter.
     let of_others = |wait: &&Waits| wait.waits > 0 && wait.who != wait.owner;
-    for wait in report.waits.iter().filter(of_others).take(10) {
-        let _ = writeln!(
+    for wait in waits.iter().filter(of_others).take(10) {
+        writeln!(
             out,
             "{} waited {} times for the address space of {}: {} us in all, {} at most",
             name(&wait.who),
@@ -158,24 +195,16 @@ pub(crate) fn report(report: &Report) -> String {
             name(&wait.owner),
             text::micros(wait.total_us),
             text::micros(wait.longest_us)
-        );
+        )?;
     }
-    for port in &report.rdma {
-        let _ = writeln!(out, "{}", line(port));
+    Ok(())
+}
+
+fn write_missed(out: &mut String, missed: &[Missed]) -> fmt::Result {
+    if !missed.is_empty() {
+        writeln!(out, "\nsingle copies that were missed:")?;
     }
-    for counter in &report.modules {
-        let _ = writeln!(
-            out,
-            "module for {}, all programs of the node: {}: {}",
-            plain::text(&counter.module),
-            plain::text(&counter.name),
-            number(counter.added)
-        );
-    }
-    if !report.missed.is_empty() {
-        let _ = writeln!(out, "\nsingle copies that were missed:");
-    }
-    for missed in &report.missed {
+    for missed in missed {
         let bytes = if missed.bytes > 0 {
             format!(" ({})", text::size(missed.bytes))
         } else {
@@ -185,43 +214,33 @@ pub(crate) fn report(report: &Report) -> String {
             "- {}{bytes}: {}. {}",
             missed.what, missed.why, missed.remedy
         );
-        let _ = writeln!(
-            out,
-            "{}",
-            text::wrap(&plain::text(&words), 110).replace('\n', "\n  ")
-        );
+        writeln!(out, "{}", item(&words))?;
     }
-    let cost = &report.overhead;
-    if cost.events > 0 || cost.ns_per_event > 0.0 {
-        let _ = writeln!(
+    Ok(())
+}
+
+fn write_overhead(out: &mut String, cost: &Overhead) -> fmt::Result {
+    writeln!(
+        out,
+        "\nobserving: {} events of {:.0} ns each; every other system call of the node takes {:.0} ns longer; {} \
+         records of the timeline lost, {} calls not counted",
+        number(cost.events),
+        cost.ns_per_event,
+        cost.ns_per_other_call,
+        number(cost.dropped),
+        number(cost.not_counted)
+    )?;
+    for (user, times) in &cost.not_counted_by_user {
+        writeln!(
             out,
-            "\nobserving: {} events of {:.0} ns each; every other system call of the node takes {:.0} ns longer; {} \
-             records of the timeline lost, {} calls not counted",
-            number(cost.events),
-            cost.ns_per_event,
-            cost.ns_per_other_call,
-            number(cost.dropped),
-            number(cost.not_counted)
-        );
-        for (user, times) in &cost.not_counted_by_user {
-            let _ = writeln!(
-                out,
-                "not counted of user {user}: {} calls and processes; the tables have no more room for this user",
-                number(*times)
-            );
-        }
-        for given_up in &cost.given_up {
-            let _ = writeln!(out, "given up for --max-overhead: {given_up}");
-        }
+            "not counted of user {user}: {} calls and processes; the tables have no more room for this user",
+            number(*times)
+        )?;
     }
-    for limit in &report.limits {
-        let _ = writeln!(
-            out,
-            "{}",
-            text::wrap(&format!("note: {}", plain::text(limit)), 110).replace('\n', "\n  ")
-        );
+    for given_up in &cost.given_up {
+        writeln!(out, "given up for --max-overhead: {given_up}")?;
     }
-    out
+    Ok(())
 }
 
 #[cfg(test)]
