@@ -136,9 +136,26 @@ pub fn build(
     missed: Vec<Missed>,
     limits: Vec<String>,
 ) -> Report {
-    let mut pairs: Vec<Pair> = observed
-        .pairs
-        .iter()
+    Report {
+        version: VERSION,
+        seconds: observed.elapsed.as_secs_f64(),
+        program: program.to_vec(),
+        pairs: pairs(observed),
+        faults: faults(observed),
+        waits: waits(observed),
+        missed,
+        overhead: observed.overhead.clone(),
+        ranks: ranks(observed),
+        rdma: Vec::new(),
+        modules: Vec::new(),
+        limits,
+    }
+}
+
+/// Each pair that copied, those that copied most first.
+fn pairs(observed: &Observed) -> Vec<Pair> {
+    let each = observed.pairs.iter();
+    let mut pairs: Vec<Pair> = each
         .filter(|(_, counts)| counts.calls > 0)
         .map(|(key, counts)| pair(observed, key, counts))
         .collect();
@@ -147,13 +164,29 @@ pub fn build(
             .cmp(&(a.bytes, a.calls))
             .then_with(|| (&a.source, &a.sink).cmp(&(&b.source, &b.sink)))
     });
+    pairs
+}
+
+/// The page faults of each caller.
+fn faults(observed: &Observed) -> Vec<Faults> {
     let mut faults = BTreeMap::<u32, u64>::new();
     for (key, counts) in &observed.pairs {
         *faults.entry(key.caller).or_default() += counts.faults;
     }
-    let mut waits: Vec<Waits> = observed
-        .waits
-        .iter()
+    faults
+        .into_iter()
+        .filter(|(_, faults)| *faults > 0)
+        .map(|(pid, faults)| Faults {
+            who: who(observed, pid),
+            faults,
+        })
+        .collect()
+}
+
+/// Who waited for whose address space, those that waited longest first.
+fn waits(observed: &Observed) -> Vec<Waits> {
+    let each = observed.waits.iter();
+    let mut waits: Vec<Waits> = each
         .map(|wait| Waits {
             who: who(observed, wait.waiter),
             owner: wait
@@ -165,38 +198,21 @@ pub fn build(
         })
         .collect();
     waits.sort_by(|a, b| b.total_us.total_cmp(&a.total_us));
-    Report {
-        version: VERSION,
-        seconds: observed.elapsed.as_secs_f64(),
-        program: program.to_vec(),
-        pairs,
-        faults: faults
-            .into_iter()
-            .filter(|(_, faults)| *faults > 0)
-            .map(|(pid, faults)| Faults {
-                who: who(observed, pid),
-                faults,
-            })
-            .collect(),
-        waits,
-        missed,
-        overhead: observed.overhead.clone(),
-        ranks: observed
-            .counters
+    waits
+}
+
+/// What onecopy's own ranks counted.
+fn ranks(observed: &Observed) -> Vec<RankCounters> {
+    let each = observed.counters.iter();
+    each.map(|(pid, counters)| RankCounters {
+        who: who(observed, *pid),
+        counters: counters
             .iter()
-            .map(|(pid, counters)| RankCounters {
-                who: who(observed, *pid),
-                counters: counters
-                    .iter()
-                    .filter(|(_, value)| *value > 0)
-                    .map(|(name, value)| ((*name).to_owned(), *value))
-                    .collect(),
-            })
+            .filter(|(_, value)| *value > 0)
+            .map(|(name, value)| ((*name).to_owned(), *value))
             .collect(),
-        rdma: Vec::new(),
-        modules: Vec::new(),
-        limits,
-    }
+    })
+    .collect()
 }
 
 #[cfg(test)]
