@@ -8,7 +8,7 @@
 //! Neither a signal to one of them nor one to the terminal's process group can hit both.
 
 use std::ffi::OsString;
-use std::io::{IsTerminal, Read, Write};
+use std::io::{self, IsTerminal, Read, Write};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::os::unix::process::CommandExt;
 use std::process::{Command, Stdio};
@@ -61,18 +61,34 @@ pub fn is_second() -> bool {
 /// Splits this process in two; see the module's description. To be called before there are other threads. The program
 /// is started again with the same arguments, and gets here again.
 pub fn enter() -> Result<Role, LaunchError> {
-    let io = |what| move |source| LaunchError::System { what, source };
     if let Some(value) = std::env::var_os(ENV_GUARD) {
         let number = value.to_str().and_then(|text| text.parse().ok());
         let link = process::take_inherited_socket(number.unwrap_or(-1))
-            .map_err(io("connection to the guardian (ONECOPY_JOB_GUARD)"))?;
+            .map_err(failed("connection to the guardian (ONECOPY_JOB_GUARD)"))?;
         return Ok(Role::Launcher(Link(link)));
     }
-    process::keep_ends_of_children().map_err(io("take the default action of SIGCHLD"))?;
+    process::keep_ends_of_children().map_err(failed("take the default action of SIGCHLD"))?;
     nix::sys::prctl::set_child_subreaper(true).map_err(system("become a subreaper"))?;
     // Whoever became us by exec may have left children; they are none of our business.
     let before = sweep::children();
-    let caught = forwarded();
+    let signals = catch_signals()?;
+    // The launcher sees its end close when this process is gone.
+    let (launcher, _ours) = start_launcher()?;
+    let code = watch(launcher, &signals)?;
+    let left = sweep::kill_descendants(&before);
+    if !left.is_empty() {
+        complain(&format!("{} processes cannot be killed", left.len()));
+    }
+    Ok(Role::Guardian { code })
+}
+
+fn failed(what: &'static str) -> impl FnOnce(io::Error) -> LaunchError {
+    move |source| LaunchError::System { what, source }
+}
+
+/// Takes the signals that are passed on, and hears of ends.
+fn catch_signals() -> Result<SignalFd, LaunchError> {
+    let mut caught = forwarded();
     let mut blocked = caught;
     blocked.add(Signal::SIGCHLD);
     // Reading from a terminal in the background then is an error instead of a stop.
@@ -81,18 +97,20 @@ pub fn enter() -> Result<Role, LaunchError> {
     blocked
         .thread_block()
         .map_err(system("block signals for forwarding"))?;
-    let mut caught = caught;
     caught.add(Signal::SIGCHLD);
-    let signals = SignalFd::with_flags(&caught, SfdFlags::SFD_NONBLOCK | SfdFlags::SFD_CLOEXEC)
-        .map_err(system("signalfd"))?;
+    SignalFd::with_flags(&caught, SfdFlags::SFD_NONBLOCK | SfdFlags::SFD_CLOEXEC)
+        .map_err(system("signalfd"))
+}
 
-    let (_ours, theirs) = fdpass::pair().map_err(|error| LaunchError::System {
+/// Runs this program once more below itself. Gives this side's end of the connection to it.
+fn start_launcher() -> Result<(Pid, OwnedFd), LaunchError> {
+    let (ours, theirs) = fdpass::pair().map_err(|error| LaunchError::System {
         what: "connection to the launcher",
-        source: std::io::Error::other(error),
+        source: io::Error::other(error),
     })?;
-    let terminal = std::io::stdin().is_terminal();
+    let terminal = io::stdin().is_terminal();
     let pump = match terminal {
-        true => Some(std::io::pipe().map_err(io("pipe for standard input"))?),
+        true => Some(io::pipe().map_err(failed("pipe for standard input"))?),
         false => None,
     };
     let own = std::env::current_exe().unwrap_or_else(|_| "/proc/self/exe".into());
@@ -113,18 +131,13 @@ pub fn enter() -> Result<Role, LaunchError> {
         own_group: true,
         ..Setup::default()
     };
-    let child = process::spawn(command, &setup).map_err(io("start the launcher process"))?;
+    let child = process::spawn(command, &setup).map_err(failed("start the launcher process"))?;
     drop(theirs);
     if let Some(writer) = pump {
         // Ends with the process at the latest.
         std::thread::spawn(move || pump_terminal(writer));
     }
-    let code = watch(Pid::from_raw(child.id().cast_signed()), &signals)?;
-    let left = sweep::kill_descendants(&before);
-    if !left.is_empty() {
-        complain(&format!("{} processes cannot be killed", left.len()));
-    }
-    Ok(Role::Guardian { code })
+    Ok((Pid::from_raw(child.id().cast_signed()), ours))
 }
 
 /// The same request to end from the same process within this time is not a second one.
@@ -182,10 +195,10 @@ fn watch(launcher: Pid, signals: &SignalFd) -> Result<i32, LaunchError> {
 }
 
 /// Hands on what is typed, whenever this job is in the foreground.
-fn pump_terminal(mut writer: std::io::PipeWriter) {
+fn pump_terminal(mut writer: io::PipeWriter) {
     let mut block = [0; 4096];
     loop {
-        match std::io::stdin().lock().read(&mut block) {
+        match io::stdin().lock().read(&mut block) {
             Ok(0) => return,
             Ok(count) => {
                 if writer.write_all(&block[..count]).is_err() {
@@ -195,7 +208,7 @@ fn pump_terminal(mut writer: std::io::PipeWriter) {
             Err(error) if error.raw_os_error() == Some(Errno::EIO as i32) => {
                 std::thread::sleep(Duration::from_millis(200));
             }
-            Err(error) if error.kind() == std::io::ErrorKind::Interrupted => {}
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
             Err(_) => return,
         }
     }
@@ -203,5 +216,5 @@ fn pump_terminal(mut writer: std::io::PipeWriter) {
 
 fn complain(text: &str) {
     // A message that cannot be written has no other place to go.
-    let _ = writeln!(std::io::stderr(), "onecopy run: {text}");
+    let _ = writeln!(io::stderr(), "onecopy run: {text}");
 }
