@@ -141,6 +141,70 @@ fn is_lightweight(handle: Request) -> bool {
     name_of(handle).is_some() || handle == super::SENT || handle == c::REQUEST_NULL
 }
 
+/// An array of such receives and of sends that were over at once, under [`wait_all`].
+struct Waiting {
+    requests: Out<Request>,
+    statuses: Out<Status>,
+    /// Whether somebody asks for statuses.
+    told: bool,
+    /// The first failure.
+    first: Option<Box<Failure>>,
+}
+
+impl Waiting {
+    /// Ends the request at `place`, those before which are ended. `false`: it is not complete.
+    #[inline(always)]
+    fn end(&mut self, poll: &mut Poll<'_>, place: usize) -> Outcome<bool> {
+        let handle = self.requests.at(place)?;
+        // Nobody asks what a receive without a fault got.
+        let untold = !self.told
+            && match name_of(handle) {
+                Some(number) => poll.forget_lightweight(number),
+                None => handle == super::SENT,
+            };
+        if untold {
+            self.requests.set_at(place, c::REQUEST_NULL)?;
+            return Ok(true);
+        }
+        let (status, failure) = match name_of(handle) {
+            None => (Status::empty(), None),
+            Some(number) => match poll.take_lightweight(number) {
+                Taken::Active => return Ok(false),
+                Taken::Unknown => return Err(bad_request(handle)),
+                Taken::Over(result) => outcome(result),
+            },
+        };
+        self.tell(place, handle, &status, failure);
+        if handle != c::REQUEST_NULL {
+            self.requests.set_at(place, c::REQUEST_NULL)?;
+        }
+        Ok(true)
+    }
+
+    #[inline(always)]
+    fn tell(
+        &mut self,
+        place: usize,
+        handle: Request,
+        status: &Status,
+        failure: Option<Box<Failure>>,
+    ) {
+        if failure.is_some() && self.first.is_none() && self.told {
+            // Errors of single requests are told only when there is one.
+            for before in 0..place {
+                self.statuses.element(before).set_error(c::SUCCESS);
+            }
+        }
+        self.first = self.first.take().or(failure);
+        let element = self.statuses.element(place);
+        if self.first.is_some() || handle == c::REQUEST_NULL {
+            element.set_unless_null(*status);
+        } else {
+            element.put(status);
+        }
+    }
+}
+
 /// Waits for all of an array, if all are such receives or sends that were over at once. `None`: there are others, and
 /// nothing was done.
 ///
@@ -156,63 +220,28 @@ pub(super) fn wait_all(
         }
     }
     store::reap();
-    let told = !statuses.is_null();
-    let mut first: Option<Box<Failure>> = None;
-    let mut at = 0;
-    let whole = engine()?.wait_until(|poll| {
-        while at < count {
-            let handle = match requests.at(at) {
-                Ok(handle) => handle,
+    let mut waiting = Waiting {
+        requests,
+        statuses,
+        told: !statuses.is_null(),
+        first: None,
+    };
+    let mut ended = 0;
+    let all = engine()?.wait_until(|poll| {
+        while ended < count {
+            match waiting.end(poll, ended) {
+                Ok(true) => ended += 1,
+                Ok(false) => return None,
                 Err(failure) => return Some(Err(failure)),
-            };
-            // Nobody asks what a receive without a fault got.
-            let untold = !told
-                && match name_of(handle) {
-                    Some(number) => poll.forget_lightweight(number),
-                    None => handle == super::SENT,
-                };
-            if untold {
-                if let Err(failure) = requests.set_at(at, c::REQUEST_NULL) {
-                    return Some(Err(failure));
-                }
-                at += 1;
-                continue;
             }
-            let (status, failure) = match name_of(handle) {
-                None => (Status::empty(), None),
-                Some(number) => match poll.take_lightweight(number) {
-                    Taken::Active => return None,
-                    Taken::Unknown => return Some(Err(bad_request(handle))),
-                    Taken::Over(result) => outcome(result),
-                },
-            };
-            let element = statuses.element(at);
-            if failure.is_some() && first.is_none() && told {
-                // Errors of single requests are told only when there is one.
-                for before in 0..at {
-                    statuses.element(before).set_error(c::SUCCESS);
-                }
-            }
-            first = first.take().or(failure);
-            if first.is_some() || handle == c::REQUEST_NULL {
-                element.set_unless_null(status);
-            } else {
-                element.put(&status);
-            }
-            if handle != c::REQUEST_NULL
-                && let Err(failure) = requests.set_at(at, c::REQUEST_NULL)
-            {
-                return Some(Err(failure));
-            }
-            at += 1;
         }
         Some(Ok(()))
     });
-    whole?;
-    match first {
+    all?;
+    match waiting.first {
         None => Ok(Some(())),
         Some(mut failure) => {
-            if told {
+            if waiting.told {
                 failure.code = c::ERR_IN_STATUS;
             }
             Err(failure)
