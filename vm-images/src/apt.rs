@@ -17,6 +17,9 @@ use crate::{Error, Result};
 /// Lists older than this are fetched again before something is fetched by them.
 const FRESH: Duration = Duration::from_secs(24 * 3600);
 
+/// The list of packages that are installed, in apt's folder.
+const STATUS: &str = "status";
+
 /// What a list says of a package.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Package {
@@ -90,7 +93,6 @@ impl Apt {
             name = format!("{name}+{}", arch.name);
         }
         let folder = cache.folder("apt")?;
-        let state = cache.folder("apt/state")?;
         cache.folder("apt/state/lists/partial")?;
         cache.folder("apt/cache/archives/partial")?;
         let list = folder.join(format!("{name}.sources"));
@@ -101,15 +103,26 @@ impl Apt {
             let _ = std::fs::remove_file(&stamp);
         }
         // An empty list of installed packages: what we fetch must be whole by itself.
-        let status = folder.join("status");
-        cache::write(&status, "")?;
-        let folder_option = |name: &str, path: &Path| format!("{name}={}", path.display());
-        let options = vec![
-            folder_option("Dir::State", &state),
-            folder_option("Dir::State::Lists", &state.join("lists")),
-            folder_option("Dir::State::status", &status),
-            folder_option("Dir::Cache", &folder.join("cache")),
-            folder_option("Dir::Etc::sourcelist", &list),
+        cache::write(&folder.join(STATUS), "")?;
+        Ok(Self {
+            apt_get,
+            apt_cache,
+            options: Self::options(&folder, &list, arch),
+            folder,
+            stamp,
+            arch,
+        })
+    }
+
+    /// What keeps apt to a folder of ours and to a list of sources.
+    fn options(folder: &Path, list: &Path, arch: &Arch) -> Vec<String> {
+        let place = |name: &str, path: &Path| format!("{name}={}", path.display());
+        vec![
+            place("Dir::State", &folder.join("state")),
+            place("Dir::State::Lists", &folder.join("state/lists")),
+            place("Dir::State::status", &folder.join(STATUS)),
+            place("Dir::Cache", &folder.join("cache")),
+            place("Dir::Etc::sourcelist", list),
             "Dir::Etc::sourceparts=/dev/null".to_owned(),
             "Dir::Etc::preferences=/dev/null".to_owned(),
             "Dir::Etc::preferencesparts=/dev/null".to_owned(),
@@ -128,15 +141,7 @@ impl Apt {
             "Acquire::IndexTargets::deb::CNF::DefaultEnabled=false".to_owned(),
             "Acquire::IndexTargets::deb::Contents-deb::DefaultEnabled=false".to_owned(),
             "Debug::NoLocking=true".to_owned(),
-        ];
-        Ok(Self {
-            apt_get,
-            apt_cache,
-            options,
-            folder,
-            stamp,
-            arch,
-        })
+        ]
     }
 
     /// Takes packages from this suite where it has them. Of several suites apt prefers the release itself to its

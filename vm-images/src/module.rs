@@ -52,6 +52,22 @@ pub fn build(
             folder.display()
         )));
     }
+    make(kernel, &folder, variables, run.join("module.log"))?;
+    let mut objects = Vec::new();
+    find_modules(&folder, &mut objects)?;
+    objects.sort();
+    if objects.is_empty() {
+        return Err(Error::Refused(format!(
+            "the build for {} succeeded and left no .ko in {}",
+            kernel.release,
+            folder.display()
+        )));
+    }
+    Ok(objects)
+}
+
+/// Builds what is in `folder`, without a warning. What the build says goes to `log`.
+fn make(kernel: &Kernel, folder: &Path, variables: &[String], log: PathBuf) -> Result<()> {
     let mut command = kernel.toolchain.command("make")?;
     command
         .arg("-C")
@@ -70,7 +86,6 @@ pub fn build(
     let output = program::run(&mut command)?;
     let mut text = String::from_utf8_lossy(&output.stdout).into_owned();
     text.push_str(&String::from_utf8_lossy(&output.stderr));
-    let log = run.join("module.log");
     cache::write(&log, &text)?;
     if !output.status.success() {
         return Err(Error::Program {
@@ -87,17 +102,7 @@ pub fn build(
             log,
         });
     }
-    let mut objects = Vec::new();
-    find_modules(&folder, &mut objects)?;
-    objects.sort();
-    if objects.is_empty() {
-        return Err(Error::Refused(format!(
-            "the build for {} succeeded and left no .ko in {}",
-            kernel.release,
-            folder.display()
-        )));
-    }
-    Ok(objects)
+    Ok(())
 }
 
 fn find_modules(folder: &Path, found: &mut Vec<PathBuf>) -> Result<()> {

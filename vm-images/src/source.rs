@@ -84,15 +84,7 @@ pub fn build(
             }
             _ => {}
         }
-        for (tool, package) in TOOLS {
-            find(tool, package)?;
-        }
-        if !Path::new("/usr/include/libelf.h").exists() {
-            return Err(Error::Missing {
-                what: "libelf.h".to_owned(),
-                packages: "libelf-dev".to_owned(),
-            });
-        }
+        require_tools()?;
         let source = fetch(cache, catalog, profile, &package, progress)?;
         // What another source's build left is no beginning.
         let made = tree.join("include/config/kernel.release");
@@ -118,6 +110,20 @@ pub fn build(
         variables: Vec::new(),
         slower: profile.slower,
         words: profile.words.clone(),
+    })
+}
+
+/// Sees that all is there that building a kernel takes.
+fn require_tools() -> Result<()> {
+    for (tool, package) in TOOLS {
+        find(tool, package)?;
+    }
+    if Path::new("/usr/include/libelf.h").exists() {
+        return Ok(());
+    }
+    Err(Error::Missing {
+        what: "libelf.h".to_owned(),
+        packages: "libelf-dev".to_owned(),
     })
 }
 

@@ -27,7 +27,7 @@ pub(crate) use build::TESTED_WITH;
 use build::{Builder, Programs};
 pub(crate) use many::ci;
 use payload::Payload;
-use suite::{Choice, DEFAULT, Suite};
+use suite::{Choice, DEFAULT, Suite, Test};
 pub(crate) use verbs::ci as verbs_ci;
 
 /// The suite with figures, for which programs are built with all optimisation.
@@ -387,26 +387,10 @@ fn on(
             .max(args.seconds.div_ceil(kernel.slower.max(1)));
     }
     let run = bench.cache.new_run(&kernel.name).map_err(text)?;
-    let sources = args.sources();
-    let mut objects =
-        module::build(&kernel, &sources, &args.variables(), &run, &bench.progress).map_err(text)?;
-    if let Some(beside) = &args.beside {
-        objects.push(another(bench, &kernel, beside, &args.make, &run)?);
-    }
-    bench
-        .progress
-        .step(&format!("{}: building programs", kernel.name));
-    let plant = |packages: &[String]| {
-        let entry = bench.catalog.kernel_for(&args.kernel, args.arch);
-        let entry = entry.map_err(text)?;
-        let release = &kernel.release;
-        let (cache, catalog) = (&bench.cache, &bench.catalog);
-        toolchain::distribution(cache, catalog, entry, release, packages, &bench.progress)
-            .map_err(text)
-    };
+    let objects = objects(bench, args, &kernel, &run)?;
     let userland = userland(bench, args.arch)?;
     let builder = Builder::new(args.release, userland.as_ref());
-    let programs = Programs::build(suite, &tests, builder, plant)?;
+    let programs = programs(bench, args, &kernel, (suite, &tests), builder)?;
     let slower = kernel.slower * qemu::crowd();
     let payload = Payload {
         userland: userland.as_ref(),
@@ -440,6 +424,42 @@ fn on(
         report: payload::judge(report, &tests),
         left_out,
     })
+}
+
+/// The modules of a run.
+fn objects(
+    bench: &Bench,
+    args: &RunArgs,
+    kernel: &Kernel,
+    run: &Path,
+) -> Result<Vec<PathBuf>, Failure> {
+    let sources = args.sources();
+    let built = module::build(kernel, &sources, &args.variables(), run, &bench.progress);
+    let mut objects = built.map_err(text)?;
+    if let Some(beside) = &args.beside {
+        objects.push(another(bench, kernel, beside, &args.make, run)?);
+    }
+    Ok(objects)
+}
+
+/// The programs of a run's tests.
+fn programs(
+    bench: &Bench,
+    args: &RunArgs,
+    kernel: &Kernel,
+    (suite, tests): (&Suite, &[Test]),
+    builder: Builder<'_>,
+) -> Result<Programs, Failure> {
+    let progress = &bench.progress;
+    progress.step(&format!("{}: building programs", kernel.name));
+    let plant = |packages: &[String]| {
+        let entry = bench.catalog.kernel_for(&args.kernel, args.arch);
+        let entry = entry.map_err(text)?;
+        let (cache, catalog) = (&bench.cache, &bench.catalog);
+        toolchain::distribution(cache, catalog, entry, &kernel.release, packages, progress)
+            .map_err(text)
+    };
+    Programs::build(suite, tests, builder, plant)
 }
 
 /// Another module, under a name of its own.

@@ -30,94 +30,134 @@ pub(super) struct Args {
 }
 
 pub(super) fn run(bench: &Bench, args: &Args) -> Result<(), Failure> {
+    let entries = entries(bench, args)?;
+    let mut builds = Builds {
+        bench,
+        args,
+        seen: Vec::new(),
+        built: 0,
+        failed: Vec::new(),
+        missing: Vec::new(),
+    };
+    for entry in entries {
+        for headers in builds.headers_of(entry) {
+            if args.list {
+                say::line(&format!("{:<20} {}", entry.name, headers.release));
+            } else {
+                builds.build(entry, headers)?;
+            }
+        }
+    }
+    builds.tell()
+}
+
+/// The releases of distributions that are asked for.
+fn entries<'b>(bench: &'b Bench, args: &Args) -> Result<Vec<&'b DistributionEntry>, Failure> {
     let wanted = |entry: &&DistributionEntry| {
         args.distribution.is_empty() || args.distribution.contains(&entry.name)
     };
     let entries: Vec<_> = bench.catalog.distributions.iter().filter(wanted).collect();
-    if let Some(name) = args
-        .distribution
-        .iter()
-        .find(|name| !entries.iter().any(|entry| &entry.name == *name))
-    {
-        return Err(format!("kernels.toml has no distribution '{name}'"));
+    let unknown = |name: &&String| !entries.iter().any(|entry| &entry.name == *name);
+    match args.distribution.iter().find(unknown) {
+        Some(name) => Err(format!("kernels.toml has no distribution '{name}'")),
+        None => Ok(entries),
     }
-    let (mut built, mut failed, mut missing) = (0, Vec::new(), Vec::new());
-    let mut seen = Vec::new();
-    for entry in entries {
+}
+
+/// What has come of the kernels so far.
+struct Builds<'b> {
+    bench: &'b Bench,
+    args: &'b Args,
+    /// Releases of kernels that have had their turn.
+    seen: Vec<String>,
+    built: usize,
+    failed: Vec<String>,
+    /// What the mirrors do not have, and why.
+    missing: Vec<String>,
+}
+
+impl Builds<'_> {
+    /// The kernels of a release of a distribution whose turn has not come yet.
+    fn headers_of(&mut self, entry: &DistributionEntry) -> Vec<Headers> {
+        let (bench, args) = (self.bench, self.args);
         let (cache, catalog) = (&bench.cache, &bench.catalog);
-        let found = match headers::list(cache, catalog, entry, args.arch, &bench.progress) {
+        let mut found = match headers::list(cache, catalog, entry, args.arch, &bench.progress) {
             Ok(found) if !found.is_empty() => found,
             Ok(_) => {
-                missing.push(format!("{}: no headers for {}", entry.name, args.arch.name));
-                continue;
+                let arch = args.arch.name;
+                let missing = format!("{}: no headers for {arch}", entry.name);
+                self.missing.push(missing);
+                return Vec::new();
             }
             // A suite may be on no mirror any more.
             Err(error) => {
-                missing.push(format!("{}: {}", entry.name, last_line(&error)));
-                continue;
+                let missing = format!("{}: {}", entry.name, last_line(&error));
+                self.missing.push(missing);
+                return Vec::new();
             }
         };
-        let found = if args.newest {
-            headers::newest(found)
-        } else {
-            found
-        };
-        for headers in found {
-            let skipped = args
-                .only
-                .as_ref()
-                .is_some_and(|text| !headers.release.contains(text));
-            if skipped || seen.contains(&headers.release) {
-                continue;
+        if args.newest {
+            found = headers::newest(found);
+        }
+        found.retain(|headers| {
+            let only = args.only.as_ref();
+            let wanted = only.is_none_or(|text| headers.release.contains(text));
+            let is_new = wanted && !self.seen.contains(&headers.release);
+            if is_new {
+                self.seen.push(headers.release.clone());
             }
-            seen.push(headers.release.clone());
-            if args.list {
-                say::line(&format!("{:<20} {}", entry.name, headers.release));
-                continue;
-            }
-            let (cache, catalog) = (&bench.cache, &bench.catalog);
+            is_new
+        });
+        found
+    }
+
+    /// Builds the module for a kernel.
+    fn build(&mut self, entry: &DistributionEntry, headers: Headers) -> Result<(), Failure> {
+        let bench = self.bench;
+        let (cache, catalog) = (&bench.cache, &bench.catalog);
+        let kernel = match headers::fetch(cache, catalog, entry, &headers, &bench.progress) {
+            Ok(kernel) => kernel,
             // A list may name what its mirror has withdrawn.
-            let kernel = match headers::fetch(cache, catalog, entry, &headers, &bench.progress) {
-                Ok(kernel) => kernel,
-                Err(error) => {
-                    missing.push(format!("{}: {}", headers.release, last_line(&error)));
-                    continue;
-                }
-            };
-            let outcome = one(bench, &headers, &kernel);
-            headers::forget(cache, &headers).map_err(text)?;
-            match outcome {
-                Ok(compiler) => {
-                    built += 1;
-                    say::line(&format!("ok      {} ({compiler})", headers.release));
-                }
-                Err(why) => {
-                    say::line(&format!("FAILED  {}: {why}", headers.release));
-                    failed.push(headers.release);
-                }
+            Err(error) => {
+                let missing = format!("{}: {}", headers.release, last_line(&error));
+                self.missing.push(missing);
+                return Ok(());
+            }
+        };
+        let outcome = one(bench, &headers, &kernel);
+        headers::forget(cache, &headers).map_err(text)?;
+        match outcome {
+            Ok(compiler) => {
+                self.built += 1;
+                say::line(&format!("ok      {} ({compiler})", headers.release));
+            }
+            Err(why) => {
+                say::line(&format!("FAILED  {}: {why}", headers.release));
+                self.failed.push(headers.release);
             }
         }
-    }
-    for missing in &missing {
-        say::line(&format!("missing {missing}"));
-    }
-    if args.list {
-        return Ok(());
-    }
-    say::line(&format!(
-        "built for {built} kernels, failed for {}",
-        failed.len()
-    ));
-    if built == 0 {
-        return Err("the mirrors have headers of no such kernel".to_owned());
-    }
-    if failed.is_empty() {
         Ok(())
-    } else {
-        Err(format!(
-            "the module does not build for {}",
-            failed.join(", ")
-        ))
+    }
+
+    /// Says what has come of all.
+    fn tell(&self) -> Result<(), Failure> {
+        for missing in &self.missing {
+            say::line(&format!("missing {missing}"));
+        }
+        if self.args.list {
+            return Ok(());
+        }
+        let (built, failed) = (self.built, self.failed.len());
+        say::line(&format!("built for {built} kernels, failed for {failed}"));
+        if built == 0 {
+            return Err("the mirrors have headers of no such kernel".to_owned());
+        }
+        if self.failed.is_empty() {
+            Ok(())
+        } else {
+            let failed = self.failed.join(", ");
+            Err(format!("the module does not build for {failed}"))
+        }
     }
 }
 
