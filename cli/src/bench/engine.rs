@@ -72,27 +72,7 @@ impl Plan {
         };
         runner.calibrate()?;
         for &mechanism in &self.mechanisms {
-            match Job::start(Some(mechanism), &self.layout) {
-                Ok(job) if job.missing.is_empty() => runner.jobs.push((mechanism, job)),
-                Ok(job) => {
-                    runner.missing.extend(job.missing.iter().cloned());
-                    job.leave()?;
-                }
-                Err(error) => {
-                    watch.note(&format!("{mechanism} is left out: {error}"));
-                    if !runner
-                        .missing
-                        .iter()
-                        .any(|m| m.mechanism == mechanism.name())
-                    {
-                        runner.missing.push(Missing {
-                            mechanism: mechanism.name().to_owned(),
-                            reason: error.to_string(),
-                            remedy: "see 'onecopy info'".to_owned(),
-                        });
-                    }
-                }
-            }
+            runner.start(mechanism, &self.layout, watch)?;
         }
         if runner.jobs.is_empty() && !self.mechanisms.is_empty() {
             return Err(BenchError::Usage("no mechanism could be started".into()));
@@ -211,6 +191,33 @@ impl Runner {
             }
         }
         all
+    }
+
+    /// Starts the job of a mechanism, or notes why there is none.
+    fn start(
+        &mut self,
+        mechanism: Mechanism,
+        layout: &Layout,
+        watch: &mut dyn Watch,
+    ) -> Result<(), BenchError> {
+        match Job::start(Some(mechanism), layout) {
+            Ok(job) if job.missing.is_empty() => self.jobs.push((mechanism, job)),
+            Ok(job) => {
+                self.missing.extend(job.missing.iter().cloned());
+                job.leave()?;
+            }
+            Err(error) => {
+                watch.note(&format!("{mechanism} is left out: {error}"));
+                if !self.missing.iter().any(|m| m.mechanism == mechanism.name()) {
+                    self.missing.push(Missing {
+                        mechanism: mechanism.name().to_owned(),
+                        reason: error.to_string(),
+                        remedy: "see 'onecopy info'".to_owned(),
+                    });
+                }
+            }
+        }
+        Ok(())
     }
 
     fn point(

@@ -2,7 +2,7 @@
 //! The C header.
 
 use crate::parse::{Callback, callbacks};
-use crate::{CALLBACKS, Form, constants, sections};
+use crate::{CALLBACKS, Constants, Form, constants, sections};
 use std::fmt::Write;
 
 const TOP: &str = "\
@@ -80,6 +80,22 @@ fn write_header(out: &mut String) -> std::fmt::Result {
         writeln!(out, "typedef struct {tag} *{name};")?;
     }
     let groups = constants();
+    write_constants(out, &groups)?;
+    write_callbacks(out, &groups)?;
+    for prefix in ["MPI_", "PMPI_"] {
+        for section in sections() {
+            writeln!(out, "\n/* {} */", section.title)?;
+            for operation in &section.operations {
+                for &form in operation.forms() {
+                    writeln!(out, "{};", operation.prototype(form, prefix))?;
+                }
+            }
+        }
+    }
+    Ok(())
+}
+
+fn write_constants(out: &mut String, groups: &[Constants]) -> std::fmt::Result {
     for group in groups.iter().filter(|group| group.kind != "callback") {
         writeln!(out, "\n/* {} */", group.title)?;
         let kind = group.kind.as_str();
@@ -109,6 +125,10 @@ fn write_header(out: &mut String) -> std::fmt::Result {
             }
         }
     }
+    Ok(())
+}
+
+fn write_callbacks(out: &mut String, groups: &[Constants]) -> std::fmt::Result {
     writeln!(out, "\n/* Callbacks */")?;
     for callback in callbacks(CALLBACKS).expect("the table of callbacks is in order") {
         match callback {
@@ -134,16 +154,6 @@ fn write_header(out: &mut String) -> std::fmt::Result {
         for row in &group.rows {
             let kind = row.extra.as_deref().unwrap_or("void");
             writeln!(out, "#define MPI_{} (({kind} *){})", row.name, row.value)?;
-        }
-    }
-    for prefix in ["MPI_", "PMPI_"] {
-        for section in sections() {
-            writeln!(out, "\n/* {} */", section.title)?;
-            for operation in &section.operations {
-                for &form in operation.forms() {
-                    writeln!(out, "{};", operation.prototype(form, prefix))?;
-                }
-            }
         }
     }
     Ok(())

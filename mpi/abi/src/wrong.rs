@@ -211,6 +211,10 @@ fn classes(names: &[String]) -> String {
     bits.join(" | ")
 }
 
+fn into(result: std::fmt::Result) -> Result<(), String> {
+    result.map_err(|error| error.to_string())
+}
+
 fn quoted(text: &str) -> String {
     text.replace('\\', "\\\\").replace('"', "\\\"")
 }
@@ -235,23 +239,36 @@ fn variable(parameter: &Parameter, form: Form) -> String {
     plain.declaration(form)
 }
 
-impl Program {
-    fn call(
-        &mut self,
+/// A function of the standard, in one of its forms.
+struct Call<'c> {
+    operation: &'c Operation,
+    form: Form,
+    special: &'c Special,
+    /// Whether it gives an error class; others have none to give.
+    says: bool,
+}
+
+impl Call<'_> {
+    fn name(&self) -> String {
+        format!("MPI_{}", self.operation.symbol(self.form))
+    }
+
+    /// Declares the arguments, valid, and sets one of them to a wrong value in each case. Gives the number of calls.
+    fn write_arguments(
+        &self,
         rules: &Rules,
         section: &Section,
-        operation: &Operation,
-        form: Form,
-    ) -> Result<(), String> {
-        let none = Special::default();
-        let special = rules.calls.get(&operation.name).unwrap_or(&none);
-        let name = format!("MPI_{}", operation.symbol(form));
-        let mut setup = String::new();
-        let mut cases = String::new();
+        setup: &mut String,
+        cases: &mut String,
+    ) -> Result<usize, String> {
+        let &Self {
+            operation,
+            form,
+            special,
+            says,
+        } = self;
+        let name = self.name();
         let mut count = 1;
-        // Others have no error to give.
-        let says = operation.returns == "int" && !operation.name.ends_with("_toint");
-        let into = |result: std::fmt::Result| result.map_err(|error| error.to_string());
         for parameter in &operation.parameters {
             let kind = rules.kind(&section.name, operation, parameter);
             let kind = kind.ok_or_else(|| {
@@ -291,8 +308,32 @@ impl Program {
                 ))?;
                 count += 1;
             }
-            self.parameters += 1;
         }
+        Ok(count)
+    }
+}
+
+impl Program {
+    fn call(
+        &mut self,
+        rules: &Rules,
+        section: &Section,
+        operation: &Operation,
+        form: Form,
+    ) -> Result<(), String> {
+        let none = Special::default();
+        let special = rules.calls.get(&operation.name).unwrap_or(&none);
+        let says = operation.returns == "int" && !operation.name.ends_with("_toint");
+        let call = Call {
+            operation,
+            form,
+            special,
+            says,
+        };
+        let name = call.name();
+        let (mut setup, mut cases) = (String::new(), String::new());
+        let count = call.write_arguments(rules, section, &mut setup, &mut cases)?;
+        self.parameters += operation.parameters.len();
         let before: String = special
             .before
             .iter()

@@ -332,6 +332,17 @@ impl Share {
     }
 }
 
+/// The place of a process in the grid, which is in row-major order whatever the array's order is.
+fn coordinates(rank: i32, processes: &[i32]) -> Vec<i64> {
+    let mut coordinates = vec![0; processes.len()];
+    let mut rest = i64::from(rank);
+    for (coordinate, &count) in coordinates.iter_mut().zip(processes).rev() {
+        *coordinate = rest % i64::from(count);
+        rest /= i64::from(count);
+    }
+    coordinates
+}
+
 pub(crate) fn type_create_darray(
     wide: bool,
     size: i32,
@@ -362,14 +373,7 @@ pub(crate) fn type_create_darray(
     if sizes.iter().any(|&size| size < 1) {
         return Err(fail(c::ERR_ARG, "a dimension of the array is not positive"));
     }
-    // The process grid is in row-major order whatever the array's order is.
-    let mut coordinates = vec![0i64; n];
-    let mut rest = i64::from(rank);
-    for dimension in (0..n).rev() {
-        let count = i64::from(processes[dimension]);
-        coordinates[dimension] = rest % count;
-        rest /= count;
-    }
+    let coordinates = coordinates(rank, &processes);
     let mut shape = of.shape.clone();
     let (mut stride, mut offset) = (i128::from(of.shape.extent()), 0i128);
     for dimension in from_fastest(order, n)? {

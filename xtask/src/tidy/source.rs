@@ -68,6 +68,15 @@ pub(super) fn check(file: &File, findings: &mut Findings) {
         );
     }
     limits(file, findings);
+    opt_ins(file, findings);
+    for (number, code) in code_lines(&file.text) {
+        line(path, number, code, findings);
+    }
+}
+
+/// Whether a file permits unsafe code, or forbids it, as it should.
+fn opt_ins(file: &File, findings: &mut Findings) {
+    let path = file.path.as_str();
     if FORBIDS_UNSAFE.contains(&path) && !file.text.contains("#![forbid(unsafe_code)]") {
         findings.error(path, "does not forbid unsafe code");
     }
@@ -91,20 +100,21 @@ pub(super) fn check(file: &File, findings: &mut Findings) {
             );
         }
     }
-    for (number, code) in code_lines(&file.text) {
-        let place = format!("{path}:{number}");
-        if path.starts_with("src/") && has_word(code, "unsafe") {
-            findings.error(&place, "unsafe code in src/");
-        }
-        if code.contains(concat!("#[", "ignore")) {
-            findings.error(&place, "an ignored test; a test runs or does not exist");
-        }
-        if !ATOMICS.iter().any(|allowed| path.starts_with(allowed)) && names_atomics(code) {
-            findings.error(
-                &place,
-                "the standard library's atomics; use onecopy_shm::sync",
-            );
-        }
+}
+
+fn line(path: &str, number: usize, code: &str, findings: &mut Findings) {
+    let place = format!("{path}:{number}");
+    if path.starts_with("src/") && has_word(code, "unsafe") {
+        findings.error(&place, "unsafe code in src/");
+    }
+    if code.contains(concat!("#[", "ignore")) {
+        findings.error(&place, "an ignored test; a test runs or does not exist");
+    }
+    if !ATOMICS.iter().any(|allowed| path.starts_with(allowed)) && names_atomics(code) {
+        findings.error(
+            &place,
+            "the standard library's atomics; use onecopy_shm::sync",
+        );
     }
 }
 

@@ -352,31 +352,7 @@ fn coccinelle(place: &Place) -> Checked {
         place
             .progress
             .detail(&format!("coccinelle: {}", script.display()));
-        let mut command = program::gentle("spatch");
-        command
-            .args([
-                "-D",
-                "report",
-                "--very-quiet",
-                "--no-show-diff",
-                "--no-includes",
-            ])
-            .arg("--include-headers")
-            .arg("--cocci-file")
-            .arg(script)
-            .arg("--dir")
-            .arg(place.run.join("kmod"));
-        // Some ask for an option of their own.
-        if let Some(options) = said
-            .lines()
-            .find_map(|line| line.strip_prefix("// Options:"))
-        {
-            let known = ["--include-headers", "--no-includes"];
-            let more = options
-                .split_whitespace()
-                .filter(|word| !known.contains(word));
-            command.args(more);
-        }
+        let mut command = spatch(script, &said, &place.run.join("kmod"));
         let output = program::run(&mut command).map_err(text)?;
         if !output.status.success() {
             let said = String::from_utf8_lossy(&output.stderr);
@@ -392,6 +368,36 @@ fn coccinelle(place: &Place) -> Checked {
         "kmod: {ran} scripts of coccinelle ran, {left} that need OCaml did not"
     ));
     Ok(Found(found))
+}
+
+/// Looks for what a script, whose text is this, finds in a folder.
+fn spatch(script: &Path, text: &str, folder: &Path) -> Command {
+    let mut command = program::gentle("spatch");
+    command
+        .args([
+            "-D",
+            "report",
+            "--very-quiet",
+            "--no-show-diff",
+            "--no-includes",
+        ])
+        .arg("--include-headers")
+        .arg("--cocci-file")
+        .arg(script)
+        .arg("--dir")
+        .arg(folder);
+    // Some ask for an option of their own.
+    let options = text
+        .lines()
+        .find_map(|line| line.strip_prefix("// Options:"));
+    if let Some(options) = options {
+        let known = ["--include-headers", "--no-includes"];
+        let more = options
+            .split_whitespace()
+            .filter(|word| !known.contains(word));
+        command.args(more);
+    }
+    command
 }
 
 fn kernel_doc(place: &Place) -> Checked {

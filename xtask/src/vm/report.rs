@@ -3,7 +3,7 @@
 
 use std::path::Path;
 
-use onecopy_vm::console::Outcome;
+use onecopy_vm::console::{Outcome, Test};
 use onecopy_vm::qemu::Accelerator;
 
 use super::Verdict;
@@ -52,17 +52,10 @@ pub(super) fn verdict(verdict: &Verdict, verbose: bool) {
         say::line(&format!("  left out: {reason}"));
     }
     for test in report.console.tests() {
-        if verbose || test.code != Some(0) {
-            say::line(&format!("--- {} said:", test.name));
-            let lines: Vec<&str> = test.output.lines().collect();
-            let from = if verbose {
-                0
-            } else {
-                lines.len().saturating_sub(SHOWN)
-            };
-            for line in &lines[from..] {
-                say::line(&format!("    {line}"));
-            }
+        if verbose {
+            output(test, usize::MAX);
+        } else if test.code != Some(0) {
+            output(test, SHOWN);
         }
     }
     for splat in report.console.splats() {
@@ -95,6 +88,15 @@ pub(super) fn verdict(verdict: &Verdict, verbose: bool) {
     }
     for file in &report.files {
         say::line(&format!("  file: {}", file.display()));
+    }
+}
+
+/// The last lines of what a test said.
+fn output(test: &Test, shown: usize) {
+    say::line(&format!("--- {} said:", test.name));
+    let lines: Vec<&str> = test.output.lines().collect();
+    for line in &lines[lines.len().saturating_sub(shown)..] {
+        say::line(&format!("    {line}"));
     }
 }
 

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! `onecopy info collectives`.
 
+use std::io::{self, Write};
 use std::process::ExitCode;
 
 use serde::Serialize;
@@ -81,8 +82,13 @@ pub(super) fn run(args: &Args, json: bool) -> Result<ExitCode, CliError> {
     if args.json || json {
         let json = text::json(&listing)?;
         print(|out| writeln!(out, "{json}"))?;
-        return Ok(ExitCode::SUCCESS);
+    } else {
+        print(|out| write_table(out, &listing))?;
     }
+    Ok(ExitCode::SUCCESS)
+}
+
+fn write_table(out: &mut dyn Write, listing: &Listing) -> io::Result<()> {
     let mut builder = tabled::builder::Builder::default();
     builder.push_record(["collective", "bytes", "alloc", "other", "how", "why"]);
     for row in &listing.collectives {
@@ -113,15 +119,12 @@ pub(super) fn run(args: &Args, json: bool) -> Result<ExitCode, CliError> {
              the program goes by levels where the ranks of each node stand side by side."
         }
     };
-    print(|out| {
-        writeln!(
-            out,
-            "{} ranks{on}, {} channels. Bytes are a rank's contribution. It stands in its line, in the slot next to it, in its\n\
-             buffer, or in a temporary copy of at most {}.{levels}\n\n{grid}",
-            listing.ranks,
-            listing.channels,
-            text::size(listing.copies_up_to as u64)
-        )
-    })?;
-    Ok(ExitCode::SUCCESS)
+    writeln!(
+        out,
+        "{} ranks{on}, {} channels. Bytes are a rank's contribution. It stands in its line, in the slot next to it, in its\n\
+         buffer, or in a temporary copy of at most {}.{levels}\n\n{grid}",
+        listing.ranks,
+        listing.channels,
+        text::size(listing.copies_up_to as u64)
+    )
 }
