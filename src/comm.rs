@@ -506,11 +506,11 @@ impl Comm {
                 break;
             }
             let decoded = Failed::decode(heard[0]);
-            if let Err(Error::PeerDied { rank, how }) = &decoded {
+            if let Err(Error::PeerDied { rank, death }) = &decoded {
                 // The partner has seen it; this rank may not have looked yet.
                 let mut worker = self.handle.gate.enter();
                 worker.check_liveness();
-                worker.engine.believe_dead(*rank, *how);
+                worker.engine.believe_dead(*rank, *death);
             }
             for result in [sent, received.map(drop), decoded] {
                 match (result, &failure) {

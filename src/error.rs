@@ -14,12 +14,12 @@ use std::sync::Arc;
 #[non_exhaustive]
 pub enum Error {
     /// A peer died. What was under way from it or to it ends with this error.
-    #[error("rank {rank} is dead: {how}")]
+    #[error("rank {rank} is dead: {death}")]
     PeerDied {
         /// The peer.
         rank: usize,
         /// How it ended.
-        how: Death,
+        death: Death,
     },
     /// A peer has finalized and sends nothing more.
     #[error("rank {rank} has left the job")]

@@ -194,8 +194,8 @@ pub fn oob_streams() -> Vec<(u32, Vec<u8>)> {
     };
     let joined = |rank| ToHost::Joined { rank, card: card() };
     let left = |rank| ToHost::Event(Event::Left { rank });
-    let how = Death::Signal(9);
-    let died = |rank| ToHost::Event(Event::Died { rank, how });
+    let death = Death::Signal(9);
+    let died = |rank| ToHost::Event(Event::Died { rank, death });
     let missing = |rank| wireup::Missing {
         rank,
         running: true,

@@ -68,7 +68,10 @@ impl Gone {
     pub(crate) fn error(&self, rank: u32) -> crate::error::Error {
         let rank = rank as usize;
         match self {
-            Self::Died(how) => crate::error::Error::PeerDied { rank, how: *how },
+            Self::Died(death) => crate::error::Error::PeerDied {
+                rank,
+                death: *death,
+            },
             Self::Left => crate::error::Error::PeerLeft { rank },
             Self::Protocol(detail) => crate::error::Error::Protocol {
                 rank,

@@ -203,7 +203,7 @@ pub enum Event {
         /// Which.
         rank: usize,
         /// How.
-        how: Death,
+        death: Death,
     },
     /// A rank left the job in an orderly way.
     Left {

@@ -40,7 +40,7 @@ fn a_rank_that_leaves_early_holds_up_nobody() {
 /// says so by leaving.
 #[test]
 fn who_finalizes_in_a_job_that_lost_a_rank_leaves_others_waiting_for_nothing() {
-    for how in 0..4 {
+    for call in 0..4 {
         local(4, |rt| {
             let world = rt.world();
             match world.rank() {
@@ -48,7 +48,7 @@ fn who_finalizes_in_a_job_that_lost_a_rank_leaves_others_waiting_for_nothing() {
                 3 => {}
                 2 => {
                     let mut got = [0u8];
-                    let error = match how {
+                    let error = match call {
                         0 => world.recv(&mut got, 0, 1).map(drop),
                         1 => world.ssend(&[1u8], 0, 1),
                         2 => world.send(&vec![1u8; 4 << 20], 1, 1),
@@ -56,7 +56,7 @@ fn who_finalizes_in_a_job_that_lost_a_rank_leaves_others_waiting_for_nothing() {
                     };
                     let error = error.unwrap_err();
                     let left = matches!(error, Error::PeerLeft { rank: 0 | 1 });
-                    assert!(left, "{how}: {error}");
+                    assert!(left, "{call}: {error}");
                     drop(world);
                     rt.finalize().unwrap();
                 }

@@ -12,18 +12,18 @@ use std::sync::{Arc, Mutex};
 static RUNTIME: Mutex<Option<Runtime>> = Mutex::new(None);
 
 /// Ends the job of a program that calls as it may not, where no call can give an error.
-fn end_for_misuse(how: Misuse) {
+fn end_for_misuse(misuse: Misuse) {
     let rank = comm::world().map_or(0, |world| world.rank);
     let level = match phase::thread_level() {
         Some((c::THREAD_SINGLE, _)) => "MPI_THREAD_SINGLE, as MPI_Init asks",
         _ => "MPI_THREAD_FUNNELED",
     };
-    codes::report(&match how {
+    codes::report(&match misuse {
         Misuse::SecondThread => format!(
             "onecopy: rank {rank}: a second thread called MPI, which was initialized with {level}. \
              Call MPI_Init_thread with MPI_THREAD_MULTIPLE, or MPI_THREAD_SERIALIZED if one thread calls at a time"
         ),
-        Misuse::Reentered => format!("onecopy: rank {rank}: {how}"),
+        Misuse::Reentered => format!("onecopy: rank {rank}: {misuse}"),
     });
     phase::abort(1);
 }

@@ -522,16 +522,16 @@ fn ranks_may_finalize_while_they_exit() {
 #[test]
 fn a_rank_that_ends_without_finalize_fails_the_job() {
     let program = compile("deserts");
-    for how in ["exit", "beyond", "at once", "returns"] {
+    for ending in ["exit", "beyond", "at once", "returns"] {
         for ranks in [1, 3] {
-            let output = run(&program, ranks, &[how]);
+            let output = run(&program, ranks, &[ending]);
             let said = String::from_utf8_lossy(&output.stderr);
-            assert_eq!(output.status.code(), Some(1), "{how}: {said}");
+            assert_eq!(output.status.code(), Some(1), "{ending}: {said}");
             let told = said.lines().filter(|line| {
                 line.starts_with(&format!("onecopy run: rank {} (pid ", ranks - 1))
                     && line.contains("exited with code 0) has left the job without finalizing")
             });
-            assert_eq!(told.count(), 1, "{how}: {said}");
+            assert_eq!(told.count(), 1, "{ending}: {said}");
         }
     }
 }

@@ -17,7 +17,7 @@ impl Failed {
     pub(crate) fn encode(failure: Option<&Error>) -> u64 {
         let (rank, (what, detail)) = match failure {
             None => return 0,
-            Some(Error::PeerDied { rank, how }) => (*rank, how.encode()),
+            Some(Error::PeerDied { rank, death }) => (*rank, death.encode()),
             Some(Error::PeerLeft { rank }) => (*rank, (LEFT, 0)),
             // This rank is cut off from another one in some other way; only the fact is told.
             Some(Error::Protocol { rank, .. } | Error::Unreachable { rank, .. }) => {
@@ -38,8 +38,8 @@ impl Failed {
             return Err(Error::PeerLeft { rank });
         }
         // What cannot be decoded still says that the rank is gone.
-        let how = Death::decode(word as u8, detail).unwrap_or(Death::Unknown);
-        Err(Error::PeerDied { rank, how })
+        let death = Death::decode(word as u8, detail).unwrap_or(Death::Unknown);
+        Err(Error::PeerDied { rank, death })
     }
 }
 
@@ -56,7 +56,7 @@ mod tests {
             Death::NodeLost,
             Death::Unheard,
         ];
-        let died = deaths.map(|how| Error::PeerDied { rank: 7, how });
+        let died = deaths.map(|death| Error::PeerDied { rank: 7, death });
         for failure in died.into_iter().chain([Error::PeerLeft { rank: 0 }]) {
             let decoded = Failed::decode(Failed::encode(Some(&failure)));
             let decoded = decoded.expect_err("a failure");

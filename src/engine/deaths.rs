@@ -169,9 +169,9 @@ impl Engine {
         loop {
             match self.wireup.poll() {
                 Ok(None) => return,
-                Ok(Some(Event::Died { rank, how })) if self.lives.knows(rank) => {
+                Ok(Some(Event::Died { rank, death })) if self.lives.knows(rank) => {
                     self.lives.mark_over(rank as u32);
-                    self.hear_of(rank as u32, Gone::Died(how))
+                    self.hear_of(rank as u32, Gone::Died(death))
                 }
                 Ok(Some(Event::Left { rank })) if self.lives.knows(rank) => {
                     self.lives.mark_over(rank as u32);
@@ -221,9 +221,9 @@ impl Engine {
         if self.lives.is_gone(rank) || rank == self.core.me {
             return;
         }
-        if let Gone::Died(how) = &gone {
+        if let Gone::Died(death) = &gone {
             self.core.counters.peer_deaths += 1;
-            tracepoints::peer_died(rank as usize, &how.to_string());
+            tracepoints::peer_died(rank as usize, &death.to_string());
         }
         let given_up = matches!(gone, Gone::Protocol(_) | Gone::Unreachable(_));
         if !given_up {
@@ -331,9 +331,9 @@ impl Engine {
     }
 
     /// A peer says that `rank` is dead.
-    pub(crate) fn believe_dead(&mut self, rank: usize, how: Death) {
+    pub(crate) fn believe_dead(&mut self, rank: usize, death: Death) {
         if self.lives.knows(rank) {
-            self.mark_gone(rank as u32, Gone::Died(how));
+            self.mark_gone(rank as u32, Gone::Died(death));
         }
     }
 }

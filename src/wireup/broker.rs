@@ -203,15 +203,15 @@ impl Broker {
     }
 
     /// The launcher's child of this rank has ended.
-    pub fn child_ended(&mut self, rank: usize, how: Death, now: Instant) {
+    pub fn child_ended(&mut self, rank: usize, death: Death, now: Instant) {
         self.drain(rank, now);
         let client = &mut self.clients[rank];
-        client.child_death = Some(how);
+        client.child_death = Some(death);
         let own = client
             .joined_as
             .is_some_and(|who| who.pid == client.child.as_raw());
         if own || client.ending.is_some() {
-            self.gone(rank, how);
+            self.gone(rank, death);
         }
     }
 
@@ -227,8 +227,8 @@ impl Broker {
             let client = &self.clients[rank];
             if let Some(since) = client.ending {
                 let late = now.duration_since(since) >= STATUS_DELAY;
-                if let Some(how) = client.child_death.or(late.then_some(Death::Unknown)) {
-                    self.gone(rank, how);
+                if let Some(death) = client.child_death.or(late.then_some(Death::Unknown)) {
+                    self.gone(rank, death);
                 }
             }
         }
@@ -533,7 +533,7 @@ impl Broker {
         self.notices.push(Notice::Complaint { rank, text });
     }
 
-    fn gone(&mut self, rank: usize, how: Death) {
+    fn gone(&mut self, rank: usize, death: Death) {
         let client = &mut self.clients[rank];
         client.ending = None;
         let was = client.state;
@@ -541,7 +541,7 @@ impl Broker {
             ClientState::Outside => {
                 client.state = ClientState::Gone;
                 if !self.decides() {
-                    self.tell_beyond(Some(rank), || ToHost::Event(Event::Died { rank, how }));
+                    self.tell_beyond(Some(rank), || ToHost::Event(Event::Died { rank, death }));
                 }
             }
             ClientState::Joined => {
@@ -549,7 +549,7 @@ impl Broker {
                 if !client.disconnected {
                     self.notices.push(Notice::Deserted { rank });
                 }
-                self.announce(rank, Event::Died { rank, how });
+                self.announce(rank, Event::Died { rank, death });
             }
             ClientState::Left | ClientState::Gone => return,
         }

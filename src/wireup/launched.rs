@@ -216,15 +216,15 @@ impl Launched {
         }
         let died = Event::Died {
             rank: host.rank,
-            how: super::Death::Unknown,
+            death: super::Death::Unknown,
         };
-        let how = super::Death::Unheard;
+        let death = super::Death::Unheard;
         let beyond = std::mem::take(&mut host.beyond);
         if !beyond.is_empty() {
             // Refuses only when its counter is full: then it is readable already.
             let _ = self.bell.write(1);
         }
-        let unheard = beyond.into_iter().map(|rank| Event::Died { rank, how });
+        let unheard = beyond.into_iter().map(|rank| Event::Died { rank, death });
         self.aside.extend(unheard);
         (!host.left).then(|| (ToRank::Event(died), Vec::new()))
     }

@@ -172,17 +172,17 @@ impl Local {
     }
 
     /// Dies as a process would: the others see [`Event::Died`].
-    pub fn die(self, how: Death) {
+    pub fn die(self, death: Death) {
         let rank = self.rank;
-        self.world.announce(rank, Event::Died { rank, how }, true);
+        self.world.announce(rank, Event::Died { rank, death }, true);
     }
 }
 
 impl Drop for Local {
     fn drop(&mut self) {
         let rank = self.rank;
-        let how = Death::Unknown;
-        self.world.announce(rank, Event::Died { rank, how }, true);
+        let death = Death::Unknown;
+        self.world.announce(rank, Event::Died { rank, death }, true);
     }
 }
 
@@ -376,10 +376,10 @@ mod tests {
         assert!(readable(last.event_fd().expect("fd")));
         assert_eq!(last.poll().expect("poll"), Some(Event::Left { rank: 1 }));
         assert!(readable(last.event_fd().expect("fd")));
-        let how = Death::Signal(9);
+        let death = Death::Signal(9);
         assert_eq!(
             last.poll().expect("poll"),
-            Some(Event::Died { rank: 0, how })
+            Some(Event::Died { rank: 0, death })
         );
         assert!(!readable(last.event_fd().expect("fd")));
         assert_eq!(last.poll().expect("poll"), None);

@@ -264,10 +264,10 @@ impl ToRank {
                 w.count(text.len());
                 w.bytes(text);
             }
-            Self::Event(Event::Died { rank, how }) => {
+            Self::Event(Event::Died { rank, death }) => {
                 w = Writer::new(69);
                 w.count(*rank);
-                w.death(*how);
+                w.death(*death);
             }
             Self::Event(Event::Left { rank }) => {
                 w = Writer::new(70);
@@ -329,7 +329,7 @@ impl ToRank {
             }
             69 => Self::Event(Event::Died {
                 rank: r.rank("rank")? as usize,
-                how: r.death()?,
+                death: r.death()?,
             }),
             70 => Self::Event(Event::Left {
                 rank: r.rank("rank")? as usize,

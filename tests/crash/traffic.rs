@@ -64,8 +64,8 @@ const SHAPES: [(usize, bool, bool, Way); 14] = [
 /// Whether the error says, in order, that `peer` is dead.
 pub(crate) fn names(error: &Error, peer: usize) -> bool {
     match error {
-        Error::PeerDied { rank, how } => {
-            *rank == peer && matches!(how, Death::Signal(9) | Death::Unknown)
+        Error::PeerDied { rank, death } => {
+            *rank == peer && matches!(death, Death::Signal(9) | Death::Unknown)
         }
         // It died between its last farewell and its end.
         Error::PeerLeft { rank } => *rank == peer,
@@ -261,11 +261,16 @@ pub(crate) fn rank() {
 /// Checks a run of which `victim` may have died.
 pub(crate) fn verify(ran: &Ran, victim: usize, what: &str) -> bool {
     let died = ran.ranks[victim] == Death::Signal(9);
-    for (rank, how) in ran.ranks.iter().enumerate() {
+    for (rank, death) in ran.ranks.iter().enumerate() {
         if rank == victim && died {
             continue;
         }
-        assert_eq!(*how, Death::Code(0), "{what}: rank {rank}: {}", ran.story());
+        assert_eq!(
+            *death,
+            Death::Code(0),
+            "{what}: rank {rank}: {}",
+            ran.story()
+        );
         let end = ran.said(rank, "dead");
         assert!(
             end.len() == 1 || !ran.said(rank, "absent").is_empty(),

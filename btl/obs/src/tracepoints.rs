@@ -113,7 +113,7 @@ tracepoints! {
     /// An inbound connection was refused: it is no rank of the job, or a rank that needs none.
     DEBUG inbound_refused(from: &str, reason: &str);
     /// A peer died.
-    DEBUG peer_died(peer: usize, how: &str);
+    DEBUG peer_died(peer: usize, death: &str);
     /// What a peer wrote was not valid; the peer is failed.
     DEBUG protocol_error(peer: usize, reason: &str);
     /// A sender has announced a message. In a job a message is named by its sender and its number, which both sides

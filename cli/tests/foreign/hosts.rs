@@ -46,9 +46,9 @@ pub(crate) fn as_rank(what: &str, runtime: Runtime) {
             let mut never = [0_u8; 1];
             let peer = (rank + size / 2) % size;
             match world.recv(&mut never, peer, 9) {
-                Err(Error::PeerDied { rank: who, how }) => {
+                Err(Error::PeerDied { rank: who, death }) => {
                     assert_eq!(who, peer);
-                    say(&format!("told: {rank}: rank {who} is dead: {how}"));
+                    say(&format!("told: {rank}: rank {who} is dead: {death}"));
                 }
                 other => panic!("{other:?}"),
             }

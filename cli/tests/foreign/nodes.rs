@@ -97,9 +97,9 @@ fn hear(job: &mut dyn Wireup, count: usize) {
     say(&format!("waits: {rank}"));
     while gone < count {
         match job.poll().expect("poll") {
-            Some(Event::Died { rank: who, how }) => {
+            Some(Event::Died { rank: who, death }) => {
                 gone += 1;
-                say(&format!("event: {rank} hears: {who} died: {how}"));
+                say(&format!("event: {rank} hears: {who} died: {death}"));
             }
             Some(Event::Left { rank: who }) => {
                 gone += 1;

@@ -116,7 +116,7 @@ fn await_event(job: &mut dyn Wireup) {
         event.is_some()
     }));
     match event {
-        Some(Event::Died { rank, how }) => say(&format!("saw: rank {rank} {how}")),
+        Some(Event::Died { rank, death }) => say(&format!("saw: rank {rank} {death}")),
         Some(Event::Left { rank }) => say(&format!("saw: rank {rank} left")),
         Some(Event::Abort { code }) => say(&format!("saw: abort {code}")),
         None => {}

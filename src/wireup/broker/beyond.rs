@@ -98,7 +98,7 @@ impl Broker {
         };
         match message {
             ToHost::Joined { rank, card } if decides => self.far_join(its(rank)?, card, now)?,
-            ToHost::Event(Event::Died { rank, how }) => self.far_end(its(rank)?, how),
+            ToHost::Event(Event::Died { rank, death }) => self.far_end(its(rank)?, death),
             ToHost::Event(Event::Left { rank }) => self.far_leave(its(rank)?),
             ToHost::Event(Event::Abort { code }) => self.far_abort(&nodes, node, code),
             ToHost::Cards {
@@ -170,29 +170,29 @@ impl Broker {
             .filter(|&rank| all && nodes.of(rank) != Some(node));
         let unheard: Vec<usize> = unheard.collect();
         // All at once, so that none of them is named as one that may still come.
-        for (ranks, how) in [(&lost, Death::NodeLost), (&unheard, Death::Unheard)] {
+        for (ranks, death) in [(&lost, Death::NodeLost), (&unheard, Death::Unheard)] {
             for &rank in ranks {
-                self.mark_far_end(rank, how);
+                self.mark_far_end(rank, death);
             }
         }
         self.give_up_if_anyone_waits();
     }
 
-    fn far_end(&mut self, rank: usize, how: Death) {
-        self.mark_far_end(rank, how);
+    fn far_end(&mut self, rank: usize, death: Death) {
+        self.mark_far_end(rank, death);
         if self.decides() {
             self.give_up_if_anyone_waits();
         }
     }
 
-    fn mark_far_end(&mut self, rank: usize, how: Death) {
+    fn mark_far_end(&mut self, rank: usize, death: Death) {
         let client = &mut self.clients[rank];
         match client.state {
             ClientState::Left | ClientState::Gone => return,
             ClientState::Outside | ClientState::Joined => client.state = ClientState::Gone,
         }
-        client.child_death = Some(how);
-        self.announce(rank, Event::Died { rank, how });
+        client.child_death = Some(death);
+        self.announce(rank, Event::Died { rank, death });
     }
 
     fn give_up_if_anyone_waits(&mut self) {

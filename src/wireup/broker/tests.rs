@@ -165,8 +165,8 @@ fn deaths_and_departures_are_told_to_members_only() {
     broker.child_ended(1, Death::Signal(11), Instant::now());
     let left = ToRank::Event(Event::Left { rank: 2 });
     assert_eq!(heard(&sockets[0]), Some(left.clone()));
-    let how = Death::Signal(11);
-    let died = ToRank::Event(Event::Died { rank: 1, how });
+    let death = Death::Signal(11);
+    let died = ToRank::Event(Event::Died { rank: 1, death });
     assert_eq!(heard(&sockets[0]), Some(died));
     assert_eq!(heard(&sockets[0]), None);
     assert_eq!(heard(&sockets[1]), Some(left));
@@ -292,8 +292,8 @@ fn who_cannot_be_told_hears_why_and_the_others_of_its_end() {
         matches!(notices[..], [Notice::Complaint { rank: 0, .. }]),
         "{notices:?}"
     );
-    let how = Death::Unknown;
-    let died = Event::Died { rank: 0, how };
+    let death = Death::Unknown;
+    let died = Event::Died { rank: 0, death };
     assert_eq!(heard(&sockets[1]), Some(ToRank::Event(died)));
 }
 
@@ -324,7 +324,7 @@ fn a_rank_that_came_by_itself_is_a_member_like_others() {
     broker.tick(Instant::now() + STATUS_DELAY);
     let died = Event::Died {
         rank: 1,
-        how: Death::Unknown,
+        death: Death::Unknown,
     };
     assert_eq!(heard(&sockets[0]), Some(ToRank::Event(died)));
     assert!(broker.is_out(1) && broker.nothing_to_send());

@@ -140,10 +140,10 @@ fn the_end_of_the_host_is_a_death_and_not_the_end_of_the_job() {
             zero.leave().expect("leave");
         }
         drop(zero);
-        let how = Death::Unknown;
+        let death = Death::Unknown;
         let expected = match orderly {
             true => Event::Left { rank: 0 },
-            false => Event::Died { rank: 0, how },
+            false => Event::Died { rank: 0, death },
         };
         let start = Instant::now();
         let event = loop {

@@ -27,7 +27,7 @@ fn events_that_come_before_an_answer_are_kept() {
     let (mut rank, launcher) = client(3);
     let died = Event::Died {
         rank: 2,
-        how: Death::Signal(11),
+        death: Death::Signal(11),
     };
     let left = Event::Left { rank: 1 };
     say(&launcher, &ToRank::Event(died).encode(), &[]);

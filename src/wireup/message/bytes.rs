@@ -77,8 +77,8 @@ impl Writer {
         self.u16(port);
     }
 
-    pub(in crate::wireup) fn death(&mut self, how: Death) {
-        let (what, detail) = how.encode();
+    pub(in crate::wireup) fn death(&mut self, death: Death) {
+        let (what, detail) = death.encode();
         self.u32(what.into());
         self.u32(detail.cast_unsigned());
     }
@@ -267,9 +267,9 @@ impl<'a> Reader<'a> {
     pub(in crate::wireup) fn death(&mut self) -> Result<Death, DecodeError> {
         let what = self.u32()?;
         let detail = self.i32()?;
-        let how = u8::try_from(what).ok();
-        let how = how.and_then(|what| Death::decode(what, detail));
-        how.ok_or(DecodeError::Value {
+        let death = u8::try_from(what).ok();
+        let death = death.and_then(|what| Death::decode(what, detail));
+        death.ok_or(DecodeError::Value {
             field: "death",
             value: what.into(),
         })

@@ -74,7 +74,7 @@ fn to_rank() -> impl Strategy<Value = ToRank> {
             }
         }),
         "[a-z ]{0,60}".prop_map(|reason| ToRank::Refused { reason }),
-        (rank.clone(), death).prop_map(|(rank, how)| ToRank::Event(Event::Died { rank, how })),
+        (rank.clone(), death).prop_map(|(rank, death)| ToRank::Event(Event::Died { rank, death })),
         rank.prop_map(|rank| ToRank::Event(Event::Left { rank })),
         any::<i32>().prop_map(|code| ToRank::Event(Event::Abort { code })),
         Just(ToRank::Welcome),

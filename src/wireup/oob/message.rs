@@ -189,7 +189,7 @@ mod tests {
                 listens: listens.map(std::net::SocketAddr::from),
                 ..Card::of_this_process()
             });
-        let how = prop_oneof![
+        let death = prop_oneof![
             any::<i32>().prop_map(Death::Code),
             any::<i32>().prop_map(Death::Signal),
             Just(Death::Unknown),
@@ -212,7 +212,8 @@ mod tests {
                 }),
             (any::<u32>(), proptest::collection::vec(missing, 0..5))
                 .prop_map(|(waited_ms, missing)| ToHost::Absent { waited_ms, missing }),
-            (rank.clone(), how).prop_map(|(rank, how)| ToHost::Event(Event::Died { rank, how })),
+            (rank.clone(), death)
+                .prop_map(|(rank, death)| ToHost::Event(Event::Died { rank, death })),
             rank.prop_map(|rank| ToHost::Event(Event::Left { rank })),
             any::<i32>().prop_map(|code| ToHost::Event(Event::Abort { code })),
             Just(ToHost::Beat),

@@ -182,8 +182,8 @@ fn the_end_of_a_process_is_the_end_of_its_node_at_once() {
 fn a_node_says_farewell_before_it_goes() {
     let (mut zero, mut one, _two) = linked();
     let now = Instant::now();
-    let how = Death::Signal(9);
-    let died = ToHost::Event(Event::Died { rank: 3, how });
+    let death = Death::Signal(9);
+    let died = ToHost::Event(Event::Died { rank: 3, death });
     one.tell(Some(3), &died, now);
     assert!(!one.is_done(now), "rank 0's host does not know yet");
     let start = Instant::now();

@@ -102,7 +102,7 @@ pub(crate) fn wireup_seeds() -> Vec<Vec<u8>> {
         },
         ToRank::Event(Event::Died {
             rank: 1,
-            how: Death::Signal(9),
+            death: Death::Signal(9),
         }),
         ToRank::Event(Event::Left { rank: 1 }),
         ToRank::Event(Event::Abort { code: 3 }),

@@ -105,8 +105,8 @@ impl Job {
     }
 }
 
-fn died(rank: usize, how: Death) -> Option<ToRank> {
-    Some(ToRank::Event(Event::Died { rank, how }))
+fn died(rank: usize, death: Death) -> Option<ToRank> {
+    Some(ToRank::Event(Event::Died { rank, death }))
 }
 
 #[test]

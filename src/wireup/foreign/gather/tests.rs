@@ -184,8 +184,8 @@ fn a_death_is_heard_of_on_all_nodes() {
                 // Without a word.
                 return drop(rank_of);
             }
-            let how = Death::Unknown;
-            let died = said(&[Event::Died { rank: 3, how }]);
+            let death = Death::Unknown;
+            let died = said(&[Event::Died { rank: 3, death }]);
             assert_eq!(events(&mut rank_of, 1), died);
             rank_of.leave().expect("leave");
         },
