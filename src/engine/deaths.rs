@@ -74,8 +74,8 @@ impl Engine {
             // Whoever has no memory any more says nothing more. How it ended is worth waiting for a little; its process
             // is not.
             let grace = 2 * self.waits.policy.period;
-            let ends = peer.endpoint.shares_memory();
-            if ends && peer.life.ended_for(grace, now) {
+            let shares_memory = peer.endpoint.shares_memory();
+            if shares_memory && peer.life.ended_for(grace, now) {
                 seen.ended.push(peer.rank);
             } else if let Some(pidfd) = &peer.life.pidfd {
                 ranks.push(peer.rank);

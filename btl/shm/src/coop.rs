@@ -75,11 +75,13 @@ impl CooperativeTransfer {
 /// Chunks that a transfer may have.
 pub const MAX_CHUNKS: u32 = 1 << 15;
 
-const fn front(ends: u32) -> u32 {
-    ends & 0xFFFF
+/// Of the two counts of a counter, how many chunks are taken from the front.
+const fn front(counts: u32) -> u32 {
+    counts & 0xFFFF
 }
-const fn back(ends: u32) -> u32 {
-    ends >> 16
+/// How many are taken from the back.
+const fn back(counts: u32) -> u32 {
+    counts >> 16
 }
 const fn word(id: u32, value: u32) -> u64 {
     (id as u64) << 32 | value as u64
@@ -141,9 +143,9 @@ impl CooperativeBlock {
     #[inline]
     #[must_use]
     pub fn taken(&self, id: u32) -> u32 {
-        let (open, ends) = split(self.counter.load(Ordering::Acquire));
+        let (open, counts) = split(self.counter.load(Ordering::Acquire));
         if open == id {
-            front(ends) + back(ends)
+            front(counts) + back(counts)
         } else {
             u32::MAX
         }
@@ -153,14 +155,14 @@ impl CooperativeBlock {
     /// are taken, or it is another transfer.
     #[inline]
     pub fn claim(&self, id: u32, chunks: u32) -> Option<u32> {
-        self.take(id, chunks, |ends| (ends + 1, front(ends)))
+        self.take(id, chunks, |counts| (counts + 1, front(counts)))
     }
 
     /// Takes the last chunk that is left of transfer `id`, which has `chunks` of them. For the sender.
     #[inline]
     pub fn claim_back(&self, id: u32, chunks: u32) -> Option<u32> {
-        self.take(id, chunks, |ends| {
-            (ends + (1 << 16), chunks - 1 - back(ends))
+        self.take(id, chunks, |counts| {
+            (counts + (1 << 16), chunks - 1 - back(counts))
         })
     }
 
@@ -168,21 +170,21 @@ impl CooperativeBlock {
     /// number.
     #[inline]
     pub fn claim_rest(&self, id: u32, chunks: u32) -> Option<(u32, u32)> {
-        self.take(id, chunks, |ends| {
-            let left = chunks - front(ends) - back(ends);
-            (ends + left, (front(ends), left))
+        self.take(id, chunks, |counts| {
+            let left = chunks - front(counts) - back(counts);
+            (counts + left, (front(counts), left))
         })
     }
 
     fn take<T>(&self, id: u32, chunks: u32, step: impl Fn(u32) -> (u32, T)) -> Option<T> {
         let mut seen = self.counter.load(Ordering::Acquire);
         loop {
-            let (open, ends) = split(seen);
+            let (open, counts) = split(seen);
             // A peer can write anything here: the sum must not leave the transfer.
-            if open != id || chunks > MAX_CHUNKS || front(ends) + back(ends) >= chunks {
+            if open != id || chunks > MAX_CHUNKS || front(counts) + back(counts) >= chunks {
                 return None;
             }
-            let (next, taken) = step(ends);
+            let (next, taken) = step(counts);
             match self.counter.compare_exchange_weak(
                 seen,
                 word(id, next),

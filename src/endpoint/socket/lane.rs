@@ -40,7 +40,7 @@ pub(super) struct PairLane {
     /// The lane that there is, or is being made.
     pub(super) lane: Option<u64>,
     /// The numbers of both ends, the own one first; the peer's once it is known.
-    ends: (u32, Option<u32>),
+    numbers: (u32, Option<u32>),
     /// Which control frames were said and heard of this lane.
     said_ready: bool,
     heard_ready: bool,
@@ -92,7 +92,7 @@ impl PairLane {
             lanes,
             rank,
             lane: None,
-            ends: (0, None),
+            numbers: (0, None),
             said_ready: false,
             heard_ready: false,
             said_end: false,
@@ -119,7 +119,7 @@ impl PairLane {
         match made {
             Ok((lane, offer)) => {
                 self.lane = Some(lane);
-                self.ends = (offer.rail.pair.number, None);
+                self.numbers = (offer.rail.pair.number, None);
                 stream.push_with(FrameKind::Offer, &offer.to_bytes());
                 true
             }
@@ -143,14 +143,14 @@ impl PairLane {
             // It is about a lane that is over on this side.
             return Ok(());
         }
-        if self.ends.1.is_some() {
+        if self.numbers.1.is_some() {
             return Err("a second offer of a lane");
         }
         if self.lane.is_none() && !self.offer(stream) {
             self.end(stream);
             return Ok(());
         }
-        self.ends.1 = Some(offer.rail.pair.number);
+        self.numbers.1 = Some(offer.rail.pair.number);
         if let Some(lane) = self.lane {
             self.lanes.lock().connect(lane, &offer);
         }
@@ -163,7 +163,7 @@ impl PairLane {
             return Ok(());
         }
         let (theirs, ours) = ((value >> 32) as u32, value as u32);
-        if self.ends != (ours, Some(theirs)) {
+        if self.numbers != (ours, Some(theirs)) {
             return Err("a lane that nobody has offered");
         }
         self.heard_ready = true;
@@ -195,7 +195,7 @@ impl PairLane {
             self.end(stream);
         } else if connected
             && !self.said_ready
-            && let (ours, Some(theirs)) = self.ends
+            && let (ours, Some(theirs)) = self.numbers
         {
             self.said_ready = true;
             stream.push(FrameKind::Ready, u64::from(ours) << 32 | u64::from(theirs));
@@ -274,7 +274,7 @@ impl PairLane {
         self.early.add(&std::mem::take(&mut self.control_in));
         let had_none = self.lane.is_none();
         self.close();
-        (self.ends, self.unpushed) = ((0, None), false);
+        (self.numbers, self.unpushed) = ((0, None), false);
         (self.said_ready, self.heard_ready, self.said_end) = (false, false, false);
         if had_none {
             // This side refused it, for a reason that may pass.

@@ -130,8 +130,8 @@ fn describe(payload: &[u8; INLINE], at: usize, heap_bytes: u64) -> Option<Descri
         word(payload, at + 16),
     );
     let heap = (heap != u64::MAX).then_some(heap);
-    let ends = |begin: u64, limit: u64| begin.checked_add(len).is_some_and(|end| end <= limit);
-    let lies = ends(address, u64::MAX) && heap.is_none_or(|heap| ends(heap, heap_bytes));
+    let fits = |begin: u64, limit: u64| begin.checked_add(len).is_some_and(|end| end <= limit);
+    let lies = fits(address, u64::MAX) && heap.is_none_or(|heap| fits(heap, heap_bytes));
     lies.then_some(Described { address, heap, len })
 }
 
