@@ -152,7 +152,7 @@ pub(crate) enum Put {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Part {
     /// Where in the chunk it begins.
-    pub(crate) at: u64,
+    pub(crate) offset: u64,
     pub(crate) len: u32,
     /// Bytes of the whole chunk.
     pub(crate) of: u32,

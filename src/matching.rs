@@ -385,7 +385,7 @@ mod tests {
             for (number, step) in steps.enumerate() {
                 match step {
                     Step::Arrive(envelope) => {
-                        let expected = plain.posted.iter().position(|(p, _)| p.accepts(&envelope)).map(|at| plain.posted.remove(at).1);
+                        let expected = plain.posted.iter().position(|(p, _)| p.accepts(&envelope)).map(|index| plain.posted.remove(index).1);
                         prop_assert_eq!(posted.accepts(&envelope), expected.is_some());
                         let found = posted.take(&envelope);
                         prop_assert_eq!(found, expected);
@@ -396,7 +396,7 @@ mod tests {
                         }
                     }
                     Step::Receive(pattern) => {
-                        let expected = plain.unexpected.iter().position(|(e, _)| pattern.accepts(e)).map(|at| plain.unexpected.remove(at).1);
+                        let expected = plain.unexpected.iter().position(|(e, _)| pattern.accepts(e)).map(|index| plain.unexpected.remove(index).1);
                         let found = unexpected.find(&pattern).map(|entry| unexpected.take(entry));
                         prop_assert_eq!(found, expected);
                         if found.is_none() {

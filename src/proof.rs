@@ -227,7 +227,7 @@ impl Handshake {
     }
 
     fn challenge(&mut self, got: &[u8], rank: u32, fresh: &Fresh) -> Result<State, Rejected> {
-        let number = |at: usize| u16::from_le_bytes([got[at], got[at + 1]]);
+        let number = |offset: usize| u16::from_le_bytes([got[offset], got[offset + 1]]);
         if got[..4] != MAGIC {
             return Err(Rejected::Magic);
         }

@@ -169,7 +169,7 @@ fn shown(part: Option<Part>, whole: ChunkBody) -> Result<ChunkBody, String> {
         ));
     }
     Ok(ChunkBody {
-        offset: whole.offset + part.at,
+        offset: whole.offset + part.offset,
         piece: part.len,
         ..whole
     })

@@ -274,7 +274,7 @@ impl Rts {
 #[inline]
 pub(crate) fn chunk_of(kind: Kind, bytes: &[u8; BODY]) -> Option<ChunkName> {
     let (words, _) = bytes.as_chunks();
-    let word = |at: usize| words.get(at).map_or(0, |&word| u64::from_le_bytes(word));
+    let word = |index: usize| words.get(index).map_or(0, |&word| u64::from_le_bytes(word));
     let names = match kind {
         Kind::ChunkFirst | Kind::ChunkNext | Kind::Data => true,
         Kind::Rts => matches!(halves(word(4)).1, LIST | LIST_EXPOSED),

@@ -73,10 +73,10 @@ impl UserBuf {
         if let Self::One(loan) = self {
             return loans.write(*loan, offset as usize, len, |out| f(0, out));
         }
-        let mut at = 0;
+        let mut done = 0;
         for (loan, from, n) in self.pieces(offset, len as u64) {
-            loans.write(loan, from, n, |out| f(at, out))?;
-            at += n;
+            loans.write(loan, from, n, |out| f(done, out))?;
+            done += n;
         }
         Ok(())
     }
@@ -98,10 +98,10 @@ impl UserBuf {
         for &(loan, from, n) in &pieces {
             loans.read(loan, from, n, |_| {})?;
         }
-        let mut at = 0;
+        let mut done = 0;
         for (loan, from, n) in pieces {
-            loans.read(loan, from, n, |bytes| f(at, bytes))?;
-            at += n;
+            loans.read(loan, from, n, |bytes| f(done, bytes))?;
+            done += n;
         }
         Ok(())
     }
@@ -384,7 +384,9 @@ mod tests {
         let parts = [loans.keep(vec![1; 10]), loans.keep(vec![2; 10])];
         let buf = UserBuf::Many(Arc::new(parts));
         let mut shown = Vec::new();
-        let read = buf.read(&loans, 5, 10, |at, bytes| shown.push((at, bytes.to_vec())));
+        let read = buf.read(&loans, 5, 10, |offset, bytes| {
+            shown.push((offset, bytes.to_vec()))
+        });
         assert_eq!(read, Ok(()));
         assert_eq!(shown, [(0, vec![1; 5]), (5, vec![2; 5])]);
         loans.release(parts[1]);

@@ -195,8 +195,17 @@ impl Home {
     }
 
     #[inline]
-    pub(super) fn write(&self, chunk: ChunkIndex, at: usize, bytes: &[u8], kernel: Kernel) -> bool {
-        self.segment.pool().write(chunk, at, bytes, kernel).is_ok()
+    pub(super) fn write(
+        &self,
+        chunk: ChunkIndex,
+        offset: usize,
+        bytes: &[u8],
+        kernel: Kernel,
+    ) -> bool {
+        self.segment
+            .pool()
+            .write(chunk, offset, bytes, kernel)
+            .is_ok()
     }
 
     /// Chunks that have memory.

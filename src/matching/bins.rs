@@ -147,17 +147,17 @@ impl<T, const N: usize> Bins<T, N> {
 
     fn link(&mut self, id: u32) {
         for class in 0..N {
-            let at = self.bin(self.nodes[id as usize].keys[class]);
-            let last = self.bins[at][class].last;
+            let bin = self.bin(self.nodes[id as usize].keys[class]);
+            let last = self.bins[bin][class].last;
             self.nodes[id as usize].links[class] = Links {
                 previous: last,
                 next: NONE,
             };
             match last {
-                NONE => self.bins[at][class].first = id,
+                NONE => self.bins[bin][class].first = id,
                 last => self.nodes[last as usize].links[class].next = id,
             }
-            self.bins[at][class].last = id;
+            self.bins[bin][class].last = id;
         }
     }
 
@@ -191,13 +191,13 @@ impl<T, const N: usize> Bins<T, N> {
     pub(super) fn remove(&mut self, id: u32) -> T {
         for class in 0..N {
             let node = &self.nodes[id as usize];
-            let (links, at) = (node.links[class], self.bin(node.keys[class]));
+            let (links, bin) = (node.links[class], self.bin(node.keys[class]));
             match links.previous {
-                NONE => self.bins[at][class].first = links.next,
+                NONE => self.bins[bin][class].first = links.next,
                 previous => self.nodes[previous as usize].links[class].next = links.next,
             }
             match links.next {
-                NONE => self.bins[at][class].last = links.previous,
+                NONE => self.bins[bin][class].last = links.previous,
                 next => self.nodes[next as usize].links[class].previous = links.previous,
             }
         }

@@ -98,7 +98,7 @@ impl<T: Copy> Run<T> {
         }
     }
 
-    fn at(&self, name: u32) -> usize {
+    fn index_of(&self, name: u32) -> usize {
         (name.wrapping_sub(self.first) & !OF_A_RUN) as usize
     }
 
@@ -111,8 +111,8 @@ impl<T: Copy> Run<T> {
     }
 
     fn get_mut(&mut self, name: u32) -> Option<&mut (u64, T)> {
-        let at = self.at(name);
-        self.waiting.get_mut(at).filter(|(age, _)| *age != GONE)
+        let index = self.index_of(name);
+        self.waiting.get_mut(index).filter(|(age, _)| *age != GONE)
     }
 
     pub(super) fn value_mut(&mut self, name: u32) -> Option<&mut T> {
@@ -134,9 +134,9 @@ impl<T: Copy> Run<T> {
         mut which: impl FnMut(&Pattern, T) -> bool,
     ) -> Vec<(u64, u32)> {
         let mut names = Vec::new();
-        for (at, &(age, value)) in self.waiting.iter().enumerate() {
+        for (index, &(age, value)) in self.waiting.iter().enumerate() {
             if age != GONE && which(&self.pattern, value) {
-                names.push((age, self.first.wrapping_add(at as u32) | OF_A_RUN));
+                names.push((age, self.first.wrapping_add(index as u32) | OF_A_RUN));
             }
         }
         names

@@ -202,8 +202,8 @@ impl Outbound {
     pub(crate) fn answered(&mut self, id: RequestId) {
         self.unanswered = self.unanswered.saturating_sub(1);
         // Nearly always the first: a receiver finishes in the order of announcements.
-        if let Some(at) = self.announced.iter().position(|a| a.request == id) {
-            self.announced.remove(at);
+        if let Some(index) = self.announced.iter().position(|a| a.request == id) {
+            self.announced.remove(index);
         }
     }
 

@@ -152,7 +152,7 @@ fn fresh_numbers_differ() {
 proptest! {
     /// One bit that differs, anywhere in what is passed, and the handshake fails on one side at least.
     #[test]
-    fn no_damage_is_overlooked(message in 0_usize..3, at in any::<prop::sample::Index>(), bit in 0_u8..8) {
+    fn no_damage_is_overlooked(message in 0_usize..3, position in any::<prop::sample::Index>(), bit in 0_u8..8) {
         let mut sides = [caller(SECRET, Purpose::Oob, 1), listener(SECRET, Purpose::Oob, 2)];
         for round in 0..3 {
             let [call, answer] = &mut sides;
@@ -160,8 +160,8 @@ proptest! {
             let mut bytes = from.to_send().to_vec();
             from.sent(bytes.len());
             if round == message {
-                let at = at.index(bytes.len());
-                bytes[at] ^= 1 << bit;
+                let position = position.index(bytes.len());
+                bytes[position] ^= 1 << bit;
             }
             // Whoever was rejected has nothing to send any more.
             let wanted = to.wanted().min(bytes.len());

@@ -225,7 +225,7 @@ pub(crate) fn join(core: &mut Core, peer: &mut Peer, waiting: bool) -> bool {
     if open == 0 {
         return false;
     }
-    let Some(at) = peer
+    let Some(index) = peer
         .outbound
         .announced
         .iter()
@@ -234,9 +234,9 @@ pub(crate) fn join(core: &mut Core, peer: &mut Peer, waiting: bool) -> bool {
         return false;
     };
     let (id, forced, finished) = (
-        peer.outbound.announced[at].request,
-        peer.outbound.announced[at].asked_by.is_some(),
-        peer.outbound.announced[at].finished,
+        peer.outbound.announced[index].request,
+        peer.outbound.announced[index].asked_by.is_some(),
+        peer.outbound.announced[index].finished,
     );
     let Some(transfer) = peer.endpoint.block_out().joined(open) else {
         return false;
@@ -249,7 +249,7 @@ pub(crate) fn join(core: &mut Core, peer: &mut Peer, waiting: bool) -> bool {
         return false;
     };
     if transfer.len > len || transfer.chunk == 0 {
-        peer.outbound.announced[at].out = true;
+        peer.outbound.announced[index].out = true;
         return false;
     }
     let mut sending = Sending {
@@ -268,7 +268,7 @@ pub(crate) fn join(core: &mut Core, peer: &mut Peer, waiting: bool) -> bool {
             break;
         }
     }
-    if let Some(announced) = peer.outbound.announced.get_mut(at) {
+    if let Some(announced) = peer.outbound.announced.get_mut(index) {
         announced.finished = sending.finished;
         announced.out |= out;
     }

@@ -106,8 +106,8 @@ pub(crate) fn read_chunk(
 ) -> Result<Result<(), LoanError>, String> {
     let kernel = chunks.kernel_out(body.total as usize);
     let mut failed = None;
-    let written = to.fill(loans, body.offset, body.piece as usize, |at, out| {
-        if let Err(error) = from(at, out, kernel) {
+    let written = to.fill(loans, body.offset, body.piece as usize, |offset, out| {
+        if let Err(error) = from(offset, out, kernel) {
             failed = Some(error);
         }
     });

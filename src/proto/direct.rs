@@ -365,7 +365,9 @@ fn receive_chunks<M: Medium>(
     let (mut record, mut body) = (record, first);
     loop {
         let memory = (&mut core.loans, &core.chunks);
-        let read = |at: usize, out: &mut [u8], kernel| from.read_chunk(body.chunk, at, out, kernel);
+        let read = |offset: usize, out: &mut [u8], kernel| {
+            from.read_chunk(body.chunk, offset, out, kernel)
+        };
         let to = Destination::Call(out);
         let Ok(taken) = eager::take_chunk(memory, read, &mut incoming, &body, to) else {
             break;
@@ -405,7 +407,7 @@ fn next_chunk<M: Medium>(from: &mut M, polls: usize) -> Option<(Record, ChunkBod
 fn chunk_of<M: Medium>(from: &M, record: Record) -> Option<ChunkBody> {
     let kind = Kind::try_from(record.kind).ok()?;
     // Of the first chunk, too, a part may be left.
-    let goes_on = kind == Kind::ChunkNext || from.part().is_some_and(|part| part.at > 0);
+    let goes_on = kind == Kind::ChunkNext || from.part().is_some_and(|part| part.offset > 0);
     if !goes_on || record.len != BODY {
         return None;
     }

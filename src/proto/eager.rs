@@ -27,11 +27,11 @@ use onecopy_shm::loan::{LoanError, LoanTable};
 
 /// Where the bytes of a message come from.
 pub(crate) trait Payload {
-    /// Shows `len` bytes from `at` on to `to`, piece by piece, each with its place in the range.
+    /// Shows `len` bytes from `offset` on to `to`, piece by piece, each with its place in the range.
     fn read(
         &self,
         loans: &LoanTable,
-        at: u64,
+        offset: u64,
         len: usize,
         to: impl FnMut(usize, &[u8]),
     ) -> Result<(), LoanError>;
@@ -45,7 +45,9 @@ pub(crate) trait Payload {
         room: &mut impl RecordRoom,
         skip: usize,
     ) -> Result<(), LoanError> {
-        self.read(loans, 0, len, |at, bytes| room.write(skip + at, bytes))
+        self.read(loans, 0, len, |offset, bytes| {
+            room.write(skip + offset, bytes)
+        })
     }
 }
 
@@ -67,11 +69,11 @@ impl Payload for [u8] {
     fn read(
         &self,
         _: &LoanTable,
-        at: u64,
+        offset: u64,
         len: usize,
         mut to: impl FnMut(usize, &[u8]),
     ) -> Result<(), LoanError> {
-        to(0, &self[at as usize..at as usize + len]);
+        to(0, &self[offset as usize..offset as usize + len]);
         Ok(())
     }
 }
@@ -81,11 +83,11 @@ impl Payload for UserBuf {
     fn read(
         &self,
         loans: &LoanTable,
-        at: u64,
+        offset: u64,
         len: usize,
         to: impl FnMut(usize, &[u8]),
     ) -> Result<(), LoanError> {
-        UserBuf::read(self, loans, at, len, to)
+        UserBuf::read(self, loans, offset, len, to)
     }
 }
 

@@ -114,8 +114,8 @@ impl Reading<'_> {
         let result = match (&found.buf, self.remote) {
             (UserBuf::One(loan), Remote::One(range)) => {
                 let range = [range.part(offset, len)];
-                let at = offset as usize;
-                core.loans.write(*loan, at, len as usize, |out| {
+                let offset = offset as usize;
+                core.loans.write(*loan, offset, len as usize, |out| {
                     let out = &mut [IoSliceMut::new(out)];
                     read(counters, &peer.link, layer, &range, out)
                 })

@@ -106,14 +106,14 @@ fn copy(loans: &mut LoanTable, sources: Vec<LoanRange>, targets: Vec<LoanRange>)
     let mut sources = sources.into_iter();
     let mut source = sources.next();
     let mut all = true;
-    for (target, mut at, mut left) in targets {
+    for (target, mut to, mut left) in targets {
         while left > 0 {
             let Some((loan, offset, len)) = source else {
                 break;
             };
             let step = len.min(left);
-            all &= loans.copy(loan, offset, target, at, step).is_ok();
-            (at, left) = (at + step, left - step);
+            all &= loans.copy(loan, offset, target, to, step).is_ok();
+            (to, left) = (to + step, left - step);
             source = if step == len {
                 sources.next()
             } else {

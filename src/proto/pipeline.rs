@@ -134,17 +134,22 @@ pub(crate) fn arrive(
             body.number
         ));
     };
-    if body.offset != piped.at || u64::from(body.piece) > piped.end - piped.at || body.piece == 0 {
+    if body.offset != piped.next
+        || u64::from(body.piece) > piped.end - piped.next
+        || body.piece == 0
+    {
         return Err(format!(
             "a chunk of {} bytes at {}, expected at {} up to {}",
-            body.piece, body.offset, piped.at, piped.end
+            body.piece, body.offset, piped.next, piped.end
         ));
     }
-    piped.at += u64::from(body.piece);
-    let last = piped.at == piped.end;
+    piped.next += u64::from(body.piece);
+    let last = piped.next == piped.end;
     let to = Destination::of_request(&core.requests, request);
     let endpoint = &mut peer.endpoint;
-    let from = |at: usize, out: &mut [u8], kernel| endpoint.read_chunk(body.chunk, at, out, kernel);
+    let from = |offset: usize, out: &mut [u8], kernel| {
+        endpoint.read_chunk(body.chunk, offset, out, kernel)
+    };
     let written = read_chunk((&mut core.loans, &core.chunks), from, body, to)?;
     if written.is_err() {
         let withdrawn = Err(Error::withdrawn(peer.rank));

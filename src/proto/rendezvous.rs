@@ -162,7 +162,7 @@ fn advance(core: &mut Core, peer: &mut Peer, number: u64, transfer: &mut Transfe
             copied_together(core, peer, transfer, step)
         }
         Mode::Pipe(piped) => {
-            if piped.at < piped.end {
+            if piped.next < piped.end {
                 return Stepped::Rests { moved: false };
             }
             transfer.remaining.pop();
@@ -354,7 +354,7 @@ fn choose(
             peer.endpoint.expect_no_answer();
             ask.send(core, peer, Wanted::Chunks { offset, len });
             Mode::Pipe(Piped {
-                at: offset,
+                next: offset,
                 end: offset + len,
             })
         }

@@ -43,7 +43,8 @@ pub(crate) enum Mode {
 /// The chunks that a transfer expects.
 #[derive(Debug)]
 pub(crate) struct Piped {
-    pub(crate) at: u64,
+    /// Where in the message the next one begins.
+    pub(crate) next: u64,
     pub(crate) end: u64,
 }
 
@@ -51,7 +52,7 @@ pub(crate) struct Piped {
 #[derive(Debug)]
 pub(crate) struct RdmaRead {
     /// How far it was received, and how far its reads are posted.
-    pub(crate) at: u64,
+    pub(crate) received: u64,
     pub(crate) posted: u64,
     pub(crate) end: u64,
     /// Where byte 0 of the message is, and the key by which it is read.

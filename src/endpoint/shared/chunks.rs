@@ -92,11 +92,11 @@ impl SharedMemory {
             return Put::NoChunk;
         };
         let mut fits = true;
-        let shown = source.show(|at, bytes| {
+        let shown = source.show(|offset, bytes| {
             fits &= match chunk {
-                ChunkName::Sent(chunk) => home.write(chunk, at, bytes, naming.kernel),
+                ChunkName::Sent(chunk) => home.write(chunk, offset, bytes, naming.kernel),
                 ChunkName::Returned(chunk) => self.segment.pool().is_some_and(|pool| {
-                    let written = pool.write(chunk, at, bytes, naming.kernel);
+                    let written = pool.write(chunk, offset, bytes, naming.kernel);
                     written.is_ok()
                 }),
             };

@@ -269,8 +269,8 @@ impl RemoteReads<'_> {
     }
 
     /// Copies a part of them.
-    pub(crate) fn read(&self, token: u64, at: usize, out: &mut [u8]) {
-        self.lanes.lock().copy_read(self.lane, token, at, out);
+    pub(crate) fn read(&self, token: u64, offset: usize, out: &mut [u8]) {
+        self.lanes.lock().copy_read(self.lane, token, offset, out);
     }
 
     /// They were copied.

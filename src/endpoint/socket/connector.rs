@@ -148,12 +148,12 @@ impl Connector {
             place.standing = standing;
         }
         self.drop_outbound(rank);
-        for at in 0..self.inbound.len() {
-            if self.inbound[at]
+        for index in 0..self.inbound.len() {
+            if self.inbound[index]
                 .as_ref()
                 .is_some_and(|g| g.rank() == Some(rank))
             {
-                self.drop_inbound(at);
+                self.drop_inbound(index);
             }
         }
     }
@@ -167,7 +167,7 @@ impl Connector {
     pub(crate) fn ready(&mut self, source: EventSource, now: Instant) {
         match source {
             EventSource::Listener => self.let_in(now),
-            EventSource::Inbound(at) => self.hear_inbound(at as usize, now),
+            EventSource::Inbound(index) => self.hear_inbound(index as usize, now),
             EventSource::Outbound(rank) => self.move_outbound(rank, now),
             EventSource::Stop | EventSource::Pair(_) | EventSource::Device => {}
         }
@@ -181,10 +181,10 @@ impl Connector {
                 .set
                 .watch(&self.listener, EventSource::Listener, (true, false));
         }
-        for at in 0..self.inbound.len() {
+        for index in 0..self.inbound.len() {
             let late = |one: &Inbound| one.rank().is_none() && now > one.since + PROVE;
-            if self.inbound[at].as_ref().is_some_and(late) {
-                self.refuse(at, "it has not proven itself in time");
+            if self.inbound[index].as_ref().is_some_and(late) {
+                self.refuse(index, "it has not proven itself in time");
             }
         }
         self.tick_calls(now);

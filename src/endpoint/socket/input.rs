@@ -105,7 +105,7 @@ impl Input {
     pub(super) fn part(&self) -> Option<Part> {
         let next = self.next.as_ref().filter(|next| next.chunk > 0)?;
         Some(Part {
-            at: next.passed as u64,
+            offset: next.passed as u64,
             len: next.part as u32,
             of: next.chunk as u32,
         })
@@ -220,11 +220,11 @@ impl Input {
         out: &mut [u8],
     ) -> Result<(), OutOfBounds> {
         let (part, read) = self.next.map_or((0, 0), |next| (next.part, next.read));
-        let (at, len) = (offset as u64, out.len() as u64);
-        check_range("the chunk of a frame", at, len, part as u64)?;
+        let (begin, len) = (offset as u64, out.len() as u64);
+        check_range("the chunk of a frame", begin, len, part as u64)?;
         let again = OutOfBounds {
             what: "the unread bytes of a frame",
-            offset: at,
+            offset: begin,
             len,
             limit: part as u64,
         };

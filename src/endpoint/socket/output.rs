@@ -144,17 +144,17 @@ pub(crate) struct Frame<'e> {
 impl RecordRoom for Frame<'_> {
     #[inline]
     fn write(&mut self, offset: usize, bytes: &[u8]) {
-        let at = self.start + HEAD + offset;
+        let begin = self.start + HEAD + offset;
         let out = &mut self.output.bytes;
-        if at == out.len() {
+        if begin == out.len() {
             out.extend_from_slice(bytes);
             return;
         }
-        let end = at + bytes.len();
+        let end = begin + bytes.len();
         if out.len() < end {
             out.resize(end, 0);
         }
-        copy_slices(Kernel::Memcpy, &mut out[at..end], bytes);
+        copy_slices(Kernel::Memcpy, &mut out[begin..end], bytes);
     }
 
     #[inline]

@@ -15,7 +15,7 @@ const BACKOFF_MAX: Duration = Duration::from_secs(64);
 #[derive(Debug)]
 pub(super) struct Retry {
     /// None: it is not, until one fails.
-    at: Option<Instant>,
+    due: Option<Instant>,
     /// How long after the next failure.
     backoff: Duration,
     /// Since when a lane carries something; none: none did since one last failed.
@@ -27,7 +27,7 @@ pub(super) struct Retry {
 impl Retry {
     pub(super) fn new() -> Self {
         Self {
-            at: None,
+            due: None,
             backoff: BACKOFF,
             carries_since: None,
             talked: false,
@@ -36,7 +36,7 @@ impl Retry {
 
     /// A lane is tried now.
     pub(super) fn tries(&mut self) {
-        self.at = None;
+        self.due = None;
     }
 
     /// A lane carries something from now on.
@@ -67,12 +67,12 @@ impl Retry {
     }
 
     fn after(&mut self, pause: Duration, now: Instant) {
-        self.at = Some(now + pause);
+        self.due = Some(now + pause);
         self.talked = false;
     }
 
     pub(super) fn is_due(&self, now: Instant) -> bool {
-        self.talked && self.at.is_some_and(|at| now >= at)
+        self.talked && self.due.is_some_and(|due| now >= due)
     }
 }
 

@@ -26,9 +26,9 @@ pub(super) fn pair() -> [Socket; 2] {
     })
 }
 
-fn device(fabric: &Fabric, at: usize) -> SharedLanes {
+fn device(fabric: &Fabric, side: usize) -> SharedLanes {
     let settings = Settings {
-        device: Some(format!("m{at}")),
+        device: Some(format!("m{side}")),
         ..settings(&Knobs::default())
     };
     let adapter = Adapter::open(fabric, settings).expect("a device");
@@ -40,8 +40,8 @@ fn device(fabric: &Fabric, at: usize) -> SharedLanes {
 fn pair_with_lane() -> [Socket; 2] {
     let fabric = Fabric::new(&["m0", "m1"]);
     let mut ends = pair();
-    for (at, end) in ends.iter_mut().enumerate() {
-        end.attach_lanes(&device(&fabric, at), 1 - at as u32);
+    for (side, end) in ends.iter_mut().enumerate() {
+        end.attach_lanes(&device(&fabric, side), 1 - side as u32);
     }
     let begun = Instant::now();
     let by_lane = |end: &Socket| {
@@ -105,7 +105,7 @@ fn what_is_taken_away_before_it_is_shown_leaves_no_trace() {
         let (record, part) = next(&mut other).expect("a record");
         assert_eq!((record.kind, record.meta), (3, 5));
         let part = part.expect("a chunk");
-        assert_eq!((part.at, part.of), (0, 200));
+        assert_eq!((part.offset, part.of), (0, 200));
         let mut got = [0; 1];
         other
             .read_chunk(ChunkName::Sent(ChunkIndex(0)), 0, &mut got, Kernel::Memcpy)

@@ -46,7 +46,7 @@ pub(crate) fn whole(
     }
     let len = record.len - skip;
     let endpoint = &peer.endpoint;
-    let read = |at: usize, out: &mut [u8]| endpoint.read(record, skip + at, out);
+    let read = |offset: usize, out: &mut [u8]| endpoint.read(record, skip + offset, out);
     if let Some(waiting) = receives.match_posted(core, &envelope) {
         let ended = Ended::eager(len as u64, sync);
         let message = (envelope, len);
@@ -194,7 +194,9 @@ pub(crate) fn next_chunk(
         Target::Nowhere => Destination::Nowhere,
     };
     let endpoint = &mut peer.endpoint;
-    let from = |at: usize, out: &mut [u8], kernel| endpoint.read_chunk(body.chunk, at, out, kernel);
+    let from = |offset: usize, out: &mut [u8], kernel| {
+        endpoint.read_chunk(body.chunk, offset, out, kernel)
+    };
     let Taken { written, last } =
         take_chunk((&mut core.loans, &core.chunks), from, incoming, body, to)?;
     match (incoming.target, &written) {
@@ -289,8 +291,8 @@ fn copy_held(core: &mut Core, id: RequestId, bytes: &[u8]) -> Result<()> {
         return Ok(());
     };
     Destination::Request(request)
-        .fill(&mut core.loans, 0, bytes.len(), |at, out| {
-            copy_slices(Kernel::Memcpy, out, &bytes[at..at + out.len()]);
+        .fill(&mut core.loans, 0, bytes.len(), |offset, out| {
+            copy_slices(Kernel::Memcpy, out, &bytes[offset..offset + out.len()]);
         })
         .map_err(|_| Error::withdrawn(request.peer))
 }

@@ -326,7 +326,11 @@ fn read_list(raw: &[u8], heap_bytes: u64, cookie: Option<u64>) -> Result<Vec<Rem
     let mut offset = 0u64;
     let mut ranges = Vec::with_capacity(raw.len() / LIST_ENTRY);
     for entry in raw.chunks_exact(LIST_ENTRY) {
-        let word = |at: usize| entry[at..at + 8].try_into().map_or(0, u64::from_le_bytes);
+        let word = |offset: usize| {
+            entry[offset..offset + 8]
+                .try_into()
+                .map_or(0, u64::from_le_bytes)
+        };
         let (address, heap, len) = (word(0), word(8), word(16));
         let heap = (heap != NONE).then_some(heap);
         if let Some(offset) = heap {

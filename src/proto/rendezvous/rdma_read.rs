@@ -30,7 +30,7 @@ pub(super) fn begin(
     let key = range.region?.cookie;
     endpoint.remote_reads()?;
     Some(RdmaRead {
-        at: offset,
+        received: offset,
         posted: offset,
         end: offset + len,
         from: (range.address, key),
@@ -70,24 +70,27 @@ pub(super) fn step(
                 };
                 moved = true;
                 let to = Destination::of_request(&core.requests, request);
-                let read = |at: usize, out: &mut [u8]| remote_reads.read(number, at, out);
-                if to.fill(&mut core.loans, reading.at, count, read).is_err() {
+                let read = |offset: usize, out: &mut [u8]| remote_reads.read(number, offset, out);
+                if to
+                    .fill(&mut core.loans, reading.received, count, read)
+                    .is_err()
+                {
                     let withdrawn = Err(Error::withdrawn(peer.rank));
                     core.requests.complete(request, withdrawn);
                 }
                 remote_reads.pass(number);
-                reading.at += count as u64;
+                reading.received += count as u64;
             }
         }
     }
-    let (at, end) = (reading.at, reading.end);
-    if at < end && !failed {
+    let (received, end) = (reading.received, reading.end);
+    if received < end && !failed {
         return Stepped::Rests { moved };
     }
     transfer.remaining.pop();
-    if at < end {
+    if received < end {
         transfer.unread = true;
-        transfer.remaining.push((at, end - at));
+        transfer.remaining.push((received, end - received));
     }
     transfer.mode = Mode::Choose;
     Stepped::On

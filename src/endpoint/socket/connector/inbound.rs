@@ -131,16 +131,16 @@ impl Connector {
         {
             self.refuse(first, "others want its place");
         }
-        let at = match self.inbound.iter().position(Option::is_none) {
-            Some(at) => at,
+        let index = match self.inbound.iter().position(Option::is_none) {
+            Some(index) => index,
             None => {
                 self.inbound.push(None);
                 self.inbound.len() - 1
             }
         };
-        let source = EventSource::Inbound(at as u32);
+        let source = EventSource::Inbound(index as u32);
         self.set.add(&fd, source, (true, false))?;
-        self.inbound[at] = Some(Inbound {
+        self.inbound[index] = Some(Inbound {
             fd,
             from,
             handshake,
@@ -153,30 +153,30 @@ impl Connector {
     /// The one that has been here for longest without a proof.
     fn first_stranger(&self) -> Option<usize> {
         let inbound = self.inbound.iter().enumerate();
-        let strangers = inbound.filter_map(|(at, one)| {
+        let strangers = inbound.filter_map(|(index, one)| {
             let one = one.as_ref().filter(|one| one.rank().is_none())?;
-            Some((one.since, at))
+            Some((one.since, index))
         });
-        strangers.min().map(|(_, at)| at)
+        strangers.min().map(|(_, index)| index)
     }
 
-    pub(super) fn drop_inbound(&mut self, at: usize) -> Option<Inbound> {
-        let one = self.inbound.get_mut(at)?.take()?;
+    pub(super) fn drop_inbound(&mut self, index: usize) -> Option<Inbound> {
+        let one = self.inbound.get_mut(index)?.take()?;
         self.set.remove(&one.fd);
         Some(one)
     }
 
     /// Closes an inbound connection, and sends nothing before.
-    pub(super) fn refuse(&mut self, at: usize, why: &str) {
-        if let Some(one) = self.drop_inbound(at) {
+    pub(super) fn refuse(&mut self, index: usize, why: &str) {
+        if let Some(one) = self.drop_inbound(index) {
             self.refused += 1;
             tracepoints::inbound_refused(&one.from.to_string(), why);
         }
     }
 
     /// An inbound connection has said something, or has gone.
-    pub(super) fn hear_inbound(&mut self, at: usize, now: Instant) {
-        let Some(Some(one)) = self.inbound.get_mut(at) else {
+    pub(super) fn hear_inbound(&mut self, index: usize, now: Instant) {
+        let Some(Some(one)) = self.inbound.get_mut(index) else {
             return;
         };
         let mut word = [0; MESSAGE_MAX];
@@ -189,10 +189,10 @@ impl Connector {
             Heard::Closed(_) => match one.rank() {
                 // A rank that gives this call up has another one, or comes again; else it is called.
                 Some(rank) => {
-                    self.drop_inbound(at);
+                    self.drop_inbound(index);
                     return self.connect_if_wanted(rank, now);
                 }
-                None => return self.refuse(at, "it has hung up"),
+                None => return self.refuse(index, "it has hung up"),
             },
             Heard::Bytes(count) => &word[..count],
         };
@@ -200,61 +200,61 @@ impl Connector {
             InboundState::Proving => match one.handshake.take(got) {
                 Ok(()) => {
                     if let Some(rank) = one.handshake.claimed() {
-                        self.judge(at, rank);
+                        self.judge(index, rank);
                     }
                 }
-                Err(why) => self.refuse(at, &why.to_string()),
+                Err(why) => self.refuse(index, &why.to_string()),
             },
             InboundState::Confirmed(rank) if got == [GO] => {
-                if let Some(one) = self.drop_inbound(at) {
+                if let Some(one) = self.drop_inbound(index) {
                     self.connected(rank, one.fd);
                 }
             }
-            InboundState::Waiting(_) => self.refuse(at, "it goes on before it was told to"),
+            InboundState::Waiting(_) => self.refuse(index, "it goes on before it was told to"),
             InboundState::Confirmed(_) => {
-                self.refuse(at, "it goes on in another way than was agreed")
+                self.refuse(index, "it goes on in another way than was agreed")
             }
         }
     }
 
     /// An inbound connection has proven to know the secret, and to be `rank`.
-    fn judge(&mut self, at: usize, rank: u32) {
+    fn judge(&mut self, index: usize, rank: u32) {
         match self.standing(rank) {
             Some(Standing::Apart) => {}
             Some(Standing::Connected) => {
-                return self.refuse(at, "a second connection of a rank that has one");
+                return self.refuse(index, "a second connection of a rank that has one");
             }
             Some(Standing::Gone) => {
-                return self.refuse(at, "a rank that is not talked with any more");
+                return self.refuse(index, "a rank that is not talked with any more");
             }
-            None => return self.refuse(at, "no rank of another node"),
+            None => return self.refuse(index, "no rank of another node"),
         }
         // One that comes again has given up its call before.
         for other in 0..self.inbound.len() {
             let same = self.inbound[other].as_ref().and_then(Inbound::rank) == Some(rank);
-            if other != at && same {
+            if other != index && same {
                 self.drop_inbound(other);
             }
         }
-        let Some(Some(one)) = self.inbound.get_mut(at) else {
+        let Some(Some(one)) = self.inbound.get_mut(index) else {
             return;
         };
         one.state = InboundState::Waiting(rank);
         fault::point("inbound.proven");
         if self.settings.me > rank || !self.connects_to(rank) {
-            self.confirm(at);
+            self.confirm(index);
         }
     }
 
     /// Tells an inbound connection that the pair talks by its connection.
-    fn confirm(&mut self, at: usize) {
-        let Some(Some(one)) = self.inbound.get_mut(at) else {
+    fn confirm(&mut self, index: usize) {
+        let Some(Some(one)) = self.inbound.get_mut(index) else {
             return;
         };
         let Some(rank) = one.rank() else { return };
         one.state = InboundState::Confirmed(rank);
         if say(&one.fd, &mut one.handshake).is_err() {
-            self.drop_inbound(at);
+            self.drop_inbound(index);
         }
     }
 
@@ -263,11 +263,11 @@ impl Connector {
         let waits = |one: &Option<Inbound>| {
             one.as_ref().map(|one| one.state) == Some(InboundState::Waiting(rank))
         };
-        let Some(at) = self.inbound.iter().position(waits) else {
+        let Some(index) = self.inbound.iter().position(waits) else {
             return false;
         };
-        self.confirm(at);
-        self.inbound[at].is_some()
+        self.confirm(index);
+        self.inbound[index].is_some()
     }
 }
 

@@ -105,12 +105,12 @@ impl Connector {
     }
 
     pub(super) fn drop_outbound(&mut self, rank: u32) {
-        if let Some(at) = self
+        if let Some(index) = self
             .outbound
             .iter()
             .position(|outbound| outbound.rank == rank)
         {
-            let outbound = self.outbound.swap_remove(at);
+            let outbound = self.outbound.swap_remove(index);
             if let OutboundState::Connecting(fd, _) | OutboundState::Proving(fd, _) =
                 &outbound.state
             {
@@ -120,8 +120,8 @@ impl Connector {
     }
 
     pub(super) fn tick_calls(&mut self, now: Instant) {
-        for at in (0..self.outbound.len()).rev() {
-            let Some(outbound) = self.outbound.get_mut(at) else {
+        for index in (0..self.outbound.len()).rev() {
+            let Some(outbound) = self.outbound.get_mut(index) else {
                 continue;
             };
             let rank = outbound.rank;
@@ -147,14 +147,14 @@ impl Connector {
 
     /// Moves one on.
     pub(super) fn move_outbound(&mut self, rank: u32, now: Instant) {
-        let Some(at) = self
+        let Some(index) = self
             .outbound
             .iter()
             .position(|outbound| outbound.rank == rank)
         else {
             return;
         };
-        let mut outbound = self.outbound.swap_remove(at);
+        let mut outbound = self.outbound.swap_remove(index);
         let failure = match self.step(rank, outbound.state, now) {
             Ok(Some(state)) => {
                 outbound.state = state;

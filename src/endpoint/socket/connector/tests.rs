@@ -31,8 +31,8 @@ fn pair() -> [Connector; 2] {
 /// Looks at everything, whether it is ready or not.
 fn pump(one: &mut Connector, now: Instant) {
     one.ready(EventSource::Listener, now);
-    for at in 0..one.inbound.len() {
-        one.ready(EventSource::Inbound(at as u32), now);
+    for index in 0..one.inbound.len() {
+        one.ready(EventSource::Inbound(index as u32), now);
     }
     for rank in 0..2 {
         one.ready(EventSource::Outbound(rank), now);
@@ -45,12 +45,12 @@ fn outcomes(pair: &mut [Connector; 2]) -> [Option<OwnedFd>; 2] {
     let mut found = [None, None];
     let begun = Instant::now();
     while begun.elapsed() < Duration::from_secs(10) && found.iter().any(Option::is_none) {
-        for at in 0..2 {
-            pump(&mut pair[at], Instant::now());
-            match pair[at].outcome() {
+        for side in 0..2 {
+            pump(&mut pair[side], Instant::now());
+            match pair[side].outcome() {
                 Some(Outcome::Connected(rank, fd)) => {
-                    assert_eq!(rank as usize, 1 - at);
-                    assert!(found[at].replace(fd).is_none(), "connected twice");
+                    assert_eq!(rank as usize, 1 - side);
+                    assert!(found[side].replace(fd).is_none(), "connected twice");
                 }
                 Some(Outcome::Failed(_, reason)) => panic!("{reason}"),
                 None => {}
@@ -219,10 +219,10 @@ fn a_crowd_of_strangers_is_bounded_and_a_rank_gets_through() {
     pair[1].connect(0, Instant::now());
     let mut found = [None, None];
     while found.iter().any(Option::is_none) {
-        for at in 0..2 {
-            pump(&mut pair[at], Instant::now());
-            if let Some(Outcome::Connected(_, fd)) = pair[at].outcome() {
-                found[at] = Some(fd);
+        for side in 0..2 {
+            pump(&mut pair[side], Instant::now());
+            if let Some(Outcome::Connected(_, fd)) = pair[side].outcome() {
+                found[side] = Some(fd);
             }
         }
         assert!(begun.elapsed() < Duration::from_secs(20));
