@@ -301,8 +301,8 @@ fn parse_control(mut rest: &[u8]) -> (Vec<OwnedFd>, Option<Credentials>) {
         }
         let data = &rest[HEADER..len];
         if level == libc::SOL_SOCKET && kind == libc::SCM_RIGHTS {
-            for at in (0..data.len()).step_by(size_of::<RawFd>()) {
-                if let Some(raw) = int(data, at) {
+            for offset in (0..data.len()).step_by(size_of::<RawFd>()) {
+                if let Some(raw) = int(data, offset) {
                     // SAFETY: the kernel has just installed this descriptor in our table for this very message and told
                     // nobody else. Each number in the control data is visited once, so it gets one owner.
                     fds.push(unsafe { OwnedFd::from_raw_fd(raw) });
@@ -325,8 +325,8 @@ fn parse_control(mut rest: &[u8]) -> (Vec<OwnedFd>, Option<Credentials>) {
 
 const _: () = assert!(cfg!(target_endian = "little"));
 
-fn int(bytes: &[u8], at: usize) -> Option<i32> {
-    let word = bytes.get(at..at + 4)?;
+fn int(bytes: &[u8], offset: usize) -> Option<i32> {
+    let word = bytes.get(offset..offset + 4)?;
     Some(i32::from_ne_bytes(word.try_into().ok()?))
 }
 

@@ -174,7 +174,7 @@ impl Outstanding {
     pub fn take_back(&mut self, chunk: ChunkIndex) -> bool {
         // Nearly always the first: chunks return in the order in which they were sent.
         let found = self.queue.iter().position(|&(_, out)| out == chunk);
-        found.and_then(|at| self.queue.remove(at)).is_some()
+        found.and_then(|index| self.queue.remove(index)).is_some()
     }
 
     /// Whether [`Self::reclaim`] would give anything back.
@@ -392,8 +392,8 @@ mod tests {
                     let before: Vec<_> = queue.queue.iter().copied().collect();
                     let released = position.saturating_sub(2);
                     queue.reclaim(released, &mut pool);
-                    for (at, chunk) in before {
-                        if at <= released { out.remove(&chunk); }
+                    for (pushed, chunk) in before {
+                        if pushed <= released { out.remove(&chunk); }
                     }
                 }
             }
@@ -584,13 +584,13 @@ mod tests {
                 for round in 0..14 {
                     let before = a.returned + b.returned;
                     let count = other_count.filter(|_| round % 2 == 1).unwrap_or(one_count);
-                    for at in 0..2 * count {
-                        let first = at < count;
+                    for turn in 0..2 * count {
+                        let first = turn < count;
                         let (one, other) = if first { (&mut a, &mut b) } else { (&mut b, &mut a) };
-                        if at % count == 0 {
+                        if turn % count == 0 {
                             one.kept.sends();
                         }
-                        for &(.., sender) in waits.iter().filter(|wait| (wait.0, wait.1) == (round, at)) {
+                        for &(.., sender) in waits.iter().filter(|wait| (wait.0, wait.1) == (round, turn)) {
                             if sender { one.idle() } else { other.idle() }
                         }
                         let sent = one.sent.len();

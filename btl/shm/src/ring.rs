@@ -171,20 +171,20 @@ impl<C: Cells> Producer<C> {
 
     #[inline(always)]
     fn publish(&mut self, kind: u8, slots: usize, len: usize, meta: u64) {
-        let at = self.index();
+        let slot = self.index();
         let next = (self.head as usize + slots) & (self.cells.slots() - 1);
         if self.inside[next] {
             self.inside[next] = false;
             self.cells.header(next).store(0, Ordering::Relaxed);
         }
         if slots > 1 {
-            self.inside[at + 1..at + slots].fill(true);
+            self.inside[slot + 1..slot + slots].fill(true);
         }
-        self.cells.meta(at).store(meta, Ordering::Relaxed);
+        self.cells.meta(slot).store(meta, Ordering::Relaxed);
         let word = encode(kind, slots, len, self.sequence, meta);
         fault::point("ring.publish");
         // SYNC(ring.publish): release the payload, the meta word and the next header if it was cleared
-        self.cells.header(at).store(word, Ordering::Release);
+        self.cells.header(slot).store(word, Ordering::Release);
         fault::point("ring.published");
         self.sequence = self.sequence.wrapping_add(1);
         self.head += slots as u64;
@@ -243,7 +243,7 @@ pub struct Record {
     /// The second word.
     pub meta: u64,
     slots: usize,
-    at: usize,
+    slot: usize,
     header: u64,
 }
 
@@ -256,7 +256,7 @@ impl Record {
             len,
             meta,
             slots: 0,
-            at: 0,
+            slot: 0,
             header: 0,
         }
     }
@@ -308,8 +308,8 @@ impl<C: Cells> Consumer<C> {
     /// Whether nothing is published at the head. A cheap look without any check.
     #[inline(always)]
     pub fn is_empty(&self) -> bool {
-        let at = self.head as usize & (self.cells.slots() - 1);
-        self.cells.header(at).load(Ordering::Relaxed) == self.read[at]
+        let slot = self.head as usize & (self.cells.slots() - 1);
+        self.cells.header(slot).load(Ordering::Relaxed) == self.read[slot]
     }
 
     /// The record at the head, if one is published there. No-ops are passed, as many at a time as the ring holds.
@@ -320,13 +320,13 @@ impl<C: Cells> Consumer<C> {
     pub fn peek(&mut self) -> Result<Option<Record>, BadRecord> {
         let begin = self.head;
         loop {
-            let at = self.head as usize & (self.cells.slots() - 1);
+            let slot = self.head as usize & (self.cells.slots() - 1);
             // SYNC(ring.publish): acquire the payload and the meta word
-            let header = self.cells.header(at).load(Ordering::Acquire);
-            if header == self.read[at] {
+            let header = self.cells.header(slot).load(Ordering::Acquire);
+            if header == self.read[slot] {
                 return Ok(None);
             }
-            let record = self.decode(at, header)?;
+            let record = self.decode(slot, header)?;
             if record.kind != NOP {
                 return Ok(Some(record));
             }
@@ -340,13 +340,13 @@ impl<C: Cells> Consumer<C> {
     }
 
     #[inline(always)]
-    fn decode(&self, at: usize, header: u64) -> Result<Record, BadRecord> {
-        let meta = self.cells.meta(at).load(Ordering::Relaxed);
+    fn decode(&self, slot: usize, header: u64) -> Result<Record, BadRecord> {
+        let meta = self.cells.meta(slot).load(Ordering::Relaxed);
         let kind = header as u8;
         let slots = usize::from((header >> 8) as u8);
         let len = usize::from((header >> 16) as u16);
         let bad = |what| BadRecord {
-            slot: at,
+            slot,
             header,
             meta,
             what,
@@ -358,7 +358,8 @@ impl<C: Cells> Consumer<C> {
                 "wrong sequence number"
             }));
         }
-        if kind == 0 || slots == 0 || slots > MAX_RECORD_SLOTS || slots > self.cells.slots() - at {
+        if kind == 0 || slots == 0 || slots > MAX_RECORD_SLOTS || slots > self.cells.slots() - slot
+        {
             return Err(bad("a record of impossible extent"));
         }
         if len > payload_of(slots) {
@@ -369,7 +370,7 @@ impl<C: Cells> Consumer<C> {
             len,
             meta,
             slots,
-            at,
+            slot,
             header,
         })
     }
@@ -378,7 +379,7 @@ impl<C: Cells> Consumer<C> {
     #[inline(always)]
     pub fn read(&self, record: &Record, offset: usize, out: &mut [u8]) {
         assert!(offset + out.len() <= payload_of(record.slots));
-        self.cells.read(record.at, offset, out);
+        self.cells.read(record.slot, offset, out);
     }
 
     /// Slots read so far, the no-ops included.
@@ -399,10 +400,10 @@ impl<C: Cells> Consumer<C> {
     /// Says whether the tail was published, which a producer may wait for.
     #[inline(always)]
     pub fn advance(&mut self, record: Record) -> bool {
-        debug_assert_eq!(record.at, self.head as usize & (self.cells.slots() - 1));
-        self.read[record.at] = record.header;
+        debug_assert_eq!(record.slot, self.head as usize & (self.cells.slots() - 1));
+        self.read[record.slot] = record.header;
         if record.slots > 1 {
-            self.read[record.at + 1..record.at + record.slots].fill(0);
+            self.read[record.slot + 1..record.slot + record.slots].fill(0);
         }
         self.sequence = self.sequence.wrapping_add(1);
         self.head += record.slots as u64;

@@ -116,18 +116,18 @@ pub struct BadLine {
     pub what: &'static str,
 }
 
-fn word(payload: &[u8; INLINE], at: usize) -> u64 {
+fn word(payload: &[u8; INLINE], offset: usize) -> u64 {
     payload
-        .get(at..at + 8)
+        .get(offset..offset + 8)
         .and_then(|bytes| bytes.try_into().ok())
         .map_or(0, u64::from_le_bytes)
 }
 
-fn describe(payload: &[u8; INLINE], at: usize, heap_bytes: u64) -> Option<Described> {
+fn describe(payload: &[u8; INLINE], offset: usize, heap_bytes: u64) -> Option<Described> {
     let (address, heap, len) = (
-        word(payload, at),
-        word(payload, at + 8),
-        word(payload, at + 16),
+        word(payload, offset),
+        word(payload, offset + 8),
+        word(payload, offset + 16),
     );
     let heap = (heap != u64::MAX).then_some(heap);
     let fits = |begin: u64, limit: u64| begin.checked_add(len).is_some_and(|end| end <= limit);
@@ -248,8 +248,8 @@ mod tests {
             for len in 0..=u8::MAX {
                 for (i, &word) in words.iter().enumerate() {
                     let mut payload = [0u8; INLINE];
-                    for (at, out) in payload.chunks_exact_mut(8).enumerate() {
-                        let of = words[(i + at * usize::from(kind & 7)) % words.len()];
+                    for (index, out) in payload.chunks_exact_mut(8).enumerate() {
+                        let of = words[(i + index * usize::from(kind & 7)) % words.len()];
                         out.copy_from_slice(&of.to_le_bytes());
                     }
                     payload[..8].copy_from_slice(&word.to_le_bytes());

@@ -32,11 +32,11 @@ pub(super) unsafe fn vectors(to: *mut u8, from: *const u8, len: usize) {
     let last = len - STEP;
     // SAFETY: STEP <= len.
     unsafe { step(to, from) };
-    let mut at = second(to);
-    while at < last {
-        // SAFETY: at + STEP <= len.
-        unsafe { step(to.wrapping_add(at), from.wrapping_add(at)) };
-        at += STEP;
+    let mut offset = second(to);
+    while offset < last {
+        // SAFETY: offset + STEP <= len.
+        unsafe { step(to.wrapping_add(offset), from.wrapping_add(offset)) };
+        offset += STEP;
     }
     // SAFETY: last + STEP == len.
     unsafe { step(to.wrapping_add(last), from.wrapping_add(last)) };
@@ -58,8 +58,8 @@ pub(super) unsafe fn vectors_ahead<const OWN: bool, const ALIGN: bool>(
     from: *const u8,
     len: usize,
 ) {
-    let ask = |at: usize| {
-        let at = from.wrapping_add(at);
+    let ask = |offset: usize| {
+        let at = from.wrapping_add(offset);
         if OWN {
             prefetch::for_write_at(at.cast_mut());
         } else {
@@ -74,16 +74,22 @@ pub(super) unsafe fn vectors_ahead<const OWN: bool, const ALIGN: bool>(
     ask(AHEAD + LINE);
     // SAFETY: STEP <= len.
     unsafe { step(to, from) };
-    let mut at = if ALIGN { second(to) } else { STEP };
-    while at + AHEAD + STEP <= len {
-        ask(at + AHEAD);
-        ask(at + AHEAD + LINE);
-        // SAFETY: at + STEP <= len.
-        unsafe { step(to.wrapping_add(at), from.wrapping_add(at)) };
-        at += STEP;
+    let mut offset = if ALIGN { second(to) } else { STEP };
+    while offset + AHEAD + STEP <= len {
+        ask(offset + AHEAD);
+        ask(offset + AHEAD + LINE);
+        // SAFETY: offset + STEP <= len.
+        unsafe { step(to.wrapping_add(offset), from.wrapping_add(offset)) };
+        offset += STEP;
     }
     // SAFETY: AHEAD bytes at least are left, which is more than a step.
-    unsafe { vectors(to.wrapping_add(at), from.wrapping_add(at), len - at) }
+    unsafe {
+        vectors(
+            to.wrapping_add(offset),
+            from.wrapping_add(offset),
+            len - offset,
+        )
+    }
 }
 
 /// Moves `STEP` bytes.
@@ -144,12 +150,12 @@ unsafe fn stream_avx2(to: *mut u8, from: *const u8, len: usize) {
     let lead = to.align_offset(32).min(len);
     // SAFETY: lead <= len.
     unsafe { ptr::copy_nonoverlapping(from, to, lead) };
-    let mut at = lead;
-    while at + 128 <= len {
-        // SAFETY: at + 128 <= len.
-        let source = unsafe { from.add(at) }.cast::<__m256i>();
+    let mut offset = lead;
+    while offset + 128 <= len {
+        // SAFETY: offset + 128 <= len.
+        let source = unsafe { from.add(offset) }.cast::<__m256i>();
         // SAFETY: as above.
-        let target = unsafe { to.add(at) }.cast::<__m256i>();
+        let target = unsafe { to.add(offset) }.cast::<__m256i>();
         for lane in 0..4 {
             // SAFETY: lane * 32 + 32 <= 128.
             let source = unsafe { source.add(lane) };
@@ -160,13 +166,13 @@ unsafe fn stream_avx2(to: *mut u8, from: *const u8, len: usize) {
             // SAFETY: `to + lead` is 32-aligned and so are all steps from it.
             unsafe { _mm256_stream_si256(target, value) };
         }
-        at += 128;
+        offset += 128;
     }
     _mm_sfence();
-    // SAFETY: at <= len.
-    let source = unsafe { from.add(at) };
-    // SAFETY: at <= len.
-    let target = unsafe { to.add(at) };
+    // SAFETY: offset <= len.
+    let source = unsafe { from.add(offset) };
+    // SAFETY: offset <= len.
+    let target = unsafe { to.add(offset) };
     // SAFETY: the remainder of both ranges.
-    unsafe { ptr::copy_nonoverlapping(source, target, len - at) };
+    unsafe { ptr::copy_nonoverlapping(source, target, len - offset) };
 }

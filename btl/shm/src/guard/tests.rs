@@ -29,8 +29,8 @@ fn pages(there: usize, mapped: usize) -> (File, MmapRaw) {
         .expect("mmap");
     // SAFETY: the mapping has that many bytes, and nobody else knows it.
     let all = unsafe { std::slice::from_raw_parts_mut(map.as_mut_ptr(), mapped * PAGE) };
-    for (at, byte) in all.iter_mut().enumerate() {
-        *byte = (at % 251) as u8;
+    for (index, byte) in all.iter_mut().enumerate() {
+        *byte = (index % 251) as u8;
     }
     file.set_len((there * PAGE) as u64).expect("shorter");
     (file, map)
@@ -58,7 +58,7 @@ fn every_length_and_alignment_is_copied() {
             let mut out = vec![0xee; len + 2];
             read(&map, shift, &mut out[1..=len]).expect("all there");
             assert_eq!((out[0], out[len + 1]), (0xee, 0xee));
-            let right = (0..len).all(|at| out[at + 1] == ((shift + at) % 251) as u8);
+            let right = (0..len).all(|index| out[index + 1] == ((shift + index) % 251) as u8);
             assert!(right, "{len} bytes at {shift}");
         }
     }

@@ -86,8 +86,8 @@ unsafe fn non_temporal(destination: *mut u8, source: *const u8, bytes: usize) {
     const STEP: usize = 128;
     let aligned = destination.addr().is_multiple_of(32);
     let body = if aligned { bytes / STEP * STEP } else { 0 };
-    for at in (0..body).step_by(STEP) {
-        for lane in (at..at + STEP).step_by(32) {
+    for begin in (0..body).step_by(STEP) {
+        for lane in (begin..begin + STEP).step_by(32) {
             let from = source.wrapping_add(lane).cast::<__m256i>();
             let to = destination.wrapping_add(lane).cast::<__m256i>();
             // SAFETY: `lane + 32 <= body <= bytes`, which the caller allows to be read; the load needs no alignment.

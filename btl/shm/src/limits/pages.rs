@@ -35,8 +35,8 @@ impl PageBuf {
             Pages::Huge => Advice::HugePage,
         });
         if map.advise(Advice::PopulateWrite).is_err() {
-            for at in (0..bytes).step_by(4096) {
-                map[at] = 0;
+            for offset in (0..bytes).step_by(4096) {
+                map[offset] = 0;
             }
         }
         Ok(Self { map, bytes })

@@ -259,7 +259,7 @@ impl Pair {
         self.raise(card + 16, destination.as_ptr().addr() as u64);
         self.barrier()?;
         let card = CARD[1 - self.side];
-        let read = |at: usize| self.arena.word(card + at).load(Ordering::Acquire);
+        let read = |offset: usize| self.arena.word(card + offset).load(Ordering::Acquire);
         self.private[self.pages as usize] = Some(Private {
             source,
             destination,
@@ -379,8 +379,8 @@ impl Pair {
                 self.wait(block + NEXT_FLAG, k)?;
                 let mut sum = 0_u64;
                 for word in 0..8 {
-                    let at = block + NEXT_LINE + word * 8;
-                    sum = sum.wrapping_add(self.arena.word(at).load(Ordering::Relaxed));
+                    let offset = block + NEXT_LINE + word * 8;
+                    sum = sum.wrapping_add(self.arena.word(offset).load(Ordering::Relaxed));
                 }
                 std::hint::black_box(sum);
                 return Ok(());
@@ -468,15 +468,17 @@ impl Pair {
         if batch.mode != Mode::Rewrite || batch.size == 0 {
             return;
         }
-        let (at, _) = self.at(batch, index);
+        let (offset, _) = self.at(batch, index);
         let value = self.messages as u8;
         if matches!(batch.limit, Limit::CmaRead | Limit::CmaCooperative) {
             if let Some(private) = &mut self.private[self.pages as usize] {
-                private.source[at..at + batch.size].fill(value);
+                private.source[offset..offset + batch.size].fill(value);
             }
             return;
         }
-        let source = self.arena.pool_at(self.side, Pool::Source, at, batch.size);
+        let source = self
+            .arena
+            .pool_at(self.side, Pool::Source, offset, batch.size);
         // SAFETY: `pool_at` checked that the bytes lie in this side's source pool, which is mapped writable. The peer
         // reads them only after the flag that this side raises later.
         unsafe { std::ptr::write_bytes(source, value, batch.size) };

@@ -61,7 +61,7 @@ unsafe fn block<T: Copy, O: Combine<T>, const N: usize>(dst: *mut T, a: *const T
     unsafe { dst.cast::<[T; N]>().write_unaligned(result) };
 }
 
-/// Combines `count` elements from element `at` on, in blocks of `N`, and gives how many are done.
+/// Combines `count` elements from element `done` on, in blocks of `N`, and gives how many are done.
 ///
 /// # Safety
 /// All three places are valid for `count` elements, and `dst` equals `a` or `b` or overlaps neither.
@@ -70,21 +70,21 @@ unsafe fn blocks<T: Copy, O: Combine<T>, const N: usize>(
     dst: *mut T,
     a: *const T,
     b: *const T,
-    mut at: usize,
+    mut done: usize,
     count: usize,
 ) -> usize {
-    while count - at >= N {
-        // SAFETY: at + N <= count.
-        let to = unsafe { dst.add(at) };
+    while count - done >= N {
+        // SAFETY: done + N <= count.
+        let to = unsafe { dst.add(done) };
         // SAFETY: as above.
-        let left = unsafe { a.add(at) };
+        let left = unsafe { a.add(done) };
         // SAFETY: as above.
-        let right = unsafe { b.add(at) };
+        let right = unsafe { b.add(done) };
         // SAFETY: as above; places equal to one another stay so, and others stay apart.
         unsafe { block::<T, O, N>(to, left, right) };
-        at += N;
+        done += N;
     }
-    at
+    done
 }
 
 /// Combines `count` elements: `WIDE` at a time, then `NARROW`, then one.
@@ -100,11 +100,11 @@ unsafe fn all<T: Copy, O: Combine<T>, const WIDE: usize, const NARROW: usize>(
     count: usize,
 ) {
     // SAFETY: the caller's promise.
-    let at = unsafe { blocks::<T, O, WIDE>(dst, a, b, from, count) };
+    let done = unsafe { blocks::<T, O, WIDE>(dst, a, b, from, count) };
     // SAFETY: the caller's promise.
-    let at = unsafe { blocks::<T, O, NARROW>(dst, a, b, at, count) };
+    let done = unsafe { blocks::<T, O, NARROW>(dst, a, b, done, count) };
     // SAFETY: the caller's promise.
-    unsafe { blocks::<T, O, 1>(dst, a, b, at, count) };
+    unsafe { blocks::<T, O, 1>(dst, a, b, done, count) };
 }
 
 /// Combines the whole elements in `bytes` bytes.
@@ -149,9 +149,9 @@ mod x86 {
         count: usize,
     ) {
         // SAFETY: the caller's promise.
-        let at = unsafe { fetching::<T, O, WIDE>(dst, a, b, count) };
-        // SAFETY: the caller's promise; at <= count.
-        unsafe { all::<T, O, WIDE, NARROW>(dst, a, b, at, count) };
+        let done = unsafe { fetching::<T, O, WIDE>(dst, a, b, count) };
+        // SAFETY: the caller's promise; done <= count.
+        unsafe { all::<T, O, WIDE, NARROW>(dst, a, b, done, count) };
     }
 
     /// Bytes before their need that lines of the result are asked for.
@@ -169,23 +169,23 @@ mod x86 {
         b: *const T,
         count: usize,
     ) -> usize {
-        let mut at = 0;
-        while count - at >= WIDE + AHEAD / size_of::<T>() {
-            // SAFETY: at + WIDE <= count.
-            let to = unsafe { dst.add(at) };
+        let mut done = 0;
+        while count - done >= WIDE + AHEAD / size_of::<T>() {
+            // SAFETY: done + WIDE <= count.
+            let to = unsafe { dst.add(done) };
             // SAFETY: the block and AHEAD bytes behind it lie within the place.
             let next = unsafe { to.cast::<u8>().add(AHEAD) };
             if let Some(next) = NonNull::new(next) {
                 prefetch::range_for_write(next, WIDE * size_of::<T>());
             }
-            // SAFETY: at + WIDE <= count.
-            let left = unsafe { a.add(at) };
+            // SAFETY: done + WIDE <= count.
+            let left = unsafe { a.add(done) };
             // SAFETY: as above.
-            let right = unsafe { b.add(at) };
+            let right = unsafe { b.add(done) };
             // SAFETY: the caller's promise.
             unsafe { block::<T, O, WIDE>(to, left, right) };
-            at += WIDE;
+            done += WIDE;
         }
-        at
+        done
     }
 }

@@ -37,12 +37,12 @@ fn value(elem: ElemType, bytes: &[u8]) -> Value {
 }
 
 fn index(elem: ElemType, bytes: &[u8]) -> i32 {
-    let at = if matches!(elem, ElemType::I64Index | ElemType::F64Index) {
+    let offset = if matches!(elem, ElemType::I64Index | ElemType::F64Index) {
         8
     } else {
         4
     };
-    i32::from_le_bytes(bytes[at..at + 4].try_into().unwrap())
+    i32::from_le_bytes(bytes[offset..offset + 4].try_into().unwrap())
 }
 
 /// How two values compare; none if one is not a number.
@@ -156,8 +156,11 @@ fn complex(op: PredefinedOp, elem: ElemType, a: &[u8], b: &[u8]) -> Vec<u8> {
 /// Whether a part of an element carries meaning, and whether two results may differ in what kind of NaN they are.
 fn same(op: PredefinedOp, elem: ElemType, got: &[u8], expected: &[u8]) -> bool {
     use ElemType as E;
-    let float = |at: usize, size: usize| {
-        let (g, e) = (&got[at..at + size], &expected[at..at + size]);
+    let float = |offset: usize, size: usize| {
+        let (g, e) = (
+            &got[offset..offset + size],
+            &expected[offset..offset + size],
+        );
         let is_nan = |bytes: &[u8]| match size {
             4 => f32::from_le_bytes(bytes.try_into().unwrap()).is_nan(),
             _ => f64::from_le_bytes(bytes.try_into().unwrap()).is_nan(),
@@ -228,12 +231,16 @@ fn operand(elem: ElemType, count: usize, mut seed: u64) -> Vec<u8> {
             }
             ElemType::I16Index | ElemType::I32Index | ElemType::I64Index => {
                 let size = elem.size();
-                let at = if size == 16 { 8 } else { 4 };
+                let offset = if size == 16 { 8 } else { 4 };
                 let mut one = vec![7; size];
                 let x = i64::from(random() as i32 % 3);
-                let value = if elem == ElemType::I16Index { 2 } else { at };
+                let value = if elem == ElemType::I16Index {
+                    2
+                } else {
+                    offset
+                };
                 one[..value].copy_from_slice(&x.to_le_bytes()[..value]);
-                one[at..at + 4].copy_from_slice(&(random() as i32 % 5 - 2).to_le_bytes());
+                one[offset..offset + 4].copy_from_slice(&(random() as i32 % 5 - 2).to_le_bytes());
                 bytes.extend(one);
             }
             _ if choice < 2 => bytes.extend(vec![0; elem.size()]),
@@ -291,17 +298,17 @@ fn run(
     };
     // SAFETY: valid for `bytes`, apart or equal.
     assert!(unsafe { dispatch(isa, op, elem, operands) });
-    let (got, at) = match form {
+    let (got, begin) = match form {
         Form::Apart => (third, third_at),
         Form::OnLeft => (left, left_at),
         Form::OnRight => (right, right_at),
     };
-    let mut outside = got[..at].iter().chain(&got[at + bytes..]);
+    let mut outside = got[..begin].iter().chain(&got[begin + bytes..]);
     assert!(
         outside.all(|&byte| byte == 0xA5),
         "{op:?} {elem:?} {isa:?} {form:?} wrote outside"
     );
-    got[at..at + bytes].to_vec()
+    got[begin..begin + bytes].to_vec()
 }
 
 fn pairs() -> impl Iterator<Item = (PredefinedOp, ElemType)> {
@@ -330,12 +337,13 @@ fn check(op: PredefinedOp, elem: ElemType, count: usize, seed: u64, shifts: [usi
     for isa in isas() {
         for form in FORMS {
             let got = run(isa, form, op, elem, (&a, &b), shifts);
-            for (at, (got, expected)) in got.chunks(size).zip(expected.chunks(size)).enumerate() {
+            for (index, (got, expected)) in got.chunks(size).zip(expected.chunks(size)).enumerate()
+            {
                 assert!(
                     same(op, elem, got, expected),
-                    "{op:?} {elem:?} {isa:?} {form:?}, element {at} of {count}: {:?} and {:?} give {got:?}, expected {expected:?}",
-                    &a[at * size..][..size],
-                    &b[at * size..][..size],
+                    "{op:?} {elem:?} {isa:?} {form:?}, element {index} of {count}: {:?} and {:?} give {got:?}, expected {expected:?}",
+                    &a[index * size..][..size],
+                    &b[index * size..][..size],
                 );
             }
             let first = first.get_or_insert_with(|| got.clone());

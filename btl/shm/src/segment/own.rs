@@ -165,8 +165,8 @@ impl OwnSegment {
     #[must_use]
     pub fn channel(&self, channel: u32) -> Option<Channel> {
         (channel < self.geometry.coll_channels).then(|| {
-            let at = self.geometry.channel_offset(channel);
-            Channel::new(Home::new(&self.map, at), self.geometry.heap_bytes)
+            let offset = self.geometry.channel_offset(channel);
+            Channel::new(Home::new(&self.map, offset), self.geometry.heap_bytes)
         })
     }
     /// Reserves a part of a channel, before it is used for the first time.
@@ -174,11 +174,11 @@ impl OwnSegment {
     /// # Errors
     /// [`SegmentError::Reserve`].
     pub fn reserve_channel(&self, channel: u32, part: ChannelPart) -> Result<(), SegmentError> {
-        let (at, len) = part.range();
-        let at = self.geometry.channel_offset(channel).0 + at;
-        check_range("the channels", at, len, self.geometry.pool_offset().0)
+        let (begin, len) = part.range();
+        let offset = self.geometry.channel_offset(channel).0 + begin;
+        check_range("the channels", offset, len, self.geometry.pool_offset().0)
             .expect("only channels that exist are used");
-        reserve(self.fd.as_fd(), "a channel for collectives", at, len)
+        reserve(self.fd.as_fd(), "a channel for collectives", offset, len)
     }
     /// What peers left in the proof word `index`.
     #[must_use]

@@ -166,8 +166,8 @@ impl PeerSegment {
     #[must_use]
     pub fn channel(&self, channel: u32) -> Option<Channel> {
         (channel < self.geometry.coll_channels).then(|| {
-            let at = self.geometry.channel_offset(channel);
-            Channel::new(Home::new(&self.control, at), self.geometry.heap_bytes)
+            let offset = self.geometry.channel_offset(channel);
+            Channel::new(Home::new(&self.control, offset), self.geometry.heap_bytes)
         })
     }
     /// Tells the peer that this rank's ring has records; it will look at it until it says otherwise.

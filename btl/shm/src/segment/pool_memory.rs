@@ -52,8 +52,8 @@ impl<'m> PoolMemory<'m> {
             1,
             u64::from(self.geometry.chunks),
         )?;
-        let at = self.begin + index * size + offset as u64;
-        self.map.at("the pool", at, len as u64)
+        let begin = self.begin + index * size + offset as u64;
+        self.map.at("the pool", begin, len as u64)
     }
 
     /// Copies bytes of a chunk to `out`.

@@ -59,7 +59,7 @@ fn records_of_all_lengths_cross() {
     let longest = (geometry(2).ring_slots as usize / 2 - 1) * 64;
     for len in 1..=longest.min(1100) {
         for begin in [0, 8.min(len), len / 2] {
-            let sent: Vec<u8> = (0..len).map(|at| (at * 7 + len) as u8).collect();
+            let sent: Vec<u8> = (0..len).map(|index| (index * 7 + len) as u8).collect();
             let mut claim = producer.claim(slots_for(len)).expect("room");
             claim.write(begin, &sent[begin..]);
             claim.write(0, &sent[..begin]);

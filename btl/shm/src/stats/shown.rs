@@ -89,19 +89,19 @@ impl Shown {
 
     /// The counters at this moment, by name.
     pub fn counters(&self) -> impl Iterator<Item = (&'static str, u64)> + '_ {
-        let values = (0..COUNTERS.len()).map(|at| load(&self.map, COUNTERS_AT + 8 * at));
+        let values = (0..COUNTERS.len()).map(|index| load(&self.map, COUNTERS_AT + 8 * index));
         COUNTERS.iter().map(|counter| counter.name).zip(values)
     }
 
     /// What came from each rank, at this moment.
     pub fn rows(&self) -> impl Iterator<Item = (u32, Row)> + '_ {
         (0..self.head.size).map(|peer| {
-            let at = ROWS_AT + peer as usize * size_of::<Row>();
+            let offset = ROWS_AT + peer as usize * size_of::<Row>();
             let mut row = Row::default();
             for (mechanism, totals) in row.by.iter_mut().enumerate() {
-                let at = at + mechanism * size_of::<Totals>();
-                totals.messages = load(&self.map, at + offset_of!(Totals, messages));
-                totals.bytes = load(&self.map, at + offset_of!(Totals, bytes));
+                let offset = offset + mechanism * size_of::<Totals>();
+                totals.messages = load(&self.map, offset + offset_of!(Totals, messages));
+                totals.bytes = load(&self.map, offset + offset_of!(Totals, bytes));
             }
             (peer, row)
         })
@@ -109,15 +109,16 @@ impl Shown {
 }
 
 /// A word of the page.
-fn load(map: &Mapping, at: usize) -> u64 {
-    map.shared::<AtomicU64>(at as u64).load(Ordering::Relaxed)
+fn load(map: &Mapping, offset: usize) -> u64 {
+    map.shared::<AtomicU64>(offset as u64)
+        .load(Ordering::Relaxed)
 }
 
 /// What the page begins with, word by word.
 fn load_head(map: &Mapping) -> Head {
-    let word = |at: usize| load(map, at);
-    let halves = |at: usize| {
-        let bytes = word(at).to_ne_bytes();
+    let word = |offset: usize| load(map, offset);
+    let halves = |offset: usize| {
+        let bytes = word(offset).to_ne_bytes();
         let [a, b, c, d, e, f, g, h] = bytes;
         let halves = [[a, b, c, d], [e, f, g, h]];
         halves.map(u32::from_ne_bytes)

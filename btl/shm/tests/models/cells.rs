@@ -52,23 +52,27 @@ impl HeapCells {
         assert!(begin + len <= SLOTS * LINE, "the range leaves the ring");
         let mut done = 0;
         while done < len {
-            let (slot, at) = ((begin + done) / LINE, (begin + done) % LINE);
-            let end = match at {
+            let (slot, offset) = ((begin + done) / LINE, (begin + done) % LINE);
+            let end = match offset {
                 0..8 => 8,
                 8..RECORD_HEAD => RECORD_HEAD,
                 _ => LINE,
             };
-            let n = (end - at).min(len - done);
-            f(slot, at, done..done + n);
+            let n = (end - offset).min(len - done);
+            f(slot, offset, done..done + n);
             done += n;
         }
     }
 
     /// The word that a record continues over: models write such words as a whole.
-    fn word(&self, slot: usize, at: usize, len: usize) -> &AtomicU64 {
-        assert!(at % 8 == 0 && len == 8, "models write whole words");
+    fn word(&self, slot: usize, offset: usize, len: usize) -> &AtomicU64 {
+        assert!(offset % 8 == 0 && len == 8, "models write whole words");
         let slot = &self.0.slots[slot];
-        if at == 0 { &slot.header } else { &slot.meta }
+        if offset == 0 {
+            &slot.header
+        } else {
+            &slot.meta
+        }
     }
 }
 
@@ -89,28 +93,28 @@ impl Cells for HeapCells {
         &self.0.wake
     }
     fn write(&self, slot: usize, offset: usize, bytes: &[u8]) {
-        Self::parts(slot, offset, bytes.len(), |slot, at, range| {
+        Self::parts(slot, offset, bytes.len(), |slot, offset, range| {
             let part = &bytes[range];
-            if at < RECORD_HEAD {
+            if offset < RECORD_HEAD {
                 let word = part.try_into().map(u64::from_le_bytes).unwrap_or(0);
-                self.word(slot, at, part.len())
+                self.word(slot, offset, part.len())
                     .store(word, Ordering::Relaxed);
             } else {
                 self.0.slots[slot].payload.change(|to| {
-                    to[at - RECORD_HEAD..][..part.len()].copy_from_slice(part);
+                    to[offset - RECORD_HEAD..][..part.len()].copy_from_slice(part);
                 });
             }
         });
     }
     fn read(&self, slot: usize, offset: usize, out: &mut [u8]) {
-        Self::parts(slot, offset, out.len(), |slot, at, range| {
+        Self::parts(slot, offset, out.len(), |slot, offset, range| {
             let part = &mut out[range];
-            if at < RECORD_HEAD {
-                let word = self.word(slot, at, part.len()).load(Ordering::Relaxed);
+            if offset < RECORD_HEAD {
+                let word = self.word(slot, offset, part.len()).load(Ordering::Relaxed);
                 part.copy_from_slice(&word.to_le_bytes());
             } else {
                 self.0.slots[slot].payload.look(|from| {
-                    part.copy_from_slice(&from[at - RECORD_HEAD..][..part.len()]);
+                    part.copy_from_slice(&from[offset - RECORD_HEAD..][..part.len()]);
                 });
             }
         });

@@ -44,7 +44,7 @@ impl Bytes {
             // SAFETY: loom has checked that nobody writes now.
             let all = unsafe { &*all };
             (offset..offset + len)
-                .map(|at| all.get(at).copied().unwrap_or(0))
+                .map(|index| all.get(index).copied().unwrap_or(0))
                 .collect()
         })
     }

@@ -43,12 +43,12 @@ unsafe impl Send for Home {}
 unsafe impl Sync for Home {}
 
 impl Home {
-    pub(crate) fn new(map: &Arc<Mapping>, at: SegOffset) -> Self {
-        let lines = NonNull::from(map.shared::<Lines>(at.0));
+    pub(crate) fn new(map: &Arc<Mapping>, offset: SegOffset) -> Self {
+        let lines = NonNull::from(map.shared::<Lines>(offset.0));
         Self {
             map: Arc::clone(map),
             lines,
-            begin: at.0,
+            begin: offset.0,
         }
     }
 
