@@ -18,8 +18,8 @@ fn element(number: u64) -> Model {
     let all: Vec<_> = predefined::all().collect();
     let shape = Shape::of(all[number as usize % all.len()]);
     let mut bytes = Vec::new();
-    shape.layout.walk(0, 0..shape.size(), &mut |at, len| {
-        bytes.extend(at..at + len as i64);
+    shape.layout.walk(0, 0..shape.size(), &mut |offset, len| {
+        bytes.extend(offset..offset + len as i64);
         true
     });
     Model { shape, bytes }
@@ -73,13 +73,13 @@ pub fn datatypes(mut next: impl FnMut() -> Option<u64>) {
                 let parts: Vec<_> = stack[from..]
                     .iter()
                     .zip(&places)
-                    .map(|(model, &at)| (i128::from(at), model.shape.clone()))
+                    .map(|(model, &offset)| (i128::from(offset), model.shape.clone()))
                     .collect();
                 let bytes = stack[from..].iter().zip(&places);
                 let shape = Shape::list(&parts).and_then(Shape::padded);
                 shape.ok().map(|shape| Model {
                     bytes: bytes
-                        .flat_map(|(model, &at)| moved(&model.bytes, at))
+                        .flat_map(|(model, &offset)| moved(&model.bytes, offset))
                         .collect(),
                     shape,
                 })
@@ -146,7 +146,7 @@ fn check(model: &Model, count: u64, from: u64, to: u64) {
     // No byte more than the datatype names: the sanitizer sees an access beyond.
     let place = |byte: i64| (byte - low) as usize;
     let program: Vec<u8> = (0..=place(high))
-        .map(|at| (at * 7 + at / 251) as u8)
+        .map(|index| (index * 7 + index / 251) as u8)
         .collect();
     let base = address_of_shared(&program).offset(-low);
     let mut packed = vec![0; wanted.len()];

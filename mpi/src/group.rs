@@ -262,7 +262,10 @@ fn expand(n: i32, ranges: In<i32>, size: usize) -> Outcome<Vec<i32>> {
             place >= last
         } {
             // The last one need not be met, and need not be a rank then.
-            if usize::try_from(place).ok().is_none_or(|at| at >= size) {
+            if usize::try_from(place)
+                .ok()
+                .is_none_or(|index| index >= size)
+            {
                 return Err(bad_rank(place, size));
             }
             places.push(place);

@@ -71,9 +71,9 @@ impl<T> Table<T> {
 
     #[inline(always)]
     fn slot(&self, index: u32) -> Option<&Slot<T>> {
-        let at = index + FIRST_CHUNK;
-        let chunk = (at.ilog2() - FIRST_CHUNK.ilog2()) as usize;
-        let offset = at - (FIRST_CHUNK << chunk);
+        let number = index + FIRST_CHUNK;
+        let chunk = (number.ilog2() - FIRST_CHUNK.ilog2()) as usize;
+        let offset = number - (FIRST_CHUNK << chunk);
         self.chunks.get(chunk)?.get()?.get(offset as usize)
     }
 
@@ -118,8 +118,8 @@ impl<T> Table<T> {
         if index >= fault::limit("handles", 1 << INDEX_BITS) {
             return None;
         }
-        let at = index + FIRST_CHUNK;
-        let chunk = (at.ilog2() - FIRST_CHUNK.ilog2()) as usize;
+        let number = index + FIRST_CHUNK;
+        let chunk = (number.ilog2() - FIRST_CHUNK.ilog2()) as usize;
         self.chunks.get(chunk)?.get_or_init(|| {
             (0..FIRST_CHUNK << chunk)
                 .map(|_| Slot {

@@ -130,10 +130,10 @@ pub(crate) fn info_set(info: Info, key: Text, value: Text) -> Outcome<()> {
 pub(crate) fn info_delete(info: Info, key: Text) -> Outcome<()> {
     let key = key_of(key)?;
     write(info, |pairs| {
-        let at = pairs.iter().position(|(other, _)| *other == key);
-        match at {
-            Some(at) => {
-                pairs.remove(at);
+        let index = pairs.iter().position(|(other, _)| *other == key);
+        match index {
+            Some(index) => {
+                pairs.remove(index);
                 Ok(())
             }
             None => Err(fail(

@@ -55,14 +55,14 @@ fn neighbours(comm: &CommObject) -> Outcome<Neighbours> {
 /// One block: a displacement in bytes from the buffer's address, a count, a datatype.
 #[derive(Clone)]
 struct Block {
-    at: i64,
+    offset: i64,
     count: u64,
     datatype: Arc<TypeObject>,
 }
 
 impl Block {
     fn in_buffer(&self, base: Addr) -> p2p::Buffer<'_> {
-        (base.offset(self.at), self.count, &*self.datatype)
+        (base.offset(self.offset), self.count, &*self.datatype)
     }
 }
 
@@ -180,7 +180,7 @@ fn plan(
 /// The same block for all.
 fn same(n: usize, count: i64, datatype: Datatype) -> Outcome<Vec<Block>> {
     let block = Block {
-        at: 0,
+        offset: 0,
         count: check_count(count)?,
         datatype: Arc::clone(datatype::committed(datatype)?),
     };
@@ -193,7 +193,7 @@ fn equal(n: usize, count: i64, datatype: Datatype) -> Outcome<Vec<Block>> {
     for (index, block) in blocks.iter_mut().enumerate() {
         // The counts of all neighbours together are a count, too.
         let before = datatype::addressable((index as u64).checked_mul(block.count))?;
-        block.at = block.datatype.displacement(before as i64)?;
+        block.offset = block.datatype.displacement(before as i64)?;
     }
     Ok(blocks)
 }
@@ -204,7 +204,7 @@ fn listed(n: usize, counts: Ints, displacements: Ints, datatype: Datatype) -> Ou
     (0..n)
         .map(|index| {
             Ok(Block {
-                at: object.displacement(displacements.at(index)?)?,
+                offset: object.displacement(displacements.at(index)?)?,
                 count: check_count(counts.at(index)?)?,
                 datatype: Arc::clone(object),
             })
@@ -228,7 +228,7 @@ fn typed(
                 _ => datatype::committed(types.at(index)?)?,
             };
             Ok(Block {
-                at: displacements.at(index)?,
+                offset: displacements.at(index)?,
                 count,
                 datatype: Arc::clone(object),
             })

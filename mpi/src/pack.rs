@@ -12,13 +12,13 @@ use crate::{c, memory};
 
 /// The range of `size` bytes that is free from `position` on.
 fn room(position: i64, needed: u64, size: i64) -> Outcome<u64> {
-    let at = u64::try_from(position)
+    let begin = u64::try_from(position)
         .map_err(|_| fail(c::ERR_ARG, format!("position {position} is below zero")))?;
-    let end = at
+    let end = begin
         .checked_add(needed)
         .filter(|&end| i128::from(end) <= i128::from(size));
     match end {
-        Some(_) => Ok(at),
+        Some(_) => Ok(begin),
         None => Err(fail(
             c::ERR_ARG,
             format!("{needed} bytes do not fit from {position} on into {size} bytes"),
@@ -53,12 +53,12 @@ pub(crate) fn pack(
     let count = check_count(count)?;
     let bytes = object.bytes_at(inbuf, count)?;
     let layout = object.shape.layout_of(count)?;
-    let at = room(position.get()?, bytes, size)?;
+    let begin = room(position.get()?, bytes, size)?;
     present(outbuf, bytes)?;
-    memory::with_bytes_mut(outbuf.offset(at as i64), bytes as usize, |out| {
+    memory::with_bytes_mut(outbuf.offset(begin as i64), bytes as usize, |out| {
         memory::gather(&layout, inbuf, 0..bytes, out);
     });
-    position.set((at + bytes) as i64)
+    position.set((begin + bytes) as i64)
 }
 
 pub(crate) fn unpack(
@@ -75,12 +75,12 @@ pub(crate) fn unpack(
     let count = check_count(count)?;
     let bytes = object.bytes_at(outbuf, count)?;
     let layout = object.shape.layout_of(count)?;
-    let at = room(position.get()?, bytes, size)?;
+    let begin = room(position.get()?, bytes, size)?;
     present(inbuf, bytes)?;
-    memory::with_bytes(inbuf.offset(at as i64), bytes as usize, |bytes| {
+    memory::with_bytes(inbuf.offset(begin as i64), bytes as usize, |bytes| {
         memory::scatter(&layout, outbuf, 0, bytes);
     });
-    position.set((at + bytes) as i64)
+    position.set((begin + bytes) as i64)
 }
 
 pub(crate) fn pack_size(count: i64, datatype: Datatype, comm: Comm, size: OutInts) -> Outcome<()> {
@@ -125,12 +125,12 @@ pub(crate) fn pack_external(
     let count = check_count(count)?;
     let bytes = external_bytes(object, count)?;
     object.bytes_at(inbuf, count)?;
-    let at = room(position.get()?, bytes, size)?;
+    let begin = room(position.get()?, bytes, size)?;
     present(outbuf, bytes)?;
-    memory::with_bytes_mut(outbuf.offset(at as i64), bytes as usize, |out| {
+    memory::with_bytes_mut(outbuf.offset(begin as i64), bytes as usize, |out| {
         external::pack(object, count, inbuf, out);
     });
-    position.set((at + bytes) as i64)
+    position.set((begin + bytes) as i64)
 }
 
 pub(crate) fn unpack_external(
@@ -147,10 +147,10 @@ pub(crate) fn unpack_external(
     let count = check_count(count)?;
     let bytes = external_bytes(object, count)?;
     object.bytes_at(outbuf, count)?;
-    let at = room(position.get()?, bytes, size)?;
+    let begin = room(position.get()?, bytes, size)?;
     present(inbuf, bytes)?;
-    memory::with_bytes(inbuf.offset(at as i64), bytes as usize, |bytes| {
+    memory::with_bytes(inbuf.offset(begin as i64), bytes as usize, |bytes| {
         external::unpack(object, count, outbuf, bytes);
     });
-    position.set((at + bytes) as i64)
+    position.set((begin + bytes) as i64)
 }

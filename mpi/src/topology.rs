@@ -39,13 +39,19 @@ impl Cart {
     /// The rank at coordinates, if they are in the grid.
     pub(crate) fn rank(&self, coordinates: &[i64]) -> Option<i32> {
         let mut rank = 0i64;
-        for ((&at, &dim), &periodic) in coordinates.iter().zip(&self.dims).zip(&self.periodic) {
+        for ((&coordinate, &dim), &periodic) in
+            coordinates.iter().zip(&self.dims).zip(&self.periodic)
+        {
             let dim = i64::from(dim);
-            let at = if periodic { at.rem_euclid(dim) } else { at };
-            if at < 0 || at >= dim {
+            let coordinate = if periodic {
+                coordinate.rem_euclid(dim)
+            } else {
+                coordinate
+            };
+            if coordinate < 0 || coordinate >= dim {
                 return None;
             }
-            rank = rank * dim + at;
+            rank = rank * dim + coordinate;
         }
         Some(rank as i32)
     }
@@ -53,12 +59,12 @@ impl Cart {
     /// The ranks `step` before and after along a dimension.
     pub(crate) fn shift(&self, rank: usize, direction: usize, step: i32) -> (i32, i32) {
         let here = wide(&self.coordinates(rank));
-        let at = |by: i64| {
+        let moved = |by: i64| {
             let mut there = here.clone();
             there[direction] += by;
             self.rank(&there).unwrap_or(c::PROC_NULL)
         };
-        (at(-i64::from(step)), at(step.into()))
+        (moved(-i64::from(step)), moved(step.into()))
     }
 
     /// The neighbours in the order of the neighbourhood collectives: for each dimension the one before and the one
@@ -97,5 +103,8 @@ pub(crate) struct Neighbours {
 }
 
 pub(crate) fn wide(coordinates: &[i32]) -> Vec<i64> {
-    coordinates.iter().map(|&at| i64::from(at)).collect()
+    coordinates
+        .iter()
+        .map(|&coordinate| i64::from(coordinate))
+        .collect()
 }

@@ -93,8 +93,8 @@ fn parameter(text: &str) -> Option<Parameter> {
         .strip_prefix("const ")
         .map_or((false, text), |rest| (true, rest));
     let (front, suffix) = text.find('[').map_or((text, ""), |at| text.split_at(at));
-    let at = front.rfind(|c: char| !c.is_alphanumeric() && c != '_')?;
-    let (kind, name) = front.split_at(at + 1);
+    let index = front.rfind(|c: char| !c.is_alphanumeric() && c != '_')?;
+    let (kind, name) = front.split_at(index + 1);
     let stars = kind.matches('*').count();
     Some(Parameter {
         base: kind.trim_end_matches(['*', ' ']).trim().to_owned(),

@@ -312,9 +312,9 @@ impl Share {
             return Ok((Shape::empty(), 0));
         }
         let rest = self.size - first;
-        let at = product(stride, first)?;
+        let offset = product(stride, first)?;
         if !cyclic {
-            return Ok((of.repeated(rest.min(block) as u64, stride)?, at));
+            return Ok((of.repeated(rest.min(block) as u64, stride)?, offset));
         }
         let round = self.processes * block;
         let (full, rest) = (rest / round, (rest % round).min(block));
@@ -328,7 +328,7 @@ impl Share {
             let place = product(turn, full)?;
             parts.push((place, of.repeated(rest as u64, stride)?));
         }
-        Ok((Shape::list(&parts)?, at))
+        Ok((Shape::list(&parts)?, offset))
     }
 }
 

@@ -182,11 +182,11 @@ impl Layout {
         })
     }
 
-    /// Shows the runs of bytes `range` of the packed form to `f`, moved by `at`, in order, until it says no.
+    /// Shows the runs of bytes `range` of the packed form to `f`, moved by `base`, in order, until it says no.
     /// Gives whether all were shown.
     pub(crate) fn walk(
         &self,
-        at: i64,
+        base: i64,
         range: Range<u64>,
         f: &mut impl FnMut(i64, u64) -> bool,
     ) -> bool {
@@ -197,7 +197,7 @@ impl Layout {
             Self::Empty => true,
             Self::Run { offset, len } => {
                 let end = range.end.min(*len);
-                range.start >= end || f(at + offset + range.start as i64, end - range.start)
+                range.start >= end || f(base + offset + range.start as i64, end - range.start)
             }
             Self::Loop {
                 offset,
@@ -211,7 +211,7 @@ impl Layout {
                 for turn in first..last {
                     let begin = turn * size;
                     let part = range.start.saturating_sub(begin)..(range.end - begin).min(size);
-                    let place = at + offset + turn as i64 * stride;
+                    let place = base + offset + turn as i64 * stride;
                     let more = match &**body {
                         // The innermost loop of most datatypes.
                         Self::Run { offset, .. } => {
@@ -234,7 +234,7 @@ impl Layout {
                     }
                     let size = list.ends[index] - begin;
                     let part = range.start.saturating_sub(begin)..(range.end - begin).min(size);
-                    if !list.parts[index].walk(at + list.offset, part, f) {
+                    if !list.parts[index].walk(base + list.offset, part, f) {
                         return false;
                     }
                 }

@@ -247,7 +247,7 @@ impl Element {
     /// Bytes up to the end of the last part.
     pub(crate) fn true_extent(self) -> usize {
         match (self.kind(), self.second()) {
-            (Kind::Pair(_, b), Some((_, _, at))) => at + b.size(),
+            (Kind::Pair(_, b), Some((_, _, offset))) => offset + b.size(),
             _ => self.size(),
         }
     }
@@ -258,9 +258,9 @@ impl Element {
 
     pub(crate) fn layout(self) -> Layout {
         match (self.kind(), self.second()) {
-            (Kind::Pair(a, b), Some((_, _, at))) => Layout::list([
+            (Kind::Pair(a, b), Some((_, _, offset))) => Layout::list([
                 Layout::run(0, a.size() as u64),
-                Layout::run(at as i64, b.size() as u64),
+                Layout::run(offset as i64, b.size() as u64),
             ]),
             _ => Layout::run(0, self.size() as u64),
         }

@@ -167,9 +167,9 @@ impl Shape {
         let mut map = Vec::with_capacity(parts.len());
         let mut layouts = Vec::with_capacity(parts.len());
         let (mut first, mut true_first) = (true, true);
-        for (at, part) in parts {
-            let (lb, ub) = (moved(part.lb, *at)?, moved(part.ub, *at)?);
-            let place = i64::try_from(*at).map_err(|_| Beyond)?;
+        for (offset, part) in parts {
+            let (lb, ub) = (moved(part.lb, *offset)?, moved(part.ub, *offset)?);
+            let place = i64::try_from(*offset).map_err(|_| Beyond)?;
             if first {
                 (all.lb, all.ub) = (lb, ub);
                 (all.lb_set, all.ub_set) = (part.lb_set, part.ub_set);
@@ -188,7 +188,7 @@ impl Shape {
             }
             first = false;
             if part.size() > 0 {
-                let (lb, ub) = (moved(part.true_lb, *at)?, moved(part.true_ub, *at)?);
+                let (lb, ub) = (moved(part.true_lb, *offset)?, moved(part.true_ub, *offset)?);
                 (all.true_lb, all.true_ub) = if true_first {
                     (lb, ub)
                 } else {
@@ -265,17 +265,19 @@ impl Shape {
 }
 
 impl Map {
-    /// Shows the elements to `f` in order, moved by `at`, until it says no: the element, the displacement.
-    pub(crate) fn walk(&self, at: i64, f: &mut impl FnMut(Element, i64) -> bool) -> bool {
+    /// Shows the elements to `f` in order, moved by `base`, until it says no: the element, the displacement.
+    pub(crate) fn walk(&self, base: i64, f: &mut impl FnMut(Element, i64) -> bool) -> bool {
         match self {
             Self::Empty => true,
-            Self::Element(element) => f(*element, at),
+            Self::Element(element) => f(*element, base),
             Self::Loop {
                 count,
                 stride,
                 body,
-            } => (0..*count as i64).all(|turn| body.walk(at + turn * stride, f)),
-            Self::List(parts) => parts.iter().all(|(offset, part)| part.walk(at + offset, f)),
+            } => (0..*count as i64).all(|turn| body.walk(base + turn * stride, f)),
+            Self::List(parts) => parts
+                .iter()
+                .all(|(offset, part)| part.walk(base + offset, f)),
         }
     }
 }

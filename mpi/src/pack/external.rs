@@ -61,7 +61,7 @@ fn parts(element: Element) -> ([Part; 2], usize) {
         _ => number(offset, element.size(), Form::Plain),
     };
     match (element.kind(), element.second()) {
-        (_, Some((a, b, at))) => ([of(a, 0), of(b, at)], 2),
+        (_, Some((a, b, offset))) => ([of(a, 0), of(b, offset)], 2),
         (kind @ Kind::Complex(n), None) => ([of(kind, 0), of(kind, usize::from(n))], 2),
         (kind, None) => ([of(kind, 0); 2], 1),
     }
@@ -81,8 +81,8 @@ impl Part {
         } else {
             native
         };
-        for (at, byte) in out.iter_mut().rev().enumerate() {
-            *byte = native[at];
+        for (index, byte) in out.iter_mut().rev().enumerate() {
+            *byte = native[index];
         }
     }
 
@@ -90,8 +90,8 @@ impl Part {
     fn take(self, outside: &[u8], native: &mut [u8]) {
         if self.form == Form::X87 {
             let mut wide = [0; 16];
-            for (at, byte) in outside.iter().rev().enumerate() {
-                wide[at] = *byte;
+            for (index, byte) in outside.iter().rev().enumerate() {
+                wide[index] = *byte;
             }
             native.copy_from_slice(&x87_from_binary128(wide));
             return;
@@ -99,9 +99,9 @@ impl Part {
         let negative =
             self.form == Form::Signed && outside.first().is_some_and(|&top| top >> 7 != 0);
         let fill = if negative { 0xff } else { 0 };
-        for (at, byte) in native.iter_mut().enumerate() {
-            *byte = if at < outside.len() {
-                outside[outside.len() - 1 - at]
+        for (index, byte) in native.iter_mut().enumerate() {
+            *byte = if index < outside.len() {
+                outside[outside.len() - 1 - index]
             } else {
                 fill
             };
@@ -166,14 +166,17 @@ fn each_part(object: &TypeObject, count: u64, base: Addr, mut f: impl FnMut(Part
     let mut done = 0;
     let extent = object.shape.extent();
     for turn in 0..count as i64 {
-        object.shape.map.walk(turn * extent, &mut |element, at| {
-            let (parts, n) = parts(element);
-            for part in &parts[..n] {
-                f(*part, base.offset(at + part.offset as i64), done);
-                done += part.outside;
-            }
-            true
-        });
+        object
+            .shape
+            .map
+            .walk(turn * extent, &mut |element, offset| {
+                let (parts, n) = parts(element);
+                for part in &parts[..n] {
+                    f(*part, base.offset(offset + part.offset as i64), done);
+                    done += part.outside;
+                }
+                true
+            });
     }
 }
 

@@ -339,11 +339,11 @@ pub(crate) fn testany(
         return none_active(index, status);
     }
     let over = poll_all(&active)?;
-    let Some(at) = over.iter().position(|&over| over) else {
+    let Some(first) = over.iter().position(|&over| over) else {
         index.set(c::UNDEFINED)?;
         return flag.set(0);
     };
-    let (place, handle) = active[at];
+    let (place, handle) = active[first];
     flag.set(1)?;
     index.set(place as i32)?;
     finish_one(handle, requests, place, status)
@@ -471,8 +471,8 @@ pub(crate) fn request_get_status_any(
             index.set(c::UNDEFINED)?;
             flag.set(0)
         }
-        Some(at) => {
-            let (place, handle) = active[at];
+        Some(first) => {
+            let (place, handle) = active[first];
             index.set(place as i32)?;
             status.put(&status_of(handle));
             flag.set(1)

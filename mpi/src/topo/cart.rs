@@ -148,8 +148,8 @@ pub(crate) fn cart_coords(comm: Comm, rank: i32, max: i32, coordinates: Out<i32>
         .filter(|&rank| rank < comm.size())
         .ok_or_else(|| fail(c::ERR_RANK, format!("rank {rank} is not in the grid")))?;
     let n = room(max)?;
-    for (index, at) in cart.coordinates(rank).into_iter().enumerate().take(n) {
-        coordinates.set_at(index, at)?;
+    for (index, coordinate) in cart.coordinates(rank).into_iter().enumerate().take(n) {
+        coordinates.set_at(index, coordinate)?;
     }
     Ok(())
 }
@@ -183,7 +183,7 @@ pub(crate) fn cart_sub(comm: Comm, remain: In<i32>, new: Out<Comm>) -> Outcome<(
     let kept = |rank: usize, wanted: bool| -> Vec<i32> {
         let all = cart.coordinates(rank).into_iter().zip(&keep);
         all.filter(|(_, keep)| **keep == wanted)
-            .map(|(at, _)| at)
+            .map(|(coordinate, _)| coordinate)
             .collect()
     };
     // Those with the same coordinates in the dimensions that go are together, in row-major order of the rest.
@@ -365,8 +365,8 @@ mod tests {
             periodic: vec![true, false, true],
         };
         for rank in 0..24 {
-            let at = wide(&cart.coordinates(rank));
-            assert_eq!(cart.rank(&at), Some(rank as i32));
+            let coordinates = wide(&cart.coordinates(rank));
+            assert_eq!(cart.rank(&coordinates), Some(rank as i32));
         }
         assert_eq!(cart.rank(&[-1, 0, 5]), cart.rank(&[2, 0, 1]));
         assert_eq!(cart.rank(&[0, 2, 0]), None);

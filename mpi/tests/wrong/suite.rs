@@ -73,8 +73,8 @@ fn run(program: &Path, ranks: usize, first: usize) -> Run {
         match words.next() {
             Some("FAIL") => run.failures.push(line.to_owned()),
             Some("CRASH" | "HANG") => {
-                let at = words.next().and_then(|word| word.parse().ok());
-                run.ended_at = run.ended_at.or(at);
+                let number = words.next().and_then(|word| word.parse().ok());
+                run.ended_at = run.ended_at.or(number);
                 run.failures.push(format!("{line}\n{errors}"));
             }
             Some("tried") => {
@@ -98,7 +98,7 @@ fn refuses(ranks: usize) {
         let mut done = run(program, ranks, first);
         failures.append(&mut done.failures);
         match done.ended_at {
-            Some(at) => first = at + 1,
+            Some(number) => first = number + 1,
             None => {
                 tried = done.tried;
                 break;
