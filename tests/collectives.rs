@@ -83,9 +83,9 @@ fn check(prepared: &Prepared, comm: &Comm, what: &str) {
         oracle::unsigned_zeroes(&prepared.case.what, expected),
     );
     if got != expected {
-        let at = got.iter().zip(&expected).position(|(g, e)| g != e);
+        let index = got.iter().zip(&expected).position(|(g, e)| g != e);
         panic!(
-            "{what}: rank {} of {}: {:?}: {} bytes differ from {} first at {at:?}",
+            "{what}: rank {} of {}: {:?}: {} bytes differ from {} first at {index:?}",
             comm.rank(),
             comm.size(),
             prepared.case.what,
@@ -436,7 +436,7 @@ fn rooted_collectives_in_a_row_keep_their_bytes() {
         _ => {}
     };
     let content = |round: usize, rank: usize, len: usize| {
-        let byte = move |at: usize| (round * 7 + rank * 31 + at) as u8;
+        let byte = move |index: usize| (round * 7 + rank * 31 + index) as u8;
         (0..len).map(byte).collect::<Vec<u8>>()
     };
     for (ranks, len) in [(2, 8), (2, 48), (3, 16), (3, 49), (4, 1000), (5, 0)] {

@@ -372,8 +372,8 @@ fn a_message_of_more_than_4_gib() {
                 if rt.rank() == 0 {
                     // Nothing but the marks takes memory.
                     let mut message = vec![0u8; LEN];
-                    for at in marks {
-                        message[at] = value;
+                    for mark in marks {
+                        message[mark] = value;
                     }
                     world.send(&message, 1, 0).expect("send");
                 } else {
@@ -385,8 +385,8 @@ fn a_message_of_more_than_4_gib() {
                         }
                         Err(error) => panic!("{error}"),
                     }
-                    let marks = marks.iter().filter(|&&at| at < room);
-                    assert!(marks.clone().all(|&at| got[at] == value));
+                    let marks = marks.iter().filter(|&&mark| mark < room);
+                    assert!(marks.clone().all(|&mark| got[mark] == value));
                     let parts = got[..room].chunks(1 << 20);
                     let other = parts.filter(|part| part.iter().any(|&byte| byte != 0));
                     assert!(other.count() <= marks.count());

@@ -622,7 +622,7 @@ fn little_memory_means_datagrams() {
                     world
                         .scope(|scope| {
                             for (peer, got) in
-                                got.iter_mut().enumerate().filter(|(at, _)| *at != me)
+                                got.iter_mut().enumerate().filter(|(peer, _)| *peer != me)
                             {
                                 scope.irecv(got, peer, 4)?;
                             }

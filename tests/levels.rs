@@ -156,7 +156,7 @@ fn a_death_between_any_two_steps_is_known_to_all() {
                 });
             });
             let steps = steps.into_inner().expect("lock");
-            for at in [
+            for step in [
                 0,
                 1,
                 2,
@@ -169,7 +169,7 @@ fn a_death_between_any_two_steps_is_known_to_all() {
                 steps / 2,
                 steps * 2 / 3,
             ] {
-                let what = format!("{nodes:?}: rank {victim} dies after {at} of {steps}");
+                let what = format!("{nodes:?}: rank {victim} dies after {step} of {steps}");
                 limited(&what, || {
                     std::thread::scope(|scope| {
                         for (rank, (wireup, life)) in mortals(nodes).into_iter().enumerate() {
@@ -178,7 +178,7 @@ fn a_death_between_any_two_steps_is_known_to_all() {
                                 let options = options(wireup, Threads::Single);
                                 let rt = Runtime::init_with(options).expect("join");
                                 if rank == victim {
-                                    die(rt, &life, at);
+                                    die(rt, &life, step);
                                 } else {
                                     survive(&rt, victim, what);
                                     rt.finalize().expect("finalize");
@@ -192,11 +192,11 @@ fn a_death_between_any_two_steps_is_known_to_all() {
     }
 }
 
-/// Dies after `at` tests, or at the end. Nothing is taken back: the memory stays as it is.
-fn die(rt: Runtime, life: &Life, at: usize) {
+/// Dies after `step` tests, or at the end. Nothing is taken back: the memory stays as it is.
+fn die(rt: Runtime, life: &Life, step: usize) {
     let world = rt.world();
-    let ended = tested(&world, |tests| tests < at);
-    assert!(ended.is_none() || at > 0);
+    let ended = tested(&world, |tests| tests < step);
+    assert!(ended.is_none() || step > 0);
     life.end();
     std::mem::forget((rt, world));
 }

@@ -81,11 +81,11 @@ enum Wildcards {
 /// Takes the message that this receive must have got out of those to come.
 #[track_caller]
 fn expected(left: &mut Vec<Message>, source: usize, tag: i32, wildcards: Wildcards) -> Message {
-    let at = left.iter().position(|m| {
+    let index = left.iter().position(|m| {
         m.from == source
             && (m.tag == tag || matches!(wildcards, Wildcards::AnyTag | Wildcards::Any))
     });
-    left.remove(at.expect("a message that was sent"))
+    left.remove(index.expect("a message that was sent"))
 }
 
 /// One phase: each rank sends its messages of the program and receives those for it.

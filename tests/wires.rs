@@ -292,17 +292,20 @@ fn large(runtime: &Runtime) {
     let world = runtime.world();
     // Words that tell their place.
     let mut words: Vec<u64> = vec![0; LEN / 8];
-    let word = |at: usize| (at as u64).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+    let word = |index: usize| (index as u64).wrapping_mul(0x9e37_79b9_7f4a_7c15);
     if world.rank() == 0 {
         words
             .iter_mut()
             .enumerate()
-            .for_each(|(at, place)| *place = word(at));
+            .for_each(|(index, place)| *place = word(index));
         world.send(&words, 1, 0).expect("send");
     } else {
         let status = world.recv(&mut words, 0, 0).expect("recv");
         assert_eq!(status.bytes, LEN);
-        let wrong = words.iter().enumerate().find(|&(at, &got)| got != word(at));
+        let wrong = words
+            .iter()
+            .enumerate()
+            .find(|&(index, &got)| got != word(index));
         assert_eq!(wrong, None);
     }
 }

@@ -65,13 +65,13 @@ fn scattered(random: &mut Random, lens: &[usize]) -> (Parts, usize) {
         order.swap(i, random.below(i + 1));
     }
     let mut parts = vec![(0, 0); lens.len()];
-    let mut at = 0;
+    let mut end = 0;
     for place in order {
-        at += random.below(3) * 5;
-        parts[place] = (at, lens[place]);
-        at += lens[place];
+        end += random.below(3) * 5;
+        parts[place] = (end, lens[place]);
+        end += lens[place];
     }
-    (Parts::Listed(parts.into()), at)
+    (Parts::Listed(parts.into()), end)
 }
 
 fn lens(random: &mut Random, size: usize, largest: usize) -> (Vec<usize>, bool) {
@@ -342,8 +342,8 @@ impl Case {
                     counts[size - 1] += left;
                 }
                 let parts = Parts::packed(&counts, bytes);
-                let (at, n) = parts.of(me);
-                let expected = fold(size)[at..at + n].to_vec();
+                let (offset, n) = parts.of(me);
+                let expected = fold(size)[offset..offset + n].to_vec();
                 let what = Collective::ReduceScatter {
                     parts,
                     elem,

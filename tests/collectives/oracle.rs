@@ -3,8 +3,8 @@
 
 use onecopy::coll::{Collective, ElemType, PredefinedOp};
 
-fn bytes<const N: usize>(at: &[u8]) -> [u8; N] {
-    at[..N].try_into().expect("an element")
+fn bytes<const N: usize>(raw: &[u8]) -> [u8; N] {
+    raw[..N].try_into().expect("an element")
 }
 
 /// `left op right` for one element.
@@ -54,7 +54,7 @@ pub(crate) fn apply(op: PredefinedOp, elem: ElemType, left: &[u8], right: &[u8])
     }
     macro_rules! complex {
         ($t:ty, $n:literal) => {{
-            let part = |at: &[u8], i: usize| <$t>::from_ne_bytes(bytes(&at[i * $n..]));
+            let part = |raw: &[u8], i: usize| <$t>::from_ne_bytes(bytes(&raw[i * $n..]));
             let (a, b, c, d) = (part(left, 0), part(left, 1), part(right, 0), part(right, 1));
             let (re, im) = match op {
                 P::Sum => (a + c, b + d),
@@ -65,9 +65,9 @@ pub(crate) fn apply(op: PredefinedOp, elem: ElemType, left: &[u8], right: &[u8])
         }};
     }
     macro_rules! indexed {
-        ($t:ty, $at:literal) => {{
+        ($t:ty, $offset:literal) => {{
             let value = |e: &[u8]| <$t>::from_ne_bytes(bytes(e));
-            let index = |e: &[u8]| i32::from_ne_bytes(bytes(&e[$at..]));
+            let index = |e: &[u8]| i32::from_ne_bytes(bytes(&e[$offset..]));
             let (x, y) = (value(left), value(right));
             let right_wins = match op {
                 P::MinLoc => y < x || y == x && index(right) < index(left),
@@ -108,10 +108,10 @@ pub(crate) fn element(elem: ElemType, number: u64) -> Vec<u8> {
     let small = (number % 3) as i8 - 1;
     let index = (number / 3 % 5) as i32;
     macro_rules! pair {
-        ($t:ty, $size:literal, $at:literal) => {{
+        ($t:ty, $size:literal, $offset:literal) => {{
             let mut e = vec![0; $size];
             e[..size_of::<$t>()].copy_from_slice(&<$t>::from(small).to_ne_bytes());
-            e[$at..$at + 4].copy_from_slice(&index.to_ne_bytes());
+            e[$offset..$offset + 4].copy_from_slice(&index.to_ne_bytes());
             e
         }};
     }

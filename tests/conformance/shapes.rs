@@ -58,15 +58,15 @@ fn cut(total: usize, shape: usize) -> Vec<usize> {
 
 /// Pieces of a buffer with gaps between them, in reverse order of their addresses.
 fn ranges(cuts: &[usize]) -> (Vec<std::ops::Range<usize>>, usize) {
-    let mut at = 0;
+    let mut end = 0;
     let mut ranges = Vec::new();
     for &len in cuts.iter().rev() {
-        at += 3;
-        ranges.push(at..at + len);
-        at += len;
+        end += 3;
+        ranges.push(end..end + len);
+        end += len;
     }
     ranges.reverse();
-    (ranges, at + 3)
+    (ranges, end + 3)
 }
 
 fn send(rank: &Rank<'_>, total: usize, shape: usize, seed: usize) {

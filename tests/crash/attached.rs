@@ -174,8 +174,8 @@ fn a_death_while_xpmem_or_knem_reads_is_an_error_and_no_signal() {
             let mut env = vec![(KILL, share.to_string()), (WAY, way.to_owned())];
             env.extend(knobs.iter().map(|&(name, value)| (name, value.to_owned())));
             let ran = job::run("attached", &env);
-            let time = |rank: usize, word: &str, at: usize| {
-                ran.number(rank, word, at).expect("it says so")
+            let time = |rank: usize, word: &str, index: usize| {
+                ran.number(rank, word, index).expect("it says so")
             };
             let (death, end) = (time(VICTIM, "dying", 0), time(VICTIM, "ended", 0));
             for rank in 0..VICTIM {

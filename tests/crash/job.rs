@@ -45,9 +45,9 @@ impl Ran {
         lines.collect()
     }
 
-    /// The number that is word `at` behind `word` in the first such line of `rank`.
-    pub(crate) fn number(&self, rank: usize, word: &str, at: usize) -> Option<u64> {
-        self.said(rank, word).first()?.get(at)?.parse().ok()
+    /// The number that is word `index` behind `word` in the first such line of `rank`.
+    pub(crate) fn number(&self, rank: usize, word: &str, index: usize) -> Option<u64> {
+        self.said(rank, word).first()?.get(index)?.parse().ok()
     }
 
     /// Everything that was written, for a failure's message.

@@ -13,22 +13,24 @@ pub(crate) const ROUNDS: &str = "TEST_ROUNDS";
 /// Variable `rank:microseconds`: this rank kills itself so long after its start.
 pub(crate) const KILL: &str = "TEST_KILL";
 
-/// The byte of message `number` from `from` to `to` at `at`.
-fn byte(number: usize, from: usize, to: usize, at: usize) -> u8 {
+/// The byte of message `number` from `from` to `to` at `offset`.
+fn byte(number: usize, from: usize, to: usize, offset: usize) -> u8 {
     let seed = number.wrapping_mul(2_654_435_761) ^ (from * 64 + to).wrapping_mul(40_503);
-    (at.wrapping_mul(31) ^ (at >> 8) ^ seed ^ (seed >> 13)) as u8
+    (offset.wrapping_mul(31) ^ (offset >> 8) ^ seed ^ (seed >> 13)) as u8
 }
 
 fn fill(buffer: &mut [u8], number: usize, from: usize, to: usize) {
-    for (at, place) in buffer.iter_mut().enumerate() {
-        *place = byte(number, from, to, at);
+    for (offset, place) in buffer.iter_mut().enumerate() {
+        *place = byte(number, from, to, offset);
     }
 }
 
 fn check(buffer: &[u8], number: usize, from: usize, to: usize) {
-    if let Some(at) = (0..buffer.len()).find(|&at| buffer[at] != byte(number, from, to, at)) {
+    if let Some(offset) =
+        (0..buffer.len()).find(|&offset| buffer[offset] != byte(number, from, to, offset))
+    {
         panic!(
-            "message {number} of {} bytes from {from} to {to} is wrong from byte {at} on",
+            "message {number} of {} bytes from {from} to {to} is wrong from byte {offset} on",
             buffer.len()
         );
     }

@@ -6,8 +6,8 @@
 pub(crate) fn fill_from(bytes: &mut [u8], seed: usize, offset: usize) {
     let salt = seed.wrapping_mul(0x9e37_79b9).wrapping_add(17);
     for (i, byte) in bytes.iter_mut().enumerate() {
-        let at = i + offset;
-        *byte = (at.wrapping_mul(31) ^ (at >> 8) ^ (at >> 16) ^ salt) as u8;
+        let position = i + offset;
+        *byte = (position.wrapping_mul(31) ^ (position >> 8) ^ (position >> 16) ^ salt) as u8;
     }
 }
 
@@ -28,13 +28,13 @@ pub(crate) fn pattern(len: usize, seed: usize) -> Vec<u8> {
 pub(crate) fn check(got: &[u8], seed: usize, what: &str) {
     let expected = pattern(got.len(), seed);
     if got != expected {
-        let at = got.iter().zip(&expected).position(|(a, b)| a != b);
-        let at = at.unwrap_or(0);
+        let index = got.iter().zip(&expected).position(|(a, b)| a != b);
+        let index = index.unwrap_or(0);
         panic!(
-            "{what}: {} bytes of message {seed} differ from byte {at} on: {:?} instead of {:?}",
+            "{what}: {} bytes of message {seed} differ from byte {index} on: {:?} instead of {:?}",
             got.len(),
-            &got[at..got.len().min(at + 16)],
-            &expected[at..got.len().min(at + 16)]
+            &got[index..got.len().min(index + 16)],
+            &expected[index..got.len().min(index + 16)]
         );
     }
 }

@@ -79,9 +79,9 @@ fn set_rail(fabric: &Fabric, rail: usize, up: bool) {
 }
 
 /// The rail with this place among those of a pair.
-fn rail_at(rt: &Runtime, at: usize) -> usize {
+fn rail_at(rt: &Runtime, place: usize) -> usize {
     let rails = rt.rails(1 - rt.rank()).expect("a rank");
-    usize::from(rails[at].starts_with(if is_real() { "rxe1" } else { "r" }))
+    usize::from(rails[place].starts_with(if is_real() { "rxe1" } else { "r" }))
 }
 
 /// Receives a message of which a part has come when this rail goes down.

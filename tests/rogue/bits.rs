@@ -19,8 +19,10 @@ fn slot(kind: u8, meta: u64, body: &[u8]) -> [u8; 64] {
     claim.write(0, body);
     claim.publish(kind, body.len(), meta);
     let mut slot = [0; 64];
-    let at = geometry().ring_offset(1).0;
-    File::from(fd()).read_exact_at(&mut slot, at).expect("read");
+    let offset = geometry().ring_offset(1).0;
+    File::from(fd())
+        .read_exact_at(&mut slot, offset)
+        .expect("read");
     slot
 }
 

@@ -46,8 +46,11 @@ fn a_living_peer_keeps_what_it_had() {
             );
             for chunk in held {
                 let mut bytes = [0; LEN];
-                let at = pool + chunk * size;
-                rogue.file.read_exact_at(&mut bytes, at).expect("the chunk");
+                let offset = pool + chunk * size;
+                rogue
+                    .file
+                    .read_exact_at(&mut bytes, offset)
+                    .expect("the chunk");
                 assert!(bytes == before, "chunk {chunk} has somebody else's message");
             }
         },

@@ -47,9 +47,9 @@ fn done_without_a_part_fails_who_waits_for_it() {
 #[test]
 fn done_with_half_a_part_ends_for_all() {
     let lines = lies();
-    for (at, call) in calls(RANKS).iter().enumerate() {
-        for (index, line) in lines.iter().enumerate().skip(at % 6).step_by(6) {
-            let phase = 1 + (at + index) as u32 % 3;
+    for (turn, call) in calls(RANKS).iter().enumerate() {
+        for (index, line) in lines.iter().enumerate().skip(turn % 6).step_by(6) {
+            let phase = 1 + (turn + index) as u32 % 3;
             let name = format!("{}, phase {phase}, then gone: {line:?}", call.name);
             // Whether it is an error depends on whether the line was all that was missing.
             let _ = play(call, index % 2 == 0, &name, |end| {

@@ -213,10 +213,10 @@ impl Call {
 #[test]
 fn nonsense_fails_the_member_by_its_name() {
     let lines = nonsense();
-    for (at, call) in calls(2).iter().enumerate() {
+    for (turn, call) in calls(2).iter().enumerate() {
         let rogue = 1 - call.victim;
         // Each collective meets a part of the lines, and all lines are met by several of each length.
-        for (index, line) in lines.iter().enumerate().skip(at % 3).step_by(3) {
+        for (index, line) in lines.iter().enumerate().skip(turn % 3).step_by(3) {
             let name = format!("{}: {line:?}", call.name);
             let publish = |end: &Channel| line.publish(end, 1, 0);
             let result = call.play(index % 2 == 0, &name, publish);
@@ -232,10 +232,10 @@ fn nonsense_fails_the_member_by_its_name() {
 fn whatever_a_line_says_the_collective_ends() {
     let lines: Vec<Line> = nonsense().into_iter().chain(lies()).collect();
     let phases = [1, 2, 3, 1 << 20, u32::MAX];
-    for (at, call) in calls(2).iter().enumerate() {
-        for (index, line) in lines.iter().enumerate().skip(at % 4).step_by(4) {
-            let phase = phases[(at + index) % phases.len()];
-            let done = [0, 1, 9, 1 << 31, u32::MAX][(at * 3 + index) % 5];
+    for (turn, call) in calls(2).iter().enumerate() {
+        for (index, line) in lines.iter().enumerate().skip(turn % 4).step_by(4) {
+            let phase = phases[(turn + index) % phases.len()];
+            let done = [0, 1, 9, 1 << 31, u32::MAX][(turn * 3 + index) % 5];
             let name = format!("{}, phase {phase}, done {done}: {line:?}", call.name);
             let publish = |end: &Channel| {
                 end.write_slot(1, 0, &[0xff; COLL_SLOT][..(index * 509) % COLL_SLOT]);
@@ -253,15 +253,15 @@ fn whatever_a_line_says_the_collective_ends() {
 #[test]
 fn a_line_that_changes_while_it_is_read() {
     let lines: Vec<Line> = nonsense().into_iter().chain(lies()).collect();
-    for (at, call) in calls(2).iter().enumerate() {
+    for (turn, call) in calls(2).iter().enumerate() {
         let name = format!("{} with a line that changes", call.name);
         let publish = |end: &Channel| {
             for round in 0..3000 {
-                let line = &lines[(at + round * 7) % lines.len()];
+                let line = &lines[(turn + round * 7) % lines.len()];
                 line.publish(end, 1 + round as u32 % 3, 0);
             }
         };
-        let _ = call.play(at % 2 == 0, &name, publish);
+        let _ = call.play(turn % 2 == 0, &name, publish);
     }
 }
 

@@ -35,13 +35,13 @@ fn noise(rogue: &mut Rogue, random: &mut Random, is_over: &dyn Fn() -> bool) {
         match random.below(8) {
             // Raw bytes somewhere in its ring.
             0 => {
-                let at = rogue.ring() + random.below(8192 - 8) / 8 * 8;
-                rogue.scribble(at, &random.next().to_le_bytes());
+                let offset = rogue.ring() + random.below(8192 - 8) / 8 * 8;
+                rogue.scribble(offset, &random.next().to_le_bytes());
             }
             // A word of its control lines.
             1 => {
-                let at = rogue.control() + random.below(32) * 8;
-                rogue.scribble(at, &random.word().to_le_bytes());
+                let offset = rogue.control() + random.below(32) * 8;
+                rogue.scribble(offset, &random.word().to_le_bytes());
             }
             // A record with any payload.
             2 => {

@@ -34,9 +34,9 @@ const WORDS: [u64; 8] = [
 /// rogue leaves.
 #[test]
 fn lies_of_a_receiver() {
-    for at in [TAIL, CREDIT, WAKE] {
+    for offset in [TAIL, CREDIT, WAKE] {
         for word in WORDS {
-            let name = format!("word {at} is {word:#x}");
+            let name = format!("word {offset} is {word:#x}");
             play(
                 &name,
                 |rogue, _| {
@@ -45,7 +45,7 @@ fn lies_of_a_receiver() {
                         .ctrl_offset(super::stage::VICTIM as u32)
                         .0;
                     File::from(own)
-                        .write_all_at(&word.to_le_bytes(), control + at)
+                        .write_all_at(&word.to_le_bytes(), control + offset)
                         .expect("write");
                     rogue.notify();
                 },
@@ -95,20 +95,20 @@ fn nonsense_in_bell_bitmap_and_flags() {
 /// A cooperative transfer whose words the rogue, as its sender, writes: the victim's receive ends, in whichever way.
 #[test]
 fn nonsense_in_a_cooperative_transfer() {
-    for at in [COOP, COOP + 8, COOP + 16, COOP + 24, COUNTER, DONE, FAILED] {
+    for offset in [COOP, COOP + 8, COOP + 16, COOP + 24, COUNTER, DONE, FAILED] {
         for word in WORDS.into_iter().chain([
             0x0000_0005_FFFF_FFFF,
             0x0000_0005_0000_0001,
             0x0000_0005_0001_0000,
         ]) {
-            let name = format!("coop word {at} is {word:#x}");
+            let name = format!("coop word {offset} is {word:#x}");
             let result = play(
                 &name,
                 |rogue, is_over| {
                     // In the rogue's heap, so that the victim copies itself, together with a sender that may join.
                     assert!(rogue.publish(RTS, 5, &sealed(RTS, [1 << 20, 1, 0, 0, 5])));
                     while !is_over() {
-                        rogue.scribble(rogue.control() + at, &word.to_le_bytes());
+                        rogue.scribble(rogue.control() + offset, &word.to_le_bytes());
                     }
                 },
                 |_, world| world.recv(&mut vec![0u8; 1 << 20], ROGUE, 5),
@@ -145,8 +145,8 @@ fn a_header_page_that_lies() {
 
 fn flip(segment: &OwnSegment, bit: usize) {
     let file = File::from(segment.fd().try_clone_to_owned().expect("descriptor"));
-    let (mut byte, at) = ([0], bit as u64 / 8);
-    file.read_exact_at(&mut byte, at).expect("read");
+    let (mut byte, offset) = ([0], bit as u64 / 8);
+    file.read_exact_at(&mut byte, offset).expect("read");
     byte[0] ^= 1 << (bit % 8);
-    file.write_all_at(&byte, at).expect("write");
+    file.write_all_at(&byte, offset).expect("write");
 }

@@ -95,7 +95,7 @@ fn collective(victim: &Victim<'_>, script: &Shared, choice: u8, under_way: &mut 
             Some(len),
         ),
     };
-    let give = give.map(|len| (0..len).map(|at| at as u8).collect::<Vec<u8>>());
+    let give = give.map(|len| (0..len).map(|index| index as u8).collect::<Vec<u8>>());
     let take = take.map(|len| vec![0u8; len]);
     if flags % 2 == 0 && under_way.len() < MOST {
         under_way.extend(victim.world.start(&what, give, take));

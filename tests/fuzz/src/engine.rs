@@ -72,16 +72,16 @@ impl<'r> Victim<'r> {
                 }
             }
             6 if !self.receives.is_empty() => {
-                let at = len % self.receives.len();
-                self.receives[at].cancel();
+                let index = len % self.receives.len();
+                self.receives[index].cancel();
             }
             7 if !self.receives.is_empty() => {
-                let at = len % self.receives.len();
-                drop(self.receives.swap_remove(at));
+                let index = len % self.receives.len();
+                drop(self.receives.swap_remove(index));
             }
             8 if !self.sends.is_empty() => {
-                let at = len % self.sends.len();
-                drop(self.sends.swap_remove(at).wait_both());
+                let index = len % self.sends.len();
+                drop(self.sends.swap_remove(index).wait_both());
             }
             9 => drop(self.world.recv(&mut vec![0u8; len], rank, tag)),
             10 => drop(self.world.send(&vec![3u8; len], rank, tag)),

@@ -5,7 +5,7 @@
 #[derive(Debug)]
 pub(crate) struct Input {
     bytes: Vec<u8>,
-    at: usize,
+    position: usize,
     /// Values that an input can name: numbers that the other side gave out.
     pub(crate) known: [u64; 8],
 }
@@ -14,18 +14,18 @@ impl Input {
     pub(crate) fn new(bytes: &[u8]) -> Self {
         Self {
             bytes: bytes.to_vec(),
-            at: 0,
+            position: 0,
             known: [0; 8],
         }
     }
 
     pub(crate) fn is_over(&self) -> bool {
-        self.at >= self.bytes.len()
+        self.position >= self.bytes.len()
     }
 
     pub(crate) fn byte(&mut self) -> u8 {
-        let byte = self.bytes.get(self.at).copied().unwrap_or(0);
-        self.at += 1;
+        let byte = self.bytes.get(self.position).copied().unwrap_or(0);
+        self.position += 1;
         byte
     }
 

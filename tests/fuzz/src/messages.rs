@@ -129,8 +129,8 @@ pub(crate) fn broker(data: &[u8]) {
             1 | 2 => {
                 let mut packet = correct[input.below(5) as usize].clone();
                 if step == 2 {
-                    let at = usize::from(input.byte()) % packet.len();
-                    packet[at] = input.byte();
+                    let index = usize::from(input.byte()) % packet.len();
+                    packet[index] = input.byte();
                 }
                 packets.push(packet);
             }

@@ -179,18 +179,26 @@ impl Script {
             }
             // Raw bytes in its ring, or in its control lines.
             4 => {
-                let at = u64::from(input.short()) * 8 % geometry.ring_bytes();
-                write(&means.file, geometry.ring_offset(rank).0 + at, input.word());
+                let offset = u64::from(input.short()) * 8 % geometry.ring_bytes();
+                write(
+                    &means.file,
+                    geometry.ring_offset(rank).0 + offset,
+                    input.word(),
+                );
                 means.segment.set_active();
             }
             5 => {
-                let at = input.below(32) * 8;
-                write(&means.file, geometry.ctrl_offset(rank).0 + at, input.word());
+                let offset = input.below(32) * 8;
+                write(
+                    &means.file,
+                    geometry.ctrl_offset(rank).0 + offset,
+                    input.word(),
+                );
             }
             // It lies as a receiver.
             6 => {
-                let at = input.below(32) * 8;
-                write(&peer.file, geometry.ctrl_offset(0).0 + at, input.word());
+                let offset = input.below(32) * 8;
+                write(&peer.file, geometry.ctrl_offset(0).0 + offset, input.word());
             }
             // Takes what the victim has sent, and remembers the request.
             7 => {
@@ -210,12 +218,12 @@ impl Script {
             }
             // Anywhere in either segment, its header not.
             8 => {
-                let at = anywhere(input, &geometry);
-                write(&means.file, at, input.word());
+                let offset = anywhere(input, &geometry);
+                write(&means.file, offset, input.word());
             }
             _ => {
-                let at = anywhere(input, &geometry);
-                write(&peer.file, at, input.word());
+                let offset = anywhere(input, &geometry);
+                write(&peer.file, offset, input.word());
             }
         }
     }
@@ -283,13 +291,14 @@ impl Script {
             }
             // Any word of either end.
             _ => {
-                let at = geometry.channel_offset(0).0 + u64::from(input.short()) * 8 % PAGE as u64;
+                let offset =
+                    geometry.channel_offset(0).0 + u64::from(input.short()) * 8 % PAGE as u64;
                 let file = if input.byte() % 4 == 0 {
                     &means.file
                 } else {
                     &peer.file
                 };
-                write(file, at, input.word());
+                write(file, offset, input.word());
             }
         }
     }
@@ -306,16 +315,16 @@ impl Script {
     }
 }
 
-fn write(file: &File, at: u64, word: u64) {
-    file.write_all_at(&word.to_le_bytes(), at)
+fn write(file: &File, offset: u64, word: u64) {
+    file.write_all_at(&word.to_le_bytes(), offset)
         .expect("a word of a segment");
 }
 
 /// A word in what every peer maps, behind the page of the header.
 fn anywhere(input: &mut Input, geometry: &Geometry) -> u64 {
-    let at = u64::from(input.short()) | u64::from(input.byte()) << 16;
+    let index = u64::from(input.short()) | u64::from(input.byte()) << 16;
     let end = geometry.pool_end().0;
-    PAGE as u64 + at * 8 % (end - PAGE as u64)
+    PAGE as u64 + index * 8 % (end - PAGE as u64)
 }
 
 /// The script, shared by the target and the engine's wire-up.
