@@ -26,8 +26,16 @@ fn play(
     })
 }
 
+/// Whether a call ended with what is true of this member: that it left, or, as long as that is not known, that it says
+/// that it is done with less than its part.
 fn names(result: &Result<()>, member: usize) -> bool {
-    matches!(result, Err(Error::PeerLeft { rank }) if *rank == member)
+    match result {
+        Err(Error::PeerLeft { rank }) => *rank == member,
+        Err(Error::Collective { reason }) => {
+            reason.starts_with(&format!("rank {member} has ended it with less than"))
+        }
+        _ => false,
+    }
 }
 
 #[test]
