@@ -491,6 +491,8 @@ proptest! {
         thresholds in thresholds(),
         carriers in carriers(),
     ) {
+        // Between some addresses a receiver keeps from the kernel where strings stumble: no table knows of addresses.
+        onecopy_shm::copy::assume_stumbles(false);
         let layers = layers.map(|layers| ("ONECOPY_LAYERS", layers));
         let knobs = Knobs::from_iter(layers.into_iter().chain(thresholds).chain(carriers));
         let knobs = knobs.expect("knobs").0;
