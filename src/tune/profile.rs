@@ -25,6 +25,8 @@ use std::path::{Path, PathBuf};
 use tempfile::NamedTempFile;
 
 const FORMAT: u32 = 1;
+/// Bytes that a profile takes at most: a few hundred of names and figures.
+const ROOM: usize = 2 << 10;
 /// What names the folder of its file, and where that is in a home.
 const VARIABLE: &str = "XDG_CACHE_HOME";
 const FOLDER: &str = ".cache";
@@ -221,9 +223,11 @@ impl Claim {
             path,
             _locked: locked,
         };
-        // Asked before the measurement, which each job would make again otherwise. The file is gone meanwhile, so that
-        // a process that is killed leaves none.
-        drop(claim.beside()?);
+        // Asked before the measurement, which each job would make again otherwise: a disk may be full, too. The file is
+        // gone meanwhile, so that a process that is killed leaves none.
+        let mut probe = claim.beside()?;
+        let written = probe.write_all(&[0; ROOM]);
+        written.map_err(|error| format!("{}: {error}", probe.path().display()))?;
         Ok(claim)
     }
 

@@ -9,7 +9,7 @@ use std::process::Command;
 use tempfile::TempDir;
 
 use crate::launchers::Launcher;
-use crate::meeting::{add_rank, finish};
+use crate::meeting::{add_rank, finish, possible};
 use crate::processes::Ranks;
 
 /// A folder in which profiles are kept, and removed in the end.
@@ -191,4 +191,24 @@ fn a_profile_that_cannot_be_written_does_no_harm() {
     }
     let mode = Permissions::from_mode(0o700);
     std::fs::set_permissions(&closed, mode).expect("changed");
+}
+
+/// The job runs, and leaves no part of a profile.
+#[test]
+fn a_full_disk_does_no_harm() {
+    let home = Home::new();
+    let full = "mount -t tmpfs -o size=4k none \"$XDG_CACHE_HOME\" && \
+                head -c 4096 /dev/zero > \"$XDG_CACHE_HOME/all\" && \
+                unset ONECOPY_JOB_FD ONECOPY_JOB_RANK ONECOPY_JOB_SIZE; \
+                \"$@\" && find \"$XDG_CACHE_HOME\" -type f -printf 'KEPT %f\n'";
+    if !is_possible() || !possible(&["unshare", "--mount", "true"]) {
+        return;
+    }
+    let unset = ["env", "-u", "ONECOPY_TUNE_FILE"];
+    let command = [&unset[..], &["unshare", "--mount", "sh", "-c", full, "sh"]].concat();
+    let ran = by_pmi(2, home.path())
+        .wrapped(&command)
+        .run()
+        .expect_success();
+    assert_eq!(ran.said("KEPT "), ["all", "all"], "{ran:#?}");
 }
