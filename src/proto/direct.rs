@@ -22,6 +22,7 @@ use crate::state::message::status_of;
 use crate::state::{Core, Receives};
 use onecopy_btl::link::Link;
 use onecopy_btl::{LayerId, RemoteRange};
+use onecopy_obs::tracepoints;
 use onecopy_shm::layout::HeapOffset;
 use std::io::IoSliceMut;
 
@@ -482,13 +483,18 @@ fn receive_mapped<M: Medium>(
         len,
     };
     let out = &mut [IoSliceMut::new(&mut out[..len as usize])];
-    // A layer that fails is given up by the long way.
+    let rank = peer.rank as usize;
+    let protocol = ReceiveProtocol::Get(LayerId::MAP).name();
+    tracepoints::rendezvous_matched(rank, rank, request, len);
+    tracepoints::rendezvous_start(rank, rank, request, len, protocol);
+    // A layer that fails is given up by the long way, which matches the message anew.
     if layers::read(&mut core.counters, &peer.link, LayerId::MAP, &[range], out).is_err() {
         return Received::Nothing;
     }
     let Some(from) = M::of(&mut peer.endpoint) else {
         return Received::Nothing;
     };
+    tracepoints::rendezvous_done(rank, rank, request, len);
     pass(core, from, begun.record, None);
     let ended = Ended {
         bytes: len,
