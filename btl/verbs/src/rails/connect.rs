@@ -208,8 +208,9 @@ impl<P: Provider> Rails<P> {
         };
         let rail = connection.rail;
         let Some(inner) = connection.inner else {
-            // By the time that this was told of: a poll asks for none.
-            if leads && self.clock >= connection.retry_at {
+            let retry_at = connection.retry_at;
+            // The system is asked for the time only while a connection is lost: what tells lanes of it may come late.
+            if leads && self.now() >= retry_at {
                 self.offer_again(name, index);
             }
             return;
