@@ -74,8 +74,9 @@ fn packages() -> Option<&'static Path> {
 }
 
 fn unpack() -> Option<PathBuf> {
-    if !nix::unistd::getuid().is_root() || !possible(&APART) {
-        say("skipped: Slurm's daemons need root and namespaces");
+    let apart = [&APART[..], &["ip", "link", "set", "lo", "up"]].concat();
+    if !nix::unistd::getuid().is_root() || !possible(&apart) {
+        say("skipped: Slurm's daemons need root, namespaces and ip");
         return None;
     }
     let folder = peers().join("slurm");
