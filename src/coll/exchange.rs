@@ -319,7 +319,7 @@ impl Exchange {
         }
     }
 
-    /// Reads the next bytes of a part that begins at byte `at` of its owner's buffer.
+    /// Reads the next bytes of a part that begins at byte `offset` of its owner's buffer.
     fn take_of_buffer(
         &self,
         cx: &mut StepContext<'_>,

@@ -90,7 +90,7 @@ pub(crate) enum WriteSource<'a> {
     Bytes(&'a [u8]),
 }
 
-/// Writes `len` bytes from `source` to all of `targets`, buffers of members, at byte `at` of each.
+/// Writes `len` bytes from `source` to all of `targets`, buffers of members, at byte `offset` of each.
 pub(crate) fn put_to_all(
     engine: &mut Engine,
     state: &CommState,

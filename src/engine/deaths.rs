@@ -7,7 +7,7 @@ use crate::error::{Error, Result};
 use crate::matching::Pattern;
 use crate::peer::Gone;
 use crate::proto;
-use crate::request::{RequestState, Status};
+use crate::request::RequestState;
 use crate::state::Message;
 use crate::state::lightweight::PostedReceive;
 use crate::wireup::{Death, Event};
@@ -105,7 +105,7 @@ impl Engine {
             .posted
             .take_where(|pattern, _| pattern.source.is_none());
         for receive in posted {
-            self.complete_posted(receive, Err(error.clone()));
+            self.fail_posted(receive, error.clone());
         }
     }
 
@@ -196,7 +196,7 @@ impl Engine {
         self.core.requests.count_completed();
         // Receives that are only a number are no requests.
         for receive in self.receives.posted.take_where(|_, _| true) {
-            self.complete_posted(receive, Err(error.clone()));
+            self.fail_posted(receive, error.clone());
         }
         for id in self.core.requests.ids_where(|request| {
             !matches!(request.state, RequestState::Done | RequestState::External)
@@ -296,9 +296,9 @@ impl Engine {
         }
     }
 
-    fn complete_posted(&mut self, receive: PostedReceive, result: Result<Status>) {
+    fn fail_posted(&mut self, receive: PostedReceive, error: Error) {
         let lightweight = &mut self.receives.lightweight;
-        lightweight.complete(&mut self.core.requests, receive, result);
+        lightweight.fail(&mut self.core.requests, receive, error);
     }
 
     /// Ends all requests that wait for a peer that is gone.
@@ -316,7 +316,7 @@ impl Engine {
             pattern.source == Some(rank) || (any_fails && pattern.source.is_none())
         });
         for receive in failed {
-            self.complete_posted(receive, Err(error.clone()));
+            self.fail_posted(receive, error.clone());
         }
     }
 

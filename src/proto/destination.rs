@@ -2,6 +2,7 @@
 //! Where the bytes of a message go, whoever keeps its receive. The counterpart of [`super::eager::Payload`].
 //!
 //! What comes from an endpoint passes here: whole messages in slots, and chunks of eager messages and of pipelines.
+//! The exception is what a lightweight receive takes at once, which has one place to go.
 
 use crate::records::ChunkBody;
 use crate::request::{Request, RequestId, Requests};
@@ -51,7 +52,7 @@ impl<'d> Destination<'d> {
     }
 }
 
-/// Out of line, so that a short message to a lightweight receive has the registers.
+/// Out of line, so that what is inlined where a message arrives stays short.
 #[inline(never)]
 fn fill_request(
     request: &Request,

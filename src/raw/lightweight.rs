@@ -100,7 +100,7 @@ impl Poll<'_> {
         };
         let waiting = receives.posted.cancel(entry);
         let lightweight = &mut receives.lightweight;
-        lightweight.complete(&mut core.requests, waiting, Err(Error::Cancelled));
+        lightweight.fail(&mut core.requests, waiting, Error::Cancelled);
         true
     }
 

@@ -188,25 +188,15 @@ impl LightweightReceives {
         }
     }
 
-    /// Completes a receive that is posted no more.
-    pub(crate) fn complete(
-        &mut self,
-        requests: &mut Requests,
-        waiting: PostedReceive,
-        result: Result<Status>,
-    ) {
+    /// Ends a receive that is posted no more, and whose message does not come.
+    pub(crate) fn fail(&mut self, requests: &mut Requests, waiting: PostedReceive, error: Error) {
         let slot = match waiting {
-            PostedReceive::Request(id) => return requests.complete(id, result),
+            PostedReceive::Request(id) => return requests.complete(id, Err(error)),
             PostedReceive::Lightweight(slot) => slot,
         };
         if let Some((phase, _)) = self.posted(slot) {
-            match result {
-                Ok(status) => *phase = Phase::Over(status),
-                Err(error) => {
-                    *phase = Phase::Failed;
-                    self.errors.insert(slot, error);
-                }
-            }
+            *phase = Phase::Failed;
+            self.errors.insert(slot, error);
             requests.count_completed();
         }
     }

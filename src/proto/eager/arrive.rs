@@ -113,8 +113,8 @@ pub(crate) fn first_chunk(
     next_chunk(core, receives, peer, body)
 }
 
-/// A message of which this is not all begins, for the receive that has matched it. Out of line, so that a message in
-/// one chunk has the registers.
+/// A message begins that is not taken at once: for the receive that has matched it, or to be kept. Out of line, so that
+/// a message in one chunk has the registers.
 #[inline(never)]
 fn begin(
     core: &mut Core,
