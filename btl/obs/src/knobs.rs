@@ -239,9 +239,10 @@ knobs! {
         /// that go eagerly in chunks.
         User ONECOPY_EAGER_CREDIT => eager_credit: usize = 520 * KIB,
             Size { min: 4 * KIB, max: GIB };
-        /// How many announced or synchronous messages to one peer may wait for its answer. A sender
-        /// holds back further ones. The receiver keeps up to 400 bytes for each. The same on all
-        /// ranks.
+        /// How many announced or synchronous messages to one peer may wait for its answer. A sender holds back further
+        /// ones. While it holds back those of one communicator, up to 4096 more go out in others and in collectives.
+        /// The receiver keeps up to 400 bytes for each. It remembers at least 262144. A larger value must be the same
+        /// on all ranks.
         User ONECOPY_UNANSWERED_MAX => unanswered_max: usize = 262_144,
             Count { min: 16, max: 67_108_864 };
         /// Slots of 64 bytes in the ring of one sender and one receiver.
@@ -259,7 +260,8 @@ knobs! {
         /// line that was read through such a mapping costs its owner half as much to write again, too.
         Expert ONECOPY_POOL_WRITABLE => pool_writable: Option<bool> = None,
             OrAuto(Switch), auto::POOL_WRITABLE;
-        /// Bytes of chunks that messages to one peer may occupy at a time.
+        /// Bytes of chunks that messages to one peer may occupy at a time. A pipelined transfer may occupy more, where
+        /// ONECOPY_PIPELINE_DEPTH is set to more. Messages between nodes occupy no chunks.
         User ONECOPY_POOL_PER_PEER => pool_per_peer: Option<usize> = None,
             OrAuto(Size { min: 4 * KIB, max: GIB }), auto::POOL_PER_PEER;
         /// Bytes of chunks that one sender may have in all.
@@ -277,7 +279,7 @@ knobs! {
         Expert ONECOPY_COOP => coop: bool = true, Switch;
         /// The smallest message that both sides copy.
         Expert ONECOPY_COOP_MIN => coop_min: Option<usize> = None, OrAuto(ANY_SIZE), auto::COOP_MIN;
-        /// Bytes that one side takes at a time when both copy.
+        /// Bytes that one side takes at a time when both copy. It is never less than a 32768th of the message.
         Expert ONECOPY_COOP_CHUNK => coop_chunk: Option<usize> = None,
             OrAuto(Size { min: 4 * KIB, max: GIB }), auto::COOP_CHUNK;
     }
@@ -386,7 +388,7 @@ knobs! {
             Count { min: 8, max: 16384 };
         /// Messages that a rank may have under way, to all its peers together.
         Expert ONECOPY_VERBS_SENDS => verbs_sends: usize = 64, Count { min: 8, max: 16384 };
-        /// Messages under way to one peer, at most.
+        /// Messages under way to one peer, at most. By datagrams it is never more than 64.
         Expert ONECOPY_VERBS_WINDOW => verbs_window: usize = 32, Count { min: 4, max: 1024 };
         /// Bytes of a message that the request itself carries, at most.
         Expert ONECOPY_VERBS_INLINE => verbs_inline: usize = 220, Size { min: 0, max: 512 };
@@ -559,7 +561,7 @@ impl Knobs {
             .unwrap_or_else(|| auto::CHUNK_SIZE.here(self))
     }
 
-    /// Bytes of chunks that messages to one peer may occupy at a time.
+    /// Bytes of chunks that messages to one peer may occupy at a time, but for pipelined transfers.
     #[must_use]
     pub fn peer_share(&self) -> usize {
         self.pool_per_peer
