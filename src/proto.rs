@@ -149,8 +149,8 @@ fn control(
         Kind::Cts => clear_to_send(core, peer, Cts::decode(body).map_err(text)?),
         Kind::Fin => finished(core, peer, Fin::decode(body).map_err(text)?),
         Kind::BreakOff => {
-            let end = records::BreakOff::decode(body).map_err(text)?;
-            broken::broken_off(core, receives, peer, end)
+            let break_off = records::BreakOff::decode(body).map_err(text)?;
+            broken::broken_off(core, receives, peer, break_off)
         }
         Kind::Eager | Kind::EagerSync => Ok(()),
     }

@@ -236,8 +236,8 @@ impl Engine {
     #[cold]
     pub(super) fn look_at_retired(&mut self) {
         for peer in self.peers.iter_mut().flatten() {
-            let rings = peer.endpoint.shares_memory();
-            if rings && !peer.polled && !peer.life.is_gone() && !peer.endpoint.is_empty() {
+            let shares_memory = peer.endpoint.shares_memory();
+            if shares_memory && !peer.polled && !peer.life.is_gone() && !peer.endpoint.is_empty() {
                 self.polling.poll(peer);
             }
         }

@@ -25,8 +25,8 @@ pub(crate) fn break_off(core: &mut Core, peer: &mut Peer) {
 /// Tells the receiver of an announced message that its transfer gets nothing more of what it has asked for.
 #[cold]
 pub(crate) fn break_off_announced(core: &mut Core, peer: &mut Peer, transfer: u64) {
-    let end = BreakOff::Announced { transfer };
-    reply(core, peer, Kind::BreakOff, end.encode());
+    let break_off = BreakOff::Announced { transfer };
+    reply(core, peer, Kind::BreakOff, break_off.encode());
 }
 
 /// The announced send `id` is no more: this rank takes no part in it, and tells a receiver that has asked for that.
@@ -51,9 +51,9 @@ pub(crate) fn broken_off(
     core: &mut Core,
     receives: &mut Receives,
     peer: &mut Peer,
-    end: BreakOff,
+    break_off: BreakOff,
 ) -> Result<(), String> {
-    match end {
+    match break_off {
         BreakOff::Eager => eager_broken_off(core, &mut receives.unexpected, peer),
         BreakOff::Announced { transfer } => {
             announced_broken_off(core, &mut receives.transfers, peer, transfer)

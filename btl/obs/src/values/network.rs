@@ -53,7 +53,7 @@ impl Kind for Names {
             return Err("not a list of names".to_owned());
         }
         let mut others = names.iter().enumerate();
-        if others.any(|(at, name)| names[..at].contains(name)) {
+        if others.any(|(index, name)| names[..index].contains(name)) {
             return Err("a name that is there twice".to_owned());
         }
         Ok(names.join(","))

@@ -247,9 +247,9 @@ impl Arq {
     /// When something is due by the clock.
     pub(super) fn due(&self) -> Option<Duration> {
         let owed = (self.owed > 0).then_some(self.owed_since + DELAY);
-        let asks = self.wants_since.map(|_| self.asked + self.sent.rto());
-        let ends = self.sent.silent_since().map(|since| since + self.limit);
-        [self.sent.due(), owed, asks, ends]
+        let ask_due = self.wants_since.map(|_| self.asked + self.sent.rto());
+        let end_due = self.sent.silent_since().map(|since| since + self.limit);
+        [self.sent.due(), owed, ask_due, end_due]
             .into_iter()
             .flatten()
             .min()

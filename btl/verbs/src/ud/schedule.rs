@@ -108,13 +108,13 @@ mod tests {
     #[test]
     fn a_round_begins_at_the_first_time_that_is_waited_for() {
         let mut schedule = Schedule::new();
-        let at = Duration::from_millis;
-        assert_eq!(schedule.begin_round(at(9)), 0);
+        let after = Duration::from_millis;
+        assert_eq!(schedule.begin_round(after(9)), 0);
         for (name, due) in [(1, 5), (2, 3), (3, 8)] {
-            schedule.watch(name, &mut InLists::default(), at(due));
+            schedule.watch(name, &mut InLists::default(), after(due));
         }
-        assert_eq!(schedule.begin_round(at(2)), 0);
-        assert_eq!(schedule.begin_round(at(3)), 3);
-        assert_eq!(schedule.begin_round(at(9)), 0, "none was added again");
+        assert_eq!(schedule.begin_round(after(2)), 0);
+        assert_eq!(schedule.begin_round(after(3)), 3);
+        assert_eq!(schedule.begin_round(after(9)), 0, "none was added again");
     }
 }
