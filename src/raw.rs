@@ -230,7 +230,7 @@ impl Comm {
         };
         let (envelope, engine) = ((self.context, tag), &mut worker.engine);
         let sent = match engine.send_now(rank, envelope, bytes, AtOnce::Whole, None) {
-            // However much room there is: it is the receiver's turn.
+            // Room would not help: the message has to be announced, and then it is the receiver's turn.
             sent @ Sent::Later(Some(SendPlan::Announced { coop_id: 1.. })) => sent,
             Sent::Later(decided) if again => {
                 send_after_progress(&mut worker, rank, envelope, bytes, decided)
@@ -241,10 +241,11 @@ impl Comm {
         match sent {
             Sent::All => Attempt::Sent,
             Sent::Later(decided) => Attempt::Later(Plan(lasting(decided))),
-            // There was room for all of it, and a test has a claim fail. The rest needs nobody.
+            // A send begins only with room for all of it, so a part is left only where a test lets a claim fail. The
+            // rest goes out without waiting for the peer.
             Sent::Part(sent) => match self.send_rest(bytes, dest, tag, sent) {
                 Ok(()) => Attempt::Sent,
-                // The peer is gone: so the next send says.
+                // The peer is gone. The next send says so.
                 Err(_) => left,
             },
         }

@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Messages that are sent before anyone asks for them: in one slot, in several, or in chunks that the ring names
-//! ([`chunks`]). All of them are received by [`arrive`].
+//! ([`chunks`]). Where the bytes of a message come from is a [`Payload`].
 //!
-//! A message is sent and received by the same code, whether a request keeps it or a call that found everything ready
-//! ([`super::direct`]). Where its bytes come from is a [`Payload`].
+//! Progress receives messages by [`arrive`]. A blocking call that finds everything ready sends and receives without a
+//! request ([`super::direct`]). It writes slots, and sends and takes chunks, by the code of this module. But it reads a
+//! message in slots itself: its buffer is at hand.
 
 mod arrive;
 mod chunks;

@@ -37,7 +37,7 @@ pub(crate) enum Phase {
     Request(RequestId),
     /// Its buffer is the program's again.
     Over(Status),
-    /// So, too; the error is beside the slots.
+    /// It has failed, and its buffer is the program's again. The error stands beside the slots.
     Failed,
 }
 

@@ -177,7 +177,8 @@ impl Listener {
     }
 
     fn below(base: &Path, name: &str) -> io::Result<Self> {
-        // What killed jobs left where another user had taken the first name.
+        // Where another user had taken the first name, jobs made folders of other names. Those of killed jobs are still
+        // there. They are removed here, unless somebody holds them.
         for folder in Folder::others(base) {
             if let Ok(Some(_lock)) = folder.hold() {
                 folder.sweep();

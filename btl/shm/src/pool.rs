@@ -221,10 +221,12 @@ pub struct Kept {
     read_before: usize,
     /// Whether the peer was answered since it last sent more than was kept.
     answered: bool,
-    /// Chunks read and neither kept nor given back, if it was not, and where the last one's record ends.
+    /// Chunks that were read while the peer was not answered, and are neither kept nor given back.
     passed: usize,
+    /// Where the record of the last of these ends.
     passed_to: u64,
-    /// Of so many that come first too many would be kept, if as many come as the last time.
+    /// By how many chunks the peer's last message was longer than `limit`. If the next one is as long, all of it cannot
+    /// be kept. So its first `surplus` chunks are given back, and the later ones are kept.
     surplus: usize,
 }
 
@@ -267,13 +269,14 @@ impl Kept {
         too_many || self.read == self.surplus || self.chunks.len() + self.passed > self.limit
     }
 
-    /// A chunk of this rank's came back with the peer's message: one of those that the message has.
+    /// Notes that one of this rank's own chunks came back with the peer's message, and counts it among that message's.
     #[inline]
     pub fn came_back(&mut self) {
         self.read += 1;
     }
 
-    /// A message in chunks that could return goes to the peer.
+    /// Notes that a message goes to the peer in chunks, and that chunks of the peer's may be among them. What was read
+    /// since the last such message decides how many chunks are kept from now on.
     #[inline]
     pub fn sends(&mut self) {
         // Where none can return there is nothing to keep for an answer.
@@ -286,10 +289,11 @@ impl Kept {
         }
     }
 
-    /// A message in chunks that cannot return goes to the peer.
+    /// Notes that a message goes to the peer in chunks, none of which may be a chunk of the peer's.
     #[inline]
     pub fn sends_otherwise(&mut self) {
-        // What was read may still be answered, too, but is no single long message.
+        // A later message may still answer what was read. But what was read is no single long message, so no part of it
+        // may count as a surplus.
         self.read = self.read.min(self.limit);
     }
 

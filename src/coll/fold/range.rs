@@ -147,8 +147,9 @@ impl Fold {
                 Some(_) => self.algorithm == Algorithm::Split,
                 None => self.in_place,
             };
-        // What has to be copied before it can be combined. What may turn out not to have been there is, where it cannot
-        // be combined again.
+        // The members whose bytes are copied before they are combined. Bytes in a buffer are copied if they cannot be
+        // read in place. Attached bytes may turn out to have been missing, and then the fragment is combined again.
+        // That is impossible where the result has replaced this rank's contribution, so there they are copied, too.
         let absent: Vec<usize> = (0..self.upto)
             .filter(|&place| match &self.locations[place] {
                 Location::Buffer(range) => {

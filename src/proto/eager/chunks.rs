@@ -29,7 +29,8 @@ pub(crate) fn warm_chunks(core: &mut Core, peer: &mut Peer, total: u64, step: u6
     }
     let piece = step.min(total) as usize;
     if core.chunks.owned_ahead(total as usize) {
-        // Who waits for an answer has time until the message is out. Who sends more has not.
+        // A rank that waits for an answer asks only once the message is out: it has the time. One that sends message
+        // after message has no such time, so it asks at once.
         let after = peer.endpoint.began_in_turn();
         core.home.will_write_chunks(pieces, piece, after);
     }

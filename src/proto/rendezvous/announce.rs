@@ -200,12 +200,12 @@ fn expose(core: &mut Core, peer: &Peer, id: RequestId, loans: &[Loan], len: u64)
     }
     let layer = peer.link.exposing()?;
     let exposures = layer.row().exposes.as_ref()?;
-    // Until it has said, it has what we have as a rule.
+    // Until the peer has said what it needs, this rank takes its own needs for the peer's: as a rule they are the same.
     let wanted = peer
         .endpoint
         .wants_exposed()
         .unwrap_or_else(|| peer.link.wants_exposure());
-    // Where the receiver goes by the times that it sees, it must be able to try.
+    // A receiver that decides by the times that it has seen has to try this layer at sizes below its threshold, too.
     let from = if peer.policy.observed.is_fixed() {
         peer.policy.thresholds.min[layer]
     } else {

@@ -70,7 +70,8 @@ impl<'m> PoolMemory<'m> {
     ) -> Result<(), OutOfBounds> {
         let from = self.at(chunk, offset, out.len())?;
         let kernel = match kernel {
-            // What this rank may write it writes next, as a rule: its own chunk came back, a peer's is answered in.
+            // As a rule this rank writes next to a chunk that it may write: its own has come back to it, and in a
+            // peer's it sends its answer.
             Kernel::Ahead if self.writable => Kernel::AheadOwning,
             other => other,
         };
