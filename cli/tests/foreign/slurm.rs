@@ -74,7 +74,7 @@ fn packages() -> Option<&'static Path> {
 }
 
 fn unpack() -> Option<PathBuf> {
-    let apart = [&APART[..], &["ip", "link", "set", "lo", "up"]].concat();
+    let apart = [&APART[..], &["sh", "-c", "ip link set lo up"]].concat();
     if !nix::unistd::getuid().is_root() || !possible(&apart) {
         say("skipped: Slurm's daemons need root, namespaces and ip");
         return None;
