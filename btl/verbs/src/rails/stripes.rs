@@ -15,6 +15,37 @@ enum Posted {
     Unreadable,
 }
 
+/// A connection that can read a stripe.
+struct Chosen {
+    /// Its place among those of the lane.
+    index: usize,
+    rail: usize,
+    /// Its name at the rail's adapter.
+    inner: u64,
+    /// The key of the peer's memory there.
+    key: u32,
+    /// Bytes that it would have outstanding.
+    load: u64,
+    speed: u32,
+}
+
+impl Chosen {
+    /// Whether its bytes would be there before another's. Compared as fractions.
+    fn is_sooner(&self, other: &Self) -> bool {
+        let product = |load: u64, speed: u32| u128::from(load) * u128::from(speed);
+        product(self.load, other.speed) < product(other.load, self.speed)
+    }
+}
+
+/// By which connection a stripe is read.
+enum Choice {
+    Connection(Chosen),
+    /// By none now.
+    Wait,
+    /// No rail has a key for it.
+    Nowhere,
+}
+
 impl<P: Provider> Rails<P> {
     /// Posts reads of a peer's memory, in stripes. Gives of how many bytes.
     pub(super) fn post_stripes(
@@ -63,77 +94,88 @@ impl<P: Provider> Rails<P> {
         posted
     }
 
-    /// Posts the read of a stripe by the connection that has the fewest bytes outstanding for its speed. Where that has
-    /// no room, another one would be slower to bring it. A rail that has no memory to read into is left out, and so are
-    /// the connections in `full`, a bit for each.
+    /// Posts the read of a stripe by the connection that [`Self::choose_connection`] names.
     fn post_stripe(&mut self, name: u64, stripe: Stripe, full: u32) -> Posted {
         loop {
-            let Some(lane) = self.lanes.get(name).filter(|lane| lane.failed.is_none()) else {
+            let chosen = match self.choose_connection(name, &stripe, full) {
+                Choice::Connection(chosen) => chosen,
+                Choice::Wait => return Posted::NoRoom(None),
+                Choice::Nowhere => return Posted::Unreadable,
+            };
+            let Some(rail) = self.rails.get_mut(chosen.rail) else {
                 return Posted::NoRoom(None);
             };
-            let mut waits = full != 0;
-            let mut best: Option<(u128, u128, usize, u64, u32)> = None;
-            for (index, connection) in lane.connections.iter().enumerate() {
-                let usable = match index {
-                    0 => connection.inner,
-                    _ => connection.usable(),
-                };
-                let Some((inner, key)) = usable.zip(lane.key(connection, stripe.key)) else {
-                    continue;
-                };
-                let Some(rail) = self.rails.get(connection.rail) else {
-                    continue;
-                };
-                if full & 1 << index != 0
-                    || !rail.adapter.is_connected(inner)
-                    || rail.adapter.lacks_slots()
-                {
-                    continue;
-                }
-                // A new connection may carry nothing, so that its stripes come late. One finds that out.
-                let under_way = rail.adapter.reads_under_way(inner);
-                if index > 0 && under_way > 0 && !rail.adapter.has_read(inner) {
-                    waits = true;
-                    continue;
-                }
-                let load = u128::from(under_way + stripe.len);
-                let speed = u128::from(connection.speed);
-                // Compared as fractions.
-                let is_less = best.is_none_or(|(least, of, ..)| load * of < least * speed);
-                if is_less {
-                    best = Some((load, speed, index, inner, key));
-                }
-            }
-            let Some((.., index, inner, key)) = best else {
-                // The lane is connected, for it was asked whether it can read.
-                return match waits {
-                    false => Posted::Unreadable,
-                    true => Posted::NoRoom(None),
-                };
-            };
-            let Some(rail) = self.rails.get_mut(lane.connections[index].rail) else {
-                return Posted::NoRoom(None);
-            };
-            let len = stripe.len.min(rail.adapter.largest_read(inner));
-            let from = (stripe.from, key);
-            let len = rail
-                .adapter
-                .post_reads(inner, stripe.inner_token, from, len);
+            let adapter = &mut rail.adapter;
+            let len = stripe.len.min(adapter.largest_read(chosen.inner));
+            let from = (stripe.from, chosen.key);
+            let len = adapter.post_reads(chosen.inner, stripe.inner_token, from, len);
             if len == 0 {
-                if rail.adapter.lacks_slots() {
+                if adapter.lacks_slots() {
                     // This was found out just now: the next best is tried.
                     continue;
                 }
-                return Posted::NoRoom(Some(index));
+                return Posted::NoRoom(Some(chosen.index));
             }
-            if index > 0 {
+            if chosen.index > 0 {
                 self.striped += len;
             }
             return Posted::Stripe(Stripe {
                 len,
-                connection: Some(index),
+                connection: Some(chosen.index),
                 ..stripe
             });
+        }
+    }
+
+    /// The connection that has the fewest bytes outstanding for its speed. Where that has no room, another one would be
+    /// slower to bring the stripe. A rail that has no memory to read into is left out, and so are the connections in
+    /// `full`, a bit for each.
+    fn choose_connection(&self, name: u64, stripe: &Stripe, full: u32) -> Choice {
+        let Some(lane) = self.lanes.get(name).filter(|lane| lane.failed.is_none()) else {
+            return Choice::Wait;
+        };
+        let mut waits = full != 0;
+        let mut best: Option<Chosen> = None;
+        for (index, connection) in lane.connections.iter().enumerate() {
+            let usable = match index {
+                0 => connection.inner,
+                _ => connection.usable(),
+            };
+            let Some((inner, key)) = usable.zip(lane.key(connection, stripe.key)) else {
+                continue;
+            };
+            let Some(rail) = self.rails.get(connection.rail) else {
+                continue;
+            };
+            if full & 1 << index != 0
+                || !rail.adapter.is_connected(inner)
+                || rail.adapter.lacks_slots()
+            {
+                continue;
+            }
+            // A new connection may carry nothing, so that its stripes come late. One finds that out.
+            let under_way = rail.adapter.reads_under_way(inner);
+            if index > 0 && under_way > 0 && !rail.adapter.has_read(inner) {
+                waits = true;
+                continue;
+            }
+            let this = Chosen {
+                index,
+                rail: connection.rail,
+                inner,
+                key,
+                load: under_way + stripe.len,
+                speed: connection.speed,
+            };
+            if best.as_ref().is_none_or(|best| this.is_sooner(best)) {
+                best = Some(this);
+            }
+        }
+        match best {
+            Some(chosen) => Choice::Connection(chosen),
+            None if waits => Choice::Wait,
+            // The lane is connected, for it was asked whether it can read.
+            None => Choice::Nowhere,
         }
     }
 
