@@ -5,8 +5,8 @@
 //! which its number leads to.
 
 use super::Core;
-use super::message::{receipt_for, status_of};
-use crate::error::{Error, Result};
+use super::message::status_of;
+use crate::error::Error;
 use crate::matching::{EntryId, Envelope};
 use crate::request::{Request, RequestId, RequestState, Requests, Status, UserBuf};
 use onecopy_shm::loan::Span;
@@ -18,7 +18,7 @@ const SLOT_BITS: u32 = 22;
 pub(crate) const NUMBER_BITS: u32 = 27;
 const GENERATIONS: u32 = (1 << (NUMBER_BITS - SLOT_BITS)) - 1;
 
-/// Who is posted.
+/// A receive that is posted, as matching keeps it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum PostedReceive {
     Request(RequestId),
@@ -221,37 +221,6 @@ impl LightweightReceives {
             return true;
         }
         false
-    }
-}
-
-impl Core {
-    /// Completes the receive `id` of a message of `total` bytes, of which those that fit were `written`.
-    pub(crate) fn complete_receive(
-        &mut self,
-        id: RequestId,
-        envelope: Envelope,
-        total: u64,
-        written: Result<()>,
-    ) {
-        if let Some(room) = self.requests.get(id).map(|request| request.len) {
-            let result = self.receipt(room, envelope, total, written);
-            self.requests.complete(id, result);
-        }
-    }
-
-    /// What a receive with `room` bytes is told of a message of `total` bytes.
-    fn receipt(
-        &mut self,
-        room: u64,
-        envelope: Envelope,
-        total: u64,
-        written: Result<()>,
-    ) -> Result<Status> {
-        let result = written.and_then(|()| receipt_for(room, envelope, total));
-        if matches!(result, Err(Error::Truncated { .. })) {
-            self.counters.truncations += 1;
-        }
-        result
     }
 }
 

@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! A message that came before its receive, and what a receive is told of one.
 
+use super::Core;
 use super::held::Held;
-use crate::error::Error;
+use crate::error::{Error, Result};
 use crate::matching::Envelope;
 use crate::peer::charge;
 use crate::records::LIST_ENTRY;
@@ -117,5 +118,36 @@ pub(crate) fn status_of(envelope: Envelope, total: u64) -> Status {
         source: envelope.source as usize,
         tag: envelope.tag,
         bytes: total as usize,
+    }
+}
+
+impl Core {
+    /// Completes the receive `id` of a message of `total` bytes, of which those that fit were `written`.
+    pub(crate) fn complete_receive(
+        &mut self,
+        id: RequestId,
+        envelope: Envelope,
+        total: u64,
+        written: Result<()>,
+    ) {
+        if let Some(room) = self.requests.get(id).map(|request| request.len) {
+            let result = self.receipt(room, envelope, total, written);
+            self.requests.complete(id, result);
+        }
+    }
+
+    /// What a receive with `room` bytes is told of a message of `total` bytes.
+    fn receipt(
+        &mut self,
+        room: u64,
+        envelope: Envelope,
+        total: u64,
+        written: Result<()>,
+    ) -> Result<Status> {
+        let result = written.and_then(|()| receipt_for(room, envelope, total));
+        if matches!(result, Err(Error::Truncated { .. })) {
+            self.counters.truncations += 1;
+        }
+        result
     }
 }
