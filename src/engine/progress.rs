@@ -164,10 +164,10 @@ impl Engine {
     /// Gives back to the system what has not been needed for a while, if it is time to look.
     #[cold]
     pub(crate) fn age(&mut self, now: Instant) {
+        self.age_lanes(now);
         if !self.core.buffers.pool.tick(now) {
             return;
         }
-        self.age_lanes(now);
         let Self { core, peers, .. } = self;
         for peer in peers.iter_mut().flatten() {
             peer.endpoint.collect_chunks(&mut core.home);

@@ -33,6 +33,8 @@ const LOOKS: usize = 8;
 /// How long the hub is not asked while nothing comes from it. To ask is a call of the kernel of about a microsecond,
 /// which so takes no more than a twentieth of a wait.
 const QUIET: Duration = Duration::from_micros(20);
+/// How often lanes are told the time. What they watch takes a second or more, whatever knobs say of other memory.
+const LANES_PERIOD: Duration = Duration::from_secs(1);
 
 /// What a rank has of wires.
 #[derive(Debug)]
@@ -42,6 +44,8 @@ pub(crate) struct Wires {
     /// When the hub was last asked.
     asked: Instant,
     lanes: LaneDevice,
+    /// When lanes are told the time again.
+    lanes_due: Instant,
     /// The job, as far as lanes must know it.
     job: lanes::Job,
 }
@@ -92,6 +96,7 @@ impl Wires {
             connector,
             asked: Instant::now(),
             lanes,
+            lanes_due: Instant::now() + LANES_PERIOD,
             job: lanes::Job::on([]),
         })
     }
@@ -419,9 +424,14 @@ impl Engine {
         }
     }
 
-    /// Gives back what lanes have not needed for a while.
+    /// Tells lanes the time, if they have not heard it for a while. They give back what is not needed, and try again
+    /// what was lost.
     pub(super) fn age_lanes(&mut self, now: Instant) {
-        if let Some(lanes) = self.wires.as_ref().and_then(|wires| wires.open_lanes()) {
+        let Some(wires) = self.wires.as_mut().filter(|wires| wires.lanes_due <= now) else {
+            return;
+        };
+        wires.lanes_due = now + LANES_PERIOD;
+        if let Some(lanes) = wires.open_lanes() {
             lanes.lock().age(now);
         }
     }

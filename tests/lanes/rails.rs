@@ -138,7 +138,9 @@ fn one_rail_of_two_is_used_alone_where_that_is_wanted() {
 /// The rail that carries stripes alone goes down amid a message, and comes back: no message notices it, and no lane.
 #[test]
 fn a_rail_that_goes_amid_a_message_is_used_again_when_it_is_back() {
-    job_by_rails("a rail of stripes", &[], |rt, fabric| {
+    // How long other memory is kept is no matter of rails.
+    let age = [("ONECOPY_BUFFERS_AGE", "3600s")];
+    job_by_rails("a rail of stripes", &age, |rt, fabric| {
         until_taken_over(rt, 1 - rt.rank(), 1);
         for round in 0..2 {
             until_rails(rt, 2);

@@ -208,9 +208,8 @@ impl<P: Provider> Rails<P> {
         };
         let rail = connection.rail;
         let Some(inner) = connection.inner else {
-            let retry_at = connection.retry_at;
-            // The system is asked for the time only while a connection is lost: what tells lanes of it may come late.
-            if leads && self.now() >= retry_at {
+            // By the time that was told last: a poll asks for none.
+            if leads && self.clock >= connection.retry_at {
                 self.offer_again(name, index);
             }
             return;
@@ -234,7 +233,7 @@ impl<P: Provider> Rails<P> {
             return;
         };
         match renewed {
-            Ok((_, own)) => {
+            Some((_, own)) => {
                 connection.attempt = connection.attempt.wrapping_add(1);
                 let attempt = Attempt {
                     connection: index as u8,
@@ -242,24 +241,21 @@ impl<P: Provider> Rails<P> {
                 };
                 self.send_note(name, &Note::Offer(attempt, own));
             }
-            Err(_) => connection.mark_lost(now, false),
+            None => connection.mark_lost(now, false),
         }
     }
 
-    /// Makes an inner lane for a connection that has none. Gives it, and what the peer must know of it.
-    fn renew(&mut self, name: u64, index: usize) -> Result<(u64, OfferedRail), String> {
-        let lane = self.lanes.get(name).ok_or("the lane is over")?;
-        let connection = lane
-            .connections
-            .get(index)
-            .ok_or("there is no such connection")?;
-        let (rail, rank) = (connection.rail, lane.rank());
-        let (inner, own) = self.prepare_inner(rail, rank)?;
+    /// Makes an inner lane for a connection that has none. Gives it, and what the peer must know of it; none: it cannot
+    /// be had now.
+    fn renew(&mut self, name: u64, index: usize) -> Option<(u64, OfferedRail)> {
+        let lane = self.lanes.get(name)?;
+        let (rail, rank) = (lane.connections.get(index)?.rail, lane.rank());
+        let (inner, own) = self.prepare_inner(rail, rank).ok()?;
         self.rails[rail].owners.insert(inner, name);
         if let Some(connection) = self.connection_mut(name, index) {
             connection.inner = Some(inner);
         }
-        Ok((inner, own))
+        Some((inner, own))
     }
 
     fn connection_mut(&mut self, name: u64, index: usize) -> Option<&mut Connection> {
@@ -357,11 +353,11 @@ impl<P: Provider> Rails<P> {
             return true;
         }
         match self.renew(name, index) {
-            Ok((inner, own)) => {
+            Some((inner, own)) => {
                 self.connect_inner(rail, inner, peer);
                 self.send_note(name, &Note::Answer(attempt, own));
             }
-            Err(_) => self.send_note(name, &Note::Over(attempt)),
+            None => self.send_note(name, &Note::Over(attempt)),
         }
         true
     }
