@@ -29,6 +29,7 @@
 
 mod account;
 pub mod adapter;
+mod bytes;
 pub mod cache;
 mod changed;
 pub mod device;

@@ -240,11 +240,8 @@ impl<P: Provider, S> QueuePair<P, S> {
         QueuePairAddress {
             number: self.number(),
             first: first & NUMBER_MAX,
-            packet: on.state.packet,
-            lid: on.state.lid,
             reads: on.device.limits().reads.clamp(1, 16),
-            routed: on.address.is_some(),
-            gid: on.address.map_or([0; 16], |address| address.bytes),
+            ..QueuePairAddress::on_port(on)
         }
     }
 

@@ -5,6 +5,7 @@ use std::ops::RangeInclusive;
 use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 
+use crate::bytes::word;
 use crate::domain::Device;
 use crate::error::{Error, Result};
 use crate::provider::{Address, Event, Path, Port, Provider};
@@ -373,6 +374,17 @@ impl QueuePairAddress {
     /// Bytes of it on a wire.
     pub const BYTES: usize = 32;
 
+    /// What the port says of it, before there is a queue pair.
+    pub(crate) fn on_port<P: Provider>(chosen: &Chosen<P>) -> Self {
+        Self {
+            packet: chosen.state.packet,
+            lid: chosen.state.lid,
+            routed: chosen.address.is_some(),
+            gid: chosen.address.map_or([0; 16], |address| address.bytes),
+            ..Self::default()
+        }
+    }
+
     /// As bytes.
     #[must_use]
     pub fn to_bytes(&self) -> [u8; Self::BYTES] {
@@ -390,14 +402,7 @@ impl QueuePairAddress {
     /// From a peer's bytes; none where they can be no pair's.
     #[must_use]
     pub fn from_bytes(bytes: &[u8; Self::BYTES]) -> Option<Self> {
-        let word = |offset: usize| {
-            u32::from_le_bytes([
-                bytes[offset],
-                bytes[offset + 1],
-                bytes[offset + 2],
-                bytes[offset + 3],
-            ])
-        };
+        let word = |offset| word(bytes, offset);
         let mut gid = [0; 16];
         gid.copy_from_slice(&bytes[16..]);
         let found = Self {

@@ -204,7 +204,8 @@ impl<P: Provider> Rails<P> {
         let found = unsafe { cache.get_in(start, bytes.len(), wanted) };
         let (memories, offset) = found.ok()?;
         let shown = memories.of(first)?.remote(offset);
-        let registration = memories.id() & 0x00ff_ffff;
+        // Never 0, which is known by no note.
+        let registration = memories.id() % 0x00ff_ffff + 1;
         if is_striped {
             let mut keys = [None; RAILS_MAX];
             for (rail, key) in keys.iter_mut().enumerate() {

@@ -44,13 +44,7 @@ impl<P: Provider> Adapter<P> {
     pub(crate) fn absent_rail(&self) -> OfferedRail {
         let chosen = self.port.chosen();
         OfferedRail {
-            pair: QueuePairAddress {
-                packet: chosen.state.packet,
-                lid: chosen.state.lid,
-                routed: chosen.address.is_some(),
-                gid: chosen.address.map_or([0; 16], |address| address.bytes),
-                ..QueuePairAddress::default()
-            },
+            pair: QueuePairAddress::on_port(chosen),
             speed: self.speed(),
             absent: true,
             ..OfferedRail::default()

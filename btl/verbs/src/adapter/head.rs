@@ -2,6 +2,7 @@
 //! What stands before the bytes of a lane's message: their offset in the stream, what the sender has taken, and what it
 //! permits.
 
+use crate::bytes::word;
 use crate::matching::{OfferedRail, RAILS_MAX};
 
 /// Bytes of a head.
@@ -120,21 +121,17 @@ impl Offer {
         if !more.is_sorted_by_key(Option::is_none) {
             return None;
         }
-        let word = |offset: usize| {
-            rest.get(offset..offset + 4)
-                .and_then(|bytes| bytes.try_into().ok())
-                .map(u32::from_le_bytes)
-        };
+        let word = |offset| word(rest, offset);
         let mark = Mark {
-            key: u64::from(word(8)?) | u64::from(word(12)?) << 32,
-            mark: word(16)?,
-            qkey: word(20)?,
+            key: u64::from(word(8)) | u64::from(word(12)) << 32,
+            mark: word(16),
+            qkey: word(20),
         };
         let offer = Self {
             rail: first,
             more,
-            room: word(0)?,
-            granted: word(4)?,
+            room: word(0),
+            granted: word(4),
             mark: (mark.mark != 0).then_some(mark),
         };
         let sound = offer.room > HEAD as u32

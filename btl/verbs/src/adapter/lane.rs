@@ -118,7 +118,7 @@ impl<P: Provider> Lane<P> {
         }
     }
 
-    /// Posts a message that holds no bytes of the stream: an acknowledgement or a note. `false`: there is no room now.
+    /// Posts a message that holds no bytes of the stream: an acknowledgement or a note. `false`: it cannot go now.
     pub(super) fn post_control(
         &mut self,
         queue: &mut Queue<P>,

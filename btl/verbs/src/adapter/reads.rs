@@ -76,10 +76,7 @@ impl<P: Provider> Reads<P> {
                 bytes: size,
                 entries,
             };
-            match entries {
-                0 => Cache::without_keeping(domain),
-                _ => Cache::new(domain, bounds),
-            }
+            Cache::new(domain, bounds)
         });
         let start = NonNull::from(bytes).cast::<u8>();
         let access = Access {

@@ -17,7 +17,7 @@ impl<P: Provider> Adapter<P> {
                 self.pool.end_promises(1);
                 lane.sending.forget(&mut self.sends);
                 changed.add(name, lane);
-                let waits = lane.notes.waits();
+                let waits = self.hears_notes && lane.notes.waits();
                 if let Some(slot) = control {
                     if !self.hears_notes {
                         lane.notes.drop_unread();

@@ -88,7 +88,7 @@ impl Connection {
 pub(super) struct RailKey {
     pub(super) key: u32,
     pub(super) rail: usize,
-    /// 24 bits; never 0 where there are several rails.
+    /// 24 bits; 0: no note says its keys.
     pub(super) registration: u32,
 }
 

@@ -16,11 +16,11 @@ enum Posted {
 }
 
 /// A connection that can read a stripe.
-struct Chosen {
-    /// Its place among those of the lane.
+struct Candidate {
+    /// Its index among those of the lane.
     index: usize,
     rail: usize,
-    /// Its name at the rail's adapter.
+    /// The inner lane.
     inner: u64,
     /// The key of the peer's memory there.
     key: u32,
@@ -29,21 +29,12 @@ struct Chosen {
     speed: u32,
 }
 
-impl Chosen {
+impl Candidate {
     /// Whether its bytes would be there before another's. Compared as fractions.
     fn is_sooner(&self, other: &Self) -> bool {
         let product = |load: u64, speed: u32| u128::from(load) * u128::from(speed);
         product(self.load, other.speed) < product(other.load, self.speed)
     }
-}
-
-/// By which connection a stripe is read.
-enum Choice {
-    Connection(Chosen),
-    /// By none now.
-    Wait,
-    /// No rail has a key for it.
-    Nowhere,
 }
 
 impl<P: Provider> Rails<P> {
@@ -98,9 +89,8 @@ impl<P: Provider> Rails<P> {
     fn post_stripe(&mut self, name: u64, stripe: Stripe, full: u32) -> Posted {
         loop {
             let chosen = match self.choose_connection(name, &stripe, full) {
-                Choice::Connection(chosen) => chosen,
-                Choice::Wait => return Posted::NoRoom(None),
-                Choice::Nowhere => return Posted::Unreadable,
+                Ok(chosen) => chosen,
+                Err(posted) => return posted,
             };
             let Some(rail) = self.rails.get_mut(chosen.rail) else {
                 return Posted::NoRoom(None);
@@ -129,13 +119,18 @@ impl<P: Provider> Rails<P> {
 
     /// The connection that has the fewest bytes outstanding for its speed. Where that has no room, another one would be
     /// slower to bring the stripe. A rail that has no memory to read into is left out, and so are the connections in
-    /// `full`, a bit for each.
-    fn choose_connection(&self, name: u64, stripe: &Stripe, full: u32) -> Choice {
+    /// `full`, a bit for each. The error says what becomes of the stripe instead.
+    fn choose_connection(
+        &self,
+        name: u64,
+        stripe: &Stripe,
+        full: u32,
+    ) -> Result<Candidate, Posted> {
         let Some(lane) = self.lanes.get(name).filter(|lane| lane.failed.is_none()) else {
-            return Choice::Wait;
+            return Err(Posted::NoRoom(None));
         };
         let mut waits = full != 0;
-        let mut best: Option<Chosen> = None;
+        let mut best: Option<Candidate> = None;
         for (index, connection) in lane.connections.iter().enumerate() {
             let usable = match index {
                 0 => connection.inner,
@@ -159,7 +154,7 @@ impl<P: Provider> Rails<P> {
                 waits = true;
                 continue;
             }
-            let this = Chosen {
+            let this = Candidate {
                 index,
                 rail: connection.rail,
                 inner,
@@ -171,12 +166,11 @@ impl<P: Provider> Rails<P> {
                 best = Some(this);
             }
         }
-        match best {
-            Some(chosen) => Choice::Connection(chosen),
-            None if waits => Choice::Wait,
+        best.ok_or(match waits {
+            true => Posted::NoRoom(None),
             // The lane is connected, for it was asked whether it can read.
-            None => Choice::Nowhere,
-        }
+            false => Posted::Unreadable,
+        })
     }
 
     /// No rail can read what was asked for: the token's reads fail, and who reads finds that out.

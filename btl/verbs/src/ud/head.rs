@@ -4,6 +4,8 @@
 //! The seal is made of the head and a key that only the two sides of a lane know. A head that was altered, of another
 //! lane, or of somebody who does not know the key, has another one.
 
+use crate::bytes::word;
+
 /// Bytes of a head.
 pub(super) const HEAD: usize = 36;
 
@@ -59,7 +61,7 @@ impl Head {
 
     /// For which lane a packet says to be. Nothing else of it may be believed before its seal is known to be good.
     pub(super) fn mark(bytes: &[u8; HEAD]) -> u32 {
-        u32::from_le_bytes([bytes[8], bytes[9], bytes[10], bytes[11]])
+        word(bytes, 8)
     }
 
     /// A head whose seal is good.
@@ -68,14 +70,7 @@ impl Head {
         if u64::from_le_bytes([a, b, c, d, e, f, g, h]) != seal(key, &bytes[8..]) {
             return None;
         }
-        let word = |offset: usize| {
-            u32::from_le_bytes([
-                bytes[offset],
-                bytes[offset + 1],
-                bytes[offset + 2],
-                bytes[offset + 3],
-            ])
-        };
+        let word = |offset| word(bytes, offset);
         Some(Self {
             mark: word(8),
             number: word(12),
