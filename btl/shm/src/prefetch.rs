@@ -45,11 +45,17 @@ pub(crate) fn for_write_at(at: *mut u8) {
 /// Asks for the cache line of `at` for reading, ahead of need.
 #[inline(always)]
 pub fn for_read<T>(at: NonNull<T>) {
+    for_read_at(at.as_ptr().cast());
+}
+
+/// As [`for_read`].
+#[inline(always)]
+pub(crate) fn for_read_at(at: *mut u8) {
     #[cfg(target_arch = "x86_64")]
     // SAFETY: a hint.
     unsafe {
         std::arch::x86_64::_mm_prefetch::<{ std::arch::x86_64::_MM_HINT_T0 }>(
-            at.as_ptr().cast_const().cast(),
+            at.cast_const().cast(),
         );
     }
     #[cfg(not(target_arch = "x86_64"))]
@@ -59,23 +65,21 @@ pub fn for_read<T>(at: NonNull<T>) {
 /// Asks for the lines of `len` bytes from `at` on for reading, ahead of need.
 #[inline]
 pub fn range_for_read(at: NonNull<u8>, len: usize) {
-    let mut line = 0;
-    while line < len {
-        // A hint may name any address.
-        if let Some(at) = NonNull::new(at.as_ptr().wrapping_add(line)) {
-            for_read(at);
-        }
-        line += LINE;
-    }
+    each_line(at, len, for_read_at);
 }
 
 /// Asks for the lines of `len` bytes from `at` on for writing, ahead of need.
 #[inline]
 pub fn range_for_write(at: NonNull<u8>, len: usize) {
+    each_line(at, len, for_write_at);
+}
+
+#[inline(always)]
+fn each_line(at: NonNull<u8>, len: usize, ask: impl Fn(*mut u8)) {
     // A `step_by` has more instructions for each line than this has for all of a short range.
     let mut line = 0;
     while line < len {
-        for_write_at(at.as_ptr().wrapping_add(line));
+        ask(at.as_ptr().wrapping_add(line));
         line += LINE;
     }
 }

@@ -5,8 +5,7 @@ use crate::layout::LINE;
 use crate::prefetch;
 use std::arch::asm;
 use std::arch::x86_64::{
-    __m256i, _MM_HINT_T0, _mm_prefetch, _mm_sfence, _mm256_loadu_si256, _mm256_storeu_si256,
-    _mm256_stream_si256,
+    __m256i, _mm_sfence, _mm256_loadu_si256, _mm256_storeu_si256, _mm256_stream_si256,
 };
 use std::ptr;
 
@@ -59,11 +58,11 @@ pub(super) unsafe fn vectors_ahead<const OWN: bool, const ALIGN: bool>(
     len: usize,
 ) {
     let ask = |offset: usize| {
-        let at = from.wrapping_add(offset);
+        let at = from.wrapping_add(offset).cast_mut();
         if OWN {
-            prefetch::for_write_at(at.cast_mut());
+            prefetch::for_write_at(at);
         } else {
-            _mm_prefetch::<_MM_HINT_T0>(at.cast());
+            prefetch::for_read_at(at);
         }
     };
     // The compiler unrolls it.
