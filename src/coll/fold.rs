@@ -132,9 +132,11 @@ impl Fold {
             return Ok(());
         }
         let split = self.algorithm == Algorithm::Split;
-        let len = self.send.len;
-        let result = self.recv;
-        let result = result.map(|(loan, offset)| LoanRange::whole(loan).part(offset, len));
+        let result = self.recv.map(|(loan, offset)| LoanRange {
+            loan,
+            offset,
+            len: self.send.len,
+        });
         let result = result.filter(|_| split || self.has_helpers());
         self.promises = Promises {
             open: result.is_some_and(|piece| engine.range_of(&piece).heap.is_some()),

@@ -87,7 +87,11 @@ impl<'c> Scheduler<'c> {
             Side::Send => self.buffers.send,
             Side::Recv => self.buffers.recv,
         };
-        loan.map(|loan| LoanRange::whole(loan).part(offer.offset, offer.len))
+        loan.map(|loan| LoanRange {
+            loan,
+            offset: offer.offset,
+            len: offer.len,
+        })
     }
 
     /// An exchange whose members read what is for them.

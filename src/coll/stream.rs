@@ -87,7 +87,11 @@ impl Stream {
             return state.need_slots(&engine.core.home);
         }
         let (loan, offset) = self.recv;
-        let result = LoanRange::whole(loan).part(offset, self.send.len);
+        let result = LoanRange {
+            loan,
+            offset,
+            len: self.send.len,
+        };
         // The first rank has nothing to add to its own vector.
         let result = if state.me == 0 { self.send } else { result };
         shared.served = [Some(Served::Loan(self.send)), Some(Served::Loan(result))];

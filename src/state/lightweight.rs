@@ -41,17 +41,6 @@ pub(crate) enum Phase {
     Failed,
 }
 
-impl Phase {
-    /// The buffer of one that is posted.
-    #[inline(always)]
-    fn span(&self) -> Option<Span> {
-        match self {
-            Self::Posted { span, .. } => Some(*span),
-            _ => None,
-        }
-    }
-}
-
 #[derive(Debug)]
 struct Slot {
     generation: u32,
@@ -144,8 +133,10 @@ impl LightweightReceives {
     #[inline(always)]
     fn posted(&mut self, slot: u32) -> Option<(&mut Phase, Span)> {
         let phase = &mut self.slots.get_mut(slot as usize)?.phase;
-        let span = phase.span()?;
-        Some((phase, span))
+        match *phase {
+            Phase::Posted { span, .. } => Some((phase, span)),
+            _ => None,
+        }
     }
 
     /// Why the receive of a number failed.

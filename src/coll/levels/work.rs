@@ -85,16 +85,18 @@ impl Load {
     /// Where the fragment goes.
     fn target(&self) -> Option<LoanRange> {
         let Fragment { to, len, .. } = self.fragment;
-        self.recv.map(|loan| LoanRange::whole(loan).part(to, len))
+        self.recv.map(|loan| LoanRange {
+            loan,
+            offset: to,
+            len,
+        })
     }
 
     /// What this rank gives, which without a send buffer stands in the receive buffer at `offset`.
     fn given(&self, offset: usize, len: usize) -> Option<LoanRange> {
         match self.send {
             Some(loan) => Some(LoanRange::first(loan, len)),
-            None => self
-                .recv
-                .map(|loan| LoanRange::whole(loan).part(offset, len)),
+            None => self.recv.map(|loan| LoanRange { loan, offset, len }),
         }
     }
 }
@@ -423,7 +425,11 @@ impl Work {
                     let members = place.nodes.members_of(node);
                     for (&member, (offset, len)) in members.iter().zip(of_group(parts, place, node))
                     {
-                        let to = LoanRange::whole(recv).part(parts.of(member).0, len);
+                        let to = LoanRange {
+                            loan: recv,
+                            offset: parts.of(member).0,
+                            len,
+                        };
                         copy(engine, room.part(begin + offset, len), to, len)?;
                     }
                 }
