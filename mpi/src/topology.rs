@@ -19,6 +19,17 @@ pub(crate) struct Cart {
     pub(crate) periodic: Vec<bool>,
 }
 
+/// Where a rank is in a grid in row-major order.
+pub(crate) fn coordinates(rank: i64, dims: &[i32]) -> Vec<i32> {
+    let mut rest = rank;
+    let mut coordinates = vec![0; dims.len()];
+    for (coordinate, &dim) in coordinates.iter_mut().zip(dims).rev() {
+        *coordinate = (rest % i64::from(dim)) as i32;
+        rest /= i64::from(dim);
+    }
+    coordinates
+}
+
 impl Cart {
     /// The number of members; that of a grid without dimensions is one.
     pub(crate) fn size(&self) -> i64 {
@@ -27,13 +38,7 @@ impl Cart {
     }
 
     pub(crate) fn coordinates(&self, rank: usize) -> Vec<i32> {
-        let mut rest = rank as i64;
-        let mut coordinates = vec![0; self.dims.len()];
-        for (place, &dim) in coordinates.iter_mut().zip(&self.dims).rev() {
-            *place = (rest % i64::from(dim)) as i32;
-            rest /= i64::from(dim);
-        }
-        coordinates
+        coordinates(rank as i64, &self.dims)
     }
 
     /// The rank at coordinates, if they are in the grid.

@@ -7,6 +7,7 @@ use super::shape::{Beyond, Shape};
 use super::{TypeObject, get, keep};
 use crate::failure::{Outcome, fail};
 use crate::ffi::{Datatype, In, Ints, Out};
+use crate::topology::coordinates;
 use crate::{attributes, c};
 use std::sync::Arc;
 
@@ -332,17 +333,6 @@ impl Share {
     }
 }
 
-/// The place of a process in the grid, which is in row-major order whatever the array's order is.
-fn coordinates(rank: i32, processes: &[i32]) -> Vec<i64> {
-    let mut coordinates = vec![0; processes.len()];
-    let mut rest = i64::from(rank);
-    for (coordinate, &count) in coordinates.iter_mut().zip(processes).rev() {
-        *coordinate = rest % i64::from(count);
-        rest /= i64::from(count);
-    }
-    coordinates
-}
-
 pub(crate) fn type_create_darray(
     wide: bool,
     size: i32,
@@ -373,7 +363,8 @@ pub(crate) fn type_create_darray(
     if sizes.iter().any(|&size| size < 1) {
         return Err(fail(c::ERR_ARG, "a dimension of the array is not positive"));
     }
-    let coordinates = coordinates(rank, &processes);
+    // In row-major order, whatever the array's order is.
+    let coordinates = coordinates(i64::from(rank), &processes);
     let mut shape = of.shape.clone();
     let (mut stride, mut offset) = (i128::from(of.shape.extent()), 0i128);
     for dimension in from_fastest(order, n)? {
@@ -382,7 +373,7 @@ pub(crate) fn type_create_darray(
             distribution: distributions[dimension],
             argument: arguments[dimension],
             processes: i64::from(processes[dimension]),
-            coordinate: coordinates[dimension],
+            coordinate: i64::from(coordinates[dimension]),
         };
         let (part, first) = share.shape(&shape, stride)?;
         shape = part;

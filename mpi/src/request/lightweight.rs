@@ -145,19 +145,23 @@ fn is_lightweight(handle: Request) -> bool {
 struct Waiting {
     requests: Out<Request>,
     statuses: Out<Status>,
-    /// Whether somebody asks for statuses.
-    told: bool,
     /// The first failure.
     first: Option<Box<Failure>>,
 }
 
 impl Waiting {
+    /// Whether somebody asks for statuses.
+    #[inline(always)]
+    fn is_told(&self) -> bool {
+        !self.statuses.is_null()
+    }
+
     /// Ends the request at `place`, those before which are ended. `false`: it is not complete.
     #[inline(always)]
     fn end(&mut self, poll: &mut Poll<'_>, place: usize) -> Outcome<bool> {
         let handle = self.requests.at(place)?;
         // Nobody asks what a receive without a fault got.
-        let untold = !self.told
+        let untold = !self.is_told()
             && match name_of(handle) {
                 Some(number) => poll.forget_lightweight(number),
                 None => handle == super::SENT,
@@ -189,7 +193,7 @@ impl Waiting {
         status: &Status,
         failure: Option<Box<Failure>>,
     ) {
-        if failure.is_some() && self.first.is_none() && self.told {
+        if failure.is_some() && self.first.is_none() && self.is_told() {
             // Errors of single requests are told only when there is one.
             for before in 0..place {
                 self.statuses.element(before).set_error(c::SUCCESS);
@@ -223,7 +227,6 @@ pub(super) fn wait_all(
     let mut waiting = Waiting {
         requests,
         statuses,
-        told: !statuses.is_null(),
         first: None,
     };
     let mut ended = 0;
@@ -241,7 +244,7 @@ pub(super) fn wait_all(
     match waiting.first {
         None => Ok(Some(())),
         Some(mut failure) => {
-            if waiting.told {
+            if !statuses.is_null() {
                 failure.code = c::ERR_IN_STATUS;
             }
             Err(failure)
