@@ -66,10 +66,7 @@ pub(super) fn run(job: Job) -> Result<JobOutcome, LaunchError> {
     if job.ranks == 0 || job.ranks > onecopy::wireup::message::MAX_RANKS as usize {
         return Err(LaunchError::Ranks { ranks: job.ranks });
     }
-    process::keep_ends_of_children().map_err(|source| LaunchError::System {
-        what: "take the default action of SIGCHLD",
-        source,
-    })?;
+    process::keep_ends_of_children().map_err(system("take the default action of SIGCHLD"))?;
     let plan = bind::plan(&job.bind, job.ranks, &own_processors())?;
     start::make_room(job.ranks)?;
     if job.exclusive {

@@ -5,7 +5,7 @@ use std::io::{self, Read, Write};
 use std::os::fd::{AsFd, BorrowedFd};
 
 use super::output::{Lines, Sink};
-use super::{LaunchError, Output, Stream};
+use super::{LaunchError, Output, Stream, system};
 
 /// The launcher as a source of output.
 const SELF: usize = usize::MAX;
@@ -41,12 +41,7 @@ impl To {
 
 impl Forward {
     pub(super) fn new(output: &Output, ranks: usize) -> Result<Self, LaunchError> {
-        let sink = |fd| {
-            Sink::new(fd).map_err(|source| LaunchError::System {
-                what: "dup of standard output or error",
-                source,
-            })
-        };
+        let sink = |fd| Sink::new(fd).map_err(system("dup of standard output or error"));
         let sinks = match output {
             Output::Forward { .. } => {
                 let (out, err) = (io::stdout(), io::stderr());

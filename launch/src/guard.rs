@@ -64,10 +64,10 @@ pub fn enter() -> Result<Role, LaunchError> {
     if let Some(value) = std::env::var_os(ENV_GUARD) {
         let number = value.to_str().and_then(|text| text.parse().ok());
         let link = process::take_inherited_socket(number.unwrap_or(-1))
-            .map_err(failed("connection to the guardian (ONECOPY_JOB_GUARD)"))?;
+            .map_err(system("connection to the guardian (ONECOPY_JOB_GUARD)"))?;
         return Ok(Role::Launcher(Link(link)));
     }
-    process::keep_ends_of_children().map_err(failed("take the default action of SIGCHLD"))?;
+    process::keep_ends_of_children().map_err(system("take the default action of SIGCHLD"))?;
     nix::sys::prctl::set_child_subreaper(true).map_err(system("become a subreaper"))?;
     // Whoever became us by exec may have left children; they are none of our business.
     let before = sweep::children();
@@ -80,10 +80,6 @@ pub fn enter() -> Result<Role, LaunchError> {
         complain(&format!("{} processes cannot be killed", left.len()));
     }
     Ok(Role::Guardian { code })
-}
-
-fn failed(what: &'static str) -> impl FnOnce(io::Error) -> LaunchError {
-    move |source| LaunchError::System { what, source }
 }
 
 /// Takes the signals that are passed on, and hears of ends.
@@ -110,7 +106,7 @@ fn start_launcher() -> Result<(Pid, OwnedFd), LaunchError> {
     })?;
     let terminal = io::stdin().is_terminal();
     let pump = match terminal {
-        true => Some(io::pipe().map_err(failed("pipe for standard input"))?),
+        true => Some(io::pipe().map_err(system("pipe for standard input"))?),
         false => None,
     };
     let own = std::env::current_exe().unwrap_or_else(|_| "/proc/self/exe".into());
@@ -131,7 +127,7 @@ fn start_launcher() -> Result<(Pid, OwnedFd), LaunchError> {
         own_group: true,
         ..Setup::default()
     };
-    let child = process::spawn(command, &setup).map_err(failed("start the launcher process"))?;
+    let child = process::spawn(command, &setup).map_err(system("start the launcher process"))?;
     drop(theirs);
     if let Some(writer) = pump {
         // Ends with the process at the latest.

@@ -433,9 +433,9 @@ impl LaunchError {
     }
 }
 
-pub(crate) fn system(what: &'static str) -> impl Fn(nix::errno::Errno) -> LaunchError {
-    move |errno| LaunchError::System {
+pub(crate) fn system<E: Into<std::io::Error>>(what: &'static str) -> impl Fn(E) -> LaunchError {
+    move |error| LaunchError::System {
         what,
-        source: errno.into(),
+        source: error.into(),
     }
 }
