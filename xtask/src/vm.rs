@@ -390,7 +390,7 @@ fn on(
     let objects = objects(bench, args, &kernel, &run)?;
     let userland = userland(bench, args.arch)?;
     let builder = Builder::new(args.release, userland.as_ref());
-    let programs = programs(bench, args, &kernel, (suite, &tests), builder)?;
+    let programs = programs(bench, args, &kernel, suite, &tests, builder)?;
     let slower = kernel.slower * qemu::crowd();
     let payload = Payload {
         userland: userland.as_ref(),
@@ -447,7 +447,8 @@ fn programs(
     bench: &Bench,
     args: &RunArgs,
     kernel: &Kernel,
-    (suite, tests): (&Suite, &[Test]),
+    suite: &Suite,
+    tests: &[Test],
     builder: Builder<'_>,
 ) -> Result<Programs, Failure> {
     let progress = &bench.progress;

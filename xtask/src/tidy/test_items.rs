@@ -46,20 +46,35 @@ pub(super) fn skip_attribute(
     let TokenTree::Group(attribute) = attribute else {
         return None;
     };
-    let is_test = attribute.stream().to_string().replace(' ', "") == "cfg(test)";
-    (is_test && inner.is_none()).then(|| skip_item(tokens, attribute.span_close().end().line))
+    let meta = syn::parse2(attribute.stream());
+    let is_test = inner.is_none() && meta.is_ok_and(|meta| is_test(&meta));
+    is_test.then(|| skip_item(tokens, attribute.span_close().end().line))
+}
+
+/// Whether an attribute says that what follows is for tests alone: `cfg(test)`, or that and more.
+pub(super) fn is_test(meta: &syn::Meta) -> bool {
+    type All = syn::punctuated::Punctuated<syn::Meta, syn::Token![,]>;
+    fn asks(meta: &syn::Meta) -> bool {
+        meta.path().is_ident("test")
+            || matches!(meta, syn::Meta::List(list) if list.path.is_ident("all")
+                && list.parse_args_with(All::parse_terminated).is_ok_and(|all| all.iter().any(asks)))
+    }
+    matches!(meta, syn::Meta::List(list) if list.path.is_ident("cfg")
+        && list.parse_args::<syn::Meta>().is_ok_and(|meta| asks(&meta)))
 }
 
 /// Passes over an item, or over a field, a variant or an arm; its last line.
 fn skip_item(tokens: impl Iterator<Item = TokenTree>, mut line: usize) -> usize {
-    let mut is_item = false;
+    let (mut is_item, mut has_type) = (false, false);
     for token in tokens {
         line = token.span().end().line;
         match token {
             TokenTree::Group(group) if group.delimiter() == Delimiter::Brace => break,
             TokenTree::Punct(mark) if mark.as_char() == ';' => break,
             TokenTree::Punct(mark) if mark.as_char() == ',' && !is_item => break,
-            TokenTree::Ident(word) => is_item |= ITEMS.contains(&&*word.to_string()),
+            // In a field's type such words begin no item.
+            TokenTree::Punct(mark) if mark.as_char() == ':' => has_type = true,
+            TokenTree::Ident(word) if !has_type => is_item |= ITEMS.contains(&&*word.to_string()),
             _ => {}
         }
     }
@@ -84,6 +99,11 @@ mod tests {
                 vec![2..=3],
             ),
             ("struct A {\n#[cfg(test)]\na: u8,\nb: u8,\n}", vec![2..=3]),
+            (
+                "struct A {\n#[cfg(test)]\na: &'static str,\nb: fn(u8),\n}",
+                vec![2..=3],
+            ),
+            ("#[cfg(all(test, unix))]\nfn f() {}\nb();", vec![1..=2]),
             (
                 "#[cfg(not(test))]\nfn f() {}\n// #[cfg(test)]\nfn g() {}",
                 vec![],

@@ -370,7 +370,7 @@ fn coccinelle(place: &Place) -> Checked {
     Ok(Found(found))
 }
 
-/// Looks for what a script, whose text is this, finds in a folder.
+/// The command that looks for what a script, whose text is this, finds in a folder.
 fn spatch(script: &Path, text: &str, folder: &Path) -> Command {
     let mut command = program::gentle("spatch");
     command

@@ -5,6 +5,8 @@ use std::collections::HashMap;
 
 use syn::visit::{self, Visit};
 
+use crate::tidy::test_items;
+
 /// What is known of a module before its paths are resolved.
 #[derive(Debug, Default)]
 pub(super) struct Module {
@@ -97,14 +99,7 @@ impl Reader {
 
 /// Whether something is there for tests only.
 fn is_test(attributes: &[syn::Attribute]) -> bool {
-    fn asks(meta: &syn::Meta) -> bool {
-        type All = syn::punctuated::Punctuated<syn::Meta, syn::Token![,]>;
-        meta.path().is_ident("test")
-            || matches!(meta, syn::Meta::List(list) if list.path.is_ident("all")
-                && list.parse_args_with(All::parse_terminated).is_ok_and(|all| all.iter().any(asks)))
-    }
-    let mut conditions = attributes.iter().filter(|a| a.path().is_ident("cfg"));
-    conditions.any(|cfg| cfg.parse_args::<syn::Meta>().is_ok_and(|meta| asks(&meta)))
+    attributes.iter().any(|a| test_items::is_test(&a.meta))
 }
 
 impl<'ast> Visit<'ast> for Reader {
