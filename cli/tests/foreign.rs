@@ -46,6 +46,9 @@ fn as_rank() {
     if body == "squat" {
         return ends::squat();
     }
+    if body == "claim" {
+        return profile::claim();
+    }
     if let Some(what) = body.strip_prefix("nodes-") {
         return nodes::as_rank(what);
     }

@@ -38,10 +38,14 @@ fn names(result: &Result<()>, member: usize) -> bool {
     }
 }
 
-/// Whether the call ended so on the rank of this place, or with the word of another rank that knows.
+/// Whether the call ended so on the rank of this place, or with the word of another rank than the rogue, where some
+/// rank knows.
 fn ends_for(results: &[Result<()>], place: usize, member: usize) -> bool {
-    let told = matches!(&results[place], Err(Error::Collective { reason })
-        if reason.ends_with("gave the communicator up"));
+    let mut others = (0..=results.len()).filter(|&rank| rank != member);
+    let told = others.any(|rank| {
+        let word = format!("rank {rank} gave the communicator up");
+        matches!(&results[place], Err(Error::Collective { reason }) if *reason == word)
+    });
     names(&results[place], member) || told && results.iter().any(|other| names(other, member))
 }
 

@@ -6,11 +6,12 @@ use std::os::unix::fs::{DirBuilderExt, MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
+use onecopy::tune::profile::Claim;
 use tempfile::TempDir;
 
 use crate::launchers::Launcher;
 use crate::meeting::{add_rank, finish, possible};
-use crate::processes::Ranks;
+use crate::processes::{Ranks, say};
 
 /// A folder in which profiles are kept, and removed in the end.
 struct Home(TempDir);
@@ -193,22 +194,37 @@ fn a_profile_that_cannot_be_written_does_no_harm() {
     std::fs::set_permissions(&closed, mode).expect("changed");
 }
 
-/// The job runs, and leaves no part of a profile.
+/// A job on a full disk runs, and leaves no part of a profile. Nobody measures what could not be kept.
 #[test]
 fn a_full_disk_does_no_harm() {
-    let home = Home::new();
-    let full = "mount -t tmpfs -o size=4k none \"$XDG_CACHE_HOME\" && \
-                head -c 4096 /dev/zero > \"$XDG_CACHE_HOME/all\" && \
-                unset ONECOPY_JOB_FD ONECOPY_JOB_RANK ONECOPY_JOB_SIZE; \
-                \"$@\" && find \"$XDG_CACHE_HOME\" -type f -printf 'KEPT %f\n'";
-    if !is_possible() || !possible(&["unshare", "--mount", "true"]) {
+    let small = "mount -t tmpfs -o size=4k none /mnt";
+    if !is_possible() || !possible(&["unshare", "--mount", "sh", "-c", small]) {
         return;
     }
+    let home = Home::new();
+    let full = "mount -t tmpfs -o size=4k none \"$XDG_CACHE_HOME\" && \
+                head -c 4096 /dev/zero > \"$XDG_CACHE_HOME/all\" || exit 99; \
+                unset ONECOPY_JOB_FD ONECOPY_JOB_RANK ONECOPY_JOB_SIZE; \
+                \"$@\" && find \"$XDG_CACHE_HOME\" -type f -printf 'KEPT %f\n'";
+    let full = ["unshare", "--mount", "sh", "-c", full, "sh"];
     let unset = ["env", "-u", "ONECOPY_TUNE_FILE"];
-    let command = [&unset[..], &["unshare", "--mount", "sh", "-c", full, "sh"]].concat();
     let ran = by_pmi(2, home.path())
-        .wrapped(&command)
+        .wrapped(&[&unset[..], &full].concat())
         .run()
         .expect_success();
     assert_eq!(ran.said("KEPT "), ["all", "all"], "{ran:#?}");
+    let mut command = Command::new(full[0]);
+    command.args(&full[1..]);
+    add_rank(&mut command, "claim");
+    let ran = finish(command.env("XDG_CACHE_HOME", home.path()));
+    assert_eq!(ran.lines_with("nothing to measure: "), 1, "{}", ran.text);
+    assert!(ran.text.contains("No space left"), "{}", ran.text);
+}
+
+/// Says whether a profile may be measured.
+pub(crate) fn claim() {
+    match Claim::take() {
+        Ok(_) => say("a profile may be measured"),
+        Err(reason) => say(&format!("nothing to measure: {reason}")),
+    }
 }
