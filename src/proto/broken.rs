@@ -6,7 +6,7 @@
 //! memory was taken away. An announced message is ended by the number of the receiver's transfer. The last word on it
 //! is the receiver's, as on any other.
 
-use super::deliver::{Ended, deliver};
+use super::deliver::{Ended, Receiver, deliver};
 use super::{Message, charge, give_credit, reply};
 use crate::error::Error;
 use crate::matching::{Envelope, OWN_CONTEXTS, Unexpected};
@@ -93,7 +93,8 @@ fn announced_broken_off(
     };
     let message = (transfer.envelope, transfer.announcement.len);
     let written = Err(error(&transfer.envelope));
-    deliver(core, peer, transfer.request, message, written, ended);
+    let receiver = Receiver::Request(transfer.request);
+    deliver(core, peer, receiver, message, written, ended);
     Ok(())
 }
 

@@ -1,14 +1,28 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! How a message that was received ends: counted, credited, acknowledged, and its receive completed. What was broken
-//! off ends in `broken.rs`, and a message of a rank to itself, which has no credit, in `own.rs`.
+//! How each message that was received ends: it is counted, credited and acknowledged, and its receive is completed.
+//! Receives that fail because their message does not come end where that is found out.
 
 use super::{charge, give_credit, send_fin};
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::matching::Envelope;
 use crate::peer::Peer;
-use crate::request::RequestId;
+use crate::request::{RequestId, Status};
 use crate::state::Core;
+use crate::state::lightweight::Phase;
 use onecopy_btl::LayerId;
+
+/// Who receives a message.
+#[derive(Debug)]
+pub(crate) enum Receiver<'r> {
+    /// The call that runs. It has all of the message, and tells its caller.
+    Call,
+    /// A lightweight receive, by its phase. It has all of the message.
+    Lightweight(&'r mut Phase),
+    /// A request.
+    Request(RequestId),
+    /// Nobody any more: the receive is over.
+    Nobody,
+}
 
 /// What a message leaves to be done when all of its bytes have come.
 #[derive(Debug, Clone, Copy, Default)]
@@ -36,28 +50,88 @@ impl Ended {
     }
 }
 
-/// Ends a message whose receive is complete.
+/// Ends a message of `total` bytes, and completes its receive. `written`: whether the bytes that fit are in the buffer.
 #[inline(always)]
-pub(crate) fn end(core: &mut Core, peer: &mut Peer, ended: Ended) {
-    let layer = ended.layer.unwrap_or_else(|| peer.endpoint.carrier());
-    core.counters.count_from(peer.rank, layer, ended.bytes);
-    give_credit(core, peer, ended.credit);
-    if let Some(request) = ended.fin {
-        send_fin(core, peer, request);
-    }
-}
-
-/// Completes the receive of a message of `total` bytes, and ends the message. `written`: whether the bytes that fit are
-/// in the buffer.
 pub(crate) fn deliver(
     core: &mut Core,
     peer: &mut Peer,
-    receive: RequestId,
-    (envelope, total): (Envelope, u64),
+    receiver: Receiver<'_>,
+    message: (Envelope, u64),
     written: Result<()>,
     ended: Ended,
 ) {
-    // Its sender waits for a word of it.
-    end(core, peer, ended);
-    core.complete_receive(receive, envelope, total, written);
+    let layer = ended.layer.unwrap_or_else(|| peer.endpoint.carrier());
+    core.counters.count_from(peer.rank, layer, ended.bytes);
+    give_credit(core, peer, ended.credit);
+    // Before the receive: the sender waits for a word of it.
+    if let Some(request) = ended.fin {
+        send_fin(core, peer, request);
+    }
+    complete(core, receiver, message, written);
+}
+
+/// As [`deliver`], of a message of this rank to itself, which has no credit.
+pub(crate) fn deliver_own(
+    core: &mut Core,
+    receive: RequestId,
+    (envelope, total): (Envelope, u64),
+    written: Result<()>,
+) {
+    core.counters.count_from(core.me, LayerId::OWN, total);
+    let receiver = Receiver::Request(receive);
+    complete(core, receiver, (envelope, total), written);
+}
+
+/// Completes the receive of a message of `total` bytes, of which those that fit were `written`.
+#[inline(always)]
+fn complete(
+    core: &mut Core,
+    receiver: Receiver<'_>,
+    (envelope, total): (Envelope, u64),
+    written: Result<()>,
+) {
+    match receiver {
+        Receiver::Lightweight(phase) => {
+            *phase = Phase::Over(status_of(envelope, total));
+            core.requests.count_completed();
+        }
+        Receiver::Request(id) => complete_request(core, id, (envelope, total), written),
+        Receiver::Call | Receiver::Nobody => {}
+    }
+}
+
+/// Out of line: short messages of calls and of lightweight receives are the hot ones.
+#[inline(never)]
+fn complete_request(
+    core: &mut Core,
+    id: RequestId,
+    (envelope, total): (Envelope, u64),
+    written: Result<()>,
+) {
+    let Some(room) = core.requests.get(id).map(|request| request.len) else {
+        return;
+    };
+    let result = match written {
+        Ok(()) if total > room => {
+            core.counters.truncations += 1;
+            Err(Error::Truncated {
+                rank: envelope.source as usize,
+                tag: envelope.tag,
+                message: total,
+                buffer: room,
+            })
+        }
+        written => written.map(|()| status_of(envelope, total)),
+    };
+    core.requests.complete(id, result);
+}
+
+/// The status of a message of `total` bytes.
+#[inline(always)]
+pub(crate) fn status_of(envelope: Envelope, total: u64) -> Status {
+    Status {
+        source: envelope.source as usize,
+        tag: envelope.tag,
+        bytes: total as usize,
+    }
 }

@@ -2,7 +2,8 @@
 //! Where the bytes of a message go, whoever keeps its receive. The counterpart of [`super::eager::Payload`].
 //!
 //! What comes from an endpoint passes here: whole messages in slots, and chunks of eager messages and of pipelines.
-//! The exception is what a lightweight receive takes at once, which has one place to go.
+//! The exceptions have one place to go: what a lightweight receive takes at once, and short messages of the call that
+//! runs.
 
 use crate::records::ChunkBody;
 use crate::request::{Request, RequestId, Requests};

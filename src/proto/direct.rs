@@ -6,7 +6,7 @@
 //! this way and has to wait goes on as a request. That is possible only when no other thread can come in between. How
 //! bytes travel is the protocols' business ([`eager`]).
 
-use super::deliver::{Ended, end};
+use super::deliver::{Ended, Receiver, deliver, status_of};
 use super::destination::Destination;
 use super::eager::{self, Chunked};
 use super::plan::{Outgoing, has_credit, plan, still_right};
@@ -18,7 +18,6 @@ use crate::records::{self, BODY, ChunkBody, Kind, Rts, SourceLayout};
 use crate::request::{SendPlan, Status};
 use crate::select::ReceiveProtocol;
 use crate::select::decide::{Facts, decide};
-use crate::state::message::status_of;
 use crate::state::{Core, Receives};
 use onecopy_btl::link::Link;
 use onecopy_btl::{LayerId, RemoteRange};
@@ -280,7 +279,8 @@ fn pass<M: Medium>(core: &mut Core, from: &mut M, record: Record, chunk: Option<
 fn received(core: &mut Core, peer: &mut Peer, envelope: Envelope, ended: Ended) -> Received {
     peer.idle_polls = 0;
     core.counters.count_expected();
-    end(core, peer, ended);
+    let message = (envelope, ended.bytes);
+    deliver(core, peer, Receiver::Call, message, Ok(()), ended);
     Received::All(status_of(envelope, ended.bytes))
 }
 

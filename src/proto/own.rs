@@ -2,12 +2,12 @@
 //! Messages of a rank to itself: one copy from buffer to buffer, or through the unexpected store when the receive comes
 //! later.
 
+use super::deliver::deliver_own;
 use super::{Message, complete_send, eager};
 use crate::error::Error;
 use crate::matching::Envelope;
 use crate::request::{LoanRange, RequestId, RequestState, SendPlan};
 use crate::state::{Core, Receives};
-use onecopy_btl::LayerId;
 use onecopy_shm::copy::{Kernel, copy_slices};
 use onecopy_shm::loan::LoanTable;
 
@@ -72,8 +72,7 @@ pub(crate) fn accept(core: &mut Core, envelope: Envelope, message: Message, rece
     match message {
         Message::Whole { bytes, .. } => {
             let (len, written) = eager::hand_over(core, receive, bytes);
-            core.counters.count_from(core.me, LayerId::OWN, len);
-            core.complete_receive(receive, envelope, len, written);
+            deliver_own(core, receive, (envelope, len), written);
         }
         Message::Own(send) => move_bytes(core, envelope, send, receive),
         Message::Partial { .. } | Message::Announced(_) => {
@@ -96,8 +95,7 @@ fn move_bytes(core: &mut Core, envelope: Envelope, send: RequestId, receive: Req
         false => Err(Error::withdrawn(core.me)),
     };
     core.counters.bytes_sent += total;
-    core.counters.count_from(core.me, LayerId::OWN, total);
-    core.complete_receive(receive, envelope, total, written);
+    deliver_own(core, receive, (envelope, total), written);
     complete_send(core, send);
 }
 

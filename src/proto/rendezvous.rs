@@ -11,7 +11,7 @@ mod rdma_read;
 
 pub(crate) use announce::{announce, announced};
 
-use super::deliver::{Ended, deliver};
+use super::deliver::{Ended, Receiver, deliver};
 use super::layers::{Reading, demote};
 use super::{coop, reply, send_fin};
 use crate::matching::Envelope;
@@ -480,5 +480,6 @@ fn finish(core: &mut Core, peer: &mut Peer, transfer: &Transfer) {
     let number = transfer.announcement.request;
     tracepoints::rendezvous_done(from, from, number, transfer.len);
     let message = (transfer.envelope, transfer.announcement.len);
-    deliver(core, peer, transfer.request, message, Ok(()), ended);
+    let receiver = Receiver::Request(transfer.request);
+    deliver(core, peer, receiver, message, Ok(()), ended);
 }

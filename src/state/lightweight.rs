@@ -5,11 +5,10 @@
 //! which its number leads to.
 
 use super::Core;
-use super::message::status_of;
 use crate::error::Error;
 use crate::matching::{EntryId, Envelope};
 use crate::request::{Request, RequestId, RequestState, Requests, Status, UserBuf};
-use onecopy_shm::loan::Span;
+use onecopy_shm::loan::{LoanTable, Span};
 use std::collections::HashMap;
 
 /// Bits of a number that say which slot; those above say which of its receives.
@@ -192,26 +191,20 @@ impl LightweightReceives {
         }
     }
 
-    /// Gives a whole message of `len` bytes to the receive of a slot, which is posted no more, and completes it. `read`
-    /// fills the buffer. `false`: the message does not fit, its buffer was withdrawn, or `read` could not; then nothing
-    /// is done, and the receive is one for [`Self::as_request`].
+    /// Fills the buffer of the receive of a slot, which is posted no more, with a whole message of `len` bytes. `read`
+    /// does so. Gives the phase of the receive, which is complete now. `None`: the message does not fit, its buffer was
+    /// withdrawn, or `read` could not. Then the receive is one for [`Self::as_request`].
     #[inline(always)]
-    pub(crate) fn take_whole(
+    pub(crate) fn fill(
         &mut self,
-        core: &mut Core,
+        loans: &mut LoanTable,
         slot: u32,
-        (envelope, len): (Envelope, usize),
+        len: usize,
         read: impl FnOnce(&mut [u8]) -> bool,
-    ) -> bool {
-        if let Some((phase, span)) = self.posted(slot)
-            && let Ok(out) = core.loans.span_mut(span, len)
-            && read(out)
-        {
-            *phase = Phase::Over(status_of(envelope, len as u64));
-            core.requests.count_completed();
-            return true;
-        }
-        false
+    ) -> Option<&mut Phase> {
+        let (phase, span) = self.posted(slot)?;
+        let out = loans.span_mut(span, len).ok()?;
+        read(out).then_some(phase)
     }
 }
 

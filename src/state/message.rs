@@ -1,13 +1,10 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! A message that came before its receive, and what a receive is told of one.
+//! A message that came before its receive.
 
-use super::Core;
 use super::held::Held;
-use crate::error::{Error, Result};
-use crate::matching::Envelope;
 use crate::peer::charge;
 use crate::records::LIST_ENTRY;
-use crate::request::{RequestId, Requests, Status};
+use crate::request::{RequestId, Requests};
 use onecopy_btl::RemoteRange;
 
 /// A message that came before its receive.
@@ -94,60 +91,5 @@ impl Announcement {
     /// What is charged against the sender's credit for it until it is matched.
     pub(crate) fn list_charge(&self) -> u64 {
         self.list_bytes().map_or(0, charge)
-    }
-}
-
-/// The status of a message of `total` bytes that comes to a buffer of `buffer` bytes: an error if it does not fit.
-#[inline]
-pub(crate) fn receipt_for(buffer: u64, envelope: Envelope, total: u64) -> Result<Status, Error> {
-    if total > buffer {
-        return Err(Error::Truncated {
-            rank: envelope.source as usize,
-            tag: envelope.tag,
-            message: total,
-            buffer,
-        });
-    }
-    Ok(status_of(envelope, total))
-}
-
-/// The status of a message of `total` bytes.
-#[inline(always)]
-pub(crate) fn status_of(envelope: Envelope, total: u64) -> Status {
-    Status {
-        source: envelope.source as usize,
-        tag: envelope.tag,
-        bytes: total as usize,
-    }
-}
-
-impl Core {
-    /// Completes the receive `id` of a message of `total` bytes, of which those that fit were `written`.
-    pub(crate) fn complete_receive(
-        &mut self,
-        id: RequestId,
-        envelope: Envelope,
-        total: u64,
-        written: Result<()>,
-    ) {
-        if let Some(room) = self.requests.get(id).map(|request| request.len) {
-            let result = self.receipt(room, envelope, total, written);
-            self.requests.complete(id, result);
-        }
-    }
-
-    /// What a receive with `room` bytes is told of a message of `total` bytes.
-    fn receipt(
-        &mut self,
-        room: u64,
-        envelope: Envelope,
-        total: u64,
-        written: Result<()>,
-    ) -> Result<Status> {
-        let result = written.and_then(|()| receipt_for(room, envelope, total));
-        if matches!(result, Err(Error::Truncated { .. })) {
-            self.counters.truncations += 1;
-        }
-        result
     }
 }

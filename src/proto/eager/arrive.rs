@@ -2,7 +2,7 @@
 //! Receiving of eager messages: to the receive that waits for them, or to a place where they wait for it. A message
 //! that comes in chunks is matched when its first chunk comes.
 
-use super::super::deliver::{Ended, deliver, end};
+use super::super::deliver::{Ended, Receiver, deliver};
 use super::super::destination::{Destination, read_chunk};
 use super::super::plan::SYNC_BYTES;
 use super::super::{Message, charge};
@@ -49,26 +49,30 @@ pub(crate) fn whole(
     let read = |offset: usize, out: &mut [u8]| endpoint.read(record, skip + offset, out);
     if let Some(waiting) = receives.match_posted(core, &envelope) {
         let ended = Ended::eager(len as u64, sync);
-        let message = (envelope, len);
-        if let PostedReceive::Lightweight(slot) = waiting
-            && receives.lightweight.take_whole(core, slot, message, |out| {
+        let message = (envelope, len as u64);
+        if let PostedReceive::Lightweight(slot) = waiting {
+            let read = |out: &mut [u8]| {
                 read(0, out);
                 true
-            })
-        {
-            end(core, peer, ended);
-            return Ok(());
+            };
+            let filled = receives.lightweight.fill(&mut core.loans, slot, len, read);
+            if let Some(phase) = filled {
+                let receiver = Receiver::Lightweight(phase);
+                deliver(core, peer, receiver, message, Ok(()), ended);
+                return Ok(());
+            }
         }
         let id = receives.lightweight.as_request(core, waiting, &envelope);
-        let to = id.map_or(Destination::Nowhere, |id| {
-            Destination::of_request(&core.requests, id)
-        });
+        let (to, receiver) = match id {
+            Some(id) => (
+                Destination::of_request(&core.requests, id),
+                Receiver::Request(id),
+            ),
+            None => (Destination::Nowhere, Receiver::Nobody),
+        };
         let written = to.fill(&mut core.loans, 0, len, read);
         let written = written.map_err(|_| Error::withdrawn(peer.rank));
-        match id {
-            Some(id) => deliver(core, peer, id, (envelope, len as u64), written, ended),
-            None => end(core, peer, ended),
-        }
+        deliver(core, peer, receiver, message, written, ended);
         return Ok(());
     }
     peer.inbound.hold(&core.knobs, len as u64)?;
@@ -100,11 +104,15 @@ pub(crate) fn first_chunk(
         && u64::from(body.piece) == body.total
     {
         let kernel = core.chunks.kernel_out(body.total as usize);
-        let message = (envelope, body.piece as usize);
+        let len = body.piece as usize;
         let endpoint = &mut peer.endpoint;
         let read = |out: &mut [u8]| endpoint.read_chunk(body.chunk, 0, out, kernel).is_ok();
-        if receives.lightweight.take_whole(core, slot, message, read) {
-            end(core, peer, Ended::eager(body.total, incoming.sync));
+        let filled = receives.lightweight.fill(&mut core.loans, slot, len, read);
+        if let Some(phase) = filled {
+            let receiver = Receiver::Lightweight(phase);
+            let ended = Ended::eager(body.total, incoming.sync);
+            let message = (envelope, body.total);
+            deliver(core, peer, receiver, message, Ok(()), ended);
             return Ok(());
         }
         // As a request it ends with its peer, if that is what is wrong. That is found out below.
@@ -223,7 +231,10 @@ fn all_came(
     let ended = Ended::eager(incoming.total, incoming.sync);
     match incoming.target {
         // If its buffer was withdrawn, it is complete already.
-        Target::Request(id) => deliver(core, peer, id, message, Ok(()), ended),
+        Target::Request(id) => {
+            let receiver = Receiver::Request(id);
+            deliver(core, peer, receiver, message, Ok(()), ended);
+        }
         Target::Entry(entry) => {
             let message = unexpected.get_mut(entry);
             if let Message::Partial { bytes, .. } = message {
@@ -235,7 +246,7 @@ fn all_came(
                 unexpected.count();
             }
         }
-        Target::Nowhere => end(core, peer, ended),
+        Target::Nowhere => deliver(core, peer, Receiver::Nobody, message, Ok(()), ended),
     }
 }
 
@@ -272,7 +283,8 @@ pub(crate) fn accept_whole(
     let (len, written) = hand_over(core, id, bytes);
     peer.inbound.release(charge(len));
     let ended = Ended::eager(len, sync);
-    deliver(core, peer, id, (envelope, len), written, ended);
+    let receiver = Receiver::Request(id);
+    deliver(core, peer, receiver, (envelope, len), written, ended);
 }
 
 /// Copies a whole message that was kept to its receive, and gives its place back. Gives its length, and whether the
