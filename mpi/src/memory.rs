@@ -13,7 +13,7 @@ use crate::datatype::layout::Layout;
 use crate::failure::{Outcome, fail};
 use crate::ffi::Addr;
 use onecopy::Span;
-use onecopy_shm::copy::{Kernel, copy};
+use onecopy_shm::copy::{Kernel, copy, copy_overlapping};
 use std::ops::Range;
 
 fn valid(addr: Addr, len: usize) -> *mut u8 {
@@ -57,7 +57,9 @@ pub(crate) fn copy_out(addr: Addr, len: usize) -> Vec<u8> {
 /// Writes bytes to the program's buffer.
 pub(crate) fn copy_in(addr: Addr, bytes: &[u8]) {
     // SAFETY: the program's buffer for this call; the source is ours.
-    unsafe { std::ptr::copy(bytes.as_ptr(), addr.pointer(), bytes.len()) };
+    unsafe {
+        copy_overlapping(Kernel::Memcpy, addr.pointer(), bytes.as_ptr(), bytes.len());
+    };
 }
 
 /// Bytes that an operation sends until it is complete.

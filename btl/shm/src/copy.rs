@@ -250,6 +250,21 @@ pub unsafe fn copy(kernel: Kernel, to: *mut u8, from: *const u8, len: usize) {
     }
 }
 
+/// As [`copy`], of ranges that may overlap. Those that do are copied by the C library.
+///
+/// # Safety
+/// Both ranges are valid for `len` bytes, `to` for writes.
+#[inline]
+pub unsafe fn copy_overlapping(kernel: Kernel, to: *mut u8, from: *const u8, len: usize) {
+    if to.addr().abs_diff(from.addr()) >= len {
+        // SAFETY: the caller's promise; the ranges lie apart.
+        unsafe { copy(kernel, to, from, len) }
+    } else {
+        // SAFETY: the caller's promise; this copy minds overlaps.
+        unsafe { ptr::copy(from, to, len) }
+    }
+}
+
 /// Copies between two slices of the same length with `kernel`. Unlike [`slice::copy_from_slice`] it does not stumble.
 ///
 /// # Panics

@@ -29,6 +29,7 @@ pub use owned::{Buffer, BufferMut, Owned};
 pub use raw::Span;
 
 use crate::coll::View;
+use crate::copy::{Kernel, copy_overlapping};
 use crate::sync::next_id;
 use std::cell::RefCell;
 use std::io::{IoSlice, IoSliceMut};
@@ -380,7 +381,7 @@ impl LoanTable {
         let source = self.find(from, from_offset, len, false)?;
         let target = self.find(to, to_offset, len, true)?;
         // SAFETY: both ranges lie in buffers that are lent now.
-        unsafe { std::ptr::copy(source, target, len) };
+        unsafe { copy_overlapping(Kernel::Memcpy, target, source, len) };
         Ok(())
     }
 }

@@ -5,7 +5,9 @@
 use super::{File, Findings, test_items};
 
 /// Where payload is copied.
-const FOLDERS: [&str; 6] = [
+const FOLDERS: [&str; 8] = [
+    "btl/shm/src/coll/",
+    "btl/shm/src/loan.rs",
     "src/coll/",
     "src/endpoint/",
     "src/proto/",
@@ -13,6 +15,8 @@ const FOLDERS: [&str; 6] = [
     "mpi/src/coll/user_buffer.rs",
     "mpi/src/memory.rs",
 ];
+/// What copies past it.
+const COPIES: [&str; 3] = ["copy_from_slice(", "copy_nonoverlapping(", "ptr::copy("];
 /// What a line says of bytes that are few.
 const SHORT: [&str; 3] = ["to_le_bytes()", ".encode()", "// short"];
 
@@ -29,7 +33,7 @@ pub(super) fn check(file: &File, findings: &mut Findings) {
         if tests.iter().any(|test| test.contains(&number)) {
             continue;
         }
-        let copies = line.contains("copy_from_slice(") || line.contains("copy_nonoverlapping(");
+        let copies = COPIES.iter().any(|copy| line.contains(copy));
         let is_comment = line.trim_start().starts_with("//");
         if copies && !is_comment && !SHORT.iter().any(|short| line.contains(short)) {
             findings.error(
@@ -62,6 +66,7 @@ mod tests {
             errors("mpi/src/memory.rs", "copy_nonoverlapping(a, b, len)"),
             1
         );
+        assert_eq!(errors("btl/shm/src/loan.rs", "ptr::copy(a, b, len)"), 1);
         for short in [
             "a.copy_from_slice(&word.to_le_bytes());",
             "a.copy_from_slice(b); // short",

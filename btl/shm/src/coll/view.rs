@@ -81,15 +81,8 @@ impl<'m> View<'m> {
             unsafe { copy::copy_from_raw(self.at.as_ptr(), out) };
             return;
         }
-        let begin = out.as_ptr() as usize;
-        let apart = (self.at.as_ptr() as usize).abs_diff(begin) >= self.len;
-        if apart {
-            // SAFETY: both are valid for the length and lie apart.
-            unsafe { copy::copy(kernel, out.as_mut_ptr(), self.at.as_ptr(), self.len) };
-        } else {
-            // SAFETY: both are valid for the length; this copy minds overlaps.
-            unsafe { std::ptr::copy(self.at.as_ptr(), out.as_mut_ptr(), self.len) };
-        }
+        // SAFETY: both are valid for the length.
+        unsafe { copy::copy_overlapping(kernel, out.as_mut_ptr(), self.at.as_ptr(), self.len) };
     }
 }
 

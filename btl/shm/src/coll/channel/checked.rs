@@ -35,7 +35,7 @@ impl Bytes {
             if all.len() < end {
                 all.resize(end, 0);
             }
-            all[offset..end].copy_from_slice(bytes);
+            all[offset..end].copy_from_slice(bytes); // short
         });
     }
 
@@ -99,13 +99,13 @@ impl Home {
 
     pub(super) fn payload(&self, line: &Line) -> [u8; INLINE] {
         let mut payload = [0; INLINE];
-        payload.copy_from_slice(&line.payload.get(0, INLINE));
+        payload.copy_from_slice(&line.payload.get(0, INLINE)); // short
         payload
     }
 
     pub(super) fn first_word(&self, line: &Line) -> u64 {
         let mut word = [0; 8];
-        word.copy_from_slice(&line.payload.get(0, 8));
+        word.copy_from_slice(&line.payload.get(0, 8)); // short
         u64::from_le_bytes(word)
     }
 
