@@ -76,6 +76,18 @@ impl Communicator {
         self.step_ops(engine) || served
     }
 
+    /// Begins all that can begin. What members send for it finds its receive then, and need not be kept.
+    pub(super) fn begin_ops(&mut self, engine: &mut Engine) {
+        let Self { state, ops, .. } = self;
+        for op in ops.iter_mut() {
+            match op.begin_if_free(engine, state) {
+                Ok(true) => {}
+                Ok(false) => return,
+                Err(error) => return self.fail(engine, &error),
+            }
+        }
+    }
+
     /// Moves its collectives. Each moves a finite number of times, whatever its members write.
     fn step_ops(&mut self, engine: &mut Engine) -> bool {
         let Self { state, ops, .. } = self;

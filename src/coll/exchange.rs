@@ -2,6 +2,7 @@
 //! Collectives that only move bytes. Each rank says where its bytes are, and takes what is for it from the others,
 //! unless those write it where it goes ([`super::push`]).
 
+mod by_message;
 mod push;
 
 use super::Parts;
@@ -11,11 +12,12 @@ use super::contribution::{
 use super::lines::Lines;
 use super::member_buffer::{self, MemberBuffer, Target};
 use super::plan::{Find, OwnCopy, Takes};
-use super::push::{Gives, WRITTEN, place_of, reaches_all};
+use super::push::{Gives, WRITTEN, place_of};
 use super::reader;
 use super::state::{CommState, STEP_MAX, Step};
 use crate::engine::Engine;
 use crate::error::Result;
+use by_message::Messages;
 use onecopy_btl::LayerId;
 use onecopy_shm::coll::{Content, INLINE, Said, kind};
 use onecopy_shm::copy::Kernel;
@@ -49,11 +51,9 @@ pub(crate) struct Exchange {
     pub(crate) open: Option<LoanRange>,
     /// Whether this rank's line is published even if it gives nothing: so that the others learn of its buffer.
     pub(crate) says: bool,
-    /// Whether this exchange can become one of messages, and whether it has to.
-    pub(crate) by_message: bool,
-    pub(crate) turned: bool,
     pub(super) opened: bool,
     pub(super) push: Push,
+    messages: Messages,
     pub(super) lines: Lines,
     pending: Vec<usize>,
     /// Bytes that have come of the part under way.
@@ -85,10 +85,9 @@ impl Exchange {
             gives: Gives::Nothing,
             open: None,
             says: false,
-            by_message: false,
-            turned: false,
             opened: false,
             push: Push::default(),
+            messages: Messages::default(),
             lines: Lines::default(),
             pending: Vec::new(),
             got: 0,
@@ -123,17 +122,13 @@ impl Exchange {
     pub(crate) fn begin(&mut self, cx: &mut StepContext<'_>) -> Result<()> {
         let (engine, state, seq, shared) = cx.parts();
         self.order(state.size(), state.me);
-        let flags = self.promises(engine, state, shared.waits).flags();
-        let gives = self.readers != Readers::Nobody;
-        if let (true, true, Some(offer)) = (self.by_message, gives, self.offer) {
-            // One of two ranks would copy all of what cannot be mapped: as a message both do.
-            let mapped = engine.range_of(&offer).heap.is_some();
-            if !mapped || !reaches_all(engine, state) {
-                self.turned = true;
-                state.publish(&engine.peers, seq, kind::NOTHING, &[]);
-                return Ok(());
-            }
+        let gives_messages = self.gives_messages(engine, state);
+        if gives_messages {
+            self.gives = Gives::Nothing;
         }
+        let flags = self.promises(engine, state, shared.waits).flags();
+        let gives = self.readers != Readers::Nobody && !gives_messages;
+        self.post_early(engine, state, seq)?;
         match (self.offer, &self.table) {
             (Some(offer), None) if gives => {
                 let given = Given {
@@ -149,7 +144,7 @@ impl Exchange {
                 let parts = parts.clone();
                 self.give_parts(cx, offer, &parts)?;
             }
-            _ if self.says => {
+            _ if self.says || gives_messages => {
                 let mut line = [0u8; INLINE];
                 if let Some(open) = &self.open {
                     describe(&engine.range_of(open), &mut line[24..]);
@@ -157,6 +152,10 @@ impl Exchange {
                 state.publish(&engine.peers, seq, kind::NOTHING | flags, &line);
             }
             _ => {}
+        }
+        if gives_messages {
+            // Behind the line, which readers find once they have the message.
+            self.send_parts(cx)?;
         }
         Ok(())
     }
@@ -217,10 +216,12 @@ impl Exchange {
                 index += 1;
                 continue;
             };
-            if self.by_message && said.content == Content::Nothing {
-                self.turned = true;
-                return Ok(Step::Moved);
+            if said.content == Content::Nothing {
+                self.take_message(cx, place)?;
+                self.pending.remove(index);
+                continue;
             }
+            self.withdraw(cx.engine, place);
             let (to, len) = self.takes.of(place);
             let reads = self.reads(&said, len);
             let part = Part {
@@ -252,7 +253,8 @@ impl Exchange {
                 index += usize::from(n == 0);
             }
         }
-        Ok(match (self.pending.is_empty() && pushed, moved) {
+        let all = self.pending.is_empty() && pushed && self.messages_are_over(cx)?;
+        Ok(match (all, moved) {
             (true, _) => Step::Done,
             (false, 0) => Step::Idle,
             (false, _) => Step::Moved,

@@ -23,7 +23,7 @@ const PIECE: usize = 32 << 10;
 
 /// Messages under way, and the loans that they work on.
 #[derive(Default)]
-struct Flight {
+pub(super) struct Flight {
     requests: Vec<Message>,
     loans: Vec<Loan>,
 }
@@ -50,7 +50,7 @@ impl Message {
 
 /// Who messages go to, and by what they are told apart.
 #[derive(Clone)]
-struct Route {
+pub(super) struct Route {
     members: Arc<[u32]>,
     me: usize,
     context: u32,
@@ -59,7 +59,7 @@ struct Route {
 }
 
 impl Route {
-    fn new(state: &CommState, seq: u32) -> Self {
+    pub(super) fn new(state: &CommState, seq: u32) -> Self {
         Self {
             members: Arc::clone(&state.members),
             me: state.me,
@@ -88,7 +88,7 @@ impl Route {
 }
 
 impl Flight {
-    fn send(
+    pub(super) fn send(
         &mut self,
         engine: &mut Engine,
         route: &Route,
@@ -103,24 +103,37 @@ impl Flight {
         Ok(())
     }
 
-    fn receive(
+    pub(super) fn receive(
         &mut self,
         engine: &mut Engine,
         route: &Route,
         place: usize,
         tag: i32,
         loan: Loan,
-    ) -> Result<()> {
+    ) -> Result<RequestId> {
         let rank = route.members[place] as usize;
         let tag = Some(route.tag + tag);
         let id = engine.receive(Some(rank), route.context, tag, UserBuf::One(loan))?;
         let expected = Some(loan.len());
         self.requests.push(Message { id, expected });
-        Ok(())
+        Ok(id)
+    }
+
+    /// Takes a receive back, for which no message comes.
+    pub(super) fn withdraw(&mut self, engine: &mut Engine, id: RequestId) {
+        self.requests.retain(|message| message.id != id);
+        engine.cancel(id);
+        engine.abandon(id);
     }
 
     /// A part of a buffer that messages may use until all are over.
-    fn part(&mut self, engine: &mut Engine, loan: Loan, offset: usize, len: usize) -> Result<Loan> {
+    pub(super) fn part(
+        &mut self,
+        engine: &mut Engine,
+        loan: Loan,
+        offset: usize,
+        len: usize,
+    ) -> Result<Loan> {
         let part = engine.core.loans.part(loan, offset, len)?;
         self.loans.push(part);
         Ok(part)
@@ -135,7 +148,7 @@ impl Flight {
     }
 
     /// Whether all messages are over. What they worked on is given back then.
-    fn is_over(&mut self, engine: &mut Engine) -> Result<bool> {
+    pub(super) fn is_over(&mut self, engine: &mut Engine) -> Result<bool> {
         let over = self.all_came(engine)?;
         if over {
             self.release(engine);
@@ -176,7 +189,7 @@ impl Flight {
         }
     }
 
-    fn abandon(&mut self, engine: &mut Engine) {
+    pub(super) fn abandon(&mut self, engine: &mut Engine) {
         for Message { id, .. } in self.requests.drain(..) {
             engine.cancel(id);
             engine.abandon(id);
@@ -233,11 +246,7 @@ impl MessageExchange {
         if let Some(offer) = exchange.offer {
             for place in others {
                 let reads = exchange.readers.include(place);
-                let (offset, len) = match (&exchange.table, exchange.by_parts) {
-                    (Some(parts), _) => parts.of(place),
-                    (None, false) => (0, offer.len),
-                    (None, true) => (place * (offer.len / size), offer.len / size),
-                };
+                let (offset, len) = exchange.given_part(place, size);
                 if reads && len > 0 {
                     let part = self
                         .flight

@@ -6,7 +6,6 @@ use super::contribution::{Contribution, Readers, Scratch, StepContext};
 use super::exchange::Exchange;
 use super::fold::Fold;
 use super::messages::{MessageChain, MessageExchange};
-use super::plan::Find;
 use super::relay::Relay;
 use super::state::{CommState, FLAT, Step};
 use super::stream::Stream;
@@ -85,22 +84,21 @@ impl Operation {
         }
     }
 
-    /// An exchange that goes better by messages becomes one.
-    fn turn(&mut self, engine: &mut Engine, state: &CommState) -> Result<()> {
-        if let Body::Exchange(exchange) = &mut self.body
-            && exchange.turned
-        {
-            let exchange = std::mem::replace(exchange, Exchange::new(Find::All));
-            let mut messages = MessageExchange::new(exchange, state, self.seq);
-            let begun = messages.begin(engine);
-            self.body = Body::MessageExchange(messages);
-            begun?;
-        }
-        Ok(())
-    }
-
     pub(crate) fn is_over(&self) -> bool {
         self.state == OpState::Over
+    }
+
+    /// Begins it, if its line is free. Says whether it has begun.
+    pub(crate) fn begin_if_free(
+        &mut self,
+        engine: &mut Engine,
+        state: &mut CommState,
+    ) -> Result<bool> {
+        if self.state == OpState::Begin {
+            let next = self.try_begin(engine, state)?;
+            self.state = next.unwrap_or(OpState::Begin);
+        }
+        Ok(self.state != OpState::Begin)
     }
 
     /// Moves on as far as possible. If a function of the program panics, what it was called for is left half done: the
@@ -142,7 +140,6 @@ impl Operation {
             return Ok(None);
         }
         self.begin(engine, state)?;
-        self.turn(engine, state)?;
         Ok(Some(OpState::Work))
     }
 
@@ -160,8 +157,7 @@ impl Operation {
             Body::MessageChain(body) => body.step(cx.engine, cx.state),
         }?;
         match step {
-            Step::Idle => {}
-            Step::Moved => self.turn(engine, state)?,
+            Step::Idle | Step::Moved => {}
             Step::Done => {
                 self.scratch.give_back();
                 self.tally.count(&mut engine.core.counters);
@@ -254,13 +250,10 @@ impl Operation {
         match &mut self.body {
             Body::MessageExchange(body) => body.abandon(engine),
             Body::MessageChain(body) => body.abandon(engine),
+            Body::Exchange(body) => body.abandon(engine),
+            Body::Relay(body) => body.abandon(engine),
             // What they hold is in the contribution and the scratch memory.
-            Body::Barrier
-            | Body::Exchange(_)
-            | Body::Relay(_)
-            | Body::Swap(_)
-            | Body::Fold(_)
-            | Body::Stream(_) => {}
+            Body::Barrier | Body::Swap(_) | Body::Fold(_) | Body::Stream(_) => {}
         }
         self.shared.temp = None;
         self.scratch.give_back();

@@ -13,6 +13,7 @@ use super::member_buffer::{self, MemberBuffer, Target};
 use super::push::WRITTEN;
 use super::reader;
 use super::state::{CommState, STEP_MAX, Step};
+use crate::engine::Engine;
 use crate::error::Result;
 use onecopy_shm::coll::{Content, INLINE, kind};
 use onecopy_shm::layout::PAGE;
@@ -141,6 +142,11 @@ impl Relay {
             }
         }
         Ok(if moved > 0 { Step::Moved } else { Step::Idle })
+    }
+
+    /// Gives back what it holds; it will not go on.
+    pub(crate) fn abandon(&mut self, engine: &mut Engine) {
+        self.direct.abandon(engine);
     }
 
     /// See [`super::op::Operation::awaits`]. Nobody waits for a share, and what is asked for is in the copy requests.

@@ -8,7 +8,7 @@ use super::lines::Lines;
 use super::messages::Recipients;
 use super::plan::{Combination, Find, MemberCall, Offer, Plan, Side, Takes, Task};
 use super::push::Gives;
-use super::select::{Algorithm, by_message};
+use super::select::{Algorithm, by_halves};
 use super::stream::Stream;
 use super::{Collective, Parts};
 use crate::error::Result;
@@ -114,9 +114,9 @@ impl<'c> Scheduler<'c> {
         match self.collective {
             Collective::Bcast { root } => {
                 let len = recv.map_or(0, |recv| recv.len());
-                if by_message(self.collective, len, self.size) {
+                if by_halves(self.collective, len, self.size) {
                     let takes = *root != self.me;
-                    (exchange.by_message, exchange.gives) = (true, Gives::Half);
+                    exchange.gives = Gives::Half;
                     (exchange.says, exchange.open) =
                         (takes, recv.filter(|_| takes).map(LoanRange::whole));
                 }

@@ -62,11 +62,29 @@ pub fn algorithm(collective: &Collective, len: usize, size: usize) -> Option<Alg
     }
 }
 
-/// Whether both ranks copy, while the root of a broadcast would wait otherwise: a long broadcast to a single rank.
-/// Between mapped buffers each copies a half; other memory goes as a message, which both copy, too.
+/// Whether both ranks copy a half between mapped buffers, while the root of a broadcast would wait otherwise: a long
+/// broadcast to a single rank.
 #[must_use]
-pub fn by_message(collective: &Collective, len: usize, size: usize) -> bool {
+pub fn by_halves(collective: &Collective, len: usize, size: usize) -> bool {
     size == 2 && len >= seeds::HALVES_MIN && matches!(collective, Collective::Bcast { .. })
+}
+
+/// Whether the `given` bytes of a member go as messages if the others cannot map them. `one_reader`: each byte is for
+/// one of them. What several read would be copied in for each.
+#[must_use]
+pub fn by_message(given: usize, one_reader: bool) -> bool {
+    one_reader && given > COLL_SLOT
+}
+
+/// Whether each byte that a member of `size` gives is for one reader; of an exchange.
+fn has_one_reader(collective: &Collective, size: usize) -> bool {
+    match collective {
+        Collective::Gather { .. } | Collective::Scatter { .. } | Collective::Alltoall { .. } => {
+            true
+        }
+        Collective::Bcast { .. } | Collective::Allgather { .. } => size == 2,
+        _ => false,
+    }
 }
 
 /// From this size on the receivers of a broadcast take shares of it from each other. `crowded`: there are more ranks

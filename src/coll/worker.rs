@@ -274,7 +274,9 @@ impl Worker {
         let started = match collectives.levels.get_mut(&slot) {
             None => {
                 let opened = comm.open(engine);
-                comm.start(engine, collective, buffers, call, opened)?
+                let started = comm.start(engine, collective, buffers, call, opened)?;
+                comm.begin_ops(engine);
+                started
             }
             Some(levels) => levels.start(engine, comm, collective, buffers, call)?,
         };

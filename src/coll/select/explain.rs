@@ -4,8 +4,8 @@
 mod between;
 
 use super::{
-    Algorithm, Placement, algorithm, by_message, placement, relay_min, relays, temp_max, why,
-    why_placed,
+    Algorithm, Placement, algorithm, by_halves, by_message, has_one_reader, placement, relay_min,
+    relays, temp_max, why, why_placed,
 };
 use crate::coll::group::CHANNEL_RANKS;
 use crate::coll::nodes::MembersByNode;
@@ -54,7 +54,7 @@ pub struct Table {
     heap: bool,
 }
 
-fn collectives() -> [(&'static str, Collective); 9] {
+fn collectives() -> [(&'static str, Collective); 10] {
     let (root, elem) = (0, ElemType::F64);
     let op = || Op::from(PredefinedOp::Sum);
     let parts = || Parts::Equal(0);
@@ -63,9 +63,13 @@ fn collectives() -> [(&'static str, Collective); 9] {
         ("barrier", Collective::Barrier),
         ("bcast", Collective::Bcast { root }),
         (
-            "gather, allgather",
-            Collective::Allgather { parts: parts() },
+            "gather",
+            Collective::Gather {
+                root,
+                parts: parts(),
+            },
         ),
+        ("allgather", Collective::Allgather { parts: parts() }),
         ("scatter, alltoall", Collective::Alltoall { send, recv }),
         (
             "reduce",
@@ -148,7 +152,7 @@ impl Table {
     fn add(&mut self, title: &'static str, collective: &Collective) {
         // Decisions change at these sizes only.
         let mut edges = vec![0, INLINE + 1, COLL_SLOT + 1, self.temp_max + 1];
-        if by_message(collective, seeds::HALVES_MIN, self.ranks) {
+        if by_halves(collective, seeds::HALVES_MIN, self.ranks) {
             edges.push(seeds::HALVES_MIN);
         }
         if matches!(collective, Collective::Reduce { .. }) {
@@ -166,6 +170,13 @@ impl Table {
         let lasts = edges.iter().skip(1).map(|&next| Some(next as u64 - 1));
         for (&from, to) in edges.iter().zip(lasts.chain([None])) {
             let (placement, algorithm, why) = self.decide(collective, from);
+            if let Some(last) = self.choices.last_mut()
+                && (last.collective, last.algorithm, last.placement)
+                    == (title, algorithm, placement)
+            {
+                last.to = to;
+                continue;
+            }
             self.choices.push(Choice {
                 collective: title,
                 from: from as u64,
@@ -192,10 +203,18 @@ impl Table {
             let reason = if self.ranks > FLAT { tree } else { flat };
             return (("line", "line"), "flags", reason.to_owned());
         }
-        if by_message(collective, len, self.ranks) {
-            let reason = "two ranks: both copy; what is not mapped is a message, see 'onecopy info protocols'";
+        if by_message(len, has_one_reader(collective, self.ranks)) {
+            let halves = by_halves(collective, len, self.ranks);
             let mapped = if self.heap { "buffer" } else { "message" };
-            return ((mapped, "message"), "halves", reason.to_owned());
+            let label = if halves { "halves" } else { "move" };
+            let alloc = if halves {
+                "both copy a half"
+            } else {
+                "read in place"
+            };
+            let reason =
+                format!("alloc: {alloc}; other: as a message, see 'onecopy info protocols'");
+            return ((mapped, "message"), label, reason);
         }
         if self
             .relay_min

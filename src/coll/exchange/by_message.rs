@@ -1,0 +1,252 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Parts of an exchange that go as messages. What peers cannot map is copied once by a call of the kernel, or twice
+//! through chunks. Messages know both ways, the times of the pair, and chunks that return.
+//!
+//! Its giver decides so, by its own buffer, and its line says that it gives nothing there. Who takes from it has posted
+//! a receive by then, so that the message need not be kept. If the line says where the bytes are, the receive is
+//! withdrawn: no message comes.
+
+use super::super::contribution::{Readers, StepContext};
+use super::super::messages::{Flight, Route};
+use super::super::plan::Find;
+use super::super::plan::Takes;
+use super::super::push::reaches_all;
+use super::super::select::by_message;
+use super::super::state::CommState;
+use super::Exchange;
+use crate::engine::Engine;
+use crate::error::Result;
+use crate::request::RequestId;
+
+/// The messages of an exchange.
+#[derive(Default)]
+pub(super) struct Messages {
+    flight: Flight,
+    /// Receives that were posted before the giver's line was read, by its place.
+    early: Vec<(usize, RequestId)>,
+    /// Places whose messages are taken.
+    taken: Vec<usize>,
+}
+
+impl Exchange {
+    /// Where in the offer the part for `place` is, and its bytes.
+    pub(crate) fn given_part(&self, place: usize, size: usize) -> (usize, usize) {
+        let offered = self.offer.map_or(0, |offer| offer.len);
+        match (&self.table, self.by_parts) {
+            (Some(parts), _) => parts.of(place),
+            (None, false) => (0, offered),
+            (None, true) => (place * (offered / size), offered / size),
+        }
+    }
+
+    /// Whether what this rank gives goes as messages.
+    pub(super) fn gives_messages(&self, engine: &Engine, state: &CommState) -> bool {
+        let (size, me) = (state.size(), state.me);
+        let Some(offer) = self.offer else {
+            return false;
+        };
+        let given: usize = match &self.table {
+            Some(parts) => self
+                .readers
+                .others(size, me)
+                .map(|place| parts.of(place).1)
+                .sum(),
+            None => offer.len,
+        };
+        let readers = self.readers.others(size, me).count();
+        let one_reader = self.by_parts || readers == 1;
+        by_message(given, one_reader)
+            && readers > 0
+            && (engine.range_of(&offer).heap.is_none() || !reaches_all(engine, state))
+    }
+
+    /// Sends what this rank gives.
+    pub(super) fn send_parts(&mut self, cx: &mut StepContext<'_>) -> Result<()> {
+        let (engine, state, seq, _) = cx.parts();
+        let Some(offer) = self.offer else {
+            return Ok(());
+        };
+        let (route, size) = (Route::new(state, seq), state.size());
+        for place in self.readers.others(size, state.me) {
+            let (offset, len) = self.given_part(place, size);
+            if len > 0 {
+                let flight = &mut self.messages.flight;
+                let part = flight.part(engine, offer.loan, offer.offset + offset, len)?;
+                flight.send(engine, &route, place, 0, part)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Posts receives for what may come as messages.
+    pub(super) fn post_early(
+        &mut self,
+        engine: &mut Engine,
+        state: &CommState,
+        seq: u32,
+    ) -> Result<()> {
+        let size = state.size();
+        // Only the root of a gather takes from each and gives nothing.
+        let gathers = matches!(self.takes, Takes::Each(_)) && self.readers == Readers::Nobody;
+        let one_reader = self.find == Find::Index || size == 2 || gathers;
+        for place in self.pending.clone() {
+            let (_, len) = self.takes.of(place);
+            let given = self.find.all(len, size);
+            if by_message(given, one_reader) {
+                let id = self.post(engine, state, seq, place)?;
+                self.messages.early.extend(id.map(|id| (place, id)));
+            }
+        }
+        Ok(())
+    }
+
+    fn post(
+        &mut self,
+        engine: &mut Engine,
+        state: &CommState,
+        seq: u32,
+        place: usize,
+    ) -> Result<Option<RequestId>> {
+        let Some(recv) = self.recv else {
+            return Ok(None);
+        };
+        let (to, len) = self.takes.of(place);
+        let flight = &mut self.messages.flight;
+        let part = flight.part(engine, recv, to, len)?;
+        let route = Route::new(state, seq);
+        flight.receive(engine, &route, place, 0, part).map(Some)
+    }
+
+    /// What `place` gives comes as a message.
+    pub(super) fn take_message(&mut self, cx: &mut StepContext<'_>, place: usize) -> Result<()> {
+        let (engine, state, seq, _) = cx.parts();
+        let early = &mut self.messages.early;
+        match early.iter().position(|&(other, _)| other == place) {
+            Some(index) => drop(early.swap_remove(index)),
+            None => drop(self.post(engine, state, seq, place)?),
+        }
+        self.messages.taken.push(place);
+        Ok(())
+    }
+
+    /// What `place` gives comes otherwise.
+    pub(super) fn withdraw(&mut self, engine: &mut Engine, place: usize) {
+        let Messages { flight, early, .. } = &mut self.messages;
+        if let Some(index) = early.iter().position(|&(other, _)| other == place) {
+            let (_, id) = early.swap_remove(index);
+            flight.withdraw(engine, id);
+        }
+    }
+
+    /// Whether all messages are over, and what came is good.
+    pub(super) fn messages_are_over(&mut self, cx: &mut StepContext<'_>) -> Result<bool> {
+        let (engine, state, ..) = cx.parts();
+        let Messages { flight, taken, .. } = &mut self.messages;
+        if !flight.is_over(engine)? {
+            return Ok(false);
+        }
+        for place in taken.drain(..) {
+            state.failure_of(place).map_or(Ok(()), Err)?;
+        }
+        Ok(true)
+    }
+
+    /// Gives back what messages hold; the exchange will not go on.
+    pub(crate) fn abandon(&mut self, engine: &mut Engine) {
+        self.messages.flight.abandon(engine);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::coll::{Collective, Parts};
+    use crate::runtime::{Runtime, local_with};
+    use onecopy_obs::Knobs;
+
+    const LEN: usize = 48 << 10;
+
+    /// Bytes that this rank sends as messages in `what`; its buffers are filled by places, and checked.
+    fn sent(rt: &Runtime, what: &Collective, send: Option<&[u8]>, recv: Option<&mut [u8]>) -> u64 {
+        let before = rt.counters().bytes_sent;
+        rt.world().run(what, send, recv).expect("a collective");
+        rt.counters().bytes_sent - before
+    }
+
+    fn filled(len: usize, rank: usize) -> Vec<u8> {
+        vec![rank as u8 + 1; len]
+    }
+
+    fn is_from(bytes: &[u8], rank: usize) -> bool {
+        bytes.iter().all(|&byte| byte == rank as u8 + 1)
+    }
+
+    /// Each byte has one reader: it goes as a message, but from memory that is mapped.
+    #[test]
+    fn what_one_rank_reads_goes_as_a_message() {
+        local_with(2, &Knobs::default(), |rt| {
+            let (me, other) = (rt.rank(), 1 - rt.rank());
+            let parts = || Parts::Equal(LEN);
+            let message = LEN as u64;
+            let mut both = vec![0; 2 * LEN];
+            let all = Collective::Allgather { parts: parts() };
+            let mine = filled(LEN, me);
+            assert_eq!(sent(&rt, &all, Some(&mine), Some(&mut both)), message);
+            assert!(is_from(&both[..LEN], 0) && is_from(&both[LEN..], 1));
+
+            let exchange = Collective::Alltoall {
+                send: parts(),
+                recv: parts(),
+            };
+            let mine = filled(2 * LEN, me);
+            assert_eq!(sent(&rt, &exchange, Some(&mine), Some(&mut both)), message);
+            assert!(is_from(&both[..LEN], 0) && is_from(&both[LEN..], 1));
+
+            let bcast = Collective::Bcast { root: 1 };
+            let mut buffer = filled(LEN, me);
+            let expected = if me == 1 { message } else { 0 };
+            assert_eq!(sent(&rt, &bcast, None, Some(&mut buffer)), expected);
+            assert!(is_from(&buffer, 1));
+
+            // What is mapped is read in place; each rank decides for itself.
+            let mut heap = rt.alloc(LEN).expect("memory");
+            heap.fill(me as u8 + 1);
+            let plain = filled(LEN, me);
+            let mine: &[u8] = if me == 0 { &heap } else { &plain };
+            let expected = if me == 0 { 0 } else { message };
+            assert_eq!(sent(&rt, &all, Some(mine), Some(&mut both)), expected);
+            assert!(is_from(&both[..LEN], 0) && is_from(&both[LEN..], 1));
+            let worker = rt.handle().gate.enter();
+            assert!(
+                worker.engine.receives.posted.is_empty(),
+                "a receive was left to rank {other}"
+            );
+            drop(worker);
+            rt.finalize().expect("finalize");
+        });
+    }
+
+    /// Of three ranks two would read it.
+    #[test]
+    fn what_several_read_is_no_message() {
+        local_with(3, &Knobs::default(), |rt| {
+            let (me, parts) = (rt.rank(), || Parts::Equal(LEN));
+            let mut all = vec![0; 3 * LEN];
+            let (one, three) = (filled(LEN, me), filled(3 * LEN, me));
+            let allgather = Collective::Allgather { parts: parts() };
+            assert_eq!(sent(&rt, &allgather, Some(&one), Some(&mut all)), 0);
+            let exchange = Collective::Alltoall {
+                send: parts(),
+                recv: parts(),
+            };
+            let messages = 2 * LEN as u64;
+            assert_eq!(sent(&rt, &exchange, Some(&three), Some(&mut all)), messages);
+            let gather = Collective::Gather {
+                root: 0,
+                parts: parts(),
+            };
+            let messages = if me == 0 { 0 } else { LEN as u64 };
+            assert_eq!(sent(&rt, &gather, Some(&one), Some(&mut all)), messages);
+            rt.finalize().expect("finalize");
+        });
+    }
+}
