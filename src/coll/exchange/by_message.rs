@@ -8,7 +8,6 @@
 
 use super::super::contribution::{Readers, StepContext};
 use super::super::messages::{Flight, Route};
-use super::super::plan::Find;
 use super::super::plan::Takes;
 use super::super::push::reaches_all;
 use super::super::select::by_message;
@@ -53,10 +52,8 @@ impl Exchange {
                 .sum(),
             None => offer.len,
         };
-        let readers = self.readers.others(size, me).count();
-        let one_reader = self.by_parts || readers == 1;
+        let one_reader = self.readers.others(size, me).count() == 1;
         by_message(given, one_reader)
-            && readers > 0
             && (engine.range_of(&offer).heap.is_none() || !reaches_all(engine, state))
     }
 
@@ -88,7 +85,7 @@ impl Exchange {
         let size = state.size();
         // Only the root of a gather takes from each and gives nothing.
         let gathers = matches!(self.takes, Takes::Each(_)) && self.readers == Readers::Nobody;
-        let one_reader = self.find == Find::Index || size == 2 || gathers;
+        let one_reader = size == 2 || gathers;
         for place in self.pending.clone() {
             let (_, len) = self.takes.of(place);
             let given = self.find.all(len, size);
@@ -180,7 +177,7 @@ mod tests {
         bytes.iter().all(|&byte| byte == rank as u8 + 1)
     }
 
-    /// Each byte has one reader: it goes as a message, but from memory that is mapped.
+    /// It goes as a message, but from memory that is mapped.
     #[test]
     fn what_one_rank_reads_goes_as_a_message() {
         local_with(2, &Knobs::default(), |rt| {
@@ -238,8 +235,7 @@ mod tests {
                 send: parts(),
                 recv: parts(),
             };
-            let messages = 2 * LEN as u64;
-            assert_eq!(sent(&rt, &exchange, Some(&three), Some(&mut all)), messages);
+            assert_eq!(sent(&rt, &exchange, Some(&three), Some(&mut all)), 0);
             let gather = Collective::Gather {
                 root: 0,
                 parts: parts(),
