@@ -9,8 +9,9 @@ use onecopy_obs::{Knobs, VerbsMode};
 use onecopy_verbs::adapter::{Adapter, Lanes, Settings};
 use onecopy_verbs::device::Missing;
 use onecopy_verbs::modes::{self, Job, Mode, Sizes};
+use onecopy_verbs::port::{self, Search};
 use onecopy_verbs::ud::{self, Datagrams};
-use onecopy_verbs::{Chosen, Error, Limits, Provider, Rails, Verbs, port};
+use onecopy_verbs::{Chosen, Error, Limits, Provider, Rails, Verbs};
 
 /// Whether there is a device by which a peer could be reached.
 #[must_use]
@@ -140,13 +141,14 @@ pub fn mode(knobs: &Knobs, job: &Job, limits: &Limits) -> (Mode, Vec<String>) {
 /// # Errors
 /// What there is, and why none of it will do.
 pub fn choose<P: Provider>(provider: &P, knobs: &Knobs) -> Result<Chosen<P>, Error> {
+    search(provider, knobs)?.first()
+}
+
+/// A look at the ports that the knobs permit.
+fn search<'p, P: Provider>(provider: &'p P, knobs: &Knobs) -> Result<Search<'p, P>, Error> {
     let wanted = settings(knobs);
-    port::choose_at(
-        provider,
-        wanted.device.as_deref(),
-        wanted.port,
-        wanted.address,
-    )
+    let device = wanted.device.as_deref();
+    Search::new(provider, device, wanted.port, wanted.address)
 }
 
 /// Opens the device that the knobs name, or the best one.
@@ -167,11 +169,12 @@ pub fn open_of<P: Provider>(
     knobs: &Knobs,
     job: &Job,
 ) -> Result<Box<dyn Lanes>, Refusal> {
-    let chosen = choose(provider, knobs).map_err(|error| refusal(&error))?;
+    let mut search = search(provider, knobs).map_err(|error| refusal(&error))?;
+    let chosen = search.first().map_err(|error| refusal(&error))?;
     let (mode, reasons) = mode(knobs, job, chosen.device.limits());
     tracing::info!("lanes by {mode:?}: {}", reasons.join("; "));
     let opened: Result<Box<dyn Lanes>, Error> = match mode {
-        Mode::Connections | Mode::Extended => by_rails(provider, chosen, settings(knobs)),
+        Mode::Connections | Mode::Extended => by_rails(search, chosen, settings(knobs)),
         Mode::Datagrams => {
             Datagrams::on(chosen, datagrams(knobs)).map(|lanes| Box::new(lanes) as _)
         }
@@ -181,24 +184,13 @@ pub fn open_of<P: Provider>(
 
 /// Lanes by all ports that will do, or by `chosen` where one is enough: there is nothing to share out.
 fn by_rails<P: Provider>(
-    provider: &P,
+    search: Search<'_, P>,
     chosen: Chosen<P>,
     settings: Settings,
 ) -> Result<Box<dyn Lanes>, Error> {
-    let most = settings.rails;
-    let mut rails = if most < 2 {
-        vec![chosen]
-    } else {
-        let wanted = settings.device.as_deref();
-        let open = Some(chosen.device);
-        port::rails(
-            provider,
-            wanted,
-            settings.port,
-            settings.address,
-            most,
-            open,
-        )?
+    let mut rails = match settings.rails {
+        ..2 => vec![chosen],
+        most => search.rails(chosen, most),
     };
     if rails.len() < 2
         && let Some(only) = rails.pop()

@@ -294,6 +294,12 @@ impl Fabric {
         self.lock().opens
     }
 
+    /// How often a port was looked at.
+    #[must_use]
+    pub fn looks(&self) -> usize {
+        self.lock().looks
+    }
+
     /// Pairs that exist.
     #[must_use]
     pub fn pairs(&self) -> usize {

@@ -158,66 +158,114 @@ pub fn choose_at<P: Provider>(
     port: Option<u8>,
     index: Option<u8>,
 ) -> Result<Chosen<P>> {
-    let mut refused = Vec::new();
-    for name in &names(provider, wanted)? {
-        match on(provider, name, port, index) {
-            Ok(chosen) => return Ok(chosen),
-            Err(why) => refused.push(why),
-        }
-    }
-    Err(none_will_do(&refused))
+    Search::new(provider, wanted, port, index)?.first()
 }
 
-/// All ports that will do, of these devices or of all: the fastest first, at most so many. Each has an open device of
-/// its own, so that each hears of its events. `open` is a device that is open already, and need not be opened again.
-///
-/// # Errors
-///
-/// What there is, and why none of it will do.
-pub fn rails<P: Provider>(
-    provider: &P,
-    wanted: Option<&str>,
+/// A look at the ports of these devices, or of all, in the library's order. Each is looked at once, when it is come to,
+/// and each device is opened once for each port that is found.
+#[derive(Debug)]
+pub struct Search<'p, P: Provider> {
+    provider: &'p P,
     port: Option<u8>,
     index: Option<u8>,
-    most: usize,
-    mut open: Option<Device<P>>,
-) -> Result<Vec<Chosen<P>>> {
-    let (mut found, mut refused) = (Vec::new(), Vec::new());
-    for name in &names(provider, wanted)? {
-        let known = open.take_if(|device| device.name() == name);
-        let device = known.map_or_else(|| opened(provider, name), Ok);
-        let with_ports = device.and_then(|device| Ok((ports_of(&device, port)?, device)));
-        let (ports, device) = match with_ports {
-            Ok(with_ports) => with_ports,
-            Err(why) => {
-                refused.push(why);
-                continue;
+    /// Devices that were not opened yet.
+    names: std::vec::IntoIter<String>,
+    /// The device whose ports are looked at, and those that were not yet.
+    current: Option<(String, RangeInclusive<u8>)>,
+    /// That device, open, for its next port that will do.
+    unused: Option<Device<P>>,
+    refused: Vec<String>,
+}
+
+impl<'p, P: Provider> Search<'p, P> {
+    /// Of the devices, the port and the own address that are wanted, as with [`choose_at`].
+    ///
+    /// # Errors
+    ///
+    /// Which devices there are, where one that is wanted is not among them.
+    pub fn new(
+        provider: &'p P,
+        wanted: Option<&str>,
+        port: Option<u8>,
+        index: Option<u8>,
+    ) -> Result<Self> {
+        Ok(Self {
+            provider,
+            port,
+            index,
+            names: names(provider, wanted)?.into_iter(),
+            current: None,
+            unused: None,
+            refused: Vec::new(),
+        })
+    }
+
+    /// The first port that will do.
+    ///
+    /// # Errors
+    ///
+    /// What there is, and why none of it will do.
+    pub fn first(&mut self) -> Result<Chosen<P>> {
+        self.next().ok_or_else(|| none_will_do(&self.refused))
+    }
+
+    /// All ports that will do, of which `first` was found already: the fastest first, at most so many. Each has an open
+    /// device of its own, so that each hears of its events.
+    #[must_use]
+    pub fn rails(self, first: Chosen<P>, most: usize) -> Vec<Chosen<P>> {
+        let mut found = vec![first];
+        found.extend(self);
+        // Those of one speed stay in the library's order, which is the same on all ranks of a node.
+        found.sort_by_key(|chosen| std::cmp::Reverse(chosen.state.speed));
+        found.truncate(most.max(1));
+        found
+    }
+
+    /// Opens the next device. None: there is no other one.
+    fn next_device(&mut self) -> Option<()> {
+        let name = self.names.next()?;
+        let device = self.open(&name);
+        let with_ports = device.and_then(|device| Ok((ports_of(&device, self.port)?, device)));
+        match with_ports {
+            Ok((ports, device)) => {
+                self.unused = Some(device);
+                self.current = Some((name, ports));
             }
-        };
-        // For the first port that will do; each further one has another.
-        let mut unused = Some(device);
-        for port in ports {
-            let device = unused.clone().map_or_else(|| opened(provider, name), Ok);
-            match device.and_then(|device| look_at(device, port, index)) {
+            Err(why) => self.refused.push(why),
+        }
+        Some(())
+    }
+
+    fn open(&self, name: &str) -> std::result::Result<Device<P>, String> {
+        Device::open(self.provider, name).map_err(|error| error.to_string())
+    }
+}
+
+impl<P: Provider> Iterator for Search<'_, P> {
+    type Item = Chosen<P>;
+
+    fn next(&mut self) -> Option<Chosen<P>> {
+        loop {
+            let Some((name, ports)) = &mut self.current else {
+                self.next_device()?;
+                continue;
+            };
+            let Some(port) = ports.next() else {
+                self.current = None;
+                continue;
+            };
+            let name = name.clone();
+            // Kept until a port takes it; each further one has another.
+            let device = self.unused.clone().map_or_else(|| self.open(&name), Ok);
+            match device.and_then(|device| look_at(device, port, self.index)) {
                 Ok(chosen) => {
-                    unused = None;
-                    found.push(chosen);
+                    self.unused = None;
+                    return Some(chosen);
                 }
-                Err(why) => refused.push(why),
+                Err(why) => self.refused.push(why),
             }
         }
     }
-    // Those of one speed stay in the library's order, which is the same on all ranks of a node.
-    found.sort_by_key(|chosen| std::cmp::Reverse(chosen.state.speed));
-    found.truncate(most.max(1));
-    if found.is_empty() {
-        return Err(none_will_do(&refused));
-    }
-    Ok(found)
-}
-
-fn opened<P: Provider>(provider: &P, name: &str) -> std::result::Result<Device<P>, String> {
-    Device::open(provider, name).map_err(|error| error.to_string())
 }
 
 /// The names of the devices that are wanted, each once, or of all.
@@ -262,23 +310,6 @@ fn none_will_do(refused: &[String]) -> Error {
         why,
         "bring a port up (`rdma link`); messages go by sockets until then",
     )
-}
-
-fn on<P: Provider>(
-    provider: &P,
-    name: &str,
-    wanted: Option<u8>,
-    index: Option<u8>,
-) -> std::result::Result<Chosen<P>, String> {
-    let device = opened(provider, name)?;
-    let mut why = format!("{name} has no port");
-    for port in ports_of(&device, wanted)? {
-        match look_at(device.clone(), port, index) {
-            Ok(chosen) => return Ok(chosen),
-            Err(reason) => why = reason,
-        }
-    }
-    Err(why)
 }
 
 /// The port of a device that is wanted, or all.

@@ -38,7 +38,7 @@ use crate::cache::{Bounds, Cache, Wanted};
 use crate::changed::Changed;
 use crate::error::Result;
 use crate::matching::RAILS_MAX;
-use crate::port::{Chosen, rails};
+use crate::port::{Chosen, Search};
 use crate::provider::{Access, Provider};
 use crate::table::Table;
 use lane::{Lane, RailKey};
@@ -90,14 +90,9 @@ impl<P: Provider> Rails<P> {
     pub fn open(provider: &P, settings: Settings) -> Result<Self> {
         let device = settings.device.as_deref();
         let most = settings.rails.min(RAILS_MAX);
-        let chosen = rails(
-            provider,
-            device,
-            settings.port,
-            settings.address,
-            most,
-            None,
-        )?;
+        let mut search = Search::new(provider, device, settings.port, settings.address)?;
+        let first = search.first()?;
+        let chosen = search.rails(first, most);
         Self::on(chosen, settings)
     }
 

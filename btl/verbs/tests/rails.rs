@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use onecopy_verbs::adapter::{Adapter, Lanes, ReadState, Settings, Shown};
 use onecopy_verbs::model::{Fabric, usual_limits, usual_settings};
-use onecopy_verbs::{Device, Offer, Rails, port};
+use onecopy_verbs::{Offer, Rails, port};
 
 const STRIPE: usize = 4096;
 
@@ -699,12 +699,16 @@ fn a_device_that_is_named_twice_is_opened_once() {
 
 /// A device whose port is down is opened to look at it.
 #[test]
-fn each_device_is_opened_once_and_one_that_is_open_not_again() {
-    let fabric = fabric(&[25_000; 2]);
-    fabric.set_link("b0", false);
-    let open = Device::open(&fabric, "a1").expect("a device");
-    let ports = port::rails(&fabric, None, None, None, 8, Some(open)).expect("ports");
-    assert_eq!((ports.len(), fabric.opens()), (3, 4));
+fn each_port_is_looked_at_once_whatever_was_found_before() {
+    let fabric = fabric(&[25_000, 100_000]);
+    fabric.set_link("a0", false);
+    let mut search = port::Search::new(&fabric, None, None, None).expect("devices");
+    let first = search.first().expect("a port");
+    assert_eq!((first.device.name(), fabric.opens()), ("a1", 2));
+    let ports = search.rails(first, 8);
+    let names: Vec<_> = ports.iter().map(|port| port.device.name()).collect();
+    assert_eq!(names, ["a1", "b1", "b0"]);
+    assert_eq!((fabric.opens(), fabric.looks()), (4, 4));
 }
 
 /// A further connection that is made and carries nothing holds up one stripe.

@@ -73,7 +73,8 @@ unsafe impl Provider for Fabric {
     }
 
     fn port(context: &Context, port: u8) -> io::Result<Port> {
-        let state = context.fabric.lock();
+        let state = &mut *context.fabric.lock();
+        state.looks += 1;
         let device = &state.devices[context.device];
         if port != 1 {
             return Err(refused(libc::EINVAL));

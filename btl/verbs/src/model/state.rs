@@ -26,6 +26,7 @@ pub(super) struct State {
     pub(super) dropped: u64,
     pub(super) memory_limit: Option<usize>,
     pub(super) opens: usize,
+    pub(super) looks: usize,
 }
 
 #[derive(Debug)]
