@@ -114,6 +114,8 @@ pub fn sizes(knobs: &Knobs) -> Sizes {
     Sizes {
         slot: number(knobs.verbs_slot),
         receives: number(knobs.verbs_receives),
+        receives_max: number(knobs.verbs_receives_max),
+        stripe: number(knobs.verbs_stripe_max),
         datagrams: number(knobs.verbs_ud_receives),
         sends: number(knobs.verbs_sends),
         depth: number(knobs.verbs_window),
@@ -142,6 +144,16 @@ pub fn mode(knobs: &Knobs, job: &Job, limits: &Limits) -> (Mode, Vec<String>) {
 /// What there is, and why none of it will do.
 pub fn choose<P: Provider>(provider: &P, knobs: &Knobs) -> Result<Chosen<P>, Error> {
     search(provider, knobs)?.first()
+}
+
+/// The rails of a rank here.
+///
+/// # Errors
+/// As [`choose`].
+pub fn rails<P: Provider>(provider: &P, knobs: &Knobs) -> Result<Vec<Chosen<P>>, Error> {
+    let mut search = search(provider, knobs)?;
+    let first = search.first()?;
+    Ok(search.rails(first, settings(knobs).rails))
 }
 
 /// A look at the ports that the knobs permit.

@@ -58,7 +58,8 @@ use lane::{Lane, Stage};
 #[cfg(test)]
 pub(crate) use lane_notes::NOTE_MAX;
 use pool::Pool;
-pub(crate) use pool::pinned;
+pub(crate) use pool::{parts, pinned};
+pub(crate) use reads::read_slots;
 use send_slots::SendSlots;
 
 /// Messages that a new lane permits. The last one is kept for a control message; the others let a sender go on while
@@ -129,9 +130,9 @@ impl<P: Provider> Adapter<P> {
 
     /// As [`Self::on`], for one of several: what streams need is made when the first of them comes.
     pub(crate) fn for_rail(chosen: Chosen<P>, mut settings: Settings) -> Result<Self> {
-        settings.receives = pool::fitting(settings.receives, settings.slot);
-        let parts = settings.receives_max.div_ceil(settings.receives).max(1);
-        settings.receives_max = parts * settings.receives;
+        let (part, count) = parts(settings.receives, settings.receives_max, settings.slot);
+        settings.receives = part;
+        settings.receives_max = count * part;
         let device = chosen.device.clone();
         let domain = device.domain()?;
         let mut queue = Queue::new(&device, 64, true)?;

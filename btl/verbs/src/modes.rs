@@ -7,10 +7,14 @@
 //! | extended | one for each other node; and its part of those that the other ranks send to its node by | one pool |
 //! | datagrams | one | one pool; a message is cut to packets, and order and losses are the software's |
 //!
+//! By several rails there are so many pairs on each. Each rail may come to have the whole of the pools: at first the
+//! streams go by one of them.
+//!
 //! Pinned memory does not grow with peers in any of them; what a device and the kernel keep of each pair does.
 
 use std::collections::BTreeMap;
 
+use crate::adapter::{parts, read_slots};
 use crate::provider::Limits;
 
 /// How peers are reached.
@@ -59,16 +63,22 @@ pub struct Sizes {
     pub slot: u32,
     /// Bytes of a slot of datagrams: a packet of the port, of which the network's header takes a part.
     pub packet: u32,
-    /// Slots to receive into, of connections.
+    /// Slots to receive into, of connections: at first, and by how many they grow.
     pub receives: u32,
+    /// As many of them at most.
+    pub receives_max: u32,
+    /// Bytes that are read of a peer at a time.
+    pub stripe: u32,
     /// Slots to receive into, of datagrams.
     pub datagrams: u32,
     /// Slots to send from.
     pub sends: u32,
     /// Sends under way in a pair.
     pub depth: u32,
-    /// Connections that a rank keeps, at most.
+    /// Connections that a rank keeps, at most, by each rail.
     pub lanes: u32,
+    /// Rails.
+    pub rails: u32,
 }
 
 impl Default for Sizes {
@@ -79,11 +89,31 @@ impl Default for Sizes {
             slot: 8 << 10,
             packet: 4096,
             receives: 256,
+            receives_max: 1024,
+            stripe: 64 << 10,
             datagrams: 160,
             sends: 64,
             depth: 32,
             lanes: 1024,
+            rails: 1,
         }
+    }
+}
+
+impl Sizes {
+    /// Bytes that connections pin: once a stream goes by one of the rails, and at most.
+    fn connections(&self) -> [u64; 2] {
+        let rails = u64::from(self.rails.max(1));
+        let sends = region(self.sends, self.slot);
+        let first = region(self.receives, self.slot) + sends;
+        // A rail without streams has one slot.
+        let at_first = first + (rails - 1) * region(1, self.slot);
+        let number = |value: u32| value as usize;
+        let (receives, slot) = (number(self.receives), number(self.slot));
+        let (part, count) = parts(receives, number(self.receives_max), slot);
+        let receives = count as u64 * region(part as u32, self.slot);
+        let reads = region(read_slots(number(self.stripe)) as u32, self.stripe);
+        [at_first, rails * (receives + sends + reads)]
     }
 }
 
@@ -94,8 +124,11 @@ pub struct Need {
     pub mode: Mode,
     /// Pairs.
     pub pairs: u32,
-    /// Bytes that are pinned: exactly what `Domain::region` registers for so many slots.
+    /// Bytes that are pinned once a stream goes by one of the rails: exactly what `Domain::region` registers for so
+    /// many slots.
     pub pinned: u64,
+    /// The same at most: each rail has carried streams that used all of their windows, and long messages.
+    pub pinned_max: u64,
     /// Bytes that device and kernel keep of the pairs: an estimate.
     pub kept: u64,
 }
@@ -113,30 +146,34 @@ impl Need {
         let others = job.nodes.saturating_sub(1);
         let remote = others.saturating_mul(job.per_node);
         let peers = job.peers.min(remote);
-        let (pairs, slot, receives) = match mode {
-            Mode::Connections => (peers.min(sizes.lanes), sizes.slot, sizes.receives),
+        let pairs = match mode {
+            Mode::Connections => peers.min(sizes.lanes),
             // By one it sends to a node; of those that come to its own node it has a fair part.
             Mode::Extended => {
                 let sent = others.min(peers);
-                (
-                    sent + remote.div_ceil(job.per_node.max(1)).min(peers),
-                    sizes.slot,
-                    sizes.receives,
-                )
+                sent + remote.div_ceil(job.per_node.max(1)).min(peers)
             }
-            Mode::Datagrams => (1, sizes.packet, sizes.datagrams),
+            Mode::Datagrams => 1,
         };
-        let pinned = region(receives, slot) + region(sizes.sends, slot);
+        let (rails, [pinned, pinned_max]) = match mode {
+            Mode::Connections | Mode::Extended => (sizes.rails.max(1), sizes.connections()),
+            Mode::Datagrams => {
+                let of = |count| region(count, sizes.packet);
+                (1, [of(sizes.datagrams) + of(sizes.sends); 2])
+            }
+        };
+        let pairs = pairs.saturating_mul(rails);
         let kept = u64::from(pairs) * (PAIR + u64::from(sizes.depth) * REQUEST);
         Self {
             mode,
             pairs,
             pinned,
+            pinned_max,
             kept,
         }
     }
 
-    /// All of it.
+    /// All of it, as it is at first.
     #[must_use]
     pub fn bytes(&self) -> u64 {
         self.pinned + self.kept
@@ -196,10 +233,13 @@ mod tests {
         slot: 8 << 10,
         packet: 4096,
         receives: 256,
+        receives_max: 1024,
+        stripe: 64 << 10,
         datagrams: 160,
         sends: 64,
         depth: 32,
         lanes: u32::MAX,
+        rails: 1,
     };
 
     #[test]
@@ -223,6 +263,23 @@ mod tests {
         let bytes = |mode| Need::of(mode, &job, &SIZES).pinned;
         assert!(bytes(Mode::Connections) <= 4 << 20);
         assert!(bytes(Mode::Datagrams) <= 1_000_000);
+    }
+
+    #[test]
+    fn each_rail_has_pairs_and_may_come_to_have_pools_of_its_own() {
+        let job = Job {
+            per_node: 1,
+            nodes: 64,
+            peers: 63,
+        };
+        let need = |mode, rails| Need::of(mode, &job, &Sizes { rails, ..SIZES });
+        let [one, four] = [1, 4].map(|rails| need(Mode::Connections, rails));
+        assert_eq!((four.pairs, four.kept), (4 * 63, 4 * one.kept));
+        assert_eq!(one.pinned, (2 << 20) + (512 << 10));
+        assert_eq!(four.pinned, one.pinned + 3 * (8 << 10));
+        assert_eq!(one.pinned_max, (9 << 20) + (512 << 10));
+        assert_eq!(four.pinned_max, 4 * one.pinned_max);
+        assert_eq!(need(Mode::Datagrams, 4), need(Mode::Datagrams, 1));
     }
 
     #[test]

@@ -631,10 +631,13 @@ fn what_is_pinned_is_what_the_formula_says() {
             slot: 3000,
             packet: 1000,
             receives: 37,
+            receives_max: 100,
+            stripe: 5000,
             datagrams: 37,
             sends: 11,
             depth: 16,
             lanes: 1024,
+            rails: 1,
         };
         let need = Need::of(mode, &job, &sizes);
         let fabric = Fabric::default();

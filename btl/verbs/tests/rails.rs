@@ -6,6 +6,7 @@ use std::time::{Duration, Instant};
 
 use onecopy_verbs::adapter::{Adapter, Lanes, ReadState, Settings, Shown};
 use onecopy_verbs::model::{Fabric, usual_limits, usual_settings};
+use onecopy_verbs::modes::{Job, Mode, Need, Sizes};
 use onecopy_verbs::{Offer, Rails, port};
 
 const STRIPE: usize = 4096;
@@ -494,6 +495,54 @@ fn the_next_stream_goes_by_a_rail_that_did_not_fail() {
         assert_eq!(a.rails()[0], "a1 port 1");
         assert_eq!(b.rails()[0], "b1 port 1");
     }
+}
+
+/// What is pinned: with the first stream, once all rails read, and once streams went by all of them.
+#[test]
+fn what_rails_pin_is_what_the_formula_says() {
+    let fabric = fabric(&[40_000, 25_000]);
+    let settings = Settings {
+        // No pool grows: how far one does depends on its windows.
+        receives_max: settings().receives,
+        ..settings()
+    };
+    let [a, b] = ["a", "b"].map(|host| open(&fabric, host, 2, &settings));
+    let (mut a, mut b) = join(a, b);
+    until_rails(&mut a, &mut b, 2);
+    let number = |value: usize| u32::try_from(value).expect("small");
+    let sizes = Sizes {
+        slot: number(settings.slot),
+        receives: number(settings.receives),
+        receives_max: number(settings.receives_max),
+        stripe: number(settings.stripe),
+        sends: number(settings.sends),
+        depth: settings.window,
+        rails: 2,
+        ..Sizes::default()
+    };
+    let job = Job {
+        per_node: 1,
+        nodes: 2,
+        peers: 1,
+    };
+    let need = Need::of(Mode::Connections, &job, &sizes);
+    assert_eq!(fabric.pairs() as u32, 2 * need.pairs);
+    assert_eq!(a.lanes.figures().pinned, need.pinned);
+    let message = bytes(400 * STRIPE, 1);
+    let shown = show(&mut a, &mut b, &message);
+    let mut reading = Reading::of(1, &shown, message.len());
+    reading.finish(&mut a, 9);
+    assert!(a.lanes.figures().striped > 0, "both have read");
+    fabric.set_link("b0", false);
+    assert_eq!(a.lanes.write(a.lane, b"left"), 4);
+    a.lanes.push(a.lane);
+    fabric.advance(Duration::from_secs(2));
+    a.lanes.poll();
+    a.lanes.close(a.lane);
+    b.lanes.close(b.lane);
+    let (a, _) = join(a.lanes, b.lanes);
+    assert_eq!(a.rails()[0], "a1 port 1");
+    assert_eq!(a.lanes.figures().pinned, need.pinned_max);
 }
 
 /// A peer with one rail of the two, or with datagrams' luck: a rank of several rails talks with it by that.

@@ -12,6 +12,7 @@ use super::{CliError, print, text};
 use between::Between;
 use onecopy::memory::nodes::Spread;
 use onecopy::memory::{Formula, PRIVATE_BASE, PRIVATE_PER_PEER, Traffic};
+use onecopy_verbs::matching::RAILS_MAX;
 
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
@@ -30,6 +31,10 @@ pub(crate) struct Args {
     /// Bytes that a rank may take for connections of an RDMA device; ONECOPY_VERBS_MEMORY if not given
     #[arg(long, value_name = "SIZE", value_parser = text::parse_size)]
     wire_budget: Option<u64>,
+
+    /// Ports of RDMA devices that each rank uses; as many as it would use here if not given
+    #[arg(long, value_name = "R", value_parser = clap::value_parser!(u32).range(1..=RAILS_MAX as i64))]
+    rails: Option<u32>,
 
     /// Bytes that each rank allocates with 'alloc'
     #[arg(long, value_name = "SIZE", default_value = "0", value_parser = text::parse_size)]
@@ -313,7 +318,7 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode, CliError> {
         heap: args.heap,
     };
     let formula = Formula::on_node(&knobs, traffic, ranks);
-    let between = (nodes > 1).then(|| Between::new(&knobs, spread));
+    let between = (nodes > 1).then(|| Between::new(&knobs, spread, args.rails));
     let listing = listing(&formula, between);
     if args.json {
         let text = text::json(&listing)?;

@@ -134,6 +134,27 @@ fn memory_shows_each_wire_and_why_one_is_chosen() {
         let most = wire["private"][1].as_u64().expect("a number");
         assert_eq!(of(index, "at_most"), most + of(index, "kernel"));
     }
+    // Each further rail has its pairs and its pools; datagrams go by one.
+    let by = |rails: &str| {
+        let more = ["--rails", rails];
+        let listing = json(&[&args[..], &more].concat(), &[]);
+        let between = &listing["between_nodes"];
+        assert_eq!(between["rails"].to_string(), rails);
+        let of =
+            |index: usize, what: &str| between["wires"][index][what].as_u64().expect("a number");
+        (
+            of(1, "connections"),
+            of(1, "pinned"),
+            of(1, "kernel"),
+            of(3, "at_most"),
+        )
+    };
+    let (one, three) = (by("1"), by("3"));
+    assert_eq!(
+        (3 * one.0, 3 * one.1, 3 * one.2),
+        (three.0, three.1, three.2)
+    );
+    assert_eq!(one.3, three.3);
     if !std::path::Path::new("/sys/class/infiniband").exists() {
         assert_eq!(between["chosen"], "tcp");
     }

@@ -231,8 +231,14 @@ impl<P: Provider> Pool<P> {
     }
 }
 
+/// Receives of a part of the pool, as many as fit into the pages of so many, and the number of parts at most.
+pub(crate) fn parts(receives: usize, most: usize, slot: usize) -> (usize, usize) {
+    let part = fitting(receives, slot);
+    (part, most.div_ceil(part).max(1))
+}
+
 /// As many slots as fit into the pages of so many.
-pub(super) fn fitting(count: usize, slot: usize) -> usize {
+fn fitting(count: usize, slot: usize) -> usize {
     let slot = slot.next_multiple_of(64);
     let bytes = count.max(GRANT_MIN as usize) * slot;
     bytes.next_multiple_of(4096) / slot

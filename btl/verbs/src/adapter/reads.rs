@@ -41,6 +41,11 @@ pub(super) struct Reads<P: Provider> {
     is_refused: bool,
 }
 
+/// Slots for reads of so many bytes.
+pub(crate) fn read_slots(stripe: usize) -> usize {
+    (READ_BYTES / stripe.max(1)).clamp(READS[0], READS[1])
+}
+
 impl<P: Provider> Default for Reads<P> {
     fn default() -> Self {
         Self {
@@ -98,8 +103,7 @@ impl<P: Provider> Reads<P> {
     /// A slot for a read, if one is free.
     fn slot(&mut self, domain: &Domain<P>, stripe: usize) -> Option<Slot<P>> {
         if self.slots.is_none() && !self.is_refused {
-            let count = (READ_BYTES / stripe.max(1)).clamp(READS[0], READS[1]);
-            let made = domain.region(count, stripe, Access::default());
+            let made = domain.region(read_slots(stripe), stripe, Access::default());
             self.is_refused = made.is_err();
             self.slots = made.ok();
         }

@@ -4,10 +4,10 @@
 use crate::command::text;
 use onecopy::LayerId;
 use onecopy::memory::nodes::{Spread, Streams};
-use onecopy_btl::layers::verbs::{mode, sizes};
+use onecopy_btl::layers::verbs::{mode, rails, sizes};
 use onecopy_obs::Knobs;
-use onecopy_verbs::modes::{Job, Mode, Need};
-use onecopy_verbs::{Device, Limits, Provider, Verbs, model};
+use onecopy_verbs::modes::{Job, Mode, Need, Sizes};
+use onecopy_verbs::{Limits, Verbs, model};
 use serde::Serialize;
 use std::io::{self, Write};
 
@@ -20,6 +20,8 @@ pub(super) struct Between {
     ranks_per_node: usize,
     /// Peers of a rank on other nodes, at most.
     peers: usize,
+    /// Ports of RDMA devices that a rank uses for connections.
+    rails: u32,
     wires: Vec<Wire>,
     /// Which of them a run uses.
     chosen: &'static str,
@@ -36,7 +38,7 @@ struct Wire {
     connections: u64,
     /// Private bytes that are there once each peer has sent a short message, and at most.
     private: [u64; 2],
-    /// Bytes that are pinned: a part of the private ones.
+    /// Bytes that are pinned at most: a part of the private ones.
     pinned: u64,
     /// Bytes of the kernel and the device, at most.
     kernel: u64,
@@ -71,51 +73,59 @@ fn pairs(need: &Need) -> Wire {
     Wire {
         name: name(need.mode),
         formula: match need.mode {
-            Mode::Connections => "(receives + sends) x slot + peers x pair",
-            Mode::Extended => "(receives + sends) x slot + 2 x nodes x pair",
+            Mode::Connections => {
+                "rails x ((receives + sends) x slot + reads x stripe + peers x pair)"
+            }
+            Mode::Extended => {
+                "rails x ((receives + sends) x slot + reads x stripe + 2 x nodes x pair)"
+            }
             Mode::Datagrams => "(receives + sends) x packet + pair",
         },
         connections: need.pairs.into(),
-        private: [need.pinned; 2],
-        pinned: need.pinned,
+        private: [need.pinned, need.pinned_max],
+        pinned: need.pinned_max,
         kernel: need.kept,
-        at_most: need.bytes(),
+        at_most: need.pinned_max + need.kept,
         descriptors: None,
     }
 }
 
-/// The limits of this machine's first device, or why there is none.
-fn device() -> Result<(String, Limits), String> {
+/// This machine's device: its name, its limits, and the ports that a rank uses. Or why there is none.
+fn device(knobs: &Knobs) -> Result<(String, Limits, u32), String> {
     let library = Verbs::load().map_err(ToString::to_string)?;
-    let names = library
-        .devices()
-        .map_err(|error| format!("ibv_get_device_list: {error}"))?;
-    let Some(name) = names.first() else {
+    let found = rails(&library, knobs).map_err(|error| error.to_string())?;
+    let Some(first) = found.first() else {
         return Err("this machine has no RDMA device".to_owned());
     };
-    let opened = Device::open(&library, name).map_err(|error| format!("{name}: {error}"))?;
-    Ok((name.clone(), opened.limits().clone()))
+    let device = &first.device;
+    let count = u32::try_from(found.len()).unwrap_or(u32::MAX);
+    Ok((device.name().to_owned(), device.limits().clone(), count))
 }
 
 impl Between {
-    pub(super) fn new(knobs: &Knobs, spread: Spread) -> Self {
+    /// `rails`: as many as are used here if none.
+    pub(super) fn new(knobs: &Knobs, spread: Spread, rails: Option<u32>) -> Self {
         let number = |count: usize| u32::try_from(count).unwrap_or(u32::MAX);
         let job = Job {
             per_node: number(spread.per_node),
             nodes: number(spread.nodes),
             peers: number(spread.far),
         };
-        let sizes = sizes(knobs);
+        let found = device(knobs);
+        let here = found.as_ref().map_or(1, |(_, _, rails)| *rails);
+        let sizes = Sizes {
+            rails: rails.unwrap_or(here),
+            ..sizes(knobs)
+        };
         let mut wires = vec![stream(&Streams::new(knobs, spread.far))];
         let modes = [Mode::Connections, Mode::Extended, Mode::Datagrams];
         wires.extend(modes.map(|mode| pairs(&Need::of(mode, &job, &sizes))));
-        let found = device();
         let limits = found.as_ref().map_or_else(
             |_| Limits {
                 shared_connections: false,
                 ..model::usual_limits()
             },
-            |(_, limits)| limits.clone(),
+            |(_, limits, _)| limits.clone(),
         );
         let (mode, why) = mode(knobs, &job, &limits);
         let (wire, lane) = (LayerId::WIRE.name(), LayerId::LANE.name());
@@ -127,13 +137,13 @@ impl Between {
                 ));
                 "none"
             }
-            Ok((device, _)) if knobs.layers.allows(lane) => {
+            Ok((device, ..)) if knobs.layers.allows(lane) => {
                 reasons.push(format!(
                     "{device} is here, and ONECOPY_LAYERS permits {lane}"
                 ));
                 name(mode)
             }
-            Ok((device, _)) => {
+            Ok((device, ..)) => {
                 reasons.push(format!(
                     "{device} is here, but ONECOPY_LAYERS switches {lane} off"
                 ));
@@ -152,6 +162,7 @@ impl Between {
             nodes: spread.nodes,
             ranks_per_node: spread.per_node,
             peers: spread.far,
+            rails: sizes.rails,
             wires,
             chosen,
             reasons,
@@ -176,14 +187,15 @@ impl Between {
     pub(super) fn show(&self, out: &mut dyn Write) -> io::Result<()> {
         writeln!(
             out,
-            "\nBetween nodes: each rank talks with up to {} ranks of other nodes. A rank takes, by",
-            self.peers
+            "\nBetween nodes: each rank talks with up to {} ranks of other nodes (ports of RDMA devices: {}). A rank takes, by",
+            self.peers, self.rails
         )?;
         for wire in &self.wires {
             let [least, most] = wire.private.map(text::size);
-            let private = match wire.pinned {
-                0 => format!("{least} to {most} of its own"),
-                _ => format!("{most} of its own, pinned"),
+            let pinned = if wire.pinned > 0 { ", pinned" } else { "" };
+            let private = match least == most {
+                true => format!("{most} of its own{pinned}"),
+                false => format!("{least} to {most} of its own{pinned}"),
             };
             writeln!(
                 out,
