@@ -73,8 +73,9 @@ impl<P: Provider> SendSide<P> {
         self.permitted.wrapping_sub(self.sent)
     }
 
+    /// Whether one more message may be sent, beside the one that is being filled.
     pub(super) fn may_send(&self) -> bool {
-        self.credit() >= 2
+        self.credit() >= 2 + u32::from(self.is_building())
     }
 
     /// The offset of the next byte in the stream.
