@@ -276,10 +276,7 @@ impl<P: Provider> Lanes for Adapter<P> {
     }
 
     fn acknowledge(&mut self, name: u64) {
-        let due = |lane: &Lane<P>| lane.should_tell() || lane.receiving.must_tell();
-        if self.lanes.get(name).is_some_and(due) {
-            self.send_acknowledgement(name);
-        }
+        self.acknowledge_taken(name);
     }
 
     fn show(&mut self, _: u64, bytes: &[u8]) -> Option<Shown> {

@@ -3,6 +3,7 @@
 
 use super::Adapter;
 use super::head::HEAD;
+use super::lane::Lane;
 use crate::memory::Slot;
 use crate::provider::Provider;
 
@@ -76,9 +77,17 @@ impl<P: Provider> Adapter<P> {
         }
     }
 
-    /// Sends an acknowledgement alone, if the peer permits it.
-    pub(super) fn send_acknowledgement(&mut self, name: u64) {
-        self.grant(name);
+    /// Tells the peer what was taken, if it must hear of that or waits for it.
+    pub(super) fn acknowledge_taken(&mut self, name: u64) {
+        let due = |lane: &Lane<P>| lane.should_tell() || lane.receiving.must_tell();
+        if self.lanes.get(name).is_some_and(due) {
+            self.grant(name);
+            self.send_acknowledgement(name);
+        }
+    }
+
+    /// Sends an acknowledgement alone, if the peer permits it. What is granted was granted before.
+    fn send_acknowledgement(&mut self, name: u64) {
         let Some(lane) = self.lanes.get_mut(name) else {
             return;
         };
