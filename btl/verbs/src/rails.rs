@@ -314,9 +314,18 @@ impl<P: Provider> Lanes for Rails<P> {
     }
 
     fn can_post_reads(&mut self, name: u64) -> bool {
-        let is_matched = self.lanes.get(name).is_some_and(|lane| lane.is_matched);
-        let first = self.first_mut(name).filter(|_| is_matched);
-        first.is_some_and(|(adapter, inner)| adapter.can_post_reads(inner))
+        if !self.is_connected(name) {
+            return false;
+        }
+        let Some(lane) = self.lanes.get(name) else {
+            return false;
+        };
+        let mut connections = lane.connections.iter().enumerate();
+        connections.any(|(index, connection)| {
+            let rail = self.rails.get_mut(connection.rail);
+            let usable = rail.zip(lane.usable(index));
+            usable.is_some_and(|(rail, inner)| rail.adapter.can_post_reads(inner))
+        })
     }
 
     fn post_read(&mut self, name: u64, token: u64, from: (u64, u64), len: u64) -> u64 {

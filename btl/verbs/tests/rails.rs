@@ -686,6 +686,38 @@ fn a_rail_without_memory_to_read_into_holds_nothing_up() {
     a.works();
 }
 
+/// The rail of the stream has no memory to read into, and the other one has: that one reads.
+#[test]
+fn where_the_first_rail_has_no_memory_to_read_into_another_one_reads() {
+    let fabric = fabric(&[40_000, 25_000]);
+    let (mut a, mut b) = pair(&fabric, 2);
+    // While the first is down, the second gets what it needs.
+    fabric.set_link("b0", false);
+    for side in [&mut a, &mut b] {
+        side.lanes.hear_device();
+        side.lanes.close(side.lane);
+    }
+    let (mut a, mut b) = join(a.lanes, b.lanes);
+    assert_eq!(a.rails(), ["a1 port 1"]);
+    assert!(a.lanes.can_post_reads(a.lane));
+    fabric.set_link("b0", true);
+    for side in [&mut a, &mut b] {
+        side.lanes.hear_device();
+        side.lanes.close(side.lane);
+    }
+    let (mut a, mut b) = join(a.lanes, b.lanes);
+    until_rails(&mut a, &mut b, 2);
+    assert_eq!(a.rails(), ["a0 port 1", "a1 port 1"]);
+    let message = bytes(40 * STRIPE, 2);
+    let shown = show(&mut a, &mut b, &message);
+    fabric.limit_memory(fabric.registered());
+    assert!(a.lanes.can_post_reads(a.lane));
+    let mut reading = Reading::of(2, &shown, message.len());
+    reading.finish(&mut a, 9);
+    assert!(reading.got == message);
+    assert_eq!(a.lanes.figures().striped, message.len() as u64);
+}
+
 /// Two fabrics whose addresses do not tell them apart: rails are matched by their indices.
 #[test]
 fn rails_whose_addresses_do_not_tell_networks_apart_are_not_crossed() {

@@ -179,6 +179,15 @@ impl Lane {
         Some((first.rail, first.inner?))
     }
 
+    /// The inner lane of a connection, if reads may be posted there once it is connected.
+    pub(super) fn usable(&self, index: usize) -> Option<u64> {
+        let connection = self.connections.get(index)?;
+        match index {
+            0 => connection.inner,
+            _ => connection.usable(),
+        }
+    }
+
     /// The oldest stripe of a token.
     pub(super) fn next_stripe(&self, token: u64) -> Option<&Stripe> {
         self.stripes.iter().find(|stripe| stripe.token == token)

@@ -132,10 +132,7 @@ impl<P: Provider> Rails<P> {
         let mut waits = full != 0;
         let mut best: Option<Candidate> = None;
         for (index, connection) in lane.connections.iter().enumerate() {
-            let usable = match index {
-                0 => connection.inner,
-                _ => connection.usable(),
-            };
+            let usable = lane.usable(index);
             let Some((inner, key)) = usable.zip(lane.key(connection, stripe.key)) else {
                 continue;
             };
