@@ -51,6 +51,7 @@ use crate::port::{Chosen, OwnPort, choose_at};
 use crate::provider::{Access, Provider};
 use crate::queue::{Completion, Queue};
 use crate::timing::Timing;
+pub(crate) use connect::Place;
 use connector::Connector;
 pub use contract::{Figures, Lanes, ReadState, Settings, Shown};
 pub use head::{Mark, Offer};

@@ -26,6 +26,11 @@ impl LastUse {
         self.time
     }
 
+    /// What it stands for was used at that time.
+    pub(super) fn note(&mut self, time: Instant) {
+        self.time = self.time.max(time);
+    }
+
     /// Learns what the lane has carried by now.
     pub(super) fn look(&mut self, now: Instant, carried: Carried) {
         if std::mem::replace(&mut self.carried, carried) != carried {

@@ -14,9 +14,18 @@ use crate::pair::{InitAttributes, QueuePair};
 use crate::port::QueuePairAddress;
 use crate::provider::{Depths, Kind, Provider};
 
+/// What a new lane may have, where a rank has as many lanes as it may have.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Place {
+    /// The place of the lane that was silent longest.
+    OfSilent,
+    /// None.
+    Free,
+}
+
 impl<P: Provider> Adapter<P> {
     pub(super) fn make_lane(&mut self, rank: u32) -> Result<(u64, Offer), String> {
-        let (name, rail) = self.prepare_lane(rank)?;
+        let (name, rail) = self.prepare_lane(rank, Instant::now(), Place::OfSilent)?;
         if let Err(reason) = self.begin_stream(name) {
             self.close_lane(name);
             return Err(reason);
@@ -70,10 +79,15 @@ impl<P: Provider> Adapter<P> {
     }
 
     /// Makes a lane that carries no stream, and so pins nothing for its peer.
-    pub(crate) fn prepare_lane(&mut self, rank: u32) -> Result<(u64, OfferedRail), String> {
+    pub(crate) fn prepare_lane(
+        &mut self,
+        rank: u32,
+        now: Instant,
+        place: Place,
+    ) -> Result<(u64, OfferedRail), String> {
         self.port.look(|_| Ok(()))?;
         self.renew_receives()?;
-        self.make_room_for_lane(Instant::now())?;
+        self.make_room_for_lane(now, place)?;
         let attributes = InitAttributes {
             kind: Kind::Connection,
             receives: self.pool.receives(),
@@ -178,8 +192,27 @@ impl<P: Provider> Adapter<P> {
         }
     }
 
+    /// When a lane was last seen to have carried something.
+    pub(crate) fn last_use(&mut self, name: u64, now: Instant) -> Option<Instant> {
+        let lane = self.lanes.get_mut(name)?;
+        Some(lane.look_at_use(now))
+    }
+
+    /// A lane belongs to something that was used at that time.
+    pub(crate) fn note_use(&mut self, name: u64, time: Instant) {
+        if let Some(lane) = self.lanes.get_mut(name) {
+            lane.note_use(time);
+        }
+    }
+
+    /// Whether a lane failed only because another one needs its place.
+    pub(crate) fn is_displaced(&self, name: u64) -> bool {
+        let lane = self.lanes.get(name);
+        lane.is_some_and(|lane| lane.is_displaced)
+    }
+
     /// Ends the lane that was silent longest, where a rank has as many lanes as it may have.
-    pub(super) fn make_room_for_lane(&mut self, now: Instant) -> Result<(), String> {
+    fn make_room_for_lane(&mut self, now: Instant, place: Place) -> Result<(), String> {
         // What was given up while a thread connects it has its pair still.
         let mut count = self.connector.orphans();
         let mut oldest: Option<(Instant, u64)> = None;
@@ -201,8 +234,11 @@ impl<P: Provider> Adapter<P> {
             return Ok(());
         }
         match oldest {
-            Some((used, name)) if now >= used + SILENT => {
+            Some((used, name)) if now >= used + SILENT && place == Place::OfSilent => {
                 self.displaced += 1;
+                if let Some(lane) = self.lanes.get_mut(name) {
+                    lane.is_displaced = true;
+                }
                 let reason = "another rank's lane needs its place (ONECOPY_VERBS_LANES)";
                 self.lanes.fail(name, reason.to_owned());
                 Ok(())

@@ -48,6 +48,8 @@ pub(super) struct Lane<P: Provider> {
     /// The lane's user has begun to send: it knows that both sides are connected. Noted where notes are of use.
     pub(super) has_begun: bool,
     last_use: LastUse,
+    /// It failed only because another lane needs its place.
+    pub(super) is_displaced: bool,
     pub(super) watchdog: Watchdog,
 }
 
@@ -90,6 +92,7 @@ impl<P: Provider> Lane<P> {
             notes: Notes::default(),
             has_begun: false,
             last_use: LastUse::new(),
+            is_displaced: false,
             watchdog: Watchdog::default(),
         }
     }
@@ -176,6 +179,11 @@ impl<P: Provider> Lane<P> {
         );
         self.last_use.look(now, carried);
         self.last_use.time()
+    }
+
+    /// It belongs to something that was used at that time.
+    pub(super) fn note_use(&mut self, time: Instant) {
+        self.last_use.note(time);
     }
 
     /// Whether its device does nothing for it. What was not read, here or by the peer, does not count: when the lane

@@ -6,7 +6,7 @@ use std::time::Duration;
 use super::Rails;
 use super::lane::{Connection, Lane};
 use super::note::{Attempt, Note};
-use crate::adapter::{Lanes, Offer};
+use crate::adapter::{Lanes, Offer, Place};
 use crate::changed::Listed;
 use crate::matching::{self, OfferedRail};
 use crate::provider::Provider;
@@ -21,8 +21,9 @@ impl<P: Provider> Rails<P> {
     /// Makes a queue pair for the peer on each rail, and offers all of them.
     pub(super) fn make_lane(&mut self, rank: u32) -> Result<(u64, Offer), String> {
         let (mut made, mut absent, mut refused) = (Vec::new(), Vec::new(), Vec::new());
+        self.note_uses();
         for rail in 0..self.rails.len() {
-            match self.prepare_inner(rail, rank) {
+            match self.prepare_inner(rail, rank, Place::OfSilent) {
                 Ok((inner, found)) => made.push((Connection::new(rail, Some(inner)), found)),
                 Err(reason) => {
                     let found = OfferedRail {
@@ -57,11 +58,40 @@ impl<P: Provider> Rails<P> {
         Ok((name, offer))
     }
 
+    /// Has all connections of a lane count as used when one of them was. By some only the peer reads, of which this
+    /// side sees nothing.
+    fn note_uses(&mut self) {
+        let now = self.now();
+        for name in self.lanes.names() {
+            let Some(lane) = self.lanes.get(name) else {
+                continue;
+            };
+            let mut used = None;
+            for connection in &lane.connections {
+                if let Some(inner) = connection.inner {
+                    let adapter = &mut self.rails[connection.rail].adapter;
+                    used = used.max(adapter.last_use(inner, now));
+                }
+            }
+            let Some(used) = used else { continue };
+            for connection in &lane.connections {
+                if let Some(inner) = connection.inner {
+                    self.rails[connection.rail].adapter.note_use(inner, used);
+                }
+            }
+        }
+    }
+
     /// Makes an inner lane on a rail, which is not connected yet.
-    fn prepare_inner(&mut self, rail: usize, rank: u32) -> Result<(u64, OfferedRail), String> {
+    fn prepare_inner(
+        &mut self,
+        rail: usize,
+        rank: u32,
+        place: Place,
+    ) -> Result<(u64, OfferedRail), String> {
         let (now, index) = (self.now(), rail as u8);
         let rail = &mut self.rails[rail];
-        let (inner, found) = rail.adapter.prepare_lane(rank)?;
+        let (inner, found) = rail.adapter.prepare_lane(rank, now, place)?;
         let doubtful = rail.is_doubtful(now);
         let found = OfferedRail {
             doubtful,
@@ -178,7 +208,7 @@ impl<P: Provider> Rails<P> {
             let Some((rail, _)) = self.lanes.get(name).and_then(Lane::first) else {
                 return;
             };
-            self.rails[rail].failed_at = Some(self.now());
+            self.doubt(rail, inner);
             return self.fail(name, reason);
         }
         while let Some((adapter, inner)) = self.first_mut(name)
@@ -216,12 +246,19 @@ impl<P: Provider> Rails<P> {
         };
         let adapter = &self.rails[rail].adapter;
         if adapter.has_failed(inner) {
-            self.rails[rail].failed_at = Some(self.now());
+            self.doubt(rail, inner);
             self.lose_connection(name, index);
             self.send_note(name, &Note::Over(attempt));
         } else if adapter.is_connected(inner) && !connection.is_ready {
             connection.is_ready = true;
             self.send_note(name, &Note::Ready(attempt));
+        }
+    }
+
+    /// A lane of a rail has failed: the rail is to blame, unless another lane needs the place.
+    fn doubt(&mut self, rail: usize, inner: u64) {
+        if !self.rails[rail].adapter.is_displaced(inner) {
+            self.rails[rail].failed_at = Some(self.now());
         }
     }
 
@@ -250,7 +287,7 @@ impl<P: Provider> Rails<P> {
     fn renew(&mut self, name: u64, index: usize) -> Option<(u64, OfferedRail)> {
         let lane = self.lanes.get(name)?;
         let (rail, rank) = (lane.connections.get(index)?.rail, lane.rank());
-        let (inner, own) = self.prepare_inner(rail, rank).ok()?;
+        let (inner, own) = self.prepare_inner(rail, rank, Place::Free).ok()?;
         self.rails[rail].owners.insert(inner, name);
         if let Some(connection) = self.connection_mut(name, index) {
             connection.inner = Some(inner);
