@@ -18,7 +18,7 @@ pub struct OfferedRail {
     pub pair: QueuePairAddress,
     /// Megabits a second.
     pub speed: u32,
-    /// Whether it failed lately: another one is better for the stream.
+    /// Whether it failed lately between the two: another one is better for the stream.
     pub doubtful: bool,
     /// Whether there is no queue pair on it yet: its port is down, and may come back.
     pub absent: bool,

@@ -9,7 +9,7 @@
 //!
 //! - Both sides find the same connections in the same order (`matching.rs`). The first carries the stream, and what the
 //!   sides tell each other about the others (`rails/note.rs`). When it fails the lane is over, and the next lane's
-//!   stream goes by a rail that did not fail lately.
+//!   stream goes by a rail that did not fail lately between the two.
 //! - A side reads by a connection once both have said that they are connected.
 //! - Another connection that is lost ends nothing: what it had under way is read by others. One side, the *leader*,
 //!   makes it again: soon when a port came back, else ever more seldom.
@@ -46,8 +46,8 @@ use crate::table::Table;
 use lane::{Lane, RailKey};
 use note::Note;
 
-/// How long a rail that failed carries no new stream, where another one can. Chosen by magnitude: longer than any try
-/// to reach a peer by it takes.
+/// How long a rail by which a lane to a peer failed carries no new stream to it, where another one can. Chosen by
+/// magnitude: longer than any try to reach a peer by it takes.
 const DOUBT: Duration = Duration::from_secs(60);
 
 /// A rail.
@@ -56,13 +56,20 @@ struct Rail<P: Provider> {
     adapter: Adapter<P>,
     /// The lanes here, by the names of their inner lanes.
     owners: HashMap<u64, u64>,
-    /// When a lane by it failed last.
-    failed_at: Option<Instant>,
+    /// When a lane by it failed last, by the rank that it led to. It may have been that rank which failed.
+    failures: HashMap<u32, Instant>,
 }
 
 impl<P: Provider> Rail<P> {
-    fn is_doubtful(&self, now: Instant) -> bool {
-        self.failed_at.is_some_and(|at| now < at + DOUBT)
+    fn is_doubtful(&self, rank: u32, now: Instant) -> bool {
+        let failed = self.failures.get(&rank);
+        failed.is_some_and(|&at| now < at + DOUBT)
+    }
+
+    /// A lane to that rank has failed.
+    fn doubt(&mut self, rank: u32, now: Instant) {
+        self.failures.retain(|_, at| now < *at + DOUBT);
+        self.failures.insert(rank, now);
     }
 }
 
@@ -110,7 +117,7 @@ impl<P: Provider> Rails<P> {
                 Ok(adapter) => rails.push(Rail {
                     adapter,
                     owners: HashMap::new(),
-                    failed_at: None,
+                    failures: HashMap::new(),
                 }),
                 Err(error) if rails.is_empty() => return Err(error),
                 Err(_) => {}
@@ -393,7 +400,7 @@ impl<P: Provider> Lanes for Rails<P> {
         for rail in 0..self.rails.len() {
             self.rails[rail].adapter.hear_device();
             if self.rails[rail].adapter.take_came_back() {
-                self.rails[rail].failed_at = None;
+                self.rails[rail].failures.clear();
                 self.port_came_back(rail);
             }
         }

@@ -779,6 +779,28 @@ fn a_rail_whose_lane_gave_its_place_is_not_to_blame() {
     assert!(rails.iter().all(|rail| !rail.doubtful), "{rails:?}");
 }
 
+/// A peer dies, and rails are doubted for it alone.
+#[test]
+fn the_death_of_a_peer_keeps_no_stream_to_others_from_a_rail() {
+    let (fabric, mut a, mut others) = with_places(8, 2);
+    let (to_b, to_a) = connect(&mut a, &mut others[0], 1);
+    until_both(&mut a, to_b, &mut others[0], to_a);
+    fabric.kill("b0");
+    fabric.kill("b1");
+    assert_eq!(a.write(to_b, b"word"), 4);
+    a.push(to_b);
+    fabric.advance(Duration::from_secs(2));
+    a.poll();
+    assert!(a.has_failed(to_b));
+    a.close(to_b);
+    let mut doubts = |rank| {
+        let (_, offer) = a.make(rank).expect("a lane");
+        let rails = offer.rails();
+        rails.iter().filter(|rail| rail.doubtful).count()
+    };
+    assert_eq!((doubts(1), doubts(2)), (1, 0));
+}
+
 /// Of two lanes one carries words, by its stream alone: the other one gives its places, by each rail.
 #[test]
 fn a_lane_in_use_keeps_its_places_by_all_rails() {

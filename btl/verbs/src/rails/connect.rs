@@ -92,7 +92,7 @@ impl<P: Provider> Rails<P> {
         let (now, index) = (self.now(), rail as u8);
         let rail = &mut self.rails[rail];
         let (inner, found) = rail.adapter.prepare_lane(rank, now, place)?;
-        let doubtful = rail.is_doubtful(now);
+        let doubtful = rail.is_doubtful(rank, now);
         let found = OfferedRail {
             doubtful,
             index,
@@ -208,7 +208,7 @@ impl<P: Provider> Rails<P> {
             let Some((rail, _)) = self.lanes.get(name).and_then(Lane::first) else {
                 return;
             };
-            self.doubt(rail, inner);
+            self.doubt(name, rail, inner);
             return self.fail(name, reason);
         }
         while let Some((adapter, inner)) = self.first_mut(name)
@@ -246,7 +246,7 @@ impl<P: Provider> Rails<P> {
         };
         let adapter = &self.rails[rail].adapter;
         if adapter.has_failed(inner) {
-            self.doubt(rail, inner);
+            self.doubt(name, rail, inner);
             self.lose_connection(name, index);
             self.send_note(name, &Note::Over(attempt));
         } else if adapter.is_connected(inner) && !connection.is_ready {
@@ -255,10 +255,14 @@ impl<P: Provider> Rails<P> {
         }
     }
 
-    /// A lane of a rail has failed: the rail is to blame, unless another lane needs the place.
-    fn doubt(&mut self, rail: usize, inner: u64) {
-        if !self.rails[rail].adapter.is_displaced(inner) {
-            self.rails[rail].failed_at = Some(self.now());
+    /// A connection has failed: its rail is to blame, unless another lane needs the place.
+    fn doubt(&mut self, name: u64, rail: usize, inner: u64) {
+        let now = self.now();
+        let rail = &mut self.rails[rail];
+        if let Some(lane) = self.lanes.get(name)
+            && !rail.adapter.is_displaced(inner)
+        {
+            rail.doubt(lane.rank(), now);
         }
     }
 
