@@ -910,6 +910,26 @@ fn what_was_given_up_is_not_skipped() {
     assert_eq!(asked, STRIPE as u64);
 }
 
+/// Reads fill a pair's queue, so that a note finds no room. It goes once one of them has ended.
+#[test]
+fn a_note_that_a_full_queue_holds_back_goes_once_there_is_room() {
+    let fabric = fabric(&[25_000; 2]);
+    let (mut a, mut b) = pair(&fabric, 2);
+    let message = bytes(400 * STRIPE, 1);
+    let shown = show(&mut a, &mut b, &message);
+    let second = a.rails()[1].replace(" port 1", "");
+    let mut reading = Reading::of(1, &shown, message.len());
+    // A new connection reads one stripe first, so the other one is asked for as many as there is room for.
+    assert!(reading.step(&mut a, usize::MAX, 0));
+    fabric.set_link(&second, false);
+    a.lanes.hear_device();
+    assert_eq!(a.rails().len(), 1);
+    reading.finish(&mut a, 9);
+    assert!(reading.got == message);
+    b.lanes.poll();
+    assert_eq!(b.rails().len(), 1, "the other side was told");
+}
+
 /// A device that is named twice is one rail.
 #[test]
 fn a_device_that_is_named_twice_is_opened_once() {

@@ -43,8 +43,10 @@ impl<P: Provider> Adapter<P> {
             }
             Done::Sent => {
                 let Some(name) = name else { return };
+                let mut waits = false;
                 if let Some(lane) = self.lanes.get_mut(name) {
                     lane.watchdog.hear();
+                    waits = self.hears_notes && lane.notes.waits();
                 }
                 match (done.slot, done.cookie) {
                     (Some(slot), Some(cookie)) if cookie & reads::READ != 0 => {
@@ -55,6 +57,10 @@ impl<P: Provider> Adapter<P> {
                 }
                 if let Err(status) = done.outcome {
                     self.lanes.fail(name, status.to_string());
+                }
+                if waits {
+                    // There is room in the pair's queue, which it may have waited for.
+                    self.send_notes(name);
                 }
             }
         }
@@ -93,6 +99,10 @@ impl<P: Provider> Adapter<P> {
                 }
                 lane.receiving.narrow();
                 lane.look_at_use(now);
+                // Those that wait for a slot to send from are not told when another lane gives it back.
+                if lane.notes.waits() {
+                    self.send_notes(name);
+                }
             }
         }
         self.sends.trim();
