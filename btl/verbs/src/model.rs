@@ -27,7 +27,7 @@ use crate::status::Status;
 pub use objects::{
     AddressHandleOf, Channel, Completions, Context, DomainOf, Memory, PairOf, ReceivesOf, Shared,
 };
-use state::{Device, State};
+use state::State;
 
 /// Several devices that reach one another. A clone is the same fabric.
 #[derive(Clone, Debug)]
@@ -145,37 +145,28 @@ impl Fabric {
 
     /// One more device, in a network that reaches no other one, with a port of so many megabits a second.
     pub fn add_in(&self, name: &str, limits: Limits, network: u8, speed: u32) {
+        self.lock().add_port(name, 1, limits, network, speed);
+    }
+
+    /// One more port of a device, in a network that reaches no other one.
+    pub fn add_port(&self, name: &str, network: u8, speed: u32) {
         let mut state = self.lock();
-        let number = u8::try_from(state.devices.len() + 1).unwrap_or(u8::MAX);
-        let mut address = [0; 16];
-        address[10] = 0xff;
-        address[11] = 0xff;
-        address[12..].copy_from_slice(&[10, 0, network, number]);
-        let Ok(bell) = Bell::new() else {
+        let mut of_device = state.ports.iter_mut().filter(|port| port.name == name);
+        let Some(first) = of_device.next() else {
             return;
         };
-        state.devices.push(Device {
-            name: name.to_owned(),
-            limits,
-            address,
-            network,
-            active: true,
-            alive: true,
-            message: 8 << 20,
-            packet: 1024,
-            speed,
-            events: std::collections::VecDeque::new(),
-            bell,
-        });
+        first.limits.ports += 1;
+        let limits = first.limits.clone();
+        state.add_port(name, limits.ports, limits, network, speed);
     }
 
     /// Takes what tells networks apart out of all addresses, as with fabrics of one subnet prefix.
     pub fn hide_networks(&self) {
-        for device in &mut self.lock().devices {
-            let host = device.address[15];
-            device.address = [0; 16];
-            device.address[..2].copy_from_slice(&[0xfe, 0x80]);
-            device.address[15] = host;
+        for port in &mut self.lock().ports {
+            let host = port.address[15];
+            port.address = [0; 16];
+            port.address[..2].copy_from_slice(&[0xfe, 0x80]);
+            port.address[15] = host;
         }
     }
 
@@ -191,25 +182,27 @@ impl Fabric {
         state.run();
     }
 
-    /// A port goes down, or comes up.
+    /// The first port of a device goes down, or comes up.
     pub fn set_link(&self, name: &str, up: bool) {
+        self.set_port_link(name, 1, up);
+    }
+
+    /// A port of a device goes down, or comes up.
+    pub fn set_port_link(&self, name: &str, number: u8, up: bool) {
         let mut state = self.lock();
-        let mut number = None;
-        for (index, device) in state.devices.iter_mut().enumerate() {
-            if device.name == name && device.active != up {
-                device.active = up;
-                number = Some(index);
+        let mut changed = None;
+        for (index, port) in state.ports.iter_mut().enumerate() {
+            if port.name == name && port.number == number && port.active != up {
+                port.active = up;
+                changed = Some(index);
             }
         }
-        if let Some(index) = number {
-            state.tell(
-                index,
-                if up {
-                    Event::PortUp(1)
-                } else {
-                    Event::PortDown(1)
-                },
-            );
+        if let Some(index) = changed {
+            let event = match up {
+                true => Event::PortUp(number),
+                false => Event::PortDown(number),
+            };
+            state.tell(index, event);
         }
         state.run();
     }
@@ -217,12 +210,8 @@ impl Fabric {
     /// A host dies: it answers nothing any more.
     pub fn kill(&self, name: &str) {
         let mut state = self.lock();
-        for device in state
-            .devices
-            .iter_mut()
-            .filter(|device| device.name == name)
-        {
-            device.alive = false;
+        for port in state.ports.iter_mut().filter(|port| port.name == name) {
+            port.alive = false;
         }
         state.run();
     }
@@ -236,11 +225,9 @@ impl Fabric {
 
     /// The next poll of each queue of a device fails, and loses the completions that it would have taken.
     pub fn fail_poll(&self, name: &str) {
-        let State {
-            devices, queues, ..
-        } = &mut *self.lock();
+        let State { ports, queues, .. } = &mut *self.lock();
         for queue in queues.values_mut() {
-            queue.fails |= devices[queue.device].name == name;
+            queue.fails |= ports[queue.device].name == name;
         }
     }
 
@@ -262,8 +249,8 @@ impl Fabric {
 
     /// Bytes of a packet, on all devices.
     pub fn set_packet(&self, bytes: u32) {
-        for device in &mut self.lock().devices {
-            device.packet = bytes;
+        for port in &mut self.lock().ports {
+            port.packet = bytes;
         }
     }
 

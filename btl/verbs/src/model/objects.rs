@@ -10,8 +10,23 @@ use super::Fabric;
 #[derive(Clone, Debug)]
 pub struct Context {
     pub(super) fabric: Fabric,
+    /// Its first port.
     pub(super) device: usize,
     pub(super) events: Arc<PipeReader>,
+    pub(super) open: Arc<Open>,
+}
+
+/// What is told to one open device.
+#[derive(Debug)]
+pub(super) struct Open {
+    pub(super) fabric: Fabric,
+    pub(super) number: u32,
+}
+
+impl Drop for Open {
+    fn drop(&mut self) {
+        self.fabric.lock().listeners.remove(&self.number);
+    }
 }
 
 /// A domain.

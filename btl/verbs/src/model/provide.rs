@@ -14,7 +14,7 @@ use std::ptr::NonNull;
 use std::sync::Arc;
 
 use super::objects::{
-    AddressHandleOf, Channel, Completions, Context, DomainOf, Memory, PairOf, QueueCore,
+    AddressHandleOf, Channel, Completions, Context, DomainOf, Memory, Open, PairOf, QueueCore,
     ReceivesCore, ReceivesOf, Shared,
 };
 use super::state::{self, Datagram, Receive, Registration, Send, Stage, State, Target};
@@ -47,50 +47,57 @@ unsafe impl Provider for Fabric {
     type Shared = Shared;
 
     fn devices(&self) -> io::Result<Vec<String>> {
-        Ok(self
-            .lock()
-            .devices
-            .iter()
-            .map(|device| device.name.clone())
-            .collect())
+        let state = self.lock();
+        let firsts = state.ports.iter().filter(|port| port.number == 1);
+        Ok(firsts.map(|port| port.name.clone()).collect())
     }
 
     fn open(&self, name: &str) -> io::Result<Context> {
         let state = &mut *self.lock();
-        let mut devices = state.devices.iter().enumerate();
-        let found = devices.find(|(_, device)| device.name == name);
-        let (device, entry) = found.ok_or_else(|| refused(libc::ENODEV))?;
+        let found = state.ports.iter().position(|port| port.name == name);
+        let device = found.ok_or_else(|| refused(libc::ENODEV))?;
         state.opens += 1;
+        let number = state.fresh();
+        let bell = Bell::new()?;
+        let events = Arc::clone(&bell.out);
+        let listener = state::Listener {
+            name: name.to_owned(),
+            events: VecDeque::new(),
+            bell,
+        };
+        state.listeners.insert(number, listener);
+        let fabric = self.clone();
         Ok(Context {
             fabric: self.clone(),
             device,
-            events: Arc::clone(&entry.bell.out),
+            events,
+            open: Arc::new(Open { fabric, number }),
         })
     }
 
     fn limits(context: &Context) -> io::Result<Limits> {
-        Ok(context.fabric.lock().devices[context.device].limits.clone())
+        Ok(context.fabric.lock().ports[context.device].limits.clone())
     }
 
     fn port(context: &Context, port: u8) -> io::Result<Port> {
         let state = &mut *context.fabric.lock();
         state.looks += 1;
-        let device = &state.devices[context.device];
-        if port != 1 {
-            return Err(refused(libc::EINVAL));
-        }
+        let found = state.port_of(context.device, port);
+        let port = &state.ports[found.ok_or_else(|| refused(libc::EINVAL))?];
         Ok(Port {
-            active: device.active,
-            packet: device.packet,
-            message: device.message,
+            active: port.active,
+            packet: port.packet,
+            message: port.message,
             lid: 0,
             ethernet: true,
-            speed: device.speed,
+            speed: port.speed,
         })
     }
 
-    fn addresses(context: &Context, _: u8) -> io::Result<Vec<Address>> {
-        let bytes = context.fabric.lock().devices[context.device].address;
+    fn addresses(context: &Context, port: u8) -> io::Result<Vec<Address>> {
+        let state = context.fabric.lock();
+        let found = state.port_of(context.device, port);
+        let bytes = state.ports[found.ok_or_else(|| refused(libc::EINVAL))?].address;
         Ok(vec![Address {
             index: 1,
             bytes,
@@ -104,10 +111,12 @@ unsafe impl Provider for Fabric {
 
     fn next_event(context: &Context) -> io::Result<Option<Event>> {
         let mut state = context.fabric.lock();
-        let device = &mut state.devices[context.device];
-        let event = device.events.pop_front();
-        if device.events.is_empty() {
-            device.bell.take()?;
+        let Some(listener) = state.listeners.get_mut(&context.open.number) else {
+            return Ok(None);
+        };
+        let event = listener.events.pop_front();
+        if listener.events.is_empty() {
+            listener.bell.take()?;
         }
         Ok(event)
     }
@@ -247,7 +256,7 @@ unsafe impl Provider for Fabric {
     ) -> io::Result<ReceivesOf> {
         let context = &domain.context;
         let mut state = context.fabric.lock();
-        if shared.is_some() && !state.devices[context.device].limits.shared_connections {
+        if shared.is_some() && !state.ports[context.device].limits.shared_connections {
             return Err(refused(libc::EOPNOTSUPP));
         }
         let number = state.fresh();
@@ -294,7 +303,7 @@ unsafe impl Provider for Fabric {
 
     fn shared(context: &Context, file: Option<BorrowedFd<'_>>) -> io::Result<Shared> {
         let mut state = context.fabric.lock();
-        if !state.devices[context.device].limits.shared_connections {
+        if !state.ports[context.device].limits.shared_connections {
             return Err(refused(libc::EOPNOTSUPP));
         }
         let number = match file {
@@ -313,7 +322,7 @@ unsafe impl Provider for Fabric {
     fn pair(domain: &DomainOf, spec: &PairSpec<'_, Self>) -> io::Result<(PairOf, u32)> {
         let context = &domain.context;
         let mut state = context.fabric.lock();
-        let limits = &state.devices[context.device].limits;
+        let limits = &state.ports[context.device].limits;
         let shared = matches!(spec.kind, Kind::SharedSend | Kind::SharedReceive);
         if shared && !limits.shared_connections {
             return Err(refused(libc::EOPNOTSUPP));
@@ -324,7 +333,7 @@ unsafe impl Provider for Fabric {
         let number = state.fresh();
         let pair = state::QueuePair {
             kind: spec.kind,
-            device: context.device,
+            port: context.device,
             domain: domain.number,
             queue: spec.completions.0.number,
             receives: spec.receives.map(|receives| receives.0.number),
@@ -354,21 +363,26 @@ unsafe impl Provider for Fabric {
 
     fn change(pair: &PairOf, kind: Kind, change: &Change) -> io::Result<()> {
         let mut state = pair.fabric.lock();
-        let device = state.pairs.get(&pair.number).map_or(0, |pair| pair.device);
+        let port = state.pairs.get(&pair.number).map_or(0, |pair| pair.port);
         if let Change::Receive {
             peer: Some(peer), ..
         } = change
-            && !state.answers(device, &peer.path)
+            && !state.answers(port, &peer.path)
         {
             return Err(refused(libc::ETIMEDOUT));
         }
-        let Some(entry) = state.pairs.get_mut(&pair.number) else {
+        let prepared = match change {
+            Change::Prepare { port: number, .. } => state.port_of(port, *number),
+            _ => Some(port),
+        };
+        let (Some(entry), Some(port)) = (state.pairs.get_mut(&pair.number), prepared) else {
             return Err(refused(libc::EINVAL));
         };
         let stage = entry.stage;
         match (change, stage) {
             (Change::Fail, _) => state.fail(pair.number, None),
             (Change::Prepare { qkey, .. }, Stage::Fresh) => {
+                entry.port = port;
                 entry.qkey = *qkey;
                 entry.stage = Stage::Prepared;
             }

@@ -50,8 +50,7 @@ impl State {
         else {
             return false;
         };
-        let device = pair.device;
-        let alive = self.devices.get(device).is_some_and(|device| device.alive);
+        let alive = self.ports.get(pair.port).is_some_and(|port| port.alive);
         if !alive {
             return false;
         }
@@ -139,8 +138,8 @@ impl State {
         let Some(pair) = self.pairs.get(&number) else {
             return Outcome::Silent;
         };
-        let (domain, device) = (pair.domain, pair.device);
-        if !self.devices[device].active {
+        let (domain, port) = (pair.domain, pair.port);
+        if !self.ports[port].active {
             return Outcome::Failed(Status::OWN_PAIR);
         }
         if send.inline.is_none() && !send.pieces.iter().all(|piece| self.may(domain, piece)) {
@@ -150,13 +149,13 @@ impl State {
             return Outcome::Failed(Status::OWN_PAIR);
         };
         let lost = pair.answers_lost;
-        let there = self.device_at(&peer.path.to);
+        let there = self.port_at(&peer.path.to);
         let answers =
-            there.is_some_and(|there| self.devices[there].alive && self.devices[there].active);
+            there.is_some_and(|there| self.ports[there].alive && self.ports[there].active);
         let open = self.pairs.get(&peer.number).filter(|other| {
-            Some(other.device) == there && matches!(other.stage, Stage::Receiving | Stage::Ready)
+            Some(other.port) == there && matches!(other.stage, Stage::Receiving | Stage::Ready)
         });
-        let reached = self.shares_network(device, &peer.path.to);
+        let reached = self.shares_network(port, &peer.path.to);
         if !reached || !answers || open.is_none() || send.delivered {
             return Outcome::Silent;
         }
@@ -293,7 +292,7 @@ impl State {
     }
 
     fn tell_access(&mut self, pair: u32) {
-        if let Some(device) = self.pairs.get(&pair).map(|pair| pair.device) {
+        if let Some(device) = self.pairs.get(&pair).map(|pair| pair.port) {
             self.tell(device, Event::PairFailed(pair));
         }
     }
@@ -332,8 +331,8 @@ impl State {
 
     /// Sends a datagram: whatever becomes of it, the sender is done.
     pub(super) fn send_datagram(&mut self, pair: u32, send: &Send, datagram: Datagram) {
-        let device = self.pairs.get(&pair).map_or(0, |pair| pair.device);
-        if !self.devices[device].active {
+        let port = self.pairs.get(&pair).map_or(0, |pair| pair.port);
+        if !self.ports[port].active {
             return self.sent(pair, send, Status::OWN_PAIR.0);
         }
         self.sent(pair, send, SUCCESS);
@@ -361,11 +360,11 @@ impl State {
     }
 
     fn arrive(&mut self, datagram: &Datagram) {
-        let there = self.device_at(&datagram.to);
+        let there = self.port_at(&datagram.to);
         let reached =
-            there.is_some_and(|there| self.devices[there].alive && self.devices[there].active);
+            there.is_some_and(|there| self.ports[there].alive && self.ports[there].active);
         let open = self.pairs.get(&datagram.pair).filter(|pair| {
-            Some(pair.device) == there
+            Some(pair.port) == there
                 && pair.kind == Kind::Datagrams
                 && pair.qkey == datagram.qkey
                 && matches!(pair.stage, Stage::Receiving | Stage::Ready)

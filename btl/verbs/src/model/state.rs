@@ -11,7 +11,10 @@ use crate::timing::Timing;
 
 #[derive(Debug, Default)]
 pub(super) struct State {
-    pub(super) devices: Vec<Device>,
+    /// The ports of all devices.
+    pub(super) ports: Vec<Port>,
+    /// What open devices are told.
+    pub(super) listeners: BTreeMap<u32, Listener>,
     pub(super) pairs: BTreeMap<u32, QueuePair>,
     pub(super) receives: BTreeMap<u32, Receives>,
     pub(super) queues: BTreeMap<u32, Completions>,
@@ -29,9 +32,13 @@ pub(super) struct State {
     pub(super) looks: usize,
 }
 
+/// A port of a device, and what is known of the device.
 #[derive(Debug)]
-pub(super) struct Device {
+pub(super) struct Port {
+    /// The device's name.
     pub(super) name: String,
+    /// The port's number on its device.
+    pub(super) number: u8,
     pub(super) limits: Limits,
     pub(super) address: [u8; 16],
     pub(super) network: u8,
@@ -40,6 +47,13 @@ pub(super) struct Device {
     pub(super) message: u32,
     pub(super) packet: u32,
     pub(super) speed: u32,
+}
+
+/// What an open device is told and has not taken.
+#[derive(Debug)]
+pub(super) struct Listener {
+    /// The device's name.
+    pub(super) name: String,
     pub(super) events: VecDeque<Event>,
     pub(super) bell: Bell,
 }
@@ -64,7 +78,8 @@ pub(super) enum Stage {
 #[derive(Debug)]
 pub(super) struct QueuePair {
     pub(super) kind: Kind,
-    pub(super) device: usize,
+    /// Its port; the first one until it is prepared.
+    pub(super) port: usize,
     pub(super) domain: u64,
     pub(super) queue: u32,
     pub(super) receives: Option<u32>,
@@ -140,40 +155,79 @@ pub(super) struct Datagram {
 }
 
 impl State {
+    /// One more port: the first of a device, or a further one.
+    pub(super) fn add_port(
+        &mut self,
+        name: &str,
+        number: u8,
+        limits: Limits,
+        network: u8,
+        speed: u32,
+    ) {
+        let host = u8::try_from(self.ports.len() + 1).unwrap_or(u8::MAX);
+        let mut address = [0; 16];
+        address[10] = 0xff;
+        address[11] = 0xff;
+        address[12..].copy_from_slice(&[10, 0, network, host]);
+        self.ports.push(Port {
+            name: name.to_owned(),
+            number,
+            limits,
+            address,
+            network,
+            active: true,
+            alive: true,
+            message: 8 << 20,
+            packet: 1024,
+            speed,
+        });
+    }
+
     /// A number that nothing else has.
     pub(super) fn fresh(&mut self) -> u32 {
         self.numbers += 1;
         self.numbers + 16
     }
 
-    pub(super) fn tell(&mut self, device: usize, event: Event) {
-        if let Some(device) = self.devices.get_mut(device) {
-            device.events.push_back(event);
-            device.bell.ring();
+    /// Tells everyone who has opened the device of a port.
+    pub(super) fn tell(&mut self, port: usize, event: Event) {
+        let Some(port) = self.ports.get(port) else {
+            return;
+        };
+        for listener in self.listeners.values_mut() {
+            if listener.name == port.name {
+                listener.events.push_back(event);
+                listener.bell.ring();
+            }
         }
     }
 
-    pub(super) fn device_at(&self, address: &[u8; 16]) -> Option<usize> {
-        self.devices
-            .iter()
-            .position(|device| device.address == *address)
+    pub(super) fn port_at(&self, address: &[u8; 16]) -> Option<usize> {
+        self.ports.iter().position(|port| port.address == *address)
     }
 
-    /// Whether a device is in the network of an address.
-    pub(super) fn shares_network(&self, device: usize, address: &[u8; 16]) -> bool {
+    /// The port of that number of a device, of which another port is given.
+    pub(super) fn port_of(&self, device: usize, number: u8) -> Option<usize> {
+        let name = &self.ports.get(device)?.name;
+        let mut ports = self.ports.iter();
+        ports.position(|port| port.name == *name && port.number == number)
+    }
+
+    /// Whether a port is in the network of an address.
+    pub(super) fn shares_network(&self, port: usize, address: &[u8; 16]) -> bool {
         let there = self
-            .device_at(address)
-            .and_then(|index| self.devices.get(index));
-        let device = self.devices.get(device).zip(there);
-        device.is_some_and(|(device, there)| device.network == there.network)
+            .port_at(address)
+            .and_then(|index| self.ports.get(index));
+        let port = self.ports.get(port).zip(there);
+        port.is_some_and(|(port, there)| port.network == there.network)
     }
 
     /// As with the kernel's device: who is not there does not answer when a device asks for its address.
-    pub(super) fn answers(&self, device: usize, path: &Path) -> bool {
-        let there = self.device_at(&path.to);
+    pub(super) fn answers(&self, port: usize, path: &Path) -> bool {
+        let there = self.port_at(&path.to);
         let is_alive =
-            there.is_some_and(|index| self.devices.get(index).is_some_and(|device| device.alive));
-        is_alive && self.shares_network(device, &path.to)
+            there.is_some_and(|index| self.ports.get(index).is_some_and(|port| port.alive));
+        is_alive && self.shares_network(port, &path.to)
     }
 
     pub(super) fn complete(&mut self, queue: u32, finished: Finished) {
