@@ -51,6 +51,7 @@ use crate::port::{Chosen, OwnPort, choose_at};
 use crate::provider::{Access, Provider};
 use crate::queue::{Completion, Queue};
 use crate::timing::Timing;
+pub(crate) use activity::Shows;
 pub(crate) use connect::Place;
 use connector::Connector;
 pub use contract::{Figures, Lanes, ReadState, Settings, Shown};
@@ -280,8 +281,9 @@ impl<P: Provider> Lanes for Adapter<P> {
         self.acknowledge_taken(name);
     }
 
-    fn show(&mut self, _: u64, bytes: &[u8]) -> Option<Shown> {
-        self.reads.show(&self.domain, &self.settings, bytes)
+    fn show(&mut self, name: u64, bytes: &[u8]) -> Option<Shown> {
+        let shows = &self.lanes.get(name)?.shows;
+        self.reads.show(&self.domain, &self.settings, shows, bytes)
     }
 
     fn can_post_reads(&mut self, name: u64) -> bool {

@@ -226,7 +226,7 @@ impl<P: Provider> Rails<P> {
         Some(Shown {
             address: shown.address,
             key: key.to_bits(),
-            hold: Box::new(memories),
+            hold: self.lanes.get(name)?.shows.hold(memories),
         })
     }
 }

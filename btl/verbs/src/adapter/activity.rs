@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Whether a lane is used, and whether its device still works for it.
 
+use std::sync::Arc;
 use std::time::Instant;
 
 /// What a lane has carried: messages to the peer, messages from it, and reads, ever.
@@ -36,6 +37,22 @@ impl LastUse {
         if std::mem::replace(&mut self.carried, carried) != carried {
             self.time = now;
         }
+    }
+}
+
+/// What a lane has shown of the program's memory, and its peer may still be reading. This side sees nothing of that.
+#[derive(Debug, Default)]
+pub(crate) struct Shows(Arc<()>);
+
+impl Shows {
+    /// Keeps what was shown as long as the peer may read it.
+    pub(crate) fn hold(&self, memory: impl Send + 'static) -> Box<dyn Send> {
+        Box::new((memory, Arc::clone(&self.0)))
+    }
+
+    /// Whether the peer may be reading.
+    pub(crate) fn is_any(&self) -> bool {
+        Arc::strong_count(&self.0) > 1
     }
 }
 

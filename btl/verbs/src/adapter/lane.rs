@@ -3,7 +3,7 @@
 
 use std::time::Instant;
 
-use super::activity::{LastUse, Watchdog};
+use super::activity::{LastUse, Shows, Watchdog};
 use super::connector::Connecting;
 use super::head::Head;
 use super::lane_notes::Notes;
@@ -48,6 +48,7 @@ pub(super) struct Lane<P: Provider> {
     /// The lane's user has begun to send: it knows that both sides are connected. Noted where notes are of use.
     pub(super) has_begun: bool,
     last_use: LastUse,
+    pub(super) shows: Shows,
     /// It failed only because another lane needs its place.
     pub(super) is_displaced: bool,
     pub(super) watchdog: Watchdog,
@@ -92,6 +93,7 @@ impl<P: Provider> Lane<P> {
             notes: Notes::default(),
             has_begun: false,
             last_use: LastUse::new(),
+            shows: Shows::default(),
             is_displaced: false,
             watchdog: Watchdog::default(),
         }
@@ -186,12 +188,13 @@ impl<P: Provider> Lane<P> {
         self.last_use.note(time);
     }
 
-    /// Whether its device does nothing for it. What was not read, here or by the peer, does not count: when the lane
+    /// Whether no device does anything by it. What was not read, here or by the peer, does not count: when the lane
     /// ends, it is kept for its reader or sent again.
     pub(super) fn is_silent(&self) -> bool {
         matches!(self.stage, Stage::Ready(_))
             && !self.sending.is_building()
             && self.reads.is_empty()
+            && !self.shows.is_any()
             && !self.sending.is_posted()
     }
 }

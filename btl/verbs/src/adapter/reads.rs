@@ -12,6 +12,7 @@
 
 use std::ptr::NonNull;
 
+use super::activity::Shows;
 use super::lane::Stage;
 use super::{Adapter, ReadState, Settings, Shown};
 use crate::cache::{Bounds, Cache};
@@ -70,6 +71,7 @@ impl<P: Provider> Reads<P> {
         &mut self,
         domain: &Domain<P>,
         settings: &Settings,
+        shows: &Shows,
         bytes: &[u8],
     ) -> Option<Shown> {
         if (bytes.len() as u64) < settings.read_min || bytes.is_empty() {
@@ -96,7 +98,7 @@ impl<P: Provider> Reads<P> {
         Some(Shown {
             address,
             key: u64::from(key),
-            hold: Box::new(found.memory),
+            hold: shows.hold(found.memory),
         })
     }
 

@@ -58,15 +58,15 @@ impl<P: Provider> Rails<P> {
         Ok((name, offer))
     }
 
-    /// Has all connections of a lane count as used when one of them was. By some only the peer reads, of which this
-    /// side sees nothing.
+    /// Has all connections of a lane count as used when one of them was, or when the peer may be reading. By some only
+    /// the peer reads, of which this side sees nothing.
     fn note_uses(&mut self) {
         let now = self.now();
         for name in self.lanes.names() {
             let Some(lane) = self.lanes.get(name) else {
                 continue;
             };
-            let mut used = None;
+            let mut used = lane.shows.is_any().then_some(now);
             for connection in &lane.connections {
                 if let Some(inner) = connection.inner {
                     let adapter = &mut self.rails[connection.rail].adapter;

@@ -5,6 +5,7 @@ use std::collections::VecDeque;
 use std::time::{Duration, Instant};
 
 use super::note::{Attempt, Keys};
+use crate::adapter::Shows;
 use crate::changed::Listed;
 use crate::matching::OfferedRail;
 
@@ -142,6 +143,7 @@ pub(super) struct Lane {
     pub(super) next_inner_token: u64,
     /// Tokens of reads that no rail can do, until who reads has given them up.
     pub(super) unreadable: Vec<u64>,
+    pub(super) shows: Shows,
     keys: VecDeque<(u32, Keys)>,
 }
 
@@ -169,6 +171,7 @@ impl Lane {
             is_waiting: false,
             next_inner_token: 0,
             unreadable: Vec::new(),
+            shows: Shows::default(),
             keys: VecDeque::new(),
         }
     }

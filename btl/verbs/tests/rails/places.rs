@@ -84,7 +84,8 @@ fn the_death_of_a_peer_keeps_no_stream_to_others_from_a_rail() {
     assert_eq!((doubts(1), doubts(2)), (1, 0));
 }
 
-/// Of two lanes one carries words, by its stream alone: the other one gives its places, by each rail.
+/// Of two lanes one carries words, by its stream alone: the other one gives its places, by each rail. Neither does
+/// while its peer may read.
 #[test]
 fn a_lane_in_use_keeps_its_places_by_all_rails() {
     let (_fabric, mut a, mut others) = with_places(2, 3);
@@ -96,9 +97,14 @@ fn a_lane_in_use_keeps_its_places_by_all_rails() {
     }
     let begin = Instant::now();
     a.age(begin);
+    a.age(begin + Duration::from_secs(2));
+    let message = vec![7; 5000];
+    let shown = [0, 1].map(|index| a.show(lanes[index], &message).expect("shown"));
+    a.make(3).expect_err("both peers may be reading");
+    drop(shown);
     assert_eq!(a.write(lanes[0], b"word"), 4);
     a.push(lanes[0]);
-    a.age(begin + Duration::from_secs(2));
+    a.age(begin + Duration::from_secs(4));
     a.make(3).expect("the places of the silent one");
     a.poll();
     assert!(a.has_failed(lanes[1]));
