@@ -149,7 +149,7 @@ fn advance(core: &mut Core, peer: &mut Peer, number: u64, transfer: &mut Transfe
             let Some(&range) = transfer.remaining.last() else {
                 return Stepped::Over;
             };
-            choose(core, peer, number, transfer, range);
+            begin(core, peer, number, transfer, range);
             Stepped::On
         }
         Mode::Get(layer) => {
@@ -292,8 +292,8 @@ impl Facts for TransferFacts<'_> {
     }
 }
 
-/// Chooses what to do about a range of `len` bytes from `offset` on, and begins it.
-fn choose(
+/// Begins what is chosen for a range of a transfer.
+fn begin(
     core: &mut Core,
     peer: &mut Peer,
     number: u64,
@@ -302,24 +302,7 @@ fn choose(
 ) {
     let reading = rdma_read::begin(&peer.endpoint, transfer, (offset, len));
     let into = ReceiveBuffer::of(core, transfer.request);
-    let facts = TransferFacts {
-        link: &peer.link,
-        block_free: peer.inbound.coop_in_use.is_none() && peer.endpoint.shares_memory(),
-        transfer,
-        offset,
-        len,
-        is_shown: reading.is_some(),
-        in_one_piece: into.loan.is_some(),
-        in_heap: into.heap.is_some(),
-        calls_stumble: !peer.policy.observed.is_fixed()
-            && into.stumbles(&transfer.announcement.remote),
-    };
-    let protocol = decide(
-        len,
-        &facts,
-        &peer.policy.thresholds,
-        &mut peer.policy.observed,
-    );
+    let protocol = choose(peer, transfer, (offset, len), &into, reading.is_some());
     let from = peer.rank as usize;
     let message = transfer.announcement.request;
     tracepoints::rendezvous_start(from, from, message, len, protocol.name());
@@ -359,6 +342,34 @@ fn choose(
             })
         }
     };
+}
+
+/// Chooses what to do about a range of `len` bytes from `offset` on. `is_shown`: a device of this rank can read it.
+fn choose(
+    peer: &mut Peer,
+    transfer: &Transfer,
+    (offset, len): (u64, u64),
+    into: &ReceiveBuffer,
+    is_shown: bool,
+) -> ReceiveProtocol {
+    let facts = TransferFacts {
+        link: &peer.link,
+        block_free: peer.inbound.coop_in_use.is_none() && peer.endpoint.shares_memory(),
+        transfer,
+        offset,
+        len,
+        is_shown,
+        in_one_piece: into.loan.is_some(),
+        in_heap: into.heap.is_some(),
+        calls_stumble: !peer.policy.observed.is_fixed()
+            && into.stumbles(&transfer.announcement.remote),
+    };
+    decide(
+        len,
+        &facts,
+        &peer.policy.thresholds,
+        &mut peer.policy.observed,
+    )
 }
 
 /// What a receiver asks a sender, for a transfer that has begun.
