@@ -50,6 +50,16 @@ impl Plan {
             .sum()
     }
 
+    /// Batches of a size after which a point ends in any case.
+    fn most_batches_of(&self, size: usize) -> usize {
+        // A long message costs more than a batch of short ones: do not insist on it as often.
+        if size >= 16 << 20 {
+            self.most_batches.min(self.batches + 2)
+        } else {
+            self.most_batches
+        }
+    }
+
     /// Runs it.
     ///
     /// # Errors
@@ -115,6 +125,41 @@ struct Runner {
 struct Turn {
     result: Contestant,
     work: Work,
+}
+
+impl Turn {
+    fn new(who: Who, plan: &Plan, pattern: Pattern, mode: Mode, size: usize) -> Self {
+        let (limit, huge) = match &who {
+            Who::Limit(name, huge) => (Some(name.clone()), *huge),
+            Who::Mechanism(_) => (None, false),
+        };
+        Self {
+            result: Contestant {
+                who,
+                samples: Vec::new(),
+                checked_bytes: 0,
+                pool_bytes: 0,
+                refused: None,
+            },
+            work: Work {
+                limit,
+                huge,
+                pattern,
+                mode,
+                size,
+                window: pattern.window(size),
+                one_root: plan.one_root,
+                iterations: 1,
+            },
+        }
+    }
+
+    /// Whether it was refused, or has as many near batches as are wanted.
+    fn has_enough(&self, gate: &Gate, batches: usize) -> bool {
+        let samples = self.result.samples.iter();
+        let near = samples.filter(|s| gate.state(s.before_ns, s.after_ns) == State::Near);
+        self.result.refused.is_some() || near.count() >= batches
+    }
 }
 
 impl Runner {
@@ -228,36 +273,17 @@ impl Runner {
         size: usize,
         watch: &mut dyn Watch,
     ) -> Result<Point, BenchError> {
-        let window = pattern.window(size);
-        let mut turns = Vec::new();
-        for who in self.contestants(pattern, size) {
-            let work = Work {
-                limit: match &who {
-                    Who::Limit(name, _) => Some(name.clone()),
-                    Who::Mechanism(_) => None,
-                },
-                huge: matches!(&who, Who::Limit(_, true)),
-                pattern,
-                mode,
-                size,
-                window,
-                one_root: plan.one_root,
-                iterations: 1,
-            };
-            let result = Contestant {
-                who,
-                samples: Vec::new(),
-                checked_bytes: 0,
-                pool_bytes: 0,
-                refused: None,
-            };
-            turns.push(Turn { result, work });
-        }
+        let mut turns: Vec<Turn> = self
+            .contestants(pattern, size)
+            .into_iter()
+            .map(|who| Turn::new(who, plan, pattern, mode, size))
+            .collect();
         // Limits on huge and on small pages share their buffers: keep them together, so that they are not made anew
         // each time.
         for turn in &mut turns {
             self.prepare(turn, watch)?;
         }
+        let most = plan.most_batches_of(size);
         let mut rounds = 0;
         loop {
             for turn in &mut turns {
@@ -265,21 +291,9 @@ impl Runner {
             }
             rounds += 1;
             let gate = self.gate();
-            let settled = turns.iter().all(|turn| {
-                let near = turn
-                    .result
-                    .samples
-                    .iter()
-                    .filter(|s| gate.state(s.before_ns, s.after_ns) == State::Near)
-                    .count();
-                turn.result.refused.is_some() || near >= plan.batches
-            });
-            // A long message costs more than a batch of short ones: do not insist on it as often.
-            let most = if size >= 16 << 20 {
-                plan.most_batches.min(plan.batches + 2)
-            } else {
-                plan.most_batches
-            };
+            let settled = turns
+                .iter()
+                .all(|turn| turn.has_enough(&gate, plan.batches));
             if settled || rounds >= most {
                 break;
             }
@@ -288,7 +302,7 @@ impl Runner {
             pattern,
             mode,
             size,
-            window,
+            window: pattern.window(size),
             contestants: turns.into_iter().map(|turn| turn.result).collect(),
         })
     }
