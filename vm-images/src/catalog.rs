@@ -214,64 +214,62 @@ impl Catalog {
     pub fn parse(text: &str) -> Result<Self> {
         let refuse = |why: String| Error::Refused(format!("kernels.toml: {why}"));
         let catalog: Self = toml::from_str(text).map_err(|error| refuse(error.to_string()))?;
-        for kernel in &catalog.kernels {
-            let name = kernel.arch.tag(&kernel.name);
-            if catalog
-                .toolchain_for(&kernel.toolchain, kernel.arch)
-                .is_none()
-            {
-                let wanted = kernel.arch.tag(&kernel.toolchain);
-                return Err(refuse(format!("kernel {name}: no toolchain {wanted}")));
-            }
-            if !kernel.arch.is_here() && catalog.userland(kernel.arch).is_none() {
-                let arch = kernel.arch.name;
-                return Err(refuse(format!("kernel {name}: no userland for {arch}")));
-            }
-        }
-        for bed in &catalog.beds {
-            if !catalog.toolchains.iter().any(|t| t.name == bed.toolchain) {
-                let name = &bed.toolchain;
-                return Err(refuse(format!("bed {}: no toolchain {name}", bed.name)));
-            }
-        }
-        for entry in &catalog.distributions {
-            if catalog.toolchain(&entry.toolchain).is_none() {
-                return Err(refuse(format!(
-                    "distribution {}: no toolchain {}",
-                    entry.name, entry.toolchain
-                )));
-            }
-        }
-        for profile in &catalog.profiles {
-            if profile.name == RELEASE {
-                return Err(refuse(format!("{RELEASE} is no name for a profile")));
-            }
-            if !catalog
-                .kernels_for(arch::here())
-                .any(|k| k.name == profile.kernel)
-            {
-                return Err(refuse(format!(
-                    "profile {}: no kernel {}",
-                    profile.name, profile.kernel
-                )));
-            }
-            let same = |p: &&ProfileEntry| p.name == profile.name && p.kernel == profile.kernel;
-            if catalog.profiles.iter().filter(same).count() > 1 {
-                return Err(refuse(format!(
-                    "profile {}: twice for kernel {}",
-                    profile.name, profile.kernel
-                )));
-            }
-            for fragment in &profile.fragments {
-                if guest::fragment(fragment).is_none() {
-                    return Err(refuse(format!(
-                        "profile {}: no file debug/{fragment}",
-                        profile.name
-                    )));
-                }
-            }
-        }
+        catalog.check().map_err(refuse)?;
         Ok(catalog)
+    }
+
+    /// Finds contradictions.
+    fn check(&self) -> std::result::Result<(), String> {
+        for kernel in &self.kernels {
+            self.check_kernel(kernel)?;
+        }
+        for bed in &self.beds {
+            if !self.toolchains.iter().any(|t| t.name == bed.toolchain) {
+                return Err(format!("bed {}: no toolchain {}", bed.name, bed.toolchain));
+            }
+        }
+        for entry in &self.distributions {
+            let (name, toolchain) = (&entry.name, &entry.toolchain);
+            if self.toolchain(toolchain).is_none() {
+                return Err(format!("distribution {name}: no toolchain {toolchain}"));
+            }
+        }
+        self.profiles
+            .iter()
+            .try_for_each(|profile| self.check_profile(profile))
+    }
+
+    fn check_kernel(&self, kernel: &KernelEntry) -> std::result::Result<(), String> {
+        let name = kernel.arch.tag(&kernel.name);
+        let toolchain = &kernel.toolchain;
+        if self.toolchain_for(toolchain, kernel.arch).is_none() {
+            let wanted = kernel.arch.tag(toolchain);
+            return Err(format!("kernel {name}: no toolchain {wanted}"));
+        }
+        if !kernel.arch.is_here() && self.userland(kernel.arch).is_none() {
+            let arch = kernel.arch.name;
+            return Err(format!("kernel {name}: no userland for {arch}"));
+        }
+        Ok(())
+    }
+
+    fn check_profile(&self, profile: &ProfileEntry) -> std::result::Result<(), String> {
+        let (name, kernel) = (&profile.name, &profile.kernel);
+        if name == RELEASE {
+            return Err(format!("{RELEASE} is no name for a profile"));
+        }
+        if !self.kernels_for(arch::here()).any(|k| &k.name == kernel) {
+            return Err(format!("profile {name}: no kernel {kernel}"));
+        }
+        let same = |p: &&ProfileEntry| &p.name == name && &p.kernel == kernel;
+        if self.profiles.iter().filter(same).count() > 1 {
+            return Err(format!("profile {name}: twice for kernel {kernel}"));
+        }
+        let mut fragments = profile.fragments.iter();
+        match fragments.find(|fragment| guest::fragment(fragment).is_none()) {
+            Some(fragment) => Err(format!("profile {name}: no file debug/{fragment}")),
+            None => Ok(()),
+        }
     }
 
     /// The kernels of an architecture.

@@ -14,7 +14,7 @@ use std::time::Duration;
 
 use onecopy_vm::arch::Arch;
 use onecopy_vm::cache::Cache;
-use onecopy_vm::catalog::{Catalog, RELEASE};
+use onecopy_vm::catalog::{Catalog, KernelEntry, ProfileEntry, RELEASE};
 use onecopy_vm::console::Outcome;
 use onecopy_vm::kernel::{self, Kernel};
 use onecopy_vm::module::{self, Sources};
@@ -254,58 +254,52 @@ fn list(bench: &Bench) -> Result<(), Failure> {
         "compiler",
     ];
     let mut rows = vec![head.map(str::to_owned)];
-    let release = |fetched: &Option<kernel::Fetched>| {
-        let release = fetched.as_ref().map(|found| found.release.clone());
-        release.unwrap_or_else(|| "-".to_owned())
-    };
-    let kept = |fetched: &Option<kernel::Fetched>, what: &str| match fetched {
-        Some(_) => what.to_owned(),
-        None => "no".to_owned(),
-    };
     for entry in &bench.catalog.kernels {
-        let fetched = kernel::fetched(&bench.cache, &entry.name, entry.arch);
         let compiler = bench.catalog.toolchain_for(&entry.toolchain, entry.arch);
-        rows.push([
-            entry.name.clone(),
-            entry.arch.name.to_owned(),
-            RELEASE.to_owned(),
-            release(&fetched),
-            kept(&fetched, "image, headers"),
-            compiler.map_or("-".to_owned(), |c| format!("{} ({})", c.program(), c.name)),
-        ]);
-        for profile in bench
-            .catalog
-            .profiles
-            .iter()
-            .filter(|p| p.kernel == entry.name && entry.arch.is_here())
-        {
-            let built = source::is_built(&bench.cache, profile);
-            rows.push([
-                entry.name.clone(),
-                entry.arch.name.to_owned(),
-                profile.name.clone(),
-                source::package_name(profile),
-                if built { "built" } else { "no" }.to_owned(),
-                source::COMPILER.to_owned(),
-            ]);
-        }
+        let compiler = compiler.map(|c| format!("{} ({})", c.program(), c.name));
+        rows.push(kernel_row(bench, entry, "image, headers", compiler));
+        let profiles = bench.catalog.profiles.iter();
+        let own = profiles.filter(|p| p.kernel == entry.name && entry.arch.is_here());
+        rows.extend(own.map(|profile| profile_row(bench, entry, profile)));
     }
-    for entry in &bench.catalog.beds {
-        let fetched = kernel::fetched(&bench.cache, &entry.name, entry.arch);
-        rows.push([
-            entry.name.clone(),
-            entry.arch.name.to_owned(),
-            RELEASE.to_owned(),
-            release(&fetched),
-            kept(&fetched, "image, modules"),
-            "-".to_owned(),
-        ]);
-    }
+    let beds = bench.catalog.beds.iter();
+    rows.extend(beds.map(|entry| kernel_row(bench, entry, "image, modules", None)));
     report::table(&rows);
     let suite = Suite::load(&root())?;
     say::line(&format!("suites: {}", suite.names().join(", ")));
     say::line(&format!("cache: {}", bench.cache.root().display()));
     Ok(())
+}
+
+/// A row of the list of kernels.
+type Row = [String; 6];
+
+/// A kernel as the distribution built it. `parts`: what the cache has of it, once it is fetched.
+fn kernel_row(bench: &Bench, entry: &KernelEntry, parts: &str, compiler: Option<String>) -> Row {
+    let fetched = kernel::fetched(&bench.cache, &entry.name, entry.arch);
+    let cached = if fetched.is_some() { parts } else { "no" };
+    let dash = || "-".to_owned();
+    [
+        entry.name.clone(),
+        entry.arch.name.to_owned(),
+        RELEASE.to_owned(),
+        fetched.map_or_else(dash, |fetched| fetched.release),
+        cached.to_owned(),
+        compiler.unwrap_or_else(dash),
+    ]
+}
+
+/// A kernel that is built here.
+fn profile_row(bench: &Bench, entry: &KernelEntry, profile: &ProfileEntry) -> Row {
+    let built = source::is_built(&bench.cache, profile);
+    [
+        entry.name.clone(),
+        entry.arch.name.to_owned(),
+        profile.name.clone(),
+        source::package_name(profile),
+        if built { "built" } else { "no" }.to_owned(),
+        source::COMPILER.to_owned(),
+    ]
 }
 
 fn fetch(bench: &Bench, args: &FetchArgs) -> Result<(), Failure> {

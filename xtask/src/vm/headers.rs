@@ -72,7 +72,7 @@ struct Builds<'b> {
     seen: Vec<String>,
     built: usize,
     failed: Vec<String>,
-    /// What the mirrors do not have, and why.
+    /// Distributions and kernels that the mirrors do not have, each with the reason.
     missing: Vec<String>,
 }
 
@@ -84,15 +84,13 @@ impl Builds<'_> {
         let mut found = match headers::list(cache, catalog, entry, args.arch, &bench.progress) {
             Ok(found) if !found.is_empty() => found,
             Ok(_) => {
-                let arch = args.arch.name;
-                let missing = format!("{}: no headers for {arch}", entry.name);
-                self.missing.push(missing);
+                let why = format!("no headers for {}", args.arch.name);
+                self.miss(&entry.name, &why);
                 return Vec::new();
             }
             // A suite may be on no mirror any more.
             Err(error) => {
-                let missing = format!("{}: {}", entry.name, last_line(&error));
-                self.missing.push(missing);
+                self.miss(&entry.name, &last_line(&error));
                 return Vec::new();
             }
         };
@@ -111,6 +109,11 @@ impl Builds<'_> {
         found
     }
 
+    /// Notes a distribution or a kernel that the mirrors do not have.
+    fn miss(&mut self, name: &str, why: &str) {
+        self.missing.push(format!("{name}: {why}"));
+    }
+
     /// Builds the module for a kernel.
     fn build(&mut self, entry: &DistributionEntry, headers: Headers) -> Result<(), Failure> {
         let bench = self.bench;
@@ -119,8 +122,7 @@ impl Builds<'_> {
             Ok(kernel) => kernel,
             // A list may name what its mirror has withdrawn.
             Err(error) => {
-                let missing = format!("{}: {}", headers.release, last_line(&error));
-                self.missing.push(missing);
+                self.miss(&headers.release, &last_line(&error));
                 return Ok(());
             }
         };
@@ -141,8 +143,8 @@ impl Builds<'_> {
 
     /// Says what has come of all.
     fn tell(&self) -> Result<(), Failure> {
-        for missing in &self.missing {
-            say::line(&format!("missing {missing}"));
+        for entry in &self.missing {
+            say::line(&format!("missing {entry}"));
         }
         if self.args.list {
             return Ok(());
