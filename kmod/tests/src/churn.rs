@@ -194,13 +194,7 @@ pub(crate) fn run(arguments: &Arguments) -> Outcome<bool> {
         let again = reload(arguments);
         problems.extend(again.err().map(|fault| fault.to_string()));
     }
-    for problem in &problems {
-        say(&format!("FAIL churn: {problem}"));
-    }
-    if problems.is_empty() {
-        say("ok churn");
-    }
-    Ok(problems.is_empty())
+    Ok(runner::verdict("churn", &problems))
 }
 
 /// A box for each process, in which others put descriptors.

@@ -133,13 +133,7 @@ pub(crate) fn run(arguments: &Arguments) -> Outcome<bool> {
     if !crashed.is_empty() {
         problems.push(format!("crashed: {}", crashed.join("; ")));
     }
-    for problem in &problems {
-        say(&format!("FAIL fuzz: {problem}"));
-    }
-    if problems.is_empty() {
-        say("ok fuzz");
-    }
-    Ok(problems.is_empty())
+    Ok(runner::verdict("fuzz", &problems))
 }
 
 impl Fuzzer<'_> {

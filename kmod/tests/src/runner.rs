@@ -96,11 +96,17 @@ pub(crate) fn run(tests: &[Test], arguments: &Arguments) -> Outcome<bool> {
     set_child_subreaper(true).at("becoming a subreaper")?;
     probe::install();
     if arguments.inject {
-        return injected(tests, &chosen, arguments);
+        injected(tests, &chosen, arguments)
+    } else {
+        Ok(undisturbed(&chosen, arguments))
     }
+}
+
+/// Runs tests without fault injection. Whether all is well.
+fn undisturbed(chosen: &[&Test], arguments: &Arguments) -> bool {
     let (mut passed, mut failed, mut skipped) = (0, Vec::new(), 0);
     let mut stubborn = Vec::new();
-    for test in &chosen {
+    for test in chosen {
         let begin = Instant::now();
         let outcome = alone(test, arguments.patience, false).and_then(|end| end);
         let left = left_behind(&mut stubborn);
@@ -134,7 +140,7 @@ pub(crate) fn run(tests: &[Test], arguments: &Arguments) -> Outcome<bool> {
         "acceptance: {passed} ok, {} failed, {skipped} skipped",
         failed.len()
     ));
-    Ok(failed.is_empty())
+    failed.is_empty()
 }
 
 /// Runs tests with fault injection, and some without it at the end. Whether all is well.
@@ -277,6 +283,17 @@ pub(crate) fn held(patience: Duration) -> Outcome<Option<String>> {
         .map(|(name, count)| format!("{count} {name}"))
         .collect();
     Ok(Some(format!("left in the module: {}", left.join(", "))))
+}
+
+/// Prints what went wrong in a program of many calls, or that all is well. Whether it is.
+pub(crate) fn verdict(name: &str, problems: &[String]) -> bool {
+    for problem in problems {
+        say(&format!("FAIL {name}: {problem}"));
+    }
+    if problems.is_empty() {
+        say(&format!("ok {name}"));
+    }
+    problems.is_empty()
 }
 
 /// A line of output.

@@ -145,23 +145,53 @@ const CASES: [Case; 10] = [
 /// Figures of all cases.
 type Figures = [f64; CASES.len()];
 
+/// The least times of all cases, in nanoseconds.
+struct Times {
+    module: Figures,
+    /// With the other build of the module; infinite where there is none.
+    other: Figures,
+}
+
+impl Times {
+    /// How many times faster than with one page per fault: a huge source, an ordinary one.
+    fn ratios(&self) -> (f64, f64) {
+        let [huge, huge_single, ordinary, ordinary_single, ..] = self.module;
+        (huge_single / huge, ordinary_single / ordinary)
+    }
+}
+
 /// Measures all cases, and sets them beside what they are to reach. A figure decides nothing: machines differ, and may
 /// be busy.
 pub(crate) fn run(arguments: &Arguments) -> Outcome<()> {
     probe::install();
     let size = (arguments.megabytes << 20).next_multiple_of(HUGE);
+    let times = measure_all(arguments, size)?;
+    print(&times);
+    match &arguments.json {
+        Some(path) => write_json(path, arguments.rounds, size, &times),
+        None => Ok(()),
+    }
+}
+
+/// Every case in each round, with the other build of the module too if there is one.
+fn measure_all(arguments: &Arguments, size: usize) -> Outcome<Times> {
     let sources = [source(Source::Huge, size)?, source(Source::Ordinary, size)?];
     let scratch = Area::new(size)?;
     scratch.mark(1);
-    let mut least = [f64::INFINITY; CASES.len()];
-    let mut others = least;
+    let mut times = Times {
+        module: [f64::INFINITY; CASES.len()],
+        other: [f64::INFINITY; CASES.len()],
+    };
     for round in 0..arguments.rounds {
         let Some(other) = &arguments.other else {
-            all(&sources, &scratch, &mut least)?;
+            all(&sources, &scratch, &mut times.module)?;
             continue;
         };
         // Whoever comes first now comes second the next time.
-        let mut turns = [(other, &mut others), (&arguments.module, &mut least)];
+        let mut turns = [
+            (other, &mut times.other),
+            (&arguments.module, &mut times.module),
+        ];
         if round % 2 == 1 {
             turns.reverse();
         }
@@ -176,8 +206,12 @@ pub(crate) fn run(arguments: &Arguments) -> Outcome<()> {
     for source in sources {
         source.dismiss()?;
     }
-    for ((case, nanoseconds), other) in CASES.iter().zip(&least).zip(&others) {
-        let beside = if arguments.other.is_some() {
+    Ok(times)
+}
+
+fn print(times: &Times) {
+    for ((case, nanoseconds), other) in CASES.iter().zip(&times.module).zip(&times.other) {
+        let beside = if other.is_finite() {
             format!(
                 "; the other module {other:.0}, {:.3} of it",
                 nanoseconds / other
@@ -188,36 +222,36 @@ pub(crate) fn run(arguments: &Arguments) -> Outcome<()> {
         let (name, unit) = (case.name, per(case));
         say(&format!("{name:36} {nanoseconds:8.0} ns {unit}{beside}"));
     }
-    let huge = least[1] / least[0];
-    let ordinary = least[3] / least[2];
+    let (huge, ordinary) = times.ratios();
     say(&format!(
         "huge source: {:.3} us per page at first touch, goal {:.0} us under emulation; {huge:.1} times faster than one page per fault",
-        least[0] / 1000.0,
+        times.module[0] / 1000.0,
         HUGE_GOAL / 1000.0
     ));
     say(&format!(
         "ordinary source: {ordinary:.1} times faster than one page per fault, goal {ORDINARY_GOAL:.0} times"
     ));
-    if let Some(path) = &arguments.json {
-        let cases: Vec<_> = CASES
-            .iter()
-            .zip(&least)
-            .zip(&others)
-            .map(|((case, nanoseconds), other)| {
-                let other = other.is_finite().then_some(*other);
-                json!({"case": case.name, "nanoseconds": nanoseconds, "unit": per(case), "other": other})
-            })
-            .collect();
-        let all = json!({
-            "bytes": size,
-            "rounds": arguments.rounds,
-            "cases": cases,
-            "ratio": {"huge": huge, "ordinary": ordinary},
-            "goal": {"huge_ns_per_page": HUGE_GOAL, "ordinary_ratio": ORDINARY_GOAL},
-        });
-        std::fs::write(path, format!("{all:#}\n")).at(path.display())?;
-    }
-    Ok(())
+}
+
+fn write_json(path: &Path, rounds: usize, size: usize, times: &Times) -> Outcome {
+    let cases: Vec<_> = CASES
+        .iter()
+        .zip(&times.module)
+        .zip(&times.other)
+        .map(|((case, nanoseconds), other)| {
+            let other = other.is_finite().then_some(*other);
+            json!({"case": case.name, "nanoseconds": nanoseconds, "unit": per(case), "other": other})
+        })
+        .collect();
+    let (huge, ordinary) = times.ratios();
+    let all = json!({
+        "bytes": size,
+        "rounds": rounds,
+        "cases": cases,
+        "ratio": {"huge": huge, "ordinary": ordinary},
+        "goal": {"huge_ns_per_page": HUGE_GOAL, "ordinary_ratio": ORDINARY_GOAL},
+    });
+    std::fs::write(path, format!("{all:#}\n")).at(path.display())
 }
 
 /// Each case once; the least of what it ever took remains.
