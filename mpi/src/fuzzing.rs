@@ -39,85 +39,94 @@ fn repeated(model: &Model, count: u64, stride: i64) -> Option<Model> {
     })
 }
 
+/// A number of choices, to the number that was drawn among them.
+type Draw<'d> = &'d mut dyn FnMut(u64) -> u64;
+
 /// Builds datatypes by random constructors from the numbers that `next` gives, and compares what
 /// packing and unpacking them does with the spelled-out form.
 pub fn datatypes(mut next: impl FnMut() -> Option<u64>) {
     let mut stack: Vec<Model> = Vec::new();
     while let Some(step) = next() {
-        let mut small = |limit: u64| next().unwrap_or(0) % limit;
-        let top = stack.last();
-        let made = match (step % 8, top) {
-            (0, _) | (_, None) => Some(element(small(256))),
-            (1, Some(top)) => {
-                let count = small(9);
-                repeated(top, count, top.shape.extent())
+        let mut draw = |choices: u64| next().unwrap_or(0) % choices;
+        match (step % 8, stack.last()) {
+            (7, Some(top)) => check(top, draw(4), draw(1 << 13), draw(1 << 13)),
+            (constructor, _) => {
+                let made = construct(constructor, &stack, &mut draw);
+                stack.extend(made.filter(is_small).inspect(check_bounds));
             }
-            (2, Some(top)) => {
-                let (count, stride) = (small(9), small(256) as i64 - 128);
-                repeated(top, count, stride)
-            }
-            (3, Some(top)) => {
-                // A vector of blocks.
-                let (count, block, stride) = (small(5), small(5), small(64) as i64 - 32);
-                let distance = stride * top.shape.extent().clamp(-256, 256);
-                repeated(top, block, top.shape.extent())
-                    .and_then(|inner| repeated(&inner, count, distance))
-            }
-            (4, Some(_)) => {
-                // A struct of the last few.
-                let take = small(4) as usize + 1;
-                let from = stack.len().saturating_sub(take);
-                let places: Vec<i64> = (from..stack.len())
-                    .map(|_| small(512) as i64 - 128)
-                    .collect();
-                let parts: Vec<_> = stack[from..]
-                    .iter()
-                    .zip(&places)
-                    .map(|(model, &offset)| (i128::from(offset), model.shape.clone()))
-                    .collect();
-                let bytes = stack[from..].iter().zip(&places);
-                let shape = Shape::list(&parts).and_then(Shape::padded);
-                shape.ok().map(|shape| Model {
-                    bytes: bytes
-                        .flat_map(|(model, &offset)| moved(&model.bytes, offset))
-                        .collect(),
-                    shape,
-                })
-            }
-            (5, Some(top)) => {
-                let (lb, extent) = (small(128) as i64 - 64, i128::from(small(256)) - 64);
-                let shape = top.shape.resized(lb, extent);
-                shape.ok().map(|shape| Model {
-                    shape,
-                    bytes: top.bytes.clone(),
-                })
-            }
-            (6, Some(top)) => {
-                let by = small(256) as i64 - 128;
-                let shape = top.shape.shifted(i128::from(by));
-                shape.ok().map(|shape| Model {
-                    shape,
-                    bytes: moved(&top.bytes, by).collect(),
-                })
-            }
-            (_, Some(top)) => {
-                check(top, small(4), small(1 << 13), small(1 << 13));
-                continue;
-            }
-        };
-        let Some(made) = made else { continue };
-        if made.bytes.len() > MOST || made.bytes.iter().any(|byte| byte.unsigned_abs() > 1 << 24) {
-            continue;
         }
-        assert_eq!(made.shape.size(), made.bytes.len() as u64);
-        if let (Some(low), Some(high)) = (made.bytes.iter().min(), made.bytes.iter().max()) {
-            assert!(made.shape.true_lb <= *low && *high < made.shape.true_ub);
-        }
-        stack.push(made);
     }
     if let Some(top) = stack.last() {
         check(top, 2, 1, 1 << 13);
     }
+}
+
+/// Whether a model is cheap to go on with.
+fn is_small(model: &Model) -> bool {
+    let is_near = |byte: &i64| byte.unsigned_abs() <= 1 << 24;
+    model.bytes.len() <= MOST && model.bytes.iter().all(is_near)
+}
+
+/// Compares what a datatype says of its size and its bounds.
+fn check_bounds(model: &Model) {
+    assert_eq!(model.shape.size(), model.bytes.len() as u64);
+    if let (Some(low), Some(high)) = (model.bytes.iter().min(), model.bytes.iter().max()) {
+        assert!(model.shape.true_lb <= *low && *high < model.shape.true_ub);
+    }
+}
+
+/// Makes a datatype of those on top of the stack, or a predefined one where there are none. `None`: as [`repeated`].
+fn construct(constructor: u64, stack: &[Model], draw: Draw<'_>) -> Option<Model> {
+    let Some(top) = stack.last().filter(|_| constructor != 0) else {
+        return Some(element(draw(256)));
+    };
+    match constructor {
+        1 => repeated(top, draw(9), top.shape.extent()),
+        2 => {
+            let (count, stride) = (draw(9), draw(256) as i64 - 128);
+            repeated(top, count, stride)
+        }
+        3 => {
+            // A vector of blocks.
+            let (count, block, stride) = (draw(5), draw(5), draw(64) as i64 - 32);
+            let distance = stride * top.shape.extent().clamp(-256, 256);
+            let inner = repeated(top, block, top.shape.extent())?;
+            repeated(&inner, count, distance)
+        }
+        4 => {
+            let take = draw(4) as usize + 1;
+            structure(&stack[stack.len().saturating_sub(take)..], draw)
+        }
+        5 => {
+            let (lb, extent) = (draw(128) as i64 - 64, i128::from(draw(256)) - 64);
+            Some(Model {
+                shape: top.shape.resized(lb, extent).ok()?,
+                bytes: top.bytes.clone(),
+            })
+        }
+        _ => {
+            let by = draw(256) as i64 - 128;
+            Some(Model {
+                shape: top.shape.shifted(i128::from(by)).ok()?,
+                bytes: moved(&top.bytes, by).collect(),
+            })
+        }
+    }
+}
+
+/// A struct of `members`, at drawn displacements.
+fn structure(members: &[Model], draw: Draw<'_>) -> Option<Model> {
+    let offsets: Vec<i64> = members.iter().map(|_| draw(512) as i64 - 128).collect();
+    let placed = || members.iter().zip(&offsets);
+    let parts: Vec<_> = placed()
+        .map(|(model, &offset)| (i128::from(offset), model.shape.clone()))
+        .collect();
+    Some(Model {
+        shape: Shape::list(&parts).and_then(Shape::padded).ok()?,
+        bytes: placed()
+            .flat_map(|(model, &offset)| moved(&model.bytes, offset))
+            .collect(),
+    })
 }
 
 /// Packs and unpacks `count` instances, bytes `from` to `to` of them.
