@@ -12,7 +12,8 @@ use onecopy_obs::{ChunkCopy, Knobs};
 use onecopy_verbs::Limits;
 use onecopy_verbs::model::{Fabric, usual_limits};
 use onecopy_verbs::modes::{Job, Mode, Need};
-use std::path::{Path, PathBuf};
+use std::ffi::OsString;
+use std::path::Path;
 
 /// The devices are looked at unless the knob forbids it, and a pair takes the extension where both have it.
 pub(super) fn module_abi() {
@@ -54,10 +55,12 @@ pub(super) fn module_abi() {
 /// The user's own file counts if it was written here, by either variable; the profile is read, too.
 pub(super) fn tune_file() {
     let folder = std::env::temp_dir().join(format!("onecopy-unset-{}", std::process::id()));
-    let written = |path: &Path, text: &str| {
-        std::fs::create_dir_all(path.parent().expect("a folder")).expect("made");
-        std::fs::write(path, text).expect("written");
-    };
+    own_file(&folder);
+    measured_profile(&folder);
+    std::fs::remove_dir_all(&folder).expect("removed");
+}
+
+fn own_file(folder: &Path) {
     let file = |machine: Fingerprint| {
         let file = TuneFile {
             format: tune::FORMAT,
@@ -74,55 +77,51 @@ pub(super) fn tune_file() {
         ..Fingerprint::here()
     };
     let own = folder.join("own");
-    let given = |name: &'static str, value: PathBuf| {
-        move |asked: &str| (asked == name).then(|| value.clone().into_os_string())
-    };
-    for (place, path, variables) in [
-        (
-            "XDG_CONFIG_HOME",
-            own.join("onecopy/tune.json"),
-            &given("XDG_CONFIG_HOME", own.clone()),
-        ),
-        (
-            "~/.config",
-            own.join(".config/onecopy/tune.json"),
-            &given("HOME", own.clone()),
-        ),
-    ] as [(_, _, tune::Variables<'_>); 2]
-    {
-        written(&path, &file(Fingerprint::here()));
+    for (variable, path) in [
+        ("XDG_CONFIG_HOME", own.join("onecopy/tune.json")),
+        ("HOME", own.join(".config/onecopy/tune.json")),
+    ] {
+        let variables = &only(variable, &own);
+        write(&path, &file(Fingerprint::here()));
         let used = tune::settings_by(Vec::new(), variables).expect("settings");
-        assert_eq!(used.file.as_ref(), Some(&path), "{place}");
-        assert_eq!(used.knobs.nt_min, Some(1 << 20), "{place}");
+        assert_eq!(used.file.as_ref(), Some(&path), "{variable}");
+        assert_eq!(used.knobs.nt_min, Some(1 << 20), "{variable}");
         let none = vec![("ONECOPY_TUNE_FILE".to_owned(), "none".to_owned())];
         let none = tune::settings_by(none, variables).expect("settings");
-        assert_eq!(none.file, None, "{place}");
-        written(&path, &file(elsewhere.clone()));
+        assert_eq!(none.file, None, "{variable}");
+        write(&path, &file(elsewhere.clone()));
         let other = tune::settings_by(Vec::new(), variables).expect("settings");
-        assert_eq!((other.file, other.knobs.nt_min), (None, None), "{place}");
-        assert_eq!(other.warnings.len(), 1, "{place}");
+        assert_eq!((other.file, other.knobs.nt_min), (None, None), "{variable}");
+        assert_eq!(other.warnings.len(), 1, "{variable}");
     }
-    std::fs::remove_dir_all(&own).expect("removed");
-    let (by_variable, at_home) = (folder.join("cache"), folder.join("home"));
-    std::fs::create_dir_all(&at_home).expect("made");
-    for variables in [
-        &given("XDG_CACHE_HOME", by_variable.clone()),
-        &given("HOME", at_home.clone()),
-    ] as [tune::Variables<'_>; 2]
-    {
+}
+
+fn measured_profile(folder: &Path) {
+    let (cache, home) = (folder.join("cache"), folder.join("home"));
+    std::fs::create_dir_all(&home).expect("made");
+    for (variable, value, place) in [
+        ("XDG_CACHE_HOME", &cache, cache.join("onecopy")),
+        ("HOME", &home, home.join(".cache/onecopy")),
+    ] {
+        let variables = &only(variable, value);
         let path = profile::path_by(variables).expect("a path");
-        let in_cache = [by_variable.join("onecopy"), at_home.join(".cache/onecopy")];
-        assert!(
-            in_cache.iter().any(|cache| path.starts_with(cache)),
-            "{path:?}"
-        );
+        assert!(path.starts_with(place), "{path:?}");
         let found = Profile::new(3, 2.0, Some("string".to_owned()));
-        written(&path, &serde_json::to_string(&found).expect("text"));
+        write(&path, &serde_json::to_string(&found).expect("text"));
         let used = tune::settings_by(Vec::new(), variables).expect("settings");
         assert_eq!(used.profile, Some(path));
         assert_eq!(used.knobs.chunk_copy, ChunkCopy::String);
     }
-    std::fs::remove_dir_all(&folder).expect("removed");
+}
+
+/// An environment in which one variable is set.
+fn only(name: &'static str, value: &Path) -> impl Fn(&str) -> Option<OsString> {
+    move |asked: &str| (asked == name).then(|| value.as_os_str().to_owned())
+}
+
+fn write(path: &Path, text: &str) {
+    std::fs::create_dir_all(path.parent().expect("a folder")).expect("made");
+    std::fs::write(path, text).expect("written");
 }
 
 /// Devices of a model: the first with a link is taken, by its first port that has one, and its address for RoCE v2.
