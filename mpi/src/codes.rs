@@ -152,7 +152,7 @@ pub(crate) fn remember(name: &str, failure: &Failure) {
 /// What the last failure of this thread was, in brackets, if it has this code.
 pub(crate) fn last_words(code: i32) -> String {
     let last = LAST.try_with(|last| match &*last.borrow() {
-        Some((of, detail)) if *of == code => format!(" ({detail})"),
+        Some((last, detail)) if *last == code => format!(" ({detail})"),
         _ => String::new(),
     });
     last.unwrap_or_default()

@@ -125,12 +125,12 @@ impl TypeObject {
         let mut rest = bytes % size;
         let mut count = (bytes / size).checked_mul(elements)?;
         self.walk_basics(&mut |size| {
-            let fits = rest >= size;
-            if fits {
+            let has_room = rest >= size;
+            if has_room {
                 rest -= size;
                 count += 1;
             }
-            fits
+            has_room
         });
         (rest == 0).then_some(count)
     }

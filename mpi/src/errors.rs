@@ -55,8 +55,9 @@ pub(crate) fn errhandler_free(errhandler: Out<Errhandler>) -> Outcome<()> {
 }
 
 pub(crate) fn error_class(code: i32, class: Out<i32>) -> Outcome<()> {
-    let of = class_of(code).ok_or_else(|| fail(c::ERR_ARG, format!("{code} is no error code")))?;
-    class.set(of)
+    let found =
+        class_of(code).ok_or_else(|| fail(c::ERR_ARG, format!("{code} is no error code")))?;
+    class.set(found)
 }
 
 pub(crate) fn error_string(code: i32, string: OutText, len: Out<i32>) -> Outcome<()> {

@@ -35,10 +35,10 @@ macro_rules! prepared {
             let comm = &comm::get(comm)?;
             let data = Data::new(buf, count, datatype);
             check_send(data, Envelope::new(dest, tag, comm))?;
-            let (of, held) = (Arc::clone(comm), datatype::hold(datatype));
+            let (kept, held) = (Arc::clone(comm), datatype::hold(datatype));
             let recipe = move || {
                 let _ = &held;
-                p2p::send_object(data, Envelope { rank: dest, tag, comm: &of }, Mode::$mode)
+                p2p::send_object(data, Envelope { rank: dest, tag, comm: &kept }, Mode::$mode)
             };
             prepare(comm, recipe, request)
         }
@@ -64,10 +64,10 @@ pub(crate) fn bsend_init(
     let data = Data::new(buf, count, datatype);
     let to = Envelope::new(dest, tag, comm);
     check_send(data, to)?;
-    let (of, held) = (Arc::clone(comm), datatype::hold(datatype));
+    let (kept, held) = (Arc::clone(comm), datatype::hold(datatype));
     let recipe = move || {
         let _ = &held;
-        let to = Envelope::new(dest, tag, &of);
+        let to = Envelope::new(dest, tag, &kept);
         buffer::send(data, to)?;
         Ok(Object::complete(Status::empty()))
     };
@@ -88,10 +88,10 @@ pub(crate) fn recv_init(
     let from = Envelope::new(source, tag, comm);
     data.check_type()?;
     from.origin()?;
-    let (of, held) = (Arc::clone(comm), datatype::hold(datatype));
+    let (kept, held) = (Arc::clone(comm), datatype::hold(datatype));
     let recipe = move || {
         let _ = &held;
-        let from = Envelope::new(source, tag, &of);
+        let from = Envelope::new(source, tag, &kept);
         p2p::receive_object(data, from)
     };
     prepare(comm, recipe, request)

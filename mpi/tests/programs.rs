@@ -319,11 +319,11 @@ fn the_job_is_aborted_from_within_every_function_of_the_program() {
                 String::from_utf8_lossy(&output.stdout),
                 String::from_utf8_lossy(&output.stderr),
             );
-            let how = format!("{place}, {level}: {:?}\n{said}\n{why}", output.status);
-            assert_eq!(output.status.code(), Some(7), "{how}");
+            let context = format!("{place}, {level}: {:?}\n{said}\n{why}", output.status);
+            assert_eq!(output.status.code(), Some(7), "{context}");
             assert!(
                 said.contains("aborts") && !said.contains("went on"),
-                "{how}"
+                "{context}"
             );
         }
     }
@@ -402,7 +402,7 @@ fn an_aborted_job_never_ends_with_0() {
 fn every_wait_ends() {
     limit::usual_signals();
     let program = compile("aborted");
-    for how in [
+    for arguments in [
         ["one"].as_slice(),
         &["one", "dies"],
         &["threads"],
@@ -416,7 +416,7 @@ fn every_wait_ends() {
         };
         // Ranks that are asked to end have time to show what their waits do.
         let outcome = Job::new(&program, 3)
-            .args(how)
+            .args(arguments)
             .env("LD_LIBRARY_PATH", &place().directory)
             .output(Lines(Box::new(take)))
             .keep_going(true)
@@ -427,7 +427,10 @@ fn every_wait_ends() {
             .expect("a job");
         let said = said.lock().unwrap_or_else(PoisonError::into_inner);
         let said = String::from_utf8_lossy(&said);
-        assert!(said.contains("all ended"), "{how:?}: {outcome:?}\n{said}");
+        assert!(
+            said.contains("all ended"),
+            "{arguments:?}: {outcome:?}\n{said}"
+        );
     }
 }
 

@@ -183,7 +183,7 @@ impl Rules {
         }
         let stars = "*".repeat(parameter.depth);
         let spelled = format!("{}{stars}", parameter.base);
-        let fits = |pattern: &Pattern| {
+        let is_match = |pattern: &Pattern| {
             let names = &pattern.names;
             let sections = &pattern.sections;
             pattern.kind == spelled
@@ -199,7 +199,7 @@ impl Rules {
         };
         self.kinds
             .iter()
-            .find(|kind| kind.patterns.iter().any(fits))
+            .find(|kind| kind.patterns.iter().any(is_match))
     }
 }
 
@@ -240,15 +240,15 @@ fn variable(parameter: &Parameter, form: Form) -> String {
 }
 
 /// A function of the standard, in one of its forms.
-struct Call<'c> {
+struct Signature<'c> {
     operation: &'c Operation,
     form: Form,
     special: &'c Special,
-    /// Whether it gives an error class; others have none to give.
-    says: bool,
+    /// Whether it returns an error class; others have none to return.
+    returns_class: bool,
 }
 
-impl Call<'_> {
+impl Signature<'_> {
     fn name(&self) -> String {
         format!("MPI_{}", self.operation.symbol(self.form))
     }
@@ -265,7 +265,7 @@ impl Call<'_> {
             operation,
             form,
             special,
-            says,
+            returns_class,
         } = self;
         let name = self.name();
         let mut count = 1;
@@ -288,7 +288,9 @@ impl Call<'_> {
                 form_of(valid)
             ))?;
             let more = special.wrong.iter();
-            let more = more.filter(|(of, _)| *of == parameter.name).map(|(_, w)| w);
+            let more = more
+                .filter(|(name, _)| *name == parameter.name)
+                .map(|(_, w)| w);
             let mut tried = BTreeSet::new();
             for wrong in more.chain(&kind.wrong) {
                 if !tried.insert(&wrong.value) {
@@ -300,7 +302,7 @@ impl Call<'_> {
                     p = parameter.name,
                     value = form_of(&wrong.value),
                     shown = quoted(&wrong.value),
-                    classes = if says {
+                    classes = if returns_class {
                         classes(&wrong.classes)
                     } else {
                         "0".to_owned()
@@ -323,16 +325,16 @@ impl Program {
     ) -> Result<(), String> {
         let none = Special::default();
         let special = rules.calls.get(&operation.name).unwrap_or(&none);
-        let says = operation.returns == "int" && !operation.name.ends_with("_toint");
-        let call = Call {
+        let returns_class = operation.returns == "int" && !operation.name.ends_with("_toint");
+        let signature = Signature {
             operation,
             form,
             special,
-            says,
+            returns_class,
         };
-        let name = call.name();
+        let name = signature.name();
         let (mut setup, mut cases) = (String::new(), String::new());
-        let count = call.write_arguments(rules, section, &mut setup, &mut cases)?;
+        let count = signature.write_arguments(rules, section, &mut setup, &mut cases)?;
         self.parameters += operation.parameters.len();
         let before: String = special
             .before
@@ -346,7 +348,7 @@ impl Program {
             .collect();
         let arguments: Vec<&str> = operation.parameters.iter().map(|p| &*p.name).collect();
         let arguments = arguments.join(", ");
-        let call = if !says {
+        let call = if !returns_class {
             format!("(void){name}({arguments}), MPI_SUCCESS")
         } else {
             format!("{name}({arguments})")

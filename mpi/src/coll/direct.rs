@@ -17,12 +17,12 @@ use onecopy::coll::{Collective, ElemType, Op as Operator, Parts};
 /// Hands a collective to the runtime, on so many bytes that are sent, and received.
 #[inline]
 fn run(
-    of: &CommObject,
+    object: &CommObject,
     collective: &Collective,
     (sendbuf, sent): (Addr, usize),
     recv: Option<(Addr, usize)>,
 ) -> Outcome<()> {
-    let link = of.collectives()?;
+    let link = object.collectives()?;
     memory::with_bytes(sendbuf, sent, |send| match recv {
         None => link.run(collective, Some(send), None),
         Some((recvbuf, received)) => {
@@ -57,17 +57,17 @@ pub(crate) fn reduce(
     root: i32,
     comm: Comm,
 ) -> Outcome<()> {
-    let of = &comm::get(comm)?;
-    let here = of.rank as i32 == root;
+    let object = &comm::get(comm)?;
+    let here = object.rank as i32 == root;
     if root >= 0
-        && (root as usize) < of.size()
+        && (root as usize) < object.size()
         && !(here && recvbuf.is_nowhere())
         && let Some((elem, op, bytes)) = reduction(sendbuf, count, datatype, op)
     {
         let root = root as usize;
         let collective = Collective::Reduce { root, elem, op };
         let target = here.then_some((recvbuf, bytes));
-        return run(of, &collective, (sendbuf, bytes), target);
+        return run(object, &collective, (sendbuf, bytes), target);
     }
     blocking::reduce(sendbuf, recvbuf, count, datatype, op, root, comm)
 }
@@ -80,12 +80,17 @@ pub(crate) fn allreduce(
     op: Op,
     comm: Comm,
 ) -> Outcome<()> {
-    let of = &comm::get(comm)?;
+    let object = &comm::get(comm)?;
     if !recvbuf.is_nowhere()
         && let Some((elem, op, bytes)) = reduction(sendbuf, count, datatype, op)
     {
         let collective = Collective::Allreduce { elem, op };
-        return run(of, &collective, (sendbuf, bytes), Some((recvbuf, bytes)));
+        return run(
+            object,
+            &collective,
+            (sendbuf, bytes),
+            Some((recvbuf, bytes)),
+        );
     }
     blocking::allreduce(sendbuf, recvbuf, count, datatype, op, comm)
 }
@@ -98,14 +103,14 @@ pub(crate) fn reduce_scatter_block(
     op: Op,
     comm: Comm,
 ) -> Outcome<()> {
-    let of = &comm::get(comm)?;
+    let object = &comm::get(comm)?;
     if !recvbuf.is_nowhere()
         && let Some((elem, op, bytes)) = reduction(sendbuf, count, datatype, op)
-        && let Some(all) = in_a_buffer(bytes.checked_mul(of.size()))
+        && let Some(all) = in_a_buffer(bytes.checked_mul(object.size()))
     {
         let parts = Parts::Equal(bytes);
         let collective = Collective::ReduceScatter { parts, elem, op };
-        return run(of, &collective, (sendbuf, all), Some((recvbuf, bytes)));
+        return run(object, &collective, (sendbuf, all), Some((recvbuf, bytes)));
     }
     blocking::reduce_scatter_block(sendbuf, recvbuf, count, datatype, op, comm)
 }
@@ -132,15 +137,15 @@ pub(crate) fn allgather(
     recvtype: Datatype,
     comm: Comm,
 ) -> Outcome<()> {
-    let of = &comm::get(comm)?;
+    let object = &comm::get(comm)?;
     let (send, recv) = (
         data(sendbuf, sendcount, sendtype),
         data(recvbuf, recvcount, recvtype),
     );
-    if let Some((bytes, all)) = part(send, recv, of.size()) {
+    if let Some((bytes, all)) = part(send, recv, object.size()) {
         let parts = Parts::Equal(bytes);
         let collective = Collective::Allgather { parts };
-        return run(of, &collective, (sendbuf, bytes), Some((recvbuf, all)));
+        return run(object, &collective, (sendbuf, bytes), Some((recvbuf, all)));
     }
     blocking::allgather(
         sendbuf, sendcount, sendtype, recvbuf, recvcount, recvtype, comm,
@@ -156,15 +161,15 @@ pub(crate) fn alltoall(
     recvtype: Datatype,
     comm: Comm,
 ) -> Outcome<()> {
-    let of = &comm::get(comm)?;
+    let object = &comm::get(comm)?;
     let (send, recv) = (
         data(sendbuf, sendcount, sendtype),
         data(recvbuf, recvcount, recvtype),
     );
-    if let Some((bytes, all)) = part(send, recv, of.size()) {
+    if let Some((bytes, all)) = part(send, recv, object.size()) {
         let (send, recv) = (Parts::Equal(bytes), Parts::Equal(bytes));
         let collective = Collective::Alltoall { send, recv };
-        return run(of, &collective, (sendbuf, all), Some((recvbuf, all)));
+        return run(object, &collective, (sendbuf, all), Some((recvbuf, all)));
     }
     blocking::alltoall(
         sendbuf, sendcount, sendtype, recvbuf, recvcount, recvtype, comm,

@@ -116,9 +116,9 @@ macro_rules! collectives {
             use super::*;
             $(
                 pub(crate) fn $plan($($arg: $t,)* comm: Comm) -> Outcome<()> {
-                    let of = &comm::get(comm)?;
-                    $(let $arg = $arg.capture(length!(of $(, |$comm| $len)?))?;)*
-                    plan::$plan(of, $($given),*)?.run(of)
+                    let object = &comm::get(comm)?;
+                    $(let $arg = $arg.capture(length!(object $(, |$comm| $len)?))?;)*
+                    plan::$plan(object, $($given),*)?.run(object)
                 }
             )*
         }
@@ -128,11 +128,11 @@ macro_rules! collectives {
             use super::*;
             $(
                 pub(crate) fn $non($($arg: $t,)* comm: Comm, request: Out<Request>) -> Outcome<()> {
-                    let of = &comm::get(comm)?;
-                    $(let $arg = $arg.capture(length!(of $(, |$comm| $len)?))?;)*
-                    let plan = plan::$plan(of, $($given),*)?;
+                    let object = &comm::get(comm)?;
+                    $(let $arg = $arg.capture(length!(object $(, |$comm| $len)?))?;)*
+                    let plan = plan::$plan(object, $($given),*)?;
                     let home = request::reserve(request)?;
-                    home.keep(plan.start(of)?);
+                    home.keep(plan.start(object)?);
                     Ok(())
                 }
             )*
@@ -146,16 +146,16 @@ macro_rules! collectives {
                     $($arg: $t,)* comm: Comm, info: Info, request: Out<Request>,
                 ) -> Outcome<()> {
                     crate::info::pairs_or_none(info)?;
-                    let of = &comm::get(comm)?;
-                    $(let $arg = $arg.capture(length!(of $(, |$comm| $len)?))?;)*
+                    let object = &comm::get(comm)?;
+                    $(let $arg = $arg.capture(length!(object $(, |$comm| $len)?))?;)*
                     // What is wrong is told now.
-                    plan::$plan(of, $($given),*)?;
+                    plan::$plan(object, $($given),*)?;
                     #[allow(unused_mut, reason = "a barrier has no arguments")]
                     let mut held = Held::default();
                     $(<$t as Capture>::hold(&$arg, &mut held);)*
                     let home = request::reserve(request)?;
-                    let own = of.persistent_collective()?;
-                    let kept = Arc::clone(of);
+                    let own = object.persistent_collective()?;
+                    let kept = Arc::clone(object);
                     let recipe = move || {
                         let _ = &held;
                         let plan = plan::$plan(&kept, $($given),*)?;
@@ -164,7 +164,7 @@ macro_rules! collectives {
                             None => plan.start(&kept),
                         }
                     };
-                    home.keep(Object::persistent(of, Arc::new(recipe)));
+                    home.keep(Object::persistent(object, Arc::new(recipe)));
                     Ok(())
                 }
             )*

@@ -303,17 +303,17 @@ fn combined(
     sendbuf: Addr,
     recvbuf: Option<(Addr, i64)>,
     count: i64,
-    of: &Reduction,
+    reduction: &Reduction,
 ) -> Outcome<(Option<UserBuffer>, Option<UserBuffer>)> {
     let in_place = sendbuf.is_in_place();
     let send = match in_place {
         true => None,
-        false => Some(of.user_buffer(sendbuf, count, Access::Read)?),
+        false => Some(reduction.user_buffer(sendbuf, count, Access::Read)?),
     };
     let recv = match recvbuf {
         None => None,
-        Some((buf, _)) if in_place => Some(of.user_buffer(buf, count, Access::Both)?),
-        Some((buf, part)) => Some(of.user_buffer(buf, part, Access::Write)?),
+        Some((buf, _)) if in_place => Some(reduction.user_buffer(buf, count, Access::Both)?),
+        Some((buf, part)) => Some(reduction.user_buffer(buf, part, Access::Write)?),
     };
     Ok((send, recv))
 }
@@ -325,14 +325,14 @@ pub(super) fn reduce(
     root: i32,
 ) -> Outcome<Plan> {
     let root = check_root(comm, root)?;
-    let of = reduction(vectors.op, vectors.datatype)?;
+    let reduction = reduction(vectors.op, vectors.datatype)?;
     if comm.rank != root && vectors.send.is_in_place() {
         // Only the root has a receive buffer that could be in place.
         return Err(datatype::nowhere(vectors.send));
     }
     let target = (comm.rank == root).then_some((vectors.recv, count));
-    let (send, recv) = combined(vectors.send, target, count, &of)?;
-    let (elem, op) = (of.elem, of.op);
+    let (send, recv) = combined(vectors.send, target, count, &reduction)?;
+    let (elem, op) = (reduction.elem, reduction.op);
     plan(Collective::Reduce { root, elem, op }, send, recv)
 }
 
@@ -342,9 +342,9 @@ fn for_everyone(
     count: i64,
     made: impl FnOnce(ElemType, Operator) -> Collective,
 ) -> Outcome<Plan> {
-    let of = reduction(vectors.op, vectors.datatype)?;
-    let (send, recv) = combined(vectors.send, Some((vectors.recv, count)), count, &of)?;
-    plan(made(of.elem, of.op), send, recv)
+    let reduction = reduction(vectors.op, vectors.datatype)?;
+    let (send, recv) = combined(vectors.send, Some((vectors.recv, count)), count, &reduction)?;
+    plan(made(reduction.elem, reduction.op), send, recv)
 }
 
 pub(super) fn allreduce(_comm: &CommObject, vectors: VectorBuffers, count: i64) -> Outcome<Plan> {
@@ -359,11 +359,11 @@ pub(super) fn scan(_comm: &CommObject, vectors: VectorBuffers, count: i64) -> Ou
 }
 
 pub(super) fn exscan(_comm: &CommObject, vectors: VectorBuffers, count: i64) -> Outcome<Plan> {
-    let of = reduction(vectors.op, vectors.datatype)?;
-    let (send, _) = combined(vectors.send, None, count, &of)?;
+    let reduction = reduction(vectors.op, vectors.datatype)?;
+    let (send, _) = combined(vectors.send, None, count, &reduction)?;
     // The first rank's buffer stays as it is, so what stands there is in the copy, too.
-    let recv = of.user_buffer(vectors.recv, count, Access::Both)?;
-    let (elem, op) = (of.elem, of.op);
+    let recv = reduction.user_buffer(vectors.recv, count, Access::Both)?;
+    let (elem, op) = (reduction.elem, reduction.op);
     plan(Collective::Exscan { elem, op }, send, Some(recv))
 }
 
@@ -374,15 +374,15 @@ fn reduce_parts(
     vectors: VectorBuffers,
     [before, mine, total]: [i64; 3],
     parts: Parts,
-    of: Reduction,
+    reduction: Reduction,
 ) -> Outcome<Plan> {
-    let (send, mut recv) = combined(vectors.send, Some((vectors.recv, mine)), total, &of)?;
+    let (send, mut recv) = combined(vectors.send, Some((vectors.recv, mine)), total, &reduction)?;
     if let (true, Some(recv)) = (vectors.send.is_in_place(), &mut recv) {
-        let size = of.elem.size();
+        let size = reduction.elem.size();
         let (before, mine) = (before as usize, mine as usize);
         recv.keep(before.max(mine) * size..(before + mine) * size);
     }
-    let (elem, op) = (of.elem, of.op);
+    let (elem, op) = (reduction.elem, reduction.op);
     plan(Collective::ReduceScatter { parts, elem, op }, send, recv)
 }
 
@@ -391,12 +391,12 @@ pub(super) fn reduce_scatter(
     vectors: VectorBuffers,
     counts: &[i64],
 ) -> Outcome<Plan> {
-    let of = reduction(vectors.op, vectors.datatype)?;
+    let reduction = reduction(vectors.op, vectors.datatype)?;
     let lens = counts
         .iter()
         .map(|&count| check_count(count).map(|count| count as usize))
         .collect::<Outcome<Vec<usize>>>()?;
-    let size = of.elem.size();
+    let size = reduction.elem.size();
     // All parts together are a buffer, too.
     let total = lens
         .iter()
@@ -406,7 +406,7 @@ pub(super) fn reduce_scatter(
     let before = sum(lens.get(..comm.rank).unwrap_or(&[]));
     let mine = counts.get(comm.rank).copied().unwrap_or(0);
     let parts = Parts::packed(&lens, size);
-    reduce_parts(vectors, [before, mine, sum(&lens)], parts, of)
+    reduce_parts(vectors, [before, mine, sum(&lens)], parts, reduction)
 }
 
 pub(super) fn reduce_scatter_block(
@@ -414,11 +414,14 @@ pub(super) fn reduce_scatter_block(
     vectors: VectorBuffers,
     count: i64,
 ) -> Outcome<Plan> {
-    let of = reduction(vectors.op, vectors.datatype)?;
+    let reduction = reduction(vectors.op, vectors.datatype)?;
     let mine = check_count(count)?;
-    let bytes = |n: u64| mine.checked_mul(n)?.checked_mul(of.elem.size() as u64);
+    let bytes = |n: u64| {
+        mine.checked_mul(n)?
+            .checked_mul(reduction.elem.size() as u64)
+    };
     datatype::addressable(bytes(comm.size() as u64))?;
-    let len = mine as usize * of.elem.size();
+    let len = mine as usize * reduction.elem.size();
     let [before, mine, total] = [comm.rank, 1, comm.size()].map(|n| mine as i64 * n as i64);
-    reduce_parts(vectors, [before, mine, total], Parts::Equal(len), of)
+    reduce_parts(vectors, [before, mine, total], Parts::Equal(len), reduction)
 }

@@ -203,12 +203,12 @@ pub(crate) fn reduce_here(
             Ok(())
         }
         Operation::Predefined(_) => {
-            let of = reduction(handle, datatype)?;
-            let bytes = count as usize * of.elem.size();
+            let reduction = reduction(handle, datatype)?;
+            let bytes = count as usize * reduction.elem.size();
             memory::with_bytes(inbuf, bytes, |input| {
-                memory::with_bytes_mut(inout, bytes, |acc| match &of.op {
+                memory::with_bytes_mut(inout, bytes, |acc| match &reduction.op {
                     Operator::Predefined(op) => {
-                        onecopy_shm::reduce::reduce_under(*op, of.elem, acc, input);
+                        onecopy_shm::reduce::reduce_under(*op, reduction.elem, acc, input);
                     }
                     Operator::User(function) => function(input, acc),
                 });

@@ -25,19 +25,19 @@ pub(crate) fn type_contiguous(
     old: Datatype,
     new: Out<Datatype>,
 ) -> Outcome<()> {
-    let of = get(old)?;
-    let shape = of.shape.contiguous(count_of(count, "the count")?)?;
-    let contents = Contents::made(c::COMBINER_CONTIGUOUS, wide, vec![Arc::clone(of)]);
+    let base = get(old)?;
+    let shape = base.shape.contiguous(count_of(count, "the count")?)?;
+    let contents = Contents::made(c::COMBINER_CONTIGUOUS, wide, vec![Arc::clone(base)]);
     finish(shape, contents.counts(&[count]), new)
 }
 
 /// `count` blocks at distances of `stride` bytes.
-fn strided(of: &Shape, count: i64, block: i64, stride: i128) -> Outcome<Shape> {
+fn strided(base: &Shape, count: i64, block: i64, stride: i128) -> Outcome<Shape> {
     let (count, block) = (
         count_of(count, "the count")?,
         count_of(block, "the block length")?,
     );
-    Ok(of.contiguous(block)?.repeated(count, stride)?)
+    Ok(base.contiguous(block)?.repeated(count, stride)?)
 }
 
 pub(crate) fn type_vector(
@@ -48,10 +48,10 @@ pub(crate) fn type_vector(
     old: Datatype,
     new: Out<Datatype>,
 ) -> Outcome<()> {
-    let of = get(old)?;
-    let distance = i128::from(stride) * i128::from(of.shape.extent());
-    let shape = strided(&of.shape, count, block, distance)?;
-    let contents = Contents::made(c::COMBINER_VECTOR, wide, vec![Arc::clone(of)]);
+    let base = get(old)?;
+    let distance = i128::from(stride) * i128::from(base.shape.extent());
+    let shape = strided(&base.shape, count, block, distance)?;
+    let contents = Contents::made(c::COMBINER_VECTOR, wide, vec![Arc::clone(base)]);
     finish(shape, contents.counts(&[count, block, stride]), new)
 }
 
@@ -63,21 +63,21 @@ pub(crate) fn type_create_hvector(
     old: Datatype,
     new: Out<Datatype>,
 ) -> Outcome<()> {
-    let of = get(old)?;
-    let shape = strided(&of.shape, count, block, i128::from(stride))?;
-    let contents = Contents::made(c::COMBINER_HVECTOR, wide, vec![Arc::clone(of)]);
+    let base = get(old)?;
+    let shape = strided(&base.shape, count, block, i128::from(stride))?;
+    let contents = Contents::made(c::COMBINER_HVECTOR, wide, vec![Arc::clone(base)]);
     let contents = contents.counts(&[count, block]).addresses(&[stride]);
     finish(shape, contents, new)
 }
 
 /// Blocks at displacements in units of so many bytes. A block of no elements is none.
-fn blocks(of: &Shape, lengths: &[i64], displacements: &[i64], unit: i64) -> Outcome<Shape> {
+fn blocks(base: &Shape, lengths: &[i64], displacements: &[i64], unit: i64) -> Outcome<Shape> {
     let mut parts = Vec::with_capacity(lengths.len());
     for (&length, &displacement) in lengths.iter().zip(displacements) {
         let length = count_of(length, "a block length")?;
         if length > 0 {
             let place = i128::from(displacement) * i128::from(unit);
-            parts.push((place, of.contiguous(length)?));
+            parts.push((place, base.contiguous(length)?));
         }
     }
     Ok(Shape::list(&parts)?)
@@ -91,11 +91,11 @@ pub(crate) fn type_indexed(
     old: Datatype,
     new: Out<Datatype>,
 ) -> Outcome<()> {
-    let of = get(old)?;
+    let base = get(old)?;
     let n = count_of(count, "the count")? as usize;
     let (lengths, displacements) = (lengths.list(n)?, displacements.list(n)?);
-    let shape = blocks(&of.shape, &lengths, &displacements, of.shape.extent())?;
-    let contents = Contents::made(c::COMBINER_INDEXED, wide, vec![Arc::clone(of)]);
+    let shape = blocks(&base.shape, &lengths, &displacements, base.shape.extent())?;
+    let contents = Contents::made(c::COMBINER_INDEXED, wide, vec![Arc::clone(base)]);
     let contents = contents
         .counts(&[count])
         .counts(&lengths)
@@ -111,11 +111,11 @@ pub(crate) fn type_create_hindexed(
     old: Datatype,
     new: Out<Datatype>,
 ) -> Outcome<()> {
-    let of = get(old)?;
+    let base = get(old)?;
     let n = count_of(count, "the count")? as usize;
     let (lengths, displacements) = (lengths.list(n)?, displacements.list(n)?);
-    let shape = blocks(&of.shape, &lengths, &displacements, 1)?;
-    let contents = Contents::made(c::COMBINER_HINDEXED, wide, vec![Arc::clone(of)]);
+    let shape = blocks(&base.shape, &lengths, &displacements, 1)?;
+    let contents = Contents::made(c::COMBINER_HINDEXED, wide, vec![Arc::clone(base)]);
     let contents = contents
         .counts(&[count])
         .counts(&lengths)
@@ -131,12 +131,12 @@ pub(crate) fn type_create_indexed_block(
     old: Datatype,
     new: Out<Datatype>,
 ) -> Outcome<()> {
-    let of = get(old)?;
+    let base = get(old)?;
     let n = count_of(count, "the count")? as usize;
     let displacements = displacements.list(n)?;
-    let unit = of.shape.extent();
-    let shape = blocks(&of.shape, &vec![block; n], &displacements, unit)?;
-    let contents = Contents::made(c::COMBINER_INDEXED_BLOCK, wide, vec![Arc::clone(of)]);
+    let unit = base.shape.extent();
+    let shape = blocks(&base.shape, &vec![block; n], &displacements, unit)?;
+    let contents = Contents::made(c::COMBINER_INDEXED_BLOCK, wide, vec![Arc::clone(base)]);
     let contents = contents.counts(&[count, block]).counts(&displacements);
     finish(shape, contents, new)
 }
@@ -149,11 +149,11 @@ pub(crate) fn type_create_hindexed_block(
     old: Datatype,
     new: Out<Datatype>,
 ) -> Outcome<()> {
-    let of = get(old)?;
+    let base = get(old)?;
     let n = count_of(count, "the count")? as usize;
     let displacements = displacements.list(n)?;
-    let shape = blocks(&of.shape, &vec![block; n], &displacements, 1)?;
-    let contents = Contents::made(c::COMBINER_HINDEXED_BLOCK, wide, vec![Arc::clone(of)]);
+    let shape = blocks(&base.shape, &vec![block; n], &displacements, 1)?;
+    let contents = Contents::made(c::COMBINER_HINDEXED_BLOCK, wide, vec![Arc::clone(base)]);
     let contents = contents.counts(&[count, block]).addresses(&displacements);
     finish(shape, contents, new)
 }
@@ -172,11 +172,11 @@ pub(crate) fn type_create_struct(
     let mut objects = Vec::with_capacity(n);
     let mut parts = Vec::with_capacity(n);
     for ((&length, &displacement), &handle) in lengths.iter().zip(&displacements).zip(&types) {
-        let of = get(handle)?;
-        objects.push(Arc::clone(of));
+        let base = get(handle)?;
+        objects.push(Arc::clone(base));
         let length = count_of(length, "a block length")?;
         if length > 0 {
-            parts.push((i128::from(displacement), of.shape.contiguous(length)?));
+            parts.push((i128::from(displacement), base.shape.contiguous(length)?));
         }
     }
     let shape = Shape::list(&parts)?.padded()?;
@@ -195,20 +195,20 @@ pub(crate) fn type_create_resized(
     extent: i64,
     new: Out<Datatype>,
 ) -> Outcome<()> {
-    let of = get(old)?;
-    let contents = Contents::made(c::COMBINER_RESIZED, wide, vec![Arc::clone(of)]);
+    let base = get(old)?;
+    let contents = Contents::made(c::COMBINER_RESIZED, wide, vec![Arc::clone(base)]);
     finish(
-        of.shape.resized(lb, i128::from(extent))?,
+        base.shape.resized(lb, i128::from(extent))?,
         contents.addresses(&[lb, extent]),
         new,
     )
 }
 
 pub(crate) fn type_dup(old: Datatype, new: Out<Datatype>) -> Outcome<()> {
-    let of = get(old)?;
-    let mut copy = of.twin();
-    copy.contents = Contents::made(c::COMBINER_DUP, false, vec![Arc::clone(of)]);
-    match attributes::copy_all(&of.attributes, old.0) {
+    let base = get(old)?;
+    let mut copy = base.twin();
+    copy.contents = Contents::made(c::COMBINER_DUP, false, vec![Arc::clone(base)]);
+    match attributes::copy_all(&base.attributes, old.0) {
         Ok(attributes) => *crate::phase::lock(&copy.attributes) = attributes,
         Err(failure) => {
             new.set_unless_null(c::DATATYPE_NULL);
@@ -249,7 +249,7 @@ pub(crate) fn type_create_subarray(
     old: Datatype,
     new: Out<Datatype>,
 ) -> Outcome<()> {
-    let of = get(old)?;
+    let base = get(old)?;
     let n = dimensions(ndims)?;
     let (sizes, subsizes, starts) = (sizes.list(n)?, subsizes.list(n)?, starts.list(n)?);
     for ((&size, &part), &start) in sizes.iter().zip(&subsizes).zip(&starts) {
@@ -260,16 +260,16 @@ pub(crate) fn type_create_subarray(
             ));
         }
     }
-    let mut shape = of.shape.clone();
-    let (mut stride, mut offset) = (i128::from(of.shape.extent()), 0i128);
+    let mut shape = base.shape.clone();
+    let (mut stride, mut offset) = (i128::from(base.shape.extent()), 0i128);
     for dimension in from_fastest(order, n)? {
         shape = shape.repeated(subsizes[dimension] as u64, stride)?;
         let first = product(stride, starts[dimension])?;
         offset = offset.checked_add(first).ok_or(Beyond)?;
         stride = product(stride, sizes[dimension])?;
     }
-    let shape = shape.shifted(offset)?.resized(of.shape.lb, stride)?;
-    let contents = Contents::made(c::COMBINER_SUBARRAY, wide, vec![Arc::clone(of)]);
+    let shape = shape.shifted(offset)?.resized(base.shape.lb, stride)?;
+    let contents = Contents::made(c::COMBINER_SUBARRAY, wide, vec![Arc::clone(base)]);
     let contents = contents
         .ints(&[ndims])
         .counts(&sizes)
@@ -290,7 +290,7 @@ struct Share {
 
 impl Share {
     /// The elements that are this process's, at distances of `stride` bytes, and where the first one is.
-    fn shape(&self, of: &Shape, stride: i128) -> Outcome<(Shape, i128)> {
+    fn shape(&self, base: &Shape, stride: i128) -> Outcome<(Shape, i128)> {
         let bad = || fail(c::ERR_ARG, "a distribution that does not fit its dimension");
         let default = self.argument == c::DISTRIBUTE_DFLT_DARG;
         let (block, cyclic) = match self.distribution {
@@ -315,19 +315,19 @@ impl Share {
         let rest = self.size - first;
         let offset = product(stride, first)?;
         if !cyclic {
-            return Ok((of.repeated(rest.min(block) as u64, stride)?, offset));
+            return Ok((base.repeated(rest.min(block) as u64, stride)?, offset));
         }
         let round = self.processes * block;
         let (full, rest) = (rest / round, (rest % round).min(block));
         let turn = product(stride, round)?;
         let mut parts = Vec::new();
         if full > 0 {
-            let piece = of.repeated(block as u64, stride)?;
+            let piece = base.repeated(block as u64, stride)?;
             parts.push((0, piece.repeated(full as u64, turn)?));
         }
         if rest > 0 {
             let place = product(turn, full)?;
-            parts.push((place, of.repeated(rest as u64, stride)?));
+            parts.push((place, base.repeated(rest as u64, stride)?));
         }
         Ok((Shape::list(&parts)?, offset))
     }
@@ -346,7 +346,7 @@ pub(crate) fn type_create_darray(
     old: Datatype,
     new: Out<Datatype>,
 ) -> Outcome<()> {
-    let of = get(old)?;
+    let base = get(old)?;
     let n = dimensions(ndims)?;
     let sizes = gsizes.list(n)?;
     let (distributions, arguments) = (distributions.list(n)?, arguments.list(n)?);
@@ -365,8 +365,8 @@ pub(crate) fn type_create_darray(
     }
     // In row-major order, whatever the array's order is.
     let coordinates = coordinates(i64::from(rank), &processes);
-    let mut shape = of.shape.clone();
-    let (mut stride, mut offset) = (i128::from(of.shape.extent()), 0i128);
+    let mut shape = base.shape.clone();
+    let (mut stride, mut offset) = (i128::from(base.shape.extent()), 0i128);
     for dimension in from_fastest(order, n)? {
         let share = Share {
             size: sizes[dimension],
@@ -380,8 +380,8 @@ pub(crate) fn type_create_darray(
         offset = offset.checked_add(first).ok_or(Beyond)?;
         stride = product(stride, sizes[dimension])?;
     }
-    let shape = shape.shifted(offset)?.resized(of.shape.lb, stride)?;
-    let contents = Contents::made(c::COMBINER_DARRAY, wide, vec![Arc::clone(of)]);
+    let shape = shape.shifted(offset)?.resized(base.shape.lb, stride)?;
+    let contents = Contents::made(c::COMBINER_DARRAY, wide, vec![Arc::clone(base)]);
     let contents = contents
         .ints(&[size, rank, ndims])
         .counts(&sizes)

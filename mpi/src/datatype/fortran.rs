@@ -13,7 +13,7 @@ use std::sync::{Arc, Mutex};
 /// By combiner, precision and range: the same arguments always give the same handle.
 static KNOWN: Mutex<BTreeMap<(i32, i32, i32), usize>> = Mutex::new(BTreeMap::new());
 
-fn of(
+fn create(
     combiner: i32,
     p: i32,
     r: i32,
@@ -58,7 +58,7 @@ pub(crate) fn type_create_f90_real(p: i32, r: i32, new: Out<Datatype>) -> Outcom
         8 => c::REAL8,
         _ => c::REAL16,
     };
-    of(c::COMBINER_F90_REAL, p, r, base, &[p, r], new)
+    create(c::COMBINER_F90_REAL, p, r, base, &[p, r], new)
 }
 
 pub(crate) fn type_create_f90_complex(p: i32, r: i32, new: Out<Datatype>) -> Outcome<()> {
@@ -67,7 +67,7 @@ pub(crate) fn type_create_f90_complex(p: i32, r: i32, new: Out<Datatype>) -> Out
         8 => c::COMPLEX16,
         _ => c::COMPLEX32,
     };
-    of(c::COMBINER_F90_COMPLEX, p, r, base, &[p, r], new)
+    create(c::COMBINER_F90_COMPLEX, p, r, base, &[p, r], new)
 }
 
 pub(crate) fn type_create_f90_integer(r: i32, new: Out<Datatype>) -> Outcome<()> {
@@ -82,5 +82,5 @@ pub(crate) fn type_create_f90_integer(r: i32, new: Out<Datatype>) -> Outcome<()>
     .find(|&(range, _)| r <= range)
     .map(|(_, base)| base)
     .ok_or_else(|| fail(c::ERR_ARG, format!("no integer has a range of 10^{r}")))?;
-    of(c::COMBINER_F90_INTEGER, r, 0, base, &[r], new)
+    create(c::COMBINER_F90_INTEGER, r, 0, base, &[r], new)
 }

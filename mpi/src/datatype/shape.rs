@@ -115,9 +115,13 @@ impl Shape {
     /// The shape, if its size and its extents fit; its bounds do already.
     fn if_it_fits(self) -> Result<Self, Beyond> {
         let extents = [(self.lb, self.ub), (self.true_lb, self.true_ub)];
-        let fits = i64::try_from(self.size()).is_ok()
+        let is_representable = i64::try_from(self.size()).is_ok()
             && extents.iter().all(|(lb, ub)| ub.checked_sub(*lb).is_some());
-        if fits { Ok(self) } else { Err(Beyond) }
+        if is_representable {
+            Ok(self)
+        } else {
+            Err(Beyond)
+        }
     }
 
     /// `count` times at distances of `stride` bytes.

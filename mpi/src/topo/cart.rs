@@ -10,7 +10,7 @@ use crate::{agree, c, phase};
 use std::cmp::Reverse;
 use std::sync::Arc;
 
-fn of(comm: &CommObject) -> Outcome<&Cart> {
+fn cart_of(comm: &CommObject) -> Outcome<&Cart> {
     match &comm.topology {
         Some(Topology::Cart(cart)) => Ok(cart),
         _ => Err(fail(
@@ -99,7 +99,7 @@ pub(crate) fn cart_map(
 
 pub(crate) fn cartdim_get(comm: Comm, ndims: Out<i32>) -> Outcome<()> {
     let comm = comm::get(comm)?;
-    ndims.set(of(&comm)?.dims.len() as i32)
+    ndims.set(cart_of(&comm)?.dims.len() as i32)
 }
 
 /// How many dimensions the program has room for.
@@ -115,7 +115,7 @@ pub(crate) fn cart_get(
     coordinates: Out<i32>,
 ) -> Outcome<()> {
     let comm = &comm::get(comm)?;
-    let cart = of(comm)?;
+    let cart = cart_of(comm)?;
     let n = cart.dims.len().min(room(max)?);
     let here = cart.coordinates(comm.rank);
     let all = cart.dims.iter().zip(&cart.periodic).zip(here);
@@ -129,7 +129,7 @@ pub(crate) fn cart_get(
 
 pub(crate) fn cart_rank(comm: Comm, coordinates: In<i32>, rank: Out<i32>) -> Outcome<()> {
     let comm = comm::get(comm)?;
-    let cart = of(&comm)?;
+    let cart = cart_of(&comm)?;
     let coordinates = coordinates.list(cart.dims.len())?;
     let found = cart.rank(&wide(&coordinates)).ok_or_else(|| {
         fail(
@@ -142,7 +142,7 @@ pub(crate) fn cart_rank(comm: Comm, coordinates: In<i32>, rank: Out<i32>) -> Out
 
 pub(crate) fn cart_coords(comm: Comm, rank: i32, max: i32, coordinates: Out<i32>) -> Outcome<()> {
     let comm = &comm::get(comm)?;
-    let cart = of(comm)?;
+    let cart = cart_of(comm)?;
     let rank = usize::try_from(rank)
         .ok()
         .filter(|&rank| rank < comm.size())
@@ -162,7 +162,7 @@ pub(crate) fn cart_shift(
     dest: Out<i32>,
 ) -> Outcome<()> {
     let comm = &comm::get(comm)?;
-    let cart = of(comm)?;
+    let cart = cart_of(comm)?;
     let direction = usize::try_from(direction)
         .ok()
         .filter(|&direction| direction < cart.dims.len())
@@ -174,7 +174,7 @@ pub(crate) fn cart_shift(
 
 pub(crate) fn cart_sub(comm: Comm, remain: In<i32>, new: Out<Comm>) -> Outcome<()> {
     let parent = &comm::get(comm)?;
-    let cart = of(parent)?;
+    let cart = cart_of(parent)?;
     let keep: Vec<bool> = remain
         .list(cart.dims.len())?
         .into_iter()
@@ -270,10 +270,10 @@ fn balance(nodes: i32, n: usize) -> Vec<i32> {
 }
 
 /// In rising order.
-fn divisors(of: i32) -> Vec<i32> {
-    let root = i64::from(of).isqrt() as i32;
-    let low: Vec<i32> = (1..=root).filter(|&factor| of % factor == 0).collect();
-    let high = low.iter().rev().map(|&factor| of / factor);
+fn divisors(number: i32) -> Vec<i32> {
+    let root = i64::from(number).isqrt() as i32;
+    let low: Vec<i32> = (1..=root).filter(|&factor| number % factor == 0).collect();
+    let high = low.iter().rev().map(|&factor| number / factor);
     let mut all: Vec<i32> = low.iter().copied().chain(high).collect();
     all.dedup();
     all

@@ -127,8 +127,8 @@ fn length(count: i32) -> Outcome<usize> {
 }
 
 /// A list of weights: absent if the graph has none.
-fn weights(of: In<i32>, n: usize) -> Outcome<Option<Vec<i32>>> {
-    match of.address() {
+fn weights(array: In<i32>, n: usize) -> Outcome<Option<Vec<i32>>> {
+    match array.address() {
         c::UNWEIGHTED => return Ok(None),
         _ if n == 0 => return Ok(Some(Vec::new())),
         c::WEIGHTS_EMPTY => {
@@ -136,7 +136,7 @@ fn weights(of: In<i32>, n: usize) -> Outcome<Option<Vec<i32>>> {
         }
         _ => {}
     }
-    let list = of.list(n)?;
+    let list = array.list(n)?;
     if list.iter().any(|&weight| weight < 0) {
         return Err(fail(c::ERR_ARG, "a weight below zero"));
     }
@@ -268,7 +268,7 @@ fn exchange(parent: &CommObject, mine: &[i32], weighted: Weighted) -> Outcome<(V
     let head = [mine.len() as i32, weighted as i32];
     let heads = numbers(&agree::allgather(parent, &bytes_of(&head))?);
     let most = heads.chunks_exact(2).map(|head| head[0]).max().unwrap_or(0);
-    let anybody = |says: Weighted| heads.chunks_exact(2).any(|head| head[1] == says as i32);
+    let anybody = |weighted: Weighted| heads.chunks_exact(2).any(|head| head[1] == weighted as i32);
     let weighted = anybody(Weighted::Yes) || !anybody(Weighted::No);
     let mut padded = mine.to_vec();
     padded.resize(most as usize, 0);
