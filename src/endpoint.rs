@@ -370,8 +370,8 @@ impl Endpoint {
     }
 
     /// Tells the peer whether this rank sleeps until there is room for it.
-    pub(crate) fn wait_for_room(&self, waits: bool) {
-        each!(self, to => to.wait_for_room(waits));
+    pub(crate) fn wait_for_room(&self, waiting: bool) {
+        each!(self, to => to.wait_for_room(waiting));
     }
 
     /// Tells the peer that this rank does not talk with it any more, and wakes it to find that.

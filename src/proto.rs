@@ -183,10 +183,10 @@ fn awaiting(
     last: bool,
 ) -> Result<Option<RequestId>, String> {
     let id = RequestId(request);
-    let waits = requests.get(id).is_some_and(|found| {
+    let is_waiting = requests.get(id).is_some_and(|found| {
         found.peer == rank && matches!(found.state, RequestState::Awaiting(_))
     });
-    if waits {
+    if is_waiting {
         Ok(Some(id))
     } else if requests.is_abandoned(id, rank, last) {
         Ok(None)
@@ -216,14 +216,14 @@ fn clear_to_send(core: &mut Core, peer: &mut Peer, cts: Cts) -> Result<(), Strin
 }
 
 fn finished(core: &mut Core, peer: &mut Peer, fin: Fin) -> Result<(), String> {
-    let waits = awaiting(&mut core.requests, peer.rank, fin.request, true)?;
+    let waiting = awaiting(&mut core.requests, peer.rank, fin.request, true)?;
     let id = RequestId(fin.request);
-    if waits.is_some() && is_announced(core, id) {
+    if waiting.is_some() && is_announced(core, id) {
         let (by, me) = (peer.rank as usize, core.me as usize);
         tracepoints::rendezvous_finished(by, me, fin.request);
     }
     peer.outbound.answered(id);
-    if waits.is_some() {
+    if waiting.is_some() {
         complete_send(core, id);
     }
     Ok(())

@@ -338,7 +338,7 @@ fn check(seen: &Seen, len: usize) -> Result<(), TestCaseError> {
         LayerId::Knem => 3,
         _ => panic!("{layer} has no counter here"),
     };
-    let fits = |said: &Protocol| match said {
+    let is_match = |said: &Protocol| match said {
         Protocol::Inline => eager == [1, 0, 0, 0],
         Protocol::Slots => eager == [0, 1, 0, 0],
         Protocol::Chunks => eager == [0, 0, 1, 0],
@@ -350,7 +350,7 @@ fn check(seen: &Seen, len: usize) -> Result<(), TestCaseError> {
         Protocol::Cooperative(layer) => shared && both(way(*layer)),
     };
     prop_assert!(
-        said.iter().any(fits),
+        said.iter().any(is_match),
         "{said:?} was said of {len} bytes; sends {eager:?}, bytes by way {ways:?}, pipeline {} and {}, shared chunks {} and {}",
         s["pipeline_bytes"],
         r["pipeline_bytes"],

@@ -281,7 +281,7 @@ fn rewritten(rt: &Runtime) {
     let mut stalls_before = 0;
     for in_heap in [false, true] {
         let buffer: &mut [u8] = if in_heap { &mut heap } else { &mut own };
-        for waits in [true, false] {
+        for blocking in [true, false] {
             for rewrites in [true, false] {
                 let before = rt.counters();
                 for i in 1..=TIMES {
@@ -295,7 +295,7 @@ fn rewritten(rt: &Runtime) {
                         continue;
                     }
                     buffer.fill(byte);
-                    if waits {
+                    if blocking {
                         world.send(&*buffer, 1, 1).expect("send");
                     } else {
                         world.scope(|scope| {
@@ -309,7 +309,7 @@ fn rewritten(rt: &Runtime) {
                 let after = rt.counters();
                 let chunks = after.sends_chunk - before.sends_chunk;
                 let announced = after.sends_rendezvous - before.sends_rendezvous;
-                let case = format!("heap {in_heap} waits {waits} rewrites {rewrites}");
+                let case = format!("heap {in_heap} blocking {blocking} rewrites {rewrites}");
                 if rt.rank() == 1 {
                     assert_eq!((chunks, announced), (0, 0), "{case}");
                     continue;

@@ -259,16 +259,16 @@ fn all_with_all(mode: &'static str) {
     });
 }
 
-/// Fails operations of all pairs, again and again, until told to stop.
-fn sabotage(fabric: &Fabric, over: &AtomicBool, mut how: impl FnMut(&Fabric)) {
+/// Has `fail` make operations fail, again and again, until told to stop.
+fn sabotage(fabric: &Fabric, over: &AtomicBool, mut fail: impl FnMut(&Fabric)) {
     while !over.load(Ordering::Relaxed) {
         std::thread::sleep(Duration::from_millis(20));
-        how(fabric);
+        fail(fabric);
     }
 }
 
-/// Exchanges numbered messages of two ranks while lanes fail as `how` has them fail.
-fn under_sabotage(what: &str, knobs: &Knobs, demotions: u64, how: impl Fn(&Fabric, u32) + Sync) {
+/// Exchanges numbered messages of two ranks while `fail` makes lanes fail, round by round.
+fn under_sabotage(what: &str, knobs: &Knobs, demotions: u64, fail: impl Fn(&Fabric, u32) + Sync) {
     if is_real() {
         return;
     }
@@ -280,7 +280,7 @@ fn under_sabotage(what: &str, knobs: &Knobs, demotions: u64, how: impl Fn(&Fabri
                 let mut round = 0;
                 sabotage(&fabric, &over, |fabric| {
                     round += 1;
-                    how(fabric, round);
+                    fail(fabric, round);
                 });
             });
             job(&fabric, 2, 2, knobs, |rt| {
@@ -444,10 +444,10 @@ fn where_there_can_be_no_lane_the_wire_carries_all() {
         ("no link", &|fabric| fabric.set_link("m1", false), "auto"),
         ("no device", &|_| {}, "other"),
     ];
-    for (what, how, name) in cases {
+    for (what, prepare, name) in cases {
         limited(what, || {
             let fabric = fabric(2);
-            how(&fabric);
+            prepare(&fabric);
             let world = world_of_nodes(2, 2).expect("a world");
             std::thread::scope(|scope| {
                 for wireup in world {

@@ -283,7 +283,7 @@ fn transfers_go_as_explained(pairs: &[(&str, &str)], heap: bool) {
     let seen = seen.into_inner().expect("not poisoned");
     for (index, &size) in sizes.iter().enumerate() {
         let went = went_by(&seen[0][index], &seen[1][index]);
-        let says = table.choose(size as u64, memory);
+        let expected = table.choose(size as u64, memory);
         // Between these a pair decides by the times that it has seen.
         let rivals = [
             Protocol::Pipeline,
@@ -293,10 +293,10 @@ fn transfers_go_as_explained(pairs: &[(&str, &str)], heap: bool) {
             Protocol::Cooperative(LayerId::Knem),
         ];
         let fixed = pairs.iter().any(|(name, _)| *name == "ONECOPY_CMA_MIN");
-        if !heap && !fixed && rivals.contains(&says) && rivals.contains(&went) {
+        if !heap && !fixed && rivals.contains(&expected) && rivals.contains(&went) {
             continue;
         }
-        assert_eq!(says, went, "{size} bytes with {pairs:?}, heap {heap}");
+        assert_eq!(expected, went, "{size} bytes with {pairs:?}, heap {heap}");
     }
 }
 

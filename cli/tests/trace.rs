@@ -766,10 +766,10 @@ fn stopped_before_it_begins(command: &mut Command) -> (limit::Limited, Pid) {
         let tracer = limit::start(command);
         let gate = gate_of(tracer.id());
         let file = |name: &str| fs::read_to_string(format!("/proc/{gate}/{name}"));
-        let waits = || file("syscall").is_ok_and(|call| call.starts_with(&waits_at));
+        let is_waiting = || file("syscall").is_ok_and(|call| call.starts_with(&waits_at));
         let has_gone_on =
             || file("cmdline").is_ok_and(|words| words.is_empty() || words == "true\0");
-        assert!(limit::wait_until(|| waits() || has_gone_on()));
+        assert!(limit::wait_until(|| is_waiting() || has_gone_on()));
         let _ = kill(gate, Signal::SIGSTOP);
         let is_over = || {
             let status = file("status").unwrap_or_default();
@@ -779,7 +779,7 @@ fn stopped_before_it_begins(command: &mut Command) -> (limit::Limited, Pid) {
                 || status.is_empty()
         };
         assert!(limit::wait_until(is_over));
-        if waits() {
+        if is_waiting() {
             return (tracer, gate);
         }
         let _ = kill(gate, Signal::SIGCONT);

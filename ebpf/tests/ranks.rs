@@ -124,8 +124,8 @@ fn ranks(body: &str, layers: &str) -> Ranks {
 
 fn check(layer: &str, layers: &str, long: Mechanism) {
     let expected = expected(Mechanism::Cico, long);
-    let fits = |seen: &Matrix| *seen == expected;
-    let (seen, after, job) = watch(ranks(layer, layers), layer, matrix, fits);
+    let is_expected = |seen: &Matrix| *seen == expected;
+    let (seen, after, job) = watch(ranks(layer, layers), layer, matrix, is_expected);
     assert_eq!(seen, expected, "{layer}");
     // And what has ended keeps its figures.
     let tasks = after.tasks.values();
@@ -164,15 +164,15 @@ const PUT: u64 = LONG.0 * LONG.1 as u64;
 #[test]
 fn what_a_sender_writes_is_in_the_row_of_the_receiver() {
     let expected = Matrix::from([((1, Mechanism::Heap), (LONG.0, PUT))]);
-    let fits = |seen: &(Matrix, u64)| *seen == (expected.clone(), PUT);
+    let is_expected = |seen: &(Matrix, u64)| *seen == (expected.clone(), PUT);
     // The receiver has no way to read, so the sender writes into its heap.
-    let (seen, ..) = watch(ranks("put", "heap,cico"), "put", written, fits);
+    let (seen, ..) = watch(ranks("put", "heap,cico"), "put", written, is_expected);
     assert_eq!(seen, (expected.clone(), PUT));
 }
 
 #[test]
 fn of_a_message_that_both_copy_each_part_counts_as_it_came() {
-    let fits = |(matrix, put): &(Matrix, u64)| {
+    let is_expected = |(matrix, put): &(Matrix, u64)| {
         let of = |mechanism| matrix.get(&(1, mechanism)).copied().unwrap_or_default();
         let (heap, cma, cico) = (of(Mechanism::Heap), of(Mechanism::Cma), of(Mechanism::Cico));
         // As many messages as words behind them, which have a byte each.
@@ -180,6 +180,6 @@ fn of_a_message_that_both_copy_each_part_counts_as_it_came() {
         *put > 0 && heap.1 == *put && (heap.0 + cma.0, heap.1 + cma.1) == all && cico.0 == cico.1
     };
     let ranks = ranks("both", "heap,cma,cico").env("ONECOPY_COOP_MIN", "64K");
-    let (seen, ..) = watch(ranks, "both", written, fits);
-    assert!(fits(&seen), "{seen:?}");
+    let (seen, ..) = watch(ranks, "both", written, is_expected);
+    assert!(is_expected(&seen), "{seen:?}");
 }

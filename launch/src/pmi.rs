@@ -48,7 +48,7 @@ struct Client {
     out: Vec<u8>,
     /// Between `init` and `finalize`.
     member: bool,
-    waits: bool,
+    in_barrier: bool,
     ended: bool,
     /// Lines up to `endcmd` belong to one command.
     in_block: bool,
@@ -88,7 +88,7 @@ impl Server {
             rest: Vec::new(),
             out: Vec::new(),
             member: false,
-            waits: false,
+            in_barrier: false,
             ended: false,
             in_block: false,
         });
@@ -209,10 +209,10 @@ impl Server {
     }
 
     fn enter_barrier(&mut self, rank: usize) {
-        self.clients[rank].waits = true;
-        if self.clients.iter().all(|client| client.waits) {
+        self.clients[rank].in_barrier = true;
+        if self.clients.iter().all(|client| client.in_barrier) {
             for rank in 0..self.clients.len() {
-                self.clients[rank].waits = false;
+                self.clients[rank].in_barrier = false;
                 self.say(rank, "cmd=barrier_out rc=0");
             }
         } else {
@@ -269,11 +269,11 @@ impl Server {
         if self
             .clients
             .iter()
-            .any(|client| client.waits && !client.ended)
+            .any(|client| client.in_barrier && !client.ended)
             && let Some(missing) = self
                 .clients
                 .iter()
-                .position(|client| client.ended && !client.waits)
+                .position(|client| client.ended && !client.in_barrier)
         {
             self.notices.push(Notice::Stuck { missing });
         }

@@ -102,7 +102,7 @@ pub(crate) struct Contribution {
     pub(crate) served: [Option<Served>; 2],
     pub(crate) temp: Option<PoolBuf>,
     /// Whether the program waits in the call.
-    pub(crate) waits: bool,
+    pub(crate) blocking: bool,
     /// Whether this rank leaves a share of the result for others to read.
     pub(crate) shares: bool,
 }

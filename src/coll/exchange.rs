@@ -50,7 +50,7 @@ pub(crate) struct Exchange {
     pub(crate) gives: Gives,
     pub(crate) open: Option<LoanRange>,
     /// Whether this rank's line is published even if it gives nothing: so that the others learn of its buffer.
-    pub(crate) says: bool,
+    pub(crate) published: bool,
     pub(super) opened: bool,
     pub(super) push: Push,
     messages: Messages,
@@ -84,7 +84,7 @@ impl Exchange {
             own: None,
             gives: Gives::Nothing,
             open: None,
-            says: false,
+            published: false,
             opened: false,
             push: Push::default(),
             messages: Messages::default(),
@@ -126,7 +126,7 @@ impl Exchange {
         if gives_messages {
             self.gives = Gives::Nothing;
         }
-        let flags = self.promises(engine, state, shared.waits).flags();
+        let flags = self.promises(engine, state, shared.blocking).flags();
         let gives = self.readers != Readers::Nobody && !gives_messages;
         self.post_early(engine, state, seq)?;
         match (self.offer, &self.table) {
@@ -144,7 +144,7 @@ impl Exchange {
                 let parts = parts.clone();
                 self.give_parts(cx, offer, &parts)?;
             }
-            _ if self.says || gives_messages => {
+            _ if self.published || gives_messages => {
                 let mut line = [0u8; INLINE];
                 if let Some(open) = &self.open {
                     describe(&engine.range_of(open), &mut line[24..]);

@@ -140,8 +140,8 @@ impl Fold {
         let result = result.filter(|_| split || self.has_helpers());
         self.promises = Promises {
             open: result.is_some_and(|piece| engine.range_of(&piece).heap.is_some()),
-            writes: self.has_helpers() && shared.waits && reaches_all(engine, state),
-            answers: shared.waits && state.tuning.asks,
+            writes: self.has_helpers() && shared.blocking && reaches_all(engine, state),
+            answers: shared.blocking && state.tuning.asks,
         };
         if self.has_helpers() {
             // Whoever combines a range of it reads everyone's contribution.

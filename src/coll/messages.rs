@@ -530,12 +530,12 @@ impl Poison {
         fence(Ordering::SeqCst);
         self.readers.iter().all(|&(rank, id)| {
             let request = engine.core.requests.get(id);
-            let waits = matches!(
+            let is_queued = matches!(
                 request.map(|request| request.state),
                 Some(RequestState::Queued(_))
             );
             let peer = engine.peers[rank as usize].as_ref();
-            !waits || peer.is_none_or(|peer| peer.outbound.holds_back())
+            !is_queued || peer.is_none_or(|peer| peer.outbound.holds_back())
         })
     }
 

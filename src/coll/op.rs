@@ -54,9 +54,9 @@ pub(crate) struct Operation {
 }
 
 impl Operation {
-    /// A collective that is to begin. `begun` says that this rank's contribution is published already, `waits` that the
-    /// program waits.
-    pub(crate) fn new(id: RequestId, seq: u32, body: Body, begun: bool, waits: bool) -> Self {
+    /// A collective that is to begin. `begun` says that this rank's contribution is published already,
+    /// `blocking` that the program waits.
+    pub(crate) fn new(id: RequestId, seq: u32, body: Body, begun: bool, blocking: bool) -> Self {
         Self {
             id,
             seq,
@@ -68,7 +68,7 @@ impl Operation {
                 readers: Readers::Nobody,
                 served: [None, None],
                 temp: None,
-                waits,
+                blocking,
                 shares: false,
             },
             scratch: Scratch::default(),

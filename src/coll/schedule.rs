@@ -117,12 +117,12 @@ impl<'c> Scheduler<'c> {
                 if by_halves(self.collective, len, self.size) {
                     let takes = *root != self.me;
                     exchange.gives = Gives::Half;
-                    (exchange.says, exchange.open) =
+                    (exchange.published, exchange.open) =
                         (takes, recv.filter(|_| takes).map(LoanRange::whole));
                 }
             }
             Collective::Gather { root, parts } if *root == self.me => {
-                (exchange.says, exchange.open) = (true, room_of(recv, parts, self.size));
+                (exchange.published, exchange.open) = (true, room_of(recv, parts, self.size));
             }
             Collective::Gather { .. } => exchange.gives = Gives::All,
             Collective::Allgather { parts } => {

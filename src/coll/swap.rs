@@ -76,7 +76,7 @@ impl Swap {
         let equal = matches!(self.parts, Parts::Equal(_));
         let promises = Promises {
             open: equal && range.heap.is_some(),
-            writes: equal && shared.waits && reaches_all(engine, state),
+            writes: equal && shared.blocking && reaches_all(engine, state),
             answers: false,
         };
         let mut line = [0u8; INLINE];

@@ -263,9 +263,11 @@ impl SharedMemory {
             || before < share && any_chunk)
     }
 
-    pub(super) fn wait_for_room(&self, waits: bool) {
-        let waits = u32::from(waits);
-        self.tx_control.sender_waits.store(waits, Ordering::Relaxed);
+    pub(super) fn wait_for_room(&self, waiting: bool) {
+        let waiting = u32::from(waiting);
+        self.tx_control
+            .sender_waits
+            .store(waiting, Ordering::Relaxed);
     }
 
     /// The word stands in this rank's segment already ([`Home::give_up`]). The peer finds it when it is woken, or with

@@ -72,7 +72,7 @@ pub(crate) struct Socket {
     /// This rank does not talk with the peer any more, and tells it so: until then at most.
     giving_up: Option<Instant>,
     /// Looks in vain for more of a chunk.
-    waits: u32,
+    vain_looks: u32,
     /// How the stream has ended, if it has.
     end: Option<End>,
     /// Where the peer listens, for the words of an error.
@@ -101,7 +101,7 @@ impl Socket {
             heard_farewell: false,
             is_mute: false,
             giving_up: None,
-            waits: 0,
+            vain_looks: 0,
             end: None,
             address,
             settings,
@@ -268,8 +268,8 @@ impl Socket {
         let Some(stream) = &self.stream else {
             return true;
         };
-        self.waits = self.waits.wrapping_add(1);
-        if self.end.is_some() || !self.waits.is_multiple_of(WAITS) {
+        self.vain_looks = self.vain_looks.wrapping_add(1);
+        if self.end.is_some() || !self.vain_looks.is_multiple_of(WAITS) {
             return true;
         }
         // Nothing is there, or nothing comes any more: only a read tells which.
@@ -426,9 +426,9 @@ impl Medium for Socket {
 impl Socket {
     #[inline]
     pub(super) fn has_output(&self) -> bool {
-        let waits =
+        let has_output =
             |lane_state: &PairLane| lane_state.unpushed || !lane_state.control_out.is_empty();
-        !self.output.is_empty() || self.lane_state.as_deref().is_some_and(waits)
+        !self.output.is_empty() || self.lane_state.as_deref().is_some_and(has_output)
     }
 
     pub(super) fn push_out(&mut self) {
@@ -532,7 +532,7 @@ impl Socket {
         !self.output.blocked && !self.is_mute && !self.said_farewell
     }
 
-    pub(super) fn wait_for_room(&self, waits: bool) {
+    pub(super) fn wait_for_room(&self, waiting: bool) {
         if let Some(stream) = &self.stream {
             let blocked = |lane_state: &PairLane| match lane_state.out {
                 Carrier::Stream => self.output.blocked,
@@ -542,7 +542,7 @@ impl Socket {
                 .lane_state
                 .as_deref()
                 .map_or(self.output.blocked, blocked);
-            stream.watch(waits && blocked);
+            stream.watch(waiting && blocked);
         }
     }
 }

@@ -127,10 +127,10 @@ impl Engine {
         let most = peer.map_or(0, |peer| peer.endpoint.looks_at_most());
         for _ in 0..most {
             let peer = self.peers[rank as usize].as_mut();
-            let says = peer.is_some_and(|peer| {
+            let has_more = peer.is_some_and(|peer| {
                 !peer.life.is_gone() && peer.endpoint.shares_memory() && !peer.endpoint.is_empty()
             });
-            if !says {
+            if !has_more {
                 return;
             }
             self.take_from(rank, Drain::LastWords);

@@ -167,7 +167,7 @@ mod tests {
                 } else {
                     let mut got = [0u8; LEN];
                     world.recv(&mut got[..1], 0, 1).expect("the first message");
-                    let waits = posted.then(|| {
+                    let receive = posted.then(|| {
                         let mut worker = gate.enter();
                         let loan = worker.engine.core.loans.keep(vec![0; LEN]);
                         let buf = UserBuf::One(loan);
@@ -179,7 +179,7 @@ mod tests {
                     meet();
                     world.recv(&mut got, 0, 3).expect("the next message");
                     assert!(got.iter().all(|&byte| byte == 9));
-                    if let Some(id) = waits {
+                    if let Some(id) = receive {
                         let result = world.finish(id);
                         assert!(
                             matches!(result, Err(Error::Withdrawn { rank: 0 })),
@@ -262,7 +262,7 @@ mod tests {
 
     /// How a send is given up, and who still waits for it.
     #[derive(Debug, Clone, Copy, PartialEq)]
-    enum How {
+    enum GivenUp {
         /// Before its receiver has asked.
         Early,
         /// The same, and the receiver gives up, too.
@@ -279,8 +279,14 @@ mod tests {
     #[test]
     fn an_announced_message_leaves_nothing() {
         const LONG: usize = 1 << 20;
-        for how in [How::Early, How::Both, How::Half, How::Put, How::LatePut] {
-            let puts = matches!(how, How::Put | How::LatePut);
+        for case in [
+            GivenUp::Early,
+            GivenUp::Both,
+            GivenUp::Half,
+            GivenUp::Put,
+            GivenUp::LatePut,
+        ] {
+            let puts = matches!(case, GivenUp::Put | GivenUp::LatePut);
             let settings = [
                 ("ONECOPY_LAYERS", if puts { "cico,heap" } else { "cico" }),
                 ("ONECOPY_PIPELINE_CHUNK", "4K"),
@@ -303,7 +309,7 @@ mod tests {
                         let joins = peer.outbound.announced.iter().any(|a| a.asked_by.is_some());
                         joins || !peer.outbound.pipes.is_empty()
                     };
-                    while matches!(how, How::Half | How::LatePut) && !asked(&worker) {
+                    while matches!(case, GivenUp::Half | GivenUp::LatePut) && !asked(&worker) {
                         worker.progress(false);
                     }
                     worker.engine.abandon(id);
@@ -311,13 +317,13 @@ mod tests {
                     world.send(&[2u8], 1, 3).expect("the word");
                     world.recv(&mut got, 1, 4).expect("it is over");
                     let worker = gate.enter();
-                    assert!(worker.engine.core.requests.none_abandoned(), "{how:?}");
+                    assert!(worker.engine.core.requests.none_abandoned(), "{case:?}");
                     let peer = worker.engine.peers[1].as_ref().expect("connected");
-                    assert_eq!(peer.outbound.unanswered(), 0, "{how:?}");
+                    assert_eq!(peer.outbound.unanswered(), 0, "{case:?}");
                     assert!(peer.outbound.announced.is_empty() && peer.outbound.pipes.is_empty());
                 } else {
                     world.recv(&mut got, 0, 1).expect("the first message");
-                    if how == How::Both {
+                    if case == GivenUp::Both {
                         world
                             .recv(&mut got, 0, 3)
                             .expect("the announcement is here");
@@ -337,9 +343,9 @@ mod tests {
                     }
                     world.send(&[3u8], 0, 4).expect("it is over");
                     let worker = gate.enter();
-                    assert!(worker.engine.receives.transfers.is_empty(), "{how:?}");
+                    assert!(worker.engine.receives.transfers.is_empty(), "{case:?}");
                     let peer = worker.engine.peers[0].as_ref().expect("connected");
-                    assert_eq!(peer.inbound.coop_in_use, None, "{how:?}");
+                    assert_eq!(peer.inbound.coop_in_use, None, "{case:?}");
                 }
                 rt.finalize().expect("finalize");
             });

@@ -61,9 +61,9 @@ fn fill_request(
     (offset, len): (u64, usize),
     mut read: impl FnMut(usize, &mut [u8]),
 ) -> Result<(), LoanError> {
-    let fits = fitting(request.len, offset, len);
-    if fits > 0 || len == 0 {
-        return request.buf.write(loans, offset, fits, read);
+    let fitting_len = fitting(request.len, offset, len);
+    if fitting_len > 0 || len == 0 {
+        return request.buf.write(loans, offset, fitting_len, read);
     }
     // Behind the end of a buffer that is too short there is nothing to write. What names the bytes is checked all the
     // same.

@@ -60,13 +60,13 @@ pub(super) fn candidates(
 }
 
 fn choose(own: &[Own], wanted: Option<&NetAddress>, together: bool) -> Result<Vec<IpAddr>, String> {
-    let fits = |one: &&Own| match wanted {
+    let is_wanted = |one: &&Own| match wanted {
         Some(wanted) => wanted.means(&one.interface, one.address),
         None => one.address.is_loopback() == together,
     };
     let found: Vec<IpAddr> = own
         .iter()
-        .filter(fits)
+        .filter(is_wanted)
         .map(|one| one.address)
         .take(MOST)
         .collect();

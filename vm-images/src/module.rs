@@ -184,13 +184,13 @@ mod tests {
     }
 
     /// Runs the module's probes with a compiler that says this of them; what they found, or what the script said.
-    fn probed(says: &str) -> std::result::Result<String, String> {
+    fn probed(message: &str) -> std::result::Result<String, String> {
         let folder = tempfile::tempdir().expect("temporary folder");
         let place = |name: &str| folder.path().join(name);
         guest::write_module(&place("kmod")).expect("module");
         cache::write(
             &place("cc"),
-            format!("cat <<'EOF' >&2\n{says}\nEOF\nexit 1\n"),
+            format!("cat <<'EOF' >&2\n{message}\nEOF\nexit 1\n"),
         )
         .expect("compiler");
         let mut command = std::process::Command::new("sh");
@@ -221,7 +221,7 @@ mod tests {
 
     #[test]
     fn a_compiler_that_fails_is_no_answer() {
-        for (says, why) in [
+        for (message, why) in [
             ("", "finds no error where there is one"),
             (
                 "sh: 1: gcc-99: not found",
@@ -245,12 +245,12 @@ mod tests {
             ),
         ] {
             let said = probed(&format!(
-                "{says}\n{}",
+                "{message}\n{}",
                 if why.contains("compiled") { NO } else { "" }
             ));
-            let text = said.expect_err(says);
-            assert!(text.contains(why), "{says}: {text}");
-            assert!(text.contains(says), "{text}");
+            let text = said.expect_err(message);
+            assert!(text.contains(why), "{message}: {text}");
+            assert!(text.contains(message), "{text}");
         }
     }
 

@@ -374,8 +374,11 @@ mod tests {
     fn an_empty_socket_would_block_and_a_closed_one_says_so() {
         let (a, b) = pair().expect("pair");
         let mut buffer = [0; 16];
-        let waits = recv(b.as_fd(), &mut buffer, 0, Wait::Never);
-        assert!(matches!(waits, Err(FdPassError::WouldBlock)), "{waits:?}");
+        let received = recv(b.as_fd(), &mut buffer, 0, Wait::Never);
+        assert!(
+            matches!(received, Err(FdPassError::WouldBlock)),
+            "{received:?}"
+        );
         drop(a);
         let closed = recv(b.as_fd(), &mut buffer, 0, Wait::Never);
         assert!(matches!(closed, Err(FdPassError::Closed)), "{closed:?}");

@@ -579,7 +579,7 @@ mod tests {
                 one_count in 1usize..=16,
                 other_count in prop::option::of(1usize..=16),
                 (least, limit) in (0usize..=3).prop_flat_map(|least| (Just(least), least + 1..=15 - least)),
-                waits in prop::collection::vec((0usize..8, 0usize..32, any::<bool>()), 0..8),
+                waiting in prop::collection::vec((0usize..8, 0usize..32, any::<bool>()), 0..8),
             ) {
                 // Which are given back of more than may be kept is known by the last message alone.
                 let other_count = other_count.filter(|&other| one_count.max(other) <= limit);
@@ -594,7 +594,7 @@ mod tests {
                         if turn % count == 0 {
                             one.kept.sends();
                         }
-                        for &(.., sender) in waits.iter().filter(|wait| (wait.0, wait.1) == (round, turn)) {
+                        for &(.., sender) in waiting.iter().filter(|wait| (wait.0, wait.1) == (round, turn)) {
                             if sender { one.idle() } else { other.idle() }
                         }
                         let sent = one.sent.len();

@@ -63,13 +63,13 @@ proptest! {
                     if needed >= 1 << slots {
                         continue;
                     }
-                    let fits = producer.claim_would_fit(needed);
+                    let has_room = producer.claim_would_fit(needed);
                     let Some(mut claim) = producer.claim(needed) else {
-                        prop_assert!(!fits);
+                        prop_assert!(!has_room);
                         prop_assert!(!queue.is_empty() || producer.position() > 0);
                         continue;
                     };
-                    prop_assert!(fits);
+                    prop_assert!(has_room);
                     prop_assert!(claim.capacity() >= len);
                     number += 1;
                     let payload = bytes(number, len);

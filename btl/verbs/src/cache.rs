@@ -360,8 +360,8 @@ impl<P: Provider> Cache<P> {
         let bytes = pages
             .len()
             .saturating_mul(wanted.domains.count_ones() as usize);
-        let fits = bytes <= self.bounds.bytes && self.bounds.entries > 0;
-        let watched = fits
+        let has_room = bytes <= self.bounds.bytes && self.bounds.entries > 0;
+        let watched = has_room
             && self
                 .watcher
                 .as_ref()

@@ -88,12 +88,12 @@ impl<P: Provider> OwnPort<P> {
     /// Whether lanes can be made now. Looks again at a port that was down, which must still fit.
     pub(crate) fn look(
         &mut self,
-        fits: impl FnOnce(&Chosen<P>) -> std::result::Result<(), String>,
+        check: impl FnOnce(&Chosen<P>) -> std::result::Result<(), String>,
     ) -> std::result::Result<(), String> {
         if self.is_stale {
             let Chosen { device, port, .. } = &*self.chosen;
             let looked = look_at(device.clone(), *port, self.index);
-            match looked.and_then(|chosen| fits(&chosen).map(|()| chosen)) {
+            match looked.and_then(|chosen| check(&chosen).map(|()| chosen)) {
                 Ok(chosen) => {
                     self.chosen = Arc::new(chosen);
                     self.down = None;

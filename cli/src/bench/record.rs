@@ -105,8 +105,9 @@ impl Summary {
     /// Of the batches in this state; none: of all.
     #[must_use]
     pub fn in_state(gate: &Gate, samples: &[Sample], state: Option<State>) -> Self {
-        let fits = |s: &&Sample| state.is_none_or(|x| gate.state(s.before_ns, s.after_ns) == x);
-        Self::of(samples.iter().filter(fits).map(|s| s.us).collect())
+        let is_of_state =
+            |s: &&Sample| state.is_none_or(|x| gate.state(s.before_ns, s.after_ns) == x);
+        Self::of(samples.iter().filter(is_of_state).map(|s| s.us).collect())
     }
 }
 

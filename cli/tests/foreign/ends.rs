@@ -254,7 +254,7 @@ fn a_name_that_another_user_has_taken_keeps_nobody_out() {
 #[test]
 fn a_launcher_that_is_of_no_use_is_an_error_and_no_job_of_one() {
     let closed = [("PMI_FD", "77"), ("PMI_RANK", "0"), ("PMI_SIZE", "2")];
-    for (env, says) in [
+    for (env, message) in [
         (&closed[..], "is not the launcher's socket"),
         (&closed[..2], "but not PMI_RANK and PMI_SIZE"),
         (&closed[1..], "but not PMI_FD"),
@@ -274,7 +274,7 @@ fn a_launcher_that_is_of_no_use_is_an_error_and_no_job_of_one() {
     ] {
         let ran = end(start(&mut rank(env, &[], "ring")));
         assert_eq!(ran.code, Some(3), "{env:?}: {}", ran.text);
-        assert!(ran.text.contains(says), "{env:?}: {}", ran.text);
+        assert!(ran.text.contains(message), "{env:?}: {}", ran.text);
     }
     // The others never come.
     let mut alone = stepped(1, 2, "nobody", &[], "ring");

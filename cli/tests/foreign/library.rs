@@ -99,7 +99,7 @@ fn run(folder: &Path, fake: &str) -> crate::meeting::Ran {
 #[test]
 fn whatever_the_library_says_is_checked() {
     let Some(folder) = built() else { return };
-    for (fake, says) in [
+    for (fake, message) in [
         // What cannot be used is told beside what the environment lacks.
         ("old", "its version is \"2.2.5\""),
         ("mute", "which says nothing"),
@@ -123,7 +123,7 @@ fn whatever_the_library_says_is_checked() {
     ] {
         let ran = run(&folder, fake);
         assert_eq!(ran.code, Some(3), "{fake}: {}", ran.text);
-        assert!(ran.text.contains(says), "{fake}: {}", ran.text);
+        assert!(ran.text.contains(message), "{fake}: {}", ran.text);
     }
     // Several nodes are more than the environment can bring together.
     let folder_name = folder.to_str().expect("a path in UTF-8");

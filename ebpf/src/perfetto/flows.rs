@@ -100,11 +100,11 @@ fn fits(open: &mut Open, begin: u64, end: u64) -> bool {
     while open.last().is_some_and(|last| *last <= begin) {
         open.pop();
     }
-    let fits = open.last().is_none_or(|last| *last >= end);
-    if fits {
+    let is_nested = open.last().is_none_or(|last| *last >= end);
+    if is_nested {
         open.push(end);
     }
-    fits
+    is_nested
 }
 
 /// A thread: its process and itself.

@@ -43,13 +43,14 @@ pub(crate) fn rank_of_peer(observed: &Observed, job: &str, peer: Peer) -> Option
     rank_of(observed, job, pid)
 }
 
-/// Runs a job, and looks at it until `of` its figures `fits`, or its ranks have waited long. Looks once more then, as
-/// ranks that wait receive nothing, and ends the job. Gives what that came to, and the last look, at ranks that ended.
+/// Runs a job, and looks at it until the figures that `of` gives are expected, or its ranks have waited long. Looks
+/// once more then, as ranks that wait receive nothing, and ends the job. Gives what that came to, and the last look,
+/// at ranks that ended.
 pub(crate) fn watch<F>(
     ranks: Ranks,
     name: &str,
     of: impl Fn(&Observed, &str) -> F,
-    fits: impl Fn(&F) -> bool,
+    is_expected: impl Fn(&F) -> bool,
 ) -> (F, Observed, String) {
     let end = std::env::temp_dir().join(format!("onecopy-trace-{}-{name}", std::process::id()));
     let mark = end.to_str().expect("a path").to_owned();
@@ -61,7 +62,7 @@ pub(crate) fn watch<F>(
     limit::wait_until(|| {
         let observed = collector.observe().expect("looks");
         let job = job_of(&observed, &mark);
-        job.is_some_and(|job| fits(&of(&observed, &job)))
+        job.is_some_and(|job| is_expected(&of(&observed, &job)))
             || running.is_finished()
             || start.elapsed() > patience
     });

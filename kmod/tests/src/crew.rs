@@ -153,10 +153,9 @@ impl Crew {
                 None if short => self.ends.short += 1,
                 None if slot.killed.is_none() => self.ends.by_themselves += 1,
                 None => {}
-                Some(how) => self
-                    .ends
-                    .crashed
-                    .push(format!("worker {place}, incarnation {incarnation}: {how}")),
+                Some(signal) => self.ends.crashed.push(format!(
+                    "worker {place}, incarnation {incarnation}: {signal}"
+                )),
             }
         }
     }

@@ -54,13 +54,18 @@ impl Push {
 
 impl Exchange {
     /// What the line promises, by what this rank can do and what its buffers are.
-    pub(crate) fn promises(&mut self, engine: &Engine, state: &CommState, waits: bool) -> Promises {
+    pub(crate) fn promises(
+        &mut self,
+        engine: &Engine,
+        state: &CommState,
+        blocking: bool,
+    ) -> Promises {
         let open = self
             .open
             .is_some_and(|piece| engine.range_of(&piece).heap.is_some());
         self.opened = open;
         let offered = self.offer.map_or(0, |offer| offer.len);
-        self.push.writes = waits
+        self.push.writes = blocking
             && self.gives != Gives::Nothing
             && self.table.is_none()
             && offered > onecopy_shm::layout::COLL_SLOT
@@ -75,7 +80,7 @@ impl Exchange {
         Promises {
             open,
             writes: self.push.writes,
-            answers: waits && mutual && state.tuning.asks,
+            answers: blocking && mutual && state.tuning.asks,
         }
     }
 
@@ -99,16 +104,18 @@ impl Exchange {
         room: u64,
     ) -> Option<(usize, usize, usize)> {
         let offered = self.offer.map_or(0, |offer| offer.len);
-        let fits = |expected: usize| expected as u64 == room;
+        let is_whole = |expected: usize| expected as u64 == room;
         match self.gives {
             Gives::Nothing => None,
-            Gives::All => fits(offered.checked_mul(size)?).then_some((0, offered, me * offered)),
+            Gives::All => {
+                is_whole(offered.checked_mul(size)?).then_some((0, offered, me * offered))
+            }
             Gives::Parts(part) => {
-                fits(part.checked_mul(size)?).then_some((place * part, part, me * part))
+                is_whole(part.checked_mul(size)?).then_some((place * part, part, me * part))
             }
             Gives::Half => {
                 let front = half(offered);
-                fits(offered).then_some((front, offered - front, front))
+                is_whole(offered).then_some((front, offered - front, front))
             }
         }
     }
@@ -139,12 +146,12 @@ impl Exchange {
     /// Takes up the next part: what members are ready for, and what this rank takes from itself.
     fn next_job(&mut self, state: &CommState, seq: u32) -> Result<Option<Job>> {
         let ready = self.ready(state, seq)?;
-        let waits = self.push.targets.len() > ready.len();
+        let has_stragglers = self.push.targets.len() > ready.len();
         // What all get is read once, for all of them and this rank.
         let fused = self.gives == Gives::All;
         // A block of its own goes first in every other collective, as pieces do.
         let first = self.own.is_some() && !fused && seq & 1 == 0;
-        let own_turn = first || ready.is_empty() || fused && waits;
+        let own_turn = first || ready.is_empty() || fused && has_stragglers;
         if !own_turn {
             return self.job_for(state, &ready, fused).map(Some);
         }
@@ -153,7 +160,7 @@ impl Exchange {
         }
         self.push.idle += 1;
         if self.own.is_some() {
-            let now = first || !waits || self.push.idle > OWN_COPY_AFTER;
+            let now = first || !has_stragglers || self.push.idle > OWN_COPY_AFTER;
             return Ok(now.then(|| self.own.take()).flatten().map(Job::own));
         }
         self.job_for(state, &ready, fused).map(Some)

@@ -255,8 +255,8 @@ impl Spanning {
     ) -> Vec<Loan> {
         let lengths = self.work.rooms(place, fragment);
         let mut take = |len: usize| {
-            let fits = self.spare.iter().position(|spare| spare.len() >= len);
-            match fits {
+            let large_enough = self.spare.iter().position(|spare| spare.len() >= len);
+            match large_enough {
                 Some(index) => self.spare.swap_remove(index),
                 None => engine.core.loans.keep(vec![0; len]),
             }

@@ -91,9 +91,9 @@ impl SharedMemory {
         let Some((chunk, position)) = self.take_chunk(home, naming) else {
             return Put::NoChunk;
         };
-        let mut fits = true;
+        let mut is_written = true;
         let shown = source.show(|offset, bytes| {
-            fits &= match chunk {
+            is_written &= match chunk {
                 ChunkName::Sent(chunk) => home.write(chunk, offset, bytes, naming.kernel),
                 ChunkName::Returned(chunk) => self.segment.pool().is_some_and(|pool| {
                     let written = pool.write(chunk, offset, bytes, naming.kernel);
@@ -101,7 +101,7 @@ impl SharedMemory {
                 }),
             };
         });
-        if shown.is_err() || !fits {
+        if shown.is_err() || !is_written {
             self.untake(home, chunk, position);
             return Put::Withdrawn;
         }

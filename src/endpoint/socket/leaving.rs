@@ -123,11 +123,11 @@ impl Socket {
             Some(lane_state) => !lane_state.control_out.is_empty() || !self.output.is_empty(),
             None => !self.output.is_empty(),
         };
-        let waits = match &self.stream {
+        let has_output = match &self.stream {
             Some(stream) => here || unsent(stream),
             None => false,
         };
-        if waits && Instant::now() < until {
+        if has_output && Instant::now() < until {
             return false;
         }
         self.giving_up = None;

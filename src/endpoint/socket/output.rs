@@ -70,8 +70,8 @@ impl Output {
 
     /// Puts bytes before all that waits. Nothing of that was written in part.
     pub(super) fn prepend(&mut self, before: Vec<u8>) {
-        let waits = std::mem::replace(&mut self.bytes, before);
-        self.bytes.extend_from_slice(&waits[self.written..]);
+        let waiting = std::mem::replace(&mut self.bytes, before);
+        self.bytes.extend_from_slice(&waiting[self.written..]);
         self.written = 0;
         self.blocked = false;
     }

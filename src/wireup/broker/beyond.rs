@@ -37,8 +37,8 @@ impl Beyond {
     fn count_cards(&mut self, first: u32, total: u32, more: usize) -> Result<bool, String> {
         let (known, size) = (self.cards, self.nodes.size());
         self.cards += more;
-        let fits = first as usize == known && more > 0;
-        if !fits || total as usize != size || self.cards > size {
+        let is_next = first as usize == known && more > 0;
+        if !is_next || total as usize != size || self.cards > size {
             return Err("cards that do not belong to those before them".to_owned());
         }
         Ok(self.cards == size)
@@ -214,8 +214,8 @@ impl Broker {
         };
         let message = message.encode();
         for rank in 0..self.clients.len() {
-            let waits = self.clients[rank].state == ClientState::Joined && self.is_here(rank);
-            if waits {
+            let is_waiting = self.clients[rank].state == ClientState::Joined && self.is_here(rank);
+            if is_waiting {
                 self.spread(rank, message.clone());
             }
         }

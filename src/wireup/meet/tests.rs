@@ -140,11 +140,11 @@ fn a_full_queue_holds_nobody_up() {
     assert_eq!(full.kind(), io::ErrorKind::WouldBlock, "{full}");
     let listener = UnixListener::from(socket);
     std::thread::scope(|scope| {
-        let waits = scope.spawn(|| address.connect_within(Duration::from_secs(60)));
+        let connecting = scope.spawn(|| address.connect_within(Duration::from_secs(60)));
         for _ in 0..=waiting.len() {
             drop(listener.accept().expect("accept"));
         }
-        waits.join().expect("thread").expect("connect");
+        connecting.join().expect("thread").expect("connect");
     });
 }
 

@@ -305,11 +305,11 @@ fn init(library: &'static Library) -> Result<pmix_proc_t, Failure> {
 /// A key in the form that all versions take; none if it is none.
 fn padded(key: &str) -> Option<pmix_key_t> {
     let mut name = [0; PMIX_MAX_KEYLEN + 1];
-    let fits = !key.is_empty() && key.len() <= PMIX_MAX_KEYLEN && !key.as_bytes().contains(&0);
+    let is_valid = !key.is_empty() && key.len() <= PMIX_MAX_KEYLEN && !key.as_bytes().contains(&0);
     for (to, &from) in name.iter_mut().zip(key.as_bytes()) {
         *to = c_char::from_ne_bytes([from]);
     }
-    fits.then_some(name)
+    is_valid.then_some(name)
 }
 
 /// What a call is told besides: that something is wanted.

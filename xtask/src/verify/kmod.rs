@@ -280,11 +280,11 @@ fn smatch(place: &Place) -> Checked {
     let said = place.read_by("smatch -p=kernel")?;
     let lines = place.ours(&said);
     // The compiler checks those assertions, of the kernel's macros; smatch takes types under RCU for others.
-    let says = |line: &&String| {
+    let is_finding = |line: &&String| {
         (line.contains(" warn: ") || line.contains(" error: "))
             && !line.contains("static assertion failed")
     };
-    Ok(Found(lines.iter().filter(says).cloned().collect()))
+    Ok(Found(lines.iter().filter(is_finding).cloned().collect()))
 }
 
 fn checkpatch(place: &Place) -> Checked {

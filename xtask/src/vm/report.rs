@@ -67,7 +67,7 @@ pub(super) fn verdict(verdict: &Verdict, verbose: bool) {
             "  {races} reports of races in which the module takes no part"
         ));
     }
-    let how = match report.accelerator {
+    let accelerator = match report.accelerator {
         Accelerator::Kvm => "KVM",
         Accelerator::Tcg => "translated",
     };
@@ -76,7 +76,7 @@ pub(super) fn verdict(verdict: &Verdict, verbose: bool) {
         tries => format!(", {tries} tries"),
     };
     say::line(&format!(
-        "vm {} ({}, {how}), {}: {}; {:.0} s{again}",
+        "vm {} ({}, {accelerator}), {}: {}; {:.0} s{again}",
         verdict.kernel,
         verdict.release,
         verdict.suite,

@@ -130,9 +130,10 @@ fn describe(payload: &[u8; INLINE], offset: usize, heap_bytes: u64) -> Option<De
         word(payload, offset + 16),
     );
     let heap = (heap != u64::MAX).then_some(heap);
-    let fits = |begin: u64, limit: u64| begin.checked_add(len).is_some_and(|end| end <= limit);
-    let lies = fits(address, u64::MAX) && heap.is_none_or(|heap| fits(heap, heap_bytes));
-    lies.then_some(Described { address, heap, len })
+    let is_within = |begin: u64, limit: u64| begin.checked_add(len).is_some_and(|end| end <= limit);
+    let is_valid =
+        is_within(address, u64::MAX) && heap.is_none_or(|heap| is_within(heap, heap_bytes));
+    is_valid.then_some(Described { address, heap, len })
 }
 
 /// Checks what was copied out of a line of a member whose heap has `heap_bytes`.

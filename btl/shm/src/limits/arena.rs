@@ -43,8 +43,8 @@ pub struct Arena {
 #[must_use]
 pub fn largest_pool(available_bytes: usize) -> usize {
     // Four shared pools here, and two private ones on each side.
-    let fits = available_bytes / 12;
-    let rounded = fits / POOL_MIN * POOL_MIN;
+    let affordable = available_bytes / 12;
+    let rounded = affordable / POOL_MIN * POOL_MIN;
     rounded.clamp(POOL_MIN, POOL_MAX)
 }
 

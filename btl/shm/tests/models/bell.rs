@@ -139,7 +139,7 @@ fn two_ringers_wake_one_sleeper() {
 fn room_wakes_a_sender() {
     model(3, || {
         let rank = Rank::new();
-        let waits = Arc::new(AtomicU32::new(0));
+        let sender_waiting = Arc::new(AtomicU32::new(0));
         let cells = HeapCells::new(true);
         let mut producer = Producer::new(cells.clone());
         let mut consumer = Consumer::new(cells);
@@ -147,7 +147,7 @@ fn room_wakes_a_sender() {
             producer.claim(1).expect("room").publish(1, 0, number);
         }
         let receiver = thread::spawn({
-            let (rank, waits) = (Arc::clone(&rank), Arc::clone(&waits));
+            let (rank, sender_waiting) = (Arc::clone(&rank), Arc::clone(&sender_waiting));
             move || {
                 let record = consumer
                     .peek()
@@ -155,7 +155,7 @@ fn room_wakes_a_sender() {
                     .expect("published before");
                 if consumer.advance(record) {
                     light_fence(false);
-                    if waits.load(Ordering::Relaxed) != 0 {
+                    if sender_waiting.load(Ordering::Relaxed) != 0 {
                         rank.ring();
                     }
                 }
@@ -163,14 +163,14 @@ fn room_wakes_a_sender() {
         });
         let fence = HeavyFence::without_membarrier();
         while !producer.claim_would_fit(1) {
-            waits.store(1, Ordering::Relaxed);
+            sender_waiting.store(1, Ordering::Relaxed);
             rank.bell.arm();
             fence.issue();
             if !producer.claim_would_fit(1) {
                 rank.sleep();
             }
             rank.bell.disarm();
-            waits.store(0, Ordering::Relaxed);
+            sender_waiting.store(0, Ordering::Relaxed);
         }
         receiver.join().expect("receiver");
     });

@@ -18,7 +18,7 @@ impl<P: Provider> Adapter<P> {
                 self.pool.end_promises(1);
                 lane.sending.forget(&mut self.sends);
                 changed.add(name, lane);
-                let waits = self.hears_notes && lane.notes.waits();
+                let note_waiting = self.hears_notes && lane.notes.waits();
                 if let Some(slot) = control {
                     if !self.hears_notes {
                         lane.notes.drop_unread();
@@ -29,7 +29,7 @@ impl<P: Provider> Adapter<P> {
                 } else {
                     self.bytes += (len - HEAD) as u64;
                 }
-                if waits {
+                if note_waiting {
                     self.send_notes(name);
                 }
             }

@@ -129,7 +129,7 @@ impl<P: Provider> Rails<P> {
         let Some(lane) = self.lanes.get(name).filter(|lane| lane.failed.is_none()) else {
             return Err(Posted::NoRoom(None));
         };
-        let mut waits = full != 0;
+        let mut must_wait = full != 0;
         let mut best: Option<Candidate> = None;
         for (index, connection) in lane.connections.iter().enumerate() {
             let usable = lane.usable(index);
@@ -148,7 +148,7 @@ impl<P: Provider> Rails<P> {
             // A new connection may carry nothing, so that its stripes come late. One finds that out.
             let under_way = rail.adapter.reads_under_way(inner);
             if index > 0 && under_way > 0 && !rail.adapter.has_read(inner) {
-                waits = true;
+                must_wait = true;
                 continue;
             }
             let this = Candidate {
@@ -163,7 +163,7 @@ impl<P: Provider> Rails<P> {
                 best = Some(this);
             }
         }
-        best.ok_or(match waits {
+        best.ok_or(match must_wait {
             true => Posted::NoRoom(None),
             // The lane is connected, for it was asked whether it can read.
             false => Posted::Unreadable,

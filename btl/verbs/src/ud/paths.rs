@@ -110,8 +110,8 @@ impl<P: Provider> Datagrams<P> {
                 let Some((lane, changed)) = self.lanes.with_changed(name) else {
                     continue;
                 };
-                let waits = matches!(lane.stage, Stage::Finding);
-                if !waits || lane.peer.is_none_or(|peer| peer.path != path) {
+                let is_waiting = matches!(lane.stage, Stage::Finding);
+                if !is_waiting || lane.peer.is_none_or(|peer| peer.path != path) {
                     continue;
                 }
                 match &ah {

@@ -119,7 +119,7 @@ pub(crate) fn as_an_ordinary_user() {
     assert!(!nix::unistd::geteuid().is_root(), "root has no limit");
     let side = here(4, 1024);
     let before = pinned();
-    let fits = side
+    let half = side
         .domain
         .region(1, 512 << 10, Access::default())
         .expect("half a MiB");
@@ -142,7 +142,7 @@ pub(crate) fn as_an_ordinary_user() {
     side.domain
         .region(1, 600 << 10, Access::default())
         .expect_err("together too much");
-    drop(fits);
+    drop(half);
     assert_eq!(pinned(), before);
     side.domain
         .region(1, 600 << 10, Access::default())

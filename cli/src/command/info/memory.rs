@@ -87,9 +87,9 @@ fn one_of_each(pool: &Pool) -> Result<Vec<PoolBuf>> {
     let sizes = pool.settings().buckets.sizes().iter();
     sizes
         .take_while(|&&size| {
-            let fits = size as u64 <= left;
+            let has_room = size as u64 <= left;
             left = left.saturating_sub(size as u64);
-            fits
+            has_room
         })
         .map(|&size| pool.take(size, MemoryKind::Shared))
         .collect()

@@ -652,7 +652,7 @@ enum TakenBack {
 pub(super) fn destroy_stops_a_copy() -> Outcome {
     use TakenBack::{Closed, Destroyed, DestroyedInUse};
     let area = Area::new(size())?;
-    for (how, write) in [
+    for (taken_back, write) in [
         (Destroyed, false),
         (Destroyed, true),
         (Closed, false),
@@ -690,7 +690,7 @@ pub(super) fn destroy_stops_a_copy() -> Outcome {
             })
         })?;
         let device = knem()?;
-        let flags = match how {
+        let flags = match taken_back {
             DestroyedInUse => KNEM_FLAG_SINGLEUSE,
             Destroyed | Closed => 0,
         };
@@ -700,7 +700,7 @@ pub(super) fn destroy_stops_a_copy() -> Outcome {
         if let Err(fault) = system::until_asleep(caller.pid()) {
             return Err(caller.join().err().unwrap_or(fault));
         }
-        match how {
+        match taken_back {
             Destroyed | DestroyedInUse => {
                 device.destroy_region(cookie).at("DESTROY_REGION")?;
             }

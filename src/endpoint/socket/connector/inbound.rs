@@ -260,10 +260,10 @@ impl Connector {
 
     /// Confirms the inbound connection that is `rank` and waits. `false`: there is none.
     pub(super) fn confirm_waiting(&mut self, rank: u32) -> bool {
-        let waits = |one: &Option<Inbound>| {
+        let is_waiting = |one: &Option<Inbound>| {
             one.as_ref().map(|one| one.state) == Some(InboundState::Waiting(rank))
         };
-        let Some(index) = self.inbound.iter().position(waits) else {
+        let Some(index) = self.inbound.iter().position(is_waiting) else {
             return false;
         };
         self.confirm(index);
