@@ -12,7 +12,7 @@ use std::time::Duration;
 use nix::sys::resource::{Resource, getrlimit, setrlimit};
 use nix::time::{ClockId, clock_gettime};
 
-use onecopy_trace::bpf::Kept;
+use onecopy_trace::bpf::WithinLimit;
 use onecopy_trace::job::Job;
 use onecopy_trace::missed::{System, missed};
 use onecopy_trace::modules;
@@ -148,7 +148,7 @@ impl Source {
         let mut notes = Vec::new();
         if let Some(kernel) = &mut self.kernel {
             let percent = self.max_overhead;
-            if percent.is_some_and(|percent| kernel.limit(percent) == Kept::No) {
+            if percent.is_some_and(|percent| kernel.limit(percent) == WithinLimit::No) {
                 notes.push("counting alone takes more than --max-overhead permits".to_owned());
             }
             self.names.learn(kernel.processes());

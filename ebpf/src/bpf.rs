@@ -41,7 +41,7 @@ use translate::Ids;
 pub use attach::sees_the_kernel;
 pub use check::check;
 pub use cost::{Calibration, Times, calibrate};
-pub use limit::Kept;
+pub use limit::WithinLimit;
 pub use probe::{Error, Probe, State};
 pub use usdt::{Site, sites};
 

@@ -13,7 +13,7 @@ use serde::{Deserialize, Serialize};
 
 /// A file in which a module tells it.
 #[derive(Debug)]
-struct Place {
+struct CounterFile {
     module: &'static str,
     /// Below the root.
     file: &'static str,
@@ -21,13 +21,13 @@ struct Place {
     is_held: bool,
 }
 
-const PLACES: [Place; 2] = [
-    Place {
+const FILES: [CounterFile; 2] = [
+    CounterFile {
         module: "xpmem",
         file: "proc/xpmem/global_pages",
         is_held: true,
     },
-    Place {
+    CounterFile {
         module: "knem",
         file: "dev/knem",
         is_held: false,
@@ -54,10 +54,10 @@ pub struct Counter {
 pub struct Counters {
     root: PathBuf,
     before: BTreeMap<(&'static str, String), u64>,
-    /// Of each place, the file that is held open.
-    held: [Option<File>; PLACES.len()],
-    /// Of each place, how many looks pass by it yet.
-    passed: [u32; PLACES.len()],
+    /// The files that are held open.
+    held: [Option<File>; FILES.len()],
+    /// Of each file, how many looks pass by it yet.
+    passed: [u32; FILES.len()],
 }
 
 impl Counters {
@@ -67,12 +67,12 @@ impl Counters {
         let mut counters = Self {
             root: root.to_owned(),
             before: BTreeMap::new(),
-            held: PLACES.map(|_| None),
-            passed: [0; PLACES.len()],
+            held: FILES.map(|_| None),
+            passed: [0; FILES.len()],
         };
         counters.before = counters.read();
         // Who asks once has what came meanwhile.
-        counters.passed = [0; PLACES.len()];
+        counters.passed = [0; FILES.len()];
         counters
     }
 
@@ -98,7 +98,7 @@ impl Counters {
     fn read(&mut self) -> BTreeMap<(&'static str, String), u64> {
         let mut found = BTreeMap::new();
         let state = self.held.iter_mut().zip(&mut self.passed);
-        for (place, (held, passed)) in PLACES.iter().zip(state) {
+        for (entry, (held, passed)) in FILES.iter().zip(state) {
             if *passed > 0 {
                 *passed -= 1;
                 continue;
@@ -106,9 +106,9 @@ impl Counters {
             // One whose module went can be read no more; another one may have come.
             let text = held.as_ref().and_then(text).or_else(|| {
                 *held = None;
-                let file = open(&self.root.join(place.file))?;
+                let file = open(&self.root.join(entry.file))?;
                 let text = text(&file);
-                *held = Some(file).filter(|_| place.is_held && text.is_some());
+                *held = Some(file).filter(|_| entry.is_held && text.is_some());
                 text
             });
             let Some(text) = text else {
@@ -116,7 +116,7 @@ impl Counters {
                 continue;
             };
             for (name, value) in text.lines().filter_map(counter) {
-                found.insert((place.module, name.to_owned()), value);
+                found.insert((entry.module, name.to_owned()), value);
             }
         }
         found

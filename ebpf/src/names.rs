@@ -212,10 +212,10 @@ impl Names {
                 .unwrap_or(environment);
         }
         let of_job = Environment(&environment);
-        let place = of_job.place();
+        let facts = of_job.launcher_facts();
         let slurm = of_job.slurm();
         let launched = || {
-            place
+            facts
                 .is_nameless
                 .then(|| self.launcher(folder, &of_job))
                 .flatten()
@@ -230,8 +230,8 @@ impl Names {
             namespace,
             local_pid,
             owner: proc::owner(folder, &status),
-            rank: place.rank,
-            job: place.job.or_else(launched).or(slurm),
+            rank: facts.rank,
+            job: facts.job.or_else(launched).or(slurm),
             container: container(&cgroup),
             ended: false,
         }
@@ -312,7 +312,7 @@ impl Environment<'_> {
     }
 
     /// Rank and job, as launchers say them.
-    fn place(&self) -> Place {
+    fn launcher_facts(&self) -> LauncherFacts {
         /// The variable of the rank, those of the job, and whether the launcher may name no job, as hydra. Launchers
         /// that start others come last: a step of Slurm may hold an mpirun.
         const LAUNCHERS: [(&str, &[&str], bool); 7] = [
@@ -331,7 +331,7 @@ impl Environment<'_> {
         let found = LAUNCHERS.iter().find_map(|(rank, jobs, nameless)| {
             let rank = self.get(rank)?.parse().ok()?;
             let job = jobs.iter().find_map(|name| self.get(name));
-            Some(Place {
+            Some(LauncherFacts {
                 rank: Some(rank),
                 is_nameless: *nameless && job.is_none(),
                 job,
@@ -350,7 +350,7 @@ impl Environment<'_> {
 
 /// What a launcher told a rank.
 #[derive(Debug, Default)]
-struct Place {
+struct LauncherFacts {
     rank: Option<u32>,
     job: Option<String>,
     /// Whether the launcher is one that may name no job, and did not.

@@ -15,7 +15,7 @@ use onecopy_obs::stats::{MECHANISMS, Row, is_same};
 
 use crate::observed::{Mechanism, Observed, PairKey, Peer, Task};
 use crate::shares::Shares;
-use find::{Found, Key};
+use find::{FoundPage, Key};
 use onecopy_shm::stats::Head;
 use onecopy_shm::stats::shown::Shown;
 
@@ -62,7 +62,7 @@ const USERS_SAID: usize = 16;
 /// A rank, and its last figures.
 #[derive(Debug)]
 struct Rank {
-    found: Found,
+    found: FoundPage,
     head: Head,
     /// Until the rank has ended.
     page: Option<Shown>,

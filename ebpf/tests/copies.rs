@@ -13,7 +13,7 @@ mod roles;
 
 use std::path::Path;
 
-use onecopy_trace::bpf::{Collector, Kept, Options};
+use onecopy_trace::bpf::{Collector, Options, WithinLimit};
 use onecopy_trace::missed::{System, missed};
 use onecopy_trace::observed::{Mechanism, Observed, PairCounts, Peer};
 use onecopy_trace::proc::Stat;
@@ -363,7 +363,11 @@ fn detail_is_given_up_in_order() {
         "page faults, flushes and waits",
         "latencies",
     ];
-    assert_eq!(collector.limit(0.0), Kept::Yes, "the first call only looks");
+    assert_eq!(
+        collector.limit(0.0),
+        WithinLimit::Yes,
+        "the first call only looks"
+    );
     let mut work = |collector: &mut Collector| {
         assert_eq!(
             a.tell(&format!("read {} {} 4096 2000", b.pid, b.memory)),
@@ -372,9 +376,9 @@ fn detail_is_given_up_in_order() {
         collector.limit(0.0)
     };
     for what in order {
-        assert_eq!(work(&mut collector), Kept::GaveUp(what));
+        assert_eq!(work(&mut collector), WithinLimit::GaveUp(what));
     }
-    assert_eq!(work(&mut collector), Kept::No);
+    assert_eq!(work(&mut collector), WithinLimit::No);
     let observed = collector.observe();
     assert_eq!(observed.overhead.given_up, order);
     let pair = read_counts(&observed, &a, &b);

@@ -80,7 +80,7 @@ pub(crate) struct Region {
 }
 
 /// The one region.
-struct Place {
+struct RegionCell {
     lock: UnsafeCell<libc::pthread_mutex_t>,
     /// Whether the holder of the lock could be cancelled before.
     cancel: UnsafeCell<c_int>,
@@ -95,9 +95,9 @@ enum State {
 }
 
 // SAFETY: the region is touched under the lock only.
-unsafe impl Sync for Place {}
+unsafe impl Sync for RegionCell {}
 
-static PLACE: Place = Place {
+static REGION: RegionCell = RegionCell {
     lock: UnsafeCell::new(libc::PTHREAD_MUTEX_INITIALIZER),
     cancel: UnsafeCell::new(0),
     region: UnsafeCell::new(State::None),
@@ -123,24 +123,24 @@ pub(crate) fn lock() {
     let before = set_cancel(PTHREAD_CANCEL_DISABLE);
     // SAFETY: a mutex that was statically initialised and never moves; it is not held by this thread (the crate's
     // invariant).
-    unsafe { libc::pthread_mutex_lock(PLACE.lock.get()) };
+    unsafe { libc::pthread_mutex_lock(REGION.lock.get()) };
     // SAFETY: the lock is held.
-    unsafe { PLACE.cancel.get().write(before) };
+    unsafe { REGION.cancel.get().write(before) };
 }
 
 /// Releases the lock.
 pub(crate) fn unlock() {
     // SAFETY: the lock is held.
-    let before = unsafe { PLACE.cancel.get().read() };
+    let before = unsafe { REGION.cancel.get().read() };
     // SAFETY: held by this thread.
-    unsafe { libc::pthread_mutex_unlock(PLACE.lock.get()) };
+    unsafe { libc::pthread_mutex_unlock(REGION.lock.get()) };
     set_cancel(before);
 }
 
 /// Calls `f` with the region, if there is one, while the caller holds the lock.
 pub(crate) fn with_held<R>(f: impl FnOnce(&mut Region) -> R) -> Option<R> {
     // SAFETY: the lock is held, and `f` does not come back here.
-    match unsafe { &mut *PLACE.region.get() } {
+    match unsafe { &mut *REGION.region.get() } {
         State::Made(region) => Some(f(region)),
         _ => None,
     }
@@ -157,7 +157,7 @@ fn with<R>(f: impl FnOnce(&mut Region) -> R) -> Option<R> {
 pub(crate) fn with_made<R>(f: impl FnOnce(&mut Region) -> R) -> Option<R> {
     lock();
     // SAFETY: the lock is held, and the reference ends before `with_held`.
-    let state = unsafe { &mut *PLACE.region.get() };
+    let state = unsafe { &mut *REGION.region.get() };
     if matches!(state, State::None) {
         *state = match Region::create() {
             Some(region) => {

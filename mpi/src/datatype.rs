@@ -259,19 +259,19 @@ pub(crate) fn reveal(object: &TypeObject) -> Outcome<Datatype> {
 
 /// A datatype whose handle is good until this is dropped, also when the program frees it meanwhile. A request may be
 /// started again, and a reduction of the program gets the handle.
-pub(crate) struct Held {
+pub(crate) struct HeldDatatype {
     handle: Datatype,
     object: Arc<TypeObject>,
 }
 
 /// Keeps a datatype, unless it stays anyway.
-pub(crate) fn hold(handle: Datatype) -> Option<Held> {
+pub(crate) fn hold(handle: Datatype) -> Option<HeldDatatype> {
     let object = Arc::clone(TYPES.get(handle.0)?);
     object.uses.add();
-    Some(Held { handle, object })
+    Some(HeldDatatype { handle, object })
 }
 
-impl Drop for Held {
+impl Drop for HeldDatatype {
     fn drop(&mut self) {
         if self.object.uses.end() {
             TYPES.remove(self.handle.0);

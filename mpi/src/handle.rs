@@ -37,7 +37,7 @@ struct Slot<T> {
 }
 
 /// A place of a table that no object is in. There is only one of each, so nobody else puts an object there.
-pub(crate) struct Place(u32);
+pub(crate) struct VacantSlot(u32);
 
 struct Free {
     list: Vec<u32>,
@@ -108,11 +108,11 @@ impl<T> Table<T> {
 
     /// A place that no object is in; `None` if there are too many objects.
     #[cold]
-    pub(crate) fn reserve(&self) -> Option<Place> {
+    pub(crate) fn reserve(&self) -> Option<VacantSlot> {
         failing::attempt("handle.place").ok()?;
         let mut free = self.free.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(index) = free.list.pop() {
-            return Some(Place(index));
+            return Some(VacantSlot(index));
         }
         let index = free.used;
         if index >= fault::limit("handles", 1 << INDEX_BITS) {
@@ -129,11 +129,11 @@ impl<T> Table<T> {
                 .collect()
         });
         free.used += 1;
-        Some(Place(index))
+        Some(VacantSlot(index))
     }
 
     /// Gives places back that [`Self::take`] or [`Self::reserve`] gave.
-    pub(crate) fn give_back(&self, places: impl IntoIterator<Item = Place>) {
+    pub(crate) fn give_back(&self, places: impl IntoIterator<Item = VacantSlot>) {
         let mut free = self.free.lock().unwrap_or_else(PoisonError::into_inner);
         free.list.extend(places.into_iter().map(|place| place.0));
     }
@@ -147,7 +147,7 @@ impl<T> Table<T> {
     /// Keeps an object in a place that the caller got from [`Self::take`] or [`Self::reserve`] of this table, which
     /// cannot fail.
     #[inline]
-    pub(crate) fn insert_at(&self, Place(index): Place, value: T) -> Option<usize> {
+    pub(crate) fn insert_at(&self, VacantSlot(index): VacantSlot, value: T) -> Option<usize> {
         let slot = self.slot(index)?;
         let generation = (slot.state.load(Ordering::Relaxed) + 1) & ((1 << GENERATION_BITS) - 1);
         // SAFETY: the slot is not live, and this thread has its place.
@@ -166,7 +166,7 @@ impl<T> Table<T> {
 
     /// Takes an object out with its place, which is the caller's until it is given back or used again.
     #[inline]
-    pub(crate) fn take(&self, handle: usize) -> Option<(Place, T)> {
+    pub(crate) fn take(&self, handle: usize) -> Option<(VacantSlot, T)> {
         let slot = self.live(handle)?;
         let live = slot.state.load(Ordering::Relaxed);
         slot.state
@@ -174,7 +174,7 @@ impl<T> Table<T> {
             .ok()?;
         // SAFETY: this thread alone made the slot not live.
         let value = unsafe { (*slot.value.get()).take() };
-        let place = Place(handle as u32 & ((1 << INDEX_BITS) - 1));
+        let place = VacantSlot(handle as u32 & ((1 << INDEX_BITS) - 1));
         Some((place, value?))
     }
 }

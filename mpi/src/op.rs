@@ -59,15 +59,15 @@ pub(crate) fn op_create(large: bool, function: Callback, commute: i32, op: Out<O
 
 /// An operation of the program that a persistent request uses. Its handle is good until this is dropped, also when the
 /// program frees it meanwhile.
-pub(crate) struct Held(Op);
+pub(crate) struct HeldOp(Op);
 
 /// Keeps an operation, unless it stays anyway.
-pub(crate) fn hold(handle: Op) -> Option<Held> {
+pub(crate) fn hold(handle: Op) -> Option<HeldOp> {
     OPS.get(handle.0)?.uses.add();
-    Some(Held(handle))
+    Some(HeldOp(handle))
 }
 
-impl Drop for Held {
+impl Drop for HeldOp {
     fn drop(&mut self) {
         if OPS.get(self.0.0).is_some_and(|object| object.uses.end()) {
             OPS.remove(self.0.0);

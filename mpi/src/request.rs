@@ -14,7 +14,7 @@ pub(crate) use pending::{Pending, Unpack};
 use crate::comm::CommObject;
 use crate::failure::{Failure, Outcome, fail};
 use crate::ffi::{Out, Request, Status};
-use crate::handle::{Place, Table};
+use crate::handle::{Table, VacantSlot};
 use crate::{c, comm, phase};
 use std::cell::RefCell;
 use std::sync::{Arc, Mutex};
@@ -57,14 +57,14 @@ pub(crate) struct Object {
 static REQUESTS: Table<Object> = Table::new(6);
 
 thread_local! {
-    /// Places in the table that this thread used last: most requests are made and completed by one thread.
-    static PLACES: RefCell<Places> = const { RefCell::new(Places(Vec::new())) };
+    /// Vacant slots in the table that this thread used last: most requests are made and completed by one thread.
+    static PLACES: RefCell<VacantSlots> = const { RefCell::new(VacantSlots(Vec::new())) };
 }
 
 /// Free places, which go back to all threads with their own.
-struct Places(Vec<Place>);
+struct VacantSlots(Vec<VacantSlot>);
 
-impl Drop for Places {
+impl Drop for VacantSlots {
     fn drop(&mut self) {
         REQUESTS.give_back(self.0.drain(..));
     }
@@ -81,7 +81,7 @@ fn remove(handle: Request) -> Option<Object> {
 }
 
 /// Keeps a free place for this thread's next request.
-fn give_back(place: Place) {
+fn give_back(place: VacantSlot) {
     // At the end of the thread there is no list of its own any more.
     let mut place = Some(place);
     let kept = PLACES.try_with(|places| {
@@ -154,7 +154,7 @@ fn bad_request(handle: Request) -> Box<Failure> {
 /// The home of a request that is still to be started: nothing is started before it has one.
 #[must_use = "a home is for a request"]
 pub(crate) struct Reserved {
-    place: Option<Place>,
+    place: Option<VacantSlot>,
     handle: Out<Request>,
 }
 

@@ -16,7 +16,7 @@ use onecopy_shm::cells::MappedCells;
 use onecopy_shm::coll::Channel;
 use onecopy_shm::copy::Kernel;
 use onecopy_shm::layout::OutOfBounds;
-use onecopy_shm::pool::{Kept, Outstanding};
+use onecopy_shm::pool::{KeptChunks, Outstanding};
 use onecopy_shm::ring::{self, Consumer, Producer};
 use onecopy_shm::segment::{ControlHandle, OwnSegment, PeerSegment, SegmentError};
 use onecopy_shm::sync::{Ordering, light_fence};
@@ -62,7 +62,7 @@ pub(crate) struct SharedMemory {
     rx: Consumer<MappedCells>,
     rx_control: ControlHandle,
     /// Chunks of the peer's that were read and are not given back. And how many were returned, ever.
-    kept: Kept,
+    kept: KeptChunks,
     returned_ever: u64,
 }
 
@@ -93,7 +93,7 @@ impl SharedMemory {
             read_before: 0,
             rx: own.consumer(rank),
             rx_control: own.control_handle(rank),
-            kept: Kept::new(0, 0),
+            kept: KeptChunks::new(0, 0),
             returned_ever: 0,
             own: Arc::clone(own),
             segment,

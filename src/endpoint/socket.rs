@@ -32,7 +32,7 @@ use super::hub::Set;
 use super::{BadRecord, CooperativeBlock, Endpoint, Medium, Naming, Pack, Part, Put, Record};
 use feed::{End, Feed};
 use frame::{FrameKind, HEAD, NAMING_MAX};
-use input::{Found, Input};
+use input::{Input, Parsed};
 use lane::{Carrier, LastOffer, PairLane};
 use nix::errno::Errno;
 use nix::sys::socket::{MsgFlags, recv};
@@ -238,13 +238,13 @@ impl Socket {
                 return self.look_for_part();
             }
             match self.input.parse() {
-                Found::Record if self.heard_farewell => {
+                Parsed::Record if self.heard_farewell => {
                     self.input.bad = Some("a record behind the farewell");
                 }
-                Found::Record => {}
-                Found::Nothing => return false,
-                Found::Control(what, value) => self.hear(what, value),
-                Found::Offer(offer) => self.hear_offer(&offer),
+                Parsed::Record => {}
+                Parsed::Nothing => return false,
+                Parsed::Control(what, value) => self.hear(what, value),
+                Parsed::Offer(offer) => self.hear_offer(&offer),
             }
         }
     }

@@ -93,8 +93,8 @@ impl Foreign {
         let mut without = None;
         if pmix::is_present() {
             match pmix::Pmix::from_environment(knobs.join_timeout)? {
-                pmix::Found::Table(table) => return gather::by_table(table, knobs).map(Some),
-                pmix::Found::Unusable(reason) => {
+                pmix::Discovery::Table(table) => return gather::by_table(table, knobs).map(Some),
+                pmix::Discovery::Unusable(reason) => {
                     tracing::info!("{reason}; the environment is asked instead");
                     without = Some(reason);
                 }

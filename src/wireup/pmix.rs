@@ -29,7 +29,7 @@ pub(super) struct Pmix {
 
 /// What came of a launcher's traces.
 #[derive(Debug)]
-pub(super) enum Found {
+pub(super) enum Discovery {
     /// Its table.
     Table(Box<Pmix>),
     /// Why there is none that can be used.
@@ -43,11 +43,11 @@ pub(super) fn is_present() -> bool {
 
 impl Pmix {
     /// Joins the job that the launcher's traces name.
-    pub(super) fn from_environment(limit: Duration) -> Result<Found, WireupError> {
+    pub(super) fn from_environment(limit: Duration) -> Result<Discovery, WireupError> {
         let client = match Client::join(limit) {
             Ok(client) => client,
             Err(failure @ (Failure::Missing(_) | Failure::Unreached { .. })) => {
-                return Ok(Found::Unusable(failure.to_string()));
+                return Ok(Discovery::Unusable(failure.to_string()));
             }
             Err(failure) => return Err(failed("init", &failure)),
         };
@@ -65,7 +65,7 @@ impl Pmix {
             library.version(),
             library.path()
         );
-        Ok(Found::Table(Box::new(Self {
+        Ok(Discovery::Table(Box::new(Self {
             client,
             rank: rank as usize,
             size: size as usize,

@@ -16,7 +16,7 @@ mod said;
 #[cfg(not(loom))]
 mod view;
 
-pub use channel::home::Home;
+pub use channel::memory::EndMemory;
 pub use channel::{Channel, CopyRequest};
 pub use said::{BadLine, Brief, Content, Described, INLINE, Info, Said, kind};
 #[cfg(not(loom))]

@@ -209,7 +209,7 @@ impl Outstanding {
 /// the answer: as the longer one of its last two had, since short and long ones often alternate. A peer that sends more
 /// without one gets them back as before, and they are only counted.
 #[derive(Debug)]
-pub struct Kept {
+pub struct KeptChunks {
     chunks: VecDeque<(u64, ChunkIndex)>,
     /// As many may stay.
     most: usize,
@@ -230,7 +230,7 @@ pub struct Kept {
     surplus: usize,
 }
 
-impl Kept {
+impl KeptChunks {
     /// Keeps `least` chunks whatever the two do, and never more than `limit`.
     #[must_use]
     pub fn new(least: usize, limit: usize) -> Self {
@@ -419,7 +419,7 @@ mod tests {
             out: Outstanding,
             came_back: Vec<ChunkIndex>,
             came_back_ever: u64,
-            kept: Kept,
+            kept: KeptChunks,
             /// What the other one sees: records sent, the tail of what was read, chunks returned.
             sent: Vec<(ChunkIndex, bool)>,
             read: usize,
@@ -435,7 +435,7 @@ mod tests {
                     out: Outstanding::default(),
                     came_back: Vec::new(),
                     came_back_ever: 0,
-                    kept: Kept::new(least, limit),
+                    kept: KeptChunks::new(least, limit),
                     sent: Vec::new(),
                     read: 0,
                     tail: 0,
@@ -613,7 +613,7 @@ mod tests {
         /// Chunks that are only counted take the place of others.
         #[test]
         fn no_more_is_held_than_may_be() {
-            let mut kept = Kept::new(2, 3);
+            let mut kept = KeptChunks::new(2, 3);
             kept.expect_no_answer();
             assert!(!kept.keep(1, ChunkIndex(1)) && !kept.keep(2, ChunkIndex(2)));
             assert!(kept.is_empty() && kept.holds_any());
@@ -631,10 +631,10 @@ mod tests {
 
         #[test]
         fn as_many_are_kept_as_were_answered() {
-            let mut kept = Kept::new(1, 4);
+            let mut kept = KeptChunks::new(1, 4);
             let mut read = 1..;
             // Reads so many chunks, and publishes a tail where that is due. Gives the last tail.
-            let mut reads = |kept: &mut Kept, count: u64| {
+            let mut reads = |kept: &mut KeptChunks, count: u64| {
                 let mut tail = 0;
                 for position in read.by_ref().take(count as usize) {
                     if kept.keep(position, ChunkIndex(position as u32)) {

@@ -49,7 +49,7 @@ pub struct Bounds {
 /// What a cache has done.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Stats {
-    /// Found.
+    /// RegisteredBuffer.
     pub hits: u64,
     /// Registered and kept.
     pub kept: u64,
@@ -238,7 +238,7 @@ pub struct Cache<P: Provider> {
 
 /// Registered memory, and where in it a buffer begins.
 #[derive(Debug)]
-pub struct Found<P: Provider> {
+pub struct RegisteredBuffer<P: Provider> {
     /// The memory.
     pub memory: Arc<Registered<P>>,
     /// Where the buffer begins in it.
@@ -317,14 +317,19 @@ impl<P: Provider> Cache<P> {
     /// That of [`Domain::register`] for the buffer, until what is returned is dropped. The rest of its pages is
     /// registered with it. For that no operation may be posted. Peers that are given the key may read or write there,
     /// as `access` says.
-    pub unsafe fn get(&self, at: NonNull<u8>, length: usize, access: Access) -> Result<Found<P>> {
+    pub unsafe fn get(
+        &self,
+        at: NonNull<u8>,
+        length: usize,
+        access: Access,
+    ) -> Result<RegisteredBuffer<P>> {
         // SAFETY: as the caller promises.
         let (memories, offset) = unsafe { self.get_in(at, length, Wanted::in_first(access)) }?;
         let memory = memories.of(0).map(Arc::clone);
         let memory = memory.ok_or_else(|| {
             Error::refused("ibv_reg_mr", "a buffer", "it is in no domain", "name one")
         })?;
-        Ok(Found { memory, offset })
+        Ok(RegisteredBuffer { memory, offset })
     }
 
     /// As [`Self::get`], in the domains that are wanted, and where in the memory the buffer begins.

@@ -20,7 +20,7 @@ use nix::sys::mman::{
 use nix::sys::signal::{Signal, kill};
 use nix::sys::wait::waitpid;
 use nix::unistd::{ForkResult, fork, pause};
-use onecopy_verbs::cache::{Bounds, Cache, Found, Wanted};
+use onecopy_verbs::cache::{Bounds, Cache, RegisteredBuffer, Wanted};
 use onecopy_verbs::model::Fabric;
 use onecopy_verbs::provider::Access;
 use onecopy_verbs::unmaps::{Observer, Watcher};
@@ -74,7 +74,7 @@ fn unmap(at: NonNull<u8>, pages: usize) {
     unsafe { munmap(at.cast(), pages * PAGE) }.expect("unmapped");
 }
 
-fn get(cache: &Cache<Fabric>, at: NonNull<u8>, length: usize) -> Found<Fabric> {
+fn get(cache: &Cache<Fabric>, at: NonNull<u8>, length: usize) -> RegisteredBuffer<Fabric> {
     // SAFETY: no operation touches it.
     unsafe { cache.get(at, length, Access::default()) }.expect("registered")
 }

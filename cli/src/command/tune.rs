@@ -122,7 +122,7 @@ impl Plan {
 }
 
 /// What became of a curve.
-enum Found {
+enum CurveOutcome {
     Measured(Vec<Batch>),
     Refused(String),
 }
@@ -136,7 +136,7 @@ fn measure(
     chunk_knobs: &BTreeMap<String, String>,
     rounds: u32,
     progress: &ProgressBar,
-) -> Result<Found, CliError> {
+) -> Result<CurveOutcome, CliError> {
     let sizes = plan.sizes();
     let list: Vec<String> = sizes.iter().map(ToString::to_string).collect();
     let (list, rounds) = (list.join(","), rounds.to_string());
@@ -172,11 +172,11 @@ fn measure(
     let mut batches = Vec::new();
     for said in hear {
         match said.map_err(|error| CliError::Failed(error.into()))? {
-            Said::Refused(reason) => return Ok(Found::Refused(reason)),
+            Said::Refused(reason) => return Ok(CurveOutcome::Refused(reason)),
             Said::Batch(batch) => batches.push(batch),
         }
     }
-    Ok(Found::Measured(batches))
+    Ok(CurveOutcome::Measured(batches))
 }
 
 /// Sizes at which old and new curves are compared in the table.
@@ -206,7 +206,7 @@ fn bar(length: u64) -> ProgressBar {
 struct Measured {
     chunk_stores: MeasuredStores,
     /// By plan.
-    found: Vec<Found>,
+    found: Vec<CurveOutcome>,
     kernels: kernels::Kernels,
 }
 
@@ -240,8 +240,8 @@ impl Measured {
     /// The fastest probe of the hand-off. A batch counts whose probes are close to it.
     fn floor(&self) -> f64 {
         let batches = self.found.iter().filter_map(|found| match found {
-            Found::Measured(batches) => Some(batches),
-            Found::Refused(_) => None,
+            CurveOutcome::Measured(batches) => Some(batches),
+            CurveOutcome::Refused(_) => None,
         });
         batches
             .flatten()
@@ -272,7 +272,7 @@ impl Measured {
     }
 }
 
-impl Found {
+impl CurveOutcome {
     /// The curve, if there is one, and a note on it.
     fn fit(&self, floor: f64) -> (Option<Curve>, String) {
         let batches = match self {

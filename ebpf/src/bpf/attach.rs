@@ -33,12 +33,12 @@ pub(super) enum Group {
 #[derive(Debug)]
 pub(super) struct Link {
     pub(super) group: Group,
-    _held: Held,
+    _held: Attachment,
 }
 
 #[derive(Debug)]
 #[expect(dead_code, reason = "they are only kept")]
-enum Held {
+enum Attachment {
     Raw(RawTracePointLink),
     Trace(TracePointLink),
     Ioctl(KProbeLink, KProbeLink),
@@ -253,16 +253,16 @@ const fn registers() -> ([u32; 6], u32, u32) {
     }
 }
 
-fn attach_raw(ebpf: &mut Ebpf, program: &str, event: &str) -> Result<Held, ProgramError> {
+fn attach_raw(ebpf: &mut Ebpf, program: &str, event: &str) -> Result<Attachment, ProgramError> {
     let program: &mut RawTracePoint = program_of(ebpf, program)?.try_into()?;
     load_once(|| program.load())?;
     let id = program.attach(event)?;
-    Ok(Held::Raw(program.take_link(id)?))
+    Ok(Attachment::Raw(program.take_link(id)?))
 }
 
 /// Attaches a raw tracepoint. The kernel refuses a program that reads more arguments than the tracepoint has: then one
 /// that reads what it had before.
-fn attach_wish(ebpf: &mut Ebpf, wish: &Raw) -> Result<Held, ProgramError> {
+fn attach_wish(ebpf: &mut Ebpf, wish: &Raw) -> Result<Attachment, ProgramError> {
     let attached = attach_raw(ebpf, wish.program, wish.event);
     let older = OLDER.iter().find(|(program, _)| *program == wish.program);
     match (attached, older) {
@@ -273,11 +273,11 @@ fn attach_wish(ebpf: &mut Ebpf, wish: &Raw) -> Result<Held, ProgramError> {
     }
 }
 
-fn attach_trace(ebpf: &mut Ebpf, program: &str, event: &str) -> Result<Held, ProgramError> {
+fn attach_trace(ebpf: &mut Ebpf, program: &str, event: &str) -> Result<Attachment, ProgramError> {
     let program: &mut TracePoint = program_of(ebpf, program)?.try_into()?;
     load_once(|| program.load())?;
     let id = program.attach("syscalls", event)?;
-    Ok(Held::Trace(program.take_link(id)?))
+    Ok(Attachment::Trace(program.take_link(id)?))
 }
 
 fn program_of<'a>(
@@ -333,7 +333,7 @@ pub(super) fn copies(ebpf: &mut Ebpf, probes: &mut Vec<Probe>) -> Result<Vec<Lin
 fn all(
     ebpf: &mut Ebpf,
     wanted: &[(&str, &str)],
-    attach: impl Fn(&mut Ebpf, &str, &str) -> Result<Held, ProgramError>,
+    attach: impl Fn(&mut Ebpf, &str, &str) -> Result<Attachment, ProgramError>,
 ) -> Result<Vec<Link>, ProgramError> {
     let mut links = Vec::new();
     for (program, event) in wanted {
@@ -406,14 +406,17 @@ pub(super) fn ioctls(ebpf: &mut Ebpf, options: &Options, probes: &mut Vec<Probe>
 }
 
 /// The exit first, so that a call under way is not taken for one that has begun.
-fn attach_ioctl(ebpf: &mut Ebpf, function: &str) -> Result<Held, ProgramError> {
+fn attach_ioctl(ebpf: &mut Ebpf, function: &str) -> Result<Attachment, ProgramError> {
     let mut attach = |program| {
         let program: &mut KProbe = program_of(ebpf, program)?.try_into()?;
         load_once(|| program.load())?;
         let id = program.attach(function, 0)?;
         program.take_link(id)
     };
-    Ok(Held::Ioctl(attach("ioctl_exit")?, attach("ioctl_enter")?))
+    Ok(Attachment::Ioctl(
+        attach("ioctl_exit")?,
+        attach("ioctl_enter")?,
+    ))
 }
 
 /// Watches a probe point of the runtime. The program is told the number of the site.
@@ -430,6 +433,6 @@ pub(super) fn runtime(
     let link = sys::link(program.fd()?.as_fd(), &event, u64::from(number))?;
     Ok(Link {
         group: Group::Runtime,
-        _held: Held::Watch(link, event),
+        _held: Attachment::Watch(link, event),
     })
 }

@@ -52,7 +52,7 @@ pub(super) struct Budget {
 
 /// Whether observing takes no more than it may.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Kept {
+pub enum WithinLimit {
     /// As far as is known.
     Yes,
     /// It took more: this detail was given up for it.
@@ -103,13 +103,13 @@ impl Budget {
 
     /// Which part goes, so that observing costs no more than `percent` of what callers used since the last look. The
     /// first look only sets out from there.
-    fn decide(&mut self, percent: f64, now: Look) -> Kept {
+    fn decide(&mut self, percent: f64, now: Look) -> WithinLimit {
         let ns_per_event = self.ns_per_event();
         let Some(before) = self.last.replace(now) else {
-            return Kept::Yes;
+            return WithinLimit::Yes;
         };
         let Some(now) = self.last.as_ref() else {
-            return Kept::Yes;
+            return WithinLimit::Yes;
         };
         let mut used = 0;
         for (pid, time) in &now.used {
@@ -122,13 +122,13 @@ impl Budget {
             now.when.duration_since(before.when).as_nanos(),
         );
         if share * 100.0 <= percent {
-            return Kept::Yes;
+            return WithinLimit::Yes;
         }
         let Some(part) = self.parts.pop() else {
-            return Kept::No;
+            return WithinLimit::No;
         };
         self.given_up.push(part);
-        Kept::GaveUp(part.name())
+        WithinLimit::GaveUp(part.name())
     }
 }
 
@@ -206,7 +206,7 @@ impl Collector {
 
     /// Compares the cost of the events since the last call with the processor time that the callers used. Gives up the
     /// next detail if the cost is more than `percent` of that time. The first call only looks.
-    pub fn limit(&mut self, percent: f64) -> Kept {
+    pub fn limit(&mut self, percent: f64) -> WithinLimit {
         let events = read::count(&self.ebpf, Count::Events).saturating_sub(self.budget.own_events);
         let callers = read::callers(&self.ebpf).into_iter();
         let used = callers
@@ -215,7 +215,7 @@ impl Collector {
             .collect();
         let when = Instant::now();
         let kept = self.budget.decide(percent, Look { when, events, used });
-        if let (Kept::GaveUp(_), Some(part)) = (kept, self.budget.given_up.last()) {
+        if let (WithinLimit::GaveUp(_), Some(part)) = (kept, self.budget.given_up.last()) {
             let gone = match part {
                 Part::Latencies => None,
                 Part::Causes => Some(Group::Causes),
@@ -253,7 +253,7 @@ mod tests {
 
     /// What goes, look by look, while a process makes 100 000 calls in each second of its processor time, and what the
     /// last look says.
-    fn given_up(percent: f64, call_ns: [f64; 4]) -> (Vec<&'static str>, Kept) {
+    fn given_up(percent: f64, call_ns: [f64; 4]) -> (Vec<&'static str>, WithinLimit) {
         let mut budget = Budget::new(true);
         budget.costs = Costs::of(1000.0, &call_ns);
         budget.parts = vec![Part::Latencies, Part::Causes, Part::Events];
@@ -266,10 +266,10 @@ mod tests {
         let kept: Vec<_> = (0..6)
             .map(|number| budget.decide(percent, look(number)))
             .collect();
-        assert_eq!(kept[0], Kept::Yes, "the first look");
+        assert_eq!(kept[0], WithinLimit::Yes, "the first look");
         let gone = kept.iter().filter_map(|kept| match kept {
-            Kept::GaveUp(name) => Some(*name),
-            Kept::Yes | Kept::No => None,
+            WithinLimit::GaveUp(name) => Some(*name),
+            WithinLimit::Yes | WithinLimit::No => None,
         });
         let gone: Vec<_> = gone.collect();
         let names: Vec<_> = budget.given_up.iter().map(|part| part.name()).collect();
@@ -287,11 +287,11 @@ mod tests {
     fn no_more_is_given_up_than_has_to_be() {
         let call_ns = [1300.0, 1400.0, 1450.0, 1600.0];
         for (percent, count, last) in [
-            (6.1, 0, Kept::Yes),
-            (5.0, 1, Kept::Yes),
-            (4.2, 2, Kept::Yes),
-            (3.5, 3, Kept::Yes),
-            (1.0, 3, Kept::No),
+            (6.1, 0, WithinLimit::Yes),
+            (5.0, 1, WithinLimit::Yes),
+            (4.2, 2, WithinLimit::Yes),
+            (3.5, 3, WithinLimit::Yes),
+            (1.0, 3, WithinLimit::No),
         ] {
             let found = given_up(percent, call_ns);
             assert_eq!(found, (ALL[..count].to_vec(), last), "{percent}");

@@ -26,7 +26,7 @@ pub(super) struct Key {
 
 /// A page, and whose it is.
 #[derive(Debug)]
-pub(super) struct Found {
+pub(super) struct FoundPage {
     /// The process, as this tool's namespace numbers it.
     pub(super) pid: u32,
     /// When it began, in ticks as `/proc` says it.
@@ -40,7 +40,7 @@ pub(super) struct Found {
 /// Passes each page of each process to `take`. What is refused is said in `refused`.
 pub(super) fn each(
     refused: &mut Vec<String>,
-    mut take: impl FnMut(Key, Found, Shown),
+    mut take: impl FnMut(Key, FoundPage, Shown),
 ) -> io::Result<()> {
     let mut more = 0_usize;
     for entry in fs::read_dir("/proc")? {
@@ -67,7 +67,7 @@ pub(super) fn each(
 fn of_process(
     place: &Path,
     pid: u32,
-    take: &mut impl FnMut(Key, Found, Shown),
+    take: &mut impl FnMut(Key, FoundPage, Shown),
     refuse: &mut impl FnMut(String),
 ) {
     let target = format!("/memfd:{NAME} (deleted)");
@@ -103,7 +103,7 @@ fn of_process(
                 let comm = comm.trim_end().to_owned();
                 let user = meta.uid();
                 let started = Stat::read(place).and_then(|stat| stat.start_ticks());
-                let found = Found {
+                let found = FoundPage {
                     pid,
                     started,
                     comm,

@@ -101,7 +101,7 @@ fn ranks_of_one_user_do_not_have_others_forgotten() {
             device: 0,
             inode: u64::from(pid),
         };
-        let found = Found {
+        let found = FoundPage {
             pid,
             started: None,
             comm: String::new(),

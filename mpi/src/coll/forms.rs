@@ -16,24 +16,24 @@ use std::sync::Arc;
 
 /// Datatypes and operations that a persistent request uses, also after the program has freed them.
 #[derive(Default)]
-struct Held {
-    types: Vec<datatype::Held>,
-    ops: Vec<op::Held>,
+struct HeldArguments {
+    types: Vec<datatype::HeldDatatype>,
+    ops: Vec<op::HeldOp>,
 }
 
 /// An argument as it is kept.
 trait Capture {
-    type Kept: Clone + Send + Sync + 'static;
-    fn capture(self, len: usize) -> Outcome<Self::Kept>;
+    type Captured: Clone + Send + Sync + 'static;
+    fn capture(self, len: usize) -> Outcome<Self::Captured>;
 
     /// Keeps what it names.
-    fn hold(_kept: &Self::Kept, _held: &mut Held) {}
+    fn hold(_kept: &Self::Captured, _held: &mut HeldArguments) {}
 }
 
 macro_rules! plain {
     ($($t:ty),*) => {$(
         impl Capture for $t {
-            type Kept = Self;
+            type Captured = Self;
             fn capture(self, _len: usize) -> Outcome<Self> {
                 Ok(self)
             }
@@ -44,41 +44,41 @@ macro_rules! plain {
 plain!(Addr, i64, i32);
 
 impl Capture for Datatype {
-    type Kept = Self;
+    type Captured = Self;
     fn capture(self, _len: usize) -> Outcome<Self> {
         Ok(self)
     }
 
-    fn hold(kept: &Self, held: &mut Held) {
+    fn hold(kept: &Self, held: &mut HeldArguments) {
         held.types.extend(datatype::hold(*kept));
     }
 }
 
 impl Capture for Op {
-    type Kept = Self;
+    type Captured = Self;
     fn capture(self, _len: usize) -> Outcome<Self> {
         Ok(self)
     }
 
-    fn hold(kept: &Self, held: &mut Held) {
+    fn hold(kept: &Self, held: &mut HeldArguments) {
         held.ops.extend(op::hold(*kept));
     }
 }
 
 impl Capture for Ints {
-    type Kept = Arc<[i64]>;
+    type Captured = Arc<[i64]>;
     fn capture(self, len: usize) -> Outcome<Arc<[i64]>> {
         self.list(len).map(Into::into)
     }
 }
 
 impl Capture for In<Datatype> {
-    type Kept = Arc<[Datatype]>;
+    type Captured = Arc<[Datatype]>;
     fn capture(self, len: usize) -> Outcome<Arc<[Datatype]>> {
         self.list(len).map(Into::into)
     }
 
-    fn hold(kept: &Arc<[Datatype]>, held: &mut Held) {
+    fn hold(kept: &Arc<[Datatype]>, held: &mut HeldArguments) {
         let types = kept.iter().filter_map(|&handle| datatype::hold(handle));
         held.types.extend(types);
     }
@@ -151,7 +151,7 @@ macro_rules! collectives {
                     // What is wrong is told now.
                     plan::$plan(object, $($given),*)?;
                     #[allow(unused_mut, reason = "a barrier has no arguments")]
-                    let mut held = Held::default();
+                    let mut held = HeldArguments::default();
                     $(<$t as Capture>::hold(&$arg, &mut held);)*
                     let home = request::reserve(request)?;
                     let own = object.persistent_collective()?;

@@ -6,7 +6,7 @@ use super::plan::{Data, target_of};
 use crate::comm::{self, CommObject};
 use crate::failure::{Failure, Outcome, fail};
 use crate::ffi::{Addr, Comm, Datatype, Message, Out, Request, Status};
-use crate::handle::{Place, Table};
+use crate::handle::{Table, VacantSlot};
 use crate::request::{self, Activity, Object};
 use crate::{c, phase};
 use std::sync::{Arc, Mutex};
@@ -55,7 +55,7 @@ pub(crate) fn iprobe(
 }
 
 /// A handle for a message that is still to be matched: what is taken out of the queue without one would be lost.
-struct Reserved(Option<Place>);
+struct Reserved(Option<VacantSlot>);
 
 fn reserve(message: Out<Message>) -> Outcome<Reserved> {
     message.check()?;

@@ -22,7 +22,7 @@ const OWN_COPY_AFTER: u32 = 16;
 
 /// A part of the offer on its way.
 #[derive(Debug)]
-struct Job {
+struct PushedPart {
     from: usize,
     len: usize,
     /// Where it goes in this rank's own buffer.
@@ -40,7 +40,7 @@ pub(crate) struct Push {
     targets: Vec<usize>,
     /// Members for whom it wrote all that they get.
     served: usize,
-    job: Option<Job>,
+    part: Option<PushedPart>,
     idle: u32,
     announced: bool,
 }
@@ -144,7 +144,7 @@ impl Exchange {
     }
 
     /// Takes up the next part: what members are ready for, and what this rank takes from itself.
-    fn next_job(&mut self, state: &CommState, seq: u32) -> Result<Option<Job>> {
+    fn next_part(&mut self, state: &CommState, seq: u32) -> Result<Option<PushedPart>> {
         let ready = self.ready(state, seq)?;
         let has_stragglers = self.push.targets.len() > ready.len();
         // What all get is read once, for all of them and this rank.
@@ -153,7 +153,7 @@ impl Exchange {
         let first = self.own.is_some() && !fused && seq & 1 == 0;
         let own_turn = first || ready.is_empty() || fused && has_stragglers;
         if !own_turn {
-            return self.job_for(state, &ready, fused).map(Some);
+            return self.part_for(state, &ready, fused).map(Some);
         }
         if self.own.is_none() && ready.is_empty() {
             return Ok(None);
@@ -161,20 +161,20 @@ impl Exchange {
         self.push.idle += 1;
         if self.own.is_some() {
             let now = first || !has_stragglers || self.push.idle > OWN_COPY_AFTER;
-            return Ok(now.then(|| self.own.take()).flatten().map(Job::own));
+            return Ok(now.then(|| self.own.take()).flatten().map(PushedPart::own));
         }
-        self.job_for(state, &ready, fused).map(Some)
+        self.part_for(state, &ready, fused).map(Some)
     }
 
     /// What goes to members that are ready: to all of them and this rank at once if it is `fused`, or to the first one.
-    fn job_for(
+    fn part_for(
         &mut self,
         state: &CommState,
         ready: &[(usize, RemoteRange)],
         fused: bool,
-    ) -> Result<Job> {
+    ) -> Result<PushedPart> {
         let own = if fused { self.own.take() } else { None };
-        let mut job = Job {
+        let mut part = PushedPart {
             from: 0,
             len: 0,
             own: own.map(|own| own.to),
@@ -194,10 +194,11 @@ impl Exchange {
             };
             self.push.targets.retain(|&other| other != place);
             self.push.served += usize::from(self.gives != Gives::Half);
-            (job.from, job.len) = (from, len);
-            job.targets.push((place, range.part(to as u64, len as u64)));
+            (part.from, part.len) = (from, len);
+            part.targets
+                .push((place, range.part(to as u64, len as u64)));
         }
-        Ok(job)
+        Ok(part)
     }
 
     /// Copies what this rank takes from itself, and what it writes into members' buffers. Gives the bytes moved, and
@@ -206,25 +207,25 @@ impl Exchange {
         let (engine, state, seq, shared) = cx.parts();
         let mut moved = 0;
         while moved < STEP_MAX {
-            if self.push.job.is_none() {
+            if self.push.part.is_none() {
                 if self.own.is_none() && self.push.targets.is_empty() {
                     break;
                 }
-                self.push.job = self.next_job(state, seq)?;
+                self.push.part = self.next_part(state, seq)?;
             }
-            let (Some(job), Some(offer)) = (&mut self.push.job, self.offer) else {
+            let (Some(part), Some(offer)) = (&mut self.push.part, self.offer) else {
                 return Ok((moved, false));
             };
-            let n = PIECE.min(job.len - job.done);
-            let offset = place_of(seq, job.len, job.done, n);
-            job.done += n;
+            let n = PIECE.min(part.len - part.done);
+            let offset = place_of(seq, part.len, part.done, n);
+            part.done += n;
             moved += n;
-            job.copy(engine, state, (offer, self.recv), offset..offset + n)?;
-            if job.done == job.len {
-                self.push.job = None;
+            part.copy(engine, state, (offer, self.recv), offset..offset + n)?;
+            if part.done == part.len {
+                self.push.part = None;
             }
         }
-        let over = self.push.job.is_none() && self.own.is_none() && self.push.targets.is_empty();
+        let over = self.push.part.is_none() && self.own.is_none() && self.push.targets.is_empty();
         if over && self.push.writes && !self.push.announced {
             self.push.announced = true;
             state.advance(&engine.peers, seq, WRITTEN);
@@ -237,7 +238,7 @@ impl Exchange {
     }
 }
 
-impl Job {
+impl PushedPart {
     /// What a rank takes from itself.
     fn own(OwnCopy { from, to, len }: OwnCopy) -> Self {
         Self {

@@ -8,7 +8,7 @@ use super::SharedMemory;
 use crate::endpoint::home::Home;
 use crate::endpoint::{ChunkIndex, ChunkName, Medium, Naming, Pack, Put};
 use onecopy_shm::fault;
-use onecopy_shm::pool::{Kept, Outstanding};
+use onecopy_shm::pool::{KeptChunks, Outstanding};
 use onecopy_shm::ring::Producer;
 use onecopy_shm::sync::Ordering;
 
@@ -61,7 +61,7 @@ impl SharedMemory {
         } else {
             keeping.least
         };
-        self.kept = Kept::new(keeping.least, most);
+        self.kept = KeptChunks::new(keeping.least, most);
     }
 
     pub(in crate::endpoint) fn expects_answer(&self) -> bool {

@@ -52,7 +52,7 @@ enum Standing {
 }
 
 #[derive(Debug)]
-struct Place {
+struct PeerEntry {
     address: SocketAddr,
     standing: Standing,
     /// This rank has something for it.
@@ -69,7 +69,7 @@ pub(crate) struct Connector {
     paused: Option<Instant>,
     told_of_shortage: bool,
     /// Of the ranks on other nodes.
-    places: Vec<Option<Place>>,
+    entries: Vec<Option<PeerEntry>>,
     inbound: Vec<Option<Inbound>>,
     outbound: Vec<Outbound>,
     outcomes: VecDeque<Outcome>,
@@ -88,7 +88,7 @@ impl Connector {
             listener,
             paused: None,
             told_of_shortage: false,
-            places: Vec::new(),
+            entries: Vec::new(),
             inbound: Vec::new(),
             outbound: Vec::new(),
             outcomes: VecDeque::new(),
@@ -102,26 +102,26 @@ impl Connector {
     }
 
     /// Where the ranks on other nodes listen, by rank.
-    pub(crate) fn know(&mut self, places: impl Iterator<Item = Option<SocketAddr>>) {
-        let place = |address| Place {
+    pub(crate) fn know(&mut self, addresses: impl Iterator<Item = Option<SocketAddr>>) {
+        let entry = |address| PeerEntry {
             address,
             standing: Standing::Apart,
             wanted: false,
         };
-        self.places = places.map(|address| address.map(place)).collect();
+        self.entries = addresses.map(|address| address.map(entry)).collect();
     }
 
-    fn place(&self, rank: u32) -> Option<&Place> {
-        self.places.get(rank as usize)?.as_ref()
+    fn entry(&self, rank: u32) -> Option<&PeerEntry> {
+        self.entries.get(rank as usize)?.as_ref()
     }
 
     /// Where a rank listens; none: it is on this node, or told of no address.
     pub(crate) fn address_of(&self, rank: u32) -> Option<SocketAddr> {
-        self.place(rank).map(|place| place.address)
+        self.entry(rank).map(|entry| entry.address)
     }
 
     fn standing(&self, rank: u32) -> Option<Standing> {
-        self.place(rank).map(|place| place.standing)
+        self.entry(rank).map(|entry| entry.standing)
     }
 
     /// Nothing more is to be had from a rank.
@@ -144,8 +144,8 @@ impl Connector {
 
     /// Ends all that was under way with a rank.
     fn settle(&mut self, rank: u32, standing: Standing) {
-        if let Some(Some(place)) = self.places.get_mut(rank as usize) {
-            place.standing = standing;
+        if let Some(Some(entry)) = self.entries.get_mut(rank as usize) {
+            entry.standing = standing;
         }
         self.drop_outbound(rank);
         for index in 0..self.inbound.len() {

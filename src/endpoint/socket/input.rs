@@ -39,7 +39,7 @@ struct Next {
 
 /// What a look into the buffer finds.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) enum Found {
+pub(super) enum Parsed {
     /// A record, which is the next one now.
     Record,
     /// A control frame: its kind, its value.
@@ -119,29 +119,29 @@ impl Input {
 
     /// Takes the next frame from the buffer.
     #[inline]
-    pub(super) fn parse(&mut self) -> Found {
+    pub(super) fn parse(&mut self) -> Parsed {
         let Some(head) = self.bytes[self.from..self.to].first_chunk::<HEAD>() else {
-            return Found::Nothing;
+            return Parsed::Nothing;
         };
         let head = match Head::decode(head) {
             Ok(head) => head,
             Err(what) => {
                 self.bad = Some(what);
-                return Found::Record;
+                return Parsed::Record;
             }
         };
         let payload = self.from + HEAD;
         if payload + head.len > self.to {
-            return Found::Nothing;
+            return Parsed::Nothing;
         }
         self.from = payload + head.len;
         if head.what == FrameKind::Offer {
             let mut offer = [0; Offer::BYTES];
             offer.copy_from_slice(&self.bytes[payload..payload + head.len]); // short
-            return Found::Offer(offer);
+            return Parsed::Offer(offer);
         }
         if head.what != FrameKind::Record {
-            return Found::Control(head.what, head.value);
+            return Parsed::Control(head.what, head.value);
         }
         self.last_chunk = head.chunk;
         if head.chunk > 0 {
@@ -155,7 +155,7 @@ impl Input {
             part: 0,
             read: 0,
         });
-        Found::Record
+        Parsed::Record
     }
 
     /// Takes what was read and not looked at: it is of another stream.

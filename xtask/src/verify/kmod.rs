@@ -59,9 +59,9 @@ enum Verdict {
 use Verdict::{Found, NotRun};
 
 type Checked = Result<Verdict, Failure>;
-type Check = fn(&Place) -> Checked;
+type Check = fn(&Workspace) -> Checked;
 
-struct Place {
+struct Workspace {
     cache: Cache,
     catalog: Catalog,
     progress: Progress,
@@ -76,7 +76,7 @@ fn text(error: onecopy_vm::Error) -> Failure {
 /// All of it. What is found is printed.
 pub(super) fn run() -> Result<Tally, (Tally, Failure)> {
     let mut tally = Tally::default();
-    let place = Place::open().map_err(|failure| (tally, failure))?;
+    let workspace = Workspace::open().map_err(|failure| (tally, failure))?;
     let checks: [(&str, Check); 6] = [
         ("the compiler, W=1", warnings),
         ("sparse", sparse),
@@ -87,8 +87,8 @@ pub(super) fn run() -> Result<Tally, (Tally, Failure)> {
     ];
     let mut failed = Vec::new();
     for (name, check) in checks {
-        let verdict = check(&place);
-        place.progress.finish();
+        let verdict = check(&workspace);
+        workspace.progress.finish();
         match verdict {
             Ok(Found(lines)) if lines.is_empty() => {
                 say::line(&format!("kmod: {name}: ok"));
@@ -119,11 +119,11 @@ pub(super) fn run() -> Result<Tally, (Tally, Failure)> {
     }
 }
 
-impl Place {
+impl Workspace {
     fn open() -> Result<Self, Failure> {
         let cache = Cache::open().map_err(text)?;
         let run = cache.new_run("verify").map_err(text)?;
-        let place = Self {
+        let workspace = Self {
             catalog: Catalog::load().map_err(text)?,
             progress: Progress::new(),
             run,
@@ -133,12 +133,12 @@ impl Place {
         sources(&root().join("kmod"), &mut files)?;
         for from in files {
             let name = from.strip_prefix(root()).unwrap_or(&from);
-            let to = place.run.join(name);
+            let to = workspace.run.join(name);
             let failed = |error: std::io::Error| format!("{}: {error}", to.display());
-            fs::create_dir_all(to.parent().unwrap_or(&place.run)).map_err(failed)?;
+            fs::create_dir_all(to.parent().unwrap_or(&workspace.run)).map_err(failed)?;
             fs::copy(&from, &to).map_err(failed)?;
         }
-        Ok(place)
+        Ok(workspace)
     }
 
     fn kernel(&self, name: &str) -> Result<Kernel, Failure> {
@@ -246,14 +246,14 @@ fn missing(tool: &str, packages: &str) -> Option<Verdict> {
         .map(|error| NotRun(error.to_string()))
 }
 
-fn warnings(place: &Place) -> Checked {
+fn warnings(workspace: &Workspace) -> Checked {
     let mut found = Vec::new();
     for name in COMPILED_FOR {
-        let kernel = place.kernel(name)?;
-        let run = place.cache.new_run("verify").map_err(text)?;
+        let kernel = workspace.kernel(name)?;
+        let run = workspace.cache.new_run("verify").map_err(text)?;
         let variables = ["CONFIG_ONECOPY_KUNIT=y".to_owned(), "W=1".to_owned()];
-        let sources = Sources::Folder(place.run.join("kmod"));
-        let built = module::build(&kernel, &sources, &variables, &run, &place.progress);
+        let sources = Sources::Folder(workspace.run.join("kmod"));
+        let built = module::build(&kernel, &sources, &variables, &run, &workspace.progress);
         match built {
             Ok(_) => {}
             Err(onecopy_vm::Error::Warnings { warnings, .. }) => {
@@ -265,20 +265,20 @@ fn warnings(place: &Place) -> Checked {
     Ok(Found(found))
 }
 
-fn sparse(place: &Place) -> Checked {
+fn sparse(workspace: &Workspace) -> Checked {
     if let Some(why) = missing("sparse", "sparse") {
         return Ok(why);
     }
-    Ok(Found(place.ours(&place.read_by("sparse")?)))
+    Ok(Found(workspace.ours(&workspace.read_by("sparse")?)))
 }
 
-fn smatch(place: &Place) -> Checked {
+fn smatch(workspace: &Workspace) -> Checked {
     if program::find("smatch", "").is_err() {
         let why = "no program smatch; Debian has no package of it: build it and put it into PATH";
         return Ok(NotRun(why.to_owned()));
     }
-    let said = place.read_by("smatch -p=kernel")?;
-    let lines = place.ours(&said);
+    let said = workspace.read_by("smatch -p=kernel")?;
+    let lines = workspace.ours(&said);
     // The compiler checks those assertions, of the kernel's macros; smatch takes types under RCU for others.
     let is_finding = |line: &&String| {
         (line.contains(" warn: ") || line.contains(" error: "))
@@ -287,11 +287,11 @@ fn smatch(place: &Place) -> Checked {
     Ok(Found(lines.iter().filter(is_finding).cloned().collect()))
 }
 
-fn checkpatch(place: &Place) -> Checked {
+fn checkpatch(workspace: &Workspace) -> Checked {
     if let Some(why) = missing("perl", "perl") {
         return Ok(why);
     }
-    let script = place.tree()?.join("scripts/checkpatch.pl");
+    let script = workspace.tree()?.join("scripts/checkpatch.pl");
     let mut command = program::gentle("perl");
     command
         .arg(&script)
@@ -305,7 +305,7 @@ fn checkpatch(place: &Place) -> Checked {
         .arg(format!("--max-line-length={COLUMNS}"))
         .arg(format!("--ignore={}", NOT_OURS.join(",")))
         .arg("-f")
-        .args(place.files()?);
+        .args(workspace.files()?);
     let output = program::run(&mut command).map_err(text)?;
     // It ends with 1 when it found something; with anything else it did not do its work.
     if !matches!(output.status.code(), Some(0 | 1)) {
@@ -316,7 +316,7 @@ fn checkpatch(place: &Place) -> Checked {
             program::tail(&said, 5)
         ));
     }
-    let mut found = place.ours(&String::from_utf8_lossy(&output.stdout));
+    let mut found = workspace.ours(&String::from_utf8_lossy(&output.stdout));
     if !output.status.success() && found.is_empty() {
         return Err(format!("checkpatch: {}, and no finding", output.status));
     }
@@ -328,11 +328,11 @@ fn checkpatch(place: &Place) -> Checked {
     Ok(Found(found))
 }
 
-fn coccinelle(place: &Place) -> Checked {
+fn coccinelle(workspace: &Workspace) -> Checked {
     if let Some(why) = missing("spatch", "coccinelle") {
         return Ok(why);
     }
-    let folder = place.tree()?.join("scripts/coccinelle");
+    let folder = workspace.tree()?.join("scripts/coccinelle");
     let mut scripts = Vec::new();
     sources(&folder, &mut scripts)?;
     scripts.retain(|script| script.extension().is_some_and(|end| end == "cocci"));
@@ -349,17 +349,17 @@ fn coccinelle(place: &Place) -> Checked {
             left += 1;
             continue;
         }
-        place
+        workspace
             .progress
             .detail(&format!("coccinelle: {}", script.display()));
-        let mut command = spatch(script, &said, &place.run.join("kmod"));
+        let mut command = spatch(script, &said, &workspace.run.join("kmod"));
         let output = program::run(&mut command).map_err(text)?;
         if !output.status.success() {
             let said = String::from_utf8_lossy(&output.stderr);
             return Err(format!("{}: {}", script.display(), program::tail(&said, 5)));
         }
         ran += 1;
-        found.extend(place.ours(&String::from_utf8_lossy(&output.stdout)));
+        found.extend(workspace.ours(&String::from_utf8_lossy(&output.stdout)));
     }
     if ran == 0 {
         return Err(format!("{}: no script that reports", folder.display()));
@@ -400,20 +400,20 @@ fn spatch(script: &Path, text: &str, folder: &Path) -> Command {
     command
 }
 
-fn kernel_doc(place: &Place) -> Checked {
+fn kernel_doc(workspace: &Workspace) -> Checked {
     if let Some(why) = missing("perl", "perl") {
         return Ok(why);
     }
-    let script = place.tree()?.join("scripts/kernel-doc");
+    let script = workspace.tree()?.join("scripts/kernel-doc");
     let mut headers = Vec::new();
-    sources(&place.run.join("kmod/include/uapi"), &mut headers)?;
+    sources(&workspace.run.join("kmod/include/uapi"), &mut headers)?;
     headers.sort();
     let mut found = Vec::new();
     for header in &headers {
         let said = fs::read_to_string(header).map_err(|error| error.to_string())?;
         found.extend(undocumented(&said).map(|name| {
             let line = format!("{}: struct {name} has no kernel-doc", header.display());
-            place.ours(&line).concat()
+            workspace.ours(&line).concat()
         }));
     }
     let mut command: Command = program::gentle("perl");
@@ -423,7 +423,7 @@ fn kernel_doc(place: &Place) -> Checked {
         .args(&headers);
     let output = program::run(&mut command).map_err(text)?;
     let said = String::from_utf8_lossy(&output.stderr);
-    let lines = place.ours(&said);
+    let lines = workspace.ours(&said);
     if !output.status.success() && lines.is_empty() {
         return Err(format!(
             "kernel-doc: {}: {}",

@@ -1,20 +1,20 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! A member's end of a channel, as its owner or a peer sees it.
 //!
-//! The words and their order are here. Where they lie, and how bytes get there, is [`Home`]'s: a
+//! The words and their order are here. Where they lie, and how bytes get there, is [`EndMemory`]'s: a
 //! mapping in production, memory that loom checks in the models.
 
 #[cfg(not(loom))]
-pub(super) mod home;
+pub(super) mod memory;
 #[cfg(loom)]
 #[path = "channel/checked.rs"]
-pub(super) mod home;
+pub(super) mod memory;
 
 use super::line::{Done, Head};
 use super::said::{BadLine, Brief, Content, INLINE, Info, Place, Said, check};
 use crate::layout::{COLL_DEPTH, COLL_SLOT, COLL_STAGE, COLL_STAGES};
 use crate::sync::{AtomicU32, AtomicU64, Ordering};
-use home::{Home, Payload, View};
+use memory::{EndMemory, Payload, View};
 
 /// What a member asks of a peer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -78,21 +78,21 @@ pub(super) struct Lines {
 /// One member's end of a channel.
 #[derive(Debug, Clone)]
 pub struct Channel {
-    pub(super) home: Home,
+    pub(super) memory: EndMemory,
     /// Bytes of the owner's heap.
     heap_bytes: u64,
 }
 
 impl Channel {
-    /// The end that lies in `home`.
+    /// The end that lies in `memory`.
     #[must_use]
-    pub fn new(home: Home, heap_bytes: u64) -> Self {
-        Self { home, heap_bytes }
+    pub fn new(memory: EndMemory, heap_bytes: u64) -> Self {
+        Self { memory, heap_bytes }
     }
 
     #[inline(always)]
     fn lines(&self) -> &Lines {
-        self.home.lines()
+        self.memory.lines()
     }
 
     #[inline(always)]
@@ -206,7 +206,7 @@ impl Channel {
         assert!(payload.len() <= INLINE);
         let line = self.line(seq);
         line.info.store(info.encode(), Ordering::Relaxed);
-        self.home.put_line(line, payload);
+        self.memory.put_line(line, payload);
         crate::fault::point("coll.publish");
         line.head.publish(seq, phase);
         crate::fault::point("coll.published");
@@ -234,7 +234,7 @@ impl Channel {
     pub fn said(&self, seq: u32) -> Result<Said, BadLine> {
         let line = self.line(seq);
         let info = Info::decode(line.info.load(Ordering::Relaxed));
-        check(seq, info, &self.home.payload(line), self.heap_bytes)
+        check(seq, info, &self.memory.payload(line), self.heap_bytes)
     }
 
     /// As [`Self::said`], for a reader that can use a short contribution only.
@@ -243,7 +243,7 @@ impl Channel {
     pub fn brief(&self, seq: u32) -> Brief {
         let line = self.line(seq);
         let info = Info::decode(line.info.load(Ordering::Relaxed));
-        Brief::of(info, || self.home.first_word(line))
+        Brief::of(info, || self.memory.first_word(line))
     }
 
     /// The bytes of a short contribution, if they are so many.
@@ -275,7 +275,7 @@ impl Channel {
     #[inline]
     #[must_use]
     pub fn in_line(&self, seq: u32, offset: usize, len: usize) -> Option<View<'_>> {
-        self.home.view_line(self.line(seq)).part(offset, len)
+        self.memory.view_line(self.line(seq)).part(offset, len)
     }
 
     /// Bytes of the slot of `seq`; none if they do not lie in it.
@@ -283,7 +283,7 @@ impl Channel {
     #[must_use]
     pub fn in_slot(&self, seq: u32, offset: usize, len: usize) -> Option<View<'_>> {
         let slot = seq as usize % COLL_DEPTH;
-        self.home.view_slot(slot).part(offset, len)
+        self.memory.view_slot(slot).part(offset, len)
     }
 
     /// Says that the owner has come to `phase` in reading others' contributions to `seq`.
@@ -308,7 +308,8 @@ impl Channel {
     #[inline]
     pub fn write_slot(&self, seq: u32, offset: usize, bytes: &[u8]) {
         assert!(offset <= COLL_SLOT && bytes.len() <= COLL_SLOT - offset);
-        self.home.put_slot(seq as usize % COLL_DEPTH, offset, bytes);
+        self.memory
+            .put_slot(seq as usize % COLL_DEPTH, offset, bytes);
     }
 
     /// Asks `request.owner`, whose end is `theirs`, to copy into stage `stage` of this end. `me` is the place of the
@@ -366,7 +367,7 @@ impl Channel {
     pub fn answer(&self, stage: usize, request: &CopyRequest, bytes: &[u8]) {
         let stage = stage % COLL_STAGES;
         let len = bytes.len().min(COLL_STAGE);
-        self.home.put_stage(stage, &bytes[..len]);
+        self.memory.put_stage(stage, &bytes[..len]);
         crate::fault::point("coll.answer");
         self.lines().answers[stage]
             .0
@@ -384,6 +385,6 @@ impl Channel {
     #[inline]
     #[must_use]
     pub fn stage(&self, stage: usize, len: usize) -> Option<View<'_>> {
-        self.home.view_stage(stage % COLL_STAGES).part(0, len)
+        self.memory.view_stage(stage % COLL_STAGES).part(0, len)
     }
 }

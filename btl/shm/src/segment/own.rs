@@ -10,7 +10,7 @@ use super::{
     set_size,
 };
 use crate::cells::MappedCells;
-use crate::coll::{Channel, Home};
+use crate::coll::{Channel, EndMemory};
 use crate::doorbell::Doorbell;
 use crate::failing;
 use crate::front::Front;
@@ -166,7 +166,7 @@ impl OwnSegment {
     pub fn channel(&self, channel: u32) -> Option<Channel> {
         (channel < self.geometry.coll_channels).then(|| {
             let offset = self.geometry.channel_offset(channel);
-            Channel::new(Home::new(&self.map, offset), self.geometry.heap_bytes)
+            Channel::new(EndMemory::new(&self.map, offset), self.geometry.heap_bytes)
         })
     }
     /// Reserves a part of a channel, before it is used for the first time.

@@ -8,7 +8,7 @@
 use super::peer_heap::PeerHeap;
 use super::{ControlHandle, Header, PoolMemory, SegmentError, call_failed, cells, reserve};
 use crate::cells::MappedCells;
-use crate::coll::{Channel, Home};
+use crate::coll::{Channel, EndMemory};
 use crate::doorbell::Doorbell;
 use crate::layout::{BITMAP_OFFSET, Geometry, MAGIC};
 use crate::mapping::{Advice, Mapping};
@@ -167,7 +167,10 @@ impl PeerSegment {
     pub fn channel(&self, channel: u32) -> Option<Channel> {
         (channel < self.geometry.coll_channels).then(|| {
             let offset = self.geometry.channel_offset(channel);
-            Channel::new(Home::new(&self.control, offset), self.geometry.heap_bytes)
+            Channel::new(
+                EndMemory::new(&self.control, offset),
+                self.geometry.heap_bytes,
+            )
         })
     }
     /// Tells the peer that this rank's ring has records; it will look at it until it says otherwise.

@@ -7,7 +7,7 @@ use super::watched::Watched;
 use loom::sync::Arc;
 use loom::thread;
 use onecopy_shm::coll::line::reached;
-use onecopy_shm::coll::{Channel, Content, Home, Info, kind};
+use onecopy_shm::coll::{Channel, Content, EndMemory, Info, kind};
 use onecopy_shm::layout::COLL_DEPTH;
 use onecopy_shm::sync::{AtomicU64, Ordering, spin_hint};
 
@@ -17,7 +17,7 @@ const AGAIN: u32 = 1 + COLL_DEPTH as u32;
 
 /// An end that is open for collectives from 1 on.
 pub(crate) fn end() -> Channel {
-    let end = Channel::new(Home::default(), 0);
+    let end = Channel::new(EndMemory::default(), 0);
     end.open(TAG, 0);
     end
 }

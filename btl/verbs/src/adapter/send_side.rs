@@ -16,13 +16,13 @@ use crate::refused::Refused;
 
 /// A message that the peer has not taken yet, as far as is known.
 #[derive(Debug)]
-struct Kept<P: Provider> {
+struct SentMessage<P: Provider> {
     offset: u64,
     len: usize,
     bytes: Bytes<P>,
 }
 
-impl<P: Provider> Kept<P> {
+impl<P: Provider> SentMessage<P> {
     fn is_posted(&self) -> bool {
         matches!(self.bytes, Bytes::Posted)
     }
@@ -42,7 +42,7 @@ pub(super) struct SendSide<P: Provider> {
     acknowledged: u32,
     /// The offset of the next byte in the stream.
     offset: u64,
-    kept: VecDeque<Kept<P>>,
+    kept: VecDeque<SentMessage<P>>,
     /// A message that is being filled, and its bytes so far, with those of its head.
     building: Option<(Slot<P>, usize)>,
 }
@@ -176,7 +176,7 @@ impl<P: Provider> SendSide<P> {
 
     fn keep(&mut self, len: usize, bytes: Bytes<P>) {
         let offset = self.offset;
-        self.kept.push_back(Kept { offset, len, bytes });
+        self.kept.push_back(SentMessage { offset, len, bytes });
         self.sent = self.sent.wrapping_add(1);
         self.offset += len as u64;
     }
@@ -255,7 +255,7 @@ impl<P: Provider> SendSide<P> {
 
     /// Whether the device still reads a message.
     pub(super) fn is_posted(&self) -> bool {
-        self.kept.iter().any(Kept::is_posted)
+        self.kept.iter().any(SentMessage::is_posted)
     }
 
     /// Takes back the slot of a message whose end the device did not report. The head in the slot says which message it

@@ -22,7 +22,7 @@ enum State {
 }
 
 #[derive(Debug)]
-struct Kept {
+struct SentPacket {
     bytes: Vec<u8>,
     state: State,
     /// When it last went out, as which of all packets that the lane sent, and how often it went out.
@@ -36,7 +36,7 @@ pub(super) struct Sent {
     /// The number of the first packet that is kept, and the offset of its first byte.
     first: u32,
     offset: u64,
-    kept: VecDeque<Kept>,
+    kept: VecDeque<SentPacket>,
     most: u32,
     permitted: u32,
     waiting: u32,
@@ -125,7 +125,7 @@ impl Sent {
             self.since = now;
         }
         self.waiting += 1;
-        self.kept.push_back(Kept {
+        self.kept.push_back(SentPacket {
             bytes,
             state: State::Waits,
             when: now,

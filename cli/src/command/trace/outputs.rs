@@ -42,12 +42,12 @@ enum To {
     /// A device or a pipe. It stays open: who reads a pipe would see its end otherwise.
     Odd(File),
     /// A regular file, which is replaced.
-    Regular(Box<Place>),
+    Regular(Box<RegularFile>),
 }
 
 /// Where a regular file is or will be. The folder is open: who moves it, or what leads to it, moves the file with it.
 #[derive(Debug)]
-struct Place {
+struct RegularFile {
     folder: Arc<OwnedFd>,
     name: OsString,
     /// That of the file which is there. The new one gets its mode and owner.
@@ -71,7 +71,7 @@ impl Output {
         let written = match self.to {
             To::Stdout => return print(write),
             To::Odd(file) => all_to(&file, write),
-            To::Regular(place) => place.replace(&self.unfinished, write),
+            To::Regular(regular) => regular.replace(&self.unfinished, write),
         };
         written.map_err(CliError::io(self.name))
     }
@@ -82,7 +82,7 @@ impl To {
         if path == Path::new(STDOUT) {
             return Ok(Self::Stdout);
         }
-        let place = match File::options().write(true).open(path) {
+        let regular = match File::options().write(true).open(path) {
             Ok(file) => {
                 let meta = file.metadata()?;
                 if is_stdout(&meta) {
@@ -92,11 +92,11 @@ impl To {
                     return Ok(Self::Odd(file));
                 }
                 // What links lead to is replaced, not the links.
-                let place = Place::of(&std::fs::canonicalize(path)?, Some(meta))?;
-                if !place.is_as_before()? {
+                let regular = RegularFile::of(&std::fs::canonicalize(path)?, Some(meta))?;
+                if !regular.is_as_before()? {
                     return Err(io::Error::other("it was exchanged while it was opened"));
                 }
-                place
+                regular
             }
             Err(error) if error.kind() == io::ErrorKind::NotFound => {
                 // Whoever may make links here could lead an administrator's file to any place.
@@ -107,15 +107,15 @@ impl To {
                 if path.file_name().is_none() || path.as_os_str().as_bytes().ends_with(b"/") {
                     return Err(error);
                 }
-                Place::of(path, None)?
+                RegularFile::of(path, None)?
             }
             Err(error) => return Err(error),
         };
         // Whether it can be made. It is made at the end, so that nothing stays if this process is killed.
         let unfinished = Unfinished::default();
-        unfinished.begin(&place)?;
+        unfinished.begin(&regular)?;
         unfinished.give_up();
-        Ok(Self::Regular(Box::new(place)))
+        Ok(Self::Regular(Box::new(regular)))
     }
 
     fn is_same(&self, other: &Self) -> bool {
@@ -136,7 +136,7 @@ impl To {
     }
 }
 
-impl Place {
+impl RegularFile {
     fn of(path: &Path, before: Option<Metadata>) -> io::Result<Self> {
         let folder = match path.parent() {
             Some(folder) if folder != Path::new("") => folder,
@@ -159,7 +159,7 @@ impl Place {
     }
 
     fn is_same(&self, other: &Self) -> bool {
-        let folder = |place: &Self| fstat(&place.folder).map(|stat| (stat.st_dev, stat.st_ino));
+        let folder = |regular: &Self| fstat(&regular.folder).map(|stat| (stat.st_dev, stat.st_ino));
         self.name == other.name && folder(self).is_ok_and(|one| folder(other) == Ok(one))
     }
 
@@ -229,8 +229,12 @@ impl Unfinished {
 
     /// Makes a file. A new one is as open as the user's mask permits; one that replaces another is the owner's alone
     /// until it is whole.
-    fn begin(&self, place: &Place) -> io::Result<File> {
-        let mode = if place.before.is_some() { 0o600 } else { 0o666 };
+    fn begin(&self, regular: &RegularFile) -> io::Result<File> {
+        let mode = if regular.before.is_some() {
+            0o600
+        } else {
+            0o666
+        };
         let flags = OFlag::O_WRONLY | OFlag::O_CREAT | OFlag::O_EXCL | OFlag::O_CLOEXEC;
         self.with(|pending| {
             pending.check()?;
@@ -238,9 +242,9 @@ impl Unfinished {
                 let number = RandomState::new().build_hasher().finish();
                 let name = OsString::from(format!(".onecopy-{number:016x}"));
                 let mode = Mode::from_bits_truncate(mode);
-                match openat(&place.folder, name.as_os_str(), flags, mode) {
+                match openat(&regular.folder, name.as_os_str(), flags, mode) {
                     Ok(file) => {
-                        pending.file = Some((Arc::clone(&place.folder), name));
+                        pending.file = Some((Arc::clone(&regular.folder), name));
                         return Ok(File::from(file));
                     }
                     Err(Errno::EEXIST) => {}

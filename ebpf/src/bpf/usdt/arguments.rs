@@ -7,11 +7,11 @@
 pub(super) struct Argument {
     /// Bytes; negative if it is signed.
     size: i8,
-    place: Place,
+    location: Location,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Place {
+enum Location {
     Constant(i64),
     /// In a register, which lies there in what the kernel saved.
     Register(i16),
@@ -26,10 +26,10 @@ enum Place {
 impl Argument {
     /// As `ebpf/bpf/runtime.h` has it.
     pub(super) fn words(&self) -> [u64; 2] {
-        let (value, kind, base, index, index_shift) = match self.place {
-            Place::Constant(value) => (value, 0_u8, 0, -1, 0),
-            Place::Register(base) => (0, 1, base, -1, 0),
-            Place::Memory {
+        let (value, kind, base, index, index_shift) = match self.location {
+            Location::Constant(value) => (value, 0_u8, 0, -1, 0),
+            Location::Register(base) => (0, 1, base, -1, 0),
+            Location::Memory {
                 offset,
                 base,
                 index,
@@ -74,7 +74,7 @@ pub(super) fn parse(text: &[u8]) -> Vec<Argument> {
             .map_or(rest.len(), |length| from + length);
         found.push(one(&rest[..end]).unwrap_or(Argument {
             size: 8,
-            place: Place::Constant(0),
+            location: Location::Constant(0),
         }));
         rest = rest[end..].trim_start();
     }
@@ -82,19 +82,19 @@ pub(super) fn parse(text: &[u8]) -> Vec<Argument> {
 }
 
 fn one(text: &str) -> Option<Argument> {
-    let (size, place) = text.split_once('@')?;
+    let (size, location) = text.split_once('@')?;
     let size: i8 = size.trim_end_matches('f').parse().ok()?;
-    let place = if let Some(constant) = place.strip_prefix('$') {
-        Place::Constant(constant.parse().ok()?)
-    } else if let Some(inside) = place.strip_prefix('[') {
+    let location = if let Some(constant) = location.strip_prefix('$') {
+        Location::Constant(constant.parse().ok()?)
+    } else if let Some(inside) = location.strip_prefix('[') {
         let inside = inside.strip_suffix(']')?;
         let (base, offset) = inside.split_once(',').unwrap_or((inside, "0"));
-        Place::Memory {
+        Location::Memory {
             offset: offset.trim().trim_start_matches('#').parse().ok()?,
             base: register(base.trim())?,
             index: None,
         }
-    } else if let Some((offset, inside)) = place.split_once('(') {
+    } else if let Some((offset, inside)) = location.split_once('(') {
         let inside = inside.strip_suffix(')')?;
         let mut parts = inside.split(',');
         let base = register(parts.next()?)?;
@@ -109,17 +109,17 @@ fn one(text: &str) -> Option<Argument> {
             }
             None => None,
         };
-        Place::Memory {
+        Location::Memory {
             offset,
             base,
             index,
         }
-    } else if let Ok(constant) = place.parse() {
-        Place::Constant(constant)
+    } else if let Ok(constant) = location.parse() {
+        Location::Constant(constant)
     } else {
-        Place::Register(register(place)?)
+        Location::Register(register(location)?)
     };
-    Some(Argument { size, place })
+    Some(Argument { size, location })
 }
 
 /// Where a register lies in what the kernel saved.
@@ -177,21 +177,21 @@ mod tests {
     #[cfg(target_arch = "x86_64")]
     fn all_forms_of_x86_64_are_understood() {
         let found = parse(b"-8@%rdi 4@-20(%rbp) 8@$-5 1@%al -2@8(%rax,%rbx,4) 4@(%rsp) nonsense");
-        let memory = |offset, base, index| Place::Memory {
+        let memory = |offset, base, index| Location::Memory {
             offset,
             base,
             index,
         };
         let expected = [
-            (-8, Place::Register(112)),
+            (-8, Location::Register(112)),
             (4, memory(-20, 32, None)),
-            (8, Place::Constant(-5)),
-            (1, Place::Register(80)),
+            (8, Location::Constant(-5)),
+            (1, Location::Register(80)),
             (-2, memory(8, 80, Some((40, 2)))),
             (4, memory(0, 152, None)),
-            (8, Place::Constant(0)),
+            (8, Location::Constant(0)),
         ];
-        let expected = expected.map(|(size, place)| Argument { size, place });
+        let expected = expected.map(|(size, location)| Argument { size, location });
         assert_eq!(found, expected);
         assert_eq!(parse(b""), []);
     }
@@ -208,7 +208,7 @@ mod tests {
     fn words_say_how_a_value_is_cut() {
         let argument = Argument {
             size: -4,
-            place: Place::Register(112),
+            location: Location::Register(112),
         };
         let [value, rest] = argument.words();
         assert_eq!(value, 0);

@@ -73,17 +73,17 @@ impl fmt::Display for Failure {
 impl Connector {
     /// Begins to connect with a rank, unless that is under way.
     pub(crate) fn connect(&mut self, rank: u32, now: Instant) {
-        let Some(Some(place)) = self.places.get_mut(rank as usize) else {
+        let Some(Some(entry)) = self.entries.get_mut(rank as usize) else {
             return;
         };
-        place.wanted = true;
+        entry.wanted = true;
         self.connect_if_wanted(rank, now);
     }
 
     pub(super) fn connect_if_wanted(&mut self, rank: u32, now: Instant) {
         let wanted = self
-            .place(rank)
-            .is_some_and(|place| place.wanted && place.standing == Standing::Apart);
+            .entry(rank)
+            .is_some_and(|entry| entry.wanted && entry.standing == Standing::Apart);
         // It has called itself, and is about to go on.
         let inbound = self.inbound.iter().flatten();
         let has_connected = inbound.map(|one| one.rank()).any(|of| of == Some(rank));

@@ -113,8 +113,8 @@ fn of_two_calls_one_stays() {
 fn a_call_that_one_side_cannot_make_is_the_others() {
     let mut pair = pair();
     let nobody = SocketAddr::new(LOOPBACK, 1);
-    if let Some(Some(place)) = pair[0].places.get_mut(1) {
-        place.address = nobody;
+    if let Some(Some(entry)) = pair[0].entries.get_mut(1) {
+        entry.address = nobody;
     }
     let now = Instant::now();
     pair[0].connect(1, now);

@@ -85,9 +85,9 @@ struct Parts {
 
 /// The memory of one end.
 #[derive(Debug, Clone, Default)]
-pub struct Home(Arc<Parts>);
+pub struct EndMemory(Arc<Parts>);
 
-impl Home {
+impl EndMemory {
     pub(super) fn lines(&self) -> &Lines {
         &self.0.lines
     }

@@ -2,7 +2,7 @@
 //! Where an end of a channel lies: in a segment, which all members map.
 //!
 //! # Safety
-//! The pointer leads into a mapping that the home keeps alive; [`crate::segment`] constructs homes
+//! The pointer leads into a mapping that it keeps alive; [`crate::segment`] constructs it
 //! with offsets of a checked geometry. Control words are atomics. Payload, slots and stages are raw
 //! bytes after a range check that holds in release builds too.
 #![allow(unsafe_code, reason = "raw access to a mapping that peers write")]
@@ -31,18 +31,18 @@ const STAGES: usize = SLOTS + COLL_DEPTH * COLL_SLOT;
 
 /// The memory of one end.
 #[derive(Debug, Clone)]
-pub struct Home {
+pub struct EndMemory {
     map: Arc<Mapping>,
     lines: NonNull<Lines>,
     begin: u64,
 }
 
 // SAFETY: see Mapping; control words are atomics, the rest is raw bytes.
-unsafe impl Send for Home {}
+unsafe impl Send for EndMemory {}
 // SAFETY: as above.
-unsafe impl Sync for Home {}
+unsafe impl Sync for EndMemory {}
 
-impl Home {
+impl EndMemory {
     pub(crate) fn new(map: &Arc<Mapping>, offset: SegOffset) -> Self {
         let lines = NonNull::from(map.shared::<Lines>(offset.0));
         Self {
@@ -54,7 +54,7 @@ impl Home {
 
     #[inline(always)]
     pub(super) fn lines(&self) -> &Lines {
-        // SAFETY: made from a reference into the mapping that this home keeps alive.
+        // SAFETY: made from a reference into the mapping that this keeps alive.
         unsafe { self.lines.as_ref() }
     }
 
@@ -70,7 +70,7 @@ impl Home {
     /// # Panics
     /// If it does not fit.
     #[inline(always)]
-    #[expect(clippy::unused_self, reason = "the models' home needs it")]
+    #[expect(clippy::unused_self, reason = "the models' memory needs it")]
     pub(super) fn put_line(&self, line: &Line, bytes: &[u8]) {
         assert!(bytes.len() <= INLINE);
         // SAFETY: the bytes fit into the payload, which does not overlap memory of the program.
@@ -175,6 +175,6 @@ impl Channel {
         let (begin, end) = (part.start.min(COLL_SLOT), part.end.min(COLL_SLOT));
         let slot = SLOTS + seq as usize % COLL_DEPTH * COLL_SLOT;
         let len = end.saturating_sub(begin);
-        (self.home.area(slot + begin, len), len)
+        (self.memory.area(slot + begin, len), len)
     }
 }
