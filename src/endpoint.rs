@@ -15,7 +15,7 @@ mod medium;
 mod shared;
 mod socket;
 
-pub(crate) use home::{Bell, Home};
+pub(crate) use home::{Doorbell, Home};
 #[cfg(test)]
 pub(crate) use hub::Set;
 pub(crate) use hub::{EventSource, Hub};
@@ -254,7 +254,7 @@ impl Endpoint {
         }
     }
 
-    /// Rings the peer's bell. The caller has issued the fence that keeps what it wrote before.
+    /// Rings the peer's doorbell. The caller has issued the fence that keeps what it wrote before.
     #[inline]
     pub(crate) fn ring(&self) {
         if let Self::SharedMemory(to) = self {

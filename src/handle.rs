@@ -2,7 +2,7 @@
 //! The way to a rank's worker, which communicators, requests and the runtime share.
 
 use crate::coll::Worker;
-use crate::endpoint::Bell;
+use crate::endpoint::Doorbell;
 use crate::error::{Error, Result};
 use crate::memory::pool::Pool;
 use crate::request::{RequestId, Status};
@@ -18,7 +18,7 @@ pub(crate) struct RankInner {
     pub(crate) gate: Gate<Worker>,
     /// Beside the gate, as the thread that ends the job may be in it.
     pub(crate) emergency: Arc<dyn Emergency>,
-    pub(crate) bell: Bell,
+    pub(crate) doorbell: Doorbell,
     pub(crate) heap: Arc<Heap>,
     pub(crate) buffers: Pool,
     pub(crate) rank: usize,
@@ -59,7 +59,7 @@ impl std::ops::Deref for Handle {
 
 impl RankInner {
     pub(crate) fn wait<R>(&self, done: impl FnMut(&mut Worker) -> Option<R>) -> R {
-        wait::until(&self.gate, &self.bell, done)
+        wait::until(&self.gate, &self.doorbell, done)
     }
 
     /// As [`Self::wait`], for the end of what uses the program's buffers. If it unwinds, the process ends.

@@ -239,9 +239,9 @@ fn abilities() -> Vec<Ability> {
     let fence = HeavyFence::register();
     let yes = |works| if works { "works" } else { "refused" }.to_owned();
     let pidfd = onecopy_shm::process::pidfd_open(Pid::this());
-    let bell = Doorbell::default();
-    bell.arm();
-    let slept = bell.sleep(Duration::from_micros(100));
+    let doorbell = Doorbell::default();
+    doorbell.arm();
+    let slept = doorbell.sleep(Duration::from_micros(100));
     let segment = segment();
     vec![
         Ability {

@@ -133,7 +133,7 @@ impl Runtime {
             crate::tune::print_knobs(&options.knobs);
         }
         let worker = Worker::start(options.knobs, options.costs, options.threads, wireup)?;
-        let bell = worker.engine.core.home.bell();
+        let doorbell = worker.engine.core.home.doorbell();
         let (rank, size) = (
             worker.engine.core.me as usize,
             worker.engine.core.size as usize,
@@ -146,7 +146,7 @@ impl Runtime {
         let shared = RankInner {
             gate: Gate::new(options.threads, worker),
             emergency,
-            bell,
+            doorbell,
             heap,
             buffers,
             rank,

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! How a rank waits: polls, then yields the processor, then sleeps until its bell is rung.
+//! How a rank waits: polls, then yields the processor, then sleeps until its doorbell is rung.
 
 use crate::coll::Worker;
-use crate::endpoint::{Bell, Woken};
+use crate::endpoint::{Doorbell, Woken};
 use onecopy_obs::tracepoints;
 use onecopy_shm::gate::{Gate, Pass, Threads};
 use onecopy_shm::sync::spin_hint;
@@ -11,12 +11,12 @@ use std::time::{Duration, Instant};
 /// Waits until `done` gives something. Between polls the worker is free for other threads.
 pub(crate) fn until<R>(
     gate: &Gate<Worker>,
-    bell: &Bell,
+    doorbell: &Doorbell,
     mut done: impl FnMut(&mut Worker) -> Option<R>,
 ) -> R {
     let mut worker = gate.enter();
     if gate.threads() == Threads::Single {
-        return watch(gate, bell, worker, done).0;
+        return watch(gate, doorbell, worker, done).0;
     }
     while worker.engine.waits.is_watched() {
         if let Some(result) = done(&mut worker) {
@@ -31,7 +31,7 @@ pub(crate) fn until<R>(
     }
     worker.engine.waits.begin_watch();
     let on_panic = Watching(gate);
-    let (result, mut worker) = watch(gate, bell, worker, done);
+    let (result, mut worker) = watch(gate, doorbell, worker, done);
     std::mem::forget(on_panic);
     worker.engine.waits.end_watch();
     result
@@ -66,7 +66,7 @@ pub(crate) fn look_once<R>(gate: &Gate<Worker>, look: impl FnOnce(&mut Worker) -
 /// Polls until `done` gives something: spins, then yields the processor, then sleeps. Gives the worker with it.
 fn watch<'g, R>(
     gate: &'g Gate<Worker>,
-    bell: &Bell,
+    doorbell: &Doorbell,
     mut worker: Pass<'g, Worker>,
     mut done: impl FnMut(&mut Worker) -> Option<R>,
 ) -> (R, Pass<'g, Worker>) {
@@ -110,7 +110,7 @@ fn watch<'g, R>(
             worker.check_liveness();
         }
         if sleeps && worker.prepare_sleep() {
-            worker = sleep(gate, bell, worker, policy.period, &mut looked);
+            worker = sleep(gate, doorbell, worker, policy.period, &mut looked);
             continue;
         }
         if sleeps {
@@ -129,11 +129,11 @@ fn yield_processor<'g>(gate: &'g Gate<Worker>, mut worker: Pass<'g, Worker>) -> 
     gate.enter()
 }
 
-/// Sleeps until the bell is rung, for `period` at most; the worker is prepared for that. Looks at the peers, and notes
-/// when, if nobody rang.
+/// Sleeps until the doorbell is rung, for `period` at most; the worker is prepared for that. Looks at the peers, and
+/// notes when, if nobody rang.
 fn sleep<'g>(
     gate: &'g Gate<Worker>,
-    bell: &Bell,
+    doorbell: &Doorbell,
     mut worker: Pass<'g, Worker>,
     period: Duration,
     looked: &mut Option<Instant>,
@@ -143,7 +143,7 @@ fn sleep<'g>(
     worker.engine.waits.set_asleep(shared);
     drop(worker);
     tracepoints::sleep(period.as_micros() as u64);
-    let woken = bell.sleep(period);
+    let woken = doorbell.sleep(period);
     tracepoints::wake(woken == Woken::Rung);
     if woken == Woken::Refused {
         std::thread::sleep(Duration::from_micros(50));
@@ -196,7 +196,7 @@ mod tests {
             let handle = rt.handle();
             std::thread::scope(|scope| {
                 let watcher = scope.spawn(|| {
-                    until::<()>(&handle.gate, &handle.bell, |worker| {
+                    until::<()>(&handle.gate, &handle.doorbell, |worker| {
                         assert!(worker.engine.waits.threads() < 2, "on purpose");
                         None
                     });

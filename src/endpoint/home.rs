@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! What a rank has of its own for all its peers: the segment that they map, the chunks in it, and the bell.
+//! What a rank has of its own for all its peers: the segment that they map, the chunks in it, and the doorbell.
 
 use super::{ChunkIndex, Woken};
 use crate::error::{Error, Result};
@@ -27,17 +27,17 @@ pub(crate) struct Home {
 
 /// The futex word by which a rank that sleeps is woken.
 #[derive(Debug, Clone)]
-pub(crate) struct Bell(Arc<OwnSegment>);
+pub(crate) struct Doorbell(Arc<OwnSegment>);
 
-impl Bell {
+impl Doorbell {
     /// Wakes the rank's sleeper. Says whether there was one.
     pub(crate) fn ring(&self) -> bool {
-        self.0.bell().ring()
+        self.0.doorbell().ring()
     }
 
     /// Sleeps until it rings, no longer than `timeout`.
     pub(crate) fn sleep(&self, timeout: Duration) -> Woken {
-        self.0.bell().sleep(timeout)
+        self.0.doorbell().sleep(timeout)
     }
 }
 
@@ -90,9 +90,9 @@ impl Home {
         self.segment.heap_offset_of(address, len)
     }
 
-    /// The bell of this rank.
-    pub(crate) fn bell(&self) -> Bell {
-        Bell(Arc::clone(&self.segment))
+    /// The doorbell of this rank.
+    pub(crate) fn doorbell(&self) -> Doorbell {
+        Doorbell(Arc::clone(&self.segment))
     }
 
     /// Whether peers and this rank fence by the kernel's call.
@@ -107,12 +107,12 @@ impl Home {
 
     /// This rank is about to sleep: whoever has something for it from now on rings.
     pub(crate) fn arm(&self) {
-        self.segment.bell().arm();
+        self.segment.doorbell().arm();
     }
 
     /// This rank polls again.
     pub(crate) fn disarm(&self) {
-        self.segment.bell().disarm();
+        self.segment.doorbell().disarm();
     }
 
     /// Words of the bitmap of senders that have become active.

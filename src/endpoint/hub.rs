@@ -6,7 +6,7 @@
 
 mod waker;
 
-use super::Bell;
+use super::Doorbell;
 use nix::errno::Errno;
 use nix::sys::epoll::{Epoll, EpollCreateFlags, EpollEvent, EpollFlags, EpollTimeout};
 use std::os::fd::AsFd;
@@ -113,17 +113,17 @@ const READY: usize = 32;
 #[derive(Debug)]
 pub(crate) struct Hub {
     set: Arc<Set>,
-    bell: Bell,
+    doorbell: Doorbell,
     waker: Option<Waker>,
     ready: [EpollEvent; READY],
 }
 
 impl Hub {
-    /// Of the rank with this bell.
-    pub(crate) fn new(bell: Bell) -> std::io::Result<Self> {
+    /// Of the rank with this doorbell.
+    pub(crate) fn new(doorbell: Doorbell) -> std::io::Result<Self> {
         Ok(Self {
             set: Arc::new(Set::new()?),
-            bell,
+            doorbell,
             waker: None,
             ready: [EpollEvent::empty(); READY],
         })
@@ -153,11 +153,11 @@ impl Hub {
             .map(|event| EventSource::of(event.data()))
     }
 
-    /// The rank's bell will be rung once: when a descriptor becomes ready, or at once if one is ready. The rank has
-    /// armed its bell before. `false`: there is no waker, so the rank must not sleep.
+    /// The rank's doorbell will be rung once: when a descriptor becomes ready, or at once if one is ready. The rank has
+    /// armed its doorbell before. `false`: there is no waker, so the rank must not sleep.
     pub(crate) fn arm(&mut self) -> bool {
         if self.waker.is_none() {
-            match Waker::start(Arc::clone(&self.set), self.bell.clone()) {
+            match Waker::start(Arc::clone(&self.set), self.doorbell.clone()) {
                 Ok(waker) => self.waker = Some(waker),
                 Err(error) => {
                     tracing::debug!("the thread that wakes this rank: {error}; it polls instead");

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! The endpoint of a peer on this node: its segment is mapped here, and this rank's there. Records travel in rings,
-//! chunks stay where they were written, and the bell is a futex.
+//! chunks stay where they were written, and the doorbell is a futex.
 
 mod chunks;
 
@@ -153,7 +153,7 @@ impl Medium for SharedMemory {
     #[inline]
     fn notify_room(&self) -> bool {
         light_fence(self.strong);
-        self.rx_control.sender_waits.load(Ordering::Relaxed) != 0 && self.segment.bell().ring()
+        self.rx_control.sender_waits.load(Ordering::Relaxed) != 0 && self.segment.doorbell().ring()
     }
 
     #[inline(always)]
@@ -225,20 +225,20 @@ impl SharedMemory {
     #[cold]
     fn notify_cold(&self) -> bool {
         self.segment.set_active();
-        // The sleeper arms its bell and then looks at its bitmap: one of us must see the other.
+        // The sleeper arms its doorbell and then looks at its bitmap: one of us must see the other.
         light_fence(self.strong);
-        self.segment.bell().ring()
+        self.segment.doorbell().ring()
     }
 
     #[inline]
     pub(super) fn wake(&self) {
         light_fence(self.strong);
-        self.segment.bell().ring();
+        self.segment.doorbell().ring();
     }
 
     #[inline]
     pub(super) fn ring(&self) {
-        self.segment.bell().ring();
+        self.segment.doorbell().ring();
     }
 
     pub(super) fn is_strong(&self) -> bool {
@@ -275,7 +275,7 @@ impl SharedMemory {
     pub(super) fn give_up(&mut self) {
         self.segment.set_active();
         light_fence(true);
-        self.segment.bell().ring();
+        self.segment.doorbell().ring();
     }
 }
 

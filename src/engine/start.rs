@@ -187,7 +187,7 @@ impl Engine {
         let nodes: Vec<u32> = (0..size).map(|rank| wireup.node(rank)).collect();
         let several_nodes = nodes.iter().any(|&node| node != nodes[me as usize]);
         let mut engine = Self {
-            waits: Waits::new(core.home.bell(), wait_policy),
+            waits: Waits::new(core.home.doorbell(), wait_policy),
             core,
             receives: Receives::default(),
             peers: none().collect(),

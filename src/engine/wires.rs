@@ -76,7 +76,7 @@ impl Wires {
                 source,
             }
         };
-        let hub = Hub::new(home.bell()).map_err(system("epoll_create"))?;
+        let hub = Hub::new(home.doorbell()).map_err(system("epoll_create"))?;
         let settings = Settings {
             me,
             secret: net.secret,

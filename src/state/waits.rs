@@ -3,7 +3,7 @@
 //! expected, and peers that are gone.
 
 use super::WaitPolicy;
-use crate::endpoint::Bell;
+use crate::endpoint::Doorbell;
 use onecopy_shm::watch::{EventCount, Watch};
 use std::sync::Arc;
 
@@ -17,24 +17,24 @@ pub(crate) struct Waits {
     asked_in_vain: usize,
     /// Peers found gone so far; it wraps.
     pub(crate) gone: u32,
-    bell: Bell,
+    doorbell: Doorbell,
 }
 
 impl Waits {
-    pub(crate) fn new(bell: Bell, policy: WaitPolicy) -> Self {
+    pub(crate) fn new(doorbell: Doorbell, policy: WaitPolicy) -> Self {
         Self {
             watch: Watch::default(),
             policy,
             asked_in_vain: 0,
             gone: 0,
-            bell,
+            doorbell,
         }
     }
 
     /// The calling thread is going to rest: what to rest on, and the count that it has seen.
     pub(crate) fn rest(&mut self) -> (Arc<EventCount>, u32) {
-        let bell = &self.bell;
-        self.watch.rest(|| _ = bell.ring())
+        let doorbell = &self.doorbell;
+        self.watch.rest(|| _ = doorbell.ring())
     }
 }
 
@@ -59,8 +59,8 @@ impl Waits {
         if self.watch.has_listeners() {
             let sources = [completed, kept, self.gone];
             let arrived = sources.into_iter().fold(0, u32::wrapping_add);
-            let bell = &self.bell;
-            self.watch.notify(arrived, || _ = bell.ring());
+            let doorbell = &self.doorbell;
+            self.watch.notify(arrived, || _ = doorbell.ring());
         }
     }
 

@@ -42,8 +42,8 @@ pub struct Launched {
     /// Events that arrived while an answer was awaited.
     aside: VecDeque<Event>,
     /// Readable while `aside` is not empty.
-    bell: EventFd,
-    /// Readable while the socket or the bell is.
+    event_fd: EventFd,
+    /// Readable while the socket or the event descriptor is.
     both: Epoll,
     joined: bool,
     /// Introductions that were asked for, and whose answers have not come. Of those that are not waited for any more
@@ -133,12 +133,12 @@ impl Launched {
             }
         };
         let flags = EfdFlags::EFD_CLOEXEC | EfdFlags::EFD_NONBLOCK;
-        let bell = EventFd::from_value_and_flags(0, flags).map_err(system("eventfd"))?;
+        let event_fd = EventFd::from_value_and_flags(0, flags).map_err(system("eventfd"))?;
         let both = Epoll::new(EpollCreateFlags::EPOLL_CLOEXEC).map_err(system("epoll_create1"))?;
         let readable = EpollEvent::new(EpollFlags::EPOLLIN, 0);
         both.add(socket.as_fd(), readable)
             .map_err(system("epoll_ctl"))?;
-        both.add(bell.as_fd(), readable)
+        both.add(event_fd.as_fd(), readable)
             .map_err(system("epoll_ctl"))?;
         Ok(Self {
             socket: Arc::new(socket),
@@ -147,7 +147,7 @@ impl Launched {
             job: u64::from(peer.pid.unsigned_abs()),
             pid_ns: Card::of_this_process().pid_ns,
             aside: VecDeque::new(),
-            bell,
+            event_fd,
             both,
             joined: false,
             owed: 0,
@@ -222,7 +222,7 @@ impl Launched {
         let beyond = std::mem::take(&mut host.beyond);
         if !beyond.is_empty() {
             // Refuses only when its counter is full: then it is readable already.
-            let _ = self.bell.write(1);
+            let _ = self.event_fd.write(1);
         }
         let unheard = beyond.into_iter().map(|rank| Event::Died { rank, death });
         self.aside.extend(unheard);
@@ -318,7 +318,7 @@ impl Launched {
                 Some((ToRank::Event(event), _)) => {
                     self.aside.push_back(event);
                     // Refuses only when its counter is full: then it is readable already.
-                    let _ = self.bell.write(1);
+                    let _ = self.event_fd.write(1);
                 }
                 Some((ToRank::Refused { reason }, _)) => {
                     return Err(WireupError::Refused { call, reason });
@@ -505,8 +505,8 @@ impl Wireup for Launched {
         const CALL: &str = "poll";
         if let Some(event) = self.aside.pop_front() {
             if self.aside.is_empty() {
-                // Silences the bell; it refuses if it was silent.
-                let _ = self.bell.read();
+                // Silences the descriptor; it refuses if it was silent.
+                let _ = self.event_fd.read();
             }
             return Ok(Some(event));
         }

@@ -35,14 +35,14 @@ struct Member {
     over: bool,
     events: VecDeque<Event>,
     /// Readable while `events` is not empty.
-    bell: EventFd,
+    event_fd: EventFd,
 }
 
 /// One rank of a job whose ranks are threads.
 #[derive(Debug)]
 pub struct Local {
     world: Arc<World>,
-    bell: OwnedFd,
+    event_fd: OwnedFd,
     rank: usize,
     size: usize,
     /// The node of each rank.
@@ -83,7 +83,7 @@ pub fn world(ranks: usize) -> Result<Vec<Local>, WireupError> {
 
 /// A job of `ranks` threads in which joining waits no longer than `timeout`.
 pub fn world_with_timeout(ranks: usize, timeout: Duration) -> Result<Vec<Local>, WireupError> {
-    let bell = || {
+    let event_fd = || {
         let flags = EfdFlags::EFD_CLOEXEC | EfdFlags::EFD_NONBLOCK;
         EventFd::from_value_and_flags(0, flags).map_err(|errno| WireupError::System {
             call: "local",
@@ -92,17 +92,17 @@ pub fn world_with_timeout(ranks: usize, timeout: Duration) -> Result<Vec<Local>,
         })
     };
     let mut members = Vec::with_capacity(ranks);
-    let mut bells = Vec::with_capacity(ranks);
+    let mut event_fds = Vec::with_capacity(ranks);
     for _ in 0..ranks {
-        let bell = bell()?;
-        bells.push(copy(bell.as_fd(), "local")?);
+        let event_fd = event_fd()?;
+        event_fds.push(copy(event_fd.as_fd(), "local")?);
         members.push(Member {
             card: None,
             segment: None,
             grant: None,
             over: false,
             events: VecDeque::new(),
-            bell,
+            event_fd,
         });
     }
     let world = Arc::new(World {
@@ -110,12 +110,12 @@ pub fn world_with_timeout(ranks: usize, timeout: Duration) -> Result<Vec<Local>,
         joined: Condvar::new(),
         timeout,
     });
-    Ok(bells
+    Ok(event_fds
         .into_iter()
         .enumerate()
-        .map(|(rank, bell)| Local {
+        .map(|(rank, event_fd)| Local {
             world: Arc::clone(&world),
-            bell,
+            event_fd,
             rank,
             size: ranks,
             nodes: vec![0; ranks].into(),
@@ -153,7 +153,7 @@ impl World {
             if rank != from && !member.over {
                 member.events.push_back(event);
                 // An eventfd refuses a write only when its counter is full: then it is readable already.
-                let _ = member.bell.write(1);
+                let _ = member.event_fd.write(1);
             }
         }
         drop(members);
@@ -286,7 +286,7 @@ impl Wireup for Local {
     }
 
     fn event_fd(&self) -> Option<BorrowedFd<'_>> {
-        Some(self.bell.as_fd())
+        Some(self.event_fd.as_fd())
     }
 
     fn poll(&mut self) -> Result<Option<Event>, WireupError> {
@@ -294,8 +294,8 @@ impl Wireup for Local {
         let member = &mut members[self.rank];
         let event = member.events.pop_front();
         if member.events.is_empty() {
-            // Silences the bell; it refuses if it was silent.
-            let _ = member.bell.read();
+            // Silences the descriptor; it refuses if it was silent.
+            let _ = member.event_fd.read();
         }
         Ok(event)
     }
@@ -364,7 +364,7 @@ mod tests {
     }
 
     #[test]
-    fn events_ring_the_bell_once_each() {
+    fn each_event_wakes_once() {
         let mut ranks = world(3).expect("world");
         let mut last = ranks.pop().expect("rank 2");
         let mut middle = ranks.pop().expect("rank 1");

@@ -26,7 +26,7 @@ pub(crate) struct Mortal {
     inner: Shared,
     rank: usize,
     nodes: Arc<[u32]>,
-    bell: OwnedFd,
+    event_fd: OwnedFd,
     emergency: Arc<dyn Emergency>,
 }
 
@@ -38,15 +38,15 @@ fn enter(shared: &Shared) -> MutexGuard<'_, Option<Local>> {
 pub(crate) fn mortals(nodes: &[u32]) -> Vec<(Mortal, Life)> {
     let world = world_on(nodes.into()).expect("a job of threads");
     let mortal = |(rank, local): (usize, Local)| {
-        let bell = local.event_fd().expect("a bell");
-        let bell = bell.try_clone_to_owned().expect("another descriptor");
+        let event_fd = local.event_fd().expect("an event descriptor");
+        let event_fd = event_fd.try_clone_to_owned().expect("another descriptor");
         let emergency = local.emergency();
         let inner = Arc::new(Mutex::new(Some(local)));
         let mortal = Mortal {
             inner: Arc::clone(&inner),
             rank,
             nodes: nodes.into(),
-            bell,
+            event_fd,
             emergency,
         };
         (mortal, Life(inner))
@@ -99,7 +99,7 @@ impl Wireup for Mortal {
     }
 
     fn event_fd(&self) -> Option<BorrowedFd<'_>> {
-        Some(self.bell.as_fd())
+        Some(self.event_fd.as_fd())
     }
 
     fn poll(&mut self) -> Result<Option<Event>, WireupError> {

@@ -65,7 +65,7 @@ impl Rogue {
     /// Tells the victim that something is there.
     pub(crate) fn notify(&self) {
         self.victim.set_active();
-        self.victim.bell().ring();
+        self.victim.doorbell().ring();
     }
 
     /// Publishes a record. `false`: the ring is full.

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Control words: tail, credit, wake, the bell, the bitmap, the words of a cooperative transfer, and the header page.
+//! Control words: tail, credit, wake, the doorbell, the bitmap, the words of a cooperative transfer, and the header
+//! page.
 
 use super::bodies::{FIN, RTS, sealed};
 use super::stage::{ROGUE, expect_protocol_error, play};
@@ -64,7 +65,7 @@ fn lies_of_a_receiver() {
 
 /// Words of the victim's that a peer writes in order, and in disorder here.
 #[test]
-fn nonsense_in_bell_bitmap_and_flags() {
+fn nonsense_in_doorbell_bitmap_and_flags() {
     for word in WORDS {
         let name = format!("word {word:#x}");
         let result = play(
@@ -78,7 +79,7 @@ fn nonsense_in_bell_bitmap_and_flags() {
                     rogue.scribble(rogue.control() + WAKE, &bytes[..4]);
                     rogue.scribble(rogue.control() + TAIL, &bytes);
                     rogue.scribble(rogue.control() + CREDIT, &bytes);
-                    rogue.victim.bell().ring();
+                    rogue.victim.doorbell().ring();
                     if is_over() {
                         return;
                     }

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! How a rank that sleeps is woken, and only then.
 //!
-//! The bell is a futex word in the sleeper's segment: 0 awake, 1 asleep. The sleeper arms it, issues the heavy half of
-//! the asymmetric fence, and looks once more for work. It sleeps in the kernel only while the word is still 1, and
-//! never longer than its bound. Whoever has made work for the rank and finds the bell armed takes it back to 0 and
+//! The doorbell is a futex word in the sleeper's segment: 0 awake, 1 asleep. The sleeper arms it, issues the heavy half
+//! of the asymmetric fence, and looks once more for work. It sleeps in the kernel only while the word is still 1, and
+//! never longer than its bound. Whoever has made work for the rank and finds the doorbell armed takes it back to 0 and
 //! wakes the sleeper.
 //!
 //! # Safety
@@ -14,7 +14,7 @@ use crate::sync::{AtomicU32, Ordering};
 #[cfg(not(loom))]
 use std::time::Duration;
 
-/// The bell of one rank, in its segment.
+/// The doorbell of one rank, in its segment.
 #[derive(Debug)]
 #[repr(transparent)]
 pub struct Doorbell(AtomicU32);
@@ -22,7 +22,7 @@ pub struct Doorbell(AtomicU32);
 /// How a sleep ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Woken {
-    /// Someone rang, or the bell was no longer armed.
+    /// Someone rang, or the doorbell was no longer armed.
     Rung,
     /// The bound passed.
     TimedOut,
@@ -40,7 +40,7 @@ impl Doorbell {
     /// Announces that the owner is about to sleep. The caller issues a heavy fence next and looks once more for work.
     pub fn arm(&self) {
         self.0.store(1, Ordering::SeqCst);
-        crate::fault::point("bell.armed");
+        crate::fault::point("doorbell.armed");
     }
 
     /// The owner is awake again.
@@ -54,7 +54,7 @@ impl Doorbell {
         self.0.load(Ordering::Relaxed) != 0
     }
 
-    /// Takes the bell back if it is armed. Exactly one of all ringers gets `true` and has to wake the owner.
+    /// Takes the doorbell back if it is armed. Exactly one of all ringers gets `true` and has to wake the owner.
     #[inline]
     pub fn take(&self) -> bool {
         self.is_armed() && self.0.swap(0, Ordering::SeqCst) != 0
@@ -68,7 +68,7 @@ impl Doorbell {
         let asleep = self.take();
         if asleep {
             self.wake();
-            crate::fault::point("bell.rung");
+            crate::fault::point("doorbell.rung");
         }
         asleep
     }
@@ -90,10 +90,10 @@ impl Doorbell {
         };
     }
 
-    /// Sleeps until rung, at most `bound`. The caller has armed the bell and looked for work after its heavy fence.
+    /// Sleeps until rung, at most `bound`. The caller has armed the doorbell and looked for work after its heavy fence.
     #[cfg(not(loom))]
     pub fn sleep(&self, bound: Duration) -> Woken {
-        if crate::failing::attempt("bell.sleep").is_err() {
+        if crate::failing::attempt("doorbell.sleep").is_err() {
             self.disarm();
             return Woken::Refused;
         }
@@ -133,29 +133,29 @@ mod tests {
     use std::sync::Arc;
 
     #[test]
-    fn a_bell_that_is_not_armed_does_not_sleep() {
-        let bell = Doorbell::default();
-        assert_eq!(bell.sleep(Duration::from_secs(60)), Woken::Rung);
-        assert!(!bell.ring());
+    fn a_doorbell_that_is_not_armed_does_not_sleep() {
+        let doorbell = Doorbell::default();
+        assert_eq!(doorbell.sleep(Duration::from_secs(60)), Woken::Rung);
+        assert!(!doorbell.ring());
     }
 
     #[test]
     fn a_ring_wakes_a_sleeper() {
-        let bell = Arc::new(Doorbell::default());
-        bell.arm();
+        let doorbell = Arc::new(Doorbell::default());
+        doorbell.arm();
         let ringer = std::thread::spawn({
-            let bell = Arc::clone(&bell);
-            move || bell.ring()
+            let doorbell = Arc::clone(&doorbell);
+            move || doorbell.ring()
         });
-        assert_ne!(bell.sleep(Duration::from_secs(60)), Woken::TimedOut);
+        assert_ne!(doorbell.sleep(Duration::from_secs(60)), Woken::TimedOut);
         assert!(ringer.join().unwrap());
     }
 
     #[test]
     fn a_sleep_is_bounded() {
-        let bell = Doorbell::default();
-        bell.arm();
-        assert_eq!(bell.sleep(Duration::from_millis(5)), Woken::TimedOut);
-        assert!(!bell.is_armed());
+        let doorbell = Doorbell::default();
+        doorbell.arm();
+        assert_eq!(doorbell.sleep(Duration::from_millis(5)), Woken::TimedOut);
+        assert!(!doorbell.is_armed());
     }
 }

@@ -40,7 +40,7 @@ steps! {
     "cma.refused" EPERM "Another process's memory is read or written by the kernel; it is not permitted.",
     "cma.gone" ESRCH "The same; there is no such process.",
     "cma.fault" EFAULT "The same; there is no such memory.",
-    "bell.sleep" ENOSYS "The rank goes to sleep.",
+    "doorbell.sleep" ENOSYS "The rank goes to sleep.",
     "ring.claim" EAGAIN "Room for a record is claimed in a ring; it is full.",
     "receive.number" ENOMEM "A number is taken for a receive; all are taken, and it becomes a request.",
     "handle.place" ENOMEM "A place in a table of objects is taken.",

@@ -208,8 +208,8 @@ struct Header {
     nonce: AtomicU64,
     coll_channels: AtomicU32,
     _pad: AtomicU32,
-    bell: Doorbell,
-    _pad_bell: [AtomicU32; 15],
+    doorbell: Doorbell,
+    _pad_doorbell: [AtomicU32; 15],
     /// Where peers write to prove that they can: one word per peer would grow with ranks, so a hash of the peer picks
     /// one.
     proof: [AtomicU64; 64],

@@ -2,8 +2,8 @@
 //! One thread of a rank watches for all that wait: which one, and how the others are notified.
 //!
 //! Threads that wait would only take the engine from one another. So one of them, the *watcher*, polls and sleeps on
-//! the rank's bell. The others rest without the engine, on an event count that stays in the process. A thread that has
-//! the engine and finds that something arrived notifies them, at the latest when it gives the engine back. A thread
+//! the rank's doorbell. The others rest without the engine, on an event count that stays in the process. A thread that
+//! has the engine and finds that something arrived notifies them, at the latest when it gives the engine back. A thread
 //! that wakes looks whether that was what it waits for, and becomes the watcher if there is none. A watcher that has
 //! what it waited for notifies the others, too.
 
@@ -16,7 +16,7 @@ use std::time::Duration;
 pub struct Watch {
     /// Whether there is a watcher.
     watched: bool,
-    /// Whether it sleeps on the bell.
+    /// Whether it sleeps on the doorbell.
     asleep: bool,
     /// Threads that rest.
     resting: u32,
@@ -55,7 +55,7 @@ impl Watch {
         }
     }
 
-    /// The watcher goes to sleep on the bell, or has come back. Whoever finds it asleep rings.
+    /// The watcher goes to sleep on the doorbell, or has come back. Whoever finds it asleep rings.
     pub fn set_asleep(&mut self, asleep: bool) {
         self.asleep = asleep;
     }

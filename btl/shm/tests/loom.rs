@@ -4,12 +4,10 @@
 //!
 //! Payload lies in loom's `UnsafeCell` ([`watched`]), and control words are loom's atomics. So a slot, a chunk or a
 //! range that two sides touch without an order between them is reported as a data race. The kernel's part of a sleep is
-//! a mutex and a condition variable. Besides the sleeper, only the ringer that took the bell touches them, so they
-//! order nothing that the bell does not.
+//! a mutex and a condition variable. Besides the sleeper, only the ringer that took the doorbell touches them, so they
+//! order nothing that the doorbell does not.
 #![cfg(loom)]
 
-#[path = "models/bell.rs"]
-mod bell;
 #[path = "models/cells.rs"]
 mod cells;
 #[path = "models/channel.rs"]
@@ -20,6 +18,8 @@ mod coll;
 mod coop;
 #[path = "models/copy_request.rs"]
 mod copy_request;
+#[path = "models/doorbell.rs"]
+mod doorbell;
 #[path = "models/gate.rs"]
 mod gate;
 #[path = "models/pool.rs"]

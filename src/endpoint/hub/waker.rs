@@ -1,15 +1,15 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The thread that waits for a rank's wires while the rank sleeps, and rings its bell.
+//! The thread that waits for a rank's wires while the rank sleeps, and rings its doorbell.
 //!
 //! Shared memory rings a rank by a futex, and a descriptor cannot. So a rank that both may wake sleeps on the futex,
 //! and this thread waits for the descriptors. It rings once for each time that it is armed.
 //!
-//! No wake-up is lost. The rank arms its bell, then the waker, looks once more, and sleeps. Descriptors are watched by
-//! level. The waker finds bytes that were not read whenever it begins to wait, before the rank's last look or after it.
-//! A ring finds the bell armed, or the rank awake, which looks again before its next sleep. A ring too many, for what
-//! the rank has read meanwhile, is a look in vain.
+//! No wake-up is lost. The rank arms its doorbell, then the waker, looks once more, and sleeps. Descriptors are watched
+//! by level. The waker finds bytes that were not read whenever it begins to wait, before the rank's last look or after
+//! it. A ring finds the doorbell armed, or the rank awake, which looks again before its next sleep. A ring too many,
+//! for what the rank has read meanwhile, is a look in vain.
 
-use super::{Bell, EventSource, Set};
+use super::{Doorbell, EventSource, Set};
 use nix::errno::Errno;
 use nix::sys::epoll::{EpollEvent, EpollTimeout};
 use nix::sys::eventfd::{EfdFlags, EventFd};
@@ -30,7 +30,7 @@ pub(super) struct Waker {
 }
 
 impl Waker {
-    pub(super) fn start(set: Arc<Set>, bell: Bell) -> io::Result<Self> {
+    pub(super) fn start(set: Arc<Set>, doorbell: Doorbell) -> io::Result<Self> {
         let flags = EfdFlags::EFD_CLOEXEC;
         let armed = Arc::new(EventFd::from_value_and_flags(0, flags)?);
         let nonblocking = flags | EfdFlags::EFD_NONBLOCK;
@@ -38,7 +38,7 @@ impl Waker {
         set.add(&*stop, EventSource::Stop, (true, false))?;
         let thread = Thread {
             set: Arc::clone(&set),
-            bell,
+            doorbell,
             armed: Arc::clone(&armed),
             stop: Arc::clone(&stop),
         };
@@ -75,7 +75,7 @@ impl Drop for Waker {
 
 struct Thread {
     set: Arc<Set>,
-    bell: Bell,
+    doorbell: Doorbell,
     armed: Arc<EventFd>,
     stop: Arc<EventFd>,
 }
@@ -93,7 +93,7 @@ impl Thread {
                 return;
             }
             while self.set.wait(&mut ready, EpollTimeout::NONE) == Err(Errno::EINTR) {}
-            self.bell.ring();
+            self.doorbell.ring();
         }
     }
 }

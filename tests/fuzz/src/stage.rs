@@ -341,7 +341,7 @@ struct Stage {
     script: Shared,
     ranks: usize,
     /// Always readable: there may always be an event.
-    bell: EventFd,
+    event_fd: EventFd,
 }
 
 impl Wireup for Stage {
@@ -371,7 +371,7 @@ impl Wireup for Stage {
         })
     }
     fn event_fd(&self) -> Option<BorrowedFd<'_>> {
-        Some(self.bell.as_fd())
+        Some(self.event_fd.as_fd())
     }
     fn poll(&mut self) -> Result<Option<Event>, WireupError> {
         Ok(self.script.lock().next_event())
@@ -426,7 +426,7 @@ pub(crate) fn play(data: &[u8], lines: u8, act: impl FnOnce(&Runtime, &Shared)) 
     let stage = Stage {
         script: script.clone(),
         ranks,
-        bell: EventFd::from_value_and_flags(1, flags).expect("an eventfd"),
+        event_fd: EventFd::from_value_and_flags(1, flags).expect("an eventfd"),
     };
     let options = Options {
         knobs: knobs(),

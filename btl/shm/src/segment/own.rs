@@ -114,11 +114,11 @@ impl OwnSegment {
     pub fn rank(&self) -> u32 {
         self.rank
     }
-    /// This rank's bell.
+    /// This rank's doorbell.
     #[inline]
     #[must_use]
-    pub fn bell(&self) -> &Doorbell {
-        &self.map.shared::<Header>(0).bell
+    pub fn doorbell(&self) -> &Doorbell {
+        &self.map.shared::<Header>(0).doorbell
     }
     /// Control words of the pair `sender` → this rank.
     #[must_use]

@@ -138,11 +138,11 @@ impl PeerSegment {
             .load(Ordering::Relaxed)
             != 0
     }
-    /// The peer's bell.
+    /// The peer's doorbell.
     #[inline]
     #[must_use]
-    pub fn bell(&self) -> &Doorbell {
-        &self.control.shared::<Header>(0).bell
+    pub fn doorbell(&self) -> &Doorbell {
+        &self.control.shared::<Header>(0).doorbell
     }
     /// Reserves this rank's ring in the peer's segment and gives its writing end. To be made once.
     ///

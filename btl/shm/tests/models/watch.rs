@@ -64,7 +64,7 @@ struct Engine {
     arrived: u32,
     /// What a thread of this rank has started, and a poll completes.
     started: u32,
-    /// Threads that poll or sleep on the bell.
+    /// Threads that poll or sleep on the doorbell.
     pollers: u32,
     job: Arc<Outside>,
 }
@@ -72,20 +72,21 @@ struct Engine {
 impl Guarded for Engine {
     fn leave(&mut self) {
         if self.watch.has_listeners() {
-            self.watch.notify(self.arrived, || self.job.bell.ring());
+            self.watch.notify(self.arrived, || self.job.doorbell.ring());
         }
     }
 }
 
-/// A bell whose steps a lock orders: `bell` models the real one. loom does not know that a swap reads the latest store
-/// of all, where two threads that no third one orders have stored. It would lose a ring that no machine loses.
+/// A doorbell whose steps a lock orders: `doorbell` models the real one. loom does not know that a swap reads the
+/// latest store of all, where two threads that no third one orders have stored. It would lose a ring that no machine
+/// loses.
 #[derive(Default)]
-struct Bell {
+struct Doorbell {
     armed: Mutex<bool>,
     rung: Condvar,
 }
 
-impl Bell {
+impl Doorbell {
     fn arm(&self, armed: bool) {
         *self.armed.lock().expect("lock") = armed;
     }
@@ -106,7 +107,7 @@ impl Bell {
 
 /// What peers reach.
 struct Outside {
-    bell: Bell,
+    doorbell: Doorbell,
     /// What was sent to the rank, and not taken yet.
     sent: AtomicU32,
 }
@@ -114,7 +115,7 @@ struct Outside {
 impl Outside {
     fn send(&self) {
         self.sent.fetch_add(1, Ordering::AcqRel);
-        self.bell.ring();
+        self.doorbell.ring();
     }
 }
 
@@ -126,7 +127,7 @@ struct Job {
 impl Job {
     fn new() -> Arc<Self> {
         let outside = Arc::new(Outside {
-            bell: Bell::default(),
+            doorbell: Doorbell::default(),
             sent: AtomicU32::new(0),
         });
         let engine = Engine {
@@ -149,7 +150,7 @@ impl Job {
             if engine.arrived >= wanted {
                 return Ok(());
             }
-            let (events, known) = engine.watch.rest(|| self.outside.bell.ring());
+            let (events, known) = engine.watch.rest(|| self.outside.doorbell.ring());
             drop(engine);
             events.wait(known, SLEEP);
             engine = self.gate.enter();
@@ -173,15 +174,15 @@ impl Job {
             if engine.arrived >= wanted {
                 break;
             }
-            self.outside.bell.arm(true);
+            self.outside.doorbell.arm(true);
             if self.outside.sent.load(Ordering::Acquire) == 0 {
                 engine.watch.set_asleep(true);
                 drop(engine);
-                self.outside.bell.sleep();
+                self.outside.doorbell.sleep();
                 engine = self.gate.enter();
                 engine.watch.set_asleep(false);
             }
-            self.outside.bell.arm(false);
+            self.outside.doorbell.arm(false);
         }
         engine.pollers -= 1;
         engine.watch.end_watch();

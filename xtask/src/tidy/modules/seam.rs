@@ -143,7 +143,7 @@ mod tests {
     fn nobody_reaches_through_an_endpoint() {
         let files = [
             ("src/lib.rs", "mod coll;\nmod endpoint;\nmod engine;"),
-            ("src/endpoint.rs", "fn f(of: Own) { of.segment.bell() }"),
+            ("src/endpoint.rs", "fn f(of: Own) { of.segment.doorbell() }"),
             (
                 "src/coll.rs",
                 "fn f(load: Load) -> usize { load.segment.len + load.tx }",

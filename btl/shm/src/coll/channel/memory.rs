@@ -2,7 +2,7 @@
 //! Where an end of a channel lies: in a segment, which all members map.
 //!
 //! # Safety
-//! The pointer leads into a mapping that it keeps alive; [`crate::segment`] constructs it
+//! The pointer leads into a mapping that [`EndMemory`] keeps alive; [`crate::segment`] constructs one
 //! with offsets of a checked geometry. Control words are atomics. Payload, slots and stages are raw
 //! bytes after a range check that holds in release builds too.
 #![allow(unsafe_code, reason = "raw access to a mapping that peers write")]

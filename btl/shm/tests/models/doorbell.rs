@@ -10,9 +10,9 @@ use onecopy_shm::doorbell::Doorbell;
 use onecopy_shm::ring::{Consumer, Producer};
 use onecopy_shm::sync::{AtomicU32, AtomicU64, HeavyFence, Ordering, light_fence};
 
-/// A rank that can sleep: its bell, its bitmap of active senders, and the kernel's queue of sleepers.
+/// A rank that can sleep: its doorbell, its bitmap of active senders, and the kernel's queue of sleepers.
 struct Rank {
-    bell: Doorbell,
+    doorbell: Doorbell,
     active: AtomicU64,
     kernel: Mutex<()>,
     queue: Condvar,
@@ -21,7 +21,7 @@ struct Rank {
 impl Rank {
     fn new() -> Arc<Self> {
         Arc::new(Self {
-            bell: Doorbell::default(),
+            doorbell: Doorbell::default(),
             active: AtomicU64::new(0),
             kernel: Mutex::new(()),
             queue: Condvar::new(),
@@ -31,15 +31,15 @@ impl Rank {
     /// `FUTEX_WAIT`: compares and queues in one step.
     fn sleep(&self) {
         let mut held = self.kernel.lock().expect("lock");
-        while self.bell.is_armed() {
+        while self.doorbell.is_armed() {
             held = self.queue.wait(held).expect("wait");
         }
         drop(held);
-        self.bell.disarm();
+        self.doorbell.disarm();
     }
 
     fn ring(&self) {
-        if self.bell.take() {
+        if self.doorbell.take() {
             let _held = self.kernel.lock().expect("lock");
             self.queue.notify_one();
         }
@@ -101,7 +101,7 @@ fn all_arrive(preemptions: usize, ringers: usize, polling: bool) {
                 }
             };
             poll(false);
-            rank.bell.arm();
+            rank.doorbell.arm();
             fence.issue();
             let incoming = consumers
                 .iter()
@@ -110,7 +110,7 @@ fn all_arrive(preemptions: usize, ringers: usize, polling: bool) {
             if !incoming && rank.active.load(Ordering::Acquire) == 0 {
                 rank.sleep();
             }
-            rank.bell.disarm();
+            rank.doorbell.disarm();
             poll(true);
         }
         for thread in threads {
@@ -164,12 +164,12 @@ fn room_wakes_a_sender() {
         let fence = HeavyFence::without_membarrier();
         while !producer.claim_would_fit(1) {
             sender_waiting.store(1, Ordering::Relaxed);
-            rank.bell.arm();
+            rank.doorbell.arm();
             fence.issue();
             if !producer.claim_would_fit(1) {
                 rank.sleep();
             }
-            rank.bell.disarm();
+            rank.doorbell.disarm();
             sender_waiting.store(0, Ordering::Relaxed);
         }
         receiver.join().expect("receiver");
