@@ -5,13 +5,12 @@
 //! 4096, where the standard's own handles are, and it fits an `int`, so that `MPI_X_toint` is the identity. A handle
 //! that was freed or never made is told from a valid one without following it anywhere.
 //!
-//! # Safety
-//! A slot's value is written only while the slot is not live, by the one thread that has its place. It has the place
-//! from the free list, or from taking its last value out. It is dropped only by the one thread that made it not live.
-//! References to values are given out on the standard's word. It says that no call begins with a handle that is freed
-//! at the same time. Nor do two calls complete the same request at once. A call that has begun may outlive its handle,
-//! though. So what can be freed while a call waits is an `Arc`. The call takes a share of it before it waits
-//! (`comm::Used`), or has taken from it what it needs afterwards.
+//! # Safety A slot's value is written only while the slot is not live, by the one thread that has its [`VacantSlot`].
+//! The thread has that from the free list, or from taking the last value out. It is dropped only by the one thread that
+//! made it not live. References to values are given out on the standard's word. It says that no call begins with a
+//! handle that is freed at the same time. Nor do two calls complete the same request at once. A call that has begun may
+//! outlive its handle, though. So what can be freed while a call waits is an `Arc`. The call takes a share of it before
+//! it waits (`comm::Used`), or has taken from it what it needs afterwards.
 #![allow(unsafe_code, reason = "a table whose entries are read without a lock")]
 
 use onecopy_shm::sync::{AtomicU32, Ordering};

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Inter-communicators: none can be made yet, and questions about them are answered so.
+//! Inter-communicators. None can be made yet, so queries answer that a communicator is none.
 
 use crate::failure::{Failure, Outcome, fail};
 use crate::ffi::{Comm, Group, Out};

@@ -3,14 +3,14 @@
 //!
 //! A communicator has an id that no two communicators with a common member share at a time: its messages' contexts are
 //! made of it. Members agree on the smallest id that is free with all of them, and on a channel for collectives in the
-//! same way. They also agree on a number that tells the channel's users apart. They tell each other what is free with
-//! them, in rounds, until one comes in which the ids of all of them are this agreement's.
+//! same way. They also agree on a number that tells the channel's users apart. In each round a member tells the others
+//! which ids are free with it. Rounds go on until one in which this agreement holds the ids of all members.
 //!
 //! Threads may form several communicators at a time. On each rank one agreement holds the ids for the length of a
 //! round: the one with the lowest [`Turn`] of those that wait there. Turns are ordered alike on all ranks, so the
 //! lowest finishes first. **An agreement queues for its turn only after all its members have arrived**; its first round
-//! says nothing else. Otherwise two agreements could wait for each other: one for a thread that another rank still
-//! keeps busy with the other.
+//! says nothing else. Otherwise two agreements could wait for each other: each for a member whose thread is still in
+//! the other one.
 
 use super::communicator::Communicator;
 use super::group::{CHANNEL_RANKS, Membership, SUB_SHIFT, sub_context};

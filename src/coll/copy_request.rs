@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Copy requests: a member that cannot read a peer's buffer has the peer copy it, piece by piece, into its own
-//! end of the channel.
+//! Copy requests. A member that cannot read a peer's buffer asks the peer to copy it. The peer copies piece by piece
+//! into a stage of the asking member's end of the channel.
 
 use super::contribution::StepContext;
 use super::member_buffer::{MemberBuffer, Target, part};

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Collectives that only move bytes. Each rank says where its bytes are, and takes what is for it from the others,
-//! unless those write it where it goes ([`super::push`]).
+//! Collectives that only move bytes. Each rank publishes where its bytes are, and reads its parts from the others. It
+//! reads none that the others write into its receive buffer themselves ([`super::push`]).
 
 mod by_message;
 mod push;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! How a failure is told in one word.
+//! A failure, encoded in one word for the other members.
 
 use crate::error::{Error, Result};
 use crate::wireup::Death;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Short collectives of a program that waits: the [plan](super::plan) on the caller's slices, without a request. What
-//! does not come soon is handed over to a request, which takes up where this stopped.
+//! Short blocking collectives: the [plan](super::plan) on the caller's slices, without a request. A collective that
+//! does not complete soon goes on as a request, from where this stopped.
 
 use super::communicator::Communicator;
 use super::contribution::Readers;

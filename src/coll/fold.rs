@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Reductions. Each rank combines, in the order of the ranks, what all contributed to its range of the vector. It
-//! writes the result wherever it is needed, if it can.
+//! Reductions. Each rank combines what all contributed to its range of the vector, in the order of the ranks. Where it
+//! can, it writes the result into the buffers that need it.
 
 mod attach;
 pub(super) mod fragment;

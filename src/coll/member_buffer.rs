@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! A member's buffer as another one reads it, and where the bytes go.
+//! A member's buffer as another member reads it, and the destination of the bytes.
 
 use super::contribution::RESULT;
 use super::state::CommState;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! A collective under way at one rank: it waits for its line, publishes, does its part, waits until nobody needs its
-//! buffers, and is over.
+//! A collective under way at one rank. The rank waits until its line is free, publishes its contribution, does its
+//! part, and waits until no peer needs its buffers.
 
 use super::contribution::{Contribution, Readers, Scratch, StepContext};
 use super::exchange::Exchange;

@@ -1,11 +1,12 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Writing into members' receive buffers. A rank that waits anyway puts what it has where it is needed. So both ends of
-//! a copy work, what goes to several places is loaded once, and nobody fetches lines that were written just now.
+//! Writing into members' receive buffers. A rank that waits in the call writes its bytes straight into the buffers that
+//! need them. So both processors copy, bytes for several members are loaded once, and no member fetches lines that were
+//! written just now.
 //!
 //! A line says `OPEN` if its second buffer, where the owner receives, lies where members can write by stores of their
-//! own. It says `WRITES` if its owner will write into the buffers of those who are open: it waits in the call, and maps
-//! everyone's memory. All read the same flags, so writer and receiver agree. The writer's second phase says that all is
-//! written.
+//! own. It says `WRITES` if its owner will write into the open buffers: the owner waits in the call, and maps the
+//! memory of all members. All read the same flags, so writer and receiver agree. The writer's second phase says that
+//! all is written.
 
 use super::lines;
 use super::state::CommState;

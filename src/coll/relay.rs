@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! A long broadcast to several ranks, of memory that the kernel copies. Copies out of one address space hinder each
 //! other. So each rank takes a share of its own from the root. Then, beginning behind its own, it takes the others'
-//! shares from those that have them by now. What is mapped, all read where it is.
+//! shares from those that have them by now. Mapped memory is read in place by all.
 //!
-//! Nobody waits for a share: what no member has yet comes from the root, too. A rank's second phase says that its share
-//! stands in its buffer. From then on it must not give the buffer back before all have read.
+//! No rank waits for a share: one that no member has yet is taken from the root, too. A rank's second phase says that
+//! its share stands in its buffer. From then on it must not give the buffer back before all have read.
 
 use super::contribution::{GIVEN, LoanRange, RESULT, Readers, Served, StepContext, describe};
 use super::exchange::{Exchange, READ_MAX};

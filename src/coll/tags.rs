@@ -8,10 +8,10 @@
 //!       0    1    tag ........  group         number     poison  kind     that of messages in another's context
 //! ```
 //!
-//! An id rests before it is used again, and what came for it before is thrown away then. Still a word of an earlier
-//! user can come late, by another way than that of the agreement. So the number of the user stands in the tag. What is
-//! made in another's context needs no agreement, so nobody counts there. A failed attempt and the next one differ in
-//! their groups, as a group that has lost a member never succeeds.
+//! A freed id is not used again at once, and messages that came for it before are thrown away then. Still a message of
+//! an earlier user can come late, by another way than the agreement's messages. So the tag has the number of the user.
+//! A communicator in another's context needs no agreement, so its tags have no user. A failed attempt and the
+//! next one differ in their groups, as a group that has lost a member never succeeds.
 
 /// Bits of a number: with an agreed id, and without.
 const AGREED_BITS: u32 = 19;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! What has arrived from members in a collective under way. It counts once for each member and layer, when all has
-//! arrived. So a long collective costs its rows no more than a short one.
+//! Bytes that have arrived from members in a collective under way. They are added to the statistics page once for each
+//! member and layer, when all have arrived. So a long collective adds there no more often than a short one.
 
 use onecopy_btl::LayerId;
 use onecopy_shm::stats::StatsPage;

@@ -2,9 +2,9 @@
 //! A receive may end before its message has come. Its buffer is the program's again only when no peer writes there any
 //! more.
 //!
-//! A sender copies into it only chunks that it has taken of a cooperative transfer ([`crate::proto::coop`]). A receive
-//! that ends early lets it take no more. Then it waits for those under way: at most one, of a sender that lives. Nobody
-//! else sees the end of the receive before, as the engine is not given back meanwhile.
+//! A sender writes there only chunks that it has taken of a cooperative transfer ([`crate::proto::coop`]). A receive
+//! that ends early lets the sender take no more, and waits for the chunk that it may still be copying: at most one, and
+//! only while the sender lives. The engine is held meanwhile, so no other thread sees the receive end before.
 
 use super::Engine;
 use crate::state::transfer::{Mode, Transfer};

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Receives of one pattern that were posted one after the other: programs post windows of them, and messages take them
-//! in that order. So they lie side by side, and neither to post nor to take one is anything hashed.
+//! in that order. So they lie side by side, and nothing is hashed to post or to take one.
 
 use super::{Envelope, Pattern};
 use std::collections::VecDeque;

@@ -2,9 +2,9 @@
 //! A message that its sender gives up. If some of its chunks have gone out already, the receiver is told, so that the
 //! next one can begin. If it was announced and the receiver has asked for something, it is told not to wait for that.
 //!
-//! The record goes with the replies, before the next message. Collectives that fail give up messages; others, whose
-//! memory was taken away. An announced message is ended by the number of the receiver's transfer. The last word on it
-//! is the receiver's, as on any other.
+//! The record goes with the replies, before the next message. Messages are given up by collectives that fail, and when
+//! the memory of a send is taken away. For an announced message the record names the receiver's transfer. The receiver
+//! still has the last word, its FIN, as on any other.
 
 use super::deliver::{Ended, Receiver, deliver};
 use super::{Message, charge, give_credit, reply};

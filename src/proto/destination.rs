@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Where the bytes of a message go, whoever keeps its receive. The counterpart of [`super::eager::Payload`].
+//! Where the bytes of a message go: to a call, to a request, or to where they wait for their receive. The counterpart
+//! of [`super::eager::Payload`].
 //!
 //! What comes from an endpoint passes here: whole messages in slots, and chunks of eager messages and of pipelines.
 //! The exceptions have one place to go: what a lightweight receive takes at once, and short messages of the call that

@@ -1,12 +1,13 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! What transfers really cost between two ranks, learned from the transfers themselves.
 //!
-//! Reading through the kernel is faster, or a pipeline of chunks. That depends on where the two processors are and on
-//! the pages of the buffers. It also depends on whether the sender is there to copy at all. All of these change while a
-//! job runs. So the receiver times what it does: a rate per way, begun from the cost curves, moved by every announced
-//! transfer from [`MIN`] bytes on. The way that lost is tried again now and then, a few times in a row, as long as it
-//! may win. A knob that says where that way begins (`ONECOPY_CMA_MIN`, for instance) is obeyed instead. Attached memory
-//! takes no part: it is as cheap as the heap once it is attached, and whether it is attached is decided before.
+//! Whether reading through the kernel or a pipeline of chunks is faster depends on three things: where the two
+//! processors are, what pages the buffers have, and whether the sender is there to copy at all. All of these change
+//! while a job runs. So the receiver times what it does: a rate per way, begun from the cost curves, moved by every
+//! announced transfer from [`MIN`] bytes on. The way that lost is tried again now and then, a few times in a row, as
+//! long as it may win. A knob that says where that way begins (`ONECOPY_CMA_MIN`, for instance) is obeyed instead.
+//! Attached memory takes no part: it is as cheap as the heap once it is attached, and whether it is attached is decided
+//! before.
 
 use super::Thresholds;
 use onecopy_btl::LayerId;

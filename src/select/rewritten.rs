@@ -4,8 +4,8 @@
 //! What a peer has read in place stands in its cache, too. So a program that writes its buffer again has to take each
 //! line back. The peer's next read takes it from the writer's cache once more. Copied through chunks, the buffer's
 //! lines stay where they are. So a message of middle size goes in chunks if its buffer was rewritten, and is read in
-//! place if it was not. Nobody says which it is, but a few words of the buffer do: they are compared with what they
-//! were when it was last sent. Of a buffer that is not remembered nothing is known, and nothing changes.
+//! place if it was not. The program does not say which it is. So a few words of the buffer are compared with what they
+//! were when it was last sent. A buffer that is not remembered goes as its size decides.
 
 /// Buffers that are remembered: one for each value of a hash of address and length. Programs send from few; of one that
 /// is forgotten nothing is known, and nothing changes.

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Reading a file that somebody else may have put there. It is a regular file, of a size that such files have, and what
-//! nobody named has to be this user's.
+//! Reading a file that somebody else may have put there. Only a regular file of a plausible size is read. A file that
+//! the user has not named must also be this user's own.
 
 use nix::fcntl::OFlag;
 use std::fs::OpenOptions;

@@ -2,8 +2,9 @@
 //! The machine's profile: what the first job on a machine found about its stores ([`crate::measure`]), in a file of its
 //! own below `$XDG_CACHE_HOME` or `~/.cache`.
 //!
-//! It says one thing only, so that a file that somebody put there can do no more. The name of the file holds what the
-//! figures hold for. Machines that share a home have a file each, and so has each version and kind of build.
+//! It says one thing only, so a file that somebody else put there can change no more than that. The file's name says
+//! for which machine, version and build the figures hold. Machines that share a home have a file each, and so has each
+//! version and kind of build.
 //!
 //! Whoever measures holds the folder locked ([`Claim`]), so that jobs that start at once measure once. The lock ends
 //! with its process, and leaves no file.

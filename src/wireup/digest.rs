@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! What rank 0 leaves in the table for all others: it alone reads where each rank is, and says what follows from that.
+//! The entry that rank 0 puts into the table for all others. Rank 0 alone reads where each rank is, and tells the
+//! others what follows from that.
 
 use std::net::SocketAddr;
 use std::time::Duration;

@@ -10,9 +10,9 @@
 //! * a **file** in a folder that only its user may enter, until all ranks have come. It needs a file system that the
 //!   ranks share.
 //!
-//! Other users are in nobody's way. A name that one of them holds, whether he accepts connections or lets them wait, is
-//! passed over at once: no attempt to connect waits. In place of a folder that he made first there is another one. He
-//! cannot foresee its name, and its owner tells the ranks that it is theirs.
+//! Other users cannot keep the ranks from meeting. A name that another user holds is passed over at once, whether that
+//! user accepts connections or lets them wait: no attempt to connect waits. If another user has made the folder first,
+//! the ranks use one with a name that cannot be foreseen. They know it by its owner.
 //!
 //! A name in a file system can survive its process only if that is killed by `SIGKILL` while the name exists. That is
 //! for microseconds in the second way, and until the ranks have met in the third. Such a leftover is removed by the

@@ -2,8 +2,8 @@
 //! The out-of-band connections of one host: rank 0's host has one to every other host, any other has one to rank 0's.
 //! They carry cards, deaths and aborts, never payload.
 //!
-//! This module decides who hears what, who lives, and when a connection is over. What a message means for the ranks is
-//! the [broker](super::broker)'s.
+//! This module decides which host gets a message, which hosts live, and when a connection is over. The
+//! [broker](super::broker) decides what a message means for the ranks.
 
 mod connect;
 mod connection;

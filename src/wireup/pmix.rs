@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! The table of a launcher that speaks PMIx (Open MPI's mpirun, PRRTE, Slurm with its pmix plugin), by libpmix.
 //!
-//! The library is opened at run time. Where it cannot be used, or where no server answers it, nothing was done, and the
-//! ranks may still meet by their environment. The reason is then kept for the case that they cannot. All ranks of a job
-//! are to find the same. A rank that finds another way than the others does not meet them, and says so in time.
+//! The library is opened at run time. Where it cannot be used, or no server answers, nothing has been done yet, and the
+//! ranks may still meet by their environment. The reason is kept, and told if they cannot. All ranks of a job must find
+//! the same way. A rank that finds another one does not meet the others, and ends with an error in time.
 
 use std::time::Duration;
 

@@ -2,9 +2,9 @@
 //! The registration cache: memory of the program that stays registered, because to register costs more than to send.
 //!
 //! A registration names pages, not addresses. When the program unmaps them and maps others at the same place, an old
-//! registration still reaches the old ones: a message would carry bytes of the past. So an entry is good only while
-//! the kernel would tell of such a change ([`crate::unmaps`]). Where it does not, nothing is cached: who asks gets a
-//! registration of their own.
+//! registration still reaches the old ones: a message would carry bytes of the past. So an entry is good only while the
+//! kernel would tell of such a change ([`crate::unmaps`]). Where it would not, nothing is cached: each caller gets a
+//! registration of its own.
 //!
 //! Invariants:
 //!

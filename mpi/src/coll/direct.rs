@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Blocking collectives of predefined datatypes and operations on buffers whose bytes lie together. What most programs
-//! ask for is handed to the runtime as it is, without a plan. Whatever is unusual, mistakes among it, takes the way of
-//! all others.
+//! Blocking collectives of predefined datatypes and operations on buffers whose bytes lie together. They are handed to
+//! the runtime as they are, without a plan. All other calls, wrong ones among them, are planned.
 
 use super::forms::{blocking, data};
 use super::plan::DataBuffer;

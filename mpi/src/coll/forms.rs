@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! The three forms of every collective, from one list.
 //!
-//! An argument that is an array is copied when the call is made, with as many elements as the expression behind it
-//! says. These are none where the standard says that it is not significant, so that it is not looked at there. Behind
-//! the arrow stand the arguments as the plan takes them.
+//! An array argument is copied when the call is made. The expression behind it gives its length: zero where the
+//! standard says that the argument is not significant, so that it is not read there. Behind the arrow stand the
+//! arguments as the plan takes them.
 #![expect(clippy::too_many_arguments, reason = "signatures of the standard")]
 
 use super::plan::{self, DataBuffer, PartsBuffer, TypedParts, VectorBuffers};

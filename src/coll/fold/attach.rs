@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Contributions that are combined where the kernel module has attached them. Whether their bytes were there is known
-//! afterwards. Then the fragment counts, or it is combined again from copies, which tell why they cannot be had.
+//! Combines contributions through windows that the kernel module has attached. Whether all their bytes were there is
+//! known only afterwards. If not, the fragment is combined again from copies, whose error says why the bytes cannot be
+//! had.
 
 use super::super::reader;
 use super::super::state::CommState;

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! When a pair that has no lane tries one again.
 //!
-//! Only ranks that talk try: nobody needs a lane who sends nothing. A device that came back is used soon. One that
-//! fails again and again is tried ever more seldom.
+//! Only ranks that send try: others need no lane. A device that came back is used soon. One that fails again and again
+//! is tried ever more seldom.
 
 use std::time::{Duration, Instant};
 

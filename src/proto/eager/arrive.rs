@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Receiving of eager messages: to the receive that waits for them, or to a place where they wait for it. A message
-//! that comes in chunks is matched when its first chunk comes.
+//! Receiving eager messages: into the buffer of the receive that waits for them, or to where they wait for one. A
+//! message that comes in chunks is matched when its first chunk comes.
 
 use super::super::deliver::{Ended, Receiver, deliver};
 use super::super::destination::{Destination, read_chunk};

@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! What a broker has to do with ranks of other nodes: it serves none of them, and hears of them from other brokers.
 //!
-//! The broker of rank 0's node *decides* whether all ranks have joined; the others tell it who has, and give its answer
-//! to their ranks. A broker that loses that one decides alone, with no news of anyone any more.
+//! The broker of rank 0's node *decides* whether all ranks have joined; the others tell it which of their ranks have,
+//! and pass its answer on to them. A broker that loses its connection to that one decides alone, and hears no more of
+//! ranks on other nodes.
 
 use std::sync::Arc;
 use std::time::Instant;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! What the knobs say of connections between nodes, by what it is for: the library asks for that and names no layer.
+//! What the knobs say of connections between nodes, by purpose: the library asks for a purpose, and names no layer.
 
 use super::Knobs;
 use std::time::Duration;

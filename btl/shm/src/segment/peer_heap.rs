@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! A peer's heap as a rank maps it: a mapping of its own, so that who copies needs nothing else of the peer.
+//! A peer's heap as a rank maps it. The mapping is apart from that of the segment, so a copy needs nothing else of the
+//! peer.
 //!
 //! # Safety
 //! See [`crate::segment`].
