@@ -83,7 +83,7 @@ impl Communicator {
             match op.begin_if_free(engine, state) {
                 Ok(true) => {}
                 Ok(false) => return,
-                Err(error) => return self.fail(engine, &error),
+                Err(error) => return self.fail_by(engine, &error),
             }
         }
     }
@@ -112,19 +112,25 @@ impl Communicator {
             }
         }
         if let Some(error) = failure {
-            if let Error::Protocol { rank, detail } = &error
-                && engine.lives.is_there(*rank)
-            {
-                // First the member, so that nobody waits for it.
-                engine.fail_peer(*rank as u32, Gone::Protocol(detail.clone()));
-            }
-            self.fail(engine, &error);
+            self.fail_by(engine, &error);
             return true;
         }
         while ops.front().is_some_and(|op| op.is_over() && op.has_read) {
             ops.pop_front();
         }
         moved
+    }
+
+    /// Fails, and with it the member that has broken the protocol, if one has.
+    #[cold]
+    fn fail_by(&mut self, engine: &mut Engine, error: &Error) {
+        if let Error::Protocol { rank, detail } = error
+            && engine.lives.is_there(*rank)
+        {
+            // First the member, so that nobody waits for it.
+            engine.fail_peer(*rank as u32, Gone::Protocol(detail.clone()));
+        }
+        self.fail(engine, error);
     }
 
     /// Ends its collectives, those under way and all later ones, and tells the members.

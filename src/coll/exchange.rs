@@ -53,7 +53,7 @@ pub(crate) struct Exchange {
     pub(crate) published: bool,
     pub(super) opened: bool,
     pub(super) push: Push,
-    messages: Messages,
+    messages: Box<Messages>,
     pub(super) lines: Lines,
     pending: Vec<usize>,
     /// Bytes that have come of the part under way.
@@ -87,7 +87,7 @@ impl Exchange {
             published: false,
             opened: false,
             push: Push::default(),
-            messages: Messages::default(),
+            messages: Box::default(),
             lines: Lines::default(),
             pending: Vec::new(),
             got: 0,
@@ -146,10 +146,15 @@ impl Exchange {
             }
             _ if self.published || gives_messages => {
                 let mut line = [0u8; INLINE];
+                let mut content = kind::NOTHING;
+                if gives_messages {
+                    content = kind::MESSAGE;
+                    describe(&self.message(state), &mut line[..24]);
+                }
                 if let Some(open) = &self.open {
                     describe(&engine.range_of(open), &mut line[24..]);
                 }
-                state.publish(&engine.peers, seq, kind::NOTHING | flags, &line);
+                state.publish(&engine.peers, seq, content | flags, &line);
             }
             _ => {}
         }
@@ -216,13 +221,21 @@ impl Exchange {
                 index += 1;
                 continue;
             };
-            if said.content == Content::Nothing {
+            let (to, len) = self.takes.of(place);
+            if said.content == Content::Message {
+                if said.given.len != len as u64 {
+                    return Err(member_buffer::mismatch(
+                        cx.state,
+                        place,
+                        said.given.len,
+                        len,
+                    ));
+                }
                 self.take_message(cx, place)?;
                 self.pending.remove(index);
                 continue;
             }
             self.withdraw(cx.engine, place);
-            let (to, len) = self.takes.of(place);
             let reads = self.reads(&said, len);
             let part = Part {
                 place,
@@ -253,7 +266,7 @@ impl Exchange {
                 index += usize::from(n == 0);
             }
         }
-        let all = self.pending.is_empty() && pushed && self.messages_are_over(cx)?;
+        let all = self.pending.is_empty() && pushed && self.messages_came(cx)?;
         Ok(match (all, moved) {
             (true, _) => Step::Done,
             (false, 0) => Step::Idle,
@@ -288,7 +301,7 @@ impl Exchange {
         let state = &*cx.state;
         let all = match said.content {
             Content::Inline(all) | Content::Slot(all) => all,
-            Content::Nothing | Content::Buffer => {
+            Content::Nothing | Content::Buffer | Content::Message => {
                 usize::try_from(said.given.len).unwrap_or(usize::MAX)
             }
         };
@@ -317,7 +330,7 @@ impl Exchange {
                 Ok(len)
             }
             Content::Buffer => self.take_of_buffer(cx, part, offset, recv),
-            Content::Nothing => Err(mismatch()),
+            Content::Nothing | Content::Message => Err(mismatch()),
         }
     }
 

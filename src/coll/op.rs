@@ -173,8 +173,13 @@ impl Operation {
         if !readers.all(|place| state.has_read(place, self.seq)) {
             return Ok(None);
         }
-        if let Body::Fold(fold) = &mut self.body {
-            fold.finish(engine)?;
+        let sent = match &mut self.body {
+            Body::Fold(fold) => fold.finish(engine).map(|()| true)?,
+            Body::Exchange(exchange) => exchange.is_sent(engine, state, self.seq)?,
+            _ => true,
+        };
+        if !sent {
+            return Ok(None);
         }
         self.shared.temp = None;
         let status = Status {

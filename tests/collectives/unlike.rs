@@ -103,3 +103,103 @@ fn a_member_that_ends_early_keeps_nobody_waiting() {
         });
     });
 }
+
+/// Members that call different collectives, or name different roots: each call ends, and so does the next one. Where
+/// neither needs the other, nobody has to hear of it.
+#[test]
+fn calls_of_different_collectives_end() {
+    fn bcast(comm: &Comm, len: usize) -> Result<()> {
+        comm.bcast(&mut vec![1u8; len], 0)
+    }
+    fn gather(comm: &Comm, len: usize, root: usize) -> Result<()> {
+        comm.gather(&vec![1u8; len], &mut vec![0; 2 * len], root)
+    }
+    type Call = fn(&Comm) -> Result<()>;
+    let barrier: Call = |comm| comm.barrier();
+    let pairs: [(&str, Call, Call); 11] = [
+        (
+            "bcast of much and of nothing",
+            |c| bcast(c, 4 << 20),
+            |c| bcast(c, 0),
+        ),
+        (
+            "bcast of little and of nothing",
+            |c| bcast(c, 8 << 10),
+            |c| bcast(c, 0),
+        ),
+        ("bcast of much, barrier", |c| bcast(c, 4 << 20), barrier),
+        ("barrier, bcast of some", barrier, |c| bcast(c, 64 << 10)),
+        (
+            "allgather of 8 bytes, barrier",
+            |c| c.allgather(&[1u64], &mut [0; 2]),
+            barrier,
+        ),
+        (
+            "two roots that take much",
+            |c| gather(c, 4 << 20, 0),
+            |c| gather(c, 4 << 20, 1),
+        ),
+        (
+            "two roots that take some",
+            |c| gather(c, 64 << 10, 0),
+            |c| gather(c, 64 << 10, 1),
+        ),
+        (
+            "two that give much",
+            |c| gather(c, 4 << 20, 1),
+            |c| gather(c, 4 << 20, 0),
+        ),
+        (
+            "two that give some",
+            |c| gather(c, 64 << 10, 1),
+            |c| gather(c, 64 << 10, 0),
+        ),
+        (
+            "gather of much and of nothing",
+            |c| gather(c, 4 << 20, 1),
+            |c| gather(c, 0, 1),
+        ),
+        (
+            "gather, allgather",
+            |c| gather(c, 64 << 10, 1),
+            |c| c.allgather(&vec![1u8; 64 << 10], &mut vec![0; 128 << 10]),
+        ),
+    ];
+    for (what, first, second) in pairs {
+        limited(what, || {
+            local_with(2, &Knobs::default(), |rt| {
+                let comm = rt.world().dup().expect("dup");
+                let call = if rt.rank() == 0 { first } else { second };
+                let called = call(&comm);
+                let met = comm.barrier();
+                if let Err(error) = called.and(met) {
+                    let named = matches!(error, Error::Collective { .. } | Error::PeerLeft { .. });
+                    assert!(named, "{what}: {error}");
+                }
+                rt.world().barrier().expect("the world has not failed");
+            });
+        });
+    }
+}
+
+/// What nobody takes keeps no sender waiting, however often.
+#[test]
+fn what_is_never_taken_keeps_nobody_waiting() {
+    limited("bcasts to nothing", || {
+        local_with(2, &Knobs::default(), |rt| {
+            let comm = rt.world().dup().expect("dup");
+            let len = if rt.rank() == 0 { 8 << 10 } else { 0 };
+            let mut buffer = vec![1u8; len];
+            for _ in 0..1000 {
+                if comm.bcast(&mut buffer, 0).is_err() {
+                    break;
+                }
+            }
+            let _ = comm.barrier();
+            let held = rt.counters().buffers_peak_bytes;
+            let credit = Knobs::default().eager_credit as u64;
+            assert!(held <= 2 * credit, "{held} bytes are held");
+            rt.world().barrier().expect("the world has not failed");
+        });
+    });
+}

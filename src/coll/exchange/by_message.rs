@@ -2,9 +2,12 @@
 //! Parts of an exchange that go as messages. What peers cannot map is copied once by a call of the kernel, or twice
 //! through chunks. Messages know both ways, the times of the pair, and chunks that return.
 //!
-//! Its giver decides so, by its own buffer, and its line says that it gives nothing there. Who takes from it has posted
-//! a receive by then, so that the message need not be kept. If the line says where the bytes are, the receive is
+//! Its giver decides so, by its own buffer, and its line says it, with the length. Who takes from it has posted a
+//! receive by then, so that the message need not be kept. If the line says where the bytes are, the receive is
 //! withdrawn: no message comes.
+//!
+//! A giver does not wait for its sends before it says that it has read all: two may give each other what neither takes.
+//! It takes back what its reader, which has read all, did not take.
 
 use super::super::contribution::{Readers, StepContext};
 use super::super::messages::{Flight, Route};
@@ -16,11 +19,15 @@ use super::Exchange;
 use crate::engine::Engine;
 use crate::error::Result;
 use crate::request::RequestId;
+use onecopy_btl::RemoteRange;
 
 /// The messages of an exchange.
 #[derive(Default)]
 pub(super) struct Messages {
-    flight: Flight,
+    sends: Flight,
+    receives: Flight,
+    /// Whether the reader was seen to have read all while sends were under way.
+    read: bool,
     /// Receives that were posted before the giver's line was read, by its place.
     early: Vec<(usize, RequestId)>,
     /// Places whose messages are taken.
@@ -57,6 +64,21 @@ impl Exchange {
             && (engine.range_of(&offer).heap.is_none() || !reaches_all(engine, state))
     }
 
+    /// What the line describes: as many bytes as the one reader takes.
+    pub(super) fn message(&self, state: &CommState) -> RemoteRange {
+        let (size, me) = (state.size(), state.me);
+        let mut readers = self.readers.others(size, me);
+        let len = readers
+            .next()
+            .map_or(0, |place| self.given_part(place, size).1);
+        RemoteRange {
+            address: 0,
+            heap: None,
+            region: None,
+            len: len as u64,
+        }
+    }
+
     /// Sends what this rank gives.
     pub(super) fn send_parts(&mut self, cx: &mut StepContext<'_>) -> Result<()> {
         let (engine, state, seq, _) = cx.parts();
@@ -67,7 +89,7 @@ impl Exchange {
         for place in self.readers.others(size, state.me) {
             let (offset, len) = self.given_part(place, size);
             if len > 0 {
-                let flight = &mut self.messages.flight;
+                let flight = &mut self.messages.sends;
                 let part = flight.part(engine, offer.loan, offer.offset + offset, len)?;
                 flight.send(engine, &route, place, 0, part)?;
             }
@@ -108,7 +130,7 @@ impl Exchange {
             return Ok(None);
         };
         let (to, len) = self.takes.of(place);
-        let flight = &mut self.messages.flight;
+        let flight = &mut self.messages.receives;
         let part = flight.part(engine, recv, to, len)?;
         let route = Route::new(state, seq);
         flight.receive(engine, &route, place, 0, part).map(Some)
@@ -128,18 +150,22 @@ impl Exchange {
 
     /// What `place` gives comes otherwise.
     pub(super) fn withdraw(&mut self, engine: &mut Engine, place: usize) {
-        let Messages { flight, early, .. } = &mut self.messages;
+        let Messages {
+            receives, early, ..
+        } = &mut *self.messages;
         if let Some(index) = early.iter().position(|&(other, _)| other == place) {
             let (_, id) = early.swap_remove(index);
-            flight.withdraw(engine, id);
+            receives.withdraw(engine, id);
         }
     }
 
-    /// Whether all messages are over, and what came is good.
-    pub(super) fn messages_are_over(&mut self, cx: &mut StepContext<'_>) -> Result<bool> {
+    /// Whether all messages have come, and are good.
+    pub(super) fn messages_came(&mut self, cx: &mut StepContext<'_>) -> Result<bool> {
         let (engine, state, ..) = cx.parts();
-        let Messages { flight, taken, .. } = &mut self.messages;
-        if !flight.is_over(engine)? {
+        let Messages {
+            receives, taken, ..
+        } = &mut *self.messages;
+        if !receives.is_over(engine)? {
             return Ok(false);
         }
         for place in taken.drain(..) {
@@ -148,9 +174,31 @@ impl Exchange {
         Ok(true)
     }
 
+    /// Whether nobody needs what this rank has sent.
+    pub(crate) fn is_sent(
+        &mut self,
+        engine: &mut Engine,
+        state: &mut CommState,
+        seq: u32,
+    ) -> Result<bool> {
+        if self.messages.sends.is_over(engine)? {
+            return Ok(true);
+        }
+        let mut readers = self.readers.others(state.size(), state.me);
+        if !readers.all(|place| state.has_read(place, seq)) {
+            return Ok(false);
+        }
+        // The word that a message was taken is written before that, and may be seen later.
+        if std::mem::replace(&mut self.messages.read, true) {
+            self.messages.sends.abandon(engine);
+        }
+        self.messages.sends.is_over(engine)
+    }
+
     /// Gives back what messages hold; the exchange will not go on.
     pub(crate) fn abandon(&mut self, engine: &mut Engine) {
-        self.messages.flight.abandon(engine);
+        self.messages.sends.abandon(engine);
+        self.messages.receives.abandon(engine);
     }
 }
 

@@ -267,7 +267,7 @@ impl Channel {
         match said.content {
             Content::Inline(there) => self.in_line(seq, 0, there)?.part(offset, len),
             Content::Slot(there) => self.in_slot(seq, 0, there)?.part(offset, len),
-            Content::Nothing | Content::Buffer => None,
+            Content::Nothing | Content::Buffer | Content::Message => None,
         }
     }
 

@@ -43,6 +43,8 @@ pub mod kind {
     pub const SLOT: u8 = 2;
     /// The bytes stand in a buffer, which the payload describes.
     pub const BUFFER: u8 = 3;
+    /// The bytes come as a message; the payload describes a buffer of as many.
+    pub const MESSAGE: u8 = 4;
     /// The slot begins with a table of the parts for each member.
     pub const TABLE: u8 = 0x10;
     /// Members may write into the second buffer that the line describes.
@@ -77,6 +79,8 @@ pub enum Content {
     Slot(usize),
     /// In the first buffer that the line describes.
     Buffer,
+    /// In a message, of as many bytes as the first buffer that the line describes.
+    Message,
 }
 
 /// What a line says, checked.
@@ -161,12 +165,17 @@ pub(super) fn check(
             _ => return Err(bad("more bytes than a slot has")),
         },
         kind::BUFFER if len == INLINE => Content::Buffer,
-        kind::NOTHING | kind::INLINE | kind::SLOT | kind::BUFFER => {
+        kind::MESSAGE if len == INLINE => Content::Message,
+        kind::NOTHING | kind::INLINE | kind::SLOT | kind::BUFFER | kind::MESSAGE => {
             return Err(bad("such a line has another length"));
         }
         _ => return Err(bad("there is no such kind")),
     };
-    if matches!(content, Content::Nothing | Content::Buffer) && len == INLINE {
+    let describes = matches!(
+        content,
+        Content::Nothing | Content::Buffer | Content::Message
+    );
+    if describes && len == INLINE {
         let outside = || bad("a buffer outside of its owner's memory");
         given = describe(payload, 0, heap_bytes).ok_or_else(outside)?;
         result = describe(payload, 24, heap_bytes).ok_or_else(outside)?;
@@ -269,7 +278,7 @@ mod tests {
                     match said.content {
                         Content::Inline(len) => assert!(len <= INLINE),
                         Content::Slot(len) => assert!(len <= COLL_SLOT),
-                        Content::Nothing | Content::Buffer => {}
+                        Content::Nothing | Content::Buffer | Content::Message => {}
                     }
                     for range in [said.given, said.result] {
                         assert!(range.address.checked_add(range.len).is_some());
