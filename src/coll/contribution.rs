@@ -160,6 +160,17 @@ pub(crate) fn describe(range: &RemoteRange, out: &mut [u8]) {
     }
 }
 
+/// How long a message is, for a line's payload: it has no address.
+pub(crate) fn describe_message(len: usize, out: &mut [u8]) {
+    let range = RemoteRange {
+        address: 0,
+        heap: None,
+        region: None,
+        len: len as u64,
+    };
+    describe(&range, out);
+}
+
 impl Engine {
     /// Where a lent buffer is, for a peer.
     pub(crate) fn range_of(&self, piece: &LoanRange) -> RemoteRange {

@@ -1,13 +1,15 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Collectives that only move bytes. Each rank publishes where its bytes are, and reads its parts from the others. It
-//! reads none that the others write into its receive buffer themselves ([`super::push`]).
+//! reads none that the others write into its receive buffer themselves ([`super::push`]). What one member alone takes
+//! and cannot map goes as a message ([`by_message`]).
 
 mod by_message;
 mod push;
 
 use super::Parts;
 use super::contribution::{
-    ENTRY, GIVEN, LoanRange, RESULT, Readers, Served, StepContext, behind, describe, range_of_temp,
+    ENTRY, GIVEN, LoanRange, RESULT, Readers, Served, StepContext, behind, describe,
+    describe_message, range_of_temp,
 };
 use super::lines::Lines;
 use super::member_buffer::{self, MemberBuffer, Target};
@@ -40,6 +42,8 @@ pub(crate) struct Exchange {
     pub(crate) table: Option<Parts>,
     /// Whether each reader takes a part of its own of it.
     pub(crate) by_parts: bool,
+    /// Whether what a member gives is for one reader.
+    pub(crate) one_reader: bool,
     pub(crate) readers: Readers,
     pub(crate) recv: Option<Loan>,
     pub(crate) takes: Takes,
@@ -77,6 +81,7 @@ impl Exchange {
             offer: None,
             table: None,
             by_parts: false,
+            one_reader: false,
             readers: Readers::Nobody,
             recv: None,
             takes: Takes::Nothing,
@@ -122,12 +127,12 @@ impl Exchange {
     pub(crate) fn begin(&mut self, cx: &mut StepContext<'_>) -> Result<()> {
         let (engine, state, seq, shared) = cx.parts();
         self.order(state.size(), state.me);
-        let gives_messages = self.gives_messages(engine, state);
-        if gives_messages {
+        let message = self.message_for(engine, state);
+        if message.is_some() {
             self.gives = Gives::Nothing;
         }
         let flags = self.promises(engine, state, shared.blocking).flags();
-        let gives = self.readers != Readers::Nobody && !gives_messages;
+        let gives = self.readers != Readers::Nobody && message.is_none();
         self.post_early(engine, state, seq)?;
         match (self.offer, &self.table) {
             (Some(offer), None) if gives => {
@@ -144,12 +149,12 @@ impl Exchange {
                 let parts = parts.clone();
                 self.give_parts(cx, offer, &parts)?;
             }
-            _ if self.published || gives_messages => {
+            _ if self.published || message.is_some() => {
                 let mut line = [0u8; INLINE];
                 let mut content = kind::NOTHING;
-                if gives_messages {
+                if let Some((_, (_, len))) = message {
                     content = kind::MESSAGE;
-                    describe(&self.message(state), &mut line[..24]);
+                    describe_message(len, &mut line[..24]);
                 }
                 if let Some(open) = &self.open {
                     describe(&engine.range_of(open), &mut line[24..]);
@@ -158,9 +163,9 @@ impl Exchange {
             }
             _ => {}
         }
-        if gives_messages {
-            // Behind the line, which readers find once they have the message.
-            self.send_parts(cx)?;
+        if let Some(message) = message {
+            // Behind the line, which the reader finds once it has the message.
+            self.send_part(cx, message)?;
         }
         Ok(())
     }

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Collectives by messages, for communicators that have no channel. Slower, and always possible.
+//! Collectives by messages, for communicators that have no channel: slower, and always possible. And the messages of
+//! exchanges ([`super::exchange`]).
 
 use super::contribution::{LoanRange, Readers};
 use super::exchange::Exchange;

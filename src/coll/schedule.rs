@@ -8,7 +8,7 @@ use super::lines::Lines;
 use super::messages::Recipients;
 use super::plan::{Combination, Find, MemberCall, Offer, Plan, Side, Takes, Task};
 use super::push::Gives;
-use super::select::{Algorithm, by_halves};
+use super::select::{Algorithm, by_halves, has_one_reader};
 use super::stream::Stream;
 use super::{Collective, Parts};
 use crate::error::Result;
@@ -99,6 +99,7 @@ impl<'c> Scheduler<'c> {
         let mut exchange = Exchange::new(find);
         exchange.recv = self.buffers.recv;
         exchange.takes = takes.into_owned();
+        exchange.one_reader = has_one_reader(self.collective, self.size);
         if let Some(offer) = offer {
             exchange.offer = self.range(offer);
             exchange.readers = offer.readers;

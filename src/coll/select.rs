@@ -62,8 +62,8 @@ pub fn algorithm(collective: &Collective, len: usize, size: usize) -> Option<Alg
     }
 }
 
-/// Whether both ranks copy a half between mapped buffers, while the root of a broadcast would wait otherwise: a long
-/// broadcast to a single rank.
+/// Whether both ranks of a long broadcast to one copy a half each, if their buffers are mapped. Else the root would
+/// only wait.
 #[must_use]
 pub fn by_halves(collective: &Collective, len: usize, size: usize) -> bool {
     size == 2 && len >= seeds::HALVES_MIN && matches!(collective, Collective::Bcast { .. })
@@ -71,14 +71,15 @@ pub fn by_halves(collective: &Collective, len: usize, size: usize) -> bool {
 
 /// Whether the `given` bytes of a member go as messages if the others cannot map them. `one_reader`: only one of them
 /// takes some. For several they would be copied in for each, or sent one after the other. With four ranks on two
-/// processors an alltoall of 256 KiB took 1.2 to 1.8 times as long so, and a gather half (G, 11-28).
+/// processors an alltoall of 256 KiB, sent so, took 1.2 to 1.8 times as long (G, 11-28).
 #[must_use]
 pub fn by_message(given: usize, one_reader: bool) -> bool {
     one_reader && given > COLL_SLOT
 }
 
 /// Whether what a member of `size` gives in an exchange is for one reader.
-fn has_one_reader(collective: &Collective, size: usize) -> bool {
+#[must_use]
+pub fn has_one_reader(collective: &Collective, size: usize) -> bool {
     match collective {
         Collective::Gather { .. } => true,
         Collective::Bcast { .. }

@@ -17,7 +17,8 @@ use std::sync::Arc;
 /// What selection decided once for all collectives of a rank.
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct Tuning {
-    /// Up to this size, bytes that peers cannot map are copied to a temporary buffer that they can.
+    /// Up to this size, bytes that peers cannot map are copied to a temporary buffer that they can, unless they go as a
+    /// message.
     pub(crate) temp_max: usize,
     /// From this size on receivers of a broadcast take shares of it from each other.
     pub(crate) relay_min: usize,
@@ -29,7 +30,7 @@ pub(crate) struct Tuning {
 pub(crate) struct CommState {
     pub(crate) members: Arc<[u32]>,
     pub(crate) me: usize,
-    /// Context of the messages of collectives that have no channel.
+    /// Context of the messages of collectives.
     pub(crate) context: u32,
     /// What the tags of these messages have in common.
     pub(crate) tags: Tags,

@@ -51,8 +51,11 @@ pub(super) fn nonsense() -> Vec<Line> {
     }
     for len in [0, 24, 47, 49, 255] {
         lines.push(Line::of(kind::BUFFER, len, [0; 6]));
+        lines.push(Line::of(kind::MESSAGE, len, [0, NO_HEAP, 8, 0, 0, 0]));
     }
-    for of in 4..=kind::MASK {
+    lines.push(Line::of(kind::MESSAGE, INLINE, [0, 8, 8, 0, 0, 0]));
+    lines.push(Line::of(kind::MESSAGE, INLINE, [8, NO_HEAP, 8, 0, 0, 0]));
+    for of in kind::MESSAGE + 1..=kind::MASK {
         lines.push(Line::of(of, INLINE, [8; 6]));
     }
     for [address, heap, len] in [
@@ -100,6 +103,9 @@ pub(super) fn lies() -> Vec<Line> {
             lines.push(Line::of(kind::BUFFER | flags, INLINE, mapped));
             let plain = [4096, NO_HEAP, len, 4096, NO_HEAP, len];
             lines.push(Line::of(kind::BUFFER | flags, INLINE, plain));
+            // None follows.
+            let message = [0, NO_HEAP, len, 0, NO_HEAP, 0];
+            lines.push(Line::of(kind::MESSAGE | flags, INLINE, message));
         }
     }
     lines

@@ -157,7 +157,8 @@ counters! {
     demotions: "events" Sum;
     /// Collectives started.
     collectives: "collectives" Sum;
-    /// Collectives that went by messages: the communicator has no channel, or two levels cannot carry them.
+    /// Collectives that went by messages: the communicator has no channel, or two levels cannot carry them. Parts that
+    /// go as messages beside a channel count as messages alone.
     coll_by_messages: "collectives" Sum;
     /// Collectives that went on two levels: on each node by shared memory, between nodes by messages of its leader.
     coll_two_level: "collectives" Sum;

@@ -49,7 +49,7 @@ pub struct Bounds {
 /// What a cache has done.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Stats {
-    /// RegisteredBuffer.
+    /// Found.
     pub hits: u64,
     /// Registered and kept.
     pub kept: u64,

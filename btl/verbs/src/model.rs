@@ -46,13 +46,13 @@ pub struct Impairment {
 
 /// A descriptor that is readable while something was told and not taken.
 #[derive(Debug)]
-pub(crate) struct Bell {
+pub(crate) struct EventPipe {
     out: Arc<PipeReader>,
     into: PipeWriter,
     told: u32,
 }
 
-impl Bell {
+impl EventPipe {
     fn new() -> io::Result<Self> {
         let (out, into) = io::pipe()?;
         Ok(Self {
@@ -62,7 +62,7 @@ impl Bell {
         })
     }
 
-    fn ring(&mut self) {
+    fn signal(&mut self) {
         // Readable is readable: a pipe has room for one byte.
         if self.told == 0 && self.into.write_all(&[1]).is_err() {
             return;

@@ -1,17 +1,17 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Parts of an exchange that go as messages. What peers cannot map is copied once by a call of the kernel, or twice
-//! through chunks. Messages know both ways, the times of the pair, and chunks that return.
+//! What one member alone takes and cannot map, if it is longer than a slot, goes as a message. Otherwise it is copied
+//! once by a call of the kernel, or twice through a buffer that is mapped. Messages know both ways, the times of the
+//! pair, and chunks that return.
 //!
-//! Its giver decides so, by its own buffer, and its line says it, with the length. Who takes from it has posted a
-//! receive by then, so that the message need not be kept. If the line says where the bytes are, the receive is
+//! Its giver decides so, by its own buffer, and its line says it, with the length. The taker has posted a receive by
+//! then as a rule, so that the message need not be kept. If the line says where the bytes are, the receive is
 //! withdrawn: no message comes.
 //!
 //! A giver does not wait for its sends before it says that it has read all: two may give each other what neither takes.
 //! It takes back what its reader, which has read all, did not take.
 
-use super::super::contribution::{Readers, StepContext};
+use super::super::contribution::StepContext;
 use super::super::messages::{Flight, Route};
-use super::super::plan::Takes;
 use super::super::push::reaches_all;
 use super::super::select::by_message;
 use super::super::state::CommState;
@@ -19,7 +19,6 @@ use super::Exchange;
 use crate::engine::Engine;
 use crate::error::Result;
 use crate::request::RequestId;
-use onecopy_btl::RemoteRange;
 
 /// The messages of an exchange.
 #[derive(Default)]
@@ -45,56 +44,38 @@ impl Exchange {
         }
     }
 
-    /// Whether what this rank gives goes as messages.
-    pub(super) fn gives_messages(&self, engine: &Engine, state: &CommState) -> bool {
-        let (size, me) = (state.size(), state.me);
-        let Some(offer) = self.offer else {
-            return false;
+    /// Who takes what this rank gives as a message, and the part for it: where in the offer, and its bytes. None: it
+    /// does not go so.
+    pub(super) fn message_for(
+        &self,
+        engine: &Engine,
+        state: &CommState,
+    ) -> Option<(usize, (usize, usize))> {
+        let (size, offer) = (state.size(), self.offer?);
+        let reader = self.readers.others(size, state.me).next()?;
+        let part = self.given_part(reader, size);
+        let given = if self.table.is_some() {
+            part.1
+        } else {
+            offer.len
         };
-        let given: usize = match &self.table {
-            Some(parts) => self
-                .readers
-                .others(size, me)
-                .map(|place| parts.of(place).1)
-                .sum(),
-            None => offer.len,
-        };
-        let one_reader = self.readers.others(size, me).count() == 1;
-        by_message(given, one_reader)
-            && (engine.range_of(&offer).heap.is_none() || !reaches_all(engine, state))
+        let mapped = engine.range_of(&offer).heap.is_some() && reaches_all(engine, state);
+        (by_message(given, self.one_reader) && !mapped).then_some((reader, part))
     }
 
-    /// What the line describes: as many bytes as the one reader takes.
-    pub(super) fn message(&self, state: &CommState) -> RemoteRange {
-        let (size, me) = (state.size(), state.me);
-        let mut readers = self.readers.others(size, me);
-        let len = readers
-            .next()
-            .map_or(0, |place| self.given_part(place, size).1);
-        RemoteRange {
-            address: 0,
-            heap: None,
-            region: None,
-            len: len as u64,
-        }
-    }
-
-    /// Sends what this rank gives.
-    pub(super) fn send_parts(&mut self, cx: &mut StepContext<'_>) -> Result<()> {
+    /// Sends a part of the offer to its reader.
+    pub(super) fn send_part(
+        &mut self,
+        cx: &mut StepContext<'_>,
+        (reader, (offset, len)): (usize, (usize, usize)),
+    ) -> Result<()> {
         let (engine, state, seq, _) = cx.parts();
-        let Some(offer) = self.offer else {
+        let Some(offer) = self.offer.filter(|_| len > 0) else {
             return Ok(());
         };
-        let (route, size) = (Route::new(state, seq), state.size());
-        for place in self.readers.others(size, state.me) {
-            let (offset, len) = self.given_part(place, size);
-            if len > 0 {
-                let flight = &mut self.messages.sends;
-                let part = flight.part(engine, offer.loan, offer.offset + offset, len)?;
-                flight.send(engine, &route, place, 0, part)?;
-            }
-        }
-        Ok(())
+        let flight = &mut self.messages.sends;
+        let part = flight.part(engine, offer.loan, offer.offset + offset, len)?;
+        flight.send(engine, &Route::new(state, seq), reader, 0, part)
     }
 
     /// Posts receives for what may come as messages.
@@ -105,13 +86,10 @@ impl Exchange {
         seq: u32,
     ) -> Result<()> {
         let size = state.size();
-        // Only the root of a gather takes from each and gives nothing.
-        let gathers = matches!(self.takes, Takes::Each(_)) && self.readers == Readers::Nobody;
-        let one_reader = size == 2 || gathers;
         for place in self.pending.clone() {
             let (_, len) = self.takes.of(place);
             let given = self.find.all(len, size);
-            if by_message(given, one_reader) {
+            if by_message(given, self.one_reader) {
                 let id = self.post(engine, state, seq, place)?;
                 self.messages.early.extend(id.map(|id| (place, id)));
             }
@@ -188,7 +166,7 @@ impl Exchange {
         if !readers.all(|place| state.has_read(place, seq)) {
             return Ok(false);
         }
-        // The word that a message was taken is written before that, and may be seen later.
+        // A receiver acknowledges a message before it says that it has read all. The acknowledgement may be seen later.
         if std::mem::replace(&mut self.messages.read, true) {
             self.messages.sends.abandon(engine);
         }
@@ -210,7 +188,7 @@ mod tests {
 
     const LEN: usize = 48 << 10;
 
-    /// Bytes that this rank sends as messages in `what`; its buffers are filled by places, and checked.
+    /// Bytes that this rank sends as messages in `what`.
     fn sent(rt: &Runtime, what: &Collective, send: Option<&[u8]>, recv: Option<&mut [u8]>) -> u64 {
         let before = rt.counters().bytes_sent;
         rt.world().run(what, send, recv).expect("a collective");
@@ -225,7 +203,7 @@ mod tests {
         bytes.iter().all(|&byte| byte == rank as u8 + 1)
     }
 
-    /// It goes as a message, but from memory that is mapped.
+    /// Plain memory goes as a message, mapped memory does not.
     #[test]
     fn what_one_rank_reads_goes_as_a_message() {
         local_with(2, &Knobs::default(), |rt| {
@@ -270,7 +248,7 @@ mod tests {
         });
     }
 
-    /// Of three ranks two would read it.
+    /// Of three ranks two would read it, but for a gather.
     #[test]
     fn what_several_read_is_no_message() {
         local_with(3, &Knobs::default(), |rt| {

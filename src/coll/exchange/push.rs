@@ -74,9 +74,7 @@ impl Exchange {
             self.push.targets = self.readers.others(state.size(), state.me).collect();
         }
         // One that gives all members much and takes nothing would copy for all, one after the other.
-        let mutual = state.size() == 2
-            || matches!(self.takes, Takes::Each(_))
-            || matches!(self.readers, Readers::Only(_));
+        let mutual = matches!(self.takes, Takes::Each(_));
         Promises {
             open,
             writes: self.push.writes,

@@ -44,7 +44,7 @@ pub struct Table {
     pub nodes: usize,
     /// Channels that each rank has; none: collectives go by messages.
     pub channels: u32,
-    /// Up to this size a temporary copy is made of memory that peers cannot map.
+    /// Up to this size a temporary copy is made of memory that peers cannot map, unless it goes as a message.
     pub temp_max: usize,
     /// From this size on receivers of a broadcast take shares of it from each other; none: never.
     pub relay_min: Option<usize>,

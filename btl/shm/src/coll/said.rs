@@ -180,6 +180,9 @@ pub(super) fn check(
         given = describe(payload, 0, heap_bytes).ok_or_else(outside)?;
         result = describe(payload, 24, heap_bytes).ok_or_else(outside)?;
     }
+    if content == Content::Message && (given.address, given.heap) != (0, None) {
+        return Err(bad("a message has no address"));
+    }
     Ok(Said {
         done: info.done,
         content,

@@ -18,7 +18,7 @@ use super::objects::{
     ReceivesCore, ReceivesOf, Shared,
 };
 use super::state::{self, Datagram, Receive, Registration, Send, Stage, State, Target};
-use super::{Bell, Fabric};
+use super::{EventPipe, Fabric};
 use crate::provider::{
     Access, Address, Change, Event, Finished, Keys, Kind, Limits, PairSpec, Path, Piece, Port,
     Provider, Request, Verb,
@@ -58,12 +58,12 @@ unsafe impl Provider for Fabric {
         let device = found.ok_or_else(|| refused(libc::ENODEV))?;
         state.opens += 1;
         let number = state.fresh();
-        let bell = Bell::new()?;
-        let events = Arc::clone(&bell.out);
+        let pipe = EventPipe::new()?;
+        let events = Arc::clone(&pipe.out);
         let listener = state::Listener {
             name: name.to_owned(),
             events: VecDeque::new(),
-            bell,
+            pipe,
         };
         state.listeners.insert(number, listener);
         let fabric = self.clone();
@@ -116,7 +116,7 @@ unsafe impl Provider for Fabric {
         };
         let event = listener.events.pop_front();
         if listener.events.is_empty() {
-            listener.bell.take()?;
+            listener.pipe.take()?;
         }
         Ok(event)
     }
@@ -170,11 +170,11 @@ unsafe impl Provider for Fabric {
     }
 
     fn channel(context: &Context) -> io::Result<Channel> {
-        let bell = Bell::new()?;
-        let out = Arc::clone(&bell.out);
+        let pipe = EventPipe::new()?;
+        let out = Arc::clone(&pipe.out);
         let mut state = context.fabric.lock();
         let number = state.fresh();
-        state.channels.insert(number, bell);
+        state.channels.insert(number, pipe);
         Ok(Channel {
             fabric: context.fabric.clone(),
             number,
@@ -191,7 +191,7 @@ unsafe impl Provider for Fabric {
         state
             .channels
             .get_mut(&channel.number)
-            .map_or(Ok(0), Bell::take)
+            .map_or(Ok(0), EventPipe::take)
     }
 
     fn completions(

@@ -4,7 +4,7 @@
 use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
 
-use super::{Bell, Impairment};
+use super::{EventPipe, Impairment};
 use crate::provider::{Access, Event, Finished, Kind, Limits, Path, Peer, Piece, Remote};
 use crate::status::Status;
 use crate::timing::Timing;
@@ -18,7 +18,7 @@ pub(super) struct State {
     pub(super) pairs: BTreeMap<u32, QueuePair>,
     pub(super) receives: BTreeMap<u32, Receives>,
     pub(super) queues: BTreeMap<u32, Completions>,
-    pub(super) channels: BTreeMap<u32, Bell>,
+    pub(super) channels: BTreeMap<u32, EventPipe>,
     pub(super) memories: BTreeMap<u32, Registration>,
     pub(super) now: Duration,
     pub(super) numbers: u32,
@@ -55,7 +55,7 @@ pub(super) struct Listener {
     /// The device's name.
     pub(super) name: String,
     pub(super) events: VecDeque<Event>,
-    pub(super) bell: Bell,
+    pub(super) pipe: EventPipe,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -197,7 +197,7 @@ impl State {
         for listener in self.listeners.values_mut() {
             if listener.name == port.name {
                 listener.events.push_back(event);
-                listener.bell.ring();
+                listener.pipe.signal();
             }
         }
     }
@@ -242,8 +242,8 @@ impl State {
         completions.done.push_back(finished);
         let armed = std::mem::take(&mut completions.armed);
         let channel = completions.channel.filter(|_| armed);
-        if let Some(bell) = channel.and_then(|channel| self.channels.get_mut(&channel)) {
-            bell.ring();
+        if let Some(pipe) = channel.and_then(|channel| self.channels.get_mut(&channel)) {
+            pipe.signal();
         }
     }
 

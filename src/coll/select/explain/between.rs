@@ -4,7 +4,7 @@
 use super::super::levels::{
     Combining, Scheme, bytes, combining, fragment, passes_on, scheme, why, why_not,
 };
-use super::super::placement;
+use super::super::{by_message, has_one_reader, placement};
 use super::{Choice, name};
 use crate::coll::nodes::MembersByNode;
 use crate::coll::{Collective, ElemType, Op, Parts, PredefinedOp};
@@ -100,7 +100,11 @@ fn decide(title: &str, len: usize, nodes: &MembersByNode, heap: bool, temp_max: 
     }
     let limit = if heap { temp_max } else { 0 };
     let piece = len.min(fragment(1));
-    let places = [heap, false].map(|mapped| name(placement(piece, mapped, limit)));
+    let message = by_message(piece, has_one_reader(&what, nodes.largest()));
+    let places = [heap, false].map(|mapped| match message && !mapped {
+        true => "message",
+        false => name(placement(piece, mapped, limit)),
+    });
     ((places[0], places[1]), "levels", reason)
 }
 
