@@ -24,6 +24,8 @@
 mod activity;
 mod close;
 mod connect;
+#[cfg(test)]
+mod connected;
 mod connector;
 mod contract;
 mod events;

@@ -289,38 +289,20 @@ impl<P: Provider> Adapter<P> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::adapter::connected::connected;
     use crate::adapter::{Lanes, Settings};
-    use crate::model::{Fabric, usual_settings};
-    use crate::port;
-    use std::time::Duration;
+    use crate::model::usual_settings;
 
     /// The peer reads for longer than a lane may be silent.
     #[test]
     fn a_lane_whose_peer_may_be_reading_keeps_its_place() {
-        let fabric = Fabric::default();
-        let mut sides = ["m0", "m1"].map(|name| {
-            let chosen = port::choose(&fabric, Some(name)).expect("a device");
+        let ([mut a, _b], lanes) = connected(|chosen| {
             let settings = Settings {
                 lanes_max: 1,
                 ..usual_settings()
             };
             Adapter::on(chosen, settings).expect("a device")
         });
-        let made = sides
-            .each_mut()
-            .map(|side| side.make_lane(0).expect("a lane"));
-        let lanes = made.map(|(lane, _)| lane);
-        for (index, side) in sides.iter_mut().enumerate() {
-            side.start_connecting(lanes[index], &made[1 - index].1);
-        }
-        let end = Instant::now() + Duration::from_secs(20);
-        while !(0..2).all(|index| sides[index].is_connected(lanes[index])) {
-            assert!(Instant::now() < end, "connected");
-            for side in &mut sides {
-                side.poll();
-            }
-        }
-        let [a, _] = &mut sides;
         let message = vec![7; 5000];
         let shown = a.show(lanes[0], &message).expect("shown");
         let later = Instant::now() + 2 * SILENT;

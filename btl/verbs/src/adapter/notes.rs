@@ -68,32 +68,14 @@ impl<P: Provider> Adapter<P> {
 mod tests {
     use super::*;
     use crate::adapter::Lanes;
-    use crate::model::{Fabric, usual_settings};
-    use crate::port;
-    use std::time::{Duration, Instant};
+    use crate::adapter::connected::connected;
+    use crate::model::usual_settings;
 
     /// A note comes while a message is being filled for which the last but one was meant.
     #[test]
     fn a_note_leaves_the_last_message_to_a_control_message() {
-        let fabric = Fabric::default();
-        let mut sides = ["m0", "m1"].map(|name| {
-            let chosen = port::choose(&fabric, Some(name)).expect("a device");
-            Adapter::for_rail(chosen, usual_settings()).expect("a rail")
-        });
-        let made = sides
-            .each_mut()
-            .map(|side| side.make_lane(0).expect("a lane"));
-        let lanes = made.map(|(lane, _)| lane);
-        for (index, side) in sides.iter_mut().enumerate() {
-            side.start_connecting(lanes[index], &made[1 - index].1);
-        }
-        let end = Instant::now() + Duration::from_secs(20);
-        while !(0..2).all(|index| sides[index].is_connected(lanes[index])) {
-            assert!(Instant::now() < end, "connected");
-            for side in &mut sides {
-                side.poll();
-            }
-        }
+        let (mut sides, lanes) =
+            connected(|chosen| Adapter::for_rail(chosen, usual_settings()).expect("a rail"));
         for (side, lane) in sides.iter_mut().zip(lanes) {
             for _ in 0..2 {
                 assert_eq!(side.write(lane, b"word"), 4);
