@@ -20,9 +20,9 @@ fn knobs() -> Knobs {
     knobs
 }
 
-/// As [`exchange`], of messages that the chunks have room for: each rank receives what is there, so that none waits so
-/// long that it gives back what it kept.
-fn take_turns(world: &Comm, barrier: &Barrier, round: usize, len: usize, first: bool) {
+/// A message to the other of two ranks, and one from it: `first` says which goes first. `sent` is called by both after
+/// each of the two is sent, and before it is received.
+fn trade(world: &Comm, round: usize, len: usize, first: bool, sent: impl Fn()) {
     let peer = 1 - world.rank();
     let seed = |rank: usize| 1000 * round + rank;
     let mine = pattern(len, seed(world.rank()));
@@ -31,7 +31,7 @@ fn take_turns(world: &Comm, barrier: &Barrier, round: usize, len: usize, first: 
         if sends {
             world.send(&mine, peer, 0).expect("send");
         }
-        barrier.wait();
+        sent();
         if !sends {
             world.recv(&mut got, peer, 0).expect("receive");
         }
@@ -39,20 +39,16 @@ fn take_turns(world: &Comm, barrier: &Barrier, round: usize, len: usize, first: 
     check(&got, seed(peer), "an answer");
 }
 
-/// A message to the other of two ranks, and one from it: `first` says which goes first.
 fn exchange(world: &Comm, round: usize, len: usize, first: bool) {
-    let peer = 1 - world.rank();
-    let seed = |rank: usize| 1000 * round + rank;
-    let mine = pattern(len, seed(world.rank()));
-    let mut got = vec![0; len];
-    if first {
-        world.send(&mine, peer, 0).expect("send");
-    }
-    world.recv(&mut got, peer, 0).expect("receive");
-    check(&got, seed(peer), "an answer");
-    if !first {
-        world.send(&mine, peer, 0).expect("send");
-    }
+    trade(world, round, len, first, || {});
+}
+
+/// As [`exchange`], of messages that the chunks have room for: each rank receives what is there, so that none waits so
+/// long that it gives back what it kept.
+fn take_turns(world: &Comm, barrier: &Barrier, round: usize, len: usize, first: bool) {
+    trade(world, round, len, first, || {
+        barrier.wait();
+    });
 }
 
 #[test]
@@ -93,37 +89,29 @@ fn answers_go_in_the_chunks_of_what_they_answer() {
     }
 }
 
-/// Of four chunks two may be kept: those that come back count, too. And a short message, which comes back whole, does
-/// not make the next longer one look unanswered.
+/// Of three chunks two may be kept, of four three: those that come back count, too. And a short message, which comes
+/// back whole, does not make the next longer one look unanswered.
 #[test]
 fn what_came_back_counts() {
     const ROUNDS: usize = 200;
-    let knobs = Knobs {
-        pool_per_peer: Some(48 << 10),
-        ..knobs()
-    };
-    // Two of four chunks return with each message; with every second one, and few others, if they do not count. The
-    // chunks have no room for a message, so one rank waits for the other. If it waits for long, because others have
-    // the processors, it gives back what it kept. Hence several tries.
-    let long = 64 << 10;
-    let all = 2 * ROUNDS;
-    let counts = (0..10).map(|_| {
+    let returned = |share: usize, lens: [usize; 2]| {
+        let knobs = Knobs {
+            pool_per_peer: Some(share),
+            ..knobs()
+        };
+        let barrier = Barrier::new(2);
         returned_by_second(&knobs, ROUNDS, |world, round| {
-            exchange(world, round, long, world.rank() == 0);
+            let len = lens[round % 2];
+            take_turns(world, &barrier, round, len, world.rank() == 0);
         })
-    });
-    let mut seen = Vec::new();
-    let enough = counts
-        .inspect(|count| seen.push(*count))
-        .any(|count| count > all * 2 / 3);
-    assert!(enough, "{seen:?} of {all}");
+    };
+    // All that may be kept returns with each message; with every second one, and few others, if they do not count.
+    for (chunks, kept) in [(3, 2), (4, 3)] {
+        let bytes = chunks * (16 << 10);
+        assert_eq!(returned(bytes, [bytes; 2]), kept * (ROUNDS - 1), "{chunks}");
+    }
     // Two chunks return with every second message and one with the others; or with the others alone.
-    let barrier = Barrier::new(2);
-    let returned = returned_by_second(&knobs, ROUNDS, |world, round| {
-        let len = [32 << 10, 8 << 10][round % 2];
-        take_turns(world, &barrier, round, len, world.rank() == 0);
-    });
-    let all = ROUNDS + ROUNDS / 2;
+    let (returned, all) = (returned(48 << 10, [32 << 10, 8 << 10]), ROUNDS + ROUNDS / 2);
     assert!(returned > all * 2 / 3, "{returned} of {all}");
 }
 
