@@ -51,16 +51,15 @@ impl Exchange {
         engine: &Engine,
         state: &CommState,
     ) -> Option<(usize, (usize, usize))> {
-        let (size, offer) = (state.size(), self.offer?);
-        let reader = self.readers.others(size, state.me).next()?;
-        let part = self.given_part(reader, size);
-        let given = if self.table.is_some() {
-            part.1
-        } else {
-            offer.len
+        let offer = self.offer?;
+        let reader = self.readers.others(state.size(), state.me).next()?;
+        let part = self.given_part(reader, state.size());
+        let given = match self.table {
+            Some(_) => part.1,
+            None => offer.len,
         };
-        let mapped = engine.range_of(&offer).heap.is_some() && reaches_all(engine, state);
-        (by_message(given, self.one_reader) && !mapped).then_some((reader, part))
+        let mapped = || engine.range_of(&offer).heap.is_some() && reaches_all(engine, state);
+        (by_message(given, self.one_reader) && !mapped()).then_some((reader, part))
     }
 
     /// Sends a part of the offer to its reader.
@@ -85,10 +84,10 @@ impl Exchange {
         state: &CommState,
         seq: u32,
     ) -> Result<()> {
-        let size = state.size();
-        for place in self.pending.clone() {
+        for index in 0..self.pending.len() {
+            let place = self.pending[index];
             let (_, len) = self.takes.of(place);
-            let given = self.find.all(len, size);
+            let given = self.find.all(len, state.size());
             if by_message(given, self.one_reader) {
                 let id = self.post(engine, state, seq, place)?;
                 self.messages.early.extend(id.map(|id| (place, id)));
