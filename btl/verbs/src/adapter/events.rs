@@ -43,10 +43,10 @@ impl<P: Provider> Adapter<P> {
             }
             Done::Sent => {
                 let Some(name) = name else { return };
-                let mut waits = false;
+                let mut note_waiting = false;
                 if let Some(lane) = self.lanes.get_mut(name) {
                     lane.watchdog.hear();
-                    waits = self.hears_notes && lane.notes.waits();
+                    note_waiting = self.hears_notes && lane.notes.waits();
                 }
                 match (done.slot, done.cookie) {
                     (Some(slot), Some(cookie)) if cookie & reads::READ != 0 => {
@@ -58,7 +58,7 @@ impl<P: Provider> Adapter<P> {
                 if let Err(status) = done.outcome {
                     self.lanes.fail(name, status.to_string());
                 }
-                if waits {
+                if note_waiting {
                     // There is room in the pair's queue, which it may have waited for.
                     self.send_notes(name);
                 }
