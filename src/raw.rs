@@ -203,7 +203,7 @@ fn lasting(decided: Option<SendPlan>) -> Option<SendPlan> {
 impl Comm {
     /// Sends `bytes` if that can be done at once. If not, what has come is taken, which may make room, and it is tried
     /// again.
-    #[inline]
+    #[inline(always)]
     pub fn send_at_once(&self, bytes: &[u8], dest: usize, tag: i32) -> Attempt {
         self.attempt(bytes, dest, tag, true)
     }

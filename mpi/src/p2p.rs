@@ -180,6 +180,8 @@ fn send_dense(
     Ok(memory::with_bytes(data.buf, bytes, send))
 }
 
+/// Each function has a copy: what would be passed on to a common one costs a tenth of a short send.
+#[inline(always)]
 fn isend_mode(data: Data, to: Envelope<'_>, mode: Mode, request: Out<Request>) -> Outcome<()> {
     request.check()?;
     let mut plan = Plan::default();
@@ -189,8 +191,19 @@ fn isend_mode(data: Data, to: Envelope<'_>, mode: Mode, request: Out<Request>) -
             Attempt::Later(decided) => plan = decided,
         }
     }
+    isend_planned(data, to, SendOptions { mode, plan }, request)
+}
+
+/// What could not be sent at once, as a request.
+#[cold]
+fn isend_planned(
+    data: Data,
+    to: Envelope<'_>,
+    options: SendOptions,
+    request: Out<Request>,
+) -> Outcome<()> {
     let home = request::reserve(request)?;
-    match begin_send(data, to, SendOptions { mode, plan })? {
+    match begin_send(data, to, options)? {
         Some(pending) => home.keep(Object::active(to.comm, Activity::Message(pending))),
         None => home.complete(),
     }
