@@ -29,13 +29,17 @@ struct Keeping {
 }
 
 impl Keeping {
+    /// The most chunks that are given back at once, whatever a peer may have out. A sender that gets them late goes
+    /// round in more of them. With eight, Sapphire Rapids near takes 0.93 instead of 0.87 us for 4 KiB (11-29).
+    const AT_ONCE: usize = 4;
+
     /// Of a peer that may have `share` chunks out to this rank, and `depth` in a pipeline. Its pool has `part` of them
     /// for each rank. Whatever it sends, a small part of that is kept. While the two send in turn, as much as leaves
     /// the peer such a part. What all ranks keep together leaves a sender most of its pool.
     fn of(share: usize, depth: usize, part: usize) -> Self {
         let most = part / 4;
         let out = share.min(depth);
-        let given_back = (out / 8).min(most).max(1);
+        let given_back = (out / 8).min(Self::AT_ONCE).min(most).max(1);
         Self {
             least: given_back - 1,
             most: out.saturating_sub(given_back).min(most),
