@@ -27,6 +27,9 @@ const TIME_FOR_TRIES: f64 = 0.01;
 /// the kernel's tables in the caches. All chunks of a peer are used in turn, so two messages may be needed.
 const TRIES: u32 = 5;
 const COLD: u32 = 2;
+/// So many transfers in chunks that overlap are learned at once, at most: enough that it counts little how far the first
+/// and the last of them had come.
+const GROUP: u32 = 8;
 /// The other way is not tried if it is known to take more than so many times as long.
 const TRY_FACTOR: f64 = 4.0;
 
@@ -52,7 +55,18 @@ pub(crate) struct Observed {
     cold: Option<(Rival, u32)>,
     /// When the last transfer that was timed ended.
     ended: Option<Instant>,
+    /// Transfers in chunks that overlapped, whose mean is learned.
+    together: Together,
     fixed: bool,
+}
+
+/// Transfers that were under way at the same time, and what they took together. Their pieces come in turns, so they
+/// also end together: the time from one end to the next says nothing of one of them.
+#[derive(Debug, Clone, Copy, Default)]
+struct Together {
+    count: u32,
+    bytes: u64,
+    took: Duration,
 }
 
 #[derive(Debug, Clone, Copy)]
@@ -104,6 +118,7 @@ impl Observed {
             tries: 0,
             cold: None,
             ended: None,
+            together: Together::default(),
             fixed,
         }
     }
@@ -158,23 +173,56 @@ impl Observed {
         })
     }
 
-    /// A transfer of `bytes` began and ended. Those of a window are asked for together and served one after the other:
-    /// what one waited for the others is not its own time.
+    /// A transfer of `bytes` began and ended. Those of a window are asked for together and served one after the other,
+    /// or in turns: what one waited for the others is not its own time, and only their mean is learned.
     pub(crate) fn transferred(&mut self, rival: Rival, bytes: u64, begun: Instant, ended: Instant) {
-        let served = self.ended.map_or(begun, |before| before.max(begun));
-        self.ended = Some(ended);
-        self.learn(rival, bytes, ended.saturating_duration_since(served));
+        let before = self.ended.replace(ended);
+        let served = before.map_or(begun, |before| before.max(begun));
+        let took = ended.saturating_duration_since(served);
+        let overlaps = before.is_some_and(|before| begun < before);
+        if rival == Rival::Kernel || !overlaps || self.together.count == GROUP {
+            self.learn_together();
+        }
+        if self.is_cold(rival) {
+            return;
+        }
+        if rival == Rival::Kernel {
+            self.learn(rival, bytes, took);
+            return;
+        }
+        let Together {
+            count,
+            bytes: all,
+            took: spent,
+        } = self.together;
+        self.together = Together {
+            count: count + 1,
+            bytes: all + bytes,
+            took: spent + took,
+        };
+    }
+
+    /// Learns what transfers that overlapped took on average.
+    fn learn_together(&mut self) {
+        let Together { count, bytes, took } = std::mem::take(&mut self.together);
+        if count > 0 {
+            self.learn(Rival::Pipeline, bytes / u64::from(count), took / count);
+        }
+    }
+
+    /// Whether a transfer is one of those that are not counted.
+    fn is_cold(&mut self, rival: Rival) -> bool {
+        match &mut self.cold {
+            Some((cold, left)) if *cold == rival && *left > 0 => {
+                *left -= 1;
+                true
+            }
+            _ => false,
+        }
     }
 
     /// A transfer of `bytes` took so long.
     fn learn(&mut self, rival: Rival, bytes: u64, took: Duration) {
-        if let Some((cold, left)) = &mut self.cold
-            && *cold == rival
-            && *left > 0
-        {
-            *left -= 1;
-            return;
-        }
         match rival {
             Rival::Kernel => self.call.learn(bytes, took),
             Rival::Pipeline => self.pipeline.learn(bytes, took),
@@ -189,6 +237,14 @@ mod tests {
     fn with_cma() -> Thresholds {
         let proven = [LayerId::MAP, LayerId::CALL].into_iter().collect();
         Thresholds::with_layers(&Knobs::default(), &Costs::default(), proven)
+    }
+
+    impl Observed {
+        /// A transfer that was alone took so long.
+        fn took(&mut self, rival: Rival, bytes: u64, took: Duration) {
+            let begun = self.ended.unwrap_or_else(Instant::now);
+            self.transferred(rival, bytes, begun, begun + took);
+        }
     }
 
     fn run(
@@ -208,7 +264,7 @@ mod tests {
             } else {
                 (Rival::Pipeline, pipeline_ns_per_kib)
             };
-            observed.learn(rival, bytes, Duration::from_nanos(ns * 1024 + 1000));
+            observed.took(rival, bytes, Duration::from_nanos(ns * 1024 + 1000));
         }
         by_cma
     }
@@ -239,7 +295,7 @@ mod tests {
                 (Rival::Pipeline, Rival::Kernel) => 12,
                 (Rival::Pipeline, Rival::Pipeline) => 5,
             };
-            observed.learn(rival, bytes, Duration::from_micros(us));
+            observed.took(rival, bytes, Duration::from_micros(us));
             by_pipeline += usize::from(round >= 1000 && !kernel);
             before = rival;
         }
@@ -261,7 +317,7 @@ mod tests {
                 let us = if mine == its { both } else { mixed }[usize::from(mine)];
                 let rival = if mine { Rival::Pipeline } else { Rival::Kernel };
                 let took = Duration::from_nanos(us * (1000 + 150 * side as u64));
-                observed.learn(rival, bytes, took);
+                observed.took(rival, bytes, took);
             }
             in_chunks += usize::from(round >= rounds / 2 && ways == [true, true]);
         }
@@ -313,13 +369,50 @@ mod tests {
         assert!(windows(&mut observed, 12, 4, 100) > 48);
     }
 
+    /// Transfers in chunks, all of whose pieces come in turns: several end at once.
+    #[test]
+    fn transfers_that_end_together_count_as_their_mean() {
+        const WINDOW: u32 = 16;
+        let mut observed = Observed::new(&Costs::default(), true, false, LayerId::CALL);
+        let (thresholds, bytes) = (with_cma(), 256 << 10);
+        let (mut clock, mut by_kernel) = (Instant::now(), 0);
+        for round in 0..400 {
+            let begun = clock;
+            let mut asked = 0;
+            for _ in 0..WINDOW {
+                if observed.decide(&thresholds, bytes) == Some(Rival::Kernel) {
+                    let before = clock;
+                    clock += Duration::from_micros(25);
+                    observed.transferred(Rival::Kernel, bytes, before, clock);
+                    by_kernel += u32::from(round >= 200);
+                } else {
+                    asked += 1;
+                }
+            }
+            // Fifty microseconds each, four at a time.
+            for index in 0..asked {
+                let last = index % 4 == 3 || index + 1 == asked;
+                if last {
+                    clock += Duration::from_micros(50 * (index % 4 + 1));
+                }
+                let ended = if last {
+                    clock
+                } else {
+                    clock + Duration::from_micros(50)
+                };
+                observed.transferred(Rival::Pipeline, bytes, begun, ended);
+            }
+        }
+        assert!(by_kernel > 200 * WINDOW * 8 / 10, "{by_kernel}");
+    }
+
     #[test]
     fn a_knob_is_obeyed() {
         let mut observed = Observed::new(&Costs::default(), true, true, LayerId::CALL);
         let thresholds = with_cma();
         for _ in 0..100 {
             assert_eq!(observed.decide(&thresholds, 1 << 20), None);
-            observed.learn(Rival::Kernel, 1 << 20, Duration::from_secs(1));
+            observed.took(Rival::Kernel, 1 << 20, Duration::from_secs(1));
         }
     }
 }
