@@ -22,7 +22,7 @@ pub(crate) use hub::{EventSource, Hub};
 pub(crate) use medium::{Medium, MediumOp, RecordRoom};
 pub(crate) use onecopy_shm::cells::FIRST_PAYLOAD;
 pub(crate) use onecopy_shm::coop::CooperativeBlock;
-pub(crate) use onecopy_shm::doorbell::Woken;
+pub(crate) use onecopy_shm::doorbell::SleepOutcome;
 pub(crate) use onecopy_shm::layout::{ChunkIndex, ChunkName};
 pub(crate) use onecopy_shm::ring::{BadRecord, MAX_RECORD_SLOTS, Record, payload_of, slots_for};
 pub(crate) use shared::{OpenError, SharedMemory};

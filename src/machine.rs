@@ -4,7 +4,7 @@
 use crate::wireup::own_processors;
 use nix::sched::{CpuSet, sched_setaffinity};
 use nix::unistd::Pid;
-use onecopy_shm::doorbell::{Doorbell, Woken};
+use onecopy_shm::doorbell::{Doorbell, SleepOutcome};
 use onecopy_shm::layout::Geometry;
 use onecopy_shm::segment::OwnSegment;
 use onecopy_shm::sync::HeavyFence;
@@ -258,8 +258,8 @@ fn abilities() -> Vec<Ability> {
         },
         Ability {
             name: "futex",
-            works: slept != Woken::Refused,
-            seen: yes(slept != Woken::Refused),
+            works: slept != SleepOutcome::Refused,
+            seen: yes(slept != SleepOutcome::Refused),
             otherwise: "waits that would sleep look again every 50 us",
         },
         Ability {

@@ -2,7 +2,7 @@
 //! How a rank waits: polls, then yields the processor, then sleeps until its doorbell is rung.
 
 use crate::coll::Worker;
-use crate::endpoint::{Doorbell, Woken};
+use crate::endpoint::{Doorbell, SleepOutcome};
 use onecopy_obs::tracepoints;
 use onecopy_shm::gate::{Gate, Pass, Threads};
 use onecopy_shm::sync::spin_hint;
@@ -144,14 +144,14 @@ fn sleep<'g>(
     drop(worker);
     tracepoints::sleep(period.as_micros() as u64);
     let woken = doorbell.sleep(period);
-    tracepoints::wake(woken == Woken::Rung);
-    if woken == Woken::Refused {
+    tracepoints::wake(woken == SleepOutcome::Rung);
+    if woken == SleepOutcome::Refused {
         std::thread::sleep(Duration::from_micros(50));
     }
     let mut worker = gate.enter();
     worker.engine.waits.set_asleep(false);
     worker.engine.wake_up();
-    if woken == Woken::TimedOut {
+    if woken == SleepOutcome::TimedOut {
         // Nobody rang for a whole period.
         worker.check_liveness();
         *looked = Some(Instant::now());

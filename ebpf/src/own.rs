@@ -17,7 +17,7 @@ use crate::observed::{Mechanism, Observed, PairKey, Peer, Task};
 use crate::shares::Shares;
 use find::{FoundPage, Key};
 use onecopy_shm::stats::Head;
-use onecopy_shm::stats::shown::Shown;
+use onecopy_shm::stats::shown::CheckedPage;
 
 /// The mechanisms of a row, in the order of [`MECHANISMS`]; what a rank sends itself is no copy between processes.
 const BY: [Option<Mechanism>; MECHANISMS.len()] = {
@@ -65,7 +65,7 @@ struct Rank {
     found: FoundPage,
     head: Head,
     /// Until the rank has ended.
-    page: Option<Shown>,
+    page: Option<CheckedPage>,
     /// By the rank of the peer, in order.
     rows: Vec<(u32, Row)>,
     /// Rows that found no room.

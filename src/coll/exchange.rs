@@ -21,7 +21,7 @@ use crate::engine::Engine;
 use crate::error::Result;
 use by_message::Messages;
 use onecopy_btl::LayerId;
-use onecopy_shm::coll::{Content, INLINE, Said, kind};
+use onecopy_shm::coll::{CheckedLine, Content, INLINE, kind};
 use onecopy_shm::copy::Kernel;
 use onecopy_shm::layout::COLL_SLOT;
 use onecopy_shm::loan::Loan;
@@ -67,7 +67,7 @@ pub(crate) struct Exchange {
 /// What a member has for this rank.
 struct Part {
     place: usize,
-    said: Said,
+    said: CheckedLine,
     /// Where it goes in the receive buffer.
     to: usize,
     len: usize,

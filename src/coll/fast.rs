@@ -11,7 +11,7 @@ use super::worker::Worker;
 use super::{ElemType, Op, Parts, PredefinedOp};
 use crate::engine::Engine;
 use crate::peer::Peer;
-use onecopy_shm::coll::{Brief, INLINE, View, accumulate, combine, kind, precede};
+use onecopy_shm::coll::{INLINE, ShortContribution, View, accumulate, combine, kind, precede};
 use onecopy_shm::copy::Kernel;
 use onecopy_shm::layout::COLL_SLOT;
 use std::ops::Range;
@@ -402,13 +402,13 @@ struct ShortLines<'l> {
 
 impl ShortLines<'_> {
     #[inline(always)]
-    fn poll(&mut self, place: usize) -> Result<Brief, Stop> {
+    fn poll(&mut self, place: usize) -> Result<ShortContribution, Stop> {
         poll_line(self.state, place, self.seq, self.polls)
     }
 
     /// The bytes of a contribution that has come.
     #[inline(always)]
-    fn bytes(&self, place: usize, brief: Brief) -> Result<View<'_>, Stop> {
+    fn bytes(&self, place: usize, brief: ShortContribution) -> Result<View<'_>, Stop> {
         let bytes = self.state.channel_ends[place].brief_bytes(self.seq, brief, self.len);
         bytes.ok_or(Stop::NotShort)
     }
@@ -504,7 +504,7 @@ impl ShortLines<'_> {
 
     /// As [`Self::poll`], where `place` may be this rank's own.
     #[inline(always)]
-    fn poll_or_own(&mut self, place: usize) -> Result<Brief, Stop> {
+    fn poll_or_own(&mut self, place: usize) -> Result<ShortContribution, Stop> {
         if place == self.state.me {
             Ok(self.state.channel_ends[place].brief(self.seq))
         } else {
@@ -520,7 +520,7 @@ fn poll_line(
     place: usize,
     seq: u32,
     mut polls: usize,
-) -> Result<Brief, Stop> {
+) -> Result<ShortContribution, Stop> {
     while state.channel_ends[place].look(seq) == 0 {
         polls -= 1;
         if polls == 0 {

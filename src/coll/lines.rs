@@ -6,14 +6,14 @@ use super::contribution::ENTRY;
 use super::state::CommState;
 use crate::error::{Error, Result};
 use onecopy_btl::RemoteRange;
-use onecopy_shm::coll::{Described, Said, kind};
+use onecopy_shm::coll::{BufferLocation, CheckedLine, kind};
 use onecopy_shm::copy::Kernel;
 use onecopy_shm::layout::HeapOffset;
 
 /// A line that was read.
 #[derive(Debug, Clone, Copy)]
 struct Known {
-    said: Said,
+    said: CheckedLine,
     /// What its table says of this rank's part, if that was asked for: where it is, and its bytes.
     entry: Option<(usize, usize)>,
 }
@@ -24,12 +24,17 @@ pub(crate) struct Lines(Vec<Option<Known>>);
 
 impl Lines {
     /// What the line of `place` says of `seq`; none as long as it is not there. An error fails the member.
-    pub(crate) fn of(&mut self, state: &CommState, place: usize, seq: u32) -> Result<Option<Said>> {
+    pub(crate) fn of(
+        &mut self,
+        state: &CommState,
+        place: usize,
+        seq: u32,
+    ) -> Result<Option<CheckedLine>> {
         Ok(self.known(state, place, seq)?.map(|known| known.said))
     }
 
     /// What the line of `place` says, if it was read.
-    pub(crate) fn known_of(&self, place: usize) -> Option<Said> {
+    pub(crate) fn known_of(&self, place: usize) -> Option<CheckedLine> {
         self.0.get(place)?.map(|known| known.said)
     }
 
@@ -75,7 +80,7 @@ impl Lines {
 }
 
 /// What the line of `place` says, which is there. For a collective that looks at it once and needs no [`Lines`].
-pub(crate) fn read(state: &CommState, place: usize, seq: u32) -> Result<Said> {
+pub(crate) fn read(state: &CommState, place: usize, seq: u32) -> Result<CheckedLine> {
     state.channel_ends[place]
         .said(seq)
         .map_err(|bad| Error::Protocol {
@@ -85,7 +90,7 @@ pub(crate) fn read(state: &CommState, place: usize, seq: u32) -> Result<Said> {
 }
 
 /// A buffer that a line describes.
-pub(crate) fn range(described: Described) -> RemoteRange {
+pub(crate) fn range(described: BufferLocation) -> RemoteRange {
     RemoteRange {
         address: described.address,
         heap: described.heap.map(HeapOffset),

@@ -5,7 +5,7 @@ use super::contribution::RESULT;
 use super::state::CommState;
 use crate::error::{Error, Result};
 use onecopy_btl::RemoteRange;
-use onecopy_shm::coll::{Said, kind};
+use onecopy_shm::coll::{CheckedLine, kind};
 use onecopy_shm::loan::{Loan, LoanTable};
 
 /// A member's buffer during a collective.
@@ -22,7 +22,7 @@ pub(crate) struct MemberBuffer {
 
 impl MemberBuffer {
     /// One of the two buffers that the line of `place` describes.
-    pub(crate) fn of(said: &Said, seq: u32, place: usize, buffer: usize) -> Self {
+    pub(crate) fn of(said: &CheckedLine, seq: u32, place: usize, buffer: usize) -> Self {
         let described = if buffer == RESULT {
             said.result
         } else {

@@ -14,7 +14,7 @@ use crate::engine::Engine;
 use crate::error::{Error, Result};
 use crate::peer::Peer;
 use onecopy_btl::{LayerId, RemoteRange};
-use onecopy_shm::coll::{Said, kind};
+use onecopy_shm::coll::{CheckedLine, kind};
 use onecopy_shm::loan::Loan;
 use std::io::IoSlice;
 
@@ -79,7 +79,7 @@ pub(crate) fn reaches_all(engine: &Engine, state: &CommState) -> bool {
 }
 
 /// The receive buffer of the member that says this, if members may write into it.
-pub(crate) fn opened(said: &Said) -> Option<RemoteRange> {
+pub(crate) fn opened(said: &CheckedLine) -> Option<RemoteRange> {
     said.has(kind::OPEN).then(|| lines::range(said.result))
 }
 

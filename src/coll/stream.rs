@@ -19,7 +19,7 @@ use super::state::{CommState, Step};
 use super::{ElemType, Op};
 use crate::error::Result;
 use onecopy_btl::{LayerId, RemoteRange};
-use onecopy_shm::coll::{Content, INLINE, Said, View, kind};
+use onecopy_shm::coll::{CheckedLine, Content, INLINE, View, kind};
 use onecopy_shm::copy::{Kernel, copy_slices};
 use onecopy_shm::layout::COLL_SLOT;
 use onecopy_shm::loan::{Loan, LoanTable};
@@ -62,7 +62,7 @@ struct Now {
 /// How pieces come to a rank and go on from it.
 struct Flow {
     /// What the rank before says that it has; none: this is the first one.
-    before: Option<Said>,
+    before: Option<CheckedLine>,
     /// Whether they come in the slot of the rank before.
     slots_in: bool,
     /// Whether they go on in this rank's slot.
@@ -261,7 +261,7 @@ impl Stream {
         &mut self,
         cx: &mut StepContext<'_>,
         scratch: &mut Scratch,
-        (flow, said): (&Flow, &Said),
+        (flow, said): (&Flow, &CheckedLine),
         now: Now,
     ) -> Result<bool> {
         let (before, len) = (cx.state.me - 1, now.len);
@@ -314,7 +314,12 @@ impl Stream {
     }
 
     /// What the rank before left of a prefix, and its vector.
-    fn sources(&self, cx: &StepContext<'_>, flow: &Flow, said: &Said) -> Result<[MemberBuffer; 2]> {
+    fn sources(
+        &self,
+        cx: &StepContext<'_>,
+        flow: &Flow,
+        said: &CheckedLine,
+    ) -> Result<[MemberBuffer; 2]> {
         let before = cx.state.me - 1;
         let sources = [RESULT, GIVEN].map(|buffer| MemberBuffer::of(said, cx.seq, before, buffer));
         let [result, given] = sources.map(|source| source.range.len);

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! What a rank has of its own for all its peers: the segment that they map, the chunks in it, and the doorbell.
 
-use super::{ChunkIndex, Woken};
+use super::{ChunkIndex, SleepOutcome};
 use crate::error::{Error, Result};
 use onecopy_shm::coll::Channel;
 use onecopy_shm::copy::Kernel;
@@ -36,7 +36,7 @@ impl Doorbell {
     }
 
     /// Sleeps until it rings, no longer than `timeout`.
-    pub(crate) fn sleep(&self, timeout: Duration) -> Woken {
+    pub(crate) fn sleep(&self, timeout: Duration) -> SleepOutcome {
         self.0.doorbell().sleep(timeout)
     }
 }

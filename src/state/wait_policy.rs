@@ -4,7 +4,7 @@
 use crate::wireup::Card;
 use onecopy_obs::seeds::{WAITS, WAITS_CROWDED};
 use onecopy_obs::{Knobs, WaitSleep};
-use onecopy_shm::watch::Rest;
+use onecopy_shm::watch::RestPolicy;
 use std::time::Duration;
 
 /// How long a rank polls before it yields, and yields before it sleeps.
@@ -81,8 +81,8 @@ fn processors(cards: &[Card], me: usize) -> (f64, f64) {
 
 impl WaitPolicy {
     /// How a thread rests that has this policy.
-    pub(crate) fn rest(&self) -> Rest {
-        Rest {
+    pub(crate) fn rest(&self) -> RestPolicy {
+        RestPolicy {
             spin: self.spin,
             yields: self.yields,
             sleep: self.sleep.then_some(self.period),

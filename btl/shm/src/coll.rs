@@ -18,6 +18,8 @@ mod view;
 
 pub use channel::memory::EndMemory;
 pub use channel::{Channel, CopyRequest};
-pub use said::{BadLine, Brief, Content, Described, INLINE, Info, Said, kind};
+pub use said::{
+    BadLine, BufferLocation, CheckedLine, Content, INLINE, Info, ShortContribution, kind,
+};
 #[cfg(not(loom))]
 pub use view::{View, accumulate, combine, precede};

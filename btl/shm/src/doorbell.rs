@@ -21,7 +21,7 @@ pub struct Doorbell(AtomicU32);
 
 /// How a sleep ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Woken {
+pub enum SleepOutcome {
     /// Someone rang, or the doorbell was no longer armed.
     Rung,
     /// The bound passed.
@@ -92,10 +92,10 @@ impl Doorbell {
 
     /// Sleeps until rung, at most `bound`. The caller has armed the doorbell and looked for work after its heavy fence.
     #[cfg(not(loom))]
-    pub fn sleep(&self, bound: Duration) -> Woken {
+    pub fn sleep(&self, bound: Duration) -> SleepOutcome {
         if crate::failing::attempt("doorbell.sleep").is_err() {
             self.disarm();
-            return Woken::Refused;
+            return SleepOutcome::Refused;
         }
         let time = libc::timespec {
             tv_sec: bound.as_secs() as libc::time_t,
@@ -114,12 +114,12 @@ impl Doorbell {
             )
         };
         let woken = if result == 0 {
-            Woken::Rung
+            SleepOutcome::Rung
         } else {
             match std::io::Error::last_os_error().raw_os_error() {
-                Some(libc::ETIMEDOUT) => Woken::TimedOut,
-                Some(libc::EAGAIN | libc::EINTR) => Woken::Rung,
-                _ => Woken::Refused,
+                Some(libc::ETIMEDOUT) => SleepOutcome::TimedOut,
+                Some(libc::EAGAIN | libc::EINTR) => SleepOutcome::Rung,
+                _ => SleepOutcome::Refused,
             }
         };
         self.disarm();
@@ -135,7 +135,7 @@ mod tests {
     #[test]
     fn a_doorbell_that_is_not_armed_does_not_sleep() {
         let doorbell = Doorbell::default();
-        assert_eq!(doorbell.sleep(Duration::from_secs(60)), Woken::Rung);
+        assert_eq!(doorbell.sleep(Duration::from_secs(60)), SleepOutcome::Rung);
         assert!(!doorbell.ring());
     }
 
@@ -147,7 +147,10 @@ mod tests {
             let doorbell = Arc::clone(&doorbell);
             move || doorbell.ring()
         });
-        assert_ne!(doorbell.sleep(Duration::from_secs(60)), Woken::TimedOut);
+        assert_ne!(
+            doorbell.sleep(Duration::from_secs(60)),
+            SleepOutcome::TimedOut
+        );
         assert!(ringer.join().unwrap());
     }
 
@@ -155,7 +158,10 @@ mod tests {
     fn a_sleep_is_bounded() {
         let doorbell = Doorbell::default();
         doorbell.arm();
-        assert_eq!(doorbell.sleep(Duration::from_millis(5)), Woken::TimedOut);
+        assert_eq!(
+            doorbell.sleep(Duration::from_millis(5)),
+            SleepOutcome::TimedOut
+        );
         assert!(!doorbell.is_armed());
     }
 }

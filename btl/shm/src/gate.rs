@@ -109,13 +109,13 @@ fn misused(misuse: Misuse) -> ! {
 /// Runs a function of the program while this thread holds a gate. If it comes to a gate, it ends with a panic: it would
 /// wait for itself.
 pub fn calling_out<R>(f: impl FnOnce() -> R) -> R {
-    struct Back(bool);
-    impl Drop for Back {
+    struct CalledOutGuard(bool);
+    impl Drop for CalledOutGuard {
         fn drop(&mut self) {
             CALLED_OUT.set(self.0);
         }
     }
-    let _back = Back(CALLED_OUT.replace(true));
+    let _back = CalledOutGuard(CALLED_OUT.replace(true));
     f()
 }
 

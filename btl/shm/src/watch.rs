@@ -27,7 +27,7 @@ pub struct Watch {
 
 /// How long a thread that rests polls before it yields, and yields before it sleeps.
 #[derive(Debug, Clone, Copy)]
-pub struct Rest {
+pub struct RestPolicy {
     /// Polls before the first yield.
     pub spin: usize,
     /// Yields before the sleep.
@@ -148,7 +148,7 @@ impl EventCount {
     }
 
     /// Returns at the next event, or after the longest sleep.
-    pub fn wait(&self, known: u32, rest: Rest) {
+    pub fn wait(&self, known: u32, rest: RestPolicy) {
         for _ in 0..rest.spin {
             if self.is_new(known) {
                 return;
@@ -196,8 +196,8 @@ mod tests {
     use super::*;
     use std::sync::mpsc;
 
-    fn rest(spin: usize, yields: usize) -> Rest {
-        Rest {
+    fn rest(spin: usize, yields: usize) -> RestPolicy {
+        RestPolicy {
             spin,
             yields,
             sleep: Some(Duration::from_secs(3600)),

@@ -7,7 +7,7 @@ use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::Path;
 
 use onecopy_shm::stats::NAME;
-use onecopy_shm::stats::shown::Shown;
+use onecopy_shm::stats::shown::CheckedPage;
 
 use crate::proc::{self, Stat};
 
@@ -40,7 +40,7 @@ pub(super) struct FoundPage {
 /// Passes each page of each process to `take`. What is refused is said in `refused`.
 pub(super) fn each(
     refused: &mut Vec<String>,
-    mut take: impl FnMut(Key, FoundPage, Shown),
+    mut take: impl FnMut(Key, FoundPage, CheckedPage),
 ) -> io::Result<()> {
     let mut more = 0_usize;
     for entry in fs::read_dir("/proc")? {
@@ -67,7 +67,7 @@ pub(super) fn each(
 fn of_process(
     place: &Path,
     pid: u32,
-    take: &mut impl FnMut(Key, FoundPage, Shown),
+    take: &mut impl FnMut(Key, FoundPage, CheckedPage),
     refuse: &mut impl FnMut(String),
 ) {
     let target = format!("/memfd:{NAME} (deleted)");
@@ -97,7 +97,7 @@ fn of_process(
             continue;
         }
         seen.push(key);
-        match Shown::of(&file) {
+        match CheckedPage::of(&file) {
             Ok(page) if is_of(place, page.head().pid) => {
                 let comm = proc::text(&place.join("comm")).unwrap_or_default();
                 let comm = comm.trim_end().to_owned();

@@ -88,7 +88,7 @@ fn some_head() -> Head {
     let page = StatsPage::new(0x1234_5678_0000_0003, 0, 1);
     let fd = page.fd().expect("a page").try_clone_to_owned();
     let file = File::from(fd.expect("a descriptor"));
-    *Shown::of(&file).expect("fit").head()
+    *CheckedPage::of(&file).expect("fit").head()
 }
 
 #[test]

@@ -12,7 +12,7 @@ use super::Exchange;
 use crate::engine::Engine;
 use crate::error::{Error, Result};
 use onecopy_btl::RemoteRange;
-use onecopy_shm::coll::{Content, Said, kind};
+use onecopy_shm::coll::{CheckedLine, Content, kind};
 use onecopy_shm::loan::Loan;
 use std::ops::Range;
 
@@ -83,7 +83,7 @@ impl Exchange {
     }
 
     /// Bytes of `len` from the front that this rank reads itself, by what their owner says.
-    pub(crate) fn reads(&self, said: &Said, len: usize) -> usize {
+    pub(crate) fn reads(&self, said: &CheckedLine, len: usize) -> usize {
         match self.gives {
             _ if !self.opened || !said.has(kind::WRITES) => len,
             _ if said.content != Content::Buffer => len,

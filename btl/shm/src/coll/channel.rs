@@ -11,7 +11,9 @@ pub(super) mod memory;
 pub(super) mod memory;
 
 use super::line::{Done, Head};
-use super::said::{BadLine, Brief, Content, INLINE, Info, Place, Said, check};
+use super::said::{
+    BadLine, CheckedLine, Content, INLINE, Info, ShortContribution, ShortPlace, check,
+};
 use crate::layout::{COLL_DEPTH, COLL_SLOT, COLL_STAGE, COLL_STAGES};
 use crate::sync::{AtomicU32, AtomicU64, Ordering};
 use memory::{EndMemory, Payload, View};
@@ -43,7 +45,7 @@ pub(super) struct Line {
 
 #[derive(Debug, Default)]
 #[repr(C, align(64))]
-struct Alone<T>(T);
+struct LineAligned<T>(T);
 
 #[derive(Debug, Default)]
 #[repr(C, align(64))]
@@ -62,15 +64,15 @@ pub(super) struct Lines {
     tag: AtomicU64,
     /// Why the communicator failed here; 0: it did not.
     failed: AtomicU64,
-    done: Alone<Done>,
+    done: LineAligned<Done>,
     /// Whether the owner is writing into a member's buffer; 0: it is not.
-    writing: Alone<AtomicU64>,
+    writing: LineAligned<AtomicU64>,
     /// Members that call, by their place modulo 64; set by them, taken by the owner.
-    called: Alone<AtomicU64>,
+    called: LineAligned<AtomicU64>,
     /// What the owner asks of peers, per stage; and the peers' answers.
     copy_requests: [CopyRequestLine; COLL_STAGES],
-    answers: [Alone<Head>; COLL_STAGES],
-    acks: [Alone<Head>; COLL_DEPTH],
+    answers: [LineAligned<Head>; COLL_STAGES],
+    acks: [LineAligned<Head>; COLL_DEPTH],
     pub(super) lines: [Line; COLL_DEPTH],
     _pad: AtomicU32,
 }
@@ -231,7 +233,7 @@ impl Channel {
     ///
     /// # Errors
     /// [`BadLine`]: no correct peer writes such a line.
-    pub fn said(&self, seq: u32) -> Result<Said, BadLine> {
+    pub fn said(&self, seq: u32) -> Result<CheckedLine, BadLine> {
         let line = self.line(seq);
         let info = Info::decode(line.info.load(Ordering::Relaxed));
         check(seq, info, &self.memory.payload(line), self.heap_bytes)
@@ -240,30 +242,36 @@ impl Channel {
     /// As [`Self::said`], for a reader that can use a short contribution only.
     #[inline]
     #[must_use]
-    pub fn brief(&self, seq: u32) -> Brief {
+    pub fn brief(&self, seq: u32) -> ShortContribution {
         let line = self.line(seq);
         let info = Info::decode(line.info.load(Ordering::Relaxed));
-        Brief::of(info, || self.memory.first_word(line))
+        ShortContribution::of(info, || self.memory.first_word(line))
     }
 
     /// The bytes of a short contribution, if they are so many.
     #[inline]
     #[must_use]
-    pub fn brief_bytes(&self, seq: u32, brief: Brief, len: usize) -> Option<View<'_>> {
+    pub fn brief_bytes(&self, seq: u32, brief: ShortContribution, len: usize) -> Option<View<'_>> {
         if brief.len as usize != len {
             return None;
         }
         match brief.place {
-            Place::Line => self.in_line(seq, 0, len),
-            Place::Slot => self.in_slot(seq, 0, len),
-            Place::Elsewhere => None,
+            ShortPlace::Line => self.in_line(seq, 0, len),
+            ShortPlace::Slot => self.in_slot(seq, 0, len),
+            ShortPlace::Elsewhere => None,
         }
     }
 
     /// Bytes from `offset` on of what the line of `seq` carries, or its slot; none if they do not lie within what the
     /// line said.
     #[must_use]
-    pub fn bytes(&self, seq: u32, said: &Said, offset: usize, len: usize) -> Option<View<'_>> {
+    pub fn bytes(
+        &self,
+        seq: u32,
+        said: &CheckedLine,
+        offset: usize,
+        len: usize,
+    ) -> Option<View<'_>> {
         match said.content {
             Content::Inline(there) => self.in_line(seq, 0, there)?.part(offset, len),
             Content::Slot(there) => self.in_slot(seq, 0, there)?.part(offset, len),

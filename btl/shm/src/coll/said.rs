@@ -59,7 +59,7 @@ pub mod kind {
 
 /// Where a member's buffer is, within its heap and its address space.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub struct Described {
+pub struct BufferLocation {
     /// Its address in the member.
     pub address: u64,
     /// Its place in the member's heap, if it lies there.
@@ -85,20 +85,20 @@ pub enum Content {
 
 /// What a line says, checked.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Said {
+pub struct CheckedLine {
     /// Up to which collective the writer has read. Not checked here: a reader
     /// believes it only as far ahead of its own number as there are lines.
     pub done: u32,
     /// Where the contribution is.
     pub content: Content,
     /// The buffer that the writer gives; empty if the line describes none.
-    pub given: Described,
+    pub given: BufferLocation,
     /// The buffer in which the writer receives; empty if the line describes none.
-    pub result: Described,
+    pub result: BufferLocation,
     flags: u8,
 }
 
-impl Said {
+impl CheckedLine {
     /// Whether the line has this flag.
     #[must_use]
     pub fn has(&self, flag: u8) -> bool {
@@ -127,7 +127,7 @@ fn word(payload: &[u8; INLINE], offset: usize) -> u64 {
         .map_or(0, u64::from_le_bytes)
 }
 
-fn describe(payload: &[u8; INLINE], offset: usize, heap_bytes: u64) -> Option<Described> {
+fn describe(payload: &[u8; INLINE], offset: usize, heap_bytes: u64) -> Option<BufferLocation> {
     let (address, heap, len) = (
         word(payload, offset),
         word(payload, offset + 8),
@@ -137,7 +137,7 @@ fn describe(payload: &[u8; INLINE], offset: usize, heap_bytes: u64) -> Option<De
     let is_within = |begin: u64, limit: u64| begin.checked_add(len).is_some_and(|end| end <= limit);
     let is_valid =
         is_within(address, u64::MAX) && heap.is_none_or(|heap| is_within(heap, heap_bytes));
-    is_valid.then_some(Described { address, heap, len })
+    is_valid.then_some(BufferLocation { address, heap, len })
 }
 
 /// Checks what was copied out of a line of a member whose heap has `heap_bytes`.
@@ -146,7 +146,7 @@ pub(super) fn check(
     info: Info,
     payload: &[u8; INLINE],
     heap_bytes: u64,
-) -> Result<Said, BadLine> {
+) -> Result<CheckedLine, BadLine> {
     let bad = |what| BadLine {
         seq,
         kind: info.kind,
@@ -154,7 +154,7 @@ pub(super) fn check(
         what,
     };
     let len = usize::from(info.len);
-    let (mut given, mut result) = (Described::default(), Described::default());
+    let (mut given, mut result) = (BufferLocation::default(), BufferLocation::default());
     let content = match info.kind & kind::MASK {
         kind::NOTHING if len == 0 || len == INLINE => Content::Nothing,
         kind::INLINE if len <= INLINE => Content::Inline(len),
@@ -183,7 +183,7 @@ pub(super) fn check(
     if content == Content::Message && (given.address, given.heap) != (0, None) {
         return Err(bad("a message has no address"));
     }
-    Ok(Said {
+    Ok(CheckedLine {
         done: info.done,
         content,
         given,
@@ -194,37 +194,39 @@ pub(super) fn check(
 
 /// What a line says of a short contribution.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Brief {
-    /// As in [`Said`].
+pub struct ShortContribution {
+    /// As in [`CheckedLine`].
     pub done: u32,
-    pub(super) place: Place,
+    pub(super) place: ShortPlace,
     pub(super) len: u32,
 }
 
 /// Where a short contribution stands.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Place {
+pub(super) enum ShortPlace {
     Line,
     Slot,
     /// It is no short one, or the line says nonsense.
     Elsewhere,
 }
 
-impl Brief {
+impl ShortContribution {
     /// `first` gives the first word of the payload.
     #[inline]
     pub(super) fn of(info: Info, first: impl FnOnce() -> u64) -> Self {
         let (place, len) = match info.kind {
-            kind::INLINE if usize::from(info.len) <= INLINE => (Place::Line, u32::from(info.len)),
+            kind::INLINE if usize::from(info.len) <= INLINE => {
+                (ShortPlace::Line, u32::from(info.len))
+            }
             kind::SLOT if info.len == 8 => {
                 let there = first();
                 if there <= COLL_SLOT as u64 {
-                    (Place::Slot, there as u32)
+                    (ShortPlace::Slot, there as u32)
                 } else {
-                    (Place::Elsewhere, 0)
+                    (ShortPlace::Elsewhere, 0)
                 }
             }
-            _ => (Place::Elsewhere, 0),
+            _ => (ShortPlace::Elsewhere, 0),
         };
         Self {
             done: info.done,
@@ -267,11 +269,11 @@ mod tests {
                     }
                     payload[..8].copy_from_slice(&word.to_le_bytes());
                     let info = Info { done: 1, kind, len };
-                    let brief = Brief::of(info, || word);
+                    let brief = ShortContribution::of(info, || word);
                     match brief.place {
-                        Place::Line => assert!(brief.len as usize <= INLINE),
-                        Place::Slot => assert!(brief.len as usize <= COLL_SLOT),
-                        Place::Elsewhere => {}
+                        ShortPlace::Line => assert!(brief.len as usize <= INLINE),
+                        ShortPlace::Slot => assert!(brief.len as usize <= COLL_SLOT),
+                        ShortPlace::Elsewhere => {}
                     }
                     let Ok(said) = check(7, info, &payload, HEAP) else {
                         bad += 1;

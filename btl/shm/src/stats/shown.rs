@@ -18,7 +18,7 @@ use std::os::fd::AsFd;
 
 /// Why a file is no page that can be read here.
 #[derive(Debug, thiserror::Error)]
-pub enum Unfit {
+pub enum PageError {
     /// It cannot be looked at.
     #[error("it cannot be read: {0}")]
     Io(#[from] io::Error),
@@ -43,7 +43,7 @@ pub enum Unfit {
     Absurd(String),
 }
 
-impl From<nix::errno::Errno> for Unfit {
+impl From<nix::errno::Errno> for PageError {
     fn from(errno: nix::errno::Errno) -> Self {
         Self::Io(errno.into())
     }
@@ -51,30 +51,30 @@ impl From<nix::errno::Errno> for Unfit {
 
 /// A page that was found fit.
 #[derive(Debug)]
-pub struct Shown {
+pub struct CheckedPage {
     map: Mapping,
     head: Head,
 }
 
-impl Shown {
+impl CheckedPage {
     /// Takes a file for a page; it is open for reading.
     ///
     /// # Errors
-    /// [`Unfit`] says why it is no page of this version.
-    pub fn of(file: &File) -> Result<Self, Unfit> {
+    /// [`PageError`] says why it is no page of this version.
+    pub fn of(file: &File) -> Result<Self, PageError> {
         let wanted =
             SealFlag::F_SEAL_SHRINK | SealFlag::F_SEAL_FUTURE_WRITE | SealFlag::F_SEAL_SEAL;
-        let seals = fcntl(file, FcntlArg::F_GET_SEALS).map_err(|_| Unfit::Unsealed)?;
+        let seals = fcntl(file, FcntlArg::F_GET_SEALS).map_err(|_| PageError::Unsealed)?;
         if !SealFlag::from_bits_truncate(seals).contains(wanted) {
-            return Err(Unfit::Unsealed);
+            return Err(PageError::Unsealed);
         }
         // Sealed, it cannot become shorter.
         let len = file.metadata()?.len();
         if len < ROWS_AT as u64 {
-            return Err(Unfit::NoPage);
+            return Err(PageError::NoPage);
         }
         if len > bytes_of(MAX_RANKS) {
-            return Err(Unfit::Absurd(format!("that it has {len} bytes")));
+            return Err(PageError::Absurd(format!("that it has {len} bytes")));
         }
         let map = Mapping::of_file(file.as_fd(), len, false)?;
         let head = check(load_head(&map), len)?;
@@ -142,27 +142,27 @@ fn load_head(map: &Mapping) -> Head {
 }
 
 /// Whether a file of so many bytes can begin so.
-fn check(head: Head, len: u64) -> Result<Head, Unfit> {
+fn check(head: Head, len: u64) -> Result<Head, PageError> {
     if head.magic != MAGIC {
-        return Err(Unfit::NoPage);
+        return Err(PageError::NoPage);
     }
     if head.version != VERSION {
-        return Err(Unfit::Version(head.version));
+        return Err(PageError::Version(head.version));
     }
     let counted = head.counters as usize * 8 == COUNTERS_LEN;
     if !counted || head.mechanisms as usize != MECHANISMS.len() || head.names != names() {
-        return Err(Unfit::Names);
+        return Err(PageError::Names);
     }
     if head.rank >= head.size || head.size > MAX_RANKS {
         let said = format!("that it is of rank {} of {}", head.rank, head.size);
-        return Err(Unfit::Absurd(said));
+        return Err(PageError::Absurd(said));
     }
     if head.bytes != len || len != bytes_of(head.size) {
         let said = format!(
             "that a job of {} ranks takes {} bytes, in {len}",
             head.size, head.bytes
         );
-        return Err(Unfit::Absurd(said));
+        return Err(PageError::Absurd(said));
     }
     Ok(head)
 }

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Of a page, and of what may be shown in its place.
 
-use super::shown::{Shown, Unfit};
+use super::shown::{CheckedPage, PageError};
 use super::*;
 use nix::fcntl::{OFlag, open};
 use nix::sys::stat::Mode;
@@ -13,9 +13,9 @@ fn path(fd: BorrowedFd<'_>) -> String {
     format!("/proc/self/fd/{}", fd.as_raw_fd())
 }
 
-fn look(page: &StatsPage) -> Shown {
+fn look(page: &StatsPage) -> CheckedPage {
     let file = File::open(path(page.fd().expect("a page"))).expect("opens");
-    Shown::of(&file).expect("fit")
+    CheckedPage::of(&file).expect("fit")
 }
 
 #[test]
@@ -102,7 +102,7 @@ fn what_is_no_page_is_refused_with_its_reason() {
         // SAFETY: a head has no padding, as the asserts of its offsets show.
         unsafe { std::slice::from_raw_parts(at, size_of::<Head>()) }.to_vec()
     };
-    let refused = |head: Head| match Shown::of(&file(&bytes(&head), len, all)) {
+    let refused = |head: Head| match CheckedPage::of(&file(&bytes(&head), len, all)) {
         Ok(_) => "nothing".to_owned(),
         Err(unfit) => unfit.to_string(),
     };
@@ -139,12 +139,12 @@ fn what_is_no_page_is_refused_with_its_reason() {
     assert!(refused(Head { size: 5, ..head }).contains("which cannot be"));
     assert!(refused(Head { bytes: 1, ..head }).contains("which cannot be"));
 
-    let short = Shown::of(&file(&[0; 8], 8, all));
-    assert!(matches!(short, Err(Unfit::NoPage)));
-    let long = Shown::of(&file(&bytes(&head), 1 << 40, all));
-    assert!(matches!(long, Err(Unfit::Absurd(_))));
-    let loose = Shown::of(&file(&bytes(&head), len, SealFlag::empty()));
-    assert!(matches!(loose, Err(Unfit::Unsealed)));
+    let short = CheckedPage::of(&file(&[0; 8], 8, all));
+    assert!(matches!(short, Err(PageError::NoPage)));
+    let long = CheckedPage::of(&file(&bytes(&head), 1 << 40, all));
+    assert!(matches!(long, Err(PageError::Absurd(_))));
+    let loose = CheckedPage::of(&file(&bytes(&head), len, SealFlag::empty()));
+    assert!(matches!(loose, Err(PageError::Unsealed)));
     let null = File::open("/dev/null").expect("opens");
-    assert!(matches!(Shown::of(&null), Err(Unfit::Unsealed)));
+    assert!(matches!(CheckedPage::of(&null), Err(PageError::Unsealed)));
 }

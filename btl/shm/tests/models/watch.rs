@@ -9,11 +9,11 @@ use loom::sync::{Arc, Condvar, Mutex};
 use loom::thread;
 use onecopy_shm::gate::{Gate, Guarded, Pass, Threads};
 use onecopy_shm::sync::{AtomicU32, Ordering};
-use onecopy_shm::watch::{EventCount, Rest, Watch};
+use onecopy_shm::watch::{EventCount, RestPolicy, Watch};
 use std::time::Duration;
 
 /// A rest that sleeps at once.
-const SLEEP: Rest = Rest {
+const SLEEP: RestPolicy = RestPolicy {
     spin: 0,
     yields: 0,
     sleep: Some(Duration::MAX),
