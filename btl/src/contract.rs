@@ -56,7 +56,7 @@ impl RemoteRange {
 
 /// What is known of the machine before any peer is.
 #[derive(Debug)]
-pub struct Here {
+pub struct NodeFacts {
     /// The devices of the kernel module.
     pub module: Module,
     /// Bytes of a rank's heap.
@@ -67,7 +67,7 @@ pub struct Here {
 
 /// How a peer can be reached, besides its segment.
 #[derive(Debug, Default)]
-pub struct Means {
+pub struct PeerAccess {
     /// Its process id here.
     pub pid: Option<i32>,
     /// The descriptor by which it granted its memory.
@@ -76,7 +76,7 @@ pub struct Means {
     pub export: Export,
 }
 
-impl Means {
+impl PeerAccess {
     /// The descriptor by which the peer granted its memory.
     #[must_use]
     pub fn grant(&self) -> Option<BorrowedFd<'_>> {
@@ -86,7 +86,7 @@ impl Means {
 
 /// How layers are used here.
 #[derive(Debug, Clone)]
-pub struct Terms {
+pub struct LayerSettings {
     /// Whether peers' chunks are mapped writable.
     pub pool_writable: bool,
     /// How large copies are made.
@@ -151,7 +151,7 @@ pub trait AttachLayer: CopyLayer {
     fn reserve(&self, range: &RemoteRange);
     /// The bytes of `range`, attached and to be read in place. None: the layer does not show them, or not in one
     /// window.
-    fn attached(&self, range: &RemoteRange) -> Option<Attached<'_>>;
+    fn attached(&self, range: &RemoteRange) -> Option<AttachedBytes<'_>>;
     /// Accesses so far, of anybody, that found no memory of the peer.
     fn holes(&self) -> u64;
     /// Gives up the windows of a range in which a hole was found.
@@ -164,7 +164,7 @@ pub trait AttachLayer: CopyLayer {
 
 /// Attached bytes of a peer, to be read in place. While it lives, nothing else is copied by the peer's layer.
 #[derive(Debug)]
-pub struct Attached<'l> {
+pub struct AttachedBytes<'l> {
     layer: &'l dyn AttachLayer,
     window: Ref<'l, Window>,
     offset: u64,
@@ -172,7 +172,7 @@ pub struct Attached<'l> {
     holes: u64,
 }
 
-impl<'l> Attached<'l> {
+impl<'l> AttachedBytes<'l> {
     /// The bytes of `range`, which begin at `at` in the window. `holes`: those that were counted before the window was
     /// looked up.
     pub(crate) fn new(

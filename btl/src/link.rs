@@ -3,7 +3,7 @@
 //! fails.
 
 use crate::contract::{
-    AttachLayer, Attached, CopyLayer, Failure, Means, Refusal, RemoteRange, Terms,
+    AttachLayer, AttachedBytes, CopyLayer, Failure, LayerSettings, PeerAccess, Refusal, RemoteRange,
 };
 use crate::module::Region;
 use crate::registry::{LayerId, LayerSet, PerLayer, Prove, Proven};
@@ -48,7 +48,7 @@ pub struct Permitted {
     /// The layers that the user permits, and this rank can use.
     pub layers: LayerSet,
     /// How.
-    pub terms: Terms,
+    pub terms: LayerSettings,
 }
 
 /// The copy layers of one pair.
@@ -97,7 +97,7 @@ impl Link {
     /// As [`prove_segment`]. A layer that refuses is no error: [`Self::refusals`] tells.
     pub fn connect(
         peer: &mut PeerSegment,
-        means: &Means,
+        means: &PeerAccess,
         permitted: &Permitted,
     ) -> Result<Self, Refusal> {
         prove_segment(peer, permitted.terms.pool_writable)?;
@@ -243,7 +243,7 @@ impl Link {
 
     /// The bytes of `range` to be read in place where a layer has attached them.
     #[must_use]
-    pub fn attached(&self, range: &RemoteRange) -> Option<Attached<'_>> {
+    pub fn attached(&self, range: &RemoteRange) -> Option<AttachedBytes<'_>> {
         self.all_attaching()
             .find_map(|attach| attach.attached(range))
     }

@@ -218,7 +218,7 @@ fn no_offer(peer: u32, what: &str) -> Refusal {
 
 /// The interface by which a pair talks, with what both sides have for it.
 #[derive(Debug)]
-pub(crate) enum Agreed<'m, D, O> {
+pub(crate) enum AgreedInterface<'m, D, O> {
     Extension {
         device: &'m Arc<onecopy_sys::Device>,
         /// By which the peer granted its memory.
@@ -237,14 +237,16 @@ pub(crate) fn interface<'m, D, O>(
     (extension, grant): (&'m Found<onecopy_sys::Device>, Option<BorrowedFd<'m>>),
     (plain, offer): (&'m Found<D>, Option<O>),
     what: &str,
-) -> Result<Agreed<'m, D, O>, Refusal> {
+) -> Result<AgreedInterface<'m, D, O>, Refusal> {
     let by_extension = extension.as_ref().ok().zip(grant);
     let by_plain = plain.as_ref().ok().zip(offer);
     match Interface::of_pair(by_extension.is_some(), by_plain.is_some()) {
         Some(Interface::Extension) => {
-            by_extension.map(|(device, grant)| Agreed::Extension { device, grant })
+            by_extension.map(|(device, grant)| AgreedInterface::Extension { device, grant })
         }
-        Some(Interface::Plain) => by_plain.map(|(device, offer)| Agreed::Plain { device, offer }),
+        Some(Interface::Plain) => {
+            by_plain.map(|(device, offer)| AgreedInterface::Plain { device, offer })
+        }
         None => None,
     }
     .ok_or_else(|| match (extension, plain) {

@@ -6,7 +6,9 @@ mod set;
 
 pub use set::{LayerSet, PerLayer};
 
-use crate::contract::{AttachLayer, CopyLayer, Here, Means, Probe, Refusal, Terms};
+use crate::contract::{
+    AttachLayer, CopyLayer, LayerSettings, NodeFacts, PeerAccess, Probe, Refusal,
+};
 use crate::curve::{LayerCosts, Seeds, curve};
 use crate::lanes::{Job, Lanes, Open};
 use crate::layers::{cico, cma, heap, knem, tcp, verbs, xpmem};
@@ -80,9 +82,9 @@ pub struct Layer {
     /// What counts messages that their owner had to expose first; none if it never has to.
     pub exposes: Option<Exposures>,
     /// What stands behind it in the kernel module; none if it needs no module.
-    pub of_module: Option<OfModule>,
+    pub of_module: Option<ModuleLayer>,
     /// What a look at the machine says of it.
-    pub probe: fn(&Here) -> Probe,
+    pub probe: fn(&NodeFacts) -> Probe,
     /// What this process permits to its peers: when it starts, and when it connects with a process.
     pub permit: fn(&Knobs, Option<i32>),
     /// How it is proven when a pair connects.
@@ -153,7 +155,7 @@ pub struct Exposures {
 
 /// A layer of the kernel module.
 #[derive(Debug)]
-pub struct OfModule {
+pub struct ModuleLayer {
     /// Which module, and by which interface.
     pub behind: fn(&Module) -> Behind,
     /// What holds by each interface.
@@ -161,7 +163,7 @@ pub struct OfModule {
 }
 
 /// Proves a layer by a transfer.
-pub type ProvePair = fn(&PeerSegment, &Means, &Terms) -> Result<Proven, Refusal>;
+pub type ProvePair = fn(&PeerSegment, &PeerAccess, &LayerSettings) -> Result<Proven, Refusal>;
 
 /// How a layer is proven.
 #[derive(Debug, Clone, Copy)]
@@ -263,7 +265,7 @@ pub const LAYERS: &[Layer] = &[
         }),
         bytes: Some(|counters| &mut counters.attach_bytes),
         writes: true,
-        of_module: Some(OfModule {
+        of_module: Some(ModuleLayer {
             behind: Module::behind_xpmem,
             guarantees: &xpmem::GUARANTEES,
         }),
@@ -331,7 +333,7 @@ pub const LAYERS: &[Layer] = &[
             done: |counters| &mut counters.knem_regions,
             refused: |counters| &mut counters.knem_refused,
         }),
-        of_module: Some(OfModule {
+        of_module: Some(ModuleLayer {
             behind: Module::behind_knem,
             guarantees: &knem::GUARANTEES,
         }),
@@ -376,7 +378,7 @@ pub const LAYERS: &[Layer] = &[
 ];
 
 /// What is there in every process.
-fn within(_: &Here) -> Probe {
+fn within(_: &NodeFacts) -> Probe {
     Probe::Available {
         detail: "messages of a rank to itself".into(),
     }

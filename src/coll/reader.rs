@@ -8,7 +8,7 @@ use crate::engine::Engine;
 use crate::error::{Error, Result};
 use crate::peer::Peer;
 use crate::proto::layers;
-use onecopy_btl::contract::Attached;
+use onecopy_btl::contract::AttachedBytes;
 use onecopy_btl::registry::Power;
 use onecopy_btl::{LayerId, RemoteRange};
 use onecopy_shm::coll::View;
@@ -31,7 +31,7 @@ pub(crate) fn attached<'p>(
     state: &CommState,
     place: usize,
     range: &RemoteRange,
-) -> Option<Attached<'p>> {
+) -> Option<AttachedBytes<'p>> {
     let peer = peers[state.members[place] as usize].as_ref()?;
     peer.link.attached(range)
 }

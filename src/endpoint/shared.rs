@@ -10,7 +10,7 @@ use super::{
 };
 use crate::error::{Error, Result};
 use onecopy_btl::Refusal;
-use onecopy_btl::contract::Means;
+use onecopy_btl::contract::PeerAccess;
 use onecopy_btl::link::{Link, Permitted};
 use onecopy_shm::cells::MappedCells;
 use onecopy_shm::coll::Channel;
@@ -103,7 +103,7 @@ impl SharedMemory {
     /// Proves the layers of the pair, each by a transfer.
     pub(crate) fn connect(
         &mut self,
-        means: &Means,
+        means: &PeerAccess,
         permitted: &Permitted,
     ) -> std::result::Result<Link, Refusal> {
         Link::connect(&mut self.segment, means, permitted)

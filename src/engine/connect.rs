@@ -6,7 +6,7 @@ use crate::endpoint::{Endpoint, OpenError, SharedMemory};
 use crate::error::{Error, Result};
 use crate::peer::{Gone, PairSettings, Peer};
 use onecopy_btl::LayerId;
-use onecopy_btl::contract::Means;
+use onecopy_btl::contract::PeerAccess;
 use onecopy_btl::registry;
 use onecopy_obs::tracepoints;
 use onecopy_shm::fault;
@@ -33,7 +33,7 @@ impl Engine {
             Err(OpenError::Failed(error)) => return Err(error),
         };
         fault::point("connect.mapped");
-        let means = Means {
+        let means = PeerAccess {
             pid: introduction.pid,
             grant: introduction.grant,
             export: self

@@ -13,7 +13,7 @@ use crate::select::chunks::Chunks;
 use crate::state::{Agenda, Buffers, Lives, Receives, Statistics, WaitPolicy, Waits};
 use crate::wireup::{Card, Wireup};
 use onecopy_btl::LayerId;
-use onecopy_btl::contract::Terms;
+use onecopy_btl::contract::LayerSettings;
 use onecopy_btl::cost::Costs;
 use onecopy_btl::link::Permitted;
 use onecopy_btl::module::{Exposed, Module};
@@ -174,7 +174,7 @@ impl Engine {
         }
         let permitted = Permitted {
             layers,
-            terms: Terms {
+            terms: LayerSettings {
                 pool_writable: knobs.maps_writable(),
                 plan,
                 module,

@@ -2,12 +2,12 @@
 //! Copy in, copy out: the layer that always works. The sender copies into a chunk of its own segment, the receiver out
 //! of it.
 
-use crate::contract::{Here, Probe, Refusal};
+use crate::contract::{NodeFacts, Probe, Refusal};
 use onecopy_shm::segment::{PeerSegment, SegmentError};
 
 /// Whether the machine can share memory at all: if not, no rank can start.
 #[must_use]
-pub fn probe(here: &Here) -> Probe {
+pub fn probe(here: &NodeFacts) -> Probe {
     match &here.segment {
         Ok(()) => Probe::Available {
             detail: "memfd segments; no name in any file system".into(),

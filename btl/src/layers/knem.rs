@@ -14,8 +14,10 @@
 //! The local side of each copy is made of slices; the remote side is checked by the kernel.
 #![allow(unsafe_code, reason = "ioctls that copy to memory of this process")]
 
-use crate::contract::{CopyLayer, Failure, Means, Refusal, RegionPart, RemoteRange, Terms};
-use crate::module::{Agreed, Guarantees, Region, interface};
+use crate::contract::{
+    CopyLayer, Failure, LayerSettings, PeerAccess, Refusal, RegionPart, RemoteRange,
+};
+use crate::module::{AgreedInterface, Guarantees, Region, interface};
 use crate::pieces::{Gathered, pieces, pieces_mut, walk};
 use crate::proving;
 use knem_sys::{KNEM_STATUS_SUCCESS, knem_cmd_inline_copy, knem_cmd_param_iovec};
@@ -51,7 +53,11 @@ impl KnemLayer {
     ///
     /// # Errors
     /// A [`Refusal`]: the pair does without this layer.
-    pub fn prove(peer: &PeerSegment, means: &Means, terms: &Terms) -> Result<Self, Refusal> {
+    pub fn prove(
+        peer: &PeerSegment,
+        means: &PeerAccess,
+        terms: &LayerSettings,
+    ) -> Result<Self, Refusal> {
         let module = &terms.module;
         let agreed = interface(
             peer.rank(),
@@ -61,14 +67,14 @@ impl KnemLayer {
         )?;
         let refuse = |error: &io::Error| explain("copy by the module", peer.rank(), error);
         let (layer, proof) = match agreed {
-            Agreed::Plain { device, offer } => {
+            AgreedInterface::Plain { device, offer } => {
                 let layer = Self {
                     access: Access::Plain(Arc::clone(device)),
                     call: "KNEM inline copy",
                 };
                 (layer, Some(offer))
             }
-            Agreed::Extension { device, grant } => {
+            AgreedInterface::Extension { device, grant } => {
                 let open = || -> io::Result<Self> {
                     let segment = onecopy_sys::Segment::from(grant.try_clone_to_owned()?);
                     let info = segment.info()?;

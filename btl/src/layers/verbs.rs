@@ -2,7 +2,7 @@
 //! Lanes by devices for RDMA: they take over what the wire to another node carries. What makes them is the library's
 //! endpoint, over `btl/verbs`; this says whether the machine has such a device, and opens it.
 
-use crate::contract::{Here, Probe, Refusal};
+use crate::contract::{NodeFacts, Probe, Refusal};
 use nix::sys::resource::{Resource, getrlimit};
 use nix::unistd::geteuid;
 use onecopy_obs::{Knobs, VerbsMode};
@@ -15,7 +15,7 @@ use onecopy_verbs::{Chosen, Error, Limits, Provider, Rails, Verbs};
 
 /// Whether there is a device by which a peer could be reached.
 #[must_use]
-pub fn probe(_: &Here) -> Probe {
+pub fn probe(_: &NodeFacts) -> Probe {
     let verbs = match Verbs::load() {
         Ok(verbs) => verbs,
         Err(missing) => return Probe::Unavailable(without_library(missing)),

@@ -4,7 +4,7 @@
 //!
 //! By the *extension* a window is a mapping of the descriptor that the peer granted. A hole in it reads as zeroes and
 //! is counted in a page that is mapped here, too. The count is compared before and after each copy, or whatever else
-//! read the window in place ([`Attached`]). The *plain* interface is that of any module that speaks the XPMEM ABI. By
+//! read the window in place ([`AttachedBytes`]). The *plain* interface is that of any module that speaks the XPMEM ABI. By
 //! it a window is an attachment of the peer's segment. A hole is SIGBUS, which [`onecopy_shm::guard`] takes for the
 //! length of a copy. Either way the copy of bytes that are not there is an error, and the program sees no signal.
 //!
@@ -14,9 +14,9 @@
 
 use crate::attachment::{Window, WindowError};
 use crate::contract::{
-    AttachLayer, Attached, CopyLayer, Failure, Means, Refusal, RemoteRange, Terms,
+    AttachLayer, AttachedBytes, CopyLayer, Failure, LayerSettings, PeerAccess, Refusal, RemoteRange,
 };
-use crate::module::{Agreed, Guarantees, interface};
+use crate::module::{AgreedInterface, Guarantees, interface};
 use crate::pieces::{pieces, pieces_mut, walk};
 use crate::populated::Populated;
 use crate::proving;
@@ -116,7 +116,11 @@ impl XpmemLayer {
     ///
     /// # Errors
     /// A [`Refusal`]: the pair does without this layer.
-    pub fn prove(peer: &PeerSegment, means: &Means, terms: &Terms) -> Result<Self, Refusal> {
+    pub fn prove(
+        peer: &PeerSegment,
+        means: &PeerAccess,
+        terms: &LayerSettings,
+    ) -> Result<Self, Refusal> {
         let module = &terms.module;
         let agreed = interface(
             peer.rank(),
@@ -130,7 +134,7 @@ impl XpmemLayer {
             ..terms.limits
         };
         let (access, can_write) = match agreed {
-            Agreed::Plain { device, offer } => {
+            AgreedInterface::Plain { device, offer } => {
                 let apid = device
                     .get(offer, xpmem_sys::XPMEM_RDWR)
                     .map_err(|e| failed("XPMEM get", &e))?;
@@ -141,7 +145,7 @@ impl XpmemLayer {
                 };
                 (access, true)
             }
-            Agreed::Extension { device, grant } => {
+            AgreedInterface::Extension { device, grant } => {
                 let open = || -> io::Result<_> {
                     let segment = onecopy_sys::Segment::from(grant.try_clone_to_owned()?);
                     let info = segment.info()?;
@@ -422,7 +426,7 @@ impl AttachLayer for XpmemLayer {
         }
     }
 
-    fn attached(&self, range: &RemoteRange) -> Option<Attached<'_>> {
+    fn attached(&self, range: &RemoteRange) -> Option<AttachedBytes<'_>> {
         if !self.shows_in_place() || range.len == 0 {
             return None;
         }
@@ -435,7 +439,13 @@ impl AttachLayer for XpmemLayer {
             offset = begin;
             Some(window)
         });
-        Some(Attached::new(self, window.ok()?, offset, *range, holes))
+        Some(AttachedBytes::new(
+            self,
+            window.ok()?,
+            offset,
+            *range,
+            holes,
+        ))
     }
 
     fn holes(&self) -> u64 {

@@ -10,10 +10,10 @@ use crate::engine::Engine;
 use crate::peer::Peer;
 use crate::proto::layers;
 use onecopy_btl::LayerId;
-use onecopy_btl::contract::Attached;
+use onecopy_btl::contract::AttachedBytes;
 
 /// Members, each with its part of the fragment.
-pub(super) type InPlace<'p> = Vec<(usize, Attached<'p>)>;
+pub(super) type InPlace<'p> = Vec<(usize, AttachedBytes<'p>)>;
 
 impl Fold {
     /// What is read in place of a fragment. None: a member has it elsewhere from now on.

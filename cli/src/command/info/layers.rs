@@ -4,7 +4,7 @@
 use onecopy::select::explain::Layers;
 use onecopy::{LayerId, Refusal};
 use onecopy_btl::Probe;
-use onecopy_btl::contract::Here;
+use onecopy_btl::contract::NodeFacts;
 use onecopy_btl::link::not_permitted;
 use onecopy_btl::module::{Interface, QUESTIONS};
 use onecopy_btl::registry::{self, LayerSet, Power};
@@ -109,8 +109,8 @@ fn layer(id: LayerId, probe: Probe, proven: &str, refusal: Option<&Refusal>) -> 
     }
 }
 
-fn here(knobs: &Knobs) -> Here {
-    Here {
+fn here(knobs: &Knobs) -> NodeFacts {
+    NodeFacts {
         module: LayerSet::permitted(&knobs.layers).open_module(knobs.module_abi),
         heap_bytes: onecopy::memory::geometry(knobs, 2).heap_bytes,
         segment: onecopy::machine::segment()
