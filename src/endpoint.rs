@@ -32,7 +32,7 @@ pub(crate) use socket::{
 
 use crate::error::Result;
 use onecopy_btl::LayerId;
-use onecopy_btl::lanes::Shown;
+use onecopy_btl::lanes::ExposedMemory;
 use onecopy_obs::Knobs;
 use onecopy_shm::cells::MappedCells;
 use onecopy_shm::coll::Channel;
@@ -511,7 +511,7 @@ impl Endpoint {
 /// Memory of the program that a peer on another node reads where it lies.
 impl Endpoint {
     /// Lets the peer read it, if that is worth it and possible.
-    pub(crate) fn show(&self, bytes: &[u8]) -> Option<Shown> {
+    pub(crate) fn show(&self, bytes: &[u8]) -> Option<ExposedMemory> {
         match self {
             Self::SharedMemory(_) => None,
             Self::Socket(to) => to.show(bytes),

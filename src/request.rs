@@ -3,7 +3,7 @@
 
 use crate::error::Error;
 use crate::matching::{EntryId, Envelope};
-use onecopy_btl::lanes::Shown;
+use onecopy_btl::lanes::ExposedMemory;
 use onecopy_btl::module::Region;
 use onecopy_shm::loan::{Loan, LoanError, LoanTable};
 use std::sync::Arc;
@@ -200,7 +200,7 @@ enum Exposed {
     /// As a region of the kernel module.
     Region(Region),
     /// To a device of the receiver's.
-    Shown(Shown),
+    Memory(ExposedMemory),
 }
 
 /// All requests of an engine.
@@ -278,19 +278,19 @@ impl Requests {
     pub(crate) fn region(&self, id: RequestId) -> Option<&Region> {
         match self.regions.get(&id) {
             Some(Exposed::Region(region)) => Some(region),
-            Some(Exposed::Shown(_)) | None => None,
+            Some(Exposed::Memory(_)) | None => None,
         }
     }
 
     /// Keeps memory of a send shown until it is complete.
-    pub(crate) fn keep_shown(&mut self, id: RequestId, shown: Shown) {
-        self.regions.insert(id, Exposed::Shown(shown));
+    pub(crate) fn keep_shown(&mut self, id: RequestId, shown: ExposedMemory) {
+        self.regions.insert(id, Exposed::Memory(shown));
     }
 
     /// The memory of a send that is shown.
-    pub(crate) fn shown(&self, id: RequestId) -> Option<&Shown> {
+    pub(crate) fn shown(&self, id: RequestId) -> Option<&ExposedMemory> {
         match self.regions.get(&id) {
-            Some(Exposed::Shown(shown)) => Some(shown),
+            Some(Exposed::Memory(shown)) => Some(shown),
             Some(Exposed::Region(_)) | None => None,
         }
     }

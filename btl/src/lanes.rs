@@ -1,15 +1,15 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Lanes: connections of a device that take over what the wire to a peer on another node carries.
 
-pub use onecopy_verbs::adapter::{Figures, Lanes, Offer, ReadState, Shown};
-pub use onecopy_verbs::modes::Job;
+pub use onecopy_verbs::adapter::{ExposedMemory, Figures, Lanes, Offer, ReadState};
+pub use onecopy_verbs::modes::JobShape;
 
 use crate::refusal::Refusal;
 use onecopy_obs::Knobs;
 use std::fmt;
 use std::sync::Arc;
 
-type Opens = dyn Fn(&Knobs, &Job) -> Result<Box<dyn Lanes>, Refusal> + Send + Sync;
+type Opens = dyn Fn(&Knobs, &JobShape) -> Result<Box<dyn Lanes>, Refusal> + Send + Sync;
 
 /// What opens the device of a rank.
 #[derive(Clone)]
@@ -24,7 +24,7 @@ impl fmt::Debug for Open {
 impl Open {
     /// By this function.
     pub fn by(
-        open: impl Fn(&Knobs, &Job) -> Result<Box<dyn Lanes>, Refusal> + Send + Sync + 'static,
+        open: impl Fn(&Knobs, &JobShape) -> Result<Box<dyn Lanes>, Refusal> + Send + Sync + 'static,
     ) -> Self {
         Self(Arc::new(open))
     }
@@ -33,7 +33,7 @@ impl Open {
     ///
     /// # Errors
     /// A [`Refusal`]: the rank has no lanes, and its messages go by the socket.
-    pub fn open(&self, knobs: &Knobs, job: &Job) -> Result<Box<dyn Lanes>, Refusal> {
+    pub fn open(&self, knobs: &Knobs, job: &JobShape) -> Result<Box<dyn Lanes>, Refusal> {
         (self.0)(knobs, job)
     }
 }

@@ -47,7 +47,7 @@ pub(crate) struct Wires {
     /// When lanes are told the time again.
     lanes_due: Instant,
     /// The job, as far as lanes must know it.
-    job: lanes::Job,
+    job: lanes::JobShape,
 }
 
 /// What makes this rank's lanes.
@@ -97,7 +97,7 @@ impl Wires {
             asked: Instant::now(),
             lanes,
             lanes_due: Instant::now() + LANES_PERIOD,
-            job: lanes::Job::on([]),
+            job: lanes::JobShape::on([]),
         })
     }
 
@@ -148,7 +148,7 @@ impl Wires {
     /// Learns on which nodes the ranks are, and where those on other nodes than `me` listen.
     pub(super) fn know(&mut self, cards: &[Card], me: usize, nodes: &[u32]) {
         let shares_node = |rank: u32| nodes[rank as usize] == nodes[me];
-        self.job = lanes::Job::on(nodes.iter().copied());
+        self.job = lanes::JobShape::on(nodes.iter().copied());
         let listens = cards.iter().enumerate();
         self.connector
             .know(listens.map(|(rank, card)| card.listens.filter(|_| !shares_node(rank as u32))));

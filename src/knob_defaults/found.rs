@@ -11,7 +11,7 @@ use onecopy_obs::knobs::auto::{Situation, Value};
 use onecopy_obs::{ChunkCopy, Knobs};
 use onecopy_verbs::Limits;
 use onecopy_verbs::model::{Fabric, usual_limits};
-use onecopy_verbs::modes::{Job, Mode, Need};
+use onecopy_verbs::modes::{JobShape, Mode, Need};
 use std::ffi::OsString;
 use std::path::Path;
 
@@ -170,7 +170,7 @@ pub(super) fn device_port_and_address() {
 /// Connections as long as device, knob and memory have room for them; one peer more, and datagrams are used.
 pub(super) fn mode_of_lanes() {
     let peers = 48;
-    let job = Job {
+    let job = JobShape {
         per_node: peers,
         nodes: 2,
         peers,

@@ -8,7 +8,7 @@ use nix::unistd::geteuid;
 use onecopy_obs::{Knobs, VerbsMode};
 use onecopy_verbs::adapter::{Adapter, Lanes, Settings};
 use onecopy_verbs::device::Missing;
-use onecopy_verbs::modes::{self, Job, Mode, Sizes};
+use onecopy_verbs::modes::{self, JobShape, Mode, Sizes};
 use onecopy_verbs::port::{self, Search};
 use onecopy_verbs::ud::{self, Datagrams};
 use onecopy_verbs::{Chosen, Error, Limits, Provider, Rails, Verbs};
@@ -126,7 +126,7 @@ pub fn sizes(knobs: &Knobs) -> Sizes {
 
 /// How the ranks of a job reach one another by such a device, and why.
 #[must_use]
-pub fn mode(knobs: &Knobs, job: &Job, limits: &Limits) -> (Mode, Vec<String>) {
+pub fn mode(knobs: &Knobs, job: &JobShape, limits: &Limits) -> (Mode, Vec<String>) {
     let forced = |mode| {
         let reason = format!("ONECOPY_VERBS_MODE={}", knobs.verbs_mode);
         (mode, vec![reason])
@@ -167,7 +167,7 @@ fn search<'p, P: Provider>(provider: &'p P, knobs: &Knobs) -> Result<Search<'p, 
 ///
 /// # Errors
 /// A [`Refusal`]: no libibverbs, no device or port that fits, or none that could be set up.
-pub fn open(knobs: &Knobs, job: &Job) -> Result<Box<dyn Lanes>, Refusal> {
+pub fn open(knobs: &Knobs, job: &JobShape) -> Result<Box<dyn Lanes>, Refusal> {
     let verbs = Verbs::load().map_err(without_library)?;
     open_of(&verbs, knobs, job)
 }
@@ -179,7 +179,7 @@ pub fn open(knobs: &Knobs, job: &Job) -> Result<Box<dyn Lanes>, Refusal> {
 pub fn open_of<P: Provider>(
     provider: &P,
     knobs: &Knobs,
-    job: &Job,
+    job: &JobShape,
 ) -> Result<Box<dyn Lanes>, Refusal> {
     let mut search = search(provider, knobs).map_err(|error| refusal(&error))?;
     let chosen = search.first().map_err(|error| refusal(&error))?;

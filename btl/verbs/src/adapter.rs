@@ -54,9 +54,9 @@ use crate::provider::{Access, Provider};
 use crate::queue::{Completion, Queue};
 use crate::timing::Timing;
 pub(crate) use activity::Shows;
-pub(crate) use connect::Place;
+pub(crate) use connect::LanePlace;
 use connector::Connector;
-pub use contract::{Figures, Lanes, ReadState, Settings, Shown};
+pub use contract::{ExposedMemory, Figures, Lanes, ReadState, Settings};
 pub use head::{Mark, Offer};
 use lane::{Lane, Stage};
 #[cfg(test)]
@@ -283,7 +283,7 @@ impl<P: Provider> Lanes for Adapter<P> {
         self.acknowledge_taken(name);
     }
 
-    fn show(&mut self, name: u64, bytes: &[u8]) -> Option<Shown> {
+    fn show(&mut self, name: u64, bytes: &[u8]) -> Option<ExposedMemory> {
         let shows = &self.lanes.get(name)?.shows;
         self.reads.show(&self.domain, &self.settings, shows, bytes)
     }

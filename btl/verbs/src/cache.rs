@@ -73,7 +73,7 @@ struct Entry<P: Provider> {
 
 /// How a buffer is to be registered.
 #[derive(Debug, Clone, Copy)]
-pub struct Wanted {
+pub struct RegistrationSpec {
     /// What peers may do there.
     pub access: Access,
     /// In which domains, a bit for each.
@@ -82,7 +82,7 @@ pub struct Wanted {
     pub first: usize,
 }
 
-impl Wanted {
+impl RegistrationSpec {
     /// In the first domain alone.
     fn in_first(access: Access) -> Self {
         Self {
@@ -131,8 +131,12 @@ struct State<P: Provider> {
 }
 
 impl<P: Provider> State<P> {
-    fn find(&mut self, range: &Range<usize>, wanted: Wanted) -> Option<(Arc<Memories<P>>, usize)> {
-        let Wanted {
+    fn find(
+        &mut self,
+        range: &Range<usize>,
+        wanted: RegistrationSpec,
+    ) -> Option<(Arc<Memories<P>>, usize)> {
+        let RegistrationSpec {
             access,
             domains,
             first,
@@ -324,7 +328,8 @@ impl<P: Provider> Cache<P> {
         access: Access,
     ) -> Result<RegisteredBuffer<P>> {
         // SAFETY: as the caller promises.
-        let (memories, offset) = unsafe { self.get_in(at, length, Wanted::in_first(access)) }?;
+        let (memories, offset) =
+            unsafe { self.get_in(at, length, RegistrationSpec::in_first(access)) }?;
         let memory = memories.of(0).map(Arc::clone);
         let memory = memory.ok_or_else(|| {
             Error::refused("ibv_reg_mr", "a buffer", "it is in no domain", "name one")
@@ -345,7 +350,7 @@ impl<P: Provider> Cache<P> {
         &self,
         at: NonNull<u8>,
         length: usize,
-        wanted: Wanted,
+        wanted: RegistrationSpec,
     ) -> Result<(Arc<Memories<P>>, usize)> {
         let start = at.as_ptr().expose_provenance();
         let exact = start..start.saturating_add(length);
@@ -399,9 +404,9 @@ impl<P: Provider> Cache<P> {
         &self,
         at: NonNull<u8>,
         length: usize,
-        wanted: Wanted,
+        wanted: RegistrationSpec,
     ) -> Result<Arc<Memories<P>>> {
-        let Wanted {
+        let RegistrationSpec {
             access,
             domains,
             first,

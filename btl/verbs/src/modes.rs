@@ -30,7 +30,7 @@ pub enum Mode {
 
 /// A job.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Job {
+pub struct JobShape {
     /// Ranks on each node.
     pub per_node: u32,
     /// Nodes.
@@ -39,7 +39,7 @@ pub struct Job {
     pub peers: u32,
 }
 
-impl Job {
+impl JobShape {
     /// A job whose ranks are on these nodes, of which each talks with all others.
     #[must_use]
     pub fn on(nodes: impl IntoIterator<Item = u32>) -> Self {
@@ -142,7 +142,7 @@ const PAIR: u64 = 8 << 10;
 impl Need {
     /// What a rank of the job needs in this mode.
     #[must_use]
-    pub fn of(mode: Mode, job: &Job, sizes: &Sizes) -> Self {
+    pub fn of(mode: Mode, job: &JobShape, sizes: &Sizes) -> Self {
         let others = job.nodes.saturating_sub(1);
         let remote = others.saturating_mul(job.per_node);
         let peers = job.peers.min(remote);
@@ -188,7 +188,7 @@ fn region(count: u32, slot: u32) -> u64 {
 
 /// The mode of a job, and why: connections if a rank has memory for them and the device offers as many, else datagrams.
 #[must_use]
-pub fn choose(job: &Job, sizes: &Sizes, limits: &Limits, budget: u64) -> (Mode, Vec<String>) {
+pub fn choose(job: &JobShape, sizes: &Sizes, limits: &Limits, budget: u64) -> (Mode, Vec<String>) {
     let mut reasons = Vec::new();
     let mode = Mode::Connections;
     let need = Need::of(mode, job, sizes);
@@ -246,7 +246,7 @@ mod tests {
     fn pinned_memory_does_not_grow_with_peers() {
         for mode in [Mode::Connections, Mode::Extended, Mode::Datagrams] {
             let need = |nodes| {
-                let job = Job {
+                let job = JobShape {
                     per_node: 32,
                     nodes,
                     peers: u32::MAX,
@@ -255,7 +255,7 @@ mod tests {
             };
             assert_eq!(need(2).pinned, need(2000).pinned);
         }
-        let job = Job {
+        let job = JobShape {
             per_node: 1,
             nodes: 64,
             peers: 63,
@@ -267,7 +267,7 @@ mod tests {
 
     #[test]
     fn each_rail_has_pairs_and_may_come_to_have_pools_of_its_own() {
-        let job = Job {
+        let job = JobShape {
             per_node: 1,
             nodes: 64,
             peers: 63,
@@ -284,7 +284,7 @@ mod tests {
 
     #[test]
     fn extended_connections_grow_with_nodes_not_with_ranks() {
-        let job = Job {
+        let job = JobShape {
             per_node: 32,
             nodes: 10,
             peers: u32::MAX,
@@ -292,14 +292,14 @@ mod tests {
         assert_eq!(Need::of(Mode::Connections, &job, &SIZES).pairs, 288);
         assert_eq!(Need::of(Mode::Extended, &job, &SIZES).pairs, 18);
         assert_eq!(Need::of(Mode::Datagrams, &job, &SIZES).pairs, 1);
-        let alone = Job { nodes: 1, ..job };
+        let alone = JobShape { nodes: 1, ..job };
         assert_eq!(Need::of(Mode::Connections, &alone, &SIZES).pairs, 0);
     }
 
     #[test]
     fn the_first_that_fits_is_taken_with_its_reason() {
         let limits = crate::model::usual_limits();
-        let job = Job {
+        let job = JobShape {
             per_node: 32,
             nodes: 100,
             peers: u32::MAX,
@@ -316,7 +316,7 @@ mod tests {
         assert!(reasons[0].ends_with("the device has 9"), "{reasons:?}");
         let capped = Sizes { lanes: 16, ..SIZES };
         assert_eq!(Need::of(Mode::Connections, &job, &capped).pairs, 16);
-        let small = Job { peers: 17, ..job };
+        let small = JobShape { peers: 17, ..job };
         let (mode, reasons) = choose(&small, &capped, &limits, 1 << 30);
         assert_eq!(mode, Mode::Datagrams);
         assert!(reasons[0].contains("keeps 16 connections"), "{reasons:?}");
@@ -324,8 +324,8 @@ mod tests {
 
     #[test]
     fn a_job_is_what_its_fullest_and_emptiest_nodes_make_it() {
-        let job = |nodes: &[u32]| Job::on(nodes.iter().copied());
-        let of = |per_node, nodes, peers| Job {
+        let job = |nodes: &[u32]| JobShape::on(nodes.iter().copied());
+        let of = |per_node, nodes, peers| JobShape {
             per_node,
             nodes,
             peers,

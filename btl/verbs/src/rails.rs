@@ -35,8 +35,8 @@ use std::os::fd::BorrowedFd;
 use std::ptr::NonNull;
 use std::time::{Duration, Instant};
 
-use crate::adapter::{Adapter, Figures, Lanes, Offer, ReadState, Settings, Shown};
-use crate::cache::{Bounds, Cache, Wanted};
+use crate::adapter::{Adapter, ExposedMemory, Figures, Lanes, Offer, ReadState, Settings};
+use crate::cache::{Bounds, Cache, RegistrationSpec};
 use crate::changed::Changed;
 use crate::error::Result;
 use crate::matching::RAILS_MAX;
@@ -171,7 +171,7 @@ impl<P: Provider> Rails<P> {
 
     /// Registers memory of the program for a lane's peer to read, by all rails that lead there. Tells the peer the
     /// keys, where it has more than one.
-    fn show_by_rails(&mut self, name: u64, bytes: &[u8]) -> Option<Shown> {
+    fn show_by_rails(&mut self, name: u64, bytes: &[u8]) -> Option<ExposedMemory> {
         if (bytes.len() as u64) < self.settings.read_min || bytes.is_empty() {
             return None;
         }
@@ -194,7 +194,7 @@ impl<P: Provider> Rails<P> {
             Cache::of(domains.collect(), bounds)
         });
         let start = NonNull::from(bytes).cast::<u8>();
-        let wanted = Wanted {
+        let wanted = RegistrationSpec {
             access: Access {
                 remote_read: true,
                 remote_write: false,
@@ -223,7 +223,7 @@ impl<P: Provider> Rails<P> {
             rail: first,
             registration,
         };
-        Some(Shown {
+        Some(ExposedMemory {
             address: shown.address,
             key: key.to_bits(),
             hold: self.lanes.get(name)?.shows.hold(memories),
@@ -318,7 +318,7 @@ impl<P: Provider> Lanes for Rails<P> {
         }
     }
 
-    fn show(&mut self, name: u64, bytes: &[u8]) -> Option<Shown> {
+    fn show(&mut self, name: u64, bytes: &[u8]) -> Option<ExposedMemory> {
         self.show_by_rails(name, bytes)
     }
 

@@ -20,7 +20,7 @@ use nix::sys::mman::{
 use nix::sys::signal::{Signal, kill};
 use nix::sys::wait::waitpid;
 use nix::unistd::{ForkResult, fork, pause};
-use onecopy_verbs::cache::{Bounds, Cache, RegisteredBuffer, Wanted};
+use onecopy_verbs::cache::{Bounds, Cache, RegisteredBuffer, RegistrationSpec};
 use onecopy_verbs::model::Fabric;
 use onecopy_verbs::provider::Access;
 use onecopy_verbs::unmaps::{Observer, Watcher};
@@ -215,7 +215,7 @@ fn what_the_wanted_domain_lacks_is_registered_anew_once() {
     }
     let at = map(None, 1);
     let get_in = |first| {
-        let wanted = Wanted {
+        let wanted = RegistrationSpec {
             access: Access::default(),
             domains: 0b11,
             first,

@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use onecopy_verbs::adapter::{Adapter, Lanes};
 use onecopy_verbs::model::{Fabric, Impairment, usual_settings};
-use onecopy_verbs::modes::{Job, Mode, Need, Sizes};
+use onecopy_verbs::modes::{JobShape, Mode, Need, Sizes};
 use onecopy_verbs::pair::{InitAttributes, Operation};
 use onecopy_verbs::port::choose_at;
 use onecopy_verbs::provider::{Depths, Kind};
@@ -435,7 +435,7 @@ fn what_is_pinned_for_63_peers_is_less_than_a_megabyte() {
     assert_eq!(pinned, one as u64);
     assert!(pinned <= 1_000_000, "{pinned}");
     assert_eq!(fabric.registered(), 64 * one);
-    let job = Job {
+    let job = JobShape {
         per_node: 1,
         nodes: 64,
         peers: 63,

@@ -620,8 +620,8 @@ fn queues_grow_with_their_pairs_and_never_overrun() {
 
 #[test]
 fn what_is_pinned_is_what_the_formula_says() {
-    use onecopy_verbs::modes::{Job, Mode, Need, Sizes};
-    let job = Job {
+    use onecopy_verbs::modes::{JobShape, Mode, Need, Sizes};
+    let job = JobShape {
         per_node: 2,
         nodes: 8,
         peers: 14,

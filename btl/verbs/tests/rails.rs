@@ -9,9 +9,9 @@ mod ports;
 
 use std::time::{Duration, Instant};
 
-use onecopy_verbs::adapter::{Adapter, Lanes, ReadState, Settings, Shown};
+use onecopy_verbs::adapter::{Adapter, ExposedMemory, Lanes, ReadState, Settings};
 use onecopy_verbs::model::{Fabric, usual_limits, usual_settings};
-use onecopy_verbs::modes::{Job, Mode, Need, Sizes};
+use onecopy_verbs::modes::{JobShape, Mode, Need, Sizes};
 use onecopy_verbs::{Offer, Rails};
 
 const STRIPE: usize = 4096;
@@ -156,7 +156,7 @@ fn bytes(len: usize, seed: usize) -> Vec<u8> {
 }
 
 /// Shows a message of the second side's to the first, which then knows its keys.
-fn show<A: Lanes, B: Lanes>(a: &mut Side<A>, b: &mut Side<B>, message: &[u8]) -> Shown {
+fn show<A: Lanes, B: Lanes>(a: &mut Side<A>, b: &mut Side<B>, message: &[u8]) -> ExposedMemory {
     let shown = b.lanes.show(b.lane, message).expect("shown");
     b.lanes.poll();
     a.lanes.poll();
@@ -173,7 +173,7 @@ struct Reading {
 }
 
 impl Reading {
-    fn of(token: u64, shown: &Shown, len: usize) -> Self {
+    fn of(token: u64, shown: &ExposedMemory, len: usize) -> Self {
         Self {
             token,
             got: Vec::new(),
@@ -531,7 +531,7 @@ fn what_rails_pin_is_what_the_formula_says() {
         rails: 2,
         ..Sizes::default()
     };
-    let job = Job {
+    let job = JobShape {
         per_node: 1,
         nodes: 2,
         peers: 1,

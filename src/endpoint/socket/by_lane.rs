@@ -10,7 +10,7 @@ use super::{SKIPS, Socket};
 use crate::endpoint::{Pack, Put};
 use nix::errno::Errno;
 use nix::sys::socket::{MsgFlags, recv};
-use onecopy_btl::lanes::{Offer, ReadState, Shown};
+use onecopy_btl::lanes::{ExposedMemory, Offer, ReadState};
 use std::os::fd::{AsFd, AsRawFd};
 use std::time::Instant;
 
@@ -187,7 +187,7 @@ impl Socket {
     }
 
     /// Lets the peer read memory of the program by the lane, if that is worth it and possible.
-    pub(in crate::endpoint) fn show(&self, bytes: &[u8]) -> Option<Shown> {
+    pub(in crate::endpoint) fn show(&self, bytes: &[u8]) -> Option<ExposedMemory> {
         let (lanes, lane) = self.lane()?;
         lanes.lock().show(lane, bytes)
     }

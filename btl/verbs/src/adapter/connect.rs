@@ -16,7 +16,7 @@ use crate::provider::{Depths, Kind, Provider};
 
 /// What a new lane may have, where a rank has as many lanes as it may have.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Place {
+pub(crate) enum LanePlace {
     /// The place of the lane that was silent longest.
     OfSilent,
     /// None.
@@ -25,7 +25,7 @@ pub(crate) enum Place {
 
 impl<P: Provider> Adapter<P> {
     pub(super) fn make_lane(&mut self, rank: u32) -> Result<(u64, Offer), String> {
-        let (name, rail) = self.prepare_lane(rank, Instant::now(), Place::OfSilent)?;
+        let (name, rail) = self.prepare_lane(rank, Instant::now(), LanePlace::OfSilent)?;
         if let Err(reason) = self.begin_stream(name) {
             self.close_lane(name);
             return Err(reason);
@@ -83,7 +83,7 @@ impl<P: Provider> Adapter<P> {
         &mut self,
         rank: u32,
         now: Instant,
-        place: Place,
+        place: LanePlace,
     ) -> Result<(u64, OfferedRail), String> {
         self.port.look(|_| Ok(()))?;
         self.renew_receives()?;
@@ -212,7 +212,7 @@ impl<P: Provider> Adapter<P> {
     }
 
     /// Ends the lane that was silent longest, where a rank has as many lanes as it may have.
-    fn make_room_for_lane(&mut self, now: Instant, place: Place) -> Result<(), String> {
+    fn make_room_for_lane(&mut self, now: Instant, place: LanePlace) -> Result<(), String> {
         // What was given up while a thread connects it has its pair still.
         let mut count = self.connector.orphans();
         let mut oldest: Option<(Instant, u64)> = None;
@@ -234,7 +234,7 @@ impl<P: Provider> Adapter<P> {
             return Ok(());
         }
         match oldest {
-            Some((used, name)) if now >= used + SILENT && place == Place::OfSilent => {
+            Some((used, name)) if now >= used + SILENT && place == LanePlace::OfSilent => {
                 self.displaced += 1;
                 if let Some(lane) = self.lanes.get_mut(name) {
                     lane.is_displaced = true;
@@ -306,10 +306,11 @@ mod tests {
         let message = vec![7; 5000];
         let shown = a.show(lanes[0], &message).expect("shown");
         let later = Instant::now() + 2 * SILENT;
-        a.prepare_lane(1, later, Place::OfSilent)
+        a.prepare_lane(1, later, LanePlace::OfSilent)
             .expect_err("in use");
         drop(shown);
-        a.prepare_lane(1, later, Place::OfSilent).expect("a place");
+        a.prepare_lane(1, later, LanePlace::OfSilent)
+            .expect("a place");
         assert!(a.is_displaced(lanes[0]));
     }
 }

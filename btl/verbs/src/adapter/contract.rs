@@ -69,7 +69,7 @@ pub struct Figures {
 }
 
 /// Memory of the program that peers may read.
-pub struct Shown {
+pub struct ExposedMemory {
     /// Where it is.
     pub address: u64,
     /// The key by which peers read it. Where there are several rails, its upper half says of which it is.
@@ -78,7 +78,7 @@ pub struct Shown {
     pub hold: Box<dyn Send>,
 }
 
-impl Debug for Shown {
+impl Debug for ExposedMemory {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         write!(f, "Shown({:#x})", self.address)
     }
@@ -136,7 +136,7 @@ pub trait Lanes: Debug + Send {
     fn acknowledge(&mut self, lane: u64);
 
     /// Lets a lane's peer read memory of the program, if it is worth that, and can be pinned.
-    fn show(&mut self, lane: u64, bytes: &[u8]) -> Option<Shown>;
+    fn show(&mut self, lane: u64, bytes: &[u8]) -> Option<ExposedMemory>;
     /// Whether memory of the lane's peer can be read.
     fn can_post_reads(&mut self, lane: u64) -> bool;
     /// Posts reads of a peer's memory, as many as there is room for; of how many bytes. `token` names who reads: what

@@ -14,7 +14,7 @@ use std::ptr::NonNull;
 
 use super::activity::Shows;
 use super::lane::Stage;
-use super::{Adapter, ReadState, Settings, Shown};
+use super::{Adapter, ExposedMemory, ReadState, Settings};
 use crate::cache::{Bounds, Cache};
 use crate::domain::Domain;
 use crate::memory::{Local, Region, Slot};
@@ -73,7 +73,7 @@ impl<P: Provider> Reads<P> {
         settings: &Settings,
         shows: &Shows,
         bytes: &[u8],
-    ) -> Option<Shown> {
+    ) -> Option<ExposedMemory> {
         if (bytes.len() as u64) < settings.read_min || bytes.is_empty() {
             return None;
         }
@@ -95,7 +95,7 @@ impl<P: Provider> Reads<P> {
         // another owner has by now. The cache finds out when they are mapped no more.
         let found = unsafe { cache.get(start, bytes.len(), access) }.ok()?;
         let Remote { address, key } = found.memory.remote(found.offset);
-        Some(Shown {
+        Some(ExposedMemory {
             address,
             key: u64::from(key),
             hold: shows.hold(found.memory),

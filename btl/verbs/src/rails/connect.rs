@@ -6,7 +6,7 @@ use std::time::Duration;
 use super::Rails;
 use super::lane::{Connection, Lane};
 use super::note::{Attempt, Note};
-use crate::adapter::{Lanes, Offer, Place};
+use crate::adapter::{LanePlace, Lanes, Offer};
 use crate::changed::Listed;
 use crate::matching::{self, OfferedRail};
 use crate::provider::Provider;
@@ -23,7 +23,7 @@ impl<P: Provider> Rails<P> {
         let (mut made, mut absent, mut refused) = (Vec::new(), Vec::new(), Vec::new());
         self.note_uses();
         for rail in 0..self.rails.len() {
-            match self.prepare_inner(rail, rank, Place::OfSilent) {
+            match self.prepare_inner(rail, rank, LanePlace::OfSilent) {
                 Ok((inner, found)) => made.push((Connection::new(rail, Some(inner)), found)),
                 Err(reason) => {
                     let found = OfferedRail {
@@ -87,7 +87,7 @@ impl<P: Provider> Rails<P> {
         &mut self,
         rail: usize,
         rank: u32,
-        place: Place,
+        place: LanePlace,
     ) -> Result<(u64, OfferedRail), String> {
         let (now, index) = (self.now(), rail as u8);
         let rail = &mut self.rails[rail];
@@ -291,7 +291,7 @@ impl<P: Provider> Rails<P> {
     fn renew(&mut self, name: u64, index: usize) -> Option<(u64, OfferedRail)> {
         let lane = self.lanes.get(name)?;
         let (rail, rank) = (lane.connections.get(index)?.rail, lane.rank());
-        let (inner, own) = self.prepare_inner(rail, rank, Place::Free).ok()?;
+        let (inner, own) = self.prepare_inner(rail, rank, LanePlace::Free).ok()?;
         self.rails[rail].owners.insert(inner, name);
         if let Some(connection) = self.connection_mut(name, index) {
             connection.inner = Some(inner);

@@ -8,7 +8,7 @@ use super::arq::Arq;
 use super::head::HEAD;
 use super::schedule::{InLists, List};
 use super::{Datagrams, Lane, Peer, Stage, WINDOW_MAX, WINDOW_MIN};
-use crate::adapter::{Figures, Lanes, Mark, Offer, ReadState, Shown};
+use crate::adapter::{ExposedMemory, Figures, Lanes, Mark, Offer, ReadState};
 use crate::matching::{OfferedRail, RAILS_MAX};
 use crate::pair::QueuePair;
 use crate::port::PortEvent;
@@ -220,7 +220,7 @@ impl<P: Provider> Lanes for Datagrams<P> {
     }
 
     // Long messages come as packets: to read them needs a connection.
-    fn show(&mut self, _: u64, _: &[u8]) -> Option<Shown> {
+    fn show(&mut self, _: u64, _: &[u8]) -> Option<ExposedMemory> {
         None
     }
 

@@ -6,7 +6,7 @@ use onecopy::LayerId;
 use onecopy::memory::nodes::{Spread, Streams};
 use onecopy_btl::layers::verbs::{mode, rails, sizes};
 use onecopy_obs::Knobs;
-use onecopy_verbs::modes::{Job, Mode, Need, Sizes};
+use onecopy_verbs::modes::{JobShape, Mode, Need, Sizes};
 use onecopy_verbs::{Limits, Verbs, model};
 use serde::Serialize;
 use std::io::{self, Write};
@@ -106,7 +106,7 @@ impl Between {
     /// `rails`: as many as are used here if none.
     pub(super) fn new(knobs: &Knobs, spread: Spread, rails: Option<u32>) -> Self {
         let number = |count: usize| u32::try_from(count).unwrap_or(u32::MAX);
-        let job = Job {
+        let job = JobShape {
             per_node: number(spread.per_node),
             nodes: number(spread.nodes),
             peers: number(spread.far),
