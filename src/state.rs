@@ -6,22 +6,22 @@
 //! knows a protocol or the engine that drives them.
 
 mod agenda;
-pub(crate) mod held;
 pub(crate) mod lightweight;
 mod lives;
 pub(crate) mod message;
 mod receives;
 mod statistics;
+pub(crate) mod stored;
 pub(crate) mod transfer;
 pub(crate) mod wait_policy;
 mod waits;
 
 pub(crate) use agenda::Agenda;
-pub(crate) use held::Buffers;
 pub(crate) use lives::Lives;
 pub(crate) use message::Message;
 pub(crate) use receives::Receives;
 pub(crate) use statistics::Statistics;
+pub(crate) use stored::Buffers;
 pub(crate) use wait_policy::WaitPolicy;
 pub(crate) use waits::Waits;
 

@@ -9,7 +9,7 @@
 use crate::records::ChunkBody;
 use crate::request::{Request, RequestId, Requests};
 use crate::select::chunks::Chunks;
-use crate::state::held::Held;
+use crate::state::stored::StoredBytes;
 use onecopy_shm::copy::Kernel;
 use onecopy_shm::layout::OutOfBounds;
 use onecopy_shm::loan::{LoanError, LoanTable};
@@ -22,7 +22,7 @@ pub(crate) enum Destination<'d> {
     /// To the buffer of a request.
     Request(&'d Request),
     /// To a place where they wait for their receive. They come in their order.
-    Held(&'d mut Held),
+    StoredBytes(&'d mut StoredBytes),
     /// Nowhere: the receive is over, and the bytes are dropped.
     Nowhere,
 }
@@ -47,7 +47,7 @@ impl<'d> Destination<'d> {
         match self {
             Self::Call(out) => read(0, &mut out[offset as usize..][..len]),
             Self::Request(request) => return fill_request(request, loans, (offset, len), read),
-            Self::Held(held) => return fill_held(held, (offset, len), read),
+            Self::StoredBytes(held) => return fill_held(held, (offset, len), read),
             Self::Nowhere => {}
         }
         Ok(())
@@ -75,7 +75,7 @@ fn fill_request(
 /// Out of line, as [`fill_request`].
 #[inline(never)]
 fn fill_held(
-    held: &mut Held,
+    held: &mut StoredBytes,
     (offset, len): (u64, usize),
     mut read: impl FnMut(usize, &mut [u8]),
 ) -> Result<(), LoanError> {

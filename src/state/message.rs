@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! A message that came before its receive.
 
-use super::held::Held;
+use super::stored::StoredBytes;
 use crate::peer::charge;
 use crate::records::LIST_ENTRY;
 use crate::request::{RequestId, Requests};
@@ -11,9 +11,12 @@ use onecopy_btl::RemoteRange;
 #[derive(Debug)]
 pub(crate) enum Message {
     /// All of its bytes. `sync`: the sender's request that wants to know of the match.
-    Whole { bytes: Held, sync: Option<u64> },
+    Whole {
+        bytes: StoredBytes,
+        sync: Option<u64>,
+    },
     /// Its first bytes; the rest is under way.
-    Partial { bytes: Held, total: u64 },
+    Partial { bytes: StoredBytes, total: u64 },
     /// Its announcement.
     Announced(Announcement),
     /// Sent by this rank to itself, and too long to be buffered.

@@ -13,8 +13,8 @@ use crate::peer::{Incoming, Peer, Target};
 use crate::records::{ChunkBody, Kind};
 use crate::request::RequestId;
 use crate::select::chunks::Chunks;
-use crate::state::held::Held;
 use crate::state::lightweight::PostedReceive;
+use crate::state::stored::StoredBytes;
 use crate::state::{Core, Receives};
 use onecopy_shm::copy::{Kernel, copy_slices};
 use onecopy_shm::layout::OutOfBounds;
@@ -78,7 +78,7 @@ pub(crate) fn whole(
     peer.inbound.hold(&core.knobs, len as u64)?;
     core.counters.hold_unexpected(len as u64);
     let mut bytes = core.buffers.place_to_hold(len);
-    let held = Destination::Held(&mut bytes).fill(&mut core.loans, 0, len, read);
+    let held = Destination::StoredBytes(&mut bytes).fill(&mut core.loans, 0, len, read);
     held.map_err(|error| error.to_string())?;
     receives.keep_unexpected(core, envelope, Message::Whole { bytes, sync });
     Ok(())
@@ -196,7 +196,7 @@ pub(crate) fn next_chunk(
     let to = match incoming.target {
         Target::Request(id) => Destination::of_request(&core.requests, id),
         Target::Entry(entry) => match receives.unexpected.get_mut(entry) {
-            Message::Partial { bytes, .. } => Destination::Held(bytes),
+            Message::Partial { bytes, .. } => Destination::StoredBytes(bytes),
             _ => Destination::Nowhere,
         },
         Target::Nowhere => Destination::Nowhere,
@@ -238,7 +238,7 @@ fn all_came(
         Target::Entry(entry) => {
             let message = unexpected.get_mut(entry);
             if let Message::Partial { bytes, .. } = message {
-                let bytes = std::mem::replace(bytes, Held::Short(Vec::new()));
+                let bytes = std::mem::replace(bytes, StoredBytes::Short(Vec::new()));
                 *message = Message::Whole {
                     bytes,
                     sync: incoming.sync,
@@ -256,7 +256,7 @@ pub(crate) fn adopt(
     peer: &mut Peer,
     envelope: Envelope,
     id: RequestId,
-    (bytes, total): (Held, u64),
+    (bytes, total): (StoredBytes, u64),
 ) {
     if let Some(request) = core.requests.get_mut(id) {
         request.begin_receiving(&envelope);
@@ -277,7 +277,7 @@ pub(crate) fn accept_whole(
     core: &mut Core,
     peer: &mut Peer,
     envelope: Envelope,
-    (bytes, sync): (Held, Option<u64>),
+    (bytes, sync): (StoredBytes, Option<u64>),
     id: RequestId,
 ) {
     let (len, written) = hand_over(core, id, bytes);
@@ -289,7 +289,7 @@ pub(crate) fn accept_whole(
 
 /// Copies a whole message that was kept to its receive, and gives its place back. Gives its length, and whether the
 /// bytes that fit are in the buffer.
-pub(crate) fn hand_over(core: &mut Core, id: RequestId, bytes: Held) -> (u64, Result<()>) {
+pub(crate) fn hand_over(core: &mut Core, id: RequestId, bytes: StoredBytes) -> (u64, Result<()>) {
     let written = copy_held(core, id, &bytes);
     let len = bytes.len() as u64;
     core.counters.release_unexpected(len);

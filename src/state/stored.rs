@@ -12,14 +12,14 @@ const SPARE: usize = 64;
 
 /// Bytes received so far of a message.
 #[derive(Debug)]
-pub(crate) enum Held {
+pub(crate) enum StoredBytes {
     /// A short message.
     Short(Vec<u8>),
     /// The first `filled` bytes of a buffer.
     Pooled { buf: PoolBuf, filled: usize },
 }
 
-impl Held {
+impl StoredBytes {
     /// Room for the next `more` bytes; none if the message would be longer than it was said to be.
     pub(crate) fn extend(&mut self, more: usize) -> Option<&mut [u8]> {
         match self {
@@ -41,7 +41,7 @@ impl Held {
     }
 }
 
-impl std::ops::Deref for Held {
+impl std::ops::Deref for StoredBytes {
     type Target = [u8];
     fn deref(&self) -> &[u8] {
         match self {
@@ -72,20 +72,20 @@ impl Buffers {
     }
 
     /// A place for a message of `len` bytes, empty.
-    pub(crate) fn place_to_hold(&mut self, len: usize) -> Held {
+    pub(crate) fn place_to_hold(&mut self, len: usize) -> StoredBytes {
         if len >= POOLED
             && let Ok(buf) = self.pool.take(len, MemoryKind::Private)
         {
-            return Held::Pooled { buf, filled: 0 };
+            return StoredBytes::Pooled { buf, filled: 0 };
         }
         let mut bytes = self.spare.pop().unwrap_or_default();
         bytes.reserve_exact(len);
-        Held::Short(bytes)
+        StoredBytes::Short(bytes)
     }
 
     /// Takes the place back.
-    pub(crate) fn give_back(&mut self, held: Held) {
-        if let Held::Short(mut bytes) = held
+    pub(crate) fn give_back(&mut self, held: StoredBytes) {
+        if let StoredBytes::Short(mut bytes) = held
             && self.spare.len() < SPARE
             && bytes.capacity() <= POOLED
         {
@@ -101,10 +101,10 @@ mod tests {
 
     #[test]
     fn no_more_fits_than_was_said() {
-        let mut held = Held::Short(Vec::with_capacity(10));
+        let mut held = StoredBytes::Short(Vec::with_capacity(10));
         let room = match &held {
-            Held::Short(bytes) => bytes.capacity(),
-            Held::Pooled { .. } => 0,
+            StoredBytes::Short(bytes) => bytes.capacity(),
+            StoredBytes::Pooled { .. } => 0,
         };
         held.extend(room).expect("room").fill(7);
         assert_eq!(&*held, vec![7; room]);
