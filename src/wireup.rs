@@ -85,7 +85,7 @@ pub struct Card {
 
 /// What a rank of a job of several nodes needs to meet those on other nodes.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Net {
+pub struct NetIdentity {
     /// The address of its own node by which the others reach it.
     pub address: IpAddr,
     /// What only ranks of the job know. It never travels; a rank that connects proves that it knows it.
@@ -446,7 +446,7 @@ pub trait Wireup: Send {
     }
 
     /// What this rank needs to meet ranks on other nodes; none in a job of one node. Known before [`join`](Self::join).
-    fn net(&self) -> Option<Net> {
+    fn net(&self) -> Option<NetIdentity> {
         None
     }
 
@@ -482,13 +482,13 @@ pub trait Emergency: Send + Sync {
 
 /// The way to end the job of a rank, of no use in a child that the rank has forked. What reaches the launcher or the
 /// host from the child would be taken for the rank's, or would cost the rank its connection.
-struct OfRank {
+struct RankEmergency {
     inner: Arc<dyn Emergency>,
     /// The rank's process, as [`fork::generation`] numbers it.
     process: u32,
 }
 
-impl Emergency for OfRank {
+impl Emergency for RankEmergency {
     fn abort(&self, code: i32) -> Result<(), WireupError> {
         if self.process != fork::generation() {
             return Err(WireupError::Forked { call: "abort" });
@@ -500,7 +500,7 @@ impl Emergency for OfRank {
 /// The way to end the job that `wireup` offers, for the rank's process alone.
 pub(crate) fn emergency_of(wireup: &dyn Wireup) -> Arc<dyn Emergency> {
     fork::watch();
-    Arc::new(OfRank {
+    Arc::new(RankEmergency {
         inner: wireup.emergency(),
         process: fork::generation(),
     })

@@ -12,7 +12,7 @@ use crate::error::{Error, Result};
 use crate::peer::{Gone, PairSettings, Peer};
 use crate::select::chunks::Chunks;
 use crate::select::other_node;
-use crate::wireup::{Card, Death, Net, WireupError};
+use crate::wireup::{Card, Death, NetIdentity, WireupError};
 use onecopy_btl::link::{Link, not_permitted};
 use onecopy_btl::{LayerId, Refusal};
 use onecopy_btl::{lanes, registry};
@@ -65,7 +65,7 @@ impl Wires {
     pub(super) fn open(
         knobs: &Knobs,
         me: u32,
-        net: &Net,
+        net: &NetIdentity,
         home: &Home,
         lanes: Option<lanes::Open>,
     ) -> Result<Self> {

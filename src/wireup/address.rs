@@ -14,13 +14,13 @@ const MOST: usize = 16;
 
 /// An address of this node, and of which interface it is.
 #[derive(Clone, Debug, PartialEq, Eq)]
-struct Own {
+struct InterfaceAddress {
     interface: String,
     address: IpAddr,
 }
 
 /// Those of interfaces that are up. Addresses that count on one link only are not among them.
-fn own() -> Result<Vec<Own>, String> {
+fn own() -> Result<Vec<InterfaceAddress>, String> {
     let all =
         getifaddrs().map_err(|errno| format!("the addresses of this node: getifaddrs: {errno}"))?;
     let up = all.filter(|one| one.flags.contains(InterfaceFlags::IFF_UP));
@@ -35,9 +35,9 @@ fn own() -> Result<Vec<Own>, String> {
                 .map(|socket| IpAddr::V6(socket.ip()))
         })?;
         let interface = one.interface_name;
-        Some(Own { interface, address })
+        Some(InterfaceAddress { interface, address })
     });
-    let mut found: Vec<Own> = found.filter(|one| is_wide(one.address)).collect();
+    let mut found: Vec<InterfaceAddress> = found.filter(|one| is_wide(one.address)).collect();
     // Stable: in the order of the kernel otherwise.
     found.sort_by_key(|one| one.address.is_ipv6());
     Ok(found)
@@ -59,8 +59,12 @@ pub(super) fn candidates(
     choose(&own()?, wanted, together)
 }
 
-fn choose(own: &[Own], wanted: Option<&NetAddress>, together: bool) -> Result<Vec<IpAddr>, String> {
-    let is_wanted = |one: &&Own| match wanted {
+fn choose(
+    own: &[InterfaceAddress],
+    wanted: Option<&NetAddress>,
+    together: bool,
+) -> Result<Vec<IpAddr>, String> {
+    let is_wanted = |one: &&InterfaceAddress| match wanted {
         Some(wanted) => wanted.means(&one.interface, one.address),
         None => one.address.is_loopback() == together,
     };
@@ -96,8 +100,8 @@ mod tests {
     use super::*;
     use onecopy_obs::values::{Kind, NetAddresses};
 
-    fn node() -> Vec<Own> {
-        let own = |interface: &str, address: &str| Own {
+    fn node() -> Vec<InterfaceAddress> {
+        let own = |interface: &str, address: &str| InterfaceAddress {
             interface: interface.to_owned(),
             address: address.parse().expect("an address"),
         };

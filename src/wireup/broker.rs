@@ -13,7 +13,7 @@
 mod beyond;
 mod client;
 
-use beyond::Beyond;
+use beyond::OtherNodes;
 use client::{Client, ClientState};
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -69,7 +69,7 @@ pub struct Broker {
     /// What all hear and the own rank is not told yet, and since when.
     held: Option<(Instant, Vec<Vec<u8>>)>,
     buffer: Vec<u8>,
-    beyond: Option<Beyond>,
+    beyond: Option<OtherNodes>,
 }
 
 /// Names what to poll for.
@@ -399,7 +399,7 @@ impl Broker {
     }
 
     fn missing(&self) -> Vec<Missing> {
-        if let Some(absent) = self.beyond.as_ref().and_then(Beyond::absent) {
+        if let Some(absent) = self.beyond.as_ref().and_then(OtherNodes::absent) {
             return absent.to_vec();
         }
         let clients = self.clients.iter().enumerate();

@@ -31,12 +31,12 @@ pub(super) enum JoinAt {
     /// All are on one node: to this listener.
     Listener(Address),
     /// Each to the listener of its node, which is still to be opened.
-    Nodes(Between),
+    Nodes(NodesDigest),
 }
 
 /// What there is to know between nodes.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Between {
+pub(super) struct NodesDigest {
     /// By node.
     pub(super) listeners: Vec<ListenerKind>,
     /// What ranks prove to each other that they know.
@@ -86,7 +86,7 @@ impl Digest {
                 {
                     return None;
                 }
-                JoinAt::Nodes(Between {
+                JoinAt::Nodes(NodesDigest {
                     listeners,
                     secret,
                     timeout,
@@ -183,9 +183,9 @@ mod tests {
     use std::collections::HashMap;
 
     #[derive(Debug, Default)]
-    struct Held(HashMap<String, String>);
+    struct MapTable(HashMap<String, String>);
 
-    impl Table for Held {
+    impl Table for MapTable {
         fn launcher(&self) -> &'static str {
             "a test"
         }
@@ -226,7 +226,7 @@ mod tests {
         let several = Digest {
             nodes: Nodes::by_keys((0..700).map(|rank| rank * rank % 7)),
             secret: [1; 16],
-            join_at: JoinAt::Nodes(Between {
+            join_at: JoinAt::Nodes(NodesDigest {
                 listeners: vec![
                     ListenerKind::Abstract,
                     ListenerKind::Path,
@@ -249,7 +249,7 @@ mod tests {
         for digest in both() {
             let size = digest.nodes.size();
             let word = digest.encode();
-            let mut table = Held::default();
+            let mut table = MapTable::default();
             put(&mut table, "test", "key", &word).expect("put");
             assert_eq!(get(&mut table, "test", 0, "key").expect("get"), word);
             assert_eq!(Digest::decode(&word, size), Some(digest));

@@ -9,7 +9,7 @@ use super::message::MAX_RANKS;
 
 /// A rank's place in a job, by the environment.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Job {
+pub(crate) struct RankEnvironment {
     pub(crate) launcher: &'static str,
     pub(crate) rank: usize,
     pub(crate) size: usize,
@@ -17,7 +17,7 @@ pub(crate) struct Job {
     id: String,
 }
 
-impl Job {
+impl RankEnvironment {
     /// The name at which the ranks of this job meet.
     pub(crate) fn name(&self) -> String {
         let uid = nix::unistd::getuid();
@@ -51,13 +51,13 @@ pub(super) fn taken_before(source: &std::io::Error) -> Option<String> {
 }
 
 /// The job that the environment describes; none if it describes none, an error if it does so in part.
-pub(super) fn find() -> Result<Option<Job>, WireupError> {
+pub(super) fn find() -> Result<Option<RankEnvironment>, WireupError> {
     find_in(&variable)
 }
 
 pub(crate) type Variables<'a> = &'a dyn Fn(&str) -> Option<String>;
 
-pub(crate) fn find_in(get: Variables<'_>) -> Result<Option<Job>, WireupError> {
+pub(crate) fn find_in(get: Variables<'_>) -> Result<Option<RankEnvironment>, WireupError> {
     if get("OMPI_COMM_WORLD_RANK").is_some() {
         return open_mpi(get).map(Some);
     }
@@ -78,7 +78,7 @@ pub(crate) fn find_in(get: Variables<'_>) -> Result<Option<Job>, WireupError> {
     Ok(None)
 }
 
-fn open_mpi(get: Variables<'_>) -> Result<Job, WireupError> {
+fn open_mpi(get: Variables<'_>) -> Result<RankEnvironment, WireupError> {
     let one = |name| needed(get, OPEN_MPI, name);
     let (rank, size) = (one("OMPI_COMM_WORLD_RANK")?, one("OMPI_COMM_WORLD_SIZE")?);
     let here = one("OMPI_COMM_WORLD_LOCAL_SIZE")?;
@@ -86,7 +86,7 @@ fn open_mpi(get: Variables<'_>) -> Result<Job, WireupError> {
         .into_iter()
         .find_map(get);
     let id = id.ok_or_else(|| lacking(OPEN_MPI, "PMIX_NAMESPACE"))?;
-    Job {
+    RankEnvironment {
         launcher: OPEN_MPI,
         rank,
         size,
@@ -95,7 +95,7 @@ fn open_mpi(get: Variables<'_>) -> Result<Job, WireupError> {
     .on_one_node(here)
 }
 
-fn slurm(get: Variables<'_>) -> Result<Job, WireupError> {
+fn slurm(get: Variables<'_>) -> Result<RankEnvironment, WireupError> {
     let total = ["SLURM_STEP_NUM_TASKS", "SLURM_NTASKS"];
     let name = total
         .into_iter()
@@ -110,7 +110,7 @@ fn slurm(get: Variables<'_>) -> Result<Job, WireupError> {
         None => 1,
     };
     let here = if nodes == 1 { size } else { 0 };
-    Job {
+    RankEnvironment {
         launcher: SLURM,
         rank,
         size,
@@ -119,7 +119,7 @@ fn slurm(get: Variables<'_>) -> Result<Job, WireupError> {
     .on_one_node(here)
 }
 
-impl Job {
+impl RankEnvironment {
     fn on_one_node(self, here: usize) -> Result<Self, WireupError> {
         let Self { rank, size, .. } = self;
         let failed = |reason: String| {
@@ -169,7 +169,7 @@ fn needed(
 mod tests {
     use super::*;
 
-    fn found(pairs: &[(&str, &str)]) -> Result<Option<Job>, String> {
+    fn found(pairs: &[(&str, &str)]) -> Result<Option<RankEnvironment>, String> {
         let get = |name: &str| {
             let pair = pairs.iter().find(|(known, _)| *known == name);
             pair.map(|(_, value)| (*value).to_owned())
@@ -196,7 +196,7 @@ mod tests {
         assert_eq!(found(&[]), Ok(None));
         let job = found(&MPIRUN).expect("good").expect("some");
         assert_eq!((job.launcher, job.rank, job.size), (OPEN_MPI, 1, 2));
-        let other = Job {
+        let other = RankEnvironment {
             id: "prterun-node-17@2".to_owned(),
             ..job.clone()
         };

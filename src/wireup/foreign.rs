@@ -29,8 +29,8 @@ use super::nodes::Nodes;
 use super::singleton::Singleton;
 use super::table::Table;
 use super::{
-    Card, Emergency, Event, Introduction, Net, Wireup, WireupError, environment, exit_code, pmi,
-    pmix,
+    Card, Emergency, Event, Introduction, NetIdentity, Wireup, WireupError, environment, exit_code,
+    pmi, pmix,
 };
 
 const CALL: &str = "join";
@@ -45,19 +45,19 @@ const ABORT_GRACE: Duration = Duration::from_secs(1);
 #[derive(Debug)]
 pub(super) struct Foreign {
     inner: Inner,
-    rest: Arc<Rest>,
+    rest: Arc<EmergencyParts>,
     /// In a job that spans nodes: which rank is where, and what this one needs to meet others.
-    between: Option<(Arc<Nodes>, Net)>,
+    between: Option<(Arc<Nodes>, NetIdentity)>,
 }
 
 /// What the end of a job needs besides.
 #[derive(Debug)]
-struct Rest {
+struct EmergencyParts {
     table: Mutex<Option<Box<dyn Table>>>,
     host: Mutex<Option<Host>>,
 }
 
-impl Rest {
+impl EmergencyParts {
     fn new(table: Option<Box<dyn Table>>, host: Option<Host>) -> Arc<Self> {
         Arc::new(Self {
             table: Mutex::new(table),
@@ -113,7 +113,7 @@ impl Foreign {
         }
     }
 
-    fn new(inner: Inner, rest: Arc<Rest>) -> Self {
+    fn new(inner: Inner, rest: Arc<EmergencyParts>) -> Self {
         Self {
             inner,
             rest,
@@ -122,7 +122,12 @@ impl Foreign {
     }
 
     /// A rank of a job that spans nodes.
-    fn on_node(inner: Inner, rest: Arc<Rest>, nodes: Arc<Nodes>, net: Net) -> Self {
+    fn on_node(
+        inner: Inner,
+        rest: Arc<EmergencyParts>,
+        nodes: Arc<Nodes>,
+        net: NetIdentity,
+    ) -> Self {
         let between = Some((nodes, net));
         Self {
             inner,
@@ -132,9 +137,9 @@ impl Foreign {
     }
 
     /// Meets the others at a name that all of them derive from the number of the job.
-    fn by_name(job: &environment::Job, limit: Duration) -> Result<Self, WireupError> {
+    fn by_name(job: &environment::RankEnvironment, limit: Duration) -> Result<Self, WireupError> {
         let (rank, size) = (job.rank, job.size);
-        let done = |inner, host| Self::new(inner, Rest::new(None, host));
+        let done = |inner, host| Self::new(inner, EmergencyParts::new(None, host));
         if size == 1 {
             return Ok(done(Inner::Singleton(Singleton::new()), None));
         }
@@ -294,7 +299,7 @@ impl Wireup for Foreign {
         nodes.and_then(|nodes| nodes.of(rank)).unwrap_or(0)
     }
 
-    fn net(&self) -> Option<Net> {
+    fn net(&self) -> Option<NetIdentity> {
         self.between.as_ref().map(|(_, net)| net.clone())
     }
 
@@ -326,17 +331,17 @@ impl Wireup for Foreign {
             Inner::Launched(inner) => inner.emergency(),
         };
         let rest = Arc::clone(&self.rest);
-        Arc::new(Both { inner, rest })
+        Arc::new(ForeignEmergency { inner, rest })
     }
 }
 
 /// The other ranks and the launcher.
-struct Both {
+struct ForeignEmergency {
     inner: Arc<dyn Emergency>,
-    rest: Arc<Rest>,
+    rest: Arc<EmergencyParts>,
 }
 
-impl Emergency for Both {
+impl Emergency for ForeignEmergency {
     /// Ends the job with `code`, and this process if the launcher does not do so.
     fn abort(&self, code: i32) -> Result<(), WireupError> {
         // Launchers hand on what they are told, of which the system keeps eight bits.

@@ -14,7 +14,8 @@ use nix::sys::eventfd::{EfdFlags, EventFd};
 use onecopy_btl::lanes;
 
 use super::{
-    Card, Death, Emergency, Event, Introduction, Missing, Net, Wireup, WireupError, job_number,
+    Card, Death, Emergency, Event, Introduction, Missing, NetIdentity, Wireup, WireupError,
+    job_number,
 };
 use crate::proof::fresh;
 
@@ -47,7 +48,7 @@ pub struct Local {
     size: usize,
     /// The node of each rank.
     nodes: Arc<[u32]>,
-    net: Option<Net>,
+    net: Option<NetIdentity>,
     lanes: Option<lanes::Open>,
 }
 
@@ -68,7 +69,7 @@ pub fn world_on(nodes: Arc<[u32]>) -> Result<Vec<Local>, WireupError> {
     let mut world = world(nodes.len())?;
     for local in &mut world {
         local.nodes = Arc::clone(&nodes);
-        local.net = several.then_some(Net {
+        local.net = several.then_some(NetIdentity {
             address: IpAddr::V4(Ipv4Addr::LOCALHOST),
             secret,
         });
@@ -277,7 +278,7 @@ impl Wireup for Local {
         self.nodes.get(rank).copied().unwrap_or_default()
     }
 
-    fn net(&self) -> Option<Net> {
+    fn net(&self) -> Option<NetIdentity> {
         self.net.clone()
     }
 

@@ -2,7 +2,9 @@
 //! Ranks that are threads, on several nodes, and can die at any moment: their memory stays, but they do nothing more.
 
 use onecopy::wireup::local::{Local, world_on};
-use onecopy::wireup::{Card, Death, Emergency, Event, Introduction, Net, Wireup, WireupError};
+use onecopy::wireup::{
+    Card, Death, Emergency, Event, Introduction, NetIdentity, Wireup, WireupError,
+};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -94,7 +96,7 @@ impl Wireup for Mortal {
         self.nodes[rank]
     }
 
-    fn net(&self) -> Option<Net> {
+    fn net(&self) -> Option<NetIdentity> {
         enter(&self.inner).as_ref()?.net()
     }
 

@@ -15,7 +15,7 @@ use crate::wireup::{Card, Death, Event, Missing};
 
 /// What a broker knows besides, in a job that spans nodes.
 #[derive(Debug)]
-pub(super) struct Beyond {
+pub(super) struct OtherNodes {
     nodes: Arc<Nodes>,
     /// The node whose ranks this broker serves.
     own: u32,
@@ -29,7 +29,7 @@ pub(super) struct Beyond {
     aborted: bool,
 }
 
-impl Beyond {
+impl OtherNodes {
     pub(super) fn absent(&self) -> Option<&[Missing]> {
         self.absent.as_deref()
     }
@@ -49,7 +49,7 @@ impl Beyond {
 impl Broker {
     /// From now on only the ranks of node `own` are this broker's to serve.
     pub(crate) fn serve_node(&mut self, nodes: Arc<Nodes>, own: u32) {
-        self.beyond = Some(Beyond {
+        self.beyond = Some(OtherNodes {
             nodes,
             own,
             decides: own == 0,

@@ -16,23 +16,23 @@ use std::time::Duration;
 
 use onecopy_obs::Knobs;
 
-use super::{CALL, Foreign, Inner, Rest, unusable};
+use super::{CALL, EmergencyParts, Foreign, Inner, unusable};
 use crate::proof::fresh;
 use crate::wireup::acceptor::Acceptor;
-use crate::wireup::digest::{self, Between, Digest, JoinAt};
+use crate::wireup::digest::{self, Digest, JoinAt, NodesDigest};
 use crate::wireup::host::{Config, FIRST, Host};
 use crate::wireup::launched::Launched;
 use crate::wireup::meet::{Address, Listener, ListenerKind, Namespaces};
 use crate::wireup::nodes::Nodes;
 use crate::wireup::singleton::Singleton;
 use crate::wireup::table::Table;
-use crate::wireup::{Net, WireupError, address, oob};
+use crate::wireup::{NetIdentity, WireupError, address, oob};
 
 /// Where rank 0 leaves the digest.
 const DIGEST: &str = "onecopy-job";
 
 /// What rank 0 has opened for the others.
-enum Opened {
+enum OpenSocket {
     Listener(Listener),
     Acceptor(Acceptor),
 }
@@ -53,7 +53,7 @@ pub(super) fn by_table(mut table: Box<dyn Table>, knobs: &Knobs) -> Result<Forei
     let (rank, size, launcher) = (table.rank(), table.size(), table.launcher());
     if size == 1 {
         let inner = Inner::Singleton(Singleton::new());
-        return Ok(Foreign::new(inner, Rest::new(Some(table), None)));
+        return Ok(Foreign::new(inner, EmergencyParts::new(Some(table), None)));
     }
     let here = Namespaces::of_this_process(knobs.node.as_deref());
     table.put(CALL, &place_of(rank), &here.encode())?;
@@ -88,17 +88,19 @@ pub(super) fn by_table(mut table: Box<dyn Table>, knobs: &Knobs) -> Result<Forei
         secret: digest.secret,
     };
     match (digest.join_at, opened) {
-        (JoinAt::Listener(_), Some(Opened::Listener(listener))) => meeting.host_of_all(listener),
+        (JoinAt::Listener(_), Some(OpenSocket::Listener(listener))) => {
+            meeting.host_of_all(listener)
+        }
         (JoinAt::Listener(address), _) => {
             let inner = meeting.at_listener(&address, FIRST)?;
             Ok(Foreign::new(
                 Inner::Launched(inner),
-                Rest::new(Some(meeting.table), None),
+                EmergencyParts::new(Some(meeting.table), None),
             ))
         }
         (JoinAt::Nodes(between), opened) => {
             let acceptor = match opened {
-                Some(Opened::Acceptor(acceptor)) => Some(acceptor),
+                Some(OpenSocket::Acceptor(acceptor)) => Some(acceptor),
                 _ => None,
             };
             meeting.between_nodes(Arc::new(digest.nodes), &between, acceptor, knobs)
@@ -131,7 +133,7 @@ fn prepare(
     table: &mut dyn Table,
     knobs: &Knobs,
     here: &Namespaces,
-) -> Result<(Digest, Opened), String> {
+) -> Result<(Digest, OpenSocket), String> {
     let mut places = Vec::with_capacity(table.size());
     for rank in 0..table.size() {
         let word = table
@@ -155,7 +157,7 @@ fn prepare(
                 secret,
                 join_at,
             },
-            Opened::Listener(listener),
+            OpenSocket::Listener(listener),
         ));
     }
     let mut listeners = Vec::with_capacity(nodes.count());
@@ -169,7 +171,7 @@ fn prepare(
         .map_err(|reason| format!("the ranks run on several nodes. Rank 0: {reason}"))?;
     let between_secret = fresh().map_err(random)?;
     let acceptor = Acceptor::open(&addresses, 0, between_secret, 2 * nodes.count() + 16)?;
-    let between = Between {
+    let between = NodesDigest {
         listeners,
         secret: between_secret,
         timeout: knobs.node_timeout,
@@ -182,7 +184,7 @@ fn prepare(
             secret,
             join_at,
         },
-        Opened::Acceptor(acceptor),
+        OpenSocket::Acceptor(acceptor),
     ))
 }
 
@@ -209,7 +211,7 @@ fn open(kind: ListenerKind) -> std::io::Result<(Listener, Address)> {
 }
 
 /// What a host has, once its node is joined to the others.
-struct Linked {
+struct JoinedHost {
     host: Host,
     socket: OwnedFd,
     listener: Address,
@@ -222,7 +224,7 @@ impl Meeting {
         let inner = Launched::new(socket, self.rank, self.size)?;
         Ok(Foreign::new(
             Inner::Launched(inner),
-            Rest::new(Some(self.table), Some(host)),
+            EmergencyParts::new(Some(self.table), Some(host)),
         ))
     }
 
@@ -253,7 +255,7 @@ impl Meeting {
     fn between_nodes(
         mut self,
         nodes: Arc<Nodes>,
-        between: &Between,
+        between: &NodesDigest,
         acceptor: Option<Acceptor>,
         knobs: &Knobs,
     ) -> Result<Foreign, WireupError> {
@@ -288,11 +290,11 @@ impl Meeting {
                 (inner, None, address)
             }
         };
-        let net = Net {
+        let net = NetIdentity {
             address,
             secret: between.secret,
         };
-        let rest = Rest::new(Some(self.table), host);
+        let rest = EmergencyParts::new(Some(self.table), host);
         Ok(Foreign::on_node(Inner::Launched(inner), rest, nodes, net))
     }
 
@@ -310,10 +312,10 @@ impl Meeting {
     fn join_nodes(
         &self,
         nodes: &Arc<Nodes>,
-        between: &Between,
+        between: &NodesDigest,
         acceptor: Option<Acceptor>,
         knobs: &Knobs,
-    ) -> Result<Linked, String> {
+    ) -> Result<JoinedHost, String> {
         let node = nodes.of(self.rank).unwrap_or(0);
         let kind = between
             .listeners
@@ -346,7 +348,7 @@ impl Meeting {
                 (host, socket, address)
             }
         };
-        Ok(Linked {
+        Ok(JoinedHost {
             host,
             socket,
             listener: place,
@@ -356,7 +358,7 @@ impl Meeting {
 
     fn call(
         &self,
-        between: &Between,
+        between: &NodesDigest,
         limit: Duration,
         knobs: &Knobs,
     ) -> Result<(std::net::TcpStream, IpAddr), String> {
@@ -376,7 +378,7 @@ impl Meeting {
         })
     }
 
-    fn unlinked(&self, between: &Between, limit: Duration) -> String {
+    fn unlinked(&self, between: &NodesDigest, limit: Duration) -> String {
         let places: Vec<String> = between.places.iter().map(ToString::to_string).collect();
         format!(
             "not all nodes have reached rank 0's within {} s, which waits for them at {}. Name the network that the nodes share by {}, see whether a firewall is between them, and raise ONECOPY_JOIN_TIMEOUT if ranks start slowly",

@@ -24,7 +24,10 @@ fn host(size: usize, what: &str, limit: Duration) -> (Foreign, Address, [u8; 16]
     };
     let (host, socket) = Host::start(config).expect("host");
     let inner = Launched::new(socket, FIRST, size).expect("rank 0");
-    let rank = Foreign::new(Inner::Launched(inner), Rest::new(None, Some(host)));
+    let rank = Foreign::new(
+        Inner::Launched(inner),
+        EmergencyParts::new(None, Some(host)),
+    );
     (rank, Address::Abstract(name), secret)
 }
 
@@ -102,7 +105,7 @@ fn what_a_rank_grants_comes_with_its_introduction() {
     std::thread::scope(|scope| {
         let other = scope.spawn(|| {
             let inner = guest(&address, 1, 2, secret).expect("let in");
-            let mut one = Foreign::new(Inner::Launched(inner), Rest::new(None, None));
+            let mut one = Foreign::new(Inner::Launched(inner), EmergencyParts::new(None, None));
             one.join(Card::of_this_process(), segment().as_fd())
                 .expect("join");
             let granted = one.introduce(0).expect("introduce").grant;

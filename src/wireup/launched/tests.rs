@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 use super::*;
-use crate::wireup::{Death, OfRank, emergency_of};
+use crate::wireup::{Death, RankEmergency, emergency_of};
 use nix::sys::memfd::{MFdFlags, memfd_create};
 use onecopy_shm::fork;
 
@@ -124,7 +124,7 @@ fn a_launcher_that_is_gone_is_an_error_and_no_hang() {
 fn only_the_rank_ends_its_job() {
     let (rank, launcher) = client(2);
     let ours = emergency_of(&rank);
-    let inherited = OfRank {
+    let inherited = RankEmergency {
         inner: rank.emergency(),
         process: fork::generation().wrapping_sub(1),
     };

@@ -11,12 +11,12 @@ use std::time::Duration;
 const TIMEOUT: Duration = Duration::from_secs(3600);
 
 /// Brokers of two nodes with two ranks each, and the ranks' ends.
-struct Job {
+struct TwoBrokers {
     brokers: [Broker; 2],
     sockets: Vec<OwnedFd>,
 }
 
-fn job() -> Job {
+fn job() -> TwoBrokers {
     let nodes = Arc::new(Nodes::by_keys([0, 0, 1, 1]));
     let mut sockets = Vec::new();
     let brokers = [0, 1].map(|node| {
@@ -32,10 +32,10 @@ fn job() -> Job {
         }
         broker
     });
-    Job { brokers, sockets }
+    TwoBrokers { brokers, sockets }
 }
 
-impl Job {
+impl TwoBrokers {
     fn say(&mut self, rank: usize, message: &ToLauncher) {
         let segment = memfd_create("segment", MFdFlags::MFD_CLOEXEC).expect("memfd");
         let fds = [segment.as_fd()];
@@ -240,7 +240,7 @@ fn with_rank_0_goes_the_news_of_all_others() {
     fdpass::ask_for_credentials(ours.as_fd()).expect("credentials");
     let who = fdpass::peer_credentials(ours.as_fd()).expect("peer");
     broker.seat(1, ours, who, None);
-    let mut job = Job {
+    let mut job = TwoBrokers {
         brokers: [broker, Broker::new(TIMEOUT)],
         sockets: vec![theirs],
     };
