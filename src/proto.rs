@@ -28,7 +28,7 @@ pub(crate) mod rendezvous;
 use crate::endpoint::{Claim, Endpoint, Part, Record, RecordRoom};
 use crate::matching::Envelope;
 use crate::peer::{Gone, Peer, charge};
-use crate::records::{self, BODY, ChunkBody, Cts, Fin, Kind, Rts, Wanted};
+use crate::records::{self, BODY, ChunkBody, Cts, CtsAction, Fin, Kind, Rts};
 use crate::request::{RequestId, RequestState, Requests, SendPlan, Status};
 use crate::state::transfer::Transfers;
 use crate::state::{Core, Message, Receives};
@@ -203,10 +203,10 @@ fn clear_to_send(core: &mut Core, peer: &mut Peer, cts: Cts) -> Result<(), Strin
         return Ok(());
     };
     match cts.wanted {
-        Wanted::Chunks { offset, len } => {
+        CtsAction::Chunks { offset, len } => {
             pipeline::wanted(core, peer, id, cts.transfer, offset, len)
         }
-        Wanted::Join => {
+        CtsAction::Join => {
             if let Some(announced) = peer.outbound.announced.iter_mut().find(|a| a.request == id) {
                 announced.asked_by = Some(cts.transfer);
             }

@@ -7,7 +7,7 @@
 
 mod lightweight;
 
-pub use lightweight::{NUMBER_BITS, Starting, Taken};
+pub use lightweight::{NUMBER_BITS, ReceiveOutcome, Starting};
 
 use crate::coll::{Buffers, Collective, Worker};
 use crate::comm::Comm;
@@ -25,12 +25,12 @@ use onecopy_shm::loan::{Loan, Span};
 #[must_use = "an operation that is neither polled nor withdrawn keeps its loans"]
 pub struct Operation {
     id: RequestId,
-    lent: Lent,
+    lent: LentBuffers,
 }
 
 /// What an operation has on loan.
 #[derive(Debug)]
-enum Lent {
+enum LentBuffers {
     Message(UserBuf),
     Collective(Box<Buffers>),
 }
@@ -82,15 +82,15 @@ impl Engine {
         }
     }
 
-    fn end(&mut self, lent: &Lent) {
+    fn end(&mut self, lent: &LentBuffers) {
         match lent {
-            Lent::Message(UserBuf::One(loan)) => self.core.loans.take_back(*loan),
-            Lent::Message(UserBuf::Many(loans)) => {
+            LentBuffers::Message(UserBuf::One(loan)) => self.core.loans.take_back(*loan),
+            LentBuffers::Message(UserBuf::Many(loans)) => {
                 for &loan in loans.iter() {
                     self.core.loans.take_back(loan);
                 }
             }
-            Lent::Collective(buffers) => {
+            LentBuffers::Collective(buffers) => {
                 for loan in [buffers.send, buffers.recv].into_iter().flatten() {
                     self.core.loans.take_back(loan);
                 }
@@ -105,10 +105,10 @@ impl Engine {
     ) -> Result<Operation> {
         let buf = self.lend(spans);
         let started = start(self, buf.clone());
-        self.begun(started, Lent::Message(buf))
+        self.begun(started, LentBuffers::Message(buf))
     }
 
-    fn begun(&mut self, started: Result<RequestId>, lent: Lent) -> Result<Operation> {
+    fn begun(&mut self, started: Result<RequestId>, lent: LentBuffers) -> Result<Operation> {
         match started {
             Ok(id) => Ok(Operation { id, lent }),
             Err(error) => {
@@ -324,7 +324,7 @@ impl Comm {
             worker.start_collective(index, collective, buffers, crate::coll::Call::GoesOn);
         worker
             .engine
-            .begun(started, Lent::Collective(Box::new(buffers)))
+            .begun(started, LentBuffers::Collective(Box::new(buffers)))
     }
 
     /// Lets `f` look at operations; nothing is moved.

@@ -288,7 +288,7 @@ pub(crate) const LIST_ENTRY: usize = 24;
 
 /// What a receiver asks of the sender.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Wanted {
+pub(crate) enum CtsAction {
     /// Send these bytes in chunks.
     Chunks { offset: u64, len: u64 },
     /// Take part in the cooperative transfer, whether you wait or not: only you can copy.
@@ -302,22 +302,22 @@ pub(crate) struct Cts {
     pub(crate) request: u64,
     /// The receiver's transfer.
     pub(crate) transfer: u64,
-    pub(crate) wanted: Wanted,
+    pub(crate) wanted: CtsAction,
 }
 
 impl Cts {
     pub(crate) fn encode(&self) -> [u8; BODY] {
         let (mode, offset, len) = match self.wanted {
-            Wanted::Chunks { offset, len } => (0, offset, len),
-            Wanted::Join => (1, 0, 0),
+            CtsAction::Chunks { offset, len } => (0, offset, len),
+            CtsAction::Join => (1, 0, 0),
         };
         seal(Kind::Cts, [self.request, self.transfer, offset, len, mode])
     }
     pub(crate) fn decode(bytes: &[u8; BODY]) -> Result<Self, BadBody> {
         let [request, transfer, offset, len, mode] = open(Kind::Cts, bytes)?;
         let wanted = match mode {
-            0 => Wanted::Chunks { offset, len },
-            1 => Wanted::Join,
+            0 => CtsAction::Chunks { offset, len },
+            1 => CtsAction::Join,
             other => {
                 return Err(BadBody::Value {
                     kind: Kind::Cts,
@@ -397,7 +397,7 @@ mod tests {
             };
             let rts = Rts { len, request, layout, coop_id };
             prop_assert_eq!(Rts::decode(&rts.encode()), Ok(rts));
-            let wanted = if shape == 0 { Wanted::Join } else { Wanted::Chunks { offset: a, len: b } };
+            let wanted = if shape == 0 { CtsAction::Join } else { CtsAction::Chunks { offset: a, len: b } };
             let cts = Cts { request, transfer: len, wanted };
             prop_assert_eq!(Cts::decode(&cts.encode()), Ok(cts));
             for end in [BreakOff::Eager, BreakOff::Announced { transfer: len }] {

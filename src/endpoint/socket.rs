@@ -45,7 +45,7 @@ use std::net::SocketAddr;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::sync::Arc;
 use std::time::Instant;
-use stream::{Stream, Turn};
+use stream::{PollTurn, Stream};
 
 /// Looks in vain for more of a chunk after which a read tells whether any more comes. A look counts the bytes that are
 /// there, which tells of no end. The read that does is one more call of the kernel.
@@ -60,7 +60,7 @@ pub(crate) struct Socket {
     stream: Option<Stream>,
     output: Output,
     input: Input,
-    turn: Turn,
+    turn: PollTurn,
     credit_back: u64,
     /// Credit of which the peer is to be told with whatever goes out next; 0: none.
     credit_due: u64,
@@ -93,7 +93,7 @@ impl Socket {
             stream: None,
             output: Output::default(),
             input: Input::new(),
-            turn: Turn::default(),
+            turn: PollTurn::default(),
             credit_back: 0,
             credit_due: 0,
             has_given_up: false,
@@ -576,7 +576,7 @@ impl Socket {
     pub(super) fn set_polling(&mut self, _: bool) {
         self.tell_credit();
         // The next look is a real one.
-        self.turn = Turn::default();
+        self.turn = PollTurn::default();
         self.acknowledge();
         if let Some(lane_state) = &mut self.lane_state {
             lane_state.skipped = SKIPS;

@@ -19,7 +19,7 @@ use std::time::Instant;
 
 /// What a look at the lives of the peers has found.
 #[derive(Debug, Default)]
-struct Seen {
+struct LifeReport {
     /// Ranks that do not talk with this one any more.
     given_up: Vec<u32>,
     /// Ranks whose process or memory has ended.
@@ -59,8 +59,8 @@ impl Engine {
     }
 
     /// Looks at the processes of all peers, and whether the wire-up has events; nothing is done about it.
-    fn look_at_lives(&self) -> Seen {
-        let mut seen = Seen::default();
+    fn look_at_lives(&self) -> LifeReport {
+        let mut seen = LifeReport::default();
         let now = Instant::now();
         let mut descriptors: Vec<BorrowedFd<'_>> = Vec::new();
         let mut ranks = Vec::new();

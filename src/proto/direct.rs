@@ -199,7 +199,7 @@ pub(crate) fn receive(
     at_once: AtOnce,
 ) -> Received {
     let medium = peer.endpoint.medium();
-    medium.run(|| Next {
+    medium.run(|| NextReceive {
         core,
         receives,
         peer,
@@ -211,7 +211,7 @@ pub(crate) fn receive(
 }
 
 /// A receive of the message that comes next.
-struct Next<'a> {
+struct NextReceive<'a> {
     core: &'a mut Core,
     receives: &'a Receives,
     peer: &'a mut Peer,
@@ -221,7 +221,7 @@ struct Next<'a> {
     at_once: AtOnce,
 }
 
-impl MediumOp for Next<'_> {
+impl MediumOp for NextReceive<'_> {
     type Outcome = Received;
 
     #[inline(always)]
@@ -302,7 +302,7 @@ fn receive_longer<M: Medium>(
         return Received::Nothing;
     };
     from.read(&record, 0, &mut raw);
-    let begun = Begun {
+    let begun = EnvelopeRecord {
         record,
         envelope,
         body: &raw,
@@ -315,7 +315,7 @@ fn receive_longer<M: Medium>(
 }
 
 /// A message of which a record brings no bytes.
-struct Begun<'r> {
+struct EnvelopeRecord<'r> {
     record: Record,
     envelope: Envelope,
     body: &'r [u8; BODY],
@@ -331,11 +331,11 @@ const CHUNK_CALLS: usize = 200;
 fn receive_chunks<M: Medium>(
     core: &mut Core,
     peer: &mut Peer,
-    begun: Begun<'_>,
+    begun: EnvelopeRecord<'_>,
     out: &mut [u8],
     at_once: AtOnce,
 ) -> Received {
-    let Begun {
+    let EnvelopeRecord {
         record, envelope, ..
     } = begun;
     let Some(from) = M::of(&mut peer.endpoint) else {
@@ -449,7 +449,7 @@ impl Facts for AloneByMap<'_> {
 fn receive_mapped<M: Medium>(
     core: &mut Core,
     peer: &mut Peer,
-    begun: Begun<'_>,
+    begun: EnvelopeRecord<'_>,
     out: &mut [u8],
 ) -> Received {
     let Ok(Rts {

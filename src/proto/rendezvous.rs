@@ -16,7 +16,7 @@ use super::layers::{Reading, demote};
 use super::{coop, reply, send_fin};
 use crate::matching::Envelope;
 use crate::peer::{Gone, Peer};
-use crate::records::{Cts, Kind, Wanted};
+use crate::records::{Cts, CtsAction, Kind};
 use crate::request::{RequestId, UserBuf};
 use crate::select::ReceiveProtocol;
 use crate::select::decide::{Facts, decide};
@@ -310,7 +310,7 @@ fn begin(
         .filter(|_| len >= observed::MIN)
         .map(|rival| (rival, len, Instant::now()));
     transfer.layer = layer_of(protocol, &peer.link, &into);
-    let ask = Ask {
+    let ask = CtsRoute {
         request: message,
         transfer: number,
     };
@@ -326,7 +326,7 @@ fn begin(
             let block = coop::block(&core.knobs, id, (loan, into.heap), len, reader);
             let receiving = Receiving::open(peer, block, reader);
             if asks {
-                ask.send(core, peer, Wanted::Join);
+                ask.send(core, peer, CtsAction::Join);
             }
             Mode::Cooperative(receiving)
         }
@@ -335,7 +335,7 @@ fn begin(
             ..,
         ) => {
             peer.endpoint.expect_no_answer();
-            ask.send(core, peer, Wanted::Chunks { offset, len });
+            ask.send(core, peer, CtsAction::Chunks { offset, len });
             Mode::Pipe(Piped {
                 next: offset,
                 end: offset + len,
@@ -373,15 +373,15 @@ fn choose(
 }
 
 /// What a receiver asks a sender, for a transfer that has begun.
-struct Ask {
+struct CtsRoute {
     /// The sender's request.
     request: u64,
     /// The receiver's number of the transfer.
     transfer: u64,
 }
 
-impl Ask {
-    fn send(self, core: &mut Core, peer: &mut Peer, wanted: Wanted) {
+impl CtsRoute {
+    fn send(self, core: &mut Core, peer: &mut Peer, wanted: CtsAction) {
         let cts = Cts {
             request: self.request,
             transfer: self.transfer,

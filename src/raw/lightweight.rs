@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Receives that the engine keeps for its front, which knows them by a number ([`crate::state::lightweight`]).
 
-use super::{Lent, Operation, Poll};
+use super::{LentBuffers, Operation, Poll};
 use crate::coll::Worker;
 use crate::comm::Comm;
 use crate::engine::Engine;
@@ -18,7 +18,7 @@ pub const NUMBER_BITS: u32 = crate::state::lightweight::NUMBER_BITS;
 
 /// What became of a receive.
 #[derive(Debug)]
-pub enum Taken {
+pub enum ReceiveOutcome {
     /// There is none of that number.
     Unknown,
     /// It is under way.
@@ -30,19 +30,19 @@ pub enum Taken {
 impl Poll<'_> {
     /// The result of a receive, if it is complete.
     #[inline]
-    pub fn take_lightweight(&mut self, number: u32) -> Taken {
+    pub fn take_lightweight(&mut self, number: u32) -> ReceiveOutcome {
         let lightweight = &mut self.0.engine.receives.lightweight;
         match lightweight.get(number) {
-            Phase::Free => Taken::Unknown,
-            Phase::Posted { .. } => Taken::Active,
+            Phase::Free => ReceiveOutcome::Unknown,
+            Phase::Posted { .. } => ReceiveOutcome::Active,
             Phase::Over(status) => {
                 lightweight.free(number);
-                Taken::Over(Ok(status))
+                ReceiveOutcome::Over(Ok(status))
             }
             Phase::Failed => {
                 let error = lightweight.take_error(number);
                 lightweight.free(number);
-                Taken::Over(Err(Box::new(error)))
+                ReceiveOutcome::Over(Err(Box::new(error)))
             }
             Phase::Request(id) => self.take_request(number, id),
         }
@@ -54,21 +54,21 @@ impl Poll<'_> {
         self.0.engine.receives.lightweight.forget(number)
     }
 
-    fn take_request(&mut self, number: u32, id: RequestId) -> Taken {
+    fn take_request(&mut self, number: u32, id: RequestId) -> ReceiveOutcome {
         let Engine { core, receives, .. } = &mut self.0.engine;
         let mut lent = None;
         if let Some(request) = core.requests.get(id) {
             if request.state != RequestState::Done {
-                return Taken::Active;
+                return ReceiveOutcome::Active;
             }
-            lent = Some(Lent::Message(request.buf.clone()));
+            lent = Some(LentBuffers::Message(request.buf.clone()));
         }
         receives.lightweight.free(number);
         let result = core.requests.finish(id).unwrap_or(Err(Error::Cancelled));
         if let Some(lent) = lent {
             self.0.engine.end(&lent);
         }
-        Taken::Over(result.map_err(Box::new))
+        ReceiveOutcome::Over(result.map_err(Box::new))
     }
 
     /// The result of a receive, which stays; `Some(None)` while it is under way, `None` if there is none of that
@@ -108,7 +108,7 @@ impl Poll<'_> {
     pub fn adopt(&mut self, number: u32) -> Option<Operation> {
         let Engine { core, receives, .. } = &mut self.0.engine;
         let id = receives.adopt_lightweight(core, number)?;
-        let lent = Lent::Message(core.requests.get(id)?.buf.clone());
+        let lent = LentBuffers::Message(core.requests.get(id)?.buf.clone());
         Some(Operation { id, lent })
     }
 }

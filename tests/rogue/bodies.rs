@@ -3,7 +3,7 @@
 
 pub(crate) use super::seal::sealed;
 use super::stage::{ROGUE, Rogue, expect_protocol_error, play};
-use onecopy::raw::Taken;
+use onecopy::raw::ReceiveOutcome;
 use onecopy::{Source, Span, Tag};
 
 pub(crate) const EAGER: u8 = 1;
@@ -204,9 +204,9 @@ fn a_lightweight_receive_of_nonsense_ends() {
                     posted.wait();
                     let number = number.expect("receive").expect("few receives");
                     world.wait_until(|poll| match poll.take_lightweight(number) {
-                        Taken::Active => None,
-                        Taken::Over(result) => Some(result.map_err(|error| *error)),
-                        Taken::Unknown => panic!("{name}: the receive is not known"),
+                        ReceiveOutcome::Active => None,
+                        ReceiveOutcome::Over(result) => Some(result.map_err(|error| *error)),
+                        ReceiveOutcome::Unknown => panic!("{name}: the receive is not known"),
                     })
                 },
             );

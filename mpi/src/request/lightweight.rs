@@ -9,7 +9,7 @@ use crate::failure::{Failure, Outcome};
 use crate::ffi::{Addr, Out, Request, Status};
 use crate::phase::engine;
 use crate::{c, comm, memory, phase, store};
-use onecopy::raw::{NUMBER_BITS, Poll, Taken};
+use onecopy::raw::{NUMBER_BITS, Poll, ReceiveOutcome};
 use onecopy::{Source, Tag};
 use std::sync::Arc;
 
@@ -97,11 +97,11 @@ pub(super) fn status_of(number: u32) -> Status {
 /// Ends a complete receive.
 pub(super) fn finish(handle: Request, number: u32) -> Outcome<(Status, Outcome<()>)> {
     match engine()?.peek(|poll| poll.take_lightweight(number)) {
-        Taken::Over(result) => {
+        ReceiveOutcome::Over(result) => {
             let (status, failure) = outcome(result);
             Ok((status, failure.map_or(Ok(()), Err)))
         }
-        Taken::Unknown | Taken::Active => Err(bad_request(handle)),
+        ReceiveOutcome::Unknown | ReceiveOutcome::Active => Err(bad_request(handle)),
     }
 }
 
@@ -128,9 +128,9 @@ pub(super) fn adopt(handle: Request, number: u32) -> Outcome<Object> {
 pub(super) fn wait(handle: Request, number: u32) -> Outcome<(Status, Option<Box<Failure>>)> {
     store::reap();
     let taken = engine()?.wait_until(|poll| match poll.take_lightweight(number) {
-        Taken::Active => None,
-        Taken::Unknown => Some(None),
-        Taken::Over(result) => Some(Some(result)),
+        ReceiveOutcome::Active => None,
+        ReceiveOutcome::Unknown => Some(None),
+        ReceiveOutcome::Over(result) => Some(Some(result)),
     });
     taken.map(outcome).ok_or_else(|| bad_request(handle))
 }
@@ -173,9 +173,9 @@ impl Waiting {
         let (status, failure) = match name_of(handle) {
             None => (Status::empty(), None),
             Some(number) => match poll.take_lightweight(number) {
-                Taken::Active => return Ok(false),
-                Taken::Unknown => return Err(bad_request(handle)),
-                Taken::Over(result) => outcome(result),
+                ReceiveOutcome::Active => return Ok(false),
+                ReceiveOutcome::Unknown => return Err(bad_request(handle)),
+                ReceiveOutcome::Over(result) => outcome(result),
             },
         };
         self.tell(place, handle, &status, failure);

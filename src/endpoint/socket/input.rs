@@ -26,7 +26,7 @@ const _: () = assert!(FRAME_MAX <= READ_LONG, "a frame fits");
 
 /// The record that comes next.
 #[derive(Debug, Clone, Copy)]
-struct Next {
+struct NextRecord {
     record: Record,
     /// Where its payload begins in the buffer, if it names no chunk.
     payload: usize,
@@ -56,7 +56,7 @@ pub(super) struct Input {
     bytes: Box<[u8]>,
     from: usize,
     to: usize,
-    next: Option<Next>,
+    next: Option<NextRecord>,
     /// The payload of a record that names a chunk.
     naming: [u8; NAMING_MAX],
     /// Bytes of the last record's chunk: the next one is as long, as a rule.
@@ -96,7 +96,7 @@ impl Input {
 
     #[inline]
     pub(super) fn record(&self) -> Option<Record> {
-        let shown = |next: &&Next| next.chunk == 0 || next.part > 0;
+        let shown = |next: &&NextRecord| next.chunk == 0 || next.part > 0;
         self.next.as_ref().filter(shown).map(|next| next.record)
     }
 
@@ -147,7 +147,7 @@ impl Input {
         if head.chunk > 0 {
             self.naming[..head.len].copy_from_slice(&self.bytes[payload..payload + head.len]); // short
         }
-        self.next = Some(Next {
+        self.next = Some(NextRecord {
             record: Record::apart(head.kind, head.len, head.value),
             payload,
             chunk: head.chunk,
@@ -302,7 +302,7 @@ impl Input {
             self.skip(feed, next.part - next.read);
             let passed = next.passed + next.part;
             if passed < next.chunk {
-                self.next = Some(Next {
+                self.next = Some(NextRecord {
                     passed,
                     part: 0,
                     read: 0,

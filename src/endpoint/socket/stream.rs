@@ -73,12 +73,12 @@ impl Drop for Stream {
 
 /// Which polls read the stream.
 #[derive(Debug, Default)]
-pub(super) struct Turn {
+pub(super) struct PollTurn {
     in_vain: u32,
     wait: u32,
 }
 
-impl Turn {
+impl PollTurn {
     #[inline]
     pub(super) fn is_due(&mut self) -> bool {
         if self.wait == 0 {

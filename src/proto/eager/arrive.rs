@@ -160,7 +160,7 @@ fn begin(
 
 /// What became of a chunk that was received.
 #[derive(Debug)]
-pub(crate) struct Taken {
+pub(crate) struct TakenChunk {
     /// Whether its bytes are in the buffer, as far as they fit.
     pub(crate) written: std::result::Result<(), LoanError>,
     /// Whether it was the last one of its message.
@@ -176,11 +176,11 @@ pub(crate) fn take_chunk(
     incoming: &mut Incoming,
     body: &ChunkBody,
     to: Destination<'_>,
-) -> std::result::Result<Taken, String> {
+) -> std::result::Result<TakenChunk, String> {
     incoming.check(body)?;
     let written = read_chunk(memory, from, body, to)?;
     let last = incoming.came(body);
-    Ok(Taken { written, last })
+    Ok(TakenChunk { written, last })
 }
 
 /// A chunk of the message that is under way has arrived.
@@ -205,7 +205,7 @@ pub(crate) fn next_chunk(
     let from = |offset: usize, out: &mut [u8], kernel| {
         endpoint.read_chunk(body.chunk, offset, out, kernel)
     };
-    let Taken { written, last } =
+    let TakenChunk { written, last } =
         take_chunk((&mut core.loans, &core.chunks), from, incoming, body, to)?;
     match (incoming.target, &written) {
         (Target::Request(id), Err(_)) => {

@@ -65,14 +65,14 @@ pub(crate) struct ChunkSource {
 }
 
 /// A piece of a payload, to be shown.
-struct Shown<'a, P: ?Sized> {
+struct PayloadPiece<'a, P: ?Sized> {
     loans: &'a LoanTable,
     from: &'a P,
     offset: u64,
     len: usize,
 }
 
-impl<P: Payload + ?Sized> Pack for Shown<'_, P> {
+impl<P: Payload + ?Sized> Pack for PayloadPiece<'_, P> {
     #[inline(always)]
     fn show(&self, to: impl FnMut(usize, &[u8])) -> Result<(), LoanError> {
         self.from.read(self.loans, self.offset, self.len, to)
@@ -100,7 +100,7 @@ pub(crate) fn send_chunk(
         kernel: core.chunks.kernel(piece.total as usize),
         share,
     };
-    let shown = Shown {
+    let shown = PayloadPiece {
         loans: &core.loans,
         from,
         offset: piece.offset,

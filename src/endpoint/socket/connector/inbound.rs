@@ -71,7 +71,7 @@ pub(super) fn say(fd: &OwnedFd, handshake: &mut Handshake) -> nix::Result<()> {
 }
 
 /// What a look for bytes of the other side's has found.
-pub(super) enum Heard {
+pub(super) enum ReadOutcome {
     Nothing,
     Bytes(usize),
     /// Nothing more comes, for this reason.
@@ -79,12 +79,12 @@ pub(super) enum Heard {
 }
 
 /// Reads up to so many bytes.
-pub(super) fn hear(fd: &OwnedFd, room: &mut [u8]) -> Heard {
+pub(super) fn hear(fd: &OwnedFd, room: &mut [u8]) -> ReadOutcome {
     match recv(fd.as_raw_fd(), room, MsgFlags::MSG_DONTWAIT) {
-        Ok(0) => Heard::Closed(None),
-        Ok(count) => Heard::Bytes(count),
-        Err(Errno::EAGAIN | Errno::EINTR | Errno::ENOMEM) => Heard::Nothing,
-        Err(errno) => Heard::Closed(Some(errno)),
+        Ok(0) => ReadOutcome::Closed(None),
+        Ok(count) => ReadOutcome::Bytes(count),
+        Err(Errno::EAGAIN | Errno::EINTR | Errno::ENOMEM) => ReadOutcome::Nothing,
+        Err(errno) => ReadOutcome::Closed(Some(errno)),
     }
 }
 
@@ -185,8 +185,8 @@ impl Connector {
             InboundState::Waiting(_) | InboundState::Confirmed(_) => 1,
         };
         let got = match hear(&one.fd, &mut word[..wanted]) {
-            Heard::Nothing => return,
-            Heard::Closed(_) => match one.rank() {
+            ReadOutcome::Nothing => return,
+            ReadOutcome::Closed(_) => match one.rank() {
                 // A rank that gives this call up has another one, or comes again; else it is called.
                 Some(rank) => {
                     self.drop_inbound(index);
@@ -194,7 +194,7 @@ impl Connector {
                 }
                 None => return self.refuse(index, "it has hung up"),
             },
-            Heard::Bytes(count) => &word[..count],
+            ReadOutcome::Bytes(count) => &word[..count],
         };
         match one.state {
             InboundState::Proving => match one.handshake.take(got) {

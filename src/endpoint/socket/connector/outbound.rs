@@ -2,7 +2,7 @@
 //! Outbound connections. They are tried again for a while: a refusal may come from a rank that hung up on a slow
 //! caller, or from a shortage.
 
-use super::inbound::{Heard, MESSAGE_MAX, hear, say};
+use super::inbound::{MESSAGE_MAX, ReadOutcome, hear, say};
 use super::{Connector, EventSource, GO, Outcome, Standing, options};
 use crate::proof::{self, Handshake, Purpose};
 use nix::errno::Errno;
@@ -226,10 +226,10 @@ impl Connector {
                 let mut word = [0; MESSAGE_MAX];
                 let wanted = handshake.wanted().min(MESSAGE_MAX);
                 let failure = match hear(&fd, &mut word[..wanted]) {
-                    Heard::Nothing => return Ok(Some(OutboundState::Proving(fd, handshake))),
-                    Heard::Closed(None) => Failure::Said("it has hung up".into()),
-                    Heard::Closed(Some(errno)) => Failure::System("recv", errno),
-                    Heard::Bytes(count) => match handshake.take(&word[..count]) {
+                    ReadOutcome::Nothing => return Ok(Some(OutboundState::Proving(fd, handshake))),
+                    ReadOutcome::Closed(None) => Failure::Said("it has hung up".into()),
+                    ReadOutcome::Closed(Some(errno)) => Failure::System("recv", errno),
+                    ReadOutcome::Bytes(count) => match handshake.take(&word[..count]) {
                         Ok(()) => return self.answer(rank, fd, handshake),
                         Err(why) => Failure::Said(why.to_string()),
                     },
