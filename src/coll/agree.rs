@@ -73,14 +73,14 @@ impl Proposal {
 
 /// How much of what communicators share one more may take: ids, and channels.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Share {
+pub(crate) enum IdShare {
     All,
     /// Half of it stays for others.
     Half,
 }
 
 /// What all members have come to.
-pub(crate) struct Agreed {
+pub(crate) struct Agreement {
     id: u32,
     channel: Option<u32>,
     tag: u64,
@@ -88,14 +88,14 @@ pub(crate) struct Agreed {
 
 impl Worker {
     /// What this rank says about its ids to an agreement to which all have come.
-    pub(crate) fn offer_ids(&mut self, turn: Turn, share: Share) -> Proposal {
+    pub(crate) fn offer_ids(&mut self, turn: Turn, share: IdShare) -> Proposal {
         self.bury();
         let all = self.engine.core.home.channels();
         let mask = if all >= 64 { u64::MAX } else { (1 << all) - 1 };
         let mut free_channels = mask & !self.collectives.channels;
         let ids = &mut self.collectives.ids;
         let mut free = ids.used.map(|word| !word);
-        if share == Share::Half {
+        if share == IdShare::Half {
             if free_channels.count_ones() * 2 <= all {
                 free_channels = 0;
             }
@@ -130,7 +130,7 @@ impl Worker {
     }
 
     /// What all proposals together say. `group`: members on the node that has most of them.
-    pub(crate) fn agree(proposals: &[Proposal], group: usize) -> Result<Agreed> {
+    pub(crate) fn agree(proposals: &[Proposal], group: usize) -> Result<Agreement> {
         let mut free = [u64::MAX; WORDS];
         let mut free_channels = u64::MAX;
         let (mut next, mut users) = (0, 0);
@@ -151,7 +151,7 @@ impl Worker {
             })?;
         let channel =
             (free_channels != 0 && group <= CHANNEL_RANKS).then(|| free_channels.trailing_zeros());
-        Ok(Agreed {
+        Ok(Agreement {
             id,
             channel,
             tag: u64::from(users.wrapping_add(1)) << 32 | u64::from(id),
@@ -161,7 +161,7 @@ impl Worker {
     /// Makes the state of a communicator that this rank is a member of.
     pub(crate) fn settle(
         &mut self,
-        agreed: &Agreed,
+        agreed: &Agreement,
         members: &Arc<[u32]>,
         me: usize,
     ) -> Membership {

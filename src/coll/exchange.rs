@@ -65,7 +65,7 @@ pub(crate) struct Exchange {
 }
 
 /// What a member has for this rank.
-struct Part {
+struct MemberPart {
     place: usize,
     said: CheckedLine,
     /// Where it goes in the receive buffer.
@@ -136,7 +136,7 @@ impl Exchange {
         self.post_early(engine, state, seq)?;
         match (self.offer, &self.table) {
             (Some(offer), None) if gives => {
-                let given = Given {
+                let given = GivenPiece {
                     piece: offer,
                     unread: self.unread(),
                     readers: self.readers,
@@ -203,7 +203,7 @@ impl Exchange {
             state.publish(&engine.peers, seq, kind::SLOT | kind::TABLE, &[]);
             return Ok(());
         }
-        let given = Given {
+        let given = GivenPiece {
             piece: offer,
             unread: 0..0,
             readers: self.readers,
@@ -242,7 +242,7 @@ impl Exchange {
             }
             self.withdraw(cx.engine, place);
             let reads = self.reads(&said, len);
-            let part = Part {
+            let part = MemberPart {
                 place,
                 said,
                 to,
@@ -292,11 +292,11 @@ impl Exchange {
     }
 
     /// Takes bytes of a part for this rank, all or the next of them.
-    fn take(&mut self, cx: &mut StepContext<'_>, part: &Part) -> Result<usize> {
+    fn take(&mut self, cx: &mut StepContext<'_>, part: &MemberPart) -> Result<usize> {
         let Some(recv) = self.recv else {
             return Ok(part.reads);
         };
-        let &Part {
+        let &MemberPart {
             place,
             said,
             to,
@@ -343,7 +343,7 @@ impl Exchange {
     fn take_of_buffer(
         &self,
         cx: &mut StepContext<'_>,
-        part: &Part,
+        part: &MemberPart,
         offset: usize,
         recv: Loan,
     ) -> Result<usize> {
@@ -379,7 +379,7 @@ impl Exchange {
 }
 
 /// What a rank gives, and how.
-pub(crate) struct Given {
+pub(crate) struct GivenPiece {
     pub(crate) piece: LoanRange,
     /// A part of it that nobody else reads.
     pub(crate) unread: Range<usize>,
@@ -392,7 +392,7 @@ pub(crate) struct Given {
 
 /// Publishes what a rank gives, in the way that suits its size and place. A second buffer is described with it, if
 /// there is one.
-pub(crate) fn give(cx: &mut StepContext<'_>, given: Given) -> Result<()> {
+pub(crate) fn give(cx: &mut StepContext<'_>, given: GivenPiece) -> Result<()> {
     let (engine, state, seq, _) = cx.parts();
     let piece = given.piece;
     if piece.len > COLL_SLOT {
@@ -411,9 +411,9 @@ pub(crate) fn give(cx: &mut StepContext<'_>, given: Given) -> Result<()> {
 
 /// Publishes where a rank's bytes are, or a temporary copy of them, for peers to read. What a collective leaves in its
 /// result buffer is described with it.
-fn expose(cx: &mut StepContext<'_>, given: Given) -> Result<()> {
+fn expose(cx: &mut StepContext<'_>, given: GivenPiece) -> Result<()> {
     let (engine, state, seq, shared) = cx.parts();
-    let Given {
+    let GivenPiece {
         piece,
         unread,
         readers,

@@ -8,7 +8,7 @@ mod range;
 mod spread;
 
 use super::contribution::{LoanRange, Readers, Scratch, StepContext, behind};
-use super::exchange::{Given, give};
+use super::exchange::{GivenPiece, give};
 use super::lines::{self, Lines};
 use super::member_buffer::REMEDY;
 use super::push::{Promises, WRITTEN, reaches_all};
@@ -148,7 +148,7 @@ impl Fold {
             self.readers = Readers::Everyone;
         }
         shared.shares = split;
-        let given = Given {
+        let given = GivenPiece {
             unread: 0..0,
             piece: self.send,
             readers: self.readers,

@@ -12,7 +12,7 @@ use onecopy_shm::layout::HeapOffset;
 
 /// A line that was read.
 #[derive(Debug, Clone, Copy)]
-struct Known {
+struct LineRead {
     said: CheckedLine,
     /// What its table says of this rank's part, if that was asked for: where it is, and its bytes.
     entry: Option<(usize, usize)>,
@@ -20,7 +20,7 @@ struct Known {
 
 /// The lines of one collective, by place.
 #[derive(Debug, Default)]
-pub(crate) struct Lines(Vec<Option<Known>>);
+pub(crate) struct Lines(Vec<Option<LineRead>>);
 
 impl Lines {
     /// What the line of `place` says of `seq`; none as long as it is not there. An error fails the member.
@@ -38,7 +38,12 @@ impl Lines {
         self.0.get(place)?.map(|known| known.said)
     }
 
-    fn known(&mut self, state: &CommState, place: usize, seq: u32) -> Result<Option<&mut Known>> {
+    fn known(
+        &mut self,
+        state: &CommState,
+        place: usize,
+        seq: u32,
+    ) -> Result<Option<&mut LineRead>> {
         if self.0.is_empty() {
             self.0.resize(state.size(), None);
         }
@@ -50,7 +55,7 @@ impl Lines {
                 return Ok(None);
             }
             let said = read(state, place, seq)?;
-            *known = Some(Known { said, entry: None });
+            *known = Some(LineRead { said, entry: None });
         }
         Ok(known.as_mut())
     }

@@ -21,7 +21,7 @@ use onecopy_shm::loan::Loan;
 
 /// A member's share of the payload.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-struct Part {
+struct BroadcastShare {
     owner: usize,
     begin: usize,
     end: usize,
@@ -42,20 +42,20 @@ pub(crate) struct Relay {
     /// How it goes if the root's memory is mapped.
     direct: Exchange,
     /// What is still to come; the first is this rank's own share until it is there.
-    left: Vec<Part>,
+    left: Vec<BroadcastShare>,
     own: bool,
     now: Option<Piecemeal>,
     lines: Lines,
 }
 
 /// The shares, the one of `me` first, then those behind it.
-fn shares(len: usize, size: usize, root: usize, me: usize) -> Vec<Part> {
+fn shares(len: usize, size: usize, root: usize, me: usize) -> Vec<BroadcastShare> {
     let ranks = size - 1;
     let each = len.div_ceil(ranks).next_multiple_of(PAGE);
     let index = |place: usize| (place + size - root - 1) % size;
-    let mut all: Vec<Part> = (0..ranks)
+    let mut all: Vec<BroadcastShare> = (0..ranks)
         .map(|step| (index(me) + step) % ranks)
-        .map(|index| Part {
+        .map(|index| BroadcastShare {
             owner: (root + 1 + index) % size,
             begin: (index * each).min(len),
             end: ((index + 1) * each).min(len),
@@ -156,7 +156,9 @@ impl Relay {
 
     /// What comes next, and from whom.
     fn next(&mut self, state: &CommState, seq: u32) -> Result<Option<Piecemeal>> {
-        let has = |part: &Part| !self.own && state.channel_ends[part.owner].look(seq) >= WRITTEN;
+        let has = |part: &BroadcastShare| {
+            !self.own && state.channel_ends[part.owner].look(seq) >= WRITTEN
+        };
         let there = self.left.iter().position(has);
         let part = there.unwrap_or(0);
         let Some(next) = self.left.get(part).copied() else {

@@ -51,7 +51,7 @@ pub(crate) struct Stream {
 
 /// The piece under way.
 #[derive(Clone, Copy)]
-struct Now {
+struct CurrentPiece {
     begin: usize,
     len: usize,
     /// Which half of a slot it is in, and by which phase it is there.
@@ -159,7 +159,7 @@ impl Stream {
         Ok(Step::Done)
     }
 
-    fn next_piece(&self, flow: &Flow) -> Now {
+    fn next_piece(&self, flow: &Flow) -> CurrentPiece {
         let left = self.send.len - self.passed;
         let unit = match flow {
             // The first rank waits for nobody.
@@ -177,7 +177,7 @@ impl Stream {
             Flow { small, .. } => *small,
         };
         let index = self.passed / flow.small;
-        Now {
+        CurrentPiece {
             begin: self.passed,
             len: unit.min(left),
             half: index % 2 * HALF,
@@ -186,7 +186,7 @@ impl Stream {
     }
 
     /// Whether the rank before has the piece.
-    fn is_there(&self, state: &CommState, seq: u32, flow: &Flow, now: Now) -> bool {
+    fn is_there(&self, state: &CommState, seq: u32, flow: &Flow, now: CurrentPiece) -> bool {
         let there = match state.me.checked_sub(1) {
             None => self.send.len,
             Some(before) => flow.there(state.channel_ends[before].look(seq)),
@@ -196,14 +196,14 @@ impl Stream {
 
     /// Whether there is room to hand the piece on. The next rank has read its half of the slot when it holds the piece
     /// before the last.
-    fn has_room(&self, state: &CommState, seq: u32, flow: &Flow, now: Now) -> bool {
+    fn has_room(&self, state: &CommState, seq: u32, flow: &Flow, now: CurrentPiece) -> bool {
         !flow.slots_out
             || now.phase <= 2
             || state.channel_ends[state.me + 1].ack(seq) >= now.phase - 2
     }
 
     /// Tells the rank before that the piece is read, and the next one that it is there.
-    fn pass_on(&self, cx: &mut StepContext<'_>, flow: &Flow, now: Now) {
+    fn pass_on(&self, cx: &mut StepContext<'_>, flow: &Flow, now: CurrentPiece) {
         let (engine, state, seq, _) = cx.parts();
         if flow.slots_in {
             state.own().set_ack(seq, now.phase);
@@ -240,7 +240,7 @@ impl Stream {
     }
 
     /// What the first rank does: its prefix is empty.
-    fn first(&self, cx: &mut StepContext<'_>, flow: &Flow, now: Now) -> Result<()> {
+    fn first(&self, cx: &mut StepContext<'_>, flow: &Flow, now: CurrentPiece) -> Result<()> {
         if !flow.slots_out && cx.state.size() > 1 {
             hand_on(cx, self.send.len.div_ceil(flow.big));
         }
@@ -262,7 +262,7 @@ impl Stream {
         cx: &mut StepContext<'_>,
         scratch: &mut Scratch,
         (flow, said): (&Flow, &CheckedLine),
-        now: Now,
+        now: CurrentPiece,
     ) -> Result<bool> {
         let (before, len) = (cx.state.me - 1, now.len);
         let both = self.sources(cx, flow, said)?;
@@ -335,7 +335,7 @@ impl Stream {
         &mut self,
         cx: &mut StepContext<'_>,
         parts: &[MemberBuffer],
-        now: Now,
+        now: CurrentPiece,
         copies: &mut [u8],
     ) -> Result<Option<[Option<RemoteRange>; 2]>> {
         let (begin, len) = (now.begin as u64, now.len);
@@ -363,7 +363,7 @@ impl Stream {
     fn combine_apart(
         &self,
         loans: &mut LoanTable,
-        now: Now,
+        now: CurrentPiece,
         views: &[Option<View<'_>>],
         (prefix, with): (&mut [u8], &mut [u8]),
         work: &mut [u8],
@@ -380,7 +380,7 @@ impl Stream {
     fn combine_in_place(
         &self,
         loans: &mut LoanTable,
-        now: Now,
+        now: CurrentPiece,
         mut views: Vec<Option<View<'_>>>,
         work: &mut [u8],
     ) -> Result<()> {

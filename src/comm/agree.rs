@@ -4,7 +4,7 @@
 use super::Comm;
 use crate::coll::Group;
 use crate::coll::Worker;
-use crate::coll::agree::{NUMBERS, Proposal, Share};
+use crate::coll::agree::{IdShare, NUMBERS, Proposal};
 use crate::coll::group::sub_context;
 use crate::coll::ids::Turn;
 use crate::error::Result;
@@ -19,7 +19,7 @@ impl Comm {
         turn: Turn,
         (color, key): (Option<u32>, i64),
         group: Option<&Group>,
-        share: Share,
+        share: IdShare,
     ) -> Result<Option<Self>> {
         let handle: &Handle = &self.handle;
         let mut numbers = vec![0u64; NUMBERS * agreement_comm.size()];

@@ -3,7 +3,7 @@
 
 use super::Comm;
 use crate::coll::Worker;
-use crate::coll::agree::Share;
+use crate::coll::agree::IdShare;
 use crate::coll::group::{Group, Membership};
 use crate::coll::state::CommState;
 use crate::coll::tags::Tags;
@@ -65,7 +65,7 @@ impl Comm {
     /// });
     /// ```
     pub fn split(&self, color: Option<u32>, key: i64) -> Result<Option<Self>> {
-        self.form(self, (self.context, 0), (color, key), None, Share::All)
+        self.form(self, (self.context, 0), (color, key), None, IdShare::All)
     }
 
     /// A communicator of the members of `group`, in its order. All members of this one call it, each with the group
@@ -76,13 +76,13 @@ impl Comm {
         let color = place.and(group.0.first().copied());
         self.check_group(group)?;
         let turn = (self.context, 0);
-        self.form(self, turn, (color, 0), Some(group), Share::All)
+        self.form(self, turn, (color, 0), Some(group), IdShare::All)
     }
 
     /// As [`Self::create`], but only the members of `group` call it. The lowest 8 bits of `tag` tell calls apart that
     /// happen at the same time.
     pub fn create_from_group(&self, group: &Group, tag: u32) -> Result<Self> {
-        self.create_within(group, tag, Share::All)
+        self.create_within(group, tag, IdShare::All)
     }
 
     /// As [`Self::create_from_group`], for one of many communicators: half of the channels and of the number of
@@ -91,10 +91,10 @@ impl Comm {
     /// # Errors
     /// [`Error::Collective`] on all members when half of the number of communicators is in use with one of them.
     pub fn create_frugal(&self, group: &Group, tag: u32) -> Result<Self> {
-        self.create_within(group, tag, Share::Half)
+        self.create_within(group, tag, IdShare::Half)
     }
 
-    fn create_within(&self, group: &Group, tag: u32, share: Share) -> Result<Self> {
+    fn create_within(&self, group: &Group, tag: u32, share: IdShare) -> Result<Self> {
         let agreement_comm = self.by_messages(group, tag)?;
         let turn = (self.context, 1 + (tag & TAGS));
         match self.form(&agreement_comm, turn, (Some(0), 0), Some(group), share)? {
