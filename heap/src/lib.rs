@@ -41,7 +41,7 @@ mod real;
 mod region;
 
 use libc::{c_int, c_void, size_t};
-use region::{Fresh, Region};
+use region::{NewMemory, Region};
 use std::ptr::{copy_nonoverlapping, null_mut, write_bytes};
 
 #[global_allocator]
@@ -60,7 +60,7 @@ static CONSTRUCTOR: extern "C" fn() = {
 };
 
 /// Memory of the region, for a size that belongs there.
-fn large(size: usize, align: usize) -> Option<Fresh> {
+fn large(size: usize, align: usize) -> Option<NewMemory> {
     if size < region::threshold() {
         return None;
     }

@@ -56,7 +56,7 @@ pub(crate) fn contains(pointer: *mut c_void) -> bool {
 }
 
 /// Memory just given out.
-pub(crate) struct Fresh {
+pub(crate) struct NewMemory {
     pub(crate) at: *mut c_void,
     /// Whether it may hold what was there before; otherwise it is zero.
     pub(crate) dirty: bool,
@@ -274,7 +274,7 @@ impl Region {
     }
 
     /// Gives out memory; none if there is no room or no region.
-    pub(crate) fn alloc(size: usize, align: usize) -> Option<Fresh> {
+    pub(crate) fn alloc(size: usize, align: usize) -> Option<NewMemory> {
         let len = size.checked_next_multiple_of(PAGE)? as u64;
         let least = if size >= HUGE { HUGE } else { PAGE };
         let align = least.max(align.checked_next_power_of_two()?) as u64;
@@ -285,7 +285,7 @@ impl Region {
         with_made(|region| region.take(len, align))?
     }
 
-    fn take(&mut self, len: u64, align: u64) -> Option<Fresh> {
+    fn take(&mut self, len: u64, align: u64) -> Option<NewMemory> {
         if self.private {
             // A child of a fork has memory of its own elsewhere; here it only keeps what its parent had in use.
             return None;
@@ -323,7 +323,7 @@ impl Region {
         };
         self.used.insert(range.start, range.end - range.start);
         let at = self.base + range.start as usize;
-        Some(Fresh {
+        Some(NewMemory {
             at: std::ptr::with_exposed_provenance_mut(at),
             dirty,
         })

@@ -9,12 +9,12 @@ use crate::failure::{Outcome, fail};
 use crate::ffi::{Addr, Comm, Out, OutInts, Request};
 use crate::p2p::{Data, Envelope};
 use crate::request::{self, Activity, Object, Pending};
-use crate::store::{self, Attached, Store, drain, reap};
+use crate::store::{self, AttachedBuffer, Store, drain, reap};
 use crate::{c, phase};
 use onecopy::raw::Attempt;
 use std::sync::{Arc, Mutex};
 
-static PROCESS: Mutex<Option<Attached>> = Mutex::new(None);
+static PROCESS: Mutex<Option<AttachedBuffer>> = Mutex::new(None);
 
 pub(crate) fn send(data: Data, to: Envelope<'_>) -> Outcome<()> {
     let packed = data.pack()?;
@@ -54,7 +54,7 @@ pub(crate) fn send(data: Data, to: Envelope<'_>) -> Outcome<()> {
     Ok(())
 }
 
-fn attach(slot: &Mutex<Option<Attached>>, address: Addr, size: i64) -> Outcome<()> {
+fn attach(slot: &Mutex<Option<AttachedBuffer>>, address: Addr, size: i64) -> Outcome<()> {
     let mut slot = phase::lock(slot);
     if slot.is_some() {
         return Err(fail(c::ERR_BUFFER, "a buffer is attached already"));
@@ -66,7 +66,7 @@ fn attach(slot: &Mutex<Option<Attached>>, address: Addr, size: i64) -> Outcome<(
         return Err(fail(c::ERR_BUFFER, "the buffer to attach is null"));
     }
     let store = store::open();
-    *slot = Some(Attached {
+    *slot = Some(AttachedBuffer {
         address,
         size,
         store,
@@ -74,7 +74,7 @@ fn attach(slot: &Mutex<Option<Attached>>, address: Addr, size: i64) -> Outcome<(
     Ok(())
 }
 
-fn detach(slot: &Mutex<Option<Attached>>, address: Addr, size: OutInts) -> Outcome<()> {
+fn detach(slot: &Mutex<Option<AttachedBuffer>>, address: Addr, size: OutInts) -> Outcome<()> {
     // A call that cannot say what was attached leaves it so.
     if address.pointer().is_null() || size.is_null() {
         return Err(fail(c::ERR_ARG, "the pointer to a result is null"));
@@ -88,20 +88,20 @@ fn detach(slot: &Mutex<Option<Attached>>, address: Addr, size: OutInts) -> Outco
     size.set(attached.size)
 }
 
-fn store_of(slot: &Mutex<Option<Attached>>) -> Option<Arc<Store>> {
+fn store_of(slot: &Mutex<Option<AttachedBuffer>>) -> Option<Arc<Store>> {
     phase::lock(slot)
         .as_ref()
         .map(|attached| Arc::clone(&attached.store))
 }
 
-fn flush(slot: &Mutex<Option<Attached>>) -> Outcome<()> {
+fn flush(slot: &Mutex<Option<AttachedBuffer>>) -> Outcome<()> {
     match store_of(slot) {
         Some(store) => drain(&store),
         None => Err(fail(c::ERR_BUFFER, "no buffer is attached")),
     }
 }
 
-fn iflush(slot: &Mutex<Option<Attached>>, request: Out<Request>) -> Outcome<()> {
+fn iflush(slot: &Mutex<Option<AttachedBuffer>>, request: Out<Request>) -> Outcome<()> {
     let store = store_of(slot).ok_or_else(|| fail(c::ERR_BUFFER, "no buffer is attached"))?;
     let world = comm::world().ok_or_else(phase::not_active)?;
     request::reserve(request)?.keep(Object::active(world, Activity::Flush(store)));

@@ -92,25 +92,25 @@ pub(crate) const CLASSES: [(&str, &str); 63] = [
 
 /// Codes and classes that the program added.
 #[derive(Default)]
-pub(crate) struct Added {
+pub(crate) struct AddedCodes {
     /// Each code with its class; a class is a code of its own class.
     pub(crate) codes: BTreeMap<i32, i32>,
     pub(crate) strings: BTreeMap<i32, Vec<u8>>,
     pub(crate) last: i32,
 }
 
-static ADDED: Mutex<Option<Added>> = Mutex::new(None);
+static ADDED: Mutex<Option<AddedCodes>> = Mutex::new(None);
 
-fn added() -> MutexGuard<'static, Option<Added>> {
+fn added() -> MutexGuard<'static, Option<AddedCodes>> {
     let mut added = phase::lock(&ADDED);
-    added.get_or_insert_with(|| Added {
+    added.get_or_insert_with(|| AddedCodes {
         last: c::ERR_LASTCODE,
-        ..Added::default()
+        ..AddedCodes::default()
     });
     added
 }
 
-pub(crate) fn with_added<R>(f: impl FnOnce(&mut Added) -> R) -> R {
+pub(crate) fn with_added<R>(f: impl FnOnce(&mut AddedCodes) -> R) -> R {
     f(added().get_or_insert_default())
 }
 

@@ -15,7 +15,7 @@ use crate::group::{self, GroupObject};
 use crate::handle::Table;
 use crate::handler::Handler;
 use crate::info::{self, Pairs};
-use crate::store::Attached;
+use crate::store::AttachedBuffer;
 use crate::topology::Topology;
 use crate::{c, phase};
 use onecopy_shm::sync::{AtomicU32, Ordering};
@@ -41,7 +41,7 @@ pub(crate) struct CommObject {
     info: Mutex<Pairs>,
     pub(crate) attributes: Mutex<Attributes>,
     pub(crate) topology: Option<Topology>,
-    pub(crate) buffer: Mutex<Option<Attached>>,
+    pub(crate) buffer: Mutex<Option<AttachedBuffer>>,
     /// Collectives with a channel of their own; a communicator without goes by messages.
     collectives: OnceLock<onecopy::Comm>,
     /// Collectives that start before that place is agreed on.
@@ -299,13 +299,13 @@ fn bad_comm(handle: Comm) -> Box<Failure> {
 /// A communicator that a call uses. Where several threads may call, one of them may free the communicator while another
 /// waits on it. What waits completes, so the object stays until then.
 #[derive(Debug)]
-pub(crate) enum Used {
+pub(crate) enum CommInUse {
     /// Nobody frees it during the call.
     Lent(&'static Arc<CommObject>),
     Kept(Arc<CommObject>),
 }
 
-impl std::ops::Deref for Used {
+impl std::ops::Deref for CommInUse {
     type Target = Arc<CommObject>;
 
     #[inline(always)]
@@ -319,19 +319,19 @@ impl std::ops::Deref for Used {
 
 /// The object of a handle, if there is one.
 #[inline(always)]
-pub(crate) fn lookup(handle: Comm) -> Option<Used> {
+pub(crate) fn lookup(handle: Comm) -> Option<CommInUse> {
     match handle {
-        c::COMM_WORLD => world().map(Used::Lent),
-        c::COMM_SELF => own().map(Used::Lent),
+        c::COMM_WORLD => world().map(CommInUse::Lent),
+        c::COMM_SELF => own().map(CommInUse::Lent),
         _ if phase::is_forked() => None,
-        _ if phase::is_shared() => COMMS.get(handle.0).cloned().map(Used::Kept),
-        _ => COMMS.get(handle.0).map(Used::Lent),
+        _ if phase::is_shared() => COMMS.get(handle.0).cloned().map(CommInUse::Kept),
+        _ => COMMS.get(handle.0).map(CommInUse::Lent),
     }
 }
 
 /// The object of a handle.
 #[inline(always)]
-pub(crate) fn get(handle: Comm) -> Outcome<Used> {
+pub(crate) fn get(handle: Comm) -> Outcome<CommInUse> {
     match lookup(handle) {
         Some(comm) => Ok(comm),
         None => Err(bad_comm(handle)),

@@ -27,7 +27,7 @@ use crate::ffi::{
     Addr, Callback, Comm, Datatype, Errhandler, File, Group, In, Info, Ints, Message, Op, Out,
     OutInts, OutText, Request, Session, Status, Text, Win,
 };
-use crate::raise::{On, outcome, unsupported};
+use crate::raise::{ErrorTarget, outcome, unsupported};
 use std::ffi::{c_char, c_void};
 
 include!(concat!(env!("OUT_DIR"), "/edge.rs"));

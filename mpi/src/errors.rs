@@ -5,7 +5,7 @@ use crate::codes::{CLASSES, class_of, with_added};
 use crate::failure::{Failure, Outcome, fail};
 use crate::ffi::{Callback, Comm, Errhandler, Out, OutText, Text};
 use crate::handler::{self, Kind, create, resolve};
-use crate::raise::{On, raise};
+use crate::raise::{ErrorTarget, raise};
 use crate::{c, codes, comm};
 
 pub(crate) fn comm_create_errhandler(
@@ -46,7 +46,11 @@ pub(crate) fn comm_call_errhandler(comm: Comm, code: i32) -> Outcome<()> {
         text: "the program called the error handler".into(),
         on: None,
     };
-    raise("MPI_Comm_call_errhandler", On::Comm(comm), &failure);
+    raise(
+        "MPI_Comm_call_errhandler",
+        ErrorTarget::Comm(comm),
+        &failure,
+    );
     Ok(())
 }
 

@@ -9,7 +9,7 @@ use crate::{c, codes, comm, phase};
 
 /// The object whose handler an error goes to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum On {
+pub(crate) enum ErrorTarget {
     Nothing,
     Comm(Comm),
     Win(Win),
@@ -19,7 +19,7 @@ pub(crate) enum On {
 
 /// The return code of a call.
 #[inline(always)]
-pub(crate) fn outcome(name: &'static str, on: On, result: Outcome<()>) -> i32 {
+pub(crate) fn outcome(name: &'static str, on: ErrorTarget, result: Outcome<()>) -> i32 {
     match result {
         Ok(()) => c::SUCCESS,
         Err(failure) => raise(name, on, &failure),
@@ -28,7 +28,7 @@ pub(crate) fn outcome(name: &'static str, on: On, result: Outcome<()>) -> i32 {
 
 /// What a function gives that is not implemented.
 #[cold]
-pub(crate) fn unsupported(name: &'static str, on: On) -> i32 {
+pub(crate) fn unsupported(name: &'static str, on: ErrorTarget) -> i32 {
     let failure = fail(
         c::ERR_UNSUPPORTED_OPERATION,
         "not implemented; `onecopy info mpi` lists what is",
@@ -37,18 +37,18 @@ pub(crate) fn unsupported(name: &'static str, on: On) -> i32 {
 }
 
 /// The handler of an object that is there.
-fn handler_of(on: On) -> Option<Handler> {
+fn handler_of(on: ErrorTarget) -> Option<Handler> {
     match on {
-        On::Comm(handle) => comm::lookup(handle).map(|comm| comm.handler()),
+        ErrorTarget::Comm(handle) => comm::lookup(handle).map(|comm| comm.handler()),
         // The default of files is to return, and there are no windows yet whose handler could be another.
-        On::File(_) | On::Win(_) => Some(Handler::Return),
-        On::Nothing | On::Session(_) => None,
+        ErrorTarget::File(_) | ErrorTarget::Win(_) => Some(Handler::Return),
+        ErrorTarget::Nothing | ErrorTarget::Session(_) => None,
     }
 }
 
 /// Hands a failure to the error handler of its object, and gives the code to return.
 #[cold]
-pub(crate) fn raise(name: &'static str, on: On, failure: &Failure) -> i32 {
+pub(crate) fn raise(name: &'static str, on: ErrorTarget, failure: &Failure) -> i32 {
     codes::remember(name, failure);
     if let Some(owner) = &failure.on {
         return owner.raise(name, failure);
@@ -62,11 +62,16 @@ pub(crate) fn raise(name: &'static str, on: On, failure: &Failure) -> i32 {
 
 impl Owner for CommObject {
     fn raise(&self, name: &'static str, failure: &Failure) -> i32 {
-        hand_to(self.handler(), name, On::Comm(self.handle()), failure)
+        hand_to(
+            self.handler(),
+            name,
+            ErrorTarget::Comm(self.handle()),
+            failure,
+        )
     }
 }
 
-fn hand_to(handler: Handler, name: &'static str, on: On, failure: &Failure) -> i32 {
+fn hand_to(handler: Handler, name: &'static str, on: ErrorTarget, failure: &Failure) -> i32 {
     match handler {
         Handler::Return => failure.code,
         Handler::Fatal | Handler::Abort => {
@@ -84,11 +89,11 @@ fn hand_to(handler: Handler, name: &'static str, on: On, failure: &Failure) -> i
         }
         Handler::User(user) => {
             let handle = match on {
-                On::Comm(comm) => comm.0,
-                On::Win(win) => win.0,
-                On::File(file) => file.0,
-                On::Session(session) => session.0,
-                On::Nothing => c::COMM_SELF.0,
+                ErrorTarget::Comm(comm) => comm.0,
+                ErrorTarget::Win(win) => win.0,
+                ErrorTarget::File(file) => file.0,
+                ErrorTarget::Session(session) => session.0,
+                ErrorTarget::Nothing => c::COMM_SELF.0,
             };
             user.call(handle, failure.code);
             failure.code

@@ -14,7 +14,7 @@ use std::sync::{Arc, Mutex};
 pub(crate) struct Store(Mutex<Vec<(Pending, u64)>>);
 
 /// A buffer that the program attached.
-pub(crate) struct Attached {
+pub(crate) struct AttachedBuffer {
     pub(crate) address: Addr,
     pub(crate) size: i64,
     pub(crate) store: Arc<Store>,

@@ -24,13 +24,13 @@ fn package() -> &'static Path {
 }
 
 /// Where this run's library, launcher and programs are.
-struct Place {
+struct InstalledFiles {
     directory: PathBuf,
     launcher: PathBuf,
 }
 
-fn place() -> &'static Place {
-    static PLACE: OnceLock<Place> = OnceLock::new();
+fn place() -> &'static InstalledFiles {
+    static PLACE: OnceLock<InstalledFiles> = OnceLock::new();
     PLACE.get_or_init(|| {
         let exe = std::env::current_exe().expect("the test's own path");
         let deps = exe.parent().expect("the folder of tests");
@@ -68,7 +68,7 @@ fn place() -> &'static Place {
             built.status.success(),
             "the launcher cannot be built: {said}"
         );
-        Place {
+        InstalledFiles {
             directory,
             launcher: profile.join("onecopy"),
         }

@@ -102,17 +102,17 @@ fn object(operation: &Operation) -> String {
     for parameter in &operation.parameters {
         let name = &parameter.name;
         match (parameter.depth, parameter.base.as_str()) {
-            (0, "MPI_Comm") => return format!("On::Comm({name})"),
-            (0, "MPI_Win") => return format!("On::Win({name})"),
-            (0, "MPI_File") => return format!("On::File({name})"),
-            (0, "MPI_Session") => return format!("On::Session({name})"),
+            (0, "MPI_Comm") => return format!("ErrorTarget::Comm({name})"),
+            (0, "MPI_Win") => return format!("ErrorTarget::Win({name})"),
+            (0, "MPI_File") => return format!("ErrorTarget::File({name})"),
+            (0, "MPI_Session") => return format!("ErrorTarget::Session({name})"),
             _ => {}
         }
     }
     if operation.name.starts_with("File_") {
-        "On::File(c::FILE_NULL)".to_owned()
+        "ErrorTarget::File(c::FILE_NULL)".to_owned()
     } else {
-        "On::Nothing".to_owned()
+        "ErrorTarget::Nothing".to_owned()
     }
 }
 

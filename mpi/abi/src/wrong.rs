@@ -14,7 +14,7 @@ struct Kind {
     name: String,
     patterns: Vec<Pattern>,
     valid: String,
-    wrong: Vec<Wrong>,
+    wrong: Vec<WrongArgument>,
 }
 
 #[derive(Debug, Clone, Default)]
@@ -29,7 +29,7 @@ struct Pattern {
 /// An argument that is not as it should be, and the classes of which it must raise one; none if it
 /// may as well do.
 #[derive(Debug, Clone)]
-struct Wrong {
+struct WrongArgument {
     value: String,
     classes: Vec<String>,
 }
@@ -40,7 +40,7 @@ struct Special {
     after: Vec<String>,
     valid: BTreeMap<String, String>,
     kinds: BTreeMap<String, String>,
-    wrong: Vec<(String, Wrong)>,
+    wrong: Vec<(String, WrongArgument)>,
     refused: Vec<String>,
     keeps: bool,
     skip: Option<String>,
@@ -67,15 +67,15 @@ pub struct Program {
     pub excused: Vec<(String, String)>,
 }
 
-fn wrong_of(text: &str, must: bool) -> Option<Wrong> {
+fn wrong_of(text: &str, must: bool) -> Option<WrongArgument> {
     if !must {
-        return Some(Wrong {
+        return Some(WrongArgument {
             value: text.trim().to_owned(),
             classes: Vec::new(),
         });
     }
     let (value, classes) = text.rsplit_once(" : ")?;
-    Some(Wrong {
+    Some(WrongArgument {
         value: value.trim().to_owned(),
         classes: classes.split_whitespace().map(str::to_owned).collect(),
     })

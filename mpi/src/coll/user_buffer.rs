@@ -40,11 +40,11 @@ pub(crate) struct UserBuffer {
     /// The program's bytes; none: the copy.
     direct: Option<(Addr, usize)>,
     /// What only few need.
-    rest: Option<Box<Rest>>,
+    rest: Option<Box<CopyParts>>,
 }
 
 #[derive(Default)]
-struct Rest {
+struct CopyParts {
     copy: Vec<u8>,
     deliveries: Vec<Delivery>,
     /// Bytes that the runtime overwrites and the program finds unchanged, with their place.
@@ -150,9 +150,9 @@ impl UserBuffer {
         total: u64,
         access: Access,
     ) -> Outcome<(Self, Parts)> {
-        let mut rest = Box::new(Rest {
+        let mut rest = Box::new(CopyParts {
             copy: memory::zeroed(total as usize)?,
-            ..Rest::default()
+            ..CopyParts::default()
         });
         let mut listed = Vec::with_capacity(blocks.len());
         let mut start = 0;
@@ -194,9 +194,9 @@ impl UserBuffer {
         if shape.dense(count) == Some(0) && shape.dense(2).is_some() {
             return Ok(Self::direct(base, len));
         }
-        let mut rest = Box::new(Rest {
+        let mut rest = Box::new(CopyParts {
             copy: memory::zeroed(len)?,
-            ..Rest::default()
+            ..CopyParts::default()
         });
         let layout = shape.layout_of(count)?;
         let first = shape.lb;

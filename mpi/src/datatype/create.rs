@@ -3,7 +3,7 @@
 #![expect(clippy::too_many_arguments, reason = "signatures of the standard")]
 
 use super::contents::Contents;
-use super::shape::{Beyond, Shape};
+use super::shape::{OutOfRange, Shape};
 use super::{TypeObject, get, keep};
 use crate::failure::{Outcome, fail};
 use crate::ffi::{Datatype, In, Ints, Out};
@@ -227,7 +227,7 @@ fn dimensions(ndims: i32) -> Outcome<usize> {
 
 /// The product of two distances in bytes, or of one and a number of elements.
 fn product(a: i128, b: i64) -> Outcome<i128> {
-    Ok(a.checked_mul(i128::from(b)).ok_or(Beyond)?)
+    Ok(a.checked_mul(i128::from(b)).ok_or(OutOfRange)?)
 }
 
 /// The dimensions from the fastest to the slowest.
@@ -265,7 +265,7 @@ pub(crate) fn type_create_subarray(
     for dimension in from_fastest(order, n)? {
         shape = shape.repeated(subsizes[dimension] as u64, stride)?;
         let first = product(stride, starts[dimension])?;
-        offset = offset.checked_add(first).ok_or(Beyond)?;
+        offset = offset.checked_add(first).ok_or(OutOfRange)?;
         stride = product(stride, sizes[dimension])?;
     }
     let shape = shape.shifted(offset)?.resized(base.shape.lb, stride)?;
@@ -280,7 +280,7 @@ pub(crate) fn type_create_subarray(
 }
 
 /// What one process has of one dimension of a distributed array.
-struct Share {
+struct DimensionShare {
     size: i64,
     distribution: i32,
     argument: i32,
@@ -288,7 +288,7 @@ struct Share {
     coordinate: i64,
 }
 
-impl Share {
+impl DimensionShare {
     /// The elements that are this process's, at distances of `stride` bytes, and where the first one is.
     fn shape(&self, base: &Shape, stride: i128) -> Outcome<(Shape, i128)> {
         let bad = || fail(c::ERR_ARG, "a distribution that does not fit its dimension");
@@ -368,7 +368,7 @@ pub(crate) fn type_create_darray(
     let mut shape = base.shape.clone();
     let (mut stride, mut offset) = (i128::from(base.shape.extent()), 0i128);
     for dimension in from_fastest(order, n)? {
-        let share = Share {
+        let share = DimensionShare {
             size: sizes[dimension],
             distribution: distributions[dimension],
             argument: arguments[dimension],
@@ -377,7 +377,7 @@ pub(crate) fn type_create_darray(
         };
         let (part, first) = share.shape(&shape, stride)?;
         shape = part;
-        offset = offset.checked_add(first).ok_or(Beyond)?;
+        offset = offset.checked_add(first).ok_or(OutOfRange)?;
         stride = product(stride, sizes[dimension])?;
     }
     let shape = shape.shifted(offset)?.resized(base.shape.lb, stride)?;

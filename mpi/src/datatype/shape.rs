@@ -2,7 +2,7 @@
 //! What a datatype is: its typemap, its layout, its bounds. The constructors of the standard are operations on shapes.
 //!
 //! Every number of a shape fits 64 bits: size, bounds, extents, and with them the displacement of each byte. A
-//! constructor whose result would not fit gives [`Beyond`], so that nothing that walks a shape has to look again.
+//! constructor whose result would not fit gives [`OutOfRange`], so that nothing that walks a shape has to look again.
 
 use super::layout::Layout;
 use super::predefined::Element;
@@ -12,11 +12,11 @@ use std::sync::Arc;
 
 /// A size, a bound or a displacement that 64 bits cannot hold.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Beyond;
+pub(crate) struct OutOfRange;
 
-impl From<Beyond> for Box<Failure> {
+impl From<OutOfRange> for Box<Failure> {
     #[cold]
-    fn from(_: Beyond) -> Self {
+    fn from(_: OutOfRange) -> Self {
         fail(
             c::ERR_COUNT,
             "the datatype reaches further than 64-bit displacements can",
@@ -25,9 +25,9 @@ impl From<Beyond> for Box<Failure> {
 }
 
 /// A bound, moved.
-fn moved(bound: i64, by: i128) -> Result<i64, Beyond> {
-    let sum = by.checked_add(i128::from(bound)).ok_or(Beyond)?;
-    i64::try_from(sum).map_err(|_| Beyond)
+fn moved(bound: i64, by: i128) -> Result<i64, OutOfRange> {
+    let sum = by.checked_add(i128::from(bound)).ok_or(OutOfRange)?;
+    i64::try_from(sum).map_err(|_| OutOfRange)
 }
 
 /// The typemap: elements at displacements, in order.
@@ -113,19 +113,19 @@ impl Shape {
     }
 
     /// The shape, if its size and its extents fit; its bounds do already.
-    fn if_it_fits(self) -> Result<Self, Beyond> {
+    fn if_it_fits(self) -> Result<Self, OutOfRange> {
         let extents = [(self.lb, self.ub), (self.true_lb, self.true_ub)];
         let is_representable = i64::try_from(self.size()).is_ok()
             && extents.iter().all(|(lb, ub)| ub.checked_sub(*lb).is_some());
         if is_representable {
             Ok(self)
         } else {
-            Err(Beyond)
+            Err(OutOfRange)
         }
     }
 
     /// `count` times at distances of `stride` bytes.
-    pub(crate) fn repeated(&self, count: u64, stride: i128) -> Result<Self, Beyond> {
+    pub(crate) fn repeated(&self, count: u64, stride: i128) -> Result<Self, OutOfRange> {
         // Nothing, however often, has no bounds either, unless they were set.
         if count == 0 || (self.elements == 0 && !self.lb_set && !self.ub_set) {
             return Ok(Self::empty());
@@ -133,8 +133,10 @@ impl Shape {
         if count == 1 {
             return Ok(self.clone());
         }
-        let last = i128::from(count - 1).checked_mul(stride).ok_or(Beyond)?;
-        let stride = i64::try_from(stride).map_err(|_| Beyond)?;
+        let last = i128::from(count - 1)
+            .checked_mul(stride)
+            .ok_or(OutOfRange)?;
+        let stride = i64::try_from(stride).map_err(|_| OutOfRange)?;
         let (low, high) = (last.min(0), last.max(0));
         let mut all = Self {
             lb: moved(self.lb, low)?,
@@ -156,24 +158,24 @@ impl Shape {
     }
 
     /// `count` times, one after the other.
-    pub(crate) fn contiguous(&self, count: u64) -> Result<Self, Beyond> {
+    pub(crate) fn contiguous(&self, count: u64) -> Result<Self, OutOfRange> {
         self.repeated(count, i128::from(self.extent()))
     }
 
     /// The same at a displacement.
-    pub(crate) fn shifted(&self, by: i128) -> Result<Self, Beyond> {
+    pub(crate) fn shifted(&self, by: i128) -> Result<Self, OutOfRange> {
         Self::list(&[(by, self.clone())])
     }
 
     /// Parts at displacements. A part that is no type's instance counts for nothing, not even for the bounds.
-    pub(crate) fn list(parts: &[(i128, Self)]) -> Result<Self, Beyond> {
+    pub(crate) fn list(parts: &[(i128, Self)]) -> Result<Self, OutOfRange> {
         let mut all = Self::empty();
         let mut map = Vec::with_capacity(parts.len());
         let mut layouts = Vec::with_capacity(parts.len());
         let (mut first, mut true_first) = (true, true);
         for (offset, part) in parts {
             let (lb, ub) = (moved(part.lb, *offset)?, moved(part.ub, *offset)?);
-            let place = i64::try_from(*offset).map_err(|_| Beyond)?;
+            let place = i64::try_from(*offset).map_err(|_| OutOfRange)?;
             if first {
                 (all.lb, all.ub) = (lb, ub);
                 (all.lb_set, all.ub_set) = (part.lb_set, part.ub_set);
@@ -216,7 +218,7 @@ impl Shape {
     }
 
     /// With the padding that C gives a struct.
-    pub(crate) fn padded(mut self) -> Result<Self, Beyond> {
+    pub(crate) fn padded(mut self) -> Result<Self, OutOfRange> {
         if !self.ub_set {
             let over = self.extent().rem_euclid(self.align);
             if over != 0 {
@@ -227,7 +229,7 @@ impl Shape {
     }
 
     /// With other bounds.
-    pub(crate) fn resized(&self, lb: i64, extent: i128) -> Result<Self, Beyond> {
+    pub(crate) fn resized(&self, lb: i64, extent: i128) -> Result<Self, OutOfRange> {
         let other = Self {
             lb,
             ub: moved(lb, extent)?,
@@ -250,10 +252,10 @@ impl Shape {
     }
 
     /// Whether all bytes of `count` instances have displacements.
-    pub(crate) fn reach_of(&self, count: u64) -> Result<(), Beyond> {
+    pub(crate) fn reach_of(&self, count: u64) -> Result<(), OutOfRange> {
         let turns = i128::from(count.saturating_sub(1));
         let last = turns.checked_mul(i128::from(self.extent()));
-        let last = last.ok_or(Beyond)?;
+        let last = last.ok_or(OutOfRange)?;
         if self.size() > 0 {
             moved(self.true_lb, last)?;
             moved(self.true_ub, last)?;
@@ -262,7 +264,7 @@ impl Shape {
     }
 
     /// The layout of `count` instances.
-    pub(crate) fn layout_of(&self, count: u64) -> Result<Layout, Beyond> {
+    pub(crate) fn layout_of(&self, count: u64) -> Result<Layout, OutOfRange> {
         self.reach_of(count)?;
         Ok(self.layout.repeated(count, self.extent()))
     }

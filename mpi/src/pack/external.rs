@@ -11,7 +11,7 @@ use crate::{c, memory};
 
 /// A part of an element: bytes here, bytes outside, how one becomes the other.
 #[derive(Clone, Copy)]
-struct Part {
+struct ElementPart {
     offset: usize,
     native: usize,
     outside: usize,
@@ -27,9 +27,9 @@ enum Form {
 }
 
 /// One or two parts.
-fn parts(element: Element) -> ([Part; 2], usize) {
+fn parts(element: Element) -> ([ElementPart; 2], usize) {
     let handle = Datatype(element.handle());
-    let number = |offset, size, form| Part {
+    let number = |offset, size, form| ElementPart {
         offset,
         native: size,
         outside: if form == Form::Plain
@@ -52,7 +52,7 @@ fn parts(element: Element) -> ([Part; 2], usize) {
         Kind::Float(n) | Kind::Complex(n) | Kind::Logical(n) => {
             number(offset, usize::from(n), Form::Plain)
         }
-        Kind::Wchar => Part {
+        Kind::Wchar => ElementPart {
             offset,
             native: 4,
             outside: 2,
@@ -67,7 +67,7 @@ fn parts(element: Element) -> ([Part; 2], usize) {
     }
 }
 
-impl Part {
+impl ElementPart {
     fn with(self, form: Form) -> Self {
         Self { form, ..self }
     }
@@ -162,7 +162,12 @@ pub(super) fn size(object: &TypeObject) -> u64 {
     bytes
 }
 
-fn each_part(object: &TypeObject, count: u64, base: Addr, mut f: impl FnMut(Part, Addr, usize)) {
+fn each_part(
+    object: &TypeObject,
+    count: u64,
+    base: Addr,
+    mut f: impl FnMut(ElementPart, Addr, usize),
+) {
     let mut done = 0;
     let extent = object.shape.extent();
     for turn in 0..count as i64 {

@@ -142,14 +142,14 @@ fn is_lightweight(handle: Request) -> bool {
 }
 
 /// An array of such receives and of sends that were over at once, under [`wait_all`].
-struct Waiting {
+struct WaitArray {
     requests: Out<Request>,
     statuses: Out<Status>,
     /// The first failure.
     first: Option<Box<Failure>>,
 }
 
-impl Waiting {
+impl WaitArray {
     /// Whether somebody asks for statuses.
     #[inline(always)]
     fn is_told(&self) -> bool {
@@ -224,7 +224,7 @@ pub(super) fn wait_all(
         }
     }
     store::reap();
-    let mut waiting = Waiting {
+    let mut waiting = WaitArray {
         requests,
         statuses,
         first: None,
