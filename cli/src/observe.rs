@@ -13,7 +13,7 @@ use nix::sys::resource::{Resource, getrlimit, setrlimit};
 use nix::time::{ClockId, clock_gettime};
 
 use onecopy_trace::bpf::WithinLimit;
-use onecopy_trace::job::Job;
+use onecopy_trace::job::JobProcesses;
 use onecopy_trace::missed::{System, missed};
 use onecopy_trace::modules;
 use onecopy_trace::names::Names;
@@ -82,7 +82,7 @@ pub(crate) struct Source {
     system: System,
     max_overhead: Option<f64>,
     events: bool,
-    job: Option<Job>,
+    job: Option<JobProcesses>,
     ports: Ports,
     modules: modules::Counters,
     notes: Vec<String>,
@@ -131,7 +131,9 @@ impl Source {
             system: System::read(Path::new("/proc")),
             max_overhead: wanted.max_overhead,
             events: wanted.events,
-            job: wanted.follow.map(|pid| Job::new(Path::new("/proc"), pid)),
+            job: wanted
+                .follow
+                .map(|pid| JobProcesses::new(Path::new("/proc"), pid)),
             ports: Ports::look(Path::new(rdma::DEVICES)),
             modules: modules::Counters::look(Path::new("/")),
             notes,

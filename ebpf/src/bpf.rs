@@ -29,8 +29,8 @@ use aya::Ebpf;
 use aya::maps::{Array, MapData, RingBuf};
 use onecopy_obs::tracepoints::TracepointInfo;
 
-use crate::job::Job;
-use crate::observed::{Event, Observed, What};
+use crate::job::JobProcesses;
+use crate::observed::{Event, EventKind, Observed};
 use attach::{Group, Link};
 use layout::{Count, Record, SiteWords};
 use limit::Budget;
@@ -159,7 +159,7 @@ impl Collector {
         read::want(&mut ebpf, 0).map_err(asked)?;
         let mut links = attach::group(&mut ebpf, Group::Tasks, &mut probes);
         if let Some(root) = options.follow {
-            let mut job = Job::new(Path::new("/proc"), root);
+            let mut job = JobProcesses::new(Path::new("/proc"), root);
             // Twice, so that what is started meanwhile is not missed.
             for _ in 0..2 {
                 for tgid in job.living() {
@@ -370,7 +370,7 @@ impl Collector {
                 duration_ns: Some(duration_ns),
                 pid: caller,
                 tid,
-                what: What::Copy {
+                what: EventKind::Copy {
                     mechanism,
                     peer: self.ids.known(peer, start_ns),
                     asked,
@@ -391,7 +391,7 @@ impl Collector {
                     duration_ns: None,
                     pid: tgid,
                     tid,
-                    what: What::Runtime {
+                    what: EventKind::Runtime {
                         name: info.name,
                         args: info
                             .numbers()

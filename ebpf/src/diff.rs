@@ -6,7 +6,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use serde::{Deserialize, Serialize};
 
 use crate::observed::Mechanism;
-use crate::report::{Pair, Report, Who};
+use crate::report::{NamedProcess, Pair, Report};
 
 /// Two reports, pair by pair.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
@@ -19,9 +19,9 @@ pub struct Diff {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Change {
     /// Whose memory was read; without ids, which differ.
-    pub source: Who,
+    pub source: NamedProcess,
     /// Whose memory was written.
-    pub sink: Who,
+    pub sink: NamedProcess,
     /// How.
     pub mechanism: Mechanism,
     /// In the first report, if it is there.
@@ -30,7 +30,7 @@ pub struct Change {
     pub b: Option<Pair>,
 }
 
-type Key = (Who, Who, &'static str, usize);
+type Key = (NamedProcess, NamedProcess, &'static str, usize);
 
 /// Ranks that only one process has in each report: these are found again whatever their commands are called.
 struct Unique(BTreeSet<u32>);
@@ -58,12 +58,12 @@ impl Unique {
     }
 
     /// What stays the same from run to run: the rank, if it is unique, else rank and command.
-    fn stable(&self, who: &Who) -> Who {
+    fn stable(&self, who: &NamedProcess) -> NamedProcess {
         let is_unique = who.rank.is_some_and(|rank| self.0.contains(&rank));
-        Who {
+        NamedProcess {
             rank: who.rank,
             comm: who.comm.clone().filter(|_| !is_unique),
-            ..Who::default()
+            ..NamedProcess::default()
         }
     }
 }
@@ -122,11 +122,11 @@ mod tests {
     use super::*;
 
     fn pair(pid: u32, rank: u32, mechanism: Mechanism, bytes: u64) -> Pair {
-        let who = |pid, rank| Who {
+        let who = |pid, rank| NamedProcess {
             pid: Some(pid),
             rank: Some(rank),
             comm: Some("prog".to_owned()),
-            ..Who::default()
+            ..NamedProcess::default()
         };
         Pair {
             source: who(pid, rank),

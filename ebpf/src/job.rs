@@ -9,7 +9,7 @@ use crate::proc::{self, Stat};
 
 /// Who is of the job.
 #[derive(Debug)]
-pub struct Job {
+pub struct JobProcesses {
     root: PathBuf,
     first: u32,
     /// Those that live, and when each began.
@@ -17,7 +17,7 @@ pub struct Job {
     ended: BTreeSet<(u32, u64)>,
 }
 
-impl Job {
+impl JobProcesses {
     /// The job of a process that lives now, in a proc file system: `/proc`, or another one of the same form.
     #[must_use]
     pub fn new(root: &Path, first: u32) -> Self {
@@ -111,7 +111,7 @@ mod tests {
         put(root, 10, 1, 5);
         put(root, 9, 10, 6);
         put(root, 8, 9, 7);
-        let mut job = Job::new(root, 10);
+        let mut job = JobProcesses::new(root, 10);
         assert_eq!(job.living().collect::<Vec<_>>(), [8, 9, 10]);
         // One ends, its child goes on, and a stranger gets the id and starts another one.
         put(root, 9, 1, 50);

@@ -8,7 +8,7 @@ use std::path::Path;
 use libc::{EFAULT, ENOSYS, EPERM, ESRCH};
 
 use crate::observed::{Mechanism, Observed, Owner, PairCounts, PairKey, Peer};
-use crate::report::{Missed, Who};
+use crate::report::{MissedCopy, NamedProcess};
 
 /// Calls below this many are no habit.
 const CALLS_MIN: u64 = 64;
@@ -100,7 +100,11 @@ fn is_cma(mechanism: Mechanism) -> bool {
 ///
 /// Reasons come from what was seen of processes while they lived: most have ended, and who has their ids is another.
 #[must_use]
-pub fn missed(observed: &Observed, name: impl Fn(u32) -> Who, system: System) -> Vec<Missed> {
+pub fn missed(
+    observed: &Observed,
+    name: impl Fn(u32) -> NamedProcess,
+    system: System,
+) -> Vec<MissedCopy> {
     let mut found = Vec::new();
     // What went through shared memory from each rank, and is told by the pairs.
     let mut explained = BTreeMap::<u32, u64>::new();
@@ -110,7 +114,7 @@ pub fn missed(observed: &Observed, name: impl Fn(u32) -> Who, system: System) ->
             who.push(name(pid));
         }
         let mut add = |what: String, why: String, remedy: String, bytes| {
-            found.push(Missed {
+            found.push(MissedCopy {
                 what,
                 why,
                 remedy,
@@ -257,9 +261,14 @@ fn of_two_copies(counts: &PairCounts, add: &mut impl FnMut(String, String, Strin
 }
 
 /// Of what the rank sent through shared memory, `explained` bytes are those of its receivers' pairs.
-fn of_rank(value: impl Fn(&str) -> u64, explained: u64, who: Who, found: &mut Vec<Missed>) {
+fn of_rank(
+    value: impl Fn(&str) -> u64,
+    explained: u64,
+    who: NamedProcess,
+    found: &mut Vec<MissedCopy>,
+) {
     let mut add = |what: String, why: &str, remedy: &str, bytes| {
-        found.push(Missed {
+        found.push(MissedCopy {
             what,
             why: why.to_owned(),
             remedy: remedy.to_owned(),
@@ -316,7 +325,7 @@ mod tests {
         }
     }
 
-    fn look(mechanism: Mechanism, counts: PairCounts, system: System) -> Vec<Missed> {
+    fn look(mechanism: Mechanism, counts: PairCounts, system: System) -> Vec<MissedCopy> {
         look_at([Owner::default(); 2], mechanism, counts, system)
     }
 
@@ -326,7 +335,7 @@ mod tests {
         mechanism: Mechanism,
         counts: PairCounts,
         system: System,
-    ) -> Vec<Missed> {
+    ) -> Vec<MissedCopy> {
         let mut observed = Observed::default();
         let key = PairKey {
             caller: 1,
@@ -343,9 +352,9 @@ mod tests {
             };
             observed.tasks.insert(pid, task);
         }
-        let name = |pid| Who {
+        let name = |pid| NamedProcess {
             pid: Some(pid),
-            ..Who::default()
+            ..NamedProcess::default()
         };
         missed(&observed, name, system)
     }
@@ -465,7 +474,7 @@ mod tests {
             observed.pairs.insert(key, counts);
             let counters = vec![("pipeline_bytes", pipeline)];
             observed.counters.insert(2, counters);
-            let found = missed(&observed, |_| Who::default(), System::default());
+            let found = missed(&observed, |_| NamedProcess::default(), System::default());
             let bytes: Vec<u64> = found.iter().map(|missed| missed.bytes).collect();
             bytes
         };
@@ -485,7 +494,7 @@ mod tests {
             ("attach_unearned", 1000),
         ];
         observed.counters.insert(1, counters);
-        let found = missed(&observed, |_| Who::default(), System::default());
+        let found = missed(&observed, |_| NamedProcess::default(), System::default());
         assert_eq!(found.len(), 3);
         assert_eq!(found[0].bytes, 1 << 30);
     }

@@ -225,12 +225,12 @@ pub struct Event {
     /// The thread.
     pub tid: u32,
     /// What happened.
-    pub what: What,
+    pub what: EventKind,
 }
 
 /// What an event says.
 #[derive(Clone, Debug, PartialEq)]
-pub enum What {
+pub enum EventKind {
     /// A copy.
     Copy {
         /// How.

@@ -75,12 +75,12 @@ struct Rank {
 }
 
 /// Room for rows.
-struct Room {
+struct RowBudget {
     jobs: HashMap<(u32, u64), u64>,
     users: Shares,
 }
 
-impl Room {
+impl RowBudget {
     fn new() -> Self {
         Self {
             jobs: HashMap::new(),
@@ -212,7 +212,7 @@ impl Collector {
     /// Takes the figures of some ranks.
     fn read(&mut self, wanted: impl Fn(&Rank) -> bool) {
         // What has a row keeps it: otherwise figures would fall when other ranks get more.
-        let mut room = Room::new();
+        let mut room = RowBudget::new();
         for rank in self.ranks.values() {
             room.add(rank.job(), rank.rows.len() as u64);
         }
@@ -298,7 +298,7 @@ impl Collector {
 
 impl Rank {
     /// Takes its figures. The memory of a page lives as long as it is mapped, so the last figures are never missed.
-    fn read(&mut self, room: &mut Room) {
+    fn read(&mut self, room: &mut RowBudget) {
         let job = self.job();
         let Some(page) = &self.page else { return };
         self.counters = page.counters().collect();

@@ -6,7 +6,7 @@ use std::io::{self, Write};
 
 use serde_json::{Map, Value, json};
 
-use crate::observed::{Event, Peer, Task, What};
+use crate::observed::{Event, EventKind, Peer, Task};
 use crate::plain;
 
 mod flows;
@@ -45,7 +45,7 @@ fn value(event: &Event, first_ns: u64, tasks: &BTreeMap<u32, Task>) -> Value {
     set("tid", json!(event.tid));
     set("ts", json!(micros(event.start_ns.saturating_sub(first_ns))));
     match &event.what {
-        What::Copy {
+        EventKind::Copy {
             mechanism,
             peer,
             asked,
@@ -69,7 +69,7 @@ fn value(event: &Event, first_ns: u64, tasks: &BTreeMap<u32, Task>) -> Value {
             }
             set("args", args);
         }
-        What::Runtime { name, args } => {
+        EventKind::Runtime { name, args } => {
             set("ph", json!("i"));
             set("s", json!("t"));
             set("cat", json!("runtime"));
@@ -140,7 +140,7 @@ mod tests {
                 ..Task::default()
             },
         )]);
-        let copy = |result| What::Copy {
+        let copy = |result| EventKind::Copy {
             mechanism: Mechanism::CmaRead,
             peer: Peer::Process(8),
             asked: 4096,
@@ -160,7 +160,7 @@ mod tests {
             event(
                 6000,
                 None,
-                What::Runtime {
+                EventKind::Runtime {
                     name: "sleep",
                     args: vec![("timeout_us", 4)],
                 },

@@ -4,7 +4,7 @@
 use std::io::{self, Write};
 
 use crate::plain;
-use crate::report::{Pair, RankCounters, Report, Who};
+use crate::report::{NamedProcess, Pair, RankCounters, Report};
 
 /// A label's value, in quotes. The form has an escape for a line end, and none for what else a terminal would obey.
 fn quoted(value: &str) -> String {
@@ -13,7 +13,7 @@ fn quoted(value: &str) -> String {
     format!("\"{}\"", text.replace('\n', "\\n"))
 }
 
-fn labels_of(prefix: &str, who: &Who, labels: &mut Vec<(String, String)>) {
+fn labels_of(prefix: &str, who: &NamedProcess, labels: &mut Vec<(String, String)>) {
     let mut label = |name: &str, value: Option<String>| {
         if let Some(value) = value {
             labels.push((format!("{prefix}{name}"), value));
@@ -233,12 +233,12 @@ mod tests {
     fn metrics_have_labels_that_are_escaped() {
         let report = Report {
             pairs: vec![Pair {
-                source: Who {
+                source: NamedProcess {
                     pid: Some(1),
                     comm: Some("a\"b\\c\nd\u{1b}\u{9b}".to_owned()),
-                    ..Who::default()
+                    ..NamedProcess::default()
                 },
-                sink: Who::default(),
+                sink: NamedProcess::default(),
                 mechanism: Mechanism::CmaRead,
                 calls: 3,
                 bytes: 12,

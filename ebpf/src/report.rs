@@ -40,7 +40,7 @@ pub struct Report {
     pub waits: Vec<Waits>,
     /// Single copies that were missed, most bytes first.
     #[serde(default)]
-    pub missed: Vec<Missed>,
+    pub missed: Vec<MissedCopy>,
     /// What observing cost.
     #[serde(default)]
     pub overhead: Overhead,
@@ -76,7 +76,7 @@ fn known_pairs<'de, D: Deserializer<'de>>(from: D) -> Result<Vec<Pair>, D::Error
 
 /// A process as people know it. What is not known is absent, never guessed.
 #[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
-pub struct Who {
+pub struct NamedProcess {
     /// Its id in this node's outermost namespace.
     pub pid: Option<u32>,
     /// Its rank.
@@ -97,9 +97,9 @@ pub struct Who {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Pair {
     /// Whose memory was read.
-    pub source: Who,
+    pub source: NamedProcess,
     /// Whose memory was written.
-    pub sink: Who,
+    pub sink: NamedProcess,
     /// How.
     pub mechanism: Mechanism,
     /// Calls, those that failed too.
@@ -156,7 +156,7 @@ pub struct SizeBin {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Faults {
     /// Whose.
-    pub who: Who,
+    pub who: NamedProcess,
     /// How many.
     pub faults: u64,
 }
@@ -165,10 +165,10 @@ pub struct Faults {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Waits {
     /// Who waited.
-    pub who: Who,
+    pub who: NamedProcess,
     /// For whose address space.
     #[serde(default)]
-    pub owner: Who,
+    pub owner: NamedProcess,
     /// How often.
     pub waits: u64,
     /// All together, in microseconds.
@@ -181,7 +181,7 @@ pub struct Waits {
 
 /// A single copy that was missed.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Missed {
+pub struct MissedCopy {
     /// What was seen.
     pub what: String,
     /// Why it happens.
@@ -195,14 +195,14 @@ pub struct Missed {
     pub bytes: u64,
     /// Between whom.
     #[serde(default)]
-    pub who: Vec<Who>,
+    pub who: Vec<NamedProcess>,
 }
 
 /// Counters of one rank of onecopy.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RankCounters {
     /// Which.
-    pub who: Who,
+    pub who: NamedProcess,
     /// By name, those that are not zero.
     pub counters: BTreeMap<String, u64>,
 }

@@ -15,7 +15,7 @@ use std::sync::mpsc::channel;
 use std::time::Duration;
 
 use onecopy_trace::bpf::Options;
-use onecopy_trace::observed::{Event, Mechanism, PairKey, Peer, What};
+use onecopy_trace::observed::{Event, EventKind, Mechanism, PairKey, Peer};
 use roles::{Actor, act, observe};
 
 #[test]
@@ -62,7 +62,7 @@ fn none_is_missing(ring_bytes: u32, made: u64, pause: Duration) -> Option<u64> {
             last = event.start_ns;
             let expected = matches!(
                 event.what,
-                What::Copy {
+                EventKind::Copy {
                     mechanism: Mechanism::CmaRead,
                     peer: Peer::Process(pid),
                     asked: 1,

@@ -12,7 +12,7 @@ use std::io::{BufRead, BufReader, Write};
 use std::process::{Command, Stdio};
 
 use onecopy_trace::bpf::{Collector, Options, State, sites};
-use onecopy_trace::observed::What;
+use onecopy_trace::observed::EventKind;
 use probe::probe;
 
 const ROLE: &str = "TEST_ROLE";
@@ -94,7 +94,7 @@ fn events_come_with_their_arguments() {
     let mut seen = Vec::new();
     for event in collector.events() {
         if event.pid == child.id()
-            && let What::Runtime { name, args } = event.what
+            && let EventKind::Runtime { name, args } = event.what
         {
             seen.push((name, args));
         }

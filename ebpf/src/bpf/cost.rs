@@ -107,7 +107,7 @@ fn medians(times: &[Times]) -> Times {
 
 /// Measures now: the least of short batches, so that others on the machine disturb little.
 pub(super) fn measure() -> Times {
-    let mut own = Own::new();
+    let mut own = OwnMemory::new();
     Times {
         small_ns: least(BATCHES, 200, || own.read(SMALL)),
         large_ns: least(BATCHES, 60, || own.read(LARGE)),
@@ -119,7 +119,7 @@ pub(super) fn measure() -> Times {
 
 /// What a small call takes, as [`measure`] says it: one round of several.
 pub(super) fn small() -> f64 {
-    let mut own = Own::new();
+    let mut own = OwnMemory::new();
     least(BATCHES / ROUNDS, 200, || own.read(SMALL))
 }
 
@@ -128,12 +128,12 @@ const LARGE: usize = 64 << 10;
 const BATCHES: usize = 12;
 
 /// Memory of this process that it copies by the kernel.
-struct Own {
+struct OwnMemory {
     source: Vec<u8>,
     sink: Vec<u8>,
 }
 
-impl Own {
+impl OwnMemory {
     fn new() -> Self {
         Self {
             source: vec![1; LARGE],

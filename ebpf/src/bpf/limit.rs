@@ -12,13 +12,13 @@ use crate::observed::Overhead;
 
 /// What is given up together. The last one that is there goes first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Part {
+enum OptionalPart {
     Latencies,
     Causes,
     Events,
 }
 
-impl Part {
+impl OptionalPart {
     const fn name(self) -> &'static str {
         match self {
             Self::Latencies => "latencies",
@@ -44,10 +44,10 @@ pub(super) struct Budget {
     /// Events that measuring itself made.
     pub(super) own_events: u64,
     pub(super) follows: bool,
-    parts: Vec<Part>,
-    given_up: Vec<Part>,
+    parts: Vec<OptionalPart>,
+    given_up: Vec<OptionalPart>,
     /// At the last look.
-    last: Option<Look>,
+    last: Option<CallSample>,
 }
 
 /// Whether observing takes no more than it may.
@@ -62,7 +62,7 @@ pub enum WithinLimit {
 }
 
 /// What callers did until now.
-struct Look {
+struct CallSample {
     when: Instant,
     events: u64,
     /// Processor time of each of them, in nanoseconds.
@@ -84,7 +84,7 @@ impl Budget {
 
     /// Whether events of the timeline are kept, still.
     pub(super) fn has_events(&self) -> bool {
-        self.parts.contains(&Part::Events)
+        self.parts.contains(&OptionalPart::Events)
     }
 
     fn ns_per_event(&self) -> f64 {
@@ -103,7 +103,7 @@ impl Budget {
 
     /// Which part goes, so that observing costs no more than `percent` of what callers used since the last look. The
     /// first look only sets out from there.
-    fn decide(&mut self, percent: f64, now: Look) -> WithinLimit {
+    fn decide(&mut self, percent: f64, now: CallSample) -> WithinLimit {
         let ns_per_event = self.ns_per_event();
         let Some(before) = self.last.replace(now) else {
             return WithinLimit::Yes;
@@ -137,11 +137,15 @@ impl Collector {
     pub(super) fn add_parts(&mut self, options: &Options, before: Times, probes: &mut Vec<Probe>) {
         let mut least = vec![f64::INFINITY];
         let mut measured = 0;
-        for part in [Part::Latencies, Part::Causes, Part::Events] {
+        for part in [
+            OptionalPart::Latencies,
+            OptionalPart::Causes,
+            OptionalPart::Events,
+        ] {
             if !part.is_in(options) {
                 continue;
             }
-            if part == Part::Causes {
+            if part == OptionalPart::Causes {
                 // What is there without them is measured while it is.
                 self.measure_parts(&mut least[measured..]);
                 measured = least.len();
@@ -163,8 +167,12 @@ impl Collector {
 
     /// Adds the same, and measures nothing: for tests of the cost, which measure themselves.
     pub(super) fn add_all(&mut self, options: &Options, probes: &mut Vec<Probe>) {
-        for part in [Part::Latencies, Part::Causes, Part::Events] {
-            if part.is_in(options) && (part != Part::Causes || self.add_causes(probes)) {
+        for part in [
+            OptionalPart::Latencies,
+            OptionalPart::Causes,
+            OptionalPart::Events,
+        ] {
+            if part.is_in(options) && (part != OptionalPart::Causes || self.add_causes(probes)) {
                 self.budget.parts.push(part);
             }
         }
@@ -187,9 +195,9 @@ impl Collector {
         let mut wants = 0;
         for part in self.budget.parts.iter().take(level) {
             match part {
-                Part::Latencies => wants |= WANT_LATENCY,
-                Part::Causes => {}
-                Part::Events => wants |= WANT_EVENTS,
+                OptionalPart::Latencies => wants |= WANT_LATENCY,
+                OptionalPart::Causes => {}
+                OptionalPart::Events => wants |= WANT_EVENTS,
             }
         }
         // Refused only if the map is gone, and then nothing is counted any more.
@@ -214,12 +222,14 @@ impl Collector {
             .filter_map(|(pid, _)| Some((pid, cost::process_ns(pid)?)))
             .collect();
         let when = Instant::now();
-        let kept = self.budget.decide(percent, Look { when, events, used });
+        let kept = self
+            .budget
+            .decide(percent, CallSample { when, events, used });
         if let (WithinLimit::GaveUp(_), Some(part)) = (kept, self.budget.given_up.last()) {
             let gone = match part {
-                Part::Latencies => None,
-                Part::Causes => Some(Group::Causes),
-                Part::Events => Some(Group::Runtime),
+                OptionalPart::Latencies => None,
+                OptionalPart::Causes => Some(Group::Causes),
+                OptionalPart::Events => Some(Group::Runtime),
             };
             self.links.retain(|link| Some(link.group) != gone);
             self.want(self.budget.parts.len());
@@ -256,9 +266,13 @@ mod tests {
     fn given_up(percent: f64, call_ns: [f64; 4]) -> (Vec<&'static str>, WithinLimit) {
         let mut budget = Budget::new(true);
         budget.costs = Costs::of(1000.0, &call_ns);
-        budget.parts = vec![Part::Latencies, Part::Causes, Part::Events];
+        budget.parts = vec![
+            OptionalPart::Latencies,
+            OptionalPart::Causes,
+            OptionalPart::Events,
+        ];
         let start = Instant::now();
-        let look = |number: u64| Look {
+        let look = |number: u64| CallSample {
             when: start,
             events: number * 100_000,
             used: BTreeMap::from([(7, number * 1_000_000_000)]),

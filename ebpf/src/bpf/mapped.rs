@@ -58,7 +58,7 @@ impl Files {
 
 /// A file that a process runs code of.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Mapped {
+pub(super) struct MappedFile {
     /// By which this process opens it, whatever became of its name and whichever root the other one has.
     pub(super) path: PathBuf,
     /// As the other process knows it.
@@ -66,14 +66,14 @@ pub(super) struct Mapped {
 }
 
 /// The files whose code a process has mapped; none of one that has ended or may not be looked into.
-pub(super) fn of_process(pid: u32) -> Vec<Mapped> {
+pub(super) fn of_process(pid: u32) -> Vec<MappedFile> {
     let folder = PathBuf::from(format!("/proc/{pid}"));
     let maps = crate::proc::text(&folder.join("maps")).unwrap_or_default();
     let mut seen = HashSet::new();
     let lines = maps.lines().filter_map(code_of);
     lines
         .filter(|(_, file, _)| seen.insert(*file))
-        .map(|(range, _, name)| Mapped {
+        .map(|(range, _, name)| MappedFile {
             path: folder.join("map_files").join(range),
             name: PathBuf::from(name),
         })

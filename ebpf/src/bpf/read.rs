@@ -10,7 +10,7 @@ use super::layout::{
     Count, ErrorKeyWords, LocalId, PairKeyWords, PairWords, RawKey, RawPair, RawTask, TABLES,
     TaskWords,
 };
-use super::translate::{Ids, Seen, outermost, task_of};
+use super::translate::{Ids, SeenProcesses, outermost, task_of};
 use crate::names::THEN;
 use crate::observed::{Observed, PairCounts, PairKey, Peer, Task, Wait};
 
@@ -104,8 +104,8 @@ pub(super) fn callers(ebpf: &Ebpf) -> Vec<(u32, RawTask)> {
 }
 
 /// What was seen of processes.
-pub(super) fn seen(ebpf: &Ebpf) -> Seen {
-    let mut seen = Seen::default();
+pub(super) fn seen(ebpf: &Ebpf) -> SeenProcesses {
+    let mut seen = SeenProcesses::default();
     let callers = entries::<u32, TaskWords>(ebpf, "tasks").into_iter();
     let past = entries::<[u32; 2], TaskWords>(ebpf, "past").into_iter();
     let all = callers
@@ -120,7 +120,7 @@ pub(super) fn seen(ebpf: &Ebpf) -> Seen {
 }
 
 /// Whether a call, of a process by its id and generation, is one by which the tracer measures itself.
-pub(super) fn is_own(caller: (u32, u32), peer: LocalId, seen: &Seen) -> bool {
+pub(super) fn is_own(caller: (u32, u32), peer: LocalId, seen: &SeenProcesses) -> bool {
     let caller = seen.callers.get(&caller);
     caller.is_some_and(|task| {
         task.end_ns == 0

@@ -17,7 +17,7 @@ pub(super) const INITIAL: u64 = 0xefff_fffc;
 
 /// What the kernel's programs saw of processes.
 #[derive(Default)]
-pub(super) struct Seen {
+pub(super) struct SeenProcesses {
     /// Those that made calls, by id and by which of several with this id.
     pub(super) callers: BTreeMap<(u32, u32), RawTask>,
     /// Those that ended and had an id that a call had given.
@@ -81,7 +81,7 @@ impl Ids {
         &mut self,
         id: LocalId,
         there: (u64, u64),
-        seen: &Seen,
+        seen: &SeenProcesses,
     ) -> (Peer, Option<Task>) {
         let unknown = as_given(id);
         // Nobody ever answered to the id.
@@ -289,7 +289,7 @@ mod tests {
             namespace: 4_026_532_999,
             pid: 7,
         };
-        let mut seen = Seen::default();
+        let mut seen = SeenProcesses::default();
         seen.callers
             .insert((900, 0), raw(900, (id.namespace, 7), (500, 0)));
         let mut ids = Ids::new();
@@ -333,10 +333,10 @@ mod tests {
             pid: nix::unistd::gettid().as_raw(),
         };
         let began = start_ns(own).expect("own start");
-        let (peer, task) = ids.resolve(id, (began + 1, began + 2), &Seen::default());
+        let (peer, task) = ids.resolve(id, (began + 1, began + 2), &SeenProcesses::default());
         assert_eq!(peer, Peer::Process(own));
         assert!(!task.expect("known").comm.is_empty());
-        let (_, task) = ids.resolve(id, (1, 2), &Seen::default());
+        let (_, task) = ids.resolve(id, (1, 2), &SeenProcesses::default());
         assert_eq!(task.expect("without a name").comm, "");
     }
 }

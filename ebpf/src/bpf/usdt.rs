@@ -105,7 +105,7 @@ pub(super) fn sites_in(file: &File) -> Result<Vec<Site>, String> {
     };
     let mut found = Vec::new();
     for note in Notes(notes) {
-        let Some(mut note) = Described::of(note) else {
+        let Some(mut note) = ProbeNote::of(note) else {
             continue;
         };
         // The file may have been moved to other addresses after its notes were written.
@@ -170,7 +170,7 @@ impl<'a> Iterator for Notes<'a> {
 }
 
 /// What a note of one of our probe points says.
-struct Described<'a> {
+struct ProbeNote<'a> {
     pc: u64,
     base: u64,
     semaphore: u64,
@@ -178,7 +178,7 @@ struct Described<'a> {
     arguments: &'a [u8],
 }
 
-impl<'a> Described<'a> {
+impl<'a> ProbeNote<'a> {
     fn of((kind, owner, text): (u32, &[u8], &'a [u8])) -> Option<Self> {
         if kind != NOTE_TYPE || owner != b"stapsdt\0" {
             return None;
@@ -226,14 +226,14 @@ mod tests {
         text.extend(b"onecopy\0sleep\0-8@%rdi 8@$5\0");
         let mut bytes = note(b"GNU\0", b"abc");
         bytes.extend(note(b"stapsdt\0", &text));
-        let found: Vec<_> = Notes(&bytes).filter_map(Described::of).collect();
+        let found: Vec<_> = Notes(&bytes).filter_map(ProbeNote::of).collect();
         assert_eq!(found.len(), 1);
         assert_eq!((found[0].pc, found[0].base), (0x100, 0x10));
         assert_eq!(found[0].name, b"sleep");
         assert_eq!(found[0].arguments, b"-8@%rdi 8@$5");
         // Cut anywhere, it is no note.
         for len in 0..bytes.len() - 4 {
-            assert!(Notes(&bytes[..len]).filter_map(Described::of).count() <= 1);
+            assert!(Notes(&bytes[..len]).filter_map(ProbeNote::of).count() <= 1);
         }
     }
 

@@ -10,7 +10,7 @@ use std::collections::BTreeMap;
 use serde_json::{Value, json};
 
 use super::micros;
-use crate::observed::{Event, Task, What};
+use crate::observed::{Event, EventKind, Task};
 
 /// How long a moment is shown at most, so that an arrow has something to begin and end at.
 const MOMENT_NS: u64 = 1000;
@@ -52,7 +52,7 @@ impl Message<'_> {
 }
 
 fn argument(event: &Event, wanted: &str) -> Option<i64> {
-    let What::Runtime { args, .. } = &event.what else {
+    let EventKind::Runtime { args, .. } = &event.what else {
         return None;
     };
     let found = args.iter().find(|(name, _)| *name == wanted);
@@ -65,7 +65,7 @@ fn messages<'e>(
 ) -> BTreeMap<Id<'e>, Message<'e>> {
     let mut messages = BTreeMap::<Id<'_>, Message<'_>>::new();
     for event in events {
-        let What::Runtime { name, .. } = &event.what else {
+        let EventKind::Runtime { name, .. } = &event.what else {
             continue;
         };
         let (Some(sender), Some(number)) = (argument(event, "sender"), argument(event, "message"))
@@ -261,7 +261,7 @@ mod tests {
             duration_ns: None,
             pid,
             tid: pid,
-            what: What::Runtime { name, args },
+            what: EventKind::Runtime { name, args },
         }
     }
 

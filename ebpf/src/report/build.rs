@@ -5,14 +5,14 @@ use std::collections::BTreeMap;
 
 use crate::observed::{Observed, PairCounts, PairKey, Peer};
 use crate::report::{
-    Faults, Latency, Missed, Pair, RankCounters, Report, SizeBin, VERSION, Waits, Who,
+    Faults, Latency, MissedCopy, NamedProcess, Pair, RankCounters, Report, SizeBin, VERSION, Waits,
 };
 
 /// The process, as people know it.
 #[must_use]
-pub fn who(observed: &Observed, pid: u32) -> Who {
+pub fn who(observed: &Observed, pid: u32) -> NamedProcess {
     let task = observed.tasks.get(&pid);
-    Who {
+    NamedProcess {
         pid: Some(pid),
         rank: task.and_then(|task| task.rank),
         job: task.and_then(|task| task.job.clone()),
@@ -25,22 +25,22 @@ pub fn who(observed: &Observed, pid: u32) -> Who {
 }
 
 /// The other process of a call.
-fn peer(observed: &Observed, caller: u32, peer: Peer) -> Who {
+fn peer(observed: &Observed, caller: u32, peer: Peer) -> NamedProcess {
     match peer {
         Peer::Process(pid) => who(observed, pid),
-        Peer::InNamespace { namespace, pid } => Who {
+        Peer::InNamespace { namespace, pid } => NamedProcess {
             in_namespace: Some(format!("{namespace}:{pid}")),
-            ..Who::default()
+            ..NamedProcess::default()
         },
-        Peer::Rank(rank) => Who {
+        Peer::Rank(rank) => NamedProcess {
             rank: Some(rank),
             job: observed
                 .tasks
                 .get(&caller)
                 .and_then(|task| task.job.clone()),
-            ..Who::default()
+            ..NamedProcess::default()
         },
-        Peer::Unknown => Who::default(),
+        Peer::Unknown => NamedProcess::default(),
     }
 }
 
@@ -133,7 +133,7 @@ const NS_PER_FAULT: f64 = 1000.0;
 pub fn build(
     observed: &Observed,
     program: &[String],
-    missed: Vec<Missed>,
+    missed: Vec<MissedCopy>,
     limits: Vec<String>,
 ) -> Report {
     Report {
@@ -191,7 +191,7 @@ fn waits(observed: &Observed) -> Vec<Waits> {
             who: who(observed, wait.waiter),
             owner: wait
                 .owner
-                .map_or_else(Who::default, |owner| who(observed, owner)),
+                .map_or_else(NamedProcess::default, |owner| who(observed, owner)),
             waits: wait.waits,
             total_us: micros(wait.total_ns),
             longest_us: micros(wait.longest_ns),

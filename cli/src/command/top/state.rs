@@ -3,7 +3,7 @@
 
 use std::collections::HashMap;
 
-use onecopy_trace::report::{Pair, Report, Who};
+use onecopy_trace::report::{NamedProcess, Pair, Report};
 
 use crate::command::trace::table::{errors, name};
 
@@ -74,7 +74,7 @@ pub(super) enum View {
 pub(super) type Identity = (String, String, &'static str);
 
 pub(super) fn identity(pair: &Pair) -> Identity {
-    let process = |who: &Who| match (who.pid, &who.in_namespace) {
+    let process = |who: &NamedProcess| match (who.pid, &who.in_namespace) {
         (Some(pid), _) => pid.to_string(),
         (None, Some(id)) => id.clone(),
         (None, None) => name(who),
@@ -255,14 +255,14 @@ impl State {
 pub(super) mod tests {
     use super::*;
     use onecopy_trace::observed::Mechanism;
-    use onecopy_trace::report::{Latency, SizeBin, Who};
+    use onecopy_trace::report::{Latency, NamedProcess, SizeBin};
 
     pub(crate) fn report(seconds: f64, bytes: [u64; 2]) -> Report {
-        let who = |rank, comm: &str| Who {
+        let who = |rank, comm: &str| NamedProcess {
             pid: Some(100 + rank),
             rank: Some(rank),
             comm: Some(comm.to_owned()),
-            ..Who::default()
+            ..NamedProcess::default()
         };
         let pair = |source, sink, mechanism, bytes: u64| Pair {
             source,

@@ -6,7 +6,7 @@ use std::fmt::{self, Write};
 use onecopy_trace::observed::Overhead;
 use onecopy_trace::plain;
 use onecopy_trace::rdma::Port;
-use onecopy_trace::report::{Missed, Pair, Report, Waits, Who};
+use onecopy_trace::report::{MissedCopy, NamedProcess, Pair, Report, Waits};
 use tabled::builder::Builder;
 use tabled::settings::object::Columns;
 use tabled::settings::{Alignment, Style};
@@ -14,7 +14,7 @@ use tabled::settings::{Alignment, Style};
 use crate::command::text;
 
 /// A process: rank, command, id; what is known of them.
-pub(crate) fn name(who: &Who) -> String {
+pub(crate) fn name(who: &NamedProcess) -> String {
     let mut name = String::new();
     if let Some(rank) = who.rank {
         let _ = write!(name, "{rank}");
@@ -200,7 +200,7 @@ fn write_waits(out: &mut String, waits: &[Waits]) -> fmt::Result {
     Ok(())
 }
 
-fn write_missed(out: &mut String, missed: &[Missed]) -> fmt::Result {
+fn write_missed(out: &mut String, missed: &[MissedCopy]) -> fmt::Result {
     if !missed.is_empty() {
         writeln!(out, "\nsingle copies that were missed:")?;
     }
@@ -269,19 +269,19 @@ mod tests {
 
     #[test]
     fn names_say_what_is_known() {
-        let who = Who {
+        let who = NamedProcess {
             pid: Some(10),
             rank: Some(3),
             comm: Some("a\u{1b}b".to_owned()),
-            ..Who::default()
+            ..NamedProcess::default()
         };
         assert_eq!(name(&who), "3:a?b[10]");
-        let local = Who {
+        let local = NamedProcess {
             in_namespace: Some("77:42".to_owned()),
-            ..Who::default()
+            ..NamedProcess::default()
         };
         assert_eq!(name(&local), "ns:77:42");
-        assert_eq!(name(&Who::default()), "?");
+        assert_eq!(name(&NamedProcess::default()), "?");
     }
 
     #[test]
