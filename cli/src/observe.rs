@@ -60,7 +60,7 @@ fn raise_the_limit_of_descriptors() {
 
 /// What to observe.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Wanted {
+pub(crate) struct ObserveOptions {
     /// Only the statistics pages.
     pub(crate) own: bool,
     /// This process and its descendants; the whole node if none.
@@ -90,7 +90,7 @@ pub(crate) struct Source {
 
 impl Source {
     /// Begins to observe. What is not permitted is said in the report's `limits`.
-    pub(crate) fn open(wanted: &Wanted) -> Self {
+    pub(crate) fn open(wanted: &ObserveOptions) -> Self {
         let mut notes = Vec::new();
         let kernel = if wanted.own {
             None

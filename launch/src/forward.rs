@@ -15,18 +15,18 @@ pub(super) const BLOCK: usize = 64 * 1024;
 pub(super) struct Forward {
     /// What each rank has written of a line that is not complete, by stream.
     lines: Vec<[Lines; 2]>,
-    to: To,
+    to: LineSinks,
 }
 
 /// Where complete lines go.
-struct To {
+struct LineSinks {
     /// What stands in front of a rank's lines.
     tags: Vec<String>,
     /// The launcher's own streams, if it writes to them.
     sinks: Option<[Sink; 2]>,
 }
 
-impl To {
+impl LineSinks {
     fn put(&mut self, output: &mut Output, rank: usize, which: usize, line: &[u8]) {
         match (output, &mut self.sinks) {
             (Output::Lines(f), _) => {
@@ -56,7 +56,7 @@ impl Forward {
         let tags = (0..ranks).map(tag).collect();
         Ok(Self {
             lines: (0..ranks).map(|_| Default::default()).collect(),
-            to: To { tags, sinks },
+            to: LineSinks { tags, sinks },
         })
     }
 

@@ -11,7 +11,7 @@ use crate::stage::{Runner, Stage, Team};
 use indicatif::{ProgressBar, ProgressStyle};
 use onecopy_bench::BenchError;
 use onecopy_cli::bench::gate::State;
-use onecopy_cli::bench::jobs::{Job, Layout};
+use onecopy_cli::bench::jobs::{BenchJob, Layout};
 use onecopy_cli::bench::machine::Machine;
 use onecopy_cli::bench::record::Summary;
 use std::thread::sleep;
@@ -84,7 +84,7 @@ fn start(
     }
     let two = Layout::new(2, processors, POOL);
     let limits: Result<Team, _> = (0..plan.jobs)
-        .map(|_| Job::start(None, &two).map(Runner::Limit))
+        .map(|_| BenchJob::start(None, &two).map(Runner::Limit))
         .collect();
     names.push((LIMIT, false));
     teams.push(limits?);

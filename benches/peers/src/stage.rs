@@ -7,7 +7,7 @@ use onecopy_bench::protocol::{Order, Outcome};
 use onecopy_bench::rank::PROBE_ROUNDS;
 use onecopy_bench::{BenchError, Mode, Pattern};
 use onecopy_cli::bench::gate::{Gate, State};
-use onecopy_cli::bench::jobs::{Job, Layout};
+use onecopy_cli::bench::jobs::{BenchJob, Layout};
 
 /// Probes from which the floor is known before anything is judged by it.
 const PROBES: usize = 50;
@@ -15,8 +15,8 @@ const PROBES: usize = 50;
 /// A job that waits for orders.
 pub(crate) enum Runner {
     Peer(PeerJob),
-    Ours(Job),
-    Limit(Job),
+    Ours(BenchJob),
+    Limit(BenchJob),
 }
 
 impl Runner {
@@ -25,7 +25,7 @@ impl Runner {
             Runs::Mpi(mpi) => {
                 PeerJob::start(contestant.name, mpi, &layout.processors).map(Self::Peer)
             }
-            Runs::Rust(mechanism) => Job::start(Some(*mechanism), layout).map(Self::Ours),
+            Runs::Rust(mechanism) => BenchJob::start(Some(*mechanism), layout).map(Self::Ours),
         }
     }
 

@@ -10,14 +10,14 @@ use std::time::Instant;
 
 /// A rank's part in a pattern.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Part {
+pub struct RankPart {
     /// This rank.
     pub rank: usize,
     /// Ranks of the job.
     pub ranks: usize,
 }
 
-impl Part {
+impl RankPart {
     /// 0 for the first rank, 1 for the last; the ranks between only wait.
     #[must_use]
     pub fn side(self) -> Option<usize> {
@@ -148,7 +148,7 @@ impl<B: std::ops::DerefMut<Target = [u8]>> Buffers<B> {
 }
 
 /// What the timed and the checked loop do around each iteration.
-trait Around<B> {
+trait IterationSteps<B> {
     /// At the start, before anything is sent or received.
     fn spoil(&mut self, buffers: &mut Buffers<B>, work: &Work, iteration: u64);
     /// Just before this rank sends.
@@ -164,7 +164,7 @@ trait Around<B> {
 
 struct Timed;
 
-impl<B: std::ops::DerefMut<Target = [u8]>> Around<B> for Timed {
+impl<B: std::ops::DerefMut<Target = [u8]>> IterationSteps<B> for Timed {
     #[inline]
     fn spoil(&mut self, _: &mut Buffers<B>, _: &Work, _: u64) {}
 
@@ -191,7 +191,7 @@ impl Checked {
     }
 }
 
-impl<B: std::ops::DerefMut<Target = [u8]>> Around<B> for Checked {
+impl<B: std::ops::DerefMut<Target = [u8]>> IterationSteps<B> for Checked {
     fn spoil(&mut self, buffers: &mut Buffers<B>, work: &Work, iteration: u64) {
         let (_, into) = buffers.windows(work);
         for (index, place) in into.places().enumerate() {
@@ -248,7 +248,7 @@ impl<B: std::ops::DerefMut<Target = [u8]>> Around<B> for Checked {
 )]
 pub fn timed<D: Driver>(
     driver: &mut D,
-    part: Part,
+    part: RankPart,
     buffers: &mut Buffers<D::Buffer>,
     work: &Work,
 ) -> Result<f64, BenchError> {
@@ -274,7 +274,7 @@ pub fn timed<D: Driver>(
 /// If the transport fails.
 pub fn tour<D: Driver>(
     driver: &mut D,
-    part: Part,
+    part: RankPart,
     buffers: &mut Buffers<D::Buffer>,
     work: &Work,
     bytes: usize,
@@ -300,7 +300,7 @@ pub fn tour<D: Driver>(
 /// If the transport fails, or a byte is wrong.
 pub fn checked<D: Driver>(
     driver: &mut D,
-    part: Part,
+    part: RankPart,
     buffers: &mut Buffers<D::Buffer>,
     work: &Work,
 ) -> Result<u64, BenchError> {
@@ -320,10 +320,10 @@ pub fn checked<D: Driver>(
 
 fn run<D: Driver>(
     driver: &mut D,
-    part: Part,
+    part: RankPart,
     buffers: &mut Buffers<D::Buffer>,
     work: &Work,
-    around: &mut impl Around<D::Buffer>,
+    around: &mut impl IterationSteps<D::Buffer>,
 ) -> Result<(), BenchError> {
     const ACK: [u8; 8] = [0; 8];
     let mut ack = ACK;
@@ -444,7 +444,7 @@ mod tests {
                                 let work = &work;
                                 scope.spawn(move || {
                                     let mut driver = UnixDriver::new(Some(socket));
-                                    let part = Part { rank, ranks: 2 };
+                                    let part = RankPart { rank, ranks: 2 };
                                     let need = bytes_needed(work, 1 << 20, 2);
                                     let mut buffers = Buffers::new(&mut driver, need).unwrap();
                                     assert!(
@@ -472,7 +472,7 @@ mod tests {
 
     #[test]
     fn ranks_between_take_no_part() {
-        let parts = [0, 1, 2, 3].map(|rank| Part { rank, ranks: 4 }.side());
+        let parts = [0, 1, 2, 3].map(|rank| RankPart { rank, ranks: 4 }.side());
         assert_eq!(parts, [Some(0), None, None, Some(1)]);
     }
 }

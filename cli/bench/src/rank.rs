@@ -2,7 +2,7 @@
 //! One rank of the benchmark: does what it is told, line by line.
 
 use super::driver::{Driver, RuntimeDriver, UnixDriver};
-use super::pattern::{self, Buffers, Part};
+use super::pattern::{self, Buffers, RankPart};
 use super::protocol::{Answer, Line, Order, Outcome, Work};
 use super::{BenchError, ENV, Mechanism, Pattern};
 use nix::sched::{CpuSet, sched_setaffinity};
@@ -63,7 +63,7 @@ pub fn main() -> Result<(), BenchError> {
     let inheritance: Inheritance = serde_json::from_str(&text)
         .map_err(|error| BenchError::Usage(format!("{ENV}: {error}")))?;
     let ranks = inheritance.lines.len();
-    let part = Part { rank, ranks };
+    let part = RankPart { rank, ranks };
     let take = |fd| inherited(fd).map_err(BenchError::io("inherited descriptor"));
     let arena = Arena::open(take(inheritance.arena)?)?;
     let mut line = None;
@@ -118,7 +118,7 @@ fn pin(processor: usize) -> Result<(), BenchError> {
 
 fn serve<D: Driver>(
     line: &mut Line,
-    part: Part,
+    part: RankPart,
     pair: Option<Pair>,
     pool: usize,
     mut driver: Option<D>,
@@ -136,7 +136,7 @@ fn serve<D: Driver>(
 
 fn obey<D: Driver>(
     line: &mut Line,
-    part: Part,
+    part: RankPart,
     mut pair: Option<Pair>,
     pool: usize,
     driver: &mut Option<D>,
@@ -196,7 +196,7 @@ fn obey<D: Driver>(
 /// all take part.
 fn with_waiters<D: Driver>(
     driver: &mut Option<D>,
-    part: Part,
+    part: RankPart,
     buffers: &mut Option<Buffers<D::Buffer>>,
     pool: usize,
     work: &Work,

@@ -2,8 +2,8 @@
 //! What is run in which order, and how often.
 
 use super::gate::{Gate, State};
-use super::jobs::{Job, Layout};
-use super::record::{Contestant, Point, Run, Sample, Who};
+use super::jobs::{BenchJob, Layout};
+use super::record::{Contestant, Point, Run, Sample, Subject};
 use onecopy_bench::protocol::{Order, Outcome, Work};
 use onecopy_bench::{BenchError, Mechanism, Missing, Mode, Pattern};
 use onecopy_shm::limits::Limit;
@@ -75,7 +75,7 @@ impl Plan {
             pool: self.layout.pool,
         };
         let mut runner = Runner {
-            limits: Job::start(None, &two)?,
+            limits: BenchJob::start(None, &two)?,
             jobs: Vec::new(),
             probes: Vec::new(),
             missing: Vec::new(),
@@ -115,8 +115,8 @@ impl Plan {
 }
 
 struct Runner {
-    limits: Job,
-    jobs: Vec<(Mechanism, Job)>,
+    limits: BenchJob,
+    jobs: Vec<(Mechanism, BenchJob)>,
     probes: Vec<f64>,
     missing: Vec<Missing>,
 }
@@ -128,10 +128,10 @@ struct Turn {
 }
 
 impl Turn {
-    fn new(who: Who, plan: &Plan, pattern: Pattern, mode: Mode, size: usize) -> Self {
+    fn new(who: Subject, plan: &Plan, pattern: Pattern, mode: Mode, size: usize) -> Self {
         let (limit, huge) = match &who {
-            Who::Limit(name, huge) => (Some(name.clone()), *huge),
-            Who::Mechanism(_) => (None, false),
+            Subject::Limit(name, huge) => (Some(name.clone()), *huge),
+            Subject::Mechanism(_) => (None, false),
         };
         Self {
             result: Contestant {
@@ -186,10 +186,10 @@ impl Runner {
         Ok(())
     }
 
-    fn order(&mut self, who: &Who, order: &Order) -> Result<Outcome, BenchError> {
+    fn order(&mut self, who: &Subject, order: &Order) -> Result<Outcome, BenchError> {
         match who {
-            Who::Limit(..) => self.limits.order(order),
-            Who::Mechanism(mechanism) => {
+            Subject::Limit(..) => self.limits.order(order),
+            Subject::Mechanism(mechanism) => {
                 let job = self.jobs.iter_mut().find(|(name, _)| name == mechanism);
                 let (_, job) = job.ok_or_else(|| {
                     BenchError::Usage(format!("{mechanism} has not been started"))
@@ -199,11 +199,11 @@ impl Runner {
         }
     }
 
-    fn contestants(&self, pattern: Pattern, size: usize) -> Vec<Who> {
-        let mut all: Vec<Who> = self
+    fn contestants(&self, pattern: Pattern, size: usize) -> Vec<Subject> {
+        let mut all: Vec<Subject> = self
             .jobs
             .iter()
-            .map(|(mechanism, _)| Who::Mechanism(*mechanism))
+            .map(|(mechanism, _)| Subject::Mechanism(*mechanism))
             .collect();
         let has = |test: fn(&Mechanism) -> bool| self.jobs.iter().any(|(m, _)| test(m));
         let windowed = matches!(pattern, Pattern::Bw | Pattern::BiBw | Pattern::Rate);
@@ -226,13 +226,13 @@ impl Runner {
             let name = limit.name().to_owned();
             if name.starts_with("cma") {
                 if has(|m| matches!(m, Mechanism::Cma | Mechanism::Knem)) {
-                    all.push(Who::Limit(name.clone(), false));
+                    all.push(Subject::Limit(name.clone(), false));
                 }
                 if has(|m| *m == Mechanism::CmaHuge) {
-                    all.push(Who::Limit(name, true));
+                    all.push(Subject::Limit(name, true));
                 }
             } else {
-                all.push(Who::Limit(name, false));
+                all.push(Subject::Limit(name, false));
             }
         }
         all
@@ -245,7 +245,7 @@ impl Runner {
         layout: &Layout,
         watch: &mut dyn Watch,
     ) -> Result<(), BenchError> {
-        match Job::start(Some(mechanism), layout) {
+        match BenchJob::start(Some(mechanism), layout) {
             Ok(job) if job.missing.is_empty() => self.jobs.push((mechanism, job)),
             Ok(job) => {
                 self.missing.extend(job.missing.iter().cloned());
@@ -310,7 +310,7 @@ impl Runner {
     /// Checks the payload, warms up, and finds out how many iterations fill a batch.
     fn prepare(&mut self, turn: &mut Turn, watch: &mut dyn Watch) -> Result<(), BenchError> {
         let who = turn.result.who.clone();
-        if let Who::Mechanism(_) = who {
+        if let Subject::Mechanism(_) = who {
             let mut work = turn.work.clone();
             work.iterations = CHECKS[usize::from(work.size >= 1 << 20)];
             let outcome = self.order(&who, &Order::Check(work))?;
@@ -320,7 +320,7 @@ impl Runner {
         for _ in 0..4 {
             let outcome = match self.order(&who, &Order::Batch(turn.work.clone())) {
                 Err(BenchError::Rank { reason, .. })
-                    if matches!(who, Who::Limit(..)) && reason.contains("refused") =>
+                    if matches!(who, Subject::Limit(..)) && reason.contains("refused") =>
                 {
                     watch.note(&format!("limit left out: {reason}"));
                     turn.result.refused = Some(reason);

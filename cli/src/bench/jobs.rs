@@ -22,7 +22,7 @@ const GRACE: Duration = Duration::from_secs(5);
 
 /// A job of ranks that waits for orders.
 #[derive(Debug)]
-pub struct Job {
+pub struct BenchJob {
     name: String,
     arena: Arena,
     lines: Vec<Line>,
@@ -66,7 +66,7 @@ impl Layout {
     }
 }
 
-impl Job {
+impl BenchJob {
     /// Starts the ranks of one job and waits until they are ready.
     ///
     /// # Errors
@@ -201,7 +201,7 @@ impl Job {
     }
 }
 
-impl Job {
+impl BenchJob {
     /// Ends the lines, upon which the ranks end, and waits for them.
     fn join(&mut self) {
         self.lines.clear();
@@ -227,7 +227,7 @@ fn is_refusal(error: &BenchError) -> bool {
     matches!(error, BenchError::Rank { reason, .. } if reason.contains("refused"))
 }
 
-impl Drop for Job {
+impl Drop for BenchJob {
     fn drop(&mut self) {
         self.arena.stop();
         self.join();

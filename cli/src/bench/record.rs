@@ -21,7 +21,7 @@ pub struct Sample {
 /// What takes its turn in a point.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Who {
+pub enum Subject {
     /// A mechanism of the runtime.
     Mechanism(Mechanism),
     /// A limit of the machine, its name and whether its private memory is on huge pages.
@@ -32,7 +32,7 @@ pub enum Who {
 #[derive(Clone, Debug, PartialEq)]
 pub struct Contestant {
     /// Who it is.
-    pub who: Who,
+    pub who: Subject,
     /// Its batches.
     pub samples: Vec<Sample>,
     /// Bytes that were checked.
@@ -203,15 +203,15 @@ pub struct Book {
     pub limits: Vec<LimitRecord>,
 }
 
-struct Three {
+struct StateSummaries {
     near: Summary,
     far: Summary,
     all: Summary,
 }
 
-fn summaries(gate: &Gate, samples: &[Sample]) -> Three {
+fn summaries(gate: &Gate, samples: &[Sample]) -> StateSummaries {
     let of = |state| Summary::in_state(gate, samples, state);
-    Three {
+    StateSummaries {
         near: of(Some(State::Near)),
         far: of(Some(State::Far)),
         all: of(None),
@@ -264,7 +264,7 @@ impl Run {
         let mut records = Vec::new();
         for point in &self.points {
             for contestant in &point.contestants {
-                if let Who::Mechanism(mechanism) = contestant.who {
+                if let Subject::Mechanism(mechanism) = contestant.who {
                     records.push(self.record(point, contestant, mechanism));
                 }
             }
@@ -274,18 +274,19 @@ impl Run {
 
     fn record(&self, point: &Point, contestant: &Contestant, mechanism: Mechanism) -> Record {
         let own = summaries(&self.gate, &contestant.samples);
-        let (ratio_of, own_median): (_, fn(&Three) -> Option<f64>) = if own.near.batches > 0 {
-            ("near", |three| three.near.median_us)
-        } else if own.far.batches > 0 {
-            ("far", |three| three.far.median_us)
-        } else {
-            ("all", |three| three.all.median_us)
-        };
+        let (ratio_of, own_median): (_, fn(&StateSummaries) -> Option<f64>) =
+            if own.near.batches > 0 {
+                ("near", |three| three.near.median_us)
+            } else if own.far.batches > 0 {
+                ("far", |three| three.far.median_us)
+            } else {
+                ("all", |three| three.all.median_us)
+            };
         let limit = point
             .contestants
             .iter()
             .filter_map(|other| match &other.who {
-                Who::Limit(name, huge) if bounds(mechanism, point.size, name, *huge) => {
+                Subject::Limit(name, huge) if bounds(mechanism, point.size, name, *huge) => {
                     let median = own_median(&summaries(&self.gate, &other.samples))?;
                     Some((limit_name(name, *huge), median))
                 }
@@ -329,7 +330,7 @@ impl Run {
         let mut records = Vec::new();
         for point in &self.points {
             for contestant in &point.contestants {
-                if let Who::Limit(name, huge) = &contestant.who {
+                if let Subject::Limit(name, huge) = &contestant.who {
                     let three = summaries(&self.gate, &contestant.samples);
                     records.push(LimitRecord {
                         pattern: point.pattern,
@@ -352,7 +353,7 @@ impl Run {
 mod tests {
     use super::*;
 
-    fn contestant(who: Who, us: &[f64], probe: f64) -> Contestant {
+    fn contestant(who: Subject, us: &[f64], probe: f64) -> Contestant {
         Contestant {
             who,
             samples: us
@@ -370,7 +371,7 @@ mod tests {
     }
 
     fn run(probe: f64) -> Run {
-        let limit = |name: &str| Who::Limit(name.to_owned(), false);
+        let limit = |name: &str| Subject::Limit(name.to_owned(), false);
         Run {
             gate: Gate::new(60.0),
             ranks: 2,
@@ -381,8 +382,8 @@ mod tests {
                 size: 4096,
                 window: 1,
                 contestants: vec![
-                    contestant(Who::Mechanism(Mechanism::Cico), &[0.4, 0.6, 0.5], probe),
-                    contestant(Who::Mechanism(Mechanism::Cma), &[3.0], probe),
+                    contestant(Subject::Mechanism(Mechanism::Cico), &[0.4, 0.6, 0.5], probe),
+                    contestant(Subject::Mechanism(Mechanism::Cma), &[3.0], probe),
                     contestant(limit("direct"), &[0.2, 0.3], probe),
                     contestant(limit("direct-rep"), &[0.5], probe),
                     contestant(limit("coop"), &[0.1], probe),

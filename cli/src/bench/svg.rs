@@ -382,11 +382,11 @@ fn tick_value(value: f64) -> String {
 #[cfg(test)]
 mod tests {
     use super::super::gate::Gate;
-    use super::super::record::{Contestant, Point, Sample, Who};
+    use super::super::record::{Contestant, Point, Sample, Subject};
     use super::*;
 
     fn run() -> Run {
-        let contestant = |who: Who, us: f64| Contestant {
+        let contestant = |who: Subject, us: f64| Contestant {
             who,
             samples: vec![Sample {
                 us,
@@ -403,10 +403,13 @@ mod tests {
             size,
             window: 1,
             contestants: vec![
-                contestant(Who::Mechanism(Mechanism::Cico), 0.1 + size as f64 / 1e4),
-                contestant(Who::Mechanism(Mechanism::Heap), 0.1 + size as f64 / 2e4),
-                contestant(Who::Limit("direct".into(), false), 0.06 + size as f64 / 3e4),
-                contestant(Who::Limit("hand-off".into(), false), 0.06),
+                contestant(Subject::Mechanism(Mechanism::Cico), 0.1 + size as f64 / 1e4),
+                contestant(Subject::Mechanism(Mechanism::Heap), 0.1 + size as f64 / 2e4),
+                contestant(
+                    Subject::Limit("direct".into(), false),
+                    0.06 + size as f64 / 3e4,
+                ),
+                contestant(Subject::Limit("hand-off".into(), false), 0.06),
             ],
         };
         Run {

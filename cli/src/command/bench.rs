@@ -33,7 +33,7 @@ the pools of temporary buffers of all ranks had.
 #[command(after_long_help = AFTER_HELP, args_conflicts_with_subcommands = true)]
 pub(crate) struct Args {
     #[command(subcommand)]
-    between: Option<Between>,
+    between: Option<BenchCommand>,
     /// How messages follow one another
     #[arg(value_enum)]
     pattern: Option<Pattern>,
@@ -76,7 +76,7 @@ pub(crate) struct Args {
 
 /// What is measured otherwise.
 #[derive(Debug, clap::Subcommand)]
-enum Between {
+enum BenchCommand {
     Net(net::Args),
 }
 
@@ -224,7 +224,7 @@ impl Args {
 
 /// Runs the benchmark.
 pub(crate) fn run(args: Args) -> Result<ExitCode, CliError> {
-    if let Some(Between::Net(args)) = &args.between {
+    if let Some(BenchCommand::Net(args)) = &args.between {
         return net::run(args);
     }
     let processors = if args.bind.is_empty() {

@@ -29,7 +29,7 @@ pub(super) use nodes::COMMAND as NODES;
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
     #[command(subcommand)]
-    what: Option<What>,
+    what: Option<InfoCommand>,
 
     /// Print JSON instead of text
     #[arg(long)]
@@ -41,7 +41,7 @@ pub(crate) struct Args {
 }
 
 #[derive(Debug, clap::Subcommand)]
-enum What {
+enum InfoCommand {
     /// Show which protocol carries which size, its estimated cost, and why the others do not
     Protocols(protocols::Args),
     /// Show how each collective is done at each size, and why
@@ -57,7 +57,7 @@ enum What {
 }
 
 /// What is known of a pair of ranks, and how.
-pub(super) struct Known {
+pub(super) struct KnownPair {
     layers: Layers,
     pair: Option<Pair>,
     runtime: Option<Runtime>,
@@ -65,18 +65,18 @@ pub(super) struct Known {
 
 /// A refusal as it crosses a pipe.
 #[derive(Debug, Clone, Serialize, serde::Deserialize)]
-struct Said {
+struct SentRefusal {
     reason: String,
     remedy: String,
 }
 
 /// What two ranks found: why layers are refused, by name.
-type Proof = BTreeMap<String, Said>;
+type Proof = BTreeMap<String, SentRefusal>;
 
 /// The layers with `peer`, if this process is a rank and is to join; otherwise what two ranks started for that find.
-pub(super) fn look(peer: Option<usize>) -> Result<Known, CliError> {
+pub(super) fn look(peer: Option<usize>) -> Result<KnownPair, CliError> {
     let Some(peer) = peer else {
-        return Ok(Known::of(prove()?));
+        return Ok(KnownPair::of(prove()?));
     };
     let runtime = Runtime::init()?;
     if runtime.rank() == peer && runtime.size() == 1 {
@@ -105,14 +105,14 @@ pub(super) fn look(peer: Option<usize>) -> Result<Known, CliError> {
             rails,
         }),
     };
-    Ok(Known {
+    Ok(KnownPair {
         layers,
         pair: Some(pair),
         runtime: Some(runtime),
     })
 }
 
-impl Known {
+impl KnownPair {
     /// What is known without a job.
     fn of(layers: Layers) -> Self {
         Self {
@@ -167,7 +167,10 @@ pub(super) fn run_rank() -> Result<ExitCode, CliError> {
     if runtime.rank() == 0 && runtime.size() == 2 {
         let said = |state: LayerState| {
             let Refusal { reason, remedy } = state.refusal?;
-            Some((state.layer.name().to_owned(), Said { reason, remedy }))
+            Some((
+                state.layer.name().to_owned(),
+                SentRefusal { reason, remedy },
+            ))
         };
         let proof: Proof = runtime.layers(1)?.into_iter().filter_map(said).collect();
         let line = text::json_line(&proof)?;
@@ -370,12 +373,12 @@ fn of_kernel(machine: &Machine) -> Facts {
 
 pub(crate) fn run(args: &Args) -> Result<ExitCode, CliError> {
     match &args.what {
-        Some(What::Protocols(more)) => return protocols::run(more, args.json, args.peer),
-        Some(What::Memory(more)) => return memory::run(more, args.json),
-        Some(What::Collectives(more)) => return collectives::run(more, args.json),
-        Some(What::Module(more)) => return module::run(more, args.json),
-        Some(What::Mpi(more)) => return mpi::run(more, args.json),
-        Some(What::Nodes(more)) => return nodes::run(more, args.json),
+        Some(InfoCommand::Protocols(more)) => return protocols::run(more, args.json, args.peer),
+        Some(InfoCommand::Memory(more)) => return memory::run(more, args.json),
+        Some(InfoCommand::Collectives(more)) => return collectives::run(more, args.json),
+        Some(InfoCommand::Module(more)) => return module::run(more, args.json),
+        Some(InfoCommand::Mpi(more)) => return mpi::run(more, args.json),
+        Some(InfoCommand::Nodes(more)) => return nodes::run(more, args.json),
         None => {}
     }
     let settings = onecopy::tune::settings()?;
@@ -395,7 +398,7 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode, CliError> {
         questions: onecopy_btl::module::QUESTIONS,
         modules: &modules,
         // Why there is none, 'info module' says.
-        shown: shown::Shown::read(std::path::Path::new(shown::FOLDER))
+        shown: shown::ModuleLists::read(std::path::Path::new(shown::FOLDER))
             .ok()
             .map(|shown| shown.sums()),
         tune_file: settings.file.map(name),

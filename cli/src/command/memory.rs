@@ -9,7 +9,7 @@ use std::process::ExitCode;
 use serde::Serialize;
 
 use super::{CliError, print, text};
-use between::Between;
+use between::NodesMemory;
 use onecopy::memory::nodes::Spread;
 use onecopy::memory::{Formula, PRIVATE_BASE, PRIVATE_PER_PEER, Traffic};
 use onecopy_verbs::matching::RAILS_MAX;
@@ -111,12 +111,12 @@ struct Listing {
     address_range_per_segment: u64,
     worst: u64,
     /// None: all ranks are on one node.
-    between_nodes: Option<Between>,
+    between_nodes: Option<NodesMemory>,
 }
 
 const FORMULA: &str = "n*base + pairs*ring + n*pool + n*heap";
 
-fn listing(f: &Formula, between: Option<Between>) -> Listing {
+fn listing(f: &Formula, between: Option<NodesMemory>) -> Listing {
     let n = f.traffic.ranks as u64;
     let share = f.share.min(f.chunks_max) * f.chunk;
     Listing {
@@ -318,7 +318,7 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode, CliError> {
         heap: args.heap,
     };
     let formula = Formula::on_node(&knobs, traffic, ranks);
-    let between = (nodes > 1).then(|| Between::new(&knobs, spread, args.rails));
+    let between = (nodes > 1).then(|| NodesMemory::new(&knobs, spread, args.rails));
     let listing = listing(&formula, between);
     if args.json {
         let text = text::json(&listing)?;

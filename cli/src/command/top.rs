@@ -12,7 +12,7 @@ use std::time::Duration;
 
 use super::trace::table;
 use super::{CliError, print, text};
-use crate::observe::{Source, Wanted, begin_undisturbed};
+use crate::observe::{ObserveOptions, Source, begin_undisturbed};
 
 /// Show live which process copies how much from which, by which mechanism, on a full screen
 ///
@@ -69,9 +69,9 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode, CliError> {
     if !args.own {
         begin_undisturbed();
     }
-    let mut source = Source::open(&Wanted {
+    let mut source = Source::open(&ObserveOptions {
         own: args.own,
-        ..Wanted::default()
+        ..ObserveOptions::default()
     });
     if !args.json && !args.once && std::io::stdout().is_terminal() {
         return screen::run(&mut source, args.interval);

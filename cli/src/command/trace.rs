@@ -17,7 +17,7 @@ use nix::sys::signal::{SigSet, Signal};
 use nix::time::{ClockId, clock_gettime};
 
 use super::{CliError, complain, print, text};
-use crate::observe::{Source, Wanted, begin_undisturbed};
+use crate::observe::{ObserveOptions, Source, begin_undisturbed};
 use crate::signals::Signals;
 use outputs::Outputs;
 use program::Program;
@@ -131,7 +131,7 @@ pub(crate) fn run(args: Args) -> Result<ExitCode, CliError> {
     // After the program was started, which would begin with these held back otherwise.
     let signals = Signals::catch()?;
     hold_back_the_limit_of_files()?;
-    let mut source = Source::open(&Wanted {
+    let mut source = Source::open(&ObserveOptions {
         own: false,
         follow: program.as_ref().map(Program::pid),
         program: args.program.clone(),

@@ -23,7 +23,7 @@ use onecopy::tune::{self, CurveText, Fingerprint, TuneFile};
 use onecopy::{Costs, Curve, LayerId};
 use onecopy_bench::curve::Batch;
 use onecopy_btl::registry::Power;
-use rank::Said;
+use rank::RankReply;
 pub(super) use rank::{RankArgs, run as run_rank};
 
 #[derive(Debug, clap::Args)]
@@ -167,13 +167,13 @@ fn measure(
     pair::run(&command, &env, Duration::from_secs(300), move |line| {
         bar.inc(1);
         // Nobody listens any more only when this command has failed.
-        let _ = tell.send(serde_json::from_str::<Said>(line));
+        let _ = tell.send(serde_json::from_str::<RankReply>(line));
     })?;
     let mut batches = Vec::new();
     for said in hear {
         match said.map_err(|error| CliError::Failed(error.into()))? {
-            Said::Refused(reason) => return Ok(CurveOutcome::Refused(reason)),
-            Said::Batch(batch) => batches.push(batch),
+            RankReply::Refused(reason) => return Ok(CurveOutcome::Refused(reason)),
+            RankReply::Batch(batch) => batches.push(batch),
         }
     }
     Ok(CurveOutcome::Measured(batches))

@@ -2,7 +2,7 @@
 //! Messages through the runtime.
 
 use super::{Call, Driver, Window, WindowMut};
-use crate::pattern::Part;
+use crate::pattern::RankPart;
 use crate::{BenchError, Mechanism, Missing, Pattern};
 use onecopy::coll::PredefinedOp;
 use onecopy::{Comm, HeapBuf, LayerId, Runtime, Status};
@@ -56,7 +56,7 @@ impl RuntimeDriver {
     /// # Errors
     ///
     /// If the job cannot be joined.
-    pub fn join(mechanism: Mechanism, part: Part) -> Result<Self, BenchError> {
+    pub fn join(mechanism: Mechanism, part: RankPart) -> Result<Self, BenchError> {
         let runtime = Runtime::init()?;
         let world = runtime.world();
         let layer = match mechanism {

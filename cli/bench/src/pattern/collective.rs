@@ -4,7 +4,7 @@
 use super::super::driver::{Call, Driver};
 use super::super::protocol::Work;
 use super::super::{BenchError, Mode, Pattern, payload};
-use super::{Buffers, Part};
+use super::{Buffers, RankPart};
 use std::ops::DerefMut;
 use std::time::Instant;
 
@@ -89,7 +89,7 @@ fn gets(pattern: Pattern, rank: usize, root: usize) -> bool {
 #[expect(clippy::cast_precision_loss, reason = "counts are far below 2^52")]
 pub(super) fn timed<D: Driver>(
     driver: &mut D,
-    part: Part,
+    part: RankPart,
     buffers: &mut Buffers<D::Buffer>,
     work: &Work,
 ) -> Result<f64, BenchError> {
@@ -115,7 +115,7 @@ pub(super) fn timed<D: Driver>(
     Ok(elapsed / work.iterations.max(1) as f64)
 }
 
-fn root_of(work: &Work, iteration: u64, part: Part) -> usize {
+fn root_of(work: &Work, iteration: u64, part: RankPart) -> usize {
     if has_root(work.pattern) && !work.one_root {
         usize::try_from(iteration).unwrap_or(0) % part.ranks
     } else {
@@ -167,7 +167,7 @@ fn first_wrong(
     work: &Work,
     shape: Shape,
     iteration: u64,
-    part: Part,
+    part: RankPart,
     root: usize,
     got: &[u8],
 ) -> Option<usize> {
@@ -204,7 +204,7 @@ fn first_wrong(
 /// If an operation fails, or a byte is wrong.
 pub(super) fn checked<D: Driver>(
     driver: &mut D,
-    part: Part,
+    part: RankPart,
     buffers: &mut Buffers<D::Buffer>,
     work: &Work,
 ) -> Result<u64, BenchError>

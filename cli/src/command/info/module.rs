@@ -14,7 +14,7 @@ use tabled::builder::Builder;
 use tabled::settings::Style;
 
 use super::super::{CliError, print, text};
-use super::shown::{Attachment, Export, FOLDER, Pin, Shown, User};
+use super::shown::{Attachment, Export, FOLDER, ModuleLists, Pin, User};
 
 /// The module's parameters.
 const PARAMETERS: &str = "/sys/module/onecopy/parameters";
@@ -85,7 +85,7 @@ fn counters(stats: &Stats) -> [Counter; 16] {
 #[derive(Serialize)]
 struct Listing<'a> {
     #[serde(flatten)]
-    shown: &'a Shown,
+    shown: &'a ModuleLists,
     parameters: BTreeMap<String, String>,
     /// None where the device may not be opened.
     #[serde(serialize_with = "by_name")]
@@ -111,7 +111,7 @@ pub(super) fn run(args: &Args, json: bool) -> Result<ExitCode, CliError> {
         let refusal = Refusal::new(format!("{FOLDER} is not there"), module::LOAD);
         return Err(CliError::Failed(refusal.to_string().into()));
     }
-    let mut shown = Shown::read(folder).map_err(|error| CliError::Failed(error.into()))?;
+    let mut shown = ModuleLists::read(folder).map_err(|error| CliError::Failed(error.into()))?;
     shown.name(&mut name_of);
     let (counters, uncounted) = match module::counters() {
         Ok(stats) => (Some(counters(&stats)), None),
@@ -271,7 +271,7 @@ mod tests {
 
     #[test]
     fn tables_say_who_exports_what_to_whom() {
-        let mut shown = Shown::read(lists().path()).expect("lists");
+        let mut shown = ModuleLists::read(lists().path()).expect("lists");
         let mut asked = Vec::new();
         shown.name(&mut |pid| {
             asked.push(pid);

@@ -17,13 +17,13 @@ pub(crate) struct Args {
 }
 
 #[derive(Serialize)]
-struct Part {
+struct MpiSection {
     title: String,
     implemented: Vec<String>,
     missing: Vec<String>,
 }
 
-impl From<Coverage> for Part {
+impl From<Coverage> for MpiSection {
     fn from(coverage: Coverage) -> Self {
         Self {
             title: coverage.title,
@@ -34,7 +34,7 @@ impl From<Coverage> for Part {
 }
 
 pub(super) fn run(args: &Args, json: bool) -> Result<ExitCode, CliError> {
-    let parts: Vec<Part> = coverage().into_iter().map(Part::from).collect();
+    let parts: Vec<MpiSection> = coverage().into_iter().map(MpiSection::from).collect();
     if json {
         let text =
             serde_json::to_string_pretty(&parts).map_err(|error| CliError::Failed(error.into()))?;

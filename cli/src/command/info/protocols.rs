@@ -8,7 +8,7 @@ use serde::Serialize;
 use tabled::settings::Style;
 
 use super::super::{CliError, print, text};
-use super::Known;
+use super::KnownPair;
 use super::layers::{Pair, no_lane};
 use onecopy::LayerId;
 use onecopy::select::explain::{Memory, Protocol, Range, Table, between_nodes};
@@ -297,7 +297,7 @@ pub(super) fn run(args: &Args, json: bool, peer: Option<usize>) -> Result<ExitCo
         true => {
             let mut layers = between_nodes();
             layers[LayerId::LANE] = no_lane(&settings.knobs);
-            Known::of(layers)
+            KnownPair::of(layers)
         }
         false => super::look(args.peer.or(peer))?,
     };

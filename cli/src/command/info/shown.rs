@@ -67,7 +67,7 @@ pub(super) struct User {
 
 /// The module's lists.
 #[derive(Debug, Default, Clone, PartialEq, Eq, Serialize)]
-pub(super) struct Shown {
+pub(super) struct ModuleLists {
     pub(super) exports: Vec<Export>,
     pub(super) pins: Vec<Pin>,
     pub(super) users: Vec<User>,
@@ -86,7 +86,7 @@ pub(super) enum ShownError {
     },
 }
 
-impl Shown {
+impl ModuleLists {
     pub(super) fn read(folder: &Path) -> Result<Self, ShownError> {
         let mut shown = Self::default();
         each_line(folder, "exports", |words| shown.export(words))?;
@@ -316,9 +316,9 @@ pub(super) mod tests {
 
     #[test]
     fn the_lists_are_read_and_summed() {
-        let error = Shown::read(Path::new("/nowhere/at/all")).expect_err("no such folder");
+        let error = ModuleLists::read(Path::new("/nowhere/at/all")).expect_err("no such folder");
         assert!(error.to_string().starts_with("/nowhere/at/all/exports: "));
-        let shown = Shown::read(lists().path()).expect("lists");
+        let shown = ModuleLists::read(lists().path()).expect("lists");
         let first = &shown.exports[0];
         assert_eq!((first.owner, first.mode, first.bytes), (12, 0o600, 8192));
         assert_eq!(
@@ -364,7 +364,7 @@ pub(super) mod tests {
             let folder = lists();
             let path = folder.path().join(name);
             std::fs::write(&path, format!("# head\n{line}\n")).expect("list");
-            let error = Shown::read(folder.path()).expect_err(line);
+            let error = ModuleLists::read(folder.path()).expect_err(line);
             let said = format!("{}, line 2: '{line}' is not understood", path.display());
             assert!(error.to_string().starts_with(&said), "{error}");
         }

@@ -13,7 +13,7 @@ use std::io::{self, Write};
 
 /// What the ranks of several nodes take beside the shared memory of their nodes.
 #[derive(Serialize)]
-pub(super) struct Between {
+pub(super) struct NodesMemory {
     ranks: usize,
     nodes: usize,
     /// Ranks of the fullest node, which the rest of the listing is about.
@@ -102,7 +102,7 @@ fn device(knobs: &Knobs) -> Result<(String, Limits, u32), String> {
     Ok((device.name().to_owned(), device.limits().clone(), count))
 }
 
-impl Between {
+impl NodesMemory {
     /// `rails`: as many as are used here if none.
     pub(super) fn new(knobs: &Knobs, spread: Spread, rails: Option<u32>) -> Self {
         let number = |count: usize| u32::try_from(count).unwrap_or(u32::MAX);

@@ -31,12 +31,12 @@ use crate::signals::{Signals, code_of};
 /// Standard output. When the terminal has refused something, it is asked for nothing more: whoever tidies up would
 /// report each failure to the same terminal.
 #[derive(Debug)]
-struct Out {
+struct TerminalFile {
     file: File,
     is_lost: bool,
 }
 
-impl Write for Out {
+impl Write for TerminalFile {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
         if self.is_lost {
             return Ok(bytes.len());
@@ -69,7 +69,7 @@ fn area(backend: &impl Backend<Error = io::Error>) -> io::Result<Rect> {
 }
 
 /// The terminal as `top` has it, until it is dropped.
-struct Screen(Terminal<CrosstermBackend<BufWriter<Out>>>);
+struct Screen(Terminal<CrosstermBackend<BufWriter<TerminalFile>>>);
 
 impl Screen {
     fn open() -> io::Result<Self> {
@@ -84,7 +84,7 @@ impl Screen {
         });
         let file = File::from(io::stdout().as_fd().try_clone_to_owned()?);
         enable_raw_mode()?;
-        let mut out = BufWriter::new(Out {
+        let mut out = BufWriter::new(TerminalFile {
             file,
             is_lost: false,
         });
@@ -273,7 +273,7 @@ mod tests {
     #[test]
     fn nothing_more_is_asked_of_a_terminal_that_is_gone() {
         let file = File::options().write(true).open("/dev/full").expect("open");
-        let mut out = Out {
+        let mut out = TerminalFile {
             file,
             is_lost: false,
         };

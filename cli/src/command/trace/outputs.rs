@@ -32,12 +32,12 @@ const EVENTS_MAX: usize = 4_000_000;
 struct Output {
     /// As the user wrote it.
     name: String,
-    to: To,
+    to: Sink,
     unfinished: Unfinished,
 }
 
 #[derive(Debug)]
-enum To {
+enum Sink {
     Stdout,
     /// A device or a pipe. It stays open: who reads a pipe would see its end otherwise.
     Odd(File),
@@ -57,7 +57,7 @@ struct RegularFile {
 impl Output {
     fn open(path: &Path, unfinished: &Unfinished) -> Result<Self, CliError> {
         let name = path.display().to_string();
-        match To::open(path) {
+        match Sink::open(path) {
             Ok(to) => Ok(Self {
                 name,
                 to,
@@ -69,15 +69,15 @@ impl Output {
 
     fn write(self, write: impl FnOnce(&mut dyn Write) -> io::Result<()>) -> Result<(), CliError> {
         let written = match self.to {
-            To::Stdout => return print(write),
-            To::Odd(file) => all_to(&file, write),
-            To::Regular(regular) => regular.replace(&self.unfinished, write),
+            Sink::Stdout => return print(write),
+            Sink::Odd(file) => all_to(&file, write),
+            Sink::Regular(regular) => regular.replace(&self.unfinished, write),
         };
         written.map_err(CliError::io(self.name))
     }
 }
 
-impl To {
+impl Sink {
     fn open(path: &Path) -> io::Result<Self> {
         if path == Path::new(STDOUT) {
             return Ok(Self::Stdout);
@@ -338,7 +338,7 @@ impl Outputs {
     pub(super) fn takes_stdout(&self) -> bool {
         let all = [&self.json, &self.perfetto, &self.prometheus];
         let mut all = all.into_iter().flatten();
-        all.any(|output| matches!(output.to, To::Stdout))
+        all.any(|output| matches!(output.to, Sink::Stdout))
     }
 
     /// Keeps events of the timeline.

@@ -27,7 +27,7 @@ pub(crate) struct RankArgs {
 
 /// What rank 0 says.
 #[derive(Debug, Serialize, Deserialize)]
-pub(super) enum Said {
+pub(super) enum RankReply {
     /// The layer does not work with the peer.
     Refused(String),
     /// A batch.
@@ -54,7 +54,7 @@ fn went_as_meant(curve: &str, runtime: &Runtime) -> bool {
     }
 }
 
-fn say(said: &Said) -> Result<(), CliError> {
+fn say(said: &RankReply) -> Result<(), CliError> {
     let line = text::json_line(said)?;
     print(|out| writeln!(out, "{line}"))
 }
@@ -83,7 +83,7 @@ pub(crate) fn run(args: &RankArgs) -> Result<ExitCode, CliError> {
                 || "refused to the other rank".to_owned(),
                 ToString::to_string,
             );
-            say(&Said::Refused(text))?;
+            say(&RankReply::Refused(text))?;
         }
         runtime.finalize()?;
         return Ok(ExitCode::SUCCESS);
@@ -123,7 +123,7 @@ fn measure(
         batches: args.batches,
     };
     curve.measure(world, out, back, |batch| match rank {
-        0 => say(&Said::Batch(batch)),
+        0 => say(&RankReply::Batch(batch)),
         _ => Ok(()),
     })
 }
