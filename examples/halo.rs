@@ -81,14 +81,14 @@ impl Block {
 }
 
 /// Where a rank's block lies in the grid.
-struct Place {
+struct BlockPlace {
     down: usize,
     across: usize,
     row: usize,
     column: usize,
 }
 
-impl Place {
+impl BlockPlace {
     /// The most square arrangement of `ranks` blocks.
     fn new(rank: usize, ranks: usize) -> Self {
         let root = ranks.isqrt();
@@ -134,7 +134,7 @@ fn filled(rows: (usize, usize), columns: (usize, usize)) -> Block {
 }
 
 /// Brings the neighbours' border cells into this block's halo.
-fn exchange(world: &Comm, place: &Place, block: &mut Block) -> onecopy::Result<()> {
+fn exchange(world: &Comm, place: &BlockPlace, block: &mut Block) -> onecopy::Result<()> {
     let (rows, columns) = (block.rows, block.columns);
     let width = columns + 2;
     // What is sent is copied out of the way first only in the sense of the borrow checker: split the block by rows.
@@ -186,7 +186,12 @@ fn exchange(world: &Comm, place: &Place, block: &mut Block) -> onecopy::Result<(
     Ok(())
 }
 
-fn solve(size: usize, steps: usize, place: &Place, world: Option<&Comm>) -> onecopy::Result<Block> {
+fn solve(
+    size: usize,
+    steps: usize,
+    place: &BlockPlace,
+    world: Option<&Comm>,
+) -> onecopy::Result<Block> {
     let rows = share(size, place.down, place.row);
     let columns = share(size, place.across, place.column);
     let mut now = filled(rows, columns);
@@ -204,7 +209,7 @@ fn solve(size: usize, steps: usize, place: &Place, world: Option<&Comm>) -> onec
 fn rank(args: &Args) -> Result<(), Box<dyn Error>> {
     let runtime = Runtime::init()?;
     let world = runtime.world();
-    let place = Place::new(world.rank(), world.size());
+    let place = BlockPlace::new(world.rank(), world.size());
     if args.size < place.down.max(place.across) {
         return Err(format!("a grid of {} cells is too small", args.size).into());
     }
@@ -215,7 +220,7 @@ fn rank(args: &Args) -> Result<(), Box<dyn Error>> {
     let elapsed = start.elapsed();
 
     // Each rank compares its own part with what one process finds.
-    let alone = Place::new(0, 1);
+    let alone = BlockPlace::new(0, 1);
     let whole = solve(args.size, args.steps, &alone, None)?;
     let (top, _) = share(args.size, place.down, place.row);
     let (left, _) = share(args.size, place.across, place.column);

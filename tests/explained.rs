@@ -60,7 +60,7 @@ fn layers(rt: &Runtime, peer: usize) -> Layers {
 type Moved = BTreeMap<&'static str, u64>;
 
 /// What one message changed at its sender and at its receiver, and what was said of it before.
-struct Seen {
+struct MessageTrace {
     said: Vec<Protocol>,
     sender: Moved,
     receiver: Moved,
@@ -269,7 +269,7 @@ fn said(table: &Table<'_>, case: &Case, len: u64, round: usize) -> Vec<Protocol>
 }
 
 /// Sends messages between two ranks that have seen none.
-fn run(case: &Case) -> (usize, Vec<Seen>) {
+fn run(case: &Case) -> (usize, Vec<MessageTrace>) {
     // Between some addresses a receiver keeps from the kernel where strings stumble: no table knows of addresses.
     onecopy_shm::copy::assume_stumbles(false);
     let sent = Mutex::new(None);
@@ -295,7 +295,7 @@ fn run(case: &Case) -> (usize, Vec<Seen>) {
     let sent = sent.into_inner().expect("lock").expect("a sender");
     let (len, received) = received.into_inner().expect("lock").expect("a receiver");
     let both = sent.into_iter().zip(received);
-    let seen = both.map(|(sender, (said, receiver))| Seen {
+    let seen = both.map(|(sender, (said, receiver))| MessageTrace {
         said,
         sender,
         receiver,
@@ -303,8 +303,8 @@ fn run(case: &Case) -> (usize, Vec<Seen>) {
     (len, seen.collect())
 }
 
-fn check(seen: &Seen, len: usize) -> Result<(), TestCaseError> {
-    let Seen {
+fn check(seen: &MessageTrace, len: usize) -> Result<(), TestCaseError> {
+    let MessageTrace {
         said,
         sender: s,
         receiver: r,

@@ -6,7 +6,7 @@ use std::ops::{Deref, DerefMut};
 
 /// Where a buffer lies.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Place {
+pub(crate) enum BufferPlace {
     Plain,
     Heap,
 }
@@ -20,8 +20,8 @@ pub(crate) struct Case {
     pub(crate) name: &'static str,
     layers: &'static str,
     more: &'static [Knob],
-    send: Place,
-    recv: Place,
+    send: BufferPlace,
+    recv: BufferPlace,
     /// Layers without which the case says nothing.
     needs: &'static [LayerId],
     /// Counters that are above zero at the end, in all ranks together.
@@ -52,7 +52,7 @@ const fn case(
     name: &'static str,
     layers: &'static str,
     more: &'static [Knob],
-    (send, recv): (Place, Place),
+    (send, recv): (BufferPlace, BufferPlace),
 ) -> Case {
     Case {
         name,
@@ -95,8 +95,8 @@ const fn knem(name: &'static str, more: &'static [Knob], moves: &'static [&'stat
     }
 }
 
-const PLAIN: (Place, Place) = (Place::Plain, Place::Plain);
-const HEAP: (Place, Place) = (Place::Heap, Place::Heap);
+const PLAIN: (BufferPlace, BufferPlace) = (BufferPlace::Plain, BufferPlace::Plain);
+const HEAP: (BufferPlace, BufferPlace) = (BufferPlace::Heap, BufferPlace::Heap);
 const COOP_OFF: Knob = ("ONECOPY_COOP", "off");
 const COOP_MIN: Knob = ("ONECOPY_COOP_MIN", "1");
 const COOP_CHUNK: Knob = ("ONECOPY_COOP_CHUNK", "4K");
@@ -157,13 +157,23 @@ pub(crate) static CASES: &[Case] = &[
         needs: &[LayerId::Heap],
         moves: &["map_bytes"],
         never: &["get_bytes"],
-        ..case("heap to plain", "heap", &[], (Place::Heap, Place::Plain))
+        ..case(
+            "heap to plain",
+            "heap",
+            &[],
+            (BufferPlace::Heap, BufferPlace::Plain),
+        )
     },
     Case {
         needs: &[LayerId::Heap],
         moves: &["put_bytes"],
         never: &["get_bytes"],
-        ..case("plain to heap", "heap", &[], (Place::Plain, Place::Heap))
+        ..case(
+            "plain to heap",
+            "heap",
+            &[],
+            (BufferPlace::Plain, BufferPlace::Heap),
+        )
     },
     Case {
         needs: &[LayerId::Heap],
@@ -173,7 +183,7 @@ pub(crate) static CASES: &[Case] = &[
             "plain to heap, put alone",
             "heap",
             &[COOP_OFF],
-            (Place::Plain, Place::Heap),
+            (BufferPlace::Plain, BufferPlace::Heap),
         )
     },
     Case {
@@ -370,10 +380,10 @@ impl<'rt> Rank<'rt> {
         None
     }
 
-    fn buffer(&self, place: Place, len: usize) -> Memory {
+    fn buffer(&self, place: BufferPlace, len: usize) -> Memory {
         match place {
-            Place::Plain => Memory::Plain(vec![0; len]),
-            Place::Heap => Memory::Heap(self.rt.alloc(len).expect("alloc")),
+            BufferPlace::Plain => Memory::Plain(vec![0; len]),
+            BufferPlace::Heap => Memory::Heap(self.rt.alloc(len).expect("alloc")),
         }
     }
 

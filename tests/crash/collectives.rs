@@ -2,7 +2,7 @@
 //! Collectives of all kinds in which a rank dies: every other one gets an error that names it, and goes on without
 //! collectives.
 
-use super::job::{self, RANKS, Ran, Random};
+use super::job::{self, CrashRun, RANKS, Random};
 use super::traffic::names;
 use onecopy::coll::{Collective, ElemType, Op, Parts, PredefinedOp};
 use onecopy::wireup::Death;
@@ -172,7 +172,7 @@ pub(crate) fn rank() {
 }
 
 /// Checks what a job left. Says whether the victim died.
-fn verify(ran: &Ran, victim: usize, what: &str) -> bool {
+fn verify(ran: &CrashRun, victim: usize, what: &str) -> bool {
     let died = ran.ranks[victim] == Death::Signal(9);
     // In the last barrier some may have met before the end.
     let last = !ran.said(victim, "last").is_empty();
@@ -239,14 +239,14 @@ fn a_death_at_any_moment_of_a_collective_is_known_to_all() {
 
 #[cfg(feature = "fault-points")]
 mod points {
-    use super::super::labels::{FAULT, Fault, Job, NO_FAULT, kill_at_each};
-    use super::{ROUNDS, Ran, VARIANTS, env, job, verify};
+    use super::super::labels::{CrashJob, FAULT, Fault, NO_FAULT, kill_at_each};
+    use super::{CrashRun, ROUNDS, VARIANTS, env, job, verify};
 
     /// Collectives under one of the variants.
     struct Collectives;
 
-    impl Job for Collectives {
-        fn run(&self, variant: usize, fault: Option<Fault>) -> (Ran, bool) {
+    impl CrashJob for Collectives {
+        fn run(&self, variant: usize, fault: Option<Fault>) -> (CrashRun, bool) {
             let victim = fault.map_or(0, |fault| fault.victim);
             let order = fault.map_or(NO_FAULT.to_owned(), |fault| fault.to_string());
             let mut env = env(victim, VARIANTS[variant]);

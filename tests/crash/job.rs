@@ -26,7 +26,7 @@ pub(crate) const RANKS: usize = 4;
 
 /// How a job ended.
 #[derive(Debug)]
-pub(crate) struct Ran {
+pub(crate) struct CrashRun {
     /// How each rank ended.
     pub(crate) ranks: Vec<Death>,
     /// What each rank said.
@@ -35,7 +35,7 @@ pub(crate) struct Ran {
     pub(crate) complaints: Vec<Vec<String>>,
 }
 
-impl Ran {
+impl CrashRun {
     /// The words behind `word` in the lines of `rank`.
     pub(crate) fn said(&self, rank: usize, word: &str) -> Vec<Vec<String>> {
         let lines = self.lines[rank].iter().filter_map(|line| {
@@ -70,7 +70,7 @@ fn names(dir: &str) -> BTreeSet<std::ffi::OsString> {
 }
 
 /// Runs four ranks in `role` that go on when one of them dies, and checks that nothing is left of them.
-pub(crate) fn run(role: &str, env: &[(&str, String)]) -> Ran {
+pub(crate) fn run(role: &str, env: &[(&str, String)]) -> CrashRun {
     let _one = one();
     let temporary = std::env::temp_dir().join(format!("crash-{}", std::process::id()));
     std::fs::create_dir_all(&temporary).expect("a directory of our own");
@@ -104,7 +104,7 @@ pub(crate) fn run(role: &str, env: &[(&str, String)]) -> Ran {
     }
     crate::limit::usual_signals();
     let outcome = job.run().expect("a job");
-    let mut ran = Ran {
+    let mut ran = CrashRun {
         ranks: outcome.ranks,
         lines: vec![Vec::new(); RANKS],
         complaints: vec![Vec::new(); RANKS],

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Kills a rank at each label that a job's ranks pass, and sees to it that somebody died at each.
 
-use super::job::{self, RANKS, Ran};
+use super::job::{self, CrashRun, RANKS};
 use onecopy_shm::fault::LABELS;
 use std::collections::BTreeMap;
 use std::fmt;
@@ -53,9 +53,9 @@ impl Label {
 }
 
 /// A job whose ranks say at their ends how often they passed each label.
-pub(crate) trait Job {
+pub(crate) trait CrashJob {
     /// Runs it under a variant and checks what it left. Says whether the victim died.
-    fn run(&self, variant: usize, fault: Option<Fault>) -> (Ran, bool);
+    fn run(&self, variant: usize, fault: Option<Fault>) -> (CrashRun, bool);
 
     /// Which of so many passings of a rank are tried.
     fn moments(&self, passings: u64) -> Vec<u64>;
@@ -66,7 +66,7 @@ pub(crate) trait Job {
 /// # Panics
 /// If nobody dies at a label that was passed, or if a rank outlives the passing that was to kill it.
 pub(crate) fn kill_at_each(
-    job: &impl Job,
+    job: &impl CrashJob,
     variants: usize,
     wanted: impl Fn(&str) -> bool,
 ) -> BTreeMap<&'static str, Label> {
@@ -100,7 +100,7 @@ pub(crate) fn kill_at_each(
 }
 
 /// Runs more jobs until a rank has died at a label that was passed. Those that passed it most often come first.
-fn insist(job: &impl Job, name: &'static str, label: &mut Label) {
+fn insist(job: &impl CrashJob, name: &'static str, label: &mut Label) {
     label.passed_by.sort_unstable_by(|a, b| b.cmp(a));
     for passings in label.passed_by.iter().cycle().take(MORE_JOBS) {
         if label.deaths > 0 {
@@ -117,7 +117,7 @@ fn insist(job: &impl Job, name: &'static str, label: &mut Label) {
 
 /// Whether a rank that passed a label dies at its `number`-th passing. It may do with fewer passings than before, but
 /// it cannot outlive the one that kills.
-fn dies(job: &impl Job, label: &'static str, passed: &Passings, number: u64) -> bool {
+fn dies(job: &impl CrashJob, label: &'static str, passed: &Passings, number: u64) -> bool {
     let &Passings { variant, rank, .. } = passed;
     let fault = Fault {
         label,
@@ -135,7 +135,7 @@ fn dies(job: &impl Job, label: &'static str, passed: &Passings, number: u64) -> 
 }
 
 /// How often a rank says that it passed a label. What it says last holds.
-fn passings(ran: &Ran, rank: usize, label: &str) -> u64 {
+fn passings(ran: &CrashRun, rank: usize, label: &str) -> u64 {
     let passed = ran.said(rank, "passed");
     let of_label = passed.iter().filter(|words| words[0] == label);
     let counts = of_label.map(|words| words[1].parse().expect("a number"));

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! A rank is killed at each labelled point, under each set of layers that reaches it.
 
-use super::job::{self, Ran};
-use super::labels::{self, FAULT, Fault, Job, Label, NO_FAULT};
+use super::job::{self, CrashRun};
+use super::labels::{self, CrashJob, FAULT, Fault, Label, NO_FAULT};
 use super::traffic;
 use onecopy_shm::fault::LABELS;
 use std::collections::BTreeMap;
@@ -31,8 +31,8 @@ const VARIANTS: [Variant; 4] = [
 /// Traffic under one of the variants.
 struct Traffic<'a>(&'a [Variant]);
 
-impl Job for Traffic<'_> {
-    fn run(&self, variant: usize, fault: Option<Fault>) -> (Ran, bool) {
+impl CrashJob for Traffic<'_> {
+    fn run(&self, variant: usize, fault: Option<Fault>) -> (CrashRun, bool) {
         let (name, knobs) = self.0[variant];
         let order = fault.map_or(NO_FAULT.to_owned(), |fault| fault.to_string());
         let ran = job::run("traffic", &env(knobs, order.clone()));

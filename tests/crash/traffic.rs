@@ -3,7 +3,7 @@
 //!
 //! Each pair has its own sequence of messages, so that a death changes nothing for the others. Every byte is checked.
 
-use super::job::{self, Ran, Random};
+use super::job::{self, CrashRun, Random};
 use onecopy::wireup::Death;
 use onecopy::{Comm, Error, Runtime};
 use std::io::IoSlice;
@@ -261,7 +261,7 @@ pub(crate) fn rank() {
 }
 
 /// Checks a run of which `victim` may have died.
-pub(crate) fn verify(ran: &Ran, victim: usize, what: &str) -> bool {
+pub(crate) fn verify(ran: &CrashRun, victim: usize, what: &str) -> bool {
     let died = ran.ranks[victim] == Death::Signal(9);
     for (rank, death) in ran.ranks.iter().enumerate() {
         if rank == victim && died {

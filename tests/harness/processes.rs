@@ -23,12 +23,12 @@ pub(crate) fn body() -> Option<String> {
 
 /// What a job left.
 #[derive(Debug)]
-pub(crate) struct Ran {
+pub(crate) struct JobRun {
     pub(crate) outcome: JobOutcome,
     pub(crate) lines: Vec<String>,
 }
 
-impl Ran {
+impl JobRun {
     /// Fails with everything that the ranks wrote if one of them failed.
     #[track_caller]
     pub(crate) fn expect_success(self) -> Self {
@@ -88,7 +88,7 @@ impl Ranks {
             .wrapped(&["sh", "-c", apart, "sh"])
     }
 
-    pub(crate) fn run(self) -> Ran {
+    pub(crate) fn run(self) -> JobRun {
         let own = std::env::current_exe().expect("own path");
         let mut line: Vec<_> = self.wrapper.into_iter().map(Into::into).collect();
         line.push(own.into_os_string());
@@ -115,7 +115,7 @@ impl Ranks {
         limit::usual_signals();
         let outcome = job.run().expect("start the job");
         let lines = std::mem::take(&mut *lines.lock().expect("lines"));
-        Ran { outcome, lines }
+        JobRun { outcome, lines }
     }
 }
 

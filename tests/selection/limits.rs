@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Calls that are refused, and limits that are low.
 
-use crate::traffic::{Seen, job, ranks};
+use crate::traffic::{TrafficRun, job, ranks};
 
 #[test]
 fn calls_refused_before_the_start() {
@@ -50,7 +50,7 @@ fn calls_refused_in_the_middle_of_a_message() {
                 let ran = ranks(2, &format!("{cause} middle{who}"))
                     .env("ONECOPY_COOP", coop)
                     .run();
-                let seen = Seen::of(ran, 2);
+                let seen = TrafficRun::of(ran, 2);
                 seen.uses("heap");
                 seen.lacks("cma", "process_vm_");
                 assert!(seen.demotions() >= 1, "{cause}{who}, cooperative {coop}");
@@ -81,7 +81,7 @@ fn calls_that_the_runtime_can_do_without() {
             .env("ONECOPY_WAIT_SPIN", "1")
             .env("ONECOPY_WAIT_YIELD", "1")
             .run();
-        Seen::of(ran, 4);
+        TrafficRun::of(ran, 4);
     }
 }
 
@@ -101,12 +101,12 @@ fn a_small_address_space_does_without_the_heap() {
             .run()
     };
     // Room for one's own and the peer's; for one's own; for neither.
-    Seen::of(run("64M"), 2).uses("heap");
-    let seen = Seen::of(run("600M"), 2);
+    TrafficRun::of(run("64M"), 2).uses("heap");
+    let seen = TrafficRun::of(run("600M"), 2);
     seen.lacks("heap", "memory");
     seen.uses("cma");
     // By itself the heap takes what leaves room for all.
-    Seen::of(run("auto"), 2).uses("heap");
+    TrafficRun::of(run("auto"), 2).uses("heap");
     let errors = run("4G").said("ERROR ");
     assert_eq!(errors.len(), 2);
     let told = |e: &String| e.contains("ONECOPY_HEAP_SIZE") && e.contains("ulimit -v");
@@ -125,8 +125,8 @@ fn a_limit_of_the_size_of_files_makes_the_heap_smaller() {
             .run()
     };
     // Room for a heap; for all but the heap; for nothing.
-    Seen::of(run(20_000_000, "auto"), 2).uses("heap");
-    Seen::of(run(8_000_000, "auto"), 2).uses("cma");
+    TrafficRun::of(run(20_000_000, "auto"), 2).uses("heap");
+    TrafficRun::of(run(8_000_000, "auto"), 2).uses("cma");
     for (blocks, heap) in [(100, "auto"), (8_000_000, "1G")] {
         let errors = run(blocks, heap).said("ERROR ");
         assert_eq!(errors.len(), 2, "{blocks}");

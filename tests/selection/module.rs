@@ -3,7 +3,7 @@
 
 use crate::module::variants;
 use crate::processes::{Ranks, say};
-use crate::traffic::Seen;
+use crate::traffic::TrafficRun;
 use std::path::Path;
 
 fn ranks(role: &str, layers: &str, abi: &str) -> Ranks {
@@ -17,7 +17,7 @@ fn ranks(role: &str, layers: &str, abi: &str) -> Ranks {
 fn without_the_module_the_refusal_names_device_and_remedy() {
     for (layer, device) in [("xpmem", "/dev/xpmem"), ("knem", "/dev/knem")] {
         for abi in ["auto", "onecopy", "plain"] {
-            let seen = Seen::of(ranks("none", &format!("{layer},cico"), abi).run(), 2);
+            let seen = TrafficRun::of(ranks("none", &format!("{layer},cico"), abi).run(), 2);
             let there = match abi {
                 "onecopy" => Path::new("/dev/onecopy").exists(),
                 "plain" => Path::new(device).exists(),
@@ -39,7 +39,7 @@ fn without_the_module_the_refusal_names_device_and_remedy() {
 
 #[test]
 fn a_layer_that_is_switched_off_opens_nothing() {
-    let seen = Seen::of(ranks("none", "^xpmem,knem", "auto").run(), 2);
+    let seen = TrafficRun::of(ranks("none", "^xpmem,knem", "auto").run(), 2);
     seen.lacks("xpmem", "ONECOPY_LAYERS");
     seen.lacks("knem", "ONECOPY_LAYERS");
 }
@@ -49,7 +49,7 @@ fn a_user_who_may_not_open_xpmem_or_knem_is_told_so() {
     if !nix::unistd::geteuid().is_root() || !Path::new("/dev/xpmem").exists() {
         return say("skipped: needs root and the module");
     }
-    let seen = Seen::of(ranks("none nobody", "xpmem,knem,cico", "auto").run(), 2);
+    let seen = TrafficRun::of(ranks("none nobody", "xpmem,knem,cico", "auto").run(), 2);
     for layer in ["xpmem", "knem"] {
         seen.lacks(layer, "ermission denied");
         let said = seen.ran.said(&format!("LACKS {layer}"));
@@ -68,7 +68,7 @@ fn xpmem_or_knem_refused_in_use_gives_way() {
         for (name, value) in variant.knobs {
             ranks = ranks.env(name, value);
         }
-        let seen = Seen::of(ranks.run(), 3);
+        let seen = TrafficRun::of(ranks.run(), 3);
         match variant.name {
             // Windows are mapped without such calls.
             "xpmem, extension" => {

@@ -2,7 +2,7 @@
 //! Causes that lie in how a rank was started: namespaces of its own, little room for shared memory.
 
 use crate::processes::{limit, say};
-use crate::traffic::{Seen, ranks};
+use crate::traffic::{TrafficRun, ranks};
 use std::process::Command;
 
 /// Whether this machine lets us start programs so. What is skipped is printed.
@@ -18,8 +18,8 @@ fn possible(wrapper: &[&str]) -> bool {
     possible
 }
 
-fn wrapped(count: usize, role: &str, wrapper: &[&str]) -> Option<Seen> {
-    possible(wrapper).then(|| Seen::of(ranks(count, role).wrapped(wrapper).run(), count))
+fn wrapped(count: usize, role: &str, wrapper: &[&str]) -> Option<TrafficRun> {
+    possible(wrapper).then(|| TrafficRun::of(ranks(count, role).wrapped(wrapper).run(), count))
 }
 
 #[test]
@@ -69,7 +69,7 @@ fn a_small_dev_shm_does_not_matter() {
             .env("ONECOPY_LAYERS", layers)
             .wrapped(&wrapper)
             .run();
-        let seen = Seen::of(ran, 2);
+        let seen = TrafficRun::of(ran, 2);
         assert_eq!(seen.demotions(), 0);
     }
 }

@@ -2,7 +2,7 @@
 //! Messages of every protocol, with the cause made before them, between them, or in the middle of a large one.
 
 use crate::bytes::{check, fill, pattern};
-use crate::processes::{Ran, Ranks, say};
+use crate::processes::{JobRun, Ranks, say};
 use onecopy::Runtime;
 
 const SIZES: [usize; 8] = [0, 8, 1000, 5000, 70_000, 300_000, 2_000_003, 9_000_001];
@@ -125,11 +125,11 @@ fn try_to_break(rt: &Runtime, cause: impl Fn(), who: usize) -> bool {
     }
 }
 
-trait Two {
+trait PairBarrier {
     fn barrier_of_two(&self);
 }
 
-impl Two for onecopy::Comm {
+impl PairBarrier for onecopy::Comm {
     fn barrier_of_two(&self) {
         let peer = 1 - self.rank();
         self.sendrecv::<u8, u8>(&[], peer, 9, &mut [], peer, 9)
@@ -186,19 +186,19 @@ pub(crate) fn ranks(count: usize, role: &str) -> Ranks {
 
 /// Runs a role on so many ranks; none may fail.
 #[track_caller]
-pub(crate) fn job(count: usize, role: &str) -> Seen {
-    Seen::of(ranks(count, role).run(), count)
+pub(crate) fn job(count: usize, role: &str) -> TrafficRun {
+    TrafficRun::of(ranks(count, role).run(), count)
 }
 
 /// What the ranks reported.
 #[derive(Debug)]
-pub(crate) struct Seen {
-    pub(crate) ran: Ran,
+pub(crate) struct TrafficRun {
+    pub(crate) ran: JobRun,
 }
 
-impl Seen {
+impl TrafficRun {
     #[track_caller]
-    pub(crate) fn of(ran: Ran, count: usize) -> Self {
+    pub(crate) fn of(ran: JobRun, count: usize) -> Self {
         let ran = ran.expect_success();
         assert_eq!(ran.said("DONE ").len(), count, "{ran:#?}");
         Self { ran }

@@ -20,7 +20,7 @@ use onecopy_vm::progress::Progress;
 use onecopy_vm::pypi;
 
 use crate::{Failure, install, root, say};
-use record::{Outcome, Ran, Result as AppResult};
+use record::{AppRun, Outcome, Result as AppResult};
 pub(crate) use record::{PAGE, Record, page};
 
 /// Where the sources are from.
@@ -231,7 +231,7 @@ impl Bench {
         source: &Path,
         program: &Path,
         ranks: u32,
-    ) -> Result<Ran, Failure> {
+    ) -> Result<AppRun, Failure> {
         let mut outcomes = Vec::new();
         for library in [Library::Onecopy, Library::Mpich] {
             let name = format!("run-{ranks}-{library:?}");
@@ -257,7 +257,7 @@ impl Bench {
         }
         let mpich = outcomes.pop().unwrap_or_default();
         let onecopy = outcomes.pop().unwrap_or_default();
-        Ok(Ran::of(ranks, onecopy, mpich))
+        Ok(AppRun::of(ranks, onecopy, mpich))
     }
 
     /// The command that starts `ranks` of what is appended to it.

@@ -15,7 +15,7 @@ use onecopy_vm::progress::Progress;
 use onecopy_vm::pypi::{self, Environment};
 
 use crate::{Failure, install, root, say};
-use record::{Module, Ran};
+use record::{Module, ModuleRun};
 pub(crate) use record::{PAGE, Record, page};
 
 /// The version, whose source package has the tests.
@@ -134,7 +134,7 @@ pub(crate) fn run(args: &Args) -> Result<(), Failure> {
     let failed: Vec<&str> = record
         .modules
         .iter()
-        .filter(|module| module.required && !module.results.iter().all(Ran::passed))
+        .filter(|module| module.required && !module.results.iter().all(ModuleRun::passed))
         .map(|module| module.name.as_str())
         .collect();
     if failed.is_empty() {
@@ -191,7 +191,7 @@ impl Bench {
     }
 
     /// Runs a module's tests.
-    fn module(&self, name: &str, ranks: u32, timeout: u32) -> Result<Ran, Failure> {
+    fn module(&self, name: &str, ranks: u32, timeout: u32) -> Result<ModuleRun, Failure> {
         let started = Instant::now();
         let log = self.logs.join(format!("{name}-{ranks}.txt"));
         let at = |error| format!("{}: {error}", log.display());
@@ -213,7 +213,7 @@ impl Bench {
         let text = fs::read(&log).map_err(at)?;
         let text = String::from_utf8_lossy(&text);
         let seconds = started.elapsed().as_secs_f64();
-        Ok(Ran::of(ranks, &text, status, seconds))
+        Ok(ModuleRun::of(ranks, &text, status, seconds))
     }
 }
 

@@ -7,11 +7,11 @@ use crate::steps::{Steps, cargo, count};
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
     #[command(subcommand)]
-    what: What,
+    what: SoakCommand,
 }
 
 #[derive(Debug, clap::Subcommand)]
-enum What {
+enum SoakCommand {
     /// Kills a random rank of four at random instants under traffic and checks what the others do
     Kills {
         /// Ranks to kill, one job each
@@ -40,20 +40,22 @@ enum What {
 
 pub(crate) fn run(args: &Args) -> Result<(), Failure> {
     let mut steps = Steps::new(match args.what {
-        What::Kills { .. } | What::Threads { .. } => 1,
-        What::Programs { .. } => 2,
+        SoakCommand::Kills { .. } | SoakCommand::Threads { .. } => 1,
+        SoakCommand::Programs { .. } => 2,
     });
     match args.what {
-        What::Kills { count: kills, seed } => steps.tests(&format!("{kills} random kills"), || {
-            count(
-                cargo()
-                    .args(["test", "--package", "onecopy", "--features", "fault-points"])
-                    .args(["--test", "crash", "kills", "--", "--nocapture"])
-                    .env("TEST_KILLS", kills.to_string())
-                    .env("TEST_SEED", seed.to_string()),
-            )
-        }),
-        What::Threads { minutes, seed } => {
+        SoakCommand::Kills { count: kills, seed } => {
+            steps.tests(&format!("{kills} random kills"), || {
+                count(
+                    cargo()
+                        .args(["test", "--package", "onecopy", "--features", "fault-points"])
+                        .args(["--test", "crash", "kills", "--", "--nocapture"])
+                        .env("TEST_KILLS", kills.to_string())
+                        .env("TEST_SEED", seed.to_string()),
+                )
+            })
+        }
+        SoakCommand::Threads { minutes, seed } => {
             steps.tests(&format!("threads for {minutes} minutes"), || {
                 count(
                     cargo()
@@ -65,7 +67,7 @@ pub(crate) fn run(args: &Args) -> Result<(), Failure> {
                 )
             });
         }
-        What::Programs { seconds } => {
+        SoakCommand::Programs { seconds } => {
             steps.tests("a message of more than 4 GiB", || {
                 let test = ["test", "--test", "conformance", "--", "4_gib"];
                 count(cargo().args(test).env("TEST_SOAK", "1"))

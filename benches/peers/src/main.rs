@@ -36,7 +36,7 @@ use std::time::Duration;
 
 /// States of the machine.
 #[derive(Clone, Copy, Debug, clap::ValueEnum)]
-enum Wanted {
+enum WantedStates {
     /// The processors are close
     Near,
     /// They are not
@@ -45,7 +45,7 @@ enum Wanted {
     Both,
 }
 
-impl Wanted {
+impl WantedStates {
     fn states(self) -> Vec<State> {
         match self {
             Self::Near => vec![State::Near],
@@ -81,7 +81,7 @@ struct Args {
     /// Go on until each result has its batches in this state of the machine, which changes by itself [default: near,
     /// as far as it is near when a result's turn comes]
     #[arg(long, value_enum)]
-    state: Option<Wanted>,
+    state: Option<WantedStates>,
     /// Longest time that '--state' may take
     #[arg(long, value_name = "MINUTES", default_value_t = 60)]
     minutes: u16,
@@ -153,7 +153,7 @@ fn run(args: &Args) -> Result<(), BenchError> {
         }),
         jobs: usize::from(args.jobs),
         costs: !args.no_costs,
-        states: args.state.map_or(Vec::new(), Wanted::states),
+        states: args.state.map_or(Vec::new(), WantedStates::states),
         patience: Duration::from_secs(60 * u64::from(args.minutes)),
     };
     let run = conductor::run(&plan, &contestants)?;

@@ -22,7 +22,7 @@ use crate::pieces::{Gathered, pieces, pieces_mut, walk};
 use crate::proving;
 use knem_sys::{KNEM_STATUS_SUCCESS, knem_cmd_inline_copy, knem_cmd_param_iovec};
 use onecopy_shm::segment::PeerSegment;
-use onecopy_sys::{ONECOPY_FEATURE_COPY, ONECOPY_SEGMENT_WRITE, Place};
+use onecopy_sys::{CopyEnd, ONECOPY_FEATURE_COPY, ONECOPY_SEGMENT_WRITE};
 use std::io::{self, IoSlice, IoSliceMut};
 use std::sync::Arc;
 
@@ -149,7 +149,7 @@ pub fn explain(call: &str, peer: u32, error: &io::Error) -> Refusal {
 /// Copies between a range of the peer and `len` bytes here; what was done is not done again after an interruption.
 fn copy_all<'s>(
     device: &onecopy_sys::Device,
-    place: impl Fn(u64) -> (Place<'s>, Place<'s>),
+    place: impl Fn(u64) -> (CopyEnd<'s>, CopyEnd<'s>),
     len: u64,
 ) -> io::Result<()> {
     let mut offset = 0;
@@ -281,7 +281,10 @@ impl CopyLayer for KnemLayer {
                 let local = out[part.clone()].as_mut_ptr() as u64;
                 let place = |offset| {
                     let remote = range.address.wrapping_sub(*base).wrapping_add(offset);
-                    (Place::Segment(segment, remote), Place::Own(local + offset))
+                    (
+                        CopyEnd::Segment(segment, remote),
+                        CopyEnd::Own(local + offset),
+                    )
                 };
                 copy_all(device, place, part.len() as u64)
             })
@@ -320,7 +323,10 @@ impl CopyLayer for KnemLayer {
             let local = bytes[part.clone()].as_ptr() as u64;
             let place = |offset| {
                 let remote = range.address.wrapping_sub(*base).wrapping_add(offset);
-                (Place::Own(local + offset), Place::Segment(segment, remote))
+                (
+                    CopyEnd::Own(local + offset),
+                    CopyEnd::Segment(segment, remote),
+                )
             };
             copy_all(device, place, part.len() as u64)
         })

@@ -13,7 +13,7 @@ use nix::unistd::Pid;
 use xxhash_rust::xxh3::xxh3_128;
 
 use crate::launchers::Launcher;
-use crate::meeting::{Ran, TRACES, add_rank, finish, possible};
+use crate::meeting::{RunOutput, TRACES, add_rank, finish, possible};
 use crate::processes::limit::{Limited, start, wait_until};
 use crate::processes::say;
 
@@ -57,8 +57,8 @@ fn stepped(number: usize, size: usize, name: &str, wrapper: &[&str], body: &str)
     rank(&env, wrapper, body)
 }
 
-pub(crate) fn end(child: Limited) -> Ran {
-    Ran::of(child.finish())
+pub(crate) fn end(child: Limited) -> RunOutput {
+    RunOutput::of(child.finish())
 }
 
 /// The name at which the ranks of such a step meet.

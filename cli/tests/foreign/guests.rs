@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use crate::launchers::{Launcher, peers};
-use crate::meeting::{Ran, TRACES, finish};
+use crate::meeting::{RunOutput, TRACES, finish};
 use crate::processes::{limit, say};
 
 const SOURCE: &str = r#"
@@ -60,7 +60,7 @@ fn program() -> Option<PathBuf> {
 }
 
 /// Runs the program on `library`, `ranks` of it.
-fn run(program: &Path, library: &Path, ranks: usize, args: &[&str]) -> Ran {
+fn run(program: &Path, library: &Path, ranks: usize, args: &[&str]) -> RunOutput {
     let mut command = Command::new(env!("CARGO_BIN_EXE_onecopy"));
     command
         .args(["run", "-n", &ranks.to_string()])

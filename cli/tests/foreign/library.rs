@@ -84,7 +84,7 @@ fn built() -> Option<PathBuf> {
     }
 }
 
-fn run(folder: &Path, fake: &str) -> crate::meeting::Ran {
+fn run(folder: &Path, fake: &str) -> crate::meeting::RunOutput {
     let folder = folder.to_str().expect("a path in UTF-8");
     let env = [
         ("PMIX_NAMESPACE", "fake"),

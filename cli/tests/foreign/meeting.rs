@@ -30,12 +30,12 @@ pub(crate) const TRACES: [&str; 18] = [
 
 /// What a run left.
 #[derive(Debug)]
-pub(crate) struct Ran {
+pub(crate) struct RunOutput {
     pub(crate) code: Option<i32>,
     pub(crate) text: String,
 }
 
-impl Ran {
+impl RunOutput {
     pub(crate) fn of(output: Output) -> Self {
         let text = [output.stdout, output.stderr].concat();
         Self {
@@ -67,12 +67,12 @@ pub(crate) fn add_rank(command: &mut Command, body: &str) {
 }
 
 /// Runs to the end, but not for ever.
-pub(crate) fn finish(command: &mut Command) -> Ran {
-    Ran::of(limit::output(command))
+pub(crate) fn finish(command: &mut Command) -> RunOutput {
+    RunOutput::of(limit::output(command))
 }
 
 /// Runs `ranks` ranks under `launcher`, each started by `wrapper`; none if that launcher cannot be had.
-fn run(launcher: Launcher, ranks: usize, wrapper: &[&str], body: &str) -> Option<Ran> {
+fn run(launcher: Launcher, ranks: usize, wrapper: &[&str], body: &str) -> Option<RunOutput> {
     let mut command = launcher.command(ranks)?;
     command.args(wrapper);
     add_rank(&mut command, body);

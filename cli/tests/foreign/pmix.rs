@@ -9,7 +9,7 @@ use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 
 use crate::launchers::Launcher;
-use crate::meeting::{Ran, add_rank, finish, possible};
+use crate::meeting::{RunOutput, add_rank, finish, possible};
 use crate::processes::limit::start;
 use crate::processes::say;
 
@@ -205,7 +205,7 @@ fn a_rank_that_never_initialises_is_waited_for_in_bounds() {
     };
     command.args([":", "-n", "1", "sleep", "20"]);
     command.env("ONECOPY_JOIN_TIMEOUT", "1");
-    let ran: Ran = finish(&mut command);
+    let ran: RunOutput = finish(&mut command);
     assert_eq!(ran.code, Some(3), "{}", ran.text);
     for part in ["PMIx_Fence: no answer within 1 s", "ONECOPY_JOIN_TIMEOUT"] {
         assert!(ran.text.contains(part), "{part}: {}", ran.text);

@@ -9,7 +9,7 @@ use std::process::{Command, Stdio};
 use std::sync::OnceLock;
 
 use crate::launchers::peers;
-use crate::meeting::{Ran, TRACES, add_rank, finish, possible};
+use crate::meeting::{RunOutput, TRACES, add_rank, finish, possible};
 use crate::pmix::SPREAD;
 use crate::processes::{limit, say};
 
@@ -139,7 +139,7 @@ fn configuration(folder: &Path) -> String {
 }
 
 /// Runs ranks in a step of a cluster that is there for their time only; none if there is no Slurm to be had.
-pub(crate) fn run(mpi: &str, ranks: usize, wrapper: &[&str], body: &str) -> Option<Ran> {
+pub(crate) fn run(mpi: &str, ranks: usize, wrapper: &[&str], body: &str) -> Option<RunOutput> {
     let root = packages()?;
     let folder = format!("onecopy-slurm-{}-{mpi}-{body}-{ranks}", std::process::id());
     // Names of sockets are short.

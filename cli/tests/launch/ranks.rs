@@ -10,17 +10,17 @@ use onecopy::wireup::{Card, Event, Introduction, Wireup, WireupError, from_envir
 use crate::limit::{self, wait_until};
 use crate::say::say;
 
-use super::support::{Ran, run};
+use super::support::{RunOutput, run};
 
 const ROLE: &str = "TEST_ROLE";
 
 /// Runs ranks of this program in `role`.
-fn ranks(count: &str, role: &str, options: &[&str]) -> Ran {
+fn ranks(count: &str, role: &str, options: &[&str]) -> RunOutput {
     wrapped(count, role, options, &[])
 }
 
 /// Runs ranks of this program in `role`, each started by `wrapper`.
-fn wrapped(count: &str, role: &str, options: &[&str], wrapper: &[&str]) -> Ran {
+fn wrapped(count: &str, role: &str, options: &[&str], wrapper: &[&str]) -> RunOutput {
     let own = std::env::current_exe().expect("own path");
     let own = own.to_str().expect("path in UTF-8");
     let role = format!("{ROLE}={role}");

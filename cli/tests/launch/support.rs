@@ -10,7 +10,7 @@ use crate::limit::{Limited, start};
 
 /// What a run left.
 #[derive(Debug)]
-pub(crate) struct Ran {
+pub(crate) struct RunOutput {
     pub(crate) code: Option<i32>,
     pub(crate) signal: Option<i32>,
     pub(crate) out: String,
@@ -34,17 +34,17 @@ pub(crate) fn command(args: &[&str]) -> Command {
 }
 
 /// Runs `onecopy run` with `args` to its end.
-pub(crate) fn run(args: &[&str]) -> Ran {
+pub(crate) fn run(args: &[&str]) -> RunOutput {
     finish(start(&mut command(args)))
 }
 
 /// Runs `onecopy run -n ranks sh -c script`.
-pub(crate) fn script(ranks: &str, script: &str) -> Ran {
+pub(crate) fn script(ranks: &str, script: &str) -> RunOutput {
     run(&["-n", ranks, "sh", "-c", script])
 }
 
 /// Runs with `input` on standard input.
-pub(crate) fn run_with_input(args: &[&str], input: Vec<u8>) -> Ran {
+pub(crate) fn run_with_input(args: &[&str], input: Vec<u8>) -> RunOutput {
     let mut child = start(command(args).stdin(Stdio::piped()));
     let mut stdin = child.stdin.take().expect("stdin");
     let writer = std::thread::spawn(move || stdin.write_all(&input));
@@ -55,10 +55,10 @@ pub(crate) fn run_with_input(args: &[&str], input: Vec<u8>) -> Ran {
 }
 
 /// Waits for the end of `child`.
-pub(crate) fn finish(child: Limited) -> Ran {
+pub(crate) fn finish(child: Limited) -> RunOutput {
     let output = child.finish();
     let text = |bytes: Vec<u8>| String::from_utf8_lossy(&bytes).into_owned();
-    Ran {
+    RunOutput {
         code: output.status.code(),
         signal: output.status.signal(),
         out: text(output.stdout),

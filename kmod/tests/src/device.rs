@@ -11,7 +11,7 @@ use std::io;
 use std::os::fd::{FromRawFd, OwnedFd};
 
 use knem_sys::{knem_cmd_inline_copy_bounded, knem_cmd_param_iovec, knem_cookie_t};
-use onecopy_sys::{Place, Progress, Segment, onecopy_generation, onecopy_stats};
+use onecopy_sys::{CopyEnd, Progress, Segment, onecopy_generation, onecopy_stats};
 use xpmem_sys::{xpmem_apid_t, xpmem_segid_t};
 
 use crate::mem::Area;
@@ -124,8 +124,8 @@ pub(crate) fn read(page: &onecopy_sys::Generation) -> onecopy_generation {
 /// COPY.
 pub(crate) fn copy(
     device: &onecopy_sys::Device,
-    from: Place<'_>,
-    to: Place<'_>,
+    from: CopyEnd<'_>,
+    to: CopyEnd<'_>,
     length: usize,
 ) -> Progress {
     // SAFETY: see the module.

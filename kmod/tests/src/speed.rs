@@ -8,7 +8,7 @@ use std::os::fd::AsFd;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-use onecopy_sys::{Place, Segment};
+use onecopy_sys::{CopyEnd, Segment};
 use serde_json::json;
 
 use crate::device::{self, export, map};
@@ -354,8 +354,8 @@ fn touch(operation: Operation, segment: &Segment, scratch: &Area) -> Outcome<f64
             &view
         }
         Operation::Copy => {
-            let to = Place::Own(scratch.base() as u64);
-            let done = device::copy(&device, Place::Segment(segment, 0), to, size);
+            let to = CopyEnd::Own(scratch.base() as u64);
+            let done = device::copy(&device, CopyEnd::Segment(segment, 0), to, size);
             done.result.at("COPY")?;
             scratch
         }

@@ -28,14 +28,14 @@ pub struct Device(OwnedFd);
 
 /// One end of a copy.
 #[derive(Clone, Copy, Debug)]
-pub enum Place<'a> {
+pub enum CopyEnd<'a> {
     /// An offset in a segment.
     Segment(&'a Segment, u64),
     /// An address of the caller.
     Own(u64),
 }
 
-impl Place<'_> {
+impl CopyEnd<'_> {
     fn parts(self) -> (RawFd, u64) {
         match self {
             Self::Segment(segment, offset) => (segment.0.as_raw_fd(), offset),
@@ -148,7 +148,7 @@ impl Device {
     /// # Safety
     ///
     /// `to`, if it is memory of the caller or of a segment that the caller owns, may be written; `from` may be read.
-    pub unsafe fn copy(&self, from: Place<'_>, to: Place<'_>, length: u64) -> Progress {
+    pub unsafe fn copy(&self, from: CopyEnd<'_>, to: CopyEnd<'_>, length: u64) -> Progress {
         let (src_fd, src) = from.parts();
         let (dst_fd, dst) = to.parts();
         let mut command = onecopy_copy {

@@ -17,7 +17,7 @@ use crate::abi::*;
 use crate::bound::bounded;
 use crate::failure::{Failure, bad};
 use crate::library::Library;
-use crate::value::{Given, LONGEST_VALUE, take};
+use crate::value::{KeyValue, LONGEST_VALUE, take};
 
 /// How much longer than the server a rank waits for the end of a fence: the server's own word comes first.
 const GRACE: Duration = Duration::from_secs(2);
@@ -65,7 +65,7 @@ impl Client {
             usable: true,
         };
         let size = client.ask(PMIX_RANK_WILDCARD, PMIX_JOB_SIZE)?;
-        let Given::Number(size) = size else {
+        let KeyValue::Number(size) = size else {
             return Err(bad("PMIx_Get", format!("{PMIX_JOB_SIZE} is no number")));
         };
         if own.rank >= size {
@@ -166,8 +166,8 @@ impl Client {
     /// What the library says; [`Failure::Bad`] for a value that is no text, or too long.
     pub fn get(&mut self, rank: u32, key: &str) -> Result<String, Failure> {
         match self.ask(rank, key)? {
-            Given::Text(text) => Ok(text),
-            Given::Number(number) => {
+            KeyValue::Text(text) => Ok(text),
+            KeyValue::Number(number) => {
                 let reason = format!("{key} of rank {rank} is the number {number}, and no text");
                 Err(bad("PMIx_Get", reason))
             }
@@ -208,7 +208,7 @@ impl Client {
     }
 
     /// The value of a key, waiting for it only as long as the server needs to look.
-    fn ask(&mut self, rank: pmix_rank_t, key: &str) -> Result<Given, Failure> {
+    fn ask(&mut self, rank: pmix_rank_t, key: &str) -> Result<KeyValue, Failure> {
         const FUNCTION: &str = "PMIx_Get";
         let library = self.library;
         let of = pmix_proc_t { rank, ..self.own };

@@ -10,7 +10,7 @@ use crate::library::text_of;
 pub(crate) const LONGEST_VALUE: usize = 64 << 10;
 
 /// What the library gave for a key.
-pub(crate) enum Given {
+pub(crate) enum KeyValue {
     Text(String),
     Number(u32),
 }
@@ -20,7 +20,7 @@ pub(crate) enum Given {
 /// # Safety
 ///
 /// `value` is null, or was given by the library to its caller and not freed yet.
-pub(crate) unsafe fn take(value: *mut pmix_value_t) -> Result<Given, String> {
+pub(crate) unsafe fn take(value: *mut pmix_value_t) -> Result<KeyValue, String> {
     if value.is_null() {
         return Err("no value came with it".to_owned());
     }
@@ -31,12 +31,12 @@ pub(crate) unsafe fn take(value: *mut pmix_value_t) -> Result<Given, String> {
             // SAFETY: of a value of this type the union has this member.
             let string = unsafe { copy.data.string };
             // SAFETY: null, or a string that is the caller's.
-            unsafe { take_text(string) }.map(Given::Text)
+            unsafe { take_text(string) }.map(KeyValue::Text)
         }
         PMIX_UINT32 => {
             // SAFETY: of a value of this type the union has this member.
             let number = unsafe { copy.data.uint32 };
-            Ok(Given::Number(number))
+            Ok(KeyValue::Number(number))
         }
         // What it consists of is not known here, so it cannot be given back.
         other => return Err(format!("a value of type {other} came with it")),
@@ -86,7 +86,7 @@ mod tests {
         unsafe { value.write(made) };
         // SAFETY: made as the library makes them.
         let taken = unsafe { take(value) };
-        assert!(matches!(taken, Ok(Given::Text(text)) if text == "text"));
+        assert!(matches!(taken, Ok(KeyValue::Text(text)) if text == "text"));
         let strange = Box::into_raw(Box::new(pmix_value_t::default()));
         for value in [std::ptr::null_mut(), strange] {
             // SAFETY: null, or a value that is not given back, as its type is not known.

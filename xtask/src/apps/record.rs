@@ -47,7 +47,7 @@ impl Outcome {
 
 /// A run on both libraries.
 #[derive(Debug, Serialize, Deserialize)]
-pub(super) struct Ran {
+pub(super) struct AppRun {
     ranks: u32,
     onecopy: Outcome,
     mpich: Outcome,
@@ -60,7 +60,7 @@ pub(super) struct Ran {
 /// Sums are rounded in another order by another library: what is left of a number is this part of it.
 const ROUNDING: f64 = 1e-6;
 
-impl Ran {
+impl AppRun {
     pub(super) fn of(ranks: u32, onecopy: Outcome, mpich: Outcome) -> Self {
         let mut differ = Vec::new();
         if mpich.unfinished {
@@ -108,7 +108,7 @@ pub(super) struct Result {
     pub(super) name: String,
     pub(super) version: String,
     pub(super) verifies: String,
-    pub(super) runs: Vec<Ran>,
+    pub(super) runs: Vec<AppRun>,
 }
 
 /// All of them.
@@ -216,25 +216,25 @@ mod tests {
         let late = || Outcome::failed("timeout 900 program: exit status: 124\nlast words".into());
         let ours = || outcome(&[("energy", -4.6)]);
         assert!(late().unfinished && !late().verdict.contains("timeout"));
-        assert!(Ran::of(4, ours(), late()).passed());
-        assert!(!Ran::of(4, late(), ours()).passed());
+        assert!(AppRun::of(4, ours(), late()).passed());
+        assert!(!AppRun::of(4, late(), ours()).passed());
         let broken = Outcome::failed("program: exit status: 1".into());
-        assert!(!Ran::of(4, ours(), broken).passed());
+        assert!(!AppRun::of(4, ours(), broken).passed());
     }
 
     #[test]
     fn results_that_differ_are_found() {
         let ours = || outcome(&[("energy", -4.6), ("steps", 100.0)]);
         assert!(
-            Ran::of(
+            AppRun::of(
                 2,
                 ours(),
                 outcome(&[("energy", -4.600_000_1), ("steps", 100.0)])
             )
             .passed()
         );
-        assert!(!Ran::of(2, ours(), outcome(&[("energy", -4.61), ("steps", 100.0)])).passed());
-        assert!(!Ran::of(2, ours(), outcome(&[("energy", -4.6)])).passed());
-        assert!(!Ran::of(2, ours(), Outcome::failed("it died".to_owned())).passed());
+        assert!(!AppRun::of(2, ours(), outcome(&[("energy", -4.61), ("steps", 100.0)])).passed());
+        assert!(!AppRun::of(2, ours(), outcome(&[("energy", -4.6)])).passed());
+        assert!(!AppRun::of(2, ours(), Outcome::failed("it died".to_owned())).passed());
     }
 }

@@ -33,12 +33,12 @@ pub(crate) struct Module {
     /// A test class that was left out.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub(super) left_out: Option<String>,
-    pub(super) results: Vec<Ran>,
+    pub(super) results: Vec<ModuleRun>,
 }
 
 /// How a module's tests went, with a number of ranks. Every rank runs all of them.
 #[derive(Debug, PartialEq, Serialize, Deserialize)]
-pub(crate) struct Ran {
+pub(crate) struct ModuleRun {
     ranks: u32,
     tests: u32,
     skipped: u32,
@@ -51,7 +51,7 @@ pub(crate) struct Ran {
     seconds: f64,
 }
 
-impl Ran {
+impl ModuleRun {
     /// From what the ranks wrote, each line with `[rank]` before it.
     pub(super) fn of(ranks: u32, text: &str, status: ExitStatus, seconds: f64) -> Self {
         let mut ran = Self {
@@ -107,7 +107,7 @@ impl Ran {
     }
 }
 
-impl fmt::Display for Ran {
+impl fmt::Display for ModuleRun {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         if let Some(ended) = &self.ended {
             return f.write_str(ended);
@@ -165,7 +165,7 @@ impl Record {
 
     fn page(&self) -> String {
         let all = self.modules.len();
-        let passed = |module: &&Module| module.results.iter().all(Ran::passed);
+        let passed = |module: &&Module| module.results.iter().all(ModuleRun::passed);
         let passed = self.modules.iter().filter(passed).count();
         format!(
             "<!-- SPDX-License-Identifier: MIT OR Apache-2.0 -->\n\
@@ -193,21 +193,21 @@ mod tests {
     use super::*;
     use std::os::unix::process::ExitStatusExt;
 
-    fn ran(ranks: u32, code: i32, text: &str) -> Ran {
-        Ran::of(ranks, text, ExitStatus::from_raw(code << 8), 0.0)
+    fn ran(ranks: u32, code: i32, text: &str) -> ModuleRun {
+        ModuleRun::of(ranks, text, ExitStatus::from_raw(code << 8), 0.0)
     }
 
     #[test]
     fn what_the_ranks_say_is_read() {
-        let good = "[0] Ran 12 tests in 0.1s\n[0] \n[0] OK (skipped=2)\n[1] Ran 12 tests in 0.1s\n[1] OK (skipped=1)\n";
+        let good = "[0] ModuleRun 12 tests in 0.1s\n[0] \n[0] OK (skipped=2)\n[1] ModuleRun 12 tests in 0.1s\n[1] OK (skipped=1)\n";
         let good = ran(2, 0, good);
         assert!(good.passed());
         assert_eq!(good.to_string(), "10 passed, 2 skipped");
-        let bad = "[0] OKAY\n[0] Ran 3 tests in 0.1s\n[0] FAILED (failures=1, errors=1)\n[1] Ran 3 tests in 0.1s\n[1] OK\n";
+        let bad = "[0] OKAY\n[0] ModuleRun 3 tests in 0.1s\n[0] FAILED (failures=1, errors=1)\n[1] ModuleRun 3 tests in 0.1s\n[1] OK\n";
         let bad = ran(2, 1, bad);
         assert!(!bad.passed());
         assert_eq!(bad.to_string(), "1 passed, **2 failed**");
-        let half = "[0] Ran 3 tests in 0.1s\n[0] OK\n";
+        let half = "[0] ModuleRun 3 tests in 0.1s\n[0] OK\n";
         assert_eq!(ran(2, 124, half).to_string(), "no end");
         assert_eq!(ran(2, 55, half).to_string(), "ended with 55");
         assert!(

@@ -6,7 +6,7 @@
 
 use std::collections::{BTreeMap, HashMap};
 
-use super::cycles::{self, Arrows, Place};
+use super::cycles::{self, ArrowSite, Arrows};
 use super::{File, Findings};
 
 /// The folder of the module. Folders below it are programs and libraries of their own.
@@ -55,7 +55,7 @@ fn arrows<'a>(sources: impl Iterator<Item = (&'a str, &'a str)>) -> Arrows {
             };
             targets
                 .entry((*target).to_owned())
-                .or_insert_with(|| Place {
+                .or_insert_with(|| ArrowSite {
                     file: format!("{FOLDER}{file}, {name}"),
                     line,
                 });

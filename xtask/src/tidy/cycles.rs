@@ -8,13 +8,13 @@ pub(super) type Name = String;
 
 /// Where an arrow was drawn.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct Place {
+pub(super) struct ArrowSite {
     pub(super) file: String,
     pub(super) line: usize,
 }
 
 /// Arrows by where they begin and end.
-pub(super) type Arrows = BTreeMap<Name, BTreeMap<Name, Place>>;
+pub(super) type Arrows = BTreeMap<Name, BTreeMap<Name, ArrowSite>>;
 
 /// The cycles that [`cycles`] finds, with the place where each arrow is drawn.
 pub(super) fn texts(arrows: &Arrows) -> Vec<String> {
@@ -104,7 +104,7 @@ mod tests {
     fn arrows(pairs: &[(&str, &str)]) -> Arrows {
         let mut arrows = Arrows::new();
         for &(from, to) in pairs {
-            let place = Place {
+            let place = ArrowSite {
                 file: from.to_owned(),
                 line: 1,
             };

@@ -19,13 +19,13 @@ pub(crate) const TESTED_WITH: &str = "fault-points";
 /// Programs that were built, with what they need.
 #[derive(Debug, Default)]
 pub(super) struct Programs {
-    pub(super) built: Vec<Built>,
+    pub(super) built: Vec<BuiltPackage>,
     /// A tree of the kernel's distribution.
     pub(super) tree: Option<PathBuf>,
 }
 
 #[derive(Debug)]
-pub(super) struct Built {
+pub(super) struct BuiltPackage {
     pub(super) name: String,
     pub(super) path: PathBuf,
     /// Libraries of ours that it links with.
@@ -151,7 +151,7 @@ impl Programs {
                     ));
                 }
             };
-            built.push(Built {
+            built.push(BuiltPackage {
                 name: program.name.clone(),
                 path,
                 libraries,

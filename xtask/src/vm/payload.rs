@@ -3,7 +3,7 @@
 
 use std::path::{Path, PathBuf};
 
-use super::build::{Built, Programs};
+use super::build::{BuiltPackage, Programs};
 use super::suite::{Judge, Test};
 use super::text;
 use crate::{Failure, root};
@@ -71,7 +71,7 @@ fn copy_into(guest: &mut Initramfs, from: &Path, folder: &str) -> Result<(), Fai
     guest.copy(from, &format!("{folder}/{name}")).map_err(text)
 }
 
-fn with_program(guest: &mut Initramfs, program: &Built) -> Result<(), Failure> {
+fn with_program(guest: &mut Initramfs, program: &BuiltPackage) -> Result<(), Failure> {
     for library in &program.libraries {
         copy_into(guest, library, "payload/lib")?;
     }

@@ -4,7 +4,7 @@
 use std::os::fd::AsFd;
 
 use libc::{EACCES, EBADF, EFAULT, EINVAL, EKEYREVOKED, EOVERFLOW, EPERM, ESRCH};
-use onecopy_sys::{Place, Segment};
+use onecopy_sys::{CopyEnd, Segment};
 
 use crate::device::{self, copy, export};
 use crate::mem::{Area, HUGE, NONE, READ, mix, page_size};
@@ -16,8 +16,8 @@ fn size() -> usize {
     600 * page_size()
 }
 
-fn own(area: &Area, offset: usize) -> Place<'static> {
-    Place::Own((area.base() + offset) as u64)
+fn own(area: &Area, offset: usize) -> CopyEnd<'static> {
+    CopyEnd::Own((area.base() + offset) as u64)
 }
 
 /// A process that grants filled memory and looks at its end whether it holds the expected words.
@@ -38,34 +38,34 @@ pub(super) fn between_processes() -> Outcome {
     let (second, to) = owner(3)?;
     let device = device::onecopy()?;
     let local = Area::new(size())?;
-    let progress = copy(&device, Place::Segment(&from, 0), own(&local, 0), size());
+    let progress = copy(&device, CopyEnd::Segment(&from, 0), own(&local, 0), size());
     progress.result.at("COPY from a segment")?;
     check_eq!(progress.done, size() as u64, "bytes done");
     local.verify(1)?;
     local.fill(2);
-    copy(&device, own(&local, 0), Place::Segment(&to, 0), size())
+    copy(&device, own(&local, 0), CopyEnd::Segment(&to, 0), size())
         .result
         .at("COPY to a segment")?;
     let back = Area::new(size())?;
-    copy(&device, Place::Segment(&to, 0), own(&back, 0), size())
+    copy(&device, CopyEnd::Segment(&to, 0), own(&back, 0), size())
         .result
         .at("COPY back")?;
     back.verify(2)?;
     // From one owner to another, by a third process.
     local.fill(3);
-    copy(&device, own(&local, 0), Place::Segment(&from, 0), size())
+    copy(&device, own(&local, 0), CopyEnd::Segment(&from, 0), size())
         .result
         .at("COPY to the first")?;
     copy(
         &device,
-        Place::Segment(&from, 0),
-        Place::Segment(&to, 0),
+        CopyEnd::Segment(&from, 0),
+        CopyEnd::Segment(&to, 0),
         size(),
     )
     .result
     .at("COPY between two")?;
     local.fill(1);
-    copy(&device, own(&local, 0), Place::Segment(&from, 0), size())
+    copy(&device, own(&local, 0), CopyEnd::Segment(&from, 0), size())
         .result
         .at("COPY to the first")?;
     first.dismiss()?;
@@ -159,12 +159,22 @@ pub(super) fn direction() -> Outcome {
     area.fill(7);
     let reader = export(&area, false)?;
     let local = Area::new(size())?;
-    copy(&device, Place::Segment(&reader, 0), own(&local, 0), size())
-        .result
-        .at("COPY from a read-only grant")?;
+    copy(
+        &device,
+        CopyEnd::Segment(&reader, 0),
+        own(&local, 0),
+        size(),
+    )
+    .result
+    .at("COPY from a read-only grant")?;
     local.verify(7)?;
     local.fill(8);
-    let progress = copy(&device, own(&local, 0), Place::Segment(&reader, 0), size());
+    let progress = copy(
+        &device,
+        own(&local, 0),
+        CopyEnd::Segment(&reader, 0),
+        size(),
+    );
     refused(
         progress.result,
         &[EACCES, EPERM, EBADF],
@@ -176,7 +186,7 @@ pub(super) fn direction() -> Outcome {
     let no_segment = device::segment(file.into());
     let progress = copy(
         &device,
-        Place::Segment(&no_segment, 0),
+        CopyEnd::Segment(&no_segment, 0),
         own(&local, 0),
         page_size(),
     );
@@ -194,7 +204,7 @@ pub(super) fn direction() -> Outcome {
     ] {
         let progress = copy(
             &device,
-            Place::Segment(&reader, offset),
+            CopyEnd::Segment(&reader, offset),
             own(&local, 0),
             length,
         );
@@ -211,7 +221,7 @@ pub(super) fn direction() -> Outcome {
     let progress = copy(
         &device,
         own(&local, 0),
-        Place::Own(u64::MAX - page_size() as u64),
+        CopyEnd::Own(u64::MAX - page_size() as u64),
         64,
     );
     refused(
@@ -221,7 +231,7 @@ pub(super) fn direction() -> Outcome {
     )?;
     let progress = copy(
         &device,
-        Place::Own(0xffff_8880_0000_0000),
+        CopyEnd::Own(0xffff_8880_0000_0000),
         own(&local, 0),
         64,
     );
@@ -257,7 +267,7 @@ pub(super) fn lengths_and_alignments() -> Outcome {
             local.store(target + length, 0x5a5a);
             let progress = copy(
                 &device,
-                Place::Segment(&from, offset as u64),
+                CopyEnd::Segment(&from, offset as u64),
                 own(&local, target),
                 length,
             );
@@ -299,7 +309,7 @@ pub(super) fn revoke_stops_a_copy() -> Outcome {
                     let _ = link.hear();
                     drop(fd);
                 });
-                let (theirs, mine) = (Place::Segment(&segment, 0), own(&local, 0));
+                let (theirs, mine) = (CopyEnd::Segment(&segment, 0), own(&local, 0));
                 let (from, to) = if to_segment {
                     (mine, theirs)
                 } else {
@@ -369,7 +379,7 @@ pub(super) fn revoke_waits_for_no_slow_copy() -> Outcome {
             let device = device::onecopy()?;
             let mut told = false;
             loop {
-                let (from, to) = (Place::Segment(&from, 0), Place::Segment(&to, 0));
+                let (from, to) = (CopyEnd::Segment(&from, 0), CopyEnd::Segment(&to, 0));
                 let result = copy(&device, from, to, size()).result;
                 if result.is_err() {
                     return refused(result, &[EKEYREVOKED], "COPY after REVOKE");
@@ -416,8 +426,8 @@ pub(super) fn after_revoke() -> Outcome {
     let local = Area::new(size())?;
     local.fill(1);
     for (from, to) in [
-        (Place::Segment(&segment, 0), own(&local, 0)),
-        (own(&local, 0), Place::Segment(&segment, 0)),
+        (CopyEnd::Segment(&segment, 0), own(&local, 0)),
+        (own(&local, 0), CopyEnd::Segment(&segment, 0)),
     ] {
         let progress = copy(&device, from, to, size());
         check!(
@@ -429,7 +439,12 @@ pub(super) fn after_revoke() -> Outcome {
     area.verify(9)?;
     let (owner, segment) = owner(1)?;
     owner.dismiss()?;
-    let progress = copy(&device, Place::Segment(&segment, 0), own(&local, 0), size());
+    let progress = copy(
+        &device,
+        CopyEnd::Segment(&segment, 0),
+        own(&local, 0),
+        size(),
+    );
     refused(
         progress.result,
         &[
@@ -455,9 +470,14 @@ pub(super) fn counters() -> Outcome {
     let view = device::map(&segment, size(), true)?;
     view.verify(1)?;
     let local = Area::new(size())?;
-    copy(&device, Place::Segment(&segment, 0), own(&local, 0), size())
-        .result
-        .at("COPY")?;
+    copy(
+        &device,
+        CopyEnd::Segment(&segment, 0),
+        own(&local, 0),
+        size(),
+    )
+    .result
+    .at("COPY")?;
     area.part(0, page_size()).unmap()?;
     check_eq!(view.load(0), 0, "a hole");
     let after = device.stats().at("STATS")?;

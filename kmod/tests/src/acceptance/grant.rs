@@ -8,7 +8,7 @@ use std::os::unix::fs::FileExt;
 use libc::{E2BIG, EACCES, EBADF, EFAULT, EINVAL, ENOTTY, ENXIO, EPERM, SIGSEGV};
 use nix::fcntl::{FcntlArg, FdFlag, OFlag, fcntl};
 use onecopy_sys::{
-    ONECOPY_SEGMENT_DEAD, ONECOPY_SEGMENT_MINE, ONECOPY_SEGMENT_WRITE, ONECOPY_WHOLE, Place,
+    CopyEnd, ONECOPY_SEGMENT_DEAD, ONECOPY_SEGMENT_MINE, ONECOPY_SEGMENT_WRITE, ONECOPY_WHOLE,
     Segment,
 };
 
@@ -165,8 +165,8 @@ pub(super) fn read_only_stays_read_only() -> Outcome {
     // Nor has COPY.
     let own = Area::new(size())?;
     let device = device::onecopy()?;
-    let from = Place::Own(own.base() as u64);
-    let copied = device::copy(&device, from, Place::Segment(&segment, 0), size());
+    let from = CopyEnd::Own(own.base() as u64);
+    let copied = device::copy(&device, from, CopyEnd::Segment(&segment, 0), size());
     refused(
         copied.result,
         &[EACCES, EPERM, EBADF],

@@ -13,7 +13,7 @@ use nix::fcntl::{FallocateFlags, fallocate};
 use nix::sys::memfd::{MFdFlags, memfd_create};
 use nix::sys::signal::Signal;
 use nix::unistd::Pid;
-use onecopy_sys::Place;
+use onecopy_sys::CopyEnd;
 
 use crate::device::{self, copy, export, knem, map, region};
 use crate::mem::{Area, HUGE, READ, WRITE, page_size};
@@ -164,11 +164,11 @@ pub(super) fn kill_in_copy_to_a_locked_page() -> Outcome {
     area.fill(2);
     let mut caller = peer(|link: &Link| {
         link.tell(0)?;
-        let own = Place::Own(area.base() as u64);
+        let own = CopyEnd::Own(area.base() as u64);
         let progress = copy(
             &device::onecopy()?,
             own,
-            Place::Segment(&segment, 0),
+            CopyEnd::Segment(&segment, 0),
             size(),
         );
         progress.result.at("COPY")

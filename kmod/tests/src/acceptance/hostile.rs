@@ -8,7 +8,7 @@ use std::time::Duration;
 use knem_sys::{KNEM_BIND_FLAG_CURRENT, KNEM_FLAG_MEMCPYTHREAD};
 use libc::{EAGAIN, EBUSY, EFAULT, ENOSYS, EOPNOTSUPP};
 use nix::sys::signal::Signal;
-use onecopy_sys::Place;
+use onecopy_sys::CopyEnd;
 
 use super::permission::up_to_quota;
 use crate::device::{self, Inline, attach_all, export, knem, make, map, region, vector};
@@ -149,8 +149,8 @@ pub(super) fn secret_memory() -> Outcome {
     refused(progress.result, &[EFAULT], "PREFAULT of secret memory")?;
     check_eq!(progress.done, size() as u64, "bytes before the secret");
     let local = Area::new(3 * size())?;
-    let to = Place::Own(local.base() as u64);
-    let progress = device::copy(&device, Place::Segment(&segment, 0), to, 3 * size());
+    let to = CopyEnd::Own(local.base() as u64);
+    let progress = device::copy(&device, CopyEnd::Segment(&segment, 0), to, 3 * size());
     refused(progress.result, &[EFAULT], "COPY of secret memory")?;
     check_eq!(progress.done, size() as u64, "bytes before the secret");
     owner.dismiss()
@@ -183,8 +183,8 @@ pub(super) fn shadow_stack() -> Outcome {
     let segment = export(&around, true)?;
     let device = device::onecopy()?;
     let local = Area::new(3 * size())?;
-    let to = Place::Own(local.base() as u64);
-    let progress = device::copy(&device, Place::Segment(&segment, 0), to, 3 * size());
+    let to = CopyEnd::Own(local.base() as u64);
+    let progress = device::copy(&device, CopyEnd::Segment(&segment, 0), to, 3 * size());
     check_eq!(
         local.load(size()),
         0,
@@ -196,7 +196,7 @@ pub(super) fn shadow_stack() -> Outcome {
         size() as u64,
         "bytes before the shadow stack"
     );
-    let behind = Place::Segment(&segment, (size() + page_size()) as u64);
+    let behind = CopyEnd::Segment(&segment, (size() + page_size()) as u64);
     let progress = device::copy(&device, behind, to, size());
     progress.result.at("COPY of what lies behind it")?;
     let view = map(&segment, 3 * size(), false)?;

@@ -6,7 +6,7 @@ use std::sync::mpsc::{TryRecvError, channel};
 use std::time::{Duration, Instant};
 
 use libc::EAGAIN;
-use onecopy_sys::{ONECOPY_FEATURE_SNAPSHOT, Place};
+use onecopy_sys::{CopyEnd, ONECOPY_FEATURE_SNAPSHOT};
 
 use crate::device::{self, attach, attach_all, export, make, map, region};
 use crate::mem::{Area, HUGE, READ, WRITE, huge_page, mix, page_size};
@@ -507,8 +507,8 @@ pub(super) fn accesses_count_for_the_owner() -> Outcome {
         );
         link.turn()?;
         let local = Area::new(page_size())?;
-        let to = Place::Own(local.base() as u64);
-        let from = Place::Segment(&segment, 9 * page_size() as u64);
+        let to = CopyEnd::Own(local.base() as u64);
+        let from = CopyEnd::Segment(&segment, 9 * page_size() as u64);
         let progress = device::copy(&device::onecopy()?, from, to, 64);
         progress.result.at("COPY")?;
         link.turn()

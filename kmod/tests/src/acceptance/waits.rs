@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use libc::SIGBUS;
 use nix::sys::signal::Signal;
-use onecopy_sys::{Place, Segment};
+use onecopy_sys::{CopyEnd, Segment};
 
 use crate::device::{self, attach_all, copy, export, make, map, region};
 use crate::mem::{Area, READ, WRITE, page_size};
@@ -156,10 +156,10 @@ pub(super) fn only_for_what_is_asked() -> Outcome {
 pub(super) fn kill_in_copy() -> Outcome {
     let (owner, _, segment) = blocked_owner()?;
     let local = Area::new(2 * size())?;
-    let own = Place::Own(local.base() as u64);
+    let own = CopyEnd::Own(local.base() as u64);
     for (from, to) in [
-        (Place::Segment(&segment, 0), own),
-        (own, Place::Segment(&segment, 0)),
+        (CopyEnd::Segment(&segment, 0), own),
+        (own, CopyEnd::Segment(&segment, 0)),
     ] {
         killed("COPY", |_| {
             copy(&device::onecopy()?, from, to, 2 * size())
@@ -171,7 +171,7 @@ pub(super) fn kill_in_copy() -> Outcome {
     killed("COPY of one's own memory", |_| {
         let area = Area::new(size())?;
         let _blocked = uffd::block(&area)?;
-        let from = Place::Own(area.base() as u64);
+        let from = CopyEnd::Own(area.base() as u64);
         copy(&device::onecopy()?, from, own, size())
             .result
             .at("COPY")
@@ -287,10 +287,10 @@ pub(super) fn stopped_owner() -> Outcome {
     view.verify(1)?;
     view.store(0, 5);
     let local = Area::new(size())?;
-    let own = Place::Own(local.base() as u64);
+    let own = CopyEnd::Own(local.base() as u64);
     copy(
         &device::onecopy()?,
-        Place::Segment(&segment, 0),
+        CopyEnd::Segment(&segment, 0),
         own,
         size(),
     )

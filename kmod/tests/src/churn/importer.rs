@@ -3,7 +3,7 @@
 
 use std::collections::VecDeque;
 
-use onecopy_sys::{Place, Segment};
+use onecopy_sys::{CopyEnd, Segment};
 use xpmem_sys::XPMEM_RDWR;
 
 use crate::device::{self, Inline};
@@ -171,8 +171,8 @@ impl<'a> Importer<'a> {
             return Ok(());
         };
         let length = self.life.dice.of(PAGES) * page_size();
-        let theirs = Place::Segment(&self.grants[at], 8);
-        let own = Place::Own(self.own.base() as u64);
+        let theirs = CopyEnd::Segment(&self.grants[at], 8);
+        let own = CopyEnd::Own(self.own.base() as u64);
         let (from, to) = if self.life.dice.once_in(3) {
             (own, theirs)
         } else {

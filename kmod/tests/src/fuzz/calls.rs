@@ -4,7 +4,7 @@
 use std::io;
 use std::os::fd::AsFd;
 
-use onecopy_sys::{ONECOPY_MMAP_GENERATION, ONECOPY_WHOLE, Place, Segment};
+use onecopy_sys::{CopyEnd, ONECOPY_MMAP_GENERATION, ONECOPY_WHOLE, Segment};
 use xpmem_sys::{XPMEM_MAXADDR_SIZE, XPMEM_RDONLY, XPMEM_RDWR};
 
 use crate::device;
@@ -431,9 +431,9 @@ fn onecopy_copy(worker: &mut Worker<'_>) -> Called {
     };
     let length = worker.dice.bend(length);
     let places = ends.map(|end| match end {
-        Some((Some(index), at)) => Place::Segment(&worker.grants[index].segment, at),
-        Some((None, at)) => Place::Own(at),
-        None => Place::Own(0),
+        Some((Some(index), at)) => CopyEnd::Segment(&worker.grants[index].segment, at),
+        Some((None, at)) => CopyEnd::Own(at),
+        None => CopyEnd::Own(0),
     });
     let result = device::copy(&device, places[0], places[1], length as usize).result;
     worker.onecopy = Some(device);

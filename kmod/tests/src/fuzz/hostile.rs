@@ -38,7 +38,7 @@ use Word::{Vector, View};
 
 /// On which device a command is.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum On {
+enum HostileTarget {
     Xpmem,
     Knem,
     Onecopy,
@@ -47,7 +47,7 @@ enum On {
 
 struct Command {
     number: u32,
-    on: On,
+    on: HostileTarget,
     words: &'static [Word],
 }
 
@@ -59,7 +59,7 @@ const INDEX: &[u32] = &[0, 1, 7, 8];
 
 macro_rules! commands {
     ($($on:ident $number:expr => $($word:expr),*;)*) => {
-        &[$(Command { number: $number, on: On::$on, words: &[$($word),*] },)*]
+        &[$(Command { number: $number, on: HostileTarget::$on, words: &[$($word),*] },)*]
     };
 }
 
@@ -173,19 +173,22 @@ fn pick(worker: &mut Worker<'_>, rate: Change) -> &'static Command {
 }
 
 /// A descriptor to call on: mostly of that kind; or of another, of some file, or of none.
-fn descriptor(worker: &mut Worker<'_>, on: On) -> Option<(i32, Option<OwnedFd>)> {
+fn descriptor(worker: &mut Worker<'_>, on: HostileTarget) -> Option<(i32, Option<OwnedFd>)> {
     let on = if worker.dice.once_in(16) {
-        worker
-            .dice
-            .of(&[On::Xpmem, On::Knem, On::Onecopy, On::Grant])
+        worker.dice.of(&[
+            HostileTarget::Xpmem,
+            HostileTarget::Knem,
+            HostileTarget::Onecopy,
+            HostileTarget::Grant,
+        ])
     } else {
         on
     };
     let fd = match on {
-        On::Xpmem => worker.xpmem.first()?.device.as_fd(),
-        On::Knem => worker.knem.first()?.device.as_fd(),
-        On::Onecopy => worker.onecopy.as_ref()?.as_fd(),
-        On::Grant => worker.grants.first()?.segment.as_fd(),
+        HostileTarget::Xpmem => worker.xpmem.first()?.device.as_fd(),
+        HostileTarget::Knem => worker.knem.first()?.device.as_fd(),
+        HostileTarget::Onecopy => worker.onecopy.as_ref()?.as_fd(),
+        HostileTarget::Grant => worker.grants.first()?.segment.as_fd(),
     };
     match worker.dice.below(24) {
         // One that was closed just now; the other thread may have got its number.

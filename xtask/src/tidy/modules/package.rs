@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, HashMap};
 
 use syn::visit::Visit;
 
-use super::super::cycles::{Arrows, Name, Place};
+use super::super::cycles::{ArrowSite, Arrows, Name};
 use super::reader::{Module, Reader};
 
 /// The modules of one package.
@@ -99,7 +99,7 @@ impl Package {
                 if is_below || target.is_empty() {
                     continue;
                 }
-                targets.entry(target).or_insert_with(|| Place {
+                targets.entry(target).or_insert_with(|| ArrowSite {
                     file: module.file.clone(),
                     line: *line,
                 });
