@@ -155,7 +155,7 @@ pub(crate) struct Part {
     pub(crate) offset: u64,
     pub(crate) len: u32,
     /// Bytes of the whole chunk.
-    pub(crate) of: u32,
+    pub(crate) whole: u32,
 }
 
 /// Room for one record. Dropping it publishes nothing that the peer sees.
@@ -540,7 +540,7 @@ impl Endpoint {
     pub(crate) fn carrier(&self) -> LayerId {
         match self {
             Self::SharedMemory(_) => LayerId::CHUNKS,
-            Self::Socket(of) if of.is_by_lane() => LayerId::LANE,
+            Self::Socket(endpoint) if endpoint.is_by_lane() => LayerId::LANE,
             Self::Socket(_) => LayerId::WIRE,
         }
     }
@@ -549,8 +549,8 @@ impl Endpoint {
     #[inline]
     pub(crate) fn block_in(&self) -> &CooperativeBlock {
         match self {
-            Self::SharedMemory(of) => of.block_in(),
-            Self::Socket(of) => of.block(),
+            Self::SharedMemory(endpoint) => endpoint.block_in(),
+            Self::Socket(endpoint) => endpoint.block(),
         }
     }
 
@@ -558,30 +558,30 @@ impl Endpoint {
     #[inline]
     pub(crate) fn block_out(&self) -> &CooperativeBlock {
         match self {
-            Self::SharedMemory(of) => of.block_out(),
-            Self::Socket(of) => of.block(),
+            Self::SharedMemory(endpoint) => endpoint.block_out(),
+            Self::Socket(endpoint) => endpoint.block(),
         }
     }
 
     /// The peer's end of a channel of collectives; `None`: there is none of that number, or no memory is shared.
     pub(crate) fn channel(&self, channel: u32) -> Option<Channel> {
         match self {
-            Self::SharedMemory(of) => of.channel(channel),
+            Self::SharedMemory(endpoint) => endpoint.channel(channel),
             Self::Socket(_) => None,
         }
     }
 
     /// Tells the peer whether this rank can read its messages only where they were exposed.
     pub(crate) fn want_exposed(&self, wants: bool) {
-        if let Self::SharedMemory(of) = self {
-            of.want_exposed(wants);
+        if let Self::SharedMemory(endpoint) = self {
+            endpoint.want_exposed(wants);
         }
     }
 
     /// Whether the peer can read messages only where they were exposed, if it has said.
     pub(crate) fn wants_exposed(&self) -> Option<bool> {
         match self {
-            Self::SharedMemory(of) => of.wants_exposed(),
+            Self::SharedMemory(endpoint) => endpoint.wants_exposed(),
             Self::Socket(_) => None,
         }
     }

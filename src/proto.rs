@@ -162,10 +162,10 @@ fn shown(part: Option<Part>, whole: ChunkBody) -> Result<ChunkBody, String> {
     let Some(part) = part else {
         return Ok(whole);
     };
-    if part.of != whole.piece {
+    if part.whole != whole.piece {
         return Err(format!(
             "a chunk of {} bytes that has {}",
-            whole.piece, part.of
+            whole.piece, part.whole
         ));
     }
     Ok(ChunkBody {

@@ -344,7 +344,7 @@ impl Requests {
 
     /// The peer is gone and answers nothing.
     pub(crate) fn forget_abandoned(&mut self, peer: u32) {
-        self.abandoned.retain(|_, of| *of != peer);
+        self.abandoned.retain(|_, owner| *owner != peer);
     }
 
     /// Frees a request where it lies and gives its result.

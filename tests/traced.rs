@@ -131,12 +131,12 @@ fn the_course_of_each_announced_message_is_told() {
             );
             let long: Vec<_> = told
                 .values()
-                .filter(|of| of.contains_key("rendezvous_announced"))
+                .filter(|fields| fields.contains_key("rendezvous_announced"))
                 .collect();
             assert!(!long.is_empty(), "{case}");
-            for of in long {
+            for fields in long {
                 for name in COURSE {
-                    let times = of.get(name).copied().unwrap_or(0);
+                    let times = fields.get(name).copied().unwrap_or(0);
                     let once = times == 1 || times > 1 && name == "rendezvous_start";
                     assert!(once, "{name}: {case}");
                 }

@@ -124,7 +124,7 @@ pub struct Knob {
     /// Its variable.
     pub name: &'static str,
     /// Its value, if the user has set it.
-    pub of: fn(&Knobs) -> Option<usize>,
+    pub value: fn(&Knobs) -> Option<usize>,
 }
 
 /// A counter of one layer.
@@ -233,7 +233,7 @@ pub const LAYERS: &[Layer] = &[
         }),
         min: Some(Knob {
             name: "ONECOPY_HEAP_MIN",
-            of: |knobs| knobs.heap_min,
+            value: |knobs| knobs.heap_min,
         }),
         bytes: Some(|counters| &mut counters.map_bytes),
         writes: true,
@@ -261,7 +261,7 @@ pub const LAYERS: &[Layer] = &[
         }),
         min: Some(Knob {
             name: "ONECOPY_XPMEM_MIN",
-            of: |knobs| knobs.xpmem_min,
+            value: |knobs| knobs.xpmem_min,
         }),
         bytes: Some(|counters| &mut counters.attach_bytes),
         writes: true,
@@ -294,7 +294,7 @@ pub const LAYERS: &[Layer] = &[
         }),
         min: Some(Knob {
             name: "ONECOPY_CMA_MIN",
-            of: |knobs| knobs.cma_min,
+            value: |knobs| knobs.cma_min,
         }),
         bytes: Some(|counters| &mut counters.get_bytes),
         writes: true,
@@ -325,7 +325,7 @@ pub const LAYERS: &[Layer] = &[
         }),
         min: Some(Knob {
             name: "ONECOPY_KNEM_MIN",
-            of: |knobs| knobs.knem_min,
+            value: |knobs| knobs.knem_min,
         }),
         bytes: Some(|counters| &mut counters.knem_bytes),
         writes: true,
@@ -527,7 +527,7 @@ impl LayerId {
     /// What the user has set for it to begin at.
     #[must_use]
     pub fn min(self, knobs: &Knobs) -> Option<usize> {
-        self.row().min.as_ref().and_then(|knob| (knob.of)(knobs))
+        self.row().min.as_ref().and_then(|knob| (knob.value)(knobs))
     }
 
     /// Counts bytes that it has moved to this rank.

@@ -306,7 +306,7 @@ impl Environment<'_> {
         let is_of_launcher = |entry: &&[u8]| {
             [&b"PMI_"[..], b"MV2_"]
                 .iter()
-                .any(|of| entry.starts_with(of))
+                .any(|prefix| entry.starts_with(prefix))
         };
         entries.filter(is_of_launcher).collect()
     }

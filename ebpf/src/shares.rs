@@ -10,7 +10,7 @@ use std::collections::BTreeMap;
 pub(crate) struct Shares {
     room: u64,
     taken: u64,
-    of: BTreeMap<u32, u64>,
+    by_owner: BTreeMap<u32, u64>,
 }
 
 impl Shares {
@@ -18,7 +18,7 @@ impl Shares {
         Self {
             room,
             taken: 0,
-            of: BTreeMap::new(),
+            by_owner: BTreeMap::new(),
         }
     }
 
@@ -32,30 +32,30 @@ impl Shares {
     /// Takes it, whether it may or not.
     pub(crate) fn add(&mut self, owner: u32, amount: u64) {
         self.taken += amount;
-        *self.of.entry(owner).or_default() += amount;
+        *self.by_owner.entry(owner).or_default() += amount;
     }
 
     /// What an owner has.
     pub(crate) fn of(&self, owner: u32) -> u64 {
-        self.of.get(&owner).copied().unwrap_or(0)
+        self.by_owner.get(&owner).copied().unwrap_or(0)
     }
 
     /// Gives back.
     pub(crate) fn give(&mut self, owner: u32, amount: u64) {
-        let Some(own) = self.of.get_mut(&owner) else {
+        let Some(own) = self.by_owner.get_mut(&owner) else {
             return;
         };
         let amount = amount.min(*own);
         *own -= amount;
         self.taken -= amount;
         if *own == 0 {
-            self.of.remove(&owner);
+            self.by_owner.remove(&owner);
         }
     }
 
     /// The owner that has most, if more is taken than there is room for.
     pub(crate) fn beyond(&self) -> Option<u32> {
-        let most = self.of.iter().max_by_key(|(_, own)| **own);
+        let most = self.by_owner.iter().max_by_key(|(_, own)| **own);
         most.map(|(owner, _)| *owner)
             .filter(|_| self.taken > self.room)
     }

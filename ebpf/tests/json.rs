@@ -268,7 +268,9 @@ fn each_key_of_a_report_is_documented_and_each_documented_key_is_there() {
                 .find(|(name, _)| *name == section)
                 .expect("a section");
             assert!(named.contains(key), "{section}.{key} is not in a report");
-            let was_absent = absent.iter().any(|(of, name)| of == section && name == key);
+            let was_absent = absent
+                .iter()
+                .any(|(owner, name)| owner == section && name == key);
             assert_eq!(was_absent, when != "never", "{section}.{key}: {when}");
         }
     }

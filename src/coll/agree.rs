@@ -260,7 +260,7 @@ impl Worker {
             collectives.slots[beside] = None;
         }
         let ids = &mut collectives.ids;
-        ids.by_context.retain(|known| known.of != slot);
+        ids.by_context.retain(|known| known.parent != slot);
         let group = collectives.levels.remove(&slot);
         let Some(comm) = collectives.slots[slot].take() else {
             return true;

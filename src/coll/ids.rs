@@ -16,7 +16,7 @@ pub(crate) type Turn = (u32, u32);
 pub(super) struct InContext {
     pub(super) context: u32,
     /// The slot of the other one, and its own.
-    pub(super) of: usize,
+    pub(super) parent: usize,
     pub(super) slot: usize,
 }
 

@@ -49,22 +49,23 @@ impl Levels {
     /// is no channel for a node that has several.
     pub(crate) fn new(
         engine: &Engine,
-        of: &CommState,
+        parent: &CommState,
         channel: Option<u32>,
         tuning: Tuning,
     ) -> Option<Self> {
         let place = Position {
-            nodes: engine.nodes_of(&of.members),
-            members: Arc::clone(&of.members),
-            me: of.me,
+            nodes: engine.nodes_of(&parent.members),
+            members: Arc::clone(&parent.members),
+            me: parent.me,
         };
         let grouped = place.nodes.largest() > 1;
         if place.nodes.count() < 2 || grouped && channel.is_none() {
             return None;
         }
         let comm = |members, me, channel, level| {
-            let mut state = CommState::new(members, me, of.context, of.tag, channel, tuning);
-            state.tags = of.tags.of_level(level);
+            let mut state =
+                CommState::new(members, me, parent.context, parent.tag, channel, tuning);
+            state.tags = parent.tags.of_level(level);
             Communicator::new(state)
         };
         let group = (!place.is_alone()).then(|| {

@@ -329,7 +329,7 @@ pub(crate) struct Reduction {
 /// A reduction by messages. A prefix goes from rank to rank, piece by piece. From the last one it goes to the rank that
 /// gets the result.
 pub(crate) struct MessageChain {
-    of: Reduction,
+    reduction: Reduction,
     route: Route,
     /// First byte of the piece under way, and where it ends.
     begin: usize,
@@ -350,9 +350,9 @@ enum ChainState {
 }
 
 impl MessageChain {
-    pub(crate) fn new(of: Reduction, state: &CommState, seq: u32) -> Self {
+    pub(crate) fn new(reduction: Reduction, state: &CommState, seq: u32) -> Self {
         Self {
-            of,
+            reduction,
             route: Route::new(state, seq),
             begin: 0,
             end: 0,
@@ -365,7 +365,7 @@ impl MessageChain {
 
     /// Who gets bytes from `begin` on, where they go there, and up to where that holds.
     fn owner(&self, begin: usize) -> (Readers, usize, usize) {
-        match &self.of.to {
+        match &self.reduction.to {
             Recipients::Root(root) => (Readers::Only(*root), begin, usize::MAX),
             Recipients::Everyone => (Readers::Everyone, begin, usize::MAX),
             Recipients::Prefix { .. } => (Readers::Nobody, begin, usize::MAX),
@@ -386,14 +386,14 @@ impl MessageChain {
             match self.state {
                 ChainState::Next => {
                     self.begin = self.end;
-                    if self.begin >= self.of.send.len {
+                    if self.begin >= self.reduction.send.len {
                         self.state = ChainState::Results;
                         continue;
                     }
-                    let size = self.of.elem.size();
+                    let size = self.reduction.elem.size();
                     let unit = (PIECE / size * size).max(size);
                     let (_, _, limit) = self.owner(self.begin);
-                    self.end = (self.begin + unit).min(self.of.send.len).min(limit);
+                    self.end = (self.begin + unit).min(self.reduction.send.len).min(limit);
                     if me > 0 {
                         let before = engine.core.loans.keep(vec![0; self.end - self.begin]);
                         self.flight.loans.push(before);
@@ -436,12 +436,12 @@ impl MessageChain {
         let route = self.route.clone();
         let with = self.flight.copy(
             engine,
-            self.of.send.loan,
-            self.of.send.offset + self.begin,
+            self.reduction.send.loan,
+            self.reduction.send.offset + self.begin,
             len,
         )?;
         if let Some(before) = self.before {
-            let (op, elem) = (&self.of.op, self.of.elem);
+            let (op, elem) = (&self.reduction.op, self.reduction.elem);
             engine
                 .core
                 .loans
@@ -455,7 +455,7 @@ impl MessageChain {
                 })?;
         }
         if let (Recipients::Prefix { exclusive }, Some((loan, offset))) =
-            (&self.of.to, self.of.recv)
+            (&self.reduction.to, self.reduction.recv)
         {
             let from = if *exclusive { self.before } else { Some(with) };
             if let Some(from) = from {
@@ -474,7 +474,7 @@ impl MessageChain {
                 self.flight.send(engine, &route, place, 1, with)?;
             }
         }
-        if let Some((loan, offset)) = self.of.recv
+        if let Some((loan, offset)) = self.reduction.recv
             && readers.include(me)
         {
             if me == last {

@@ -7,7 +7,7 @@ pub use MembersByNode as Nodes;
 /// The nodes of a communicator, counted in the order of their first members. Members are named by their places.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct MembersByNode {
-    of: Vec<usize>,
+    by_place: Vec<usize>,
     members: Vec<Vec<usize>>,
 }
 
@@ -15,7 +15,8 @@ impl MembersByNode {
     /// From the node of each member, by place.
     #[must_use]
     pub fn of(nodes: impl IntoIterator<Item = u32>) -> Self {
-        let (mut names, mut of, mut members) = (Vec::new(), Vec::new(), Vec::<Vec<usize>>::new());
+        let (mut names, mut by_place, mut members) =
+            (Vec::new(), Vec::new(), Vec::<Vec<usize>>::new());
         for (place, name) in nodes.into_iter().enumerate() {
             let node = names.iter().position(|&other| other == name);
             let node = node.unwrap_or_else(|| {
@@ -23,10 +24,10 @@ impl MembersByNode {
                 members.push(Vec::new());
                 names.len() - 1
             });
-            of.push(node);
+            by_place.push(node);
             members[node].push(place);
         }
-        Self { of, members }
+        Self { by_place, members }
     }
 
     /// `ranks` ranks dealt to `nodes` nodes in blocks, as evenly as possible.
@@ -45,13 +46,13 @@ impl MembersByNode {
     /// How many members there are.
     #[must_use]
     pub fn ranks(&self) -> usize {
-        self.of.len()
+        self.by_place.len()
     }
 
     /// The node of a place.
     #[must_use]
     pub fn node_of(&self, place: usize) -> usize {
-        self.of[place]
+        self.by_place[place]
     }
 
     /// The places on a node, in order.
@@ -63,7 +64,11 @@ impl MembersByNode {
     /// All places, one of each node after the other.
     #[must_use]
     pub fn in_turn(&self) -> Vec<usize> {
-        let turn = |turn: usize| self.members.iter().filter_map(move |of| of.get(turn));
+        let turn = |turn: usize| {
+            self.members
+                .iter()
+                .filter_map(move |places| places.get(turn))
+        };
         (0..self.largest()).flat_map(turn).copied().collect()
     }
 
@@ -76,7 +81,11 @@ impl MembersByNode {
     /// Whether the members of each node stand side by side.
     #[must_use]
     pub fn in_runs(&self) -> bool {
-        let changes = self.of.windows(2).filter(|pair| pair[0] != pair[1]).count();
+        let changes = self
+            .by_place
+            .windows(2)
+            .filter(|pair| pair[0] != pair[1])
+            .count();
         changes < self.count().max(1)
     }
 }

@@ -88,13 +88,14 @@ impl Collectives {
     }
 
     /// The slot of a communicator that has a context of its own but no channel, with the members of that in slot `of`.
-    pub(crate) fn slot_of(&mut self, context: u32, of: usize) -> usize {
+    pub(crate) fn slot_of(&mut self, context: u32, parent: usize) -> usize {
         let mut found = self.ids.by_context.iter();
-        if let Some(known) = found.find(|known| known.context == context && known.of == of) {
+        if let Some(known) = found.find(|known| known.context == context && known.parent == parent)
+        {
             return known.slot;
         }
         let own = context | OWN_CONTEXTS;
-        let (members, me, tags) = match &self.slots[of] {
+        let (members, me, tags) = match &self.slots[parent] {
             Some(comm) => (
                 Arc::clone(&comm.state.members),
                 comm.state.me,
@@ -105,15 +106,19 @@ impl Collectives {
         let mut state = CommState::new(members, me, own, 0, None, self.tuning);
         state.tags = tags;
         let slot = self.add(state);
-        self.ids.by_context.push(InContext { context, of, slot });
+        self.ids.by_context.push(InContext {
+            context,
+            parent,
+            slot,
+        });
         slot
     }
 
     /// The slots of those that share the members of the communicator in slot `of`.
-    pub(super) fn slots_beside(&self, of: usize) -> Vec<usize> {
+    pub(super) fn slots_beside(&self, parent: usize) -> Vec<usize> {
         let known = self.ids.by_context.iter();
         known
-            .filter(|known| known.of == of)
+            .filter(|known| known.parent == parent)
             .map(|known| known.slot)
             .collect()
     }

@@ -33,11 +33,11 @@ impl Comm {
         match self.index {
             Some(index) => index,
             None => {
-                let of = self
+                let parent = self
                     .membership
                     .as_ref()
                     .map_or(0, |membership| membership.slot);
-                worker.collectives.slot_of(self.context, of)
+                worker.collectives.slot_of(self.context, parent)
             }
         }
     }

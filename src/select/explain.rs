@@ -500,7 +500,7 @@ impl<'a> Table<'a> {
         };
         let least = |layer: LayerId| {
             let knob = layer.row().min.as_ref()?;
-            below(knob.name, (knob.of)(k))
+            below(knob.name, (knob.value)(k))
         };
         let slots = || {
             let max = self.thresholds.slots_max;

@@ -10,7 +10,7 @@ use std::hash::Hash;
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Nodes {
     /// By rank.
-    of: Vec<u32>,
+    node_of: Vec<u32>,
     /// By node.
     hosts: Vec<usize>,
 }
@@ -20,7 +20,7 @@ impl Nodes {
     pub(crate) fn by_keys<K: Eq + Hash>(keys: impl IntoIterator<Item = K>) -> Self {
         let mut known = HashMap::new();
         let mut this = Self {
-            of: Vec::new(),
+            node_of: Vec::new(),
             hosts: Vec::new(),
         };
         for (rank, key) in keys.into_iter().enumerate() {
@@ -29,7 +29,7 @@ impl Nodes {
             if node == next {
                 this.hosts.push(rank);
             }
-            this.of.push(u32::try_from(node).unwrap_or(u32::MAX));
+            this.node_of.push(u32::try_from(node).unwrap_or(u32::MAX));
         }
         this
     }
@@ -41,12 +41,12 @@ impl Nodes {
 
     /// Ranks of the job.
     pub(crate) fn size(&self) -> usize {
-        self.of.len()
+        self.node_of.len()
     }
 
     /// The node of a rank; none if there is no such rank.
     pub(crate) fn of(&self, rank: usize) -> Option<u32> {
-        self.of.get(rank).copied()
+        self.node_of.get(rank).copied()
     }
 
     /// The lowest rank of a node.
@@ -62,21 +62,21 @@ impl Nodes {
 
     /// The ranks of a node, ascending.
     pub(crate) fn ranks(&self, node: u32) -> impl Iterator<Item = usize> {
-        let of = self.of.iter().enumerate();
-        of.filter_map(move |(rank, &its)| (its == node).then_some(rank))
+        let node_of = self.node_of.iter().enumerate();
+        node_of.filter_map(move |(rank, &its)| (its == node).then_some(rank))
     }
 
     /// The ranks of all other nodes, ascending.
     pub(crate) fn beyond(&self, node: u32) -> impl Iterator<Item = usize> {
-        let of = self.of.iter().enumerate();
-        of.filter_map(move |(rank, &its)| (its != node).then_some(rank))
+        let node_of = self.node_of.iter().enumerate();
+        node_of.filter_map(move |(rank, &its)| (its != node).then_some(rank))
     }
 
     /// As one word. Ranks are mostly dealt out in blocks or in turn: `3*8` is node 3 eight times, `0+4` is nodes 0 to
     /// 3.
     pub(crate) fn encode(&self) -> String {
         let mut runs: Vec<String> = Vec::new();
-        let mut rest = &self.of[..];
+        let mut rest = &self.node_of[..];
         while let Some(&first) = rest.first() {
             let same = rest.iter().take_while(|&&node| node == first).count();
             let rising = rest
@@ -97,23 +97,23 @@ impl Nodes {
 
     /// The nodes of a job of `size` ranks in this word.
     pub(crate) fn decode(text: &str, size: usize) -> Option<Self> {
-        let mut of: Vec<u32> = Vec::new();
+        let mut node_of: Vec<u32> = Vec::new();
         for run in text.split(',') {
             let separator = run.find(['*', '+'])?;
             let (first, len) = (
                 run[..separator].parse::<u32>().ok()?,
                 run[separator + 1..].parse::<u32>().ok()?,
             );
-            if len == 0 || len as usize > size - of.len() {
+            if len == 0 || len as usize > size - node_of.len() {
                 return None;
             }
             let step = u32::from(run.as_bytes()[separator] == b'+');
             first.checked_add(len)?;
-            of.extend((0..len).map(|index| first + step * index));
+            node_of.extend((0..len).map(|index| first + step * index));
         }
-        let this = Self::by_keys(of.iter().copied());
+        let this = Self::by_keys(node_of.iter().copied());
         // Numbered in order, or it is none of ours.
-        (this.of == of && of.len() == size).then_some(this)
+        (this.node_of == node_of && node_of.len() == size).then_some(this)
     }
 }
 

@@ -216,10 +216,10 @@ impl TrafficRun {
     pub(crate) fn lacks(&self, layer: &str, reason: &str) {
         let said = self.ran.said("LACKS ");
         let found = said.iter().any(|line| {
-            let of = line
+            let words = line
                 .strip_prefix(layer)
                 .and_then(|line| line.split_once(" | "));
-            of.is_some_and(|(why, remedy)| why.contains(reason) && !remedy.is_empty())
+            words.is_some_and(|(why, remedy)| why.contains(reason) && !remedy.is_empty())
         });
         assert!(
             found,

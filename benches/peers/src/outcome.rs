@@ -72,11 +72,12 @@ impl Run {
         point: &Point,
         view: View,
     ) -> (&'static str, Vec<Option<Summary>>) {
-        let of = |result: &Measured, state| Summary::in_state(&self.gate, &result.samples, state);
+        let figure =
+            |result: &Measured, state| Summary::in_state(&self.gate, &result.samples, state);
         let each = |state| -> Vec<Option<Summary>> {
             let results = point.results.iter();
             results
-                .map(|result| result.as_ref().map(|result| of(result, state)))
+                .map(|result| result.as_ref().map(|result| figure(result, state)))
                 .collect()
         };
         if let Some(state) = view {

@@ -22,8 +22,8 @@ pub(crate) struct Measured {
 impl Measured {
     /// Batches in a state.
     fn batches(&self, gate: &Gate, state: State) -> usize {
-        let of = |sample: &&Sample| gate.state(sample.before_ns, sample.after_ns) == state;
-        self.samples.iter().filter(of).count()
+        let is_in_state = |sample: &&Sample| gate.state(sample.before_ns, sample.after_ns) == state;
+        self.samples.iter().filter(is_in_state).count()
     }
 }
 

@@ -221,8 +221,8 @@ impl CooperativeBlock {
     #[must_use]
     pub fn finished_by_sender(&self, id: u32) -> u32 {
         // SYNC(coop.done): acquire the bytes that the sender wrote
-        let (of, count) = split(self.done.load(Ordering::Acquire));
-        if of == id { count } else { 0 }
+        let (transfer, count) = split(self.done.load(Ordering::Acquire));
+        if transfer == id { count } else { 0 }
     }
 
     /// The chunk of `id` that the sender gave back, if any. For the receiver.
@@ -230,8 +230,8 @@ impl CooperativeBlock {
     #[must_use]
     pub fn failed_by_sender(&self, id: u32) -> Option<u32> {
         // SYNC(coop.failed): acquire that the sender is out
-        let (of, chunk) = split(self.failed.load(Ordering::Acquire));
-        (of == id && chunk > 0).then(|| chunk - 1)
+        let (transfer, chunk) = split(self.failed.load(Ordering::Acquire));
+        (transfer == id && chunk > 0).then(|| chunk - 1)
     }
 
     /// Closes the block: nobody finds a transfer here.

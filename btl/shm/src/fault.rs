@@ -166,7 +166,7 @@ mod armed {
             Some((label.to_owned(), number.parse().ok()?))
         });
         match limit {
-            Some((of, number)) if of == label => usual.min(*number),
+            Some((name, number)) if name == label => usual.min(*number),
             _ => usual,
         }
     }

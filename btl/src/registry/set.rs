@@ -11,8 +11,8 @@ pub struct PerLayer<T>([T; COUNT]);
 
 impl<T> PerLayer<T> {
     /// What `of` says of each.
-    pub fn new(of: impl FnMut(LayerId) -> T) -> Self {
-        Self(LayerId::ALL.map(of))
+    pub fn new(value: impl FnMut(LayerId) -> T) -> Self {
+        Self(LayerId::ALL.map(value))
     }
 }
 

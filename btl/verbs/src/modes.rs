@@ -158,8 +158,8 @@ impl Need {
         let (rails, [pinned, pinned_max]) = match mode {
             Mode::Connections | Mode::Extended => (sizes.rails.max(1), sizes.connections()),
             Mode::Datagrams => {
-                let of = |count| region(count, sizes.packet);
-                (1, [of(sizes.datagrams) + of(sizes.sends); 2])
+                let pinned_by = |count| region(count, sizes.packet);
+                (1, [pinned_by(sizes.datagrams) + pinned_by(sizes.sends); 2])
             }
         };
         let pairs = pairs.saturating_mul(rails);

@@ -210,11 +210,11 @@ struct StateSummaries {
 }
 
 fn summaries(gate: &Gate, samples: &[Sample]) -> StateSummaries {
-    let of = |state| Summary::in_state(gate, samples, state);
+    let summary = |state| Summary::in_state(gate, samples, state);
     StateSummaries {
-        near: of(Some(State::Near)),
-        far: of(Some(State::Far)),
-        all: of(None),
+        near: summary(Some(State::Near)),
+        far: summary(Some(State::Far)),
+        all: summary(None),
     }
 }
 

@@ -49,7 +49,7 @@ pub(crate) fn rank_of_peer(observed: &Observed, job: &str, peer: Peer) -> Option
 pub(crate) fn watch<F>(
     ranks: Ranks,
     name: &str,
-    of: impl Fn(&Observed, &str) -> F,
+    figure: impl Fn(&Observed, &str) -> F,
     is_expected: impl Fn(&F) -> bool,
 ) -> (F, Observed, String) {
     let end = std::env::temp_dir().join(format!("onecopy-trace-{}-{name}", std::process::id()));
@@ -62,13 +62,13 @@ pub(crate) fn watch<F>(
     limit::wait_until(|| {
         let observed = collector.observe().expect("looks");
         let job = job_of(&observed, &mark);
-        job.is_some_and(|job| is_expected(&of(&observed, &job)))
+        job.is_some_and(|job| is_expected(&figure(&observed, &job)))
             || running.is_finished()
             || start.elapsed() > patience
     });
     let observed = collector.observe().expect("looks");
     let job = job_of(&observed, &mark);
-    let found = job.as_deref().map(|job| of(&observed, job));
+    let found = job.as_deref().map(|job| figure(&observed, job));
     std::fs::write(&end, "").expect("ends the job");
     running.join().expect("the job").expect_success();
     std::fs::remove_file(&end).expect("removes");

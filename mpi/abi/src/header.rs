@@ -146,7 +146,7 @@ fn write_callbacks(out: &mut String, groups: &[Constants]) -> std::fmt::Result {
                     parameters.join(", ")
                 )?;
             }
-            Callback::Second { name, of } => writeln!(out, "typedef MPI_{of} MPI_{name};")?,
+            Callback::Second { name, first } => writeln!(out, "typedef MPI_{first} MPI_{name};")?,
         }
     }
     for group in groups.iter().filter(|group| group.kind == "callback") {

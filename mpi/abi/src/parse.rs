@@ -142,16 +142,16 @@ pub fn parse_constants(text: &str) -> Result<Vec<Constants>, TableError> {
 /// A callback type: its signature, or the name that it stands for.
 pub(crate) enum Callback {
     Function(Operation),
-    Second { name: String, of: String },
+    Second { name: String, first: String },
 }
 
 pub(crate) fn callbacks(text: &str) -> Result<Vec<Callback>, TableError> {
     rows(text)
         .map(|(line, row)| {
             let parsed = match row.split_once(" = ") {
-                Some((name, of)) => Some(Callback::Second {
+                Some((name, first)) => Some(Callback::Second {
                     name: name.to_owned(),
-                    of: of.to_owned(),
+                    first: first.to_owned(),
                 }),
                 None => signature(row, true).map(Callback::Function),
             };

@@ -43,7 +43,7 @@ fn parts(element: Element) -> ([ElementPart; 2], usize) {
         },
         form,
     };
-    let of = |kind: Kind, offset: usize| match kind {
+    let part = |kind: Kind, offset: usize| match kind {
         Kind::Int(n) => number(offset, usize::from(n), Form::Signed),
         Kind::Uint(n) => number(offset, usize::from(n), Form::Unsigned),
         Kind::Float(16) | Kind::Complex(16) if !element.is_binary128() => {
@@ -61,9 +61,9 @@ fn parts(element: Element) -> ([ElementPart; 2], usize) {
         _ => number(offset, element.size(), Form::Plain),
     };
     match (element.kind(), element.second()) {
-        (_, Some((a, b, offset))) => ([of(a, 0), of(b, offset)], 2),
-        (kind @ Kind::Complex(n), None) => ([of(kind, 0), of(kind, usize::from(n))], 2),
-        (kind, None) => ([of(kind, 0); 2], 1),
+        (_, Some((a, b, offset))) => ([part(a, 0), part(b, offset)], 2),
+        (kind @ Kind::Complex(n), None) => ([part(kind, 0), part(kind, usize::from(n))], 2),
+        (kind, None) => ([part(kind, 0); 2], 1),
     }
 }
 

@@ -20,11 +20,11 @@ pub(super) fn packed(lengths: impl Iterator<Item = usize>) -> Vec<(usize, usize)
 
 /// For each node the bytes of its members' parts, one node behind the other.
 pub(super) fn blocks(parts: &Parts, place: &Position) -> Vec<(usize, usize)> {
-    let of = |node| {
+    let share = |node| {
         let members = place.nodes.members_of(node).iter();
         members.map(|&member| parts.of(member).1).sum()
     };
-    packed((0..place.nodes.count()).map(of))
+    packed((0..place.nodes.count()).map(share))
 }
 
 /// The parts of the members of a node, one behind the other.

@@ -458,11 +458,11 @@ impl Work {
 
 /// The share of each node of a vector.
 fn shares(elem: ElemType, len: usize, nodes: usize) -> Vec<(usize, usize)> {
-    let of = |node| {
+    let share = |node| {
         let (begin, end) = share(len, elem, nodes, node);
         (begin, end - begin)
     };
-    (0..nodes).map(of).collect()
+    (0..nodes).map(share).collect()
 }
 
 /// Combines `count` vectors that stand one behind the other in `room`.

@@ -107,7 +107,7 @@ impl Input {
         Some(Part {
             offset: next.passed as u64,
             len: next.part as u32,
-            of: next.chunk as u32,
+            whole: next.chunk as u32,
         })
     }
 

@@ -105,7 +105,7 @@ fn what_is_taken_away_before_it_is_shown_leaves_no_trace() {
         let (record, part) = next(&mut other).expect("a record");
         assert_eq!((record.kind, record.meta), (3, 5));
         let part = part.expect("a chunk");
-        assert_eq!((part.offset, part.of), (0, 200));
+        assert_eq!((part.offset, part.whole), (0, 200));
         let mut got = [0; 1];
         other
             .read_chunk(ChunkName::Sent(ChunkIndex(0)), 0, &mut got, Kernel::Memcpy)
@@ -122,7 +122,7 @@ fn what_is_taken_away_within_its_frame_cuts_the_stream() {
         let mut passed = 0;
         while let Some((record, part)) = next(&mut other) {
             let part = part.expect("a chunk");
-            assert_eq!(part.of, 200);
+            assert_eq!(part.whole, 200);
             passed += part.len;
             other.pass(record, None);
         }

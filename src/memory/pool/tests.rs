@@ -42,9 +42,12 @@ fn blocks(segment: &OwnSegment) -> u64 {
 }
 
 /// A figure of this process as the kernel counts it.
-fn memory(of: &str) -> u64 {
+fn memory(name: &str) -> u64 {
     let text = std::fs::read_to_string("/proc/self/smaps_rollup").unwrap();
-    let line = text.lines().find_map(|line| line.strip_prefix(of)).unwrap();
+    let line = text
+        .lines()
+        .find_map(|line| line.strip_prefix(name))
+        .unwrap();
     let kib: u64 = line.trim().trim_end_matches("kB").trim().parse().unwrap();
     kib << 10
 }

@@ -94,7 +94,7 @@ impl Broker {
         let nodes = Arc::clone(&beyond.nodes);
         let its = |rank: usize| match nodes.of(rank) {
             // The first broker brings news of everyone else's ranks.
-            Some(of) if of == node || node == 0 && of != own => Ok(rank),
+            Some(home) if home == node || node == 0 && home != own => Ok(rank),
             _ => Err(format!("news of rank {rank}, which is not for it to bring")),
         };
         match message {

@@ -248,8 +248,8 @@ impl Meeting {
                 format!("cannot reach rank {host} at {place}: {error}"),
             )
         })?;
-        let (of, place) = ((self.rank, self.size), (host, self.secret));
-        Launched::at_host(socket, of, place, self.limit)
+        let (own, place) = ((self.rank, self.size), (host, self.secret));
+        Launched::at_host(socket, own, place, self.limit)
     }
 
     fn between_nodes(

@@ -211,7 +211,7 @@ impl Client {
     fn ask(&mut self, rank: pmix_rank_t, key: &str) -> Result<KeyValue, Failure> {
         const FUNCTION: &str = "PMIx_Get";
         let library = self.library;
-        let of = pmix_proc_t { rank, ..self.own };
+        let process = pmix_proc_t { rank, ..self.own };
         let name = padded(key).ok_or_else(|| bad(FUNCTION, format!("{key:?} is no key")))?;
         let limit = self.limit;
         let answer = self.within(FUNCTION, limit.saturating_add(GRACE), move || {
@@ -220,7 +220,7 @@ impl Client {
             let (wanted, told, count) = (name.as_ptr(), options.as_ptr(), options.len());
             // SAFETY: all that is named lives until it returns. The key is as long as some versions read.
             let status =
-                unsafe { (library.get)(&raw const of, wanted, told, count, &raw mut value) };
+                unsafe { (library.get)(&raw const process, wanted, told, count, &raw mut value) };
             if status != PMIX_SUCCESS {
                 return Err(status);
             }

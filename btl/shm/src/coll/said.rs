@@ -264,8 +264,8 @@ mod tests {
                 for (i, &word) in words.iter().enumerate() {
                     let mut payload = [0u8; INLINE];
                     for (index, out) in payload.chunks_exact_mut(8).enumerate() {
-                        let of = words[(i + index * usize::from(kind & 7)) % words.len()];
-                        out.copy_from_slice(&of.to_le_bytes());
+                        let source = words[(i + index * usize::from(kind & 7)) % words.len()];
+                        out.copy_from_slice(&source.to_le_bytes());
                     }
                     payload[..8].copy_from_slice(&word.to_le_bytes());
                     let info = Info { done: 1, kind, len };

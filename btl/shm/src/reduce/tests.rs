@@ -63,8 +63,8 @@ fn is_zero(a: Value) -> bool {
     }
 }
 
-fn number(of: Value, yes: bool) -> Vec<u8> {
-    match of {
+fn number(value: Value, yes: bool) -> Vec<u8> {
+    match value {
         Value::Int(_, bits) => i128::from(yes).to_le_bytes()[..bits as usize / 8].to_vec(),
         Value::F32(_) => f32::from(u8::from(yes)).to_le_bytes().to_vec(),
         Value::F64(_) => f64::from(u8::from(yes)).to_le_bytes().to_vec(),

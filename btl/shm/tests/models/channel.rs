@@ -36,18 +36,18 @@ fn inline(done: u32) -> Info {
     }
 }
 
-fn value(seq: u32, of: u64) -> [u8; 8] {
-    (u64::from(seq) * 10 + of).to_le_bytes()
+fn value(seq: u32, writer: u64) -> [u8; 8] {
+    (u64::from(seq) * 10 + writer).to_le_bytes()
 }
 
 /// Waits for a contribution to `seq`, and reads it as an exchange does. Gives what stands beside
 /// it.
-fn read(end: &Channel, seq: u32, of: u64) -> u32 {
+fn read(end: &Channel, seq: u32, writer: u64) -> u32 {
     wait(|| end.look(seq) > 0);
     let said = end.said(seq).expect("a good line");
     assert_eq!(said.content, Content::Inline(8));
     let bytes = end.bytes(seq, &said, 0, 8).expect("they are there");
-    assert_eq!(bytes.bytes(), value(seq, of));
+    assert_eq!(bytes.bytes(), value(seq, writer));
     said.done
 }
 

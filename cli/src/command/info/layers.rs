@@ -142,7 +142,7 @@ pub(super) fn list(layers: &Layers, pair: Option<&Pair>, knobs: &Knobs) -> Vec<L
         LayerId::WIRE
     );
     let here = here(knobs);
-    let of = |row: &registry::Layer| {
+    let shown = |row: &registry::Layer| {
         let refusal = layers[row.id].as_ref();
         let probe = match row.power {
             // Without an address range by the user's own list of layers, the pair's refusal names the list.
@@ -170,7 +170,7 @@ pub(super) fn list(layers: &Layers, pair: Option<&Pair>, knobs: &Knobs) -> Vec<L
             (_, probe) => layer(row.id, probe, proven, refusal),
         }
     };
-    registry::LAYERS.iter().map(of).collect()
+    registry::LAYERS.iter().map(shown).collect()
 }
 
 /// What holds for a layer of the kernel module, by the interface that it uses.
@@ -188,7 +188,7 @@ pub(super) struct Module {
 /// What the module does for its layers here.
 pub(super) fn modules(knobs: &Knobs) -> Vec<Module> {
     let found = LayerSet::permitted(&knobs.layers).open_module(knobs.module_abi);
-    let of = |row: &registry::Layer| {
+    let shown = |row: &registry::Layer| {
         let of_module = row.of_module.as_ref()?;
         let behind = (of_module.behind)(&found).ok();
         let interface = behind.as_ref().map(|(_, interface)| *interface);
@@ -202,7 +202,7 @@ pub(super) fn modules(knobs: &Knobs) -> Vec<Module> {
             guarantees: interface.map(|interface| of_module.guarantees.of(interface)),
         })
     };
-    registry::LAYERS.iter().filter_map(of).collect()
+    registry::LAYERS.iter().filter_map(shown).collect()
 }
 
 /// The guarantees as a table; none if there is no module.

@@ -46,9 +46,13 @@ pub(super) fn run(args: &Args, json: bool) -> Result<ExitCode, CliError> {
     let (mut done, mut all) = (0, 0);
     for part in &parts {
         let implemented = part.implemented.len();
-        let of = implemented + part.missing.len();
-        rows.push_record([part.title.clone(), implemented.to_string(), of.to_string()]);
-        (done, all) = (done + implemented, all + of);
+        let functions = implemented + part.missing.len();
+        rows.push_record([
+            part.title.clone(),
+            implemented.to_string(),
+            functions.to_string(),
+        ]);
+        (done, all) = (done + implemented, all + functions);
     }
     rows.push_record(["all".to_owned(), done.to_string(), all.to_string()]);
     let table = rows.build().with(Style::blank()).to_string();

@@ -41,7 +41,7 @@ pub(super) fn draw(frame: &mut Frame<'_>, state: &State) {
 fn header(state: &State) -> Vec<Text<'static>> {
     let lines = state.lines();
     // Not a sum of the library, which is -0 of nothing.
-    let sum = |of: fn(&Line) -> f64| lines.iter().fold(0.0, |sum, line| sum + of(line));
+    let sum = |figure: fn(&Line) -> f64| lines.iter().fold(0.0, |sum, line| sum + figure(line));
     let (bytes, calls) = (sum(|line| line.bytes_per_s), sum(|line| line.calls_per_s));
     let paused = if state.paused { ", paused" } else { "" };
     let cost = &state.report.overhead;

@@ -71,19 +71,19 @@ fn both(a: Option<f64>, b: Option<f64>, show: impl Fn(f64) -> String) -> String 
 
 #[expect(clippy::cast_precision_loss, reason = "for people")]
 fn row(change: &Change) -> [String; 8] {
-    let of = |get: fn(&onecopy_trace::report::Pair) -> Option<f64>| {
+    let figure = |get: fn(&onecopy_trace::report::Pair) -> Option<f64>| {
         (
             change.a.as_ref().and_then(get),
             change.b.as_ref().and_then(get),
         )
     };
     let (calls, bytes) = (
-        of(|pair| Some(pair.calls as f64)),
-        of(|pair| Some(pair.bytes as f64)),
+        figure(|pair| Some(pair.calls as f64)),
+        figure(|pair| Some(pair.bytes as f64)),
     );
-    let p50 = of(|pair| pair.latency_us.map(|latency| latency.p50));
-    let p99 = of(|pair| pair.latency_us.map(|latency| latency.p99));
-    let rate = of(|pair| pair.gb_per_s);
+    let p50 = figure(|pair| pair.latency_us.map(|latency| latency.p50));
+    let p99 = figure(|pair| pair.latency_us.map(|latency| latency.p99));
+    let rate = figure(|pair| pair.gb_per_s);
     let whole = |value: f64| number(value.round() as u64);
     let size = |value: f64| text::size(value.round() as u64);
     [

@@ -86,7 +86,9 @@ impl Connector {
             .is_some_and(|entry| entry.wanted && entry.standing == Standing::Apart);
         // It has called itself, and is about to go on.
         let inbound = self.inbound.iter().flatten();
-        let has_connected = inbound.map(|one| one.rank()).any(|of| of == Some(rank));
+        let has_connected = inbound
+            .map(|one| one.rank())
+            .any(|known| known == Some(rank));
         if !wanted || has_connected || self.connects_to(rank) {
             return;
         }

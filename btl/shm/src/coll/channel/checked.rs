@@ -53,7 +53,7 @@ impl Bytes {
 /// As the view of mapped memory, as far as models need it.
 #[derive(Debug, Clone, Copy)]
 pub struct View<'m> {
-    of: &'m Bytes,
+    bytes: &'m Bytes,
     offset: usize,
     len: usize,
 }
@@ -72,7 +72,7 @@ impl View<'_> {
     /// Copies the bytes out.
     #[must_use]
     pub fn bytes(self) -> Vec<u8> {
-        self.of.get(self.offset, self.len)
+        self.bytes.get(self.offset, self.len)
     }
 }
 
@@ -111,7 +111,7 @@ impl EndMemory {
 
     pub(super) fn view_line<'m>(&'m self, line: &'m Line) -> View<'m> {
         View {
-            of: &line.payload,
+            bytes: &line.payload,
             offset: 0,
             len: INLINE,
         }
@@ -124,7 +124,7 @@ impl EndMemory {
 
     pub(super) fn view_slot(&self, slot: usize) -> View<'_> {
         View {
-            of: &self.0.slots[slot],
+            bytes: &self.0.slots[slot],
             offset: 0,
             len: COLL_SLOT,
         }
@@ -137,7 +137,7 @@ impl EndMemory {
 
     pub(super) fn view_stage(&self, stage: usize) -> View<'_> {
         View {
-            of: &self.0.stages[stage],
+            bytes: &self.0.stages[stage],
             offset: 0,
             len: COLL_STAGE,
         }
