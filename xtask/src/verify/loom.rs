@@ -19,7 +19,7 @@ pub(crate) fn run() -> Result<Tally, (Tally, Failure)> {
                 "loom",
             ])
             .env("CARGO_TARGET_DIR", target)
-            .env("RUSTFLAGS", "--cfg loom")
+            .env("RUSTFLAGS", "--cfg loom -D warnings")
             .env("CARGO_PROFILE_RELEASE_LTO", "off")
             .env("CARGO_PROFILE_RELEASE_DEBUG_ASSERTIONS", "true"),
     );

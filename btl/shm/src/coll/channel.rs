@@ -40,7 +40,7 @@ pub struct CopyRequest {
 pub(super) struct Line {
     head: Head,
     info: AtomicU64,
-    pub(super) payload: Payload,
+    payload: Payload,
 }
 
 #[derive(Debug, Default)]
