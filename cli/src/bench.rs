@@ -17,6 +17,7 @@
 //!   buffers is emptied before each point and its largest size, summed over the ranks, is reported.
 //! - In mode `rewrite` both the limit and the mechanism fill the source before each send, inside the timed loop.
 
+pub mod book;
 pub mod engine;
 pub mod gate;
 pub mod jobs;

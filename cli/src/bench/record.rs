@@ -2,7 +2,6 @@
 //! From batches to records.
 
 use super::gate::{Gate, State};
-use super::machine::Machine;
 use super::targets;
 use onecopy_bench::{Mechanism, Missing, Mode, Pattern};
 use serde::{Deserialize, Serialize};
@@ -182,27 +181,6 @@ pub struct LimitRecord {
     pub refused: Option<String>,
 }
 
-/// A whole run as it is kept.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct Book {
-    /// Day of the run.
-    pub date: String,
-    /// The command's arguments.
-    pub command: String,
-    /// The machine's fingerprint.
-    pub machine: Machine,
-    /// Bounds of near and far.
-    pub gate: Gate,
-    /// Share of batches that were near, far, and dropped.
-    pub states: [usize; 3],
-    /// Mechanisms that the machine lacks.
-    pub missing: Vec<Missing>,
-    /// The results.
-    pub records: Vec<Record>,
-    /// The limits.
-    pub limits: Vec<LimitRecord>,
-}
-
 struct StateSummaries {
     near: Summary,
     far: Summary,
@@ -350,7 +328,7 @@ impl Run {
 }
 
 #[cfg(test)]
-mod tests {
+pub(super) mod tests {
     use super::*;
 
     fn contestant(who: Subject, us: &[f64], probe: f64) -> Contestant {
@@ -370,7 +348,7 @@ mod tests {
         }
     }
 
-    fn run(probe: f64) -> Run {
+    pub(crate) fn run(probe: f64) -> Run {
         let limit = |name: &str| Subject::Limit(name.to_owned(), false);
         Run {
             gate: Gate::new(60.0),

@@ -4,10 +4,11 @@
 mod net;
 
 use super::{CliError, print};
+use crate::bench::book::Book;
 use crate::bench::engine::{Plan, Watch};
 use crate::bench::jobs::Layout;
 use crate::bench::machine::{self, Machine};
-use crate::bench::record::{Book, Run};
+use crate::bench::record::Run;
 use crate::bench::{sizes, svg, table};
 use indicatif::{ProgressBar, ProgressStyle};
 use onecopy_bench::{BenchError, Mechanism, Mode, Pattern};
@@ -312,18 +313,12 @@ fn record(run: &Run, machine: Machine, name: &str) -> Result<Vec<PathBuf>, CliEr
     fs::create_dir_all(directory).map_err(CliError::io(directory.display().to_string()))?;
     let path = directory.join(format!("{name}.json"));
     let arguments: Vec<String> = std::env::args().skip(1).collect();
-    let book = Book {
-        date: date.clone(),
-        command: format!("onecopy {}", arguments.join(" ")),
-        machine,
-        gate: run.gate,
-        states: run.states(),
-        missing: run.missing.clone(),
-        records: run.records(),
-        limits: run.limits(),
-    };
-    let text = serde_json::to_string(&book).map_err(|error| CliError::Failed(Box::new(error)))?;
-    fs::write(&path, text + "\n").map_err(CliError::io(path.display().to_string()))?;
+    let command = format!("onecopy {}", arguments.join(" "));
+    let book = Book::new(run, machine, date.clone(), command);
+    let text = book
+        .text()
+        .map_err(|error| CliError::Failed(Box::new(error)))?;
+    fs::write(&path, text).map_err(CliError::io(path.display().to_string()))?;
     let mut written = vec![path];
     written.extend(svg::write(run, &directory.join(name)).map_err(failed)?);
     Ok(written)
