@@ -16,7 +16,7 @@ use onecopy::coll::PredefinedOp;
 use onecopy::{Comm, Runtime};
 use std::sync::Barrier;
 
-/// Collectives of a turn: whoever gives waits for nobody before its lines are full.
+/// Collectives of a turn: a giver waits for nobody before its lines are full.
 const COLLECTIVES: usize = 4;
 
 /// What is counted.

@@ -138,7 +138,7 @@ fn listen(end: Option<&OwnedFd>, buffer: &mut [u8]) {
 }
 
 /// What comes over an out-of-band connection, cut into pieces of `step` bytes, at the host of node `own` of two.
-/// Whoever is not believed says no more. Nobody has proven anything by these bytes.
+/// A peer that is not believed says no more. Nobody has proven anything by these bytes.
 pub fn oob(own: u32, step: usize, stream: &[u8]) {
     let nodes = Arc::new(Nodes::by_keys([0, 0, 1, 1]));
     let (own, other) = (own % 2, 1 - own % 2);

@@ -10,9 +10,10 @@
 //!   listener ── confirmation ─► caller     a hash over all of it
 //! ```
 //!
-//! Whoever connects proves itself first: a stranger gets a random number and nothing else. The hashes are HMAC-SHA256
-//! under the secret, over both fresh numbers, both ranks, the purpose, and the role of the side that computes it. So a
-//! recorded proof serves for no second connection, and nothing that one side says serves as the other side's word.
+//! The side that connects proves itself first: a stranger gets a random number and nothing else. The hashes are
+//! HMAC-SHA256 under the secret, over both fresh numbers, both ranks, the purpose, and the role of the side that
+//! computes it. So a recorded proof serves for no second connection, and nothing that one side says serves as the other
+//! side's word.
 //!
 //! What a side has not asked for it does not read: [`Handshake::wanted`] is the exact number of bytes that still belong
 //! to the handshake. Here is no input and no output; time limits are for the callers, too.

@@ -2,7 +2,7 @@
 //! Messages whose buffers are [`Span`]s: for fronts in other languages, whose rules say how long a buffer stays in
 //! place.
 //!
-//! An [`Operation`] is one send, receive or collective. It has no destructor: whoever starts one polls it until it is
+//! An [`Operation`] is one send, receive or collective. It has no destructor: its caller polls it until it is
 //! complete, which ends its loans, or withdraws it.
 
 mod lightweight;

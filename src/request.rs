@@ -135,7 +135,7 @@ pub(crate) enum RequestState {
     Posted(EntryId),
     /// A receive that a message has matched.
     Receiving,
-    /// Whoever inserted it completes it, whatever happens: what its buffers are used for is not the engine's.
+    /// Its inserter completes it, whatever happens: what its buffers are used for is not the engine's.
     External,
     /// Over; the result is there.
     Done,

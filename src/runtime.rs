@@ -361,7 +361,7 @@ impl Runtime {
     /// message may still be accepted for sending; nobody receives it.
     ///
     /// A runtime that is dropped instead leaves without waiting for the others. So a rank that gives up early holds up
-    /// nobody: whoever still waits for it gets [`Error::PeerLeft`]. Dropped by a panic, it counts as dead.
+    /// nobody: a rank that still waits for it gets [`Error::PeerLeft`]. Dropped by a panic, it counts as dead.
     ///
     /// A child of a fork has a copy of the runtime that is of no use to it. Dropping it does nothing, and this is
     /// [`Error::Forked`].

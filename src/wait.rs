@@ -105,7 +105,7 @@ fn watch<'g, R>(
         worker.engine.retire_idle();
         let sleeps = policy.sleep && idle > policy.spin + policy.yields;
         if sleeps && !slept {
-            // Whoever is dead already will not ring.
+            // A peer that is dead already will not ring.
             slept = true;
             worker.check_liveness();
         }

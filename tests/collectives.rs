@@ -429,7 +429,7 @@ fn temporary_memory_does_not_grow_with_the_payload() {
     }
 }
 
-/// Whoever has nothing to wait for runs ahead, until the channel is full of what a slow rank has not read. It polls for
+/// A rank with nothing to wait for runs ahead, until the channel is full of what a slow rank has not read. It polls for
 /// room then, and in the end a request waits in its place. A rank is slow for longer and for less than that takes.
 #[test]
 fn rooted_collectives_in_a_row_keep_their_bytes() {

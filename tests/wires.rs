@@ -63,7 +63,7 @@ fn all_connect_with_all_at_once() {
     }
 }
 
-/// Nobody who is not talked with is connected with.
+/// A rank connects with none that it does not talk with.
 #[test]
 fn there_is_no_connection_before_the_first_message() {
     limited("two of three talk", || {

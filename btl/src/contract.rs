@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! What a layer must offer. A layer owns what it needs to reach its peer: whoever copies names no segment, and a peer
+//! What a layer must offer. A layer owns what it needs to reach its peer: a copy names no segment, and a peer
 //! need not have one.
 
 use crate::attachment::Window;

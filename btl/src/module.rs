@@ -3,7 +3,7 @@
 //! offers to peers.
 //!
 //! Two interfaces lead to a peer's memory. The *extension*, `/dev/onecopy`, grants a whole address space as one file
-//! descriptor, which peers get with their introduction. Whoever has it may map or copy, nobody else can. The *plain*
+//! descriptor, which peers get with their introduction. A holder of it may map or copy, nobody else can. The *plain*
 //! interfaces, `/dev/xpmem` and `/dev/knem`, name memory by numbers and work on every module that speaks them.
 //!
 //! # Safety

@@ -90,7 +90,7 @@ fn top_leaves_its_terminal_as_it_was() {
     }
 }
 
-/// Whoever has the terminal may say that it has any size, at any time.
+/// The owner of the terminal may give it any size, at any time.
 #[test]
 fn top_takes_a_terminal_of_any_size() {
     let (mut terminal, top) = top_on_a_terminal((u16::MAX, u16::MAX), &[]);

@@ -538,7 +538,7 @@ fn a_named_pipe_that_nobody_reads_is_a_failure() {
     assert!(said.contains(pipe.to_str().expect("text")), "{said}");
 }
 
-/// Whoever starts the command may have SIGCHLD ignored, which `exec` keeps.
+/// The parent of the command may have SIGCHLD ignored, which `exec` keeps.
 #[test]
 fn a_program_has_its_code_where_sigchld_is_ignored() {
     let folder = tempfile::tempdir().expect("a folder");
@@ -854,7 +854,7 @@ fn a_second_signal_ends_the_writing() {
     let folder = tempfile::tempdir().expect("a folder");
     let (json, pipe) = (folder.path().join("a.json"), folder.path().join("pipe"));
     mkfifo(&pipe, Mode::S_IRWXU).expect("a pipe");
-    // Both ends are open, and there is no room left: whoever writes waits.
+    // Both ends are open, and there is no room left: a writer waits.
     let mut both = File::options();
     both.read(true)
         .write(true)
@@ -919,7 +919,7 @@ fn reports_of_others_do_not_reach_the_terminal_as_controls() {
 #[test]
 fn a_terminal_that_is_gone_changes_no_code_of_the_program() {
     let pty = nix::pty::openpty(None, None).expect("a terminal");
-    // Whoever has the other end keeps it.
+    // The holder of the other end keeps it.
     fcntl(&pty.master, FcntlArg::F_SETFD(FdFlag::FD_CLOEXEC)).expect("fcntl");
     let mut command = Command::new(env!("CARGO_BIN_EXE_onecopy"));
     command.args(["trace", "--", "sh", "-c", "echo begun; read word; exit 6"]);

@@ -229,7 +229,7 @@ impl Collector {
     }
 
     fn watch_new(&mut self, path: &Path, name: &Path) -> Vec<Probe> {
-        // What is looked into is what is watched: whoever maps it may put another file there meanwhile.
+        // What is looked into is what is watched: its owner may put another file there meanwhile.
         let Ok(file) = mapped::open(path) else {
             return Vec::new();
         };
@@ -321,9 +321,9 @@ impl Collector {
         found
     }
 
-    /// The events of the timeline since the last call. Whoever wants all of them calls often: the ring has room for a
-    /// hundred thousand. Those that found none are counted in [`crate::observed::Overhead::dropped`]. Threads and ids
-    /// of inner namespaces are translated as far as [`Self::processes`] or [`Self::observe`] looked them up before.
+    /// The events of the timeline since the last call. A caller that wants all of them calls often: the ring has room
+    /// for a hundred thousand. Those that found none are counted in [`crate::observed::Overhead::dropped`]. Threads and
+    /// ids of inner namespaces are translated as far as [`Self::processes`] or [`Self::observe`] looked them up before.
     pub fn events(&mut self) -> Vec<Event> {
         let mut records = Vec::new();
         // Not as long as there are more: callers may make them faster than they are taken.

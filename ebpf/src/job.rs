@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! The processes of a job that is followed: one, and all that come from it. An id alone names none of them, because
-//! whoever gets it later is a stranger.
+//! a process that gets it later is a stranger.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};

@@ -17,7 +17,7 @@ struct CounterFile {
     module: &'static str,
     /// Below the root.
     file: &'static str,
-    /// Whether it may be held open. Whoever holds a device has its module stay.
+    /// Whether it may be held open. An open device keeps its module loaded.
     is_held: bool,
 }
 

@@ -30,7 +30,7 @@ const THREADS_MAX: usize = 8;
 /// How often a process is read that becomes another program meanwhile.
 const READS_MAX: usize = 3;
 
-/// Processes whose names are kept. Whoever goes on observing sees any number of them.
+/// Processes whose names are kept. A long observation sees any number of them.
 const KNOWN_MAX: u64 = 1 << 16;
 /// Whose a process is of which that is not known.
 const NOBODY: u32 = u32::MAX;
@@ -171,7 +171,7 @@ impl Names {
         for pid in pids {
             let seen = observed.tasks.get(&pid);
             let (ended, started) = seen.map_or((false, None), |task| (task.ended, task.started));
-            // Whoever has the id of an ended one now is another one.
+            // The process that has the id of an ended one is another one.
             let now = if ended { None } else { self.of(pid) };
             let is_it = |task: &Task| started.is_none_or(|started| task.started == Some(started));
             let found = match now.filter(is_it) {

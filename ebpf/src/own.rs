@@ -2,7 +2,7 @@
 //! Observes onecopy's own ranks, by the statistics pages that they keep.
 //!
 //! Nothing is asked of a rank, and nothing of it is changed. Its page is found by the name of a descriptor, and read
-//! where it lies. The owner of a page is not trusted (`onecopy_shm::stats::shown`). Who may not look into the
+//! where it lies. The owner of a page is not trusted (`onecopy_shm::stats::shown`). A user who may not look into the
 //! descriptors of a process finds no page of it.
 
 mod find;

@@ -50,7 +50,7 @@ type Register = unsafe extern "C" fn(Handler, Handler, Handler, *mut c_void) -> 
 /// The C library's function; none before the handlers were registered.
 static REGISTER: AtomicUsize = AtomicUsize::new(0);
 
-/// Has the handlers called from now on. Whoever comes first does it: other libraries' constructors may run before ours.
+/// Has the handlers called from now on. The first caller does it: other libraries' constructors may run before ours.
 pub(crate) fn register() {
     ours_first();
 }

@@ -182,7 +182,7 @@ pub(crate) fn configure() {
     THRESHOLD.store(least, Ordering::Relaxed);
 }
 
-/// A size from the environment; none if it is not set, or is no size: whoever starts a runtime hears of that.
+/// A size from the environment; none if it is not set, or is no size: the start of a runtime tells of that.
 fn variable(name: &CStr) -> Option<usize> {
     // SAFETY: the name is a C string. The environment is read as any C library does that reads it.
     let found = unsafe { libc::getenv(name.as_ptr()) };

@@ -69,7 +69,7 @@ pub fn enter() -> Result<Role, LaunchError> {
     }
     process::keep_ends_of_children().map_err(system("take the default action of SIGCHLD"))?;
     nix::sys::prctl::set_child_subreaper(true).map_err(system("become a subreaper"))?;
-    // Whoever became us by exec may have left children; they are none of our business.
+    // The process that became us by exec may have left children; they are none of our business.
     let before = sweep::children();
     let signals = catch_signals()?;
     // The launcher sees its end close when this process is gone.

@@ -367,7 +367,7 @@ mod tests {
                 let tested = catch_unwind(AssertUnwindSafe(|| while !request.test() {}));
                 assert!(tested.is_err(), "the operator panics");
             }
-            // Whoever makes progress next does not call it again.
+            // The next round of progress does not call it again.
             let other = 1 - rt.rank();
             let sent = [rt.rank() as u32];
             let mut got = [9u32];

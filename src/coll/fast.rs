@@ -160,7 +160,7 @@ impl Short {
         else {
             return None;
         };
-        // Who combines reads its own contribution out of its line, too.
+        // A member that combines reads its own contribution out of its line, too.
         let action = if part.result.is_some() {
             Action::Combine(Combine {
                 op,

@@ -144,7 +144,7 @@ impl Fold {
             answers: shared.blocking && state.tuning.asks,
         };
         if self.has_helpers() {
-            // Whoever combines a range of it reads everyone's contribution.
+            // The member that combines a range of it reads everyone's contribution.
             self.readers = Readers::Everyone;
         }
         shared.shares = split;

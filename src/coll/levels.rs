@@ -37,7 +37,7 @@ pub(crate) struct Levels {
     place: Position,
     /// The members on this rank's node; none: it is alone there.
     group: Option<Communicator>,
-    /// One member of each node. Who that is may change with each step.
+    /// One member of each node. It may be another member in each step.
     wire: Communicator,
     ops: VecDeque<Spanning>,
     /// The number of the next step over the wire.

@@ -513,7 +513,7 @@ impl Poison {
                 continue;
             }
             let (buf, mode) = (UserBuf::One(loan), SendMode::Standard);
-            // Who cannot be told finds out by itself.
+            // A member that cannot be told finds out by itself.
             if let Ok(id) = engine.send(rank as usize, context, tag, buf, mode) {
                 this.flight.requests.push(Message { id, expected: None });
                 if engine.shares_node(rank) {

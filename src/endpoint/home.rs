@@ -105,7 +105,7 @@ impl Home {
         self.fence.issue();
     }
 
-    /// This rank is about to sleep: whoever has something for it from now on rings.
+    /// This rank is about to sleep: a peer that has something for it from now on rings.
     pub(crate) fn arm(&self) {
         self.segment.doorbell().arm();
     }

@@ -169,8 +169,8 @@ impl Socket {
         }
     }
 
-    /// Finds the next record: in what was read, else by reading more, but once: whoever writes nothing else does not
-    /// keep this rank.
+    /// Finds the next record: in what was read, else by reading more, but once: a peer that writes nothing else does
+    /// not keep this rank.
     fn look(&mut self) {
         if let Some(lane_state) = &mut self.lane_state {
             lane_state.look(&mut self.output);

@@ -71,7 +71,7 @@ impl Engine {
             if peer.endpoint.has_given_up() {
                 seen.given_up.push(peer.rank);
             }
-            // Whoever has no memory any more says nothing more. How it ended is worth waiting for a little; its process
+            // A peer whose memory has ended says nothing more. How it ended is worth waiting for a little; its process
             // is not.
             let grace = 2 * self.waits.policy.period;
             let shares_memory = peer.endpoint.shares_memory();
@@ -250,7 +250,7 @@ impl Engine {
             }
         }
         if let Some(peer) = &mut self.peers[rank as usize] {
-            // Whoever else writes there does not keep this rank here.
+            // Another thread that writes there does not keep this rank here.
             for _ in 0..peer.endpoint.looks_at_most() {
                 if peer.endpoint.is_empty()
                     || proto::drain(

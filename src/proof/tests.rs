@@ -163,7 +163,7 @@ proptest! {
                 let position = position.index(bytes.len());
                 bytes[position] ^= 1 << bit;
             }
-            // Whoever was rejected has nothing to send any more.
+            // A side that was rejected has nothing to send any more.
             let wanted = to.wanted().min(bytes.len());
             let _ = to.take(&bytes[..wanted]);
         }

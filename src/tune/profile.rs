@@ -6,8 +6,8 @@
 //! for which machine, version and build the figures hold. Machines that share a home have a file each, and so has each
 //! version and kind of build.
 //!
-//! Whoever measures holds the folder locked ([`Claim`]), so that jobs that start at once measure once. The lock ends
-//! with its process, and leaves no file.
+//! A process that measures holds the folder locked ([`Claim`]), so that jobs that start at once measure once. The lock
+//! ends with its process, and leaves no file.
 
 use super::file::{self, Trust};
 use super::{Fingerprint, Variables, in_home, of_this_process};

@@ -172,7 +172,7 @@ impl Foreign {
                 let Ok(socket) = address.connect() else {
                     continue;
                 };
-                // The name is no secret: whoever listens there must be of our user.
+                // The name is no secret: the listener there must be of our user.
                 if fdpass::peer_credentials(socket.as_fd()).is_ok_and(|who| who.uid == own) {
                     match Launched::at_host(socket, (rank, size), (FIRST, [0; 16]), limit) {
                         Ok(inner) => return Ok(done(Inner::Launched(inner), None)),

@@ -194,7 +194,7 @@ impl Thread {
                 OobEvent::Message(node, _) | OobEvent::Lost(node, _) if over.contains(&node) => {
                     continue;
                 }
-                // Whoever has not left by now does not live there any more.
+                // A rank that has not left by now lives no more.
                 OobEvent::Message(node, ToHost::Farewell) => (node, None),
                 OobEvent::Message(node, message) => match self.broker.hear(node, message, now) {
                     Ok(()) => continue,

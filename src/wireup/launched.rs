@@ -525,7 +525,7 @@ impl Wireup for Launched {
 
     fn leave(&mut self) -> Result<(), WireupError> {
         match self.send("leave", &ToLauncher::Leave, &[]) {
-            // The host has left before us: whoever is left knows.
+            // The host has left before us: the ranks that are left know.
             Err(WireupError::LauncherGone { .. }) if self.host.is_some() => Ok(()),
             sent => sent,
         }

@@ -253,7 +253,7 @@ impl Oob {
             }
         }
         for (node, end) in std::mem::take(&mut self.broken) {
-            // Who hears nothing any more may have said something before: at best its farewell.
+            // A node that hears nothing any more may have said something before: at best its farewell.
             events.extend(self.serve(node, now));
             if self.remove(node) {
                 events.push(OobEvent::Lost(node, end));

@@ -54,7 +54,7 @@ fn a_member_that_cannot_open_its_channel_fails_the_collective_of_all() {
     for rank in 0..RANKS {
         assert_eq!(ran.ranks[rank], Death::Code(0), "{}", ran.story());
         let error = &ran.said(rank, "error")[0].join(" ");
-        // Who hears of it first tells the rest.
+        // The first to hear of it tells the rest.
         let told = error.contains("gave the communicator up");
         assert_eq!(told, rank != LACKING, "{}", ran.story());
     }

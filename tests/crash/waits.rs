@@ -63,7 +63,7 @@ fn wait(rt: &Runtime, world: &Comm, kind: &str) -> Result<()> {
             .map(drop),
         "irecv" => world.irecv(vec![0u8; 100], VICTIM, 1)?.wait().map(drop),
         "isend" => world.isend(large, VICTIM, 1)?.wait().map(drop),
-        // Whoever only gives runs ahead until the channel is full of what the victim has not read.
+        // A rank that only gives runs ahead until the channel is full of what the victim has not read.
         "bcasts" => loop {
             world.bcast(&mut small, 0)?;
         },

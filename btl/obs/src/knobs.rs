@@ -42,7 +42,7 @@ pub struct KnobInfo {
     pub name: &'static str,
     /// What the knob belongs to.
     pub area: &'static str,
-    /// Who has cause to set it.
+    /// Whether it is for users or for experts.
     pub audience: Audience,
     /// What it does.
     pub doc: &'static str,

@@ -3,8 +3,8 @@
 //!
 //! The doorbell is a futex word in the sleeper's segment: 0 awake, 1 asleep. The sleeper arms it, issues the heavy half
 //! of the asymmetric fence, and looks once more for work. It sleeps in the kernel only while the word is still 1, and
-//! never longer than its bound. Whoever has made work for the rank and finds the doorbell armed takes it back to 0 and
-//! wakes the sleeper.
+//! never longer than its bound. A thread that has made work for the rank and finds the doorbell armed takes it back to
+//! 0 and wakes the sleeper.
 //!
 //! # Safety
 //! The only unsafe operation is `futex(2)` on a word that the reference keeps alive; the kernel checks the address.

@@ -68,7 +68,7 @@ std::thread_local! {
     static CALLED_OUT: Cell<bool> = const { Cell::new(false) };
 }
 
-/// What a program must not do with a gate. It cannot be refused with an error: whoever enters gets the value.
+/// What a program must not do with a gate. It cannot be refused with an error: a thread that enters gets the value.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Misuse {
     /// A second thread, of a gate for a single one.
@@ -218,7 +218,7 @@ impl<T: Guarded> Gate<T> {
             misused(Misuse::Reentered);
         }
         self.wanted.fetch_add(1, Ordering::Relaxed);
-        // Spins a little, then yields: whoever holds the gate may have lost its processor.
+        // Spins a little, then yields: the thread that holds the gate may have lost its processor.
         #[cfg(not(loom))]
         let backoff = Backoff::new();
         while self.held.load(Ordering::Relaxed) != 0 || !self.try_lock() {

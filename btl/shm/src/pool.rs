@@ -408,7 +408,7 @@ mod tests {
         }
     }
 
-    /// Two ranks that send each other chunks, as `src/endpoint/shared.rs` does: whoever has read a chunk keeps it,
+    /// Two ranks that send each other chunks, as `src/endpoint/shared.rs` does: the reader of a chunk keeps it,
     /// returns it with a message, or gives it back by a tail. No chunk ever has two owners.
     mod returns {
         use super::*;
@@ -507,7 +507,7 @@ mod tests {
             }
 
             fn give_back(&mut self) {
-                // Whoever publishes it need not say so.
+                // Its publisher need not say so.
                 self.tail = self.read as u64;
             }
 

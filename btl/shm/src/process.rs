@@ -30,7 +30,7 @@ use nix::unistd::{Pid, getppid};
 
 use crate::sync::{AtomicU64, Ordering};
 
-/// Has the kernel keep the ends of children until they are waited for. Whoever started this process may have had
+/// Has the kernel keep the ends of children until they are waited for. The parent of this process may have had
 /// SIGCHLD ignored, which `exec` keeps; then children vanish, and how they ended with them. A handler of the program
 /// stays.
 ///

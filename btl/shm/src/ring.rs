@@ -332,7 +332,7 @@ impl<C: Cells> Consumer<C> {
             }
             self.advance(record);
             if self.head - begin > self.cells.slots() as u64 {
-                // More no-ops than the ring holds: whoever writes them as fast as they are passed must not keep its
+                // More no-ops than the ring holds: a peer that writes them as fast as they are passed must not keep its
                 // reader here.
                 return Ok(None);
             }

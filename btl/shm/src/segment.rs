@@ -2,7 +2,7 @@
 //! Segments: the one piece of shared memory that each rank owns, and a peer's view of it.
 //!
 //! A segment is a memfd of its full size from the start, sealed so that nobody can resize it. No access to a mapping of
-//! it can run past the end of the file and raise SIGBUS. It is a file of holes. Whoever is about to use a part reserves
+//! it can run past the end of the file and raise SIGBUS. It is a file of holes. A user of a part reserves
 //! it with `fallocate` first, and gets an error, not a signal, when memory is short. It has no name; peers get its
 //! descriptor over a socket.
 //!
@@ -168,7 +168,7 @@ pub struct PairControl {
     tail: AtomicU64,
     /// Bytes of eager credit that the receiver has given back, ever.
     pub credit: AtomicU64,
-    /// Chunks of the sender's that the receiver has returned with messages, ever. Whoever reads the tail first knows of
+    /// Chunks of the sender's that the receiver has returned with messages, ever. A reader of the tail knows of
     /// all that were returned before it was published.
     pub returned: AtomicU64,
     _pad0: [AtomicU64; 5],

@@ -55,7 +55,7 @@ impl Watch {
         }
     }
 
-    /// The watcher goes to sleep on the doorbell, or has come back. Whoever finds it asleep rings.
+    /// The watcher goes to sleep on the doorbell, or has come back. A thread that finds it asleep rings.
     pub fn set_asleep(&mut self, asleep: bool) {
         self.asleep = asleep;
     }

@@ -4,8 +4,8 @@
 //!
 //! By the *extension* a window is a mapping of the descriptor that the peer granted. A hole in it reads as zeroes and
 //! is counted in a page that is mapped here, too. The count is compared before and after each copy, or whatever else
-//! read the window in place ([`AttachedBytes`]). The *plain* interface is that of any module that speaks the XPMEM ABI. By
-//! it a window is an attachment of the peer's segment. A hole is SIGBUS, which [`onecopy_shm::guard`] takes for the
+//! read the window in place ([`AttachedBytes`]). The *plain* interface is that of any module that speaks the XPMEM ABI.
+//! By it a window is an attachment of the peer's segment. A hole is SIGBUS, which [`onecopy_shm::guard`] takes for the
 //! length of a copy. Either way the copy of bytes that are not there is an error, and the program sees no signal.
 //!
 //! # Safety

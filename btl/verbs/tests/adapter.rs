@@ -600,7 +600,7 @@ fn who_sleeps_is_woken_by_what_comes_and_not_by_what_came() {
     assert!(!is_readable(completions));
 }
 
-/// Who writes what no correct peer would fails its own lane, and no other.
+/// A peer that writes what no correct one would fails its own lane, and no other.
 #[test]
 fn nonsense_fails_its_lane() {
     use onecopy_verbs::pair::InitAttributes;

@@ -178,7 +178,7 @@ fn a_short_pool_and_few_slots_are_enough() {
     drop_all(two, &fabric);
 }
 
-/// Who sends to a rank's pair without the lane's key, from another pair or with altered words is not listened to.
+/// A sender to a rank's pair without the lane's key, from another pair or with altered words is not listened to.
 #[test]
 fn strangers_are_counted_and_not_believed() {
     let fabric = Fabric::default();

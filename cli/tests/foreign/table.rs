@@ -87,7 +87,7 @@ impl Shared {
                     "cmd=barrier_out rc=0".to_owned()
                 }
                 "finalize" => "cmd=finalize_ack rc=0".to_owned(),
-                // Whoever aborts ends itself, and the others hear of it.
+                // A rank that aborts ends itself, and the others hear of it.
                 _ => continue,
             };
             if (&mut &*stream)

@@ -49,7 +49,7 @@ pub(crate) fn run_with_input(args: &[&str], input: Vec<u8>) -> RunOutput {
     let mut stdin = child.stdin.take().expect("stdin");
     let writer = std::thread::spawn(move || stdin.write_all(&input));
     let ran = finish(child);
-    // Whoever does not read its input to the end may end early: not an error of the launcher.
+    // A program that does not read its input to the end may end early: not an error of the launcher.
     let _ = writer.join().expect("writer");
     ran
 }

@@ -187,7 +187,7 @@ fn measure_all(arguments: &Arguments, size: usize) -> Outcome<Times> {
             all(&sources, &scratch, &mut times.module)?;
             continue;
         };
-        // Whoever comes first now comes second the next time.
+        // The one that comes first now comes second the next time.
         let mut turns = [
             (other, &mut times.other),
             (&arguments.module, &mut times.module),

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Memory whose faults nobody answers: whoever touches it waits, until the descriptor is closed.
+//! Memory whose faults nobody answers: a thread that touches it waits, until the descriptor is closed.
 //!
 //! # Safety
 //!

@@ -30,7 +30,7 @@ pub enum Scheme {
 /// How leaders combine what their nodes have come to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Combining {
-    /// Whoever needs the result gets all vectors: one wire step.
+    /// Each member that needs the result gets all vectors: one wire step.
     Flat,
     /// A prefix goes from leader to leader, piece by piece: fewest bytes to one root.
     Chain,

@@ -2,8 +2,8 @@
 //! The onecopy device: memory of one process, granted to others as a file descriptor. Its ioctl interface as in
 //! `kmod/include/uapi/onecopy.h`, and thin calls on it.
 //!
-//! Structures and constants keep the names of the C header; `tests/layout.rs` compares the two. Whoever drives the
-//! device through [`Device`] and [`Segment`] gets the kernel's errors as they are.
+//! Structures and constants keep the names of the C header; `tests/layout.rs` compares the two. A program that drives
+//! the device through [`Device`] and [`Segment`] gets the kernel's errors as they are.
 //!
 //! # Safety
 //!
@@ -106,7 +106,7 @@ impl Device {
     ///
     /// # Safety
     ///
-    /// Whoever gets the segment may read and, with `write`, write the memory at any time until it is revoked or its
+    /// A holder of the segment may read and, with `write`, write the memory at any time until it is revoked or its
     /// descriptors are gone. The program holds no reference to it across which it relies on its bytes.
     ///
     /// # Errors

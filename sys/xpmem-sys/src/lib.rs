@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! The XPMEM device: its ioctl interface as in `kmod/include/uapi/xpmem.h`, and thin calls on it.
 //!
-//! Structures and constants keep the names of the C header; `tests/layout.rs` compares the two. Whoever drives the
-//! device through [`Device`] gets the kernel's errors as they are.
+//! Structures and constants keep the names of the C header; `tests/layout.rs` compares the two. A program that drives
+//! the device through [`Device`] gets the kernel's errors as they are.
 //!
 //! # Safety
 //!

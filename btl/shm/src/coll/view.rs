@@ -3,7 +3,7 @@
 //!
 //! # Safety
 //! A view is an address and a length that are readable for its lifetime. It is no reference: nothing is assumed of the
-//! bytes, and they are read by raw loads only. Whoever makes one of a mapping answers for that.
+//! bytes, and they are read by raw loads only. A maker of one over a mapping answers for that.
 #![allow(unsafe_code, reason = "raw loads from memory that peers write")]
 
 use crate::copy::{self, Kernel};

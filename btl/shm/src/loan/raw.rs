@@ -2,7 +2,7 @@
 //! Loans of memory whose lifetime the compiler does not see: buffers of programs in other languages.
 //!
 //! # Safety
-//! Whoever makes a [`Span`] promises that its bytes stay in place until the operation that it is given to is over.
+//! The maker of a [`Span`] promises that its bytes stay in place until the operation that it is given to is over.
 //! Until then they are left alone as its kind demands. Uses of a span go through the table of the engine that it was
 //! given to, as those of a loan do. So they exclude each other. All else is as for other loans, so an engine that is
 //! given spans needs no unsafe code.

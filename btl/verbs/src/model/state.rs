@@ -222,7 +222,7 @@ impl State {
         port.is_some_and(|(port, there)| port.network == there.network)
     }
 
-    /// As with the kernel's device: who is not there does not answer when a device asks for its address.
+    /// As with the kernel's device: a peer that is not there does not answer when a device asks for its address.
     pub(super) fn answers(&self, port: usize, path: &Path) -> bool {
         let there = self.port_at(&path.to);
         let is_alive =

@@ -7,7 +7,7 @@ use std::time::Duration;
 const FIRST: Duration = Duration::from_millis(20);
 /// A peer's program answers when it looks; one that waits for a processor does not for some milliseconds.
 const LEAST: Duration = Duration::from_millis(4);
-/// Who comes back after a while finds out soon.
+/// A peer that comes back after a while finds out soon.
 const MOST: Duration = Duration::from_millis(200);
 
 /// Times of answers: their mean, how they vary, and how often none came.

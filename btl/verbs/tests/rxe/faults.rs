@@ -146,7 +146,7 @@ impl Drop for Mute {
     }
 }
 
-/// All data arrives, and the sender must believe that it did not: whoever ends must say so by a message of its own.
+/// All data arrives, and the sender must believe that it did not: a side that ends must say so by a message of its own.
 pub(crate) fn peer_leaves_and_its_answer_is_lost() {
     assert_eq!(bed(), "spaces");
     let _ = std::fs::remove_file("/tmp/left");

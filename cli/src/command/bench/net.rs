@@ -96,7 +96,7 @@ fn measure(plan: &NetPlan) -> Result<Vec<NetRow>, CliError> {
     pair::run_on_nodes((2, 2), &command, &[], None, move |text| {
         let row = serde_json::from_str::<NetRow>(text);
         if let Ok(row) = &row {
-            // Who does not listen any more gets the file all the same.
+            // A reader that has gone gets the file all the same.
             let _ = print(|out| writeln!(out, "{}", line(row)));
         }
         // Nobody listens any more only when this command has failed.

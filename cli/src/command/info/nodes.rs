@@ -164,7 +164,7 @@ fn try_pairs(runtime: Runtime) -> Result<Option<Listing>, CliError> {
     drop(world);
     match reached && pairs.iter().all(|pair| pair.layer.is_some()) {
         true => runtime.finalize()?,
-        // Whoever is not reached is not met.
+        // A rank that is not reached is not met.
         false => drop(runtime),
     }
     Ok((rank == 0).then_some(Listing { nodes, pairs }))

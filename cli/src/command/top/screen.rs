@@ -28,8 +28,8 @@ use crate::command::CliError;
 use crate::observe::Source;
 use crate::signals::{Signals, code_of};
 
-/// Standard output. When the terminal has refused something, it is asked for nothing more: whoever tidies up would
-/// report each failure to the same terminal.
+/// Standard output. When the terminal has refused something, it is asked for nothing more: each step of tidying up
+/// would report each failure to the same terminal.
 #[derive(Debug)]
 struct TerminalFile {
     file: File,
@@ -53,7 +53,7 @@ impl Write for TerminalFile {
     }
 }
 
-/// The largest part of a terminal that is drawn: whoever sets its size may say any, and each cell takes memory.
+/// The largest part of a terminal that is drawn: its size is set by others to any value, and each cell takes memory.
 const COLUMNS_MAX: u16 = 1024;
 const ROWS_MAX: u16 = 512;
 
@@ -236,7 +236,7 @@ fn show(
                 Input::Quit => return Ok(ExitCode::SUCCESS),
                 Input::Suspend => {
                     drop(screen);
-                    // Whoever continues it finds the screen again.
+                    // A user who continues it finds the screen again.
                     raise(Signal::SIGTSTP)?;
                     screen = Screen::open()?;
                 }

@@ -39,13 +39,13 @@ struct Output {
 #[derive(Debug)]
 enum Sink {
     Stdout,
-    /// A device or a pipe. It stays open: who reads a pipe would see its end otherwise.
+    /// A device or a pipe. It stays open: the reader of a pipe would see its end otherwise.
     Odd(File),
     /// A regular file, which is replaced.
     Regular(Box<RegularFile>),
 }
 
-/// Where a regular file is or will be. The folder is open: who moves it, or what leads to it, moves the file with it.
+/// Where a regular file is or will be. The folder is open: to move it, or what leads to it, moves the file.
 #[derive(Debug)]
 struct RegularFile {
     folder: Arc<OwnedFd>,
@@ -99,7 +99,7 @@ impl Sink {
                 regular
             }
             Err(error) if error.kind() == io::ErrorKind::NotFound => {
-                // Whoever may make links here could lead an administrator's file to any place.
+                // A user who may make links here could lead an administrator's file to any place.
                 if std::fs::symlink_metadata(path).is_ok() {
                     let what = "a link to nothing; remove it, or make what it leads to";
                     return Err(io::Error::new(error.kind(), what));
@@ -195,7 +195,7 @@ fn inherit(file: &File, before: &Metadata) -> io::Result<()> {
     file.set_permissions(Permissions::from_mode(mode))
 }
 
-/// The file that is written now, beside the one that it will replace. Whoever ends this process takes it away.
+/// The file that is written now, beside the one that it will replace. The end of this process takes it away.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Unfinished(Arc<Mutex<Pending>>);
 
@@ -501,7 +501,7 @@ mod tests {
         assert_eq!(modes(), [0o600]);
     }
 
-    /// Whoever exchanges what leads to a file does not choose what is replaced, or given an owner.
+    /// A user who exchanges what leads to a file does not choose what is replaced, or given an owner.
     #[test]
     fn a_file_is_where_it_was_opened() {
         let folder = tempfile::tempdir().expect("a folder");

@@ -165,7 +165,7 @@ pub(super) fn notification_by_epoll() -> Outcome {
     owner.dismiss()
 }
 
-/// Whoever may execute what it writes there has a way around what forbids that elsewhere.
+/// A process that may execute what it writes there has a way around what forbids that elsewhere.
 pub(super) fn status_array_is_not_executed() -> Outcome {
     /// Returns.
     const CODE: u32 = if cfg!(target_arch = "aarch64") {
@@ -195,7 +195,7 @@ pub(super) fn status_array_is_not_executed() -> Outcome {
     Ok(())
 }
 
-/// Who does not want to wait does not wait for another reader either, who waits for his own memory.
+/// A caller that must not wait does not wait for a reader that waits for its own memory, either.
 pub(super) fn notification_without_waiting() -> Outcome {
     let (owner, cookie) = owner(page_size())?;
     let device = knem()?;

@@ -221,7 +221,7 @@ pub(super) fn no_entry_outlasts_an_importer() -> Outcome {
     let segment = export(&area, true)?;
     for by_force in [false, true] {
         let mut importer = peer(|link: &Link| {
-            // Whoever comes last is told first.
+            // The last to come is told first.
             let notify = notify()?;
             let view = map(&segment, size(), true)?;
             view.verify_marks(1)?;

@@ -35,7 +35,7 @@ pub(super) fn signal_leaves_no_error() -> Outcome {
         let device = device::xpmem()?;
         link.tell(make(&device, &area, 0o600)? as u64)?;
         link.hear()?;
-        // Whoever waits finds nothing there ...
+        // A process that waits finds nothing there ...
         second.unmap()?;
         drop(blocked);
         link.turn()?;

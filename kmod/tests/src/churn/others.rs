@@ -120,7 +120,7 @@ pub(super) fn hog(life: Life<'_>) -> Outcome {
         importer.step();
     }
     importer.life.did(Deed::Starve);
-    // In huge pages as far as there are any: whoever is slow is killed before by somebody else.
+    // In huge pages as far as there are any: a slow process is killed before by another one.
     while importer.life.goes_on() {
         Area::huge(HUGE)?.mark(1);
     }
