@@ -156,11 +156,37 @@ fn sizes(line: &Line) -> String {
     }
 }
 
-fn losers(line: &Line) -> String {
+/// What is refused for the same reason at every size of a case, by its reason: told once, below the table.
+fn refused(case: &Case) -> Vec<(&str, Vec<&'static str>)> {
+    let everywhere = |loser: &&Loser| {
+        let same =
+            |other: &Loser| (other.protocol, &other.reason) == (loser.protocol, &loser.reason);
+        loser.kind == "refused" && case.ranges.iter().all(|line| line.losers.iter().any(same))
+    };
+    let mut by_reason: Vec<(&str, Vec<&'static str>)> = Vec::new();
+    let first = case.ranges.first().map_or(&[][..], |line| &line.losers[..]);
+    for loser in first.iter().filter(everywhere) {
+        match by_reason
+            .iter_mut()
+            .find(|(reason, _)| *reason == loser.reason)
+        {
+            Some((_, protocols)) => protocols.push(loser.protocol),
+            None => by_reason.push((&loser.reason, vec![loser.protocol])),
+        }
+    }
+    by_reason
+}
+
+fn losers(line: &Line, refused: &[(&str, Vec<&'static str>)]) -> String {
     // Between nodes each layer that copies is refused for the one reason, which is told above the table.
     let apart = line.cost_from_us.is_none();
-    let explained = line.losers.iter().filter(|loser| {
-        !apart || loser.kind != "refused" || loser.protocol == Protocol::Read.name()
+    let told = |loser: &Loser| {
+        let mut told = refused.iter().flat_map(|(_, protocols)| protocols);
+        told.any(|&protocol| protocol == loser.protocol)
+    };
+    let explained = line.losers.iter().filter(|&loser| match apart {
+        true => loser.kind != "refused" || loser.protocol == Protocol::Read.name(),
+        false => !told(loser),
     });
     let lines: Vec<String> = explained
         .map(|loser| {
@@ -174,6 +200,7 @@ fn losers(line: &Line) -> String {
 }
 
 fn overview(case: &Case) -> String {
+    let refused = refused(case);
     let mut rows = tabled::builder::Builder::default();
     rows.push_record([
         "size",
@@ -190,10 +217,18 @@ fn overview(case: &Case) -> String {
             sizes(line),
             line.protocol.to_owned(),
             format!("{from}{end}"),
-            losers(line),
+            losers(line, &refused),
         ]);
     }
-    rows.build().with(Style::psql()).to_string()
+    let mut shown = rows.build().with(Style::psql()).to_string();
+    // Between nodes the reason stands above the table.
+    let apart = case.ranges.iter().all(|line| line.cost_from_us.is_none());
+    for (reason, protocols) in refused.iter().filter(|_| !apart) {
+        let told = format!("{}: {reason}", protocols.join(", "));
+        shown.push('\n');
+        shown.push_str(&text::wrap(&told, 110));
+    }
+    shown
 }
 
 fn one(case: &Case) -> String {
