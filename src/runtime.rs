@@ -311,8 +311,8 @@ impl Runtime {
         Ok(Some((carrier, place)))
     }
 
-    /// The ports of devices by which messages to `peer` on another node go: first that of the stream of messages, then
-    /// those that carry stripes of long messages besides. None while no lane carries messages.
+    /// The ports of devices by which messages to `peer` on another node go. First comes that of the stream of messages,
+    /// then those that carry stripes of long messages besides. None while no lane carries messages.
     pub fn rails(&self, peer: usize) -> Result<Vec<String>> {
         let mut worker = self.handle.gate.enter();
         let rank = worker.engine.core.check_rank(peer)?;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! What `onecopy info protocols` says of a message is what a transfer does, by its counters. Random are layers, costs
-//! and knobs, memory and pieces, how often a buffer is sent and whether it changes; sizes are so, too, or lie at
+//! and knobs, memory and pieces, how often a buffer is sent and whether it changes. Sizes are so, too, or lie at
 //! thresholds and beside them.
 
 use onecopy::select::explain::{Layers, Memory, Message, Protocol, Table, Why, between_nodes};

@@ -43,7 +43,7 @@ fn exchange(world: &Comm, round: usize, len: usize, first: bool) {
     trade(world, round, len, first, || {});
 }
 
-/// As [`exchange`], of messages that the chunks have room for: each rank receives what is there, so that none waits so
+/// As [`exchange`], of messages that the chunks have room for. Each rank receives what is there, so that none waits so
 /// long that it gives back what it kept.
 fn take_turns(world: &Comm, barrier: &Barrier, round: usize, len: usize, first: bool) {
     trade(world, round, len, first, || {

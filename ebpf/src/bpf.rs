@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Observes copies of any program by eBPF: calls of `process_vm_readv` and `process_vm_writev`, what made them slow,
-//! and what kernel modules and onecopy's runtime tell of theirs.
+//! Observes copies of any program by eBPF: calls of `process_vm_readv` and `process_vm_writev`, and what made them
+//! slow. Kernel modules and onecopy's runtime tell of theirs.
 //!
 //! The kernel's programs count and tell. Nothing is pinned: all that they are hangs on descriptors of this process, and
 //! ends with it, however it ends.

@@ -500,7 +500,7 @@ impl Conductor {
     }
 
     /// What ranks left in their pipes. Nobody writes any more, or somebody that has left its rank's group and is not
-    /// waited for: that one may write for ever, so no more is read than a pipe holds.
+    /// waited for. That one may write for ever, so no more is read than a pipe holds.
     fn take_rest(&mut self) {
         for rank in 0..self.ranks.len() {
             for which in 0..2 {

@@ -59,8 +59,8 @@ pub(crate) struct CommState {
     pub(crate) tuning: Tuning,
 }
 
-/// Bytes that a step moves at most, so that a call that does not want to wait comes back within some tenths of a
-/// millisecond: at 10 GB/s it is 0.2.
+/// Bytes that a step moves at most, so that a call that does not want to wait comes back within tenths of a
+/// millisecond. At 10 GB/s it is 0.2.
 pub(crate) const STEP_MAX: usize = 2 << 20;
 
 /// How a step of a collective went.

@@ -3,8 +3,8 @@
 //! more.
 //!
 //! A sender writes there only chunks that it has taken of a cooperative transfer ([`crate::proto::coop`]). A receive
-//! that ends early lets the sender take no more, and waits for the chunk that it may still be copying: at most one, and
-//! only while the sender lives. The engine is held meanwhile, so no other thread sees the receive end before.
+//! that ends early lets the sender take no more, and waits for the chunk that it may still be copying. It is at most
+//! one, and only while the sender lives. The engine is held meanwhile, so no other thread sees the receive end before.
 
 use super::Engine;
 use crate::state::transfer::{Mode, Transfer};

@@ -2,9 +2,9 @@
 //! Which stores fill chunks faster between two processors of this machine.
 //!
 //! Neither the processor's model nor its features tell that, so it is measured, with the code that sends messages.
-//! `onecopy tune` does, and so does the first job on a machine, which keeps the result as the machine's [`profile`]:
-//! `onecopy run` before it starts the ranks, or the first rank of a node under another launcher, before it joins. Until
-//! then the processor's maker is a first guess ([`onecopy_obs::machine`]).
+//! `onecopy tune` does, and so does the first job on a machine, which keeps the result as the machine's [`profile`].
+//! `onecopy run` measures before it starts the ranks, or the first rank of a node under another launcher, before it
+//! joins. Until then the processor's maker is a first guess ([`onecopy_obs::machine`]).
 
 use super::{Options, Runtime};
 use crate::comm::Comm;

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! What transfers really cost between two ranks, learned from the transfers themselves.
 //!
-//! Whether reading through the kernel or a pipeline of chunks is faster depends on three things: where the two
+//! Whether reading through the kernel or a pipeline of chunks is faster depends on three things. They are where the two
 //! processors are, what pages the buffers have, and whether the sender is there to copy at all. All of these change
 //! while a job runs. So the receiver times what it does: a rate per way, begun from the cost curves, moved by every
 //! announced transfer from [`MIN`] bytes on. The way that lost is tried again now and then, a few times in a row, as
@@ -137,7 +137,7 @@ impl Observed {
         self.transfers = self.transfers.wrapping_add(1);
         let slower = call.max(pipeline) / call.min(pipeline);
         let pause = f64::from(TRIES) * (slower.min(TRY_FACTOR) - 1.0) / TIME_FOR_TRIES;
-        // Two ranks that exchange messages try at the same time, whatever each has seen: while one of them is in the
+        // Two ranks that exchange messages try at the same time, whatever each has seen. While one of them is in the
         // kernel, it fills no chunks for the other.
         let turn = (pause.max(RETRY) as u32).next_power_of_two();
         if self.transfers.is_multiple_of(turn) && slower < TRY_FACTOR {

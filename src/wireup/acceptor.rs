@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The listening TCP sockets of rank 0's host, to which the hosts of other nodes connect, and the inbound connections
-//! that have not proven yet who they are.
+//! The listening TCP sockets of rank 0's host, and the inbound connections of other nodes' hosts that have not proven
+//! yet who they are.
 //!
 //! Anyone who reaches the address may connect. So inbound connections are bounded in number and in time, none is waited
 //! for, and of none more is read than its proof. When too many are there the one that has been there longest goes. A

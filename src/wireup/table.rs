@@ -2,7 +2,7 @@
 //! What a launcher may offer to the ranks of its job. That is a table that they write and read, and nobody else; a
 //! barrier; a way to end the job.
 //!
-//! Each protocol of a launcher is a [`Table`] of its own; `foreign.rs` opens the one that is there, and all that
+//! Each protocol of a launcher is a [`Table`] of its own. `foreign.rs` opens the one that is there, and all that
 //! follows is the same for each.
 
 use std::fmt;

@@ -12,7 +12,7 @@ pub(crate) const FAULT: &str = "ONECOPY_JOB_FAULT";
 pub(crate) const NO_FAULT: &str = "none:0";
 
 /// More jobs that are run for a label at which nobody has died. A rank that passed it once may do without the next
-/// time: whether a peer sleeps, or waits for credit, is another matter in each run.
+/// time. Whether a peer sleeps, or waits for credit, is another matter in each run.
 const MORE_JOBS: usize = 24;
 
 /// The death of a rank: its `number`-th passing of the label is its last act.

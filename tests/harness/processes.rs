@@ -77,7 +77,7 @@ impl Ranks {
         self
     }
 
-    /// Each rank is on a node of its own, all of which are this machine: they meet by the launcher's table, as under
+    /// Each rank is on a node of its own, all of which are this machine. They meet by the launcher's table, as under
     /// the launcher of another library.
     pub(crate) fn on_nodes(self) -> Self {
         let apart = "unset ONECOPY_JOB_FD ONECOPY_JOB_RANK ONECOPY_JOB_SIZE; \

@@ -168,7 +168,7 @@ fn a_rail_that_goes_amid_a_message_is_used_again_when_it_is_back() {
     });
 }
 
-/// The rail that carries the stream goes down amid a message: the lane is made anew by the other one, and uses both
+/// The rail that carries the stream goes down amid a message. The lane is made anew by the other one, and uses both
 /// again when the first is back.
 #[test]
 fn the_rail_of_the_stream_goes_amid_a_message() {

@@ -26,8 +26,8 @@ fn play(
     })
 }
 
-/// Whether a call ended with what is true of this member: that it left, or, as long as that is not known, that it says
-/// that it is done with less than its part.
+/// Whether a call ended with what is true of this member: that it left. As long as that is not known, that it did less
+/// than its part.
 fn names(result: &Result<()>, member: usize) -> bool {
     match result {
         Err(Error::PeerLeft { rank }) => *rank == member,

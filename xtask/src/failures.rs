@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! What test programs say of their failures, kept for the end of a long task: a reader of only the end of its output
+//! What test programs say of their failures, kept for the end of a long task. A reader of only the end of its output
 //! sees there which test failed and why.
 
 use std::collections::VecDeque;

@@ -111,8 +111,8 @@ fn measure(plan: &Plan, points: &mut [Point], stage: &mut Stage) -> Result<(), B
     Ok(())
 }
 
-/// Goes through the points again and again, as the machine goes from one state to another by itself, until each point
-/// has its batches in each state.
+/// Goes through the points again and again, until each point has its batches in each state. The machine goes from one
+/// state to another by itself.
 fn in_states(
     plan: &Plan,
     points: &mut [Point],

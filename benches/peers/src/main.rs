@@ -78,7 +78,7 @@ struct Args {
     /// Batches for each result: near ones, or those of each '--state'
     #[arg(long, default_value_t = 9)]
     batches: u16,
-    /// Go on until each result has its batches in this state of the machine, which changes by itself [default: near,
+    /// Go on until each result has its batches in this state of the machine. It changes by itself [default: near,
     /// as far as it is near when a result's turn comes]
     #[arg(long, value_enum)]
     state: Option<WantedStates>,

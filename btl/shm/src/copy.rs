@@ -180,8 +180,8 @@ pub enum Kernel {
 }
 
 /// Fewer bytes are copied without prefetches: loads that wait for their lines go side by side. With 1 KiB, B takes
-/// longer near: 2 KiB 0.162 instead of 0.152 us. With 2 KiB, G far takes up to 0.97 instead of 0.71 us for 2 KiB; both
-/// with returned chunks from there on (11-27; docs/performance.md, "Answer in the chunks that were read").
+/// longer near: 2 KiB 0.162 instead of 0.152 us. With 2 KiB, G far takes up to 0.97 instead of 0.71 us for 2 KiB. Both
+/// are with returned chunks from there on (11-27; docs/performance.md, "Answer in the chunks that were read").
 pub const AHEAD_MIN: usize = 3 << 10;
 
 /// Which kernel copies what, decided once per machine.
@@ -237,7 +237,7 @@ pub unsafe fn copy(kernel: Kernel, to: *mut u8, from: *const u8, len: usize) {
             unsafe { arch::vectors_ahead::<false, true>(to, from, len) }
         }
         Kernel::Ahead if len >= AHEAD_MIN && hint::vectors() => {
-            // SAFETY: the caller's promise; the hint is only given where the processor has the vectors, and so many
+            // SAFETY: the caller's promise. The hint is only given where the processor has the vectors, and so many
             // bytes are more than the first prefetches and a step.
             unsafe { arch::vectors_ahead::<false, false>(to, from, len) }
         }

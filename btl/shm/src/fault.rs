@@ -2,9 +2,9 @@
 //! Points at which a test kills the process.
 //!
 //! Without the feature `fault-points` nothing of this is in the program. With it,
-//! `ONECOPY_JOB_FAULT=label:count[:rank]` in the environment kills a process at a label: when that rank, or any rank if
-//! none is given, passes it for the `count`-th time. The process sends itself `SIGKILL`, which no handler sees.
-//! `ONECOPY_JOB_FAULT=list` counts passings instead, see `passed`.
+//! `ONECOPY_JOB_FAULT=label:count[:rank]` in the environment kills a process at a label. It does so when that rank, or
+//! any rank if none is given, passes it for the `count`-th time. The process sends itself `SIGKILL`, which no handler
+//! sees. `ONECOPY_JOB_FAULT=list` counts passings instead, see `passed`.
 //!
 //! `ONECOPY_JOB_LIMIT=label:number` makes something run out early that would take long to use up, see [`limit`].
 

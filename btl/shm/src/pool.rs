@@ -206,7 +206,7 @@ impl Outstanding {
 /// record. The peer's again are those that a tail was published behind, whatever published it.
 ///
 /// How many are kept follows from what the two do. If they send in turn, as many as the peer's message had are kept for
-/// the answer: as the longer one of its last two had, since short and long ones often alternate. A peer that sends more
+/// the answer. It is the longer one of its last two: short and long ones often alternate. A peer that sends more
 /// without one gets them back as before, and they are only counted.
 #[derive(Debug)]
 pub struct KeptChunks {
@@ -408,7 +408,7 @@ mod tests {
         }
     }
 
-    /// Two ranks that send each other chunks, as `src/endpoint/shared.rs` does: the reader of a chunk keeps it,
+    /// Two ranks that send each other chunks, as `src/endpoint/shared.rs` does. The reader of a chunk keeps it,
     /// returns it with a message, or gives it back by a tail. No chunk ever has two owners.
     mod returns {
         use super::*;
@@ -573,7 +573,7 @@ mod tests {
 
         proptest! {
             /// Two ranks that send in turn messages of one length, or of two that alternate, return all chunks in the
-            /// end, whatever one of them gave back before, having waited for long.
+            /// end. It does not matter what one of them gave back before, having waited for long.
             #[test]
             fn who_sends_in_turn_returns_chunks(
                 one_count in 1usize..=16,

@@ -6,7 +6,7 @@
 //! # Safety
 //!
 //! Three promises are made here. What runs before `main` makes only system calls. So does what runs between `fork` and
-//! `exec` ([`spawn`]), which allocates nothing either: it is sound even if other threads held locks at the moment of
+//! `exec` ([`spawn`]), which allocates nothing either. It is sound even if other threads held locks at the moment of
 //! the fork. And a descriptor number that came through the environment ([`take_inherited_socket`]) becomes owned at
 //! most once, after the kernel confirmed what it is.
 #![allow(

@@ -9,7 +9,7 @@
 //! [`StatsPage`] gives `&mut` into its memory, so nobody else may write it:
 //!
 //! * In this process it has the only mapping, and lends it with its own borrow.
-//! * The file is sealed with `F_SEAL_FUTURE_WRITE` before `create` returns, and before anything is counted: from then
+//! * The file is sealed with `F_SEAL_FUTURE_WRITE` before `create` returns, and before anything is counted. From then
 //!   on nobody can write to it or map it writable, through this descriptor or a new one. `F_SEAL_SEAL` keeps it so. It
 //!   cannot shrink, so no access faults. Without any of these seals the values lie in private memory instead.
 //! * Before that, only who may look into the descriptors of this process could have mapped it, by a guess of the

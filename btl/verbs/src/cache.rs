@@ -2,7 +2,7 @@
 //! The registration cache: memory of the program that stays registered, because to register costs more than to send.
 //!
 //! A registration names pages, not addresses. When the program unmaps them and maps others at the same place, an old
-//! registration still reaches the old ones: a message would carry bytes of the past. So an entry is good only while the
+//! registration still reaches the old ones. A message would carry bytes of the past. So an entry is good only while the
 //! kernel would tell of such a change ([`crate::unmaps`]). Where it would not, nothing is cached: each caller gets a
 //! registration of its own.
 //!
@@ -218,7 +218,7 @@ impl<P: Provider> Shared<P> {
 
 impl<P: Provider> Observer for Shared<P> {
     fn observe(&self, take: &mut dyn FnMut() -> Option<Range<usize>>) {
-        // The call that changed a mapping returns when its event was taken: with the lock, so that whoever asks
+        // The call that changed a mapping returns when its event was taken. That needs the lock, so whoever asks
         // afterwards waits for what is done here.
         let mut state = self.lock();
         while let Some(range) = take() {

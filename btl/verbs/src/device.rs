@@ -3,7 +3,7 @@
 //!
 //! # Safety
 //!
-//! Each object is a pointer that the library gave, and holds those that it was made from: it is given back once, in its
+//! Each object is a pointer that the library gave, and holds those that it was made from. It is given back once, in its
 //! drop, before they are. The library's objects may be used by several threads at once. An event that names an object
 //! is read before it is acknowledged, and the object's end waits for that.
 #![allow(unsafe_code, reason = "calls of libibverbs")]

@@ -3,7 +3,7 @@
 //!
 //! # Safety
 //!
-//! The one unsafe step of our own is to register pages that a region owns: they stay until the registration has ended,
+//! The one unsafe step of our own is to register pages that a region owns. They stay until the registration has ended,
 //! and nobody refers to them (see [`crate::memory`]). Memory of the program is registered by an unsafe call.
 #![allow(unsafe_code, reason = "registers memory")]
 

@@ -18,7 +18,7 @@
 //! A device reads and writes memory behind the program's back. It does from when an operation is posted until it has
 //! completed or its queue pair no longer exists. So:
 //!
-//! - What is posted is a [`Slot`], by value. It lies in the [`Queue`]'s table while the device may touch it, and comes
+//! - What is posted is a [`Slot`], by value. It lies in the [`Queue`]'s table while the device may touch it. It comes
 //!   back with the completion, or when [`Queue::retire`] has destroyed the queue pair.
 //! - A name of an operation has a generation. A completion that comes late, of a pair that is gone, finds nothing.
 //! - A queue that is dropped gives slots back only of pairs and receives that no longer exist. Of others it keeps them

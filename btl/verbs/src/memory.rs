@@ -5,7 +5,7 @@
 //!
 //! A region's pages are its own mapping. They are reached by raw pointers only, in a slot's bounds, and unmapped after
 //! the registration has ended. While a slot exists as a value, the program alone touches it, but for peers that have
-//! the region's key: so its bytes are copied, and never referred to. A slot that is posted is no value of the program's
+//! the region's key. So its bytes are copied, and never referred to. A slot that is posted is no value of the program's
 //! any more; see [`crate::queue`]. Should a registration not end, unmapping is still sound: the kernel has pinned the
 //! pages, and nobody else is given them.
 #![allow(unsafe_code, reason = "memory that a device touches")]

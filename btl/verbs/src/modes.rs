@@ -135,7 +135,7 @@ pub struct Need {
 
 /// Bytes of a request in a pair's queue. Devices use one to four lines of a cache.
 const REQUEST: u64 = 128;
-/// Bytes that kernel and device keep of a pair beside its queue: contexts of hardware have 256 to 512 bytes, the
+/// Bytes that kernel and device keep of a pair beside its queue. Contexts of hardware have 256 to 512 bytes, the
 /// kernel's structures and the library's some KiB.
 const PAIR: u64 = 8 << 10;
 

@@ -308,9 +308,9 @@ impl<T: Debug + Send + Sync + 'static> Object for T {}
 ///
 /// # Safety
 ///
-/// An implementation touches memory that was registered or posted only in this time: from the posting of an operation
-/// to its completion, or to the drop of its pair, its receives' queue and that queue's pairs. It uses the keys of the
-/// registration. It stays within the pieces that were posted, or within the registered range for a peer.
+/// An implementation touches memory that was registered or posted only while an operation is posted. That time ends
+/// with its completion, or with the drop of its pair, its receives' queue and that queue's pairs. It uses the keys of
+/// the registration. It stays within the pieces that were posted, or within the registered range for a peer.
 pub unsafe trait Provider: Debug + Send + Sync + Sized + 'static {
     /// An open device.
     type Context: Object + Clone;

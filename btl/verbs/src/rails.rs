@@ -13,11 +13,11 @@
 //! - A side reads by a connection once both have said that they are connected.
 //! - Another connection that is lost ends nothing: what it had under way is read by others. One side, the *leader*,
 //!   makes it again: soon when a port came back, else ever more seldom.
-//! - Where a rank has as many connections by a rail as it may have, a new lane takes the places of one that was silent,
+//! - Where a rank has as many connections by a rail as it may have, a new lane replaces one that was silent,
 //!   by each rail. A connection that is made again takes none. So no two take each other's.
 //! - A stripe is read by the rail that has the fewest bytes outstanding for its speed. So a slow one takes less.
-//! - A registration names pages in one domain. So memory that a peer may read is registered in each domain, by one
-//!   cache with one bound, and each rail reads it by its own key.
+//! - A registration names pages in one domain. So memory that a peer may read is registered in each domain, and each
+//!   rail reads it by its own key. One cache with one bound has them all.
 //! - What streams need is pinned on a rail only when one goes by it.
 //!
 //! # Safety

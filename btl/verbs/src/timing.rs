@@ -26,8 +26,8 @@ pub struct Timing {
 }
 
 impl Timing {
-    /// A peer that is silent for about so long is gone: between half of it and all of it, but never less than what the
-    /// shortest answer may take.
+    /// A peer that is silent for about so long is gone. It is between half of it and all of it, but never less than
+    /// what the shortest answer may take.
     #[must_use]
     pub fn within(limit: Duration) -> Self {
         let mut best = Self {

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! A whole run as it is kept under `benches/record`: every figure once, one line a point.
 //!
-//! What follows from other figures is left out: the time of the limit (it stands among the limits of the point), the
-//! state that a ratio is of (near where there are such batches, else far, else all), and hand-offs (the median over the
-//! gate's floor). So a record stays small enough for a repository.
+//! What follows from other figures is left out. The time of a limit stands among the limits of the point. A ratio is of
+//! the near state where it has batches, else of the far one, else of all. Hand-offs are the median over the gate's
+//! floor. So a record stays small enough for a repository.
 
 use super::gate::Gate;
 use super::machine::Machine;

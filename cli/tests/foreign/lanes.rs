@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Ranks that are processes, on two nodes of a bed that has a device for RDMA: their messages go by a lane, and one is
+//! Ranks that are processes, on two nodes of a bed that has a device for RDMA. Their messages go by a lane, and one is
 //! killed.
 
 use nix::sys::signal::Signal;

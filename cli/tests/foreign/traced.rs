@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! `onecopy trace` on other MPI libraries: two jobs at once exchange known messages, and every cell of the matrix is
-//! what the libraries called, by a count of the program itself.
+//! `onecopy trace` on other MPI libraries: two jobs at once exchange known messages. Every cell of the matrix is what
+//! the libraries called, by a count of the program itself.
 
 use std::collections::BTreeMap;
 use std::fs;

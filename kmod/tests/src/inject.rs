@@ -21,8 +21,8 @@ const POINTS: &[(&str, u32, bool)] = &[
 /// Callers that are looked at.
 const DEPTH: &str = "24";
 const FOLDER: &str = "/sys/kernel/debug";
-/// How much more seldom the kernel's points fail where a program ends when its calls fail: often enough that most meet
-/// it, and seldom enough that many get beyond their first calls.
+/// How much more seldom the kernel's points fail where a program ends when its calls fail. It is often enough that most
+/// meet it, and seldom enough that many get beyond their first calls.
 pub(crate) const SELDOM: u32 = 4;
 /// How many a point may fail: it counts down from there, so that it can be asked how many it did.
 const ALLOWED: u64 = 1 << 30;

@@ -182,7 +182,7 @@ impl Layout {
         })
     }
 
-    /// Shows the runs of bytes `range` of the packed form to `f`, moved by `base`, in order, until it says no.
+    /// Shows the runs of bytes `range` of the packed form to `f`, moved by `base`, in order, until it refuses.
     /// Gives whether all were shown.
     pub(crate) fn walk(
         &self,

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! What a broker has to do with ranks of other nodes: it serves none of them, and hears of them from other brokers.
 //!
-//! The broker of rank 0's node *decides* whether all ranks have joined; the others tell it which of their ranks have,
+//! The broker of rank 0's node *decides* whether all ranks have joined. The others tell it which of their ranks have,
 //! and pass its answer on to them. A broker that loses its connection to that one decides alone, and hears no more of
 //! ranks on other nodes.
 

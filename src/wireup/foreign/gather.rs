@@ -6,8 +6,7 @@
 //! 3. In a job of one node its listener is in there. In a job of several, the host of each node opens one and joins
 //!    itself to rank 0's. Each puts where its listener is and what its node's address is, and once more all wait.
 //!
-//! A rank that fails puts its reason in place of the word that others look for, so that they fail with it and do not
-//! wait.
+//! A rank that fails puts its reason in place of the word that others look for, so they fail with it and do not wait.
 
 use std::net::IpAddr;
 use std::os::fd::OwnedFd;

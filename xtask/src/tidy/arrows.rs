@@ -135,7 +135,7 @@ const RESERVED: &[(&str, &[&str])] = &[
     ("tracing-subscriber", TOOLS),
 ];
 
-/// The rows of the page's table that begin with these words, up to its end, each as the names that stand as code in its
+/// The rows of the page's table that begin with these words, each as the names that stand as code in its
 /// cells.
 pub(super) fn rows(page: &str, head: &str) -> Vec<Vec<Vec<String>>> {
     let names = |cell: &str| {

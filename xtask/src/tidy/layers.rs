@@ -13,7 +13,7 @@ const REGISTRY: &str = "btl/src/registry.rs";
 const LIBRARY: &str = "src/";
 
 /// Names of layers that are words of their own, each with what else it means. They are found where they stand alone in
-/// a text, and in the names of the layer's knobs: those that its row has, and those that begin so.
+/// a text, and in the names of the layer's knobs. Those are what its row has, and what begins so.
 const AMBIGUOUS: &[(&str, &str, &[&str])] = &[
     ("heap", "the memory that `alloc` gives", &[]),
     ("self", "the value of a method", &[]),

@@ -1,5 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Sentences of the pages have few words. Tables, headings and blocks of code are no sentences.
+//! Sentences of pages and comments have few words. Tables, headings and blocks of code are no sentences.
+
+use std::borrow::Cow;
 
 use super::{File, Findings};
 
@@ -9,10 +11,14 @@ const MOST: usize = 25;
 const SHORT: &[&str] = &["e.g.", "i.e.", "etc.", "cf.", "vs.", "no."];
 
 pub(super) fn check(file: &File, findings: &mut Findings) {
-    if !file.path.ends_with(".md") {
+    let page = if file.path.ends_with(".md") {
+        Cow::Borrowed(&file.text)
+    } else if file.path.ends_with(".rs") {
+        Cow::Owned(comments(&file.text))
+    } else {
         return;
-    }
-    for (line, text) in paragraphs(&file.text) {
+    };
+    for (line, text) in paragraphs(&page) {
         for (count, begin) in long(&text) {
             findings.error(
                 format!("{}:{line}", file.path),
@@ -20,6 +26,22 @@ pub(super) fn check(file: &File, findings: &mut Findings) {
             );
         }
     }
+}
+
+/// What the comments of a source file say, each line where it stands; the code is left out.
+fn comments(source: &str) -> String {
+    let text = |line: &str| {
+        let comment = line.trim_start().strip_prefix("//").unwrap_or_default();
+        // The line of the licence is no sentence.
+        let comment = if comment.contains("SPDX-") {
+            ""
+        } else {
+            comment
+        };
+        let text = comment.strip_prefix(['/', '!']).unwrap_or(comment);
+        format!("{text}\n")
+    };
+    source.lines().map(text).collect()
 }
 
 /// The paragraphs and the items of lists, each with the line on which it begins.
@@ -118,6 +140,24 @@ mod tests {
 
     fn sentence(words: usize) -> String {
         "word ".repeat(words - 1) + "end."
+    }
+
+    #[test]
+    fn comments_of_a_source_are_judged_and_its_code_is_not() {
+        let source = format!(
+            "// SPDX-License-Identifier: MIT\n//! {}\nlet a = {};\n    /// {}\n",
+            sentence(25),
+            "b + ".repeat(30),
+            sentence(26)
+        );
+        let file = File {
+            path: "src/a.rs".to_owned(),
+            text: source,
+        };
+        let mut findings = Findings::default();
+        check(&file, &mut findings);
+        assert_eq!(findings.errors.len(), 1);
+        assert!(findings.errors[0].starts_with("src/a.rs:4: a sentence of 26"));
     }
 
     #[test]

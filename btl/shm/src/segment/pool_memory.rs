@@ -70,7 +70,7 @@ impl<'m> PoolMemory<'m> {
     ) -> Result<(), OutOfBounds> {
         let from = self.at(chunk, offset, out.len())?;
         let kernel = match kernel {
-            // As a rule this rank writes next to a chunk that it may write: its own has come back to it, and in a
+            // As a rule this rank writes next to a chunk that it may write. Its own has come back to it, and in a
             // peer's it sends its answer.
             Kernel::Ahead if self.writable => Kernel::AheadOwning,
             other => other,

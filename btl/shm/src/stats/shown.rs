@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Statistics pages as tools read them, from outside.
 //!
-//! The owner of a file is not trusted: all is checked that a mapping of it relies on, and nothing is followed that lies
+//! The owner of a file is not trusted. All is checked that a mapping of it relies on, and nothing is followed that lies
 //! in it. Each value is loaded atomically, so it is torn from no other; values of one look may be of moments that
 //! differ.
 

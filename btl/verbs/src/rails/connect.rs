@@ -193,8 +193,8 @@ impl<P: Provider> Rails<P> {
         }
     }
 
-    /// Moves the connections of a lane on: what the peer says of them, which are ready, which have failed, and which
-    /// are to be made again.
+    /// Moves the connections of a lane on: what the peer says of them, which are ready or have failed, and which
+    /// to make again.
     pub(super) fn advance(&mut self, name: u64) {
         let is_over = |lane: &Lane| lane.failed.is_some();
         if self.lanes.get(name).is_none_or(is_over) {

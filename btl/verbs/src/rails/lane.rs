@@ -83,8 +83,8 @@ impl Connection {
     }
 }
 
-/// A key of a peer's memory, as an announcement carries it: the device's key, and in the upper half by which of its
-/// owner's rails the memory has that key, and of which registration. A rank with one rail has zeros there.
+/// A key of a peer's memory, as an announcement carries it. It is the device's key, and in the upper half by which of
+/// its owner's rails the memory has that key, and of which registration. A rank with one rail has zeros there.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct RailKey {
     pub(super) key: u32,

@@ -243,8 +243,8 @@ impl<P: Provider> Rails<P> {
         }
     }
 
-    /// Gives back the slot of the last stripe behind that index whose bytes are here by a connection, so that the
-    /// stripe at that index can have it. Else those behind, which nobody may read yet, could keep all slots for ever.
+    /// Gives back the slot of the last stripe behind that index whose bytes are here by a connection. The stripe at
+    /// that index can have it. Else those behind, which nobody may read yet, could keep all slots for ever.
     fn give_back_behind(&mut self, name: u64, index: usize, connection: usize) -> bool {
         let Some(lane) = self.lanes.get_mut(name) else {
             return false;

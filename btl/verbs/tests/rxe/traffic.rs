@@ -254,7 +254,7 @@ pub(crate) fn datagrams() {
     other.end();
 }
 
-/// A buffer is sent, unmapped, mapped again at the same place with other bytes, and sent again: what arrives must be
+/// A buffer is sent, unmapped, mapped again at the same place with other bytes, and sent again. What arrives must be
 /// the new bytes, though the old pages were registered.
 pub(crate) fn other_memory_at_the_same_place() {
     const LENGTH: usize = 64 << 10;

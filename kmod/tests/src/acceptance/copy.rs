@@ -345,7 +345,7 @@ pub(super) fn revoke_stops_a_copy() -> Outcome {
     Ok(())
 }
 
-/// However seldom the scheduler lets a copy run, it holds up nobody who takes its memory back: here a task with
+/// However seldom the scheduler lets a copy run, it holds up nobody who takes its memory back. Here a task with
 /// real-time priority keeps the copy from its processor.
 pub(super) fn revoke_waits_for_no_slow_copy() -> Outcome {
     const ROUNDS: usize = 12;

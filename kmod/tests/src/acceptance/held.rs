@@ -323,7 +323,7 @@ fn small_objects() -> Outcome<u64> {
     Ok(caches.sum())
 }
 
-/// Whether a process waits for the end of what the kernel tells its notifiers. Not by `stat`: to read that borrows the
+/// Whether a process waits for the end of what the kernel tells its notifiers. Not by `stat`. To read that borrows the
 /// address space, so that its end may fall to the reader, and we would wait for what we hold ourselves.
 fn waits_for_notifiers(pid: Pid) -> bool {
     fs::read_to_string(format!("/proc/{pid}/stack")).is_ok_and(|at| at.contains("synchronize_srcu"))

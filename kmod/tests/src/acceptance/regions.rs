@@ -647,8 +647,8 @@ enum TakenBack {
     DestroyedInUse,
 }
 
-/// Once the owner has taken a region back, no byte of it moves, and it is not pinned: also while the caller of a copy
-/// waits for its own memory.
+/// Once the owner has taken a region back, no byte of it moves, and it is not pinned. That holds also while the caller
+/// of a copy waits for its own memory.
 pub(super) fn destroy_stops_a_copy() -> Outcome {
     use TakenBack::{Closed, Destroyed, DestroyedInUse};
     let area = Area::new(size())?;
