@@ -20,7 +20,8 @@ use onecopy_shm::copy::{Kernel, copy_slices};
 use onecopy_shm::layout::COLL_SLOT;
 use onecopy_shm::loan::Loan;
 
-/// Bytes of a temporary buffer, for all pieces of a round: no temporary memory grows with the payload.
+/// Bytes of a temporary buffer, for all pieces of a round: no temporary memory grows with the payload. Chosen by
+/// magnitude: as many bytes as sixteen slots have, which stay in a second cache.
 const TEMP: usize = 64 << 10;
 /// How many times as long as in a slot pieces must be to go by a temporary buffer. Less does not pay for the buffer,
 /// and where one member has none, all use slots.

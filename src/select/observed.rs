@@ -20,7 +20,7 @@ use std::time::{Duration, Instant};
 /// happens to do, are too large a part of that.
 pub(crate) const MIN: u64 = 32 << 10;
 /// The slower way is tried after so many transfers by the other. It is tried less often if tries would take more than
-/// this part of the time.
+/// this part of the time. All these are chosen by magnitude: what bounds the cost of tries is the part of the time.
 const RETRY: f64 = 64.0;
 const TIME_FOR_TRIES: f64 = 0.01;
 /// Tries in a row. The first [`COLD`] are not counted: they find nothing where they left it, neither chunks nor

@@ -11,7 +11,8 @@ use onecopy_shm::copy::{Kernel, copy_slices};
 use std::io::IoSlice;
 use std::os::fd::{AsRawFd, BorrowedFd};
 
-/// So many bytes may wait to be written before nothing more is claimed.
+/// So many bytes may wait to be written before nothing more is claimed. One call of the kernel for so many costs little
+/// beside their copy; chosen by magnitude, as are those below.
 const OUT_MAX: usize = 64 << 10;
 /// A buffer that is larger and empty is given back to the system.
 const KEEP: usize = 8 * OUT_MAX;
