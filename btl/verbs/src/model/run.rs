@@ -211,28 +211,24 @@ impl State {
             return Outcome::Failed(Status::INVALID_REQUEST);
         }
         store(&receive.pieces, 0, &bytes);
-        self.received(queue, receive.id, peer, number, bytes.len(), send.immediate);
+        let finished = Finished {
+            id: receive.id,
+            pair: peer,
+            source: number,
+            immediate: send.immediate,
+            ..Finished::default()
+        };
+        self.received(queue, bytes.len(), finished);
         Outcome::Done
     }
 
-    fn received(
-        &mut self,
-        queue: u32,
-        id: u64,
-        pair: u32,
-        source: u32,
-        bytes: usize,
-        immediate: Option<u32>,
-    ) {
-        let bytes = u32::try_from(bytes).unwrap_or(u32::MAX);
+    /// A message of so many bytes has come in the receive that `finished` names.
+    fn received(&mut self, queue: u32, bytes: usize, finished: Finished) {
         let finished = Finished {
-            id,
             status: SUCCESS,
             received: true,
-            bytes,
-            immediate,
-            pair,
-            source,
+            bytes: u32::try_from(bytes).unwrap_or(u32::MAX),
+            ..finished
         };
         self.complete(queue, finished);
     }
@@ -274,7 +270,14 @@ impl State {
                 return Outcome::Full;
             };
             store(&[piece], 0, &bytes);
-            self.received(queue, receive.id, peer, number, bytes.len(), send.immediate);
+            let finished = Finished {
+                id: receive.id,
+                pair: peer,
+                source: number,
+                immediate: send.immediate,
+                ..Finished::default()
+            };
+            self.received(queue, bytes.len(), finished);
         } else {
             store(&[piece], 0, &bytes);
         }
@@ -398,14 +401,14 @@ impl State {
             return;
         }
         store(&receive.pieces, DATAGRAM_HEAD, &datagram.bytes);
-        self.received(
-            queue,
-            receive.id,
-            datagram.pair,
-            datagram.source,
-            length,
-            datagram.immediate,
-        );
+        let finished = Finished {
+            id: receive.id,
+            pair: datagram.pair,
+            source: datagram.source,
+            immediate: datagram.immediate,
+            ..Finished::default()
+        };
+        self.received(queue, length, finished);
     }
 }
 
