@@ -27,8 +27,8 @@ const TIME_FOR_TRIES: f64 = 0.01;
 /// the kernel's tables in the caches. All chunks of a peer are used in turn, so two messages may be needed.
 const TRIES: u32 = 5;
 const COLD: u32 = 2;
-/// So many transfers in chunks that overlap are learned at once, at most: enough that it counts little how far the
-/// first and the last of them had come.
+/// So many transfers in chunks that overlap are learned at once, at most. Then it counts little how far the first and
+/// the last of them had come.
 const GROUP: u32 = 8;
 /// The other way is not tried if it is known to take more than so many times as long.
 const TRY_FACTOR: f64 = 4.0;
@@ -173,8 +173,8 @@ impl Observed {
         })
     }
 
-    /// A transfer of `bytes` began and ended. Those of a window are asked for together and served one after the other,
-    /// or in turns: what one waited for the others is not its own time, and only their mean is learned.
+    /// A transfer of `bytes` began and ended. Those of a window are asked for together, and served one after the other
+    /// or in turns. What one waited for the others is not its own time, and only their mean is learned.
     pub(crate) fn transferred(&mut self, rival: Rival, bytes: u64, begun: Instant, ended: Instant) {
         let before = self.ended.replace(ended);
         let served = before.map_or(begun, |before| before.max(begun));
