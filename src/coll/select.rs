@@ -69,12 +69,22 @@ pub fn by_halves(collective: &Collective, len: usize, size: usize) -> bool {
     size == 2 && len >= seeds::HALVES_MIN && matches!(collective, Collective::Bcast { .. })
 }
 
+/// Whether chunks cost clearly less than calls of the kernel, by the machine's curves.
+#[must_use]
+pub fn chunks_are_cheaper(costs: &Costs) -> bool {
+    let call = &costs.by[LayerId::CALL].one_sided;
+    let cheaper = |len| seeds::ASK_MARGIN * costs.eager.estimate(len) < call.estimate(len);
+    seeds::ASK_SIZES.into_iter().all(cheaper)
+}
+
 /// Whether the `given` bytes of a member go as messages if the others cannot map them. `one_reader`: only one of them
 /// takes some. For several they would be copied in for each, or sent one after the other. With four ranks on two
 /// processors an alltoall of 256 KiB, sent so, took 1.2 to 1.8 times as long (G, 11-28).
+/// `over_calls`: chunks are cheaper than calls of the kernel, or the reader has none. Else it reads by a call, which a
+/// message only precedes. Scatter of 64 KiB took 9.3 instead of 5.2 us near, as a message (A, 11-29).
 #[must_use]
-pub fn by_message(given: usize, one_reader: bool) -> bool {
-    one_reader && given > COLL_SLOT
+pub fn by_message(given: usize, one_reader: bool, over_calls: bool) -> bool {
+    one_reader && given > COLL_SLOT && (over_calls || given >= seeds::BOTH_COPY_MIN)
 }
 
 /// Whether what a member of `size` gives in an exchange is for one reader.
@@ -108,11 +118,9 @@ pub fn relay_min(knobs: &Knobs, crowded: bool) -> usize {
 /// processor answers late.
 #[must_use]
 pub fn asks(knobs: &Knobs, costs: &Costs, crowded: bool) -> bool {
-    let call = &costs.by[LayerId::CALL].one_sided;
-    let cheaper = |len| seeds::ASK_MARGIN * costs.eager.estimate(len) < call.estimate(len);
     knobs
         .coll_ask
-        .unwrap_or(!crowded && seeds::ASK_SIZES.into_iter().all(cheaper))
+        .unwrap_or(!crowded && chunks_are_cheaper(costs))
 }
 
 /// Whether members of a broadcast read shares of it from each other, where its root's memory is not mapped.

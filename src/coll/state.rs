@@ -24,6 +24,8 @@ pub(crate) struct Tuning {
     pub(crate) relay_min: usize,
     /// Whether ranks that wait are asked for what would be read by the kernel.
     pub(crate) asks: bool,
+    /// Whether messages go by chunks that cost less than calls of the kernel.
+    pub(crate) cheap_chunks: bool,
 }
 
 /// A communicator as its collectives see it.

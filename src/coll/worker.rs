@@ -207,6 +207,7 @@ impl Worker {
             temp_max: select::temp_max(&core.costs),
             relay_min: select::relay_min(&core.knobs, crowded),
             asks: select::asks(&core.knobs, &core.costs, crowded),
+            cheap_chunks: select::chunks_are_cheaper(&core.costs),
         };
         let mut collectives = Collectives {
             channels: u64::from(channel.is_some()),

@@ -18,7 +18,9 @@ use super::super::state::CommState;
 use super::Exchange;
 use crate::engine::Engine;
 use crate::error::Result;
+use crate::peer::Peer;
 use crate::request::RequestId;
+use onecopy_btl::registry::Power;
 
 /// The messages of an exchange.
 #[derive(Default)]
@@ -31,6 +33,13 @@ pub(super) struct Messages {
     early: Vec<(usize, RequestId)>,
     /// Places whose messages are taken.
     taken: Vec<usize>,
+}
+
+/// Whether a message between this rank and `place` is better than a call of the kernel there, or the only way.
+fn is_over_calls(engine: &Engine, state: &CommState, place: usize) -> bool {
+    let peer = engine.peers[state.members[place] as usize].as_ref();
+    let calls = |peer: &Peer| peer.link.proven().by(Power::Copy).next().is_some();
+    state.tuning.cheap_chunks || !peer.is_some_and(|peer| calls(peer))
 }
 
 impl Exchange {
@@ -59,7 +68,8 @@ impl Exchange {
             None => offer.len,
         };
         let mapped = || engine.range_of(&offer).heap.is_some() && reaches_all(engine, state);
-        (by_message(given, self.one_reader) && !mapped()).then_some((reader, part))
+        let over_calls = is_over_calls(engine, state, reader);
+        (by_message(given, self.one_reader, over_calls) && !mapped()).then_some((reader, part))
     }
 
     /// Sends a part of the offer to its reader.
@@ -88,7 +98,7 @@ impl Exchange {
             let place = self.pending[index];
             let (_, len) = self.takes.of(place);
             let given = self.find.all(len, state.size());
-            if by_message(given, self.one_reader) {
+            if by_message(given, self.one_reader, is_over_calls(engine, state, place)) {
                 let id = self.post(engine, state, seq, place)?;
                 self.messages.early.extend(id.map(|id| (place, id)));
             }
@@ -187,6 +197,13 @@ mod tests {
 
     const LEN: usize = 48 << 10;
 
+    /// Knobs by which messages are chosen on every machine: nobody reads by the kernel.
+    fn without_calls() -> Knobs {
+        Knobs::from_iter([("ONECOPY_LAYERS", "self,heap,cico")])
+            .expect("layers")
+            .0
+    }
+
     /// Bytes that this rank sends as messages in `what`.
     fn sent(rt: &Runtime, what: &Collective, send: Option<&[u8]>, recv: Option<&mut [u8]>) -> u64 {
         let before = rt.counters().bytes_sent;
@@ -205,7 +222,7 @@ mod tests {
     /// Plain memory goes as a message, mapped memory does not.
     #[test]
     fn what_one_rank_reads_goes_as_a_message() {
-        local_with(2, &Knobs::default(), |rt| {
+        local_with(2, &without_calls(), |rt| {
             let (me, other) = (rt.rank(), 1 - rt.rank());
             let parts = || Parts::Equal(LEN);
             let message = LEN as u64;
@@ -250,7 +267,7 @@ mod tests {
     /// Of three ranks two would read it, but for a gather.
     #[test]
     fn what_several_read_is_no_message() {
-        local_with(3, &Knobs::default(), |rt| {
+        local_with(3, &without_calls(), |rt| {
             let (me, parts) = (rt.rank(), || Parts::Equal(LEN));
             let mut all = vec![0; 3 * LEN];
             let (one, three) = (filled(LEN, me), filled(3 * LEN, me));

@@ -4,8 +4,8 @@
 mod between;
 
 use super::{
-    Algorithm, Placement, algorithm, by_halves, by_message, has_one_reader, placement, relay_min,
-    relays, temp_max, why, why_placed,
+    Algorithm, Placement, algorithm, by_halves, by_message, chunks_are_cheaper, has_one_reader,
+    placement, relay_min, relays, temp_max, why, why_placed,
 };
 use crate::coll::group::CHANNEL_RANKS;
 use crate::coll::nodes::MembersByNode;
@@ -14,6 +14,7 @@ use crate::coll::{Collective, ElemType, Op, Parts, PredefinedOp};
 use crate::memory::channels;
 use onecopy_btl::LayerId;
 use onecopy_btl::cost::Costs;
+use onecopy_btl::registry::{LayerSet, Power};
 use onecopy_obs::{Knobs, seeds};
 use onecopy_shm::coll::INLINE;
 use onecopy_shm::layout::COLL_SLOT;
@@ -52,6 +53,8 @@ pub struct Table {
     pub choices: Vec<Choice>,
     /// Whether memory from `alloc` can be mapped.
     heap: bool,
+    /// Whether messages are better than reads by the kernel, or there are none.
+    over_calls: bool,
 }
 
 fn collectives() -> [(&'static str, Collective); 10] {
@@ -102,6 +105,12 @@ fn name(placement: Placement) -> &'static str {
     }
 }
 
+/// Whether the user permits some layer that reads by a call of the kernel.
+fn calls_are_allowed(knobs: &Knobs) -> bool {
+    let mut calls = LayerSet::ALL.by(Power::Copy);
+    calls.any(|layer| knobs.layers.allows(layer.name()))
+}
+
 impl Table {
     /// The table for a communicator of `ranks` ranks in a job of as many; `crowded`: those are more than processors.
     #[must_use]
@@ -126,7 +135,7 @@ impl Table {
                 table.add(title, &collective);
             }
         } else {
-            table.choices = between::choices(nodes, table.heap, table.temp_max);
+            table.choices = between::choices(nodes, &table);
         }
         (table.ranks, table.nodes) = (nodes.ranks(), nodes.count());
         table
@@ -146,6 +155,7 @@ impl Table {
             relay_min,
             choices: Vec::new(),
             heap: knobs.layers.allows(LayerId::MAP.name()),
+            over_calls: chunks_are_cheaper(costs) || !calls_are_allowed(knobs),
         }
     }
 
@@ -154,6 +164,9 @@ impl Table {
         let mut edges = vec![0, INLINE + 1, COLL_SLOT + 1, self.temp_max + 1];
         if by_halves(collective, seeds::HALVES_MIN, self.ranks) {
             edges.push(seeds::HALVES_MIN);
+        }
+        if has_one_reader(collective, self.ranks) {
+            edges.push(seeds::BOTH_COPY_MIN);
         }
         if matches!(collective, Collective::Reduce { .. }) {
             edges.push(seeds::HELPED_MIN);
@@ -203,18 +216,24 @@ impl Table {
             let reason = if self.ranks > FLAT { tree } else { flat };
             return (("line", "line"), "flags", reason.to_owned());
         }
-        if by_message(len, has_one_reader(collective, self.ranks)) {
+        if len > COLL_SLOT && has_one_reader(collective, self.ranks) {
             let halves = by_halves(collective, len, self.ranks);
-            let mapped = if self.heap { "buffer" } else { "message" };
             let label = if halves { "halves" } else { "move" };
             let alloc = if halves {
                 "both copy a half"
             } else {
                 "read in place"
             };
-            let reason =
-                format!("alloc: {alloc}; other: as a message, see 'onecopy info protocols'");
-            return ((mapped, "message"), label, reason);
+            let (plain, other) = if by_message(len, true, self.over_calls) {
+                ("message", "as a message, see 'onecopy info protocols'")
+            } else {
+                let limit = if self.heap { self.temp_max } else { 0 };
+                let placed = placement(len, false, limit);
+                (name(placed), why_placed(placed))
+            };
+            let mapped = if self.heap { "buffer" } else { plain };
+            let reason = format!("alloc: {alloc}; other: {other}");
+            return ((mapped, plain), label, reason);
         }
         if self
             .relay_min

@@ -5,7 +5,7 @@ use super::super::levels::{
     Combining, Scheme, bytes, combining, fragment, passes_on, scheme, why, why_not,
 };
 use super::super::{by_message, has_one_reader, placement};
-use super::{Choice, name};
+use super::{Choice, Table, name};
 use crate::coll::nodes::MembersByNode;
 use crate::coll::{Collective, ElemType, Op, Parts, PredefinedOp};
 use onecopy_obs::seeds::{PACKED_MAX, WIRE_FLAT_MAX};
@@ -84,7 +84,7 @@ fn between_leaders(
 /// What is decided for one size.
 type Decision = ((&'static str, &'static str), &'static str, String);
 
-fn decide(title: &str, len: usize, nodes: &MembersByNode, heap: bool, temp_max: usize) -> Decision {
+fn decide(title: &str, len: usize, nodes: &MembersByNode, table: &Table) -> Decision {
     let what = collective(title, len, nodes.ranks());
     let scheme = bytes(&what, nodes.ranks(), len).and_then(|len| scheme(&what, len, nodes));
     let Some(scheme) = scheme else {
@@ -98,9 +98,14 @@ fn decide(title: &str, len: usize, nodes: &MembersByNode, heap: bool, temp_max: 
     if nodes.largest() == 1 {
         return (("-", "-"), "leaders", reason);
     }
-    let limit = if heap { temp_max } else { 0 };
+    let heap = table.heap;
+    let limit = if heap { table.temp_max } else { 0 };
     let piece = len.min(fragment(1));
-    let message = by_message(piece, has_one_reader(&what, nodes.largest()));
+    let message = by_message(
+        piece,
+        has_one_reader(&what, nodes.largest()),
+        table.over_calls,
+    );
     let places = [heap, false].map(|mapped| match message && !mapped {
         true => "message",
         false => name(placement(piece, mapped, limit)),
@@ -108,15 +113,15 @@ fn decide(title: &str, len: usize, nodes: &MembersByNode, heap: bool, temp_max: 
     ((places[0], places[1]), "levels", reason)
 }
 
-/// The choices of all collectives. `heap`: memory from `alloc` can be mapped.
-pub(super) fn choices(nodes: &MembersByNode, heap: bool, temp_max: usize) -> Vec<Choice> {
+/// The choices of all collectives. `table`: what holds on each node.
+pub(super) fn choices(nodes: &MembersByNode, table: &Table) -> Vec<Choice> {
     let (ranks, others) = (nodes.ranks().max(1), nodes.count().saturating_sub(1).max(1));
     // Decisions change at these sizes only.
     let mut edges = vec![
         0,
         INLINE + 1,
         COLL_SLOT + 1,
-        temp_max + 1,
+        table.temp_max + 1,
         PACKED_MAX + 1,
         PACKED_MAX / ranks + 1,
         (PACKED_MAX / nodes.largest().max(1) / ranks + 1) * ranks,
@@ -133,7 +138,7 @@ pub(super) fn choices(nodes: &MembersByNode, heap: bool, temp_max: usize) -> Vec
             &edges
         };
         for &from in edges {
-            let (placement, algorithm, why) = decide(title, from, nodes, heap, temp_max);
+            let (placement, algorithm, why) = decide(title, from, nodes, table);
             if let Some(last) = choices.last_mut()
                 && last.collective == title
             {
@@ -158,11 +163,15 @@ pub(super) fn choices(nodes: &MembersByNode, heap: bool, temp_max: usize) -> Vec
 #[cfg(test)]
 mod tests {
     use super::*;
+    use onecopy_btl::cost::Costs;
+    use onecopy_obs::Knobs;
 
     #[test]
     fn lines_cover_all_sizes_and_say_what_is_decided() {
         let nodes = MembersByNode::blocks(8, 2);
-        let choices = choices(&nodes, true, 65_536);
+        let (knobs, costs) = (Knobs::default(), Costs::default());
+        let table = Table::empty(&knobs, &costs, nodes.largest(), false);
+        let choices = choices(&nodes, &table);
         for title in NAMES {
             let own: Vec<_> = choices.iter().filter(|l| l.collective == title).collect();
             assert_eq!(own.first().map(|line| line.from), Some(0), "{title}");
@@ -175,7 +184,7 @@ mod tests {
                 let said = own
                     .iter()
                     .find(|line| line.from <= len && line.to.is_none_or(|to| len <= to));
-                let (placement, algorithm, why) = decide(title, len as usize, &nodes, true, 65_536);
+                let (placement, algorithm, why) = decide(title, len as usize, &nodes, &table);
                 let said = said.map(|line| (line.placement, line.algorithm, line.why.clone()));
                 assert_eq!(said, Some((placement, algorithm, why)), "{title} {len}");
             }
