@@ -15,6 +15,7 @@ pub(super) const PAGE: &str = "ARCHITECTURE.md";
 const ARROWS: &[(&str, &[&str])] = &[
     ("onecopy-obs", &[]),
     ("onecopy-shm", &["onecopy-obs"]),
+    ("cuda-sys", &[]),
     ("knem-sys", &[]),
     ("onecopy-sys", &[]),
     ("pmix-sys", &[]),
@@ -108,6 +109,7 @@ const RESERVED: &[(&str, &[&str])] = &[
             "onecopy-mpi",
             "onecopy-trace",
             "onecopy-verbs",
+            "cuda-sys",
             "knem-sys",
             "onecopy-sys",
             "pmix-sys",
