@@ -58,7 +58,6 @@ macro_rules! functions {
     ) => {
         /// The functions of the driver, by their names in C.
         #[derive(Clone, Copy)]
-        #[allow(missing_debug_implementations, reason = "addresses say nothing")]
         pub struct Library {
             $($(#[$about])* pub $name: unsafe extern "C" fn($($argument: $type),*) -> CUresult,)*
             $($(#[$about2])* pub $name2: Option<unsafe extern "C" fn($($argument2: $type2),*) -> CUresult>,)*
@@ -244,6 +243,13 @@ functions! {
         cuMemPoolImportPointer "cuMemPoolImportPointer" 11020 (address: *mut CUdeviceptr, pool: CUmemoryPool, data: *mut CUmemPoolPtrExportData);
         /// A descriptor of device memory for other devices.
         cuMemGetHandleForAddressRange "cuMemGetHandleForAddressRange" 11070 (handle: *mut c_void, address: CUdeviceptr, bytes: usize, kind: CUmemRangeHandleType, flags: c_ulonglong);
+    }
+}
+
+impl fmt::Debug for Library {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        // Addresses say nothing.
+        f.write_str("Library")
     }
 }
 

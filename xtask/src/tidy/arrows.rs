@@ -62,6 +62,7 @@ const ARROWS: &[(&str, &[&str])] = &[
             "onecopy-btl",
             "onecopy-mpi-abi",
             "onecopy-trace",
+            "onecopy-cuda",
             "onecopy-verbs",
             "onecopy-vm",
         ],
@@ -69,7 +70,13 @@ const ARROWS: &[(&str, &[&str])] = &[
     ("onecopy-mpi-abi", &[]),
     (
         "onecopy-mpi",
-        &["onecopy", "onecopy-obs", "onecopy-shm", "onecopy-mpi-abi"],
+        &[
+            "onecopy",
+            "onecopy-obs",
+            "onecopy-shm",
+            "onecopy-cuda",
+            "onecopy-mpi-abi",
+        ],
     ),
     ("onecopy-heap", &["onecopy-obs", "onecopy-shm"]),
     (
@@ -83,6 +90,7 @@ const ARROWS: &[(&str, &[&str])] = &[
             "onecopy-shm",
         ],
     ),
+    ("onecopy-cuda", &["onecopy-shm", "cuda-sys"]),
     ("onecopy-verbs", &["onecopy-shm", "verbs-sys"]),
     ("onecopy-trace", &["onecopy-obs", "onecopy-shm"]),
     ("onecopy-vm", &[]),
@@ -104,6 +112,7 @@ const RESERVED: &[(&str, &[&str])] = &[
         &[
             "onecopy-shm",
             "onecopy-btl",
+            "onecopy-cuda",
             "onecopy-heap",
             "onecopy-kmod-tests",
             "onecopy-mpi",

@@ -1,0 +1,68 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Contexts: what a process has on a device.
+//!
+//! # Safety
+//! A context's handle is only passed to the driver, which knows whether it is still one.
+#![allow(unsafe_code, reason = "calls of the driver")]
+
+use crate::error::{Error, check};
+use cuda_sys::{CUcontext, Library};
+use std::marker::PhantomData;
+use std::ptr::null_mut;
+use std::sync::{Mutex, PoisonError};
+
+/// A context.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Context(pub(crate) CUcontext);
+
+// SAFETY: the driver takes a context's handle from any thread.
+unsafe impl Send for Context {}
+// SAFETY: as above.
+unsafe impl Sync for Context {}
+
+/// The thread's context is this one until it is dropped; then it is again what it was.
+#[derive(Debug)]
+pub(crate) struct Entered {
+    driver: &'static Library,
+    /// It is about this thread.
+    _here: PhantomData<*mut ()>,
+}
+
+impl Context {
+    pub(crate) fn enter(self, driver: &'static Library) -> Result<Entered, Error> {
+        // SAFETY: a handle of the driver's, which looks at it.
+        let code = unsafe { (driver.cuCtxPushCurrent)(self.0) };
+        check(driver, code, "cuCtxPushCurrent", || {
+            format!("context {:p}", self.0)
+        })?;
+        Ok(Entered {
+            driver,
+            _here: PhantomData,
+        })
+    }
+}
+
+impl Drop for Entered {
+    fn drop(&mut self) {
+        let mut popped = null_mut();
+        // SAFETY: what was pushed by this thread; the place for the answer is ours.
+        unsafe { (self.driver.cuCtxPopCurrent)(&raw mut popped) };
+    }
+}
+
+/// The context that all of the process share on a device: for memory that belongs to no context. It is kept.
+pub(crate) fn primary(driver: &'static Library, device: i32) -> Result<Context, Error> {
+    static KEPT: Mutex<Vec<(i32, Context)>> = Mutex::new(Vec::new());
+    let mut kept = KEPT.lock().unwrap_or_else(PoisonError::into_inner);
+    if let Some((_, context)) = kept.iter().find(|(known, _)| *known == device) {
+        return Ok(*context);
+    }
+    let mut context = null_mut();
+    // SAFETY: the place for the answer is ours.
+    let code = unsafe { (driver.cuDevicePrimaryCtxRetain)(&raw mut context, device) };
+    check(driver, code, "cuDevicePrimaryCtxRetain", || {
+        format!("device {device}")
+    })?;
+    kept.push((device, Context(context)));
+    Ok(Context(context))
+}

@@ -1,0 +1,346 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Copies between host memory and buffers that may lie in devices, in pieces of a chunk, several at once.
+//!
+//! A buffer is a list of runs, each at its address: that of a device, or of the host. What lies in the host is copied
+//! by the processor.
+//!
+//! # Safety
+//! The callers answer for the program's memory, as the functions here say. Chunks are ours.
+#![allow(unsafe_code, reason = "memory of the program")]
+
+use crate::error::Error;
+use crate::lane::{Direction, Event, Lane};
+use crate::memory::{self, Allocation, Kind};
+use crate::presence::driver;
+use crate::staging::{self, CHUNK, Chunk};
+use cuda_sys::Library;
+use onecopy_shm::copy::{Kernel, copy};
+use std::collections::VecDeque;
+use std::ops::Range;
+use std::sync::Arc;
+
+/// Tells the runs (address and bytes) of a range of a buffer's bytes, in their order.
+pub type Runs<'a> = dyn FnMut(Range<u64>, &mut dyn FnMut(u64, usize)) + 'a;
+
+/// Chunks under way at once: while one is copied by the processor, the device copies others.
+const DEPTH: usize = 4;
+
+/// A chunk on its way to the host.
+struct Coming {
+    chunk: Chunk,
+    events: Vec<Event>,
+    range: Range<u64>,
+}
+
+/// Copies a buffer to `out`. `idle` is called while there is nothing to do here.
+///
+/// # Safety
+/// The runs are memory of the program that it lets us read until this returns.
+///
+/// # Errors
+///
+/// What the driver refused. Nothing is known of `out` then.
+pub unsafe fn to_host(
+    runs: &mut Runs<'_>,
+    out: &mut [u8],
+    idle: &mut dyn FnMut(),
+) -> Result<(), Error> {
+    let driver = in_process()?;
+    let total = out.len() as u64;
+    let mut coming: VecDeque<Coming> = VecDeque::with_capacity(DEPTH);
+    let mut next = 0;
+    let mut failed = None;
+    while next < total || !coming.is_empty() {
+        let mut moved = false;
+        if next < total && failed.is_none() && coming.len() < DEPTH {
+            let range = next..total.min(next + CHUNK as u64);
+            // SAFETY: by the contract of this function.
+            match unsafe { begin_to_host(driver, runs, range.clone()) } {
+                Ok(Some(begun)) => {
+                    coming.push_back(begun);
+                    next = range.end;
+                    moved = true;
+                }
+                Ok(None) => {}
+                Err(error) => failed = Some(error),
+            }
+        }
+        if let Some(first) = coming.pop_front() {
+            match are_done(&first.events) {
+                Ok(false) => coming.push_front(first),
+                Ok(true) => {
+                    let Range { start, end } = first.range;
+                    first.chunk.read(0, &mut out[start as usize..end as usize]);
+                    staging::give_back(first.chunk, Vec::new());
+                    moved = true;
+                }
+                Err(error) => {
+                    staging::lose(first.chunk);
+                    failed.get_or_insert(error);
+                }
+            }
+        } else if let Some(error) = failed {
+            return Err(error);
+        }
+        if !moved {
+            idle();
+        }
+    }
+    failed.map_or(Ok(()), Err)
+}
+
+/// Bytes on their way to a buffer. It is a state only; the bytes and the buffer come with each call.
+#[derive(Debug)]
+pub struct ToDevice {
+    next: u64,
+    lanes: Vec<Arc<Lane>>,
+    /// Behind all copies, once all are begun.
+    events: Option<Vec<Event>>,
+}
+
+impl Default for ToDevice {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl ToDevice {
+    /// Nothing is begun.
+    #[must_use]
+    pub fn new() -> Self {
+        Self {
+            next: 0,
+            lanes: Vec::new(),
+            events: None,
+        }
+    }
+
+    /// Moves what can be moved. `true`: all is there.
+    ///
+    /// # Safety
+    /// The runs are memory of the program that it lets us write until this has given `true` or an error. They and the
+    /// bytes are the same at each call.
+    ///
+    /// # Errors
+    ///
+    /// What the driver refused. Nothing is known of the buffer then.
+    pub unsafe fn advance(&mut self, runs: &mut Runs<'_>, bytes: &[u8]) -> Result<bool, Error> {
+        let driver = in_process()?;
+        let total = bytes.len() as u64;
+        while self.next < total {
+            let range = self.next..total.min(self.next + CHUNK as u64);
+            // SAFETY: by the contract of this function.
+            if !unsafe { self.begin(driver, runs, range.clone(), bytes) }? {
+                return Ok(false);
+            }
+            self.next = range.end;
+        }
+        if self.events.is_none() {
+            let marked = mark(&self.lanes, Direction::ToDevice)?;
+            self.events = Some(marked);
+        }
+        are_done(self.events.as_deref().unwrap_or_default())
+    }
+
+    /// Starts the copies of one chunk. `false`: none is free.
+    ///
+    /// # Safety
+    /// As [`Self::advance`].
+    unsafe fn begin(
+        &mut self,
+        driver: &'static Library,
+        runs: &mut Runs<'_>,
+        range: Range<u64>,
+        bytes: &[u8],
+    ) -> Result<bool, Error> {
+        let Some(parts) = parts(driver, runs, range.clone())? else {
+            return Ok(false);
+        };
+        let Parts { list, mut chunk } = parts;
+        let bytes = &bytes[range.start as usize..range.end as usize];
+        chunk.write(0, bytes);
+        // SAFETY: by the contract of this function.
+        let begun = unsafe { start_all(&chunk, &list, Direction::ToDevice) };
+        match begun {
+            Ok((lanes, events)) => {
+                staging::give_back(chunk, events);
+                for lane in lanes {
+                    if !self.lanes.iter().any(|known| Arc::ptr_eq(known, &lane)) {
+                        self.lanes.push(lane);
+                    }
+                }
+                Ok(true)
+            }
+            Err(error) => {
+                staging::lose(chunk);
+                Err(error)
+            }
+        }
+    }
+}
+
+/// A run, and where it is.
+struct Part {
+    address: u64,
+    len: usize,
+    /// None: the processor copies.
+    lane: Option<Arc<Lane>>,
+}
+
+struct Parts {
+    list: Vec<Part>,
+    chunk: Chunk,
+}
+
+fn in_process() -> Result<&'static Library, Error> {
+    let reason = "the driver is not loaded in this process";
+    driver().ok_or_else(|| Error::ours("a copy", "device memory".into(), reason))
+}
+
+fn are_done(events: &[Event]) -> Result<bool, Error> {
+    for event in events {
+        if !event.is_done()? {
+            return Ok(false);
+        }
+    }
+    Ok(true)
+}
+
+/// Looks where the runs of a range are, and takes a chunk for them. `None`: none is free.
+fn parts(
+    driver: &'static Library,
+    runs: &mut Runs<'_>,
+    range: Range<u64>,
+) -> Result<Option<Parts>, Error> {
+    let mut list = Vec::new();
+    let mut failed = None;
+    let mut last: Option<(Allocation, Option<Arc<Lane>>)> = None;
+    runs(range, &mut |address, len| {
+        if failed.is_some() || len == 0 {
+            return;
+        }
+        match place(driver, address, len, &mut last) {
+            Ok(lane) => list.push(Part { address, len, lane }),
+            Err(error) => failed = Some(error),
+        }
+    });
+    if let Some(error) = failed {
+        return Err(error);
+    }
+    let chunk = match list.iter().find_map(|part| part.lane.as_ref()) {
+        Some(lane) => {
+            let _entered = lane.enter()?;
+            staging::take(driver)?
+        }
+        None => staging::take(driver)?,
+    };
+    Ok(chunk.map(|chunk| Parts { list, chunk }))
+}
+
+/// The lane of a run; `None`: it is the host's. `last`: where the run before it was, in the same call of the program.
+fn place(
+    driver: &'static Library,
+    address: u64,
+    len: usize,
+    last: &mut Option<(Allocation, Option<Arc<Lane>>)>,
+) -> Result<Option<Arc<Lane>>, Error> {
+    let known = last
+        .take()
+        .filter(|(allocation, _)| allocation.has(address));
+    let found = match known {
+        Some(known) => known,
+        None => match memory::of(address)? {
+            None => return Ok(None),
+            Some(allocation) if allocation.kind == Kind::Pinned => (allocation, None),
+            Some(allocation) => {
+                let lane = Lane::of(driver, allocation.context(driver)?)?;
+                (allocation, Some(lane))
+            }
+        },
+    };
+    if found.1.is_some() && found.0.rest(address) < len as u64 {
+        let about = format!("{len} bytes at {address:#x}");
+        let reason = format!(
+            "the allocation ends after {} of them",
+            found.0.rest(address)
+        );
+        return Err(Error::ours("a copy", about, &reason));
+    }
+    let lane = found.1.clone();
+    *last = Some(found);
+    Ok(lane)
+}
+
+/// Starts the copies of one chunk to the host. `None`: none is free.
+///
+/// # Safety
+/// As [`to_host`].
+unsafe fn begin_to_host(
+    driver: &'static Library,
+    runs: &mut Runs<'_>,
+    range: Range<u64>,
+) -> Result<Option<Coming>, Error> {
+    let Some(Parts { list, chunk }) = parts(driver, runs, range.clone())? else {
+        return Ok(None);
+    };
+    // SAFETY: by the contract of this function.
+    match unsafe { start_all(&chunk, &list, Direction::ToHost) } {
+        Ok((_, events)) => Ok(Some(Coming {
+            chunk,
+            events,
+            range,
+        })),
+        Err(error) => {
+            staging::lose(chunk);
+            Err(error)
+        }
+    }
+}
+
+/// Copies all parts between the program's memory and a chunk, or starts that. Gives the lanes, and the marks behind it.
+///
+/// # Safety
+/// The parts are memory of the program that may be read, or written, until the events are complete. The chunk stays
+/// alone as long.
+unsafe fn start_all(
+    chunk: &Chunk,
+    list: &[Part],
+    direction: Direction,
+) -> Result<(Vec<Arc<Lane>>, Vec<Event>), Error> {
+    let mut lanes: Vec<Arc<Lane>> = Vec::new();
+    let mut offset = 0;
+    for part in list {
+        let host = chunk.at(offset);
+        offset += part.len;
+        match &part.lane {
+            Some(lane) => {
+                // SAFETY: by the contract of this function.
+                let started = unsafe { lane.start(direction, host, part.address, part.len) };
+                if let Err(error) = started {
+                    if error.is_stale() {
+                        lane.give_up();
+                    }
+                    return Err(error);
+                }
+                if !lanes.iter().any(|known| Arc::ptr_eq(known, lane)) {
+                    lanes.push(Arc::clone(lane));
+                }
+            }
+            None => {
+                let program = std::ptr::with_exposed_provenance_mut::<u8>(part.address as usize);
+                let (to, from) = match direction {
+                    Direction::ToHost => (host, program.cast_const()),
+                    Direction::ToDevice => (program, host.cast_const()),
+                };
+                // SAFETY: as many bytes of a chunk of ours and of the program's plain memory.
+                unsafe { copy(Kernel::Memcpy, to, from, part.len) };
+            }
+        }
+    }
+    let events = mark(&lanes, direction)?;
+    Ok((lanes, events))
+}
+
+fn mark(lanes: &[Arc<Lane>], direction: Direction) -> Result<Vec<Event>, Error> {
+    lanes.iter().map(|lane| lane.mark(direction)).collect()
+}

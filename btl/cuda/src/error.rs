@@ -1,0 +1,108 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! What the driver refuses.
+//!
+//! # Safety
+//! The driver names an error by a constant text of its own.
+#![allow(unsafe_code, reason = "the driver's names of errors")]
+
+use cuda_sys::*;
+use std::ffi::{CStr, c_char};
+use std::fmt;
+
+/// A call of the driver that failed.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Error {
+    /// The call.
+    pub call: &'static str,
+    /// What it was about.
+    pub about: String,
+    /// The driver's number for the reason; zero: ours.
+    pub code: CUresult,
+    /// The reason's name.
+    pub name: String,
+}
+
+impl Error {
+    /// An error of ours.
+    pub(crate) fn ours(call: &'static str, about: String, name: &str) -> Self {
+        Self {
+            call,
+            about,
+            code: CUDA_SUCCESS,
+            name: name.to_owned(),
+        }
+    }
+
+    /// What would help.
+    #[must_use]
+    pub fn remedy(&self) -> &'static str {
+        match self.code {
+            CUDA_ERROR_OUT_OF_MEMORY => {
+                "free memory of the device, or of the host for pinned memory"
+            }
+            CUDA_ERROR_ILLEGAL_ADDRESS | CUDA_ERROR_LAUNCH_FAILED => {
+                "a kernel or a copy of this context touched memory that is not its own: find it with compute-sanitizer"
+            }
+            CUDA_ERROR_CONTEXT_IS_DESTROYED | CUDA_ERROR_INVALID_CONTEXT => {
+                "keep the context, and the device, until messages of its memory are complete"
+            }
+            CUDA_ERROR_INVALID_VALUE => {
+                "pass a buffer that lies in one allocation, and is not freed"
+            }
+            CUDA_ERROR_ECC_UNCORRECTABLE => "the device is faulty: see nvidia-smi",
+            _ => "the driver's own log (dmesg, nvidia-smi) says more",
+        }
+    }
+
+    /// Whether the context may be another one than it was, with the same handle.
+    pub(crate) fn is_stale(&self) -> bool {
+        matches!(
+            self.code,
+            CUDA_ERROR_INVALID_HANDLE | CUDA_ERROR_CONTEXT_IS_DESTROYED
+        )
+    }
+}
+
+impl fmt::Display for Error {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let remedy = self.remedy();
+        write!(
+            f,
+            "{} of {}: {}; {remedy}",
+            self.call, self.about, self.name
+        )
+    }
+}
+
+impl std::error::Error for Error {}
+
+/// The driver's name of an error.
+fn name_of(driver: &Library, code: CUresult) -> String {
+    let mut text: *const c_char = std::ptr::null();
+    // SAFETY: the place for the answer is ours.
+    unsafe { (driver.cuGetErrorName)(code, &raw mut text) };
+    if text.is_null() {
+        return format!("error {code}");
+    }
+    // SAFETY: a name of the driver's is a constant of it that ends with a zero.
+    let name = unsafe { CStr::from_ptr(text) };
+    name.to_string_lossy().into_owned()
+}
+
+/// The result of a call about something.
+pub(crate) fn check(
+    driver: &Library,
+    code: CUresult,
+    call: &'static str,
+    about: impl FnOnce() -> String,
+) -> Result<(), Error> {
+    if code == CUDA_SUCCESS {
+        return Ok(());
+    }
+    Err(Error {
+        call,
+        about: about(),
+        code,
+        name: name_of(driver, code),
+    })
+}

@@ -1,0 +1,214 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! What copies of one context go by: a stream for each direction, and events.
+//!
+//! # Safety
+//! Streams and events are made here, in a context that is the thread's one, and given back once. A copy names memory
+//! for which its caller answers until the event behind it is complete.
+#![allow(unsafe_code, reason = "calls of the driver")]
+
+use crate::context::{Context, Entered};
+use crate::error::{Error, check};
+use cuda_sys::*;
+use std::ptr::null_mut;
+use std::sync::{Arc, Mutex, PoisonError};
+
+/// Two streams of a context.
+#[derive(Debug)]
+pub(crate) struct Lane {
+    driver: &'static Library,
+    context: Context,
+    streams: [Stream; 2],
+    /// Events that nobody uses.
+    events: Mutex<Vec<RawEvent>>,
+}
+
+#[derive(Debug)]
+struct Stream(CUstream);
+#[derive(Debug)]
+struct RawEvent(CUevent);
+
+// SAFETY: the driver takes a stream's handle from any thread.
+unsafe impl Send for Stream {}
+// SAFETY: as above; the driver itself locks a stream.
+unsafe impl Sync for Stream {}
+// SAFETY: the driver takes an event's handle from any thread.
+unsafe impl Send for RawEvent {}
+
+/// Where a copy goes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Direction {
+    ToHost,
+    ToDevice,
+}
+
+/// A mark behind copies.
+#[derive(Debug)]
+pub(crate) struct Event {
+    raw: RawEvent,
+    lane: Arc<Lane>,
+}
+
+static LANES: Mutex<Vec<Arc<Lane>>> = Mutex::new(Vec::new());
+
+impl Lane {
+    /// The lane of a context.
+    pub(crate) fn of(driver: &'static Library, context: Context) -> Result<Arc<Self>, Error> {
+        let mut lanes = LANES.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(lane) = lanes.iter().find(|lane| lane.context == context) {
+            return Ok(Arc::clone(lane));
+        }
+        let _entered = context.enter(driver)?;
+        let to_host = Stream::new(driver)?;
+        let streams = [to_host, Stream::new(driver)?];
+        let lane = Arc::new(Self {
+            driver,
+            context,
+            streams,
+            events: Mutex::default(),
+        });
+        lanes.push(Arc::clone(&lane));
+        Ok(lane)
+    }
+
+    /// Makes a new one next time: the context is gone, or another one has its handle.
+    pub(crate) fn give_up(self: &Arc<Self>) {
+        let mut lanes = LANES.lock().unwrap_or_else(PoisonError::into_inner);
+        lanes.retain(|lane| !Arc::ptr_eq(lane, self));
+    }
+
+    /// Makes its context the thread's one.
+    pub(crate) fn enter(&self) -> Result<Entered, Error> {
+        self.context.enter(self.driver)
+    }
+
+    fn stream(&self, direction: Direction) -> CUstream {
+        self.streams[direction as usize].0
+    }
+
+    /// Starts a copy of `len` bytes between a chunk at `host` and memory of the device.
+    ///
+    /// # Safety
+    /// The bytes at `host` are there, and nobody writes them (or reads them, if they come from the device), until an
+    /// event that is recorded behind the copy is complete. The program leaves the device's bytes to us as long.
+    pub(crate) unsafe fn start(
+        &self,
+        direction: Direction,
+        host: *mut u8,
+        device: u64,
+        len: usize,
+    ) -> Result<(), Error> {
+        let driver = self.driver;
+        let _entered = self.context.enter(driver)?;
+        let stream = self.stream(direction);
+        let (code, call) = match direction {
+            Direction::ToHost => {
+                // SAFETY: by the contract of this function.
+                let code = unsafe { (driver.cuMemcpyDtoHAsync)(host.cast(), device, len, stream) };
+                (code, "cuMemcpyDtoHAsync")
+            }
+            Direction::ToDevice => {
+                let host = host.cast_const().cast();
+                // SAFETY: by the contract of this function.
+                let code = unsafe { (driver.cuMemcpyHtoDAsync)(device, host, len, stream) };
+                (code, "cuMemcpyHtoDAsync")
+            }
+        };
+        check(driver, code, call, || format!("{len} bytes at {device:#x}"))
+    }
+
+    /// Marks the place behind all copies in a direction so far.
+    pub(crate) fn mark(self: &Arc<Self>, direction: Direction) -> Result<Event, Error> {
+        let driver = self.driver;
+        let _entered = self.context.enter(driver)?;
+        let kept = self
+            .events
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .pop();
+        let raw = match kept {
+            Some(raw) => raw,
+            None => RawEvent::new(driver)?,
+        };
+        let event = Event {
+            raw,
+            lane: Arc::clone(self),
+        };
+        // SAFETY: an event and a stream of this context.
+        let code = unsafe { (driver.cuEventRecord)(event.raw.0, self.stream(direction)) };
+        check(driver, code, "cuEventRecord", || "a stream of ours".into())?;
+        Ok(event)
+    }
+}
+
+impl Stream {
+    /// One that waits for no other stream, and none for it.
+    fn new(driver: &Library) -> Result<Self, Error> {
+        let mut stream = null_mut();
+        // SAFETY: the place for the answer is ours; the caller has entered a context.
+        let code = unsafe { (driver.cuStreamCreate)(&raw mut stream, CU_STREAM_NON_BLOCKING) };
+        check(driver, code, "cuStreamCreate", || "a stream of ours".into())?;
+        Ok(Self(stream))
+    }
+}
+
+impl RawEvent {
+    fn new(driver: &Library) -> Result<Self, Error> {
+        let mut event = null_mut();
+        // SAFETY: the place for the answer is ours; the caller has entered a context.
+        let code = unsafe { (driver.cuEventCreate)(&raw mut event, CU_EVENT_DISABLE_TIMING) };
+        check(driver, code, "cuEventCreate", || "an event of ours".into())?;
+        Ok(Self(event))
+    }
+}
+
+impl Event {
+    /// Whether all before it is done.
+    pub(crate) fn is_done(&self) -> Result<bool, Error> {
+        let driver = self.lane.driver;
+        let _entered = self.lane.context.enter(driver)?;
+        // SAFETY: an event of ours that was recorded.
+        let code = unsafe { (driver.cuEventQuery)(self.raw.0) };
+        if code == CUDA_ERROR_NOT_READY {
+            return Ok(false);
+        }
+        check(driver, code, "cuEventQuery", || {
+            "a copy of device memory".into()
+        })?;
+        Ok(true)
+    }
+}
+
+impl Drop for Event {
+    /// It is recorded again by the next one: what was before it is of no interest then.
+    fn drop(&mut self) {
+        let raw = RawEvent(std::mem::replace(&mut self.raw.0, null_mut()));
+        let mut events = self
+            .lane
+            .events
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner);
+        events.push(raw);
+    }
+}
+
+impl Drop for Lane {
+    /// Gives streams and events back. What is gone with its context is refused, and that is all the same.
+    fn drop(&mut self) {
+        let driver = self.driver;
+        let Ok(_entered) = self.context.enter(driver) else {
+            return;
+        };
+        let events = self
+            .events
+            .get_mut()
+            .unwrap_or_else(PoisonError::into_inner);
+        for event in events.drain(..) {
+            // SAFETY: an event of this context that nobody uses any more.
+            unsafe { (driver.cuEventDestroy)(event.0) };
+        }
+        for stream in &self.streams {
+            // SAFETY: a stream of this context; what is queued in it is still done.
+            unsafe { (driver.cuStreamDestroy)(stream.0) };
+        }
+    }
+}

@@ -1,0 +1,1291 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+/*
+ * The CUDA driver interface in software, for tests on machines without a device.
+ *
+ * Memory of a device cannot be touched at its address: that is reserved without any access, and the bytes are in a
+ * memfd that is mapped elsewhere. A load ends the program, and process_vm_readv fails, as on a device. A stream is a
+ * queue whose thread does its work in order. A kernel occupies the whole device. The default stream waits for all
+ * streams that are not non-blocking, and these for it. A call that waits on a real driver waits here too, for ever if
+ * the kernel that it waits for never ends. So does one that may wait there, as giving pinned memory out or back.
+ *
+ * Names and numbers are those of the interface. Environment: MODEL_CUDA_DEVICES says how many devices there are.
+ */
+#define _GNU_SOURCE
+#include "driver.h"
+
+#include <dlfcn.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <pthread.h>
+#include <stdbool.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <time.h>
+#include <unistd.h>
+
+enum {
+	SUCCESS = 0,
+	INVALID_VALUE = 1,
+	OUT_OF_MEMORY = 2,
+	NOT_INITIALIZED = 3,
+	NO_DEVICE = 100,
+	INVALID_DEVICE = 101,
+	INVALID_CONTEXT = 201,
+	MAP_FAILED_ERROR = 205,
+	INVALID_HANDLE = 400,
+	NOT_FOUND = 500,
+	NOT_READY = 600,
+	ILLEGAL_ADDRESS = 700,
+	CONTEXT_IS_DESTROYED = 709,
+	NOT_SUPPORTED = 801,
+};
+
+#define DEVICES 8
+#define ARENA (1ull << 38)
+#define STEP (64ull << 10)
+
+enum kind { DEVICE, MANAGED, PINNED, RESERVED, POOLED, MAPPED };
+
+struct allocation {
+	struct allocation *next;
+	enum kind kind;
+	uint64_t base;
+	size_t size;
+	char *alias;
+	int fd;
+	unsigned long long id;
+	struct context *context;
+	int device;
+	bool opened;
+};
+
+struct physical {
+	int fd;
+	size_t size;
+	int device;
+	int users;
+};
+
+struct context {
+	int device;
+	int references;
+	bool alive;
+	CUresult error;
+	struct stream *legacy;
+	struct stream *streams;
+};
+
+enum work { COPY, SET_EVENT, WAIT_EVENT, SPIN, FREE };
+
+struct op {
+	struct op *next;
+	enum work work;
+	uint64_t to, from;
+	size_t bytes;
+	struct event *event;
+	unsigned long turn;
+	uint32_t value;
+	unsigned long sequence;
+};
+
+struct stream {
+	struct stream *next;
+	struct context *context;
+	bool non_blocking, gone;
+	struct op *head, **tail;
+	pthread_t thread;
+};
+
+struct event {
+	unsigned long recorded, done;
+	struct context *context;
+	bool gone;
+};
+
+struct function {
+	int unused;
+};
+
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+static pthread_cond_t changed = PTHREAD_COND_INITIALIZER;
+static struct allocation *allocations;
+static struct context primary[DEVICES];
+static int devices;
+static bool initialized, occupied[DEVICES];
+static uint64_t arena;
+static unsigned long long next_id = 1;
+static unsigned long sequence, blocking_calls, objects;
+static enum model_fault fault;
+static int fault_after;
+static struct function spin;
+
+static __thread struct context *stack[32];
+static __thread int depth;
+static __thread struct stream *own_stream;
+
+static struct context *current(void)
+{
+	return depth > 0 ? stack[depth - 1] : NULL;
+}
+
+static CUresult check(struct context *context)
+{
+	if (!initialized)
+		return NOT_INITIALIZED;
+	if (!context)
+		return INVALID_CONTEXT;
+	if (!context->alive)
+		return CONTEXT_IS_DESTROYED;
+	return context->error;
+}
+
+#define NEED_CONTEXT()                                                                                                 \
+	do {                                                                                                           \
+		CUresult bad = check(current());                                                                       \
+		if (bad) {                                                                                             \
+			pthread_mutex_unlock(&lock);                                                                   \
+			return bad;                                                                                    \
+		}                                                                                                      \
+	} while (0)
+
+/* Whether the fault that a test asked for happens now. */
+static bool fails(enum model_fault now)
+{
+	return fault == now && fault_after-- <= 0;
+}
+
+void cuModelFault(enum model_fault what, int after)
+{
+	pthread_mutex_lock(&lock);
+	fault = what;
+	fault_after = after;
+	pthread_mutex_unlock(&lock);
+}
+
+unsigned long cuModelBlockingCalls(void)
+{
+	pthread_mutex_lock(&lock);
+	unsigned long calls = blocking_calls;
+	pthread_mutex_unlock(&lock);
+	return calls;
+}
+
+unsigned long cuModelObjects(void)
+{
+	pthread_mutex_lock(&lock);
+	unsigned long there = objects;
+	pthread_mutex_unlock(&lock);
+	return there;
+}
+
+/* Addresses. */
+
+static struct allocation *find(uint64_t address)
+{
+	for (struct allocation *a = allocations; a; a = a->next)
+		if (address >= a->base && address - a->base < a->size)
+			return a;
+	return NULL;
+}
+
+/* The lowest free place: what is freed is soon used again. */
+static uint64_t place(size_t size)
+{
+	uint64_t base = arena;
+again:
+	for (struct allocation *a = allocations; a; a = a->next) {
+		uint64_t end = (a->base + a->size + STEP - 1) / STEP * STEP;
+		if (a->base >= arena && a->base < arena + ARENA && base < end && base + size > a->base) {
+			base = end;
+			goto again;
+		}
+	}
+	return base + size <= arena + ARENA ? base : 0;
+}
+
+static struct allocation *keep(enum kind kind, uint64_t base, size_t size, int fd)
+{
+	struct allocation *a = calloc(1, sizeof(*a));
+	a->kind = kind;
+	a->base = base;
+	a->size = size;
+	a->fd = fd;
+	a->id = next_id++;
+	a->context = current();
+	a->device = a->context ? a->context->device : 0;
+	a->next = allocations;
+	allocations = a;
+	objects++;
+	return a;
+}
+
+static char *map_alias(int fd, size_t size)
+{
+	char *alias = mmap(NULL, size, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+	return alias == MAP_FAILED ? NULL : alias;
+}
+
+/* Memory of a device. */
+static CUresult make(enum kind kind, CUdeviceptr *address, size_t bytes)
+{
+	if (!bytes)
+		return INVALID_VALUE;
+	if (fails(MODEL_OUT_OF_MEMORY))
+		return OUT_OF_MEMORY;
+	uint64_t base = place(bytes);
+	int fd = memfd_create("device", MFD_CLOEXEC);
+	if (!base || fd < 0 || ftruncate(fd, bytes))
+		return OUT_OF_MEMORY;
+	struct allocation *a = keep(kind, base, bytes, fd);
+	a->alias = map_alias(fd, bytes);
+	if (kind == MANAGED) {
+		/* The processor may touch it. */
+		mmap((void *)base, bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_FIXED, fd, 0);
+	}
+	*address = base;
+	return SUCCESS;
+}
+
+static void forget(struct allocation *gone)
+{
+	for (struct allocation **at = &allocations; *at; at = &(*at)->next) {
+		if (*at != gone)
+			continue;
+		*at = gone->next;
+		break;
+	}
+	if (gone->alias)
+		munmap(gone->alias, gone->size);
+	if (gone->kind == MANAGED)
+		mmap((void *)gone->base, gone->size, PROT_NONE,
+		     MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED | MAP_NORESERVE, -1, 0);
+	if (gone->kind == PINNED && !gone->opened)
+		munmap((void *)gone->base, gone->size);
+	if (gone->fd >= 0)
+		close(gone->fd);
+	free(gone);
+	objects--;
+}
+
+/* Where the processor finds bytes; NULL: nowhere. */
+static char *bytes_at(uint64_t address, size_t bytes)
+{
+	struct allocation *a = find(address);
+	if (!a)
+		return address >= arena && address < arena + ARENA ? NULL : (char *)address;
+	if (a->kind == RESERVED || bytes > a->base + a->size - address)
+		return NULL;
+	return a->alias ? a->alias + (address - a->base) : (char *)address;
+}
+
+/* Streams. */
+
+static bool earlier(struct stream *stream, unsigned long than)
+{
+	return stream->head && stream->head->sequence < than;
+}
+
+/* Whether the first work of a stream may be done. */
+static bool may_run(struct stream *stream)
+{
+	struct op *op = stream->head;
+	if (!op)
+		return false;
+	struct context *context = stream->context;
+	if (stream == context->legacy) {
+		for (struct stream *other = context->streams; other; other = other->next)
+			if (!other->non_blocking && earlier(other, op->sequence))
+				return false;
+	} else if (!stream->non_blocking && context->legacy && earlier(context->legacy, op->sequence)) {
+		return false;
+	}
+	if (op->work == WAIT_EVENT)
+		return op->event->done >= op->turn;
+	return op->work != SPIN || !occupied[context->device];
+}
+
+static void copy(struct context *context, struct op *op)
+{
+	char *to = bytes_at(op->to, op->bytes), *from = bytes_at(op->from, op->bytes);
+	if (fails(MODEL_LOST_CONTEXT)) {
+		context->alive = false;
+		return;
+	}
+	if (!to || !from || fails(MODEL_ILLEGAL_ADDRESS)) {
+		context->error = ILLEGAL_ADDRESS;
+		return;
+	}
+	pthread_mutex_unlock(&lock);
+	memmove(to, from, op->bytes);
+	pthread_mutex_lock(&lock);
+}
+
+static void run_kernel(struct context *context, struct op *op)
+{
+	occupied[context->device] = true;
+	volatile uint32_t *word = (volatile uint32_t *)bytes_at(op->to, sizeof(*word));
+	if (!word)
+		context->error = ILLEGAL_ADDRESS;
+	while (word && context->alive && *word != op->value) {
+		pthread_mutex_unlock(&lock);
+		usleep(50);
+		pthread_mutex_lock(&lock);
+	}
+	occupied[context->device] = false;
+}
+
+static void *work(void *argument)
+{
+	struct stream *stream = argument;
+	struct context *context = stream->context;
+	pthread_mutex_lock(&lock);
+	for (;;) {
+		while (!(stream->gone && !stream->head) && !(may_run(stream) || (stream->head && !context->alive)))
+			pthread_cond_wait(&changed, &lock);
+		struct op *op = stream->head;
+		if (!op)
+			break;
+		bool good = context->alive && !context->error;
+		if (op->work == COPY) {
+			/* A caller sees that it is not over at once; of many, some are enough. */
+			if (op->sequence % 16 < 2) {
+				pthread_mutex_unlock(&lock);
+				usleep(20);
+				pthread_mutex_lock(&lock);
+			}
+			if (good)
+				copy(context, op);
+		} else if (op->work == SPIN && good) {
+			run_kernel(context, op);
+		} else if (op->work == SET_EVENT) {
+			if (op->event->done < op->turn)
+				op->event->done = op->turn;
+		} else if (op->work == FREE) {
+			struct allocation *a = find(op->to);
+			if (a)
+				forget(a);
+		}
+		stream->head = op->next;
+		if (!stream->head)
+			stream->tail = &stream->head;
+		free(op);
+		pthread_cond_broadcast(&changed);
+	}
+	pthread_mutex_unlock(&lock);
+	return NULL;
+}
+
+static struct stream *start(struct context *context, bool non_blocking)
+{
+	struct stream *stream = calloc(1, sizeof(*stream));
+	stream->context = context;
+	stream->non_blocking = non_blocking;
+	stream->tail = &stream->head;
+	stream->next = context->streams;
+	context->streams = stream;
+	pthread_create(&stream->thread, NULL, work, stream);
+	pthread_detach(stream->thread);
+	return stream;
+}
+
+/* The stream that a handle names. */
+static struct stream *named(CUstream handle)
+{
+	struct context *context = current();
+	if (handle == NULL || handle == (CUstream)1) {
+		blocking_calls++;
+		if (!context->legacy) {
+			struct stream *legacy = start(context, false);
+			/* It is no stream of the list: it waits for those. */
+			context->streams = legacy->next;
+			context->legacy = legacy;
+		}
+		return context->legacy;
+	}
+	if (handle == CU_STREAM_PER_THREAD) {
+		if (!own_stream || own_stream->context != context)
+			own_stream = start(context, false);
+		return own_stream;
+	}
+	return handle;
+}
+
+static struct op *add(struct stream *stream, enum work what)
+{
+	struct op *op = calloc(1, sizeof(*op));
+	op->work = what;
+	op->sequence = ++sequence;
+	*stream->tail = op;
+	stream->tail = &op->next;
+	pthread_cond_broadcast(&changed);
+	return op;
+}
+
+static bool is_idle(struct context *context)
+{
+	if (context->legacy && context->legacy->head)
+		return false;
+	for (struct stream *stream = context->streams; stream; stream = stream->next)
+		if (stream->head)
+			return false;
+	return true;
+}
+
+/* Waits until the whole context has nothing to do. */
+static CUresult wait_for_context(struct context *context)
+{
+	blocking_calls++;
+	while (context->alive && !is_idle(context))
+		pthread_cond_wait(&changed, &lock);
+	return check(context);
+}
+
+static CUresult wait_for_stream(struct stream *stream)
+{
+	blocking_calls++;
+	while (stream->context->alive && stream->head)
+		pthread_cond_wait(&changed, &lock);
+	return check(stream->context);
+}
+
+/* Beginning, devices. */
+
+CUresult cuInit(unsigned int flags)
+{
+	if (flags)
+		return INVALID_VALUE;
+	pthread_mutex_lock(&lock);
+	if (!initialized) {
+		const char *said = getenv("MODEL_CUDA_DEVICES");
+		devices = said ? atoi(said) : 1;
+		if (devices < 0 || devices > DEVICES)
+			devices = DEVICES;
+		void *reserved =
+			mmap(NULL, ARENA, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+		arena = reserved == MAP_FAILED ? 0 : (uint64_t)reserved;
+		for (int i = 0; i < devices; i++)
+			primary[i].device = i;
+		initialized = arena && devices > 0;
+	}
+	CUresult result = initialized ? SUCCESS : NO_DEVICE;
+	pthread_mutex_unlock(&lock);
+	return result;
+}
+
+CUresult cuDriverGetVersion(int *version)
+{
+	*version = 12040;
+	return SUCCESS;
+}
+
+CUresult cuGetErrorName(CUresult error, const char **name)
+{
+	static const struct {
+		CUresult error;
+		const char *name;
+	} names[] = {
+		{ SUCCESS, "CUDA_SUCCESS" },
+		{ INVALID_VALUE, "CUDA_ERROR_INVALID_VALUE" },
+		{ OUT_OF_MEMORY, "CUDA_ERROR_OUT_OF_MEMORY" },
+		{ NOT_INITIALIZED, "CUDA_ERROR_NOT_INITIALIZED" },
+		{ NO_DEVICE, "CUDA_ERROR_NO_DEVICE" },
+		{ INVALID_DEVICE, "CUDA_ERROR_INVALID_DEVICE" },
+		{ INVALID_CONTEXT, "CUDA_ERROR_INVALID_CONTEXT" },
+		{ MAP_FAILED_ERROR, "CUDA_ERROR_MAP_FAILED" },
+		{ NOT_READY, "CUDA_ERROR_NOT_READY" },
+		{ ILLEGAL_ADDRESS, "CUDA_ERROR_ILLEGAL_ADDRESS" },
+		{ CONTEXT_IS_DESTROYED, "CUDA_ERROR_CONTEXT_IS_DESTROYED" },
+		{ NOT_SUPPORTED, "CUDA_ERROR_NOT_SUPPORTED" },
+	};
+	for (size_t i = 0; i < sizeof(names) / sizeof(names[0]); i++) {
+		if (names[i].error == error) {
+			*name = names[i].name;
+			return SUCCESS;
+		}
+	}
+	*name = NULL;
+	return INVALID_VALUE;
+}
+
+CUresult cuGetErrorString(CUresult error, const char **text)
+{
+	return cuGetErrorName(error, text);
+}
+
+CUresult cuDeviceGetCount(int *count)
+{
+	*count = devices;
+	return initialized ? SUCCESS : NOT_INITIALIZED;
+}
+
+CUresult cuDeviceGet(CUdevice *device, int ordinal)
+{
+	if (!initialized)
+		return NOT_INITIALIZED;
+	if (ordinal < 0 || ordinal >= devices)
+		return INVALID_DEVICE;
+	*device = ordinal;
+	return SUCCESS;
+}
+
+CUresult cuDeviceGetName(char *name, int length, CUdevice device)
+{
+	snprintf(name, length, "software device %d", device);
+	return device < devices ? SUCCESS : INVALID_DEVICE;
+}
+
+CUresult cuDeviceGetAttribute(int *value, int attribute, CUdevice device)
+{
+	/* Unified addressing, managed memory, copy engines, virtual memory, pools; compute capability 9.0. */
+	*value = attribute == 41 || attribute == 83 || attribute == 102 || attribute == 115;
+	if (attribute == 40)
+		*value = 2;
+	if (attribute == 75)
+		*value = 9;
+	return device < devices ? SUCCESS : INVALID_DEVICE;
+}
+
+CUresult cuDeviceGetPCIBusId(char *id, int length, CUdevice device)
+{
+	snprintf(id, length, "0000:%02x:00.0", device + 1);
+	return SUCCESS;
+}
+
+CUresult cuDeviceTotalMem_v2(size_t *bytes, CUdevice device)
+{
+	(void)device;
+	*bytes = 1ul << 34;
+	return SUCCESS;
+}
+
+CUresult cuDeviceCanAccessPeer(int *can, CUdevice device, CUdevice peer)
+{
+	*can = device != peer;
+	return SUCCESS;
+}
+
+/* Contexts. */
+
+CUresult cuDevicePrimaryCtxRetain(CUcontext *context, CUdevice device)
+{
+	if (!initialized)
+		return NOT_INITIALIZED;
+	if (device < 0 || device >= devices)
+		return INVALID_DEVICE;
+	pthread_mutex_lock(&lock);
+	primary[device].references++;
+	if (!primary[device].alive && primary[device].references == 1)
+		primary[device].alive = true;
+	*context = &primary[device];
+	pthread_mutex_unlock(&lock);
+	return SUCCESS;
+}
+
+CUresult cuDevicePrimaryCtxRelease_v2(CUdevice device)
+{
+	pthread_mutex_lock(&lock);
+	primary[device].references--;
+	pthread_mutex_unlock(&lock);
+	return SUCCESS;
+}
+
+CUresult cuDevicePrimaryCtxGetState(CUdevice device, unsigned int *flags, int *active)
+{
+	*flags = 0;
+	*active = primary[device].references > 0;
+	return SUCCESS;
+}
+
+CUresult cuCtxCreate_v2(CUcontext *context, unsigned int flags, CUdevice device)
+{
+	(void)flags;
+	*context = calloc(1, sizeof(**context));
+	(*context)->device = device;
+	(*context)->alive = true;
+	stack[depth++] = *context;
+	return SUCCESS;
+}
+
+CUresult cuCtxDestroy_v2(CUcontext context)
+{
+	pthread_mutex_lock(&lock);
+	context->alive = false;
+	for (struct allocation *a = allocations, *next; a; a = next) {
+		next = a->next;
+		if (a->context == context)
+			forget(a);
+	}
+	if (current() == context)
+		depth--;
+	pthread_cond_broadcast(&changed);
+	pthread_mutex_unlock(&lock);
+	return SUCCESS;
+}
+
+CUresult cuCtxGetCurrent(CUcontext *context)
+{
+	*context = current();
+	return initialized ? SUCCESS : NOT_INITIALIZED;
+}
+
+CUresult cuCtxSetCurrent(CUcontext context)
+{
+	if (!depth)
+		depth = 1;
+	stack[depth - 1] = context;
+	return SUCCESS;
+}
+
+CUresult cuCtxPushCurrent_v2(CUcontext context)
+{
+	if (depth == 32)
+		return INVALID_VALUE;
+	if (!context || !context->alive)
+		return CONTEXT_IS_DESTROYED;
+	stack[depth++] = context;
+	return SUCCESS;
+}
+
+CUresult cuCtxPopCurrent_v2(CUcontext *context)
+{
+	if (!depth)
+		return INVALID_CONTEXT;
+	depth--;
+	if (context)
+		*context = stack[depth];
+	return SUCCESS;
+}
+
+CUresult cuCtxGetDevice(CUdevice *device)
+{
+	if (!current())
+		return INVALID_CONTEXT;
+	*device = current()->device;
+	return SUCCESS;
+}
+
+CUresult cuCtxEnablePeerAccess(CUcontext peer, unsigned int flags)
+{
+	(void)peer;
+	(void)flags;
+	return SUCCESS;
+}
+
+CUresult cuCtxSynchronize(void)
+{
+	pthread_mutex_lock(&lock);
+	NEED_CONTEXT();
+	CUresult result = wait_for_context(current());
+	pthread_mutex_unlock(&lock);
+	return result;
+}
+
+/* Memory. */
+
+static CUresult make_locked(enum kind kind, CUdeviceptr *address, size_t bytes)
+{
+	pthread_mutex_lock(&lock);
+	NEED_CONTEXT();
+	CUresult result = make(kind, address, bytes);
+	pthread_mutex_unlock(&lock);
+	return result;
+}
+
+CUresult cuMemAlloc_v2(CUdeviceptr *address, size_t bytes)
+{
+	return make_locked(DEVICE, address, bytes);
+}
+
+CUresult cuMemAllocManaged(CUdeviceptr *address, size_t bytes, unsigned int flags)
+{
+	(void)flags;
+	return make_locked(MANAGED, address, bytes);
+}
+
+CUresult cuMemFree_v2(CUdeviceptr address)
+{
+	pthread_mutex_lock(&lock);
+	NEED_CONTEXT();
+	struct allocation *a = find(address);
+	if (!a || a->base != address) {
+		pthread_mutex_unlock(&lock);
+		return INVALID_VALUE;
+	}
+	CUresult result = wait_for_context(current());
+	forget(a);
+	pthread_mutex_unlock(&lock);
+	return result;
+}
+
+CUresult cuMemHostAlloc(void **memory, size_t bytes, unsigned int flags)
+{
+	(void)flags;
+	pthread_mutex_lock(&lock);
+	NEED_CONTEXT();
+	/* It may wait for the device. */
+	wait_for_context(current());
+	void *made = MAP_FAILED;
+	if (!fails(MODEL_OUT_OF_MEMORY))
+		made = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+	if (made != MAP_FAILED) {
+		keep(PINNED, (uint64_t)made, bytes, -1);
+		*memory = made;
+	}
+	pthread_mutex_unlock(&lock);
+	return made == MAP_FAILED ? OUT_OF_MEMORY : SUCCESS;
+}
+
+CUresult cuMemAllocHost_v2(void **memory, size_t bytes)
+{
+	return cuMemHostAlloc(memory, bytes, 0);
+}
+
+CUresult cuMemFreeHost(void *memory)
+{
+	return cuMemFree_v2((uint64_t)memory);
+}
+
+CUresult cuMemHostRegister_v2(void *memory, size_t bytes, unsigned int flags)
+{
+	(void)flags;
+	pthread_mutex_lock(&lock);
+	NEED_CONTEXT();
+	/* As pinned memory, but not the driver's to unmap. */
+	keep(PINNED, (uint64_t)memory, bytes, -1)->opened = true;
+	pthread_mutex_unlock(&lock);
+	return SUCCESS;
+}
+
+CUresult cuMemHostUnregister(void *memory)
+{
+	pthread_mutex_lock(&lock);
+	NEED_CONTEXT();
+	struct allocation *a = find((uint64_t)memory);
+	CUresult result = a ? wait_for_context(current()) : INVALID_VALUE;
+	/* Whoever registered it unmaps it. */
+	if (a)
+		forget(a);
+	pthread_mutex_unlock(&lock);
+	return result;
+}
+
+CUresult cuMemAllocAsync(CUdeviceptr *address, size_t bytes, CUstream stream)
+{
+	(void)stream;
+	return make_locked(POOLED, address, bytes);
+}
+
+CUresult cuMemFreeAsync(CUdeviceptr address, CUstream stream)
+{
+	pthread_mutex_lock(&lock);
+	NEED_CONTEXT();
+	add(named(stream), FREE)->to = address;
+	pthread_mutex_unlock(&lock);
+	return SUCCESS;
+}
+
+CUresult cuMemGetAddressRange_v2(CUdeviceptr *base, size_t *bytes, CUdeviceptr address)
+{
+	pthread_mutex_lock(&lock);
+	struct allocation *a = find(address);
+	if (a && base)
+		*base = a->base;
+	if (a && bytes)
+		*bytes = a->size;
+	pthread_mutex_unlock(&lock);
+	return a ? SUCCESS : NOT_FOUND;
+}
+
+CUresult cuMemCreate(CUmemGenericAllocationHandle *handle, size_t bytes, const CUmemAllocationProp *prop,
+		     unsigned long long flags)
+{
+	(void)flags;
+	struct physical *made = calloc(1, sizeof(*made));
+	made->fd = memfd_create("physical", MFD_CLOEXEC);
+	made->size = bytes;
+	made->device = prop->location.id;
+	made->users = 1;
+	if (bytes % STEP || made->fd < 0 || ftruncate(made->fd, bytes)) {
+		free(made);
+		return bytes % STEP ? INVALID_VALUE : OUT_OF_MEMORY;
+	}
+	*handle = (uint64_t)made;
+	return SUCCESS;
+}
+
+CUresult cuMemGetAllocationGranularity(size_t *bytes, const CUmemAllocationProp *prop, int option)
+{
+	(void)prop;
+	(void)option;
+	*bytes = STEP;
+	return SUCCESS;
+}
+
+CUresult cuMemRelease(CUmemGenericAllocationHandle handle)
+{
+	struct physical *gone = (struct physical *)handle;
+	close(gone->fd);
+	free(gone);
+	return SUCCESS;
+}
+
+CUresult cuMemAddressReserve(CUdeviceptr *address, size_t bytes, size_t alignment, CUdeviceptr wanted,
+			     unsigned long long flags)
+{
+	(void)alignment;
+	(void)wanted;
+	(void)flags;
+	pthread_mutex_lock(&lock);
+	*address = place(bytes);
+	if (*address)
+		keep(RESERVED, *address, bytes, -1);
+	pthread_mutex_unlock(&lock);
+	return *address ? SUCCESS : OUT_OF_MEMORY;
+}
+
+CUresult cuMemAddressFree(CUdeviceptr address, size_t bytes)
+{
+	(void)bytes;
+	pthread_mutex_lock(&lock);
+	struct allocation *a = find(address);
+	bool good = a && a->kind == RESERVED;
+	if (good)
+		forget(a);
+	pthread_mutex_unlock(&lock);
+	return good ? SUCCESS : INVALID_VALUE;
+}
+
+CUresult cuMemMap(CUdeviceptr address, size_t bytes, size_t offset, CUmemGenericAllocationHandle handle,
+		  unsigned long long flags)
+{
+	(void)flags;
+	struct physical *from = (struct physical *)handle;
+	pthread_mutex_lock(&lock);
+	struct allocation *a = find(address);
+	bool good = a && a->kind == RESERVED && a->base == address && a->size == bytes && !offset;
+	if (good) {
+		a->kind = MAPPED;
+		a->fd = dup(from->fd);
+		a->alias = map_alias(a->fd, bytes);
+		a->device = from->device;
+		a->context = NULL;
+		a->id = next_id++;
+	}
+	pthread_mutex_unlock(&lock);
+	return good ? SUCCESS : INVALID_VALUE;
+}
+
+CUresult cuMemUnmap(CUdeviceptr address, size_t bytes)
+{
+	pthread_mutex_lock(&lock);
+	struct allocation *a = find(address);
+	bool good = a && a->kind == MAPPED && a->size == bytes;
+	if (good) {
+		munmap(a->alias, a->size);
+		close(a->fd);
+		a->alias = NULL;
+		a->fd = -1;
+		a->kind = RESERVED;
+	}
+	pthread_mutex_unlock(&lock);
+	return good ? SUCCESS : INVALID_VALUE;
+}
+
+CUresult cuMemSetAccess(CUdeviceptr address, size_t bytes, const CUmemAccessDesc *access, size_t count)
+{
+	(void)address;
+	(void)bytes;
+	(void)access;
+	(void)count;
+	return SUCCESS;
+}
+
+/* What is known of an address. */
+
+static CUresult attribute_of(struct allocation *a, int attribute, uint64_t address, void *data)
+{
+	switch (attribute) {
+	case 1:
+		*(struct context **)data = a->kind == POOLED ? NULL : a->context;
+		return SUCCESS;
+	case 2:
+		*(unsigned int *)data = a->kind == PINNED ? 1 : 2;
+		return SUCCESS;
+	case 3:
+	case 4:
+		*(uint64_t *)data = address;
+		return SUCCESS;
+	case 7:
+		*(unsigned long long *)data = a->id;
+		return SUCCESS;
+	case 8:
+		*(unsigned int *)data = a->kind == MANAGED;
+		return SUCCESS;
+	case 9:
+		*(int *)data = a->device;
+		return SUCCESS;
+	case 10:
+		*(int *)data = a->kind == DEVICE && !a->opened;
+		return SUCCESS;
+	case 11:
+		*(uint64_t *)data = a->base;
+		return SUCCESS;
+	case 12:
+		*(size_t *)data = a->size;
+		return SUCCESS;
+	case 13:
+		*(int *)data = a->kind != RESERVED;
+		return SUCCESS;
+	default:
+		return INVALID_VALUE;
+	}
+}
+
+CUresult cuPointerGetAttribute(void *data, int attribute, CUdeviceptr address)
+{
+	if (!initialized)
+		return NOT_INITIALIZED;
+	pthread_mutex_lock(&lock);
+	struct allocation *a = find(address);
+	CUresult result = a && a->kind != RESERVED ? attribute_of(a, attribute, address, data) : INVALID_VALUE;
+	pthread_mutex_unlock(&lock);
+	return result;
+}
+
+CUresult cuPointerGetAttributes(unsigned int count, int *attributes, void **data, CUdeviceptr address)
+{
+	if (!initialized)
+		return NOT_INITIALIZED;
+	pthread_mutex_lock(&lock);
+	struct allocation *a = find(address);
+	CUresult result = SUCCESS;
+	for (unsigned int i = 0; i < count; i++) {
+		bool wide = attributes[i] == 1 || attributes[i] == 7 || attributes[i] == 11 || attributes[i] == 12;
+		memset(data[i], 0, wide ? 8 : 4);
+		if (attributes[i] == 9)
+			*(int *)data[i] = -2;
+		if (a && a->kind != RESERVED && attribute_of(a, attributes[i], address, data[i]))
+			result = INVALID_VALUE;
+	}
+	pthread_mutex_unlock(&lock);
+	return result;
+}
+
+/* Copies. */
+
+/* Of memory that no device can reach, a copy is made before the call returns, or waited for. */
+static bool is_pageable(uint64_t address)
+{
+	return !find(address) && !(address >= arena && address < arena + ARENA);
+}
+
+CUresult cuMemcpyAsync(CUdeviceptr to, CUdeviceptr from, size_t bytes, CUstream stream)
+{
+	pthread_mutex_lock(&lock);
+	NEED_CONTEXT();
+	if (!bytes) {
+		pthread_mutex_unlock(&lock);
+		return SUCCESS;
+	}
+	struct allocation *a = find(to), *b = find(from);
+	CUresult result = SUCCESS;
+	if ((a && bytes > a->base + a->size - to) || (b && bytes > b->base + b->size - from)) {
+		result = INVALID_VALUE;
+	} else {
+		struct stream *in = named(stream);
+		struct op *op = add(in, COPY);
+		op->to = to;
+		op->from = from;
+		op->bytes = bytes;
+		if (is_pageable(to) || is_pageable(from))
+			result = wait_for_stream(in);
+	}
+	pthread_mutex_unlock(&lock);
+	return result;
+}
+
+CUresult cuMemcpyHtoDAsync_v2(CUdeviceptr to, const void *from, size_t bytes, CUstream stream)
+{
+	return cuMemcpyAsync(to, (uint64_t)from, bytes, stream);
+}
+
+CUresult cuMemcpyDtoHAsync_v2(void *to, CUdeviceptr from, size_t bytes, CUstream stream)
+{
+	return cuMemcpyAsync((uint64_t)to, from, bytes, stream);
+}
+
+CUresult cuMemcpyDtoDAsync_v2(CUdeviceptr to, CUdeviceptr from, size_t bytes, CUstream stream)
+{
+	return cuMemcpyAsync(to, from, bytes, stream);
+}
+
+CUresult cuMemcpyPeerAsync(CUdeviceptr to, CUcontext to_context, CUdeviceptr from, CUcontext from_context, size_t bytes,
+			   CUstream stream)
+{
+	(void)to_context;
+	(void)from_context;
+	return cuMemcpyAsync(to, from, bytes, stream);
+}
+
+CUresult cuMemcpy2DAsync_v2(const void *rows, CUstream stream)
+{
+	(void)rows;
+	(void)stream;
+	return NOT_SUPPORTED;
+}
+
+static CUresult copy_and_wait(CUdeviceptr to, CUdeviceptr from, size_t bytes)
+{
+	CUresult result = cuMemcpyAsync(to, from, bytes, NULL);
+	if (result)
+		return result;
+	pthread_mutex_lock(&lock);
+	result = wait_for_stream(named(NULL));
+	pthread_mutex_unlock(&lock);
+	return result;
+}
+
+CUresult cuMemcpy(CUdeviceptr to, CUdeviceptr from, size_t bytes)
+{
+	return copy_and_wait(to, from, bytes);
+}
+
+CUresult cuMemcpyHtoD_v2(CUdeviceptr to, const void *from, size_t bytes)
+{
+	return copy_and_wait(to, (uint64_t)from, bytes);
+}
+
+CUresult cuMemcpyDtoH_v2(void *to, CUdeviceptr from, size_t bytes)
+{
+	return copy_and_wait((uint64_t)to, from, bytes);
+}
+
+CUresult cuMemcpyDtoD_v2(CUdeviceptr to, CUdeviceptr from, size_t bytes)
+{
+	return copy_and_wait(to, from, bytes);
+}
+
+/* Streams and events. */
+
+CUresult cuStreamCreate(CUstream *stream, unsigned int flags)
+{
+	pthread_mutex_lock(&lock);
+	NEED_CONTEXT();
+	*stream = start(current(), flags & CU_STREAM_NON_BLOCKING);
+	objects++;
+	pthread_mutex_unlock(&lock);
+	return SUCCESS;
+}
+
+CUresult cuStreamDestroy_v2(CUstream stream)
+{
+	pthread_mutex_lock(&lock);
+	stream->gone = true;
+	objects--;
+	pthread_cond_broadcast(&changed);
+	pthread_mutex_unlock(&lock);
+	return SUCCESS;
+}
+
+CUresult cuStreamQuery(CUstream stream)
+{
+	pthread_mutex_lock(&lock);
+	NEED_CONTEXT();
+	CUresult result = named(stream)->head ? NOT_READY : SUCCESS;
+	pthread_mutex_unlock(&lock);
+	return result;
+}
+
+CUresult cuStreamSynchronize(CUstream stream)
+{
+	pthread_mutex_lock(&lock);
+	NEED_CONTEXT();
+	CUresult result = wait_for_stream(named(stream));
+	pthread_mutex_unlock(&lock);
+	return result;
+}
+
+CUresult cuStreamWaitEvent(CUstream stream, CUevent event, unsigned int flags)
+{
+	(void)flags;
+	pthread_mutex_lock(&lock);
+	NEED_CONTEXT();
+	struct op *op = add(named(stream), WAIT_EVENT);
+	op->event = event;
+	op->turn = event->recorded;
+	pthread_mutex_unlock(&lock);
+	return SUCCESS;
+}
+
+CUresult cuEventCreate(CUevent *event, unsigned int flags)
+{
+	(void)flags;
+	pthread_mutex_lock(&lock);
+	NEED_CONTEXT();
+	*event = calloc(1, sizeof(**event));
+	(*event)->context = current();
+	objects++;
+	pthread_mutex_unlock(&lock);
+	return SUCCESS;
+}
+
+CUresult cuEventRecord(CUevent event, CUstream stream)
+{
+	pthread_mutex_lock(&lock);
+	NEED_CONTEXT();
+	struct op *op = add(named(stream), SET_EVENT);
+	op->event = event;
+	op->turn = ++event->recorded;
+	pthread_mutex_unlock(&lock);
+	return SUCCESS;
+}
+
+CUresult cuEventQuery(CUevent event)
+{
+	pthread_mutex_lock(&lock);
+	CUresult result = check(event->context);
+	if (!result && event->done < event->recorded)
+		result = NOT_READY;
+	pthread_mutex_unlock(&lock);
+	return result;
+}
+
+/* Its memory stays: work that is queued may still name it. */
+CUresult cuEventDestroy_v2(CUevent event)
+{
+	pthread_mutex_lock(&lock);
+	CUresult result = event->gone ? INVALID_HANDLE : SUCCESS;
+	event->gone = true;
+	objects -= !result;
+	pthread_mutex_unlock(&lock);
+	return result;
+}
+
+/* Other processes. */
+
+struct shown {
+	int pid;
+	int fd;
+	size_t size;
+	int device;
+};
+
+CUresult cuIpcGetMemHandle(CUipcMemHandle *handle, CUdeviceptr address)
+{
+	pthread_mutex_lock(&lock);
+	struct allocation *a = find(address);
+	bool good = a && a->kind == DEVICE && !a->opened;
+	struct shown shown = { getpid(), good ? a->fd : -1, good ? a->size : 0, good ? a->device : 0 };
+	pthread_mutex_unlock(&lock);
+	memset(handle, 0, sizeof(*handle));
+	memcpy(handle, &shown, sizeof(shown));
+	return good ? SUCCESS : INVALID_VALUE;
+}
+
+CUresult cuIpcOpenMemHandle_v2(CUdeviceptr *address, CUipcMemHandle handle, unsigned int flags)
+{
+	(void)flags;
+	struct shown shown;
+	memcpy(&shown, &handle, sizeof(shown));
+	if (shown.pid == getpid())
+		return INVALID_CONTEXT;
+	char path[64];
+	snprintf(path, sizeof(path), "/proc/%d/fd/%d", shown.pid, shown.fd);
+	int fd = open(path, O_RDWR | O_CLOEXEC);
+	if (fd < 0)
+		return MAP_FAILED_ERROR;
+	pthread_mutex_lock(&lock);
+	NEED_CONTEXT();
+	uint64_t base = place(shown.size);
+	if (base) {
+		struct allocation *a = keep(DEVICE, base, shown.size, fd);
+		a->alias = map_alias(fd, shown.size);
+		a->device = shown.device;
+		a->opened = true;
+		*address = base;
+	}
+	pthread_mutex_unlock(&lock);
+	return base ? SUCCESS : OUT_OF_MEMORY;
+}
+
+CUresult cuIpcCloseMemHandle(CUdeviceptr address)
+{
+	pthread_mutex_lock(&lock);
+	struct allocation *a = find(address);
+	bool good = a && a->opened && a->base == address;
+	if (good)
+		forget(a);
+	pthread_mutex_unlock(&lock);
+	return good ? SUCCESS : INVALID_VALUE;
+}
+
+CUresult cuIpcGetEventHandle(CUipcEventHandle *handle, CUevent event)
+{
+	(void)handle;
+	(void)event;
+	return NOT_SUPPORTED;
+}
+
+CUresult cuIpcOpenEventHandle(CUevent *event, CUipcEventHandle handle)
+{
+	(void)event;
+	(void)handle;
+	return NOT_SUPPORTED;
+}
+
+/* Kernels. */
+
+CUresult cuModuleLoadData(CUmodule *module, const void *image)
+{
+	*module = (CUmodule)image;
+	return check(current());
+}
+
+CUresult cuModuleGetFunction(CUfunction *function, CUmodule module, const char *name)
+{
+	(void)module;
+	*function = &spin;
+	return strcmp(name, "spin") ? NOT_FOUND : SUCCESS;
+}
+
+CUresult cuLaunchKernel(CUfunction function, unsigned int grid_x, unsigned int grid_y, unsigned int grid_z,
+			unsigned int block_x, unsigned int block_y, unsigned int block_z, unsigned int shared,
+			CUstream stream, void **parameters, void **extra)
+{
+	(void)grid_x, (void)grid_y, (void)grid_z, (void)block_x, (void)block_y, (void)block_z, (void)shared;
+	(void)extra;
+	if (function != &spin)
+		return INVALID_HANDLE;
+	pthread_mutex_lock(&lock);
+	NEED_CONTEXT();
+	struct op *op = add(named(stream), SPIN);
+	op->to = *(uint64_t *)parameters[0];
+	op->value = *(uint32_t *)parameters[1];
+	pthread_mutex_unlock(&lock);
+	return SUCCESS;
+}
+
+/* How functions are found. */
+
+CUresult cuGetProcAddress_v2(const char *symbol, void **function, int version, uint64_t flags, int *found)
+{
+	(void)flags;
+	Dl_info own;
+	char name[128];
+	*function = NULL;
+	*found = 1;
+	if (!dladdr((void *)cuInit, &own))
+		return NOT_FOUND;
+	void *library = dlopen(own.dli_fname, RTLD_LAZY | RTLD_NOLOAD);
+	if (!library)
+		return NOT_FOUND;
+	/* What has two versions here got the second one in CUDA 3.2 or later. */
+	snprintf(name, sizeof(name), "%s_v2", symbol);
+	void *second = version >= 3020 ? dlsym(library, name) : NULL;
+	*function = second ? second : dlsym(library, symbol);
+	dlclose(library);
+	*found = *function ? 0 : 1;
+	return SUCCESS;
+}
