@@ -6,7 +6,9 @@
 #![allow(unsafe_code, reason = "calls of the driver")]
 
 use crate::error::{Error, check};
-use cuda_sys::{CUcontext, Library};
+use cuda_sys::{
+    CU_STREAM_CAPTURE_MODE_RELAXED, CUDA_SUCCESS, CUcontext, CUstreamCaptureMode, Library,
+};
 use std::marker::PhantomData;
 use std::ptr::null_mut;
 use std::sync::{Mutex, PoisonError};
@@ -21,29 +23,52 @@ unsafe impl Send for Context {}
 unsafe impl Sync for Context {}
 
 /// The thread's context is this one until it is dropped; then it is again what it was.
+///
+/// The program may be capturing a stream of its own for a graph, and then most calls would end that. What is called
+/// here has nothing to do with it, and says so for as long.
 #[derive(Debug)]
 pub(crate) struct Entered {
     driver: &'static Library,
+    /// How captures restricted the thread.
+    mode: CUstreamCaptureMode,
     /// It is about this thread.
     _here: PhantomData<*mut ()>,
 }
 
 impl Context {
+    /// Its number, where the driver tells it.
+    pub(crate) fn id(self, driver: &Library) -> Option<u64> {
+        let mut id = 0;
+        // SAFETY: a handle that the driver looks at; the place for the answer is ours.
+        let code = unsafe { (driver.cuCtxGetId?)(self.0, &raw mut id) };
+        (code == CUDA_SUCCESS).then_some(id)
+    }
+
     pub(crate) fn enter(self, driver: &'static Library) -> Result<Entered, Error> {
         // SAFETY: a handle of the driver's, which looks at it.
         let code = unsafe { (driver.cuCtxPushCurrent)(self.0) };
         check(driver, code, "cuCtxPushCurrent", || {
             format!("context {:p}", self.0)
         })?;
+        let mode = exchange(driver, CU_STREAM_CAPTURE_MODE_RELAXED);
         Ok(Entered {
             driver,
+            mode,
             _here: PhantomData,
         })
     }
 }
 
+/// Sets how captures restrict the thread, and gives what it was.
+fn exchange(driver: &Library, mut mode: CUstreamCaptureMode) -> CUstreamCaptureMode {
+    // SAFETY: the place is ours; it is read and written.
+    unsafe { (driver.cuThreadExchangeStreamCaptureMode)(&raw mut mode) };
+    mode
+}
+
 impl Drop for Entered {
     fn drop(&mut self) {
+        exchange(self.driver, self.mode);
         let mut popped = null_mut();
         // SAFETY: what was pushed by this thread; the place for the answer is ours.
         unsafe { (self.driver.cuCtxPopCurrent)(&raw mut popped) };

@@ -12,11 +12,13 @@ use cuda_sys::*;
 use std::ptr::null_mut;
 use std::sync::{Arc, Mutex, PoisonError};
 
-/// Two streams of a context.
+/// Two streams of a context. They end with it, and are not given back before.
 #[derive(Debug)]
 pub(crate) struct Lane {
     driver: &'static Library,
     context: Context,
+    /// The context's number: its handle may be another one's later. None: the driver is older than CUDA 12.
+    id: Option<u64>,
     streams: [Stream; 2],
     /// Events that nobody uses.
     events: Mutex<Vec<RawEvent>>,
@@ -54,8 +56,13 @@ impl Lane {
     /// The lane of a context.
     pub(crate) fn of(driver: &'static Library, context: Context) -> Result<Arc<Self>, Error> {
         let mut lanes = LANES.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(lane) = lanes.iter().find(|lane| lane.context == context) {
-            return Ok(Arc::clone(lane));
+        let id = context.id(driver);
+        let here = |lane: &&Arc<Self>| lane.context == context;
+        match lanes.iter().find(here) {
+            Some(lane) if lane.id == id => return Ok(Arc::clone(lane)),
+            // What it was is gone.
+            Some(_) => lanes.retain(|lane| !here(&lane)),
+            None => {}
         }
         let _entered = context.enter(driver)?;
         let to_host = Stream::new(driver)?;
@@ -63,6 +70,7 @@ impl Lane {
         let lane = Arc::new(Self {
             driver,
             context,
+            id,
             streams,
             events: Mutex::default(),
         });
@@ -188,27 +196,5 @@ impl Drop for Event {
             .lock()
             .unwrap_or_else(PoisonError::into_inner);
         events.push(raw);
-    }
-}
-
-impl Drop for Lane {
-    /// Gives streams and events back. What is gone with its context is refused, and that is all the same.
-    fn drop(&mut self) {
-        let driver = self.driver;
-        let Ok(_entered) = self.context.enter(driver) else {
-            return;
-        };
-        let events = self
-            .events
-            .get_mut()
-            .unwrap_or_else(PoisonError::into_inner);
-        for event in events.drain(..) {
-            // SAFETY: an event of this context that nobody uses any more.
-            unsafe { (driver.cuEventDestroy)(event.0) };
-        }
-        for stream in &self.streams {
-            // SAFETY: a stream of this context; what is queued in it is still done.
-            unsafe { (driver.cuStreamDestroy)(stream.0) };
-        }
     }
 }

@@ -31,6 +31,12 @@ mod presence;
 mod staging;
 pub mod survey;
 
+/// Whether the driver can be loaded here, and has what is needed.
+#[must_use]
+pub fn is_supported() -> bool {
+    cuda_sys::Library::load().is_ok()
+}
+
 pub use error::Error;
 pub use memory::{Allocation, Kind};
 pub use presence::is_possible;

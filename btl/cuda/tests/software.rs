@@ -194,6 +194,42 @@ fn nothing_waits_for_the_device_or_uses_a_default_stream() {
 }
 
 #[test]
+fn a_capture_of_the_program_goes_on_during_copies() {
+    let driver = driver();
+    let device = driver.alloc(2 * CHUNK);
+    let bytes = pattern(2 * CHUNK, 6);
+    // SAFETY: the driver in software only remembers it.
+    unsafe { (driver.functions.capture)(1) };
+    put(whole(device), &bytes).expect("a copy");
+    assert!(get(whole(device), bytes.len()).expect("a copy") == bytes);
+    // SAFETY: a look.
+    let broken = unsafe { (driver.functions.capture_is_broken)() };
+    // The program itself may not do so.
+    let mut address = 0;
+    // SAFETY: the place for the answer is ours.
+    let refused = unsafe { (driver.library.cuMemAlloc)(&raw mut address, 1) };
+    // SAFETY: as above.
+    unsafe { (driver.functions.capture)(0) };
+    assert_eq!((broken, refused), (0, 900));
+}
+
+#[test]
+fn a_context_may_end_and_another_one_get_its_handle() {
+    let mut last = null_mut();
+    let mut same = 0;
+    for turn in 0..20 {
+        let driver = driver();
+        same += u32::from(driver.context == last);
+        last = driver.context;
+        let device = driver.alloc(CHUNK + 1);
+        let bytes = pattern(CHUNK + 1, turn);
+        put(whole(device), &bytes).expect("a copy");
+        assert!(get(whole(device), bytes.len()).expect("a copy") == bytes);
+    }
+    assert!(same > 0, "no handle came again");
+}
+
+#[test]
 fn a_run_beyond_its_allocation_is_refused() {
     let driver = driver();
     let device = driver.alloc(4096);

@@ -123,6 +123,8 @@ functions! {
         cuDevicePrimaryCtxRelease "cuDevicePrimaryCtxRelease_v2" 11000 (device: CUdevice);
         /// Whether it is there.
         cuDevicePrimaryCtxGetState "cuDevicePrimaryCtxGetState" 7000 (device: CUdevice, flags: *mut c_uint, active: *mut c_int);
+        /// Exchanges how captures of streams restrict this thread.
+        cuThreadExchangeStreamCaptureMode "cuThreadExchangeStreamCaptureMode" 10010 (mode: *mut CUstreamCaptureMode);
         /// The thread's context; null: none.
         cuCtxGetCurrent "cuCtxGetCurrent" 4000 (context: *mut CUcontext);
         /// Makes a context the thread's one.
@@ -193,6 +195,8 @@ functions! {
         cuIpcCloseMemHandle "cuIpcCloseMemHandle" 4010 (address: CUdeviceptr);
     }
     perhaps {
+        /// A context's number, which no other one of the process ever has.
+        cuCtxGetId "cuCtxGetId" 12000 (context: CUcontext, id: *mut c_ulonglong);
         /// A device's number in the world; with MIG, that of the part.
         cuDeviceGetUuid "cuDeviceGetUuid_v2" 11040 (uuid: *mut CUuuid, device: CUdevice);
         /// Physical memory.

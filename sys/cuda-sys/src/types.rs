@@ -57,6 +57,8 @@ pub type CUmemAccess_flags = c_uint;
 pub type CUmemAllocationGranularity_flags = c_uint;
 /// `CU_MEM_RANGE_HANDLE_TYPE_*`.
 pub type CUmemRangeHandleType = c_uint;
+/// `CU_STREAM_CAPTURE_MODE_*`.
+pub type CUstreamCaptureMode = c_uint;
 /// `CU_GET_PROC_ADDRESS_*`, what was found.
 pub type CUdriverProcAddressQueryResult = c_uint;
 
@@ -221,6 +223,8 @@ numbers! {
     CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED = 900;
     CUDA_ERROR_UNKNOWN = 999;
     CU_STREAM_NON_BLOCKING = 1;
+    CU_STREAM_CAPTURE_MODE_GLOBAL = 0;
+    CU_STREAM_CAPTURE_MODE_RELAXED = 2;
     CU_EVENT_DISABLE_TIMING = 2;
     CU_EVENT_INTERPROCESS = 4;
     CU_MEMORYTYPE_HOST = 1;

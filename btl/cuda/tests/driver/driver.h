@@ -101,6 +101,10 @@ enum model_fault { MODEL_NO_FAULT, MODEL_OUT_OF_MEMORY, MODEL_ILLEGAL_ADDRESS, M
 void cuModelFault(enum model_fault fault, int after);
 /* Calls that waited for the device, or put work into a default stream, so far. */
 unsigned long cuModelBlockingCalls(void);
+/* Says that the program captures a stream: then only threads that ask for it may use the device. */
+void cuModelCapture(int on);
+/* Whether a call broke such a capture. */
+int cuModelCaptureIsBroken(void);
 /* Allocations, streams and events that are there. */
 unsigned long cuModelObjects(void);
 

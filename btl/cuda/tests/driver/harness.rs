@@ -52,6 +52,8 @@ functions! {
     launch: fn(Handle, c_uint, c_uint, c_uint, c_uint, c_uint, c_uint, c_uint, Handle, *mut *mut c_void, *mut c_void) -> c_int = c"cuLaunchKernel";
     fault: fn(c_int, c_int) -> () = c"cuModelFault";
     blocking_calls: fn() -> u64 = c"cuModelBlockingCalls";
+    capture: fn(c_int) -> () = c"cuModelCapture";
+    capture_is_broken: fn() -> c_int = c"cuModelCaptureIsBroken";
     objects: fn() -> u64 = c"cuModelObjects";
 }
 

@@ -39,6 +39,7 @@ enum {
 	NOT_READY = 600,
 	ILLEGAL_ADDRESS = 700,
 	CONTEXT_IS_DESTROYED = 709,
+	CAPTURE_UNSUPPORTED = 900,
 	NOT_SUPPORTED = 801,
 };
 
@@ -70,6 +71,7 @@ struct physical {
 
 struct context {
 	int device;
+	unsigned long long id;
 	int references;
 	bool alive;
 	CUresult error;
@@ -93,7 +95,7 @@ struct op {
 struct stream {
 	struct stream *next;
 	struct context *context;
-	bool non_blocking, gone;
+	bool non_blocking, gone, running;
 	struct op *head, **tail;
 	pthread_t thread;
 };
@@ -101,6 +103,7 @@ struct stream {
 struct event {
 	unsigned long recorded, done;
 	struct context *context;
+	unsigned long long context_id;
 	bool gone;
 };
 
@@ -120,10 +123,15 @@ static unsigned long sequence, blocking_calls, objects;
 static enum model_fault fault;
 static int fault_after;
 static struct function spin;
+static struct context *ended;
+/* What streams of an ended context belong to. */
+static struct context nowhere;
 
 static __thread struct context *stack[32];
 static __thread int depth;
 static __thread struct stream *own_stream;
+static __thread int capture_mode;
+static bool capturing, capture_broken;
 
 static struct context *current(void)
 {
@@ -138,6 +146,10 @@ static CUresult check(struct context *context)
 		return INVALID_CONTEXT;
 	if (!context->alive)
 		return CONTEXT_IS_DESTROYED;
+	if (capturing && capture_mode == 0) {
+		capture_broken = true;
+		return CAPTURE_UNSUPPORTED;
+	}
 	return context->error;
 }
 
@@ -178,6 +190,25 @@ unsigned long cuModelObjects(void)
 	unsigned long there = objects;
 	pthread_mutex_unlock(&lock);
 	return there;
+}
+
+void cuModelCapture(int on)
+{
+	capturing = on;
+	capture_broken = false;
+}
+
+int cuModelCaptureIsBroken(void)
+{
+	return capture_broken;
+}
+
+CUresult cuThreadExchangeStreamCaptureMode(int *mode)
+{
+	int before = capture_mode;
+	capture_mode = *mode;
+	*mode = before;
+	return SUCCESS;
 }
 
 /* Addresses. */
@@ -339,14 +370,16 @@ static void run_kernel(struct context *context, struct op *op)
 static void *work(void *argument)
 {
 	struct stream *stream = argument;
-	struct context *context = stream->context;
 	pthread_mutex_lock(&lock);
 	for (;;) {
-		while (!(stream->gone && !stream->head) && !(may_run(stream) || (stream->head && !context->alive)))
+		while (!(stream->gone && !stream->head) &&
+		       !(may_run(stream) || (stream->head && !stream->context->alive)))
 			pthread_cond_wait(&changed, &lock);
+		struct context *context = stream->context;
 		struct op *op = stream->head;
 		if (!op)
 			break;
+		stream->running = true;
 		bool good = context->alive && !context->error;
 		if (op->work == COPY) {
 			/* A caller sees that it is not over at once; of many, some are enough. */
@@ -367,6 +400,7 @@ static void *work(void *argument)
 			if (a)
 				forget(a);
 		}
+		stream->running = false;
 		stream->head = op->next;
 		if (!stream->head)
 			stream->tail = &stream->head;
@@ -568,6 +602,27 @@ CUresult cuDeviceCanAccessPeer(int *can, CUdevice device, CUdevice peer)
 
 /* Contexts. */
 
+/* Work of a stream whose context ends is over. */
+static void end_stream(struct stream *stream)
+{
+	stream->context = &nowhere;
+	stream->gone = true;
+	/* What is being done is its thread's to end. */
+	struct op **rest = stream->running ? &stream->head->next : &stream->head;
+	while (*rest) {
+		struct op *op = *rest;
+		*rest = op->next;
+		free(op);
+	}
+	stream->tail = rest;
+}
+
+CUresult cuCtxGetId(CUcontext context, unsigned long long *id)
+{
+	*id = context->id;
+	return SUCCESS;
+}
+
 CUresult cuDevicePrimaryCtxRetain(CUcontext *context, CUdevice device)
 {
 	if (!initialized)
@@ -601,10 +656,16 @@ CUresult cuDevicePrimaryCtxGetState(CUdevice device, unsigned int *flags, int *a
 CUresult cuCtxCreate_v2(CUcontext *context, unsigned int flags, CUdevice device)
 {
 	(void)flags;
-	*context = calloc(1, sizeof(**context));
-	(*context)->device = device;
-	(*context)->alive = true;
-	stack[depth++] = *context;
+	pthread_mutex_lock(&lock);
+	/* The handle of the last one that ended, whose streams are not its own any more. */
+	struct context *made = ended ? ended : calloc(1, sizeof(*made));
+	ended = NULL;
+	memset(made, 0, sizeof(*made));
+	made->device = device;
+	made->id = ++next_id;
+	made->alive = true;
+	stack[depth++] = *context = made;
+	pthread_mutex_unlock(&lock);
 	return SUCCESS;
 }
 
@@ -619,6 +680,11 @@ CUresult cuCtxDestroy_v2(CUcontext context)
 	}
 	if (current() == context)
 		depth--;
+	for (struct stream *stream = context->streams; stream; stream = stream->next)
+		end_stream(stream);
+	if (context->legacy)
+		end_stream(context->legacy);
+	ended = context;
 	pthread_cond_broadcast(&changed);
 	pthread_mutex_unlock(&lock);
 	return SUCCESS;
@@ -995,6 +1061,10 @@ CUresult cuMemcpyAsync(CUdeviceptr to, CUdeviceptr from, size_t bytes, CUstream 
 		result = INVALID_VALUE;
 	} else {
 		struct stream *in = named(stream);
+		if (in->gone) {
+			pthread_mutex_unlock(&lock);
+			return INVALID_HANDLE;
+		}
 		struct op *op = add(in, COPY);
 		op->to = to;
 		op->from = from;
@@ -1126,6 +1196,7 @@ CUresult cuEventCreate(CUevent *event, unsigned int flags)
 	NEED_CONTEXT();
 	*event = calloc(1, sizeof(**event));
 	(*event)->context = current();
+	(*event)->context_id = current()->id;
 	objects++;
 	pthread_mutex_unlock(&lock);
 	return SUCCESS;
@@ -1135,7 +1206,12 @@ CUresult cuEventRecord(CUevent event, CUstream stream)
 {
 	pthread_mutex_lock(&lock);
 	NEED_CONTEXT();
-	struct op *op = add(named(stream), SET_EVENT);
+	struct stream *in = named(stream);
+	if (in->gone) {
+		pthread_mutex_unlock(&lock);
+		return INVALID_HANDLE;
+	}
+	struct op *op = add(in, SET_EVENT);
 	op->event = event;
 	op->turn = ++event->recorded;
 	pthread_mutex_unlock(&lock);
@@ -1146,6 +1222,8 @@ CUresult cuEventQuery(CUevent event)
 {
 	pthread_mutex_lock(&lock);
 	CUresult result = check(event->context);
+	if (event->context_id != event->context->id)
+		result = CONTEXT_IS_DESTROYED;
 	if (!result && event->done < event->recorded)
 		result = NOT_READY;
 	pthread_mutex_unlock(&lock);
