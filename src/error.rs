@@ -122,6 +122,9 @@ pub enum Error {
         /// The reason.
         reason: String,
     },
+    /// Memory of a device that the program gave could not be read or written.
+    #[error("device memory: {0}")]
+    Device(Arc<str>),
     /// The tune file cannot be used.
     #[error("tune file {path}: {reason}; run `onecopy tune` again or unset ONECOPY_TUNE_FILE")]
     TuneFile {

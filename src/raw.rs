@@ -54,6 +54,13 @@ impl Poll<'_> {
         self.0.engine.is_done(operation.id)
     }
 
+    /// Whoever waits looks again without sleeping: what it waits for moves outside of the runtime, and rings no
+    /// doorbell.
+    #[inline]
+    pub fn stay_awake(&mut self) {
+        self.0.engine.waits.stay_awake();
+    }
+
     /// Takes back a receive that no message has matched, and says whether that was possible. It completes with
     /// [`Error::Cancelled`].
     pub fn cancel(&mut self, operation: &Operation) -> bool {

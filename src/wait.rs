@@ -103,7 +103,8 @@ fn watch<'g, R>(
         }
         look(&mut worker, &mut looked, policy.period);
         worker.engine.retire_idle();
-        let sleeps = policy.sleep && idle > policy.spin + policy.yields;
+        let sleeps =
+            policy.sleep && idle > policy.spin + policy.yields && !worker.engine.waits.take_awake();
         if sleeps && !slept {
             // A peer that is dead already will not ring.
             slept = true;

@@ -15,6 +15,8 @@ pub(crate) struct Waits {
     pub(crate) policy: WaitPolicy,
     /// How often was asked in vain whether something is complete, one after the other.
     asked_in_vain: usize,
+    /// Whether a thread that waits has work that rings no doorbell, as a device's copies: it must look again soon.
+    awake: bool,
     /// Peers found gone so far; it wraps.
     pub(crate) gone: u32,
     doorbell: Doorbell,
@@ -26,6 +28,7 @@ impl Waits {
             watch: Watch::default(),
             policy,
             asked_in_vain: 0,
+            awake: false,
             gone: 0,
             doorbell,
         }
@@ -73,6 +76,18 @@ impl Waits {
             self.asked_in_vain = 0;
         }
         makes_room
+    }
+
+    /// The thread that waits does not sleep before its next look.
+    #[inline]
+    pub(crate) fn stay_awake(&mut self) {
+        self.awake = true;
+    }
+
+    /// Whether that was asked for since the last call.
+    #[inline]
+    pub(crate) fn take_awake(&mut self) -> bool {
+        std::mem::take(&mut self.awake)
     }
 
     /// How long each of the threads polls that wait now.
