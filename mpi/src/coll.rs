@@ -20,6 +20,7 @@ pub(crate) use reduction::reduce_here;
 pub(crate) use running::Running;
 
 use crate::comm::CommObject;
+use crate::device;
 use crate::failure::Outcome;
 use crate::request::{Activity, Object};
 use onecopy::coll::Collective;
@@ -46,7 +47,7 @@ impl Plan {
             collectives.run(&collective, send, recv)
         })?;
         if let Some(recv) = &mut recv {
-            recv.deliver();
+            device::wait(|| recv.deliver())?;
         }
         Ok(())
     }
@@ -64,6 +65,7 @@ impl Plan {
         let operation = collectives.begin_collective(&self.collective, send, recv)?;
         let running = Running {
             operation: Some(operation),
+            delivering: false,
             _send: self.send,
             recv: self.recv,
         };

@@ -56,6 +56,7 @@ impl From<onecopy::Error> for Box<Failure> {
             | E::TuneFile { .. }
             | E::Wireup(_)
             | E::Aborted { .. }
+            | E::Device(_)
             | E::Finalized
             | E::Forked
             // It may well be alive: what failed may be this process's own map.

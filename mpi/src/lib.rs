@@ -17,10 +17,12 @@ mod codes;
 mod coll;
 mod comm;
 mod datatype;
+mod device;
 mod edge;
 mod end;
 mod env;
 mod errors;
+mod ext;
 mod failure;
 mod ffi;
 #[cfg(feature = "fuzzing")]

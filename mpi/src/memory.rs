@@ -8,10 +8,10 @@
 //! bytes: nothing that it compiles can tell.
 #![allow(unsafe_code, reason = "buffers of the program")]
 
-use crate::c;
 use crate::datatype::layout::Layout;
 use crate::failure::{Outcome, fail};
 use crate::ffi::Addr;
+use crate::{c, device};
 use onecopy::Span;
 use onecopy_shm::copy::{Kernel, copy, copy_overlapping};
 use std::ops::Range;
@@ -81,7 +81,15 @@ pub(crate) fn address_of(bytes: &mut [u8]) -> Addr {
 }
 
 /// Gathers bytes `range` of the packed form into `out`, which has as many.
-pub(crate) fn gather(layout: &Layout, base: Addr, range: Range<u64>, out: &mut [u8]) {
+pub(crate) fn gather(
+    layout: &Layout,
+    base: Addr,
+    range: Range<u64>,
+    out: &mut [u8],
+) -> Outcome<()> {
+    if device::holds_any(layout, base) {
+        return device::gather(layout, base, range, out);
+    }
     let mut done = 0;
     layout.walk(0, range, &mut |offset, len| {
         let len = len as usize;
@@ -91,10 +99,20 @@ pub(crate) fn gather(layout: &Layout, base: Addr, range: Range<u64>, out: &mut [
         done += len;
         true
     });
+    Ok(())
 }
 
-/// Scatters `bytes`, which are those from `start` on of the packed form.
-pub(crate) fn scatter(layout: &Layout, base: Addr, start: u64, bytes: &[u8]) {
+/// Scatters `bytes`, the first ones of the packed form, and waits where a device copies.
+pub(crate) fn scatter(layout: &Layout, base: Addr, bytes: &[u8]) -> Outcome<()> {
+    if device::holds_any(layout, base) {
+        return device::Scatter::default().finish(layout, base, bytes);
+    }
+    scatter_in_host(layout, base, 0, bytes);
+    Ok(())
+}
+
+/// Scatters `bytes`, which are those from `start` on of the packed form, to a buffer of which no byte is a device's.
+pub(crate) fn scatter_in_host(layout: &Layout, base: Addr, start: u64, bytes: &[u8]) {
     let mut done = 0;
     layout.walk(0, start..start + bytes.len() as u64, &mut |offset, len| {
         let len = len as usize;

@@ -4,11 +4,12 @@
 mod external;
 
 use crate::comm;
+use crate::datatype::layout::Layout;
 use crate::datatype::{self, TypeObject};
 use crate::failure::{Outcome, fail};
 use crate::ffi::{Addr, Comm, Datatype, Out, OutInts, Text};
 use crate::p2p::check_count;
-use crate::{c, memory};
+use crate::{c, device, memory};
 
 /// The range of `size` bytes that is free from `position` on.
 fn room(position: i64, needed: u64, size: i64) -> Outcome<u64> {
@@ -34,6 +35,16 @@ fn present(packed: Addr, bytes: u64) -> Outcome<()> {
     Ok(())
 }
 
+/// Refuses memory of a device, which the other representation has no way to.
+fn in_the_host(packed: Addr, buf: Addr, count: u64, object: &TypeObject) -> Outcome<()> {
+    let layout = object.shape.layout_of(count)?;
+    if device::holds(packed) || device::holds_any(&layout, buf) {
+        let reason = "external32 of device memory is not supported: copy it to the host first";
+        return Err(fail(c::ERR_UNSUPPORTED_OPERATION, reason));
+    }
+    Ok(())
+}
+
 /// Bytes of so many instances in `external32`.
 fn external_bytes(object: &TypeObject, count: u64) -> Outcome<u64> {
     datatype::addressable(external::size(object).checked_mul(count))
@@ -55,9 +66,16 @@ pub(crate) fn pack(
     let layout = object.shape.layout_of(count)?;
     let begin = room(position.get()?, bytes, size)?;
     present(outbuf, bytes)?;
-    memory::with_bytes_mut(outbuf.offset(begin as i64), bytes as usize, |out| {
-        memory::gather(&layout, inbuf, 0..bytes, out);
-    });
+    let at = outbuf.offset(begin as i64);
+    if bytes > 0 && device::holds(at) {
+        let mut packed = memory::zeroed(bytes as usize)?;
+        memory::gather(&layout, inbuf, 0..bytes, &mut packed)?;
+        memory::scatter(&Layout::run(0, bytes), at, &packed)?;
+    } else {
+        memory::with_bytes_mut(at, bytes as usize, |out| {
+            memory::gather(&layout, inbuf, 0..bytes, out)
+        })?;
+    }
     position.set((begin + bytes) as i64)
 }
 
@@ -77,9 +95,16 @@ pub(crate) fn unpack(
     let layout = object.shape.layout_of(count)?;
     let begin = room(position.get()?, bytes, size)?;
     present(inbuf, bytes)?;
-    memory::with_bytes(inbuf.offset(begin as i64), bytes as usize, |bytes| {
-        memory::scatter(&layout, outbuf, 0, bytes);
-    });
+    let at = inbuf.offset(begin as i64);
+    if bytes > 0 && device::holds(at) {
+        let mut packed = memory::zeroed(bytes as usize)?;
+        memory::gather(&Layout::run(0, bytes), at, 0..bytes, &mut packed)?;
+        memory::scatter(&layout, outbuf, &packed)?;
+    } else {
+        memory::with_bytes(at, bytes as usize, |bytes| {
+            memory::scatter(&layout, outbuf, bytes)
+        })?;
+    }
     position.set((begin + bytes) as i64)
 }
 
@@ -127,6 +152,7 @@ pub(crate) fn pack_external(
     object.bytes_at(inbuf, count)?;
     let begin = room(position.get()?, bytes, size)?;
     present(outbuf, bytes)?;
+    in_the_host(outbuf, inbuf, count, object)?;
     memory::with_bytes_mut(outbuf.offset(begin as i64), bytes as usize, |out| {
         external::pack(object, count, inbuf, out);
     });
@@ -149,6 +175,7 @@ pub(crate) fn unpack_external(
     object.bytes_at(outbuf, count)?;
     let begin = room(position.get()?, bytes, size)?;
     present(inbuf, bytes)?;
+    in_the_host(inbuf, outbuf, count, object)?;
     memory::with_bytes(inbuf.offset(begin as i64), bytes as usize, |bytes| {
         external::unpack(object, count, outbuf, bytes);
     });

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! C programs, compiled with this library's header and run as jobs of real processes.
 
+#[path = "cuda/suite.rs"]
+mod cuda;
 #[path = "../../tests/harness/limit.rs"]
 mod limit;
 #[path = "wrong/suite.rs"]
@@ -89,6 +91,11 @@ fn compile(name: &str) -> PathBuf {
 }
 
 fn compile_file(source: &Path, program: &Path) -> PathBuf {
+    compile_with(source, program, &[])
+}
+
+/// The same, with more arguments to the compiler.
+fn compile_with(source: &Path, program: &Path, extra: &[String]) -> PathBuf {
     let place = place();
     let mut command = Command::new("cc");
     command
@@ -99,7 +106,8 @@ fn compile_file(source: &Path, program: &Path) -> PathBuf {
         .arg(package().join("include"))
         .arg("-L")
         .arg(&place.directory);
-    let compiled = limit::output(command.args(["-lmpi_abi", "-lm", "-lpthread"]));
+    command.args(["-lmpi_abi", "-lm", "-lpthread"]).args(extra);
+    let compiled = limit::output(&mut command);
     assert!(
         compiled.status.success(),
         "{}: {}",

@@ -10,7 +10,7 @@ use crate::datatype::in_a_buffer;
 use crate::datatype::predefined::dense_size;
 use crate::failure::Outcome;
 use crate::ffi::{Addr, Comm, Datatype, Op};
-use crate::memory;
+use crate::{device, memory};
 use onecopy::coll::{Collective, ElemType, Op as Operator, Parts};
 
 /// Hands a collective to the runtime, on so many bytes that are sent, and received.
@@ -42,7 +42,7 @@ fn reduction(
 ) -> Option<(ElemType, Operator, usize)> {
     let (elem, op) = known(op, datatype)?;
     let count = usize::try_from(count).ok()?;
-    let usual = !sendbuf.is_nowhere();
+    let usual = !sendbuf.is_nowhere() && !device::holds(sendbuf);
     let bytes = in_a_buffer(count.checked_mul(elem.size()))?;
     usual.then_some((elem, Operator::Predefined(op), bytes))
 }
@@ -60,7 +60,7 @@ pub(crate) fn reduce(
     let here = object.rank as i32 == root;
     if root >= 0
         && (root as usize) < object.size()
-        && !(here && recvbuf.is_nowhere())
+        && !(here && (recvbuf.is_nowhere() || device::holds(recvbuf)))
         && let Some((elem, op, bytes)) = reduction(sendbuf, count, datatype, op)
     {
         let root = root as usize;
@@ -81,6 +81,7 @@ pub(crate) fn allreduce(
 ) -> Outcome<()> {
     let object = &comm::get(comm)?;
     if !recvbuf.is_nowhere()
+        && !device::holds(recvbuf)
         && let Some((elem, op, bytes)) = reduction(sendbuf, count, datatype, op)
     {
         let collective = Collective::Allreduce { elem, op };
@@ -104,6 +105,7 @@ pub(crate) fn reduce_scatter_block(
 ) -> Outcome<()> {
     let object = &comm::get(comm)?;
     if !recvbuf.is_nowhere()
+        && !device::holds(recvbuf)
         && let Some((elem, op, bytes)) = reduction(sendbuf, count, datatype, op)
         && let Some(all) = in_a_buffer(bytes.checked_mul(object.size()))
     {
@@ -123,7 +125,9 @@ fn part(send: DataBuffer, recv: DataBuffer, ranks: usize) -> Option<(usize, usiz
     let usual = send.datatype == recv.datatype
         && send.count == recv.count
         && !send.buf.is_nowhere()
-        && !recv.buf.is_nowhere();
+        && !recv.buf.is_nowhere()
+        && !device::holds(send.buf)
+        && !device::holds(recv.buf);
     usual.then_some((bytes, all))
 }
 

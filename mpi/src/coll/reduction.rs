@@ -9,7 +9,7 @@ use crate::failure::{Failure, Outcome, fail};
 use crate::ffi::{Addr, Datatype, Op};
 use crate::op::{self, Operation};
 use crate::p2p::check_count;
-use crate::{c, callback, memory};
+use crate::{c, callback, device, memory};
 use onecopy::coll::{ElemType, MAX_ELEMENT, Op as Operator, PredefinedOp};
 
 /// A kind of vector that can be reduced.
@@ -193,14 +193,35 @@ pub(crate) fn reduce_here(
     let operation = op::get(handle)?;
     object.bytes_at(inbuf, count)?;
     object.bytes_at(inout, count)?;
+    let layout = object.shape.layout_of(count)?;
+    if device::holds_any(&layout, inbuf) || device::holds_any(&layout, inout) {
+        let mut input = UserBuffer::with_gaps(inbuf, count, object, Access::Read)?;
+        let mut result = UserBuffer::with_gaps(inout, count, object, Access::Both)?;
+        let first = object.shape.lb;
+        let (input, target) = (input.address(first), result.address(first));
+        combine(input, target, count, datatype, handle, operation)?;
+        return device::wait(|| result.deliver());
+    }
+    combine(inbuf, inout, count, datatype, handle, operation)
+}
+
+/// The same of vectors in the host.
+fn combine(
+    inbuf: Addr,
+    inout: Addr,
+    count: u64,
+    datatype: Datatype,
+    handle: Op,
+    operation: Operation,
+) -> Outcome<()> {
+    let object = datatype::committed(datatype)?;
     match operation {
         Operation::Predefined(op) if op == c::NO_OP => Ok(()),
         Operation::Predefined(op) if op == c::REPLACE => {
             let layout = object.shape.layout_of(count)?;
             let mut packed = memory::zeroed(layout.size() as usize)?;
-            memory::gather(&layout, inbuf, 0..layout.size(), &mut packed);
-            memory::scatter(&layout, inout, 0, &packed);
-            Ok(())
+            memory::gather(&layout, inbuf, 0..layout.size(), &mut packed)?;
+            memory::scatter(&layout, inout, &packed)
         }
         Operation::Predefined(_) => {
             let reduction = reduction(handle, datatype)?;

@@ -9,6 +9,8 @@ use onecopy::raw::{Operation, Poll};
 pub(crate) struct Running {
     /// None: it is over.
     pub(super) operation: Option<Operation>,
+    /// Whether it is over, but for results on their way to where they belong.
+    pub(super) delivering: bool,
     /// Kept until the end: the operation reads it.
     pub(super) _send: Option<UserBuffer>,
     pub(super) recv: Option<UserBuffer>,
@@ -17,17 +19,24 @@ pub(crate) struct Running {
 impl Running {
     /// The result, if it is over; the results are where they belong then.
     pub(crate) fn take(&mut self, poll: &mut Poll<'_>) -> Option<Result<(), onecopy::Error>> {
-        let Some(operation) = &self.operation else {
-            return Some(Err(onecopy::Error::Cancelled));
-        };
-        let result = poll.take(operation)?;
-        self.operation = None;
-        if result.is_ok()
-            && let Some(recv) = &mut self.recv
-        {
-            recv.deliver();
+        if let Some(operation) = &self.operation {
+            let result = poll.take(operation)?;
+            self.operation = None;
+            if let Err(error) = result {
+                return Some(Err(error));
+            }
+            self.delivering = true;
         }
-        Some(result.map(drop))
+        if !self.delivering {
+            return Some(Err(onecopy::Error::Cancelled));
+        }
+        let delivered = self.recv.as_mut().map_or(Ok(true), UserBuffer::deliver);
+        if matches!(delivered, Ok(false)) {
+            poll.stay_awake();
+            return None;
+        }
+        self.delivering = false;
+        Some(delivered.map(drop))
     }
 }
 

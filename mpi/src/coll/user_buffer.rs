@@ -5,7 +5,7 @@ use crate::datatype::layout::Layout;
 use crate::datatype::{self, TypeObject};
 use crate::failure::{Outcome, fail};
 use crate::ffi::Addr;
-use crate::{c, memory};
+use crate::{c, device, memory};
 use onecopy::Span;
 use onecopy::coll::Parts;
 use onecopy_shm::copy::{Kernel, copy_slices};
@@ -49,6 +49,17 @@ struct CopyParts {
     deliveries: Vec<Delivery>,
     /// Bytes that the runtime overwrites and the program finds unchanged, with their place.
     kept: Option<(usize, Vec<u8>)>,
+    /// Deliveries that are done.
+    delivered: usize,
+    /// What a device copies of the next one.
+    copying: Option<Copying>,
+}
+
+/// A part of a copy on its way to a device.
+struct Copying {
+    scatter: device::Scatter,
+    /// Its packed form; empty: as it stands in the copy.
+    packed: Vec<u8>,
 }
 
 /// Where a part of a copy goes.
@@ -59,6 +70,81 @@ struct Delivery {
     start: usize,
     /// The copy has the gaps of the program's buffer, too, and begins so many bytes from its base.
     gaps: Option<i64>,
+}
+
+impl Delivery {
+    /// Copies what can be copied now; `true`: all is there.
+    fn advance(&self, copy: &[u8], copying: &mut Option<Copying>) -> Result<bool, onecopy::Error> {
+        let (layout, base) = (&self.layout, self.base);
+        let size = layout.size() as usize;
+        if copying.is_none() {
+            if !device::holds_any(layout, base) {
+                self.copy_in_host(copy);
+                return Ok(true);
+            }
+            let packed = self.gaps.map(|first| collect(layout, first, copy));
+            *copying = Some(Copying {
+                scatter: device::Scatter::default(),
+                packed: packed.unwrap_or_default(),
+            });
+        }
+        let Some(Copying { scatter, packed }) = copying else {
+            return Ok(true);
+        };
+        let bytes = match self.gaps {
+            None => &copy[self.start..self.start + size],
+            Some(_) => packed,
+        };
+        let done = scatter.advance(layout, base, bytes)?;
+        if done {
+            *copying = None;
+        }
+        Ok(done)
+    }
+
+    fn copy_in_host(&self, copy: &[u8]) {
+        let size = self.layout.size();
+        match self.gaps {
+            None => {
+                let bytes = &copy[self.start..self.start + size as usize];
+                memory::scatter_in_host(&self.layout, self.base, 0, bytes);
+            }
+            Some(first) => {
+                self.layout.walk(0, 0..size, &mut |offset, len| {
+                    let start = (offset - first) as usize;
+                    let bytes = &copy[start..start + len as usize];
+                    memory::copy_in(self.base.offset(offset), bytes);
+                    true
+                });
+            }
+        }
+    }
+}
+
+/// The packed form of a copy with gaps, which begins `first` bytes from the layout's base.
+fn collect(layout: &Layout, first: i64, copy: &[u8]) -> Vec<u8> {
+    let mut packed = Vec::with_capacity(layout.size() as usize);
+    layout.walk(0, 0..layout.size(), &mut |offset, len| {
+        let start = (offset - first) as usize;
+        packed.extend_from_slice(&copy[start..start + len as usize]);
+        true
+    });
+    packed
+}
+
+/// The opposite: from the packed form to a copy with gaps.
+fn spread(layout: &Layout, first: i64, packed: &[u8], copy: &mut [u8]) {
+    let mut done = 0;
+    layout.walk(0, 0..layout.size(), &mut |offset, len| {
+        let (start, len) = ((offset - first) as usize, len as usize);
+        copy_slices(
+            Kernel::Memcpy,
+            &mut copy[start..start + len],
+            &packed[done..done + len],
+        );
+        done += len;
+        true
+    });
 }
 
 /// So many instances of a datatype at a displacement in bytes.
@@ -107,7 +193,7 @@ impl UserBuffer {
         access: Access,
     ) -> Outcome<Self> {
         if let (Some(offset), Some(len)) = (object.shape.dense(count), object.bytes(count).ok())
-            && (len == 0 || !base.is_nowhere())
+            && (len == 0 || !base.is_nowhere() && !device::holds(base.offset(offset)))
         {
             let first = if len == 0 { 0 } else { offset };
             return Ok(Self::direct(base.offset(first), len as usize));
@@ -122,7 +208,11 @@ impl UserBuffer {
         if total > 0 && (base.is_in_place() || base.is_nowhere() && named()) {
             return Err(datatype::nowhere(base));
         }
-        if dense.iter().all(Option::is_some) {
+        let used = dense.iter().flatten().filter(|(_, len)| *len > 0);
+        let in_host = used
+            .clone()
+            .all(|&(first, _)| !device::holds(base.offset(first)));
+        if dense.iter().all(Option::is_some) && in_host {
             let parts: Vec<(i64, u64)> = dense.into_iter().flatten().collect();
             return Ok(Self::in_place(base, &parts));
         }
@@ -162,7 +252,7 @@ impl UserBuffer {
             let base = base.offset(offset);
             if access.reads() {
                 let out = &mut rest.copy[start..start + len];
-                memory::gather(&layout, base, 0..len as u64, out);
+                memory::gather(&layout, base, 0..len as u64, out)?;
             }
             if access.writes() {
                 rest.deliveries.push(Delivery {
@@ -191,7 +281,8 @@ impl UserBuffer {
     ) -> Outcome<Self> {
         let shape = &object.shape;
         let len = count as usize * shape.extent() as usize;
-        if shape.dense(count) == Some(0) && shape.dense(2).is_some() {
+        let dense = shape.dense(count) == Some(0) && shape.dense(2).is_some();
+        if dense && (len == 0 || !device::holds(base)) {
             return Ok(Self::direct(base, len));
         }
         let mut rest = Box::new(CopyParts {
@@ -202,13 +293,19 @@ impl UserBuffer {
         let first = shape.lb;
         if access.reads() {
             let copy = &mut rest.copy;
-            layout.walk(0, 0..layout.size(), &mut |offset, len| {
-                let start = (offset - first) as usize;
-                memory::with_bytes(base.offset(offset), len as usize, |bytes| {
-                    copy_slices(Kernel::Memcpy, &mut copy[start..start + bytes.len()], bytes);
+            if device::holds_any(&layout, base) {
+                let mut packed = memory::zeroed(layout.size() as usize)?;
+                memory::gather(&layout, base, 0..layout.size(), &mut packed)?;
+                spread(&layout, first, &packed, copy);
+            } else {
+                layout.walk(0, 0..layout.size(), &mut |offset, len| {
+                    let start = (offset - first) as usize;
+                    memory::with_bytes(base.offset(offset), len as usize, |bytes| {
+                        copy_slices(Kernel::Memcpy, &mut copy[start..start + bytes.len()], bytes);
+                    });
+                    true
                 });
-                true
-            });
+            }
         }
         if access.writes() {
             rest.deliveries.push(Delivery {
@@ -232,30 +329,35 @@ impl UserBuffer {
         }
     }
 
-    /// Puts results where they belong.
-    pub(crate) fn deliver(&mut self) {
-        let Some(rest) = &mut self.rest else { return };
+    /// Puts results where they belong. `false`: a device still copies, and this is to be called again.
+    pub(crate) fn deliver(&mut self) -> Result<bool, onecopy::Error> {
+        let Some(rest) = &mut self.rest else {
+            return Ok(true);
+        };
         if let Some((start, kept)) = rest.kept.take() {
             self.with_recv(|bytes| {
                 copy_slices(Kernel::Memcpy, &mut bytes[start..start + kept.len()], &kept);
             });
         }
-        let Some(rest) = &self.rest else { return };
-        for delivery in &rest.deliveries {
-            let size = delivery.layout.size();
-            match delivery.gaps {
-                None => {
-                    let bytes = &rest.copy[delivery.start..delivery.start + size as usize];
-                    memory::scatter(&delivery.layout, delivery.base, 0, bytes);
-                }
-                Some(first) => {
-                    delivery.layout.walk(0, 0..size, &mut |offset, len| {
-                        let start = (offset - first) as usize;
-                        let bytes = &rest.copy[start..start + len as usize];
-                        memory::copy_in(delivery.base.offset(offset), bytes);
-                        true
-                    });
-                }
+        let Some(rest) = &mut self.rest else {
+            return Ok(true);
+        };
+        while let Some(delivery) = rest.deliveries.get(rest.delivered) {
+            if !delivery.advance(&rest.copy, &mut rest.copying)? {
+                return Ok(false);
+            }
+            rest.delivered += 1;
+        }
+        Ok(true)
+    }
+
+    /// The address of the datatype's base, `first` bytes before the bytes.
+    pub(super) fn address(&mut self, first: i64) -> Addr {
+        match self.direct {
+            Some((buf, _)) => buf,
+            None => {
+                let copy = &mut self.rest.get_or_insert_default().copy;
+                memory::address_of(copy).offset(-first)
             }
         }
     }

@@ -8,7 +8,7 @@ use crate::datatype::{self, TypeObject, in_a_buffer};
 use crate::failure::{Outcome, fail};
 use crate::ffi::{Addr, Datatype};
 use crate::request::{Pending, Unpack};
-use crate::{c, memory};
+use crate::{c, device, memory};
 use onecopy::raw::{Operation, SendOptions};
 use onecopy::{Source, Span, Tag};
 
@@ -51,10 +51,15 @@ fn bytes_of(
         if at.is_nowhere() {
             return Err(datatype::nowhere(at));
         }
-        return Ok(Bytes::One([span(at, size as usize)]));
+        if !device::holds(at) {
+            return Ok(Bytes::One([span(at, size as usize)]));
+        }
     }
     let layout = object.shape.layout_of(count)?;
     let runs = layout.runs();
+    if device::holds_any(&layout, buf) {
+        return Ok(Bytes::Scattered(layout, size));
+    }
     if runs <= MANY_RUNS && size / runs >= LONG_RUN {
         let mut spans = Vec::with_capacity(runs as usize);
         layout.walk(0, 0..size, &mut |offset, len| {
@@ -84,11 +89,14 @@ impl Data {
         }
     }
 
-    /// Bytes of a buffer of a predefined datatype, if its arguments are in order.
+    /// Bytes of a buffer of a predefined datatype, if its arguments are in order and the processor may touch them.
     #[inline(always)]
     pub(super) fn dense_bytes(&self) -> Option<usize> {
         let size = dense_size(self.datatype.0)?;
         if self.count < 0 || (self.buf.is_nowhere() && self.count > 0) {
+            return None;
+        }
+        if device::holds(self.buf) {
             return None;
         }
         in_a_buffer((self.count as usize).checked_mul(size))
@@ -122,7 +130,7 @@ impl Data {
 fn packed((buf, count, object): Buffer<'_>) -> Outcome<Vec<u8>> {
     let layout = object.shape.layout_of(count)?;
     let mut packed = memory::zeroed(layout.size() as usize)?;
-    memory::gather(&layout, buf, 0..layout.size(), &mut packed);
+    memory::gather(&layout, buf, 0..layout.size(), &mut packed)?;
     Ok(packed)
 }
 
@@ -148,7 +156,7 @@ impl Outgoing {
             Bytes::Runs(spans) => Self::Runs(spans),
             Bytes::Scattered(layout, size) => {
                 let mut packed = memory::zeroed(size as usize)?;
-                memory::gather(&layout, buf, 0..size, &mut packed);
+                memory::gather(&layout, buf, 0..size, &mut packed)?;
                 Self::Packed(packed)
             }
         })
@@ -241,7 +249,7 @@ impl Target {
             Bytes::Scattered(layout, size) => {
                 let base = self.base;
                 let packed = memory::zeroed(size as usize)?;
-                let unpack = Some(Box::new(Unpack { layout, base }));
+                let unpack = Some(Box::new(Unpack::new(layout, base)));
                 Pending::receive_packed(packed, unpack, begin)
             }
         }?)

@@ -8,15 +8,65 @@
 
 use crate::datatype::layout::Layout;
 use crate::ffi::Addr;
-use crate::{memory, phase};
+use crate::{device, memory, phase};
 use onecopy::raw::{Operation, Poll, SendOptions};
 use onecopy::{Comm, Error, Result, Span, Status};
 use std::sync::Mutex;
 
 /// Where a received message that comes in packed form goes.
 pub(crate) struct Unpack {
-    pub(crate) layout: Layout,
-    pub(crate) base: Addr,
+    layout: Layout,
+    base: Addr,
+    to: Place,
+}
+
+/// What copies it there.
+enum Place {
+    /// The processor, at once.
+    Host,
+    /// A device, which nothing was asked yet.
+    Device,
+    /// A device, which copies so many bytes; and what is to be said then.
+    Copying(device::Scatter, usize, Result<Status>),
+}
+
+impl Unpack {
+    pub(crate) fn new(layout: Layout, base: Addr) -> Self {
+        let to = match device::holds_any(&layout, base) {
+            true => Place::Device,
+            false => Place::Host,
+        };
+        Self { layout, base, to }
+    }
+
+    /// Takes what has come, the first `bytes` of the packed form. Gives the result back when it is where it belongs.
+    fn deliver(
+        &mut self,
+        packed: &[u8],
+        bytes: usize,
+        result: Result<Status>,
+    ) -> Option<Result<Status>> {
+        if matches!(self.to, Place::Host) {
+            memory::scatter_in_host(&self.layout, self.base, 0, &packed[..bytes]);
+            return Some(result);
+        }
+        self.to = Place::Copying(device::Scatter::default(), bytes, result);
+        self.advance(packed)?
+    }
+
+    /// Goes on with that. `None`: nothing is under way.
+    fn advance(&mut self, packed: &[u8]) -> Option<Option<Result<Status>>> {
+        let Place::Copying(scatter, bytes, result) = &mut self.to else {
+            return None;
+        };
+        let result = match scatter.advance(&self.layout, self.base, &packed[..*bytes]) {
+            Ok(false) => return Some(None),
+            Ok(true) => result.clone(),
+            Err(error) => Err(error),
+        };
+        self.to = Place::Device;
+        Some(Some(result))
+    }
 }
 
 /// A send or a receive under way.
@@ -114,19 +164,32 @@ impl Pending {
 
     fn take_result(&mut self, poll: &mut Poll<'_>) -> Option<Result<Status>> {
         let Some(operation) = &self.operation else {
-            return Some(Err(Error::Cancelled));
+            let unpack = self.unpack.as_mut();
+            let copying = unpack.and_then(|unpack| unpack.advance(&self.packed));
+            return match copying {
+                None => Some(Err(Error::Cancelled)),
+                Some(None) => {
+                    poll.stay_awake();
+                    None
+                }
+                Some(result) => result,
+            };
         };
         let result = poll.take(operation)?;
         self.operation = None;
-        if let Some(unpack) = &self.unpack {
-            let bytes = match &result {
-                Ok(status) => status.bytes,
-                Err(Error::Truncated { .. }) => self.packed.len(),
-                Err(_) => 0,
-            };
-            memory::scatter(&unpack.layout, unpack.base, 0, &self.packed[..bytes]);
+        let Some(unpack) = &mut self.unpack else {
+            return Some(result);
+        };
+        let bytes = match &result {
+            Ok(status) => status.bytes,
+            Err(Error::Truncated { .. }) => self.packed.len(),
+            Err(_) => 0,
+        };
+        let result = unpack.deliver(&self.packed, bytes, result);
+        if result.is_none() {
+            poll.stay_awake();
         }
-        Some(result)
+        result
     }
 
     /// Takes back a receive that no message has matched.

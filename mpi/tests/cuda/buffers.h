@@ -1,0 +1,84 @@
+/* SPDX-License-Identifier: MIT OR Apache-2.0 */
+/* Buffers of every kind of memory, and what programs do with them through the driver alone. */
+#ifndef BUFFERS_H
+#define BUFFERS_H
+
+#include "../programs/check.h"
+#include "driver.h"
+
+enum kind { PLAIN, PINNED, MANAGED, DEVICE, POOLED, MAPPED, KINDS };
+
+#define CU(call) CHECK((call) == 0)
+
+/* Enough for each buffer here; a multiple of what virtual memory is made in. */
+enum { ROOM = 8 << 20 };
+
+static CUcontext context;
+
+/* Begins with the driver; false: there is no device. */
+static inline int begin(void) {
+    CUdevice device;
+    if (cuInit(0) != 0 || cuDeviceGet(&device, 0) != 0) return 0;
+    CU(cuDevicePrimaryCtxRetain(&context, device));
+    CU(cuCtxSetCurrent(context));
+    return 1;
+}
+
+static inline char *map(size_t bytes) {
+    CUmemGenericAllocationHandle memory;
+    CUmemAllocationProp prop;
+    CUmemAccessDesc access = { { 1, 0 }, 3 };
+    CUdeviceptr address;
+    memset(&prop, 0, sizeof(prop));
+    prop.type = 1;
+    prop.location.type = 1;
+    CU(cuMemCreate(&memory, bytes, &prop, 0));
+    CU(cuMemAddressReserve(&address, bytes, 0, 0, 0));
+    CU(cuMemMap(address, bytes, 0, memory, 0));
+    CU(cuMemSetAccess(address, bytes, &access, 1));
+    return (char *)(uintptr_t)address;
+}
+
+static inline char *buffer(enum kind kind) {
+    CUdeviceptr address = 0;
+    void *memory = NULL;
+    switch (kind) {
+    case PLAIN: CHECK((memory = malloc(ROOM))); break;
+    case PINNED: CU(cuMemAllocHost_v2(&memory, ROOM)); break;
+    case MANAGED: CU(cuMemAllocManaged(&address, ROOM, CU_MEM_ATTACH_GLOBAL)); break;
+    case POOLED: CU(cuMemAllocAsync(&address, ROOM, NULL)); break;
+    case MAPPED: return map(ROOM);
+    default: CU(cuMemAlloc_v2(&address, ROOM)); break;
+    }
+    CU(cuCtxSynchronize());
+    return memory ? memory : (char *)(uintptr_t)address;
+}
+
+static inline void write_to(enum kind kind, char *to, const void *from, size_t bytes) {
+    if (!bytes) return;
+    if (kind == PLAIN || kind == PINNED) memcpy(to, from, bytes);
+    else CU(cuMemcpyHtoD_v2((uintptr_t)to, from, bytes));
+}
+
+static inline void read_from(enum kind kind, void *to, const char *from, size_t bytes) {
+    if (!bytes) return;
+    if (kind == PLAIN || kind == PINNED) memcpy(to, from, bytes);
+    else CU(cuMemcpyDtoH_v2(to, (uintptr_t)from, bytes));
+}
+
+static inline char value(size_t at, int seed) { return (char)(at * 31 ^ at >> 9 ^ seed * 77); }
+
+static char scratch[ROOM];
+
+static inline void fill(enum kind kind, char *to, size_t bytes, int seed) {
+    for (size_t at = 0; at < bytes; at++) scratch[at] = value(at, seed);
+    write_to(kind, to, scratch, bytes);
+}
+
+static inline void expect(enum kind kind, const char *from, size_t bytes, int seed) {
+    memset(scratch, 0x55, bytes);
+    read_from(kind, scratch, from, bytes);
+    for (size_t at = 0; at < bytes; at++) CHECK(scratch[at] == value(at, seed));
+}
+
+#endif

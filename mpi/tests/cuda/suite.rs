@@ -1,0 +1,93 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Programs that hand memory of devices to MPI: over the driver in software, and on a device where there is one.
+
+use super::{compile_with, is_good, job, limit, package, place, say};
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::Duration;
+
+#[path = "../../../btl/cuda/tests/driver/build.rs"]
+mod build;
+
+/// The driver in software.
+fn driver() -> PathBuf {
+    static BUILT: std::sync::OnceLock<PathBuf> = std::sync::OnceLock::new();
+    let folder = BUILT.get_or_init(|| {
+        let folder = place().directory.join("cuda");
+        build::build(&folder);
+        folder
+    });
+    folder.clone()
+}
+
+/// Compiles a program against the driver.
+fn compile(name: &str) -> PathBuf {
+    let source = package().join(format!("tests/cuda/{name}.c"));
+    let program = place().directory.join(format!("cuda-{name}"));
+    let extra = [
+        format!("-I{}", build::sources().display()),
+        format!("-L{}", driver().display()),
+        "-l:libcuda.so.1".to_owned(),
+    ];
+    compile_with(&source, &program, &extra)
+}
+
+fn command(program: &Path, driver: Option<&Path>, arguments: &[&str]) -> Command {
+    let mut command = job(&place().directory, &["-n", "2"], program);
+    command.args(arguments);
+    if let Some(driver) = driver {
+        let both = format!("{}:{}", place().directory.display(), driver.display());
+        command.env("LD_LIBRARY_PATH", both);
+    }
+    command
+}
+
+/// Runs it over the driver in software; it says `word` when it is through.
+fn passes(name: &str, arguments: &[&str], settings: &[(&str, &str)], word: &str) {
+    let program = compile(name);
+    let mut command = command(&program, Some(&driver()), arguments);
+    command.envs(settings.iter().copied());
+    let output = limit::output_within(&mut command, 2 * limit::limit()).expect("the launcher");
+    is_good(&format!("{name} {arguments:?} {settings:?}"), &output);
+    let said = String::from_utf8_lossy(&output.stdout);
+    assert!(said.contains(word), "{name}: {said}");
+}
+
+#[test]
+fn every_kind_of_device_memory() {
+    passes("kinds", &[], &[], "all kinds");
+}
+
+#[test]
+fn device_memory_by_each_way_between_ranks() {
+    // Without a single copy, and as ranks of two nodes.
+    passes("kinds", &[], &[("ONECOPY_LAYERS", "cico")], "all kinds");
+}
+
+#[test]
+fn messages_while_a_kernel_that_waits_for_them_occupies_the_device() {
+    passes("spinning", &[], &[], "every length");
+}
+
+#[test]
+fn faults_of_a_device_are_named() {
+    for fault in ["2", "3"] {
+        passes("broken", &[fault], &[], "named");
+    }
+}
+
+/// On a machine with a device, the machine's own driver is found.
+#[test]
+fn the_same_on_a_device_where_there_is_one() {
+    if !Path::new("/dev/nvidiactl").exists() {
+        return say("skipped: no CUDA device");
+    }
+    for name in ["spinning", "kinds"] {
+        let program = compile(name);
+        let mut command = command(&program, None, &[]);
+        let limit = Duration::from_secs(600);
+        let output = limit::output_within(&mut command, limit).expect("the launcher");
+        is_good(&format!("{name} on a device"), &output);
+        say(&String::from_utf8_lossy(&output.stdout));
+    }
+}
