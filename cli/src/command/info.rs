@@ -2,6 +2,7 @@
 //! `onecopy info`.
 
 mod collectives;
+mod cuda;
 mod layers;
 mod memory;
 mod module;
@@ -52,6 +53,8 @@ enum InfoCommand {
     Module(module::Args),
     /// Show how much of MPI the library libmpi_abi.so.1 implements
     Mpi(mpi::Args),
+    /// Show the driver of CUDA and its devices, and how their memory is sent, or why not
+    Cuda,
     /// Show by what each pair of nodes of a job talks, and why
     Nodes(nodes::Args),
 }
@@ -378,6 +381,7 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode, CliError> {
         Some(InfoCommand::Collectives(more)) => return collectives::run(more, args.json),
         Some(InfoCommand::Module(more)) => return module::run(more, args.json),
         Some(InfoCommand::Mpi(more)) => return mpi::run(more, args.json),
+        Some(InfoCommand::Cuda) => return cuda::run(args.json),
         Some(InfoCommand::Nodes(more)) => return nodes::run(more, args.json),
         None => {}
     }
