@@ -377,9 +377,7 @@ mod tests {
 
     #[test]
     fn a_missing_library_is_named_with_its_remedy() {
-        let missing = open(c"libcuda-is-not-here.so.1")
-            .err()
-            .expect("it is not there");
+        let missing = open(c"libcuda-is-not-here.so.1").expect_err("it is not there");
         let text = missing.to_string();
         assert!(text.contains("libcuda-is-not-here.so.1"), "{text}");
         assert!(text.contains("libcuda1"), "{text}");
@@ -388,7 +386,7 @@ mod tests {
     #[test]
     fn a_library_without_a_function_is_too_old() {
         // The C library has none of them.
-        let missing = open(c"libc.so.6").err().expect("another library");
+        let missing = open(c"libc.so.6").expect_err("another library");
         assert!(missing.to_string().contains("cuInit"), "{missing}");
     }
 
