@@ -15,12 +15,11 @@
 //! The driver reads and writes memory behind the program's back, from the start of a copy until its event is complete.
 //! So:
 //!
-//! - A copy touches a device's memory and a [`staging::Chunk`], never memory of Rust. A chunk is written again only when
-//!   the events of its last use are complete. If one cannot be asked any more, the chunk is lost for good.
+//! - A copy touches a device's memory and a chunk of the staging pool, never memory of Rust. A chunk is written again
+//!   only when the events of its last use are complete. If one cannot be asked any more, the chunk is lost for good.
 //! - Streams are our own, and non-blocking. No call of the driver waits for a stream: kernels of the program may run in
 //!   any, and wait for a message.
 //! - Addresses of devices are numbers here. The driver looks at them; nothing here loads from them.
-#![deny(unsafe_op_in_unsafe_fn)]
 
 mod context;
 pub mod copies;

@@ -121,8 +121,8 @@ impl List {
         list
     }
 
-    /// Keeps the last entry for ever, and gives the word that says what follows it. `None`: that cannot be, or it is the
-    /// last one no more.
+    /// Keeps the last entry for ever, and gives the word that says what follows it. `None`: that cannot be, or another
+    /// one is the last now.
     fn pinned(&self) -> Option<*const AtomicUsize> {
         let flags = libc::RTLD_LAZY | libc::RTLD_NOLOAD | libc::RTLD_NODELETE;
         // SAFETY: the name ends with a zero. Nothing is loaded.

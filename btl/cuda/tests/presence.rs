@@ -1,5 +1,8 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! The driver is found as soon as something has loaded it, also late, and nothing before.
+//!
+//! # Safety
+//! Libraries of these tests, which do nothing when they are loaded.
 #![allow(unsafe_code, reason = "loads libraries")]
 
 #[path = "driver/build.rs"]

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Programs that hand memory of devices to MPI: over the driver in software, and on a device where there is one.
 
-use super::{compile_with, is_good, job, limit, package, place, say};
+use super::{compile_with, is_good, job, job_on_nodes, limit, package, place, say};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
@@ -27,6 +27,8 @@ fn compile(name: &str) -> PathBuf {
     let extra = [
         format!("-I{}", build::sources().display()),
         format!("-L{}", driver().display()),
+        // Not linked to a program that loads it itself.
+        "-Wl,--as-needed".to_owned(),
         "-l:libcuda.so.1".to_owned(),
     ];
     compile_with(&source, &program, &extra)
@@ -36,10 +38,14 @@ fn command(program: &Path, driver: Option<&Path>, arguments: &[&str]) -> Command
     let mut command = job(&place().directory, &["-n", "2"], program);
     command.args(arguments);
     if let Some(driver) = driver {
-        let both = format!("{}:{}", place().directory.display(), driver.display());
-        command.env("LD_LIBRARY_PATH", both);
+        command.env("LD_LIBRARY_PATH", libraries(driver));
     }
     command
+}
+
+/// Where the library is, and the driver in software.
+fn libraries(driver: &Path) -> String {
+    format!("{}:{}", place().directory.display(), driver.display())
 }
 
 /// Runs it over the driver in software; it says `word` when it is through.
@@ -59,9 +65,24 @@ fn every_kind_of_device_memory() {
 }
 
 #[test]
-fn device_memory_by_each_way_between_ranks() {
-    // Without a single copy, and as ranks of two nodes.
+fn device_memory_without_a_single_copy() {
     passes("kinds", &[], &[("ONECOPY_LAYERS", "cico")], "all kinds");
+}
+
+#[test]
+fn device_memory_between_nodes() {
+    let program = compile("kinds");
+    let mut command = job_on_nodes(2, 2, &program);
+    command.env("LD_LIBRARY_PATH", libraries(&driver()));
+    let output = limit::output_within(&mut command, 2 * limit::limit()).expect("the launcher");
+    is_good("kinds between nodes", &output);
+    let said = String::from_utf8_lossy(&output.stdout);
+    assert!(said.contains("all kinds"), "{said}");
+}
+
+#[test]
+fn a_driver_that_is_loaded_late_and_addresses_that_come_again() {
+    passes("late", &[], &[], "late");
 }
 
 #[test]

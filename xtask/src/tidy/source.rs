@@ -26,6 +26,7 @@ const FORBIDS_UNSAFE: &[&str] = &[
 const MAY_ALLOW_UNSAFE: &[&str] = &[
     "btl/src/",
     "btl/shm/",
+    "btl/cuda/",
     "btl/verbs/",
     "ebpf/",
     "heap/",
