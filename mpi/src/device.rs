@@ -2,9 +2,9 @@
 //! Buffers of the program that lie in a device's memory, or that a device shares with the host.
 //!
 //! Nothing below this front meets such a buffer: its bytes go through a packed copy in the host, as those of a
-//! scattered one do. What is sent is copied when the call is made, as the order of messages wants it. The call waits for
-//! that copy alone, and moves messages meanwhile. What was received is copied to the device by steps of whoever waits
-//! for the request.
+//! scattered one do. What is sent is copied when the call is made, as the order of messages wants it. The call waits
+//! for that copy alone, and moves messages meanwhile. What was received is copied to the device by steps of whoever
+//! waits for the request.
 //!
 //! # Safety
 //! The standard's contract, as in `memory.rs`. The driver looks at each address itself.
