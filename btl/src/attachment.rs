@@ -117,10 +117,10 @@ impl Window {
     /// Bytes to be read in place. None: they are not all in it, or a hole would raise a signal.
     #[must_use]
     pub fn view(&self, offset: u64, len: usize) -> Option<View<'_>> {
-        let at = self.at(offset, len).ok()?;
+        let pointer = self.at(offset, len).ok()?;
         match &self.backing {
             // SAFETY: the bytes lie in the mapping, which lasts as long as the window; a hole in it reads as zeroes.
-            Backing::Segment(_) => Some(unsafe { View::new(at, len) }),
+            Backing::Segment(_) => Some(unsafe { View::new(pointer, len) }),
             Backing::Plain(_) => None,
         }
     }

@@ -147,10 +147,10 @@ fn snapshot(region: &Region) -> Option<usize> {
     for range in region.in_use() {
         if range.end - range.start >= HUGE as u64 {
             // Copying is mostly the price of fresh pages: fewer of them.
-            let at = with_exposed_provenance_mut(copy as usize + range.start as usize);
+            let pointer = with_exposed_provenance_mut(copy as usize + range.start as usize);
             let len = (range.end - range.start) as usize;
             // SAFETY: our new mapping; the advice changes no content, and its refusal nothing.
-            unsafe { libc::madvise(at, len, libc::MADV_HUGEPAGE) };
+            unsafe { libc::madvise(pointer, len, libc::MADV_HUGEPAGE) };
         }
         let mut rest = range;
         while let Some(part) = next_data(region, &rest) {
@@ -171,9 +171,9 @@ fn next_data(region: &Region, range: &Range<u64>) -> Option<Range<u64>> {
     if range.is_empty() {
         return None;
     }
-    let seek = |at: u64, what| {
+    let seek = |offset: u64, what| {
         // SAFETY: our own descriptor; no memory is touched. Nobody uses its file position.
-        let found = unsafe { libc::lseek(region.fd, (HEAP_AT + at) as off_t, what) };
+        let found = unsafe { libc::lseek(region.fd, (HEAP_AT + offset) as off_t, what) };
         u64::try_from(found).ok()?.checked_sub(HEAP_AT)
     };
     // Behind the last data there is an error.

@@ -39,12 +39,12 @@ extern "C" fn alloc(bytes: usize, align: usize) -> *mut u8 {
     let Some(fresh) = Region::alloc(bytes, align) else {
         return null_mut();
     };
-    let at = fresh.at.cast::<u8>();
+    let pointer = fresh.pointer.cast::<u8>();
     if fresh.dirty {
         // SAFETY: the range was just given out for at least `bytes` bytes, to nobody else.
-        unsafe { write_bytes(at, 0, bytes) };
+        unsafe { write_bytes(pointer, 0, bytes) };
     }
-    at
+    pointer
 }
 
 extern "C" fn free(pointer: *mut u8) {

@@ -71,7 +71,7 @@ fn large(size: usize, align: usize) -> Option<NewMemory> {
 #[unsafe(no_mangle)]
 pub extern "C" fn malloc(size: size_t) -> *mut c_void {
     match large(size, 1) {
-        Some(fresh) => fresh.at,
+        Some(fresh) => fresh.pointer,
         None => real::malloc(size),
     }
 }
@@ -86,9 +86,9 @@ pub extern "C" fn calloc(count: size_t, size: size_t) -> *mut c_void {
         Some((fresh, total)) => {
             if fresh.dirty {
                 // SAFETY: the range was just given out for at least `total` bytes, to nobody else.
-                unsafe { write_bytes(fresh.at.cast::<u8>(), 0, total) };
+                unsafe { write_bytes(fresh.pointer.cast::<u8>(), 0, total) };
             }
-            fresh.at
+            fresh.pointer
         }
         None => real::calloc(count, size),
     }
@@ -125,10 +125,16 @@ pub unsafe extern "C" fn realloc(pointer: *mut c_void, size: size_t) -> *mut c_v
             return unsafe { real::realloc(pointer, size) };
         };
         // SAFETY: `had` bytes are readable at the old place, `size` writable at the new one, which nobody else has.
-        unsafe { copy_nonoverlapping(pointer.cast::<u8>(), fresh.at.cast::<u8>(), had.min(size)) };
+        unsafe {
+            copy_nonoverlapping(
+                pointer.cast::<u8>(),
+                fresh.pointer.cast::<u8>(),
+                had.min(size),
+            )
+        };
         // SAFETY: as above; the old memory is not used any more.
         unsafe { real::free(pointer) };
-        return fresh.at;
+        return fresh.pointer;
     }
     if size == 0 {
         Region::free(pointer);
@@ -152,7 +158,7 @@ pub unsafe extern "C" fn realloc(pointer: *mut c_void, size: size_t) -> *mut c_v
 #[unsafe(no_mangle)]
 pub extern "C" fn memalign(align: size_t, size: size_t) -> *mut c_void {
     match large(size, align) {
-        Some(fresh) => fresh.at,
+        Some(fresh) => fresh.pointer,
         None => real::memalign(align, size),
     }
 }
@@ -161,7 +167,7 @@ pub extern "C" fn memalign(align: size_t, size: size_t) -> *mut c_void {
 #[unsafe(no_mangle)]
 pub extern "C" fn aligned_alloc(align: size_t, size: size_t) -> *mut c_void {
     match large(size, align) {
-        Some(fresh) => fresh.at,
+        Some(fresh) => fresh.pointer,
         None => real::aligned_alloc(align, size),
     }
 }
@@ -180,7 +186,7 @@ pub unsafe extern "C" fn posix_memalign(
     match valid.then(|| large(size, align)).flatten() {
         Some(fresh) => {
             // SAFETY: the caller's promise.
-            unsafe { to.write(fresh.at) };
+            unsafe { to.write(fresh.pointer) };
             0
         }
         // SAFETY: the caller's promise.
@@ -192,7 +198,7 @@ pub unsafe extern "C" fn posix_memalign(
 #[unsafe(no_mangle)]
 pub extern "C" fn valloc(size: size_t) -> *mut c_void {
     match large(size, 1) {
-        Some(fresh) => fresh.at,
+        Some(fresh) => fresh.pointer,
         None => real::valloc(size),
     }
 }
@@ -201,7 +207,7 @@ pub extern "C" fn valloc(size: size_t) -> *mut c_void {
 #[unsafe(no_mangle)]
 pub extern "C" fn pvalloc(size: size_t) -> *mut c_void {
     match large(size, 1) {
-        Some(fresh) => fresh.at,
+        Some(fresh) => fresh.pointer,
         None => real::pvalloc(size),
     }
 }

@@ -133,11 +133,11 @@ impl Arena {
         if begin.saturating_add(need) > ARENA {
             return null_mut();
         }
-        let at = (self.base() + begin + 16).next_multiple_of(align);
-        let header = std::ptr::with_exposed_provenance_mut::<usize>(at - 16);
-        // SAFETY: the 16 bytes before `at` lie in the part that was just claimed, and are aligned for it.
+        let address = (self.base() + begin + 16).next_multiple_of(align);
+        let header = std::ptr::with_exposed_provenance_mut::<usize>(address - 16);
+        // SAFETY: the 16 bytes before `address` lie in the part that was just claimed, and are aligned for it.
         unsafe { header.write(size) };
-        std::ptr::with_exposed_provenance_mut(at)
+        std::ptr::with_exposed_provenance_mut(address)
     }
 
     fn size(&self, pointer: *mut c_void) -> usize {

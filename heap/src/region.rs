@@ -57,7 +57,7 @@ pub(crate) fn contains(pointer: *mut c_void) -> bool {
 
 /// Memory just given out.
 pub(crate) struct NewMemory {
-    pub(crate) at: *mut c_void,
+    pub(crate) pointer: *mut c_void,
     /// Whether it may hold what was there before; otherwise it is zero.
     pub(crate) dirty: bool,
 }
@@ -322,9 +322,9 @@ impl Region {
             }
         };
         self.used.insert(range.start, range.end - range.start);
-        let at = self.base + range.start as usize;
+        let address = self.base + range.start as usize;
         Some(NewMemory {
-            at: std::ptr::with_exposed_provenance_mut(at),
+            pointer: std::ptr::with_exposed_provenance_mut(address),
             dirty,
         })
     }
@@ -403,20 +403,20 @@ impl Region {
     fn discard(&mut self, range: Range<u64>) {
         let len = range.end - range.start;
         if self.private {
-            let at = std::ptr::with_exposed_provenance_mut(self.base + range.start as usize);
+            let pointer = std::ptr::with_exposed_provenance_mut(self.base + range.start as usize);
             // SAFETY: pages of the region that nobody uses, nor will: a refusal only keeps them.
-            unsafe { libc::madvise(at, len as usize, libc::MADV_DONTNEED) };
+            unsafe { libc::madvise(pointer, len as usize, libc::MADV_DONTNEED) };
         } else {
             let flags = libc::FALLOC_FL_PUNCH_HOLE | libc::FALLOC_FL_KEEP_SIZE;
-            let at = (HEAP_AT + range.start) as off_t;
+            let offset = (HEAP_AT + range.start) as off_t;
             // SAFETY: no memory of the caller's; the pages are nobody's.
-            let done = unsafe { libc::fallocate(self.fd, flags, at, len as off_t) };
+            let done = unsafe { libc::fallocate(self.fd, flags, offset, len as off_t) };
             if done != 0 {
                 // Refused (by a sandbox, perhaps): fresh memory must be zero all the same.
-                let at =
+                let pointer =
                     std::ptr::with_exposed_provenance_mut::<u8>(self.base + range.start as usize);
                 // SAFETY: as above, the range is in the mapping and nobody's.
-                unsafe { at.write_bytes(0, len as usize) };
+                unsafe { pointer.write_bytes(0, len as usize) };
             }
         }
         self.ranges.free_range(range);

@@ -111,10 +111,10 @@ mod mapped {
         fn word(&self, slot: usize, index: usize) -> &AtomicU64 {
             assert!(slot < self.slots);
             // SAFETY: slot < slots, so the offset lies in the ring (type invariant).
-            let at = unsafe { self.ring.add(slot * LINE + index * 8) };
+            let pointer = unsafe { self.ring.add(slot * LINE + index * 8) };
             // SAFETY: the address is 8-aligned (slots are 64-aligned) and valid for the life of self. It is only ever
             // accessed as an atomic or as raw payload bytes.
-            unsafe { at.cast::<AtomicU64>().as_ref() }
+            unsafe { pointer.cast::<AtomicU64>().as_ref() }
         }
 
         #[inline(always)]

@@ -295,13 +295,13 @@ pub unsafe fn copy_from_raw(from: *const u8, out: &mut [u8]) {
     unsafe { copy_short(out.as_mut_ptr(), from, out.len()) }
 }
 
-/// Moves the cache lines of `len` bytes from `at` on, which were written just now. They go to where other processors
-/// fetch them sooner than from this one's own cache. A hint; processors that do not know it do nothing.
+/// Moves the cache lines of `len` bytes from `pointer` on, which were written just now. They go to where other
+/// processors fetch them sooner than from this one's own cache. A hint; processors that do not know it do nothing.
 #[inline]
-pub fn demote_range(at: ptr::NonNull<u8>, len: usize) {
+pub fn demote_range(pointer: ptr::NonNull<u8>, len: usize) {
     #[cfg(target_arch = "x86_64")]
     for line in (0..len).step_by(LINE) {
-        let line = at.as_ptr().wrapping_add(line);
+        let line = pointer.as_ptr().wrapping_add(line);
         // SAFETY: a hint: it changes no memory as far as the program can tell, never faults, and is a no-op where it is
         // not known.
         unsafe {
@@ -309,7 +309,7 @@ pub fn demote_range(at: ptr::NonNull<u8>, len: usize) {
         }
     }
     #[cfg(not(target_arch = "x86_64"))]
-    let _ = (at, len);
+    let _ = (pointer, len);
 }
 
 /// # Safety

@@ -89,8 +89,8 @@ impl Front {
     /// Zeroed memory; none if there is no room.
     pub(crate) fn alloc(&self, bytes: u64, align: u64) -> Option<HeapOffset> {
         let (bytes, align) = (usize::try_from(bytes).ok()?, usize::try_from(align).ok()?);
-        let at = (self.table.alloc)(bytes, align) as usize;
-        let offset = at.checked_sub(self.base())? as u64;
+        let address = (self.table.alloc)(bytes, align) as usize;
+        let offset = address.checked_sub(self.base())? as u64;
         (offset < self.table.bytes).then_some(HeapOffset(offset))
     }
 

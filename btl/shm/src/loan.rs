@@ -248,10 +248,10 @@ impl LoanTable {
     /// [`LoanError::Ended`], [`LoanError::Outside`].
     #[inline]
     pub fn view(&self, loan: Loan, offset: usize, len: usize) -> Result<View<'_>, LoanError> {
-        let at = self.find(loan, offset, len, false)?;
-        let at = NonNull::new(at).unwrap_or(NonNull::dangling());
+        let pointer = self.find(loan, offset, len, false)?;
+        let pointer = NonNull::new(pointer).unwrap_or(NonNull::dangling());
         // SAFETY: the range lies in a buffer that is lent now; `&self` keeps loans from ending.
-        Ok(unsafe { View::new(at, len) })
+        Ok(unsafe { View::new(pointer, len) })
     }
 
     /// Lets `f` write a range of one buffer while it looks at a range of another, or of the same one. Each is a loan,
@@ -291,10 +291,10 @@ impl LoanTable {
         len: usize,
         f: impl FnOnce(&[u8]) -> R,
     ) -> Result<R, LoanError> {
-        let at = self.find(loan, offset, len, false)?;
+        let pointer = self.find(loan, offset, len, false)?;
         // SAFETY: the range lies in a buffer that is lent now; `&self` keeps loans from ending and slices from being
         // written meanwhile.
-        let bytes = unsafe { std::slice::from_raw_parts(at, len) };
+        let bytes = unsafe { std::slice::from_raw_parts(pointer, len) };
         Ok(f(bytes))
     }
 
@@ -310,10 +310,10 @@ impl LoanTable {
         len: usize,
         f: impl FnOnce(&mut [u8]) -> R,
     ) -> Result<R, LoanError> {
-        let at = self.find(loan, offset, len, true)?;
+        let pointer = self.find(loan, offset, len, true)?;
         // SAFETY: the range lies in a buffer that is lent for writing; `&mut self` excludes every other slice of any
         // loan.
-        let bytes = unsafe { std::slice::from_raw_parts_mut(at, len) };
+        let bytes = unsafe { std::slice::from_raw_parts_mut(pointer, len) };
         Ok(f(bytes))
     }
 
@@ -328,9 +328,11 @@ impl LoanTable {
     ) -> Result<R, LoanError> {
         let mut slices = Vec::with_capacity(ranges.len());
         for &(loan, offset, len) in ranges {
-            let at = self.find(loan, offset, len, false)?;
+            let pointer = self.find(loan, offset, len, false)?;
             // SAFETY: as in `read`.
-            slices.push(IoSlice::new(unsafe { std::slice::from_raw_parts(at, len) }));
+            slices.push(IoSlice::new(unsafe {
+                std::slice::from_raw_parts(pointer, len)
+            }));
         }
         Ok(f(&slices))
     }
@@ -347,13 +349,13 @@ impl LoanTable {
         let mut places: Vec<(usize, usize)> = Vec::with_capacity(ranges.len());
         let mut slices = Vec::with_capacity(ranges.len());
         for &(loan, offset, len) in ranges {
-            let at = self.find(loan, offset, len, true)?;
+            let pointer = self.find(loan, offset, len, true)?;
             if len > 0 {
-                places.push((at as usize, len));
+                places.push((pointer as usize, len));
             }
             // SAFETY: as in `write`; that the ranges do not overlap is checked below, before any of the slices is used.
             slices.push(IoSliceMut::new(unsafe {
-                std::slice::from_raw_parts_mut(at, len)
+                std::slice::from_raw_parts_mut(pointer, len)
             }));
         }
         places.sort_unstable();

@@ -108,24 +108,24 @@ impl Mapping {
 
     /// A structure of atomics at `offset`.
     pub(crate) fn shared<T: SharedStruct>(&self, offset: u64) -> &T {
-        let at = self
+        let pointer = self
             .at("structure in the segment", offset, size_of::<T>() as u64)
             .expect("offsets of control structures come from a checked geometry");
-        assert_eq!(at.as_ptr() as usize % align_of::<T>(), 0);
+        assert_eq!(pointer.as_ptr() as usize % align_of::<T>(), 0);
         // SAFETY: in the mapping, aligned, alive as long as self; T is made of atomics (trait's promise).
-        unsafe { at.cast::<T>().as_ref() }
+        unsafe { pointer.cast::<T>().as_ref() }
     }
 
     /// Tells the kernel what is going to happen to a range. Whether it took that.
     pub(crate) fn advise(&self, offset: u64, len: u64, advice: Advice) -> bool {
         let begin = offset & !(PAGE as u64 - 1);
-        let Ok(at) = self.at("advice", begin, len + (offset - begin)) else {
+        let Ok(pointer) = self.at("advice", begin, len + (offset - begin)) else {
             return false;
         };
         // SAFETY: the range lies in our mapping; no advice of the list changes content or takes pages away.
         let result = unsafe {
             libc::madvise(
-                at.as_ptr().cast(),
+                pointer.as_ptr().cast(),
                 (len + (offset - begin)) as usize,
                 advice as libc::c_int,
             )

@@ -22,64 +22,64 @@ pub fn after_stores() {
     }
 }
 
-/// Asks for the cache line of `at` for writing, ahead of need.
+/// Asks for the cache line of `pointer` for writing, ahead of need.
 #[inline(always)]
-pub fn for_write<T>(at: NonNull<T>) {
-    for_write_at(at.as_ptr().cast());
+pub fn for_write<T>(pointer: NonNull<T>) {
+    for_write_at(pointer.as_ptr().cast());
 }
 
 /// As [`for_write`].
 #[inline(always)]
-pub(crate) fn for_write_at(at: *mut u8) {
+pub(crate) fn for_write_at(pointer: *mut u8) {
     // The intrinsic becomes a prefetch for reading, which is worse than none, unless the target is known to have
     // `prefetchw`. All 64-bit processors accept the instruction; those that cannot do it do nothing.
     #[cfg(target_arch = "x86_64")]
     // SAFETY: a hint.
     unsafe {
-        std::arch::asm!("prefetchw [{}]", in(reg) at, options(nostack, preserves_flags, readonly));
+        std::arch::asm!("prefetchw [{}]", in(reg) pointer, options(nostack, preserves_flags, readonly));
     }
     #[cfg(not(target_arch = "x86_64"))]
-    let _ = at;
+    let _ = pointer;
 }
 
-/// Asks for the cache line of `at` for reading, ahead of need.
+/// Asks for the cache line of `pointer` for reading, ahead of need.
 #[inline(always)]
-pub fn for_read<T>(at: NonNull<T>) {
-    for_read_at(at.as_ptr().cast());
+pub fn for_read<T>(pointer: NonNull<T>) {
+    for_read_at(pointer.as_ptr().cast());
 }
 
 /// As [`for_read`].
 #[inline(always)]
-pub(crate) fn for_read_at(at: *mut u8) {
+pub(crate) fn for_read_at(pointer: *mut u8) {
     #[cfg(target_arch = "x86_64")]
     // SAFETY: a hint.
     unsafe {
         std::arch::x86_64::_mm_prefetch::<{ std::arch::x86_64::_MM_HINT_T0 }>(
-            at.cast_const().cast(),
+            pointer.cast_const().cast(),
         );
     }
     #[cfg(not(target_arch = "x86_64"))]
-    let _ = at;
+    let _ = pointer;
 }
 
-/// Asks for the lines of `len` bytes from `at` on for reading, ahead of need.
+/// Asks for the lines of `len` bytes from `pointer` on for reading, ahead of need.
 #[inline]
-pub fn range_for_read(at: NonNull<u8>, len: usize) {
-    each_line(at, len, for_read_at);
+pub fn range_for_read(pointer: NonNull<u8>, len: usize) {
+    each_line(pointer, len, for_read_at);
 }
 
-/// Asks for the lines of `len` bytes from `at` on for writing, ahead of need.
+/// Asks for the lines of `len` bytes from `pointer` on for writing, ahead of need.
 #[inline]
-pub fn range_for_write(at: NonNull<u8>, len: usize) {
-    each_line(at, len, for_write_at);
+pub fn range_for_write(pointer: NonNull<u8>, len: usize) {
+    each_line(pointer, len, for_write_at);
 }
 
 #[inline(always)]
-fn each_line(at: NonNull<u8>, len: usize, ask: impl Fn(*mut u8)) {
+fn each_line(pointer: NonNull<u8>, len: usize, ask: impl Fn(*mut u8)) {
     // A `step_by` has more instructions for each line than this has for all of a short range.
     let mut line = 0;
     while line < len {
-        ask(at.as_ptr().wrapping_add(line));
+        ask(pointer.as_ptr().wrapping_add(line));
         line += LINE;
     }
 }

@@ -64,9 +64,9 @@ pub unsafe fn reduce_raw(
 /// If the lengths differ or are no multiple of the element's size.
 pub fn reduce_into(op: PredefinedOp, elem: ElemType, acc: &mut [u8], input: &[u8]) -> bool {
     assert_eq!(acc.len(), input.len(), "operands of different length");
-    let at = acc.as_mut_ptr();
+    let pointer = acc.as_mut_ptr();
     // SAFETY: slices are valid for their length; an exclusive and a shared one do not overlap.
-    unsafe { reduce_raw(op, elem, at, at, input.as_ptr(), input.len()) }
+    unsafe { reduce_raw(op, elem, pointer, pointer, input.as_ptr(), input.len()) }
 }
 
 /// `acc = input op acc`: `input` is the lower rank's.
@@ -75,9 +75,9 @@ pub fn reduce_into(op: PredefinedOp, elem: ElemType, acc: &mut [u8], input: &[u8
 /// If the lengths differ or are no multiple of the element's size.
 pub fn reduce_under(op: PredefinedOp, elem: ElemType, acc: &mut [u8], input: &[u8]) -> bool {
     assert_eq!(acc.len(), input.len(), "operands of different length");
-    let at = acc.as_mut_ptr();
+    let pointer = acc.as_mut_ptr();
     // SAFETY: as above.
-    unsafe { reduce_raw(op, elem, at, input.as_ptr(), at, input.len()) }
+    unsafe { reduce_raw(op, elem, pointer, input.as_ptr(), pointer, input.len()) }
 }
 
 /// `out = a op b` in memory of the program.

@@ -284,7 +284,7 @@ fn cells(map: &Arc<Mapping>, geometry: &Geometry, sender: u32) -> MappedCells {
 #[derive(Debug, Clone)]
 pub struct ControlHandle {
     map: Arc<Mapping>,
-    at: NonNull<PairControl>,
+    pointer: NonNull<PairControl>,
 }
 
 // SAFETY: see Mapping; the structure is made of atomics.
@@ -294,10 +294,10 @@ unsafe impl Sync for ControlHandle {}
 
 impl ControlHandle {
     fn new(map: &Arc<Mapping>, offset: SegOffset) -> Self {
-        let at = NonNull::from(map.shared::<PairControl>(offset.0));
+        let pointer = NonNull::from(map.shared::<PairControl>(offset.0));
         Self {
             map: Arc::clone(map),
-            at,
+            pointer,
         }
     }
 }
@@ -308,6 +308,6 @@ impl std::ops::Deref for ControlHandle {
     fn deref(&self) -> &PairControl {
         debug_assert!(self.map.len() > 0);
         // SAFETY: made from a reference into the mapping that this handle keeps alive.
-        unsafe { self.at.as_ref() }
+        unsafe { self.pointer.as_ref() }
     }
 }

@@ -198,9 +198,9 @@ impl StatsPage {
             return None;
         }
         // SAFETY: rows of all ranks lie in the memory (`bytes_of`), from `ROWS_AT` on.
-        let at = unsafe { self.base.add(ROWS_AT + peer as usize * size_of::<Row>()) };
+        let pointer = unsafe { self.base.add(ROWS_AT + peer as usize * size_of::<Row>()) };
         // SAFETY: aligned, as its place and its size are; every bit pattern is a row; ours alone (see above).
-        Some(unsafe { at.cast::<Row>().as_mut() })
+        Some(unsafe { pointer.cast::<Row>().as_mut() })
     }
 
     #[inline(always)]

@@ -14,7 +14,7 @@ use std::ptr::NonNull;
 /// Readable bytes, possibly a peer's.
 #[derive(Debug, Clone, Copy)]
 pub struct View<'m> {
-    at: NonNull<u8>,
+    pointer: NonNull<u8>,
     len: usize,
     _of: PhantomData<&'m u8>,
 }
@@ -23,11 +23,11 @@ impl<'m> View<'m> {
     /// A view of mapped memory.
     ///
     /// # Safety
-    /// `len` bytes at `at` are readable while `'m` lasts.
+    /// `len` bytes at `pointer` are readable while `'m` lasts.
     #[must_use]
-    pub unsafe fn new(at: NonNull<u8>, len: usize) -> Self {
+    pub unsafe fn new(pointer: NonNull<u8>, len: usize) -> Self {
         Self {
-            at,
+            pointer,
             len,
             _of: PhantomData,
         }
@@ -37,7 +37,7 @@ impl<'m> View<'m> {
     #[must_use]
     pub fn of(bytes: &'m [u8]) -> Self {
         Self {
-            at: NonNull::from(bytes).cast(),
+            pointer: NonNull::from(bytes).cast(),
             len: bytes.len(),
             _of: PhantomData,
         }
@@ -62,7 +62,7 @@ impl<'m> View<'m> {
     pub fn part(self, offset: usize, len: usize) -> Option<Self> {
         (offset <= self.len && len <= self.len - offset).then(|| Self {
             // SAFETY: offset <= len.
-            at: unsafe { self.at.add(offset) },
+            pointer: unsafe { self.pointer.add(offset) },
             len,
             _of: PhantomData,
         })
@@ -78,11 +78,13 @@ impl<'m> View<'m> {
         if self.len <= 128 {
             // SAFETY: both are valid for the length. `out` is an exclusive slice; a view of the same bytes is at the
             // same place, where short copies load before they store.
-            unsafe { copy::copy_from_raw(self.at.as_ptr(), out) };
+            unsafe { copy::copy_from_raw(self.pointer.as_ptr(), out) };
             return;
         }
         // SAFETY: both are valid for the length.
-        unsafe { copy::copy_overlapping(kernel, out.as_mut_ptr(), self.at.as_ptr(), self.len) };
+        unsafe {
+            copy::copy_overlapping(kernel, out.as_mut_ptr(), self.pointer.as_ptr(), self.len)
+        };
     }
 }
 
@@ -92,7 +94,7 @@ impl<'m> View<'m> {
 /// If the lengths differ or are no multiple of the element's size.
 pub fn combine(op: PredefinedOp, elem: ElemType, out: &mut [u8], a: View<'_>, b: View<'_>) {
     assert!(a.len == out.len() && b.len == out.len() && out.len().is_multiple_of(elem.size()));
-    let (to, a, b) = (out.as_mut_ptr(), a.at.as_ptr(), b.at.as_ptr());
+    let (to, a, b) = (out.as_mut_ptr(), a.pointer.as_ptr(), b.pointer.as_ptr());
     // SAFETY: three ranges of the same length, which is a multiple of the element's size; `out` is exclusive.
     unsafe { reduce_raw(op, elem, to, a, b, out.len()) };
 }
@@ -103,7 +105,7 @@ pub fn combine(op: PredefinedOp, elem: ElemType, out: &mut [u8], a: View<'_>, b:
 /// As [`combine`].
 pub fn accumulate(op: PredefinedOp, elem: ElemType, out: &mut [u8], b: View<'_>) {
     assert!(b.len == out.len() && out.len().is_multiple_of(elem.size()));
-    let (to, b) = (out.as_mut_ptr(), b.at.as_ptr());
+    let (to, b) = (out.as_mut_ptr(), b.pointer.as_ptr());
     // SAFETY: as above; the first operand is the result's own bytes.
     unsafe { reduce_raw(op, elem, to, to, b, out.len()) };
 }
@@ -114,7 +116,7 @@ pub fn accumulate(op: PredefinedOp, elem: ElemType, out: &mut [u8], b: View<'_>)
 /// As [`combine`].
 pub fn precede(op: PredefinedOp, elem: ElemType, out: &mut [u8], a: View<'_>) {
     assert!(a.len == out.len() && out.len().is_multiple_of(elem.size()));
-    let (to, a) = (out.as_mut_ptr(), a.at.as_ptr());
+    let (to, a) = (out.as_mut_ptr(), a.pointer.as_ptr());
     // SAFETY: as above; the second operand is the result's own bytes.
     unsafe { reduce_raw(op, elem, to, a, to, out.len()) };
 }

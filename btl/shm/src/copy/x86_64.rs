@@ -58,11 +58,11 @@ pub(super) unsafe fn vectors_ahead<const OWN: bool, const ALIGN: bool>(
     len: usize,
 ) {
     let ask = |offset: usize| {
-        let at = from.wrapping_add(offset).cast_mut();
+        let pointer = from.wrapping_add(offset).cast_mut();
         if OWN {
-            prefetch::for_write_at(at);
+            prefetch::for_write_at(pointer);
         } else {
-            prefetch::for_read_at(at);
+            prefetch::for_read_at(pointer);
         }
     };
     // The compiler unrolls it.

@@ -51,9 +51,9 @@ impl PeerHeap {
     /// [`OutOfBounds`].
     #[inline]
     pub fn view(&self, offset: HeapOffset, len: usize) -> Result<View<'_>, OutOfBounds> {
-        let at = self.at(offset, len)?;
+        let pointer = self.at(offset, len)?;
         // SAFETY: the range lies in the mapping, which `self` keeps.
-        Ok(unsafe { View::new(at, len) })
+        Ok(unsafe { View::new(pointer, len) })
     }
 
     /// Copies into the heap.

@@ -106,8 +106,8 @@ impl<'m> PoolMemory<'m> {
     /// A hint that the first `len` bytes of `chunk` are read soon, or as many as are worth it.
     #[inline(always)]
     pub fn will_read(&self, chunk: ChunkIndex, len: usize) {
-        if let Ok(at) = self.at(chunk, 0, 1) {
-            prefetch::range_for_read(at, len.min(SOON));
+        if let Ok(pointer) = self.at(chunk, 0, 1) {
+            prefetch::range_for_read(pointer, len.min(SOON));
         }
     }
 
@@ -115,8 +115,8 @@ impl<'m> PoolMemory<'m> {
     #[inline]
     pub fn will_write(&self, chunk: ChunkIndex, len: usize) {
         let len = len.min(self.geometry.chunk_bytes as usize);
-        if let Ok(at) = self.at(chunk, 0, len) {
-            prefetch::range_for_write(at, len);
+        if let Ok(pointer) = self.at(chunk, 0, len) {
+            prefetch::range_for_write(pointer, len);
         }
     }
 }

@@ -98,9 +98,9 @@ fn what_is_no_page_is_refused_with_its_reason() {
         spare: 0,
     };
     let bytes = |head: &Head| {
-        let at = std::ptr::from_ref(head).cast::<u8>();
+        let pointer = std::ptr::from_ref(head).cast::<u8>();
         // SAFETY: a head has no padding, as the asserts of its offsets show.
-        unsafe { std::slice::from_raw_parts(at, size_of::<Head>()) }.to_vec()
+        unsafe { std::slice::from_raw_parts(pointer, size_of::<Head>()) }.to_vec()
     };
     let refused = |head: Head| match CheckedPage::of(&file(&bytes(&head), len, all)) {
         Ok(_) => "nothing".to_owned(),

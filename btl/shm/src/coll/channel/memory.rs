@@ -108,17 +108,17 @@ impl EndMemory {
     #[inline]
     pub(super) fn put_slot(&self, slot: usize, offset: usize, bytes: &[u8]) {
         assert!(slot < COLL_DEPTH && offset <= COLL_SLOT && bytes.len() <= COLL_SLOT - offset);
-        let at = self.area(SLOTS + slot * COLL_SLOT + offset, bytes.len());
+        let pointer = self.area(SLOTS + slot * COLL_SLOT + offset, bytes.len());
         // SAFETY: the range lies in the slot, which does not overlap memory of the program.
-        unsafe { copy::copy_to_raw(at.as_ptr(), bytes) };
+        unsafe { copy::copy_to_raw(pointer.as_ptr(), bytes) };
     }
 
     /// All of a slot.
     #[inline]
     pub(super) fn view_slot(&self, slot: usize) -> View<'_> {
-        let at = self.area(SLOTS + slot * COLL_SLOT, COLL_SLOT);
+        let pointer = self.area(SLOTS + slot * COLL_SLOT, COLL_SLOT);
         // SAFETY: the bytes lie in the mapping, which `self` keeps alive.
-        unsafe { View::new(at, COLL_SLOT) }
+        unsafe { View::new(pointer, COLL_SLOT) }
     }
 
     /// Writes to the front of a stage.
@@ -128,17 +128,24 @@ impl EndMemory {
     #[inline]
     pub(super) fn put_stage(&self, stage: usize, bytes: &[u8]) {
         assert!(stage < COLL_STAGES && bytes.len() <= COLL_STAGE);
-        let at = self.area(STAGES + stage * COLL_STAGE, bytes.len());
+        let pointer = self.area(STAGES + stage * COLL_STAGE, bytes.len());
         // SAFETY: the range lies in the stage, which does not overlap memory of the program.
-        unsafe { copy::copy(Kernel::Memcpy, at.as_ptr(), bytes.as_ptr(), bytes.len()) };
+        unsafe {
+            copy::copy(
+                Kernel::Memcpy,
+                pointer.as_ptr(),
+                bytes.as_ptr(),
+                bytes.len(),
+            )
+        };
     }
 
     /// All of a stage.
     #[inline]
     pub(super) fn view_stage(&self, stage: usize) -> View<'_> {
-        let at = self.area(STAGES + stage * COLL_STAGE, COLL_STAGE);
+        let pointer = self.area(STAGES + stage * COLL_STAGE, COLL_STAGE);
         // SAFETY: the bytes lie in the mapping, which `self` keeps alive.
-        unsafe { View::new(at, COLL_STAGE) }
+        unsafe { View::new(pointer, COLL_STAGE) }
     }
 }
 
@@ -153,16 +160,16 @@ impl Channel {
     /// A hint that `part` of the slot of `seq` is written soon; for the owner.
     #[inline]
     pub fn will_fill_slot(&self, seq: u32, part: Range<usize>) {
-        let (at, len) = self.part_of_slot(seq, &part);
-        prefetch::range_for_write(at, len);
+        let (pointer, len) = self.part_of_slot(seq, &part);
+        prefetch::range_for_write(pointer, len);
     }
 
     /// A hint that others read `part` of the slot of `seq` now; for the owner, who has published
     /// it.
     #[inline]
     pub fn hand_over_slot(&self, seq: u32, part: Range<usize>) {
-        let (at, len) = self.part_of_slot(seq, &part);
-        copy::demote_range(at, len);
+        let (pointer, len) = self.part_of_slot(seq, &part);
+        copy::demote_range(pointer, len);
     }
 
     /// A hint that others read the line of `seq` now; for the owner, who has published it.
