@@ -96,8 +96,8 @@ impl Lane {
     /// Starts a copy of `len` bytes between a chunk at `host` and memory of the device.
     ///
     /// # Safety
-    /// The bytes at `host` are there, and nobody writes them (or reads them, if they come from the device), until an
-    /// event that is recorded behind the copy is complete. The program leaves the device's bytes to us as long.
+    /// The bytes at `host` are there until an event that is recorded behind the copy is complete. Nobody writes them
+    /// until then, nor reads them if they come from the device. The program leaves the device's bytes to us as long.
     pub(crate) unsafe fn start(
         &self,
         direction: Direction,

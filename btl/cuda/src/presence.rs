@@ -4,8 +4,8 @@
 //! Nothing of CUDA works before something has loaded the driver, so until then no buffer is a device's. A program may
 //! load it at any time. The loader keeps what is loaded in a list, and appends to it. So a null behind the last entry
 //! that was seen says that nothing was loaded since: two loads. That entry must never go. Once the list has not changed
-//! for a while, the last entry is asked for again with `RTLD_NODELETE`: `dlclose` need not unload, and then does not.
-//! Until then the loader is asked how often it has added something.
+//! for a while, the last entry is asked for again with `RTLD_NODELETE`. Then `dlclose` does not unload it. Until then
+//! the loader is asked how often it has added something.
 //!
 //! # Safety
 //! The list is read under the loader's lock, inside of `dl_iterate_phdr`. Of a pinned entry the pointer to the next one

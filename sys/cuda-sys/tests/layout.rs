@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Structures have the sizes, members the places, constants the values and functions the types of the C header, where
-//! one is found: in the folder that `CUDA_INCLUDE` names, or where packages put it (Debian: nvidia-cuda-dev).
+//! Structures have the sizes, members the places, constants the values and functions the types of the C header. It is
+//! looked for in the folder that `CUDA_INCLUDE` names, and where packages put it (Debian: nvidia-cuda-dev).
 
 use std::fmt::Write as _;
 use std::mem::offset_of;
