@@ -75,6 +75,18 @@ impl Drop for Entered {
     }
 }
 
+/// The context that all of the process share on the device of the thread's context. What it registers stays registered
+/// when the program ends a context of its own.
+pub(crate) fn lasting(driver: &'static Library) -> Result<Context, Error> {
+    let mut device = 0;
+    // SAFETY: the place for the answer is ours.
+    let code = unsafe { (driver.cuCtxGetDevice)(&raw mut device) };
+    check(driver, code, "cuCtxGetDevice", || {
+        "the thread's context".to_owned()
+    })?;
+    primary(driver, device)
+}
+
 /// The context that all of the process share on a device: for memory that belongs to no context. It is kept.
 pub(crate) fn primary(driver: &'static Library, device: i32) -> Result<Context, Error> {
     static KEPT: Mutex<Vec<(i32, Context)>> = Mutex::new(Vec::new());

@@ -10,7 +10,8 @@
 //! pool with the events behind its copies, and comes out again only when these are complete.
 #![allow(unsafe_code, reason = "memory that a device reads and writes")]
 
-use crate::error::Error;
+use crate::context::lasting;
+use crate::error::{Error, check};
 use crate::lane::Event;
 use cuda_sys::{CU_MEMHOSTREGISTER_PORTABLE, Library};
 use onecopy_shm::copy::{copy_from_raw, copy_to_raw};
@@ -74,7 +75,7 @@ impl Pool {
 }
 
 /// A chunk, if one is free now. The thread is in a context.
-pub(crate) fn take(driver: &Library) -> Result<Option<Chunk>, Error> {
+pub(crate) fn take(driver: &'static Library) -> Result<Option<Chunk>, Error> {
     let mut pool = POOL.lock().unwrap_or_else(PoisonError::into_inner);
     if pool.free.is_empty() {
         pool.sweep();
@@ -111,8 +112,9 @@ pub(crate) fn lose(chunk: Chunk) {
 }
 
 /// New chunks.
-fn region(driver: &Library) -> Result<Vec<Chunk>, Error> {
+fn region(driver: &'static Library) -> Result<Vec<Chunk>, Error> {
     let len = CHUNKS * CHUNK;
+    let _entered = lasting(driver)?.enter(driver)?;
     let protection = libc::PROT_READ | libc::PROT_WRITE;
     let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
     // SAFETY: new memory at an address that the kernel chooses.
@@ -128,8 +130,16 @@ fn region(driver: &Library) -> Result<Vec<Chunk>, Error> {
     // A child of a fork has no use for it, and a copy would move the parent's pages from under the device.
     // SAFETY: the memory that was just mapped.
     unsafe { libc::madvise(at.as_ptr(), len, libc::MADV_DONTFORK) };
-    // SAFETY: as above; it is never unmapped.
-    unsafe { (driver.cuMemHostRegister)(at.as_ptr(), len, CU_MEMHOSTREGISTER_PORTABLE) };
+    // SAFETY: as above; it is never unmapped once it is registered.
+    let code = unsafe { (driver.cuMemHostRegister)(at.as_ptr(), len, CU_MEMHOSTREGISTER_PORTABLE) };
+    // Copies to and from memory that is not registered would wait for the device.
+    if let Err(error) = check(driver, code, "cuMemHostRegister", || {
+        format!("{len} bytes to stage in")
+    }) {
+        // SAFETY: the memory that was just mapped, which nobody else knows.
+        unsafe { libc::munmap(at.as_ptr(), len) };
+        return Err(error);
+    }
     let at = at.cast::<u8>();
     // SAFETY: each begins inside of the region.
     let chunk = |index: usize| Chunk(unsafe { at.add(index * CHUNK) });
