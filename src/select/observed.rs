@@ -29,7 +29,7 @@ const TRIES: u32 = 5;
 const COLD: u32 = 2;
 /// So many transfers in chunks that overlap are learned at once, at most. Then it counts little how far the first and
 /// the last of them had come.
-const GROUP: u32 = 8;
+const GROUP: u32 = 32;
 /// The other way is not tried if it is known to take more than so many times as long.
 const TRY_FACTOR: f64 = 4.0;
 
@@ -65,6 +65,8 @@ pub(crate) struct Observed {
 #[derive(Debug, Clone, Copy, Default)]
 struct Together {
     count: u32,
+    /// How many of them count.
+    counted: u32,
     bytes: u64,
     took: Duration,
 }
@@ -183,29 +185,30 @@ impl Observed {
         if rival == Rival::Kernel || !overlaps || self.together.count == GROUP {
             self.learn_together();
         }
-        if self.is_cold(rival) {
-            return;
-        }
+        let is_cold = self.is_cold(rival);
         if rival == Rival::Kernel {
-            self.learn(rival, bytes, took);
+            if !is_cold {
+                self.learn(rival, bytes, took);
+            }
             return;
         }
-        let Together {
-            count,
-            bytes: all,
-            took: spent,
-        } = self.together;
-        self.together = Together {
-            count: count + 1,
-            bytes: all + bytes,
-            took: spent + took,
-        };
+        let together = &mut self.together;
+        together.count += 1;
+        together.counted += u32::from(!is_cold);
+        together.bytes += bytes;
+        together.took += took;
     }
 
-    /// Learns what transfers that overlapped took on average.
+    /// Learns what transfers that overlapped took on average. One that does not count has done part of the others' work,
+    /// so it is left out only if it was alone.
     fn learn_together(&mut self) {
-        let Together { count, bytes, took } = std::mem::take(&mut self.together);
-        if count > 0 {
+        let Together {
+            count,
+            counted,
+            bytes,
+            took,
+        } = std::mem::take(&mut self.together);
+        if counted > 0 {
             self.learn(Rival::Pipeline, bytes / u64::from(count), took / count);
         }
     }
@@ -389,18 +392,10 @@ mod tests {
                     asked += 1;
                 }
             }
-            // Fifty microseconds each, four at a time.
-            for index in 0..asked {
-                let last = index % 4 == 3 || index + 1 == asked;
-                if last {
-                    clock += Duration::from_micros(50 * (index % 4 + 1));
-                }
-                let ended = if last {
-                    clock
-                } else {
-                    clock + Duration::from_micros(50)
-                };
-                observed.transferred(Rival::Pipeline, bytes, begun, ended);
+            // Fifty microseconds each, and all end together.
+            clock += Duration::from_micros(50) * asked;
+            for _ in 0..asked {
+                observed.transferred(Rival::Pipeline, bytes, begun, clock);
             }
         }
         assert!(by_kernel > 200 * WINDOW * 8 / 10, "{by_kernel}");
