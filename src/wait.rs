@@ -22,6 +22,11 @@ pub(crate) fn until<R>(
         if let Some(result) = done(&mut worker) {
             return result;
         }
+        if worker.engine.waits.take_awake() {
+            // What it waits for is no event that the thread that watches would see.
+            worker = yield_processor(gate, worker);
+            continue;
+        }
         let (events, known) = worker.engine.waits.rest();
         let policy = worker.engine.waits.shared_policy();
         drop(worker);
