@@ -316,14 +316,22 @@ impl Finder {
 }
 
 impl Library {
-    /// The library. It is opened by the first call, and stays.
+    /// The library. It is opened by the first call that can, and stays.
     ///
     /// # Errors
     ///
-    /// What is missing, and what would help. The answer stays the same for the life of the process.
+    /// What was missing the first time, and what would help. A later call may find it: the program may have opened it
+    /// by its path meanwhile.
     pub fn load() -> Result<&'static Self, &'static Missing> {
-        static LOADED: OnceLock<Result<Library, Missing>> = OnceLock::new();
-        LOADED.get_or_init(|| open(NAME)).as_ref()
+        static LOADED: OnceLock<Library> = OnceLock::new();
+        static MISSING: OnceLock<Missing> = OnceLock::new();
+        match LOADED.get() {
+            Some(library) => Ok(library),
+            None => match open(NAME) {
+                Ok(library) => Ok(LOADED.get_or_init(|| library)),
+                Err(missing) => Err(MISSING.get_or_init(|| missing)),
+            },
+        }
     }
 
     /// The library, if something of this process has opened it. It stays then.
