@@ -8,6 +8,7 @@
 //! The callers answer for the program's memory, as the functions here say. Chunks are ours.
 #![allow(unsafe_code, reason = "memory of the program")]
 
+use crate::context::primary;
 use crate::error::Error;
 use crate::lane::{Direction, Event, Lane};
 use crate::memory::{self, Allocation, Kind};
@@ -215,13 +216,25 @@ fn parts(
     let mut list = Vec::new();
     let mut failed = None;
     let mut last: Option<(Allocation, Option<Arc<Lane>>)> = None;
+    let mut pinned = None;
     runs(range, &mut |address, len| {
         if failed.is_some() || len == 0 {
             return;
         }
-        match place(driver, address, len, &mut last) {
-            Ok(lane) => list.push(Part { address, len, lane }),
-            Err(error) => failed = Some(error),
+        // A run may lie in several allocations that are mapped side by side.
+        let mut done = 0;
+        while done < len && failed.is_none() {
+            let address = address + done as u64;
+            match place(driver, address, len - done, &mut last) {
+                Ok((lane, len)) => {
+                    if let (None, Some((allocation, _))) = (&lane, &last) {
+                        pinned = Some(*allocation);
+                    }
+                    list.push(Part { address, len, lane });
+                    done += len;
+                }
+                Err(error) => failed = Some(error),
+            }
         }
     });
     if let Some(error) = failed {
@@ -232,25 +245,46 @@ fn parts(
             let _entered = lane.enter()?;
             staging::take(driver)?
         }
-        None => staging::take(driver)?,
+        None => {
+            let context = match pinned {
+                Some(allocation) => allocation.context(driver)?,
+                None => primary(driver, 0)?,
+            };
+            let lane = Lane::of(driver, context)?;
+            let _entered = lane.enter()?;
+            staging::take(driver)?
+        }
     };
     Ok(chunk.map(|chunk| Parts { list, chunk }))
 }
 
-/// The lane of a run; `None`: it is the host's. `last`: where the run before it was, in the same call of the program.
+/// The lane of the first bytes of a run, and how many these are; no lane: they are the host's. `last`: where the bytes
+/// before them were, in the same call of the program.
 fn place(
     driver: &'static Library,
     address: u64,
     len: usize,
     last: &mut Option<(Allocation, Option<Arc<Lane>>)>,
-) -> Result<Option<Arc<Lane>>, Error> {
-    let known = last
-        .take()
-        .filter(|(allocation, _)| allocation.has(address));
+) -> Result<(Option<Arc<Lane>>, usize), Error> {
+    let before = last.take();
+    let follows = |(allocation, lane): &(Allocation, Option<Arc<Lane>>)| {
+        lane.is_some() && allocation.ends_at(address)
+    };
+    let behind = before.as_ref().is_some_and(follows);
+    let known = before.filter(|(allocation, _)| allocation.has(address));
     let found = match known {
         Some(known) => known,
         None => match memory::of(address)? {
-            None => return Ok(None),
+            // Behind memory of a device lies other such memory, or the program's buffer is longer than what it has.
+            None if behind => {
+                let about = format!("{len} bytes at {address:#x}");
+                return Err(Error::ours(
+                    "a copy",
+                    about,
+                    "an allocation ends before them",
+                ));
+            }
+            None => return Ok((None, len)),
             Some(allocation) if allocation.kind == Kind::Pinned => (allocation, None),
             Some(allocation) => {
                 let lane = Lane::of(driver, allocation.context(driver)?)?;
@@ -258,17 +292,13 @@ fn place(
             }
         },
     };
-    if found.1.is_some() && found.0.rest(address) < len as u64 {
-        let about = format!("{len} bytes at {address:#x}");
-        let reason = format!(
-            "the allocation ends after {} of them",
-            found.0.rest(address)
-        );
-        return Err(Error::ours("a copy", about, &reason));
-    }
+    let first = match found.1 {
+        Some(_) => usize::try_from(found.0.rest(address)).map_or(len, |rest| rest.min(len)),
+        None => len,
+    };
     let lane = found.1.clone();
     *last = Some(found);
-    Ok(lane)
+    Ok((lane, first))
 }
 
 /// Starts the copies of one chunk to the host. `None`: none is free.

@@ -53,6 +53,11 @@ impl Allocation {
         self.len.saturating_sub(offset)
     }
 
+    /// Whether the address is the first one behind it.
+    pub(crate) fn ends_at(&self, address: u64) -> bool {
+        self.base.wrapping_add(self.len) == address
+    }
+
     /// Whether the address is one of it.
     #[must_use]
     pub fn has(&self, address: u64) -> bool {

@@ -92,7 +92,7 @@ fn look() -> bool {
         return false;
     }
     seen.quiet = seen.quiet.saturating_add(1);
-    if seen.quiet == QUIET
+    if seen.quiet.is_multiple_of(QUIET)
         && let Some(word) = list.pinned()
     {
         WORD.store(word.expose_provenance(), Ordering::Relaxed);

@@ -24,7 +24,10 @@ static inline int begin(void) {
     return 1;
 }
 
+/* Virtual memory in pieces that lie side by side, each an allocation of its own, as frameworks grow their pools. The
+ * buffer begins inside of the first one, so that no piece ends where the library's do. */
 static inline char *map(size_t bytes) {
+    enum { PIECE = 2 << 20, INSIDE = PIECE / 2 + 64 };
     CUmemGenericAllocationHandle memory;
     CUmemAllocationProp prop;
     CUmemAccessDesc access = { { 1, 0 }, 3 };
@@ -32,11 +35,19 @@ static inline char *map(size_t bytes) {
     memset(&prop, 0, sizeof(prop));
     prop.type = 1;
     prop.location.type = 1;
-    CU(cuMemCreate(&memory, bytes, &prop, 0));
-    CU(cuMemAddressReserve(&address, bytes, 0, 0, 0));
-    CU(cuMemMap(address, bytes, 0, memory, 0));
-    CU(cuMemSetAccess(address, bytes, &access, 1));
-    return (char *)(uintptr_t)address;
+    CU(cuMemAddressReserve(&address, bytes + PIECE, 0, 0, 0));
+    for (size_t at = 0; at < bytes + PIECE; at += PIECE) {
+        CU(cuMemCreate(&memory, PIECE, &prop, 0));
+        CU(cuMemMap(address + at, PIECE, 0, memory, 0));
+        CU(cuMemSetAccess(address + at, PIECE, &access, 1));
+    }
+    return (char *)(uintptr_t)address + INSIDE;
+}
+
+/* Bytes up to the end of a page, where one piece of virtual memory may end. */
+static inline size_t piece_of(enum kind kind, const char *at, size_t bytes) {
+    size_t rest = 4096 - (uintptr_t)at % 4096;
+    return kind == MAPPED && rest < bytes ? rest : bytes;
 }
 
 static inline char *buffer(enum kind kind) {
@@ -55,15 +66,25 @@ static inline char *buffer(enum kind kind) {
 }
 
 static inline void write_to(enum kind kind, char *to, const void *from, size_t bytes) {
-    if (!bytes) return;
-    if (kind == PLAIN || kind == PINNED) memcpy(to, from, bytes);
-    else CU(cuMemcpyHtoD_v2((uintptr_t)to, from, bytes));
+    if (kind == PLAIN || kind == PINNED) {
+        if (bytes) memcpy(to, from, bytes);
+        return;
+    }
+    for (size_t done = 0, n; done < bytes; done += n) {
+        n = piece_of(kind, to + done, bytes - done);
+        CU(cuMemcpyHtoD_v2((uintptr_t)to + done, (const char *)from + done, n));
+    }
 }
 
 static inline void read_from(enum kind kind, void *to, const char *from, size_t bytes) {
-    if (!bytes) return;
-    if (kind == PLAIN || kind == PINNED) memcpy(to, from, bytes);
-    else CU(cuMemcpyDtoH_v2(to, (uintptr_t)from, bytes));
+    if (kind == PLAIN || kind == PINNED) {
+        if (bytes) memcpy(to, from, bytes);
+        return;
+    }
+    for (size_t done = 0, n; done < bytes; done += n) {
+        n = piece_of(kind, from + done, bytes - done);
+        CU(cuMemcpyDtoH_v2((char *)to + done, (uintptr_t)from + done, n));
+    }
 }
 
 static inline char value(size_t at, int seed) { return (char)(at * 31 ^ at >> 9 ^ seed * 77); }

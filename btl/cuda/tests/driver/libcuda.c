@@ -930,8 +930,12 @@ CUresult cuMemMap(CUdeviceptr address, size_t bytes, size_t offset, CUmemGeneric
 	struct physical *from = (struct physical *)handle;
 	pthread_mutex_lock(&lock);
 	struct allocation *a = find(address);
-	bool good = a && a->kind == RESERVED && a->base == address && a->size == bytes && !offset;
+	bool good = a && a->kind == RESERVED && a->base == address && a->size >= bytes && !offset;
 	if (good) {
+		if (a->size > bytes) {
+			keep(RESERVED, address + bytes, a->size - bytes, -1);
+			a->size = bytes;
+		}
 		a->kind = MAPPED;
 		a->fd = dup(from->fd);
 		a->alias = map_alias(a->fd, bytes);
