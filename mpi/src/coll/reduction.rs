@@ -112,6 +112,18 @@ fn unfit(op: Op, datatype: Datatype) -> Box<Failure> {
     )
 }
 
+/// Refuses elements of which a copy has no room for the next one's neighbour.
+fn check_extent(object: &TypeObject) -> Outcome<()> {
+    let shape = &object.shape;
+    if shape.true_lb < shape.lb || shape.true_ub > shape.ub {
+        return Err(fail(
+            c::ERR_TYPE,
+            "elements that reach beyond their extent cannot be reduced",
+        ));
+    }
+    Ok(())
+}
+
 /// How a datatype's vectors are reduced by an operation.
 pub(super) fn reduction(handle: Op, datatype: Datatype) -> Outcome<Reduction> {
     let object = datatype::committed(datatype)?;
@@ -128,12 +140,7 @@ pub(super) fn reduction(handle: Op, datatype: Datatype) -> Outcome<Reduction> {
         Operation::User(user) => {
             let shape = &object.shape;
             let extent = shape.extent();
-            if shape.true_lb < shape.lb || shape.true_ub > shape.ub {
-                return Err(fail(
-                    c::ERR_TYPE,
-                    "elements that reach beyond their extent cannot be reduced",
-                ));
-            }
+            check_extent(object)?;
             if extent > MAX_ELEMENT as i64 {
                 return Err(fail(
                     c::ERR_TYPE,
@@ -195,6 +202,8 @@ pub(crate) fn reduce_here(
     object.bytes_at(inout, count)?;
     let layout = object.shape.layout_of(count)?;
     if device::holds_any(&layout, inbuf) || device::holds_any(&layout, inout) {
+        // The copies in the host hold element behind element.
+        check_extent(object)?;
         let mut input = UserBuffer::with_gaps(inbuf, count, object, Access::Read)?;
         let mut result = UserBuffer::with_gaps(inout, count, object, Access::Both)?;
         let first = object.shape.lb;
