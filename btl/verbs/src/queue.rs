@@ -24,7 +24,7 @@ use crate::refused::Refused;
 use crate::status::{SUCCESS, Status};
 use crate::table::Table;
 
-/// Completions that are taken at once. They lie on the stack. Chosen by magnitude: it spreads the cost of a call.
+/// Completions that are taken at once. Chosen by magnitude: it spreads the cost of a call.
 const BATCH: usize = 16;
 /// The name of operations that hold nothing and are not told of, unless they fail.
 pub(crate) const UNNAMED: u64 = u64::MAX;
@@ -87,6 +87,8 @@ pub struct Queue<P: Provider> {
     flights: Table<Flight<P>>,
     accounts: Table<Account<P>>,
     late: u64,
+    /// What a poll takes. It is kept, so that a poll in vain clears nothing.
+    batch: [Finished; BATCH],
 }
 
 impl<P: Provider> Queue<P> {
@@ -118,6 +120,7 @@ impl<P: Provider> Queue<P> {
             flights: Table::default(),
             accounts: Table::default(),
             late: 0,
+            batch: [Finished::default(); BATCH],
         })
     }
 
@@ -297,15 +300,22 @@ impl<P: Provider> Queue<P> {
     /// When the queue itself has failed. Completions may be lost then: drivers tell of none that the same call took
     /// before. What they were of stays in the table until its pair, or its shared receives, are retired.
     pub fn poll(&mut self, mut each: impl FnMut(Completion<P>)) -> Result<usize> {
-        let mut batch = [Finished::default(); BATCH];
-        let count = P::poll(&self.raw, &mut batch);
-        let count = count.map_err(Error::of("ibv_poll_cq", self.device.name()))?;
-        for finished in batch.iter().take(count) {
-            if let Some(completion) = self.complete(finished) {
+        let count = match P::poll(&self.raw, &mut self.batch) {
+            Ok(count) => count.min(BATCH),
+            Err(error) => return Err(self.poll_failed(error)),
+        };
+        for index in 0..count {
+            let finished = self.batch[index];
+            if let Some(completion) = self.complete(&finished) {
                 each(completion);
             }
         }
         Ok(count)
+    }
+
+    #[cold]
+    fn poll_failed(&self, error: std::io::Error) -> Error {
+        Error::of("ibv_poll_cq", self.device.name())(error)
     }
 
     /// Takes an operation out of the table whose completion came. None: it has nothing to tell.

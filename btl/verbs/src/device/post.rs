@@ -25,35 +25,45 @@ use super::objects::{Completions, zero};
 use super::pairs::{PairOf, ReceivesOf};
 use crate::provider::{Finished, Piece, Remote, Request, Verb};
 
-/// Completions that are taken at once. They lie on the stack. Chosen by magnitude: it spreads the cost of a call.
-const BATCH: usize = 16;
+/// Completions that are taken at once. They lie on the stack and are cleared for each poll, mostly in vain. So they are
+/// few.
+const BATCH: usize = 4;
 /// Pieces of a request: owners above use one.
 const PIECES: usize = 4;
 
 #[inline]
 pub(super) fn poll(queue: &Completions, into: &mut [Finished]) -> io::Result<usize> {
-    let mut batch = [ibv_wc::default(); BATCH];
-    let room = into.len().min(BATCH);
-    let count = i32::try_from(room).unwrap_or(0);
-    // SAFETY: the queue is open, and there is room for so many.
-    let count = unsafe { verbs_sys::ibv_poll_cq(queue.raw(), count, batch.as_mut_ptr()) };
-    let count =
-        usize::try_from(count).map_err(|_| io::Error::other("the queue of completions failed"))?;
-    for (finished, wc) in into.iter_mut().zip(&batch[..count.min(room)]) {
-        // Of a failed operation only name, status and pair count.
-        let whole = wc.status == 0;
-        *finished = Finished {
-            id: wc.wr_id,
-            status: wc.status,
-            received: whole && wc.opcode & IBV_WC_RECV != 0,
-            bytes: wc.byte_len,
-            immediate: (whole && wc.wc_flags & IBV_WC_WITH_IMM != 0)
-                .then(|| u32::from_be(wc.imm_data)),
-            pair: wc.qp_num,
-            source: if whole { wc.src_qp } else { 0 },
-        };
+    let mut taken = 0;
+    while taken < into.len() {
+        let mut batch = [ibv_wc::default(); BATCH];
+        let room = (into.len() - taken).min(BATCH);
+        let most = i32::try_from(room).unwrap_or(0);
+        // SAFETY: the queue is open, and there is room for so many.
+        let count = unsafe { verbs_sys::ibv_poll_cq(queue.raw(), most, batch.as_mut_ptr()) };
+        // What was taken before is lost with that, as it is within a call of the library.
+        let count = usize::try_from(count)
+            .map_err(|_| io::Error::other("the queue of completions failed"))?
+            .min(room);
+        for (finished, wc) in into[taken..].iter_mut().zip(&batch[..count]) {
+            // Of a failed operation only name, status and pair count.
+            let whole = wc.status == 0;
+            *finished = Finished {
+                id: wc.wr_id,
+                status: wc.status,
+                received: whole && wc.opcode & IBV_WC_RECV != 0,
+                bytes: wc.byte_len,
+                immediate: (whole && wc.wc_flags & IBV_WC_WITH_IMM != 0)
+                    .then(|| u32::from_be(wc.imm_data)),
+                pair: wc.qp_num,
+                source: if whole { wc.src_qp } else { 0 },
+            };
+        }
+        taken += count;
+        if count < room {
+            break;
+        }
     }
-    Ok(count)
+    Ok(taken)
 }
 
 fn sges(pieces: &[Piece]) -> io::Result<([ibv_sge; PIECES], i32)> {
