@@ -13,7 +13,11 @@ type Variant = (&'static str, &'static [(&'static str, &'static str)]);
 /// Layers, with knobs that make everything scarce: what a dead rank held is soon missed.
 const VARIANTS: [Variant; 4] = [
     ("all", &[]),
-    ("cico", &[("ONECOPY_LAYERS", "cico")]),
+    // Chunks return there on every machine.
+    (
+        "cico",
+        &[("ONECOPY_LAYERS", "cico"), ("ONECOPY_POOL_WRITABLE", "on")],
+    ),
     (
         "heap",
         &[("ONECOPY_LAYERS", "cico,heap"), ("ONECOPY_COOP", "off")],
