@@ -10,7 +10,7 @@
 //! made it not live. References to values are given out on the standard's word. It says that no call begins with a
 //! handle that is freed at the same time. Nor do two calls complete the same request at once. A call that has begun may
 //! outlive its handle, though. So what can be freed while a call waits is an `Arc`. The call takes a share of it before
-//! it waits (`comm::Used`), or has taken from it what it needs afterwards.
+//! it waits (`comm::CommInUse`), or has taken from it what it needs afterwards.
 #![allow(unsafe_code, reason = "a table whose entries are read without a lock")]
 
 use onecopy_shm::sync::{AtomicU32, Ordering};

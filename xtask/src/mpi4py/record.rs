@@ -199,15 +199,15 @@ mod tests {
 
     #[test]
     fn what_the_ranks_say_is_read() {
-        let good = "[0] ModuleRun 12 tests in 0.1s\n[0] \n[0] OK (skipped=2)\n[1] ModuleRun 12 tests in 0.1s\n[1] OK (skipped=1)\n";
+        let good = "[0] Ran 12 tests in 0.1s\n[0] \n[0] OK (skipped=2)\n[1] Ran 12 tests in 0.1s\n[1] OK (skipped=1)\n";
         let good = ran(2, 0, good);
         assert!(good.passed());
         assert_eq!(good.to_string(), "10 passed, 2 skipped");
-        let bad = "[0] OKAY\n[0] ModuleRun 3 tests in 0.1s\n[0] FAILED (failures=1, errors=1)\n[1] ModuleRun 3 tests in 0.1s\n[1] OK\n";
+        let bad = "[0] OKAY\n[0] Ran 3 tests in 0.1s\n[0] FAILED (failures=1, errors=1)\n[1] Ran 3 tests in 0.1s\n[1] OK\n";
         let bad = ran(2, 1, bad);
         assert!(!bad.passed());
         assert_eq!(bad.to_string(), "1 passed, **2 failed**");
-        let half = "[0] ModuleRun 3 tests in 0.1s\n[0] OK\n";
+        let half = "[0] Ran 3 tests in 0.1s\n[0] OK\n";
         assert_eq!(ran(2, 124, half).to_string(), "no end");
         assert_eq!(ran(2, 55, half).to_string(), "ended with 55");
         assert!(

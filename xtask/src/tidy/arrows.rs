@@ -284,7 +284,7 @@ mod tests {
         assert_eq!(
             errors("onecopy", &["libc"]),
             [
-                "Cargo.toml: only onecopy-shm and onecopy-btl and onecopy-heap and onecopy-kmod-tests and onecopy-mpi and onecopy-trace and onecopy-verbs and knem-sys and onecopy-sys and pmix-sys and verbs-sys and xpmem-sys may use libc"
+                "Cargo.toml: only onecopy-shm and onecopy-btl and onecopy-cuda and onecopy-heap and onecopy-kmod-tests and onecopy-mpi and onecopy-trace and onecopy-verbs and cuda-sys and knem-sys and onecopy-sys and pmix-sys and verbs-sys and xpmem-sys may use libc"
             ]
         );
     }
