@@ -199,8 +199,8 @@ impl Observed {
         together.took += took;
     }
 
-    /// Learns what transfers that overlapped took on average. One that does not count has done part of the others' work,
-    /// so it is left out only if it was alone.
+    /// Learns what transfers that overlapped took on average. One that does not count has done part of the others'
+    /// work, so it is left out only if it was alone.
     fn learn_together(&mut self) {
         let Together {
             count,
