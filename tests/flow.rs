@@ -10,7 +10,7 @@ mod resident;
 
 use bytes::{check, pattern};
 use onecopy::memory::pool::MemoryKind;
-use onecopy::{ChunkCopy, Knobs, Options, Runtime};
+use onecopy::{ChunkCopy, Options, Runtime};
 use processes::{Ranks, say};
 use resident::resident;
 use std::time::{Duration, Instant};
@@ -400,7 +400,9 @@ fn burst(rt: &Runtime) {
     assert_eq!(after.pool_chunks, 8, "{after:?}");
     // Both segments are open here; of each there are the first chunks.
     let grown = segment_bytes().saturating_sub(shared);
-    let chunks = 2 * 8 * Knobs::default().chunk_bytes() as u64;
+    // The machine's profile has a say in their size.
+    let knobs = onecopy::tune::settings().expect("settings").knobs;
+    let chunks = 2 * 8 * knobs.chunk_bytes() as u64;
     assert!(grown <= chunks, "{grown} bytes of shared memory");
     let grown = resident().saturating_sub(private);
     say(&format!("PRIVATE {grown}"));
