@@ -5,9 +5,12 @@
 //! languages only is found as well as one that differs.
 
 use std::collections::BTreeMap;
+use std::ffi::OsStr;
 use std::fmt::Write as _;
 use std::path::Path;
-use std::process::Command;
+
+#[path = "c_program.rs"]
+mod c_program;
 
 /// Everything declared: what it is, and its value or place.
 #[derive(Default)]
@@ -92,23 +95,10 @@ pub(crate) fn compare(name: &str, rust: &Abi) {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../kmod/include/uapi");
     let header = std::fs::read_to_string(folder.join(name)).expect("the header can be read");
     let program = program(name, &header);
-    let scratch = Path::new(env!("CARGO_TARGET_TMPDIR"));
-    let source = scratch.join(format!("layout-{name}.c"));
-    let binary = scratch.join(format!("layout-{name}.bin"));
-    std::fs::write(&source, program).expect("the scratch folder can be written");
-    let compiled = Command::new("cc")
-        .args(["-std=c11", "-Wall", "-Werror", "-I"])
-        .arg(&folder)
-        .arg("-o")
-        .arg(&binary)
-        .arg(&source)
-        .output()
-        .expect("cc runs");
-    let reason = String::from_utf8_lossy(&compiled.stderr);
-    assert!(compiled.status.success(), "{}: {reason}", source.display());
-    let printed = Command::new(&binary).output().expect("the program runs");
-    assert!(printed.status.success(), "{}", printed.status);
-    let c: BTreeMap<String, String> = String::from_utf8_lossy(&printed.stdout)
+    let flags = ["-std=c11", "-Wall", "-Werror", "-I"].map(OsStr::new);
+    let flags: Vec<&OsStr> = flags.into_iter().chain([folder.as_os_str()]).collect();
+    let printed = c_program::output_of(name, &program, &flags);
+    let c: BTreeMap<String, String> = printed
         .lines()
         .filter_map(|line| line.split_once(" = "))
         .map(|(what, is)| (what.to_owned(), is.to_owned()))

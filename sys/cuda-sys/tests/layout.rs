@@ -2,10 +2,13 @@
 //! Structures have the sizes, members the places, constants the values and functions the types of the C header. It is
 //! looked for in the folder that `CUDA_INCLUDE` names, and where packages put it (Debian: nvidia-cuda-dev).
 
+use std::ffi::OsStr;
 use std::fmt::Write as _;
 use std::mem::offset_of;
-use std::path::{Path, PathBuf};
-use std::process::Command;
+use std::path::PathBuf;
+
+#[path = "../../c_program.rs"]
+mod c_program;
 
 use cuda_sys::*;
 
@@ -153,21 +156,9 @@ fn the_crate_is_the_header() {
         let _ = std::io::Write::write_all(&mut error, b"skipped: no CUDA headers\n");
         return;
     };
-    let scratch = Path::new(env!("CARGO_TARGET_TMPDIR"));
-    let (source, binary) = (scratch.join("layout-cuda.c"), scratch.join("layout-cuda"));
-    std::fs::write(&source, program(&facts)).expect("the scratch folder can be written");
-    let compiled = Command::new("cc")
-        .args(["-std=gnu11", "-Werror=incompatible-pointer-types", "-I"])
-        .arg(&folder)
-        .arg("-o")
-        .arg(&binary)
-        .arg(&source)
-        .output()
-        .expect("cc runs");
-    let reason = String::from_utf8_lossy(&compiled.stderr);
-    assert!(compiled.status.success(), "{}: {reason}", source.display());
-    let printed = Command::new(&binary).output().expect("the program runs");
-    let printed = String::from_utf8_lossy(&printed.stdout).into_owned();
+    let flags = ["-std=gnu11", "-Werror=incompatible-pointer-types", "-I"].map(OsStr::new);
+    let flags: Vec<&OsStr> = flags.into_iter().chain([folder.as_os_str()]).collect();
+    let printed = c_program::output_of("cuda", &program(&facts), &flags);
     let values: Vec<u64> = printed
         .lines()
         .filter_map(|line| line.parse().ok())

@@ -2,10 +2,13 @@
 //! The crate lays out structures as the C header does, and its constants have the same values. Where there is no
 //! header, the library itself is asked when it is opened.
 
+use std::ffi::OsStr;
 use std::fmt::Write as _;
 use std::mem::offset_of;
 use std::path::PathBuf;
-use std::process::Command;
+
+#[path = "../../c_program.rs"]
+mod c_program;
 
 use pmix_sys::abi::*;
 
@@ -87,29 +90,16 @@ fn the_crate_is_the_header() {
     ] {
         writeln!(
             program,
-            "\tif (__builtin_strcmp({name}, \"{text}\")) return 1;"
+            "\tif (__builtin_strcmp({name}, \"{text}\")) {{ printf(\"{name} is another key\\n\"); return 1; }}"
         )
         .expect("text");
     }
     // Each function is what the crate calls it by.
     program.push_str(FUNCTIONS);
     program.push_str("\treturn 0;\n}\n");
-    let scratch = PathBuf::from(env!("CARGO_TARGET_TMPDIR"));
-    let (source, binary) = (scratch.join("layout-pmix.c"), scratch.join("layout-pmix"));
-    std::fs::write(&source, program).expect("the scratch folder can be written");
-    let compiled = Command::new("cc")
-        .args(["-std=gnu11", "-Werror=incompatible-pointer-types", "-o"])
-        .arg(&binary)
-        .arg("-I")
-        .arg(&folder)
-        .arg(&source)
-        .output()
-        .expect("cc runs");
-    let reason = String::from_utf8_lossy(&compiled.stderr);
-    assert!(compiled.status.success(), "{}: {reason}", source.display());
-    let printed = Command::new(&binary).output().expect("the program runs");
-    assert!(printed.status.success(), "a key has another name in C");
-    let printed = String::from_utf8_lossy(&printed.stdout).into_owned();
+    let flags = ["-std=gnu11", "-Werror=incompatible-pointer-types", "-I"].map(OsStr::new);
+    let flags: Vec<&OsStr> = flags.into_iter().chain([folder.as_os_str()]).collect();
+    let printed = c_program::output_of("pmix", &program, &flags);
     let theirs: Vec<&str> = printed.lines().collect();
     assert_eq!(theirs.len(), facts.len());
     let mut differences = String::new();

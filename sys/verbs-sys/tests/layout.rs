@@ -2,10 +2,13 @@
 //! Structures have the sizes, members the places and constants the values of the C header, where it is installed
 //! (Debian: libibverbs-dev). The header is too large to be read for its names: what is compared is what the crate has.
 
+use std::ffi::OsStr;
 use std::fmt::Write as _;
 use std::mem::offset_of;
 use std::path::Path;
-use std::process::Command;
+
+#[path = "../../c_program.rs"]
+mod c_program;
 
 use verbs_sys::mask::*;
 use verbs_sys::opcode::*;
@@ -304,19 +307,7 @@ fn the_crate_is_the_header() {
         writeln!(program, "\tprintf(\"%lld\\n\", (long long)({expression}));").expect("text");
     }
     program.push_str("\treturn 0;\n}\n");
-    let scratch = Path::new(env!("CARGO_TARGET_TMPDIR"));
-    let (source, binary) = (scratch.join("layout-verbs.c"), scratch.join("layout-verbs"));
-    std::fs::write(&source, program).expect("the scratch folder can be written");
-    let compiled = Command::new("cc")
-        .args(["-std=gnu11", "-o"])
-        .arg(&binary)
-        .arg(&source)
-        .output()
-        .expect("cc runs");
-    let reason = String::from_utf8_lossy(&compiled.stderr);
-    assert!(compiled.status.success(), "{}: {reason}", source.display());
-    let printed = Command::new(&binary).output().expect("the program runs");
-    let printed = String::from_utf8_lossy(&printed.stdout).into_owned();
+    let printed = c_program::output_of("verbs", &program, &[OsStr::new("-std=gnu11")]);
     let values: Vec<i128> = printed
         .lines()
         .filter_map(|line| line.parse().ok())
