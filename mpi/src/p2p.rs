@@ -194,8 +194,8 @@ fn isend_mode(data: Data, to: Envelope<'_>, mode: Mode, request: Out<Request>) -
     isend_planned(data, to, SendOptions { mode, plan }, request)
 }
 
-/// What could not be sent at once, as a request.
-#[cold]
+/// What is not sent at once, as a request. Long messages and synchronous ones come here, too.
+#[inline(never)]
 fn isend_planned(
     data: Data,
     to: Envelope<'_>,

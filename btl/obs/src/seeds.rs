@@ -85,12 +85,12 @@ pub const PACKED_MAX: usize = 64 * KIB;
 pub const WIRE_FLAT_MAX: usize = 32 * KIB;
 
 /// From this size on what one member alone takes goes as a message though calls of the kernel are cheap: both sides
-/// copy then. Near (A, 11-29) 1 MiB took, read by the other alone and as a message: bcast 192 and 84 us, gather 527 and
-/// 349, scatter 191 and 168, alltoall 405 and 369, allgather 324 and 371. Of 256 KiB only gather gained.
+/// copy then. It is the smallest size at which most collectives gained (docs/performance.md, "Collectives").
 pub const BOTH_COPY_MIN: usize = MIB;
 
-/// An owner is asked to copy where chunks are cheaper than calls of the kernel by this factor, at both sizes. Its
-/// answer costs hand-offs besides, so it loses where both are nearly the same (docs/performance.md, "Collectives").
+/// Chunks count as cheaper than calls of the kernel where they are so by this factor, at both sizes. Then an owner is
+/// asked to copy, and what one member alone takes goes as a message. An owner's answer costs hand-offs besides, so it
+/// loses where both are nearly the same (docs/performance.md, "Collectives").
 pub const ASK_MARGIN: f64 = 1.5;
 /// The sizes at which that is looked at: both ends of where it is used.
 pub const ASK_SIZES: [u64; 2] = [64 * KIB as u64, MIB as u64];
