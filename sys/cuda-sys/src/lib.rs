@@ -31,6 +31,8 @@
 )]
 
 mod library;
+#[path = "../../loader.rs"]
+mod loader;
 mod types;
 
 pub use library::{Function, Library, Missing};

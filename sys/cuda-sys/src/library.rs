@@ -5,6 +5,7 @@ use std::ffi::{CStr, c_char, c_int, c_uint, c_ulonglong, c_void};
 use std::fmt;
 use std::sync::OnceLock;
 
+use crate::loader::Handle;
 use crate::*;
 
 /// What is opened. The number is that of the interface, the same since 2007.
@@ -267,15 +268,14 @@ type GetProcAddress = unsafe extern "C" fn(
 
 /// Finds functions in an open library.
 struct Finder {
-    handle: *mut c_void,
+    handle: Handle,
     get: Option<GetProcAddress>,
 }
 
 impl Finder {
-    fn new(handle: *mut c_void) -> Self {
-        // SAFETY: the handle is open, the name ends with a zero.
-        let found = unsafe { libc::dlsym(handle, c"cuGetProcAddress_v2".as_ptr()) };
-        let get = (!found.is_null()).then(|| {
+    fn new(handle: Handle) -> Self {
+        let found = handle.symbol("cuGetProcAddress_v2\0");
+        let get = found.ok().map(|found| {
             // SAFETY: the symbol is the function that the C header declares so since CUDA 12.0.
             unsafe { std::mem::transmute::<*mut c_void, GetProcAddress>(found) }
         });
@@ -302,16 +302,11 @@ impl Finder {
 
     /// By the loader.
     fn exported(&self, symbol: &str) -> Result<*mut c_void, Missing> {
-        let symbol = CStr::from_bytes_until_nul(symbol.as_bytes()).unwrap_or_default();
-        // SAFETY: the handle is open, the name ends with a zero.
-        let found = unsafe { libc::dlsym(self.handle, symbol.as_ptr()) };
-        if found.is_null() {
-            let symbol = symbol.to_string_lossy();
-            return Err(Missing {
-                reason: format!("it has no {symbol}: it is older than CUDA 11.0"),
-            });
-        }
-        Ok(found)
+        self.handle.symbol(symbol).map_err(|_| {
+            let symbol = symbol.trim_end_matches('\0');
+            let reason = format!("it has no {symbol}: it is older than CUDA 11.0");
+            Missing { reason }
+        })
     }
 }
 
@@ -355,28 +350,8 @@ fn is_there(name: &CStr) -> bool {
 }
 
 fn open(name: &CStr) -> Result<Library, Missing> {
-    let flags = libc::RTLD_NOW | libc::RTLD_LOCAL;
-    // SAFETY: the name ends with a zero. What runs when it is loaded is the machine's own library.
-    let handle = unsafe { libc::dlopen(name.as_ptr(), flags) };
-    if handle.is_null() {
-        return Err(last());
-    }
+    let handle = Handle::open(name, libc::RTLD_LOCAL).map_err(|reason| Missing { reason })?;
     Library::find(&Finder::new(handle))
-}
-
-/// The loader's last word.
-fn last() -> Missing {
-    // SAFETY: the text is the loader's; it is copied before the next call to it.
-    let text = unsafe { libc::dlerror() };
-    let reason = if text.is_null() {
-        "the loader gave no reason".to_owned()
-    } else {
-        // SAFETY: a text of the loader's ends with a zero.
-        unsafe { CStr::from_ptr(text) }
-            .to_string_lossy()
-            .into_owned()
-    };
-    Missing { reason }
 }
 
 #[cfg(test)]

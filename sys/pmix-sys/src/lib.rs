@@ -19,6 +19,8 @@ mod bound;
 mod client;
 mod failure;
 mod library;
+#[path = "../../loader.rs"]
+mod loader;
 mod places;
 mod value;
 

@@ -8,6 +8,7 @@ use std::path::PathBuf;
 use std::sync::OnceLock;
 
 use crate::abi::*;
+use crate::loader::Handle;
 use crate::places;
 
 /// What is opened. The number is that of the interface since PMIx 2.
@@ -49,7 +50,7 @@ macro_rules! functions {
             fn find(handle: Handle) -> Result<Self, String> {
                 Ok(Self {
                     $($name: {
-                        let found = handle.needed(concat!(stringify!($symbol), "\0"))?;
+                        let found = needed(handle, concat!(stringify!($symbol), "\0"))?;
                         // SAFETY: the symbol is the function that the standard declares so. `of_version` calls only the
                         // one for the version, which has been the same ever since, before it knows that.
                         unsafe {
@@ -57,7 +58,7 @@ macro_rules! functions {
                         }
                     },)*
                     version: String::new(),
-                    path: handle.path(concat!($(stringify!($symbol), "\0"),*)),
+                    path: path_of(handle, concat!($(stringify!($symbol), "\0"),*)),
                 })
             }
         }
@@ -85,60 +86,30 @@ functions! {
     error_string = PMIx_Error_string: fn(pmix_status_t) -> *const c_char;
 }
 
-/// An open library. It is never closed: its threads may run until the process ends.
-#[derive(Clone, Copy)]
-struct Handle(*mut c_void);
-
-impl Handle {
-    fn open(name: &CStr, flags: c_int) -> Result<Self, String> {
-        // SAFETY: the name is a string. What the library's constructors do is as trusted as the library itself.
-        let handle = unsafe { libc::dlopen(name.as_ptr(), flags | libc::RTLD_NOW) };
-        match handle.is_null() {
-            false => Ok(Self(handle)),
-            true => Err(loader_says()),
-        }
-    }
-
-    /// The address of a function; `name` ends in zero.
-    fn symbol(self, name: &str) -> Option<*mut c_void> {
-        let name = CStr::from_bytes_until_nul(name.as_bytes()).ok()?;
-        // SAFETY: the handle is open, and the name a string.
-        let found = unsafe { libc::dlsym(self.0, name.as_ptr()) };
-        (!found.is_null()).then_some(found)
-    }
-
-    fn needed(self, name: &str) -> Result<*mut c_void, String> {
-        let missing = || format!("it has no {}", name.trim_end_matches('\0'));
-        self.symbol(name).ok_or_else(missing)
-    }
-
-    /// The file that a function came from, in words.
-    fn path(self, name: &str) -> String {
-        let unknown = || NAME.to_owned();
-        let Some(symbol) = self.symbol(name) else {
-            return unknown();
-        };
-        let mut info = libc::Dl_info {
-            dli_fname: std::ptr::null(),
-            dli_fbase: std::ptr::null_mut(),
-            dli_sname: std::ptr::null(),
-            dli_saddr: std::ptr::null_mut(),
-        };
-        // SAFETY: any address may be asked for, and the structure is the caller's.
-        if unsafe { libc::dladdr(symbol, &raw mut info) } == 0 {
-            return unknown();
-        }
-        // SAFETY: a name that the loader gives is a string, as long as the library stays loaded, which is for ever.
-        unsafe { text_of(info.dli_fname) }.unwrap_or_else(unknown)
-    }
+/// The address of a function that there has to be; `name` ends with a zero.
+fn needed(handle: Handle, name: &str) -> Result<*mut c_void, String> {
+    let missing = |_| format!("it has no {}", name.trim_end_matches('\0'));
+    handle.symbol(name).map_err(missing)
 }
 
-fn loader_says() -> String {
-    // SAFETY: takes nothing; the words are this thread's own until its next call of the loader.
-    let words = unsafe { libc::dlerror() };
-    // SAFETY: null or a string.
-    let words = unsafe { text_of(words) };
-    words.unwrap_or_else(|| "the loader says nothing".to_owned())
+/// The file that a function came from, in words.
+fn path_of(handle: Handle, name: &str) -> String {
+    let unknown = || NAME.to_owned();
+    let Ok(symbol) = handle.symbol(name) else {
+        return unknown();
+    };
+    let mut info = libc::Dl_info {
+        dli_fname: std::ptr::null(),
+        dli_fbase: std::ptr::null_mut(),
+        dli_sname: std::ptr::null(),
+        dli_saddr: std::ptr::null_mut(),
+    };
+    // SAFETY: any address may be asked for, and the structure is the caller's.
+    if unsafe { libc::dladdr(symbol, &raw mut info) } == 0 {
+        return unknown();
+    }
+    // SAFETY: a name that the loader gives is a string, as long as the library stays loaded, which is for ever.
+    unsafe { text_of(info.dli_fname) }.unwrap_or_else(unknown)
 }
 
 /// A copy of a string of C; none of null.
@@ -288,7 +259,7 @@ fn check_layout(handle: Handle) -> Result<(), String> {
         ("PMIx_Value_construct\0", size_of::<pmix_value_t>()),
         ("PMIx_Info_construct\0", size_of::<pmix_info_t>()),
     ] {
-        let Some(found) = handle.symbol(symbol) else {
+        let Ok(found) = handle.symbol(symbol) else {
             continue;
         };
         // SAFETY: by the standard it takes a pointer to one structure and gives nothing.

@@ -28,6 +28,8 @@ mod device;
 mod extended;
 mod inline;
 mod library;
+#[path = "../../loader.rs"]
+mod loader;
 mod objects;
 mod queue;
 mod table;

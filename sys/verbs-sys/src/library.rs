@@ -5,6 +5,7 @@ use std::ffi::{CStr, c_char, c_int, c_uint, c_void};
 use std::fmt;
 use std::sync::OnceLock;
 
+use crate::loader::Handle;
 use crate::*;
 
 /// What is opened. The number is that of the interface, the same since 2004.
@@ -46,10 +47,11 @@ macro_rules! functions {
         }
 
         impl Library {
-            fn find(handle: *mut c_void) -> Result<Self, Missing> {
+            fn find(handle: Handle) -> Result<Self, Missing> {
                 Ok(Self {
                     $($name: {
-                        let found = symbol(handle, concat!(stringify!($name), "\0"))?;
+                        let found = handle.symbol(concat!(stringify!($name), "\0"));
+                        let found = found.map_err(|reason| Missing { reason })?;
                         // SAFETY: the symbol is the function that the C header declares so.
                         unsafe {
                             std::mem::transmute::<*mut c_void, unsafe extern "C" fn($($argument: $type),*) $(-> $result)?>(found)
@@ -173,40 +175,8 @@ impl Library {
 }
 
 fn open(name: &CStr) -> Result<Library, Missing> {
-    // SAFETY: the name ends with a zero. What runs when it is loaded is the machine's own library.
-    let handle = unsafe { libc::dlopen(name.as_ptr(), libc::RTLD_NOW | libc::RTLD_LOCAL) };
-    if handle.is_null() {
-        return Err(last("the loader gave no reason"));
-    }
+    let handle = Handle::open(name, libc::RTLD_LOCAL).map_err(|reason| Missing { reason })?;
     Library::find(handle)
-}
-
-fn symbol(handle: *mut c_void, name: &str) -> Result<*mut c_void, Missing> {
-    let name = CStr::from_bytes_until_nul(name.as_bytes()).unwrap_or_default();
-    // SAFETY: the handle is open, the name ends with a zero.
-    let found = unsafe { libc::dlsym(handle, name.as_ptr()) };
-    if found.is_null() {
-        let name = name.to_string_lossy();
-        return Err(last(&format!(
-            "it has no {name}: it is older than rdma-core 34"
-        )));
-    }
-    Ok(found)
-}
-
-/// The loader's last word, or ours.
-fn last(otherwise: &str) -> Missing {
-    // SAFETY: the text is the loader's; it is copied before the next call to it.
-    let text = unsafe { libc::dlerror() };
-    let reason = if text.is_null() {
-        otherwise.to_owned()
-    } else {
-        // SAFETY: a text of the loader's ends with a zero.
-        unsafe { CStr::from_ptr(text) }
-            .to_string_lossy()
-            .into_owned()
-    };
-    Missing { reason }
 }
 
 #[cfg(test)]
