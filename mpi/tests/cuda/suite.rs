@@ -2,8 +2,10 @@
 //! Programs that hand memory of devices to MPI: over the driver in software, and on a device where there is one.
 
 use super::{compile_with, is_good, job, job_on_nodes, limit, package, place, say};
+use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
 #[path = "../../../btl/cuda/tests/driver/build.rs"]
@@ -20,8 +22,17 @@ fn driver() -> PathBuf {
     folder.clone()
 }
 
-/// Compiles a program against the driver.
-fn compile(name: &str) -> PathBuf {
+/// Compiles a program against the driver, once: another test may be starting it.
+fn compile(name: &'static str) -> PathBuf {
+    static COMPILED: Mutex<BTreeMap<&str, PathBuf>> = Mutex::new(BTreeMap::new());
+    let mut compiled = COMPILED.lock().unwrap_or_else(PoisonError::into_inner);
+    compiled
+        .entry(name)
+        .or_insert_with(|| compile_now(name))
+        .clone()
+}
+
+fn compile_now(name: &str) -> PathBuf {
     let source = package().join(format!("tests/cuda/{name}.c"));
     let program = place().directory.join(format!("cuda-{name}"));
     let extra = [
@@ -49,7 +60,7 @@ fn libraries(driver: &Path) -> String {
 }
 
 /// Runs it over the driver in software; it says `word` when it is through.
-fn passes(name: &str, arguments: &[&str], settings: &[(&str, &str)], word: &str) {
+fn passes(name: &'static str, arguments: &[&str], settings: &[(&str, &str)], word: &str) {
     let program = compile(name);
     let mut command = command(&program, Some(&driver()), arguments);
     command.envs(settings.iter().copied());
@@ -83,6 +94,16 @@ fn device_memory_between_nodes() {
 #[test]
 fn a_driver_that_is_loaded_late_and_addresses_that_come_again() {
     passes("late", &[], &[], "late");
+}
+
+#[test]
+fn a_driver_that_only_its_path_finds() {
+    let program = compile("late");
+    let path = driver().join("libcuda.so.1");
+    let mut command = job(&place().directory, &["-n", "2"], &program);
+    command.arg(path);
+    let output = limit::output_within(&mut command, 2 * limit::limit()).expect("the launcher");
+    is_good("late by its path", &output);
 }
 
 #[test]
