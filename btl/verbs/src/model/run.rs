@@ -211,13 +211,7 @@ impl State {
             return Outcome::Failed(Status::INVALID_REQUEST);
         }
         store(&receive.pieces, 0, &bytes);
-        let finished = Finished {
-            id: receive.id,
-            pair: peer,
-            source: number,
-            immediate: send.immediate,
-            ..Finished::default()
-        };
+        let finished = send.finished(receive.id, peer, number);
         self.received(queue, bytes.len(), finished);
         Outcome::Done
     }
@@ -270,13 +264,7 @@ impl State {
                 return Outcome::Full;
             };
             store(&[piece], 0, &bytes);
-            let finished = Finished {
-                id: receive.id,
-                pair: peer,
-                source: number,
-                immediate: send.immediate,
-                ..Finished::default()
-            };
+            let finished = send.finished(receive.id, peer, number);
             self.received(queue, bytes.len(), finished);
         } else {
             store(&[piece], 0, &bytes);

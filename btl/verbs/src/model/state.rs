@@ -144,6 +144,19 @@ pub(super) struct Send {
     pub(super) delivered: bool,
 }
 
+impl Send {
+    /// What its peer is told of it, of a pair that received it from pair `source`.
+    pub(super) fn finished(&self, receive: u64, pair: u32, source: u32) -> Finished {
+        Finished {
+            id: receive,
+            pair,
+            source,
+            immediate: self.immediate,
+            ..Finished::default()
+        }
+    }
+}
+
 #[derive(Debug, Clone)]
 pub(super) struct Datagram {
     pub(super) to: [u8; 16],
