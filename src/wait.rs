@@ -183,6 +183,7 @@ mod tests {
     use super::*;
     use crate::runtime::local_of;
     use onecopy_obs::Knobs;
+    use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
     use std::sync::{Mutex, mpsc};
 
     /// The thread that watches panics while another one rests; then the message comes that the other one waits for.
@@ -219,6 +220,36 @@ mod tests {
                 let got = waiting.join().expect("no panic").expect("a message");
                 assert_eq!(got, [7]);
             });
+            rt.finalize().expect("finalize");
+        });
+    }
+
+    /// A thread whose work is no event, as a device's copies, beside the one that watches: it looks again at once.
+    #[test]
+    fn a_thread_that_stays_awake_does_not_rest() {
+        const LOOKS: usize = 20;
+        local_of(1, &Knobs::default(), Threads::Multiple, |rt| {
+            let handle = rt.handle();
+            let (over, waiting) = (AtomicBool::new(false), AtomicU32::new(0));
+            std::thread::scope(|scope| {
+                scope.spawn(|| {
+                    until(&handle.gate, &handle.doorbell, |worker| {
+                        waiting.fetch_max(worker.engine.waits.threads(), Ordering::Relaxed);
+                        over.load(Ordering::Relaxed).then_some(())
+                    });
+                });
+                while !handle.gate.enter().engine.waits.is_watched() {
+                    std::thread::yield_now();
+                }
+                let mut looks = 0;
+                until(&handle.gate, &handle.doorbell, |worker| {
+                    looks += 1;
+                    worker.engine.waits.stay_awake();
+                    (looks == LOOKS).then_some(())
+                });
+                over.store(true, Ordering::Relaxed);
+            });
+            assert_eq!(waiting.into_inner(), 1, "only the one that watches waits");
             rt.finalize().expect("finalize");
         });
     }
