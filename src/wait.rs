@@ -183,7 +183,7 @@ mod tests {
     use super::*;
     use crate::runtime::local_of;
     use onecopy_obs::Knobs;
-    use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+    use onecopy_shm::sync::{AtomicBool, AtomicU32, Ordering};
     use std::sync::{Mutex, mpsc};
 
     /// The thread that watches panics while another one rests; then the message comes that the other one waits for.
