@@ -43,9 +43,9 @@ pub trait Cells {
     fn will_write(&self, slot: usize, slots: usize) {
         let _ = (slot, slots);
     }
-    /// A hint that a slot is read soon.
-    fn will_read(&self, slot: usize) {
-        let _ = slot;
+    /// A hint that `slots` slots from `slot` on, up to the end of the ring, are read soon.
+    fn will_read(&self, slot: usize, slots: usize) {
+        let _ = (slot, slots);
     }
     /// Copies `bytes` to the payload of the record that begins at `slot`, `offset` bytes into it.
     ///
@@ -117,6 +117,15 @@ mod mapped {
             unsafe { pointer.cast::<AtomicU64>().as_ref() }
         }
 
+        /// The lines of `slots` slots from `slot` on, up to the end of the ring.
+        #[inline(always)]
+        fn lines(&self, slot: usize, slots: usize) -> impl Iterator<Item = NonNull<u8>> {
+            let ring = self.ring;
+            let end = (slot + slots).min(self.slots);
+            // SAFETY: slot < end <= slots of the ring, so the offset lies in it (type invariant).
+            (slot..end).map(move |slot| unsafe { ring.add(slot * LINE) })
+        }
+
         #[inline(always)]
         fn payload(&self, slot: usize, offset: usize, len: usize) -> NonNull<u8> {
             let begin = slot * LINE + RECORD_HEAD + offset;
@@ -155,14 +164,12 @@ mod mapped {
             unsafe { self.wake.as_ref() }
         }
         #[inline(always)]
-        fn will_read(&self, slot: usize) {
-            prefetch::for_read(NonNull::from(self.word(slot, 0)));
+        fn will_read(&self, slot: usize, slots: usize) {
+            self.lines(slot, slots).for_each(prefetch::for_read);
         }
         #[inline(always)]
         fn will_write(&self, slot: usize, slots: usize) {
-            for slot in slot..(slot + slots).min(self.slots) {
-                prefetch::for_write(NonNull::from(self.word(slot, 0)));
-            }
+            self.lines(slot, slots).for_each(prefetch::for_write);
         }
         #[inline(always)]
         fn write(&self, slot: usize, offset: usize, bytes: &[u8]) {

@@ -30,10 +30,15 @@ pub const NOP: u8 = 0xFF;
 /// Slots that the largest record may span.
 pub const MAX_RECORD_SLOTS: usize = 65;
 
-/// How many slots ahead of its head a consumer asks for. Without it windows of 64 messages of 8 bytes run at 20 instead
-/// of 41 million a second (A, 11-21; docs/performance.md, "Small messages"). It has to be a few: the line is to arrive
-/// while those before it are read, and the producer is to have written it. Where it has not, the request is lost.
+/// How many slots ahead of its head a consumer asks for behind a short record. Without it windows of 64 messages of 8
+/// bytes run at 20 instead of 41 million a second (A, 11-21; docs/performance.md, "Small messages"). It has to be a
+/// few: the line is to arrive while those before it are read, and the producer is to have written it. Where it has not,
+/// the request is lost.
 const READ_AHEAD: usize = 6;
+/// Slots of the longest record behind which that is done. Behind a longer one, the lines of the next record are asked
+/// for, if it is published: it takes about as many. Windows of 64 messages of 512 bytes take 0.088 instead of 0.137 us
+/// each, ping-pongs of 1 KiB 0.35 instead of 0.44 (A, 11-29).
+const SHORT: usize = 2;
 
 /// Slots of a record with `payload` bytes.
 #[inline(always)]
@@ -64,6 +69,12 @@ fn encode(kind: u8, slots: usize, len: usize, sequence: u16, meta: u64) -> u64 {
     // The constant keeps a word of zeros from checking itself.
     let check = fold(word ^ meta) ^ 0x0C0B;
     word | u64::from(check) << 48
+}
+
+/// Slots of the record with this header.
+#[inline(always)]
+fn slots_of(header: u64) -> usize {
+    usize::from((header >> 8) as u8)
 }
 
 /// The writing end of a ring.
@@ -328,6 +339,9 @@ impl<C: Cells> Consumer<C> {
             }
             let record = self.decode(slot, header)?;
             if record.kind != NOP {
+                if record.slots > SHORT {
+                    self.ask_for_what_follows(record);
+                }
                 return Ok(Some(record));
             }
             self.advance(record);
@@ -339,11 +353,25 @@ impl<C: Cells> Consumer<C> {
         }
     }
 
+    /// Asks for the rest of the record behind this one, so that it comes while this one is read.
+    ///
+    /// Only if it is published: a line that the producer is about to write would be taken away from it.
+    #[inline(always)]
+    fn ask_for_what_follows(&self, record: Record) {
+        let next = (record.slot + record.slots) & (self.cells.slots() - 1);
+        let header = self.cells.header(next).load(Ordering::Relaxed);
+        if header != self.read[next] {
+            // Unchecked: a false length asks for lines in vain.
+            let rest = slots_of(header).saturating_sub(1);
+            self.cells.will_read(next + 1, rest);
+        }
+    }
+
     #[inline(always)]
     fn decode(&self, slot: usize, header: u64) -> Result<Record, BadRecord> {
         let meta = self.cells.meta(slot).load(Ordering::Relaxed);
         let kind = header as u8;
-        let slots = usize::from((header >> 8) as u8);
+        let slots = slots_of(header);
         let len = usize::from((header >> 16) as u16);
         let bad = |what| BadRecord {
             slot,
@@ -407,10 +435,13 @@ impl<C: Cells> Consumer<C> {
         }
         self.sequence = self.sequence.wrapping_add(1);
         self.head += record.slots as u64;
-        // A line that the producer has not written again since we read it is still in our cache, so this costs nothing.
-        // One that it has written is on its way before it is needed.
-        let ahead = (self.head as usize + READ_AHEAD) & (self.cells.slots() - 1);
-        self.cells.will_read(ahead);
+        if record.slots <= SHORT {
+            // A line that the producer has not written again since we read it is still in our cache, so this costs
+            // nothing. One that it has written is on its way before it is needed. Behind a longer record the producer
+            // has asked for the lines of another such.
+            let ahead = (self.head as usize + READ_AHEAD) & (self.cells.slots() - 1);
+            self.cells.will_read(ahead, 1);
+        }
         let due = self.head - self.tail_published >= (self.cells.slots() / 4) as u64;
         if due {
             self.publish_tail();
