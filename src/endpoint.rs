@@ -52,8 +52,8 @@ const fn largest_record(slots: usize) -> usize {
 }
 
 /// Bytes of the largest record that a peer which reads always makes room for.
-pub(crate) const fn largest_payload(knobs: &Knobs) -> usize {
-    payload_of(largest_record(knobs.ring_slots))
+pub(crate) fn largest_payload(knobs: &Knobs) -> usize {
+    payload_of(largest_record(knobs.ring_slots_at_least()))
 }
 
 /// The way to one peer, and from it.

@@ -356,6 +356,19 @@ fn heap_size() {
     assert_eq!(found == whole, resources.map(limit) == [none; 2], "{found}");
 }
 
+fn ring_slots() {
+    let knobs = Knobs::default();
+    for ranks in [1, 2, 31, 32, 33, 64, 65, 1000] {
+        let situation = Situation {
+            ranks,
+            ..Situation::here()
+        };
+        let said = said_number("ONECOPY_RING_SLOTS", &knobs, situation);
+        assert_eq!(u64::from(geometry(&knobs, ranks).ring_slots), said);
+        assert!(said >= knobs.ring_slots_at_least() as u64);
+    }
+}
+
 /// How many chunks both sides take of a message of `len` bytes.
 fn shared_chunks(layer: LayerId, len: usize) -> u64 {
     let knobs = Knobs {
@@ -438,6 +451,7 @@ const COMPARED: &[Comparison] = &[
     (&["ONECOPY_TUNE_FILE"], found::tune_file),
     (&["ONECOPY_NET_ADDRESS"], unset::address),
     (&["ONECOPY_NODE"], unset::node),
+    (&["ONECOPY_RING_SLOTS"], ring_slots),
     (
         &[
             "ONECOPY_VERBS_DEVICE",

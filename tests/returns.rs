@@ -170,7 +170,7 @@ fn whatever_two_ranks_do_chunks_suffice() {
 #[test]
 fn a_small_ring_is_emptied() {
     let knobs = Knobs {
-        ring_slots: 32,
+        ring_slots: Some(32),
         ..knobs()
     };
     local_with(2, &knobs, |rt| {

@@ -14,7 +14,7 @@ fn a_bad_knob_is_named_with_value_and_range() {
     assert_eq!(text(&output.stdout), "");
     assert_eq!(
         text(&output.stderr),
-        "onecopy: ONECOPY_RING_SLOTS=31: too small; accepted: a power of two from 32 to 32768\n"
+        "onecopy: ONECOPY_RING_SLOTS=31: too small; accepted: auto, or a power of two from 32 to 32768\n"
     );
 }
 

@@ -17,7 +17,7 @@ pub fn geometry(knobs: &Knobs, ranks: usize) -> Geometry {
     let heap = if maps(knobs) { heap } else { 0 };
     Geometry {
         ranks: u32::try_from(ranks).unwrap_or(u32::MAX),
-        ring_slots: knobs.ring_slots as u32,
+        ring_slots: knobs.ring_slots_among(ranks) as u32,
         chunk_bytes: knobs.chunk_bytes() as u32,
         chunks: u32::try_from(knobs.pool_max / knobs.chunk_bytes())
             .unwrap_or(u32::MAX)

@@ -30,7 +30,7 @@ fn geometry_of(ranks: u32) -> Geometry {
     let knobs = knobs();
     Geometry {
         ranks,
-        ring_slots: knobs.ring_slots as u32,
+        ring_slots: knobs.ring_slots_among(ranks as usize) as u32,
         chunk_bytes: knobs.chunk_bytes() as u32,
         chunks: (knobs.pool_max / knobs.chunk_bytes()) as u32,
         heap_bytes: 4 << 20,

@@ -246,7 +246,8 @@ knobs! {
         User ONECOPY_UNANSWERED_MAX => unanswered_max: usize = 262_144,
             Count { min: 16, max: 67_108_864 };
         /// Slots of 64 bytes in the ring of one sender and one receiver.
-        User ONECOPY_RING_SLOTS => ring_slots: usize = 128, PowerOfTwo { min: 32, max: 32768 };
+        User ONECOPY_RING_SLOTS => ring_slots: Option<usize> = None,
+            OrAuto(PowerOfTwo { min: 32, max: 32768 }), auto::RING_SLOTS;
         /// Bytes in one chunk of a pool.
         Expert ONECOPY_CHUNK_SIZE => chunk_size: Option<usize> = None,
             OrAuto(Size { min: 4 * KIB, max: MIB }), auto::CHUNK_SIZE;
@@ -561,6 +562,25 @@ impl Knobs {
             .unwrap_or_else(|| auto::CHUNK_SIZE.here(self))
     }
 
+    /// Slots in the ring of a pair, in a job of so many ranks.
+    #[must_use]
+    pub fn ring_slots_among(&self, ranks: usize) -> usize {
+        let situation = Situation {
+            ranks,
+            ..Situation::here()
+        };
+        let auto = || auto::RING_SLOTS.value(self, &situation);
+        self.ring_slots
+            .or_else(|| auto().map(Value::number))
+            .unwrap_or(crate::seeds::RING_SLOTS_LEAST)
+    }
+
+    /// Slots in the ring of a pair, in a job of any size.
+    #[must_use]
+    pub fn ring_slots_at_least(&self) -> usize {
+        self.ring_slots_among(usize::MAX)
+    }
+
     /// Bytes of chunks that messages to one peer may occupy at a time, but for pipelined transfers.
     #[must_use]
     pub fn peer_share(&self) -> usize {
@@ -613,7 +633,7 @@ impl Knobs {
             "ONECOPY_EAGER_SLOTS_MAX",
             self.eager_slots_max,
             "ONECOPY_RING_SLOTS",
-            self.ring_slots * 32,
+            self.ring_slots_at_least() * 32,
             "half a ring",
         )?;
         at_most(

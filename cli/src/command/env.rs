@@ -82,6 +82,10 @@ fn here(auto: &Auto, knobs: &Knobs, costs: &Costs) -> Option<String> {
     };
     let others = [
         Situation {
+            ranks: usize::MAX,
+            ..here
+        },
+        Situation {
             mapped: true,
             ..here
         },

@@ -50,7 +50,7 @@ fn geometry(ranks: usize) -> Geometry {
     let knobs = knobs();
     Geometry {
         ranks: ranks as u32,
-        ring_slots: knobs.ring_slots as u32,
+        ring_slots: knobs.ring_slots_among(ranks) as u32,
         chunk_bytes: knobs.chunk_bytes() as u32,
         chunks: (knobs.pool_max / knobs.chunk_bytes()) as u32,
         heap_bytes: HEAP as u64,

@@ -14,6 +14,8 @@ use crate::{machine, seeds};
 pub struct Situation {
     /// Whether the string instruction takes lines without reading them ([`machine::strings_take_lines`]).
     pub strings_take_lines: bool,
+    /// Ranks of the job.
+    pub ranks: usize,
     /// Whether ranks outnumber processors.
     pub crowded: bool,
     /// Whether the receiver maps the memory: it lies in the heap, or is attached.
@@ -27,12 +29,13 @@ pub struct Situation {
 }
 
 impl Situation {
-    /// A short message of plain memory, on this processor, in a job that has a processor for each rank and no kernel
-    /// module.
+    /// A short message of plain memory, on this processor, in a job of two ranks that has a processor for each, and no
+    /// kernel module.
     #[must_use]
     pub fn here() -> Self {
         Self {
             strings_take_lines: machine::strings_take_lines(),
+            ranks: 2,
             crowded: false,
             mapped: false,
             len: 0,
@@ -289,6 +292,17 @@ pub(super) static POOL_PER_PEER: Auto = Auto::Computed(
         )
     },
     |knobs, _| Value::Size(seeds::PEER_SHARE.min(knobs.pool_max)),
+);
+pub(super) static RING_SLOTS: Auto = Auto::Computed(
+    || {
+        let (most, least) = (seeds::RING_SLOTS, seeds::RING_SLOTS_LEAST);
+        let ranks = seeds::RINGS_OF_RANK / most;
+        format!("{most} in jobs of up to {ranks} ranks, fewer in larger ones, {least} at least")
+    },
+    |_, situation| {
+        let each = (seeds::RINGS_OF_RANK / situation.ranks.max(1)).max(1);
+        Value::Count((1 << each.ilog2()).clamp(seeds::RING_SLOTS_LEAST, seeds::RING_SLOTS))
+    },
 );
 pub(super) static CHUNK_SIZE: Auto = Auto::Computed(
     || {

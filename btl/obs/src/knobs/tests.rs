@@ -68,6 +68,7 @@ fn what_auto_stands_for_would_be_accepted() {
     ] {
         let situation = Situation {
             strings_take_lines,
+            ranks: if crowded { 100 } else { 2 },
             crowded,
             mapped,
             len: 1 << 20,
@@ -157,7 +158,7 @@ fn values_reach_their_fields() {
     assert_eq!(knobs.eager_max, Some(64 * KIB));
     assert_eq!(knobs.heap_min, None);
     assert_eq!(knobs.pool_max, 8 * MIB);
-    assert_eq!(knobs.ring_slots, 256);
+    assert_eq!(knobs.ring_slots, Some(256));
     assert!(!knobs.coop);
     assert_eq!(knobs.wait_sleep, WaitSleep::On);
     assert_eq!(knobs.liveness_period, Duration::from_millis(5));
@@ -218,7 +219,7 @@ fn unknown_variables_are_reported_with_the_nearest_knob() {
 fn a_value_out_of_range_is_named_with_its_range() {
     assert_eq!(
         fails("ONECOPY_RING_SLOTS", "100"),
-        "ONECOPY_RING_SLOTS=100: not a power of two; accepted: a power of two from 32 to 32768"
+        "ONECOPY_RING_SLOTS=100: not a power of two; accepted: auto, or a power of two from 32 to 32768"
     );
     assert_eq!(
         fails("ONECOPY_EAGER_SLOTS_MAX", "5K"),
