@@ -21,6 +21,8 @@ mod library;
 mod meeting;
 #[path = "foreign/namespaces.rs"]
 mod namespaces;
+#[path = "foreign/netem.rs"]
+mod netem;
 #[path = "foreign/nodes.rs"]
 mod nodes;
 #[path = "foreign/pmix.rs"]
@@ -64,6 +66,9 @@ fn as_rank() {
     }
     if body == "lanes" {
         return lanes::as_rank(&runtime);
+    }
+    if let Some(rails) = body.strip_prefix("netem-") {
+        return netem::as_rank(rails.parse().expect("a number"), runtime);
     }
     if body == "points" {
         return points::as_rank(runtime);

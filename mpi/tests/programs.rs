@@ -517,6 +517,16 @@ fn ranks_of_several_nodes_fork() {
     }
 }
 
+/// The program that a bed of two machines runs under hydra.
+#[test]
+fn ranks_of_several_nodes_exchange_payload() {
+    let program = compile("hosts");
+    is_good("on one node", &run(&program, 3, &["1"]));
+    let mut command = job_on_nodes(4, 2, &program);
+    command.args(["2", "1"]);
+    is_good("on two nodes", &limit::output(&mut command));
+}
+
 #[test]
 fn signals_interrupt_no_message() {
     let program = compile("signals");

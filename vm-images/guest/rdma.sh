@@ -32,6 +32,21 @@ rdma_wait() {
     return 1
 }
 
+# rdma_join LINK DEVICE NET: joins the namespaces by interfaces LINKa and LINKb, in a network of their own, with a device each.
+rdma_join() {
+    mac=52:54:00:00:0$3
+    ip link add "$1"a netns a mtu 9000 address $mac:01 type veth peer name "$1"b netns b mtu 9000 address $mac:02 || return 1
+    for side in a b; do
+        case $side in a) number=1 other=2 ;; b) number=2 other=1 ;; esac
+        ip -n $side link set "$1"$side up
+        ip -n $side addr add 10.77.$3.$number/24 dev "$1"$side
+        # Addresses are not looked for: a lost answer would cost a second.
+        ip -n $side neigh replace 10.77.$3.$other lladdr $mac:0$other dev "$1"$side nud permanent
+        ip netns exec $side rdma link add "$2"$side type rxe netdev "$1"$side || return 1
+    done
+    rdma_wait "$2"a && rdma_wait "$2"b
+}
+
 # rdma_bed BED SIDE: makes devices and names.
 rdma_bed() {
     export BED="$1" BED_SELF="$2"
@@ -48,17 +63,8 @@ rdma_bed() {
         export BED_DEVICE=rxa BED_PEER_DEVICE=rxb
         rdma_hosts 10.77.1.1 10.77.1.2
         ip netns add a && ip netns add b || return 1
-        ip link add va netns a mtu 9000 address 52:54:00:00:01:01 type veth peer name vb netns b mtu 9000 address 52:54:00:00:01:02 || return 1
-        for side in a b; do
-            case $side in a) number=1 other=2 ;; b) number=2 other=1 ;; esac
-            ip -n $side link set lo up
-            ip -n $side link set v$side up
-            ip -n $side addr add 10.77.1.$number/24 dev v$side
-            # Addresses are not looked for: a lost answer would cost a second.
-            ip -n $side neigh replace 10.77.1.$other lladdr 52:54:00:00:01:0$other dev v$side nud permanent
-            ip netns exec $side rdma link add rx$side type rxe netdev v$side || return 1
-        done
-        rdma_wait rxa && rdma_wait rxb
+        ip -n a link set lo up && ip -n b link set lo up || return 1
+        rdma_join v rx 1 && rdma_join w ry 2
         ;;
     rails)
         export BED_DEVICE=rxe0 BED_PEER_DEVICE=rxe0

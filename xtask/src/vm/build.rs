@@ -5,6 +5,8 @@ use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
+use onecopy_vm::progress::Progress;
+use onecopy_vm::pypi;
 use onecopy_vm::userland::Userland;
 use serde_json::Value;
 
@@ -141,12 +143,13 @@ impl Programs {
     fn only(programs: &[&Program], builder: Builder<'_>) -> Result<Self, Failure> {
         let mut built = Vec::new();
         for &program in programs {
-            let (path, libraries) = match (&program.package, &program.script) {
-                (Some(package), None) => (by_cargo(program, package, builder)?, Vec::new()),
-                (None, Some(script)) => by_script(program, script, builder)?,
+            let (path, libraries) = match (&program.package, &program.script, &program.mpich) {
+                (Some(package), None, None) => (by_cargo(program, package, builder)?, Vec::new()),
+                (None, Some(script), None) => by_script(program, script, builder)?,
+                (None, None, Some(file)) => (of_mpich(file)?, Vec::new()),
                 _ => {
                     return Err(format!(
-                        "suites.toml: program {} has either a package or a script",
+                        "program {} has either a package, a script or a file of MPICH",
                         program.name
                     ));
                 }
@@ -205,6 +208,22 @@ fn by_cargo(program: &Program, package: &str, builder: Builder<'_>) -> Result<Pa
     }
     executable(&String::from_utf8_lossy(&output.stdout), name)
         .ok_or_else(|| format!("cargo built {name} and names no file for it"))
+}
+
+/// A file of MPICH's package, which is installed first where it is missing.
+fn of_mpich(file: &str) -> Result<PathBuf, Failure> {
+    let cache = pypi::cache().map_err(text)?;
+    let home = pypi::MPICH.home(&cache, &Progress::new()).map_err(text)?;
+    let path = home.join(file);
+    if !path.is_file() {
+        return Err(format!(
+            "{} is not there: this version of MPICH has no such file, or its installation in {} is broken; remove that \
+             folder, and it is installed anew",
+            path.display(),
+            home.display()
+        ));
+    }
+    Ok(path)
 }
 
 /// The file that cargo says it made for a target.

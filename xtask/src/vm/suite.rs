@@ -38,6 +38,8 @@ pub(super) struct Program {
     /// Or a script of the repository that is given a folder and leaves the program there, with the libraries that it
     /// brings.
     pub(super) script: Option<String>,
+    /// Or a file of MPICH's package: its launcher, or what that starts on each host.
+    pub(super) mpich: Option<String>,
     /// Or packages of the kernel's own distribution. They, its headers and its compiler are a tree of their own in the
     /// guest. With them are the module's sources and what its README says of installing it.
     #[serde(default)]

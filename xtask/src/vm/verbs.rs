@@ -9,7 +9,7 @@ use onecopy_vm::qemu;
 use onecopy_vm::rdma::{self, Bed, Plan};
 use serde::Deserialize;
 
-use super::build::{Builder, Programs};
+use super::build::{Builder, BuiltPackage, Programs};
 use super::suite::Program;
 use super::{Bench, Verdict, report, text};
 use crate::steps::{Tally, explained};
@@ -77,6 +77,8 @@ struct Boot {
 struct BedTest {
     name: String,
     command: String,
+    /// What of `[[program]]` the guests have for it.
+    programs: Vec<String>,
     seconds: u32,
     /// Not with every change.
     #[serde(default)]
@@ -88,7 +90,35 @@ impl Beds {
         let path = root().join("vm-images/beds.toml");
         let text = std::fs::read_to_string(&path);
         let text = text.map_err(|error| format!("{}: {error}", path.display()))?;
-        toml::from_str(&text).map_err(|error| format!("{}: {error}", path.display()))
+        let beds: Self =
+            toml::from_str(&text).map_err(|error| format!("{}: {error}", path.display()))?;
+        beds.check()?;
+        Ok(beds)
+    }
+
+    fn check(&self) -> Result<(), Failure> {
+        for test in self.boots.iter().flat_map(|boot| &boot.tests) {
+            let listed = |name: &&String| self.programs.iter().any(|p| p.name == **name);
+            if let Some(unknown) = test.programs.iter().find(|name| !listed(name)) {
+                return Err(format!(
+                    "beds.toml: test {} wants the program {unknown}, which is not listed",
+                    test.name
+                ));
+            }
+        }
+        Ok(())
+    }
+
+    /// The programs of these tests.
+    fn used(&self, tests: &[&BedTest]) -> Vec<&Program> {
+        let used = |program: &&Program| tests.iter().any(|test| test.uses(&program.name));
+        self.programs.iter().filter(used).collect()
+    }
+}
+
+impl BedTest {
+    fn uses(&self, program: &str) -> bool {
+        self.programs.iter().any(|name| name == program)
     }
 }
 
@@ -109,8 +139,11 @@ fn beds(bench: &Bench, args: &Args) -> Result<Tally, (Tally, Failure)> {
     let build = || {
         let beds = Beds::load()?;
         bench.progress.step("building programs");
-        let programs: Vec<&Program> = beds.programs.iter().collect();
-        let programs = Programs::alone(&programs, Builder::new(false, None))?;
+        let mut tests = Vec::new();
+        for boot in &beds.boots {
+            tests.extend(args.chosen(boot));
+        }
+        let programs = Programs::alone(&beds.used(&tests), Builder::new(false, None))?;
         Ok((beds, programs))
     };
     let (beds, programs) = build().map_err(|failure| (tally, failure))?;
@@ -164,7 +197,8 @@ fn on(
     let run = cache.new_run(&kernel.name).map_err(text)?;
     let slower = qemu::crowd();
     let fill = |guest: &mut Initramfs| {
-        let mut built = programs.built.iter();
+        let used = |program: &&BuiltPackage| tests.iter().any(|test| test.uses(&program.name));
+        let mut built = programs.built.iter().filter(used);
         built.try_for_each(|program| {
             let place = format!("payload/bin/{}", program.name);
             guest.program(&program.path, &place)
@@ -239,10 +273,23 @@ mod tests {
     }
 
     #[test]
+    fn a_guest_has_the_programs_of_its_tests() {
+        let mut beds = Beds::load().expect("beds.toml");
+        let hydra: Vec<&BedTest> = beds.boots.iter().flat_map(|boot| &boot.tests).collect();
+        let hydra: Vec<&BedTest> = hydra.into_iter().filter(|t| t.name == "hydra").collect();
+        let names: Vec<&str> = beds.used(&hydra).iter().map(|p| p.name.as_str()).collect();
+        assert_eq!(names, ["mpiexec", "hydra_pmi_proxy", "mpi-hosts"]);
+        beds.programs.retain(|program| program.name != "mpiexec");
+        let said = beds.check().expect_err("no such program");
+        assert!(said.contains("hydra wants the program mpiexec"), "{said}");
+    }
+
+    #[test]
     fn commands_are_quoted() {
         let test = BedTest {
             name: "a".to_owned(),
             command: "echo 'x'".to_owned(),
+            programs: Vec::new(),
             seconds: 2,
             all: false,
         };
