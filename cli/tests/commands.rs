@@ -419,7 +419,7 @@ fn memory_prints_the_formula_with_its_figures() {
     assert!(of("/worst") > of("/shared/at_most"));
     let output = onecopy(&["memory", "-n", "4"], &[("ONECOPY_EAGER_CREDIT", "64K")]);
     let text = text(&output.stdout);
-    assert!(text.contains("12 x 8192"), "{text}");
+    assert!(text.contains("12 x 16384"), "{text}");
     assert!(text.contains("3 x 65536 (ONECOPY_EAGER_CREDIT)"), "{text}");
 }
 
