@@ -36,8 +36,8 @@ pub const MAX_RECORD_SLOTS: usize = 65;
 /// the request is lost.
 const READ_AHEAD: usize = 6;
 /// Slots of the longest record behind which that is done. Behind a longer one, the lines of the next record are asked
-/// for, if it is published: it takes about as many. Windows of 64 messages of 512 bytes take 0.088 instead of 0.137 us
-/// each, ping-pongs of 1 KiB 0.35 instead of 0.44 (A, 11-29).
+/// for, if it is published. Windows of 64 messages of 512 bytes take 0.103 instead of 0.137 us each, ping-pongs of 1
+/// KiB 0.37 instead of 0.47 (A, near, 11-29; docs/performance.md, "Small messages").
 const SHORT: usize = 2;
 
 /// Slots of a record with `payload` bytes.

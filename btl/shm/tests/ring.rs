@@ -2,11 +2,13 @@
 //! The ring in a real segment against a plain queue.
 #![cfg(not(loom))]
 
+use onecopy_shm::cells::Cells;
 use onecopy_shm::layout::Geometry;
-use onecopy_shm::ring::{MAX_RECORD_SLOTS, payload_of, slots_for};
+use onecopy_shm::ring::{Consumer, MAX_RECORD_SLOTS, payload_of, slots_for};
 use onecopy_shm::segment::{OwnSegment, PeerSegment};
-use onecopy_shm::sync::HeavyFence;
+use onecopy_shm::sync::{AtomicU32, AtomicU64, HeavyFence};
 use proptest::prelude::*;
+use std::cell::RefCell;
 use std::collections::VecDeque;
 
 #[derive(Debug, Clone)]
@@ -112,4 +114,84 @@ proptest! {
         }
         prop_assert!(queue.is_empty());
     }
+}
+
+/// Cells that note which slots their consumer asks for.
+struct Noted<'c, C> {
+    cells: &'c C,
+    asked: RefCell<Vec<(usize, usize)>>,
+}
+
+impl<C: Cells> Cells for Noted<'_, C> {
+    fn slots(&self) -> usize {
+        self.cells.slots()
+    }
+    fn header(&self, slot: usize) -> &AtomicU64 {
+        self.cells.header(slot)
+    }
+    fn meta(&self, slot: usize) -> &AtomicU64 {
+        self.cells.meta(slot)
+    }
+    fn tail(&self) -> &AtomicU64 {
+        self.cells.tail()
+    }
+    fn wake(&self) -> &AtomicU32 {
+        self.cells.wake()
+    }
+    fn will_read(&self, slot: usize, slots: usize) {
+        self.asked.borrow_mut().push((slot, slots));
+    }
+    fn write(&self, slot: usize, offset: usize, bytes: &[u8]) {
+        self.cells.write(slot, offset, bytes);
+    }
+    fn read(&self, slot: usize, offset: usize, out: &mut [u8]) {
+        self.cells.read(slot, offset, out);
+    }
+}
+
+/// Long records that are not published are not asked for: that would take their lines from who writes them.
+#[test]
+fn long_records_are_asked_for_once_they_are_published() {
+    const SLOTS: usize = 9;
+    let geometry = Geometry {
+        ranks: 2,
+        ring_slots: 64,
+        chunk_bytes: 4096,
+        chunks: 8,
+        heap_bytes: 0,
+        coll_channels: 0,
+    };
+    let fence = HeavyFence::without_membarrier();
+    let own = OwnSegment::create(0, geometry, fence, 5).expect("a segment");
+    let fd = own.fd().try_clone_to_owned().expect("a descriptor");
+    let peer = PeerSegment::open(fd, 0, 1, &geometry).expect("the peer's view");
+    let mut producer = peer.producer().expect("a producer");
+    let mut send = |slots: usize| {
+        let claim = producer.claim(slots).expect("room");
+        claim.publish(1, payload_of(slots), 0);
+    };
+    let inner = own.consumer(1);
+    let mut consumer = Consumer::new(Noted {
+        cells: inner.cells(),
+        asked: RefCell::default(),
+    });
+    let mut receive = || {
+        let record = consumer.peek().expect("valid").expect("published");
+        consumer.advance(record);
+        consumer.cells().asked.take()
+    };
+    send(SLOTS);
+    assert_eq!(receive(), [], "nothing follows yet");
+    send(SLOTS);
+    send(SLOTS);
+    let rest = (2 * SLOTS + 1, SLOTS - 1);
+    assert_eq!(receive(), [rest], "the record that follows");
+    assert_eq!(receive(), []);
+    send(1);
+    let ahead = (3 * SLOTS + 1 + 6, 1);
+    assert_eq!(
+        receive(),
+        [ahead],
+        "a short record is followed by short ones"
+    );
 }
