@@ -63,12 +63,13 @@ mod hint {
 /// 0.21 us, 8 KiB 0.29 instead of 0.52. They end where the string instruction pays: 16 KiB near take 0.60 us by it, and
 /// 0.62 by vectors (docs/performance.md, "Chunks on processors whose strings take lines").
 const BY_VECTORS: std::ops::Range<usize> = 2048..16 << 10;
-/// Copies of so many bytes are always made by vectors, from the first byte to the last.
+/// Copies of so many bytes that [`Kernel::Memcpy`] makes go by vectors, from the first byte to the last.
 ///
-/// The C library copies backwards where the source lies just behind the destination, modulo a page. Then a sender
-/// writes lines in one order, and its receiver asks for them in the other. 2 KiB take 0.46 instead of 0.63 us, 4 KiB
-/// 0.70 instead of 0.75. Above, its wider vectors gain more: 8000 bytes take 1.05 by them, 1.14 by these (A, 11-29;
-/// docs/performance.md, "In the order in which lines are written").
+/// The C library copies backwards where the destination lies at the source's place in a page or just behind it. Else it
+/// goes forwards, but writes the first line last. So a sender wrote lines in one order, and its receiver asked for them
+/// in another. 2 KiB take 0.46 instead of 0.63 us, 4 KiB 0.70 instead of 0.75. Above, its wider vectors gain more: 8000
+/// bytes take 1.05 by them, 1.14 by these (A, near, 11-29; docs/performance.md, "In the order in which lines are
+/// written").
 const FORWARDS: std::ops::RangeInclusive<usize> = 640..=4096;
 /// Fewer bytes are never copied by the string instruction, which takes longer to begin. A message in many short pieces
 /// of the program's memory consists of such copies. It is where its processors' vectors begin ([`BY_VECTORS`]); by
@@ -164,8 +165,8 @@ unsafe fn memcpy_long(to: *mut u8, from: *const u8, len: usize) {
     let forwards = FORWARDS.contains(&len) && arch::has_vectors();
     let slow_string = BY_VECTORS.contains(&len) && hint::vectors();
     if forwards || slow_string || stumbles(to.addr(), from.addr()) {
-        // SAFETY: the caller's promise; such a length is above 128, and the hints are only given where the processor
-        // has the vectors.
+        // SAFETY: the caller's promise; such a length is above 128. `forwards` asks whether the processor has the
+        // vectors, and the hints are only given where it has.
         unsafe { arch::vectors(to, from, len) }
     } else {
         // SAFETY: the caller's promise.
@@ -385,8 +386,8 @@ mod tests {
         {
             prefer_vectors(vectors);
             let long = [
-                511, 512, 513, 1000, 1400, 2047, 2048, 2049, 2113, 3071, 3072, 3073, 3200, 4097,
-                4160,
+                511, 512, 513, 639, 640, 641, 1000, 1400, 2047, 2048, 2049, 2113, 3071, 3072, 3073,
+                3200, 4096, 4097, 4160,
             ];
             for len in (0..300).chain(long).chain([8191, 16_383, 16_384, MOST]) {
                 for shift in [0, 1, 5, 31] {
