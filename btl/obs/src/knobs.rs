@@ -569,10 +569,8 @@ impl Knobs {
             ranks,
             ..Situation::here()
         };
-        let auto = || auto::RING_SLOTS.value(self, &situation);
         self.ring_slots
-            .or_else(|| auto().map(Value::number))
-            .unwrap_or(crate::seeds::RING_SLOTS_LEAST)
+            .unwrap_or_else(|| auto::RING_SLOTS.number(self, &situation))
     }
 
     /// Slots in the ring of a pair, in a job of any size.

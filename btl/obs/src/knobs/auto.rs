@@ -156,10 +156,15 @@ impl Auto {
         }
     }
 
+    /// The number it comes to.
+    pub(super) fn number(&self, knobs: &Knobs, situation: &Situation) -> usize {
+        self.value(knobs, situation)
+            .map_or(usize::MAX, Value::number)
+    }
+
     /// The number it comes to on this processor, where each rank has one.
     pub(super) fn here(&self, knobs: &Knobs) -> usize {
-        self.value(knobs, &Situation::here())
-            .map_or(usize::MAX, Value::number)
+        self.number(knobs, &Situation::here())
     }
 }
 
@@ -330,11 +335,9 @@ pub(super) static PIPELINE_DEPTH: Auto = Auto::Computed(
 );
 
 fn chunk(knobs: &Knobs, situation: &Situation) -> usize {
-    knobs.chunk_size.unwrap_or_else(|| {
-        CHUNK_SIZE
-            .value(knobs, situation)
-            .map_or(usize::MAX, Value::number)
-    })
+    knobs
+        .chunk_size
+        .unwrap_or_else(|| CHUNK_SIZE.number(knobs, situation))
 }
 
 pub(super) static COOP_CHUNK: Auto = Auto::Computed(
