@@ -14,8 +14,8 @@ mod processes;
 mod rails;
 
 use between_nodes::{
-    FLOOD_CREDIT, die_while_waited_for, flood, knobs, pattern, send_before_leaving,
-    sleep_until_woken,
+    FLOOD_CREDIT, die_while_waited_for, exchange_with_all, flood, knobs, pattern,
+    send_before_leaving, sleep_until_woken,
 };
 use devices::{device, fabric, is_real};
 use onecopy::select::explain::{Layers, Memory, Protocol, Table};
@@ -231,25 +231,7 @@ fn all_with_all(mode: &'static str) {
             let (me, size) = (world.rank(), world.size());
             for round in 0..ROUNDS {
                 let len = [3, 100, 9000, 40_000][round % 4];
-                let out: Vec<Vec<u8>> = (0..size)
-                    .map(|peer| pattern(len, round + 10 * me + peer))
-                    .collect();
-                let mut got = vec![vec![0; len]; size];
-                world
-                    .scope(|scope| {
-                        for (peer, (got, out)) in got.iter_mut().zip(&out).enumerate() {
-                            if peer != me {
-                                scope.irecv(got, peer, 3)?;
-                                scope.isend(out, peer, 3)?;
-                            }
-                        }
-                        scope.wait_all()
-                    })
-                    .expect("all with all");
-                for (peer, got) in got.iter().enumerate() {
-                    let wanted = pattern(len, round + 10 * peer + me);
-                    assert!(peer == me || *got == wanted, "round {round} from {peer}");
-                }
+                exchange_with_all(&rt, len, round);
             }
             let of_other_nodes = (0..size).filter(|peer| peer % 3 != me % 3);
             of_other_nodes.for_each(|peer| until_taken_over(&rt, peer, 1));

@@ -2,6 +2,8 @@
 //! Ranks that other launchers start: hydra of MPICH and of Intel MPI, Open MPI's mpirun, and Slurm where it is there.
 //! This program itself plays what a launcher leaves in the environment. What a machine lacks is skipped, and printed.
 
+#[path = "../../tests/harness/between_nodes.rs"]
+mod between_nodes;
 #[path = "foreign/launchers.rs"]
 mod launchers;
 #[path = "../../tests/harness/processes.rs"]

@@ -5,6 +5,7 @@
 #[path = "bytes.rs"]
 mod bytes;
 
+use bytes::check;
 pub(crate) use bytes::pattern;
 use onecopy::{Error, Knobs, Runtime, Source, Tag};
 use std::time::{Duration, Instant};
@@ -13,6 +14,28 @@ pub(crate) fn knobs(set: &[(&str, &str)]) -> Knobs {
     let (knobs, _, unknown) = Knobs::from_iter(set.iter().copied()).expect("knobs");
     assert!(unknown.is_empty(), "{unknown:?}");
     knobs
+}
+
+/// One message to each other rank and one from each, all at once. All of what comes is checked.
+pub(crate) fn exchange_with_all(rt: &Runtime, len: usize, round: usize) {
+    let (world, me, size) = (rt.world(), rt.rank(), rt.size());
+    let seed = |from: usize, to: usize| (round * size + from) * size + to;
+    let out: Vec<Vec<u8>> = (0..size).map(|to| pattern(len, seed(me, to))).collect();
+    let mut got = vec![vec![0; len]; size];
+    world
+        .scope(|scope| {
+            for (peer, (got, out)) in got.iter_mut().zip(&out).enumerate() {
+                if peer != me {
+                    scope.irecv(got, peer, 3)?;
+                    scope.isend(out, peer, 3)?;
+                }
+            }
+            scope.wait_all()
+        })
+        .expect("all with all");
+    for (peer, got) in got.iter().enumerate().filter(|(peer, _)| *peer != me) {
+        check(got, seed(peer, me), &format!("round {round}, from {peer}"));
+    }
 }
 
 /// Rank 0 of two sends `many` short messages and a long one, and has nothing more to do. Rank 1 is slow.

@@ -8,6 +8,7 @@ use std::time::Instant;
 use onecopy::Runtime;
 use onecopy::coll::PredefinedOp;
 
+use crate::between_nodes::exchange_with_all;
 use crate::nodes::{Start, TWO, expect_success};
 use crate::processes::{limit, say};
 
@@ -61,35 +62,6 @@ const LENGTHS: [usize; 7] = [0, 1, 200, 5000, 40_000, 200_000, 600_000];
 /// Numbers of a reduction between the nodes.
 const NUMBERS: usize = 5000;
 
-fn payload(len: usize, round: usize, from: usize, to: usize) -> Vec<u8> {
-    let of_pair = round.wrapping_mul(7) + 31 * from + 101 * to;
-    (0..len)
-        .map(|at| (at.wrapping_mul(31) ^ at >> 8 ^ of_pair) as u8)
-        .collect()
-}
-
-/// One message to each other rank and one from each, all at once.
-fn exchange(runtime: &Runtime, len: usize, round: usize) {
-    let (world, me, size) = (runtime.world(), runtime.rank(), runtime.size());
-    let out: Vec<Vec<u8>> = (0..size).map(|to| payload(len, round, me, to)).collect();
-    let mut got = vec![vec![0; len]; size];
-    world
-        .scope(|scope| {
-            for (peer, (got, out)) in got.iter_mut().zip(&out).enumerate() {
-                if peer != me {
-                    scope.irecv(got, peer, 3)?;
-                    scope.isend(out, peer, 3)?;
-                }
-            }
-            scope.wait_all()
-        })
-        .expect("a bad network fails no message");
-    for (peer, got) in got.iter().enumerate() {
-        let right = peer == me || *got == payload(len, round, peer, me);
-        assert!(right, "round {round}, {len} bytes from {peer}");
-    }
-}
-
 /// A sum over vectors that crosses between the nodes.
 fn reduce(runtime: &Runtime, round: usize) {
     let (me, size) = (runtime.rank(), runtime.size());
@@ -129,13 +101,13 @@ pub(crate) fn as_rank(rails: usize, runtime: Runtime) {
         lanes && (rails == 1 || runtime.counters().lane_striped > 0)
     };
     while !on_all(&runtime, has_lanes()) {
-        exchange(&runtime, 1 << 20, round);
+        exchange_with_all(&runtime, 1 << 20, round);
         round += 1;
     }
     let before = runtime.counters();
     for round in 0..4 {
         for len in LENGTHS {
-            exchange(&runtime, len, round);
+            exchange_with_all(&runtime, len, round);
         }
         reduce(&runtime, round);
     }
