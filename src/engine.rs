@@ -353,7 +353,7 @@ impl Engine {
             ..
         } = self;
         if envelope.source == core.me {
-            proto::own::accept(core, envelope, message, id);
+            proto::own::accept(core, &mut receives.transfers, envelope, message, id);
         } else if let Some(peer) = &mut peers[envelope.source as usize] {
             proto::accept(core, &mut receives.transfers, peer, envelope, message, id);
             if peer.has_output() {

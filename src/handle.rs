@@ -5,7 +5,7 @@ use crate::coll::Worker;
 use crate::endpoint::Doorbell;
 use crate::error::{Error, Result};
 use crate::memory::pool::Pool;
-use crate::request::{RequestId, Status};
+use crate::request::{RequestId, Stages, Status};
 use crate::wait;
 use crate::wireup::Emergency;
 use onecopy_shm::gate::Gate;
@@ -21,6 +21,8 @@ pub(crate) struct RankInner {
     pub(crate) doorbell: Doorbell,
     pub(crate) heap: Arc<Heap>,
     pub(crate) buffers: Pool,
+    /// Beside the gate, as what moves their bytes is not in it.
+    pub(crate) stages: Arc<Stages>,
     pub(crate) rank: usize,
     pub(crate) size: usize,
 }
@@ -59,7 +61,7 @@ impl std::ops::Deref for Handle {
 
 impl RankInner {
     pub(crate) fn wait<R>(&self, done: impl FnMut(&mut Worker) -> Option<R>) -> R {
-        wait::until(&self.gate, &self.doorbell, done)
+        wait::until(&self.gate, (&self.doorbell, &self.stages), done)
     }
 
     /// As [`Self::wait`], for the end of what uses the program's buffers. If it unwinds, the process ends.
@@ -82,6 +84,6 @@ impl RankInner {
     /// Moves what can move, and looks.
     #[inline]
     pub(crate) fn look<R>(&self, look: impl FnOnce(&mut Worker) -> R) -> R {
-        wait::look_once(&self.gate, look)
+        wait::look_once(&self.gate, &self.stages, look)
     }
 }

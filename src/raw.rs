@@ -17,8 +17,10 @@ use crate::error::{Error, Result};
 use crate::matching::{Source, Tag};
 use crate::nonblocking::Matched;
 use crate::proto::direct::{AtOnce, Received, Sent};
-use crate::request::{RequestId, SendPlan, Status, UserBuf};
+pub use crate::request::{Activity, Staged};
+use crate::request::{RequestId, SendPlan, StagedBuf, Status, UserBuf};
 use onecopy_shm::loan::{Loan, Span};
+use std::sync::Arc;
 
 /// An operation under way.
 #[derive(Debug)]
@@ -33,6 +35,27 @@ pub struct Operation {
 enum LentBuffers {
     Message(UserBuf),
     Collective(Box<Buffers>),
+}
+
+/// The buffer of a message.
+#[derive(Debug)]
+pub enum MessageBuf<'s> {
+    /// Memory of the host: bytes of these, one after the other.
+    Spans(&'s [Span]),
+    /// What the processor cannot touch. Nobody else asks or advances it.
+    Staged(Arc<dyn Staged>),
+}
+
+impl<'s> From<&'s [Span]> for MessageBuf<'s> {
+    fn from(spans: &'s [Span]) -> Self {
+        Self::Spans(spans)
+    }
+}
+
+impl<'s, const N: usize> From<&'s [Span; N]> for MessageBuf<'s> {
+    fn from(spans: &'s [Span; N]) -> Self {
+        Self::Spans(spans)
+    }
 }
 
 /// The worker, between two rounds of progress.
@@ -76,10 +99,13 @@ impl Poll<'_> {
 }
 
 impl Engine {
-    fn lend(&mut self, spans: &[Span]) -> UserBuf {
-        match spans {
-            [span] => UserBuf::One(self.core.loans.lend_span(*span)),
-            _ => {
+    fn lend(&mut self, buf: MessageBuf<'_>) -> UserBuf {
+        match buf {
+            MessageBuf::Staged(buffer) => {
+                UserBuf::Staged(Arc::new(StagedBuf::new(buffer, &self.core.stages)))
+            }
+            MessageBuf::Spans([span]) => UserBuf::One(self.core.loans.lend_span(*span)),
+            MessageBuf::Spans(spans) => {
                 let loans: Vec<Loan> = spans
                     .iter()
                     .map(|&span| self.core.loans.lend_span(span))
@@ -92,6 +118,7 @@ impl Engine {
     fn end(&mut self, lent: &LentBuffers) {
         match lent {
             LentBuffers::Message(UserBuf::One(loan)) => self.core.loans.take_back(*loan),
+            LentBuffers::Message(UserBuf::Staged(_)) => {}
             LentBuffers::Message(UserBuf::Many(loans)) => {
                 for &loan in loans.iter() {
                     self.core.loans.take_back(loan);
@@ -107,10 +134,10 @@ impl Engine {
 
     fn begin(
         &mut self,
-        spans: &[Span],
+        buf: MessageBuf<'_>,
         start: impl FnOnce(&mut Self, UserBuf) -> Result<RequestId>,
     ) -> Result<Operation> {
-        let buf = self.lend(spans);
+        let buf = self.lend(buf);
         let started = start(self, buf.clone());
         self.begun(started, LentBuffers::Message(buf))
     }
@@ -290,10 +317,10 @@ impl Comm {
         }
     }
 
-    /// Starts a send of the bytes of `spans`, one after the other.
-    pub fn begin_send(
+    /// Starts a send of the bytes of `buf`.
+    pub fn begin_send<'s>(
         &self,
-        spans: &[Span],
+        buf: impl Into<MessageBuf<'s>>,
         dest: usize,
         tag: i32,
         options: impl Into<SendOptions>,
@@ -301,15 +328,22 @@ impl Comm {
         let dest = self.world_rank(dest);
         let SendOptions { mode, plan } = options.into();
         let plan = plan.0.filter(|_| mode == Mode::Standard);
-        self.handle.gate.enter().engine.begin(spans, |engine, buf| {
+        let mut worker = self.handle.gate.enter();
+        worker.engine.begin(buf.into(), |engine, buf| {
             engine.send_planned(dest, (self.context, tag), buf, mode, plan)
         })
     }
 
-    /// Starts a receive into `spans`, filled in their order.
-    pub fn begin_receive(&self, spans: &[Span], source: Source, tag: Tag) -> Result<Operation> {
+    /// Starts a receive into `buf`.
+    pub fn begin_receive<'s>(
+        &self,
+        buf: impl Into<MessageBuf<'s>>,
+        source: Source,
+        tag: Tag,
+    ) -> Result<Operation> {
         let source = source.rank().map(|rank| self.world_rank(rank));
-        self.handle.gate.enter().engine.begin(spans, |engine, buf| {
+        let mut worker = self.handle.gate.enter();
+        worker.engine.begin(buf.into(), |engine, buf| {
             engine.receive(source, self.context, tag.tag(), buf)
         })
     }
@@ -351,20 +385,16 @@ impl Comm {
 }
 
 impl Matched {
-    /// Starts to receive it into `spans`.
-    pub fn begin_receive(mut self, spans: &[Span]) -> Result<Operation> {
+    /// Starts to receive it into `buf`.
+    pub fn begin_receive<'s>(mut self, buf: impl Into<MessageBuf<'s>>) -> Result<Operation> {
         let Some(message) = self.message.take() else {
             return Err(Error::Cancelled);
         };
         let envelope = self.envelope;
-        self.comm
-            .handle
-            .gate
-            .enter()
-            .engine
-            .begin(spans, |engine, buf| {
-                Ok(engine.receive_matched(envelope, message, buf))
-            })
+        let mut worker = self.comm.handle.gate.enter();
+        worker.engine.begin(buf.into(), |engine, buf| {
+            Ok(engine.receive_matched(envelope, message, buf))
+        })
     }
 }
 

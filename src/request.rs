@@ -1,6 +1,11 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Requests: what the engine knows of each send and receive that is under way.
 
+mod staged;
+
+pub use staged::{Activity, Staged};
+pub(crate) use staged::{StagedBuf, Stages};
+
 use crate::error::Error;
 use crate::matching::{EntryId, Envelope};
 use onecopy_btl::lanes::ExposedMemory;
@@ -19,11 +24,12 @@ pub struct Status {
     pub bytes: usize,
 }
 
-/// A buffer of a request: one loan or several.
+/// A buffer of a request: one loan, or several, or one that the processor cannot touch.
 #[derive(Debug, Clone)]
 pub(crate) enum UserBuf {
     One(Loan),
     Many(Arc<[Loan]>),
+    Staged(Arc<StagedBuf>),
 }
 
 /// A range of a loan.
@@ -34,16 +40,27 @@ impl UserBuf {
         match self {
             Self::One(loan) => loan.len() as u64,
             Self::Many(loans) => loans.iter().map(|l| l.len() as u64).sum(),
+            Self::Staged(buffer) => buffer.bytes(),
         }
     }
 
-    /// The pieces that bytes `offset..offset + len` lie in.
+    /// The buffer, if it is staged.
+    #[inline]
+    pub(crate) fn staged(&self) -> Option<&Arc<StagedBuf>> {
+        match self {
+            Self::Staged(buffer) => Some(buffer),
+            Self::One(_) | Self::Many(_) => None,
+        }
+    }
+
+    /// The pieces that bytes `offset..offset + len` lie in; none of a staged buffer.
     pub(crate) fn pieces(&self, offset: u64, len: u64) -> Vec<LoanRange> {
         let mut pieces = Vec::new();
         let (mut skip, mut left) = (offset, len);
         let loans = match self {
             Self::One(loan) => std::slice::from_ref(loan),
             Self::Many(loans) => loans,
+            Self::Staged(_) => &[],
         };
         for loan in loans {
             let size = loan.len() as u64;
@@ -73,6 +90,9 @@ impl UserBuf {
         if let Self::One(loan) = self {
             return loans.write(*loan, offset as usize, len, |out| f(0, out));
         }
+        if let Self::Staged(buffer) = self {
+            return buffer.take(offset, len, f);
+        }
         let mut done = 0;
         for (loan, from, n) in self.pieces(offset, len as u64) {
             loans.write(loan, from, n, |out| f(done, out))?;
@@ -93,6 +113,9 @@ impl UserBuf {
     ) -> Result<(), LoanError> {
         if let Self::One(loan) = self {
             return loans.read(*loan, offset as usize, len, |bytes| f(0, bytes));
+        }
+        if let Self::Staged(buffer) = self {
+            return buffer.show(offset, len, f);
         }
         let pieces = self.pieces(offset, len as u64);
         for &(loan, from, n) in &pieces {

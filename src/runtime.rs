@@ -142,6 +142,7 @@ impl Runtime {
             Arc::clone(&worker.engine.core.buffers.heap),
             worker.engine.core.buffers.pool.clone(),
         );
+        let stages = Arc::clone(&worker.engine.core.stages);
         let emergency = emergency_of(&*worker.engine.wireup);
         let shared = RankInner {
             gate: Gate::new(options.threads, worker),
@@ -149,6 +150,7 @@ impl Runtime {
             doorbell,
             heap,
             buffers,
+            stages,
             rank,
             size,
         };

@@ -27,12 +27,13 @@ pub(crate) use waits::Waits;
 
 use crate::endpoint::Home;
 use crate::error::{Error, Result};
-use crate::request::Requests;
+use crate::request::{Requests, Stages};
 use crate::select::chunks::Chunks;
 use crate::select::rewritten::Rewritten;
 use onecopy_btl::cost::Costs;
 use onecopy_obs::Knobs;
 use onecopy_shm::loan::LoanTable;
+use std::sync::Arc;
 
 /// What it takes to move the bytes of any message.
 #[derive(Debug)]
@@ -47,6 +48,8 @@ pub(crate) struct Core {
     pub(crate) home: Home,
     pub(crate) loans: LoanTable,
     pub(crate) requests: Requests,
+    /// Buffers whose bytes are staged.
+    pub(crate) stages: Arc<Stages>,
     /// How chunks are filled.
     pub(crate) chunks: Chunks,
     pub(crate) buffers: Buffers,

@@ -3,6 +3,7 @@
 
 use crate::coll::Worker;
 use crate::endpoint::{Doorbell, SleepOutcome};
+use crate::request::{Activity, Stages};
 use onecopy_obs::tracepoints;
 use onecopy_shm::gate::{Gate, Pass, Threads};
 use onecopy_shm::sync::spin_hint;
@@ -11,12 +12,12 @@ use std::time::{Duration, Instant};
 /// Waits until `done` gives something. Between polls the worker is free for other threads.
 pub(crate) fn until<R>(
     gate: &Gate<Worker>,
-    doorbell: &Doorbell,
+    signals: (&Doorbell, &Stages),
     mut done: impl FnMut(&mut Worker) -> Option<R>,
 ) -> R {
     let mut worker = gate.enter();
     if gate.threads() == Threads::Single {
-        return watch(gate, doorbell, worker, done).0;
+        return watch(gate, signals, worker, done).0;
     }
     while worker.engine.waits.is_watched() {
         if let Some(result) = done(&mut worker) {
@@ -36,7 +37,7 @@ pub(crate) fn until<R>(
     }
     worker.engine.waits.begin_watch();
     let on_panic = Watching(gate);
-    let (result, mut worker) = watch(gate, doorbell, worker, done);
+    let (result, mut worker) = watch(gate, signals, worker, done);
     std::mem::forget(on_panic);
     worker.engine.waits.end_watch();
     result
@@ -54,7 +55,14 @@ impl Drop for Watching<'_> {
 
 /// Makes progress, then looks. A caller that looks in vain too often yields its processor, as one that waits does.
 #[inline]
-pub(crate) fn look_once<R>(gate: &Gate<Worker>, look: impl FnOnce(&mut Worker) -> R) -> R {
+pub(crate) fn look_once<R>(
+    gate: &Gate<Worker>,
+    stages: &Stages,
+    look: impl FnOnce(&mut Worker) -> R,
+) -> R {
+    if stages.any() {
+        stages.advance();
+    }
     let mut worker = gate.enter();
     let moved = worker.progress(false);
     let result = look(&mut worker);
@@ -71,7 +79,7 @@ pub(crate) fn look_once<R>(gate: &Gate<Worker>, look: impl FnOnce(&mut Worker) -
 /// Polls until `done` gives something: spins, then yields the processor, then sleeps. Gives the worker with it.
 fn watch<'g, R>(
     gate: &'g Gate<Worker>,
-    doorbell: &Doorbell,
+    (doorbell, stages): (&Doorbell, &Stages),
     mut worker: Pass<'g, Worker>,
     mut done: impl FnMut(&mut Worker) -> Option<R>,
 ) -> (R, Pass<'g, Worker>) {
@@ -85,7 +93,12 @@ fn watch<'g, R>(
         if let Some(result) = done(&mut worker) {
             return (result, worker);
         }
-        let moved = worker.progress(true);
+        let mut moved = worker.progress(true);
+        if stages.any() {
+            let activity;
+            (worker, activity) = advance(gate, stages, worker);
+            moved |= activity == Activity::Moved;
+        }
         if shared {
             worker.engine.notify();
             policy = worker.engine.waits.shared_policy();
@@ -124,6 +137,23 @@ fn watch<'g, R>(
         }
         worker = yield_processor(gate, worker);
     }
+}
+
+/// Moves what is staged; the worker is free for other threads meanwhile. Nobody rings when a device is done, so as long
+/// as one works this thread does not sleep.
+#[cold]
+fn advance<'g>(
+    gate: &'g Gate<Worker>,
+    stages: &Stages,
+    worker: Pass<'g, Worker>,
+) -> (Pass<'g, Worker>, Activity) {
+    drop(worker);
+    let activity = stages.advance();
+    let mut worker = gate.enter();
+    if activity != Activity::Rests {
+        worker.engine.waits.stay_awake();
+    }
+    (worker, activity)
 }
 
 /// Lets other threads and processes run, in this rank's worker, too.
@@ -203,7 +233,7 @@ mod tests {
             let handle = rt.handle();
             std::thread::scope(|scope| {
                 let watcher = scope.spawn(|| {
-                    until::<()>(&handle.gate, &handle.doorbell, |worker| {
+                    until::<()>(&handle.gate, (&handle.doorbell, &handle.stages), |worker| {
                         assert!(worker.engine.waits.threads() < 2, "on purpose");
                         None
                     });
@@ -233,7 +263,7 @@ mod tests {
             let (over, waiting) = (AtomicBool::new(false), AtomicU32::new(0));
             std::thread::scope(|scope| {
                 scope.spawn(|| {
-                    until(&handle.gate, &handle.doorbell, |worker| {
+                    until(&handle.gate, (&handle.doorbell, &handle.stages), |worker| {
                         waiting.fetch_max(worker.engine.waits.threads(), Ordering::Relaxed);
                         over.load(Ordering::Relaxed).then_some(())
                     });
@@ -242,7 +272,7 @@ mod tests {
                     std::thread::yield_now();
                 }
                 let mut looks = 0;
-                until(&handle.gate, &handle.doorbell, |worker| {
+                until(&handle.gate, (&handle.doorbell, &handle.stages), |worker| {
                     looks += 1;
                     worker.engine.waits.stay_awake();
                     (looks == LOOKS).then_some(())

@@ -1,10 +1,9 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Buffers of the program that lie in a device's memory, or that a device shares with the host.
 //!
-//! Nothing below this front meets such a buffer: its bytes go through a packed copy in the host, as those of a
-//! scattered one do. What is sent is copied when the call is made, as the order of messages wants it. The call waits
-//! for that copy alone, and moves messages meanwhile. What was received is copied to the device by steps of whoever
-//! waits for the request.
+//! Nothing below this front touches such a buffer. A short send goes through a packed copy in the host, which is made
+//! in the call. The call waits for that copy alone, and moves messages meanwhile. A longer send, and each receive, is
+//! *staged*: the engine asks for pieces, and whoever polls lets the device copy them ([`Outgoing`], [`Incoming`]).
 //!
 //! # Safety
 //! The standard's contract, as in `memory.rs`. The driver looks at each address itself.
@@ -15,9 +14,15 @@ use crate::datatype::layout::Layout;
 use crate::failure::{Failure, Outcome, fail};
 use crate::ffi::Addr;
 use crate::phase;
+use onecopy::raw::{Activity, Staged};
 use onecopy_cuda::copies::{ToDevice, to_host};
-use onecopy_cuda::memory;
+use onecopy_cuda::pipeline::{self, Settled, Sink, Source};
+use onecopy_cuda::{memory, staging};
 use std::ops::Range;
+use std::sync::Arc;
+
+/// Longer sends are staged. A message of one piece has no copy that could overlap with sending.
+const LONG: u64 = staging::CHUNK as u64;
 
 /// Whether a byte must not be touched as memory of the host alone is. Where nothing has loaded the driver of a device,
 /// this is two loads.
@@ -95,6 +100,140 @@ pub(crate) fn gather(
     let mut runs = runs_of(layout, base, range.start);
     // SAFETY: the layout names bytes of the program's buffer, which it lets us read during this call.
     unsafe { to_host(&mut runs, out, &mut idle) }.map_err(|error| failed(&error))
+}
+
+/// The runs of a whole layout, for as long as they are asked for.
+fn all_runs(
+    layout: Layout,
+    base: Addr,
+) -> impl FnMut(Range<u64>, &mut dyn FnMut(u64, usize)) + Send + 'static {
+    move |range, each| runs_of(&layout, base, 0)(range, each)
+}
+
+fn activity(found: pipeline::Activity) -> Activity {
+    match found {
+        pipeline::Activity::Moved => Activity::Moved,
+        pipeline::Activity::Waits => Activity::Waits,
+        pipeline::Activity::Rests => Activity::Rests,
+    }
+}
+
+fn reason(error: &onecopy_cuda::Error) -> Arc<str> {
+    error.to_string().into()
+}
+
+/// Whether a send of so many bytes is staged.
+pub(crate) fn is_long(size: u64) -> bool {
+    size > LONG
+}
+
+/// The buffer of a send.
+#[derive(Debug)]
+pub(crate) struct Outgoing(Source);
+
+impl Outgoing {
+    pub(crate) fn new(layout: Layout, base: Addr) -> Self {
+        let len = layout.size();
+        // SAFETY: the layout names bytes of the program's buffer, which it leaves alone until the operation is over.
+        Self(unsafe { Source::new(all_runs(layout, base), len) })
+    }
+
+    /// Whether the program's buffer is its own again. Nothing is brought any more.
+    pub(crate) fn end(&self) -> Settled {
+        self.0.close();
+        self.0.settled()
+    }
+}
+
+impl Staged for Outgoing {
+    fn bytes(&self) -> u64 {
+        self.0.len()
+    }
+
+    fn ready(&self, range: Range<u64>) -> Result<usize, Arc<str>> {
+        self.0.ready(range).map_err(|error| reason(&error))
+    }
+
+    fn show(&self, offset: u64, len: usize, to: &mut dyn FnMut(usize, &[u8])) -> bool {
+        self.0.show(offset, len, to)
+    }
+
+    fn room(&self, _: Range<u64>) -> Result<u64, Arc<str>> {
+        Ok(0)
+    }
+
+    fn take(&self, _: u64, _: usize, _: &mut dyn FnMut(usize, &mut [u8])) -> bool {
+        false
+    }
+
+    fn advance(&self) -> Activity {
+        activity(self.0.advance())
+    }
+}
+
+/// The buffer of a receive.
+#[derive(Debug)]
+pub(crate) struct Incoming(Sink);
+
+impl Incoming {
+    pub(crate) fn new(layout: Layout, base: Addr) -> Self {
+        let len = layout.size();
+        // SAFETY: the layout names bytes of the program's buffer, which it leaves alone until the operation is over.
+        Self(unsafe { Sink::new(all_runs(layout, base), len) })
+    }
+
+    /// Whether what has come is where it belongs.
+    pub(crate) fn end(&self) -> Settled {
+        self.0.settled()
+    }
+}
+
+impl Staged for Incoming {
+    fn bytes(&self) -> u64 {
+        self.0.len()
+    }
+
+    fn ready(&self, _: Range<u64>) -> Result<usize, Arc<str>> {
+        Ok(0)
+    }
+
+    fn show(&self, _: u64, _: usize, _: &mut dyn FnMut(usize, &[u8])) -> bool {
+        false
+    }
+
+    fn room(&self, range: Range<u64>) -> Result<u64, Arc<str>> {
+        self.0.room(range).map_err(|error| reason(&error))
+    }
+
+    fn take(&self, offset: u64, len: usize, from: &mut dyn FnMut(usize, &mut [u8])) -> bool {
+        self.0.take(offset, len, from)
+    }
+
+    fn advance(&self) -> Activity {
+        activity(self.0.advance())
+    }
+}
+
+/// A staged buffer, and how its message ends.
+pub(crate) enum StagedMessage {
+    Outgoing(Arc<Outgoing>),
+    Incoming(Arc<Incoming>),
+}
+
+impl StagedMessage {
+    /// Whether the program's buffer is its own again, once the message is over.
+    pub(crate) fn end(&self) -> Option<Result<(), onecopy::Error>> {
+        let settled = match self {
+            Self::Outgoing(buffer) => buffer.end(),
+            Self::Incoming(buffer) => buffer.end(),
+        }?;
+        Some(settled.map_err(|error| onecopy::Error::Device(reason(&error))))
+    }
+}
+
+/// Sets how much memory messages of each device are staged in.
+pub(crate) fn set_staging(bytes: usize) {
+    staging::set_bound(bytes);
 }
 
 /// Bytes on their way from a packed copy to a buffer.

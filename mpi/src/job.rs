@@ -4,7 +4,7 @@
 use crate::comm::CommObject;
 use crate::failure::{Outcome, fail};
 use crate::group::GroupObject;
-use crate::{attributes, c, codes, comm, phase, request, store};
+use crate::{attributes, c, codes, comm, device, phase, request, store};
 use onecopy::{Options, Runtime, Threads};
 use onecopy_shm::gate::{self, Misuse};
 use std::sync::{Arc, Mutex};
@@ -53,6 +53,7 @@ pub(crate) fn start(required: i32) -> Outcome<i32> {
         Threads::Single
     };
     phase::set_checks(options.knobs.mpi_checks);
+    device::set_staging(options.knobs.device_staging);
     let runtime = Runtime::init_with(options)?;
     let (rank, size) = (runtime.rank(), runtime.size());
     phase::set_emergency(runtime.emergency());

@@ -134,6 +134,7 @@ fn core(
         costs,
         single_threaded: threads == Threads::Single,
         loans: Default::default(),
+        stages: Default::default(),
         requests: Default::default(),
         chunks: Chunks::new(&knobs),
         buffers: Buffers::new(home.heap(), Settings::new(&knobs, size, threads)),

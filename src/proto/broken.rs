@@ -82,7 +82,7 @@ fn announced_broken_off(
                 "it breaks off transfer {number:#x}, for which nothing was asked of it"
             ));
         }
-        Some(Mode::Choose | Mode::Get(_) | Mode::Pipe(_)) | None => {}
+        Some(Mode::Choose | Mode::Get(_) | Mode::Pipe(_) | Mode::Own(_)) | None => {}
     }
     let Some(transfer) = transfers.remove(index) else {
         return Ok(());

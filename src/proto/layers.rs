@@ -120,6 +120,17 @@ impl Reading<'_> {
                     read(counters, &peer.link, layer, &range, out)
                 })
             }
+            (UserBuf::Staged(buffer), remote) => {
+                let mut read_all = Ok(());
+                let taken = buffer.take(offset, len as usize, |at, out| {
+                    let ranges = remote.ranges(offset + at as u64, out.len() as u64);
+                    if read_all.is_ok() {
+                        let out = &mut [IoSliceMut::new(out)];
+                        read_all = read(counters, &peer.link, layer, &ranges, out);
+                    }
+                });
+                taken.map(|()| read_all)
+            }
             (buf, remote) => {
                 let (ranges, pieces) = (remote.ranges(offset, len), buf.pieces(offset, len));
                 core.loans.write_many(&pieces, |out| {

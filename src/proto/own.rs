@@ -1,12 +1,14 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Messages of a rank to itself: one copy from buffer to buffer, or through the unexpected store when the receive comes
-//! later.
+//! later. If a buffer is staged, the message is a [`Transfer`] that moves by pieces, as devices have them.
 
 use super::deliver::deliver_own;
 use super::{Message, complete_send, eager};
 use crate::error::Error;
 use crate::matching::Envelope;
-use crate::request::{LoanRange, RequestId, RequestState, SendPlan};
+use crate::request::{LoanRange, RequestId, RequestState, SendPlan, UserBuf};
+use crate::state::message::{Announcement, Remote};
+use crate::state::transfer::{Mode, Transfer, Transfers};
 use crate::state::{Core, Receives};
 use onecopy_shm::copy::{Kernel, copy_slices};
 use onecopy_shm::loan::LoanTable;
@@ -27,13 +29,16 @@ pub(crate) fn send(core: &mut Core, receives: &mut Receives, id: RequestId) {
         source: core.me,
         tag: request.tag,
     };
-    let (len, sync) = (request.len, request.sync);
+    let (len, waits) = (request.len, request.sync || request.buf.staged().is_some());
     if let Some(receive) = receives.match_request(core, &envelope) {
-        move_bytes(core, envelope, id, receive);
+        if let Some(request) = core.requests.get_mut(receive) {
+            request.begin_receiving(&envelope);
+        }
+        move_bytes(core, &mut receives.transfers, envelope, id, receive);
         return;
     }
     let held = core.counters.unexpected_bytes_now;
-    if sync
+    if waits
         || len > BUFFERED_MOST.min(core.knobs.eager_credit as u64)
         || held + len > 4 * core.knobs.eager_credit as u64
     {
@@ -66,7 +71,13 @@ fn buffer(core: &mut Core, receives: &mut Receives, envelope: Envelope, id: Requ
 }
 
 /// Gives a message of this rank to its receive.
-pub(crate) fn accept(core: &mut Core, envelope: Envelope, message: Message, receive: RequestId) {
+pub(crate) fn accept(
+    core: &mut Core,
+    transfers: &mut Transfers,
+    envelope: Envelope,
+    message: Message,
+    receive: RequestId,
+) {
     if let Some(request) = core.requests.get_mut(receive) {
         request.begin_receiving(&envelope);
     }
@@ -75,21 +86,51 @@ pub(crate) fn accept(core: &mut Core, envelope: Envelope, message: Message, rece
             let (len, written) = eager::hand_over(core, receive, bytes);
             deliver_own(core, receive, (envelope, len), written);
         }
-        Message::Own(send) => move_bytes(core, envelope, send, receive),
+        Message::Own(send) => move_bytes(core, transfers, envelope, send, receive),
         Message::Partial { .. } | Message::Announced(_) => {
             debug_assert!(false, "a rank announces nothing to itself")
         }
     }
 }
 
-/// Moves a send to its receive, and completes both.
-fn move_bytes(core: &mut Core, envelope: Envelope, send: RequestId, receive: RequestId) {
+/// Moves a send to its receive, and completes both, or begins that.
+fn move_bytes(
+    core: &mut Core,
+    transfers: &mut Transfers,
+    envelope: Envelope,
+    send: RequestId,
+    receive: RequestId,
+) {
     let (Some(from), Some(to)) = (core.requests.get(send), core.requests.get(receive)) else {
         core.requests.complete(receive, Err(Error::Cancelled));
         return;
     };
     let total = from.len;
     let n = total.min(to.len);
+    if from.buf.staged().is_some() || to.buf.staged().is_some() {
+        let remaining = if n == 0 { Vec::new() } else { vec![(0, n)] };
+        transfers.insert(Transfer {
+            request: receive,
+            peer: core.me,
+            envelope,
+            announcement: Announcement {
+                len: total,
+                request: send.0,
+                remote: Remote::Unknown,
+                coop_id: 0,
+            },
+            len: n,
+            remaining,
+            mode: Mode::Own(send),
+            layer: None,
+            written: None,
+            timed: None,
+            asked: false,
+            unread: false,
+            generation: 0,
+        });
+        return;
+    }
     let (sources, targets) = (from.buf.pieces(0, n), to.buf.pieces(0, n));
     let written = match copy(&mut core.loans, sources, targets) {
         true => Ok(()),
@@ -98,6 +139,100 @@ fn move_bytes(core: &mut Core, envelope: Envelope, send: RequestId, receive: Req
     core.counters.bytes_sent += total;
     deliver_own(core, receive, (envelope, total), written);
     complete_send(core, send);
+}
+
+/// Bytes that one step of a transfer copies at most, so that it does not keep out the others.
+const STEP: u64 = 1 << 20;
+
+/// Where a step has left a message of this rank to itself.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Stepped {
+    Moved,
+    /// A device has not brought more bytes, or taken those before.
+    Rests,
+    Over,
+}
+
+/// Moves some bytes of a message of this rank to itself, of which a buffer is staged.
+pub(crate) fn step(core: &mut Core, transfer: &mut Transfer, send: RequestId) -> Stepped {
+    let receive = transfer.request;
+    let (Some(from), Some(to)) = (core.requests.get(send), core.requests.get(receive)) else {
+        // One of them was given up.
+        let withdrawn = Err(Error::withdrawn(core.me));
+        core.requests.complete(receive, withdrawn);
+        complete_send(core, send);
+        return Stepped::Over;
+    };
+    let (from, to) = (from.buf.clone(), to.buf.clone());
+    let Some((offset, len)) = transfer.remaining.pop() else {
+        core.counters.bytes_sent += transfer.announcement.len;
+        let message = (transfer.envelope, transfer.announcement.len);
+        deliver_own(core, receive, message, Ok(()));
+        complete_send(core, send);
+        return Stepped::Over;
+    };
+    let range = offset..offset + len.min(STEP);
+    let ready = match from.staged().map(|from| from.ready(range.clone())) {
+        None => range.end - offset,
+        Some(Ok(ready)) => ready as u64,
+        Some(Err(reason)) => {
+            core.requests.complete(send, Err(Error::Device(reason)));
+            let withdrawn = Err(Error::withdrawn(core.me));
+            core.requests.complete(receive, withdrawn);
+            return Stepped::Over;
+        }
+    };
+    let room = match to.staged().map(|to| to.room(range)) {
+        None => len,
+        Some(Ok(room)) => room,
+        Some(Err(reason)) => {
+            core.requests.complete(receive, Err(Error::Device(reason)));
+            complete_send(core, send);
+            return Stepped::Over;
+        }
+    };
+    let n = ready.min(room).min(len);
+    if n > 0 && !copy_staged(&mut core.loans, &from, &to, offset, n as usize) {
+        let withdrawn = Err(Error::withdrawn(core.me));
+        core.requests.complete(receive, withdrawn);
+    }
+    if n < len {
+        transfer.remaining.push((offset + n, len - n));
+    }
+    match n {
+        0 => Stepped::Rests,
+        _ => Stepped::Moved,
+    }
+}
+
+/// Copies bytes between buffers of which one is staged, or both. `false`: some of them are not lent any more.
+fn copy_staged(
+    loans: &mut LoanTable,
+    from: &UserBuf,
+    to: &UserBuf,
+    offset: u64,
+    len: usize,
+) -> bool {
+    let mut all = true;
+    let copied = match (from.staged(), to.staged()) {
+        (Some(from), None) => from.show(offset, len, |at, bytes| {
+            let into = |start: usize, out: &mut [u8]| {
+                copy_slices(Kernel::Memcpy, out, &bytes[start..start + out.len()]);
+            };
+            all &= to
+                .write(loans, offset + at as u64, bytes.len(), into)
+                .is_ok();
+        }),
+        (_, Some(to)) => to.take(offset, len, |at, out| {
+            let len = out.len();
+            let into = |start: usize, bytes: &[u8]| {
+                copy_slices(Kernel::Memcpy, &mut out[start..start + bytes.len()], bytes);
+            };
+            all &= from.read(loans, offset + at as u64, len, into).is_ok();
+        }),
+        (None, None) => Ok(()),
+    };
+    copied.is_ok() && all
 }
 
 /// Copies pieces to others of as many bytes. `false`: some of them are not lent any more.

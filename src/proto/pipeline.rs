@@ -54,7 +54,12 @@ pub(crate) fn wanted(
 pub(crate) fn send(core: &mut Core, peer: &mut Peer) -> bool {
     let mut moved = false;
     let step = peer.policy.chunks.step;
+    // Pipes whose next bytes a device has not brought yet, one after the other.
+    let mut not_ready = 0;
     for _ in 0..core.knobs.progress_quota {
+        if not_ready > 0 && not_ready >= peer.outbound.pipes.len() {
+            break;
+        }
         let Some(pipe) = peer.outbound.pipes.front() else {
             break;
         };
@@ -69,12 +74,30 @@ pub(crate) fn send(core: &mut Core, peer: &mut Peer) -> bool {
             peer.outbound.pipes.pop_front();
             continue;
         };
+        let mut len = step.min(end - offset);
+        if let Some(staged) = buf.staged() {
+            // All up to the end is wanted: what comes now is here when the receiver asks for it.
+            match staged.ready(offset..total) {
+                Ok(0) => {
+                    peer.outbound.pipes.rotate_left(1);
+                    not_ready += 1;
+                    continue;
+                }
+                Ok(ready) => len = len.min(ready as u64),
+                Err(reason) => {
+                    fail_first(core, peer, Error::Device(reason));
+                    moved = true;
+                    continue;
+                }
+            }
+        }
+        not_ready = 0;
         let piece = ChunkSource {
             kind: Kind::Data,
             meta: 0,
             total,
             offset,
-            len: step.min(end - offset),
+            len,
             number: transfer,
         };
         match send_chunk(core, peer, peer.policy.chunks.depth, piece, &buf) {
@@ -104,7 +127,9 @@ pub(crate) fn send(core: &mut Core, peer: &mut Peer) -> bool {
                 {
                     request.state = RequestState::Awaiting(SendPlan::Announced { coop_id });
                 }
-                warm_chunks(core, peer, total, step);
+                if buf.staged().is_none() {
+                    warm_chunks(core, peer, total, step);
+                }
             }
         }
     }

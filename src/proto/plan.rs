@@ -104,6 +104,8 @@ fn decide_request(core: &mut Core, peer: &mut Peer, id: RequestId) -> SendPlan {
     let loan = match &request.buf {
         UserBuf::One(loan) => Some(*loan),
         UserBuf::Many(_) => None,
+        // Its bytes come in pieces, when the receiver has room for them.
+        UserBuf::Staged(_) => return SendPlan::Announced { coop_id: 0 },
     };
     let in_heap = |loan: Loan| {
         let home = &core.home;

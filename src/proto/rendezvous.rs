@@ -13,7 +13,8 @@ pub(crate) use announce::{announce, announced};
 
 use super::deliver::{Ended, Receiver, deliver};
 use super::layers::{Reading, demote};
-use super::{coop, reply, send_fin};
+use super::{coop, own, reply, send_fin};
+use crate::error::Error;
 use crate::matching::Envelope;
 use crate::peer::{Gone, Peer};
 use crate::records::{Cts, CtsAction, Kind};
@@ -89,6 +90,12 @@ pub(crate) fn step_all(
                 mode: Mode::Pipe(_),
                 ..
             }) => continue,
+            Some(Transfer {
+                mode: Mode::Own(_), ..
+            }) => {
+                moved |= step_own(core, transfers, index);
+                continue;
+            }
             Some(transfer) => transfer.peer,
         };
         if let Some(peer) = &mut peers[rank as usize] {
@@ -99,6 +106,22 @@ pub(crate) fn step_all(
         }
     }
     moved
+}
+
+/// Moves a message of this rank to itself.
+#[cold]
+fn step_own(core: &mut Core, transfers: &mut Transfers, index: usize) -> bool {
+    let Some(transfer) = transfers.get_mut(index) else {
+        return false;
+    };
+    let Mode::Own(send) = transfer.mode else {
+        return false;
+    };
+    let stepped = own::step(core, transfer, send);
+    if stepped == own::Stepped::Over {
+        transfers.remove(index);
+    }
+    stepped != own::Stepped::Rests
 }
 
 /// All chunks that transfer `number` asked for are received.
@@ -149,6 +172,12 @@ fn advance(core: &mut Core, peer: &mut Peer, number: u64, transfer: &mut Transfe
             let Some(&range) = transfer.remaining.last() else {
                 return Stepped::Over;
             };
+            let Some(range) = with_room(core, transfer, range) else {
+                return match transfer.remaining.is_empty() {
+                    true => Stepped::Over,
+                    false => Stepped::Rests { moved: false },
+                };
+            };
             begin(core, peer, number, transfer, range);
             Stepped::On
         }
@@ -157,6 +186,8 @@ fn advance(core: &mut Core, peer: &mut Peer, number: u64, transfer: &mut Transfe
             get(core, peer, transfer, layer)
         }
         Mode::RdmaRead(_) => rdma_read::step(core, peer, number, transfer),
+        // Its steps are `step_own`.
+        Mode::Own(_) => Stepped::Rests { moved: false },
         Mode::Cooperative(receiving) => {
             let step = receiving.step(core, peer, transfer.request, &transfer.announcement);
             copied_together(core, peer, transfer, step)
@@ -168,6 +199,35 @@ fn advance(core: &mut Core, peer: &mut Peer, number: u64, transfer: &mut Transfe
             transfer.remaining.pop();
             transfer.mode = Mode::Choose;
             Stepped::On
+        }
+    }
+}
+
+/// As much of the first range that is left as there is room for now: it becomes a range of its own. `None`: there is
+/// none yet, or nothing more comes, as the receive has failed.
+fn with_room(
+    core: &mut Core,
+    transfer: &mut Transfer,
+    (offset, len): (u64, u64),
+) -> Option<(u64, u64)> {
+    let request = core.requests.get(transfer.request);
+    let Some(staged) = request.and_then(|request| request.buf.staged()) else {
+        return Some((offset, len));
+    };
+    match staged.room(offset..offset + len) {
+        Ok(0) => None,
+        Ok(room) if room < len => {
+            transfer.remaining.pop();
+            transfer.remaining.push((offset + room, len - room));
+            transfer.remaining.push((offset, room));
+            Some((offset, room))
+        }
+        Ok(_) => Some((offset, len)),
+        Err(reason) => {
+            core.requests
+                .complete(transfer.request, Err(Error::Device(reason)));
+            transfer.remaining.clear();
+            None
         }
     }
 }
@@ -306,8 +366,9 @@ fn begin(
     let from = peer.rank as usize;
     let message = transfer.announcement.request;
     tracepoints::rendezvous_start(from, from, message, len, protocol.name());
+    // A device's times say nothing of the two ways.
     transfer.timed = rival(protocol)
-        .filter(|_| len >= observed::MIN)
+        .filter(|_| len >= observed::MIN && !into.is_staged)
         .map(|rival| (rival, len, Instant::now()));
     transfer.layer = layer_of(protocol, &peer.link, &into);
     let ask = CtsRoute {
@@ -397,6 +458,8 @@ struct ReceiveBuffer {
     loan: Option<Loan>,
     /// Where in this rank's heap that is, if it lies there.
     heap: Option<HeapOffset>,
+    /// Whether its bytes are staged.
+    is_staged: bool,
 }
 
 impl ReceiveBuffer {
@@ -407,7 +470,11 @@ impl ReceiveBuffer {
             _ => None,
         };
         let heap = loan.and_then(|loan| core.home.heap_offset_of(loan.address(), loan.len()));
-        Self { loan, heap }
+        Self {
+            loan,
+            heap,
+            is_staged: request.is_some_and(|request| request.buf.staged().is_some()),
+        }
     }
 
     /// Whether the string instruction, by which the kernel copies, is slow between the message and this buffer.

@@ -38,6 +38,8 @@ pub(crate) enum Mode {
     Pipe(Piped),
     /// A device reads.
     RdmaRead(RdmaRead),
+    /// A message of this rank to itself, of which one buffer or both are staged: from this send.
+    Own(RequestId),
 }
 
 /// The chunks that a transfer expects.
@@ -193,7 +195,7 @@ impl Transfers {
             .iter()
             .flatten()
             .any(|transfer| match &transfer.mode {
-                Mode::Choose | Mode::Get(_) => true,
+                Mode::Choose | Mode::Get(_) | Mode::Own(_) => true,
                 Mode::Cooperative(receiving) => peers[transfer.peer as usize]
                     .as_ref()
                     .is_some_and(|peer| receiving.could_move(&peer.endpoint)),

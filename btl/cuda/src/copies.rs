@@ -30,6 +30,7 @@ const DEPTH: usize = 4;
 struct Coming {
     chunk: Chunk,
     events: Vec<Event>,
+    unknown: bool,
     range: Range<u64>,
 }
 
@@ -56,7 +57,7 @@ pub unsafe fn to_host(
         if next < total && failed.is_none() && coming.len() < DEPTH {
             let range = next..total.min(next + CHUNK as u64);
             // SAFETY: by the contract of this function.
-            match unsafe { begin_to_host(driver, runs, range.clone()) } {
+            match unsafe { begin_to_host(driver, runs, range.clone(), &mut failed) } {
                 Ok(Some(begun)) => {
                     coming.push_back(begun);
                     next = range.end;
@@ -69,6 +70,7 @@ pub unsafe fn to_host(
         if let Some(first) = coming.pop_front() {
             match are_done(&first.events) {
                 Ok(false) => coming.push_front(first),
+                Ok(true) if first.unknown => staging::lose(first.chunk),
                 Ok(true) => {
                     let Range { start, end } = first.range;
                     first.chunk.read(0, &mut out[start as usize..end as usize]);
@@ -91,29 +93,20 @@ pub unsafe fn to_host(
 }
 
 /// Bytes on their way to a buffer. It is a state only; the bytes and the buffer come with each call.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub struct ToDevice {
     next: u64,
     lanes: Vec<Arc<Lane>>,
-    /// Behind all copies, once all are begun.
+    /// Behind all copies, once no more begin.
     events: Option<Vec<Event>>,
-}
-
-impl Default for ToDevice {
-    fn default() -> Self {
-        Self::new()
-    }
+    failed: Option<Error>,
 }
 
 impl ToDevice {
     /// Nothing is begun.
     #[must_use]
     pub fn new() -> Self {
-        Self {
-            next: 0,
-            lanes: Vec::new(),
-            events: None,
-        }
+        Self::default()
     }
 
     /// Moves what can be moved. `true`: all is there.
@@ -124,23 +117,34 @@ impl ToDevice {
     ///
     /// # Errors
     ///
-    /// What the driver refused. Nothing is known of the buffer then.
+    /// What the driver refused. Nothing is known of the buffer then, but no copy is under way any more.
     pub unsafe fn advance(&mut self, runs: &mut Runs<'_>, bytes: &[u8]) -> Result<bool, Error> {
         let driver = in_process()?;
         let total = bytes.len() as u64;
-        while self.next < total {
+        while self.next < total && self.failed.is_none() {
             let range = self.next..total.min(self.next + CHUNK as u64);
             // SAFETY: by the contract of this function.
-            if !unsafe { self.begin(driver, runs, range.clone(), bytes) }? {
-                return Ok(false);
+            match unsafe { self.begin(driver, runs, range.clone(), bytes) } {
+                Ok(true) => self.next = range.end,
+                Ok(false) => return Ok(false),
+                Err(error) => self.failed = Some(error),
             }
-            self.next = range.end;
         }
-        if self.events.is_none() {
-            let marked = mark(&self.lanes, Direction::ToDevice)?;
-            self.events = Some(marked);
+        let events = match &self.events {
+            Some(events) => events,
+            None => {
+                let marked = mark(&self.lanes, Direction::ToDevice, &mut self.failed);
+                self.events.insert(marked)
+            }
+        };
+        for event in events {
+            match event.is_done() {
+                Ok(true) => {}
+                Ok(false) => return Ok(false),
+                Err(error) => _ = self.failed.get_or_insert(error),
+            }
         }
-        are_done(self.events.as_deref().unwrap_or_default())
+        self.failed.clone().map_or(Ok(true), Err)
     }
 
     /// Starts the copies of one chunk. `false`: none is free.
@@ -154,29 +158,30 @@ impl ToDevice {
         range: Range<u64>,
         bytes: &[u8],
     ) -> Result<bool, Error> {
-        let Some(parts) = parts(driver, runs, range.clone())? else {
+        let located = locate(driver, runs, range.clone())?;
+        let Some(mut chunk) = located.chunk(driver)? else {
             return Ok(false);
         };
-        let Parts { list, mut chunk } = parts;
         let bytes = &bytes[range.start as usize..range.end as usize];
         chunk.write(0, bytes);
         // SAFETY: by the contract of this function.
-        let begun = unsafe { start_all(&chunk, &list, Direction::ToDevice) };
-        match begun {
-            Ok((lanes, events)) => {
-                staging::give_back(chunk, events);
-                for lane in lanes {
-                    if !self.lanes.iter().any(|known| Arc::ptr_eq(known, &lane)) {
-                        self.lanes.push(lane);
-                    }
-                }
-                Ok(true)
-            }
-            Err(error) => {
-                staging::lose(chunk);
-                Err(error)
+        let begun = unsafe { start_all(&chunk, &located, Direction::ToDevice) };
+        for lane in begun.lanes {
+            if !self.lanes.iter().any(|known| Arc::ptr_eq(known, &lane)) {
+                self.lanes.push(lane);
             }
         }
+        match begun.failed {
+            None => staging::give_back(chunk, begun.events),
+            Some(error) => {
+                match begun.unknown {
+                    true => staging::lose(chunk),
+                    false => staging::give_back(chunk, begun.events),
+                }
+                return Err(error);
+            }
+        }
+        Ok(true)
     }
 }
 
@@ -188,17 +193,19 @@ struct Part {
     lane: Option<Arc<Lane>>,
 }
 
-struct Parts {
+/// Where the runs of a range are.
+pub(crate) struct Located {
     list: Vec<Part>,
-    chunk: Chunk,
+    /// The lane of the first run in a device, or one by which a chunk is found.
+    pub(crate) lane: Arc<Lane>,
 }
 
-fn in_process() -> Result<&'static Library, Error> {
+pub(crate) fn in_process() -> Result<&'static Library, Error> {
     let reason = "the driver is not loaded in this process";
     driver().ok_or_else(|| Error::ours("a copy", "device memory".into(), reason))
 }
 
-fn are_done(events: &[Event]) -> Result<bool, Error> {
+pub(crate) fn are_done(events: &[Event]) -> Result<bool, Error> {
     for event in events {
         if !event.is_done()? {
             return Ok(false);
@@ -207,12 +214,12 @@ fn are_done(events: &[Event]) -> Result<bool, Error> {
     Ok(true)
 }
 
-/// Looks where the runs of a range are, and takes a chunk for them. `None`: none is free.
-fn parts(
+/// Looks where the runs of a range are.
+pub(crate) fn locate(
     driver: &'static Library,
     runs: &mut Runs<'_>,
     range: Range<u64>,
-) -> Result<Option<Parts>, Error> {
+) -> Result<Located, Error> {
     let mut list = Vec::new();
     let mut failed = None;
     let mut last: Option<(Allocation, Option<Arc<Lane>>)> = None;
@@ -240,22 +247,24 @@ fn parts(
     if let Some(error) = failed {
         return Err(error);
     }
-    let chunk = match list.iter().find_map(|part| part.lane.as_ref()) {
-        Some(lane) => {
-            let _entered = lane.enter()?;
-            staging::take(driver)?
-        }
-        None => {
-            let context = match pinned {
-                Some(allocation) => allocation.context(driver)?,
-                None => primary(driver, 0)?,
-            };
-            let lane = Lane::of(driver, context)?;
-            let _entered = lane.enter()?;
-            staging::take(driver)?
-        }
+    let lane = match (list.iter().find_map(|part| part.lane.clone()), pinned) {
+        (Some(lane), _) => lane,
+        (None, Some(allocation)) => lane_of(driver, &allocation)?,
+        (None, None) => Lane::of(driver, primary(driver, 0)?, 0)?,
     };
-    Ok(chunk.map(|chunk| Parts { list, chunk }))
+    Ok(Located { list, lane })
+}
+
+fn lane_of(driver: &'static Library, allocation: &Allocation) -> Result<Arc<Lane>, Error> {
+    Lane::of(driver, allocation.context(driver)?, allocation.device)
+}
+
+impl Located {
+    /// A chunk for a copy that begins now. `None`: none is free.
+    pub(crate) fn chunk(&self, driver: &'static Library) -> Result<Option<Chunk>, Error> {
+        let _entered = self.lane.enter()?;
+        staging::take(driver, self.lane.device())
+    }
 }
 
 /// The lane of the first bytes of a run, and how many these are; no lane: they are the host's. `last`: where the bytes
@@ -287,7 +296,7 @@ fn place(
             None => return Ok((None, len)),
             Some(allocation) if allocation.kind == Kind::Pinned => (allocation, None),
             Some(allocation) => {
-                let lane = Lane::of(driver, allocation.context(driver)?)?;
+                let lane = lane_of(driver, &allocation)?;
                 (allocation, Some(lane))
             }
         },
@@ -301,7 +310,7 @@ fn place(
     Ok((lane, first))
 }
 
-/// Starts the copies of one chunk to the host. `None`: none is free.
+/// Starts the copies of one chunk to the host. `None`: none is free. What has failed is noted, too.
 ///
 /// # Safety
 /// As [`to_host`].
@@ -309,37 +318,44 @@ unsafe fn begin_to_host(
     driver: &'static Library,
     runs: &mut Runs<'_>,
     range: Range<u64>,
+    failed: &mut Option<Error>,
 ) -> Result<Option<Coming>, Error> {
-    let Some(Parts { list, chunk }) = parts(driver, runs, range.clone())? else {
+    let located = locate(driver, runs, range.clone())?;
+    let Some(chunk) = located.chunk(driver)? else {
         return Ok(None);
     };
     // SAFETY: by the contract of this function.
-    match unsafe { start_all(&chunk, &list, Direction::ToHost) } {
-        Ok((_, events)) => Ok(Some(Coming {
-            chunk,
-            events,
-            range,
-        })),
-        Err(error) => {
-            staging::lose(chunk);
-            Err(error)
-        }
-    }
+    let begun = unsafe { start_all(&chunk, &located, Direction::ToHost) };
+    *failed = begun.failed;
+    Ok(Some(Coming {
+        chunk,
+        events: begun.events,
+        unknown: begun.unknown,
+        range,
+    }))
 }
 
-/// Copies all parts between the program's memory and a chunk, or starts that. Gives the lanes, and the marks behind it.
+/// What was begun of a chunk's copies.
+pub(crate) struct Begun {
+    pub(crate) lanes: Vec<Arc<Lane>>,
+    /// The marks behind them.
+    pub(crate) events: Vec<Event>,
+    /// A lane has given no mark: nobody knows when the chunk is free.
+    pub(crate) unknown: bool,
+    /// Why the rest was not begun.
+    pub(crate) failed: Option<Error>,
+}
+
+/// Copies all parts between the program's memory and a chunk, or starts that.
 ///
 /// # Safety
 /// The parts are memory of the program that may be read, or written, until the events are complete. The chunk stays
 /// alone as long.
-unsafe fn start_all(
-    chunk: &Chunk,
-    list: &[Part],
-    direction: Direction,
-) -> Result<(Vec<Arc<Lane>>, Vec<Event>), Error> {
+pub(crate) unsafe fn start_all(chunk: &Chunk, located: &Located, direction: Direction) -> Begun {
     let mut lanes: Vec<Arc<Lane>> = Vec::new();
     let mut offset = 0;
-    for part in list {
+    let mut failed = None;
+    for part in &located.list {
         let host = chunk.at(offset);
         offset += part.len;
         match &part.lane {
@@ -350,7 +366,8 @@ unsafe fn start_all(
                     if error.is_stale() {
                         lane.give_up();
                     }
-                    return Err(error);
+                    failed = Some(error);
+                    break;
                 }
                 if !lanes.iter().any(|known| Arc::ptr_eq(known, lane)) {
                     lanes.push(Arc::clone(lane));
@@ -367,10 +384,23 @@ unsafe fn start_all(
             }
         }
     }
-    let events = mark(&lanes, direction)?;
-    Ok((lanes, events))
+    let events = mark(&lanes, direction, &mut failed);
+    Begun {
+        unknown: events.len() < lanes.len(),
+        lanes,
+        events,
+        failed,
+    }
 }
 
-fn mark(lanes: &[Arc<Lane>], direction: Direction) -> Result<Vec<Event>, Error> {
-    lanes.iter().map(|lane| lane.mark(direction)).collect()
+/// Marks the place behind all copies so far. A lane that refuses has failed, and with it what was begun there.
+fn mark(lanes: &[Arc<Lane>], direction: Direction, failed: &mut Option<Error>) -> Vec<Event> {
+    let mut events = Vec::with_capacity(lanes.len());
+    for lane in lanes {
+        match lane.mark(direction) {
+            Ok(event) => events.push(event),
+            Err(error) => _ = failed.get_or_insert(error),
+        }
+    }
+    events
 }

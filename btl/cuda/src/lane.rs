@@ -17,6 +17,8 @@ use std::sync::{Arc, Mutex, PoisonError};
 pub(crate) struct Lane {
     driver: &'static Library,
     context: Context,
+    /// The ordinal of its device.
+    device: i32,
     /// The context's number: its handle may be another one's later. None: the driver is older than CUDA 12.
     id: Option<u64>,
     streams: [Stream; 2],
@@ -53,8 +55,12 @@ pub(crate) struct Event {
 static LANES: Mutex<Vec<Arc<Lane>>> = Mutex::new(Vec::new());
 
 impl Lane {
-    /// The lane of a context.
-    pub(crate) fn of(driver: &'static Library, context: Context) -> Result<Arc<Self>, Error> {
+    /// The lane of a context, which is one of this device.
+    pub(crate) fn of(
+        driver: &'static Library,
+        context: Context,
+        device: i32,
+    ) -> Result<Arc<Self>, Error> {
         let mut lanes = LANES.lock().unwrap_or_else(PoisonError::into_inner);
         let id = context.id(driver);
         let here = |lane: &&Arc<Self>| lane.context == context;
@@ -70,6 +76,7 @@ impl Lane {
         let lane = Arc::new(Self {
             driver,
             context,
+            device,
             id,
             streams,
             events: Mutex::default(),
@@ -87,6 +94,11 @@ impl Lane {
     /// Makes its context the thread's one.
     pub(crate) fn enter(&self) -> Result<Entered, Error> {
         self.context.enter(self.driver)
+    }
+
+    /// The ordinal of its device.
+    pub(crate) fn device(&self) -> i32 {
+        self.device
     }
 
     fn stream(&self, direction: Direction) -> CUstream {

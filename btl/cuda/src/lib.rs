@@ -26,8 +26,9 @@ pub mod copies;
 pub mod error;
 mod lane;
 pub mod memory;
+pub mod pipeline;
 mod presence;
-mod staging;
+pub mod staging;
 pub mod survey;
 
 /// Whether the driver can be loaded here, and has what is needed.

@@ -1,9 +1,13 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Host memory through which bytes go to and from devices: a pool of chunks that devices can reach.
+//! Host memory through which bytes go to and from devices: pools of chunks that devices can reach, one for each device.
 //!
 //! The memory is ours, and registered with the driver when it is first used. To let the driver allocate it could wait
-//! for kernels of the program, and so could giving it back; so it is never given back. Where the driver refuses to
-//! register it, it is used as it is: then the driver copies once more.
+//! for kernels of the program, and so could giving it back; so it is never given back. It grows by regions, up to a
+//! bound ([`set_bound`]). A device that is stuck keeps the chunks of its own pool alone.
+//!
+//! A copy *takes* a chunk, and gives it back when the device is done: that depends on the device alone. A message that
+//! is staged *reserves* chunks and keeps them until its peer has sent or taken their bytes. So reservations leave some
+//! chunks to copies, and those for one direction leave as many to the other.
 //!
 //! # Safety
 //! A region is mapped once and never unmapped. A chunk is a part of it, with one owner at any time. It goes back to the
@@ -12,107 +16,213 @@
 
 use crate::context::lasting;
 use crate::error::{Error, check};
-use crate::lane::Event;
+use crate::lane::{Direction, Event};
 use cuda_sys::{CU_MEMHOSTREGISTER_PORTABLE, Library};
 use onecopy_shm::copy::{copy_from_raw, copy_to_raw};
+use onecopy_shm::sync::{AtomicUsize, Ordering};
+use std::mem;
 use std::ptr::NonNull;
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 
-/// Bytes of a chunk.
-pub(crate) const CHUNK: usize = 512 << 10;
-/// Chunks of a region.
-const CHUNKS: usize = 8;
-/// Regions at most: another one is made only when copies that failed have taken all chunks of those before.
-const REGIONS: usize = 8;
+/// Bytes of a chunk. Chosen by magnitude: a copy of so much takes some twenty microseconds, several times what it takes
+/// to start it.
+pub const CHUNK: usize = 512 << 10;
+/// Chunks of a region, the step in which a pool grows.
+const CHUNKS: usize = 4;
+/// Chunks that are not reserved: copies of calls take them, and those of messages that found none to reserve.
+const KEPT: usize = 2;
+/// The least bound: a region, of which each direction can reserve one chunk.
+pub const LEAST: usize = CHUNKS * CHUNK;
 
-/// A chunk.
+/// Chunks of a pool at most, beside those that are lost.
+static MOST: AtomicUsize = AtomicUsize::new(8 * LEAST / CHUNK);
+
+/// Sets how many bytes each device's pool may have, [`LEAST`] at least. Memory that copies have failed with is lost.
+/// For that a pool may grow to twice as much.
+pub fn set_bound(bytes: usize) {
+    MOST.store(bytes.max(LEAST) / CHUNK, Ordering::Relaxed);
+}
+
+/// A chunk. If it is dropped, no device uses it.
 #[derive(Debug)]
-pub(crate) struct Chunk(NonNull<u8>);
+pub(crate) struct Chunk {
+    at: NonNull<u8>,
+    device: i32,
+    reserved: Option<Direction>,
+}
 
 // SAFETY: a part of a region that lives for ever, with one owner.
 unsafe impl Send for Chunk {}
 
+#[derive(Default)]
 struct Pool {
-    free: Vec<Chunk>,
-    /// Chunks that devices still use, with what says for how long.
-    busy: Vec<(Chunk, Vec<Event>)>,
-    regions: usize,
-    /// Chunks that have an owner.
-    out: usize,
+    device: i32,
+    free: Vec<Place>,
+    /// Chunks that the device still uses, with what says for how long.
+    busy: Vec<(Place, Vec<Event>)>,
+    /// Chunks that were made, and those of them that are lost.
+    made: usize,
+    lost: usize,
+    /// Reserved chunks by direction.
+    reserved: [usize; 2],
 }
 
-static POOL: Mutex<Pool> = Mutex::new(Pool {
-    free: Vec::new(),
-    busy: Vec::new(),
-    regions: 0,
-    out: 0,
-});
+/// Where a chunk is.
+struct Place(NonNull<u8>);
+
+// SAFETY: as for chunks.
+unsafe impl Send for Place {}
+
+static POOLS: Mutex<Vec<Pool>> = Mutex::new(Vec::new());
+
+fn lock() -> MutexGuard<'static, Vec<Pool>> {
+    POOLS.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// The pool of a device.
+fn pool(pools: &mut Vec<Pool>, device: i32) -> &mut Pool {
+    let index = match pools.iter().position(|pool| pool.device == device) {
+        Some(index) => index,
+        None => {
+            pools.push(Pool {
+                device,
+                ..Pool::default()
+            });
+            pools.len() - 1
+        }
+    };
+    &mut pools[index]
+}
 
 impl Pool {
-    /// Looks which chunks devices are done with.
-    fn sweep(&mut self) {
-        let mut still = Vec::with_capacity(self.busy.len());
-        for (chunk, mut events) in self.busy.drain(..) {
-            let mut lost = false;
-            events.retain(|event| {
-                event.is_done().map_or_else(
-                    |_| {
-                        lost = true;
-                        false
-                    },
-                    |done| !done,
-                )
-            });
-            match (lost, events.is_empty()) {
-                // Nobody knows when a device stops to use it.
-                (true, _) => {}
-                (false, true) => self.free.push(chunk),
-                (false, false) => still.push((chunk, events)),
-            }
-        }
-        self.busy = still;
+    /// Whether a region more is within the bound.
+    fn may_grow(&self, most: usize) -> bool {
+        self.made + CHUNKS <= most + self.lost.min(most)
+    }
+
+    /// Whether one more chunk may be reserved in a direction.
+    fn may_reserve(&self, direction: Direction, most: usize) -> bool {
+        let chunks = if self.may_grow(most) {
+            most
+        } else {
+            self.made - self.lost
+        };
+        let share = chunks.saturating_sub(KEPT) / 2;
+        self.reserved[direction as usize] < share
     }
 }
 
-/// A chunk, if one is free now. The thread is in a context.
-pub(crate) fn take(driver: &'static Library) -> Result<Option<Chunk>, Error> {
-    let mut pool = POOL.lock().unwrap_or_else(PoisonError::into_inner);
-    if pool.free.is_empty() {
-        pool.sweep();
-    }
-    if pool.free.is_empty() && pool.busy.is_empty() && pool.out == 0 {
-        if pool.regions == REGIONS {
-            let about = format!("{} bytes", REGIONS * CHUNKS * CHUNK);
-            let reason = "copies that failed may still use all of it";
-            return Err(Error::ours("the staging pool", about, reason));
+/// Looks which chunks the device is done with. The driver is asked while nothing is locked.
+fn sweep(device: i32) {
+    let busy = mem::take(&mut pool(&mut lock(), device).busy);
+    let mut still = Vec::with_capacity(busy.len());
+    let (mut free, mut lost) = (Vec::new(), 0);
+    for (place, mut events) in busy {
+        let mut unknown = false;
+        events.retain(|event| {
+            event.is_done().map_or_else(
+                |_| {
+                    unknown = true;
+                    false
+                },
+                |done| !done,
+            )
+        });
+        match (unknown, events.is_empty()) {
+            // Nobody knows when a device stops to use it.
+            (true, _) => lost += 1,
+            (false, true) => free.push(place),
+            (false, false) => still.push((place, events)),
         }
-        let region = region(driver)?;
-        pool.regions += 1;
-        pool.free.extend(region);
     }
-    let chunk = pool.free.pop();
-    pool.out += usize::from(chunk.is_some());
-    Ok(chunk)
+    let mut pools = lock();
+    let pool = pool(&mut pools, device);
+    pool.free.append(&mut free);
+    pool.busy.append(&mut still);
+    pool.lost += lost;
+}
+
+/// A chunk for a copy that begins now, if one is free. The thread is in a context of the device.
+pub(crate) fn take(driver: &'static Library, device: i32) -> Result<Option<Chunk>, Error> {
+    get(driver, device, None)
+}
+
+/// A chunk for a message to keep, if one may be reserved and is free.
+pub(crate) fn reserve(
+    driver: &'static Library,
+    device: i32,
+    direction: Direction,
+) -> Result<Option<Chunk>, Error> {
+    get(driver, device, Some(direction))
+}
+
+fn get(
+    driver: &'static Library,
+    device: i32,
+    reserved: Option<Direction>,
+) -> Result<Option<Chunk>, Error> {
+    let most = MOST.load(Ordering::Relaxed);
+    let mut swept = false;
+    loop {
+        let mut pools = lock();
+        let pool = pool(&mut pools, device);
+        if reserved.is_some_and(|direction| !pool.may_reserve(direction, most)) {
+            return Ok(None);
+        }
+        if let Some(Place(at)) = pool.free.pop() {
+            if let Some(direction) = reserved {
+                pool.reserved[direction as usize] += 1;
+            }
+            return Ok(Some(Chunk {
+                at,
+                device,
+                reserved,
+            }));
+        }
+        if !swept {
+            drop(pools);
+            sweep(device);
+            swept = true;
+            continue;
+        }
+        if !pool.may_grow(most) {
+            if pool.lost >= pool.made {
+                let about = format!("{} bytes", pool.made * CHUNK);
+                let reason = "copies that failed may still use all of it";
+                return Err(Error::ours("the staging pool", about, reason));
+            }
+            return Ok(None);
+        }
+        pool.made += CHUNKS;
+        drop(pools);
+        let made = region(driver);
+        let mut pools = lock();
+        let pool = self::pool(&mut pools, device);
+        match made {
+            Ok(made) => pool.free.extend(made),
+            Err(error) => {
+                pool.made -= CHUNKS;
+                return Err(error);
+            }
+        }
+    }
 }
 
 /// Gives a chunk back: `events` are those behind its copies.
 pub(crate) fn give_back(chunk: Chunk, events: Vec<Event>) {
-    let mut pool = POOL.lock().unwrap_or_else(PoisonError::into_inner);
-    pool.out -= 1;
-    match events.is_empty() {
-        true => pool.free.push(chunk),
-        false => pool.busy.push((chunk, events)),
-    }
+    chunk.end(|pool, place| match events.is_empty() {
+        true => pool.free.push(place),
+        false => pool.busy.push((place, events)),
+    });
 }
 
 /// Gives a chunk up: nobody knows whether a device still uses it.
 pub(crate) fn lose(chunk: Chunk) {
-    let Chunk(_) = chunk;
-    POOL.lock().unwrap_or_else(PoisonError::into_inner).out -= 1;
+    chunk.end(|pool, _| pool.lost += 1);
 }
 
 /// New chunks.
-fn region(driver: &'static Library) -> Result<Vec<Chunk>, Error> {
+fn region(driver: &'static Library) -> Result<Vec<Place>, Error> {
     let len = CHUNKS * CHUNK;
     let _entered = lasting(driver)?.enter(driver)?;
     let protection = libc::PROT_READ | libc::PROT_WRITE;
@@ -142,16 +252,36 @@ fn region(driver: &'static Library) -> Result<Vec<Chunk>, Error> {
     }
     let at = at.cast::<u8>();
     // SAFETY: each begins inside of the region.
-    let chunk = |index: usize| Chunk(unsafe { at.add(index * CHUNK) });
-    Ok((0..CHUNKS).map(chunk).collect())
+    let place = |index: usize| Place(unsafe { at.add(index * CHUNK) });
+    Ok((0..CHUNKS).map(place).collect())
+}
+
+impl Drop for Chunk {
+    fn drop(&mut self) {
+        self.put_back(|pool, place| pool.free.push(place));
+    }
 }
 
 impl Chunk {
+    fn put_back(&self, put: impl FnOnce(&mut Pool, Place)) {
+        let mut pools = lock();
+        let pool = pool(&mut pools, self.device);
+        if let Some(direction) = self.reserved {
+            pool.reserved[direction as usize] -= 1;
+        }
+        put(pool, Place(self.at));
+    }
+
+    fn end(self, put: impl FnOnce(&mut Pool, Place)) {
+        self.put_back(put);
+        mem::forget(self);
+    }
+
     /// The address of a byte.
     pub(crate) fn at(&self, offset: usize) -> *mut u8 {
         assert!(offset <= CHUNK);
         // SAFETY: inside of the chunk, or just behind it.
-        unsafe { self.0.as_ptr().add(offset) }
+        unsafe { self.at.as_ptr().add(offset) }
     }
 
     /// Copies bytes in.
@@ -166,5 +296,19 @@ impl Chunk {
         assert!(offset + out.len() <= CHUNK);
         // SAFETY: inside of the chunk, which no device writes.
         unsafe { copy_from_raw(self.at(offset), out) };
+    }
+
+    /// Its first bytes, which no device writes.
+    pub(crate) fn bytes(&self, len: usize) -> &[u8] {
+        assert!(len <= CHUNK);
+        // SAFETY: inside of the chunk; its memory was mapped as zeros. The owner shows it only while no device has it.
+        unsafe { std::slice::from_raw_parts(self.at(0), len) }
+    }
+
+    /// The same, to be written.
+    pub(crate) fn bytes_mut(&mut self, len: usize) -> &mut [u8] {
+        assert!(len <= CHUNK);
+        // SAFETY: as above, by the only owner.
+        unsafe { std::slice::from_raw_parts_mut(self.at(0), len) }
     }
 }

@@ -13,7 +13,9 @@ mod harness;
 mod limit;
 
 use harness::*;
-use onecopy_cuda::{Kind, memory};
+use onecopy_cuda::copies::ToDevice;
+use onecopy_cuda::pipeline::{Settled, Sink, Source};
+use onecopy_cuda::{Error, Kind, memory};
 use onecopy_shm::sync::{AtomicBool, AtomicU32, Ordering};
 use std::ops::Range;
 use std::ptr::null_mut;
@@ -188,6 +190,180 @@ fn copies_end_while_a_kernel_that_waits_for_them_occupies_the_device() {
         });
         assert!(over.load(Ordering::Acquire));
     }
+}
+
+/// Moves the bytes of a send to a receive, as an engine would, and gives how many pieces that took.
+fn carry(source: &Source, sink: &Sink, step: usize) -> usize {
+    let (len, mut done, mut pieces) = (source.len(), 0, 0);
+    while done < len {
+        let room = sink.room(done..len).expect("room");
+        let ready = source.ready(done..len).expect("bytes") as u64;
+        let n = room.min(ready).min(step as u64) as usize;
+        if n == 0 {
+            source.advance();
+            sink.advance();
+            std::thread::yield_now();
+            continue;
+        }
+        let taken = sink.take(done, n, &mut |at, out| {
+            let shown = source.show(done + at as u64, out.len(), &mut |start, bytes| {
+                out[start..start + bytes.len()].copy_from_slice(bytes);
+            });
+            assert!(shown, "{at} of {n} bytes at {done}");
+        });
+        assert!(taken);
+        done += n as u64;
+        pieces += 1;
+    }
+    source.close();
+    pieces
+}
+
+fn settle(mut settled: impl FnMut() -> Settled, mut advance: impl FnMut()) -> Result<(), Error> {
+    loop {
+        if let Some(end) = settled() {
+            return end;
+        }
+        advance();
+        std::thread::yield_now();
+    }
+}
+
+fn settle_both(source: &Source, sink: &Sink) {
+    settle(|| source.settled(), || _ = source.advance()).expect("a copy from the device");
+    settle(|| sink.settled(), || _ = sink.advance()).expect("a copy to the device");
+}
+
+fn source_of(base: u64, len: usize) -> Source {
+    // SAFETY: memory of the test, which waits.
+    unsafe { Source::new(whole(base), len as u64) }
+}
+
+fn sink_of(base: u64, len: usize) -> Sink {
+    // SAFETY: memory of the test, which waits.
+    unsafe { Sink::new(whole(base), len as u64) }
+}
+
+#[test]
+fn pieces_come_and_go_at_every_length() {
+    let driver = driver();
+    let longest = 21 * CHUNK + 12345;
+    let (from, to) = (driver.alloc(longest), driver.alloc(longest));
+    for (seed, len) in [1, 4095, CHUNK, CHUNK + 1, 5 * CHUNK - 1, longest]
+        .into_iter()
+        .enumerate()
+    {
+        for step in [64 << 10, 3 * CHUNK] {
+            let bytes = pattern(len, seed as u8);
+            put(whole(from), &bytes).expect("a copy");
+            let (source, sink) = (source_of(from, len), sink_of(to, len));
+            carry(&source, &sink, step);
+            settle_both(&source, &sink);
+            assert!(
+                get(whole(to), len).expect("a copy") == bytes,
+                "{len}, {step}"
+            );
+        }
+    }
+}
+
+/// More messages than there are chunks, all begun before any goes on: each still does, the last one first.
+#[test]
+fn each_message_goes_on_whatever_others_keep() {
+    const MESSAGES: usize = 24;
+    let driver = driver();
+    // SAFETY: a look.
+    let registered = || unsafe { (driver.functions.registered)() };
+    let before = registered();
+    let len = 3 * CHUNK + 77;
+    let (from, to) = (driver.alloc(MESSAGES * len), driver.alloc(MESSAGES * len));
+    let bytes = pattern(MESSAGES * len, 8);
+    put(whole(from), &bytes).expect("a copy");
+    let at = |base: u64, index: usize| base + (index * len) as u64;
+    let sources: Vec<_> = (0..MESSAGES)
+        .map(|index| source_of(at(from, index), len))
+        .collect();
+    let sinks: Vec<_> = (0..MESSAGES)
+        .map(|index| sink_of(at(to, index), len))
+        .collect();
+    for (source, sink) in sources.iter().zip(&sinks) {
+        // Those that find nothing more to reserve get a short piece, and keep it.
+        while source.ready(0..len as u64).expect("bytes") == 0 {
+            source.advance();
+        }
+        while sink.room(0..len as u64).expect("room") == 0 {
+            sink.advance();
+        }
+    }
+    // A call still finds chunks for its copies.
+    assert!(get(whole(from), len).expect("a copy") == bytes[..len]);
+    for (source, sink) in sources.iter().zip(&sinks).rev() {
+        carry(source, sink, 100_000);
+        settle_both(source, sink);
+    }
+    assert!(get(whole(to), bytes.len()).expect("a copy") == bytes);
+    let more = registered() - before;
+    assert!(more <= 16 << 20, "{more} bytes more are registered");
+}
+
+/// A receiver asks again for what it has lost, and passes over what it has.
+#[test]
+fn bytes_may_be_asked_for_again() {
+    let driver = driver();
+    let len = 9 * CHUNK;
+    let from = driver.alloc(len);
+    let bytes = pattern(len, 12);
+    put(whole(from), &bytes).expect("a copy");
+    let source = source_of(from, len);
+    for start in [0, 5 * CHUNK + 9, 7, CHUNK, len - 1, 3 * CHUNK] {
+        let range = start as u64..len as u64;
+        let ready = loop {
+            match source.ready(range.clone()).expect("bytes") {
+                0 => _ = source.advance(),
+                ready => break ready,
+            }
+        };
+        let mut got = Vec::new();
+        assert!(source.show(range.start, ready, &mut |_, bytes| {
+            got.extend_from_slice(bytes)
+        }));
+        assert!(got == bytes[start..start + ready], "from {start}");
+    }
+    source.close();
+    settle(|| source.settled(), || _ = source.advance()).expect("a copy");
+}
+
+/// A device that does nothing keeps the chunks of its own pool alone.
+#[test]
+fn a_device_that_is_stuck_keeps_no_chunks_of_another() {
+    let driver = driver();
+    let stuck = driver.alloc(64 * CHUNK);
+    let mut other = null_mut();
+    // SAFETY: the place for the answer is ours.
+    unsafe { (driver.functions.create)(&raw mut other, 0, 1) };
+    let well = driver.alloc(CHUNK);
+    // SAFETY: the driver in software only remembers it.
+    unsafe { (driver.functions.hold)(0, 1) };
+    // The first ones take all chunks that there may be.
+    let bytes = pattern(CHUNK, 1);
+    let mut jobs: Vec<_> = (0..64).map(|_| ToDevice::new()).collect();
+    for job in &mut jobs {
+        // SAFETY: memory of the test, which waits.
+        let over = unsafe { job.advance(&mut whole(stuck), &bytes) };
+        assert_eq!(over, Ok(false));
+    }
+    put(whole(well), &bytes).expect("the other device");
+    assert!(get(whole(well), CHUNK).expect("the other device") == bytes);
+    // SAFETY: as above.
+    unsafe { (driver.functions.hold)(0, 0) };
+    for job in &mut jobs {
+        // SAFETY: memory of the test, which waits.
+        while !unsafe { job.advance(&mut whole(stuck), &bytes) }.expect("the first device") {
+            std::thread::yield_now();
+        }
+    }
+    // SAFETY: a context of this test.
+    unsafe { (driver.functions.destroy)(other) };
 }
 
 #[test]

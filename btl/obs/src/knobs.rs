@@ -267,6 +267,9 @@ knobs! {
             OrAuto(Size { min: 4 * KIB, max: GIB }), auto::POOL_PER_PEER;
         /// Bytes of chunks that one sender may have in all.
         User ONECOPY_POOL_MAX => pool_max: usize = 4 * MIB, Size { min: 4 * KIB, max: 64 * GIB };
+        /// Bytes of host memory through which messages of one device's memory go: pinned, and not before it is needed.
+        /// A message takes up to 2 MiB of it each way. One that finds nothing left goes on by 64 KiB of its own.
+        User ONECOPY_DEVICE_STAGING => device_staging: usize = 16 * MIB, Size { min: 2 * MIB, max: 64 * GIB };
     }
 
     "rendezvous" {

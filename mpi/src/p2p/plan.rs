@@ -9,8 +9,9 @@ use crate::failure::{Outcome, fail};
 use crate::ffi::{Addr, Datatype};
 use crate::request::{Pending, Unpack};
 use crate::{c, device, memory};
-use onecopy::raw::{Operation, SendOptions};
+use onecopy::raw::{MessageBuf, Operation, SendOptions};
 use onecopy::{Source, Span, Tag};
+use std::sync::Arc;
 
 /// From this length of an average run on, runs go as they are; shorter ones cost more in a list than in a copy.
 const LONG_RUN: u64 = 1024;
@@ -31,6 +32,8 @@ enum Bytes {
     Runs(Vec<Span>),
     /// Scattered.
     Scattered(Layout, u64),
+    /// Some of them are a device's.
+    Device(Layout, u64),
 }
 
 fn bytes_of(
@@ -58,7 +61,7 @@ fn bytes_of(
     let layout = object.shape.layout_of(count)?;
     let runs = layout.runs();
     if device::holds_any(&layout, buf) {
-        return Ok(Bytes::Scattered(layout, size));
+        return Ok(Bytes::Device(layout, size));
     }
     if runs <= MANY_RUNS && size / runs >= LONG_RUN {
         let mut spans = Vec::with_capacity(runs as usize);
@@ -146,6 +149,8 @@ pub(crate) enum Outgoing {
     Runs(Vec<Span>),
     /// A copy.
     Packed(Vec<u8>),
+    /// Memory that a device copies piece by piece.
+    Staged(Arc<device::Outgoing>),
 }
 
 impl Outgoing {
@@ -154,7 +159,10 @@ impl Outgoing {
         Ok(match bytes_of(buf, count, object, memory::sent)? {
             Bytes::One(span) => Self::One(span),
             Bytes::Runs(spans) => Self::Runs(spans),
-            Bytes::Scattered(layout, size) => {
+            Bytes::Device(layout, size) if device::is_long(size) => {
+                Self::Staged(Arc::new(device::Outgoing::new(layout, buf)))
+            }
+            Bytes::Scattered(layout, size) | Bytes::Device(layout, size) => {
                 let mut packed = memory::zeroed(size as usize)?;
                 memory::gather(&layout, buf, 0..size, &mut packed)?;
                 Self::Packed(packed)
@@ -174,6 +182,7 @@ impl Outgoing {
             Self::One(span) => Pending::send(link, &span, rank, tag, options),
             Self::Runs(spans) => Pending::send(link, &spans, rank, tag, options),
             Self::Packed(packed) => Pending::send_packed(link, packed, rank, tag, options),
+            Self::Staged(buffer) => Pending::send_staged(link, buffer, rank, tag, options),
         }?)
     }
 }
@@ -241,15 +250,18 @@ impl Target {
     /// Starts the receive.
     pub(crate) fn receive(
         self,
-        begin: impl FnOnce(&[Span]) -> onecopy::Result<Operation>,
+        begin: impl FnOnce(MessageBuf<'_>) -> onecopy::Result<Operation>,
     ) -> Outcome<Pending> {
         Ok(match self.bytes {
             Bytes::One(span) => Pending::receive(&span, begin),
             Bytes::Runs(spans) => Pending::receive(&spans, begin),
+            Bytes::Device(layout, _) => {
+                Pending::receive_staged(device::Incoming::new(layout, self.base), begin)
+            }
             Bytes::Scattered(layout, size) => {
                 let base = self.base;
                 let packed = memory::zeroed(size as usize)?;
-                let unpack = Some(Box::new(Unpack::new(layout, base)));
+                let unpack = Some(Unpack::new(layout, base));
                 Pending::receive_packed(packed, unpack, begin)
             }
         }?)
@@ -262,7 +274,7 @@ impl Target {
         source: Source,
         tag: Tag,
     ) -> Outcome<Pending> {
-        self.receive(|spans| link.begin_receive(spans, source, tag))
+        self.receive(|buf| link.begin_receive(buf, source, tag))
     }
 }
 

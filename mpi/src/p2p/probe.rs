@@ -169,7 +169,7 @@ fn receive(buf: Addr, count: i64, datatype: Datatype, message: Out<Message>) -> 
         .take()
         .ok_or_else(|| bad_message(handle))?;
     let pending = target
-        .receive(|spans| matched.begin_receive(spans))
+        .receive(|buf| matched.begin_receive(buf))
         .map_err(|failure| failure.on(&entry.comm))?;
     Ok(Object::active(&entry.comm, Activity::Message(pending)))
 }

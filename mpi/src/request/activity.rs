@@ -194,8 +194,8 @@ pub(super) fn identity(
 ) -> Outcome<Activity> {
     let from = Source::Rank(parent.job_rank(0)?);
     let own = &parent.links()?.own;
-    let pending = Pending::receive_packed(vec![0; 4], None, |spans| {
-        own.begin_receive(spans, from, Tag::Is(tag))
+    let pending = Pending::receive_packed(vec![0; 4], None, |buf| {
+        own.begin_receive(buf, from, Tag::Is(tag))
     })?;
     Ok(Activity::Identity {
         pending: Box::new(pending),

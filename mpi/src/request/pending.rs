@@ -7,65 +7,69 @@
 //! nobody uses it.
 
 use crate::datatype::layout::Layout;
+use crate::device::{Incoming, Outgoing, StagedMessage};
 use crate::ffi::Addr;
-use crate::{device, memory, phase};
-use onecopy::raw::{Operation, Poll, SendOptions};
+use crate::{memory, phase};
+use onecopy::raw::{MessageBuf, Operation, Poll, SendOptions};
 use onecopy::{Comm, Error, Result, Span, Status};
-use std::sync::Mutex;
+use std::sync::{Arc, Mutex};
 
-/// Where a received message that comes in packed form goes.
+/// Where a received message that comes in packed form goes, in the host.
 pub(crate) struct Unpack {
     layout: Layout,
     base: Addr,
-    to: Place,
-}
-
-/// What copies it there.
-enum Place {
-    /// The processor, at once.
-    Host,
-    /// A device, which nothing was asked yet.
-    Device,
-    /// A device, which copies so many bytes; and what is to be said then.
-    Copying(device::Scatter, usize, Result<Status>),
 }
 
 impl Unpack {
     pub(crate) fn new(layout: Layout, base: Addr) -> Self {
-        let to = match device::holds_any(&layout, base) {
-            true => Place::Device,
-            false => Place::Host,
-        };
-        Self { layout, base, to }
+        Self { layout, base }
     }
+}
 
-    /// Takes what has come, the first `bytes` of the packed form. Gives the result back when it is where it belongs.
-    fn deliver(
+/// What is left to do when the operation is over.
+enum Rest {
+    Unpack(Unpack),
+    /// A device may still copy; and what is to be said then.
+    Settle(StagedMessage, Option<Result<Status>>),
+}
+
+impl Rest {
+    /// Takes the result of the operation, and gives it back when the bytes are where they belong.
+    fn end(
         &mut self,
         packed: &[u8],
-        bytes: usize,
         result: Result<Status>,
+        poll: &mut Poll<'_>,
     ) -> Option<Result<Status>> {
-        if matches!(self.to, Place::Host) {
-            memory::scatter_in_host(&self.layout, self.base, 0, &packed[..bytes]);
-            return Some(result);
+        match self {
+            Self::Unpack(unpack) => {
+                let bytes = match &result {
+                    Ok(status) => status.bytes,
+                    Err(Error::Truncated { .. }) => packed.len(),
+                    Err(_) => 0,
+                };
+                let bytes = &packed[..bytes];
+                memory::scatter_in_host(&unpack.layout, unpack.base, 0, bytes);
+                Some(result)
+            }
+            Self::Settle(_, kept) => {
+                *kept = Some(result);
+                self.settle(poll)
+            }
         }
-        self.to = Place::Copying(device::Scatter::default(), bytes, result);
-        self.advance(packed)?
     }
 
-    /// Goes on with that. `None`: nothing is under way.
-    fn advance(&mut self, packed: &[u8]) -> Option<Option<Result<Status>>> {
-        let Place::Copying(scatter, bytes, result) = &mut self.to else {
+    /// The result, if it is there and no device uses the program's buffer any more.
+    fn settle(&mut self, poll: &mut Poll<'_>) -> Option<Result<Status>> {
+        let Self::Settle(message, result @ Some(_)) = self else {
+            return Some(Err(Error::Cancelled));
+        };
+        let Some(settled) = message.end() else {
+            poll.stay_awake();
             return None;
         };
-        let result = match scatter.advance(&self.layout, self.base, &packed[..*bytes]) {
-            Ok(false) => return Some(None),
-            Ok(true) => result.clone(),
-            Err(error) => Err(error),
-        };
-        self.to = Place::Device;
-        Some(Some(result))
+        let result = result.take()?;
+        Some(settled.and(result))
     }
 }
 
@@ -76,7 +80,7 @@ pub(crate) struct Pending {
     operation: Option<Operation>,
     /// The packed form, if the message does not go straight from or to the program's buffer.
     packed: Vec<u8>,
-    unpack: Option<Box<Unpack>>,
+    rest: Option<Box<Rest>>,
     receives: bool,
 }
 
@@ -85,7 +89,7 @@ impl Pending {
         Self {
             operation: Some(operation),
             packed,
-            unpack: None,
+            rest: None,
             receives,
         }
     }
@@ -115,25 +119,62 @@ impl Pending {
         Ok(Self::new(operation, packed, false))
     }
 
+    /// Starts a send of a device's memory.
+    pub(crate) fn send_staged(
+        link: &Comm,
+        buffer: Arc<Outgoing>,
+        rank: usize,
+        tag: i32,
+        options: impl Into<SendOptions>,
+    ) -> Result<Self> {
+        let staged = MessageBuf::Staged(Arc::clone(&buffer) as _);
+        let operation = link.begin_send(staged, rank, tag, options)?;
+        Ok(Self::staged(
+            operation,
+            StagedMessage::Outgoing(buffer),
+            false,
+        ))
+    }
+
+    /// Starts a receive into a device's memory.
+    pub(crate) fn receive_staged(
+        buffer: Incoming,
+        begin: impl FnOnce(MessageBuf<'_>) -> Result<Operation>,
+    ) -> Result<Self> {
+        let buffer = Arc::new(buffer);
+        let operation = begin(MessageBuf::Staged(Arc::clone(&buffer) as _))?;
+        Ok(Self::staged(
+            operation,
+            StagedMessage::Incoming(buffer),
+            true,
+        ))
+    }
+
+    fn staged(operation: Operation, message: StagedMessage, receives: bool) -> Self {
+        let mut pending = Self::new(operation, Vec::new(), receives);
+        pending.rest = Some(Box::new(Rest::Settle(message, None)));
+        pending
+    }
+
     /// Starts a receive into the program's memory.
     pub(crate) fn receive(
         spans: &[Span],
-        begin: impl FnOnce(&[Span]) -> Result<Operation>,
+        begin: impl FnOnce(MessageBuf<'_>) -> Result<Operation>,
     ) -> Result<Self> {
-        Ok(Self::new(begin(spans)?, Vec::new(), true))
+        Ok(Self::new(begin(spans.into())?, Vec::new(), true))
     }
 
     /// Starts a receive into memory of the library. `unpack`: where its bytes go then.
     pub(crate) fn receive_packed(
         mut packed: Vec<u8>,
-        unpack: Option<Box<Unpack>>,
-        begin: impl FnOnce(&[Span]) -> Result<Operation>,
+        unpack: Option<Unpack>,
+        begin: impl FnOnce(MessageBuf<'_>) -> Result<Operation>,
     ) -> Result<Self> {
         let len = packed.len();
         let span = memory::received(memory::address_of(&mut packed), len);
-        let operation = begin(&[span])?;
+        let operation = begin((&[span]).into())?;
         let mut pending = Self::new(operation, packed, true);
-        pending.unpack = unpack;
+        pending.rest = unpack.map(|unpack| Box::new(Rest::Unpack(unpack)));
         Ok(pending)
     }
 
@@ -164,32 +205,17 @@ impl Pending {
 
     fn take_result(&mut self, poll: &mut Poll<'_>) -> Option<Result<Status>> {
         let Some(operation) = &self.operation else {
-            let unpack = self.unpack.as_mut();
-            let copying = unpack.and_then(|unpack| unpack.advance(&self.packed));
-            return match copying {
+            return match &mut self.rest {
+                Some(rest) => rest.settle(poll),
                 None => Some(Err(Error::Cancelled)),
-                Some(None) => {
-                    poll.stay_awake();
-                    None
-                }
-                Some(result) => result,
             };
         };
         let result = poll.take(operation)?;
         self.operation = None;
-        let Some(unpack) = &mut self.unpack else {
-            return Some(result);
-        };
-        let bytes = match &result {
-            Ok(status) => status.bytes,
-            Err(Error::Truncated { .. }) => self.packed.len(),
-            Err(_) => 0,
-        };
-        let result = unpack.deliver(&self.packed, bytes, result);
-        if result.is_none() {
-            poll.stay_awake();
+        match &mut self.rest {
+            Some(rest) => rest.end(&self.packed, result, poll),
+            None => Some(result),
         }
-        result
     }
 
     /// Takes back a receive that no message has matched.
@@ -205,9 +231,30 @@ impl Pending {
 impl Drop for Pending {
     #[inline]
     fn drop(&mut self) {
+        let rest = self.rest.take();
         if let Some(operation) = self.operation.take() {
             abandon(operation, std::mem::take(&mut self.packed), self.receives);
         }
+        if let Some(rest) = rest {
+            await_device(&rest);
+        }
+    }
+}
+
+/// Waits until no device uses the program's buffer any more. Before, its operation is over.
+#[cold]
+fn await_device(rest: &Rest) {
+    if let Rest::Settle(message, _) = rest
+        && message.end().is_none()
+        && let Ok(link) = phase::engine()
+    {
+        link.wait_until(|poll| {
+            let settled = message.end().map(drop);
+            if settled.is_none() {
+                poll.stay_awake();
+            }
+            settled
+        });
     }
 }
 

@@ -111,10 +111,66 @@ fn messages_while_a_kernel_that_waits_for_them_occupies_the_device() {
     passes("spinning", &[], &[], "every length");
 }
 
+/// With the least memory to stage in, and as usual; with single copies, and without.
+#[test]
+fn long_messages_of_devices_take_bounded_memory() {
+    let least = ("ONECOPY_DEVICE_STAGING", "2M");
+    passes("long", &["2"], &[least], "long ones");
+    passes("long", &["16"], &[("ONECOPY_LAYERS", "cico")], "long ones");
+}
+
+#[test]
+fn long_messages_of_devices_between_nodes() {
+    let program = compile("long");
+    let mut command = job_on_nodes(2, 1, &program);
+    command.env("LD_LIBRARY_PATH", libraries(&driver()));
+    let output = limit::output_within(&mut command, 2 * limit::limit()).expect("the launcher");
+    is_good("long between nodes", &output);
+    let said = String::from_utf8_lossy(&output.stdout);
+    assert!(said.contains("long ones"), "{said}");
+}
+
 #[test]
 fn faults_of_a_device_are_named() {
     for fault in ["2", "3"] {
         passes("broken", &[fault], &[], "named");
+        for after in ["0", "1", "7"] {
+            passes("broken", &[fault, "9000000", after], &[], "named");
+        }
+    }
+}
+
+/// At each of the points that a long message passes, early and late.
+#[cfg(feature = "fault-points")]
+#[test]
+fn a_death_amid_long_messages_of_devices_hurts_nobody_else() {
+    let program = compile("killed");
+    for (label, counts) in [
+        ("rts.sent", [1, 6]),
+        ("cts.sent", [1, 20]),
+        ("data.sent", [1, 300]),
+        ("fin.sent", [1, 6]),
+        ("ring.release", [1, 40]),
+    ] {
+        for (layers, count) in [("cico,cma", counts[0]), ("cico", counts[1])] {
+            let fault = format!("{label}:{count}:2");
+            let options = ["--keep-going", "-n", "3"];
+            let mut command = job(&place().directory, &options, &program);
+            command.env("LD_LIBRARY_PATH", libraries(&driver()));
+            command.envs([
+                ("ONECOPY_JOB_FAULT", fault.as_str()),
+                ("ONECOPY_LAYERS", layers),
+            ]);
+            command.env("ONECOPY_DEVICE_STAGING", "2M");
+            let output = limit::output_within(&mut command, limit::limit()).expect("the launcher");
+            let said = String::from_utf8_lossy(&output.stdout);
+            let errors = String::from_utf8_lossy(&output.stderr);
+            assert!(!said.contains("nobody died"), "{fault}: {said}");
+            for rank in 0..2 {
+                let well = format!("rank {rank} is well");
+                assert!(said.contains(&well), "{fault}: {said}\n{errors}");
+            }
+        }
     }
 }
 

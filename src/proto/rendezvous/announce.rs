@@ -150,7 +150,8 @@ fn locate(core: &mut Core, peer: &mut Peer, id: RequestId, buf: &UserBuf, len: u
         {
             list(core, peer, id, loans, len)
         }
-        UserBuf::Many(_) => Layout::Said(SourceLayout::Scattered),
+        // Nobody but this rank can read a staged buffer.
+        UserBuf::Many(_) | UserBuf::Staged(_) => Layout::Said(SourceLayout::Scattered),
     }
 }
 

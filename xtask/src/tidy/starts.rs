@@ -68,7 +68,7 @@ fn guarded(code: &str, position: usize) -> bool {
     let end = code[position..]
         .find(';')
         .map_or(code.len(), |end| position + end);
-    let closure = |text: &str| text.trim_end().ends_with('|') || text.contains("|spans|");
+    let closure = |text: &str| text.trim_end().ends_with('|') || text.contains("|buf|");
     closure(&code[begin..position])
         || closure(code[..begin].trim_end().trim_end_matches('{'))
         || code[position..end].contains("Pending::adopted")
@@ -232,8 +232,8 @@ mod tests {
             )]
         );
         for body in [
-            "self.receive(|spans| link.begin_receive(spans, a))",
-            "Pending::receive_packed(4, |spans| {\n    own.begin_receive(spans, a)\n})?;",
+            "self.receive(|buf| link.begin_receive(buf, a))",
+            "Pending::receive_packed(4, |buf| {\n    own.begin_receive(buf, a)\n})?;",
             "engine()?.peek(|poll| poll.adopt(name).map(Pending::adopted))",
         ] {
             assert_eq!(errors("mpi/src/a.rs", body), [""; 0], "{body}");

@@ -107,6 +107,10 @@ void cuModelCapture(int on);
 int cuModelCaptureIsBroken(void);
 /* Allocations, streams and events that are there. */
 unsigned long cuModelObjects(void);
+/* Bytes of host memory that are registered. */
+unsigned long cuModelRegistered(void);
+/* Holds back copies to a device until they are let go: how a device that is stuck looks from outside. */
+void cuModelHold(int device, int on);
 
 /*
  * A kernel that occupies the whole device until a word of memory has a value. The driver in software knows it by its

@@ -55,6 +55,8 @@ functions! {
     capture: fn(c_int) -> () = c"cuModelCapture";
     capture_is_broken: fn() -> c_int = c"cuModelCaptureIsBroken";
     objects: fn() -> u64 = c"cuModelObjects";
+    registered: fn() -> u64 = c"cuModelRegistered";
+    hold: fn(c_int, c_int) -> () = c"cuModelHold";
 }
 
 pub(crate) const NO_FAULT: c_int = 0;
@@ -90,6 +92,8 @@ pub(crate) fn driver() -> Driver {
     });
     assert!(is_possible());
     let library = Library::loaded().expect("loaded").expect("complete");
+    // SAFETY: the driver reads it in the call below, and other tests wait for their turn.
+    unsafe { std::env::set_var("MODEL_CUDA_DEVICES", "2") };
     // SAFETY: as a program begins.
     unsafe { (library.cuInit)(0) };
     stage(library);
@@ -235,7 +239,9 @@ pub(crate) fn get(
     Ok(out)
 }
 
-pub(crate) fn whole(base: u64) -> impl FnMut(Range<u64>, &mut dyn FnMut(u64, usize)) {
+pub(crate) fn whole(
+    base: u64,
+) -> impl FnMut(Range<u64>, &mut dyn FnMut(u64, usize)) + Send + 'static {
     rows(base, u64::MAX / 2, 0)
 }
 

@@ -116,7 +116,7 @@ static pthread_cond_t changed = PTHREAD_COND_INITIALIZER;
 static struct allocation *allocations;
 static struct context primary[DEVICES];
 static int devices;
-static bool initialized, occupied[DEVICES];
+static bool initialized, occupied[DEVICES], held[DEVICES];
 static uint64_t arena;
 static unsigned long long next_id = 1;
 static unsigned long sequence, blocking_calls, objects;
@@ -190,6 +190,24 @@ unsigned long cuModelObjects(void)
 	unsigned long there = objects;
 	pthread_mutex_unlock(&lock);
 	return there;
+}
+
+unsigned long cuModelRegistered(void)
+{
+	pthread_mutex_lock(&lock);
+	unsigned long bytes = 0;
+	for (struct allocation *a = allocations; a; a = a->next)
+		bytes += a->kind == PINNED && a->opened ? a->size : 0;
+	pthread_mutex_unlock(&lock);
+	return bytes;
+}
+
+void cuModelHold(int device, int on)
+{
+	pthread_mutex_lock(&lock);
+	held[device] = on;
+	pthread_cond_broadcast(&changed);
+	pthread_mutex_unlock(&lock);
 }
 
 void cuModelCapture(int on)
@@ -334,6 +352,8 @@ static bool may_run(struct stream *stream)
 	}
 	if (op->work == WAIT_EVENT)
 		return op->event->done >= op->turn;
+	if (op->work == COPY && held[context->device])
+		return false;
 	return op->work != SPIN || !occupied[context->device];
 }
 

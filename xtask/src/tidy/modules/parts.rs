@@ -51,7 +51,7 @@ const ARROWS: &[(&str, &[&str])] = &[
             "state", "wireup",
         ],
     ),
-    ("wait", &["coll", "endpoint"]),
+    ("wait", &["coll", "endpoint", "request"]),
     (
         "handle",
         &[
