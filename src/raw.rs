@@ -368,6 +368,11 @@ impl Comm {
             .begun(started, LentBuffers::Collective(Box::new(buffers)))
     }
 
+    /// Lets a buffer of the front's own be advanced by whoever polls, as long as the front keeps it.
+    pub fn stage(&self, buffer: Arc<dyn Staged>) {
+        self.handle.stages.add(&buffer);
+    }
+
     /// Lets `f` look at operations; nothing is moved.
     pub fn peek<R>(&self, f: impl FnOnce(&mut Poll<'_>) -> R) -> R {
         f(&mut Poll(&mut self.handle.gate.enter()))

@@ -17,30 +17,50 @@ pub(crate) fn until<R>(
 ) -> R {
     let mut worker = gate.enter();
     if gate.threads() == Threads::Single {
-        return watch(gate, signals, worker, done).0;
-    }
-    while worker.engine.waits.is_watched() {
-        if let Some(result) = done(&mut worker) {
-            return result;
+        loop {
+            match watch(gate, signals, worker, &mut done) {
+                Watched::Until(result, _) => return result,
+                Watched::HandedOn(kept) => worker = kept,
+            }
         }
-        if worker.engine.waits.take_awake() {
-            // What it waits for is no event that the thread that watches would see.
-            worker = yield_processor(gate, worker);
-            continue;
-        }
-        let (events, known) = worker.engine.waits.rest();
-        let policy = worker.engine.waits.shared_policy();
-        drop(worker);
-        events.wait(known, policy.rest());
-        worker = gate.enter();
-        worker.engine.waits.end_rest();
     }
-    worker.engine.waits.begin_watch();
-    let on_panic = Watching(gate);
-    let (result, mut worker) = watch(gate, signals, worker, done);
-    std::mem::forget(on_panic);
-    worker.engine.waits.end_watch();
-    result
+    loop {
+        while worker.engine.waits.is_watched() {
+            if let Some(result) = done(&mut worker) {
+                return result;
+            }
+            if worker.engine.waits.take_awake() {
+                // What it waits for is no event that the thread that watches would see.
+                worker = yield_processor(gate, worker);
+                continue;
+            }
+            let (events, known) = worker.engine.waits.rest();
+            let policy = worker.engine.waits.shared_policy();
+            drop(worker);
+            events.wait(known, policy.rest());
+            worker = gate.enter();
+            worker.engine.waits.end_rest();
+        }
+        worker.engine.waits.begin_watch();
+        let on_panic = Watching(gate);
+        let watched = watch(gate, signals, worker, &mut done);
+        std::mem::forget(on_panic);
+        match watched {
+            Watched::Until(result, mut worker) => {
+                worker.engine.waits.end_watch();
+                return result;
+            }
+            Watched::HandedOn(kept) => worker = kept,
+        }
+    }
+}
+
+/// How a thread's watch has ended.
+enum Watched<'g, R> {
+    /// With what it waits for. The worker still counts it as the one that watches.
+    Until(R, Pass<'g, Worker>),
+    /// Another thread may watch.
+    HandedOn(Pass<'g, Worker>),
 }
 
 /// Hands the watch on when the thread that watches panics, in an operator of the program for example: the others
@@ -81,8 +101,8 @@ fn watch<'g, R>(
     gate: &'g Gate<Worker>,
     (doorbell, stages): (&Doorbell, &Stages),
     mut worker: Pass<'g, Worker>,
-    mut done: impl FnMut(&mut Worker) -> Option<R>,
-) -> (R, Pass<'g, Worker>) {
+    done: &mut impl FnMut(&mut Worker) -> Option<R>,
+) -> Watched<'g, R> {
     let shared = gate.threads() == Threads::Multiple;
     let own = worker.engine.waits.policy;
     let mut policy = own;
@@ -91,12 +111,18 @@ fn watch<'g, R>(
     let mut slept = false;
     loop {
         if let Some(result) = done(&mut worker) {
-            return (result, worker);
+            return Watched::Until(result, worker);
         }
         let mut moved = worker.progress(true);
         if stages.any() {
             let activity;
             (worker, activity) = advance(gate, stages, worker);
+            if shared && worker.engine.waits.is_watched() {
+                return Watched::HandedOn(worker);
+            }
+            if shared {
+                worker.engine.waits.begin_watch();
+            }
             moved |= activity == Activity::Moved;
         }
         if shared {
@@ -109,7 +135,7 @@ fn watch<'g, R>(
             continue;
         }
         if let Some(result) = done(&mut worker) {
-            return (result, worker);
+            return Watched::Until(result, worker);
         }
         idle += 1;
         if idle <= policy.spin {
@@ -139,14 +165,17 @@ fn watch<'g, R>(
     }
 }
 
-/// Moves what is staged; the worker is free for other threads meanwhile. Nobody rings when a device is done, so as long
-/// as one works this thread does not sleep.
+/// Moves what is staged; the worker is free for other threads meanwhile, and so is the watch: a driver may keep this
+/// thread for long. Nobody rings when a device is done, so as long as one works this thread does not sleep.
 #[cold]
 fn advance<'g>(
     gate: &'g Gate<Worker>,
     stages: &Stages,
-    worker: Pass<'g, Worker>,
+    mut worker: Pass<'g, Worker>,
 ) -> (Pass<'g, Worker>, Activity) {
+    if gate.threads() == Threads::Multiple {
+        worker.engine.waits.end_watch();
+    }
     drop(worker);
     let activity = stages.advance();
     let mut worker = gate.enter();

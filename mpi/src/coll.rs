@@ -39,10 +39,13 @@ impl Plan {
     pub(crate) fn run(self, comm: &Arc<CommObject>) -> Outcome<()> {
         let Self {
             collective,
-            send,
+            mut send,
             mut recv,
         } = self;
         let collectives = comm.collectives()?;
+        for buffer in [&mut send, &mut recv].into_iter().flatten() {
+            buffer.fill()?;
+        }
         user_buffer::with(send.as_ref(), recv.as_mut(), |send, recv| {
             collectives.run(&collective, send, recv)
         })?;
@@ -60,6 +63,9 @@ impl Plan {
 
     /// The same, where a persistent request has a place of its own.
     fn start_on(mut self, collectives: &onecopy::Comm, comm: &Arc<CommObject>) -> Outcome<Object> {
+        for buffer in [&mut self.send, &mut self.recv].into_iter().flatten() {
+            buffer.fill()?;
+        }
         let send = self.send.as_ref().map(UserBuffer::sent);
         let recv = self.recv.as_mut().map(UserBuffer::received);
         let operation = collectives.begin_collective(&self.collective, send, recv)?;

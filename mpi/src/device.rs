@@ -18,6 +18,7 @@ use onecopy::raw::{Activity, Staged};
 use onecopy_cuda::copies::{ToDevice, to_host};
 use onecopy_cuda::pipeline::{self, Settled, Sink, Source};
 use onecopy_cuda::{memory, staging};
+use onecopy_shm::copy::{Kernel, copy_slices};
 use std::ops::Range;
 use std::sync::Arc;
 
@@ -43,8 +44,9 @@ fn is_known(address: usize) -> bool {
     !matches!(memory::of(address as u64), Ok(None))
 }
 
-/// Kinds of memory do not change within a page.
-const PAGE: usize = 4096;
+/// Memory that the processor must not touch shares no range of so many bytes with other memory. Drivers map theirs by
+/// such ranges, at multiples of them. So of many runs in the host one is asked for in each.
+const GRANULE: usize = 2 << 20;
 
 #[cold]
 fn has_known(layout: &Layout, base: Addr) -> bool {
@@ -52,9 +54,9 @@ fn has_known(layout: &Layout, base: Addr) -> bool {
     let mut found = false;
     layout.walk(0, 0..layout.size(), &mut |offset, _| {
         let at = base.offset(offset).number();
-        if at / PAGE != plain {
+        if at / GRANULE != plain {
             found = is_known(at);
-            plain = at / PAGE;
+            plain = at / GRANULE;
         }
         !found
     });
@@ -180,6 +182,35 @@ impl Incoming {
         let len = layout.size();
         // SAFETY: the layout names bytes of the program's buffer, which it leaves alone until the operation is over.
         Self(unsafe { Sink::new(all_runs(layout, base), len) })
+    }
+
+    /// One for results of the library's own, which are [`give`](Self::give)n.
+    pub(crate) fn for_results(layout: Layout, base: Addr) -> Arc<Self> {
+        let buffer = Arc::new(Self::new(layout, base));
+        if let Ok(link) = phase::engine() {
+            link.stage(Arc::clone(&buffer) as _);
+        }
+        buffer
+    }
+
+    /// Gives as much as there is room for of all bytes, of which so many were given. `true`: all is there. No device is
+    /// asked here.
+    pub(crate) fn give(&self, bytes: &[u8], given: &mut usize) -> Result<bool, onecopy::Error> {
+        if let Some(Err(error)) = self.end() {
+            return Err(onecopy::Error::Device(reason(&error)));
+        }
+        while *given < bytes.len() {
+            let start = *given as u64;
+            let Ok(room @ 1..) = self.0.room(start..bytes.len() as u64) else {
+                return Ok(false);
+            };
+            let rest = &bytes[*given..][..room as usize];
+            self.0.take(start, rest.len(), &mut |at, out| {
+                copy_slices(Kernel::Memcpy, out, &rest[at..at + out.len()]);
+            });
+            *given += rest.len();
+        }
+        Ok(matches!(self.end(), Some(Ok(()))))
     }
 
     /// Whether what has come is where it belongs.

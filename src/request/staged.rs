@@ -153,7 +153,8 @@ impl Stages {
         self.count.load(Ordering::Relaxed) != 0
     }
 
-    fn add(&self, buffer: &Arc<dyn Staged>) {
+    /// Advances one more, as long as somebody keeps it.
+    pub(crate) fn add(&self, buffer: &Arc<dyn Staged>) {
         let mut list = self.lock();
         list.push(Arc::downgrade(buffer));
         self.count.store(list.len(), Ordering::Relaxed);

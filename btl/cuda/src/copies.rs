@@ -224,6 +224,12 @@ pub(crate) fn locate(
     let mut failed = None;
     let mut last: Option<(Allocation, Option<Arc<Lane>>)> = None;
     let mut pinned = None;
+    // What ends where the range begins: a buffer that is longer than its allocation goes nowhere from there.
+    if range.start > 0 {
+        runs(range.start - 1..range.start, &mut |address, len| {
+            let _ = place(driver, address, len, &mut last);
+        });
+    }
     runs(range, &mut |address, len| {
         if failed.is_some() || len == 0 {
             return;

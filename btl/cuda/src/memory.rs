@@ -120,7 +120,7 @@ impl Known {
 ///
 /// # Errors
 ///
-/// The driver cannot tell, since a context has failed for example. Then nobody may touch the memory.
+/// The driver cannot tell, since a context has failed for example, and the memory is none that the kernel reads.
 pub fn of(address: u64) -> Result<Option<Allocation>, Error> {
     let Some(driver) = driver() else {
         return Ok(None);
@@ -169,13 +169,35 @@ fn ask(driver: &'static Library, address: u64) -> Result<Option<Allocation>, Err
         | CUDA_ERROR_INVALID_CONTEXT
         | CUDA_ERROR_NO_DEVICE
         | CUDA_ERROR_DEINITIALIZED => Ok(None),
+        CUDA_SUCCESS => Ok(answer.allocation(address)),
+        // A context that has failed answers nothing, of no address. What the kernel reads is memory of the host.
+        _ if is_read_by_the_kernel(address) => Ok(None),
         code => {
             check(driver, code, "cuPointerGetAttributes", || {
                 format!("address {address:#x}")
             })?;
-            Ok(answer.allocation(address))
+            Ok(None)
         }
     }
+}
+
+/// Whether the kernel reads this process's memory at an address. Of a device's memory it refuses that, and of memory
+/// that the driver has mapped itself. Where the call is forbidden nothing is known.
+fn is_read_by_the_kernel(address: u64) -> bool {
+    let mut byte = 0u8;
+    let local = libc::iovec {
+        iov_base: (&raw mut byte).cast(),
+        iov_len: 1,
+    };
+    let remote = libc::iovec {
+        iov_base: std::ptr::without_provenance_mut(address as usize),
+        iov_len: 1,
+    };
+    // SAFETY: no argument.
+    let own = unsafe { libc::getpid() };
+    // SAFETY: the kernel checks the address, and writes one byte to a variable of ours.
+    let read = unsafe { libc::process_vm_readv(own, &raw const local, 1, &raw const remote, 1, 0) };
+    read == 1
 }
 
 /// Devices whose shared context is there.

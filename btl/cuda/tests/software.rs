@@ -366,6 +366,53 @@ fn a_device_that_is_stuck_keeps_no_chunks_of_another() {
     unsafe { (driver.functions.destroy)(other) };
 }
 
+/// The program may free a buffer when it is told that a copy has failed: by then none is under way.
+#[test]
+fn an_error_is_told_when_no_copy_is_under_way_any_more() {
+    let driver = driver();
+    let device = driver.alloc(2 * CHUNK);
+    let bytes = pattern(2 * CHUNK + 10, 3);
+    let hold = |on| {
+        // SAFETY: the driver in software only remembers it.
+        unsafe { (driver.functions.hold)(0, on) };
+    };
+    // The third piece lies beyond the allocation.
+    hold(1);
+    let mut job = ToDevice::new();
+    let mut advance = || {
+        // SAFETY: memory of the test, which waits.
+        unsafe { job.advance(&mut whole(device), &bytes) }
+    };
+    let sink = sink_of(device, bytes.len());
+    let source = source_of(device, bytes.len());
+    sink.take(0, bytes.len(), &mut |at, out| {
+        out.copy_from_slice(&bytes[at..at + out.len()])
+    });
+    for _ in 0..100 {
+        assert_eq!(advance(), Ok(false));
+        let _ = source.ready(0..bytes.len() as u64);
+        source.advance();
+        sink.advance();
+        assert_eq!((source.settled(), sink.settled()), (None, None));
+    }
+    hold(0);
+    let end = loop {
+        match advance() {
+            Ok(true) => panic!("the buffer is too short"),
+            Ok(false) => std::thread::yield_now(),
+            Err(error) => break error,
+        }
+    };
+    assert!(end.to_string().contains("ends before them"), "{end}");
+    for end in [
+        settle(|| source.settled(), || _ = source.advance()),
+        settle(|| sink.settled(), || _ = sink.advance()),
+    ] {
+        let end = end.expect_err("too short");
+        assert!(end.to_string().contains("ends before them"), "{end}");
+    }
+}
+
 #[test]
 fn nothing_waits_for_the_device_or_uses_a_default_stream() {
     let driver = driver();

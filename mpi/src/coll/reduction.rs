@@ -206,6 +206,8 @@ pub(crate) fn reduce_here(
         check_extent(object)?;
         let mut input = UserBuffer::with_gaps(inbuf, count, object, Access::Read)?;
         let mut result = UserBuffer::with_gaps(inout, count, object, Access::Both)?;
+        input.fill()?;
+        result.fill()?;
         let first = object.shape.lb;
         let (input, target) = (input.address(first), result.address(first));
         combine(input, target, count, datatype, handle, operation)?;

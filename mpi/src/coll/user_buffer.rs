@@ -10,6 +10,7 @@ use onecopy::Span;
 use onecopy::coll::Parts;
 use onecopy_shm::copy::{Kernel, copy_slices};
 use std::ops::Range;
+use std::sync::Arc;
 
 /// What the runtime does with the bytes of a buffer.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -45,10 +46,15 @@ pub(crate) struct UserBuffer {
 
 #[derive(Default)]
 struct CopyParts {
+    /// Bytes of the copy, which is made by [`UserBuffer::fill`].
+    len: usize,
     copy: Vec<u8>,
-    deliveries: Vec<Delivery>,
-    /// Bytes that the runtime overwrites and the program finds unchanged, with their place.
-    kept: Option<(usize, Vec<u8>)>,
+    /// What the program gives: parts of its buffer, in any order.
+    sources: Vec<Part>,
+    deliveries: Vec<Part>,
+    /// Bytes that the runtime overwrites and the program finds unchanged: where they are, and what they were.
+    keeps: Range<usize>,
+    kept: Option<Vec<u8>>,
     /// Deliveries that are done.
     delivered: usize,
     /// What a device copies of the next one.
@@ -57,45 +63,84 @@ struct CopyParts {
 
 /// A part of a copy on its way to a device.
 struct Copying {
-    scatter: device::Scatter,
+    buffer: Arc<device::Incoming>,
+    given: usize,
     /// Its packed form; empty: as it stands in the copy.
     packed: Vec<u8>,
 }
 
-/// Where a part of a copy goes.
-struct Delivery {
+/// A part of a copy, and of the program's buffer.
+#[derive(Clone)]
+struct Part {
     layout: Layout,
     base: Addr,
     /// Where it begins in the copy.
     start: usize,
     /// The copy has the gaps of the program's buffer, too, and begins so many bytes from its base.
     gaps: Option<i64>,
+    /// Whether any of the program's bytes is a device's.
+    in_device: bool,
 }
 
-impl Delivery {
-    /// Copies what can be copied now; `true`: all is there.
-    fn advance(&self, copy: &[u8], copying: &mut Option<Copying>) -> Result<bool, onecopy::Error> {
-        let (layout, base) = (&self.layout, self.base);
-        let size = layout.size() as usize;
-        if copying.is_none() {
-            if !device::holds_any(layout, base) {
-                self.copy_in_host(copy);
-                return Ok(true);
-            }
-            let packed = self.gaps.map(|first| collect(layout, first, copy));
-            *copying = Some(Copying {
-                scatter: device::Scatter::default(),
-                packed: packed.unwrap_or_default(),
-            });
+impl Part {
+    fn new(layout: Layout, base: Addr, start: usize, gaps: Option<i64>) -> Self {
+        let in_device = device::holds_any(&layout, base);
+        Self {
+            layout,
+            base,
+            start,
+            gaps,
+            in_device,
         }
-        let Some(Copying { scatter, packed }) = copying else {
-            return Ok(true);
+    }
+
+    /// Reads the program's bytes.
+    fn read(&self, copy: &mut [u8]) -> Outcome<()> {
+        let (layout, base, size) = (&self.layout, self.base, self.layout.size());
+        let Some(first) = self.gaps else {
+            let out = &mut copy[self.start..self.start + size as usize];
+            return memory::gather(layout, base, 0..size, out);
         };
+        if self.in_device {
+            let mut packed = memory::zeroed(size as usize)?;
+            memory::gather(layout, base, 0..size, &mut packed)?;
+            spread(layout, first, &packed, copy);
+            return Ok(());
+        }
+        layout.walk(0, 0..size, &mut |offset, len| {
+            let start = (offset - first) as usize;
+            memory::with_bytes(base.offset(offset), len as usize, |bytes| {
+                copy_slices(Kernel::Memcpy, &mut copy[start..start + bytes.len()], bytes);
+            });
+            true
+        });
+        Ok(())
+    }
+
+    /// Copies what can be copied now; `true`: all is there. Whoever polls lets the device work.
+    fn deliver(&self, copy: &[u8], copying: &mut Option<Copying>) -> Result<bool, onecopy::Error> {
+        if !self.in_device {
+            self.copy_in_host(copy);
+            return Ok(true);
+        }
+        let layout = &self.layout;
+        let Copying {
+            buffer,
+            given,
+            packed,
+        } = copying.get_or_insert_with(|| Copying {
+            buffer: device::Incoming::for_results(layout.clone(), self.base),
+            given: 0,
+            packed: self
+                .gaps
+                .map(|first| collect(layout, first, copy))
+                .unwrap_or_default(),
+        });
         let bytes = match self.gaps {
-            None => &copy[self.start..self.start + size],
+            None => &copy[self.start..self.start + layout.size() as usize],
             Some(_) => packed,
         };
-        let done = scatter.advance(layout, base, bytes)?;
+        let done = buffer.give(bytes, given)?;
         if done {
             *copying = None;
         }
@@ -117,6 +162,17 @@ impl Delivery {
                     true
                 });
             }
+        }
+    }
+}
+
+impl CopyParts {
+    fn add(&mut self, part: Part, access: Access) {
+        if access.reads() {
+            self.sources.push(part.clone());
+        }
+        if access.writes() {
+            self.deliveries.push(part);
         }
     }
 }
@@ -241,7 +297,7 @@ impl UserBuffer {
         access: Access,
     ) -> Outcome<(Self, Parts)> {
         let mut rest = Box::new(CopyParts {
-            copy: memory::zeroed(total as usize)?,
+            len: total as usize,
             ..CopyParts::default()
         });
         let mut listed = Vec::with_capacity(blocks.len());
@@ -249,19 +305,7 @@ impl UserBuffer {
         for &(offset, count, object) in blocks {
             let layout = object.shape.layout_of(count)?;
             let len = layout.size() as usize;
-            let base = base.offset(offset);
-            if access.reads() {
-                let out = &mut rest.copy[start..start + len];
-                memory::gather(&layout, base, 0..len as u64, out)?;
-            }
-            if access.writes() {
-                rest.deliveries.push(Delivery {
-                    layout,
-                    base,
-                    start,
-                    gaps: None,
-                });
-            }
+            rest.add(Part::new(layout, base.offset(offset), start, None), access);
             listed.push((start, len));
             start += len;
         }
@@ -286,46 +330,40 @@ impl UserBuffer {
             return Ok(Self::direct(base, len));
         }
         let mut rest = Box::new(CopyParts {
-            copy: memory::zeroed(len)?,
+            len,
             ..CopyParts::default()
         });
         let layout = shape.layout_of(count)?;
-        let first = shape.lb;
-        if access.reads() {
-            let copy = &mut rest.copy;
-            if device::holds_any(&layout, base) {
-                let mut packed = memory::zeroed(layout.size() as usize)?;
-                memory::gather(&layout, base, 0..layout.size(), &mut packed)?;
-                spread(&layout, first, &packed, copy);
-            } else {
-                layout.walk(0, 0..layout.size(), &mut |offset, len| {
-                    let start = (offset - first) as usize;
-                    memory::with_bytes(base.offset(offset), len as usize, |bytes| {
-                        copy_slices(Kernel::Memcpy, &mut copy[start..start + bytes.len()], bytes);
-                    });
-                    true
-                });
-            }
-        }
-        if access.writes() {
-            rest.deliveries.push(Delivery {
-                layout,
-                base,
-                start: 0,
-                gaps: Some(first),
-            });
-        }
+        rest.add(Part::new(layout, base, 0, Some(shape.lb)), access);
         Ok(Self {
             direct: None,
             rest: Some(rest),
         })
     }
 
+    /// Reads what the program gives. Nothing of its buffer was read before.
+    pub(crate) fn fill(&mut self) -> Outcome<()> {
+        let Some(rest) = &mut self.rest else {
+            return Ok(());
+        };
+        if self.direct.is_none() {
+            rest.copy = memory::zeroed(rest.len)?;
+            for part in &rest.sources {
+                part.read(&mut rest.copy)?;
+            }
+        }
+        let keeps = rest.keeps.clone();
+        if !keeps.is_empty() {
+            let bytes = self.with_recv(|bytes| bytes[keeps].to_vec());
+            self.rest.get_or_insert_default().kept = Some(bytes);
+        }
+        Ok(())
+    }
+
     /// Remembers bytes that are to be there again when the results are.
     pub(super) fn keep(&mut self, range: Range<usize>) {
         if !range.is_empty() {
-            let bytes = self.with_recv(|bytes| bytes[range.clone()].to_vec());
-            self.rest.get_or_insert_default().kept = Some((range.start, bytes));
+            self.rest.get_or_insert_default().keeps = range;
         }
     }
 
@@ -334,16 +372,15 @@ impl UserBuffer {
         let Some(rest) = &mut self.rest else {
             return Ok(true);
         };
-        if let Some((start, kept)) = rest.kept.take() {
-            self.with_recv(|bytes| {
-                copy_slices(Kernel::Memcpy, &mut bytes[start..start + kept.len()], &kept);
-            });
+        if let Some(kept) = rest.kept.take() {
+            let keeps = rest.keeps.clone();
+            self.with_recv(|bytes| copy_slices(Kernel::Memcpy, &mut bytes[keeps], &kept));
         }
         let Some(rest) = &mut self.rest else {
             return Ok(true);
         };
         while let Some(delivery) = rest.deliveries.get(rest.delivered) {
-            if !delivery.advance(&rest.copy, &mut rest.copying)? {
+            if !delivery.deliver(&rest.copy, &mut rest.copying)? {
                 return Ok(false);
             }
             rest.delivered += 1;

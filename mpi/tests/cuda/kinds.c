@@ -110,9 +110,34 @@ static void other_calls(enum kind kind) {
     OK(MPI_Pack(out, BYTES, MPI_BYTE, in, ROOM, &position, MPI_COMM_WORLD));
     expect(kind, in, BYTES, 70);
     position = 0;
+    MPI_Aint place = 0;
+    OK(MPI_Pack_external("external32", out, 0, MPI_INT, in, 0, &place));
+    OK(MPI_Unpack_external("external32", in, 0, &place, out, 0, MPI_INT));
+    CHECK(place == 0);
     fill(kind, out, BYTES, 71);
     OK(MPI_Unpack(in, ROOM, &position, out, BYTES, MPI_BYTE, MPI_COMM_WORLD));
     expect(kind, out, BYTES, 70);
+}
+
+/* A receive that nobody asks for any more comes all the same, whatever is called. */
+static void freed(enum kind kind) {
+    static const int SIZES[] = { 1000, 3000000 };
+    for (int i = 0; i < 2; i++) {
+        int bytes = SIZES[i], flag = 0;
+        char *out = buffers[0][kind], *in = buffers[1][kind], last = 0;
+        MPI_Request request;
+        fill(kind, out, bytes, rank + 3);
+        fill(kind, in, bytes, 33);
+        OK(MPI_Irecv(in, bytes, MPI_BYTE, other, 8, MPI_COMM_WORLD, &request));
+        OK(MPI_Request_free(&request));
+        OK(MPI_Send(out, bytes, MPI_BYTE, other, 8, MPI_COMM_WORLD));
+        while (last != value(bytes - 1, other + 3)) {
+            OK(MPI_Iprobe(other, 9, MPI_COMM_WORLD, &flag, MPI_STATUS_IGNORE));
+            read_from(kind, &last, in + bytes - 1, 1);
+        }
+        expect(kind, in, bytes, other + 3);
+        OK(MPI_Barrier(MPI_COMM_WORLD));
+    }
 }
 
 /* Columns: what is between them stays, also what the program writes there meanwhile. */
@@ -281,6 +306,7 @@ int main(int argc, char **argv) {
         messages(from, from);
         order(from);
         other_calls(from);
+        freed(from);
         columns(from);
         mixed(from);
         collectives(from, from);

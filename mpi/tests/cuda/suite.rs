@@ -131,6 +131,11 @@ fn long_messages_of_devices_between_nodes() {
 }
 
 #[test]
+fn a_driver_that_keeps_one_thread_keeps_no_other() {
+    passes("stalled", &[], &[], "not kept");
+}
+
+#[test]
 fn faults_of_a_device_are_named() {
     for fault in ["2", "3"] {
         passes("broken", &[fault], &[], "named");

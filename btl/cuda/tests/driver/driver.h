@@ -109,7 +109,14 @@ int cuModelCaptureIsBroken(void);
 unsigned long cuModelObjects(void);
 /* Bytes of host memory that are registered. */
 unsigned long cuModelRegistered(void);
-/* Holds back copies to a device until they are let go: how a device that is stuck looks from outside. */
+/* Questions about addresses, and copies, so far. */
+unsigned long cuModelQueries(void);
+unsigned long cuModelCopies(void);
+/* Keeps whoever begins a copy in that call, as a driver does whose lock another thread holds. */
+void cuModelStall(int on);
+/* Threads that are kept so. */
+unsigned long cuModelStalled(void);
+/* Holds back copies of a device until they are let go: how a device that is stuck looks from outside. */
 void cuModelHold(int device, int on);
 
 /*

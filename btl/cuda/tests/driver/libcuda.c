@@ -46,6 +46,7 @@ enum {
 #define DEVICES 8
 #define ARENA (1ull << 38)
 #define STEP (64ull << 10)
+#define ALIGNED (2ull << 20)
 
 enum kind { DEVICE, MANAGED, PINNED, RESERVED, POOLED, MAPPED };
 
@@ -119,7 +120,9 @@ static int devices;
 static bool initialized, occupied[DEVICES], held[DEVICES];
 static uint64_t arena;
 static unsigned long long next_id = 1;
-static unsigned long sequence, blocking_calls, objects;
+static unsigned long sequence, blocking_calls, objects, queries, copies;
+static bool stalled;
+static unsigned long kept;
 static enum model_fault fault;
 static int fault_after;
 static struct function spin;
@@ -200,6 +203,39 @@ unsigned long cuModelRegistered(void)
 		bytes += a->kind == PINNED && a->opened ? a->size : 0;
 	pthread_mutex_unlock(&lock);
 	return bytes;
+}
+
+unsigned long cuModelQueries(void)
+{
+	pthread_mutex_lock(&lock);
+	unsigned long asked = queries;
+	pthread_mutex_unlock(&lock);
+	return asked;
+}
+
+unsigned long cuModelCopies(void)
+{
+	pthread_mutex_lock(&lock);
+	unsigned long begun = copies;
+	pthread_mutex_unlock(&lock);
+	return begun;
+}
+
+void cuModelStall(int on)
+{
+	pthread_mutex_lock(&lock);
+	stalled = on;
+	kept = 0;
+	pthread_cond_broadcast(&changed);
+	pthread_mutex_unlock(&lock);
+}
+
+unsigned long cuModelStalled(void)
+{
+	pthread_mutex_lock(&lock);
+	unsigned long threads = kept;
+	pthread_mutex_unlock(&lock);
+	return threads;
 }
 
 void cuModelHold(int device, int on)
@@ -517,8 +553,9 @@ CUresult cuInit(unsigned int flags)
 		if (devices < 0 || devices > DEVICES)
 			devices = DEVICES;
 		void *reserved =
-			mmap(NULL, ARENA, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-		arena = reserved == MAP_FAILED ? 0 : (uint64_t)reserved;
+			mmap(NULL, ARENA + ALIGNED, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+		/* As on a device, no memory of the host is within the same 2 MiB. */
+		arena = reserved == MAP_FAILED ? 0 : ((uint64_t)reserved + ALIGNED - 1) / ALIGNED * ALIGNED;
 		for (int i = 0; i < devices; i++)
 			primary[i].device = i;
 		initialized = arena && devices > 0;
@@ -1033,11 +1070,23 @@ static CUresult attribute_of(struct allocation *a, int attribute, uint64_t addre
 	}
 }
 
+/* A context that has failed answers nothing. */
+static CUresult failed(void)
+{
+	queries++;
+	return current() ? current()->error : SUCCESS;
+}
+
 CUresult cuPointerGetAttribute(void *data, int attribute, CUdeviceptr address)
 {
 	if (!initialized)
 		return NOT_INITIALIZED;
 	pthread_mutex_lock(&lock);
+	CUresult bad = failed();
+	if (bad) {
+		pthread_mutex_unlock(&lock);
+		return bad;
+	}
 	struct allocation *a = find(address);
 	CUresult result = a && a->kind != RESERVED ? attribute_of(a, attribute, address, data) : INVALID_VALUE;
 	pthread_mutex_unlock(&lock);
@@ -1049,6 +1098,11 @@ CUresult cuPointerGetAttributes(unsigned int count, int *attributes, void **data
 	if (!initialized)
 		return NOT_INITIALIZED;
 	pthread_mutex_lock(&lock);
+	CUresult bad = failed();
+	if (bad) {
+		pthread_mutex_unlock(&lock);
+		return bad;
+	}
 	struct allocation *a = find(address);
 	CUresult result = SUCCESS;
 	for (unsigned int i = 0; i < count; i++) {
@@ -1075,6 +1129,10 @@ CUresult cuMemcpyAsync(CUdeviceptr to, CUdeviceptr from, size_t bytes, CUstream 
 {
 	pthread_mutex_lock(&lock);
 	NEED_CONTEXT();
+	copies++;
+	kept += stalled;
+	while (stalled)
+		pthread_cond_wait(&changed, &lock);
 	if (!bytes) {
 		pthread_mutex_unlock(&lock);
 		return SUCCESS;
