@@ -123,14 +123,15 @@ mod tests {
     #[test]
     fn pieces_are_halves_of_what_is_not_short() {
         let (owned, strings) = (plan(ChunkCopy::Owned), plan(ChunkCopy::String));
-        assert_eq!((owned.bytes, owned.share), (8192, 64));
+        assert_eq!((owned.bytes, owned.share), (16384, 64));
         assert_eq!((strings.bytes, strings.share), (16384, 32));
         for len in [1, 4096, 8192] {
             assert_eq!(owned.step_of(len, true), len);
             assert_eq!(strings.step_of(len, true), len);
         }
-        assert_eq!(owned.step_of(10_000, true), 5056);
-        assert_eq!(owned.step_of(1 << 20, true), 8192);
+        assert_eq!(owned.step_of(16_384, true), 16_384);
+        assert_eq!(owned.step_of(20_000, true), 10_048);
+        assert_eq!(owned.step_of(1 << 20, true), 16_384);
         for (len, step) in [
             (8193, 4096 + 64),
             (16_384, 8192),
@@ -143,12 +144,14 @@ mod tests {
         }
         for len in 8193u64..=16_384 {
             assert_eq!(len.div_ceil(strings.step_of(len, true)), 2);
+        }
+        for len in 16_385u64..=32_768 {
             assert_eq!(len.div_ceil(owned.step_of(len, true)), 2);
         }
         // A receiver that is busy with earlier ones is not helped by a half.
         assert_eq!(strings.step_of(16_384, false), 16_384);
         assert_eq!(strings.step_of(24_000, false), 16_384);
-        assert_eq!(owned.step_of(10_000, false), 5056);
+        assert_eq!(owned.step_of(20_000, false), 10_048);
         assert_eq!(strings.kernel_out(8192), Kernel::Ahead);
         assert_eq!(strings.kernel_out(8193), Kernel::RepMovsb);
         assert_eq!(owned.kernel_out(4096), Kernel::Memcpy);

@@ -25,12 +25,11 @@ impl<T: Copy> ByStores<T> {
     }
 }
 
-/// Bytes of a chunk. Owned lines are asked for while the receiver still reads those before, so that small pieces
-/// overlap; strings begin slowly.
-pub const CHUNK_SIZE: ByStores<usize> = ByStores {
-    owned: 8 * KIB,
-    string: 16 * KIB,
-};
+/// Bytes of a chunk. A message of one chunk needs no request, neither to be sent nor to be received. With 8 KiB, where
+/// stores need the lines that they write, windows of 16 KiB take 1.18 instead of 0.93 us each, both ways 2.7 instead of
+/// 1.9. Strings begin slowly. With 32 KiB messages of 1 to 4 KiB are slower, as there are fewer chunks
+/// (docs/performance.md, "How many chunks").
+pub const CHUNK_SIZE: usize = 16 * KIB;
 
 /// Slots in the ring of a pair, up to as many as [`RINGS_OF_RANK`] has room for. In a longer ring the consumer is
 /// farther behind the lines that are written. Windows of 64 messages of 1 KiB take 0.140 us each with 256 slots, 0.161
@@ -42,9 +41,13 @@ pub const RING_SLOTS_LEAST: usize = 128;
 /// Slots that all rings to a rank have together before each has fewer: 1 MiB.
 pub const RINGS_OF_RANK: usize = 16 * 1024;
 
-/// Bytes of chunks that messages to one peer may occupy. With half of them ranks that both send and receive wait for
-/// each other; twice as many gain nothing (docs/performance.md).
-pub const PEER_SHARE: usize = 512 * KIB;
+/// Bytes of chunks that messages to one peer may occupy. With half of them a sender of short messages waits: windows of
+/// 4 KiB take 0.42 instead of 0.32 us each. Where strings write, twice as many gain nothing. With half as many, ranks
+/// that both send and receive wait for each other (docs/performance.md, "How many chunks").
+pub const PEER_SHARE: ByStores<usize> = ByStores {
+    owned: MIB,
+    string: 512 * KIB,
+};
 
 /// The longest message that goes eagerly beside a layer that could copy it at once. Beyond, a single copy wins even if
 /// it has to be asked for.

@@ -256,7 +256,7 @@ pub(super) static EAGER_MAX: Auto = Auto::Computed(
         };
         let strings = writes_strings(knobs, situation);
         let most = seeds::EAGER_MOST.by(strings);
-        let share = knobs.peer_share() / if strings { 1 } else { 2 };
+        let share = share(knobs, situation) / if strings { 1 } else { 2 };
         let most = most.min(credit).min(share).max(knobs.eager_slots_max);
         Value::Size(first.saturating_sub(1).clamp(knobs.eager_slots_max, most))
     },
@@ -292,11 +292,15 @@ pub(super) static POOL_WRITABLE: Auto = Auto::Cases(
 pub(super) static POOL_PER_PEER: Auto = Auto::Computed(
     || {
         format!(
-            "{}; never more than ONECOPY_POOL_MAX",
-            show_size(seeds::PEER_SHARE)
+            "{}, or {} {BY_STRINGS}; never more than ONECOPY_POOL_MAX",
+            show_size(seeds::PEER_SHARE.owned),
+            show_size(seeds::PEER_SHARE.string)
         )
     },
-    |knobs, _| Value::Size(seeds::PEER_SHARE.min(knobs.pool_max)),
+    |knobs, situation| {
+        let share = seeds::PEER_SHARE.by(writes_strings(knobs, situation));
+        Value::Size(share.min(knobs.pool_max))
+    },
 );
 pub(super) static RING_SLOTS: Auto = Auto::Computed(
     || {
@@ -312,15 +316,11 @@ pub(super) static RING_SLOTS: Auto = Auto::Computed(
 pub(super) static CHUNK_SIZE: Auto = Auto::Computed(
     || {
         format!(
-            "{}, or {} {BY_STRINGS}; never more than ONECOPY_POOL_PER_PEER",
-            show_size(seeds::CHUNK_SIZE.owned),
-            show_size(seeds::CHUNK_SIZE.string)
+            "{}; never more than ONECOPY_POOL_PER_PEER",
+            show_size(seeds::CHUNK_SIZE)
         )
     },
-    |knobs, situation| {
-        let size = seeds::CHUNK_SIZE.by(writes_strings(knobs, situation));
-        Value::Size(size.min(knobs.peer_share()))
-    },
+    |knobs, situation| Value::Size(seeds::CHUNK_SIZE.min(share(knobs, situation))),
 );
 pub(super) static PIPELINE_CHUNK: Auto = Auto::Computed(
     || "ONECOPY_CHUNK_SIZE".to_owned(),
@@ -329,10 +329,18 @@ pub(super) static PIPELINE_CHUNK: Auto = Auto::Computed(
 pub(super) static PIPELINE_DEPTH: Auto = Auto::Computed(
     || "as many as messages to one peer may occupy, 2 to 64".to_owned(),
     |knobs, situation| {
-        let share = knobs.peer_share() / chunk(knobs, situation);
-        Value::Count(share.clamp(2, 64))
+        let count = share(knobs, situation) / chunk(knobs, situation);
+        Value::Count(count.clamp(2, 64))
     },
 );
+
+fn share(knobs: &Knobs, situation: &Situation) -> usize {
+    knobs.pool_per_peer.unwrap_or_else(|| {
+        POOL_PER_PEER
+            .value(knobs, situation)
+            .map_or(usize::MAX, Value::number)
+    })
+}
 
 fn chunk(knobs: &Knobs, situation: &Situation) -> usize {
     knobs

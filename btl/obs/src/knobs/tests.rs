@@ -105,16 +105,11 @@ fn the_processor_decides_what_auto_stands_for() {
             Value::Word("string"),
         ),
         (
-            &auto::CHUNK_SIZE,
-            Value::Size(8 * KIB),
-            Value::Size(16 * KIB),
+            &auto::POOL_PER_PEER,
+            Value::Size(MIB),
+            Value::Size(512 * KIB),
         ),
         (&auto::POOL_WRITABLE, Value::Word("off"), Value::Word("on")),
-        (
-            &auto::PIPELINE_CHUNK,
-            Value::Size(8 * KIB),
-            Value::Size(16 * KIB),
-        ),
         (&auto::PIPELINE_DEPTH, Value::Count(64), Value::Count(32)),
     ] {
         assert_eq!(of(rule, false), Some(by_stores));
@@ -281,7 +276,11 @@ fn knobs_that_contradict_each_other_are_named() {
         error.to_string(),
         "ONECOPY_EAGER_SLOTS_MAX=2 KiB: more than half a ring; accepted: up to 1 KiB while ONECOPY_RING_SLOTS=32"
     );
-    from(&[("ONECOPY_CHUNK_SIZE", "1M")]).expect_err("more than POOL_PER_PEER");
+    from(&[
+        ("ONECOPY_CHUNK_COPY", "string"),
+        ("ONECOPY_CHUNK_SIZE", "1M"),
+    ])
+    .expect_err("more than POOL_PER_PEER");
     from(&[
         ("ONECOPY_CHUNK_SIZE", "1M"),
         ("ONECOPY_POOL_PER_PEER", "1M"),
