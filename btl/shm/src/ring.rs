@@ -355,8 +355,9 @@ impl<C: Cells> Consumer<C> {
 
     /// Asks for the rest of the record behind this one, so that it comes while this one is read.
     ///
-    /// Only if it is published: a line that the producer is about to write would be taken away from it.
-    #[inline(always)]
+    /// Only if it is published: a line that the producer is about to write would be taken away from it. Out of line, as
+    /// the shortest messages pass by.
+    #[inline(never)]
     fn ask_for_what_follows(&self, record: Record) {
         let next = (record.slot + record.slots) & (self.cells.slots() - 1);
         let header = self.cells.header(next).load(Ordering::Relaxed);
