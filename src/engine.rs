@@ -199,7 +199,7 @@ impl Engine {
         match self.peer(dest) {
             Ok((core, peer)) => {
                 peer.outbound.outbox.push_back(id);
-                proto::flush(core, peer);
+                proto::outgoing::flush(core, peer);
                 if peer.has_output() || !peer.outbound.announced.is_empty() {
                     core.agenda.make_busy(dest);
                 }
@@ -355,7 +355,7 @@ impl Engine {
         if envelope.source == core.me {
             proto::own::accept(core, &mut receives.transfers, envelope, message, id);
         } else if let Some(peer) = &mut peers[envelope.source as usize] {
-            proto::accept(core, &mut receives.transfers, peer, envelope, message, id);
+            proto::incoming::accept(core, &mut receives.transfers, peer, envelope, message, id);
             if peer.has_output() {
                 core.agenda.make_busy(envelope.source);
             }

@@ -253,11 +253,11 @@ impl Engine {
             // Another thread that writes there does not keep this rank here.
             for _ in 0..peer.endpoint.looks_at_most() {
                 if peer.endpoint.is_empty()
-                    || proto::drain(
+                    || proto::incoming::drain(
                         &mut self.core,
                         &mut self.receives,
                         peer,
-                        proto::Drain::LastWords,
+                        proto::incoming::Drain::LastWords,
                     )
                     .is_err()
                 {

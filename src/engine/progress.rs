@@ -5,7 +5,8 @@ use super::Engine;
 use crate::endpoint::slots_for;
 use crate::error::Error;
 use crate::peer::Gone;
-use crate::proto::{self, Drain};
+use crate::proto;
+use crate::proto::incoming::{Drain, drain};
 use std::time::Instant;
 
 /// So many receives of messages of a few slots are posted between two looks for what came meanwhile: see
@@ -149,7 +150,7 @@ impl Engine {
             return;
         };
         peer.idle_polls = 0;
-        if let Err(detail) = proto::drain(core, receives, peer, which) {
+        if let Err(detail) = drain(core, receives, peer, which) {
             let wire = peer.endpoint.wire();
             let network = wire.and_then(|wire| wire.reading_failed());
             self.fail_peer(
@@ -192,7 +193,7 @@ impl Engine {
                 core.agenda.busy.swap_remove(index);
                 continue;
             };
-            moved |= proto::flush(core, peer);
+            moved |= proto::outgoing::flush(core, peer);
             if !peer.outbound.announced.is_empty() {
                 moved |= proto::coop::join(core, peer, waiting);
             }

@@ -6,13 +6,14 @@
 //! the memory of a send is taken away. For an announced message the record names the receiver's transfer. The receiver
 //! still has the last word, its FIN, as on any other.
 
+use super::control::{give_credit, reply};
 use super::deliver::{Ended, Receiver, deliver};
-use super::{Message, charge, give_credit, reply};
 use crate::error::Error;
 use crate::matching::{Envelope, OWN_CONTEXTS, Unexpected};
-use crate::peer::{Peer, Target};
+use crate::peer::{Peer, Target, charge};
 use crate::records::{BreakOff, Kind};
 use crate::request::RequestId;
+use crate::state::Message;
 use crate::state::transfer::{Mode, Transfers};
 use crate::state::{Core, Receives};
 

@@ -2,10 +2,10 @@
 //! How each message that was received ends: it is counted, credited and acknowledged, and its receive is completed.
 //! Receives that fail because their message does not come end where that is found out.
 
-use super::{charge, give_credit, send_fin};
+use super::control::{give_credit, send_fin};
 use crate::error::{Error, Result};
 use crate::matching::Envelope;
-use crate::peer::Peer;
+use crate::peer::{Peer, charge};
 use crate::request::{RequestId, Status};
 use crate::state::Core;
 use crate::state::lightweight::Phase;

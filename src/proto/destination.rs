@@ -6,6 +6,7 @@
 //! The exceptions have one place to go: what a lightweight receive takes at once, and short messages of the call that
 //! runs.
 
+use crate::endpoint::Part;
 use crate::records::ChunkBody;
 use crate::request::{Request, RequestId, Requests};
 use crate::select::chunks::Chunks;
@@ -118,4 +119,23 @@ pub(crate) fn read_chunk(
         None => Ok(written),
         Some(error) => Err(error.to_string()),
     }
+}
+
+/// What a record says of as much of its chunk as has come.
+#[inline]
+pub(super) fn shown(part: Option<Part>, whole: ChunkBody) -> Result<ChunkBody, String> {
+    let Some(part) = part else {
+        return Ok(whole);
+    };
+    if part.whole != whole.piece {
+        return Err(format!(
+            "a chunk of {} bytes that has {}",
+            whole.piece, part.whole
+        ));
+    }
+    Ok(ChunkBody {
+        offset: whole.offset + part.offset,
+        piece: part.len,
+        ..whole
+    })
 }

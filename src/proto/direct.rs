@@ -7,13 +7,13 @@
 //! bytes travel is the protocols' business ([`eager`]).
 
 use super::deliver::{Ended, Receiver, deliver, status_of};
-use super::destination::Destination;
+use super::destination::{Destination, shown};
 use super::eager::{self, Chunked};
+use super::layers;
 use super::plan::{Outgoing, has_credit, plan, still_right};
-use super::{charge, layers, shown};
 use crate::endpoint::{ChunkName, Medium, MediumOp, Record};
 use crate::matching::Envelope;
-use crate::peer::{Incoming, Peer, Policy};
+use crate::peer::{Incoming, Peer, Policy, charge};
 use crate::records::{self, BODY, ChunkBody, Kind, Rts, SourceLayout};
 use crate::request::{SendPlan, Status};
 use crate::select::ReceiveProtocol;

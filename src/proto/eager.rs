@@ -16,11 +16,11 @@ pub(crate) use chunks::{
     ChunkSource, Chunked, named, put_chunks, refusal, send_chunk, send_chunks, step_of, warm_chunks,
 };
 
+use super::control::{claim, complete_send};
 use super::plan::SYNC_BYTES;
-use super::{charge, claim, complete_send};
 use crate::endpoint::{RecordRoom, slots_for};
 use crate::error::Error;
-use crate::peer::Peer;
+use crate::peer::{Peer, charge};
 use crate::records::{self, Kind};
 use crate::request::{RequestId, RequestState, SendPlan, UserBuf};
 use crate::state::Core;

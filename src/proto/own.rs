@@ -2,11 +2,13 @@
 //! Messages of a rank to itself: one copy from buffer to buffer, or through the unexpected store when the receive comes
 //! later. If a buffer is staged, the message is a [`Transfer`] that moves by pieces, as devices have them.
 
+use super::control::complete_send;
 use super::deliver::deliver_own;
-use super::{Message, complete_send, eager};
+use super::eager;
 use crate::error::Error;
 use crate::matching::Envelope;
 use crate::request::{LoanRange, RequestId, RequestState, SendPlan, UserBuf};
+use crate::state::Message;
 use crate::state::message::{Announcement, Remote};
 use crate::state::transfer::{Mode, Transfer, Transfers};
 use crate::state::{Core, Receives};

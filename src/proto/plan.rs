@@ -2,8 +2,7 @@
 //! How a send goes: decided once, by its size, where its bytes lie, the receiver's credit, and whether its buffer has
 //! changed.
 
-use super::charge;
-use crate::peer::Peer;
+use crate::peer::{Peer, charge};
 use crate::request::{RequestId, RequestState, SendPlan, UserBuf};
 use crate::select::SendProtocol;
 use crate::state::Core;

@@ -11,9 +11,10 @@ mod rdma_read;
 
 pub(crate) use announce::{announce, announced};
 
+use super::control::{reply, send_fin};
 use super::deliver::{Ended, Receiver, deliver};
 use super::layers::{Reading, demote};
-use super::{coop, own, reply, send_fin};
+use super::{coop, own};
 use crate::error::Error;
 use crate::matching::Envelope;
 use crate::peer::{Gone, Peer};

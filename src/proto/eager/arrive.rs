@@ -5,14 +5,14 @@
 use super::super::deliver::{Ended, Receiver, deliver};
 use super::super::destination::{Destination, read_chunk};
 use super::super::plan::SYNC_BYTES;
-use super::super::{Message, charge};
 use crate::endpoint::Record;
 use crate::error::{Error, Result};
 use crate::matching::{Envelope, Unexpected};
-use crate::peer::{Incoming, Peer, Target};
+use crate::peer::{Incoming, Peer, Target, charge};
 use crate::records::{ChunkBody, Kind};
 use crate::request::RequestId;
 use crate::select::chunks::Chunks;
+use crate::state::Message;
 use crate::state::lightweight::PostedReceive;
 use crate::state::stored::StoredBytes;
 use crate::state::{Core, Receives};

@@ -1,11 +1,12 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Sending in chunks: a message is cut into pieces, each of which goes in a chunk of the sender's that a record names.
 
-use super::super::{broken, charge, notify, open, sent};
+use super::super::broken;
+use super::super::control::{notify, open, sent};
 use super::{Payload, sent_all};
 use crate::endpoint::{Naming, Pack, Put};
 use crate::error::Error;
-use crate::peer::Peer;
+use crate::peer::{Peer, charge};
 use crate::records::{self, ChunkBody, Kind, NONE};
 use crate::request::{RequestId, RequestState, SendPlan};
 use crate::state::Core;

@@ -4,12 +4,14 @@
 use super::{Announcement, Remote, start};
 use crate::endpoint::Naming;
 use crate::matching::Envelope;
-use crate::peer::{Announced, Peer};
+use crate::peer::{Announced, Peer, charge};
+use crate::proto::control::{give_credit, open, put_body};
 use crate::proto::eager::Chunked;
-use crate::proto::{Message, charge, eager, give_credit, open, plan, put_body};
+use crate::proto::{eager, plan};
 use crate::records::{self, BODY, Kind, LIST_ENTRY, NONE, Rts, SourceLayout};
 use crate::request::{RequestId, RequestState, SendPlan, UserBuf};
 use crate::select::observed;
+use crate::state::Message;
 use crate::state::{Core, Receives};
 use onecopy_btl::{RegionPart, RemoteRange};
 use onecopy_obs::tracepoints;
