@@ -14,8 +14,8 @@
 #define OC_ACCESS_TRIES 50
 
 /*
- * One page at most. The owner's mmap lock is only tried, and nobody in user space is waited for,
- * since the importer's is held.
+ * One page at most. The importer's mmap lock is held. So the owner's is only tried, and nothing
+ * here waits for user space.
  */
 static int oc_access_page(struct oc_seg *seg, struct mm_struct *held, unsigned long owner,
 			  void *buf, int len, bool write)
@@ -72,14 +72,17 @@ put:
 	return got;
 }
 
-/* The importer's mmap lock is held for reading. How many bytes, or what is told as EIO. */
+/*
+ * The importer's mmap lock is held for reading. How many bytes, or an error; the debugger sees
+ * EIO then.
+ */
 int oc_access(struct vm_area_struct *vma, unsigned long addr, void *buf, int len, int write)
 {
 	struct oc_attachment *att = vma->vm_private_data;
 	unsigned long owner = (vma->vm_pgoff << PAGE_SHIFT) + (addr - vma->vm_start);
 	int tries, n = -EACCES;
 
-	/* Whoever may not store here may not have a debugger do it. */
+	/* Where the importer may not store, its debugger may not either. */
 	if (write && !(vma->vm_flags & VM_WRITE))
 		return n;
 	len = min_t(unsigned long, len, PAGE_SIZE - offset_in_page(owner));

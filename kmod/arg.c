@@ -42,7 +42,7 @@ int oc_arg_write(void __user *to, const void *from, size_t known, u32 size)
 }
 
 /*
- * A descriptor for the file, told to the caller in `slot`, a member of `arg`. Consumes the file.
+ * A descriptor for the file. The caller gets it in `slot`, a member of `arg`. Consumes the file.
  */
 int oc_give_fd(struct file *file, void __user *to, void *arg, size_t known, u32 size,
 	       s32 *slot)

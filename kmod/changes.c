@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: GPL-2.0
 /*
  * Changes of an address space: who watches which part of it, and which changes are under way. Each
- * address space that has ever been watched has one such object, and no notifier for each part. Of
- * changes under way the kernel itself tells only that there are none at all. Whoever waits for that
- * waits as long as an owner with several threads likes. README.md, Waits.
+ * address space that has ever been watched has one such object, and no notifier for each part. The
+ * kernel itself reports only that no change at all is under way. A wait for that lasts as long as
+ * an owner with several threads likes. README.md, Waits.
  */
 #include <linux/bitmap.h>
 #include <linux/hash.h>
@@ -18,7 +18,7 @@
 
 struct oc_change {
 	struct hlist_node node; /* by its range */
-	/* The kernel's, on the stack of whoever changes: its end is told with the same one. */
+	/* The kernel's, on the changing task's stack: the end is notified with the same one. */
 	const struct mmu_notifier_range *range;
 	unsigned long start;
 	unsigned long end;
@@ -39,20 +39,20 @@ struct oc_changes {
 	refcount_t held; /* by notifiers that the kernel has not freed, and by who makes them */
 	unsigned long users; /* watches, and the living address space; oc_changes_lock */
 	bool lives;
-	wait_queue_head_t ended; /* a change that somebody waits for */
-	wait_queue_head_t left; /* a watch that leaves has been told for the last time */
+	wait_queue_head_t ended; /* a change that a task waits for */
+	wait_queue_head_t left; /* a watch that leaves was notified for the last time */
 
 	spinlock_t lock; /* of what follows; nothing is waited for under it */
 	struct rb_root_cached watches;
 	u64 joined; /* serial number of the last watch */
-	bool over; /* the address space ended: ends are not told any more */
-	bool reaped; /* its memory is taken away by the OOM reaper, which tells no end */
+	bool over; /* the address space ended: no end is notified any more */
+	bool reaped; /* its memory is taken away by the OOM reaper, which notifies no end */
 	u64 begun; /* serial number of the last change */
-	unsigned int listed; /* changes in under_way: mostly none, and then nobody has to look */
+	unsigned int listed; /* changes in under_way: mostly none, and none to search then */
 	struct hlist_head under_way[1 << OC_CHANGE_BITS];
 	DECLARE_BITMAP(used, OC_CHANGES);
 	struct oc_change change[OC_CHANGES];
-	/* those for which there was no memory, together; told apart by how often there were none */
+	/* those for which there was no memory, together; distinguished by a count of such times */
 	unsigned long more;
 	unsigned long more_start;
 	unsigned long more_end;
@@ -95,8 +95,8 @@ void oc_own_zap_end(struct oc_own_zap *own)
 }
 
 /*
- * Is this told because the task takes an attachment apart just now? Nothing was ever derived from
- * one, so nothing has to go. A huge entry that is split is told as a whole; it is within the
+ * Is this notified since the task takes an attachment apart just now? Nothing was ever derived from
+ * one, so nothing has to go. A huge entry that is split is notified as a whole; it is within the
  * stretch, too.
  */
 static bool oc_is_own_zap(const struct mmu_notifier_range *range)
@@ -134,7 +134,7 @@ static struct oc_change *oc_change_alloc(struct oc_changes *c)
 		__set_bit(i, c->used);
 		return &c->change[i];
 	}
-	/* Whoever reclaims memory may be here, and waits for nothing. */
+	/* A task that reclaims memory may be here, and must not wait. */
 	return kmalloc(sizeof(struct oc_change), GFP_NOWAIT | __GFP_NOWARN);
 }
 
@@ -155,7 +155,7 @@ static void oc_change_begin(struct oc_changes *c, const struct mmu_notifier_rang
 	struct oc_change *change;
 
 	lockdep_assert_held(&c->lock);
-	/* One that starts again has ended: the kernel tells no end of memory at address 0. */
+	/* One that starts again has ended: the kernel notifies no end of memory at address 0. */
 	change = oc_change_find(c, range);
 	if (change)
 		oc_change_free(c, change);
@@ -263,12 +263,12 @@ int oc_changes_wait(struct oc_changes *c, unsigned long page)
 											   0;
 }
 
-/* ---- telling ---- */
+/* ---- notifying ---- */
 /*
- * Whoever watches a part of the range, one after the other. A watch that has joined since is left
- * out: it knows of a change that was under way. So nobody keeps this going.
+ * Notifies the watches of a part of the range, one after the other. A watch that has joined since
+ * is left out: it knows of a change that was under way. So new watches do not keep this going.
  */
-static void oc_changes_tell(struct oc_changes *c, const struct mmu_notifier_range *range)
+static void oc_changes_notify(struct oc_changes *c, const struct mmu_notifier_range *range)
 	__must_hold(&c->lock)
 {
 	struct interval_tree_node *n;
@@ -278,19 +278,19 @@ static void oc_changes_tell(struct oc_changes *c, const struct mmu_notifier_rang
 	n = interval_tree_iter_first(&c->watches, range->start, range->end - 1);
 	while (n) {
 		struct oc_watch *watch = container_of(n, struct oc_watch, node);
-		bool told = watch->serial <= until && !watch->leaving;
+		bool notify = watch->serial <= until && !watch->leaving;
 
-		if (told) {
+		if (notify) {
 			/* It stays in the tree. */
-			WRITE_ONCE(watch->telling, watch->telling + 1);
+			WRITE_ONCE(watch->notifying, watch->notifying + 1);
 			spin_unlock(&c->lock);
 			watch->ops->invalidate(watch, range);
 			spin_lock(&c->lock);
 		}
 		n = interval_tree_iter_next(n, range->start, range->end - 1);
-		if (told) {
-			WRITE_ONCE(watch->telling, watch->telling - 1);
-			if (watch->leaving && !watch->telling)
+		if (notify) {
+			WRITE_ONCE(watch->notifying, watch->notifying - 1);
+			if (watch->leaving && !watch->notifying)
 				wake_up_all(&c->left);
 		}
 	}
@@ -304,7 +304,7 @@ static int oc_blocking_start(struct mmu_notifier *notifier, const struct mmu_not
 		return 0;
 	spin_lock(&c->lock);
 	oc_change_begin(c, range);
-	oc_changes_tell(c, range);
+	oc_changes_notify(c, range);
 	spin_unlock(&c->lock);
 	return 0;
 }
@@ -321,10 +321,10 @@ static void oc_blocking_end(struct mmu_notifier *notifier, const struct mmu_noti
 }
 
 /*
- * A change that is not blockable: of memory that nobody will ever use again. The first refusal
+ * A change that is not blockable: of memory that no task will ever use again. The first refusal
  * ends it, and the caller comes again. Such a change is not counted as being under way: kernels
- * differ in whether they call invalidate_range_end of a refused one. Whoever watches takes the
- * memory for gone instead, and nobody begins to watch it.
+ * differ in whether they call invalidate_range_end of a refused one. Its watches take the memory
+ * for gone instead, and no watch joins any more.
  */
 static int oc_nonblocking_start(struct mmu_notifier *notifier,
 				const struct mmu_notifier_range *range)
@@ -361,7 +361,7 @@ static void oc_changes_put(struct oc_changes *c)
 	}
 }
 
-/* The address space, or the module, ends: nobody finds it from here on. */
+/* The address space, or the module, ends: no search finds it from here on. */
 static bool oc_changes_bury(struct oc_changes *c)
 {
 	lockdep_assert_held(&oc_changes_lock);
@@ -386,7 +386,7 @@ static void oc_blocking_release(struct mmu_notifier *notifier, struct mm_struct 
 	bool lived;
 
 	spin_lock(&c->lock);
-	oc_changes_tell(c, &range);
+	oc_changes_notify(c, &range);
 	c->over = true;
 	wake_up_all(&c->ended);
 	spin_unlock(&c->lock);
@@ -406,7 +406,7 @@ static void oc_changes_drop(struct oc_changes *c)
 
 	if (!refcount_dec_and_test(&c->held))
 		return;
-	/* What was under way when the kernel let the notifiers go: nobody was told of its end. */
+	/* What was under way when the kernel let the notifiers go: its end was not notified. */
 	for (i = 0; i < ARRAY_SIZE(c->under_way); i++)
 		hlist_for_each_entry_safe(change, next, &c->under_way[i], node)
 			oc_change_free(c, change);
@@ -469,7 +469,7 @@ static int oc_changes_register(struct oc_changes *c, struct mmu_notifier *notifi
 
 /*
  * The mmap lock is held for writing. To register a notifier takes the locks of all mappings. So no
- * change by the kernel is under way then, and what begins later is told, with its end.
+ * change by the kernel is under way then, and what begins later is notified, with its end.
  *
  * Our own zaps hold none of these locks. Another driver's first interval notifier could be
  * registered between a zap's invalidate_range_start and its invalidate_range_end. The kernel would
@@ -535,7 +535,7 @@ int oc_watch_begin(struct oc_watch *watch, unsigned long start, unsigned long si
 	watch->changes = c;
 	watch->mm = mm;
 	watch->ops = ops;
-	watch->telling = 0;
+	watch->notifying = 0;
 	watch->leaving = false;
 	watch->node.start = start;
 	watch->node.last = start + size - 1;
@@ -552,8 +552,8 @@ int oc_watch_begin(struct oc_watch *watch, unsigned long start, unsigned long si
 }
 
 /*
- * Waits for whoever tells this watch of a change just now, which is work of the kernel's alone. Not
- * for the change, nor for another one.
+ * Waits for notifications of this watch that run just now, which are work of the kernel's alone.
+ * Not for their changes, nor for other ones.
  */
 void oc_watch_end(struct oc_watch *watch)
 {
@@ -561,9 +561,9 @@ void oc_watch_end(struct oc_watch *watch)
 
 	spin_lock(&c->lock);
 	watch->leaving = true;
-	while (watch->telling) {
+	while (watch->notifying) {
 		spin_unlock(&c->lock);
-		wait_event(c->left, !READ_ONCE(watch->telling));
+		wait_event(c->left, !READ_ONCE(watch->notifying));
 		spin_lock(&c->lock);
 	}
 	interval_tree_remove(&watch->node, &c->watches);
@@ -576,7 +576,7 @@ void oc_changes_init(void)
 	oc_marks_init(&oc_own_zaps);
 }
 
-/* Nobody watches any more. Waits until no notifier is left, nor whoever freed the last. */
+/* No watch is left. Waits until all notifiers are freed, and the last free has returned. */
 void oc_changes_exit(void)
 {
 	struct hlist_node *next;

@@ -22,7 +22,7 @@
 
 /*
  * Others may have page tables that the kernel does not always see (CONFIG_HIGHPTE of 32-bit ones),
- * or have to be told of each new entry by a function that is not for modules (update_mmu_cache).
+ * or need a call for each new entry of a function that is not for modules (update_mmu_cache).
  */
 #if !IS_ENABLED(CONFIG_X86_64) && !IS_ENABLED(CONFIG_ARM64)
 #error "onecopy is for x86-64 and arm64; for others look at oc_set_entry() first"
@@ -141,8 +141,8 @@ static inline unsigned long oc_compound_pages(struct page *head)
 /*
  * Whether an entry that allows reading may come to allow storing as it stands. An x86 CPU looks at
  * the tables once more before it faults. Other CPUs may keep what they know of the entry. On arm64
- * a store would fault again and again. Kernels before 6.19 tell nobody to forget an entry that
- * already allows what a fault is about. The function that would tell is not for modules.
+ * a store would fault again and again. Kernels before 6.19 flush no TLB of an entry that
+ * already allows what a fault is about. The function that would do so is not for modules.
  */
 #define OC_ENTRY_MAY_GROW IS_ENABLED(CONFIG_X86)
 
@@ -203,7 +203,7 @@ static inline long oc_get_remote(struct mm_struct *mm, unsigned long start, unsi
 #endif
 }
 
-/* To take no page that would have to be faulted in; -EFAULT where the kernel cannot be told so. */
+/* To take no page that would have to be faulted in; -EFAULT where the kernel has no such flag. */
 static inline int oc_only_present(unsigned int *flags)
 {
 #if OC_HAVE_FOLL_NOFAULT

@@ -35,7 +35,7 @@
 
 /*
  * For allocations that are as large as the caller asks. If there is no memory for one, the caller
- * alone is told, and no trace goes to the log.
+ * gets an error, and no trace goes to the log.
  */
 #define OC_GFP_ASKED (GFP_KERNEL_ACCOUNT | __GFP_NOWARN)
 
@@ -64,21 +64,21 @@ struct oc_mark *oc_mark_find(struct oc_marks *marks);
 struct oc_watch;
 struct oc_watch_ops {
 	/*
-	 * A change begins: when this returns, nobody may use what the range has been. False: not
-	 * yet, come again. Only to a change that cannot wait, of which this is told under a
-	 * spinlock. The end of the address space is told as MMU_NOTIFY_RELEASE.
+	 * A change begins: when this returns, nothing may use what the range has been. False: not
+	 * yet, come again. Only to a change that cannot wait, which is notified under a spinlock.
+	 * The end of the address space is notified as MMU_NOTIFY_RELEASE.
 	 */
 	bool (*invalidate)(struct oc_watch *watch, const struct mmu_notifier_range *range);
 };
 
-/* Somebody hears of changes of a part of an address space. */
+/* A subscription to the changes of a part of an address space. */
 struct oc_watch {
 	struct interval_tree_node node;
 	struct oc_changes *changes; /* of that address space */
 	struct mm_struct *mm; /* held as long as this, without its users */
 	const struct oc_watch_ops *ops;
 	u64 serial;
-	unsigned int telling; /* who is in `invalidate` just now */
+	unsigned int notifying; /* calls of `invalidate` that run just now */
 	bool leaving;
 };
 
@@ -93,7 +93,7 @@ void oc_changes_exit(void);
 void oc_notifier_born(void);
 void oc_notifier_freed(void);
 
-/* What a task takes out of an attachment just now: nobody has to hear of that. */
+/* What a task takes out of an attachment just now: no watch has to be notified of that. */
 struct oc_own_zap {
 	struct oc_mark mark;
 	struct mm_struct *mm;
@@ -194,7 +194,7 @@ bool oc_may_charge(struct oc_user *user, enum oc_quota what);
 void oc_charge_more(struct oc_user *user, enum oc_quota what);
 void oc_uncharge(struct oc_user *user, enum oc_quota what);
 /*
- * Who causes a zap: the user's own tasks, those of them that reclaim memory, or anybody else. It
+ * Who causes a zap: the user's own tasks, those of them that reclaim memory, or all others. It
  * decides the queue, and whether the zap takes one of the user's slots.
  */
 enum oc_zap_class { OC_ZAP_OWN, OC_ZAP_RECLAIM, OC_ZAP_OTHER, OC_ZAP_CLASSES };
@@ -284,7 +284,7 @@ struct oc_verdict {
 	int err; /* 0: free */
 };
 
-/* What a worker does for whoever waits for it. */
+/* What a worker does for the tasks that wait for it. */
 struct oc_zap_work {
 	struct work_struct work;
 	struct list_head waiting; /* for one of the user's slots; under the lock of these */
@@ -301,7 +301,7 @@ struct oc_zap_batch {
 	u64 until; /* ... stretches up to this serial number may show it ... */
 	u64 seq; /* ... and its number */
 	u64 done; /* that of the first batch that is not done */
-	bool busy; /* a batch is under way, or will be without anybody's help */
+	bool busy; /* a batch is under way, or will be without help */
 };
 
 struct oc_seg {
@@ -328,7 +328,7 @@ struct oc_seg {
 	/* so often may what the owner takes away come back writable: oc_refill_seen() */
 	atomic_t refills;
 	struct oc_gate gate; /* where COPY and debuggers move bytes */
-	wait_queue_head_t zapped; /* a stretch that leaves has nobody left who walks it */
+	wait_queue_head_t zapped; /* a stretch that leaves is walked no more */
 	struct oc_zap_batch batch[OC_ZAP_OTHER]; /* OC_ZAP_OTHER is not batched */
 	wait_queue_head_t batch_done; /* one more */
 

@@ -30,7 +30,7 @@ struct oc_seg *oc_export(unsigned long start, unsigned long size, umode_t mode)
 }
 
 /*
- * Unpublished and taken back from everybody; no byte moves afterwards. The caller holds a
+ * Unpublished and taken back from all holders; no byte moves afterwards. The caller holds a
  * reference, and no lock.
  */
 void oc_revoke(struct oc_seg *seg)

@@ -47,8 +47,8 @@ static struct oc_marks oc_quiet;
  * Four mutexes of an attachment, chosen by the address of the PMD's entry. The holder alone turns
  * an empty PMD into a table or a huge entry. Taken with the importer's mmap lock held for reading
  * and before the segment's lock. Page tables are allocated under it, and it is never taken in
- * reclaim. It is the attachment's: a huge entry lies within one VMA, so nobody else's faults can be
- * about the same PMD where one may come.
+ * reclaim. It is the attachment's: a huge entry lies within one VMA, so no faults of other
+ * attachments can be about the same PMD where one may come.
  */
 #define OC_INSTALL_BITS 2
 struct oc_installers {
@@ -160,7 +160,7 @@ static int oc_no_entry(pte_t *ptep, unsigned long addr, void *data)
 }
 
 /*
- * The importer's entry has a dirty bit that nobody looks at: the page counts as dirty from the
+ * The importer's entry has a dirty bit that the kernel ignores: the page counts as dirty from the
  * moment that it may be written.
  */
 static void oc_dirty(unsigned long pfn)
@@ -212,7 +212,7 @@ static int oc_fill_entry(pte_t *ptep, unsigned long addr, void *data)
 	if (write)
 		oc_dirty(oc_entry_pfn(e));
 	/*
-	 * Nor does anybody look at its accessed bit: reclaim would take what only importers use.
+	 * The kernel ignores its accessed bit, too: reclaim would take what only importers use.
 	 * Later use is not seen, nor that of the pages around it.
 	 */
 	if (addr == f->target)
@@ -563,7 +563,7 @@ static vm_fault_t oc_hole(struct vm_fault *vmf, struct oc_view *view, unsigned l
 
 /*
  * Most changes of mappings take some microseconds: not so long as to sleep and retry. Tried, never
- * waited for, and no longer than somebody else might want this CPU.
+ * waited for, and no longer than another task might want this CPU.
  */
 static bool oc_try_owner(struct mm_struct *mm)
 {

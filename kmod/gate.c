@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: GPL-2.0
 /*
- * Bytes of a segment or region move within its gate only, so whoever ends it can wait for them. A
- * region's pages are looked at there only, too, since its end lets them go. Nobody is long within:
- * there is no fault, no lock and no preemption. If it could be preempted, a task of low priority
- * could keep whoever ends it waiting.
+ * Bytes of a segment or region move within its gate only, so the task that ends it can wait for
+ * them. A region's pages are looked at there only, too, since its end lets them go. No task is long
+ * within: it takes no fault and no lock there, and is not preempted. If it were, one of low
+ * priority could delay the task that ends the segment or region.
  */
 #include <linux/delay.h>
 #include <linux/preempt.h>
@@ -17,7 +17,7 @@ bool oc_gate_enter(struct oc_gate *gate)
 	atomic_inc(&gate->inside);
 	/* either this sees that it is closed, or oc_gate_drain() sees this */
 	smp_mb__after_atomic();
-	/* Pairs with oc_gate_close(): whoever sees it closed sees why. */
+	/* Pairs with oc_gate_close(): a task that sees it closed sees why. */
 	if (!smp_load_acquire(&gate->closed))
 		return true;
 	oc_gate_leave(gate);
@@ -26,13 +26,13 @@ bool oc_gate_enter(struct oc_gate *gate)
 
 void oc_gate_leave(struct oc_gate *gate)
 {
-	/* What was done within is over for whoever sees this. */
+	/* A task that sees this sees all that was done within. */
 	smp_mb__before_atomic();
 	atomic_dec(&gate->inside);
 	preempt_enable();
 }
 
-/* Nobody enters any more. */
+/* No task enters any more. */
 void oc_gate_close(struct oc_gate *gate)
 {
 	smp_store_release(&gate->closed, true); /* pairs with oc_gate_enter() */
@@ -47,7 +47,7 @@ void oc_gate_drain(struct oc_gate *gate)
 
 	smp_mb(); /* see oc_gate_enter() */
 	for (spins = 0; atomic_read_acquire(&gate->inside); spins++)
-		/* The hypervisor may have taken the processor of whoever is within. */
+		/* The hypervisor may have taken the processor of a task that is within. */
 		if (spins < OC_GATE_SPINS)
 			cpu_relax();
 		else

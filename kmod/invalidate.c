@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0
-/* The owner's memory changes: nobody may keep a view of what it was. */
+/* The owner's memory changes: no importer may keep a view of what it was. */
 
 #include "core.h"
 #include "trace.h"
@@ -20,15 +20,15 @@ static bool oc_invalidate(struct oc_watch *watch, const struct mmu_notifier_rang
 		mutex_unlock(&seg->lock);
 		return true;
 	}
-	/* Pairs with smp_rmb() in oc_snap_begin(): whoever sees it counted sees it begun. */
+	/* Pairs with smp_rmb() in oc_snap_begin(): a snapshot that counts it sees it begun. */
 	smp_wmb();
 	seg->ring[seg->seq % OC_RING] = (struct oc_range){ start, end };
 	WRITE_ONCE(seg->seq, seg->seq + 1);
 	until = seg->stretch_serial;
 	shown = oc_is_shown(seg, start, end);
 	/*
-	 * A caller that cannot wait reaps memory that nobody will ever use again. Nobody hears when
-	 * it is done, so nothing may be shown from here on.
+	 * A caller that cannot wait reaps memory that no task will ever use again. The kernel
+	 * reports no end of that, so nothing may be shown from here on.
 	 */
 	if ((range->event == MMU_NOTIFY_RELEASE || !blockable) &&
 	    seg->state == ONECOPY_STATE_ALIVE) {
@@ -49,7 +49,7 @@ static bool oc_invalidate(struct oc_watch *watch, const struct mmu_notifier_rang
 	if (!blockable)
 		return false;
 	if (range->event == MMU_NOTIFY_RELEASE)
-		/* not within a notification: the end of it all is told by itself */
+		/* not within a notification: the end of it all is notified by itself */
 		oc_zap(seg, start, end);
 	else
 		oc_zap_notified(seg, start, end, until);

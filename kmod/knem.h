@@ -31,7 +31,7 @@ struct oc_file_regions {
 	unsigned long pinned; /* pages */
 };
 
-/* Whose memory is pinned: regions end with the address space, whoever holds the file. */
+/* An address space with pinned memory. Its regions end with it, even if the file stays open. */
 struct oc_pinner {
 	struct mmu_notifier notifier; /* one for each address space */
 	struct list_head regions; /* under oc_regions_lock */

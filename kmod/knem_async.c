@@ -3,7 +3,7 @@
  * What a file of /dev/knem has once its status array is mapped: the notifications that
  * oc_async_read() gives, and from the first copy for it on the worker (a kernel thread) with its
  * CPUs, and the copies that it does. Both sides of such a copy are pinned, so it never faults and
- * never waits for anybody.
+ * never waits for another task.
  */
 #include <linux/cgroup.h>
 #include <linux/kthread.h>
@@ -154,7 +154,7 @@ int oc_async_start(struct oc_knem *k, struct vm_area_struct *vma)
 	}
 	k->statuses = statuses;
 	k->user = user;
-	/* Whoever sees the status array sees what was set before. */
+	/* A task that sees the status array sees all that was set before. */
 	smp_store_release(&k->status, status);
 	return 0;
 fail:
@@ -166,8 +166,8 @@ fail:
 }
 
 /*
- * Has the worker made, by whoever wants the first copy of it, and waits until it is placed: for the
- * kernel's locks of cgroups, which no kill ends.
+ * Makes the worker, in the task that asks for its first copy, and waits until it is placed. That
+ * waits for the kernel's locks of cgroups, and no kill ends it.
  */
 int oc_async_worker(struct oc_knem *k)
 {
@@ -218,7 +218,7 @@ void oc_async_stop(struct oc_knem *k)
 
 /*
  * Room for one completion, and for one copy in the queue. The first is ended by
- * oc_async_complete(), or by oc_async_leave_ring() where there is nothing to tell. The second is
+ * oc_async_complete(), or by oc_async_leave_ring() where there is nothing to report. The second is
  * ended by oc_async_leave_queue().
  */
 int oc_async_check(struct oc_knem *k, u32 index, bool thread, bool notify)
@@ -266,7 +266,7 @@ void oc_async_submit(struct oc_knem *k, struct oc_work *work)
 
 void oc_async_complete(struct oc_knem *k, u32 index, bool notify, u8 status)
 {
-	/* Whoever sees the status sees the bytes. */
+	/* A program that sees the status sees the bytes. */
 	smp_store_release(&k->status[index], status);
 	if (!notify)
 		return;

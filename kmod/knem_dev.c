@@ -178,7 +178,7 @@ static void oc_transfer_end(struct oc_transfer *t)
 		oc_region_put(t->src);
 }
 
-/* An error means that nothing was done; afterwards failures are told by the status. */
+/* An error means that nothing was done; afterwards the status reports failures. */
 static int oc_transfer(struct oc_knem *k, struct oc_transfer *t)
 {
 	int err = oc_transfer_prepare(k, t);
@@ -333,7 +333,7 @@ static int oc_knem_sync_recv(struct oc_knem *k, struct knem_cmd_sync_recv_param 
 		.src_cookie = c->send_cookie,
 		.to_local = true,
 		.length = U64_MAX,
-		/* There is no place to tell of a copy that is done later: it is done now. */
+		/* There is no place for the status of a later copy: it is done now. */
 		.flags = c->flags & ~KNEM_FLAG_ANY_ASYNC_MASK,
 	};
 	int err;

@@ -137,7 +137,7 @@ static void oc_region_uncharge(struct oc_region *r)
 	WRITE_ONCE(r->unpinned, true);
 }
 
-/* False: somebody has the lock of a page that others stored to. */
+/* False: another task has the lock of a page that others stored to. */
 static bool oc_region_unpin(struct oc_region *r)
 {
 	unsigned long left = 0;
@@ -164,7 +164,7 @@ static bool oc_region_unpin_later(struct oc_deferred *d)
 	return true;
 }
 
-/* Nobody enters its gate any more. False: somebody else ends it. */
+/* No task enters its gate any more. False: another task ends it. */
 static bool oc_region_close(struct oc_region *r)
 {
 	bool first;
@@ -178,16 +178,16 @@ static bool oc_region_close(struct oc_region *r)
 	return first;
 }
 
-/* What was closed is unpinned when nobody is within any more. The caller has a reference. */
+/* Unpins a closed region when no task is within any more. The caller has a reference. */
 static void oc_region_finish(struct oc_region *r)
 {
 	bool unpinned;
 
 	oc_gate_drain(&r->gate);
 	/*
-	 * A file system may hold the lock of a page for as long as its server likes. Nobody waits
-	 * for that here. An exit would hold up everybody who ends a notifier; the other side may
-	 * not hold up whoever destroys.
+	 * A file system may hold the lock of a page for as long as its server likes. It is not
+	 * waited for here. An exit would hold up all tasks that end a notifier, and the other side
+	 * may not hold up a task that destroys the region.
 	 */
 	unpinned = oc_region_unpin(r);
 	if (unpinned)
@@ -199,7 +199,7 @@ static void oc_region_finish(struct oc_region *r)
 		oc_deferred_begin(&r->deferred, oc_region_unpin_later);
 }
 
-/* Whoever wants to know that no byte moves, also where somebody else ends it, waits for `over`. */
+/* Another task may have begun the end. A caller that needs all bytes at rest waits for `over`. */
 static void oc_region_end(struct oc_region *r)
 {
 	if (oc_region_close(r))
@@ -269,7 +269,7 @@ static void oc_pinner_release(struct mmu_notifier *notifier, struct mm_struct *m
 			published = oc_region_unpublish(r);
 		}
 		spin_unlock(&oc_regions_lock);
-		/* Else whoever put the last reference does that. Nobody waits for `over` here. */
+		/* Else the task that put the last reference does that. No wait for `over` here. */
 		if (mine)
 			oc_region_end(r);
 		if (published)
@@ -382,8 +382,8 @@ static int oc_pin_flags(unsigned long addr, unsigned long *max, bool write)
 
 /*
  * A pin takes only what is there. Else it would wait, for user space too (userfaultfd), while it
- * holds pages that are not counted yet. Old kernels cannot be told so; they do not wait. Waiting is
- * for this, which a kill ends.
+ * holds pages that are not counted yet. Old kernels have no flag for that; they do not wait. It is
+ * waited for here, until a kill ends that.
  */
 static int oc_wait_for_page(unsigned long addr, bool write)
 {
@@ -478,8 +478,8 @@ struct oc_iovec *oc_iovec_read(u64 array, u32 *n)
 }
 
 /*
- * Consumes iov, a checked vector of the caller's memory. `kept` is the file's. Whoever lists all
- * regions sees it from here on, before it is published, so nothing that is shown changes later.
+ * Consumes iov, a checked vector of the caller's memory. `kept` is the file's. Lists show the
+ * region from here on, before it is published, so nothing that is shown changes later.
  */
 struct oc_region *oc_region_create(struct oc_pinner **kept, struct oc_iovec *iov, u32 n, bool read,
 				   bool write, u32 flags)
@@ -676,7 +676,7 @@ struct oc_region *oc_region_use(u64 cookie, bool write)
 		}
 	}
 	rcu_read_unlock();
-	/* A dead process's memory is nobody's any more, also before it has been taken apart. */
+	/* A dead process's memory has no users any more, also before it has been taken apart. */
 	if (!found || READ_ONCE(found->ended) || !atomic_read(&found->mm->mm_users))
 		err = -EINVAL;
 	else if (!found->any_user &&
@@ -733,7 +733,7 @@ int oc_region_claim(struct oc_region *dst, struct oc_region *src)
 	return err;
 }
 
-/* Where a cursor is, for whoever looks at the pages within the gate. */
+/* The pages and the offset of a cursor. The caller is within the gate. */
 static struct page *const *oc_place(const struct oc_region *r, const struct oc_cursor *c, u64 *off)
 {
 	*off = (r->iov[c->index].base & ~PAGE_MASK) + c->offset;

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: GPL-2.0 */
 /*
- * What lists show, by serial number. A reader goes on where it was, at the cost of a search: nobody
- * keeps a lock for as long as a walk through all of it.
+ * What lists show, by serial number. A reader goes on where it was, at the cost of a search: no
+ * lock is kept for as long as a walk through all of it.
  */
 #ifndef OC_LISTING_H
 #define OC_LISTING_H

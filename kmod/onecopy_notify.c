@@ -28,7 +28,7 @@ enum oc_notify_command {
 	OC_NOTIFY_LOCK, /* the page's lock is taken until the file is closed */
 	/*
 	 * When the address space ends, the entries of these bytes are counted, as a device finds
-	 * them that walks its page tables until then; read() tells how many there were.
+	 * them that walks its page tables until then; read() reports how many there were.
 	 */
 	OC_NOTIFY_WALK,
 };

@@ -13,7 +13,7 @@
 #include "core.h"
 
 /* ---- what is tried again until it is done ---- */
-/* Its work never waits for anybody, so nobody can keep others from having theirs done. */
+/* Its work never waits, so no item can keep the others from being done. */
 static struct workqueue_struct *oc_deferred_queue;
 static atomic_t oc_deferred_open = ATOMIC_INIT(0);
 static DECLARE_WAIT_QUEUE_HEAD(oc_deferred_done);
@@ -62,7 +62,7 @@ void oc_deferred_begin(struct oc_deferred *d, bool (*attempt)(struct oc_deferred
 
 /* ---- letting go ---- */
 /*
- * Others stored to the pages (`dirty`), which the kernel has to be told under their locks. Those
+ * Others stored to the pages (`dirty`), which the kernel has to learn under their locks. Those
  * whose lock is taken stay pinned, in front; returns how many.
  */
 unsigned long oc_unpin_some(struct page **pages, unsigned long n, bool dirty)
@@ -159,7 +159,8 @@ static void oc_unmap_copied(struct page *page, void *map, u64 off, u64 n, bool t
 }
 
 /*
- * With faults disabled. False: something is missing. True: all is done, or somebody wants this CPU.
+ * With faults disabled. False: something is missing. True: all is done, or another task wants this
+ * CPU.
  */
 static bool oc_copy_present(struct page *const *pages, u64 off, u64 len, u64 user, bool to_user,
 			    u64 *done)
@@ -173,7 +174,7 @@ static bool oc_copy_present(struct page *const *pages, u64 off, u64 len, u64 use
 
 		/*
 		 * Not copy_from_user(): after a bad address that clears the rest of the page, which
-		 * is somebody's memory here.
+		 * belongs to a process here.
 		 */
 		if (to_user)
 			left = __copy_to_user_inatomic(u, k, n);
@@ -189,8 +190,8 @@ static bool oc_copy_present(struct page *const *pages, u64 off, u64 len, u64 use
 
 /*
  * The caller's own memory is not there, or not as it is wanted: fault it in. A caller that misses
- * page after page gets some of what follows, too. A kill ends the wait for whoever answers the
- * faults.
+ * page after page gets some of what follows, too. A kill ends the wait for a handler of the faults
+ * in user space.
  */
 static int oc_copy_fault(unsigned long addr, u64 len, bool write, unsigned int pages)
 {
@@ -218,7 +219,7 @@ static int oc_copy_fault(unsigned long addr, u64 len, bool write, unsigned int p
 /*
  * Between byte `off` of the pages and the current address space. *done bytes were copied, whatever
  * is returned. Bytes move, and the pages are looked at, within the gate only, if there is one, and
- * with faults disabled. So who closes it need not wait for whoever answers the caller's faults.
+ * with faults disabled. So a task that closes it waits for no handler of the caller's faults.
  * ESRCH: it is closed.
  */
 int oc_copy_gated(struct oc_gate *gate, struct page *const *pages, u64 off, u64 len, u64 user,

@@ -28,8 +28,8 @@ static unsigned int oc_ahead(struct oc_seg *seg, unsigned long target)
 /*
  * A first look, to read, at memory that the owner took away. If the owner may write pages there, it
  * has filled them anew itself, and will do so again. Then zero pages would be dear: each store
- * of the owner copies a page and takes it away from everybody once more. An owner that has stopped
- * pays OC_REFILLS times for pages that it does not need.
+ * of the owner copies a page and takes it away from all importers once more. An owner that has
+ * stopped pays OC_REFILLS times for pages that it does not need.
  */
 void oc_refill_seen(struct oc_seg *seg, const struct oc_snap *snap, const struct oc_want *want)
 {
@@ -49,7 +49,7 @@ void oc_refill_seen(struct oc_seg *seg, const struct oc_snap *snap, const struct
  * too, up to OC_AHEAD_MAX in all, but none that has to be waited for. If the importer goes on in
  * order, these are as many as oc_ahead() says. If it reads, they are the anonymous memory that was
  * there before. That memory comes back writable for an owner that fills anew what it takes away.
- * Else it comes back as zero pages: a page that nobody writes costs the owner nothing.
+ * Else it comes back as zero pages: a page that no task writes costs the owner nothing.
  *
  * The owner's mmap lock is held; *locked tells whether it still is. Without `locked` nothing is
  * waited for and the lock is kept. The answer is -EAGAIN where that does not do; the snapshot has
@@ -101,7 +101,7 @@ int oc_populate(struct oc_seg *seg, struct oc_snap *snap, const struct oc_want *
 		if (err == -EFAULT && lost)
 			continue; /* gone for good */
 		if (err)
-			break; /* whoever gets there finds out why */
+			break; /* a fault there finds out why */
 		/*
 		 * One fault of the owner may bring many pages: look anew after the first, the
 		 * second, the fourth ...
@@ -116,8 +116,7 @@ int oc_populate(struct oc_seg *seg, struct oc_snap *snap, const struct oc_want *
 
 /*
  * The same, and leave the snapshot of [start, end) with the segment. The caller holds no mmap lock.
- * The owner's is waited for so that a kill ends it; so is whoever answers the owner's faults in
- * user space.
+ * A kill ends the waits for the owner's mmap lock, and for a handler of its faults in user space.
  */
 int oc_resolve(struct oc_seg *seg, unsigned long start, unsigned long end,
 	       const struct oc_want *want)

@@ -94,8 +94,8 @@ static unsigned int oc_limit(enum oc_quota what)
 
 /*
  * The user that a task counts against: its real uid. One with a range of subordinate uids counts
- * for all of them, so a task in user namespaces counts against whoever made the outermost one.
- * Those that root made are for others.
+ * for all of them. So a task in user namespaces counts against the owner of the outermost one.
+ * Namespaces of root are left out, since root makes them for others.
  */
 static kuid_t oc_payer(void)
 {
@@ -149,7 +149,7 @@ enum oc_zap_class oc_zap_class_of(struct oc_user *user, const struct mm_struct *
 	return current->flags & PF_MEMALLOC ? OC_ZAP_RECLAIM : OC_ZAP_OWN;
 }
 
-/* True: a zap may run now. False: it is queued, for whoever gives a slot back to begin it. */
+/* True: a zap may run now. False: it is queued, and the worker that frees a slot begins it. */
 bool oc_zap_slot_take(struct oc_user *user, struct list_head *waiting)
 {
 	bool taken;

@@ -33,7 +33,7 @@ static void oc_batches_init(struct oc_seg *seg, work_func_t run_batch)
 	}
 }
 
-/* Whoever waited is gone, but a worker may not have returned yet: before the segment is freed. */
+/* No task waits for them any more, but a worker may not have returned. The segment goes next. */
 static void oc_batches_end(struct oc_seg *seg)
 {
 	enum oc_zap_class class;
@@ -65,8 +65,8 @@ static void oc_seg_free(struct kref *ref)
 }
 
 /*
- * May sleep until nobody tells the segment of a change, and workers of its batches have returned:
- * with no lock held.
+ * May sleep until running notifications of the segment, and workers of its batches, have returned.
+ * So the caller holds no lock.
  */
 void oc_seg_put(struct oc_seg *seg)
 {

@@ -4,7 +4,7 @@
  * descriptor is not shown. A list shows what is of the opener's own user in the opener's user
  * namespace. It also shows what is of an owner over which the opener has CAP_SYS_PTRACE. Processes
  * have their numbers in the reader's own pid namespace, and 0 where they have none. No id or cookie
- * is shown: whoever knows one may use it.
+ * is shown: a task that knows one may use it.
  */
 #include <linux/cred.h>
 #include <linux/pid.h>
@@ -42,11 +42,10 @@ static bool oc_show_allowed(const struct seq_file *m, kuid_t uid, struct user_na
 /* ---- exports ---- */
 /*
  * Where a reader is. A line is a record of its own, for which the segment's lock is held once. So
- * whoever attaches a segment ever so often keeps its owner waiting for no longer than one that
- * reads one line.
+ * the segment's owner waits for one line at most, however many attachments the list has to show.
  */
 struct oc_exports {
-	struct oc_seg *seg; /* while somebody reads */
+	struct oc_seg *seg; /* while it reads */
 	u64 serial; /* its serial number */
 	unsigned long attachment; /* that of its attachment; 0: the line of the segment itself */
 	bool allowed; /* it may be shown to the reader */

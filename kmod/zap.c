@@ -101,7 +101,7 @@ static void oc_zap_stretch(struct oc_seg *seg, struct oc_stretch *s, unsigned lo
 
 	/*
 	 * The importer's VMA may be looked at under its mmap lock only, which is not held. So what
-	 * it says is said by one made here.
+	 * it says is copied to one made here.
 	 */
 	memset(&vma, 0, sizeof(vma));
 	vma.vm_mm = att->watch.mm;
@@ -122,8 +122,8 @@ static void oc_zap_stretch(struct oc_seg *seg, struct oc_stretch *s, unsigned lo
 }
 
 /*
- * Under the segment's lock: whoever changes the owner's memory need not pass by what is empty. Only
- * where nobody holds the lock up meanwhile: a stretch whose tables are walked stays.
+ * Under the segment's lock: takes an empty stretch out, so that changes of the owner's memory need
+ * not pass it. One whose tables are walked stays: the walk has given the lock up, but needs it.
  */
 static void oc_stretch_settle(struct oc_seg *seg, struct oc_stretch *s)
 {
@@ -161,7 +161,7 @@ bool oc_is_shown(struct oc_seg *seg, unsigned long start, unsigned long end)
 
 /*
  * Under the segment's lock, which is given up meanwhile. Only stretches that had come until then:
- * whoever makes new ones all the time does not keep this going.
+ * an importer that makes new ones all the time does not keep this going.
  */
 static void oc_zap_until(struct oc_seg *seg, unsigned long start, unsigned long end, u64 until)
 {
@@ -203,7 +203,7 @@ static void oc_zap_begin(struct oc_zap_work *w)
 		queue_work(oc_zap_queue[w->class], &w->work);
 }
 
-/* In the worker. Whoever waits for it is told afterwards: the user may go then. */
+/* In the worker, before it wakes the waiting tasks: the user may go then. */
 static void oc_zap_done(struct oc_zap_work *w)
 {
 	struct list_head *next;
@@ -371,10 +371,10 @@ static struct oc_stretch *oc_stretch_at(struct oc_attachment *att, unsigned long
 
 /*
  * [lo, hi) of the importer is being unmapped, or moved, or ends with everything: its page tables
- * may go as soon as this returns. No entry may be left, since nobody could zap it, and nobody
+ * may go as soon as this returns. No entry may be left, since it could not be zapped, and no zap
  * may walk those tables. The mmap lock is held for writing, or was when the VMAs were taken out. Or
  * everything ends: no task is left that could use an entry, but a device that walks the same tables
- * may be, until its own driver is told of the end. What is zapped here the kernel finds gone.
+ * may be, until its own driver is notified of the end. What is zapped here the kernel finds gone.
  */
 static bool oc_stretches_leave(struct oc_attachment *att, unsigned long lo, unsigned long hi,
 			       const struct mmu_notifier_range *range)
@@ -508,8 +508,8 @@ free:
 }
 
 /*
- * Each piece is a stretch, through which whoever changes the owner's memory has to go. So it counts
- * like an attachment. The answer is that for more mappings than a process may have.
+ * Each piece is a stretch, which each change of the owner's memory has to pass. So it counts like
+ * an attachment. The error is the one for more mappings than a process may have.
  */
 int oc_attachment_may_split(struct vm_area_struct *vma, unsigned long addr)
 {
@@ -592,7 +592,7 @@ bool oc_stretch_enter(struct vm_area_struct *vma, unsigned long addr, struct oc_
 }
 
 /*
- * Under the segment's lock: does anybody walk page tables of these importer's addresses? Kernels
+ * Under the segment's lock: does a zap walk page tables of these importer's addresses? Kernels
  * before 6.5 look twice whether there is a table. Between the two looks no huge entry may come:
  * they would take it for a broken one, and clear it without telling the CPUs.
  */

@@ -746,8 +746,8 @@ static xpmem_segid_t several[10];
 static unsigned int segments;
 
 /*
- * All peers store the same, so each finds it whoever was first. Through each of several segments
- * that show the same.
+ * All peers store the same, so each finds it, whichever peer was first. Through each of several
+ * segments that show the same.
  */
 static int store_all(xpmem_segid_t unused)
 {

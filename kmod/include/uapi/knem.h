@@ -41,9 +41,9 @@ typedef __u8 knem_status_t;
 #define KNEM_FLAG_SINGLEUSE 0x20
 /*
  * Each completion can be read from the file: a __u32 in native byte order, the index of the status.
- * poll() tells POLLIN while there are any. read() waits until as many are there as fit, or until
+ * poll() reports POLLIN while there are any. read() waits until as many are there as fit, or until
  * there is one and no copy is outstanding. Before there is a status array, read() gives counters as
- * text, and poll() always tells POLLIN.
+ * text, and poll() always reports POLLIN.
  *
  * Errors of read(): EINVAL: fewer than 4 bytes are asked for. EFAULT: the buffer is not writable.
  * EAGAIN: O_NONBLOCK, and there is none or another read is under way. EINTR: a signal came.
@@ -139,7 +139,7 @@ struct knem_cmd_create_region {
 #define KNEM_CMD_DESTROY_REGION _IOR(KNEM_IOC_MAGIC, 0x22, knem_cookie_t)
 
 /*
- * Errors of all copies, before a byte moves; later ones are told by the status. EINVAL: no such
+ * Errors of all copies, before a byte moves; the status reports later ones. EINVAL: no such
  * region, KNEM_FLAG_DMA, or a status is asked for that has no place in a mapped array. EPERM:
  * another user's region. EACCES: the region is not for that direction. EBUSY: the array is full.
  * ENOMEM. Of copies with local pieces also those of CREATE_REGION.

@@ -2,8 +2,9 @@
 /*
  * /dev/onecopy: memory of one process, granted to others as a file descriptor.
  *
- * Whoever holds the descriptor of a segment may map it or copy to and from it, in the direction
- * that was granted. The holder's user, pid or user namespace does not matter. Nobody else can.
+ * A process that holds the descriptor of a segment may map it or copy to and from it, in the
+ * direction that was granted. Its user, pid or user namespace does not matter. No other process
+ * can.
  *
  * Every command but REVOKE takes a struct whose first member is its size, as the caller knows it:
  * at least 8 bytes (EINVAL), at most a page (E2BIG). Members that a caller does not know read as
@@ -191,7 +192,7 @@ struct onecopy_stats {
  * @address: out: the owner's address of offset 0
  * @length: out: in bytes
  *
- * Every holder is told @address, to make an offset of an address that the owner names. So a grant
+ * Every holder learns @address, to make an offset of an address that the owner names. So a grant
  * shows where its memory lies in the owner, as fdinfo of the descriptor does. A grant of
  * ONECOPY_WHOLE, whose @address is 0, shows nothing by it.
  */

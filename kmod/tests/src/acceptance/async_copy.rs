@@ -319,8 +319,8 @@ pub(super) fn worker_stays_in_its_cpuset() -> Outcome {
     owner.dismiss()
 }
 
-/// The worker runs for whoever has it made by the first copy. A cgroup in which a status array was mapped may be gone
-/// by then.
+/// The worker runs for the process that asks for the first copy. A cgroup in which a status array was mapped may be
+/// gone by then.
 pub(super) fn worker_comes_with_its_first_copy() -> Outcome {
     const ROOT: &str = "/sys/fs/cgroup";
     let group = format!("{ROOT}/onecopy-mapped");

@@ -328,8 +328,8 @@ pub(super) fn owner_changes_without_a_pause() -> Outcome {
     let owner = peer(move |link: &Link| {
         let area = Area::new(HUGE)?;
         area.mark(1);
-        // On one processor no call pauses at its end, after the change, to flush another one's TLB. So whoever is
-        // interrupted is so in the middle of a change.
+        // On one processor no call pauses at its end, after the change, to flush another one's TLB. So a thread that is
+        // interrupted is in the middle of a change.
         system::on_processor(1)?;
         let own = Area::new(page_size())?;
         let mut segments = Vec::new();

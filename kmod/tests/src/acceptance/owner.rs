@@ -412,7 +412,7 @@ pub(super) fn mremap() -> Outcome {
     end(other)
 }
 
-/// The importer sees new memory at once, whoever maps it.
+/// The importer sees new memory at once, whichever thread or process maps it.
 fn maps_over(by: fn(Area) -> Outcome) -> Outcome {
     let area = Area::new(size())?;
     area.fill(1);

@@ -530,7 +530,7 @@ pub(super) fn after_fork() -> Outcome {
         area.verify(1)
     })?;
     child.link.hear()?;
-    // The region goes on to be the parent's memory, whoever writes first.
+    // The region stays the parent's memory, whichever process writes first.
     area.store(0, 7);
     peer(|_| {
         let device = knem()?;
