@@ -12,11 +12,11 @@
 //!
 //! The side that connects proves itself first: a stranger gets a random number and nothing else. The hashes are
 //! HMAC-SHA256 under the secret, over both fresh numbers, both ranks, the purpose, and the role of the side that
-//! computes it. So a recorded proof serves for no second connection, and nothing that one side says serves as the other
-//! side's word.
+//! computes it. So a recorded proof serves for no second connection, and no hash of one side serves as that of the
+//! other.
 //!
-//! What a side has not asked for it does not read: [`Handshake::wanted`] is the exact number of bytes that still belong
-//! to the handshake. Here is no input and no output; time limits are for the callers, too.
+//! A side reads no byte behind the handshake: [`Handshake::wanted`] is the exact number of bytes that still belong to
+//! it. This module does no input or output. The callers do, and keep time limits.
 
 use std::fs::File;
 use std::io::{self, Read};
@@ -53,7 +53,7 @@ pub(crate) enum Purpose {
 /// Why the other side is not believed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum Rejected {
-    /// It says something else.
+    /// It does not begin with our magic number, or sends too much.
     #[error("it does not speak as a rank of a onecopy job does")]
     Magic,
     /// It is of another release.
@@ -64,7 +64,7 @@ pub(crate) enum Rejected {
         /// The version found.
         found: u16,
     },
-    /// Somebody else was to be reached.
+    /// Another listener was to be reached.
     #[error("it is not whom we called: it listens as rank {rank}, for purpose {purpose}")]
     Wrong {
         /// As which rank it listens.
@@ -77,7 +77,7 @@ pub(crate) enum Rejected {
     Secret,
 }
 
-/// Bytes that nobody can guess.
+/// Bytes that no attacker can guess.
 pub(crate) fn fresh<const N: usize>() -> io::Result<[u8; N]> {
     let mut out = [0; N];
     File::open("/dev/urandom")?.read_exact(&mut out)?;
@@ -105,7 +105,7 @@ pub(crate) struct Handshake {
     own: u32,
     state: State,
     /// The challenge and, behind it, the caller's rank and fresh number: what the hashes are over.
-    said: Vec<u8>,
+    transcript: Vec<u8>,
     /// What has come of the message that is awaited.
     got: Vec<u8>,
     /// What is still to be sent.
@@ -128,12 +128,13 @@ impl Handshake {
     /// The side that accepted the connection, rank `own`.
     pub(crate) fn answer(secret: Secret, purpose: Purpose, own: u32, fresh: Fresh) -> Self {
         let mut this = Self::new(secret, purpose, own, State::Challenged);
-        this.said.extend_from_slice(&MAGIC);
-        this.said.extend_from_slice(&VERSION.to_le_bytes());
-        this.said.extend_from_slice(&(purpose as u16).to_le_bytes());
-        this.said.extend_from_slice(&own.to_le_bytes());
-        this.said.extend_from_slice(&fresh);
-        this.out.clone_from(&this.said);
+        this.transcript.extend_from_slice(&MAGIC);
+        this.transcript.extend_from_slice(&VERSION.to_le_bytes());
+        this.transcript
+            .extend_from_slice(&(purpose as u16).to_le_bytes());
+        this.transcript.extend_from_slice(&own.to_le_bytes());
+        this.transcript.extend_from_slice(&fresh);
+        this.out.clone_from(&this.transcript);
         this
     }
 
@@ -143,7 +144,7 @@ impl Handshake {
             purpose,
             own,
             state,
-            said: Vec::with_capacity(CHALLENGE + RESPONSE),
+            transcript: Vec::with_capacity(CHALLENGE + RESPONSE),
             got: Vec::with_capacity(RESPONSE),
             out: Vec::new(),
         }
@@ -213,7 +214,7 @@ impl Handshake {
         }
     }
 
-    /// The other side's rank, once it has proven itself, whether or not it was told so.
+    /// The other side's rank, once it has proven itself, whether or not the confirmation is sent.
     pub(crate) fn claimed(&self) -> Option<u32> {
         match self.state {
             State::Proven { rank } => Some(rank),
@@ -243,10 +244,10 @@ impl Handshake {
                 purpose,
             });
         }
-        self.said.extend_from_slice(got);
-        self.said.extend_from_slice(&self.own.to_le_bytes());
-        self.said.extend_from_slice(fresh);
-        self.out.extend_from_slice(&self.said[CHALLENGE..]);
+        self.transcript.extend_from_slice(got);
+        self.transcript.extend_from_slice(&self.own.to_le_bytes());
+        self.transcript.extend_from_slice(fresh);
+        self.out.extend_from_slice(&self.transcript[CHALLENGE..]);
         let hash = self.hash(CALLER).finalize().into_bytes();
         self.out.extend_from_slice(&hash);
         Ok(State::Responded { rank })
@@ -254,7 +255,7 @@ impl Handshake {
 
     fn response(&mut self, got: &[u8]) -> Result<State, Rejected> {
         let (claim, hash) = got.split_at(RESPONSE - HASH);
-        self.said.extend_from_slice(claim);
+        self.transcript.extend_from_slice(claim);
         self.check(CALLER, hash)?;
         let rank = u32::from_le_bytes([claim[0], claim[1], claim[2], claim[3]]);
         let hash = self.hash(LISTENER).finalize().into_bytes();
@@ -262,16 +263,16 @@ impl Handshake {
         Ok(State::Proven { rank })
     }
 
-    /// What only a side with the secret can say, in this role.
+    /// The hash that only a side with the secret can compute, in this role.
     fn hash(&self, role: &[u8; 16]) -> Hmac<Sha256> {
         let mut mac: Hmac<Sha256> =
             Hmac::new_from_slice(&self.secret).expect("a key of any length will do");
         mac.update(role);
-        mac.update(&self.said);
+        mac.update(&self.transcript);
         mac
     }
 
-    /// Compares in a time that does not tell where the difference is.
+    /// Compares in constant time, so the time shows nothing of where the difference is.
     fn check(&self, role: &[u8; 16], hash: &[u8]) -> Result<(), Rejected> {
         let verdict = self.hash(role).verify_slice(hash);
         verdict.map_err(|_| Rejected::Secret)

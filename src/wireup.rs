@@ -62,7 +62,7 @@ pub fn job_number(place: usize) -> u64 {
     BuildHasherDefault::<DefaultHasher>::default().hash_one((std::process::id(), place))
 }
 
-/// What a rank tells all others about itself when it joins.
+/// What a rank publishes about itself when it joins.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Card {
     /// Inode number of its pid namespace; 0 if unknown.
@@ -392,7 +392,7 @@ pub enum WireupError {
         call: &'static str,
         /// The system call and its object.
         what: &'static str,
-        /// What the kernel said.
+        /// The kernel's error.
         source: std::io::Error,
     },
 }
@@ -435,8 +435,8 @@ pub trait Wireup: Send {
     /// Publishes this rank's card and segment; returns all cards, by rank, once every rank has joined.
     fn join(&mut self, card: Card, segment: BorrowedFd<'_>) -> Result<Vec<Card>, WireupError>;
 
-    /// The peer's segment and identity. Waits shortly; answered even for a peer that is dead or has left, whose `pidfd`
-    /// then tells so.
+    /// The peer's segment and identity. Waits shortly; answered even for a peer that is dead or has left. Its `pidfd`
+    /// then reports the end.
     fn introduce(&mut self, peer: usize) -> Result<Introduction, WireupError>;
 
     /// The node of a rank, the same at all ranks; ranks of one node share memory.

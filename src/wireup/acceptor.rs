@@ -212,7 +212,7 @@ impl Inbound {
     }
 }
 
-/// Whether it says that nobody is there any more, not that we cannot.
+/// Whether the error means that no caller is there any more, not that accepting fails.
 fn is_passing(error: &io::Error) -> bool {
     matches!(
         error.kind(),

@@ -66,7 +66,7 @@ pub struct Broker {
     notices: Vec<Notice>,
     /// The rank in whose process this broker runs, if it is one.
     own: Option<usize>,
-    /// What all hear and the own rank is not told yet, and since when.
+    /// Messages to all that the own rank has not got yet, and since when.
     held: Option<(Instant, Vec<Vec<u8>>)>,
     buffer: Vec<u8>,
     beyond: Option<OtherNodes>,
@@ -133,12 +133,12 @@ impl Broker {
         self.send(rank, ToRank::Welcome.encode(), Vec::new());
     }
 
-    /// Whether nobody can join any more: all have, or those that have were told that not all will.
+    /// Whether no rank can join any more: all have, or those that have were notified that not all will.
     pub fn is_settled(&self) -> bool {
         self.phase != Phase::Gathering
     }
 
-    /// Whether nobody is connected, and nobody's end is to be judged still.
+    /// Whether no rank is connected, and no end of a rank is still to be judged.
     pub fn is_deserted(&self) -> bool {
         let mut clients = self.clients.iter();
         clients.all(|client| client.socket.is_none() && client.ending.is_none())
@@ -162,7 +162,7 @@ impl Broker {
         )
     }
 
-    /// Whether all that was to be said is out.
+    /// Whether all queues are empty.
     pub fn nothing_to_send(&self) -> bool {
         self.clients.iter().all(|client| client.queue.is_empty())
     }
@@ -195,7 +195,7 @@ impl Broker {
                 self.drain(rank, now);
             }
             Token::Process(rank) => {
-                // What it said before it ended comes first.
+                // What it sent before it ended comes first.
                 self.drain(rank, now);
                 self.clients[rank].ending.get_or_insert(now);
             }
@@ -345,7 +345,7 @@ impl Broker {
         client.joined_as = Some(from);
         client.process = match &client.child_fd {
             Some(fd) if from.pid == client.child.as_raw() => Some(Arc::clone(fd)),
-            // It waits for our answer, so it is alive, or has just been killed: then its connection tells.
+            // It waits for our answer, so it is alive, or has just been killed: then its connection ends.
             _ if from.pid > 0 => process::pidfd_open(Pid::from_raw(from.pid))
                 .ok()
                 .map(Arc::new),
@@ -353,7 +353,7 @@ impl Broker {
         };
         client.state = ClientState::Joined;
         if !self.decides() {
-            self.tell_beyond(Some(rank), || ToHost::Joined { rank, card });
+            self.send_beyond(Some(rank), || ToHost::Joined { rank, card });
         }
         self.joined(rank, now);
         Ok(())
@@ -394,7 +394,7 @@ impl Broker {
                     self.spread(rank, message.clone());
                 }
             }
-            self.tell_beyond(None, || ToHost::Encoded(message));
+            self.send_beyond(None, || ToHost::Encoded(message));
         }
     }
 
@@ -430,7 +430,7 @@ impl Broker {
         }
         if self.decides() {
             let missing = missing.clone();
-            self.tell_beyond(None, || ToHost::Absent { waited_ms, missing });
+            self.send_beyond(None, || ToHost::Absent { waited_ms, missing });
         }
         self.notices.push(Notice::GaveUp { missing, waited });
     }
@@ -471,18 +471,18 @@ impl Broker {
         self.send(rank, message.encode(), fds);
     }
 
-    /// The rank in whose process this broker runs: what all hear it is told last. It may end at a word of an abort, of
-    /// a death or of ranks that did not join, and this broker with it.
+    /// The rank in whose process this broker runs: it gets messages to all last. News of an abort, of a death or of
+    /// ranks that did not join may end it, and this broker with it.
     pub(crate) fn runs_in(&mut self, rank: usize) {
         self.own = Some(rank);
     }
 
-    /// Since when the own rank is to be told what the others hear.
+    /// Since when messages to all are held back from the own rank.
     pub(crate) fn held_since(&self) -> Option<Instant> {
         self.held.as_ref().map(|(since, _)| *since)
     }
 
-    /// All others were told, or will not be: tells the own rank.
+    /// All others were notified, or will not be: notifies the own rank.
     pub(crate) fn release(&mut self) {
         if let (Some((_, messages)), Some(rank)) = (self.held.take(), self.own) {
             for message in messages {
@@ -491,7 +491,7 @@ impl Broker {
         }
     }
 
-    /// Tells one of those who are all told.
+    /// Sends a message to all to one of them.
     fn spread(&mut self, rank: usize, message: Vec<u8>) {
         if self.own == Some(rank) {
             let held = self
@@ -503,7 +503,7 @@ impl Broker {
         }
     }
 
-    /// Tells all other members, and other brokers.
+    /// Notifies all other members, and other brokers.
     fn announce(&mut self, from: usize, event: Event) {
         let message = ToRank::Event(event).encode();
         for rank in 0..self.clients.len() {
@@ -513,7 +513,7 @@ impl Broker {
             }
             self.spread(rank, message.clone());
         }
-        self.tell_beyond(Some(from), || ToHost::Event(event));
+        self.send_beyond(Some(from), || ToHost::Event(event));
     }
 
     fn send(&mut self, rank: usize, message: Vec<u8>, fds: Vec<Arc<OwnedFd>>) {
@@ -541,7 +541,7 @@ impl Broker {
             ClientState::Outside => {
                 client.state = ClientState::Gone;
                 if !self.decides() {
-                    self.tell_beyond(Some(rank), || ToHost::Event(Event::Died { rank, death }));
+                    self.send_beyond(Some(rank), || ToHost::Event(Event::Died { rank, death }));
                 }
             }
             ClientState::Joined => {

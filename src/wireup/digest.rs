@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The entry that rank 0 puts into the table for all others. Rank 0 alone reads where each rank is, and tells the
-//! others what follows from that.
+//! The entry that rank 0 puts into the table for all others. Rank 0 alone reads where each rank is, and publishes what
+//! follows from that.
 
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -20,7 +20,7 @@ const MOST_PIECES: usize = 1024;
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Digest {
     pub(super) nodes: Nodes,
-    /// What a rank says to be let in by its host.
+    /// What a rank sends to be let in by its host.
     pub(super) secret: [u8; 16],
     pub(super) join_at: JoinAt,
 }
@@ -106,7 +106,7 @@ impl Digest {
 /// Values have no blanks.
 const BLANK: char = '~';
 
-/// A word that says why there is nothing.
+/// A word that holds the reason why there is no value.
 pub(super) fn refusal(reason: &str) -> String {
     let short: String = reason.chars().take(600).collect();
     let graphic = |c: char| match c {
@@ -132,7 +132,7 @@ pub(super) fn put(
     let room = table.longest_value().min(LONGEST).saturating_sub(1).max(1);
     let pieces: Vec<&[u8]> = word.as_bytes().chunks(room).collect();
     for (number, piece) in pieces.iter().enumerate() {
-        // The first byte says whether one more follows.
+        // The first byte marks whether one more follows.
         let mark = if number + 1 < pieces.len() { '+' } else { '.' };
         let value = format!("{mark}{}", String::from_utf8_lossy(piece));
         table.put(call, &format!("{key}-{number}"), &value)?;

@@ -5,7 +5,7 @@
 //! Rank 0 opens a listener (`meet.rs`) and introduces the others (`host.rs`); they come with a secret. Where there is a
 //! table (`table.rs`), which only the job's ranks see, it carries the secret and the way to the listener. Then the job
 //! may span nodes: `gather.rs`. Where there is only the environment, the listener's name is derived from the launcher's
-//! number of the job. The user id that the kernel tells decides who may come in.
+//! number of the job. The kernel reports the user id of a caller, which decides whether it may come in.
 //!
 //! A launcher that is there but of no use is an error, never a job of one rank. N copies of a program, each taking
 //! itself for the whole job, would overwrite one another's results.
@@ -65,11 +65,11 @@ impl EmergencyParts {
         })
     }
 
-    /// Waits until a host's thread has told the others, and until its node can do without it.
+    /// Waits until a host's thread has notified the others, and until its node can do without it.
     fn wait_until_over(&self) {
         let host = self.host.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(host) = &*host {
-            host.wait_until_told();
+            host.wait_until_announced();
             host.wait_until_over();
         }
     }
@@ -227,7 +227,7 @@ fn unusable(launcher: &str, reason: impl Into<String>) -> WireupError {
     }
 }
 
-/// What the environment does not tell, together with why PMIx did not tell it.
+/// The error for what the environment lacks, together with the reason why PMIx did not give it.
 fn beside(error: WireupError, without: Option<&str>) -> WireupError {
     match (error, without) {
         (
@@ -344,7 +344,7 @@ struct ForeignEmergency {
 impl Emergency for ForeignEmergency {
     /// Ends the job with `code`, and this process if the launcher does not do so.
     fn abort(&self, code: i32) -> Result<(), WireupError> {
-        // Launchers hand on what they are told, of which the system keeps eight bits.
+        // Launchers hand on the code that they get, of which the system keeps eight bits.
         let status = exit_code(code);
         // The launcher first. It kills all when a rank ends, and would then report that instead of the code.
         if let Ok(mut table) = self.rest.table.try_lock()
@@ -354,11 +354,11 @@ impl Emergency for ForeignEmergency {
             std::thread::sleep(ABORT_GRACE);
         }
         let _ = self.inner.abort(code);
-        // A thread that leaves the job at this moment may have the rest; the end of this process tells it, too.
+        // A thread that leaves the job at this moment may have the rest. Then the end of this process shows the abort.
         if let Ok(host) = self.rest.host.try_lock()
             && let Some(host) = &*host
         {
-            host.wait_until_told();
+            host.wait_until_announced();
         }
         // Without a table a launcher hears of it in one way only: by how a rank ends.
         std::process::exit(status)

@@ -28,8 +28,8 @@ pub(super) const FIRST: usize = 0;
 
 /// Enough for the event loop; the default would be address space for nothing.
 const STACK: usize = 512 << 10;
-/// How long a host waits for its own departure to be told to the others.
-const TELL_LIMIT: Duration = Duration::from_secs(1);
+/// How long a host waits for its own departure to be announced to the others.
+const ANNOUNCE_LIMIT: Duration = Duration::from_secs(1);
 
 /// What the host is to do.
 #[derive(Debug)]
@@ -38,7 +38,7 @@ pub(super) struct Config {
     pub(super) rank: usize,
     /// Ranks in the job.
     pub(super) size: usize,
-    /// What a rank must say to be let in.
+    /// What a rank must send to be let in.
     pub(super) secret: [u8; 16],
     /// How long ranks that have joined wait for the others.
     pub(super) join_timeout: Duration,
@@ -53,8 +53,8 @@ pub(super) struct Config {
 /// The thread, as its rank sees it.
 #[derive(Debug)]
 pub(super) struct Host {
-    departed: Receiver<()>,
-    /// Ends with the thread; none in a job of one node, where nobody waits for that.
+    announced: Receiver<()>,
+    /// Ends with the thread; none in a job of one node, where no rank waits for that.
     over: Option<Receiver<()>>,
 }
 
@@ -78,7 +78,7 @@ impl Host {
         let itself = process::peer_process(socket.as_fd()).map(Arc::new);
         broker.seat(config.rank, socket, who, itself);
         broker.runs_in(config.rank);
-        let (tell, departed) = channel();
+        let (sender, announced) = channel();
         let now = Instant::now();
         if let Some(oob) = &config.oob {
             broker.serve_node(Arc::clone(&oob.nodes), oob.own);
@@ -99,20 +99,20 @@ impl Host {
                 .map(|(delay, name)| (now.checked_add(delay).unwrap_or(now), name)),
             inbound: VecDeque::new(),
             oob,
-            tell: Some(tell),
+            announced: Some(sender),
             aborted: false,
             buffer: vec![0; MAX_MESSAGE],
             _running: running,
         };
         let started = thread::start("onecopy-host", STACK, move || broker_thread.serve());
         started.map_err(system("start the thread that introduces ranks"))?;
-        Ok((Self { departed, over }, own))
+        Ok((Self { announced, over }, own))
     }
 
-    /// Waits until the others were told that this rank has left or aborts the job.
-    pub(super) fn wait_until_told(&self) {
-        // If the thread has ended, nobody is left to be told.
-        let _ = self.departed.recv_timeout(TELL_LIMIT);
+    /// Waits until this rank's departure, or its abort of the job, was announced to the others.
+    pub(super) fn wait_until_announced(&self) {
+        // If the thread has ended, no rank is left to be notified.
+        let _ = self.announced.recv_timeout(ANNOUNCE_LIMIT);
     }
 
     /// In a job that spans nodes, waits until all ranks that hear of other nodes by this thread are out of the job. The
@@ -123,7 +123,7 @@ impl Host {
     }
 }
 
-/// A connection that has not said yet which rank it is.
+/// A connection that has not sent its rank yet.
 struct Inbound {
     socket: OwnedFd,
     since: Instant,
@@ -139,7 +139,7 @@ struct Thread {
     late: Option<(Instant, String)>,
     inbound: VecDeque<Inbound>,
     oob: Option<Oob>,
-    tell: Option<Sender<()>>,
+    announced: Option<Sender<()>>,
     aborted: bool,
     buffer: Vec<u8>,
     /// Dropped with this.
@@ -223,24 +223,24 @@ impl Thread {
                 Notice::Complaint { rank, text } => {
                     tracing::warn!("rank {rank}: {text}; closed its connection to the job");
                 }
-                // Ranks are told; each says so itself. How a process ended is the launcher's to say.
+                // Ranks are notified, and each reports it. How a process ended is for the launcher to report.
                 Notice::GaveUp { .. } | Notice::Deserted { .. } => {}
             }
         }
         let messages = self.broker.messages();
         if let Some(oob) = &mut self.oob {
             for (about, message) in messages {
-                oob.tell(about, &message, now);
+                oob.broadcast(about, &message, now);
             }
         }
         let flushed = self.oob.as_ref().is_none_or(Oob::is_flushed);
         let delivered = flushed && self.broker.nothing_to_send();
         if (self.aborted || self.broker.is_out(self.own)) && delivered {
             // The rank that waits for it may have given up.
-            let _ = self.tell.take().map(|tell| tell.send(()));
+            let _ = self.announced.take().map(|sender| sender.send(()));
         }
         if let Some(since) = self.broker.held_since()
-            && (delivered || now >= since + TELL_LIMIT)
+            && (delivered || now >= since + ANNOUNCE_LIMIT)
         {
             self.broker.release();
         }
@@ -292,7 +292,7 @@ impl Thread {
         let late = self.late.as_ref().map(|(due, _)| *due);
         let oob = self.oob.as_ref().and_then(Oob::due);
         let held = self.broker.held_since();
-        let held = held.map(|since| since + TELL_LIMIT);
+        let held = held.map(|since| since + ANNOUNCE_LIMIT);
         let due = inbound.chain(late).chain(oob).chain(held);
         let due = due.chain(self.broker.deadline()).min();
         match poll(&mut fds, poll_args::timeout(now, due)) {

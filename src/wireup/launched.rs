@@ -64,7 +64,7 @@ struct Host {
     rank: usize,
     /// Its process: a child that it left behind may keep the connection open. None if the kernel does not offer it.
     process: Option<OwnedFd>,
-    /// It said that it leaves.
+    /// It announced that it leaves.
     left: bool,
     /// The connection is of no use any more.
     lost: bool,
@@ -198,14 +198,14 @@ impl Launched {
         }
     }
 
-    /// The host is the one that brings news of these ranks: without it nobody hears of them.
+    /// The host brings news of these ranks: without it this rank learns nothing of them.
     pub(crate) fn hears_by_host_of(&mut self, beyond: Vec<usize>) {
         if let Some(host) = &mut self.host {
             host.beyond = beyond;
         }
     }
 
-    /// The connection to the host has ended, or the host has: what is there to tell.
+    /// The connection to the host has ended, or the host has: the answer to report, if any.
     fn lose_host(&mut self) -> Option<Answer> {
         let host = self.host.as_mut().filter(|host| !host.lost)?;
         host.lost = true;

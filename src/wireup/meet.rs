@@ -89,8 +89,8 @@ impl Address {
         }
     }
 
-    /// Connects, or says at once that it cannot: a full queue, of whoever holds the name, is
-    /// [`io::ErrorKind::WouldBlock`]. Who is at the other end is for the caller to check.
+    /// Connects, or fails at once: [`io::ErrorKind::WouldBlock`] where the queue of the listener is full. The caller
+    /// checks which process listens.
     pub(super) fn connect(&self) -> io::Result<OwnedFd> {
         let socket = packets(SockFlag::SOCK_NONBLOCK)?;
         connect(socket.as_raw_fd(), &self.socket_address()?)?;
@@ -488,7 +488,7 @@ impl Namespaces {
         })
     }
 
-    /// Whether it is the same network namespace as that of all `others`. One that could not be told apart (0) is not
+    /// Whether it is the same network namespace as that of all `others`. One that is not known (0) is not
     /// believed to be the same.
     pub(super) fn shares_network(&self, others: &[Self]) -> bool {
         let boot = |place: &Self| place.machine.split('+').next().map(str::to_owned);

@@ -34,7 +34,7 @@ pub(super) enum Token {
 /// What a connection brought.
 #[derive(Debug)]
 pub(super) enum OobEvent {
-    /// Its other side says this.
+    /// Its other side has sent this.
     Message(u32, ToHost),
     /// It is over, and its node with it.
     Lost(u32, Loss),
@@ -56,7 +56,8 @@ pub(super) struct Config {
 /// How a host's connections begin.
 #[derive(Debug)]
 pub(super) enum Start {
-    /// Rank 0's: the others come to this acceptor. When all have, it is said to which of our addresses.
+    /// Rank 0's: the others come to this acceptor. When all have, the sender gets the addresses to
+    /// which they came.
     Accepts(Acceptor, Sender<Vec<IpAddr>>),
     /// Any other's: it has called.
     Called(TcpStream),
@@ -69,7 +70,7 @@ pub(super) struct Oob {
     own: u32,
     timeout: Duration,
     connections: Vec<Connection>,
-    /// Connections that are over already, which is still to be told.
+    /// Connections that are over already, still to be reported.
     broken: Vec<(u32, Loss)>,
     acceptor: Option<(Acceptor, Sender<Vec<IpAddr>>)>,
     /// To which of our addresses connections have come.
@@ -212,12 +213,12 @@ impl Oob {
         }
     }
 
-    /// Nobody is let in any more.
+    /// No node is let in any more.
     pub(super) fn stop_accepting(&mut self) {
         self.acceptor = None;
     }
 
-    /// Says what is due and finds out who is silent.
+    /// Sends heartbeats that are due, and finds silent nodes.
     pub(super) fn tick(&mut self, now: Instant) -> Vec<OobEvent> {
         if let Some((acceptor, _)) = &mut self.acceptor {
             acceptor.tick(now);
@@ -225,7 +226,7 @@ impl Oob {
         // This side looks four times in that time. If it did not, the others are not to blame.
         let late = now.saturating_duration_since(self.looked) > self.timeout / 2;
         self.looked = now;
-        // After its farewell a side says nothing.
+        // After its farewell a side sends nothing.
         let beats = self.ending.is_none();
         let mut events = Vec::new();
         let mut silent = Vec::new();
@@ -253,7 +254,7 @@ impl Oob {
             }
         }
         for (node, end) in std::mem::take(&mut self.broken) {
-            // A node that hears nothing any more may have said something before: at best its farewell.
+            // A node that takes nothing any more may have sent something before: at best its farewell.
             events.extend(self.serve(node, now));
             if self.remove(node) {
                 events.push(OobEvent::Lost(node, end));
@@ -262,17 +263,17 @@ impl Oob {
         events
     }
 
-    /// Says a message about a rank, or about nobody, to all hosts that are to hear it. From rank 0's host these are all
+    /// Sends a message about a rank, or about none, to all hosts that are to get it. From rank 0's host these are all
     /// but the host of the rank's own node. From another host it is rank 0's, if the message is about a rank of its
     /// own.
-    pub(super) fn tell(&mut self, about: Option<usize>, message: &ToHost, now: Instant) {
+    pub(super) fn broadcast(&mut self, about: Option<usize>, message: &ToHost, now: Instant) {
         let node = about.and_then(|rank| self.nodes.of(rank));
         if self.own != 0 && node != Some(self.own) {
             return;
         }
         for connection in &mut self.connections {
             if Some(connection.node()) != node
-                && let Err(end) = connection.say(message, now)
+                && let Err(end) = connection.send(message, now)
             {
                 self.broken.push((connection.node(), end));
             }
@@ -301,7 +302,7 @@ impl Oob {
         let since = match self.ending {
             Some(since) => since,
             None => {
-                if connection.say(&ToHost::Farewell, now).is_err() {
+                if connection.send(&ToHost::Farewell, now).is_err() {
                     return true;
                 }
                 *self.ending.insert(now)

@@ -191,10 +191,10 @@ impl Client {
 
     /// Has the launcher end the job. There is no answer.
     pub(crate) fn abort(&mut self, code: i32) -> Result<(), WireupError> {
-        self.say("abort", &format!("cmd=abort exitcode={code}"))
+        self.send("abort", &format!("cmd=abort exitcode={code}"))
     }
 
-    fn say(&mut self, call: &'static str, line: &str) -> Result<(), WireupError> {
+    fn send(&mut self, call: &'static str, line: &str) -> Result<(), WireupError> {
         let mut bytes = line.as_bytes().to_vec();
         bytes.push(b'\n');
         let mut rest = &bytes[..];
@@ -218,7 +218,7 @@ impl Client {
         line: &str,
         expected: &'static str,
     ) -> Result<Answer, WireupError> {
-        self.say(call, line)?;
+        self.send(call, line)?;
         let answer = Answer(self.line(call)?);
         let refused = answer.get("rc").is_some_and(|code| code != "0");
         if answer.get("cmd") != Some(expected) || refused {
@@ -319,7 +319,7 @@ mod tests {
     use std::io::{BufRead, BufReader, Write};
     use std::os::unix::net::UnixStream;
 
-    /// A client whose server gives `answers` one by one, and what the client said.
+    /// A client whose server gives `answers` one by one, and what the client sent.
     fn talk<R>(
         answers: &[&str],
         f: impl FnOnce(Result<Client, WireupError>) -> R,
@@ -334,7 +334,7 @@ mod tests {
                 heard.push(line);
                 (&theirs).write_all(answer.as_bytes()).expect("write");
             }
-            // Gone, but what the client still says is heard.
+            // Gone, but it still reads what the client sends.
             theirs
                 .shutdown(std::net::Shutdown::Write)
                 .expect("shutdown");

@@ -2,8 +2,8 @@
 //! The table of a launcher that speaks PMIx (Open MPI's mpirun, PRRTE, Slurm with its pmix plugin), by libpmix.
 //!
 //! The library is opened at run time. Where it cannot be used, or no server answers, nothing has been done yet, and the
-//! ranks may still meet by their environment. The reason is kept, and told if they cannot. All ranks of a job must find
-//! the same way. A rank that finds another one does not meet the others, and ends with an error in time.
+//! ranks may still meet by their environment. The reason is kept, and reported if they cannot. All ranks of a job must
+//! find the same way. A rank that finds another one does not meet the others, and ends with an error in time.
 
 use std::time::Duration;
 

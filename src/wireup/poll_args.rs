@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! What event loops around a [`Broker`](super::broker::Broker) tell `poll`: a host's, and the launcher's.
+//! Arguments of `poll` in event loops around a [`Broker`](super::broker::Broker): a host's, and the launcher's.
 
 use std::time::Instant;
 

@@ -85,7 +85,7 @@ impl Wireup for Singleton {
     }
 }
 
-/// There is nobody to be told.
+/// There is no other rank to notify.
 struct AloneEmergency;
 
 impl Emergency for AloneEmergency {

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! What a broker has to do with ranks of other nodes: it serves none of them, and hears of them from other brokers.
+//! What a broker has to do with ranks of other nodes: it serves none of them, and learns of them from other brokers.
 //!
-//! The broker of rank 0's node *decides* whether all ranks have joined. The others tell it which of their ranks have,
-//! and pass its answer on to them. A broker that loses its connection to that one decides alone, and hears no more of
-//! ranks on other nodes.
+//! The broker of rank 0's node *decides* whether all ranks have joined. The others report to it which of their ranks
+//! have, and pass its answer on to them. A broker that loses its connection to that one decides alone, and learns no
+//! more of ranks on other nodes.
 
 use std::sync::Arc;
 use std::time::Instant;
@@ -20,11 +20,11 @@ pub(super) struct OtherNodes {
     /// The node whose ranks this broker serves.
     own: u32,
     decides: bool,
-    /// For other brokers: the rank that it is about, if any, and the word.
+    /// For other brokers: the rank that it is about, if any, and the message.
     out: Vec<(Option<usize>, ToHost)>,
     /// How many cards have come.
     cards: usize,
-    /// Who is missing, by the word of the broker that decides.
+    /// The missing ranks, as the broker that decides reports them.
     absent: Option<Vec<Missing>>,
     aborted: bool,
 }
@@ -70,13 +70,13 @@ impl Broker {
         self.beyond.as_ref().is_none_or(|beyond| beyond.decides)
     }
 
-    pub(super) fn tell_beyond(&mut self, about: Option<usize>, message: impl FnOnce() -> ToHost) {
+    pub(super) fn send_beyond(&mut self, about: Option<usize>, message: impl FnOnce() -> ToHost) {
         if let Some(beyond) = &mut self.beyond {
             beyond.out.push((about, message()));
         }
     }
 
-    /// What is to be told to other brokers, and about whom.
+    /// Messages for other brokers, and the rank that each is about.
     pub(crate) fn messages(&mut self) -> Vec<(Option<usize>, ToHost)> {
         let beyond = self.beyond.as_mut();
         beyond
@@ -84,7 +84,7 @@ impl Broker {
             .unwrap_or_default()
     }
 
-    /// The broker of this node says something. An error, in words, if it is not for it to say.
+    /// Takes a message of the broker of this node. An error, in words, if that broker may not send it.
     pub(crate) fn hear(&mut self, node: u32, message: ToHost, now: Instant) -> Result<(), String> {
         let Some(beyond) = &mut self.beyond else {
             return Err("this job has one node".to_owned());
@@ -122,7 +122,7 @@ impl Broker {
                 self.pass_on(message);
             }
             ToHost::Beat => {}
-            _ => return Err("a message that it has no cause to say".to_owned()),
+            _ => return Err("a message that it has no cause to send".to_owned()),
         }
         Ok(())
     }
@@ -145,7 +145,7 @@ impl Broker {
         }
     }
 
-    /// A rank of this node aborts the job. Once says it all: nobody can make others repeat it.
+    /// A rank of this node aborts the job. Only the first abort counts: no node can make others repeat it.
     fn far_abort(&mut self, nodes: &Nodes, node: u32, code: i32) {
         let beyond = self.beyond.as_mut();
         if beyond.is_some_and(|beyond| !std::mem::replace(&mut beyond.aborted, true)) {
@@ -155,8 +155,8 @@ impl Broker {
         }
     }
 
-    /// The out-of-band connection to this node is over, and it did not say that its ranks have left: they are dead for
-    /// this job. With rank 0's node goes all news of the others.
+    /// The out-of-band connection to this node is over, and it did not report that its ranks have left. They are dead
+    /// for this job. With rank 0's node goes all news of the others.
     pub(crate) fn lose_node(&mut self, node: u32) {
         let Some(beyond) = &mut self.beyond else {
             return;

@@ -12,7 +12,7 @@ use onecopy_shm::fdpass::{self, Credentials, FdPassError, Wait};
 use crate::wireup::message::ToRank;
 use crate::wireup::{Card, Death};
 
-/// Between attempts to send what the kernel has no room for: it tells nobody when it has.
+/// Between attempts to send what the kernel has no room for: it does not report when it has.
 const RETRY_DELAY: Duration = Duration::from_millis(5);
 /// A rank to which nothing can be sent for so long loses its connection.
 const STUCK_LIMIT: Duration = Duration::from_secs(20);
@@ -128,11 +128,11 @@ impl Client {
         }
     }
 
-    /// Takes its connection, and tells it why.
+    /// Closes its connection, and sends the reason first.
     pub(super) fn disconnect(&mut self, reason: String, now: Instant) {
         let refusal = ToRank::Refused { reason }.encode();
         if let Some(socket) = &self.socket {
-            // If this cannot be sent either, the rank hears of the end of its connection.
+            // If this cannot be sent either, the rank sees the end of its connection.
             let _ = fdpass::send(socket.as_fd(), &refusal, &[], Wait::Never);
         }
         self.disconnected = true;

@@ -116,7 +116,7 @@ fn whoever_talks_nonsense_loses_its_connection_and_nobody_else_does() {
         assert!(matches!(heard(&sockets[0]), Some(ToRank::Refused { .. })));
         let notices = broker.tick(Instant::now());
         assert!(matches!(notices[..], [Notice::Complaint { rank: 0, .. }]));
-        // It can never join now: the other one is told at once.
+        // It can never join now: the other one is notified at once.
         say(&sockets[1], &join(), 1);
         serve(&mut broker, 2);
         let late = Instant::now() + STATUS_DELAY;

@@ -86,12 +86,15 @@ fn who_does_not_belong_to_the_job_is_refused_and_the_others_join() {
         }
         zero.leave().expect("leave");
         drop(zero);
-        // The thread has said so before it ended.
+        // The thread has announced it before it ended.
         let mut events = Vec::new();
         while let Some(event) = one.poll().expect("poll") {
             events.push(event);
         }
-        assert!(events.is_empty(), "who has left hears nothing: {events:?}");
+        assert!(
+            events.is_empty(),
+            "a rank that has left gets nothing: {events:?}"
+        );
     });
     drop(silent);
 }

@@ -2,7 +2,7 @@
 //! The out-of-band connection of one node's host to rank 0's, once both have proven themselves.
 //!
 //! Nothing here waits. What cannot be sent at once is kept, up to a bound; what has come is given out message by
-//! message. A side that has said nothing for a while says that it lives.
+//! message. A side that has sent nothing for a while sends a heartbeat.
 
 use std::io::{self, Read, Write};
 use std::net::{Shutdown, TcpStream};
@@ -33,7 +33,7 @@ pub(in crate::wireup) enum Loss {
     #[error("nothing has been heard of its host for {} ms", .0.as_millis())]
     Silent(Duration),
     /// Nothing goes out.
-    #[error("its host does not read what it is told")]
+    #[error("its host does not read what is sent to it")]
     Stuck,
 }
 
@@ -47,8 +47,8 @@ pub(in crate::wireup) struct Connection {
     /// What is to be sent, and how much of it was.
     out: Vec<u8>,
     sent: usize,
-    heard: Instant,
-    said: Instant,
+    last_received: Instant,
+    last_sent: Instant,
 }
 
 impl Connection {
@@ -62,8 +62,8 @@ impl Connection {
             frames: Frames::default(),
             out: Vec::new(),
             sent: 0,
-            heard: now,
-            said: now,
+            last_received: now,
+            last_sent: now,
         })
     }
 
@@ -72,50 +72,50 @@ impl Connection {
         self.node
     }
 
-    /// Whether all that was said is out.
+    /// Whether everything is out.
     pub(super) fn is_flushed(&self) -> bool {
         self.sent == self.out.len()
     }
 
-    /// When this side is to say that it lives, and when it is to find the other silent.
+    /// When this side is to send a heartbeat, or to find the other silent.
     pub(super) fn due(&self, timeout: Duration) -> Instant {
-        let silent = self.heard + timeout;
-        // Nothing more is said as long as what was said does not go out.
+        let silent = self.last_received + timeout;
+        // No heartbeat is added behind bytes that do not go out.
         match self.is_flushed() {
-            true => silent.min(self.said + timeout / 4),
+            true => silent.min(self.last_sent + timeout / 4),
             false => silent,
         }
     }
 
-    /// The clock stood still for this side: what it did not hear meanwhile means nothing.
+    /// The clock stood still for this side: that nothing came meanwhile means nothing.
     pub(super) fn forgive(&mut self, now: Instant) {
-        self.heard = now;
+        self.last_received = now;
     }
 
-    /// Says what is due; whether the other side was silent for too long.
+    /// Sends a heartbeat if one is due. An error if the other side was silent for too long.
     pub(super) fn tick(
         &mut self,
         timeout: Duration,
         beats: bool,
         now: Instant,
     ) -> Result<(), Loss> {
-        if beats && now >= self.said + timeout / 4 && self.is_flushed() {
-            self.say(&ToHost::Beat, now)?;
+        if beats && now >= self.last_sent + timeout / 4 && self.is_flushed() {
+            self.send(&ToHost::Beat, now)?;
         }
-        match now.saturating_duration_since(self.heard) {
+        match now.saturating_duration_since(self.last_received) {
             silent if silent >= timeout => Err(Loss::Silent(silent)),
             _ => Ok(()),
         }
     }
 
-    /// Says a message, now or as soon as there is room for it.
-    pub(super) fn say(&mut self, message: &ToHost, now: Instant) -> Result<(), Loss> {
+    /// Sends a message, now or as soon as there is room for it.
+    pub(super) fn send(&mut self, message: &ToHost, now: Instant) -> Result<(), Loss> {
         let frame = message.frame();
         if self.out.len() - self.sent + frame.len() > MOST_UNSENT {
             return Err(Loss::Stuck);
         }
         self.out.extend_from_slice(&frame);
-        self.said = now;
+        self.last_sent = now;
         self.flush()
     }
 
@@ -147,7 +147,7 @@ impl Connection {
             match self.stream.read(&mut block) {
                 Ok(0) => return (messages, Some(Loss::Closed)),
                 Ok(count) => {
-                    self.heard = now;
+                    self.last_received = now;
                     self.frames.take(&block[..count]);
                     loop {
                         match self.frames.next() {
@@ -165,16 +165,15 @@ impl Connection {
         (messages, None)
     }
 
-    /// Says no more: the other side reads the end behind the last message.
+    /// Ends the sending side: the other side reads the end behind the last message.
     pub(super) fn finish(&self) {
-        // Fails only where nobody is to be told any more.
+        // Fails only where the other side has gone.
         let _ = self.stream.shutdown(Shutdown::Write);
     }
 }
 
 impl Drop for Connection {
-    /// With bytes unread a connection does not end, it is reset, and takes with it what was said last and is still on
-    /// its way.
+    /// A connection with unread bytes does not end, it is reset. Then messages that are still on their way are lost.
     fn drop(&mut self) {
         self.finish();
         let mut block = [0; 16 << 10];

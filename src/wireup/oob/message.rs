@@ -33,13 +33,13 @@ pub(crate) enum ToHost {
         /// Who is missing.
         missing: Vec<Missing>,
     },
-    /// Something happened on a node of the side that says it.
+    /// Something happened on a node of the sender's side.
     Event(Event),
     /// This side lives.
     Beat,
     /// To rank 0's host: all ranks of this node are out of the job.
     Farewell,
-    /// One of the above that has been written already, because ranks are told the same.
+    /// One of the above that has been encoded already, because ranks get the same.
     Encoded(Vec<u8>),
 }
 
@@ -261,7 +261,7 @@ mod tests {
         let mut frames = Frames::default();
         frames.take(&u32::MAX.to_le_bytes());
         assert!(frames.next().is_err());
-        // What only a launcher says to its ranks.
+        // What only a launcher sends to its ranks.
         let mut frames = Frames::default();
         frames.take(&framed(&ToRank::Welcome.encode()));
         assert_eq!(frames.next(), Err(DecodeError::Kind { found: 72 }));

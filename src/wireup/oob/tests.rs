@@ -109,17 +109,17 @@ fn each_hears_what_is_about_others() {
     let (mut zero, mut one, mut two) = linked();
     let now = Instant::now();
     let left = |rank| ToHost::Event(Event::Left { rank });
-    one.tell(Some(3), &left(3), now);
+    one.broadcast(Some(3), &left(3), now);
     assert_eq!(heard(&mut zero), (1, left(3)));
     // What it has heard itself it does not say back.
-    one.tell(Some(4), &left(4), now);
-    zero.tell(Some(3), &left(3), now);
+    one.broadcast(Some(4), &left(4), now);
+    zero.broadcast(Some(3), &left(3), now);
     assert_eq!(heard(&mut two), (0, left(3)));
-    zero.tell(Some(0), &left(0), now);
+    zero.broadcast(Some(0), &left(0), now);
     assert_eq!(heard(&mut one), (0, left(0)));
     assert_eq!(heard(&mut two), (0, left(0)));
-    zero.tell(None, &ToHost::Beat, now);
-    one.tell(Some(2), &left(2), now);
+    zero.broadcast(None, &ToHost::Beat, now);
+    one.broadcast(Some(2), &left(2), now);
     assert_eq!(heard(&mut zero), (1, left(2)));
 }
 
@@ -128,7 +128,7 @@ fn who_is_silent_is_lost_and_who_beats_is_not() {
     let (mut zero, mut one, mut two) = linked();
     let start = Instant::now();
     let mut now = start;
-    // Node 1 says that it lives, node 2 does nothing.
+    // Node 1 sends heartbeats, node 2 does nothing.
     let gone = loop {
         now += TIMEOUT / 8;
         one.tick(now);
@@ -184,7 +184,7 @@ fn a_node_says_farewell_before_it_goes() {
     let now = Instant::now();
     let death = Death::Signal(9);
     let died = ToHost::Event(Event::Died { rank: 3, death });
-    one.tell(Some(3), &died, now);
+    one.broadcast(Some(3), &died, now);
     assert!(!one.is_done(now), "rank 0's host does not know yet");
     let start = Instant::now();
     let mut messages = Vec::new();
@@ -210,16 +210,16 @@ fn a_node_says_farewell_before_it_goes() {
     assert!(zero.is_done(now));
 }
 
-/// Bytes lie unread at a host whose process ends: all that it has said is heard, and its end is no reset.
+/// Bytes lie unread at a host whose process ends: all that it has sent arrives, and its end is no reset.
 #[test]
-fn what_a_host_has_said_is_heard_though_it_leaves_bytes_unread() {
+fn what_a_host_has_sent_arrives_though_it_leaves_bytes_unread() {
     let (mut zero, mut one, _two) = linked();
     let now = Instant::now();
     for _ in 0..100 {
-        zero.tell(None, &ToHost::Beat, now);
+        zero.broadcast(None, &ToHost::Beat, now);
     }
     let left = ToHost::Event(Event::Left { rank: 3 });
-    one.tell(Some(3), &left, now);
+    one.broadcast(Some(3), &left, now);
     drop(one);
     let (mut messages, start) = (Vec::new(), Instant::now());
     let end = 'end: loop {
@@ -236,19 +236,19 @@ fn what_a_host_has_said_is_heard_though_it_leaves_bytes_unread() {
     assert_eq!(messages, [left]);
 }
 
-/// Nobody is there any more whom a host could tell something; what that one has said before counts all the same.
+/// A host can send nothing to a node that has ended; what that node has sent before counts all the same.
 #[test]
-fn what_was_said_before_the_end_is_heard_when_nothing_can_be_told() {
+fn what_was_sent_before_the_end_arrives_when_nothing_can_be_sent() {
     let (mut zero, mut one, _two) = linked();
     let now = Instant::now();
     let left = ToHost::Event(Event::Left { rank: 3 });
-    one.tell(Some(3), &left, now);
+    one.broadcast(Some(3), &left, now);
     assert!(!one.is_done(now), "rank 0's host does not know yet");
     drop(one);
     let start = Instant::now();
     while zero.broken.is_empty() {
-        zero.tell(None, &ToHost::Beat, Instant::now());
-        assert!(start.elapsed() < LONG, "everything can be told");
+        zero.broadcast(None, &ToHost::Beat, Instant::now());
+        assert!(start.elapsed() < LONG, "everything can be sent");
     }
     let events = zero.tick(Instant::now());
     let messages: Vec<&ToHost> = events

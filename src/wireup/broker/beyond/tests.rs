@@ -66,7 +66,7 @@ impl TwoBrokers {
     fn carry(&mut self) {
         for from in [1, 0, 1] {
             for (about, message) in self.brokers[from].messages() {
-                // As with out-of-band connections: nobody is told of its own.
+                // As with out-of-band connections: no node gets messages about its own ranks.
                 let own = about.map(|rank| rank / 2);
                 if from == 1 && own != Some(1) || from == 0 && own == Some(1) {
                     continue;
@@ -131,7 +131,7 @@ fn what_happens_on_one_node_is_heard_on_the_other() {
     }
     let abort = Some(ToRank::Event(Event::Abort { code: 7 }));
     assert_eq!(job.heard(0), abort);
-    assert_eq!(job.heard(0), None, "once says it all");
+    assert_eq!(job.heard(0), None, "only the first abort counts");
     assert!(!job.brokers[1].all_are_out() && !job.brokers[0].all_are_out());
     job.say(2, &ToLauncher::Leave);
     assert!(job.brokers[1].all_are_out());
@@ -177,7 +177,7 @@ fn who_is_missing_is_named_on_both_nodes() {
         let missing: Vec<usize> = missing.iter().map(|one| one.rank).collect();
         assert_eq!(missing, [1, 3]);
     }
-    // A rank that joins now is told the same.
+    // A rank that joins now gets the same answer.
     job.join(1);
     assert!(matches!(job.heard(1), Some(ToRank::Absent { .. })));
 }
@@ -226,7 +226,7 @@ fn a_lost_node_takes_its_ranks_along() {
             .any(|message| matches!(message, ToRank::Absent { .. })),
         "{heard:?}"
     );
-    // A rank that comes later is told as well.
+    // A rank that comes later gets it as well.
     job.join(2);
     assert!(matches!(job.heard(2), Some(ToRank::Absent { .. })));
 }
@@ -326,7 +326,7 @@ fn cards_of_many_nodes_fit() {
     let now = Instant::now();
     let mut card = Card::of_this_process();
     card.affinity = (0..64).step_by(2).collect();
-    // All that is to be told goes by out-of-band connections here, to ranks of others.
+    // All messages go by out-of-band connections here, to ranks of others.
     for rank in 0..4096 {
         if nodes.of(rank) == Some(0) {
             zero.clients[rank].card = Some(card.clone());

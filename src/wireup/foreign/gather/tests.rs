@@ -128,7 +128,8 @@ fn events(rank: &mut Foreign, count: usize) -> BTreeSet<String> {
     found
 }
 
-fn said(events: &[Event]) -> BTreeSet<String> {
+/// Events as [`events`] returns them.
+fn texts(events: &[Event]) -> BTreeSet<String> {
     events.iter().map(|event| format!("{event:?}")).collect()
 }
 
@@ -157,7 +158,7 @@ fn ranks_of_two_nodes_are_one_job() {
             if rank == 3 {
                 rank_of.leave().expect("leave");
             } else {
-                let left = said(&[Event::Left { rank: 3 }]);
+                let left = texts(&[Event::Left { rank: 3 }]);
                 assert_eq!(events(&mut rank_of, 1), left);
             }
             met.wait();
@@ -166,7 +167,7 @@ fn ranks_of_two_nodes_are_one_job() {
             }
         },
     );
-    // Rank 0 reads all places; nobody else does.
+    // Only rank 0 reads all places.
     assert!(reads < 4 + 4 * 6, "{reads} reads of the table");
 }
 
@@ -185,7 +186,7 @@ fn a_death_is_heard_of_on_all_nodes() {
                 return drop(rank_of);
             }
             let death = Death::Unknown;
-            let died = said(&[Event::Died { rank: 3, death }]);
+            let died = texts(&[Event::Died { rank: 3, death }]);
             assert_eq!(events(&mut rank_of, 1), died);
             rank_of.leave().expect("leave");
         },
@@ -208,7 +209,7 @@ fn an_abort_is_heard_of_on_all_nodes() {
                 };
                 inner.emergency().abort(7).expect("abort");
             } else {
-                let abort = said(&[Event::Abort { code: 7 }]);
+                let abort = texts(&[Event::Abort { code: 7 }]);
                 assert_eq!(events(&mut rank_of, 1), abort);
             }
             met.wait();
