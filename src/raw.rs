@@ -77,8 +77,7 @@ impl Poll<'_> {
         self.0.engine.is_done(operation.id)
     }
 
-    /// Whoever waits looks again without sleeping: what it waits for moves outside of the runtime, and rings no
-    /// doorbell.
+    /// A thread that waits looks again without sleeping. Its bytes move outside of the runtime, and ring no doorbell.
     #[inline]
     pub fn stay_awake(&mut self) {
         self.0.engine.waits.stay_awake();
@@ -368,7 +367,7 @@ impl Comm {
             .begun(started, LentBuffers::Collective(Box::new(buffers)))
     }
 
-    /// Lets a buffer of the front's own be advanced by whoever polls, as long as the front keeps it.
+    /// Threads that poll advance this buffer of the front's own from now on, as long as the front keeps it.
     pub fn stage(&self, buffer: Arc<dyn Staged>) {
         self.handle.stages.add(&buffer);
     }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Each announced message is told by the same tracepoints, whatever brings it, and whoever waits for it.
+//! Each announced message fires the same tracepoints, whatever brings it, and whichever side waits for it.
 
 use onecopy::local_with;
 use onecopy::{Knobs, Runtime};

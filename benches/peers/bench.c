@@ -623,7 +623,7 @@ static void hear(struct order *o)
 		if (n < 0 && errno == EINTR)
 			continue;
 		if (n <= 0) {
-			/* Whoever gave orders is gone. */
+			/* The process that gives orders is gone. */
 			o->what = LEAVE;
 			return;
 		}

@@ -882,7 +882,7 @@ fn a_second_signal_ends_the_writing() {
     assert_eq!(left.len(), 1, "{left:?}");
 }
 
-/// Programs call themselves what they like, and whoever looks at a report has a terminal.
+/// Programs call themselves what they like, and reports are read on terminals.
 #[test]
 fn reports_of_others_do_not_reach_the_terminal_as_controls() {
     let folder = tempfile::tempdir().expect("a folder");

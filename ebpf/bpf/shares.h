@@ -11,8 +11,8 @@
 #define MAX_USER_LEVELS 33
 
 /*
- * The user of the current process. In a user namespace it may be any of those that were given to it: there, whoever made
- * the outermost one.
+ * The user of the current process. In a user namespace it may be any of those that were given to it. So there it is the
+ * owner of the outermost one.
  */
 static __attribute__((noinline)) u32 owner_now(void)
 {

@@ -106,9 +106,9 @@ impl RowBudget {
 
 /// Finds the ranks of this node, and keeps the figures of those that have ended.
 ///
-/// A rank says what came into its memory, whoever copied it: each key has the receiver as its caller, and the sender as
-/// its peer. A message counts when it has ended, by the way by which its last bytes came; a collective, once for each
-/// member and way.
+/// A rank reports what came into its memory, whichever side copied it. Each key has the receiver as its caller, and the
+/// sender as its peer. A message counts when it has ended, by the way by which its last bytes came; a collective, once
+/// for each member and way.
 #[derive(Debug)]
 pub struct Collector {
     since: Instant,

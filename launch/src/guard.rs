@@ -175,7 +175,7 @@ fn watch(launcher: Pid, signals: &SignalFd) -> Result<i32, LaunchError> {
                     before == request && now.duration_since(then) < ONE_REQUEST
                 });
                 last = Some((request, now));
-                // 0: the kernel, for whoever types at the terminal.
+                // 0: the kernel, for a key that was typed at the terminal.
                 if again && info.ssi_pid != 0 {
                     continue;
                 }

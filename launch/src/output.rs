@@ -5,7 +5,7 @@
 //! of a stream is passed on as it is. A line longer than [`LINE_LIMIT`] goes in pieces: if another rank writes in
 //! between, the line is ended there.
 //!
-//! The launcher must never wait for whoever reads its output, since ranks wait for the launcher. So lines go to a
+//! The launcher must never wait for the reader of its output, since ranks wait for the launcher. So lines go to a
 //! buffer that is written when the descriptor has room. When the buffer is full the ranks' pipes are not read until it
 //! has drained.
 

@@ -3,7 +3,7 @@
 //!
 //! Nothing below this front touches such a buffer. A short send goes through a packed copy in the host, which is made
 //! in the call. The call waits for that copy alone, and moves messages meanwhile. A longer send, and each receive, is
-//! *staged*: the engine asks for pieces, and whoever polls lets the device copy them ([`Outgoing`], [`Incoming`]).
+//! *staged*: the engine asks for pieces, and threads that poll let the device copy them ([`Outgoing`], [`Incoming`]).
 //!
 //! # Safety
 //! The standard's contract, as in `memory.rs`. The driver looks at each address itself.

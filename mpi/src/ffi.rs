@@ -328,7 +328,7 @@ impl OutInts {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Addr(*mut u8);
 
-// SAFETY: an address; whoever uses it answers for that.
+// SAFETY: an address; the code that uses it answers for that.
 unsafe impl Send for Addr {}
 // SAFETY: as above.
 unsafe impl Sync for Addr {}

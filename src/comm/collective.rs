@@ -173,7 +173,7 @@ impl Patience {
     #[inline(always)]
     fn new(worker: &Worker) -> Self {
         Self {
-            // Where ranks take turns, whoever is waited for may be waiting for this processor.
+            // Where ranks take turns, the awaited member may itself wait for this processor.
             polls: worker.engine.waits.policy.spin.clamp(1, POLLS),
             rounds: 0,
         }

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Buffers that the processor cannot touch, as a device's memory: their bytes are *staged*, in pieces of host memory.
 //!
-//! The engine asks such a buffer for bytes or for room, and is told what is there now. It waits for nothing, and calls
-//! no driver: a call may wait for a lock of the driver's that another thread of the program holds. What moves bytes
-//! between the pieces and the device is [`Staged::advance`]. Whoever polls calls it between two rounds of progress,
-//! outside of the gate ([`Stages::advance`]).
+//! The engine asks such a buffer for bytes or for room, and gets what is there now. It waits for nothing, and calls
+//! no driver: a call may wait for a lock of the driver's that another thread of the program holds.
+//! [`Staged::advance`] moves bytes between the pieces and the device. A thread that polls calls it between two rounds
+//! of progress, outside of the gate ([`Stages::advance`]).
 
 use onecopy_shm::loan::LoanError;
 use onecopy_shm::sync::{AtomicBool, AtomicUsize, Ordering};
@@ -160,7 +160,7 @@ impl Stages {
         self.count.store(list.len(), Ordering::Relaxed);
     }
 
-    /// Advances all of them. Whoever calls this has not entered the gate.
+    /// Advances all of them. The caller has not entered the gate.
     #[cold]
     pub(crate) fn advance(&self) -> Activity {
         let _turn = match self.turn.try_lock() {

@@ -3,8 +3,8 @@
 //! tidy` sees to it.
 //!
 //! What is started so carries a mark in its environment, which all that it starts inherits. When the time is over,
-//! everything with that mark is killed, however far below it stands and whoever adopted it. So pipes are closed, and a
-//! test that reads from them goes on, and fails.
+//! everything with that mark is killed, however far below it stands, and even if another process adopted it. So pipes
+//! are closed, and a test that reads from them goes on, and fails.
 //!
 //! # Safety
 //! Only dispositions of signals are changed, to the default, which runs no code, or back to what they were.

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! A member that says that it is done, has not done its part, and leaves, while all the others live. Nobody can bring
-//! that part any more, so whoever waits for it ends with an error.
+//! A member reports that it is done, has not done its part, and leaves, while all the others live. That part can come
+//! no more, so a member that waits for it ends with an error.
 
 use super::lines::{calls, lies};
 use super::stage::collective;

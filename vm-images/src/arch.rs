@@ -85,7 +85,7 @@ pub fn here() -> &'static Arch {
     &ALL[0]
 }
 
-/// The architecture of that name, whoever calls it so.
+/// The architecture of that name, ours or one of others.
 ///
 /// # Errors
 ///

@@ -140,7 +140,7 @@ pub fn tree(
 ) -> Result<std::path::PathBuf> {
     let package = package(cache, catalog, profile, progress)?;
     let place = cache.folder("source")?.join(&package);
-    // It came there whole; whoever builds from it now only reads it.
+    // It came there whole; other builds now only read it.
     if place.join("Makefile").exists() {
         return Ok(place);
     }

@@ -2,7 +2,7 @@
 //! Messages of device memory in pieces: while one piece is sent or received, a device copies others.
 //!
 //! A [`Source`] brings the bytes of a send to the host, a [`Sink`] takes those of a receive away. Each has two sides.
-//! Whoever moves messages asks for bytes or room, and calls no driver. Whoever has time calls `advance`, which does.
+//! The mover of messages asks for bytes or room, and calls no driver. A thread with time calls `advance`, which does.
 //!
 //! Between the two stand *pieces* of host memory. A piece is a chunk that was reserved from the device's pool. Where
 //! none can be reserved it is a short one of plain memory. Its copy passes through any chunk, which is taken for that

@@ -46,7 +46,7 @@ const UNITS: [(&str, usize); 4] = [("T", TIB), ("G", GIB), ("M", MIB), ("K", KIB
 /// All units are powers of 1024.
 ///
 /// # Errors
-/// What is wrong with the text, in words for whoever wrote it.
+/// What is wrong with the text, in words for its author.
 pub fn parse_size(text: &str) -> Result<usize, String> {
     let text = text.trim();
     let digits = text.bytes().take_while(u8::is_ascii_digit).count();

@@ -252,8 +252,8 @@ fn take_inherited(
     check_inherited(number, check)?;
     taken.push(number);
     // SAFETY: `number` is an open descriptor (checked above), of the kind that the launcher left to this program from
-    // its start. By the contract of the job's environment it belongs to whoever takes it first. The list above lets it
-    // be taken once, so it has no other owner.
+    // its start. By the contract of the job's environment it belongs to the first caller that takes it. The list above
+    // lets it be taken once, so it has no other owner.
     let fd = unsafe { OwnedFd::from_raw_fd(number) };
     nix::fcntl::fcntl(
         &fd,

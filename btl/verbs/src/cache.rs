@@ -218,7 +218,7 @@ impl<P: Provider> Shared<P> {
 
 impl<P: Provider> Observer for Shared<P> {
     fn observe(&self, take: &mut dyn FnMut() -> Option<Range<usize>>) {
-        // The call that changed a mapping returns when its event was taken. That needs the lock, so whoever asks
+        // The call that changed a mapping returns when its event was taken. That needs the lock, so a thread that asks
         // afterwards waits for what is done here.
         let mut state = self.lock();
         while let Some(range) = take() {

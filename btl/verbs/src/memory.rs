@@ -27,7 +27,7 @@ pub(crate) struct Pages {
     length: usize,
 }
 
-// SAFETY: the pages belong to no thread; whoever reaches them does so by raw pointers, under the rules above.
+// SAFETY: the pages belong to no thread; all accesses are by raw pointers, under the rules above.
 unsafe impl Send for Pages {}
 // SAFETY: as for Send.
 unsafe impl Sync for Pages {}

@@ -148,7 +148,7 @@ impl<P: Provider> Rails<P> {
         Some((&mut self.rails.get_mut(rail)?.adapter, inner))
     }
 
-    /// The time, which goes forward whoever tells it.
+    /// Now, or the last time that the engine gave, if that is later.
     fn now(&self) -> Instant {
         Instant::now().max(self.clock)
     }

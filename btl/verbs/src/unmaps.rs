@@ -10,9 +10,9 @@
 //! thread that watches neither allocates nor frees while anything is watched. Nothing is watched before it is in its
 //! loop. At its end it closes what it reads from, and only then leaves the loop: a thread that ends frees memory.
 //!
-//! The kernel tells after it has changed the mapping. Another thread may map other memory there before the event
-//! is read. So whoever relies on what was told asks first whether events are unread ([`Watcher::is_quiet`]). The
-//! kernel says so to whoever protects watched memory: here a page of our own, of which nothing else is used.
+//! The kernel sends an event after it has changed the mapping. Another thread may map other memory there before the
+//! event is read. So a caller that relies on past events asks first whether some are unread ([`Watcher::is_quiet`]).
+//! The kernel answers that to a call that protects watched memory: here a page of our own, used for nothing else.
 //!
 //! The child of a fork has a copy of the descriptor. While that is open the kernel goes on to ask for events, and the
 //! parent would wait for ever once it watches no more. So a child closes it.

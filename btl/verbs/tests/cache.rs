@@ -311,7 +311,7 @@ impl Drop for Unmaps {
     }
 }
 
-/// A page that is unmapped by whoever ends last.
+/// A page that is unmapped with the last reference of this observer.
 #[derive(Debug)]
 struct ByObserver(#[allow(dead_code, reason = "it is dropped")] Unmaps);
 

@@ -157,7 +157,7 @@ pub(crate) fn run(args: Args) -> Result<ExitCode, CliError> {
     let failed = written.into_iter().filter_map(Result::err);
     // The program has its code, whether or not somebody reads the report.
     let failed = failed.filter(|error| program.is_none() || !error.is_unread());
-    tell_failures(failed).map(|()| code)
+    report_failures(failed).map(|()| code)
 }
 
 /// Writes the report of all that was observed, in each form that is asked for. Gives what came of each.
@@ -183,8 +183,8 @@ fn write_report(
     written
 }
 
-/// Complains of all that failed but the first, which is said by whoever gets it.
-fn tell_failures(mut failed: impl Iterator<Item = CliError>) -> Result<(), CliError> {
+/// Reports all failures but the first, which it returns for the caller to report.
+fn report_failures(mut failed: impl Iterator<Item = CliError>) -> Result<(), CliError> {
     match failed.next() {
         None => Ok(()),
         Some(CliError::Unread(source)) => Err(CliError::io("standard output")(source)),

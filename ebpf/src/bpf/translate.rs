@@ -203,7 +203,7 @@ fn as_given(id: LocalId) -> Peer {
     }
 }
 
-/// A process of which nothing is known; whoever has its id now is another one.
+/// A process of which nothing is known. A process that has its id now is another one.
 fn nameless(peer: Peer) -> Option<Task> {
     matches!(peer, Peer::Process(_)).then(|| Task {
         ended: true,

@@ -117,7 +117,7 @@ impl Part {
         Ok(())
     }
 
-    /// Copies what can be copied now; `true`: all is there. Whoever polls lets the device work.
+    /// Copies what can be copied now; `true`: all is there. Threads that poll let the device work.
     fn deliver(&self, copy: &[u8], copying: &mut Option<Copying>) -> Result<bool, onecopy::Error> {
         if !self.in_device {
             self.copy_in_host(copy);

@@ -115,7 +115,7 @@ impl SharedMemory {
         };
         if let ChunkName::Returned(_) = chunk {
             self.returned_ever += 1;
-            // A tail that gives this chunk back is published later, and whoever reads it sees this, too.
+            // A tail that gives this chunk back is published later. A peer that reads it sees this, too.
             let returned = &self.rx_control.returned;
             returned.store(self.returned_ever, Ordering::Relaxed);
             fault::point("chunk.return");

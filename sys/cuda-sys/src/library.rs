@@ -344,7 +344,7 @@ fn is_there(name: &CStr) -> bool {
     if handle.is_null() {
         return false;
     }
-    // SAFETY: the handle was just given. Whoever loaded the library has another one.
+    // SAFETY: the handle was just given. The code that loaded the library has another one.
     unsafe { libc::dlclose(handle) };
     true
 }

@@ -159,7 +159,7 @@ pub struct onecopy_segment_info {
     pub size: u32,
     /// Out: `ONECOPY_SEGMENT_*`.
     pub flags: u32,
-    /// Out: the owner's address of offset 0, told to whoever holds the descriptor: what makes an offset of an address
+    /// Out: the owner's address of offset 0. Every holder of the descriptor learns it, to make an offset of an address
     /// that the owner names.
     pub address: u64,
     /// Out: bytes.

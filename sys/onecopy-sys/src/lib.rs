@@ -313,7 +313,7 @@ impl Mapping {
 
 impl Drop for Mapping {
     fn drop(&mut self) {
-        // SAFETY: the mapping is this value's own; whoever was told its address uses it no longer than the value lives.
+        // SAFETY: the mapping is this value's own. Callers that got its address use it no longer than the value lives.
         let _ = unsafe { libc::munmap(self.base.as_ptr().cast(), self.length) };
     }
 }

@@ -14,7 +14,7 @@ use crate::{Failure, root, say};
 const FUZZ: &str = "fuzz";
 /// How guests of the fuzzer keep time: a tick, and no timer that is set anew for each event. Since 7.3 the scheduler
 /// does that at every switch. Each time a translated guest leaves what was translated and waits for QEMU's lock. On a
-/// busy host that is a fifth of all its time, and more for whoever waits for a processor that does so.
+/// busy host that is a fifth of all its time, and more for a process that waits for such a processor.
 const CLOCK: [&str; 2] = ["highres=off", "nohz=off"];
 
 #[derive(Debug, clap::Args)]

@@ -2,8 +2,8 @@
 //! The bytes of a receive, on their way from the host to a device.
 //!
 //! # Safety
-//! The program's memory is written from the first `advance` on until the sink is settled. Whoever makes one answers for
-//! that memory as long.
+//! The program's memory is written from the first `advance` on until the sink is settled. The caller that makes one
+//! answers for that memory as long.
 #![allow(unsafe_code, reason = "memory of the program")]
 
 use super::{Activity, Buffer, DEPTH, Memory, Piece, SPARE, Settled, lock, no_memory, try_lock};

@@ -2,8 +2,8 @@
 //! The bytes of a send, on their way from a device to the host.
 //!
 //! # Safety
-//! The program's memory is read from the first `advance` on until the source is settled. Whoever makes one answers for
-//! that memory as long.
+//! The program's memory is read from the first `advance` on until the source is settled. The caller that makes one
+//! answers for that memory as long.
 #![allow(unsafe_code, reason = "memory of the program")]
 
 use super::{Activity, Buffer, DEPTH, Memory, Piece, SPARE, Settled, lock, no_memory, try_lock};

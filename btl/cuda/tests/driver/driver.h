@@ -112,7 +112,7 @@ unsigned long cuModelRegistered(void);
 /* Questions about addresses, and copies, so far. */
 unsigned long cuModelQueries(void);
 unsigned long cuModelCopies(void);
-/* Keeps whoever begins a copy in that call, as a driver does whose lock another thread holds. */
+/* Keeps a thread that begins a copy in that call, as a driver does whose lock another thread holds. */
 void cuModelStall(int on);
 /* Threads that are kept so. */
 unsigned long cuModelStalled(void);

@@ -887,7 +887,7 @@ CUresult cuMemHostUnregister(void *memory)
 	NEED_CONTEXT();
 	struct allocation *a = find((uint64_t)memory);
 	CUresult result = a ? wait_for_context(current()) : INVALID_VALUE;
-	/* Whoever registered it unmaps it. */
+	/* The program that registered it unmaps it. */
 	if (a)
 		forget(a);
 	pthread_mutex_unlock(&lock);

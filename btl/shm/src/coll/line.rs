@@ -13,7 +13,7 @@ const fn word(seq: u32, phase: u32) -> u64 {
 }
 
 impl Head {
-    /// Everything written before is seen by whoever finds `seq` in a phase of at least `phase`.
+    /// A member that finds `seq` in a phase of at least `phase` sees everything written before.
     #[inline]
     pub fn publish(&self, seq: u32, phase: u32) {
         // SYNC(coll.publish): release the payload, and what was written to the buffers it describes

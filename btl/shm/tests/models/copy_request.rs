@@ -88,7 +88,7 @@ fn each_request_is_answered_once() {
     });
 }
 
-/// A member that has been called finds the copy request, whoever else calls at that moment.
+/// A member that has been called finds the copy request, even if another member calls at that moment.
 #[test]
 fn calls_of_two_members_are_both_found() {
     model(2, || {

@@ -444,7 +444,7 @@ mod tests {
         assert_eq!(count(), 1);
     }
 
-    /// Whoever gives up, while a file is written or before: no file gets its name, and nothing lies beside it.
+    /// The command gives up while a file is written, or before: no file gets its name, and nothing lies beside it.
     #[test]
     fn what_is_given_up_leaves_the_file_as_it_was() {
         let folder = tempfile::tempdir().expect("a folder");
