@@ -3,16 +3,16 @@
 //!
 //! A registration names pages, not addresses. When the program unmaps them and maps others at the same place, an old
 //! registration still reaches the old ones. A message would carry bytes of the past. So an entry is good only while the
-//! kernel would tell of such a change ([`crate::unmaps`]). Where it would not, nothing is cached: each caller gets a
+//! kernel would report such a change ([`crate::unmaps`]). Where it would not, nothing is cached: each caller gets a
 //! registration of its own.
 //!
 //! Invariants:
 //!
-//! - An entry is cached only if its range was watched before it was registered, and nothing was told meanwhile.
-//! - What is told ends every entry that it touches before the call that changed the mapping returns. (A program that
+//! - An entry is cached only if its range was watched before it was registered, and no event came meanwhile.
+//! - An event ends every entry that it touches before the call that changed the mapping returns. (A program that
 //!   sends a buffer while another of its threads discards it asks for any bytes.)
-//! - The kernel changes the mapping first, so another thread may have other memory there before that is told. An entry
-//!   is used only if nothing was still to be told when it was looked for.
+//! - The kernel changes the mapping first, so another thread may have other memory there before the event. An entry
+//!   is used only if no event was unread when it was looked for.
 //! - Entries and bytes are bounded; the one that was used longest ago goes first. One that is in use stays registered
 //!   until its operations have ended, but is found no more.
 //! - Under the lock nothing is allocated, freed or asked of the kernel. The allocator may unmap memory, which would
@@ -53,7 +53,7 @@ pub struct Stats {
     pub hits: u64,
     /// Registered and kept.
     pub kept: u64,
-    /// Registered for one use: nobody would tell of a change.
+    /// Registered for one use: no event would report a change.
     pub untrusted: u64,
     /// Given up for others.
     pub evicted: u64,
@@ -113,7 +113,7 @@ impl<P: Provider> Memories<P> {
 
     /// The memory in a domain.
     #[must_use]
-    pub fn of(&self, domain: usize) -> Option<&Arc<Registered<P>>> {
+    pub fn in_domain(&self, domain: usize) -> Option<&Arc<Registered<P>>> {
         self.each.get(domain)?.as_ref()
     }
 }
@@ -149,7 +149,7 @@ impl<P: Provider> State<P> {
             |entry: &Entry<P>| entry.range.start <= range.start && range.end <= entry.range.end;
         // What the first domain refused it may take by now. Such an entry is left to others, and grows old.
         let registered = |entry: &Entry<P>| {
-            entry.memories.wanted & domains == domains && entry.memories.of(first).is_some()
+            entry.memories.wanted & domains == domains && entry.memories.in_domain(first).is_some()
         };
         let clock = self.clock + 1;
         let entry = self
@@ -250,7 +250,7 @@ pub struct RegisteredBuffer<P: Provider> {
 }
 
 impl<P: Provider> Cache<P> {
-    /// A cache. Where the kernel would not tell of changes it keeps nothing; [`Self::refused`] says why.
+    /// A cache. Where the kernel would not report changes it keeps nothing; [`Self::refused`] says why.
     #[must_use]
     pub fn new(domain: &Domain<P>, bounds: Bounds) -> Self {
         Self::of(vec![domain.clone()], bounds)
@@ -323,14 +323,14 @@ impl<P: Provider> Cache<P> {
     /// as `access` says.
     pub unsafe fn get(
         &self,
-        at: NonNull<u8>,
+        base: NonNull<u8>,
         length: usize,
         access: Access,
     ) -> Result<RegisteredBuffer<P>> {
         // SAFETY: as the caller promises.
         let (memories, offset) =
-            unsafe { self.get_in(at, length, RegistrationSpec::in_first(access)) }?;
-        let memory = memories.of(0).map(Arc::clone);
+            unsafe { self.get_in(base, length, RegistrationSpec::in_first(access)) }?;
+        let memory = memories.in_domain(0).map(Arc::clone);
         let memory = memory.ok_or_else(|| {
             Error::refused("ibv_reg_mr", "a buffer", "it is in no domain", "name one")
         })?;
@@ -348,11 +348,11 @@ impl<P: Provider> Cache<P> {
     /// That of [`Self::get`].
     pub unsafe fn get_in(
         &self,
-        at: NonNull<u8>,
+        base: NonNull<u8>,
         length: usize,
         wanted: RegistrationSpec,
     ) -> Result<(Arc<Memories<P>>, usize)> {
-        let start = at.as_ptr().expose_provenance();
+        let start = base.as_ptr().expose_provenance();
         let exact = start..start.saturating_add(length);
         // Before the lock: what was taken until then has ended its entries when the lock is had.
         let quiet = self.watcher.as_ref().is_some_and(Watcher::is_quiet);
@@ -379,10 +379,10 @@ impl<P: Provider> Cache<P> {
         if !watched {
             self.shared.lock().stats.untrusted += 1;
             // SAFETY: as the caller promises.
-            let memories = unsafe { self.register_in(at, length, wanted) }?;
+            let memories = unsafe { self.register_in(base, length, wanted) }?;
             return Ok((memories, 0));
         }
-        let whole = NonNull::new(std::ptr::with_exposed_provenance_mut(page)).unwrap_or(at);
+        let whole = NonNull::new(std::ptr::with_exposed_provenance_mut(page)).unwrap_or(base);
         // SAFETY: as the caller promises; the pages of the buffer are mapped.
         let memories = unsafe { self.register_in(whole, pages.len(), wanted) }?;
         let entry = Entry {
@@ -402,7 +402,7 @@ impl<P: Provider> Cache<P> {
     /// That of [`Domain::register`].
     unsafe fn register_in(
         &self,
-        at: NonNull<u8>,
+        base: NonNull<u8>,
         length: usize,
         wanted: RegistrationSpec,
     ) -> Result<Arc<Memories<P>>> {
@@ -414,13 +414,13 @@ impl<P: Provider> Cache<P> {
         let mut each = vec![None; self.domains.len()];
         if let (Some(domain), Some(memory)) = (self.domains.get(first), each.get_mut(first)) {
             // SAFETY: as the caller promises.
-            *memory = Some(unsafe { self.register(domain, at, length, access) }?);
+            *memory = Some(unsafe { self.register(domain, base, length, access) }?);
         }
         for (index, (domain, memory)) in self.domains.iter().zip(&mut each).enumerate() {
             if index != first && domains & 1 << index != 0 {
                 // Without it, this domain's rail reads nothing of the buffer.
                 // SAFETY: as the caller promises.
-                *memory = unsafe { domain.register(at, length, access) }.ok();
+                *memory = unsafe { domain.register(base, length, access) }.ok();
             }
         }
         Ok(Arc::new(Memories {
@@ -452,16 +452,16 @@ impl<P: Provider> Cache<P> {
     unsafe fn register(
         &self,
         domain: &Domain<P>,
-        at: NonNull<u8>,
+        base: NonNull<u8>,
         length: usize,
         access: Access,
     ) -> Result<Arc<Registered<P>>> {
         // SAFETY: as the caller promises.
-        match unsafe { domain.register(at, length, access) } {
+        match unsafe { domain.register(base, length, access) } {
             Err(error) if error.is_exhaustion() && self.count() > 0 => {
                 self.clear();
                 // SAFETY: as the caller promises.
-                unsafe { domain.register(at, length, access) }
+                unsafe { domain.register(base, length, access) }
             }
             result => result,
         }

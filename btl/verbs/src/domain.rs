@@ -196,17 +196,17 @@ impl<P: Provider> Domain<P> {
     /// - where an operation may read, nobody changes them.
     pub unsafe fn register(
         &self,
-        at: NonNull<u8>,
+        base: NonNull<u8>,
         length: usize,
         access: Access,
     ) -> Result<Arc<Registered<P>>> {
         // SAFETY: as the caller promises.
-        let memory = unsafe { P::register(&self.raw, at, length, access) };
+        let memory = unsafe { P::register(&self.raw, base, length, access) };
         let memory = memory.map_err(Error::of(
             "ibv_reg_mr",
             format!("{length} bytes on {}", self.device.name),
         ))?;
-        Ok(Arc::new(Registered::new(memory, at, length)))
+        Ok(Arc::new(Registered::new(memory, base, length)))
     }
 
     /// A peer's address. May wait a second for a peer that does not answer.
@@ -243,7 +243,7 @@ pub struct Receives<P: Provider> {
 }
 
 impl<P: Provider> Receives<P> {
-    /// Has the device tell, once, when fewer receives are left.
+    /// Has the device report, once, that fewer receives are left.
     ///
     /// # Errors
     ///

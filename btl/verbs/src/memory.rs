@@ -23,7 +23,7 @@ use crate::provider::{Keys, Piece, Provider};
 /// Pages of our own.
 #[derive(Debug)]
 pub(crate) struct Pages {
-    at: NonNull<u8>,
+    base: NonNull<u8>,
     length: usize,
 }
 
@@ -38,7 +38,7 @@ impl Pages {
         let failed =
             || Error::of("mmap", format!("{length} bytes"))(std::io::Error::last_os_error());
         // SAFETY: a new mapping where the kernel finds room touches nothing that exists.
-        let at = unsafe {
+        let base = unsafe {
             libc::mmap(
                 std::ptr::null_mut(),
                 length,
@@ -48,13 +48,13 @@ impl Pages {
                 0,
             )
         };
-        if at == libc::MAP_FAILED {
+        if base == libc::MAP_FAILED {
             return Err(failed());
         }
-        let at = NonNull::new(at.cast::<u8>()).ok_or_else(failed)?;
-        let pages = Self { at, length };
+        let base = NonNull::new(base.cast::<u8>()).ok_or_else(failed)?;
+        let pages = Self { base, length };
         // SAFETY: the mapping is this value's own.
-        if unsafe { libc::madvise(at.as_ptr().cast(), length, libc::MADV_DONTFORK) } != 0 {
+        if unsafe { libc::madvise(base.as_ptr().cast(), length, libc::MADV_DONTFORK) } != 0 {
             return Err(Error::of("madvise", format!("{length} bytes"))(
                 std::io::Error::last_os_error(),
             ));
@@ -63,7 +63,7 @@ impl Pages {
     }
 
     pub(crate) fn start(&self) -> NonNull<u8> {
-        self.at
+        self.base
     }
 
     pub(crate) fn len(&self) -> usize {
@@ -74,7 +74,7 @@ impl Pages {
 impl Drop for Pages {
     fn drop(&mut self) {
         // SAFETY: the mapping is this value's own, and nothing reaches it afterwards.
-        let _ = unsafe { libc::munmap(self.at.as_ptr().cast(), self.length) };
+        let _ = unsafe { libc::munmap(self.base.as_ptr().cast(), self.length) };
     }
 }
 

@@ -26,7 +26,7 @@ use crate::table::Table;
 
 /// Completions that are taken at once. Chosen by magnitude: it spreads the cost of a call.
 const BATCH: usize = 16;
-/// The name of operations that hold nothing and are not told of, unless they fail.
+/// The name of operations that hold nothing and are not reported, unless they fail.
 pub(crate) const UNNAMED: u64 = u64::MAX;
 
 /// What has ended.
@@ -297,7 +297,7 @@ impl<P: Provider> Queue<P> {
     ///
     /// # Errors
     ///
-    /// When the queue itself has failed. Completions may be lost then: drivers tell of none that the same call took
+    /// When the queue itself has failed. Completions may be lost then: drivers report none that the same call took
     /// before. What they were of stays in the table until its pair, or its shared receives, are retired.
     pub fn poll(&mut self, mut each: impl FnMut(Completion<P>)) -> Result<usize> {
         let count = match P::poll(&self.raw, &mut self.batch) {
@@ -318,7 +318,7 @@ impl<P: Provider> Queue<P> {
         Error::of("ibv_poll_cq", self.device.name())(error)
     }
 
-    /// Takes an operation out of the table whose completion came. None: it has nothing to tell.
+    /// Takes an operation out of the table whose completion came. None: it has nothing to report.
     fn complete(&mut self, finished: &Finished) -> Option<Completion<P>> {
         let outcome = match finished.status {
             SUCCESS => Ok(()),

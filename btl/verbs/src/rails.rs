@@ -8,9 +8,9 @@
 //! Invariants:
 //!
 //! - Both sides find the same connections in the same order (`matching.rs`). The first carries the stream, and what the
-//!   sides tell each other about the others (`rails/note.rs`). When it fails the lane is over, and the next lane's
+//!   sides send each other about the others (`rails/note.rs`). When it fails the lane is over, and the next lane's
 //!   stream goes by a rail that did not fail lately between the two.
-//! - A side reads by a connection once both have said that they are connected.
+//! - A side reads by a connection once both have reported that they are connected.
 //! - Another connection that is lost ends nothing: what it had under way is read by others. One side, the *leader*,
 //!   makes it again: soon when a port came back, else ever more seldom.
 //! - Where a rank has as many connections by a rail as it may have, a new lane replaces one that was silent,
@@ -63,12 +63,13 @@ struct Rail<P: Provider> {
 impl<P: Provider> Rail<P> {
     fn is_doubtful(&self, rank: u32, now: Instant) -> bool {
         let failed = self.failures.get(&rank);
-        failed.is_some_and(|&at| now < at + DOUBT)
+        failed.is_some_and(|&failed_at| now < failed_at + DOUBT)
     }
 
     /// A lane to that rank has failed.
     fn doubt(&mut self, rank: u32, now: Instant) {
-        self.failures.retain(|_, at| now < *at + DOUBT);
+        self.failures
+            .retain(|_, failed_at| now < *failed_at + DOUBT);
         self.failures.insert(rank, now);
     }
 }
@@ -83,7 +84,7 @@ pub struct Rails<P: Provider> {
     /// Lanes with stripes whose connection was lost.
     waiting: Vec<u64>,
     cache: Option<Cache<P>>,
-    /// The latest time that this was told of.
+    /// The latest time that the engine gave.
     clock: Instant,
     striped: u64,
     lost: u64,
@@ -207,13 +208,15 @@ impl<P: Provider> Rails<P> {
         // another owner has by now. The cache finds out when they are mapped no more.
         let found = unsafe { cache.get_in(start, bytes.len(), wanted) };
         let (memories, offset) = found.ok()?;
-        let shown = memories.of(first)?.remote(offset);
+        let shown = memories.in_domain(first)?.remote(offset);
         // Never 0, which is known by no note.
         let registration = memories.id() % 0x00ff_ffff + 1;
         if is_striped {
             let mut keys = [None; RAILS_MAX];
             for (rail, key) in keys.iter_mut().enumerate() {
-                *key = memories.of(rail).map(|memory| memory.remote(offset).key);
+                *key = memories
+                    .in_domain(rail)
+                    .map(|memory| memory.remote(offset).key);
             }
             let note = Note::Keys(registration, keys);
             self.send_note(name, &note);

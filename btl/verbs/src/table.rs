@@ -26,7 +26,7 @@ impl<T> Default for Table<T> {
 }
 
 impl<T> Table<T> {
-    /// Puts a value in; its name. None when there are as many as a name can tell apart.
+    /// Puts a value in; its name. None when there are as many as a name can distinguish.
     pub fn insert(&mut self, value: T) -> Option<u64> {
         let index = match self.free.pop() {
             Some(index) => index,

@@ -11,7 +11,7 @@ pub const RETRIES_MAX: u8 = 6;
 /// An answer may take this long on any machine that works: a host under load, and guests that are translated, need
 /// it. Shorter ones were seen to fail connections that were in order.
 pub const EXPONENT_MIN: u8 = 16;
-/// Three minutes for one answer: who waits longer waits for ever.
+/// Three minutes for one answer: a longer wait would be one for ever.
 const EXPONENT_MAX: u8 = 25;
 
 /// Times of a connection.

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Watches memory of the program for changes of its mapping: unmapped, moved, discarded.
 //!
-//! The kernel tells by `userfaultfd`. A thread that changes a watched mapping, by any call and from any library, waits
-//! until the event was read. Ranges are watched for write protection, and nothing is ever protected. So no page fault
-//! waits. Only private anonymous memory is watched. The pages of a file can be discarded through the file, and the
-//! kernel does not tell of that.
+//! The kernel reports them by `userfaultfd`. A thread that changes a watched mapping, by any call and from any library,
+//! waits until the event was read. Ranges are watched for write protection, and nothing is ever protected. So no page
+//! fault waits. Only private anonymous memory is watched. The pages of a file can be discarded through the file, and
+//! the kernel does not report that.
 //!
 //! The thread that reads events must not cause one: it would wait for itself, with all locks that it holds. So the
 //! thread that watches neither allocates nor frees while anything is watched. Nothing is watched before it is in its
@@ -90,9 +90,9 @@ impl Page {
     fn new() -> io::Result<Self> {
         let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
         // SAFETY: a new mapping, at an address that the kernel chooses.
-        let at = unsafe { libc::mmap(std::ptr::null_mut(), PAGE, libc::PROT_NONE, flags, -1, 0) };
-        match NonNull::new(at) {
-            Some(at) if at.as_ptr() != libc::MAP_FAILED => Ok(Self(at)),
+        let page = unsafe { libc::mmap(std::ptr::null_mut(), PAGE, libc::PROT_NONE, flags, -1, 0) };
+        match NonNull::new(page) {
+            Some(page) if page.as_ptr() != libc::MAP_FAILED => Ok(Self(page)),
             _ => Err(io::Error::last_os_error()),
         }
     }
@@ -180,7 +180,7 @@ extern "C" fn close_in_child() {
 /// Watches ranges. It ends when it is dropped.
 #[derive(Debug)]
 pub struct Watcher {
-    /// The thread has it, and closes it when it is told to stop.
+    /// The thread has it, and closes it when it is asked to stop.
     descriptor: RawFd,
     stop: PipeWriter,
     thread: Option<JoinHandle<()>>,
@@ -193,7 +193,7 @@ impl Watcher {
     ///
     /// # Errors
     ///
-    /// Why the kernel does not tell.
+    /// Why the kernel does not report changes.
     pub fn start(observer: Arc<dyn Observer>) -> Result<Self, String> {
         let failed = |what: &str| format!("{what}: {}", io::Error::last_os_error());
         let flags = libc::O_CLOEXEC | libc::O_NONBLOCK | USER_MODE_ONLY;
@@ -301,7 +301,7 @@ fn take_all(source: Source, stopped: &PipeReader, observer: &dyn Observer) {
         // SAFETY: two entries of an array that outlives the call.
         let ready = unsafe { libc::poll(sets.as_mut_ptr(), 2, -1) };
         if ready < 0 {
-            // A signal, or the kernel is short of memory. Who changes a mapping waits: there is no giving up.
+            // A signal, or the kernel is short of memory. A thread that changes a mapping waits: there is no giving up.
             continue;
         }
         if sets[1].revents != 0 {
@@ -346,7 +346,7 @@ fn is_lost(descriptor: BorrowedFd<'_>) -> bool {
     usize::try_from(count).is_ok_and(|count| !name[..count].ends_with(b"[userfaultfd]"))
 }
 
-/// The next change that was told, if any.
+/// The next change that was reported, if any.
 fn take(descriptor: BorrowedFd<'_>) -> Option<Range<usize>> {
     loop {
         let mut message = Message::default();
@@ -386,7 +386,7 @@ fn is_private(pages: &Range<usize>) -> bool {
 }
 
 fn covered(maps: &str, pages: &Range<usize>) -> bool {
-    let mut at = pages.start;
+    let mut next = pages.start;
     for line in maps.lines() {
         let mut words = line.split_ascii_whitespace();
         let (Some(range), Some(mode), Some(inode)) = (words.next(), words.next(), words.nth(2))
@@ -402,14 +402,14 @@ fn covered(maps: &str, pages: &Range<usize>) -> bool {
         ) else {
             return false;
         };
-        if end <= at {
+        if end <= next {
             continue;
         }
-        if start > at || !mode.ends_with('p') || inode != "0" {
+        if start > next || !mode.ends_with('p') || inode != "0" {
             return false;
         }
-        at = end;
-        if at >= pages.end {
+        next = end;
+        if next >= pages.end {
             return true;
         }
     }

@@ -241,7 +241,7 @@ fn what_a_failed_lane_had_under_way_is_left_and_nothing_else() {
                 got.extend(b.receive(usize::MAX));
             }
             if lost {
-                // The bytes arrive, and the sender is told that they did not.
+                // The bytes arrive, and the sender gets an error all the same.
                 fabric.lose_answers(a.number);
             } else {
                 fabric.fail_next(a.number, status);

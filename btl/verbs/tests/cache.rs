@@ -47,14 +47,14 @@ fn cache(fabric: &Fabric, bytes: usize, entries: usize) -> Option<Cache<Fabric>>
     Some(cache)
 }
 
-fn map(at: Option<NonNull<u8>>, pages: usize) -> NonNull<u8> {
+fn map(base: Option<NonNull<u8>>, pages: usize) -> NonNull<u8> {
     // In place of what is there, at once: another test may want the place.
-    let fixed = if at.is_some() {
+    let fixed = if base.is_some() {
         MapFlags::MAP_FIXED
     } else {
         MapFlags::empty()
     };
-    let address = at.and_then(|at| NonZeroUsize::new(at.as_ptr().addr()));
+    let address = base.and_then(|base| NonZeroUsize::new(base.as_ptr().addr()));
     let length = NonZeroUsize::new(pages * PAGE).expect("pages");
     let flags = MapFlags::MAP_PRIVATE | MapFlags::MAP_POPULATE | fixed;
     // SAFETY: new memory, where nothing is, or in place of the test's own.
@@ -69,19 +69,19 @@ fn map(at: Option<NonNull<u8>>, pages: usize) -> NonNull<u8> {
     mapped.expect("memory").cast()
 }
 
-fn unmap(at: NonNull<u8>, pages: usize) {
+fn unmap(base: NonNull<u8>, pages: usize) {
     // SAFETY: the test's own mapping.
-    unsafe { munmap(at.cast(), pages * PAGE) }.expect("unmapped");
+    unsafe { munmap(base.cast(), pages * PAGE) }.expect("unmapped");
 }
 
-fn get(cache: &Cache<Fabric>, at: NonNull<u8>, length: usize) -> RegisteredBuffer<Fabric> {
+fn get(cache: &Cache<Fabric>, base: NonNull<u8>, length: usize) -> RegisteredBuffer<Fabric> {
     // SAFETY: no operation touches it.
-    unsafe { cache.get(at, length, Access::default()) }.expect("registered")
+    unsafe { cache.get(base, length, Access::default()) }.expect("registered")
 }
 
-fn add(at: NonNull<u8>, bytes: usize) -> NonNull<u8> {
+fn add(base: NonNull<u8>, bytes: usize) -> NonNull<u8> {
     // SAFETY: in the test's own mapping.
-    unsafe { at.add(bytes) }
+    unsafe { base.add(bytes) }
 }
 
 #[test]
@@ -90,10 +90,10 @@ fn what_was_registered_is_found_again() {
     let Some(cache) = cache(&fabric, 1 << 20, 8) else {
         return;
     };
-    let at = map(None, 4);
-    let first = get(&cache, add(at, 100), 2 * PAGE);
+    let base = map(None, 4);
+    let first = get(&cache, add(base, 100), 2 * PAGE);
     assert_eq!((first.offset, first.memory.len()), (100, 3 * PAGE));
-    let again = get(&cache, add(at, PAGE), PAGE);
+    let again = get(&cache, add(base, PAGE), PAGE);
     assert_eq!(again.offset, PAGE);
     assert!(Arc::ptr_eq(&first.memory, &again.memory));
     // Peers may do more with it: another registration.
@@ -102,11 +102,11 @@ fn what_was_registered_is_found_again() {
         remote_write: false,
     };
     // SAFETY: no operation touches it.
-    let shown = unsafe { cache.get(at, 10, access) }.expect("registered");
+    let shown = unsafe { cache.get(base, 10, access) }.expect("registered");
     assert!(!Arc::ptr_eq(&first.memory, &shown.memory));
     let stats = cache.stats();
     assert_eq!((stats.hits, stats.kept, stats.ended), (1, 2, 0));
-    unmap(at, 4);
+    unmap(base, 4);
     assert_eq!(
         (cache.count(), cache.bytes(), cache.stats().ended),
         (0, 0, 2)
@@ -122,11 +122,11 @@ fn other_memory_at_the_same_place_is_registered_anew() {
     let Some(cache) = cache(&fabric, 1 << 20, 8) else {
         return;
     };
-    let mut at = map(None, 2);
-    let mut key = get(&cache, at, PAGE).memory.remote(0).key;
+    let mut base = map(None, 2);
+    let mut key = get(&cache, base, PAGE).memory.remote(0).key;
     for round in 0..50 {
-        at = map(Some(at), 2);
-        let now = get(&cache, at, PAGE).memory.remote(0).key;
+        base = map(Some(base), 2);
+        let now = get(&cache, base, PAGE).memory.remote(0).key;
         assert_ne!(key, now, "round {round}");
         key = now;
     }
@@ -139,20 +139,20 @@ fn what_is_discarded_or_moved_is_forgotten() {
     let Some(cache) = cache(&fabric, 1 << 20, 8) else {
         return;
     };
-    let at = map(None, 4);
-    drop(get(&cache, at, 4 * PAGE));
+    let base = map(None, 4);
+    drop(get(&cache, base, 4 * PAGE));
     // One page in the middle.
     // SAFETY: the test's own mapping.
-    unsafe { madvise(add(at, PAGE).cast(), PAGE, MmapAdvise::MADV_DONTNEED) }.expect("discarded");
+    unsafe { madvise(add(base, PAGE).cast(), PAGE, MmapAdvise::MADV_DONTNEED) }.expect("discarded");
     assert_eq!(cache.count(), 0);
-    drop(get(&cache, at, 4 * PAGE));
+    drop(get(&cache, base, 4 * PAGE));
     assert_eq!(cache.count(), 1);
     let beside = map(None, 1);
     drop(get(&cache, beside, PAGE));
     // SAFETY: the test's own mapping, to where the kernel finds room.
     let moved = unsafe {
         mremap(
-            at.cast(),
+            base.cast(),
             4 * PAGE,
             1 << 20,
             MRemapFlags::MREMAP_MAYMOVE,
@@ -160,7 +160,7 @@ fn what_is_discarded_or_moved_is_forgotten() {
         )
     };
     let moved = moved.expect("moved").cast::<u8>();
-    if moved != at {
+    if moved != base {
         assert_eq!(cache.count(), 1, "only that which moved");
     }
     drop(get(&cache, moved, PAGE));
@@ -172,20 +172,20 @@ fn the_oldest_goes_first_and_bounds_hold() {
     let Some(cache) = cache(&fabric, 8 * PAGE, 3) else {
         return;
     };
-    let at: Vec<_> = (0..4).map(|_| map(None, 2)).collect();
-    for start in &at[..3] {
+    let bases: Vec<_> = (0..4).map(|_| map(None, 2)).collect();
+    for start in &bases[..3] {
         drop(get(&cache, *start, 2 * PAGE));
     }
-    drop(get(&cache, at[0], 1));
+    drop(get(&cache, bases[0], 1));
     // A fourth: the second has not been used for longest.
-    let used = get(&cache, at[3], 2 * PAGE);
+    let used = get(&cache, bases[3], 2 * PAGE);
     assert_eq!(
         (cache.count(), cache.bytes(), cache.stats().evicted),
         (3, 6 * PAGE, 1)
     );
     assert_eq!(fabric.registered(), 6 * PAGE);
     let hits = cache.stats().hits;
-    drop(get(&cache, at[0], 1));
+    drop(get(&cache, bases[0], 1));
     assert_eq!(cache.stats().hits, hits + 1);
     // More than fits is not kept.
     let large = map(None, 9);
@@ -213,7 +213,7 @@ fn what_the_wanted_domain_lacks_is_registered_anew_once() {
     if cache.refused().is_some() {
         return;
     }
-    let at = map(None, 1);
+    let base = map(None, 1);
     let get_in = |first| {
         let wanted = RegistrationSpec {
             access: Access::default(),
@@ -221,13 +221,13 @@ fn what_the_wanted_domain_lacks_is_registered_anew_once() {
             first,
         };
         // SAFETY: no operation touches it.
-        unsafe { cache.get_in(at, PAGE, wanted) }
+        unsafe { cache.get_in(base, PAGE, wanted) }
             .expect("registered")
             .0
     };
     fabric.limit_memory(PAGE);
     let lacking = get_in(0);
-    assert!(lacking.of(0).is_some() && lacking.of(1).is_none());
+    assert!(lacking.in_domain(0).is_some() && lacking.in_domain(1).is_none());
     fabric.limit_memory(usize::MAX);
     let whole = get_in(1);
     for _ in 0..3 {
@@ -267,10 +267,10 @@ fn memory_of_a_file_is_not_kept() {
         MapFlags::MAP_SHARED,
     );
     // SAFETY: new memory, where nothing is.
-    let at = unsafe { mmap_anonymous(None, length, read, shared) }
+    let base = unsafe { mmap_anonymous(None, length, read, shared) }
         .expect("memory")
         .cast();
-    drop(get(&cache, at, 100));
+    drop(get(&cache, base, 100));
     assert_eq!((cache.count(), cache.stats().untrusted), (0, 1));
     assert_eq!(fabric.registered(), 0);
 }
@@ -285,12 +285,12 @@ fn threads_that_unmap_and_threads_that_register_do_not_wait_for_each_other() {
         for _ in 0..3 {
             scope.spawn(|| {
                 for round in 0..200 {
-                    let at = map(None, 1 + round % 5);
-                    let found = get(&cache, at, PAGE);
+                    let base = map(None, 1 + round % 5);
+                    let found = get(&cache, base, PAGE);
                     // The allocator unmaps this: nothing of ours may wait for it.
                     drop(vec![round; 1 << 18]);
                     drop(found);
-                    unmap(at, 1 + round % 5);
+                    unmap(base, 1 + round % 5);
                 }
             });
         }
@@ -321,7 +321,7 @@ impl Observer for ByObserver {
     }
 }
 
-/// A page that is unmapped by the end of the thread that was told something.
+/// A page that is unmapped by the end of the thread that got an event.
 #[derive(Debug)]
 struct ByThread(usize);
 
@@ -339,17 +339,17 @@ impl Observer for ByThread {
 fn the_end_of_a_watcher_waits_for_no_message_of_its_own() {
     for by_thread in [false, true] {
         let (page, other) = (map(None, 1), map(None, 1));
-        let [at, other_at] = [page, other].map(|page| page.as_ptr().expose_provenance());
+        let [base, other_base] = [page, other].map(|page| page.as_ptr().expose_provenance());
         let observer: Arc<dyn Observer> = match by_thread {
-            true => Arc::new(ByThread(at)),
-            false => Arc::new(ByObserver(Unmaps(at))),
+            true => Arc::new(ByThread(base)),
+            false => Arc::new(ByObserver(Unmaps(base))),
         };
         let kept = Arc::clone(&observer);
         let Ok(watcher) = Watcher::start(observer) else {
             std::mem::forget(kept);
             return;
         };
-        let watched = [at, other_at].map(|at| watcher.watch(&(at..at + PAGE)));
+        let watched = [base, other_base].map(|base| watcher.watch(&(base..base + PAGE)));
         assert_eq!(watched, [true, true]);
         unmap(other, 1);
         drop(kept);
@@ -367,13 +367,13 @@ fn the_end_of_a_watcher_waits_for_no_message_of_its_own() {
 #[test]
 fn a_child_that_is_forked_keeps_nobody_waiting() {
     let page = map(None, 1);
-    let at = page.as_ptr().expose_provenance();
+    let base = page.as_ptr().expose_provenance();
     let Ok(watcher) = Watcher::start(Arc::new(ByObserver(Unmaps(
         map(None, 1).as_ptr().expose_provenance(),
     )))) else {
         return;
     };
-    assert!(watcher.watch(&(at..at + PAGE)));
+    assert!(watcher.watch(&(base..base + PAGE)));
     // SAFETY: the child only waits, and ends.
     let child = match unsafe { fork() }.expect("fork") {
         ForkResult::Child => loop {
@@ -384,7 +384,7 @@ fn a_child_that_is_forked_keeps_nobody_waiting() {
     drop(watcher);
     let (done, over) = channel();
     std::thread::spawn(move || {
-        drop(Unmaps(at));
+        drop(Unmaps(base));
         let _ = done.send(());
     });
     let over = over.recv_timeout(Duration::from_secs(60));
@@ -397,8 +397,8 @@ fn a_child_that_is_forked_keeps_nobody_waiting() {
 fn without_keeping_each_has_a_registration_of_its_own() {
     let fabric = Fabric::default();
     let cache = Cache::without_keeping(&domain(&fabric));
-    let at = map(None, 1);
-    let (a, b) = (get(&cache, at, 10), get(&cache, at, 10));
+    let base = map(None, 1);
+    let (a, b) = (get(&cache, base, 10), get(&cache, base, 10));
     assert!(!Arc::ptr_eq(&a.memory, &b.memory));
     assert_eq!((cache.count(), a.memory.len()), (0, 10));
     assert_eq!(cache.refused(), Some("not wanted"));

@@ -119,9 +119,9 @@ fn a_write_with_immediate_data_tells_the_peer() {
     };
     to_b.post(&mut a.queue, write, Local::first(slot, 3), 1)
         .expect("room");
-    let told = b.one();
+    let completion = b.one();
     assert_eq!(
-        (told.immediate, told.bytes, told.done),
+        (completion.immediate, completion.bytes, completion.done),
         (Some(0xdead_beef), 3, Done::Received)
     );
     assert_eq!(target.bytes(0..3), b"abc");

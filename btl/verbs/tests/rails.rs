@@ -313,9 +313,9 @@ fn shares_follow_the_speeds() {
 /// How a rail is lost.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Loss {
-    /// The port of the reader, which is told at once.
+    /// The port of the reader, which gets the event at once.
     Own,
-    /// That of the other side, which is told and says so.
+    /// That of the other side, which gets the event and sends a note.
     Peers,
     /// That of the other side, which does not know: the reader's device finds out.
     Silent,
@@ -478,13 +478,13 @@ fn a_port_that_is_down_when_ranks_meet_is_used_once_it_is_up() {
 /// The rail of the stream is lost: the lane is over as any other, and the next one's stream goes by the other rail.
 #[test]
 fn the_next_stream_goes_by_a_rail_that_did_not_fail() {
-    for tells in [true, false] {
+    for reports in [true, false] {
         let fabric = fabric(&[40_000, 25_000]);
         let (mut a, mut b) = pair(&fabric, 2);
         assert_eq!(a.rails()[0], "a0 port 1");
         // The port of one side stays up: only its peers do not answer.
         fabric.set_link("b0", false);
-        if tells {
+        if reports {
             b.lanes.hear_device();
         }
         assert_eq!(a.lanes.write(a.lane, b"left"), 4);

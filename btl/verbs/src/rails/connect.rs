@@ -238,7 +238,7 @@ impl<P: Provider> Rails<P> {
         };
         let rail = connection.rail;
         let Some(inner) = connection.inner else {
-            // By the time that was told last: a poll asks for none.
+            // By the last time that the engine gave: a poll asks for none.
             if leads && self.clock >= connection.retry_at {
                 self.offer_again(name, index);
             }

@@ -27,7 +27,7 @@ pub(super) struct Connection {
     pub(super) inner: Option<u64>,
     /// The number of the latest attempt to make it.
     pub(super) attempt: u32,
-    /// Whether this side is connected and has told the peer; whether the peer is, and has told this side.
+    /// Whether this side is connected and has notified the peer; whether the peer is, and has notified this side.
     pub(super) is_ready: bool,
     pub(super) peer_is_ready: bool,
     /// When the leader makes it again, and how long after the next failure.

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! What the two sides of a lane tell each other about its further rails.
+//! What the two sides of a lane send each other about its further rails.
 //!
 //! ```text
 //! leader                        other side

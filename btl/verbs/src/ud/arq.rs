@@ -42,7 +42,7 @@ pub(super) struct Arq {
     order: Order,
     window: u32,
     limit: Duration,
-    /// What the peer was told.
+    /// What was announced to the peer.
     told_next: u32,
     told_permits: u32,
     /// Packets that came since, the time of the first of them, and whether the peer must hear of it now.
@@ -215,7 +215,7 @@ impl Arq {
         count
     }
 
-    /// Nothing else will go to the peer soon: what it waits for is told now.
+    /// Nothing else will go to the peer soon: what it waits for is sent now.
     pub(super) fn acknowledge(&mut self) {
         let permits = self.told_permits.wrapping_sub(self.told_next) < self.window / 2
             && self.told_permits != self.order.permits();

@@ -102,7 +102,7 @@ impl Sent {
         }
     }
 
-    /// Whether only the peer's permission can make room for so many: nothing is under way of which it would tell.
+    /// Whether only the peer's permission can make room for so many: nothing is under way that it would acknowledge.
     pub(super) fn is_stopped(&self, needed: u32) -> bool {
         self.kept.is_empty() && self.permitted.wrapping_sub(self.end()) < needed
     }

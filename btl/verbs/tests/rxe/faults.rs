@@ -18,7 +18,7 @@ pub(crate) fn patient() -> Timing {
     timing
 }
 
-/// The time within which an error must be told, on a machine that is translated.
+/// The time within which an error must be reported, on a machine that is translated.
 fn bound(timing: Timing) -> Duration {
     timing.silence() * 3 + Duration::from_secs(3)
 }
@@ -50,12 +50,12 @@ fn silent(
     let started = Instant::now();
     side.send(pair, b"anybody there?", 2).expect("room");
     side.send(pair, b"hello?", 3).expect("room");
-    let mut told = Vec::new();
-    while told.len() < 2 {
+    let mut completions = Vec::new();
+    while completions.len() < 2 {
         for done in wait(side, bound(timing)) {
             assert_eq!(done.done, Done::Sent);
             assert!(done.slot.is_some(), "its slot comes back");
-            told.push((done.cookie, done.outcome));
+            completions.push((done.cookie, done.outcome));
         }
     }
     let after = started.elapsed();
@@ -64,8 +64,8 @@ fn silent(
         "told after {after:?}, {silence:?} of silence asked for, {} retries",
         timing.retries()
     ));
-    assert_eq!(told[0], (Some(2), Err(Status::PEER_SILENT)));
-    assert_eq!(told[1], (Some(3), Err(Status::FLUSHED)));
+    assert_eq!(completions[0], (Some(2), Err(Status::PEER_SILENT)));
+    assert_eq!(completions[1], (Some(3), Err(Status::FLUSHED)));
     assert!(after < bound(timing), "{after:?}");
 }
 

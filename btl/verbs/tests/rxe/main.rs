@@ -127,9 +127,15 @@ fn sent(side: &mut Side, limit: Duration) -> Completion<Verbs> {
 
 /// Bytes that say where they belong. The first one is no letter: those mean something to the other side.
 fn pattern(round: usize, length: usize) -> Vec<u8> {
-    let byte = |at: usize| (at.wrapping_mul(31) ^ at >> 8 ^ round) as u8;
+    let byte = |offset: usize| (offset.wrapping_mul(31) ^ offset >> 8 ^ round) as u8;
     (0..length)
-        .map(|at| if at == 0 { byte(at) | 0x80 } else { byte(at) })
+        .map(|offset| {
+            if offset == 0 {
+                byte(offset) | 0x80
+            } else {
+                byte(offset)
+            }
+        })
         .collect()
 }
 

@@ -186,11 +186,11 @@ fn memory(link: &mut Link) {
     link.say(&[address.to_le_bytes().as_slice(), &key.to_le_bytes()].concat());
     while link.hear() == b"sum" {
         let mut sum = Sum::default();
-        let mut at = 0;
-        while at < bytes {
-            let piece = (bytes - at).min(1 << 20);
-            sum.add(&slot.bytes(at..at + piece));
-            at += piece;
+        let mut offset = 0;
+        while offset < bytes {
+            let piece = (bytes - offset).min(1 << 20);
+            sum.add(&slot.bytes(offset..offset + piece));
+            offset += piece;
         }
         link.say(&sum.0.to_le_bytes());
     }

@@ -188,9 +188,9 @@ fn go<'a>(
     buffer: &mut [u8],
     operation: impl Fn(u64) -> Operation<'a, Verbs>,
 ) {
-    let at = NonNull::new(buffer.as_mut_ptr()).expect("a buffer");
+    let base = NonNull::new(buffer.as_mut_ptr()).expect("a buffer");
     // SAFETY: the buffer is not touched before all operations have completed, and outlives the registration.
-    let memory = unsafe { side.domain.register(at, buffer.len(), Access::default()) };
+    let memory = unsafe { side.domain.register(base, buffer.len(), Access::default()) };
     let memory = memory.expect("registered");
     let mut under_way = 0;
     for (offset, length) in pieces(buffer.len() as u64, pair.largest().min(LARGEST)) {
@@ -279,15 +279,15 @@ pub(crate) fn other_memory_at_the_same_place() {
         let length = NonZeroUsize::new(LENGTH).expect("bytes");
         let both = ProtFlags::PROT_READ | ProtFlags::PROT_WRITE;
         // SAFETY: new memory, where nothing is.
-        let at = unsafe { mmap_anonymous(place, length, both, MapFlags::MAP_PRIVATE | fixed) };
-        let at: NonNull<u8> = at.expect("memory").cast();
-        place = NonZeroUsize::new(at.as_ptr().addr());
+        let base = unsafe { mmap_anonymous(place, length, both, MapFlags::MAP_PRIVATE | fixed) };
+        let base: NonNull<u8> = base.expect("memory").cast();
+        place = NonZeroUsize::new(base.as_ptr().addr());
         for again in 0..2 {
             let bytes = pattern(round * 2 + again, LENGTH);
             // SAFETY: the mapping is as long, and nobody refers to it.
-            unsafe { std::ptr::copy_nonoverlapping(bytes.as_ptr(), at.as_ptr(), LENGTH) };
+            unsafe { std::ptr::copy_nonoverlapping(bytes.as_ptr(), base.as_ptr(), LENGTH) };
             // SAFETY: mapped, and not touched before the send has completed.
-            let found = unsafe { cache.get(at, LENGTH, Access::default()) }.expect("registered");
+            let found = unsafe { cache.get(base, LENGTH, Access::default()) }.expect("registered");
             let local = Local::Program(found.memory, found.offset..found.offset + LENGTH);
             to_b.post(&mut a.queue, Operation::Send { immediate: None }, local, 1)
                 .expect("room");
@@ -301,7 +301,7 @@ pub(crate) fn other_memory_at_the_same_place() {
             b.queue.receive_shared(&b.receives, slot, 0).expect("room");
         }
         // SAFETY: the test's own mapping.
-        unsafe { munmap(at.cast(), LENGTH) }.expect("unmapped");
+        unsafe { munmap(base.cast(), LENGTH) }.expect("unmapped");
     }
     let stats = cache.stats();
     say(&format!("cache: {stats:?}"));
