@@ -12,13 +12,13 @@
 pub mod line;
 
 mod channel;
-mod said;
+mod checked_line;
 #[cfg(not(loom))]
 mod view;
 
 pub use channel::memory::EndMemory;
 pub use channel::{Channel, CopyRequest};
-pub use said::{
+pub use checked_line::{
     BadLine, BufferLocation, CheckedLine, Content, INLINE, Info, ShortContribution, kind,
 };
 #[cfg(not(loom))]

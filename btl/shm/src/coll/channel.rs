@@ -10,10 +10,10 @@ pub(super) mod memory;
 #[path = "channel/checked.rs"]
 pub(super) mod memory;
 
-use super::line::{Done, Head};
-use super::said::{
+use super::checked_line::{
     BadLine, CheckedLine, Content, INLINE, Info, ShortContribution, ShortPlace, check,
 };
+use super::line::{Done, Head};
 use crate::layout::{COLL_DEPTH, COLL_SLOT, COLL_STAGE, COLL_STAGES};
 use crate::sync::{AtomicU32, AtomicU64, Ordering};
 use memory::{EndMemory, Payload, View};
@@ -229,7 +229,7 @@ impl Channel {
         self.line(seq).head.look(seq)
     }
 
-    /// What the line of `seq` says, which was found published: read once, and checked.
+    /// The content of the line of `seq`, which was found published: read once, and checked.
     ///
     /// # Errors
     /// [`BadLine`]: no correct peer writes such a line.
@@ -262,17 +262,17 @@ impl Channel {
         }
     }
 
-    /// Bytes from `offset` on of what the line of `seq` carries, or its slot; none if they do not lie within what the
-    /// line said.
+    /// Bytes from `offset` on of what the line of `seq` carries, or its slot; none if they do not lie within
+    /// what the line describes.
     #[must_use]
     pub fn bytes(
         &self,
         seq: u32,
-        said: &CheckedLine,
+        checked: &CheckedLine,
         offset: usize,
         len: usize,
     ) -> Option<View<'_>> {
-        match said.content {
+        match checked.content {
             Content::Inline(there) => self.in_line(seq, 0, there)?.part(offset, len),
             Content::Slot(there) => self.in_slot(seq, 0, there)?.part(offset, len),
             Content::Nothing | Content::Buffer | Content::Message => None,

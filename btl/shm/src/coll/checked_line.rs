@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! What a member's line says. A line is memory that peers write, so it is copied out once and checked before use.
-//! No code above this gets the raw words, so no length or range that does not hold can reach a copy.
+//! The checked content of a member's line. A line is memory that peers write, so it is copied out once and checked
+//! before use. No code above this gets the raw words, so no length or range that does not hold can reach a copy.
 
 use crate::layout::COLL_SLOT;
 
@@ -10,7 +10,7 @@ pub const INLINE: usize = 48;
 /// What stands in a line besides number and payload.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Info {
-    /// Up to which collective the writer has read, so that nobody needs to look that up.
+    /// Up to which collective the writer has read, so that no member needs to look that up.
     pub done: u32,
     /// What the payload is; the layer above knows.
     pub kind: u8,
@@ -275,17 +275,17 @@ mod tests {
                         ShortPlace::Slot => assert!(brief.len as usize <= COLL_SLOT),
                         ShortPlace::Elsewhere => {}
                     }
-                    let Ok(said) = check(7, info, &payload, HEAP) else {
+                    let Ok(checked) = check(7, info, &payload, HEAP) else {
                         bad += 1;
                         continue;
                     };
                     good += 1;
-                    match said.content {
+                    match checked.content {
                         Content::Inline(len) => assert!(len <= INLINE),
                         Content::Slot(len) => assert!(len <= COLL_SLOT),
                         Content::Nothing | Content::Buffer | Content::Message => {}
                     }
-                    for range in [said.given, said.result] {
+                    for range in [checked.given, checked.result] {
                         assert!(range.address.checked_add(range.len).is_some());
                         let heap = range.heap.unwrap_or(0);
                         assert!(heap.checked_add(range.len).is_some());

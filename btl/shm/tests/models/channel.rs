@@ -44,11 +44,11 @@ fn value(seq: u32, writer: u64) -> [u8; 8] {
 /// it.
 fn read(end: &Channel, seq: u32, writer: u64) -> u32 {
     wait(|| end.look(seq) > 0);
-    let said = end.said(seq).expect("a good line");
-    assert_eq!(said.content, Content::Inline(8));
-    let bytes = end.bytes(seq, &said, 0, 8).expect("they are there");
+    let checked = end.said(seq).expect("a good line");
+    assert_eq!(checked.content, Content::Inline(8));
+    let bytes = end.bytes(seq, &checked, 0, 8).expect("they are there");
     assert_eq!(bytes.bytes(), value(seq, writer));
-    said.done
+    checked.done
 }
 
 /// A payload in the line, and later one in the slot, which a second phase of the line publishes.

@@ -8,7 +8,7 @@
 //! one of them to write.
 #![allow(unsafe_code, reason = "plain memory under loom's eyes")]
 
-use super::super::said::INLINE;
+use super::super::checked_line::INLINE;
 use super::{Line, Lines};
 use crate::layout::{COLL_DEPTH, COLL_SLOT, COLL_STAGE, COLL_STAGES};
 use loom::cell::UnsafeCell;

@@ -7,7 +7,7 @@
 //! bytes after a range check that holds in release builds too.
 #![allow(unsafe_code, reason = "raw access to a mapping that peers write")]
 
-use super::super::said::INLINE;
+use super::super::checked_line::INLINE;
 pub(super) use super::super::view::View;
 use super::{Channel, Line, Lines};
 use crate::copy::{self, Kernel};
