@@ -354,7 +354,7 @@ struct oc_seg {
 	struct rb_root_cached attachments; /* by when they came, for who lists them */
 	unsigned long attachment_serial; /* of the last that came */
 	unsigned long attached; /* how many there are, and ... */
-	unsigned long attached_bytes; /* ... how long they are: who asks walks through none */
+	unsigned long attached_bytes; /* ... how long they are: without a walk through them */
 };
 
 static inline unsigned long oc_seg_end(const struct oc_seg *seg)
@@ -476,7 +476,7 @@ bool oc_is_hole_pfn(const struct oc_attachment *att, unsigned long pfn);
 int oc_access(struct vm_area_struct *vma, unsigned long addr, void *buf, int len, int write);
 
 /* ---- snapshot.c ---- */
-/* What is asked of the owner's memory. */
+/* The access to the owner's memory that a fault or PREFAULT needs. */
 struct oc_want {
 	unsigned long page;
 	bool write;

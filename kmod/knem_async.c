@@ -251,7 +251,7 @@ void oc_async_leave_ring(struct oc_knem *k)
 	spin_lock(&k->queue_lock);
 	k->ring_taken--;
 	spin_unlock(&k->queue_lock);
-	/* Who waits for as many as are outstanding has fewer to wait for. */
+	/* A reader that waits for all that are outstanding has fewer to wait for. */
 	wake_up(&k->reader_wait);
 }
 

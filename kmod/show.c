@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 /*
- * Who exports what, who attached it, and who pins: /proc/onecopy. Who only holds a permit or a
+ * /proc/onecopy: processes that export, attach and pin. A process that only holds a permit or a
  * descriptor is not shown. A list shows what is of the opener's own user in the opener's user
  * namespace. It also shows what is of an owner over which the opener has CAP_SYS_PTRACE. Processes
  * have their numbers in the reader's own pid namespace, and 0 where they have none. No id or cookie

@@ -23,7 +23,7 @@ struct oc_stretch {
 	struct interval_tree_node shown; /* in the segment's tree, by the owner's address */
 	struct interval_tree_node here; /* in the attachment's, by the importer's */
 	u64 serial; /* of the segment's stretches, by when they came */
-	/* who walks its page tables just now: those stay. Who waits for them reads it unlocked. */
+	/* zaps that walk its page tables: those stay. A waiting task reads it unlocked. */
 	unsigned int walkers;
 	bool filled; /* there may be entries */
 	bool listed; /* in the segment's tree: else there is nothing to zap */

@@ -180,7 +180,7 @@ pub(crate) fn run(arguments: &Arguments) -> Outcome<bool> {
     {
         problems.push(fault.to_string());
     }
-    problems.extend(churn.told());
+    problems.extend(churn.report());
     if let Some(injection) = injection {
         problems.extend(injection.end(true, say));
     }
@@ -374,7 +374,7 @@ impl Churn<'_> {
     }
 
     /// Prints what was done. What is wrong with it.
-    fn told(&self) -> Vec<String> {
+    fn report(&self) -> Vec<String> {
         let mut problems = Vec::new();
         for (name, count) in self.counts() {
             say(&format!("  {count:9} {name}"));
@@ -382,7 +382,7 @@ impl Churn<'_> {
                 problems.push(format!("none of this was done: {name}"));
             }
         }
-        let (line, crashed) = self.crew.told();
+        let (line, crashed) = self.crew.summary();
         say(&line);
         problems.extend(crashed);
         problems

@@ -195,7 +195,7 @@ impl Crew {
     }
 
     /// A line on how they ended, and what of it is wrong.
-    pub(crate) fn told(&self) -> (String, Vec<String>) {
+    pub(crate) fn summary(&self) -> (String, Vec<String>) {
         let ends = &self.ends;
         let line = format!(
             "workers: {} ended by themselves, {} were killed, {} of them waiting, {} ended for want of memory, {} crashed",

@@ -141,9 +141,9 @@ pub(crate) fn segment(fd: OwnedFd) -> Segment {
     Segment::from(fd)
 }
 
-/// The segment whose descriptor the kernel has just told in a structure.
-pub(crate) fn told(fd: i32) -> Segment {
-    // SAFETY: the kernel has just made it, and nobody else was told.
+/// The segment whose descriptor the kernel has just returned in a structure.
+pub(crate) fn returned(fd: i32) -> Segment {
+    // SAFETY: the kernel has just made it, and nothing else knows it.
     Segment::from(unsafe { OwnedFd::from_raw_fd(fd) })
 }
 

@@ -28,7 +28,7 @@ impl Dice {
     }
 
     /// One of several.
-    pub(crate) fn of<T: Copy>(&mut self, choices: &[T]) -> T {
+    pub(crate) fn pick<T: Copy>(&mut self, choices: &[T]) -> T {
         choices[self.below(choices.len() as u64) as usize]
     }
 
@@ -42,7 +42,7 @@ impl Dice {
         if !self.once_in(16) {
             return value;
         }
-        self.of(&[
+        self.pick(&[
             0,
             1,
             value.wrapping_add(1),

@@ -124,7 +124,7 @@ pub(crate) fn run(arguments: &Arguments) -> Outcome<bool> {
     problems.extend(runner::held(Duration::from_secs(20))?);
     problems.extend(before.compare(&Census::take()));
     problems.extend(report::print(&fuzzer.table, begin.elapsed()));
-    let (line, crashed) = fuzzer.crew.told();
+    let (line, crashed) = fuzzer.crew.summary();
     say(&line);
     for crash in &crashed {
         say(&format!("  crashed: {crash}"));

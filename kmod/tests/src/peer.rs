@@ -237,7 +237,7 @@ impl Peer {
     /// Hears what it tells. If it has ended instead, that is why.
     pub(crate) fn heard(self) -> Outcome<(Self, u64)> {
         match self.link.hear() {
-            Ok(told) => Ok((self, told)),
+            Ok(word) => Ok((self, word)),
             Err(fault) => Err(self.join().err().unwrap_or(fault)),
         }
     }

@@ -88,10 +88,10 @@ fn the_descriptions_are_whole() {
         for (name, members) in &described {
             let known = structures.get(name).or_else(|| {
                 // A variant of a structure: the same members with other values.
-                let of = structures
+                let base = structures
                     .keys()
                     .find(|other| name.starts_with(&format!("{other}_")))?;
-                structures.get(of)
+                structures.get(base)
             });
             assert_eq!(
                 known,

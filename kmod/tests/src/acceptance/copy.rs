@@ -377,16 +377,16 @@ pub(super) fn revoke_waits_for_no_slow_copy() -> Outcome {
         let copier = peer(move |link: &Link| {
             system::on_processor(1)?;
             let device = device::onecopy()?;
-            let mut told = false;
+            let mut signalled = false;
             loop {
                 let (from, to) = (CopyEnd::Segment(&from, 0), CopyEnd::Segment(&to, 0));
                 let result = copy(&device, from, to, size()).result;
                 if result.is_err() {
                     return refused(result, &[EKEYREVOKED], "COPY after REVOKE");
                 }
-                if !told {
+                if !signalled {
                     link.tell(0)?;
-                    told = true;
+                    signalled = true;
                 }
             }
         })?;

@@ -370,10 +370,10 @@ pub(super) fn quota_of_subordinate_users() -> Outcome {
         link.turn()
     })?;
     let (user, _) = user.heard()?;
-    let map_users = |of: Pid, first: u32| -> Outcome {
+    let map_users = |pid: Pid, first: u32| -> Outcome {
         let map = format!("0 {first} 1\n1 {FIRST} 8\n");
         for name in ["uid_map", "gid_map"] {
-            std::fs::write(format!("/proc/{of}/{name}"), &map).at(name)?;
+            std::fs::write(format!("/proc/{pid}/{name}"), &map).at(name)?;
         }
         Ok(())
     };

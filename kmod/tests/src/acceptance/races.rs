@@ -119,8 +119,8 @@ pub(super) fn poll_while_copies_end() -> Outcome {
         })
     })?;
     // A busy machine may not come to it in that time.
-    let told = read > 0 || system::until(PATIENCE, || poll_read(device.as_fd()).is_ok());
-    check!(told, "no copy told of its end");
+    let notified = read > 0 || system::until(PATIENCE, || poll_read(device.as_fd()).is_ok());
+    check!(notified, "no copy told of its end");
     let done = system::until(PATIENCE, || status.get(0) != KNEM_STATUS_PENDING);
     check!(done, "a copy stays pending");
     check_eq!(status.get(0), KNEM_STATUS_SUCCESS, "the last status");
@@ -168,7 +168,7 @@ pub(super) fn descriptors_at_once() -> Outcome {
 pub(super) fn hundreds_of_threads() -> Outcome {
     const OWNERS: usize = 200;
     const IMPORTERS: usize = 100;
-    let said = Area::shared(8 * OWNERS)?;
+    let announced = Area::shared(8 * OWNERS)?;
     let over = Area::shared(page_size())?;
     let page = |thread: usize| thread * page_size();
     let owner = peer(move |link: &Link| {
@@ -184,7 +184,7 @@ pub(super) fn hundreds_of_threads() -> Outcome {
                         for value in 1.. {
                             area.advise(page(thread), page_size(), libc::MADV_DONTNEED)?;
                             // Nobody sees what was stored before the call.
-                            said.store(8 * thread, value);
+                            announced.store(8 * thread, value);
                             area.store(page(thread), value);
                             if over.load(0) != 0 {
                                 break;
@@ -213,7 +213,7 @@ pub(super) fn hundreds_of_threads() -> Outcome {
                 "page {thread} holds {value}, and {} was there before",
                 least[at]
             );
-            least[at] = said.load(8 * thread);
+            least[at] = announced.load(8 * thread);
         }
         Ok(())
     };
@@ -230,7 +230,7 @@ pub(super) fn hundreds_of_threads() -> Outcome {
         return Err(owner.join().err().unwrap_or(fault));
     }
     owner.join()?;
-    let done: u64 = (0..OWNERS).map(|thread| said.load(8 * thread)).sum();
+    let done: u64 = (0..OWNERS).map(|thread| announced.load(8 * thread)).sum();
     check!(
         done >= OWNERS as u64,
         "the owner's threads changed {done} pages"

@@ -285,9 +285,9 @@ pub(super) fn to_whom() -> Outcome {
     let _knem = OpenToAll::device("/dev/knem")?;
     let (root, ..) = owner(0)?;
     let (alice, ..) = owner(ALICE)?;
-    let lists = |of: u32, namespace: bool| -> Outcome<[usize; 3]> {
+    let lists = |user: u32, namespace: bool| -> Outcome<[usize; 3]> {
         let reader = peer(move |link: &Link| {
-            system::become_user(of)?;
+            system::become_user(user)?;
             if namespace {
                 system::become_namespace_root()?;
             }

@@ -108,7 +108,7 @@ impl<'a> Importer<'a> {
             return Ok(());
         };
         let write = self.life.dice.once_in(2);
-        let length = self.life.dice.of(PAGES) * page_size();
+        let length = self.life.dice.pick(PAGES) * page_size();
         let view = device::try_map(&self.grants[at], 0, length, write)?;
         self.keep(view);
         Ok(())
@@ -130,7 +130,7 @@ impl<'a> Importer<'a> {
         let Some(at) = self.life.dice.index(self.apids.len()) else {
             return Ok(());
         };
-        let length = self.life.dice.of(PAGES) * page_size();
+        let length = self.life.dice.pick(PAGES) * page_size();
         let view = device::attach(&self.xpmem, self.apids[at], 0, length)?;
         self.keep(view);
         Ok(())
@@ -170,7 +170,7 @@ impl<'a> Importer<'a> {
         let Some(at) = self.life.dice.index(self.grants.len()) else {
             return Ok(());
         };
-        let length = self.life.dice.of(PAGES) * page_size();
+        let length = self.life.dice.pick(PAGES) * page_size();
         let theirs = CopyEnd::Segment(&self.grants[at], 8);
         let own = CopyEnd::Own(self.own.base() as u64);
         let (from, to) = if self.life.dice.once_in(3) {
@@ -191,7 +191,7 @@ impl<'a> Importer<'a> {
             .board
             .notes
             .name_at(Kind::Cookie, self.life.dice.next());
-        let length = self.life.dice.of(PAGES).min(16) * page_size();
+        let length = self.life.dice.pick(PAGES).min(16) * page_size();
         let inline = Inline {
             write: self.life.dice.once_in(2),
             ..Inline::read(cookie, length)
@@ -230,7 +230,7 @@ impl<'a> Importer<'a> {
             drop(view.remap(view.length(), libc::MREMAP_MAYMOVE, None));
             return Ok(());
         }
-        let protection = self.life.dice.of(&[READ, READ | WRITE]);
+        let protection = self.life.dice.pick(&[READ, READ | WRITE]);
         view.part(0, page_size()).protect(protection).at("mprotect")
     }
 

@@ -171,7 +171,7 @@ pub(super) fn hypervisor(life: Life<'_>) -> Outcome {
 /// Reads and writes what others attached, in every way that a debugger has.
 pub(super) fn debugger(mut life: Life<'_>) -> Outcome {
     while life.goes_on() {
-        let kind = life.dice.of(&[Kind::View, Kind::View, Kind::Own]);
+        let kind = life.dice.pick(&[Kind::View, Kind::View, Kind::Own]);
         let name = life.board.notes.name_at(kind, life.dice.next());
         let (pid, at) = ((name >> 48) as i32, (name & ((1 << 48) - 1)) as usize);
         if pid == 0 {

@@ -99,7 +99,7 @@ impl Owner<'_> {
         let area = self
             .life
             .dice
-            .of(&[self.anonymous, self.shared, self.huge, self.anonymous]);
+            .pick(&[self.anonymous, self.shared, self.huge, self.anonymous]);
         let pages = self.life.dice.below(area.pages() as u64) as usize;
         if self.life.dice.once_in(2) {
             area
@@ -112,7 +112,7 @@ impl Owner<'_> {
         let area = self
             .life
             .dice
-            .of(&[self.anonymous, self.huge, self.shared, self.anonymous]);
+            .pick(&[self.anonymous, self.huge, self.shared, self.anonymous]);
         let first = self.life.dice.below(area.pages() as u64 - 1) as usize;
         let most = (area.pages() - first).min(16) as u64;
         let count = 1 + self.life.dice.below(most) as usize;
@@ -153,7 +153,7 @@ impl Owner<'_> {
             12 => {
                 let area = self.huge;
                 let advice = [libc::MADV_HUGEPAGE, libc::MADV_NOHUGEPAGE];
-                area.advise(0, HUGE, self.life.dice.of(&advice))?;
+                area.advise(0, HUGE, self.life.dice.pick(&advice))?;
             }
             _ => {
                 let part = self.part();

@@ -141,7 +141,7 @@ fn xpmem_make(worker: &mut Worker<'_>) -> Called {
     };
     let mode = worker
         .dice
-        .of(&[0o600, 0o600, 0o600, 0o666, 0o400, 0o000, 0o7777]);
+        .pick(&[0o600, 0o600, 0o600, 0o666, 0o400, 0o000, 0o7777]);
     let xpmem = &mut worker.xpmem[index];
     let made = device::try_make(&xpmem.device, address as usize, size, mode);
     Some(made.map(|segid| {
@@ -175,7 +175,7 @@ fn xpmem_get(worker: &mut Worker<'_>) -> Called {
     let kind = if whole { Kind::Whole } else { Kind::Segment };
     let (at, name) = worker.name(kind);
     let segid = worker.dice.bend(name) as i64;
-    let flags = worker.dice.of(&[XPMEM_RDWR, XPMEM_RDWR, XPMEM_RDONLY]);
+    let flags = worker.dice.pick(&[XPMEM_RDWR, XPMEM_RDWR, XPMEM_RDONLY]);
     let flags = worker.dice.bend_flags(flags as u32) as i32;
     let xpmem = &mut worker.xpmem[index];
     let got = xpmem.device.get(segid, flags);
@@ -212,7 +212,7 @@ fn xpmem_attach(worker: &mut Worker<'_>) -> Called {
     let at = worker.dice.index(worker.xpmem[index].apids.len())?;
     let (apid, whole) = worker.xpmem[index].apids[at];
     // Most segments begin somewhere in an arena and have a few pages.
-    let pages = worker.dice.of(&[1u64, 1, 2, 3, 7, 16]);
+    let pages = worker.dice.pick(&[1u64, 1, 2, 3, 7, 16]);
     let pages = if worker.dice.once_in(32) { 512 } else { pages };
     let first = if worker.dice.once_in(2) {
         0
@@ -273,7 +273,7 @@ fn xpmem_raw(worker: &mut Worker<'_>) -> Called {
         1 => worker.knem.first()?.device.as_fd().as_raw_fd(),
         _ => worker.onecopy.as_ref()?.as_fd().as_raw_fd(),
     };
-    let command = worker.dice.of(&[
+    let command = worker.dice.pick(&[
         u64::from(xpmem_sys::XPMEM_IOC_MAGIC) << 8 | number,
         0xC100 | number,
         0xC110 | number,
@@ -343,7 +343,7 @@ fn onecopy_map(worker: &mut Worker<'_>) -> Called {
     let whole = worker.grants[index].whole;
     let offset = place(worker, whole);
     let offset = worker.dice.bend(offset);
-    let pages = worker.dice.of(&[1u64, 1, 2, 3, 7, 16]);
+    let pages = worker.dice.pick(&[1u64, 1, 2, 3, 7, 16]);
     let length = if worker.dice.once_in(32) { 512 } else { pages } * page_size() as u64;
     let length = worker.dice.bend(length).min(1 << 44);
     let write = worker.dice.once_in(2);
@@ -415,19 +415,19 @@ fn onecopy_copy(worker: &mut Worker<'_>) -> Called {
         *end = match worker.dice.index(worker.grants.len()) {
             Some(index) if !worker.dice.once_in(3) => {
                 let whole = worker.grants[index].whole;
-                let offset = place(worker, whole) + worker.dice.of(&[0u64, 0, 8, 13, 4095]);
+                let offset = place(worker, whole) + worker.dice.pick(&[0u64, 0, 8, 13, 4095]);
                 Some((Some(index), worker.dice.bend(offset)))
             }
             _ => {
                 let range = worker.range();
-                let address = range.base() as u64 + worker.dice.of(&[0u64, 0, 8, 13, 4095]);
+                let address = range.base() as u64 + worker.dice.pick(&[0u64, 0, 8, 13, 4095]);
                 Some((None, worker.dice.bend(address)))
             }
         };
     }
     let length = match worker.dice.below(128) {
         0 => 1 << 20,
-        _ => worker.dice.of(&[1u64, 8, 4096, 4097, 12_288]),
+        _ => worker.dice.pick(&[1u64, 8, 4096, 4097, 12_288]),
     };
     let length = worker.dice.bend(length);
     let places = ends.map(|end| match end {

@@ -175,7 +175,7 @@ fn pick(worker: &mut Worker<'_>, rate: Change) -> &'static Command {
 /// A descriptor to call on: mostly of that kind; or of another, of some file, or of none.
 fn descriptor(worker: &mut Worker<'_>, on: HostileTarget) -> Option<(i32, Option<OwnedFd>)> {
     let on = if worker.dice.once_in(16) {
-        worker.dice.of(&[
+        worker.dice.pick(&[
             HostileTarget::Xpmem,
             HostileTarget::Knem,
             HostileTarget::Onecopy,
@@ -230,20 +230,20 @@ fn value(worker: &mut Worker<'_>, kind: Word, place: usize) -> u64 {
     let page = page_size() as u64;
     match kind {
         Pair(low, high) => {
-            let (low, high) = (worker.dice.of(low), worker.dice.of(high));
+            let (low, high) = (worker.dice.pick(low), worker.dice.pick(high));
             u64::from(high) << 32 | u64::from(low)
         }
-        Of(values) => worker.dice.of(values),
+        Of(values) => worker.dice.pick(values),
         Address => {
             let range = worker.range();
-            range.base() as u64 + worker.dice.of(&[0, 0, 0, 8, 13])
+            range.base() as u64 + worker.dice.pick(&[0, 0, 0, 8, 13])
         }
         View => match worker.dice.index(worker.views.len()) {
             Some(at) => worker.views[at].area.base() as u64,
             None => ARENA,
         },
-        Length => worker.dice.of(&[page, page, 2 * page, 65_536, 8, 100]),
-        Offset => worker.dice.of(&[0, 0, page, 8, 65_536]),
+        Length => worker.dice.pick(&[page, page, 2 * page, 65_536, 8, 100]),
+        Offset => worker.dice.pick(&[0, 0, page, 8, 65_536]),
         Segment => match worker.xpmem.first() {
             Some(xpmem) if !xpmem.segids.is_empty() && worker.dice.once_in(3) => {
                 xpmem.segids[0] as u64
@@ -266,7 +266,7 @@ fn value(worker: &mut Worker<'_>, kind: Word, place: usize) -> u64 {
             for piece in pieces.chunks_exact_mut(2) {
                 let range = worker.small_range();
                 piece[0] = range.base() as u64;
-                piece[1] = worker.dice.of(&[8, 4096, range.length() as u64]);
+                piece[1] = worker.dice.pick(&[8, 4096, range.length() as u64]);
             }
             store(vector, &pieces);
             vector as u64
@@ -305,7 +305,7 @@ fn change(worker: &mut Worker<'_>, words: &mut [u64]) {
             2 if count > 1 => words[(at + 1 + worker.dice.below(count - 1) as usize) % words.len()],
             3 => worker.dice.next(),
             4 => words[at] & 0xffff_ffff | worker.dice.below(1 << 12) << 32,
-            _ => worker.dice.of(&[
+            _ => worker.dice.pick(&[
                 0,
                 1,
                 4095,
@@ -384,6 +384,6 @@ fn adopt(worker: &mut Worker<'_>, word: Option<u64>) {
     if let Some(word) = word
         && word as u32 as i32 > 2
     {
-        keep_grant(worker, device::told(word as u32 as i32), false);
+        keep_grant(worker, device::returned(word as u32 as i32), false);
     }
 }

@@ -94,7 +94,7 @@ impl Worker<'_> {
                 })
                 .unwrap_or(0);
             if !new.is_empty() && self.dice.once_in(4) {
-                index = self.dice.of(&new);
+                index = self.dice.pick(&new);
             }
             let begin = Instant::now();
             let outcome = (CALLS[index].run)(self);

@@ -48,7 +48,7 @@ pub(super) fn map_file(worker: &mut Worker<'_>) -> Called {
     };
     let (protection, kind) = worker
         .dice
-        .of(&[(READ, libc::MAP_SHARED), (READ | WRITE, libc::MAP_PRIVATE)]);
+        .pick(&[(READ, libc::MAP_SHARED), (READ | WRITE, libc::MAP_PRIVATE)]);
     let flags = kind | libc::MAP_FIXED;
     let mapped = mem::try_map(
         range.base(),
@@ -76,9 +76,10 @@ pub(super) fn protect(worker: &mut Worker<'_>) -> Called {
     } else {
         worker.small_range()
     };
-    let protection = worker
-        .dice
-        .of(&[NONE, READ, READ, READ | WRITE, READ | WRITE, READ | WRITE]);
+    let protection =
+        worker
+            .dice
+            .pick(&[NONE, READ, READ, READ | WRITE, READ | WRITE, READ | WRITE]);
     Some(range.protect(protection))
 }
 
@@ -105,7 +106,7 @@ pub(super) fn advise(worker: &mut Worker<'_>) -> Called {
     let range = worker.range();
     // Not MADV_WIPEONFORK: moved memory that has it makes a child's munmap warn (mm/vma.h, assert_sane_pgoff, Linux
     // 7.3 with CONFIG_DEBUG_VM), whether or not there is a module.
-    let advice = worker.dice.of(&[
+    let advice = worker.dice.pick(&[
         libc::MADV_DONTNEED,
         libc::MADV_DONTNEED,
         libc::MADV_FREE,
@@ -192,14 +193,14 @@ pub(super) fn protect_view(worker: &mut Worker<'_>) -> Called {
     let length = (pages * page_size()).min(area.length());
     Some(
         area.part(0, length)
-            .protect(worker.dice.of(&[NONE, READ, READ | WRITE])),
+            .protect(worker.dice.pick(&[NONE, READ, READ | WRITE])),
     )
 }
 
 pub(super) fn remap_view(worker: &mut Worker<'_>) -> Called {
     let index = worker.dice.index(worker.views.len())?;
     let area = worker.views[index].area;
-    let length = worker.dice.of(&[
+    let length = worker.dice.pick(&[
         area.length(),
         area.length() / 2 + page_size(),
         area.length() * 2,

@@ -57,10 +57,10 @@ pub(super) fn info(worker: &mut Worker<'_>) -> Called {
 
 pub(super) fn bind(worker: &mut Worker<'_>) -> Called {
     let index = worker.dice.index(worker.knem.len())?;
-    let flags = worker.dice.of(&[1, 2, 4]);
+    let flags = worker.dice.pick(&[1, 2, 4]);
     let flags = worker.dice.bend_flags(flags);
-    let mask = worker.dice.of(&[1u64, 2, 3, 0, u64::MAX]);
-    let words = worker.dice.of(&[1usize, 1, 2, 64]);
+    let mask = worker.dice.pick(&[1u64, 2, 3, 0, u64::MAX]);
+    let words = worker.dice.pick(&[1usize, 1, 2, 64]);
     Some(
         worker.knem[index]
             .device
@@ -70,7 +70,7 @@ pub(super) fn bind(worker: &mut Worker<'_>) -> Called {
 
 pub(super) fn map_status(worker: &mut Worker<'_>) -> Called {
     let index = worker.dice.index(worker.knem.len())?;
-    let count = worker.dice.of(&[1usize, 8, 64, 4096, 4097, 1 << 20]);
+    let count = worker.dice.pick(&[1usize, 8, 64, 4096, 4097, 1 << 20]);
     let knem = &mut worker.knem[index];
     if knem.status.is_some() && !worker.dice.once_in(8) {
         return None;
@@ -84,14 +84,14 @@ pub(super) fn map_status(worker: &mut Worker<'_>) -> Called {
 
 /// Some pieces of the arena.
 fn pieces(worker: &mut Worker<'_>) -> Vec<knem_cmd_param_iovec> {
-    let count = worker.dice.of(&[1usize, 1, 1, 2, 3, 16, 0]);
+    let count = worker.dice.pick(&[1usize, 1, 1, 2, 3, 16, 0]);
     (0..count)
         .map(|_| {
             let range = worker.small_range();
-            let shift = worker.dice.of(&[0u64, 0, 8, 13]);
+            let shift = worker.dice.pick(&[0u64, 0, 8, 13]);
             let length = worker
                 .dice
-                .of(&[1u64, 8, 4095, range.length() as u64 - shift]);
+                .pick(&[1u64, 8, 4095, range.length() as u64 - shift]);
             knem_cmd_param_iovec {
                 base: worker.dice.bend(range.base() as u64 + shift),
                 len: worker.dice.bend(length),
@@ -105,10 +105,10 @@ pub(super) fn create(worker: &mut Worker<'_>) -> Called {
     let memory = pieces(worker);
     let protection = worker
         .dice
-        .of(&[READ, READ | WRITE, READ | WRITE, WRITE, 0]);
+        .pick(&[READ, READ | WRITE, READ | WRITE, WRITE, 0]);
     let flags = worker
         .dice
-        .of(&[0, 0, KNEM_FLAG_ANY_USER_ACCESS, KNEM_FLAG_SINGLEUSE]);
+        .pick(&[0, 0, KNEM_FLAG_ANY_USER_ACCESS, KNEM_FLAG_SINGLEUSE]);
     let flags = worker.dice.bend_flags(flags);
     let at = worker.dice.next();
     let knem = &mut worker.knem[index];
@@ -154,7 +154,7 @@ fn cookie(worker: &mut Worker<'_>) -> u64 {
 
 /// Flags of a copy, and the byte of the status array that it reports in.
 fn way(worker: &mut Worker<'_>) -> (u32, u32) {
-    let flags = worker.dice.of(&[
+    let flags = worker.dice.pick(&[
         0,
         0,
         0,
@@ -171,14 +171,14 @@ fn way(worker: &mut Worker<'_>) -> (u32, u32) {
 }
 
 fn offset(worker: &mut Worker<'_>) -> u64 {
-    let offset = worker.dice.of(&[0u64, 0, 0, 8, 100, 4096]);
+    let offset = worker.dice.pick(&[0u64, 0, 0, 8, 100, 4096]);
     worker.dice.bend(offset)
 }
 
 fn length(worker: &mut Worker<'_>) -> u64 {
     let length = match worker.dice.below(128) {
         0 => LARGE,
-        _ => worker.dice.of(&[1u64, 8, 100, 4096]),
+        _ => worker.dice.pick(&[1u64, 8, 100, 4096]),
     };
     worker.dice.bend(length)
 }

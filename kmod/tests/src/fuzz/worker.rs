@@ -85,9 +85,9 @@ impl Worker<'_> {
     pub(super) fn range(&mut self) -> Area {
         // Large ones take an emulated processor long.
         let pages = if self.dice.once_in(64) {
-            self.dice.of(&[511usize, 512, 513, 1024])
+            self.dice.pick(&[511usize, 512, 513, 1024])
         } else {
-            self.dice.of(&[1usize, 1, 2, 3, 7, 16, 64])
+            self.dice.pick(&[1usize, 1, 2, 3, 7, 16, 64])
         };
         let length = pages * page_size();
         let unit = if self.dice.once_in(4) {
