@@ -36,7 +36,7 @@ pub(crate) fn choose() -> Outcome<u32> {
 }
 
 /// Sends a few bytes to a member.
-pub(crate) fn tell(
+pub(crate) fn send(
     comm: &CommObject,
     links: &Links,
     to: usize,
@@ -48,7 +48,7 @@ pub(crate) fn tell(
 }
 
 /// Sends a few bytes to a member, without waiting.
-pub(crate) fn tell_later(
+pub(crate) fn start_send(
     comm: &CommObject,
     links: &Links,
     to: usize,
@@ -65,7 +65,7 @@ pub(crate) fn tell_later(
     )?)
 }
 
-/// Receives what a member told, exactly `len` bytes.
+/// Receives what a member sent, exactly `len` bytes.
 pub(crate) fn hear(
     comm: &CommObject,
     links: &Links,
@@ -98,7 +98,7 @@ pub(crate) fn broadcast(comm: &CommObject, mine: &[u8]) -> Outcome<Vec<u8>> {
     distance >>= 1;
     while distance > 0 {
         if rank & (distance - 1) == 0 && rank & distance == 0 && rank + distance < size {
-            tell(comm, links, rank + distance, tag, &bytes)?;
+            send(comm, links, rank + distance, tag, &bytes)?;
         }
         distance >>= 1;
     }
@@ -118,7 +118,7 @@ pub(crate) fn allgather(comm: &CommObject, mine: &[u8]) -> Outcome<Vec<u8>> {
             all[from * len..(from + 1) * len].copy_from_slice(&bytes);
         }
     } else {
-        tell(comm, links, 0, tag, mine)?;
+        send(comm, links, 0, tag, mine)?;
     }
     broadcast(comm, &all)
 }

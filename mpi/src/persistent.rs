@@ -21,7 +21,7 @@ fn prepare(
     Ok(())
 }
 
-/// What is known to be wrong is told at once, not when the request is started.
+/// What is known to be wrong is reported at once, not when the request is started.
 fn check_send(data: Data, to: Envelope<'_>) -> Outcome<()> {
     data.check_type()?;
     to.destination().map(drop)

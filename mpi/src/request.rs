@@ -96,7 +96,7 @@ fn give_back(place: VacantSlot) {
     }
 }
 
-/// The request of every send that was over at once: it has nothing to tell, so one is enough. No table gives this
+/// The request of every send that was over at once: it has nothing to report, so one is enough. No table gives this
 /// number.
 pub(crate) const SENT: Request = Request(15 << 27);
 

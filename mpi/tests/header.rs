@@ -26,7 +26,7 @@ fn reference() -> Option<String> {
         let mut command = Command::new(cache.join("bin/pip"));
         let fetched = limit::output(command.args(["install", "--quiet", "--no-deps", WHEEL]));
         if !fetched.status.success() {
-            let said = String::from_utf8_lossy(&fetched.stderr).to_lowercase();
+            let text = String::from_utf8_lossy(&fetched.stderr).to_lowercase();
             let offline = [
                 "connection",
                 "resolve",
@@ -34,10 +34,10 @@ fn reference() -> Option<String> {
                 "unreachable",
                 "network",
             ];
-            if offline.iter().any(|word| said.contains(word)) {
+            if offline.iter().any(|word| text.contains(word)) {
                 return None;
             }
-            panic!("pip install {WHEEL}: {said}");
+            panic!("pip install {WHEEL}: {text}");
         }
     }
     Some(std::fs::read_to_string(header).expect("the reference header"))

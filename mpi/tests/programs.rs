@@ -65,10 +65,10 @@ fn place() -> &'static InstalledFiles {
         // Another build may hold cargo's lock.
         let limit = 10 * limit::limit();
         let built = limit::output_within(build.current_dir(package()), limit).expect("cargo");
-        let said = String::from_utf8_lossy(&built.stderr);
+        let text = String::from_utf8_lossy(&built.stderr);
         assert!(
             built.status.success(),
-            "the launcher cannot be built: {said}"
+            "the launcher cannot be built: {text}"
         );
         InstalledFiles {
             directory,
@@ -231,10 +231,10 @@ fn nonsense_in_a_line_is_an_error_of_the_collective() {
     {
         for [kind, len, word] in [lines[index], lines[(index + 1) % lines.len()]] {
             let output = run(&program, 2, &[what, kind, len, word]);
-            let said = String::from_utf8_lossy(&output.stdout);
+            let text = String::from_utf8_lossy(&output.stdout);
             assert!(
-                output.status.code() == Some(42) && said.contains("refused: "),
-                "{what}, kind {kind}, {len} bytes, {word}: {:?}\n{said}\n{}",
+                output.status.code() == Some(42) && text.contains("refused: "),
+                "{what}, kind {kind}, {len} bytes, {word}: {:?}\n{text}\n{}",
                 output.status,
                 String::from_utf8_lossy(&output.stderr)
             );
@@ -274,13 +274,13 @@ fn calls_with_a_dead_member_leave_nothing_under_way() {
     command.arg("dead");
     let output =
         limit::output_within(&mut command, Duration::from_secs(300)).expect("the launcher");
-    let said = String::from_utf8_lossy(&output.stdout);
+    let text = String::from_utf8_lossy(&output.stdout);
     for rank in 0..2 {
         let well = format!("rank {rank} is well");
         let errors = String::from_utf8_lossy(&output.stderr);
         assert!(
-            said.contains(&well),
-            "{:?}\n{said}\n{errors}",
+            text.contains(&well),
+            "{:?}\n{text}\n{errors}",
             output.status
         );
     }
@@ -323,14 +323,14 @@ fn the_job_is_aborted_from_within_every_function_of_the_program() {
             // The second rank's part of an exscan is a copy: the third one combines.
             let ranks = if place == "exscan" { 3 } else { 2 };
             let output = run(&program, ranks, &[place, "7", level]);
-            let (said, why) = (
+            let (printed, why) = (
                 String::from_utf8_lossy(&output.stdout),
                 String::from_utf8_lossy(&output.stderr),
             );
-            let context = format!("{place}, {level}: {:?}\n{said}\n{why}", output.status);
+            let context = format!("{place}, {level}: {:?}\n{printed}\n{why}", output.status);
             assert_eq!(output.status.code(), Some(7), "{context}");
             assert!(
-                said.contains("aborts") && !said.contains("went on"),
+                printed.contains("aborts") && !printed.contains("went on"),
                 "{context}"
             );
         }
@@ -344,14 +344,14 @@ fn a_reduction_that_communicates_is_told_that_it_cannot() {
     for level in LEVELS {
         for place in ["allreduce", "allreduce_long", "scan", "ireduce"] {
             let output = run(&program, 2, &[place, "7", level, "communicates"]);
-            let said = String::from_utf8_lossy(&output.stdout);
+            let text = String::from_utf8_lossy(&output.stdout);
             let why = String::from_utf8_lossy(&output.stderr);
             assert!(
                 !output.status.success()
-                    && !said.contains("went on")
+                    && !text.contains("went on")
                     && why.contains("it may compute, and abort the job, but not communicate")
                     && !why.contains("panicked"),
-                "{place}, {level}: {:?}\n{said}\n{why}",
+                "{place}, {level}: {:?}\n{text}\n{why}",
                 output.status
             );
         }
@@ -416,11 +416,11 @@ fn every_wait_ends() {
         &["threads"],
         &["threads", "dies"],
     ] {
-        let said = Arc::new(Mutex::new(Vec::new()));
-        let lines = Arc::clone(&said);
+        let written = Arc::new(Mutex::new(Vec::new()));
+        let lines = Arc::clone(&written);
         let take = move |_: usize, _: Stream, line: &[u8]| {
-            let mut said = lines.lock().unwrap_or_else(PoisonError::into_inner);
-            said.extend_from_slice(line);
+            let mut written = lines.lock().unwrap_or_else(PoisonError::into_inner);
+            written.extend_from_slice(line);
         };
         // Ranks that are asked to end have time to show what their waits do.
         let outcome = Job::new(&program, 3)
@@ -433,11 +433,11 @@ fn every_wait_ends() {
             .quiet(true)
             .run()
             .expect("a job");
-        let said = said.lock().unwrap_or_else(PoisonError::into_inner);
-        let said = String::from_utf8_lossy(&said);
+        let written = written.lock().unwrap_or_else(PoisonError::into_inner);
+        let text = String::from_utf8_lossy(&written);
         assert!(
-            said.contains("all ended"),
-            "{arguments:?}: {outcome:?}\n{said}"
+            text.contains("all ended"),
+            "{arguments:?}: {outcome:?}\n{text}"
         );
     }
 }
@@ -477,10 +477,10 @@ fn a_fatal_error_ends_the_job_and_says_why() {
     let program = compile("errors");
     let output = run(&program, 2, &["fatal"]);
     assert!(!output.status.success());
-    let said = String::from_utf8_lossy(&output.stderr);
+    let text = String::from_utf8_lossy(&output.stderr);
     assert!(
-        said.contains("MPI_Send") && said.contains("MPI_ERR_RANK") && said.contains("rank 0"),
-        "{said}"
+        text.contains("MPI_Send") && text.contains("MPI_ERR_RANK") && text.contains("rank 0"),
+        "{text}"
     );
 }
 
@@ -546,13 +546,13 @@ fn a_rank_that_ends_without_finalize_fails_the_job() {
     for ending in ["exit", "beyond", "at once", "returns"] {
         for ranks in [1, 3] {
             let output = run(&program, ranks, &[ending]);
-            let said = String::from_utf8_lossy(&output.stderr);
-            assert_eq!(output.status.code(), Some(1), "{ending}: {said}");
-            let told = said.lines().filter(|line| {
+            let text = String::from_utf8_lossy(&output.stderr);
+            assert_eq!(output.status.code(), Some(1), "{ending}: {text}");
+            let reports = text.lines().filter(|line| {
                 line.starts_with(&format!("onecopy run: rank {} (pid ", ranks - 1))
                     && line.contains("exited with code 0) has left the job without finalizing")
             });
-            assert_eq!(told.count(), 1, "{ending}: {said}");
+            assert_eq!(reports.count(), 1, "{ending}: {text}");
         }
     }
 }
@@ -657,7 +657,7 @@ fn mpi4py_where_it_was_built() {
         let arguments = [&*tests, "-i", &include];
         let output = run_on(&place().directory, 300, &python, 2, &arguments);
         is_good(&format!("mpi4py's {module}"), &output);
-        let said = String::from_utf8_lossy(&output.stderr);
-        assert_eq!(said.matches("\nOK").count(), 2, "{said}");
+        let text = String::from_utf8_lossy(&output.stderr);
+        assert_eq!(text.matches("\nOK").count(), 2, "{text}");
     }
 }

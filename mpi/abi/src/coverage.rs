@@ -15,7 +15,7 @@ pub struct Coverage {
     pub missing: Vec<String>,
 }
 
-fn of(section: &Section) -> Coverage {
+fn of_section(section: &Section) -> Coverage {
     let names = |done: bool| {
         section
             .operations
@@ -39,7 +39,7 @@ fn of(section: &Section) -> Coverage {
 /// The coverage of every section.
 #[must_use]
 pub fn coverage() -> Vec<Coverage> {
-    sections().iter().map(of).collect()
+    sections().iter().map(of_section).collect()
 }
 
 /// The generated page.

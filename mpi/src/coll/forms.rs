@@ -148,7 +148,7 @@ macro_rules! collectives {
                     crate::info::pairs_or_none(info)?;
                     let object = &comm::get(comm)?;
                     $(let $arg = $arg.capture(length!(object $(, |$comm| $len)?))?;)*
-                    // What is wrong is told now.
+                    // What is wrong is reported now.
                     plan::$plan(object, $($given),*)?;
                     #[allow(unused_mut, reason = "a barrier has no arguments")]
                     let mut held = HeldArguments::default();

@@ -139,7 +139,7 @@ pub(super) fn operator(op: PredefinedOp, kind: Kind, extent: usize) -> Option<(E
 mod tests {
     use super::*;
 
-    fn of(minus: bool, exponent: u16, digits: u64) -> Number {
+    fn number(minus: bool, exponent: u16, digits: u64) -> Number {
         let mut number = [0; 16];
         number[..8].copy_from_slice(&digits.to_le_bytes());
         let head = exponent | u16::from(minus) << 15;
@@ -149,16 +149,22 @@ mod tests {
 
     #[test]
     fn arithmetic_and_order() {
-        let one = of(false, 0x3fff, 1 << 63);
-        let two = of(false, 0x4000, 1 << 63);
-        let minus_three = of(true, 0x4000, 3 << 62);
+        let one = number(false, 0x3fff, 1 << 63);
+        let two = number(false, 0x4000, 1 << 63);
+        let minus_three = number(true, 0x4000, 3 << 62);
         assert_eq!(add(one, one)[..10], two[..10]);
-        assert_eq!(add(minus_three, two)[..10], of(true, 0x3fff, 1 << 63)[..10]);
+        assert_eq!(
+            add(minus_three, two)[..10],
+            number(true, 0x3fff, 1 << 63)[..10]
+        );
         assert_eq!(multiply(one, minus_three)[..10], minus_three[..10]);
         assert_eq!(subtract(two, one)[..10], one[..10]);
         assert!(less(minus_three, one) && less(one, two) && !less(two, two));
-        assert!(!less(of(true, 0, 0), of(false, 0, 0)), "zeros are equal");
-        let none = of(false, 0x7fff, 3 << 62);
+        assert!(
+            !less(number(true, 0, 0), number(false, 0, 0)),
+            "zeros are equal"
+        );
+        let none = number(false, 0x7fff, 3 << 62);
         assert!(!less(none, one) && !less(one, none));
     }
 }

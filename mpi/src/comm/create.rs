@@ -108,7 +108,7 @@ fn duplicate_later(
     let handle = keep(Arc::clone(&object))?;
     let tag = parent.next_tag();
     let started = if parent.rank == 0 {
-        tell_all(parent, links, tag).map(|(started, identity)| {
+        start_sends(parent, links, tag).map(|(started, identity)| {
             object.connect(link, identity);
             started
         })
@@ -127,14 +127,14 @@ fn duplicate_later(
     }
 }
 
-/// Chooses the identity of a duplicate and tells all members, without waiting. One that cannot be told keeps it from no
-/// other.
-fn tell_all(parent: &Arc<CommObject>, links: &Links, tag: i32) -> Outcome<(Object, u32)> {
+/// Chooses the identity of a duplicate and sends it to all members, without waiting. One that cannot be reached keeps
+/// it from no other.
+fn start_sends(parent: &Arc<CommObject>, links: &Links, tag: i32) -> Outcome<(Object, u32)> {
     let identity = agree::choose()?;
     let mut messages = Vec::with_capacity(parent.size());
     let mut failure = None;
     for to in 1..parent.size() {
-        match agree::tell_later(parent, links, to, tag, &identity.to_ne_bytes()) {
+        match agree::start_send(parent, links, to, tag, &identity.to_ne_bytes()) {
             Ok(message) => messages.push(message),
             Err(error) => failure = failure.or(Some(error)),
         }
@@ -196,7 +196,7 @@ pub(crate) fn comm_split_type(
     let color = match kind {
         c::COMM_TYPE_SHARED => node()?,
         c::COMM_TYPE_HW_GUIDED | c::COMM_TYPE_RESOURCE_GUIDED if by_memory => node()?,
-        // No other kind of hardware is told apart.
+        // No other kind of hardware is distinguished.
         c::UNDEFINED
         | c::COMM_TYPE_HW_GUIDED
         | c::COMM_TYPE_HW_UNGUIDED
@@ -257,7 +257,7 @@ pub(crate) fn comm_create_group(comm: Comm, group: Group, tag: i32, new: Out<Com
     let identity = if me == 0 {
         let identity = agree::choose()?;
         for place in 1..group.size() {
-            agree::tell(
+            agree::send(
                 parent,
                 links,
                 rank_in_parent(place),

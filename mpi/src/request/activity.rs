@@ -35,9 +35,9 @@ pub(crate) enum Activity {
 /// What a persistent request starts.
 pub(crate) type Recipe = Arc<dyn Fn() -> Outcome<Object> + Send + Sync>;
 
-/// What a receive or send that is over tells: it changes its status, and gives why it failed.
+/// Sets the status of a receive or send that is over, and returns why it failed.
 #[inline]
-pub(super) fn told(
+pub(super) fn set_status(
     comm: Option<&CommObject>,
     receives: bool,
     result: Result<onecopy::Status, Error>,
@@ -70,7 +70,7 @@ pub(super) fn told(
 /// The status and failure of a receive or send that is over.
 fn settle(object: &mut Object, receives: bool, result: Result<onecopy::Status, Error>) {
     let comm = object.comm.get().map(|comm| &**comm);
-    let failure = told(comm, receives, result, &mut object.status);
+    let failure = set_status(comm, receives, result, &mut object.status);
     if failure.is_some() {
         object.failure = failure;
     }

@@ -207,7 +207,7 @@ fn finish_many(
     statuses: Out<Status>,
     compact: bool,
 ) -> Outcome<()> {
-    // Errors of single requests are told only when there is one.
+    // Errors of single requests are reported only when there is one.
     let wants_statuses = !statuses.is_null();
     let failed = wants_statuses && places.iter().any(|&(_, handle)| has_failed(handle));
     let mut first = Ok(());

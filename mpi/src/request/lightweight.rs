@@ -2,7 +2,7 @@
 //! Receives of contiguous bytes on the communicator of all ranks, which most programs post by the million. The handle
 //! is the number by which the runtime keeps the receive, and there is nothing else.
 
-use super::activity::told;
+use super::activity::set_status;
 use super::{Activity, Object, Pending, bad_request};
 use crate::comm::CommObject;
 use crate::failure::{Failure, Outcome};
@@ -52,7 +52,7 @@ fn outcome(result: Result<onecopy::Status, Box<onecopy::Error>>) -> (Status, Opt
     let result = result.map_err(|error| *error);
     let world = comm::world();
     let mut status = Status::empty();
-    let failure = told(world.map(|world| &**world), true, result, &mut status);
+    let failure = set_status(world.map(|world| &**world), true, result, &mut status);
     match (failure, world) {
         (None, _) => (status, None),
         (Some(failure), world) => {
@@ -150,9 +150,9 @@ struct WaitArray {
 }
 
 impl WaitArray {
-    /// Whether somebody asks for statuses.
+    /// Whether the caller asks for statuses.
     #[inline(always)]
-    fn is_told(&self) -> bool {
+    fn wants_statuses(&self) -> bool {
         !self.statuses.is_null()
     }
 
@@ -160,13 +160,13 @@ impl WaitArray {
     #[inline(always)]
     fn end(&mut self, poll: &mut Poll<'_>, place: usize) -> Outcome<bool> {
         let handle = self.requests.at(place)?;
-        // Nobody asks what a receive without a fault got.
-        let untold = !self.is_told()
+        // The caller does not ask what a receive without a fault got.
+        let is_ended_unseen = !self.wants_statuses()
             && match name_of(handle) {
                 Some(number) => poll.forget_lightweight(number),
                 None => handle == super::SENT,
             };
-        if untold {
+        if is_ended_unseen {
             self.requests.set_at(place, c::REQUEST_NULL)?;
             return Ok(true);
         }
@@ -178,7 +178,7 @@ impl WaitArray {
                 ReceiveOutcome::Over(result) => outcome(result),
             },
         };
-        self.tell(place, handle, &status, failure);
+        self.report(place, handle, &status, failure);
         if handle != c::REQUEST_NULL {
             self.requests.set_at(place, c::REQUEST_NULL)?;
         }
@@ -186,15 +186,15 @@ impl WaitArray {
     }
 
     #[inline(always)]
-    fn tell(
+    fn report(
         &mut self,
         place: usize,
         handle: Request,
         status: &Status,
         failure: Option<Box<Failure>>,
     ) {
-        if failure.is_some() && self.first.is_none() && self.is_told() {
-            // Errors of single requests are told only when there is one.
+        if failure.is_some() && self.first.is_none() && self.wants_statuses() {
+            // Errors of single requests are reported only when there is one.
             for before in 0..place {
                 self.statuses.element(before).set_error(c::SUCCESS);
             }

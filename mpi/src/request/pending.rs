@@ -29,7 +29,7 @@ impl Unpack {
 /// What is left to do when the operation is over.
 enum Rest {
     Unpack(Unpack),
-    /// A device may still copy; and what is to be said then.
+    /// A device may still copy; and what is to be reported then.
     Settle(StagedMessage, Option<Result<Status>>),
 }
 
@@ -306,7 +306,7 @@ pub(super) fn withdraw_abandoned() {
     let Ok(link) = phase::engine() else { return };
     for (operation, packed) in abandoned {
         link.peek(|poll| poll.withdraw(operation));
-        // A peer that was told of it may still read it.
+        // A peer that got its announcement may still read it.
         std::mem::forget(packed);
     }
 }

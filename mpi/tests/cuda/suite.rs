@@ -66,8 +66,8 @@ fn passes(name: &'static str, arguments: &[&str], settings: &[(&str, &str)], wor
     command.envs(settings.iter().copied());
     let output = limit::output_within(&mut command, 2 * limit::limit()).expect("the launcher");
     is_good(&format!("{name} {arguments:?} {settings:?}"), &output);
-    let said = String::from_utf8_lossy(&output.stdout);
-    assert!(said.contains(word), "{name}: {said}");
+    let text = String::from_utf8_lossy(&output.stdout);
+    assert!(text.contains(word), "{name}: {text}");
 }
 
 #[test]
@@ -87,8 +87,8 @@ fn device_memory_between_nodes() {
     command.env("LD_LIBRARY_PATH", libraries(&driver()));
     let output = limit::output_within(&mut command, 2 * limit::limit()).expect("the launcher");
     is_good("kinds between nodes", &output);
-    let said = String::from_utf8_lossy(&output.stdout);
-    assert!(said.contains("all kinds"), "{said}");
+    let text = String::from_utf8_lossy(&output.stdout);
+    assert!(text.contains("all kinds"), "{text}");
 }
 
 #[test]
@@ -126,8 +126,8 @@ fn long_messages_of_devices_between_nodes() {
     command.env("LD_LIBRARY_PATH", libraries(&driver()));
     let output = limit::output_within(&mut command, 2 * limit::limit()).expect("the launcher");
     is_good("long between nodes", &output);
-    let said = String::from_utf8_lossy(&output.stdout);
-    assert!(said.contains("long ones"), "{said}");
+    let text = String::from_utf8_lossy(&output.stdout);
+    assert!(text.contains("long ones"), "{text}");
 }
 
 #[test]
@@ -168,12 +168,12 @@ fn a_death_amid_long_messages_of_devices_hurts_nobody_else() {
             ]);
             command.env("ONECOPY_DEVICE_STAGING", "2M");
             let output = limit::output_within(&mut command, limit::limit()).expect("the launcher");
-            let said = String::from_utf8_lossy(&output.stdout);
+            let text = String::from_utf8_lossy(&output.stdout);
             let errors = String::from_utf8_lossy(&output.stderr);
-            assert!(!said.contains("nobody died"), "{fault}: {said}");
+            assert!(!text.contains("nobody died"), "{fault}: {text}");
             for rank in 0..2 {
                 let well = format!("rank {rank} is well");
-                assert!(said.contains(&well), "{fault}: {said}\n{errors}");
+                assert!(text.contains(&well), "{fault}: {text}\n{errors}");
             }
         }
     }

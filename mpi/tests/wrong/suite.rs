@@ -61,14 +61,14 @@ fn run(program: &Path, ranks: usize, first: usize) -> Run {
         ranks,
         &[&first.to_string()],
     );
-    let said = String::from_utf8_lossy(&output.stdout);
+    let text = String::from_utf8_lossy(&output.stdout);
     let errors = String::from_utf8_lossy(&output.stderr);
     let mut run = Run {
         failures: Vec::new(),
         ended_at: None,
         tried: 0,
     };
-    for line in said.lines() {
+    for line in text.lines() {
         let mut words = line.split(' ');
         match words.next() {
             Some("FAIL") => run.failures.push(line.to_owned()),
@@ -85,7 +85,7 @@ fn run(program: &Path, ranks: usize, first: usize) -> Run {
     }
     if run.failures.is_empty() && !output.status.success() {
         run.failures
-            .push(format!("{:?}\n{said}\n{errors}", output.status));
+            .push(format!("{:?}\n{text}\n{errors}", output.status));
     }
     run
 }
