@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: GPL-2.0 */
 /*
- * Who is who. A process is kept when it is first seen to call, and its name follows exec. The peer of a call is an id:
- * the process that had it is kept when it ends, so that nobody has to look it up in time.
+ * Names of processes. One is kept when it is first seen to call, and its name follows exec. The peer of a call is an
+ * id: the process that had it is kept when it ends, so that the reader need not look it up in time.
  */
 #ifndef OC_TASKS_H
 #define OC_TASKS_H
@@ -121,7 +121,7 @@ int task_exec(struct raw_args *ctx)
 	u32 tgid = bpf_get_current_pid_tgid() >> 32;
 	struct task *task = bpf_map_lookup_elem(&tasks, &tgid);
 
-	/* Who has the id of one that has ended is another one. */
+	/* A process with the id of one that has ended is another one. */
 	if (task && !task->end_ns)
 		bpf_get_current_comm(task->comm, sizeof(task->comm));
 	return 0;

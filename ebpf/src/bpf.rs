@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Observes copies of any program by eBPF: calls of `process_vm_readv` and `process_vm_writev`, and what made them
-//! slow. Kernel modules and onecopy's runtime tell of theirs.
+//! slow. Kernel modules and onecopy's runtime report theirs.
 //!
-//! The kernel's programs count and tell. Nothing is pinned: all that they are hangs on descriptors of this process, and
-//! ends with it, however it ends.
+//! The kernel's programs count and report. Nothing is pinned: all that they are hangs on descriptors of this process,
+//! and ends with it, however it ends.
 
 mod attach;
 mod check;
@@ -229,7 +229,7 @@ impl Collector {
     }
 
     fn watch_new(&mut self, path: &Path, name: &Path) -> Vec<Probe> {
-        // What is looked into is what is watched: its owner may put another file there meanwhile.
+        // The file that is read is the one that is watched: its owner may put another one there meanwhile.
         let Ok(file) = mapped::open(path) else {
             return Vec::new();
         };

@@ -110,8 +110,8 @@ pub fn diff(a: &Report, b: &Report) -> Diff {
         });
     }
     let bytes = |change: &Change| {
-        let of = |pair: &Option<Pair>| pair.as_ref().map_or(0, |pair| pair.bytes);
-        of(&change.a).max(of(&change.b))
+        let pair_bytes = |pair: &Option<Pair>| pair.as_ref().map_or(0, |pair| pair.bytes);
+        pair_bytes(&change.a).max(pair_bytes(&change.b))
     };
     changes.sort_by_key(|change| std::cmp::Reverse(bytes(change)));
     Diff { changes }
@@ -164,19 +164,22 @@ mod tests {
             pair.source.comm = Some("prog-2".to_owned());
         }
         let changes = diff(&a, &b).changes;
-        let of = |change: &Change| {
+        let summary = |change: &Change| {
             let bytes = |pair: &Option<Pair>| pair.as_ref().map(|pair| pair.bytes);
             (change.mechanism, bytes(&change.a), bytes(&change.b))
         };
-        assert_eq!(of(&changes[0]), (Mechanism::CmaRead, Some(100), Some(200)));
-        assert_eq!(of(&changes[1]), (Mechanism::Cico, Some(7), None));
-        assert_eq!(of(&changes[2]), (Mechanism::Heap, None, Some(5)));
+        assert_eq!(
+            summary(&changes[0]),
+            (Mechanism::CmaRead, Some(100), Some(200))
+        );
+        assert_eq!(summary(&changes[1]), (Mechanism::Cico, Some(7), None));
+        assert_eq!(summary(&changes[2]), (Mechanism::Heap, None, Some(5)));
     }
 
     /// Two jobs have the same ranks: their commands tell them apart.
     #[test]
     fn ranks_of_several_jobs_are_not_taken_for_each_other() {
-        let of = |job: &str, pid, bytes| {
+        let pair_of = |job: &str, pid, bytes| {
             let mut pair = pair(pid, 0, Mechanism::CmaRead, bytes);
             for who in [&mut pair.source, &mut pair.sink] {
                 who.comm = Some(job.to_owned());
@@ -188,8 +191,8 @@ mod tests {
             pairs,
             ..Report::default()
         };
-        let a = report(vec![of("alpha", 10, 100), of("beta", 20, 50)]);
-        let b = report(vec![of("beta", 30, 50), of("alpha", 40, 40)]);
+        let a = report(vec![pair_of("alpha", 10, 100), pair_of("beta", 20, 50)]);
+        let b = report(vec![pair_of("beta", 30, 50), pair_of("alpha", 40, 40)]);
         let changes = diff(&a, &b).changes;
         let bytes = |pair: &Option<Pair>| pair.as_ref().map(|pair| pair.bytes);
         let found: Vec<_> = changes

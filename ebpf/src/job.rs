@@ -105,7 +105,7 @@ mod tests {
     }
 
     #[test]
-    fn whoever_gets_an_id_later_is_a_stranger() {
+    fn a_later_process_of_the_same_id_is_a_stranger() {
         let folder = tempfile::tempdir().expect("a folder");
         let root = folder.path();
         put(root, 10, 1, 5);

@@ -106,7 +106,7 @@ pub fn missed(
     system: System,
 ) -> Vec<MissedCopy> {
     let mut found = Vec::new();
-    // What went through shared memory from each rank, and is told by the pairs.
+    // What went through shared memory from each rank, and is reported with the pairs.
     let mut explained = BTreeMap::<u32, u64>::new();
     for (key, counts) in &observed.pairs {
         let mut who = vec![name(key.caller)];
@@ -241,7 +241,7 @@ fn of_sizes(key: &PairKey, counts: &PairCounts, add: &mut impl FnMut(String, Str
     }
 }
 
-/// Whether it was told.
+/// Whether it was reported.
 fn of_two_copies(counts: &PairCounts, add: &mut impl FnMut(String, String, String, u64)) -> bool {
     let Some(each) = counts.bytes.checked_div(counts.calls) else {
         return false;
@@ -286,7 +286,7 @@ fn of_rank(
         );
     }
     // The sender counts what it puts into chunks, the receiver's pair what it takes out.
-    // Only what no pair tells is new.
+    // Only what no pair reports is new.
     let pipeline = value("pipeline_bytes").saturating_sub(explained);
     if pipeline >= 16 * LARGE {
         add(
@@ -458,7 +458,7 @@ mod tests {
     #[test]
     fn what_a_pair_tells_its_rank_does_not_tell_again() {
         const BYTES: u64 = 1 << 30;
-        let of = |pair_bytes: u64, pipeline: u64| {
+        let bytes_missed = |pair_bytes: u64, pipeline: u64| {
             let mut observed = Observed::default();
             let key = PairKey {
                 caller: 1,
@@ -478,11 +478,11 @@ mod tests {
             let bytes: Vec<u64> = found.iter().map(|missed| missed.bytes).collect();
             bytes
         };
-        assert_eq!(of(BYTES, BYTES), [BYTES]);
-        assert_eq!(of(BYTES + 5, BYTES), [BYTES + 5]);
+        assert_eq!(bytes_missed(BYTES, BYTES), [BYTES]);
+        assert_eq!(bytes_missed(BYTES + 5, BYTES), [BYTES + 5]);
         // Another pair has small messages beside large ones, and tells nothing.
-        assert_eq!(of(BYTES, 3 * BYTES), [2 * BYTES, BYTES]);
-        assert_eq!(of(0, BYTES), [BYTES]);
+        assert_eq!(bytes_missed(BYTES, 3 * BYTES), [2 * BYTES, BYTES]);
+        assert_eq!(bytes_missed(0, BYTES), [BYTES]);
     }
 
     #[test]

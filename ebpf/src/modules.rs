@@ -71,7 +71,7 @@ impl Counters {
             passed: [0; FILES.len()],
         };
         counters.before = counters.read();
-        // Who asks once has what came meanwhile.
+        // A collector that asks once has what came meanwhile.
         counters.passed = [0; FILES.len()];
         counters
     }
@@ -205,7 +205,7 @@ mod tests {
         let root = tempfile::tempdir().expect("a folder");
         let root = root.path();
         let mut counters = Counters::look(root);
-        // Who asks once has all.
+        // One question gets all.
         put(root, XPMEM, "pages 1\n");
         assert_eq!(values(&mut counters), [1]);
         put(root, "dev/knem", "copies 4\n");

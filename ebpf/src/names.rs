@@ -62,7 +62,7 @@ impl Names {
     }
 
     /// What is known of the process that has an id, or had it last; none: it never was there when it was asked for.
-    pub fn of(&mut self, pid: u32) -> Option<Task> {
+    pub fn task(&mut self, pid: u32) -> Option<Task> {
         let folder = self.root.join(pid.to_string());
         let mut version = version(&folder);
         for _ in 0..READS_MAX {
@@ -137,7 +137,7 @@ impl Names {
     /// call just before its end is gone at the next look.
     pub fn learn(&mut self, pids: impl IntoIterator<Item = u32>) {
         for pid in pids {
-            self.of(pid);
+            self.task(pid);
         }
     }
 
@@ -172,7 +172,7 @@ impl Names {
             let seen = observed.tasks.get(&pid);
             let (ended, started) = seen.map_or((false, None), |task| (task.ended, task.started));
             // The process that has the id of an ended one is another one.
-            let now = if ended { None } else { self.of(pid) };
+            let now = if ended { None } else { self.task(pid) };
             let is_it = |task: &Task| started.is_none_or(|started| task.started == Some(started));
             let found = match now.filter(is_it) {
                 Some(found) => Some(found),
@@ -300,7 +300,7 @@ impl Environment<'_> {
             .filter(|value: &String| !value.is_empty())
     }
 
-    /// What launchers by PMI told: a rank and whatever it starts have the same.
+    /// What launchers by PMI set: a rank and whatever it starts have the same.
     fn of_launcher(&self) -> BTreeSet<&[u8]> {
         let entries = self.0.split(|byte| *byte == 0);
         let is_of_launcher = |entry: &&[u8]| {
@@ -348,7 +348,7 @@ impl Environment<'_> {
     }
 }
 
-/// What a launcher told a rank.
+/// What a launcher set for a rank.
 #[derive(Debug, Default)]
 struct LauncherFacts {
     rank: Option<u32>,

@@ -126,7 +126,7 @@ pub struct Task {
     pub local_pid: i32,
     /// Whose it is.
     pub owner: Owner,
-    /// Its rank, if something said it.
+    /// Its rank, if it is known.
     pub rank: Option<u32>,
     /// The job, as its launcher names it.
     pub job: Option<String>,

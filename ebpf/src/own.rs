@@ -56,7 +56,7 @@ const ROWS_OF_JOB: u64 = 1 << 17;
 /// And of all jobs together.
 const ROWS_MAX: u64 = 1 << 20;
 
-/// Users of whom it is said what is left out.
+/// Users for whom the report says what is left out.
 const USERS_SAID: usize = 16;
 
 /// A rank, and its last figures.
@@ -271,7 +271,7 @@ impl Collector {
         let processes = self.processes();
         let ranks = self.ranks.values();
         for rank in ranks.filter(|rank| wanted(rank.found.pid, rank.found.started)) {
-            rank.tell(&mut observed, &processes);
+            rank.add_to(&mut observed, &processes);
         }
         observed
     }
@@ -334,7 +334,7 @@ impl Rank {
         (self.found.user, self.head.job, self.head.rank)
     }
 
-    fn tell(&self, observed: &mut Observed, processes: &HashMap<(u32, u64, u32), Option<u32>>) {
+    fn add_to(&self, observed: &mut Observed, processes: &HashMap<(u32, u64, u32), Option<u32>>) {
         let (pid, head) = (self.found.pid, &self.head);
         let (rank, job) = (Some(head.rank), job(head.job));
         let task = Task {

@@ -119,7 +119,7 @@ pub fn write(
     for event in events {
         put(out, &value(event, first, tasks))?;
     }
-    for value in flows::of(events, first, tasks) {
+    for value in flows::records(events, first, tasks) {
         put(out, &value)?;
     }
     writeln!(out, "\n]}}")

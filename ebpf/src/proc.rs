@@ -138,10 +138,10 @@ mod tests {
 
     #[test]
     fn the_innermost_id_counts() {
-        let of = |status| innermost::<u32>(status);
-        assert_eq!(of("Name:\tx\nNSpid:\t4026\t17\t1\nFDSize:\t64\n"), Some(1));
-        assert_eq!(of("Name:\tNSpid:\nNSpid:\t4026\n"), Some(4026));
-        assert_eq!(of("Name:\tx\n"), None);
+        let id = |status| innermost::<u32>(status);
+        assert_eq!(id("Name:\tx\nNSpid:\t4026\t17\t1\nFDSize:\t64\n"), Some(1));
+        assert_eq!(id("Name:\tNSpid:\nNSpid:\t4026\n"), Some(4026));
+        assert_eq!(id("Name:\tx\n"), None);
     }
 
     #[test]

@@ -24,7 +24,7 @@ impl Shares {
 
     /// Whether an owner may have so much more.
     pub(crate) fn has(&self, owner: u32, amount: u64) -> bool {
-        let (taken, own) = (self.taken + amount, self.of(owner) + amount);
+        let (taken, own) = (self.taken + amount, self.taken_by(owner) + amount);
         // Whatever is left after it: one page that fills the room shuts out all others.
         taken <= self.room && own <= 3 * (self.room - taken) + 3
     }
@@ -36,7 +36,7 @@ impl Shares {
     }
 
     /// What an owner has.
-    pub(crate) fn of(&self, owner: u32) -> u64 {
+    pub(crate) fn taken_by(&self, owner: u32) -> u64 {
         self.by_owner.get(&owner).copied().unwrap_or(0)
     }
 
@@ -72,13 +72,13 @@ mod tests {
             while shares.has(owner, 1) {
                 shares.add(owner, 1);
             }
-            shares.of(owner)
+            shares.taken_by(owner)
         };
         assert_eq!([fill(1), fill(2), fill(3)], [48, 12, 3]);
         assert!(!shares.has(1, 1) && !shares.has(4, 2));
         shares.give(1, 48);
         assert!(shares.has(4, 1) && shares.has(1, 1));
-        assert_eq!(shares.of(1), 0);
+        assert_eq!(shares.taken_by(1), 0);
     }
 
     #[test]
@@ -90,6 +90,6 @@ mod tests {
         shares.add(1, 2);
         assert_eq!(shares.beyond(), Some(1));
         shares.give(1, 9);
-        assert_eq!((shares.of(1), shares.beyond()), (0, None));
+        assert_eq!((shares.taken_by(1), shares.beyond()), (0, None));
     }
 }

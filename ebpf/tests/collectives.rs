@@ -108,8 +108,8 @@ fn check(body: &str, layers: &str, mechanisms: &[Mechanism]) {
     let mut expected = Seen::default();
     for source in 0..RANKS {
         for sink in (0..RANKS).filter(|&sink| sink != source) {
-            let of = |len: &usize| bytes(source, sink, *len, body == "heap") as u64;
-            let all = SIZES.iter().map(of).sum();
+            let expected_bytes = |len: &usize| bytes(source, sink, *len, body == "heap") as u64;
+            let all = SIZES.iter().map(expected_bytes).sum();
             expected.0.insert((source, sink), all);
         }
     }

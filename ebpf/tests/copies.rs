@@ -326,12 +326,15 @@ fn waits_for_an_address_space_are_waits_for_its_process() {
         // Its own, its peer's, and before it began to be this program, that of who started it.
         let known = [caller, owner, std::process::id()];
         for wait in waits.iter().filter(|wait| wait.waiter == caller) {
-            assert!(wait.owner.is_none_or(|of| known.contains(&of)), "{wait:?}");
+            assert!(
+                wait.owner.is_none_or(|owner| known.contains(&owner)),
+                "{wait:?}"
+            );
         }
-        let of = |wait: &&onecopy_trace::observed::Wait| {
+        let is_ours = |wait: &&onecopy_trace::observed::Wait| {
             wait.waiter == caller && wait.owner == Some(owner)
         };
-        found = waits.iter().find(of).copied();
+        found = waits.iter().find(is_ours).copied();
         if found.is_some() {
             break;
         }

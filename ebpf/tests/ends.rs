@@ -57,10 +57,10 @@ fn a_killed_tracer_leaves_nothing_behind() {
     let mut tracer = limit::start(&mut command);
     let output = BufReader::new(tracer.stdout.take().expect("a pipe"));
     let mut lines = output.lines().map(|line| line.expect("a line"));
-    let said = lines.find_map(|line| Some(line.split_once("role: ")?.1.to_owned()));
-    let said = said.expect("an answer");
-    if said != "ready" {
-        println!("{said}");
+    let answer = lines.find_map(|line| Some(line.split_once("role: ")?.1.to_owned()));
+    let answer = answer.expect("an answer");
+    if answer != "ready" {
+        println!("{answer}");
         return;
     }
     let held = held(tracer.id());

@@ -71,12 +71,12 @@ fn each_message_leads_to_its_system_calls_and_back() {
     perfetto::write(&events, &observed.tasks, &mut file).expect("memory");
     let file: Value = serde_json::from_slice(&file).expect("JSON");
     let all = file["traceEvents"].as_array().expect("a list");
-    let of = |ph: &'static str| all.iter().filter(move |event| event["ph"] == ph);
+    let of_phase = |ph: &'static str| all.iter().filter(move |event| event["ph"] == ph);
 
-    let begins: BTreeSet<&str> = of("s")
+    let begins: BTreeSet<&str> = of_phase("s")
         .map(|arrow| arrow["id"].as_str().expect("an id"))
         .collect();
-    assert_eq!((begins.len(), of("s").count()), (MESSAGES, MESSAGES));
+    assert_eq!((begins.len(), of_phase("s").count()), (MESSAGES, MESSAGES));
     let mut receivers = BTreeSet::new();
     for id in begins {
         let arrows: Vec<&Value> = all.iter().filter(|event| event["id"] == id).collect();
@@ -94,7 +94,7 @@ fn each_message_leads_to_its_system_calls_and_back() {
         receivers.insert(step["pid"].as_u64());
 
         let track = |event: &&Value| (&event["pid"], &event["tid"]) == (&step["pid"], &step["tid"]);
-        let copies = of("X")
+        let copies = of_phase("X")
             .filter(track)
             .filter(|slice| slice["name"] == "copy");
         let mut copies = copies.filter(|copy| copy["ts"] == step["ts"]);
@@ -103,7 +103,7 @@ fn each_message_leads_to_its_system_calls_and_back() {
         let number = copy["args"]["message"].as_i64().expect("a number");
         assert!(id.ends_with(&format!(":0:{number:x}")), "{id}");
         let (from, to) = span(copy);
-        let calls = of("X")
+        let calls = of_phase("X")
             .filter(track)
             .filter(|slice| slice["name"] == "cma-read");
         let inside = calls.filter(|call| {

@@ -135,7 +135,7 @@ fn works(probes: &[Probe], name: &str) -> bool {
     probe.is_some_and(|probe| probe.state == State::Attached)
 }
 
-fn of(observed: &Observed, peer: Peer, mechanism: Mechanism) -> PairCounts {
+fn pair_counts(observed: &Observed, peer: Peer, mechanism: Mechanism) -> PairCounts {
     counts(observed, std::process::id(), peer, mechanism)
 }
 
@@ -191,7 +191,7 @@ fn attachments_are_seen_where_ioctls_are_answered() {
             assert!(observed.pairs.is_empty(), "{:?}", observed.pairs.keys());
             continue;
         }
-        let counts = of(&observed, owner.peer(), Mechanism::XpmemAttach);
+        let counts = pair_counts(&observed, owner.peer(), Mechanism::XpmemAttach);
         let known = (*times * 5, *times * 5 * 3 * PAGE as u64);
         assert_eq!((counts.calls, counts.bytes), known);
         assert!(counts.errors.is_empty());
@@ -206,7 +206,7 @@ fn attachments_are_seen_where_ioctls_are_answered() {
 
 /// What nobody exposed is nobody's.
 fn failed_once(observed: &Observed, mechanism: Mechanism) {
-    let failed = of(observed, Peer::Unknown, mechanism);
+    let failed = pair_counts(observed, Peer::Unknown, mechanism);
     assert_eq!((failed.calls, failed.bytes), (1, 0));
     assert_eq!(failed.errors.values().sum::<u64>(), 1);
 }

@@ -35,7 +35,7 @@ fn checks_if_it_is_told_to() {
 }
 
 /// What a process without other privileges says. None if such a process cannot be made here.
-fn said(capabilities: &[&str]) -> Option<String> {
+fn refusal(capabilities: &[&str]) -> Option<String> {
     let exe = std::env::current_exe().expect("own path");
     let mut set = "-all".to_owned();
     for capability in capabilities {
@@ -97,7 +97,7 @@ fn each_set_of_capabilities_has_its_message() {
             .enumerate()
             .filter(|(bit, _)| bits >> bit & 1 == 1);
         let chosen: Vec<&str> = chosen.map(|(_, name)| *name).collect();
-        let Some(text) = said(&chosen) else {
+        let Some(text) = refusal(&chosen) else {
             continue;
         };
         let has = |name: &str| chosen.contains(&name);

@@ -173,8 +173,12 @@ fn what_a_sender_writes_is_in_the_row_of_the_receiver() {
 #[test]
 fn of_a_message_that_both_copy_each_part_counts_as_it_came() {
     let is_expected = |(matrix, put): &(Matrix, u64)| {
-        let of = |mechanism| matrix.get(&(1, mechanism)).copied().unwrap_or_default();
-        let (heap, cma, cico) = (of(Mechanism::Heap), of(Mechanism::Cma), of(Mechanism::Cico));
+        let count = |mechanism| matrix.get(&(1, mechanism)).copied().unwrap_or_default();
+        let (heap, cma, cico) = (
+            count(Mechanism::Heap),
+            count(Mechanism::Cma),
+            count(Mechanism::Cico),
+        );
         // As many messages as words behind them, which have a byte each.
         let all = (cico.0, cico.0 * LONG.1 as u64);
         *put > 0 && heap.1 == *put && (heap.0 + cma.0, heap.1 + cma.1) == all && cico.0 == cico.1

@@ -135,7 +135,7 @@ pub(super) const XPMEM_IOCTL: &str = "xpmem_ioctl";
 /// What the names of the probes of these functions begin with.
 const KPROBE: &str = "kprobe ";
 
-/// Functions that answer ioctls of modules that tell nothing of those: the function, what is lost without it, and its
+/// Functions that answer ioctls of modules that report none of those: the function, what is lost without it, and its
 /// module.
 const fn ioctls_of(xpmem: &'static str) -> [(&'static str, &'static str, &'static str); 3] {
     [
@@ -345,7 +345,7 @@ fn all(
     Ok(links)
 }
 
-/// Attaches the raw tracepoints of a group. What is refused is told, and the rest goes on.
+/// Attaches the raw tracepoints of a group. What is refused is reported, and the rest goes on.
 pub(super) fn group(ebpf: &mut Ebpf, group: Group, probes: &mut Vec<Probe>) -> Vec<Link> {
     let privileges = Privileges::own();
     let mut links = Vec::new();
@@ -419,7 +419,7 @@ fn attach_ioctl(ebpf: &mut Ebpf, function: &str) -> Result<Attachment, ProgramEr
     ))
 }
 
-/// Watches a probe point of the runtime. The program is told the number of the site.
+/// Watches a probe point of the runtime. The program gets the number of the site.
 pub(super) fn runtime(
     ebpf: &mut Ebpf,
     path: &Path,

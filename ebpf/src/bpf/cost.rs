@@ -93,8 +93,8 @@ pub fn calibrate(options: &Options, rounds: usize) -> Result<(Calibration, Vec<P
 }
 
 fn medians(times: &[Times]) -> Times {
-    let median = |of: fn(&Times) -> f64| {
-        let mut values: Vec<f64> = times.iter().map(of).collect();
+    let median = |figure: fn(&Times) -> f64| {
+        let mut values: Vec<f64> = times.iter().map(figure).collect();
         values.sort_by(f64::total_cmp);
         values.get(values.len() / 2).copied().unwrap_or(0.0)
     };
@@ -187,12 +187,12 @@ mod tests {
 
     #[test]
     fn more_detail_never_costs_less() {
-        let of = |levels: &[f64]| Costs::of(1000.0, levels);
-        assert_eq!(of(&[1300.0, 1400.0, 1450.0]).0, [300.0, 400.0, 450.0]);
+        let costs = |levels: &[f64]| Costs::of(1000.0, levels);
+        assert_eq!(costs(&[1300.0, 1400.0, 1450.0]).0, [300.0, 400.0, 450.0]);
         // The second measurement came out below the first, by noise.
-        assert_eq!(of(&[1300.0, 1250.0, 1450.0]).0, [300.0, 300.0, 450.0]);
-        assert_eq!(of(&[900.0, 950.0]).0, [0.0, 0.0]);
-        assert_eq!(of(&[1300.0]).of_level(5).to_bits(), 300.0_f64.to_bits());
-        assert_eq!(of(&[]).of_level(0).to_bits(), 0.0_f64.to_bits());
+        assert_eq!(costs(&[1300.0, 1250.0, 1450.0]).0, [300.0, 300.0, 450.0]);
+        assert_eq!(costs(&[900.0, 950.0]).0, [0.0, 0.0]);
+        assert_eq!(costs(&[1300.0]).of_level(5).to_bits(), 300.0_f64.to_bits());
+        assert_eq!(costs(&[]).of_level(0).to_bits(), 0.0_f64.to_bits());
     }
 }

@@ -117,13 +117,16 @@ mod tests {
 
     #[test]
     fn privileges_are_told_apart() {
-        let of = |bits: u64| Privileges::of(&format!("Name:\tx\nCapEff:\t{bits:016x}\n"));
-        assert_eq!(of(0).missing(), Some("CAP_BPF and CAP_PERFMON are missing"));
-        assert_eq!(of(1 << 39).missing(), Some("CAP_PERFMON is missing"));
-        assert_eq!(of(1 << 38).missing(), Some("CAP_BPF is missing"));
-        assert_eq!(of(1 << 38 | 1 << 39).missing(), None);
-        assert_eq!(of(1 << 21).missing(), None);
-        assert!(!of(1 << 21).reads_all && of(1 << 2).reads_all);
+        let with_bits = |bits: u64| Privileges::of(&format!("Name:\tx\nCapEff:\t{bits:016x}\n"));
+        assert_eq!(
+            with_bits(0).missing(),
+            Some("CAP_BPF and CAP_PERFMON are missing")
+        );
+        assert_eq!(with_bits(1 << 39).missing(), Some("CAP_PERFMON is missing"));
+        assert_eq!(with_bits(1 << 38).missing(), Some("CAP_BPF is missing"));
+        assert_eq!(with_bits(1 << 38 | 1 << 39).missing(), None);
+        assert_eq!(with_bits(1 << 21).missing(), None);
+        assert!(!with_bits(1 << 21).reads_all && with_bits(1 << 2).reads_all);
     }
 
     #[test]

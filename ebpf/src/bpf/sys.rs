@@ -87,7 +87,7 @@ pub(super) fn watch(path: &Path, offset: u64, semaphore: u64) -> io::Result<Owne
     owned(fd)
 }
 
-/// Runs a program whenever the event happens. It is told the cookie.
+/// Runs a program whenever the event happens. It gets the cookie.
 pub(super) fn link(program: BorrowedFd<'_>, event: &OwnedFd, cookie: u64) -> io::Result<OwnedFd> {
     let number = |fd: BorrowedFd<'_>| u32::try_from(fd.as_raw_fd()).map_err(io::Error::other);
     let attr = LinkAttr {
@@ -122,8 +122,8 @@ pub(super) fn load_least_program() -> io::Result<OwnedFd> {
 /// `attr` has the layout that the command reads, or a beginning of it. What its addresses lead to may be read until the
 /// call returns.
 unsafe fn bpf<T>(command: libc::c_int, attr: &T) -> io::Result<OwnedFd> {
-    // SAFETY: the structure lives until the call returns, and has the size that is said. The caller answers for what is
-    // in it.
+    // SAFETY: the structure lives until the call returns, and has the size that is passed. The caller answers for its
+    // content.
     let fd = unsafe {
         libc::syscall(
             libc::SYS_bpf,

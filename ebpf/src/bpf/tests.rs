@@ -41,7 +41,7 @@ fn counted(page: u64, program: &str, events: &[&[u64]]) -> Option<Observed> {
     Some(observed)
 }
 
-fn of(observed: &Observed, mechanism: Mechanism, writes: bool) -> PairCounts {
+fn pair_counts(observed: &Observed, mechanism: Mechanism, writes: bool) -> PairCounts {
     let key = PairKey {
         caller: std::process::id(),
         peer: Peer::Process(PEER),
@@ -64,7 +64,7 @@ fn pages_that_a_fault_shows_are_those_of_the_kernel() {
         let Some(observed) = counted(page, "module_fault", &events) else {
             return;
         };
-        let counts = of(&observed, Mechanism::XpmemFault, false);
+        let counts = pair_counts(&observed, Mechanism::XpmemFault, false);
         assert_eq!((counts.calls, counts.bytes), (3, 513 * page));
         assert_eq!(counts.missing_bytes, page);
         assert_eq!(counts.errors.get(&libc::EFAULT), Some(&1));
@@ -97,5 +97,5 @@ fn a_module_that_does_not_tell_the_way_has_the_caller_as_the_sink() {
     let Some(observed) = counted(4096, "module_copy_older", &[&event]) else {
         return;
     };
-    assert_eq!(of(&observed, Mechanism::KnemCopy, false).bytes, 9);
+    assert_eq!(pair_counts(&observed, Mechanism::KnemCopy, false).bytes, 9);
 }

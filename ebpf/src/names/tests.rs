@@ -77,7 +77,7 @@ fn launchers_say_rank_and_job() {
     for (index, (environment, rank, job)) in cases.into_iter().enumerate() {
         let pid = 100 + index as u32;
         proc.put(pid, 5, "prog", environment);
-        let task = proc.names().of(pid).expect("there");
+        let task = proc.names().task(pid).expect("there");
         assert_eq!((task.rank, task.job.as_deref()), (rank, job));
         assert_eq!((task.namespace, task.local_pid), (77, 5));
     }
@@ -99,16 +99,16 @@ fn a_job_without_a_name_has_that_of_its_launcher() {
     put(1, 24, "prog", &place(0));
     put(99, 25, "prog", &place(0));
     let mut names = proc.names();
-    let mut of = |pid| {
-        let task = names.of(pid).expect("there");
+    let mut rank_and_job = |pid| {
+        let task = names.task(pid).expect("there");
         (task.rank, task.job)
     };
     let hydra = Some("hydra-20".to_owned());
-    assert_eq!(of(21), (Some(0), hydra.clone()));
-    assert_eq!(of(23), (Some(1), hydra));
+    assert_eq!(rank_and_job(21), (Some(0), hydra.clone()));
+    assert_eq!(rank_and_job(23), (Some(1), hydra));
     // Its launcher has ended, or is hidden.
-    assert_eq!(of(24), (Some(0), None));
-    assert_eq!(of(25), (Some(0), None));
+    assert_eq!(rank_and_job(24), (Some(0), None));
+    assert_eq!(rank_and_job(25), (Some(0), None));
 }
 
 #[test]
@@ -116,17 +116,17 @@ fn an_id_that_is_used_again_has_new_names() {
     let proc = Proc::new();
     let mut names = proc.names();
     proc.put(9, 5, "one", &["PMI_RANK=1"]);
-    assert_eq!(names.of(9).expect("there").rank, Some(1));
+    assert_eq!(names.task(9).expect("there").rank, Some(1));
     proc.put(9, 6, "one", &[]);
-    assert_eq!(names.of(9).expect("there").rank, None);
+    assert_eq!(names.task(9).expect("there").rank, None);
     proc.put(9, 6, "a) (b", &["PMI_RANK=2"]);
-    let task = names.of(9).expect("there");
+    let task = names.task(9).expect("there");
     assert_eq!((task.comm.as_str(), task.rank), ("a) (b", Some(2)));
     fs::remove_dir_all(proc.0.path().join("9")).expect("removed");
-    let task = names.of(9).expect("known");
+    let task = names.task(9).expect("known");
     assert!(task.ended);
     assert_eq!(task.rank, Some(2));
-    assert!(names.of(10).is_none());
+    assert!(names.task(10).is_none());
 }
 
 #[test]
@@ -166,7 +166,7 @@ fn processes_of_one_user_do_not_have_others_forgotten() {
     assert!(of_third.contains_key(&(10 + KNOWN_MAX + 4)));
     let kept: usize = names.of_user.values().map(BTreeSet::len).sum();
     assert_eq!(kept as u64, KNOWN_MAX);
-    assert_eq!(names.shares.of(7), 1);
+    assert_eq!(names.shares.taken_by(7), 1);
 }
 
 #[test]
@@ -176,7 +176,7 @@ fn a_name_may_be_any_bytes() {
     let mut stat = b"9 (gr\xc3) S ".to_vec();
     stat.extend(format!("{} 5 0", vec!["0"; 18].join(" ")).bytes());
     fs::write(proc.0.path().join("9/stat"), stat).expect("stat");
-    let task = proc.names().of(9).expect("there");
+    let task = proc.names().task(9).expect("there");
     assert_eq!((task.comm.as_str(), task.rank), ("gr\u{fffd}", Some(1)));
 }
 
@@ -255,12 +255,12 @@ fn a_process_that_became_another_program_is_read_again() {
     let mut names = proc.names();
     let put = |place, environment| proc.put_at(place, 9, "same", environment);
     put(0, &[]);
-    assert_eq!(names.of(9).expect("there").rank, None);
+    assert_eq!(names.task(9).expect("there").rank, None);
     put(4096, &["PMI_RANK=3"]);
-    assert_eq!(names.of(9).expect("there").rank, Some(3));
+    assert_eq!(names.task(9).expect("there").rank, Some(3));
     // Nothing is read again as long as it is the same program.
     put(4096, &["PMI_RANK=4"]);
-    assert_eq!(names.of(9).expect("there").rank, Some(3));
+    assert_eq!(names.task(9).expect("there").rank, Some(3));
 }
 
 #[test]
@@ -268,18 +268,18 @@ fn one_that_ends_keeps_the_names_that_it_had() {
     let proc = Proc::new();
     let mut names = proc.names();
     proc.put_at(4096, 9, "same", &["PMI_RANK=3"]);
-    assert_eq!(names.of(9).expect("there").rank, Some(3));
+    assert_eq!(names.task(9).expect("there").rank, Some(3));
     // It has ended, and its parent has not waited for it: there is neither memory nor environment.
     proc.put_at(0, 9, "same", &[]);
-    assert_eq!(names.of(9).expect("there").rank, Some(3));
+    assert_eq!(names.task(9).expect("there").rank, Some(3));
     fs::remove_dir_all(proc.0.path().join("9")).expect("gone");
-    let last = names.of(9).expect("known");
+    let last = names.task(9).expect("known");
     assert_eq!((last.rank, last.ended), (Some(3), true));
     // One that has become another program is read again, though it does not show its environment.
     proc.put_at(4096, 8, "old", &["PMI_RANK=3"]);
-    assert_eq!(names.of(8).expect("there").rank, Some(3));
+    assert_eq!(names.task(8).expect("there").rank, Some(3));
     proc.put_at(0, 8, "new", &[]);
-    let new = names.of(8).expect("there");
+    let new = names.task(8).expect("there");
     assert_eq!((new.rank, new.comm.as_str()), (None, "new"));
 }
 
@@ -294,7 +294,7 @@ fn threads_that_go_on_have_the_environment() {
         fs::create_dir_all(&folder).expect("a folder");
         fs::write(folder.join("environ"), environment).expect("environ");
     }
-    assert_eq!(proc.names().of(9).expect("there").rank, Some(4));
+    assert_eq!(proc.names().task(9).expect("there").rank, Some(4));
 }
 
 /// A process that changes its name stays the one that was observed.

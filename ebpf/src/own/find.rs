@@ -37,7 +37,7 @@ pub(super) struct FoundPage {
     pub(super) user: u32,
 }
 
-/// Passes each page of each process to `take`. What is refused is said in `refused`.
+/// Passes each page of each process to `take`. What is refused is added to `refused`.
 pub(super) fn each(
     refused: &mut Vec<String>,
     mut take: impl FnMut(Key, FoundPage, CheckedPage),

@@ -123,17 +123,17 @@ fn ranks_of_one_user_do_not_have_others_forgotten() {
     (0..10).for_each(|pid| end(pid, 1));
     (10..most + 15).for_each(|pid| end(pid, 2));
     collector.forget();
-    let of = |user| {
+    let ranks_of = |user| {
         let ranks = collector.ranks.values();
         ranks.filter(|rank| rank.found.user == user).count()
     };
     assert_eq!(
-        (of(1), of(2)),
+        (ranks_of(1), ranks_of(2)),
         (10, usize::try_from(most).expect("few") - 10)
     );
-    let said = &collector.refused;
-    assert_eq!(said.len(), 1);
-    assert!(said[0].starts_with("15 ranks of user 2 "), "{said:?}");
+    let refused = &collector.refused;
+    assert_eq!(refused.len(), 1);
+    assert!(refused[0].starts_with("15 ranks of user 2 "), "{refused:?}");
 }
 
 /// A page with something in some of its rows.
@@ -160,22 +160,30 @@ fn a_page_has_so_many_rows_and_says_what_is_left_out() {
     };
     assert!(rows(&mut collector).into_iter().eq(10..MOST));
     let line = format!("of job {JOB:016x} of user");
-    let said = |collector: &Collector| {
+    let mention = |collector: &Collector| {
         let mut lines = collector.refused.iter();
-        lines.find(|said| said.contains(&line)).cloned()
+        lines.find(|refused| refused.contains(&line)).cloned()
     };
-    assert_eq!(said(&collector), None);
+    assert_eq!(mention(&collector), None);
     // More than there is room for: what was there stays.
     for peer in (0..10).chain(MOST..MOST + 7) {
         page.row(peer).expect("a rank").add(5, 1);
     }
     assert!(rows(&mut collector).into_iter().eq(0..MOST));
-    assert!(said(&collector).expect("said").starts_with("7 rows "));
+    assert!(
+        mention(&collector)
+            .expect("a mention")
+            .starts_with("7 rows ")
+    );
     page.row(MOST + 7).expect("a rank").add(5, 1);
     drop(page);
     // The last figures, too.
     assert!(rows(&mut collector).into_iter().eq(0..MOST));
-    assert!(said(&collector).expect("said").starts_with("8 rows "));
+    assert!(
+        mention(&collector)
+            .expect("a mention")
+            .starts_with("8 rows ")
+    );
 }
 
 #[test]
@@ -196,7 +204,12 @@ fn a_job_has_so_many_rows() {
     assert_eq!(rows(&mut collector, JOB), ROWS_OF_JOB);
     assert_eq!(rows(&mut collector, JOB), ROWS_OF_JOB);
     let line = format!("{most} rows of job {JOB:016x}");
-    assert!(collector.refused.iter().any(|said| said.starts_with(&line)));
+    assert!(
+        collector
+            .refused
+            .iter()
+            .any(|refused| refused.starts_with(&line))
+    );
     assert_eq!(rows(&mut collector, other), 9);
 }
 
@@ -226,9 +239,9 @@ fn rubbish_is_refused_with_a_sentence() {
         "not sealed",
         "version 9, and this tool reads version 1",
     ] {
-        let said = |line: &String| line.contains(why) && line.contains("process ");
+        let is_reason = |line: &String| line.contains(why) && line.contains("process ");
         assert!(
-            collector.refused.iter().any(said),
+            collector.refused.iter().any(is_reason),
             "{:?}",
             collector.refused
         );

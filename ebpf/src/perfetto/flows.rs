@@ -215,7 +215,7 @@ impl Drawing {
 }
 
 /// The slices and arrows of all announced messages.
-pub(super) fn of(events: &[Event], first_ns: u64, tasks: &BTreeMap<u32, Task>) -> Vec<Value> {
+pub(super) fn records(events: &[Event], first_ns: u64, tasks: &BTreeMap<u32, Task>) -> Vec<Value> {
     let messages = messages(events, tasks);
     let mut copies: Vec<_> = messages
         .iter()
@@ -283,7 +283,7 @@ mod tests {
 
     #[test]
     fn a_message_has_a_copy_and_an_arrow_through_it() {
-        let values = of(&message(7, 1000, 9000), 0, &BTreeMap::new());
+        let values = records(&message(7, 1000, 9000), 0, &BTreeMap::new());
         let copies = with(&values, "name", "copy");
         assert_eq!(copies.len(), 1);
         assert_eq!(
@@ -302,7 +302,7 @@ mod tests {
         for missing in [0, 3, 4] {
             let mut events = all.to_vec();
             events.remove(missing);
-            let values = of(&events, 0, &BTreeMap::new());
+            let values = records(&events, 0, &BTreeMap::new());
             assert_eq!(with(&values, "id", ":0:7").len(), 0, "{missing}");
             let copies = usize::from(missing != 3);
             assert_eq!(with(&values, "name", "copy").len(), copies, "{missing}");
@@ -315,7 +315,7 @@ mod tests {
         events.extend(message(2, 2000, 3000));
         events.extend(message(3, 4000, 8000));
         events.extend(message(4, 5000, 6000));
-        let copies = with(&of(&events, 0, &BTreeMap::new()), "name", "copy");
+        let copies = with(&records(&events, 0, &BTreeMap::new()), "name", "copy");
         let tids: Vec<_> = copies.iter().map(|copy| copy["tid"].clone()).collect();
         let beside = 2 | 1 << TRACK_SHIFT;
         assert_eq!(tids, [json!(2), json!(2), json!(beside), json!(2)]);
@@ -326,7 +326,7 @@ mod tests {
         let mut events = message(7, 1000, 9000);
         // The sender was interrupted between the announcement and its event.
         events[0].start_ns = 4000;
-        let values = of(&events, 0, &BTreeMap::new());
+        let values = records(&events, 0, &BTreeMap::new());
         let begins = with(&values, "ph", "s");
         assert_eq!(begins[0]["ts"], 0.999);
     }
