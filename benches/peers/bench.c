@@ -111,7 +111,7 @@ static void say(const char *format, ...)
 	}
 }
 
-/* What is said when all ranks have done the order. */
+/* The reply when all ranks have done the order. */
 static char reply[256];
 
 static void die(const char *what)

@@ -26,8 +26,8 @@ const BYTES: usize = 1 << 20;
 fn is_refused(call: impl FnOnce()) -> bool {
     let ended = catch_unwind(AssertUnwindSafe(call));
     ended.is_err_and(|words| {
-        let told = words.downcast_ref::<&str>().copied().unwrap_or_default();
-        told.contains("is no rank")
+        let message = words.downcast_ref::<&str>().copied().unwrap_or_default();
+        message.contains("is no rank")
     })
 }
 

@@ -201,7 +201,7 @@ impl Conductor {
         Ok(ready.map(|((_, _, found), _)| *found).collect())
     }
 
-    /// What is waited for, and what it means when it is ready.
+    /// The descriptors to poll, and what each means when it is ready.
     fn watched(&self) -> Vec<(BorrowedFd<'_>, PollFlags, Ready)> {
         let mut watched = Vec::new();
         let mut watch = |fd, flags, ready| watched.push((fd, flags, ready));
@@ -368,10 +368,10 @@ impl Conductor {
     }
 
     /// A rank has ended, or given up its connection, without a word that it leaves: its part is missing, whatever its
-    /// exit code says. Any other code than 0 was told already.
+    /// exit code says. Any other code than 0 was reported already.
     fn deserted(&mut self, rank: usize) {
         match self.ranks[rank].death {
-            // A wrapper may still tell how its program ended.
+            // A wrapper may still report how its program ended.
             None => self.ranks[rank].deserted = true,
             Some(Death::Code(0)) if self.phase == Phase::Running => {
                 let why = "has left the job without finalizing (MPI_Finalize)";

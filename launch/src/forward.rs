@@ -122,7 +122,7 @@ impl Forward {
         }
     }
 
-    /// Why some of what went to this stream is lost, said once.
+    /// Why some of what went to this stream is lost, reported once.
     pub(super) fn take_error(&mut self, which: usize) -> Option<io::Error> {
         self.to.sinks.as_mut()?[which].take_error()
     }

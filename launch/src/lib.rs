@@ -376,7 +376,7 @@ pub enum LaunchError {
     NotExecutable {
         /// The program.
         program: OsString,
-        /// What the kernel said.
+        /// The kernel's error.
         source: std::io::Error,
     },
     /// A rank could not be started for another reason.
@@ -386,7 +386,7 @@ pub enum LaunchError {
         rank: usize,
         /// Of how many.
         ranks: usize,
-        /// What the kernel said.
+        /// The kernel's error.
         source: std::io::Error,
     },
     /// A job needs ranks.
@@ -415,7 +415,7 @@ pub enum LaunchError {
     System {
         /// The call and its object.
         what: &'static str,
-        /// What the kernel said.
+        /// The kernel's error.
         source: std::io::Error,
     },
 }

@@ -15,7 +15,7 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use nix::errno::Errno;
 use nix::sys::socket::{AddressFamily, MsgFlags, SockFlag, SockType, recv, send, socketpair};
 
-/// Bounds that ranks are told.
+/// Bounds that ranks get.
 const MAX_NAME: usize = 256;
 const MAX_KEY: usize = 64;
 const MAX_VALUE: usize = 1024;
@@ -113,7 +113,7 @@ impl Server {
 
     /// The process of this rank has ended.
     pub(crate) fn ended(&mut self, rank: usize) {
-        // What it said before it ended comes first.
+        // What it sent before it ended comes first.
         self.ready(rank);
         self.clients[rank].ended = true;
         if self.clients[rank].member {
@@ -160,7 +160,7 @@ impl Server {
         if self.clients[rank].in_block {
             if line.trim() == "endcmd" {
                 self.clients[rank].in_block = false;
-                // What a program that wants more processes is told by a launcher that has none to give.
+                // The answer of a launcher that has no processes to give to a program that wants more.
                 self.say(rank, "cmd=spawn_result rc=-1 msg=spawn_is_not_supported");
             }
             return Ok(());

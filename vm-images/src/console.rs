@@ -139,7 +139,7 @@ pub struct Console {
     verdict: Option<Verdict>,
     splats: Vec<String>,
     splat_count: usize,
-    /// The race that KCSAN is telling of: who takes part is known at its end only.
+    /// The race that KCSAN is reporting: the functions that take part are known at its end only.
     race: Option<Race>,
     /// Races in which no function of the module takes part.
     foreign_races: usize,

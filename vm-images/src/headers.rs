@@ -173,11 +173,11 @@ mod tests {
 
     #[test]
     fn headers_of_one_kernel_are_told_from_the_rest() {
-        let of = |name| release(name, "amd64");
+        let release_of = |name| release(name, "amd64");
         let name = "linux-headers-6.1.0-56-cloud-amd64";
-        assert_eq!(of(name), Some("6.1.0-56-cloud-amd64"));
+        assert_eq!(release_of(name), Some("6.1.0-56-cloud-amd64"));
         let name = "linux-headers-7.3.4+deb13-rt-amd64";
-        assert_eq!(of(name), Some("7.3.4+deb13-rt-amd64"));
+        assert_eq!(release_of(name), Some("7.3.4+deb13-rt-amd64"));
         for name in [
             "linux-headers-amd64",
             "linux-headers-6.1-amd64",
@@ -185,7 +185,7 @@ mod tests {
             "linux-headers-6.1.0-56-arm64",
             "linux-image-6.1.0-56-amd64",
         ] {
-            assert_eq!(of(name), None, "{name}");
+            assert_eq!(release_of(name), None, "{name}");
         }
         let series = |release: &str, arch: &str| {
             Headers {

@@ -64,9 +64,9 @@ impl Mirrors {
         let mut command = Command::new(config);
         command.env_remove("APT_CONFIG").arg("shell");
         command.args(asked.iter().flat_map(|(name, key)| [*name, *key]));
-        let said = program::output(&mut command)?;
+        let text = program::output(&mut command)?;
         let path = |name: &str| {
-            said.lines()
+            text.lines()
                 .find_map(|line| line.strip_prefix(name)?.strip_prefix('='))
                 .map(|value| PathBuf::from(value.trim_matches('\'')))
         };

@@ -244,11 +244,11 @@ mod tests {
                 "cannot be compiled",
             ),
         ] {
-            let said = probed(&format!(
+            let result = probed(&format!(
                 "{message}\n{}",
                 if why.contains("compiled") { NO } else { "" }
             ));
-            let text = said.expect_err(message);
+            let text = result.expect_err(message);
             assert!(text.contains(why), "{message}: {text}");
             assert!(text.contains(message), "{text}");
         }

@@ -37,12 +37,12 @@ pub fn output(command: &mut Command) -> Result<String> {
     if output.status.success() {
         return Ok(String::from_utf8_lossy(&output.stdout).into_owned());
     }
-    let mut said = String::from_utf8_lossy(&output.stdout).into_owned();
-    said.push_str(&String::from_utf8_lossy(&output.stderr));
+    let mut text = String::from_utf8_lossy(&output.stdout).into_owned();
+    text.push_str(&String::from_utf8_lossy(&output.stderr));
     Err(Error::Program {
         command: line(command),
         status: output.status.to_string(),
-        tail: tail(&said, TAIL),
+        tail: tail(&text, TAIL),
     })
 }
 

@@ -107,7 +107,7 @@ pub struct Beside {
 /// When QEMU cannot be started.
 pub fn beside(cache: &Cache, machine: &Machine, log: &Path, progress: &Progress) -> Result<Beside> {
     let accelerator = accelerator(cache, machine, progress)?;
-    let said = File::create(log).map_err(Error::io(log.display().to_string()))?;
+    let log_file = File::create(log).map_err(Error::io(log.display().to_string()))?;
     let noise = log.with_extension("qemu");
     let noise = File::create(&noise).map_err(Error::io(noise.display().to_string()))?;
     let mut command = command(machine, accelerator)?;
@@ -116,7 +116,7 @@ pub fn beside(cache: &Cache, machine: &Machine, log: &Path, progress: &Progress)
         .args(["-chardev", "stdio,id=console,signal=off"])
         .args(["-serial", "chardev:console"])
         .stdin(Stdio::null())
-        .stdout(said)
+        .stdout(log_file)
         .stderr(noise);
     let child = command.spawn().map_err(Error::io(machine.arch.qemu))?;
     Ok(Beside {

@@ -285,11 +285,11 @@ fn compile(
     if status.success() {
         return Ok(());
     }
-    let said = fs::read_to_string(&log).unwrap_or_default();
+    let text = fs::read_to_string(&log).unwrap_or_default();
     Err(Error::Program {
         command: program::line(&command),
         status: status.to_string(),
-        tail: program::tail(&said, 30),
+        tail: program::tail(&text, 30),
     })
 }
 

@@ -179,8 +179,8 @@ fn host_runs(headers: &Path) -> bool {
     .all(|path| {
         // Without arguments they end at once; one that cannot be loaded says so.
         program::run(&mut Command::new(&path)).is_ok_and(|output| {
-            let said = String::from_utf8_lossy(&output.stderr);
-            !said.contains("GLIBC_") && !said.contains("error while loading shared libraries")
+            let text = String::from_utf8_lossy(&output.stderr);
+            !text.contains("GLIBC_") && !text.contains("error while loading shared libraries")
         })
     })
 }

@@ -40,7 +40,7 @@ pub(crate) const LIMIT: &str = "limit";
 /// Another build of onecopy among the contestants.
 pub(crate) const OTHER: &str = "other";
 
-/// What is told of a point: figures of one state of the plan; or, none, of the state in which most can be told.
+/// The figures shown of a point: of one state of the plan; or, none, of the state with the most figures.
 pub(crate) type View = Option<State>;
 
 /// Batches from which a figure of a state counts.
@@ -58,7 +58,7 @@ impl Run {
         groups
     }
 
-    /// What is told of each point.
+    /// The figures shown of each point.
     pub(crate) fn views(&self) -> Vec<View> {
         if self.states.is_empty() {
             return vec![None];

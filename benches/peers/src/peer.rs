@@ -164,8 +164,8 @@ impl PeerJob {
         let mut text = String::new();
         match self.line.read_line(&mut text) {
             Ok(0) => {
-                let said = last_words(&mut self.child);
-                Err(wrong(&self.name, &format!("ended unexpectedly{said}")))
+                let printed = last_words(&mut self.child);
+                Err(wrong(&self.name, &format!("ended unexpectedly{printed}")))
             }
             Ok(_) => Ok(text.trim_end().to_owned()),
             Err(error) => Err(BenchError::io(format!("no answer of {}", self.name))(error)),

@@ -22,8 +22,8 @@ pub(crate) fn tell(ranks: u8) {
     {
         Ok(tried) if tried.status.success() => {}
         Ok(tried) => {
-            let said = String::from_utf8_lossy(&tried.stderr);
-            return note(&format!("without real-time priority: {}", said.trim()));
+            let text = String::from_utf8_lossy(&tried.stderr);
+            return note(&format!("without real-time priority: {}", text.trim()));
         }
         Err(error) => return note(&format!("without real-time priority: chrt: {error}")),
     }

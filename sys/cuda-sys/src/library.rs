@@ -291,12 +291,19 @@ impl Finder {
     fn asked(&self, name: &str, version: c_int) -> Option<*mut c_void> {
         let name = CStr::from_bytes_until_nul(name.as_bytes()).ok()?;
         let mut found = std::ptr::null_mut();
-        let mut said = CU_GET_PROC_ADDRESS_SUCCESS;
+        let mut status = CU_GET_PROC_ADDRESS_SUCCESS;
         let flags = cuuint64_t::from(CU_GET_PROC_ADDRESS_LEGACY_STREAM);
         // SAFETY: the name ends with a zero; the places for the answers are ours.
-        let result =
-            unsafe { (self.get?)(name.as_ptr(), &raw mut found, version, flags, &raw mut said) };
-        let good = result == CUDA_SUCCESS && said == CU_GET_PROC_ADDRESS_SUCCESS;
+        let result = unsafe {
+            (self.get?)(
+                name.as_ptr(),
+                &raw mut found,
+                version,
+                flags,
+                &raw mut status,
+            )
+        };
+        let good = result == CUDA_SUCCESS && status == CU_GET_PROC_ADDRESS_SUCCESS;
         (good && !found.is_null()).then_some(found)
     }
 

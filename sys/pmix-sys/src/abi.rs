@@ -89,7 +89,7 @@ impl Default for pmix_value_t {
     }
 }
 
-/// One more thing that a call is told.
+/// An option or attribute of a call.
 #[repr(C)]
 #[derive(Clone, Copy)]
 #[allow(

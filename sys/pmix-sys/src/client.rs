@@ -149,7 +149,7 @@ impl Client {
         };
         let fenced = self.within(FUNCTION, limit.saturating_add(GRACE), move || {
             let options = [flag(PMIX_COLLECT_DATA), seconds(PMIX_TIMEOUT, limit)];
-            // SAFETY: both arrays are as long as is said, and live until it returns.
+            // SAFETY: both arrays have the lengths that are passed, and live until it returns.
             unsafe { (library.fence)(&raw const all, 1, options.as_ptr(), options.len()) }
         });
         match fenced {
@@ -217,10 +217,10 @@ impl Client {
         let answer = self.within(FUNCTION, limit.saturating_add(GRACE), move || {
             let options = [seconds(PMIX_TIMEOUT, limit)];
             let mut value = std::ptr::null_mut();
-            let (wanted, told, count) = (name.as_ptr(), options.as_ptr(), options.len());
+            let (key, infos, count) = (name.as_ptr(), options.as_ptr(), options.len());
             // SAFETY: all that is named lives until it returns. The key is as long as some versions read.
             let status =
-                unsafe { (library.get)(&raw const process, wanted, told, count, &raw mut value) };
+                unsafe { (library.get)(&raw const process, key, infos, count, &raw mut value) };
             if status != PMIX_SUCCESS {
                 return Err(status);
             }
@@ -312,19 +312,19 @@ fn padded(key: &str) -> Option<pmix_key_t> {
     is_valid.then_some(name)
 }
 
-/// What a call is told besides: that something is wanted.
+/// An option of a call: that something is wanted.
 fn flag(key: &str) -> pmix_info_t {
-    told(key, PMIX_BOOL, pmix_value_data { flag: true })
+    option(key, PMIX_BOOL, pmix_value_data { flag: true })
 }
 
-/// What a call is told besides: a time, rounded up.
+/// An option of a call: a time, rounded up.
 fn seconds(key: &str, time: Duration) -> pmix_info_t {
     let whole = i32::try_from(time.as_secs()).unwrap_or(i32::MAX);
     let integer = whole.saturating_add(i32::from(time.subsec_nanos() > 0));
-    told(key, PMIX_INT, pmix_value_data { integer })
+    option(key, PMIX_INT, pmix_value_data { integer })
 }
 
-fn told(key: &str, type_: pmix_data_type_t, data: pmix_value_data) -> pmix_info_t {
+fn option(key: &str, type_: pmix_data_type_t, data: pmix_value_data) -> pmix_info_t {
     pmix_info_t {
         key: padded(key).unwrap_or([0; PMIX_MAX_KEYLEN + 1]),
         flags: 0,
@@ -350,9 +350,9 @@ mod tests {
     #[test]
     fn a_time_is_rounded_up() {
         for (time, whole) in [(0, 0), (1, 1), (999, 1), (1000, 1), (1001, 2)] {
-            let told = seconds(PMIX_TIMEOUT, Duration::from_millis(time));
+            let info = seconds(PMIX_TIMEOUT, Duration::from_millis(time));
             // SAFETY: just made with this member.
-            assert_eq!(unsafe { told.value.data.integer }, whole);
+            assert_eq!(unsafe { info.value.data.integer }, whole);
         }
     }
 }

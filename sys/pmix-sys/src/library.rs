@@ -224,7 +224,7 @@ fn of_the_launcher() -> Vec<PathBuf> {
     let parent = std::os::unix::process::parent_id();
     // Of another user's launcher it cannot be read.
     let maps = std::fs::read(format!("/proc/{parent}/maps")).unwrap_or_default();
-    places::of(&get, &maps, NAME)
+    places::candidates(&get, &maps, NAME)
 }
 
 /// Whether the headers of this version were compared with the types of this crate.

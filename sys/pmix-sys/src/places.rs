@@ -17,7 +17,11 @@ const PREFIXES: [&str; 4] = [
 const FOLDERS: [&str; 4] = ["lib", "lib64", "lib/openmpi", "lib/pmix"];
 
 /// All files that may be it, the best first. `maps` is what the launcher's process has mapped, in the kernel's words.
-pub(crate) fn of(get: &dyn Fn(&str) -> Option<OsString>, maps: &[u8], name: &str) -> Vec<PathBuf> {
+pub(crate) fn candidates(
+    get: &dyn Fn(&str) -> Option<OsString>,
+    maps: &[u8],
+    name: &str,
+) -> Vec<PathBuf> {
     let mut found: Vec<PathBuf> = Vec::new();
     let mut add = |path: PathBuf| {
         if path.is_absolute() && !found.contains(&path) {
@@ -66,7 +70,7 @@ mod tests {
             let pair = pairs.iter().find(|(known, _)| *known == name);
             pair.map(|(_, value)| OsString::from(value))
         };
-        let found = of(&get, maps.as_bytes(), NAME);
+        let found = candidates(&get, maps.as_bytes(), NAME);
         found
             .iter()
             .map(|path| path.display().to_string())

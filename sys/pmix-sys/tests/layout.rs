@@ -64,11 +64,11 @@ fn facts() -> Vec<(String, String)> {
 
 /// Where the header is: with a package of a distribution, or where PMIX_INCLUDE says.
 fn folder() -> Option<PathBuf> {
-    let said = std::env::var_os("PMIX_INCLUDE").map(PathBuf::from);
+    let configured = std::env::var_os("PMIX_INCLUDE").map(PathBuf::from);
     let arch = std::env::consts::ARCH;
     let debian = PathBuf::from(format!("/usr/lib/{arch}-linux-gnu/pmix2/include"));
     let usual = [debian, "/usr/include".into(), "/usr/local/include".into()];
-    let mut folders = said.into_iter().chain(usual);
+    let mut folders = configured.into_iter().chain(usual);
     folders.find(|folder| folder.join("pmix.h").exists())
 }
 

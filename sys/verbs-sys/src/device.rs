@@ -104,7 +104,7 @@ pub struct ibv_device_attr {
     pub phys_port_cnt: u8,
 }
 
-/// What is asked for beside [`ibv_device_attr`]: nothing yet.
+/// Input of `ibv_query_device_ex`: nothing yet.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default)]
 pub struct ibv_query_device_ex_input {

@@ -53,7 +53,7 @@ pub struct ibv_cq_init_attr_ex {
     pub channel: *mut ibv_comp_channel,
     /// Which interrupt.
     pub comp_vector: u32,
-    /// What is told of a completion.
+    /// What a completion reports.
     pub wc_flags: u64,
     /// Which of the following count.
     pub comp_mask: u32,
