@@ -443,7 +443,8 @@ impl Endpoint {
     }
 
     /// Passes the next record, or the part of its chunk that is shown, and the chunk that it names. The chunk is kept
-    /// for an answer, or given back with a few others. Says whether the peer was told of room, for which it may wait.
+    /// for an answer, or given back with a few others. Returns whether the peer was notified of room, for which it may
+    /// wait.
     #[inline(always)]
     pub(crate) fn pass(&mut self, record: Record, chunk: Option<ChunkName>) -> bool {
         each!(self, from => from.pass(record, chunk))
@@ -490,7 +491,7 @@ impl Endpoint {
         each!(self, from => from.set_polling(polling));
     }
 
-    /// Whether the peer has said that it does not talk with this rank any more.
+    /// Whether the peer has announced that it does not talk with this rank any more.
     pub(crate) fn has_given_up(&self) -> bool {
         each!(self, from => from.has_given_up())
     }
@@ -578,7 +579,7 @@ impl Endpoint {
         }
     }
 
-    /// Whether the peer can read messages only where they were exposed, if it has said.
+    /// Whether the peer can read messages only where they were exposed, if it has announced that.
     pub(crate) fn wants_exposed(&self) -> Option<bool> {
         match self {
             Self::SharedMemory(endpoint) => endpoint.wants_exposed(),

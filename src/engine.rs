@@ -58,7 +58,7 @@ pub(crate) struct Engine {
 
 /// The memory of ranks that a kernel module exposes.
 struct Exports {
-    /// What each rank told of its own when it joined.
+    /// The card that each rank published when it joined.
     of_ranks: Vec<onecopy_btl::module::Export>,
     /// This rank's own, as long as the engine lives.
     _own: onecopy_btl::module::Exposed,
@@ -375,7 +375,7 @@ impl Engine {
         true
     }
 
-    /// Throws away messages that came before their receive and that nobody will receive.
+    /// Throws away messages that came before their receive and that no call will receive.
     #[cold]
     pub(crate) fn discard(&mut self, which: impl FnMut(&Envelope) -> bool) {
         let entries = self.receives.unexpected.ids_where(which);
@@ -389,7 +389,7 @@ impl Engine {
         }
     }
 
-    /// Gives up a request whose end nobody waits for any more. What has gone out in part, or was asked for, is broken
+    /// Gives up a request whose end no call waits for any more. What has gone out in part, or was asked for, is broken
     /// off.
     #[cold]
     pub(crate) fn abandon(&mut self, id: RequestId) {

@@ -2,7 +2,7 @@
 //! Doors for `tests/fuzz` to internals that no public call reaches one by one. Not part of the API.
 //!
 //! Each function takes what an untrusted side says, runs the production code on it, and checks what
-//! must hold whatever was said. A failed check panics, which is what a fuzzer looks for.
+//! must hold whatever was sent. A failed check panics, which is what a fuzzer looks for.
 
 use crate::proof::{Handshake, Purpose};
 use crate::records::{BreakOff, ChunkBody, Cts, Fin, Kind, Rts, from_meta, meta};
@@ -56,7 +56,7 @@ fn same<T: PartialEq + std::fmt::Debug, E: PartialEq + std::fmt::Debug>(
 #[derive(Debug, Clone)]
 pub enum AtBroker<'a> {
     /// A rank sends a packet with so many descriptors.
-    Says(usize, &'a [u8], usize),
+    Sends(usize, &'a [u8], usize),
     /// The broker looks at a rank's connection.
     Serve(usize),
     /// A rank reads what it was answered.
@@ -91,7 +91,7 @@ pub fn broker<'a>(ranks: usize, script: impl Iterator<Item = AtBroker<'a>>) {
     let mut buffer = vec![0; wireup::message::MAX_MESSAGE];
     for event in script {
         match event {
-            AtBroker::Says(rank, packet, fds) => {
+            AtBroker::Sends(rank, packet, fds) => {
                 if let Some(end) = &ends[rank % ranks] {
                     let fds = vec![file.as_fd(); fds.min(fdpass::MAX_FDS)];
                     // A full socket refuses; that is the rank's own loss.

@@ -23,13 +23,13 @@ fn rule(name: &str) -> &'static Auto {
     info.auto.expect("a knob with auto")
 }
 
-fn said(name: &str, knobs: &Knobs, situation: Situation) -> Value {
+fn auto_value(name: &str, knobs: &Knobs, situation: Situation) -> Value {
     let value = rule(name).value(knobs, &situation);
     value.unwrap_or_else(|| panic!("{name}: no rule that knobs and situation decide"))
 }
 
-fn said_number(name: &str, knobs: &Knobs, situation: Situation) -> u64 {
-    match said(name, knobs, situation) {
+fn auto_number(name: &str, knobs: &Knobs, situation: Situation) -> u64 {
+    match auto_value(name, knobs, situation) {
         Value::Never => u64::MAX,
         value => value.number() as u64,
     }
@@ -182,7 +182,7 @@ fn eager_max() {
                             .map(|first| first as usize),
                         ..Situation::here()
                     };
-                    let unasked = said_number("ONECOPY_EAGER_MAX", &knobs, situation);
+                    let unasked = auto_number("ONECOPY_EAGER_MAX", &knobs, situation);
                     assert_eq!(found.announce_min - 1, unasked);
                 }
             }
@@ -212,8 +212,8 @@ fn rewritten_max() {
                 mapped,
                 ..Situation::here()
             };
-            let said = said_number("ONECOPY_REWRITTEN_MAX", &knobs, situation);
-            assert_eq!(said, max, "mapped: {mapped}");
+            let value = auto_number("ONECOPY_REWRITTEN_MAX", &knobs, situation);
+            assert_eq!(value, max, "mapped: {mapped}");
         }
     }
 }
@@ -222,12 +222,13 @@ fn chunks() {
     let here = Situation::here();
     for knobs in each_writing() {
         let found = Chunks::new(&knobs);
-        let number = |name| said_number(name, &knobs, here);
+        let number = |name| auto_number(name, &knobs, here);
         assert_eq!(found.bytes as u64, number("ONECOPY_CHUNK_SIZE"));
         assert_eq!(found.step, number("ONECOPY_PIPELINE_CHUNK"));
         assert_eq!(found.depth as u64, number("ONECOPY_PIPELINE_DEPTH"));
     }
-    let by_string = said("ONECOPY_CHUNK_COPY", &Knobs::default(), here) == Value::Word("string");
+    let by_string =
+        auto_value("ONECOPY_CHUNK_COPY", &Knobs::default(), here) == Value::Word("string");
     let long = Chunks::new(&Knobs::default()).kernel(64 << 10);
     assert_eq!(long == Kernel::RepMovsb, by_string);
 }
@@ -250,7 +251,7 @@ fn pool_per_peer() {
         };
         assert!(knobs.check().is_ok());
         let chunks = Chunks::new(&knobs);
-        let share = said_number("ONECOPY_POOL_PER_PEER", &knobs, Situation::here());
+        let share = auto_number("ONECOPY_POOL_PER_PEER", &knobs, Situation::here());
         assert_eq!((chunks.share * chunks.bytes) as u64, share);
     }
 }
@@ -266,8 +267,8 @@ fn pool_writable() {
                 .terms
                 .pool_writable
         });
-        let said = said("ONECOPY_POOL_WRITABLE", &knobs, Situation::here());
-        assert_eq!(said == Value::Word("on"), writable);
+        let value = auto_value("ONECOPY_POOL_WRITABLE", &knobs, Situation::here());
+        assert_eq!(value == Value::Word("on"), writable);
     }
 }
 
@@ -285,8 +286,8 @@ fn copy_kernel() {
         let plan = of_a_rank(&knobs, |rank| {
             rank.handle().gate.enter().engine.permitted.terms.plan
         });
-        let said = said("ONECOPY_NT_MIN", &knobs, Situation::here());
-        assert_eq!(said.number(), plan.nt_min, "{copy_kernel}");
+        let value = auto_value("ONECOPY_NT_MIN", &knobs, Situation::here());
+        assert_eq!(value.number(), plan.nt_min, "{copy_kernel}");
         if copy_kernel == CopyKernel::Auto {
             assert_eq!(plan.small, Kernel::Memcpy);
         }
@@ -309,10 +310,10 @@ fn waiting() {
             ..Situation::here()
         };
         assert_eq!(found.crowded, crowded);
-        let number = |name| said_number(name, &knobs, situation);
+        let number = |name| auto_number(name, &knobs, situation);
         assert_eq!(found.spin as u64, number("ONECOPY_WAIT_SPIN"));
         assert_eq!(found.yields as u64, number("ONECOPY_WAIT_YIELD"));
-        let sleeps = said("ONECOPY_WAIT_SLEEP", &knobs, situation) == Value::Word("on");
+        let sleeps = auto_value("ONECOPY_WAIT_SLEEP", &knobs, situation) == Value::Word("on");
         assert_eq!(found.sleep, sleeps);
     }
 }
@@ -324,8 +325,8 @@ fn broadcasts_by_shares() {
             crowded,
             ..Situation::here()
         };
-        let said = said_number("ONECOPY_COLL_RELAY_MIN", &knobs, situation);
-        assert_eq!(said, relay_min(&knobs, crowded) as u64);
+        let value = auto_number("ONECOPY_COLL_RELAY_MIN", &knobs, situation);
+        assert_eq!(value, relay_min(&knobs, crowded) as u64);
     }
 }
 
@@ -363,9 +364,9 @@ fn ring_slots() {
             ranks,
             ..Situation::here()
         };
-        let said = said_number("ONECOPY_RING_SLOTS", &knobs, situation);
-        assert_eq!(u64::from(geometry(&knobs, ranks).ring_slots), said);
-        assert!(said >= knobs.ring_slots_at_least() as u64);
+        let value = auto_number("ONECOPY_RING_SLOTS", &knobs, situation);
+        assert_eq!(u64::from(geometry(&knobs, ranks).ring_slots), value);
+        assert!(value >= knobs.ring_slots_at_least() as u64);
     }
 }
 
@@ -405,7 +406,7 @@ fn coop_chunk() {
                 len,
                 ..Situation::here()
             };
-            let chunk = said_number("ONECOPY_COOP_CHUNK", &Knobs::default(), situation);
+            let chunk = auto_number("ONECOPY_COOP_CHUNK", &Knobs::default(), situation);
             let taken = shared_chunks(layer, len);
             // Where the layer is refused nothing is shared.
             if layer == LayerId::MAP || taken > 0 {

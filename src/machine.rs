@@ -32,7 +32,7 @@ pub struct Node {
     pub processors: String,
 }
 
-/// What a call of the kernel said when it was used.
+/// The result of a call of the kernel when it was used.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Ability {
     /// What was asked.

@@ -20,7 +20,7 @@ pub mod pool;
 
 #[doc(hidden)]
 pub use geometry::geometry;
-pub(crate) use geometry::{channels, tell_of_small_heap};
+pub(crate) use geometry::{channels, warn_of_small_heap};
 use onecopy_obs::Knobs;
 use onecopy_shm::layout::{COLL_STRIDE, Geometry, PAGE};
 use onecopy_shm::pool::ChunkPool;

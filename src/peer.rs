@@ -27,7 +27,7 @@ use std::time::{Duration, Instant};
 const UNANSWERED_LEAST: u32 = 1 << 18;
 
 /// What such messages in further contexts may take beyond that, while one context is held back. The library's own are
-/// an example: without them nobody comes to the receives that would answer.
+/// an example: without them the program never comes to the receives that would answer.
 const UNANSWERED_MORE: u32 = 1 << 12;
 
 /// How many unmatched announcements of one peer a receiver remembers.
@@ -218,8 +218,8 @@ impl Peer {
         self.endpoint.could_write(share, no_pipes)
     }
 
-    /// Tells the peer whether this rank can read its messages by the kernel module only from regions.
-    pub(crate) fn tell_how_it_reads(&self) {
+    /// Lets the peer know whether this rank can read its messages by the kernel module only from regions.
+    pub(crate) fn announce_reading(&self) {
         self.endpoint.want_exposed(self.link.wants_exposure());
     }
 }

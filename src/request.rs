@@ -286,7 +286,7 @@ impl Requests {
         }
     }
 
-    /// Somebody may wait for what was completed just now.
+    /// A thread may wait for what was completed just now.
     #[inline]
     pub(crate) fn count_completed(&mut self) {
         self.completed = self.completed.wrapping_add(1);
@@ -335,7 +335,7 @@ impl Requests {
         Some(request)
     }
 
-    /// Gives up a request whose end nobody waits for any more, and gives it.
+    /// Gives up a request whose end no call waits for any more, and gives it.
     pub(crate) fn abandon(&mut self, id: RequestId) -> Option<Request> {
         let request = self.remove(id)?;
         if matches!(request.state, RequestState::Awaiting(_)) {

@@ -235,7 +235,7 @@ impl Runtime {
         worker.engine.count_wires();
         let counters = &mut worker.engine.core.counters;
         counters.heap_bytes = self.handle.heap.used();
-        self.handle.buffers.stats().tell(counters);
+        self.handle.buffers.stats().fill(counters);
         counters.snapshot()
     }
 
@@ -385,7 +385,7 @@ impl Runtime {
         });
     }
 
-    /// Waits until ranks on other nodes have said the same, but not for long: one that does not may be gone.
+    /// Waits until ranks on other nodes have reported the same, but not for long: one that does not may be gone.
     fn hear_others_leave(&self) {
         let since = Instant::now();
         self.handle.wait(|worker| {

@@ -159,7 +159,7 @@ impl<'a> Inputs<'a> {
     }
 
     /// Up to where a message goes in chunks if its buffer has changed, in no heap and in the heap. At most two wait for
-    /// their receiver. Nowhere if the user has said from where on a layer is used, and so means it.
+    /// their receiver. Nowhere if the user has set from where on a layer is used, and so means it.
     fn rewritten_max(&self) -> (u64, u64) {
         let knobs = self.knobs;
         let up_to = |most: usize, decided: bool| match decided || !self.chunks {

@@ -305,7 +305,7 @@ pub(crate) fn settings_by(
     let is_in_file = by_tune_file.is_some_and(|knobs| knobs.contains_key(profile::KNOB));
     from_file.extend(by_tune_file.cloned().unwrap_or_default());
     let (knobs, origins, unknown) = Knobs::load(pairs, from_file)?;
-    let stores = match origins.of(profile::KNOB) {
+    let stores = match origins.origin(profile::KNOB) {
         Origin::Environment => StoresOrigin::Named(Origin::Environment),
         Origin::File if is_in_file => StoresOrigin::Named(Origin::File),
         _ => StoresOrigin::of(&found),

@@ -248,13 +248,13 @@ mod tests {
     /// The thread that watches panics while another one rests; then the message comes that the other one waits for.
     #[test]
     fn a_watcher_that_panics_hands_the_watch_on() {
-        let (panicked, told) = mpsc::channel();
-        let told = Mutex::new(told);
+        let (panicked, panic_seen) = mpsc::channel();
+        let panic_seen = Mutex::new(panic_seen);
         local_of(2, &Knobs::default(), Threads::Multiple, |rt| {
             let world = rt.world();
             if rt.rank() == 1 {
                 // Not before the other rank's watcher is gone.
-                told.lock().expect("lock").recv().expect("the word");
+                panic_seen.lock().expect("lock").recv().expect("the word");
                 world.send(&[7u8], 0, 0).expect("send");
                 rt.finalize().expect("finalize");
                 return;

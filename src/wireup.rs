@@ -149,7 +149,7 @@ pub enum Death {
     Unknown,
     /// Its node does not answer any more.
     NodeLost,
-    /// Its node may be well, but nobody is left who would bring news of it.
+    /// Its node may be well, but no host is left that would bring news of it.
     Unheard,
 }
 
@@ -355,7 +355,7 @@ pub enum WireupError {
         /// What is wrong with it.
         reason: String,
     },
-    /// The process on the other side belongs to someone else.
+    /// The process on the other side belongs to another user.
     #[error(
         "{call}: the launcher's end belongs to user {theirs}, we are user {ours}; only our own launcher or root's is trusted"
     )]
@@ -465,7 +465,7 @@ pub trait Wireup: Send {
     /// more.
     fn leave(&mut self) -> Result<(), WireupError>;
 
-    /// The way to end the job: of use also while somebody else uses the wire-up.
+    /// The way to end the job: of use also while another thread uses the wire-up.
     fn emergency(&self) -> Arc<dyn Emergency>;
 
     /// Ends the whole job with `code`: the others see [`Event::Abort`].

@@ -718,7 +718,7 @@ fn collectives_over_the_module_agree_with_the_oracle() {
             }
             let ran = job.run().expect_success();
             let moved: u64 = ran
-                .said("by the module: ")
+                .reports("by the module: ")
                 .iter()
                 .map(|bytes| bytes.parse::<u64>().expect("bytes"))
                 .sum();

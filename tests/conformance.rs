@@ -220,7 +220,7 @@ fn as_processes(name: &str) {
             ranks = ranks.env(knob, value);
         }
         let ran = ranks.run().expect_success();
-        if let Some(reason) = ran.said("LACKS ").first() {
+        if let Some(reason) = ran.reports("LACKS ").first() {
             return skips::expect(case, reason);
         }
     }

@@ -59,9 +59,9 @@ fn layers(rt: &Runtime, peer: usize) -> Layers {
 /// What a counter has moved by.
 type Moved = BTreeMap<&'static str, u64>;
 
-/// What one message changed at its sender and at its receiver, and what was said of it before.
+/// What one message changed at its sender and at its receiver, and what was predicted before.
 struct MessageTrace {
-    said: Vec<Protocol>,
+    predicted: Vec<Protocol>,
     sender: Moved,
     receiver: Moved,
 }
@@ -95,7 +95,7 @@ enum Size {
 const LONGEST: u64 = 3 << 20;
 
 impl Size {
-    fn of(self, table: &Table<'_>, memory: Memory) -> usize {
+    fn bytes(self, table: &Table<'_>, memory: Memory) -> usize {
         match self {
             Self::Bytes(bytes) => bytes,
             Self::Beside(which, by) => {
@@ -188,7 +188,7 @@ fn as_sender(case: &Case, rt: &Runtime) -> Vec<Moved> {
     (0..case.times).map(one).collect()
 }
 
-/// What was said of each message, and what its arrival changed.
+/// What was predicted of each message, and what its arrival changed.
 fn as_receiver(case: &Case, rt: &Runtime) -> (usize, Vec<(Vec<Protocol>, Moved)>) {
     let world = rt.world();
     let found = layers(rt, 0);
@@ -200,11 +200,11 @@ fn as_receiver(case: &Case, rt: &Runtime) -> (usize, Vec<(Vec<Protocol>, Moved)>
     }
     let table = Table::new(&case.knobs, &case.costs, found);
     let Message { memory, .. } = case.message;
-    let len = case.size.of(&table, memory);
+    let len = case.size.bytes(&table, memory);
     world.send(&[len as u64], 0, 1).expect("the length");
     let mut bytes = Bytes::new(rt, len, memory.to_heap);
     let one = |round| {
-        let said = said(&table, case, len as u64, round);
+        let predicted = explained(&table, case, len as u64, round);
         let before = rt.counters();
         let word = || world.send(&[0u8; 0], 0, 1).expect("the word");
         let (buffer, in_pieces) = (&mut bytes[..len], case.message.to_pieces);
@@ -233,19 +233,19 @@ fn as_receiver(case: &Case, rt: &Runtime) -> (usize, Vec<(Vec<Protocol>, Moved)>
         assert!(bytes[..len].iter().all(|&found| found == byte));
         let moved = moved(rt, &before);
         world.send(&[0u8; 0], 0, 2).expect("the word");
-        (said, moved)
+        (predicted, moved)
     };
     (len, (0..case.times).map(one).collect())
 }
 
 /// The ways that the message of this round may go. There is one, but where a pair goes by the times that it has seen.
-fn said(table: &Table<'_>, case: &Case, len: u64, round: usize) -> Vec<Protocol> {
+fn explained(table: &Table<'_>, case: &Case, len: u64, round: usize) -> Vec<Protocol> {
     let message = Message {
         rewritten: case.message.rewritten && round > 0,
         ..case.message
     };
     let chosen = table.choose_of(len, message);
-    let mut said = vec![chosen];
+    let mut protocols = vec![chosen];
     let announced = !matches!(
         chosen,
         Protocol::Inline | Protocol::Slots | Protocol::Chunks
@@ -263,9 +263,9 @@ fn said(table: &Table<'_>, case: &Case, len: u64, round: usize) -> Vec<Protocol>
         };
         let losers = table.losers(len, memory).into_iter();
         let learned = losers.filter(|loser| loser.why == Why::Learned);
-        said.extend(learned.map(|loser| alone(loser.protocol)));
+        protocols.extend(learned.map(|loser| alone(loser.protocol)));
     }
-    said
+    protocols
 }
 
 /// Sends messages between two ranks that have seen none.
@@ -295,8 +295,8 @@ fn run(case: &Case) -> (usize, Vec<MessageTrace>) {
     let sent = sent.into_inner().expect("lock").expect("a sender");
     let (len, received) = received.into_inner().expect("lock").expect("a receiver");
     let both = sent.into_iter().zip(received);
-    let seen = both.map(|(sender, (said, receiver))| MessageTrace {
-        said,
+    let seen = both.map(|(sender, (predicted, receiver))| MessageTrace {
+        predicted,
         sender,
         receiver,
     });
@@ -305,7 +305,7 @@ fn run(case: &Case) -> (usize, Vec<MessageTrace>) {
 
 fn check(seen: &MessageTrace, len: usize) -> Result<(), TestCaseError> {
     let MessageTrace {
-        said,
+        predicted,
         sender: s,
         receiver: r,
     } = seen;
@@ -338,7 +338,7 @@ fn check(seen: &MessageTrace, len: usize) -> Result<(), TestCaseError> {
         LayerId::Knem => 3,
         _ => panic!("{layer} has no counter here"),
     };
-    let is_match = |said: &Protocol| match said {
+    let is_match = |predicted: &Protocol| match predicted {
         Protocol::Inline => eager == [1, 0, 0, 0],
         Protocol::Slots => eager == [0, 1, 0, 0],
         Protocol::Chunks => eager == [0, 0, 1, 0],
@@ -350,8 +350,8 @@ fn check(seen: &MessageTrace, len: usize) -> Result<(), TestCaseError> {
         Protocol::Cooperative(layer) => shared && both(way(*layer)),
     };
     prop_assert!(
-        said.iter().any(is_match),
-        "{said:?} was said of {len} bytes; sends {eager:?}, bytes by way {ways:?}, pipeline {} and {}, shared chunks {} and {}",
+        predicted.iter().any(is_match),
+        "{predicted:?} was predicted of {len} bytes; sends {eager:?}, bytes by way {ways:?}, pipeline {} and {}, shared chunks {} and {}",
         s["pipeline_bytes"],
         r["pipeline_bytes"],
         s["coop_chunks_sender"],
@@ -523,7 +523,7 @@ proptest! {
         for seen in &seen {
             check(seen, len)?;
             let wire = seen.receiver["tcp_bytes"];
-            let in_chunks = matches!(seen.said[0], Protocol::Chunks | Protocol::Pipeline);
+            let in_chunks = matches!(seen.predicted[0], Protocol::Chunks | Protocol::Pipeline);
             prop_assert_eq!(wire, if in_chunks { len as u64 } else { 0 });
         }
     }

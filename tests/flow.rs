@@ -467,7 +467,7 @@ fn a_sender_of_more_than_a_receiver_remembers_is_held_back() {
 }
 
 /// What rank 1 says on standard error in such a job.
-fn said_of_the_last_first(max: &str, held: bool) -> String {
+fn stderr_of_the_last_first(max: &str, held: bool) -> String {
     let path = std::env::temp_dir().join(format!("onecopy-flow-last-{max}-{}", std::process::id()));
     std::fs::write(&path, b"").expect("a file");
     let mut ranks = Ranks::new(2, "the last first")
@@ -483,15 +483,15 @@ fn said_of_the_last_first(max: &str, held: bool) -> String {
         ranks = ranks.env("TEST_HELD", "yes");
     }
     let ran = ranks.run();
-    let said = std::fs::read_to_string(&path).expect("the file");
+    let text = std::fs::read_to_string(&path).expect("the file");
     std::fs::remove_file(&path).expect("remove");
     ran.expect_success();
-    said
+    text
 }
 
 #[test]
 fn a_message_that_is_held_back_for_long_is_told_once() {
-    let said = said_of_the_last_first("1000", true);
+    let stderr = stderr_of_the_last_first("1000", true);
     let words = [
         "rank 1 holds back",
         "messages to rank 0",
@@ -501,14 +501,14 @@ fn a_message_that_is_held_back_for_long_is_told_once() {
         .into_iter()
         .chain(["ONECOPY_UNANSWERED_MAX", "communicator of all ranks"])
     {
-        assert!(said.contains(part), "{part}: {said}");
+        assert!(stderr.contains(part), "{part}: {stderr}");
     }
-    assert_eq!(said.lines().count(), 1, "{said}");
+    assert_eq!(stderr.lines().count(), 1, "{stderr}");
 }
 
 #[test]
 fn the_knob_lets_a_receiver_remember_more() {
-    assert_eq!(said_of_the_last_first("100000", false), "");
+    assert_eq!(stderr_of_the_last_first("100000", false), "");
 }
 
 /// Two ranks with an empty file for a word of one to the other.
@@ -568,7 +568,7 @@ fn an_idle_rank_uses_hardly_any_processor() {
         )
         .run();
     let ran = ran.expect_success();
-    assert_eq!(ran.said("IDLE ").len(), 3, "{ran:#?}");
+    assert_eq!(ran.reports("IDLE ").len(), 3, "{ran:#?}");
 }
 
 #[test]

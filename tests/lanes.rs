@@ -175,7 +175,7 @@ fn messages_of_all_sizes_come_by_lanes() {
                 }
                 let costs = Costs::seeds(&knobs);
                 let table = Table::new(&knobs, &costs, found);
-                let said = |len: usize| table.choose(len as u64, Memory::default());
+                let predicted = |len: usize| table.choose(len as u64, Memory::default());
                 let before = rt.counters();
                 for round in 0..4 {
                     for len in SIZES {
@@ -186,7 +186,7 @@ fn messages_of_all_sizes_come_by_lanes() {
                             .expect("exchange");
                         assert!(got == pattern(len, round + peer), "{len} bytes");
                         let reads = rt.counters().lane_reads - reads;
-                        if said(len) == Protocol::Read {
+                        if predicted(len) == Protocol::Read {
                             assert_eq!(reads, 1, "{len} bytes");
                         } else if mode == "ud" || len < knobs.verbs_read_min {
                             assert_eq!(reads, 0, "{len} bytes");
@@ -202,7 +202,7 @@ fn messages_of_all_sizes_come_by_lanes() {
                     assert!(after.lane_pinned > 0);
                     let read = after.lane_reads > before.lane_reads;
                     assert_eq!(read, mode == "rc", "long ones are read");
-                    assert_eq!(said(SIZES[8]) == Protocol::Read, mode == "rc");
+                    assert_eq!(predicted(SIZES[8]) == Protocol::Read, mode == "rc");
                     assert_eq!(after.lane_aliens, 0);
                     say(&format!("{} bytes by lanes", after.verbs_bytes));
                 } else {

@@ -10,7 +10,7 @@ use tracing::field::{Field, Visit};
 use tracing::span::{Attributes, Id, Record};
 use tracing::{Event, Metadata, Subscriber};
 
-/// What is told of a message in its course, once each but for `rendezvous_start`.
+/// Tracepoints of a message in their order, once each but for `rendezvous_start`.
 const COURSE: [&str; 5] = [
     "rendezvous_announced",
     "rendezvous_matched",
@@ -60,8 +60,8 @@ impl Subscriber for Recorder {
         let mut fields = Fields::default();
         event.record(&mut fields);
         if let Some(message) = fields.message {
-            let mut told = TOLD.lock().expect("no rank panics");
-            *told
+            let mut traced = TOLD.lock().expect("no rank panics");
+            *traced
                 .entry(message)
                 .or_default()
                 .entry(fields.name)
@@ -125,11 +125,11 @@ fn the_course_of_each_announced_message_is_told() {
             let knobs = Knobs::from_iter([("ONECOPY_LAYERS", layers)]).expect("knobs");
             let meet = Barrier::new(2);
             local_with(2, &knobs.0, |rt| one(&rt, len, from_heap, late, &meet));
-            let told = TOLD.lock().expect("no rank panics").clone();
+            let traced = TOLD.lock().expect("no rank panics").clone();
             let case = format!(
-                "{layers}, {len} bytes, from the heap: {from_heap}, late: {late}: {told:?}"
+                "{layers}, {len} bytes, from the heap: {from_heap}, late: {late}: {traced:?}"
             );
-            let long: Vec<_> = told
+            let long: Vec<_> = traced
                 .values()
                 .filter(|fields| fields.contains_key("rendezvous_announced"))
                 .collect();

@@ -284,7 +284,7 @@ fn as_rank() {
 #[track_caller]
 fn all_are_done(ranks: Ranks) {
     let ran = ranks.on_nodes().run().expect_success();
-    assert_eq!(ran.said("done").len(), 2, "{ran:?}");
+    assert_eq!(ran.reports("done").len(), 2, "{ran:?}");
 }
 
 fn large(runtime: &Runtime) {

@@ -72,7 +72,7 @@ pub struct PeerAccess {
     pub pid: Option<i32>,
     /// The descriptor by which it granted its memory.
     pub grant: Option<OwnedFd>,
-    /// The numbers that it told.
+    /// The numbers that it announced.
     pub export: Export,
 }
 

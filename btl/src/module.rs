@@ -226,7 +226,7 @@ pub(crate) enum AgreedInterface<'m, D, O> {
     },
     Plain {
         device: &'m Arc<D>,
-        /// The number that the peer told.
+        /// The number that the peer announced.
         offer: O,
     },
 }
@@ -277,7 +277,7 @@ pub struct Guarantees {
 impl Guarantees {
     /// Those of an interface.
     #[must_use]
-    pub fn of(&self, interface: Interface) -> [&'static str; 6] {
+    pub fn for_interface(&self, interface: Interface) -> [&'static str; 6] {
         match interface {
             Interface::Extension => self.extension,
             Interface::Plain => self.plain,
@@ -480,10 +480,11 @@ mod tests {
 
     #[test]
     fn a_refusal_names_device_error_and_remedy() {
-        let of = |errno| refused("/dev/xpmem", &io::Error::from_raw_os_error(errno)).to_string();
-        assert!(of(libc::ENOENT).contains("/dev/xpmem"));
-        assert!(of(libc::ENOENT).ends_with("load the module: see kmod/README.md"));
-        assert!(of(libc::EACCES).contains("udev rule"));
+        let refusal =
+            |errno| refused("/dev/xpmem", &io::Error::from_raw_os_error(errno)).to_string();
+        assert!(refusal(libc::ENOENT).contains("/dev/xpmem"));
+        assert!(refusal(libc::ENOENT).ends_with("load the module: see kmod/README.md"));
+        assert!(refusal(libc::EACCES).contains("udev rule"));
     }
 
     #[test]

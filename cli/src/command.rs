@@ -138,7 +138,7 @@ impl Command {
                 let (knobs, _, unknown) = Knobs::from_env()?;
                 Ok((knobs.log, unknown.iter().map(ToString::to_string).collect()))
             }
-            // What they start themselves is silent about what was said before.
+            // What they start themselves does not repeat earlier warnings.
             Self::Prove | Self::Nodes | Self::NetRank(_) | Self::Profile(_) | Self::TuneRank(_) => {
                 Ok((LogLevel::Warn, Vec::new()))
             }
@@ -239,7 +239,7 @@ pub(crate) fn print(write: impl FnOnce(&mut dyn Write) -> io::Result<()>) -> Res
 fn complain(text: &str) {
     // Names and contents of files may be in it.
     let lines: Vec<String> = text.split('\n').map(plain::text).collect();
-    // When standard error is closed there is nobody left to tell.
+    // When standard error is closed there is no reader left.
     let _ = writeln!(io::stderr().lock(), "onecopy: {}", lines.join("\n"));
 }
 

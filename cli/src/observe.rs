@@ -53,7 +53,7 @@ pub(crate) fn begin_undisturbed() {
 /// Each probe point that is watched takes two. A followed program has begun with what it is to have.
 fn raise_the_limit_of_descriptors() {
     if let Ok((_, hard)) = getrlimit(Resource::RLIMIT_NOFILE) {
-        // With what there is, less can be watched, which is said.
+        // With what there is, less can be watched, which the report says.
         let _ = setrlimit(Resource::RLIMIT_NOFILE, hard, hard);
     }
 }
@@ -89,7 +89,7 @@ pub(crate) struct Source {
 }
 
 impl Source {
-    /// Begins to observe. What is not permitted is said in the report's `limits`.
+    /// Begins to observe. What is not permitted stands in the report's `limits`.
     pub(crate) fn open(wanted: &ObserveOptions) -> Self {
         let mut notes = Vec::new();
         let kernel = if wanted.own {

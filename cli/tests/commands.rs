@@ -90,9 +90,9 @@ fn info_memory_shows_what_a_pool_does() {
     assert_eq!((sum("size"), sum("grown")), (Some(0), sum("released")));
     let roomy = json(&["info", "memory", "--json"], &[]);
     let last = roomy["trial"].as_array().and_then(|trial| trial.last());
-    let of = |name: &str| last.and_then(|row| row[name].as_u64());
+    let field = |name: &str| last.and_then(|row| row[name].as_u64());
     assert!(
-        of("hits") > Some(0) && of("beyond_cap") == Some(0),
+        field("hits") > Some(0) && field("beyond_cap") == Some(0),
         "{roomy:#}"
     );
     let table = onecopy(&["info", "memory"], &[]);
@@ -161,7 +161,7 @@ fn ranges_of_protocols_have_no_gap() {
 
 #[test]
 fn collectives_are_explained_on_several_nodes() {
-    let of = |nodes: &str| {
+    let explained = |nodes: &str| {
         let args = ["info", "collectives", "-n", "8", "--nodes", nodes, "--json"];
         json(&args, &[])
     };
@@ -171,7 +171,7 @@ fn collectives_are_explained_on_several_nodes() {
         own.filter_map(|row| row["how"].as_str().map(str::to_owned))
             .collect()
     };
-    let two = of("2");
+    let two = explained("2");
     assert_eq!(two["nodes"], 2);
     assert!(
         algorithms(&two, "allreduce")
@@ -184,7 +184,7 @@ fn collectives_are_explained_on_several_nodes() {
         Some("messages")
     );
     // Each rank alone: only reductions gain by leaders.
-    let eight = of("8");
+    let eight = explained("8");
     assert_eq!(algorithms(&eight, "bcast"), ["messages"]);
     assert!(
         algorithms(&eight, "allreduce")
@@ -401,22 +401,25 @@ fn the_formula_is_what_the_kernel_counts() {
 fn memory_prints_the_formula_with_its_figures() {
     let listing = json(&["memory", "-n", "4", "--json"], &[]);
     assert_eq!(listing["pairs"], 12);
-    let of = |path: &str| {
+    let bytes = |path: &str| {
         listing
             .pointer(path)
             .and_then(Value::as_u64)
             .expect("a number")
     };
-    assert_eq!(of("/shared/at_start"), 4 * of("/shared/base_per_rank"));
     assert_eq!(
-        of("/shared/without_chunks"),
-        of("/shared/at_start") + 12 * of("/shared/ring_per_pair")
+        bytes("/shared/at_start"),
+        4 * bytes("/shared/base_per_rank")
     );
     assert_eq!(
-        of("/shared/at_most"),
-        of("/shared/without_chunks") + 4 * of("/shared/pool_per_rank_at_most")
+        bytes("/shared/without_chunks"),
+        bytes("/shared/at_start") + 12 * bytes("/shared/ring_per_pair")
     );
-    assert!(of("/worst") > of("/shared/at_most"));
+    assert_eq!(
+        bytes("/shared/at_most"),
+        bytes("/shared/without_chunks") + 4 * bytes("/shared/pool_per_rank_at_most")
+    );
+    assert!(bytes("/worst") > bytes("/shared/at_most"));
     let output = onecopy(&["memory", "-n", "4"], &[("ONECOPY_EAGER_CREDIT", "64K")]);
     let text = text(&output.stdout);
     assert!(text.contains("12 x 16384"), "{text}");
@@ -455,8 +458,8 @@ fn rank_0_prints_the_knobs_that_are_set() {
         &["run", "-n", "2", program, "info", "--json", "--peer", "1"],
         &[("ONECOPY_PRINT_ENV", "on"), ("ONECOPY_COOP", "off")],
     );
-    let said = text(&output.stderr);
-    let lines: Vec<&str> = said
+    let printed = text(&output.stderr);
+    let lines: Vec<&str> = printed
         .lines()
         .filter(|line| line.contains("ONECOPY_"))
         .collect();

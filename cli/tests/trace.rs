@@ -109,8 +109,8 @@ fn is_permitted(report: &Value) -> bool {
 #[test]
 fn known_traffic_is_shown_as_it_was() {
     let folder = tempfile::tempdir().expect("a folder");
-    let of = |name: &str| folder.path().join(name);
-    let [json, timeline, metrics] = [of("a.json"), of("a.trace"), of("a.prom")];
+    let path_of = |name: &str| folder.path().join(name);
+    let [json, timeline, metrics] = [path_of("a.json"), path_of("a.trace"), path_of("a.prom")];
     let name = |path: &Path| path.to_str().expect("text").to_owned();
     let output = trace_reader(
         &[
@@ -220,9 +220,9 @@ fn rank() {
 /// Whether probe points were seen in a program that the runtime is linked into, started by this script.
 fn sees_the_runtime(script: &[&str]) {
     let folder = tempfile::tempdir().expect("a folder");
-    let of = |name: &str| folder.path().join(name).to_str().expect("text").to_owned();
+    let path_of = |name: &str| folder.path().join(name).to_str().expect("text").to_owned();
     let own = std::env::current_exe().expect("a path");
-    let (timeline, json) = (of("a.trace"), of("a.json"));
+    let (timeline, json) = (path_of("a.trace"), path_of("a.json"));
     let mut args = vec!["trace", "--perfetto", &timeline, "--json", &json, "--"];
     args.extend(script);
     let env = [
@@ -231,8 +231,8 @@ fn sees_the_runtime(script: &[&str]) {
         ("OWN", own.to_str().expect("text")),
     ];
     let output = onecopy(&args, &env);
-    let said = (text(&output.stdout), text(&output.stderr));
-    assert_eq!(output.status.code(), Some(0), "{said:?}");
+    let printed = (text(&output.stdout), text(&output.stderr));
+    assert_eq!(output.status.code(), Some(0), "{printed:?}");
     let report = read(Path::new(&json));
     let limits = report["limits"].to_string();
     if !is_permitted(&report) || limits.contains("without rendezvous_done in") {
@@ -245,7 +245,7 @@ fn sees_the_runtime(script: &[&str]) {
         event["name"] == "rendezvous_done" && event["args"]["bytes"] == LONG as u64
     };
     let seen = events.iter().filter(of_messages).count() as u64;
-    assert!(seen >= EXCHANGES, "{seen}: {said:?} {limits}");
+    assert!(seen >= EXCHANGES, "{seen}: {printed:?} {limits}");
 }
 
 #[test]
@@ -443,9 +443,9 @@ fn wrong_arguments_are_refused() {
         ),
     ] {
         let output = onecopy(args, &[]);
-        let said = text(&output.stderr);
-        assert_eq!(output.status.code(), Some(code), "{args:?}: {said}");
-        assert!(said.contains(word), "{args:?}: {said}");
+        let printed = text(&output.stderr);
+        assert_eq!(output.status.code(), Some(code), "{args:?}: {printed}");
+        assert!(printed.contains(word), "{args:?}: {printed}");
     }
 }
 
@@ -511,9 +511,9 @@ fn a_report_that_nobody_reads_changes_no_code_of_the_program() {
         }
         command.stdout(unread()).stderr(Stdio::piped());
         let output = limit::start(&mut command).finish();
-        let said = text(&output.stderr);
-        assert_eq!(output.status.code(), Some(code), "{options:?}: {said}");
-        assert_eq!(said.contains("standard output"), code == 1, "{said}");
+        let printed = text(&output.stderr);
+        assert_eq!(output.status.code(), Some(code), "{options:?}: {printed}");
+        assert_eq!(printed.contains("standard output"), code == 1, "{printed}");
         assert_eq!(read(&file)["version"], 1, "{options:?}");
         fs::remove_file(&file).expect("removed");
     }
@@ -534,8 +534,8 @@ fn a_named_pipe_that_nobody_reads_is_a_failure() {
     drop(tracer.stdin.take());
     let output = tracer.finish();
     assert_eq!(output.status.code(), Some(1));
-    let said = text(&output.stderr);
-    assert!(said.contains(pipe.to_str().expect("text")), "{said}");
+    let printed = text(&output.stderr);
+    assert!(printed.contains(pipe.to_str().expect("text")), "{printed}");
 }
 
 /// The parent of the command may have SIGCHLD ignored, which `exec` keeps.
@@ -549,8 +549,8 @@ fn a_program_has_its_code_where_sigchld_is_ignored() {
     command.args([env!("CARGO_BIN_EXE_onecopy"), "trace", "--json"]);
     command.arg(&json).args(["--", "sh", "-c", "exit 7"]);
     let output = limit::output(&mut command);
-    let said = text(&output.stderr);
-    assert_eq!(output.status.code(), Some(7), "{said}");
+    let printed = text(&output.stderr);
+    assert_eq!(output.status.code(), Some(7), "{printed}");
     assert_eq!(read(&json)["version"], 1);
 }
 
@@ -567,8 +567,8 @@ fn a_program_ignores_what_the_tracer_was_started_to_ignore() {
         let sees = |command: &str| {
             let script = format!("{trap} exec {command}");
             let output = limit::output(Command::new("sh").args(["-c", &script]));
-            let said = text(&output.stdout);
-            let line = said.lines().find(|line| line.starts_with("SigIgn:"));
+            let printed = text(&output.stdout);
+            let line = printed.lines().find(|line| line.starts_with("SigIgn:"));
             line.unwrap_or_else(|| panic!("{output:?}")).to_owned()
         };
         let own = sees(ignored);
@@ -626,8 +626,8 @@ fn capabilities_of_the_file_take_nothing_from_the_program() {
         ("HOME", ""),
     ]);
     let output = limit::output(&mut command);
-    let said = text(&output.stderr);
-    assert!(output.status.success(), "{said}");
+    let printed = text(&output.stderr);
+    assert!(output.status.success(), "{printed}");
     assert!(text(&output.stdout).starts_with("/x:/y:z:\n"), "{output:?}");
     let notes = read(&json)["limits"].clone();
     if notes.to_string().contains("only onecopy's own ranks") {
@@ -699,11 +699,11 @@ fn a_program_that_is_not_there_replaces_no_report() {
     };
     for (program, code) in [("", 127), ("/no such program", 127), ("/", 126)] {
         let output = trace(program);
-        let said = text(&output.stderr);
-        assert_eq!(output.status.code(), Some(code), "{said}");
+        let printed = text(&output.stderr);
+        assert_eq!(output.status.code(), Some(code), "{printed}");
         assert!(
-            said.contains(&format!("cannot start {program:?}")),
-            "{said}"
+            printed.contains(&format!("cannot start {program:?}")),
+            "{printed}"
         );
         assert_eq!(fs::read_to_string(&json).expect("read"), "before");
         let entries = fs::read_dir(folder.path()).expect("a folder");
@@ -945,9 +945,9 @@ fn a_limit_of_the_size_of_files_is_an_error_of_the_file() {
     command.args(["-c", words]);
     command.arg(env!("CARGO_BIN_EXE_onecopy")).arg(&json);
     let output = limit::output(&mut command);
-    let said = text(&output.stderr);
-    assert_eq!(output.status.code(), Some(1), "{said}");
-    assert!(said.contains("too large"), "{said}");
+    let printed = text(&output.stderr);
+    assert_eq!(output.status.code(), Some(1), "{printed}");
+    assert!(printed.contains("too large"), "{printed}");
     let left: Vec<_> = fs::read_dir(folder.path()).expect("a folder").collect();
     assert!(left.is_empty(), "{left:?}");
 }

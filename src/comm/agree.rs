@@ -12,7 +12,7 @@ use crate::handle::Handle;
 use std::sync::Arc;
 
 impl Comm {
-    /// Forms communicators; `agreement_comm` carries what is said.
+    /// Forms communicators; `agreement_comm` carries the agreement.
     pub(super) fn form(
         &self,
         agreement_comm: &Self,
@@ -26,15 +26,15 @@ impl Comm {
         let mut proposal = Proposal::default();
         loop {
             (proposal.color, proposal.key) = (color.map_or(0, |color| u64::from(color) + 1), key);
-            let said = agreement_comm.allgather(&proposal.encode(), &mut numbers);
+            let gathered = agreement_comm.allgather(&proposal.encode(), &mut numbers);
             let proposals: Vec<Proposal> = numbers
                 .chunks_exact(NUMBERS)
                 .map(Proposal::decode)
                 .collect();
             let ready = proposals.iter().all(|proposal| proposal.ready != 0);
-            if ready || said.is_err() {
+            if ready || gathered.is_err() {
                 let formed =
-                    said.and_then(|()| self.settle(agreement_comm, &proposals, color, group));
+                    gathered.and_then(|()| self.settle(agreement_comm, &proposals, color, group));
                 handle.gate.enter().end_round(turn, true);
                 let formed = formed?;
                 Self::await_prepared(agreement_comm, formed.as_ref())?;

@@ -11,7 +11,7 @@ use crate::error::{Error, Result};
 use crate::matching::OWN_CONTEXTS;
 use std::sync::Arc;
 
-/// Tags of [`Comm::create_from_group`] and [`Comm::by_messages`] that are told apart.
+/// Tags of [`Comm::create_from_group`] and [`Comm::by_messages`] that are distinguished.
 const TAGS: u32 = 0xFF;
 
 impl Comm {

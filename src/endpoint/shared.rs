@@ -323,14 +323,14 @@ impl SharedMemory {
     }
 
     pub(super) fn want_exposed(&self, wants: bool) {
-        let said = if wants { 2 } else { 1 };
-        self.rx_control.wants_region.store(said, Ordering::Relaxed);
+        let word = if wants { 2 } else { 1 };
+        self.rx_control.wants_region.store(word, Ordering::Relaxed);
     }
 
     pub(super) fn wants_exposed(&self) -> Option<bool> {
         match self.tx_control.wants_region.load(Ordering::Relaxed) {
             0 => None,
-            said => Some(said == 2),
+            word => Some(word == 2),
         }
     }
 }

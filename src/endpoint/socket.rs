@@ -63,11 +63,11 @@ pub(crate) struct Socket {
     input: Input,
     turn: PollTurn,
     credit_back: u64,
-    /// Credit of which the peer is to be told with whatever goes out next; 0: none.
+    /// Credit to be sent with whatever goes out next; 0: none.
     credit_due: u64,
     has_given_up: bool,
-    said_farewell: bool,
-    heard_farewell: bool,
+    sent_farewell: bool,
+    received_farewell: bool,
     /// Nothing more goes out.
     is_mute: bool,
     /// This rank does not talk with the peer any more, and tells it so: until then at most.
@@ -98,8 +98,8 @@ impl Socket {
             credit_back: 0,
             credit_due: 0,
             has_given_up: false,
-            said_farewell: false,
-            heard_farewell: false,
+            sent_farewell: false,
+            received_farewell: false,
             is_mute: false,
             giving_up: None,
             vain_looks: 0,
@@ -164,7 +164,7 @@ impl Socket {
     }
 
     fn push(&mut self, what: FrameKind, value: u64) {
-        if !self.is_mute && !self.said_farewell {
+        if !self.is_mute && !self.sent_farewell {
             self.output.push(what, value);
             self.flush();
         }
@@ -218,7 +218,7 @@ impl Socket {
                 feed.socket = None;
                 feed.lane = lane_state
                     .lane
-                    .filter(|_| !lane_state.said_end)
+                    .filter(|_| !lane_state.sent_end)
                     .map(|lane| (&lane_state.lanes, lane));
             }
             if !lane_state.early.is_empty() {
@@ -239,7 +239,7 @@ impl Socket {
                 return self.look_for_part();
             }
             match self.input.parse() {
-                Parsed::Record if self.heard_farewell => {
+                Parsed::Record if self.received_farewell => {
                     self.input.bad = Some("a record behind the farewell");
                 }
                 Parsed::Record => {}
@@ -289,7 +289,7 @@ impl Socket {
             FrameKind::Credit => self.credit_back = value,
             FrameKind::GivenUp => self.has_given_up = true,
             FrameKind::Farewell => {
-                self.heard_farewell = true;
+                self.received_farewell = true;
                 // It reads until it has heard the same, and leaves when all of its own was taken.
                 self.say_farewell();
                 self.acknowledge();
@@ -311,7 +311,7 @@ impl Medium for Socket {
 
     #[inline]
     fn claim(&mut self, _: usize) -> Option<Self::Room<'_>> {
-        if self.said_farewell || self.is_mute {
+        if self.sent_farewell || self.is_mute {
             return None;
         }
         if self.output.is_full() {
@@ -353,7 +353,7 @@ impl Medium for Socket {
         self.turn.found(found);
         if self.turn.is_quiet() {
             if self.credit_due > 0 {
-                self.tell_credit();
+                self.send_credit();
             }
             if by_lane && self.turn.is_due() {
                 self.acknowledge();
@@ -473,7 +473,7 @@ impl Socket {
             return Put::NoRoom;
         };
         // Behind what waits nothing is added: it would have to be copied as a whole.
-        if !self.output.is_empty() || self.said_farewell || self.is_mute {
+        if !self.output.is_empty() || self.sent_farewell || self.is_mute {
             return Put::NoRoom;
         }
         if naming.len > frame::CHUNK_MAX {
@@ -495,7 +495,7 @@ impl Socket {
                 }
                 return put;
             }
-            Carrier::Nobody => return Put::NoRoom,
+            Carrier::Pending => return Put::NoRoom,
         }
         let mut sending = Sending::new(&mut self.output, stream.fd.as_fd(), front, naming.len);
         let shown = source.show(|_, bytes| sending.piece(bytes));
@@ -525,19 +525,19 @@ impl Socket {
             let lane = lane_state.lane.unwrap_or(u64::MAX);
             let room = lane_state.out == Carrier::Lane
                 && lane_state.lanes.lock().has_room(lane, usize::MAX);
-            return room && !self.is_mute && !self.said_farewell;
+            return room && !self.is_mute && !self.sent_farewell;
         }
         if self.output.blocked && stream.can_write() {
             self.output.blocked = false;
         }
-        !self.output.blocked && !self.is_mute && !self.said_farewell
+        !self.output.blocked && !self.is_mute && !self.sent_farewell
     }
 
     pub(super) fn wait_for_room(&self, waiting: bool) {
         if let Some(stream) = &self.stream {
             let blocked = |lane_state: &PairLane| match lane_state.out {
                 Carrier::Stream => self.output.blocked,
-                Carrier::Lane | Carrier::Nobody => !lane_state.control_out.is_empty(),
+                Carrier::Lane | Carrier::Pending => !lane_state.control_out.is_empty(),
             };
             let blocked = self
                 .lane_state
@@ -554,16 +554,16 @@ impl Socket {
         frame::CHUNK_MAX
     }
 
-    /// The peer is told with the next record that goes to it, when nothing comes for a little, or of the second time. A
+    /// It is sent with the next record that goes to the peer, when nothing comes for a little, or the second time. A
     /// call for that alone would cost as much as one for a message.
     pub(super) fn give_credit(&mut self, total: u64) {
         let due = std::mem::replace(&mut self.credit_due, total);
         if due > 0 {
-            self.tell_credit();
+            self.send_credit();
         }
     }
 
-    fn tell_credit(&mut self) {
+    fn send_credit(&mut self) {
         // It is a total, and may wait until there is room.
         if self.output.is_full() {
             return;
@@ -575,7 +575,7 @@ impl Socket {
     }
 
     pub(super) fn set_polling(&mut self, _: bool) {
-        self.tell_credit();
+        self.send_credit();
         // The next look is a real one.
         self.turn = PollTurn::default();
         self.acknowledge();

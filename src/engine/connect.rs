@@ -64,7 +64,7 @@ impl Engine {
         let endpoint = Endpoint::SharedMemory(shared);
         let mut peer = Peer::new(rank, endpoint, link, self.peer_settings());
         peer.life.pidfd = introduction.pidfd;
-        peer.tell_how_it_reads();
+        peer.announce_reading();
         if introduction.pid.is_some() {
             registry::permit(&self.core.knobs, introduction.pid);
         }

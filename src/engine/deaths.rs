@@ -47,7 +47,7 @@ impl Engine {
         }
         for rank in seen.ended {
             if !self.lives.is_gone(rank) {
-                // The launcher knows how it ended; if it has not said so yet, the end itself is enough.
+                // The launcher knows how it ended; if it has not reported that yet, the end itself is enough.
                 self.take_events();
             }
             if !self.lives.is_gone(rank) {
@@ -55,7 +55,7 @@ impl Engine {
             }
         }
         self.end_lonely_receives();
-        self.tell_of_stuck();
+        self.report_stuck();
     }
 
     /// Looks at the processes of all peers, and whether the wire-up has events; nothing is done about it.
@@ -95,7 +95,7 @@ impl Engine {
         seen
     }
 
-    /// Ends receives from any source, if nobody is left who could send to them.
+    /// Ends receives from any source, if no rank is left that could send to them.
     fn end_lonely_receives(&mut self) {
         let Some(error) = self.lonely() else {
             return;
@@ -109,14 +109,14 @@ impl Engine {
         }
     }
 
-    /// Nobody waits for ever in silence for a message that its sender holds back.
-    fn tell_of_stuck(&mut self) {
+    /// Reports sends that are held back for long, so that no rank waits for them in silence.
+    fn report_stuck(&mut self) {
         let me = self.core.me;
         for peer in self.peers.iter_mut().flatten() {
             let pair = (me, peer.rank);
             if let Some(text) = peer.outbound.stuck(pair, Instant::now()) {
                 tracing::warn!("{text}");
-                // Programs in C have nobody who listens to that. A program without standard error is told nothing.
+                // Programs in C have no subscriber to that. A program without standard error gets no report.
                 let line = format!("onecopy: {text}\n");
                 let _ = std::io::stderr().lock().write_all(line.as_bytes());
             }
@@ -132,7 +132,7 @@ impl Engine {
         self.lives.alone(self.core.me)
     }
 
-    /// What `look` finds for a caller that waits for it: an error if it waits for anyone and nobody is left.
+    /// What `look` finds for a caller that waits for it: an error if it waits for any source and no rank is left.
     pub(crate) fn awaited<R>(
         &mut self,
         pattern: &Pattern,
@@ -232,7 +232,7 @@ impl Engine {
         self.lives.mark(rank, gone.clone());
         self.forget_wire(rank);
         if given_up {
-            self.tell_given_up(rank);
+            self.announce_given_up(rank);
         }
         self.waits.gone = self.waits.gone.wrapping_add(1);
         self.stop_writers(|transfer| transfer.peer == rank);
@@ -320,17 +320,17 @@ impl Engine {
         }
     }
 
-    /// Tells a rank that lives that this one does not talk with it any more. So it does not wait for what will not
-    /// come. It finds the word in this rank's segment when it is woken, or with its next look at the lives of its
+    /// Lets a rank that lives know that this one does not talk with it any more. So it does not wait for what will
+    /// not come. It finds that in this rank's segment when it is woken, or with its next look at the lives of its
     /// peers.
-    fn tell_given_up(&mut self, rank: u32) {
+    fn announce_given_up(&mut self, rank: u32) {
         self.core.home.give_up(rank);
         if let Some(peer) = &mut self.peers[rank as usize] {
             peer.endpoint.give_up();
         }
     }
 
-    /// A peer says that `rank` is dead.
+    /// A peer has reported that `rank` is dead.
     pub(crate) fn believe_dead(&mut self, rank: usize, death: Death) {
         if self.lives.knows(rank) {
             self.mark_gone(rank as u32, Gone::Died(death));

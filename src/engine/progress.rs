@@ -121,7 +121,7 @@ impl Engine {
         true
     }
 
-    /// Takes what a peer on this node has said so far.
+    /// Takes what a peer on this node has sent so far.
     pub(crate) fn hear(&mut self, rank: u32) {
         let peer = self.peers[rank as usize].as_ref();
         // One that goes on writing does not keep this rank here.

@@ -5,7 +5,7 @@ use super::Engine;
 use std::time::Instant;
 
 impl Engine {
-    /// Tells everyone that this rank polls nothing from now on, and looks once more. `true`: nothing is there, the
+    /// Shows all peers that this rank polls nothing from now on, and looks once more. `true`: nothing is there, the
     /// caller may sleep on the doorbell, and calls [`Self::wake_up`] afterwards in any case.
     #[cold]
     pub(crate) fn stop_polling(&mut self) -> bool {

@@ -8,7 +8,7 @@ use crate::endpoint::Home;
 use crate::error::Result;
 use crate::machine::quota;
 use crate::memory::pool::Settings;
-use crate::memory::{geometry, tell_of_small_heap};
+use crate::memory::{geometry, warn_of_small_heap};
 use crate::select::chunks::Chunks;
 use crate::state::{Agenda, Buffers, Lives, Receives, Statistics, WaitPolicy, Waits};
 use crate::wireup::{Card, Wireup};
@@ -59,7 +59,7 @@ fn join(knobs: &Knobs, wireup: &mut dyn Wireup, prepare: impl FnOnce(&Home)) -> 
     let me = u32::try_from(wireup.rank()).unwrap_or(u32::MAX);
     let fence = HeavyFence::register();
     let geometry = geometry(knobs, size);
-    tell_of_small_heap(knobs, &geometry);
+    warn_of_small_heap(knobs, &geometry);
     let nonce = RandomState::new().hash_one(std::process::id()) | 1;
     let home = Home::create(me, geometry, fence, nonce)?;
     let card = Card {

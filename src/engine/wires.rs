@@ -33,7 +33,7 @@ const LOOKS: usize = 8;
 /// How long the hub is not asked while nothing comes from it. To ask is a call of the kernel of about a microsecond,
 /// which so takes no more than a twentieth of a wait.
 const QUIET: Duration = Duration::from_micros(20);
-/// How often lanes are told the time. What they watch takes a second or more, whatever knobs say of other memory.
+/// How often lanes get the time. What they watch takes a second or more, whatever knobs say of other memory.
 const LANES_PERIOD: Duration = Duration::from_secs(1);
 
 /// What a rank has of wires.
@@ -44,7 +44,7 @@ pub(crate) struct Wires {
     /// When the hub was last asked.
     asked: Instant,
     lanes: LaneDevice,
-    /// When lanes are told the time again.
+    /// When lanes get the time again.
     lanes_due: Instant,
     /// The job, as far as lanes must know it.
     job: lanes::JobShape,
@@ -122,7 +122,7 @@ impl Wires {
         }
     }
 
-    /// Has the hub wake this rank for what its lanes tell.
+    /// Has the hub wake this rank for events of its lanes.
     fn watch(&self, lanes: &SharedLanes) {
         for descriptor in lanes.lock().descriptors() {
             if let Err(errno) = self.hub.watch(descriptor, EventSource::Device) {
@@ -487,7 +487,7 @@ impl Engine {
         })
     }
 
-    /// Whether all ranks on other nodes have said that nothing more comes.
+    /// Whether all ranks on other nodes have announced that nothing more comes.
     pub(crate) fn has_heard_farewells(&mut self) -> bool {
         let mut peers = self.peers.iter_mut().flatten();
         peers.all(|peer| {

@@ -11,8 +11,8 @@ use crate::state::transfer::{Mode, Transfer};
 use onecopy_shm::sync::spin_hint;
 
 impl Engine {
-    /// Sees to it that nobody writes into the buffers of those transfers for which `which` holds: their receives end
-    /// now. The sender is told that its message was taken, as it is when the receive is no more.
+    /// Sees to it that no peer writes into the buffers of those transfers for which `which` holds: their receives end
+    /// now. The sender is notified that its message was taken, as it is when the receive is no more.
     #[cold]
     pub(crate) fn stop_writers(&mut self, which: impl Fn(&Transfer) -> bool) {
         let Self {
@@ -46,7 +46,7 @@ impl Engine {
         }
     }
 
-    /// Ends transfer `number`, in which nobody copies any more.
+    /// Ends transfer `number`, in which neither side copies any more.
     fn close_block(&mut self, rank: u32, number: u64) {
         if let Some(transfer) = self.receives.transfers.find_mut(number, rank)
             && let Mode::Cooperative(receiving) = &transfer.mode

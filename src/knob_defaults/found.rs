@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Knobs whose `auto` is found on the machine: in files, by modules and by devices.
 
-use super::said;
+use super::auto_value;
 use crate::tune::profile::{self, Profile};
 use crate::tune::{self, Fingerprint, TuneFile};
 use onecopy_btl::Refusal;
@@ -37,8 +37,8 @@ pub(super) fn module_abi() {
             Some(Interface::Plain) => "plain",
             None => panic!("both have the plain interface"),
         };
-        let said = said("ONECOPY_MODULE_ABI", &Knobs::default(), situation);
-        assert_eq!(said, Value::Word(expected));
+        let value = auto_value("ONECOPY_MODULE_ABI", &Knobs::default(), situation);
+        assert_eq!(value, Value::Word(expected));
         // What the word means where it is set is what `auto` came to.
         let mut forced = Knobs::default();
         forced.set("ONECOPY_MODULE_ABI", expected).expect("a word");

@@ -50,8 +50,8 @@ fn default_heap(ranks: usize) -> usize {
     wanted.min(1 << each.ilog2())
 }
 
-/// Says so if the heap is smaller than it would be.
-pub(crate) fn tell_of_small_heap(knobs: &Knobs, geometry: &Geometry) {
+/// Warns if the heap is smaller than it would be without limits.
+pub(crate) fn warn_of_small_heap(knobs: &Knobs, geometry: &Geometry) {
     let (wanted, got) = (machine_heap_bytes() as u64, geometry.heap_bytes);
     if knobs.heap_size.is_none() && maps(knobs) && got < wanted {
         let limited = match default_heap_bytes() as u64 {

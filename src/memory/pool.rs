@@ -148,7 +148,7 @@ pub struct Stats {
 
 impl Stats {
     /// Puts the figures in their counters.
-    pub fn tell(&self, counters: &mut Counters) {
+    pub fn fill(&self, counters: &mut Counters) {
         counters.buffers_bytes = self.bytes;
         counters.buffers_free_bytes = self.free_bytes;
         counters.buffers_peak_bytes = self.peak_bytes;
@@ -223,7 +223,7 @@ impl Pool {
             len: bytes,
             charged: false,
         };
-        let Some(bucket) = self.settings().buckets.of(bytes) else {
+        let Some(bucket) = self.settings().buckets.index(bytes) else {
             let size = bytes.checked_next_multiple_of(PAGE).unwrap_or(bytes);
             return Ok(buf(self.grow(size, kind)?, None));
         };
@@ -317,7 +317,7 @@ impl Pool {
     pub fn try_take_collective(&self, bytes: usize) -> Option<PoolBuf> {
         let common = self.common();
         let buckets = &common.settings.buckets;
-        let size = match buckets.of(bytes) {
+        let size = match buckets.index(bytes) {
             Some(bucket) => buckets.size(bucket) as u64,
             None => bytes.checked_next_multiple_of(PAGE)? as u64,
         };

@@ -39,21 +39,21 @@ impl Credit {
 /// The credit that this rank gives back as a receiver.
 #[derive(Debug, Default)]
 pub(super) struct Returned {
-    /// What is to be given back, ever, and how much of it the sender has been told.
+    /// Bytes to give back, ever, and how many of them the sender knows of.
     due: u64,
-    told: u64,
+    announced: u64,
 }
 
 impl Returned {
-    /// Gives `charge` back. If that makes more than `least` that the sender has not been told, it is to be told all
-    /// that was given back, ever.
+    /// Gives `charge` back. If the sender does not know of more than `least` bytes then, returns the total, to be
+    /// sent.
     #[inline]
     pub(super) fn give(&mut self, charge: u64, least: u64) -> Option<u64> {
         self.due += charge;
-        if self.due - self.told <= least {
+        if self.due - self.announced <= least {
             return None;
         }
-        self.told = self.due;
+        self.announced = self.due;
         Some(self.due)
     }
 }

@@ -43,11 +43,11 @@ struct HeldBack {
     last: u32,
     /// Since when the same number has waited for answers.
     still: Option<(Instant, u32)>,
-    /// Whether the program was told of that.
+    /// Whether the program was warned of that.
     warned: bool,
 }
 
-/// How long nothing may be answered while messages are held back, before the program is told.
+/// How long nothing may be answered while messages are held back, before the program is warned.
 const STILL: Duration = Duration::from_secs(5);
 
 impl HeldBack {
@@ -294,8 +294,8 @@ impl Outbound {
         self.announced.clear();
     }
 
-    /// What the program has to know of messages that are held back and may wait for ever. It is told once, when nothing
-    /// was answered for a while.
+    /// What the program has to know of messages that are held back and may wait for ever. It is warned once, when
+    /// nothing was answered for a while.
     pub(crate) fn stuck(&mut self, (me, peer): (u32, u32), now: Instant) -> Option<String> {
         let held = &mut self.held_back;
         if held.is_idle() {

@@ -47,7 +47,7 @@ fn two_that_know_the_secret_know_each_other_in_the_end() {
 }
 
 #[test]
-fn whoever_has_another_secret_learns_nothing_and_is_rejected() {
+fn a_side_with_another_secret_learns_nothing_and_is_rejected() {
     let (mut call, mut answer) = (
         caller([8; 32], Purpose::Pair, 1),
         listener(SECRET, Purpose::Pair, 2),
@@ -103,7 +103,7 @@ fn a_recorded_proof_serves_for_no_other_connection() {
 }
 
 #[test]
-fn the_wrong_side_of_the_right_job_is_told_apart() {
+fn the_wrong_side_of_the_right_job_is_rejected() {
     let mut call = caller(SECRET, Purpose::Oob, 1);
     let mut answer = listener(SECRET, Purpose::Pair, 2);
     let why = Rejected::Wrong {

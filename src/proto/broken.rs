@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! A message that its sender gives up. If some of its chunks have gone out already, the receiver is told, so that the
-//! next one can begin. If it was announced and the receiver has asked for something, it is told not to wait for that.
+//! A message that its sender gives up. If some of its chunks have gone out already, the receiver is notified, so that
+//! the next one can begin. If it was announced and the receiver has asked for something, it gets a refusal of that.
 //!
 //! The record goes with the replies, before the next message. Messages are given up by collectives that fail, and when
 //! the memory of a send is taken away. For an announced message the record names the receiver's transfer. The receiver
@@ -30,7 +30,7 @@ pub(crate) fn break_off_announced(core: &mut Core, peer: &mut Peer, transfer: u6
     reply(core, peer, Kind::BreakOff, break_off.encode());
 }
 
-/// The announced send `id` is no more: this rank takes no part in it, and tells a receiver that has asked for that.
+/// The announced send `id` is no more: this rank takes no part in it, and refuses what a receiver has asked for.
 #[cold]
 pub(crate) fn withdraw(core: &mut Core, peer: &mut Peer, id: RequestId) {
     if let Some(transfer) = peer.outbound.withdraw(id) {
@@ -69,7 +69,7 @@ fn announced_broken_off(
     number: u64,
 ) -> Result<(), String> {
     let Some(index) = transfers.index_of(number, peer.rank) else {
-        // It ended before the peer knew: the peer was told.
+        // It ended before the peer knew: the peer was notified.
         return Ok(());
     };
     match transfers.get_mut(index).map(|transfer| &mut transfer.mode) {

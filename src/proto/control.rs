@@ -29,7 +29,7 @@ pub(super) fn open(core: &mut Core, peer: &mut Peer) -> bool {
         Err(error) => {
             // Nothing can go to this peer: everything queued for it fails with the reason.
             if !peer.outbound.replies.is_empty() || !peer.outbound.pipes.is_empty() {
-                // It waits for these: it is told that nothing will come.
+                // It waits for these: it is notified that nothing will come.
                 let gone = Gone::Unreachable(error.to_string());
                 core.agenda.fail(peer.rank, gone);
             }

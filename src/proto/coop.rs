@@ -106,7 +106,7 @@ impl Receiving {
         }
         let failed = peer.endpoint.block_in().failed_by_sender(self.transfer.id);
         if failed.is_some() && self.layer.is_none() {
-            // Nobody else copies here: what the sender did not take is left for the next layer.
+            // No other side copies here: what the sender did not take is left for the next layer.
             self.stop(&peer.endpoint);
         }
         self.settle(peer, failed)
@@ -180,7 +180,7 @@ impl Receiving {
         self.dropped_chunks += chunks;
     }
 
-    /// Takes all chunks that nobody has taken out of the transfer: the sender takes no more.
+    /// Takes all chunks that neither side has taken out of the transfer: the sender takes no more.
     pub(crate) fn stop(&mut self, endpoint: &Endpoint) {
         let (id, chunks) = (self.transfer.id, self.transfer.chunks());
         let rest = endpoint.block_in().claim_rest(id, chunks);

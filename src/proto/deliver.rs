@@ -14,14 +14,14 @@ use onecopy_btl::LayerId;
 /// Who receives a message.
 #[derive(Debug)]
 pub(crate) enum Receiver<'r> {
-    /// The call that runs. It has all of the message, and tells its caller.
+    /// The call that runs. It has all of the message, and reports to its caller.
     Call,
     /// A lightweight receive, by its phase. It has all of the message.
     Lightweight(&'r mut Phase),
     /// A request.
     Request(RequestId),
-    /// Nobody any more: the receive is over.
-    Nobody,
+    /// None any more: the receive is over.
+    Gone,
 }
 
 /// What a message leaves to be done when all of its bytes have come.
@@ -96,7 +96,7 @@ fn complete(
             core.requests.count_completed();
         }
         Receiver::Request(id) => complete_request(core, id, (envelope, total), written),
-        Receiver::Call | Receiver::Nobody => {}
+        Receiver::Call | Receiver::Gone => {}
     }
 }
 

@@ -32,7 +32,7 @@ pub(crate) fn demote(core: &mut Core, peer: &mut Peer, error: &CopyError) {
     detach_layer(&mut core.counters, &peer.link, error.layer);
     peer.link.demote(error);
     peer.policy.adapt(&core.knobs, &core.costs, &peer.link);
-    peer.tell_how_it_reads();
+    peer.announce_reading();
 }
 
 /// Counts what the attach cache of this peer did, if `layer` has one.

@@ -166,7 +166,7 @@ mod tests {
                 }
             } else {
                 world.recv(&mut got[..1], 0, 0).expect("the first message");
-                // They come while nobody waits for them.
+                // They come while no receive waits for them.
                 let begun = std::time::Instant::now();
                 while begun.elapsed() < std::time::Duration::from_millis(200) {
                     let _ = world.iprobe(0, 9).expect("the peer is no rogue");

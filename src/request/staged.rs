@@ -153,7 +153,7 @@ impl Stages {
         self.count.load(Ordering::Relaxed) != 0
     }
 
-    /// Advances one more, as long as somebody keeps it.
+    /// Advances one more, as long as its owner keeps it.
     pub(crate) fn add(&self, buffer: &Arc<dyn Staged>) {
         let mut list = self.lock();
         list.push(Arc::downgrade(buffer));

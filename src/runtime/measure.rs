@@ -232,12 +232,15 @@ mod tests {
 
     #[test]
     fn a_kind_of_stores_is_chosen_when_most_rounds_agree() {
-        let of = |ratios: &[f64]| MeasuredStores::of(ratios.repeat(8));
-        assert_eq!(of(&[1.3, 1.4, 1.2]).faster, Some(ChunkCopy::String));
-        assert_eq!(of(&[0.7, 0.8, 0.9, 9.0]).faster, Some(ChunkCopy::Owned));
-        assert_eq!(of(&[1.01, 1.04, 1.02]).faster, None, "hardly faster");
+        let measured = |ratios: &[f64]| MeasuredStores::of(ratios.repeat(8));
+        assert_eq!(measured(&[1.3, 1.4, 1.2]).faster, Some(ChunkCopy::String));
         assert_eq!(
-            of(&[0.5, 1.3, 1.3]).faster,
+            measured(&[0.7, 0.8, 0.9, 9.0]).faster,
+            Some(ChunkCopy::Owned)
+        );
+        assert_eq!(measured(&[1.01, 1.04, 1.02]).faster, None, "hardly faster");
+        assert_eq!(
+            measured(&[0.5, 1.3, 1.3]).faster,
             None,
             "one round in three says the opposite"
         );
@@ -247,7 +250,7 @@ mod tests {
             "too few rounds"
         );
         assert_eq!(MeasuredStores::of(Vec::new()).knobs(), BTreeMap::new());
-        let knobs = of(&[2.0, 2.0, 2.0]).knobs();
+        let knobs = measured(&[2.0, 2.0, 2.0]).knobs();
         assert_eq!(knobs["ONECOPY_CHUNK_COPY"], "string");
         assert!(Knobs::from_iter(knobs).is_ok());
     }

@@ -143,7 +143,7 @@ impl LightweightReceives {
         self.errors.get(&slot_of(number))
     }
 
-    /// Why the receive of a number failed, which nobody asks for again.
+    /// Why the receive of a number failed, which no call asks for again.
     pub(crate) fn take_error(&mut self, number: u32) -> Error {
         self.errors
             .remove(&slot_of(number))

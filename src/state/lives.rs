@@ -9,7 +9,7 @@ use crate::peer::Gone;
 #[derive(Debug)]
 pub(crate) struct Lives {
     gone: Vec<Option<Gone>>,
-    /// Ranks of which the wire-up has said that they are over.
+    /// Ranks of which the wire-up has reported that they are over.
     over: Vec<bool>,
     /// Whether the wire-up says nothing more.
     is_closed: bool,
@@ -98,12 +98,12 @@ impl Lives {
         self.is_closed = true;
     }
 
-    /// Whether the wire-up has said that a rank is over, or will say nothing of it.
+    /// Whether the wire-up has reported that a rank is over, or will report nothing of it.
     pub(crate) fn is_over(&self, rank: u32) -> bool {
         self.is_closed || self.over[rank as usize]
     }
 
-    /// Whether a rank has nothing under way for this one: it has said so, or this one believes nothing of it.
+    /// Whether a rank has nothing under way for this one: it has announced that, or this one believes nothing of it.
     pub(crate) fn has_ended(&self, rank: u32) -> bool {
         matches!(self.gone(rank), Some(Gone::Protocol(_) | Gone::Left)) || self.over[rank as usize]
     }

@@ -20,7 +20,7 @@ pub(crate) enum StoredBytes {
 }
 
 impl StoredBytes {
-    /// Room for the next `more` bytes; none if the message would be longer than it was said to be.
+    /// Room for the next `more` bytes; none if the message would be longer than announced.
     pub(crate) fn extend(&mut self, more: usize) -> Option<&mut [u8]> {
         match self {
             Self::Short(bytes) => {

@@ -20,7 +20,7 @@ pub(crate) struct Receiving {
     /// Chunks that the receiver has copied, and their bytes.
     pub(crate) mine: u32,
     pub(crate) read: u64,
-    /// Chunks that nobody will copy any more in this transfer.
+    /// Chunks that neither side will copy any more in this transfer.
     pub(crate) dropped: Vec<(u64, u64)>,
     pub(crate) dropped_chunks: u32,
 }

@@ -32,7 +32,7 @@ impl WaitPolicy {
     pub(crate) fn new(knobs: &Knobs, cards: &[Card], me: usize) -> Self {
         let (supply, demand) = processors(cards, me);
         let crowded = demand > supply + 0.01;
-        // A yield costs little when nobody else wants the processor, and is all there is to do when a peer does.
+        // A yield costs little when no other thread wants the processor, and is all there is to do when a peer does.
         let waits = if crowded { WAITS_CROWDED } else { WAITS };
         Self {
             spin: knobs.wait_spin.unwrap_or(waits.spin),

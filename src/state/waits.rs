@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! What a rank's threads wait for, as [`onecopy_shm::watch`] counts it: completed requests, messages that nobody
-//! expected, and peers that are gone.
+//! What a rank's threads wait for, as [`onecopy_shm::watch`] counts it: completed requests, unexpected
+//! messages, and peers that are gone.
 
 use super::WaitPolicy;
 use crate::endpoint::Doorbell;
@@ -56,7 +56,7 @@ impl std::ops::DerefMut for Waits {
 
 impl Waits {
     /// Notifies the threads that wait, if something arrived that one of them may wait for: a completed request, a
-    /// message that nobody expected.
+    /// message that no receive expected.
     #[inline]
     pub(crate) fn notify(&mut self, completed: u32, kept: u32) {
         if self.watch.has_listeners() {

@@ -51,7 +51,7 @@ fn is_wide(address: IpAddr) -> bool {
 }
 
 /// The addresses by which other ranks may reach this node, the best first, or in words what is wrong. `together`: all
-/// ranks share this network namespace, so that nobody outside needs to see a thing.
+/// ranks share this network namespace, so that nothing need be visible outside.
 pub(super) fn candidates(
     wanted: Option<&NetAddress>,
     together: bool,

@@ -38,7 +38,7 @@ pub enum Notice {
     Abort { rank: usize, code: i32 },
     /// A rank broke the rules and lost its connection.
     Complaint { rank: usize, text: String },
-    /// Not everyone joined.
+    /// Not all ranks joined.
     GaveUp {
         missing: Vec<Missing>,
         waited: Option<Duration>,
@@ -365,11 +365,11 @@ impl Broker {
         match self.phase {
             Phase::GaveUp { waited_ms } => {
                 let missing = self.missing();
-                self.tell_absent(rank, waited_ms, missing);
+                self.send_absent(rank, waited_ms, missing);
             }
             _ if !self.decides() => {}
             _ if self.clients.iter().all(|client| client.card.is_some()) => self.complete(),
-            // Someone who can no longer come has been waited for already.
+            // A rank that can no longer come has been waited for already.
             _ if self
                 .clients
                 .iter()
@@ -425,7 +425,7 @@ impl Broker {
         let missing = self.missing();
         for rank in 0..self.clients.len() {
             if self.clients[rank].state == ClientState::Joined {
-                self.tell_absent(rank, waited_ms, missing.clone());
+                self.send_absent(rank, waited_ms, missing.clone());
             }
         }
         if self.decides() {
@@ -435,7 +435,7 @@ impl Broker {
         self.notices.push(Notice::GaveUp { missing, waited });
     }
 
-    fn tell_absent(&mut self, rank: usize, waited_ms: u32, missing: Vec<Missing>) {
+    fn send_absent(&mut self, rank: usize, waited_ms: u32, missing: Vec<Missing>) {
         if !self.is_here(rank) {
             return;
         }

@@ -245,7 +245,7 @@ mod tests {
     }
 
     #[test]
-    fn what_rank_0_says_is_read_whatever_the_table_takes() {
+    fn the_digest_of_rank_0_is_read_whatever_the_table_takes() {
         for digest in both() {
             let size = digest.nodes.size();
             let word = digest.encode();
@@ -263,7 +263,7 @@ mod tests {
     }
 
     #[test]
-    fn a_reason_comes_as_it_was_said() {
+    fn a_reason_comes_as_it_was_put() {
         let word = refusal("no way: none of A_B, b; why ä");
         assert!(word.bytes().all(|byte| byte.is_ascii_graphic()), "{word}");
         assert_eq!(

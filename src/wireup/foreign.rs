@@ -208,7 +208,7 @@ fn places(name: &str, round: u64) -> Vec<Address> {
     let mut found = vec![Address::Abstract(name.to_owned())];
     for base in BASES.map(Path::new) {
         let first = Folder::below(base);
-        // To look through a whole directory takes longer, and is of no use as long as nobody took the folder's name.
+        // To look through a whole directory takes longer, and is of no use while the folder's name is free.
         let others = match round % 8 == 7 || first.is_taken() {
             true => Folder::others(base),
             false => Vec::new(),
@@ -296,7 +296,7 @@ impl Wireup for Foreign {
 
     fn node(&self, rank: usize) -> u32 {
         let nodes = self.between.as_ref().map(|(nodes, _)| nodes);
-        nodes.and_then(|nodes| nodes.of(rank)).unwrap_or(0)
+        nodes.and_then(|nodes| nodes.node(rank)).unwrap_or(0)
     }
 
     fn net(&self) -> Option<NetIdentity> {

@@ -3,7 +3,7 @@
 //! in and introduces them, as our launcher does for its own ranks, by the same [`Broker`]. In a job that spans nodes
 //! the threads are joined by [`Oob`].
 //!
-//! The thread sleeps unless somebody talks to it. It ends when nobody is connected any more, or with the process.
+//! The thread sleeps until something comes. It ends when no rank is connected any more, or with the process.
 
 use std::collections::VecDeque;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};

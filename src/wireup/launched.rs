@@ -2,7 +2,7 @@
 //! The wire-up of a rank that `onecopy run` started: a conversation with the launcher over the socket that it left
 //! open.
 //!
-//! Requests are answered in order, perhaps when nobody waits for the answer any more: such answers are counted off.
+//! Requests are answered in order, perhaps when no call waits for the answer any more: such answers are counted off.
 //! Events may arrive at any time, also between a request and its answer. They are put
 //! aside, and the descriptor that [`event_fd`](super::Wireup::event_fd) returns stays readable until
 //! [`poll`](super::Wireup::poll) has given them out.
@@ -274,7 +274,7 @@ impl Launched {
         }
     }
 
-    /// The next message of any kind, if there is one, but for answers to introductions that nobody waits for any more.
+    /// The next message of any kind, if there is one, but for answers to introductions that no call waits for any more.
     /// `awaited`: how many are waited for.
     fn receive_in_time(
         &mut self,

@@ -141,7 +141,7 @@ impl World {
         self.members.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Tells everyone but `from`, and marks `from` as gone if `over`.
+    /// Notifies all ranks but `from`, and marks `from` as gone if `over`.
     fn announce(&self, from: usize, event: Event, over: bool) {
         let mut members = self.members();
         if over {

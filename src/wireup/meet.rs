@@ -178,7 +178,7 @@ impl Listener {
 
     fn below(base: &Path, name: &str) -> io::Result<Self> {
         // Where another user had taken the first name, jobs made folders of other names. Those of killed jobs are still
-        // there. They are removed here, unless somebody holds them.
+        // there. They are removed here, unless a process holds them.
         for folder in Folder::others(base) {
             if let Ok(Some(_lock)) = folder.hold() {
                 folder.sweep();
@@ -264,7 +264,7 @@ impl Folder {
         }
     }
 
-    /// A folder of a name that nobody can know before it is there.
+    /// A folder of a name that no process can know before it is there.
     fn unforeseen(base: &Path) -> io::Result<Self> {
         let number = fresh()?;
         let mut folder = Self::below(base);
@@ -289,8 +289,8 @@ impl Folder {
         folders.filter(Self::is_ours).collect()
     }
 
-    /// Whether it is there, and only this user may enter it. What a folder is that another user can replace does not
-    /// matter: he cannot replace what is ours in a directory that everyone writes to.
+    /// Whether it is there, and only this user may enter it. In a directory that all users write to, another user can
+    /// replace folders of his own, but not ours.
     pub(super) fn is_ours(&self) -> bool {
         let found = std::fs::symlink_metadata(&self.path);
         found.is_ok_and(|found| found.is_dir() && belongs_to_us(&found))
@@ -325,7 +325,7 @@ impl Folder {
         }
     }
 
-    /// Holds the folder; none if somebody else does, or it was removed.
+    /// Holds the folder; none if another process does, or it was removed.
     fn hold(&self) -> io::Result<Option<File>> {
         let flags = OFlag::O_DIRECTORY | OFlag::O_NOFOLLOW;
         let opened = OpenOptions::new()
@@ -351,8 +351,8 @@ impl Folder {
         Ok(still.then_some(dir))
     }
 
-    /// Removes sockets on which nobody listens any more. To be called while the folder is held: otherwise one that is
-    /// bound but does not listen yet would look so.
+    /// Removes sockets on which no process listens any more. To be called while the folder is held: otherwise one that
+    /// is bound but does not listen yet would look so.
     fn sweep(&self) {
         for entry in std::fs::read_dir(&self.path)
             .into_iter()
@@ -377,7 +377,7 @@ impl Folder {
         self.leave();
     }
 
-    /// Removes the folder if nothing is in it. Only while it is held: somebody else may be about to bind in it.
+    /// Removes the folder if nothing is in it. Only while it is held: another process may be about to bind in it.
     fn leave(&self) {
         for _ in 0..100 {
             match self.hold() {
@@ -510,7 +510,7 @@ impl Namespaces {
         let machine_count = u32::try_from(machines.count()).unwrap_or(u32::MAX);
         let together: Vec<bool> = (0..machine_count).map(together).collect();
         Nodes::by_keys(places.iter().enumerate().map(|(rank, place)| {
-            let machine = machines.of(rank).unwrap_or(0);
+            let machine = machines.node(rank).unwrap_or(0);
             let whole = together[machine as usize];
             let rest = (!whole).then_some((place.net, place.user, place.proc, place.bases));
             (machine, rest)

@@ -45,7 +45,7 @@ impl Nodes {
     }
 
     /// The node of a rank; none if there is no such rank.
-    pub(crate) fn of(&self, rank: usize) -> Option<u32> {
+    pub(crate) fn node(&self, rank: usize) -> Option<u32> {
         self.node_of.get(rank).copied()
     }
 
@@ -56,7 +56,7 @@ impl Nodes {
 
     /// The node whose host this rank is.
     pub(crate) fn hosted_by(&self, rank: usize) -> Option<u32> {
-        let node = self.of(rank)?;
+        let node = self.node(rank)?;
         (self.host(node) == Some(rank)).then_some(node)
     }
 
@@ -137,7 +137,7 @@ mod tests {
         assert_eq!(blocks.hosted_by(193), None);
         assert_eq!(turns.ranks(1).take(2).collect::<Vec<_>>(), [1, 65]);
         assert_eq!(turns.beyond(0).count(), 63 * 64);
-        assert_eq!(turns.of(4096), None);
+        assert_eq!(turns.node(4096), None);
     }
 
     #[test]

@@ -159,7 +159,7 @@ impl Oob {
             return Vec::new();
         };
         let (mut messages, mut end) = connection.read(now);
-        // Room to write is no event; that there is nobody to write to is noticed by reading.
+        // Room to write is no event; the end of the other side is noticed by reading.
         if end.is_none()
             && let Err(unsent) = connection.flush()
         {
@@ -208,7 +208,7 @@ impl Oob {
         if self.came_to.len() + 1 == self.nodes.count()
             && let Some((_, complete)) = self.acceptor.take()
         {
-            // Nobody asks any more if the rank has given up.
+            // If the rank has given up, nothing receives this any more.
             let _ = complete.send(std::mem::take(&mut self.came_to));
         }
     }
@@ -267,7 +267,7 @@ impl Oob {
     /// but the host of the rank's own node. From another host it is rank 0's, if the message is about a rank of its
     /// own.
     pub(super) fn broadcast(&mut self, about: Option<usize>, message: &ToHost, now: Instant) {
-        let node = about.and_then(|rank| self.nodes.of(rank));
+        let node = about.and_then(|rank| self.nodes.node(rank));
         if self.own != 0 && node != Some(self.own) {
             return;
         }

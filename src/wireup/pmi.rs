@@ -3,8 +3,8 @@
 //! an inherited stream.
 //!
 //! It gives a rank its number, a barrier, and a way to end the job. It also gives a table that all ranks of the job
-//! write and read, and nobody else. Whatever the server sends is untrusted: lines are bounded, and an answer that is
-//! not the one expected is an error that shows it.
+//! write and read, and no other process. Whatever the server sends is untrusted: lines are bounded, and an answer that
+//! is not the one expected is an error that shows it.
 
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::time::{Duration, Instant};

@@ -136,7 +136,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_rank_that_does_not_come_is_told_with_the_remedy() {
+    fn a_rank_that_does_not_come_is_reported_with_the_remedy() {
         let late = Failure::Late {
             function: "PMIx_Fence",
             waited: Duration::from_secs(3),

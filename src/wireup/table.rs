@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! What a launcher may offer to the ranks of its job. That is a table that they write and read, and nobody else; a
+//! What a launcher may offer to the ranks of its job. That is a table that they alone write and read; a
 //! barrier; a way to end the job.
 //!
 //! Each protocol of a launcher is a [`Table`] of its own. `foreign.rs` opens the one that is there, and all that

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! What the knobs of the wire-up come to where nobody sets them, by jobs and addresses of this machine.
+//! What the knobs of the wire-up come to where they are not set, by jobs and addresses of this machine.
 
 use super::meet::{BASES, Namespaces};
 use super::{Wireup, address, foreign};

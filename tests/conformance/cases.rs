@@ -408,22 +408,22 @@ impl<'rt> Rank<'rt> {
 
     /// That the case's layer carried what it was to carry. `counters` are from before the last barrier.
     pub(crate) fn check_counters(&self, counters: &CounterSnapshot) {
-        let of = |name: &str| counters.get(name).expect("a counter of this name");
-        assert_eq!(of("demotions"), 0, "{counters:?}");
+        let count = |name: &str| counters.get(name).expect("a counter of this name");
+        assert_eq!(count("demotions"), 0, "{counters:?}");
         // Where barriers go by messages, between nodes at least, some of the last one's may have come: a byte from each
         // other rank.
-        let by_messages = of("coll_by_messages") + of("coll_two_level");
+        let by_messages = count("coll_by_messages") + count("coll_two_level");
         let barrier = by_messages.min(self.size as u64 - 1);
-        assert!(of("unexpected_bytes_now") <= barrier, "{counters:?}");
+        assert!(count("unexpected_bytes_now") <= barrier, "{counters:?}");
         let alone = self.case.alone.then_some(&"coop_chunks_receiver");
         for name in self.case.never.iter().chain(alone) {
-            assert_eq!(of(name), 0, "{name}: {counters:?}");
+            assert_eq!(count(name), 0, "{name}: {counters:?}");
         }
         if self.size != 2 {
             return;
         }
         for name in self.case.moves {
-            let (mine, mut theirs) = ([of(name)], [0u64]);
+            let (mine, mut theirs) = ([count(name)], [0u64]);
             let peer = self.peer();
             self.world
                 .sendrecv(&mine, peer, 0, &mut theirs, peer, 0)

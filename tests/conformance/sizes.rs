@@ -161,9 +161,9 @@ fn truncation(rank: &Rank<'_>) {
                         }
                         scope.wait(request).expect_err("too long")
                     });
-                    let told = matches!(error, Error::Truncated { rank: 0, tag: 4, message, buffer }
+                    let is_expected = matches!(error, Error::Truncated { rank: 0, tag: 4, message, buffer }
                         if message == size as u64 && buffer == room as u64);
-                    assert!(told, "{error}");
+                    assert!(is_expected, "{error}");
                     check(&got[..room], room, "the part that fits");
                     assert!(
                         got[room..].iter().all(|&byte| byte == 0xee),

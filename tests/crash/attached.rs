@@ -50,10 +50,10 @@ fn call_witness() -> crate::limit::Limited {
     let pid = std::process::id().to_string();
     let mut witness = job::another("witness");
     let mut witness = crate::limit::start(witness.env(WITNESSED, pid).stderr(Stdio::piped()));
-    let mut said = String::new();
+    let mut line = String::new();
     let stderr = witness.stderr.take().expect("a pipe");
-    BufReader::new(stderr).read_line(&mut said).expect("a word");
-    assert_eq!(said, "watching\n");
+    BufReader::new(stderr).read_line(&mut line).expect("a word");
+    assert_eq!(line, "watching\n");
     witness
 }
 
@@ -185,9 +185,9 @@ fn a_death_while_xpmem_or_knem_reads_is_an_error_and_no_signal() {
                 let (error, called) = (time(rank, "error", 0), time(rank, "error", 1));
                 delays.push(error.saturating_sub(death.max(called)));
                 after_end.push(error.saturating_sub(end.max(called)));
-                let said = ran.said(rank, "moved");
-                moved += said[0][0].parse::<u64>().expect("bytes");
-                holes += said[0][2].parse::<u64>().expect("windows");
+                let reports = ran.reports(rank, "moved");
+                moved += reports[0][0].parse::<u64>().expect("bytes");
+                holes += reports[0][2].parse::<u64>().expect("windows");
             }
         }
         job::say(&format!(

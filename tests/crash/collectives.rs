@@ -175,15 +175,15 @@ pub(crate) fn rank() {
 fn verify(ran: &CrashRun, victim: usize, what: &str) -> bool {
     let died = ran.ranks[victim] == Death::Signal(9);
     // In the last barrier some may have met before the end.
-    let last = !ran.said(victim, "last").is_empty();
-    let absent = |rank: usize| !ran.said(rank, "absent").is_empty();
+    let last = !ran.reports(victim, "last").is_empty();
+    let absent = |rank: usize| !ran.reports(rank, "absent").is_empty();
     let left = (0..RANKS).filter(|&rank| rank != victim || !died);
     for rank in left.filter(|&rank| !(died && absent(rank))) {
         let story = || format!("{what}: rank {rank}: {}", ran.story());
         assert_eq!(ran.ranks[rank], Death::Code(0), "{}", story());
         let (error, done) = (
-            !ran.said(rank, "error").is_empty(),
-            !ran.said(rank, "done").is_empty(),
+            !ran.reports(rank, "error").is_empty(),
+            !ran.reports(rank, "done").is_empty(),
         );
         assert!(
             if died { error || last && done } else { done },

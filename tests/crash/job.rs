@@ -37,7 +37,7 @@ pub(crate) struct CrashRun {
 
 impl CrashRun {
     /// The words behind `word` in the lines of `rank`.
-    pub(crate) fn said(&self, rank: usize, word: &str) -> Vec<Vec<String>> {
+    pub(crate) fn reports(&self, rank: usize, word: &str) -> Vec<Vec<String>> {
         let lines = self.lines[rank].iter().filter_map(|line| {
             let mut words = line.split_ascii_whitespace().map(str::to_owned);
             (words.next()? == word).then(|| words.collect())
@@ -47,7 +47,7 @@ impl CrashRun {
 
     /// The number that is word `index` behind `word` in the first such line of `rank`.
     pub(crate) fn number(&self, rank: usize, word: &str, index: usize) -> Option<u64> {
-        self.said(rank, word).first()?.get(index)?.parse().ok()
+        self.reports(rank, word).first()?.get(index)?.parse().ok()
     }
 
     /// Everything that was written, for a failure's message.

@@ -136,7 +136,7 @@ fn dies(job: &impl CrashJob, label: &'static str, passed: &Passings, number: u64
 
 /// How often a rank says that it passed a label. What it says last holds.
 fn passings(ran: &CrashRun, rank: usize, label: &str) -> u64 {
-    let passed = ran.said(rank, "passed");
+    let passed = ran.reports(rank, "passed");
     let of_label = passed.iter().filter(|words| words[0] == label);
     let counts = of_label.map(|words| words[1].parse().expect("a number"));
     counts.max().unwrap_or(0)

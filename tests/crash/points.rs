@@ -101,7 +101,7 @@ fn of_a_wire(label: &str) -> bool {
         "proof.sent",
         "inbound.proven",
         "frame.partial",
-        "farewell.said",
+        "farewell.sent",
     ]
     .contains(&label)
 }

@@ -53,10 +53,10 @@ fn a_member_that_cannot_open_its_channel_fails_the_collective_of_all() {
     let ran = job::run("unopened", &[]);
     for rank in 0..RANKS {
         assert_eq!(ran.ranks[rank], Death::Code(0), "{}", ran.story());
-        let error = &ran.said(rank, "error")[0].join(" ");
+        let error = &ran.reports(rank, "error")[0].join(" ");
         // The first to hear of it tells the rest.
-        let told = error.contains("gave the communicator up");
-        assert_eq!(told, rank != LACKING, "{}", ran.story());
+        let is_reported = error.contains("gave the communicator up");
+        assert_eq!(is_reported, rank != LACKING, "{}", ran.story());
     }
 }
 
@@ -93,7 +93,7 @@ fn a_member_without_memory_for_its_end_fails_the_collectives_of_all() {
         for rank in 0..RANKS {
             assert_eq!(ran.ranks[rank], Death::Code(0), "{}", ran.story());
         }
-        let unused = (0..RANKS).filter(|&rank| !ran.said(rank, "unused").is_empty());
+        let unused = (0..RANKS).filter(|&rank| !ran.reports(rank, "unused").is_empty());
         let unused = unused.count();
         assert!(unused == 0 || unused == RANKS, "{}", ran.story());
         agreed += usize::from(unused == RANKS);
@@ -142,10 +142,10 @@ fn an_answer_that_is_missed_is_no_answer_to_the_next_question() {
     for count in 1..=8 {
         let order = format!("socket.receive:{count}:{LACKING}");
         let ran = job::run("introduced", &[("ONECOPY_JOB_FAIL", order)]);
-        let joined = !ran.said(LACKING, "joined").is_empty();
+        let joined = !ran.reports(LACKING, "joined").is_empty();
         for rank in 0..RANKS {
             assert_eq!(ran.ranks[rank], Death::Code(0), "{}", ran.story());
-            let failed = !ran.said(rank, "failed").is_empty();
+            let failed = !ran.reports(rank, "failed").is_empty();
             assert!(!joined || !failed, "{}", ran.story());
         }
         let mut complaints = ran.complaints[LACKING].iter();
@@ -209,11 +209,13 @@ fn a_message_without_memory_for_a_chunk_is_an_error() {
             for rank in 0..RANKS {
                 assert_eq!(ran.ranks[rank], Death::Code(0), "{}", ran.story());
             }
-            let said = |rank, word| !ran.said(rank, word).is_empty();
+            let has_reported = |rank, word| !ran.reports(rank, word).is_empty();
             // What fails later is the end of the job, not the message.
-            if said(LACKING, "short") && !said(LACKING, "all") {
+            if has_reported(LACKING, "short") && !has_reported(LACKING, "all") {
                 refused += 1;
-                let both = [0, LACKING].iter().all(|&rank| said(rank, "talked"));
+                let both = [0, LACKING]
+                    .iter()
+                    .all(|&rank| has_reported(rank, "talked"));
                 assert!(both || len < LONG, "{}", ran.story());
             }
             let mut complaints = ran.complaints.iter().flatten();

@@ -273,9 +273,9 @@ pub(crate) fn verify(ran: &CrashRun, victim: usize, what: &str) -> bool {
             "{what}: rank {rank}: {}",
             ran.story()
         );
-        let end = ran.said(rank, "dead");
+        let end = ran.reports(rank, "dead");
         assert!(
-            end.len() == 1 || !ran.said(rank, "absent").is_empty(),
+            end.len() == 1 || !ran.reports(rank, "absent").is_empty(),
             "{what}: rank {rank}: {}",
             ran.story()
         );

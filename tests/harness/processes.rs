@@ -43,7 +43,7 @@ impl JobRun {
     }
 
     /// What follows `mark` in the lines that contain it.
-    pub(crate) fn said(&self, mark: &str) -> Vec<String> {
+    pub(crate) fn reports(&self, mark: &str) -> Vec<String> {
         let found = self.lines.iter().filter_map(|line| line.split_once(mark));
         found.map(|(_, rest)| rest.to_owned()).collect()
     }

@@ -42,11 +42,11 @@ fn names(result: &Result<()>, member: usize) -> bool {
 /// rank knows.
 fn ends_for(results: &[Result<()>], place: usize, member: usize) -> bool {
     let mut others = (0..=results.len()).filter(|&rank| rank != member);
-    let told = others.any(|rank| {
+    let named = others.any(|rank| {
         let word = format!("rank {rank} gave the communicator up");
         matches!(&results[place], Err(Error::Collective { reason }) if *reason == word)
     });
-    names(&results[place], member) || told && results.iter().any(|other| names(other, member))
+    names(&results[place], member) || named && results.iter().any(|other| names(other, member))
 }
 
 #[test]

@@ -55,8 +55,8 @@ pub(super) fn nonsense() -> Vec<Line> {
     }
     lines.push(Line::of(kind::MESSAGE, INLINE, [0, 8, 8, 0, 0, 0]));
     lines.push(Line::of(kind::MESSAGE, INLINE, [8, NO_HEAP, 8, 0, 0, 0]));
-    for of in kind::MESSAGE + 1..=kind::MASK {
-        lines.push(Line::of(of, INLINE, [8; 6]));
+    for unknown in kind::MESSAGE + 1..=kind::MASK {
+        lines.push(Line::of(unknown, INLINE, [8; 6]));
     }
     for [address, heap, len] in [
         [0, 0, HEAP + 1],

@@ -16,12 +16,12 @@ fn a_bad_value_is_named_with_its_range() {
         ("ONECOPY_POOL_PER_PEER", "1G", "ONECOPY_POOL_MAX"),
     ] {
         let ran = Ranks::new(2, "none").env(name, value).run();
-        let errors = ran.said("ERROR ");
+        let errors = ran.reports("ERROR ");
         assert_eq!(errors.len(), 2, "{ran:#?}");
         for error in errors {
             assert!(error.contains(name), "{error}");
             assert!(error.contains(range), "{error} does not name {range}");
         }
-        assert!(ran.said("DONE ").is_empty());
+        assert!(ran.reports("DONE ").is_empty());
     }
 }

@@ -89,7 +89,7 @@ fn calls_that_the_runtime_can_do_without() {
 fn few_descriptors_suffice_or_are_asked_for() {
     job(2, "few-descriptors before");
     let ran = ranks(2, "no-descriptors before connect").run();
-    let errors = ran.said("ERROR ");
+    let errors = ran.reports("ERROR ");
     assert!(errors.iter().any(|e| e.contains("descriptor")), "{ran:#?}");
 }
 
@@ -107,10 +107,10 @@ fn a_small_address_space_does_without_the_heap() {
     seen.uses("cma");
     // By itself the heap takes what leaves room for all.
     TrafficRun::of(run("auto"), 2).uses("heap");
-    let errors = run("4G").said("ERROR ");
+    let errors = run("4G").reports("ERROR ");
     assert_eq!(errors.len(), 2);
-    let told = |e: &String| e.contains("ONECOPY_HEAP_SIZE") && e.contains("ulimit -v");
-    assert!(errors.iter().all(told), "{errors:?}");
+    let names_limits = |e: &String| e.contains("ONECOPY_HEAP_SIZE") && e.contains("ulimit -v");
+    assert!(errors.iter().all(names_limits), "{errors:?}");
 }
 
 /// Beyond the limit of the size of files the kernel ends a process by a signal.
@@ -128,17 +128,17 @@ fn a_limit_of_the_size_of_files_makes_the_heap_smaller() {
     TrafficRun::of(run(20_000_000, "auto"), 2).uses("heap");
     TrafficRun::of(run(8_000_000, "auto"), 2).uses("cma");
     for (blocks, heap) in [(100, "auto"), (8_000_000, "1G")] {
-        let errors = run(blocks, heap).said("ERROR ");
+        let errors = run(blocks, heap).reports("ERROR ");
         assert_eq!(errors.len(), 2, "{blocks}");
-        let told = |e: &String| e.contains("ulimit -f") && e.contains("ONECOPY_HEAP_SIZE");
-        assert!(errors.iter().all(told), "{errors:?}");
+        let names_limits = |e: &String| e.contains("ulimit -f") && e.contains("ONECOPY_HEAP_SIZE");
+        assert!(errors.iter().all(names_limits), "{errors:?}");
     }
 }
 
 #[test]
 fn without_memfd_the_error_says_so() {
     let ran = ranks(2, "no-memfd before").run();
-    let errors = ran.said("ERROR ");
+    let errors = ran.reports("ERROR ");
     assert_eq!(errors.len(), 2, "{ran:#?}");
     assert!(
         errors.iter().all(|e| e.contains("memfd_create")),

@@ -28,9 +28,12 @@ fn without_the_module_the_refusal_names_device_and_remedy() {
             } else {
                 seen.lacks(layer, "/dev/onecopy");
                 seen.lacks(layer, device);
-                let said = seen.ran.said(&format!("LACKS {layer}"));
+                let reports = seen.ran.reports(&format!("LACKS {layer}"));
                 let remedy = "kmod/README.md";
-                assert!(said.iter().all(|line| line.contains(remedy)), "{said:?}");
+                assert!(
+                    reports.iter().all(|line| line.contains(remedy)),
+                    "{reports:?}"
+                );
             }
             assert_eq!(seen.demotions(), 0);
         }
@@ -52,8 +55,11 @@ fn a_user_who_may_not_open_xpmem_or_knem_is_told_so() {
     let seen = TrafficRun::of(ranks("none nobody", "xpmem,knem,cico", "auto").run(), 2);
     for layer in ["xpmem", "knem"] {
         seen.lacks(layer, "ermission denied");
-        let said = seen.ran.said(&format!("LACKS {layer}"));
-        assert!(said.iter().all(|line| line.contains("udev")), "{said:?}");
+        let reports = seen.ran.reports(&format!("LACKS {layer}"));
+        assert!(
+            reports.iter().all(|line| line.contains("udev")),
+            "{reports:?}"
+        );
     }
 }
 

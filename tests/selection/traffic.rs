@@ -200,13 +200,14 @@ impl TrafficRun {
     #[track_caller]
     pub(crate) fn of(ran: JobRun, count: usize) -> Self {
         let ran = ran.expect_success();
-        assert_eq!(ran.said("DONE ").len(), count, "{ran:#?}");
+        assert_eq!(ran.reports("DONE ").len(), count, "{ran:#?}");
         Self { ran }
     }
 
     pub(crate) fn demotions(&self) -> u64 {
-        let said = self.ran.said("DEMOTIONS ");
-        said.iter()
+        let reports = self.ran.reports("DEMOTIONS ");
+        reports
+            .iter()
             .map(|n| n.parse::<u64>().expect("a number"))
             .sum()
     }
@@ -214,8 +215,8 @@ impl TrafficRun {
     /// Fails unless some rank lacks the layer for a reason that contains `reason`, and offers a remedy.
     #[track_caller]
     pub(crate) fn lacks(&self, layer: &str, reason: &str) {
-        let said = self.ran.said("LACKS ");
-        let found = said.iter().any(|line| {
+        let reports = self.ran.reports("LACKS ");
+        let found = reports.iter().any(|line| {
             let words = line
                 .strip_prefix(layer)
                 .and_then(|line| line.split_once(" | "));
@@ -231,8 +232,8 @@ impl TrafficRun {
     /// Fails unless all use the layer.
     #[track_caller]
     pub(crate) fn uses(&self, layer: &str) {
-        let lacking = self.ran.said(&format!("LACKS {layer}"));
+        let lacking = self.ran.reports(&format!("LACKS {layer}"));
         assert!(lacking.is_empty(), "{lacking:?}");
-        assert!(!self.ran.said(&format!("USES {layer}")).is_empty());
+        assert!(!self.ran.reports(&format!("USES {layer}")).is_empty());
     }
 }

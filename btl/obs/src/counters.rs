@@ -304,15 +304,15 @@ mod tests {
         counters.release_unexpected(60);
         counters.hold_unexpected(10);
         let after = counters.snapshot();
-        let of = |name| {
+        let increase = |name| {
             after
                 .since(&before)
                 .find(|(info, _)| info.name == name)
                 .map(|(_, value)| value)
         };
-        assert_eq!(of("sends_slots"), Some(2));
-        assert_eq!(of("unexpected_bytes_now"), Some(50));
-        assert_eq!(of("unexpected_bytes_peak"), Some(100));
+        assert_eq!(increase("sends_slots"), Some(2));
+        assert_eq!(increase("unexpected_bytes_now"), Some(50));
+        assert_eq!(increase("unexpected_bytes_peak"), Some(100));
     }
 
     #[test]

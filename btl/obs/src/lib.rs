@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Knobs, counters and tracepoints: what onecopy can be told and what it tells.
+//! Knobs, counters and tracepoints: what can be set in onecopy, and what it reports.
 //!
 //! Each of the three is one table, written once by a macro beside its documentation. The parser,
 //! the defaults, the ranges, the listings of `onecopy env` and the pages under `docs/` are all

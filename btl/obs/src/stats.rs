@@ -115,9 +115,9 @@ mod tests {
 
     #[test]
     fn the_order_of_names_and_their_ends_matter() {
-        let of = |names: &[&'static str]| hash(names.iter().copied());
-        assert_ne!(of(&["a", "b"]), of(&["b", "a"]));
-        assert_ne!(of(&["ab"]), of(&["a", "b"]));
+        let hash_of = |names: &[&'static str]| hash(names.iter().copied());
+        assert_ne!(hash_of(&["a", "b"]), hash_of(&["b", "a"]));
+        assert_ne!(hash_of(&["ab"]), hash_of(&["a", "b"]));
         assert_ne!(names(), 0);
     }
 }

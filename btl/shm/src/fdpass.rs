@@ -95,7 +95,7 @@ pub enum FdPassError {
     System {
         /// Name of the call.
         call: &'static str,
-        /// What it said.
+        /// The error of the call.
         source: io::Error,
     },
 }

@@ -58,7 +58,7 @@ pub enum AllocError {
     Private {
         /// Bytes asked for.
         bytes: usize,
-        /// What the kernel said.
+        /// The kernel's error.
         source: std::io::Error,
     },
 }

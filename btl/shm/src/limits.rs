@@ -177,7 +177,7 @@ pub enum LimitError {
     /// The other side ended, or did not answer in time.
     #[error("the other side of the measurement has not answered for {0} s")]
     Silent(u64),
-    /// The arena was told to stop.
+    /// The arena was asked to stop.
     #[error("the measurement was stopped")]
     Stopped,
     /// The kernel refused a call that the limit is made of.

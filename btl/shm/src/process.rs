@@ -133,7 +133,7 @@ pub fn spawn(mut command: Command, setup: &Setup<'_>) -> io::Result<Child> {
     let prepare = move || -> io::Result<()> {
         if let Some(signal) = death_signal {
             prctl::set_pdeathsig(signal)?;
-            // The parent may have died before the request was made: then nobody would tell us.
+            // The parent may have died before the request was made: then no signal would come.
             if getppid() != parent {
                 return Err(Errno::ECANCELED.into());
             }

@@ -204,7 +204,7 @@ impl<C: Cells> Producer<C> {
         }
     }
 
-    /// Whether the consumer must be told of what was published: it does not poll this ring at the moment.
+    /// Whether the consumer must be notified of what was published: it does not poll this ring at the moment.
     #[inline(always)]
     pub fn must_notify(&self, strong: bool) -> bool {
         light_fence(strong);

@@ -52,7 +52,7 @@ pub enum SegmentError {
         call: &'static str,
         /// What it was for.
         object: String,
-        /// What the kernel said.
+        /// The kernel's error.
         source: io::Error,
         /// What to do about it.
         remedy: &'static str,
@@ -66,7 +66,7 @@ pub enum SegmentError {
         bytes: u64,
         /// What they were for.
         what: &'static str,
-        /// What the kernel said.
+        /// The kernel's error.
         source: io::Error,
         /// Bytes that the kernel calls available, 0 if it does not say.
         available: u64,

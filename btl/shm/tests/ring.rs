@@ -104,7 +104,7 @@ proptest! {
                 Step::Tell => {
                     consumer.publish_tail();
                     if queue.is_empty() && consumer.peek().unwrap().is_none() {
-                        // Nothing is under way, and the producer has been told: any record fits that leaves one slot
+                        // Nothing is under way, and the producer was notified: any record fits that leaves one slot
                         // free, unless it would wrap.
                         consumer.publish_tail();
                         prop_assert!(producer.claim_would_fit(1));

@@ -112,7 +112,7 @@ impl KnemLayer {
 /// The guarantees by each interface.
 pub const GUARANTEES: Guarantees = Guarantees {
     extension: [
-        "ranks of the job: who was given the descriptor",
+        "ranks of the job that got the descriptor",
         "do not matter",
         "an error",
         "while a copy runs",

@@ -230,7 +230,7 @@ impl XpmemLayer {
             if let Err(error) = mapped.result
                 && error.raw_os_error() == Some(libc::EFAULT)
             {
-                // Writing is refused where the owner may only read; the copy itself will tell.
+                // Writing is refused where the owner may only read; the copy itself will report it.
                 let readable = device.prefault(first, bytes, false);
                 if readable
                     .result
@@ -314,7 +314,7 @@ impl XpmemLayer {
 /// The guarantees by each interface.
 pub const GUARANTEES: Guarantees = Guarantees {
     extension: [
-        "ranks of the job: who was given the descriptor",
+        "ranks of the job that got the descriptor",
         "do not matter",
         "an error; holes are counted, no signal",
         "none",

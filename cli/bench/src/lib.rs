@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! What the ranks of a benchmark do: patterns of messages, timed, and checked byte for byte outside of the timed loops.
-//! `onecopy bench` and `cargo xtask peers` start them, tell each what to measure, and show what they say.
+//! `onecopy bench` and `cargo xtask peers` start them, send each what to measure, and show what they report.
 //!
 //! This is a package of its own because the library's generic functions are compiled where they are used. What times
 //! them is optimised as the library is; the command is not, which saves most of the time of its build.
@@ -304,7 +304,7 @@ pub enum BenchError {
         mechanism: String,
         /// The rank.
         rank: usize,
-        /// What it said.
+        /// Its message.
         reason: String,
     },
     /// A received message is not what was sent.

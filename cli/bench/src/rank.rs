@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! One rank of the benchmark: does what it is told, line by line.
+//! One rank of the benchmark: follows orders, line by line.
 
 use super::driver::{Driver, RuntimeDriver, UnixDriver};
 use super::pattern::{self, Buffers, RankPart};
@@ -44,11 +44,11 @@ fn take_priority(priority: &str) -> Result<(), BenchError> {
     if done.status.success() {
         return Ok(());
     }
-    let said = String::from_utf8_lossy(&done.stderr);
-    Err(BenchError::Wrong(format!("chrt: {}", said.trim())))
+    let text = String::from_utf8_lossy(&done.stderr);
+    Err(BenchError::Wrong(format!("chrt: {}", text.trim())))
 }
 
-/// Runs this process as a rank of the benchmark until it is told to leave.
+/// Runs this process as a rank of the benchmark until it is ordered to leave.
 ///
 /// # Errors
 ///
@@ -103,7 +103,7 @@ pub fn main() -> Result<(), BenchError> {
         },
     };
     if let Err(error) = &result {
-        // The benchmark may be gone; then there is nobody to tell.
+        // The benchmark may be gone; then no process reads this.
         let _ = line.say(&Answer::Failed(error.to_string()));
     }
     result

@@ -30,7 +30,7 @@ pub struct Plan {
     pub layout: Layout,
 }
 
-/// Is told how far the run is.
+/// Gets reports of how far the run is.
 pub trait Watch {
     /// A point begins.
     fn point(&mut self, pattern: Pattern, mode: Mode, size: usize);

@@ -17,7 +17,7 @@ use std::time::{Duration, Instant};
 /// A rank that has not answered for so long has hung.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// Ranks that were told to end get so long.
+/// Ranks that were asked to end get so long.
 const GRACE: Duration = Duration::from_secs(5);
 
 /// A job of ranks that waits for orders.
@@ -218,7 +218,7 @@ impl BenchJob {
                 }
             }
         }
-        // What the job said was said before; a thread that panicked has nothing to add.
+        // The job's error was reported before; a thread that panicked has nothing to add.
         let _ = thread.join();
     }
 }

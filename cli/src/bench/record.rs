@@ -283,7 +283,7 @@ impl Run {
         Record {
             pool_bytes: collective.then_some(contestant.pool_bytes),
             hand_offs,
-            target_us: targets::of(point.pattern, mechanism, point.size, self.ranks),
+            target_us: targets::target(point.pattern, mechanism, point.size, self.ranks),
             pattern: point.pattern,
             mode: point.mode,
             mechanism,

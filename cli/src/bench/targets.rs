@@ -9,7 +9,7 @@ const LARGE: usize = 64 << 10;
 
 /// The target of a collective; none where none was set.
 #[must_use]
-pub fn of(pattern: Pattern, mechanism: Mechanism, size: usize, ranks: usize) -> Option<f64> {
+pub fn target(pattern: Pattern, mechanism: Mechanism, size: usize, ranks: usize) -> Option<f64> {
     if size >= LARGE && mechanism != Mechanism::Heap {
         return None;
     }
@@ -46,10 +46,10 @@ mod tests {
 
     #[test]
     fn large_targets_are_for_memory_that_peers_can_read() {
-        let of = |mechanism, size| of(Pattern::Bcast, mechanism, size, 2);
-        assert_eq!(of(Mechanism::Auto, 8), Some(0.13));
-        assert_eq!(of(Mechanism::Heap, 1 << 20), Some(25.0));
-        assert_eq!(of(Mechanism::Auto, 1 << 20), None);
-        assert_eq!(of(Mechanism::Heap, 100), None);
+        let bcast_target = |mechanism, size| target(Pattern::Bcast, mechanism, size, 2);
+        assert_eq!(bcast_target(Mechanism::Auto, 8), Some(0.13));
+        assert_eq!(bcast_target(Mechanism::Heap, 1 << 20), Some(25.0));
+        assert_eq!(bcast_target(Mechanism::Auto, 1 << 20), None);
+        assert_eq!(bcast_target(Mechanism::Heap, 100), None);
     }
 }

@@ -112,7 +112,7 @@ fn lines(knobs: &Knobs, origins: &Origins, costs: &Costs) -> Vec<Line> {
         .map(|info| Line {
             name: info.name,
             value: knobs.text(info.name).unwrap_or_default(),
-            origin: origins.of(info.name).to_string(),
+            origin: origins.origin(info.name).to_string(),
             default: info.default_text(),
             range: info.range(),
             r#type: info.type_name(),

@@ -87,7 +87,7 @@ pub(super) fn look(peer: Option<usize>) -> Result<KnownPair, CliError> {
             "--peer {peer}: this is rank {peer}, alone; start more ranks with 'onecopy run'"
         )));
     }
-    // First, so that the layers tell what has come of a lane.
+    // First, so that the layers report what has come of a lane.
     let wire = match runtime.rank() == peer {
         true => None,
         false => runtime.reach(peer)?,
@@ -148,19 +148,19 @@ pub(super) fn run_nodes_rank() -> Result<ExitCode, CliError> {
 
 /// Has two ranks prove their layers.
 fn prove() -> Result<Layers, CliError> {
-    let (tell, hear) = std::sync::mpsc::channel();
+    let (sender, receiver) = std::sync::mpsc::channel();
     let limit = std::time::Duration::from_secs(60);
     let quiet = [("ONECOPY_PRINT_ENV", "off".to_owned())];
     pair::run(&["__prove"], &quiet, limit, move |line| {
         // Nobody listens any more only when this command has failed.
-        let _ = tell.send(line.to_owned());
+        let _ = sender.send(line.to_owned());
     })?;
-    let line = hear.into_iter().last().unwrap_or_default();
+    let line = receiver.into_iter().last().unwrap_or_default();
     let mut proof: Proof =
         serde_json::from_str(&line).map_err(|error| CliError::Failed(error.into()))?;
     Ok(Layers::new(|layer| {
-        let said = proof.remove(layer.name())?;
-        Some(Refusal::new(said.reason, said.remedy))
+        let refusal = proof.remove(layer.name())?;
+        Some(Refusal::new(refusal.reason, refusal.remedy))
     }))
 }
 
@@ -168,14 +168,14 @@ fn prove() -> Result<Layers, CliError> {
 pub(super) fn run_rank() -> Result<ExitCode, CliError> {
     let runtime = Runtime::init()?;
     if runtime.rank() == 0 && runtime.size() == 2 {
-        let said = |state: LayerState| {
+        let refusal = |state: LayerState| {
             let Refusal { reason, remedy } = state.refusal?;
             Some((
                 state.layer.name().to_owned(),
                 SentRefusal { reason, remedy },
             ))
         };
-        let proof: Proof = runtime.layers(1)?.into_iter().filter_map(said).collect();
+        let proof: Proof = runtime.layers(1)?.into_iter().filter_map(refusal).collect();
         let line = text::json_line(&proof)?;
         print(|out| writeln!(out, "{line}"))?;
     }
@@ -269,7 +269,7 @@ fn table(layers: &[Layer]) -> String {
     rows.build().with(Style::psql()).to_string()
 }
 
-/// What is said of the machine: words, and what they say.
+/// What is shown of the machine: labels and values.
 type Facts = Vec<(&'static str, String)>;
 
 fn facts(machine: &Machine) -> Facts {

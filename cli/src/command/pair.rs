@@ -53,8 +53,8 @@ fn finish(
     env: &[(&str, String)],
     mut on_line: impl FnMut(&str) + Send + 'static,
 ) -> Result<(), CliError> {
-    let said = Arc::new(Mutex::new(Vec::new()));
-    let heard = Arc::clone(&said);
+    let printed = Arc::new(Mutex::new(Vec::new()));
+    let heard = Arc::clone(&printed);
     job = job
         .quiet(true)
         .output(Output::Lines(Box::new(move |rank, stream, line| {
@@ -75,7 +75,10 @@ fn finish(
     if outcome.code == 0 {
         return Ok(());
     }
-    let mut text = said.lock().unwrap_or_else(PoisonError::into_inner).clone();
+    let mut text = printed
+        .lock()
+        .unwrap_or_else(PoisonError::into_inner)
+        .clone();
     text.extend(outcome.messages);
     Err(CliError::Failed(
         format!(

@@ -162,16 +162,16 @@ fn measure(
     env.extend(plan.env.iter().cloned());
     env.insert("ONECOPY_TUNE_FILE", "none".to_owned());
     let env: Vec<(&str, String)> = env.into_iter().collect();
-    let (tell, hear) = mpsc::channel();
+    let (sender, receiver) = mpsc::channel();
     let bar = progress.clone();
     pair::run(&command, &env, Duration::from_secs(300), move |line| {
         bar.inc(1);
         // Nobody listens any more only when this command has failed.
-        let _ = tell.send(serde_json::from_str::<RankReply>(line));
+        let _ = sender.send(serde_json::from_str::<RankReply>(line));
     })?;
     let mut batches = Vec::new();
-    for said in hear {
-        match said.map_err(|error| CliError::Failed(error.into()))? {
+    for reply in receiver {
+        match reply.map_err(|error| CliError::Failed(error.into()))? {
             RankReply::Refused(reason) => return Ok(CurveOutcome::Refused(reason)),
             RankReply::Batch(batch) => batches.push(batch),
         }

@@ -117,7 +117,7 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode, CliError> {
     let report =
         qemu::run(&cache, &machine, limit, &run, &kernel.name, &progress).map_err(failed)?;
     progress.finish();
-    tell(&kernel, &report, args)
+    print_report(&kernel, &report, args)
 }
 
 /// This program, and what the person wants beside it.
@@ -153,7 +153,7 @@ fn interactive(
 }
 
 /// What the command wrote, and its exit code.
-fn tell(kernel: &Kernel, report: &qemu::Report, args: &Args) -> Result<ExitCode, CliError> {
+fn print_report(kernel: &Kernel, report: &qemu::Report, args: &Args) -> Result<ExitCode, CliError> {
     let test = report.console.tests().first();
     if let Some(test) = test {
         print(|out| out.write_all(test.output.as_bytes()))?;

@@ -125,14 +125,17 @@ fn memory_shows_each_wire_and_why_one_is_chosen() {
     let wires = between["wires"].as_array().expect("a list");
     let names: Vec<_> = wires.iter().map(|wire| wire["name"].as_str()).collect();
     assert_eq!(names, ["tcp", "rc", "xrc", "ud"].map(Some));
-    let of = |index: usize, what: &str| wires[index][what].as_u64().expect("a number");
-    assert_eq!(of(0, "connections"), 48);
-    assert_eq!(of(0, "kernel"), 48 * (256 << 10));
-    assert_eq!((of(1, "connections"), of(3, "connections")), (48, 1));
-    assert!(of(3, "pinned") < of(1, "pinned") && of(0, "pinned") == 0);
+    let number = |index: usize, what: &str| wires[index][what].as_u64().expect("a number");
+    assert_eq!(number(0, "connections"), 48);
+    assert_eq!(number(0, "kernel"), 48 * (256 << 10));
+    assert_eq!(
+        (number(1, "connections"), number(3, "connections")),
+        (48, 1)
+    );
+    assert!(number(3, "pinned") < number(1, "pinned") && number(0, "pinned") == 0);
     for (index, wire) in wires.iter().enumerate() {
         let most = wire["private"][1].as_u64().expect("a number");
-        assert_eq!(of(index, "at_most"), most + of(index, "kernel"));
+        assert_eq!(number(index, "at_most"), most + number(index, "kernel"));
     }
     // Each further rail has its pairs and its pools; datagrams go by one.
     let by = |rails: &str| {
@@ -140,13 +143,13 @@ fn memory_shows_each_wire_and_why_one_is_chosen() {
         let listing = json(&[&args[..], &more].concat(), &[]);
         let between = &listing["between_nodes"];
         assert_eq!(between["rails"].to_string(), rails);
-        let of =
+        let number =
             |index: usize, what: &str| between["wires"][index][what].as_u64().expect("a number");
         (
-            of(1, "connections"),
-            of(1, "pinned"),
-            of(1, "kernel"),
-            of(3, "at_most"),
+            number(1, "connections"),
+            number(1, "pinned"),
+            number(1, "kernel"),
+            number(3, "at_most"),
         )
     };
     let (one, three) = (by("1"), by("3"));

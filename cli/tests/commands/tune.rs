@@ -45,8 +45,11 @@ fn a_tune_file_sets_knobs_and_curves() {
     std::fs::write(&path, "{}").expect("written");
     let output = onecopy(&["info"], &[("ONECOPY_TUNE_FILE", name)]);
     assert_eq!(output.status.code(), Some(2));
-    let said = text(&output.stderr);
-    assert!(said.contains(name) && said.contains("format"), "{said}");
+    let printed = text(&output.stderr);
+    assert!(
+        printed.contains(name) && printed.contains("format"),
+        "{printed}"
+    );
     std::fs::remove_dir_all(dir).expect("removed");
 }
 
@@ -91,8 +94,8 @@ fn in_home(args: &[&str], home: &Path) -> Command {
 
 fn run(command: &mut Command) -> Vec<u8> {
     let output = command::limit::output(command);
-    let said = text(&output.stderr);
-    assert_eq!((output.status.code(), said.as_str()), (Some(0), ""));
+    let printed = text(&output.stderr);
+    assert_eq!((output.status.code(), printed.as_str()), (Some(0), ""));
     output.stdout
 }
 

@@ -119,14 +119,14 @@ fn hear(job: &mut dyn Wireup, count: usize) {
     }
 }
 
-/// A rank that runs, and what it has said so far.
+/// A rank that runs, and what it has printed so far.
 pub(crate) struct Rank {
     child: Limited,
     lines: Arc<Mutex<Vec<String>>>,
 }
 
 impl Rank {
-    pub(crate) fn said(&self, what: &str) -> bool {
+    pub(crate) fn has_printed(&self, what: &str) -> bool {
         let lines = self.lines.lock().expect("lock");
         lines.iter().any(|line| line.contains(what))
     }
@@ -134,8 +134,8 @@ impl Rank {
     #[track_caller]
     pub(crate) fn expect(&self, what: &str) {
         assert!(
-            wait_until(|| self.said(what)),
-            "not said: {what}: {}",
+            wait_until(|| self.has_printed(what)),
+            "not printed: {what}: {}",
             self.story()
         );
     }
@@ -149,12 +149,12 @@ impl Rank {
         kill(pid, signal).expect("kill");
     }
 
-    /// All that it said, and how it ended.
+    /// All that it printed, and how it ended.
     #[cfg(feature = "fault-points")]
     pub(crate) fn story_and_status(mut self) -> (String, ExitStatus) {
         let status = self.child.wait().expect("wait");
-        // What it said last may be read a moment later than its end is known.
-        let said_all = || self.said("lost: ") || self.said("left");
+        // What it printed last may be read a moment later than its end is known.
+        let said_all = || self.has_printed("lost: ") || self.has_printed("left");
         if status.code().is_some() {
             wait_until(said_all);
         }
@@ -307,7 +307,7 @@ fn the_host_of_a_node_stays_until_its_ranks_have_left() {
     // Rank 2 leaves first, and brings the news of rank 3 all the same.
     ranks[0].expect("0 hears: 2 left");
     ranks[0].expect("0 hears: 3 left");
-    assert!(!ranks[0].said("died"), "{}", ranks[0].story());
+    assert!(!ranks[0].has_printed("died"), "{}", ranks[0].story());
     expect_success(ranks);
 }
 
@@ -467,7 +467,7 @@ fn what_comes_to_the_port_uninvited_is_nobody() {
     // All places are read before there is a port, so strangers race with the links; both orders are right.
     let mut strangers = Vec::new();
     assert!(wait_until(
-        || table.value("onecopy-job-0").is_some() || ranks[0].said("joined")
+        || table.value("onecopy-job-0").is_some() || ranks[0].has_printed("joined")
     ));
     if let Some(place) = port_of(&table) {
         for noise in [&b"GET / HTTP/1.0\r\n\r\n"[..], &[0; 300], b""] {

@@ -36,7 +36,7 @@ fn a_death_at_each_point_of_a_wire_ends_the_other_rank() {
         "proof.sent",
         "inbound.proven",
         "frame.partial",
-        "farewell.said",
+        "farewell.sent",
     ];
     for label in labels {
         let mut killed = 0;

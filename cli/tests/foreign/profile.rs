@@ -212,7 +212,7 @@ fn a_full_disk_does_no_harm() {
         .wrapped(&[&unset[..], &full].concat())
         .run()
         .expect_success();
-    assert_eq!(ran.said("KEPT "), ["all", "all"], "{ran:#?}");
+    assert_eq!(ran.reports("KEPT "), ["all", "all"], "{ran:#?}");
     let mut command = Command::new(full[0]);
     command.args(&full[1..]);
     add_rank(&mut command, "claim");

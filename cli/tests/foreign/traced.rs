@@ -107,8 +107,8 @@ fn build(case: &Case, home: &Path, folder: &Path) -> PathBuf {
     command.args(["-O2", "-std=gnu11", "-rdynamic", "-pthread", "-o"]);
     command.arg(&program).arg(source);
     let built = limit::output(command.env("OPAL_PREFIX", home));
-    let said = String::from_utf8_lossy(&built.stderr);
-    assert!(built.status.success(), "{command:?}: {said}");
+    let text = String::from_utf8_lossy(&built.stderr);
+    assert!(built.status.success(), "{command:?}: {text}");
     program
 }
 
@@ -141,10 +141,10 @@ fn run(case: &Case, home: &Path, folder: &Path, program: &Path) -> Option<Value>
         fs::create_dir(folder.join(job)).expect("a folder");
     }
     let output = limit::output(&mut command);
-    let said = String::from_utf8_lossy(&output.stderr);
+    let text = String::from_utf8_lossy(&output.stderr);
     assert!(
         output.status.success(),
-        "{command:?}: {}: {said}",
+        "{command:?}: {}: {text}",
         output.status
     );
     let report: Value = serde_json::from_slice(&fs::read(json).expect("a report")).expect("JSON");

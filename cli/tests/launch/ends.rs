@@ -296,9 +296,9 @@ fn output_that_cannot_be_written_fails_the_job() {
         let line = format!("exec \"$1\" run -n 2 -- sh -c \"$2\" {target}");
         shell.args(["-c", &line, "sh"]).arg(launcher).arg(script);
         let output = limit::output(&mut shell);
-        let said = String::from_utf8_lossy(&output.stderr);
-        assert_eq!(output.status.code(), Some(1), "{target} {script}: {said}");
-        assert!(said.contains(other), "{target} {script}: {said}");
+        let text = String::from_utf8_lossy(&output.stderr);
+        assert_eq!(output.status.code(), Some(1), "{target} {script}: {text}");
+        assert!(text.contains(other), "{target} {script}: {text}");
     }
 }
 
@@ -313,8 +313,8 @@ fn a_parent_that_ignores_the_ends_of_children_changes_nothing() {
             .arg(launcher)
             .args(["run", "-n", "2", "--", "sh", "-c", script]);
         let output = limit::output(&mut shell);
-        let said = String::from_utf8_lossy(&output.stderr);
-        assert_eq!(output.status.code(), Some(code), "{script}: {said}");
+        let text = String::from_utf8_lossy(&output.stderr);
+        assert_eq!(output.status.code(), Some(code), "{script}: {text}");
     }
 }
 

@@ -23,9 +23,9 @@ fn the_limit_ends_a_command_and_all_below_it() {
     let limit = Duration::from_secs(2);
     let mut started = limit::start_for(&mut command, limit).expect("sh");
     // A test that reads from what hangs goes on when the limit is over.
-    let mut said = String::new();
+    let mut printed = String::new();
     let mut stdout = started.stdout.take().expect("piped");
-    std::io::Read::read_to_string(&mut stdout, &mut said).expect("read");
+    std::io::Read::read_to_string(&mut stdout, &mut printed).expect("read");
     let hangs = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| started.finish()));
     let text = hangs.expect_err("it hung");
     let text = text.downcast_ref::<String>().expect("a text");

@@ -178,7 +178,7 @@ impl SharedMemory {
     }
 
     /// Whether `len` bytes of a message of `total` can be sent in a chunk of the peer's. All of its chunks return, or
-    /// none: else one would be left over, and the next message would seem to be one that nobody answers.
+    /// none: else one would be left over, and the next message would seem to get no answer.
     #[inline]
     fn can_return(&self, total: usize, len: usize) -> bool {
         total >= RETURN_MIN && len <= self.segment.chunk_bytes() && self.segment.returns_chunks()

@@ -18,7 +18,7 @@ impl Socket {
     /// Offers the peer, which is `rank`, a lane of these.
     pub(crate) fn attach_lanes(&mut self, lanes: &SharedLanes, rank: u32) {
         let mut lane_state = Box::new(PairLane::new(lanes.clone(), rank));
-        if !self.is_mute && !self.said_farewell {
+        if !self.is_mute && !self.sent_farewell {
             lane_state.offer(&mut self.output);
         }
         self.lane_state = Some(lane_state);
@@ -45,7 +45,7 @@ impl Socket {
         if let Some(lane_state) = &mut self.lane_state
             && lane_state.is_due(now)
             && !self.is_mute
-            && !self.said_farewell
+            && !self.sent_farewell
         {
             lane_state.offer(&mut self.output);
             self.flush();
@@ -73,7 +73,7 @@ impl Socket {
         if lane_state.out == Carrier::Stream && lane_state.control_out.is_empty() && written.is_ok()
         {
             written = self.output.flush(fd);
-            if self.output.is_empty() && !self.said_farewell {
+            if self.output.is_empty() && !self.sent_farewell {
                 lane_state.switch();
                 written = written.and_then(|()| lane_state.control_out.flush(fd));
             }
@@ -97,7 +97,7 @@ impl Socket {
             return;
         };
         lane_state.skipped += 1;
-        if lane_state.skipped < SKIPS && !lane_state.said_end || self.end.is_some() {
+        if lane_state.skipped < SKIPS && !lane_state.sent_end || self.end.is_some() {
             return;
         }
         lane_state.skipped = 0;
@@ -133,7 +133,7 @@ impl Socket {
         }
         match &mut self.lane_state {
             // Nothing more comes from this rank.
-            Some(lane_state) if self.said_farewell => lane_state.end(&mut self.output),
+            Some(lane_state) if self.sent_farewell => lane_state.end(&mut self.output),
             Some(lane_state) => {
                 if let Err(what) = lane_state.hear_offer(offer, &mut self.output) {
                     self.input.bad = Some(what);

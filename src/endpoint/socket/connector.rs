@@ -67,7 +67,7 @@ pub(crate) struct Connector {
     listener: TcpListener,
     /// When inbound connections are let in again, if they are not now.
     paused: Option<Instant>,
-    told_of_shortage: bool,
+    warned_of_shortage: bool,
     /// Of the ranks on other nodes.
     entries: Vec<Option<PeerEntry>>,
     inbound: Vec<Option<Inbound>>,
@@ -87,7 +87,7 @@ impl Connector {
             set: Arc::clone(set),
             listener,
             paused: None,
-            told_of_shortage: false,
+            warned_of_shortage: false,
             entries: Vec::new(),
             inbound: Vec::new(),
             outbound: Vec::new(),
@@ -115,7 +115,7 @@ impl Connector {
         self.entries.get(rank as usize)?.as_ref()
     }
 
-    /// Where a rank listens; none: it is on this node, or told of no address.
+    /// Where a rank listens; none: it is on this node, or published no address.
     pub(crate) fn address_of(&self, rank: u32) -> Option<SocketAddr> {
         self.entry(rank).map(|entry| entry.address)
     }

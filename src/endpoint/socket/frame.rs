@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! What travels on a stream: a head of [`HEAD`] bytes, a record's payload, and the chunk that the record names.
-//! *Control frames* are heads alone: credit, that a rank gives up or leaves, and what is said of a lane but its offer.
+//! *Control frames* are heads alone: credit, that a rank gives up or leaves, and all about a lane but its offer.
 //!
 //! The record stands before its chunk: the receiver knows where the chunk belongs before it reads it, and reads it
 //! there.

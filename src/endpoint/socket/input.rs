@@ -275,7 +275,7 @@ impl Input {
         done == out.len()
     }
 
-    /// Passes bytes of the part that nobody reads.
+    /// Passes bytes of the part that no receive reads.
     #[inline]
     fn skip(&mut self, feed: &mut Feed<'_>, count: usize) -> bool {
         count == 0 || self.skip_some(feed, count)

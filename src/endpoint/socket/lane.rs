@@ -28,8 +28,8 @@ const OFFERS_APART: Duration = Duration::from_millis(500);
 pub(super) enum Carrier {
     Stream,
     Lane,
-    /// The lane is over, and the peer has not said yet how much has come by it.
-    Nobody,
+    /// The lane is over, and the peer has not reported yet how much has come by it.
+    Pending,
 }
 
 /// What a pair has of lanes.
@@ -41,10 +41,10 @@ pub(super) struct PairLane {
     pub(super) lane: Option<u64>,
     /// The numbers of both ends, the own one first; the peer's once it is known.
     numbers: (u32, Option<u32>),
-    /// Which control frames were said and heard of this lane.
-    said_ready: bool,
-    heard_ready: bool,
-    pub(super) said_end: bool,
+    /// Which control frames were sent and received about this lane.
+    sent_ready: bool,
+    received_ready: bool,
+    pub(super) sent_end: bool,
     /// What carries the frames to the peer, and whether the lane carries those from it.
     pub(super) out: Carrier,
     pub(super) takes: bool,
@@ -93,9 +93,9 @@ impl PairLane {
             rank,
             lane: None,
             numbers: (0, None),
-            said_ready: false,
-            heard_ready: false,
-            said_end: false,
+            sent_ready: false,
+            received_ready: false,
+            sent_end: false,
             out: Carrier::Stream,
             takes: false,
             unpushed: false,
@@ -139,7 +139,7 @@ impl PairLane {
         stream: &mut Output,
     ) -> Result<(), Bad> {
         let offer = Offer::from_bytes(bytes).ok_or("an offer that makes no sense")?;
-        if self.said_end {
+        if self.sent_end {
             // It is about a lane that is over on this side.
             return Ok(());
         }
@@ -159,14 +159,14 @@ impl PairLane {
 
     /// The peer's lane is connected with one of this rank's.
     pub(super) fn hear_ready(&mut self, value: u64) -> Result<(), Bad> {
-        if self.said_end {
+        if self.sent_end {
             return Ok(());
         }
         let (theirs, ours) = ((value >> 32) as u32, value as u32);
         if self.numbers != (ours, Some(theirs)) {
             return Err("a lane that nobody has offered");
         }
-        self.heard_ready = true;
+        self.received_ready = true;
         Ok(())
     }
 
@@ -183,7 +183,7 @@ impl PairLane {
 
     /// Moves a lane on that is being connected, and ends one that has failed.
     pub(super) fn look(&mut self, stream: &mut Output) {
-        let Some(lane) = self.lane.filter(|_| !self.said_end) else {
+        let Some(lane) = self.lane.filter(|_| !self.sent_end) else {
             return;
         };
         let (failed, connected) = {
@@ -194,22 +194,22 @@ impl PairLane {
         if failed {
             self.end(stream);
         } else if connected
-            && !self.said_ready
+            && !self.sent_ready
             && let (ours, Some(theirs)) = self.numbers
         {
-            self.said_ready = true;
+            self.sent_ready = true;
             stream.push(FrameKind::Ready, u64::from(ours) << 32 | u64::from(theirs));
         }
     }
 
     /// Has the lane carry what follows, if both sides are connected. Nothing waits for the stream.
     pub(super) fn switch(&mut self) {
-        let both = self.said_ready && self.heard_ready && !self.said_end;
+        let both = self.sent_ready && self.received_ready && !self.sent_end;
         if both && self.out == Carrier::Stream && self.control_out.is_empty() {
             self.control_out.push(FrameKind::Switch, 0);
             self.out = Carrier::Lane;
             if let Some(lane) = self.lane {
-                // What lanes tell each other beside the stream may go from now on.
+                // What lanes send each other beside the stream may go from now on.
                 self.unpushed = !self.lanes.lock().push(lane);
             }
             self.taken_over += 1;
@@ -220,7 +220,7 @@ impl PairLane {
 
     /// Ends the lane on this side, and says how much has come by it.
     pub(super) fn end(&mut self, stream: &mut Output) {
-        if std::mem::replace(&mut self.said_end, true) {
+        if std::mem::replace(&mut self.sent_end, true) {
             return;
         }
         let mut received = 0;
@@ -245,8 +245,8 @@ impl PairLane {
         }
         match self.out {
             Carrier::Stream => stream.push(FrameKind::End, received),
-            Carrier::Lane | Carrier::Nobody => {
-                self.out = Carrier::Nobody;
+            Carrier::Lane | Carrier::Pending => {
+                self.out = Carrier::Pending;
                 self.given_back += 1;
                 self.control_out.push(FrameKind::End, received);
             }
@@ -255,11 +255,11 @@ impl PairLane {
 
     /// The peer's side of the lane is over: so much has come there.
     pub(super) fn hear_end(&mut self, received: u64, stream: &mut Output) -> Result<(), Bad> {
-        if self.lane.is_none() && !self.said_end {
+        if self.lane.is_none() && !self.sent_end {
             return Err("the end of a lane that there is not");
         }
         self.end(stream);
-        if self.out == Carrier::Nobody {
+        if self.out == Carrier::Pending {
             let lane = self.lane.unwrap_or(u64::MAX);
             let left = self.lanes.lock().left(lane, received);
             stream.prepend(left.ok_or("it has received what was not sent")?);
@@ -275,7 +275,7 @@ impl PairLane {
         let had_none = self.lane.is_none();
         self.close();
         (self.numbers, self.unpushed) = ((0, None), false);
-        (self.said_ready, self.heard_ready, self.said_end) = (false, false, false);
+        (self.sent_ready, self.received_ready, self.sent_end) = (false, false, false);
         if had_none {
             // This side refused it, for a reason that may pass.
             self.retry.refused(Instant::now());
@@ -305,7 +305,7 @@ impl PairLane {
 
     /// Whether a lane is to be tried again.
     pub(super) fn is_due(&self, now: Instant) -> bool {
-        self.lane.is_none() && !self.said_end && self.retry.is_due(now)
+        self.lane.is_none() && !self.sent_end && self.retry.is_due(now)
     }
 
     /// Forgets the lane.

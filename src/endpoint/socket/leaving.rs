@@ -16,14 +16,14 @@ use std::time::{Duration, Instant};
 const LET_OUT: Duration = Duration::from_secs(2);
 
 impl Socket {
-    /// The stream has ended, and the peer had not said that it leaves.
+    /// The stream has ended, and the peer had not announced that it leaves.
     pub(crate) fn was_cut(&self) -> bool {
-        self.end.is_some() && !self.heard_farewell
+        self.end.is_some() && !self.received_farewell
     }
 
     /// All that the peer ever sends has been read.
     pub(crate) fn has_heard_all(&self) -> bool {
-        self.end.is_some() || self.heard_farewell
+        self.end.is_some() || self.received_farewell
     }
 
     /// Why the network, and not the peer, has cut the stream, if it has.
@@ -56,14 +56,14 @@ impl Socket {
     /// Tells the peer that nothing more comes.
     pub(crate) fn say_farewell(&mut self) {
         if self.stream.is_none() {
-            // There is nobody to hear it, and nothing to be lost.
+            // No peer is left to read it, and nothing to be lost.
             self.is_mute = true;
             self.output.clear();
         }
-        if !std::mem::replace(&mut self.said_farewell, true) && !self.is_mute {
+        if !std::mem::replace(&mut self.sent_farewell, true) && !self.is_mute {
             self.output.push(FrameKind::Farewell, 0);
             self.flush();
-            fault::point("farewell.said");
+            fault::point("farewell.sent");
         }
     }
 
@@ -78,7 +78,7 @@ impl Socket {
             let taken = match lane_state.out {
                 Carrier::Stream => true,
                 Carrier::Lane => !lane_state.unpushed && lane_state.lanes.lock().is_taken(lane),
-                Carrier::Nobody => false,
+                Carrier::Pending => false,
             };
             if !taken || !lane_state.control_out.is_empty() {
                 return false;
@@ -107,8 +107,8 @@ impl Socket {
         self.has_given_up
     }
 
-    /// Lets out what a peer is still to be told that is gone, as far as that is possible. Says whether nothing more
-    /// goes to it. A frame that was begun is finished: the control frame that this rank gives up stands behind it.
+    /// Lets out what is still to be sent to a peer that is gone, as far as that is possible. Returns whether nothing
+    /// more goes to it. A frame that was begun is finished: the control frame that this rank gives up stands behind it.
     pub(crate) fn let_out(&mut self) -> bool {
         let Some(until) = self.giving_up else {
             return true;

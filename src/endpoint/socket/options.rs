@@ -73,7 +73,7 @@ pub(super) fn error_of(fd: &impl AsFd) -> Option<Errno> {
 }
 
 /// Whether a socket is connected with itself. The kernel may give a caller the very port that it calls: one of those
-/// that it hands out, where nobody listens.
+/// that it hands out, where no process listens.
 pub(super) fn is_own_end(fd: &impl AsFd) -> bool {
     let fd = fd.as_fd().as_raw_fd();
     let own = getsockname::<SockaddrStorage>(fd);

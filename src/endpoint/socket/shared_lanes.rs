@@ -13,7 +13,7 @@ impl SharedLanes {
         Self(Arc::new(Mutex::new(lanes)))
     }
 
-    /// Nobody holds it while waiting for anything.
+    /// No thread holds it while it waits for anything.
     pub(crate) fn lock(&self) -> MutexGuard<'_, Box<dyn Lanes>> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }

@@ -206,7 +206,7 @@ fn a_stream_that_is_cut_is_a_death_and_a_word_is_a_word() {
 
 /// A rank is given up while a frame to it is on its way: it reads whole frames, and then the word of it.
 #[test]
-fn who_is_given_up_amid_a_frame_is_told_so_behind_it() {
+fn a_peer_given_up_amid_a_frame_is_notified_behind_it() {
     const LEN: usize = 60_000;
     let set = [("ONECOPY_TCP_BUFFER", "16K")];
     let knobs = Knobs::from_iter(set).expect("knobs").0;
@@ -245,8 +245,8 @@ fn who_is_given_up_amid_a_frame_is_told_so_behind_it() {
         // So that it is given up before there is room.
         std::thread::sleep(Duration::from_millis(300));
         let last = last_frame(&mut stream);
-        let told = victim.join().expect("no panic");
-        assert!(matches!(told, Error::Protocol { rank: 1, .. }), "{told}");
+        let error = victim.join().expect("no panic");
+        assert!(matches!(error, Error::Protocol { rank: 1, .. }), "{error}");
         assert_eq!(last, Ok(3), "the last word");
         drop(wireup);
     });

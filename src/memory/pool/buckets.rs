@@ -34,7 +34,7 @@ impl Buckets {
     /// The smallest bucket that holds `bytes`; none holds more than the largest.
     #[inline]
     #[must_use]
-    pub fn of(&self, bytes: usize) -> Option<usize> {
+    pub fn index(&self, bytes: usize) -> Option<usize> {
         let index = self.0.partition_point(|&size| size < bytes);
         (index < self.0.len()).then_some(index)
     }
@@ -79,7 +79,7 @@ mod tests {
             prop_assert!(buckets.sizes().iter().all(|s| s.is_multiple_of(PAGE)));
             prop_assert!(buckets.sizes().is_sorted_by(|a, b| a < b));
             prop_assert!(buckets.sizes()[0] >= min && *buckets.sizes().last().unwrap() >= min + span);
-            match buckets.of(bytes) {
+            match buckets.index(bytes) {
                 Some(bucket) => {
                     prop_assert!(buckets.size(bucket) >= bytes);
                     prop_assert!(bucket == 0 || buckets.size(bucket - 1) < bytes);

@@ -196,10 +196,10 @@ fn alone(test: &str) -> bool {
         .env(ALONE, "")
         .output()
         .unwrap();
-    let said = String::from_utf8_lossy(&ran.stdout);
+    let text = String::from_utf8_lossy(&ran.stdout);
     assert!(
-        ran.status.success() && said.contains("1 passed"),
-        "{said}{}",
+        ran.status.success() && text.contains("1 passed"),
+        "{text}{}",
         String::from_utf8_lossy(&ran.stderr)
     );
     false
@@ -339,7 +339,7 @@ proptest! {
                     prop_assert_eq!(buf.len(), bytes);
                     prop_assert_eq!(buf.as_ptr() as usize % PAGE, 0);
                     prop_assert_eq!(buf.offset().is_some(), kind == MemoryKind::Shared);
-                    let expected = pool.settings().buckets.of(bytes)
+                    let expected = pool.settings().buckets.index(bytes)
                         .map_or(bytes.next_multiple_of(PAGE), |bucket| pool.settings().buckets.size(bucket));
                     prop_assert_eq!(buf.capacity(), expected);
                     let after = pool.stats();
@@ -353,7 +353,7 @@ proptest! {
                     mark += 1;
                 }
                 Step::Collective(bytes) => {
-                    let size = pool.settings().buckets.of(bytes)
+                    let size = pool.settings().buckets.index(bytes)
                         .map_or(bytes.next_multiple_of(PAGE), |bucket| pool.settings().buckets.size(bucket)) as u64;
                     let fits = before.collective_bytes + size <= pool.settings().collective_share;
                     let got = pool.try_take_collective(bytes);

@@ -68,7 +68,7 @@ pub(crate) fn whole(
                 Destination::of_request(&core.requests, id),
                 Receiver::Request(id),
             ),
-            None => (Destination::Nowhere, Receiver::Nobody),
+            None => (Destination::Nowhere, Receiver::Gone),
         };
         let written = to.fill(&mut core.loans, 0, len, read);
         let written = written.map_err(|_| Error::withdrawn(peer.rank));
@@ -246,7 +246,7 @@ fn all_came(
                 unexpected.count();
             }
         }
-        Target::Nowhere => deliver(core, peer, Receiver::Nobody, message, Ok(()), ended),
+        Target::Nowhere => deliver(core, peer, Receiver::Gone, message, Ok(()), ended),
     }
 }
 

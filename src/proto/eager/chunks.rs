@@ -18,7 +18,7 @@ const WARM_MAX: usize = 32;
 
 /// Asks for the lines of the chunks that a message like the one just sent, of `total` bytes in steps, would be written
 /// to. Their last reader has copies of them, and to own them takes as long as to read them. While the receiver
-/// copies out and answers, that costs nobody anything.
+/// copies out and answers, that costs neither side anything.
 #[inline]
 pub(crate) fn warm_chunks(core: &mut Core, peer: &mut Peer, total: u64, step: u64) {
     if !peer.endpoint.shares_memory() || peer.endpoint.sent_warm() {

@@ -45,7 +45,7 @@ pub(crate) fn announce(core: &mut Core, peer: &mut Peer, id: RequestId, coop_id:
         rts.encode()
     };
     let out = match layout {
-        Layout::Said(layout) => put_body(core, peer, Kind::Rts, meta, &rts(layout)),
+        Layout::Described(layout) => put_body(core, peer, Kind::Rts, meta, &rts(layout)),
         Layout::List { bytes, cookie } => put_list(core, peer, meta, (bytes, cookie), rts),
     };
     if !out {
@@ -117,7 +117,7 @@ fn put_list(
 
 /// What an announcement says of where the bytes are.
 enum Layout {
-    Said(SourceLayout),
+    Described(SourceLayout),
     /// In the pieces of this list, which goes in a chunk; perhaps exposed together as a region.
     List {
         bytes: Vec<u8>,
@@ -131,7 +131,7 @@ fn locate(core: &mut Core, peer: &mut Peer, id: RequestId, buf: &UserBuf, len: u
     match buf {
         UserBuf::One(loan) => {
             if let Some(layout) = show(core, peer, id, *loan) {
-                return Layout::Said(layout);
+                return Layout::Described(layout);
             }
             let heap = core.home.heap_offset_of(loan.address(), loan.len());
             let address = loan.address() as u64;
@@ -139,7 +139,7 @@ fn locate(core: &mut Core, peer: &mut Peer, id: RequestId, buf: &UserBuf, len: u
                 None => expose(core, peer, id, std::slice::from_ref(loan), len),
                 Some(_) => None,
             };
-            Layout::Said(match cookie {
+            Layout::Described(match cookie {
                 Some(cookie) => SourceLayout::Region { address, cookie },
                 None => SourceLayout::One {
                     address,
@@ -152,8 +152,8 @@ fn locate(core: &mut Core, peer: &mut Peer, id: RequestId, buf: &UserBuf, len: u
         {
             list(core, peer, id, loans, len)
         }
-        // Nobody but this rank can read a staged buffer.
-        UserBuf::Many(_) | UserBuf::Staged(_) => Layout::Said(SourceLayout::Scattered),
+        // Only this rank can read a staged buffer.
+        UserBuf::Many(_) | UserBuf::Staged(_) => Layout::Described(SourceLayout::Scattered),
     }
 }
 
@@ -181,7 +181,7 @@ fn show(core: &mut Core, peer: &Peer, id: RequestId, loan: Loan) -> Option<Sourc
 fn list(core: &mut Core, peer: &mut Peer, id: RequestId, loans: &[Loan], len: u64) -> Layout {
     let list_bytes = loans.len() * LIST_ENTRY;
     if !plan::has_credit(core, peer, charge(list_bytes as u64)) {
-        return Layout::Said(SourceLayout::Scattered);
+        return Layout::Described(SourceLayout::Scattered);
     }
     let mut bytes = Vec::with_capacity(list_bytes);
     for loan in loans {
@@ -203,7 +203,7 @@ fn expose(core: &mut Core, peer: &Peer, id: RequestId, loans: &[Loan], len: u64)
     }
     let layer = peer.link.exposing()?;
     let exposures = layer.row().exposes.as_ref()?;
-    // Until the peer has said what it needs, this rank takes its own needs for the peer's: as a rule they are the same.
+    // Until the peer has announced its needs, this rank takes its own for the peer's: as a rule they are the same.
     let wanted = peer
         .endpoint
         .wants_exposed()

@@ -63,7 +63,7 @@ fn wait_for_inbound(acceptor: &mut Acceptor, count: usize) {
     let start = Instant::now();
     while acceptor.inbound.iter().flatten().count() < count {
         assert!(serve(acceptor, Instant::now()).is_empty());
-        assert!(start.elapsed() < LONG, "nobody came");
+        assert!(start.elapsed() < LONG, "no caller came");
     }
 }
 
@@ -183,7 +183,7 @@ fn a_queue_that_is_full_is_waited_for() {
         assert!(waiting.len() < 1000, "the queue is never full");
     }
     let error = crate::wireup::oob::connect(&[place], &[], (4, 0), SECRET, 2 * soon);
-    let error = error.expect_err("nobody is let in");
+    let error = error.expect_err("no rank is let in");
     assert!(error.contains("no answer in time"), "{error}");
     let over = AtomicBool::new(false);
     std::thread::scope(|scope| {

@@ -63,7 +63,7 @@ impl Broker {
     /// Whether this rank is one that the broker serves.
     pub(crate) fn is_here(&self, rank: usize) -> bool {
         let beyond = self.beyond.as_ref();
-        beyond.is_none_or(|beyond| beyond.nodes.of(rank) == Some(beyond.own))
+        beyond.is_none_or(|beyond| beyond.nodes.node(rank) == Some(beyond.own))
     }
 
     pub(super) fn decides(&self) -> bool {
@@ -92,8 +92,8 @@ impl Broker {
         let (own, decides) = (beyond.own, beyond.decides);
         let awaits_answer = !decides && self.phase == Phase::Gathering;
         let nodes = Arc::clone(&beyond.nodes);
-        let its = |rank: usize| match nodes.of(rank) {
-            // The first broker brings news of everyone else's ranks.
+        let its = |rank: usize| match nodes.node(rank) {
+            // The first broker brings news of the ranks of all other nodes.
             Some(home) if home == node || node == 0 && home != own => Ok(rank),
             _ => Err(format!("news of rank {rank}, which is not for it to bring")),
         };
@@ -168,7 +168,7 @@ impl Broker {
         let lost: Vec<usize> = nodes.ranks(node).collect();
         let unheard = nodes
             .beyond(own)
-            .filter(|&rank| all && nodes.of(rank) != Some(node));
+            .filter(|&rank| all && nodes.node(rank) != Some(node));
         let unheard: Vec<usize> = unheard.collect();
         // All at once, so that none of them is named as one that may still come.
         for (ranks, death) in [(&lost, Death::NodeLost), (&unheard, Death::Unheard)] {

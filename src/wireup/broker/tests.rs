@@ -101,7 +101,7 @@ fn ranks_that_did_not_join_are_named_to_the_own_rank_last() {
 }
 
 #[test]
-fn whoever_talks_nonsense_loses_its_connection_and_nobody_else_does() {
+fn a_rank_that_sends_nonsense_loses_its_connection_and_no_other_does() {
     let mut cut = join();
     cut.pop();
     for (bytes, fds) in [
@@ -130,7 +130,7 @@ fn whoever_talks_nonsense_loses_its_connection_and_nobody_else_does() {
 }
 
 #[test]
-fn the_kernel_tells_who_speaks() {
+fn the_kernel_names_the_sender() {
     let (mut broker, sockets) = broker(1);
     say(&sockets[0], &join(), 1);
     serve(&mut broker, 1);
@@ -150,7 +150,7 @@ fn the_kernel_tells_who_speaks() {
 }
 
 #[test]
-fn deaths_and_departures_are_told_to_members_only() {
+fn only_members_get_deaths_and_departures() {
     let (mut broker, sockets) = broker(3);
     for end in &sockets {
         say(end, &join(), 1);
@@ -270,7 +270,7 @@ fn descriptors_that_nobody_takes_delay_answers_and_lose_none() {
 }
 
 #[test]
-fn who_cannot_be_told_hears_why_and_the_others_of_its_end() {
+fn a_rank_that_reads_nothing_gets_the_reason_and_the_others_its_end() {
     use nix::sys::socket::{setsockopt, sockopt};
     let (mut broker, sockets) = broker(2);
     let socket = broker.clients[0].socket.as_ref().expect("connected");

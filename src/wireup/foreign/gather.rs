@@ -117,7 +117,7 @@ fn node_key(node: u32) -> String {
     format!("onecopy-node-{node}")
 }
 
-/// Somebody left a word that does not lead on.
+/// A rank left a word that does not lead on.
 fn refused(launcher: &str, word: &str) -> WireupError {
     let reason = digest::reason(word).unwrap_or_else(|| {
         format!(
@@ -162,7 +162,7 @@ fn prepare(
     }
     let mut listeners = Vec::with_capacity(nodes.count());
     for host in (0..nodes.count()).filter_map(|node| nodes.host(u32::try_from(node).ok()?)) {
-        let node = nodes.of(host).unwrap_or(0);
+        let node = nodes.node(host).unwrap_or(0);
         let others: Vec<Namespaces> = nodes.ranks(node).map(|rank| places[rank].clone()).collect();
         listeners.push(places[host].listener_kind(&others)?);
     }
@@ -259,7 +259,7 @@ impl Meeting {
         acceptor: Option<Acceptor>,
         knobs: &Knobs,
     ) -> Result<Foreign, WireupError> {
-        let node = nodes.of(self.rank).unwrap_or(0);
+        let node = nodes.node(self.rank).unwrap_or(0);
         let host = nodes.host(node).unwrap_or(FIRST);
         let mut joined = None;
         if self.rank == host {
@@ -275,7 +275,7 @@ impl Meeting {
         let joined = joined.transpose();
         let joined = joined.map_err(|reason| unusable(self.launcher, reason))?;
         if self.rank != FIRST {
-            // If rank 0's host has given up, nobody else's is of use.
+            // If rank 0's host has given up, no other host is of use.
             self.node_word(&nodes, 0)?;
         }
         let (inner, host, address) = match joined {
@@ -316,7 +316,7 @@ impl Meeting {
         acceptor: Option<Acceptor>,
         knobs: &Knobs,
     ) -> Result<JoinedHost, String> {
-        let node = nodes.of(self.rank).unwrap_or(0);
+        let node = nodes.node(self.rank).unwrap_or(0);
         let kind = between
             .listeners
             .get(node as usize)

@@ -75,7 +75,7 @@ fn who_does_not_belong_to_the_job_is_refused_and_the_others_join() {
         let cards = zero.join(card.clone(), segment().as_fd()).expect("join");
         assert_eq!(cards.len(), 2);
         let mut one = other.join().expect("rank 1");
-        // Nobody is let in any more, and the name is free, as soon as the host's thread comes to that.
+        // No rank is let in any more, and the name is free, as soon as the host's thread comes to that.
         let begun = Instant::now();
         while address.connect().is_ok() {
             assert!(

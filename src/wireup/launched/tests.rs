@@ -135,7 +135,7 @@ fn only_the_rank_ends_its_job() {
     assert!(readable(launcher.as_fd()));
 }
 
-/// The launcher answers when nobody waits any more: the answer is no event, and not that to the next question.
+/// The launcher answers when no call waits any more: the answer is no event, and not that to the next question.
 #[test]
 fn a_late_answer_is_discarded() {
     let introduction = |peer: u32| ToRank::Introduction {
@@ -172,7 +172,7 @@ fn a_late_answer_is_discarded() {
         late(&launcher);
         introduce(&launcher, 2);
         assert_eq!(rank.introduce(2).expect("introduce").uid, 2);
-        // What nobody asked for is an error as before.
+        // An answer that was not asked for is an error as before.
         introduce(&launcher, 1);
         assert!(rank.poll().is_err());
     }

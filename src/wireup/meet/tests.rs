@@ -201,7 +201,7 @@ fn ranks_between_which_no_way_leads_are_on_several_nodes() {
         let places = [here.clone(), other.clone(), here.clone(), other];
         let nodes = Namespaces::nodes(&places);
         (0..4)
-            .map(|rank| nodes.of(rank).expect("a rank"))
+            .map(|rank| nodes.node(rank).expect("a rank"))
             .collect::<Vec<_>>()
     };
     let together = [0, 0, 0, 0];

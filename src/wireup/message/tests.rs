@@ -83,12 +83,12 @@ fn to_rank() -> impl Strategy<Value = ToRank> {
 
 proptest! {
     #[test]
-    fn what_a_rank_says_arrives(message in to_launcher()) {
+    fn messages_of_a_rank_arrive(message in to_launcher()) {
         prop_assert_eq!(ToLauncher::decode(&message.encode()), Ok(message));
     }
 
     #[test]
-    fn what_the_launcher_says_arrives(message in to_rank()) {
+    fn messages_of_the_launcher_arrive(message in to_rank()) {
         let bytes = message.encode();
         prop_assert!(bytes.len() <= MAX_MESSAGE);
         prop_assert_eq!(ToRank::decode(&bytes), Ok(message));

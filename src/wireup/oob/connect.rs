@@ -26,7 +26,7 @@ const PAUSE: Duration = Duration::from_millis(50);
 
 /// Why an address is of no use.
 enum Failure {
-    /// For now: nobody answered in time.
+    /// For now: no listener answered in time.
     Late(String),
     /// As long as nothing changes.
     Lasting(String),
@@ -101,9 +101,9 @@ fn attempt(
         Err(errno) => return Err(lasting(&errno)),
     }
     let stream = TcpStream::from(socket);
-    // A connection of a socket to itself: nobody listens there.
+    // A connection of a socket to itself: no process listens there.
     if stream.local_addr().ok() == stream.peer_addr().ok() {
-        return Err(Failure::Lasting("nobody listens there".to_owned()));
+        return Err(Failure::Lasting("no process listens there".to_owned()));
     }
     let fresh = fresh().map_err(|error| lasting(&error))?;
     let mut proof = Handshake::call(secret, Purpose::Oob, own, peer, fresh);

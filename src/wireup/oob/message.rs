@@ -223,7 +223,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn what_is_said_arrives_however_the_stream_is_cut(
+        fn messages_arrive_however_the_stream_is_cut(
             messages in proptest::collection::vec(message(), 0..6),
             step in 1_usize..300,
         ) {

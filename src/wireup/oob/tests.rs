@@ -76,7 +76,7 @@ fn linked() -> (Oob, Oob, Oob) {
         hosts.map(|host| host.join().expect("thread"))
     });
     let [one, two] = called;
-    assert!(zero.acceptor.is_none(), "nobody else is let in");
+    assert!(zero.acceptor.is_none(), "no other node is let in");
     (zero, other(1, one), other(2, two))
 }
 
@@ -137,7 +137,7 @@ fn who_is_silent_is_lost_and_who_beats_is_not() {
         if let Some(gone) = lost(&mut zero, now) {
             break gone;
         }
-        assert!(now < start + 4 * TIMEOUT, "nobody is lost");
+        assert!(now < start + 4 * TIMEOUT, "no node is lost");
     };
     assert_eq!(gone.0, 2);
     assert!(gone.1.contains("nothing has been heard"), "{gone:?}");
@@ -179,7 +179,7 @@ fn the_end_of_a_process_is_the_end_of_its_node_at_once() {
 }
 
 #[test]
-fn a_node_says_farewell_before_it_goes() {
+fn a_node_sends_farewell_before_it_goes() {
     let (mut zero, mut one, _two) = linked();
     let now = Instant::now();
     let death = Death::Signal(9);
@@ -203,7 +203,7 @@ fn a_node_says_farewell_before_it_goes() {
     zero.remove(1);
     let start = Instant::now();
     while lost(&mut one, now).is_none() {
-        assert!(start.elapsed() < LONG, "nobody closes");
+        assert!(start.elapsed() < LONG, "no side closes");
     }
     assert!(one.is_done(now) && !zero.is_done(now));
     zero.remove(2);

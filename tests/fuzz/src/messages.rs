@@ -138,7 +138,7 @@ pub(crate) fn broker(data: &[u8]) {
         }
     }
     let script = plan.iter().map(|&(step, rank, packet, number)| match step {
-        0..=2 => AtBroker::Says(rank, &packets[packet], usize::from(number % 5)),
+        0..=2 => AtBroker::Sends(rank, &packets[packet], usize::from(number % 5)),
         3 | 4 => AtBroker::Serve(rank),
         5 => AtBroker::Listen(rank),
         6 if number < 32 => AtBroker::HangUp(rank),

@@ -30,7 +30,7 @@ pub struct Origins(Vec<(&'static str, Origin)>);
 impl Origins {
     /// The origin of the knob with this environment name.
     #[must_use]
-    pub fn of(&self, name: &str) -> Origin {
+    pub fn origin(&self, name: &str) -> Origin {
         self.0
             .iter()
             .find(|(known, _)| *known == name)

@@ -24,7 +24,7 @@ fn without_variables_all_is_default() {
     assert!(
         KNOBS
             .iter()
-            .all(|info| origins.of(info.name) == Origin::Default)
+            .all(|info| origins.origin(info.name) == Origin::Default)
     );
     knobs.check().expect("defaults agree with one another");
 }
@@ -95,7 +95,7 @@ fn the_processor_decides_what_auto_stands_for() {
         strings_take_lines,
         ..here
     };
-    let of = |rule: &Auto, strings_take_lines| {
+    let value_of = |rule: &Auto, strings_take_lines| {
         rule.value(&Knobs::default(), &strings(strings_take_lines))
     };
     for (rule, by_stores, by_strings) in [
@@ -112,8 +112,8 @@ fn the_processor_decides_what_auto_stands_for() {
         (&auto::POOL_WRITABLE, Value::Word("off"), Value::Word("on")),
         (&auto::PIPELINE_DEPTH, Value::Count(64), Value::Count(32)),
     ] {
-        assert_eq!(of(rule, false), Some(by_stores));
-        assert_eq!(of(rule, true), Some(by_strings));
+        assert_eq!(value_of(rule, false), Some(by_stores));
+        assert_eq!(value_of(rule, true), Some(by_strings));
     }
     let knobs = Knobs::default();
     assert_eq!(knobs.writes_strings(), crate::machine::strings_take_lines());
@@ -128,7 +128,7 @@ fn every_default_is_in_range_and_reads_back() {
         assert_eq!(defaults.text(knob.name), Some(text.clone()));
         let (knobs, origins, _) = from(&[(knob.name, &text)]).expect(knob.name);
         assert_eq!(knobs, defaults, "{}", knob.name);
-        assert_eq!(origins.of(knob.name), Origin::Environment);
+        assert_eq!(origins.origin(knob.name), Origin::Environment);
     }
 }
 
@@ -161,8 +161,8 @@ fn values_reach_their_fields() {
     assert_eq!(knobs.tune_file, Some(Some(PathBuf::from("/tmp/t"))));
     assert_eq!(knobs.copy_kernel, CopyKernel::NonTemporal);
     assert!(knobs.layers.allows("heap") && !knobs.layers.allows("cma"));
-    assert_eq!(origins.of("ONECOPY_HEAP_MIN"), Origin::Environment);
-    assert_eq!(origins.of("ONECOPY_CMA_MIN"), Origin::Default);
+    assert_eq!(origins.origin("ONECOPY_HEAP_MIN"), Origin::Environment);
+    assert_eq!(origins.origin("ONECOPY_CMA_MIN"), Origin::Default);
 }
 
 #[test]
@@ -178,8 +178,8 @@ fn the_environment_wins_over_the_file() {
     .expect("valid");
     assert_eq!(knobs.heap_min, Some(4 * KIB));
     assert_eq!(knobs.cma_min, Some(16 * KIB));
-    assert_eq!(origins.of("ONECOPY_HEAP_MIN"), Origin::Environment);
-    assert_eq!(origins.of("ONECOPY_CMA_MIN"), Origin::File);
+    assert_eq!(origins.origin("ONECOPY_HEAP_MIN"), Origin::Environment);
+    assert_eq!(origins.origin("ONECOPY_CMA_MIN"), Origin::File);
     assert_eq!(unknown.len(), 1);
     assert_eq!(unknown[0].nearest, None);
 }

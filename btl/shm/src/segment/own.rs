@@ -327,7 +327,7 @@ fn memory(rank: u32, geometry: &Geometry) -> Result<(OwnedFd, Option<Front>), Se
     Ok((fd, front))
 }
 
-/// Writes the header, the magic number last: who finds that finds the rest.
+/// Writes the header, the magic number last: a peer that finds that finds the rest.
 fn write_header(map: &Mapping, rank: u32, geometry: &Geometry, strong_fences: bool, nonce: u64) {
     let header: &Header = map.shared(0);
     header.rank.store(rank, Ordering::Relaxed);

@@ -154,15 +154,15 @@ fn check(head: Head, len: u64) -> Result<Head, PageError> {
         return Err(PageError::Names);
     }
     if head.rank >= head.size || head.size > MAX_RANKS {
-        let said = format!("that it is of rank {} of {}", head.rank, head.size);
-        return Err(PageError::Absurd(said));
+        let claim = format!("that it is of rank {} of {}", head.rank, head.size);
+        return Err(PageError::Absurd(claim));
     }
     if head.bytes != len || len != bytes_of(head.size) {
-        let said = format!(
+        let claim = format!(
             "that a job of {} ranks takes {} bytes, in {len}",
             head.size, head.bytes
         );
-        return Err(PageError::Absurd(said));
+        return Err(PageError::Absurd(claim));
     }
     Ok(head)
 }

@@ -30,16 +30,16 @@ fn what_is_counted_is_shown() {
     let head = shown.head();
     assert_eq!((head.job, head.rank, head.size), (77, 1, 3));
     assert_eq!(head.pid, std::process::id());
-    let of = |name| shown.counters().find(|(other, _)| *other == name);
-    assert_eq!(of("sends_inline"), Some(("sends_inline", 5)));
-    assert_eq!(of("truncations"), Some(("truncations", 2)));
+    let counter = |name| shown.counters().find(|(other, _)| *other == name);
+    assert_eq!(counter("sends_inline"), Some(("sends_inline", 5)));
+    assert_eq!(counter("truncations"), Some(("truncations", 2)));
     let rows: Vec<_> = shown.rows().collect();
     assert_eq!(rows.len(), 3);
     assert_eq!((rows[2].1.by[3].messages, rows[2].1.bytes()), (1, 1000));
     assert_eq!(rows[1].1, Row::default());
     // It goes on being shown.
     page.sends_inline += 1;
-    assert_eq!(of("sends_inline"), Some(("sends_inline", 6)));
+    assert_eq!(counter("sends_inline"), Some(("sends_inline", 6)));
 }
 
 #[test]

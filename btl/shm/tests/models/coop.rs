@@ -88,7 +88,7 @@ fn every_chunk_is_copied_once() {
 }
 
 /// The receiver closes transfer 1 and opens transfer 2 in the same block, while the sender reads what transfer 1 is
-/// about. What the sender is told is all of transfer 1, or nothing.
+/// about. What the sender reads is all of transfer 1, or nothing.
 #[test]
 fn a_description_is_of_one_transfer() {
     model(3, || {

@@ -39,7 +39,7 @@ fn no_wake_up_is_lost() {
     });
 }
 
-/// Two threads rest on the same news: both are told.
+/// Two threads rest on the same news: both are woken.
 #[test]
 fn all_who_rest_are_told() {
     model(2, || {

@@ -51,7 +51,7 @@ impl DerefMut for RuntimeBuffer {
 }
 
 impl RuntimeDriver {
-    /// Joins the job that started this process. Which layers the runtime may use was said in its environment.
+    /// Joins the job that started this process. Its environment sets which layers the runtime may use.
     ///
     /// # Errors
     ///

@@ -173,8 +173,8 @@ fn first_wrong(
 ) -> Option<usize> {
     let sums = |ranks: std::ops::Range<usize>, first: usize| {
         got.chunks(ELEMENT).enumerate().find_map(|(index, bytes)| {
-            let of = |rank| element(iteration, rank, first + index);
-            let expected: f64 = ranks.clone().map(of).sum();
+            let contribution = |rank| element(iteration, rank, first + index);
+            let expected: f64 = ranks.clone().map(contribution).sum();
             (bytes != expected.to_le_bytes()).then_some(index * ELEMENT)
         })
     };

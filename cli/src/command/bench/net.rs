@@ -90,7 +90,7 @@ pub(crate) fn run_rank(args: &RankArgs) -> Result<ExitCode, CliError> {
 
 /// Starts the ranks; each row is shown as soon as it is there.
 fn measure(plan: &NetPlan) -> Result<Vec<NetRow>, CliError> {
-    let (tell, hear) = channel();
+    let (sender, receiver) = channel();
     let words = text::json_line(plan)?;
     let command = [RANK, words.as_str()];
     pair::run_on_nodes((2, 2), &command, &[], None, move |text| {
@@ -100,9 +100,9 @@ fn measure(plan: &NetPlan) -> Result<Vec<NetRow>, CliError> {
             let _ = print(|out| writeln!(out, "{}", line(row)));
         }
         // Nobody listens any more only when this command has failed.
-        let _ = tell.send(row);
+        let _ = sender.send(row);
     })?;
-    let rows: Result<_, _> = hear.into_iter().collect();
+    let rows: Result<_, _> = receiver.into_iter().collect();
     rows.map_err(|error| CliError::Failed(error.into()))
 }
 

@@ -102,13 +102,13 @@ mod tests {
                 peers: vec![0, 2],
             }],
         });
-        let said = text(&found);
-        assert!(said.contains("driver of CUDA 12.4"), "{said}");
+        let shown = text(&found);
+        assert!(shown.contains("driver of CUDA 12.4"), "{shown}");
         assert!(
-            said.contains("device 1: a device, 0000:02:00.0, 3 GiB"),
-            "{said}"
+            shown.contains("device 1: a device, 0000:02:00.0, 3 GiB"),
+            "{shown}"
         );
-        assert!(said.contains("in reach of device 0, 2"), "{said}");
+        assert!(shown.contains("in reach of device 0, 2"), "{shown}");
         assert_eq!(as_json(&found)["devices"][0]["memory_bytes"], 3u64 << 30);
     }
 }

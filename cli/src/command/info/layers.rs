@@ -199,7 +199,7 @@ pub(super) fn modules(knobs: &Knobs) -> Vec<Module> {
                 Interface::Extension => "extension",
                 Interface::Plain => "plain",
             }),
-            guarantees: interface.map(|interface| of_module.guarantees.of(interface)),
+            guarantees: interface.map(|interface| of_module.guarantees.for_interface(interface)),
         })
     };
     registry::LAYERS.iter().filter_map(shown).collect()

@@ -99,13 +99,13 @@ fn one_of_each(pool: &Pool) -> Result<Vec<PoolBuf>> {
 pub(super) fn trial(runtime: &Runtime) -> Result<Vec<Row>> {
     let pool = runtime.buffers();
     let mut rows = vec![row("at the start", runtime)];
-    let mut tell = |step| rows.push(row(step, runtime));
+    let mut add_row = |step| rows.push(row(step, runtime));
     let out = one_of_each(pool)?;
-    tell("one of each bucket in use");
+    add_row("one of each bucket in use");
     drop(out);
-    tell("given back");
+    add_row("given back");
     let out = one_of_each(pool)?;
-    tell("once more in use");
+    add_row("once more in use");
     drop(out);
     let share = pool.settings().collective_share;
     let size = share.clamp(1, TRIAL);
@@ -117,12 +117,12 @@ pub(super) fn trial(runtime: &Runtime) -> Result<Vec<Row>> {
     {
         held.push(buf);
     }
-    tell("collectives take their share");
+    add_row("collectives take their share");
     drop(held);
     for _ in 0..2 {
         pool.age_out();
     }
-    tell("unneeded for the age");
+    add_row("unneeded for the age");
     Ok(rows)
 }
 

@@ -254,11 +254,12 @@ fn users(users: &[User], parameters: &BTreeMap<String, String>) -> Builder {
             user.workers,
             user.attachments,
         ];
-        let of = |(name, count): (&str, u64)| match parameters.get(&format!("max_{name}")) {
-            Some(limit) => format!("{count} of {limit}"),
-            None => count.to_string(),
-        };
-        let counts = names.into_iter().zip(counts).map(of);
+        let count_and_limit =
+            |(name, count): (&str, u64)| match parameters.get(&format!("max_{name}")) {
+                Some(limit) => format!("{count} of {limit}"),
+                None => count.to_string(),
+            };
+        let counts = names.into_iter().zip(counts).map(count_and_limit);
         rows.push_record([user.uid.to_string()].into_iter().chain(counts));
     }
     rows

@@ -118,7 +118,7 @@ fn heard(world: &Comm, from: usize) -> Result<Vec<NodePair>, CliError> {
     serde_json::from_slice(&bytes).map_err(|error| CliError::Failed(error.into()))
 }
 
-/// What is told where a node cannot tell what it has found.
+/// What is shown for a node that cannot report what it has found.
 fn all_unreachable(nodes: &[Node], index: usize, why: &str) -> Vec<NodePair> {
     let (node, others) = (&nodes[index], nodes[index + 1..].iter());
     let pair = |other: &Node| NodePair {
@@ -185,14 +185,14 @@ fn started(ranks: u32, nodes: u32) -> Result<Listing, CliError> {
             "--nodes {nodes}: {ranks} ranks are on {ranks} nodes at most"
         )));
     }
-    let (tell, hear) = channel();
+    let (sender, receiver) = channel();
     let quiet = [("ONECOPY_PRINT_ENV", "off".to_owned())];
     let on = (ranks as usize, nodes as usize);
     pair::run_on_nodes(on, &[COMMAND], &quiet, Some(LIMIT), move |line| {
         // Nobody listens any more only when this command has failed.
-        let _ = tell.send(line.to_owned());
+        let _ = sender.send(line.to_owned());
     })?;
-    let line = hear.into_iter().last().unwrap_or_default();
+    let line = receiver.into_iter().last().unwrap_or_default();
     serde_json::from_str(&line).map_err(|error| CliError::Failed(error.into()))
 }
 

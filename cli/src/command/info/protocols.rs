@@ -156,7 +156,7 @@ fn sizes(line: &Line) -> String {
     }
 }
 
-/// What is refused for the same reason at every size of a case, by its reason: told once, below the table.
+/// What is refused for the same reason at every size of a case, by its reason: shown once, below the table.
 fn refused(case: &Case) -> Vec<(&str, Vec<&'static str>)> {
     let everywhere = |loser: &&Loser| {
         let same =
@@ -178,15 +178,15 @@ fn refused(case: &Case) -> Vec<(&str, Vec<&'static str>)> {
 }
 
 fn losers(line: &Line, refused: &[(&str, Vec<&'static str>)]) -> String {
-    // Between nodes each layer that copies is refused for the one reason, which is told above the table.
+    // Between nodes each layer that copies is refused for the one reason, which is shown above the table.
     let apart = line.cost_from_us.is_none();
-    let told = |loser: &Loser| {
-        let mut told = refused.iter().flat_map(|(_, protocols)| protocols);
-        told.any(|&protocol| protocol == loser.protocol)
+    let is_above = |loser: &Loser| {
+        let mut above = refused.iter().flat_map(|(_, protocols)| protocols);
+        above.any(|&protocol| protocol == loser.protocol)
     };
     let explained = line.losers.iter().filter(|&loser| match apart {
         true => loser.kind != "refused" || loser.protocol == Protocol::Read.name(),
-        false => !told(loser),
+        false => !is_above(loser),
     });
     let lines: Vec<String> = explained
         .map(|loser| {
@@ -224,9 +224,9 @@ fn overview(case: &Case) -> String {
     // Between nodes the reason stands above the table.
     let apart = case.ranges.iter().all(|line| line.cost_from_us.is_none());
     for (reason, protocols) in refused.iter().filter(|_| !apart) {
-        let told = format!("{}: {reason}", protocols.join(", "));
+        let line = format!("{}: {reason}", protocols.join(", "));
         shown.push('\n');
-        shown.push_str(&text::wrap(&told, 110));
+        shown.push_str(&text::wrap(&line, 110));
     }
     shown
 }

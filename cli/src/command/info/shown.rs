@@ -365,8 +365,8 @@ pub(super) mod tests {
             let path = folder.path().join(name);
             std::fs::write(&path, format!("# head\n{line}\n")).expect("list");
             let error = ModuleLists::read(folder.path()).expect_err(line);
-            let said = format!("{}, line 2: '{line}' is not understood", path.display());
-            assert!(error.to_string().starts_with(&said), "{error}");
+            let expected = format!("{}, line 2: '{line}' is not understood", path.display());
+            assert!(error.to_string().starts_with(&expected), "{error}");
         }
     }
 }

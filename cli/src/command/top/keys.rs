@@ -24,7 +24,7 @@ pub(super) struct Keys(Vec<u8>);
 
 impl Keys {
     /// The keys that are whole now.
-    pub(super) fn of(&mut self, bytes: &[u8]) -> Vec<Input> {
+    pub(super) fn decode(&mut self, bytes: &[u8]) -> Vec<Input> {
         self.0.extend_from_slice(bytes);
         let mut inputs = Vec::new();
         let mut taken = 0;
@@ -111,7 +111,7 @@ mod tests {
     use super::*;
 
     fn all(bytes: &[u8]) -> Vec<Input> {
-        Keys::default().of(bytes)
+        Keys::default().decode(bytes)
     }
 
     #[test]
@@ -147,7 +147,7 @@ mod tests {
             ([b"\xe2", b"\x96", b"\x88"], Key::Char('█')),
         ] {
             let mut keys = Keys::default();
-            let found: Vec<Input> = parts.iter().flat_map(|part| keys.of(part)).collect();
+            let found: Vec<Input> = parts.iter().flat_map(|part| keys.decode(part)).collect();
             assert_eq!(found, [Input::Key(key)], "{parts:?}");
         }
     }
@@ -156,14 +156,14 @@ mod tests {
     #[test]
     fn no_bytes_are_kept_for_ever() {
         let mut keys = Keys::default();
-        assert_eq!(keys.of(b"\x1b["), []);
-        assert_eq!(keys.of(&[b'1'; 100]), []);
-        assert_eq!(keys.of(b"q"), [Input::Key(Key::Char('q'))]);
+        assert_eq!(keys.decode(b"\x1b["), []);
+        assert_eq!(keys.decode(&[b'1'; 100]), []);
+        assert_eq!(keys.decode(b"q"), [Input::Key(Key::Char('q'))]);
         for byte in 0..=u8::MAX {
             for next in 0..=u8::MAX {
                 let mut keys = Keys::default();
-                keys.of(&[0x1b, byte, next, byte]);
-                keys.of(&[byte, next, 0x1b, next]);
+                keys.decode(&[0x1b, byte, next, byte]);
+                keys.decode(&[byte, next, 0x1b, next]);
                 assert!(keys.0.len() <= 8, "{byte} {next}");
             }
         }

@@ -194,7 +194,7 @@ fn read(mut keyboard: impl Read, keys: &mut Keys) -> io::Result<Vec<Input>> {
     let mut block = [0; 1024];
     match keyboard.read(&mut block) {
         Ok(0) => Err(Errno::EIO.into()),
-        Ok(count) => Ok(keys.of(&block[..count])),
+        Ok(count) => Ok(keys.decode(&block[..count])),
         Err(error) => match error.kind() {
             io::ErrorKind::Interrupted | io::ErrorKind::WouldBlock => Ok(Vec::new()),
             _ => Err(error),

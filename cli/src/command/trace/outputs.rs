@@ -505,27 +505,28 @@ mod tests {
     #[test]
     fn a_file_is_where_it_was_opened() {
         let folder = tempfile::tempdir().expect("a folder");
-        let of = |name: &str| folder.path().join(name);
+        let path_of = |name: &str| folder.path().join(name);
         for name in ["a", "other"] {
-            std::fs::create_dir(of(name)).expect("a folder");
+            std::fs::create_dir(path_of(name)).expect("a folder");
         }
         for is_there in [true, false] {
             let file = if is_there { "old" } else { "new" };
             if is_there {
-                std::fs::write(of("a").join(file), "before").expect("written");
+                std::fs::write(path_of("a").join(file), "before").expect("written");
             }
-            std::fs::write(of("other").join(file), "another's").expect("written");
-            let output = opened(&of("a").join(file)).expect("opens");
-            std::fs::rename(of("a"), of("b")).expect("moved");
-            std::os::unix::fs::symlink("other", of("a")).expect("a link");
+            std::fs::write(path_of("other").join(file), "another's").expect("written");
+            let output = opened(&path_of("a").join(file)).expect("opens");
+            std::fs::rename(path_of("a"), path_of("b")).expect("moved");
+            std::os::unix::fs::symlink("other", path_of("a")).expect("a link");
             output.write(|out| writeln!(out, "x")).expect("written");
-            let text = |folder: &str| std::fs::read_to_string(of(folder).join(file)).expect("read");
+            let text =
+                |folder: &str| std::fs::read_to_string(path_of(folder).join(file)).expect("read");
             assert_eq!(
                 (text("b"), text("other")),
                 ("x\n".into(), "another's".into())
             );
-            std::fs::remove_file(of("a")).expect("removed");
-            std::fs::rename(of("b"), of("a")).expect("moved back");
+            std::fs::remove_file(path_of("a")).expect("removed");
+            std::fs::rename(path_of("b"), path_of("a")).expect("moved back");
         }
     }
 

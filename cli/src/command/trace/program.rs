@@ -20,7 +20,7 @@ use crate::started;
 /// The hidden subcommand that waits before it becomes the program.
 pub(crate) const COMMAND: &str = "__gate";
 
-/// What is told at the socket: to go on; that it becomes the program now; that it could not.
+/// What is sent by the socket: to go on; that it becomes the program now; that it could not.
 const GO: u8 = 1;
 const BEGINS: u8 = 2;
 const FAILED: u8 = 3;
@@ -58,17 +58,17 @@ pub(crate) fn run_gate(args: GateArgs) -> Result<ExitCode, CliError> {
     let mut command = Command::new(&program);
     started::pass_on(&mut command);
     // A tracer that has ended needs no word.
-    let tell = |word| {
+    let send = |word| {
         let _ = send(gate.as_raw_fd(), &[word], MsgFlags::MSG_NOSIGNAL);
     };
-    tell(BEGINS);
+    send(BEGINS);
     let error = command.args(words).exec();
     let code = if error.kind() == std::io::ErrorKind::NotFound {
         127
     } else {
         126
     };
-    tell(FAILED);
+    send(FAILED);
     crate::command::complain(&format!("cannot start {program:?}: {error}"));
     Ok(ExitCode::from(code))
 }

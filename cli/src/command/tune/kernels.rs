@@ -8,7 +8,7 @@ use std::time::Instant;
 use super::super::text;
 use onecopy_shm::copy::{Kernel, copy_slices};
 
-/// Times that progress is told of.
+/// Times that progress is reported.
 pub(super) const STEPS: u64 = SIZES.len() as u64;
 
 const SIZES: [usize; 6] = [64 << 10, 256 << 10, 1 << 20, 4 << 20, 16 << 20, 64 << 20];

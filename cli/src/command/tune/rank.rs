@@ -54,8 +54,8 @@ fn went_as_meant(curve: &str, runtime: &Runtime) -> bool {
     }
 }
 
-fn say(said: &RankReply) -> Result<(), CliError> {
-    let line = text::json_line(said)?;
+fn print_reply(reply: &RankReply) -> Result<(), CliError> {
+    let line = text::json_line(reply)?;
     print(|out| writeln!(out, "{line}"))
 }
 
@@ -83,7 +83,7 @@ pub(crate) fn run(args: &RankArgs) -> Result<ExitCode, CliError> {
                 || "refused to the other rank".to_owned(),
                 ToString::to_string,
             );
-            say(&RankReply::Refused(text))?;
+            print_reply(&RankReply::Refused(text))?;
         }
         runtime.finalize()?;
         return Ok(ExitCode::SUCCESS);
@@ -123,7 +123,7 @@ fn measure(
         batches: args.batches,
     };
     curve.measure(world, out, back, |batch| match rank {
-        0 => say(&RankReply::Batch(batch)),
+        0 => print_reply(&RankReply::Batch(batch)),
         _ => Ok(()),
     })
 }

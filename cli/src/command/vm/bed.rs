@@ -11,7 +11,7 @@ use onecopy_vm::qemu;
 use onecopy_vm::rdma::{self, Bed, Plan};
 
 use super::super::CliError;
-use super::{Args, failed, interactive, one_test, tell, usage, with_programs};
+use super::{Args, failed, interactive, one_test, print_report, usage, with_programs};
 
 /// Of a machine, unless the person says otherwise.
 const MEMORY: u32 = 512;
@@ -53,5 +53,5 @@ pub(super) fn run(
     let report = qemu::run(cache, &machines.first, limit, &run, &kernel.name, progress);
     drop(second);
     progress.finish();
-    tell(&kernel, &report.map_err(failed)?, args)
+    print_report(&kernel, &report.map_err(failed)?, args)
 }

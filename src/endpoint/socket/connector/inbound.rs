@@ -25,7 +25,7 @@ pub(super) enum InboundState {
     Proving,
     /// It is this rank, which this one calls itself; that call has precedence.
     Waiting(u32),
-    /// It is this rank, was told so, and is to say that it goes on.
+    /// It is this rank, knows that it is accepted, and is to send that it goes on.
     Confirmed(u32),
 }
 
@@ -57,8 +57,8 @@ impl Inbound {
     }
 }
 
-/// Sends all of what a handshake has to say. A socket that has sent next to nothing has room for it.
-pub(super) fn say(fd: &OwnedFd, handshake: &mut Handshake) -> nix::Result<()> {
+/// Sends all that a handshake has to send. A socket that has sent next to nothing has room for it.
+pub(super) fn send_handshake(fd: &OwnedFd, handshake: &mut Handshake) -> nix::Result<()> {
     while !handshake.to_send().is_empty() {
         let flags = MsgFlags::MSG_DONTWAIT | MsgFlags::MSG_NOSIGNAL;
         match send(fd.as_raw_fd(), handshake.to_send(), flags) {
@@ -99,7 +99,7 @@ impl Connector {
                 Err(error) => {
                     // Without descriptors or memory: nothing is accepted for a while, lest it is found ready again
                     // and again.
-                    if !std::mem::replace(&mut self.told_of_shortage, true) {
+                    if !std::mem::replace(&mut self.warned_of_shortage, true) {
                         tracing::warn!(
                             "ranks that connect have to wait: accept: {error}; is the limit on descriptors (ulimit \
                              -n) high enough?"
@@ -123,7 +123,7 @@ impl Connector {
         options::set_up(&fd, &self.settings)?;
         let own = (self.settings.secret, self.settings.me);
         let mut handshake = Handshake::answer(own.0, Purpose::Pair, own.1, proof::fresh()?);
-        say(&fd, &mut handshake)?;
+        send_handshake(&fd, &mut handshake)?;
         let inbound = self.inbound.iter().flatten();
         let strangers = inbound.filter(|one| one.rank().is_none());
         if strangers.count() >= INBOUND_MAX
@@ -174,7 +174,7 @@ impl Connector {
         }
     }
 
-    /// An inbound connection has said something, or has gone.
+    /// An inbound connection has sent something, or has gone.
     pub(super) fn hear_inbound(&mut self, index: usize, now: Instant) {
         let Some(Some(one)) = self.inbound.get_mut(index) else {
             return;
@@ -253,7 +253,7 @@ impl Connector {
         };
         let Some(rank) = one.rank() else { return };
         one.state = InboundState::Confirmed(rank);
-        if say(&one.fd, &mut one.handshake).is_err() {
+        if send_handshake(&one.fd, &mut one.handshake).is_err() {
             self.drop_inbound(index);
         }
     }

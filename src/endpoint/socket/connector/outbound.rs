@@ -2,7 +2,7 @@
 //! Outbound connections. They are tried again for a while: a refusal may come from a rank that hung up on a slow
 //! caller, or from a shortage.
 
-use super::inbound::{MESSAGE_MAX, ReadOutcome, hear, say};
+use super::inbound::{MESSAGE_MAX, ReadOutcome, hear, send_handshake};
 use super::{Connector, EventSource, GO, Outcome, Standing, options};
 use crate::proof::{self, Handshake, Purpose};
 use nix::errno::Errno;
@@ -35,7 +35,7 @@ pub(super) struct Outbound {
     state: OutboundState,
     begun: Instant,
     tries: u32,
-    was_told: bool,
+    was_reported: bool,
 }
 
 impl fmt::Debug for Outbound {
@@ -49,7 +49,7 @@ impl fmt::Debug for Outbound {
 /// Why an attempt has failed.
 enum Failure {
     System(&'static str, Errno),
-    Said(String),
+    Other(String),
 }
 
 /// What helps where it is not the network that fails.
@@ -65,7 +65,7 @@ impl fmt::Display for Failure {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::System(call, errno) => write!(f, "{call}: {errno}"),
-            Self::Said(why) => f.write_str(why),
+            Self::Other(why) => f.write_str(why),
         }
     }
 }
@@ -97,7 +97,7 @@ impl Connector {
             state: OutboundState::Pausing(now),
             begun: now,
             tries: 0,
-            was_told: false,
+            was_reported: false,
         });
         self.move_outbound(rank, now);
     }
@@ -134,9 +134,9 @@ impl Connector {
                     self.move_outbound(rank, now);
                 }
                 OutboundState::Proving(..)
-                    if !outbound.was_told && now > outbound.begun + SILENT =>
+                    if !outbound.was_reported && now > outbound.begun + SILENT =>
                 {
-                    outbound.was_told = true;
+                    outbound.was_reported = true;
                     tracing::warn!(
                         "rank {rank} has not answered a connection for {} s: it computes for long, or is stopped",
                         SILENT.as_secs()
@@ -188,7 +188,7 @@ impl Connector {
         let stream = &self.settings.stream;
         let short = match failure {
             Failure::System(_, errno) => shortage(*errno),
-            Failure::Said(_) => None,
+            Failure::Other(_) => None,
         };
         let remedy = short.unwrap_or("Do the nodes reach each other at these addresses and ports?");
         let reason = format!(
@@ -229,11 +229,11 @@ impl Connector {
                 let wanted = handshake.wanted().min(MESSAGE_MAX);
                 let failure = match hear(&fd, &mut word[..wanted]) {
                     ReadOutcome::Nothing => return Ok(Some(OutboundState::Proving(fd, handshake))),
-                    ReadOutcome::Closed(None) => Failure::Said("it has hung up".into()),
+                    ReadOutcome::Closed(None) => Failure::Other("it has hung up".into()),
                     ReadOutcome::Closed(Some(errno)) => Failure::System("recv", errno),
                     ReadOutcome::Bytes(count) => match handshake.take(&word[..count]) {
                         Ok(()) => return self.answer(rank, fd, handshake),
-                        Err(why) => Failure::Said(why.to_string()),
+                        Err(why) => Failure::Other(why.to_string()),
                     },
                 };
                 self.set.remove(&fd);
@@ -245,7 +245,7 @@ impl Connector {
     /// Has the kernel connect.
     fn dial(&mut self, rank: u32, now: Instant) -> Result<OutboundState, Failure> {
         let Some(to) = self.address_of(rank) else {
-            return Err(Failure::Said(
+            return Err(Failure::Other(
                 "it told of no address where it listens".into(),
             ));
         };
@@ -271,7 +271,7 @@ impl Connector {
     fn prove(&mut self, rank: u32, fd: OwnedFd) -> Result<OutboundState, Failure> {
         if options::is_own_end(&fd) {
             // It would hear nothing but its own words.
-            return Err(Failure::Said("nobody listens there".into()));
+            return Err(Failure::Other("no process listens there".into()));
         }
         options::set_up(&fd, &self.settings)
             .map_err(|errno| Failure::System("setsockopt", errno))?;
@@ -287,24 +287,24 @@ impl Connector {
         Ok(OutboundState::Proving(fd, handshake))
     }
 
-    /// Answers what the other side has said. `None`: it was the last word.
+    /// Answers what the other side has sent. `None`: it was the last word.
     fn answer(
         &mut self,
         rank: u32,
         fd: OwnedFd,
         mut handshake: Handshake,
     ) -> Result<Option<OutboundState>, Failure> {
-        let mut said = say(&fd, &mut handshake);
+        let mut sent = send_handshake(&fd, &mut handshake);
         fault::point("proof.sent");
-        if said.is_ok() && handshake.proven().is_none() {
+        if sent.is_ok() && handshake.proven().is_none() {
             return Ok(Some(OutboundState::Proving(fd, handshake)));
         }
-        if said.is_ok() {
+        if sent.is_ok() {
             let flags = MsgFlags::MSG_DONTWAIT | MsgFlags::MSG_NOSIGNAL;
-            said = send(fd.as_raw_fd(), &[GO], flags).map(drop);
+            sent = send(fd.as_raw_fd(), &[GO], flags).map(drop);
         }
         self.set.remove(&fd);
-        said.map_err(|errno| Failure::System("send", errno))?;
+        sent.map_err(|errno| Failure::System("send", errno))?;
         self.connected(rank, fd);
         Ok(None)
     }
@@ -362,7 +362,7 @@ mod tests {
             state: OutboundState::Connecting(fd, now + Duration::from_secs(60)),
             begun: now,
             tries: 0,
-            was_told: false,
+            was_reported: false,
         });
         one.move_outbound(1, now);
         let [outbound] = &one.outbound[..] else {

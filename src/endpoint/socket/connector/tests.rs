@@ -152,8 +152,8 @@ fn is_turned_away(one: &mut Connector, words: impl FnOnce(&mut TcpStream) -> Vec
     while one.inbound.iter().flatten().count() == 0 {
         pump(one, Instant::now());
     }
-    let said = words(&mut stranger);
-    stranger.write_all(&said).expect("write");
+    let sent = words(&mut stranger);
+    stranger.write_all(&sent).expect("write");
     stranger
         .shutdown(std::net::Shutdown::Write)
         .expect("shutdown");

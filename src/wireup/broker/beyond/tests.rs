@@ -328,13 +328,13 @@ fn cards_of_many_nodes_fit() {
     card.affinity = (0..64).step_by(2).collect();
     // All messages go by out-of-band connections here, to ranks of others.
     for rank in 0..4096 {
-        if nodes.of(rank) == Some(0) {
+        if nodes.node(rank) == Some(0) {
             zero.clients[rank].card = Some(card.clone());
             zero.clients[rank].state = ClientState::Joined;
         }
     }
     for rank in nodes.beyond(0) {
-        let node = nodes.of(rank).expect("a node");
+        let node = nodes.node(rank).expect("a node");
         let card = card.clone();
         zero.hear(node, ToHost::Joined { rank, card }, now)
             .expect("joined");
