@@ -90,7 +90,7 @@ impl Failures {
 mod tests {
     use super::*;
 
-    fn told(output: &str) -> String {
+    fn summary(output: &str) -> String {
         let mut failures = Failures::default();
         for line in output.lines() {
             failures.read(line);
@@ -102,7 +102,7 @@ mod tests {
     fn success_is_silent() {
         let output = "     Running tests/a.rs (target/a)\n\nrunning 1 test\ntest one ... ok\n\n\
             test result: ok. 1 passed; 0 failed; 0 ignored\n\n   Doc-tests a\n";
-        assert_eq!(told(output), "");
+        assert_eq!(summary(output), "");
     }
 
     #[test]
@@ -110,10 +110,10 @@ mod tests {
         let output = "     Running tests/a.rs (target/a)\n\nrunning 2 tests\ntest one ... FAILED\ntest two ... ok\n\n\
             failures:\n\n---- one stdout ----\nit was wrong\n\n\nfailures:\n    one\n\n\
             test result: FAILED. 1 passed; 1 failed; 0 ignored\n";
-        let told = told(output);
-        assert!(told.contains("---- one stdout ----\nit was wrong"));
-        assert!(told.contains("tests/a.rs (target/a): test result: FAILED. 1 passed"));
-        assert!(!told.contains("test two"));
+        let summary = summary(output);
+        assert!(summary.contains("---- one stdout ----\nit was wrong"));
+        assert!(summary.contains("tests/a.rs (target/a): test result: FAILED. 1 passed"));
+        assert!(!summary.contains("test two"));
     }
 
     #[test]
@@ -121,14 +121,14 @@ mod tests {
         let output = "     Running tests/a.rs (target/a)\nrunning 2 tests\ntest one ... ok\none place: hangs\n\
             error: test failed, to rerun pass `-p a --test a`\n     Running tests/b.rs (target/b)\nrunning 0 tests\n\
             test result: ok. 0 passed; 0 failed; 0 ignored\n";
-        let told = told(output);
-        assert!(told.starts_with("Running tests/a.rs (target/a): died before its summary"));
-        assert!(told.contains("    one place: hangs"));
-        assert!(!told.contains("tests/b.rs"));
+        let summary = summary(output);
+        assert!(summary.starts_with("Running tests/a.rs (target/a): died before its summary"));
+        assert!(summary.contains("    one place: hangs"));
+        assert!(!summary.contains("tests/b.rs"));
     }
 
     #[test]
     fn the_last_program_of_all_may_die_too() {
-        assert!(told("     Running tests/a.rs (a)\nrunning 1 test").contains("died"));
+        assert!(summary("     Running tests/a.rs (a)\nrunning 1 test").contains("died"));
     }
 }

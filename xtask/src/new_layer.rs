@@ -174,8 +174,8 @@ mod tests {
             .current_dir(tree)
             .output()
             .expect("cargo");
-        let said = String::from_utf8_lossy(&checked.stderr);
-        assert!(checked.status.success(), "{said}");
+        let text = String::from_utf8_lossy(&checked.stderr);
+        assert!(checked.status.success(), "{text}");
     }
 
     #[test]

@@ -124,10 +124,10 @@ mod tests {
         assert_eq!(disks.len(), 2);
         let lacks: Vec<_> = disks.iter().map(|disk| disk.free < disk.wanted).collect();
         assert_eq!(lacks, [true, false]);
-        let said = disks[0].lack();
+        let text = disks[0].lack();
         assert!(
-            said.starts_with("target, cache: 9.0 GiB are free there, and up to 10.0 GiB"),
-            "{said}"
+            text.starts_with("target, cache: 9.0 GiB are free there, and up to 10.0 GiB"),
+            "{text}"
         );
     }
 

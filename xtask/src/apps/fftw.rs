@@ -59,21 +59,22 @@ fn run(bench: &Bench, launch: &Launch<'_>) -> Result<Outcome, Failure> {
             check.env(name, value);
         }
     }
-    let said = bench.finish(&check)?;
-    Ok(judged(&said))
+    let text = bench.finish(&check)?;
+    Ok(judged(&text))
 }
 
-fn judged(said: &str) -> Outcome {
+fn judged(output: &str) -> Outcome {
     // One line for each verified problem: the problem, and four errors.
-    let verified =
-        said.lines()
-            .filter(|line| {
-                let mut words = line.split_whitespace();
-                words.next().is_some_and(|word| {
-                    word.contains('x') || word.starts_with(['o', 'i', 'r', 'k'])
-                }) && words.filter(|word| word.parse::<f64>().is_ok()).count() >= 2
-            })
-            .count();
+    let verified = output
+        .lines()
+        .filter(|line| {
+            let mut words = line.split_whitespace();
+            words
+                .next()
+                .is_some_and(|word| word.contains('x') || word.starts_with(['o', 'i', 'r', 'k']))
+                && words.filter(|word| word.parse::<f64>().is_ok()).count() >= 2
+        })
+        .count();
     Outcome {
         passed: verified > 0,
         verdict: format!("{verified} transforms verified"),

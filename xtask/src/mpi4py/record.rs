@@ -64,14 +64,14 @@ impl ModuleRun {
         };
         let mut verdicts = 0;
         for line in text.lines() {
-            let said = line.split_once("] ").map_or(line, |(_, said)| said);
+            let message = line.split_once("] ").map_or(line, |(_, message)| message);
             let number = |text: &str| text.parse().unwrap_or(0);
-            if let Some(rest) = said.strip_prefix("Ran ") {
+            if let Some(rest) = message.strip_prefix("Ran ") {
                 ran.tests = number(rest.split(' ').next().unwrap_or_default());
             }
             let words = ["OK", "FAILED", "NO TESTS RAN"]
                 .iter()
-                .find_map(|word| said.strip_prefix(word));
+                .find_map(|word| message.strip_prefix(word));
             let Some(details) = words.filter(|rest| rest.is_empty() || rest.starts_with(" ("))
             else {
                 continue;

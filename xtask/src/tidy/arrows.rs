@@ -164,16 +164,16 @@ pub(super) fn rows(page: &str, head: &str) -> Vec<Vec<Vec<String>>> {
 /// Compares the page's table with this one.
 pub(super) fn check_page(page: &str, table: &[(&str, &[&str])], findings: &mut Findings) {
     let rows = rows(page, "| package | folder | may use |");
-    let mut said: Vec<(&str, Vec<&str>)> = Vec::new();
+    let mut documented: Vec<(&str, Vec<&str>)> = Vec::new();
     for row in &rows {
         if let [package, _, uses, ..] = &row[..]
             && let [package] = &package[..]
         {
-            said.push((package, uses.iter().map(String::as_str).collect()));
+            documented.push((package, uses.iter().map(String::as_str).collect()));
         }
     }
     for (package, allowed) in table {
-        match said.iter().find(|(name, _)| name == package) {
+        match documented.iter().find(|(name, _)| name == package) {
             None => findings.error(PAGE, format!("its table of packages lacks {package}")),
             Some((_, uses)) if uses != allowed => {
                 findings.error(PAGE, format!("{package} may use {}", allowed.join(", ")))
@@ -181,7 +181,7 @@ pub(super) fn check_page(page: &str, table: &[(&str, &[&str])], findings: &mut F
             Some(_) => {}
         }
     }
-    for (package, _) in &said {
+    for (package, _) in &documented {
         if !table.iter().any(|(name, _)| name == package) {
             findings.error(PAGE, format!("{package} is no package that may be used"));
         }

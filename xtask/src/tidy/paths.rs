@@ -92,9 +92,9 @@ mod tests {
         ];
         let mut findings = Findings::default();
         check(&files, &mut findings);
-        let said = findings.errors.join("\n");
+        let errors = findings.errors.join("\n");
         assert_eq!(
-            said,
+            errors,
             "src/proto/plan.rs:1: names proto/gone.rs, which is not there\n\
              README.md:2: names plans/plan.rs, which is not there"
         );

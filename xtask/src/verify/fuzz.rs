@@ -174,22 +174,22 @@ fn fuzz(program: &Path, target: &str, limits: &Limits) -> Result<String, Failure
         .stderr(Stdio::from(output))
         .status()
         .map_err(|error| io(program, error))?;
-    let said = fs::read(&log).map_err(|error| io(&log, error))?;
+    let text = fs::read(&log).map_err(|error| io(&log, error))?;
     judge(
-        &String::from_utf8_lossy(&said),
+        &String::from_utf8_lossy(&text),
         status.success(),
         &format!("ONECOPY_FUZZ={target} {}", program.display()),
     )
 }
 
 /// What the fuzzer's output tells.
-fn judge(said: &str, success: bool, again: &str) -> Result<String, Failure> {
+fn judge(output: &str, success: bool, again: &str) -> Result<String, Failure> {
     let behind = |key: &str| {
-        let line = said.lines().rev().find(|line| line.contains(key))?;
+        let line = output.lines().rev().find(|line| line.contains(key))?;
         line.split_once(key)?.1.split_whitespace().next()
     };
     if !success {
-        let tail: Vec<&str> = said.lines().rev().take(60).collect();
+        let tail: Vec<&str> = output.lines().rev().take(60).collect();
         let tail: Vec<&str> = tail.into_iter().rev().collect();
         let remedy = match behind("Test unit written to ") {
             Some(input) => format!("the input is {input}; run it again by: {again} {input}"),
@@ -230,8 +230,8 @@ mod tests {
 
     #[test]
     fn a_crash_names_its_input_and_how_to_see_it_again() {
-        let said = "panicked\nartifact_prefix='x/'; Test unit written to x/crash-1\n";
-        let failure = judge(said, false, "program").expect_err("it crashed");
+        let output = "panicked\nartifact_prefix='x/'; Test unit written to x/crash-1\n";
+        let failure = judge(output, false, "program").expect_err("it crashed");
         assert!(failure.contains("program x/crash-1"), "{failure}");
     }
 

@@ -186,7 +186,7 @@ impl Workspace {
         let Toolchain::Host { .. } = kernel.toolchain else {
             return Err(format!("the host cannot build for {}", kernel.release));
         };
-        let mut said = String::new();
+        let mut output_text = String::new();
         for variable in ["NO_HMM=", "NO_HMM=1"] {
             let mut command = kernel.toolchain.command("make").map_err(text)?;
             command
@@ -202,16 +202,16 @@ impl Workspace {
                 .args([variable, "modules"])
                 .env("LC_ALL", "C");
             let output = program::run(&mut command).map_err(text)?;
-            said.push_str(&String::from_utf8_lossy(&output.stdout));
-            said.push_str(&String::from_utf8_lossy(&output.stderr));
+            output_text.push_str(&String::from_utf8_lossy(&output.stdout));
+            output_text.push_str(&String::from_utf8_lossy(&output.stderr));
             if !output.status.success() {
-                return Err(format!("make C=2: {}", program::tail(&said, 20)));
+                return Err(format!("make C=2: {}", program::tail(&output_text, 20)));
             }
         }
-        if !said.contains("  CHECK  ") {
+        if !output_text.contains("  CHECK  ") {
             return Err(format!("make C=2 did not run {check}"));
         }
-        Ok(said)
+        Ok(output_text)
     }
 }
 
@@ -277,8 +277,8 @@ fn smatch(workspace: &Workspace) -> Checked {
         let why = "no program smatch; Debian has no package of it: build it and put it into PATH";
         return Ok(NotRun(why.to_owned()));
     }
-    let said = workspace.read_by("smatch -p=kernel")?;
-    let lines = workspace.ours(&said);
+    let text = workspace.read_by("smatch -p=kernel")?;
+    let lines = workspace.ours(&text);
     // The compiler checks those assertions, of the kernel's macros; smatch takes types under RCU for others.
     let is_finding = |line: &&String| {
         (line.contains(" warn: ") || line.contains(" error: "))
@@ -309,11 +309,11 @@ fn checkpatch(workspace: &Workspace) -> Checked {
     let output = program::run(&mut command).map_err(text)?;
     // It ends with 1 when it found something; with anything else it did not do its work.
     if !matches!(output.status.code(), Some(0 | 1)) {
-        let said = String::from_utf8_lossy(&output.stderr);
+        let printed = String::from_utf8_lossy(&output.stderr);
         return Err(format!(
             "checkpatch: {}: {}",
             output.status,
-            program::tail(&said, 5)
+            program::tail(&printed, 5)
         ));
     }
     let mut found = workspace.ours(&String::from_utf8_lossy(&output.stdout));
@@ -340,23 +340,27 @@ fn coccinelle(workspace: &Workspace) -> Checked {
     let (mut found, mut ran, mut left) = (Vec::new(), 0, 0);
     let ocaml = program::find("ocamlopt", "").is_ok();
     for script in &scripts {
-        let said = fs::read_to_string(script).unwrap_or_default();
-        if !said.contains("virtual report") {
+        let printed = fs::read_to_string(script).unwrap_or_default();
+        if !printed.contains("virtual report") {
             continue;
         }
         // A few have parts that are compiled.
-        if said.contains(":ocaml") && !ocaml {
+        if printed.contains(":ocaml") && !ocaml {
             left += 1;
             continue;
         }
         workspace
             .progress
             .detail(&format!("coccinelle: {}", script.display()));
-        let mut command = spatch(script, &said, &workspace.run.join("kmod"));
+        let mut command = spatch(script, &printed, &workspace.run.join("kmod"));
         let output = program::run(&mut command).map_err(text)?;
         if !output.status.success() {
-            let said = String::from_utf8_lossy(&output.stderr);
-            return Err(format!("{}: {}", script.display(), program::tail(&said, 5)));
+            let printed = String::from_utf8_lossy(&output.stderr);
+            return Err(format!(
+                "{}: {}",
+                script.display(),
+                program::tail(&printed, 5)
+            ));
         }
         ran += 1;
         found.extend(workspace.ours(&String::from_utf8_lossy(&output.stdout)));
@@ -410,8 +414,8 @@ fn kernel_doc(workspace: &Workspace) -> Checked {
     headers.sort();
     let mut found = Vec::new();
     for header in &headers {
-        let said = fs::read_to_string(header).map_err(|error| error.to_string())?;
-        found.extend(undocumented(&said).map(|name| {
+        let text = fs::read_to_string(header).map_err(|error| error.to_string())?;
+        found.extend(undocumented(&text).map(|name| {
             let line = format!("{}: struct {name} has no kernel-doc", header.display());
             workspace.ours(&line).concat()
         }));
@@ -422,13 +426,13 @@ fn kernel_doc(workspace: &Workspace) -> Checked {
         .args(["-none", "-Werror"])
         .args(&headers);
     let output = program::run(&mut command).map_err(text)?;
-    let said = String::from_utf8_lossy(&output.stderr);
-    let lines = workspace.ours(&said);
+    let printed = String::from_utf8_lossy(&output.stderr);
+    let lines = workspace.ours(&printed);
     if !output.status.success() && lines.is_empty() {
         return Err(format!(
             "kernel-doc: {}: {}",
             output.status,
-            program::tail(&said, 5)
+            program::tail(&printed, 5)
         ));
     }
     found.extend(lines);

@@ -178,7 +178,7 @@ fn suites(bench: &Bench, args: &TestArgs) -> Result<Tally, (Tally, Failure)> {
     };
     let (suite, boots) = load().map_err(|failure| (tally, failure))?;
     let mut failed = Vec::new();
-    let mut told = Vec::new();
+    let mut details = Vec::new();
     for args in &boots {
         if !suite.has_any(&args.suite, &args.profile) {
             continue;
@@ -194,7 +194,7 @@ fn suites(bench: &Bench, args: &TestArgs) -> Result<Tally, (Tally, Failure)> {
                     // A complaint of the kernel fails the run where every test passed.
                     tally.failed += u64::from(good == tests.len());
                     failed.push(format!("{} ({})", verdict.kernel, args.suite));
-                    told.extend(report::failures(&verdict));
+                    details.extend(report::failures(&verdict));
                 }
             }
             Err(failure) => {
@@ -202,7 +202,7 @@ fn suites(bench: &Bench, args: &TestArgs) -> Result<Tally, (Tally, Failure)> {
                 let kernel = args.arch.tag(&args.kernel);
                 let name = format!("{kernel} {} ({})", args.profile, args.suite);
                 say::warn(&format!("vm: {name}: {failure}"));
-                told.push(format!("{name}: {failure}"));
+                details.push(format!("{name}: {failure}"));
                 failed.push(name);
             }
         }
@@ -211,6 +211,6 @@ fn suites(bench: &Bench, args: &TestArgs) -> Result<Tally, (Tally, Failure)> {
         Ok(tally)
     } else {
         let failure = format!("failed on {}", failed.join(", "));
-        Err((tally, explained(failure, told)))
+        Err((tally, explained(failure, details)))
     }
 }

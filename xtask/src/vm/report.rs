@@ -103,22 +103,22 @@ fn output(test: &Test, shown: usize) {
 /// What failed, for the end of a long task: each failed test with the lines that say why, and the kernel's complaints.
 pub(super) fn failures(verdict: &Verdict) -> Vec<String> {
     let console = &verdict.report.console;
-    let mut told = Vec::new();
+    let mut shown = Vec::new();
     for test in console.tests().iter().filter(|test| test.code != Some(0)) {
-        told.push(match test.code {
+        shown.push(match test.code {
             Some(code) => format!("{}: {}: failed ({code})", verdict.kernel, test.name),
             None => format!("{}: {}: did not end", verdict.kernel, test.name),
         });
         let lines: Vec<&str> = test.output.lines().collect();
         let end = lines.len().saturating_sub(TOLD);
-        let is_told = |(number, line): &(usize, &&str)| *number >= end || line.starts_with("FAIL");
-        let named = lines.iter().enumerate().filter(is_told);
-        told.extend(named.map(|(_, line)| format!("    {line}")));
+        let is_shown = |(number, line): &(usize, &&str)| *number >= end || line.starts_with("FAIL");
+        let named = lines.iter().enumerate().filter(is_shown);
+        shown.extend(named.map(|(_, line)| format!("    {line}")));
     }
     let splats = console.splats();
     let complaints = splats.iter().take(TOLD);
-    told.extend(complaints.map(|splat| format!("{}: the kernel: {splat}", verdict.kernel)));
-    told
+    shown.extend(complaints.map(|splat| format!("{}: the kernel: {splat}", verdict.kernel)));
+    shown
 }
 
 /// Copies what the guest sent.

@@ -148,7 +148,7 @@ fn beds(bench: &Bench, args: &Args) -> Result<Tally, (Tally, Failure)> {
     };
     let (beds, programs) = build().map_err(|failure| (tally, failure))?;
     let mut failed = Vec::new();
-    let mut told = Vec::new();
+    let mut details = Vec::new();
     for boot in &beds.boots {
         let tests = args.chosen(boot);
         if tests.is_empty() {
@@ -172,11 +172,11 @@ fn beds(bench: &Bench, args: &Args) -> Result<Tally, (Tally, Failure)> {
             // A complaint of the kernel fails the run where every test passed.
             tally.failed += u64::from(good == tests.len());
             failed.push(format!("{} ({}): {outcome}", verdict.kernel, verdict.suite));
-            told.extend(report::failures(&verdict));
+            details.extend(report::failures(&verdict));
         }
     }
     if !failed.is_empty() {
-        return Err((tally, explained(failed.join("; "), told)));
+        return Err((tally, explained(failed.join("; "), details)));
     }
     if tally.passed == 0 {
         let failure = "no such bed or test; vm-images/beds.toml has them".to_owned();
@@ -280,8 +280,8 @@ mod tests {
         let names: Vec<&str> = beds.used(&hydra).iter().map(|p| p.name.as_str()).collect();
         assert_eq!(names, ["mpiexec", "hydra_pmi_proxy", "mpi-hosts"]);
         beds.programs.retain(|program| program.name != "mpiexec");
-        let said = beds.check().expect_err("no such program");
-        assert!(said.contains("hydra wants the program mpiexec"), "{said}");
+        let error = beds.check().expect_err("no such program");
+        assert!(error.contains("hydra wants the program mpiexec"), "{error}");
     }
 
     #[test]
