@@ -382,8 +382,8 @@ static int oc_pin_flags(unsigned long addr, unsigned long *max, bool write)
 
 /*
  * A pin takes only what is there. Else it would wait, for user space too (userfaultfd), while it
- * holds pages that are not counted yet. Old kernels have no flag for that; they do not wait. It is
- * waited for here, until a kill ends that.
+ * holds pages that are not counted yet. Old kernels have no flag for that; they do not wait. This
+ * waits for the page instead, and a kill ends the wait.
  */
 static int oc_wait_for_page(unsigned long addr, bool write)
 {
