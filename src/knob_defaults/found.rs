@@ -106,7 +106,7 @@ fn measured_profile(folder: &Path) {
         let variables = &only(variable, value);
         let path = profile::path_by(variables).expect("a path");
         assert!(path.starts_with(place), "{path:?}");
-        let found = Profile::new(3, 2.0, Some("string".to_owned()));
+        let found = Profile::new(3, 2.0, false, Some("string".to_owned()));
         write(&path, &serde_json::to_string(&found).expect("text"));
         let used = tune::settings_by(Vec::new(), variables).expect("settings");
         assert_eq!(used.profile, Some(path));

@@ -13,6 +13,7 @@ use crate::machine::{spread_processors, unbind_thread};
 use crate::tune::profile::{self, Profile};
 use crate::wireup::{self, WireupError};
 use nix::sched::{CpuSet, sched_setaffinity};
+use nix::time::{ClockId, clock_gettime};
 use nix::unistd::Pid;
 use onecopy_btl::LayerId;
 use onecopy_obs::{ChunkCopy, Knobs};
@@ -29,6 +30,9 @@ const BATCH: [(usize, usize); 2] = [(16 << 10, 4), (64 << 10, 2)];
 const CLEARLY: f64 = 1.05;
 /// From so many rounds on a comparison counts.
 const ROUNDS_MIN: usize = 16;
+/// The ranks never sleep for long, so on an idle machine their threads run all the time. If one had its processor for
+/// less than this part of it, other programs took the rest, and bent what was measured.
+const SHARE_MIN: f64 = 0.9;
 /// How long the stores are compared for a profile, where the machine is not busy.
 const PROFILE_TIME: Duration = Duration::from_millis(40);
 /// Bytes of the stack of the thread that measures. Those of its ranks have as many as any thread of the language.
@@ -43,20 +47,24 @@ pub struct MeasuredStores {
     pub rounds: usize,
     /// Median time of a batch with stores into lines that were asked for, over that by strings.
     pub ratio: f64,
-    /// The kind that is clearly faster; none: neither, so the first guess holds.
+    /// Other programs took the ranks' processors for a while, so the comparison does not count.
+    pub busy: bool,
+    /// The kind that is clearly faster; none: neither, or a busy machine, so the first guess holds.
     pub faster: Option<ChunkCopy>,
 }
 
 impl MeasuredStores {
-    /// From the ratios of all rounds. Most of them must agree: another program's burst bends a few.
-    fn of(mut ratios: Vec<f64>) -> Self {
+    /// From the ratios of all rounds, and the part of the time for which the ranks had their processors. Most rounds
+    /// must agree: another program's burst bends a few.
+    fn of(mut ratios: Vec<f64>, share: f64) -> Self {
         ratios.sort_by(f64::total_cmp);
         let rounds = ratios.len();
         let quantile = |part: f64| ratios.get((rounds.saturating_sub(1) as f64 * part) as usize);
         let ratio = quantile(0.5).copied().unwrap_or(1.0);
+        let busy = share < SHARE_MIN;
         let (low, high) = (quantile(0.25), quantile(0.75));
         let faster = match (low, high) {
-            _ if rounds < ROUNDS_MIN => None,
+            _ if rounds < ROUNDS_MIN || busy => None,
             (Some(&low), _) if low > 1.0 && ratio > CLEARLY => Some(ChunkCopy::String),
             (_, Some(&high)) if high < 1.0 && ratio < 1.0 / CLEARLY => Some(ChunkCopy::Owned),
             _ => None,
@@ -64,6 +72,7 @@ impl MeasuredStores {
         Self {
             rounds,
             ratio,
+            busy,
             faster,
         }
     }
@@ -80,7 +89,7 @@ impl MeasuredStores {
     #[must_use]
     pub fn profile(&self) -> Profile {
         let kind = self.faster.map(|kind| kind.to_string());
-        Profile::new(self.rounds, self.ratio, kind)
+        Profile::new(self.rounds, self.ratio, self.busy, kind)
     }
 }
 
@@ -118,7 +127,7 @@ pub(super) fn before_joining() {
 pub fn stores(time: Duration) -> Result<MeasuredStores> {
     let processors = spread_processors();
     let [first, second, ..] = processors[..] else {
-        return Ok(MeasuredStores::of(Vec::new()));
+        return Ok(MeasuredStores::of(Vec::new(), 1.0));
     };
     let mut jobs = Vec::new();
     for _ in KINDS {
@@ -148,14 +157,20 @@ pub fn stores(time: Duration) -> Result<MeasuredStores> {
         let ended = threads
             .into_iter()
             .map(|thread| thread.join().unwrap_or_else(|panic| resume_unwind(panic)));
-        ended.collect::<Result<Vec<Vec<f64>>>>()
+        ended.collect::<Result<Vec<(Vec<f64>, f64)>>>()
     });
     copy::prefer_vectors(before);
-    Ok(MeasuredStores::of(found?.into_iter().flatten().collect()))
+    let (ratios, shares): (Vec<_>, Vec<_>) = found?.into_iter().unzip();
+    let share = shares.into_iter().fold(1.0, f64::min);
+    Ok(MeasuredStores::of(ratios.concat(), share))
 }
 
-/// One of the two ranks of both jobs. Gives the ratios, on rank 0.
-fn side(wireups: Vec<wireup::local::Local>, processor: u16, time: Duration) -> Result<Vec<f64>> {
+/// One of the two ranks of both jobs. Gives the ratios, on rank 0, and the part of the time for which this thread ran.
+fn side(
+    wireups: Vec<wireup::local::Local>,
+    processor: u16,
+    time: Duration,
+) -> Result<(Vec<f64>, f64)> {
     let mut only = CpuSet::new();
     // A processor that is switched off meanwhile: the kernel finds another one.
     let _ = only.set(processor.into());
@@ -180,7 +195,7 @@ fn side(wireups: Vec<wireup::local::Local>, processor: u16, time: Duration) -> R
     let worlds: Vec<Comm> = runtimes.iter().map(Runtime::world).collect();
     let mut buffer = vec![1_u8; BATCH.map(|(len, _)| len).into_iter().max().unwrap_or(0)];
     let mut ratios = Vec::new();
-    let begin = Instant::now();
+    let (begin, ran_before) = (Instant::now(), running_time());
     loop {
         let elapsed = begin.elapsed();
         let more = elapsed < time || ratios.len() < ROUNDS_MIN && elapsed < 4 * time;
@@ -200,12 +215,26 @@ fn side(wireups: Vec<wireup::local::Local>, processor: u16, time: Duration) -> R
         }
         ratios.push(times[0] / times[1]);
     }
+    let share = share(running_time().saturating_sub(ran_before), begin.elapsed());
     drop(worlds);
     let rank = runtimes[0].rank();
     for runtime in runtimes {
         runtime.finalize()?;
     }
-    Ok(if rank == 0 { ratios } else { Vec::new() })
+    Ok((if rank == 0 { ratios } else { Vec::new() }, share))
+}
+
+/// The time for which this thread has run; zero where the system does not count it.
+fn running_time() -> Duration {
+    clock_gettime(ClockId::CLOCK_THREAD_CPUTIME_ID).map_or(Duration::ZERO, Duration::from)
+}
+
+/// The part of `elapsed` in which a thread `ran`.
+fn share(ran: Duration, elapsed: Duration) -> f64 {
+    match (ran, elapsed) {
+        (Duration::ZERO, _) | (_, Duration::ZERO) => 1.0,
+        _ => ran.as_secs_f64() / elapsed.as_secs_f64(),
+    }
 }
 
 /// Seconds of one batch.
@@ -232,7 +261,7 @@ mod tests {
 
     #[test]
     fn a_kind_of_stores_is_chosen_when_most_rounds_agree() {
-        let measured = |ratios: &[f64]| MeasuredStores::of(ratios.repeat(8));
+        let measured = |ratios: &[f64]| MeasuredStores::of(ratios.repeat(8), 1.0);
         assert_eq!(measured(&[1.3, 1.4, 1.2]).faster, Some(ChunkCopy::String));
         assert_eq!(
             measured(&[0.7, 0.8, 0.9, 9.0]).faster,
@@ -245,14 +274,39 @@ mod tests {
             "one round in three says the opposite"
         );
         assert_eq!(
-            MeasuredStores::of(vec![2.0; ROUNDS_MIN - 1]).faster,
+            MeasuredStores::of(vec![2.0; ROUNDS_MIN - 1], 1.0).faster,
             None,
             "too few rounds"
         );
-        assert_eq!(MeasuredStores::of(Vec::new()).knobs(), BTreeMap::new());
+        assert_eq!(MeasuredStores::of(Vec::new(), 1.0).knobs(), BTreeMap::new());
         let knobs = measured(&[2.0, 2.0, 2.0]).knobs();
         assert_eq!(knobs["ONECOPY_CHUNK_COPY"], "string");
         assert!(Knobs::from_iter(knobs).is_ok());
+    }
+
+    #[test]
+    fn what_a_busy_machine_shows_does_not_count() {
+        let ratios = vec![2.0; ROUNDS_MIN];
+        let idle = MeasuredStores::of(ratios.clone(), 0.95);
+        assert_eq!((idle.busy, idle.faster), (false, Some(ChunkCopy::String)));
+        let busy = MeasuredStores::of(ratios, 0.6);
+        assert_eq!((busy.busy, busy.faster), (true, None));
+        assert!(busy.knobs().is_empty() && busy.profile().busy);
+    }
+
+    /// A thread that sleeps has no processor, as one that another program keeps from running.
+    #[test]
+    fn the_share_of_a_thread_is_what_it_ran() {
+        let (begin, before) = (Instant::now(), running_time());
+        std::thread::sleep(Duration::from_millis(50));
+        let slept = share(running_time() - before, begin.elapsed());
+        assert!(slept < 0.5, "{slept}");
+        assert_eq!(
+            share(Duration::ZERO, Duration::from_secs(1)),
+            1.0,
+            "not counted"
+        );
+        assert_eq!(share(Duration::from_secs(1), Duration::from_secs(4)), 0.25);
     }
 
     #[test]

@@ -25,7 +25,7 @@ use std::os::unix::fs::{DirBuilderExt, MetadataExt};
 use std::path::{Path, PathBuf};
 use tempfile::NamedTempFile;
 
-const FORMAT: u32 = 1;
+const FORMAT: u32 = 2;
 /// Bytes that a profile takes at most: a few hundred of names and figures.
 const ROOM: usize = 2 << 10;
 /// What names the folder of its file, and where that is in a home.
@@ -47,14 +47,16 @@ pub struct Profile {
     pub rounds: usize,
     /// What they found, as [`crate::measure::MeasuredStores`] has it.
     pub ratio: f64,
-    /// The value of the knob; none: neither kind of stores was clearly faster.
+    /// Other programs ran, so that nothing counts.
+    pub busy: bool,
+    /// The value of the knob; none: neither kind of stores was clearly faster, or the machine was busy.
     pub chunk_copy: Option<String>,
 }
 
 impl Profile {
     /// What was found on this machine today.
     #[must_use]
-    pub fn new(rounds: usize, ratio: f64, chunk_copy: Option<String>) -> Self {
+    pub fn new(rounds: usize, ratio: f64, busy: bool, chunk_copy: Option<String>) -> Self {
         Self {
             format: FORMAT,
             onecopy: env!("CARGO_PKG_VERSION").to_owned(),
@@ -62,6 +64,7 @@ impl Profile {
             machine: Fingerprint::here(),
             rounds,
             ratio,
+            busy,
             chunk_copy,
         }
     }
@@ -113,6 +116,8 @@ pub enum StoresOrigin {
         date: String,
         /// Comparisons.
         rounds: usize,
+        /// Other programs ran meanwhile.
+        busy: bool,
         /// The value of the knob.
         kind: Option<String>,
     },
@@ -127,6 +132,7 @@ impl StoresOrigin {
             Ok((_, profile)) => Self::Measured {
                 date: profile.date.clone(),
                 rounds: profile.rounds,
+                busy: profile.busy,
                 kind: profile.chunk_copy.clone(),
             },
             Err(why) => Self::Seed(why.clone()),
@@ -138,10 +144,18 @@ impl fmt::Display for StoresOrigin {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Named(origin) => write!(f, "{KNOB} is set ({origin})"),
-            Self::Measured { date, rounds, kind } => {
+            Self::Measured {
+                date,
+                rounds,
+                busy,
+                kind,
+            } => {
                 write!(f, "measured on {date} in {rounds} rounds: ")?;
                 match kind {
                     Some(kind) => write!(f, "{kind} stores are faster"),
+                    None if *busy => {
+                        f.write_str("other programs ran, so the processor's maker decides that day")
+                    }
                     None => f.write_str(
                         "neither kind of stores is clearly faster, so the processor's maker decides",
                     ),

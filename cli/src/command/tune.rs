@@ -348,10 +348,12 @@ fn text_of(measured: &MeasuredStores) -> String {
     let MeasuredStores {
         rounds,
         ratio,
+        busy,
         faster,
     } = measured;
     let verdict = match faster {
         Some(kind) => format!("ONECOPY_CHUNK_COPY={kind}"),
+        None if *busy => "other programs ran, so that does not count".to_owned(),
         None => "neither is clearly faster".to_owned(),
     };
     format!(
