@@ -319,6 +319,32 @@ fn by_lanes_between_nodes_asleep() {
     by_lanes("cico", &waits);
 }
 
+/// By extended connections, which the ranks of a node share. No device of a bed has them.
+#[test]
+fn by_extended_connections_between_nodes() {
+    if !devices::is_real() {
+        by_lanes("cico", &[("ONECOPY_VERBS_MODE", "xrc")]);
+    }
+}
+
+/// The same, where little goes into a message, few are under way, and all sleep.
+#[test]
+fn by_extended_connections_between_nodes_in_little_memory() {
+    let little = [
+        ("ONECOPY_VERBS_MODE", "xrc"),
+        ("ONECOPY_VERBS_SLOT", "1K"),
+        ("ONECOPY_VERBS_RECEIVES", "8"),
+        ("ONECOPY_VERBS_RECEIVES_MAX", "32"),
+        ("ONECOPY_VERBS_SENDS", "8"),
+        ("ONECOPY_VERBS_WINDOW", "4"),
+        ("ONECOPY_WAIT_SPIN", "0"),
+        ("ONECOPY_WAIT_YIELD", "0"),
+    ];
+    if !devices::is_real() {
+        by_lanes("cico in little memory", &little);
+    }
+}
+
 /// By datagrams, whose order is the library's.
 #[test]
 fn by_datagrams_between_nodes() {

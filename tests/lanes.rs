@@ -129,8 +129,11 @@ fn the_lane_that_was_silent_longest_gives_its_place() {
     });
 }
 
-/// How a device reaches peers.
-const MODES: [&str; 2] = ["rc", "ud"];
+/// How a device reaches peers. No bed's device has extended connections.
+fn modes() -> Vec<&'static str> {
+    let all = ["rc", "ud", "xrc"];
+    all[..if is_real() { 2 } else { 3 }].to_vec()
+}
 
 /// The knobs of a mode, and these.
 fn of_mode(mode: &'static str, more: &[(&'static str, &'static str)]) -> Knobs {
@@ -145,7 +148,8 @@ const SIZES: [usize; 9] = [0, 1, 8, 200, 300, 5000, 70_000, 600_000, 3 << 20];
 
 #[test]
 fn messages_of_all_sizes_come_by_lanes() {
-    for (layers, mode) in [("all", "rc"), ("all", "ud"), ("^verbs", "auto")] {
+    let by_lanes = modes().into_iter().map(|mode| ("all", mode));
+    for (layers, mode) in by_lanes.chain([("^verbs", "auto")]) {
         limited(&format!("layers {layers}, {mode}"), || {
             let fabric = fabric(2);
             let knobs = of_mode(mode, &[("ONECOPY_LAYERS", layers)]);
@@ -201,8 +205,8 @@ fn messages_of_all_sizes_come_by_lanes() {
                     assert_eq!(after.lane_demotions, 0);
                     assert!(after.lane_pinned > 0);
                     let read = after.lane_reads > before.lane_reads;
-                    assert_eq!(read, mode == "rc", "long ones are read");
-                    assert_eq!(predicted(SIZES[8]) == Protocol::Read, mode == "rc");
+                    assert_eq!(read, mode != "ud", "long ones are read");
+                    assert_eq!(predicted(SIZES[8]) == Protocol::Read, mode != "ud");
                     assert_eq!(after.lane_aliens, 0);
                     say(&format!("{} bytes by lanes", after.verbs_bytes));
                 } else {
@@ -219,7 +223,7 @@ fn messages_of_all_sizes_come_by_lanes() {
 /// Messages of several ranks on each node, all with all, while lanes take over.
 #[test]
 fn the_order_of_messages_is_kept_while_lanes_take_over() {
-    MODES.into_iter().for_each(all_with_all);
+    modes().into_iter().for_each(all_with_all);
 }
 
 fn all_with_all(mode: &'static str) {
@@ -238,6 +242,64 @@ fn all_with_all(mode: &'static str) {
             drop(world);
             rt.finalize().expect("finalize");
         });
+    });
+}
+
+/// Each rank has one connection to each other node, however many ranks are there. A rank that leaves takes none of the
+/// others' along.
+#[test]
+fn the_ranks_of_a_node_share_extended_connections() {
+    if is_real() {
+        return;
+    }
+    limited("extended connections", || {
+        const RANKS: usize = 8;
+        let fabric = fabric(2);
+        let turn = std::sync::Barrier::new(RANKS);
+        let most = std::sync::Mutex::new(0);
+        job(&fabric, RANKS, 2, &of_mode("xrc", &[]), |rt| {
+            let (me, world) = (rt.rank(), rt.world());
+            for round in 0..20 {
+                exchange_with_all(&rt, [3, 9000, 70_000][round % 3], round);
+            }
+            let of_other_node = (0..RANKS).filter(|peer| peer % 2 != me % 2);
+            of_other_node.for_each(|peer| until_taken_over(&rt, peer, 1));
+            turn.wait();
+            let pairs = fabric.pairs();
+            *most.lock().expect("a number") = pairs;
+            turn.wait();
+            // A connection has two ends. By a connection to each peer there would be twice as many.
+            assert_eq!(pairs, 2 * RANKS);
+            // Those of one node leave one after another. Those that are left talk on with the other node's.
+            let (mine, theirs) = (pattern(9000, me), |peer| pattern(9000, peer));
+            let mut got = vec![0; 9000];
+            for gone in (0..RANKS).step_by(2) {
+                for left in (gone..RANKS)
+                    .step_by(2)
+                    .filter(|_| me % 2 == 1 || me >= gone)
+                {
+                    let peers = match me % 2 {
+                        0 if me == left => (1..RANKS).step_by(2),
+                        1 => (left..left + 1).step_by(1),
+                        _ => (0..0).step_by(1),
+                    };
+                    for peer in peers {
+                        world
+                            .sendrecv(&mine, peer, 8, &mut got, peer, 8)
+                            .expect("exchange");
+                        assert!(got == theirs(peer), "from {peer}");
+                    }
+                }
+                assert_eq!(rt.counters().lane_demotions, 0, "rank {me}, {gone} leaves");
+                if me == gone {
+                    break;
+                }
+            }
+            drop(world);
+            rt.finalize().expect("finalize");
+        });
+        assert!(*most.lock().expect("a number") > 0);
+        assert_eq!((fabric.pairs(), fabric.registered()), (0, 0));
     });
 }
 
@@ -299,26 +361,30 @@ fn under_sabotage(what: &str, knobs: &Knobs, demotions: u64, fail: impl Fn(&Fabr
 
 #[test]
 fn a_failed_operation_fails_no_message() {
-    let knobs = of_mode("rc", &[]);
-    under_sabotage("operations fail", &knobs, 2, |fabric, round| {
-        let status = [Status::GENERAL, Status::PEER_FAILED][round as usize % 2];
-        (0..4000).for_each(|pair| fabric.fail_next(pair, status));
-    });
+    for mode in ["rc", "xrc"] {
+        let knobs = of_mode(mode, &[]);
+        under_sabotage("operations fail", &knobs, 2, |fabric, round| {
+            let status = [Status::GENERAL, Status::PEER_FAILED][round as usize % 2];
+            (0..4000).for_each(|pair| fabric.fail_next(pair, status));
+        });
+    }
 }
 
 /// What was sent arrives, and its sender is told that it did not.
 #[test]
 fn a_lost_answer_brings_nothing_twice() {
-    let knobs = of_mode("rc", &[]);
-    under_sabotage("answers are lost", &knobs, 2, |fabric, _| {
-        (0..4000).for_each(|pair| fabric.lose_answers(pair));
-        fabric.advance(Duration::from_millis(400));
-    });
+    for mode in ["rc", "xrc"] {
+        let knobs = of_mode(mode, &[]);
+        under_sabotage("answers are lost", &knobs, 2, |fabric, _| {
+            (0..4000).for_each(|pair| fabric.lose_answers(pair));
+            fabric.advance(Duration::from_millis(400));
+        });
+    }
 }
 
 #[test]
 fn a_link_that_goes_down_and_up_again_fails_no_message() {
-    for mode in MODES {
+    for mode in modes() {
         under_sabotage("the link", &of_mode(mode, &[]), 2, |fabric, round| {
             fabric.set_link("m0", round % 40 < 30);
         });
@@ -387,7 +453,7 @@ fn a_lane_that_has_failed_is_tried_again() {
     if is_real() {
         return;
     }
-    MODES.into_iter().for_each(tried_again);
+    modes().into_iter().for_each(tried_again);
 }
 
 fn tried_again(mode: &'static str) {
@@ -516,7 +582,8 @@ fn what_cannot_be_registered_is_sent_like_other_bytes() {
 #[test]
 fn what_was_sent_arrives_though_its_sender_leaves() {
     const MANY: usize = 3000;
-    for (mode, together) in [("rc", true), ("rc", false), ("ud", true), ("ud", false)] {
+    let both = |mode| [(mode, true), (mode, false)];
+    for (mode, together) in modes().into_iter().flat_map(both) {
         limited(&format!("together {together}, {mode}"), || {
             let fabric = fabric(2);
             let knobs = of_mode(mode, &[("ONECOPY_EAGER_CREDIT", "16M")]);
@@ -539,7 +606,7 @@ fn who_sleeps_is_woken() {
         ("ONECOPY_WAIT_YIELD", "0"),
         ("ONECOPY_LIVENESS_PERIOD", "40"),
     ];
-    for mode in MODES {
+    for mode in modes() {
         limited(&format!("asleep, {mode}"), || {
             let fabric = fabric(2);
             job(&fabric, 3, 2, &of_mode(mode, &waits), |rt| {
@@ -556,7 +623,7 @@ fn who_sleeps_is_woken() {
 /// A rank dies amid a message: its process ends without a word.
 #[test]
 fn who_waits_for_a_rank_that_dies_gets_an_error_that_names_it() {
-    for mode in MODES {
+    for mode in modes() {
         for len in [8usize, 100_000, 8 << 20] {
             limited(&format!("{len} bytes, {mode}"), || {
                 let fabric = fabric(2);
@@ -572,7 +639,7 @@ fn who_waits_for_a_rank_that_dies_gets_an_error_that_names_it() {
 /// Messages that nobody receives stop at the credit, and then go on.
 #[test]
 fn a_flood_stops_at_the_credit() {
-    for mode in MODES {
+    for mode in modes() {
         limited(&format!("a flood, {mode}"), || {
             let fabric = fabric(2);
             job(&fabric, 2, 2, &of_mode(mode, &[FLOOD_CREDIT]), |rt| {

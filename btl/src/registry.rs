@@ -10,7 +10,7 @@ use crate::contract::{
     AttachLayer, CopyLayer, LayerSettings, NodeFacts, PeerAccess, Probe, Refusal,
 };
 use crate::curve::{LayerCosts, Seeds, curve};
-use crate::lanes::{JobShape, Lanes, Open};
+use crate::lanes::{LaneJob, Lanes, Open};
 use crate::layers::{cico, cma, heap, knem, tcp, verbs, xpmem};
 use crate::module::{self, Behind, Guarantees, Module};
 use onecopy_obs::stats::{MECHANISMS, is_same};
@@ -131,7 +131,7 @@ pub struct Knob {
 pub type Counter = fn(&mut Counters) -> &mut u64;
 
 /// Opens the device of a layer that makes lanes.
-pub type OpenLanes = fn(&Knobs, &JobShape) -> Result<Box<dyn Lanes>, Refusal>;
+pub type OpenLanes = fn(&Knobs, &mut LaneJob<'_>) -> Result<Box<dyn Lanes>, Refusal>;
 
 /// How a device reads announced messages where they lie.
 #[derive(Debug)]

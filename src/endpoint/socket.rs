@@ -294,7 +294,9 @@ impl Socket {
                 self.say_farewell();
                 self.acknowledge();
             }
-            FrameKind::Ready | FrameKind::Switch | FrameKind::End => self.hear_of_lane(what, value),
+            FrameKind::Ready | FrameKind::Switch | FrameKind::End | FrameKind::Target => {
+                self.hear_of_lane(what, value);
+            }
             FrameKind::Record | FrameKind::Offer => {}
         }
     }

@@ -12,13 +12,14 @@ use crate::error::{Error, Result};
 use crate::peer::{Gone, PairSettings, Peer};
 use crate::select::chunks::Chunks;
 use crate::select::other_node;
-use crate::wireup::{Card, Death, NetIdentity, WireupError};
+use crate::wireup::{Card, Death, NetIdentity, Wireup, WireupError};
 use onecopy_btl::link::{Link, not_permitted};
 use onecopy_btl::{LayerId, Refusal};
 use onecopy_btl::{lanes, registry};
 use onecopy_obs::{Knobs, tracepoints};
 use std::net::SocketAddr;
 use std::os::fd::OwnedFd;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 /// Rounds of progress between two looks at the clock, less one, in a job of several nodes. The clock says when the hub
@@ -46,8 +47,8 @@ pub(crate) struct Wires {
     lanes: LaneDevice,
     /// When lanes get the time again.
     lanes_due: Instant,
-    /// The job, as far as lanes must know it.
-    job: lanes::JobShape,
+    /// The node of each rank.
+    nodes: Arc<[u32]>,
 }
 
 /// What makes this rank's lanes.
@@ -97,14 +98,22 @@ impl Wires {
             asked: Instant::now(),
             lanes,
             lanes_due: Instant::now() + LANES_PERIOD,
-            job: lanes::JobShape::on([]),
+            nodes: Arc::from([]),
         })
     }
 
     /// What makes lanes, if this rank has it.
-    fn lanes(&mut self, knobs: &Knobs) -> Option<&SharedLanes> {
+    fn lanes(
+        &mut self,
+        knobs: &Knobs,
+        node_file: &mut dyn FnMut() -> std::result::Result<OwnedFd, String>,
+    ) -> Option<&SharedLanes> {
         if let LaneDevice::Closed(open) = &self.lanes {
-            self.lanes = match open.open(knobs, &self.job) {
+            let mut job = lanes::LaneJob {
+                nodes: Arc::clone(&self.nodes),
+                node_file,
+            };
+            self.lanes = match open.open(knobs, &mut job) {
                 Ok(lanes) => {
                     let lanes = SharedLanes::new(lanes);
                     self.watch(&lanes);
@@ -148,11 +157,24 @@ impl Wires {
     /// Learns on which nodes the ranks are, and where those on other nodes than `me` listen.
     pub(super) fn know(&mut self, cards: &[Card], me: usize, nodes: &[u32]) {
         let shares_node = |rank: u32| nodes[rank as usize] == nodes[me];
-        self.job = lanes::JobShape::on(nodes.iter().copied());
+        self.nodes = nodes.into();
         let listens = cards.iter().enumerate();
         self.connector
             .know(listens.map(|(rank, card)| card.listens.filter(|_| !shares_node(rank as u32))));
     }
+}
+
+/// A file that all ranks of this node have: the segment of the lowest of them.
+fn node_file(
+    wireup: &mut dyn Wireup,
+    nodes: &[u32],
+    me: u32,
+) -> std::result::Result<OwnedFd, String> {
+    let own = nodes.get(me as usize);
+    let lowest = nodes.iter().position(|node| Some(node) == own);
+    let found = wireup.introduce(lowest.unwrap_or(me as usize));
+    let introduction = found.map_err(|error| error.to_string())?;
+    Ok(introduction.memory)
 }
 
 impl Engine {
@@ -338,7 +360,9 @@ impl Engine {
         }
         self.core.counters.wire_connects += 1;
         tracepoints::wire_connected(rank as usize, LayerId::WIRE.name());
-        if let Some(lanes) = wires.lanes(&self.core.knobs) {
+        let (nodes, me) = (&self.nodes, self.core.me);
+        let mut node_file = || node_file(&mut *self.wireup, nodes, me);
+        if let Some(lanes) = wires.lanes(&self.core.knobs, &mut node_file) {
             wire.attach_lanes(lanes, rank);
         }
         self.polling.poll(peer);

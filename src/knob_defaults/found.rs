@@ -167,7 +167,8 @@ pub(super) fn device_port_and_address() {
     chosen(&[]).expect_err("no link");
 }
 
-/// Connections as long as device, knob and memory have room for them; one peer more, and datagrams are used.
+/// Connections as long as device, knob and memory have room for them. With one peer more datagrams are used, or
+/// extended connections where the device has them.
 pub(super) fn mode_of_lanes() {
     let peers = 48;
     let job = JobShape {
@@ -176,9 +177,10 @@ pub(super) fn mode_of_lanes() {
         peers,
     };
     let taken = Need::of(Mode::Connections, &job, &sizes(&Knobs::default())).bytes() as usize;
-    let mode = |pairs, lanes, memory| {
+    let mode_on = |shared_connections, pairs, lanes, memory| {
         let limits = Limits {
             pairs,
+            shared_connections,
             ..usual_limits()
         };
         let knobs = Knobs {
@@ -188,8 +190,11 @@ pub(super) fn mode_of_lanes() {
         };
         mode(&knobs, &job, &limits).0
     };
+    let mode = |pairs, lanes, memory| mode_on(false, pairs, lanes, memory);
     assert_eq!(mode(peers, peers, taken), Mode::Connections);
     assert_eq!(mode(peers - 1, peers, taken), Mode::Datagrams);
     assert_eq!(mode(peers, peers - 1, taken), Mode::Datagrams);
     assert_eq!(mode(peers, peers, taken - 1), Mode::Datagrams);
+    assert_eq!(mode_on(true, peers, peers, taken - 1), Mode::Extended);
+    assert_eq!(mode_on(true, peers, peers, taken), Mode::Connections);
 }

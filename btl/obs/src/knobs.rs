@@ -373,12 +373,13 @@ knobs! {
         /// The place of the own address among those of the port.
         User ONECOPY_VERBS_GID => verbs_gid: Option<usize> = None,
             OrAuto(Count { min: 0, max: 255 }), auto::VERBS_GID;
-        /// How it reaches peers. rc: by a reliable connection to each. ud: by datagrams, with one pair for all, whose
-        /// order and losses are the library's; long messages are not read where they lie then. All ranks must use the
-        /// same.
+        /// How it reaches peers. rc: by a reliable connection to each. xrc: by an extended connection to each other
+        /// node, where the device has them. ud: by datagrams, with one pair for all, whose order and losses are the
+        /// library's; long messages are not read where they lie then. All ranks must use the same.
         User ONECOPY_VERBS_MODE => verbs_mode: VerbsMode = VerbsMode::Auto,
             OneOf::<VerbsMode>::new(), auto::VERBS_MODE;
-        /// Bytes that a rank may take for connections with all its peers. Where they need more, datagrams are used.
+        /// Bytes that a rank may take for connections with all its peers. Where they need more, extended connections
+        /// are used if the device has them and they need less, else datagrams.
         User ONECOPY_VERBS_MEMORY => verbs_memory: usize = 64 * MIB, ANY_SIZE;
         /// Connections that a rank keeps with peers, at most. For another one, that which was silent longest goes, if
         /// it was silent for a second; else the new pair stays with tcp.

@@ -464,6 +464,8 @@ words! {
         Auto = "auto",
         /// By reliable connections.
         Connections = "rc",
+        /// By extended connections: one for each other node, whose ranks share it.
+        Extended = "xrc",
         /// By datagrams, whose order and losses are the library's.
         Datagrams = "ud",
     }

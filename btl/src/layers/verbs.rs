@@ -3,6 +3,7 @@
 //! endpoint, over `btl/verbs`; this says whether the machine has such a device, and opens it.
 
 use crate::contract::{NodeFacts, Probe, Refusal};
+use crate::lanes::LaneJob;
 use nix::sys::resource::{Resource, getrlimit};
 use nix::unistd::geteuid;
 use onecopy_obs::{Knobs, VerbsMode};
@@ -11,7 +12,7 @@ use onecopy_verbs::device::Missing;
 use onecopy_verbs::modes::{self, JobShape, Mode, Sizes};
 use onecopy_verbs::port::{self, Search};
 use onecopy_verbs::ud::{self, Datagrams};
-use onecopy_verbs::{Chosen, Error, Limits, Provider, Rails, Verbs};
+use onecopy_verbs::{Chosen, Error, Limits, NodeShare, Provider, Rails, Verbs};
 
 /// Whether there is a device by which a peer could be reached.
 #[must_use]
@@ -44,7 +45,32 @@ fn describe(chosen: &Chosen<Verbs>) -> String {
         }
         _ => String::new(),
     };
-    format!("{name} port {port}, {kind}, reliable connections or datagrams{locked}")
+    let extended = match chosen.device.limits().shared_connections {
+        true => "reliable and extended connections (XRC)",
+        false => "reliable connections, no extended ones (XRC),",
+    };
+    format!("{name} port {port}, {kind}, {extended} or datagrams{locked}")
+}
+
+/// Why the mode that the knobs ask for cannot be had of this host's device; none: it can, or they ask for none.
+#[must_use]
+pub fn refused_mode(knobs: &Knobs) -> Option<Refusal> {
+    let verbs = Verbs::load().ok()?;
+    let chosen = choose(&verbs, knobs).ok()?;
+    lacks(knobs, &chosen)
+}
+
+/// The same of a device.
+fn lacks<P: Provider>(knobs: &Knobs, chosen: &Chosen<P>) -> Option<Refusal> {
+    let mode = knobs.verbs_mode;
+    let has = chosen.device.limits().shared_connections;
+    (mode == VerbsMode::Extended && !has).then(|| {
+        let name = chosen.device.name();
+        Refusal::new(
+            format!("ONECOPY_VERBS_MODE={mode}: {name} has no extended connections (XRC)"),
+            "set ONECOPY_VERBS_MODE to auto, rc or ud on all ranks",
+        )
+    })
 }
 
 fn without_library(missing: &Missing) -> Refusal {
@@ -133,6 +159,7 @@ pub fn mode(knobs: &Knobs, job: &JobShape, limits: &Limits) -> (Mode, Vec<String
     };
     match knobs.verbs_mode {
         VerbsMode::Connections => forced(Mode::Connections),
+        VerbsMode::Extended => forced(Mode::Extended),
         VerbsMode::Datagrams => forced(Mode::Datagrams),
         VerbsMode::Auto => modes::choose(job, &sizes(knobs), limits, knobs.verbs_memory as u64),
     }
@@ -167,7 +194,7 @@ fn search<'p, P: Provider>(provider: &'p P, knobs: &Knobs) -> Result<Search<'p, 
 ///
 /// # Errors
 /// A [`Refusal`]: no libibverbs, no device or port that fits, or none that could be set up.
-pub fn open(knobs: &Knobs, job: &JobShape) -> Result<Box<dyn Lanes>, Refusal> {
+pub fn open(knobs: &Knobs, job: &mut LaneJob<'_>) -> Result<Box<dyn Lanes>, Refusal> {
     let verbs = Verbs::load().map_err(without_library)?;
     open_of(&verbs, knobs, job)
 }
@@ -179,14 +206,27 @@ pub fn open(knobs: &Knobs, job: &JobShape) -> Result<Box<dyn Lanes>, Refusal> {
 pub fn open_of<P: Provider>(
     provider: &P,
     knobs: &Knobs,
-    job: &JobShape,
+    job: &mut LaneJob<'_>,
 ) -> Result<Box<dyn Lanes>, Refusal> {
     let mut search = search(provider, knobs).map_err(|error| refusal(&error))?;
     let chosen = search.first().map_err(|error| refusal(&error))?;
-    let (mode, reasons) = mode(knobs, job, chosen.device.limits());
+    if let Some(refusal) = lacks(knobs, &chosen) {
+        return Err(refusal);
+    }
+    let (mode, reasons) = mode(knobs, &job.shape(), chosen.device.limits());
     tracing::info!("lanes by {mode:?}: {}", reasons.join("; "));
     let opened: Result<Box<dyn Lanes>, Error> = match mode {
-        Mode::Connections | Mode::Extended => by_rails(search, chosen, settings(knobs)),
+        Mode::Connections => by_rails(search, chosen, settings(knobs)),
+        Mode::Extended => {
+            let file = (job.node_file)().map_err(|reason| {
+                Refusal::new(reason, "ranks of a node share such connections by a file")
+            })?;
+            let share = NodeShare {
+                nodes: job.nodes.clone(),
+                file,
+            };
+            Adapter::on_extended(chosen, settings(knobs), share).map(|lanes| Box::new(lanes) as _)
+        }
         Mode::Datagrams => {
             Datagrams::on(chosen, datagrams(knobs)).map(|lanes| Box::new(lanes) as _)
         }

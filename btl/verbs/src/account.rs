@@ -59,6 +59,8 @@ pub(crate) struct SendRoom {
     length: u32,
     free: u32,
     silent: u32,
+    /// A send found no room since this was last asked.
+    is_wanted: bool,
 }
 
 impl SendRoom {
@@ -67,6 +69,7 @@ impl SendRoom {
             length,
             free: length,
             silent: 0,
+            is_wanted: false,
         }
     }
 
@@ -74,10 +77,30 @@ impl SendRoom {
         self.free
     }
 
+    /// Whether a send found no room since this was last asked.
+    pub(crate) fn take_wanted(&mut self) -> bool {
+        std::mem::take(&mut self.is_wanted)
+    }
+
+    /// Takes one place.
+    #[inline]
+    fn take_one(&mut self) -> Option<()> {
+        match self.free.checked_sub(1) {
+            Some(free) => {
+                self.free = free;
+                Some(())
+            }
+            None => {
+                self.is_wanted = true;
+                None
+            }
+        }
+    }
+
     /// Takes room for a send that tells of its end. Gives how many have ended when it has; none if there is no room.
     #[inline]
     pub(crate) fn take(&mut self) -> Option<u32> {
-        self.free = self.free.checked_sub(1)?;
+        self.take_one()?;
         Some(std::mem::take(&mut self.silent) + 1)
     }
 
@@ -85,7 +108,7 @@ impl SendRoom {
     /// The one that fills this half tells of its end, and so of theirs.
     #[inline]
     pub(crate) fn take_silent(&mut self) -> Option<u32> {
-        self.free = self.free.checked_sub(1)?;
+        self.take_one()?;
         self.silent += 1;
         if self.silent >= self.length.div_ceil(2) {
             Some(std::mem::take(&mut self.silent))
@@ -119,7 +142,9 @@ mod tests {
         let mut room = SendRoom::new(4);
         assert_eq!((room.take_silent(), room.take_silent()), (Some(0), Some(2)));
         assert_eq!((room.take_silent(), room.take()), (Some(0), Some(2)));
+        assert!(!room.take_wanted());
         assert_eq!((room.take(), room.take_silent()), (None, None));
+        assert_eq!((room.take_wanted(), room.take_wanted()), (true, false));
         room.end(2);
         room.end(2);
         assert_eq!(room.free(), 4);

@@ -29,15 +29,19 @@ mod connected;
 mod connector;
 mod contract;
 mod events;
+mod extended;
+mod extended_lane;
 mod head;
 mod lane;
 mod lane_notes;
 mod lane_reads;
+mod late;
 mod notes;
 mod pool;
 mod reads;
 mod receive;
 mod receive_side;
+mod route;
 mod send;
 mod send_side;
 mod send_slots;
@@ -56,9 +60,10 @@ use crate::timing::Timing;
 pub(crate) use activity::Shows;
 pub(crate) use connect::LanePlace;
 use connector::Connector;
-pub use contract::{ExposedMemory, Figures, Lanes, ReadState, Settings};
-pub use head::{Mark, Offer};
-use lane::{Lane, Stage};
+pub use contract::{ExposedMemory, Figures, Lanes, NodeShare, ReadState, Settings};
+use extended::Extended;
+pub use head::{ExtendedOffer, Mark, Offer};
+use lane::Lane;
 #[cfg(test)]
 pub(crate) use lane_notes::NOTE_MAX;
 use pool::Pool;
@@ -92,9 +97,11 @@ pub struct Adapter<P: Provider> {
     sends: SendSlots<P>,
     reads: reads::Reads<P>,
     timing: Timing,
-    /// The lanes, by the numbers of their pairs.
+    /// The lanes, by the numbers of their pairs, or by their own.
     lanes: Directory<Lane<P>>,
     connector: Connector<P>,
+    /// What lanes by extended connections need, if that is what they are.
+    extended: Option<Extended<P>>,
     /// Completions that were polled; empty between calls.
     batch: VecDeque<Completion<P>>,
     bytes: u64,
@@ -133,7 +140,15 @@ impl<P: Provider> Adapter<P> {
     }
 
     /// As [`Self::on`], for one of several: what streams need is made when the first of them comes.
-    pub(crate) fn for_rail(chosen: Chosen<P>, mut settings: Settings) -> Result<Self> {
+    pub(crate) fn for_rail(chosen: Chosen<P>, settings: Settings) -> Result<Self> {
+        Self::with(chosen, settings, None)
+    }
+
+    fn with(
+        chosen: Chosen<P>,
+        mut settings: Settings,
+        extended: Option<Extended<P>>,
+    ) -> Result<Self> {
         let (part, count) = parts(settings.receives, settings.receives_max, settings.slot);
         settings.receives = part;
         settings.receives_max = count * part;
@@ -141,7 +156,8 @@ impl<P: Provider> Adapter<P> {
         let domain = device.domain()?;
         let mut queue = Queue::new(&device, 64, true)?;
         let length = u32::try_from(settings.receives_max).unwrap_or(u32::MAX);
-        let receives = queue.receives(&domain, length, None)?;
+        let shared = extended.as_ref().map(Extended::domain);
+        let receives = queue.receives(&domain, length, shared)?;
         let sends = SendSlots::new(domain.region(1, settings.slot, Access::default())?);
         Ok(Self {
             pool: Pool::new(&settings, receives),
@@ -154,6 +170,7 @@ impl<P: Provider> Adapter<P> {
             reads: reads::Reads::default(),
             lanes: Directory::default(),
             connector: Connector::new(),
+            extended,
             batch: VecDeque::new(),
             bytes: 0,
             displaced: 0,
@@ -213,17 +230,29 @@ impl<P: Provider> Adapter<P> {
 
 impl<P: Provider> Lanes for Adapter<P> {
     fn make(&mut self, rank: u32) -> std::result::Result<(u64, Offer), String> {
-        self.make_lane(rank)
+        match self.extended {
+            None => self.make_lane(rank),
+            Some(_) => self.make_extended_lane(rank),
+        }
     }
 
     fn connect(&mut self, name: u64, peer: &Offer) {
-        self.start_connecting(name, peer);
+        match self.extended {
+            None => self.start_connecting(name, peer),
+            Some(_) => self.connect_extended(name, peer),
+        }
     }
 
     fn is_connected(&self, name: u64) -> bool {
-        self.lanes
-            .get(name)
-            .is_some_and(|lane| lane.failed.is_none() && matches!(lane.stage, Stage::Ready(_)))
+        self.lanes.get(name).is_some_and(Lane::is_connected)
+    }
+
+    fn target(&self, name: u64) -> Option<u32> {
+        self.lanes.get(name)?.extended.as_ref()?.made_target()
+    }
+
+    fn hear_target(&mut self, name: u64, target: u32) {
+        self.connect_initiator(name, target);
     }
 
     fn has_failed(&self, name: u64) -> bool {

@@ -205,6 +205,15 @@ unsafe impl Provider for Verbs {
         PairOf::new(domain, spec)
     }
 
+    fn open_pair(
+        domain: &DomainOf,
+        shared: &Shared,
+        completions: &Completions,
+        number: u32,
+    ) -> io::Result<PairOf> {
+        PairOf::open(domain, shared, completions, number)
+    }
+
     fn number(pair: &PairOf) -> u32 {
         pair.number()
     }

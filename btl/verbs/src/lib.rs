@@ -54,7 +54,7 @@ pub mod timing;
 pub mod ud;
 pub mod unmaps;
 
-pub use adapter::{Adapter, Lanes, Offer};
+pub use adapter::{Adapter, Lanes, NodeShare, Offer};
 pub use cache::Cache;
 pub use device::Verbs;
 pub use domain::{AddressHandle, Device, Domain, Receives};

@@ -7,8 +7,8 @@
 //! | extended | one for each other node; and its part of those that the other ranks send to its node by | one pool |
 //! | datagrams | one | one pool; a message is cut to packets, and order and losses are the software's |
 //!
-//! By several rails there are so many pairs on each. Each rail may come to have the whole of the pools: at first the
-//! streams go by one of them.
+//! By several rails there are so many connections on each; the other two modes go by one rail. Each rail may come to
+//! have the whole of the pools: at first the streams go by one of them.
 //!
 //! Pinned memory does not grow with peers in any of them; what a device and the kernel keep of each pair does.
 
@@ -146,24 +146,32 @@ impl Need {
         let others = job.nodes.saturating_sub(1);
         let remote = others.saturating_mul(job.per_node);
         let peers = job.peers.min(remote);
+        // By one it sends to a node; of those that come to its own node it has a fair part.
+        let (initiators, targets) = (
+            others.min(peers),
+            remote.div_ceil(job.per_node.max(1)).min(peers),
+        );
         let pairs = match mode {
             Mode::Connections => peers.min(sizes.lanes),
-            // By one it sends to a node; of those that come to its own node it has a fair part.
-            Mode::Extended => {
-                let sent = others.min(peers);
-                sent + remote.div_ceil(job.per_node.max(1)).min(peers)
-            }
+            Mode::Extended => initiators + targets,
             Mode::Datagrams => 1,
         };
         let (rails, [pinned, pinned_max]) = match mode {
-            Mode::Connections | Mode::Extended => (sizes.rails.max(1), sizes.connections()),
+            Mode::Connections => (sizes.rails.max(1), sizes.connections()),
+            Mode::Extended => (1, Sizes { rails: 1, ..*sizes }.connections()),
             Mode::Datagrams => {
                 let pinned_by = |count| region(count, sizes.packet);
                 (1, [pinned_by(sizes.datagrams) + pinned_by(sizes.sends); 2])
             }
         };
         let pairs = pairs.saturating_mul(rails);
-        let kept = u64::from(pairs) * (PAIR + u64::from(sizes.depth) * REQUEST);
+        // A target has no queues of its own.
+        let with_queues = match mode {
+            Mode::Extended => initiators,
+            Mode::Connections | Mode::Datagrams => pairs,
+        };
+        let kept =
+            u64::from(pairs) * PAIR + u64::from(with_queues) * u64::from(sizes.depth) * REQUEST;
         Self {
             mode,
             pairs,
@@ -186,43 +194,66 @@ fn region(count: u32, slot: u32) -> u64 {
     (slot * u64::from(count.max(1))).next_multiple_of(4096)
 }
 
-/// The mode of a job, and why: connections if a rank has memory for them and the device offers as many, else datagrams.
+/// The mode of a job, and why: connections if a rank has memory for them and the device offers as many. Else extended
+/// connections, if the device has them, they take less, and there is memory for them. Else datagrams.
 #[must_use]
 pub fn choose(job: &JobShape, sizes: &Sizes, limits: &Limits, budget: u64) -> (Mode, Vec<String>) {
     let mut reasons = Vec::new();
-    let mode = Mode::Connections;
-    let need = Need::of(mode, job, sizes);
-    let (bytes, pairs) = (need.bytes(), need.pairs);
-    let everyone = Sizes {
-        lanes: u32::MAX,
-        ..*sizes
-    };
-    let wanted = Need::of(mode, job, &everyone).pairs;
-    if pairs <= limits.pairs && wanted <= sizes.lanes && bytes <= budget {
-        reasons.push(format!("{mode:?}: {bytes} bytes for {pairs} queue pairs"));
-        return (mode, reasons);
+    for mode in [Mode::Connections, Mode::Extended] {
+        let need = Need::of(mode, job, sizes);
+        let Some(why) = why_not(mode, job, sizes, limits, budget) else {
+            let (bytes, pairs) = (need.bytes(), need.pairs);
+            reasons.push(format!("{mode:?}: {bytes} bytes for {pairs} queue pairs"));
+            return (mode, reasons);
+        };
+        reasons.push(format!("not {mode:?}: {why}"));
     }
-    let why = if pairs > limits.pairs {
-        format!("{pairs} queue pairs, and the device has {}", limits.pairs)
-    } else if wanted > sizes.lanes {
-        format!(
-            "{wanted} peers, and a rank keeps {} connections (ONECOPY_VERBS_LANES)",
-            sizes.lanes
-        )
-    } else {
-        format!("{bytes} bytes for {pairs} queue pairs, of {budget} that a rank may take")
-    };
-    reasons.push(format!("not {mode:?}: {why}"));
-    reasons.push(format!(
-        "not {:?}: no lanes are made of them yet",
-        Mode::Extended
-    ));
     let need = Need::of(Mode::Datagrams, job, sizes);
     reasons.push(format!(
         "Datagrams: {} bytes, whatever the number of peers",
         need.bytes()
     ));
     (Mode::Datagrams, reasons)
+}
+
+/// What keeps a rank from a mode of connections.
+fn why_not(
+    mode: Mode,
+    job: &JobShape,
+    sizes: &Sizes,
+    limits: &Limits,
+    budget: u64,
+) -> Option<String> {
+    let need = Need::of(mode, job, sizes);
+    let (bytes, pairs) = (need.bytes(), need.pairs);
+    let everyone = Sizes {
+        lanes: u32::MAX,
+        ..*sizes
+    };
+    let wanted = Need::of(Mode::Connections, job, &everyone).pairs;
+    if mode == Mode::Extended && !limits.shared_connections {
+        Some("the device has none (XRC)".to_owned())
+    } else if pairs > limits.pairs {
+        Some(format!(
+            "{pairs} queue pairs, and the device has {}",
+            limits.pairs
+        ))
+    } else if wanted > sizes.lanes {
+        Some(format!(
+            "{wanted} peers, and a rank keeps {} connections (ONECOPY_VERBS_LANES)",
+            sizes.lanes
+        ))
+    } else if bytes > budget {
+        Some(format!(
+            "{bytes} bytes for {pairs} queue pairs, of {budget} that a rank may take"
+        ))
+    } else if mode == Mode::Extended && pairs >= wanted {
+        Some(format!(
+            "{pairs} queue pairs, and {wanted} by a connection to each peer"
+        ))
+    } else {
+        None
+    }
 }
 
 #[cfg(test)]
@@ -290,7 +321,11 @@ mod tests {
             peers: u32::MAX,
         };
         assert_eq!(Need::of(Mode::Connections, &job, &SIZES).pairs, 288);
-        assert_eq!(Need::of(Mode::Extended, &job, &SIZES).pairs, 18);
+        let extended = Need::of(Mode::Extended, &job, &SIZES);
+        assert_eq!(
+            (extended.pairs, extended.kept),
+            (18, 18 * PAIR + 9 * 32 * REQUEST)
+        );
         assert_eq!(Need::of(Mode::Datagrams, &job, &SIZES).pairs, 1);
         let alone = JobShape { nodes: 1, ..job };
         assert_eq!(Need::of(Mode::Connections, &alone, &SIZES).pairs, 0);
@@ -298,28 +333,60 @@ mod tests {
 
     #[test]
     fn the_first_that_fits_is_taken_with_its_reason() {
-        let limits = crate::model::usual_limits();
+        let extended = crate::model::usual_limits();
+        let limits = Limits {
+            shared_connections: false,
+            ..extended.clone()
+        };
         let job = JobShape {
             per_node: 32,
             nodes: 100,
             peers: u32::MAX,
         };
         let chosen = |limits: &Limits, budget| choose(&job, &SIZES, limits, budget);
-        assert_eq!(chosen(&limits, 1 << 30).0, Mode::Connections);
+        for limits in [&limits, &extended] {
+            let (mode, reasons) = chosen(limits, 1 << 30);
+            assert_eq!((mode, reasons.len()), (Mode::Connections, 1));
+        }
         let (mode, reasons) = chosen(&limits, 8 << 20);
         assert_eq!(mode, Mode::Datagrams);
         assert!(reasons[0].contains("that a rank may take"), "{reasons:?}");
+        assert_eq!(reasons[1], "not Extended: the device has none (XRC)");
         assert_eq!(reasons.len(), 3);
+        let (mode, reasons) = chosen(&extended, 8 << 20);
+        assert_eq!(mode, Mode::Extended);
+        assert!(reasons[1].ends_with("for 198 queue pairs"), "{reasons:?}");
+        assert_eq!(reasons.len(), 2);
+        let (mode, reasons) = chosen(&extended, 1 << 20);
+        assert_eq!(mode, Mode::Datagrams);
+        assert!(reasons[1].contains("that a rank may take"), "{reasons:?}");
         let few = Limits { pairs: 9, ..limits };
         let (mode, reasons) = chosen(&few, 1 << 30);
         assert_eq!(mode, Mode::Datagrams);
         assert!(reasons[0].ends_with("the device has 9"), "{reasons:?}");
+        let few = Limits {
+            pairs: 198,
+            ..extended.clone()
+        };
+        assert_eq!(chosen(&few, 1 << 30).0, Mode::Extended);
         let capped = Sizes { lanes: 16, ..SIZES };
         assert_eq!(Need::of(Mode::Connections, &job, &capped).pairs, 16);
         let small = JobShape { peers: 17, ..job };
-        let (mode, reasons) = choose(&small, &capped, &limits, 1 << 30);
+        let (mode, reasons) = choose(&small, &capped, &extended, 1 << 30);
         assert_eq!(mode, Mode::Datagrams);
         assert!(reasons[0].contains("keeps 16 connections"), "{reasons:?}");
+        // With one rank on each node they save nothing.
+        let alone = JobShape { per_node: 1, ..job };
+        let (mode, reasons) = choose(
+            &alone,
+            &SIZES,
+            &Limits {
+                pairs: 98,
+                ..extended
+            },
+            1 << 30,
+        );
+        assert_eq!(mode, Mode::Datagrams, "{reasons:?}");
     }
 
     #[test]

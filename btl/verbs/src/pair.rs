@@ -148,6 +148,48 @@ impl<P: Provider> QueuePair<P, Fresh> {
     }
 }
 
+impl<P: Provider> QueuePair<P, Ready> {
+    /// Opens the receiving end of an extended connection that another process of the domain has made. It exists at
+    /// least as long as what is returned.
+    ///
+    /// # Errors
+    ///
+    /// Those of the device: the pair is gone, or is none of the domain.
+    pub fn open_shared(
+        domain: &Domain<P>,
+        queue: &mut Queue<P>,
+        shared: &P::Shared,
+        number: u32,
+    ) -> Result<Self> {
+        let object = || format!("queue pair {number} on {}", domain.device().name());
+        let raw = P::open_pair(domain.raw(), shared, queue.raw(), number)
+            .map_err(Error::of("ibv_open_qp", object()))?;
+        let raw = Arc::new(raw);
+        let account = queue.open_account(Keep::QueuePair(Arc::clone(&raw), None), 0, 0)?;
+        Ok(Self {
+            raw,
+            receives: None,
+            kind: Kind::SharedReceive,
+            account,
+            queue: queue.id(),
+            inline: 0,
+            largest: 0,
+            own_receives: false,
+            state: PhantomData,
+        })
+    }
+
+    /// The same pair for another user. Who has the last one retires it.
+    pub(crate) fn share(&self) -> Self {
+        Self {
+            raw: Arc::clone(&self.raw),
+            receives: self.receives.clone(),
+            state: PhantomData,
+            ..*self
+        }
+    }
+}
+
 impl<P: Provider> QueuePair<P, Prepared> {
     /// Connects it to a peer's pair. May wait a second for a peer that does not answer: keep it off a path that must
     /// not wait.

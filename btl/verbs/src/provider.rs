@@ -241,6 +241,13 @@ pub enum Verb<'a, P: Provider> {
     Write(Remote),
     /// Comes from the peer's memory.
     Read(Remote),
+    /// The same by an extended connection. The memory is of the domain of that queue of receives.
+    ReadShared {
+        /// Where from.
+        from: Remote,
+        /// That queue.
+        receives: u32,
+    },
 }
 
 /// A send to be posted.
@@ -329,7 +336,7 @@ pub unsafe trait Provider: Debug + Send + Sync + Sized + 'static {
     /// A peer's address.
     type AddressHandle: Object;
     /// A domain that processes share receives in.
-    type Shared: Object;
+    type Shared: Object + Clone;
 
     /// The names of the devices, in the library's order.
     fn devices(&self) -> io::Result<Vec<String>>;
@@ -398,6 +405,14 @@ pub unsafe trait Provider: Debug + Send + Sync + Sized + 'static {
     /// A queue pair, and the bytes that its requests can carry.
     fn pair(domain: &Self::Domain, spec: &PairSpec<'_, Self>)
     -> io::Result<(Self::QueuePair, u32)>;
+    /// The receiving end of an extended connection that another process of the domain has made. It exists as long as
+    /// any process has it open.
+    fn open_pair(
+        domain: &Self::Domain,
+        shared: &Self::Shared,
+        completions: &Self::Completions,
+        number: u32,
+    ) -> io::Result<Self::QueuePair>;
     /// Its number.
     fn number(pair: &Self::QueuePair) -> u32;
     /// Changes its state.

@@ -393,6 +393,25 @@ impl<P: Provider> Queue<P> {
         P::take_wakes(channel).map_err(Error::of("ibv_get_cq_event", self.device.name()))
     }
 
+    /// Whether a send of a pair found no room since this was last asked.
+    pub(crate) fn take_wanted(&mut self, account: u64) -> bool {
+        self.accounts
+            .get_mut(account)
+            .is_some_and(|account| account.sends.take_wanted())
+    }
+
+    /// Shows the cookies and slots of sends that are under way in a pair. The device reads these slots, or writes to
+    /// them: who looks must know which.
+    pub(crate) fn look_under_way(&self, account: u64, mut each: impl FnMut(u64, &Slot<P>)) {
+        for flight in self.flights.values() {
+            if let (true, Done::Sent, Local::Slot(slot, _)) =
+                (flight.account == account, flight.done, &flight.local)
+            {
+                each(flight.cookie, slot);
+            }
+        }
+    }
+
     /// Operations that are under way.
     #[must_use]
     pub fn under_way(&self) -> usize {

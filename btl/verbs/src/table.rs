@@ -60,6 +60,11 @@ impl<T> Table<T> {
         entry.value.as_ref().filter(|_| same)
     }
 
+    /// All values.
+    pub fn values(&self) -> impl Iterator<Item = &T> {
+        self.entries.iter().filter_map(|entry| entry.value.as_ref())
+    }
+
     /// The names of all values.
     #[must_use]
     pub fn names(&self) -> Vec<u64> {

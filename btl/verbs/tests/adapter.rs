@@ -638,6 +638,7 @@ fn nonsense_fails_its_lane() {
         let (lane, offer) = b.make(0).expect("a lane");
         let rogues = Offer {
             mark: None,
+            extended: None,
             rail: OfferedRail {
                 pair: own,
                 ..OfferedRail::default()

@@ -158,6 +158,7 @@ impl Socket {
         };
         let heard = match what {
             FrameKind::Ready => lane_state.hear_ready(value),
+            FrameKind::Target => lane_state.hear_target(value),
             FrameKind::Switch => lane_state.hear_switch(self.input.take_rest()),
             _ => lane_state.hear_end(value, &mut self.output),
         };

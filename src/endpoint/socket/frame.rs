@@ -35,6 +35,8 @@ pub(super) enum FrameKind {
     Switch = 7,
     /// The lane is over: so many bytes of this rank's have come by it, and no more will.
     End = 8,
+    /// The number of the target that its sender has made for the peer's initiator (XRC).
+    Target = 9,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -87,7 +89,7 @@ impl Head {
                 return Err("an offer of another length");
             }
             5 => FrameKind::Offer,
-            2..=8 if kind != 0 || len != 0 || chunk != 0 => {
+            2..=9 if kind != 0 || len != 0 || chunk != 0 => {
                 return Err("a control frame with a payload");
             }
             2 => FrameKind::Credit,
@@ -96,6 +98,7 @@ impl Head {
             6 => FrameKind::Ready,
             7 => FrameKind::Switch,
             8 => FrameKind::End,
+            9 => FrameKind::Target,
             _ => return Err("a frame of no kind"),
         };
         Ok(Self {
@@ -138,6 +141,7 @@ mod tests {
             FrameKind::Ready,
             FrameKind::Switch,
             FrameKind::End,
+            FrameKind::Target,
         ] {
             let head = Head::control(what, 9);
             assert_eq!(Head::decode(&head.encode()), Ok(head));

@@ -42,6 +42,7 @@ pub(super) struct PairLane {
     /// The numbers of both ends, the own one first; the peer's once it is known.
     numbers: (u32, Option<u32>),
     /// Which control frames were sent and received about this lane.
+    sent_target: bool,
     sent_ready: bool,
     received_ready: bool,
     pub(super) sent_end: bool,
@@ -93,6 +94,7 @@ impl PairLane {
             rank,
             lane: None,
             numbers: (0, None),
+            sent_target: false,
             sent_ready: false,
             received_ready: false,
             sent_end: false,
@@ -119,7 +121,7 @@ impl PairLane {
         match made {
             Ok((lane, offer)) => {
                 self.lane = Some(lane);
-                self.numbers = (offer.rail.pair.number, None);
+                self.numbers = (offer.number(), None);
                 stream.push_with(FrameKind::Offer, &offer.to_bytes());
                 true
             }
@@ -150,9 +152,24 @@ impl PairLane {
             self.end(stream);
             return Ok(());
         }
-        self.numbers.1 = Some(offer.rail.pair.number);
+        self.numbers.1 = Some(offer.number());
         if let Some(lane) = self.lane {
             self.lanes.lock().connect(lane, &offer);
+        }
+        Ok(())
+    }
+
+    /// The peer has made a target for this rank's initiator.
+    pub(super) fn hear_target(&mut self, value: u64) -> Result<(), Bad> {
+        if self.sent_end {
+            return Ok(());
+        }
+        let number = u32::try_from(value).map_err(|_| "the number of no target")?;
+        if self.numbers.1.is_none() || self.received_ready {
+            return Err("a target for a lane that nobody has offered");
+        }
+        if let Some(lane) = self.lane {
+            self.lanes.lock().hear_target(lane, number);
         }
         Ok(())
     }
@@ -186,11 +203,16 @@ impl PairLane {
         let Some(lane) = self.lane.filter(|_| !self.sent_end) else {
             return;
         };
-        let (failed, connected) = {
+        let (failed, connected, target) = {
             let mut lanes = self.lanes.lock();
             lanes.poll();
-            (lanes.has_failed(lane), lanes.is_connected(lane))
+            let target = lanes.target(lane).filter(|_| !self.sent_target);
+            (lanes.has_failed(lane), lanes.is_connected(lane), target)
         };
+        if let Some(target) = target.filter(|_| !failed) {
+            self.sent_target = true;
+            stream.push(FrameKind::Target, u64::from(target));
+        }
         if failed {
             self.end(stream);
         } else if connected
@@ -275,7 +297,8 @@ impl PairLane {
         let had_none = self.lane.is_none();
         self.close();
         (self.numbers, self.unpushed) = ((0, None), false);
-        (self.sent_ready, self.received_ready, self.sent_end) = (false, false, false);
+        (self.sent_target, self.sent_ready) = (false, false);
+        (self.received_ready, self.sent_end) = (false, false);
         if had_none {
             // This side refused it, for a reason that may pass.
             self.retry.refused(Instant::now());

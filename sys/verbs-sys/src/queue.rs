@@ -259,6 +259,13 @@ pub struct ibv_qp_init_attr_ex {
     pub send_ops_flags: u64,
 }
 
+/// `qp_num` counts.
+pub const IBV_QP_OPEN_ATTR_NUM: u32 = 1;
+/// `xrcd` counts.
+pub const IBV_QP_OPEN_ATTR_XRCD: u32 = 1 << 1;
+/// `qp_type` counts.
+pub const IBV_QP_OPEN_ATTR_TYPE: u32 = 1 << 3;
+
 /// A receiving pair of another process to be opened.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]

@@ -421,7 +421,7 @@ pub(super) static VERBS_GID: Auto = Auto::Found(
     "over Ethernet the first address of RoCE v2, of IP version 4 before version 6, and no link-local one before others",
 );
 pub(super) static VERBS_MODE: Auto = Auto::Found(
-    "rc, if a device has a connection for each peer on other nodes, there are at most ONECOPY_VERBS_LANES peers, and what these take is within ONECOPY_VERBS_MEMORY; else ud",
+    "rc, if a device has a connection for each peer on other nodes, there are at most ONECOPY_VERBS_LANES peers, and what these take is within ONECOPY_VERBS_MEMORY; else xrc, if a device has it, and the same holds of it; else ud",
 );
 pub(super) static NODE: Auto = Auto::Found(
     "the same name on the whole machine. Ranks of one machine are on several nodes all the same if they have no network namespace, no /proc and no /dev/shm in common",

@@ -22,7 +22,9 @@ impl<P: Provider> Adapter<P> {
         match std::mem::replace(&mut lane.stage, Stage::Over) {
             Stage::Prepared(pair) => drop(self.queue.retire(pair)),
             Stage::Connecting(pair) => self.connector.give_up(pair),
+            Stage::Ready(pair) if self.extended.is_some() => self.stop_extended(name, Some(pair)),
             Stage::Ready(pair) => self.end_connection(name, pair),
+            Stage::Offered => self.stop_extended(name, None),
             Stage::Over => {}
         }
         self.lanes.forget_numbers_of(name);
@@ -56,7 +58,11 @@ impl<P: Provider> Adapter<P> {
         let Some(mut lane) = self.lanes.remove(name) else {
             return;
         };
-        self.pool.end_promises(lane.receiving.open() as usize);
+        let open = lane.receiving.open() as usize;
+        match lane.extended.take() {
+            None => self.pool.end_promises(open),
+            Some(extended) => self.close_extended(*extended, open),
+        }
         lane.receiving
             .drop_unread(|slot| self.pool.recycle(&mut self.queue, slot));
     }

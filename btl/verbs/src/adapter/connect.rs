@@ -7,7 +7,7 @@ use std::time::Instant;
 
 use super::lane::{Lane, Stage};
 use super::receive_side::ReceiveSide;
-use super::{Adapter, GRANT_MIN, INLINE_MAX, Offer, SILENT};
+use super::{Adapter, Extended, GRANT_MIN, INLINE_MAX, Offer, SILENT};
 use crate::error::Error;
 use crate::matching::{self, OfferedRail, RAILS_MAX};
 use crate::pair::{InitAttributes, QueuePair};
@@ -46,6 +46,7 @@ impl<P: Provider> Adapter<P> {
             room: self.settings.slot.next_multiple_of(64) as u32,
             granted: GRANT_MIN,
             mark: None,
+            extended: None,
         }
     }
 
@@ -129,7 +130,7 @@ impl<P: Provider> Adapter<P> {
     ///
     /// The queue of completions stays: an error of a poll is one of what it took, and its descriptor is slept on. What
     /// it still tells of old operations finds nothing in its table.
-    fn renew_receives(&mut self) -> Result<(), String> {
+    pub(super) fn renew_receives(&mut self) -> Result<(), String> {
         if !self.pool.is_in_doubt() {
             return Ok(());
         }
@@ -142,15 +143,21 @@ impl<P: Provider> Adapter<P> {
             let device = self.port.device_name();
             return Err(format!("{device}: lanes that failed are not over yet"));
         }
-        let renewed = self.pool.renew(&self.domain, &mut self.queue);
+        let shared = self.extended.as_ref().map(Extended::domain);
+        let renewed = self.pool.renew(&self.domain, &mut self.queue, shared);
         renewed.map_err(|error| error.to_string())
     }
 
     pub(crate) fn start_connecting(&mut self, name: u64, peer: &Offer) {
-        if peer.mark.is_some() {
+        let other = match (peer.mark, peer.extended) {
+            (Some(_), _) => Some("datagrams"),
+            (None, Some(_)) => Some("extended connections"),
+            (None, None) => None,
+        };
+        if let Some(other) = other {
             let reason =
-                "the peer's lanes are datagrams; set ONECOPY_VERBS_MODE alike on all ranks";
-            return self.lanes.fail(name, reason.to_owned());
+                format!("the peer's lanes are {other}; set ONECOPY_VERBS_MODE alike on all ranks");
+            return self.lanes.fail(name, reason);
         }
         let speed = self.speed();
         let Some(lane) = self.lanes.get_mut(name) else {
@@ -212,7 +219,11 @@ impl<P: Provider> Adapter<P> {
     }
 
     /// Ends the lane that was silent longest, where a rank has as many lanes as it may have.
-    fn make_room_for_lane(&mut self, now: Instant, place: LanePlace) -> Result<(), String> {
+    pub(super) fn make_room_for_lane(
+        &mut self,
+        now: Instant,
+        place: LanePlace,
+    ) -> Result<(), String> {
         // What was given up while a thread connects it has its pair still.
         let mut count = self.connector.orphans();
         let mut oldest: Option<(Instant, u64)> = None;
@@ -255,7 +266,7 @@ impl<P: Provider> Adapter<P> {
             return false;
         }
         self.connector.retire_orphans(&mut self.queue);
-        let mut found = false;
+        let mut found = self.extended.is_some() && self.look_at_extended();
         for name in self.lanes.names() {
             let Some((lane, changed)) = self.lanes.with_changed(name) else {
                 continue;

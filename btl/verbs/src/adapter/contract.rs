@@ -3,7 +3,8 @@
 
 use super::head::Offer;
 use std::fmt::Debug;
-use std::os::fd::BorrowedFd;
+use std::os::fd::{BorrowedFd, OwnedFd};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 /// What a rank wants of a device.
@@ -39,6 +40,15 @@ pub struct Settings {
     pub rails: usize,
     /// Bytes and entries of the program's memory that stay registered.
     pub cache: (usize, usize),
+}
+
+/// What a rank must know for extended connections.
+#[derive(Debug)]
+pub struct NodeShare {
+    /// The node of each rank.
+    pub nodes: Arc<[u32]>,
+    /// A file that all ranks of this node have, and nobody else: it stands for their common domain.
+    pub file: OwnedFd,
 }
 
 /// What is counted.
@@ -107,6 +117,16 @@ pub trait Lanes: Debug + Send {
     fn connect(&mut self, lane: u64, peer: &Offer);
     /// Whether it is connected, so that the peer may send.
     fn is_connected(&self, lane: u64) -> bool;
+    /// The number of the target that was made for the peer's initiator, once it is of use: the peer must hear of it
+    /// (XRC). It is connected only then.
+    fn target(&self, lane: u64) -> Option<u32> {
+        let _ = lane;
+        None
+    }
+    /// The peer has made a target for this side's initiator.
+    fn hear_target(&mut self, lane: u64, target: u32) {
+        let _ = (lane, target);
+    }
     /// Whether it carries nothing any more.
     fn has_failed(&self, lane: u64) -> bool;
     /// Why, if so.

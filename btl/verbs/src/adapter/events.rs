@@ -4,7 +4,7 @@
 
 use std::time::{Duration, Instant};
 
-use super::{Adapter, reads};
+use super::{Adapter, Extended, reads};
 use crate::port::PortEvent;
 use crate::provider::Provider;
 use crate::queue::{Completion, Done};
@@ -18,7 +18,7 @@ impl<P: Provider> Adapter<P> {
             self.completed(completion);
         }
         if let Err(error) = polled {
-            self.lanes.fail_all(&error.to_string());
+            self.fail_all(&error.to_string());
             self.port.doubt();
             self.pool.doubt();
         }
@@ -26,7 +26,11 @@ impl<P: Provider> Adapter<P> {
     }
 
     fn completed(&mut self, done: Completion<P>) {
-        let name = self.lanes.name_of(done.pair);
+        let number = match &self.extended {
+            None => Some(done.pair),
+            Some(_) => Extended::lane_of(&done),
+        };
+        let name = number.and_then(|number| self.lanes.name_of(number));
         match done.done {
             Done::Received => {
                 self.pool.has_completed();
@@ -35,6 +39,9 @@ impl<P: Provider> Adapter<P> {
                     (Some(name), Ok(())) => self.arrived(name, slot, done.bytes),
                     (name, outcome) => {
                         self.pool.post(&mut self.queue, slot);
+                        if name.is_none() {
+                            self.came_late(number);
+                        }
                         if let (Some(name), Err(status)) = (name, outcome) {
                             self.lanes.fail(name, status.to_string());
                         }
@@ -42,6 +49,12 @@ impl<P: Provider> Adapter<P> {
                 }
             }
             Done::Sent => {
+                if self.extended.is_some() {
+                    match done.outcome {
+                        Ok(()) => self.room_came(done.pair),
+                        Err(status) => self.fail_pair(done.pair, &status.to_string()),
+                    }
+                }
                 let Some(name) = name else { return };
                 let mut note_waiting = false;
                 if let Some(lane) = self.lanes.get_mut(name) {
@@ -71,18 +84,25 @@ impl<P: Provider> Adapter<P> {
         let _ = self.queue.take_wakes();
         while let Some(event) = self.port.next_event() {
             match event {
-                PortEvent::Down(reason) => self.lanes.fail_all(&reason),
+                PortEvent::Down(reason) => self.fail_all(&reason),
                 PortEvent::PairFailed(number) => {
-                    if let Some(lane) = self.lanes.name_of(number) {
-                        let name = self.port.device_name();
-                        self.lanes
-                            .fail(lane, format!("{name}: the connection failed"));
+                    let reason = format!("{}: the connection failed", self.port.device_name());
+                    if self.extended.is_some() {
+                        self.fail_pair(number, &reason);
+                    } else if let Some(lane) = self.lanes.name_of(number) {
+                        self.lanes.fail(lane, reason);
                     }
                 }
                 PortEvent::Up => self.came_back = true,
                 PortEvent::Nothing => {}
             }
         }
+    }
+
+    /// No lane carries anything any more.
+    fn fail_all(&mut self, reason: &str) {
+        self.lanes.fail_all(reason);
+        self.fail_initiators(reason);
     }
 
     pub(super) fn age_lanes(&mut self, now: Instant) {
@@ -105,6 +125,7 @@ impl<P: Provider> Adapter<P> {
                 }
             }
         }
+        self.end_late(now);
         self.sends.trim();
         self.pool.may_grow_again();
     }

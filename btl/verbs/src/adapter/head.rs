@@ -58,6 +58,20 @@ pub struct Offer {
     pub granted: u32,
     /// How a lane by datagrams knows its packets; none of a connection.
     pub mark: Option<Mark>,
+    /// What a lane by an extended connection is reached by; none of another one.
+    pub extended: Option<ExtendedOffer>,
+}
+
+/// How a rank is reached by an extended connection. The pair of the offer is the initiator that leads to the peer's
+/// node.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ExtendedOffer {
+    /// The number of the rank's queue of receives.
+    pub receives: u32,
+    /// What it calls the lane; never 0.
+    pub lane: u32,
+    /// Whether the peer is to make the target of the initiator.
+    pub wants_target: bool,
 }
 
 /// What packets for one side of a lane by datagrams must carry.
@@ -76,7 +90,14 @@ const ROOM_MAX: u32 = 1 << 20;
 
 impl Offer {
     /// Bytes of it on a wire.
-    pub const BYTES: usize = RAILS_MAX * OfferedRail::BYTES + 24;
+    pub const BYTES: usize = RAILS_MAX * OfferedRail::BYTES + 36;
+
+    /// What tells this lane from others between the two ranks.
+    #[must_use]
+    pub fn number(&self) -> u32 {
+        let extended = self.extended.map(|extended| extended.lane);
+        extended.unwrap_or(self.rail.pair.number)
+    }
 
     /// The rails that are offered, at least one.
     #[must_use]
@@ -98,7 +119,12 @@ impl Offer {
         if let Some(Mark { key, mark, qkey }) = self.mark {
             rest[8..16].copy_from_slice(&key.to_le_bytes());
             rest[16..20].copy_from_slice(&mark.to_le_bytes());
-            rest[20..].copy_from_slice(&qkey.to_le_bytes());
+            rest[20..24].copy_from_slice(&qkey.to_le_bytes());
+        }
+        if let Some(extended) = self.extended {
+            rest[24..28].copy_from_slice(&extended.receives.to_le_bytes());
+            rest[28..32].copy_from_slice(&extended.lane.to_le_bytes());
+            rest[32] = u8::from(extended.wants_target);
         }
         bytes
     }
@@ -127,12 +153,18 @@ impl Offer {
             mark: word(16),
             qkey: word(20),
         };
+        let extended = ExtendedOffer {
+            receives: word(24),
+            lane: word(28),
+            wants_target: word(32) != 0,
+        };
         let offer = Self {
             rail: first,
             more,
             room: word(0),
             granted: word(4),
             mark: (mark.mark != 0).then_some(mark),
+            extended: (extended.lane != 0).then_some(extended),
         };
         let sound = offer.room > HEAD as u32
             && offer.room <= ROOM_MAX
@@ -172,6 +204,7 @@ mod tests {
             room: 8192,
             granted: 4,
             mark: None,
+            extended: None,
         };
         assert_eq!(Offer::from_bytes(&offer.to_bytes()), Some(offer));
         let datagrams = Offer {
@@ -183,6 +216,16 @@ mod tests {
             ..offer
         };
         assert_eq!(Offer::from_bytes(&datagrams.to_bytes()), Some(datagrams));
+        let extended = Offer {
+            extended: Some(ExtendedOffer {
+                receives: 9,
+                lane: u32::MAX,
+                wants_target: true,
+            }),
+            ..offer
+        };
+        assert_eq!(Offer::from_bytes(&extended.to_bytes()), Some(extended));
+        assert_eq!((offer.number(), extended.number()), (0, u32::MAX));
         let other = OfferedRail {
             speed: 10_000,
             index: 1,

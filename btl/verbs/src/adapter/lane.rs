@@ -5,17 +5,19 @@ use std::time::Instant;
 
 use super::activity::{LastUse, Shows, Watchdog};
 use super::connector::Connecting;
+use super::extended_lane::ExtendedLane;
 use super::head::Head;
 use super::lane_notes::Notes;
 use super::lane_reads::LaneReads;
 use super::receive_side::ReceiveSide;
+use super::route::Route;
 use super::send_side::SendSide;
 use super::send_slots::SendSlots;
 use crate::changed::Listed;
 use crate::directory::Failing;
 use crate::error::Error;
 use crate::memory::{Local, Slot};
-use crate::pair::{Operation, Prepared, QueuePair, Ready};
+use crate::pair::{Prepared, QueuePair, Ready};
 use crate::port::QueuePairAddress;
 use crate::provider::Provider;
 use crate::queue::Queue;
@@ -28,6 +30,8 @@ pub(super) enum Stage<P: Provider> {
     /// A thread connects it: that may take a second.
     Connecting(Connecting<P>),
     Ready(QueuePair<P, Ready>),
+    /// It goes by an extended connection, and waits for the peer's offer, or for the initiator.
+    Offered,
     /// It carries nothing any more.
     Over,
 }
@@ -37,6 +41,10 @@ pub(super) enum Stage<P: Provider> {
 pub(super) struct Lane<P: Provider> {
     rank: u32,
     pub(super) stage: Stage<P>,
+    /// How its requests say where they go.
+    pub(super) route: Route,
+    /// What only a lane by an extended connection has.
+    pub(super) extended: Option<Box<ExtendedLane<P>>>,
     pub(super) own: QueuePairAddress,
     pub(super) failed: Option<String>,
     /// Whether it stands in the list of those that have changed.
@@ -81,9 +89,24 @@ impl<P: Provider> Lane<P> {
         own: QueuePairAddress,
         granted: u32,
     ) -> Self {
+        Self::at(rank, Stage::Prepared(pair), own, granted)
+    }
+
+    /// One that goes by an extended connection. Its peer will be offered nothing yet.
+    pub(super) fn by_extended(rank: u32, own: QueuePairAddress, extended: ExtendedLane<P>) -> Self {
+        Self {
+            route: Route::to_nobody(extended.number()),
+            extended: Some(Box::new(extended)),
+            ..Self::at(rank, Stage::Offered, own, 0)
+        }
+    }
+
+    fn at(rank: u32, stage: Stage<P>, own: QueuePairAddress, granted: u32) -> Self {
         Self {
             rank,
-            stage: Stage::Prepared(pair),
+            stage,
+            route: Route::default(),
+            extended: None,
             own,
             failed: None,
             is_listed: false,
@@ -133,7 +156,7 @@ impl<P: Provider> Lane<P> {
         let Stage::Ready(pair) = &self.stage else {
             return Ok(false);
         };
-        let operation = Operation::Send { immediate: None };
+        let operation = self.route.send();
         let posted = if pair.inline() >= message.len() {
             pair.post_inline(queue, operation, message)
         } else {
@@ -143,7 +166,8 @@ impl<P: Provider> Lane<P> {
             };
             slot.write(0, message);
             let local = Local::first(slot, message.len());
-            pair.post(queue, operation, local, u64::from(self.sending.number()))
+            let cookie = self.route.cookie(u64::from(self.sending.number()));
+            pair.post(queue, operation, local, cookie)
         };
         match posted {
             Ok(()) => {
@@ -164,6 +188,14 @@ impl<P: Provider> Lane<P> {
     /// Whether the peer keeps something only because it was not told yet, or waits for what this side keeps.
     pub(super) fn should_tell(&self) -> bool {
         self.receiving.owes() || (self.sending.keeps_any() && self.receiving.has_more_taken())
+    }
+
+    /// Whether messages and reads can be posted, and what comes is taken.
+    pub(super) fn is_connected(&self) -> bool {
+        let extended = self.extended.as_ref();
+        self.failed.is_none()
+            && matches!(self.stage, Stage::Ready(_))
+            && extended.is_none_or(|extended| extended.serves())
     }
 
     /// Since when the device has told nothing of what is under way.

@@ -209,10 +209,15 @@ impl<P: Provider> Pool<P> {
     /// Makes the receives anew, and posts all slots that nobody holds. Their pairs must have been retired before. After
     /// an error there are no receives, and the pool stays in doubt. The old receives are of no use: a driver keeps the
     /// place of a receive until it has told of its completion.
-    pub(super) fn renew(&mut self, domain: &Domain<P>, queue: &mut Queue<P>) -> Result<()> {
+    pub(super) fn renew(
+        &mut self,
+        domain: &Domain<P>,
+        queue: &mut Queue<P>,
+        shared: Option<&P::Shared>,
+    ) -> Result<()> {
         self.retire(queue);
         let length = u32::try_from(self.most).unwrap_or(u32::MAX);
-        self.receives = Some(queue.receives(domain, length, None)?);
+        self.receives = Some(queue.receives(domain, length, shared)?);
         // What was taken out of use is posted, too.
         self.shrinks = false;
         for part in std::mem::take(&mut self.parts) {

@@ -18,7 +18,6 @@ use super::{Adapter, ExposedMemory, ReadState, Settings};
 use crate::cache::{Bounds, Cache};
 use crate::domain::Domain;
 use crate::memory::{Local, Region, Slot};
-use crate::pair::Operation;
 use crate::provider::{Access, Provider, Remote};
 
 /// Set in the cookie of a read.
@@ -156,9 +155,10 @@ impl<P: Provider> Adapter<P> {
                 address: address.wrapping_add(posted),
                 key,
             };
-            let cookie = READ | u64::from(lane.reads.number());
+            let cookie = lane.route.cookie(READ | u64::from(lane.reads.number()));
+            let operation = lane.route.read(from);
             let local = Local::first(slot, count as usize);
-            match pair.post(&mut self.queue, Operation::Read { from }, local, cookie) {
+            match pair.post(&mut self.queue, operation, local, cookie) {
                 Ok(()) => {
                     lane.reads.add(token, count as usize);
                     posted += count;

@@ -20,7 +20,9 @@ impl<P: Provider> Adapter<P> {
                 changed.add(name, lane);
                 let note_waiting = self.hears_notes && lane.notes.waits();
                 if let Some(slot) = control {
-                    if !self.hears_notes {
+                    if self.extended.is_some() {
+                        self.hear_extended_notes(name);
+                    } else if !self.hears_notes {
                         lane.notes.drop_unread();
                     }
                     self.pool.recycle(&mut self.queue, slot);

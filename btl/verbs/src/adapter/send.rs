@@ -14,7 +14,7 @@ impl<P: Provider> Adapter<P> {
         let Some(lane) = self.lanes.get(name) else {
             return false;
         };
-        if !matches!(lane.stage, Stage::Ready(_)) || lane.failed.is_some() {
+        if !lane.is_connected() {
             return false;
         }
         lane.sending.has_room(&self.sends, bytes)
@@ -65,7 +65,10 @@ impl<P: Provider> Adapter<P> {
         let Stage::Ready(pair) = &lane.stage else {
             return false;
         };
-        match lane.sending.post_built(pair, &mut self.queue, head) {
+        match lane
+            .sending
+            .post_built(pair, &mut self.queue, head, lane.route)
+        {
             Ok(()) => {
                 lane.receiving.has_told();
                 true

@@ -5,11 +5,12 @@
 use std::collections::VecDeque;
 
 use super::head::{HEAD, Head, Offer};
+use super::route::Route;
 use super::send_slots::{Bytes, SendSlots};
 use super::{INLINE_MAX, WINDOW_MAX};
 use crate::error::Error;
 use crate::memory::{Local, Slot};
-use crate::pair::{Operation, QueuePair, Ready};
+use crate::pair::{QueuePair, Ready};
 use crate::provider::Provider;
 use crate::queue::Queue;
 use crate::refused::Refused;
@@ -137,12 +138,13 @@ impl<P: Provider> SendSide<P> {
         pair: &QueuePair<P, Ready>,
         queue: &mut Queue<P>,
         head: Head,
+        route: Route,
     ) -> Result<(), Error> {
         let Some((mut slot, len)) = self.building.take() else {
             return Ok(());
         };
         slot.write(0, &head.encode());
-        let operation = Operation::Send { immediate: None };
+        let operation = route.send();
         let posted = if len <= pair.inline().min(INLINE_MAX) {
             let mut inline = [0; INLINE_MAX];
             slot.read(0, &mut inline[..len]);
@@ -151,7 +153,7 @@ impl<P: Provider> SendSide<P> {
                 Err(refused) => Err((Some(slot), refused.error)),
             }
         } else {
-            let cookie = u64::from(self.sent);
+            let cookie = route.cookie(u64::from(self.sent));
             match pair.post(queue, operation, Local::first(slot, len), cookie) {
                 Ok(()) => Ok(Bytes::Posted),
                 Err(Refused { local, error }) => Err((local.slot(), error)),
@@ -256,6 +258,16 @@ impl<P: Provider> SendSide<P> {
     /// Whether the device still reads a message.
     pub(super) fn is_posted(&self) -> bool {
         self.kept.iter().any(SentMessage::is_posted)
+    }
+
+    /// Copies the bytes of a message whose slot the device still reads.
+    pub(super) fn copy_posted(&mut self, number: u32, slots: &mut SendSlots<P>, slot: &Slot<P>) {
+        let kept = self
+            .index_of(number)
+            .and_then(|index| self.kept.get_mut(index));
+        if let Some(kept) = kept.filter(|kept| kept.is_posted()) {
+            kept.bytes = slots.copy(slot, kept.len);
+        }
     }
 
     /// Takes back the slot of a message whose end the device did not report. The head in the slot says which message it

@@ -14,12 +14,13 @@ use std::sync::Arc;
 
 use verbs_sys::mask::IBV_QP_STATE;
 use verbs_sys::{
-    IBV_QP_INIT_ATTR_XRCD, IBV_QPS_RESET, IBV_QPT_RC, IBV_QPT_UD, IBV_QPT_XRC_RECV,
-    IBV_QPT_XRC_SEND, IBV_SRQ_INIT_ATTR_CQ, IBV_SRQ_INIT_ATTR_PD, IBV_SRQ_INIT_ATTR_TYPE,
-    IBV_SRQ_INIT_ATTR_XRCD, IBV_SRQT_XRC, IBV_XRCD_INIT_ATTR_FD, IBV_XRCD_INIT_ATTR_OFLAGS,
-    Library, ibv_qp, ibv_qp_attr, ibv_qp_cap, ibv_qp_init_attr, ibv_qp_init_attr_ex,
-    ibv_rx_hash_conf, ibv_srq, ibv_srq_attr, ibv_srq_init_attr, ibv_srq_init_attr_ex, ibv_tm_cap,
-    ibv_xrcd, ibv_xrcd_init_attr,
+    IBV_QP_INIT_ATTR_XRCD, IBV_QP_OPEN_ATTR_NUM, IBV_QP_OPEN_ATTR_TYPE, IBV_QP_OPEN_ATTR_XRCD,
+    IBV_QPS_RESET, IBV_QPT_RC, IBV_QPT_UD, IBV_QPT_XRC_RECV, IBV_QPT_XRC_SEND,
+    IBV_SRQ_INIT_ATTR_CQ, IBV_SRQ_INIT_ATTR_PD, IBV_SRQ_INIT_ATTR_TYPE, IBV_SRQ_INIT_ATTR_XRCD,
+    IBV_SRQT_XRC, IBV_XRCD_INIT_ATTR_FD, IBV_XRCD_INIT_ATTR_OFLAGS, Library, ibv_qp, ibv_qp_attr,
+    ibv_qp_cap, ibv_qp_init_attr, ibv_qp_init_attr_ex, ibv_qp_open_attr, ibv_rx_hash_conf, ibv_srq,
+    ibv_srq_attr, ibv_srq_init_attr, ibv_srq_init_attr_ex, ibv_tm_cap, ibv_xrcd,
+    ibv_xrcd_init_attr,
 };
 
 use super::Verbs;
@@ -239,6 +240,31 @@ impl PairOf {
         let raw =
             unsafe { verbs_sys::ibv_create_qp_ex(context.library(), context.raw(), &raw mut init) };
         made(raw.map_err(io::Error::from_raw_os_error)?)
+    }
+
+    /// The receiving end that another process has made: from now on it is this one's, too.
+    pub(super) fn open(
+        domain: &DomainOf,
+        shared: &Shared,
+        completions: &Completions,
+        number: u32,
+    ) -> io::Result<Self> {
+        let mut attr = ibv_qp_open_attr {
+            comp_mask: IBV_QP_OPEN_ATTR_NUM | IBV_QP_OPEN_ATTR_XRCD | IBV_QP_OPEN_ATTR_TYPE,
+            qp_num: number,
+            xrcd: shared.0.raw.as_ptr(),
+            qp_context: null_mut(),
+            qp_type: IBV_QPT_XRC_RECV,
+        };
+        // SAFETY: the structure is whole. It names a domain that `shared` borrows, so it is open, as the context is.
+        let raw = unsafe { verbs_sys::ibv_open_qp(domain.context().raw(), &raw mut attr) };
+        Ok(Self {
+            raw: made(raw.map_err(io::Error::from_raw_os_error)?)?,
+            domain: domain.clone(),
+            _completions: completions.clone(),
+            _receives: None,
+            _shared: Some(shared.clone()),
+        })
     }
 
     pub(super) fn raw(&self) -> *mut ibv_qp {

@@ -122,6 +122,10 @@ fn work(verb: &Verb<'_, Verbs>, with_immediate: bool) -> Work {
         Verb::Write(to) if with_immediate => (IBV_WR_RDMA_WRITE_WITH_IMM, rdma(to)),
         Verb::Write(to) => (IBV_WR_RDMA_WRITE, rdma(to)),
         Verb::Read(from) => (IBV_WR_RDMA_READ, rdma(from)),
+        Verb::ReadShared { from, receives } => {
+            shared = *receives;
+            (IBV_WR_RDMA_READ, rdma(from))
+        }
     };
     Work {
         opcode,

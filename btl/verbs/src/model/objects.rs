@@ -107,7 +107,13 @@ pub struct PairOf {
 
 impl Drop for PairOf {
     fn drop(&mut self) {
-        self.fabric.lock().pairs.remove(&self.number);
+        let mut state = self.fabric.lock();
+        if let Some(pair) = state.pairs.get_mut(&self.number) {
+            pair.holders -= 1;
+            if pair.holders == 0 {
+                state.pairs.remove(&self.number);
+            }
+        }
     }
 }
 

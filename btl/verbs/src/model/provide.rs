@@ -339,6 +339,7 @@ unsafe impl Provider for Fabric {
             receives: spec.receives.map(|receives| receives.0.number),
             shared: spec.shared.map(|shared| shared.number),
             own: VecDeque::new(),
+            holders: 1,
             stage: Stage::Fresh,
             peer: None,
             qkey: 0,
@@ -355,6 +356,27 @@ unsafe impl Provider for Fabric {
             _receives: spec.receives.cloned(),
         };
         Ok((pair, spec.depths.inline.min(INLINE)))
+    }
+
+    fn open_pair(
+        domain: &DomainOf,
+        shared: &Shared,
+        completions: &Completions,
+        number: u32,
+    ) -> io::Result<PairOf> {
+        let fabric = &domain.context.fabric;
+        let mut state = fabric.lock();
+        let pair = state
+            .pairs
+            .get_mut(&number)
+            .filter(|pair| pair.kind == Kind::SharedReceive && pair.shared == Some(shared.number));
+        pair.ok_or_else(|| refused(libc::EINVAL))?.holders += 1;
+        Ok(PairOf {
+            fabric: fabric.clone(),
+            number,
+            _completions: completions.clone(),
+            _receives: None,
+        })
     }
 
     fn number(pair: &PairOf) -> u32 {
@@ -421,6 +443,7 @@ unsafe impl Provider for Fabric {
             Verb::SendShared { receives } => Target::Shared(receives),
             Verb::Write(to) => Target::Write(to),
             Verb::Read(from) => Target::Read(from),
+            Verb::ReadShared { from, receives } => Target::ReadShared(from, receives),
         };
         let send = Send {
             id: request.id,
@@ -435,6 +458,11 @@ unsafe impl Provider for Fabric {
         let Some(entry) = state.pairs.get_mut(&pair.number) else {
             return Err(refused(libc::EINVAL));
         };
+        // The sending end of an extended connection names receives, and no other pair does.
+        let names = matches!(target, Target::Shared(_) | Target::ReadShared(..));
+        if names != (entry.kind == Kind::SharedSend) || entry.kind == Kind::SharedReceive {
+            return Err(refused(libc::EINVAL));
+        }
         match entry.stage {
             Stage::Ready => {}
             Stage::Failed => {

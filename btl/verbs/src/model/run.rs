@@ -163,7 +163,10 @@ impl State {
             Target::Peer => self.deliver(number, peer.number, None, send),
             Target::Shared(receives) => self.deliver(number, peer.number, Some(receives), send),
             Target::Write(to) => self.write(number, peer.number, to, send),
-            Target::Read(from) => self.read(peer.number, from, send),
+            Target::Read(from) => self.read(peer.number, None, from, send),
+            Target::ReadShared(from, receives) => {
+                self.read(peer.number, Some(receives), from, send)
+            }
         };
         if lost && matches!(outcome, Outcome::Done) {
             send.delivered = true;
@@ -188,6 +191,9 @@ impl State {
 
     fn deliver(&mut self, number: u32, peer: u32, shared: Option<u32>, send: &Send) -> Outcome {
         let bytes = self.bytes(send);
+        if shared.is_some_and(|receives| self.domain_of(peer, receives).is_none()) {
+            return Outcome::Failed(Status::INVALID_REQUEST);
+        }
         let Some((receive, queue)) = self.take_receive(peer, shared) else {
             return Outcome::Full;
         };
@@ -227,6 +233,13 @@ impl State {
         self.complete(queue, finished);
     }
 
+    /// The domain of the receives that a message names which comes by a pair; none if they are not of its domain.
+    fn domain_of(&self, pair: u32, receives: u32) -> Option<u64> {
+        let shared = self.pairs.get(&pair)?.shared?;
+        let receives = self.receives.get(&receives)?;
+        (receives.shared?.0 == shared).then_some(receives.domain)
+    }
+
     /// The next receive of a pair, or of a shared queue that its peer named, and where it completes.
     fn take_receive(&mut self, pair: u32, named: Option<u32>) -> Option<(Receive, u32)> {
         let state = self.pairs.get_mut(&pair)?;
@@ -255,7 +268,9 @@ impl State {
 
     fn write(&mut self, number: u32, peer: u32, to: Remote, send: &Send) -> Outcome {
         let bytes = self.bytes(send);
-        let Some(piece) = self.remote(peer, to, bytes.len(), true) else {
+        let domain = self.pairs.get(&peer).map(|pair| pair.domain);
+        let Some(piece) = domain.and_then(|domain| self.remote(domain, to, bytes.len(), true))
+        else {
             self.tell_access(peer);
             return Outcome::Failed(Status::PEER_ACCESS);
         };
@@ -272,9 +287,14 @@ impl State {
         Outcome::Done
     }
 
-    fn read(&mut self, peer: u32, from: Remote, send: &Send) -> Outcome {
+    /// Reads memory of the peer's domain, or of that of the receives that are named.
+    fn read(&mut self, peer: u32, named: Option<u32>, from: Remote, send: &Send) -> Outcome {
         let length: usize = send.pieces.iter().map(|piece| piece.length as usize).sum();
-        let Some(piece) = self.remote(peer, from, length, false) else {
+        let domain = match named {
+            Some(receives) => self.domain_of(peer, receives),
+            None => self.pairs.get(&peer).map(|pair| pair.domain),
+        };
+        let Some(piece) = domain.and_then(|domain| self.remote(domain, from, length, false)) else {
             self.tell_access(peer);
             return Outcome::Failed(Status::PEER_ACCESS);
         };
@@ -289,8 +309,7 @@ impl State {
     }
 
     /// A range of a peer's memory, if it may be touched so.
-    fn remote(&self, pair: u32, at: Remote, length: usize, write: bool) -> Option<Piece> {
-        let domain = self.pairs.get(&pair)?.domain;
+    fn remote(&self, domain: u64, at: Remote, length: usize, write: bool) -> Option<Piece> {
         let piece = Piece {
             address: at.address,
             length: u32::try_from(length).ok()?,

@@ -85,6 +85,8 @@ pub(super) struct QueuePair {
     pub(super) receives: Option<u32>,
     pub(super) shared: Option<u64>,
     pub(super) own: VecDeque<Receive>,
+    /// Who has it open: several for the receiving end of an extended connection.
+    pub(super) holders: u32,
     pub(super) stage: Stage,
     pub(super) peer: Option<Peer>,
     pub(super) qkey: u32,
@@ -128,6 +130,7 @@ pub(super) enum Target {
     Shared(u32),
     Write(Remote),
     Read(Remote),
+    ReadShared(Remote, u32),
 }
 
 #[derive(Debug)]

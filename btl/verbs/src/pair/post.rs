@@ -54,6 +54,13 @@ pub enum Operation<'a, P: Provider> {
         /// Where from.
         from: Remote,
     },
+    /// The same by an extended connection: from memory of the domain of those receives.
+    ReadShared {
+        /// Where from.
+        from: Remote,
+        /// Their number.
+        receives: u32,
+    },
 }
 
 impl<P: Provider> QueuePair<P, Ready> {
@@ -127,7 +134,10 @@ impl<P: Provider> QueuePair<P, Ready> {
         if bytes.len() > self.inline() || self.queue != queue.id() {
             return refused("more bytes than a request carries, or another queue");
         }
-        if matches!(operation, Operation::Read { .. }) {
+        if matches!(
+            operation,
+            Operation::Read { .. } | Operation::ReadShared { .. }
+        ) {
             return refused("a read has no bytes to copy");
         }
         let Some(account) = queue.account(self.account) else {
@@ -211,5 +221,6 @@ fn verb<'a, P: Provider>(operation: &Operation<'a, P>) -> (Verb<'a, P>, Option<u
         } => (Verb::SendShared { receives }, immediate),
         Operation::Write { to, immediate } => (Verb::Write(to), immediate),
         Operation::Read { from } => (Verb::Read(from), None),
+        Operation::ReadShared { from, receives } => (Verb::ReadShared { from, receives }, None),
     }
 }

@@ -41,6 +41,7 @@ impl<P: Provider> Lanes for Datagrams<P> {
                 mark,
                 qkey: self.keys.qkey(),
             }),
+            extended: None,
         };
         let lane = Lane {
             rank,
