@@ -12,6 +12,7 @@ use nix::sched::{CpuSet, sched_setaffinity};
 use nix::unistd::Pid;
 use onecopy::{Comm, Knobs, Options, Runtime};
 use onecopy_btl::LayerId;
+use onecopy_btl::layers::verbs::refused_mode;
 use onecopy_obs::VerbsMode;
 use pair::BarePair;
 use serde::{Deserialize, Serialize};
@@ -44,6 +45,8 @@ pub enum NetMode {
     Tcp,
     /// Reliable connections of a device for RDMA
     Rc,
+    /// Extended connections of a device for RDMA, beside a bare reliable connection
+    Xrc,
     /// Datagrams of a device for RDMA, beside a bare reliable connection
     Ud,
 }
@@ -462,6 +465,7 @@ pub fn as_rank(
     match plan.mode {
         NetMode::Tcp => {}
         NetMode::Rc => knobs.verbs_mode = VerbsMode::Connections,
+        NetMode::Xrc => knobs.verbs_mode = VerbsMode::Extended,
         NetMode::Ud => knobs.verbs_mode = VerbsMode::Datagrams,
     }
     let options = Options {
@@ -478,7 +482,10 @@ pub fn as_rank(
     let world = runtime.world();
     let mut bare: Box<dyn Side> = match plan.mode {
         NetMode::Tcp => Box::new(Bare(bare_end(&world)?)),
-        NetMode::Rc | NetMode::Ud => {
+        NetMode::Rc | NetMode::Xrc | NetMode::Ud => {
+            if let Some(refusal) = refused_mode(&knobs) {
+                return Err(BenchError::Usage(refusal.to_string()));
+            }
             let pair = BarePair::open(&knobs, runtime.world(), 1 - rank)?;
             take_over(&runtime, 1 - rank)?;
             Box::new(pair)

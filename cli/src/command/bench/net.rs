@@ -17,7 +17,7 @@ const AFTER_HELP: &str = "\
 Without PATTERN: all of them. Two ranks on two nodes, both of which are this machine: two processes that reach each other over the \
 loopback. A batch of a ping-pong gives the median of its round trips, of other patterns the mean. 'bare' is a loop of send and recv over a socket between the same two processes, in turns with the library's batches. 'x' is the \
 library's median time divided by that of the bare loop. With --mode rc both go by a device for RDMA. The bare loop copies into and out of \
-registered memory, sends by a queue pair, and polls. With --mode ud the library sends datagrams, and the bare loop is that of rc.
+registered memory, sends by a queue pair, and polls. With --mode xrc the library goes by extended connections, if the device has them, with --mode ud it sends datagrams. The bare loop is that of rc then.
 
 Settings of the ranks come from ONECOPY_ variables, as for any job.";
 

@@ -5,6 +5,7 @@ use onecopy::select::explain::Layers;
 use onecopy::{LayerId, Refusal};
 use onecopy_btl::Probe;
 use onecopy_btl::contract::NodeFacts;
+use onecopy_btl::layers::verbs::refused_mode;
 use onecopy_btl::link::not_permitted;
 use onecopy_btl::module::{Interface, QUESTIONS};
 use onecopy_btl::registry::{self, LayerSet, Power};
@@ -118,13 +119,24 @@ fn here(knobs: &Knobs) -> NodeFacts {
     }
 }
 
+/// What a look at the machine says of a layer, where the knobs may ask a device for what it has not.
+fn of_mode(row: &registry::Layer, knobs: &Knobs, probe: Probe) -> Probe {
+    match (row.power, probe) {
+        (Power::Lane, Probe::Available { detail }) => match refused_mode(knobs) {
+            Some(refusal) => Probe::Unavailable(refusal),
+            None => Probe::Available { detail },
+        },
+        (_, probe) => probe,
+    }
+}
+
 /// Why ranks of this host get no lane, as far as one is enough to know it.
 pub(super) fn no_lane(knobs: &Knobs) -> Option<Refusal> {
     let lane = LayerId::LANE;
     if !knobs.layers.allows(lane.name()) {
         return Some(not_permitted());
     }
-    match (lane.row().probe)(&here(knobs)) {
+    match of_mode(lane.row(), knobs, (lane.row().probe)(&here(knobs))) {
         Probe::Available { .. } => None,
         Probe::Unavailable(refusal) => Some(refusal),
         Probe::Undetermined(error) => Some(Refusal::new(error.to_string(), "")),
@@ -149,7 +161,7 @@ pub(super) fn list(layers: &Layers, pair: Option<&Pair>, knobs: &Knobs) -> Vec<L
             Power::Map if here.heap_bytes == 0 && refusal.is_some() => Probe::Available {
                 detail: String::new(),
             },
-            _ => (row.probe)(&here),
+            _ => of_mode(row, knobs, (row.probe)(&here)),
         };
         let proven = match row.power {
             Power::Wire if pair.is_none_or(|pair| pair.wire.is_none()) => {

@@ -77,7 +77,7 @@ fn pairs(need: &Need) -> Wire {
                 "rails x ((receives + sends) x slot + reads x stripe + peers x pair)"
             }
             Mode::Extended => {
-                "rails x ((receives + sends) x slot + reads x stripe + 2 x nodes x pair)"
+                "(receives + sends) x slot + reads x stripe + other nodes x (initiator + target)"
             }
             Mode::Datagrams => "(receives + sends) x packet + pair",
         },

@@ -1,0 +1,381 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Jobs whose ranks lie on several nodes of this machine and reach one another by extended connections (XRC). They run
+//! over libibverbs in software: the whole way from `onecopy run` to what is posted to a queue pair.
+
+#[path = "../../tests/harness/between_nodes.rs"]
+mod between_nodes;
+#[path = "../../tests/harness/command.rs"]
+mod command;
+#[path = "../../tests/harness/say.rs"]
+mod say;
+#[path = "../../btl/verbs/tests/library/world.rs"]
+mod world;
+
+use between_nodes::{exchange_with_all, flood, pattern, send_before_leaving, sleep_until_woken};
+use command::limit;
+use command::{onecopy, text};
+use onecopy::coll::PredefinedOp;
+use onecopy::{LayerId, Runtime};
+use say::say;
+use serde_json::Value;
+use tempfile::TempDir;
+use world::{Said, World};
+
+/// Says what a rank of a test does; no test then.
+const RANK: &str = "EXTENDED_RANK";
+
+/// A world of devices, and what a job is started with.
+struct Bed {
+    world: World,
+    _folder: TempDir,
+}
+
+impl Bed {
+    /// None where the library cannot be built.
+    fn new() -> Option<Self> {
+        if let Some(reason) = world::missing() {
+            // A test that is left out says so.
+            say(&format!("left out: {reason}"));
+            return None;
+        }
+        let folder = tempfile::Builder::new()
+            .prefix("xrc")
+            .tempdir()
+            .expect("a folder");
+        Some(Self {
+            world: World::new(folder.path()),
+            _folder: folder,
+        })
+    }
+
+    /// Runs the command with these settings; its outputs.
+    fn command(&self, args: &[&str], more: &[(&str, &str)]) -> (bool, String, String) {
+        let env = self.world.env();
+        let env = env.iter().map(|(name, value)| (*name, value.as_str()));
+        // One port, so that no mode has several rails.
+        let one = [("MODEL_VERBS_DEVICES", "1")];
+        let all: Vec<_> = env.chain(one).chain(more.iter().copied()).collect();
+        let output = onecopy(args, &all);
+        (
+            output.status.success(),
+            text(&output.stdout),
+            text(&output.stderr),
+        )
+    }
+
+    /// Runs a job of this program's ranks, which do `what`.
+    fn job(&self, what: &str, ranks: usize, nodes: usize, more: &[(&str, &str)]) -> Said {
+        let program = std::env::current_exe().expect("this program");
+        let program = program.to_str().expect("a path of text");
+        let (ranks, nodes) = (ranks.to_string(), nodes.to_string());
+        let onecopy = env!("CARGO_BIN_EXE_onecopy");
+        let args = [
+            "run",
+            "-n",
+            &ranks,
+            onecopy,
+            "__on-node",
+            &nodes,
+            program,
+            "as_a_rank",
+            "--exact",
+            "--nocapture",
+        ];
+        let env = [
+            (RANK, what),
+            ("ONECOPY_NODE_TIMEOUT", "60"),
+            ("ONECOPY_LOG", "warn"),
+        ];
+        let env: Vec<_> = env.into_iter().chain(more.iter().copied()).collect();
+        let (ok, out, err) = self.command(&args, &env);
+        assert!(ok, "{what}: {out}{err}");
+        let said = self.world.said();
+        // All went as it came.
+        assert_eq!((said.initiators, said.targets), (0, 0), "{said:?}");
+        said
+    }
+}
+
+const XRC: (&str, &str) = ("ONECOPY_VERBS_MODE", "xrc");
+
+/// Talks with all ranks of other nodes until lanes carry what they say, in both directions.
+fn until_taken_over(rt: &Runtime) {
+    let world = rt.world();
+    let (me, size) = (rt.rank(), rt.size());
+    let own = rt.node(me).expect("a node");
+    for round in 0.. {
+        exchange_with_all(rt, 100, round);
+        let mut missing = 0u32;
+        for peer in (0..size).filter(|&peer| rt.node(peer).expect("a node") != own) {
+            let (carrier, _) = rt.reach(peer).expect("reached").expect("another node");
+            missing += u32::from(carrier != LayerId::LANE);
+        }
+        let mut most = [0];
+        world
+            .allreduce(&[missing], &mut most, PredefinedOp::Max)
+            .expect("the most");
+        if most[0] == 0 {
+            return;
+        }
+        std::thread::sleep(std::time::Duration::from_millis(1));
+    }
+}
+
+/// What a rank of a job does.
+#[test]
+fn as_a_rank() {
+    let Ok(what) = std::env::var(RANK) else {
+        return;
+    };
+    let rt = Runtime::init().expect("join");
+    match what.as_str() {
+        "all" | "pinned" => all_with_all(&rt, &what),
+        "leaving" => leaving(&rt),
+        "flood" => {
+            until_taken_over(&rt);
+            flood(&rt);
+        }
+        "ahead" => {
+            until_taken_over(&rt);
+            send_before_leaving(&rt, 500);
+        }
+        "asleep" => sleep_until_woken(&rt),
+        _ => panic!("{what}"),
+    }
+    rt.finalize().expect("finalize");
+}
+
+fn all_with_all(rt: &Runtime, what: &str) {
+    until_taken_over(rt);
+    let pinned = rt.counters().lane_pinned;
+    for round in 0..12 {
+        exchange_with_all(rt, [0, 8, 900, 9000, 70_000, 1 << 20][round % 6], round);
+    }
+    let counters = rt.counters();
+    assert_eq!(counters.lane_demotions, 0);
+    assert!(counters.verbs_bytes > 2 << 20 && counters.lane_reads > 0);
+    if what == "pinned" && rt.rank() == 0 {
+        say(&format!("pinned {pinned} {}", counters.lane_pinned));
+    }
+}
+
+/// The ranks of the first node leave one after the other. Those that are left talk on with those of the second one.
+fn leaving(rt: &Runtime) {
+    until_taken_over(rt);
+    let (me, size, world) = (rt.rank(), rt.size(), rt.world());
+    let half = size / 2;
+    for gone in 0..half {
+        if me < gone {
+            return;
+        }
+        for left in gone..half {
+            let (out, mut got) = (pattern(9000, me), vec![0; 9000]);
+            if me == left {
+                for peer in half..size {
+                    world
+                        .sendrecv(&out, peer, 8, &mut got, peer, 8)
+                        .expect("exchange");
+                    assert!(got == pattern(9000, peer));
+                }
+            } else if me >= half {
+                world
+                    .sendrecv(&out, left, 8, &mut got, left, 8)
+                    .expect("exchange");
+                assert!(got == pattern(9000, left));
+            }
+        }
+        assert_eq!(rt.counters().lane_demotions, 0, "{gone} have left");
+    }
+}
+
+#[test]
+fn a_job_goes_by_one_connection_to_each_node() {
+    let Some(bed) = Bed::new() else { return };
+    let said = bed.job("all", 6, 2, &[XRC]);
+    // Each rank has one, and so many targets are on its node.
+    assert_eq!((said.most_initiators, said.most_targets), (6, 6));
+    assert_eq!(said.most_connections, 0);
+    assert!(said.xrc_sends > 500 && said.xrc_reads > 100, "{said:?}");
+    // Of three ranks there, two hold the target that the third has made.
+    assert_eq!(said.opened_targets, 6 * 2);
+}
+
+#[test]
+fn a_job_of_three_nodes_has_two_connections_a_rank() {
+    let Some(bed) = Bed::new() else { return };
+    let said = bed.job("all", 6, 3, &[XRC]);
+    assert_eq!((said.most_initiators, said.most_targets), (12, 12));
+    assert_eq!(said.opened_targets, 12);
+}
+
+#[test]
+fn who_leaves_takes_no_connection_of_the_others_along() {
+    let Some(bed) = Bed::new() else { return };
+    bed.job("leaving", 6, 2, &[XRC]);
+}
+
+#[test]
+fn floods_sleepers_and_ranks_that_leave_at_once() {
+    let Some(bed) = Bed::new() else { return };
+    let little = [
+        XRC,
+        ("ONECOPY_VERBS_SLOT", "1K"),
+        ("ONECOPY_VERBS_RECEIVES", "8"),
+        ("ONECOPY_VERBS_RECEIVES_MAX", "16"),
+        ("ONECOPY_VERBS_WINDOW", "4"),
+    ];
+    bed.job("flood", 2, 2, &[XRC, between_nodes::FLOOD_CREDIT]);
+    bed.job("ahead", 2, 2, &[XRC, ("ONECOPY_EAGER_CREDIT", "16M")]);
+    bed.job("ahead", 2, 2, &little);
+    let waits = [
+        XRC,
+        ("ONECOPY_WAIT_SPIN", "0"),
+        ("ONECOPY_WAIT_YIELD", "0"),
+        ("ONECOPY_LIVENESS_PERIOD", "40"),
+    ];
+    bed.job("asleep", 3, 3, &waits);
+}
+
+/// What `onecopy memory` says of queue pairs is what a job takes. By the same figures the mode is chosen where
+/// connections to each peer would take more.
+#[test]
+fn the_formula_is_what_a_run_takes() {
+    let Some(bed) = Bed::new() else { return };
+    let ranks = 6;
+    let args = ["memory", "-n", "6", "--nodes", "2", "--json"];
+    let (ok, out, err) = bed.command(&args, &[]);
+    assert!(ok, "{err}");
+    let listing: Value = serde_json::from_str(&out).expect("JSON");
+    let between = &listing["between_nodes"];
+    assert_eq!(between["chosen"], "rc", "there is memory for it");
+    let wires = between["wires"].as_array().expect("a list");
+    let of = |name: &str| wires.iter().find(|wire| wire["name"] == name).expect(name);
+    let number = |value: &Value| value.as_u64().expect("a number");
+    let (rc, xrc) = (of("rc"), of("xrc"));
+    // So much that one fits, and the other one does not.
+    let need = |wire: &Value| number(&wire["private"][0]) + number(&wire["kernel"]);
+    assert!(need(xrc) < need(rc));
+    let budget = (need(rc) - 1).to_string();
+    let little = ("ONECOPY_VERBS_MEMORY", budget.as_str());
+    let (_, out, _) = bed.command(&args, &[little]);
+    let listing: Value = serde_json::from_str(&out).expect("JSON");
+    let between = &listing["between_nodes"];
+    assert_eq!(between["chosen"], "xrc", "{between}");
+    let reasons = between["reasons"].to_string();
+    assert!(reasons.contains("not Connections: "), "{reasons}");
+    let said = bed.job("pinned", ranks, 2, &[little]);
+    let pairs = said.most_initiators + said.most_targets;
+    assert_eq!(pairs, ranks as u64 * number(&xrc["connections"]));
+    assert_eq!(said.most_connections, 0, "all by the mode that was chosen");
+    // Of a device without them it is datagrams.
+    let plain = ("MODEL_VERBS_XRC", "0");
+    let (_, out, _) = bed.command(&args, &[little, plain]);
+    let listing: Value = serde_json::from_str(&out).expect("JSON");
+    let between = &listing["between_nodes"];
+    assert_eq!(between["chosen"], "ud", "{between}");
+    assert!(between["reasons"].to_string().contains("XRC"), "{between}");
+}
+
+#[test]
+fn what_is_registered_is_what_the_formula_says() {
+    let Some(bed) = Bed::new() else { return };
+    let (_, out, _) = bed.command(&["memory", "-n", "4", "--nodes", "2", "--json"], &[]);
+    let listing: Value = serde_json::from_str(&out).expect("JSON");
+    let wires = listing["between_nodes"]["wires"]
+        .as_array()
+        .expect("a list");
+    let xrc = wires
+        .iter()
+        .find(|wire| wire["name"] == "xrc")
+        .expect("xrc");
+    let number = |value: &Value| value.as_u64().expect("a number");
+    let [least, most] = [0, 1].map(|index| number(&xrc["private"][index]));
+    let program = std::env::current_exe().expect("this program");
+    let program = program.to_str().expect("a path of text");
+    let onecopy = env!("CARGO_BIN_EXE_onecopy");
+    let args = [
+        "run",
+        "-n",
+        "4",
+        onecopy,
+        "__on-node",
+        "2",
+        program,
+        "as_a_rank",
+        "--exact",
+        "--nocapture",
+    ];
+    let (ok, out, err) = bed.command(&args, &[(RANK, "pinned"), XRC]);
+    assert!(ok, "{out}{err}");
+    let line = err.lines().find_map(|line| line.split_once("pinned "));
+    let (_, figures) = line.expect("the figures of rank 0");
+    let mut figures = figures
+        .split(' ')
+        .map(|word| word.parse::<u64>().expect("a number"));
+    assert_eq!(figures.next(), Some(least), "before it reads");
+    let later = figures.next().expect("a figure");
+    assert!(
+        least < later && later <= most,
+        "{least} < {later} <= {most}"
+    );
+}
+
+#[test]
+fn the_benchmark_goes_by_them() {
+    let Some(bed) = Bed::new() else { return };
+    let args = [
+        "bench",
+        "net",
+        "pingpong",
+        "--mode",
+        "xrc",
+        "--sizes",
+        "8,1M",
+        "--batches",
+        "2",
+        "--batch",
+        "1",
+    ];
+    let (ok, out, err) = bed.command(&args, &[]);
+    assert!(ok, "{out}{err}");
+    assert!(out.contains("pingpong") && out.contains("1M"), "{out}");
+    let said = bed.world.said();
+    // The bare loop beside it goes by a connection.
+    assert_eq!((said.most_initiators, said.most_connections), (2, 2));
+    assert!(said.xrc_sends > 10 && said.xrc_reads > 2, "{said:?}");
+}
+
+/// A device without them: the mode is refused with the reason, and messages go by sockets.
+#[test]
+fn a_device_without_them_refuses_the_mode() {
+    let Some(bed) = Bed::new() else { return };
+    let plain = ("MODEL_VERBS_XRC", "0");
+    let reason = "ONECOPY_VERBS_MODE=xrc: x0 has no extended connections (XRC)";
+    let (_, out, _) = bed.command(&["info", "--json"], &[plain, XRC]);
+    let info: Value = serde_json::from_str(&out).expect("JSON");
+    let layers = info["layers"].as_array().expect("a list");
+    let verbs = layers.iter().find(|layer| layer["name"] == "verbs");
+    let verbs = verbs.expect("the layer");
+    assert_eq!(
+        (&verbs["state"], &verbs["reason"]),
+        (&"unavailable".into(), &reason.into())
+    );
+    assert!(
+        verbs["remedy"].as_str().expect("a remedy").contains("rc"),
+        "{verbs}"
+    );
+    let (_, out, _) = bed.command(&["info", "nodes", "--nodes", "2", "--json"], &[plain, XRC]);
+    let nodes: Value = serde_json::from_str(&out).expect("JSON");
+    let pair = &nodes["pairs"][0];
+    assert_eq!(pair["layer"], "tcp", "{pair}");
+    assert!(pair["reason"].to_string().contains(reason), "{pair}");
+    let args = ["bench", "net", "pingpong", "--mode", "xrc", "--sizes", "8"];
+    let (ok, _, err) = bed.command(&args, &[plain]);
+    assert!(!ok && err.contains(reason), "{err}");
+    // Where it has them, both say so.
+    let (_, out, _) = bed.command(&["info", "--json"], &[XRC]);
+    assert!(out.contains("extended connections (XRC)"), "{out}");
+    let (_, out, _) = bed.command(&["info", "nodes", "--nodes", "2"], &[XRC]);
+    assert!(out.contains("verbs"), "{out}");
+    assert_eq!(bed.world.said().most_connections, 0);
+}
