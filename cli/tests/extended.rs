@@ -160,10 +160,10 @@ fn all_with_all(rt: &Runtime, what: &str) {
     }
 }
 
-/// The ranks of the first node leave one after the other. Those that are left talk on with those of the second one.
+/// The ranks of the first node leave one after the other. Those that are left talk on with those of the second node.
 ///
-/// All ranks of the second node talk with the last one of the first node before they talk with others. So that one makes
-/// their targets. It leaves first; the lowest one is the node's host, and leaves when all others have.
+/// All ranks of the second node talk with the last one of the first node before they talk with others. So that one
+/// makes their targets. It leaves first; the lowest one is the node's host, and leaves when all others have.
 fn leaving(rt: &Runtime) {
     let half = rt.size() / 2;
     talk(rt, half - 1);
@@ -172,7 +172,7 @@ fn leaving(rt: &Runtime) {
         if (last + 1..half).contains(&rt.rank()) {
             return;
         }
-        // Often enough for the rank that leaves to be gone.
+        // The rank that leaves may be gone meanwhile, or wait in its end until all have left.
         for round in 0..200 {
             if round % 50 == 0 {
                 std::thread::sleep(Duration::from_millis(20));
