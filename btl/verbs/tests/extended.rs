@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Lanes by extended connections over the model: one connection to a node, whoever is there and whoever leaves.
+//! Lanes by extended connections over the model: one connection to a node, for all ranks that are there or leave.
 
 use std::fs::File;
 use std::io::ErrorKind;
