@@ -69,7 +69,7 @@ impl Engine {
     #[inline]
     pub(crate) fn notify(&mut self) {
         let (completed, kept) = (self.core.requests.completed, self.receives.unexpected.kept);
-        self.waits.notify(completed, kept);
+        self.waits.notify(completed, kept, self.core.stages.added());
     }
 
     /// Whether `rank` shares memory with this one.

@@ -109,6 +109,8 @@ fn watch<'g, R>(
     let mut idle = 0usize;
     let mut looked: Option<Instant> = None;
     let mut slept = false;
+    // A device works, and rings no doorbell when it is done.
+    let mut works = false;
     loop {
         if let Some(result) = done(&mut worker) {
             return Watched::Until(result, worker);
@@ -124,6 +126,7 @@ fn watch<'g, R>(
                 worker.engine.waits.begin_watch();
             }
             moved |= activity == Activity::Moved;
+            works |= activity != Activity::Rests;
         }
         if shared {
             worker.engine.notify();
@@ -147,8 +150,11 @@ fn watch<'g, R>(
         }
         look(&mut worker, &mut looked, policy.period);
         worker.engine.retire_idle();
-        let sleeps =
-            policy.sleep && idle > policy.spin + policy.yields && !worker.engine.waits.take_awake();
+        let works = std::mem::take(&mut works);
+        let sleeps = policy.sleep
+            && idle > policy.spin + policy.yields
+            && !works
+            && !worker.engine.waits.take_awake();
         if sleeps && !slept {
             // A peer that is dead already will not ring.
             slept = true;
@@ -178,11 +184,7 @@ fn advance<'g>(
     }
     drop(worker);
     let activity = stages.advance();
-    let mut worker = gate.enter();
-    if activity != Activity::Rests {
-        worker.engine.waits.stay_awake();
-    }
-    (worker, activity)
+    (gate.enter(), activity)
 }
 
 /// Lets other threads and processes run, in this rank's worker, too.

@@ -212,12 +212,19 @@ pub(crate) fn identity(
 
 /// Gives up a request that goes on: its buffers stay lent until it is complete.
 fn abandon(object: Object) {
+    let mut looked_at = {
+        let mut orphans = phase::lock(&ORPHANS);
+        orphans.list.push(object);
+        if orphans.list.len() <= 2 * orphans.looked_at {
+            return;
+        }
+        std::mem::take(&mut orphans.list)
+    };
+    // A driver may keep this thread for long, and must not keep those of other requests.
+    looked_at.retain_mut(|orphan| !advance(orphan));
     let mut orphans = phase::lock(&ORPHANS);
-    if orphans.list.len() >= 2 * orphans.looked_at {
-        orphans.list.retain_mut(|orphan| !advance(orphan));
-        orphans.looked_at = orphans.list.len();
-    }
-    orphans.list.push(object);
+    orphans.list.append(&mut looked_at);
+    orphans.looked_at = orphans.list.len();
 }
 
 /// Waits for all requests that were given up.

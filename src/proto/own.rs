@@ -111,6 +111,13 @@ fn move_bytes(
     let n = total.min(to.len);
     if from.buf.staged().is_some() || to.buf.staged().is_some() {
         let remaining = if n == 0 { Vec::new() } else { vec![(0, n)] };
+        // What is staged wakes a thread that sleeps, a transfer does not. An error comes with the first step.
+        if let Some(staged) = from.buf.staged() {
+            let _ = staged.ready(0..n);
+        }
+        if let Some(staged) = to.buf.staged() {
+            let _ = staged.room(0..n);
+        }
         transfers.insert(Transfer {
             request: receive,
             peer: core.me,

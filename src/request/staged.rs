@@ -7,7 +7,7 @@
 //! of progress, outside of the gate ([`Stages::advance`]).
 
 use onecopy_shm::loan::LoanError;
-use onecopy_shm::sync::{AtomicBool, AtomicUsize, Ordering};
+use onecopy_shm::sync::{AtomicBool, AtomicU32, AtomicUsize, Ordering};
 use std::fmt;
 use std::ops::Range;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError, Weak};
@@ -63,7 +63,7 @@ pub trait Staged: Send + Sync + fmt::Debug {
 pub(crate) struct StagedBuf {
     buffer: Arc<dyn Staged>,
     stages: Arc<Stages>,
-    listed: AtomicBool,
+    listed: Arc<AtomicBool>,
 }
 
 impl fmt::Debug for StagedBuf {
@@ -77,7 +77,7 @@ impl StagedBuf {
         Self {
             buffer,
             stages: Arc::clone(stages),
-            listed: AtomicBool::new(false),
+            listed: Arc::default(),
         }
     }
 
@@ -85,23 +85,29 @@ impl StagedBuf {
         self.buffer.bytes()
     }
 
-    /// From the first time on that the engine asks for something, the buffer is advanced.
+    /// The buffer has something to do since it was just asked for something: it is advanced until it rests.
     fn list(&self) {
-        if !self.listed.swap(true, Ordering::Relaxed) {
-            self.stages.add(&self.buffer);
+        // SYNC(stages.asked): release what was asked for
+        if !self.listed.swap(true, Ordering::AcqRel) {
+            self.stages.put(Listed {
+                buffer: Arc::downgrade(&self.buffer),
+                listed: Some(Arc::clone(&self.listed)),
+            });
         }
     }
 
     /// As [`Staged::ready`].
     pub(crate) fn ready(&self, range: Range<u64>) -> Result<usize, Arc<str>> {
+        let ready = self.buffer.ready(range);
         self.list();
-        self.buffer.ready(range)
+        ready
     }
 
     /// As [`Staged::room`].
     pub(crate) fn room(&self, range: Range<u64>) -> Result<u64, Arc<str>> {
+        let room = self.buffer.room(range);
         self.list();
-        self.buffer.room(range)
+        room
     }
 
     /// As [`Staged::show`].
@@ -124,10 +130,37 @@ impl StagedBuf {
         len: usize,
         mut from: impl FnMut(usize, &mut [u8]),
     ) -> Result<(), LoanError> {
+        let taken = self.buffer.take(offset, len, &mut from);
         self.list();
-        match self.buffer.take(offset, len, &mut from) {
+        match taken {
             true => Ok(()),
             false => Err(LoanError::Ended),
+        }
+    }
+}
+
+/// A staged buffer that may have something to do.
+#[derive(Debug)]
+struct Listed {
+    buffer: Weak<dyn Staged>,
+    /// Whether it is listed, as the engine knows it; none: it stays as long as its owner keeps it.
+    listed: Option<Arc<AtomicBool>>,
+}
+
+impl Listed {
+    /// Moves what can be moved. Gives whether it stays listed, too.
+    fn advance(&self, buffer: &dyn Staged) -> (Activity, bool) {
+        let activity = buffer.advance();
+        let (Activity::Rests, Some(listed)) = (activity, &self.listed) else {
+            return (activity, true);
+        };
+        // SYNC(stages.asked): acquire what the engine has asked for meanwhile
+        listed.swap(false, Ordering::AcqRel);
+        // The engine may have asked just before, and found it listed.
+        match buffer.advance() {
+            Activity::Rests => (Activity::Rests, false),
+            // If the engine has listed it again, it is there twice: once is enough.
+            works => (works, !listed.swap(true, Ordering::AcqRel)),
         }
     }
 }
@@ -137,13 +170,15 @@ impl StagedBuf {
 pub(crate) struct Stages {
     /// How many there are, for a look without the lock.
     count: AtomicUsize,
-    list: Mutex<Vec<Weak<dyn Staged>>>,
+    list: Mutex<Vec<Listed>>,
+    /// How many were listed so far; it wraps.
+    added: AtomicU32,
     /// One thread at a time advances them.
     turn: Mutex<()>,
 }
 
 impl Stages {
-    fn lock(&self) -> MutexGuard<'_, Vec<Weak<dyn Staged>>> {
+    fn lock(&self) -> MutexGuard<'_, Vec<Listed>> {
         self.list.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -153,11 +188,25 @@ impl Stages {
         self.count.load(Ordering::Relaxed) != 0
     }
 
+    /// How many were listed so far: a thread that sleeps does not know of those since.
+    #[inline(always)]
+    pub(crate) fn added(&self) -> u32 {
+        self.added.load(Ordering::Relaxed)
+    }
+
     /// Advances one more, as long as its owner keeps it.
     pub(crate) fn add(&self, buffer: &Arc<dyn Staged>) {
+        self.put(Listed {
+            buffer: Arc::downgrade(buffer),
+            listed: None,
+        });
+    }
+
+    fn put(&self, listed: Listed) {
         let mut list = self.lock();
-        list.push(Arc::downgrade(buffer));
+        list.push(listed);
         self.count.store(list.len(), Ordering::Relaxed);
+        self.added.fetch_add(1, Ordering::Relaxed);
     }
 
     /// Advances all of them. The caller has not entered the gate.
@@ -169,20 +218,119 @@ impl Stages {
             // Another thread does it. It may take a while, so this one does not sleep meanwhile.
             Err(TryLockError::WouldBlock) => return Activity::Waits,
         };
-        let all: Vec<Arc<dyn Staged>> = {
-            let mut list = self.lock();
-            list.retain(|buffer| buffer.strong_count() > 0);
-            self.count.store(list.len(), Ordering::Relaxed);
-            list.iter().filter_map(Weak::upgrade).collect()
-        };
+        // Others list more meanwhile, and no driver is called under the lock. What is given back goes behind these.
+        let mut all = std::mem::take(&mut *self.lock());
         let mut most = Activity::Rests;
-        for buffer in all {
-            most = match (most, buffer.advance()) {
+        all.retain(|listed| {
+            let Some(buffer) = listed.buffer.upgrade() else {
+                return false;
+            };
+            let (activity, stays) = listed.advance(&*buffer);
+            most = match (most, activity) {
                 (Activity::Moved, _) | (_, Activity::Moved) => Activity::Moved,
                 (Activity::Waits, _) | (_, Activity::Waits) => Activity::Waits,
                 _ => Activity::Rests,
             };
-        }
+            stays
+        });
+        let mut list = self.lock();
+        list.append(&mut all);
+        self.count.store(list.len(), Ordering::Relaxed);
         most
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Does a piece of work for each time that it is asked.
+    #[derive(Debug, Default)]
+    struct Asked {
+        open: AtomicU32,
+        served: AtomicU32,
+    }
+
+    impl Staged for Asked {
+        fn bytes(&self) -> u64 {
+            1
+        }
+        fn ready(&self, _: Range<u64>) -> Result<usize, Arc<str>> {
+            self.open.fetch_add(1, Ordering::Relaxed);
+            Ok(0)
+        }
+        fn show(&self, _: u64, _: usize, _: &mut dyn FnMut(usize, &[u8])) -> bool {
+            false
+        }
+        fn room(&self, _: Range<u64>) -> Result<u64, Arc<str>> {
+            Ok(0)
+        }
+        fn take(&self, _: u64, _: usize, _: &mut dyn FnMut(usize, &mut [u8])) -> bool {
+            false
+        }
+        fn advance(&self) -> Activity {
+            let found = self.open.swap(0, Ordering::Relaxed);
+            self.served.fetch_add(found, Ordering::Relaxed);
+            match found {
+                0 => Activity::Rests,
+                _ => Activity::Moved,
+            }
+        }
+    }
+
+    fn staged() -> (Arc<Stages>, Arc<Asked>, StagedBuf) {
+        let (stages, asked) = (Arc::<Stages>::default(), Arc::<Asked>::default());
+        let buffer = StagedBuf::new(Arc::clone(&asked) as _, &stages);
+        (stages, asked, buffer)
+    }
+
+    #[test]
+    fn a_buffer_is_looked_at_while_it_has_something_to_do() {
+        let (stages, asked, buffer) = staged();
+        assert!(!stages.any(), "nothing was asked");
+        for turn in 1..=3 {
+            buffer.ready(0..1).expect("no error");
+            assert_eq!((stages.any(), stages.added()), (true, turn));
+            assert_eq!(stages.advance(), Activity::Moved);
+            assert!(stages.any(), "it may go on");
+            assert_eq!(stages.advance(), Activity::Rests);
+            assert!(!stages.any(), "it rests");
+        }
+        assert_eq!(asked.served.load(Ordering::Relaxed), 3);
+    }
+
+    #[test]
+    fn a_buffer_of_the_front_stays_as_long_as_it_is_kept() {
+        let (stages, asked, _) = staged();
+        let kept: Arc<dyn Staged> = asked;
+        stages.add(&kept);
+        assert_eq!(stages.advance(), Activity::Rests);
+        assert!(stages.any());
+        drop(kept);
+        stages.advance();
+        assert!(!stages.any());
+    }
+
+    /// The engine asks while another thread finds that the buffer rests.
+    #[test]
+    fn nothing_that_is_asked_is_missed() {
+        const TIMES: u32 = 20_000;
+        let (stages, asked, buffer) = staged();
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                for time in 1..=TIMES {
+                    buffer.ready(0..1).expect("no error");
+                    while asked.served.load(Ordering::Relaxed) < time {
+                        let listed = stages.any();
+                        let served = asked.served.load(Ordering::Relaxed);
+                        assert!(listed || served == time, "it is listed until it is served");
+                        std::thread::yield_now();
+                    }
+                }
+            });
+            while asked.served.load(Ordering::Relaxed) < TIMES {
+                stages.advance();
+            }
+        });
     }
 }

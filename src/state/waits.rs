@@ -17,6 +17,8 @@ pub(crate) struct Waits {
     asked_in_vain: usize,
     /// Whether a thread that waits has work that rings no doorbell, as a device's copies: it must look again soon.
     awake: bool,
+    /// How many buffers were staged when that was last looked at; it wraps.
+    staged: u32,
     /// Peers found gone so far; it wraps.
     pub(crate) gone: u32,
     doorbell: Doorbell,
@@ -29,6 +31,7 @@ impl Waits {
             policy,
             asked_in_vain: 0,
             awake: false,
+            staged: 0,
             gone: 0,
             doorbell,
         }
@@ -56,14 +59,17 @@ impl std::ops::DerefMut for Waits {
 
 impl Waits {
     /// Notifies the threads that wait, if something arrived that one of them may wait for: a completed request, a
-    /// message that no receive expected.
+    /// message that no receive expected. If more was `staged`, only the thread that polls for all has to know.
     #[inline]
-    pub(crate) fn notify(&mut self, completed: u32, kept: u32) {
+    pub(crate) fn notify(&mut self, completed: u32, kept: u32, staged: u32) {
         if self.watch.has_listeners() {
             let sources = [completed, kept, self.gone];
             let arrived = sources.into_iter().fold(0, u32::wrapping_add);
             let doorbell = &self.doorbell;
             self.watch.notify(arrived, || _ = doorbell.ring());
+            if std::mem::replace(&mut self.staged, staged) != staged {
+                self.watch.wake_watcher(|| _ = doorbell.ring());
+            }
         }
     }
 

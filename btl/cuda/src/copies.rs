@@ -96,9 +96,8 @@ pub unsafe fn to_host(
 #[derive(Debug, Default)]
 pub struct ToDevice {
     next: u64,
-    lanes: Vec<Arc<Lane>>,
-    /// Behind all copies, once no more begin.
-    events: Option<Vec<Event>>,
+    /// Kept until their events are complete. The pool would ask for these later, perhaps in a context that has ended.
+    leaving: VecDeque<Leaving>,
     failed: Option<Error>,
 }
 
@@ -121,6 +120,7 @@ impl ToDevice {
     pub unsafe fn advance(&mut self, runs: &mut Runs<'_>, bytes: &[u8]) -> Result<bool, Error> {
         let driver = in_process()?;
         let total = bytes.len() as u64;
+        self.look();
         while self.next < total && self.failed.is_none() {
             let range = self.next..total.min(self.next + CHUNK as u64);
             // SAFETY: by the contract of this function.
@@ -130,21 +130,18 @@ impl ToDevice {
                 Err(error) => self.failed = Some(error),
             }
         }
-        let events = match &self.events {
-            Some(events) => events,
-            None => {
-                let marked = mark(&self.lanes, Direction::ToDevice, &mut self.failed);
-                self.events.insert(marked)
-            }
-        };
-        for event in events {
-            match event.is_done() {
-                Ok(true) => {}
-                Ok(false) => return Ok(false),
-                Err(error) => _ = self.failed.get_or_insert(error),
-            }
+        self.look();
+        if !self.leaving.is_empty() {
+            return Ok(false);
         }
         self.failed.clone().map_or(Ok(true), Err)
+    }
+
+    /// Looks which copies are done.
+    fn look(&mut self) {
+        while let Some(done) = Leaving::take_first(&mut self.leaving) {
+            self.failed = self.failed.take().or(done.err());
+        }
     }
 
     /// Starts the copies of one chunk. `false`: none is free.
@@ -166,22 +163,15 @@ impl ToDevice {
         chunk.write(0, bytes);
         // SAFETY: by the contract of this function.
         let begun = unsafe { start_all(&chunk, &located, Direction::ToDevice) };
-        for lane in begun.lanes {
-            if !self.lanes.iter().any(|known| Arc::ptr_eq(known, &lane)) {
-                self.lanes.push(lane);
-            }
-        }
-        match begun.failed {
-            None => staging::give_back(chunk, begun.events),
-            Some(error) => {
-                match begun.unknown {
-                    true => staging::lose(chunk),
-                    false => staging::give_back(chunk, begun.events),
-                }
-                return Err(error);
-            }
-        }
-        Ok(true)
+        let leaving = Leaving::new(chunk, begun.events, begun.unknown);
+        self.leaving.push_back(leaving);
+        begun.failed.map_or(Ok(true), Err)
+    }
+}
+
+impl Drop for ToDevice {
+    fn drop(&mut self) {
+        Leaving::leave_all(&mut self.leaving);
     }
 }
 
@@ -205,13 +195,63 @@ pub(crate) fn in_process() -> Result<&'static Library, Error> {
     driver().ok_or_else(|| Error::ours("a copy", "device memory".into(), reason))
 }
 
+/// Whether all copies before these events are over. An error is told once none is under way any more.
 pub(crate) fn are_done(events: &[Event]) -> Result<bool, Error> {
+    let mut failed = None;
     for event in events {
-        if !event.is_done()? {
-            return Ok(false);
+        match event.is_done() {
+            Ok(true) => {}
+            Ok(false) => return Ok(false),
+            Err(error) => _ = failed.get_or_insert(error),
         }
     }
-    Ok(true)
+    failed.map_or(Ok(true), Err)
+}
+
+/// A chunk that a device reads.
+#[derive(Debug)]
+pub(crate) struct Leaving {
+    chunk: Chunk,
+    events: Vec<Event>,
+    /// Nobody knows when the device is done with it.
+    unknown: bool,
+}
+
+impl Leaving {
+    pub(crate) fn new(chunk: Chunk, events: Vec<Event>, unknown: bool) -> Self {
+        Self {
+            chunk,
+            events,
+            unknown,
+        }
+    }
+
+    /// Takes the first of a queue, if the device is done with it: its chunk is free then, and this is what has failed.
+    pub(crate) fn take_first(queue: &mut VecDeque<Self>) -> Option<Result<(), Error>> {
+        let done = match are_done(&queue.front()?.events) {
+            Ok(false) => return None,
+            Ok(true) => Ok(()),
+            Err(error) => Err(error),
+        };
+        let Self { chunk, unknown, .. } = queue.pop_front()?;
+        match unknown || done.is_err() {
+            true => staging::lose(chunk),
+            false => drop(chunk),
+        }
+        Some(done)
+    }
+
+    /// Gives up all of a queue: their chunks are free once the devices are done.
+    pub(crate) fn leave_all(queue: &mut VecDeque<Self>) {
+        for Self {
+            chunk,
+            events,
+            unknown,
+        } in queue.drain(..)
+        {
+            staging::leave(chunk, events, unknown);
+        }
+    }
 }
 
 /// Looks where the runs of a range are.
@@ -343,8 +383,7 @@ unsafe fn begin_to_host(
 
 /// What was begun of a chunk's copies.
 pub(crate) struct Begun {
-    pub(crate) lanes: Vec<Arc<Lane>>,
-    /// The marks behind them.
+    /// The marks behind its copies, one for each lane.
     pub(crate) events: Vec<Event>,
     /// A lane has given no mark: nobody knows when the chunk is free.
     pub(crate) unknown: bool,
@@ -393,7 +432,6 @@ pub(crate) unsafe fn start_all(chunk: &Chunk, located: &Located, direction: Dire
     let events = mark(&lanes, direction, &mut failed);
     Begun {
         unknown: events.len() < lanes.len(),
-        lanes,
         events,
         failed,
     }

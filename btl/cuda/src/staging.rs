@@ -65,6 +65,8 @@ struct Pool {
     lost: usize,
     /// Reserved chunks by direction.
     reserved: [usize; 2],
+    /// The driver has refused a region more, once there were some: these must do.
+    is_full: bool,
 }
 
 /// Where a chunk is.
@@ -97,17 +99,12 @@ fn pool(pools: &mut Vec<Pool>, device: i32) -> &mut Pool {
 impl Pool {
     /// Whether a region more is within the bound.
     fn may_grow(&self, most: usize) -> bool {
-        self.made + CHUNKS <= most + self.lost.min(most)
+        !self.is_full && self.made + CHUNKS <= most + self.lost.min(most)
     }
 
-    /// Whether one more chunk may be reserved in a direction.
-    fn may_reserve(&self, direction: Direction, most: usize) -> bool {
-        let chunks = if self.may_grow(most) {
-            most
-        } else {
-            self.made - self.lost
-        };
-        let share = chunks.saturating_sub(KEPT) / 2;
+    /// Whether one more chunk may be reserved in a direction, of those that there are: a region more may be refused.
+    fn may_reserve(&self, direction: Direction) -> bool {
+        let share = (self.made - self.lost).saturating_sub(KEPT) / 2;
         self.reserved[direction as usize] < share
     }
 }
@@ -166,10 +163,8 @@ fn get(
     loop {
         let mut pools = lock();
         let pool = pool(&mut pools, device);
-        if reserved.is_some_and(|direction| !pool.may_reserve(direction, most)) {
-            return Ok(None);
-        }
-        if let Some(Place(at)) = pool.free.pop() {
+        let permitted = reserved.is_none_or(|direction| pool.may_reserve(direction));
+        if permitted && let Some(Place(at)) = pool.free.pop() {
             if let Some(direction) = reserved {
                 pool.reserved[direction as usize] += 1;
             }
@@ -179,7 +174,7 @@ fn get(
                 reserved,
             }));
         }
-        if !swept {
+        if permitted && !swept {
             drop(pools);
             sweep(device);
             swept = true;
@@ -202,7 +197,11 @@ fn get(
             Ok(made) => pool.free.extend(made),
             Err(error) => {
                 pool.made -= CHUNKS;
-                return Err(error);
+                // Copies wait for the chunks that there are, if devices use or messages keep some.
+                if pool.made <= pool.lost {
+                    return Err(error);
+                }
+                pool.is_full = true;
             }
         }
     }
@@ -214,6 +213,14 @@ pub(crate) fn give_back(chunk: Chunk, events: Vec<Event>) {
         true => pool.free.push(place),
         false => pool.busy.push((place, events)),
     });
+}
+
+/// Gives a chunk back whose copies may be under way. `unknown`: one of them has no event.
+pub(crate) fn leave(chunk: Chunk, events: Vec<Event>, unknown: bool) {
+    match unknown {
+        true => lose(chunk),
+        false => give_back(chunk, events),
+    }
 }
 
 /// Gives a chunk up: nobody knows whether a device still uses it.

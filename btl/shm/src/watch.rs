@@ -101,7 +101,8 @@ impl Watch {
         }
     }
 
-    fn wake_watcher(&mut self, ring: impl FnOnce()) {
+    /// Wakes the thread that polls for all, if it sleeps: it has something to do.
+    pub fn wake_watcher(&mut self, ring: impl FnOnce()) {
         if std::mem::take(&mut self.asleep) {
             ring();
         }

@@ -111,6 +111,23 @@ fn messages_while_a_kernel_that_waits_for_them_occupies_the_device() {
     passes("spinning", &[], &[], "every length");
 }
 
+#[test]
+fn contexts_that_end_take_no_memory_along() {
+    passes("contexts", &[], &[], "all contexts");
+}
+
+/// One region is registered, or two, where a pool may have more.
+#[test]
+fn messages_of_devices_go_on_with_what_the_driver_registers() {
+    passes("scarce", &["1"], &[], "with what there is");
+    passes(
+        "scarce",
+        &["2"],
+        &[("ONECOPY_DEVICE_STAGING", "5M")],
+        "with what there is",
+    );
+}
+
 /// With the least memory to stage in, and as usual; with single copies, and without.
 #[test]
 fn long_messages_of_devices_take_bounded_memory() {

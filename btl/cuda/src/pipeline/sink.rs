@@ -7,10 +7,10 @@
 #![allow(unsafe_code, reason = "memory of the program")]
 
 use super::{Activity, Buffer, DEPTH, Memory, Piece, SPARE, Settled, lock, no_memory, try_lock};
-use crate::copies::{are_done, in_process, locate, start_all};
+use crate::copies::{Leaving, in_process, locate, start_all};
 use crate::error::Error;
-use crate::lane::{Direction, Event};
-use crate::staging::{self, CHUNK, Chunk};
+use crate::lane::Direction;
+use crate::staging::CHUNK;
 use cuda_sys::Library;
 use std::collections::VecDeque;
 use std::fmt;
@@ -41,12 +41,13 @@ struct Open {
     failed: Option<Error>,
 }
 
-/// A chunk that a device reads.
-struct Leaving {
-    chunk: Chunk,
-    events: Vec<Event>,
-    /// Nobody knows when the device is done with it.
-    unknown: bool,
+impl Open {
+    /// Nothing more is copied.
+    fn fail(&mut self, error: Error) {
+        self.failed.get_or_insert(error);
+        self.filled.clear();
+        self.rooms.clear();
+    }
 }
 
 /// What the copies of a sink need.
@@ -154,7 +155,7 @@ impl Sink {
             let Some(room) = open.rooms.front_mut().filter(|room| room.at() == at) else {
                 // What comes unasked is short: its sender's credit bounds it.
                 let Some(mut piece) = Piece::plain(at, len - done) else {
-                    open.failed = Some(no_memory(len - done));
+                    open.fail(no_memory(len - done));
                     return false;
                 };
                 from(done, piece.bytes_mut());
@@ -195,9 +196,7 @@ impl Sink {
         let mut moved = false;
         if let Err(error) = self.step(&mut taking, &mut moved) {
             let mut open = lock(&self.open);
-            open.failed.get_or_insert(error);
-            open.filled.clear();
-            open.rooms.clear();
+            open.fail(error);
             if taking.current.take().is_some() {
                 open.under_way -= 1;
             }
@@ -228,22 +227,8 @@ impl Sink {
     /// Looks which copies are done. Gives what has failed.
     fn look(&self, taking: &mut Taking, moved: &mut bool) -> Option<Error> {
         let mut failed = None;
-        while let Some(first) = taking.leaving.front() {
-            let done = match are_done(&first.events) {
-                Ok(false) => break,
-                Ok(true) => None,
-                Err(error) => Some(error),
-            };
-            let Some(Leaving { chunk, unknown, .. }) = taking.leaving.pop_front() else {
-                break;
-            };
-            match done {
-                None if !unknown => drop(chunk),
-                unsure => {
-                    staging::lose(chunk);
-                    failed = failed.or(unsure);
-                }
-            }
+        while let Some(done) = Leaving::take_first(&mut taking.leaving) {
+            failed = failed.or(done.err());
             let mut open = lock(&self.open);
             open.under_way -= 1;
             *moved |= open.under_way == 0;
@@ -303,11 +288,8 @@ impl Sink {
         // SAFETY: the maker of this sink answers for the runs until it is settled, which it is not while a copy counts
         // as under way.
         let begun = unsafe { start_all(&chunk, &located, Direction::ToDevice) };
-        taking.leaving.push_back(Leaving {
-            chunk,
-            events: begun.events,
-            unknown: begun.unknown,
-        });
+        let leaving = Leaving::new(chunk, begun.events, begun.unknown);
+        taking.leaving.push_back(leaving);
         if let Some(error) = begun.failed {
             return Err(error);
         }
@@ -363,8 +345,6 @@ impl Sink {
 
 impl Drop for Taking {
     fn drop(&mut self) {
-        for leaving in self.leaving.drain(..) {
-            staging::give_back(leaving.chunk, leaving.events);
-        }
+        Leaving::leave_all(&mut self.leaving);
     }
 }

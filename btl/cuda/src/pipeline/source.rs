@@ -335,7 +335,7 @@ impl Source {
 impl Drop for Bringing {
     fn drop(&mut self) {
         for coming in self.coming.drain(..) {
-            staging::give_back(coming.chunk, coming.events);
+            staging::leave(coming.chunk, coming.events, coming.unknown);
         }
     }
 }

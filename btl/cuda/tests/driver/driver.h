@@ -97,7 +97,13 @@ CUresult cuLaunchKernel(CUfunction function, unsigned int grid_x, unsigned int g
 /* Of the driver in software alone. */
 
 /* Makes it fail: what, and after how many more operations of that kind. */
-enum model_fault { MODEL_NO_FAULT, MODEL_OUT_OF_MEMORY, MODEL_ILLEGAL_ADDRESS, MODEL_LOST_CONTEXT };
+enum model_fault {
+	MODEL_NO_FAULT,
+	MODEL_OUT_OF_MEMORY,
+	MODEL_ILLEGAL_ADDRESS,
+	MODEL_LOST_CONTEXT,
+	MODEL_NO_REGISTRATION
+};
 void cuModelFault(enum model_fault fault, int after);
 /* Calls that waited for the device, or put work into a default stream, so far. */
 unsigned long cuModelBlockingCalls(void);

@@ -875,10 +875,12 @@ CUresult cuMemHostRegister_v2(void *memory, size_t bytes, unsigned int flags)
 	(void)flags;
 	pthread_mutex_lock(&lock);
 	NEED_CONTEXT();
+	bool refused = fails(MODEL_NO_REGISTRATION);
 	/* As pinned memory, but not the driver's to unmap. */
-	keep(PINNED, (uint64_t)memory, bytes, -1)->opened = true;
+	if (!refused)
+		keep(PINNED, (uint64_t)memory, bytes, -1)->opened = true;
 	pthread_mutex_unlock(&lock);
-	return SUCCESS;
+	return refused ? OUT_OF_MEMORY : SUCCESS;
 }
 
 CUresult cuMemHostUnregister(void *memory)
