@@ -22,7 +22,7 @@ pub mod pool;
 pub use geometry::geometry;
 pub(crate) use geometry::{channels, warn_of_small_heap};
 use onecopy_obs::Knobs;
-use onecopy_shm::layout::{COLL_STRIDE, Geometry, PAGE};
+use onecopy_shm::layout::{Geometry, PAGE};
 use onecopy_shm::pool::ChunkPool;
 use onecopy_shm::stats;
 
@@ -203,7 +203,7 @@ impl Formula {
     /// Bytes of a channel at one rank, once a communicator's collectives have used its slots and stages.
     #[must_use]
     pub fn channel(&self) -> u64 {
-        COLL_STRIDE
+        Geometry::channel_bytes_for(self.traffic.ranks)
     }
 
     /// Shared bytes that collectives take at most: all channels of all ranks, and all temporary buffers.

@@ -9,6 +9,7 @@ use crate::error::Result;
 use crate::memory::pool::{MemoryKind, Pool, PoolBuf};
 use onecopy_btl::RemoteRange;
 use onecopy_shm::copy::{Kernel, copy_slices};
+use onecopy_shm::layout::COLL_SLOT;
 use onecopy_shm::loan::Loan;
 use std::ops::Range;
 
@@ -192,7 +193,7 @@ impl Engine {
         limit: usize,
     ) -> Result<Option<PoolBuf>> {
         let range = self.range_of(piece);
-        if placement(piece.len, range.heap.is_some(), limit) != Placement::Copy {
+        if placement(piece.len, range.heap.is_some(), COLL_SLOT, limit) != Placement::Copy {
             return Ok(None);
         }
         let Some(mut temp) = self.core.buffers.pool.try_take_collective(piece.len) else {

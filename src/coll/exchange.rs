@@ -16,6 +16,7 @@ use super::member_buffer::{self, MemberBuffer, Target};
 use super::plan::{Find, OwnCopy, Takes};
 use super::push::{Gives, WRITTEN, place_of};
 use super::reader;
+use super::select::is_short;
 use super::state::{CommState, STEP_MAX, Step};
 use crate::engine::Engine;
 use crate::error::Result;
@@ -48,7 +49,7 @@ pub(crate) struct Exchange {
     pub(crate) recv: Option<Loan>,
     pub(crate) takes: Takes,
     pub(crate) find: Find,
-    /// What this rank takes from itself, out of the offer.
+    /// What this rank takes from itself, out of the buffer of the offer.
     pub(crate) own: Option<OwnCopy>,
     /// What this rank may write into others' buffers, and others into its own.
     pub(crate) gives: Gives,
@@ -109,9 +110,8 @@ impl Exchange {
 
     pub(crate) fn copy_own(&self, engine: &mut Engine) -> Result<()> {
         if let (Some(own), Some(offer), Some(recv)) = (self.own, self.offer, self.recv) {
-            let from = offer.offset + own.from;
             let loans = &mut engine.core.loans;
-            loans.copy(offer.loan, from, recv, own.to, own.len)?;
+            loans.copy(offer.loan, own.from, recv, own.to, own.len)?;
         }
         Ok(())
     }
@@ -393,9 +393,11 @@ pub(crate) struct GivenPiece {
 /// Publishes what a rank gives, in the way that suits its size and place. A second buffer is described with it, if
 /// there is one.
 pub(crate) fn give(cx: &mut StepContext<'_>, given: GivenPiece) -> Result<()> {
-    let (engine, state, seq, _) = cx.parts();
+    let (engine, state, seq, shared) = cx.parts();
     let piece = given.piece;
-    if piece.len > COLL_SLOT {
+    let mapped = || piece.len > COLL_SLOT && engine.range_of(&piece).heap.is_some();
+    // A share of the result has no place in a line of a short contribution.
+    if shared.shares || !is_short(piece.len, mapped(), state.slot_bytes()) {
         return expose(cx, given);
     }
     if piece.len > INLINE {

@@ -5,7 +5,7 @@
 use super::communicator::Communicator;
 use super::contribution::Readers;
 use super::plan::{Combination, Fault, Find, MemberCall, Plan, PlanForm, Takes, Task};
-use super::select::Algorithm;
+use super::select::{Algorithm, is_short};
 use super::state::CommState;
 use super::worker::Worker;
 use super::{ElemType, Op, Parts, PredefinedOp};
@@ -13,7 +13,7 @@ use crate::engine::Engine;
 use crate::peer::Peer;
 use onecopy_shm::coll::{INLINE, ShortContribution, View, accumulate, combine, kind, precede};
 use onecopy_shm::copy::Kernel;
-use onecopy_shm::layout::COLL_SLOT;
+use onecopy_shm::layout::{COLL_SLOT, COLL_SLOT_LONG};
 use std::ops::Range;
 
 /// How far a short collective has come.
@@ -52,10 +52,12 @@ enum Action {
 }
 
 /// How contributions are copied side by side: parts of so many bytes. `mine`: a rank's part of each, not all of it.
+/// `own`: where in the send buffer the part begins that this rank takes from itself.
 #[derive(Debug, Clone, Copy)]
 struct Collect {
     part: usize,
     mine: bool,
+    own: usize,
 }
 
 impl Collect {
@@ -88,6 +90,8 @@ pub(crate) struct Short {
     action: Action,
     /// Whether this rank publishes its send buffer; not: nothing, or what stands in the receive buffer.
     gives: bool,
+    /// First of the bytes that this rank publishes.
+    offset: usize,
     /// Bytes that each rank publishes.
     len: usize,
     /// Bytes of the result.
@@ -107,11 +111,11 @@ impl Short {
     #[inline(always)]
     fn of(plan: &Plan<'_>, size: usize, me: usize) -> Option<Self> {
         let (offer, own) = (plan.offer, plan.own);
-        if offer.is_some_and(|offer| offer.table.is_some() || offer.offset > 0) {
+        if offer.is_some_and(|offer| offer.table.is_some()) {
             return None;
         }
         let gives = offer.filter(|offer| offer.readers != Readers::Nobody);
-        let short = match &plan.task {
+        let mut short = match &plan.task {
             Task::Meet => Self::new(Action::Meet, false, 0, 0),
             &Task::Take { takes, find } => match takes {
                 Takes::Nothing => {
@@ -128,9 +132,10 @@ impl Short {
                 }
                 Takes::Each(&Parts::Equal(part)) => {
                     let mine = find == Find::Index;
+                    let own = own.map_or(0, |own| own.from);
                     let (all, action) = (
                         find.all(part, size),
-                        Action::Collect(Collect { part, mine }),
+                        Action::Collect(Collect { part, mine, own }),
                     );
                     if gives.is_some_and(|offer| offer.len != all) {
                         return None;
@@ -142,7 +147,8 @@ impl Short {
             Task::Combine(part) => Self::combining(part, offer?.len)?,
             Task::Swap(_) => return None,
         };
-        (short.len <= COLL_SLOT).then_some(short)
+        short.offset = offer.map_or(0, |offer| offer.offset);
+        (short.len <= COLL_SLOT_LONG).then_some(short)
     }
 
     /// A reduction of vectors of `len` bytes.
@@ -179,6 +185,7 @@ impl Short {
         Self {
             action,
             gives,
+            offset: 0,
             len,
             result,
         }
@@ -188,8 +195,13 @@ impl Short {
     #[inline]
     fn filled(&self, me: usize) -> impl Iterator<Item = Range<usize>> + Clone {
         let own = match self.action {
-            Action::Collect(Collect { part, mine: true }) => me * part..(me + 1) * part,
-            Action::Give { keep: Some(from) } => from..from + self.result,
+            Action::Collect(Collect {
+                part, mine: true, ..
+            }) => me * part..(me + 1) * part,
+            Action::Give { keep: Some(from) } => {
+                let at = |place: usize| place.saturating_sub(self.offset).min(self.len);
+                at(from)..at(from + self.result)
+            }
             _ => self.len..self.len,
         };
         let parts = [0..own.start, own.end..self.len];
@@ -200,7 +212,7 @@ impl Short {
     #[inline]
     fn own(&self, size: usize, me: usize) -> Option<(usize, usize, usize)> {
         match self.action {
-            Action::Collect(collect) => Some((collect.from(me), me * collect.part, collect.part)),
+            Action::Collect(collect) => Some((collect.own, me * collect.part, collect.part)),
             Action::Combine(combine) if combine.is_of_two(size) => {
                 Some((combine.begin, 0, self.result))
             }
@@ -286,11 +298,19 @@ impl Worker {
             return Err(Unready::NotShort);
         };
         let seq = state.seq.wrapping_add(1);
+        let mapped = |bytes: Option<&[u8]>| {
+            let place = bytes.map(|bytes| (bytes.as_ptr().addr(), bytes.len()));
+            place.is_some_and(|(address, len)| core.home.heap_offset_of(address, len).is_some())
+        };
         let ready = state.has_channel()
             && ops.is_empty()
             && !state.in_short
             && state.failed.is_none()
-            && (!short.gives || short.len <= INLINE || state.has_slots)
+            && (!short.gives
+                || short.len <= INLINE
+                || state.has_slots
+                    && (short.len <= COLL_SLOT
+                        || is_short(short.len, mapped(send.or(Some(recv))), state.slot_bytes())))
             && lives.fatal().is_none();
         if !ready {
             return Err(Unready::NotShort);
@@ -301,8 +321,9 @@ impl Worker {
         (state.seq, state.in_short) = (seq, true);
         core.counters.collectives += 1;
         if short.gives {
-            let bytes = &send.unwrap_or(recv)[..short.len];
-            state.publish_short(peers, seq, bytes, || short.filled(state.me));
+            let bytes = &send.unwrap_or(recv)[short.offset..][..short.len];
+            let me = state.me;
+            state.publish_short(peers, seq, bytes, || short.filled(me));
         } else if matches!(short.action, Action::Meet) {
             state.publish(peers, seq, kind::NOTHING, &[]);
         }
@@ -532,3 +553,6 @@ fn poll_line(
     state.note_done(place, brief.done);
     Ok(brief)
 }
+
+#[cfg(test)]
+mod tests;

@@ -7,7 +7,7 @@ pub(super) mod fragment;
 mod range;
 mod spread;
 
-use super::contribution::{LoanRange, Readers, Scratch, StepContext, behind};
+use super::contribution::{Contribution, GIVEN, LoanRange, Readers, Scratch, StepContext, behind};
 use super::exchange::{GivenPiece, give};
 use super::lines::{self, Lines};
 use super::member_buffer::REMEDY;
@@ -201,7 +201,7 @@ impl Fold {
                 return Ok(Step::Done);
             }
         } else {
-            if !self.find(engine, state, seq)? {
+            if !self.find(engine, state, seq, shared)? {
                 return Ok(Step::Idle);
             }
             self.find_targets(engine, state, seq, shared)?;
@@ -274,16 +274,22 @@ impl Fold {
     }
 
     /// Finds out where all contributions are, once they are there.
-    fn find(&mut self, engine: &Engine, state: &mut CommState, seq: u32) -> Result<bool> {
+    fn find(
+        &mut self,
+        engine: &Engine,
+        state: &mut CommState,
+        seq: u32,
+        shared: &Contribution,
+    ) -> Result<bool> {
         while self.locations.len() < self.upto {
             let place = self.locations.len();
             if place == state.me {
-                self.locations.push(if self.send.len <= INLINE {
-                    Location::Inline
-                } else if self.send.len <= COLL_SLOT {
-                    Location::Slot
-                } else {
+                self.locations.push(if shared.served[GIVEN].is_some() {
                     Location::Own
+                } else if self.send.len <= INLINE {
+                    Location::Inline
+                } else {
+                    Location::Slot
                 });
                 continue;
             }

@@ -257,7 +257,7 @@ impl<'c> MemberCall<'c> {
     fn scatter(&self, root: usize, parts: &'c Parts) -> Result<Plan<'c>, Fault<'c>> {
         if root != self.me {
             let len = self.recv.ok_or(Fault::NoBuffer(Side::Recv))?;
-            return Ok(takes(Takes::From(root, len), Find::Index));
+            return Ok(takes(Takes::From(root, len), self.find_part()));
         }
         self.check(Side::Send, parts)?;
         let (from, len) = parts.of(self.me);
@@ -313,14 +313,32 @@ impl<'c> MemberCall<'c> {
         Ok(Plan {
             offer: Some(self.parts_given(given)?),
             own: self.own(from, to, len)?,
-            ..takes(Takes::Each(taken), Find::Index)
+            ..takes(Takes::Each(taken), self.find_part())
         })
     }
 
-    /// An offer of parts to everyone: equal ones need no table.
+    /// Where a member's part is in [`Self::parts_given`].
+    #[inline(always)]
+    fn find_part(&self) -> Find {
+        if self.size == 2 {
+            Find::All
+        } else {
+            Find::Index
+        }
+    }
+
+    /// An offer of parts to everyone: equal ones need no table. Where only one member reads, it is that one's part
+    /// alone: it fits into less, and its owner writes no bytes that nobody reads.
     #[inline(always)]
     fn parts_given(&self, parts: &'c Parts) -> Result<Offer<'c>, Fault<'c>> {
         let all = self.send.ok_or(Fault::NoBuffer(Side::Send))?;
+        if self.size == 2 {
+            let (offset, len) = parts.of(1 - self.me);
+            return Ok(Offer {
+                offset,
+                ..offer(Side::Send, len, Readers::Everyone)
+            });
+        }
         let (len, table) = match parts {
             Parts::Equal(len) => (len * self.size, None),
             Parts::Listed(_) => (all, Some(parts)),

@@ -10,7 +10,7 @@ use onecopy_btl::LayerId;
 use onecopy_btl::cost::Costs;
 use onecopy_obs::{Knobs, seeds};
 use onecopy_shm::coll::INLINE;
-use onecopy_shm::layout::{COLL_SLOT, LINE};
+use onecopy_shm::layout::{COLL_SLOT, COLL_SLOT_LONG, LINE};
 
 /// How a reduction is shared between the ranks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -47,7 +47,7 @@ pub fn share(len: usize, elem: ElemType, size: usize, place: usize) -> (usize, u
 /// How `collective` combines vectors of `len` bytes on `size` ranks; none: it combines nothing.
 #[must_use]
 pub fn algorithm(collective: &Collective, len: usize, size: usize) -> Option<Algorithm> {
-    let short = len <= COLL_SLOT;
+    let short = len <= if size == 2 { COLL_SLOT_LONG } else { COLL_SLOT };
     let tree = short && size > FLAT;
     match collective {
         Collective::Allreduce { .. } if tree => Some(Algorithm::Tree),
@@ -83,10 +83,11 @@ pub fn chunks_are_cheaper(costs: &Costs) -> bool {
 /// `over_calls`: chunks are cheaper than calls of the kernel, or the reader has none. Else it reads by a call, which a
 /// message only precedes. Scatter of 64 KiB took 9.3 instead of 5.2 us near, as a message (A, 11-29).
 #[must_use]
-pub fn by_message(given: usize, one_reader: bool, over_calls: bool) -> bool {
-    one_reader && given > COLL_SLOT && (over_calls || given >= seeds::BOTH_COPY_MIN)
+pub fn by_message(given: usize, slot: usize, one_reader: bool, over_calls: bool) -> bool {
+    one_reader && given > slot && (over_calls || given >= seeds::BOTH_COPY_MIN)
 }
 
+/// What fits into a `slot` stands there.
 /// Whether what a member of `size` gives in an exchange is for one reader.
 #[must_use]
 pub fn has_one_reader(collective: &Collective, size: usize) -> bool {
@@ -142,12 +143,20 @@ pub enum Placement {
     Copy,
 }
 
-/// Where a contribution of `len` bytes stands; `mapped` says that peers can map the buffer.
+/// Whether a contribution of `len` bytes stands in the line or in a slot of `slot` bytes; `mapped` says that peers can
+/// map the buffer. Then what has no room in a short slot is read in place.
+#[inline]
 #[must_use]
-pub fn placement(len: usize, mapped: bool, temp_max: usize) -> Placement {
+pub fn is_short(len: usize, mapped: bool, slot: usize) -> bool {
+    len <= if mapped { COLL_SLOT } else { slot }
+}
+
+/// Where a contribution of `len` bytes stands; `mapped` says that peers can map the buffer. A slot has `slot` bytes.
+#[must_use]
+pub fn placement(len: usize, mapped: bool, slot: usize, temp_max: usize) -> Placement {
     if len <= INLINE {
         Placement::Line
-    } else if len <= COLL_SLOT {
+    } else if is_short(len, mapped, slot) {
         Placement::Slot
     } else if mapped || len > temp_max {
         Placement::Buffer

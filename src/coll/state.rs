@@ -9,7 +9,7 @@ use crate::error::{Error, Result};
 use crate::peer::Peer;
 use onecopy_shm::coll::line::reached;
 use onecopy_shm::coll::{Channel, INLINE, Info, kind};
-use onecopy_shm::layout::{COLL_DEPTH, ChannelPart};
+use onecopy_shm::layout::{COLL_DEPTH, COLL_SLOT, ChannelPart};
 use onecopy_shm::sync::light_fence;
 use std::ops::Range;
 use std::sync::Arc;
@@ -44,6 +44,8 @@ pub(crate) struct CommState {
     /// Whether the slots and the stages of the own end are reserved.
     pub(crate) has_slots: bool,
     pub(crate) has_stages: bool,
+    /// The last collective for which this rank published something in its slot.
+    in_slot: u32,
     /// Whether some member can only be woken behind full fences.
     pub(super) strong: bool,
     /// Number of the last collective that was started.
@@ -96,6 +98,7 @@ impl CommState {
             channel_ends: Vec::new(),
             has_slots: false,
             has_stages: false,
+            in_slot: 0,
             strong: false,
             seq: 0,
             in_short: false,
@@ -116,6 +119,12 @@ impl CommState {
     #[inline]
     pub(crate) fn has_channel(&self) -> bool {
         !self.channel_ends.is_empty()
+    }
+
+    /// Bytes of a slot of the channel.
+    #[inline]
+    pub(crate) fn slot_bytes(&self) -> usize {
+        self.own().slot_bytes()
     }
 
     #[inline]
@@ -214,7 +223,7 @@ impl CommState {
     /// ranges `filled` of them alone. [`Self::need_slots`] has made sure of the slot.
     #[inline(always)]
     pub(crate) fn publish_short<I>(
-        &self,
+        &mut self,
         peers: &[Option<Box<Peer>>],
         seq: u32,
         bytes: &[u8],
@@ -226,22 +235,37 @@ impl CommState {
             self.publish(peers, seq, kind::INLINE, bytes);
             return;
         }
+        let next = self.next_in_slot(seq);
         let own = self.own();
         for part in filled() {
             own.write_slot(seq, part.start, &bytes[part]);
         }
         let len = (bytes.len() as u64).to_le_bytes();
         self.publish(peers, seq, kind::SLOT, &len);
-        for part in filled() {
-            own.hand_over_slot(seq, part);
+        if bytes.len() <= COLL_SLOT {
+            for part in filled() {
+                own.hand_over_slot(seq, part);
+            }
         }
         own.hand_over(seq);
         // The lines of the next contribution come back while this rank waits for the others'.
-        let next = seq.wrapping_add(1);
         own.will_publish(next);
         for part in filled() {
             own.will_fill_slot(next, part);
         }
+    }
+
+    /// The collective for which this rank will fill its slot next, if it does so for `seq` now. It is as far ahead as
+    /// the one before was behind. Where roots take turns, a rank gives every second time, or less often.
+    #[inline(always)]
+    fn next_in_slot(&mut self, seq: u32) -> u32 {
+        let since = seq.wrapping_sub(std::mem::replace(&mut self.in_slot, seq));
+        let ahead = match since as usize % COLL_DEPTH {
+            // That slot is being read.
+            0 => 1,
+            _ => since,
+        };
+        seq.wrapping_add(ahead)
     }
 
     /// As `publish`, in a later phase at once.
@@ -345,6 +369,20 @@ impl CommState {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// A rank that gives every time, every second or every third time asks for the lines that it writes next.
+    #[test]
+    fn the_next_slot_is_as_far_ahead_as_the_last_one_behind() {
+        let mut state = CommState::new(Arc::new([0, 1]), 0, 0, 0, None, Tuning::default());
+        let depth = COLL_DEPTH as u32;
+        for (seq, next) in [(1, 2), (2, 3), (4, 6), (6, 8), (9, 12)] {
+            assert_eq!(state.next_in_slot(seq), next);
+        }
+        // The slot that was just written is being read.
+        assert_eq!(state.next_in_slot(9 + depth), 10 + depth);
+        state.next_in_slot(u32::MAX);
+        assert_eq!(state.next_in_slot(1), 3);
+    }
 
     #[test]
     fn a_line_is_free_when_all_have_read_it_and_its_owner_too() {

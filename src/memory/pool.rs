@@ -28,7 +28,7 @@ use crate::error::Result;
 use onecopy_obs::{Counters, Knobs};
 use onecopy_shm::gate::Threads;
 use onecopy_shm::heap::{AllocError, Heap, HeapBuf};
-use onecopy_shm::layout::{COLL_STRIDE, Geometry, HeapOffset, PAGE};
+use onecopy_shm::layout::{Geometry, HeapOffset, PAGE};
 use onecopy_shm::sync::{AtomicU64, Ordering};
 use shard::{Block, Shard};
 use std::ops::{Deref, DerefMut};
@@ -71,7 +71,8 @@ impl Settings {
             age: knobs.buffers_age,
             // The rest of the part is for the channels.
             collective_share: (knobs.coll_pool / ranks.max(1)) as u64
-                - u64::from(Geometry::channels_for(knobs.coll_pool, ranks)) * COLL_STRIDE,
+                - u64::from(Geometry::channels_for(knobs.coll_pool, ranks))
+                    * Geometry::channel_bytes_for(ranks),
             shards: match threads {
                 Threads::Single => 1,
                 Threads::Multiple => processors().next_power_of_two().min(64),

@@ -6,7 +6,7 @@ use super::stage::collective;
 use onecopy::coll::{Collective, ElemType, Op, Parts, PredefinedOp};
 use onecopy::{Comm, Error, Result};
 use onecopy_shm::coll::{Channel, INLINE, Info, kind};
-use onecopy_shm::layout::COLL_SLOT;
+use onecopy_shm::layout::{COLL_SLOT, COLL_SLOT_LONG};
 
 /// What the rogue writes.
 #[derive(Debug, Clone, Copy)]
@@ -43,7 +43,13 @@ pub(super) fn nonsense() -> Vec<Line> {
     for len in [49, 64, 100, 255] {
         lines.push(Line::of(kind::INLINE, len, [1; 6]));
     }
-    for there in [COLL_SLOT as u64 + 1, 100_000, 1 << 32, 1 << 63, u64::MAX] {
+    for there in [
+        COLL_SLOT_LONG as u64 + 1,
+        100_000,
+        1 << 32,
+        1 << 63,
+        u64::MAX,
+    ] {
         lines.push(Line::of(kind::SLOT, 8, [there, 0, 0, 0, 0, 0]));
     }
     for len in [1, 7, 9, INLINE, 49, 255] {

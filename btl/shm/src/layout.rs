@@ -12,14 +12,16 @@ pub const PAGE: usize = 4096;
 pub const CTRL_STRIDE: usize = 256;
 /// Collectives of one communicator that may be under way at a time: each has a line and a slot in the channel.
 pub const COLL_DEPTH: usize = 8;
-/// Bytes of a slot of a channel: what a rank contributes to a small collective.
+/// Bytes of a slot of a channel, at least: what a rank contributes to a small collective.
 pub const COLL_SLOT: usize = 4096;
+/// Bytes of a slot in jobs of few ranks.
+pub const COLL_SLOT_LONG: usize = 4 * COLL_SLOT;
+/// Jobs of up to so many ranks have long slots. With them a rank has fewer channels.
+pub const LONG_SLOT_RANKS: usize = 4;
 /// Areas of a channel into which a peer copies what its owner cannot read itself.
 pub const COLL_STAGES: usize = 2;
 /// Bytes of one of them.
 pub const COLL_STAGE: usize = 16384;
-/// Bytes of a channel: a page of lines, slots, stages.
-pub const COLL_STRIDE: u64 = (PAGE + COLL_DEPTH * COLL_SLOT + COLL_STAGES * COLL_STAGE) as u64;
 /// Channels that a rank has at most.
 pub const MAX_CHANNELS: u32 = 64;
 /// First bytes of every segment.
@@ -45,10 +47,10 @@ pub enum ChannelPart {
 }
 
 impl ChannelPart {
-    /// First byte in the channel, and bytes.
+    /// First byte in a channel whose slots have `slot` bytes, and bytes.
     #[must_use]
-    pub fn range(self) -> (u64, u64) {
-        let slots = (COLL_DEPTH * COLL_SLOT) as u64;
+    pub fn range(self, slot: usize) -> (u64, u64) {
+        let slots = (COLL_DEPTH * slot) as u64;
         match self {
             Self::Lines => (0, PAGE as u64),
             Self::Slots => (PAGE as u64, slots),
@@ -167,18 +169,40 @@ impl Geometry {
     pub fn ring_offset(&self, rank: u32) -> SegOffset {
         SegOffset(self.rings_offset().0 + u64::from(rank) * self.ring_bytes())
     }
+    /// Bytes of a slot of a channel in a job of `ranks`.
+    #[must_use]
+    pub const fn slot_for(ranks: usize) -> usize {
+        if ranks <= LONG_SLOT_RANKS {
+            COLL_SLOT_LONG
+        } else {
+            COLL_SLOT
+        }
+    }
+    /// Bytes of a channel in a job of `ranks`: a page of lines, slots, stages.
+    #[must_use]
+    pub const fn channel_bytes_for(ranks: usize) -> u64 {
+        let slots = COLL_DEPTH * Self::slot_for(ranks);
+        (PAGE + slots + COLL_STAGES * COLL_STAGE) as u64
+    }
     /// How many channels each of `ranks` has when collectives may take `budget` bytes of a node. Half of a rank's part
     /// is theirs, the other half is for temporary buffers.
     #[must_use]
     pub fn channels_for(budget: usize, ranks: usize) -> u32 {
-        let channels = (budget / 2 / ranks.max(1)) as u64 / COLL_STRIDE;
+        let channels = (budget / 2 / ranks.max(1)) as u64 / Self::channel_bytes_for(ranks);
         u32::try_from(channels).map_or(MAX_CHANNELS, |count| count.min(MAX_CHANNELS))
+    }
+    /// Bytes of a slot of a channel.
+    #[inline]
+    #[must_use]
+    pub const fn slot_bytes(&self) -> usize {
+        Self::slot_for(self.ranks as usize)
     }
     /// Where a channel for collectives is.
     #[must_use]
     pub fn channel_offset(&self, channel: u32) -> SegOffset {
         let rings = self.rings_offset().0 + u64::from(self.ranks) * self.ring_bytes();
-        SegOffset(page_up(rings) + u64::from(channel) * COLL_STRIDE)
+        let each = Self::channel_bytes_for(self.ranks as usize);
+        SegOffset(page_up(rings) + u64::from(channel) * each)
     }
     /// Where the payload pool begins; everything before it is written by peers too.
     #[inline]

@@ -68,8 +68,9 @@ impl Exchange {
             None => offer.len,
         };
         let mapped = || engine.range_of(&offer).heap.is_some() && reaches_all(engine, state);
-        let over_calls = is_over_calls(engine, state, reader);
-        (by_message(given, self.one_reader, over_calls) && !mapped()).then_some((reader, part))
+        let (slot, over_calls) = (state.slot_bytes(), is_over_calls(engine, state, reader));
+        let message = by_message(given, slot, self.one_reader, over_calls) && !mapped();
+        message.then_some((reader, part))
     }
 
     /// Sends a part of the offer to its reader.
@@ -98,7 +99,8 @@ impl Exchange {
             let place = self.pending[index];
             let (_, len) = self.takes.of(place);
             let given = self.find.all(len, state.size());
-            if by_message(given, self.one_reader, is_over_calls(engine, state, place)) {
+            let (slot, over_calls) = (state.slot_bytes(), is_over_calls(engine, state, place));
+            if by_message(given, slot, self.one_reader, over_calls) {
                 let id = self.post(engine, state, seq, place)?;
                 self.messages.early.extend(id.map(|id| (place, id)));
             }

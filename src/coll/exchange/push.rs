@@ -7,6 +7,7 @@ use super::super::push::{
     Gives, PIECE, Promises, WRITTEN, WriteSource, half, opened, place_of, put_to_all, reaches_all,
 };
 use super::super::reader;
+use super::super::select::is_short;
 use super::super::state::{CommState, STEP_MAX};
 use super::Exchange;
 use crate::engine::Engine;
@@ -20,9 +21,10 @@ use std::ops::Range;
 /// to a member it would be loaded once for both. A member that is not ready by then may not be for long.
 const OWN_COPY_AFTER: u32 = 16;
 
-/// A part of the offer on its way.
+/// A part of the buffer of the offer on its way.
 #[derive(Debug)]
 struct PushedPart {
+    /// First byte in that buffer.
     from: usize,
     len: usize,
     /// Where it goes in this rank's own buffer.
@@ -64,11 +66,14 @@ impl Exchange {
             .open
             .is_some_and(|piece| engine.range_of(&piece).heap.is_some());
         self.opened = open;
-        let offered = self.offer.map_or(0, |offer| offer.len);
+        let short = |offer: LoanRange| {
+            let mapped = engine.range_of(&offer).heap.is_some();
+            is_short(offer.len, mapped, state.slot_bytes())
+        };
         self.push.writes = blocking
             && self.gives != Gives::Nothing
             && self.table.is_none()
-            && offered > onecopy_shm::layout::COLL_SLOT
+            && !self.offer.is_none_or(short)
             && reaches_all(engine, state);
         if self.push.writes {
             self.push.targets = self.readers.others(state.size(), state.me).collect();
@@ -92,7 +97,7 @@ impl Exchange {
         }
     }
 
-    /// What of the offer goes to `place`: from where, how many bytes, and where in its open buffer of `room` bytes.
+    /// What goes to `place`: from where in the offer, how many bytes, and where in its open buffer of `room` bytes.
     /// None: the buffer is not what it should be.
     fn portion(
         &self,
@@ -109,7 +114,8 @@ impl Exchange {
                 is_whole(offered.checked_mul(size)?).then_some((0, offered, me * offered))
             }
             Gives::Parts(part) => {
-                is_whole(part.checked_mul(size)?).then_some((place * part, part, me * part))
+                let from = if self.by_parts { place * part } else { 0 };
+                is_whole(part.checked_mul(size)?).then_some((from, part, me * part))
             }
             Gives::Half => {
                 let front = half(offered);
@@ -192,7 +198,8 @@ impl Exchange {
             };
             self.push.targets.retain(|&other| other != place);
             self.push.served += usize::from(self.gives != Gives::Half);
-            (part.from, part.len) = (from, len);
+            let offset = self.offer.map_or(0, |offer| offer.offset);
+            (part.from, part.len) = (offset + from, len);
             part.targets
                 .push((place, range.part(to as u64, len as u64)));
         }
@@ -218,7 +225,7 @@ impl Exchange {
             let offset = place_of(seq, part.len, part.done, n);
             part.done += n;
             moved += n;
-            part.copy(engine, state, (offer, self.recv), offset..offset + n)?;
+            part.copy(engine, state, (offer.loan, self.recv), offset..offset + n)?;
             if part.done == part.len {
                 self.push.part = None;
             }
@@ -253,14 +260,14 @@ impl PushedPart {
         &self,
         engine: &mut Engine,
         state: &CommState,
-        (offer, recv): (LoanRange, Option<Loan>),
+        (loan, recv): (Loan, Option<Loan>),
         Range { start: offset, end }: Range<usize>,
     ) -> Result<()> {
         let n = end - offset;
-        let from = offer.offset + self.from + offset;
+        let from = self.from + offset;
         if let (Some(to), Some(recv)) = (self.own, recv) {
             let loans = &mut engine.core.loans;
-            loans.copy(offer.loan, from, recv, to + offset, n)?;
+            loans.copy(loan, from, recv, to + offset, n)?;
         }
         if self.targets.is_empty() {
             return Ok(());
@@ -271,7 +278,7 @@ impl PushedPart {
                 let _ = reader::view(&engine.peers, state, place, &range);
             }
         }
-        let source = WriteSource::Loan(offer.loan, from);
+        let source = WriteSource::Loan(loan, from);
         put_to_all(engine, state, &self.targets, (offset, n), source)
     }
 }

@@ -43,7 +43,7 @@ impl Fold {
             shared.readers = Readers::Only(root);
             return Ok(true);
         }
-        if !self.find(engine, state, seq)? {
+        if !self.find(engine, state, seq, shared)? {
             return Ok(false);
         }
         // Of its own line a rank knows what it has written there.

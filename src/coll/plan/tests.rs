@@ -127,6 +127,42 @@ fn members_take_what_others_offer_them() {
     }
 }
 
+/// With two ranks nothing but the other one's part is offered, and no table is needed to find it.
+#[test]
+fn one_reader_is_offered_its_part_alone() {
+    let listed = Parts::listed(&[5, 7], &[20, 3], 1);
+    for parts in [&Parts::Equal(PART), &listed] {
+        for me in 0..2 {
+            let other = 1 - me;
+            let alltoall = Collective::Alltoall {
+                send: parts.clone(),
+                recv: parts.clone(),
+            };
+            let scatter = Collective::Scatter {
+                root: me,
+                parts: parts.clone(),
+            };
+            for collective in [alltoall, scatter] {
+                let len = parts.end(2);
+                let call = MemberCall {
+                    collective: &collective,
+                    size: 2,
+                    me,
+                    send: Some(len),
+                    recv: Some(len),
+                };
+                let plan: Result<Plan<'_>, _> = call.plan();
+                let plan = plan.unwrap_or_else(|fault| panic!("{}", call.error(fault)));
+                let offer = plan.offer.expect("an offer");
+                assert_eq!((offer.offset, offer.len), parts.of(other));
+                assert!(!offer.by_parts && offer.table.is_none());
+                let own = plan.own.expect("a part of its own");
+                assert_eq!((own.from, own.len), parts.of(me));
+            }
+        }
+    }
+}
+
 #[test]
 fn members_combine_what_others_offer_them() {
     for (size, root) in (1..9).flat_map(|size| (0..size).map(move |root| (size, root))) {

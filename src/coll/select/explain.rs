@@ -17,7 +17,7 @@ use onecopy_btl::cost::Costs;
 use onecopy_btl::registry::{LayerSet, Power};
 use onecopy_obs::{Knobs, seeds};
 use onecopy_shm::coll::INLINE;
-use onecopy_shm::layout::COLL_SLOT;
+use onecopy_shm::layout::{COLL_SLOT, COLL_SLOT_LONG, Geometry};
 
 /// What is chosen for a range of sizes: one row of the table.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -51,6 +51,8 @@ pub struct Table {
     pub relay_min: Option<usize>,
     /// The choices, by collective and size.
     pub choices: Vec<Choice>,
+    /// Bytes of a slot.
+    slot: usize,
     /// Whether memory from `alloc` can be mapped.
     heap: bool,
     /// Whether messages are better than reads by the kernel, or there are none.
@@ -130,6 +132,7 @@ impl Table {
             // A rank has room for all ranks of the job.
             table.channels = channels(knobs, nodes.ranks());
         }
+        table.slot = Geometry::slot_for(nodes.ranks());
         if table.channels == 0 && nodes.largest() > 1 {
             for (title, collective) in collectives() {
                 table.add(title, &collective);
@@ -154,6 +157,7 @@ impl Table {
             temp_max: temp_max(costs),
             relay_min,
             choices: Vec::new(),
+            slot: Geometry::slot_for(ranks),
             heap: knobs.layers.allows(LayerId::MAP.name()),
             over_calls: chunks_are_cheaper(costs) || !calls_are_allowed(knobs),
         }
@@ -161,7 +165,14 @@ impl Table {
 
     fn add(&mut self, title: &'static str, collective: &Collective) {
         // Decisions change at these sizes only.
-        let mut edges = vec![0, INLINE + 1, COLL_SLOT + 1, self.temp_max + 1];
+        let mut edges = vec![
+            0,
+            INLINE + 1,
+            COLL_SLOT + 1,
+            self.slot + 1,
+            COLL_SLOT_LONG + 1,
+            self.temp_max + 1,
+        ];
         if by_halves(collective, seeds::HALVES_MIN, self.ranks) {
             edges.push(seeds::HALVES_MIN);
         }
@@ -224,11 +235,11 @@ impl Table {
             } else {
                 "read in place"
             };
-            let (plain, other) = if by_message(len, true, self.over_calls) {
+            let (plain, other) = if by_message(len, self.slot, true, self.over_calls) {
                 ("message", "as a message, see 'onecopy info protocols'")
             } else {
                 let limit = if self.heap { self.temp_max } else { 0 };
-                let placed = placement(len, false, limit);
+                let placed = placement(len, false, self.slot, limit);
                 (name(placed), why_placed(placed))
             };
             let mapped = if self.heap { "buffer" } else { plain };
@@ -259,9 +270,14 @@ impl Table {
             }
         };
         let limit = if self.heap { self.temp_max } else { 0 };
+        // A share of the result is left beside the vector, for which a slot has no room.
+        let slot = match chosen {
+            Some(Algorithm::Split) => COLL_SLOT,
+            _ => self.slot,
+        };
         let (mapped, plain) = (
-            placement(len, self.heap, limit),
-            placement(len, false, limit),
+            placement(len, self.heap, slot, limit),
+            placement(len, false, slot, limit),
         );
         let place = if mapped == plain {
             why_placed(plain).to_owned()
@@ -307,7 +323,9 @@ mod tests {
             choice("reduce", 128 << 10).map(|line| line.0),
             Some("helped")
         );
-        assert_eq!(choice("bcast", 4097), Some(("move", ("buffer", "copy"))));
+        assert_eq!(choice("bcast", 4097), Some(("move", ("buffer", "slot"))));
+        let beyond = choice("bcast", (16 << 10) + 1);
+        assert_eq!(beyond, Some(("move", ("buffer", "buffer"))));
         assert_eq!(
             choice("bcast", 1 << 20),
             Some(("shares", ("buffer", "buffer")))
@@ -317,6 +335,20 @@ mod tests {
             Some(("stream", ("buffer", "buffer")))
         );
         assert!(table.channels > 0 && table.choices.iter().all(|choice| !choice.why.is_empty()));
+        let pair = Table::new(&Knobs::default(), &Costs::default(), 2, false);
+        let placed = |title: &str, len: u64| {
+            let covers = |choice: &&Choice| {
+                let to = choice.to.unwrap_or(u64::MAX);
+                choice.collective == title && (choice.from..=to).contains(&len)
+            };
+            pair.choices
+                .iter()
+                .find(covers)
+                .map(|choice| choice.placement)
+        };
+        assert_eq!(placed("allreduce", 16 << 10), Some(("buffer", "slot")));
+        assert_eq!(placed("scan", 1 << 20), Some(("buffer", "buffer")));
+        assert_eq!(placed("allgather", 16 << 10), Some(("buffer", "slot")));
         let none = Knobs::from_iter([("ONECOPY_COLL_POOL", "0")])
             .expect("a knob")
             .0;

@@ -14,7 +14,7 @@ use super::checked_line::{
     BadLine, CheckedLine, Content, INLINE, Info, ShortContribution, ShortPlace, check,
 };
 use super::line::{Done, Head};
-use crate::layout::{COLL_DEPTH, COLL_SLOT, COLL_STAGE, COLL_STAGES};
+use crate::layout::{COLL_DEPTH, COLL_STAGE, COLL_STAGES};
 use crate::sync::{AtomicU32, AtomicU64, Ordering};
 use memory::{EndMemory, Payload, View};
 
@@ -90,6 +90,13 @@ impl Channel {
     #[must_use]
     pub fn new(memory: EndMemory, heap_bytes: u64) -> Self {
         Self { memory, heap_bytes }
+    }
+
+    /// Bytes of a slot.
+    #[inline(always)]
+    #[must_use]
+    pub fn slot_bytes(&self) -> usize {
+        self.memory.slot_bytes()
     }
 
     #[inline(always)]
@@ -236,7 +243,8 @@ impl Channel {
     pub fn said(&self, seq: u32) -> Result<CheckedLine, BadLine> {
         let line = self.line(seq);
         let info = Info::decode(line.info.load(Ordering::Relaxed));
-        check(seq, info, &self.memory.payload(line), self.heap_bytes)
+        let limits = (self.slot_bytes(), self.heap_bytes);
+        check(seq, info, &self.memory.payload(line), limits)
     }
 
     /// As [`Self::said`], for a reader that can use a short contribution only.
@@ -245,7 +253,7 @@ impl Channel {
     pub fn brief(&self, seq: u32) -> ShortContribution {
         let line = self.line(seq);
         let info = Info::decode(line.info.load(Ordering::Relaxed));
-        ShortContribution::of(info, || self.memory.first_word(line))
+        ShortContribution::of(info, self.slot_bytes(), || self.memory.first_word(line))
     }
 
     /// The bytes of a short contribution, if they are so many.
@@ -315,7 +323,6 @@ impl Channel {
     /// If the bytes do not lie in the slot.
     #[inline]
     pub fn write_slot(&self, seq: u32, offset: usize, bytes: &[u8]) {
-        assert!(offset <= COLL_SLOT && bytes.len() <= COLL_SLOT - offset);
         self.memory
             .put_slot(seq as usize % COLL_DEPTH, offset, bytes);
     }

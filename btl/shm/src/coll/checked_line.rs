@@ -140,12 +140,12 @@ fn describe(payload: &[u8; INLINE], offset: usize, heap_bytes: u64) -> Option<Bu
     is_valid.then_some(BufferLocation { address, heap, len })
 }
 
-/// Checks what was copied out of a line of a member whose heap has `heap_bytes`.
+/// Checks what was copied out of a line of a member whose slots have `slot` bytes, and whose heap has `heap_bytes`.
 pub(super) fn check(
     seq: u32,
     info: Info,
     payload: &[u8; INLINE],
-    heap_bytes: u64,
+    (slot, heap_bytes): (usize, u64),
 ) -> Result<CheckedLine, BadLine> {
     let bad = |what| BadLine {
         seq,
@@ -161,7 +161,7 @@ pub(super) fn check(
         // A slot with a table, or with a piece of a stream, whose reader knows how much is in it.
         kind::SLOT if len == 0 => Content::Slot(COLL_SLOT),
         kind::SLOT if len == 8 => match usize::try_from(word(payload, 0)) {
-            Ok(there) if there <= COLL_SLOT => Content::Slot(there),
+            Ok(there) if there <= slot => Content::Slot(there),
             _ => return Err(bad("more bytes than a slot has")),
         },
         kind::BUFFER if len == INLINE => Content::Buffer,
@@ -211,16 +211,16 @@ pub(super) enum ShortPlace {
 }
 
 impl ShortContribution {
-    /// `first` gives the first word of the payload.
+    /// `first` gives the first word of the payload. A slot has `slot` bytes.
     #[inline]
-    pub(super) fn of(info: Info, first: impl FnOnce() -> u64) -> Self {
+    pub(super) fn of(info: Info, slot: usize, first: impl FnOnce() -> u64) -> Self {
         let (place, len) = match info.kind {
             kind::INLINE if usize::from(info.len) <= INLINE => {
                 (ShortPlace::Line, u32::from(info.len))
             }
             kind::SLOT if info.len == 8 => {
                 let there = first();
-                if there <= COLL_SLOT as u64 {
+                if there <= slot as u64 {
                     (ShortPlace::Slot, there as u32)
                 } else {
                     (ShortPlace::Elsewhere, 0)
@@ -269,13 +269,13 @@ mod tests {
                     }
                     payload[..8].copy_from_slice(&word.to_le_bytes());
                     let info = Info { done: 1, kind, len };
-                    let brief = ShortContribution::of(info, || word);
+                    let brief = ShortContribution::of(info, COLL_SLOT, || word);
                     match brief.place {
                         ShortPlace::Line => assert!(brief.len as usize <= INLINE),
                         ShortPlace::Slot => assert!(brief.len as usize <= COLL_SLOT),
                         ShortPlace::Elsewhere => {}
                     }
-                    let Ok(checked) = check(7, info, &payload, HEAP) else {
+                    let Ok(checked) = check(7, info, &payload, (COLL_SLOT, HEAP)) else {
                         bad += 1;
                         continue;
                     };
@@ -304,7 +304,7 @@ mod tests {
             kind: kind::INLINE,
             len: 49,
         };
-        let bad = check(5, info, &[0; INLINE], 0).expect_err("49 bytes in a line");
+        let bad = check(5, info, &[0; INLINE], (COLL_SLOT, 0)).expect_err("49 bytes in a line");
         let text = bad.to_string();
         assert!(
             text.contains("collective 5") && text.contains("49 bytes"),

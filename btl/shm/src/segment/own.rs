@@ -166,7 +166,11 @@ impl OwnSegment {
     pub fn channel(&self, channel: u32) -> Option<Channel> {
         (channel < self.geometry.coll_channels).then(|| {
             let offset = self.geometry.channel_offset(channel);
-            Channel::new(EndMemory::new(&self.map, offset), self.geometry.heap_bytes)
+            let slot = self.geometry.slot_bytes();
+            Channel::new(
+                EndMemory::new(&self.map, offset, slot),
+                self.geometry.heap_bytes,
+            )
         })
     }
     /// Reserves a part of a channel, before it is used for the first time.
@@ -174,7 +178,7 @@ impl OwnSegment {
     /// # Errors
     /// [`SegmentError::Reserve`].
     pub fn reserve_channel(&self, channel: u32, part: ChannelPart) -> Result<(), SegmentError> {
-        let (begin, len) = part.range();
+        let (begin, len) = part.range(self.geometry.slot_bytes());
         let offset = self.geometry.channel_offset(channel).0 + begin;
         check_range("the channels", offset, len, self.geometry.pool_offset().0)
             .expect("only channels that exist are used");

@@ -103,12 +103,13 @@ fn decide(title: &str, len: usize, nodes: &MembersByNode, table: &Table) -> Deci
     let piece = len.min(fragment(1));
     let message = by_message(
         piece,
+        table.slot,
         has_one_reader(&what, nodes.largest()),
         table.over_calls,
     );
     let places = [heap, false].map(|mapped| match message && !mapped {
         true => "message",
-        false => name(placement(piece, mapped, limit)),
+        false => name(placement(piece, mapped, table.slot, limit)),
     });
     ((places[0], places[1]), "levels", reason)
 }
@@ -121,6 +122,7 @@ pub(super) fn choices(nodes: &MembersByNode, table: &Table) -> Vec<Choice> {
         0,
         INLINE + 1,
         COLL_SLOT + 1,
+        table.slot + 1,
         table.temp_max + 1,
         PACKED_MAX + 1,
         PACKED_MAX / ranks + 1,

@@ -11,7 +11,7 @@ use super::super::checked_line::INLINE;
 pub(super) use super::super::view::View;
 use super::{Channel, Line, Lines};
 use crate::copy::{self, Kernel};
-use crate::layout::{COLL_DEPTH, COLL_SLOT, COLL_STAGE, COLL_STAGES, PAGE, SegOffset};
+use crate::layout::{COLL_DEPTH, COLL_STAGE, COLL_STAGES, PAGE, SegOffset};
 use crate::mapping::{Mapping, SharedStruct};
 use crate::prefetch;
 use crate::sync::{AtomicU64, Ordering};
@@ -27,7 +27,6 @@ const _: () = assert!(size_of::<Lines>() <= PAGE);
 unsafe impl SharedStruct for Lines {}
 
 const SLOTS: usize = PAGE;
-const STAGES: usize = SLOTS + COLL_DEPTH * COLL_SLOT;
 
 /// The memory of one end.
 #[derive(Debug, Clone)]
@@ -35,6 +34,8 @@ pub struct EndMemory {
     map: Arc<Mapping>,
     lines: NonNull<Lines>,
     begin: u64,
+    /// Bytes of a slot.
+    slot: usize,
 }
 
 // SAFETY: see Mapping; control words are atomics, the rest is raw bytes.
@@ -43,12 +44,14 @@ unsafe impl Send for EndMemory {}
 unsafe impl Sync for EndMemory {}
 
 impl EndMemory {
-    pub(crate) fn new(map: &Arc<Mapping>, offset: SegOffset) -> Self {
+    /// `slot`: bytes of a slot.
+    pub(crate) fn new(map: &Arc<Mapping>, offset: SegOffset, slot: usize) -> Self {
         let lines = NonNull::from(map.shared::<Lines>(offset.0));
         Self {
             map: Arc::clone(map),
             lines,
             begin: offset.0,
+            slot,
         }
     }
 
@@ -63,6 +66,18 @@ impl EndMemory {
         self.map
             .at("a channel", self.begin + offset as u64, len as u64)
             .expect("channels lie in the part of the segment that all map")
+    }
+
+    /// Bytes of a slot.
+    #[inline(always)]
+    pub(super) fn slot_bytes(&self) -> usize {
+        self.slot
+    }
+
+    /// Where a stage begins, behind the slots.
+    #[inline]
+    fn stage_at(&self, stage: usize) -> usize {
+        SLOTS + COLL_DEPTH * self.slot + stage * COLL_STAGE
     }
 
     /// Writes the payload of a line.
@@ -107,8 +122,8 @@ impl EndMemory {
     /// If the bytes do not lie in the slot.
     #[inline]
     pub(super) fn put_slot(&self, slot: usize, offset: usize, bytes: &[u8]) {
-        assert!(slot < COLL_DEPTH && offset <= COLL_SLOT && bytes.len() <= COLL_SLOT - offset);
-        let pointer = self.area(SLOTS + slot * COLL_SLOT + offset, bytes.len());
+        assert!(slot < COLL_DEPTH && offset <= self.slot && bytes.len() <= self.slot - offset);
+        let pointer = self.area(SLOTS + slot * self.slot + offset, bytes.len());
         // SAFETY: the range lies in the slot, which does not overlap memory of the program.
         unsafe { copy::copy_to_raw(pointer.as_ptr(), bytes) };
     }
@@ -116,9 +131,9 @@ impl EndMemory {
     /// All of a slot.
     #[inline]
     pub(super) fn view_slot(&self, slot: usize) -> View<'_> {
-        let pointer = self.area(SLOTS + slot * COLL_SLOT, COLL_SLOT);
+        let pointer = self.area(SLOTS + slot * self.slot, self.slot);
         // SAFETY: the bytes lie in the mapping, which `self` keeps alive.
-        unsafe { View::new(pointer, COLL_SLOT) }
+        unsafe { View::new(pointer, self.slot) }
     }
 
     /// Writes to the front of a stage.
@@ -128,7 +143,7 @@ impl EndMemory {
     #[inline]
     pub(super) fn put_stage(&self, stage: usize, bytes: &[u8]) {
         assert!(stage < COLL_STAGES && bytes.len() <= COLL_STAGE);
-        let pointer = self.area(STAGES + stage * COLL_STAGE, bytes.len());
+        let pointer = self.area(self.stage_at(stage), bytes.len());
         // SAFETY: the range lies in the stage, which does not overlap memory of the program.
         unsafe {
             copy::copy(
@@ -143,7 +158,7 @@ impl EndMemory {
     /// All of a stage.
     #[inline]
     pub(super) fn view_stage(&self, stage: usize) -> View<'_> {
-        let pointer = self.area(STAGES + stage * COLL_STAGE, COLL_STAGE);
+        let pointer = self.area(self.stage_at(stage), COLL_STAGE);
         // SAFETY: the bytes lie in the mapping, which `self` keeps alive.
         unsafe { View::new(pointer, COLL_STAGE) }
     }
@@ -179,8 +194,9 @@ impl Channel {
     }
 
     fn part_of_slot(&self, seq: u32, part: &Range<usize>) -> (NonNull<u8>, usize) {
-        let (begin, end) = (part.start.min(COLL_SLOT), part.end.min(COLL_SLOT));
-        let slot = SLOTS + seq as usize % COLL_DEPTH * COLL_SLOT;
+        let bytes = self.memory.slot;
+        let (begin, end) = (part.start.min(bytes), part.end.min(bytes));
+        let slot = SLOTS + seq as usize % COLL_DEPTH * bytes;
         let len = end.saturating_sub(begin);
         (self.memory.area(slot + begin, len), len)
     }
