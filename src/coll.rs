@@ -32,6 +32,7 @@ mod member_buffer;
 mod messages;
 pub mod nodes;
 mod op;
+mod pieces;
 pub(crate) mod plan;
 mod push;
 mod reader;

@@ -306,7 +306,7 @@ impl Exchange {
         let state = &*cx.state;
         let all = match said.content {
             Content::Inline(all) | Content::Slot(all) => all,
-            Content::Nothing | Content::Buffer | Content::Message => {
+            Content::Nothing | Content::Buffer | Content::Message | Content::Pieces => {
                 usize::try_from(said.given.len).unwrap_or(usize::MAX)
             }
         };
@@ -335,7 +335,7 @@ impl Exchange {
                 Ok(len)
             }
             Content::Buffer => self.take_of_buffer(cx, part, offset, recv),
-            Content::Nothing | Content::Message => Err(mismatch()),
+            Content::Nothing | Content::Message | Content::Pieces => Err(mismatch()),
         }
     }
 

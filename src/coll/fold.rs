@@ -300,7 +300,7 @@ impl Fold {
             let (location, len) = match said.content {
                 Content::Inline(len) => (Location::Inline, len as u64),
                 Content::Slot(len) => (Location::Slot, len as u64),
-                Content::Nothing | Content::Message => (Location::Inline, 0),
+                Content::Nothing | Content::Message | Content::Pieces => (Location::Inline, 0),
                 Content::Buffer => {
                     let range = lines::range(said.given);
                     (reach(engine, state, place, range), range.len)
@@ -416,7 +416,7 @@ fn small(state: &CommState, place: usize, seq: u32, len: usize) -> Result<View<'
     let said = lines::read(state, place, seq)?;
     let there = match said.content {
         Content::Inline(there) | Content::Slot(there) => there as u64,
-        Content::Nothing | Content::Buffer | Content::Message => said.given.len,
+        Content::Nothing | Content::Buffer | Content::Message | Content::Pieces => said.given.len,
     };
     state.channel_ends[place]
         .bytes(seq, &said, 0, len)

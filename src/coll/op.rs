@@ -6,6 +6,7 @@ use super::contribution::{Contribution, Readers, Scratch, StepContext};
 use super::exchange::Exchange;
 use super::fold::Fold;
 use super::messages::{MessageChain, MessageExchange};
+use super::pieces::Pieces;
 use super::relay::Relay;
 use super::state::{CommState, FLAT, Step};
 use super::stream::Stream;
@@ -22,6 +23,7 @@ pub(crate) enum Body {
     Relay(Relay),
     Swap(Swap),
     Fold(Fold),
+    Pieces(Pieces),
     Stream(Stream),
     MessageExchange(MessageExchange),
     MessageChain(MessageChain),
@@ -152,6 +154,7 @@ impl Operation {
             Body::Relay(body) => body.step(&mut cx),
             Body::Swap(body) => body.step(&mut cx),
             Body::Fold(body) => body.step(&mut cx, scratch),
+            Body::Pieces(body) => body.step(&mut cx, scratch),
             Body::Stream(body) => body.step(&mut cx, scratch),
             Body::MessageExchange(body) => body.step(cx.engine, cx.state),
             Body::MessageChain(body) => body.step(cx.engine, cx.state),
@@ -175,6 +178,7 @@ impl Operation {
         }
         let sent = match &mut self.body {
             Body::Fold(fold) => fold.finish(engine).map(|()| true)?,
+            Body::Pieces(pieces) => pieces.finish(engine).map(|()| true)?,
             Body::Exchange(exchange) => exchange.is_sent(engine, state, self.seq)?,
             _ => true,
         };
@@ -217,6 +221,7 @@ impl Operation {
                 Body::Relay(body) => body.awaits(state, seq, place),
                 Body::Swap(body) => body.awaits(state, seq, place),
                 Body::Fold(body) => body.awaits(state, seq, place),
+                Body::Pieces(body) => body.awaits(state, seq, place),
                 Body::Stream(body) => body.awaits(state, seq, place),
                 // Messages of a rank that is gone end by themselves.
                 Body::MessageExchange(_) | Body::MessageChain(_) => false,
@@ -244,6 +249,7 @@ impl Operation {
                 Ok(())
             }
             Body::Fold(body) => body.begin(cx),
+            Body::Pieces(body) => body.begin(cx),
             Body::Stream(body) => body.begin(cx),
             Body::MessageExchange(body) => body.begin(cx.engine),
             Body::MessageChain(_) => Ok(()),
@@ -258,7 +264,7 @@ impl Operation {
             Body::Exchange(body) => body.abandon(engine),
             Body::Relay(body) => body.abandon(engine),
             // What they hold is in the contribution and the scratch memory.
-            Body::Barrier | Body::Swap(_) | Body::Fold(_) | Body::Stream(_) => {}
+            Body::Barrier | Body::Swap(_) | Body::Fold(_) | Body::Pieces(_) | Body::Stream(_) => {}
         }
         self.shared.temp = None;
         self.scratch.give_back();

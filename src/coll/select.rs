@@ -69,6 +69,13 @@ pub fn by_halves(collective: &Collective, len: usize, size: usize) -> bool {
     size == 2 && len >= seeds::HALVES_MIN && matches!(collective, Collective::Bcast { .. })
 }
 
+/// Whether a reduction of such vectors, but for a prefix, goes in pieces where one of the ranks cannot map the other's
+/// vector.
+#[must_use]
+pub fn may_go_in_pieces(len: usize, size: usize) -> bool {
+    size == 2 && len > COLL_SLOT_LONG
+}
+
 /// Whether chunks cost clearly less than calls of the kernel, by the machine's curves.
 #[must_use]
 pub fn chunks_are_cheaper(costs: &Costs) -> bool {
@@ -80,6 +87,7 @@ pub fn chunks_are_cheaper(costs: &Costs) -> bool {
 /// Whether the `given` bytes of a member go as messages if the others cannot map them. `one_reader`: only one of them
 /// takes some. For several they would be copied in for each, or sent one after the other. With four ranks on two
 /// processors an alltoall of 256 KiB, sent so, took 1.2 to 1.8 times as long (G, 11-28).
+/// What fits into a `slot` stands there.
 /// `over_calls`: chunks are cheaper than calls of the kernel, or the reader has none. Else it reads by a call, which a
 /// message only precedes. Scatter of 64 KiB took 9.3 instead of 5.2 us near, as a message (A, 11-29).
 #[must_use]
@@ -87,7 +95,6 @@ pub fn by_message(given: usize, slot: usize, one_reader: bool, over_calls: bool)
     one_reader && given > slot && (over_calls || given >= seeds::BOTH_COPY_MIN)
 }
 
-/// What fits into a `slot` stands there.
 /// Whether what a member of `size` gives in an exchange is for one reader.
 #[must_use]
 pub fn has_one_reader(collective: &Collective, size: usize) -> bool {
@@ -141,6 +148,8 @@ pub enum Placement {
     Buffer,
     /// In a temporary copy that peers can map.
     Copy,
+    /// Piece by piece in memory that the other one of two ranks maps.
+    Pieces,
 }
 
 /// Whether a contribution of `len` bytes stands in the line or in a slot of `slot` bytes; `mapped` says that peers can
@@ -194,6 +203,9 @@ pub fn why_placed(placement: Placement) -> &'static str {
             "read in place where peers map it, else by the kernel, else by its owner"
         }
         Placement::Copy => "a copy that peers map is cheaper than their reads by the kernel",
+        Placement::Pieces => {
+            "the other rank combines each piece while the next is written, and needs no result from this one"
+        }
     }
 }
 

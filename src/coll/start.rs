@@ -5,12 +5,13 @@ use super::Collective;
 use super::communicator::Communicator;
 use super::contribution::Buffers;
 use super::fold::Fold;
-use super::messages::{MessageChain, MessageExchange, Reduction};
+use super::messages::{MessageChain, MessageExchange, Recipients, Reduction};
 use super::op::{Body, Operation};
+use super::pieces::Pieces;
 use super::plan::Takes;
 use super::relay::Relay;
 use super::schedule::{Schedule, Scheduler};
-use super::select::relays;
+use super::select::{may_go_in_pieces, relays};
 use super::state::CommState;
 use super::stream::Stream;
 use super::swap::Swap;
@@ -44,7 +45,10 @@ impl Schedule {
                 _ => Body::Exchange(exchange),
             },
             Self::Swap(recv, parts) => Body::Swap(Swap::new(recv, parts)),
-            Self::Fold(fold, _) => Body::Fold(fold),
+            Self::Fold(fold, to) => match in_pieces(&fold, &to, state) {
+                Some((given, taken)) => Body::Pieces(Pieces::new(fold, given, taken)),
+                None => Body::Fold(fold),
+            },
             Self::Stream(stream, _) => Body::Stream(stream),
         }
     }
@@ -96,6 +100,27 @@ impl Schedule {
         };
         Body::MessageChain(MessageChain::new(reduction, state, seq))
     }
+}
+
+/// A range of a vector: where it begins and ends.
+type Range = (usize, usize);
+
+/// What a rank gives the other one, and what it combines, in a reduction that may go in pieces.
+fn in_pieces(fold: &Fold, to: &Recipients, state: &CommState) -> Option<(Range, Range)> {
+    let len = fold.send.len;
+    if !may_go_in_pieces(len, state.size()) {
+        return None;
+    }
+    let of = |place| match to {
+        Recipients::Everyone => (0, len),
+        Recipients::Root(root) if *root == place => (0, len),
+        Recipients::Parts(parts) => {
+            let (begin, len) = parts.of(place);
+            (begin, begin + len)
+        }
+        Recipients::Root(_) | Recipients::Prefix { .. } => (0, 0),
+    };
+    Some((of(1 - state.me), of(state.me)))
 }
 
 /// A request that its collective completes.

@@ -58,10 +58,19 @@ pub(super) fn nonsense() -> Vec<Line> {
     for len in [0, 24, 47, 49, 255] {
         lines.push(Line::of(kind::BUFFER, len, [0; 6]));
         lines.push(Line::of(kind::MESSAGE, len, [0, NO_HEAP, 8, 0, 0, 0]));
+        lines.push(Line::of(kind::PIECES, len, [0, 0, 8, 0, NO_HEAP, 8]));
     }
     lines.push(Line::of(kind::MESSAGE, INLINE, [0, 8, 8, 0, 0, 0]));
     lines.push(Line::of(kind::MESSAGE, INLINE, [8, NO_HEAP, 8, 0, 0, 0]));
-    for unknown in kind::MESSAGE + 1..=kind::MASK {
+    lines.push(Line::of(
+        kind::PIECES,
+        INLINE,
+        [8, NO_HEAP, 8, 0, NO_HEAP, 8],
+    ));
+    lines.push(Line::of(kind::PIECES, INLINE, [0, HEAP, 1, 0, NO_HEAP, 8]));
+    lines.push(Line::of(kind::PIECES, INLINE, [0, 0, 8, 8, NO_HEAP, 8]));
+    lines.push(Line::of(kind::PIECES, INLINE, [0, 0, 8, 0, 0, 8]));
+    for unknown in kind::PIECES + 1..=kind::MASK {
         lines.push(Line::of(unknown, INLINE, [8; 6]));
     }
     for [address, heap, len] in [
@@ -112,6 +121,11 @@ pub(super) fn lies() -> Vec<Line> {
             // None follows.
             let message = [0, NO_HEAP, len, 0, NO_HEAP, 0];
             lines.push(Line::of(kind::MESSAGE | flags, INLINE, message));
+            // Through a buffer that is there, is too short, or has no room for all.
+            let pieces = [4096, 0, len, 0, NO_HEAP, 100_000];
+            lines.push(Line::of(kind::PIECES | flags, INLINE, pieces));
+            let pieces = [4096, 0, 32 << 10, 0, NO_HEAP, len];
+            lines.push(Line::of(kind::PIECES | flags, INLINE, pieces));
         }
     }
     lines

@@ -321,7 +321,7 @@ impl Fold {
     }
 
     /// Where in the receive buffer byte `begin` of the vector goes.
-    fn result_at(&self, begin: usize) -> usize {
+    pub(in super::super) fn result_at(&self, begin: usize) -> usize {
         if self.algorithm == Algorithm::Split || self.helps || self.in_place && self.to_front {
             begin
         } else {

@@ -5,7 +5,7 @@ mod between;
 
 use super::{
     Algorithm, Placement, algorithm, by_halves, by_message, chunks_are_cheaper, has_one_reader,
-    placement, relay_min, relays, temp_max, why, why_placed,
+    may_go_in_pieces, placement, relay_min, relays, temp_max, why, why_placed,
 };
 use crate::coll::group::CHANNEL_RANKS;
 use crate::coll::nodes::MembersByNode;
@@ -104,6 +104,7 @@ fn name(placement: Placement) -> &'static str {
         Placement::Slot => "slot",
         Placement::Buffer => "buffer",
         Placement::Copy => "copy",
+        Placement::Pieces => "pieces",
     }
 }
 
@@ -275,9 +276,14 @@ impl Table {
             Some(Algorithm::Split) => COLL_SLOT,
             _ => self.slot,
         };
+        let in_pieces = self.heap && chosen.is_some() && may_go_in_pieces(len, self.ranks);
         let (mapped, plain) = (
             placement(len, self.heap, slot, limit),
-            placement(len, false, slot, limit),
+            if in_pieces {
+                Placement::Pieces
+            } else {
+                placement(len, false, slot, limit)
+            },
         );
         let place = if mapped == plain {
             why_placed(plain).to_owned()
@@ -347,6 +353,10 @@ mod tests {
                 .map(|choice| choice.placement)
         };
         assert_eq!(placed("allreduce", 16 << 10), Some(("buffer", "slot")));
+        for reduction in ["reduce", "allreduce", "reduce_scatter"] {
+            let long = placed(reduction, 20 << 10);
+            assert_eq!(long, Some(("buffer", "pieces")), "{reduction}");
+        }
         assert_eq!(placed("scan", 1 << 20), Some(("buffer", "buffer")));
         assert_eq!(placed("allgather", 16 << 10), Some(("buffer", "slot")));
         let none = Knobs::from_iter([("ONECOPY_COLL_POOL", "0")])

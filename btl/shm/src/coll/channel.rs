@@ -283,7 +283,7 @@ impl Channel {
         match checked.content {
             Content::Inline(there) => self.in_line(seq, 0, there)?.part(offset, len),
             Content::Slot(there) => self.in_slot(seq, 0, there)?.part(offset, len),
-            Content::Nothing | Content::Buffer | Content::Message => None,
+            Content::Nothing | Content::Buffer | Content::Message | Content::Pieces => None,
         }
     }
 

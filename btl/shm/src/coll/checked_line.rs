@@ -45,6 +45,9 @@ pub mod kind {
     pub const BUFFER: u8 = 3;
     /// The bytes come as a message; the payload describes a buffer of as many.
     pub const MESSAGE: u8 = 4;
+    /// The bytes come piece by piece through the first buffer that the payload describes, in the owner's heap. The
+    /// second one has as many bytes as come in all.
+    pub const PIECES: u8 = 5;
     /// The slot begins with a table of the parts for each member.
     pub const TABLE: u8 = 0x10;
     /// Members may write into the second buffer that the line describes.
@@ -81,6 +84,8 @@ pub enum Content {
     Buffer,
     /// In a message, of as many bytes as the first buffer that the line describes.
     Message,
+    /// Piece by piece through the first buffer that the line describes: as many bytes as the second one has.
+    Pieces,
 }
 
 /// What a line says, checked.
@@ -166,14 +171,15 @@ pub(super) fn check(
         },
         kind::BUFFER if len == INLINE => Content::Buffer,
         kind::MESSAGE if len == INLINE => Content::Message,
-        kind::NOTHING | kind::INLINE | kind::SLOT | kind::BUFFER | kind::MESSAGE => {
+        kind::PIECES if len == INLINE => Content::Pieces,
+        kind::NOTHING..=kind::PIECES => {
             return Err(bad("such a line has another length"));
         }
         _ => return Err(bad("there is no such kind")),
     };
     let describes = matches!(
         content,
-        Content::Nothing | Content::Buffer | Content::Message
+        Content::Nothing | Content::Buffer | Content::Message | Content::Pieces
     );
     if describes && len == INLINE {
         let outside = || bad("a buffer outside of its owner's memory");
@@ -182,6 +188,14 @@ pub(super) fn check(
     }
     if content == Content::Message && (given.address, given.heap) != (0, None) {
         return Err(bad("a message has no address"));
+    }
+    if content == Content::Pieces {
+        if given.heap.is_none() {
+            return Err(bad("pieces come through memory that others map"));
+        }
+        if (result.address, result.heap) != (0, None) {
+            return Err(bad("the sum of pieces has no address"));
+        }
     }
     Ok(CheckedLine {
         done: info.done,
@@ -283,7 +297,8 @@ mod tests {
                     match checked.content {
                         Content::Inline(len) => assert!(len <= INLINE),
                         Content::Slot(len) => assert!(len <= COLL_SLOT),
-                        Content::Nothing | Content::Buffer | Content::Message => {}
+                        Content::Nothing | Content::Buffer | Content::Message | Content::Pieces => {
+                        }
                     }
                     for range in [checked.given, checked.result] {
                         assert!(range.address.checked_add(range.len).is_some());

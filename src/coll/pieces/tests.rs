@@ -1,0 +1,186 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+use crate::coll::{Collective, ElemType, Op, Parts, PredefinedOp};
+use crate::runtime::{Runtime, local};
+use onecopy_shm::coll::{View, combine};
+use onecopy_shm::heap::HeapBuf;
+use onecopy_shm::layout::COLL_SLOT_LONG;
+
+/// A buffer that others map, or not.
+enum Memory {
+    Heap(HeapBuf),
+    Plain(Vec<u8>),
+}
+
+impl Memory {
+    fn of(rt: &Runtime, heap: bool, bytes: &[u8]) -> Self {
+        let mut memory = if heap {
+            Self::Heap(rt.alloc(bytes.len()).expect("memory"))
+        } else {
+            Self::Plain(vec![0; bytes.len()])
+        };
+        memory.bytes().copy_from_slice(bytes);
+        memory
+    }
+
+    fn bytes(&mut self) -> &mut [u8] {
+        match self {
+            Self::Heap(bytes) => bytes,
+            Self::Plain(bytes) => bytes,
+        }
+    }
+}
+
+/// The vector of a rank: numbers that no operator takes out of what a double or an index can hold.
+fn vector(elem: ElemType, len: usize, rank: usize) -> Vec<u8> {
+    let len = len / elem.size() * elem.size();
+    (0..len)
+        .map(|at| ((at * 7 + at / 251 + rank * 13) % 61) as u8)
+        .collect()
+}
+
+/// What two vectors combined are. An operator of the program here does not commute.
+fn combined(op: &Op, elem: ElemType, [left, right]: [&[u8]; 2]) -> Vec<u8> {
+    let mut out = right.to_vec();
+    match op {
+        Op::Predefined(op) => combine(*op, elem, &mut out, View::of(left), View::of(right)),
+        Op::User(function) => function(left, &mut out),
+    }
+    out
+}
+
+/// The left operand's bytes, but for the last one of each element.
+fn mixing(elem: ElemType) -> Op {
+    let size = elem.size();
+    Op::user(move |left, right| {
+        for (left, right) in left.chunks(size).zip(right.chunks_mut(size)) {
+            right[..size - 1].copy_from_slice(&left[..size - 1]);
+        }
+    })
+}
+
+/// How many vectors this rank has given in pieces.
+fn in_pieces(rt: &Runtime) -> u64 {
+    rt.counters().coll_in_pieces
+}
+
+/// Runs all reductions of two ranks on such vectors. `heap`: whether buffers are mapped, by rank.
+fn reductions(rt: &Runtime, (op, elem): (&Op, ElemType), len: usize, heap: [bool; 2]) {
+    let (me, world) = (rt.rank(), rt.world());
+    let vectors = [0, 1].map(|rank| vector(elem, len, rank));
+    let expected = combined(op, elem, [&vectors[0], &vectors[1]]);
+    let len = expected.len();
+    let what = format!("{op:?} of {elem:?}, {len} bytes, mapped: {heap:?}");
+    let new = |bytes: &[u8]| Memory::of(rt, heap[me], bytes);
+    let gives = u64::from(!heap[me] && len > COLL_SLOT_LONG);
+    let run = |collective: &Collective, send: Option<&[u8]>, recv: Option<&mut [u8]>| {
+        world.run(collective, send, recv).expect("a reduction");
+    };
+    let all = Collective::Allreduce {
+        elem,
+        op: op.clone(),
+    };
+    let before = in_pieces(rt);
+    let (mut send, mut recv) = (new(&vectors[me]), new(&vec![0xa5; len]));
+    run(&all, Some(send.bytes()), Some(recv.bytes()));
+    assert!(*recv.bytes() == *expected, "allreduce: {what}");
+    assert!(*send.bytes() == *vectors[me], "the vector stays: {what}");
+    let mut place = new(&vectors[me]);
+    run(&all, None, Some(place.bytes()));
+    assert!(*place.bytes() == *expected, "allreduce in place: {what}");
+    assert_eq!(in_pieces(rt) - before, 2 * gives, "{what}");
+    for root in 0..2 {
+        let reduce = Collective::Reduce {
+            root,
+            elem,
+            op: op.clone(),
+        };
+        let before = in_pieces(rt);
+        let mut recv = new(&vec![0xa5; len]);
+        let result = (me == root).then(|| recv.bytes());
+        run(&reduce, Some(send.bytes()), result);
+        assert!(me != root || *recv.bytes() == *expected, "reduce: {what}");
+        let mut place = new(&vectors[me]);
+        match me == root {
+            true => run(&reduce, None, Some(place.bytes())),
+            false => run(&reduce, Some(place.bytes()), None),
+        }
+        let there = if me == root { &expected } else { &vectors[me] };
+        assert!(*place.bytes() == **there, "reduce in place: {what}");
+        let given = if me == root { 0 } else { 2 * gives };
+        assert_eq!(in_pieces(rt) - before, given, "{what}");
+    }
+    // A third for the first rank, so that both give more than a slot takes only of long vectors.
+    let front = len / elem.size() / 3 * elem.size();
+    let parts = [(0, front), (front, len - front)];
+    let scatter = Collective::ReduceScatter {
+        parts: Parts::Listed(parts.into()),
+        elem,
+        op: op.clone(),
+    };
+    let (begin, part) = parts[me];
+    let mut recv = new(&vec![0xa5; part]);
+    run(&scatter, Some(send.bytes()), Some(recv.bytes()));
+    let mine = &expected[begin..begin + part];
+    assert!(*recv.bytes() == *mine, "reduce_scatter: {what}");
+    let mut place = new(&vectors[me]);
+    run(&scatter, None, Some(place.bytes()));
+    assert!(
+        place.bytes()[..part] == *mine,
+        "reduce_scatter in place: {what}"
+    );
+}
+
+const MAPPED: [[bool; 2]; 4] = [[false, false], [false, true], [true, false], [true, true]];
+
+#[test]
+fn every_operator_on_every_type() {
+    local(2, |rt| {
+        for elem in ElemType::KNOWN {
+            for op in PredefinedOp::ALL.into_iter().filter(|op| op.accepts(elem)) {
+                for heap in MAPPED {
+                    reductions(&rt, (&op.into(), elem), 40_000, heap);
+                }
+            }
+        }
+        rt.finalize().expect("finalize");
+    });
+}
+
+/// Lengths about a slot, a piece and a bounce buffer; elements that fit no piece; operators that do not commute.
+#[test]
+fn lengths_and_operators_of_the_program() {
+    local(2, |rt| {
+        for elem in [1, 3, 12, 2047, 2048].map(ElemType::Opaque) {
+            for len in [0, 4097, 16_384, 16_385, 20_000, 32_768, 131_072, 300_001] {
+                for heap in MAPPED {
+                    reductions(&rt, (&mixing(elem), elem), len, heap);
+                }
+            }
+        }
+        rt.finalize().expect("finalize");
+    });
+}
+
+/// Only two ranks give pieces: of one, or of more, nobody does. Results are those of the order of the ranks.
+#[test]
+fn other_numbers_of_ranks_give_no_pieces() {
+    for size in [1, 3, 4, 5] {
+        local(size, |rt| {
+            let elem = ElemType::Opaque(8);
+            let op = mixing(elem);
+            let own = vector(elem, 100_000, rt.rank());
+            let mut expected = vector(elem, 100_000, 0);
+            for rank in 1..rt.size() {
+                expected = combined(&op, elem, [&expected, &vector(elem, 100_000, rank)]);
+            }
+            let mut recv = vec![0; own.len()];
+            let all = Collective::Allreduce { elem, op };
+            rt.world()
+                .run(&all, Some(&own), Some(&mut recv))
+                .expect("allreduce");
+            assert!(recv == expected, "{size} ranks");
+            assert_eq!(in_pieces(&rt), 0);
+            rt.finalize().expect("finalize");
+        });
+    }
+}
