@@ -221,7 +221,7 @@ fn nonsense_in_a_line_is_an_error_of_the_collective() {
     // Kind, length, first word: too long for a line, too long for a slot, of no kind, a buffer outside of the heap.
     let lines = [
         ["1", "56", "0"],
-        ["2", "8", "8000"],
+        ["2", "8", "20000"],
         ["7", "48", "0"],
         ["3", "48", "0x4000000000000000"],
     ];

@@ -122,7 +122,7 @@ fn write_table(out: &mut dyn Write, listing: &Listing) -> io::Result<()> {
     writeln!(
         out,
         "{} ranks{on}, {} channels. Bytes are a rank's contribution. It stands in its line, in the slot next to it, in its\n\
-         buffer, or in a temporary copy of at most {}; or it goes as a message.{levels}\n\n{grid}",
+         buffer, or in a temporary copy of at most {}; or it goes as a message or in pieces.{levels}\n\n{grid}",
         listing.ranks,
         listing.channels,
         text::size(listing.copies_up_to as u64)
