@@ -74,8 +74,11 @@ pub enum Error {
     /// The receive was cancelled.
     #[error("the receive was cancelled")]
     Cancelled,
-    /// A buffer was taken back while a request still used it.
-    #[error("the buffer was taken back before the transfer with rank {rank} was over")]
+    /// A buffer of the transfer, on either side, was taken back, or its device failed.
+    #[error(
+        "the transfer with rank {rank} was broken off: one of its buffers was taken back, or its device failed; the error \
+         of the rank that has this buffer says which"
+    )]
     Withdrawn {
         /// The peer.
         rank: usize,

@@ -192,7 +192,8 @@ pub(crate) struct Located {
 
 pub(crate) fn in_process() -> Result<&'static Library, Error> {
     let reason = "the driver is not loaded in this process";
-    driver().ok_or_else(|| Error::ours("a copy", "device memory".into(), reason))
+    let remedy = "call cuInit, or a function of the CUDA runtime, before messages of device memory";
+    driver().ok_or_else(|| Error::ours("a copy", "device memory".into(), reason, remedy))
 }
 
 /// Whether all copies before these events are over. An error is told once none is under way any more.
@@ -337,6 +338,7 @@ fn place(
                     "a copy",
                     about,
                     "an allocation ends before them",
+                    "pass a count and a datatype that stay within the allocation",
                 ));
             }
             None => return Ok((None, len)),

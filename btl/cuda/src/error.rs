@@ -20,22 +20,33 @@ pub struct Error {
     pub code: CUresult,
     /// The reason's name.
     pub name: String,
+    /// What helps against an error of ours.
+    pub(crate) remedy: Option<&'static str>,
 }
 
 impl Error {
     /// An error of ours.
-    pub(crate) fn ours(call: &'static str, about: String, name: &str) -> Self {
+    pub(crate) fn ours(
+        call: &'static str,
+        about: String,
+        name: &str,
+        remedy: &'static str,
+    ) -> Self {
         Self {
             call,
             about,
             code: CUDA_SUCCESS,
             name: name.to_owned(),
+            remedy: Some(remedy),
         }
     }
 
     /// What would help.
     #[must_use]
     pub fn remedy(&self) -> &'static str {
+        if let Some(remedy) = self.remedy {
+            return remedy;
+        }
         match self.code {
             CUDA_ERROR_OUT_OF_MEMORY => {
                 "free memory of the device, or of the host for pinned memory"
@@ -104,5 +115,6 @@ pub(crate) fn check(
         about: about(),
         code,
         name: name_of(driver, code),
+        remedy: None,
     })
 }

@@ -104,6 +104,7 @@ fn no_memory(len: usize) -> Error {
         "a copy",
         format!("{len} bytes"),
         "there is no memory to stage them in",
+        staging::NO_MEMORY_REMEDY,
     )
 }
 

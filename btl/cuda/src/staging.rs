@@ -34,6 +34,11 @@ const KEPT: usize = 2;
 /// The least bound: a region, of which each direction can reserve one chunk.
 pub const LEAST: usize = CHUNKS * CHUNK;
 
+const LOST_REMEDY: &str = "keep the context, and the device, until messages of its memory are complete; start the job anew";
+/// What helps where the host has no memory to stage in.
+pub(crate) const NO_MEMORY_REMEDY: &str =
+    "free memory of the host, or permit more (ulimit -v), or lower ONECOPY_DEVICE_STAGING";
+
 /// Chunks of a pool at most, beside those that are lost.
 static MOST: AtomicUsize = AtomicUsize::new(8 * LEAST / CHUNK);
 
@@ -184,7 +189,7 @@ fn get(
             if pool.lost >= pool.made {
                 let about = format!("{} bytes", pool.made * CHUNK);
                 let reason = "copies that failed may still use all of it";
-                return Err(Error::ours("the staging pool", about, reason));
+                return Err(Error::ours("the staging pool", about, reason, LOST_REMEDY));
             }
             return Ok(None);
         }
@@ -242,6 +247,7 @@ fn region(driver: &'static Library) -> Result<Vec<Place>, Error> {
             "mmap",
             format!("{len} bytes to stage in"),
             &reason,
+            NO_MEMORY_REMEDY,
         ));
     };
     // A child of a fork has no use for it, and a copy would move the parent's pages from under the device.

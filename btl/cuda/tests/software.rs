@@ -404,6 +404,7 @@ fn an_error_is_told_when_no_copy_is_under_way_any_more() {
         }
     };
     assert!(end.to_string().contains("ends before them"), "{end}");
+    assert!(end.to_string().ends_with("within the allocation"), "{end}");
     for end in [
         settle(|| source.settled(), || _ = source.advance()),
         settle(|| sink.settled(), || _ = sink.advance()),
