@@ -496,8 +496,8 @@ impl Namespaces {
         self.net != 0 && others.iter().all(same)
     }
 
-    /// Which of these ranks are on one node: those of one machine and name between which a way leads. Where one leads
-    /// from the first of them to some only, those that are alike in all are together.
+    /// Which of these ranks are on one node: those of one machine and name that can reach each other. If the first of
+    /// them reaches some of the others only, ranks are together that do not differ in anything.
     pub(super) fn nodes(places: &[Self]) -> Nodes {
         let machines = Nodes::by_keys(places.iter().map(|place| &place.machine));
         let together = |node: u32| {

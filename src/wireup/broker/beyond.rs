@@ -92,15 +92,18 @@ impl Broker {
         let (own, decides) = (beyond.own, beyond.decides);
         let awaits_answer = !decides && self.phase == Phase::Gathering;
         let nodes = Arc::clone(&beyond.nodes);
-        let its = |rank: usize| match nodes.node(rank) {
+        // The rank that a message reports on, if that broker may do so.
+        let reported = |rank: usize| match nodes.node(rank) {
             // The first broker brings news of the ranks of all other nodes.
             Some(home) if home == node || node == 0 && home != own => Ok(rank),
             _ => Err(format!("news of rank {rank}, which is not for it to bring")),
         };
         match message {
-            ToHost::Joined { rank, card } if decides => self.far_join(its(rank)?, card, now)?,
-            ToHost::Event(Event::Died { rank, death }) => self.far_end(its(rank)?, death),
-            ToHost::Event(Event::Left { rank }) => self.far_leave(its(rank)?),
+            ToHost::Joined { rank, card } if decides => {
+                self.far_join(reported(rank)?, card, now)?
+            }
+            ToHost::Event(Event::Died { rank, death }) => self.far_end(reported(rank)?, death),
+            ToHost::Event(Event::Left { rank }) => self.far_leave(reported(rank)?),
             ToHost::Event(Event::Abort { code }) => self.far_abort(&nodes, node, code),
             ToHost::Cards {
                 first,
