@@ -26,14 +26,6 @@ pub type Runs<'a> = dyn FnMut(Range<u64>, &mut dyn FnMut(u64, usize)) + 'a;
 /// Chunks under way at once: while one is copied by the processor, the device copies others.
 const DEPTH: usize = 4;
 
-/// A chunk on its way to the host.
-struct Coming {
-    chunk: Chunk,
-    events: Vec<Event>,
-    unknown: bool,
-    range: Range<u64>,
-}
-
 /// Copies a buffer to `out`. `idle` is called while there is nothing to do here.
 ///
 /// # Safety
@@ -49,7 +41,7 @@ pub unsafe fn to_host(
 ) -> Result<(), Error> {
     let driver = in_process()?;
     let total = out.len() as u64;
-    let mut coming: VecDeque<Coming> = VecDeque::with_capacity(DEPTH);
+    let mut coming: VecDeque<(UnderWay, Range<u64>)> = VecDeque::with_capacity(DEPTH);
     let mut next = 0;
     let mut failed = None;
     while next < total || !coming.is_empty() {
@@ -59,7 +51,7 @@ pub unsafe fn to_host(
             // SAFETY: by the contract of this function.
             match unsafe { begin_to_host(driver, runs, range.clone(), &mut failed) } {
                 Ok(Some(begun)) => {
-                    coming.push_back(begun);
+                    coming.push_back((begun, range.clone()));
                     next = range.end;
                     moved = true;
                 }
@@ -67,20 +59,16 @@ pub unsafe fn to_host(
                 Err(error) => failed = Some(error),
             }
         }
-        if let Some(first) = coming.pop_front() {
-            match are_done(&first.events) {
-                Ok(false) => coming.push_front(first),
-                Ok(true) if first.unknown => staging::lose(first.chunk),
-                Ok(true) => {
-                    let Range { start, end } = first.range;
-                    first.chunk.read(0, &mut out[start as usize..end as usize]);
-                    staging::give_back(first.chunk, Vec::new());
+        if let Some((first, _)) = coming.front() {
+            if let Some(done) = first.outcome()
+                && let Some((first, range)) = coming.pop_front()
+            {
+                if let Some(chunk) = first.end(&done) {
+                    let Range { start, end } = range;
+                    chunk.read(0, &mut out[start as usize..end as usize]);
                     moved = true;
                 }
-                Err(error) => {
-                    staging::lose(first.chunk);
-                    failed.get_or_insert(error);
-                }
+                failed = failed.or(done.err());
             }
         } else if let Some(error) = failed {
             return Err(error);
@@ -97,7 +85,7 @@ pub unsafe fn to_host(
 pub struct ToDevice {
     next: u64,
     /// Kept until their events are complete. The pool would ask for these later, perhaps in a context that has ended.
-    leaving: VecDeque<Leaving>,
+    leaving: VecDeque<UnderWay>,
     failed: Option<Error>,
 }
 
@@ -139,7 +127,7 @@ impl ToDevice {
 
     /// Looks which copies are done.
     fn look(&mut self) {
-        while let Some(done) = Leaving::take_first(&mut self.leaving) {
+        while let Some(done) = UnderWay::end_first(&mut self.leaving) {
             self.failed = self.failed.take().or(done.err());
         }
     }
@@ -162,16 +150,9 @@ impl ToDevice {
         let bytes = &bytes[range.start as usize..range.end as usize];
         chunk.write(0, bytes);
         // SAFETY: by the contract of this function.
-        let begun = unsafe { start_all(&chunk, &located, Direction::ToDevice) };
-        let leaving = Leaving::new(chunk, begun.events, begun.unknown);
-        self.leaving.push_back(leaving);
-        begun.failed.map_or(Ok(true), Err)
-    }
-}
-
-impl Drop for ToDevice {
-    fn drop(&mut self) {
-        Leaving::leave_all(&mut self.leaving);
+        let (begun, failed) = unsafe { start_all(chunk, &located, Direction::ToDevice) };
+        self.leaving.push_back(begun);
+        failed.map_or(Ok(true), Err)
     }
 }
 
@@ -209,48 +190,52 @@ pub(crate) fn are_done(events: &[Event]) -> Result<bool, Error> {
     failed.map_or(Ok(true), Err)
 }
 
-/// A chunk that a device reads.
+/// Copies between a chunk and a device that were begun. If it is dropped, its chunk is free once the device is done.
 #[derive(Debug)]
-pub(crate) struct Leaving {
-    chunk: Chunk,
+pub(crate) struct UnderWay {
+    /// Taken at the end.
+    chunk: Option<Chunk>,
+    /// The marks behind the copies, one for each lane.
     events: Vec<Event>,
-    /// Nobody knows when the device is done with it.
+    /// A lane has given no mark: nobody knows when the chunk is free.
     unknown: bool,
 }
 
-impl Leaving {
-    pub(crate) fn new(chunk: Chunk, events: Vec<Event>, unknown: bool) -> Self {
-        Self {
-            chunk,
-            events,
-            unknown,
+impl UnderWay {
+    /// What became of the copies; none: the device is not done.
+    pub(crate) fn outcome(&self) -> Option<Result<(), Error>> {
+        match are_done(&self.events) {
+            Ok(false) => None,
+            Ok(true) => Some(Ok(())),
+            Err(error) => Some(Err(error)),
         }
     }
 
-    /// Takes the first of a queue, if the device is done with it: its chunk is free then, and this is what has failed.
-    pub(crate) fn take_first(queue: &mut VecDeque<Self>) -> Option<Result<(), Error>> {
-        let done = match are_done(&queue.front()?.events) {
-            Ok(false) => return None,
-            Ok(true) => Ok(()),
-            Err(error) => Err(error),
-        };
-        let Self { chunk, unknown, .. } = queue.pop_front()?;
-        match unknown || done.is_err() {
-            true => staging::lose(chunk),
-            false => drop(chunk),
+    /// They are over, with this outcome. Gives the chunk, unless a device may still use it.
+    pub(crate) fn end(mut self, outcome: &Result<(), Error>) -> Option<Chunk> {
+        let chunk = self.chunk.take()?;
+        if self.unknown || outcome.is_err() {
+            staging::lose(chunk);
+            return None;
         }
-        Some(done)
+        Some(chunk)
     }
 
-    /// Gives up all of a queue: their chunks are free once the devices are done.
-    pub(crate) fn leave_all(queue: &mut VecDeque<Self>) {
-        for Self {
-            chunk,
-            events,
-            unknown,
-        } in queue.drain(..)
-        {
-            staging::leave(chunk, events, unknown);
+    /// Takes the first of a queue, if it is over: its chunk is free then. Gives what became of it.
+    pub(crate) fn end_first(queue: &mut VecDeque<Self>) -> Option<Result<(), Error>> {
+        let outcome = queue.front()?.outcome()?;
+        drop(queue.pop_front()?.end(&outcome));
+        Some(outcome)
+    }
+}
+
+impl Drop for UnderWay {
+    fn drop(&mut self) {
+        let events = std::mem::take(&mut self.events);
+        match self.chunk.take() {
+            Some(chunk) if self.unknown => staging::lose(chunk),
+            Some(chunk) => staging::give_back(chunk, events),
+            None => {}
         }
     }
 }
@@ -367,38 +352,27 @@ unsafe fn begin_to_host(
     runs: &mut Runs<'_>,
     range: Range<u64>,
     failed: &mut Option<Error>,
-) -> Result<Option<Coming>, Error> {
+) -> Result<Option<UnderWay>, Error> {
     let located = locate(driver, runs, range.clone())?;
     let Some(chunk) = located.chunk(driver)? else {
         return Ok(None);
     };
     // SAFETY: by the contract of this function.
-    let begun = unsafe { start_all(&chunk, &located, Direction::ToHost) };
-    *failed = begun.failed;
-    Ok(Some(Coming {
-        chunk,
-        events: begun.events,
-        unknown: begun.unknown,
-        range,
-    }))
+    let (begun, refused) = unsafe { start_all(chunk, &located, Direction::ToHost) };
+    *failed = refused;
+    Ok(Some(begun))
 }
 
-/// What was begun of a chunk's copies.
-pub(crate) struct Begun {
-    /// The marks behind its copies, one for each lane.
-    pub(crate) events: Vec<Event>,
-    /// A lane has given no mark: nobody knows when the chunk is free.
-    pub(crate) unknown: bool,
-    /// Why the rest was not begun.
-    pub(crate) failed: Option<Error>,
-}
-
-/// Copies all parts between the program's memory and a chunk, or starts that.
+/// Copies all parts between the program's memory and a chunk, or starts that. Gives why a part was not begun, too.
 ///
 /// # Safety
 /// The parts are memory of the program that may be read, or written, until the events are complete. The chunk stays
 /// alone as long.
-pub(crate) unsafe fn start_all(chunk: &Chunk, located: &Located, direction: Direction) -> Begun {
+pub(crate) unsafe fn start_all(
+    chunk: Chunk,
+    located: &Located,
+    direction: Direction,
+) -> (UnderWay, Option<Error>) {
     let mut lanes: Vec<Arc<Lane>> = Vec::new();
     let mut offset = 0;
     let mut failed = None;
@@ -432,11 +406,12 @@ pub(crate) unsafe fn start_all(chunk: &Chunk, located: &Located, direction: Dire
         }
     }
     let events = mark(&lanes, direction, &mut failed);
-    Begun {
+    let begun = UnderWay {
         unknown: events.len() < lanes.len(),
+        chunk: Some(chunk),
         events,
-        failed,
-    }
+    };
+    (begun, failed)
 }
 
 /// Marks the place behind all copies so far. A lane that refuses has failed, and with it what was begun there.

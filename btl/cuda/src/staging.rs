@@ -220,14 +220,6 @@ pub(crate) fn give_back(chunk: Chunk, events: Vec<Event>) {
     });
 }
 
-/// Gives a chunk back whose copies may be under way. `unknown`: one of them has no event.
-pub(crate) fn leave(chunk: Chunk, events: Vec<Event>, unknown: bool) {
-    match unknown {
-        true => lose(chunk),
-        false => give_back(chunk, events),
-    }
-}
-
 /// Gives a chunk up: nobody knows whether a device still uses it.
 pub(crate) fn lose(chunk: Chunk) {
     chunk.end(|pool, _| pool.lost += 1);

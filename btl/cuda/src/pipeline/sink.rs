@@ -7,7 +7,7 @@
 #![allow(unsafe_code, reason = "memory of the program")]
 
 use super::{Activity, Buffer, DEPTH, Memory, Piece, SPARE, Settled, lock, no_memory, try_lock};
-use crate::copies::{Leaving, in_process, locate, start_all};
+use crate::copies::{UnderWay, in_process, locate, start_all};
 use crate::error::Error;
 use crate::lane::Direction;
 use crate::staging::CHUNK;
@@ -55,7 +55,7 @@ struct Taking {
     buffer: Buffer,
     /// The piece that is being copied, and how many of its bytes are begun.
     current: Option<(Piece, usize)>,
-    leaving: VecDeque<Leaving>,
+    leaving: VecDeque<UnderWay>,
 }
 
 /// The bytes of a receive, on their way to a device.
@@ -227,7 +227,7 @@ impl Sink {
     /// Looks which copies are done. Gives what has failed.
     fn look(&self, taking: &mut Taking, moved: &mut bool) -> Option<Error> {
         let mut failed = None;
-        while let Some(done) = Leaving::take_first(&mut taking.leaving) {
+        while let Some(done) = UnderWay::end_first(&mut taking.leaving) {
             failed = failed.or(done.err());
             let mut open = lock(&self.open);
             open.under_way -= 1;
@@ -287,10 +287,9 @@ impl Sink {
         lock(&self.open).under_way += 1;
         // SAFETY: the maker of this sink answers for the runs until it is settled, which it is not while a copy counts
         // as under way.
-        let begun = unsafe { start_all(&chunk, &located, Direction::ToDevice) };
-        let leaving = Leaving::new(chunk, begun.events, begun.unknown);
-        taking.leaving.push_back(leaving);
-        if let Some(error) = begun.failed {
+        let (begun, failed) = unsafe { start_all(chunk, &located, Direction::ToDevice) };
+        taking.leaving.push_back(begun);
+        if let Some(error) = failed {
             return Err(error);
         }
         match rest {
@@ -340,11 +339,5 @@ impl Sink {
             *moved = true;
         }
         Ok(())
-    }
-}
-
-impl Drop for Taking {
-    fn drop(&mut self) {
-        Leaving::leave_all(&mut self.leaving);
     }
 }

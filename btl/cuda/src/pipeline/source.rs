@@ -7,10 +7,10 @@
 #![allow(unsafe_code, reason = "memory of the program")]
 
 use super::{Activity, Buffer, DEPTH, Memory, Piece, SPARE, Settled, lock, no_memory, try_lock};
-use crate::copies::{are_done, in_process, locate, start_all};
+use crate::copies::{UnderWay, in_process, locate, start_all};
 use crate::error::Error;
-use crate::lane::{Direction, Event};
-use crate::staging::{self, CHUNK, Chunk};
+use crate::lane::Direction;
+use crate::staging::CHUNK;
 use cuda_sys::Library;
 use std::collections::VecDeque;
 use std::fmt;
@@ -19,10 +19,7 @@ use std::sync::Mutex;
 
 /// A piece that a device writes.
 struct Coming {
-    chunk: Chunk,
-    events: Vec<Event>,
-    /// Nobody knows when the device is done with it.
-    unknown: bool,
+    copies: UnderWay,
     range: Range<u64>,
     /// Of the order in which bytes were asked for.
     turn: u32,
@@ -223,23 +220,12 @@ impl Source {
                 }
             }
         }
-        while let Some(first) = bringing.coming.front() {
-            let done = match are_done(&first.events) {
-                Ok(false) => break,
-                Ok(true) => Ok(()),
-                Err(error) => Err(error),
-            };
+        while let Some(done) = bringing.coming.front().and_then(|it| it.copies.outcome()) {
             let Some(first) = bringing.coming.pop_front() else {
                 break;
             };
-            match done {
-                Ok(()) if !first.unknown => *moved |= self.came(first)?,
-                unsure => {
-                    staging::lose(first.chunk);
-                    failed = failed.or(unsure.err());
-                    lock(&self.shown).under_way -= 1;
-                }
-            }
+            *moved |= self.came(first, &done)?;
+            failed = failed.or(done.err());
         }
         failed.map_or(Ok(()), Err)
     }
@@ -279,32 +265,33 @@ impl Source {
         }
         // SAFETY: the maker of this source answers for the runs until it is settled, which it is not while a copy
         // counts as under way.
-        let begun = unsafe { start_all(&chunk, &located, Direction::ToHost) };
-        if let Some(error) = &begun.failed {
+        let (copies, failed) = unsafe { start_all(chunk, &located, Direction::ToHost) };
+        if let Some(error) = &failed {
             lock(&self.shown).failed.get_or_insert(error.clone());
         }
         bringing.turn = turn;
         bringing.next = range.end;
         bringing.coming.push_back(Coming {
-            chunk,
-            events: begun.events,
-            unknown: begun.unknown,
+            copies,
             range,
             turn,
             spare,
         });
-        begun.failed.map_or(Ok(true), Err)
+        failed.map_or(Ok(true), Err)
     }
 
-    /// A piece is here. Gives whether it is still wanted.
-    fn came(&self, coming: Coming) -> Result<bool, Error> {
+    /// The copies of a piece are over. Gives whether it is here, and still wanted.
+    fn came(&self, coming: Coming, outcome: &Result<(), Error>) -> Result<bool, Error> {
         let Coming {
-            chunk,
+            copies,
             range,
             turn,
             spare,
-            ..
         } = coming;
+        let Some(chunk) = copies.end(outcome) else {
+            lock(&self.shown).under_way -= 1;
+            return Ok(false);
+        };
         let len = (range.end - range.start) as usize;
         let piece = if spare {
             let copied = Piece::plain(range.start, len).map(|mut piece| {
@@ -329,13 +316,5 @@ impl Source {
             shown.pieces.push_back(piece);
         }
         Ok(wanted)
-    }
-}
-
-impl Drop for Bringing {
-    fn drop(&mut self) {
-        for coming in self.coming.drain(..) {
-            staging::leave(coming.chunk, coming.events, coming.unknown);
-        }
     }
 }
