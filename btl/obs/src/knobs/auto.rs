@@ -335,11 +335,9 @@ pub(super) static PIPELINE_DEPTH: Auto = Auto::Computed(
 );
 
 fn share(knobs: &Knobs, situation: &Situation) -> usize {
-    knobs.pool_per_peer.unwrap_or_else(|| {
-        POOL_PER_PEER
-            .value(knobs, situation)
-            .map_or(usize::MAX, Value::number)
-    })
+    knobs
+        .pool_per_peer
+        .unwrap_or_else(|| POOL_PER_PEER.number(knobs, situation))
 }
 
 fn chunk(knobs: &Knobs, situation: &Situation) -> usize {
