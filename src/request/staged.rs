@@ -317,7 +317,7 @@ mod tests {
         const TIMES: u32 = 20_000;
         let (stages, asked, buffer) = staged();
         std::thread::scope(|scope| {
-            scope.spawn(|| {
+            let asker = scope.spawn(|| {
                 for time in 1..=TIMES {
                     buffer.ready(0..1).expect("no error");
                     while asked.served.load(Ordering::Relaxed) < time {
@@ -328,7 +328,7 @@ mod tests {
                     }
                 }
             });
-            while asked.served.load(Ordering::Relaxed) < TIMES {
+            while !asker.is_finished() {
                 stages.advance();
             }
         });
