@@ -69,7 +69,8 @@ impl Engine {
     #[inline]
     pub(crate) fn notify(&mut self) {
         let (completed, kept) = (self.core.requests.completed, self.receives.unexpected.kept);
-        self.waits.notify(completed, kept, self.core.stages.added());
+        let stages = &self.core.stages;
+        self.waits.notify(completed, kept, || stages.added());
     }
 
     /// Whether `rank` shares memory with this one.

@@ -109,13 +109,13 @@ fn watch<'g, R>(
     let mut idle = 0usize;
     let mut looked: Option<Instant> = None;
     let mut slept = false;
-    // A device works, and rings no doorbell when it is done.
-    let mut works = false;
     loop {
         if let Some(result) = done(&mut worker) {
             return Watched::Until(result, worker);
         }
         let mut moved = worker.progress(true);
+        // A device rings no doorbell when it is done.
+        let mut works = false;
         if stages.any() {
             let activity;
             (worker, activity) = advance(gate, stages, worker);
@@ -126,7 +126,7 @@ fn watch<'g, R>(
                 worker.engine.waits.begin_watch();
             }
             moved |= activity == Activity::Moved;
-            works |= activity != Activity::Rests;
+            works = activity != Activity::Rests;
         }
         if shared {
             worker.engine.notify();
@@ -150,7 +150,6 @@ fn watch<'g, R>(
         }
         look(&mut worker, &mut looked, policy.period);
         worker.engine.retire_idle();
-        let works = std::mem::take(&mut works);
         let sleeps = policy.sleep
             && idle > policy.spin + policy.yields
             && !works

@@ -61,12 +61,13 @@ impl Waits {
     /// Notifies the threads that wait, if something arrived that one of them may wait for: a completed request, a
     /// message that no receive expected. If more was `staged`, only the thread that polls for all has to know.
     #[inline]
-    pub(crate) fn notify(&mut self, completed: u32, kept: u32, staged: u32) {
+    pub(crate) fn notify(&mut self, completed: u32, kept: u32, staged: impl FnOnce() -> u32) {
         if self.watch.has_listeners() {
             let sources = [completed, kept, self.gone];
             let arrived = sources.into_iter().fold(0, u32::wrapping_add);
             let doorbell = &self.doorbell;
             self.watch.notify(arrived, || _ = doorbell.ring());
+            let staged = staged();
             if std::mem::replace(&mut self.staged, staged) != staged {
                 self.watch.wake_watcher(|| _ = doorbell.ring());
             }
