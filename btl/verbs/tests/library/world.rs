@@ -2,10 +2,11 @@
 //! Builds libibverbs in software, and reads what its world says. Included by tests, beside `limit`.
 #![allow(dead_code, reason = "each test program uses a part")]
 
-use crate::limit;
 use std::io::Read as _;
 use std::path::{Path, PathBuf};
-use std::process::Command;
+
+#[path = "../../../../tests/harness/c_library.rs"]
+mod c_library;
 
 /// What its world says, in the order of `enum said`.
 #[derive(Clone, Copy, Debug)]
@@ -38,16 +39,8 @@ pub(crate) struct World {
 impl World {
     /// In a folder of its own, which is there.
     pub(crate) fn new(folder: &Path) -> Self {
-        let mut command = Command::new("cc");
-        command
-            .args(["-std=gnu11", "-O1", "-g", "-Wall", "-Wextra", "-Werror"])
-            .args(["-shared", "-fPIC", "-Wl,-soname,libibverbs.so.1", "-o"])
-            .arg(folder.join("libibverbs.so.1"))
-            .arg(sources().join("libibverbs.c"))
-            .arg("-lpthread");
-        let built = limit::output(&mut command);
-        let said = String::from_utf8_lossy(&built.stderr);
-        assert!(built.status.success(), "libibverbs.c: {said}");
+        let source = c_library::folder_of(file!()).join("libibverbs.c");
+        c_library::build(&source, folder, "libibverbs.so.1");
         Self {
             folder: folder.to_owned(),
         }
@@ -94,20 +87,4 @@ impl World {
             pinned: word(10),
         }
     }
-}
-
-/// The folder of the sources.
-fn sources() -> PathBuf {
-    Path::new(file!())
-        .parent()
-        .map(|folder| workspace().join(folder))
-        .expect("a file lies in a folder")
-}
-
-/// The folder from which `file!()` begins.
-fn workspace() -> &'static Path {
-    Path::new(env!("CARGO_MANIFEST_DIR"))
-        .ancestors()
-        .find(|folder| folder.join("Cargo.lock").exists())
-        .expect("the package is in a workspace")
 }
