@@ -188,7 +188,7 @@ impl Comm {
 
     /// Sends `buf` to `dest`. Returns when the buffer may be used again: short messages are on their way then, long
     /// ones received. The tag is 0 to `i32::MAX`; a lower one is [`Error::BadTag`].
-    #[inline]
+    #[inline(never)]
     pub fn send<T: NoUninit>(&self, buf: &[T], dest: usize, tag: i32) -> Result<()> {
         let bytes: &[u8] = bytemuck::cast_slice(buf);
         let sent = if tag >= 0

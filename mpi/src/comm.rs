@@ -320,12 +320,21 @@ impl std::ops::Deref for CommInUse {
 /// The object of a handle, if there is one.
 #[inline(always)]
 pub(crate) fn lookup(handle: Comm) -> Option<CommInUse> {
+    match lent(handle) {
+        Some(comm) => Some(CommInUse::Lent(comm)),
+        None if phase::is_forked() => None,
+        None => COMMS.get(handle.0).cloned().map(CommInUse::Kept),
+    }
+}
+
+/// The object of a handle, if nobody can free it during the call. `None` says nothing of the handle.
+#[inline(always)]
+pub(crate) fn lent(handle: Comm) -> Option<&'static Arc<CommObject>> {
     match handle {
-        c::COMM_WORLD => world().map(CommInUse::Lent),
-        c::COMM_SELF => own().map(CommInUse::Lent),
-        _ if phase::is_forked() => None,
-        _ if phase::is_shared() => COMMS.get(handle.0).cloned().map(CommInUse::Kept),
-        _ => COMMS.get(handle.0).map(CommInUse::Lent),
+        c::COMM_WORLD => world(),
+        c::COMM_SELF => own(),
+        _ if phase::is_forked() || phase::is_shared() => None,
+        _ => COMMS.get(handle.0),
     }
 }
 

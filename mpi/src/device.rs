@@ -32,6 +32,12 @@ pub(crate) fn holds(at: Addr) -> bool {
     onecopy_cuda::is_possible() && is_known(at.number())
 }
 
+/// Whether no buffer is a device's, as far as can be told without a call. `false` says nothing.
+#[inline(always)]
+pub(crate) fn is_ruled_out() -> bool {
+    onecopy_cuda::is_ruled_out()
+}
+
 /// Whether that is so of any byte of a layout.
 #[inline]
 pub(crate) fn holds_any(layout: &Layout, base: Addr) -> bool {

@@ -16,8 +16,9 @@ use onecopy::Span;
 use onecopy_shm::copy::{Kernel, copy, copy_overlapping};
 use std::ops::Range;
 
-fn valid(addr: Addr, len: usize) -> *mut u8 {
-    if len == 0 {
+/// Where the bytes begin. An address where no byte can be is given with the length zero alone.
+fn valid(addr: Addr) -> *mut u8 {
+    if addr.is_nowhere() {
         std::ptr::NonNull::dangling().as_ptr()
     } else {
         addr.pointer()
@@ -28,14 +29,14 @@ fn valid(addr: Addr, len: usize) -> *mut u8 {
 #[inline(always)]
 pub(crate) fn with_bytes<R>(addr: Addr, len: usize, f: impl FnOnce(&[u8]) -> R) -> R {
     // SAFETY: the program's buffer for this call.
-    f(unsafe { std::slice::from_raw_parts(valid(addr, len), len) })
+    f(unsafe { std::slice::from_raw_parts(valid(addr), len) })
 }
 
 /// Lets `f` write `len` bytes.
 #[inline(always)]
 pub(crate) fn with_bytes_mut<R>(addr: Addr, len: usize, f: impl FnOnce(&mut [u8]) -> R) -> R {
     // SAFETY: the program's buffer for this call.
-    f(unsafe { std::slice::from_raw_parts_mut(valid(addr, len), len) })
+    f(unsafe { std::slice::from_raw_parts_mut(valid(addr), len) })
 }
 
 /// So many zeros, where packed bytes or a copy go. A program may ask for more than there is: an error, not the

@@ -31,17 +31,43 @@ pub(crate) fn send(
     tag: i32,
     comm: Comm,
 ) -> Outcome<()> {
+    if let Some(lent) = comm::lent(comm)
+        && let Some(bytes) = Data::new(buf, count, datatype).usual_bytes()
+    {
+        send_bytes(buf, bytes, Envelope::new(dest, tag, lent))
+    } else {
+        send_checked(buf, count, datatype, dest, tag, comm)
+    }
+}
+
+/// A send that is unusual, or a device's, or on a communicator that another thread may free. It is out of line, so that
+/// the usual one keeps nothing across calls.
+#[inline(never)]
+fn send_checked(
+    buf: Addr,
+    count: i64,
+    datatype: Datatype,
+    dest: i32,
+    tag: i32,
+    comm: Comm,
+) -> Outcome<()> {
     let comm = &comm::get(comm)?;
     let data = Data::new(buf, count, datatype);
     let to = Envelope::new(dest, tag, comm);
-    let Some(bytes) = data.dense_bytes() else {
-        return send_planned(data, to, Mode::Standard);
-    };
+    match data.dense_bytes() {
+        Some(bytes) => send_bytes(buf, bytes, to),
+        None => send_planned(data, to, Mode::Standard),
+    }
+}
+
+/// Sends bytes that lie together.
+#[inline(always)]
+fn send_bytes(buf: Addr, bytes: usize, to: Envelope<'_>) -> Outcome<()> {
     let Some(rank) = to.destination()? else {
         return Ok(());
     };
-    let link = comm.link()?;
-    memory::with_bytes(buf, bytes, |bytes| link.send(bytes, rank, tag))?;
+    let link = to.comm.link()?;
+    memory::with_bytes(buf, bytes, |bytes| link.send(bytes, rank, to.tag))?;
     Ok(())
 }
 
@@ -111,16 +137,43 @@ pub(crate) fn recv(
     comm: Comm,
     status: Out<Status>,
 ) -> Outcome<()> {
+    if let Some(lent) = comm::lent(comm)
+        && let Some(bytes) = Data::new(buf, count, datatype).usual_bytes()
+    {
+        recv_bytes(buf, bytes, Envelope::new(source, tag, lent), status)
+    } else {
+        recv_checked(buf, count, datatype, source, tag, comm, status)
+    }
+}
+
+/// As [`send_checked`].
+#[inline(never)]
+fn recv_checked(
+    buf: Addr,
+    count: i64,
+    datatype: Datatype,
+    source: i32,
+    tag: i32,
+    comm: Comm,
+    status: Out<Status>,
+) -> Outcome<()> {
     let comm = &comm::get(comm)?;
     let data = Data::new(buf, count, datatype);
     let from = Envelope::new(source, tag, comm);
-    let Some(bytes) = data.dense_bytes() else {
-        return recv_planned(data, from, status);
-    };
+    match data.dense_bytes() {
+        Some(bytes) => recv_bytes(buf, bytes, from, status),
+        None => recv_planned(data, from, status),
+    }
+}
+
+/// Receives bytes that lie together.
+#[inline(always)]
+fn recv_bytes(buf: Addr, bytes: usize, from: Envelope<'_>, status: Out<Status>) -> Outcome<()> {
     let Some((source, tag)) = from.origin()? else {
         status.put(&Status::of_nobody());
         return Ok(());
     };
+    let comm = from.comm;
     let link = comm.link()?;
     let received = memory::with_bytes_mut(buf, bytes, |bytes| link.recv(bytes, source, tag));
     match received {

@@ -39,4 +39,4 @@ pub fn is_supported() -> bool {
 
 pub use error::Error;
 pub use memory::{Allocation, Kind};
-pub use presence::is_possible;
+pub use presence::{is_possible, is_ruled_out};

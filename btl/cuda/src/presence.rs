@@ -14,7 +14,7 @@
 
 use cuda_sys::Library;
 use libc::{c_char, c_int, c_void, dl_phdr_info, size_t};
-use onecopy_shm::sync::{AtomicUsize, Ordering};
+use onecopy_shm::sync::{AtomicPtr, AtomicUsize, Ordering};
 use std::ffi::{CStr, CString};
 use std::ptr;
 use std::sync::{Mutex, OnceLock, PoisonError};
@@ -31,8 +31,8 @@ struct Entry {
 /// As long as this is what [`WORD`] names, each look is a slow one.
 static SLOW: AtomicUsize = AtomicUsize::new(1);
 
-/// The address of a word. Zero in it: nothing was loaded since the last look. Null: it is [`SLOW`].
-static WORD: AtomicUsize = AtomicUsize::new(0);
+/// The word to look at. Zero in it: nothing was loaded since the last look.
+static WORD: AtomicPtr<AtomicUsize> = AtomicPtr::new((&raw const SLOW).cast_mut());
 
 static DRIVER: OnceLock<&'static Library> = OnceLock::new();
 
@@ -51,15 +51,18 @@ static SEEN: Mutex<Seen> = Mutex::new(Seen { added: 0, quiet: 0 });
 #[inline(always)]
 #[must_use]
 pub fn is_possible() -> bool {
-    let word = ptr::with_exposed_provenance::<AtomicUsize>(WORD.load(Ordering::Relaxed));
-    let word = if word.is_null() {
-        &raw const SLOW
-    } else {
-        word
-    };
+    !is_ruled_out() && look()
+}
+
+/// Whether no buffer is a device's, as far as two loads tell. Nothing is called, so a caller keeps its arguments where
+/// they are. `false` says nothing: [`is_possible`] looks.
+#[inline(always)]
+#[must_use]
+pub fn is_ruled_out() -> bool {
+    let word = WORD.load(Ordering::Relaxed);
     // SAFETY: a static word, or that of a pinned entry of the loader's list, which is aligned and lives for ever.
     let next = unsafe { (*word).load(Ordering::Relaxed) };
-    next != 0 && look()
+    next == 0
 }
 
 /// The driver, if this process has it.
@@ -68,6 +71,11 @@ pub(crate) fn driver() -> Option<&'static Library> {
         look();
         DRIVER.get().copied()
     })
+}
+
+/// From now on each look asks the loader.
+fn look_slowly() {
+    WORD.store((&raw const SLOW).cast_mut(), Ordering::Relaxed);
 }
 
 #[cold]
@@ -80,11 +88,11 @@ fn look() -> bool {
     let list = List::now();
     if list.added != seen.added {
         if let Some(Ok(driver)) = Library::loaded() {
-            WORD.store(0, Ordering::Relaxed);
+            look_slowly();
             let _ = DRIVER.set(driver);
             return true;
         }
-        WORD.store(0, Ordering::Relaxed);
+        look_slowly();
         *seen = Seen {
             added: list.added,
             quiet: 0,
@@ -95,7 +103,7 @@ fn look() -> bool {
     if seen.quiet.is_multiple_of(QUIET)
         && let Some(word) = list.pinned()
     {
-        WORD.store(word.expose_provenance(), Ordering::Relaxed);
+        WORD.store(word.cast_mut(), Ordering::Relaxed);
     }
     false
 }

@@ -39,6 +39,9 @@ pub type AtomicU64 = std::sync::atomic::AtomicU64;
 /// The standard library's, unless the models run.
 #[cfg(not(loom))]
 pub type AtomicUsize = std::sync::atomic::AtomicUsize;
+/// The standard library's, unless the models run.
+#[cfg(not(loom))]
+pub type AtomicPtr<T> = std::sync::atomic::AtomicPtr<T>;
 
 /// Tells the processor that this is a polling loop.
 #[inline(always)]

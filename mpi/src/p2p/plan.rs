@@ -95,11 +95,25 @@ impl Data {
     /// Bytes of a buffer of a predefined datatype, if its arguments are in order and the processor may touch them.
     #[inline(always)]
     pub(super) fn dense_bytes(&self) -> Option<usize> {
-        let size = dense_size(self.datatype.0)?;
-        if self.count < 0 || (self.buf.is_nowhere() && self.count > 0) {
+        if self.buf.is_nowhere() && self.count > 0 || device::holds(self.buf) {
             return None;
         }
-        if device::holds(self.buf) {
+        self.dense_size()
+    }
+
+    /// The same of a buffer of which a few loads tell that it is somewhere, and not a device's.
+    #[inline(always)]
+    pub(super) fn usual_bytes(&self) -> Option<usize> {
+        if self.buf.is_nowhere() || !device::is_ruled_out() {
+            return None;
+        }
+        self.dense_size()
+    }
+
+    #[inline(always)]
+    fn dense_size(&self) -> Option<usize> {
+        let size = dense_size(self.datatype.0)?;
+        if self.count < 0 {
             return None;
         }
         in_a_buffer((self.count as usize).checked_mul(size))
