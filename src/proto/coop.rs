@@ -75,12 +75,15 @@ impl Receiving {
         layer: Option<LayerId>,
     ) -> Self {
         peer.inbound.coop_in_use = Some(transfer.id);
-        peer.endpoint.block_in().open(&transfer);
+        let held = layer.map(|_| 0);
+        let own = u32::from(held.is_some());
+        peer.endpoint.block_in().open(&transfer, own);
         // A sender that sleeps may take part.
         peer.endpoint.wake();
         Self {
             transfer,
             layer,
+            held,
             mine: 0,
             read: 0,
             dropped: Vec::new(),
@@ -116,7 +119,8 @@ impl Receiving {
     fn copy(&mut self, core: &mut Core, peer: &mut Peer, reading: &Reading<'_>) {
         let (id, chunks) = (self.transfer.id, self.transfer.chunks());
         for _ in 0..4 {
-            let Some(chunk) = peer.endpoint.block_in().claim(id, chunks) else {
+            let claim = || peer.endpoint.block_in().claim(id, chunks);
+            let Some(chunk) = self.held.take().or_else(claim) else {
                 return;
             };
             let (begin, len) = self.transfer.range(chunk);
@@ -183,6 +187,9 @@ impl Receiving {
     /// Takes all chunks that neither side has taken out of the transfer: the sender takes no more.
     pub(crate) fn stop(&mut self, endpoint: &Endpoint) {
         let (id, chunks) = (self.transfer.id, self.transfer.chunks());
+        if let Some(chunk) = self.held.take() {
+            self.drop_range(self.transfer.range(chunk), 1);
+        }
         let rest = endpoint.block_in().claim_rest(id, chunks);
         if let Some((first, count)) = rest {
             let (begin, _) = self.transfer.range(first);
@@ -214,7 +221,7 @@ impl Receiving {
         let taken = coop.taken(self.transfer.id);
         let failed = coop.failed_by_sender(self.transfer.id).is_some();
         let settled = self.settled(coop, failed) >= u64::from(chunks);
-        (taken < chunks && (self.layer.is_some() || failed)) || settled
+        self.held.is_some() || (taken < chunks && (self.layer.is_some() || failed)) || settled
     }
 }
 

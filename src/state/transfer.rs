@@ -17,6 +17,8 @@ pub(crate) struct Receiving {
     pub(crate) transfer: CooperativeTransfer,
     /// How the receiver copies; none: it leaves that to the sender.
     pub(crate) layer: Option<LayerId>,
+    /// The chunk that the receiver took as it opened the block, until it copies it.
+    pub(crate) held: Option<u32>,
     /// Chunks that the receiver has copied, and their bytes.
     pub(crate) mine: u32,
     pub(crate) read: u64,

@@ -17,9 +17,14 @@
 use crate::sync::{AtomicU64, Ordering, fence};
 
 /// The words of a cooperative transfer. All zero: none is open.
+///
+/// What the receiver writes to open one is in one cache line, so the sender sees all of it with one transfer of the
+/// line. What the sender writes is in the other.
 #[derive(Debug, Default)]
 #[repr(C, align(64))]
 pub struct CooperativeBlock {
+    /// `id << 32 | taken from the back << 16 | taken from the front`.
+    counter: AtomicU64,
     /// `destination address`, for a sender that writes by `process_vm_writev`.
     address: AtomicU64,
     /// Destination in the receiver's heap, or `u64::MAX`.
@@ -28,14 +33,12 @@ pub struct CooperativeBlock {
     len: AtomicU64,
     /// Bytes of one chunk.
     chunk: AtomicU64,
-    _line: [AtomicU64; 4],
-    /// `id << 32 | taken from the back << 16 | taken from the front`.
-    counter: AtomicU64,
-    /// `id << 32 | chunks that the sender finished`.
+    _line: [AtomicU64; 3],
+    /// `id << 32 | chunks that the sender finished`; none of any other id.
     done: AtomicU64,
-    /// `id << 32 | chunk + 1` of the chunk that the sender gave back, or any other id for none.
+    /// `id << 32 | chunk + 1` of the chunk that the sender gave back; none of any other id.
     failed: AtomicU64,
-    _rest: [AtomicU64; 5],
+    _rest: [AtomicU64; 6],
 }
 
 #[cfg(not(loom))]
@@ -91,9 +94,12 @@ const fn split(word: u64) -> (u32, u32) {
 }
 
 impl CooperativeBlock {
-    /// Opens a transfer. The previous one must be over.
+    /// Opens a transfer of which the receiver takes the first `own` chunks with that. The previous one must be over.
+    ///
+    /// A receiver that copies takes one. Were it to claim its first chunk behind the opening, it would compete with a
+    /// sender that polls for the line: it waited 0.1 to 0.25 us for it (A, near, 11-29).
     #[inline]
-    pub fn open(&self, transfer: &CooperativeTransfer) {
+    pub fn open(&self, transfer: &CooperativeTransfer, own: u32) {
         // The description of the last transfer is overwritten only when it is known to be closed: see `joined`.
         // SYNC(coop.close): release that it is closed, before the words that follow
         fence(Ordering::Release);
@@ -102,10 +108,10 @@ impl CooperativeBlock {
             .store(transfer.heap.unwrap_or(u64::MAX), Ordering::Relaxed);
         self.len.store(transfer.len, Ordering::Relaxed);
         self.chunk.store(transfer.chunk, Ordering::Relaxed);
-        self.done.store(word(transfer.id, 0), Ordering::Relaxed);
-        self.failed.store(0, Ordering::Relaxed);
+        // What the sender wrote of earlier transfers has their ids.
         // SYNC(coop.open): release the description
-        self.counter.store(word(transfer.id, 0), Ordering::Release);
+        self.counter
+            .store(word(transfer.id, own), Ordering::Release);
         crate::fault::point("coop.opened");
     }
 

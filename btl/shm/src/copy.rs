@@ -71,6 +71,9 @@ const BY_VECTORS: std::ops::Range<usize> = 2048..16 << 10;
 /// bytes take 1.05 by them, 1.14 by these (A, near, 11-29; docs/performance.md, "In the order in which lines are
 /// written").
 const FORWARDS: std::ops::RangeInclusive<usize> = 640..=4096;
+/// Copies of so many bytes that [`Kernel::Memcpy`] makes go by vectors of a whole cache line, where the processor has
+/// them and strings are slow to take lines. The C library changes to the string instruction at 8 KiB.
+const WIDE: std::ops::RangeInclusive<usize> = 2048..=8192;
 /// Fewer bytes are never copied by the string instruction, which takes longer to begin. A message in many short pieces
 /// of the program's memory consists of such copies. It is where its processors' vectors begin ([`BY_VECTORS`]); by
 /// itself it was not measured.
@@ -164,7 +167,10 @@ unsafe fn memcpy(to: *mut u8, from: *const u8, len: usize) {
 unsafe fn memcpy_long(to: *mut u8, from: *const u8, len: usize) {
     let forwards = FORWARDS.contains(&len) && arch::has_vectors();
     let slow_string = BY_VECTORS.contains(&len) && hint::vectors();
-    if forwards || slow_string || stumbles(to.addr(), from.addr()) {
+    if WIDE.contains(&len) && !hint::vectors() && arch::has_wide_vectors() {
+        // SAFETY: the caller's promise; such a length is above 256, and the processor has such vectors.
+        unsafe { arch::wide_vectors(to, from, len) }
+    } else if forwards || slow_string || stumbles(to.addr(), from.addr()) {
         // SAFETY: the caller's promise; such a length is above 128. `forwards` asks whether the processor has the
         // vectors, and the hints are only given where it has.
         unsafe { arch::vectors(to, from, len) }
@@ -416,15 +422,27 @@ mod tests {
         if !arch::has_vectors() {
             return;
         }
-        for len in (128..700).chain([2048, 4095, 4096, 4097, 16_383]) {
-            for shift in [0, 1, 31] {
-                let mut target = vec![0xAA; 17_000];
-                let to = target[shift..].as_mut_ptr();
-                // SAFETY: both vectors have more bytes; the feature was found.
-                unsafe { arch::vectors(to, source[3..].as_ptr(), len) };
-                assert_eq!(&target[shift..shift + len], &source[3..3 + len]);
-                let rest = target[..shift].iter().chain(&target[shift + len..]);
-                assert!(rest.into_iter().all(|&b| b == 0xAA), "{len} wrote outside");
+        let check = |len: usize, shift: usize, copy: unsafe fn(*mut u8, *const u8, usize)| {
+            let mut target = vec![0xAA; 17_000];
+            let to = target[shift..].as_mut_ptr();
+            // SAFETY: both vectors have more bytes; the feature was found.
+            unsafe { copy(to, source[3..].as_ptr(), len) };
+            assert_eq!(&target[shift..shift + len], &source[3..3 + len]);
+            let rest = target[..shift].iter().chain(&target[shift + len..]);
+            assert!(rest.into_iter().all(|&b| b == 0xAA), "{len} wrote outside");
+        };
+        for len in (128..900).chain([2048, 4095, 4096, 4097, 8192, 16_383]) {
+            for shift in [0, 1, 31, 63] {
+                // SAFETY: as this kernel demands.
+                check(len, shift, |to, from, len| unsafe {
+                    arch::vectors(to, from, len)
+                });
+                if arch::has_wide_vectors() && len >= 256 {
+                    // SAFETY: as this kernel demands.
+                    check(len, shift, |to, from, len| unsafe {
+                        arch::wide_vectors(to, from, len)
+                    });
+                }
             }
         }
         for on in [true, false] {

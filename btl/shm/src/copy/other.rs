@@ -7,6 +7,17 @@ pub(super) fn has_vectors() -> bool {
     false
 }
 
+pub(super) fn has_wide_vectors() -> bool {
+    false
+}
+
+/// # Safety
+/// As [`ptr::copy_nonoverlapping`].
+pub(super) unsafe fn wide_vectors(to: *mut u8, from: *const u8, len: usize) {
+    // SAFETY: the caller's promise.
+    unsafe { ptr::copy_nonoverlapping(from, to, len) }
+}
+
 /// # Safety
 /// As [`ptr::copy_nonoverlapping`].
 pub(super) unsafe fn vectors(to: *mut u8, from: *const u8, len: usize) {

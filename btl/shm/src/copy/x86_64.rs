@@ -5,7 +5,8 @@ use crate::layout::LINE;
 use crate::prefetch;
 use std::arch::asm;
 use std::arch::x86_64::{
-    __m256i, _mm_sfence, _mm256_loadu_si256, _mm256_storeu_si256, _mm256_stream_si256,
+    __m256i, __m512i, _mm_sfence, _mm256_loadu_si256, _mm256_storeu_si256, _mm256_stream_si256,
+    _mm512_loadu_si512, _mm512_storeu_si512,
 };
 use std::ptr;
 
@@ -13,32 +14,64 @@ pub(super) fn has_vectors() -> bool {
     is_x86_feature_detected!("avx2")
 }
 
-/// Bytes that are moved at a time.
-const STEP: usize = 128;
+/// Whether vectors of a cache line cost no more than others. The first processors with AVX-512 slow down for all code
+/// that follows. Those that do not have this later extension, too: Ice Lake, Zen 4, and their successors.
+pub(super) fn has_wide_vectors() -> bool {
+    is_x86_feature_detected!("avx512f") && is_x86_feature_detected!("avx512vbmi2")
+}
 
-/// Where the second step begins: at a place from which on no store crosses a cache line. Stores that do take twice as
-/// long. The steps behind it follow each other: what each would have to find out takes longer than a step.
+/// Vectors that are moved at a time.
+const LANES: usize = 4;
+/// Bytes of a vector.
+const NARROW: usize = 32;
+const WIDE: usize = 64;
+/// Bytes of [`LANES`] narrow ones.
+const STEP: usize = LANES * NARROW;
+
+/// Where the second step of `LANES` vectors begins: at a place from which on no store crosses a cache line. Stores that
+/// do take twice as long. The steps behind it follow each other: what each would have to find out takes longer than a
+/// step.
 #[inline]
-fn second(to: *mut u8) -> usize {
-    STEP - to.addr() % 32
+fn second<const VECTOR: usize>(to: *mut u8) -> usize {
+    LANES * VECTOR - to.addr() % VECTOR
 }
 
 /// # Safety
 /// As [`ptr::copy_nonoverlapping`], with `len >= STEP` and AVX2 present.
 #[target_feature(enable = "avx2")]
 pub(super) unsafe fn vectors(to: *mut u8, from: *const u8, len: usize) {
-    // The second step and the last may overlap those before them.
-    let last = len - STEP;
-    // SAFETY: STEP <= len.
-    unsafe { step(to, from) };
-    let mut offset = second(to);
-    while offset < last {
-        // SAFETY: offset + STEP <= len.
+    let step = |offset: usize| {
+        // SAFETY: `in_steps` gives offsets of steps within the range.
         unsafe { step(to.wrapping_add(offset), from.wrapping_add(offset)) };
-        offset += STEP;
+    };
+    in_steps::<NARROW>(to, len, step);
+}
+
+/// As [`vectors`], by those of a whole cache line.
+///
+/// # Safety
+/// As [`ptr::copy_nonoverlapping`], with `len >= 2 * STEP` and AVX-512 present.
+#[target_feature(enable = "avx512f")]
+pub(super) unsafe fn wide_vectors(to: *mut u8, from: *const u8, len: usize) {
+    let step = |offset: usize| {
+        // SAFETY: `in_steps` gives offsets of steps within the range.
+        unsafe { wide_step(to.wrapping_add(offset), from.wrapping_add(offset)) };
+    };
+    in_steps::<WIDE>(to, len, step);
+}
+
+/// Calls `step` with the offset of each step of `LANES` vectors, in order. The second step and the last may overlap
+/// those before them. There is room for one step at least.
+#[inline(always)]
+fn in_steps<const VECTOR: usize>(to: *mut u8, len: usize, step: impl Fn(usize)) {
+    let last = len - LANES * VECTOR;
+    step(0);
+    let mut offset = second::<VECTOR>(to);
+    while offset < last {
+        step(offset);
+        offset += LANES * VECTOR;
     }
-    // SAFETY: last + STEP == len.
-    unsafe { step(to.wrapping_add(last), from.wrapping_add(last)) };
+    step(last);
 }
 
 /// How far ahead lines are asked for: so many at first, then one for each that is copied. With 16 lines 8 KiB from
@@ -73,7 +106,7 @@ pub(super) unsafe fn vectors_ahead<const OWN: bool, const ALIGN: bool>(
     ask(AHEAD + LINE);
     // SAFETY: STEP <= len.
     unsafe { step(to, from) };
-    let mut offset = if ALIGN { second(to) } else { STEP };
+    let mut offset = if ALIGN { second::<NARROW>(to) } else { STEP };
     while offset + AHEAD + STEP <= len {
         ask(offset + AHEAD);
         ask(offset + AHEAD + LINE);
@@ -103,7 +136,7 @@ pub(super) unsafe fn vectors_ahead<const OWN: bool, const ALIGN: bool>(
 )]
 unsafe fn step(to: *mut u8, from: *const u8) {
     let (source, target) = (from.cast::<__m256i>(), to.cast::<__m256i>());
-    let mut lanes = [source; STEP / 32];
+    let mut lanes = [source; LANES];
     for (lane, place) in lanes.iter_mut().enumerate() {
         // SAFETY: lane * 32 + 32 <= STEP.
         *place = unsafe { source.add(lane) };
@@ -115,6 +148,33 @@ unsafe fn step(to: *mut u8, from: *const u8) {
         let place = unsafe { target.add(lane) };
         // SAFETY: unaligned store within the range.
         unsafe { _mm256_storeu_si256(place, value) };
+    }
+}
+
+/// Moves `LANES` wide vectors.
+///
+/// # Safety
+/// As [`ptr::copy_nonoverlapping`] of so many bytes, with AVX-512 present.
+#[target_feature(enable = "avx512f")]
+#[inline]
+#[expect(
+    clippy::cast_ptr_alignment,
+    reason = "loads and stores are unaligned ones"
+)]
+unsafe fn wide_step(to: *mut u8, from: *const u8) {
+    let (source, target) = (from.cast::<__m512i>(), to.cast::<__m512i>());
+    let mut lanes = [source; LANES];
+    for (lane, place) in lanes.iter_mut().enumerate() {
+        // SAFETY: lane < LANES.
+        *place = unsafe { source.add(lane) };
+    }
+    // SAFETY: unaligned loads within the range.
+    let values = lanes.map(|place| unsafe { _mm512_loadu_si512(place) });
+    for (lane, value) in values.into_iter().enumerate() {
+        // SAFETY: as above.
+        let place = unsafe { target.add(lane) };
+        // SAFETY: unaligned store within the range.
+        unsafe { _mm512_storeu_si512(place, value) };
     }
 }
 

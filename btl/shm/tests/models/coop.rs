@@ -46,8 +46,11 @@ fn settle(block: &CooperativeBlock, id: u32, chunks: u32, mine: u32) -> Option<u
     }
 }
 
-fn drain(block: &CooperativeBlock, memory: &Memory, open: &CooperativeTransfer) -> u32 {
-    let mut mine = 0;
+/// Opens a transfer and copies what the sender leaves.
+fn receive(block: &CooperativeBlock, memory: &Memory, open: &CooperativeTransfer) -> u32 {
+    block.open(open, 1);
+    copy(memory, open.address, 0);
+    let mut mine = 1;
     while let Some(chunk) = block.claim(open.id, open.chunks()) {
         copy(memory, open.address, chunk);
         mine += 1;
@@ -76,8 +79,7 @@ fn every_chunk_is_copied_once() {
             }
         });
         let open = transfer(1, 0, chunks);
-        block.open(&open);
-        let mine = drain(&block, &memory, &open);
+        let mine = receive(&block, &memory, &open);
         assert_eq!(settle(&block, 1, chunks, mine), None);
         for chunk in 0..chunks {
             assert_eq!(copies(&memory, 0, chunk), 1);
@@ -101,9 +103,9 @@ fn a_description_is_of_one_transfer() {
                 }
             }
         });
-        block.open(&transfer(1, 0, 1));
+        block.open(&transfer(1, 0, 1), 1);
         block.close();
-        block.open(&transfer(2, 1, 3));
+        block.open(&transfer(2, 1, 3), 0);
         sender.join().expect("sender");
     });
 }
@@ -130,8 +132,7 @@ fn no_chunk_of_another_transfer_is_taken() {
         });
         for (id, address) in [(1, 0), (2, 1)] {
             let open = transfer(id, address, 2);
-            block.open(&open);
-            let mine = drain(&block, &memory, &open);
+            let mine = receive(&block, &memory, &open);
             assert_eq!(settle(&block, id, 2, mine), None);
             assert!(id == 1 || mine == 2);
             for chunk in 0..2 {
@@ -159,8 +160,7 @@ fn a_chunk_that_is_given_back_is_copied_by_the_receiver() {
             }
         });
         let open = transfer(1, 0, 3);
-        block.open(&open);
-        let mine = drain(&block, &memory, &open);
+        let mine = receive(&block, &memory, &open);
         let failed = settle(&block, 1, 3, mine);
         assert_eq!(mine + u32::from(failed.is_some()), 3);
         if let Some(chunk) = failed {
@@ -195,8 +195,8 @@ fn the_rest_is_taken_at_once() {
             }
         });
         let open = transfer(1, 0, chunks);
-        block.open(&open);
-        let mut mine = Vec::from_iter(block.claim(1, chunks));
+        block.open(&open, 1);
+        let mut mine = vec![0];
         if let Some((first, count)) = block.claim_rest(1, chunks) {
             mine.extend(first..first + count);
         }
