@@ -96,8 +96,8 @@ const fn split(word: u64) -> (u32, u32) {
 impl CooperativeBlock {
     /// Opens a transfer of which the receiver takes the first `own` chunks with that. The previous one must be over.
     ///
-    /// A receiver that copies takes one. Were it to claim its first chunk behind the opening, it would compete with a
-    /// sender that polls for the line: it waited 0.1 to 0.25 us for it (A, near, 11-29).
+    /// A receiver that copies takes one. A claim behind the opening competes for the line with a sender that polls: it
+    /// took 0.1 to 0.25 us (A, near, 11-29).
     #[inline]
     pub fn open(&self, transfer: &CooperativeTransfer, own: u32) {
         // The description of the last transfer is overwritten only when it is known to be closed: see `joined`.
