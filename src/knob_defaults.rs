@@ -462,6 +462,7 @@ const COMPARED: &[Comparison] = &[
         found::device_port_and_address,
     ),
     (&["ONECOPY_VERBS_MODE"], found::mode_of_lanes),
+    (&["ONECOPY_VERBS_READ_MIN"], found::reads_of_devices),
 ];
 
 #[test]

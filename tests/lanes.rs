@@ -24,20 +24,29 @@ use onecopy::wireup::local::{Local, world_of_nodes};
 use onecopy::{Costs, Knobs, LayerId, Options, Runtime, Threads};
 use onecopy_btl::lanes::Open;
 use onecopy_shm::sync::{AtomicBool, Ordering};
-use onecopy_verbs::Status;
-use onecopy_verbs::model::{Fabric, Impairment};
+use onecopy_verbs::model::{Fabric, Impairment, usual_limits};
+use onecopy_verbs::{Limits, Status};
 use processes::{limit, limited, say};
 use std::process::Command;
 use std::time::{Duration, Instant};
 
 fn start(wireup: Local, open: Open, knobs: &Knobs) -> Runtime {
     let options = Options {
-        knobs: knobs.clone(),
+        knobs: trusting(knobs.clone()),
         threads: Threads::Single,
         wireup: Some(Box::new(wireup.with_lanes(open))),
         ..Options::default()
     };
     Runtime::init_with(options).expect("join")
+}
+
+/// Knobs by which the device of a bed reads, too. Its network loses nothing.
+fn trusting(knobs: Knobs) -> Knobs {
+    let read_min = is_real().then(|| knobs.read_min());
+    Knobs {
+        verbs_read_min: knobs.verbs_read_min.or(read_min),
+        ..knobs
+    }
 }
 
 /// A job of threads on these devices.
@@ -141,7 +150,7 @@ fn of_mode(mode: &'static str, more: &[(&'static str, &'static str)]) -> Knobs {
         .into_iter()
         .chain(more.iter().copied())
         .collect();
-    knobs(&set)
+    trusting(knobs(&set))
 }
 
 const SIZES: [usize; 9] = [0, 1, 8, 200, 300, 5000, 70_000, 600_000, 3 << 20];
@@ -192,7 +201,7 @@ fn messages_of_all_sizes_come_by_lanes() {
                         let reads = rt.counters().lane_reads - reads;
                         if predicted(len) == Protocol::Read {
                             assert_eq!(reads, 1, "{len} bytes");
-                        } else if mode == "ud" || len < knobs.verbs_read_min {
+                        } else if mode == "ud" || len < knobs.read_min() {
                             assert_eq!(reads, 0, "{len} bytes");
                         }
                     }
@@ -541,6 +550,52 @@ fn where_there_can_be_no_lane_the_wire_carries_all() {
                         rt.finalize().expect("finalize");
                     });
                 }
+            });
+        });
+    }
+}
+
+/// A device that may say of a read that brought nothing that it has succeeded reads only where that is asked for.
+#[test]
+fn what_may_not_have_been_read_is_sent_like_other_bytes() {
+    if is_real() {
+        return;
+    }
+    for trusts in [false, true] {
+        limited(&format!("trusts {trusts}"), || {
+            let fabric = Fabric::new(&[]);
+            let limits = Limits {
+                sound_reads: false,
+                ..usual_limits()
+            };
+            for name in ["m0", "m1"] {
+                fabric.add(name, limits.clone());
+            }
+            let knobs = Knobs {
+                verbs_read_min: trusts.then_some(64 << 10),
+                ..Knobs::default()
+            };
+            let unsound = onecopy_btl::layers::verbs::unsound(&fabric, &knobs);
+            assert_eq!(unsound.as_deref(), Some("m0"));
+            job(&fabric, 2, 2, &knobs, |rt| {
+                let world = rt.world();
+                let peer = 1 - world.rank();
+                until_taken_over(&rt, peer, 1);
+                let before = rt.counters();
+                for len in SIZES {
+                    let (out, mut got) = (pattern(len, world.rank()), vec![0; len]);
+                    world
+                        .sendrecv(&out, peer, 0, &mut got, peer, 0)
+                        .expect("exchange");
+                    assert!(got == pattern(len, peer), "{len} bytes");
+                }
+                let after = rt.counters();
+                assert_eq!(after.lane_reads > 0, trusts);
+                assert_eq!(after.lane_demotions, 0);
+                let sum = SIZES.iter().sum::<usize>() as u64;
+                assert!(after.verbs_bytes - before.verbs_bytes >= sum);
+                drop(world);
+                rt.finalize().expect("finalize");
             });
         });
     }

@@ -362,7 +362,7 @@ pub const LAYERS: &[Layer] = &[
         lanes: Some(verbs::open),
         reads: Some(DeviceReads {
             min: "ONECOPY_VERBS_READ_MIN",
-            from: |knobs| knobs.verbs_read_min,
+            from: Knobs::read_min,
             ruled_out: verbs::reads_ruled_out,
         }),
         ..NONE

@@ -5,7 +5,7 @@ use super::auto_value;
 use crate::tune::profile::{self, Profile};
 use crate::tune::{self, Fingerprint, TuneFile};
 use onecopy_btl::Refusal;
-use onecopy_btl::layers::verbs::{choose, mode, sizes};
+use onecopy_btl::layers::verbs::{choose, mode, settings, sizes, unsound};
 use onecopy_btl::module::{Interface, Module};
 use onecopy_obs::knobs::auto::{Situation, Value};
 use onecopy_obs::{ChunkCopy, Knobs};
@@ -165,6 +165,23 @@ pub(super) fn device_port_and_address() {
         fabric.set_link(device, false);
     }
     chosen(&[]).expect_err("no link");
+}
+
+/// Devices of a model: a message of the size that is said is read, unless a device is not sound.
+pub(super) fn reads_of_devices() {
+    let knobs = Knobs::default();
+    let least = auto_value("ONECOPY_VERBS_READ_MIN", &knobs, Situation::here());
+    let auto = settings(&knobs);
+    assert_eq!(Value::Size(auto.read_min as usize), least);
+    assert!(!auto.trusts_reads);
+    assert_eq!(unsound(&Fabric::new(&["m0"]), &knobs), None);
+    let soft = Fabric::new(&[]);
+    let limits = Limits {
+        sound_reads: false,
+        ..usual_limits()
+    };
+    soft.add("soft", limits);
+    assert_eq!(unsound(&soft, &knobs).as_deref(), Some("soft"));
 }
 
 /// Connections as long as device, knob and memory have room for them. With one peer more datagrams are used, or

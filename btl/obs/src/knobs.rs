@@ -397,8 +397,9 @@ knobs! {
         Expert ONECOPY_VERBS_WINDOW => verbs_window: usize = 32, Count { min: 4, max: 1024 };
         /// Bytes of a message that the request itself carries, at most.
         Expert ONECOPY_VERBS_INLINE => verbs_inline: usize = 220, Size { min: 0, max: 512 };
-        /// The smallest announced message that its receiver reads where it lies, by its device.
-        Expert ONECOPY_VERBS_READ_MIN => verbs_read_min: usize = 64 * KIB, ANY_SIZE;
+        /// The smallest announced message that its receiver reads where it lies, by its device. Both sides must want
+        /// that.
+        Expert ONECOPY_VERBS_READ_MIN => verbs_read_min: Option<usize> = None, OrAuto(ANY_SIZE), auto::VERBS_READ_MIN;
         /// Bytes of the program's memory that stay registered with a device for the next message.
         User ONECOPY_VERBS_CACHE => verbs_cache: usize = 64 * MIB, ANY_SIZE;
         /// Pieces of memory that stay registered. 0: none does.
@@ -557,6 +558,13 @@ impl Knobs {
         self.pool_writable.unwrap_or_else(|| {
             auto::POOL_WRITABLE.value(self, &Situation::here()) == Some(Value::Word("on"))
         })
+    }
+
+    /// Bytes from which on a device reads announced messages, if it does.
+    #[must_use]
+    pub fn read_min(&self) -> usize {
+        self.verbs_read_min
+            .unwrap_or_else(|| auto::VERBS_READ_MIN.here(self))
     }
 
     /// Bytes in one chunk.

@@ -49,6 +49,9 @@ pub const PEER_SHARE: ByStores<usize> = ByStores {
     string: 512 * KIB,
 };
 
+/// Announced messages from this size on are read by a device. Shorter ones are not worth a registration.
+pub const READ_MIN: usize = 64 * KIB;
+
 /// The longest message that goes eagerly beside a layer that could copy it at once. Beyond, a single copy wins even if
 /// it has to be asked for.
 pub const EAGER_MOST: ByStores<usize> = ByStores {

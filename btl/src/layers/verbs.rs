@@ -49,7 +49,13 @@ fn describe(chosen: &Chosen<Verbs>) -> String {
         true => "reliable and extended connections (XRC)",
         false => "reliable connections, no extended ones (XRC),",
     };
-    format!("{name} port {port}, {kind}, {extended} or datagrams{locked}")
+    let reads = match chosen.device.limits().sound_reads {
+        true => "",
+        false => {
+            ", no reads of peers' memory (it is a device in software: see ONECOPY_VERBS_READ_MIN)"
+        }
+    };
+    format!("{name} port {port}, {kind}, {extended} or datagrams{reads}{locked}")
 }
 
 /// Why the mode that the knobs ask for cannot be had of this host's device; none: it can, or they ask for none.
@@ -103,18 +109,34 @@ pub fn settings(knobs: &Knobs) -> Settings {
         window: u32::try_from(knobs.verbs_window).unwrap_or(u32::MAX),
         inline: knobs.verbs_inline,
         silence: knobs.verbs_timeout,
-        read_min: knobs.verbs_read_min as u64,
+        read_min: knobs.read_min() as u64,
+        trusts_reads: knobs.verbs_read_min.is_some(),
         stripe: knobs.verbs_stripe_max,
         rails: knobs.verbs_rails,
         cache: (knobs.verbs_cache, knobs.verbs_cache_entries),
     }
 }
 
-/// The setting by which no device reads memory of a peer: datagrams do not.
+/// The setting by which no device reads memory of a peer: datagrams do not, and unsound reads are not trusted.
 #[must_use]
 pub fn reads_ruled_out(knobs: &Knobs) -> Option<String> {
     let mode = knobs.verbs_mode;
-    (mode == VerbsMode::Datagrams).then(|| format!("ONECOPY_VERBS_MODE={mode}"))
+    if mode == VerbsMode::Datagrams {
+        return Some(format!("ONECOPY_VERBS_MODE={mode}"));
+    }
+    if knobs.verbs_read_min.is_some() {
+        return None;
+    }
+    unsound(&Verbs::load().ok()?, knobs)
+        .map(|device| format!("ONECOPY_VERBS_READ_MIN=auto, as {device} is a device in software"))
+}
+
+/// A device of this rank of which a read that has succeeded may have brought nothing.
+pub fn unsound<P: Provider>(provider: &P, knobs: &Knobs) -> Option<String> {
+    let rails = rails(provider, knobs).ok()?;
+    let mut devices = rails.iter().map(|chosen| &chosen.device);
+    let unsound = devices.find(|device| !device.limits().sound_reads)?;
+    Some(unsound.name().to_owned())
 }
 
 /// What they say of lanes by datagrams.

@@ -318,7 +318,9 @@ impl<P: Provider> Lanes for Adapter<P> {
     }
 
     fn can_post_reads(&mut self, name: u64) -> bool {
-        self.is_connected(name) && self.reads.can_read(&self.domain, self.settings.stripe)
+        self.is_connected(name)
+            && self.settings.reads_by(self.domain.device().limits())
+            && self.reads.can_read(&self.domain, self.settings.stripe)
     }
 
     fn post_read(&mut self, name: u64, token: u64, (address, key): (u64, u64), len: u64) -> u64 {

@@ -41,6 +41,9 @@ pub struct Limits {
     pub registration_bytes: u64,
     /// Reads of a pair that are under way, or are served, at a time.
     pub reads: u8,
+    /// Whether a read that has succeeded has brought its bytes. The kernel's software device (`rdma_rxe`) may say so of
+    /// one that has not, where its network loses or reorders many packets (seen with Linux 7.3).
+    pub sound_reads: bool,
     /// Ports, numbered from 1.
     pub ports: u8,
     /// Whether it has extended connections (XRC), whose receives processes share.

@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 use onecopy_verbs::adapter::{Adapter, ExposedMemory, Lanes, ReadState, Settings};
 use onecopy_verbs::model::{Fabric, usual_limits, usual_settings};
 use onecopy_verbs::modes::{JobShape, Mode, Need, Sizes};
-use onecopy_verbs::{Offer, Rails};
+use onecopy_verbs::{Limits, Offer, Rails};
 
 const STRIPE: usize = 4096;
 
@@ -101,7 +101,15 @@ fn join<A: Lanes, B: Lanes>(mut a: A, mut b: B) -> (Side<A>, Side<B>) {
 
 /// The same of two hosts with so many rails, once all carry stripes.
 fn pair(fabric: &Fabric, count: usize) -> (Side<Rails<Fabric>>, Side<Rails<Fabric>>) {
-    let [a, b] = ["a", "b"].map(|host| open(fabric, host, count, &settings()));
+    pair_of(fabric, count, &settings())
+}
+
+fn pair_of(
+    fabric: &Fabric,
+    count: usize,
+    settings: &Settings,
+) -> (Side<Rails<Fabric>>, Side<Rails<Fabric>>) {
+    let [a, b] = ["a", "b"].map(|host| open(fabric, host, count, settings));
     let (mut a, mut b) = join(a, b);
     until_rails(&mut a, &mut b, count);
     (a, b)
@@ -217,6 +225,33 @@ impl Reading {
 
     fn is_done(&self) -> bool {
         self.got.len() == self.len
+    }
+}
+
+/// One rail that is not sound is enough: each stripe may go by any.
+#[test]
+fn where_one_rail_is_not_sound_nothing_is_read_unless_it_is_trusted() {
+    for trusts_reads in [false, true] {
+        let fabric = Fabric::new(&[]);
+        for (network, host) in [(0, "a"), (0, "b"), (1, "a"), (1, "b")] {
+            let limits = Limits {
+                sound_reads: host == "a" || network == 0,
+                ..usual_limits()
+            };
+            fabric.add_in(&format!("{host}{network}"), limits, network, 25_000);
+        }
+        let settings = Settings {
+            trusts_reads,
+            ..settings()
+        };
+        let (mut a, mut b) = pair_of(&fabric, 2, &settings);
+        let message = bytes(500_001, 7);
+        // The rails of the first host are sound.
+        assert!(a.lanes.show(a.lane, &message).is_some());
+        assert!(a.lanes.can_post_reads(a.lane));
+        assert_eq!(b.lanes.show(b.lane, &message).is_some(), trusts_reads);
+        assert_eq!(b.lanes.can_post_reads(b.lane), trusts_reads);
+        a.works();
     }
 }
 

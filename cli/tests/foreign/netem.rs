@@ -221,7 +221,8 @@ fn over_bad_networks(lanes: Lanes) {
 fn over(network: Network, Lanes { mode, devices }: Lanes) {
     let bad = Bad::new(network.words);
     let started = Instant::now();
-    let read_min = if network.has_reads { "64K" } else { "1T" };
+    // By itself this device reads nothing.
+    let read_min = if network.has_reads { "64K" } else { "auto" };
     let ranks = Start {
         body: &format!("netem-{devices}"),
         names: &TWO,

@@ -418,6 +418,15 @@ pub(super) static VERBS_PORT: Auto =
 pub(super) static VERBS_GID: Auto = Auto::Found(
     "over Ethernet the first address of RoCE v2, of IP version 4 before version 6, and no link-local one before others",
 );
+pub(super) static VERBS_READ_MIN: Auto = Auto::Computed(
+    || {
+        format!(
+            "{}, but never by the kernel's software device (rdma_rxe), which may say of a read that brought nothing that it has succeeded",
+            show_size(seeds::READ_MIN)
+        )
+    },
+    |_, _| Value::Size(seeds::READ_MIN),
+);
 pub(super) static VERBS_MODE: Auto = Auto::Found(
     "rc, if a device has a connection for each peer on other nodes, there are at most ONECOPY_VERBS_LANES peers, and what these take is within ONECOPY_VERBS_MEMORY; else xrc, if a device has it, and the same holds of it; else ud",
 );

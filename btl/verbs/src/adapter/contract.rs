@@ -2,6 +2,7 @@
 //! What lanes are to those who use them, whatever the device is.
 
 use super::head::Offer;
+use crate::provider::Limits;
 use std::fmt::Debug;
 use std::os::fd::{BorrowedFd, OwnedFd};
 use std::sync::Arc;
@@ -34,12 +35,21 @@ pub struct Settings {
     pub silence: Duration,
     /// Bytes from which on a message of the program is read where it lies.
     pub read_min: u64,
+    /// Whether that is so even by a device whose reads are not sound ([`Limits::sound_reads`]).
+    pub trusts_reads: bool,
     /// Bytes of a read at most: the longest stripe.
     pub stripe: usize,
     /// Rails at most.
     pub rails: usize,
     /// Bytes and entries of the program's memory that stay registered.
     pub cache: (usize, usize),
+}
+
+impl Settings {
+    /// Whether a device may read memory of peers, and memory of the program is shown for it.
+    pub(crate) fn reads_by(&self, device: &Limits) -> bool {
+        device.sound_reads || self.trusts_reads
+    }
 }
 
 /// What a rank must know for extended connections.

@@ -73,7 +73,8 @@ impl<P: Provider> Reads<P> {
         shows: &Shows,
         bytes: &[u8],
     ) -> Option<ExposedMemory> {
-        if (bytes.len() as u64) < settings.read_min || bytes.is_empty() {
+        let is_worth_it = bytes.len() as u64 >= settings.read_min && !bytes.is_empty();
+        if !is_worth_it || !settings.reads_by(domain.device().limits()) {
             return None;
         }
         let (size, entries) = settings.cache;

@@ -29,6 +29,9 @@ use super::objects::{Context, zero};
 use super::pairs::PairOf;
 use crate::provider::{Address, Change, Event, Kind, Limits, Path, Port};
 
+/// The vendor that `rdma_rxe` names: none of the registered ones (`RXE_VENDOR_ID` in the kernel).
+const SOFTWARE: u32 = 0x00ff_ffff;
+
 pub(super) fn limits(context: &Context) -> io::Result<Limits> {
     let mut attr = MaybeUninit::<ibv_device_attr_ex>::zeroed();
     // SAFETY: the context is open, the structure can be written.
@@ -56,6 +59,7 @@ pub(super) fn limits(context: &Context) -> io::Result<Limits> {
         registration_bytes: device.max_mr_size,
         reads: u8::try_from(device.max_qp_rd_atom.min(device.max_qp_init_rd_atom))
             .unwrap_or(u8::MAX),
+        sound_reads: device.vendor_id != SOFTWARE,
         ports: device.phys_port_cnt,
         shared_connections: device.device_cap_flags & IBV_DEVICE_XRC != 0,
         faults: attr.odp_caps.general_caps & IBV_ODP_SUPPORT != 0,
