@@ -2,7 +2,7 @@
 //! Copies between host memory and buffers that may lie in devices, in pieces of a chunk, several at once.
 //!
 //! A buffer is a list of runs, each at its address: that of a device, or of the host. What lies in the host is copied
-//! by the processor.
+//! by the kernel, which refuses what is nobody's memory.
 //!
 //! # Safety
 //! The callers answer for the program's memory, as the functions here say. Chunks are ours.
@@ -10,12 +10,12 @@
 
 use crate::context::primary;
 use crate::error::Error;
+use crate::host::copy_part;
 use crate::lane::{Direction, Event, Lane};
 use crate::memory::{self, Allocation, Kind};
 use crate::presence::driver;
 use crate::staging::{self, CHUNK, Chunk};
 use cuda_sys::Library;
-use onecopy_shm::copy::{Kernel, copy};
 use std::collections::VecDeque;
 use std::ops::Range;
 use std::sync::Arc;
@@ -395,13 +395,12 @@ pub(crate) unsafe fn start_all(
                 }
             }
             None => {
-                let program = std::ptr::with_exposed_provenance_mut::<u8>(part.address as usize);
-                let (to, from) = match direction {
-                    Direction::ToHost => (host, program.cast_const()),
-                    Direction::ToDevice => (program, host.cast_const()),
-                };
-                // SAFETY: as many bytes of a chunk of ours and of the program's plain memory.
-                unsafe { copy(Kernel::Memcpy, to, from, part.len) };
+                // SAFETY: as many bytes of a chunk of ours, and of the program's memory by this contract.
+                let copied = unsafe { copy_part(direction, host, part.address, part.len) };
+                if let Err(error) = copied {
+                    failed = Some(error);
+                    break;
+                }
             }
         }
     }

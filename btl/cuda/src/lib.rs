@@ -24,6 +24,7 @@
 mod context;
 pub mod copies;
 pub mod error;
+mod host;
 mod lane;
 pub mod memory;
 pub mod pipeline;

@@ -116,6 +116,12 @@ fn contexts_that_end_take_no_memory_along() {
     passes("contexts", &[], &[], "all contexts");
 }
 
+#[test]
+fn memory_that_goes_while_a_message_is_under_way_is_an_error() {
+    passes("gone", &[], &[], "named, and on");
+    passes("gone", &["frees"], &[], "named, and on");
+}
+
 /// One region is registered, or two, where a pool may have more.
 #[test]
 fn messages_of_devices_go_on_with_what_the_driver_registers() {

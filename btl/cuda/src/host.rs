@@ -1,0 +1,150 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Parts of a buffer of which the driver knows nothing: memory of the host, or what was a device's and is freed.
+//!
+//! To touch what was a device's would end the process. So the kernel copies, which refuses that as an error.
+//!
+//! # Safety
+//! The kernel checks the program's addresses itself. What it must not check is a chunk of ours.
+#![allow(unsafe_code, reason = "memory of the program")]
+
+use crate::error::Error;
+use crate::lane::Direction;
+use libc::iovec;
+use onecopy_shm::copy::{Kernel, copy};
+use std::io;
+
+/// Copies between the host's memory `ours` and the program's at `address`.
+///
+/// # Safety
+/// `ours` is memory of so many bytes, alone for as long. The program lets its own be read, or written.
+///
+/// # Errors
+///
+/// There is no such memory of the program.
+pub(crate) unsafe fn copy_part(
+    direction: Direction,
+    ours: *mut u8,
+    address: u64,
+    len: usize,
+) -> Result<(), Error> {
+    let program = std::ptr::with_exposed_provenance_mut::<u8>(address as usize);
+    let mut done = 0;
+    while done < len {
+        let rest = |from: *mut u8| iovec {
+            iov_base: from.wrapping_add(done).cast(),
+            iov_len: len - done,
+        };
+        let (local, remote) = (rest(ours), rest(program));
+        // SAFETY: the lists have one entry each; ours is by the contract of this function, the kernel checks the other.
+        let moved = unsafe {
+            match direction {
+                Direction::ToHost => libc::process_vm_readv(
+                    libc::getpid(),
+                    &raw const local,
+                    1,
+                    &raw const remote,
+                    1,
+                    0,
+                ),
+                Direction::ToDevice => libc::process_vm_writev(
+                    libc::getpid(),
+                    &raw const local,
+                    1,
+                    &raw const remote,
+                    1,
+                    0,
+                ),
+            }
+        };
+        match moved {
+            1.. => done += moved as usize,
+            0 => return Err(gone(address, done, len)),
+            _ if io::Error::last_os_error().raw_os_error() == Some(libc::EFAULT) => {
+                return Err(gone(address, done, len));
+            }
+            // A filter forbids the call: the program's word is all there is.
+            _ => {
+                let (ours, program) = (ours.wrapping_add(done), program.wrapping_add(done));
+                let (to, from) = match direction {
+                    Direction::ToHost => (ours, program.cast_const()),
+                    Direction::ToDevice => (program, ours.cast_const()),
+                };
+                // SAFETY: by the contract of this function.
+                unsafe { copy(Kernel::Memcpy, to, from, len - done) };
+                return Ok(());
+            }
+        }
+    }
+    Ok(())
+}
+
+fn gone(address: u64, done: usize, len: usize) -> Error {
+    let at = address + done as u64;
+    Error::ours(
+        "a copy",
+        format!("{} bytes at {at:#x}", len - done),
+        "neither the host nor a device has memory there",
+        "free memory, and end contexts, when the messages of it are complete",
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use onecopy_shm::layout::PAGE;
+
+    #[test]
+    fn memory_of_the_host_is_copied_and_what_is_none_is_an_error() {
+        let text = b"some bytes of the program".to_vec();
+        let mut ours = vec![0u8; text.len()];
+        let address = text.as_ptr().expose_provenance() as u64;
+        // SAFETY: both are vectors of so many bytes.
+        unsafe { copy_part(Direction::ToHost, ours.as_mut_ptr(), address, text.len()) }
+            .expect("read");
+        assert_eq!(ours, text);
+        let mut target = vec![0u8; text.len()];
+        let address = target.as_mut_ptr().expose_provenance() as u64;
+        // SAFETY: as above.
+        unsafe { copy_part(Direction::ToDevice, ours.as_mut_ptr(), address, text.len()) }
+            .expect("written");
+        assert_eq!(target, text);
+    }
+
+    /// As what was a device's: reserved, and nobody's. Also where that begins within the buffer.
+    #[test]
+    fn what_nobody_may_touch_is_an_error_that_names_it() {
+        let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
+        // SAFETY: new memory at an address that the kernel chooses.
+        let at = unsafe {
+            libc::mmap(
+                std::ptr::null_mut(),
+                2 * PAGE,
+                libc::PROT_NONE,
+                flags,
+                -1,
+                0,
+            )
+        };
+        assert_ne!(at, libc::MAP_FAILED);
+        // SAFETY: the first page of that memory.
+        let code = unsafe { libc::mprotect(at, PAGE, libc::PROT_READ | libc::PROT_WRITE) };
+        assert_eq!(code, 0);
+        let mut ours = vec![0u8; 2 * PAGE];
+        let address = at.expose_provenance() as u64;
+        for direction in [Direction::ToHost, Direction::ToDevice] {
+            for (start, bad) in [(0, PAGE), (PAGE, PAGE), (PAGE + 8, PAGE + 8)] {
+                let from = address + start as u64;
+                // SAFETY: ours has so many bytes.
+                let copied =
+                    unsafe { copy_part(direction, ours.as_mut_ptr(), from, 2 * PAGE - start) };
+                let text = copied.expect_err("nobody's").to_string();
+                assert!(
+                    text.contains(&format!("{:#x}", address + bad as u64)),
+                    "{text}"
+                );
+            }
+        }
+        // SAFETY: the memory that was mapped above.
+        unsafe { libc::munmap(at, 2 * PAGE) };
+    }
+}
