@@ -35,27 +35,14 @@ pub(crate) unsafe fn copy_part(
             iov_len: len - done,
         };
         let (local, remote) = (rest(ours), rest(program));
-        // SAFETY: the lists have one entry each; ours is by the contract of this function, the kernel checks the other.
-        let moved = unsafe {
-            match direction {
-                Direction::ToHost => libc::process_vm_readv(
-                    libc::getpid(),
-                    &raw const local,
-                    1,
-                    &raw const remote,
-                    1,
-                    0,
-                ),
-                Direction::ToDevice => libc::process_vm_writev(
-                    libc::getpid(),
-                    &raw const local,
-                    1,
-                    &raw const remote,
-                    1,
-                    0,
-                ),
-            }
+        let call = match direction {
+            Direction::ToHost => libc::process_vm_readv,
+            Direction::ToDevice => libc::process_vm_writev,
         };
+        // SAFETY: of this process.
+        let process = unsafe { libc::getpid() };
+        // SAFETY: the lists have one entry each; ours is by the contract of this function, the kernel checks the other.
+        let moved = unsafe { call(process, &raw const local, 1, &raw const remote, 1, 0) };
         match moved {
             1.. => done += moved as usize,
             0 => return Err(gone(address, done, len)),

@@ -6,6 +6,7 @@
 //! polled by `send` and `recv`, and no envelope. Both take turns batch by batch, between the same two processes.
 
 mod pair;
+mod perftest;
 
 use crate::BenchError;
 use nix::sched::{CpuSet, sched_setaffinity};
@@ -15,6 +16,7 @@ use onecopy_btl::LayerId;
 use onecopy_btl::layers::verbs::refused_mode;
 use onecopy_obs::VerbsMode;
 use pair::BarePair;
+use perftest::Perftest;
 use serde::{Deserialize, Serialize};
 use std::hint::{black_box, spin_loop};
 use std::io::{ErrorKind, Read, Write};
@@ -65,7 +67,10 @@ pub struct NetRow {
     pub us: f64,
     /// The same by the bare loop.
     pub bare_us: f64,
-    /// The first divided by the second.
+    /// The same by a program of perftest: typical, or by its average. None: there is none.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub perftest_us: Option<f64>,
+    /// The first divided by the limit: perftest's figure, or the bare loop's where there is none.
     pub ratio: f64,
     /// Batches of each.
     pub batches: usize,
@@ -293,6 +298,8 @@ struct Rank<'p> {
     plan: &'p NetPlan,
     /// By which the ranks meet. A rank that waits here for one that has failed gets an error.
     world: Comm,
+    /// Beside a device.
+    perftest: Option<Perftest>,
 }
 
 impl Rank<'_> {
@@ -370,15 +377,40 @@ impl Rank<'_> {
             }
         }
         let [us, bare_us] = times.map(median);
+        let perftest_us = self.perftest(rank, point, bare_us)?;
         Ok(NetRow {
             mode: self.plan.mode,
             pattern,
             bytes,
             us,
             bare_us,
-            ratio: us / bare_us,
+            perftest_us,
+            ratio: us / perftest_us.unwrap_or(bare_us),
             batches: self.plan.batches,
         })
+    }
+
+    /// The figure of perftest, at rank 0. It takes about as long as the batches of a contestant. The other rank waits.
+    fn perftest(
+        &self,
+        rank: usize,
+        point: (NetPattern, usize),
+        bare_us: f64,
+    ) -> Result<Option<f64>, BenchError> {
+        let Some(perftest) = &self.perftest else {
+            return Ok(None);
+        };
+        let mut measured = None;
+        if rank == 0 {
+            let all = self.plan.batch * u32::try_from(self.plan.batches).unwrap_or(u32::MAX);
+            let iterations = all.as_secs_f64() * 1e6 / bare_us.max(0.01);
+            match perftest.measure(point, iterations as usize) {
+                Ok(us) => measured = us,
+                Err(reason) => tracing::warn!("{reason}; the bare queue pair is the limit"),
+            }
+        }
+        self.world.barrier()?;
+        Ok(measured)
     }
 }
 
@@ -480,6 +512,7 @@ pub fn as_rank(
     }
     pin(onecopy::machine::spread_processors().get(rank).copied());
     let world = runtime.world();
+    let mut perftest = None;
     let mut bare: Box<dyn Side> = match plan.mode {
         NetMode::Tcp => Box::new(Bare(bare_end(&world)?)),
         NetMode::Rc | NetMode::Xrc | NetMode::Ud => {
@@ -488,6 +521,12 @@ pub fn as_rank(
             }
             let pair = BarePair::open(&knobs, runtime.world(), 1 - rank)?;
             take_over(&runtime, 1 - rank)?;
+            let processors = onecopy::machine::spread_processors();
+            perftest = Some(Perftest::on(
+                pair.chosen(),
+                plan.mode == NetMode::Ud,
+                [0, 1].map(|rank| processors.get(rank).copied()),
+            ));
             Box::new(pair)
         }
     };
@@ -495,7 +534,11 @@ pub fn as_rank(
         world: runtime.world(),
         peer: 1 - rank,
     };
-    let this = Rank { plan, world };
+    let this = Rank {
+        plan,
+        world,
+        perftest,
+    };
     for point in points(plan) {
         let row = this.point(rank, &mut [&mut library, &mut *bare], point)?;
         if rank == 0 {

@@ -64,6 +64,11 @@ impl<P: Provider> BarePair<P> {
         })
     }
 
+    /// Its device and port.
+    pub(super) fn chosen(&self) -> &Chosen<P> {
+        &self.chosen
+    }
+
     fn connect(&self, bytes: usize, window: usize) -> Result<Link<P>, BenchError> {
         // Nobody sends more than two windows ahead of its peer.
         let (sends, receives) = (window + BEYOND, 2 * window + BEYOND);

@@ -16,8 +16,8 @@ use std::time::Duration;
 const AFTER_HELP: &str = "\
 Without PATTERN: all of them. Two ranks on two nodes, both of which are this machine: two processes that reach each other over the \
 loopback. A batch of a ping-pong gives the median of its round trips, of other patterns the mean. 'bare' is a loop of send and recv over a socket between the same two processes, in turns with the library's batches. 'x' is the \
-library's median time divided by that of the bare loop. With --mode rc both go by a device for RDMA. The bare loop copies into and out of \
-registered memory, sends by a queue pair, and polls. With --mode xrc the library goes by extended connections, if the device has them, with --mode ud it sends datagrams. The bare loop is that of rc then.
+library's median time divided by the limit: that of the bare loop, or of perftest where its programs are in the path. With --mode rc both go by a device for RDMA. The bare loop copies into and out of \
+registered memory, sends by a queue pair, and polls. 'perftest' is the time by ib_send_lat (typical), ib_write_bw or ib_send_bw (average), between the same two processors, after the batches. With --mode xrc the library goes by extended connections, if the device has them, with --mode ud it sends datagrams. The bare loop is that of rc then.
 
 Settings of the ranks come from ONECOPY_ variables, as for any job.";
 
@@ -56,10 +56,12 @@ fn line(row: &NetRow) -> String {
         NetPattern::Rate => "rate",
     };
     format!(
-        "{pattern:<10}{:>6}{:>12.3}{:>12.3}{:>8.2}{ours:>12.1}{bare:>12.1}",
+        "{pattern:<10}{:>6}{:>12.3}{:>12.3}{:>12}{:>8.2}{ours:>12.1}{bare:>12.1}",
         sizes::format(row.bytes),
         row.us,
         row.bare_us,
+        row.perftest_us
+            .map_or("-".to_owned(), |us| format!("{us:.3}")),
         row.ratio,
     )
 }
@@ -130,8 +132,8 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode, CliError> {
     print(|out| {
         writeln!(
             out,
-            "{:<10}{:>6}{:>12}{:>12}{:>8}{:>12}{:>12}",
-            "pattern", "size", "us", "bare us", "x", "MB/s", "bare MB/s"
+            "{:<10}{:>6}{:>12}{:>12}{:>12}{:>8}{:>12}{:>12}",
+            "pattern", "size", "us", "bare us", "perftest", "x", "MB/s", "bare MB/s"
         )
     })?;
     let rows = measure(&plan)?;
