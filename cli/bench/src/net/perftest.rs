@@ -195,8 +195,8 @@ fn free_port() -> std::io::Result<u16> {
     Ok(listener.local_addr()?.port())
 }
 
-/// Microseconds per message, out of the table that a program prints. It has a typical half round trip, a bandwidth in
-/// MiB a second, of both directions if there are two, or a rate in millions a second.
+/// Microseconds per message, out of the table that a program prints. It has a typical half round trip, a bandwidth (MiB
+/// a second), or a rate (millions a second). A bandwidth is of both directions if there are two.
 fn of_output((pattern, bytes): (NetPattern, usize), text: &str) -> Option<f64> {
     let mut lines = text
         .lines()
