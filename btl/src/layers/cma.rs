@@ -76,6 +76,33 @@ fn transfer(
     usize::try_from(moved).map_err(|_| io::Error::last_os_error())
 }
 
+/// As [`transfer_all`] of one pair, without the lists: to clear them takes as long as all else here. What the longer of
+/// the two has beyond the other is left out. A call moves `MOST` bytes at most.
+fn transfer_one<const MOST: usize>(
+    direction: Direction,
+    pid: libc::pid_t,
+    (local, room): (*mut u8, usize),
+    range: &RemoteRange,
+) -> io::Result<()> {
+    let remote = remote_iovec(range);
+    let len = remote.iov_len.min(room);
+    let mut done = 0;
+    while done < len {
+        let rest = |base: *mut libc::c_void| libc::iovec {
+            iov_base: base.wrapping_byte_add(done),
+            iov_len: (len - done).min(MOST),
+        };
+        let (local, remote) = (rest(local.cast()), rest(remote.iov_base));
+        match transfer(direction, pid, &[local], &[remote]) {
+            Ok(0) => return Err(io::Error::from_raw_os_error(libc::EFAULT)),
+            Ok(moved) => done += moved,
+            Err(e) if e.raw_os_error() == Some(libc::EINTR) => {}
+            Err(e) => return Err(e),
+        }
+    }
+    Ok(())
+}
+
 /// Moves everything, in as many calls as the kernel's limits demand; a short transfer goes on where it stopped.
 fn transfer_all(
     direction: Direction,
@@ -322,12 +349,8 @@ impl CopyLayer for CmaLayer {
     fn get(&self, from: &[RemoteRange], out: &mut [IoSliceMut<'_>]) -> Result<(), Failure> {
         let fail = |e| failed(Direction::Read, e);
         if let ([range], [out]) = (from, &mut *out) {
-            let local = libc::iovec {
-                iov_base: out.as_mut_ptr().cast(),
-                iov_len: out.len(),
-            };
-            return transfer_all(Direction::Read, self.pid, &[(local, remote_iovec(range))])
-                .map_err(fail);
+            let local = (out.as_mut_ptr(), out.len());
+            return transfer_one::<CALL_MAX>(Direction::Read, self.pid, local, range).map_err(fail);
         }
         let mut batch = Batch::new(Direction::Read, self.pid);
         walk(from, pieces_mut(out), |range, out, part| {
@@ -339,6 +362,11 @@ impl CopyLayer for CmaLayer {
 
     fn put(&self, to: &[RemoteRange], bytes: &[IoSlice<'_>]) -> Result<(), Failure> {
         let fail = |e| failed(Direction::Write, e);
+        if let ([range], [bytes]) = (to, bytes) {
+            let local = (bytes.as_ptr().cast_mut(), bytes.len());
+            return transfer_one::<CALL_MAX>(Direction::Write, self.pid, local, range)
+                .map_err(fail);
+        }
         let mut batch = Batch::new(Direction::Write, self.pid);
         walk(to, pieces(bytes), |range, bytes, part| {
             batch.push(bytes[part].as_ptr().cast_mut(), &range)
@@ -378,23 +406,42 @@ mod tests {
     #[test]
     fn an_address_that_is_not_mapped_is_an_error() {
         let mut target = [0u8; 16];
-        let local = libc::iovec {
-            iov_base: target.as_mut_ptr().cast(),
-            iov_len: 16,
-        };
-        let range = RemoteRange {
-            address: 16,
+        let local = (target.as_mut_ptr(), target.len());
+        let pid = std::process::id() as i32;
+        let error =
+            transfer_one::<CALL_MAX>(Direction::Read, pid, local, &range_at(16, 16)).unwrap_err();
+        assert_eq!(error.raw_os_error(), Some(libc::EFAULT));
+    }
+
+    /// More than a call takes, and ends that differ.
+    #[test]
+    fn one_pair_goes_whole_and_no_further_than_its_shorter_end() {
+        let source: Vec<u8> = (0..10_000).map(|i| (i % 251) as u8).collect();
+        let pid = std::process::id() as i32;
+        for (room, len) in [(source.len(), source.len()), (100, 300), (300, 100), (0, 8)] {
+            for direction in [Direction::Read, Direction::Write] {
+                let mut target = vec![0xaa; source.len()];
+                let (from, to) = (source.as_ptr(), target.as_mut_ptr());
+                let (local, remote) = match direction {
+                    Direction::Read => (to, from.cast_mut()),
+                    Direction::Write => (from.cast_mut(), to),
+                };
+                let range = range_at(remote.expose_provenance() as u64, len as u64);
+                transfer_one::<4096>(direction, pid, (local, room), &range).expect("moved");
+                let moved = room.min(len);
+                assert_eq!(target[..moved], source[..moved]);
+                assert!(target[moved..].iter().all(|&byte| byte == 0xaa));
+            }
+        }
+    }
+
+    fn range_at(address: u64, len: u64) -> RemoteRange {
+        RemoteRange {
+            address,
             heap: None,
             region: None,
-            len: 16,
-        };
-        let error = transfer_all(
-            Direction::Read,
-            std::process::id() as i32,
-            &[(local, remote_iovec(&range))],
-        )
-        .unwrap_err();
-        assert_eq!(error.raw_os_error(), Some(libc::EFAULT));
+            len,
+        }
     }
 
     #[test]
