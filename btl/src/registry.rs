@@ -519,6 +519,7 @@ impl LayerId {
     }
 
     /// The labels of its transfers.
+    #[inline]
     #[must_use]
     pub const fn labels(self) -> Option<&'static Labels> {
         self.row().labels.as_ref()

@@ -2,7 +2,7 @@
 //! Control records to a peer, and what goes with them: the peer is woken, gets credit back, or a send is complete.
 //! Every protocol uses these, so they know none.
 
-use crate::endpoint::{Claim, RecordRoom};
+use crate::endpoint::{Claim, Medium, MediumOp, RecordRoom};
 use crate::peer::{Gone, Peer};
 use crate::records::{BODY, Fin, Kind};
 use crate::request::{RequestId, Status};
@@ -51,14 +51,48 @@ pub(crate) fn put_body(
     meta: u64,
     body: &[u8; BODY],
 ) -> bool {
-    let Some(mut claim) = claim(core, peer, 1) else {
+    if !peer.endpoint.is_open() && !open(core, peer) {
         return false;
-    };
-    claim.write(0, body);
-    claim.publish(kind as u8, BODY, meta);
-    sent(kind);
-    notify(core, peer);
-    true
+    }
+    let medium = peer.endpoint.medium();
+    medium.run(|| ControlRecord {
+        core,
+        peer,
+        kind,
+        meta,
+        body,
+    })
+}
+
+/// A record that is put into the ring or the stream of a peer.
+struct ControlRecord<'a> {
+    core: &'a mut Core,
+    peer: &'a mut Peer,
+    kind: Kind,
+    meta: u64,
+    body: &'a [u8; BODY],
+}
+
+impl MediumOp for ControlRecord<'_> {
+    type Outcome = bool;
+
+    #[inline(always)]
+    fn run_on<M: Medium>(self) -> bool {
+        let Some(to) = M::of(&mut self.peer.endpoint) else {
+            return false;
+        };
+        let Some(mut room) = to.claim(1) else {
+            self.core.counters.ring_full += 1;
+            return false;
+        };
+        room.write(0, self.body);
+        room.publish(self.kind as u8, BODY, self.meta);
+        sent(self.kind);
+        if to.notify() {
+            self.core.counters.doorbells_rung += 1;
+        }
+        true
+    }
 }
 
 /// A control record was published.
@@ -92,6 +126,9 @@ pub(super) fn notify_room(core: &mut Core, peer: &mut Peer) {
 /// Queues a control record for the peer and writes it if there is room.
 pub(crate) fn reply(core: &mut Core, peer: &mut Peer, kind: Kind, body: [u8; BODY]) {
     if peer.life.is_gone() {
+        return;
+    }
+    if peer.outbound.replies.is_empty() && put_body(core, peer, kind, 0, &body) {
         return;
     }
     if let Err(why) = peer.outbound.reply(&core.knobs, kind, body) {

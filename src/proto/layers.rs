@@ -76,6 +76,7 @@ fn detach_layer(counters: &mut Counters, link: &Link, layer: LayerId) {
 }
 
 /// Reads ranges of the peer's memory by a layer.
+#[inline(always)]
 pub(crate) fn read(
     counters: &mut Counters,
     link: &Link,

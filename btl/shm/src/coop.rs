@@ -18,13 +18,18 @@ use crate::sync::{AtomicU64, Ordering, fence};
 
 /// The words of a cooperative transfer. All zero: none is open.
 ///
-/// What the receiver writes to open one is in one cache line, so the sender sees all of it with one transfer of the
-/// line. What the sender writes is in the other.
+/// They are in one cache line. So the sender sees with the counter what the transfer is about, and who claims a chunk
+/// sees what the other side has done. With the sender's words in a line of their own, 256 KiB in 16 chunks took 5.11
+/// instead of 4.75 us (A, near, 11-29). The line behind is left empty: processors fetch pairs of lines.
 #[derive(Debug, Default)]
 #[repr(C, align(64))]
 pub struct CooperativeBlock {
     /// `id << 32 | taken from the back << 16 | taken from the front`.
     counter: AtomicU64,
+    /// `id << 32 | chunks that the sender finished`; none of any other id.
+    done: AtomicU64,
+    /// `id << 32 | chunk + 1` of the chunk that the sender gave back; none of any other id.
+    failed: AtomicU64,
     /// `destination address`, for a sender that writes by `process_vm_writev`.
     address: AtomicU64,
     /// Destination in the receiver's heap, or `u64::MAX`.
@@ -33,12 +38,7 @@ pub struct CooperativeBlock {
     len: AtomicU64,
     /// Bytes of one chunk.
     chunk: AtomicU64,
-    _line: [AtomicU64; 3],
-    /// `id << 32 | chunks that the sender finished`; none of any other id.
-    done: AtomicU64,
-    /// `id << 32 | chunk + 1` of the chunk that the sender gave back; none of any other id.
-    failed: AtomicU64,
-    _rest: [AtomicU64; 6],
+    _rest: [AtomicU64; 9],
 }
 
 #[cfg(not(loom))]
