@@ -247,6 +247,15 @@ impl Comm {
         self.attempt(bytes, dest, tag, false)
     }
 
+    /// Sends `bytes` as was decided for them by [`Self::send_if_room`]. Returns when the buffer may be used again.
+    ///
+    /// # Errors
+    ///
+    /// As of [`Comm::send`].
+    pub fn send_as_planned(&self, bytes: &[u8], dest: usize, tag: i32, plan: Plan) -> Result<()> {
+        self.send_mode(bytes, dest, tag, Mode::Standard, plan.0)
+    }
+
     #[inline(always)]
     fn attempt(&self, bytes: &[u8], dest: usize, tag: i32, again: bool) -> Attempt {
         // What cannot go out as a whole is left alone: a part would bind the caller to wait.

@@ -233,6 +233,18 @@ fn send_dense(
     Ok(memory::with_bytes(data.buf, bytes, send))
 }
 
+/// Sends what lies together as was decided for it.
+fn send_as_planned(data: Data, to: Envelope<'_>, plan: Plan) -> Outcome<()> {
+    let (Some(bytes), Some(rank)) = (data.dense_bytes(), to.destination()?) else {
+        return send_planned(data, to, plan);
+    };
+    let link = to.comm.link()?;
+    memory::with_bytes(data.buf, bytes, |bytes| {
+        link.send_as_planned(bytes, rank, to.tag, plan)
+    })?;
+    Ok(())
+}
+
 /// Each function has a copy: what would be passed on to a common one costs a tenth of a short send.
 #[inline(always)]
 fn isend_mode(data: Data, to: Envelope<'_>, mode: Mode, request: Out<Request>) -> Outcome<()> {
@@ -383,7 +395,7 @@ pub(crate) fn sendrecv(
     // What has to wait is sent behind the receive: two ranks that send to one another must not both wait.
     let mut receive = receive_object(received, from)?;
     let sent = if plan.is_decided() {
-        send_planned(sent, to, plan)
+        send_as_planned(sent, to, plan)
     } else {
         send(sendbuf, sendcount, sendtype, dest, sendtag, handle)
     };
