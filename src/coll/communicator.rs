@@ -18,7 +18,7 @@ use std::collections::VecDeque;
 pub(crate) struct Communicator {
     pub(crate) state: CommState,
     pub(crate) ops: VecDeque<Operation>,
-    /// What members are told by messages when it has failed.
+    /// What members get by messages when it has failed.
     pub(super) poison: Poison,
 }
 

@@ -68,7 +68,7 @@ pub(crate) struct Exchange {
 /// What a member has for this rank.
 struct MemberPart {
     place: usize,
-    said: CheckedLine,
+    line: CheckedLine,
     /// Where it goes in the receive buffer.
     to: usize,
     len: usize,
@@ -221,18 +221,18 @@ impl Exchange {
             if self.got > 0 && index > 0 {
                 break;
             }
-            let phase = cx.state.channel_ends[place].look(cx.seq);
-            let Some(said) = self.lines.of(cx.state, place, cx.seq)? else {
+            let phase = cx.state.channel_ends[place].phase(cx.seq);
+            let Some(line) = self.lines.get_or_read(cx.state, place, cx.seq)? else {
                 index += 1;
                 continue;
             };
             let (to, len) = self.takes.of(place);
-            if said.content == Content::Message {
-                if said.given.len != len as u64 {
+            if line.content == Content::Message {
+                if line.given.len != len as u64 {
                     return Err(member_buffer::mismatch(
                         cx.state,
                         place,
-                        said.given.len,
+                        line.given.len,
                         len,
                     ));
                 }
@@ -241,10 +241,10 @@ impl Exchange {
                 continue;
             }
             self.withdraw(cx.engine, place);
-            let reads = self.reads(&said, len);
+            let reads = self.reads(&line, len);
             let part = MemberPart {
                 place,
-                said,
+                line,
                 to,
                 len,
                 reads,
@@ -282,13 +282,13 @@ impl Exchange {
     /// See [`super::op::Operation::awaits`].
     pub(crate) fn awaits(&self, state: &CommState, seq: u32, place: usize) -> bool {
         let takes = self.pending.contains(&place);
-        let phase = state.channel_ends[place].look(seq);
+        let phase = state.channel_ends[place].phase(seq);
         if phase == 0 {
             return takes || self.push.awaits(place);
         }
         let (_, len) = self.takes.of(place);
-        let said = self.lines.known_of(place).filter(|_| takes);
-        said.is_some_and(|said| !has_come(self.reads(&said, len), len, phase))
+        let line = self.lines.cached(place).filter(|_| takes);
+        line.is_some_and(|line| !has_come(self.reads(&line, len), len, phase))
     }
 
     /// Takes bytes of a part for this rank, all or the next of them.
@@ -298,16 +298,16 @@ impl Exchange {
         };
         let &MemberPart {
             place,
-            said,
+            line,
             to,
             len,
             ..
         } = part;
         let state = &*cx.state;
-        let all = match said.content {
+        let all = match line.content {
             Content::Inline(all) | Content::Slot(all) => all,
             Content::Nothing | Content::Buffer | Content::Message | Content::Pieces => {
-                usize::try_from(said.given.len).unwrap_or(usize::MAX)
+                usize::try_from(line.given.len).unwrap_or(usize::MAX)
             }
         };
         // Where this rank's part is, what it is a part of, and how long that is to be.
@@ -323,9 +323,9 @@ impl Exchange {
         if there != expected {
             return Err(mismatch());
         }
-        match said.content {
+        match line.content {
             Content::Inline(_) | Content::Slot(_) => {
-                let view = state.channel_ends[place].bytes(cx.seq, &said, offset, len);
+                let view = state.channel_ends[place].bytes(cx.seq, &line, offset, len);
                 let view = view.ok_or_else(mismatch)?;
                 cx.engine.core.loans.write(recv, to, len, |out| {
                     view.copy_to(out, Kernel::Memcpy);
@@ -349,7 +349,7 @@ impl Exchange {
     ) -> Result<usize> {
         let (place, reads, seq) = (part.place, part.reads, cx.seq);
         let (peers, state) = (&cx.engine.peers, &*cx.state);
-        let source = MemberBuffer::of(&part.said, seq, place, GIVEN);
+        let source = MemberBuffer::of(&part.line, seq, place, GIVEN);
         if self.got == 0
             && offset
                 .checked_add(reads)

@@ -19,7 +19,7 @@ impl Failed {
             None => return 0,
             Some(Error::PeerDied { rank, death }) => (*rank, death.encode()),
             Some(Error::PeerLeft { rank }) => (*rank, (LEFT, 0)),
-            // This rank is cut off from another one in some other way; only the fact is told.
+            // This rank is cut off from another one in some other way; only the fact is reported.
             Some(Error::Protocol { rank, .. } | Error::Unreachable { rank, .. }) => {
                 (*rank, Death::Unknown.encode())
             }

@@ -98,8 +98,8 @@ pub(crate) struct Short {
     result: usize,
 }
 
-/// None unless contributions fit into slots, and nothing but lines has to say what they are. What is wrong with a call
-/// is told on the other path.
+/// None unless contributions fit into slots, and lines alone describe them. The other path reports what is wrong with a
+/// call.
 impl<'c> PlanForm<'c> for Option<Short> {
     #[inline(always)]
     fn of(plan: Result<Plan<'c>, Fault<'c>>, call: &MemberCall<'c>) -> Self {
@@ -429,8 +429,8 @@ impl ShortLines<'_> {
 
     /// The bytes of a contribution that has come.
     #[inline(always)]
-    fn bytes(&self, place: usize, brief: ShortContribution) -> Result<View<'_>, Stop> {
-        let bytes = self.state.channel_ends[place].brief_bytes(self.seq, brief, self.len);
+    fn bytes(&self, place: usize, short: ShortContribution) -> Result<View<'_>, Stop> {
+        let bytes = self.state.channel_ends[place].short_bytes(self.seq, short, self.len);
         bytes.ok_or(Stop::NotShort)
     }
 
@@ -447,8 +447,8 @@ impl ShortLines<'_> {
 
     #[inline(always)]
     fn copy(&mut self, root: usize, from: usize, recv: &mut [u8]) -> Result<(), Stop> {
-        let brief = self.poll(root)?;
-        let all = self.bytes(root, brief)?;
+        let short = self.poll(root)?;
+        let all = self.bytes(root, short)?;
         let mine = all.part(from, recv.len()).ok_or(Stop::NotShort)?;
         mine.copy_to(recv, Kernel::Memcpy);
         Ok(())
@@ -460,8 +460,8 @@ impl ShortLines<'_> {
         let Collect { part, .. } = collect;
         while *self.taken < size - 1 {
             let place = (me + 1 + *self.taken) % size;
-            let brief = self.poll(place)?;
-            let all = self.bytes(place, brief)?;
+            let short = self.poll(place)?;
+            let all = self.bytes(place, short)?;
             let view = all.part(collect.from(me), part).ok_or(Stop::NotShort)?;
             view.copy_to(&mut recv[place * part..][..part], Kernel::Memcpy);
             *self.taken += 1;
@@ -476,8 +476,8 @@ impl ShortLines<'_> {
             op, elem, begin, ..
         } = combine;
         let me = self.state.me;
-        let brief = self.poll(1 - me)?;
-        let all = self.bytes(1 - me, brief)?;
+        let short = self.poll(1 - me)?;
+        let all = self.bytes(1 - me, short)?;
         let other = all.part(begin, recv.len()).ok_or(Stop::NotShort)?;
         if me == 0 {
             accumulate(op, elem, recv, other);
@@ -505,8 +505,8 @@ impl ShortLines<'_> {
             } else {
                 None
             };
-            let part = |place, brief| {
-                let all = self.bytes(place, brief)?;
+            let part = |place, short| {
+                let all = self.bytes(place, short)?;
                 all.part(begin, recv.len()).ok_or(Stop::NotShort)
             };
             let view = part(place, first)?;
@@ -527,14 +527,14 @@ impl ShortLines<'_> {
     #[inline(always)]
     fn poll_or_own(&mut self, place: usize) -> Result<ShortContribution, Stop> {
         if place == self.state.me {
-            Ok(self.state.channel_ends[place].brief(self.seq))
+            Ok(self.state.channel_ends[place].read_short(self.seq))
         } else {
             self.poll(place)
         }
     }
 }
 
-/// Polls a line for a while. Gives what it says, which may be that it has no short contribution.
+/// Polls a line for a while, and reads it. It may hold no short contribution.
 #[inline]
 fn poll_line(
     state: &mut CommState,
@@ -542,16 +542,16 @@ fn poll_line(
     seq: u32,
     mut polls: usize,
 ) -> Result<ShortContribution, Stop> {
-    while state.channel_ends[place].look(seq) == 0 {
+    while state.channel_ends[place].phase(seq) == 0 {
         polls -= 1;
         if polls == 0 {
             return Err(Stop::Awaited);
         }
         onecopy_shm::sync::spin_hint();
     }
-    let brief = state.channel_ends[place].brief(seq);
-    state.note_done(place, brief.done);
-    Ok(brief)
+    let short = state.channel_ends[place].read_short(seq);
+    state.note_done(place, short.done);
+    Ok(short)
 }
 
 #[cfg(test)]

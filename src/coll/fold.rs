@@ -293,16 +293,16 @@ impl Fold {
                 });
                 continue;
             }
-            let Some(said) = self.lines.of(state, place, seq)? else {
+            let Some(line) = self.lines.get_or_read(state, place, seq)? else {
                 return Ok(false);
             };
             // No longer than line or slot: the bytes are taken by this rank's length, which is the same.
-            let (location, len) = match said.content {
+            let (location, len) = match line.content {
                 Content::Inline(len) => (Location::Inline, len as u64),
                 Content::Slot(len) => (Location::Slot, len as u64),
                 Content::Nothing | Content::Message | Content::Pieces => (Location::Inline, 0),
                 Content::Buffer => {
-                    let range = lines::range(said.given);
+                    let range = lines::range(line.given);
                     (reach(engine, state, place, range), range.len)
                 }
             };
@@ -318,7 +318,7 @@ impl Fold {
     fn step_tree(&mut self, cx: &mut StepContext<'_>) -> Result<Step> {
         let mut result = Step::Idle;
         if self.state == FoldState::Contributions {
-            if cx.state.own().look(cx.seq) == 0 && !self.combine_children(cx)? {
+            if cx.state.own().phase(cx.seq) == 0 && !self.combine_children(cx)? {
                 return Ok(Step::Idle);
             }
             (self.state, result) = (FoldState::Result, Step::Moved);
@@ -413,13 +413,13 @@ fn reach(engine: &Engine, state: &CommState, place: usize, range: RemoteRange) -
 
 /// A short contribution of a member.
 fn small(state: &CommState, place: usize, seq: u32, len: usize) -> Result<View<'_>> {
-    let said = lines::read(state, place, seq)?;
-    let there = match said.content {
+    let line = lines::read(state, place, seq)?;
+    let there = match line.content {
         Content::Inline(there) | Content::Slot(there) => there as u64,
-        Content::Nothing | Content::Buffer | Content::Message | Content::Pieces => said.given.len,
+        Content::Nothing | Content::Buffer | Content::Message | Content::Pieces => line.given.len,
     };
     state.channel_ends[place]
-        .bytes(seq, &said, 0, len)
+        .bytes(seq, &line, 0, len)
         .filter(|_| there == len as u64)
         .ok_or_else(|| mismatch(state, place, there, len))
 }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! What members' lines say of a collective under way. Each line is read and checked once; every later step uses that
-//! copy, as the owner may write to the line meanwhile.
+//! The members' lines of a collective under way. Each line is read and checked once. Every later step uses that copy,
+//! as the owner may write to the line meanwhile.
 
 use super::contribution::ENTRY;
 use super::state::CommState;
@@ -13,8 +13,8 @@ use onecopy_shm::layout::HeapOffset;
 /// A line that was read.
 #[derive(Debug, Clone, Copy)]
 struct LineRead {
-    said: CheckedLine,
-    /// What its table says of this rank's part, if that was asked for: where it is, and its bytes.
+    line: CheckedLine,
+    /// This rank's entry in its table, if that was read: the part's offset and its bytes.
     entry: Option<(usize, usize)>,
 }
 
@@ -23,19 +23,20 @@ struct LineRead {
 pub(crate) struct Lines(Vec<Option<LineRead>>);
 
 impl Lines {
-    /// What the line of `place` says of `seq`; none as long as it is not there. An error fails the member.
-    pub(crate) fn of(
+    /// The line of `place` for `seq`, read at most once; none as long as it is not published. An error fails the
+    /// member.
+    pub(crate) fn get_or_read(
         &mut self,
         state: &CommState,
         place: usize,
         seq: u32,
     ) -> Result<Option<CheckedLine>> {
-        Ok(self.known(state, place, seq)?.map(|known| known.said))
+        Ok(self.known(state, place, seq)?.map(|known| known.line))
     }
 
-    /// What the line of `place` says, if it was read.
-    pub(crate) fn known_of(&self, place: usize) -> Option<CheckedLine> {
-        self.0.get(place)?.map(|known| known.said)
+    /// The line of `place`, if it was read.
+    pub(crate) fn cached(&self, place: usize) -> Option<CheckedLine> {
+        self.0.get(place)?.map(|known| known.line)
     }
 
     fn known(
@@ -51,11 +52,11 @@ impl Lines {
             return Ok(None);
         };
         if known.is_none() {
-            if state.channel_ends[place].look(seq) == 0 {
+            if state.channel_ends[place].phase(seq) == 0 {
                 return Ok(None);
             }
-            let said = read(state, place, seq)?;
-            *known = Some(LineRead { said, entry: None });
+            let line = read(state, place, seq)?;
+            *known = Some(LineRead { line, entry: None });
         }
         Ok(known.as_mut())
     }
@@ -71,7 +72,7 @@ impl Lines {
             return Ok(None);
         };
         if known.entry.is_none()
-            && known.said.has(kind::TABLE)
+            && known.line.has(kind::TABLE)
             && let Some(view) = state.channel_ends[place].in_slot(seq, state.me * ENTRY, ENTRY)
         {
             let mut bytes = [0; ENTRY];
@@ -84,10 +85,10 @@ impl Lines {
     }
 }
 
-/// What the line of `place` says, which is there. For a collective that looks at it once and needs no [`Lines`].
+/// Reads the line of `place`, which is published. For a collective that reads it once and needs no [`Lines`].
 pub(crate) fn read(state: &CommState, place: usize, seq: u32) -> Result<CheckedLine> {
     state.channel_ends[place]
-        .said(seq)
+        .read_line(seq)
         .map_err(|bad| Error::Protocol {
             rank: state.members[place] as usize,
             detail: bad.to_string(),

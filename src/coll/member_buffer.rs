@@ -22,18 +22,18 @@ pub(crate) struct MemberBuffer {
 
 impl MemberBuffer {
     /// One of the two buffers that the line of `place` describes.
-    pub(crate) fn of(said: &CheckedLine, seq: u32, place: usize, buffer: usize) -> Self {
+    pub(crate) fn of(line: &CheckedLine, seq: u32, place: usize, buffer: usize) -> Self {
         let described = if buffer == RESULT {
-            said.result
+            line.result
         } else {
-            said.given
+            line.given
         };
         Self {
             seq,
             place,
             buffer,
             range: super::lines::range(described),
-            answers: said.has(kind::ANSWERS),
+            answers: line.has(kind::ANSWERS),
         }
     }
 }

@@ -513,7 +513,7 @@ impl Poison {
                 continue;
             }
             let (buf, mode) = (UserBuf::One(loan), SendMode::Standard);
-            // A member that cannot be told finds out by itself.
+            // A member that gets no message finds out by itself.
             if let Ok(id) = engine.send(rank as usize, context, tag, buf, mode) {
                 this.flight.requests.push(Message { id, expected: None });
                 if engine.shares_node(rank) {
@@ -546,7 +546,7 @@ impl Poison {
     }
 }
 
-/// Whether a member has said that it has given the communicator up.
+/// Whether a member has reported that it has given the communicator up.
 pub(crate) fn poisoned(engine: &Engine, state: &CommState) -> Option<Error> {
     poison_of(engine, (state.context, state.tags), None)
 }

@@ -281,7 +281,7 @@ fn barrier(cx: &mut StepContext<'_>) -> Result<Step> {
     if state.awaited_in_tree(seq).next().is_some() {
         return Ok(Step::Idle);
     }
-    if state.own().look(seq) == 0 {
+    if state.own().phase(seq) == 0 {
         state.publish(&engine.peers, seq, kind::NOTHING, &[]);
         if state.awaited_in_tree(seq).next().is_some() {
             return Ok(Step::Idle);

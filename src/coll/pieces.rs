@@ -122,9 +122,9 @@ impl Pieces {
     pub(crate) fn step(&mut self, cx: &mut StepContext<'_>, scratch: &mut Scratch) -> Result<Step> {
         if self.way == Way::Unknown {
             let (_, state, seq, _) = cx.parts();
-            match self.lines.of(state, 1 - state.me, seq)? {
+            match self.lines.get_or_read(state, 1 - state.me, seq)? {
                 None => return Ok(Step::Idle),
-                Some(said) if said.content == Content::Pieces => self.way = Way::Pieces,
+                Some(line) if line.content == Content::Pieces => self.way = Way::Pieces,
                 Some(_) => self.way = Way::Whole,
             }
         }
@@ -238,8 +238,8 @@ impl Pieces {
     /// Whether the other rank has the next piece.
     fn is_there(&self, state: &CommState, seq: u32) -> bool {
         let (other, index) = (1 - state.me, self.combined / self.unit());
-        match self.lines.known_of(other) {
-            Some(said) if said.content == Content::Pieces => {
+        match self.lines.cached(other) {
+            Some(line) if line.content == Content::Pieces => {
                 !state.lacks(other, seq, phase_of(index + 1))
             }
             _ => !state.lacks(other, seq, 1),
@@ -260,12 +260,12 @@ impl Pieces {
     }
 
     /// Where the other rank's bytes are, by its line.
-    fn source(&self, state: &CommState, said: &CheckedLine) -> Result<Source> {
-        let given = lines::range(said.given);
-        let (there, expected, source) = match said.content {
+    fn source(&self, state: &CommState, line: &CheckedLine) -> Result<Source> {
+        let given = lines::range(line.given);
+        let (there, expected, source) = match line.content {
             Content::Pieces => {
                 let pieces = given.len as usize / PIECE;
-                (said.result.len, self.taken.1, Source::Bounce(given, pieces))
+                (line.result.len, self.taken.1, Source::Bounce(given, pieces))
             }
             Content::Buffer => (given.len, self.fold.send.len, Source::Buffer(given)),
             Content::Inline(len) | Content::Slot(len) => {
@@ -287,7 +287,8 @@ impl Pieces {
     fn take(&mut self, cx: &mut StepContext<'_>, scratch: &mut Scratch) -> Result<usize> {
         let (state, seq) = (&*cx.state, cx.seq);
         let other = 1 - state.me;
-        let (Some((loan, to)), Some(said)) = (self.fold.recv, self.lines.of(state, other, seq)?)
+        let (Some((loan, to)), Some(line)) =
+            (self.fold.recv, self.lines.get_or_read(state, other, seq)?)
         else {
             return Ok(0);
         };
@@ -296,7 +297,7 @@ impl Pieces {
         }
         let unit = self.unit();
         let (index, n) = (self.combined / unit, unit.min(self.taken.1 - self.combined));
-        let (range, from) = match self.source(state, &said)? {
+        let (range, from) = match self.source(state, &line)? {
             Source::Bounce(bounce, pieces) => (bounce, self.at(index, self.taken.1, pieces, seq)),
             Source::Buffer(buffer) => (buffer, self.taken.0 + self.combined),
         };
@@ -305,7 +306,7 @@ impl Pieces {
             place: other,
             buffer: GIVEN,
             range,
-            answers: said.has(kind::ANSWERS),
+            answers: line.has(kind::ANSWERS),
         };
         let piece = part(state, &source, from as u64, n)?;
         let mapped = reader::view(&cx.engine.peers, state, other, &piece).is_some();

@@ -79,8 +79,8 @@ pub(crate) fn reaches_all(engine: &Engine, state: &CommState) -> bool {
 }
 
 /// The receive buffer of the member that says this, if members may write into it.
-pub(crate) fn opened(said: &CheckedLine) -> Option<RemoteRange> {
-    said.has(kind::OPEN).then(|| lines::range(said.result))
+pub(crate) fn opened(line: &CheckedLine) -> Option<RemoteRange> {
+    line.has(kind::OPEN).then(|| lines::range(line.result))
 }
 
 /// Where what is written to members stands.

@@ -100,12 +100,12 @@ impl Relay {
 
     pub(crate) fn step(&mut self, cx: &mut StepContext<'_>) -> Result<Step> {
         let seq = cx.seq;
-        let Some(said) = self.lines.of(cx.state, self.root, seq)? else {
+        let Some(line) = self.lines.get_or_read(cx.state, self.root, seq)? else {
             return Ok(Step::Idle);
         };
-        let range = MemberBuffer::of(&said, seq, self.root, GIVEN).range;
+        let range = MemberBuffer::of(&line, seq, self.root, GIVEN).range;
         let first = range.part(0, range.len.min(1));
-        if said.content != Content::Buffer
+        if line.content != Content::Buffer
             || reader::view(&cx.engine.peers, cx.state, self.root, &first).is_some()
         {
             return self.direct.step(cx);
@@ -157,7 +157,7 @@ impl Relay {
     /// What comes next, and from whom.
     fn next(&mut self, state: &CommState, seq: u32) -> Result<Option<Piecemeal>> {
         let has = |part: &BroadcastShare| {
-            !self.own && state.channel_ends[part.owner].look(seq) >= WRITTEN
+            !self.own && state.channel_ends[part.owner].phase(seq) >= WRITTEN
         };
         let there = self.left.iter().position(has);
         let part = there.unwrap_or(0);
@@ -168,10 +168,10 @@ impl Relay {
             Some(_) => (next.owner, RESULT),
             None => (self.root, GIVEN),
         };
-        let said = self.lines.of(state, place, seq)?;
-        Ok(said.map(|said| Piecemeal {
+        let line = self.lines.get_or_read(state, place, seq)?;
+        Ok(line.map(|line| Piecemeal {
             part,
-            from: MemberBuffer::of(&said, seq, place, buffer),
+            from: MemberBuffer::of(&line, seq, place, buffer),
             len: (next.end - next.begin).min(READ_MAX),
         }))
     }

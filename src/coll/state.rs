@@ -141,7 +141,7 @@ impl CommState {
         reached(self.seen[place], seq)
     }
 
-    /// A member was heard to have read up to `done`.
+    /// A member has reported that it has read up to `done`.
     #[inline]
     pub(crate) fn note_done(&mut self, place: usize, done: u32) {
         // A peer's word is believed only as far as there can be collectives: nobody is more than all lines ahead of
@@ -154,13 +154,13 @@ impl CommState {
 
     /// Whether the contribution of `place` to `seq` has not come to this phase.
     pub(crate) fn lacks(&self, place: usize, seq: u32, phase: u32) -> bool {
-        self.channel_ends[place].look(seq) < phase
+        self.channel_ends[place].phase(seq) < phase
     }
 
     /// The members on whom a collective along the tree waits, of those that have not spoken. They are the children
     /// until this rank has spoken, then the first member.
     pub(crate) fn awaited_in_tree(&self, seq: u32) -> impl Iterator<Item = usize> + use<'_> {
-        let up = self.own().look(seq) == 0;
+        let up = self.own().phase(seq) == 0;
         let children = up.then(|| self.children()).into_iter().flatten();
         let needed = children.chain((!up).then_some(0));
         needed.filter(move |&place| self.lacks(place, seq, 1))
@@ -311,7 +311,7 @@ impl CommState {
         self.own().set_done(seq);
     }
 
-    /// Whether a member has said that the communicator has failed.
+    /// Whether a member has reported that the communicator has failed.
     pub(crate) fn failure_of(&self, place: usize) -> Option<Error> {
         match self.channel_ends[place].failure() {
             0 => None,

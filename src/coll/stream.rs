@@ -61,7 +61,7 @@ struct CurrentPiece {
 
 /// How pieces come to a rank and go on from it.
 struct Flow {
-    /// What the rank before says that it has; none: this is the first one.
+    /// The line of the rank before; none: this is the first one.
     before: Option<CheckedLine>,
     /// Whether they come in the slot of the rank before.
     slots_in: bool,
@@ -118,11 +118,11 @@ impl Stream {
         let (small, big) = self.units();
         let mut before = None;
         if let Some(place) = state.me.checked_sub(1) {
-            before = Some(self.lines.known_of(place)?);
+            before = Some(self.lines.cached(place)?);
         }
         Some(Flow {
             before,
-            slots_in: before.is_some_and(|said| matches!(said.content, Content::Slot(_))),
+            slots_in: before.is_some_and(|line| matches!(line.content, Content::Slot(_))),
             slots_out: self.in_slots() && state.me + 1 < state.size(),
             small,
             big,
@@ -131,7 +131,7 @@ impl Stream {
 
     pub(crate) fn step(&mut self, cx: &mut StepContext<'_>, scratch: &mut Scratch) -> Result<Step> {
         if let Some(before) = cx.state.me.checked_sub(1) {
-            self.lines.of(cx.state, before, cx.seq)?;
+            self.lines.get_or_read(cx.state, before, cx.seq)?;
         }
         let Some(flow) = self.flow(cx.state) else {
             return Ok(Step::Idle);
@@ -145,8 +145,8 @@ impl Stream {
                 return Ok(result);
             }
             match &flow.before {
-                Some(said) => {
-                    if !self.combine(cx, scratch, (&flow, said), now)? {
+                Some(line) => {
+                    if !self.combine(cx, scratch, (&flow, line), now)? {
                         return Ok(result);
                     }
                 }
@@ -189,7 +189,7 @@ impl Stream {
     fn is_there(&self, state: &CommState, seq: u32, flow: &Flow, now: CurrentPiece) -> bool {
         let there = match state.me.checked_sub(1) {
             None => self.send.len,
-            Some(before) => flow.there(state.channel_ends[before].look(seq)),
+            Some(before) => flow.there(state.channel_ends[before].phase(seq)),
         };
         there.min(self.send.len) >= now.begin + now.len
     }
@@ -256,16 +256,16 @@ impl Stream {
         Ok(())
     }
 
-    /// Combines a piece with what the rank before `said` that it has. `false`: something of that has to come first.
+    /// Combines a piece with what the rank before has by its `line`. `false`: something of that must come first.
     fn combine(
         &mut self,
         cx: &mut StepContext<'_>,
         scratch: &mut Scratch,
-        (flow, said): (&Flow, &CheckedLine),
+        (flow, line): (&Flow, &CheckedLine),
         now: CurrentPiece,
     ) -> Result<bool> {
         let (before, len) = (cx.state.me - 1, now.len);
-        let both = self.sources(cx, flow, said)?;
+        let both = self.sources(cx, flow, line)?;
         // What makes up the prefix with the vector of the rank before.
         let parts = match (flow.slots_in, self.exclusive && before > 0) {
             (true, _) => &[],
@@ -318,10 +318,10 @@ impl Stream {
         &self,
         cx: &StepContext<'_>,
         flow: &Flow,
-        said: &CheckedLine,
+        line: &CheckedLine,
     ) -> Result<[MemberBuffer; 2]> {
         let before = cx.state.me - 1;
-        let sources = [RESULT, GIVEN].map(|buffer| MemberBuffer::of(said, cx.seq, before, buffer));
+        let sources = [RESULT, GIVEN].map(|buffer| MemberBuffer::of(line, cx.seq, before, buffer));
         let [result, given] = sources.map(|source| source.range.len);
         let len = self.send.len;
         if !flow.slots_in && (given, result) != (len as u64, len as u64) {
@@ -411,7 +411,7 @@ impl Stream {
 fn hand_on(cx: &mut StepContext<'_>, pieces: usize) {
     let (engine, state, seq, shared) = cx.parts();
     let phase = u32::try_from(pieces).unwrap_or(u32::MAX);
-    match state.own().look(seq) {
+    match state.own().phase(seq) {
         0 if phase > 0 => {
             let mut line = [0u8; INLINE];
             for (served, out) in shared.served.iter().zip(line.chunks_exact_mut(24)) {

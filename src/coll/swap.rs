@@ -107,12 +107,12 @@ impl Swap {
         let both = kind::OPEN | kind::WRITES;
         let (mut all, mut least) = self.own;
         for place in behind(size, state.me) {
-            let Some(said) = self.lines.of(state, place, seq)? else {
+            let Some(line) = self.lines.get_or_read(state, place, seq)? else {
                 return Ok(None);
             };
-            all &= said.has(both);
+            all &= line.has(both);
             // An end without a temporary buffer describes none.
-            least = least.min(said.given.len);
+            least = least.min(line.given.len);
         }
         if all {
             return Ok(Some(Medium::Buffers));
@@ -164,9 +164,9 @@ impl Swap {
             // The lower rank has the front.
             let front = half(len);
             let (begin, end) = if me < place { (0, front) } else { (front, len) };
-            let said = self.lines.of(state, place, seq)?;
-            let range = said
-                .and_then(|said| opened(&said))
+            let line = self.lines.get_or_read(state, place, seq)?;
+            let range = line
+                .and_then(|line| opened(&line))
                 .filter(|range| range.len >= (len * state.size()) as u64)
                 .ok_or_else(|| Error::Collective {
                     reason: format!("rank {} has a shorter buffer", state.members[place]),
@@ -318,10 +318,10 @@ impl Swap {
         let (offset, len) = self.piece(place, self.round, unit);
         let (from, seq) = (cx.state.me * unit, cx.seq);
         if let Medium::Stages(_) = self.medium {
-            let Some(said) = self.lines.of(cx.state, place, seq)? else {
+            let Some(line) = self.lines.get_or_read(cx.state, place, seq)? else {
                 return Ok(false);
             };
-            let source = MemberBuffer::of(&said, seq, place, GIVEN);
+            let source = MemberBuffer::of(&line, seq, place, GIVEN);
             let target = Target::Loan(self.recv, offset);
             let received = reader::fetch(cx, &source, (from as u64, len), target)?;
             return Ok(received >= len);

@@ -36,7 +36,7 @@ struct PushedPart {
 /// What an exchange writes into others' buffers.
 #[derive(Debug, Default)]
 pub(crate) struct Push {
-    /// Whether this rank has said that it writes.
+    /// Whether this rank has published that it writes.
     writes: bool,
     /// Members into whose buffers it may have to write.
     targets: Vec<usize>,
@@ -87,11 +87,11 @@ impl Exchange {
         }
     }
 
-    /// Bytes of `len` from the front that this rank reads itself, by what their owner says.
-    pub(crate) fn reads(&self, said: &CheckedLine, len: usize) -> usize {
+    /// Bytes of `len` from the front that this rank reads itself.
+    pub(crate) fn reads(&self, line: &CheckedLine, len: usize) -> usize {
         match self.gives {
-            _ if !self.opened || !said.has(kind::WRITES) => len,
-            _ if said.content != Content::Buffer => len,
+            _ if !self.opened || !line.has(kind::WRITES) => len,
+            _ if line.content != Content::Buffer => len,
             Gives::Half => half(len),
             _ => 0,
         }
@@ -131,10 +131,10 @@ impl Exchange {
         let mut ready = Vec::new();
         let mut bad = Ok(());
         push.targets
-            .retain(|&place| match lines.of(state, place, seq) {
+            .retain(|&place| match lines.get_or_read(state, place, seq) {
                 Ok(None) => true,
-                Ok(Some(said)) => {
-                    let range = opened(&said);
+                Ok(Some(line)) => {
+                    let range = opened(&line);
                     ready.extend(range.map(|range| (place, range)));
                     // A member without an open buffer reads for itself.
                     range.is_some()

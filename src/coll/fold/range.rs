@@ -259,13 +259,13 @@ impl Fold {
             else {
                 break;
             };
-            let said = self.lines.of(cx.state, place, seq)?;
+            let line = self.lines.get_or_read(cx.state, place, seq)?;
             let source = MemberBuffer {
                 seq,
                 place,
                 buffer: GIVEN,
                 range,
-                answers: said.is_some_and(|said| said.has(kind::ANSWERS)),
+                answers: line.is_some_and(|line| line.has(kind::ANSWERS)),
             };
             let to = Target::Bytes(&mut copies[self.fetched * len..(self.fetched + 1) * len]);
             if reader::fetch(cx, &source, (fragment.begin as u64, len), to)? < len {

@@ -50,14 +50,14 @@ impl Fold {
         let mut helped = me != root || self.promises.open;
         let mut open = None;
         for place in (0..state.size()).filter(|&place| place != me) {
-            let Some(said) = self.lines.of(state, place, seq)? else {
+            let Some(line) = self.lines.get_or_read(state, place, seq)? else {
                 return Ok(false);
             };
             if place == root {
-                open = opened(&said);
+                open = opened(&line);
                 helped &= open.is_some();
             } else {
-                helped &= said.has(kind::WRITES);
+                helped &= line.has(kind::WRITES);
             }
         }
         if !helped {
@@ -86,7 +86,7 @@ impl Fold {
             // Without a buffer for the result it is over when this rank has spoken.
             let mut awaited = state.awaited_in_tree(seq);
             return awaited.any(|awaited| awaited == place)
-                && (self.recv.is_some() || state.own().look(seq) == 0);
+                && (self.recv.is_some() || state.own().phase(seq) == 0);
         }
         match self.state {
             FoldState::Contributions => {
@@ -117,8 +117,8 @@ impl Fold {
         }
         let mut targets = Vec::with_capacity(state.size());
         for place in (0..state.size()).filter(|&place| place != state.me) {
-            let said = self.lines.of(state, place, seq)?;
-            match said.as_ref().and_then(opened) {
+            let line = self.lines.get_or_read(state, place, seq)?;
+            match line.as_ref().and_then(opened) {
                 Some(range) if range.len == self.send.len as u64 => targets.push((place, range)),
                 _ => return Ok(()),
             }
@@ -180,12 +180,12 @@ impl Fold {
                 index += 1;
                 continue;
             }
-            let Some(said) = self.lines.of(state, place, seq)? else {
+            let Some(line) = self.lines.get_or_read(state, place, seq)? else {
                 index += 1;
                 continue;
             };
             let (begin, end) = share(self.send.len, self.elem, state.size(), place);
-            let source = MemberBuffer::of(&said, seq, place, RESULT);
+            let source = MemberBuffer::of(&line, seq, place, RESULT);
             let offset = begin + self.remaining.taken;
             let n = (end - offset).min(READ_MAX);
             let target = Target::Loan(loan, to + offset);
@@ -208,7 +208,7 @@ impl Fold {
             cx.state
                 .channel_ends
                 .iter()
-                .all(|end| end.look(seq) >= WRITTEN)
+                .all(|end| end.phase(seq) >= WRITTEN)
         };
         if self.remaining.members.is_empty() && !self.targets.is_empty() && all() {
             cx.shared.readers = Readers::Nobody;

@@ -15,8 +15,8 @@ const LEN: usize = 1 << 20;
 fn nobody_takes_what_a_root_has_written_after_it_gave_up() {
     let settings = [("ONECOPY_LAYERS", "cma"), ("ONECOPY_COOP", "off")];
     let knobs = Knobs::from_iter(settings).expect("knobs").0;
-    let (say, heard) = mpsc::channel();
-    let heard = Mutex::new(heard);
+    let (sender, receiver) = mpsc::channel();
+    let receiver = Mutex::new(receiver);
     let is_over = AtomicBool::new(false);
     local_with(3, &knobs, |rt| {
         let world = rt.world();
@@ -25,7 +25,7 @@ fn nobody_takes_what_a_root_has_written_after_it_gave_up() {
         match rt.rank() {
             0 => {
                 // The memory of rank 1 stays what it is until this rank is done.
-                let kept: Vec<u8> = heard.lock().expect("lock").recv().expect("the word");
+                let kept: Vec<u8> = receiver.lock().expect("lock").recv().expect("the word");
                 let mut got = vec![0u8; LEN];
                 let result = own.bcast(&mut got, 1);
                 is_over.store(true, Ordering::SeqCst);
@@ -53,7 +53,7 @@ fn nobody_takes_what_a_root_has_written_after_it_gave_up() {
                 assert!(ended.is_err(), "a member is dead");
                 let mut buffer = buffer.expect("the buffer");
                 buffer.fill(9);
-                say.send(buffer).expect("rank 0 listens");
+                sender.send(buffer).expect("rank 0 listens");
             }
             // It lives, and calls nothing.
             _ => {

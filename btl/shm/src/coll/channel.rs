@@ -199,7 +199,7 @@ impl Channel {
         self.lines().done.0.get()
     }
 
-    /// Says up to which collective the owner has read.
+    /// Publishes up to which collective the owner has read.
     #[inline]
     pub fn set_done(&self, seq: u32) {
         crate::fault::point("coll.done");
@@ -229,28 +229,29 @@ impl Channel {
         crate::fault::point("coll.published");
     }
 
-    /// The phase in which the owner's contribution to `seq` is, with what stands beside it; 0: nothing was published.
+    /// The phase that the owner published for `seq`; 0: none yet. Acquire: what the line describes can be read if this
+    /// is not 0.
     #[inline]
     #[must_use]
-    pub fn look(&self, seq: u32) -> u32 {
-        self.line(seq).head.look(seq)
+    pub fn phase(&self, seq: u32) -> u32 {
+        self.line(seq).head.phase(seq)
     }
 
-    /// The content of the line of `seq`, which was found published: read once, and checked.
+    /// Reads the line of `seq` once, and checks it. Its phase was not 0.
     ///
     /// # Errors
     /// [`BadLine`]: no correct peer writes such a line.
-    pub fn said(&self, seq: u32) -> Result<CheckedLine, BadLine> {
+    pub fn read_line(&self, seq: u32) -> Result<CheckedLine, BadLine> {
         let line = self.line(seq);
         let info = Info::decode(line.info.load(Ordering::Relaxed));
         let limits = (self.slot_bytes(), self.heap_bytes);
         check(seq, info, &self.memory.payload(line), limits)
     }
 
-    /// As [`Self::said`], for a reader that can use a short contribution only.
+    /// As [`Self::read_line`], for a reader that can use a short contribution only.
     #[inline]
     #[must_use]
-    pub fn brief(&self, seq: u32) -> ShortContribution {
+    pub fn read_short(&self, seq: u32) -> ShortContribution {
         let line = self.line(seq);
         let info = Info::decode(line.info.load(Ordering::Relaxed));
         ShortContribution::of(info, self.slot_bytes(), || self.memory.first_word(line))
@@ -259,11 +260,11 @@ impl Channel {
     /// The bytes of a short contribution, if they are so many.
     #[inline]
     #[must_use]
-    pub fn brief_bytes(&self, seq: u32, brief: ShortContribution, len: usize) -> Option<View<'_>> {
-        if brief.len as usize != len {
+    pub fn short_bytes(&self, seq: u32, short: ShortContribution, len: usize) -> Option<View<'_>> {
+        if short.len as usize != len {
             return None;
         }
-        match brief.place {
+        match short.place {
             ShortPlace::Line => self.in_line(seq, 0, len),
             ShortPlace::Slot => self.in_slot(seq, 0, len),
             ShortPlace::Elsewhere => None,
@@ -302,7 +303,7 @@ impl Channel {
         self.memory.view_slot(slot).part(offset, len)
     }
 
-    /// Says that the owner has come to `phase` in reading others' contributions to `seq`.
+    /// Publishes that the owner has come to `phase` in reading others' contributions to `seq`.
     #[inline]
     pub fn set_ack(&self, seq: u32, phase: u32) {
         self.lines().acks[seq as usize % COLL_DEPTH]
@@ -314,7 +315,7 @@ impl Channel {
     #[inline]
     #[must_use]
     pub fn ack(&self, seq: u32) -> u32 {
-        self.lines().acks[seq as usize % COLL_DEPTH].0.look(seq)
+        self.lines().acks[seq as usize % COLL_DEPTH].0.phase(seq)
     }
 
     /// Writes to the slot of `seq`; for the owner.
@@ -363,7 +364,7 @@ impl Channel {
     #[must_use]
     pub fn copy_request(&self, seq: u32, stage: usize) -> Option<CopyRequest> {
         let line = &self.lines().copy_requests[stage % COLL_STAGES];
-        let ticket = line.head.look(seq);
+        let ticket = line.head.phase(seq);
         if ticket == 0 || self.is_answered(seq, stage, ticket) {
             return None;
         }
@@ -393,7 +394,7 @@ impl Channel {
     #[inline]
     #[must_use]
     pub fn is_answered(&self, seq: u32, stage: usize, ticket: u32) -> bool {
-        self.lines().answers[stage % COLL_STAGES].0.look(seq) == ticket
+        self.lines().answers[stage % COLL_STAGES].0.phase(seq) == ticket
     }
 
     /// The first `len` bytes of a stage; none if it has fewer.

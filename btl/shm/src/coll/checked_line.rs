@@ -88,7 +88,7 @@ pub enum Content {
     Pieces,
 }
 
-/// What a line says, checked.
+/// The content of a line, checked.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct CheckedLine {
     /// Up to which collective the writer has read. Not checked here: a reader
@@ -117,9 +117,9 @@ impl CheckedLine {
 pub struct BadLine {
     /// The collective.
     pub seq: u32,
-    /// What it says that it is.
+    /// The kind in the line.
     pub kind: u8,
-    /// How many bytes it says that it has.
+    /// The length in the line.
     pub len: u8,
     /// What is wrong with it.
     pub what: &'static str,
@@ -206,7 +206,7 @@ pub(super) fn check(
     })
 }
 
-/// What a line says of a short contribution.
+/// A short contribution, as a line describes it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ShortContribution {
     /// As in [`CheckedLine`].
@@ -220,7 +220,7 @@ pub struct ShortContribution {
 pub(super) enum ShortPlace {
     Line,
     Slot,
-    /// It is no short one, or the line says nonsense.
+    /// It is no short one, or the line is malformed.
     Elsewhere,
 }
 
@@ -283,10 +283,10 @@ mod tests {
                     }
                     payload[..8].copy_from_slice(&word.to_le_bytes());
                     let info = Info { done: 1, kind, len };
-                    let brief = ShortContribution::of(info, COLL_SLOT, || word);
-                    match brief.place {
-                        ShortPlace::Line => assert!(brief.len as usize <= INLINE),
-                        ShortPlace::Slot => assert!(brief.len as usize <= COLL_SLOT),
+                    let short = ShortContribution::of(info, COLL_SLOT, || word);
+                    match short.place {
+                        ShortPlace::Line => assert!(short.len as usize <= INLINE),
+                        ShortPlace::Slot => assert!(short.len as usize <= COLL_SLOT),
                         ShortPlace::Elsewhere => {}
                     }
                     let Ok(checked) = check(7, info, &payload, (COLL_SLOT, HEAP)) else {

@@ -23,7 +23,7 @@ impl Head {
     /// The phase of collective `seq`; 0 if it is not there.
     #[inline]
     #[must_use]
-    pub fn look(&self, seq: u32) -> u32 {
+    pub fn phase(&self, seq: u32) -> u32 {
         // SYNC(coll.publish): acquire what was published
         let word = self.0.load(Ordering::Acquire);
         if (word >> 32) as u32 == seq {

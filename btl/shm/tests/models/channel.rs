@@ -43,8 +43,8 @@ fn value(seq: u32, writer: u64) -> [u8; 8] {
 /// Waits for a contribution to `seq`, and reads it as an exchange does. Gives what stands beside
 /// it.
 fn read(end: &Channel, seq: u32, writer: u64) -> u32 {
-    wait(|| end.look(seq) > 0);
-    let checked = end.said(seq).expect("a good line");
+    wait(|| end.phase(seq) > 0);
+    let checked = end.read_line(seq).expect("a good line");
     assert_eq!(checked.content, Content::Inline(8));
     let bytes = end.bytes(seq, &checked, 0, 8).expect("they are there");
     assert_eq!(bytes.bytes(), value(seq, writer));
@@ -60,7 +60,7 @@ fn what_is_published_is_seen_whole() {
             let owner = owner.clone();
             thread::spawn(move || {
                 assert_eq!(read(&owner, 1, 0), 0);
-                wait(|| owner.look(1) == 2);
+                wait(|| owner.phase(1) == 2);
                 let slot = owner.in_slot(1, 8, 8).expect("within the slot");
                 assert_eq!(slot.bytes(), value(1, 5));
             })
@@ -85,7 +85,7 @@ fn a_new_communicator_finds_a_new_end() {
             thread::spawn(move || {
                 wait(|| owner.tag() == TAG + 1);
                 // `failure` last: it has a fence of its own.
-                assert_eq!((owner.done(), owner.look(1), owner.failure()), (0, 0, 0));
+                assert_eq!((owner.done(), owner.phase(1), owner.failure()), (0, 0, 0));
             })
         };
         owner.open(TAG + 1, 0);
@@ -103,9 +103,9 @@ fn a_line_is_used_again_after_done() {
             let (owner, reader) = (owner.clone(), reader.clone());
             thread::spawn(move || {
                 for seq in [1, AGAIN] {
-                    wait(|| owner.look(seq) > 0);
-                    let brief = owner.brief(seq);
-                    let bytes = owner.brief_bytes(seq, brief, 8).expect("eight bytes");
+                    wait(|| owner.phase(seq) > 0);
+                    let short = owner.read_short(seq);
+                    let bytes = owner.short_bytes(seq, short, 8).expect("eight bytes");
                     assert_eq!(bytes.bytes(), value(seq, 0));
                     assert_eq!(
                         owner.in_slot(seq, 0, 8).expect("there").bytes(),
@@ -162,7 +162,7 @@ fn who_gave_up_is_found_out() {
         let reader = {
             let (owner, contents) = (owner.clone(), Arc::clone(&contents));
             thread::spawn(move || {
-                wait(|| owner.look(1) > 0);
+                wait(|| owner.phase(1) > 0);
                 let seen = contents.load(Ordering::Relaxed);
                 if owner.failure() == 0 {
                     assert_eq!(seen, 1);

@@ -43,7 +43,7 @@ fn collective(members: &[Member], me: usize, seq: u32) {
         .change(|payload| *payload = u64::from(seq) * 10 + me as u64);
     members[me].head.publish(seq, 1);
     for (place, member) in others() {
-        wait(|| member.head.look(seq) > 0);
+        wait(|| member.head.phase(seq) > 0);
         let seen = member.payload.look(|&payload| payload);
         assert_eq!(seen, u64::from(seq) * 10 + place as u64);
     }
@@ -80,7 +80,7 @@ fn a_second_phase_shows_what_was_written_before_it() {
         let reader = {
             let member = Arc::clone(&member);
             thread::spawn(move || {
-                wait(|| member.head.look(1) >= 2);
+                wait(|| member.head.phase(1) >= 2);
                 assert_eq!(member.payload.look(|&payload| payload), 7);
             })
         };
@@ -101,7 +101,7 @@ fn who_gave_up_is_found_out() {
         let reader = {
             let (member, contents) = (Arc::clone(&member), Arc::clone(&contents));
             thread::spawn(move || {
-                wait(|| member.head.look(1) > 0);
+                wait(|| member.head.phase(1) > 0);
                 let seen = contents.load(Ordering::Relaxed);
                 fence(Ordering::Acquire);
                 if member.failed.load(Ordering::Acquire) == 0 {

@@ -183,12 +183,17 @@ mod tests {
             for len in [0, 8, 1000, 5000, 9000, 70_000, 200_000, 5 << 20] {
                 // A barrier has no bytes.
                 let len = if title == "barrier" { 0 } else { len / 64 * 64 };
-                let said = own
+                let explained = own
                     .iter()
                     .find(|line| line.from <= len && line.to.is_none_or(|to| len <= to));
                 let (placement, algorithm, why) = decide(title, len as usize, &nodes, &table);
-                let said = said.map(|line| (line.placement, line.algorithm, line.why.clone()));
-                assert_eq!(said, Some((placement, algorithm, why)), "{title} {len}");
+                let explained =
+                    explained.map(|line| (line.placement, line.algorithm, line.why.clone()));
+                assert_eq!(
+                    explained,
+                    Some((placement, algorithm, why)),
+                    "{title} {len}"
+                );
             }
         }
         let algorithm = |title| {
