@@ -394,7 +394,7 @@ impl Engine {
     /// off.
     #[cold]
     pub(crate) fn abandon(&mut self, id: RequestId) {
-        self.stop_writers(|transfer| transfer.request == id);
+        self.revoke_sender_writes(|transfer| transfer.request == id);
         let Some(request) = self.core.requests.abandon(id) else {
             return;
         };

@@ -143,7 +143,7 @@ impl Communicator {
             if state.has_channel() {
                 state.own().fail(announced);
                 state.wake(&engine.peers);
-                await_writers(engine, state);
+                await_end_of_writes(engine, state);
             } else if let Some(channel) = state.channel.take() {
                 // Members that could open it wait for this rank's line. They may look here for as long as they like:
                 // the channel serves nothing else on this rank any more.
@@ -330,12 +330,12 @@ fn answer(
     }
 }
 
-/// Waits until no member writes into this rank's buffers any more: they go back to the program. Members were told; one
-/// that writes comes to the end of its fragment, or it ends.
-fn await_writers(engine: &mut Engine, state: &CommState) {
+/// Waits until no member writes into this rank's buffers any more: they go back to the program. Members know of the
+/// failure: one that writes comes to the end of its fragment, or it dies.
+fn await_end_of_writes(engine: &mut Engine, state: &CommState) {
     for (place, end) in state.channel_ends.iter().enumerate() {
         if place != state.me {
-            engine.await_peer(state.members[place], |_| end.is_writing());
+            engine.spin_until_idle_or_dead(state.members[place], |_| end.is_writing());
         }
     }
 }

@@ -191,7 +191,7 @@ impl Engine {
     /// All requests end with the error, as do those that are asked for later.
     pub(crate) fn end_everything(&mut self, error: Error) {
         self.lives.end_everything(&error);
-        self.stop_writers(|_| true);
+        self.revoke_sender_writes(|_| true);
         // Threads that rest look at their requests, and for this.
         self.core.requests.count_completed();
         // Receives that are only a number are no requests.
@@ -235,7 +235,7 @@ impl Engine {
             self.announce_given_up(rank);
         }
         self.waits.gone = self.waits.gone.wrapping_add(1);
-        self.stop_writers(|transfer| transfer.peer == rank);
+        self.revoke_sender_writes(|transfer| transfer.peer == rank);
         self.forget_peer(rank, &gone);
         self.end_requests_with(rank, &gone);
     }

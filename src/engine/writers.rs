@@ -1,20 +1,20 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! A receive may end before its message has come. Its buffer is the program's again only when no peer writes there any
-//! more.
+//! Revokes a sender's write access when a receive ends early.
 //!
-//! A sender writes there only chunks that it has taken of a cooperative transfer ([`crate::proto::coop`]). A receive
-//! that ends early lets the sender take no more, and waits for the chunk that it may still be copying. It is at most
-//! one, and only while the sender lives. The engine is held meanwhile, so no other thread sees the receive end before.
+//! In a cooperative transfer ([`crate::proto::coop`]) the sender writes into the receive buffer, one claimed chunk at a
+//! time. [`Engine::revoke_sender_writes`] first forbids new claims. Then it waits for the one chunk that may be in
+//! progress, or for the sender's death. The engine stays locked, so no other thread sees the receive end before the
+//! buffer is safe.
 
 use super::Engine;
 use crate::state::transfer::{Mode, Transfer};
 use onecopy_shm::sync::spin_hint;
 
 impl Engine {
-    /// Sees to it that no peer writes into the buffers of those transfers for which `which` holds: their receives end
-    /// now. The sender is notified that its message was taken, as it is when the receive is no more.
+    /// Ends all writes of peers into the buffers of those transfers for which `which` holds: their receives end now.
+    /// The sender is notified that its message was taken, as it is when the receive is no more.
     #[cold]
-    pub(crate) fn stop_writers(&mut self, which: impl Fn(&Transfer) -> bool) {
+    pub(crate) fn revoke_sender_writes(&mut self, which: impl Fn(&Transfer) -> bool) {
         let Self {
             receives, peers, ..
         } = self;
@@ -29,8 +29,8 @@ impl Engine {
             }
         }
         for (rank, number) in stopped {
-            self.await_peer(rank, |engine| engine.is_written_to(rank, number));
-            self.close_block(rank, number);
+            self.spin_until_idle_or_dead(rank, |engine| engine.is_written_to(rank, number));
+            self.end_cooperation(rank, number);
         }
     }
 
@@ -46,8 +46,8 @@ impl Engine {
         }
     }
 
-    /// Ends transfer `number`, in which neither side copies any more.
-    fn close_block(&mut self, rank: u32, number: u64) {
+    /// Closes the cooperation of transfer `number`, in which neither side copies any more.
+    fn end_cooperation(&mut self, rank: u32, number: u64) {
         if let Some(transfer) = self.receives.transfers.find_mut(number, rank)
             && let Mode::Cooperative(receiving) = &transfer.mode
             && let Some(peer) = &mut self.peers[rank as usize]
@@ -59,9 +59,9 @@ impl Engine {
         }
     }
 
-    /// Polls while a peer is `busy` with something that it ends soon, unless it has ended itself.
+    /// Spins while a peer is `busy` with something that it ends soon, or until the peer is dead.
     #[cold]
-    pub(crate) fn await_peer(&mut self, rank: u32, busy: impl Fn(&Self) -> bool) {
+    pub(crate) fn spin_until_idle_or_dead(&mut self, rank: u32, busy: impl Fn(&Self) -> bool) {
         let mut polls = 0u32;
         while busy(self) {
             polls = polls.wrapping_add(1);
@@ -90,8 +90,8 @@ mod tests {
     const LEN: usize = 1 << 20;
 
     fn word() -> (mpsc::Sender<()>, Mutex<mpsc::Receiver<()>>) {
-        let (say, heard) = mpsc::channel();
-        (say, Mutex::new(heard))
+        let (sender, receiver) = mpsc::channel();
+        (sender, Mutex::new(receiver))
     }
 
     /// Rank 1 has taken a chunk of a message to rank 0 and copies it when rank 0 gives its receive up by `end`. Rank 1
@@ -175,7 +175,7 @@ mod tests {
             |rt, id| {
                 let mut worker = rt.handle().gate.enter();
                 worker.check_liveness();
-                assert!(worker.engine.is_done(id), "the abort was heard");
+                assert!(worker.engine.is_done(id), "the abort was received");
             },
         );
     }
