@@ -70,8 +70,8 @@ pub(crate) struct Socket {
     received_farewell: bool,
     /// Nothing more goes out.
     is_mute: bool,
-    /// This rank does not talk with the peer any more, and tells it so: until then at most.
-    giving_up: Option<Instant>,
+    /// This rank has given the peer up; what it still sends is drained until then at most.
+    give_up_deadline: Option<Instant>,
     /// Looks in vain for more of a chunk.
     vain_looks: u32,
     /// How the stream has ended, if it has.
@@ -101,7 +101,7 @@ impl Socket {
             sent_farewell: false,
             received_farewell: false,
             is_mute: false,
-            giving_up: None,
+            give_up_deadline: None,
             vain_looks: 0,
             end: None,
             address,

@@ -392,19 +392,19 @@ impl Engine {
                 continue;
             };
             if peer.life.is_gone() {
-                wire.let_out();
+                wire.poll_give_up();
                 continue;
             }
             wire.tick(now);
-            let heard_all = wire.has_heard_all() && !wire.has_unread();
-            if wire.was_cut() {
+            let is_drained = wire.input_is_complete() && !wire.has_unread();
+            if wire.ended_without_farewell() {
                 peer.life.end(now);
             }
             let failure = wire.network_failure();
             match &peer.life.going {
                 // What it had sent is here, or will not come any more.
                 Some((gone, since))
-                    if heard_all
+                    if is_drained
                         || !wire.is_attached()
                         || *gone != Gone::Left && now > *since + grace =>
                 {
@@ -472,7 +472,7 @@ impl Engine {
             && !peer.life.is_gone()
             && let Some(wire) = peer.endpoint.wire()
             && wire.is_attached()
-            && (!wire.has_heard_all() || wire.has_unread())
+            && (!wire.input_is_complete() || wire.has_unread())
         {
             peer.life.goes(gone, Instant::now());
             if !peer.polled {
@@ -507,7 +507,7 @@ impl Engine {
         peers.all(|peer| match (peer.endpoint.wire(), &peer.life.gone) {
             (None, _) => true,
             (Some(wire), None) => wire.is_delivered(),
-            (Some(wire), Some(_)) => wire.let_out(),
+            (Some(wire), Some(_)) => wire.poll_give_up(),
         })
     }
 
@@ -515,7 +515,7 @@ impl Engine {
     pub(crate) fn has_heard_farewells(&mut self) -> bool {
         let mut peers = self.peers.iter_mut().flatten();
         peers.all(|peer| {
-            let talks = |wire: &mut Socket| wire.is_attached() && !wire.has_heard_all();
+            let talks = |wire: &mut Socket| wire.is_attached() && !wire.input_is_complete();
             peer.life.is_gone() || !peer.endpoint.wire().is_some_and(talks)
         })
     }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! How a rank and its peer stop talking: by a farewell, by giving up, or because the stream has ended.
+//! How a rank and its peer end their connection: by a farewell, by giving up, or because the stream has ended.
 
 use super::Socket;
 use super::feed::End;
@@ -12,17 +12,17 @@ use onecopy_shm::{backlog, fault};
 use std::os::fd::AsFd;
 use std::time::{Duration, Instant};
 
-/// How long a peer that is given up has to read that. One that reads takes it at once.
-const LET_OUT: Duration = Duration::from_secs(2);
+/// How long the control frame GIVEN_UP may take to drain. A peer that reads takes it at once.
+const GIVE_UP_TIMEOUT: Duration = Duration::from_secs(2);
 
 impl Socket {
-    /// The stream has ended, and the peer had not announced that it leaves.
-    pub(crate) fn was_cut(&self) -> bool {
+    /// The stream has ended, and the peer had sent no farewell.
+    pub(crate) fn ended_without_farewell(&self) -> bool {
         self.end.is_some() && !self.received_farewell
     }
 
     /// All that the peer ever sends has been read.
-    pub(crate) fn has_heard_all(&self) -> bool {
+    pub(crate) fn input_is_complete(&self) -> bool {
         self.end.is_some() || self.received_farewell
     }
 
@@ -100,39 +100,44 @@ impl Socket {
         } else {
             self.push(FrameKind::GivenUp, 0);
         }
-        self.giving_up = Some(Instant::now() + LET_OUT);
+        self.give_up_deadline = Some(Instant::now() + GIVE_UP_TIMEOUT);
     }
 
     pub(in crate::endpoint) fn has_given_up(&self) -> bool {
         self.has_given_up
     }
 
-    /// Lets out what is still to be sent to a peer that is gone, as far as that is possible. Returns whether nothing
-    /// more goes to it. A frame that was begun is finished: the control frame that this rank gives up stands behind it.
-    pub(crate) fn let_out(&mut self) -> bool {
-        let Some(until) = self.giving_up else {
+    /// Drains what must still reach a peer that this rank gives up: the rest of a frame in progress, then the control
+    /// frame GIVEN_UP. Returns true when drained, or when the deadline has passed; the stream is then closed for
+    /// writing.
+    pub(crate) fn poll_give_up(&mut self) -> bool {
+        let Some(deadline) = self.give_up_deadline else {
             return true;
         };
         self.flush();
         let unsent = |stream: &Stream| backlog::unsent(stream.fd.as_fd()).unwrap_or(0) > 0;
-        // What a lane carries stays behind: the control frame goes by the stream then.
-        let here = match &self.lane_state {
+        let has_output = match &self.stream {
+            Some(stream) => self.must_go_by_stream() || unsent(stream),
+            None => false,
+        };
+        if has_output && Instant::now() < deadline {
+            return false;
+        }
+        self.give_up_deadline = None;
+        self.end_writing();
+        true
+    }
+
+    /// Whether this rank holds bytes that must go by the stream. What a lane carries is dropped: the control frame
+    /// goes by the stream then.
+    fn must_go_by_stream(&self) -> bool {
+        match &self.lane_state {
             Some(lane_state) if lane_state.out != Carrier::Stream => {
                 !lane_state.control_out.is_empty()
             }
             Some(lane_state) => !lane_state.control_out.is_empty() || !self.output.is_empty(),
             None => !self.output.is_empty(),
-        };
-        let has_output = match &self.stream {
-            Some(stream) => here || unsent(stream),
-            None => false,
-        };
-        if has_output && Instant::now() < until {
-            return false;
         }
-        self.giving_up = None;
-        self.end_writing();
-        true
     }
 
     pub(in crate::endpoint) fn reclaim_all(&mut self, _: &mut Home) {
@@ -141,10 +146,10 @@ impl Socket {
         if let Some(stream) = &mut self.stream {
             stream.unwatch();
         }
-        if self.giving_up.is_none() {
+        if self.give_up_deadline.is_none() {
             self.end_writing();
         } else {
-            self.let_out();
+            self.poll_give_up();
         }
     }
 

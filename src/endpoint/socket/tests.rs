@@ -127,7 +127,7 @@ fn what_is_taken_away_within_its_frame_cuts_the_stream() {
             other.pass(record, None);
         }
         assert!(passed <= 120, "{passed} bytes of 120");
-        assert!(other.was_cut());
+        assert!(other.ended_without_farewell());
     }
 }
 
