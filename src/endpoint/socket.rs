@@ -128,8 +128,8 @@ impl Socket {
     /// Whether records that came were not taken yet.
     pub(crate) fn has_unread(&self) -> bool {
         let by_lane = |lane_state: &PairLane| {
-            let lane = lane_state.lane.filter(|_| lane_state.takes);
-            !lane_state.early.is_empty()
+            let lane = lane_state.lane.filter(|_| lane_state.incoming.by_lane);
+            !lane_state.incoming.carry_over.is_empty()
                 || lane.is_some_and(|lane| lane_state.lanes.lock().unread(lane) > 0)
         };
         self.input.has_next() || self.lane_state.as_deref().is_some_and(by_lane)
@@ -145,7 +145,7 @@ impl Socket {
     pub(crate) fn is_by_lane(&self) -> bool {
         self.lane_state
             .as_ref()
-            .is_some_and(|lane_state| lane_state.takes)
+            .is_some_and(|lane_state| lane_state.incoming.by_lane)
     }
 
     /// Writes what can be written.
@@ -197,7 +197,7 @@ impl Socket {
         if self
             .lane_state
             .as_ref()
-            .is_some_and(|lane_state| lane_state.takes)
+            .is_some_and(|lane_state| lane_state.incoming.by_lane)
         {
             self.look_at_stream();
         }
@@ -209,20 +209,20 @@ impl Socket {
     fn feed(&mut self) -> Option<(Feed<'_>, &mut Input)> {
         let socket = self.stream.as_ref()?.fd.as_fd();
         let mut feed = Feed {
-            early: None,
+            carry_over: None,
             lane: None,
             socket: Some(socket).filter(|_| self.end.is_none()),
         };
         if let Some(lane_state) = &mut self.lane_state {
-            if lane_state.takes {
+            if lane_state.incoming.by_lane {
                 feed.socket = None;
                 feed.lane = lane_state
                     .lane
-                    .filter(|_| !lane_state.sent_end)
+                    .filter(|_| !lane_state.handshake.sent_end)
                     .map(|lane| (&lane_state.lanes, lane));
             }
-            if !lane_state.early.is_empty() {
-                feed.early = Some(&mut lane_state.early);
+            if !lane_state.incoming.carry_over.is_empty() {
+                feed.carry_over = Some(&mut lane_state.incoming.carry_over);
             }
         }
         Some((feed, &mut self.input))
@@ -244,8 +244,8 @@ impl Socket {
                 }
                 Parsed::Record => {}
                 Parsed::Nothing => return false,
-                Parsed::Control(what, value) => self.hear(what, value),
-                Parsed::Offer(offer) => self.hear_offer(&offer),
+                Parsed::Control(what, value) => self.on_control_frame(what, value),
+                Parsed::Offer(offer) => self.on_offer(&offer),
             }
         }
     }
@@ -261,7 +261,7 @@ impl Socket {
         if self
             .lane_state
             .as_ref()
-            .is_some_and(|lane_state| lane_state.takes)
+            .is_some_and(|lane_state| lane_state.incoming.by_lane)
         {
             self.look_at_stream();
             return true;
@@ -284,18 +284,18 @@ impl Socket {
         true
     }
 
-    fn hear(&mut self, what: FrameKind, value: u64) {
+    fn on_control_frame(&mut self, what: FrameKind, value: u64) {
         match what {
             FrameKind::Credit => self.credit_back = value,
             FrameKind::GivenUp => self.has_given_up = true,
             FrameKind::Farewell => {
                 self.received_farewell = true;
-                // It reads until it has heard the same, and leaves when all of its own was taken.
+                // It reads until it has received the same, and leaves when all of its own was taken.
                 self.say_farewell();
                 self.acknowledge();
             }
             FrameKind::Ready | FrameKind::Switch | FrameKind::End | FrameKind::Target => {
-                self.hear_of_lane(what, value);
+                self.on_lane_control(what, value);
             }
             FrameKind::Record | FrameKind::Offer => {}
         }
@@ -346,7 +346,7 @@ impl Medium for Socket {
         let by_lane = self
             .lane_state
             .as_ref()
-            .is_some_and(|lane_state| lane_state.takes);
+            .is_some_and(|lane_state| lane_state.incoming.by_lane);
         if !by_lane && self.output.is_empty() && !self.turn.is_due() {
             return true;
         }
@@ -413,7 +413,7 @@ impl Medium for Socket {
         let by_lane = self
             .lane_state
             .as_ref()
-            .is_some_and(|lane_state| lane_state.takes);
+            .is_some_and(|lane_state| lane_state.incoming.by_lane);
         let Some((mut feed, input)) = self.feed() else {
             return onecopy_shm::layout::check_range("the chunk of no frame", 0, 1, 0);
         };
@@ -429,8 +429,9 @@ impl Medium for Socket {
 impl Socket {
     #[inline]
     pub(super) fn has_output(&self) -> bool {
-        let has_output =
-            |lane_state: &PairLane| lane_state.unpushed || !lane_state.control_out.is_empty();
+        let has_output = |lane_state: &PairLane| {
+            lane_state.outgoing.device_backlog || !lane_state.outgoing.control.is_empty()
+        };
         !self.output.is_empty() || self.lane_state.as_deref().is_some_and(has_output)
     }
 
@@ -488,7 +489,7 @@ impl Socket {
         let begin = if self.credit_due > 0 { 0 } else { HEAD };
         let front = &front[begin..2 * HEAD + N];
         let carrier = self.lane_state.as_ref();
-        match carrier.map_or(Carrier::Stream, |lane_state| lane_state.out) {
+        match carrier.map_or(Carrier::Stream, |lane_state| lane_state.outgoing.carrier) {
             Carrier::Stream => {}
             Carrier::Lane => {
                 let put = self.put_by_lane(front, naming.len, source);
@@ -497,7 +498,7 @@ impl Socket {
                 }
                 return put;
             }
-            Carrier::Pending => return Put::NoRoom,
+            Carrier::AwaitingEnd => return Put::NoRoom,
         }
         let mut sending = Sending::new(&mut self.output, stream.fd.as_fd(), front, naming.len);
         let shown = source.show(|_, bytes| sending.piece(bytes));
@@ -522,10 +523,10 @@ impl Socket {
             return false;
         };
         if let Some(lane_state) = &self.lane_state
-            && lane_state.out != Carrier::Stream
+            && lane_state.outgoing.carrier != Carrier::Stream
         {
             let lane = lane_state.lane.unwrap_or(u64::MAX);
-            let room = lane_state.out == Carrier::Lane
+            let room = lane_state.outgoing.carrier == Carrier::Lane
                 && lane_state.lanes.lock().has_room(lane, usize::MAX);
             return room && !self.is_mute && !self.sent_farewell;
         }
@@ -537,9 +538,9 @@ impl Socket {
 
     pub(super) fn wait_for_room(&self, waiting: bool) {
         if let Some(stream) = &self.stream {
-            let blocked = |lane_state: &PairLane| match lane_state.out {
+            let blocked = |lane_state: &PairLane| match lane_state.outgoing.carrier {
                 Carrier::Stream => self.output.blocked,
-                Carrier::Lane | Carrier::Pending => !lane_state.control_out.is_empty(),
+                Carrier::Lane | Carrier::AwaitingEnd => !lane_state.outgoing.control.is_empty(),
             };
             let blocked = self
                 .lane_state

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! What an endpoint over a stream does by its lane: offers one, sends and reads by it, and hears of its end. How a pair
+//! What an endpoint over a stream does by its lane: offers one, sends and reads by it, and ends it. How a pair
 //! comes to a lane and goes back: [`super::lane`].
 
 use super::feed::End;
@@ -32,7 +32,9 @@ impl Socket {
 
     /// By which ports of devices the lane goes, that of the stream first.
     pub(crate) fn rails(&self) -> Vec<String> {
-        let carries = |lane_state: &PairLane| lane_state.takes || lane_state.out == Carrier::Lane;
+        let carries = |lane_state: &PairLane| {
+            lane_state.incoming.by_lane || lane_state.outgoing.carrier == Carrier::Lane
+        };
         let Some(lane_state) = self.lane_state.as_deref().filter(|state| carries(state)) else {
             return Vec::new();
         };
@@ -69,22 +71,24 @@ impl Socket {
             return;
         };
         let fd = stream.fd.as_fd();
-        let mut written = lane_state.control_out.flush(fd);
-        if lane_state.out == Carrier::Stream && lane_state.control_out.is_empty() && written.is_ok()
+        let mut written = lane_state.outgoing.control.flush(fd);
+        if lane_state.outgoing.carrier == Carrier::Stream
+            && lane_state.outgoing.control.is_empty()
+            && written.is_ok()
         {
             written = self.output.flush(fd);
             if self.output.is_empty() && !self.sent_farewell {
                 lane_state.switch();
-                written = written.and_then(|()| lane_state.control_out.flush(fd));
+                written = written.and_then(|()| lane_state.outgoing.control.flush(fd));
             }
         }
-        if lane_state.out == Carrier::Lane
+        if lane_state.outgoing.carrier == Carrier::Lane
             && let Some(lane) = lane_state.lane
-            && (lane_state.unpushed || !self.output.is_empty())
+            && (lane_state.outgoing.device_backlog || !self.output.is_empty())
         {
             let mut lanes = lane_state.lanes.lock();
             self.output.hand(|bytes| lanes.write(lane, bytes));
-            lane_state.unpushed = !lanes.push(lane);
+            lane_state.outgoing.device_backlog = !lanes.push(lane);
         }
         if let Err(errno) = written {
             self.cannot_write(errno);
@@ -97,7 +101,7 @@ impl Socket {
             return;
         };
         lane_state.skipped += 1;
-        if lane_state.skipped < SKIPS && !lane_state.sent_end || self.end.is_some() {
+        if lane_state.skipped < SKIPS && !lane_state.handshake.sent_end || self.end.is_some() {
             return;
         }
         lane_state.skipped = 0;
@@ -108,16 +112,19 @@ impl Socket {
                 lane_state.lanes.lock().poll();
                 return self.ended(End::Closed);
             }
-            Ok(count) => lane_state.control_in.extend_from_slice(&bytes[..count]),
+            Ok(count) => lane_state
+                .incoming
+                .control
+                .extend_from_slice(&bytes[..count]),
             Err(Errno::EAGAIN | Errno::EINTR | Errno::ENOMEM) => {}
             Err(errno) => return self.ended(End::Failed(errno)),
         }
-        self.hear_control();
+        self.on_control();
     }
 
-    fn hear_control(&mut self) {
+    fn on_control(&mut self) {
         if let Some(lane_state) = &mut self.lane_state {
-            if let Err(what) = lane_state.hear_control(&mut self.output) {
+            if let Err(what) = lane_state.on_control(&mut self.output) {
                 self.input.bad = Some(what);
             }
             self.has_given_up |= lane_state.given_up;
@@ -126,7 +133,7 @@ impl Socket {
     }
 
     #[cold]
-    pub(super) fn hear_offer(&mut self, offer: &[u8; Offer::BYTES]) {
+    pub(super) fn on_offer(&mut self, offer: &[u8; Offer::BYTES]) {
         if let Err(what) = self.last_offer.comes(Instant::now()) {
             self.input.bad = Some(what);
             return;
@@ -135,7 +142,7 @@ impl Socket {
             // Nothing more comes from this rank.
             Some(lane_state) if self.sent_farewell => lane_state.end(&mut self.output),
             Some(lane_state) => {
-                if let Err(what) = lane_state.hear_offer(offer, &mut self.output) {
+                if let Err(what) = lane_state.on_offer(offer, &mut self.output) {
                     self.input.bad = Some(what);
                 }
             }
@@ -148,7 +155,7 @@ impl Socket {
 
     /// A control frame about the lane.
     #[cold]
-    pub(super) fn hear_of_lane(&mut self, what: FrameKind, value: u64) {
+    pub(super) fn on_lane_control(&mut self, what: FrameKind, value: u64) {
         let Some(lane_state) = &mut self.lane_state else {
             // The answer to this rank's refusal.
             if what != FrameKind::End || value != 0 {
@@ -156,14 +163,14 @@ impl Socket {
             }
             return;
         };
-        let heard = match what {
-            FrameKind::Ready => lane_state.hear_ready(value),
-            FrameKind::Target => lane_state.hear_target(value),
-            FrameKind::Switch => lane_state.hear_switch(self.input.take_rest()),
-            _ => lane_state.hear_end(value, &mut self.output),
+        let result = match what {
+            FrameKind::Ready => lane_state.on_ready(value),
+            FrameKind::Target => lane_state.on_target(value),
+            FrameKind::Switch => lane_state.on_switch(self.input.take_rest()),
+            _ => lane_state.on_end(value, &mut self.output),
         };
-        match heard {
-            Ok(()) if what == FrameKind::Switch => self.hear_control(),
+        match result {
+            Ok(()) if what == FrameKind::Switch => self.on_control(),
             Ok(()) => self.flush(),
             Err(bad) => self.input.bad = Some(bad),
         }
@@ -183,7 +190,7 @@ impl Socket {
         let lane_state = self.lane_state.as_ref()?;
         let lane = lane_state
             .lane
-            .filter(|_| lane_state.out == Carrier::Lane)?;
+            .filter(|_| lane_state.outgoing.carrier == Carrier::Lane)?;
         Some((&lane_state.lanes, lane))
     }
 
@@ -206,7 +213,10 @@ impl Socket {
         let Some(lane_state) = &mut self.lane_state else {
             return Put::NoRoom;
         };
-        let Some(lane) = lane_state.lane.filter(|_| !lane_state.unpushed) else {
+        let Some(lane) = lane_state
+            .lane
+            .filter(|_| !lane_state.outgoing.device_backlog)
+        else {
             return Put::NoRoom;
         };
         let mut lanes = lane_state.lanes.lock();
@@ -237,7 +247,7 @@ impl Socket {
             }
             put(front);
         }
-        lane_state.unpushed = !lanes.push(lane);
+        lane_state.outgoing.device_backlog = !lanes.push(lane);
         output.blocked = !output.is_empty();
         drop(lanes);
         if left > 0 {

@@ -167,7 +167,7 @@ impl Connector {
     pub(crate) fn ready(&mut self, source: EventSource, now: Instant) {
         match source {
             EventSource::Listener => self.let_in(now),
-            EventSource::Inbound(index) => self.hear_inbound(index as usize, now),
+            EventSource::Inbound(index) => self.on_inbound(index as usize, now),
             EventSource::Outbound(rank) => self.move_outbound(rank, now),
             EventSource::Stop | EventSource::Pair(_) | EventSource::Device => {}
         }

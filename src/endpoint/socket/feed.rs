@@ -20,12 +20,12 @@ pub(super) enum End {
 
 /// Bytes that came before those of the socket.
 #[derive(Debug, Default)]
-pub(super) struct Early {
+pub(super) struct CarryOver {
     bytes: Vec<u8>,
     read: usize,
 }
 
-impl Early {
+impl CarryOver {
     pub(super) fn is_empty(&self) -> bool {
         self.bytes.is_empty()
     }
@@ -55,7 +55,7 @@ impl Early {
 
 /// What is read from, each before the next one.
 pub(super) struct Feed<'f> {
-    pub(super) early: Option<&'f mut Early>,
+    pub(super) carry_over: Option<&'f mut CarryOver>,
     pub(super) lane: Option<(&'f SharedLanes, u64)>,
     pub(super) socket: Option<BorrowedFd<'f>>,
 }
@@ -63,21 +63,24 @@ pub(super) struct Feed<'f> {
 impl Feed<'_> {
     /// Bytes that are there. What cannot be counted is found by the next read, which fails.
     pub(super) fn unread(&self) -> usize {
-        let early = self.early.as_ref().map_or(0, |early| early.len());
+        let carry_over = self
+            .carry_over
+            .as_ref()
+            .map_or(0, |carry_over| carry_over.len());
         let lane = self
             .lane
             .map_or(0, |(lanes, name)| lanes.lock().unread(name));
         let socket = self
             .socket
             .map_or(0, |socket| backlog::unread(socket).unwrap_or(0));
-        early + lane + socket
+        carry_over + lane + socket
     }
 
     /// What comes before the bytes of the socket.
     fn before(&mut self, out: &mut [u8]) -> usize {
         let mut count = 0;
-        if let Some(early) = &mut self.early {
-            count += early.take(out);
+        if let Some(carry_over) = &mut self.carry_over {
+            count += carry_over.take(out);
         }
         if count == 0
             && let Some((lanes, name)) = self.lane

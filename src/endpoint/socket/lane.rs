@@ -10,7 +10,7 @@
 //! direction, so that the order is the lane's. Where a lane fails, each side says by the stream how much it has
 //! received by it. What is behind that is sent again by the stream. Bytes that arrived by the lane are read first.
 
-use super::feed::Early;
+use super::feed::CarryOver;
 use super::frame::{FrameKind, HEAD, Head};
 use super::output::Output;
 use super::retry::Retry;
@@ -28,40 +28,62 @@ const OFFERS_APART: Duration = Duration::from_millis(500);
 pub(super) enum Carrier {
     Stream,
     Lane,
-    /// The lane is over, and the peer has not reported yet how much has come by it.
-    Pending,
+    /// The lane is over, and the peer's END has not reported yet how much has come by it.
+    AwaitingEnd,
 }
 
-/// What a pair has of lanes.
+/// Which steps two sides have made towards a lane, and towards its end.
+#[derive(Debug, Default)]
+pub(super) struct Handshake {
+    /// The numbers of both ends, the own one first; the peer's once it is known.
+    numbers: (u32, Option<u32>),
+    /// The peer has the number of this rank's target.
+    sent_target: bool,
+    /// The peer knows that this side is connected.
+    sent_ready: bool,
+    /// The peer's side is connected.
+    received_ready: bool,
+    /// This side has ended the lane.
+    pub(super) sent_end: bool,
+}
+
+/// What goes to the peer.
+#[derive(Debug)]
+pub(super) struct Outgoing {
+    /// What carries the frames.
+    pub(super) carrier: Carrier,
+    /// The device has not taken all that it was given.
+    pub(super) device_backlog: bool,
+    /// Control frames for the stream while it carries no others.
+    pub(super) control: Output,
+}
+
+/// What comes from the peer.
+#[derive(Debug, Default)]
+pub(super) struct Incoming {
+    /// The lane carries the frames.
+    pub(super) by_lane: bool,
+    /// Bytes of the stream while it carries nothing but control frames.
+    pub(super) control: Vec<u8>,
+    /// Bytes of a lane that is over: they are read before those of the stream.
+    pub(super) carry_over: CarryOver,
+    /// The same, from a peer that has not switched yet: none may be read until it does.
+    held: Vec<u8>,
+}
+
+/// The lane of a pair.
 #[derive(Debug)]
 pub(super) struct PairLane {
     pub(super) lanes: SharedLanes,
     rank: u32,
     /// The lane that there is, or is being made.
     pub(super) lane: Option<u64>,
-    /// The numbers of both ends, the own one first; the peer's once it is known.
-    numbers: (u32, Option<u32>),
-    /// Which control frames were sent and received about this lane.
-    sent_target: bool,
-    sent_ready: bool,
-    received_ready: bool,
-    pub(super) sent_end: bool,
-    /// What carries the frames to the peer, and whether the lane carries those from it.
-    pub(super) out: Carrier,
-    pub(super) takes: bool,
-    /// The device has not taken all that it was given.
-    pub(super) unpushed: bool,
-    /// Control frames for the stream while it carries no others.
-    pub(super) control_out: Output,
-    /// What came by the stream while it carries nothing but control frames.
-    pub(super) control_in: Vec<u8>,
-    /// What came by a lane that is over: it is read before what comes by the stream.
-    pub(super) early: Early,
-    /// The same, from a peer that has not switched yet: nothing may be read of it until it does.
-    ahead: Vec<u8>,
-    /// The peer does not talk with this rank any more.
+    pub(super) handshake: Handshake,
+    pub(super) outgoing: Outgoing,
+    pub(super) incoming: Incoming,
+    /// The peer has given this rank up.
     pub(super) given_up: bool,
-    /// Looks at the stream that were left out.
+    /// Polls of the stream that were left out.
     pub(super) skipped: u32,
     pub(super) retry: Retry,
     pub(super) taken_over: u64,
@@ -70,8 +92,8 @@ pub(super) struct PairLane {
     pub(super) why_not: Option<String>,
 }
 
-/// What no correct peer says.
-pub(super) type Bad = &'static str;
+/// What a peer sent against the protocol.
+pub(super) type ProtocolViolation = &'static str;
 
 /// When the peer offered a lane last.
 #[derive(Debug, Default)]
@@ -79,7 +101,7 @@ pub(super) struct LastOffer(Option<Instant>);
 
 impl LastOffer {
     /// The peer offers one now.
-    pub(super) fn comes(&mut self, now: Instant) -> Result<(), Bad> {
+    pub(super) fn comes(&mut self, now: Instant) -> Result<(), ProtocolViolation> {
         match self.0.replace(now) {
             Some(last) if now < last + OFFERS_APART => Err("offers of lanes without a pause"),
             _ => Ok(()),
@@ -93,18 +115,13 @@ impl PairLane {
             lanes,
             rank,
             lane: None,
-            numbers: (0, None),
-            sent_target: false,
-            sent_ready: false,
-            received_ready: false,
-            sent_end: false,
-            out: Carrier::Stream,
-            takes: false,
-            unpushed: false,
-            control_out: Output::default(),
-            control_in: Vec::new(),
-            early: Early::default(),
-            ahead: Vec::new(),
+            handshake: Handshake::default(),
+            outgoing: Outgoing {
+                carrier: Carrier::Stream,
+                device_backlog: false,
+                control: Output::default(),
+            },
+            incoming: Incoming::default(),
             given_up: false,
             skipped: 0,
             retry: Retry::new(),
@@ -121,7 +138,7 @@ impl PairLane {
         match made {
             Ok((lane, offer)) => {
                 self.lane = Some(lane);
-                self.numbers = (offer.number(), None);
+                self.handshake.numbers = (offer.number(), None);
                 stream.push_with(FrameKind::Offer, &offer.to_bytes());
                 true
             }
@@ -135,24 +152,24 @@ impl PairLane {
     }
 
     /// The peer offers a lane.
-    pub(super) fn hear_offer(
+    pub(super) fn on_offer(
         &mut self,
         bytes: &[u8; Offer::BYTES],
         stream: &mut Output,
-    ) -> Result<(), Bad> {
+    ) -> Result<(), ProtocolViolation> {
         let offer = Offer::from_bytes(bytes).ok_or("an offer that makes no sense")?;
-        if self.sent_end {
+        if self.handshake.sent_end {
             // It is about a lane that is over on this side.
             return Ok(());
         }
-        if self.numbers.1.is_some() {
+        if self.handshake.numbers.1.is_some() {
             return Err("a second offer of a lane");
         }
         if self.lane.is_none() && !self.offer(stream) {
             self.end(stream);
             return Ok(());
         }
-        self.numbers.1 = Some(offer.number());
+        self.handshake.numbers.1 = Some(offer.number());
         if let Some(lane) = self.lane {
             self.lanes.lock().connect(lane, &offer);
         }
@@ -160,12 +177,12 @@ impl PairLane {
     }
 
     /// The peer has made a target for this rank's initiator.
-    pub(super) fn hear_target(&mut self, value: u64) -> Result<(), Bad> {
-        if self.sent_end {
+    pub(super) fn on_target(&mut self, value: u64) -> Result<(), ProtocolViolation> {
+        if self.handshake.sent_end {
             return Ok(());
         }
         let number = u32::try_from(value).map_err(|_| "the number of no target")?;
-        if self.numbers.1.is_none() || self.received_ready {
+        if self.handshake.numbers.1.is_none() || self.handshake.received_ready {
             return Err("a target for a lane that nobody has offered");
         }
         if let Some(lane) = self.lane {
@@ -175,64 +192,67 @@ impl PairLane {
     }
 
     /// The peer's lane is connected with one of this rank's.
-    pub(super) fn hear_ready(&mut self, value: u64) -> Result<(), Bad> {
-        if self.sent_end {
+    pub(super) fn on_ready(&mut self, value: u64) -> Result<(), ProtocolViolation> {
+        if self.handshake.sent_end {
             return Ok(());
         }
         let (theirs, ours) = ((value >> 32) as u32, value as u32);
-        if self.numbers != (ours, Some(theirs)) {
+        if self.handshake.numbers != (ours, Some(theirs)) {
             return Err("a lane that nobody has offered");
         }
-        self.received_ready = true;
+        self.handshake.received_ready = true;
         Ok(())
     }
 
     /// What follows in the peer's stream goes by the lane; `rest` came behind that frame.
-    pub(super) fn hear_switch(&mut self, rest: Vec<u8>) -> Result<(), Bad> {
-        if self.takes || self.lane.is_none() {
+    pub(super) fn on_switch(&mut self, rest: Vec<u8>) -> Result<(), ProtocolViolation> {
+        if self.incoming.by_lane || self.lane.is_none() {
             return Err("a change to a lane that there is not");
         }
-        self.takes = true;
-        self.control_in = rest;
-        self.early.add(&std::mem::take(&mut self.ahead));
+        self.incoming.by_lane = true;
+        self.incoming.control = rest;
+        self.incoming
+            .carry_over
+            .add(&std::mem::take(&mut self.incoming.held));
         Ok(())
     }
 
     /// Moves a lane on that is being connected, and ends one that has failed.
     pub(super) fn look(&mut self, stream: &mut Output) {
-        let Some(lane) = self.lane.filter(|_| !self.sent_end) else {
+        let Some(lane) = self.lane.filter(|_| !self.handshake.sent_end) else {
             return;
         };
         let (failed, connected, target) = {
             let mut lanes = self.lanes.lock();
             lanes.poll();
-            let target = lanes.target(lane).filter(|_| !self.sent_target);
+            let target = lanes.target(lane).filter(|_| !self.handshake.sent_target);
             (lanes.has_failed(lane), lanes.is_connected(lane), target)
         };
         if let Some(target) = target.filter(|_| !failed) {
-            self.sent_target = true;
+            self.handshake.sent_target = true;
             stream.push(FrameKind::Target, u64::from(target));
         }
         if failed {
             self.end(stream);
         } else if connected
-            && !self.sent_ready
-            && let (ours, Some(theirs)) = self.numbers
+            && !self.handshake.sent_ready
+            && let (ours, Some(theirs)) = self.handshake.numbers
         {
-            self.sent_ready = true;
+            self.handshake.sent_ready = true;
             stream.push(FrameKind::Ready, u64::from(ours) << 32 | u64::from(theirs));
         }
     }
 
     /// Has the lane carry what follows, if both sides are connected. Nothing waits for the stream.
     pub(super) fn switch(&mut self) {
-        let both = self.sent_ready && self.received_ready && !self.sent_end;
-        if both && self.out == Carrier::Stream && self.control_out.is_empty() {
-            self.control_out.push(FrameKind::Switch, 0);
-            self.out = Carrier::Lane;
+        let both =
+            self.handshake.sent_ready && self.handshake.received_ready && !self.handshake.sent_end;
+        if both && self.outgoing.carrier == Carrier::Stream && self.outgoing.control.is_empty() {
+            self.outgoing.control.push(FrameKind::Switch, 0);
+            self.outgoing.carrier = Carrier::Lane;
             if let Some(lane) = self.lane {
                 // What lanes send each other beside the stream may go from now on.
-                self.unpushed = !self.lanes.lock().push(lane);
+                self.outgoing.device_backlog = !self.lanes.lock().push(lane);
             }
             self.taken_over += 1;
             self.retry.carries(Instant::now());
@@ -242,7 +262,7 @@ impl PairLane {
 
     /// Ends the lane on this side, and says how much has come by it.
     pub(super) fn end(&mut self, stream: &mut Output) {
-        if std::mem::replace(&mut self.sent_end, true) {
+        if std::mem::replace(&mut self.handshake.sent_end, true) {
             return;
         }
         let mut received = 0;
@@ -252,53 +272,58 @@ impl PairLane {
             received = lanes.stop(lane);
             let mut bytes = vec![0; lanes.unread(lane)];
             lanes.read(lane, &mut bytes);
-            if self.takes {
-                self.early.add(&bytes);
+            if self.incoming.by_lane {
+                self.incoming.carry_over.add(&bytes);
             } else {
-                self.ahead = bytes;
+                self.incoming.held = bytes;
             }
             let reason = reason.unwrap_or_else(|| "the peer has given it up".to_owned());
-            if self.out == Carrier::Lane || self.takes {
+            if self.outgoing.carrier == Carrier::Lane || self.incoming.by_lane {
                 tracing::info!(peer = self.rank, "the lane is over: {reason}");
             } else {
                 tracing::info!(peer = self.rank, "no lane: {reason}");
             }
             self.why_not = Some(reason);
         }
-        match self.out {
+        match self.outgoing.carrier {
             Carrier::Stream => stream.push(FrameKind::End, received),
-            Carrier::Lane | Carrier::Pending => {
-                self.out = Carrier::Pending;
+            Carrier::Lane | Carrier::AwaitingEnd => {
+                self.outgoing.carrier = Carrier::AwaitingEnd;
                 self.given_back += 1;
-                self.control_out.push(FrameKind::End, received);
+                self.outgoing.control.push(FrameKind::End, received);
             }
         }
     }
 
     /// The peer's side of the lane is over: so much has come there.
-    pub(super) fn hear_end(&mut self, received: u64, stream: &mut Output) -> Result<(), Bad> {
-        if self.lane.is_none() && !self.sent_end {
+    pub(super) fn on_end(
+        &mut self,
+        received: u64,
+        stream: &mut Output,
+    ) -> Result<(), ProtocolViolation> {
+        if self.lane.is_none() && !self.handshake.sent_end {
             return Err("the end of a lane that there is not");
         }
         self.end(stream);
-        if self.out == Carrier::Pending {
+        if self.outgoing.carrier == Carrier::AwaitingEnd {
             let lane = self.lane.unwrap_or(u64::MAX);
             let left = self.lanes.lock().left(lane, received);
             stream.prepend(left.ok_or("it has received what was not sent")?);
-            self.out = Carrier::Stream;
+            self.outgoing.carrier = Carrier::Stream;
         } else if received > 0 {
             return Err("it has received what was not sent");
         }
-        if !self.ahead.is_empty() {
+        if !self.incoming.held.is_empty() {
             return Err("bytes of a lane that it has not changed to");
         }
-        self.takes = false;
-        self.early.add(&std::mem::take(&mut self.control_in));
+        self.incoming.by_lane = false;
+        self.incoming
+            .carry_over
+            .add(&std::mem::take(&mut self.incoming.control));
         let had_none = self.lane.is_none();
         self.close();
-        (self.numbers, self.unpushed) = ((0, None), false);
-        (self.sent_target, self.sent_ready) = (false, false);
-        (self.received_ready, self.sent_end) = (false, false);
+        self.handshake = Handshake::default();
+        self.outgoing.device_backlog = false;
         if had_none {
             // This side refused it, for a reason that may pass.
             self.retry.refused(Instant::now());
@@ -309,14 +334,14 @@ impl PairLane {
     }
 
     /// Takes the control frames from what came by the stream.
-    pub(super) fn hear_control(&mut self, stream: &mut Output) -> Result<(), Bad> {
-        while let Some(head) = self.control_in.first_chunk::<HEAD>() {
+    pub(super) fn on_control(&mut self, stream: &mut Output) -> Result<(), ProtocolViolation> {
+        while let Some(head) = self.incoming.control.first_chunk::<HEAD>() {
             let head = Head::decode(head)?;
-            self.control_in.drain(..HEAD);
+            self.incoming.control.drain(..HEAD);
             match head.what {
                 FrameKind::GivenUp => self.given_up = true,
                 FrameKind::End => {
-                    self.hear_end(head.value, stream)?;
+                    self.on_end(head.value, stream)?;
                     // What is behind it are frames.
                     break;
                 }
@@ -328,7 +353,7 @@ impl PairLane {
 
     /// Whether a lane is to be tried again.
     pub(super) fn is_due(&self, now: Instant) -> bool {
-        self.lane.is_none() && !self.sent_end && self.retry.is_due(now)
+        self.lane.is_none() && !self.handshake.sent_end && self.retry.is_due(now)
     }
 
     /// Forgets the lane.

@@ -75,12 +75,14 @@ impl Socket {
         }
         if let Some(lane_state) = &self.lane_state {
             let lane = lane_state.lane.unwrap_or(u64::MAX);
-            let taken = match lane_state.out {
+            let taken = match lane_state.outgoing.carrier {
                 Carrier::Stream => true,
-                Carrier::Lane => !lane_state.unpushed && lane_state.lanes.lock().is_taken(lane),
-                Carrier::Pending => false,
+                Carrier::Lane => {
+                    !lane_state.outgoing.device_backlog && lane_state.lanes.lock().is_taken(lane)
+                }
+                Carrier::AwaitingEnd => false,
             };
-            if !taken || !lane_state.control_out.is_empty() {
+            if !taken || !lane_state.outgoing.control.is_empty() {
                 return false;
             }
         }
@@ -92,10 +94,10 @@ impl Socket {
 
     pub(in crate::endpoint) fn give_up(&mut self) {
         if let Some(lane_state) = &mut self.lane_state
-            && lane_state.out != Carrier::Stream
+            && lane_state.outgoing.carrier != Carrier::Stream
         {
             // The lane ends before it could carry that.
-            lane_state.control_out.push(FrameKind::GivenUp, 0);
+            lane_state.outgoing.control.push(FrameKind::GivenUp, 0);
             self.flush();
         } else {
             self.push(FrameKind::GivenUp, 0);
@@ -132,10 +134,10 @@ impl Socket {
     /// goes by the stream then.
     fn must_go_by_stream(&self) -> bool {
         match &self.lane_state {
-            Some(lane_state) if lane_state.out != Carrier::Stream => {
-                !lane_state.control_out.is_empty()
+            Some(lane_state) if lane_state.outgoing.carrier != Carrier::Stream => {
+                !lane_state.outgoing.control.is_empty()
             }
-            Some(lane_state) => !lane_state.control_out.is_empty() || !self.output.is_empty(),
+            Some(lane_state) => !lane_state.outgoing.control.is_empty() || !self.output.is_empty(),
             None => !self.output.is_empty(),
         }
     }

@@ -46,7 +46,7 @@ fn pair_with_lane() -> [Socket; 2] {
     let begun = Instant::now();
     let by_lane = |end: &Socket| {
         let lane_state = end.lane_state.as_ref().expect("a device");
-        lane_state.out == Carrier::Lane && lane_state.takes
+        lane_state.outgoing.carrier == Carrier::Lane && lane_state.incoming.by_lane
     };
     while !ends.iter().all(by_lane) {
         for end in &mut ends {
@@ -149,7 +149,7 @@ fn offers_of_lanes_without_a_pause_are_a_fault() {
             rogue.push_out();
             fault = fault.or(other.peek().err());
         }
-        let fault = fault.expect("a hundred offers were heard");
+        let fault = fault.expect("a hundred offers were accepted");
         assert!(
             format!("{fault:?}").contains("without a pause"),
             "{fault:?}"

@@ -79,7 +79,7 @@ pub(super) enum ReadOutcome {
 }
 
 /// Reads up to so many bytes.
-pub(super) fn hear(fd: &OwnedFd, room: &mut [u8]) -> ReadOutcome {
+pub(super) fn receive(fd: &OwnedFd, room: &mut [u8]) -> ReadOutcome {
     match recv(fd.as_raw_fd(), room, MsgFlags::MSG_DONTWAIT) {
         Ok(0) => ReadOutcome::Closed(None),
         Ok(count) => ReadOutcome::Bytes(count),
@@ -175,7 +175,7 @@ impl Connector {
     }
 
     /// An inbound connection has sent something, or has gone.
-    pub(super) fn hear_inbound(&mut self, index: usize, now: Instant) {
+    pub(super) fn on_inbound(&mut self, index: usize, now: Instant) {
         let Some(Some(one)) = self.inbound.get_mut(index) else {
             return;
         };
@@ -184,7 +184,7 @@ impl Connector {
             InboundState::Proving => one.handshake.wanted().min(MESSAGE_MAX),
             InboundState::Waiting(_) | InboundState::Confirmed(_) => 1,
         };
-        let got = match hear(&one.fd, &mut word[..wanted]) {
+        let got = match receive(&one.fd, &mut word[..wanted]) {
             ReadOutcome::Nothing => return,
             ReadOutcome::Closed(_) => match one.rank() {
                 // A rank that gives this call up has another one, or comes again; else it is called.

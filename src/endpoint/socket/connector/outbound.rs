@@ -2,7 +2,7 @@
 //! Outbound connections. They are tried again for a while: a refusal may come from a rank that hung up on a slow
 //! caller, or from a shortage.
 
-use super::inbound::{MESSAGE_MAX, ReadOutcome, hear, send_handshake};
+use super::inbound::{MESSAGE_MAX, ReadOutcome, receive, send_handshake};
 use super::{Connector, EventSource, GO, Outcome, Standing, options};
 use crate::proof::{self, Handshake, Purpose};
 use nix::errno::Errno;
@@ -227,7 +227,7 @@ impl Connector {
             OutboundState::Proving(fd, mut handshake) => {
                 let mut word = [0; MESSAGE_MAX];
                 let wanted = handshake.wanted().min(MESSAGE_MAX);
-                let failure = match hear(&fd, &mut word[..wanted]) {
+                let failure = match receive(&fd, &mut word[..wanted]) {
                     ReadOutcome::Nothing => return Ok(Some(OutboundState::Proving(fd, handshake))),
                     ReadOutcome::Closed(None) => Failure::Other("it has hung up".into()),
                     ReadOutcome::Closed(Some(errno)) => Failure::System("recv", errno),
@@ -270,7 +270,7 @@ impl Connector {
     /// The kernel has connected: the other side speaks first.
     fn prove(&mut self, rank: u32, fd: OwnedFd) -> Result<OutboundState, Failure> {
         if options::is_own_end(&fd) {
-            // It would hear nothing but its own words.
+            // It would receive nothing but its own bytes.
             return Err(Failure::Other("no process listens there".into()));
         }
         options::set_up(&fd, &self.settings)

@@ -163,10 +163,10 @@ fn is_turned_away(one: &mut Connector, words: impl FnOnce(&mut TcpStream) -> Vec
         assert!(begun.elapsed() < Duration::from_secs(5), "turned away");
     }
     assert!(one.outcome().is_none() && !one.is_busy());
-    let mut heard = Vec::new();
+    let mut received = Vec::new();
     // A reset is an end, too.
-    let _ = stranger.read_to_end(&mut heard);
-    assert!(heard.len() <= 44, "it hears nothing but the challenge");
+    let _ = stranger.read_to_end(&mut received);
+    assert!(received.len() <= 44, "it gets nothing but the challenge");
 }
 
 /// What a caller answers to the challenge.
