@@ -270,8 +270,8 @@ fn explained(table: &Table<'_>, case: &Case, len: u64, round: usize) -> Vec<Prot
 
 /// Sends messages between two ranks that have seen none.
 fn run(case: &Case) -> (usize, Vec<MessageTrace>) {
-    // Between some addresses a receiver keeps from the kernel where strings stumble: no table knows of addresses.
-    onecopy_shm::copy::assume_stumbles(false);
+    // Between some addresses a receiver keeps from the kernel where strings are slow: no table knows of addresses.
+    onecopy_shm::copy::assume_slow_strings(false);
     let sent = Mutex::new(None);
     let received = Mutex::new(None);
     std::thread::scope(|scope| {

@@ -169,7 +169,7 @@ impl Engine {
         let me = u32::try_from(wireup.rank()).unwrap_or(u32::MAX);
         let plan = copy_plan(&knobs);
         onecopy_shm::copy::prefer_vectors(knobs.writes_strings());
-        onecopy_shm::copy::look_for_stumbles();
+        onecopy_shm::copy::probe_strings();
         if home.heap_bytes() == 0 {
             layers = layers.without(LayerId::MAP);
         }

@@ -30,7 +30,7 @@ use onecopy_btl::link::Link;
 use onecopy_btl::registry::Power;
 use onecopy_btl::{LayerId, RemoteRange};
 use onecopy_obs::tracepoints;
-use onecopy_shm::copy::stumbles;
+use onecopy_shm::copy::is_slow_for_strings;
 use onecopy_shm::layout::HeapOffset;
 use onecopy_shm::loan::Loan;
 use std::time::Instant;
@@ -309,7 +309,7 @@ struct TransferFacts<'t> {
     in_one_piece: bool,
     in_heap: bool,
     /// A call of the kernel would copy between these addresses slowly, and the user has not decided.
-    calls_stumble: bool,
+    calls_are_slow: bool,
 }
 
 impl TransferFacts<'_> {
@@ -335,7 +335,7 @@ impl Facts for TransferFacts<'_> {
         self.reaches(layer)
             && match layer.power() {
                 Power::Attach => has_earned(self.link, layer, self.transfer, self.offset, self.len),
-                Power::Copy => !self.calls_stumble,
+                Power::Copy => !self.calls_are_slow,
                 _ => true,
             }
     }
@@ -423,8 +423,8 @@ fn choose(
         is_shown,
         in_one_piece: into.loan.is_some(),
         in_heap: into.heap.is_some(),
-        calls_stumble: !peer.policy.observed.is_fixed()
-            && into.stumbles(&transfer.announcement.remote),
+        calls_are_slow: !peer.policy.observed.is_fixed()
+            && into.is_slow_for_strings(&transfer.announcement.remote),
     };
     decide(
         len,
@@ -479,9 +479,11 @@ impl ReceiveBuffer {
     }
 
     /// Whether the string instruction, by which the kernel copies, is slow between the message and this buffer.
-    fn stumbles(&self, remote: &Remote) -> bool {
+    fn is_slow_for_strings(&self, remote: &Remote) -> bool {
         match (self.loan, remote) {
-            (Some(to), Remote::One(from)) => stumbles(to.address(), from.address as usize),
+            (Some(to), Remote::One(from)) => {
+                is_slow_for_strings(to.address(), from.address as usize)
+            }
             _ => false,
         }
     }

@@ -28,23 +28,23 @@ mod hint {
     use crate::sync::{AtomicBool, Ordering};
 
     static VECTORS: AtomicBool = AtomicBool::new(false);
-    static STUMBLES: AtomicBool = AtomicBool::new(false);
-    static LOOKED: AtomicBool = AtomicBool::new(false);
+    static SLOW_STRINGS: AtomicBool = AtomicBool::new(false);
+    static PROBED: AtomicBool = AtomicBool::new(false);
 
-    /// Whether it stumbles ([`super::stumbles`]).
+    /// Whether it is slow between some addresses ([`super::is_slow_for_strings`]).
     #[inline]
-    pub(super) fn stumbles() -> bool {
-        STUMBLES.load(Ordering::Relaxed)
+    pub(super) fn slow_strings() -> bool {
+        SLOW_STRINGS.load(Ordering::Relaxed)
     }
 
     /// Whether that is known.
-    pub(super) fn has_looked() -> bool {
-        LOOKED.load(Ordering::Relaxed)
+    pub(super) fn is_probed() -> bool {
+        PROBED.load(Ordering::Relaxed)
     }
 
-    pub(super) fn set_stumbles(on: bool) {
-        STUMBLES.store(on, Ordering::Relaxed);
-        LOOKED.store(true, Ordering::Relaxed);
+    pub(super) fn set_slow_strings(on: bool) {
+        SLOW_STRINGS.store(on, Ordering::Relaxed);
+        PROBED.store(true, Ordering::Relaxed);
     }
 
     /// Whether copies of [`super::BY_VECTORS`] bytes keep from it.
@@ -95,40 +95,40 @@ pub fn prefers_vectors() -> bool {
 
 /// Whether the string instruction, and so the C library and the kernel, copies slowly between these addresses here.
 ///
-/// Some processors stumble where the destination lies less than a cache line behind the source, modulo a page. They
-/// take it for memory that overlaps, and copy byte by byte: 15 to 30 times slower on a Zen 3. Large buffers of `malloc`
-/// are an example: they begin 16 bytes behind a page, and a chunk at one (docs/performance.md).
+/// Some processors copy slowly by `rep movsb` where the destination lies less than a line behind the source, modulo a
+/// page. They take it for memory that overlaps, and copy byte by byte: 15 to 30 times slower on a Zen 3. Large buffers
+/// of `malloc` are an example: they begin 16 bytes behind a page, and a chunk at one (docs/performance.md).
 #[inline]
 #[must_use]
-pub fn stumbles(to: usize, from: usize) -> bool {
+pub fn is_slow_for_strings(to: usize, from: usize) -> bool {
     let behind = to.wrapping_sub(from) % PAGE;
-    behind.wrapping_sub(1) < LINE - 1 && hint::stumbles()
+    behind.wrapping_sub(1) < LINE - 1 && hint::slow_strings()
 }
 
-/// Finds out whether the string instruction stumbles on this processor, once in a process: some ten microseconds.
-pub fn look_for_stumbles() {
-    if !hint::has_looked() {
-        assume_stumbles(stumbles_here());
+/// Measures whether this processor's string instruction is slow there, once in a process: some ten microseconds.
+pub fn probe_strings() {
+    if !hint::is_probed() {
+        assume_slow_strings(are_strings_slow());
     }
 }
 
-/// As if [`look_for_stumbles`] had found that, for tests.
-pub fn assume_stumbles(on: bool) {
-    hint::set_stumbles(on && arch::has_vectors());
+/// Sets the result of [`probe_strings`], for tests.
+pub fn assume_slow_strings(on: bool) {
+    hint::set_slow_strings(on && arch::has_vectors());
 }
 
-/// Whether it is known to stumble here.
+/// Whether the string instruction is known to be slow between some addresses here.
 #[must_use]
-pub fn strings_stumble() -> bool {
-    hint::stumbles()
+pub fn has_slow_strings() -> bool {
+    hint::slow_strings()
 }
 
-fn stumbles_here() -> bool {
+fn are_strings_slow() -> bool {
     const LEN: usize = PAGE;
     /// Copies of a sample, and samples: one that nothing interrupts is enough.
     const COPIES: usize = 4;
     const SAMPLES: usize = 4;
-    /// Other processors are slowed by far less than this factor, those that stumble by far more.
+    /// Other processors are slowed by far less than this factor, those with slow strings by far more.
     const SLOWER: u32 = 4;
     let from = vec![1u8; LEN];
     let mut to = vec![0u8; LEN + 2 * PAGE];
@@ -172,7 +172,7 @@ unsafe fn memcpy_long(to: *mut u8, from: *const u8, len: usize) {
     if WIDE.contains(&len) && !hint::vectors() && arch::has_wide_vectors() {
         // SAFETY: the caller's promise; such a length is above 256, and the processor has such vectors.
         unsafe { arch::wide_vectors(to, from, len) }
-    } else if forwards || slow_string || stumbles(to.addr(), from.addr()) {
+    } else if forwards || slow_string || is_slow_for_strings(to.addr(), from.addr()) {
         // SAFETY: the caller's promise; such a length is above 128. `forwards` asks whether the processor has the
         // vectors, and the hints are only given where it has.
         unsafe { arch::vectors(to, from, len) }
@@ -189,7 +189,7 @@ pub enum Kernel {
     Memcpy,
     /// Vector loads and non-temporal stores.
     NonTemporal,
-    /// The string instruction `rep movsb`, from 2 KiB on; `Memcpy` below. Vectors where it stumbles.
+    /// The string instruction `rep movsb`, from 2 KiB on; `Memcpy` below. Vectors between addresses where it is slow.
     RepMovsb,
     /// Vectors behind prefetches of the source, where vectors are preferred ([`prefer_vectors`]); else `Memcpy`. For a
     /// source whose lines another processor has.
@@ -248,11 +248,11 @@ pub unsafe fn copy(kernel: Kernel, to: *mut u8, from: *const u8, len: usize) {
         // SAFETY: the caller's promise.
         Kernel::RepMovsb if len < BY_STRING_MIN => unsafe { memcpy(to, from, len) },
         // SAFETY: the caller's promise.
-        Kernel::RepMovsb if !stumbles(to.addr(), from.addr()) => unsafe {
+        Kernel::RepMovsb if !is_slow_for_strings(to.addr(), from.addr()) => unsafe {
             arch::rep_movsb(to, from, len)
         },
         Kernel::RepMovsb if len >= AHEAD_MIN => {
-            // SAFETY: the caller's promise; the processor has vectors where its strings are known to stumble.
+            // SAFETY: the caller's promise; the processor has vectors where its strings are known to be slow.
             unsafe { arch::vectors_ahead::<false, true>(to, from, len) }
         }
         Kernel::Ahead if len >= AHEAD_MIN && hint::vectors() => {
@@ -284,7 +284,8 @@ pub unsafe fn copy_overlapping(kernel: Kernel, to: *mut u8, from: *const u8, len
     }
 }
 
-/// Copies between two slices of the same length with `kernel`. Unlike [`slice::copy_from_slice`] it does not stumble.
+/// Copies between two slices of the same length with `kernel`. Unlike [`slice::copy_from_slice`]
+/// it avoids strings between addresses where they are slow.
 ///
 /// # Panics
 /// If the lengths differ.
@@ -457,7 +458,7 @@ mod tests {
         }
     }
 
-    /// Where the string instruction would stumble, vectors copy: the same bytes, and no others.
+    /// Where the string instruction would be slow, vectors copy: the same bytes, and no others.
     #[test]
     fn what_lies_just_behind_its_source_is_copied() {
         const MOST: usize = 20_000;
@@ -470,18 +471,18 @@ mod tests {
             Kernel::Ahead,
             Kernel::AheadOwning,
         ];
-        look_for_stumbles();
-        let found = hint::stumbles();
+        probe_strings();
+        let found = hint::slow_strings();
         for on in [true, false] {
-            assume_stumbles(on);
+            assume_slow_strings(on);
             for kernel in all {
                 for behind in [0, 1, 16, 63, 64] {
                     for len in [2047, 2048, 3071, 3072, 4097, 16_384, MOST] {
                         target.fill(0xAA);
                         let begin = congruent + behind;
                         let to = target[begin..].as_mut_ptr();
-                        let stumbles = stumbles(to.addr(), source.as_ptr().addr());
-                        assert_eq!(stumbles, hint::stumbles() && (1..64).contains(&behind));
+                        let is_slow = is_slow_for_strings(to.addr(), source.as_ptr().addr());
+                        assert_eq!(is_slow, hint::slow_strings() && (1..64).contains(&behind));
                         copy_slices(kernel, &mut target[begin..][..len], &source[..len]);
                         assert_eq!(target[begin..][..len], source[..len]);
                         let mut rest = target[..begin].iter().chain(&target[begin + len..]);
@@ -490,7 +491,7 @@ mod tests {
                 }
             }
         }
-        hint::set_stumbles(found);
+        hint::set_slow_strings(found);
     }
 
     #[test]

@@ -198,7 +198,8 @@ struct Info<'a> {
     /// Where the kind of stores into chunks comes from.
     stores: String,
     /// Whether the string instruction is slow between some addresses.
-    strings_stumble: bool,
+    #[serde(rename = "strings_stumble")]
+    has_slow_strings: bool,
     machine: &'a Machine,
 }
 
@@ -226,7 +227,7 @@ impl Info<'_> {
             line(out, "profile", profile)?;
         }
         line(out, "stores", &self.stores)?;
-        line(out, "strings", &strings(self.strings_stumble))?;
+        line(out, "strings", &strings(self.has_slow_strings))?;
         match &self.tune_file {
             Some(file) => line(out, "tune file", file),
             None => line(out, "tune file", &"none: cost curves are the built-in ones"),
@@ -245,9 +246,9 @@ fn stores(from: StoresOrigin, lacks_profile: bool) -> String {
     }
 }
 
-/// What was seen of the string instruction.
-fn strings(stumble: bool) -> &'static str {
-    if stumble {
+/// The result of the probe of the string instruction.
+fn strings(are_slow: bool) -> &'static str {
+    if are_slow {
         "slow where a destination lies 1 to 63 bytes behind its source, modulo a page; vectors copy there"
     } else {
         "as fast between all addresses"
@@ -390,7 +391,7 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode, CliError> {
     if known.is_peer() {
         return known.finish();
     }
-    onecopy_shm::copy::look_for_stumbles();
+    onecopy_shm::copy::probe_strings();
     let machine = Machine::here();
     let layers = layers::list(&known.layers, known.pair.as_ref(), &settings.knobs);
     let modules = layers::modules(&settings.knobs);
@@ -408,7 +409,7 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode, CliError> {
         tune_file: settings.file.map(name),
         profile: settings.profile.map(name),
         stores: stores(settings.stores, settings.lacks_profile),
-        strings_stumble: onecopy_shm::copy::strings_stumble(),
+        has_slow_strings: onecopy_shm::copy::has_slow_strings(),
         machine: &machine,
     };
     if args.json {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Payload is copied by `btl/shm/src/copy.rs` alone, which knows where the processor's string instruction stumbles. The
+//! Payload is copied by `btl/shm/src/copy.rs` alone, which knows where the processor's string instruction is slow. The
 //! C library's `memcpy`, and so `copy_from_slice`, does not.
 
 use super::{File, Findings, test_items};

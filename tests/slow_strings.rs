@@ -6,7 +6,7 @@ mod say;
 
 use onecopy::local_with;
 use onecopy_obs::Knobs;
-use onecopy_shm::copy::{assume_stumbles, strings_stumble};
+use onecopy_shm::copy::{assume_slow_strings, has_slow_strings};
 
 const PAGE: usize = 4096;
 const LEN: usize = 384 << 10;
@@ -46,9 +46,9 @@ fn through_the_kernel(behind: usize) -> Option<u64> {
 }
 
 #[test]
-fn addresses_at_which_strings_stumble_keep_from_the_kernel() {
-    assume_stumbles(true);
-    if !strings_stumble() {
+fn addresses_at_which_strings_are_slow_keep_from_the_kernel() {
+    assume_slow_strings(true);
+    if !has_slow_strings() {
         say::say("skipped: this processor has no vectors to copy by instead");
         return;
     }
@@ -61,6 +61,6 @@ fn addresses_at_which_strings_stumble_keep_from_the_kernel() {
     for behind in [1, 16, 63] {
         assert_eq!(through_the_kernel(behind), Some(0), "{behind}");
     }
-    assume_stumbles(false);
-    assert!(through_the_kernel(16) > Some(0), "no processor stumbles");
+    assume_slow_strings(false);
+    assert!(through_the_kernel(16) > Some(0), "strings are slow nowhere");
 }
