@@ -629,54 +629,92 @@ mod tests {
             assert!(kept.keep(7, ChunkIndex(7)), "three of two are held");
         }
 
-        #[test]
-        fn as_many_are_kept_as_were_answered() {
-            let mut kept = KeptChunks::new(1, 4);
-            let mut read = 1..;
-            // Reads so many chunks, and publishes a tail where that is due. Gives the last tail.
-            let mut reads = |kept: &mut KeptChunks, count: u64| {
+        /// Reads a peer's chunks one after the other, and publishes a tail where that is due.
+        struct ChunkReader {
+            kept: KeptChunks,
+            position: u64,
+        }
+
+        impl ChunkReader {
+            /// Keeps one chunk without an answer, and four at most.
+            fn new() -> Self {
+                let kept = KeptChunks::new(1, 4);
+                Self { kept, position: 0 }
+            }
+
+            /// Reads `count` chunks. Gives the last tail that was published; 0: none.
+            fn read(&mut self, count: usize) -> u64 {
                 let mut tail = 0;
-                for position in read.by_ref().take(count as usize) {
-                    if kept.keep(position, ChunkIndex(position as u32)) {
-                        tail = position;
-                        kept.gave_back(tail);
+                for _ in 0..count {
+                    self.position += 1;
+                    let chunk = ChunkIndex(self.position as u32);
+                    if self.kept.keep(self.position, chunk) {
+                        tail = self.position;
+                        self.kept.gave_back(tail);
                     }
                 }
                 tail
-            };
-            // One that comes first may be answered.
-            reads(&mut kept, 1);
-            kept.sends();
-            assert_eq!(kept.take(0), Some((1, ChunkIndex(1))));
-            // A message has three: they are given back before it is whole.
-            reads(&mut kept, 3);
-            assert!(kept.is_empty() && !kept.expects_answer());
-            kept.sends();
-            assert!(kept.expects_answer());
-            reads(&mut kept, 3);
-            assert_eq!(kept.len(), 3);
-            // The peer sends more, unanswered.
-            reads(&mut kept, 1);
-            assert!(kept.is_empty() && !kept.expects_answer());
-            // Every second one gives both back.
-            assert!(!kept.holds_any());
-            assert_eq!((reads(&mut kept, 1), kept.len()), (0, 0));
-            assert!(kept.holds_any());
-            assert!(reads(&mut kept, 1) > 0 && !kept.holds_any());
-            reads(&mut kept, 1);
-            kept.gave_back(u64::MAX);
-            assert!(!kept.holds_any());
-            // Of a long message that is answered the last ones are kept, as many as may be.
-            kept.sends();
-            for _ in 0..2 {
-                reads(&mut kept, 20);
-                kept.sends();
             }
-            assert_eq!(kept.len(), 4);
-            // Three of them stand before a tail of which nobody said anything.
-            let last = kept.chunks.back().copied();
-            assert_eq!(kept.take(last.map_or(0, |last| last.0) - 1), last);
-            assert!(kept.is_empty());
+
+            /// A reader that answers each of two messages of `count` chunks.
+            fn of_answered(count: usize) -> Self {
+                let mut reader = Self::new();
+                for _ in 0..2 {
+                    reader.read(count);
+                    reader.kept.sends();
+                }
+                reader
+            }
+        }
+
+        #[test]
+        fn keeps_as_many_as_the_last_answered_message() {
+            let mut reader = ChunkReader::new();
+            // One that comes first may be answered.
+            reader.read(1);
+            reader.kept.sends();
+            assert_eq!(reader.kept.take(0), Some((1, ChunkIndex(1))));
+            // A message has three: they are given back before it is whole.
+            reader.read(3);
+            assert!(reader.kept.is_empty() && !reader.kept.expects_answer());
+            reader.kept.sends();
+            assert!(reader.kept.expects_answer());
+            reader.read(3);
+            assert_eq!(reader.kept.len(), 3);
+        }
+
+        #[test]
+        fn an_unanswered_peer_gets_chunks_back() {
+            let mut reader = ChunkReader::of_answered(3);
+            assert_eq!(reader.kept.len(), 3);
+            // The peer sends more, unanswered.
+            reader.read(1);
+            assert!(reader.kept.is_empty() && !reader.kept.expects_answer());
+            // Every second one gives both back.
+            assert!(!reader.kept.holds_any());
+            assert_eq!((reader.read(1), reader.kept.len()), (0, 0));
+            assert!(reader.kept.holds_any());
+            assert!(reader.read(1) > 0 && !reader.kept.holds_any());
+            reader.read(1);
+            reader.kept.gave_back(u64::MAX);
+            assert!(!reader.kept.holds_any());
+        }
+
+        #[test]
+        fn a_long_message_keeps_its_last_chunks() {
+            let reader = ChunkReader::of_answered(20);
+            let positions: Vec<u64> = reader.kept.chunks.iter().map(|kept| kept.0).collect();
+            assert_eq!(positions, [37, 38, 39, 40]);
+        }
+
+        #[test]
+        fn take_drops_chunks_before_the_tail() {
+            let mut reader = ChunkReader::of_answered(20);
+            // Three of them stand before a tail that nobody has reported.
+            let last = reader.kept.chunks.back().copied();
+            assert_eq!(last, Some((40, ChunkIndex(40))));
+            assert_eq!(reader.kept.take(39), last);
+            assert!(reader.kept.is_empty());
         }
     }
 
