@@ -9,7 +9,7 @@
 //! Threads may form several communicators at a time. On each rank one agreement holds the ids for the length of a
 //! round: the one with the lowest [`Turn`] of those that wait there. Turns are ordered alike on all ranks, so the
 //! lowest finishes first. **An agreement queues for its turn only after all its members have arrived**; its first round
-//! says nothing else. Otherwise two agreements could wait for each other: each for a member whose thread is still in
+//! reports no more. Otherwise two agreements could wait for each other: each for a member whose thread is still in
 //! the other one.
 
 use super::communicator::Communicator;
@@ -25,7 +25,7 @@ use onecopy_shm::coll::line::reached;
 use onecopy_shm::layout::ChannelPart;
 use std::sync::{Arc, PoisonError};
 
-/// What a rank says when a communicator is formed.
+/// What a rank proposes when a communicator is formed.
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct Proposal {
     /// Whether the ids are this agreement's.
@@ -87,9 +87,9 @@ pub(crate) struct Agreement {
 }
 
 impl Worker {
-    /// What this rank says about its ids to an agreement to which all have come.
+    /// What this rank proposes to an agreement at which all members have arrived.
     pub(crate) fn offer_ids(&mut self, turn: Turn, share: IdShare) -> Proposal {
-        self.bury();
+        self.reclaim_freed();
         let all = self.engine.core.home.channels();
         let mask = if all >= 64 { u64::MAX } else { (1 << all) - 1 };
         let mut free_channels = mask & !self.collectives.channels;
@@ -231,16 +231,16 @@ impl Worker {
     }
 
     /// Takes back ids and channels of communicators that are gone.
-    fn bury(&mut self) {
+    fn reclaim_freed(&mut self) {
         let freed_slots = Arc::clone(&self.collectives.ids.freed_slots);
         let mut freed_slots = freed_slots.lock().unwrap_or_else(PoisonError::into_inner);
-        freed_slots.retain(|&slot| !self.bury_slot(slot));
+        freed_slots.retain(|&slot| !self.reclaim_slot(slot));
         self.take_back_channels();
     }
 
     /// Ends a communicator of which nobody has a handle, and those with the same members in other contexts. `false`:
     /// something of it is under way.
-    fn bury_slot(&mut self, slot: usize) -> bool {
+    fn reclaim_slot(&mut self, slot: usize) -> bool {
         let Self {
             engine,
             collectives,

@@ -83,7 +83,7 @@ impl Route {
         // SYNC(coll.poison): acquire after the reads of the member's memory
         fence(Ordering::Acquire);
         let rank = self.members[place];
-        engine.hear(rank);
+        engine.drain_peer(rank);
         poison_of(engine, (self.context, self.tags), Some(rank)).map_or(Ok(()), Err)
     }
 }

@@ -171,11 +171,11 @@ impl Engine {
                 Ok(None) => return,
                 Ok(Some(Event::Died { rank, death })) if self.lives.knows(rank) => {
                     self.lives.mark_over(rank as u32);
-                    self.hear_of(rank as u32, Gone::Died(death))
+                    self.on_rank_gone(rank as u32, Gone::Died(death))
                 }
                 Ok(Some(Event::Left { rank })) if self.lives.knows(rank) => {
                     self.lives.mark_over(rank as u32);
-                    self.hear_of(rank as u32, Gone::Left)
+                    self.on_rank_gone(rank as u32, Gone::Left)
                 }
                 Ok(Some(Event::Abort { code })) => self.end_everything(Error::Aborted { code }),
                 Ok(Some(_)) => {}
@@ -257,7 +257,7 @@ impl Engine {
                         &mut self.core,
                         &mut self.receives,
                         peer,
-                        proto::incoming::Drain::LastWords,
+                        proto::incoming::Drain::Final,
                     )
                     .is_err()
                 {

@@ -9,22 +9,22 @@ use crate::proto;
 use crate::proto::incoming::{Drain, drain};
 use std::time::Instant;
 
-/// So many receives of messages of a few slots are posted between two looks for what came meanwhile: see
+/// Receives of messages of a few slots that are posted between two polls of their sender's ring: see
 /// [`Engine::catch_up`], and docs/performance.md, "MPI". Measured on B (11-22 and 11-23): windows of 64 bytes near 27 →
-/// 31 million a second, far 10.5 → 9.6. A look at every 16th receive, or more often, gains nothing near or far.
-const LEFT_ALONE: usize = 32;
-/// Looks in vain at a ring after which its chunks are given back, unless they are kept for an answer. Chosen by
+/// 31 million a second, far 10.5 → 9.6. A poll at every 16th receive, or more often, gains nothing near or far.
+const POSTS_PER_POLL: usize = 32;
+/// Polls in vain of a ring after which its chunks are given back, unless they are kept for an answer. Chosen by
 /// magnitude, not by a measurement: so many polls are a microsecond or two, longer than a hand-off of a line.
 const IDLE: u32 = 64;
 /// The same for all of them: the peer may wait for just these. An answer comes within some ten microseconds. Chosen by
 /// magnitude.
 const LONG_IDLE: u32 = 1024;
-/// How often this rank tries to reach one that has sent something. It does so once in each period of the looks for
+/// How often this rank tries to reach one that has sent something. It does so once in each period of the checks for
 /// deaths, so for half a second by default. A shortage of descriptors or memory that lasts longer is no passing one.
 const TRIES: u32 = 50;
 
-/// Slots of the messages that are looked for seldom: of these a reader close behind the sender was seen to steal lines.
-/// With a look at each receive, 64 bytes (two slots) lost a third far. 256 bytes (five) gained, near 22 → 28 million a
+/// Slots of the messages that are polled for seldom: of these a reader close behind the sender was seen to steal lines.
+/// With a poll at each receive, 64 bytes (two slots) lost a third far. 256 bytes (five) gained, near 22 → 28 million a
 /// second (B, 11-22; docs/performance.md, "MPI"). Where exactly between them it turns was not measured.
 const FEW_SLOTS: std::ops::RangeInclusive<usize> = 2..=4;
 
@@ -35,7 +35,7 @@ impl Engine {
     pub(crate) fn progress_messages(&mut self, waiting: bool) -> bool {
         let mut moved = false;
         if self.polling.next_round() {
-            moved |= self.look_aside();
+            moved |= self.poll_rare_sources();
         }
         for word in 0..self.core.home.active_words() {
             let active = self.core.home.take_active(word);
@@ -80,9 +80,9 @@ impl Engine {
         moved
     }
 
-    /// Looks at what is not looked at in each round.
+    /// Polls what is not polled in each round: cold buffers, and the hub of the wires.
     #[cold]
-    fn look_aside(&mut self) -> bool {
+    fn poll_rare_sources(&mut self) -> bool {
         let now = Instant::now();
         if self.polling.ages() {
             self.age(now);
@@ -107,7 +107,7 @@ impl Engine {
     #[inline]
     pub(crate) fn catch_up(&mut self, rank: u32, len: usize) -> bool {
         if FEW_SLOTS.contains(&slots_for(len))
-            && !self.receives.posted.in_run().is_multiple_of(LEFT_ALONE)
+            && !self.receives.posted.in_run().is_multiple_of(POSTS_PER_POLL)
         {
             return false;
         }
@@ -121,8 +121,8 @@ impl Engine {
         true
     }
 
-    /// Takes what a peer on this node has sent so far.
-    pub(crate) fn hear(&mut self, rank: u32) {
+    /// Takes all that a peer on this node has sent so far.
+    pub(crate) fn drain_peer(&mut self, rank: u32) {
         let peer = self.peers[rank as usize].as_ref();
         // One that goes on writing does not keep this rank here.
         let most = peer.map_or(0, |peer| peer.endpoint.looks_at_most());
@@ -134,7 +134,7 @@ impl Engine {
             if !has_more {
                 return;
             }
-            self.take_from(rank, Drain::LastWords);
+            self.take_from(rank, Drain::Final);
         }
     }
 

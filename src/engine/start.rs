@@ -207,7 +207,7 @@ impl Engine {
         };
         let (me, nodes) = (me as usize, &engine.nodes);
         if let Some(wires) = &mut engine.wires {
-            wires.know(&cards, me, nodes);
+            wires.set_addresses(&cards, me, nodes);
         }
         Ok(engine)
     }

@@ -154,13 +154,14 @@ impl Wires {
         self.connector.address().ok()
     }
 
-    /// Learns on which nodes the ranks are, and where those on other nodes than `me` listen.
-    pub(super) fn know(&mut self, cards: &[Card], me: usize, nodes: &[u32]) {
+    /// Sets the nodes of the ranks, and the addresses at which those on other nodes than `me` listen.
+    pub(super) fn set_addresses(&mut self, cards: &[Card], me: usize, nodes: &[u32]) {
         let shares_node = |rank: u32| nodes[rank as usize] == nodes[me];
         self.nodes = nodes.into();
         let listens = cards.iter().enumerate();
-        self.connector
-            .know(listens.map(|(rank, card)| card.listens.filter(|_| !shares_node(rank as u32))));
+        self.connector.set_addresses(
+            listens.map(|(rank, card)| card.listens.filter(|_| !shares_node(rank as u32))),
+        );
     }
 }
 
@@ -460,8 +461,8 @@ impl Engine {
         }
     }
 
-    /// The wire-up says what has become of a rank. What it had sent before may still be on its way.
-    pub(super) fn hear_of(&mut self, rank: u32, gone: Gone) {
+    /// The wire-up has reported the end of a rank. What it had sent before may still be on its way.
+    pub(super) fn on_rank_gone(&mut self, rank: u32, gone: Gone) {
         // It may have connected, sent, and left since this rank last looked.
         for _ in 0..LOOKS {
             if self.wires.is_none() || !self.ask_hub(Instant::now()) {

@@ -19,7 +19,7 @@ pub(crate) enum Drain {
     /// All, but for what the next receive may be for: see [`drain`]. Messages that no receive waits for are kept.
     All,
     /// All that is there: the peer has ended, or its last record decides what follows.
-    LastWords,
+    Final,
     /// Those before the first message that no receive waits for.
     Expected,
 }
@@ -229,7 +229,7 @@ mod tests {
     /// What completes something does not end them, as it ends a look.
     #[test]
     fn last_words_are_taken_whatever_they_complete() {
-        for (which, all) in [(Drain::All, false), (Drain::LastWords, true)] {
+        for (which, all) in [(Drain::All, false), (Drain::Final, true)] {
             let outside = Barrier::new(2);
             local_with(2, &Knobs::default(), |rt| {
                 let world = rt.world();

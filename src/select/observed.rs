@@ -87,8 +87,7 @@ impl Rate {
     fn estimate(&self, bytes: u64) -> f64 {
         self.setup_ns + bytes as f64 / 1024.0 * self.per_kib_ns
     }
-    /// Good news is believed at once, bad news after a while: a late peer or a lost time slice is not the layer's
-    /// doing.
+    /// Faster samples get weight 0.5, slower ones 0.1: a preempted peer must not look like a slow layer.
     fn learn(&mut self, bytes: u64, took: Duration) {
         let seen = (took.as_nanos() as f64 - self.setup_ns).max(0.0) / (bytes as f64 / 1024.0);
         let weight = if seen < self.per_kib_ns { 0.5 } else { 0.1 };

@@ -103,7 +103,8 @@ impl Lives {
         self.is_closed || self.over[rank as usize]
     }
 
-    /// Whether a rank has nothing under way for this one: it has announced that, or this one believes nothing of it.
+    /// Whether a rank has nothing under way for this one: it has announced that, or this rank has rejected its
+    /// messages.
     pub(crate) fn has_ended(&self, rank: u32) -> bool {
         matches!(self.gone(rank), Some(Gone::Protocol(_) | Gone::Left)) || self.over[rank as usize]
     }

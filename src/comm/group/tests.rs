@@ -81,7 +81,7 @@ fn survivors_form_a_communicator_after_one_that_has_failed() {
         let _done = (rt.rank() == 0).then(|| Done(&is_over));
         let (all, both) = (Group::of(&[0, 1, 2]), Group::of(&[0, 1]));
         meet(&world);
-        let bury = || {
+        let declare_dead = || {
             rt.handle()
                 .gate
                 .enter()
@@ -89,15 +89,15 @@ fn survivors_form_a_communicator_after_one_that_has_failed() {
                 .believe_dead(2, Death::Signal(9))
         };
         if rt.rank() == 0 {
-            bury();
+            declare_dead();
         }
-        // Rank 1 says its first word and hears of the death by what rank 0 says.
+        // Rank 1 sends its first proposal, and learns of the death from rank 0.
         let failed = world.create_from_group(&all, 5);
         assert!(failed.is_err(), "a member is dead");
-        bury();
+        declare_dead();
         meet(&world);
         if rt.rank() == 1 {
-            // Long enough that rank 0 looks at what it has heard; the result does not depend on it.
+            // Long enough that rank 0 handles what it has received; the result does not depend on it.
             std::thread::sleep(Duration::from_millis(100));
         }
         let made = world.create_from_group(&both, 5).expect("survivors");

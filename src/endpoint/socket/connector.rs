@@ -101,8 +101,8 @@ impl Connector {
         self.listener.local_addr()
     }
 
-    /// Where the ranks on other nodes listen, by rank.
-    pub(crate) fn know(&mut self, addresses: impl Iterator<Item = Option<SocketAddr>>) {
+    /// Sets where the ranks on other nodes listen, by rank.
+    pub(crate) fn set_addresses(&mut self, addresses: impl Iterator<Item = Option<SocketAddr>>) {
         let entry = |address| PeerEntry {
             address,
             standing: Standing::Apart,

@@ -32,7 +32,7 @@ fn connect(mut wireup: Local, knobs: &Knobs) -> (Local, TcpStream) {
     };
     let segment = memfd_create("rogue", MFdFlags::MFD_CLOEXEC).expect("memfd");
     let cards = wireup.join(card, segment.as_fd()).expect("join");
-    connector.know([cards[0].listens, None].into_iter());
+    connector.set_addresses([cards[0].listens, None].into_iter());
     connector.connect(0, Instant::now());
     loop {
         connector.ready(EventSource::Outbound(0), Instant::now());
@@ -204,7 +204,7 @@ fn a_stream_that_is_cut_is_a_death_and_a_word_is_a_word() {
     );
 }
 
-/// A rank is given up while a frame to it is on its way: it reads whole frames, and then the word of it.
+/// A rank is given up while a frame to it is on its way: it reads whole frames, and then GIVEN_UP.
 #[test]
 fn a_peer_given_up_amid_a_frame_is_notified_behind_it() {
     const LEN: usize = 60_000;

@@ -101,7 +101,7 @@ impl<P: Provider> Rails<P> {
             let len = adapter.post_reads(chosen.inner, stripe.inner_token, from, len);
             if len == 0 {
                 if adapter.lacks_slots() {
-                    // This was found out just now: the next best is tried.
+                    // It has just run out of slots: the next best is tried.
                     continue;
                 }
                 return Posted::NoRoom(Some(chosen.index));
@@ -145,7 +145,7 @@ impl<P: Provider> Rails<P> {
             {
                 continue;
             }
-            // A new connection may carry nothing, so that its stripes come late. One finds that out.
+            // A new connection may carry nothing, so that its stripes come late. One stripe probes it first.
             let under_way = rail.adapter.reads_under_way(inner);
             if index > 0 && under_way > 0 && !rail.adapter.has_read(inner) {
                 must_wait = true;
@@ -170,7 +170,7 @@ impl<P: Provider> Rails<P> {
         })
     }
 
-    /// No rail can read what was asked for: the token's reads fail, and who reads finds that out.
+    /// No rail can read what was asked for: the reads of the token fail, and their reader gets that state.
     fn fail_reads(&mut self, name: u64, token: u64) {
         while self
             .lanes

@@ -353,7 +353,7 @@ mod tests {
         let loopback = IpAddr::V4(Ipv4Addr::LOCALHOST);
         let mut one = Connector::listen(loopback, settings, &set).expect("listen");
         let (fd, place) = own_end();
-        one.know([None, Some(place.into())].into_iter());
+        one.set_addresses([None, Some(place.into())].into_iter());
         set.add(&fd, EventSource::Outbound(1), (false, true))
             .expect("watched");
         let now = Instant::now();

@@ -23,8 +23,8 @@ fn connector(me: u32, secret: Secret) -> Connector {
 fn pair() -> [Connector; 2] {
     let mut pair = [connector(0, SECRET), connector(1, SECRET)];
     let places = pair.each_ref().map(|one| one.address().expect("address"));
-    pair[0].know([None, Some(places[1])].into_iter());
-    pair[1].know([Some(places[0]), None].into_iter());
+    pair[0].set_addresses([None, Some(places[1])].into_iter());
+    pair[1].set_addresses([Some(places[0]), None].into_iter());
     pair
 }
 
@@ -126,7 +126,7 @@ fn a_call_that_one_side_cannot_make_is_the_others() {
 fn who_cannot_be_reached_is_named_with_the_place_and_a_remedy() {
     let mut one = connector(0, SECRET);
     let nobody = SocketAddr::new(LOOPBACK, 1);
-    one.know([None, Some(nobody)].into_iter());
+    one.set_addresses([None, Some(nobody)].into_iter());
     one.connect(1, Instant::now());
     let begun = Instant::now();
     loop {
@@ -183,7 +183,7 @@ fn response(stranger: &mut TcpStream, secret: Secret, purpose: Purpose, own: u32
 fn strangers_are_turned_away() {
     let mut one = connector(0, SECRET);
     let place = SocketAddr::new(LOOPBACK, 1);
-    one.know([None, Some(place), None].into_iter());
+    one.set_addresses([None, Some(place), None].into_iter());
     is_turned_away(&mut one, |_| b"GET / HTTP/1.1\r\n\r\n".repeat(10));
     is_turned_away(&mut one, |_| vec![0; 68]);
     is_turned_away(&mut one, |_| vec![]);
