@@ -216,7 +216,7 @@ fn messages_of_all_sizes_come_by_lanes() {
                     let read = after.lane_reads > before.lane_reads;
                     assert_eq!(read, mode != "ud", "long ones are read");
                     assert_eq!(predicted(SIZES[8]) == Protocol::Read, mode != "ud");
-                    assert_eq!(after.lane_aliens, 0);
+                    assert_eq!(after.lane_foreign, 0);
                     say(&format!("{} bytes by lanes", after.verbs_bytes));
                 } else {
                     assert_eq!((after.verbs_bytes, after.lane_connects), (0, 0));

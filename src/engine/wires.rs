@@ -441,7 +441,7 @@ impl Engine {
             LayerId::LANE.count(counters, figures.bytes - before);
             counters.lane_pinned = figures.pinned;
             counters.lane_resends = figures.again;
-            counters.lane_aliens = figures.aliens;
+            counters.lane_foreign = figures.foreign;
             counters.lane_evictions = figures.displaced;
             counters.lane_striped = figures.striped;
             counters.lane_rails_lost = figures.rails_lost;

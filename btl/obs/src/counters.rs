@@ -122,7 +122,7 @@ counters! {
     /// Datagrams of devices that were sent again.
     lane_resends: "packets" Sum;
     /// Datagrams that came to a device and were of none of this rank's lanes.
-    lane_aliens: "packets" Sum;
+    lane_foreign: "packets" Sum;
     /// Connections with ranks on other nodes that were made.
     wire_connects: "connections" Sum;
     /// Connections that were turned away: they did not prove to be of the job, or came for nothing.

@@ -332,8 +332,8 @@ mod tests {
         let null = std::fs::File::open("/dev/null").expect("null");
         let (pipe, _other) = nix::unistd::pipe().expect("pipe");
         let (socket, _end) = crate::fdpass::pair().expect("pair");
-        for alien in [null.as_fd(), pipe.as_fd(), socket.as_fd()] {
-            assert!(!is_pidfd(alien), "{alien:?}");
+        for other in [null.as_fd(), pipe.as_fd(), socket.as_fd()] {
+            assert!(!is_pidfd(other), "{other:?}");
         }
     }
 

@@ -163,7 +163,7 @@ pub struct Datagrams<P: Provider> {
     /// Packets that went out again.
     again: u64,
     /// Packets of no lane that came.
-    aliens: u64,
+    foreign: u64,
 }
 
 impl<P: Provider> Datagrams<P> {
@@ -193,7 +193,7 @@ impl<P: Provider> Datagrams<P> {
             spare: Vec::new(),
             bytes: 0,
             again: 0,
-            aliens: 0,
+            foreign: 0,
         };
         all.open_pair()?;
         Ok(all)

@@ -151,7 +151,7 @@ fn streams_arrive_whole_whatever_the_network_does() {
                 assert_eq!(figures.bytes, 100_000, "{what}");
                 assert!(figures.again > 0 || !lost, "{what}");
                 assert_eq!(figures.dropped > 0, drop > 0, "{what}");
-                assert_eq!(figures.aliens, 0, "{what}");
+                assert_eq!(figures.foreign, 0, "{what}");
             }
             drop_all(two, &fabric);
         }
@@ -225,7 +225,7 @@ fn strangers_are_counted_and_not_believed() {
     // One that has not even the pair's Q_Key is stopped by the device.
     throw(&named, mark.qkey ^ 1);
     until(|| !a.poll());
-    assert_eq!(a.figures().aliens, 4);
+    assert_eq!(a.figures().foreign, 4);
     assert_eq!((a.failure(to_b), a.unread(to_b)), (None, 0));
     assert_eq!(b.write(to_a, b"friend"), 6);
     assert!(b.push(to_a));
@@ -234,12 +234,12 @@ fn strangers_are_counted_and_not_believed() {
         a.unread(to_b) == 6
     });
     // The lane's own packet, from another pair than that of the peer.
-    assert_eq!(a.figures().aliens, 4);
+    assert_eq!(a.figures().foreign, 4);
     a.close(to_b);
     assert_eq!(b.write(to_a, b"late"), 4);
     assert!(b.push(to_a));
     until(|| !a.poll());
-    assert!(a.figures().aliens > 4, "the lane is over");
+    assert!(a.figures().foreign > 4, "the lane is over");
 }
 
 /// A peer that answers nothing: the lane is over within the limit, and nothing of its stream is lost.

@@ -98,7 +98,7 @@ fn foreign_descriptors_are_refused_with_the_reason() {
 }
 
 /// Descriptors of every kind that a peer could hand over in place of its segment, and the reason that is given.
-fn aliens() -> Vec<(&'static str, OwnedFd, &'static str)> {
+fn foreign_descriptors() -> Vec<(&'static str, OwnedFd, &'static str)> {
     use nix::fcntl::{FcntlArg, OFlag, SealFlag, fcntl, open};
     use nix::sys::socket::{AddressFamily, SockFlag, SockType, socketpair};
     use nix::sys::stat::Mode;
@@ -116,11 +116,11 @@ fn aliens() -> Vec<(&'static str, OwnedFd, &'static str)> {
     let (pipe, _writer) = nix::unistd::pipe().unwrap();
     let stream = SockType::Stream;
     let (socket, _) = socketpair(AddressFamily::Unix, stream, None, SockFlag::empty()).unwrap();
-    let regular = std::env::temp_dir().join(format!("onecopy-alien-{}", std::process::id()));
+    let regular = std::env::temp_dir().join(format!("onecopy-foreign-{}", std::process::id()));
     File::create(&regular).unwrap().set_len(all).unwrap();
     let regular_fd = File::options().read(true).write(true).open(&regular);
     std::fs::remove_file(&regular).unwrap();
-    let shared = format!("/dev/shm/onecopy-alien-{}", std::process::id());
+    let shared = format!("/dev/shm/onecopy-foreign-{}", std::process::id());
     let in_tmpfs = File::options()
         .read(true)
         .write(true)
@@ -181,8 +181,8 @@ fn aliens() -> Vec<(&'static str, OwnedFd, &'static str)> {
 }
 
 #[test]
-fn alien_descriptors_are_refused_with_the_reason() {
-    for (name, fd, reason) in aliens() {
+fn each_kind_of_foreign_descriptor_is_refused_with_the_reason() {
+    for (name, fd, reason) in foreign_descriptors() {
         let found = PeerSegment::open(fd, 1, 0, &geometry(2)).unwrap_err();
         let text = found.to_string();
         assert!(

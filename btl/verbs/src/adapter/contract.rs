@@ -83,7 +83,7 @@ pub struct Figures {
     /// Datagrams that were sent again.
     pub again: u64,
     /// Datagrams of no lane that came.
-    pub aliens: u64,
+    pub foreign: u64,
     /// Datagrams that were thrown away, as a test wants it.
     pub dropped: u64,
 }

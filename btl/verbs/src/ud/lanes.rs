@@ -325,7 +325,7 @@ impl<P: Provider> Lanes for Datagrams<P> {
             bytes: self.bytes,
             receives: self.memory.receives() as u64,
             again: self.again,
-            aliens: self.aliens,
+            foreign: self.foreign,
             dropped: self.loss.dropped(),
             ..Figures::default()
         }

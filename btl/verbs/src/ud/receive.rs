@@ -50,7 +50,7 @@ impl<P: Provider> Datagrams<P> {
                     let Some(slot) = slot else { continue };
                     if outcome.is_ok() && !self.loss.hits() {
                         let known = self.take_in(&slot, bytes, source);
-                        self.aliens += u64::from(!known);
+                        self.foreign += u64::from(!known);
                     }
                     if let Some(pair) = &self.pair {
                         // What is refused goes back to the region, and is posted with the next pair.
