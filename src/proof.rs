@@ -50,11 +50,11 @@ pub(crate) enum Purpose {
     Pair = 2,
 }
 
-/// Why the other side is not believed.
+/// Why the other side is rejected.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum Rejected {
     /// It does not begin with our magic number, or sends too much.
-    #[error("it does not speak as a rank of a onecopy job does")]
+    #[error("it does not follow the onecopy handshake")]
     Magic,
     /// It is of another release.
     #[error(
@@ -65,7 +65,7 @@ pub(crate) enum Rejected {
         found: u16,
     },
     /// Another listener was to be reached.
-    #[error("it is not whom we called: it listens as rank {rank}, for purpose {purpose}")]
+    #[error("wrong peer: it listens as rank {rank}, for purpose {purpose}")]
     Wrong {
         /// As which rank it listens.
         rank: u32,

@@ -41,7 +41,7 @@ impl Kind {
     }
 }
 
-/// A record that makes no sense.
+/// A malformed record.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum BadBody {
     #[error("unknown record kind {0}")]

@@ -149,7 +149,7 @@ pub enum Death {
     Unknown,
     /// Its node does not answer any more.
     NodeLost,
-    /// Its node may be well, but no host is left that would bring news of it.
+    /// Its node may be well, but no host is left that would forward its events.
     Unheard,
 }
 
@@ -188,9 +188,9 @@ impl fmt::Display for Death {
             },
             Self::Unknown => f.write_str("ended or closed its connection to the job"),
             Self::NodeLost => f.write_str("its node does not answer any more"),
-            Self::Unheard => f.write_str(
-                "its node is not heard of any more, as the rank or node that brought news of it is gone",
-            ),
+            Self::Unheard => {
+                f.write_str("its node is unreachable: the host that forwarded its events is gone")
+            }
         }
     }
 }

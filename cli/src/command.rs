@@ -130,7 +130,7 @@ impl Command {
         )
     }
 
-    /// The log level, and what is odd about the settings.
+    /// The log level, and warnings about settings.
     fn settings(&self) -> Result<(LogLevel, Vec<String>), CliError> {
         match self {
             // The file is what it makes: an old one must not be in its way.

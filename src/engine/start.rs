@@ -106,7 +106,7 @@ fn open_wires(
     let Some(net) = wireup.net() else {
         return Ok((
             None,
-            Some("it is on another node, and the launcher told of no way there".into()),
+            Some("it is on another node, and the launcher provides no address for it".into()),
         ));
     };
     let wire = LayerId::WIRE;

@@ -198,7 +198,7 @@ impl Launched {
         }
     }
 
-    /// The host brings news of these ranks: without it this rank learns nothing of them.
+    /// The host forwards events of these ranks: without it this rank gets none.
     pub(crate) fn hears_by_host_of(&mut self, beyond: Vec<usize>) {
         if let Some(host) = &mut self.host {
             host.beyond = beyond;

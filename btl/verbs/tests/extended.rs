@@ -396,7 +396,7 @@ fn what_comes_late_has_its_receives_until_nothing_can_come() {
     let by_c = join(&mut a, &mut c, [0, 2]);
     word(&mut a, to_b, &mut b, to_a);
     word(&mut a, by_c[0], &mut c, by_c[1]);
-    // One side has given up, and the other one has not heard of it.
+    // One side has given up, and the other one does not know yet.
     b.stop(to_a);
     b.close(to_a);
     let there = bytes(2 * PAYLOAD, 1);

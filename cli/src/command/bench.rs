@@ -58,7 +58,7 @@ pub(crate) struct Args {
     /// Fewer batches: under twenty seconds in all
     #[arg(long)]
     quick: bool,
-    /// Near batches for each result
+    /// Batches to keep per result, counting only those with fast hand-offs
     #[arg(long, value_name = "COUNT", value_parser = clap::value_parser!(u16).range(1..=1000))]
     batches: Option<u16>,
     /// Processors for the first and the last rank, and then for the others

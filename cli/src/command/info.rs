@@ -55,7 +55,7 @@ enum InfoCommand {
     Mpi(mpi::Args),
     /// Show the driver of CUDA and its devices, and how their memory is sent, or why not
     Cuda,
-    /// Show by what each pair of nodes of a job talks, and why
+    /// Show the transport of each pair of nodes of a job, and why
     Nodes(nodes::Args),
 }
 

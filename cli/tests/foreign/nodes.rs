@@ -304,7 +304,7 @@ fn two_jobs_at_once_keep_apart() {
 #[test]
 fn the_host_of_a_node_stays_until_its_ranks_have_left() {
     let ranks = patient("linger", &TWO);
-    // Rank 2 leaves first, and brings the news of rank 3 all the same.
+    // Rank 2 leaves first, and forwards the events of rank 3 all the same.
     ranks[0].expect("0 hears: 2 left");
     ranks[0].expect("0 hears: 3 left");
     assert!(!ranks[0].has_printed("died"), "{}", ranks[0].story());
@@ -343,7 +343,7 @@ fn the_end_of_a_host_is_the_end_of_its_node_for_others() {
     }
     ranks[3].expect("3 hears: 2 died: ended or closed");
     for lost in [0, 1] {
-        ranks[3].expect(&format!("3 hears: {lost} died: its node is not heard of"));
+        ranks[3].expect(&format!("3 hears: {lost} died: its node is unreachable"));
     }
     // Nobody is left for it.
     ranks[3].expect("alone: 3");
@@ -371,14 +371,14 @@ fn a_node_whose_ranks_are_all_killed_is_lost_at_once() {
 }
 
 #[test]
-fn with_the_node_of_rank_0_goes_the_news_of_the_others() {
+fn with_the_node_of_rank_0_go_the_events_of_the_others() {
     let ranks = patient("wait", &["a", "b", "c"]);
     expect_all(&ranks, |rank| format!("waits: {rank}"));
     ranks[0].signal(Signal::SIGKILL);
     for (rank, other) in [(1, 2), (2, 1)] {
         ranks[rank].expect(&format!("{rank} hears: 0 died: its node does not answer"));
         ranks[rank].expect(&format!(
-            "{rank} hears: {other} died: its node is not heard of"
+            "{rank} hears: {other} died: its node is unreachable"
         ));
         ranks[rank].expect(&format!("alone: {rank}"));
     }

@@ -157,7 +157,7 @@ impl PairLane {
         bytes: &[u8; Offer::BYTES],
         stream: &mut Output,
     ) -> Result<(), ProtocolViolation> {
-        let offer = Offer::from_bytes(bytes).ok_or("an offer that makes no sense")?;
+        let offer = Offer::from_bytes(bytes).ok_or("a malformed lane offer")?;
         if self.handshake.sent_end {
             // It is about a lane that is over on this side.
             return Ok(());
@@ -181,9 +181,9 @@ impl PairLane {
         if self.handshake.sent_end {
             return Ok(());
         }
-        let number = u32::try_from(value).map_err(|_| "the number of no target")?;
+        let number = u32::try_from(value).map_err(|_| "TARGET with a malformed number")?;
         if self.handshake.numbers.1.is_none() || self.handshake.received_ready {
-            return Err("a target for a lane that nobody has offered");
+            return Err("TARGET for a lane that was not offered");
         }
         if let Some(lane) = self.lane {
             self.lanes.lock().hear_target(lane, number);
@@ -198,7 +198,7 @@ impl PairLane {
         }
         let (theirs, ours) = ((value >> 32) as u32, value as u32);
         if self.handshake.numbers != (ours, Some(theirs)) {
-            return Err("a lane that nobody has offered");
+            return Err("READY for a lane that was not offered");
         }
         self.handshake.received_ready = true;
         Ok(())
@@ -207,7 +207,7 @@ impl PairLane {
     /// What follows in the peer's stream goes by the lane; `rest` came behind that frame.
     pub(super) fn on_switch(&mut self, rest: Vec<u8>) -> Result<(), ProtocolViolation> {
         if self.incoming.by_lane || self.lane.is_none() {
-            return Err("a change to a lane that there is not");
+            return Err("SWITCH without a lane");
         }
         self.incoming.by_lane = true;
         self.incoming.control = rest;
@@ -302,7 +302,7 @@ impl PairLane {
         stream: &mut Output,
     ) -> Result<(), ProtocolViolation> {
         if self.lane.is_none() && !self.handshake.sent_end {
-            return Err("the end of a lane that there is not");
+            return Err("END without a lane");
         }
         self.end(stream);
         if self.outgoing.carrier == Carrier::AwaitingEnd {

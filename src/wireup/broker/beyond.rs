@@ -94,9 +94,11 @@ impl Broker {
         let nodes = Arc::clone(&beyond.nodes);
         // The rank that a message reports on, if that broker may do so.
         let reported = |rank: usize| match nodes.node(rank) {
-            // The first broker brings news of the ranks of all other nodes.
+            // The first broker forwards events of the ranks of all other nodes.
             Some(home) if home == node || node == 0 && home != own => Ok(rank),
-            _ => Err(format!("news of rank {rank}, which is not for it to bring")),
+            _ => Err(format!(
+                "an event about rank {rank} from a host that does not own it"
+            )),
         };
         match message {
             ToHost::Joined { rank, card } if decides => {
@@ -159,7 +161,7 @@ impl Broker {
     }
 
     /// The out-of-band connection to this node is over, and it did not report that its ranks have left. They are dead
-    /// for this job. With rank 0's node goes all news of the others.
+    /// for this job. The events of the other nodes end with rank 0's node.
     pub(crate) fn lose_node(&mut self, node: u32) {
         let Some(beyond) = &mut self.beyond else {
             return;

@@ -39,8 +39,8 @@ pub enum PageError {
     )]
     Names,
     /// It contradicts itself.
-    #[error("it says {0}, which cannot be")]
-    Absurd(String),
+    #[error("invalid field: {0}")]
+    InvalidField(String),
 }
 
 impl From<nix::errno::Errno> for PageError {
@@ -74,7 +74,7 @@ impl CheckedPage {
             return Err(PageError::NoPage);
         }
         if len > bytes_of(MAX_RANKS) {
-            return Err(PageError::Absurd(format!("that it has {len} bytes")));
+            return Err(PageError::InvalidField(format!("a length of {len} bytes")));
         }
         let map = Mapping::of_file(file.as_fd(), len, false)?;
         let head = check(load_head(&map), len)?;
@@ -154,15 +154,15 @@ fn check(head: Head, len: u64) -> Result<Head, PageError> {
         return Err(PageError::Names);
     }
     if head.rank >= head.size || head.size > MAX_RANKS {
-        let claim = format!("that it is of rank {} of {}", head.rank, head.size);
-        return Err(PageError::Absurd(claim));
+        let claim = format!("rank {} of {}", head.rank, head.size);
+        return Err(PageError::InvalidField(claim));
     }
     if head.bytes != len || len != bytes_of(head.size) {
         let claim = format!(
-            "that a job of {} ranks takes {} bytes, in {len}",
+            "a job of {} ranks with {} bytes, in a file of {len}",
             head.size, head.bytes
         );
-        return Err(PageError::Absurd(claim));
+        return Err(PageError::InvalidField(claim));
     }
     Ok(head)
 }

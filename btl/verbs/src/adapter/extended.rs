@@ -413,7 +413,7 @@ impl<P: Provider> Adapter<P> {
                 .as_mut()
                 .filter(|own| matches!(own.target, Target::None));
             let (Some(number), Some(own)) = (number, free) else {
-                let reason = "the peer sent a note that makes no sense".to_owned();
+                let reason = "the peer sent a malformed note".to_owned();
                 return self.lanes.fail(name, reason);
             };
             let domain = &extended.domain;

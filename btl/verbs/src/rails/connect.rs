@@ -215,7 +215,7 @@ impl<P: Provider> Rails<P> {
             && let Some(note) = adapter.next_note(inner)
         {
             if !Note::decode(note.bytes()).is_some_and(|note| self.take_note(name, note)) {
-                return self.fail(name, "the peer sent a note that makes no sense".to_owned());
+                return self.fail(name, "the peer sent a malformed note".to_owned());
             }
         }
         let count = self

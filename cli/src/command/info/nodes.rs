@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! `onecopy info nodes`: by what each pair of nodes talks, and why.
+//! `onecopy info nodes`: the transport of each pair of nodes, and why.
 //!
 //! The lowest rank of each node connects with that of each other node, and rank 0 collects what came of it. Under a
 //! launcher the ranks of the job do so; else ranks are started for that, on nodes that all are this machine.

@@ -129,7 +129,7 @@ impl Connector {
         if strangers.count() >= INBOUND_MAX
             && let Some(first) = self.first_stranger()
         {
-            self.refuse(first, "others want its place");
+            self.refuse(first, "displaced: too many unproven connections");
         }
         let index = match self.inbound.iter().position(Option::is_none) {
             Some(index) => index,
@@ -210,9 +210,9 @@ impl Connector {
                     self.connected(rank, one.fd);
                 }
             }
-            InboundState::Waiting(_) => self.refuse(index, "it goes on before it was told to"),
+            InboundState::Waiting(_) => self.refuse(index, "it sent data before it was accepted"),
             InboundState::Confirmed(_) => {
-                self.refuse(index, "it goes on in another way than was agreed")
+                self.refuse(index, "it sent other data than the final GO")
             }
         }
     }

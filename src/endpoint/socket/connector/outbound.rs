@@ -245,9 +245,7 @@ impl Connector {
     /// Has the kernel connect.
     fn dial(&mut self, rank: u32, now: Instant) -> Result<OutboundState, Failure> {
         let Some(to) = self.address_of(rank) else {
-            return Err(Failure::Other(
-                "it told of no address where it listens".into(),
-            ));
+            return Err(Failure::Other("it published no listening address".into()));
         };
         let called = failing::attempt("socket.connect")
             .map_err(|error| error.raw_os_error().map_or(Errno::EIO, Errno::from_raw))
