@@ -292,16 +292,26 @@ struct oc_zap_work {
 	enum oc_zap_class class;
 };
 
-/* Invalidations of a segment: one worker zaps all that wait together. */
+/**
+ * struct oc_zap_batch - invalidations of a segment that one worker zaps together
+ * @work: the worker's
+ * @seg: the segment
+ * @pending: ranges of the owner's addresses that changed, for the next batch
+ * @pending_until: the last serial number of the stretches that may show them
+ * @started: batches that a worker has taken, and so the number of the next one
+ * @completed: batches that were zapped; waiting tasks read it unlocked
+ * @queued: a worker runs, or waits for a slot; it takes what is pending without help
+ *
+ * All but the first two are under the segment's lock.
+ */
 struct oc_zap_batch {
 	struct oc_zap_work work;
 	struct oc_seg *seg;
-	/* under the segment's lock: */
-	struct oc_ranges changed; /* the next batch: what has changed ... */
-	u64 until; /* ... stretches up to this serial number may show it ... */
-	u64 seq; /* ... and its number */
-	u64 done; /* that of the first batch that is not done */
-	bool busy; /* a batch is under way, or will be without help */
+	struct oc_ranges pending;
+	u64 pending_until;
+	u64 started;
+	u64 completed;
+	bool queued;
 };
 
 struct oc_seg {

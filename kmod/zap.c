@@ -17,17 +17,26 @@
 /*
  * A part of an attachment in which there may be entries: one VMA, as it was when it was first
  * touched. VMAs of ours split and shrink, but never grow, merge or move. Under the segment's lock.
+ *
+ * EMPTY: no entry. It stays in the segment's tree until the next invalidation passes it.
+ * UNLISTED: no entry, and not in that tree, so that no invalidation passes it.
+ * MAPPED: may_have_entries. It is in that tree, and each later invalidation of its addresses zaps
+ * it.
+ * ZAPPING: zaps > 0. The lock is dropped while page tables are walked; the stretch is neither
+ * unlisted nor freed meanwhile. Invalidations zap it again, since a walk may not be over.
+ *
+ * unmapping may be added to each state: no new entry is written. The stretch is freed once it is
+ * EMPTY or UNLISTED, without zaps.
  */
 struct oc_stretch {
 	struct oc_attachment *att;
 	struct interval_tree_node shown; /* in the segment's tree, by the owner's address */
 	struct interval_tree_node here; /* in the attachment's, by the importer's */
 	u64 serial; /* of the segment's stretches, by when they came */
-	/* zaps that walk its page tables: those stay. A waiting task reads it unlocked. */
-	unsigned int walkers;
-	bool filled; /* there may be entries */
-	bool listed; /* in the segment's tree: else there is nothing to zap */
-	bool leaving; /* it is being unmapped; no more entries are written */
+	unsigned int zaps; /* that walk its page tables now; a waiting task reads it unlocked */
+	bool may_have_entries;
+	bool in_tree; /* the segment's; else there is nothing to zap */
+	bool unmapping; /* no more entries are written */
 };
 
 /* What tells the kernel that a VMA is not anonymous memory, and nothing else. */
@@ -95,8 +104,8 @@ static void oc_zap_stretch(struct oc_seg *seg, struct oc_stretch *s, unsigned lo
 
 	lockdep_assert_held(&seg->lock);
 	if (lo == s->here.start && hi == s->here.last + 1)
-		s->filled = false; /* entries written from here on set it anew */
-	WRITE_ONCE(s->walkers, s->walkers + 1);
+		s->may_have_entries = false; /* entries written from here on set it anew */
+	WRITE_ONCE(s->zaps, s->zaps + 1);
 	mutex_unlock(&seg->lock);
 
 	/*
@@ -116,26 +125,26 @@ static void oc_zap_stretch(struct oc_seg *seg, struct oc_stretch *s, unsigned lo
 	oc_own_zap_end(&own);
 
 	mutex_lock(&seg->lock);
-	WRITE_ONCE(s->walkers, s->walkers - 1);
-	if (!s->walkers && s->leaving)
+	WRITE_ONCE(s->zaps, s->zaps - 1);
+	if (!s->zaps && s->unmapping)
 		wake_up_all(&seg->zapped);
 }
 
 /*
- * Under the segment's lock: takes an empty stretch out, so that changes of the owner's memory need
- * not pass it. One whose tables are walked stays: the walk has given the lock up, but needs it.
+ * Under the segment's lock: EMPTY becomes UNLISTED, so that changes of the owner's memory need not
+ * pass it. One whose tables are walked stays: the walk has given the lock up, but needs it.
  */
-static void oc_stretch_settle(struct oc_seg *seg, struct oc_stretch *s)
+static void oc_stretch_unlist_if_empty(struct oc_seg *seg, struct oc_stretch *s)
 {
-	if (!s->listed || s->filled || s->walkers)
+	if (!s->in_tree || s->may_have_entries || s->zaps)
 		return;
 	interval_tree_remove(&s->shown, &seg->stretches);
-	s->listed = false;
+	s->in_tree = false;
 }
 
-static bool oc_stretch_matters(const struct oc_stretch *s, u64 until)
+static bool oc_stretch_needs_zap(const struct oc_stretch *s, u64 until)
 {
-	return s->serial <= until && (s->filled || s->walkers);
+	return s->serial <= until && (s->may_have_entries || s->zaps);
 }
 
 static struct oc_stretch *oc_stretch_first(struct oc_seg *seg, unsigned long start,
@@ -146,7 +155,7 @@ static struct oc_stretch *oc_stretch_first(struct oc_seg *seg, unsigned long sta
 	for (; n; n = interval_tree_iter_next(n, start, end - 1)) {
 		struct oc_stretch *s = container_of(n, struct oc_stretch, shown);
 
-		if (oc_stretch_matters(s, until))
+		if (oc_stretch_needs_zap(s, until))
 			return s;
 	}
 	return NULL;
@@ -173,11 +182,11 @@ static void oc_zap_until(struct oc_seg *seg, unsigned long start, unsigned long 
 		struct oc_stretch *s = container_of(n, struct oc_stretch, shown);
 		unsigned long from = max(start, n->start), to = min(end - 1, n->last) + 1;
 
-		if (oc_stretch_matters(s, until))
+		if (oc_stretch_needs_zap(s, until))
 			oc_zap_stretch(seg, s, s->here.start + (from - n->start),
 				       s->here.start + (to - n->start));
 		n = interval_tree_iter_next(n, start, end - 1);
-		oc_stretch_settle(seg, s);
+		oc_stretch_unlist_if_empty(seg, s);
 	}
 }
 
@@ -258,22 +267,22 @@ void oc_zap_run_batch(struct work_struct *work)
 {
 	struct oc_zap_batch *batch = container_of(work, struct oc_zap_batch, work.work);
 	struct oc_seg *seg = batch->seg;
-	struct oc_ranges changed;
+	struct oc_ranges ranges;
 	unsigned int i;
 	u64 until;
 	bool more;
 
 	mutex_lock(&seg->lock);
-	changed = batch->changed;
-	until = batch->until;
-	batch->changed.n = 0;
-	batch->until = 0;
-	batch->seq++;
-	for (i = 0; i < changed.n; i++)
-		oc_zap_until(seg, changed.range[i].start, changed.range[i].end, until);
-	WRITE_ONCE(batch->done, batch->seq);
-	more = batch->changed.n;
-	batch->busy = more;
+	ranges = batch->pending;
+	until = batch->pending_until;
+	batch->pending.n = 0;
+	batch->pending_until = 0;
+	batch->started++;
+	for (i = 0; i < ranges.n; i++)
+		oc_zap_until(seg, ranges.range[i].start, ranges.range[i].end, until);
+	WRITE_ONCE(batch->completed, batch->started);
+	more = batch->pending.n;
+	batch->queued = more;
 	mutex_unlock(&seg->lock);
 	oc_zap_done(&batch->work);
 	wake_up_all(&seg->batch_done);
@@ -295,15 +304,15 @@ static void oc_zap_batched(struct oc_seg *seg, unsigned long start, unsigned lon
 	u64 seq;
 
 	mutex_lock(&seg->lock);
-	oc_ranges_add(&batch->changed, start, end);
-	batch->until = max(batch->until, until);
-	seq = batch->seq;
-	first = !batch->busy;
-	batch->busy = true;
+	oc_ranges_add(&batch->pending, start, end);
+	batch->pending_until = max(batch->pending_until, until);
+	seq = batch->started;
+	first = !batch->queued;
+	batch->queued = true;
 	mutex_unlock(&seg->lock);
 	if (first)
 		oc_zap_begin(&batch->work);
-	wait_event(seg->batch_done, READ_ONCE(batch->done) > seq);
+	wait_event(seg->batch_done, READ_ONCE(batch->completed) > seq);
 }
 
 /*
@@ -349,21 +358,21 @@ void oc_zap_later(struct oc_seg *seg)
 /* Under the segment's lock. */
 static void oc_stretch_remove(struct oc_seg *seg, struct oc_stretch *s)
 {
-	if (s->listed)
+	if (s->in_tree)
 		interval_tree_remove(&s->shown, &seg->stretches);
 	interval_tree_remove(&s->here, &s->att->stretches);
 	kfree(s);
 }
 
 static struct oc_stretch *oc_stretch_at(struct oc_attachment *att, unsigned long lo,
-					unsigned long hi, bool leaving)
+					unsigned long hi, bool even_unmapping)
 {
 	struct interval_tree_node *n = interval_tree_iter_first(&att->stretches, lo, hi - 1);
 
 	for (; n; n = interval_tree_iter_next(n, lo, hi - 1)) {
 		struct oc_stretch *s = container_of(n, struct oc_stretch, here);
 
-		if (leaving || !s->leaving)
+		if (even_unmapping || !s->unmapping)
 			return s;
 	}
 	return NULL;
@@ -388,26 +397,26 @@ static bool oc_stretches_leave(struct oc_attachment *att, unsigned long lo, unsi
 	else if (!mutex_trylock(&seg->lock))
 		return false;
 	while ((s = oc_stretch_at(att, lo, hi, true))) {
-		s->leaving = true;
-		if (release && s->filled) {
+		s->unmapping = true;
+		if (release && s->may_have_entries) {
 			/* Not within a notification. */
 			oc_zap_stretch(seg, s, s->here.start, s->here.last + 1);
 			continue;
 		}
-		if (!s->filled && !s->walkers) {
+		if (!s->may_have_entries && !s->zaps) {
 			oc_stretch_remove(seg, s);
 			continue;
 		}
 		mutex_unlock(&seg->lock);
 		if (!mmu_notifier_range_blockable(range))
 			return false;
-		if (s->filled) {
+		if (s->may_have_entries) {
 			struct oc_zap_once once = { .seg = seg, .stretch = s };
 
 			oc_zap_wait(&once, att->user,
 				    oc_zap_class_of(att->user, att->watch.mm));
 		} else {
-			wait_event(seg->zapped, !READ_ONCE(s->walkers));
+			wait_event(seg->zapped, !READ_ONCE(s->zaps));
 		}
 		mutex_lock(&seg->lock);
 	}
@@ -582,12 +591,12 @@ bool oc_stretch_enter(struct vm_area_struct *vma, unsigned long addr, struct oc_
 		s->shown.last = s->shown.start + (vma->vm_end - vma->vm_start) - 1;
 		interval_tree_insert(&s->here, &att->stretches);
 	}
-	if (!s->listed) {
+	if (!s->in_tree) {
 		s->serial = ++seg->stretch_serial;
 		interval_tree_insert(&s->shown, &seg->stretches);
-		s->listed = true;
+		s->in_tree = true;
 	}
-	WRITE_ONCE(s->filled, true);
+	WRITE_ONCE(s->may_have_entries, true);
 	return true;
 }
 
@@ -603,7 +612,7 @@ bool oc_is_walked(struct vm_area_struct *vma, unsigned long start, unsigned long
 
 	lockdep_assert_held(&att->seg->lock);
 	for (; n; n = interval_tree_iter_next(n, start, end - 1))
-		if (container_of(n, struct oc_stretch, here)->walkers)
+		if (container_of(n, struct oc_stretch, here)->zaps)
 			return true;
 	return false;
 }
@@ -623,9 +632,9 @@ void oc_attachment_clear(struct vm_area_struct *vma)
 	for (; n; n = interval_tree_iter_next(n, vma->vm_start, vma->vm_end - 1)) {
 		struct oc_stretch *s = container_of(n, struct oc_stretch, here);
 
-		if (s->filled)
+		if (s->may_have_entries)
 			oc_zap_stretch(seg, s, n->start, n->last + 1);
-		oc_stretch_settle(seg, s);
+		oc_stretch_unlist_if_empty(seg, s);
 	}
 	mutex_unlock(&seg->lock);
 }
