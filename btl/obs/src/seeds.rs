@@ -49,7 +49,8 @@ pub const PEER_SHARE: ByStores<usize> = ByStores {
     string: 512 * KIB,
 };
 
-/// Announced messages from this size on are read by a device. Shorter ones are not worth a registration.
+/// Announced messages from this size on are read by a device. Shorter ones are not worth a registration. Chosen by
+/// magnitude, not by a measurement: to pin and unpin 16 pages takes some microseconds, and so do two copies of 64 KiB.
 pub const READ_MIN: usize = 64 * KIB;
 
 /// The longest message that goes eagerly beside a layer that could copy it at once. Beyond, a single copy wins even if
@@ -70,7 +71,8 @@ pub const REWRITTEN_MAPPED_MAX: ByStores<usize> = ByStores {
     string: 0,
 };
 
-/// Chunks of a cooperative transfer, so that the slower side is left with little.
+/// Chunks of a cooperative transfer, so that the slower side is left with little. Chosen by magnitude: one side waits
+/// for the other for a sixteenth of the time at most.
 pub const COOP_STEPS: usize = 16;
 /// The least and the largest chunk of mapped memory: to take one costs a hand-off of a line, next to nothing.
 pub const COOP_MAPPED: (usize, usize) = (16 * KIB, 256 * KIB);
@@ -93,7 +95,8 @@ pub const HALVES_MIN: usize = 128 * KIB;
 /// Between nodes: bytes of a fragment. Its steps on the node cost a few microseconds, which the wire's time for it must
 /// hide; the last fragment's steps are hidden by nothing.
 pub const WIRE_FRAGMENT: usize = 128 * KIB;
-/// Between nodes: up to this size parts of several members cross as one block, for two copies more of each byte.
+/// Between nodes: up to this size parts of several members cross as one block, for two copies more of each byte. Chosen
+/// by magnitude, not by a measurement: these take some ten microseconds, about what another message costs a wire.
 pub const PACKED_MAX: usize = 64 * KIB;
 /// Between nodes: up to so many bytes to all other nodes a leader sends its vector to each of them. Two steps by shares
 /// send fewer bytes, and cost the wire's latency once more. Chosen by magnitude, not by a measurement: at 1 to 10 GB/s
