@@ -26,9 +26,9 @@ use crate::sync::{AtomicU64, Ordering, fence};
 pub struct CooperativeBlock {
     /// `id << 32 | taken from the back << 16 | taken from the front`.
     counter: AtomicU64,
-    /// `id << 32 | chunks that the sender finished`; none of any other id.
+    /// `id << 32 | chunks that the sender finished`.
     done: AtomicU64,
-    /// `id << 32 | chunk + 1` of the chunk that the sender gave back; none of any other id.
+    /// `id << 32 | chunk + 1` of the chunk that the sender gave back, or any other id for none.
     failed: AtomicU64,
     /// `destination address`, for a sender that writes by `process_vm_writev`.
     address: AtomicU64,
@@ -108,7 +108,9 @@ impl CooperativeBlock {
             .store(transfer.heap.unwrap_or(u64::MAX), Ordering::Relaxed);
         self.len.store(transfer.len, Ordering::Relaxed);
         self.chunk.store(transfer.chunk, Ordering::Relaxed);
-        // What the sender wrote of earlier transfers has their ids.
+        // A message that was not copied so is tried once more by another layer, with the same id.
+        self.done.store(word(transfer.id, 0), Ordering::Relaxed);
+        self.failed.store(0, Ordering::Relaxed);
         // SYNC(coop.open): release the description
         self.counter
             .store(word(transfer.id, own), Ordering::Release);
@@ -246,5 +248,38 @@ impl CooperativeBlock {
         // Ordered before the next description by the fence in `open`; before nothing else that anyone reads.
         self.counter.store(0, Ordering::Release);
         crate::fault::point("coop.closed");
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+
+    /// A message of one chunk that its sender could not write, and that both sides copy then.
+    #[test]
+    fn a_second_try_knows_nothing_of_the_first() {
+        let block = CooperativeBlock::default();
+        let transfer = CooperativeTransfer {
+            id: 7,
+            address: 0,
+            heap: None,
+            len: 100,
+            chunk: 4096,
+        };
+        block.open(&transfer, 0);
+        assert_eq!(block.claim_back(7, 1), Some(0));
+        block.sender_finished(7, 1);
+        block.sender_failed(7, 0);
+        assert_eq!(
+            (block.finished_by_sender(7), block.failed_by_sender(7)),
+            (1, Some(0))
+        );
+        block.close();
+        block.open(&transfer, 1);
+        assert_eq!(
+            (block.finished_by_sender(7), block.failed_by_sender(7)),
+            (0, None)
+        );
+        assert_eq!((block.taken(7), block.claim(7, 1)), (1, None));
     }
 }
