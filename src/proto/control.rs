@@ -128,14 +128,15 @@ pub(crate) fn reply(core: &mut Core, peer: &mut Peer, kind: Kind, body: [u8; BOD
     if peer.life.is_gone() {
         return;
     }
-    if peer.outbound.replies.is_empty() && put_body(core, peer, kind, 0, &body) {
-        return;
+    let is_out = peer.outbound.replies.is_empty() && put_body(core, peer, kind, 0, &body);
+    if !is_out {
+        if let Err(why) = peer.outbound.reply(&core.knobs, kind, body) {
+            core.agenda.fail(peer.rank, why);
+            return;
+        }
+        flush_replies(core, peer);
     }
-    if let Err(why) = peer.outbound.reply(&core.knobs, kind, body) {
-        core.agenda.fail(peer.rank, why);
-        return;
-    }
-    flush_replies(core, peer);
+    // A stream may have taken only a part.
     if peer.has_output() {
         core.agenda.make_busy(peer.rank);
     }
