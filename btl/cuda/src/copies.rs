@@ -2,7 +2,7 @@
 //! Copies between host memory and buffers that may lie in devices, in pieces of a chunk, several at once.
 //!
 //! A buffer is a list of runs, each at its address: that of a device, or of the host. What lies in the host is copied
-//! by the kernel, which refuses what is nobody's memory.
+//! by the kernel, which refuses what is nobody's memory; by the processor where the driver knows it.
 //!
 //! # Safety
 //! The callers answer for the program's memory, as the functions here say. Chunks are ours.
@@ -10,7 +10,7 @@
 
 use crate::context::primary;
 use crate::error::Error;
-use crate::host::copy_part;
+use crate::host::{copy_known, copy_part};
 use crate::lane::{Direction, Event, Lane};
 use crate::memory::{self, Allocation, Kind};
 use crate::presence::driver;
@@ -160,8 +160,11 @@ impl ToDevice {
 struct Part {
     address: u64,
     len: usize,
-    /// None: the processor copies.
+    /// None: it is the host's, as far as is known.
     lane: Option<Arc<Lane>>,
+    /// The driver knows it as the host's. The kernel may refuse memory that a driver has mapped, so the processor
+    /// copies.
+    is_pinned: bool,
 }
 
 /// Where the runs of a range are.
@@ -266,10 +269,15 @@ pub(crate) fn locate(
             let address = address + done as u64;
             match place(driver, address, len - done, &mut last) {
                 Ok((lane, len)) => {
-                    if let (None, Some((allocation, _))) = (&lane, &last) {
-                        pinned = Some(*allocation);
-                    }
-                    list.push(Part { address, len, lane });
+                    let known = last.as_ref().filter(|_| lane.is_none());
+                    let is_pinned = known.is_some();
+                    pinned = known.map(|(allocation, _)| *allocation).or(pinned);
+                    list.push(Part {
+                        address,
+                        len,
+                        lane,
+                        is_pinned,
+                    });
                     done += len;
                 }
                 Err(error) => failed = Some(error),
@@ -395,8 +403,12 @@ pub(crate) unsafe fn start_all(
                 }
             }
             None => {
+                let copy = match part.is_pinned {
+                    true => copy_known,
+                    false => copy_part,
+                };
                 // SAFETY: as many bytes of a chunk of ours, and of the program's memory by this contract.
-                let copied = unsafe { copy_part(direction, host, part.address, part.len) };
+                let copied = unsafe { copy(direction, host, part.address, part.len) };
                 if let Err(error) = copied {
                     failed = Some(error);
                     break;

@@ -9,6 +9,7 @@
 
 use crate::error::Error;
 use crate::lane::Direction;
+use crate::staging::NO_MEMORY_REMEDY;
 use libc::iovec;
 use onecopy_shm::copy::{Kernel, copy};
 use std::io;
@@ -46,22 +47,49 @@ pub(crate) unsafe fn copy_part(
         match moved {
             1.. => done += moved as usize,
             0 => return Err(gone(address, done, len)),
-            _ if io::Error::last_os_error().raw_os_error() == Some(libc::EFAULT) => {
-                return Err(gone(address, done, len));
-            }
-            // A filter forbids the call: the program's word is all there is.
-            _ => {
-                let (ours, program) = (ours.wrapping_add(done), program.wrapping_add(done));
-                let (to, from) = match direction {
-                    Direction::ToHost => (ours, program.cast_const()),
-                    Direction::ToDevice => (program, ours.cast_const()),
-                };
+            _ if errno() == libc::EFAULT => return Err(gone(address, done, len)),
+            // No such call here, or a filter forbids it: the program's word is all there is.
+            _ if matches!(errno(), libc::EPERM | libc::EACCES | libc::ENOSYS) => {
+                let rest = (ours.wrapping_add(done), address + done as u64, len - done);
                 // SAFETY: by the contract of this function.
-                unsafe { copy(Kernel::Memcpy, to, from, len - done) };
-                return Ok(());
+                return unsafe { copy_known(direction, rest.0, rest.1, rest.2) };
+            }
+            _ if errno() == libc::EINTR => {}
+            _ => {
+                let about = format!("{} bytes at {address:#x}", len - done);
+                let reason = io::Error::last_os_error().to_string();
+                return Err(Error::ours("a copy", about, &reason, NO_MEMORY_REMEDY));
             }
         }
     }
+    Ok(())
+}
+
+fn errno() -> i32 {
+    io::Error::last_os_error().raw_os_error().unwrap_or(0)
+}
+
+/// As [`copy_part`], of memory that is known to be there.
+///
+/// # Safety
+/// As [`copy_part`]; the program's memory can be read, or written.
+///
+/// # Errors
+///
+/// None.
+pub(crate) unsafe fn copy_known(
+    direction: Direction,
+    ours: *mut u8,
+    address: u64,
+    len: usize,
+) -> Result<(), Error> {
+    let program = std::ptr::with_exposed_provenance_mut::<u8>(address as usize);
+    let (to, from) = match direction {
+        Direction::ToHost => (ours, program.cast_const()),
+        Direction::ToDevice => (program, ours.cast_const()),
+    };
+    // SAFETY: by the contract of this function.
+    unsafe { copy(Kernel::Memcpy, to, from, len) };
     Ok(())
 }
 
