@@ -52,7 +52,7 @@ fn describe(chosen: &Chosen<Verbs>) -> String {
     let reads = match chosen.device.limits().sound_reads {
         true => "",
         false => {
-            ", no reads of peers' memory (it is a device in software: see ONECOPY_VERBS_READ_MIN)"
+            ", no reads of peers' memory unless ONECOPY_VERBS_READ_MIN is set (it is a device in software)"
         }
     };
     format!("{name} port {port}, {kind}, {extended} or datagrams{reads}{locked}")

@@ -209,12 +209,18 @@ impl<'p, P: Provider> Search<'p, P> {
         self.next().ok_or_else(|| none_will_do(&self.refused))
     }
 
-    /// All ports that will do, of which `first` was found already: the fastest first, at most so many. Each has an open
-    /// device of its own, so that each hears of its events.
+    /// All ports that will do, of which `first` was found already: the fastest first, at most so many. Beside a device
+    /// whose reads are sound, those in software are left out. Each has an open device of its own, so that each hears of
+    /// its events.
     #[must_use]
     pub fn rails(self, first: Chosen<P>, most: usize) -> Vec<Chosen<P>> {
         let mut found = vec![first];
         found.extend(self);
+        // Each stripe may go by any rail, so one in software would rule reads by all of them out. It is slower, too.
+        let is_sound = |chosen: &Chosen<P>| chosen.device.limits().sound_reads;
+        if found.iter().any(is_sound) {
+            found.retain(is_sound);
+        }
         // Those of one speed stay in the library's order, which is the same on all ranks of a node.
         found.sort_by_key(|chosen| std::cmp::Reverse(chosen.state.speed));
         found.truncate(most.max(1));

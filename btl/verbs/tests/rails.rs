@@ -228,29 +228,47 @@ impl Reading {
     }
 }
 
-/// One rail that is not sound is enough: each stripe may go by any.
+/// Two hosts with two devices each, of which these are in software.
+fn fabric_with_software(is_software: impl Fn(&str) -> bool) -> Fabric {
+    let fabric = Fabric::new(&[]);
+    for (network, name) in [(0, "a0"), (0, "b0"), (1, "a1"), (1, "b1")] {
+        let limits = Limits {
+            sound_reads: !is_software(name),
+            ..usual_limits()
+        };
+        fabric.add_in(name, limits, network, 25_000);
+    }
+    fabric
+}
+
 #[test]
-fn where_one_rail_is_not_sound_nothing_is_read_unless_it_is_trusted() {
+fn what_may_not_have_been_read_is_not_read_unless_that_is_trusted() {
     for trusts_reads in [false, true] {
-        let fabric = Fabric::new(&[]);
-        for (network, host) in [(0, "a"), (0, "b"), (1, "a"), (1, "b")] {
-            let limits = Limits {
-                sound_reads: host == "a" || network == 0,
-                ..usual_limits()
-            };
-            fabric.add_in(&format!("{host}{network}"), limits, network, 25_000);
-        }
+        let fabric = fabric_with_software(|name| name.starts_with('b'));
         let settings = Settings {
             trusts_reads,
             ..settings()
         };
         let (mut a, mut b) = pair_of(&fabric, 2, &settings);
         let message = bytes(500_001, 7);
-        // The rails of the first host are sound.
         assert!(a.lanes.show(a.lane, &message).is_some());
         assert!(a.lanes.can_post_reads(a.lane));
         assert_eq!(b.lanes.show(b.lane, &message).is_some(), trusts_reads);
         assert_eq!(b.lanes.can_post_reads(b.lane), trusts_reads);
+        a.works();
+    }
+}
+
+/// It may be the one that is found first.
+#[test]
+fn a_device_in_software_is_no_rail_beside_another_one() {
+    for software in ["b0", "b1"] {
+        let fabric = fabric_with_software(|name| name == software);
+        let [a, b] = ["a", "b"].map(|host| open(&fabric, host, 2, &settings()));
+        let (mut a, mut b) = join(a, b);
+        until_rails(&mut a, &mut b, 1);
+        let shown = b.lanes.show(b.lane, &bytes(500_001, 7));
+        assert!(shown.is_some() && b.lanes.can_post_reads(b.lane));
         a.works();
     }
 }
