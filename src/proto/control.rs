@@ -128,13 +128,16 @@ pub(crate) fn reply(core: &mut Core, peer: &mut Peer, kind: Kind, body: [u8; BOD
     if peer.life.is_gone() {
         return;
     }
-    let is_out = peer.outbound.replies.is_empty() && put_body(core, peer, kind, 0, &body);
-    if !is_out {
+    // An endpoint that is not open yet may fail to be opened: what is queued then is failed, too.
+    let at_once = peer.outbound.replies.is_empty() && peer.endpoint.is_open();
+    if !at_once || !put_body(core, peer, kind, 0, &body) {
         if let Err(why) = peer.outbound.reply(&core.knobs, kind, body) {
             core.agenda.fail(peer.rank, why);
             return;
         }
-        flush_replies(core, peer);
+        if !at_once {
+            flush_replies(core, peer);
+        }
     }
     // A stream may have taken only a part.
     if peer.has_output() {
