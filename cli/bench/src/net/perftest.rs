@@ -28,6 +28,8 @@ const LIMIT: Duration = Duration::from_secs(120);
 /// How often the second side is started: the first one may not listen yet.
 const ATTEMPTS: usize = 50;
 const PAUSE: Duration = Duration::from_millis(100);
+/// How often is looked whether they have ended: each look takes a processor from one side.
+const LOOK: Duration = Duration::from_millis(20);
 
 impl Perftest {
     pub(super) fn on<P: Provider>(
@@ -127,6 +129,7 @@ impl Perftest {
             Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(None),
             Err(error) => return Err(format!("{}: {error}", words[0])),
         };
+        let mut errors = String::new();
         for _ in 0..ATTEMPTS {
             std::thread::sleep(PAUSE);
             let mut second = Side(start(1).map_err(|error| format!("{}: {error}", words[0]))?);
@@ -135,12 +138,11 @@ impl Perftest {
                 return Ok(Some(second.output()));
             }
             if first.has_ended() {
-                let text = first.errors();
-                let last = text.lines().rev().find(|line| !line.trim().is_empty());
-                return Err(format!("{}: {}", words[0], last.unwrap_or("it failed")));
+                return Err(format!("{}: {}", words[0], last_line(&first.errors())));
             }
+            errors = second.errors();
         }
-        Err(format!("{}: its other side does not listen", words[0]))
+        Err(format!("{}: {}", words[0], last_line(&errors)))
     }
 }
 
@@ -153,7 +155,7 @@ impl Side {
         loop {
             match self.0.try_wait() {
                 Ok(Some(status)) => return Ok(status.success()),
-                Ok(None) if Instant::now() < until => std::thread::sleep(Duration::from_millis(2)),
+                Ok(None) if Instant::now() < until => std::thread::sleep(LOOK),
                 Ok(None) => return Err(format!("perftest does not end in {} s", LIMIT.as_secs())),
                 Err(error) => return Err(format!("perftest: {error}")),
             }
@@ -179,6 +181,12 @@ impl Drop for Side {
         let _ = self.0.kill();
         let _ = self.0.wait();
     }
+}
+
+fn last_line(text: &str) -> &str {
+    let mut lines = text.lines().rev();
+    let last = lines.find(|line| !line.trim().is_empty());
+    last.unwrap_or("it failed, and did not say why")
 }
 
 fn all(pipe: Option<impl Read>) -> String {
@@ -208,10 +216,11 @@ fn of_output((pattern, bytes): (NetPattern, usize), text: &str) -> Option<f64> {
         .filter(|&word| word != "BW");
     let wanted = match pattern {
         NetPattern::PingPong => "t_typical[usec]",
+        // Both are MiB: later releases say so.
         NetPattern::Bw | NetPattern::BiBw => "average[MB/sec]",
         NetPattern::Rate => "MsgRate[Mpps]",
     };
-    let column = titles.position(|title| title == wanted)?;
+    let column = titles.position(|title| title.replace("MiB", "MB") == wanted)?;
     let values = lines.find(|line| {
         line.trim_start()
             .starts_with(|first: char| first.is_ascii_digit())
@@ -258,6 +267,8 @@ mod tests {
             80_000.0
         ));
         assert!(near(of_output((NetPattern::Rate, 8), BANDWIDTH), 40_000.0));
+        let later = BANDWIDTH.replace("MB/sec", "MiB/sec");
+        assert!(near(of_output((NetPattern::Bw, 1 << 20), &later), 40_000.0));
         for bad in [
             "",
             "#bytes",
