@@ -188,9 +188,9 @@ impl fmt::Display for Death {
             },
             Self::Unknown => f.write_str("ended or closed its connection to the job"),
             Self::NodeLost => f.write_str("its node does not answer any more"),
-            Self::Unheard => {
-                f.write_str("its node is unreachable: the host that forwarded its events is gone")
-            }
+            Self::Unheard => f.write_str(
+                "nothing is known of its node: the host that forwarded its events is gone",
+            ),
         }
     }
 }

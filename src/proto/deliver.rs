@@ -63,7 +63,7 @@ pub(crate) fn deliver(
     let layer = ended.layer.unwrap_or_else(|| peer.endpoint.carrier());
     core.counters.count_from(peer.rank, layer, ended.bytes);
     give_credit(core, peer, ended.credit);
-    // FIN goes first: the sender is blocked on it.
+    // FIN goes first: the sender may be blocked on it.
     if let Some(request) = ended.fin {
         send_fin(core, peer, request);
     }

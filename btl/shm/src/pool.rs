@@ -698,6 +698,13 @@ mod tests {
             reader.read(1);
             reader.kept.gave_back(u64::MAX);
             assert!(!reader.kept.holds_any());
+            // Of a long message that is answered chunks are kept again, as many as may be.
+            reader.kept.sends();
+            for _ in 0..2 {
+                reader.read(20);
+                reader.kept.sends();
+            }
+            assert_eq!(reader.kept.len(), 4);
         }
 
         #[test]

@@ -343,7 +343,9 @@ fn the_end_of_a_host_is_the_end_of_its_node_for_others() {
     }
     ranks[3].expect("3 hears: 2 died: ended or closed");
     for lost in [0, 1] {
-        ranks[3].expect(&format!("3 hears: {lost} died: its node is unreachable"));
+        ranks[3].expect(&format!(
+            "3 hears: {lost} died: nothing is known of its node"
+        ));
     }
     // Nobody is left for it.
     ranks[3].expect("alone: 3");
@@ -378,7 +380,7 @@ fn with_the_node_of_rank_0_go_the_events_of_the_others() {
     for (rank, other) in [(1, 2), (2, 1)] {
         ranks[rank].expect(&format!("{rank} hears: 0 died: its node does not answer"));
         ranks[rank].expect(&format!(
-            "{rank} hears: {other} died: its node is unreachable"
+            "{rank} hears: {other} died: nothing is known of its node"
         ));
         ranks[rank].expect(&format!("alone: {rank}"));
     }

@@ -97,7 +97,7 @@ impl Broker {
             // The first broker forwards events of the ranks of all other nodes.
             Some(home) if home == node || node == 0 && home != own => Ok(rank),
             _ => Err(format!(
-                "an event about rank {rank} from a host that does not own it"
+                "an event about rank {rank} from a host that may not report it"
             )),
         };
         match message {
