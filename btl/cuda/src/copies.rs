@@ -402,13 +402,13 @@ pub(crate) unsafe fn start_all(
                     lanes.push(Arc::clone(lane));
                 }
             }
-            None => {
-                let copy = match part.is_pinned {
-                    true => copy_known,
-                    false => copy_part,
-                };
+            None if part.is_pinned => {
                 // SAFETY: as many bytes of a chunk of ours, and of the program's memory by this contract.
-                let copied = unsafe { copy(direction, host, part.address, part.len) };
+                unsafe { copy_known(direction, host, part.address, part.len) };
+            }
+            None => {
+                // SAFETY: as above.
+                let copied = unsafe { copy_part(direction, host, part.address, part.len) };
                 if let Err(error) = copied {
                     failed = Some(error);
                     break;

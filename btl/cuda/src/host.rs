@@ -14,10 +14,41 @@ use libc::iovec;
 use onecopy_shm::copy::{Kernel, copy};
 use std::io;
 
-/// Copies between the host's memory `ours` and the program's at `address`.
+/// One call of the kernel that moves bytes between memory of ours and the program's at `address`; how many.
 ///
 /// # Safety
 /// `ours` is memory of so many bytes, alone for as long. The program lets its own be read, or written.
+///
+/// # Errors
+///
+/// Those of `process_vm_readv` and `process_vm_writev`: `EFAULT` where there is no such memory of the program.
+pub(crate) unsafe fn transfer(
+    direction: Direction,
+    ours: *mut u8,
+    address: u64,
+    len: usize,
+) -> io::Result<usize> {
+    let piece = |base: *mut u8| iovec {
+        iov_base: base.cast(),
+        iov_len: len,
+    };
+    let program = std::ptr::with_exposed_provenance_mut(address as usize);
+    let (local, remote) = (piece(ours), piece(program));
+    let call = match direction {
+        Direction::ToHost => libc::process_vm_readv,
+        Direction::ToDevice => libc::process_vm_writev,
+    };
+    // SAFETY: no argument.
+    let own = unsafe { libc::getpid() };
+    // SAFETY: the lists have one entry each; ours is by the contract of this function, the kernel checks the other.
+    let moved = unsafe { call(own, &raw const local, 1, &raw const remote, 1, 0) };
+    usize::try_from(moved).map_err(|_| io::Error::last_os_error())
+}
+
+/// Copies between the host's memory `ours` and the program's at `address`.
+///
+/// # Safety
+/// As [`transfer`].
 ///
 /// # Errors
 ///
@@ -28,61 +59,46 @@ pub(crate) unsafe fn copy_part(
     address: u64,
     len: usize,
 ) -> Result<(), Error> {
-    let program = std::ptr::with_exposed_provenance_mut::<u8>(address as usize);
     let mut done = 0;
     while done < len {
-        let rest = |from: *mut u8| iovec {
-            iov_base: from.wrapping_add(done).cast(),
-            iov_len: len - done,
-        };
-        let (local, remote) = (rest(ours), rest(program));
-        let call = match direction {
-            Direction::ToHost => libc::process_vm_readv,
-            Direction::ToDevice => libc::process_vm_writev,
-        };
-        // SAFETY: of this process.
-        let process = unsafe { libc::getpid() };
-        // SAFETY: the lists have one entry each; ours is by the contract of this function, the kernel checks the other.
-        let moved = unsafe { call(process, &raw const local, 1, &raw const remote, 1, 0) };
-        match moved {
-            1.. => done += moved as usize,
-            0 => return Err(gone(address, done, len)),
-            _ if errno() == libc::EFAULT => return Err(gone(address, done, len)),
-            // No such call here, or a filter forbids it: the program's word is all there is.
-            _ if matches!(errno(), libc::EPERM | libc::EACCES | libc::ENOSYS) => {
-                let rest = (ours.wrapping_add(done), address + done as u64, len - done);
-                // SAFETY: by the contract of this function.
-                return unsafe { copy_known(direction, rest.0, rest.1, rest.2) };
+        let (ours, address, left) = (ours.wrapping_add(done), address + done as u64, len - done);
+        // SAFETY: the rest of what this function was given.
+        let error = match unsafe { transfer(direction, ours, address, left) } {
+            Ok(0) => return Err(gone(address, left)),
+            Ok(moved) => {
+                done += moved;
+                continue;
             }
-            _ if errno() == libc::EINTR => {}
+            Err(error) => error,
+        };
+        match error.raw_os_error() {
+            Some(libc::EINTR) => {}
+            Some(libc::EFAULT) => return Err(gone(address, left)),
+            // No such call here, or a filter forbids it: the program's word is all there is.
+            Some(libc::EPERM | libc::EACCES | libc::ENOSYS) => {
+                // SAFETY: by the contract of this function.
+                unsafe { copy_known(direction, ours, address, left) };
+                return Ok(());
+            }
             _ => {
-                let about = format!("{} bytes at {address:#x}", len - done);
-                let reason = io::Error::last_os_error().to_string();
-                return Err(Error::ours("a copy", about, &reason, NO_MEMORY_REMEDY));
+                let about = format!("{left} bytes at {address:#x}");
+                return Err(Error::ours(
+                    "a copy",
+                    about,
+                    &error.to_string(),
+                    NO_MEMORY_REMEDY,
+                ));
             }
         }
     }
     Ok(())
 }
 
-fn errno() -> i32 {
-    io::Error::last_os_error().raw_os_error().unwrap_or(0)
-}
-
 /// As [`copy_part`], of memory that is known to be there.
 ///
 /// # Safety
-/// As [`copy_part`]; the program's memory can be read, or written.
-///
-/// # Errors
-///
-/// None.
-pub(crate) unsafe fn copy_known(
-    direction: Direction,
-    ours: *mut u8,
-    address: u64,
-    len: usize,
-) -> Result<(), Error> {
+/// As [`transfer`]; the program's memory can be read, or written.
+pub(crate) unsafe fn copy_known(direction: Direction, ours: *mut u8, address: u64, len: usize) {
     let program = std::ptr::with_exposed_provenance_mut::<u8>(address as usize);
     let (to, from) = match direction {
         Direction::ToHost => (ours, program.cast_const()),
@@ -90,14 +106,12 @@ pub(crate) unsafe fn copy_known(
     };
     // SAFETY: by the contract of this function.
     unsafe { copy(Kernel::Memcpy, to, from, len) };
-    Ok(())
 }
 
-fn gone(address: u64, done: usize, len: usize) -> Error {
-    let at = address + done as u64;
+fn gone(address: u64, len: usize) -> Error {
     Error::ours(
         "a copy",
-        format!("{} bytes at {at:#x}", len - done),
+        format!("{len} bytes at {address:#x}"),
         "neither the host nor a device has memory there",
         "free memory, and end contexts, when the messages of it are complete",
     )

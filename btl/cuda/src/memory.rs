@@ -11,6 +11,8 @@
 
 use crate::context::{Context, primary};
 use crate::error::{Error, check};
+use crate::host;
+use crate::lane::Direction;
 use crate::presence::driver;
 use cuda_sys::*;
 use std::ffi::{c_int, c_uint, c_void};
@@ -185,19 +187,9 @@ fn ask(driver: &'static Library, address: u64) -> Result<Option<Allocation>, Err
 /// that the driver has mapped itself. Where the call is forbidden nothing is known.
 fn is_read_by_the_kernel(address: u64) -> bool {
     let mut byte = 0u8;
-    let local = libc::iovec {
-        iov_base: (&raw mut byte).cast(),
-        iov_len: 1,
-    };
-    let remote = libc::iovec {
-        iov_base: std::ptr::without_provenance_mut(address as usize),
-        iov_len: 1,
-    };
-    // SAFETY: no argument.
-    let own = unsafe { libc::getpid() };
-    // SAFETY: the kernel checks the address, and writes one byte to a variable of ours.
-    let read = unsafe { libc::process_vm_readv(own, &raw const local, 1, &raw const remote, 1, 0) };
-    read == 1
+    // SAFETY: a variable of ours; the kernel checks the address.
+    let read = unsafe { host::transfer(Direction::ToHost, &raw mut byte, address, 1) };
+    matches!(read, Ok(1))
 }
 
 /// Devices whose shared context is there.

@@ -73,11 +73,6 @@ pub(crate) fn driver() -> Option<&'static Library> {
     })
 }
 
-/// From now on each look asks the loader.
-fn look_slowly() {
-    WORD.store((&raw const SLOW).cast_mut(), Ordering::Relaxed);
-}
-
 #[cold]
 #[inline(never)]
 fn look() -> bool {
@@ -87,12 +82,13 @@ fn look() -> bool {
     let mut seen = SEEN.lock().unwrap_or_else(PoisonError::into_inner);
     let list = List::now();
     if list.added != seen.added {
-        if let Some(Ok(driver)) = Library::loaded() {
-            look_slowly();
+        let loaded = Library::loaded();
+        // From now on each look asks the loader.
+        WORD.store((&raw const SLOW).cast_mut(), Ordering::Relaxed);
+        if let Some(Ok(driver)) = loaded {
             let _ = DRIVER.set(driver);
             return true;
         }
-        look_slowly();
         *seen = Seen {
             added: list.added,
             quiet: 0,
