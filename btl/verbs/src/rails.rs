@@ -170,20 +170,15 @@ impl<P: Provider> Rails<P> {
         self.post_waiting();
     }
 
-    /// Whether memory is read at all. Each stripe may go by any rail, so all must be sound.
-    fn reads(&self) -> bool {
-        let mut rails = self.rails.iter();
-        rails.all(|rail| {
-            let device = rail.adapter.domain().device();
-            self.settings.reads_by(device.limits())
-        })
-    }
-
     /// Registers memory of the program for a lane's peer to read, by all rails that lead there. Tells the peer the
     /// keys, where it has more than one.
     fn show_by_rails(&mut self, name: u64, bytes: &[u8]) -> Option<ExposedMemory> {
-        let is_worth_it = bytes.len() as u64 >= self.settings.read_min && !bytes.is_empty();
-        if !is_worth_it || !self.reads() {
+        let shows = |rail: &Rail<P>| {
+            let device = rail.adapter.domain().device();
+            self.settings.shows_by(device.limits(), bytes)
+        };
+        // Each stripe may be read by way of any rail.
+        if !self.rails.iter().all(shows) {
             return None;
         }
         let lane = self.lanes.get(name).filter(|lane| lane.is_matched)?;
@@ -336,7 +331,7 @@ impl<P: Provider> Lanes for Rails<P> {
     }
 
     fn can_post_reads(&mut self, name: u64) -> bool {
-        if !self.is_connected(name) || !self.reads() {
+        if !self.is_connected(name) {
             return false;
         }
         let Some(lane) = self.lanes.get(name) else {

@@ -46,9 +46,14 @@ pub struct Settings {
 }
 
 impl Settings {
-    /// Whether a device may read memory of peers, and memory of the program is shown for it.
+    /// Whether a device may read memory of peers.
     pub(crate) fn reads_by(&self, device: &Limits) -> bool {
         device.sound_reads || self.trusts_reads
+    }
+
+    /// Whether memory of the program is shown to a peer, that its device may read it, by a device of this rank.
+    pub(crate) fn shows_by(&self, device: &Limits, bytes: &[u8]) -> bool {
+        bytes.len() as u64 >= self.read_min && !bytes.is_empty() && self.reads_by(device)
     }
 }
 

@@ -73,8 +73,7 @@ impl<P: Provider> Reads<P> {
         shows: &Shows,
         bytes: &[u8],
     ) -> Option<ExposedMemory> {
-        let is_worth_it = bytes.len() as u64 >= settings.read_min && !bytes.is_empty();
-        if !is_worth_it || !settings.reads_by(domain.device().limits()) {
+        if !settings.shows_by(domain.device().limits(), bytes) {
             return None;
         }
         let (size, entries) = settings.cache;
