@@ -21,7 +21,7 @@ use devices::{device, fabric, is_real};
 use onecopy::select::explain::{Layers, Memory, Protocol, Table};
 use onecopy::wireup::Wireup;
 use onecopy::wireup::local::{Local, world_of_nodes};
-use onecopy::{Costs, Knobs, LayerId, Options, Runtime, Threads};
+use onecopy::{Costs, CounterSnapshot, Knobs, LayerId, Options, Runtime, Threads};
 use onecopy_btl::lanes::Open;
 use onecopy_shm::sync::{AtomicBool, Ordering};
 use onecopy_verbs::model::{Fabric, Impairment, usual_limits};
@@ -555,6 +555,21 @@ fn where_there_can_be_no_lane_the_wire_carries_all() {
     }
 }
 
+/// Two ranks exchange messages of all sizes, and check them. Gives the counters before that, and after it.
+fn exchange_sizes(rt: &Runtime) -> [CounterSnapshot; 2] {
+    let world = rt.world();
+    let peer = 1 - world.rank();
+    let before = rt.counters();
+    for len in SIZES {
+        let (out, mut got) = (pattern(len, world.rank()), vec![0; len]);
+        world
+            .sendrecv(&out, peer, 0, &mut got, peer, 0)
+            .expect("exchange");
+        assert!(got == pattern(len, peer), "{len} bytes");
+    }
+    [before, rt.counters()]
+}
+
 /// A device that may say of a read that brought nothing that it has succeeded reads only where that is asked for.
 #[test]
 fn what_may_not_have_been_read_is_sent_like_other_bytes() {
@@ -581,15 +596,7 @@ fn what_may_not_have_been_read_is_sent_like_other_bytes() {
                 let world = rt.world();
                 let peer = 1 - world.rank();
                 until_taken_over(&rt, peer, 1);
-                let before = rt.counters();
-                for len in SIZES {
-                    let (out, mut got) = (pattern(len, world.rank()), vec![0; len]);
-                    world
-                        .sendrecv(&out, peer, 0, &mut got, peer, 0)
-                        .expect("exchange");
-                    assert!(got == pattern(len, peer), "{len} bytes");
-                }
-                let after = rt.counters();
+                let [before, after] = exchange_sizes(&rt);
                 assert_eq!(after.lane_reads > 0, trusts);
                 assert_eq!(after.lane_demotions, 0);
                 let sum = SIZES.iter().sum::<usize>() as u64;
@@ -615,15 +622,7 @@ fn what_cannot_be_registered_is_sent_like_other_bytes() {
             until_taken_over(&rt, peer, 1);
             fabric.limit_memory(1);
             world.barrier().expect("barrier");
-            let before = rt.counters();
-            for len in SIZES {
-                let (out, mut got) = (pattern(len, world.rank()), vec![0; len]);
-                world
-                    .sendrecv(&out, peer, 0, &mut got, peer, 0)
-                    .expect("exchange");
-                assert!(got == pattern(len, peer), "{len} bytes");
-            }
-            let after = rt.counters();
+            let [before, after] = exchange_sizes(&rt);
             assert_eq!((after.lane_reads, after.lane_demotions), (0, 0));
             let sum = SIZES.iter().sum::<usize>() as u64;
             assert!(after.verbs_bytes - before.verbs_bytes >= sum);
