@@ -10,6 +10,7 @@
 //! come. So a pair never has two connections that both count, and one that only one side can make is made.
 
 mod inbound;
+mod message;
 mod outbound;
 
 use super::options::{self, Settings};
@@ -124,6 +125,11 @@ impl Connector {
         self.entry(rank).map(|entry| entry.standing)
     }
 
+    /// Whether this rank is making a connection with another one.
+    fn connects_to(&self, rank: u32) -> bool {
+        self.outbound.iter().any(|outbound| outbound.rank == rank)
+    }
+
     /// Nothing more is to be had from a rank.
     pub(crate) fn give_up(&mut self, rank: u32) {
         self.settle(rank, Standing::Gone);
@@ -167,7 +173,12 @@ impl Connector {
     pub(crate) fn ready(&mut self, source: EventSource, now: Instant) {
         match source {
             EventSource::Listener => self.let_in(now),
-            EventSource::Inbound(index) => self.on_inbound(index as usize, now),
+            EventSource::Inbound(index) => {
+                // A rank that gives its call up has another one, or comes again; else it is called.
+                if let Some(rank) = self.on_inbound(index as usize) {
+                    self.connect_if_wanted(rank, now);
+                }
+            }
             EventSource::Outbound(rank) => self.move_outbound(rank, now),
             EventSource::Stop | EventSource::Pair(_) | EventSource::Device => {}
         }

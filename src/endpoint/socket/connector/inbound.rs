@@ -1,22 +1,19 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Inbound connections. Nothing that comes by one is believed before it has proven to be a rank of the job.
 
+use super::message::{MESSAGE_MAX, ReadOutcome, receive, send_handshake};
 use super::{Connector, EventSource, GO, INBOUND_MAX, PAUSE, Standing, options};
 use crate::proof::{self, Handshake, Purpose};
-use nix::errno::Errno;
 use nix::fcntl::{FcntlArg, OFlag, fcntl};
-use nix::sys::socket::{MsgFlags, recv, send};
 use onecopy_obs::tracepoints;
 use onecopy_shm::{failing, fault};
 use std::io::{self, ErrorKind};
 use std::net::SocketAddr;
-use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::fd::OwnedFd;
 use std::time::Instant;
 
 /// Inbound connections that are let in with one look.
 const AT_ONCE: usize = 16;
-/// More than any message of the handshake has.
-pub(super) const MESSAGE_MAX: usize = 256;
 
 /// How far an inbound connection has come.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -54,37 +51,6 @@ impl Inbound {
             InboundState::Proving => None,
             InboundState::Waiting(rank) | InboundState::Confirmed(rank) => Some(rank),
         }
-    }
-}
-
-/// Sends all that a handshake has to send. A socket that has sent next to nothing has room for it.
-pub(super) fn send_handshake(fd: &OwnedFd, handshake: &mut Handshake) -> nix::Result<()> {
-    while !handshake.to_send().is_empty() {
-        let flags = MsgFlags::MSG_DONTWAIT | MsgFlags::MSG_NOSIGNAL;
-        match send(fd.as_raw_fd(), handshake.to_send(), flags) {
-            Ok(count) => handshake.sent(count),
-            Err(Errno::EINTR) => {}
-            Err(errno) => return Err(errno),
-        }
-    }
-    Ok(())
-}
-
-/// What a look for bytes of the other side's has found.
-pub(super) enum ReadOutcome {
-    Nothing,
-    Bytes(usize),
-    /// Nothing more comes, for this reason.
-    Closed(Option<Errno>),
-}
-
-/// Reads up to so many bytes.
-pub(super) fn receive(fd: &OwnedFd, room: &mut [u8]) -> ReadOutcome {
-    match recv(fd.as_raw_fd(), room, MsgFlags::MSG_DONTWAIT) {
-        Ok(0) => ReadOutcome::Closed(None),
-        Ok(count) => ReadOutcome::Bytes(count),
-        Err(Errno::EAGAIN | Errno::EINTR | Errno::ENOMEM) => ReadOutcome::Nothing,
-        Err(errno) => ReadOutcome::Closed(Some(errno)),
     }
 }
 
@@ -174,26 +140,24 @@ impl Connector {
         }
     }
 
-    /// An inbound connection has sent something, or has gone.
-    pub(super) fn on_inbound(&mut self, index: usize, now: Instant) {
-        let Some(Some(one)) = self.inbound.get_mut(index) else {
-            return;
-        };
+    /// An inbound connection has sent something, or has gone. Gives the rank that has closed it, if it was one.
+    pub(super) fn on_inbound(&mut self, index: usize) -> Option<u32> {
+        let one = self.inbound.get_mut(index)?.as_mut()?;
         let mut word = [0; MESSAGE_MAX];
         let wanted = match one.state {
             InboundState::Proving => one.handshake.wanted().min(MESSAGE_MAX),
             InboundState::Waiting(_) | InboundState::Confirmed(_) => 1,
         };
         let got = match receive(&one.fd, &mut word[..wanted]) {
-            ReadOutcome::Nothing => return,
-            ReadOutcome::Closed(_) => match one.rank() {
-                // A rank that gives this call up has another one, or comes again; else it is called.
-                Some(rank) => {
-                    self.drop_inbound(index);
-                    return self.connect_if_wanted(rank, now);
+            ReadOutcome::Nothing => return None,
+            ReadOutcome::Closed(_) => {
+                let rank = one.rank();
+                match rank {
+                    Some(_) => drop(self.drop_inbound(index)),
+                    None => self.refuse(index, "it has hung up"),
                 }
-                None => return self.refuse(index, "it has hung up"),
-            },
+                return rank;
+            }
             ReadOutcome::Bytes(count) => &word[..count],
         };
         match one.state {
@@ -215,6 +179,7 @@ impl Connector {
                 self.refuse(index, "it sent other data than the final GO")
             }
         }
+        None
     }
 
     /// An inbound connection has proven to know the secret, and to be `rank`.

@@ -2,7 +2,7 @@
 //! Outbound connections. They are tried again for a while: a refusal may come from a rank that hung up on a slow
 //! caller, or from a shortage.
 
-use super::inbound::{MESSAGE_MAX, ReadOutcome, receive, send_handshake};
+use super::message::{MESSAGE_MAX, ReadOutcome, receive, send_handshake};
 use super::{Connector, EventSource, GO, Outcome, Standing, options};
 use crate::proof::{self, Handshake, Purpose};
 use nix::errno::Errno;
@@ -100,10 +100,6 @@ impl Connector {
             was_reported: false,
         });
         self.move_outbound(rank, now);
-    }
-
-    pub(super) fn connects_to(&self, rank: u32) -> bool {
-        self.outbound.iter().any(|outbound| outbound.rank == rank)
     }
 
     pub(super) fn drop_outbound(&mut self, rank: u32) {
