@@ -228,6 +228,27 @@ impl<P: Provider> Adapter<P> {
     }
 }
 
+impl<P: Provider> Adapter<P> {
+    fn make_lane(&mut self, rank: u32) -> std::result::Result<(u64, Offer), String> {
+        let (name, rail) = self.prepare_lane(rank, Instant::now(), LanePlace::OfSilent)?;
+        if let Err(reason) = self.begin_stream(name) {
+            self.close_lane(name);
+            return Err(reason);
+        }
+        Ok((name, self.offer_of(&[rail])))
+    }
+
+    /// Takes the results of threads that connect lanes. Says whether there was one.
+    fn look_at_connecting(&mut self) -> bool {
+        if self.connector.is_idle() {
+            return false;
+        }
+        self.connector.retire_orphans(&mut self.queue);
+        let extended = self.extended.is_some() && self.take_connected_extended();
+        self.take_connected_lanes() | extended
+    }
+}
+
 impl<P: Provider> Lanes for Adapter<P> {
     fn make(&mut self, rank: u32) -> std::result::Result<(u64, Offer), String> {
         match self.extended {
@@ -269,7 +290,7 @@ impl<P: Provider> Lanes for Adapter<P> {
     }
 
     fn poll(&mut self) -> bool {
-        let connected = self.look_at_connections();
+        let connected = self.look_at_connecting();
         let found = self.take_completions();
         connected | found
     }

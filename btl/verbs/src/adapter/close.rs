@@ -22,9 +22,15 @@ impl<P: Provider> Adapter<P> {
         match std::mem::replace(&mut lane.stage, Stage::Over) {
             Stage::Prepared(pair) => drop(self.queue.retire(pair)),
             Stage::Connecting(pair) => self.connector.give_up(pair),
-            Stage::Ready(pair) if self.extended.is_some() => self.stop_extended(name, Some(pair)),
+            Stage::Ready(pair) if self.extended.is_some() => {
+                let initiator = self.stop_extended(name, Some(pair));
+                self.end_initiator(initiator);
+            }
             Stage::Ready(pair) => self.end_connection(name, pair),
-            Stage::Offered => self.stop_extended(name, None),
+            Stage::Offered => {
+                let initiator = self.stop_extended(name, None);
+                self.end_initiator(initiator);
+            }
             Stage::Over => {}
         }
         self.lanes.forget_numbers_of(name);
@@ -51,6 +57,22 @@ impl<P: Provider> Adapter<P> {
         for slot in slots.into_iter().filter(|slot| self.sends.owns(slot)) {
             lane.sending.take_back(slot);
         }
+    }
+
+    /// Has the device end what is under way by an initiator that no lane uses any more.
+    fn end_initiator(&mut self, pair: Option<QueuePair<P, Ready>>) {
+        let Some(pair) = pair else {
+            return;
+        };
+        // If this call fails, the pair has failed already.
+        let _ = pair.fail();
+        for _ in 0..FLUSH_ROUNDS {
+            if !self.take_completions() {
+                break;
+            }
+        }
+        // Slots of messages and reads are dropped: they go back to their regions.
+        drop(self.queue.retire(pair));
     }
 
     pub(crate) fn close_lane(&mut self, name: u64) {

@@ -24,15 +24,6 @@ pub(crate) enum LanePlace {
 }
 
 impl<P: Provider> Adapter<P> {
-    pub(super) fn make_lane(&mut self, rank: u32) -> Result<(u64, Offer), String> {
-        let (name, rail) = self.prepare_lane(rank, Instant::now(), LanePlace::OfSilent)?;
-        if let Err(reason) = self.begin_stream(name) {
-            self.close_lane(name);
-            return Err(reason);
-        }
-        Ok((name, self.offer_of(&[rail])))
-    }
-
     /// What the peer must know of the pairs that were made for it, of which the first is on this device.
     pub(crate) fn offer_of(&self, rails: &[OfferedRail]) -> Offer {
         let first = rails.first().copied().unwrap_or_default();
@@ -260,13 +251,9 @@ impl<P: Provider> Adapter<P> {
         }
     }
 
-    /// Takes the results of threads that connect lanes. Says whether there was one.
-    pub(super) fn look_at_connections(&mut self) -> bool {
-        if self.connector.is_idle() {
-            return false;
-        }
-        self.connector.retire_orphans(&mut self.queue);
-        let mut found = self.extended.is_some() && self.look_at_extended();
+    /// Takes the results of threads that connect lanes by a connection of their own. Says whether there was one.
+    pub(super) fn take_connected_lanes(&mut self) -> bool {
+        let mut found = false;
         for name in self.lanes.names() {
             let Some((lane, changed)) = self.lanes.with_changed(name) else {
                 continue;

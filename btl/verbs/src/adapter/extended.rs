@@ -39,7 +39,7 @@ use super::lane::{Lane, Stage};
 use super::lane_notes::NoteBytes;
 use super::late::LateMessages;
 use super::route::{NUMBER_MAX, Route};
-use super::{Adapter, FLUSH_ROUNDS, INLINE_MAX, LanePlace, NodeShare, Offer, Settings, reads};
+use super::{Adapter, INLINE_MAX, LanePlace, NodeShare, Offer, Settings, reads};
 use crate::domain::Device;
 use crate::error::{Error, Result};
 use crate::matching::OfferedRail;
@@ -178,11 +178,14 @@ impl<P: Provider> Adapter<P> {
         }
         let lane = Lane::by_extended(rank, own, lane);
         let Some(name) = self.lanes.insert(number, lane) else {
-            self.release_initiator(initiator);
+            self.drop_initiator(initiator);
             return Err("there are too many lanes".to_owned());
         };
         if let Err(reason) = self.begin_stream(name) {
-            self.close_lane(name);
+            // It was promised no receive, and nobody knows of it.
+            self.drop_initiator(initiator);
+            self.lanes.forget_numbers_of(name);
+            self.lanes.remove(name);
             return Err(reason);
         }
         let rail = OfferedRail {
@@ -426,7 +429,7 @@ impl<P: Provider> Adapter<P> {
     }
 
     /// Takes the results of threads that connect targets and initiators. Says whether there was one.
-    pub(super) fn look_at_extended(&mut self) -> bool {
+    pub(super) fn take_connected_extended(&mut self) -> bool {
         let mut found = false;
         for name in self.lanes.names() {
             let Some((lane, changed)) = self.lanes.with_changed(name) else {
@@ -566,11 +569,14 @@ impl<P: Provider> Adapter<P> {
         self.pool.end_promises(ended);
     }
 
-    /// A lane stops: it posts nothing more. What the device still reads of it is copied.
-    pub(super) fn stop_extended(&mut self, name: u64, pair: Option<QueuePair<P, Ready>>) {
-        let Some(lane) = self.lanes.get_mut(name) else {
-            return;
-        };
+    /// A lane stops: it posts nothing more. What the device still reads of it is copied. Gives the pair of its
+    /// initiator, if no lane uses that any more.
+    pub(super) fn stop_extended(
+        &mut self,
+        name: u64,
+        pair: Option<QueuePair<P, Ready>>,
+    ) -> Option<QueuePair<P, Ready>> {
+        let lane = self.lanes.get_mut(name)?;
         if let Some(pair) = pair {
             let number = lane.extended.as_ref().map_or(0, |own| own.number);
             let (sending, sends) = (&mut lane.sending, &mut self.sends);
@@ -580,49 +586,43 @@ impl<P: Provider> Adapter<P> {
                 }
             });
         }
-        let Some(own) = &mut lane.extended else {
-            return;
-        };
+        let own = lane.extended.as_mut()?;
         let (key, leads) = (own.initiator, own.leads);
-        if std::mem::replace(&mut own.uses, false) {
-            let extended = self.extended.as_ref();
-            let initiator = extended.and_then(|it| it.initiators.get(key));
-            let waits = |it: &Initiator<P>| !matches!(it.stage, InitiatorStage::Ready(_));
-            if leads && initiator.is_some_and(waits) {
-                self.fail_initiator(key, "the lane that was to connect its initiator is over");
-            }
-            self.release_initiator(key);
+        if !std::mem::replace(&mut own.uses, false) {
+            return None;
         }
+        let extended = self.extended.as_ref();
+        let initiator = extended.and_then(|it| it.initiators.get(key));
+        let waits = |it: &Initiator<P>| !matches!(it.stage, InitiatorStage::Ready(_));
+        if leads && initiator.is_some_and(waits) {
+            self.fail_initiator(key, "the lane that was to connect its initiator is over");
+        }
+        self.release_initiator(key)
     }
 
-    /// A lane uses an initiator no more. The last one ends it.
-    fn release_initiator(&mut self, key: u64) {
-        let Some(extended) = &mut self.extended else {
-            return;
-        };
-        let Some(initiator) = extended.initiators.get_mut(key) else {
-            return;
-        };
+    /// A lane uses an initiator no more. The last one ends it, and gives its pair, if that is connected, to be ended.
+    fn release_initiator(&mut self, key: u64) -> Option<QueuePair<P, Ready>> {
+        let extended = self.extended.as_mut()?;
+        let initiator = extended.initiators.get_mut(key)?;
         initiator.lanes = initiator.lanes.saturating_sub(1);
         if initiator.lanes > 0 {
-            return;
+            return None;
         }
         extended.by_pair.retain(|_, name| *name != key);
-        match extended.initiators.remove(key).map(|it| it.stage) {
-            Some(InitiatorStage::Prepared(pair)) => drop(self.queue.retire(pair)),
-            Some(InitiatorStage::Connecting(connecting)) => self.connector.give_up(connecting),
-            Some(InitiatorStage::Ready(pair)) => {
-                // If this call fails, the pair has failed already.
-                let _ = pair.fail();
-                for _ in 0..FLUSH_ROUNDS {
-                    if !self.take_completions() {
-                        break;
-                    }
-                }
-                // Slots of messages and reads are dropped: they go back to their regions.
-                drop(self.queue.retire(pair));
-            }
-            Some(InitiatorStage::Over) | None => {}
+        match extended.initiators.remove(key)?.stage {
+            InitiatorStage::Prepared(pair) => drop(self.queue.retire(pair)),
+            InitiatorStage::Connecting(connecting) => self.connector.give_up(connecting),
+            InitiatorStage::Ready(pair) => return Some(pair),
+            InitiatorStage::Over => {}
+        }
+        None
+    }
+
+    /// A lane that was not offered uses an initiator no more.
+    fn drop_initiator(&mut self, key: u64) {
+        // A connected one has other lanes, so this is none.
+        if let Some(pair) = self.release_initiator(key) {
+            drop(self.queue.retire(pair));
         }
     }
 
