@@ -7,6 +7,7 @@ mod connect;
 mod deaths;
 mod polling;
 mod progress;
+mod reports;
 mod sleep;
 mod start;
 mod wires;
@@ -15,7 +16,7 @@ mod writers;
 use self::polling::Polling;
 use crate::error::{Error, Result};
 use crate::matching::{Envelope, Pattern};
-use crate::peer::{Incoming, Peer, Target};
+use crate::peer::{Incoming, PairSettings, Peer, Target};
 use crate::proto;
 use crate::proto::direct::{AtOnce, Received, Sent};
 use crate::request::{Request, RequestId, RequestState, SendPlan, Status, UserBuf};
@@ -71,6 +72,47 @@ impl Engine {
         let (completed, kept) = (self.core.requests.completed, self.receives.unexpected.kept);
         let stages = &self.core.stages;
         self.waits.notify(completed, kept, || stages.added());
+    }
+
+    /// Moves all messages that can move. `waiting` says that the caller waits, so that a sender takes part in
+    /// cooperative transfers. Gives whether anything moved.
+    #[inline]
+    pub(crate) fn progress_messages(&mut self, waiting: bool) -> bool {
+        let moved = self.move_messages(waiting);
+        self.end_what_ended();
+        moved
+    }
+
+    /// Takes what has come from a peer for receives that wait, before one of `len` bytes is posted, which may find its
+    /// message behind that. Says whether it should look.
+    #[inline]
+    pub(crate) fn catch_up(&mut self, rank: u32, len: usize) -> bool {
+        let looked = self.take_expected(rank, len);
+        self.end_what_ended();
+        looked
+    }
+
+    /// Takes all that a peer on this node has sent so far.
+    pub(crate) fn drain_peer(&mut self, rank: u32) {
+        self.take_all_from(rank);
+        self.end_what_ended();
+    }
+
+    /// Carries out the ends that its parts have found and put on the agenda.
+    #[inline(always)]
+    fn end_what_ended(&mut self) {
+        if self.core.agenda.has_endings() {
+            self.carry_out_endings();
+        }
+    }
+
+    /// What is settled for every peer on this node.
+    fn peer_settings(&self) -> PairSettings<'_> {
+        PairSettings {
+            knobs: &self.core.knobs,
+            costs: &self.core.costs,
+            chunks: self.core.chunks,
+        }
     }
 
     /// Whether `rank` shares memory with this one.

@@ -16,7 +16,7 @@ pub(crate) mod transfer;
 pub(crate) mod wait_policy;
 mod waits;
 
-pub(crate) use agenda::Agenda;
+pub(crate) use agenda::{Agenda, Ending};
 pub(crate) use lives::Lives;
 pub(crate) use message::Message;
 pub(crate) use receives::Receives;

@@ -4,7 +4,7 @@
 use super::Engine;
 use crate::endpoint::{Endpoint, OpenError, SharedMemory};
 use crate::error::{Error, Result};
-use crate::peer::{Gone, PairSettings, Peer};
+use crate::peer::{Gone, Peer};
 use onecopy_btl::LayerId;
 use onecopy_btl::contract::PeerAccess;
 use onecopy_btl::registry;
@@ -13,7 +13,7 @@ use onecopy_shm::fault;
 
 impl Engine {
     #[cold]
-    pub(crate) fn connect(&mut self, rank: u32) -> Result<()> {
+    pub(super) fn connect(&mut self, rank: u32) -> Result<()> {
         if let Some(error) = self.lives.error_of(rank) {
             return Err(error);
         }
@@ -27,8 +27,9 @@ impl Engine {
             Err(OpenError::Foreign(reason)) => {
                 // Nothing can be believed of this peer, now or later.
                 let gone = Gone::Protocol(reason);
-                self.fail_peer(rank, gone.clone());
-                return Err(gone.error(rank));
+                let error = gone.error(rank);
+                self.core.agenda.fail(rank, gone);
+                return Err(error);
             }
             Err(OpenError::Failed(error)) => return Err(error),
         };
@@ -70,14 +71,5 @@ impl Engine {
         }
         self.peers[rank as usize] = Some(Box::new(peer));
         Ok(())
-    }
-
-    /// What is settled for every peer on this node.
-    pub(super) fn peer_settings(&self) -> PairSettings<'_> {
-        PairSettings {
-            knobs: &self.core.knobs,
-            costs: &self.core.costs,
-            chunks: self.core.chunks,
-        }
     }
 }

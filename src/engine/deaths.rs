@@ -8,9 +8,10 @@ use crate::matching::Pattern;
 use crate::peer::Gone;
 use crate::proto;
 use crate::request::RequestState;
+use crate::state::Ending;
 use crate::state::Message;
 use crate::state::lightweight::PostedReceive;
-use crate::wireup::{Death, Event};
+use crate::wireup::Death;
 use onecopy_obs::tracepoints;
 use onecopy_shm::liveness;
 use std::io::Write;
@@ -36,19 +37,24 @@ impl Engine {
         self.core.counters.liveness_checks += 1;
         self.try_again();
         self.look_at_retired();
-        self.check_wires();
+        for (rank, gone) in self.check_wires() {
+            self.mark_gone(rank, gone);
+        }
+        self.carry_out_endings();
         let seen = self.look_at_lives();
         // Before the event that it has left, which would say less.
         for rank in seen.given_up {
             self.mark_gone(rank, Gone::given_up());
         }
         if seen.has_events {
-            self.take_events();
+            self.take_reports();
+            self.carry_out_endings();
         }
         for rank in seen.ended {
             if !self.lives.is_gone(rank) {
                 // The launcher knows how it ended; if it has not reported that yet, the end itself is enough.
-                self.take_events();
+                self.take_reports();
+                self.carry_out_endings();
             }
             if !self.lives.is_gone(rank) {
                 self.mark_gone(rank, Gone::Died(Death::Unknown));
@@ -145,44 +151,19 @@ impl Engine {
         }
     }
 
-    /// Whether a peer touches nothing any more, as far as can be known; one that broke the protocol is not waited for.
-    /// One that this rank does not talk with for another reason may still be there, and in the middle of something.
+    /// Carries out the ends that were found. While that goes on, more may be found.
     #[cold]
-    pub(crate) fn has_ended(&mut self, rank: u32) -> bool {
-        if self.lives.has_ended(rank) {
-            return true;
-        }
-        let peer = self.peers[rank as usize].as_ref();
-        if let Some(pidfd) = peer.and_then(|peer| peer.life.pidfd.as_ref()) {
-            // Its memory ends before its process.
-            let mut ended = peer.is_some_and(|peer| peer.life.has_ended());
-            let looked = liveness::readable(&[pidfd.as_fd()], |_| ended = true);
-            return ended || looked.is_err();
-        }
-        if !self.lives.is_over(rank) {
-            self.take_events();
-        }
-        self.lives.is_over(rank)
-    }
-
-    fn take_events(&mut self) {
-        loop {
-            match self.wireup.poll() {
-                Ok(None) => return,
-                Ok(Some(Event::Died { rank, death })) if self.lives.knows(rank) => {
-                    self.lives.mark_over(rank as u32);
-                    self.on_rank_gone(rank as u32, Gone::Died(death))
-                }
-                Ok(Some(Event::Left { rank })) if self.lives.knows(rank) => {
-                    self.lives.mark_over(rank as u32);
-                    self.on_rank_gone(rank as u32, Gone::Left)
-                }
-                Ok(Some(Event::Abort { code })) => self.end_everything(Error::Aborted { code }),
-                Ok(Some(_)) => {}
-                Err(error) => {
-                    self.lives.close();
-                    self.end_everything(error.into());
-                    return;
+    pub(super) fn carry_out_endings(&mut self) {
+        while self.core.agenda.has_endings() {
+            for ending in self.core.agenda.take_endings() {
+                match ending {
+                    Ending::Peer(rank, gone) => self.fail_peer(rank, gone),
+                    Ending::Reported(rank, gone) => {
+                        if self.is_gone_now(rank, &gone) {
+                            self.mark_gone(rank, gone);
+                        }
+                    }
+                    Ending::Everything(error) => self.end_everything(error),
                 }
             }
         }

@@ -29,10 +29,9 @@ const TRIES: u32 = 50;
 const FEW_SLOTS: std::ops::RangeInclusive<usize> = 2..=4;
 
 impl Engine {
-    /// Moves all messages that can move. `waiting` says that the caller waits, so that a sender takes part in
-    /// cooperative transfers. Gives whether anything moved.
+    /// A round of progress; see [`Engine::progress_messages`].
     #[inline]
-    pub(crate) fn progress_messages(&mut self, waiting: bool) -> bool {
+    pub(super) fn move_messages(&mut self, waiting: bool) -> bool {
         let mut moved = false;
         if self.polling.next_round() {
             moved |= self.poll_rare_sources();
@@ -74,9 +73,6 @@ impl Engine {
                 &mut self.peers,
             );
         }
-        if self.core.agenda.has_broken() {
-            self.fail_broken();
-        }
         moved
     }
 
@@ -90,14 +86,6 @@ impl Engine {
         self.look_at_wires(now)
     }
 
-    /// Fails the peers that were found out since the last round.
-    #[cold]
-    fn fail_broken(&mut self) {
-        while let Some((rank, gone)) = self.core.agenda.next_broken() {
-            self.fail_peer(rank, gone);
-        }
-    }
-
     /// Takes what has come from a peer for receives that wait, before one of `len` bytes is posted, which may find its
     /// message behind that. Says whether it should look.
     ///
@@ -105,7 +93,7 @@ impl Engine {
     /// it gains for messages of a few lines. So their sender is polled less often, and one that writes chunks not at
     /// all.
     #[inline]
-    pub(crate) fn catch_up(&mut self, rank: u32, len: usize) -> bool {
+    pub(super) fn take_expected(&mut self, rank: u32, len: usize) -> bool {
         if FEW_SLOTS.contains(&slots_for(len))
             && !self.receives.posted.in_run().is_multiple_of(POSTS_PER_POLL)
         {
@@ -122,7 +110,7 @@ impl Engine {
     }
 
     /// Takes all that a peer on this node has sent so far.
-    pub(crate) fn drain_peer(&mut self, rank: u32) {
+    pub(super) fn take_all_from(&mut self, rank: u32) {
         let peer = self.peers[rank as usize].as_ref();
         // One that goes on writing does not keep this rank here.
         let most = peer.map_or(0, |peer| peer.endpoint.looks_at_most());
@@ -131,15 +119,14 @@ impl Engine {
             let has_more = peer.is_some_and(|peer| {
                 !peer.life.is_gone() && peer.endpoint.shares_memory() && !peer.endpoint.is_empty()
             });
-            if !has_more {
+            if !has_more || !self.take_from(rank, Drain::Final) {
                 return;
             }
-            self.take_from(rank, Drain::Final);
         }
     }
 
-    /// Takes records from a peer's ring.
-    fn take_from(&mut self, rank: u32, which: Drain) {
+    /// Takes records from a peer's ring. `false`: it is talked with no more.
+    fn take_from(&mut self, rank: u32, which: Drain) -> bool {
         let Self {
             core,
             receives,
@@ -147,19 +134,20 @@ impl Engine {
             ..
         } = self;
         let Some(peer) = &mut peers[rank as usize] else {
-            return;
+            return false;
         };
         peer.idle_polls = 0;
         if let Err(detail) = drain(core, receives, peer, which) {
             let wire = peer.endpoint.wire();
             let network = wire.and_then(|wire| wire.reading_failed());
-            self.fail_peer(
-                rank,
-                network.map_or(Gone::Protocol(detail), Gone::Unreachable),
-            );
-        } else if peer.has_output() {
+            let gone = network.map_or(Gone::Protocol(detail), Gone::Unreachable);
+            core.agenda.fail(rank, gone);
+            return false;
+        }
+        if peer.has_output() {
             core.agenda.make_busy(rank);
         }
+        true
     }
 
     /// Gives back to the system what has not been needed for a while, if it is time to look.
@@ -216,7 +204,9 @@ impl Engine {
                 self.polling.settled(rank);
                 continue;
             }
-            if let Err(error) = self.peer(rank) {
+            if self.peers[rank as usize].is_none()
+                && let Err(error) = self.connect(rank)
+            {
                 self.fail_to_reach(rank, error);
                 continue;
             }
@@ -225,7 +215,7 @@ impl Engine {
                 continue;
             };
             if peer.endpoint.has_given_up() {
-                self.mark_gone(rank, Gone::given_up());
+                self.core.agenda.fail(rank, Gone::given_up());
                 continue;
             }
             self.polling.poll(peer);
@@ -263,8 +253,8 @@ impl Engine {
             other => other.to_string(),
         };
         tracing::warn!("rank {rank} has sent something, but cannot be reached: {reason}");
-        // What broke the protocol is gone already, for that reason.
-        self.mark_gone(rank, Gone::Unreachable(reason));
+        // What broke the protocol is on the agenda already, for that reason.
+        self.core.agenda.fail(rank, Gone::Unreachable(reason));
     }
 
     /// Tries again to reach those who have sent something.

@@ -47,7 +47,8 @@ impl Engine {
         });
         let active = self.core.home.any_active();
         let moves = active || room || self.receives.transfers.any_could_move(peers);
-        !(incoming || moves || self.has_changed_lanes())
+        let ends = self.core.agenda.has_endings();
+        !(incoming || moves || ends || self.has_changed_lanes())
     }
 
     /// Polls again.

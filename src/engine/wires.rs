@@ -339,7 +339,9 @@ impl Engine {
             found = true;
             match outcome {
                 Outcome::Connected(rank, fd) => self.attach(rank, fd),
-                Outcome::Failed(rank, reason) => self.mark_gone(rank, Gone::Unreachable(reason)),
+                Outcome::Failed(rank, reason) => {
+                    self.core.agenda.fail(rank, Gone::Unreachable(reason));
+                }
             }
         }
         found
@@ -357,7 +359,7 @@ impl Engine {
         };
         if let Err(errno) = wire.attach(fd, wires.hub.set(), rank) {
             let reason = format!("epoll_ctl of its connection: {errno}");
-            return self.mark_gone(rank, Gone::Unreachable(reason));
+            return self.core.agenda.fail(rank, Gone::Unreachable(reason));
         }
         self.core.counters.wire_connects += 1;
         tracepoints::wire_connected(rank as usize, LayerId::WIRE.name());
@@ -379,15 +381,16 @@ impl Engine {
         lanes && wires.hub.arm()
     }
 
-    /// What a look at the peers' lives does for wires: what is due by the clock, and streams that were cut.
-    pub(super) fn check_wires(&mut self) {
+    /// What a look at the peers' lives does for wires: what is due by the clock, and streams that were cut. Gives the
+    /// ranks that are gone now.
+    pub(super) fn check_wires(&mut self) -> Vec<(u32, Gone)> {
+        let mut over = Vec::new();
         if self.wires.is_none() {
-            return;
+            return over;
         }
         let now = Instant::now();
         self.ask_hub(now);
         let grace = 2 * self.waits.policy.period;
-        let mut over = Vec::new();
         for peer in self.peers.iter_mut().flatten() {
             let Some(wire) = peer.endpoint.wire() else {
                 continue;
@@ -419,9 +422,7 @@ impl Engine {
                 None => {}
             }
         }
-        for (rank, gone) in over {
-            self.mark_gone(rank, gone);
-        }
+        over
     }
 
     /// Counts what came by wires.
@@ -461,8 +462,9 @@ impl Engine {
         }
     }
 
-    /// The wire-up has reported the end of a rank. What it had sent before may still be on its way.
-    pub(super) fn on_rank_gone(&mut self, rank: u32, gone: Gone) {
+    /// Whether a rank is gone now, of which the wire-up says that it is over. `false`: what it had sent before is still
+    /// on its way, and [`Self::check_wires`] finds the end of that.
+    pub(super) fn is_gone_now(&mut self, rank: u32, gone: &Gone) -> bool {
         // It may have connected, sent, and left since this rank last looked.
         for _ in 0..LOOKS {
             if self.wires.is_none() || !self.ask_hub(Instant::now()) {
@@ -475,13 +477,13 @@ impl Engine {
             && wire.is_attached()
             && (!wire.input_is_complete() || wire.has_unread())
         {
-            peer.life.goes(gone, Instant::now());
+            peer.life.goes(gone.clone(), Instant::now());
             if !peer.polled {
                 self.polling.poll(peer);
             }
-            return;
+            return false;
         }
-        self.mark_gone(rank, gone);
+        true
     }
 
     /// Tells a rank that is gone nothing more, and takes nothing of it.
