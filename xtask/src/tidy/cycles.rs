@@ -13,6 +13,13 @@ pub(super) struct ArrowSite {
     pub(super) line: usize,
 }
 
+impl ArrowSite {
+    pub(super) fn new(file: &str, line: usize) -> Self {
+        let file = file.to_owned();
+        Self { file, line }
+    }
+}
+
 /// Arrows by where they begin and end.
 pub(super) type Arrows = BTreeMap<Name, BTreeMap<Name, ArrowSite>>;
 

@@ -2,7 +2,8 @@
 //! Which module imports which: no cycle in any package, and in the library only the arrows of a table.
 //!
 //! A module and those below it are one part of the design. So what a parent takes from its children draws no arrow;
-//! what a child takes from its parent does. Tests draw none.
+//! what a child takes from its parent does. A call of a method that another module gives to the same type draws one,
+//! too. Tests draw none.
 
 mod package;
 mod parts;
@@ -45,7 +46,7 @@ pub(super) fn check(metadata: &Value, root: &Path, files: &[File], findings: &mu
 
 fn judge_cycles(root: &str, arrows: &Arrows, findings: &mut Findings) {
     for text in cycles::texts(arrows) {
-        findings.error(root, format!("import cycle: {text}"));
+        findings.error(root, format!("cycle of modules: {text}"));
     }
 }
 
@@ -100,7 +101,7 @@ mod tests {
         assert_eq!(
             found,
             [
-                "other/src/lib.rs: import cycle: a -> b (src/a.rs:1) -> c (src/b.rs:2) -> a (src/c.rs:2)"
+                "other/src/lib.rs: cycle of modules: a -> b (src/a.rs:1) -> c (src/b.rs:2) -> a (src/c.rs:2)"
             ]
         );
     }
@@ -117,6 +118,31 @@ mod tests {
         ];
         assert_eq!(errors(&files), [""; 0]);
         assert!(arrows(&files)["a::b"].contains_key("a"));
+    }
+
+    #[test]
+    fn methods_of_one_type_draw_arrows_between_their_modules() {
+        let files = [
+            ("src/lib.rs", "mod a;\nmod b;\nmod t;"),
+            ("src/t.rs", "pub struct T;\nimpl T { pub fn t(&self) {} }"),
+            (
+                "src/a.rs",
+                "use crate::t::T;\nimpl T {\npub fn a(&self) { self.b() }\n}",
+            ),
+            (
+                "src/b.rs",
+                "use crate::t::T;\nimpl T {\npub fn b(&self) { self.t() }\nfn c() { Self::a() }\n}",
+            ),
+        ];
+        assert_eq!(
+            errors(&files),
+            ["other/src/lib.rs: cycle of modules: a -> b (src/a.rs:3) -> a (src/b.rs:4)"]
+        );
+        // What two types of one name have is not told apart.
+        let mut twice = files.to_vec();
+        twice.push(("src/t/u.rs", "struct T;\nimpl T { fn a(&self) {} }"));
+        twice[1].1 = "mod u;\npub struct T;";
+        assert_eq!(errors(&twice), [""; 0]);
     }
 
     #[test]

@@ -42,6 +42,7 @@ impl Package {
                 ..Module::default()
             },
             children: Vec::new(),
+            type_of_self: None,
         };
         reader.visit_file(&parsed);
         let Reader {
@@ -93,20 +94,49 @@ impl Package {
                 let Some(target) = self.resolve(path) else {
                     continue;
                 };
-                let is_below =
-                    target == *name || name.is_empty() || target.starts_with(&format!("{name}::"));
                 // The root only shows what others have, and is above all of them.
-                if is_below || target.is_empty() {
-                    continue;
+                if !is_within(&target, name) && !target.is_empty() {
+                    targets
+                        .entry(target)
+                        .or_insert_with(|| ArrowSite::new(&module.file, *line));
                 }
-                targets.entry(target).or_insert_with(|| ArrowSite {
-                    file: module.file.clone(),
-                    line: *line,
-                });
             }
         }
+        self.draw_calls(&mut arrows);
         arrows
     }
+
+    /// Draws an arrow where a method calls another one of its type that a different module defines: no import shows it.
+    fn draw_calls(&self, arrows: &mut Arrows) {
+        let mut homes: HashMap<(&str, &str), Vec<&Name>> = HashMap::new();
+        for (name, module) in &self.modules {
+            for (own, method) in &module.methods {
+                homes.entry((own, method)).or_default().push(name);
+            }
+        }
+        for (name, module) in &self.modules {
+            for (own, method, line) in &module.calls {
+                // Types of the same name in several modules cannot be told apart here.
+                let Some([home]) = homes
+                    .get(&(own.as_str(), method.as_str()))
+                    .map(Vec::as_slice)
+                else {
+                    continue;
+                };
+                if !is_within(home, name) {
+                    let targets = arrows.entry(name.clone()).or_default();
+                    targets
+                        .entry((*home).clone())
+                        .or_insert_with(|| ArrowSite::new(&module.file, *line));
+                }
+            }
+        }
+    }
+}
+
+/// Whether a module is this one or below it.
+fn is_within(module: &str, this: &str) -> bool {
+    this.is_empty() || module == this || module.starts_with(&format!("{this}::"))
 }
 
 fn segments(name: &str) -> Vec<String> {

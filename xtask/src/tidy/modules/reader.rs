@@ -19,6 +19,10 @@ pub(super) struct Module {
     pub(super) members: Vec<(String, usize)>,
     /// What it shows under another path: name, and the path of the original.
     pub(super) shows: HashMap<String, Vec<String>>,
+    /// Methods and functions that it gives to types, traits aside: the type's name and theirs.
+    pub(super) methods: Vec<(String, String)>,
+    /// Those of its own type that a method calls on `self`, or by `Self::`.
+    pub(super) calls: Vec<(String, String, usize)>,
 }
 
 /// Collects the paths of one file.
@@ -28,6 +32,8 @@ pub(super) struct Reader {
     pub(super) module: Module,
     /// Modules in files of their own, and where they say that these are.
     pub(super) children: Vec<(String, Option<String>)>,
+    /// The type whose methods are being read.
+    pub(super) type_of_self: Option<String>,
 }
 
 impl Reader {
@@ -57,6 +63,15 @@ impl Reader {
     fn member(&mut self, name: &proc_macro2::Ident) {
         let line = name.span().start().line;
         self.module.members.push((name.to_string(), line));
+    }
+
+    fn call(&mut self, method: &proc_macro2::Ident) {
+        if let Some(own) = &self.type_of_self {
+            let line = method.span().start().line;
+            self.module
+                .calls
+                .push((own.clone(), method.to_string(), line));
+        }
     }
 
     fn import(&mut self, tree: &syn::UseTree, before: &[String], shown: bool) {
@@ -122,6 +137,26 @@ impl<'ast> Visit<'ast> for Reader {
         }
     }
 
+    fn visit_item_impl(&mut self, item: &'ast syn::ItemImpl) {
+        let before = self.type_of_self.take();
+        if let syn::Type::Path(path) = &*item.self_ty {
+            let name = path.path.segments.last().map(|last| last.ident.to_string());
+            self.type_of_self = name;
+        }
+        if let (None, Some(own)) = (&item.trait_, &self.type_of_self) {
+            for part in &item.items {
+                if let syn::ImplItem::Fn(function) = part
+                    && !is_test(&function.attrs)
+                {
+                    let name = function.sig.ident.to_string();
+                    self.module.methods.push((own.clone(), name));
+                }
+            }
+        }
+        visit::visit_item_impl(self, item);
+        self.type_of_self = before;
+    }
+
     fn visit_item_mod(&mut self, item: &'ast syn::ItemMod) {
         let name = item.ident.to_string();
         let Some((_, items)) = &item.content else {
@@ -159,6 +194,11 @@ impl<'ast> Visit<'ast> for Reader {
             .iter()
             .map(|part| part.ident.to_string())
             .collect();
+        if let Some(second) = path.segments.get(1)
+            && path.segments[0].ident == "Self"
+        {
+            self.call(&second.ident);
+        }
         if let Some(first) = path.segments.first() {
             self.name(&parts, first.ident.span().start().line);
         }
@@ -174,6 +214,9 @@ impl<'ast> Visit<'ast> for Reader {
 
     fn visit_expr_method_call(&mut self, call: &'ast syn::ExprMethodCall) {
         self.member(&call.method);
+        if matches!(&*call.receiver, syn::Expr::Path(receiver) if receiver.path.is_ident("self")) {
+            self.call(&call.method);
+        }
         visit::visit_expr_method_call(self, call);
     }
 
