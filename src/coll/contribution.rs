@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! What a rank contributes to a collective, of any kind: ranges of buffers, who reads them, and where they are.
 
-use super::select::{Placement, placement};
 use super::state::CommState;
 use super::tally::Tally;
 use crate::engine::Engine;
@@ -9,7 +8,6 @@ use crate::error::Result;
 use crate::memory::pool::{MemoryKind, Pool, PoolBuf};
 use onecopy_btl::RemoteRange;
 use onecopy_shm::copy::{Kernel, copy_slices};
-use onecopy_shm::layout::COLL_SLOT;
 use onecopy_shm::loan::Loan;
 use std::ops::Range;
 
@@ -184,18 +182,13 @@ impl Engine {
         }
     }
 
-    /// A temporary buffer that peers can map, with a copy of `piece` but for what is `unread`. None if it is not better
-    /// than having them read the buffer itself. Up to `limit` bytes that peers cannot map are copied.
+    /// A temporary buffer that peers can map, with a copy of `piece` but for what is `unread`. None: there is no room
+    /// for one.
     pub(crate) fn temp(
         &mut self,
         piece: &LoanRange,
         unread: Range<usize>,
-        limit: usize,
     ) -> Result<Option<PoolBuf>> {
-        let range = self.range_of(piece);
-        if placement(piece.len, range.heap.is_some(), COLL_SLOT, limit) != Placement::Copy {
-            return Ok(None);
-        }
         let Some(mut temp) = self.core.buffers.pool.try_take_collective(piece.len) else {
             return Ok(None);
         };

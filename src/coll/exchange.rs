@@ -16,7 +16,7 @@ use super::member_buffer::{self, MemberBuffer, Target};
 use super::plan::{Find, OwnCopy, Takes};
 use super::push::{Gives, WRITTEN, place_of};
 use super::reader;
-use super::select::is_short;
+use super::select::{NodeScheme, Placement, Room};
 use super::state::{CommState, STEP_MAX, Step};
 use crate::engine::Engine;
 use crate::error::Result;
@@ -43,8 +43,8 @@ pub(crate) struct Exchange {
     pub(crate) table: Option<Parts>,
     /// Whether each reader takes a part of its own of it.
     pub(crate) by_parts: bool,
-    /// Whether what a member gives is for one reader.
-    pub(crate) one_reader: bool,
+    /// How the members of the node do it.
+    pub(crate) scheme: NodeScheme,
     pub(crate) readers: Readers,
     pub(crate) recv: Option<Loan>,
     pub(crate) takes: Takes,
@@ -77,12 +77,12 @@ struct MemberPart {
 }
 
 impl Exchange {
-    pub(crate) fn new(find: Find) -> Self {
+    pub(crate) fn new(scheme: NodeScheme, find: Find) -> Self {
         Self {
             offer: None,
             table: None,
             by_parts: false,
-            one_reader: false,
+            scheme,
             readers: Readers::Nobody,
             recv: None,
             takes: Takes::Nothing,
@@ -137,6 +137,7 @@ impl Exchange {
         match (self.offer, &self.table) {
             (Some(offer), None) if gives => {
                 let given = GivenPiece {
+                    scheme: self.scheme,
                     piece: offer,
                     unread: self.unread(),
                     readers: self.readers,
@@ -203,14 +204,26 @@ impl Exchange {
             state.publish(&engine.peers, seq, kind::SLOT | kind::TABLE, &[]);
             return Ok(());
         }
+        // The table is in the slot, and the part of none goes as a message.
+        let scheme = NodeScheme::Exchange {
+            one_reader: false,
+            halves: false,
+        };
+        let room = Room {
+            slot: COLL_SLOT,
+            ..state.room(false)
+        };
+        let mapped = engine.range_of(&offer).heap.is_some();
+        let placement = scheme.placement(offer.len, mapped, &room);
         let given = GivenPiece {
+            scheme,
             piece: offer,
             unread: 0..0,
             readers: self.readers,
             result: None,
             flags: kind::TABLE,
         };
-        expose(cx, given)
+        expose(cx, given, placement)
     }
 
     pub(crate) fn step(&mut self, cx: &mut StepContext<'_>) -> Result<Step> {
@@ -380,6 +393,8 @@ impl Exchange {
 
 /// What a rank gives, and how.
 pub(crate) struct GivenPiece {
+    /// How the members of the node do the collective.
+    pub(crate) scheme: NodeScheme,
     pub(crate) piece: LoanRange,
     /// A part of it that nobody else reads.
     pub(crate) unread: Range<usize>,
@@ -395,10 +410,13 @@ pub(crate) struct GivenPiece {
 pub(crate) fn give(cx: &mut StepContext<'_>, given: GivenPiece) -> Result<()> {
     let (engine, state, seq, shared) = cx.parts();
     let piece = given.piece;
-    let mapped = || piece.len > COLL_SLOT && engine.range_of(&piece).heap.is_some();
+    let mapped = piece.len > COLL_SLOT && engine.range_of(&piece).heap.is_some();
+    let placement = given
+        .scheme
+        .placement(piece.len, mapped, &state.room(false));
     // A share of the result has no place in a line of a short contribution.
-    if shared.shares || !is_short(piece.len, mapped(), state.slot_bytes()) {
-        return expose(cx, given);
+    if shared.shares || !matches!(placement, Placement::Line | Placement::Slot) {
+        return expose(cx, given, placement);
     }
     if piece.len > INLINE {
         state.need_slots(&engine.core.home)?;
@@ -413,7 +431,7 @@ pub(crate) fn give(cx: &mut StepContext<'_>, given: GivenPiece) -> Result<()> {
 
 /// Publishes where a rank's bytes are, or a temporary copy of them, for peers to read. What a collective leaves in its
 /// result buffer is described with it.
-fn expose(cx: &mut StepContext<'_>, given: GivenPiece) -> Result<()> {
+fn expose(cx: &mut StepContext<'_>, given: GivenPiece, placement: Placement) -> Result<()> {
     let (engine, state, seq, shared) = cx.parts();
     let GivenPiece {
         piece,
@@ -421,9 +439,12 @@ fn expose(cx: &mut StepContext<'_>, given: GivenPiece) -> Result<()> {
         readers,
         result,
         mut flags,
+        ..
     } = given;
     let mut line = [0u8; INLINE];
-    shared.temp = engine.temp(&piece, unread, state.tuning.temp_max)?;
+    if placement == Placement::Copy {
+        shared.temp = engine.temp(&piece, unread)?;
+    }
     shared.readers = readers;
     if let Some(temp) = &shared.temp {
         describe(&range_of_temp(temp), &mut line[..24]);

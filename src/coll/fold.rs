@@ -12,7 +12,7 @@ use super::exchange::{GivenPiece, give};
 use super::lines::{self, Lines};
 use super::member_buffer::REMEDY;
 use super::push::{Promises, WRITTEN, reaches_all};
-use super::select::{Algorithm, share};
+use super::select::{Algorithm, NodeScheme, share};
 use super::state::{CommState, STEP_MAX, Step};
 use super::{ElemType, Op};
 use crate::engine::Engine;
@@ -149,6 +149,10 @@ impl Fold {
         }
         shared.shares = split;
         let given = GivenPiece {
+            scheme: NodeScheme::Combine {
+                algorithm: self.algorithm,
+                in_pieces: false,
+            },
             unread: 0..0,
             piece: self.send,
             readers: self.readers,

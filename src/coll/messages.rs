@@ -6,6 +6,7 @@ use super::contribution::{LoanRange, Readers};
 use super::exchange::Exchange;
 use super::member_buffer::unequal;
 use super::plan::{Find, Takes};
+use super::select::NodeScheme;
 use super::state::{CommState, Step};
 use super::tags::Tags;
 use super::{ElemType, Op, Parts};
@@ -223,7 +224,7 @@ impl MessageExchange {
     pub(crate) fn swap(recv: Loan, parts: Parts, state: &CommState, seq: u32) -> Self {
         Self {
             swap: Some((recv, parts)),
-            ..Self::new(Exchange::new(Find::All), state, seq)
+            ..Self::new(Exchange::new(NodeScheme::Meet, Find::All), state, seq)
         }
     }
 
@@ -568,7 +569,7 @@ impl MessageExchange {
     pub(crate) fn barrier(state: &CommState, seq: u32, engine: &mut Engine) -> Self {
         let byte = engine.core.loans.keep(vec![0]);
         let sink = engine.core.loans.keep(vec![0; state.size()]);
-        let mut exchange = Exchange::new(Find::All);
+        let mut exchange = Exchange::new(NodeScheme::Meet, Find::All);
         exchange.offer = Some(LoanRange::whole(byte));
         exchange.readers = Readers::Everyone;
         exchange.recv = Some(sink);

@@ -8,7 +8,7 @@ use super::lines::Lines;
 use super::messages::Recipients;
 use super::plan::{Combination, Find, MemberCall, Offer, Plan, Side, Takes, Task};
 use super::push::Gives;
-use super::select::{Algorithm, by_halves, has_one_reader};
+use super::select::{Algorithm, NodeScheme};
 use super::stream::Stream;
 use super::{Collective, Parts};
 use crate::error::Result;
@@ -35,7 +35,7 @@ pub(super) struct Scheduler<'c> {
 
 impl<'c> Scheduler<'c> {
     /// Checks the call, and says what this rank does.
-    fn plan(&self) -> Result<Plan<'c>> {
+    pub(super) fn plan(&self) -> Result<Plan<'c>> {
         let call = MemberCall {
             collective: self.collective,
             size: self.size,
@@ -47,10 +47,19 @@ impl<'c> Scheduler<'c> {
         plan.map_err(|fault| call.error(fault))
     }
 
-    pub(super) fn schedule(&self) -> Result<Schedule> {
-        let Plan { offer, own, task } = &self.plan()?;
+    /// The bytes by which the members choose how they do it: those of a vector, or of a broadcast.
+    pub(super) fn payload(&self, plan: &Plan<'c>) -> usize {
+        match (&plan.task, plan.offer) {
+            (Task::Combine(_), Some(offer)) => offer.len,
+            _ => self.buffers.recv.map_or(0, |recv| recv.len()),
+        }
+    }
+
+    /// What this rank does by its plan. `scheme`: how the members of its node do it.
+    pub(super) fn schedule(&self, plan: &Plan<'c>, scheme: NodeScheme) -> Schedule {
+        let Plan { offer, own, task } = plan;
         let given = offer.and_then(|offer| self.range(&offer));
-        Ok(match (task, given, self.buffers.recv) {
+        match (task, given, self.buffers.recv) {
             (Task::Combine(part), Some(given), recv) => {
                 let mut fold = Fold::new(part.op.clone(), part.elem, part.algorithm, given);
                 fold.readers = offer.map_or(Readers::Nobody, |offer| offer.readers);
@@ -58,7 +67,7 @@ impl<'c> Scheduler<'c> {
             }
             (Task::Swap(parts), _, Some(recv)) => Schedule::Swap(recv, (*parts).clone()),
             (Task::Take { takes, find }, ..) => {
-                let mut exchange = self.exchange(*takes, *find, offer.as_ref());
+                let mut exchange = self.exchange(scheme, *takes, *find, offer.as_ref());
                 exchange.own = *own;
                 if own.is_some() && offer.is_none() {
                     // What a rank takes from itself alone.
@@ -69,7 +78,7 @@ impl<'c> Scheduler<'c> {
             }
             // The plan has seen that the buffers are there.
             (Task::Meet | Task::Swap(_) | Task::Combine(_), ..) => Schedule::Barrier,
-        })
+        }
     }
 
     /// Checks the call; this rank's contribution, if the call is a reduction.
@@ -95,11 +104,16 @@ impl<'c> Scheduler<'c> {
     }
 
     /// An exchange whose members read what is for them.
-    fn exchange(&self, takes: Takes<&Parts>, find: Find, offer: Option<&Offer<'_>>) -> Exchange {
-        let mut exchange = Exchange::new(find);
+    fn exchange(
+        &self,
+        scheme: NodeScheme,
+        takes: Takes<&Parts>,
+        find: Find,
+        offer: Option<&Offer<'_>>,
+    ) -> Exchange {
+        let mut exchange = Exchange::new(scheme, find);
         exchange.recv = self.buffers.recv;
         exchange.takes = takes.into_owned();
-        exchange.one_reader = has_one_reader(self.collective, self.size);
         if let Some(offer) = offer {
             exchange.offer = self.range(offer);
             exchange.readers = offer.readers;
@@ -114,8 +128,7 @@ impl<'c> Scheduler<'c> {
         let recv = self.buffers.recv;
         match self.collective {
             Collective::Bcast { root } => {
-                let len = recv.map_or(0, |recv| recv.len());
-                if by_halves(self.collective, len, self.size) {
+                if let NodeScheme::Exchange { halves: true, .. } = exchange.scheme {
                     let takes = *root != self.me;
                     exchange.gives = Gives::Half;
                     (exchange.published, exchange.open) =

@@ -4,13 +4,16 @@
 pub mod explain;
 pub mod levels;
 
-use super::state::FLAT;
 use super::{Collective, ElemType};
 use onecopy_btl::LayerId;
 use onecopy_btl::cost::Costs;
 use onecopy_obs::{Knobs, seeds};
 use onecopy_shm::coll::INLINE;
 use onecopy_shm::layout::{COLL_SLOT, COLL_SLOT_LONG, LINE};
+
+/// Groups up to this size do without a tree. Lines that are on their way at once cost about a tenth of a hand-off each
+/// (docs/performance.md, "Small messages"). Seven of them are cheaper than a second level.
+pub(crate) const FLAT: usize = 8;
 
 /// How a reduction is shared between the ranks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -62,18 +65,56 @@ pub fn algorithm(collective: &Collective, len: usize, size: usize) -> Option<Alg
     }
 }
 
-/// Whether both ranks of a long broadcast to one copy a half each, if their buffers are mapped. Else the root would
-/// only wait.
-#[must_use]
-pub fn by_halves(collective: &Collective, len: usize, size: usize) -> bool {
-    size == 2 && len >= seeds::HALVES_MIN && matches!(collective, Collective::Bcast { .. })
+/// How the members on one node do a collective, by what all of them know.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum NodeScheme {
+    /// They only meet.
+    Meet,
+    /// Each takes from others what is for it.
+    Exchange {
+        /// What a member gives is for one reader alone.
+        one_reader: bool,
+        /// Both ranks of a long broadcast to one copy a half each, if their buffers are mapped. Else the root would
+        /// only wait.
+        halves: bool,
+    },
+    /// The receivers of a broadcast take shares of it from each other, where its root's memory is not mapped.
+    Relay,
+    /// They combine vectors.
+    Combine {
+        /// How the combining is shared between them.
+        algorithm: Algorithm,
+        /// Whether one of two ranks that cannot map the other's vector gets it in pieces.
+        in_pieces: bool,
+    },
 }
 
-/// Whether a reduction of such vectors, but for a prefix, goes in pieces where one of the ranks cannot map the other's
-/// vector.
+/// How `size` members on one node do `collective`, whose vector, or whose broadcast payload, has `len` bytes.
+/// `relay_min`: see [`relay_min`].
 #[must_use]
-pub fn may_go_in_pieces(len: usize, size: usize) -> bool {
-    size == 2 && len > COLL_SLOT_LONG
+pub fn node_scheme(
+    collective: &Collective,
+    len: usize,
+    size: usize,
+    relay_min: usize,
+) -> NodeScheme {
+    if let Some(algorithm) = algorithm(collective, len, size) {
+        let prefix = matches!(algorithm, Algorithm::Stream);
+        return NodeScheme::Combine {
+            algorithm,
+            in_pieces: size == 2 && len > COLL_SLOT_LONG && !prefix,
+        };
+    }
+    match collective {
+        Collective::Barrier => NodeScheme::Meet,
+        Collective::Bcast { .. } if size > 2 && len >= relay_min => NodeScheme::Relay,
+        _ => NodeScheme::Exchange {
+            one_reader: has_one_reader(collective, size),
+            halves: size == 2
+                && len >= seeds::HALVES_MIN
+                && matches!(collective, Collective::Bcast { .. }),
+        },
+    }
 }
 
 /// Whether chunks cost clearly less than calls of the kernel, by the machine's curves.
@@ -84,20 +125,18 @@ pub fn chunks_are_cheaper(costs: &Costs) -> bool {
     seeds::ASK_SIZES.into_iter().all(cheaper)
 }
 
-/// Whether the `given` bytes of a member go as messages if the others cannot map them. `one_reader`: only one of them
-/// takes some. For several they would be copied in for each, or sent one after the other. With four ranks on two
+/// Whether the `given` bytes of a member go to their one reader as a message, where it cannot map them. What fits into
+/// a slot stands there. If calls of the kernel are cheaper than messages, the reader reads by one: a message would only
+/// precede that. Scatter of 64 KiB took 9.3 instead of 5.2 us near, as a message (A, 11-29).
+///
+/// For several readers messages would be copied in for each, or sent one after the other. With four ranks on two
 /// processors an alltoall of 256 KiB, sent so, took 1.2 to 1.8 times as long (G, 11-28).
-/// What fits into a `slot` stands there.
-/// `over_calls`: chunks are cheaper than calls of the kernel, or the reader has none. Else it reads by a call, which a
-/// message only precedes. Scatter of 64 KiB took 9.3 instead of 5.2 us near, as a message (A, 11-29).
-#[must_use]
-pub fn by_message(given: usize, slot: usize, one_reader: bool, over_calls: bool) -> bool {
-    one_reader && given > slot && (over_calls || given >= seeds::BOTH_COPY_MIN)
+fn goes_as_message(given: usize, room: &Room) -> bool {
+    given > room.slot && (room.over_calls || given >= seeds::BOTH_COPY_MIN)
 }
 
 /// Whether what a member of `size` gives in an exchange is for one reader.
-#[must_use]
-pub fn has_one_reader(collective: &Collective, size: usize) -> bool {
+fn has_one_reader(collective: &Collective, size: usize) -> bool {
     match collective {
         Collective::Gather { .. } => true,
         Collective::Bcast { .. }
@@ -131,12 +170,6 @@ pub fn asks(knobs: &Knobs, costs: &Costs, crowded: bool) -> bool {
         .unwrap_or(!crowded && chunks_are_cheaper(costs))
 }
 
-/// Whether members of a broadcast read shares of it from each other, where its root's memory is not mapped.
-#[must_use]
-pub fn relays(collective: &Collective, len: usize, size: usize, relay_min: usize) -> bool {
-    size > 2 && len >= relay_min && matches!(collective, Collective::Bcast { .. })
-}
-
 /// Where a rank's contribution stands.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Placement {
@@ -150,6 +183,49 @@ pub enum Placement {
     Copy,
     /// Piece by piece in memory that the other one of two ranks maps.
     Pieces,
+    /// It goes to its one reader as a message.
+    Message,
+}
+
+/// What decides where contributions of a communicator stand, beside what they are.
+#[derive(Debug, Clone, Copy)]
+pub struct Room {
+    /// Bytes of a slot.
+    pub slot: usize,
+    /// See [`temp_max`].
+    pub temp_max: usize,
+    /// Whether messages are better than reads by calls of the kernel, or there are none.
+    pub over_calls: bool,
+    /// Whether peers can map memory of this rank's pool.
+    pub maps: bool,
+}
+
+impl NodeScheme {
+    /// Where a contribution of `len` bytes stands; `mapped` says that peers can map its buffer.
+    #[must_use]
+    pub fn placement(self, len: usize, mapped: bool, room: &Room) -> Placement {
+        match self {
+            Self::Meet => Placement::Line,
+            Self::Relay => Placement::Buffer,
+            Self::Exchange {
+                one_reader: true, ..
+            } if !mapped && goes_as_message(len, room) => Placement::Message,
+            Self::Exchange { .. } => placement(len, mapped, room.slot, room.temp_max),
+            Self::Combine {
+                in_pieces: true, ..
+            } if !mapped && room.maps => Placement::Pieces,
+            Self::Combine {
+                algorithm: Algorithm::Stream,
+                ..
+            } => Placement::Buffer,
+            // A share of the result is left beside the vector, for which a slot has no room.
+            Self::Combine {
+                algorithm: Algorithm::Split,
+                ..
+            } => placement(len, mapped, COLL_SLOT, room.temp_max),
+            Self::Combine { .. } => placement(len, mapped, room.slot, room.temp_max),
+        }
+    }
 }
 
 /// Whether a contribution of `len` bytes stands in the line or in a slot of `slot` bytes; `mapped` says that peers can
@@ -203,6 +279,7 @@ pub fn why_placed(placement: Placement) -> &'static str {
             "read in place where peers map it, else by the kernel, else by its owner"
         }
         Placement::Copy => "a copy that peers map is cheaper than their reads by the kernel",
+        Placement::Message => "as a message, see 'onecopy info protocols'",
         Placement::Pieces => {
             "the other rank combines each piece while the next is written, and needs no result from this one"
         }

@@ -11,7 +11,7 @@ use super::pieces::Pieces;
 use super::plan::Takes;
 use super::relay::Relay;
 use super::schedule::{Schedule, Scheduler};
-use super::select::{may_go_in_pieces, relays};
+use super::select::{NodeScheme, node_scheme};
 use super::state::CommState;
 use super::stream::Stream;
 use super::swap::Swap;
@@ -33,21 +33,24 @@ pub(crate) enum Call {
 
 impl Schedule {
     /// The body for a communicator that has a channel.
-    fn by_channel(self, collective: &Collective, state: &CommState) -> Body {
+    fn by_channel(self, scheme: NodeScheme, state: &CommState) -> Body {
         match self {
             Self::Barrier => Body::Barrier,
-            Self::Exchange(exchange) => match (&exchange.takes, exchange.recv) {
-                (&Takes::From(root, len), Some(recv))
-                    if relays(collective, len, state.size(), state.tuning.relay_min) =>
-                {
+            Self::Exchange(exchange) => match (scheme, &exchange.takes, exchange.recv) {
+                (NodeScheme::Relay, &Takes::From(root, _), Some(recv)) => {
                     Body::Relay(Relay::new(exchange, root, recv, state.size(), state.me))
                 }
                 _ => Body::Exchange(exchange),
             },
             Self::Swap(recv, parts) => Body::Swap(Swap::new(recv, parts)),
-            Self::Fold(fold, to) => match in_pieces(&fold, &to, state) {
-                Some((given, taken)) => Body::Pieces(Pieces::new(fold, given, taken)),
-                None => Body::Fold(fold),
+            Self::Fold(fold, to) => match scheme {
+                NodeScheme::Combine {
+                    in_pieces: true, ..
+                } => {
+                    let (given, taken) = pieces(&fold, &to, state);
+                    Body::Pieces(Pieces::new(fold, given, taken))
+                }
+                _ => Body::Fold(fold),
             },
             Self::Stream(stream, _) => Body::Stream(stream),
         }
@@ -106,11 +109,8 @@ impl Schedule {
 type Range = (usize, usize);
 
 /// What a rank gives the other one, and what it combines, in a reduction that may go in pieces.
-fn in_pieces(fold: &Fold, to: &Recipients, state: &CommState) -> Option<(Range, Range)> {
+fn pieces(fold: &Fold, to: &Recipients, state: &CommState) -> (Range, Range) {
     let len = fold.send.len;
-    if !may_go_in_pieces(len, state.size()) {
-        return None;
-    }
     let of = |place| match to {
         Recipients::Everyone => (0, len),
         Recipients::Root(root) if *root == place => (0, len),
@@ -120,7 +120,7 @@ fn in_pieces(fold: &Fold, to: &Recipients, state: &CommState) -> Option<(Range, 
         }
         Recipients::Root(_) | Recipients::Prefix { .. } => (0, 0),
     };
-    Some((of(1 - state.me), of(state.me)))
+    (of(1 - state.me), of(state.me))
 }
 
 /// A request that its collective completes.
@@ -190,7 +190,12 @@ impl Communicator {
         opened: Result<()>,
     ) -> Result<RequestId> {
         self.admit(engine, opened)?;
-        let schedule = self.scheduler(collective, buffers).schedule()?;
+        let scheduler = self.scheduler(collective, buffers);
+        let plan = scheduler.plan()?;
+        let len = scheduler.payload(&plan);
+        let relay_min = self.state.tuning.relay_min;
+        let scheme = node_scheme(collective, len, self.state.size(), relay_min);
+        let schedule = scheduler.schedule(&plan, scheme);
         let Self { state, ops, .. } = self;
         let begun = call == Call::Begun;
         let seq = if begun {
@@ -199,7 +204,7 @@ impl Communicator {
             state.seq.wrapping_add(1)
         };
         let body = if state.has_channel() {
-            schedule.by_channel(collective, state)
+            schedule.by_channel(scheme, state)
         } else {
             schedule.by_messages(engine, state, seq)
         };

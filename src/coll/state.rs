@@ -3,6 +3,7 @@
 
 use super::failed::Failed;
 use super::requested_copies::CopyRequests;
+use super::select::{FLAT, Room};
 use super::tags::Tags;
 use crate::endpoint::Home;
 use crate::error::{Error, Result};
@@ -195,6 +196,16 @@ impl CommState {
         all
     }
 
+    /// What decides where this rank's contributions stand. `over_calls`: see [`Room::over_calls`].
+    pub(crate) fn room(&self, over_calls: bool) -> Room {
+        Room {
+            slot: self.slot_bytes(),
+            temp_max: self.tuning.temp_max,
+            over_calls,
+            maps: true,
+        }
+    }
+
     /// Makes sure that the own slots can be written.
     pub(crate) fn need_slots(&mut self, home: &Home) -> Result<()> {
         if let (false, Some(channel)) = (self.has_slots, self.channel) {
@@ -327,9 +338,6 @@ impl CommState {
     }
 }
 
-/// Groups up to this size do without a tree. Lines that are on their way at once cost about a tenth of a hand-off each
-/// (docs/performance.md, "Small messages"). Seven of them are cheaper than a second level.
-pub(crate) const FLAT: usize = 8;
 /// Children of an inner node of a tree: few enough that their lines come in little more than one hand-off.
 const ARITY: usize = 4;
 

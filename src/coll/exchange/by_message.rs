@@ -13,7 +13,7 @@
 use super::super::contribution::StepContext;
 use super::super::messages::{Flight, Route};
 use super::super::push::reaches_all;
-use super::super::select::by_message;
+use super::super::select::Placement;
 use super::super::state::CommState;
 use super::Exchange;
 use crate::engine::Engine;
@@ -68,9 +68,20 @@ impl Exchange {
             None => offer.len,
         };
         let mapped = || engine.range_of(&offer).heap.is_some() && reaches_all(engine, state);
-        let (slot, over_calls) = (state.slot_bytes(), is_over_calls(engine, state, reader));
-        let message = by_message(given, slot, self.one_reader, over_calls) && !mapped();
-        message.then_some((reader, part))
+        let goes = self.goes_as_message(engine, state, reader, given) && !mapped();
+        goes.then_some((reader, part))
+    }
+
+    /// Whether `given` bytes go as a message between this rank and `place`, if their giver's buffer cannot be mapped.
+    fn goes_as_message(
+        &self,
+        engine: &Engine,
+        state: &CommState,
+        place: usize,
+        given: usize,
+    ) -> bool {
+        let room = state.room(is_over_calls(engine, state, place));
+        self.scheme.placement(given, false, &room) == Placement::Message
     }
 
     /// Sends a part of the offer to its reader.
@@ -99,8 +110,7 @@ impl Exchange {
             let place = self.pending[index];
             let (_, len) = self.takes.of(place);
             let given = self.find.all(len, state.size());
-            let (slot, over_calls) = (state.slot_bytes(), is_over_calls(engine, state, place));
-            if by_message(given, slot, self.one_reader, over_calls) {
+            if self.goes_as_message(engine, state, place, given) {
                 let id = self.post(engine, state, seq, place)?;
                 self.messages.early.extend(id.map(|id| (place, id)));
             }

@@ -4,12 +4,11 @@
 mod between;
 
 use super::{
-    Algorithm, Placement, algorithm, by_halves, by_message, chunks_are_cheaper, has_one_reader,
-    may_go_in_pieces, placement, relay_min, relays, temp_max, why, why_placed,
+    Algorithm, FLAT, NodeScheme, Placement, Room, chunks_are_cheaper, node_scheme, relay_min,
+    temp_max, why, why_placed,
 };
 use crate::coll::group::CHANNEL_RANKS;
 use crate::coll::nodes::MembersByNode;
-use crate::coll::state::FLAT;
 use crate::coll::{Collective, ElemType, Op, Parts, PredefinedOp};
 use crate::memory::channels;
 use onecopy_btl::LayerId;
@@ -51,13 +50,13 @@ pub struct Table {
     pub relay_min: Option<usize>,
     /// The choices, by collective and size.
     pub choices: Vec<Choice>,
-    /// Bytes of a slot.
-    slot: usize,
-    /// Whether memory from `alloc` can be mapped.
-    heap: bool,
-    /// Whether messages are better than reads by the kernel, or there are none.
-    over_calls: bool,
+    /// What decides where contributions stand.
+    room: Room,
 }
+
+/// What is decided for one size: where a contribution stands in memory from `alloc` and in other memory, how
+/// contributions are combined, and why.
+type Decision = ((&'static str, &'static str), &'static str, String);
 
 fn collectives() -> [(&'static str, Collective); 10] {
     let (root, elem) = (0, ElemType::F64);
@@ -105,6 +104,7 @@ fn name(placement: Placement) -> &'static str {
         Placement::Buffer => "buffer",
         Placement::Copy => "copy",
         Placement::Pieces => "pieces",
+        Placement::Message => "message",
     }
 }
 
@@ -133,7 +133,7 @@ impl Table {
             // A rank has room for all ranks of the job.
             table.channels = channels(knobs, nodes.ranks());
         }
-        table.slot = Geometry::slot_for(nodes.ranks());
+        table.room.slot = Geometry::slot_for(nodes.ranks());
         if table.channels == 0 && nodes.largest() > 1 {
             for (title, collective) in collectives() {
                 table.add(title, &collective);
@@ -147,6 +147,7 @@ impl Table {
 
     fn empty(knobs: &Knobs, costs: &Costs, ranks: usize, crowded: bool) -> Self {
         let relay_min = Some(relay_min(knobs, crowded)).filter(|&min| min < usize::MAX);
+        let maps = knobs.layers.allows(LayerId::MAP.name());
         Self {
             ranks,
             nodes: 1,
@@ -158,40 +159,41 @@ impl Table {
             temp_max: temp_max(costs),
             relay_min,
             choices: Vec::new(),
-            slot: Geometry::slot_for(ranks),
-            heap: knobs.layers.allows(LayerId::MAP.name()),
-            over_calls: chunks_are_cheaper(costs) || !calls_are_allowed(knobs),
+            room: Room {
+                slot: Geometry::slot_for(ranks),
+                // Without that, nobody reads a temporary copy.
+                temp_max: if maps { temp_max(costs) } else { 0 },
+                over_calls: chunks_are_cheaper(costs) || !calls_are_allowed(knobs),
+                maps,
+            },
         }
+    }
+
+    /// How `len` bytes are done on one node.
+    fn scheme(&self, collective: &Collective, len: usize) -> NodeScheme {
+        let relay_min = self.relay_min.unwrap_or(usize::MAX);
+        node_scheme(collective, len, self.ranks, relay_min)
     }
 
     fn add(&mut self, title: &'static str, collective: &Collective) {
         // Decisions change at these sizes only.
-        let mut edges = vec![
+        let edges = [
             0,
             INLINE + 1,
             COLL_SLOT + 1,
-            self.slot + 1,
+            self.room.slot + 1,
             COLL_SLOT_LONG + 1,
             self.temp_max + 1,
+            seeds::HALVES_MIN,
+            seeds::BOTH_COPY_MIN,
+            seeds::HELPED_MIN,
         ];
-        if by_halves(collective, seeds::HALVES_MIN, self.ranks) {
-            edges.push(seeds::HALVES_MIN);
-        }
-        if has_one_reader(collective, self.ranks) {
-            edges.push(seeds::BOTH_COPY_MIN);
-        }
-        if matches!(collective, Collective::Reduce { .. }) {
-            edges.push(seeds::HELPED_MIN);
-        }
-        let relay_min = self
-            .relay_min
-            .filter(|&min| relays(collective, min, self.ranks, min));
-        edges.extend(relay_min);
+        let mut edges: Vec<usize> = edges.into_iter().chain(self.relay_min).collect();
         edges.sort_unstable();
+        edges.dedup();
         if matches!(collective, Collective::Barrier) {
             edges.truncate(1);
         }
-        edges.dedup();
         let lasts = edges.iter().skip(1).map(|&next| Some(next as u64 - 1));
         for (&from, to) in edges.iter().zip(lasts.chain([None])) {
             let (placement, algorithm, why) = self.decide(collective, from);
@@ -213,90 +215,61 @@ impl Table {
         }
     }
 
-    fn decide(
-        &self,
-        collective: &Collective,
-        len: usize,
-    ) -> ((&'static str, &'static str), &'static str, String) {
+    fn decide(&self, collective: &Collective, len: usize) -> Decision {
         if self.channels == 0 {
             let reason = "no channel is left for the communicator";
             return (("-", "-"), "messages", reason.to_owned());
         }
-        if matches!(collective, Collective::Barrier) {
-            let flat = "everyone polls everyone's line";
-            let tree = "up a tree of lines, down by one that all poll";
-            let reason = if self.ranks > FLAT { tree } else { flat };
-            return (("line", "line"), "flags", reason.to_owned());
-        }
-        if len > COLL_SLOT && has_one_reader(collective, self.ranks) {
-            let halves = by_halves(collective, len, self.ranks);
-            let label = if halves { "halves" } else { "move" };
-            let alloc = if halves {
-                "both copy a half"
-            } else {
-                "read in place"
-            };
-            let (plain, other) = if by_message(len, self.slot, true, self.over_calls) {
-                ("message", "as a message, see 'onecopy info protocols'")
-            } else {
-                let limit = if self.heap { self.temp_max } else { 0 };
-                let placed = placement(len, false, self.slot, limit);
-                (name(placed), why_placed(placed))
-            };
-            let mapped = if self.heap { "buffer" } else { plain };
-            let reason = format!("alloc: {alloc}; other: {other}");
-            return ((mapped, plain), label, reason);
-        }
-        if self
-            .relay_min
-            .is_some_and(|min| relays(collective, len, self.ranks, min))
-        {
-            let reason = "alloc: read in place where peers map it. Other: each takes a share from the root and the rest from the others, \
-                          because copies out of one address space hinder each other";
-            return (("buffer", "buffer"), "shares", reason.to_owned());
-        }
-        let chosen = algorithm(collective, len, self.ranks);
-        let label = match chosen {
-            None => "move",
-            Some(Algorithm::Flat) => "flat",
-            Some(Algorithm::Helped) => "helped",
-            Some(Algorithm::Tree) => "tree",
-            Some(Algorithm::Split) => "split",
-            Some(Algorithm::Stream) => {
-                return (
-                    ("buffer", "buffer"),
-                    "stream",
-                    why(Algorithm::Stream).to_owned(),
-                );
-            }
-        };
-        let limit = if self.heap { self.temp_max } else { 0 };
-        // A share of the result is left beside the vector, for which a slot has no room.
-        let slot = match chosen {
-            Some(Algorithm::Split) => COLL_SLOT,
-            _ => self.slot,
-        };
-        let in_pieces = self.heap && chosen.is_some() && may_go_in_pieces(len, self.ranks);
-        let (mapped, plain) = (
-            placement(len, self.heap, slot, limit),
-            if in_pieces {
-                Placement::Pieces
-            } else {
-                placement(len, false, slot, limit)
-            },
-        );
-        let place = if mapped == plain {
-            why_placed(plain).to_owned()
+        let scheme = self.scheme(collective, len);
+        let [mapped, plain] =
+            [self.room.maps, false].map(|mapped| scheme.placement(len, mapped, &self.room));
+        let how = self.how(scheme);
+        let placed = why_placed(mapped);
+        let places = if mapped == plain {
+            placed.to_owned()
         } else {
-            format!(
-                "alloc: {}; other: {}",
-                why_placed(mapped),
-                why_placed(plain)
-            )
+            format!("alloc: {placed}; other: {}", why_placed(plain))
         };
-        let first = chosen.map(|algorithm| format!("{}; ", why(algorithm)));
-        let reason = first.unwrap_or_default() + &place;
-        ((name(mapped), name(plain)), label, reason)
+        let reason = match (how.is_empty(), scheme) {
+            (true, _) => places,
+            (false, NodeScheme::Meet | NodeScheme::Relay) => how.to_owned(),
+            (false, _) => format!("{how}; {places}"),
+        };
+        ((name(mapped), name(plain)), label(scheme), reason)
+    }
+
+    /// Why the members do it so. Empty: each takes what is for it, as ever.
+    fn how(&self, scheme: NodeScheme) -> &'static str {
+        match scheme {
+            NodeScheme::Meet if self.ranks > FLAT => {
+                "up a tree of lines, down by one that all poll"
+            }
+            NodeScheme::Meet => "everyone polls everyone's line",
+            NodeScheme::Exchange { halves: true, .. } => "where peers map it, both copy a half",
+            NodeScheme::Exchange { .. } => "",
+            NodeScheme::Relay => {
+                "alloc: read in place where peers map it. Other: each takes a share from the root and the rest from the others, \
+                 because copies out of one address space hinder each other"
+            }
+            NodeScheme::Combine { algorithm, .. } => why(algorithm),
+        }
+    }
+}
+
+/// The name of what is done.
+fn label(scheme: NodeScheme) -> &'static str {
+    match scheme {
+        NodeScheme::Meet => "flags",
+        NodeScheme::Exchange { halves: true, .. } => "halves",
+        NodeScheme::Exchange { .. } => "move",
+        NodeScheme::Relay => "shares",
+        NodeScheme::Combine { algorithm, .. } => match algorithm {
+            Algorithm::Flat => "flat",
+            Algorithm::Helped => "helped",
+            Algorithm::Tree => "tree",
+            Algorithm::Split => "split",
+            Algorithm::Stream => "stream",
+        },
     }
 }
 

@@ -4,8 +4,8 @@
 use super::super::levels::{
     Combining, Scheme, bytes, combining, fragment, passes_on, scheme, why, why_not,
 };
-use super::super::{by_message, has_one_reader, placement};
-use super::{Choice, Table, name};
+use super::super::{NodeScheme, node_scheme};
+use super::{Choice, Decision, Table, name};
 use crate::coll::nodes::MembersByNode;
 use crate::coll::{Collective, ElemType, Op, Parts, PredefinedOp};
 use onecopy_obs::seeds::{PACKED_MAX, WIRE_FLAT_MAX};
@@ -81,9 +81,6 @@ fn between_leaders(
     }
 }
 
-/// What is decided for one size.
-type Decision = ((&'static str, &'static str), &'static str, String);
-
 fn decide(title: &str, len: usize, nodes: &MembersByNode, table: &Table) -> Decision {
     let what = collective(title, len, nodes.ranks());
     let scheme = bytes(&what, nodes.ranks(), len).and_then(|len| scheme(&what, len, nodes));
@@ -98,20 +95,18 @@ fn decide(title: &str, len: usize, nodes: &MembersByNode, table: &Table) -> Deci
     if nodes.largest() == 1 {
         return (("-", "-"), "leaders", reason);
     }
-    let heap = table.heap;
-    let limit = if heap { table.temp_max } else { 0 };
+    // On each node it goes in fragments, a combination by its own algorithm.
     let piece = len.min(fragment(1));
-    let message = by_message(
-        piece,
-        table.slot,
-        has_one_reader(&what, nodes.largest()),
-        table.over_calls,
-    );
-    let places = [heap, false].map(|mapped| match message && !mapped {
-        true => "message",
-        false => name(placement(piece, mapped, table.slot, limit)),
-    });
-    ((places[0], places[1]), "levels", reason)
+    let on_node = match node_scheme(&what, piece, nodes.largest(), usize::MAX) {
+        NodeScheme::Combine { .. } => NodeScheme::Exchange {
+            one_reader: false,
+            halves: false,
+        },
+        scheme => scheme,
+    };
+    let [mapped, plain] =
+        [table.room.maps, false].map(|mapped| name(on_node.placement(piece, mapped, &table.room)));
+    ((mapped, plain), "levels", reason)
 }
 
 /// The choices of all collectives. `table`: what holds on each node.
@@ -122,7 +117,7 @@ pub(super) fn choices(nodes: &MembersByNode, table: &Table) -> Vec<Choice> {
         0,
         INLINE + 1,
         COLL_SLOT + 1,
-        table.slot + 1,
+        table.room.slot + 1,
         table.temp_max + 1,
         PACKED_MAX + 1,
         PACKED_MAX / ranks + 1,
