@@ -79,11 +79,17 @@ impl Operation {
         }
     }
 
-    /// Takes up a collective of which only the publication was done.
+    /// Takes up a collective of which only the publication of this rank's contribution was done.
     pub(crate) fn resume(&mut self, size: usize, me: usize) {
         if let Body::Exchange(exchange) = &mut self.body {
-            exchange.order(size, me);
             exchange.own = None;
+            if exchange.published {
+                // The root of a gather: it gives nothing, and so has published nothing. Members whose parts are not
+                // short, as it thought, write them once they know where its buffer is.
+                self.state = OpState::Begin;
+            } else {
+                exchange.order(size, me);
+            }
         }
     }
 

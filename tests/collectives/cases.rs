@@ -34,9 +34,11 @@ pub(crate) struct Case {
 
 const UNTOUCHED: u8 = 0xE7;
 
-/// Bytes of a payload, in the classes that matter: nothing, a line, a slot, a temporary copy, more, anything.
+/// Bytes of a payload, in the classes that matter: nothing, a line, a slot of either length, a
+/// temporary copy, more, anything.
 fn length(random: &mut Random, largest: usize) -> usize {
-    let len = match random.below(10) {
+    let len = match random.below(11) {
+        10 => 4097 + random.below(12 << 10),
         0 => 0,
         1 | 2 => random.below(49),
         3 => random.below(200),

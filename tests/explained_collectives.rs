@@ -1,0 +1,296 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! What `onecopy info collectives` says of a collective is what its members do, by their counters. Random are ranks,
+//! layers, costs and knobs, the collective, and the memory. Sizes are so, too, or lie where decisions change.
+
+use onecopy::coll::select::explain::Table;
+use onecopy::coll::{Collective, ElemType, Op, Parts, PredefinedOp};
+use onecopy::machine::Machine;
+use onecopy::wireup::local;
+use onecopy::{Costs, HeapBuf, Knobs, Options, Runtime};
+use proptest::prelude::*;
+use std::collections::BTreeMap;
+use std::sync::Mutex;
+
+/// Bytes of an element.
+const ELEM: usize = 8;
+/// Bytes that a member contributes at most.
+const MOST: usize = 600 << 10;
+
+/// Memory of either kind.
+enum Bytes {
+    Heap(HeapBuf),
+    Plain(Vec<u8>),
+}
+
+impl Bytes {
+    fn new(rt: &Runtime, len: usize, in_heap: bool) -> Self {
+        if in_heap {
+            Self::Heap(rt.alloc(len.max(1)).expect("memory"))
+        } else {
+            Self::Plain(vec![0; len])
+        }
+    }
+
+    fn first(&mut self, len: usize) -> &mut [u8] {
+        match self {
+            Self::Heap(bytes) => &mut bytes[..len],
+            Self::Plain(bytes) => &mut bytes[..len],
+        }
+    }
+}
+
+/// A collective, and the bytes of its buffers.
+struct Call {
+    collective: Collective,
+    send: Option<usize>,
+    recv: Option<usize>,
+    /// Bytes by which the table has it.
+    contribution: usize,
+}
+
+/// The names of the table.
+const TITLES: [&str; 9] = [
+    "bcast",
+    "gather",
+    "allgather",
+    "scatter, alltoall",
+    "reduce",
+    "allreduce",
+    "reduce_scatter",
+    "scan",
+    "exscan",
+];
+
+/// The collective of that name on `ranks` ranks, of about `len` bytes a rank.
+fn call(title: &str, len: usize, ranks: usize, root: usize) -> Call {
+    let elem = ElemType::F64;
+    let op = Op::from(PredefinedOp::Sum);
+    let part = len / ranks / ELEM * ELEM;
+    let len = len / ELEM * ELEM;
+    let parts = || Parts::Equal(len);
+    let of = |collective, send, recv, contribution| Call {
+        collective,
+        send,
+        recv,
+        contribution,
+    };
+    match title {
+        "bcast" => of(Collective::Bcast { root }, None, Some(len), len),
+        "gather" => {
+            let parts = parts();
+            let gather = Collective::Gather { root, parts };
+            of(gather, Some(len), Some(len * ranks), len)
+        }
+        "allgather" => {
+            let allgather = Collective::Allgather { parts: parts() };
+            of(allgather, Some(len), Some(len * ranks), len)
+        }
+        "scatter, alltoall" => {
+            let parts = || Parts::Equal(part);
+            let (send, recv) = (parts(), parts());
+            let all = Some(part * ranks);
+            // The only reader is offered its part alone.
+            let contribution = if ranks == 2 { part } else { part * ranks };
+            of(Collective::Alltoall { send, recv }, all, all, contribution)
+        }
+        "reduce" => of(
+            Collective::Reduce { root, elem, op },
+            Some(len),
+            Some(len),
+            len,
+        ),
+        "allreduce" => of(
+            Collective::Allreduce { elem, op },
+            Some(len),
+            Some(len),
+            len,
+        ),
+        "reduce_scatter" => {
+            let parts = Parts::Equal(part);
+            let all = part * ranks;
+            let what = Collective::ReduceScatter { parts, elem, op };
+            of(what, Some(all), Some(part), all)
+        }
+        "scan" => of(Collective::Scan { elem, op }, Some(len), Some(len), len),
+        _ => of(Collective::Exscan { elem, op }, Some(len), Some(len), len),
+    }
+}
+
+#[derive(Debug)]
+struct Case {
+    knobs: Knobs,
+    costs: Costs,
+    ranks: usize,
+    title: &'static str,
+    len: usize,
+    root: usize,
+    in_heap: bool,
+}
+
+/// What counters of all ranks together moved by.
+type Moved = BTreeMap<&'static str, u64>;
+
+/// What the table says of the case: where a contribution stands.
+fn explained(case: &Case, contribution: usize) -> &'static str {
+    let crowded = case.ranks > Machine::here().uncrowded_ranks;
+    let table = Table::new(&case.knobs, &case.costs, case.ranks, crowded);
+    let len = contribution as u64;
+    let mut choices = table.choices.iter().filter(|choice| {
+        choice.collective == case.title
+            && choice.from <= len
+            && choice.to.is_none_or(|to| len <= to)
+    });
+    let choice = choices.next().expect("a row for each size");
+    assert!(choices.next().is_none(), "one row for each size");
+    let (mapped, plain) = choice.placement;
+    if case.in_heap { mapped } else { plain }
+}
+
+fn run(case: &Case) -> Moved {
+    let total = Mutex::new(Moved::new());
+    std::thread::scope(|scope| {
+        for wireup in local::world(case.ranks).expect("a job of threads") {
+            scope.spawn(|| {
+                let options = Options {
+                    knobs: case.knobs.clone(),
+                    costs: case.costs,
+                    wireup: Some(Box::new(wireup)),
+                    ..Options::default()
+                };
+                let rt = Runtime::init_with(options).expect("join");
+                let world = rt.world();
+                let call = call(case.title, case.len, case.ranks, case.root);
+                let mut send = call.send.map(|len| Bytes::new(&rt, len, case.in_heap));
+                let mut recv = call.recv.map(|len| Bytes::new(&rt, len, case.in_heap));
+                world.barrier().expect("all are connected");
+                let before = rt.counters();
+                world
+                    .run(
+                        &call.collective,
+                        send.as_mut()
+                            .zip(call.send)
+                            .map(|(bytes, len)| &*bytes.first(len)),
+                        recv.as_mut()
+                            .zip(call.recv)
+                            .map(|(bytes, len)| bytes.first(len)),
+                    )
+                    .expect("the collective");
+                world.barrier().expect("all have done it");
+                let now = rt.counters();
+                let mut total = total.lock().expect("lock");
+                for (counter, by) in now.since(&before) {
+                    *total.entry(counter.name).or_default() += by;
+                }
+            });
+        }
+    });
+    total.into_inner().expect("lock")
+}
+
+fn check(case: &Case) -> Result<(), TestCaseError> {
+    let contribution = call(case.title, case.len, case.ranks, case.root).contribution;
+    let placement = explained(case, contribution);
+    let moved = run(case);
+    let of = |names: &[&str]| names.iter().map(|name| moved[name]).sum::<u64>();
+    let messages = of(&[
+        "sends_inline",
+        "sends_slots",
+        "sends_chunk",
+        "sends_rendezvous",
+    ]);
+    let (mapped, called) = (of(&["map_bytes"]), of(&["get_bytes"]));
+    let (put, pieces) = (of(&["put_bytes"]), of(&["coll_in_pieces"]));
+    let seen = format!("{placement} of {contribution} bytes: {moved:?}");
+    prop_assert_eq!(messages > 0, placement == "message", "{}", &seen);
+    prop_assert_eq!(pieces > 0, placement == "pieces", "{}", &seen);
+    match placement {
+        "line" | "slot" => prop_assert_eq!(mapped + called + put, 0, "{}", &seen),
+        "copy" => prop_assert!(mapped > 0 && called == 0, "{}", &seen),
+        "buffer" if case.in_heap && case.knobs.layers.allows("heap") => {
+            // What is combined where it lies is no copy, and counts as none.
+            let combines = matches!(
+                case.title,
+                "reduce" | "allreduce" | "reduce_scatter" | "scan" | "exscan"
+            );
+            let copied = mapped + put > 0 || combines;
+            prop_assert!(copied && called == 0, "{}", &seen);
+        }
+        "buffer" if case.knobs.layers.allows("cma") => prop_assert!(called > 0, "{}", &seen),
+        _ => {}
+    }
+    Ok(())
+}
+
+/// A size anywhere, or at a place where decisions change, and beside it.
+fn sizes() -> impl Strategy<Value = usize> {
+    let edges = [
+        0,
+        48,
+        4096,
+        16 << 10,
+        64 << 10,
+        128 << 10,
+        256 << 10,
+        512 << 10,
+    ];
+    let beside = (prop::sample::select(edges.to_vec()), 0..5_usize)
+        .prop_map(|(edge, more)| (edge + more * ELEM).saturating_sub(2 * ELEM));
+    prop_oneof![3 => beside, 1 => 0..4096_usize, 1 => 0..MOST]
+}
+
+/// The seeds, or calls of the kernel that are much cheaper, or dearer.
+fn costs() -> impl Strategy<Value = Costs> {
+    (-4.0..4.0_f64, any::<bool>()).prop_map(|(factor, as_they_are)| {
+        let mut costs = Costs::default();
+        if let Some(curve) = costs.named("cma").filter(|_| !as_they_are) {
+            curve.setup_ns *= factor.exp2();
+            curve.per_kib_ns *= factor.exp2();
+        }
+        costs
+    })
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 200, failure_persistence: None, ..ProptestConfig::default() })]
+
+    #[test]
+    fn what_is_said_is_done(
+        ranks in 2..5_usize,
+        title in prop::sample::select(&TITLES[..]),
+        len in sizes(),
+        root in 0..2_usize,
+        in_heap in any::<bool>(),
+        costs in costs(),
+        layers in prop::sample::select(&["cico", "cico,heap", "cico,cma", "cico,heap,cma"][..]),
+        relay_min in prop::option::of(prop::sample::select(&["8K", "100K"][..])),
+    ) {
+        // A rank that is asked copies what would be read by the kernel, if it happens to wait.
+        let knobs = [("ONECOPY_COLL_ASK", "off"), ("ONECOPY_LAYERS", layers)];
+        let relay_min = relay_min.map(|min| ("ONECOPY_COLL_RELAY_MIN", min));
+        let knobs = Knobs::from_iter(knobs.into_iter().chain(relay_min)).expect("knobs").0;
+        check(&Case { knobs, costs, ranks, title, len, root, in_heap })?;
+    }
+}
+
+/// The root gives nothing. So it cannot know whether the others' parts stand in slots, as those in other memory would.
+#[test]
+fn a_root_opens_its_buffer_to_parts_that_do_not_stand_in_slots() {
+    for ranks in 2..5 {
+        for len in [4104, 8192, 16 << 10] {
+            let case = Case {
+                knobs: Knobs::default(),
+                costs: Costs::default(),
+                ranks,
+                title: "gather",
+                len,
+                root: 0,
+                in_heap: true,
+            };
+            let moved = run(&case);
+            assert_eq!(
+                moved["map_bytes"] + moved["put_bytes"],
+                (len * (ranks - 1)) as u64
+            );
+        }
+    }
+}
