@@ -156,8 +156,11 @@ pub fn relay_min(knobs: &Knobs, crowded: bool) -> usize {
     } else {
         seeds::RELAY_MIN
     };
-    // Short contributions stand in lines and slots.
-    knobs.coll_relay_min.unwrap_or(usual).max(COLL_SLOT + 1)
+    // Short contributions stand in lines and slots, where a rank that takes the short way finds them.
+    knobs
+        .coll_relay_min
+        .unwrap_or(usual)
+        .max(COLL_SLOT_LONG + 1)
 }
 
 /// Whether a rank that waits in a collective copies, when it is asked, what others would read by the kernel. It copies
