@@ -66,7 +66,7 @@ impl Settings {
     pub fn new(knobs: &Knobs, ranks: usize, threads: Threads) -> Self {
         let processors = || std::thread::available_parallelism().map_or(1, usize::from);
         Self {
-            buckets: Buckets::new(knobs.buffers_min, knobs.buffers_max),
+            buckets: Buckets::new(PAGE, knobs.buffers_max),
             cap: knobs.buffers_cap as u64,
             age: knobs.buffers_age,
             // The rest of the part is for the channels.

@@ -301,9 +301,6 @@ knobs! {
     }
 
     "buffers" {
-        /// The smallest bucket of temporary buffers; a multiple of the page.
-        Expert ONECOPY_BUFFERS_MIN => buffers_min: usize = 4 * KIB,
-            PageMultiple { min: 4 * KIB, max: GIB };
         /// The largest bucket of temporary buffers; a multiple of the page. A larger buffer is made for its one use.
         Expert ONECOPY_BUFFERS_MAX => buffers_max: usize = 4 * MIB,
             PageMultiple { min: 4 * KIB, max: 64 * GIB };
@@ -659,13 +656,6 @@ impl Knobs {
             "ONECOPY_POOL_MAX",
             self.pool_max,
             "the whole pool",
-        )?;
-        at_most(
-            "ONECOPY_BUFFERS_MIN",
-            self.buffers_min,
-            "ONECOPY_BUFFERS_MAX",
-            self.buffers_max,
-            "the largest bucket",
         )
     }
 
