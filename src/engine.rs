@@ -53,8 +53,6 @@ pub(crate) struct Engine {
     wires: Option<Box<wires::Wires>>,
     /// Why there is none in a job of several nodes.
     no_wire: Option<String>,
-    /// Ranks whose lanes have something: of use within a call only.
-    changed_lanes: Vec<u32>,
 }
 
 /// The memory of ranks that a kernel module exposes.

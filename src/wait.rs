@@ -154,20 +154,31 @@ fn watch<'g, R>(
             && idle > policy.spin + policy.yields
             && !works
             && !worker.engine.waits.take_awake();
-        if sleeps && !slept {
-            // A peer that is dead already will not ring.
-            slept = true;
-            worker.check_liveness();
-        }
-        if sleeps && worker.prepare_sleep() {
-            worker = sleep(gate, doorbell, worker, policy.period, &mut looked);
+        if !sleeps {
+            worker = yield_processor(gate, worker);
             continue;
         }
-        if sleeps {
-            worker.engine.wake_up();
+        if !std::mem::replace(&mut slept, true) {
+            // A peer that is dead already will not ring.
+            worker.check_liveness();
         }
-        worker = yield_processor(gate, worker);
+        worker = sleep_if_idle(gate, doorbell, worker, policy.period, &mut looked);
     }
+}
+
+/// Sleeps, if nothing has come since this rank last looked; otherwise yields the processor.
+fn sleep_if_idle<'g>(
+    gate: &'g Gate<Worker>,
+    doorbell: &Doorbell,
+    mut worker: Pass<'g, Worker>,
+    period: Duration,
+    looked: &mut Option<Instant>,
+) -> Pass<'g, Worker> {
+    if worker.prepare_sleep() {
+        return sleep(gate, doorbell, worker, period, looked);
+    }
+    worker.engine.wake_up();
+    yield_processor(gate, worker)
 }
 
 /// Moves what is staged; the worker is free for other threads meanwhile, and so is the watch: a driver may keep this

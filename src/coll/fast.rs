@@ -9,6 +9,7 @@ use super::select::{Algorithm, is_short};
 use super::state::CommState;
 use super::worker::Worker;
 use super::{ElemType, Op, Parts, PredefinedOp};
+use crate::endpoint::Home;
 use crate::engine::Engine;
 use crate::peer::Peer;
 use onecopy_shm::coll::{INLINE, ShortContribution, View, accumulate, combine, kind, precede};
@@ -221,6 +222,18 @@ impl Short {
         }
     }
 
+    /// Whether what this rank gives out of `bytes` has a place in its line, or in a slot that it has.
+    #[inline(always)]
+    fn has_place(&self, state: &CommState, home: &Home, bytes: &[u8]) -> bool {
+        let mapped = || {
+            let (address, len) = (bytes.as_ptr().addr(), bytes.len());
+            home.heap_offset_of(address, len).is_some()
+        };
+        self.len <= INLINE
+            || state.has_slots
+                && (self.len <= COLL_SLOT || is_short(self.len, mapped(), state.slot_bytes()))
+    }
+
     /// Counts what came from the others, all of which is there.
     #[inline(always)]
     fn count(&self, engine: &mut Engine, state: &CommState) {
@@ -298,19 +311,11 @@ impl Worker {
             return Err(Unready::NotShort);
         };
         let seq = state.seq.wrapping_add(1);
-        let mapped = |bytes: Option<&[u8]>| {
-            let place = bytes.map(|bytes| (bytes.as_ptr().addr(), bytes.len()));
-            place.is_some_and(|(address, len)| core.home.heap_offset_of(address, len).is_some())
-        };
         let ready = state.has_channel()
             && ops.is_empty()
             && !state.in_short
             && state.failed.is_none()
-            && (!short.gives
-                || short.len <= INLINE
-                || state.has_slots
-                    && (short.len <= COLL_SLOT
-                        || is_short(short.len, mapped(send.or(Some(recv))), state.slot_bytes())))
+            && (!short.gives || short.has_place(state, &core.home, send.unwrap_or(recv)))
             && lives.fatal().is_none();
         if !ready {
             return Err(Unready::NotShort);

@@ -158,7 +158,7 @@ impl Engine {
     ) -> Result<Self> {
         let Joined {
             home,
-            mut layers,
+            layers,
             module,
             exposed,
             cards,
@@ -167,21 +167,9 @@ impl Engine {
         } = join(&knobs, &mut *wireup, prepare)?;
         let size = wireup.size();
         let me = u32::try_from(wireup.rank()).unwrap_or(u32::MAX);
-        let plan = copy_plan(&knobs);
         onecopy_shm::copy::prefer_vectors(knobs.writes_strings());
         onecopy_shm::copy::probe_strings();
-        if home.heap_bytes() == 0 {
-            layers = layers.without(LayerId::MAP);
-        }
-        let permitted = Permitted {
-            layers,
-            terms: LayerSettings {
-                pool_writable: knobs.maps_writable(),
-                plan,
-                module,
-                limits: attach_limits(&knobs),
-            },
-        };
+        let permitted = permitted(&knobs, layers, module, &home);
         let wait_policy = wait_policy(&knobs, &cards, &*wireup);
         let core = core(knobs, costs, threads, home, (wireup.job(), me, size));
         let none = || (0..size).map(|_| None);
@@ -203,13 +191,29 @@ impl Engine {
             nodes,
             wires,
             no_wire,
-            changed_lanes: Vec::new(),
         };
         let (me, nodes) = (me as usize, &engine.nodes);
         if let Some(wires) = &mut engine.wires {
             wires.set_addresses(&cards, me, nodes);
         }
         Ok(engine)
+    }
+}
+
+/// The layers by which this rank talks with peers on its node, and on which terms.
+fn permitted(knobs: &Knobs, layers: LayerSet, module: Module, home: &Home) -> Permitted {
+    let layers = match home.heap_bytes() {
+        0 => layers.without(LayerId::MAP),
+        _ => layers,
+    };
+    Permitted {
+        layers,
+        terms: LayerSettings {
+            pool_writable: knobs.maps_writable(),
+            plan: copy_plan(knobs),
+            module,
+            limits: attach_limits(knobs),
+        },
     }
 }
 

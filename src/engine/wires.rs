@@ -264,28 +264,31 @@ impl Engine {
     /// Polls those again whose lanes have something.
     #[inline]
     fn look_at_lanes(&mut self) -> bool {
-        let Some(lanes) = self.wires.as_ref().and_then(|wires| wires.open_lanes()) else {
+        let Self {
+            wires,
+            peers,
+            polling,
+            ..
+        } = self;
+        let Some(lanes) = wires.as_ref().and_then(|wires| wires.open_lanes()) else {
             return false;
         };
-        let mut lanes = lanes.lock();
-        lanes.poll();
+        lanes.lock().poll();
         let mut found = false;
-        while let Some(rank) = lanes.next_changed() {
-            if let Some(Some(peer)) = self.peers.get_mut(rank as usize)
+        loop {
+            // Not held while the peer's own lane is told to be polled.
+            let changed = lanes.lock().next_changed();
+            let Some(rank) = changed else {
+                return found;
+            };
+            if let Some(Some(peer)) = peers.get_mut(rank as usize)
                 && !peer.polled
                 && !peer.life.is_gone()
             {
-                self.changed_lanes.push(rank);
+                polling.poll(peer);
                 found = true;
             }
         }
-        drop(lanes);
-        while let Some(rank) = self.changed_lanes.pop() {
-            if let Some(peer) = &mut self.peers[rank as usize] {
-                self.polling.poll(peer);
-            }
-        }
-        found
     }
 
     /// Whether a lane has changed that was not looked at.

@@ -50,100 +50,116 @@ pub(crate) fn wanted(
     Ok(())
 }
 
+/// What became of a try to send the next chunk of the first pipe.
+enum Try {
+    /// It went out, or the pipe has ended with an error.
+    Moved,
+    /// The send is over, and the pipe with it.
+    Over,
+    /// A device has not brought the bytes yet: the pipe stands behind all others now.
+    NotReady,
+    /// There is no pipe, or no room.
+    Stuck,
+}
+
 /// Sends chunks of the pipes to a peer, in turn.
 pub(crate) fn send(core: &mut Core, peer: &mut Peer) -> bool {
     let mut moved = false;
-    let step = peer.policy.chunks.step;
-    // Pipes whose next bytes a device has not brought yet, one after the other.
+    // Pipes that are not ready, one after the other.
     let mut not_ready = 0;
     for _ in 0..core.knobs.progress_quota {
         if not_ready > 0 && not_ready >= peer.outbound.pipes.len() {
             break;
         }
-        let Some(pipe) = peer.outbound.pipes.front() else {
-            break;
-        };
-        let (id, transfer, offset, end, total) = (
-            pipe.request,
-            pipe.transfer,
-            pipe.offset,
-            pipe.end,
-            pipe.total,
-        );
-        let Some(buf) = core.requests.get(id).map(|request| request.buf.clone()) else {
-            peer.outbound.pipes.pop_front();
-            continue;
-        };
-        let mut len = step.min(end - offset);
-        if let Some(staged) = buf.staged() {
-            // All up to the end is wanted: what comes now is here when the receiver asks for it.
-            match staged.ready(offset..total) {
-                Ok(0) => {
-                    peer.outbound.pipes.rotate_left(1);
-                    not_ready += 1;
-                    continue;
-                }
-                Ok(ready) => len = len.min(ready as u64),
-                Err(reason) => {
-                    fail_first(core, peer, Error::Device(reason));
-                    moved = true;
-                    continue;
-                }
-            }
-        }
-        not_ready = 0;
-        let piece = ChunkSource {
-            kind: Kind::Data,
-            meta: 0,
-            total,
-            offset,
-            len,
-            number: transfer,
-        };
-        match send_chunk(core, peer, peer.policy.chunks.depth, piece, &buf) {
-            Chunked::Sent => {}
-            Chunked::NoRoom => break,
-            Chunked::Refused => {
-                let error = refusal(core, peer);
-                fail_first(core, peer, error);
-                moved = true;
-                continue;
-            }
-            Chunked::Withdrawn => {
-                let error = Error::withdrawn(peer.rank);
-                fail_first(core, peer, error);
-                moved = true;
-                continue;
-            }
-        }
-        moved = true;
-        core.counters.pipeline_bytes += piece.len;
-        if let Some(pipe) = peer.outbound.pipes.front_mut() {
-            pipe.offset += piece.len;
-            if pipe.offset == end {
-                peer.outbound.pipes.pop_front();
-                if let Some(request) = core.requests.get_mut(id)
-                    && let RequestState::Awaiting(SendPlan::Piped { coop_id }) = request.state
-                {
-                    request.state = RequestState::Awaiting(SendPlan::Announced { coop_id });
-                }
-                if buf.staged().is_none() {
-                    warm_chunks(core, peer, total, step);
-                }
-            }
+        match send_next(core, peer) {
+            Try::Moved => (moved, not_ready) = (true, 0),
+            Try::Over => {}
+            Try::NotReady => not_ready += 1,
+            Try::Stuck => break,
         }
     }
     moved
 }
 
-/// Ends the first pipe to a peer and the send that it is of, whose receiver waits for more.
-#[cold]
-fn fail_first(core: &mut Core, peer: &mut Peer, error: Error) {
-    let Some(pipe) = peer.outbound.pipes.pop_front() else {
+/// Sends the next chunk of the first pipe.
+fn send_next(core: &mut Core, peer: &mut Peer) -> Try {
+    let Some(pipe) = peer.outbound.pipes.front() else {
+        return Try::Stuck;
+    };
+    let (number, total, offset) = (pipe.transfer, pipe.total, pipe.offset);
+    let Some(request) = core.requests.get(pipe.request) else {
+        peer.outbound.pipes.pop_front();
+        return Try::Over;
+    };
+    let buf = request.buf.clone();
+    let mut len = peer.policy.chunks.step.min(pipe.end - offset);
+    if let Some(staged) = buf.staged() {
+        // All up to the end is wanted: what comes now is here when the receiver asks for it.
+        match staged.ready(offset..total) {
+            Ok(0) => {
+                peer.outbound.pipes.rotate_left(1);
+                return Try::NotReady;
+            }
+            Ok(ready) => len = len.min(ready as u64),
+            Err(reason) => return fail_first(core, peer, Error::Device(reason)),
+        }
+    }
+    let piece = ChunkSource {
+        kind: Kind::Data,
+        meta: 0,
+        total,
+        offset,
+        len,
+        number,
+    };
+    match send_chunk(core, peer, peer.policy.chunks.depth, piece, &buf) {
+        Chunked::Sent => {
+            core.counters.pipeline_bytes += len;
+            advance_first(core, peer, len);
+            Try::Moved
+        }
+        Chunked::NoRoom => Try::Stuck,
+        Chunked::Refused => {
+            let error = refusal(core, peer);
+            fail_first(core, peer, error)
+        }
+        Chunked::Withdrawn => {
+            let error = Error::withdrawn(peer.rank);
+            fail_first(core, peer, error)
+        }
+    }
+}
+
+/// A chunk of the first pipe has gone out. Behind its last one its send waits for the receiver again.
+fn advance_first(core: &mut Core, peer: &mut Peer, len: u64) {
+    let Some(pipe) = peer.outbound.pipes.front_mut() else {
         return;
     };
-    core.requests.fail_announced(pipe.request, peer.rank, error);
-    broken::break_off_announced(core, peer, pipe.transfer);
+    pipe.offset += len;
+    if pipe.offset < pipe.end {
+        return;
+    }
+    let (id, total) = (pipe.request, pipe.total);
+    peer.outbound.pipes.pop_front();
+    let Some(request) = core.requests.get_mut(id) else {
+        return;
+    };
+    if let RequestState::Awaiting(SendPlan::Piped { coop_id }) = request.state {
+        request.state = RequestState::Awaiting(SendPlan::Announced { coop_id });
+    }
+    if request.buf.staged().is_none() {
+        warm_chunks(core, peer, total, peer.policy.chunks.step);
+    }
+}
+
+/// Ends the first pipe to a peer and the send that it is of, whose receiver waits for more.
+#[cold]
+fn fail_first(core: &mut Core, peer: &mut Peer, error: Error) -> Try {
+    if let Some(pipe) = peer.outbound.pipes.pop_front() {
+        core.requests.fail_announced(pipe.request, peer.rank, error);
+        broken::break_off_announced(core, peer, pipe.transfer);
+    }
+    Try::Moved
 }
 
 /// A chunk has arrived.
