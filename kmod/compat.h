@@ -21,8 +21,8 @@
 #endif
 
 /*
- * Others may have page tables that the kernel does not always see (CONFIG_HIGHPTE of 32-bit ones),
- * or need a call for each new entry of a function that is not for modules (update_mmu_cache).
+ * Other processors may have page tables that the kernel does not always map (CONFIG_HIGHPTE of
+ * 32-bit ones). Or they need update_mmu_cache() for each new entry, which is not for modules.
  */
 #if !IS_ENABLED(CONFIG_X86_64) && !IS_ENABLED(CONFIG_ARM64)
 #error "onecopy is for x86-64 and arm64; for others look at oc_set_entry() first"

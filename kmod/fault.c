@@ -47,8 +47,8 @@ static struct oc_marks oc_quiet;
  * Four mutexes of an attachment, chosen by the address of the PMD's entry. The holder alone turns
  * an empty PMD into a table or a huge entry. Taken with the importer's mmap lock held for reading
  * and before the segment's lock. Page tables are allocated under it, and it is never taken in
- * reclaim. It is the attachment's: a huge entry lies within one VMA, so no faults of other
- * attachments can be about the same PMD where one may come.
+ * reclaim. It is the attachment's, since a huge entry lies within one VMA. Where one may come, no
+ * fault of another attachment can be about the same PMD.
  */
 #define OC_INSTALL_BITS 2
 struct oc_installers {

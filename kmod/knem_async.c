@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0
 /*
  * What a file of /dev/knem has once its status array is mapped: the notifications that
- * oc_async_read() gives, and from the first copy for it on the worker (a kernel thread) with its
+ * oc_async_read() gives. From the first copy for it on, also the worker (a kernel thread) with its
  * CPUs, and the copies that it does. Both sides of such a copy are pinned, so it never faults and
  * never waits for another task.
  */

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: GPL-2.0 */
 /*
- * What lists show, by serial number. A reader goes on where it was, at the cost of a search: no
+ * What lists show, by serial number. A reader goes on where it was, at the cost of a search. So no
  * lock is kept for as long as a walk through all of it.
  */
 #ifndef OC_LISTING_H

@@ -27,8 +27,8 @@ enum oc_notify_command {
 	OC_NOTIFY_READ, /* what such a driver does before it looks at the page */
 	OC_NOTIFY_LOCK, /* the page's lock is taken until the file is closed */
 	/*
-	 * When the address space ends, the entries of these bytes are counted, as a device finds
-	 * them that walks its page tables until then; read() reports how many there were.
+	 * The entries of these bytes are counted when the address space ends. A device that walks
+	 * its page tables until then would find them. read() reports how many there were.
 	 */
 	OC_NOTIFY_WALK,
 };

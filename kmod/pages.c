@@ -106,7 +106,7 @@ static bool oc_unpin_deferred(struct oc_deferred *d)
 
 /*
  * The same, for a caller that was given few pages. The lock of a page may be held for as long as
- * the server of a file system likes: a kill ends the wait for it, and the rest is done later.
+ * the server of a file system likes. A kill ends the wait for it, and the rest is done later.
  */
 void oc_unpin(struct page **pages, unsigned long n, bool dirty)
 {

@@ -382,8 +382,8 @@ static struct oc_stretch *oc_stretch_at(struct oc_attachment *att, unsigned long
  * [lo, hi) of the importer is being unmapped, or moved, or ends with everything: its page tables
  * may go as soon as this returns. No entry may be left, since it could not be zapped, and no zap
  * may walk those tables. The mmap lock is held for writing, or was when the VMAs were taken out. Or
- * everything ends: no task is left that could use an entry, but a device that walks the same tables
- * may be, until its own driver is notified of the end. What is zapped here the kernel finds gone.
+ * everything ends, and no task is left that could use an entry. But a device may walk the same
+ * tables until its own driver is notified of the end. What is zapped here the kernel finds gone.
  */
 static bool oc_stretches_leave(struct oc_attachment *att, unsigned long lo, unsigned long hi,
 			       const struct mmu_notifier_range *range)

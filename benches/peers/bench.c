@@ -4,10 +4,10 @@
  *
  *   bench SOCKET PAGE KIND PROCESSORS
  *
- * SOCKET  where rank 0 finds the program that gives orders (unix, stream)
- * PAGE    a file of one page that all ranks map: orders for the other ranks, and the lines of the raw hand-off
- * KIND    memory of the messages: malloc, or alloc for MPI_Alloc_mem
- * PROCESSORS  one for each rank, with commas between them
+ * - SOCKET: where rank 0 finds the program that gives orders (unix, stream)
+ * - PAGE: a file of one page that all ranks map: orders for the other ranks, and the lines of the raw hand-off
+ * - KIND: memory of the messages: malloc, or alloc for MPI_Alloc_mem
+ * - PROCESSORS: one for each rank, with commas between them
  *
  * Between orders no rank uses a processor: rank 0 sleeps in the socket, the others in a futex. So the jobs of several
  * libraries can stand side by side and take turns. Orders and answers are lines:

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: GPL-2.0 */
 /*
  * Attachments and copies by modules that tell nothing of theirs: XPMEM's and KNEM's own. What they are called with is
- * their interface, which all of them have, so their calls are watched and their structures are read: where they answer
- * ioctls, by kprobes. Whose a segment, a permit or a region is follows from the call that made it.
+ * their interface, which all of them have. So kprobes watch their calls where they answer ioctls, and read the
+ * structures of these calls. Whose a segment, a permit or a region is follows from the call that made it.
  */
 #ifndef OC_IOCTLS_H
 #define OC_IOCTLS_H

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: GPL-2.0 */
 /*
- * What the programs need of the kernel's types and of BPF's library: slices of structures whose fields are found when
- * the programs are loaded, and the numbers of helpers. No header of the system is included.
+ * What the programs need of the kernel's types and of BPF's library: slices of structures, and the numbers of helpers.
+ * The fields of these structures are found when the programs are loaded. No header of the system is included.
  */
 #ifndef OC_MINI_H
 #define OC_MINI_H

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: GPL-2.0 */
 /*
  * Names of processes. One is kept when it is first seen to call, and its name follows exec. The peer of a call is an
- * id: the process that had it is kept when it ends, so that the reader need not look it up in time.
+ * id. The process that had it is kept when it ends, so that the reader need not look it up in time.
  */
 #ifndef OC_TASKS_H
 #define OC_TASKS_H

@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-// A program for any MPI library. Each rank sends every other one known messages, one pair after the other, and counts
+// A program for any MPI library. Each rank sends every other one known messages, one pair after the other. It counts
 // what its library really calls: the program has functions of the names of the calls, which stand before the C
 // library's. It knows nothing of onecopy.
 //
 // traffic FOLDER: each rank writes a file RANK of lines there. `self PID PARENT JOB` says who it is, the
-// job as PMIx names it, and `call NAME PEER CALLS BYTES ERRNO` what it called. The peer is a rank, or -1; the errno is 0 for calls that worked.
+// job as PMIx names it, and `call NAME PEER CALLS BYTES ERRNO` what it called. The peer is a rank, or -1; the errno is
+// 0 for calls that worked.
 #define _GNU_SOURCE
 #include <errno.h>
 #include <mpi.h>

@@ -6,12 +6,12 @@
  * direction that was granted. Its user, pid or user namespace does not matter. No other process
  * can.
  *
- * Every command but REVOKE takes a struct whose first member is its size, as the caller knows it:
- * at least 8 bytes (EINVAL), at most a page (E2BIG). Members that a caller does not know read as
- * zero. Members that the module does not know must be zero (E2BIG). EINVAL: a reserved member is
- * not zero, a flag is unknown, or the struct lacks a member that the command needs. EFAULT: the
- * struct is not readable and writable. ENOTTY: no such command. "Errors" below are those beside
- * these. Programs of 32 bits have the same structs.
+ * Every command but REVOKE takes a struct whose first member is its size, as the caller knows it.
+ * That is at least 8 bytes (EINVAL), at most a page (E2BIG). Members that a caller does not know
+ * read as zero. Members that the module does not know must be zero (E2BIG). EINVAL: a reserved
+ * member is not zero, a flag is unknown, or the struct lacks a member that the command needs.
+ * EFAULT: the struct is not readable and writable. ENOTTY: no such command. "Errors" below are
+ * those beside these. Programs of 32 bits have the same structs.
  */
 #ifndef ONECOPY_UAPI_ONECOPY_H
 #define ONECOPY_UAPI_ONECOPY_H

@@ -113,8 +113,8 @@ struct xpmem_cmd_release {
  * @flags: unused
  *
  * Errors: EINVAL: no bytes, beyond the segment, not at whole pages, over another attachment or over
- * what is attached, or not a valid id (zero or negative). ENOENT: no such permit, or the segment is
- * dead. EDQUOT: the user has as many attachments as it may. ENOMEM. EINTR: killed.
+ * what is attached. Also EINVAL: not a valid id (zero or negative). ENOENT: no such permit, or the
+ * segment is dead. EDQUOT: the user has as many attachments as it may. ENOMEM. EINTR: killed.
  */
 struct xpmem_cmd_attach {
 	xpmem_apid_t apid;

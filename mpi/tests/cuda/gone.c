@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT OR Apache-2.0 */
 /*
- * Memory that is freed, or whose context ends, while a message of it is under way: an error that says so, of the
- * operation whose memory it was. The process lives, and the job goes on.
+ * Memory is freed, or its context ends, while a message of it is under way. The operation whose memory it was ends with
+ * an error that says so. The process lives, and the job goes on.
  */
 #include "buffers.h"
 

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: MIT OR Apache-2.0 */
 /*
- * The driver is loaded long after MPI_Init, as an interpreter loads it: by its name, or by the path in the argument, where
- * the name alone finds none. Then allocations come and go, and addresses are given out again for memory of another kind.
+ * The driver is loaded long after MPI_Init, as an interpreter loads it. It is loaded by its name, or by the path in the
+ * argument where the name alone finds none. Then allocations come and go, and addresses are given out again for memory
+ * of another kind.
  */
 #include "../programs/check.h"
 #include "driver.h"

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT OR Apache-2.0 */
 /*
- * Long messages of every kind of memory to every other, in all ways to send and to receive, while the process may have
- * little more memory than before: a library that copies a message as a whole fails. With an argument, so many MiB of
+ * Long messages of every kind of memory to every other, in all ways to send and to receive. The process may have
+ * little more memory than before, so a library that copies a message as a whole fails. With an argument, so many MiB of
  * registered memory are all that there may be.
  */
 #define _GNU_SOURCE

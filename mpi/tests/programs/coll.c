@@ -258,8 +258,8 @@ static void parts_in_place(int n) {
         }
 }
 
-/* In a row, by the blocking calls: the root's part is in place, and the root's buffer is of another type than those of
-   the others. What lies between the parts of the root's buffer stays. */
+/* In a row, by the blocking calls: the root's part is in place, and the root's buffer is of another type than the
+   others' buffers. What lies between the parts of the root's buffer stays. */
 static void rooted_in_place(int n) {
     MPI_Datatype spread;
     OK(MPI_Type_vector(n, 1, 2, MPI_INT, &spread));

@@ -189,8 +189,8 @@ static void windows(void) {
     free(out);
 }
 
-/* Messages that come between the receives of one window, with or without a receive of another tag that waits all the time: each receive gets the one that is
-   its turn. */
+/* Messages come between the receives of one window, with or without a receive of another tag that waits all the time.
+   Each receive gets the one that is its turn. */
 static void in_between(MPI_Comm comm) {
     enum { BEFORE = 64, AFTER = 40, LONGEST = 25 };
     static const int lengths[] = {1, 6, 7, LONGEST};

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT OR Apache-2.0 */
-/* Traffic of every kind, in which a step fails by order: each call gives the right bytes or an error of a class, and nothing waits for ever.
-   An error ends the rank: what its peers wait for ends with an error, too. */
+/* Traffic of every kind, in which a step fails by order. Each call gives the right bytes or an error of a class, and
+   nothing waits for ever. An error ends the rank: what its peers wait for ends with an error, too. */
 #include <mpi.h>
 #include <stdio.h>
 #include <stdlib.h>

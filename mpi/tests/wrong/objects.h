@@ -16,8 +16,8 @@
 #define CLASS(name) (UINT64_C(1) << CLASS_##name)
 /* No error is wanted, and none may come. */
 #define VALID (UINT64_C(1) << 63)
-/* The largest count of so many bits, or a lower one of one bit: elements of four bytes are more than a buffer can have,
- * and their sizes wrap around. An int cannot hold it. */
+/* The largest count of so many bits, or a lower one of one bit. So many elements of four bytes are more than a buffer
+ * can have, and their sizes wrap around. An int cannot hold it. */
 #define VAST(array, bits)                                                                                              \
     ((__typeof__(*(array)))(sizeof *(array) < 8 ? -1 : (bits) == 63 ? INT64_MAX : INT64_C(1) << (bits)))
 #define GUARD 64

@@ -1,8 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Sentences of pages and comments have few words. Tables, headings and blocks of code are no sentences.
 
-use std::borrow::Cow;
-
 use super::{File, Findings};
 
 /// Words that a sentence may have.
@@ -11,20 +9,25 @@ const MOST: usize = 25;
 const SHORT: &[&str] = &["e.g.", "i.e.", "etc.", "cf.", "vs.", "no."];
 
 pub(super) fn check(file: &File, findings: &mut Findings) {
-    let page = if file.path.ends_with(".md") {
-        Cow::Borrowed(&file.text)
-    } else if file.path.ends_with(".rs") {
-        Cow::Owned(comments(&file.text))
-    } else {
-        return;
-    };
-    for (line, text) in paragraphs(&page) {
-        for (count, begin) in long(&text) {
-            findings.error(
-                format!("{}:{line}", file.path),
-                format!("a sentence of {count} words, more than {MOST}: '{begin} …'"),
-            );
+    for (first, text) in texts(file) {
+        for (line, paragraph) in paragraphs(&text) {
+            for (count, begin) in long(&paragraph) {
+                findings.error(
+                    format!("{}:{}", file.path, first + line - 1),
+                    format!("a sentence of {count} words, more than {MOST}: '{begin} …'"),
+                );
+            }
         }
+    }
+}
+
+/// What a file says in words: each text with the line on which it begins.
+fn texts(file: &File) -> Vec<(usize, String)> {
+    match file.path.rsplit_once('.').map(|(_, ending)| ending) {
+        Some("md") => vec![(1, file.text.clone())],
+        Some("rs") => vec![(1, comments(&file.text))],
+        Some("c" | "h") => c_comments(&file.text),
+        _ => Vec::new(),
     }
 }
 
@@ -32,16 +35,76 @@ pub(super) fn check(file: &File, findings: &mut Findings) {
 fn comments(source: &str) -> String {
     let text = |line: &str| {
         let comment = line.trim_start().strip_prefix("//").unwrap_or_default();
-        // The line of the licence is no sentence.
-        let comment = if comment.contains("SPDX-") {
-            ""
-        } else {
-            comment
-        };
         let text = comment.strip_prefix(['/', '!']).unwrap_or(comment);
-        format!("{text}\n")
+        format!("{}\n", without_licence(text))
     };
     source.lines().map(text).collect()
+}
+
+/// The line of the licence is no sentence.
+fn without_licence(line: &str) -> &str {
+    if line.contains("SPDX-") { "" } else { line }
+}
+
+/// The comments of a source file in C, each with the line on which it begins. Lines that have nothing but a comment
+/// behind `//` are one comment together.
+fn c_comments(source: &str) -> Vec<(usize, String)> {
+    let mut found: Vec<(usize, String)> = Vec::new();
+    let (mut rest, mut line, mut is_alone) = (source, 1, true);
+    // The line on which a comment behind `//` would belong to the last one.
+    let mut goes_on = 0;
+    while !rest.is_empty() {
+        let length = if let Some(comment) = rest.strip_prefix("//") {
+            let text = comment.lines().next().unwrap_or_default();
+            match found.last_mut() {
+                Some((_, before)) if is_alone && goes_on == line => {
+                    before.push('\n');
+                    before.push_str(without_licence(text));
+                }
+                _ => found.push((line, without_licence(text).to_owned())),
+            }
+            goes_on = if is_alone { line + 1 } else { 0 };
+            2 + text.len()
+        } else if let Some(comment) = rest.strip_prefix("/*") {
+            let length = comment.find("*/").unwrap_or(comment.len());
+            found.push((line, unframed(&comment[..length])));
+            rest.len().min(length + 4)
+        } else if rest.starts_with(['"', '\'']) {
+            literal(rest)
+        } else {
+            rest.chars().next().map_or(1, char::len_utf8)
+        };
+        let passed;
+        (passed, rest) = rest.split_at(length);
+        line += passed.matches('\n').count();
+        let last = passed.rsplit('\n').next().unwrap_or_default();
+        is_alone = (is_alone || passed.contains('\n')) && last.trim().is_empty();
+    }
+    found
+}
+
+/// What a comment between `/*` and `*/` says, without the asterisks at the beginnings of its lines.
+fn unframed(comment: &str) -> String {
+    let lines = comment.lines().map(|line| {
+        let text = line.trim_start().trim_start_matches('*');
+        without_licence(text)
+    });
+    lines.collect::<Vec<_>>().join("\n")
+}
+
+/// How long the string or character is with which a text begins. None goes beyond its line.
+fn literal(text: &str) -> usize {
+    let mut escaped = false;
+    for (position, c) in text.char_indices().skip(1) {
+        if c == '\n' {
+            return position;
+        }
+        if !escaped && text.starts_with(c) {
+            return position + 1;
+        }
+        escaped = c == '\\' && !escaped;
+    }
+    text.len()
 }
 
 /// The paragraphs and the items of lists, each with the line on which it begins.
@@ -73,13 +136,14 @@ fn paragraphs(page: &str) -> Vec<(usize, String)> {
     found
 }
 
-/// What stands behind the mark of an item.
+/// What stands behind the mark of an item, or behind the name of a member or parameter in a comment for kernel-doc.
 fn item(text: &str) -> Option<&str> {
-    let (mark, rest) = text.split_once(' ')?;
+    let (mark, rest) = text.split_once(char::is_whitespace)?;
     let number = mark.strip_suffix('.').is_some_and(|number| {
         !number.is_empty() && number.bytes().all(|byte| byte.is_ascii_digit())
     });
-    (matches!(mark, "-" | "*") || number).then_some(rest)
+    let member = mark.starts_with('@') && mark.ends_with(':');
+    (matches!(mark, "-" | "*") || number || member).then_some(rest)
 }
 
 /// The sentences of a paragraph that are too long: how many words, and the first ones.
@@ -129,9 +193,13 @@ mod tests {
     use super::*;
 
     fn errors(page: &str) -> Vec<String> {
+        errors_in("docs/a.md", page)
+    }
+
+    fn errors_in(path: &str, text: &str) -> Vec<String> {
         let file = File {
-            path: "docs/a.md".to_owned(),
-            text: page.to_owned(),
+            path: path.to_owned(),
+            text: text.to_owned(),
         };
         let mut findings = Findings::default();
         check(&file, &mut findings);
@@ -150,14 +218,59 @@ mod tests {
             "b + ".repeat(30),
             sentence(26)
         );
-        let file = File {
-            path: "src/a.rs".to_owned(),
-            text: source,
-        };
-        let mut findings = Findings::default();
-        check(&file, &mut findings);
-        assert_eq!(findings.errors.len(), 1);
-        assert!(findings.errors[0].starts_with("src/a.rs:4: a sentence of 26"));
+        let found = errors_in("src/a.rs", &source);
+        assert_eq!(found.len(), 1);
+        assert!(found[0].starts_with("src/a.rs:4: a sentence of 26"));
+    }
+
+    #[test]
+    fn comments_of_a_source_in_c_are_judged_where_they_begin() {
+        let (fits, long) = (sentence(25), sentence(26));
+        for (text, line) in [
+            (format!("/* {long} */"), 1),
+            (format!("int a;\n\n/*\n * {fits}\n *\n * {long}\n */\n"), 6),
+            (format!("\tint a; /* {long} */\n"), 1),
+            (format!("int a;\n// {long}\n"), 2),
+            (format!("// a,\n// {fits}\n"), 1),
+            (format!("/*\n * a,\n * {fits}\n */\n"), 2),
+            (format!("/**\n * @a: b\n * @c: {long}\n */\n"), 3),
+            (format!("char a = '\"';\n/* {long} */"), 2),
+            (format!("char *a = \"\\\\\"; // {long}"), 1),
+            (format!("#error don't\n/* {long} */"), 2),
+            // A comment that does not end.
+            (format!("/* {long}"), 1),
+        ] {
+            for path in ["a.c", "a.h", "a.bpf.c"] {
+                let found = errors_in(path, &text);
+                assert_eq!(found.len(), 1, "{text}: {found:?}");
+                let place = format!("{path}:{line}: a sentence of 26");
+                assert!(found[0].starts_with(&place), "{text}: {found:?}");
+            }
+        }
+    }
+
+    #[test]
+    fn each_comment_of_a_source_in_c_is_a_paragraph_of_its_own() {
+        let fits = "word ".repeat(20);
+        let members = format!("/**\n * struct a - {fits}\n * @b: {fits}\n * @c:\t{fits}\n");
+        for text in [
+            format!("// SPDX-License-Identifier: MIT {fits}\n// {fits}\n"),
+            format!("/* SPDX-License-Identifier: MIT {fits} */\n/* {fits} */\n"),
+            format!("/* {fits} */\n/* {fits} */\n"),
+            format!("int a; /* {fits} */\nint b; /* {fits} */\n"),
+            format!("int a; // {fits}\nint b; // {fits}\n"),
+            format!("int a; // {fits}\n// {fits}\n"),
+            format!("// {fits}\n\n// {fits}\n"),
+            format!("{members} *\n * Return: {fits}\n */\n"),
+            format!("/*\n * {fits}\n * - {fits}\n * - {fits}\n */\n"),
+            format!("\"/* {fits} {fits} */\";"),
+            format!("\"\\\"// {fits} {fits}\";"),
+            format!("int a = {};", "b + ".repeat(30)),
+            String::new(),
+        ] {
+            assert_eq!(errors_in("kmod/a.h", &text), [""; 0], "{text}");
+        }
+        assert_eq!(errors_in("a.txt", &sentence(26)), [""; 0]);
     }
 
     #[test]

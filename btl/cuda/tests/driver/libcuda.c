@@ -2,9 +2,9 @@
 /*
  * The CUDA driver interface in software, for tests on machines without a device.
  *
- * Memory of a device cannot be touched at its address: that is reserved without any access, and the bytes are in a
- * memfd that is mapped elsewhere. A load ends the program, and process_vm_readv fails, as on a device. A stream is a
- * queue whose thread does its work in order. A kernel occupies the whole device. The default stream waits for all
+ * Memory of a device cannot be touched at its address. That address is reserved without any access, and the bytes are
+ * in a memfd that is mapped elsewhere. A load ends the program, and process_vm_readv fails, as on a device. A stream is
+ * a queue whose thread does its work in order. A kernel occupies the whole device. The default stream waits for all
  * streams that are not non-blocking, and these for it. A call that waits on a real driver waits here too, for ever if
  * the kernel that it waits for never ends. So does one that may wait there, as giving pinned memory out or back.
  *

@@ -3,13 +3,13 @@
  * libibverbs in software, for tests of what no software device of the kernel has: extended connections (XRC).
  *
  * Processes that name the same file in MODEL_VERBS share its devices. The file is the world: queue pairs, queues and
- * registrations of all processes, under one lock. A send is carried out by the process that posts it: it takes a receive
- * of its peer, copies to the peer's memory with process_vm_writev, and completes on both sides. So a message has come
- * when ibv_post_send returns, and nothing is ever under way. It stands for a device only where the interface says what
- * one does, and for no speed.
+ * registrations of all processes, under one lock. A send is carried out by the process that posts it. That process
+ * takes a receive of its peer, copies to the peer's memory with process_vm_writev, and completes on both sides. So a
+ * message has come when ibv_post_send returns, and nothing is ever under way. It stands for a device only where the
+ * interface says what one does, and for no speed.
  *
  * It is strict. What a device refuses is refused with the same code. Besides, each call that no correct program makes
- * is counted and named in the world (see `offence`), so that a test fails whose program goes on after an error.
+ * is counted and named in the world (see `offence`). So a test fails whose program goes on after an error.
  *
  * Structures, names and numbers are those of <infiniband/verbs.h>.
  *
