@@ -499,33 +499,56 @@ static struct page *oc_scratch(struct oc_attachment *att)
 	return other;
 }
 
-/* There is no memory of the owner behind the page, or it may not be used so. */
-static vm_fault_t oc_hole(struct vm_fault *vmf, struct oc_view *view, unsigned long owner, int err)
+/*
+ * Map a page that is not the owner's at the faulting address, with the attachment's lock of the
+ * PMD held. What is mapped there instead goes first.
+ */
+static vm_fault_t oc_hole_install(struct vm_fault *vmf, struct oc_seg *seg, unsigned long owner,
+				  struct oc_hole_fill *h)
 {
-	bool write = vmf->flags & FAULT_FLAG_WRITE;
-	struct oc_attachment *att = vmf->vma->vm_private_data;
-	struct mutex *install = oc_install_lock_of(vmf);
-	struct oc_seg *seg = view->seg;
 	struct oc_stretch *stretch = NULL;
 	vm_fault_t ret = VM_FAULT_NOPAGE;
+
+	for (;;) {
+		pmd_t pmd = READ_ONCE(*vmf->pmd);
+
+		if (!pmd_none(pmd) && pmd_leaf(pmd))
+			break;
+		h->fill.conflict = false;
+		if (!stretch)
+			stretch = oc_stretch_alloc();
+		/* Allocates, hence without the segment's lock. */
+		if (!stretch || apply_to_page_range(vmf->vma->vm_mm, h->fill.target, PAGE_SIZE,
+						    oc_no_entry, NULL)) {
+			ret = VM_FAULT_OOM;
+			break;
+		}
+		mutex_lock(&seg->lock);
+		if (oc_stretch_enter(vmf->vma, h->fill.target, &stretch))
+			apply_to_page_range(vmf->vma->vm_mm, h->fill.target, PAGE_SIZE,
+					    oc_fill_hole, h);
+		mutex_unlock(&seg->lock);
+		if (!h->fill.conflict)
+			break;
+		oc_zap(seg, owner, owner + PAGE_SIZE);
+	}
+	kfree(stretch);
+	return ret;
+}
+
+/* Map the hole page to read, or the attachment's scratch page to write. */
+static vm_fault_t oc_hole_map(struct vm_fault *vmf, struct oc_seg *seg, unsigned long owner)
+{
+	bool write = vmf->flags & FAULT_FLAG_WRITE;
+	struct mutex *install = oc_install_lock_of(vmf);
 	struct page *page = oc_hole_page;
 	struct oc_hole_fill h;
-	struct oc_mark *mark;
+	vm_fault_t ret;
 
-	mark = oc_mark_find(&oc_quiet);
-	if (mark) {
-		container_of(mark, struct oc_quiet, mark)->err = err;
-		return VM_FAULT_SIGBUS;
-	}
-	oc_count(OC_HOLES, 1);
-	if (!view->nosignal)
-		return err == -EPERM ? VM_FAULT_SIGSEGV : VM_FAULT_SIGBUS;
-
-	oc_generation_hole(seg);
 	oc_fill_init(&h.fill, vmf);
 	h.write = write;
 	if (write)
-		page = oc_scratch(att);
+		page = oc_scratch(vmf->vma->vm_private_data);
 	if (!page || !install)
 		return VM_FAULT_OOM;
 	h.pfn = page_to_pfn(page);
@@ -533,32 +556,25 @@ static vm_fault_t oc_hole(struct vm_fault *vmf, struct oc_view *view, unsigned l
 		return oc_fault_killed(vmf);
 	if (write)
 		memset(page_address(page), 0, PAGE_SIZE);
-	for (;;) {
-		pmd_t pmd = READ_ONCE(*vmf->pmd);
-
-		if (!pmd_none(pmd) && pmd_leaf(pmd))
-			break;
-		h.fill.conflict = false;
-		if (!stretch)
-			stretch = oc_stretch_alloc();
-		/* Allocates, hence without the segment's lock. */
-		if (!stretch || apply_to_page_range(vmf->vma->vm_mm, h.fill.target, PAGE_SIZE,
-						    oc_no_entry, NULL)) {
-			ret = VM_FAULT_OOM;
-			break;
-		}
-		mutex_lock(&seg->lock);
-		if (oc_stretch_enter(vmf->vma, h.fill.target, &stretch))
-			apply_to_page_range(vmf->vma->vm_mm, h.fill.target, PAGE_SIZE, oc_fill_hole,
-					    &h);
-		mutex_unlock(&seg->lock);
-		if (!h.fill.conflict)
-			break;
-		oc_zap(seg, owner, owner + PAGE_SIZE);
-	}
+	ret = oc_hole_install(vmf, seg, owner, &h);
 	mutex_unlock(install);
-	kfree(stretch);
 	return ret;
+}
+
+/* There is no memory of the owner behind the page, or it may not be used so. */
+static vm_fault_t oc_hole(struct vm_fault *vmf, struct oc_view *view, unsigned long owner, int err)
+{
+	struct oc_mark *mark = oc_mark_find(&oc_quiet);
+
+	if (mark) {
+		container_of(mark, struct oc_quiet, mark)->err = err;
+		return VM_FAULT_SIGBUS;
+	}
+	oc_count(OC_HOLES, 1);
+	if (!view->nosignal)
+		return err == -EPERM ? VM_FAULT_SIGSEGV : VM_FAULT_SIGBUS;
+	oc_generation_hole(view->seg);
+	return oc_hole_map(vmf, view->seg, owner);
 }
 
 /*
@@ -653,60 +669,67 @@ put:
 	return snap;
 }
 
-static vm_fault_t oc_fault(struct vm_fault *vmf)
+/* Can this VMA have entries at the faulting address at all? */
+static bool oc_fault_possible(const struct vm_fault *vmf, const struct oc_seg *seg)
 {
-	struct vm_area_struct *vma = vmf->vma;
-	struct oc_view *view = vma->vm_file->private_data;
-	bool may_retry = vmf->flags & FAULT_FLAG_ALLOW_RETRY;
-	unsigned long addr = vmf->address & PAGE_MASK, owner = vmf->pgoff << PAGE_SHIFT;
-	struct oc_want want = { .page = owner, .write = vmf->flags & FAULT_FLAG_WRITE };
-	struct oc_seg *seg = view->seg;
-	struct oc_window w;
+	/* Never outside: mmap() checked it, and such a VMA cannot grow or move. */
+	if (!oc_seg_has(seg, vmf->pgoff << PAGE_SHIFT))
+		return false;
+	/*
+	 * Some kernels from 6.7 on let userfaultfd write-protect such a VMA. Its markers stand
+	 * where entries should, and its page tables come without our locks.
+	 */
+	return !userfaultfd_armed(vmf->vma);
+}
+
+/*
+ * Map what the segment's snapshots know of the window. If that is too little, look at the owner's
+ * tables, and map what these say. The window and `want` are left as they were looked at. Returns
+ * what oc_install() does, or why the tables cannot be looked at.
+ */
+static int oc_fault_map(struct vm_fault *vmf, struct oc_seg *seg, struct oc_window *w,
+			struct oc_want *want)
+{
+	int err = oc_install(vmf, seg, *w, want->page, NULL);
 	struct oc_snap *snap;
+
+	if (err != -EAGAIN)
+		return err;
+	oc_window_narrow(w, seg, want);
+	snap = oc_look(seg, vmf, w, want, &err);
+	if (snap)
+		return oc_install(vmf, seg, *w, want->page, snap);
+	return err ?: -EAGAIN;
+}
+
+/*
+ * Have the owner's pages faulted in, and leave what that finds with the segment. The caller holds
+ * no mmap lock. `err` says why the fault could not be answered.
+ */
+static void oc_fault_resolve(struct oc_seg *seg, const struct oc_window *w,
+			     const struct oc_want *want, int err)
+{
+	/*
+	 * Not asked for twice in a fault: a memory cgroup of version 1 whose OOM killer is off
+	 * notes only one such charge that failed.
+	 */
+	if (err != -ENOMEM)
+		err = oc_resolve(seg, w->at, w->at + (w->hi - w->lo), want);
+	if (err == -ENOMEM)
+		schedule_timeout_killable(1);
+	else if (err && err != -EINTR)
+		oc_verdict_leave(seg, want->page, err);
+}
+
+/* Gives up the importer's mmap lock and resolves what the fault lacks, so that it comes again. */
+static vm_fault_t oc_fault_retry(struct vm_fault *vmf, struct oc_seg *seg,
+				 const struct oc_window *w, const struct oc_want *want, int err)
+{
 	struct file *file;
 	vm_fault_t ret;
-	int err;
-
-	if (oc_under_vma_lock(vmf))
-		return VM_FAULT_RETRY;
-	oc_count(OC_FAULTS, 1);
-	if (!oc_seg_has(seg, owner))
-		/* cannot be: mmap() checked it and such a VMA cannot grow or move */
-		return VM_FAULT_SIGBUS;
-	if (userfaultfd_armed(vma))
-		/*
-		 * Some kernels from 6.7 on let userfaultfd write-protect such a VMA. Its markers
-		 * stand where entries should, and its page tables come without our locks.
-		 */
-		return VM_FAULT_SIGBUS;
-	oc_window_of(vma, addr, seg, owner, &w);
-
-	err = oc_install(vmf, seg, w, owner, NULL);
-	if (err == -EAGAIN) {
-		oc_window_narrow(&w, seg, &want);
-		snap = oc_look(seg, vmf, &w, &want, &err);
-		if (snap)
-			err = oc_install(vmf, seg, w, owner, snap);
-		else if (!err)
-			err = -EAGAIN;
-	}
-	switch (err) {
-	case 0:
-		return VM_FAULT_NOPAGE;
-	case OC_NO_IMPORTER_MEMORY:
-		return VM_FAULT_OOM;
-	case -ENOMEM: /* none for the owner's page, which may be had once there is memory */
-	case -EBUSY: /* the owner changes it just now */
-	case -EAGAIN:
-		break;
-	case -EINTR:
-		return oc_fault_killed(vmf);
-	default:
-		return oc_hole(vmf, view, owner, err);
-	}
 
 	oc_count(OC_RETRIES, 1);
-	if (!may_retry)
+	if (!(vmf->flags & FAULT_FLAG_ALLOW_RETRY))
 		/*
 		 * Only callers within the kernel who cannot wait. Most cannot use such a mapping
 		 * anyway; stores of the kernel to private futexes can, and answer EFAULT.
@@ -715,20 +738,45 @@ static vm_fault_t oc_fault(struct vm_fault *vmf)
 	if (vmf->flags & FAULT_FLAG_RETRY_NOWAIT)
 		return VM_FAULT_RETRY;
 	/* Keeps the segment, and the module, while the VMA may go. */
-	file = get_file(vma->vm_file);
+	file = get_file(vmf->vma->vm_file);
 	ret = oc_fault_anew(vmf);
-	/*
-	 * Not asked for twice in a fault: a memory cgroup of version 1 whose OOM killer is off
-	 * notes only one such charge that failed.
-	 */
-	if (err != -ENOMEM)
-		err = oc_resolve(seg, w.at, w.at + (w.hi - w.lo), &want);
-	if (err == -ENOMEM)
-		schedule_timeout_killable(1);
-	else if (err && err != -EINTR)
-		oc_verdict_leave(seg, owner, err);
+	oc_fault_resolve(seg, w, want, err);
 	fput(file);
 	return ret;
+}
+
+static vm_fault_t oc_fault(struct vm_fault *vmf)
+{
+	struct oc_view *view = vmf->vma->vm_file->private_data;
+	struct oc_want want = {
+		.page = vmf->pgoff << PAGE_SHIFT,
+		.write = vmf->flags & FAULT_FLAG_WRITE,
+	};
+	struct oc_seg *seg = view->seg;
+	struct oc_window w;
+	int err;
+
+	if (oc_under_vma_lock(vmf))
+		return VM_FAULT_RETRY;
+	oc_count(OC_FAULTS, 1);
+	if (!oc_fault_possible(vmf, seg))
+		return VM_FAULT_SIGBUS;
+	oc_window_of(vmf->vma, vmf->address & PAGE_MASK, seg, want.page, &w);
+	err = oc_fault_map(vmf, seg, &w, &want);
+	switch (err) {
+	case 0:
+		return VM_FAULT_NOPAGE;
+	case OC_NO_IMPORTER_MEMORY:
+		return VM_FAULT_OOM;
+	case -ENOMEM: /* none for the owner's page, which may be had once there is memory */
+	case -EBUSY: /* the owner changes it just now */
+	case -EAGAIN:
+		return oc_fault_retry(vmf, seg, &w, &want, err);
+	case -EINTR:
+		return oc_fault_killed(vmf);
+	default:
+		return oc_hole(vmf, view, want.page, err);
+	}
 }
 
 /*
