@@ -477,19 +477,12 @@ struct oc_iovec *oc_iovec_read(u64 array, u32 *n)
 	return iov;
 }
 
-/*
- * Consumes iov, a checked vector of the caller's memory. `kept` is the file's. Lists show the
- * region from here on, before it is published, so nothing that is shown changes later.
- */
-struct oc_region *oc_region_create(struct oc_pinner **kept, struct oc_iovec *iov, u32 n, bool read,
-				   bool write, u32 flags)
+/* A region that pins nothing yet. Consumes iov, a checked vector of the caller's memory. */
+static struct oc_region *oc_region_alloc(struct oc_iovec *iov, u32 n, bool read, bool write,
+					 u32 flags)
 {
-	struct oc_pinning pinning;
 	struct oc_region *r;
 	struct oc_user *user;
-	unsigned long pages = 0;
-	int err = -ENOMEM;
-	u32 i;
 
 	user = oc_charge(OC_REGIONS);
 	if (IS_ERR(user)) {
@@ -509,7 +502,6 @@ struct oc_region *oc_region_create(struct oc_pinner **kept, struct oc_iovec *iov
 	INIT_HLIST_NODE(&r->node);
 	INIT_LIST_HEAD(&r->link);
 	INIT_LIST_HEAD(&r->pinned_by);
-	pinning = (struct oc_pinning){ .region = r };
 	r->user = user;
 	r->creator = get_pid(task_tgid(current));
 	oc_listed_init(&r->listed);
@@ -522,26 +514,52 @@ struct oc_region *oc_region_create(struct oc_pinner **kept, struct oc_iovec *iov
 	r->uid = current_euid();
 	r->ns = get_user_ns(current_user_ns());
 	r->total = oc_iovec_total(iov, n, TASK_SIZE);
-	for (i = 0; i < n; i++)
-		pages += oc_pages_of(iov[i].base, iov[i].len);
-	r->piece = kvcalloc(n, sizeof(*r->piece), OC_GFP_ASKED);
+	return r;
+}
+
+/* Pin the memory that a new region's vector names. After an error the caller puts the region. */
+static int oc_region_pin(struct oc_region *r, struct oc_pinner **kept)
+{
+	struct oc_pinning pinning = { .region = r };
+	unsigned long pages = 0;
+	int err;
+	u32 i;
+
+	for (i = 0; i < r->n; i++)
+		pages += oc_pages_of(r->iov[i].base, r->iov[i].len);
+	r->piece = kvcalloc(r->n, sizeof(*r->piece), OC_GFP_ASKED);
 	if (!r->piece)
-		goto fail;
+		return -ENOMEM;
 	err = oc_region_own(r, kept);
 	/* Before the first pin: what may not be pinned never is. */
 	if (!err)
 		err = oc_account(r, pages);
-	for (i = 0; !err && i < n; i++)
-		err = oc_pin_piece(&pinning, &r->piece[i], &iov[i], write);
-	if (!err) {
-		spin_lock(&oc_regions_lock);
-		oc_listing_add(&oc_region_list, &r->listed);
-		spin_unlock(&oc_regions_lock);
+	for (i = 0; !err && i < r->n; i++)
+		err = oc_pin_piece(&pinning, &r->piece[i], &r->iov[i], r->write);
+	return err;
+}
+
+/*
+ * Consumes iov, a checked vector of the caller's memory. `kept` is the file's. Lists show the
+ * region from here on, before it is published, so nothing that is shown changes later.
+ */
+struct oc_region *oc_region_create(struct oc_pinner **kept, struct oc_iovec *iov, u32 n, bool read,
+				   bool write, u32 flags)
+{
+	struct oc_region *r = oc_region_alloc(iov, n, read, write, flags);
+	int err;
+
+	if (IS_ERR(r))
 		return r;
+	err = oc_region_pin(r, kept);
+	if (err) {
+		oc_region_put(r);
+		return ERR_PTR(err);
 	}
-fail:
-	oc_region_put(r);
-	return ERR_PTR(err);
+	spin_lock(&oc_regions_lock);
+	oc_listing_add(&oc_region_list, &r->listed);
+	spin_unlock(&oc_regions_lock);
+	return r;
 }
 
 /*

@@ -59,21 +59,87 @@ static unsigned long oc_present_until(struct vm_area_struct *vma, struct oc_seg 
 	return addr;
 }
 
+/* The caller's attachment at addr, if it allows that access. The caller's mmap lock is held. */
+static struct vm_area_struct *oc_prefault_vma(struct mm_struct *mm, unsigned long addr, bool write)
+{
+	struct vm_area_struct *vma = find_vma(mm, addr);
+
+	if (!vma || vma->vm_start > addr || !oc_vma_is_attachment(vma))
+		return ERR_PTR(-EINVAL);
+	if (write && !(vma->vm_flags & VM_WRITE))
+		return ERR_PTR(-EACCES);
+	return vma;
+}
+
+/* A quiet fault of the caller at addr. The caller holds no mmap lock. */
+static int oc_prefault_touch(struct mm_struct *mm, unsigned long addr, bool write)
+{
+	struct oc_quiet quiet;
+	int err, locked = 1;
+
+	if (mmap_read_lock_killable(mm))
+		return -EINTR;
+	oc_quiet_begin(&quiet);
+	err = oc_fault_in(mm, addr, write, false, &locked);
+	if (oc_quiet_end(&quiet))
+		err = quiet.err;
+	if (locked)
+		mmap_read_unlock(mm);
+	return err;
+}
+
+/*
+ * Pass what is mapped from *addr on, up to `end`. If nothing is, have the page of *addr mapped, and
+ * the owner's pages of its window made present.
+ */
+static int oc_prefault_step(struct mm_struct *mm, unsigned long *addr, unsigned long end,
+			    bool write)
+{
+	struct oc_want want = { .write = write };
+	struct vm_area_struct *vma;
+	unsigned long next;
+	struct oc_window w;
+	struct oc_seg *seg;
+	int err;
+
+	if (mmap_read_lock_killable(mm))
+		return -EINTR;
+	vma = oc_prefault_vma(mm, *addr, write);
+	if (IS_ERR(vma)) {
+		mmap_read_unlock(mm);
+		return PTR_ERR(vma);
+	}
+	seg = ((struct oc_view *)vma->vm_file->private_data)->seg;
+	want.page = (vma->vm_pgoff << PAGE_SHIFT) + (*addr - vma->vm_start);
+	next = oc_present_until(vma, seg, want.page, *addr, min(end, vma->vm_end), write);
+	if (next > *addr) {
+		mmap_read_unlock(mm);
+		*addr = next;
+		return 0;
+	}
+	oc_window_of(vma, *addr, seg, want.page, &w);
+	want.last = want.page + (min(end, w.hi) - *addr);
+	oc_seg_get(seg);
+	mmap_read_unlock(mm);
+	/* The owner's pages at once. What this finds wrong the fault finds too. */
+	oc_resolve(seg, w.at, w.at + (w.hi - w.lo), &want);
+	oc_seg_put(seg);
+
+	err = oc_prefault_touch(mm, *addr, write);
+	if (!err)
+		*addr += PAGE_SIZE;
+	return err;
+}
+
 /*
  * Map [address, address + length) of the caller's attachments. *done bytes are mapped, whatever is
  * returned.
  */
 long oc_prefault(u64 address, u64 length, bool write, u64 *done)
 {
-	struct mm_struct *mm = current->mm;
-	unsigned long addr, end, owner;
-	struct vm_area_struct *vma;
-	struct oc_quiet quiet;
-	struct oc_window w;
-	struct oc_seg *seg;
-	long err = 0;
-	int locked;
+	unsigned long addr, end;
 	u64 last;
+	int err;
 
 	*done = 0;
 	if (!length)
@@ -83,51 +149,13 @@ long oc_prefault(u64 address, u64 length, bool write, u64 *done)
 	addr = address & PAGE_MASK;
 	end = PAGE_ALIGN(last);
 	while (addr < end) {
-		unsigned long next;
-
 		*done = addr > address ? addr - address : 0;
 		cond_resched();
-		if (fatal_signal_pending(current) || mmap_read_lock_killable(mm))
+		if (fatal_signal_pending(current))
 			return -EINTR;
-		vma = find_vma(mm, addr);
-		if (!vma || vma->vm_start > addr || !oc_vma_is_attachment(vma))
-			err = -EINVAL;
-		else if (write && !(vma->vm_flags & VM_WRITE))
-			err = -EACCES;
-		if (err) {
-			mmap_read_unlock(mm);
-			return err;
-		}
-		seg = ((struct oc_view *)vma->vm_file->private_data)->seg;
-		owner = (vma->vm_pgoff << PAGE_SHIFT) + (addr - vma->vm_start);
-		next = oc_present_until(vma, seg, owner, addr, min(end, vma->vm_end), write);
-		if (next > addr) {
-			mmap_read_unlock(mm);
-			addr = next;
-			continue;
-		}
-		oc_window_of(vma, addr, seg, owner, &w);
-		oc_seg_get(seg);
-		mmap_read_unlock(mm);
-		/* The owner's pages at once. What this finds wrong the fault finds too. */
-		oc_resolve(seg, w.at, w.at + (w.hi - w.lo),
-			   &(struct oc_want){ .page = owner,
-					      .write = write,
-					      .last = owner + (min(end, w.hi) - addr) });
-		oc_seg_put(seg);
-
-		if (mmap_read_lock_killable(mm))
-			return -EINTR;
-		locked = 1;
-		oc_quiet_begin(&quiet);
-		err = oc_fault_in(mm, addr, write, false, &locked);
-		if (oc_quiet_end(&quiet))
-			err = quiet.err;
-		if (locked)
-			mmap_read_unlock(mm);
+		err = oc_prefault_step(current->mm, &addr, end, write);
 		if (err)
 			return err;
-		addr += PAGE_SIZE;
 	}
 	*done = length;
 	return 0;

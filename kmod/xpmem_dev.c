@@ -124,14 +124,63 @@ static long oc_xpmem_remove(struct oc_xpmem *x, struct xpmem_cmd_remove __user *
 	return -EACCES;
 }
 
+/* A permit that no id names yet. */
+static struct oc_permit *oc_permit_make(struct oc_seg *seg, bool write)
+{
+	struct oc_permit *permit;
+	struct oc_user *user;
+	int err;
+
+	user = oc_charge(OC_PERMITS);
+	if (IS_ERR(user))
+		return ERR_CAST(user);
+	permit = oc_may_fail(kmalloc(sizeof(*permit), GFP_KERNEL_ACCOUNT));
+	if (!permit) {
+		err = -ENOMEM;
+		goto uncharge;
+	}
+	permit->user = user;
+	permit->file = oc_view_open(seg, write, false);
+	if (!IS_ERR(permit->file))
+		return permit;
+	err = PTR_ERR(permit->file);
+	kfree(permit);
+uncharge:
+	oc_uncharge(user, OC_PERMITS);
+	return ERR_PTR(err);
+}
+
+/* Under an id, which the caller gets first: until then nothing finds the permit by it. */
+static long oc_permit_publish(struct oc_xpmem *x, struct oc_permit *permit,
+			      struct xpmem_cmd_get *g, struct xpmem_cmd_get __user *arg)
+{
+	int slot;
+	long err;
+
+	mutex_lock(&x->lock);
+	slot = idr_alloc(&x->permits, NULL, 1, 0, GFP_KERNEL_ACCOUNT);
+	if (slot > 0)
+		permit->id = oc_permit_encode(slot, get_random_u32());
+	mutex_unlock(&x->lock);
+	if (slot < 0)
+		return slot;
+	g->apid = permit->id;
+	err = copy_to_user(arg, g, sizeof(*g)) ? -EFAULT : 0;
+	mutex_lock(&x->lock);
+	if (err)
+		idr_remove(&x->permits, slot);
+	else
+		idr_replace(&x->permits, permit, slot);
+	mutex_unlock(&x->lock);
+	return err;
+}
+
 static long oc_xpmem_get(struct oc_xpmem *x, struct xpmem_cmd_get __user *arg)
 {
 	struct oc_permit *permit;
 	struct xpmem_cmd_get g;
-	struct oc_user *user;
 	struct oc_seg *seg;
 	bool write;
-	int slot;
 	long err;
 
 	if (copy_from_user(&g, arg, sizeof(g)))
@@ -147,49 +196,14 @@ static long oc_xpmem_get(struct oc_xpmem *x, struct xpmem_cmd_get __user *arg)
 	trace_onecopy_get(seg, write, err);
 	if (err)
 		goto put;
-	user = oc_charge(OC_PERMITS);
-	if (IS_ERR(user)) {
-		err = PTR_ERR(user);
+	permit = oc_permit_make(seg, write);
+	if (IS_ERR(permit)) {
+		err = PTR_ERR(permit);
 		goto put;
 	}
-	permit = oc_may_fail(kmalloc(sizeof(*permit), GFP_KERNEL_ACCOUNT));
-	if (!permit) {
-		err = -ENOMEM;
-		goto uncharge;
-	}
-	permit->user = user;
-	permit->file = oc_view_open(seg, write, false);
-	if (IS_ERR(permit->file)) {
-		err = PTR_ERR(permit->file);
-		goto free;
-	}
-	mutex_lock(&x->lock);
-	slot = idr_alloc(&x->permits, NULL, 1, 0, GFP_KERNEL_ACCOUNT);
-	if (slot > 0)
-		permit->id = oc_permit_encode(slot, get_random_u32());
-	mutex_unlock(&x->lock);
-	if (slot < 0) {
-		err = slot;
-		goto close;
-	}
-	g.apid = permit->id;
-	err = copy_to_user(arg, &g, sizeof(g)) ? -EFAULT : 0;
-	mutex_lock(&x->lock);
+	err = oc_permit_publish(x, permit, &g, arg);
 	if (err)
-		idr_remove(&x->permits, slot);
-	else
-		idr_replace(&x->permits, permit, slot);
-	mutex_unlock(&x->lock);
-	if (err)
-		goto close;
-	oc_seg_put(seg);
-	return 0;
-close:
-	fput(permit->file);
-free:
-	kfree(permit);
-uncharge:
-	oc_uncharge(user, OC_PERMITS);
+		oc_permit_free(permit);
 put:
 	oc_seg_put(seg);
 	return err;
