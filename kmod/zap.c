@@ -384,6 +384,20 @@ static struct oc_stretch *oc_stretch_at(struct oc_attachment *att, unsigned long
  * may walk those tables. The mmap lock is held for writing, or was when the VMAs were taken out. Or
  * everything ends, and no task is left that could use an entry. But a device may walk the same
  * tables until its own driver is notified of the end. What is zapped here the kernel finds gone.
+ *
+ * The segment's lock is dropped while this waits for a stretch, also for a worker that zaps it. The
+ * stretch is not freed meanwhile. Only this function frees stretches, and no other call of it finds
+ * the same one:
+ *
+ * - munmap() and mremap() take the mmap lock for writing. They keep it, downgraded at most, until
+ *   they have notified. So two of them never notify at once.
+ * - The end of the address space comes when it has no users, so none of them runs then.
+ * - Some kernels notify MMU_NOTIFY_UNMAP with less: the OOM reaper and process_mrelease() hold the
+ *   lock for reading, changes of hugetlbfs files do not hold it. Their VMAs have no VM_PFNMAP. Such
+ *   a VMA shares no address with a stretch: what it replaced was unmapped first, and that freed the
+ *   whole stretch.
+ *
+ * Other walks of its page tables do not free a stretch, and s->zaps keeps it until they are over.
  */
 static bool oc_stretches_leave(struct oc_attachment *att, unsigned long lo, unsigned long hi,
 			       const struct mmu_notifier_range *range)
@@ -397,20 +411,22 @@ static bool oc_stretches_leave(struct oc_attachment *att, unsigned long lo, unsi
 	else if (!mutex_trylock(&seg->lock))
 		return false;
 	while ((s = oc_stretch_at(att, lo, hi, true))) {
+		bool mapped = s->may_have_entries;
+
 		s->unmapping = true;
-		if (release && s->may_have_entries) {
+		if (release && mapped) {
 			/* Not within a notification. */
 			oc_zap_stretch(seg, s, s->here.start, s->here.last + 1);
 			continue;
 		}
-		if (!s->may_have_entries && !s->zaps) {
+		if (!mapped && !s->zaps) {
 			oc_stretch_remove(seg, s);
 			continue;
 		}
 		mutex_unlock(&seg->lock);
 		if (!mmu_notifier_range_blockable(range))
 			return false;
-		if (s->may_have_entries) {
+		if (mapped) {
 			struct oc_zap_once once = { .seg = seg, .stretch = s };
 
 			oc_zap_wait(&once, att->user,
@@ -596,7 +612,7 @@ bool oc_stretch_enter(struct vm_area_struct *vma, unsigned long addr, struct oc_
 		interval_tree_insert(&s->shown, &seg->stretches);
 		s->in_tree = true;
 	}
-	WRITE_ONCE(s->may_have_entries, true);
+	s->may_have_entries = true;
 	return true;
 }
 
