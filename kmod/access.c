@@ -72,9 +72,16 @@ put:
 	return got;
 }
 
-/*
- * The importer's mmap lock is held for reading. How many bytes, or an error; the debugger sees
- * EIO then.
+/**
+ * oc_access() - a debugger reads or writes through an attachment
+ * @vma: a VMA of the attachment
+ * @addr: where in it
+ * @buf: the debugger's bytes, in the kernel
+ * @len: how many; at most up to the end of the page
+ * @write: to write
+ *
+ * Context: the importer's mmap lock is held for reading.
+ * Return: how many bytes, or an error; the debugger sees EIO then.
  */
 int oc_access(struct vm_area_struct *vma, unsigned long addr, void *buf, int len, int write)
 {

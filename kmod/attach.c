@@ -100,9 +100,15 @@ static const struct file_operations oc_view_fops = {
 	.show_fdinfo = oc_view_fdinfo,
 };
 
-/*
- * A file of its own: rights are those of the file, so what was opened to read can never be mapped
- * to write.
+/**
+ * oc_view_open() - make a file of a segment
+ * @seg: the segment, of which the file gets its own reference
+ * @write: the file may be mapped to write
+ * @nosignal: a hole is the hole page and a count, not SIGBUS
+ *
+ * Rights are those of the file, so what was opened to read can never be mapped to write.
+ *
+ * Return: the file, or ERR_PTR() of an error.
  */
 struct file *oc_view_open(struct oc_seg *seg, bool write, bool nosignal)
 {
@@ -133,6 +139,12 @@ struct file *oc_view_open(struct oc_seg *seg, bool write, bool nosignal)
 	return file;
 }
 
+/**
+ * oc_view_of() - the view of a file
+ * @file: any file
+ *
+ * Return: the view, or NULL: it is no file of a segment.
+ */
 struct oc_view *oc_view_of(struct file *file)
 {
 	return file->f_op == &oc_view_fops ? file->private_data : NULL;
@@ -198,10 +210,15 @@ static long oc_segment_ioctl(struct file *file, unsigned int cmd, unsigned long 
 
 /* ---- what was attached, given up ---- */
 
-/*
- * The attachment around addr: pieces into which mprotect() or the like split it belong together,
- * but not a neighbour of the same file. Where nothing is mapped there is nothing to do, as in the
- * original XPMEM module.
+/**
+ * oc_detach() - unmap an attachment of the caller
+ * @addr: an address in it
+ *
+ * Pieces into which mprotect() or the like split it belong together, but not a neighbour of the
+ * same file. Where nothing is mapped there is nothing to do, as in the original XPMEM module.
+ *
+ * Context: may sleep. The caller holds no mmap lock.
+ * Return: 0, or -EINVAL: no attachment, -EINTR: killed, or the error of munmap().
  */
 int oc_detach(unsigned long addr)
 {
@@ -241,7 +258,13 @@ int oc_detach(unsigned long addr)
 	return err;
 }
 
-/* All attachments that the caller made through this file. */
+/**
+ * oc_detach_file() - unmap all attachments that the caller made through a file
+ * @file: a file of a segment
+ *
+ * Context: may sleep. The caller holds no mmap lock.
+ * Return: 0, or -EINTR: killed, or the error of munmap().
+ */
 int oc_detach_file(struct file *file)
 {
 	struct mm_struct *mm = current->mm;

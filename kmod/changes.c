@@ -16,9 +16,19 @@
 #define OC_CHANGES 64 /* changes under way that need no allocation */
 #define OC_CHANGE_BITS 6
 
+/**
+ * struct oc_change - an invalidation that is under way
+ * @node: by @range, in under_way of its address space
+ * @range: the kernel's, on the changing task's stack: the end is notified with the same one
+ * @start: first address
+ * @end: the address behind the last one
+ * @serial: a task that waits passes over later ones
+ * @awaited: a task waits for its end
+ *
+ * All of it is under the lock of its struct oc_changes.
+ */
 struct oc_change {
-	struct hlist_node node; /* by its range */
-	/* The kernel's, on the changing task's stack: the end is notified with the same one. */
+	struct hlist_node node;
 	const struct mmu_notifier_range *range;
 	unsigned long start;
 	unsigned long end;
@@ -26,33 +36,55 @@ struct oc_change {
 	bool awaited;
 };
 
+/**
+ * struct oc_changes - changes of an address space, and who watches them
+ * @node: by @mm, while the address space lives; under oc_changes_lock
+ * @mm: the address space, kept as a structure by the notifiers
+ * @blocking: notified of blockable changes
+ * @nonblocking: refuses changes that are not blockable. The kernel allows no notifier that has
+ *   invalidate_range_end to refuse an invalidate_range_start, so there are two
+ * @held: by notifiers that the kernel has not freed, and by who makes them
+ * @users: watches, and the living address space; under oc_changes_lock
+ * @lives: the address space is found; under oc_changes_lock
+ * @ended: woken when a change ends that a task waits for
+ * @left: woken when a watch that leaves was notified for the last time
+ * @watches: by the part that they watch
+ * @joined: serial number of the last watch
+ * @over: the address space ended: no end is notified any more
+ * @reaped: its memory is taken away by the OOM reaper, which notifies no end
+ * @begun: serial number of the last change
+ * @listed: changes in @under_way: mostly none, and none to search then
+ * @under_way: changes, by their ranges
+ * @used: which of @change are in use
+ * @change: changes that need no allocation
+ * @more: changes for which there was no memory; they are known together only
+ * @more_start: first address of all of these
+ * @more_end: the address behind the last one
+ * @more_over: how often @more came back to 0, by which such times are distinguished
+ * @more_awaited: a task waits for that
+ */
 struct oc_changes {
-	struct hlist_node node; /* while the address space lives; oc_changes_lock */
-	struct mm_struct *mm; /* held by the notifiers */
-	/*
-	 * Two, since the kernel allows no notifier that has invalidate_range_end to refuse an
-	 * invalidate_range_start. The first hears of blockable changes, the second refuses those
-	 * that are not blockable.
-	 */
+	struct hlist_node node;
+	struct mm_struct *mm;
 	struct mmu_notifier blocking;
 	struct mmu_notifier nonblocking;
-	refcount_t held; /* by notifiers that the kernel has not freed, and by who makes them */
-	unsigned long users; /* watches, and the living address space; oc_changes_lock */
+	refcount_t held;
+	unsigned long users;
 	bool lives;
-	wait_queue_head_t ended; /* a change that a task waits for */
-	wait_queue_head_t left; /* a watch that leaves was notified for the last time */
+	wait_queue_head_t ended;
+	wait_queue_head_t left;
 
-	spinlock_t lock; /* of what follows; nothing is waited for under it */
+	/** @lock: Guards all that follows. Nothing is waited for under it. */
+	spinlock_t lock;
 	struct rb_root_cached watches;
-	u64 joined; /* serial number of the last watch */
-	bool over; /* the address space ended: no end is notified any more */
-	bool reaped; /* its memory is taken away by the OOM reaper, which notifies no end */
-	u64 begun; /* serial number of the last change */
-	unsigned int listed; /* changes in under_way: mostly none, and none to search then */
+	u64 joined;
+	bool over;
+	bool reaped;
+	u64 begun;
+	unsigned int listed;
 	struct hlist_head under_way[1 << OC_CHANGE_BITS];
 	DECLARE_BITMAP(used, OC_CHANGES);
 	struct oc_change change[OC_CHANGES];
-	/* those for which there was no memory, together; distinguished by a count of such times */
 	unsigned long more;
 	unsigned long more_start;
 	unsigned long more_end;
@@ -68,11 +100,17 @@ static struct oc_marks oc_own_zaps;
 static atomic_t oc_notifiers = ATOMIC_INIT(0);
 static DECLARE_WAIT_QUEUE_HEAD(oc_notifiers_gone);
 
+/**
+ * oc_notifier_born() - count a notifier that the module's end has to wait for
+ */
 void oc_notifier_born(void)
 {
 	atomic_inc(&oc_notifiers);
 }
 
+/**
+ * oc_notifier_freed() - the kernel has freed a notifier, whose last callback this is
+ */
 void oc_notifier_freed(void)
 {
 	if (atomic_dec_and_test(&oc_notifiers))
@@ -80,6 +118,14 @@ void oc_notifier_freed(void)
 }
 
 /* ---- what the module itself zaps ---- */
+
+/**
+ * oc_own_zap_begin() - the caller begins to take entries out of an attachment
+ * @own: the note, on the caller's stack; stays until oc_own_zap_end()
+ * @mm: the importer's address space
+ * @start: first address of the stretch
+ * @end: the address behind it
+ */
 void oc_own_zap_begin(struct oc_own_zap *own, struct mm_struct *mm, unsigned long start,
 		      unsigned long end)
 {
@@ -89,6 +135,10 @@ void oc_own_zap_begin(struct oc_own_zap *own, struct mm_struct *mm, unsigned lon
 	oc_mark_set(&oc_own_zaps, &own->mark);
 }
 
+/**
+ * oc_own_zap_end() - the caller has taken the entries out
+ * @own: what oc_own_zap_begin() was given
+ */
 void oc_own_zap_end(struct oc_own_zap *own)
 {
 	oc_mark_clear(&oc_own_zaps, &own->mark);
@@ -203,7 +253,13 @@ static void oc_changes_busy_part(unsigned long *busy, unsigned long start, unsig
 		bitmap_set(busy, (lo - start) >> PAGE_SHIFT, oc_pages_of(lo, hi - lo));
 }
 
-/* A bit in `busy` for each page of [start, end) that is being changed. */
+/**
+ * oc_changes_busy() - which pages are being changed
+ * @c: changes of the address space
+ * @start: first page
+ * @end: the address behind the last page
+ * @busy: gets a bit for each page of [@start, @end), set while the page is being changed
+ */
 void oc_changes_busy(struct oc_changes *c, unsigned long start, unsigned long end,
 		     unsigned long *busy)
 {
@@ -247,9 +303,15 @@ static bool oc_is_changing(struct oc_changes *c, unsigned long page, u64 begun, 
 	return changing;
 }
 
-/*
- * Until changes of the page that are under way have ended: not those that begin meanwhile, nor
- * those of anything else. A kill ends it. The caller holds no lock.
+/**
+ * oc_changes_wait() - wait for changes of a page that are under way
+ * @c: changes of the address space
+ * @page: the page
+ *
+ * This does not wait for changes that begin meanwhile, nor for those of other pages.
+ *
+ * Context: the caller holds no lock.
+ * Return: 0, or -EINTR: killed.
  */
 int oc_changes_wait(struct oc_changes *c, unsigned long page)
 {
@@ -513,9 +575,18 @@ static struct oc_changes *oc_changes_make(struct mm_struct *mm)
 	return err ? ERR_PTR(err == -EINTR ? -ERESTARTNOINTR : err) : c;
 }
 
-/*
- * From here on `ops` hear of changes of these addresses of the caller. `locked`: its mmap lock is
- * held for writing.
+/**
+ * oc_watch_begin() - subscribe to changes of a part of the caller's address space
+ * @watch: the subscription, valid until oc_watch_end()
+ * @start: first address
+ * @size: in bytes
+ * @ops: called for each change that begins from here on
+ * @locked: the caller holds its mmap lock for writing
+ *
+ * Context: may sleep. Without @locked the mmap lock is taken for the first watch of an address
+ * space.
+ * Return: 0, or -EINTR: killed, -ERESTARTNOINTR: interrupted by a signal, -ENOMEM, -ESRCH: the
+ * memory is being reaped.
  */
 int oc_watch_begin(struct oc_watch *watch, unsigned long start, unsigned long size,
 		   const struct oc_watch_ops *ops, bool locked)
@@ -551,9 +622,14 @@ int oc_watch_begin(struct oc_watch *watch, unsigned long start, unsigned long si
 	return 0;
 }
 
-/*
- * Waits for notifications of this watch that run just now, which are work of the kernel's alone.
- * Not for their changes, nor for other ones.
+/**
+ * oc_watch_end() - end a subscription
+ * @watch: the subscription
+ *
+ * Waits for notifications of this watch that run just now, which are work of the kernel's alone. It
+ * waits neither for their changes nor for other ones.
+ *
+ * Context: may sleep. The caller holds no lock that a notification of the watch takes.
  */
 void oc_watch_end(struct oc_watch *watch)
 {
@@ -571,12 +647,19 @@ void oc_watch_end(struct oc_watch *watch)
 	oc_changes_put(c);
 }
 
+/**
+ * oc_changes_init() - prepare for watches, when the module is loaded
+ */
 void oc_changes_init(void)
 {
 	oc_marks_init(&oc_own_zaps);
 }
 
-/* No watch is left. Waits until all notifiers are freed, and the last free has returned. */
+/**
+ * oc_changes_exit() - take back the notifiers of all address spaces, when the module is unloaded
+ *
+ * No watch is left. Waits until all notifiers are freed, and the last free has returned.
+ */
 void oc_changes_exit(void)
 {
 	struct hlist_node *next;

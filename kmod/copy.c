@@ -118,7 +118,16 @@ static const struct oc_side *oc_copy_far(const struct oc_side *dst, const struct
 	return src;
 }
 
-/* The caller checked rights and bounds. *done bytes were copied, whatever is returned. */
+/**
+ * oc_copy() - copy between two address spaces
+ * @dst: where to; the caller checked rights and bounds
+ * @src: where from; the same
+ * @length: bytes
+ * @done: bytes that were copied, whatever is returned
+ *
+ * Context: may sleep. The caller holds no mmap lock.
+ * Return: 0 or the error that ended the copy.
+ */
 int oc_copy(const struct oc_side *dst, const struct oc_side *src, u64 length, u64 *done)
 {
 	const struct oc_side *far = oc_copy_far(dst, src);

@@ -42,12 +42,23 @@
 /* ---- tasks that are in the middle of something (marks.c) ---- */
 #define OC_MARK_BUCKETS 64
 
+/**
+ * struct oc_mark - a note that a task is in the middle of something
+ * @node: in its bucket; under the bucket's lock
+ * @task: who adds it, removes it and finds it
+ */
 struct oc_mark {
 	struct hlist_node node;
 	struct task_struct *task;
 };
 
-/* Hashed by task, so that neither faults nor invalidations of different tasks meet at one lock. */
+/**
+ * struct oc_marks - a set of notes
+ * @bucket: hashed by task, so that neither faults nor invalidations of different tasks meet at one
+ *   lock
+ * @bucket.lock: guards @bucket.head
+ * @bucket.head: notes
+ */
 struct oc_marks {
 	struct oc_mark_bucket {
 		spinlock_t lock; /* of the list */
@@ -62,23 +73,37 @@ struct oc_mark *oc_mark_find(struct oc_marks *marks);
 
 /* ---- changes of an address space (changes.c) ---- */
 struct oc_watch;
+/**
+ * struct oc_watch_ops - what is done when watched memory changes
+ * @invalidate: A change begins. When this returns, nothing may use what the range has been. False:
+ *   not yet, come again. Only a change that cannot wait may get that answer; it is notified under a
+ *   spinlock. The end of the address space is notified as MMU_NOTIFY_RELEASE.
+ */
 struct oc_watch_ops {
-	/*
-	 * A change begins: when this returns, nothing may use what the range has been. False: not
-	 * yet, come again. Only to a change that cannot wait, which is notified under a spinlock.
-	 * The end of the address space is notified as MMU_NOTIFY_RELEASE.
-	 */
 	bool (*invalidate)(struct oc_watch *watch, const struct mmu_notifier_range *range);
 };
 
-/* A subscription to the changes of a part of an address space. */
+/**
+ * struct oc_watch - a subscription to the changes of a part of an address space
+ * @node: the part, in the tree of @changes; under the lock of these
+ * @changes: of that address space, of which the watch is a user
+ * @mm: the address space, kept as a structure as long as the watch, without its users
+ * @ops: what is done when the memory changes
+ * @serial: a notification passes over watches that came after it
+ * @notifying: calls of @ops->invalidate that run just now. Under the lock of @changes; a waiting
+ *   task reads it unlocked
+ * @leaving: it is not notified any more; under the lock of @changes
+ *
+ * A member of the segment or attachment that watches. What has no lock is set by oc_watch_begin()
+ * and stays as it is.
+ */
 struct oc_watch {
 	struct interval_tree_node node;
-	struct oc_changes *changes; /* of that address space */
-	struct mm_struct *mm; /* held as long as this, without its users */
+	struct oc_changes *changes;
+	struct mm_struct *mm;
 	const struct oc_watch_ops *ops;
 	u64 serial;
-	unsigned int notifying; /* calls of `invalidate` that run just now */
+	unsigned int notifying;
 	bool leaving;
 };
 
@@ -93,7 +118,15 @@ void oc_changes_exit(void);
 void oc_notifier_born(void);
 void oc_notifier_freed(void);
 
-/* What a task takes out of an attachment just now: no watch has to be notified of that. */
+/**
+ * struct oc_own_zap - what a task takes out of an attachment just now
+ * @mark: by which the task's notifications find it
+ * @mm: the importer's address space
+ * @start: first address of the stretch
+ * @end: the address behind it
+ *
+ * On the task's stack. No watch has to be notified of that.
+ */
 struct oc_own_zap {
 	struct oc_mark mark;
 	struct mm_struct *mm;
@@ -114,6 +147,11 @@ int oc_owner_vma_check(struct mm_struct *mm, unsigned long addr, bool write);
 int oc_fault_in(struct mm_struct *mm, unsigned long addr, bool write, bool owner, int *locked);
 
 /* ---- gates: bytes move within them only (gate.c) ---- */
+/**
+ * struct oc_gate - where the bytes of a segment or region move
+ * @inside: tasks that are within
+ * @closed: no task enters any more; never set back
+ */
 struct oc_gate {
 	atomic_t inside;
 	bool closed;
@@ -128,12 +166,20 @@ void oc_gate_drain(struct oc_gate *gate);
 
 /* ---- pages that are held (pages.c) ---- */
 
-/* What may not be waited for, so it is tried again until it is done. */
+/**
+ * struct oc_deferred - what may not be waited for, so it is tried again until it is done
+ * @work: the next attempt
+ * @attempt: true: it is done, and this structure may be gone
+ * @delay: jiffies before that attempt
+ * @holds: this has a reference of the module
+ *
+ * Owned by its work from oc_deferred_begin() on.
+ */
 struct oc_deferred {
 	struct delayed_work work;
-	bool (*attempt)(struct oc_deferred *d); /* true: it is done, and `d` may be gone */
+	bool (*attempt)(struct oc_deferred *d);
 	unsigned long delay;
-	bool holds; /* the module */
+	bool holds;
 };
 
 int oc_deferred_init(void);
@@ -155,6 +201,19 @@ int oc_arg_write(void __user *to, const void *from, size_t known, u32 size);
 int oc_give_fd(struct file *file, void __user *to, void *arg, size_t known, u32 size, s32 *slot);
 
 /* ---- counters and quotas (quota.c) ---- */
+/**
+ * enum oc_stat - counters of all users
+ * @OC_ATTACHES: attachments that were made
+ * @OC_FAULTS: faults of attachments
+ * @OC_RETRIES: faults that could not be answered at once
+ * @OC_MAPPED_SMALL: entries of single pages that were written
+ * @OC_MAPPED_HUGE: huge entries that were written
+ * @OC_INVALIDATIONS: invalidations of segments
+ * @OC_HOLES: faults that found a hole
+ * @OC_COPIES: copies of COPY and of /dev/knem
+ * @OC_COPIED_BYTES: what these copied
+ * @OC_STATS: how many counters there are
+ */
 enum oc_stat {
 	OC_ATTACHES,
 	OC_FAULTS,
@@ -168,12 +227,21 @@ enum oc_stat {
 	OC_STATS
 };
 
+/**
+ * struct oc_stats - what one CPU counted
+ * @v: by enum oc_stat
+ */
 struct oc_stats {
 	u64 v[OC_STATS];
 };
 
 DECLARE_PER_CPU(struct oc_stats, oc_stats);
 
+/**
+ * oc_count() - add to a counter
+ * @what: the counter
+ * @n: how much
+ */
 static inline void oc_count(enum oc_stat what, u64 n)
 {
 	this_cpu_add(oc_stats.v[what], n);
@@ -181,7 +249,15 @@ static inline void oc_count(enum oc_stat what, u64 n)
 
 u64 oc_stat_sum(enum oc_stat what);
 
-/* What a user may have of; each has a module parameter. */
+/**
+ * enum oc_quota - what a user may have so many of; each has a module parameter
+ * @OC_SEGMENTS: segments
+ * @OC_PERMITS: permits of /dev/xpmem
+ * @OC_REGIONS: regions of /dev/knem
+ * @OC_WORKERS: status arrays of /dev/knem
+ * @OC_ATTACHMENT_VMAS: VMAs of attachments
+ * @OC_QUOTAS: how many quotas there are
+ */
 enum oc_quota { OC_SEGMENTS, OC_PERMITS, OC_REGIONS, OC_WORKERS, OC_ATTACHMENT_VMAS, OC_QUOTAS };
 extern unsigned long oc_gauge[OC_QUOTAS];
 extern atomic_long_t oc_pinned_pages;
@@ -193,9 +269,14 @@ struct oc_user *oc_charge(enum oc_quota what);
 bool oc_may_charge(struct oc_user *user, enum oc_quota what);
 void oc_charge_more(struct oc_user *user, enum oc_quota what);
 void oc_uncharge(struct oc_user *user, enum oc_quota what);
-/*
- * Who causes a zap: the user's own tasks, those of them that reclaim memory, or all others. It
- * decides the queue, and whether the zap takes one of the user's slots.
+/**
+ * enum oc_zap_class - who causes a zap
+ * @OC_ZAP_OWN: a task of the user; the zap takes one of the user's slots
+ * @OC_ZAP_RECLAIM: a task of the user that reclaims memory
+ * @OC_ZAP_OTHER: the kernel, or another user
+ * @OC_ZAP_CLASSES: how many classes there are
+ *
+ * Each class has a workqueue of its own.
  */
 enum oc_zap_class { OC_ZAP_OWN, OC_ZAP_RECLAIM, OC_ZAP_OTHER, OC_ZAP_CLASSES };
 enum oc_zap_class oc_zap_class_of(struct oc_user *user, const struct mm_struct *mm);
@@ -224,37 +305,67 @@ void oc_space_uncharge(struct oc_space *space);
 #define OC_E_FLAGS (OC_E_VALID | OC_E_WRITE)
 #endif
 
-/*
- * entry[i] tells what the owner's page start + i * PAGE_SIZE was when `seq` invalidations of the
- * segment had been recorded. It may be used under the segment's lock, after oc_snap_refresh() has
- * struck out what was invalidated since.
+/**
+ * struct oc_snap - what the owner's page tables said of a window
+ * @seq: invalidations of the segment that had been recorded then
+ * @start: the owner's first page
+ * @pages: how many
+ * @huge: all of it is one entry of the owner's tables, and was not changed since
+ * @entry: what page @start + i * PAGE_SIZE was; an allocation by itself, or @one
+ * @one: the entry of a single page
+ *
+ * It is the task's that allocated it, until oc_snap_store(). From then on it is the segment's, and
+ * under its lock. What it says may be used under that lock, after oc_snap_refresh() has struck out
+ * what was invalidated since.
  */
 struct oc_snap {
 	u64 seq;
 	unsigned long start;
 	unsigned int pages;
-	bool huge; /* all of it is one entry of the owner's tables, and was not changed since */
-	unsigned long *entry; /* by itself: a page for a whole window */
-	unsigned long one; /* or here, of a single page */
+	bool huge;
+	unsigned long *entry;
+	unsigned long one;
 };
 
+/**
+ * oc_snap_end() - where a snapshot ends
+ * @s: the snapshot
+ *
+ * Return: the owner's address behind the last page.
+ */
 static inline unsigned long oc_snap_end(const struct oc_snap *s)
 {
 	return s->start + (unsigned long)s->pages * PAGE_SIZE;
 }
 
-/* Which of its entries is the owner's page. */
+/**
+ * oc_snap_index() - which entry of a snapshot is a page's
+ * @s: the snapshot
+ * @page: a page of the owner within it
+ *
+ * Return: the index.
+ */
 static inline unsigned long oc_snap_index(const struct oc_snap *s, unsigned long page)
 {
 	return (page - s->start) >> PAGE_SHIFT;
 }
 
+/**
+ * oc_entry_pfn() - the page of a snapshot's entry
+ * @e: the entry, with OC_E_VALID
+ *
+ * Return: its number.
+ */
 static inline unsigned long oc_entry_pfn(unsigned long e)
 {
 	return e & ~OC_E_FLAGS;
 }
 
-/* Never zero, positive as s64; of 56 bits, since programs print two of them into 32 bytes. */
+/**
+ * oc_random_id() - an id that cannot be guessed
+ *
+ * Return: never zero, positive as s64; of 56 bits, since programs print two of them into 32 bytes.
+ */
 static inline u64 oc_random_id(void)
 {
 	u64 id;
@@ -274,20 +385,32 @@ static inline u64 oc_random_id(void)
 /* pages of the owner that one fault has made present at most */
 #define OC_AHEAD_MAX OC_PAGES_IN(SZ_256K, PAGE_SIZE)
 
-/*
- * What a task found while it held no lock of its own: an error that its repeated fault must answer.
+/**
+ * struct oc_verdict - an error that a task's repeated fault must answer
+ * @pid: the task
+ * @born: when it began, so that no later one with its number is taken for it
+ * @page: the owner's page
+ * @err: what the task found while it held no lock of its own; 0: this place is free
+ *
+ * Under the lock of the segment that has it.
  */
 struct oc_verdict {
 	pid_t pid;
 	u64 born;
 	unsigned long page;
-	int err; /* 0: free */
+	int err;
 };
 
-/* What a worker does for the tasks that wait for it. */
+/**
+ * struct oc_zap_work - what a worker does for the tasks that wait for it
+ * @work: the worker's
+ * @waiting: in the queue for one of the user's slots; under the lock of these
+ * @user: whose slots these are
+ * @class: who causes the zap
+ */
 struct oc_zap_work {
 	struct work_struct work;
-	struct list_head waiting; /* for one of the user's slots; under the lock of these */
+	struct list_head waiting;
 	struct oc_user *user;
 	enum oc_zap_class class;
 };
@@ -314,13 +437,58 @@ struct oc_zap_batch {
 	bool queued;
 };
 
+/**
+ * struct oc_seg - a segment: a range of one address space, and what its importers share
+ * @ref: held by its files, by its maker, and while it is looked at; the last one ends it
+ * @node: published under @id; under oc_table_lock
+ * @listed: among all segments; under oc_table_lock
+ * @owner: the process that exported it
+ * @id: set by oc_seg_publish()
+ * @mm: the owner's address space, kept as a structure by @watch, without its users
+ * @start: first address
+ * @size: in bytes
+ * @mode: who may get it, as of a file
+ * @uid: the owner's effective uid at the export
+ * @gid: its effective gid
+ * @ns: its user namespace
+ * @user: whose quota this counts against
+ * @space: the address space in which it counts
+ * @mapping: only what the kernel links its VMAs by, whose page offset is the owner's page number
+ * @watch: of the owner's memory
+ * @generation: the page of counts that importers may map
+ * @reap: work that zaps all of it, for a caller that cannot wait
+ * @refills: how often what the owner takes away may come back writable: see oc_refill_seen()
+ * @gate: where COPY and debuggers move bytes
+ * @zapped: woken when a stretch that leaves is walked no more
+ * @batch: zaps that wait, by class; OC_ZAP_OTHER is not batched
+ * @batch_done: woken when a batch is done
+ * @state: ONECOPY_STATE_*; oc_seg_error() reads it unlocked
+ * @seq: invalidations that were recorded; a snapshot reads it unlocked
+ * @ring: the last OC_RING of them
+ * @snap: snapshots that are kept
+ * @snap_hand: which of them goes next
+ * @verdict: errors for faults that come again
+ * @verdict_hand: which of them goes next
+ * @ahead_at: the page that comes next if importers go through memory in order
+ * @ahead: how many pages the last fault of that kind wanted
+ * @reap_queued: @reap is queued, or was
+ * @reap_done: @reap has zapped all of it
+ * @stretches: where attachments may have entries, by the owner's address
+ * @stretch_serial: serial number of the last one that came
+ * @attachments: by when they came, for who lists them
+ * @attachment_serial: serial number of the last one that came
+ * @attached: how many there are, known without a walk through them
+ * @attached_bytes: how long they are, known in the same way
+ *
+ * Members before @lock that name none are set when it is made and stay as they are.
+ */
 struct oc_seg {
 	struct kref ref;
-	struct hlist_node node; /* published under id; under oc_table_lock */
-	struct oc_listed listed; /* among all segments; under oc_table_lock */
+	struct hlist_node node;
+	struct oc_listed listed;
 	struct pid *owner;
 	u64 id;
-	struct mm_struct *mm; /* the owner's; held by the watch, without its users */
+	struct mm_struct *mm;
 	unsigned long start;
 	unsigned long size;
 	umode_t mode;
@@ -329,49 +497,59 @@ struct oc_seg {
 	struct user_namespace *ns;
 	struct oc_user *user;
 	struct oc_space *space;
-	/* Only what the kernel links its VMAs by, whose page offset is the owner's page number. */
 	struct address_space mapping;
 	struct oc_watch watch;
 	struct page *generation;
 
 	struct work_struct reap;
-	/* so often may what the owner takes away come back writable: oc_refill_seen() */
 	atomic_t refills;
-	struct oc_gate gate; /* where COPY and debuggers move bytes */
-	wait_queue_head_t zapped; /* a stretch that leaves is walked no more */
-	struct oc_zap_batch batch[OC_ZAP_OTHER]; /* OC_ZAP_OTHER is not batched */
-	wait_queue_head_t batch_done; /* one more */
+	struct oc_gate gate;
+	wait_queue_head_t zapped;
+	struct oc_zap_batch batch[OC_ZAP_OTHER];
+	wait_queue_head_t batch_done;
 
-	/*
-	 * Taken in invalidation, so nothing is allocated, faulted or zapped under it. It guards
-	 * what follows:
+	/**
+	 * @lock: Guards all that follows. It is taken in invalidation, so nothing is allocated,
+	 * faulted or zapped under it.
 	 */
 	struct mutex lock;
-	u32 state; /* ONECOPY_STATE_* */
-	u64 seq; /* invalidations recorded */
+	u32 state;
+	u64 seq;
 	struct oc_range ring[OC_RING];
 	struct oc_snap *snap[OC_SNAPS];
 	unsigned int snap_hand;
 	struct oc_verdict verdict[OC_VERDICTS];
 	unsigned int verdict_hand;
-	/* the page that comes next if importers go through memory in order */
 	unsigned long ahead_at;
 	unsigned int ahead;
-	bool reap_queued; /* a worker zaps all of it, or has */
+	bool reap_queued;
 	bool reap_done;
-	struct rb_root_cached stretches; /* where attachments may have entries, by address here */
-	u64 stretch_serial; /* of the last that came */
-	struct rb_root_cached attachments; /* by when they came, for who lists them */
-	unsigned long attachment_serial; /* of the last that came */
-	unsigned long attached; /* how many there are, and ... */
-	unsigned long attached_bytes; /* ... how long they are: without a walk through them */
+	struct rb_root_cached stretches;
+	u64 stretch_serial;
+	struct rb_root_cached attachments;
+	unsigned long attachment_serial;
+	unsigned long attached;
+	unsigned long attached_bytes;
 };
 
+/**
+ * oc_seg_end() - where a segment ends
+ * @seg: the segment
+ *
+ * Return: the address behind its last byte.
+ */
 static inline unsigned long oc_seg_end(const struct oc_seg *seg)
 {
 	return seg->start + seg->size;
 }
 
+/**
+ * oc_seg_has() - whether an address is of a segment
+ * @seg: the segment
+ * @addr: an address of the owner
+ *
+ * Return: true if it is.
+ */
 static inline bool oc_seg_has(const struct oc_seg *seg, unsigned long addr)
 {
 	return addr >= seg->start && addr - seg->start < seg->size;
@@ -388,6 +566,12 @@ const char *oc_seg_state(const struct oc_seg *seg);
 bool oc_seg_allows(struct oc_seg *seg, bool write);
 int oc_seg_enter(struct oc_seg *seg);
 
+/**
+ * oc_seg_get() - take one more reference of a segment
+ * @seg: a segment of which the caller has one
+ *
+ * Return: @seg.
+ */
 static inline struct oc_seg *oc_seg_get(struct oc_seg *seg)
 {
 	kref_get(&seg->ref);
@@ -408,21 +592,39 @@ int oc_generation_mmap(struct oc_seg *seg, struct vm_area_struct *vma);
 
 struct oc_installers;
 
-/* What one mmap() made; VMAs that it was split into share it. */
+/**
+ * struct oc_attachment - what one mmap() of a segment made
+ * @ref: one for each VMA; the VMAs into which the first one was split share it
+ * @user: who made it: each VMA counts
+ * @seg: the segment, which @file keeps
+ * @file: that of its VMAs, which keep it
+ * @link: among the segment's, at its serial number; under the segment's lock
+ * @importer: the process that made it
+ * @start: first address, of the importer
+ * @end: the address behind the last one
+ * @shows: the owner's address that @start shows
+ * @watch: of the importer's memory
+ * @scratch: the page for what is written to holes; NULL: nothing was. Set once, by cmpxchg()
+ * @installers: locks of faults; NULL: it was never touched. Set once, by cmpxchg()
+ * @stretches: where there may be entries, by the importer's address. Under the segment's lock;
+ *   whether there are any is read unlocked
+ *
+ * Members that name no lock are set when it is made and stay as they are.
+ */
 struct oc_attachment {
-	struct kref ref; /* one for each VMA */
-	struct oc_user *user; /* who made it: each VMA counts */
+	struct kref ref;
+	struct oc_user *user;
 	struct oc_seg *seg;
-	struct file *file; /* that of its VMAs, which hold it */
-	struct interval_tree_node link; /* of the segment's, at its serial number; its lock */
+	struct file *file;
+	struct interval_tree_node link;
 	struct pid *importer;
-	unsigned long start; /* importer's addresses */
+	unsigned long start;
 	unsigned long end;
-	unsigned long shows; /* the owner's address of the first */
-	struct oc_watch watch; /* of the importer's memory */
-	struct page *scratch; /* what is written to holes goes here; NULL: nothing was */
-	struct oc_installers *installers; /* NULL: it was never touched */
-	struct rb_root_cached stretches; /* by importer's address; the segment's lock */
+	unsigned long shows;
+	struct oc_watch watch;
+	struct page *scratch;
+	struct oc_installers *installers;
+	struct rb_root_cached stretches;
 };
 
 struct oc_stretch;
@@ -444,16 +646,21 @@ bool oc_stretch_enter(struct vm_area_struct *vma, unsigned long addr, struct oc_
 bool oc_is_walked(struct vm_area_struct *vma, unsigned long start, unsigned long end);
 
 /* ---- views: open files of a segment (attach.c) ---- */
+/**
+ * struct oc_view - an open file of a segment
+ * @seg: the segment, of which the file has a reference
+ * @write: it may be mapped to write
+ * @nosignal: a hole is the hole page and a count, not SIGBUS
+ * @one: An attachment, for the one at a time that most files have: it takes no memory but this. Its
+ *   VMAs keep the file, so it is gone before the view is
+ * @one_taken: bit 0: @one is in use
+ */
 struct oc_view {
 	struct oc_seg *seg;
 	bool write;
-	bool nosignal; /* a hole is the hole page and a count, not SIGBUS */
-	/*
-	 * Most files are attached once at a time, which takes no memory but this. The VMAs of an
-	 * attachment hold the file, so it is gone before the view is.
-	 */
+	bool nosignal;
 	struct oc_attachment one;
-	unsigned long one_taken; /* bit 0 */
+	unsigned long one_taken;
 };
 
 struct file *oc_view_open(struct oc_seg *seg, bool write, bool nosignal);
@@ -469,9 +676,12 @@ void oc_fault_exit(void);
 unsigned long oc_window_bytes(void);
 void oc_window_of(const struct vm_area_struct *vma, unsigned long addr, struct oc_seg *seg,
 		  unsigned long owner, struct oc_window *w);
-/*
- * What this task's faults find wrong they report here, instead of answering it, until
- * oc_quiet_end().
+/**
+ * struct oc_quiet - where a task's faults report errors, instead of answering them
+ * @mark: by which the faults find it
+ * @err: what they found wrong, or 0
+ *
+ * On the task's stack, from oc_quiet_begin() until oc_quiet_end().
  */
 struct oc_quiet {
 	struct oc_mark mark;
@@ -486,19 +696,29 @@ bool oc_is_hole_pfn(const struct oc_attachment *att, unsigned long pfn);
 int oc_access(struct vm_area_struct *vma, unsigned long addr, void *buf, int len, int write);
 
 /* ---- snapshot.c ---- */
-/* The access to the owner's memory that a fault or PREFAULT needs. */
+/**
+ * struct oc_want - the access to the owner's memory that a fault or PREFAULT needs
+ * @page: the owner's page
+ * @write: to be written
+ * @lost: To read only. [@page, @lost) was there until the owner took it away, and may be brought
+ *   back, too. 0: nothing was
+ * @last: PREFAULT: [@page, @last) is asked for, and waited for. 0: @page alone is
+ */
 struct oc_want {
 	unsigned long page;
 	bool write;
-	/*
-	 * To read only. [page, lost) was there until the owner took it away, and may be brought
-	 * back, too. 0: nothing was.
-	 */
 	unsigned long lost;
-	/* PREFAULT: [page, last) is asked for, and waited for. 0: the page alone is. */
 	unsigned long last;
 };
 
+/**
+ * oc_snap_suffices() - whether a snapshot knows enough of a page to map it
+ * @snap: the snapshot, up to date
+ * @page: a page of the owner within it
+ * @write: to be written
+ *
+ * Return: true if it does.
+ */
 static inline bool oc_snap_suffices(const struct oc_snap *snap, unsigned long page, bool write)
 {
 	unsigned long e = snap->entry[oc_snap_index(snap, page)];
@@ -538,7 +758,11 @@ int oc_resolve(struct oc_seg *seg, unsigned long start, unsigned long end,
 long oc_prefault(u64 address, u64 length, bool write, u64 *done);
 
 /* ---- copy.c ---- */
-/* Memory of one address space: of a segment's owner, or (seg NULL) the caller's own. */
+/**
+ * struct oc_side - one side of a COPY: memory of one address space
+ * @seg: a segment; NULL: the caller's own memory
+ * @addr: the first byte, in the owner's address space or the caller's
+ */
 struct oc_side {
 	struct oc_seg *seg;
 	u64 addr;

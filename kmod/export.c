@@ -21,6 +21,15 @@ static int oc_may_export(unsigned long start, unsigned long len)
 	return attachment ? -EOPNOTSUPP : 0;
 }
 
+/**
+ * oc_export() - grant a range of the caller's memory
+ * @start: first address; the range was checked
+ * @size: in bytes
+ * @mode: who may get it, as of a file
+ *
+ * Context: as oc_seg_create().
+ * Return: as oc_seg_create(), or ERR_PTR() of -EOPNOTSUPP: it is an attachment, or -EINTR: killed.
+ */
 struct oc_seg *oc_export(unsigned long start, unsigned long size, umode_t mode)
 {
 	int err = oc_may_export(start, size);
@@ -29,9 +38,13 @@ struct oc_seg *oc_export(unsigned long start, unsigned long size, umode_t mode)
 		     oc_seg_create(start, size, mode, &oc_owner_ops, oc_zap_run_batch);
 }
 
-/*
- * Unpublished and taken back from all holders; no byte moves afterwards. The caller holds a
- * reference, and no lock.
+/**
+ * oc_revoke() - take a segment back from all holders
+ * @seg: the segment, of which the caller has a reference
+ *
+ * No byte moves afterwards, and no attachment shows a page.
+ *
+ * Context: may sleep. The caller holds no lock.
  */
 void oc_revoke(struct oc_seg *seg)
 {

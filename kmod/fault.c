@@ -83,6 +83,11 @@ static struct mutex *oc_install_lock_of(struct vm_fault *vmf)
 	return all ? &all->lock[hash_long((unsigned long)vmf->pmd, OC_INSTALL_BITS)] : NULL;
 }
 
+/**
+ * oc_fault_init() - make the hole page, when the module is loaded
+ *
+ * Return: 0 or -ENOMEM.
+ */
 int oc_fault_init(void)
 {
 	oc_marks_init(&oc_quiet);
@@ -90,23 +95,43 @@ int oc_fault_init(void)
 	return oc_hole_page ? 0 : -ENOMEM;
 }
 
+/**
+ * oc_fault_exit() - free the hole page, when the module is unloaded
+ */
 void oc_fault_exit(void)
 {
 	__free_page(oc_hole_page);
 }
 
+/**
+ * oc_quiet_begin() - have this task's faults report errors instead of answering them
+ * @q: gets the error, on the caller's stack; stays until oc_quiet_end()
+ */
 void oc_quiet_begin(struct oc_quiet *q)
 {
 	q->err = 0;
 	oc_mark_set(&oc_quiet, &q->mark);
 }
 
+/**
+ * oc_quiet_end() - let this task's faults answer errors again
+ * @q: what oc_quiet_begin() was given
+ *
+ * Return: 0, or what a fault found wrong.
+ */
 int oc_quiet_end(struct oc_quiet *q)
 {
 	oc_mark_clear(&oc_quiet, &q->mark);
 	return q->err;
 }
 
+/**
+ * oc_is_hole_pfn() - whether a page stands for a hole
+ * @att: the attachment in which it is mapped
+ * @pfn: its number
+ *
+ * Return: true if it is the hole page, or the scratch page of @att.
+ */
 bool oc_is_hole_pfn(const struct oc_attachment *att, unsigned long pfn)
 {
 	struct page *scratch = READ_ONCE(att->scratch);
@@ -114,7 +139,11 @@ bool oc_is_hole_pfn(const struct oc_attachment *att, unsigned long pfn)
 	return pfn == page_to_pfn(oc_hole_page) || (scratch && pfn == page_to_pfn(scratch));
 }
 
-/* What one fault may map. */
+/**
+ * oc_window_bytes() - what one fault may map
+ *
+ * Return: bytes, a power of two.
+ */
 unsigned long oc_window_bytes(void)
 {
 	unsigned long pages = clamp_t(unsigned long, READ_ONCE(fault_around), 1, OC_WINDOW_MAX);
@@ -122,6 +151,14 @@ unsigned long oc_window_bytes(void)
 	return rounddown_pow_of_two(pages) * PAGE_SIZE;
 }
 
+/**
+ * oc_window_of() - the window around a page of an attachment
+ * @vma: a VMA of the attachment
+ * @addr: the page
+ * @seg: the segment
+ * @owner: the owner's page there
+ * @w: gets the window
+ */
 void oc_window_of(const struct vm_area_struct *vma, unsigned long addr, struct oc_seg *seg,
 		  unsigned long owner, struct oc_window *w)
 {

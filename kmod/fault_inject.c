@@ -22,11 +22,20 @@ static struct {
 
 static struct dentry *oc_dir;
 
+/**
+ * oc_inject() - whether to fail here
+ * @point: the point
+ *
+ * Return: true if fault injection says so.
+ */
 bool oc_inject(enum oc_inject_point point)
 {
 	return should_fail(oc_points[point].attr, 1);
 }
 
+/**
+ * oc_inject_init() - make the files of the points, when the module is loaded
+ */
 void oc_inject_init(void)
 {
 #ifdef CONFIG_FAULT_INJECTION_DEBUG_FS
@@ -38,6 +47,9 @@ void oc_inject_init(void)
 #endif
 }
 
+/**
+ * oc_inject_exit() - remove the files of the points, when the module is unloaded
+ */
 void oc_inject_exit(void)
 {
 	debugfs_remove_recursive(oc_dir);

@@ -10,7 +10,13 @@
 
 #include "core.h"
 
-/* False: it is closed. */
+/**
+ * oc_gate_enter() - enter a gate, to move bytes
+ * @gate: the gate
+ *
+ * Context: until oc_gate_leave() the caller is not preempted, and takes no fault and no lock.
+ * Return: false if the gate is closed.
+ */
 bool oc_gate_enter(struct oc_gate *gate)
 {
 	preempt_disable();
@@ -24,6 +30,10 @@ bool oc_gate_enter(struct oc_gate *gate)
 	return false;
 }
 
+/**
+ * oc_gate_leave() - leave a gate
+ * @gate: the gate that oc_gate_enter() let the caller in
+ */
 void oc_gate_leave(struct oc_gate *gate)
 {
 	/* A task that sees this sees all that was done within. */
@@ -32,7 +42,10 @@ void oc_gate_leave(struct oc_gate *gate)
 	preempt_enable();
 }
 
-/* No task enters any more. */
+/**
+ * oc_gate_close() - let no task enter any more
+ * @gate: the gate
+ */
 void oc_gate_close(struct oc_gate *gate)
 {
 	smp_store_release(&gate->closed, true); /* pairs with oc_gate_enter() */
@@ -40,7 +53,12 @@ void oc_gate_close(struct oc_gate *gate)
 
 #define OC_GATE_SPINS 1000
 
-/* It is closed: wait until those within have left. At most a copy of OC_GATE_BYTES. */
+/**
+ * oc_gate_drain() - wait until all tasks have left a closed gate
+ * @gate: the gate
+ *
+ * Context: may sleep, for no longer than a copy of OC_GATE_BYTES takes.
+ */
 void oc_gate_drain(struct oc_gate *gate)
 {
 	unsigned int spins;

@@ -9,12 +9,22 @@ static struct onecopy_generation *oc_generation(struct oc_seg *seg)
 	return page_address(seg->generation);
 }
 
+/**
+ * oc_generation_init() - make a segment's generation page
+ * @seg: a new segment
+ *
+ * Return: 0 or -ENOMEM.
+ */
 int oc_generation_init(struct oc_seg *seg)
 {
 	seg->generation = alloc_page(OC_GFP_SHOWN | __GFP_ZERO);
 	return seg->generation ? 0 : -ENOMEM;
 }
 
+/**
+ * oc_generation_free() - drop a segment's reference of its generation page
+ * @seg: the segment; mappings of the page have their own references
+ */
 void oc_generation_free(struct oc_seg *seg)
 {
 	/* Mappings of it hold their own references. */
@@ -22,7 +32,12 @@ void oc_generation_free(struct oc_seg *seg)
 		put_page(seg->generation);
 }
 
-/* Before the hole can be read. */
+/**
+ * oc_generation_hole() - count a hole, before it can be read
+ * @seg: the segment
+ *
+ * Context: takes @seg->lock.
+ */
 void oc_generation_hole(struct oc_seg *seg)
 {
 	mutex_lock(&seg->lock);
@@ -30,17 +45,36 @@ void oc_generation_hole(struct oc_seg *seg)
 	mutex_unlock(&seg->lock);
 }
 
-/* These two under the segment's lock, before anything is zapped. */
+/**
+ * oc_generation_invalidated() - show how many invalidations were recorded
+ * @seg: the segment
+ *
+ * Context: under @seg->lock, before anything is zapped.
+ */
 void oc_generation_invalidated(struct oc_seg *seg)
 {
 	WRITE_ONCE(oc_generation(seg)->invalidations, seg->seq);
 }
 
+/**
+ * oc_generation_state() - show a segment's state
+ * @seg: the segment
+ *
+ * Context: under @seg->lock, before anything is zapped.
+ */
 void oc_generation_state(struct oc_seg *seg)
 {
 	WRITE_ONCE(oc_generation(seg)->state, seg->state);
 }
 
+/**
+ * oc_generation_mmap() - map the generation page to read
+ * @seg: the segment
+ * @vma: the new VMA
+ *
+ * Context: the caller's mmap lock is held for writing.
+ * Return: 0, or -EINVAL: not that page, -EACCES: to write, or -ENOMEM.
+ */
 int oc_generation_mmap(struct oc_seg *seg, struct vm_area_struct *vma)
 {
 	if (vma->vm_end - vma->vm_start != PAGE_SIZE || vma->vm_pgoff != OC_GENERATION_PGOFF)

@@ -8,6 +8,14 @@
 #include <linux/kconfig.h>
 #include <linux/types.h>
 
+/**
+ * enum oc_inject_point - where a kernel with fault injection can make the module fail
+ * @OC_INJECT_ALLOC: an allocation fails
+ * @OC_INJECT_OWNER_LOCK: the owner's mmap lock seems taken
+ * @OC_INJECT_RETRY: a snapshot seems stale
+ * @OC_INJECT_PIN: a pin fails
+ * @OC_INJECT_POINTS: how many points there are
+ */
 enum oc_inject_point {
 	OC_INJECT_ALLOC,
 	OC_INJECT_OWNER_LOCK,
@@ -35,7 +43,12 @@ static inline void oc_inject_exit(void)
 }
 #endif
 
-/* The allocation, or NULL if injected (then not evaluated). */
+/**
+ * oc_may_fail() - an allocation that fault injection can make fail
+ * @allocation: an expression, which is not evaluated if it is to fail
+ *
+ * Return: what it allocated, or NULL.
+ */
 #define oc_may_fail(allocation) (oc_inject(OC_INJECT_ALLOC) ? NULL : (allocation))
 
 #endif

@@ -129,7 +129,14 @@ static int oc_worker(void *data)
 	return 0;
 }
 
-/* Under the file's lock: the status array. */
+/**
+ * oc_async_start() - make a file's status array, and map it
+ * @k: the file
+ * @vma: the new VMA
+ *
+ * Context: under @k->lock, with the caller's mmap lock held for writing.
+ * Return: 0, or -EBUSY: there is one, -EDQUOT or -ENOMEM.
+ */
 int oc_async_start(struct oc_knem *k, struct vm_area_struct *vma)
 {
 	u32 statuses = vma->vm_end - vma->vm_start, at;
@@ -165,9 +172,15 @@ fail:
 	return err;
 }
 
-/*
- * Makes the worker, in the task that asks for its first copy, and waits until it is placed. That
+/**
+ * oc_async_worker() - make a file's worker, if there is none
+ * @k: the file, whose status array is there
+ *
+ * The worker is made in the task that asks for its first copy, which waits until it is placed. That
  * waits for the kernel's locks of cgroups, and no kill ends it.
+ *
+ * Context: the caller holds no mmap lock. Takes @k->worker_lock.
+ * Return: 0, or -EINTR: killed, or why there is no worker.
  */
 int oc_async_worker(struct oc_knem *k)
 {
@@ -199,7 +212,10 @@ unlock:
 	return birth.err;
 }
 
-/* The file is going: a copy that runs ends soon, those that wait are dropped. */
+/**
+ * oc_async_stop() - the file is going: a copy that runs ends soon, those that wait are dropped
+ * @k: the file
+ */
 void oc_async_stop(struct oc_knem *k)
 {
 	struct oc_work *w;
@@ -216,10 +232,15 @@ void oc_async_stop(struct oc_knem *k)
 	oc_uncharge(k->user, OC_WORKERS);
 }
 
-/*
- * Room for one completion, and for one copy in the queue. The first is ended by
- * oc_async_complete(), or by oc_async_leave_ring() where there is nothing to report. The second is
- * ended by oc_async_leave_queue().
+/**
+ * oc_async_check() - reserve what the end of a copy needs
+ * @k: the file
+ * @index: of the copy's status
+ * @thread: reserve a place in the queue, which oc_async_leave_queue() gives back
+ * @notify: reserve a completion. oc_async_complete() uses it, or oc_async_leave_ring() gives it
+ *   back
+ *
+ * Return: 0, or -EINVAL: no such status, -EBUSY: no room.
  */
 int oc_async_check(struct oc_knem *k, u32 index, bool thread, bool notify)
 {
@@ -239,6 +260,10 @@ int oc_async_check(struct oc_knem *k, u32 index, bool thread, bool notify)
 	return err;
 }
 
+/**
+ * oc_async_leave_queue() - give a place in the queue back
+ * @k: the file
+ */
 void oc_async_leave_queue(struct oc_knem *k)
 {
 	spin_lock(&k->queue_lock);
@@ -246,6 +271,10 @@ void oc_async_leave_queue(struct oc_knem *k)
 	spin_unlock(&k->queue_lock);
 }
 
+/**
+ * oc_async_leave_ring() - give a completion back that is not reported
+ * @k: the file
+ */
 void oc_async_leave_ring(struct oc_knem *k)
 {
 	spin_lock(&k->queue_lock);
@@ -255,6 +284,11 @@ void oc_async_leave_ring(struct oc_knem *k)
 	wake_up(&k->reader_wait);
 }
 
+/**
+ * oc_async_submit() - queue a copy for the worker
+ * @k: the file
+ * @work: the copy, with its references; consumed
+ */
 void oc_async_submit(struct oc_knem *k, struct oc_work *work)
 {
 	WRITE_ONCE(k->status[work->index], KNEM_STATUS_PENDING);
@@ -264,6 +298,13 @@ void oc_async_submit(struct oc_knem *k, struct oc_work *work)
 	wake_up(&k->worker_wait);
 }
 
+/**
+ * oc_async_complete() - report that a copy is over
+ * @k: the file
+ * @index: of its status
+ * @notify: a reader is to be notified, too
+ * @status: KNEM_STATUS_*
+ */
 void oc_async_complete(struct oc_knem *k, u32 index, bool notify, u8 status)
 {
 	/* A program that sees the status sees the bytes. */
@@ -277,7 +318,14 @@ void oc_async_complete(struct oc_knem *k, u32 index, bool notify, u8 status)
 	wake_up(&k->reader_wait);
 }
 
-/* Without the lock: a hint for poll(), which a wake-up follows where it is about to change. */
+/**
+ * oc_async_readable() - whether there are completions to read
+ * @k: the file
+ *
+ * Context: without a lock. It is a hint for poll(), which a wake-up follows where it is about to
+ * change.
+ * Return: true if there are.
+ */
 bool oc_async_readable(struct oc_knem *k)
 {
 	return READ_ONCE(k->ring_ready);
@@ -294,7 +342,17 @@ static bool oc_enough(struct oc_knem *k, u32 want)
 	return enough;
 }
 
-/* Whole indices of completed copies, oldest first. */
+/**
+ * oc_async_read() - read whole indices of completed copies, oldest first
+ * @k: the file
+ * @buf: the caller's
+ * @count: bytes
+ * @nonblock: do not wait
+ *
+ * Context: may sleep. Takes @k->read_lock.
+ * Return: bytes, or -EINVAL: no room for one, -EAGAIN: none, or another task reads, -ERESTARTSYS: a
+ * signal, or -EFAULT.
+ */
 ssize_t oc_async_read(struct oc_knem *k, char __user *buf, size_t count, bool nonblock)
 {
 	u32 want = min_t(size_t, count / sizeof(u32), k->statuses), got = 0, index;
@@ -339,6 +397,14 @@ again:
 	goto again; /* another reader was faster */
 }
 
+/**
+ * oc_async_bind() - say on which CPUs a file's worker may run
+ * @k: the file, before it has a status array
+ * @b: the caller's command
+ *
+ * Context: takes @k->lock.
+ * Return: 0, or -EBUSY: too late, -EINVAL: no such CPUs or flags, -EFAULT or -ENOMEM.
+ */
 int oc_async_bind(struct oc_knem *k, const struct knem_cmd_bind_offload *b)
 {
 	cpumask_var_t mask;

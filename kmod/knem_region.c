@@ -114,6 +114,10 @@ static void oc_region_free(struct kref *held)
 	kfree_rcu(r, rcu);
 }
 
+/**
+ * oc_region_drop() - let go of a region's structure
+ * @region: the region, held by oc_region_next()
+ */
 void oc_region_drop(struct oc_region *region)
 {
 	kref_put(&region->held, oc_region_free);
@@ -222,6 +226,12 @@ static bool oc_region_unpublish(struct oc_region *region)
 	return published;
 }
 
+/**
+ * oc_region_put() - drop a reference of a region; the last one ends it
+ * @region: the region
+ *
+ * Context: may sleep until no byte of the region moves, as oc_gate_drain().
+ */
 void oc_region_put(struct oc_region *region)
 {
 	if (!refcount_dec_and_test(&region->users))
@@ -345,7 +355,10 @@ static int oc_region_own(struct oc_region *r, struct oc_pinner **kept)
 	return 0;
 }
 
-/* The file ends. */
+/**
+ * oc_pinner_forget() - a file ends, and keeps no pinner any more
+ * @kept: where the file kept it
+ */
 void oc_pinner_forget(struct oc_pinner **kept)
 {
 	if (*kept)
@@ -447,7 +460,14 @@ static int oc_pin_piece(struct oc_pinning *pinning, struct oc_piece *p, const st
 	return 0;
 }
 
-/* A vector of the caller, checked and copied. *n pieces are read, and *n are left. */
+/**
+ * oc_iovec_read() - copy and check a vector of the caller
+ * @array: its address
+ * @n: how many pieces to read; set to how many are left, since empty ones are dropped
+ *
+ * Return: the vector, which the caller frees by kvfree(). Or ERR_PTR() of -EINVAL: no pieces, too
+ * many, or beyond the address space, or of -EFAULT or -ENOMEM.
+ */
 struct oc_iovec *oc_iovec_read(u64 array, u32 *n)
 {
 	struct oc_iovec *iov;
@@ -539,9 +559,21 @@ static int oc_region_pin(struct oc_region *r, struct oc_pinner **kept)
 	return err;
 }
 
-/*
- * Consumes iov, a checked vector of the caller's memory. `kept` is the file's. Lists show the
- * region from here on, before it is published, so nothing that is shown changes later.
+/**
+ * oc_region_create() - pin the caller's memory as a region
+ * @kept: where the file keeps the pinner
+ * @iov: a checked vector of the caller's memory; consumed
+ * @n: its pieces
+ * @read: others may copy out of it
+ * @write: others may copy into it
+ * @flags: KNEM_FLAG_*
+ *
+ * Lists show the region from here on, before it is published, so nothing that is shown changes
+ * later.
+ *
+ * Context: may sleep. The caller holds no lock.
+ * Return: the region with one reference. Or ERR_PTR() of -EDQUOT, -ENOMEM, -EINTR: killed,
+ * -ERESTARTNOINTR: a signal interrupted it, or an error of the memory.
  */
 struct oc_region *oc_region_create(struct oc_pinner **kept, struct oc_iovec *iov, u32 n, bool read,
 				   bool write, u32 flags)
@@ -562,9 +594,12 @@ struct oc_region *oc_region_create(struct oc_pinner **kept, struct oc_iovec *iov
 	return r;
 }
 
-/*
- * Under a cookie that cannot be guessed, as the last thing. The reference is then that of being
- * published.
+/**
+ * oc_region_publish() - give a region a cookie that cannot be guessed
+ * @region: the region; the caller's reference becomes that of being published
+ * @file: the regions of the file that owns it
+ *
+ * Called last, when nothing can fail any more.
  */
 void oc_region_publish(struct oc_region *region, struct oc_file_regions *file)
 {
@@ -591,6 +626,14 @@ void oc_region_publish(struct oc_region *region, struct oc_file_regions *file)
 	} while (taken);
 }
 
+/**
+ * oc_region_next() - go through all regions
+ * @region: the last one, which is dropped; or NULL
+ * @serial: without @region: the least serial number
+ *
+ * Return: the next one, or NULL: none. Only its structure is held, until oc_region_drop(), not what
+ * it pins.
+ */
 struct oc_region *oc_region_next(struct oc_region *region, u64 serial)
 {
 	struct oc_region *next, *found = NULL;
@@ -610,7 +653,16 @@ struct oc_region *oc_region_next(struct oc_region *region, u64 serial)
 	return found;
 }
 
-/* No byte of it moves afterwards: copies that had begun before end at their next step. */
+/**
+ * oc_region_destroy() - end a region of a file
+ * @file: the regions of the file
+ * @cookie: the region's cookie
+ *
+ * No byte of it moves afterwards. Copies that had begun before end at their next step.
+ *
+ * Context: may sleep until no byte of the region moves, as oc_gate_drain().
+ * Return: 0, or -EINVAL: the file has no such region.
+ */
 int oc_region_destroy(struct oc_file_regions *file, u64 cookie)
 {
 	struct oc_region *r, *found = NULL;
@@ -636,7 +688,14 @@ int oc_region_destroy(struct oc_file_regions *file, u64 cookie)
 	return 0;
 }
 
-/* All are closed before the first is waited for, so that copies end at once. */
+/**
+ * oc_region_destroy_all() - end all regions of a file
+ * @file: the regions of the file
+ *
+ * All are closed before the first is waited for, so that copies end at once.
+ *
+ * Context: may sleep until no byte of them moves, as oc_gate_drain().
+ */
 void oc_region_destroy_all(struct oc_file_regions *file)
 {
 	struct oc_region *r, *next;
@@ -671,7 +730,12 @@ void oc_region_destroy_all(struct oc_file_regions *file)
 	}
 }
 
-/* How many a file has, and the pages that they pin. */
+/**
+ * oc_region_sum() - how much a file has pinned
+ * @file: the regions of the file
+ * @regions: gets how many
+ * @pinned: gets the pages that they pin
+ */
 void oc_region_sum(struct oc_file_regions *file, unsigned long *regions, unsigned long *pinned)
 {
 	spin_lock(&oc_regions_lock);
@@ -680,7 +744,14 @@ void oc_region_sum(struct oc_file_regions *file, unsigned long *regions, unsigne
 	spin_unlock(&oc_regions_lock);
 }
 
-/* The region of a cookie, to copy into (write) or out of. */
+/**
+ * oc_region_use() - look a region up, to copy
+ * @cookie: its cookie
+ * @write: to copy into it, else out of it
+ *
+ * Return: the region, referenced. Or ERR_PTR() of -EINVAL: none, or it has ended, -EPERM: it is
+ * another user's, or -EACCES: not in that direction.
+ */
 struct oc_region *oc_region_use(u64 cookie, bool write)
 {
 	struct oc_region *r, *found = NULL;
@@ -725,10 +796,15 @@ static bool oc_region_use_up(struct oc_region *region)
 	return published;
 }
 
-/*
- * The copy will be done: a region for one use ends with it, and a second caller finds it gone. Of a
- * copy that finds one side gone the other stays as it was. Either side may be NULL, or both the
- * same region, which is used once then. Its owner can destroy it meanwhile, so it keeps its cookie.
+/**
+ * oc_region_claim() - use up the regions of a copy that are for one use
+ * @dst: referenced by the caller, or NULL
+ * @src: the same; may be @dst
+ *
+ * A region for one use ends with the copy, and a second caller finds it gone. If one side is gone,
+ * the other stays as it was. The owner can destroy it meanwhile, so it keeps its cookie.
+ *
+ * Return: 0, or -EINVAL: another copy has used one of them.
  */
 int oc_region_claim(struct oc_region *dst, struct oc_region *src)
 {
@@ -758,7 +834,9 @@ static struct page *const *oc_place(const struct oc_region *r, const struct oc_c
 	return r->piece[c->index].pages;
 }
 
-/*
+/**
+ * oc_knem_exit() - wait for callbacks of RCU, when the module is unloaded
+ *
  * Regions go by kfree_rcu(), which calls nothing of this module, so nothing needs this. It is for a
  * callback of RCU that may come to the module.
  */
@@ -784,7 +862,18 @@ static int oc_regions_enter(struct oc_region *dst, struct oc_region *src)
 	return -ESRCH;
 }
 
-/* Within both regions, as the caller checked. */
+/**
+ * oc_region_copy() - copy between two regions
+ * @dst: where to; may be @src
+ * @dst_off: first byte in it; the caller checked bounds
+ * @src: where from
+ * @src_off: first byte in it
+ * @len: bytes
+ * @stop: ends the copy when it becomes true; or NULL
+ *
+ * Context: may sleep.
+ * Return: 0, or -EINTR: killed or stopped, -ESRCH: a region has ended.
+ */
 int oc_region_copy(struct oc_region *dst, u64 dst_off, struct oc_region *src, u64 src_off, u64 len,
 		   const bool *stop)
 {
@@ -820,6 +909,18 @@ int oc_region_copy(struct oc_region *dst, u64 dst_off, struct oc_region *src, u6
 	return 0;
 }
 
+/**
+ * oc_region_copy_user() - copy between a region and the caller's memory
+ * @region: the region
+ * @off: first byte in it; the caller checked bounds
+ * @iov: a checked vector of the caller's memory
+ * @n: its pieces
+ * @len: bytes
+ * @to_user: from the region to the caller, else the other way
+ *
+ * Context: may sleep. The caller holds no mmap lock.
+ * Return: 0, or as oc_copy_gated().
+ */
 int oc_region_copy_user(struct oc_region *region, u64 off, const struct oc_iovec *iov, u32 n,
 			u64 len, bool to_user)
 {

@@ -2,7 +2,13 @@
 /* What lists show, by serial number. */
 #include "listing.h"
 
-/* As the last one: none has a higher serial number. */
+/**
+ * oc_listing_add() - add an entry as the last one
+ * @listing: the listing
+ * @listed: the entry, which gets its serial number
+ *
+ * Context: under the lock of the listing's owner.
+ */
 void oc_listing_add(struct oc_listing *listing, struct oc_listed *listed)
 {
 	struct rb_node **at = &listing->root.rb_node, *parent = NULL;
@@ -16,6 +22,13 @@ void oc_listing_add(struct oc_listing *listing, struct oc_listed *listed)
 	rb_insert_color(&listed->node, &listing->root);
 }
 
+/**
+ * oc_listing_del() - remove an entry, if it is in the listing
+ * @listing: the listing
+ * @listed: the entry
+ *
+ * Context: under the lock of the listing's owner.
+ */
 void oc_listing_del(struct oc_listing *listing, struct oc_listed *listed)
 {
 	if (RB_EMPTY_NODE(&listed->node))
@@ -24,7 +37,14 @@ void oc_listing_del(struct oc_listing *listing, struct oc_listed *listed)
 	RB_CLEAR_NODE(&listed->node);
 }
 
-/* The first of at least that serial number; NULL: none. */
+/**
+ * oc_listing_from() - find where a reader goes on
+ * @listing: the listing
+ * @serial: the least serial number
+ *
+ * Context: under the lock of the listing's owner.
+ * Return: the first entry that has at least that number, or NULL: none.
+ */
 struct oc_listed *oc_listing_from(struct oc_listing *listing, u64 serial)
 {
 	struct rb_node *at = listing->root.rb_node;

@@ -9,12 +9,25 @@
 #include <linux/rbtree.h>
 #include <linux/types.h>
 
-/* All of it is under a lock of who has it. */
+/**
+ * struct oc_listing - objects of a kind
+ * @root: the objects, by serial number
+ * @serial: serial number of the next that comes
+ *
+ * All of it is under a lock of its owner.
+ */
 struct oc_listing {
 	struct rb_root root;
-	u64 serial; /* of the next that comes */
+	u64 serial;
 };
 
+/**
+ * struct oc_listed - the part of an object by which it is listed
+ * @node: in the listing
+ * @serial: its serial number, which no later one has
+ *
+ * Under the lock of the listing's owner. @serial stays as it is while the object is listed.
+ */
 struct oc_listed {
 	struct rb_node node;
 	u64 serial;
@@ -22,7 +35,12 @@ struct oc_listed {
 
 #define OC_LISTING_INIT { .root = RB_ROOT }
 
-/* Not in a listing yet, so that oc_listing_del() may be called. */
+/**
+ * oc_listed_init() - note that an object is in no listing yet
+ * @listed: of the object
+ *
+ * From here on oc_listing_del() may be called.
+ */
 static inline void oc_listed_init(struct oc_listed *listed)
 {
 	RB_CLEAR_NODE(&listed->node);
@@ -32,6 +50,13 @@ void oc_listing_add(struct oc_listing *listing, struct oc_listed *listed);
 void oc_listing_del(struct oc_listing *listing, struct oc_listed *listed);
 struct oc_listed *oc_listing_from(struct oc_listing *listing, u64 serial);
 
+/**
+ * oc_listed_next() - the entry behind another one
+ * @listed: the other one, in its listing
+ *
+ * Context: under the lock of the listing's owner.
+ * Return: the entry, or NULL: none.
+ */
 static inline struct oc_listed *oc_listed_next(struct oc_listed *listed)
 {
 	return rb_entry_safe(rb_next(&listed->node), struct oc_listed, node);

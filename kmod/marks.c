@@ -13,6 +13,10 @@ static struct oc_mark_bucket *oc_bucket(struct oc_marks *marks)
 	return &marks->bucket[hash_ptr(current, ilog2(OC_MARK_BUCKETS))];
 }
 
+/**
+ * oc_marks_init() - make an empty set of marks
+ * @marks: the set
+ */
 void oc_marks_init(struct oc_marks *marks)
 {
 	int i;
@@ -23,6 +27,11 @@ void oc_marks_init(struct oc_marks *marks)
 	}
 }
 
+/**
+ * oc_mark_set() - note that the caller is in the middle of something
+ * @marks: the set
+ * @mark: the note, on the caller's stack as a rule; stays until oc_mark_clear()
+ */
 void oc_mark_set(struct oc_marks *marks, struct oc_mark *mark)
 {
 	struct oc_mark_bucket *b = oc_bucket(marks);
@@ -33,6 +42,11 @@ void oc_mark_set(struct oc_marks *marks, struct oc_mark *mark)
 	spin_unlock(&b->lock);
 }
 
+/**
+ * oc_mark_clear() - take a note of the caller back
+ * @marks: the set
+ * @mark: what oc_mark_set() added
+ */
 void oc_mark_clear(struct oc_marks *marks, struct oc_mark *mark)
 {
 	struct oc_mark_bucket *b = oc_bucket(marks);
@@ -42,7 +56,12 @@ void oc_mark_clear(struct oc_marks *marks, struct oc_mark *mark)
 	spin_unlock(&b->lock);
 }
 
-/* The caller's own mark. Only the caller adds or removes it, so it stays valid. */
+/**
+ * oc_mark_find() - the caller's own mark
+ * @marks: the set
+ *
+ * Return: the mark, or NULL. Only the caller adds or removes it, so it stays valid.
+ */
 struct oc_mark *oc_mark_find(struct oc_marks *marks)
 {
 	struct oc_mark_bucket *b = oc_bucket(marks);

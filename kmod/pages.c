@@ -21,12 +21,20 @@ static DECLARE_WAIT_QUEUE_HEAD(oc_deferred_done);
 #define OC_DEFERRED_FIRST 1 /* jiffies; doubled each time ... */
 #define OC_DEFERRED_LAST HZ /* ... up to this */
 
+/**
+ * oc_deferred_init() - make the queue of deferred work, when the module is loaded
+ *
+ * Return: 0 or -ENOMEM.
+ */
 int oc_deferred_init(void)
 {
 	oc_deferred_queue = alloc_workqueue("onecopy-unpin", WQ_UNBOUND, 0);
 	return oc_deferred_queue ? 0 : -ENOMEM;
 }
 
+/**
+ * oc_deferred_exit() - wait for all deferred work, when the module is unloaded
+ */
 void oc_deferred_exit(void)
 {
 	wait_event(oc_deferred_done, !atomic_read(&oc_deferred_open));
@@ -49,7 +57,13 @@ static void oc_deferred_run(struct work_struct *work)
 		wake_up_all(&oc_deferred_done);
 }
 
-/* The module stays until it is done, unless it is going already; then its end waits. */
+/**
+ * oc_deferred_begin() - have something tried again until it is done
+ * @d: the caller's; @attempt may free it when it is done
+ * @attempt: tries without waiting; true: it is done
+ *
+ * The module stays until it is done. If the module is going already, its end waits.
+ */
 void oc_deferred_begin(struct oc_deferred *d, bool (*attempt)(struct oc_deferred *d))
 {
 	INIT_DELAYED_WORK(&d->work, oc_deferred_run);
@@ -61,9 +75,13 @@ void oc_deferred_begin(struct oc_deferred *d, bool (*attempt)(struct oc_deferred
 }
 
 /* ---- letting go ---- */
-/*
- * Others stored to the pages (`dirty`), which the kernel has to learn under their locks. Those
- * whose lock is taken stay pinned, in front; returns how many.
+/**
+ * oc_unpin_some() - unpin pages as far as that waits for nothing
+ * @pages: the pages; those that are left come to the front
+ * @n: how many
+ * @dirty: others stored to them, which the kernel has to learn under their locks
+ *
+ * Return: how many are still pinned, since another task has their lock.
  */
 unsigned long oc_unpin_some(struct page **pages, unsigned long n, bool dirty)
 {
@@ -104,9 +122,16 @@ static bool oc_unpin_deferred(struct oc_deferred *d)
 	return true;
 }
 
-/*
- * The same, for a caller that was given few pages. The lock of a page may be held for as long as
- * the server of a file system likes. A kill ends the wait for it, and the rest is done later.
+/**
+ * oc_unpin() - unpin few pages, and wait for their locks
+ * @pages: the pages
+ * @n: how many
+ * @dirty: others stored to them
+ *
+ * The lock of a page may be held for as long as the server of a file system likes. A kill ends the
+ * wait for it, and the rest is done later.
+ *
+ * Context: may sleep. The caller holds no mmap lock.
  */
 void oc_unpin(struct page **pages, unsigned long n, bool dirty)
 {
@@ -216,11 +241,21 @@ static int oc_copy_fault(unsigned long addr, u64 len, bool write, unsigned int p
 #define OC_COPY_TRIES 1000
 #define OC_COPY_AHEAD 16
 
-/*
- * Between byte `off` of the pages and the current address space. *done bytes were copied, whatever
- * is returned. Bytes move, and the pages are looked at, within the gate only, if there is one, and
- * with faults disabled. So a task that closes it waits for no handler of the caller's faults.
- * ESRCH: it is closed.
+/**
+ * oc_copy_gated() - copy between pages and the current address space
+ * @gate: the gate of what the pages belong to, or NULL
+ * @pages: the pages, looked at within @gate only
+ * @off: first byte in them
+ * @len: bytes
+ * @user: address of the caller's
+ * @to_user: from the pages to the caller, else the other way
+ * @done: bytes that were copied, whatever is returned
+ *
+ * Bytes move within the gate only, with faults disabled. So a task that closes it waits for no
+ * handler of the caller's faults.
+ *
+ * Context: may sleep. The caller holds no mmap lock.
+ * Return: 0, or -EFAULT: @user cannot be used so, -EINTR: killed, -ESRCH: the gate is closed.
  */
 int oc_copy_gated(struct oc_gate *gate, struct page *const *pages, u64 off, u64 len, u64 user,
 		  bool to_user, u64 *done)
@@ -261,7 +296,16 @@ int oc_copy_gated(struct oc_gate *gate, struct page *const *pages, u64 off, u64 
 	return 0;
 }
 
-/* Within gates. */
+/**
+ * oc_copy_pages() - copy between pages
+ * @dst: pages to copy to
+ * @dst_off: first byte in them
+ * @src: pages to copy from
+ * @src_off: first byte in them
+ * @len: bytes
+ *
+ * Context: within the gates of both.
+ */
 void oc_copy_pages(struct page *const *dst, u64 dst_off, struct page *const *src, u64 src_off,
 		   u64 len)
 {

@@ -25,11 +25,16 @@ static unsigned int oc_ahead(struct oc_seg *seg, unsigned long target)
 	return ahead;
 }
 
-/*
- * A first look, to read, at memory that the owner took away. If the owner may write pages there, it
- * has filled them anew itself, and will do so again. Then zero pages would be dear: each store
- * of the owner copies a page and takes it away from all importers once more. An owner that has
- * stopped pays OC_REFILLS times for pages that it does not need.
+/**
+ * oc_refill_seen() - learn whether the owner fills anew what it takes away
+ * @seg: the segment
+ * @snap: a first look, to read
+ * @want: what is wanted; @want->lost says what was taken away
+ *
+ * If the owner may write pages there, it has filled them anew itself, and will do so again. Then
+ * zero pages would be dear: each store of the owner copies a page and takes it away from all
+ * importers once more. An owner that has stopped pays OC_REFILLS times for pages that it does not
+ * need.
  */
 void oc_refill_seen(struct oc_seg *seg, const struct oc_snap *snap, const struct oc_want *want)
 {
@@ -43,18 +48,24 @@ void oc_refill_seen(struct oc_seg *seg, const struct oc_snap *snap, const struct
 	}
 }
 
-/*
- * Make the wanted page of the owner's memory present, and the wanted ones beside it as far as that
- * goes. Then look at what the snapshot covers. Some pages behind the wanted one are made present
- * too, up to OC_AHEAD_MAX in all, but none that has to be waited for. If the importer goes on in
- * order, these are as many as oc_ahead() says. If it reads, they are the anonymous memory that was
- * there before. That memory comes back writable for an owner that fills anew what it takes away.
- * Else it comes back as zero pages: a page that no task writes costs the owner nothing.
+/**
+ * oc_populate() - make pages of the owner present, and look at them
+ * @seg: the segment
+ * @snap: the caller's snapshot, which is taken anew
+ * @want: what is wanted
+ * @locked: says whether the owner's mmap lock is still held. NULL: nothing is waited for, and the
+ *   lock is kept
  *
- * The owner's mmap lock is held; *locked tells whether it still is. Without `locked` nothing is
- * waited for and the lock is kept. The answer is -EAGAIN where that does not do; the snapshot has
- * been taken then. What is not waited for beside the wanted page is of the same VMA, and of one of
- * the kernel's own: see oc_vma_is_anon_or_shmem().
+ * Some pages behind the wanted one are made present too, up to OC_AHEAD_MAX in all, but none that
+ * has to be waited for. If the importer goes on in order, these are as many as oc_ahead() says. If
+ * it reads, they are the anonymous memory that was there before. That memory comes back writable
+ * for an owner that fills anew what it takes away. Else it comes back as zero pages: a page that no
+ * task writes costs the owner nothing. What is not waited for beside the wanted page is of the same
+ * VMA, and of one of the kernel's own: see oc_vma_is_anon_or_shmem().
+ *
+ * Context: the owner's mmap lock is held for reading.
+ * Return: 0, or -EAGAIN: it would have to wait, and the snapshot was taken. -EBUSY: the page is
+ * being changed. -EINTR: killed. Another error: there is no such page.
  */
 int oc_populate(struct oc_seg *seg, struct oc_snap *snap, const struct oc_want *want, int *locked)
 {
@@ -114,9 +125,18 @@ int oc_populate(struct oc_seg *seg, struct oc_snap *snap, const struct oc_want *
 	return faults ? oc_snap_take(seg, snap, want->page, want->write, resolved) : 0;
 }
 
-/*
- * The same, and leave the snapshot of [start, end) with the segment. The caller holds no mmap lock.
+/**
+ * oc_resolve() - as oc_populate(), and leave the snapshot with the segment
+ * @seg: the segment
+ * @start: first page of the snapshot
+ * @end: the address behind the last page
+ * @want: what is wanted, within these
+ *
  * A kill ends the waits for the owner's mmap lock, and for a handler of its faults in user space.
+ *
+ * Context: may sleep. The caller holds no mmap lock.
+ * Return: 0: a repeated fault finds the page, or comes again. Else as oc_populate(), or why the
+ * segment has ended.
  */
 int oc_resolve(struct oc_seg *seg, unsigned long start, unsigned long end,
 	       const struct oc_want *want)

@@ -131,9 +131,16 @@ static int oc_prefault_step(struct mm_struct *mm, unsigned long *addr, unsigned 
 	return err;
 }
 
-/*
- * Map [address, address + length) of the caller's attachments. *done bytes are mapped, whatever is
- * returned.
+/**
+ * oc_prefault() - map a range of the caller's attachments
+ * @address: first byte
+ * @length: bytes
+ * @write: to be written
+ * @done: bytes that are mapped, whatever is returned
+ *
+ * Context: may sleep. The caller holds no mmap lock.
+ * Return: 0, or -EINVAL: no attachment, -EACCES: not to be written, -EINTR: killed, or what a fault
+ * there finds wrong.
  */
 long oc_prefault(u64 address, u64 length, bool write, u64 *done)
 {

@@ -10,19 +10,34 @@
 #include <linux/sizes.h>
 #include <linux/types.h>
 
+/**
+ * struct oc_range - a range of addresses
+ * @start: the first one
+ * @end: the one behind the last
+ */
 struct oc_range {
 	unsigned long start;
 	unsigned long end;
 };
 
 #define OC_RANGES 8
+/**
+ * struct oc_ranges - a few ranges that cover what was added
+ * @n: how many
+ * @range: the ranges, in no order
+ */
 struct oc_ranges {
 	unsigned int n;
 	struct oc_range range[OC_RANGES];
 };
 
-/*
- * One more. It and what it touches become one. So do, where there is no room left, it and what is
+/**
+ * oc_ranges_add() - add a range
+ * @ranges: the ranges
+ * @start: first address
+ * @end: the address behind the last one
+ *
+ * It and what it touches become one range. So do, where there is no room left, it and what is
  * nearest, with all that lies between them.
  */
 static inline void oc_ranges_add(struct oc_ranges *ranges, unsigned long start, unsigned long end)
@@ -45,7 +60,14 @@ static inline void oc_ranges_add(struct oc_ranges *ranges, unsigned long start, 
 	best->end = max(best->end, end);
 }
 
-/* Is [start, start + len) not empty, made of whole pages, and within [0, limit)? */
+/**
+ * oc_check_pages() - check a range of pages
+ * @start: first address
+ * @len: in bytes
+ * @limit: the range must not go beyond this address
+ *
+ * Return: 0, or -EINVAL: it is empty, not made of whole pages, or beyond @limit.
+ */
 static inline int oc_check_pages(u64 start, u64 len, u64 limit)
 {
 	u64 end;
@@ -57,13 +79,25 @@ static inline int oc_check_pages(u64 start, u64 len, u64 limit)
 	return 0;
 }
 
-/* Does [off, off + len) lie within size bytes? An empty range does, at any place up to the end. */
+/**
+ * oc_within() - whether a range lies within a size
+ * @off: first byte
+ * @len: bytes
+ * @size: the size
+ *
+ * Return: true if it does. An empty range does, at any place up to the end.
+ */
 static inline bool oc_within(u64 off, u64 len, u64 size)
 {
 	return off <= size && len <= size - off;
 }
 
-/* len rounded up to whole pages; 0 when that overflows. */
+/**
+ * oc_round_pages() - round up to whole pages
+ * @len: bytes
+ *
+ * Return: bytes; 0 when that overflows.
+ */
 static inline u64 oc_round_pages(u64 len)
 {
 	u64 up = len + (PAGE_SIZE - 1);
@@ -78,17 +112,30 @@ static inline u64 oc_round_pages(u64 len)
 #define OC_WINDOW_BYTES(pmd) ((pmd) < SZ_2M ? (pmd) : SZ_2M)
 #define OC_PAGES_IN(bytes, page) ((bytes) > (page) ? (bytes) / (page) : 1)
 
-/* What one fault maps: [lo, hi) of the importer, whose first byte is the owner's `at`. */
+/**
+ * struct oc_window - what one fault maps
+ * @lo: first address, of the importer
+ * @hi: the address behind the last one
+ * @at: the owner's address that @lo shows
+ */
 struct oc_window {
 	unsigned long lo;
 	unsigned long hi;
 	unsigned long at;
 };
 
-/*
- * The window around the page `addr` of a VMA [vm_start, vm_end) that shows the owner's page
- * `owner`, of a segment [seg, seg_end). It is aligned to `bytes` (a power of two, PAGE_SIZE to
- * PMD_SIZE) in the importer, and clipped to VMA and segment. The owner's page lies in the segment.
+/**
+ * oc_window_around() - the window around a page
+ * @w: gets the window
+ * @addr: the page, of the importer
+ * @owner: the owner's page that it shows, in the segment
+ * @vm_start: first address of the VMA
+ * @vm_end: the address behind the VMA
+ * @seg: first address of the segment
+ * @seg_end: the address behind the segment
+ * @bytes: a power of two, PAGE_SIZE to PMD_SIZE
+ *
+ * It is aligned to @bytes in the importer, and clipped to VMA and segment.
  */
 static inline void oc_window_around(struct oc_window *w, unsigned long addr, unsigned long owner,
 				    unsigned long vm_start, unsigned long vm_end, unsigned long seg,
@@ -105,7 +152,14 @@ static inline void oc_window_around(struct oc_window *w, unsigned long addr, uns
 	w->at = owner - back;
 }
 
-/* The permission bits of a mode, 4 read and 2 write, that apply to somebody. */
+/**
+ * oc_mode_bits() - the permission bits of a mode that apply to a task
+ * @mode: the mode
+ * @owner: the task is of the owner's user
+ * @group: it is of the owner's group
+ *
+ * Return: the bits, 4 to read and 2 to write.
+ */
 static inline unsigned int oc_mode_bits(umode_t mode, bool owner, bool group)
 {
 	return (owner ? mode >> 6 : group ? mode >> 3 : mode) & 7;
@@ -114,30 +168,57 @@ static inline unsigned int oc_mode_bits(umode_t mode, bool owner, bool group)
 /* Ids are positive numbers of so many bits, in 14 hexadecimal digits. */
 #define OC_ID_BITS 56
 
-/* A permit: the place in its table and random bits that make the number unguessable. */
+/**
+ * oc_permit_encode() - the number of a permit
+ * @slot: its place in the table of its file
+ * @nonce: random bits, so that the number cannot be guessed
+ *
+ * Return: the number.
+ */
 static inline s64 oc_permit_encode(u32 slot, u32 nonce)
 {
 	return (s64)(((u64)(nonce & GENMASK(OC_ID_BITS - 33, 0)) << 32) | slot);
 }
 
+/**
+ * oc_permit_slot() - the place of a permit in its table
+ * @id: its number
+ *
+ * Return: the place.
+ */
 static inline u32 oc_permit_slot(s64 id)
 {
 	return (u32)id;
 }
 
-/* One piece of memory in a vector, with the same members as the interface's. */
+/**
+ * struct oc_iovec - one piece of memory in a vector, with the same members as the interface's
+ * @base: first address
+ * @len: bytes
+ */
 struct oc_iovec {
 	u64 base;
 	u64 len;
 };
 
-/* A place in a vector. */
+/**
+ * struct oc_cursor - a place in a vector
+ * @index: a piece, or the number of pieces at the end
+ * @offset: bytes into that piece
+ */
 struct oc_cursor {
 	u32 index;
-	u64 offset; /* in that piece */
+	u64 offset;
 };
 
-/* Sum of a vector's lengths, or a negative errno: every piece and the sum must be addressable. */
+/**
+ * oc_iovec_total() - check a vector, and add its lengths up
+ * @v: the vector
+ * @n: its pieces
+ * @limit: no piece may go beyond this address
+ *
+ * Return: bytes, or -EINVAL: a piece or the sum is not addressable.
+ */
 static inline s64 oc_iovec_total(const struct oc_iovec *v, u32 n, u64 limit)
 {
 	u64 total = 0, end;
@@ -152,7 +233,13 @@ static inline s64 oc_iovec_total(const struct oc_iovec *v, u32 n, u64 limit)
 	return (s64)total;
 }
 
-/* The place `offset` bytes into a vector: the first byte of a piece that has one, or the end. */
+/**
+ * oc_iovec_seek() - find a place in a vector
+ * @c: gets the place: the first byte of a piece that has one, or the end
+ * @v: the vector
+ * @n: its pieces
+ * @offset: bytes into it
+ */
 static inline void oc_iovec_seek(struct oc_cursor *c, const struct oc_iovec *v, u32 n, u64 offset)
 {
 	c->index = 0;
@@ -161,13 +248,26 @@ static inline void oc_iovec_seek(struct oc_cursor *c, const struct oc_iovec *v, 
 	c->offset = c->index < n ? offset : 0;
 }
 
-/* Bytes that follow the cursor in its piece: 0 only at the end. */
+/**
+ * oc_iovec_left() - how many bytes follow in the same piece
+ * @c: the place
+ * @v: the vector
+ * @n: its pieces
+ *
+ * Return: bytes; 0 only at the end.
+ */
 static inline u64 oc_iovec_left(const struct oc_cursor *c, const struct oc_iovec *v, u32 n)
 {
 	return c->index < n ? v[c->index].len - c->offset : 0;
 }
 
-/* bytes <= oc_iovec_left() */
+/**
+ * oc_iovec_advance() - go on in a vector
+ * @c: the place
+ * @v: the vector
+ * @n: its pieces
+ * @bytes: at most oc_iovec_left()
+ */
 static inline void oc_iovec_advance(struct oc_cursor *c, const struct oc_iovec *v, u32 n, u64 bytes)
 {
 	c->offset += bytes;
@@ -177,7 +277,13 @@ static inline void oc_iovec_advance(struct oc_cursor *c, const struct oc_iovec *
 	}
 }
 
-/* Pages that [base, base + len) touches. */
+/**
+ * oc_pages_of() - how many pages a range touches
+ * @base: first address
+ * @len: bytes
+ *
+ * Return: pages.
+ */
 static inline unsigned long oc_pages_of(u64 base, u64 len)
 {
 	return len ? ((base + len - 1) >> PAGE_SHIFT) - (base >> PAGE_SHIFT) + 1 : 0;

@@ -20,6 +20,12 @@ atomic_long_t oc_pinned_pages;
 atomic_long_t oc_attachments;
 atomic_long_t oc_spaces_held;
 
+/**
+ * oc_stat_sum() - the sum of a counter
+ * @what: the counter
+ *
+ * Return: what all CPUs have counted.
+ */
 u64 oc_stat_sum(enum oc_stat what)
 {
 	u64 sum = 0;
@@ -49,23 +55,39 @@ static unsigned int max_attachments = 1 << 20;
 module_param(max_attachments, uint, 0644);
 MODULE_PARM_DESC(max_attachments, "Attachments, and pieces into which they are split, that a user may have at a time: each makes changes of its owner's memory dearer");
 
-/* Users that have something; one that has nothing any more is forgotten. */
 #define OC_USER_BITS 6
+/**
+ * struct oc_user - a user that has something; one that has nothing any more is freed
+ * @node: by @uid; under oc_users_lock
+ * @uid: the user
+ * @total: sum of @count; under oc_users_lock
+ * @count: how many of each quota; under oc_users_lock, and read unlocked
+ * @zapping: slots for zaps that are taken
+ * @zaps: zaps that wait for a slot
+ */
 struct oc_user {
 	struct hlist_node node;
 	kuid_t uid;
 	unsigned long total;
 	unsigned long count[OC_QUOTAS];
-	spinlock_t zap_lock; /* of what follows */
-	unsigned int zapping; /* slots that are taken */
-	struct list_head zaps; /* what waits for one */
+	/** @zap_lock: guards what follows */
+	spinlock_t zap_lock;
+	unsigned int zapping;
+	struct list_head zaps;
 };
 
 static struct hlist_head oc_users[1 << OC_USER_BITS];
 static DEFINE_SPINLOCK(oc_users_lock);
 
-/* Address spaces that have segments, which keep them from being freed. Under the users' lock. */
 #define OC_SPACE_BITS 8
+/**
+ * struct oc_space - an address space that has segments
+ * @node: by @mm
+ * @mm: the address space, kept as a structure
+ * @segments: how many it has
+ *
+ * All of it is under oc_users_lock.
+ */
 struct oc_space {
 	struct hlist_node node;
 	struct mm_struct *mm;
@@ -137,9 +159,15 @@ static unsigned int oc_zap_slots(void)
 	return clamp(DIV_ROUND_UP(num_online_cpus(), 4U), 1U, 8U);
 }
 
-/*
- * For the task that changes mm just now, in which the user has a segment or an attachment. One that
- * reclaims may hold locks that other users wait for, so it does not wait for zaps of this user.
+/**
+ * oc_zap_class_of() - the class of a zap for the task that changes an address space just now
+ * @user: the user that has a segment or an attachment there
+ * @mm: the address space
+ *
+ * A task that reclaims may hold locks that other users wait for, so it does not wait for zaps of
+ * this user.
+ *
+ * Return: the class.
  */
 enum oc_zap_class oc_zap_class_of(struct oc_user *user, const struct mm_struct *mm)
 {
@@ -149,7 +177,14 @@ enum oc_zap_class oc_zap_class_of(struct oc_user *user, const struct mm_struct *
 	return current->flags & PF_MEMALLOC ? OC_ZAP_RECLAIM : OC_ZAP_OWN;
 }
 
-/* True: a zap may run now. False: it is queued, and the worker that frees a slot begins it. */
+/**
+ * oc_zap_slot_take() - take one of a user's slots for a zap, or queue up
+ * @user: the user
+ * @waiting: link of the zap in the queue
+ *
+ * Return: true if the zap may run now. False: it is queued, and the worker that frees a slot begins
+ * it.
+ */
 bool oc_zap_slot_take(struct oc_user *user, struct list_head *waiting)
 {
 	bool taken;
@@ -164,7 +199,12 @@ bool oc_zap_slot_take(struct oc_user *user, struct list_head *waiting)
 	return taken;
 }
 
-/* The one that has the slot now; NULL: none waits. */
+/**
+ * oc_zap_slot_give() - give a slot back, or to the next zap
+ * @user: the user
+ *
+ * Return: link of the zap that has the slot now and has to be begun, or NULL: none waits.
+ */
 struct list_head *oc_zap_slot_give(struct oc_user *user)
 {
 	struct list_head *next = NULL;
@@ -180,7 +220,12 @@ struct list_head *oc_zap_slot_give(struct oc_user *user)
 	return next;
 }
 
-/* One more of `what` for the caller's user, or EDQUOT. */
+/**
+ * oc_charge() - charge the caller's user with one more
+ * @what: the quota
+ *
+ * Return: the user, which oc_uncharge() is given later, or ERR_PTR() of -EDQUOT or -ENOMEM.
+ */
 struct oc_user *oc_charge(enum oc_quota what)
 {
 	kuid_t uid = oc_payer();
@@ -216,13 +261,23 @@ struct oc_user *oc_charge(enum oc_quota what)
 	return user;
 }
 
-/* Would one more be within the limit? The user has something. */
+/**
+ * oc_may_charge() - whether one more is within the limit
+ * @user: a user that has something
+ * @what: the quota
+ *
+ * Return: true if it is.
+ */
 bool oc_may_charge(struct oc_user *user, enum oc_quota what)
 {
 	return READ_ONCE(user->count[what]) < oc_limit(what);
 }
 
-/* One more for a user that has something; not refused. */
+/**
+ * oc_charge_more() - charge one more, whatever the limit is
+ * @user: a user that has something
+ * @what: the quota
+ */
 void oc_charge_more(struct oc_user *user, enum oc_quota what)
 {
 	spin_lock(&oc_users_lock);
@@ -230,6 +285,11 @@ void oc_charge_more(struct oc_user *user, enum oc_quota what)
 	spin_unlock(&oc_users_lock);
 }
 
+/**
+ * oc_uncharge() - one less; a user that has nothing any more is freed
+ * @user: the user
+ * @what: the quota
+ */
 void oc_uncharge(struct oc_user *user, enum oc_quota what)
 {
 	struct oc_user *none = NULL;
@@ -244,7 +304,11 @@ void oc_uncharge(struct oc_user *user, enum oc_quota what)
 	kfree(none);
 }
 
-/* Under a spinlock. */
+/**
+ * oc_users_each() - show all users
+ * @m: where to show them
+ * @show: shows one user; called under a spinlock
+ */
 void oc_users_each(struct seq_file *m, oc_user_show_t *show)
 {
 	struct oc_user *user;
@@ -257,7 +321,11 @@ void oc_users_each(struct seq_file *m, oc_user_show_t *show)
 	spin_unlock(&oc_users_lock);
 }
 
-/* One more segment of the caller's address space, or EDQUOT. */
+/**
+ * oc_space_charge() - charge the caller's address space with one more segment
+ *
+ * Return: the space, which oc_space_uncharge() is given later, or ERR_PTR() of -EDQUOT or -ENOMEM.
+ */
 struct oc_space *oc_space_charge(void)
 {
 	struct mm_struct *mm = current->mm;
@@ -287,6 +355,10 @@ found:
 	return space;
 }
 
+/**
+ * oc_space_uncharge() - one segment less; the last one lets the address space go
+ * @space: the space
+ */
 void oc_space_uncharge(struct oc_space *space)
 {
 	bool none;

@@ -64,18 +64,29 @@ static void oc_seg_free(struct kref *ref)
 	kfree(seg);
 }
 
-/*
- * May sleep until running notifications of the segment, and workers of its batches, have returned.
- * So the caller holds no lock.
+/**
+ * oc_seg_put() - drop a reference of a segment
+ * @seg: the segment
+ *
+ * Context: the caller holds no lock. The last reference waits until running notifications of the
+ * segment, and workers of its batches, have returned.
  */
 void oc_seg_put(struct oc_seg *seg)
 {
 	kref_put(&seg->ref, oc_seg_free);
 }
 
-/*
- * A segment of the caller's memory; the range was checked. `changes` is called when that memory
- * changes; `run_batch` zaps what has changed.
+/**
+ * oc_seg_create() - make a segment of the caller's memory
+ * @start: first address; the range was checked
+ * @size: in bytes
+ * @mode: who may get it, as of a file
+ * @changes: called when that memory changes
+ * @run_batch: zaps what has changed
+ *
+ * Context: may sleep. The caller holds no lock.
+ * Return: the segment with one reference, which no id names yet. Or ERR_PTR() of -ENOMEM, or of the
+ * error of oc_charge(), oc_space_charge() or oc_watch_begin().
  */
 struct oc_seg *oc_seg_create(unsigned long start, unsigned long size, umode_t mode,
 			     const struct oc_watch_ops *changes, work_func_t run_batch)
@@ -132,6 +143,14 @@ fail:
 	return ERR_PTR(err);
 }
 
+/**
+ * oc_seg_next() - go through all segments
+ * @seg: the last one, whose reference is dropped; or NULL
+ * @serial: without @seg: the least serial number
+ *
+ * Context: as oc_seg_put().
+ * Return: the next one, referenced, or NULL: none.
+ */
 struct oc_seg *oc_seg_next(struct oc_seg *seg, u64 serial)
 {
 	struct oc_seg *next, *found = NULL;
@@ -151,7 +170,12 @@ struct oc_seg *oc_seg_next(struct oc_seg *seg, u64 serial)
 	return found;
 }
 
-/* Last, when nothing can fail any more: from here on others find it by its id. */
+/**
+ * oc_seg_publish() - give a segment an id by which others find it
+ * @seg: the segment
+ *
+ * Called last, when nothing can fail any more.
+ */
 void oc_seg_publish(struct oc_seg *seg)
 {
 	struct oc_seg *other;
@@ -172,6 +196,12 @@ void oc_seg_publish(struct oc_seg *seg)
 	} while (taken);
 }
 
+/**
+ * oc_seg_find() - look a segment up
+ * @id: its id
+ *
+ * Return: the segment, referenced, or NULL.
+ */
 struct oc_seg *oc_seg_find(u64 id)
 {
 	struct oc_seg *seg, *found = NULL;
@@ -187,7 +217,15 @@ struct oc_seg *oc_seg_find(u64 id)
 	return found;
 }
 
-/* Unpublished, and no use begins any more. Idempotent: the first reason stays. */
+/**
+ * oc_seg_die() - end a segment: it is unpublished, and no use of it begins any more
+ * @seg: the segment
+ * @state: why; of several calls the first one's reason stays
+ *
+ * Attachments still show pages: see oc_revoke().
+ *
+ * Context: takes @seg->lock.
+ */
 void oc_seg_die(struct oc_seg *seg, u32 state)
 {
 	spin_lock(&oc_table_lock);
@@ -204,6 +242,12 @@ void oc_seg_die(struct oc_seg *seg, u32 state)
 	mutex_unlock(&seg->lock);
 }
 
+/**
+ * oc_seg_state() - the state of a segment in a word
+ * @seg: the segment
+ *
+ * Return: the word, for lists.
+ */
 const char *oc_seg_state(const struct oc_seg *seg)
 {
 	switch (READ_ONCE(seg->state)) {
@@ -216,7 +260,12 @@ const char *oc_seg_state(const struct oc_seg *seg)
 	}
 }
 
-/* Why a segment cannot be used any more. */
+/**
+ * oc_seg_error() - why a segment cannot be used any more
+ * @seg: the segment
+ *
+ * Return: 0: it can; -EKEYREVOKED or -ESRCH.
+ */
 int oc_seg_error(struct oc_seg *seg)
 {
 	switch (READ_ONCE(seg->state)) {
@@ -229,16 +278,28 @@ int oc_seg_error(struct oc_seg *seg)
 	}
 }
 
-/* Into its gate. */
+/**
+ * oc_seg_enter() - enter a segment's gate
+ * @seg: the segment
+ *
+ * Context: as oc_gate_enter().
+ * Return: 0, or why the segment has ended.
+ */
 int oc_seg_enter(struct oc_seg *seg)
 {
 	return oc_gate_enter(&seg->gate) ? 0 : oc_seg_error(seg);
 }
 
-/*
- * May the caller have access? The owner agreed by exporting with a mode. That counts for the same
- * user in the same user namespace; for others only where the administrator said so. Capabilities
- * count where the owner lives.
+/**
+ * oc_seg_allows() - whether the caller may have access
+ * @seg: the segment
+ * @write: to write, too
+ *
+ * The owner agreed by exporting with a mode. That counts for the same user in the same user
+ * namespace; for others only where the administrator said so. Capabilities count where the owner
+ * lives.
+ *
+ * Return: true if the caller may.
  */
 bool oc_seg_allows(struct oc_seg *seg, bool write)
 {

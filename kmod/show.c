@@ -217,7 +217,11 @@ static int oc_xpmem_pages_show(struct seq_file *m, void *v)
 	return 0;
 }
 
-/* The files are for people: without them the module does what it is for. */
+/**
+ * oc_show_init() - make the lists in /proc, when the module is loaded
+ *
+ * The files are for people. Without them the module does what it is for, so no error is returned.
+ */
 void oc_show_init(void)
 {
 	oc_proc = proc_mkdir("onecopy", NULL);
@@ -232,7 +236,9 @@ void oc_show_init(void)
 		proc_create_single("global_pages", 0444, oc_proc_xpmem, oc_xpmem_pages_show);
 }
 
-/* Waits for those who read just now. */
+/**
+ * oc_show_exit() - remove the lists, when the module is unloaded; waits for their readers
+ */
 void oc_show_exit(void)
 {
 	proc_remove(oc_proc_xpmem);

@@ -35,6 +35,14 @@ static bool oc_snap_is_huge(const struct oc_snap *snap)
 	return true;
 }
 
+/**
+ * oc_snap_alloc() - allocate a snapshot, in which nothing is known yet
+ * @start: first page of the owner
+ * @end: the address behind the last page
+ * @gfp: how to allocate
+ *
+ * Return: the caller's snapshot, or NULL.
+ */
 struct oc_snap *oc_snap_alloc(unsigned long start, unsigned long end, gfp_t gfp)
 {
 	unsigned int pages = (end - start) >> PAGE_SHIFT;
@@ -56,6 +64,10 @@ struct oc_snap *oc_snap_alloc(unsigned long start, unsigned long end, gfp_t gfp)
 	return snap;
 }
 
+/**
+ * oc_snap_free() - free a snapshot that no segment has
+ * @snap: the snapshot, or NULL
+ */
 void oc_snap_free(struct oc_snap *snap)
 {
 	if (snap && snap->entry != &snap->one)
@@ -115,12 +127,21 @@ static void oc_snap_finish(struct oc_seg *seg, struct oc_snap *snap, const unsig
 	oc_snap_hide(seg->mm, snap);
 }
 
-/*
- * A look at the tables, with the owner's mmap lock held for reading. Nothing is waited for: -EBUSY
- * where the target is being changed, whose end oc_changes_wait() waits for.
- */
 #ifdef OC_HMM
-/* Nothing is faulted in and no page is held. */
+/**
+ * oc_snap_take() - look at the owner's page tables
+ * @seg: the segment
+ * @snap: the caller's snapshot, whose entries are set
+ * @target: the page that is wanted
+ * @write: to be written
+ * @resolved: the caller holds no other mmap lock, so pages may be faulted in
+ *
+ * Nothing is waited for. With HMM nothing is faulted in, and no page is held.
+ *
+ * Context: the owner's mmap lock is held for reading.
+ * Return: 0, or -EBUSY: @target is being changed, for whose end oc_changes_wait() waits, -EAGAIN:
+ * this takes @resolved, or another error: there is no such page.
+ */
 int oc_snap_take(struct oc_seg *seg, struct oc_snap *snap, unsigned long target, bool write,
 		 bool resolved)
 {
@@ -202,9 +223,12 @@ static void oc_snap_strike(struct oc_snap *snap, unsigned long start, unsigned l
 		snap->entry[oc_snap_index(snap, start)] &= OC_E_WRITE;
 }
 
-/*
- * Under the segment's lock: strike out what was invalidated since. What remains is true until the
- * lock is dropped.
+/**
+ * oc_snap_refresh() - strike out of a snapshot what was invalidated since
+ * @seg: the segment
+ * @snap: the snapshot
+ *
+ * Context: under @seg->lock. What remains is true until that is dropped.
  */
 void oc_snap_refresh(struct oc_seg *seg, struct oc_snap *snap)
 {
@@ -223,9 +247,17 @@ void oc_snap_refresh(struct oc_seg *seg, struct oc_snap *snap)
 	snap->seq = seg->seq;
 }
 
-/*
- * Under the segment's lock: a snapshot that knows enough of the page, up to date. Another one may
- * know less and be true too: a page becomes writable without being announced.
+/**
+ * oc_snap_cached() - a segment's snapshot that knows enough of a page
+ * @seg: the segment
+ * @page: the page
+ * @write: to be written
+ *
+ * Another snapshot may know less of the page and be true, too: a page becomes writable without
+ * being announced.
+ *
+ * Context: under @seg->lock.
+ * Return: the segment's snapshot, up to date, or NULL.
  */
 struct oc_snap *oc_snap_cached(struct oc_seg *seg, unsigned long page, bool write)
 {
@@ -243,10 +275,17 @@ struct oc_snap *oc_snap_cached(struct oc_seg *seg, unsigned long page, bool writ
 	return NULL;
 }
 
-/*
- * The run of pages around the wanted one, within [*start, *end), of which the segment knows too
- * little. A look at these is enough where the owner changed a part of what the segment knew. All
- * pages, where it knows nothing of the surroundings. And which of them were there before.
+/**
+ * oc_snap_gap() - which pages around the wanted one the segment knows too little of
+ * @seg: the segment
+ * @want: what is wanted; @want->lost is set
+ * @start: first page of the window; set to that of the gap
+ * @end: the address behind the window; set to that behind the gap
+ *
+ * A look at these pages is enough where the owner changed a part of what the segment knew. Where
+ * the segment knows nothing of the surroundings, the gap is the whole window.
+ *
+ * Context: takes @seg->lock.
  */
 void oc_snap_gap(struct oc_seg *seg, struct oc_want *want, unsigned long *start, unsigned long *end)
 {
@@ -292,9 +331,13 @@ static void oc_snap_merge(struct oc_seg *seg, struct oc_snap *whole, struct oc_s
 	whole->huge = oc_snap_is_huge(whole);
 }
 
-/*
- * Under the segment's lock: keep it for others and for this task's next try. What is returned is
- * the caller's to free.
+/**
+ * oc_snap_store() - keep a snapshot for others, and for this task's next try
+ * @seg: the segment
+ * @snap: the caller's snapshot, which is given up
+ *
+ * Context: under @seg->lock.
+ * Return: a snapshot, or NULL, that the caller frees after it has dropped the lock.
  */
 struct oc_snap *oc_snap_store(struct oc_seg *seg, struct oc_snap *snap)
 {

@@ -17,29 +17,53 @@ static bool oc_vma_secret(const struct vm_area_struct *vma)
 #endif
 }
 
-/*
- * mremap() is refused. oc_vma_is_attachment() knows attachments by this operation, so this file
- * need not know fault.c's oc_vm_ops.
+/**
+ * oc_vma_stays() - refuse mremap() of an attachment
+ * @vma: the attachment
+ *
+ * oc_vma_is_attachment() knows attachments by this operation, so this file need not know oc_vm_ops
+ * of fault.c.
+ *
+ * Return: -EINVAL.
  */
 int oc_vma_stays(struct vm_area_struct *vma)
 {
 	return -EINVAL;
 }
 
+/**
+ * oc_vma_is_attachment() - whether a VMA shows a segment
+ * @vma: the VMA
+ *
+ * Context: the VMA's mmap lock is held.
+ * Return: true if it does.
+ */
 bool oc_vma_is_attachment(const struct vm_area_struct *vma)
 {
 	return vma->vm_ops && vma->vm_ops->mremap == oc_vma_stays;
 }
 
-/* Is nothing of it to be shown to others? Its mmap lock is held. */
+/**
+ * oc_vma_hidden() - whether nothing of a VMA may be shown to others
+ * @vma: the VMA
+ *
+ * Context: the VMA's mmap lock is held.
+ * Return: true if it is a device's, a shadow stack or secret memory.
+ */
 bool oc_vma_hidden(const struct vm_area_struct *vma)
 {
 	return (vma->vm_flags & (VM_IO | VM_PFNMAP | VM_SHADOW_STACK)) || oc_vma_secret(vma);
 }
 
-/*
- * Does the kernel alone bring its pages? A page of another file system may wait for a server or a
- * program. So it is never faulted in while a lock is held that others need.
+/**
+ * oc_vma_is_anon_or_shmem() - whether the kernel alone brings the pages of a VMA
+ * @vma: the VMA
+ *
+ * A page of another file system may wait for a server or a program. So it is never faulted in while
+ * a lock is held that others need.
+ *
+ * Context: the VMA's mmap lock is held.
+ * Return: true if the kernel alone does.
  */
 bool oc_vma_is_anon_or_shmem(struct vm_area_struct *vma)
 {
@@ -47,7 +71,16 @@ bool oc_vma_is_anon_or_shmem(struct vm_area_struct *vma)
 	       (vma->vm_file && file_inode(vma->vm_file)->i_sb->s_magic == TMPFS_MAGIC);
 }
 
-/* May the page be shown to others at all? mm's mmap lock is held. */
+/**
+ * oc_owner_vma_check() - whether a page may be shown to others at all
+ * @mm: the owner's address space
+ * @addr: the page
+ * @write: to be written, too
+ *
+ * Context: @mm's mmap lock is held.
+ * Return: 0, or -EFAULT: there is no memory that may be shown. -EOPNOTSUPP: it is an attachment,
+ * which is its owner's to grant. -EPERM: the owner itself may not write there.
+ */
 int oc_owner_vma_check(struct mm_struct *mm, unsigned long addr, bool write)
 {
 	struct vm_area_struct *vma = find_vma(mm, addr);
@@ -63,11 +96,21 @@ int oc_owner_vma_check(struct mm_struct *mm, unsigned long addr, bool write)
 	return 0;
 }
 
-/*
- * Have a page faulted in: of the owner, or (owner false) of the caller. Not fixup_user_fault():
- * where the lock was given up for it, that waits for the lock anew in a way that no kill ends. The
- * mmap lock is held for reading; *locked tells whether it still is. Without `locked` nothing is
- * waited for and the lock is kept: -EAGAIN where that does not do.
+/**
+ * oc_fault_in() - have a page faulted in
+ * @mm: the address space
+ * @addr: the page
+ * @write: to be written
+ * @owner: the memory is an owner's, which is checked; otherwise the caller's own
+ * @locked: says whether the mmap lock is still held afterwards. NULL: nothing is waited for, and
+ *   the lock is kept
+ *
+ * Not fixup_user_fault(): where the lock was given up, that waits for it anew in a way that no kill
+ * ends.
+ *
+ * Context: @mm's mmap lock is held for reading.
+ * Return: 0, or -EINTR: killed, -EAGAIN: without @locked it would have to wait, or another error:
+ * there is no such page.
  */
 int oc_fault_in(struct mm_struct *mm, unsigned long addr, bool write, bool owner, int *locked)
 {

@@ -14,9 +14,19 @@
 
 #include "core.h"
 
-/*
- * A part of an attachment in which there may be entries: one VMA, as it was when it was first
- * touched. VMAs of ours split and shrink, but never grow, merge or move. Under the segment's lock.
+/**
+ * struct oc_stretch - a part of an attachment in which there may be entries
+ * @att: the attachment
+ * @shown: in the segment's tree, by the owner's address
+ * @here: in the attachment's tree, by the importer's address
+ * @serial: by when it came into the segment's tree
+ * @zaps: how many zaps walk its page tables now; a waiting task reads it unlocked
+ * @may_have_entries: entries were written since the last zap of all of it began
+ * @in_tree: it is in the segment's tree; else there is nothing to zap
+ * @unmapping: no more entries are written
+ *
+ * One VMA, as it was when it was first touched. VMAs of ours split and shrink, but never grow,
+ * merge or move. All of it is under the segment's lock. oc_stretches_leave() frees it.
  *
  * EMPTY: no entry. It stays in the segment's tree until the next invalidation passes it.
  * UNLISTED: no entry, and not in that tree, so that no invalidation passes it.
@@ -30,13 +40,13 @@
  */
 struct oc_stretch {
 	struct oc_attachment *att;
-	struct interval_tree_node shown; /* in the segment's tree, by the owner's address */
-	struct interval_tree_node here; /* in the attachment's, by the importer's */
-	u64 serial; /* of the segment's stretches, by when they came */
-	unsigned int zaps; /* that walk its page tables now; a waiting task reads it unlocked */
+	struct interval_tree_node shown;
+	struct interval_tree_node here;
+	u64 serial;
+	unsigned int zaps;
 	bool may_have_entries;
-	bool in_tree; /* the segment's; else there is nothing to zap */
-	bool unmapping; /* no more entries are written */
+	bool in_tree;
+	bool unmapping;
 };
 
 /* What tells the kernel that a VMA is not anonymous memory, and nothing else. */
@@ -63,6 +73,11 @@ static struct workqueue_struct *oc_zap_queue_new(enum oc_zap_class class)
 	}
 }
 
+/**
+ * oc_zap_init() - make the workqueues, when the module is loaded
+ *
+ * Return: 0 or -ENOMEM.
+ */
 int oc_zap_init(void)
 {
 	enum oc_zap_class class;
@@ -80,6 +95,9 @@ fail:
 	return -ENOMEM;
 }
 
+/**
+ * oc_zap_exit() - end the workqueues, when the module is unloaded
+ */
 void oc_zap_exit(void)
 {
 	enum oc_zap_class class;
@@ -161,7 +179,15 @@ static struct oc_stretch *oc_stretch_first(struct oc_seg *seg, unsigned long sta
 	return NULL;
 }
 
-/* Under the segment's lock: may attachments have entries for these addresses of the owner? */
+/**
+ * oc_is_shown() - whether attachments may have entries for addresses of the owner
+ * @seg: the segment
+ * @start: first address
+ * @end: the address behind the last one
+ *
+ * Context: under @seg->lock.
+ * Return: true if they may.
+ */
 bool oc_is_shown(struct oc_seg *seg, unsigned long start, unsigned long end)
 {
 	lockdep_assert_held(&seg->lock);
@@ -190,9 +216,14 @@ static void oc_zap_until(struct oc_seg *seg, unsigned long start, unsigned long 
 	}
 }
 
-/*
- * Take the pages [start, end) of the owner's addresses out of every attachment. Not within a
- * notification: this raises notifications for the importers' address spaces.
+/**
+ * oc_zap() - take pages of the owner out of every attachment
+ * @seg: the segment
+ * @start: first page
+ * @end: the address behind the last page
+ *
+ * Context: takes @seg->lock, and drops it while it walks page tables. Not within a notification:
+ * this raises notifications for the importers' address spaces.
  */
 void oc_zap(struct oc_seg *seg, unsigned long start, unsigned long end)
 {
@@ -262,7 +293,12 @@ static void oc_zap_wait(struct oc_zap_once *once, struct oc_user *user, enum oc_
 	destroy_work_on_stack(&once->work.work);
 }
 
-/* A batch, and the next one if there is something again. */
+/**
+ * oc_zap_run_batch() - zap a batch, and queue the next one if there is something again
+ * @work: the batch's
+ *
+ * Context: a worker.
+ */
 void oc_zap_run_batch(struct work_struct *work)
 {
 	struct oc_zap_batch *batch = container_of(work, struct oc_zap_batch, work.work);
@@ -315,9 +351,16 @@ static void oc_zap_batched(struct oc_seg *seg, unsigned long start, unsigned lon
 	wait_event(seg->batch_done, READ_ONCE(batch->completed) > seq);
 }
 
-/*
- * As oc_zap(), but within a notification: by a worker, since notifications do not nest.
- * Stretches that came after the invalidation was recorded know of it.
+/**
+ * oc_zap_notified() - as oc_zap(), but within a notification
+ * @seg: the segment
+ * @start: first page
+ * @end: the address behind the last page
+ * @until: serial number of the last stretch that came before the invalidation was recorded
+ *
+ * A worker zaps, since notifications do not nest. Later stretches know of the invalidation.
+ *
+ * Context: within a blockable notification; waits for the worker.
  */
 void oc_zap_notified(struct oc_seg *seg, unsigned long start, unsigned long end, u64 until)
 {
@@ -342,7 +385,14 @@ static void oc_reap_run(struct work_struct *work)
 	oc_seg_put(seg);
 }
 
-/* All of a dead segment, for a caller that cannot wait and will come again. Under its lock. */
+/**
+ * oc_zap_later() - have a worker zap all of a dead segment
+ * @seg: the segment
+ *
+ * For a caller that cannot wait and will come again.
+ *
+ * Context: under @seg->lock.
+ */
 void oc_zap_later(struct oc_seg *seg)
 {
 	lockdep_assert_held(&seg->lock);
@@ -461,7 +511,14 @@ static const struct oc_watch_ops oc_importer_ops = {
 	.invalidate = oc_importer_changes,
 };
 
-/* Under the segment's lock: the first that came after that one; NULL: none. */
+/**
+ * oc_attachment_after() - go through the attachments of a segment
+ * @seg: the segment
+ * @serial: serial number of the last one; 0: the first is wanted
+ *
+ * Context: under @seg->lock, which keeps the attachment.
+ * Return: the next one, or NULL: none.
+ */
 struct oc_attachment *oc_attachment_after(struct oc_seg *seg, unsigned long serial)
 {
 	struct interval_tree_node *n;
@@ -487,7 +544,14 @@ static void oc_attachment_give(struct oc_view *view, struct oc_attachment *att)
 		kfree(att);
 }
 
-/* For a VMA that mmap() makes: its mmap lock is held for writing. */
+/**
+ * oc_attachment_create() - make the attachment of a VMA that mmap() makes
+ * @seg: the segment, which the VMA holds through its file
+ * @vma: the new VMA, whose private data it becomes
+ *
+ * Context: the caller's mmap lock is held for writing.
+ * Return: 0, or -ENOMEM, or the error of oc_charge() or oc_watch_begin().
+ */
 int oc_attachment_create(struct oc_seg *seg, struct vm_area_struct *vma)
 {
 	struct oc_view *view = vma->vm_file->private_data;
@@ -532,9 +596,15 @@ free:
 	return err;
 }
 
-/*
+/**
+ * oc_attachment_may_split() - whether a VMA may be split
+ * @vma: a VMA of an attachment
+ * @addr: where
+ *
  * Each piece is a stretch, which each change of the owner's memory has to pass. So it counts like
- * an attachment. The error is the one for more mappings than a process may have.
+ * an attachment.
+ *
+ * Return: 0, or -ENOMEM: the error for more mappings than a process may have.
  */
 int oc_attachment_may_split(struct vm_area_struct *vma, unsigned long addr)
 {
@@ -543,6 +613,10 @@ int oc_attachment_may_split(struct vm_area_struct *vma, unsigned long addr)
 	return oc_may_charge(att->user, OC_ATTACHMENT_VMAS) ? 0 : -ENOMEM;
 }
 
+/**
+ * oc_attachment_open() - an attachment has one VMA more
+ * @vma: the VMA
+ */
 void oc_attachment_open(struct vm_area_struct *vma)
 {
 	struct oc_attachment *att = vma->vm_private_data;
@@ -571,6 +645,10 @@ static void oc_attachment_free(struct kref *ref)
 	oc_attachment_give(att->file->private_data, att);
 }
 
+/**
+ * oc_attachment_close() - an attachment has one VMA less; the last one ends it
+ * @vma: the VMA
+ */
 void oc_attachment_close(struct vm_area_struct *vma)
 {
 	struct oc_attachment *att = vma->vm_private_data;
@@ -579,14 +657,26 @@ void oc_attachment_close(struct vm_area_struct *vma)
 	kref_put(&att->ref, oc_attachment_free);
 }
 
+/**
+ * oc_stretch_alloc() - allocate a stretch for oc_stretch_enter()
+ *
+ * Context: may sleep, so without the segment's lock.
+ * Return: the caller's stretch, or NULL. One that was not taken is freed by kfree().
+ */
 struct oc_stretch *oc_stretch_alloc(void)
 {
 	return kzalloc(sizeof(struct oc_stretch), GFP_KERNEL_ACCOUNT);
 }
 
-/*
- * Under the segment's lock and the importer's mmap lock: entries are about to be written into the
- * VMA, at addr. Takes *fresh where there is no stretch yet; false: there is none, nor a fresh one.
+/**
+ * oc_stretch_enter() - note that entries are about to be written into a VMA
+ * @vma: a VMA of an attachment
+ * @addr: where in it
+ * @fresh: a stretch of the caller; taken, and set to NULL, where there is none yet
+ *
+ * Context: under the segment's lock and the importer's mmap lock. The entries are written under the
+ * same hold of the segment's lock.
+ * Return: false if there is no stretch, nor a fresh one.
  */
 bool oc_stretch_enter(struct vm_area_struct *vma, unsigned long addr, struct oc_stretch **fresh)
 {
@@ -616,10 +706,17 @@ bool oc_stretch_enter(struct vm_area_struct *vma, unsigned long addr, struct oc_
 	return true;
 }
 
-/*
- * Under the segment's lock: does a zap walk page tables of these importer's addresses? Kernels
- * before 6.5 look twice whether there is a table. Between the two looks no huge entry may come:
- * they would take it for a broken one, and clear it without telling the CPUs.
+/**
+ * oc_is_walked() - whether a zap walks page tables of the importer
+ * @vma: a VMA of an attachment
+ * @start: first address of the importer
+ * @end: the address behind the last one
+ *
+ * Kernels before 6.5 look twice whether there is a table. Between the two looks no huge entry may
+ * come: they would take it for a broken one, and clear it without telling the CPUs.
+ *
+ * Context: under the segment's lock.
+ * Return: true if one does.
  */
 bool oc_is_walked(struct vm_area_struct *vma, unsigned long start, unsigned long end)
 {
@@ -633,9 +730,13 @@ bool oc_is_walked(struct vm_area_struct *vma, unsigned long start, unsigned long
 	return false;
 }
 
-/*
- * The VMA is about to be unmapped by its own process, which holds its mmap lock for reading. What
- * is zapped now needs no worker then.
+/**
+ * oc_attachment_clear() - zap a VMA that its own process is about to unmap
+ * @vma: a VMA of an attachment
+ *
+ * What is zapped now needs no worker then.
+ *
+ * Context: the mmap lock of the VMA is held for reading. Takes the segment's lock.
  */
 void oc_attachment_clear(struct vm_area_struct *vma)
 {
