@@ -20,7 +20,7 @@ use say::say;
 use serde_json::Value;
 use std::time::Duration;
 use tempfile::TempDir;
-use world::{Said, World};
+use world::{Counts, World};
 
 /// Says what a rank of a test does; no test then.
 const RANK: &str = "EXTENDED_RANK";
@@ -65,7 +65,7 @@ impl Bed {
     }
 
     /// Runs a job of this program's ranks, which do `what`.
-    fn job(&self, what: &str, ranks: usize, nodes: usize, more: &[(&str, &str)]) -> Said {
+    fn job(&self, what: &str, ranks: usize, nodes: usize, more: &[(&str, &str)]) -> Counts {
         let program = std::env::current_exe().expect("this program");
         let program = program.to_str().expect("a path of text");
         let (ranks, nodes) = (ranks.to_string(), nodes.to_string());
@@ -90,10 +90,10 @@ impl Bed {
         let env: Vec<_> = env.into_iter().chain(more.iter().copied()).collect();
         let (ok, out, err) = self.command(&args, &env);
         assert!(ok, "{what}: {out}{err}");
-        let said = self.world.said();
+        let counts = self.world.counts();
         // All went as it came.
-        assert_eq!((said.initiators, said.targets), (0, 0), "{said:?}");
-        said
+        assert_eq!((counts.initiators, counts.targets), (0, 0), "{counts:?}");
+        counts
     }
 }
 
@@ -204,21 +204,24 @@ fn talk(rt: &Runtime, with: usize) {
 #[test]
 fn a_job_goes_by_one_connection_to_each_node() {
     let Some(bed) = Bed::new() else { return };
-    let said = bed.job("all", 6, 2, &[XRC]);
+    let counts = bed.job("all", 6, 2, &[XRC]);
     // Each rank has one, and so many targets are on its node.
-    assert_eq!((said.most_initiators, said.most_targets), (6, 6));
-    assert_eq!(said.most_connections, 0);
-    assert!(said.xrc_sends > 500 && said.xrc_reads > 100, "{said:?}");
+    assert_eq!((counts.most_initiators, counts.most_targets), (6, 6));
+    assert_eq!(counts.most_connections, 0);
+    assert!(
+        counts.xrc_sends > 500 && counts.xrc_reads > 100,
+        "{counts:?}"
+    );
     // Of three ranks there, two hold the target that the third has made.
-    assert_eq!(said.opened_targets, 6 * 2);
+    assert_eq!(counts.opened_targets, 6 * 2);
 }
 
 #[test]
 fn a_job_of_three_nodes_has_two_connections_a_rank() {
     let Some(bed) = Bed::new() else { return };
-    let said = bed.job("all", 6, 3, &[XRC]);
-    assert_eq!((said.most_initiators, said.most_targets), (12, 12));
-    assert_eq!(said.opened_targets, 12);
+    let counts = bed.job("all", 6, 3, &[XRC]);
+    assert_eq!((counts.most_initiators, counts.most_targets), (12, 12));
+    assert_eq!(counts.opened_targets, 12);
 }
 
 #[test]
@@ -276,10 +279,13 @@ fn the_formula_is_what_a_run_takes() {
     assert_eq!(between["chosen"], "xrc", "{between}");
     let reasons = between["reasons"].to_string();
     assert!(reasons.contains("not Connections: "), "{reasons}");
-    let said = bed.job("pinned", ranks, 2, &[little]);
-    let pairs = said.most_initiators + said.most_targets;
+    let counts = bed.job("pinned", ranks, 2, &[little]);
+    let pairs = counts.most_initiators + counts.most_targets;
     assert_eq!(pairs, ranks as u64 * number(&xrc["connections"]));
-    assert_eq!(said.most_connections, 0, "all by the mode that was chosen");
+    assert_eq!(
+        counts.most_connections, 0,
+        "all by the mode that was chosen"
+    );
     // Of a device without them it is datagrams.
     let plain = ("MODEL_VERBS_XRC", "0");
     let (_, out, _) = bed.command(&args, &[little, plain]);
@@ -352,10 +358,10 @@ fn the_benchmark_goes_by_them() {
     let (ok, out, err) = bed.command(&args, &[]);
     assert!(ok, "{out}{err}");
     assert!(out.contains("pingpong") && out.contains("1M"), "{out}");
-    let said = bed.world.said();
+    let counts = bed.world.counts();
     // The bare loop beside it goes by a connection.
-    assert_eq!((said.most_initiators, said.most_connections), (2, 2));
-    assert!(said.xrc_sends > 10 && said.xrc_reads > 2, "{said:?}");
+    assert_eq!((counts.most_initiators, counts.most_connections), (2, 2));
+    assert!(counts.xrc_sends > 10 && counts.xrc_reads > 2, "{counts:?}");
 }
 
 /// A device without them: the mode is refused with the reason, and messages go by sockets.
@@ -390,5 +396,5 @@ fn a_device_without_them_refuses_the_mode() {
     assert!(out.contains("extended connections (XRC)"), "{out}");
     let (_, out, _) = bed.command(&["info", "nodes", "--nodes", "2"], &[XRC]);
     assert!(out.contains("verbs"), "{out}");
-    assert_eq!(bed.world.said().most_connections, 0);
+    assert_eq!(bed.world.counts().most_connections, 0);
 }

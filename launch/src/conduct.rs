@@ -169,10 +169,10 @@ impl Conductor {
             }
         }
         for notice in self.broker.tick(now) {
-            self.hear(notice);
+            self.handle_notice(notice);
         }
         for notice in self.pmi.notices() {
-            self.hear_pmi(notice);
+            self.handle_pmi_notice(notice);
         }
         if self.phase_deadline().is_some_and(|due| now >= due) {
             self.end_phase();
@@ -340,7 +340,7 @@ impl Conductor {
         }
     }
 
-    fn hear(&mut self, notice: Notice) {
+    fn handle_notice(&mut self, notice: Notice) {
         match notice {
             Notice::Abort { rank, code } => {
                 self.say(&format!("rank {rank} aborted the job with code {code}"));
@@ -381,11 +381,11 @@ impl Conductor {
         }
     }
 
-    fn hear_pmi(&mut self, notice: pmi::Notice) {
+    fn handle_pmi_notice(&mut self, notice: pmi::Notice) {
         match notice {
-            pmi::Notice::Abort { rank, code } => self.hear(Notice::Abort { rank, code }),
+            pmi::Notice::Abort { rank, code } => self.handle_notice(Notice::Abort { rank, code }),
             pmi::Notice::Complaint { rank, text } => {
-                self.hear(Notice::Complaint { rank, text });
+                self.handle_notice(Notice::Complaint { rank, text });
             }
             pmi::Notice::Stuck { missing } if self.phase == Phase::Running => {
                 self.desert(

@@ -20,7 +20,7 @@ pub fn pmi_server<'a>(ranks: usize, script: impl Iterator<Item = (usize, bool, &
         }
         sockets.push(end);
     }
-    let mut heard = vec![0u8; 4096];
+    let mut answer = vec![0u8; 4096];
     for (rank, ends_now, bytes) in script {
         let rank = rank % ranks;
         // A connection that the server has closed refuses.
@@ -30,12 +30,12 @@ pub fn pmi_server<'a>(ranks: usize, script: impl Iterator<Item = (usize, bool, &
             server.ended(rank);
         }
         drop(server.notices());
-        if let Ok(got) = (&sockets[rank]).read(&mut heard)
-            && got < heard.len()
+        if let Ok(got) = (&sockets[rank]).read(&mut answer)
+            && got < answer.len()
             && got > 0
         {
-            assert_eq!(heard[got - 1], b'\n', "an answer that is no line");
-            assert!(heard.starts_with(b"cmd="));
+            assert_eq!(answer[got - 1], b'\n', "an answer that is no line");
+            assert!(answer.starts_with(b"cmd="));
         }
     }
 }

@@ -378,10 +378,10 @@ mod tests {
             .write_all(format!("{line}\n").as_bytes())
             .expect("write");
         server.ready(rank);
-        heard(&sockets[rank])
+        received(&sockets[rank])
     }
 
-    fn heard(mut end: &UnixStream) -> String {
+    fn received(mut end: &UnixStream) -> String {
         let mut block = [0; 4096];
         match end.read(&mut block) {
             Ok(count) => String::from_utf8_lossy(&block[..count]).into_owned(),
@@ -435,7 +435,7 @@ mod tests {
                 ask(&mut server, &sockets, 0, "cmd=barrier_in"),
                 "cmd=barrier_out rc=0\n"
             );
-            assert_eq!(heard(&sockets[1]), "cmd=barrier_out rc=0\n");
+            assert_eq!(received(&sockets[1]), "cmd=barrier_out rc=0\n");
         }
         assert_eq!(ask(&mut server, &sockets, 1, "cmd=barrier_in"), "");
         assert_eq!(server.notices(), []);
@@ -512,7 +512,7 @@ mod tests {
         let mut answered = 0;
         while answered < asked {
             server.ready(0);
-            answered += heard(&sockets[0]).matches('\n').count();
+            answered += received(&sockets[0]).matches('\n').count();
         }
     }
 }

@@ -66,7 +66,7 @@ pub(crate) fn start_send(
 }
 
 /// Receives what a member sent, exactly `len` bytes.
-pub(crate) fn hear(
+pub(crate) fn receive(
     comm: &CommObject,
     links: &Links,
     from: usize,
@@ -90,7 +90,7 @@ pub(crate) fn broadcast(comm: &CommObject, mine: &[u8]) -> Outcome<Vec<u8>> {
     let mut distance = 1;
     while distance < size {
         if rank & distance != 0 {
-            bytes = hear(comm, links, rank - distance, tag, mine.len())?;
+            bytes = receive(comm, links, rank - distance, tag, mine.len())?;
             break;
         }
         distance <<= 1;
@@ -114,7 +114,7 @@ pub(crate) fn allgather(comm: &CommObject, mine: &[u8]) -> Outcome<Vec<u8>> {
     all[rank * len..(rank + 1) * len].copy_from_slice(mine);
     if rank == 0 {
         for from in 1..size {
-            let bytes = hear(comm, links, from, tag, len)?;
+            let bytes = receive(comm, links, from, tag, len)?;
             all[from * len..(from + 1) * len].copy_from_slice(&bytes);
         }
     } else {

@@ -138,7 +138,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn room_comes_back_with_the_one_that_tells() {
+    fn room_comes_back_with_the_one_that_signals() {
         let mut room = SendRoom::new(4);
         assert_eq!((room.take_silent(), room.take_silent()), (Some(0), Some(2)));
         assert_eq!((room.take_silent(), room.take()), (Some(0), Some(2)));

@@ -109,8 +109,8 @@ pub struct Adapter<P: Provider> {
     displaced: u64,
     /// Its pools have the size that the settings want; else there is a slot or two.
     is_furnished: bool,
-    /// Notes, which peers tell beside the streams, are of use here.
-    hears_notes: bool,
+    /// Notes, which peers send beside the streams, are of use here.
+    receives_notes: bool,
     /// The port came back, and nobody has taken notice.
     came_back: bool,
 }
@@ -134,7 +134,7 @@ impl<P: Provider> Adapter<P> {
     /// Those of the device.
     pub fn on(chosen: Chosen<P>, settings: Settings) -> Result<Self> {
         let mut adapter = Self::for_rail(chosen, settings)?;
-        adapter.hears_notes = false;
+        adapter.receives_notes = false;
         adapter.furnish()?;
         Ok(adapter)
     }
@@ -175,7 +175,7 @@ impl<P: Provider> Adapter<P> {
             bytes: 0,
             displaced: 0,
             is_furnished: false,
-            hears_notes: true,
+            receives_notes: true,
             came_back: false,
         })
     }
@@ -391,7 +391,7 @@ impl<P: Provider> Lanes for Adapter<P> {
     }
 
     fn hear_device(&mut self) {
-        self.hear_events();
+        self.poll_events();
     }
 
     fn age(&mut self, now: Instant) {

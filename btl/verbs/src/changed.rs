@@ -62,7 +62,7 @@ mod tests {
     }
 
     #[test]
-    fn each_lane_is_told_once_and_none_that_is_gone() {
+    fn each_lane_is_reported_once_and_none_that_is_gone() {
         let (mut lanes, mut changed) = (Table::default(), Changed::default());
         let names = [4, 5].map(|rank| lanes.insert(Lane(rank, false)).expect("a name"));
         for name in [names[0], names[1], names[0]] {

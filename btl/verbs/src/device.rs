@@ -181,7 +181,7 @@ unsafe impl Provider for Verbs {
         ReceivesOf::new(domain, length, shared)
     }
 
-    fn tell_below(receives: &ReceivesOf, limit: u32) -> io::Result<()> {
+    fn report_below(receives: &ReceivesOf, limit: u32) -> io::Result<()> {
         let mut attr = ibv_srq_attr {
             srq_limit: limit,
             ..ibv_srq_attr::default()

@@ -248,8 +248,8 @@ impl<P: Provider> Receives<P> {
     /// # Errors
     ///
     /// Those of the device.
-    pub fn tell_below(&self, limit: u32) -> Result<()> {
-        P::tell_below(&self.raw, limit)
+    pub fn report_below(&self, limit: u32) -> Result<()> {
+        P::report_below(&self.raw, limit)
             .map_err(Error::of("ibv_modify_srq", format!("limit {limit}")))
     }
 

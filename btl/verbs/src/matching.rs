@@ -194,7 +194,7 @@ mod tests {
     }
 
     #[test]
-    fn rails_of_one_network_and_one_device_are_told_apart() {
+    fn rails_of_one_network_and_one_device_are_distinguished() {
         let own = [rail(1, 1, 7, 10), rail(1, 2, 8, 10)];
         assert_eq!(both(&own, &own).len(), 2);
         let peer = [rail(1, 3, 7, 10), rail(1, 4, 8, 10), rail(1, 5, 9, 10)];

@@ -44,12 +44,12 @@ pub struct Impairment {
     pub reorder: u8,
 }
 
-/// A descriptor that is readable while something was told and not taken.
+/// A descriptor that is readable while something was signalled and not taken.
 #[derive(Debug)]
 pub(crate) struct EventPipe {
     out: Arc<PipeReader>,
     into: PipeWriter,
-    told: u32,
+    signalled: u32,
 }
 
 impl EventPipe {
@@ -58,23 +58,23 @@ impl EventPipe {
         Ok(Self {
             out: Arc::new(out),
             into,
-            told: 0,
+            signalled: 0,
         })
     }
 
     fn signal(&mut self) {
         // Readable is readable: a pipe has room for one byte.
-        if self.told == 0 && self.into.write_all(&[1]).is_err() {
+        if self.signalled == 0 && self.into.write_all(&[1]).is_err() {
             return;
         }
-        self.told += 1;
+        self.signalled += 1;
     }
 
     fn take(&mut self) -> io::Result<u32> {
-        if self.told > 0 {
+        if self.signalled > 0 {
             io::Read::read_exact(&mut &*self.out, &mut [0])?;
         }
-        Ok(std::mem::take(&mut self.told))
+        Ok(std::mem::take(&mut self.signalled))
     }
 }
 
@@ -204,7 +204,7 @@ impl Fabric {
                 true => Event::PortUp(number),
                 false => Event::PortDown(number),
             };
-            state.tell(index, event);
+            state.report(index, event);
         }
         state.run();
     }

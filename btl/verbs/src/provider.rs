@@ -398,8 +398,8 @@ pub unsafe trait Provider: Debug + Send + Sync + Sized + 'static {
         length: u32,
         shared: Option<(&Self::Shared, &Self::Completions)>,
     ) -> io::Result<Self::Receives>;
-    /// Has the device tell, once, when there are fewer than `limit` receives.
-    fn tell_below(receives: &Self::Receives, limit: u32) -> io::Result<()>;
+    /// Has the device report, once, when there are fewer than `limit` receives.
+    fn report_below(receives: &Self::Receives, limit: u32) -> io::Result<()>;
     /// By what number peers name it, of an extended connection.
     fn number_of_receives(receives: &Self::Receives) -> io::Result<u32>;
     /// A domain that processes share receives in, by a file.

@@ -13,14 +13,14 @@ pub(crate) fn call<T: Send + 'static>(
     name: &str,
     work: impl FnOnce() -> T + Send + 'static,
 ) -> std::io::Result<Receiver<T>> {
-    let (tell, coming) = sync_channel(1);
+    let (sender, coming) = sync_channel(1);
     without_signals(|| {
         std::thread::Builder::new()
             .name(name.to_owned())
             .stack_size(STACK)
             .spawn(move || {
                 // What asked for it may have been given up meanwhile.
-                let _ = tell.send(work());
+                let _ = sender.send(work());
             })
     })?;
     Ok(coming)

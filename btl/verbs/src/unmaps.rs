@@ -453,7 +453,7 @@ mod tests {
     }
 
     #[test]
-    fn while_a_change_is_to_be_told_it_is_not_quiet() {
+    fn while_a_change_is_to_be_reported_it_is_not_quiet() {
         let slow = Arc::new(Slow::default());
         // Not every machine permits it.
         let Ok(watcher) = Watcher::start(Arc::clone(&slow) as Arc<dyn Observer>) else {

@@ -57,9 +57,9 @@ fn pair(fabric: &Fabric, settings: &Settings) -> [Side; 2] {
 fn join(a: &mut Adapter<Fabric>, b: &mut Adapter<Fabric>) -> ((u64, u32), (u64, u32)) {
     let (to_b, offer) = a.make(1).expect("a lane");
     let (to_a, other) = b.make(0).expect("a lane");
-    let heard = |offer: &Offer| Offer::from_bytes(&offer.to_bytes()).expect("as it was sent");
-    a.connect(to_b, &heard(&other));
-    b.connect(to_a, &heard(&offer));
+    let received = |offer: &Offer| Offer::from_bytes(&offer.to_bytes()).expect("as it was sent");
+    a.connect(to_b, &received(&other));
+    b.connect(to_a, &received(&offer));
     let end = Instant::now() + Duration::from_secs(20);
     while !(a.is_connected(to_b) && b.is_connected(to_a)) {
         a.poll();

@@ -32,15 +32,15 @@ fn open(fabric: &Fabric, name: &str, settings: &Settings) -> Datagrams<Fabric> {
     Datagrams::on(chosen, settings.clone()).expect("a pair")
 }
 
-fn heard(offer: &Offer) -> Offer {
+fn received(offer: &Offer) -> Offer {
     Offer::from_bytes(&offer.to_bytes()).expect("as it was sent")
 }
 
 fn join(a: &mut dyn Lanes, b: &mut dyn Lanes) -> (u64, u64, Offer) {
     let (to_b, offer) = a.make(1).expect("a lane");
     let (to_a, other) = b.make(0).expect("a lane");
-    a.connect(to_b, &heard(&other));
-    b.connect(to_a, &heard(&offer));
+    a.connect(to_b, &received(&other));
+    b.connect(to_a, &received(&offer));
     until(|| {
         a.poll();
         b.poll();
@@ -457,8 +457,8 @@ fn connections_and_datagrams_do_not_mix() {
     let mut b = Adapter::open(&fabric, wanted).expect("a device");
     let (to_b, offer) = a.make(1).expect("a lane");
     let (to_a, other) = b.make(0).expect("a lane");
-    a.connect(to_b, &heard(&other));
-    b.connect(to_a, &heard(&offer));
+    a.connect(to_b, &received(&other));
+    b.connect(to_a, &received(&offer));
     for reason in [a.failure(to_b), b.failure(to_a)] {
         let reason = reason.expect("a reason");
         assert!(reason.contains("ONECOPY_VERBS_MODE"), "{reason}");

@@ -75,34 +75,35 @@ impl Job {
 /// What two ranks tell each other of a lane, as their sockets carry it.
 struct Pair {
     lanes: [u64; 2],
-    told: [bool; 2],
+    announced: [bool; 2],
 }
 
 impl Pair {
     fn new(a: &mut Adapter<Fabric>, b: &mut Adapter<Fabric>, ranks: [u32; 2]) -> Self {
         let (to_b, offer) = a.make(ranks[1]).expect("a lane");
         let (to_a, other) = b.make(ranks[0]).expect("a lane");
-        let heard = |offer: &Offer| Offer::from_bytes(&offer.to_bytes()).expect("as it was sent");
-        a.connect(to_b, &heard(&other));
-        b.connect(to_a, &heard(&offer));
+        let received =
+            |offer: &Offer| Offer::from_bytes(&offer.to_bytes()).expect("as it was sent");
+        a.connect(to_b, &received(&other));
+        b.connect(to_a, &received(&offer));
         Self {
             lanes: [to_b, to_a],
-            told: [false; 2],
+            announced: [false; 2],
         }
     }
 
-    /// Tells each side what the other one has done; whether both can send.
-    fn tell(&mut self, sides: [&mut Adapter<Fabric>; 2]) -> bool {
+    /// Each side gets the target of the other one. Returns whether both can send.
+    fn exchange_targets(&mut self, sides: [&mut Adapter<Fabric>; 2]) -> bool {
         let [a, b] = sides;
         a.poll();
         b.poll();
         let [to_b, to_a] = self.lanes;
-        if let Some(target) = a.target(to_b).filter(|_| !self.told[0]) {
-            self.told[0] = true;
+        if let Some(target) = a.target(to_b).filter(|_| !self.announced[0]) {
+            self.announced[0] = true;
             b.hear_target(to_a, target);
         }
-        if let Some(target) = b.target(to_a).filter(|_| !self.told[1]) {
-            self.told[1] = true;
+        if let Some(target) = b.target(to_a).filter(|_| !self.announced[1]) {
+            self.announced[1] = true;
             a.hear_target(to_b, target);
         }
         a.is_connected(to_b) && b.is_connected(to_a)
@@ -112,7 +113,7 @@ impl Pair {
 fn join(a: &mut Adapter<Fabric>, b: &mut Adapter<Fabric>, ranks: [u32; 2]) -> [u64; 2] {
     let mut pair = Pair::new(a, b, ranks);
     let end = Instant::now() + Duration::from_secs(20);
-    while !pair.tell([a, b]) {
+    while !pair.exchange_targets([a, b]) {
         let [to_b, to_a] = pair.lanes;
         assert!(
             Instant::now() < end,
@@ -238,12 +239,15 @@ fn a_lane_waits_for_the_one_that_asks_for_the_target() {
     let mut by_c = Pair::new(&mut a, &mut c, [0, 2]);
     let limit = Instant::now() + Duration::from_millis(100);
     while Instant::now() < limit {
-        assert!(!by_c.tell([&mut a, &mut c]), "there is no target yet");
+        assert!(
+            !by_c.exchange_targets([&mut a, &mut c]),
+            "there is no target yet"
+        );
     }
     // The peer's initiator has what it needs.
     assert!(!a.is_connected(by_c.lanes[0]) && c.is_connected(by_c.lanes[1]));
-    while !by_b.tell([&mut a, &mut b]) {}
-    assert!(by_c.tell([&mut a, &mut c]));
+    while !by_b.exchange_targets([&mut a, &mut b]) {}
+    assert!(by_c.exchange_targets([&mut a, &mut c]));
     let there = bytes(5000, 4);
     assert!(stream(&mut a, by_c.lanes[0], &mut c, by_c.lanes[1], &there) == there);
 }
@@ -461,11 +465,11 @@ fn lanes_that_find_the_queue_full_go_on() {
     }
     assert!((4..8).contains(&refused.len()), "{refused:?}");
     a.poll();
-    let mut told: Vec<u32> = std::iter::from_fn(|| a.next_changed()).collect();
-    told.sort_unstable();
+    let mut changed: Vec<u32> = std::iter::from_fn(|| a.next_changed()).collect();
+    changed.sort_unstable();
     assert!(
-        refused.iter().all(|(rank, _)| told.contains(rank)),
-        "{told:?}"
+        refused.iter().all(|(rank, _)| changed.contains(rank)),
+        "{changed:?}"
     );
     for (rank, written) in refused {
         let [to_b, _] = lanes[rank as usize - 1];

@@ -95,7 +95,7 @@ fn reads_and_writes_reach_what_the_key_shows_and_no_more() {
 }
 
 #[test]
-fn a_write_with_immediate_data_tells_the_peer() {
+fn a_write_with_immediate_data_notifies_the_peer() {
     let (_fabric, mut a, mut b) = sides();
     let (to_b, _to_a) = connected(&mut a, &mut b);
     b.fill(1);
@@ -154,7 +154,7 @@ fn a_peer_without_receives_is_waited_for_and_then_given_up() {
 }
 
 #[test]
-fn a_dead_peer_is_told_after_the_silence_and_not_before() {
+fn a_dead_peer_is_reported_after_the_silence_and_not_before() {
     let (fabric, mut a, mut b) = sides();
     let (to_b, _to_a) = connected(&mut a, &mut b);
     b.fill(4);
@@ -545,7 +545,7 @@ fn a_device_without_extended_connections_says_so() {
 }
 
 #[test]
-fn a_limit_on_memory_is_told_with_its_remedy() {
+fn a_limit_on_memory_is_reported_with_its_remedy() {
     let (fabric, a, _b) = sides();
     fabric.limit_memory(fabric.registered() + 8192);
     let first = a.domain.region(1, 4096, Access::default()).expect("memory");
@@ -574,11 +574,11 @@ fn who_sleeps_is_woken_by_what_completes_after_arming() {
 }
 
 #[test]
-fn low_receives_are_told_once() {
+fn low_receives_are_reported_once() {
     let (_fabric, mut a, mut b) = sides();
     let (to_b, _to_a) = connected(&mut a, &mut b);
     b.fill(4);
-    b.receives.tell_below(3).expect("limit");
+    b.receives.report_below(3).expect("limit");
     for cookie in 0..3 {
         a.send(&to_b, b"x", cookie).expect("room");
     }

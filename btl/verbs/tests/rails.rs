@@ -55,7 +55,7 @@ struct Side<L> {
     lane: u64,
 }
 
-fn heard(offer: &Offer) -> Offer {
+fn received(offer: &Offer) -> Offer {
     Offer::from_bytes(&offer.to_bytes()).expect("as it was sent")
 }
 
@@ -71,8 +71,8 @@ fn until(what: &str, mut is_so: impl FnMut() -> bool) {
 fn connect<A: Lanes, B: Lanes>(a: &mut A, b: &mut B, rank: u32) -> (u64, u64) {
     let (to_b, offer) = a.make(rank).expect("a lane");
     let (to_a, other) = b.make(0).expect("a lane");
-    a.connect(to_b, &heard(&other));
-    b.connect(to_a, &heard(&offer));
+    a.connect(to_b, &received(&other));
+    b.connect(to_a, &received(&offer));
     until("connected", || {
         a.poll();
         b.poll();
@@ -784,7 +784,7 @@ fn where_the_first_rail_has_no_memory_to_read_into_another_one_reads() {
 
 /// Two fabrics whose addresses do not tell them apart: rails are matched by their indices.
 #[test]
-fn rails_whose_addresses_do_not_tell_networks_apart_are_not_crossed() {
+fn rails_whose_addresses_do_not_distinguish_networks_are_not_crossed() {
     let fabric = fabric(&[25_000; 2]);
     fabric.hide_networks();
     let mut ranks = ["a", "b"].map(|host| open(&fabric, host, 2, &settings()));

@@ -37,8 +37,8 @@ pub(crate) fn start(seldom: u32) -> Option<Injection> {
     for &(name, interval, foreign) in POINTS {
         let point = place(name);
         let known = point.join("probability").exists();
-        let told_apart = text.is_some() && point.join("require-start").exists();
-        if !known || foreign && !told_apart {
+        let distinguished = text.is_some() && point.join("require-start").exists();
+        if !known || foreign && !distinguished {
             continue;
         }
         let set = |name: &str, value: &str| {

@@ -2,7 +2,7 @@
 //! Tests of the kernel module. They run as root, in a virtual machine, with the module loaded.
 //!
 //! `acceptance` has one test or more for each thing that the module guarantees. `speed` measures first touch, `fuzz`
-//! calls at random, `churn` does everything at once, and `told` has a command show the module's lists.
+//! calls at random, `churn` does everything at once, and `lists` has a command show the module's lists.
 
 mod acceptance;
 mod census;
@@ -50,7 +50,7 @@ enum Command {
     /// Everything that may happen to memory that is shared, all at once.
     Churn(churn::Arguments),
     /// Runs a command that shows what the module's lists have, while each has something.
-    Told {
+    Lists {
         /// The command.
         #[arg(required = true, trailing_var_arg = true, allow_hyphen_values = true)]
         command: Vec<String>,
@@ -69,7 +69,7 @@ fn main() -> ExitCode {
         Command::Speed(arguments) => speed::run(&arguments).map(|()| true),
         Command::Fuzz(arguments) => fuzz::run(&arguments),
         Command::Churn(arguments) => churn::run(&arguments),
-        Command::Told { command } => acceptance::shown::told(&command),
+        Command::Lists { command } => acceptance::shown::by_command(&command),
         Command::Idle { seconds } => system::idle(seconds),
     };
     match result {

@@ -45,22 +45,24 @@ impl Link {
         Ok((Self(left), Self(right)))
     }
 
-    pub(crate) fn tell(&self, word: u64) -> Outcome {
+    pub(crate) fn send(&self, word: u64) -> Outcome {
         (&self.0)
             .write_all(&word.to_ne_bytes())
-            .at("telling the peer")
+            .at("sending to the peer")
     }
 
-    pub(crate) fn hear(&self) -> Outcome<u64> {
+    pub(crate) fn receive(&self) -> Outcome<u64> {
         let mut word = [0; 8];
-        (&self.0).read_exact(&mut word).at("hearing the peer")?;
+        (&self.0)
+            .read_exact(&mut word)
+            .at("receiving from the peer")?;
         Ok(u64::from_ne_bytes(word))
     }
 
-    /// Tells that a step is done, and waits for the other's next.
+    /// Sends that a step is done, and waits for the other's next.
     pub(crate) fn turn(&self) -> Outcome {
-        self.tell(1)?;
-        self.hear().map(|_| ())
+        self.send(1)?;
+        self.receive().map(|_| ())
     }
 
     pub(crate) fn give(&self, fd: BorrowedFd<'_>) -> Outcome {
@@ -234,17 +236,17 @@ impl Peer {
         self.pid
     }
 
-    /// Hears what it tells. If it has ended instead, that is why.
-    pub(crate) fn heard(self) -> Outcome<(Self, u64)> {
-        match self.link.hear() {
+    /// Receives the next word. If the peer has ended instead, the error says why.
+    pub(crate) fn receive(self) -> Outcome<(Self, u64)> {
+        match self.link.receive() {
             Ok(word) => Ok((self, word)),
             Err(fault) => Err(self.join().err().unwrap_or(fault)),
         }
     }
 
-    /// Tells one that waits to hear so that it may go, and waits for its end, which must be a good one.
+    /// Sends the word for which the peer waits before it ends, and waits for its end, which must be a good one.
     pub(crate) fn dismiss(self) -> Outcome {
-        self.link.tell(0)?;
+        self.link.send(0)?;
         self.join()
     }
 

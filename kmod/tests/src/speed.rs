@@ -286,17 +286,17 @@ fn source(kind: Source, size: usize) -> Outcome<Peer> {
             Source::Ordinary => Area::new(size)?,
         };
         area.mark(1);
-        link.tell(0)?;
+        link.send(0)?;
         loop {
-            let segment = match link.hear()? {
+            let segment = match link.receive()? {
                 0 => return Ok(()),
                 _ => export(&area, true)?,
             };
             link.give(segment.as_fd())?;
-            link.hear()?;
+            link.receive()?;
         }
     })?;
-    owner.link.hear()?;
+    owner.link.receive()?;
     Ok(owner)
 }
 
@@ -310,7 +310,7 @@ fn measure(case: &Case, owner: &Peer, scratch: &Area) -> Outcome<f64> {
     } else {
         None
     };
-    owner.link.tell(1)?;
+    owner.link.send(1)?;
     let segment = device::segment(owner.link.take()?);
     let spent = match case.operation {
         operation @ (Operation::Attach | Operation::Detach) => {
@@ -319,7 +319,7 @@ fn measure(case: &Case, owner: &Peer, scratch: &Area) -> Outcome<f64> {
         operation => touch(operation, &segment, scratch)?,
     };
     drop(segment);
-    owner.link.tell(0)?;
+    owner.link.send(0)?;
     Ok(spent)
 }
 

@@ -267,7 +267,7 @@ pub(crate) fn comm_create_group(comm: Comm, group: Group, tag: i32, new: Out<Com
         }
         identity
     } else {
-        number(&agree::hear(parent, links, rank_in_parent(0), tag, 4)?)
+        number(&agree::receive(parent, links, rank_in_parent(0), tag, 4)?)
     };
     new.set(make(parent, group, identity, Heritage::default())?)
 }

@@ -58,24 +58,24 @@ impl Shows {
 
 /// A watchdog over a lane's device.
 ///
-/// It knows how many operations the device has told the end of. Invariant: a time is kept only while operations are
-/// under way and the device has told of none since.
+/// It knows how many operations the device has reported the end of. Invariant: a time is kept only while operations are
+/// under way and the device has reported none since.
 #[derive(Debug, Default)]
 pub(super) struct Watchdog {
-    /// Ends that the device has told, ever.
+    /// Ends that the device has reported, ever.
     ended: u32,
-    /// Since when it is still, and what it had told then.
+    /// Since when it is still, and what it had reported then.
     still: Option<(Instant, u32)>,
 }
 
 impl Watchdog {
-    /// The device has told the end of an operation.
+    /// The device has reported the end of an operation.
     #[inline]
-    pub(super) fn hear(&mut self) {
+    pub(super) fn note_end(&mut self) {
         self.ended = self.ended.wrapping_add(1);
     }
 
-    /// Since when the device has told nothing of what is under way.
+    /// Since when the device has reported nothing of what is under way.
     pub(super) fn still_since(&mut self, now: Instant, under_way: bool) -> Option<Instant> {
         self.still = match self.still {
             Some((since, ended)) if under_way && ended == self.ended => Some((since, ended)),
@@ -110,7 +110,7 @@ mod tests {
         assert_eq!(watchdog.still_since(begin, false), None);
         assert_eq!(watchdog.still_since(begin, true), Some(begin));
         assert_eq!(watchdog.still_since(first, true), Some(begin));
-        watchdog.hear();
+        watchdog.note_end();
         assert_eq!(watchdog.still_since(first, true), Some(first));
         assert_eq!(watchdog.still_since(later, false), None);
         assert_eq!(watchdog.still_since(later, true), Some(later));

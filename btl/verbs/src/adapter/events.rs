@@ -58,8 +58,8 @@ impl<P: Provider> Adapter<P> {
                 let Some(name) = name else { return };
                 let mut note_waiting = false;
                 if let Some(lane) = self.lanes.get_mut(name) {
-                    lane.watchdog.hear();
-                    note_waiting = self.hears_notes && lane.notes.waits();
+                    lane.watchdog.note_end();
+                    note_waiting = self.receives_notes && lane.notes.waits();
                 }
                 match (done.slot, done.cookie) {
                     (Some(slot), Some(cookie)) if cookie & reads::READ != 0 => {
@@ -79,7 +79,7 @@ impl<P: Provider> Adapter<P> {
         }
     }
 
-    pub(super) fn hear_events(&mut self) {
+    pub(super) fn poll_events(&mut self) {
         // A descriptor that stays readable would let no wait sleep.
         let _ = self.queue.take_wakes();
         while let Some(event) = self.port.next_event() {

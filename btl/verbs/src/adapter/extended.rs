@@ -398,9 +398,9 @@ impl<P: Provider> Adapter<P> {
         changed.add(name, lane);
     }
 
-    /// Takes what the peer tells beside the stream: the target of its initiator, which this side is to hold.
+    /// Takes what the peer sends beside the stream: the target of its initiator, which this side is to hold.
     #[cold]
-    pub(super) fn hear_extended_notes(&mut self, name: u64) {
+    pub(super) fn receive_extended_notes(&mut self, name: u64) {
         let Some(extended) = &self.extended else {
             return;
         };

@@ -138,7 +138,7 @@ impl<P: Provider> Lane<P> {
             if head.is_note {
                 self.notes.take_in(&slot, len)?;
             }
-            self.sending.hear(head).map(|()| head.is_note)
+            self.sending.receive_head(head).map(|()| head.is_note)
         });
         match checked {
             Ok(is_note) => Ok(self.receiving.take_in(slot, len, is_note)),
@@ -171,7 +171,7 @@ impl<P: Provider> Lane<P> {
         };
         match posted {
             Ok(()) => {
-                self.receiving.has_told();
+                self.receiving.has_announced();
                 self.sending.keep_control();
                 Ok(true)
             }
@@ -185,8 +185,8 @@ impl<P: Provider> Lane<P> {
         self.has_begun || self.receiving.arrived() > 0
     }
 
-    /// Whether the peer keeps something only because it was not told yet, or waits for what this side keeps.
-    pub(super) fn should_tell(&self) -> bool {
+    /// Whether the peer keeps something only because it was not acknowledged yet, or waits for what this side keeps.
+    pub(super) fn should_acknowledge(&self) -> bool {
         self.receiving.owes() || (self.sending.keeps_any() && self.receiving.has_more_taken())
     }
 

@@ -18,11 +18,11 @@ impl<P: Provider> Adapter<P> {
                 self.pool.end_promises(1);
                 lane.sending.forget(&mut self.sends);
                 changed.add(name, lane);
-                let note_waiting = self.hears_notes && lane.notes.waits();
+                let note_waiting = self.receives_notes && lane.notes.waits();
                 if let Some(slot) = control {
                     if self.extended.is_some() {
-                        self.hear_extended_notes(name);
-                    } else if !self.hears_notes {
+                        self.receive_extended_notes(name);
+                    } else if !self.receives_notes {
                         lane.notes.drop_unread();
                     }
                     self.pool.recycle(&mut self.queue, slot);
@@ -70,18 +70,18 @@ impl<P: Provider> Adapter<P> {
         }
     }
 
-    /// As [`Self::grant`]. Tells the peer, if it must hear of what was taken.
+    /// As [`Self::grant`]. Acknowledges what was taken, if that is due.
     fn grant_and_acknowledge(&mut self, name: u64) {
         self.grant(name);
         let lane = self.lanes.get(name);
-        if lane.is_some_and(|lane| lane.receiving.must_tell()) {
+        if lane.is_some_and(|lane| lane.receiving.must_acknowledge()) {
             self.send_acknowledgement(name);
         }
     }
 
-    /// Tells the peer what was taken, if it must hear of that or waits for it.
+    /// Acknowledges what was taken, if that is due or the peer waits for it.
     pub(super) fn acknowledge_taken(&mut self, name: u64) {
-        let due = |lane: &Lane<P>| lane.should_tell() || lane.receiving.must_tell();
+        let due = |lane: &Lane<P>| lane.should_acknowledge() || lane.receiving.must_acknowledge();
         if self.lanes.get(name).is_some_and(due) {
             self.grant(name);
             self.send_acknowledgement(name);

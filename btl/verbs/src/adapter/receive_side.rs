@@ -29,9 +29,9 @@ pub(super) struct ReceiveSide<P: Provider> {
     arrived: u32,
     taken: u32,
     granted: u32,
-    /// What the peer was told of the last two.
-    told_taken: u32,
-    told_granted: u32,
+    /// What was announced to the peer of the last two.
+    announced_taken: u32,
+    announced_granted: u32,
     /// Whether there were bytes in what was taken since.
     owes: bool,
     /// Messages that the peer may have under way.
@@ -49,8 +49,8 @@ impl<P: Provider> ReceiveSide<P> {
             arrived: 0,
             taken: 0,
             granted,
-            told_taken: 0,
-            told_granted: granted,
+            announced_taken: 0,
+            announced_granted: granted,
             owes: false,
             window: GRANT_MIN,
             seen: 0,
@@ -152,9 +152,9 @@ impl<P: Provider> ReceiveSide<P> {
         }
     }
 
-    /// Widens the window, up to `most`, where the peer uses half of it before it hears of that.
+    /// Widens the window, up to `most`, where the peer uses half of it before that is acknowledged.
     pub(super) fn widen(&mut self, most: u32) {
-        let used = self.taken.wrapping_sub(self.told_taken) >= self.window / 2;
+        let used = self.taken.wrapping_sub(self.announced_taken) >= self.window / 2;
         if used && self.window < most {
             self.window = (2 * self.window).min(most);
         }
@@ -179,22 +179,22 @@ impl<P: Provider> ReceiveSide<P> {
         self.granted = self.granted.wrapping_add(more);
     }
 
-    /// The peer has been told of all that was taken.
-    pub(super) fn has_told(&mut self) {
-        self.told_taken = self.taken;
-        self.told_granted = self.granted;
+    /// All that was taken and granted has been announced to the peer.
+    pub(super) fn has_announced(&mut self) {
+        self.announced_taken = self.taken;
+        self.announced_granted = self.granted;
         self.owes = false;
     }
 
-    /// Whether the peer is permitted more than it was told.
+    /// Whether the peer is permitted more than was announced to it.
     pub(super) fn has_more_to_grant(&self) -> bool {
-        self.granted != self.told_granted
+        self.granted != self.announced_granted
     }
 
-    /// Whether so much was taken that the peer must hear of it before it stops.
-    pub(super) fn must_tell(&self) -> bool {
-        let half = (self.told_granted.wrapping_sub(self.told_taken) / 2).max(1);
-        self.taken.wrapping_sub(self.told_taken) >= half
+    /// Whether so much was taken that it must be acknowledged before the peer stops.
+    pub(super) fn must_acknowledge(&self) -> bool {
+        let half = (self.announced_granted.wrapping_sub(self.announced_taken) / 2).max(1);
+        self.taken.wrapping_sub(self.announced_taken) >= half
     }
 
     /// Whether the peer keeps bytes only because it was not told yet.
@@ -202,8 +202,8 @@ impl<P: Provider> ReceiveSide<P> {
         self.owes
     }
 
-    /// Whether anything was taken that the peer was not told of.
+    /// Whether anything was taken that was not announced to the peer.
     pub(super) fn has_more_taken(&self) -> bool {
-        self.taken != self.told_taken
+        self.taken != self.announced_taken
     }
 }

@@ -51,7 +51,7 @@ impl<P: Provider> Adapter<P> {
     }
 
     pub(super) fn push_message(&mut self, name: u64) -> bool {
-        if self.hears_notes {
+        if self.receives_notes {
             self.begin_notes(name);
         }
         self.grant(name);
@@ -70,7 +70,7 @@ impl<P: Provider> Adapter<P> {
             .post_built(pair, &mut self.queue, head, lane.route)
         {
             Ok(()) => {
-                lane.receiving.has_told();
+                lane.receiving.has_announced();
                 true
             }
             Err(error) => {

@@ -221,8 +221,8 @@ impl<P: Provider> SendSide<P> {
         }
     }
 
-    /// Takes what a message says about this side's messages. An error names what no correct peer would write.
-    pub(super) fn hear(&mut self, head: Head) -> Result<(), &'static str> {
+    /// Takes the acknowledgement and the credit of a message. An error names what no correct peer would write.
+    pub(super) fn receive_head(&mut self, head: Head) -> Result<(), &'static str> {
         let taken = head.taken.wrapping_sub(self.acknowledged);
         if taken > self.sent.wrapping_sub(self.acknowledged) {
             return Err("an acknowledgement of what was not sent");

@@ -282,10 +282,10 @@ impl Completions {
         channel: Option<&Channel>,
     ) -> io::Result<Self> {
         let length = i32::try_from(length).unwrap_or(i32::MAX);
-        let told = channel.map_or(null_mut(), |channel| channel.0.raw.as_ptr());
+        let raw_channel = channel.map_or(null_mut(), |channel| channel.0.raw.as_ptr());
         // SAFETY: context and channel are open.
         let raw = unsafe {
-            (context.library().ibv_create_cq)(context.raw(), length, null_mut(), told, 0)
+            (context.library().ibv_create_cq)(context.raw(), length, null_mut(), raw_channel, 0)
         };
         let core = CompletionsCore {
             raw: made(raw)?,

@@ -160,7 +160,7 @@ pub(super) fn next_event(context: &Context) -> io::Result<Option<Event>> {
         let number = unsafe { event.element.port_num };
         u8::try_from(number).unwrap_or(0)
     };
-    let told = match event.event_type {
+    let reported = match event.event_type {
         IBV_EVENT_PORT_ACTIVE => Event::PortUp(port()),
         IBV_EVENT_PORT_ERR => Event::PortDown(port()),
         IBV_EVENT_GID_CHANGE => Event::Addresses(port()),
@@ -177,7 +177,7 @@ pub(super) fn next_event(context: &Context) -> io::Result<Option<Event>> {
     };
     // SAFETY: the event is acknowledged once.
     unsafe { (library.ibv_ack_async_event)(&raw mut event) };
-    Ok(Some(told))
+    Ok(Some(reported))
 }
 
 pub(super) fn path(path: &Path) -> ibv_ah_attr {

@@ -277,7 +277,7 @@ unsafe impl Provider for Fabric {
         })))
     }
 
-    fn tell_below(receives: &ReceivesOf, limit: u32) -> io::Result<()> {
+    fn report_below(receives: &ReceivesOf, limit: u32) -> io::Result<()> {
         let mut state = receives.0.fabric.lock();
         let Some(queue) = state.receives.get_mut(&receives.0.number) else {
             return Ok(());
@@ -286,7 +286,7 @@ unsafe impl Provider for Fabric {
         if queue.posted.len() < limit as usize {
             queue.limit = 0;
             let device = queue.device;
-            state.tell(device, Event::ReceivesLow);
+            state.report(device, Event::ReceivesLow);
         }
         Ok(())
     }

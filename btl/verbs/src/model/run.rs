@@ -261,7 +261,7 @@ impl State {
         if low {
             receives.limit = 0;
             let device = receives.device;
-            self.tell(device, Event::ReceivesLow);
+            self.report(device, Event::ReceivesLow);
         }
         Some((receive, queue))
     }
@@ -271,7 +271,7 @@ impl State {
         let domain = self.pairs.get(&peer).map(|pair| pair.domain);
         let Some(piece) = domain.and_then(|domain| self.remote(domain, to, bytes.len(), true))
         else {
-            self.tell_access(peer);
+            self.report_access(peer);
             return Outcome::Failed(Status::PEER_ACCESS);
         };
         if send.immediate.is_some() {
@@ -295,16 +295,16 @@ impl State {
             None => self.pairs.get(&peer).map(|pair| pair.domain),
         };
         let Some(piece) = domain.and_then(|domain| self.remote(domain, from, length, false)) else {
-            self.tell_access(peer);
+            self.report_access(peer);
             return Outcome::Failed(Status::PEER_ACCESS);
         };
         store(&send.pieces, 0, &load(&piece));
         Outcome::Done
     }
 
-    fn tell_access(&mut self, pair: u32) {
+    fn report_access(&mut self, pair: u32) {
         if let Some(device) = self.pairs.get(&pair).map(|pair| pair.port) {
-            self.tell(device, Event::PairFailed(pair));
+            self.report(device, Event::PairFailed(pair));
         }
     }
 

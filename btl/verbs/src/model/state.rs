@@ -205,8 +205,8 @@ impl State {
         self.numbers + 16
     }
 
-    /// Tells everyone who has opened the device of a port.
-    pub(super) fn tell(&mut self, port: usize, event: Event) {
+    /// Reports an event to everyone who has opened the device of a port.
+    pub(super) fn report(&mut self, port: usize, event: Event) {
         let Some(port) = self.ports.get(port) else {
             return;
         };
@@ -252,7 +252,7 @@ impl State {
         };
         let device = completions.device;
         if completions.done.len() >= completions.length as usize {
-            self.tell(device, Event::QueueOverran);
+            self.report(device, Event::QueueOverran);
             return;
         }
         completions.done.push_back(finished);

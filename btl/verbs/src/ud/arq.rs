@@ -29,7 +29,7 @@ pub(super) enum Out {
 
 /// What came of a packet.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(super) struct Heard {
+pub(super) struct Received {
     /// There is more to read.
     pub(super) bytes: bool,
     /// There is more room, or all is acknowledged.
@@ -43,12 +43,12 @@ pub(super) struct Arq {
     window: u32,
     limit: Duration,
     /// What was announced to the peer.
-    told_next: u32,
-    told_permits: u32,
-    /// Packets that came since, the time of the first of them, and whether the peer must hear of it now.
+    announced_next: u32,
+    announced_permits: u32,
+    /// Packets that came since, the time of the first of them, and whether they must be acknowledged now.
     owed: u32,
     owed_since: Duration,
-    must_tell: bool,
+    must_acknowledge: bool,
     /// Packets that the writer waits to send, since when it waits, and when the peer was last asked for permission.
     wants: u32,
     wants_since: Option<Duration>,
@@ -63,14 +63,14 @@ impl Arq {
         let order = Order::new(window);
         Self {
             sent: Sent::new(window),
-            told_next: 0,
-            told_permits: order.permits(),
+            announced_next: 0,
+            announced_permits: order.permits(),
             order,
             window,
             limit,
             owed: 0,
             owed_since: Duration::ZERO,
-            must_tell: false,
+            must_acknowledge: false,
             wants: 0,
             wants_since: None,
             asked: Duration::ZERO,
@@ -110,7 +110,7 @@ impl Arq {
     pub(super) fn next(&self) -> Option<Out> {
         match self.sent.next() {
             Some(number) => Some(Out::Packet(number)),
-            None => (self.must_tell || self.asks).then_some(Out::Control),
+            None => (self.must_acknowledge || self.asks).then_some(Out::Control),
         }
     }
 
@@ -144,33 +144,33 @@ impl Arq {
         if let Out::Packet(number) = out {
             self.sent.went(number, now);
         }
-        self.told_next = self.order.next();
-        self.told_permits = self.order.permits();
-        (self.owed, self.must_tell, self.asks) = (0, false, false);
+        self.announced_next = self.order.next();
+        self.announced_permits = self.order.permits();
+        (self.owed, self.must_acknowledge, self.asks) = (0, false, false);
     }
 
     /// A packet has come whose seal is good. If its bytes are kept, `fill` puts them into a buffer. An
     /// error: no correct peer sends it.
-    pub(super) fn hear(
+    pub(super) fn receive(
         &mut self,
         head: &Head,
         fill: impl FnOnce(&mut Vec<u8>),
         now: Duration,
         spare: &mut Vec<Vec<u8>>,
-    ) -> Result<Heard, &'static str> {
-        let mut heard = Heard::default();
+    ) -> Result<Received, &'static str> {
+        let mut received = Received::default();
         let before = self.sent.room();
-        heard.room = self.sent.acknowledged(head.next, head.sacks, now, spare)?;
+        received.room = self.sent.acknowledged(head.next, head.sacks, now, spare)?;
         if head.permitted.wrapping_sub(head.next) > WINDOW_MAX {
             return Err("a permission that is beyond every window");
         }
         self.sent.permit(head.permitted);
-        heard.room |= self.sent.room() > before;
+        received.room |= self.sent.room() > before;
         if self.wants_since.is_some() {
             // The peer is there; whether it permits more is its own affair.
             self.wants_since = self.sent.is_stopped(self.wants).then_some(now);
         }
-        self.must_tell |= head.asks;
+        self.must_acknowledge |= head.asks;
         if head.len > 0 {
             let bytes = || {
                 let mut bytes = spare.pop().unwrap_or_default();
@@ -180,8 +180,8 @@ impl Arq {
             };
             match self.order.arrive(head.number, bytes) {
                 Arrival::Next => {
-                    // A sender waits to hear that the gap is filled.
-                    heard.bytes = true;
+                    // A sender waits for the acknowledgement that the gap is filled.
+                    received.bytes = true;
                     let gap = self.order.sacks() != 0;
                     self.owe(now, gap);
                 }
@@ -189,7 +189,7 @@ impl Arq {
                 Arrival::Beyond => {}
             }
         }
-        Ok(heard)
+        Ok(received)
     }
 
     fn owe(&mut self, now: Duration, at_once: bool) {
@@ -197,7 +197,7 @@ impl Arq {
             self.owed_since = now;
         }
         self.owed += 1;
-        self.must_tell |= at_once || self.owed >= (self.window / 4).max(1);
+        self.must_acknowledge |= at_once || self.owed >= (self.window / 4).max(1);
     }
 
     /// Bytes that can be read.
@@ -209,17 +209,17 @@ impl Arq {
     pub(super) fn read(&mut self, out: &mut [u8], spare: &mut Vec<Vec<u8>>) -> usize {
         let (count, passed) = self.order.read(out, spare);
         if passed {
-            let more = self.order.permits().wrapping_sub(self.told_permits);
-            self.must_tell |= more >= (self.window / 2).max(1);
+            let more = self.order.permits().wrapping_sub(self.announced_permits);
+            self.must_acknowledge |= more >= (self.window / 2).max(1);
         }
         count
     }
 
     /// Nothing else will go to the peer soon: what it waits for is sent now.
     pub(super) fn acknowledge(&mut self) {
-        let permits = self.told_permits.wrapping_sub(self.told_next) < self.window / 2
-            && self.told_permits != self.order.permits();
-        self.must_tell |= self.owed > 0 || permits;
+        let permits = self.announced_permits.wrapping_sub(self.announced_next) < self.window / 2
+            && self.announced_permits != self.order.permits();
+        self.must_acknowledge |= self.owed > 0 || permits;
     }
 
     /// Does what is due by the clock. An error: the lane is broken.
@@ -239,7 +239,7 @@ impl Arq {
             self.sent.was_silent();
         }
         if self.owed > 0 && now >= self.owed_since + DELAY {
-            self.must_tell = true;
+            self.must_acknowledge = true;
         }
         Ok(())
     }

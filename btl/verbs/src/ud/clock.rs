@@ -42,7 +42,7 @@ impl Clock {
     }
 
     /// Something came.
-    pub(super) fn has_heard(&mut self) {
+    pub(super) fn has_received(&mut self) {
         self.silences = 0;
     }
 }
@@ -64,7 +64,7 @@ mod tests {
         assert_eq!(clock.rto(), 2 * calm);
         (0..100).for_each(|_| clock.was_silent());
         assert_eq!(clock.rto(), MOST);
-        clock.has_heard();
+        clock.has_received();
         assert_eq!(clock.rto(), calm);
         for _ in 0..100 {
             clock.took(Duration::from_micros(5));

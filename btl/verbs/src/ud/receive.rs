@@ -111,11 +111,11 @@ impl<P: Provider> Datagrams<P> {
             body.resize(head.len.into(), 0);
             slot.read(BEGIN, body);
         };
-        let heard = lane.arq.hear(&head, fill, now, &mut self.spare);
+        let outcome = lane.arq.receive(&head, fill, now, &mut self.spare);
         self.bytes += lane.arq.received() - received;
-        match heard {
-            Ok(heard) => {
-                if heard.bytes || heard.room {
+        match outcome {
+            Ok(outcome) => {
+                if outcome.bytes || outcome.room {
                     changed.add(name, lane);
                 }
                 self.schedule.add(List::Touched, name, &mut lane.in_lists);

@@ -205,7 +205,7 @@ impl Sent {
             return Ok(false);
         }
         self.since = now;
-        self.clock.has_heard();
+        self.clock.has_received();
         self.widen(new);
         self.find_losses();
         Ok(true)

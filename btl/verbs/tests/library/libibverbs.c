@@ -124,7 +124,7 @@ struct qp_state {
 	pid_t holders[HOLDERS];
 };
 
-enum said {
+enum count {
 	OFFENCES,
 	INITIATORS,
 	TARGETS,
@@ -136,12 +136,12 @@ enum said {
 	XRC_READS,
 	OPENED_TARGETS,
 	PINNED,
-	SAID = 16,
+	COUNTS = 16,
 };
 
 struct world {
 	/* For tests, which read the file (`world.rs`): what there is and was, and what no correct program does. */
-	uint64_t said[SAID];
+	uint64_t counts[COUNTS];
 	char offence[256];
 	pthread_mutex_t lock;
 	int pds, channels;
@@ -230,7 +230,7 @@ __attribute__((format(printf, 2, 3))) static int offence(int code, const char *f
 {
 	va_list list;
 
-	if (world->said[OFFENCES]++ == 0) {
+	if (world->counts[OFFENCES]++ == 0) {
 		va_start(list, format);
 		vsnprintf(world->offence, sizeof(world->offence), format, list);
 		va_end(list);
@@ -322,8 +322,8 @@ static void gid_of(int device, uint8_t gid[16])
 
 static void count(enum ibv_qp_type type, int by)
 {
-	enum said what = type == IBV_QPT_XRC_SEND ? INITIATORS : type == IBV_QPT_XRC_RECV ? TARGETS : CONNECTIONS;
-	uint64_t *now = &world->said[what], *most = &world->said[what - INITIATORS + MOST_INITIATORS];
+	enum count what = type == IBV_QPT_XRC_SEND ? INITIATORS : type == IBV_QPT_XRC_RECV ? TARGETS : CONNECTIONS;
+	uint64_t *now = &world->counts[what], *most = &world->counts[what - INITIATORS + MOST_INITIATORS];
 
 	*now += (uint64_t)by;
 	if (*now > *most)
@@ -580,7 +580,7 @@ struct ibv_mr *ibv_reg_mr_iova2(struct ibv_pd *base, void *addr, size_t length, 
 			continue;
 		*state = (struct mr_state){ true, getpid(), pd->number, (uint64_t)(uintptr_t)addr, length, (int)access };
 		pd->users++;
-		world->said[PINNED] += length;
+		world->counts[PINNED] += length;
 		unlock();
 		mr = calloc(1, sizeof(*mr));
 		mr->index = index;
@@ -610,7 +610,7 @@ int ibv_dereg_mr(struct ibv_mr *base)
 
 	lock();
 	world->mr[mr->index].used = false;
-	world->said[PINNED] -= base->length;
+	world->counts[PINNED] -= base->length;
 	((struct pd *)base->pd)->users--;
 	unlock();
 	free(mr);
@@ -1104,7 +1104,7 @@ static struct ibv_qp *open_qp(struct ibv_context *context, struct ibv_qp_open_at
 			continue;
 		state->holders[holder] = getpid();
 		xrcd->users++;
-		world->said[OPENED_TARGETS]++;
+		world->counts[OPENED_TARGETS]++;
 		unlock();
 		qp = handle(context, (int)index, IBV_QPT_XRC_RECV);
 		qp->base.state = state->state;
@@ -1323,7 +1323,7 @@ static enum ibv_wc_status deliver(struct qp_state *qp, uint32_t qpn, const struc
 		srq = named(peer, wr->qp_type.xrc.remote_srqn);
 		if (!srq)
 			return IBV_WC_REM_INV_REQ_ERR;
-		world->said[XRC_SENDS]++;
+		world->counts[XRC_SENDS]++;
 	} else if (peer->srq >= 0) {
 		srq = &world->srq[peer->srq];
 	}
@@ -1366,7 +1366,7 @@ static enum ibv_wc_status read_from(struct qp_state *qp, uint32_t qpn, const str
 		srq = named(peer, wr->qp_type.xrc.remote_srqn);
 		if (!srq)
 			return IBV_WC_REM_INV_REQ_ERR;
-		world->said[XRC_READS]++;
+		world->counts[XRC_READS]++;
 	}
 	mr = registered(wr->wr.rdma.rkey, srq ? srq->pd : peer->pd, wr->wr.rdma.remote_addr, sge->length,
 			IBV_ACCESS_REMOTE_READ);

@@ -8,9 +8,9 @@ use std::path::{Path, PathBuf};
 #[path = "../../../../tests/harness/c_library.rs"]
 mod c_library;
 
-/// What its world says, in the order of `enum said`.
+/// What its world says, in the order of `enum count`.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Said {
+pub(crate) struct Counts {
     pub(crate) offences: u64,
     pub(crate) initiators: u64,
     pub(crate) targets: u64,
@@ -60,7 +60,7 @@ impl World {
     }
 
     /// What it says. What no correct program does ends the test.
-    pub(crate) fn said(&self) -> Said {
+    pub(crate) fn counts(&self) -> Counts {
         // The whole of it is long, and mostly a hole.
         let mut bytes = [0; 8 * 16 + 256];
         let file = std::fs::File::open(self.file());
@@ -73,7 +73,7 @@ impl World {
         let text = &bytes[8 * 16..8 * 16 + 256];
         let text = text.split(|byte| *byte == 0).next().unwrap_or_default();
         assert_eq!(word(0), 0, "{}", String::from_utf8_lossy(text));
-        Said {
+        Counts {
             offences: word(0),
             initiators: word(1),
             targets: word(2),

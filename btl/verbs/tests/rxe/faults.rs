@@ -29,7 +29,7 @@ pub(crate) fn peer_is_killed() {
         let mut side = here(64, 1024);
         side.timing = timing;
         let pair = other.connect(&mut side);
-        let pid = String::from_utf8(other.link.hear()).expect("a number");
+        let pid = String::from_utf8(other.link.receive()).expect("a number");
         // It works until then.
         side.send(&pair, b"alive", 1).expect("room");
         assert_eq!(wait(&mut side, LONG).remove(0).outcome, Ok(()));
@@ -205,7 +205,7 @@ pub(crate) fn machine_dies() {
     let mut other = Other::start("sleep");
     let mut side = here(64, 1024);
     let pair = other.connect(&mut side);
-    other.link.hear();
+    other.link.receive();
     side.send(&pair, b"alive", 1).expect("room");
     assert_eq!(wait(&mut side, LONG).remove(0).outcome, Ok(()));
     // There is no answer to this.

@@ -17,7 +17,7 @@ pub(crate) const KEY: u32 = 0x1357;
 /// Bytes of a slot.
 pub(crate) const SLOT: usize = 64 << 10;
 
-/// What was said of whom by the socket.
+/// The socket by which the two sides exchange messages.
 pub(crate) struct Link(TcpStream);
 
 impl Link {
@@ -27,7 +27,7 @@ impl Link {
         Self(stream)
     }
 
-    pub(crate) fn say(&mut self, bytes: &[u8]) {
+    pub(crate) fn send(&mut self, bytes: &[u8]) {
         let length = u32::try_from(bytes.len()).expect("short");
         self.0
             .write_all(&length.to_le_bytes())
@@ -35,8 +35,8 @@ impl Link {
         self.0.write_all(bytes).expect("the other side is there");
     }
 
-    /// What the other side says, or nothing when it has ended.
-    pub(crate) fn hear(&mut self) -> Vec<u8> {
+    /// What the other side sends, or nothing when it has ended.
+    pub(crate) fn receive(&mut self) -> Vec<u8> {
         let mut length = [0; 4];
         if self.0.read_exact(&mut length).is_err() {
             return Vec::new();
@@ -49,19 +49,19 @@ impl Link {
     fn connect(&mut self, side: &mut Side) -> QueuePair<Verbs, Ready> {
         let pair = side.prepared(Kind::Connection, 0, None);
         let own = pair.address(&side.chosen, 4711);
-        self.say(&own.to_bytes());
+        self.send(&own.to_bytes());
         let peer = self.receive_address();
         let pair = pair
             .connect(&side.chosen, &own, &peer, side.timing)
             .expect("connected");
         // Nobody sends before the other receives.
-        self.say(b"ready");
-        assert_eq!(self.hear(), b"ready");
+        self.send(b"ready");
+        assert_eq!(self.receive(), b"ready");
         pair
     }
 
     fn receive_address(&mut self) -> QueuePairAddress {
-        let bytes = self.hear().try_into().expect("a pair");
+        let bytes = self.receive().try_into().expect("a pair");
         QueuePairAddress::from_bytes(&bytes).expect("a pair")
     }
 }
@@ -164,13 +164,13 @@ fn echo(link: &mut Link, receives: u64) {
             side.send(&pair, &bytes, 1).expect("room");
         }
     }
-    link.say(b"over");
-    link.hear();
+    link.send(b"over");
+    link.receive();
 }
 
 /// Shows memory, and says what is in it.
 fn memory(link: &mut Link) {
-    let bytes: usize = String::from_utf8(link.hear())
+    let bytes: usize = String::from_utf8(link.receive())
         .expect("text")
         .parse()
         .expect("a number");
@@ -183,8 +183,8 @@ fn memory(link: &mut Link) {
     let slot = region.take().expect("slot");
     let _pair = link.connect(&mut side);
     let Remote { address, key } = slot.remote(0);
-    link.say(&[address.to_le_bytes().as_slice(), &key.to_le_bytes()].concat());
-    while link.hear() == b"sum" {
+    link.send(&[address.to_le_bytes().as_slice(), &key.to_le_bytes()].concat());
+    while link.receive() == b"sum" {
         let mut sum = Sum::default();
         let mut offset = 0;
         while offset < bytes {
@@ -192,7 +192,7 @@ fn memory(link: &mut Link) {
             sum.add(&slot.bytes(offset..offset + piece));
             offset += piece;
         }
-        link.say(&sum.0.to_le_bytes());
+        link.send(&sum.0.to_le_bytes());
     }
 }
 
@@ -219,7 +219,7 @@ fn datagrams(link: &mut Link) {
     let pair = side.prepared(Kind::Datagrams, KEY, None);
     let own = pair.address(&side.chosen, 0);
     let pair = pair.open().expect("open");
-    link.say(&own.to_bytes());
+    link.send(&own.to_bytes());
     let peer = link.receive_address();
     let ah = side
         .domain
@@ -250,8 +250,8 @@ fn datagrams(link: &mut Link) {
                 .expect("room");
         }
     }
-    link.say(b"over");
-    link.hear();
+    link.send(b"over");
+    link.receive();
 }
 
 /// Connects, says who it is, and does nothing more.
@@ -259,9 +259,9 @@ fn sleep(link: &mut Link) {
     let mut side = here(64, 1024);
     side.fill(32);
     let _pair = link.connect(&mut side);
-    link.say(std::process::id().to_string().as_bytes());
+    link.send(std::process::id().to_string().as_bytes());
     // Until the first side ends.
-    while !link.hear().is_empty() {}
+    while !link.receive().is_empty() {}
 }
 
 /// Takes one message, notes it, and ends at once.

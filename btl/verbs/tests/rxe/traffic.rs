@@ -60,8 +60,8 @@ pub(crate) fn ping(side: &mut Side, pair: &QueuePair<Verbs>, bytes: &[u8]) {
 
 pub(crate) fn finish(mut other: Other, side: &mut Side, pair: QueuePair<Verbs>) {
     ping(side, &pair, b"Q");
-    assert_eq!(other.link.hear(), b"over");
-    other.link.say(b"over");
+    assert_eq!(other.link.receive(), b"over");
+    other.link.send(b"over");
     other.end();
     drop(side.queue.retire(pair));
 }
@@ -117,11 +117,11 @@ pub(crate) fn read_and_write_long() {
 
 fn of_bytes(length: usize) {
     let mut other = Other::start("memory");
-    other.link.say(length.to_string().as_bytes());
+    other.link.send(length.to_string().as_bytes());
     let mut side = here(16, 1024);
     side.timing = crate::faults::patient();
     let pair = other.connect(&mut side);
-    let shown = other.link.hear();
+    let shown = other.link.receive();
     let address = u64::from_le_bytes(shown[..8].try_into().expect("eight bytes"));
     let key = u32::from_le_bytes(shown[8..12].try_into().expect("four bytes"));
     let mut buffer = pattern(3, length);
@@ -136,9 +136,9 @@ fn of_bytes(length: usize) {
         immediate: None,
     });
     let wrote = started.elapsed();
-    other.link.say(b"sum");
+    other.link.send(b"sum");
     assert_eq!(
-        other.link.hear(),
+        other.link.receive(),
         sum.0.to_le_bytes(),
         "what was written is not there"
     );
@@ -177,7 +177,7 @@ fn of_bytes(length: usize) {
         sent(&mut side, LONG).outcome,
         Err(onecopy_verbs::Status::PEER_ACCESS)
     );
-    other.link.say(b"stop");
+    other.link.send(b"stop");
     other.end();
 }
 
@@ -220,9 +220,9 @@ pub(crate) fn datagrams() {
     let pair = side.prepared(Kind::Datagrams, KEY, None);
     let own = pair.address(&side.chosen, 0);
     let pair = pair.open().expect("open");
-    let peer = QueuePairAddress::from_bytes(&other.link.hear().try_into().expect("a pair"))
+    let peer = QueuePairAddress::from_bytes(&other.link.receive().try_into().expect("a pair"))
         .expect("a pair");
-    other.link.say(&own.to_bytes());
+    other.link.send(&own.to_bytes());
     let ah = side
         .domain
         .address_handle(&peer.path(&side.chosen))
@@ -249,8 +249,8 @@ pub(crate) fn datagrams() {
             answer.len()
         );
     }
-    assert_eq!(other.link.hear(), b"over");
-    other.link.say(b"over");
+    assert_eq!(other.link.receive(), b"over");
+    other.link.send(b"over");
     other.end();
 }
 

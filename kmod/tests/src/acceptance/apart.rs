@@ -111,7 +111,7 @@ pub(super) fn holes_are_not_shared() -> Outcome {
         Ok(())
     })?;
     let view = map(&segment, size(), true)?;
-    other.link.hear()?;
+    other.link.receive()?;
     view.store(page_size(), 7);
     other.link.turn()?;
     for offset in (page_size() + 8..2 * page_size()).step_by(8) {
@@ -140,7 +140,7 @@ pub(super) fn reads_allocate_nothing() -> Outcome {
         }
         link.turn()
     })?;
-    other.link.hear()?;
+    other.link.receive()?;
     // The fork made the pages common: they are the owner's own, and writable, from here on.
     area.mark(4);
     other.link.turn()?;
@@ -173,7 +173,7 @@ pub(super) fn reads_after_refills_cost_little() -> Outcome {
         }
         link.turn()
     })?;
-    other.link.hear()?;
+    other.link.receive()?;
     area.mark(4);
     other.link.turn()?;
     let give_back = || area.advise(0, area.length(), libc::MADV_DONTNEED);
@@ -202,15 +202,15 @@ pub(super) fn debugger() -> Outcome {
     let other = peer(|link: &Link| {
         for write in [true, false] {
             let view = map(&segment, size(), write)?;
-            link.tell(view.base() as u64)?;
+            link.send(view.base() as u64)?;
         }
-        link.hear().map(|_| ())
+        link.receive().map(|_| ())
     })?;
     let path = format!("/proc/{}/mem", other.pid());
     let mem = OpenOptions::new().read(true).write(true).open(path);
     let mem = mem.at("open /proc/PID/mem")?;
     for writable in [true, false] {
-        let base = other.link.hear()?;
+        let base = other.link.receive()?;
         let mut word = [0; 8];
         for offset in [0, 8, page_size(), size() - 8] {
             mem.read_exact_at(&mut word, base + offset as u64)

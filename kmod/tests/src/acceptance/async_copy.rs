@@ -35,10 +35,10 @@ fn owner(size: usize) -> Outcome<(Peer, u64)> {
         let area = Area::new(size)?;
         area.fill(1);
         let device = knem()?;
-        link.tell(region(&device, &area, READ | WRITE, 0)?)?;
-        link.hear().map(|_| ())
+        link.send(region(&device, &area, READ | WRITE, 0)?)?;
+        link.receive().map(|_| ())
     })?;
-    let cookie = owner.link.hear()?;
+    let cookie = owner.link.receive()?;
     Ok((owner, cookie))
 }
 
@@ -211,12 +211,12 @@ pub(super) fn notification_without_waiting() -> Outcome {
     let reader = peer(|link: &Link| {
         let to = Area::new(page_size())?;
         let _blocked = uffd::block(&to)?;
-        link.tell(0)?;
+        link.send(0)?;
         system::read_into(device.as_fd(), &to)
             .at("read")
             .map(|_| ())
     })?;
-    let (reader, _) = reader.heard()?;
+    let (reader, _) = reader.receive()?;
     system::until_asleep(reader.pid())?;
     fcntl(&device, FcntlArg::F_SETFL(OFlag::O_NONBLOCK)).at("F_SETFL")?;
     let other = peer(|_| {
@@ -431,13 +431,13 @@ pub(super) fn exit_while_pending() -> Outcome {
             let device = knem()?;
             let area = Area::new(HUGE)?;
             let _status = many(&device, cookie, &area)?;
-            link.tell(0)?;
+            link.send(0)?;
             if by_force {
                 std::thread::sleep(Duration::from_secs(60));
             }
             system::leave(0)
         })?;
-        if other.link.hear().is_err() {
+        if other.link.receive().is_err() {
             return other.join();
         }
         other.kill()?;
@@ -514,7 +514,7 @@ pub(super) fn close_while_pending() -> Outcome {
     .join()?;
     owner
         .link
-        .tell(0)
+        .send(0)
         .map_err(|fault| Fault::Fail(fault.to_string()))?;
     owner.join()
 }

@@ -24,9 +24,9 @@ fn owner(seed: u64, size: usize) -> Outcome<Peer> {
         area.fill(seed);
         let device = device::xpmem()?;
         let segid = make(&device, &area, 0o600)?;
-        link.tell(segid as u64)?;
-        link.tell(area.base() as u64)?;
-        link.hear().map(|_| ())
+        link.send(segid as u64)?;
+        link.send(area.base() as u64)?;
+        link.receive().map(|_| ())
     })
 }
 
@@ -36,8 +36,8 @@ fn written_owner(expected: u64) -> Outcome<Peer> {
         let area = Area::new(size())?;
         area.fill(1);
         let device = device::xpmem()?;
-        link.tell(make(&device, &area, 0o600)? as u64)?;
-        link.hear()?;
+        link.send(make(&device, &area, 0o600)? as u64)?;
+        link.receive()?;
         check_eq!(area.load(0), expected, "what the importer wrote");
         Ok(())
     })
@@ -52,7 +52,7 @@ pub(super) fn version() -> Outcome {
 pub(super) fn bytes_travel() -> Outcome {
     let owner = written_owner(77)?;
     let device = device::xpmem()?;
-    let segid = owner.link.hear()?;
+    let segid = owner.link.receive()?;
     let view = attach_all(&device, segid, size())?;
     view.verify(1)?;
     view.store(0, 77);
@@ -62,7 +62,7 @@ pub(super) fn bytes_travel() -> Outcome {
 pub(super) fn offsets() -> Outcome {
     let owner = owner(2, size())?;
     let device = device::xpmem()?;
-    let apid = get(&device, owner.link.hear()?)?;
+    let apid = get(&device, owner.link.receive()?)?;
     for page in 0..size() / page_size() {
         let length = size() - page * page_size();
         let view = attach(&device, apid, page * page_size(), length)?;
@@ -86,21 +86,21 @@ pub(super) fn whole_space() -> Outcome {
         area.fill(3);
         let device = device::xpmem()?;
         let segid = device::try_make(&device, 0, XPMEM_MAXADDR_SIZE, 0o600).at("MAKE of all")?;
-        link.tell(segid as u64)?;
-        link.tell(area.base() as u64)?;
+        link.send(segid as u64)?;
+        link.send(area.base() as u64)?;
         // Mapped after the grant.
-        link.hear()?;
+        link.receive()?;
         let later = Area::new(size())?;
         later.fill(4);
-        link.tell(later.base() as u64)?;
-        link.hear().map(|_| ())
+        link.send(later.base() as u64)?;
+        link.receive().map(|_| ())
     })?;
     let device = device::xpmem()?;
-    let apid = get(&device, owner.link.hear()?)?;
-    let base = owner.link.hear()?;
+    let apid = get(&device, owner.link.receive()?)?;
+    let base = owner.link.receive()?;
     attach(&device, apid, base as usize, size())?.verify(3)?;
-    owner.link.tell(0)?;
-    let later = owner.link.hear()?;
+    owner.link.send(0)?;
+    let later = owner.link.receive()?;
     attach(&device, apid, later as usize, size())?.verify(4)?;
     owner.dismiss()
 }
@@ -211,7 +211,7 @@ pub(super) fn bad_arguments() -> Outcome {
 pub(super) fn read_only_permit() -> Outcome {
     let owner = written_owner(mix(1, 0))?;
     let device = device::xpmem()?;
-    let segid = owner.link.hear()? as i64;
+    let segid = owner.link.receive()? as i64;
     let apid = device.get(segid, XPMEM_RDONLY).at("GET for reading")?;
     let view = attach(&device, apid, 0, size())?;
     view.verify(1)?;
@@ -235,14 +235,14 @@ pub(super) fn release_and_remove() -> Outcome {
         area.fill(1);
         let device = device::xpmem()?;
         let segid = make(&device, &area, 0o600)?;
-        link.tell(segid as u64)?;
-        link.hear()?;
+        link.send(segid as u64)?;
+        link.receive()?;
         device.remove(segid).at("REMOVE")?;
         refused(device.remove(segid), &[ENOENT], "REMOVE twice")?;
         link.turn()
     })?;
     let device = device::xpmem()?;
-    let segid = owner.link.hear()?;
+    let segid = owner.link.receive()?;
     let first = get(&device, segid)?;
     let second = get(&device, segid)?;
     device.release(first).at("RELEASE")?;
@@ -277,7 +277,7 @@ pub(super) fn release_and_remove() -> Outcome {
 pub(super) fn munmap_whole() -> Outcome {
     let owner = owner(5, size())?;
     let device = device::xpmem()?;
-    let apid = get(&device, owner.link.hear()?)?;
+    let apid = get(&device, owner.link.receive()?)?;
     let view = attach(&device, apid, 0, size())?;
     view.verify(5)?;
     view.unmap()?;
@@ -290,7 +290,7 @@ pub(super) fn munmap_whole() -> Outcome {
 pub(super) fn munmap_part() -> Outcome {
     let owner = owner(6, size())?;
     let device = device::xpmem()?;
-    let apid = get(&device, owner.link.hear()?)?;
+    let apid = get(&device, owner.link.receive()?)?;
     // The start, the middle and the end.
     for (from, pages) in [(0, 3), (5, 4), (13, 3)] {
         for touched in [false, true] {
@@ -322,7 +322,7 @@ pub(super) fn munmap_part() -> Outcome {
 pub(super) fn map_over() -> Outcome {
     let owner = owner(7, size())?;
     let device = device::xpmem()?;
-    let apid = get(&device, owner.link.hear()?)?;
+    let apid = get(&device, owner.link.receive()?)?;
     let view = attach(&device, apid, 0, size())?;
     view.verify(7)?;
     let middle = view.part(4 * page_size(), 4 * page_size());
@@ -344,7 +344,7 @@ pub(super) fn map_over() -> Outcome {
 pub(super) fn mremap_of_attachment() -> Outcome {
     let owner = owner(8, size())?;
     let device = device::xpmem()?;
-    let apid = get(&device, owner.link.hear()?)?;
+    let apid = get(&device, owner.link.receive()?)?;
     let view = attach(&device, apid, 0, size())?;
     view.verify(8)?;
     let elsewhere = Area::new(size())?;
@@ -374,7 +374,7 @@ pub(super) fn mremap_of_attachment() -> Outcome {
 pub(super) fn detach() -> Outcome {
     let owner = owner(9, size())?;
     let device = device::xpmem()?;
-    let apid = get(&device, owner.link.hear()?)?;
+    let apid = get(&device, owner.link.receive()?)?;
     let view = attach(&device, apid, 0, size())?;
     view.verify(9)?;
     // By an address in the middle, as by the first.
@@ -404,7 +404,7 @@ pub(super) fn detach() -> Outcome {
 pub(super) fn attach_at_an_address() -> Outcome {
     let owner = owner(10, size())?;
     let device = device::xpmem()?;
-    let apid = get(&device, owner.link.hear()?)?;
+    let apid = get(&device, owner.link.receive()?)?;
     let place = Area::new(size())?;
     place.unmap()?;
     let view = device::attach_over(&device, apid, 0, &place).at("ATTACH at an address")?;
@@ -422,7 +422,7 @@ pub(super) fn attach_at_an_address() -> Outcome {
 pub(super) fn many_attachments() -> Outcome {
     let owner = owner(11, size())?;
     let device = device::xpmem()?;
-    let apid = get(&device, owner.link.hear()?)?;
+    let apid = get(&device, owner.link.receive()?)?;
     let mut views = Vec::new();
     for _ in 0..200 {
         let view = attach(&device, apid, 0, size())?;
@@ -449,7 +449,7 @@ pub(super) fn many_attachments() -> Outcome {
 
 pub(super) fn importer_of_importer() -> Outcome {
     let first = owner(12, size())?;
-    let segid = first.link.hear()?;
+    let segid = first.link.receive()?;
     let second = peer(move |link: &Link| {
         let device = device::xpmem()?;
         let view = attach_all(&device, segid, size())?;
@@ -465,14 +465,14 @@ pub(super) fn importer_of_importer() -> Outcome {
             );
         }
         let whole = device::try_make(&device, 0, XPMEM_MAXADDR_SIZE, 0o600).at("MAKE of all")?;
-        link.tell(whole as u64)?;
-        link.tell(alone.unwrap_or_default() as u64)?;
-        link.tell(view.base() as u64)?;
-        link.hear().map(|_| ())
+        link.send(whole as u64)?;
+        link.send(alone.unwrap_or_default() as u64)?;
+        link.send(view.base() as u64)?;
+        link.receive().map(|_| ())
     })?;
     let device = device::xpmem()?;
-    let (whole, alone) = (second.link.hear()?, second.link.hear()?);
-    let base = second.link.hear()? as usize;
+    let (whole, alone) = (second.link.receive()?, second.link.receive()?);
+    let base = second.link.receive()? as usize;
     for (segid, offset) in [(whole, base), (alone, 0)] {
         let Ok(apid) = device.get(segid as i64, XPMEM_RDWR) else {
             check_eq!(segid, 0, "a segment without access");
@@ -499,7 +499,7 @@ pub(super) fn both_ways() -> Outcome {
         let area = Area::new(size())?;
         area.fill(14);
         let device = device::xpmem()?;
-        link.tell(make(&device, &area, 0o600)? as u64)?;
+        link.send(make(&device, &area, 0o600)? as u64)?;
         let view = attach_all(&device, segid as u64, size())?;
         view.verify(13)?;
         view.store(0, 1400);
@@ -507,13 +507,13 @@ pub(super) fn both_ways() -> Outcome {
         check_eq!(area.load(0), 1300, "what the other wrote");
         link.turn()
     })?;
-    let view = attach_all(&device, other.link.hear()?, size())?;
+    let view = attach_all(&device, other.link.receive()?, size())?;
     view.verify(14)?;
     view.store(0, 1300);
-    other.link.hear()?;
+    other.link.receive()?;
     check_eq!(own.load(0), 1400, "what the other wrote");
     other.link.turn()?;
-    other.link.tell(0)?;
+    other.link.send(0)?;
     // To oneself, too.
     let mine = attach_all(&device, segid as u64, size())?;
     check_eq!(mine.load(0), 1400, "an attachment of one's own memory");
@@ -564,13 +564,13 @@ pub(super) fn closing_ends_all() -> Outcome {
         let area = Area::new(size())?;
         area.fill(16);
         let device = device::xpmem()?;
-        link.tell(make(&device, &area, 0o600)? as u64)?;
-        link.hear()?;
+        link.send(make(&device, &area, 0o600)? as u64)?;
+        link.receive()?;
         drop(device);
         link.turn()
     })?;
     let device = device::xpmem()?;
-    let segid = owner.link.hear()?;
+    let segid = owner.link.receive()?;
     let view = attach_all(&device, segid, size())?;
     view.verify(16)?;
     owner.link.turn()?;

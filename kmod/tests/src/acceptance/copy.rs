@@ -26,7 +26,7 @@ fn owner(expected: u64) -> Outcome<(Peer, Segment)> {
         let area = Area::new(size())?;
         area.fill(1);
         link.give(export(&area, true)?.as_fd())?;
-        link.hear()?;
+        link.receive()?;
         area.verify(expected)
     })?;
     let segment = device::segment(owner.link.take()?);
@@ -302,11 +302,11 @@ pub(super) fn revoke_stops_a_copy() -> Outcome {
             let blocked = local.part(2 * page_size(), size() - 2 * page_size());
             local.part(0, 2 * page_size()).fill(1);
             let fd = uffd::block(&blocked)?;
-            link.tell(0)?;
+            link.send(0)?;
             std::thread::scope(|scope| {
                 // Told by the owner, after its revocation, to let the memory be there.
                 scope.spawn(move || {
-                    let _ = link.hear();
+                    let _ = link.receive();
                     drop(fd);
                 });
                 let (theirs, mine) = (CopyEnd::Segment(&segment, 0), own(&local, 0));
@@ -327,7 +327,7 @@ pub(super) fn revoke_stops_a_copy() -> Outcome {
                 Ok(())
             })
         })?;
-        caller.link.hear()?;
+        caller.link.receive()?;
         if let Err(fault) = system::until_asleep(caller.pid()) {
             return Err(caller.join().err().unwrap_or(fault));
         }
@@ -365,12 +365,12 @@ pub(super) fn revoke_waits_for_no_slow_copy() -> Outcome {
             for segment in &segments {
                 link.give(segment.as_fd())?;
             }
-            link.hear()?;
+            link.receive()?;
             for segment in &segments {
                 segment.revoke().at("REVOKE")?;
             }
-            link.tell(0)?;
-            link.hear().map(|_| ())
+            link.send(0)?;
+            link.receive().map(|_| ())
         })?;
         let from = device::segment(owner.link.take()?);
         let to = device::segment(owner.link.take()?);
@@ -385,12 +385,12 @@ pub(super) fn revoke_waits_for_no_slow_copy() -> Outcome {
                     return refused(result, &[EKEYREVOKED], "COPY after REVOKE");
                 }
                 if !signalled {
-                    link.tell(0)?;
+                    link.send(0)?;
                     signalled = true;
                 }
             }
         })?;
-        copier.link.hear()?;
+        copier.link.receive()?;
         let hog = peer(move |_| {
             system::on_processor(1)?;
             // At another point of the copy each time.
@@ -405,8 +405,8 @@ pub(super) fn revoke_waits_for_no_slow_copy() -> Outcome {
             Ok(())
         })?;
         let begun = system::until(PATIENCE, || board.load(BEGUN) == 1);
-        owner.link.tell(0)?;
-        let ended = owner.link.hear();
+        owner.link.send(0)?;
+        let ended = owner.link.receive();
         board.store(OVER, 1);
         hog.join()?;
         copier.join()?;

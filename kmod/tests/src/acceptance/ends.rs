@@ -24,15 +24,15 @@ pub(super) fn exec() -> Outcome {
         let area = Area::new(size())?;
         area.fill(1);
         let device = device::xpmem()?;
-        link.tell(make(&device, &area, 0o600)? as u64)?;
+        link.send(make(&device, &area, 0o600)? as u64)?;
         link.give(export(&area, true)?.as_fd())?;
-        link.hear()?;
+        link.receive()?;
         let error = std::process::Command::new("/proc/self/exe")
             .args(["idle", "600"])
             .exec();
         Err(Fault::Fail(format!("exec: {error}")))
     })?;
-    let segid = owner.link.hear()?;
+    let segid = owner.link.receive()?;
     let segment = device::segment(owner.link.take()?);
     let device = device::xpmem()?;
     let legacy = attach_all(&device, segid, size())?;
@@ -40,7 +40,7 @@ pub(super) fn exec() -> Outcome {
     legacy.verify(1)?;
     granted.verify(1)?;
     let page = device::generation(&segment)?;
-    owner.link.tell(0)?;
+    owner.link.send(0)?;
     let gone = system::until(Duration::from_secs(20), || {
         device::read(&page).state == onecopy_sys::ONECOPY_STATE_OWNER_GONE
     });
@@ -78,11 +78,11 @@ pub(super) fn death_while_read() -> Outcome {
             let area = Area::new(size())?;
             area.fill(1);
             let device = device::xpmem()?;
-            link.tell(make(&device, &area, 0o600)? as u64)?;
+            link.send(make(&device, &area, 0o600)? as u64)?;
             link.give(export(&area, true)?.as_fd())?;
-            link.hear().map(|_| ())
+            link.receive().map(|_| ())
         })?;
-        let segid = owner.link.hear()?;
+        let segid = owner.link.receive()?;
         let segment = device::segment(owner.link.take()?);
         let reader = peer(move |link: &Link| {
             let device = device::xpmem()?;
@@ -139,14 +139,18 @@ pub(super) fn every_order_of_ends() -> Outcome {
             area.fill(1);
             let device = device::xpmem()?;
             let segid = make(&device, &area, 0o600)?;
-            link.tell(segid as u64)?;
-            while link.hear()? == 1 {
+            link.send(segid as u64)?;
+            while link.receive()? == 1 {
                 let _ = device.remove(segid);
-                link.tell(0)?;
+                link.send(0)?;
             }
             Ok(())
         })?);
-        let Some(segid) = owner.as_ref().map(|owner| owner.link.hear()).transpose()? else {
+        let Some(segid) = owner
+            .as_ref()
+            .map(|owner| owner.link.receive())
+            .transpose()?
+        else {
             continue;
         };
         let mut importer = Some(peer(move |link: &Link| {
@@ -157,9 +161,9 @@ pub(super) fn every_order_of_ends() -> Outcome {
             let apid = device::get(first, segid)?;
             let view = device::attach(first, apid, 0, size())?;
             view.verify_marks(1)?;
-            link.tell(0)?;
+            link.send(0)?;
             loop {
-                match (link.hear()?, &device) {
+                match (link.receive()?, &device) {
                     (2, Some(device)) => drop(device::detach(device, &view)),
                     (3, Some(device)) => drop(device.release(apid)),
                     (4, _) => drop(device.take()),
@@ -173,18 +177,18 @@ pub(super) fn every_order_of_ends() -> Outcome {
                         || matches!(found, Err(SIGBUS | SIGSEGV)),
                     "a load: {found:?}"
                 );
-                link.tell(0)?;
+                link.send(0)?;
             }
         })?);
         if let Some(importer) = &importer {
-            importer.link.hear()?;
+            importer.link.receive()?;
         }
         let mut end = |step: usize| -> Outcome {
             match step {
                 0 => {
                     if let Some(owner) = &owner {
-                        owner.link.tell(1)?;
-                        owner.link.hear()?;
+                        owner.link.send(1)?;
+                        owner.link.receive()?;
                     }
                 }
                 1 => {
@@ -194,14 +198,14 @@ pub(super) fn every_order_of_ends() -> Outcome {
                 }
                 5 => {
                     if let Some(importer) = importer.take() {
-                        importer.link.tell(5)?;
+                        importer.link.send(5)?;
                         importer.join()?;
                     }
                 }
                 _ => {
                     if let Some(importer) = &importer {
-                        importer.link.tell(step as u64)?;
-                        importer.link.hear()?;
+                        importer.link.send(step as u64)?;
+                        importer.link.receive()?;
                     }
                 }
             }
@@ -247,10 +251,10 @@ pub(super) fn first_opens_at_once() -> Outcome {
         })
         .collect::<Outcome<_>>()?;
     for other in &others {
-        other.link.hear()?;
+        other.link.receive()?;
     }
     for other in &others {
-        other.link.tell(0)?;
+        other.link.send(0)?;
     }
     for other in others {
         other.join()?;

@@ -57,7 +57,7 @@ pub(super) fn interval_notifier_while_entries_go() -> Outcome {
         let area = Area::new(size())?;
         area.mark(1);
         link.give(export(&area, true)?.as_fd())?;
-        link.hear()?;
+        link.receive()?;
         area.advise(0, page_size(), libc::MADV_DONTNEED)?;
         link.turn()
     })?;
@@ -76,13 +76,13 @@ pub(super) fn interval_notifier_while_entries_go() -> Outcome {
         watched.advise(0, page_size(), libc::MADV_DONTNEED)?;
         command(&notify, READ_BEGIN, &watched)
     })?;
-    importer.link.hear()?;
-    owner.link.tell(0)?;
+    importer.link.receive()?;
+    owner.link.send(0)?;
     // It waits until the importer's entry is gone.
     system::until_asleep(owner.pid())?;
     importer.link.turn()?;
-    owner.link.hear()?;
-    importer.link.tell(0)?;
+    owner.link.receive()?;
+    importer.link.send(0)?;
     importer.join_within(SOON)?;
     owner.dismiss()
 }
@@ -99,7 +99,7 @@ pub(super) fn ends_while_a_pinned_page_is_locked() -> Outcome {
         region(&device, &area, READ | WRITE, 0)?;
         command(&notify, LOCK, &area.part(page_size(), page_size()))?;
         link.give(notify.as_fd())?;
-        link.hear().map(|_| ())
+        link.receive().map(|_| ())
     })?;
     let held: OwnedFd = owner.link.take()?;
     owner.signal(Signal::SIGKILL)?;
@@ -129,7 +129,7 @@ pub(super) fn destroy_while_a_pinned_page_is_locked() -> Outcome {
         link.turn()
     })?;
     let held: OwnedFd = owner.link.take()?;
-    let destroyed = owner.link.hear();
+    let destroyed = owner.link.receive();
     let during = device::stats()?;
     drop(held);
     destroyed.at("DESTROY_REGION while the page's lock is held")?;
@@ -143,7 +143,7 @@ pub(super) fn destroy_while_a_pinned_page_is_locked() -> Outcome {
         })
     });
     check!(gone, "a destroyed region is still there");
-    owner.link.tell(0)?;
+    owner.link.send(0)?;
     owner.wait(SOON).map(|_| ())
 }
 
@@ -157,13 +157,13 @@ pub(super) fn kill_in_copy_to_a_locked_page() -> Outcome {
         let notify = notify()?;
         command(&notify, LOCK, &area.part(page_size(), page_size()))?;
         link.give(notify.as_fd())?;
-        link.hear().map(|_| ())
+        link.receive().map(|_| ())
     })?;
     let segment = device::segment(owner.link.take()?);
     let held: OwnedFd = owner.link.take()?;
     area.fill(2);
     let mut caller = peer(|link: &Link| {
-        link.tell(0)?;
+        link.send(0)?;
         let own = CopyEnd::Own(area.base() as u64);
         let progress = copy(
             &device::onecopy()?,
@@ -173,7 +173,7 @@ pub(super) fn kill_in_copy_to_a_locked_page() -> Outcome {
         );
         progress.result.at("COPY")
     })?;
-    caller.link.hear()?;
+    caller.link.receive()?;
     let asleep = system::until_asleep(caller.pid());
     caller.signal(Signal::SIGKILL)?;
     let ended = caller.wait(SOON);
@@ -191,10 +191,10 @@ pub(super) fn debugger_meets_a_locked_page() -> Outcome {
     let segment = export(&area, true)?;
     let importer = peer(|link: &Link| {
         let view = map(&segment, size(), true)?;
-        link.tell(view.base() as u64)?;
-        link.hear().map(|_| ())
+        link.send(view.base() as u64)?;
+        link.receive().map(|_| ())
     })?;
-    let base = importer.link.hear()?;
+    let base = importer.link.receive()?;
     let notify = notify()?;
     command(&notify, LOCK, &area)?;
     let path = format!("/proc/{}/mem", importer.pid());
@@ -236,7 +236,7 @@ pub(super) fn no_entry_outlasts_an_importer() -> Outcome {
         if by_force {
             importer.signal(Signal::SIGKILL)?;
         } else {
-            importer.link.tell(0)?;
+            importer.link.send(0)?;
         }
         importer.wait(SOON)?;
         let mut entries = [0; 8];
@@ -301,7 +301,7 @@ pub(super) fn faults_hold_up_no_others() -> Outcome {
         // Its end waits for all notifiers.
         link.turn()
     })?;
-    let done = other.link.hear();
+    let done = other.link.receive();
     let waiting = waiting(attacker.pid());
     // Both processes have it, so a close does not do.
     command(&held, LET_GO, &Area::new(page_size())?)?;
@@ -368,7 +368,7 @@ pub(super) fn changes_outlast_an_address_space() -> Outcome {
             let _segment = export(&area, true)?;
             command(&notify, HOLD, &area)?;
             link.give(notify.as_fd())?;
-            link.hear().map(|_| ())
+            link.receive().map(|_| ())
         })?;
         let held = File::from(owner.link.take()?);
         let puncher = peer(|_| {

@@ -26,10 +26,10 @@ fn puppet() -> Outcome<(Peer, Segment)> {
         let area = Area::new(size())?;
         area.fill(1);
         let device = device::xpmem()?;
-        link.tell(make(&device, &area, 0o600)? as u64)?;
+        link.send(make(&device, &area, 0o600)? as u64)?;
         link.give(export(&area, true)?.as_fd())?;
         loop {
-            let word = link.hear()?;
+            let word = link.receive()?;
             let part = area.part(
                 (word >> 32) as usize * page_size(),
                 (word >> 8 & 0xff_ffff) as usize * page_size(),
@@ -43,10 +43,10 @@ fn puppet() -> Outcome<(Peer, Segment)> {
                 }
                 _ => part.advise(0, part.length(), libc::MADV_DONTNEED)?,
             }
-            link.tell(0)?;
+            link.send(0)?;
         }
     })?;
-    owner.link.hear()?;
+    owner.link.receive()?;
     let segment = device::segment(owner.link.take()?);
     Ok((owner, segment))
 }
@@ -57,8 +57,8 @@ const EMPTY: u64 = 3;
 
 /// Lets the owner do something to some of its pages.
 fn order(owner: &Peer, what: u64, first: u64, pages: u64) -> Outcome {
-    owner.link.tell(first << 32 | pages << 8 | what)?;
-    owner.link.hear().map(|_| ())
+    owner.link.send(first << 32 | pages << 8 | what)?;
+    owner.link.receive().map(|_| ())
 }
 
 pub(super) fn signal_in_legacy_mode() -> Outcome {
@@ -66,8 +66,8 @@ pub(super) fn signal_in_legacy_mode() -> Outcome {
         let area = Area::new(size())?;
         area.fill(1);
         let device = device::xpmem()?;
-        link.tell(make(&device, &area, 0o600)? as u64)?;
-        link.hear()?;
+        link.send(make(&device, &area, 0o600)? as u64)?;
+        link.receive()?;
         let part = area.part(4 * page_size(), 4 * page_size());
         part.unmap()?;
         link.turn()?;
@@ -76,7 +76,7 @@ pub(super) fn signal_in_legacy_mode() -> Outcome {
         link.turn()
     })?;
     let device = device::xpmem()?;
-    let view = attach_all(&device, owner.link.hear()?, size())?;
+    let view = attach_all(&device, owner.link.receive()?, size())?;
     view.verify(1)?;
     owner.link.turn()?;
     for page in 0..16 {
@@ -265,7 +265,7 @@ pub(super) fn revoke() -> Outcome {
         }
         Ok(())
     })?;
-    other.link.hear()?;
+    other.link.receive()?;
     segment.revoke().at("REVOKE")?;
     // Twice is no harm.
     let _ = segment.revoke();

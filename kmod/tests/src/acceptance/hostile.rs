@@ -33,8 +33,8 @@ pub(super) fn signal_leaves_no_error() -> Outcome {
         second.replace()?;
         let blocked = uffd::block(&second)?;
         let device = device::xpmem()?;
-        link.tell(make(&device, &area, 0o600)? as u64)?;
-        link.hear()?;
+        link.send(make(&device, &area, 0o600)? as u64)?;
+        link.receive()?;
         // A process that waits finds nothing there ...
         second.unmap()?;
         drop(blocked);
@@ -44,11 +44,11 @@ pub(super) fn signal_leaves_no_error() -> Outcome {
         second.store(0, 77);
         link.turn()
     })?;
-    let (owner, segid) = owner.heard()?;
+    let (owner, segid) = owner.receive()?;
     let importer = peer(move |link: &Link| {
         probe::catch(Signal::SIGUSR1 as i32);
         let view = attach_all(&device::xpmem()?, segid, 2 * size())?;
-        link.tell(0)?;
+        link.send(0)?;
         check_eq!(
             view.try_load(size()),
             Err(Signal::SIGUSR1 as i32),
@@ -58,14 +58,14 @@ pub(super) fn signal_leaves_no_error() -> Outcome {
         check_eq!(view.try_load(size()), Ok(77), "memory that is there by now");
         Ok(())
     })?;
-    importer.link.hear()?;
+    importer.link.receive()?;
     system::until_asleep(importer.pid())?;
     importer.signal(Signal::SIGUSR1)?;
-    owner.link.tell(0)?;
-    owner.link.hear()?;
-    let (importer, _) = importer.heard()?;
-    owner.link.tell(0)?;
-    owner.link.hear()?;
+    owner.link.send(0)?;
+    owner.link.receive()?;
+    let (importer, _) = importer.receive()?;
+    owner.link.send(0)?;
+    owner.link.receive()?;
     importer.dismiss()?;
     owner.dismiss()
 }
@@ -83,7 +83,7 @@ pub(super) fn reaped_while_attached() -> Outcome {
     let view = map(&segment, BYTES, true)?;
     let page = device::generation(&segment)?;
     view.verify_marks(1)?;
-    owner.link.hear()?;
+    owner.link.receive()?;
     let status = format!("/proc/{}/status", owner.pid());
     let own = || system::number(&status, "RssAnon").unwrap_or(0);
     let before = own();
@@ -126,7 +126,7 @@ pub(super) fn secret_memory() -> Outcome {
         secret.map_over(fd.as_fd())?;
         secret.mark(2);
         link.give(export(&around, true)?.as_fd())?;
-        link.hear()?;
+        link.receive()?;
         secret.verify_marks(2)
     })?;
     let segment = device::segment(owner.link.take()?);
@@ -290,7 +290,7 @@ pub(super) fn kill_while_the_owner_changes() -> Outcome {
         let segment = &segment;
         let importer = peer(move |link: &Link| {
             let view = map(segment, LARGE, true)?;
-            link.tell(0)?;
+            link.send(0)?;
             loop {
                 for page in 0..LARGE / page_size() {
                     let _ = view.try_load(page * page_size());
@@ -305,7 +305,7 @@ pub(super) fn kill_while_the_owner_changes() -> Outcome {
                 }
             }
         })?;
-        importer.link.hear()?;
+        importer.link.receive()?;
         std::thread::sleep(Duration::from_millis(20 + 13 * round));
         importer.kill().at("an importer")?;
     }
@@ -374,7 +374,7 @@ pub(super) fn owner_changes_without_a_pause() -> Outcome {
         peer(move |link: &Link| {
             let view = map(segment, HUGE, true)?;
             let own = Area::new(page_size())?;
-            link.tell(0)?;
+            link.send(0)?;
             for _ in 0..rounds {
                 for page in 0..HUGE / page_size() {
                     let value = view.load(page * page_size());
@@ -391,11 +391,11 @@ pub(super) fn owner_changes_without_a_pause() -> Outcome {
         })
     };
     let patient = importer(20)?;
-    patient.link.hear()?;
+    patient.link.receive()?;
     patient.join().at("an importer that nobody kills")?;
     for round in 0..16u64 {
         let importer = importer(u64::MAX)?;
-        importer.link.hear()?;
+        importer.link.receive()?;
         std::thread::sleep(Duration::from_millis(20 + 13 * round));
         importer.kill().at("an importer")?;
     }

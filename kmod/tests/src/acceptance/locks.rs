@@ -99,13 +99,13 @@ pub(super) fn register_a_notifier_while_holes_are_punched() -> Outcome {
         let area = Area::file(theirs.as_fd(), size(), READ | WRITE, true)?;
         link.give(export(&area, true)?.as_fd())?;
         let device = device::xpmem()?;
-        link.tell(make(&device, &area, 0o600)? as u64)?;
-        link.hear().map(|_| ())
+        link.send(make(&device, &area, 0o600)? as u64)?;
+        link.receive().map(|_| ())
     })?;
     let own = Area::file(file.as_fd(), size(), READ | WRITE, true)?;
     let segment = device::segment(owner.link.take()?);
     let view = map(&segment, size(), true)?;
-    let legacy = attach_all(&device::xpmem()?, owner.link.hear()?, size())?;
+    let legacy = attach_all(&device::xpmem()?, owner.link.receive()?, size())?;
     let puncher = puncher(&file, &over)?;
     let begin = Instant::now();
     let mut rounds = 0;

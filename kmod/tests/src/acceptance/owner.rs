@@ -26,14 +26,15 @@ fn importer(area: &Area) -> Outcome<(Peer, xpmem_sys::Device)> {
     let other = peer(move |link: &Link| {
         let view = attach_all(&device::xpmem()?, segid as u64, size)?;
         loop {
-            let (what, offset, value) = (link.hear()?, link.hear()? as usize, link.hear()?);
+            let (what, offset, value) =
+                (link.receive()?, link.receive()? as usize, link.receive()?);
             let answer = match what {
                 0 => return Ok(()),
                 1 => view.try_load(offset),
                 _ => view.try_store(offset, value).map(|()| 0),
             };
-            link.tell(answer.unwrap_or_default())?;
-            link.tell(answer.err().unwrap_or_default() as u64)?;
+            link.send(answer.unwrap_or_default())?;
+            link.send(answer.err().unwrap_or_default() as u64)?;
         }
     })?;
     Ok((other, device))
@@ -41,9 +42,9 @@ fn importer(area: &Area) -> Outcome<(Peer, xpmem_sys::Device)> {
 
 fn ask(other: &Peer, what: u64, offset: usize, value: u64) -> Outcome<Result<u64, i32>> {
     for word in [what, offset as u64, value] {
-        other.link.tell(word)?;
+        other.link.send(word)?;
     }
-    let (value, signal) = (other.link.hear()?, other.link.hear()?);
+    let (value, signal) = (other.link.receive()?, other.link.receive()?);
     Ok(if signal == 0 {
         Ok(value)
     } else {
@@ -61,7 +62,7 @@ fn store(other: &Peer, offset: usize, value: u64) -> Outcome<Result<(), i32>> {
 
 fn end(other: Peer) -> Outcome {
     for word in [0, 0, 0] {
-        other.link.tell(word)?;
+        other.link.send(word)?;
     }
     other.join()
 }
@@ -294,7 +295,7 @@ pub(super) fn fork() -> Outcome {
             area.store(2 * page_size(), 99);
             link.turn()
         })?;
-        child.link.hear()?;
+        child.link.receive()?;
         if importer_first {
             check_eq!(store(&other, 0, 11)?, Ok(()), "a store after the fork");
             check_eq!(area.load(0), 11, "what the owner sees");
@@ -335,7 +336,7 @@ pub(super) fn store_after_reading() -> Outcome {
     area.fill(1);
     let (other, _device) = importer(&area)?;
     let child = peer(|link: &Link| link.turn())?;
-    child.link.hear()?;
+    child.link.receive()?;
     for at in (0..size()).step_by(page_size()) {
         check_eq!(load(&other, at)?, Ok(mix(1, at)), "a load at {at:#x}");
     }
@@ -500,7 +501,7 @@ pub(super) fn store_beside_an_older_look() -> Outcome {
         let child = peer::fork_plain(|| Ok(()))?;
         peer::wait_for(child, peer::PATIENCE)?;
         link.give(device::export(&area, true)?.as_fd())?;
-        link.hear()?;
+        link.receive()?;
         check_eq!(area.load(part / 2), 7, "what was stored by the second");
         Ok(())
     })?;

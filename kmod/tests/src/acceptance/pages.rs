@@ -147,7 +147,7 @@ pub(super) fn huge_pages() -> Outcome {
         view.store(3 * huge + 8, 7);
         Ok(())
     })?;
-    importer.link.hear()?;
+    importer.link.receive()?;
     area.part(3 * huge + 7 * page_size(), page_size()).unmap()?;
     importer.dismiss()?;
     check_eq!(area.load(8), 5, "what was stored through a huge mapping");
@@ -230,7 +230,7 @@ pub(super) fn split_and_collapse() -> Outcome {
             0,
             "holes while pages are split and collapsed"
         );
-        link.tell(rounds)
+        link.send(rounds)
     })?;
     let (mut rounds, mut collapsed) = (0, 0);
     while importer.runs()? {
@@ -249,7 +249,7 @@ pub(super) fn split_and_collapse() -> Outcome {
         }
         rounds += 1;
     }
-    let theirs = importer.link.hear();
+    let theirs = importer.link.receive();
     importer.join()?;
     let theirs = theirs?;
     area.verify_marks(1)?;
@@ -338,8 +338,8 @@ pub(super) fn same_page_merging() -> Outcome {
         ));
     }
     for round in 0..20u64 {
-        let heard = importer.link.hear();
-        if heard.is_err() {
+        let received = importer.link.receive();
+        if received.is_err() {
             return importer.join();
         }
         let at = round as usize * page_size();
@@ -350,7 +350,7 @@ pub(super) fn same_page_merging() -> Outcome {
             "what the owner's twin sees"
         );
         std::thread::sleep(Duration::from_millis(50));
-        importer.link.tell(0)?;
+        importer.link.send(0)?;
     }
     importer.join()
 }
@@ -400,7 +400,7 @@ pub(super) fn memory_pressure() -> Outcome {
             }
         }
         check_eq!(device::read(&page).holes, 0, "holes under memory pressure");
-        link.tell(rounds)
+        link.send(rounds)
     })?;
     let swap = Swap::start();
     let mut pieces = 0;
@@ -426,7 +426,7 @@ pub(super) fn memory_pressure() -> Outcome {
             pieces += 1;
         }
     }
-    let rounds = importer.link.hear();
+    let rounds = importer.link.receive();
     importer.join()?;
     let rounds = rounds?;
     area.verify_marks(1)?;
@@ -466,14 +466,14 @@ pub(super) fn many_importers() -> Outcome {
         })
         .collect::<Outcome<_>>()?;
     for other in &others {
-        other.link.hear()?;
+        other.link.receive()?;
     }
     // A change while all of them have it mapped.
     area.part(60 * page_size(), 4 * page_size())
         .protect(READ)
         .at("mprotect")?;
     for other in &others {
-        other.link.tell(0)?;
+        other.link.send(0)?;
     }
     for other in others {
         other.join()?;
@@ -499,7 +499,7 @@ pub(super) fn accesses_count_for_the_owner() -> Outcome {
     let segment = export(&area, false)?;
     let others = peer(|link: &Link| {
         let view = map(&segment, PAGES * page_size(), false)?;
-        link.hear()?;
+        link.receive()?;
         check_eq!(
             view.load(3 * page_size()),
             mix(1, 3 * page_size()),
@@ -597,7 +597,7 @@ pub(super) fn unload_refused() -> Outcome {
     // Another process has an attachment of what this one made, and no descriptor: it was forked before any was open.
     unused("before anything is open")?;
     let other = peer(|link: &Link| {
-        let segid = link.hear()?;
+        let segid = link.receive()?;
         let device = device::xpmem()?;
         let view = attach_all(&device, segid, 4 * page_size())?;
         drop(device);
@@ -607,8 +607,8 @@ pub(super) fn unload_refused() -> Outcome {
         link.turn()
     })?;
     let xpmem = device::xpmem()?;
-    other.link.tell(make(&xpmem, &area, 0o600)? as u64)?;
-    other.link.hear()?;
+    other.link.send(make(&xpmem, &area, 0o600)? as u64)?;
+    other.link.receive()?;
     drop(xpmem);
     refused(
         system::unload(name),
@@ -618,7 +618,7 @@ pub(super) fn unload_refused() -> Outcome {
     other.link.turn()?;
     // So it was the attachment that was in the way.
     unused("without the attachment")?;
-    other.link.tell(0)?;
+    other.link.send(0)?;
     drop(device::xpmem()?);
     other.join()
 }

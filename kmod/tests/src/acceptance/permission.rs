@@ -49,11 +49,11 @@ fn owner(user: u32, mode: u32) -> Outcome<(Peer, i64)> {
         let area = Area::new(size())?;
         area.fill(1);
         let device = device::xpmem()?;
-        link.tell(make(&device, &area, mode)? as u64)?;
-        link.hear()?;
+        link.send(make(&device, &area, mode)? as u64)?;
+        link.receive()?;
         area.verify(1)
     })?;
-    let segid = owner.link.hear()? as i64;
+    let segid = owner.link.receive()? as i64;
     Ok((owner, segid))
 }
 
@@ -296,7 +296,7 @@ pub(super) fn quota_of_permits() -> Outcome {
         link.turn()
     })?;
     // She has all that the quota allows.
-    let (alice, _) = alice.heard()?;
+    let (alice, _) = alice.receive()?;
     // One user's quota is not another's.
     device.get(segid, XPMEM_RDWR).at("GET by another user")?;
     alice.dismiss()
@@ -318,7 +318,7 @@ pub(super) fn quota_of_regions() -> Outcome {
         link.turn()
     })?;
     // She has all that the quota allows.
-    let (alice, _) = alice.heard()?;
+    let (alice, _) = alice.receive()?;
     device::region(&device::knem()?, &area, READ, 0)?;
     alice.dismiss()
 }
@@ -369,7 +369,7 @@ pub(super) fn quota_of_subordinate_users() -> Outcome {
         )?;
         link.turn()
     })?;
-    let (user, _) = user.heard()?;
+    let (user, _) = user.receive()?;
     let map_users = |pid: Pid, first: u32| -> Outcome {
         let map = format!("0 {first} 1\n1 {FIRST} 8\n");
         for name in ["uid_map", "gid_map"] {
@@ -378,9 +378,9 @@ pub(super) fn quota_of_subordinate_users() -> Outcome {
         Ok(())
     };
     map_users(user.pid(), ALICE)?;
-    user.link.tell(0)?;
+    user.link.send(0)?;
     let mut rest = Vec::new();
-    if user.link.hear().is_ok() {
+    if user.link.receive().is_ok() {
         // Root's containers have a quota for each of their users.
         for inside in [1, 2] {
             let contained = peer(move |link: &Link| {
@@ -392,17 +392,17 @@ pub(super) fn quota_of_subordinate_users() -> Outcome {
                 let _all = all?;
                 link.turn()
             })?;
-            contained.link.hear()?;
+            contained.link.receive()?;
             map_users(contained.pid(), 0)?;
-            contained.link.tell(0)?;
-            contained.link.hear()?;
+            contained.link.send(0)?;
+            contained.link.receive()?;
             rest.push(contained);
         }
         for contained in rest {
-            contained.link.tell(0)?;
+            contained.link.send(0)?;
             contained.join()?;
         }
-        user.link.tell(0)?;
+        user.link.send(0)?;
     }
     user.join()
 }

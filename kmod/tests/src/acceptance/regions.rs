@@ -30,11 +30,11 @@ fn owner(protection: i32, flags: u32, expected: u64) -> Outcome<(Peer, u64)> {
         let area = Area::new(size())?;
         area.fill(1);
         let device = knem()?;
-        link.tell(region(&device, &area, protection, flags)?)?;
-        link.hear()?;
+        link.send(region(&device, &area, protection, flags)?)?;
+        link.receive()?;
         area.verify(expected)
     })?;
-    let cookie = owner.link.hear()?;
+    let cookie = owner.link.receive()?;
     Ok((owner, cookie))
 }
 
@@ -161,11 +161,11 @@ pub(super) fn third_process() -> Outcome {
     let second = peer(|link: &Link| {
         let area = Area::huge(HUGE)?;
         let device = knem()?;
-        link.tell(region(&device, &area, WRITE, 0)?)?;
-        link.hear()?;
+        link.send(region(&device, &area, WRITE, 0)?)?;
+        link.receive()?;
         area.part(0, size()).verify(1)
     })?;
-    let to = second.link.hear()?;
+    let to = second.link.receive()?;
     let device = knem()?;
     let mut command = knem_cmd_copy_bounded {
         src_cookie: from,
@@ -529,7 +529,7 @@ pub(super) fn after_fork() -> Outcome {
         link.turn()?;
         area.verify(1)
     })?;
-    child.link.hear()?;
+    child.link.receive()?;
     // The region stays the parent's memory, whichever process writes first.
     area.store(0, 7);
     peer(|_| {
@@ -661,18 +661,18 @@ pub(super) fn destroy_stops_a_copy() -> Outcome {
         area.fill(9);
         // Before the owner's file is there, of which it has nothing then.
         let caller = peer(|link: &Link| {
-            let cookie = link.hear()?;
+            let cookie = link.receive()?;
             let local = Area::new(size())?;
             let there = 2 * page_size();
             let blocked = local.part(there, size() - there);
             local.part(0, there).fill(1);
             let fd = uffd::block(&blocked)?;
             let device = knem()?;
-            link.tell(0)?;
+            link.send(0)?;
             std::thread::scope(|scope| {
                 // Told by the owner, afterwards, to let the memory be there.
                 scope.spawn(move || {
-                    let _ = link.hear();
+                    let _ = link.receive();
                     drop(fd);
                 });
                 let inline = Inline {
@@ -695,8 +695,8 @@ pub(super) fn destroy_stops_a_copy() -> Outcome {
             Destroyed | Closed => 0,
         };
         let cookie = region(&device, &area, READ | WRITE, flags)?;
-        caller.link.tell(cookie)?;
-        caller.link.hear()?;
+        caller.link.send(cookie)?;
+        caller.link.receive()?;
         if let Err(fault) = system::until_asleep(caller.pid()) {
             return Err(caller.join().err().unwrap_or(fault));
         }

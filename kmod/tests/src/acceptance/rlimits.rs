@@ -105,7 +105,7 @@ pub(super) fn locked_memory_of_children() -> Outcome {
                 region(&device, &area, READ, 0)?;
                 link.turn()
             })?;
-            child.link.hear()?;
+            child.link.receive()?;
             let area = Area::new(48 << 10)?;
             refused(
                 try_region(&device, &[vector(&area)], READ, 0),

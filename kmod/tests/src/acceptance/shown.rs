@@ -74,19 +74,19 @@ fn owner(user: u32) -> Outcome<(Peer, i64, u64)> {
         let segid = make(&xpmem, &area, 0o600)?;
         region(&knem, &area.part(0, pinned()), READ, 0)?;
         // Now there is all that the lists show.
-        link.tell(segid as u64)?;
-        link.tell(area.base() as u64)?;
-        link.hear().map(|_| ())
+        link.send(segid as u64)?;
+        link.send(area.base() as u64)?;
+        link.receive().map(|_| ())
     })?;
-    let segid = owner.link.hear()? as i64;
-    let base = owner.link.hear()?;
+    let segid = owner.link.receive()? as i64;
+    let base = owner.link.receive()?;
     Ok((owner, segid, base))
 }
 
 /// Runs a command that shows the lists while there is something in each: an export, what this process attached of it,
 /// and a region. What it prints is passed on. It has to name the processes together, the region's owner with its
 /// pages, a limit and a counter.
-pub(crate) fn told(command: &[String]) -> Outcome<bool> {
+pub(crate) fn by_command(command: &[String]) -> Outcome<bool> {
     let (owner, segid, _) = owner(0)?;
     let device = device::xpmem()?;
     let apid = get(&device, segid as u64)?;
@@ -292,13 +292,13 @@ pub(super) fn to_whom() -> Outcome {
                 system::become_namespace_root()?;
             }
             for name in LISTS {
-                link.tell(list(name)?.len() as u64)?;
+                link.send(list(name)?.len() as u64)?;
             }
             Ok(())
         })?;
         let mut lengths = [0; 3];
         for length in &mut lengths {
-            *length = reader.link.hear()? as usize;
+            *length = reader.link.receive()? as usize;
         }
         reader.join()?;
         Ok(lengths)

@@ -32,12 +32,12 @@ pub(super) fn faults_on_each_other() -> Outcome {
     // Each exports memory that it replaces all the time, and reads and writes the other's, which it attaches anew all
     // the time.
     let (left, right) = (contestant(1)?, contestant(2)?);
-    let ids = [left.link.hear()?, right.link.hear()?];
-    left.link.tell(ids[1])?;
-    right.link.tell(ids[0])?;
+    let ids = [left.link.receive()?, right.link.receive()?];
+    left.link.send(ids[1])?;
+    right.link.send(ids[0])?;
     // Both are there until both are done.
     for side in [&left, &right] {
-        side.link.hear()?;
+        side.link.receive()?;
     }
     for side in [left, right] {
         side.dismiss()?;
@@ -50,8 +50,8 @@ fn contestant(seed: u64) -> Outcome<Peer> {
         let area = Area::new(size())?;
         area.mark(seed);
         let device = device::xpmem()?;
-        link.tell(make(&device, &area, 0o600)? as u64)?;
-        let other = link.hear()?;
+        link.send(make(&device, &area, 0o600)? as u64)?;
+        let other = link.receive()?;
         let begin = Instant::now();
         let over = Area::new(page_size())?;
         let churn = std::thread::spawn(move || -> Outcome {
@@ -119,7 +119,7 @@ fn rate(churn: Churn) -> Outcome<f64> {
         let exported = area.part(0, PAGES * page_size());
         exported.mark(1);
         let device = device::xpmem()?;
-        link.tell(make(&device, &exported, 0o600)? as u64)?;
+        link.send(make(&device, &exported, 0o600)? as u64)?;
         while over.load(0) == 0 {
             let target = match churn {
                 Churn::None => {
@@ -135,7 +135,7 @@ fn rate(churn: Churn) -> Outcome<f64> {
         link.turn()
     })?;
     let device = device::xpmem()?;
-    let apid = get(&device, owner.link.hear()?)?;
+    let apid = get(&device, owner.link.receive()?)?;
     let begin = Instant::now();
     let mut rounds = 0;
     while begin.elapsed() < WINDOW || rounds < 20 {
@@ -228,7 +228,7 @@ pub(super) fn many_change_one_segment() -> Outcome {
         let area = Area::new(THREADS * APART * page_size())?;
         area.mark(1);
         link.give(export(&area, true)?.as_fd())?;
-        link.hear()?;
+        link.receive()?;
         in_threads(THREADS, |thread| {
             let page = thread * APART * page_size();
             for turn in 1..=TURNS {
@@ -244,7 +244,7 @@ pub(super) fn many_change_one_segment() -> Outcome {
     let importer = peer(move |link: &Link| {
         let view = map(&segment, THREADS * APART * page_size(), true)?;
         view.verify_marks(1)?;
-        link.tell(0)?;
+        link.send(0)?;
         in_threads(THREADS, |thread| {
             let page = thread * APART * page_size();
             for turn in 1..=TURNS {
@@ -255,8 +255,8 @@ pub(super) fn many_change_one_segment() -> Outcome {
             Ok(())
         })
     })?;
-    importer.link.hear()?;
-    owner.link.tell(0)?;
+    importer.link.receive()?;
+    owner.link.send(0)?;
     importer.join()?;
     owner.join()
 }
@@ -273,7 +273,7 @@ pub(super) fn protection_storm() -> Outcome {
             };
             area.mark(1);
             let device = device::xpmem()?;
-            link.tell(make(&device, &area, 0o600)? as u64)?;
+            link.send(make(&device, &area, 0o600)? as u64)?;
             link.give(export(&area, true)?.as_fd())?;
             let mut changes = 0u64;
             while over.load(0) == 0 || changes < ROUNDS {
@@ -281,14 +281,14 @@ pub(super) fn protection_storm() -> Outcome {
                 area.protect(READ | WRITE).at("mprotect")?;
                 changes += 1;
             }
-            link.tell(changes)?;
-            link.hear()?;
+            link.send(changes)?;
+            link.receive()?;
             area.verify_marks(1)?;
             // The last store came after the storm, so it counts.
             check_eq!(area.load(8), 77, "what the importer stored");
             Ok(())
         })?;
-        let segid = owner.link.hear()?;
+        let segid = owner.link.receive()?;
         let segment = device::segment(owner.link.take()?);
         let page = device::generation(&segment)?;
         let view = map(&segment, size, false)?;
@@ -312,7 +312,7 @@ pub(super) fn protection_storm() -> Outcome {
             rounds += 1;
         }
         over.store(0, 1);
-        owner.link.hear()?;
+        owner.link.receive()?;
         legacy.store(8, 77);
         owner.dismiss()?;
     }
@@ -342,8 +342,8 @@ pub(super) fn fork_while_attached() -> Outcome {
             }
             child.join()?;
         }
-        link.tell(forks)?;
-        let rounds = link.hear()?;
+        link.send(forks)?;
+        let rounds = link.receive()?;
         for page in 0..area.pages() {
             check_eq!(
                 area.load(page * page_size() + 16),
@@ -371,7 +371,7 @@ pub(super) fn fork_while_attached() -> Outcome {
             }
         }
     }
-    let forks = owner.link.hear()?;
+    let forks = owner.link.receive()?;
     for page in 0..view.pages() {
         check_eq!(
             view.load(page * page_size() + 8),
@@ -384,7 +384,7 @@ pub(super) fn fork_while_attached() -> Outcome {
             "a word that nobody changed"
         );
     }
-    owner.link.tell(rounds)?;
+    owner.link.send(rounds)?;
     owner.join()
 }
 
@@ -394,7 +394,7 @@ pub(super) fn attach_and_detach_at_once() -> Outcome {
         area.mark(1);
         let device = device::xpmem()?;
         let begin = Instant::now();
-        link.tell(make(&device, &area, 0o600)? as u64)?;
+        link.send(make(&device, &area, 0o600)? as u64)?;
         while begin.elapsed() < STORM {
             let part = area.part(8 * page_size(), 8 * page_size());
             part.unmap()?;
@@ -402,7 +402,7 @@ pub(super) fn attach_and_detach_at_once() -> Outcome {
         }
         link.turn()
     })?;
-    let segid = owner.link.hear()?;
+    let segid = owner.link.receive()?;
     let others: Vec<Peer> = (0..3)
         .map(|_| {
             peer(move |_| {

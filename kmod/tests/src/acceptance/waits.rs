@@ -25,11 +25,11 @@ fn blocked_owner() -> Outcome<(Peer, u64, Segment)> {
         area.part(0, size()).fill(1);
         let _blocked = uffd::block(&area.part(size(), size()))?;
         let device = device::xpmem()?;
-        link.tell(make(&device, &area, 0o600)? as u64)?;
+        link.send(make(&device, &area, 0o600)? as u64)?;
         link.give(export(&area, true)?.as_fd())?;
-        link.hear().map(|_| ())
+        link.receive().map(|_| ())
     })?;
-    let (owner, segid) = owner.heard()?;
+    let (owner, segid) = owner.receive()?;
     let segment = device::segment(owner.link.take()?);
     Ok((owner, segid, segment))
 }
@@ -37,11 +37,11 @@ fn blocked_owner() -> Outcome<(Peer, u64, Segment)> {
 /// Runs a body that waits for ever, and kills it there.
 fn killed(what: &str, body: impl FnOnce(&Link) -> Outcome) -> Outcome {
     let waiter = peer(|link: &Link| {
-        link.tell(0)?;
+        link.send(0)?;
         body(link)?;
         Err(Fault::Fail("it did not wait".to_owned()))
     })?;
-    waiter.link.hear()?;
+    waiter.link.receive()?;
     if let Err(fault) = system::until_asleep(waiter.pid()) {
         let why = waiter.join().err().unwrap_or(fault);
         return match why {
@@ -83,9 +83,9 @@ pub(super) fn fault_keeps_the_module() -> Outcome {
         let area = Area::new(size())?;
         let blocked = uffd::block(&area)?;
         link.give(export(&area, true)?.as_fd())?;
-        link.hear()?;
+        link.receive()?;
         drop(blocked);
-        link.hear().map(|_| ())
+        link.receive().map(|_| ())
     })?;
     let segment = match owner.link.take() {
         Ok(segment) => device::segment(segment),
@@ -106,17 +106,17 @@ pub(super) fn fault_keeps_the_module() -> Outcome {
             unmapped.join().expect("no panic")
         })
     })?;
-    importer.link.hear()?;
+    importer.link.receive()?;
     system::until_asleep(importer.pid())?;
-    importer.link.tell(0)?;
-    importer.link.hear()?;
+    importer.link.send(0)?;
+    importer.link.receive()?;
     refused(
         system::unload("onecopy"),
         &[libc::EAGAIN, libc::EBUSY],
         "unloading while a fault sleeps",
     )?;
-    owner.link.tell(0)?;
-    importer.link.tell(0)?;
+    owner.link.send(0)?;
+    importer.link.send(0)?;
     importer.join()?;
     owner.dismiss()
 }
@@ -190,7 +190,7 @@ pub(super) fn kill_in_region() -> Outcome {
             &[libc::EFAULT],
             "CREATE_REGION of memory that is not there",
         )?;
-        link.hear().map(|_| ())
+        link.receive().map(|_| ())
     })?;
     let area = Area::new(size())?;
     area.fill(1);
@@ -259,8 +259,8 @@ pub(super) fn blocked_owner_lets_others_go_on() -> Outcome {
         );
         Ok(())
     })?;
-    let heard = waiter.link.hear();
-    if heard.is_err() {
+    let received = waiter.link.receive();
+    if received.is_err() {
         return waiter.join();
     }
     owner.kill()?;
@@ -272,7 +272,7 @@ pub(super) fn stopped_owner() -> Outcome {
         let area = Area::new(size())?;
         area.fill(1);
         link.give(export(&area, true)?.as_fd())?;
-        link.hear()?;
+        link.receive()?;
         check_eq!(area.load(0), 5, "what the importer stored");
         Ok(())
     })?;

@@ -124,8 +124,8 @@ impl Net {
         };
         let side = &mut self.sides[*to];
         let fill = |body: &mut Vec<u8>| body.extend_from_slice(&bytes[HEAD..]);
-        let heard = side.arq.hear(&head, fill, self.now, &mut Vec::new());
-        heard.expect("a correct peer");
+        let received = side.arq.receive(&head, fill, self.now, &mut Vec::new());
+        received.expect("a correct peer");
     }
 
     /// The programs of both sides.
@@ -237,7 +237,7 @@ proptest! {
 
     /// The network dies amid it: both sides that wait for something find out, and agree on what has come.
     #[test]
-    fn a_dead_network_is_told_within_the_limit(seed: u64, window in 1u32..=64, after in 1u64..40) {
+    fn a_dead_network_is_reported_within_the_limit(seed: u64, window in 1u32..=64, after in 1u64..40) {
         let limit = Duration::from_millis(500);
         let fate = Fate { loss: 5, twice: 5, late: 20, altered: 5 };
         let mut net = Net::new(seed, fate, window, limit, [200_000; 2]);
@@ -270,10 +270,10 @@ proptest! {
                 arq.went(out, now);
             }
             let head = Head { mark: 0, number, next, permitted, sacks, len, asks };
-            let heard = arq.hear(&head, |body| body.resize(len.into(), 0), now, &mut Vec::new());
+            let received = arq.receive(&head, |body| body.resize(len.into(), 0), now, &mut Vec::new());
             let (sent, came) = arq.kept();
             prop_assert!(sent <= 16 && came <= 16);
-            if heard.is_err() {
+            if received.is_err() {
                 break;
             }
         }
@@ -293,14 +293,14 @@ fn a_lost_permission_stops_nobody() {
         a.add(vec![byte], now);
         let out = a.next().expect("room");
         let head = a.head(0, out);
-        b.hear(&head, |body| body.push(byte), now, spare)
+        b.receive(&head, |body| body.push(byte), now, spare)
             .expect("a packet");
         a.went(out, now);
     }
     // It hears that they came, and not that they were read.
     let control = b.head(0, Out::Control);
     b.went(Out::Control, now);
-    a.hear(&control, |_| (), now, spare)
+    a.receive(&control, |_| (), now, spare)
         .expect("a control message");
     assert_eq!((a.room(), a.is_taken(), a.next()), (0, true, None));
     assert_eq!(b.read(&mut [0; 9], spare), 2);
@@ -314,15 +314,15 @@ fn a_lost_permission_stops_nobody() {
         let asks = a.head(0, Out::Control);
         assert!(asks.asks);
         a.went(Out::Control, now);
-        b.hear(&asks, |_| (), now, spare)
+        b.receive(&asks, |_| (), now, spare)
             .expect("a control message");
     }
     assert_eq!(b.next(), Some(Out::Control));
     let answer = b.head(0, Out::Control);
-    let heard = a
-        .hear(&answer, |_| (), now, spare)
+    let received = a
+        .receive(&answer, |_| (), now, spare)
         .expect("a control message");
-    assert_eq!((heard.room, a.room()), (true, 2));
+    assert_eq!((received.room, a.room()), (true, 2));
     // Where the peer does not answer, the lane is over.
     let mut alone = Arq::new(2, Duration::from_secs(1));
     assert!(!alone.has_room(1, now));
@@ -343,13 +343,13 @@ fn a_lost_permission_stops_no_longer_message() {
         a.add(vec![byte], now);
         let out = a.next().expect("room");
         let head = a.head(0, out);
-        b.hear(&head, |body| body.push(byte), now, spare)
+        b.receive(&head, |body| body.push(byte), now, spare)
             .expect("a packet");
         a.went(out, now);
     }
     let control = b.head(0, Out::Control);
     b.went(Out::Control, now);
-    a.hear(&control, |_| (), now, spare)
+    a.receive(&control, |_| (), now, spare)
         .expect("a control message");
     assert_eq!(b.read(&mut [0; 9], spare), 7);
     // This one is lost.
@@ -361,10 +361,10 @@ fn a_lost_permission_stops_no_longer_message() {
     assert_eq!(a.next(), Some(Out::Control));
     let asks = a.head(0, Out::Control);
     a.went(Out::Control, now);
-    b.hear(&asks, |_| (), now, spare)
+    b.receive(&asks, |_| (), now, spare)
         .expect("a control message");
     let answer = b.head(0, Out::Control);
-    a.hear(&answer, |_| (), now, spare)
+    a.receive(&answer, |_| (), now, spare)
         .expect("a control message");
     assert!(a.has_room(2, now));
     assert_eq!(a.due(), None, "nobody waits any more");
@@ -391,7 +391,7 @@ fn a_peer_of_a_smaller_window_stops_nobody() {
             len: 0,
             asks: false,
         };
-        arq.hear(&head, |_| (), now, spare)
+        arq.receive(&head, |_| (), now, spare)
             .expect("a control message");
     }
 }
