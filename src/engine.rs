@@ -134,7 +134,9 @@ impl Engine {
     #[inline]
     pub(crate) fn peer(&mut self, rank: u32) -> Result<(&mut Core, &mut Peer)> {
         if self.peers[rank as usize].is_none() {
-            self.connect(rank)?;
+            let connected = self.connect(rank);
+            self.end_what_ended();
+            connected?;
         }
         let Self { core, peers, .. } = self;
         match &mut peers[rank as usize] {
@@ -435,6 +437,7 @@ impl Engine {
     #[cold]
     pub(crate) fn abandon(&mut self, id: RequestId) {
         self.revoke_sender_writes(|transfer| transfer.request == id);
+        self.end_what_ended();
         let Some(request) = self.core.requests.abandon(id) else {
             return;
         };

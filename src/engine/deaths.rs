@@ -60,6 +60,7 @@ impl Engine {
                 self.mark_gone(rank, Gone::Died(Death::Unknown));
             }
         }
+        self.carry_out_endings();
         self.end_lonely_receives();
         self.report_stuck();
     }
@@ -157,7 +158,7 @@ impl Engine {
         while self.core.agenda.has_endings() {
             for ending in self.core.agenda.take_endings() {
                 match ending {
-                    Ending::Peer(rank, gone) => self.fail_peer(rank, gone),
+                    Ending::Peer(rank, gone) => self.end_peer(rank, gone),
                     Ending::Reported(rank, gone) => {
                         if self.is_gone_now(rank, &gone) {
                             self.mark_gone(rank, gone);
@@ -189,7 +190,15 @@ impl Engine {
     /// A peer has broken the protocol.
     #[cold]
     pub(crate) fn fail_peer(&mut self, rank: u32, gone: Gone) {
-        if let Gone::Protocol(detail) = &gone {
+        self.end_peer(rank, gone);
+        self.carry_out_endings();
+    }
+
+    /// This rank talks with a peer no more.
+    fn end_peer(&mut self, rank: u32, gone: Gone) {
+        if let Gone::Protocol(detail) = &gone
+            && !self.lives.is_gone(rank)
+        {
             self.core.counters.protocol_errors += 1;
             tracepoints::protocol_error(rank as usize, detail);
         }
@@ -315,6 +324,7 @@ impl Engine {
     pub(crate) fn believe_dead(&mut self, rank: usize, death: Death) {
         if self.lives.knows(rank) {
             self.mark_gone(rank as u32, Gone::Died(death));
+            self.carry_out_endings();
         }
     }
 }

@@ -21,7 +21,7 @@ pub(crate) enum Ending {
 pub(crate) struct Agenda {
     /// Ranks that have output or announced messages to look after.
     pub(crate) busy: Vec<u32>,
-    /// In the order in which they were found; they are carried out at the end of a round of progress at the latest.
+    /// They are carried out at the end of a round of progress at the latest.
     endings: Vec<Ending>,
     /// A send found no chunk: those that any peer has given back are to be collected.
     starved: bool,
@@ -63,9 +63,15 @@ impl Agenda {
         !self.endings.is_empty()
     }
 
-    /// The ends to be carried out now.
+    /// The ends to be carried out now. What this rank found of a peer comes before what others report: it says more.
     pub(crate) fn take_endings(&mut self) -> Vec<Ending> {
-        std::mem::take(&mut self.endings)
+        let mut endings = std::mem::take(&mut self.endings);
+        endings.sort_by_key(|ending| match ending {
+            Ending::Peer(..) => 0,
+            Ending::Reported(..) => 1,
+            Ending::Everything(_) => 2,
+        });
+        endings
     }
 
     /// Has chunks collected that any peer has given back.
