@@ -5,12 +5,24 @@
 use super::contribution::StepContext;
 use super::member_buffer::{MemberBuffer, Target, part};
 use super::requested_copies::{CopyRequests, Run};
+use super::state::CommState;
 use crate::error::Result;
 use onecopy_btl::LayerId;
 use onecopy_shm::coll::{Channel, CopyRequest};
 use onecopy_shm::copy::Kernel;
 use onecopy_shm::layout::{COLL_STAGE, COLL_STAGES};
 use onecopy_shm::loan::LoanTable;
+
+/// Whether this very range was asked for, and has not all come. It comes so, whatever else could read it meanwhile: its
+/// place is free for other requests only then.
+pub(crate) fn is_under_way(
+    state: &CommState,
+    source: &MemberBuffer,
+    (begin, len): (u64, usize),
+) -> bool {
+    let run = state.copy_requests.run.as_ref();
+    run.is_some_and(|run| run.is_of(source, begin, len))
+}
 
 /// As [`super::reader::fetch`], by copy requests. All bytes come at once as far as the caller sees: it calls again
 /// until `Ok(len)`.

@@ -2,6 +2,7 @@
 //! Reading a member's buffer: in place where it can be mapped, by the kernel, or by a copy request to its owner.
 
 use super::contribution::StepContext;
+use super::copy_request;
 use super::member_buffer::{MemberBuffer, Target, part};
 use super::state::CommState;
 use crate::engine::Engine;
@@ -53,6 +54,9 @@ pub(crate) fn fetch(
     if len == 0 {
         return Ok(0);
     }
+    if copy_request::is_under_way(state, source, (begin, len)) {
+        return copy_request::fetch(cx, source, (begin, len), target);
+    }
     let kernel = engine.permitted.terms.plan.kernel(len);
     let place = source.place;
     let rank = state.members[place] as usize;
@@ -92,7 +96,7 @@ pub(crate) fn fetch(
             }
         }
     }
-    super::copy_request::fetch(cx, source, (begin, len), target)
+    copy_request::fetch(cx, source, (begin, len), target)
 }
 
 /// What was read is good if the owner has not given up the communicator, and with it its buffers.
