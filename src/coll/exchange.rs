@@ -139,6 +139,7 @@ impl Exchange {
                 let given = GivenPiece {
                     scheme: self.scheme,
                     piece: offer,
+                    is_replaced: false,
                     unread: self.unread(),
                     readers: self.readers,
                     result: self.open,
@@ -218,6 +219,7 @@ impl Exchange {
         let given = GivenPiece {
             scheme,
             piece: offer,
+            is_replaced: false,
             unread: 0..0,
             readers: self.readers,
             result: None,
@@ -396,6 +398,8 @@ pub(crate) struct GivenPiece {
     /// How the members of the node do the collective.
     pub(crate) scheme: NodeScheme,
     pub(crate) piece: LoanRange,
+    /// Whether this rank's result replaces it, while others may still read it. Then it does not stand where it is.
+    pub(crate) is_replaced: bool,
     /// A part of it that nobody else reads.
     pub(crate) unread: Range<usize>,
     pub(crate) readers: Readers,
@@ -410,7 +414,8 @@ pub(crate) struct GivenPiece {
 pub(crate) fn give(cx: &mut StepContext<'_>, given: GivenPiece) -> Result<()> {
     let (engine, state, seq, shared) = cx.parts();
     let piece = given.piece;
-    let mapped = piece.len > COLL_SLOT && engine.range_of(&piece).heap.is_some();
+    let in_place = piece.len > COLL_SLOT && !given.is_replaced;
+    let mapped = in_place && engine.range_of(&piece).heap.is_some();
     let placement = given
         .scheme
         .placement(piece.len, mapped, &state.room(false));

@@ -14,7 +14,7 @@ use crate::engine::Engine;
 use crate::peer::Peer;
 use onecopy_shm::coll::{INLINE, ShortContribution, View, accumulate, combine, kind, precede};
 use onecopy_shm::copy::Kernel;
-use onecopy_shm::layout::{COLL_SLOT, COLL_SLOT_LONG};
+use onecopy_shm::layout::COLL_SLOT;
 use std::ops::Range;
 
 /// How far a short collective has come.
@@ -104,13 +104,14 @@ pub(crate) struct Short {
 impl<'c> PlanForm<'c> for Option<Short> {
     #[inline(always)]
     fn of(plan: Result<Plan<'c>, Fault<'c>>, call: &MemberCall<'c>) -> Self {
-        Short::of(&plan.ok()?, call.size, call.me)
+        Short::of(&plan.ok()?, call)
     }
 }
 
 impl Short {
     #[inline(always)]
-    fn of(plan: &Plan<'_>, size: usize, me: usize) -> Option<Self> {
+    fn of(plan: &Plan<'_>, call: &MemberCall<'_>) -> Option<Self> {
+        let (size, me) = (call.size, call.me);
         let (offer, own) = (plan.offer, plan.own);
         if offer.is_some_and(|offer| offer.table.is_some()) {
             return None;
@@ -149,7 +150,7 @@ impl Short {
             Task::Swap(_) => return None,
         };
         short.offset = offer.map_or(0, |offer| offer.offset);
-        (short.len <= COLL_SLOT_LONG).then_some(short)
+        (short.len <= call.slot).then_some(short)
     }
 
     /// A reduction of vectors of `len` bytes.
@@ -222,12 +223,15 @@ impl Short {
         }
     }
 
-    /// Whether what this rank gives out of `bytes` has a place in its line, or in a slot that it has.
+    /// Whether what this rank gives has a place in its line, or in a slot that it has. A vector that the result
+    /// replaces stands there, too, where peers map it: they may read it later.
     #[inline(always)]
-    fn has_place(&self, state: &CommState, home: &Home, bytes: &[u8]) -> bool {
+    fn has_place(&self, state: &CommState, home: &Home, send: Option<&[u8]>, recv: &[u8]) -> bool {
+        let is_replaced = send.is_none() && matches!(self.action, Action::Combine(_));
         let mapped = || {
+            let bytes = send.unwrap_or(recv);
             let (address, len) = (bytes.as_ptr().addr(), bytes.len());
-            home.heap_offset_of(address, len).is_some()
+            !is_replaced && home.heap_offset_of(address, len).is_some()
         };
         self.len <= INLINE
             || state.has_slots
@@ -315,7 +319,7 @@ impl Worker {
             && ops.is_empty()
             && !state.in_short
             && state.failed.is_none()
-            && (!short.gives || short.has_place(state, &core.home, send.unwrap_or(recv)))
+            && (!short.gives || short.has_place(state, &core.home, send, recv))
             && lives.fatal().is_none();
         if !ready {
             return Err(Unready::NotShort);

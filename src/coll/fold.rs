@@ -155,11 +155,22 @@ impl Fold {
             },
             unread: 0..0,
             piece: self.send,
+            is_replaced: self.is_replaced(),
             readers: self.readers,
             result,
             flags: self.promises.flags(),
         };
         give(cx, given)
+    }
+
+    /// Whether the result replaces bytes of this rank's vector that others read: they combine all of it themselves, at
+    /// their own time. Such a vector fits into a slot.
+    fn is_replaced(&self) -> bool {
+        self.in_place
+            && self.algorithm == Algorithm::Flat
+            && self.readers != Readers::Nobody
+            && self.recv.is_some()
+            && self.range == (0, self.send.len)
     }
 
     pub(crate) fn step(&mut self, cx: &mut StepContext<'_>, scratch: &mut Scratch) -> Result<Step> {

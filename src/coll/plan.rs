@@ -13,6 +13,8 @@ use std::borrow::Borrow;
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct MemberCall<'c> {
     pub(crate) collective: &'c Collective,
+    /// Bytes of a slot of the channel.
+    pub(crate) slot: usize,
     pub(crate) size: usize,
     pub(crate) me: usize,
     pub(crate) send: Option<usize>,
@@ -357,7 +359,7 @@ impl<'c> MemberCall<'c> {
         }
         let mut vector = self.vector(elem)?;
         let (size, me, len) = (self.size, self.me, vector.len);
-        let way = algorithm(self.collective, len, size).unwrap_or(Algorithm::Flat);
+        let way = algorithm(self.collective, len, size, self.slot).unwrap_or(Algorithm::Flat);
         let mut part = Combination {
             op,
             elem,

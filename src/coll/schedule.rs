@@ -28,6 +28,8 @@ pub(super) enum Schedule {
 #[derive(Clone, Copy)]
 pub(super) struct Scheduler<'c> {
     pub(super) collective: &'c Collective,
+    /// Bytes of a slot of the channel.
+    pub(super) slot: usize,
     pub(super) size: usize,
     pub(super) me: usize,
     pub(super) buffers: Buffers,
@@ -38,6 +40,7 @@ impl<'c> Scheduler<'c> {
     pub(super) fn plan(&self) -> Result<Plan<'c>> {
         let call = MemberCall {
             collective: self.collective,
+            slot: self.slot,
             size: self.size,
             me: self.me,
             send: self.buffers.send.map(|send| send.len()),

@@ -9,7 +9,7 @@ use onecopy_btl::LayerId;
 use onecopy_btl::cost::Costs;
 use onecopy_obs::{Knobs, seeds};
 use onecopy_shm::coll::INLINE;
-use onecopy_shm::layout::{COLL_SLOT, COLL_SLOT_LONG, LINE};
+use onecopy_shm::layout::{COLL_SLOT, COLL_SLOT_LONG, Geometry, LINE};
 
 /// Groups up to this size do without a tree. Lines that are on their way at once cost about a tenth of a hand-off each
 /// (docs/performance.md, "Small messages"). Seven of them are cheaper than a second level.
@@ -47,10 +47,24 @@ pub fn share(len: usize, elem: ElemType, size: usize, place: usize) -> (usize, u
     (begin, (begin + each).min(len))
 }
 
-/// How `collective` combines vectors of `len` bytes on `size` ranks; none: it combines nothing.
+/// Bytes of a slot of a channel in a job of so many ranks.
 #[must_use]
-pub fn algorithm(collective: &Collective, len: usize, size: usize) -> Option<Algorithm> {
-    let short = len <= if size == 2 { COLL_SLOT_LONG } else { COLL_SLOT };
+pub const fn slot_for(ranks: usize) -> usize {
+    Geometry::slot_for(ranks)
+}
+
+/// How `collective` combines vectors of `len` bytes on `size` ranks; none: it combines nothing. A slot has `slot`
+/// bytes.
+///
+/// Vectors of which each rank combines all fit into slots: so those that the result replaces can stand there.
+#[must_use]
+pub fn algorithm(
+    collective: &Collective,
+    len: usize,
+    size: usize,
+    slot: usize,
+) -> Option<Algorithm> {
+    let short = len <= if size == 2 { slot } else { COLL_SLOT };
     let tree = short && size > FLAT;
     match collective {
         Collective::Allreduce { .. } if tree => Some(Algorithm::Tree),
@@ -89,25 +103,33 @@ pub enum NodeScheme {
     },
 }
 
+/// What decides how members on one node do a collective, beside what they are: the same on all of them.
+#[derive(Debug, Clone, Copy)]
+pub struct NodeLimits {
+    /// Bytes of a slot.
+    pub slot: usize,
+    /// See [`relay_min`].
+    pub relay_min: usize,
+}
+
 /// How `size` members on one node do `collective`, whose vector, or whose broadcast payload, has `len` bytes.
-/// `relay_min`: see [`relay_min`].
 #[must_use]
 pub fn node_scheme(
     collective: &Collective,
     len: usize,
     size: usize,
-    relay_min: usize,
+    limits: &NodeLimits,
 ) -> NodeScheme {
-    if let Some(algorithm) = algorithm(collective, len, size) {
+    if let Some(algorithm) = algorithm(collective, len, size, limits.slot) {
         let prefix = matches!(algorithm, Algorithm::Stream);
         return NodeScheme::Combine {
             algorithm,
-            in_pieces: size == 2 && len > COLL_SLOT_LONG && !prefix,
+            in_pieces: size == 2 && len > limits.slot && !prefix,
         };
     }
     match collective {
         Collective::Barrier => NodeScheme::Meet,
-        Collective::Bcast { .. } if size > 2 && len >= relay_min => NodeScheme::Relay,
+        Collective::Bcast { .. } if size > 2 && len >= limits.relay_min => NodeScheme::Relay,
         _ => NodeScheme::Exchange {
             one_reader: has_one_reader(collective, size),
             halves: size == 2

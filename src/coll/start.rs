@@ -157,6 +157,7 @@ impl Communicator {
     ) -> Scheduler<'c> {
         Scheduler {
             collective,
+            slot: self.state.tuning.slot,
             size: self.state.size(),
             me: self.state.me,
             buffers,
@@ -194,8 +195,7 @@ impl Communicator {
         let scheduler = self.scheduler(collective, buffers);
         let plan = scheduler.plan()?;
         let len = scheduler.payload(&plan);
-        let relay_min = self.state.tuning.relay_min;
-        let scheme = node_scheme(collective, len, self.state.size(), relay_min);
+        let scheme = node_scheme(collective, len, self.state.size(), &self.state.limits());
         let schedule = scheduler.schedule(&plan, scheme);
         let Self { state, ops, .. } = self;
         let begun = call == Call::Begun;

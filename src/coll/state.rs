@@ -3,7 +3,7 @@
 
 use super::failed::Failed;
 use super::requested_copies::CopyRequests;
-use super::select::{FLAT, Room};
+use super::select::{FLAT, NodeLimits, Room};
 use super::tags::Tags;
 use crate::endpoint::Home;
 use crate::error::{Error, Result};
@@ -18,6 +18,8 @@ use std::sync::Arc;
 /// What selection decided once for all collectives of a rank.
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct Tuning {
+    /// Bytes of a slot of each channel: as many in all of a job.
+    pub(crate) slot: usize,
     /// Up to this size, bytes that peers cannot map are copied to a temporary buffer that they can, unless they go as a
     /// message.
     pub(crate) temp_max: usize,
@@ -194,6 +196,14 @@ impl CommState {
             }
         }
         all
+    }
+
+    /// What decides how members on one node do a collective, beside what they are.
+    pub(crate) fn limits(&self) -> NodeLimits {
+        NodeLimits {
+            slot: self.tuning.slot,
+            relay_min: self.tuning.relay_min,
+        }
     }
 
     /// What decides where this rank's contributions stand. `over_calls`: see [`Room::over_calls`].

@@ -204,6 +204,7 @@ impl Worker {
         let core = &engine.core;
         let crowded = engine.waits.policy.crowded;
         let tuning = Tuning {
+            slot: select::slot_for(size),
             temp_max: select::temp_max(&core.costs),
             relay_min: select::relay_min(&core.knobs, crowded),
             asks: select::asks(&core.knobs, &core.costs, crowded),

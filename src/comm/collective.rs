@@ -6,7 +6,7 @@ use super::Comm;
 use crate::coll::Worker;
 use crate::coll::fast::{Short, ShortState, Stop, Unready};
 use crate::coll::plan::MemberCall;
-use crate::coll::select::FLAT;
+use crate::coll::select::{FLAT, slot_for};
 use crate::coll::{Buffers, Call, Collective, Element, Op, Parts};
 use crate::error::{Error, Result};
 use crate::handle::Handle;
@@ -110,6 +110,7 @@ impl Comm {
         }
         let call = MemberCall {
             collective,
+            slot: slot_for(self.handle.size),
             size,
             me,
             send: send.map(<[u8]>::len),

@@ -2,10 +2,12 @@
 use super::*;
 use crate::coll::Collective;
 use crate::runtime::{Runtime, local};
+use onecopy_shm::layout::COLL_SLOT_LONG;
 
 fn is_short(collective: &Collective, size: usize, bytes: usize) -> bool {
     let call = MemberCall {
         collective,
+        slot: COLL_SLOT_LONG,
         size,
         me: 1,
         send: Some(bytes),

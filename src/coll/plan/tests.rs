@@ -3,6 +3,7 @@
 
 use super::*;
 use crate::coll::PredefinedOp;
+use onecopy_shm::layout::COLL_SLOT_LONG;
 
 /// Bytes of a part.
 const PART: usize = 16;
@@ -92,6 +93,7 @@ fn of<'c>(called: &'c [Vec<Called>], index: usize, me: usize) -> Plan<'c> {
     let (collective, send, recv) = &called[me][index];
     let call = MemberCall {
         collective,
+        slot: COLL_SLOT_LONG,
         size: called.len(),
         me,
         send: *send,
@@ -146,6 +148,7 @@ fn one_reader_is_offered_its_part_alone() {
                 let len = parts.end(2);
                 let call = MemberCall {
                     collective: &collective,
+                    slot: COLL_SLOT_LONG,
                     size: 2,
                     me,
                     send: Some(len),
@@ -194,6 +197,7 @@ fn a_call_that_cannot_be_planned_says_why() {
     let call = |collective: Collective, send, recv| {
         let call = MemberCall {
             collective: &collective,
+            slot: COLL_SLOT_LONG,
             size: 2,
             me: 1,
             send,

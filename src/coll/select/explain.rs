@@ -4,8 +4,8 @@
 mod between;
 
 use super::{
-    Algorithm, FLAT, NodeScheme, Placement, Room, chunks_are_cheaper, node_scheme, relay_min,
-    temp_max, why, why_placed,
+    Algorithm, FLAT, NodeLimits, NodeScheme, Placement, Room, chunks_are_cheaper, node_scheme,
+    relay_min, slot_for, temp_max, why, why_placed,
 };
 use crate::coll::group::CHANNEL_RANKS;
 use crate::coll::nodes::MembersByNode;
@@ -16,7 +16,7 @@ use onecopy_btl::cost::Costs;
 use onecopy_btl::registry::{LayerSet, Power};
 use onecopy_obs::{Knobs, seeds};
 use onecopy_shm::coll::INLINE;
-use onecopy_shm::layout::{COLL_SLOT, COLL_SLOT_LONG, Geometry};
+use onecopy_shm::layout::{COLL_SLOT, COLL_SLOT_LONG};
 
 /// What is chosen for a range of sizes: one row of the table.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -133,7 +133,7 @@ impl Table {
             // A rank has room for all ranks of the job.
             table.channels = channels(knobs, nodes.ranks());
         }
-        table.room.slot = Geometry::slot_for(nodes.ranks());
+        table.room.slot = slot_for(nodes.ranks());
         if table.channels == 0 && nodes.largest() > 1 {
             for (title, collective) in collectives() {
                 table.add(title, &collective);
@@ -160,7 +160,7 @@ impl Table {
             relay_min,
             choices: Vec::new(),
             room: Room {
-                slot: Geometry::slot_for(ranks),
+                slot: slot_for(ranks),
                 // Without that, nobody reads a temporary copy.
                 temp_max: if maps { temp_max(costs) } else { 0 },
                 over_calls: chunks_are_cheaper(costs) || !calls_are_allowed(knobs),
@@ -171,8 +171,11 @@ impl Table {
 
     /// How `len` bytes are done on one node.
     fn scheme(&self, collective: &Collective, len: usize) -> NodeScheme {
-        let relay_min = self.relay_min.unwrap_or(usize::MAX);
-        node_scheme(collective, len, self.ranks, relay_min)
+        let limits = NodeLimits {
+            slot: self.room.slot,
+            relay_min: self.relay_min.unwrap_or(usize::MAX),
+        };
+        node_scheme(collective, len, self.ranks, &limits)
     }
 
     fn add(&mut self, title: &'static str, collective: &Collective) {

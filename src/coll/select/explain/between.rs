@@ -4,7 +4,7 @@
 use super::super::levels::{
     Combining, Scheme, bytes, combining, fragment, passes_on, scheme, why, why_not,
 };
-use super::super::{NodeScheme, node_scheme};
+use super::super::{NodeLimits, NodeScheme, node_scheme};
 use super::{Choice, Decision, Table, name};
 use crate::coll::nodes::MembersByNode;
 use crate::coll::{Collective, ElemType, Op, Parts, PredefinedOp};
@@ -97,7 +97,11 @@ fn decide(title: &str, len: usize, nodes: &MembersByNode, table: &Table) -> Deci
     }
     // On each node it goes in fragments, a combination by its own algorithm.
     let piece = len.min(fragment(1));
-    let on_node = match node_scheme(&what, piece, nodes.largest(), usize::MAX) {
+    let limits = NodeLimits {
+        slot: table.room.slot,
+        relay_min: usize::MAX,
+    };
+    let on_node = match node_scheme(&what, piece, nodes.largest(), &limits) {
         NodeScheme::Combine { .. } => NodeScheme::Exchange {
             one_reader: false,
             halves: false,
