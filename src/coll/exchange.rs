@@ -16,7 +16,7 @@ use super::member_buffer::{self, MemberBuffer, Target};
 use super::plan::{Find, OwnCopy, Takes};
 use super::push::{Gives, WRITTEN, place_of};
 use super::reader;
-use super::select::{NodeScheme, Placement, Room};
+use super::select::{NodeScheme, Placement, PlacementLimits};
 use super::state::{CommState, STEP_MAX, Step};
 use crate::engine::Engine;
 use crate::error::Result;
@@ -210,12 +210,12 @@ impl Exchange {
             one_reader: false,
             halves: false,
         };
-        let room = Room {
+        let limits = PlacementLimits {
             slot: COLL_SLOT,
-            ..state.room(false)
+            ..state.placement_limits(false)
         };
         let mapped = engine.range_of(&offer).heap.is_some();
-        let placement = scheme.placement(offer.len, mapped, &room);
+        let placement = scheme.placement(offer.len, mapped, &limits);
         let given = GivenPiece {
             scheme,
             piece: offer,
@@ -418,7 +418,7 @@ pub(crate) fn give(cx: &mut StepContext<'_>, given: GivenPiece) -> Result<()> {
     let mapped = in_place && engine.range_of(&piece).heap.is_some();
     let placement = given
         .scheme
-        .placement(piece.len, mapped, &state.room(false));
+        .placement(piece.len, mapped, &state.placement_limits(false));
     // A share of the result has no place in a line of a short contribution.
     if shared.shares || !matches!(placement, Placement::Line | Placement::Slot) {
         return expose(cx, given, placement);

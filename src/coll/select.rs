@@ -153,8 +153,8 @@ pub fn chunks_are_cheaper(costs: &Costs) -> bool {
 ///
 /// For several readers messages would be copied in for each, or sent one after the other. With four ranks on two
 /// processors an alltoall of 256 KiB, sent so, took 1.2 to 1.8 times as long (G, 11-28).
-fn goes_as_message(given: usize, room: &Room) -> bool {
-    given > room.slot && (room.over_calls || given >= seeds::BOTH_COPY_MIN)
+fn goes_as_message(given: usize, limits: &PlacementLimits) -> bool {
+    given > limits.slot && (limits.over_calls || given >= seeds::BOTH_COPY_MIN)
 }
 
 /// Whether what a member of `size` gives in an exchange is for one reader.
@@ -213,8 +213,8 @@ pub enum Placement {
 }
 
 /// What decides where contributions of a communicator stand, beside what they are.
-#[derive(Debug, Clone, Copy)]
-pub struct Room {
+#[derive(Debug, Clone, Copy, Default)]
+pub struct PlacementLimits {
     /// Bytes of a slot.
     pub slot: usize,
     /// See [`temp_max`].
@@ -225,20 +225,35 @@ pub struct Room {
     pub maps: bool,
 }
 
+impl PlacementLimits {
+    /// What holds for the ranks of a job of so many, unless a pair has no call of the kernel.
+    #[must_use]
+    pub fn new(knobs: &Knobs, costs: &Costs, ranks: usize) -> Self {
+        let maps = knobs.layers.allows(LayerId::MAP.name());
+        Self {
+            slot: slot_for(ranks),
+            // Without that, nobody reads a temporary copy.
+            temp_max: if maps { temp_max(costs) } else { 0 },
+            over_calls: chunks_are_cheaper(costs),
+            maps,
+        }
+    }
+}
+
 impl NodeScheme {
     /// Where a contribution of `len` bytes stands; `mapped` says that peers can map its buffer.
     #[must_use]
-    pub fn placement(self, len: usize, mapped: bool, room: &Room) -> Placement {
+    pub fn placement(self, len: usize, mapped: bool, limits: &PlacementLimits) -> Placement {
         match self {
             Self::Meet => Placement::Line,
             Self::Relay => Placement::Buffer,
             Self::Exchange {
                 one_reader: true, ..
-            } if !mapped && goes_as_message(len, room) => Placement::Message,
-            Self::Exchange { .. } => placement(len, mapped, room.slot, room.temp_max),
+            } if !mapped && goes_as_message(len, limits) => Placement::Message,
+            Self::Exchange { .. } => placement(len, mapped, limits.slot, limits.temp_max),
             Self::Combine {
                 in_pieces: true, ..
-            } if !mapped && room.maps => Placement::Pieces,
+            } if !mapped && limits.maps => Placement::Pieces,
             Self::Combine {
                 algorithm: Algorithm::Stream,
                 ..
@@ -247,8 +262,8 @@ impl NodeScheme {
             Self::Combine {
                 algorithm: Algorithm::Split,
                 ..
-            } => placement(len, mapped, COLL_SLOT, room.temp_max),
-            Self::Combine { .. } => placement(len, mapped, room.slot, room.temp_max),
+            } => placement(len, mapped, COLL_SLOT, limits.temp_max),
+            Self::Combine { .. } => placement(len, mapped, limits.slot, limits.temp_max),
         }
     }
 }

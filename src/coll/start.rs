@@ -157,7 +157,7 @@ impl Communicator {
     ) -> Scheduler<'c> {
         Scheduler {
             collective,
-            slot: self.state.tuning.slot,
+            slot: self.state.tuning.limits.slot,
             size: self.state.size(),
             me: self.state.me,
             buffers,

@@ -3,7 +3,7 @@
 
 use super::failed::Failed;
 use super::requested_copies::CopyRequests;
-use super::select::{FLAT, NodeLimits, Room};
+use super::select::{FLAT, NodeLimits, PlacementLimits};
 use super::tags::Tags;
 use crate::endpoint::Home;
 use crate::error::{Error, Result};
@@ -18,17 +18,12 @@ use std::sync::Arc;
 /// What selection decided once for all collectives of a rank.
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct Tuning {
-    /// Bytes of a slot of each channel: as many in all of a job.
-    pub(crate) slot: usize,
-    /// Up to this size, bytes that peers cannot map are copied to a temporary buffer that they can, unless they go as a
-    /// message.
-    pub(crate) temp_max: usize,
+    /// What decides where contributions stand.
+    pub(crate) limits: PlacementLimits,
     /// From this size on receivers of a broadcast take shares of it from each other.
     pub(crate) relay_min: usize,
     /// Whether ranks that wait are asked for what would be read by the kernel.
     pub(crate) asks: bool,
-    /// Whether messages go by chunks that cost less than calls of the kernel.
-    pub(crate) cheap_chunks: bool,
 }
 
 /// A communicator as its collectives see it.
@@ -201,18 +196,16 @@ impl CommState {
     /// What decides how members on one node do a collective, beside what they are.
     pub(crate) fn limits(&self) -> NodeLimits {
         NodeLimits {
-            slot: self.tuning.slot,
+            slot: self.tuning.limits.slot,
             relay_min: self.tuning.relay_min,
         }
     }
 
-    /// What decides where this rank's contributions stand. `over_calls`: see [`Room::over_calls`].
-    pub(crate) fn room(&self, over_calls: bool) -> Room {
-        Room {
-            slot: self.slot_bytes(),
-            temp_max: self.tuning.temp_max,
+    /// What decides where this rank's contributions stand. `over_calls`: see [`PlacementLimits::over_calls`].
+    pub(crate) fn placement_limits(&self, over_calls: bool) -> PlacementLimits {
+        PlacementLimits {
             over_calls,
-            maps: true,
+            ..self.tuning.limits
         }
     }
 

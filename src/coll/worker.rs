@@ -9,7 +9,7 @@ use super::group::CHANNEL_RANKS;
 use super::ids::{Ids, InContext};
 use super::levels::Levels;
 use super::nodes::MembersByNode;
-use super::select;
+use super::select::{self, PlacementLimits};
 use super::start::Call;
 use super::state::{CommState, Tuning};
 use super::tags::Tags;
@@ -204,11 +204,9 @@ impl Worker {
         let core = &engine.core;
         let crowded = engine.waits.policy.crowded;
         let tuning = Tuning {
-            slot: select::slot_for(size),
-            temp_max: select::temp_max(&core.costs),
+            limits: PlacementLimits::new(&core.knobs, &core.costs, size),
             relay_min: select::relay_min(&core.knobs, crowded),
             asks: select::asks(&core.knobs, &core.costs, crowded),
-            cheap_chunks: select::chunks_are_cheaper(&core.costs),
         };
         let mut collectives = Collectives {
             channels: u64::from(channel.is_some()),

@@ -39,7 +39,7 @@ pub(super) struct Messages {
 fn is_over_calls(engine: &Engine, state: &CommState, place: usize) -> bool {
     let peer = engine.peers[state.members[place] as usize].as_ref();
     let calls = |peer: &Peer| peer.link.proven().by(Power::Copy).next().is_some();
-    state.tuning.cheap_chunks || !peer.is_some_and(|peer| calls(peer))
+    state.tuning.limits.over_calls || !peer.is_some_and(|peer| calls(peer))
 }
 
 impl Exchange {
@@ -80,8 +80,8 @@ impl Exchange {
         place: usize,
         given: usize,
     ) -> bool {
-        let room = state.room(is_over_calls(engine, state, place));
-        self.scheme.placement(given, false, &room) == Placement::Message
+        let limits = state.placement_limits(is_over_calls(engine, state, place));
+        self.scheme.placement(given, false, &limits) == Placement::Message
     }
 
     /// Sends a part of the offer to its reader.

@@ -4,14 +4,13 @@
 mod between;
 
 use super::{
-    Algorithm, FLAT, NodeLimits, NodeScheme, Placement, Room, chunks_are_cheaper, node_scheme,
-    relay_min, slot_for, temp_max, why, why_placed,
+    Algorithm, FLAT, NodeLimits, NodeScheme, Placement, PlacementLimits, node_scheme, relay_min,
+    slot_for, temp_max, why, why_placed,
 };
 use crate::coll::group::CHANNEL_RANKS;
 use crate::coll::nodes::MembersByNode;
 use crate::coll::{Collective, ElemType, Op, Parts, PredefinedOp};
 use crate::memory::channels;
-use onecopy_btl::LayerId;
 use onecopy_btl::cost::Costs;
 use onecopy_btl::registry::{LayerSet, Power};
 use onecopy_obs::{Knobs, seeds};
@@ -51,7 +50,7 @@ pub struct Table {
     /// The choices, by collective and size.
     pub choices: Vec<Choice>,
     /// What decides where contributions stand.
-    room: Room,
+    limits: PlacementLimits,
 }
 
 /// What is decided for one size: where a contribution stands in memory from `alloc` and in other memory, how
@@ -133,7 +132,7 @@ impl Table {
             // A rank has room for all ranks of the job.
             table.channels = channels(knobs, nodes.ranks());
         }
-        table.room.slot = slot_for(nodes.ranks());
+        table.limits.slot = slot_for(nodes.ranks());
         if table.channels == 0 && nodes.largest() > 1 {
             for (title, collective) in collectives() {
                 table.add(title, &collective);
@@ -147,7 +146,7 @@ impl Table {
 
     fn empty(knobs: &Knobs, costs: &Costs, ranks: usize, crowded: bool) -> Self {
         let relay_min = Some(relay_min(knobs, crowded)).filter(|&min| min < usize::MAX);
-        let maps = knobs.layers.allows(LayerId::MAP.name());
+        let limits = PlacementLimits::new(knobs, costs, ranks);
         Self {
             ranks,
             nodes: 1,
@@ -159,12 +158,9 @@ impl Table {
             temp_max: temp_max(costs),
             relay_min,
             choices: Vec::new(),
-            room: Room {
-                slot: slot_for(ranks),
-                // Without that, nobody reads a temporary copy.
-                temp_max: if maps { temp_max(costs) } else { 0 },
-                over_calls: chunks_are_cheaper(costs) || !calls_are_allowed(knobs),
-                maps,
+            limits: PlacementLimits {
+                over_calls: limits.over_calls || !calls_are_allowed(knobs),
+                ..limits
             },
         }
     }
@@ -172,7 +168,7 @@ impl Table {
     /// How `len` bytes are done on one node.
     fn scheme(&self, collective: &Collective, len: usize) -> NodeScheme {
         let limits = NodeLimits {
-            slot: self.room.slot,
+            slot: self.limits.slot,
             relay_min: self.relay_min.unwrap_or(usize::MAX),
         };
         node_scheme(collective, len, self.ranks, &limits)
@@ -184,7 +180,7 @@ impl Table {
             0,
             INLINE + 1,
             COLL_SLOT + 1,
-            self.room.slot + 1,
+            self.limits.slot + 1,
             COLL_SLOT_LONG + 1,
             self.temp_max + 1,
             seeds::HALVES_MIN,
@@ -225,7 +221,7 @@ impl Table {
         }
         let scheme = self.scheme(collective, len);
         let [mapped, plain] =
-            [self.room.maps, false].map(|mapped| scheme.placement(len, mapped, &self.room));
+            [self.limits.maps, false].map(|mapped| scheme.placement(len, mapped, &self.limits));
         let how = self.how(scheme);
         let placed = why_placed(mapped);
         let places = if mapped == plain {

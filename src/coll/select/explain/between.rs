@@ -98,7 +98,7 @@ fn decide(title: &str, len: usize, nodes: &MembersByNode, table: &Table) -> Deci
     // On each node it goes in fragments, a combination by its own algorithm.
     let piece = len.min(fragment(1));
     let limits = NodeLimits {
-        slot: table.room.slot,
+        slot: table.limits.slot,
         relay_min: usize::MAX,
     };
     let on_node = match node_scheme(&what, piece, nodes.largest(), &limits) {
@@ -108,8 +108,8 @@ fn decide(title: &str, len: usize, nodes: &MembersByNode, table: &Table) -> Deci
         },
         scheme => scheme,
     };
-    let [mapped, plain] =
-        [table.room.maps, false].map(|mapped| name(on_node.placement(piece, mapped, &table.room)));
+    let [mapped, plain] = [table.limits.maps, false]
+        .map(|mapped| name(on_node.placement(piece, mapped, &table.limits)));
     ((mapped, plain), "levels", reason)
 }
 
@@ -121,7 +121,7 @@ pub(super) fn choices(nodes: &MembersByNode, table: &Table) -> Vec<Choice> {
         0,
         INLINE + 1,
         COLL_SLOT + 1,
-        table.room.slot + 1,
+        table.limits.slot + 1,
         table.temp_max + 1,
         PACKED_MAX + 1,
         PACKED_MAX / ranks + 1,
