@@ -228,10 +228,10 @@ knobs! {
         /// waits for the receive.
         User ONECOPY_EAGER_MAX => eager_max: Option<usize> = None,
             OrAuto(Size { min: 0, max: 64 * MIB }), auto::EAGER_MAX;
-        /// The largest message that is sent eagerly, above ONECOPY_EAGER_MAX too, if its buffer has changed since it
-        /// was last sent. Copied through chunks, the buffer's lines stay in the sender's cache. ONECOPY_EAGER_MAX
-        /// decides where it is set. So do the knobs that say from which size on a layer copies such memory. It is never
-        /// more than half of ONECOPY_EAGER_CREDIT, nor than half of ONECOPY_POOL_PER_PEER.
+        /// The largest message that is sent eagerly if its buffer has changed since it was last sent, though others of
+        /// its size are announced. Copied through chunks, the buffer's lines stay in the sender's cache. It has no
+        /// effect where ONECOPY_EAGER_MAX is set, or a knob that says from which size on a layer copies such memory. It
+        /// is never more than half of ONECOPY_EAGER_CREDIT, nor than half of ONECOPY_POOL_PER_PEER.
         Expert ONECOPY_REWRITTEN_MAX => rewritten_max: Option<usize> = None,
             OrAuto(Size { min: 0, max: MIB }), auto::REWRITTEN_MAX;
         /// Bytes of eager messages that may lie unmatched at a receiver, per sender. Beyond it a
@@ -315,7 +315,8 @@ knobs! {
         /// ways. The same on all ranks.
         User ONECOPY_COLL_POOL => coll_pool: usize = 20 * MIB, ANY_SIZE;
         /// From this size on the receivers of a broadcast take shares of it from each other, where they do not map
-        /// the root's memory. Copies by the kernel out of one address space hinder each other.
+        /// the root's memory. Copies by the kernel out of one address space hinder each other. What fits into a slot,
+        /// of 16 KiB at most, is never shared.
         Expert ONECOPY_COLL_RELAY_MIN => coll_relay_min: Option<usize> = None,
             OrAuto(ANY_SIZE), auto::COLL_RELAY_MIN;
         /// Whether a rank that waits in a collective is asked to copy, piece by piece, what others would read by the
