@@ -106,6 +106,7 @@ impl Policy {
     /// The link has lost a layer.
     pub(crate) fn adapt(&mut self, knobs: &Knobs, costs: &Costs, link: &Link) {
         self.thresholds = Thresholds::compute(knobs, costs, link);
+        self.observed.adapt(knobs, costs, link.proven());
     }
 }
 

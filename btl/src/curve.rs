@@ -59,6 +59,52 @@ pub struct Seeds {
     pub strings: LayerCosts,
 }
 
+impl Seeds {
+    /// The same copies, but for so many nanoseconds more of each transfer.
+    pub(crate) const fn plus(self, one_sided_ns: f64, cooperative_ns: f64) -> Self {
+        const fn later(costs: LayerCosts, one_sided_ns: f64, cooperative_ns: f64) -> LayerCosts {
+            let LayerCosts {
+                mut one_sided,
+                mut cooperative,
+            } = costs;
+            one_sided.setup_ns += one_sided_ns;
+            cooperative.setup_ns += cooperative_ns;
+            LayerCosts {
+                one_sided,
+                cooperative,
+            }
+        }
+        Self {
+            stores: later(self.stores, one_sided_ns, cooperative_ns),
+            strings: later(self.strings, one_sided_ns, cooperative_ns),
+        }
+    }
+}
+
+/// What copies out of mapped memory cost: the heap's (`onecopy tune`, on both machines, 11-21 and 11-22).
+pub(crate) const MAPPED: Seeds = Seeds {
+    stores: LayerCosts {
+        one_sided: curve(330.0, 20.0, 256, 33.0),
+        cooperative: curve(560.0, 16.0, 1024, 20.0),
+    },
+    strings: LayerCosts {
+        one_sided: curve(450.0, 9.0, 256, 30.0),
+        cooperative: curve(800.0, 7.0, 2048, 20.0),
+    },
+};
+
+/// What copies by a call of the kernel cost: those of cross-memory attach, likewise.
+pub(crate) const CALLED: Seeds = Seeds {
+    stores: LayerCosts {
+        one_sided: curve(1700.0, 45.0, 1024, 100.0),
+        cooperative: curve(2100.0, 30.0, 1024, 62.0),
+    },
+    strings: LayerCosts {
+        one_sided: curve(2200.0, 60.0, 1024, 110.0),
+        cooperative: curve(2000.0, 35.0, 512, 65.0),
+    },
+};
+
 /// A curve of `setup` nanoseconds and so many per KiB up to the knee, and beyond.
 pub(crate) const fn curve(
     setup_ns: f64,

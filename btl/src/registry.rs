@@ -9,7 +9,7 @@ pub use set::{LayerSet, PerLayer};
 use crate::contract::{
     AttachLayer, CopyLayer, LayerSettings, NodeFacts, PeerAccess, Probe, Refusal,
 };
-use crate::curve::{LayerCosts, Seeds, curve};
+use crate::curve::{CALLED, MAPPED, Seeds};
 use crate::lanes::{LaneJob, Lanes, Open};
 use crate::layers::{cico, cma, heap, knem, tcp, verbs, xpmem};
 use crate::module::{self, Behind, Guarantees, Module};
@@ -221,16 +221,7 @@ pub const LAYERS: &[Layer] = &[
         name: "heap",
         power: Power::Map,
         labels: labels!("map"),
-        seeds: Some(Seeds {
-            stores: LayerCosts {
-                one_sided: curve(330.0, 20.0, 256, 33.0),
-                cooperative: curve(560.0, 16.0, 1024, 20.0),
-            },
-            strings: LayerCosts {
-                one_sided: curve(450.0, 9.0, 256, 30.0),
-                cooperative: curve(800.0, 7.0, 2048, 20.0),
-            },
-        }),
+        seeds: Some(MAPPED),
         min: Some(Knob {
             name: "ONECOPY_HEAP_MIN",
             value: |knobs| knobs.heap_min,
@@ -248,17 +239,9 @@ pub const LAYERS: &[Layer] = &[
         name: "xpmem",
         power: Power::Attach,
         labels: labels!("attach"),
-        // As heap memory once attached, plus the lookup and the looks at the count of holes, or the guard.
-        seeds: Some(Seeds {
-            stores: LayerCosts {
-                one_sided: curve(880.0, 20.0, 256, 33.0),
-                cooperative: curve(1280.0, 16.0, 1024, 20.0),
-            },
-            strings: LayerCosts {
-                one_sided: curve(1000.0, 9.0, 256, 30.0),
-                cooperative: curve(1520.0, 7.0, 2048, 20.0),
-            },
-        }),
+        // As heap memory once attached, plus the lookup and the looks at the count of holes, or the guard: an estimate,
+        // not measured.
+        seeds: Some(MAPPED.plus(550.0, 720.0)),
         min: Some(Knob {
             name: "ONECOPY_XPMEM_MIN",
             value: |knobs| knobs.xpmem_min,
@@ -282,16 +265,7 @@ pub const LAYERS: &[Layer] = &[
         name: "cma",
         power: Power::Copy,
         labels: labels!("get"),
-        seeds: Some(Seeds {
-            stores: LayerCosts {
-                one_sided: curve(1700.0, 45.0, 1024, 100.0),
-                cooperative: curve(2100.0, 30.0, 1024, 62.0),
-            },
-            strings: LayerCosts {
-                one_sided: curve(2200.0, 60.0, 1024, 110.0),
-                cooperative: curve(2000.0, 35.0, 512, 65.0),
-            },
-        }),
+        seeds: Some(CALLED),
         min: Some(Knob {
             name: "ONECOPY_CMA_MIN",
             value: |knobs| knobs.cma_min,
@@ -312,17 +286,8 @@ pub const LAYERS: &[Layer] = &[
         name: "knem",
         power: Power::Copy,
         labels: labels!("module"),
-        // The same copy, and a region to make and to end where the interface wants one.
-        seeds: Some(Seeds {
-            stores: LayerCosts {
-                one_sided: curve(2900.0, 45.0, 1024, 100.0),
-                cooperative: curve(3300.0, 30.0, 1024, 62.0),
-            },
-            strings: LayerCosts {
-                one_sided: curve(3400.0, 60.0, 1024, 110.0),
-                cooperative: curve(3200.0, 35.0, 512, 65.0),
-            },
-        }),
+        // The same copy, and a region to make and to end where the interface wants one: an estimate, not measured.
+        seeds: Some(CALLED.plus(1200.0, 1200.0)),
         min: Some(Knob {
             name: "ONECOPY_KNEM_MIN",
             value: |knobs| knobs.knem_min,

@@ -45,6 +45,8 @@ pub(crate) enum Rival {
 /// What is known of the two ways between this rank and a peer.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Observed {
+    /// The layer that calls the kernel.
+    by: LayerId,
     call: Rate,
     pipeline: Rate,
     /// Transfers that were decided here; it wraps.
@@ -106,6 +108,17 @@ impl Observed {
         Self::new(costs, knobs.coop, fixed, by)
     }
 
+    /// The link has lost a layer. Of the one that calls the kernel now, if it is another one, nothing was seen.
+    pub(crate) fn adapt(&mut self, knobs: &Knobs, costs: &Costs, proven: LayerSet) {
+        let fresh = Self::of(knobs, costs, proven);
+        if fresh.by != self.by {
+            *self = Self {
+                pipeline: self.pipeline,
+                ..fresh
+            };
+        }
+    }
+
     /// Nothing but the curves. `fixed`: the user has decided. `by`: the layer that calls the kernel.
     pub(crate) fn new(costs: &Costs, coop: bool, fixed: bool, by: LayerId) -> Self {
         let LayerCosts {
@@ -113,6 +126,7 @@ impl Observed {
             cooperative,
         } = &costs.by[by];
         Self {
+            by,
             call: Rate::new(if coop { cooperative } else { one_sided }),
             pipeline: Rate::new(&costs.pipeline),
             transfers: 0,
@@ -278,6 +292,24 @@ mod tests {
         assert!(run(&mut observed, 30, 90, 320) >= 300);
         run(&mut observed, 120, 40, 600);
         assert!(run(&mut observed, 120, 40, 320) <= 20);
+    }
+
+    #[test]
+    fn another_layer_begins_with_its_own_curve() {
+        let (knobs, costs) = (Knobs::default(), Costs::default());
+        let both = [LayerId::CALL, LayerId::Knem].into_iter().collect();
+        let mut observed = Observed::of(&knobs, &costs, both);
+        run(&mut observed, 400, 10, 300);
+        let (pipeline, before) = (observed.pipeline.per_kib_ns, observed.call.per_kib_ns);
+        observed.adapt(&knobs, &costs, both);
+        assert_eq!(observed.call.per_kib_ns, before, "nothing was lost");
+        observed.adapt(&knobs, &costs, [LayerId::Knem].into_iter().collect());
+        let fresh = Observed::new(&costs, true, false, LayerId::Knem);
+        assert_eq!(observed.call.per_kib_ns, fresh.call.per_kib_ns);
+        assert_eq!(
+            observed.pipeline.per_kib_ns, pipeline,
+            "chunks are as before"
+        );
     }
 
     #[test]
