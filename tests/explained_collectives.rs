@@ -2,7 +2,8 @@
 //! What `onecopy info collectives` says of a collective is what its members do, by their counters. Random are ranks,
 //! layers, costs and knobs, the collective, and the memory. Sizes are so, too, or lie where decisions change.
 
-use onecopy::coll::select::explain::Table;
+use onecopy::coll::nodes::MembersByNode;
+use onecopy::coll::select::explain::{Choice, Table};
 use onecopy::coll::{Collective, ElemType, Op, Parts, PredefinedOp};
 use onecopy::machine::Machine;
 use onecopy::wireup::local;
@@ -87,7 +88,13 @@ fn call(title: &str, len: usize, ranks: usize, root: usize) -> Call {
             let allgather = Collective::Allgather { parts: parts() };
             of(allgather, Some(len), Some(len * ranks), len)
         }
-        "scatter, alltoall" => {
+        "barrier" => of(Collective::Barrier, None, None, 0),
+        "scatter" => {
+            let parts = parts();
+            let scatter = Collective::Scatter { root, parts };
+            of(scatter, Some(len * ranks), Some(len), len)
+        }
+        "scatter, alltoall" | "alltoall" => {
             let parts = || Parts::Equal(part);
             let (send, recv) = (parts(), parts());
             let all = Some(part * ranks);
@@ -123,6 +130,8 @@ struct Case {
     knobs: Knobs,
     costs: Costs,
     ranks: usize,
+    /// The node of each rank.
+    nodes: Vec<u32>,
     title: &'static str,
     len: usize,
     root: usize,
@@ -147,22 +156,30 @@ type Moved = BTreeMap<&'static str, u64>;
 fn explained(case: &Case, contribution: usize, in_heap: bool) -> &'static str {
     let crowded = case.ranks > Machine::here().uncrowded_ranks;
     let table = Table::new(&case.knobs, &case.costs, case.ranks, crowded);
+    let (mapped, plain) = choice(&table, case.title, contribution).placement;
+    if in_heap { mapped } else { plain }
+}
+
+/// The row of the table for that.
+fn choice<'t>(table: &'t Table, title: &str, contribution: usize) -> &'t Choice {
     let len = contribution as u64;
+    let is_about = |choice: &Choice| {
+        let mut names = choice.collective.split(", ");
+        choice.collective == title || names.any(|name| name == title)
+    };
     let mut choices = table.choices.iter().filter(|choice| {
-        choice.collective == case.title
-            && choice.from <= len
-            && choice.to.is_none_or(|to| len <= to)
+        is_about(choice) && choice.from <= len && choice.to.is_none_or(|to| len <= to)
     });
     let choice = choices.next().expect("a row for each size");
     assert!(choices.next().is_none(), "one row for each size");
-    let (mapped, plain) = choice.placement;
-    if in_heap { mapped } else { plain }
+    choice
 }
 
 fn run(case: &Case) -> Moved {
     let total = Mutex::new(Moved::new());
     std::thread::scope(|scope| {
-        for wireup in local::world(case.ranks).expect("a job of threads") {
+        let nodes = case.nodes.as_slice().into();
+        for wireup in local::world_on(nodes).expect("a job of threads") {
             scope.spawn(|| {
                 let options = Options {
                     knobs: case.knobs.clone(),
@@ -276,6 +293,56 @@ fn costs() -> impl Strategy<Value = Costs> {
     })
 }
 
+/// The names of the table for several nodes.
+const TITLES_BETWEEN: [&str; 11] = [
+    "barrier",
+    "bcast",
+    "gather",
+    "scatter",
+    "allgather",
+    "alltoall",
+    "reduce",
+    "allreduce",
+    "reduce_scatter",
+    "scan",
+    "exscan",
+];
+
+/// Ranks dealt to nodes in blocks, in turn, and unevenly.
+const NODES: [&[u32]; 6] = [
+    &[0, 1],
+    &[0, 0, 1],
+    &[0, 0, 1, 1],
+    &[0, 1, 0, 1],
+    &[0, 0, 0, 1],
+    &[0, 1, 2, 2],
+];
+
+/// Whether a collective goes on two levels or by messages from rank to rank, and that each rank counts it so.
+fn check_between(case: &Case) -> Result<(), TestCaseError> {
+    let nodes = MembersByNode::of(case.nodes.iter().copied());
+    let crowded = case.ranks > Machine::here().uncrowded_ranks;
+    let table = Table::between(&case.knobs, &case.costs, &nodes, crowded);
+    let contribution = call(case.title, case.len, case.ranks, case.root).contribution;
+    // A barrier follows, and is counted with it.
+    let algorithms = [(case.title, contribution), ("barrier", 0)]
+        .map(|(title, len)| choice(&table, title, len).algorithm);
+    let moved = run(case);
+    let of = |name: &str| algorithms.iter().filter(|&&other| other == name).count();
+    let levels = ((of("levels") + of("leaders")) * case.ranks) as u64;
+    let messages = (of("messages") * case.ranks) as u64;
+    prop_assert_eq!(levels + messages, 2 * case.ranks as u64, "{:?}", algorithms);
+    let seen = (moved["coll_two_level"], moved["coll_by_messages"]);
+    prop_assert_eq!(
+        seen,
+        (levels, messages),
+        "{:?} of {} bytes",
+        algorithms,
+        contribution
+    );
+    Ok(())
+}
+
 proptest! {
     #![proptest_config(ProptestConfig { cases: 400, failure_persistence: None, ..ProptestConfig::default() })]
 
@@ -294,7 +361,24 @@ proptest! {
         let knobs = [("ONECOPY_COLL_ASK", "off"), ("ONECOPY_LAYERS", layers)];
         let relay_min = relay_min.map(|min| ("ONECOPY_COLL_RELAY_MIN", min));
         let knobs = Knobs::from_iter(knobs.into_iter().chain(relay_min)).expect("knobs").0;
-        check(&Case { knobs, costs, ranks, title, len, root, in_heap })?;
+        let nodes = vec![0; ranks];
+        check(&Case { knobs, costs, ranks, nodes, title, len, root, in_heap })?;
+    }
+
+    /// Between nodes as well.
+    #[test]
+    fn what_is_said_between_nodes_is_done(
+        nodes in prop::sample::select(&NODES[..]),
+        title in prop::sample::select(&TITLES_BETWEEN[..]),
+        len in sizes(),
+        root in 0..2_usize,
+        in_heap in kinds_of_memory(),
+        pool in prop::option::of(prop::sample::select(&["0", "3M"][..])),
+    ) {
+        let pool = pool.map(|pool| ("ONECOPY_COLL_POOL", pool));
+        let knobs = Knobs::from_iter(pool).expect("knobs").0;
+        let (costs, ranks, nodes) = (Costs::default(), nodes.len(), nodes.to_vec());
+        check_between(&Case { knobs, costs, ranks, nodes, title, len, root, in_heap })?;
     }
 }
 
@@ -307,6 +391,7 @@ fn a_root_opens_its_buffer_to_parts_that_do_not_stand_in_slots() {
                 knobs: Knobs::default(),
                 costs: Costs::default(),
                 ranks,
+                nodes: vec![0; ranks],
                 title: "gather",
                 len,
                 root: 0,
