@@ -216,17 +216,15 @@ impl Thresholds {
         }
     }
 
-    /// Whether a message of `len` bytes goes in chunks, though it would be announced, if its buffer has changed since
-    /// it was last sent.
+    /// Up to which size a message goes in chunks if its buffer has changed since it was last sent.
     #[inline]
     #[must_use]
-    pub fn minds_rewriting(&self, len: u64, in_heap: bool) -> bool {
-        let most = if in_heap {
+    pub fn chunks_if_rewritten(&self, in_heap: bool) -> u64 {
+        if in_heap {
             self.rewritten_heap_max
         } else {
             self.rewritten_max
-        };
-        len <= most && len >= self.announce_from(in_heap) && len > self.fast_max as u64
+        }
     }
 
     /// From which size on the receiver prefers some call of the kernel to chunks.
@@ -235,12 +233,28 @@ impl Thresholds {
         calls.map(|layer| self.min[layer]).min().unwrap_or(u64::MAX)
     }
 
-    /// How a message of `len` bytes leaves its sender. `extra` bytes travel with it in slots.
+    /// How a message leaves its sender. `changed` looks whether its buffer has changed since it was last sent, and is
+    /// asked at most once.
     #[inline]
     #[must_use]
-    pub fn send_protocol(&self, len: u64, extra: u64, in_heap: bool, credit: bool) -> SendProtocol {
-        if !credit || len >= self.announce_from(in_heap) && len > self.fast_max as u64 {
+    pub fn send_protocol(
+        &self,
+        message: &SenderState,
+        changed: impl FnOnce() -> bool,
+    ) -> SendProtocol {
+        let &SenderState {
+            len,
+            extra,
+            in_heap,
+            has_credit,
+        } = message;
+        if !has_credit {
             SendProtocol::Announced
+        } else if len >= self.announce_from(in_heap) && len > self.fast_max as u64 {
+            match len <= self.chunks_if_rewritten(in_heap) && changed() {
+                true => SendProtocol::Chunks,
+                false => SendProtocol::Announced,
+            }
         } else if len + extra <= self.slots_max as u64 {
             SendProtocol::Slots
         } else if len > 0 {
@@ -300,6 +314,19 @@ pub enum SendProtocol {
     Chunks,
     /// Announced: the receiver decides.
     Announced,
+}
+
+/// What the sender of a message knows.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct SenderState {
+    /// Bytes of the message.
+    pub len: u64,
+    /// Bytes that travel with it in slots.
+    pub extra: u64,
+    /// Whether its buffer lies in the sender's heap.
+    pub in_heap: bool,
+    /// Whether the receiver has room for it.
+    pub has_credit: bool,
 }
 
 /// What the receiver of an announced message knows.

@@ -4,7 +4,7 @@
 
 use crate::peer::{Peer, charge};
 use crate::request::{RequestId, RequestState, SendPlan, UserBuf};
-use crate::select::SendProtocol;
+use crate::select::{SendProtocol, SenderState};
 use crate::state::Core;
 use onecopy_shm::loan::Loan;
 
@@ -47,22 +47,19 @@ pub(crate) fn plan(
     if !credit {
         core.counters.credit_stalls += 1;
     }
-    let extra = if sync { SYNC_BYTES as u64 } else { 0 };
-    match peer
-        .policy
-        .thresholds
-        .send_protocol(len, extra, in_heap, credit)
-    {
+    let message = SenderState {
+        len,
+        extra: if sync { SYNC_BYTES as u64 } else { 0 },
+        in_heap,
+        has_credit: credit,
+    };
+    let thresholds = &peer.policy.thresholds;
+    match thresholds.send_protocol(&message, || changed(core)) {
         SendProtocol::Slots => SendPlan::Slots,
         SendProtocol::Chunks => SendPlan::Chunks { sent: 0 },
         // One that is announced for want of credit only is too short to be shared.
-        SendProtocol::Announced if len < peer.policy.thresholds.announce_from(in_heap) => {
+        SendProtocol::Announced if len < thresholds.announce_from(in_heap) => {
             SendPlan::Announced { coop_id: 0 }
-        }
-        SendProtocol::Announced
-            if credit && peer.policy.thresholds.minds_rewriting(len, in_heap) && changed(core) =>
-        {
-            SendPlan::Chunks { sent: 0 }
         }
         SendProtocol::Announced => {
             let coop_id = peer.outbound.new_coop_id();

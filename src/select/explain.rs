@@ -4,7 +4,7 @@
 use super::decide::{Facts, decide};
 use super::observed::{self, Observed};
 use super::rewritten;
-use super::{RDMA_READ, ReceiveProtocol, SendProtocol, Thresholds, other_node};
+use super::{RDMA_READ, ReceiveProtocol, SendProtocol, SenderState, Thresholds, other_node};
 use crate::endpoint::FIRST_PAYLOAD;
 use onecopy_btl::cost::{Costs, Curve};
 use onecopy_btl::registry::{DeviceReads, LayerSet, PerLayer, Power};
@@ -285,15 +285,20 @@ impl<'a> Table<'a> {
         // A rank that may not use the layer that maps has no heap that its peers see.
         let shown = self.knobs.layers.allows(LayerId::MAP.name());
         let in_heap = message.memory.from_heap && !message.from_pieces && shown;
-        match self.thresholds.send_protocol(size, 0, in_heap, true) {
+        let sender = SenderState {
+            len: size,
+            extra: 0,
+            in_heap,
+            has_credit: true,
+        };
+        // Too short a buffer is not looked at.
+        let changed =
+            message.rewritten && !message.from_pieces && size >= rewritten::SHORTEST as u64;
+        match self.thresholds.send_protocol(&sender, || changed) {
             SendProtocol::Slots if size <= FIRST_PAYLOAD as u64 => return Protocol::Inline,
             SendProtocol::Slots => return Protocol::Slots,
             SendProtocol::Chunks => return Protocol::Chunks,
             SendProtocol::Announced => {}
-        }
-        let seen = message.rewritten && !message.from_pieces && size >= rewritten::SHORTEST as u64;
-        if seen && self.thresholds.minds_rewriting(size, in_heap) {
-            return Protocol::Chunks;
         }
         let facts = Assumed {
             proven: self.proven(),
