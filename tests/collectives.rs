@@ -7,6 +7,8 @@
 
 #[path = "collectives/cases.rs"]
 mod cases;
+#[path = "harness/memory.rs"]
+mod memory;
 #[path = "harness/module.rs"]
 mod module;
 #[path = "collectives/oracle.rs"]
@@ -17,41 +19,13 @@ mod processes;
 mod unlike;
 
 use cases::{Case, Random};
+use memory::Memory;
 use onecopy::coll::{Collective, ElemType, Group, Op, Parts, PredefinedOp};
 use onecopy::wireup::local;
-use onecopy::{Comm, HeapBuf, Knobs, Options, Runtime, Scope, Threads, local_of_nodes, local_with};
+use onecopy::{Comm, Knobs, Options, Runtime, Scope, Threads, local_of_nodes, local_with};
 use processes::{Ranks, limited, say};
 use std::sync::Mutex;
 use std::time::{Duration, Instant};
-
-/// A buffer, where chance wants it.
-enum Memory {
-    Own(Vec<u8>),
-    Heap(HeapBuf),
-}
-
-impl Memory {
-    fn new(rt: &Runtime, bytes: Vec<u8>, heap: bool) -> Self {
-        if !heap {
-            return Self::Own(bytes);
-        }
-        let mut buffer = rt.alloc(bytes.len()).expect("alloc");
-        buffer.copy_from_slice(&bytes);
-        Self::Heap(buffer)
-    }
-    fn bytes(&self) -> &[u8] {
-        match self {
-            Self::Own(bytes) => bytes,
-            Self::Heap(buffer) => buffer,
-        }
-    }
-    fn bytes_mut(&mut self) -> &mut [u8] {
-        match self {
-            Self::Own(bytes) => bytes,
-            Self::Heap(buffer) => buffer,
-        }
-    }
-}
 
 struct Prepared {
     case: Case,
@@ -67,7 +41,12 @@ fn prepare(
     own: &mut Random,
 ) -> Prepared {
     let mut case = Case::next(random, comm.size(), comm.rank(), largest);
-    let mut memory = |bytes: Option<Vec<u8>>| bytes.map(|bytes| Memory::new(rt, bytes, own.flip()));
+    let mut memory = |bytes: Option<Vec<u8>>| {
+        let bytes = bytes?;
+        let mut memory = Memory::new(rt, bytes.len(), own.flip());
+        memory.copy_from_slice(&bytes);
+        Some(memory)
+    };
     let (send, recv) = (memory(case.send.take()), memory(case.recv.take()));
     Prepared { case, send, recv }
 }
@@ -76,7 +55,7 @@ fn check(prepared: &Prepared, comm: &Comm, what: &str) {
     let Some(expected) = &prepared.case.expected else {
         return;
     };
-    let got = prepared.recv.as_ref().expect("a receive buffer").bytes();
+    let got = prepared.recv.as_deref().expect("a receive buffer");
     let got = &got[..expected.len().min(got.len())];
     let (got, expected) = (
         oracle::unsigned_zeroes(&prepared.case.what, got),
@@ -179,12 +158,8 @@ fn one(
 ) {
     let mut p = prepare(rt, random, comm, largest, own);
     let Prepared { case, send, recv } = &mut p;
-    comm.run(
-        &case.what,
-        send.as_ref().map(Memory::bytes),
-        recv.as_mut().map(Memory::bytes_mut),
-    )
-    .unwrap_or_else(|error| panic!("{what}: {:?}: {error}", case.what));
+    comm.run(&case.what, send.as_deref(), recv.as_deref_mut())
+        .unwrap_or_else(|error| panic!("{what}: {:?}: {error}", case.what));
     check(&p, comm, what);
 }
 
@@ -220,8 +195,8 @@ fn several(
 
 fn start<'env>(scope: &Scope<'_, 'env>, list: &'env mut [Prepared]) -> onecopy::Result<()> {
     for Prepared { case, send, recv } in list {
-        let send = send.as_ref().map(Memory::bytes);
-        scope.collective(&case.what, send, recv.as_mut().map(Memory::bytes_mut))?;
+        let send = send.as_deref();
+        scope.collective(&case.what, send, recv.as_deref_mut())?;
     }
     Ok(())
 }

@@ -9,6 +9,8 @@
 mod bytes;
 #[path = "harness/devices.rs"]
 mod devices;
+#[path = "harness/memory.rs"]
+mod memory;
 #[path = "harness/processes.rs"]
 mod processes;
 

@@ -3,49 +3,17 @@
 //! and knobs, memory and pieces, how often a buffer is sent and whether it changes. Sizes are so, too, or lie at
 //! thresholds and beside them.
 
+#[path = "harness/memory.rs"]
+mod memory;
+
+use memory::Memory as Buffer;
 use onecopy::select::explain::{Layers, Memory, Message, Protocol, Table, Why, between_nodes};
 use onecopy::wireup::local;
-use onecopy::{Comm, Costs, CounterSnapshot, HeapBuf, Knobs, LayerId, Options, Runtime};
+use onecopy::{Comm, Costs, CounterSnapshot, Knobs, LayerId, Options, Runtime};
 use proptest::prelude::*;
 use std::collections::BTreeMap;
 use std::io::{IoSlice, IoSliceMut};
-use std::ops::{Deref, DerefMut};
 use std::sync::Mutex;
-
-/// Memory of either kind.
-enum Bytes {
-    Heap(HeapBuf),
-    Plain(Vec<u8>),
-}
-
-impl Bytes {
-    fn new(rt: &Runtime, len: usize, in_heap: bool) -> Self {
-        if in_heap {
-            Self::Heap(rt.alloc(len.max(1)).expect("memory"))
-        } else {
-            Self::Plain(vec![0; len])
-        }
-    }
-}
-
-impl Deref for Bytes {
-    type Target = [u8];
-    fn deref(&self) -> &[u8] {
-        match self {
-            Self::Heap(bytes) => bytes,
-            Self::Plain(bytes) => bytes,
-        }
-    }
-}
-
-impl DerefMut for Bytes {
-    fn deref_mut(&mut self) -> &mut [u8] {
-        match self {
-            Self::Heap(bytes) => bytes,
-            Self::Plain(bytes) => bytes,
-        }
-    }
-}
 
 /// The layers of the pair, as `info` has them.
 fn layers(rt: &Runtime, peer: usize) -> Layers {
@@ -174,7 +142,7 @@ fn as_sender(case: &Case, rt: &Runtime) -> Vec<Moved> {
     let mut len = [0_u64];
     world.recv(&mut len, 1, 1).expect("the length");
     let len = len[0] as usize;
-    let mut bytes = Bytes::new(rt, len, case.message.memory.from_heap);
+    let mut bytes = Buffer::new(rt, len, case.message.memory.from_heap);
     let one = |round| {
         bytes.fill(byte_of(case, round));
         world.recv(&mut [0u8; 0], 1, 1).expect("the word");
@@ -202,7 +170,7 @@ fn as_receiver(case: &Case, rt: &Runtime) -> (usize, Vec<(Vec<Protocol>, Moved)>
     let Message { memory, .. } = case.message;
     let len = case.size.bytes(&table, memory);
     world.send(&[len as u64], 0, 1).expect("the length");
-    let mut bytes = Bytes::new(rt, len, memory.to_heap);
+    let mut bytes = Buffer::new(rt, len, memory.to_heap);
     let one = |round| {
         let predicted = explained(&table, case, len as u64, round);
         let before = rt.counters();

@@ -2,13 +2,18 @@
 //! What `onecopy info collectives` says of a collective is what its members do, by their counters. Random are ranks,
 //! layers, costs and knobs, the collective, and the memory. Sizes are so, too, or lie where decisions change.
 
+#[path = "harness/memory.rs"]
+mod memory;
+
+use memory::Memory;
 use onecopy::coll::nodes::MembersByNode;
 use onecopy::coll::select::explain::{Choice, Table};
 use onecopy::coll::{Collective, ElemType, Op, Parts, PredefinedOp};
 use onecopy::machine::Machine;
 use onecopy::wireup::local;
-use onecopy::{Costs, HeapBuf, Knobs, Options, Runtime};
+use onecopy::{Costs, Knobs, Options, Runtime};
 use proptest::prelude::*;
+use proptest::sample::Index;
 use std::collections::BTreeMap;
 use std::sync::Mutex;
 
@@ -19,29 +24,6 @@ const MOST_RANKS: usize = 4;
 /// Bytes that a member contributes at most.
 const MOST: usize = 600 << 10;
 
-/// Memory of either kind.
-enum Bytes {
-    Heap(HeapBuf),
-    Plain(Vec<u8>),
-}
-
-impl Bytes {
-    fn new(rt: &Runtime, len: usize, in_heap: bool) -> Self {
-        if in_heap {
-            Self::Heap(rt.alloc(len.max(1)).expect("memory"))
-        } else {
-            Self::Plain(vec![0; len])
-        }
-    }
-
-    fn first(&mut self, len: usize) -> &mut [u8] {
-        match self {
-            Self::Heap(bytes) => &mut bytes[..len],
-            Self::Plain(bytes) => &mut bytes[..len],
-        }
-    }
-}
-
 /// A collective, and the bytes of its buffers.
 struct Call {
     collective: Collective,
@@ -51,18 +33,17 @@ struct Call {
     contribution: usize,
 }
 
-/// The names of the table.
-const TITLES: [&str; 9] = [
-    "bcast",
-    "gather",
-    "allgather",
-    "scatter, alltoall",
-    "reduce",
-    "allreduce",
-    "reduce_scatter",
-    "scan",
-    "exscan",
-];
+/// The names in a table.
+fn titles(table: &Table) -> Vec<&'static str> {
+    let mut titles: Vec<_> = table.choices.iter().map(|row| row.collective).collect();
+    titles.dedup();
+    titles
+}
+
+/// Whether so many ranks are more than this machine's processors.
+fn is_crowded(ranks: usize) -> bool {
+    ranks > Machine::here().uncrowded_ranks
+}
 
 /// The collective of that name on `ranks` ranks, of about `len` bytes a rank.
 fn call(title: &str, len: usize, ranks: usize, root: usize) -> Call {
@@ -121,7 +102,8 @@ fn call(title: &str, len: usize, ranks: usize, root: usize) -> Call {
             of(what, Some(all), Some(part), all)
         }
         "scan" => of(Collective::Scan { elem, op }, Some(len), Some(len), len),
-        _ => of(Collective::Exscan { elem, op }, Some(len), Some(len), len),
+        "exscan" => of(Collective::Exscan { elem, op }, Some(len), Some(len), len),
+        other => panic!("no collective is known as {other}"),
     }
 }
 
@@ -152,23 +134,11 @@ impl Case {
 /// What counters of all ranks together moved by.
 type Moved = BTreeMap<&'static str, u64>;
 
-/// What the table says of the case: where a contribution stands.
-fn explained(case: &Case, contribution: usize, in_heap: bool) -> &'static str {
-    let crowded = case.ranks > Machine::here().uncrowded_ranks;
-    let table = Table::new(&case.knobs, &case.costs, case.ranks, crowded);
-    let (mapped, plain) = choice(&table, case.title, contribution).placement;
-    if in_heap { mapped } else { plain }
-}
-
-/// The row of the table for that.
+/// The row of the table for a contribution of so many bytes.
 fn choice<'t>(table: &'t Table, title: &str, contribution: usize) -> &'t Choice {
     let len = contribution as u64;
-    let is_about = |choice: &Choice| {
-        let mut names = choice.collective.split(", ");
-        choice.collective == title || names.any(|name| name == title)
-    };
     let mut choices = table.choices.iter().filter(|choice| {
-        is_about(choice) && choice.from <= len && choice.to.is_none_or(|to| len <= to)
+        choice.collective == title && choice.from <= len && choice.to.is_none_or(|to| len <= to)
     });
     let choice = choices.next().expect("a row for each size");
     assert!(choices.next().is_none(), "one row for each size");
@@ -190,21 +160,12 @@ fn run(case: &Case) -> Moved {
                 let rt = Runtime::init_with(options).expect("join");
                 let world = rt.world();
                 let call = call(case.title, case.len, case.ranks, case.root);
-                let bytes = |len| Bytes::new(&rt, len, case.in_heap[rt.rank()]);
-                let mut send = call.send.map(bytes);
-                let mut recv = call.recv.map(bytes);
+                let memory = |len| Memory::new(&rt, len, case.in_heap[rt.rank()]);
+                let (send, mut recv) = (call.send.map(memory), call.recv.map(memory));
                 world.barrier().expect("all are connected");
                 let before = rt.counters();
                 world
-                    .run(
-                        &call.collective,
-                        send.as_mut()
-                            .zip(call.send)
-                            .map(|(bytes, len)| &*bytes.first(len)),
-                        recv.as_mut()
-                            .zip(call.recv)
-                            .map(|(bytes, len)| bytes.first(len)),
-                    )
+                    .run(&call.collective, send.as_deref(), recv.as_deref_mut())
                     .expect("the collective");
                 world.barrier().expect("all have done it");
                 let now = rt.counters();
@@ -218,14 +179,16 @@ fn run(case: &Case) -> Moved {
     total.into_inner().expect("lock")
 }
 
-fn check(case: &Case) -> Result<(), TestCaseError> {
+/// Where contributions stand, and that counters say so.
+fn check(case: &Case, table: &Table) -> Result<(), TestCaseError> {
     let contribution = call(case.title, case.len, case.ranks, case.root).contribution;
     let moved = run(case);
     let Some(in_heap) = case.in_heap() else {
         // No row of the table is about that. It has ended well.
         return Ok(());
     };
-    let placement = explained(case, contribution, in_heap);
+    let (mapped, plain) = choice(table, case.title, contribution).placement;
+    let placement = if in_heap { mapped } else { plain };
     let of = |names: &[&str]| names.iter().map(|name| moved[name]).sum::<u64>();
     let messages = of(&[
         "sends_inline",
@@ -235,20 +198,20 @@ fn check(case: &Case) -> Result<(), TestCaseError> {
     ]);
     let (mapped, called) = (of(&["map_bytes"]), of(&["get_bytes"]));
     let (put, pieces) = (of(&["put_bytes"]), of(&["coll_in_pieces"]));
+    // What is combined where it lies is no copy, and counts as none.
+    let combines = matches!(
+        case.title,
+        "reduce" | "allreduce" | "reduce_scatter" | "scan" | "exscan"
+    );
     let seen = format!("{placement} of {contribution} bytes: {moved:?}");
     prop_assert_eq!(messages > 0, placement == "message", "{}", &seen);
     prop_assert_eq!(pieces > 0, placement == "pieces", "{}", &seen);
     match placement {
         "line" | "slot" => prop_assert_eq!(mapped + called + put, 0, "{}", &seen),
-        "copy" => prop_assert!(mapped > 0 && called == 0, "{}", &seen),
+        "copy" => prop_assert!((mapped > 0 || combines) && called == 0, "{}", &seen),
         "buffer" if in_heap && case.knobs.layers.allows("heap") => {
-            // What is combined where it lies is no copy, and counts as none.
-            let combines = matches!(
-                case.title,
-                "reduce" | "allreduce" | "reduce_scatter" | "scan" | "exscan"
-            );
-            let copied = mapped + put > 0 || combines;
-            prop_assert!(copied && called == 0, "{}", &seen);
+            let is_taken = mapped + put > 0 || combines;
+            prop_assert!(is_taken && called == 0, "{}", &seen);
         }
         "buffer" if case.knobs.layers.allows("cma") => prop_assert!(called > 0, "{}", &seen),
         _ => {}
@@ -285,28 +248,17 @@ fn kinds_of_memory() -> impl Strategy<Value = [bool; MOST_RANKS]> {
 fn costs() -> impl Strategy<Value = Costs> {
     (-4.0..4.0_f64, any::<bool>()).prop_map(|(factor, as_they_are)| {
         let mut costs = Costs::default();
-        if let Some(curve) = costs.named("cma").filter(|_| !as_they_are) {
+        let curve = costs
+            .named("get")
+            .expect("the curve of cross-memory attach");
+        if !as_they_are {
             curve.setup_ns *= factor.exp2();
             curve.per_kib_ns *= factor.exp2();
+            curve.per_kib_far_ns *= factor.exp2();
         }
         costs
     })
 }
-
-/// The names of the table for several nodes.
-const TITLES_BETWEEN: [&str; 11] = [
-    "barrier",
-    "bcast",
-    "gather",
-    "scatter",
-    "allgather",
-    "alltoall",
-    "reduce",
-    "allreduce",
-    "reduce_scatter",
-    "scan",
-    "exscan",
-];
 
 /// Ranks dealt to nodes in blocks, in turn, and unevenly.
 const NODES: [&[u32]; 6] = [
@@ -319,14 +271,11 @@ const NODES: [&[u32]; 6] = [
 ];
 
 /// Whether a collective goes on two levels or by messages from rank to rank, and that each rank counts it so.
-fn check_between(case: &Case) -> Result<(), TestCaseError> {
-    let nodes = MembersByNode::of(case.nodes.iter().copied());
-    let crowded = case.ranks > Machine::here().uncrowded_ranks;
-    let table = Table::between(&case.knobs, &case.costs, &nodes, crowded);
+fn check_between(case: &Case, table: &Table) -> Result<(), TestCaseError> {
     let contribution = call(case.title, case.len, case.ranks, case.root).contribution;
     // A barrier follows, and is counted with it.
     let algorithms = [(case.title, contribution), ("barrier", 0)]
-        .map(|(title, len)| choice(&table, title, len).algorithm);
+        .map(|(title, len)| choice(table, title, len).algorithm);
     let moved = run(case);
     let of = |name: &str| algorithms.iter().filter(|&&other| other == name).count();
     let levels = ((of("levels") + of("leaders")) * case.ranks) as u64;
@@ -349,7 +298,7 @@ proptest! {
     #[test]
     fn what_is_said_is_done(
         ranks in 2..=MOST_RANKS,
-        title in prop::sample::select(&TITLES[..]),
+        which in any::<Index>(),
         len in sizes(),
         root in 0..2_usize,
         in_heap in kinds_of_memory(),
@@ -361,15 +310,16 @@ proptest! {
         let knobs = [("ONECOPY_COLL_ASK", "off"), ("ONECOPY_LAYERS", layers)];
         let relay_min = relay_min.map(|min| ("ONECOPY_COLL_RELAY_MIN", min));
         let knobs = Knobs::from_iter(knobs.into_iter().chain(relay_min)).expect("knobs").0;
-        let nodes = vec![0; ranks];
-        check(&Case { knobs, costs, ranks, nodes, title, len, root, in_heap })?;
+        let table = Table::new(&knobs, &costs, ranks, is_crowded(ranks));
+        let (title, nodes) = (*which.get(&titles(&table)), vec![0; ranks]);
+        check(&Case { knobs, costs, ranks, nodes, title, len, root, in_heap }, &table)?;
     }
 
     /// Between nodes as well.
     #[test]
     fn what_is_said_between_nodes_is_done(
         nodes in prop::sample::select(&NODES[..]),
-        title in prop::sample::select(&TITLES_BETWEEN[..]),
+        which in any::<Index>(),
         len in sizes(),
         root in 0..2_usize,
         in_heap in kinds_of_memory(),
@@ -378,7 +328,10 @@ proptest! {
         let pool = pool.map(|pool| ("ONECOPY_COLL_POOL", pool));
         let knobs = Knobs::from_iter(pool).expect("knobs").0;
         let (costs, ranks, nodes) = (Costs::default(), nodes.len(), nodes.to_vec());
-        check_between(&Case { knobs, costs, ranks, nodes, title, len, root, in_heap })?;
+        let members = MembersByNode::of(nodes.iter().copied());
+        let table = Table::between(&knobs, &costs, &members, is_crowded(ranks));
+        let title = *which.get(&titles(&table));
+        check_between(&Case { knobs, costs, ranks, nodes, title, len, root, in_heap }, &table)?;
     }
 }
 

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! The cases that every body runs over.
 
-use onecopy::{Comm, CounterSnapshot, HeapBuf, LayerId, Runtime};
-use std::ops::{Deref, DerefMut};
+use crate::memory::Memory;
+use onecopy::{Comm, CounterSnapshot, LayerId, Runtime};
 
 /// Where a buffer lies.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -316,32 +316,6 @@ pub(crate) struct Body {
     pub(crate) run: fn(&Rank<'_>),
 }
 
-/// A buffer, plain or in the heap.
-#[derive(Debug)]
-pub(crate) enum Memory {
-    Plain(Vec<u8>),
-    Heap(HeapBuf),
-}
-
-impl Deref for Memory {
-    type Target = [u8];
-    fn deref(&self) -> &[u8] {
-        match self {
-            Self::Plain(bytes) => bytes,
-            Self::Heap(bytes) => bytes,
-        }
-    }
-}
-
-impl DerefMut for Memory {
-    fn deref_mut(&mut self) -> &mut [u8] {
-        match self {
-            Self::Plain(bytes) => bytes,
-            Self::Heap(bytes) => bytes,
-        }
-    }
-}
-
 /// A rank in a case.
 pub(crate) struct Rank<'rt> {
     pub(crate) rt: &'rt Runtime,
@@ -381,10 +355,7 @@ impl<'rt> Rank<'rt> {
     }
 
     fn buffer(&self, place: BufferPlace, len: usize) -> Memory {
-        match place {
-            BufferPlace::Plain => Memory::Plain(vec![0; len]),
-            BufferPlace::Heap => Memory::Heap(self.rt.alloc(len).expect("alloc")),
-        }
+        Memory::new(self.rt, len, place == BufferPlace::Heap)
     }
 
     /// A buffer to send from, filled with message `seed`.

@@ -2,7 +2,8 @@
 //! Messages in many pieces, on one side or both.
 
 use crate::bytes::{check, fill_from};
-use crate::cases::{Body, Memory, Rank};
+use crate::cases::{Body, Rank};
+use crate::memory::Memory;
 use std::io::{IoSlice, IoSliceMut};
 
 pub(crate) static BODIES: &[Body] = &[
