@@ -166,21 +166,6 @@ fn watch<'g, R>(
     }
 }
 
-/// Sleeps, if nothing has come since this rank last looked; otherwise yields the processor.
-fn sleep_if_idle<'g>(
-    gate: &'g Gate<Worker>,
-    doorbell: &Doorbell,
-    mut worker: Pass<'g, Worker>,
-    period: Duration,
-    looked: &mut Option<Instant>,
-) -> Pass<'g, Worker> {
-    if worker.prepare_sleep() {
-        return sleep(gate, doorbell, worker, period, looked);
-    }
-    worker.engine.wake_up();
-    yield_processor(gate, worker)
-}
-
 /// Moves what is staged; the worker is free for other threads meanwhile, and so is the watch: a driver may keep this
 /// thread for long. Nobody rings when a device is done, so as long as one works this thread does not sleep.
 #[cold]
@@ -206,15 +191,19 @@ fn yield_processor<'g>(gate: &'g Gate<Worker>, mut worker: Pass<'g, Worker>) -> 
     gate.enter()
 }
 
-/// Sleeps until the doorbell is rung, for `period` at most; the worker is prepared for that. Looks at the peers, and
-/// notes when, if nobody rang.
-fn sleep<'g>(
+/// Sleeps until the doorbell is rung, for `period` at most, if nothing has come since this rank last looked; otherwise
+/// yields the processor. Looks at the peers, and notes when, if nobody rang.
+fn sleep_if_idle<'g>(
     gate: &'g Gate<Worker>,
     doorbell: &Doorbell,
     mut worker: Pass<'g, Worker>,
     period: Duration,
     looked: &mut Option<Instant>,
 ) -> Pass<'g, Worker> {
+    if !worker.prepare_sleep() {
+        worker.engine.wake_up();
+        return yield_processor(gate, worker);
+    }
     worker.engine.core.counters.sleeps += 1;
     let shared = gate.threads() == Threads::Multiple;
     worker.engine.waits.set_asleep(shared);

@@ -9,11 +9,7 @@ use crate::provider::Provider;
 impl<P: Provider> Adapter<P> {
     pub(crate) fn stop_lane(&mut self, name: u64) -> u64 {
         // Takes what has completed before.
-        for _ in 0..FLUSH_ROUNDS {
-            if !self.take_completions() {
-                break;
-            }
-        }
+        self.flush();
         let Some(lane) = self.lanes.get_mut(name) else {
             return 0;
         };
@@ -22,15 +18,9 @@ impl<P: Provider> Adapter<P> {
         match std::mem::replace(&mut lane.stage, Stage::Over) {
             Stage::Prepared(pair) => drop(self.queue.retire(pair)),
             Stage::Connecting(pair) => self.connector.give_up(pair),
-            Stage::Ready(pair) if self.extended.is_some() => {
-                let initiator = self.stop_extended(name, Some(pair));
-                self.end_initiator(initiator);
-            }
+            Stage::Ready(pair) if self.extended.is_some() => self.end_extended(name, Some(pair)),
             Stage::Ready(pair) => self.end_connection(name, pair),
-            Stage::Offered => {
-                let initiator = self.stop_extended(name, None);
-                self.end_initiator(initiator);
-            }
+            Stage::Offered => self.end_extended(name, None),
             Stage::Over => {}
         }
         self.lanes.forget_numbers_of(name);
@@ -59,20 +49,26 @@ impl<P: Provider> Adapter<P> {
         }
     }
 
-    /// Has the device end what is under way by an initiator that no lane uses any more.
-    fn end_initiator(&mut self, pair: Option<QueuePair<P, Ready>>) {
-        let Some(pair) = pair else {
+    /// Stops a lane by an extended connection. Has the device end what is under way by its initiator, if no lane uses
+    /// that any more.
+    fn end_extended(&mut self, name: u64, pair: Option<QueuePair<P, Ready>>) {
+        let Some(initiator) = self.stop_extended(name, pair) else {
             return;
         };
         // If this call fails, the pair has failed already.
-        let _ = pair.fail();
+        let _ = initiator.fail();
+        self.flush();
+        // Slots of messages and reads are dropped: they go back to their regions.
+        drop(self.queue.retire(initiator));
+    }
+
+    /// Takes completions until none is left, or for so many rounds.
+    fn flush(&mut self) {
         for _ in 0..FLUSH_ROUNDS {
             if !self.take_completions() {
                 break;
             }
         }
-        // Slots of messages and reads are dropped: they go back to their regions.
-        drop(self.queue.retire(pair));
     }
 
     pub(crate) fn close_lane(&mut self, name: u64) {
