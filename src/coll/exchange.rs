@@ -16,7 +16,7 @@ use super::member_buffer::{self, MemberBuffer, Target};
 use super::plan::{Find, OwnCopy, Takes};
 use super::push::{Gives, WRITTEN, place_of};
 use super::reader;
-use super::select::{NodeScheme, Placement, PlacementLimits};
+use super::select::{NodeScheme, Placement, placement};
 use super::state::{CommState, STEP_MAX, Step};
 use crate::engine::Engine;
 use crate::error::Result;
@@ -137,7 +137,6 @@ impl Exchange {
         match (self.offer, &self.table) {
             (Some(offer), None) if gives => {
                 let given = GivenPiece {
-                    scheme: self.scheme,
                     piece: offer,
                     is_replaced: false,
                     unread: self.unread(),
@@ -145,7 +144,7 @@ impl Exchange {
                     result: self.open,
                     flags,
                 };
-                give(cx, given)?;
+                give(cx, self.scheme, given)?;
             }
             (Some(offer), Some(parts)) if gives => {
                 let parts = parts.clone();
@@ -205,19 +204,10 @@ impl Exchange {
             state.publish(&engine.peers, seq, kind::SLOT | kind::TABLE, &[]);
             return Ok(());
         }
-        // The table is in the slot, and the part of none goes as a message.
-        let scheme = NodeScheme::Exchange {
-            one_reader: false,
-            halves: false,
-        };
-        let limits = PlacementLimits {
-            slot: COLL_SLOT,
-            ..state.placement_limits(false)
-        };
+        // The table is in the slot.
         let mapped = engine.range_of(&offer).heap.is_some();
-        let placement = scheme.placement(offer.len, mapped, &limits);
+        let placement = placement(offer.len, mapped, COLL_SLOT, state.tuning.limits.temp_max);
         let given = GivenPiece {
-            scheme,
             piece: offer,
             is_replaced: false,
             unread: 0..0,
@@ -395,8 +385,6 @@ impl Exchange {
 
 /// What a rank gives, and how.
 pub(crate) struct GivenPiece {
-    /// How the members of the node do the collective.
-    pub(crate) scheme: NodeScheme,
     pub(crate) piece: LoanRange,
     /// Whether this rank's result replaces it, while others may still read it. Then it does not stand where it is.
     pub(crate) is_replaced: bool,
@@ -409,18 +397,15 @@ pub(crate) struct GivenPiece {
     pub(crate) flags: u8,
 }
 
-/// Publishes what a rank gives, in the way that suits its size and place. A second buffer is described with it, if
-/// there is one.
-pub(crate) fn give(cx: &mut StepContext<'_>, given: GivenPiece) -> Result<()> {
-    let (engine, state, seq, shared) = cx.parts();
+/// Publishes what a rank gives, in the way that suits its size and place and how the members of its node do it. A
+/// second buffer is described with it, if there is one.
+pub(crate) fn give(cx: &mut StepContext<'_>, scheme: NodeScheme, given: GivenPiece) -> Result<()> {
+    let (engine, state, seq, _) = cx.parts();
     let piece = given.piece;
     let in_place = piece.len > COLL_SLOT && !given.is_replaced;
     let mapped = in_place && engine.range_of(&piece).heap.is_some();
-    let placement = given
-        .scheme
-        .placement(piece.len, mapped, &state.placement_limits(false));
-    // A share of the result has no place in a line of a short contribution.
-    if shared.shares || !matches!(placement, Placement::Line | Placement::Slot) {
+    let placement = scheme.placement(piece.len, mapped, &state.placement_limits(false));
+    if !matches!(placement, Placement::Line | Placement::Slot) {
         return expose(cx, given, placement);
     }
     if piece.len > INLINE {

@@ -5,7 +5,7 @@
 use super::communicator::Communicator;
 use super::contribution::Readers;
 use super::plan::{Combination, Fault, Find, MemberCall, Plan, PlanForm, Takes, Task};
-use super::select::{Algorithm, is_short};
+use super::select::Algorithm;
 use super::state::CommState;
 use super::worker::Worker;
 use super::{ElemType, Op, Parts, PredefinedOp};
@@ -233,9 +233,8 @@ impl Short {
             let (address, len) = (bytes.as_ptr().addr(), bytes.len());
             !is_replaced && home.heap_offset_of(address, len).is_some()
         };
-        self.len <= INLINE
-            || state.has_slots
-                && (self.len <= COLL_SLOT || is_short(self.len, mapped(), state.slot_bytes()))
+        // No short contribution is longer than a slot.
+        self.len <= INLINE || state.has_slots && (self.len <= COLL_SLOT || !mapped())
     }
 
     /// Counts what came from the others, all of which is there.

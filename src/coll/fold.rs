@@ -148,11 +148,11 @@ impl Fold {
             self.readers = Readers::Everyone;
         }
         shared.shares = split;
+        let scheme = NodeScheme::Combine {
+            algorithm: self.algorithm,
+            in_pieces: false,
+        };
         let given = GivenPiece {
-            scheme: NodeScheme::Combine {
-                algorithm: self.algorithm,
-                in_pieces: false,
-            },
             unread: 0..0,
             piece: self.send,
             is_replaced: self.is_replaced(),
@@ -160,7 +160,7 @@ impl Fold {
             result,
             flags: self.promises.flags(),
         };
-        give(cx, given)
+        give(cx, scheme, given)
     }
 
     /// Whether the result replaces bytes of this rank's vector that others read: they combine all of it themselves, at

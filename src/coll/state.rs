@@ -122,7 +122,7 @@ impl CommState {
     /// Bytes of a slot of the channel.
     #[inline]
     pub(crate) fn slot_bytes(&self) -> usize {
-        self.own().slot_bytes()
+        self.tuning.limits.slot
     }
 
     #[inline]

@@ -222,36 +222,35 @@ impl Table {
         let scheme = self.scheme(collective, len);
         let [mapped, plain] =
             [self.limits.maps, false].map(|mapped| scheme.placement(len, mapped, &self.limits));
-        let how = self.how(scheme);
         let placed = why_placed(mapped);
         let places = if mapped == plain {
             placed.to_owned()
         } else {
             format!("alloc: {placed}; other: {}", why_placed(plain))
         };
-        let reason = match (how.is_empty(), scheme) {
-            (true, _) => places,
-            (false, NodeScheme::Meet | NodeScheme::Relay) => how.to_owned(),
-            (false, _) => format!("{how}; {places}"),
+        let reason = match (self.how(scheme), scheme) {
+            (Some(how), NodeScheme::Meet | NodeScheme::Relay) => how.to_owned(),
+            (Some(how), _) => format!("{how}; {places}"),
+            (None, _) => places,
         };
         ((name(mapped), name(plain)), label(scheme), reason)
     }
 
-    /// Why the members do it so. Empty: each takes what is for it, as ever.
-    fn how(&self, scheme: NodeScheme) -> &'static str {
-        match scheme {
+    /// Why the members do it so; none: each takes what is for it, as ever.
+    fn how(&self, scheme: NodeScheme) -> Option<&'static str> {
+        Some(match scheme {
             NodeScheme::Meet if self.ranks > FLAT => {
                 "up a tree of lines, down by one that all poll"
             }
             NodeScheme::Meet => "everyone polls everyone's line",
             NodeScheme::Exchange { halves: true, .. } => "where peers map it, both copy a half",
-            NodeScheme::Exchange { .. } => "",
+            NodeScheme::Exchange { .. } => return None,
             NodeScheme::Relay => {
                 "alloc: read in place where peers map it. Other: each takes a share from the root and the rest from the others, \
                  because copies out of one address space hinder each other"
             }
             NodeScheme::Combine { algorithm, .. } => why(algorithm),
-        }
+        })
     }
 }
 
