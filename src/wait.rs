@@ -107,7 +107,6 @@ fn watch<'g, R>(
     let own = worker.engine.waits.policy;
     let mut policy = own;
     let mut idle = 0usize;
-    let mut looked: Option<Instant> = None;
     let mut slept = false;
     loop {
         if let Some(result) = done(&mut worker) {
@@ -143,12 +142,12 @@ fn watch<'g, R>(
         idle += 1;
         if idle <= policy.spin {
             if idle.is_multiple_of(1024) {
-                look(&mut worker, &mut looked, policy.period);
+                look(&mut worker, policy.period);
             }
             spin_hint();
             continue;
         }
-        look(&mut worker, &mut looked, policy.period);
+        look(&mut worker, policy.period);
         worker.engine.retire_idle();
         let sleeps = policy.sleep
             && idle > policy.spin + policy.yields
@@ -162,7 +161,7 @@ fn watch<'g, R>(
             // A peer that is dead already will not ring.
             worker.check_liveness();
         }
-        worker = sleep_if_idle(gate, doorbell, worker, policy.period, &mut looked);
+        worker = sleep_if_idle(gate, doorbell, worker, policy.period);
     }
 }
 
@@ -192,13 +191,12 @@ fn yield_processor<'g>(gate: &'g Gate<Worker>, mut worker: Pass<'g, Worker>) -> 
 }
 
 /// Sleeps until the doorbell is rung, for `period` at most, if nothing has come since this rank last looked; otherwise
-/// yields the processor. Looks at the peers, and notes when, if nobody rang.
+/// yields the processor. Looks at the peers if nobody rang.
 fn sleep_if_idle<'g>(
     gate: &'g Gate<Worker>,
     doorbell: &Doorbell,
     mut worker: Pass<'g, Worker>,
     period: Duration,
-    looked: &mut Option<Instant>,
 ) -> Pass<'g, Worker> {
     if !worker.prepare_sleep() {
         worker.engine.wake_up();
@@ -220,21 +218,17 @@ fn sleep_if_idle<'g>(
     if woken == SleepOutcome::TimedOut {
         // Nobody rang for a whole period.
         worker.check_liveness();
-        *looked = Some(Instant::now());
     }
     worker
 }
 
-fn look(worker: &mut Worker, looked: &mut Option<Instant>, period: Duration) {
+/// Does what is due by the clock of a rank that waits.
+fn look(worker: &mut Worker, period: Duration) {
     let now = Instant::now();
     worker.engine.age(now);
-    match looked {
-        None => *looked = Some(now),
-        Some(last) if now.duration_since(*last) >= period => {
-            *last = now;
-            worker.check_liveness();
-        }
-        Some(_) => {}
+    worker.engine.lives.note_time(now, period);
+    if worker.engine.lives.is_due() {
+        worker.check_liveness();
     }
 }
 

@@ -229,6 +229,9 @@ impl Worker {
         if !self.collectives.active.is_empty() {
             moved |= self.collectives.step(&mut self.engine);
         }
+        if self.engine.lives.is_due() {
+            self.check_liveness();
+        }
         moved
     }
 

@@ -35,6 +35,7 @@ impl Engine {
     #[cold]
     pub(crate) fn check_peers(&mut self) {
         self.core.counters.liveness_checks += 1;
+        self.lives.looks(Instant::now());
         self.try_again();
         self.look_at_retired();
         for (rank, gone) in self.check_wires() {

@@ -19,6 +19,10 @@ const IDLE: u32 = 64;
 /// The same for all of them: the peer may wait for just these. An answer comes within some ten microseconds. Chosen by
 /// magnitude.
 const LONG_IDLE: u32 = 1024;
+/// Periods of `ONECOPY_LIVENESS_PERIOD` between two looks at the peers' lives of a rank that does not wait for long: one
+/// that talks all the time, or asks again and again whether a request is complete. A look takes some microseconds, and
+/// tens of them in a job of hundreds of ranks.
+const BUSY_PERIODS: u32 = 10;
 /// How often this rank tries to reach one that has sent something. It does so once in each period of the checks for
 /// deaths, so for half a second by default. A shortage of descriptors or memory that lasts longer is no passing one.
 const TRIES: u32 = 50;
@@ -150,9 +154,12 @@ impl Engine {
         true
     }
 
-    /// Gives back to the system what has not been needed for a while, if it is time to look.
+    /// Does what is due by the clock, and notes what is: to look at the peers' lives, and to give back to the system
+    /// what has not been needed for a while.
     #[cold]
     pub(crate) fn age(&mut self, now: Instant) {
+        self.lives
+            .note_time(now, BUSY_PERIODS * self.waits.policy.period);
         self.age_lanes(now);
         if !self.core.buffers.pool.tick(now) {
             return;

@@ -4,8 +4,9 @@
 use crate::error::{Error, Result};
 use crate::matching::Pattern;
 use crate::peer::Gone;
+use std::time::{Duration, Instant};
 
-/// Which ranks are gone, whether there was a peer for them or not.
+/// Which ranks are gone, whether there was a peer for them or not, and when this rank looks again.
 #[derive(Debug)]
 pub(crate) struct Lives {
     gone: Vec<Option<Gone>>,
@@ -17,6 +18,10 @@ pub(crate) struct Lives {
     unacknowledged: Vec<u32>,
     /// Something that ends every wait.
     fatal: Option<Error>,
+    /// When this rank looked last.
+    looked: Instant,
+    /// It is to look again.
+    is_due: bool,
 }
 
 impl Lives {
@@ -27,7 +32,25 @@ impl Lives {
             is_closed: false,
             unacknowledged: Vec::new(),
             fatal: None,
+            looked: Instant::now(),
+            is_due: false,
         }
+    }
+
+    /// This rank looks now.
+    pub(crate) fn looks(&mut self, now: Instant) {
+        (self.looked, self.is_due) = (now, false);
+    }
+
+    /// Has this rank look again, if it last did so longer ago than that.
+    pub(crate) fn note_time(&mut self, now: Instant, pause: Duration) {
+        self.is_due |= now.saturating_duration_since(self.looked) >= pause;
+    }
+
+    /// Whether this rank is to look again.
+    #[inline(always)]
+    pub(crate) fn is_due(&self) -> bool {
+        self.is_due
     }
 
     /// What has become of a rank that is not talked with any more.

@@ -5,11 +5,11 @@ use super::job::{self, RANKS};
 use super::traffic::names;
 use onecopy::coll::PredefinedOp;
 use onecopy::wireup::Death;
-use onecopy::{ANY_SOURCE, Comm, Error, Result, Runtime};
+use onecopy::{ANY_SOURCE, Comm, Error, Request, Result, Runtime};
 
 const KIND: &str = "TEST_WAIT";
 const VICTIM: usize = RANKS - 1;
-const KINDS: [&str; 20] = [
+const KINDS: [&str; 25] = [
     "recv",
     "recv-any",
     "send-rendezvous",
@@ -30,6 +30,12 @@ const KINDS: [&str; 20] = [
     "gathers",
     "scatters",
     "reduces",
+    // Of these none blocks: a program may do nothing else.
+    "tests",
+    "tests-of-a-send",
+    "tests-of-a-barrier",
+    "iprobes",
+    "improbes",
 ];
 
 fn wait(rt: &Runtime, world: &Comm, kind: &str) -> Result<()> {
@@ -76,8 +82,30 @@ fn wait(rt: &Runtime, world: &Comm, kind: &str) -> Result<()> {
         "reduces" => loop {
             world.reduce(&small, &mut [], PredefinedOp::Sum, VICTIM)?;
         },
+        "tests" => test(world.irecv(vec![0u8; 100], VICTIM, 1)?),
+        "tests-of-a-send" => test(world.isend(large, VICTIM, 1)?),
+        "tests-of-a-barrier" => world.scope(|scope| {
+            let barrier = scope.ibarrier()?;
+            loop {
+                if let Some(result) = scope.test(barrier) {
+                    return result.map(drop);
+                }
+            }
+        }),
+        "iprobes" => loop {
+            world.iprobe(VICTIM, 1)?;
+        },
+        "improbes" => loop {
+            world.improbe(VICTIM, 1)?;
+        },
         other => panic!("no wait {other}"),
     }
+}
+
+/// Asks whether a request is complete until it is.
+fn test<B>(mut request: Request<B>) -> Result<()> {
+    while !request.test() {}
+    request.wait().map(drop)
 }
 
 /// What a rank does.

@@ -337,7 +337,7 @@ knobs! {
             OneOf::<WaitSleep>::new(), auto::WAIT_SLEEP;
         /// Records taken from one ring in one progress call, so that one busy peer does not keep out the others.
         Expert ONECOPY_PROGRESS_QUOTA => progress_quota: usize = 32, Count { min: 1, max: 1024 };
-        /// How often a wait looks whether its peers live.
+        /// How often a wait looks whether its peers live. A rank that does not wait for so long looks once in ten of these.
         Expert ONECOPY_LIVENESS_PERIOD => liveness_period: Duration = Duration::from_millis(10),
             Span { unit_ms: 1, min: 1, max: 40 };
         /// How long a rank waits at the start for the others to join.
