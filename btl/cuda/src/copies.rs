@@ -23,7 +23,8 @@ use std::sync::Arc;
 /// Tells the runs (address and bytes) of a range of a buffer's bytes, in their order.
 pub type Runs<'a> = dyn FnMut(Range<u64>, &mut dyn FnMut(u64, usize)) + 'a;
 
-/// Chunks under way at once: while one is copied by the processor, the device copies others.
+/// Chunks under way at once: while one is copied by the processor, the device copies others. Chosen by magnitude: of
+/// staging chunks that is a region, 2 MiB. Two would do if both took the same time; two more bridge a delay of either.
 const DEPTH: usize = 4;
 
 /// Copies a buffer to `out`. `idle` is called while there is nothing to do here.

@@ -22,7 +22,8 @@ use cuda_sys::Library;
 use std::ops::Range;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError};
 
-/// Pieces of a message that are under way or wait at once: one is sent or filled, the others are copied meanwhile.
+/// Pieces of a message that are under way or wait at once: one is sent or filled, the others are copied meanwhile. As
+/// many as copies of calls have, for the same reason: 2 MiB each way.
 const DEPTH: usize = 4;
 /// Bytes of a piece of plain memory. Chosen by magnitude: it is what each message may take beside the pools, and its
 /// copy takes about as long as to start it.

@@ -36,7 +36,8 @@ static WORD: AtomicPtr<AtomicUsize> = AtomicPtr::new((&raw const SLOW).cast_mut(
 
 static DRIVER: OnceLock<&'static Library> = OnceLock::new();
 
-/// After so many looks at which nothing was new, the last entry is pinned.
+/// After so many looks at which nothing was new, the last entry is pinned. Chosen by magnitude: programs load libraries
+/// in bursts, and each entry that is pinned stays loaded for ever. So many slow looks cost little in all.
 const QUIET: u32 = 64;
 
 /// What the last slow look saw.

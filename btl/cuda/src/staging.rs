@@ -27,9 +27,11 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 /// Bytes of a chunk. Chosen by magnitude: a copy of so much takes some twenty microseconds, several times what it takes
 /// to start it.
 pub const CHUNK: usize = 512 << 10;
-/// Chunks of a region, the step in which a pool grows.
+/// Chunks of a region, the step in which a pool grows. Chosen by magnitude: 2 MiB, what one message may use each way,
+/// so that one call of the driver registers enough for it.
 const CHUNKS: usize = 4;
-/// Chunks that are not reserved: copies of calls take them, and those of messages that found none to reserve.
+/// Chunks that are not reserved: copies of calls take them, and those of messages that found none to reserve. Two is
+/// the least with which the device copies one while the processor copies the other.
 const KEPT: usize = 2;
 /// The least bound: a region, of which each direction can reserve one chunk.
 pub const LEAST: usize = CHUNKS * CHUNK;

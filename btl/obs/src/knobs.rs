@@ -30,9 +30,12 @@ pub const JOB_PREFIX: &str = "ONECOPY_JOB_";
 /// What `onecopy vm` reads about its cache begins so; no job does.
 pub const VM_PREFIX: &str = "ONECOPY_VM_";
 
-/// What the malloc front takes if its knobs are not set: it reads them itself, before anything else runs.
+/// What the malloc front takes if its knobs are not set: it reads them itself, before anything else runs. Chosen by
+/// magnitude: a copy that is saved takes some microseconds. Ranges are whole pages, of which so much wastes a sixteenth
+/// at most.
 pub const MALLOC_MIN: usize = 64 * KIB;
-/// As [`MALLOC_MIN`].
+/// As [`MALLOC_MIN`]. Chosen by magnitude: as much as the largest block that glibc's own allocator learns to keep
+/// (`M_MMAP_THRESHOLD`, mallopt(3)).
 pub const MALLOC_KEEP: usize = 32 * MIB;
 
 /// One line of the table of knobs.
@@ -205,15 +208,21 @@ knobs! {
             OneOf::<ModuleAbi>::new(), auto::MODULE_ABI;
         /// A message at least this large has its memory attached when it is first seen. A smaller one has it attached
         /// when memory near it was asked for before.
+        // Default: 512 KiB: from there on an attachment costs less than one copy by the kernel (C, 11-21;
+        // docs/performance.md, "Attach for a single copy").
         Expert ONECOPY_ATTACH_MIN => attach_min: usize = 512 * KIB, ANY_SIZE;
         /// Attached windows of a peer's memory begin and end at multiples of this, which is rounded
         /// up to a multiple of 2 MiB.
+        // Default: 8 MiB, by magnitude: most buffers are one window or two, and four page tables are soon filled.
         Expert ONECOPY_ATTACH_WINDOW => attach_window: usize = 8 * MIB,
             Size { min: 2 * MIB, max: GIB };
         /// Windows of one peer's memory that may be attached at a time.
+        // Default: 512, by magnitude: 4 GiB of such windows. The kernel permits 65530 mappings (`vm.max_map_count`), so
+        // 127 peers may have as many.
         Expert ONECOPY_ATTACH_MAX => attach_max: usize = 512, Count { min: 1, max: 32768 };
         /// Bytes of one peer's memory that may be attached at a time. They take address range, and
         /// page tables where they are used.
+        // Default: 16 GiB, by magnitude: 47 bits of addresses have room for thousands of such peers.
         Expert ONECOPY_ATTACH_BYTES => attach_bytes: usize = 16 * GIB,
             Size { min: 2 * MIB, max: 16 * TIB };
     }
@@ -222,6 +231,7 @@ knobs! {
         /// The largest payload that travels in the ring's own slots. Up to half a ring is accepted, and three eighths
         /// are used: that much finds room in every state of the ring. Larger eager messages take chunks of the
         /// sender's pool.
+        // Default: 1 KiB, by magnitude: 17 slots, so that a ring of 256 holds fifteen such messages.
         Expert ONECOPY_EAGER_SLOTS_MAX => eager_slots_max: usize = KIB,
             Size { min: 0, max: 4 * KIB };
         /// The largest message that is sent before the receiver asks for it. A longer one is announced, and its send
@@ -237,12 +247,14 @@ knobs! {
         /// Bytes of eager messages that may lie unmatched at a receiver, per sender. Beyond it a
         /// sender announces instead of sending. The default has room for two of the longest messages
         /// that go eagerly in chunks.
+        // Each message counts 64 bytes more than it has, hence the last 8 KiB.
         User ONECOPY_EAGER_CREDIT => eager_credit: usize = 520 * KIB,
             Size { min: 4 * KIB, max: GIB };
         /// How many announced or synchronous messages to one peer may wait for its answer. A sender holds back further
         /// ones. While it holds back those of one communicator, up to 4096 more go out in others and in collectives.
         /// The receiver keeps up to 400 bytes for each. It remembers at least 262144. A larger value must be the same
         /// on all ranks.
+        // The reason stands at `UNANSWERED_LEAST` in src/peer.rs.
         User ONECOPY_UNANSWERED_MAX => unanswered_max: usize = 262_144,
             Count { min: 16, max: 67_108_864 };
         /// Slots of 64 bytes in the ring of one sender and one receiver.
@@ -266,9 +278,11 @@ knobs! {
         User ONECOPY_POOL_PER_PEER => pool_per_peer: Option<usize> = None,
             OrAuto(Size { min: 4 * KIB, max: GIB }), auto::POOL_PER_PEER;
         /// Bytes of chunks that one sender may have in all.
+        // Default: 4 MiB, by magnitude: four peers have their full share at once (`seeds::PEER_SHARE`).
         User ONECOPY_POOL_MAX => pool_max: usize = 4 * MIB, Size { min: 4 * KIB, max: 64 * GIB };
         /// Bytes of host memory through which messages of one device's memory go: pinned, and not before it is needed.
         /// A message takes up to 2 MiB of it each way. One that finds nothing left goes on by 64 KiB of its own.
+        // Default: 16 MiB, by magnitude: four messages each way at once have their full share.
         User ONECOPY_DEVICE_STAGING => device_staging: usize = 16 * MIB, Size { min: 2 * MIB, max: 64 * GIB };
     }
 
@@ -302,17 +316,21 @@ knobs! {
 
     "buffers" {
         /// The largest bucket of temporary buffers; a multiple of the page. A larger buffer is made for its one use.
+        // Default: 4 MiB, by magnitude: beyond, to make a buffer costs little beside its copies.
         Expert ONECOPY_BUFFERS_MAX => buffers_max: usize = 4 * MIB,
             PageMultiple { min: 4 * KIB, max: 64 * GIB };
         /// Bytes of temporary buffers that a rank retains. A request beyond it is served; its
         /// memory is released when given back.
+        // Default: 32 MiB, by magnitude: eight of the largest.
         User ONECOPY_BUFFERS_CAP => buffers_cap: usize = 32 * MIB, ANY_SIZE;
         /// Temporary buffers that nothing needed for this long are released.
+        // Default: 1 s, by magnitude: steps of programs are shorter, so that a loop keeps its buffers.
         Expert ONECOPY_BUFFERS_AGE => buffers_age: Duration = Duration::from_secs(1),
             Span { unit_ms: 1, min: 1, max: 86_400_000 };
         /// Bytes of shared memory that collectives may hold at a time on a node, in equal parts for its ranks. Half is
         /// for the channels of communicators, half for temporary buffers. Collectives that find it used up take slower
         /// ways. The same on all ranks.
+        // Default: 20 MiB: as Sun MPI's MPI_SHM_GBPOOLSIZE (docs/tuning.md).
         User ONECOPY_COLL_POOL => coll_pool: usize = 20 * MIB, ANY_SIZE;
         /// From this size on the receivers of a broadcast take shares of it from each other, where they do not map
         /// the root's memory. Copies by the kernel out of one address space hinder each other. What fits into a slot,
@@ -336,11 +354,15 @@ knobs! {
         User ONECOPY_WAIT_SLEEP => wait_sleep: WaitSleep = WaitSleep::Auto,
             OneOf::<WaitSleep>::new(), auto::WAIT_SLEEP;
         /// Records taken from one ring in one progress call, so that one busy peer does not keep out the others.
+        // Default: 32, by magnitude: records of one peer for some microseconds.
         Expert ONECOPY_PROGRESS_QUOTA => progress_quota: usize = 32, Count { min: 1, max: 1024 };
-        /// How often a wait looks whether its peers live. A rank that does not wait for so long looks once in ten of these.
+        /// How often a wait looks whether its peers live. A rank that does not wait for so long looks once in ten of
+        /// these.
+        // Default: 10 ms, by magnitude: a look takes some microseconds, a thousandth of that.
         Expert ONECOPY_LIVENESS_PERIOD => liveness_period: Duration = Duration::from_millis(10),
             Span { unit_ms: 1, min: 1, max: 40 };
         /// How long a rank waits at the start for the others to join.
+        // Default: 30 s, by magnitude: programs read files and load libraries before they join.
         User ONECOPY_JOIN_TIMEOUT => join_timeout: Duration = Duration::from_secs(30),
             Span { unit_ms: 1000, min: 1, max: 86_400 };
     }
@@ -348,22 +370,28 @@ knobs! {
     "network" {
         /// How long a connection to a rank on another node may be silent before it counts as lost. It is silent
         /// while what was sent stays unacknowledged, or while no sign of life comes.
+        // Default: 20 s, by magnitude: switches come back within some seconds, and a program must not end for that.
         User ONECOPY_TCP_TIMEOUT => tcp_timeout: Duration = Duration::from_secs(20),
             Span { unit_ms: 1000, min: 1, max: 86_400 };
         /// How long a rank tries to connect with one on another node.
+        // Default: 10 s, by magnitude: three packets that are lost are sent again within 7 s (RFC 6298).
         User ONECOPY_TCP_CONNECT_TIMEOUT => tcp_connect_timeout: Duration = Duration::from_secs(10),
             Span { unit_ms: 1000, min: 1, max: 86_400 };
         /// Bytes of the kernel's buffers for one connection, each way. 0: the kernel sizes them by the connection's
         /// speed.
         Expert ONECOPY_TCP_BUFFER => tcp_buffer: usize = 0, Size { min: 0, max: GIB };
         /// Bytes of a message that one call gives to the kernel.
+        // Default: 256 KiB: 1 MiB one way takes 1.25 of a bare loop's time, 1.37 in pieces of 128 KiB (F, 11-25;
+        // docs/performance.md, "Between nodes").
         Expert ONECOPY_TCP_PIECE => tcp_piece: usize = 256 * KIB, Size { min: KIB, max: MIB };
         /// The devices for RDMA, by their names, that carry messages to ranks on other nodes.
         User ONECOPY_VERBS_DEVICE => verbs_device: Option<String> = None, OrAuto(Names), auto::VERBS_DEVICE;
         /// Ports of such devices that a rank uses at once, at most. The stream of messages to a peer goes by one of
         /// them; long messages are read in stripes by all that lead there. 1: no message is striped.
+        // Default: 4: see `RAILS_MAX` in btl/verbs/src/matching.rs.
         User ONECOPY_VERBS_RAILS => verbs_rails: usize = 4, Count { min: 1, max: 4 };
         /// Bytes of a long message that one port is asked for at a time, at most.
+        // Default: 64 KiB, by magnitude: at 10 GB/s that is 7 us, many times what a request costs.
         Expert ONECOPY_VERBS_STRIPE_MAX => verbs_stripe_max: usize = 64 * KIB, Size { min: 4 * KIB, max: MIB };
         /// The port of each of these devices.
         User ONECOPY_VERBS_PORT => verbs_port: Option<usize> = None,
@@ -378,38 +406,52 @@ knobs! {
             OneOf::<VerbsMode>::new(), auto::VERBS_MODE;
         /// Bytes that a rank may take for connections with all its peers. Where they need more, extended connections
         /// are used if the device has them and they need less, else datagrams.
+        // Default: 64 MiB, by magnitude: little beside a rank's memory, enough for hundreds of connections at least.
         User ONECOPY_VERBS_MEMORY => verbs_memory: usize = 64 * MIB, ANY_SIZE;
         /// Connections that a rank keeps with peers, at most. For another one, that which was silent longest goes, if
         /// it was silent for a second; else the new pair stays with tcp.
+        // Default: 1024, by magnitude: more are seldom in use at once, and each takes memory of the device.
         User ONECOPY_VERBS_LANES => verbs_lanes: usize = 1024, Count { min: 1, max: 65536 };
         /// Bytes of a message by a device for RDMA. Longer pieces are cut.
+        // Default: 8 KiB, by magnitude: two packets of the longest InfiniBand sends; at 10 GB/s it takes a microsecond.
         Expert ONECOPY_VERBS_SLOT => verbs_slot: usize = 8 * KIB, Size { min: KIB, max: MIB };
         /// Messages that a rank has room for at first, from all its peers together, and by how many that grows.
+        // Default: 256, by magnitude: 2 MiB, the full windows of eight peers.
         Expert ONECOPY_VERBS_RECEIVES => verbs_receives: usize = 256, Count { min: 8, max: 16384 };
         /// Messages that a rank has room for at most, from all its peers together.
+        // Default: 1024, by magnitude: four times that, 8 MiB, as much as Linux lets a user lock by default since 5.16.
         Expert ONECOPY_VERBS_RECEIVES_MAX => verbs_receives_max: usize = 1024,
             Count { min: 8, max: 16384 };
         /// Messages that a rank may have under way, to all its peers together.
+        // Default: 64, by magnitude: two full windows.
         Expert ONECOPY_VERBS_SENDS => verbs_sends: usize = 64, Count { min: 8, max: 16384 };
         /// Messages under way to one peer, at most. By datagrams it is never more than 64.
+        // Default: 32, by magnitude: 256 KiB, which take 26 us at 10 GB/s, several round trips.
         Expert ONECOPY_VERBS_WINDOW => verbs_window: usize = 32, Count { min: 4, max: 1024 };
         /// Bytes of a message that the request itself carries, at most.
+        // Default: 220: perftest's default for its writes (`DEF_INLINE_WRITE`).
         Expert ONECOPY_VERBS_INLINE => verbs_inline: usize = 220, Size { min: 0, max: 512 };
         /// The smallest announced message that its receiver reads where it lies, by its device. Both sides must want
         /// that.
         Expert ONECOPY_VERBS_READ_MIN => verbs_read_min: Option<usize> = None, OrAuto(ANY_SIZE), auto::VERBS_READ_MIN;
         /// Bytes of the program's memory that stay registered with a device for the next message.
+        // Default: 64 MiB, by magnitude: what is locked is lost to others.
         User ONECOPY_VERBS_CACHE => verbs_cache: usize = 64 * MIB, ANY_SIZE;
         /// Pieces of memory that stay registered. 0: none does.
+        // Default: 128, by magnitude: programs send from few buffers, as in src/select/rewritten.rs.
         Expert ONECOPY_VERBS_CACHE_ENTRIES => verbs_cache_entries: usize = 128,
             Count { min: 0, max: 65536 };
         /// How long a device asks a peer that does not answer, before messages to it go by tcp.
+        // Default: 1 s, by magnitude: it has to be longer than the shortest time that a device can be given, twice 0.27
+        // s.
         User ONECOPY_VERBS_TIMEOUT => verbs_timeout: Duration = Duration::from_secs(1),
             Span { unit_ms: 1000, min: 1, max: 600 };
         /// Datagrams that a rank has room for, from all its peers together.
+        // Default: 160, by magnitude: five full windows.
         Expert ONECOPY_VERBS_UD_RECEIVES => verbs_ud_receives: usize = 160, Count { min: 8, max: 16384 };
         /// How long a peer acknowledges no datagram before messages to it go by tcp. Its program acknowledges them,
         /// when it calls the library.
+        // Default: 10 s, by magnitude: programs compute for seconds without a call.
         User ONECOPY_VERBS_UD_TIMEOUT => verbs_ud_timeout: Duration = Duration::from_secs(10),
             Span { unit_ms: 1000, min: 1, max: 600 };
         /// How many of a hundred datagrams that come a rank throws away.
@@ -422,6 +464,7 @@ knobs! {
             OrAuto(NetAddresses), auto::NET_ADDRESS;
         /// A node from which nothing is heard for this long counts as dead, and with it its ranks. The value on rank 0
         /// counts for all nodes.
+        // Default: 1 s, by magnitude: signs of life come several times in it, and hosts are threads that only wait.
         User ONECOPY_NODE_TIMEOUT => node_timeout: Duration = Duration::from_secs(1),
             Span { unit_ms: 1000, min: 1, max: 3600 };
         /// The name of this rank's node. Ranks of one machine that have different names share no memory, as if they

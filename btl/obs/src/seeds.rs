@@ -36,9 +36,11 @@ pub const CHUNK_SIZE: usize = 16 * KIB;
 /// with 128; both ways 0.299 and 0.382 (A, near, 11-29). More slots gain more, and a pair would take more than 16 KiB
 /// (docs/performance.md, "Small messages").
 pub const RING_SLOTS: usize = 256;
-/// Slots that a ring always has: what went there before there were longer ones.
+/// Slots that a ring always has: what went there before there were longer ones. Chosen by magnitude: 8 KiB for a pair.
+/// Windows of 1 KiB take 0.161 us each then, 0.140 with twice as many (A, near, 11-29).
 pub const RING_SLOTS_LEAST: usize = 128;
-/// Slots that all rings to a rank have together before each has fewer: 1 MiB.
+/// Slots that all rings to a rank have together before each has fewer: 1 MiB. Chosen by magnitude: in jobs of up to 64
+/// ranks a pair has [`RING_SLOTS`] then. Larger ones would take tens of mebibytes of each rank.
 pub const RINGS_OF_RANK: usize = 16 * 1024;
 
 /// Bytes of chunks that messages to one peer may occupy. With half of them a sender of short messages waits: windows of
@@ -54,18 +56,22 @@ pub const PEER_SHARE: ByStores<usize> = ByStores {
 pub const READ_MIN: usize = 64 * KIB;
 
 /// The longest message that goes eagerly beside a layer that could copy it at once. Beyond, a single copy wins even if
-/// it has to be asked for.
+/// it has to be asked for. Plain buffers that change gain most by chunks, and are dearer so from 256 KiB on (A, 11-22).
+/// Where strings write, 256 KiB take 4.6 instead of 5.9 us (B, 11-22; docs/performance.md, "Send up to 256 KiB
+/// eagerly").
 pub const EAGER_MOST: ByStores<usize> = ByStores {
     owned: 128 * KIB,
     string: 256 * KIB,
 };
 
 /// Up to this size chunks are cheaper for a sender that rewrites its plain buffer. To have it read in place costs it
-/// the lines, which it has to take back.
+/// the lines, which it has to take back. 128 KiB take 10.8 instead of 14.4 us. From 256 KiB on a single copy is cheaper
+/// (A, 11-22; docs/performance.md, "Copy a buffer that is rewritten").
 pub const REWRITTEN_MAX: usize = 128 * KIB;
 
 /// The same in memory that the receiver maps. Strings do not mind where the buffer's lines are, and to read it in place
-/// is one copy less.
+/// is one copy less. By stores 32 KiB take 3.6 instead of 6.6 us (A, 11-22). 64 KiB was not measured, and is chosen by
+/// magnitude: half of what plain memory has. By strings 64 KiB in place take 1.6 instead of 2.3 (B, near, 11-22).
 pub const REWRITTEN_MAPPED_MAX: ByStores<usize> = ByStores {
     owned: 64 * KIB,
     string: 0,
@@ -74,14 +80,18 @@ pub const REWRITTEN_MAPPED_MAX: ByStores<usize> = ByStores {
 /// Chunks of a cooperative transfer, so that the slower side is left with little. Chosen by magnitude: one side waits
 /// for the other for a sixteenth of the time at most.
 pub const COOP_STEPS: usize = 16;
-/// The least and the largest chunk of mapped memory: to take one costs a hand-off of a line, next to nothing.
+/// The least and the largest chunk of mapped memory: to take one costs a hand-off of a line, next to nothing. Chosen by
+/// magnitude: at 16 KiB a hand-off is a tenth of the copy. Messages beyond 4 MiB, sixteen of the largest, gain nothing
+/// by larger ones.
 pub const COOP_MAPPED: (usize, usize) = (16 * KIB, 256 * KIB);
 /// The least and the largest chunk that the kernel copies: each call costs a microsecond or so. A shorter message is
-/// cut in two.
+/// cut in two. Chosen by magnitude: at 10 GB/s 128 KiB take 13 us, of which a call is a tenth. 512 KiB take 50, the
+/// most for which one side waits.
 pub const COOP_CALL: (usize, usize) = (128 * KIB, 512 * KIB);
 
 /// From this size on receivers of a broadcast take shares of it from each other. Two processes that copy 64 KiB each
-/// out of a third take twice as long as out of one each. Of 1 MiB they take a sixth longer.
+/// out of a third take twice as long as out of one each. Of 1 MiB they take a sixth longer. Chosen by magnitude: a
+/// meeting costs some hand-offs, which the 25 us of such a copy hide.
 pub const RELAY_MIN: usize = 256 * KIB;
 
 /// From this length on all combine a share of a reduction for its root: below, one more hand-off costs more than the
@@ -93,7 +103,8 @@ pub const HELPED_MIN: usize = 128 * KIB;
 pub const HALVES_MIN: usize = 128 * KIB;
 
 /// Between nodes: bytes of a fragment. Its steps on the node cost a few microseconds, which the wire's time for it must
-/// hide; the last fragment's steps are hidden by nothing.
+/// hide; the last fragment's steps are hidden by nothing. Chosen by magnitude: at 10 GB/s a wire needs 13 us for so
+/// much.
 pub const WIRE_FRAGMENT: usize = 128 * KIB;
 /// Between nodes: up to this size parts of several members cross as one block, for two copies more of each byte. Chosen
 /// by magnitude, not by a measurement: these take some ten microseconds, about what another message costs a wire.
@@ -130,12 +141,15 @@ pub const WAITS: Waits = Waits {
     spin: 1000,
     yields: 4000,
 };
-/// With more ranks than processors: all there is to do is to make room.
+/// With more ranks than processors: all there is to do is to make room. With 16 polls instead of 128, 8 bytes take four
+/// ranks on two processors 1.8 to 2.5 instead of 5 us (B, 11-22; docs/performance.md, "Collectives"). Four yields are
+/// chosen by magnitude: a turn or two of the ranks beside, then a sleep leaves them the processor.
 pub const WAITS_CROWDED: Waits = Waits {
     spin: 16,
     yields: 4,
 };
 
 /// From this size on copies go past the cache: the size of one machine's third-level cache, out of which such a copy
-/// pushes everything else. `onecopy tune` finds where it pays on yours.
+/// pushes everything else. `onecopy tune` finds where it pays on yours. Chosen by magnitude for others: most have a
+/// third-level cache of this order.
 pub const NT_MIN: usize = 32 * MIB;

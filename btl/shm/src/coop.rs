@@ -75,7 +75,7 @@ impl CooperativeTransfer {
     }
 }
 
-/// Chunks that a transfer may have.
+/// Chunks that a transfer may have. Each side's count has 16 bits, and either side may take all of them.
 pub const MAX_CHUNKS: u32 = 1 << 15;
 
 /// Of the two counts of a counter, how many chunks are taken from the front.

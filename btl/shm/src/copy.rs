@@ -125,10 +125,12 @@ pub fn has_slow_strings() -> bool {
 
 fn are_strings_slow() -> bool {
     const LEN: usize = PAGE;
-    /// Copies of a sample, and samples: one that nothing interrupts is enough.
+    /// Copies of a sample, and samples: one that nothing interrupts is enough. With a page each that is some ten
+    /// microseconds in all (docs/performance.md, "Addresses between which strings are slow").
     const COPIES: usize = 4;
     const SAMPLES: usize = 4;
-    /// Other processors are slowed by far less than this factor, those with slow strings by far more.
+    /// Other processors are slowed by far less than this factor, those with slow strings by far more. On G a page takes
+    /// 1376 ns there instead of 51 (11-28).
     const SLOWER: u32 = 4;
     let from = vec![1u8; LEN];
     let mut to = vec![0u8; LEN + 2 * PAGE];

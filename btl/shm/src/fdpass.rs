@@ -26,7 +26,7 @@ use nix::sys::socket::{
     socketpair, sockopt,
 };
 
-/// Most descriptors that one message may carry.
+/// Most descriptors that one message may carry. An introduction has three at most: segment, process, export.
 pub const MAX_FDS: usize = 4;
 
 /// Room for control data. The kernel never passes more than 253 descriptors in one message: even a peer that sends that

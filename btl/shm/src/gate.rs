@@ -119,7 +119,8 @@ pub fn calling_out<R>(f: impl FnOnce() -> R) -> R {
     f()
 }
 
-/// Spins of a thread that stands back, before it yields its processor. Under loom each is a branch.
+/// Spins of a thread that stands back, before it yields its processor. Under loom each is a branch. Chosen by
+/// magnitude: with a pause each they take a microsecond or two, longer than a thread needs to enter.
 const STAND_BACK: u32 = if cfg!(loom) { 1 } else { 64 };
 
 /// A number that no two living threads share.

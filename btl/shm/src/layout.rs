@@ -7,32 +7,42 @@ use std::fmt;
 pub const LINE: usize = 64;
 /// Bytes of a page; all parts of a segment begin on a page.
 pub const PAGE: usize = 4096;
-/// Bytes of control data per sending peer: a line that the receiver writes, a line of what is seldom
-/// written, two lines of cooperative state.
+/// Bytes of control data per sending peer: a line that the receiver writes, a line of what is seldom written, two lines
+/// of cooperative state. What a receiver writes often shares no line with what each message looks at
+/// (docs/performance.md, "Keep what a sender looks at").
 pub const CTRL_STRIDE: usize = 256;
-/// Collectives of one communicator that may be under way at a time: each has a line and a slot in the channel.
+/// Collectives of one communicator that may be under way at a time: each has a line and a slot in the channel. Chosen
+/// by magnitude: a rank that runs ahead finds room for seven more, and the slots of a channel stay at 32 KiB.
 pub const COLL_DEPTH: usize = 8;
-/// Bytes of a slot of a channel, at least: what a rank contributes to a small collective.
+/// Bytes of a slot of a channel, at least: what a rank contributes to a small collective. From a page on, memory that
+/// others map is read in place. Chosen by magnitude: with 32 ranks the default budget has four channels; with long
+/// slots it would have one.
 pub const COLL_SLOT: usize = 4096;
-/// Bytes of a slot in jobs of few ranks.
+/// Bytes of a slot in jobs of few ranks. What fits goes without a request. Together with lines asked for ahead, gathers
+/// of 8 KiB take 1.4 instead of 2.4 us (A, near, 11-29; docs/performance.md, "Collectives").
 pub const COLL_SLOT_LONG: usize = 4 * COLL_SLOT;
-/// Jobs of up to so many ranks have long slots. With them a rank has fewer channels.
+/// Jobs of up to so many ranks have long slots. With them a rank has fewer channels. Chosen by magnitude: with long
+/// slots a channel has 164 KiB, of which four ranks find room for fifteen each in the default budget of 20 MiB.
 pub const LONG_SLOT_RANKS: usize = 4;
-/// Areas of a channel into which a peer copies what its owner cannot read itself.
+/// Areas of a channel into which a peer copies what its owner cannot read itself. One is filled while its owner empties
+/// the other.
 pub const COLL_STAGES: usize = 2;
-/// Bytes of one of them.
+/// Bytes of one of them. Chosen by magnitude, as pieces of a reduction are: a hand-off costs little beside its copy,
+/// and it stays in the first cache.
 pub const COLL_STAGE: usize = 16384;
-/// Channels that a rank has at most.
+/// Channels that a rank has at most. Members agree on a free one by a word, with a bit for each.
 pub const MAX_CHANNELS: u32 = 64;
 /// First bytes of every segment.
 pub const MAGIC: u64 = u64::from_le_bytes(*b"onecopy\x03");
 /// Ranks that the bitmap of active senders in the header page has room for.
 pub const MAX_RANKS: usize = (PAGE - BITMAP_OFFSET) * 8;
-/// Byte offset of the bitmap of active senders.
+/// Byte offset of the bitmap of active senders. The header's fields lie before it; what is left of the page bounds the
+/// ranks.
 pub const BITMAP_OFFSET: usize = 1024;
 
 /// The heap begins at a multiple of this. So its place does not depend on the number of ranks, as long as everything
-/// else is smaller. Memory can be put there before the rest is known. What lies between is a hole.
+/// else is smaller. Memory can be put there before the rest is known. What lies between is a hole. In the largest job
+/// that the bitmap permits, control lines and rings take some 200 MiB.
 pub const HEAP_AT: u64 = 4 << 30;
 
 /// A part of a channel, reserved when it is needed.

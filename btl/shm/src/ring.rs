@@ -27,7 +27,8 @@ use crate::sync::{Ordering, light_fence};
 
 /// Kind of a record that carries nothing: the end of the ring, or a claim that was dropped.
 pub const NOP: u8 = 0xFF;
-/// Slots that the largest record may span.
+/// Slots that the largest record may span. The head and 4 KiB of payload, the most that `ONECOPY_EAGER_SLOTS_MAX`
+/// permits.
 pub const MAX_RECORD_SLOTS: usize = 65;
 
 /// How many slots ahead of its head a consumer asks for behind a short record. Without it windows of 64 messages of 8

@@ -40,7 +40,7 @@ pub const NAME: &str = "onecopy-stats";
 pub const MAGIC: u64 = u64::from_ne_bytes(*b"1copstat");
 /// The version of the layout.
 pub const VERSION: u32 = 1;
-/// The most ranks that a page may say a job has.
+/// The most ranks that a page may say a job has. As many as a job may have by the wire-up.
 pub const MAX_RANKS: u32 = 1 << 16;
 
 /// What a page begins with.

@@ -8,7 +8,8 @@ use std::cmp::Reverse;
 
 use crate::port::QueuePairAddress;
 
-/// Rails of a rank, at most. It bounds an offer's length. Machines with more ports for one job are rare.
+/// Rails of a rank, at most. It bounds an offer's length. Machines with more ports for one job are rare. It is also the
+/// most that `ONECOPY_VERBS_RAILS` permits.
 pub const RAILS_MAX: usize = 4;
 
 /// A rail as it is offered to a peer.

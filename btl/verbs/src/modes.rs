@@ -133,10 +133,10 @@ pub struct Need {
     pub kept: u64,
 }
 
-/// Bytes of a request in a pair's queue. Devices use one to four lines of a cache.
+/// Bytes of a request in a pair's queue. Devices use one to four lines of a cache. The estimate takes two.
 const REQUEST: u64 = 128;
 /// Bytes that kernel and device keep of a pair beside its queue. Contexts of hardware have 256 to 512 bytes, the
-/// kernel's structures and the library's some KiB.
+/// kernel's structures and the library's some KiB. An estimate, rounded up.
 const PAIR: u64 = 8 << 10;
 
 impl Need {

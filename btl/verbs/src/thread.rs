@@ -5,7 +5,8 @@ use std::sync::mpsc::{Receiver, sync_channel};
 
 use crate::unmaps::without_signals;
 
-/// Bytes of such a thread's stack.
+/// Bytes of such a thread's stack. It calls the library and little else. glibc permits no less on arm64
+/// (`PTHREAD_STACK_MIN`); the default of 2 MiB would be address space for nothing.
 const STACK: usize = 128 << 10;
 
 /// Has a thread of this name make the call. What it gives comes by the receiver, which may be dropped before.

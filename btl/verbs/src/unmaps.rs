@@ -40,6 +40,7 @@ pub trait Observer: Send + Sync + fmt::Debug {
     fn observe(&self, take: &mut dyn FnMut() -> Option<Range<usize>>);
 }
 
+// From the kernel's linux/userfaultfd.h, as what is below but the page.
 const API: u64 = 0xaa;
 const IOCTL_API: u64 = 0xc018_aa3f;
 const IOCTL_REGISTER: u64 = 0xc020_aa00;

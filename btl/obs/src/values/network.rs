@@ -10,7 +10,7 @@ use super::Kind;
 #[derive(Clone, Copy, Debug)]
 pub struct Name;
 
-/// Longest name.
+/// Longest name. As long as a host name of Linux may be (`HOST_NAME_MAX`, gethostname(2)).
 const NAME_MAX: usize = 64;
 
 fn is_name(text: &str) -> bool {

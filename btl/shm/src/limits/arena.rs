@@ -9,7 +9,7 @@ use nix::sys::memfd::{MFdFlags, memfd_create};
 use std::fs::File;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
-/// Bytes of control words and slot rings before the pools.
+/// Bytes of control words and slot rings before the pools. The last ring of `pair.rs` ends at 192 KiB.
 pub(super) const CONTROL: usize = 256 << 10;
 /// Two sides, a source and a destination each.
 const POOLS: usize = 4;

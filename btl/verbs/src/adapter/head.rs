@@ -85,7 +85,8 @@ pub struct Mark {
     pub qkey: u32,
 }
 
-/// Bytes of a message that a peer may offer at most. It bounds what a rank allocates on a peer's word.
+/// Bytes of a message that a peer may offer at most. It bounds what a rank allocates on a peer's word. It is the
+/// largest that `ONECOPY_VERBS_SLOT` permits.
 const ROOM_MAX: u32 = 1 << 20;
 
 impl Offer {

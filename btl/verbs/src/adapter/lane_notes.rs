@@ -7,9 +7,10 @@ use super::head::HEAD;
 use crate::memory::Slot;
 use crate::provider::Provider;
 
-/// Bytes of a note at most.
+/// Bytes of a note at most. The longest is an offer: 8 bytes, and a rail of 40.
 pub(crate) const NOTE_MAX: usize = 48;
-/// Notes of a peer that nobody has looked at yet. A correct one has fewer under way, and each look takes all.
+/// Notes of a peer that nobody has looked at yet. A correct one has fewer under way, and each look takes all. Chosen by
+/// magnitude: a few notes for each of three further rails, many times over, in some 12 KiB.
 const UNREAD_MAX: usize = 256;
 
 /// A note, as it travels.

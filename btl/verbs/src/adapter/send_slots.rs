@@ -5,7 +5,8 @@ use super::head::HEAD;
 use crate::memory::{Region, Slot};
 use crate::provider::Provider;
 
-/// Buffers for copies that are kept for use again. Chosen by magnitude: without one, memory is allocated.
+/// Buffers for copies that are kept for use again. Chosen by magnitude: without one, memory is allocated. With slots of
+/// 8 KiB they are 512 KiB.
 const SPARE_MAX: usize = 64;
 
 /// Where the bytes of a message wait until the peer has taken them.

@@ -11,10 +11,11 @@ use crate::changed::Listed;
 use crate::matching::{self, OfferedRail};
 use crate::provider::Provider;
 
-/// Offers of one connection that come faster than this are refused: each of them makes a queue pair.
+/// Offers of one connection that come faster than this are refused: each of them makes a queue pair. Half of the
+/// shortest pause after which a correct peer makes a connection again (`BACKOFF` in `lane.rs`).
 const OFFERS_APART: Duration = Duration::from_millis(500);
 /// Notes that wait to go when a peer offers so fast, at most. A correct peer's offers are not so fast, but delays may
-/// bring several of them at once.
+/// bring several of them at once. Chosen by magnitude, as for notes that wait to be read: some 12 KiB.
 const WAITING_MAX: usize = 256;
 
 impl<P: Provider> Rails<P> {

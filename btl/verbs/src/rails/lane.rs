@@ -10,9 +10,12 @@ use crate::changed::Listed;
 use crate::matching::OfferedRail;
 
 /// How long after a failure a connection is made again; after each further one twice as long, up to [`BACKOFF_MAX`].
+/// Both are chosen by magnitude: a link that comes back needs some seconds. One that does not costs an attempt a
+/// minute.
 const BACKOFF: Duration = Duration::from_secs(1);
 const BACKOFF_MAX: Duration = Duration::from_secs(64);
 /// Keys of a peer's memory that are known at once. Older ones are forgotten: their memory is read by the first rail.
+/// Twice as many as pieces of memory that a rank keeps registered by default (`ONECOPY_VERBS_CACHE_ENTRIES`).
 const KEYS_MAX: usize = 256;
 
 /// A connection of a lane by one rail.

@@ -15,7 +15,8 @@ use crate::port::PortEvent;
 use crate::provider::Provider;
 
 /// Rounds, of a batch of completions each, in which what has come before an end is taken. They bound the stay in the
-/// library.
+/// library. Chosen by magnitude: with batches of 16 they take 4096 completions, more than a rank has receives by
+/// default (160).
 const LAST_ROUNDS: u32 = 256;
 
 impl<P: Provider> Lanes for Datagrams<P> {

@@ -11,7 +11,7 @@ use crate::provider::{Path, Provider};
 use crate::thread;
 
 /// Address handles that were given up and still exist, since the device may still use them. Beyond, a handle stays in
-/// use.
+/// use. Chosen by magnitude: each takes some hundred bytes of kernel and device.
 const OLD_MAX: usize = 64;
 
 /// The address handles of all lanes, by path.
