@@ -33,6 +33,7 @@ const MAGIC: [u8; 4] = *b"1cpn";
 /// Of these three messages.
 const VERSION: u16 = 1;
 
+// A number that is used once, and a hash of SHA-256, have 32 bytes.
 const FRESH: usize = 32;
 const HASH: usize = 32;
 /// Magic, version, purpose, the listener's rank, its fresh number.

@@ -23,7 +23,7 @@ use std::time::{Duration, Instant};
 pub use onecopy_shm::gate::Threads;
 
 /// How long [`Runtime::reach`] waits for a lane to take over, or to be refused. To find a peer's address may take the
-/// kernel a second.
+/// kernel a second. Chosen by magnitude: twice that.
 const LANE_WAIT: Duration = Duration::from_secs(2);
 
 /// How a runtime is made.

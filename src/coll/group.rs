@@ -6,9 +6,11 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 /// Contexts of communicators other than the one of all ranks begin here.
 pub(crate) const SUB_CONTEXTS: u32 = 1 << 30;
-/// Contexts that each of them has.
+/// Contexts that each of them has, as a power of two: the ids of all ([`super::ids::IDS`]) end below those of the
+/// library.
 pub(crate) const SUB_SHIFT: u32 = 18;
-/// Larger groups have no channel: the lists of parts that ranks exchange would not fit.
+/// Larger groups have no channel: the lists of parts that ranks exchange would not fit. So many entries of 16 bytes
+/// fill a slot of 4 KiB.
 pub(crate) const CHANNEL_RANKS: usize = 256;
 
 /// A group of ranks, in an order. Ranks are those of the whole job.

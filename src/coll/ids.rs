@@ -4,7 +4,8 @@
 use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex};
 
-/// Ids of communicators at a time, the one of all ranks included.
+/// Ids of communicators at a time, the one of all ranks included. Chosen by magnitude: programs have tens. A proposal
+/// carries a bit for each, 256 bytes in all.
 pub(super) const IDS: u32 = 2048;
 pub(super) const WORDS: usize = IDS as usize / 64;
 

@@ -32,7 +32,8 @@ const PIECE: usize = 16 << 10;
 /// vector does not begin where the one before did.
 const BOUNCE: usize = TEMP_LIMIT;
 /// Looks at the other rank's line between two rounds of progress. They take about as long as a piece, and a round costs
-/// half as much.
+/// half as much. With a round between two looks 64 KiB took 15.9 instead of 11.2 us (A, 11-29; docs/performance.md,
+/// "Collectives"). The number is chosen by magnitude.
 const POLLS: usize = 128;
 
 /// How far it is known how the reduction is done.

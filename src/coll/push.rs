@@ -20,7 +20,8 @@ use std::io::IoSlice;
 
 /// The phase of a line whose owner has written, or combined, all that it had to.
 pub(crate) const WRITTEN: u32 = 2;
-/// Bytes that are copied to one place after the other: they stay in the first cache between.
+/// Bytes that are copied to one place after the other: they stay in the first cache between. Half of the smallest first
+/// cache.
 pub(crate) const PIECE: usize = 16 << 10;
 
 /// What of a rank's offer goes where in the buffer of a member that is open.

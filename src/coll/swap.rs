@@ -24,7 +24,7 @@ use onecopy_shm::loan::Loan;
 /// magnitude: as many bytes as sixteen slots have, which stay in a second cache.
 const TEMP: usize = 64 << 10;
 /// How many times as long as in a slot pieces must be to go by a temporary buffer. Less does not pay for the buffer,
-/// and where one member has none, all use slots.
+/// and where one member has none, all use slots. Chosen by magnitude: then three of four hand-offs are saved.
 const WORTH: usize = 4;
 
 /// How it is done; all decide by the same lines.

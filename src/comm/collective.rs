@@ -15,10 +15,10 @@ use bytemuck::{AnyBitPattern, NoUninit, cast_slice, cast_slice_mut};
 use onecopy_shm::gate::Pass;
 use onecopy_shm::loan::{self, Buffer, BufferMut, Owned};
 
-/// Polls between two looks at everything else: a look costs about as much as so many polls.
+/// Polls between two looks at everything else: a look costs about as much as so many polls. Chosen by magnitude.
 const POLLS: usize = 64;
 /// Polls at most, however patient the rank is: some ten microseconds, beside which the request that follows costs
-/// little.
+/// little. Chosen by magnitude.
 const SPIN_MAX: usize = 2000;
 
 /// Equal parts of a buffer of `len` elements of type `T`, for `size` ranks.

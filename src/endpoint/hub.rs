@@ -106,7 +106,8 @@ impl Set {
     }
 }
 
-/// Descriptors that one look finds at most. The next look finds the others.
+/// Descriptors that one look finds at most. The next look finds the others. Chosen by magnitude: they are half a
+/// kibibyte at most, and spread the cost of a call.
 const READY: usize = 32;
 
 /// A rank's view of its wires.

@@ -19,12 +19,14 @@ const IDLE: u32 = 64;
 /// The same for all of them: the peer may wait for just these. An answer comes within some ten microseconds. Chosen by
 /// magnitude.
 const LONG_IDLE: u32 = 1024;
-/// Periods of `ONECOPY_LIVENESS_PERIOD` between two looks at the peers' lives of a rank that does not wait for long: one
-/// that talks all the time, or asks again and again whether a request is complete. A look takes some microseconds, and
-/// tens of them in a job of hundreds of ranks.
+/// Periods of `ONECOPY_LIVENESS_PERIOD` between two looks at the peers' lives of a rank that does not wait for long. It
+/// talks all the time, or asks again and again whether a request is complete. A look takes some microseconds, and tens
+/// of them in a job of hundreds of ranks. Chosen by magnitude: at 10 ms for each, a death is noticed within a tenth of
+/// a second.
 const BUSY_PERIODS: u32 = 10;
 /// How often this rank tries to reach one that has sent something. It does so once in each period of the checks for
 /// deaths, so for half a second by default. A shortage of descriptors or memory that lasts longer is no passing one.
+/// Chosen by magnitude.
 const TRIES: u32 = 50;
 
 /// Slots of the messages that are polled for seldom: of these a reader close behind the sender was seen to steal lines.
@@ -154,7 +156,7 @@ impl Engine {
         true
     }
 
-    /// Does what is due by the clock, and notes what is: to look at the peers' lives, and to give back to the system
+    /// Does what is due by the clock, and notes it. Due are looks at the peers' lives. So is to give back to the system
     /// what has not been needed for a while.
     #[cold]
     pub(crate) fn age(&mut self, now: Instant) {

@@ -47,7 +47,8 @@ struct HeldBack {
     warned: bool,
 }
 
-/// How long nothing may be answered while messages are held back, before the program is warned.
+/// How long nothing may be answered while messages are held back, before the program is warned. Chosen by magnitude: a
+/// program that computes answers sooner as a rule, and a person who looks on waits so long.
 const STILL: Duration = Duration::from_secs(5);
 
 impl HeldBack {

@@ -322,7 +322,7 @@ struct EnvelopeRecord<'r> {
 }
 
 /// Polls for the next chunk of a message before the receive becomes a request: some ten microseconds. A sender that is
-/// at it needs no more than a few for a chunk.
+/// at it needs no more than a few for a chunk. Chosen by magnitude.
 const CHUNK_POLLS: usize = 2000;
 /// The same where each poll is a call of the kernel, which takes as long as ten polls and more.
 const CHUNK_CALLS: usize = 200;

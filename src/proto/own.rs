@@ -150,7 +150,7 @@ fn move_bytes(
     complete_send(core, send);
 }
 
-/// Bytes that one step of a transfer copies at most, so that it does not keep out the others.
+/// Bytes that one step of a transfer copies at most, so that it does not keep out the others. As in `rendezvous.rs`.
 const STEP: u64 = 1 << 20;
 
 /// Where a step has left a message of this rank to itself.

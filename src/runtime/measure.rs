@@ -25,18 +25,22 @@ use std::time::{Duration, Instant};
 /// The kinds of stores that are compared.
 const KINDS: [ChunkCopy; 2] = [ChunkCopy::Owned, ChunkCopy::String];
 /// A batch: messages of each size there and back. Jobs send both sizes in chunks, whatever stores fill these. Of longer
-/// ones that is true by strings alone: where calls of the kernel are cheap, they say nothing of what a job gains.
+/// ones that is true by strings alone: where calls of the kernel are cheap, they say nothing of what a job gains. How
+/// often each goes is chosen by magnitude: both take about as long, some ten microseconds each way.
 const BATCH: [(usize, usize); 2] = [(4 << 10, 8), (16 << 10, 4)];
-/// By how much one kind must be faster. Less is within what one machine's runs differ.
+/// By how much one kind must be faster. Less is within what one machine's runs differ. Chosen by magnitude: figures
+/// move by 5 % with where the linker puts code (G, 11-28).
 const CLEARLY: f64 = 1.05;
-/// From so many rounds on a comparison counts.
+/// From so many rounds on a comparison counts. Chosen by magnitude: quartiles of fewer say little.
 const ROUNDS_MIN: usize = 16;
 /// The ranks never sleep for long, so on an idle machine their threads run all the time. If one had its processor for
-/// less than this part of it, other programs took the rest, and bent what was measured.
+/// less than this part of it, other programs took the rest, and bent what was measured. Chosen by magnitude.
 const SHARE_MIN: f64 = 0.9;
-/// How long the stores are compared for a profile, where the machine is not busy.
+/// How long the stores are compared for a profile, where the machine is not busy. Chosen by magnitude: some hundred
+/// rounds, and a start that nobody sees to be longer.
 const PROFILE_TIME: Duration = Duration::from_millis(40);
 /// Bytes of the stack of the thread that measures. Those of its ranks have as many as any thread of the language.
+/// Chosen by magnitude.
 const STACK: usize = 512 << 10;
 /// Ranks that are threads of one process join at once, or never.
 const JOIN: Duration = Duration::from_secs(2);

@@ -17,10 +17,11 @@ use onecopy_obs::Knobs;
 use std::time::{Duration, Instant};
 
 /// Transfers smaller than this are not timed. They take a few microseconds. Two looks at the clock, and what the peer
-/// happens to do, are too large a part of that.
+/// happens to do, are too large a part of that. Chosen by magnitude.
 pub(crate) const MIN: u64 = 32 << 10;
 /// The slower way is tried after so many transfers by the other. It is tried less often if tries would take more than
-/// this part of the time. All these are chosen by magnitude: what bounds the cost of tries is the part of the time.
+/// this part of the time. All these, and those below, are chosen by magnitude: what bounds the cost of tries is the
+/// part of the time.
 const RETRY: f64 = 64.0;
 const TIME_FOR_TRIES: f64 = 0.01;
 /// Tries in a row. The first [`COLD`] are not counted: they find nothing where they left it, neither chunks nor
@@ -28,9 +29,10 @@ const TIME_FOR_TRIES: f64 = 0.01;
 const TRIES: u32 = 5;
 const COLD: u32 = 2;
 /// So many transfers in chunks that overlap are learned at once, at most. Then it counts little how far the first and
-/// the last of them had come.
+/// the last of them had come. A window of 64 messages has two such groups.
 const GROUP: u32 = 32;
-/// The other way is not tried if it is known to take more than so many times as long.
+/// The other way is not tried if it is known to take more than so many times as long. Between near and far a transfer
+/// changed by less (G, 11-27; docs/performance.md, "Answer in the chunks that were read").
 const TRY_FACTOR: f64 = 4.0;
 
 /// The two ways that compete for plain memory.

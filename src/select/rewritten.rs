@@ -8,13 +8,14 @@
 //! were when it was last sent. A buffer that is not remembered goes as its size decides.
 
 /// Buffers that are remembered: one for each value of a hash of address and length. Programs send from few; of one that
-/// is forgotten nothing is known, and nothing changes.
+/// is forgotten nothing is known, and nothing changes. Chosen by magnitude.
 const BUFFERS: usize = 128;
 /// Words that are looked at, spread over the buffer: as many lines, which the sender has in its cache if it wrote them.
+/// Chosen by magnitude: eight lines of the cache cost next to nothing.
 const WORDS: usize = 8;
 /// Bytes of the shortest buffer that is looked at.
 pub(super) const SHORTEST: usize = 8 * WORDS;
-/// An odd number without pattern.
+/// An odd number without pattern. It is 2^64 divided by the golden ratio, as for Fibonacci hashing.
 const MIX: u64 = 0x9E37_79B9_7F4A_7C15;
 
 #[derive(Debug, Clone, Copy, Default)]

@@ -11,9 +11,10 @@ use crate::request::{Request, RequestId, RequestState, Requests, Status, UserBuf
 use onecopy_shm::loan::{LoanTable, Span};
 use std::collections::HashMap;
 
-/// Bits of a number that say which slot; those above say which of its receives.
+/// Bits of a number that say which slot; those above say which of its receives. A front has as many for handles of its
+/// own (`mpi/src/handle.rs`).
 const SLOT_BITS: u32 = 22;
-/// Bits of a number.
+/// Bits of a number. A front has four more for the kind, of an `int` that is positive.
 pub(crate) const NUMBER_BITS: u32 = 27;
 const GENERATIONS: u32 = (1 << (NUMBER_BITS - SLOT_BITS)) - 1;
 

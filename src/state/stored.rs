@@ -5,9 +5,10 @@ use crate::memory::pool::{MemoryKind, Pool, PoolBuf, Settings};
 use onecopy_shm::heap::Heap;
 use std::sync::Arc;
 
-/// From this length on a message is held in a buffer of the pool; of a shorter one a page would be mostly waste.
+/// From this length on a message is held in a buffer of the pool; of a shorter one a page would be mostly waste. Half a
+/// page.
 const POOLED: usize = 2 << 10;
-/// Short buffers that are kept for use again.
+/// Short buffers that are kept for use again. Chosen by magnitude: a window of messages, at most 128 KiB.
 const SPARE: usize = 64;
 
 /// Bytes received so far of a message.

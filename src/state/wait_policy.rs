@@ -25,7 +25,7 @@ pub(crate) struct WaitPolicy {
 }
 
 /// Yields of a thread before it sleeps, where threads that wait are more than processors. A turn of all of them costs
-/// less than to be woken.
+/// less than to be woken. Chosen by magnitude: a yield takes a microsecond or less, a sleep and its wake-up tens.
 const THREAD_YIELDS: usize = 200;
 
 impl WaitPolicy {

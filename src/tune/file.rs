@@ -8,7 +8,8 @@ use std::io::Read;
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::Path;
 
-/// Bytes that a file may have: a tune file has a few KiB.
+/// Bytes that a file may have: a tune file has a few KiB. Chosen by magnitude: to read another file by mistake costs
+/// little.
 const MOST: u64 = 1 << 20;
 
 /// Whose file it may be.

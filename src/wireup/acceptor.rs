@@ -13,9 +13,11 @@ use std::time::{Duration, Instant};
 
 use crate::proof::{Handshake, Purpose, Secret, fresh};
 
-/// For an inbound connection to prove itself.
+/// For an inbound connection to prove itself. Chosen by magnitude: more than twice what a caller gives one address
+/// (`ATTEMPT` in `oob/connect.rs`), and no stranger stays for long.
 const PROOF_TIMEOUT: Duration = Duration::from_secs(5);
-/// After a connection that could not be accepted: most likely there are no descriptors left.
+/// After a connection that could not be accepted: most likely there are no descriptors left. Chosen by magnitude: ten
+/// tries a second cost nothing, and a caller waits for far longer.
 const REST: Duration = Duration::from_millis(100);
 
 /// Names what to poll for.

@@ -9,7 +9,8 @@ use onecopy_obs::NetAddress;
 
 /// The knob that chooses.
 pub(super) const KNOB: &str = "ONECOPY_NET_ADDRESS";
-/// More are not tried.
+/// More are not tried. Chosen by magnitude: nodes have a few; at two seconds for each, so many take about the default
+/// of `ONECOPY_JOIN_TIMEOUT`.
 const MOST: usize = 16;
 
 /// An address of this node, and of which interface it is.

@@ -28,7 +28,8 @@ use crate::wireup::message::{MAX_MESSAGE, ToLauncher, ToRank};
 use crate::wireup::oob::ToHost;
 use crate::wireup::{Card, Death, Event, Missing};
 
-/// When a rank's connection or process ends, its exit status may be a moment behind.
+/// When a rank's connection or process ends, its exit status may be a moment behind. Chosen by magnitude: two periods
+/// of the looks at peers' lives.
 const STATUS_DELAY: Duration = Duration::from_millis(20);
 
 /// What the launcher should know.

@@ -11,9 +11,11 @@ use super::nodes::Nodes;
 use super::table::Table;
 use crate::proof::Secret;
 
-/// No value is longer, whatever a table permits.
+/// No value is longer, whatever a table permits. Slightly less than a value of PMI-1 has at most, 1024 bytes in common
+/// servers (`launch/src/pmi.rs`).
 const LONGEST: usize = 1000;
-/// More pieces are not read.
+/// More pieces are not read. Chosen by magnitude: with the longest values they are a megabyte, far more than a digest
+/// has.
 const MOST_PIECES: usize = 1024;
 
 /// How the ranks of a job are to meet.

@@ -29,7 +29,8 @@ impl RankEnvironment {
 const OPEN_MPI: &str = "Open MPI's mpirun";
 const SLURM: &str = "Slurm's srun";
 const PMIX: &str = "a launcher that speaks PMIx";
-/// Steps of a Slurm job from this number on are no parallel steps: batch scripts, interactive shells.
+/// Steps of a Slurm job from this number on are no parallel steps: batch scripts, interactive shells. From Slurm's
+/// slurm.h (`SLURM_MAX_NORMAL_STEP_ID`).
 const SLURM_SPECIAL_STEPS: u32 = 0xffff_fff0;
 
 /// What a variable of the environment says, if it is set.

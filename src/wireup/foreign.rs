@@ -36,9 +36,11 @@ use super::{
 const CALL: &str = "join";
 
 /// Ranks of the same network namespace meet at once; when some are missing after this, there is a listener for the
-/// others too.
+/// others too. Chosen by magnitude: launchers start the ranks of a node within some ten milliseconds, and nobody
+/// notices that delay.
 const LATE: Duration = Duration::from_millis(250);
-/// How long a rank waits to be ended by its launcher after an abort, before it ends itself.
+/// How long a rank waits to be ended by its launcher after an abort, before it ends itself. Chosen by magnitude, as the
+/// launcher's own grace: a launcher acts in milliseconds.
 const ABORT_GRACE: Duration = Duration::from_secs(1);
 
 /// A rank that a foreign launcher started.

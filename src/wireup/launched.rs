@@ -25,10 +25,11 @@ use super::{
     environment,
 };
 
-/// A launcher that is alive answers an introduction within microseconds.
+/// A launcher that is alive answers an introduction within microseconds. So this is for one that was stopped or is
+/// starved, as long as the default of `ONECOPY_JOIN_TIMEOUT`.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(30);
 
-/// Room for each message that can come after all cards have.
+/// Room for each message that can come after all cards have. The longest is a refusal, with 4096 bytes of text.
 const SMALL_MESSAGE: usize = 8 * 1024;
 
 /// A rank that a launcher started.

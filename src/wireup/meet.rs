@@ -41,9 +41,10 @@ use crate::proof::fresh;
 /// File systems in which ranks of one node may see the same files, in the order in which they are tried.
 pub(super) const BASES: [&str; 2] = ["/dev/shm", "/tmp"];
 
-/// Holding a folder takes microseconds; a process that was stopped meanwhile is not waited for.
+/// Holding a folder takes microseconds; a process that was stopped meanwhile is not waited for. Ten seconds are chosen
+/// by magnitude.
 const LOCK_LIMIT: Duration = Duration::from_secs(10);
-/// Between attempts to reach a host whose queue is full.
+/// Between attempts to reach a host whose queue is full. Chosen by magnitude: a host takes its queue in less.
 const CONNECT_PAUSE: Duration = Duration::from_millis(5);
 
 /// How to reach a [`Listener`].

@@ -11,16 +11,19 @@ pub(super) use bytes::{Reader, Writer};
 
 use super::{Card, Event, Missing};
 
-/// Longest message.
+/// Longest message. Two cards with the most ranges of processors fit, and so do [`MAX_MISSING`] ranks.
 pub const MAX_MESSAGE: usize = 64 * 1024;
 /// Cards of several ranks are put into one message until it is this long; what one more card needs fits behind it.
+/// Chosen by magnitude: hundreds of usual cards, so that a job's cards are few messages.
 pub const CARDS_MESSAGE: usize = 16 * 1024;
 
-/// Most ranks that a job may have.
+/// Most ranks that a job may have. Chosen by magnitude; on one node the bitmap of a segment bounds them further
+/// (`layout::MAX_RANKS`).
 pub const MAX_RANKS: u32 = 1 << 16;
-/// A timeout names at most so many missing ranks.
+/// A timeout names at most so many missing ranks. Chosen by magnitude: no person reads more, and they are 32 KiB of a
+/// message.
 const MAX_MISSING: usize = 4096;
-/// Longest text of a refusal.
+/// Longest text of a refusal. Chosen by magnitude: reasons have a line or two.
 const MAX_TEXT: usize = 4096;
 
 /// From a rank.

@@ -28,7 +28,8 @@ pub const ENV_SIZE: &str = "PMI_SIZE";
 /// What errors call the launcher.
 const LAUNCHER: &str = "a launcher that speaks PMI";
 
-/// Longest line of a server; the longest value that one announces is 4096 bytes.
+/// Longest line of a server; the longest value that one announces is 4096 bytes. Four times that, chosen by magnitude,
+/// for the words around it.
 const MAX_LINE: usize = 16 * 1024;
 
 /// A conversation with a PMI-1 server.

@@ -18,7 +18,8 @@ use onecopy_shm::loan::Loan;
 use std::ops::Range;
 
 /// Steps in which a rank waits for members, before it copies what it takes from itself alone. Together with what goes
-/// to a member it would be loaded once for both. A member that is not ready by then may not be for long.
+/// to a member it would be loaded once for both. A member that is not ready by then may not be for long. Chosen by
+/// magnitude: so many steps are some microseconds.
 const OWN_COPY_AFTER: u32 = 16;
 
 /// A part of the buffer of the offer on its way.

@@ -21,7 +21,8 @@ use onecopy_shm::loan::LoanTable;
 
 /// Bytes of a fragment when two vectors are combined, and when more are. Then the result is read and written once for
 /// each. It is to stay in the first cache, which has 32 KiB or more. Of two each byte is touched once, so that only a
-/// look at the other members between fragments limits them.
+/// look at the other members between fragments limits them. Chosen by magnitude: at 10 GB/s 128 KiB take 13 us between
+/// two looks.
 const FRAGMENT_TWO: usize = 128 << 10;
 const FRAGMENT_MANY: usize = 16 << 10;
 /// Bytes of a fragment that is written to several places: it stays in the first cache between.

@@ -11,7 +11,7 @@ use crate::error::Result;
 use crate::request::RequestId;
 use onecopy_shm::loan::Loan;
 
-/// Steps over the wire that a fragment has at most.
+/// Steps over the wire that a fragment has at most. A reduce-scatter and an allgather are two.
 pub(super) const CROSSINGS: u32 = 2;
 
 /// A step of a fragment.

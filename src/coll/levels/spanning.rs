@@ -16,10 +16,11 @@ use onecopy_shm::loan::Loan;
 use std::collections::VecDeque;
 
 /// Fragments under way at a time: what needs no temporary memory, and what does. Enough to fill the wire for the time
-/// in which a byte crosses it; not more than a channel has lines for their steps.
+/// in which a byte crosses it; not more than a channel has lines for their steps. A channel has eight. Half of them,
+/// chosen by magnitude, bounds what is taken of the pool.
 const WINDOWS: (usize, usize) = (8, 4);
 /// How many ways up are begun ahead of the ways down. With one, the node would stand still while a fragment is on the
-/// wire; each further one is a fragment that the wire carries meanwhile.
+/// wire; each further one is a fragment that the wire carries meanwhile. Chosen by magnitude.
 const LEAD: usize = 3;
 
 /// A collective under way.

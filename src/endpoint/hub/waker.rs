@@ -17,7 +17,8 @@ use std::io;
 use std::sync::Arc;
 use std::thread::JoinHandle;
 
-/// It calls the kernel and little else; the default would be address space for nothing.
+/// It calls the kernel and little else; the default would be address space for nothing. glibc permits no less on arm64
+/// (`PTHREAD_STACK_MIN`).
 const STACK: usize = 128 << 10;
 
 #[derive(Debug)]

@@ -26,11 +26,15 @@ use std::time::{Duration, Instant};
 
 /// What a caller says when the connection is confirmed: the pair talks by it from here on.
 const GO: u8 = 0x90;
-/// Inbound connections that are not proven yet, at most: beyond that the first of them goes.
+/// Inbound connections that are not proven yet, at most: beyond that the first of them goes. Chosen by magnitude: a
+/// proof takes one round trip, in which few of a job's ranks call at once. It bounds descriptors that strangers can
+/// take.
 const INBOUND_MAX: usize = 128;
-/// How long an inbound connection may take to prove itself.
+/// How long an inbound connection may take to prove itself. As long as a caller tries by default
+/// (`ONECOPY_TCP_CONNECT_TIMEOUT`): a caller that computes proves itself late.
 const PROVE: Duration = Duration::from_secs(10);
-/// How long the listener accepts nothing when descriptors or memory are short.
+/// How long the listener accepts nothing when descriptors or memory are short. Chosen by magnitude: two periods of the
+/// looks at peers' lives. Calls wait in the kernel's queue meanwhile.
 const PAUSE: Duration = Duration::from_millis(20);
 
 /// What has become of a connection.

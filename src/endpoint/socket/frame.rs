@@ -10,7 +10,7 @@ use onecopy_btl::lanes::Offer;
 
 /// Bytes of a head: what it is, the record's kind, its payload's bytes, its chunk's bytes, a value.
 pub(super) const HEAD: usize = 16;
-/// Bytes of a chunk at most.
+/// Bytes of a chunk at most. No segment has longer chunks, and `ONECOPY_TCP_PIECE` permits no longer pieces.
 pub(super) const CHUNK_MAX: usize = 1 << 20;
 /// Bytes of the payload of a record that names a chunk, at most.
 pub(super) const NAMING_MAX: usize = payload_of(1);

@@ -13,10 +13,11 @@ use onecopy_btl::lanes::Offer;
 use onecopy_shm::copy::{Kernel, copy_slices};
 use onecopy_shm::layout::{OutOfBounds, check_range};
 
-/// Bytes that one call reads of small frames.
+/// Bytes that one call reads of small frames. As much as a sender collects (`OUT_MAX`).
 pub(crate) const READ: usize = 64 << 10;
 /// The same where the last chunk was longer than [`LONG`], so that the next one is not read by way of the buffer. A
-/// call for its head alone would cost more than to copy so much.
+/// call for its head alone would cost more than to copy so much. 16 KiB take 1.32 so, with the head alone 1.56 of the
+/// bare loop's time (F, 11-25; docs/performance.md, "Between nodes").
 const READ_LONG: usize = 16 << 10;
 const LONG: usize = 24 << 10;
 /// Bytes that are read behind a chunk: the next one's head and record, and no more.

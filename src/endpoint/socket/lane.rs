@@ -18,9 +18,9 @@ use super::shared_lanes::SharedLanes;
 use onecopy_btl::lanes::Offer;
 use std::time::{Duration, Instant};
 
-/// Offers of one peer come further apart than this. It offers a lane again a [`BACKOFF`](super::retry::BACKOFF) after
-/// it has read of the end of the one before. Without a bound a peer could have this rank make pairs, and answers that
-/// nobody reads.
+/// Offers of one peer come further apart than this, half of [`BACKOFF`](super::retry::BACKOFF). It offers a lane again
+/// so long after it has read of the end of the one before. Without a bound a peer could have this rank make pairs, and
+/// answers that nobody reads.
 const OFFERS_APART: Duration = Duration::from_millis(500);
 
 /// What carries the frames to the peer.

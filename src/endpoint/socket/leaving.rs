@@ -12,7 +12,8 @@ use onecopy_shm::{backlog, fault};
 use std::os::fd::AsFd;
 use std::time::{Duration, Instant};
 
-/// How long the control frame GIVEN_UP may take to drain. A peer that reads takes it at once.
+/// How long the control frame GIVEN_UP may take to drain. A peer that reads takes it at once. Chosen by magnitude: one
+/// that does not read for seconds is stopped or gone.
 const GIVE_UP_TIMEOUT: Duration = Duration::from_secs(2);
 
 impl Socket {

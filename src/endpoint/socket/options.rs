@@ -12,7 +12,8 @@ use std::io;
 use std::net::{IpAddr, SocketAddr, TcpListener};
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 
-/// Connections that the kernel keeps until this rank looks, at most; it may be set to fewer.
+/// Connections that the kernel keeps until this rank looks, at most; it may be set to fewer. Chosen by magnitude: ranks
+/// of a job may all call at once; Linux permits 4096 by default (listen(2)).
 const BACKLOG: i32 = 1024;
 
 /// How connections are made.

@@ -14,9 +14,10 @@ use std::os::fd::{AsRawFd, BorrowedFd};
 /// So many bytes may wait to be written before nothing more is claimed. One call of the kernel for so many costs little
 /// beside their copy; chosen by magnitude, as are those below.
 const OUT_MAX: usize = 64 << 10;
-/// A buffer that is larger and empty is given back to the system.
+/// A buffer that is larger and empty is given back to the system. Chosen by magnitude: usual chunks fit beside
+/// [`OUT_MAX`], so that they cause no new allocation.
 const KEEP: usize = 8 * OUT_MAX;
-/// More follows at once: the kernel sends no short packet.
+/// More follows at once: the kernel sends no short packet. `MSG_MORE` of the kernel's linux/socket.h.
 const MORE: MsgFlags = MsgFlags::from_bits_retain(0x8000);
 const FLAGS: MsgFlags = MsgFlags::MSG_DONTWAIT.union(MsgFlags::MSG_NOSIGNAL);
 
@@ -207,9 +208,11 @@ pub(super) enum Sent {
 }
 
 /// How often the kernel is asked again, at once, to take the rest of a chunk before it is copied: its reader makes room
-/// meanwhile. More would keep this rank with a peer that does not read.
+/// meanwhile. More would keep this rank with a peer that does not read. Chosen by magnitude: some sixteen calls, tens
+/// of microseconds.
 const TRIES: u32 = 16;
-/// A rest that is copied at once: that costs less than a call of the kernel.
+/// A rest that is copied at once: that costs less than a call of the kernel. Chosen by magnitude: such a copy takes a
+/// fifth of a microsecond.
 const SHORT: usize = 2 << 10;
 
 impl<'o, 'f> Sending<'o, 'f> {

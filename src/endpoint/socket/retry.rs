@@ -7,7 +7,8 @@
 use std::time::{Duration, Instant};
 
 /// How long after its failure a lane is tried again, if the ranks talk. After each further failure it is twice as long,
-/// up to [`BACKOFF_MAX`].
+/// up to [`BACKOFF_MAX`]. Both are chosen by magnitude: a link that comes back needs some seconds. One that does not
+/// costs an attempt a minute.
 pub(super) const BACKOFF: Duration = Duration::from_secs(1);
 const BACKOFF_MAX: Duration = Duration::from_secs(64);
 

@@ -12,7 +12,8 @@ use crate::state::message::Remote;
 use crate::state::transfer::{Mode, RdmaRead, Transfer};
 use onecopy_btl::lanes::ReadState;
 
-/// Reads that one step takes at most, so that a long message does not keep out the others.
+/// Reads that one step takes at most, so that a long message does not keep out the others. With stripes of the default
+/// length they are 1 MiB, a step's share by other layers, too.
 const READS: u32 = 16;
 
 /// Begins to read `len` bytes from `offset` on, if the sender has shown them and a device can.

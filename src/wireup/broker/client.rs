@@ -12,9 +12,11 @@ use onecopy_shm::fdpass::{self, Credentials, FdPassError, Wait};
 use crate::wireup::message::ToRank;
 use crate::wireup::{Card, Death};
 
-/// Between attempts to send what the kernel has no room for: it does not report when it has.
+/// Between attempts to send what the kernel has no room for: it does not report when it has. Chosen by magnitude: a
+/// rank that is scheduled reads within that time.
 const RETRY_DELAY: Duration = Duration::from_millis(5);
-/// A rank to which nothing can be sent for so long loses its connection.
+/// A rank to which nothing can be sent for so long loses its connection. Chosen by magnitude: less than a join may take
+/// (30 s), so that the reason is named before that is over.
 const STUCK_LIMIT: Duration = Duration::from_secs(20);
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -6,7 +6,8 @@ use super::{DecodeError, MAX_RANKS};
 use std::net::{Ipv6Addr, SocketAddr};
 
 const MAGIC: u32 = u32::from_le_bytes(*b"1cpy");
-/// A mask of alternating processors needs this many ranges at most.
+/// A mask of alternating processors needs this many ranges at most. The kernel counts 8192 processors at most on x86-64
+/// (`NR_CPUS`).
 const MAX_RANGES: usize = 4096;
 
 /// Writes the fields of a message behind its head.

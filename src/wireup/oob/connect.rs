@@ -16,12 +16,15 @@ use nix::sys::socket::{
 
 use crate::proof::{Handshake, Purpose, Secret, fresh};
 
-/// For one address, to connect and to prove.
+/// For one address, to connect and to prove. Chosen by magnitude: a packet that is lost is sent again after one second
+/// (RFC 6298).
 const ATTEMPT: Duration = Duration::from_secs(2);
 /// For a confirmation: twice as long as rank 0's host keeps a connection without a proof.
 const CONFIRMED: Duration = Duration::from_secs(10);
-/// If all addresses refuse, this is not to change.
+/// If all addresses refuse, this is not to change. As long as one attempt, chosen by magnitude: rank 0's host may just
+/// be starting.
 const REFUSED: Duration = Duration::from_secs(2);
+/// Between two rounds. Chosen by magnitude: twenty a second cost nothing.
 const PAUSE: Duration = Duration::from_millis(50);
 
 /// Why an address is of no use.
