@@ -24,10 +24,11 @@ use onecopy_trace::{Observed, bpf, own, proc};
 
 use crate::started;
 
-/// Notes of a report. More come only from somebody who makes them on purpose.
+/// Notes of a report. More come only from somebody who makes them on purpose. Chosen by magnitude.
 const NOTES_MAX: usize = 64;
 
-/// What a command takes of a processor at most, in all the times that it begins.
+/// What a command takes of a processor at most, in all the times that it begins. Chosen by magnitude: a beginning takes
+/// some milliseconds, so it ends only what would go on for ever.
 const BEGINNING_MAX: Duration = Duration::from_secs(2);
 
 /// Begins this command anew if a signal made it see less of the kernel than there is. To be called before anything is

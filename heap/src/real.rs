@@ -100,6 +100,7 @@ struct Arena {
     next: AtomicUsize,
 }
 
+/// Chosen by magnitude: to look them up takes some hundred bytes of `dlsym`.
 const ARENA: usize = 64 << 10;
 
 // SAFETY: each part is given to one caller, by the counter.

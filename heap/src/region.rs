@@ -28,7 +28,7 @@ use std::ptr::null_mut;
 
 /// Allocations of at least this size begin on a huge page, where the administrator allows them for shared memory.
 pub(crate) const HUGE: usize = 2 << 20;
-/// Ranges kept at most, so that the search among them stays short.
+/// Ranges kept at most, so that the search among them stays short. Chosen by magnitude.
 const MAX_KEPT: usize = 256;
 
 /// Smallest allocation that is served from the region; nothing before the library is set up.

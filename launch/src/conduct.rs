@@ -19,9 +19,11 @@ use super::{Cause, Job, JobOutcome, LaunchError, bind, pmi, sweep, system};
 use onecopy::wireup::broker::{Broker, Notice, Token};
 use onecopy::wireup::{Death, Missing, own_processors, poll_args};
 
-/// How often a process is asked for that has no descriptor: as late as that its end may be noticed.
+/// How often a process is asked for that has no descriptor: as late as that its end may be noticed. Chosen by
+/// magnitude: a hundred calls a second for each cost nothing.
 const ASK_PERIOD: Duration = Duration::from_millis(10);
-/// How often orphans that came to us are waited for.
+/// How often orphans that came to us are waited for. Chosen by magnitude: they hold a number of a process each, and
+/// nothing waits for them.
 const REAP_PERIOD: Duration = Duration::from_secs(1);
 
 /// Whether the job goes on.
@@ -114,6 +116,7 @@ pub(super) fn run(job: Job) -> Result<JobOutcome, LaunchError> {
 
 /// A time `after` the given one, or one so late that nobody will see it.
 fn later(time: Instant, after: Duration) -> Instant {
+    /// Thirty-one years: a sum of times does not overflow.
     const YEARS: Duration = Duration::from_secs(1_000_000_000);
     time + after.min(YEARS)
 }

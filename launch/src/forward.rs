@@ -9,7 +9,7 @@ use super::{LaunchError, Output, Stream, system};
 
 /// The launcher as a source of output.
 const SELF: usize = usize::MAX;
-/// Bytes that are read at a time.
+/// Bytes that are read at a time. As much as a pipe of Linux holds by default (pipe(7)).
 pub(super) const BLOCK: usize = 64 * 1024;
 
 pub(super) struct Forward {

@@ -136,7 +136,8 @@ fn start_launcher() -> Result<(Pid, OwnedFd), LaunchError> {
     Ok((Pid::from_raw(child.id().cast_signed()), ours))
 }
 
-/// The same request to end from the same process within this time is not a second one.
+/// The same request to end from the same process within this time is not a second one. Chosen by magnitude: a person
+/// does not type Ctrl-C twice in that time. A terminal and a launcher above may each pass the same one on.
 const ONE_REQUEST: Duration = Duration::from_millis(100);
 
 /// Passes signals on until `launcher` has ended.

@@ -13,11 +13,12 @@ use std::fs::File;
 use std::io::{self, Write};
 use std::os::fd::{AsFd, BorrowedFd};
 
-/// Longest line that is kept whole.
+/// Longest line that is kept whole. Chosen by magnitude: no person reads longer ones, and it bounds what a rank makes
+/// the launcher keep.
 pub(super) const LINE_LIMIT: usize = 1 << 20;
-/// A buffer beyond this accepts no more from ranks.
+/// A buffer beyond this accepts no more from ranks. Chosen by magnitude: room for one line of the longest.
 const HIGH_WATER: usize = 1 << 20;
-/// What a pipe that polls writable takes without waiting.
+/// What a pipe that polls writable takes without waiting. `PIPE_BUF` of Linux (pipe(7)).
 const PIPE_CHUNK: usize = 4096;
 
 /// Collects a stream into lines.

@@ -15,15 +15,17 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use nix::errno::Errno;
 use nix::sys::socket::{AddressFamily, MsgFlags, SockFlag, SockType, recv, send, socketpair};
 
-/// Bounds that ranks get.
+/// Bounds that ranks get. Those of keys and values are MPICH's (`PMI2_MAX_KEYLEN` and `PMI2_MAX_VALLEN` of pmi2.h);
+/// names are given here, and short.
 const MAX_NAME: usize = 256;
 const MAX_KEY: usize = 64;
 const MAX_VALUE: usize = 1024;
 /// Longest line: the longest command that these bounds permit, and then some.
 const MAX_LINE: usize = 4096;
-/// Entries of the table per rank. Libraries need a few; some put one per peer.
+/// Entries of the table per rank. Libraries need a few; some put one per peer. Chosen by magnitude: such a table is for
+/// as many peers; it bounds what a rank makes the launcher keep.
 const MAX_ENTRIES: usize = 4096;
-/// A rank that leaves so much unread is not asked for more.
+/// A rank that leaves so much unread is not asked for more. Chosen by magnitude: sixteen of the longest lines.
 const HIGH_WATER: usize = 64 << 10;
 
 /// What the launcher should know.

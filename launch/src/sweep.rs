@@ -12,7 +12,8 @@ use nix::sys::signal::{Signal, kill};
 use nix::sys::wait::{WaitPidFlag, waitpid};
 use nix::unistd::{Pid, getpid};
 
-/// A process in an uninterruptible wait does not die at once; beyond this it is left behind, and reported.
+/// A process in an uninterruptible wait does not die at once; beyond this it is left behind, and reported. Chosen by
+/// magnitude: devices and network file systems that work answer sooner.
 const PATIENCE: Duration = Duration::from_secs(10);
 
 /// This process' children, ended ones too as long as they were not waited for.

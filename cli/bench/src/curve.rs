@@ -18,7 +18,8 @@ pub struct Batch {
     pub after_ns: f64,
 }
 
-/// Round trips of a probe.
+/// Round trips of a probe. Chosen by magnitude: some tens of microseconds, in which a state of the machine does not
+/// change.
 const PROBE: u32 = 100;
 
 /// Round trips of a batch: about half a millisecond.

@@ -424,7 +424,8 @@ fn median(mut times: Vec<f64>) -> f64 {
     times.get(times.len() / 2).copied().unwrap_or(f64::NAN)
 }
 
-/// Looks for a lane that has taken over, at most.
+/// Looks for a lane that has taken over, at most. At a tenth of a millisecond each, two seconds and more: to find a
+/// peer's address may take the kernel one.
 const LOOKS: usize = 20_000;
 
 /// Has a lane carry the messages of this rank and its peer.
@@ -442,7 +443,8 @@ fn take_over(runtime: &Runtime, peer: usize) -> Result<(), BenchError> {
     Err(BenchError::Wrong(text.into()))
 }
 
-/// How long one side waits for the other's socket.
+/// How long one side waits for the other's socket. As long as ranks wait for each other by default
+/// (`ONECOPY_JOIN_TIMEOUT`).
 const MEET: Duration = Duration::from_secs(30);
 
 /// This rank's end of a pair of sockets over the loopback, whose places are told by the library.

@@ -279,6 +279,7 @@ pub fn tour<D: Driver>(
     work: &Work,
     bytes: usize,
 ) -> Result<(), BenchError> {
+    /// Bytes of a message of the tour. Chosen by magnitude: few messages map everything.
     const STEP: usize = 1 << 20;
     if work.mode != Mode::OffCache || work.pattern.is_collective() {
         return Ok(());

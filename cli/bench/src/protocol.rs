@@ -44,7 +44,8 @@ pub struct Work {
     pub iterations: u64,
 }
 
-/// Length of a batch in microseconds.
+/// Length of a batch in microseconds. Chosen by magnitude: a state of the machine lasts longer, and its probes are a
+/// small part of it.
 const BATCH_US: f64 = 4000.0;
 
 impl Work {

@@ -31,7 +31,7 @@ pub struct Inheritance {
 /// The real-time priority that ranks are to have; `cargo xtask peers` sets it.
 pub const ENV_PRIORITY: &str = "PEERS_PRIORITY";
 
-/// Rounds of a probe.
+/// Rounds of a probe. Chosen by magnitude: they take some tens of microseconds, a hundredth of a batch.
 pub const PROBE_ROUNDS: u32 = 150;
 
 /// Gives all threads of this process a real-time priority, in turn with others of the same.

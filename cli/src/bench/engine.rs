@@ -8,7 +8,8 @@ use onecopy_bench::protocol::{Order, Outcome, Work};
 use onecopy_bench::{BenchError, Mechanism, Missing, Mode, Pattern};
 use onecopy_shm::limits::Limit;
 
-/// Iterations with checked payload, for messages below and above a mebibyte.
+/// Iterations with checked payload, for messages below and above a mebibyte. Chosen by magnitude: each iteration has a
+/// pattern of its own, and to check a long one takes longer than to send it.
 const CHECKS: [u64; 2] = [4, 2];
 
 /// What is to be run.

@@ -14,10 +14,12 @@ use std::sync::mpsc;
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
-/// A rank that has not answered for so long has hung.
+/// A rank that has not answered for so long has hung. Chosen by magnitude: batches take milliseconds, and the first of
+/// a job seconds under translation.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// Ranks that were asked to end get so long.
+/// Ranks that were asked to end get so long. Chosen by magnitude: to leave takes two seconds where a rank has died
+/// (`REGROUP` in `src/comm.rs`).
 const GRACE: Duration = Duration::from_secs(5);
 
 /// A job of ranks that waits for orders.

@@ -18,7 +18,8 @@ pub(super) fn run(
     finish(job, "two ranks", command, env, on_line)
 }
 
-/// Nodes of one machine are not silent because of the network, but the machine may have other work.
+/// Nodes of one machine are not silent because of the network, but the machine may have other work. A minute is chosen
+/// by magnitude.
 const NODE_TIMEOUT: (&str, &str) = ("ONECOPY_NODE_TIMEOUT", "60");
 
 /// As [`run`], on so many ranks that lie on so many nodes, all of which are this machine.

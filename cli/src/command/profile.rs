@@ -12,7 +12,8 @@ use onecopy_launch::guard;
 use std::process::{Command, ExitCode, Stdio};
 use std::time::{Duration, Instant};
 
-/// A measurement that lasts so long is given up.
+/// A measurement that lasts so long is given up. Chosen by magnitude: it takes some tens of milliseconds, four times as
+/// long on a busy machine.
 const LIMIT: Duration = Duration::from_secs(5);
 /// The hidden command that measures and writes the profile, in a process of its own: whatever becomes of it, the job is
 /// not touched.

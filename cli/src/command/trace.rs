@@ -108,9 +108,11 @@ fn percent(text: &str) -> Result<f64, String> {
     }
 }
 
-/// How often events are taken, and statistics pages are looked for at most.
+/// How often events are taken, and statistics pages are looked for at most. Chosen by magnitude: the buffers of events
+/// last for longer, and nobody sees a delay of so much.
 const PERIOD: Duration = Duration::from_millis(50);
-/// Looking takes one part in so many of a processor's time at most: a node may have any number of processes.
+/// Looking takes one part in so many of a processor's time at most: a node may have any number of processes. Chosen by
+/// magnitude.
 const LOOK_SHARE: u32 = 10;
 
 pub(crate) fn run(args: Args) -> Result<ExitCode, CliError> {

@@ -127,7 +127,8 @@ enum CurveOutcome {
     Refused(String),
 }
 
-/// How long the stores that fill chunks are compared.
+/// How long the stores that fill chunks are compared. Chosen by magnitude: twelve times what a job's first start may
+/// take for it.
 const STORES: Duration = Duration::from_millis(500);
 
 /// Measures a plan on ranks with these knobs.

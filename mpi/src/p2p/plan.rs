@@ -13,9 +13,10 @@ use onecopy::raw::{MessageBuf, Operation, SendOptions};
 use onecopy::{Source, Span, Tag};
 use std::sync::Arc;
 
-/// From this length of an average run on, runs go as they are; shorter ones cost more in a list than in a copy.
+/// From this length of an average run on, runs go as they are; shorter ones cost more in a list than in a copy. Chosen
+/// by magnitude: a piece in a list costs some tens of nanoseconds on each side, as a copy of so much does.
 const LONG_RUN: u64 = 1024;
-/// More runs than this are packed.
+/// More runs than this are packed. Chosen by magnitude: at 24 bytes each the receiver gets a list of 192 KiB at most.
 const MANY_RUNS: u64 = 8192;
 
 /// A count as a number of instances.

@@ -23,12 +23,14 @@ pub(super) struct Perftest {
     processors: [Option<u16>; 2],
 }
 
-/// How long both sides of a program may take.
+/// How long both sides of a program may take. Chosen by magnitude: a batch takes milliseconds; under translation many
+/// times as long.
 const LIMIT: Duration = Duration::from_secs(120);
-/// How often the second side is started: the first one may not listen yet.
+/// How often the second side is started: the first one may not listen yet. Fifty at these pauses are five seconds,
+/// chosen by magnitude.
 const ATTEMPTS: usize = 50;
 const PAUSE: Duration = Duration::from_millis(100);
-/// How often is looked whether they have ended: each look takes a processor from one side.
+/// How often is looked whether they have ended: each look takes a processor from one side. Chosen by magnitude.
 const LOOK: Duration = Duration::from_millis(20);
 
 impl Perftest {

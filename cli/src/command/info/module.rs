@@ -20,7 +20,7 @@ use super::shown::{Attachment, Export, FOLDER, ModuleLists, Pin, User};
 const PARAMETERS: &str = "/sys/module/onecopy/parameters";
 
 /// A segment from address 0 on of at least so many bytes is a whole address space. How long that is depends on the
-/// processor.
+/// processor. Chosen by magnitude: a terabyte, more than a segment of a part has, and less than any space of 64 bits.
 const WHOLE: u64 = 1 << 40;
 
 #[derive(Debug, clap::Args)]

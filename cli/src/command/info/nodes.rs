@@ -14,7 +14,8 @@ use tabled::settings::Style;
 
 /// The hidden command that a rank runs which was started for this.
 pub(in crate::command) const COMMAND: &str = "__nodes";
-/// For ranks that are started for this.
+/// For ranks that are started for this. Chosen by magnitude: twice the time of those of one node, since connections may
+/// be tried for long.
 const LIMIT: Duration = Duration::from_secs(120);
 const TAG: i32 = 1;
 

@@ -15,7 +15,7 @@ pub(super) enum Input {
     Suspend,
 }
 
-/// No key of any terminal is longer: what is, is none.
+/// No key of any terminal is longer: what is, is none. Chosen by magnitude: sequences of xterm have some ten bytes.
 const LONGEST: usize = 32;
 
 /// Finds keys in what is read, of which one may come in parts.

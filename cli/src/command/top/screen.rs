@@ -54,6 +54,7 @@ impl Write for TerminalFile {
 }
 
 /// The largest part of a terminal that is drawn: its size is set by others to any value, and each cell takes memory.
+/// Both are chosen by magnitude: wider than any screen with a font that can be read.
 const COLUMNS_MAX: u16 = 1024;
 const ROWS_MAX: u16 = 512;
 

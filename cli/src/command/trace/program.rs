@@ -161,6 +161,7 @@ impl Program {
         let _ = kill(self.nix_pid(), Signal::SIGTERM);
         // A stopped one would not see it.
         let _ = kill(self.nix_pid(), Signal::SIGCONT);
+        // Five seconds, by magnitude: one that does not end by then ignores the signal.
         for _ in 0..100 {
             if let Some(code) = self.ended()? {
                 return Ok(code);

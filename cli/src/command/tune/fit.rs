@@ -4,7 +4,8 @@
 use onecopy::Curve;
 use onecopy_bench::curve::Batch;
 
-/// Batches count whose probes are at most this many times the floor.
+/// Batches count whose probes are at most this many times the floor. Chosen by magnitude: hand-offs of one state differ
+/// by up to half, near and far by three and more (docs/performance.md).
 const NEAR: f64 = 1.4;
 
 /// One time for each size.

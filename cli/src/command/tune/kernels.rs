@@ -13,7 +13,8 @@ pub(super) const STEPS: u64 = SIZES.len() as u64;
 
 const SIZES: [usize; 6] = [64 << 10, 256 << 10, 1 << 20, 4 << 20, 16 << 20, 64 << 20];
 
-/// By how much a kernel must be faster than `memcpy` to take its place.
+/// By how much a kernel must be faster than `memcpy` to take its place. As for the stores of chunks
+/// (`src/runtime/measure.rs`).
 const CLEARLY: f64 = 1.05;
 
 /// What was measured.

@@ -13,7 +13,7 @@ use onecopy_vm::rdma::{self, Bed, Plan};
 use super::super::CliError;
 use super::{Args, failed, interactive, one_test, print_report, usage, with_programs};
 
-/// Of a machine, unless the person says otherwise.
+/// Of a machine, unless the person says otherwise. In MiB. Chosen by magnitude: several machines of a bed run at once.
 const MEMORY: u32 = 512;
 
 pub(super) fn run(
