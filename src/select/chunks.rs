@@ -2,9 +2,9 @@
 //! How messages are cut into chunks, and how chunks are written.
 //!
 //! Where stores need the lines that they write, the sender asks for those of its next chunks while the receiver copies
-//! out. It cuts a message in pieces of half a chunk, so that both copy at the same time. Where the string instruction
-//! takes lines without reading them, to own them ahead is work for nothing. The instruction begins slowly, so only
-//! messages of up to two chunks are cut in halves, and short ones are not (docs/performance.md).
+//! out. A message of one chunk goes as a whole, one of up to two in halves, so that both copy at the same time. Where
+//! the string instruction takes lines without reading them, to own them ahead is work for nothing. Then messages of
+//! more than 8 KiB are cut in halves, too, if their receiver has nothing else to read (docs/performance.md).
 
 use onecopy_obs::Knobs;
 use onecopy_shm::copy::Kernel;

@@ -263,9 +263,10 @@ knobs! {
         /// Bytes in one chunk of a pool.
         Expert ONECOPY_CHUNK_SIZE => chunk_size: Option<usize> = None,
             OrAuto(Size { min: 4 * KIB, max: MIB }), auto::CHUNK_SIZE;
-        /// How a sender writes to its chunks. owned: by stores into lines that it has asked for ahead, in pieces of
-        /// half a chunk. string: above 8 KiB by the string instruction, in two halves up to two chunks, else in whole
-        /// chunks. The first job on a machine measures which is faster there, and so does `onecopy tune`.
+        /// How a sender writes to its chunks. owned: by stores into lines that it has asked for ahead; what takes two
+        /// chunks goes in halves. string: above 8 KiB by the string instruction; what takes up to two chunks goes in
+        /// halves, if the receiver waits for it. Longer messages go in whole chunks. The first job on a machine
+        /// measures which is faster there, and so does `onecopy tune`.
         Expert ONECOPY_CHUNK_COPY => chunk_copy: ChunkCopy = ChunkCopy::Auto,
             OneOf::<ChunkCopy>::new(), auto::CHUNK_COPY;
         /// Whether a rank maps the chunks of its peers writable. Then it sends its next message to a peer in the
