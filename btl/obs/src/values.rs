@@ -440,7 +440,7 @@ words! {
     ChunkCopy {
         /// As the processor prefers.
         Auto = "auto",
-        /// By stores, into lines that it has asked for ahead, in pieces of half a chunk.
+        /// By stores, into lines that it has asked for ahead.
         Owned = "owned",
         /// By `rep movsb`, in whole chunks. A message of up to two goes in halves, if the two ranks send in turn.
         String = "string",
