@@ -3,7 +3,7 @@
  * Changes of an address space: who watches which part of it, and which changes are under way. Each
  * address space that has ever been watched has one such object, and no notifier for each part. The
  * kernel itself reports only that no change at all is under way. A wait for that lasts as long as
- * an owner with several threads likes. README.md, Waits.
+ * an owner with several threads likes. docs/kernel-module.md, Waits.
  */
 #include <linux/bitmap.h>
 #include <linux/hash.h>

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: GPL-2.0 */
-/* What the parts of the module share. Lock order and invariants: README.md. */
+/* What the parts of the module share. Lock order and invariants: docs/kernel-module.md. */
 #ifndef OC_CORE_H
 #define OC_CORE_H
 

@@ -3,7 +3,7 @@
  * Where attachments may have page table entries, and how these are zapped. A notifier calls for
  * that, with any lock of memory management held. So nothing here waits for an mmap lock or for the
  * lock of a file's mappings (i_mmap_rwsem). What keeps the importer's page tables in place instead
- * is a notifier of its own: README.md, Zapping.
+ * is a notifier of its own: docs/kernel-module.md, Zapping.
  */
 #include <linux/completion.h>
 #include <linux/pid.h>
