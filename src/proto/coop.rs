@@ -115,7 +115,7 @@ impl Receiving {
         self.settle(peer, failed)
     }
 
-    /// Copies as many chunks as one step may.
+    /// Copies as many chunks as one step may: four, by magnitude. They have 2 MiB at most, which take some 0.2 ms.
     fn copy(&mut self, core: &mut Core, peer: &mut Peer, reading: &Reading<'_>) {
         let (id, chunks) = (self.transfer.id, self.transfer.chunks());
         for _ in 0..4 {

@@ -12,8 +12,8 @@ use crate::request::{RequestId, RequestState, SendPlan};
 use crate::state::Core;
 use onecopy_shm::loan::{LoanError, LoanTable};
 
-/// Chunks whose lines are asked for ahead, at most: as many of the usual size as messages to one peer may occupy
-/// (`ONECOPY_POOL_PER_PEER`).
+/// Chunks whose lines are asked for ahead, at most. Where stores need lines they are half of what messages to one peer
+/// may occupy (`ONECOPY_POOL_PER_PEER`). Chosen by magnitude: a message and the next one find room.
 const WARM_MAX: usize = 32;
 
 /// Asks for the lines of the chunks that a message like the one just sent, of `total` bytes in steps, would be written
