@@ -156,8 +156,8 @@ impl Engine {
         true
     }
 
-    /// Does what is due by the clock, and notes it. Due are looks at the peers' lives. So is to give back to the system
-    /// what has not been needed for a while.
+    /// Does what is due by the clock: gives back to the system what has not been needed for a while, and tells lanes
+    /// the time. Notes when a look at the peers' lives is due.
     #[cold]
     pub(crate) fn age(&mut self, now: Instant) {
         self.lives

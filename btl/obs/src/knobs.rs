@@ -430,7 +430,7 @@ knobs! {
         // Default: 32, by magnitude: 256 KiB, which take 26 us at 10 GB/s, several round trips.
         Expert ONECOPY_VERBS_WINDOW => verbs_window: usize = 32, Count { min: 4, max: 1024 };
         /// Bytes of a message that the request itself carries, at most.
-        // Default: 220: perftest's default for its writes (`DEF_INLINE_WRITE`).
+        // Default: 220, by magnitude: as perftest writes by default (`DEF_INLINE_WRITE`).
         Expert ONECOPY_VERBS_INLINE => verbs_inline: usize = 220, Size { min: 0, max: 512 };
         /// The smallest announced message that its receiver reads where it lies, by its device. Both sides must want
         /// that.
