@@ -335,6 +335,7 @@ impl Comm {
             return Received::Nothing;
         };
         let mut worker = self.handle.gate.enter();
+        worker.begin_ready_call();
         let polls = if worker.engine.core.single_threaded {
             worker.engine.waits.policy.spin.min(2000)
         } else {
@@ -440,7 +441,9 @@ impl Comm {
     /// What the next message that `source` and `tag` match is, if one has come. It stays to be received.
     pub fn iprobe(&self, source: impl Into<Source>, tag: impl Into<Tag>) -> Result<Option<Status>> {
         let pattern = self.pattern(source.into(), tag.into())?;
-        let found = self.handle.look(|worker| worker.engine.probe(&pattern))?;
+        let found = self
+            .handle
+            .look(|worker| worker.engine.awaited(&pattern, Engine::probe))?;
         Ok(found.map(|status| self.local(status)))
     }
 

@@ -257,7 +257,7 @@ impl Comm {
         let pattern = self.pattern(source.into(), tag.into())?;
         let found = self
             .handle
-            .look(|worker| worker.engine.match_probe(&pattern))?;
+            .look(|worker| worker.engine.awaited(&pattern, Engine::match_probe))?;
         Ok(found.map(|(status, envelope, message)| self.matched(status, envelope, message)))
     }
 

@@ -299,6 +299,7 @@ impl Comm {
     pub fn receive_at_once(&self, bytes: &mut [u8], source: usize, tag: Tag) -> Option<Status> {
         let source = u32::try_from(self.world_rank(source)).ok()?;
         let mut worker = self.handle.gate.enter();
+        worker.begin_ready_call();
         if bytes.len() > worker.engine.core.chunks.step as usize {
             return None;
         }

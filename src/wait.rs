@@ -84,7 +84,7 @@ pub(crate) fn look_once<R>(
         stages.advance();
     }
     let mut worker = gate.enter();
-    let moved = worker.progress(false);
+    let moved = worker.progress_once();
     let result = look(&mut worker);
     let makes_room = worker.engine.waits.asked(moved);
     drop(worker);
@@ -107,7 +107,6 @@ fn watch<'g, R>(
     let own = worker.engine.waits.policy;
     let mut policy = own;
     let mut idle = 0usize;
-    let mut slept = false;
     loop {
         if let Some(result) = done(&mut worker) {
             return Watched::Until(result, worker);
@@ -156,10 +155,6 @@ fn watch<'g, R>(
         if !sleeps {
             worker = yield_processor(gate, worker);
             continue;
-        }
-        if !std::mem::replace(&mut slept, true) {
-            // A peer that is dead already will not ring.
-            worker.check_liveness();
         }
         worker = sleep_if_idle(gate, doorbell, worker, policy.period);
     }

@@ -702,6 +702,41 @@ fn collectives_over_the_module_agree_with_the_oracle() {
     }
 }
 
+/// A rank begins a collective and then only receives messages that are there whenever it looks. The other one sends
+/// them until its own part is complete, which takes steps of both.
+#[test]
+fn a_collective_moves_while_its_rank_only_talks() {
+    for bytes in [9usize, 4 << 10, 1 << 20] {
+        limited("a rank that talks", || {
+            // Without a copy by one side alone, each piece takes a step of both.
+            local_with(2, &knobs(&[("ONECOPY_LAYERS", "cico")]), |rt| {
+                let world = rt.world();
+                let (peer, send) = (1 - world.rank(), vec![1u8; bytes]);
+                let mut sum = vec![0u8; bytes];
+                world
+                    .scope(|scope| {
+                        let request = scope.iallreduce(&send, &mut sum, PredefinedOp::Sum)?;
+                        let mut over = [0u8];
+                        while over[0] == 0 {
+                            if world.rank() == 0 {
+                                world.recv(&mut over, peer, 1)?;
+                                // It is slower than the sender, so it never waits.
+                                (0..1000).for_each(|_| std::hint::spin_loop());
+                            } else {
+                                over[0] = u8::from(scope.test(request).is_some());
+                                world.send(&over, peer, 1)?;
+                            }
+                        }
+                        scope.wait_all().map(drop)
+                    })
+                    .expect("no collective fails");
+                assert!(sum.iter().all(|&byte| byte == 2));
+                rt.finalize().expect("finalize");
+            });
+        });
+    }
+}
+
 /// What a rank does. Not a test of its own: outside of a job it does nothing.
 #[test]
 fn as_rank() {

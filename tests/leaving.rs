@@ -88,6 +88,9 @@ fn who_is_left_alone_waits_for_nobody() {
         let error = world.probe(ANY_SOURCE, 0).unwrap_err();
         assert!(left(&error), "{error}");
         assert!(world.mprobe(ANY_SOURCE, 1).is_err());
+        // As does what only asks.
+        assert!(left(&world.iprobe(ANY_SOURCE, 0).unwrap_err()));
+        assert!(world.improbe(ANY_SOURCE, 0).is_err());
         // To itself it can still send.
         let receive = world.irecv(vec![0u8; 3], ANY_SOURCE, 4).unwrap();
         world.send(&[1u8, 2, 3], 1, 4).unwrap();

@@ -186,6 +186,10 @@ impl Communicator {
         if self.state.failed.is_some() || self.ops.is_empty() {
             return;
         }
+        // A look that finds nothing moves nothing: a call that only asks would copy whole collectives.
+        if self.loss(engine).is_none() {
+            return;
+        }
         // What can be completed with what the lost member left is completed. Members are served once: a
         // member that asks again and again must not keep this rank here.
         if self.state.has_channel() {

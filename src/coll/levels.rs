@@ -216,6 +216,9 @@ impl Levels {
         for level in self.group.iter_mut().chain([&mut self.wire]) {
             level.check(engine);
         }
+        if comm.loss_by_messages(engine).is_none() {
+            return;
+        }
         while self.step(engine, comm) {}
         if self.ops.is_empty() {
             return;

@@ -235,6 +235,34 @@ impl Worker {
         moved
     }
 
+    /// Begins a call that may find at once what it wants. Once in a while, and as long as collectives are under way,
+    /// it looks at everything else first.
+    #[inline(always)]
+    pub(crate) fn begin_ready_call(&mut self) {
+        if self.engine.polling.counts_call() || !self.collectives.active.is_empty() {
+            self.look_around();
+        }
+    }
+
+    /// Does what is due by the clock, and moves everything on.
+    #[cold]
+    #[inline(never)]
+    fn look_around(&mut self) {
+        self.engine.keep_time();
+        self.progress(false);
+    }
+
+    /// As [`Self::progress`], of a call that only asks. Where nothing moves, what is due by the clock is done.
+    #[inline]
+    pub(crate) fn progress_once(&mut self) -> bool {
+        let moved = self.progress(false);
+        if moved || !self.engine.polling.time_has_passed() {
+            return moved;
+        }
+        self.engine.keep_time();
+        self.progress(false)
+    }
+
     /// Looks whether all peers live; see [`Engine::check_peers`].
     #[cold]
     pub(crate) fn check_liveness(&mut self) {

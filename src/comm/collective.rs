@@ -121,6 +121,7 @@ impl Comm {
         };
         let recv = recv.unwrap_or_default();
         let mut worker = self.handle.gate.enter();
+        worker.begin_ready_call();
         let mut patience = Patience::new(&worker);
         let mut running = loop {
             match worker.begin_short(index, &short, send, &mut *recv) {

@@ -3,12 +3,18 @@
 
 use super::wires;
 use crate::peer::Peer;
+use nix::time::{ClockId, clock_gettime};
+use std::time::{Duration, Instant};
+
+/// Calls that find at once what they want, between two that look at everything else, less one. Chosen by magnitude: a
+/// look takes about as long as one message, so it costs such a call a hundredth.
+const READY_CALLS: u32 = 127;
 
 /// A rank that has sent something and could not be connected with yet.
 #[derive(Debug)]
 struct Unreached {
     rank: u32,
-    tries: u32,
+    since: Instant,
 }
 
 /// What a rank polls.
@@ -21,6 +27,10 @@ pub(crate) struct Polling {
     rounds: u32,
     /// When these bits of the rounds are all zero, connections are looked at.
     look_mask: u32,
+    /// Calls that look at one ring alone, or at a line of a collective.
+    calls: u32,
+    /// The coarse clock when a call that asks in vain looked at everything last.
+    tick: i64,
 }
 
 impl Polling {
@@ -30,6 +40,8 @@ impl Polling {
             ranks: Vec::new(),
             unreached: Vec::new(),
             rounds: 0,
+            calls: 0,
+            tick: 0,
             look_mask: if several_nodes {
                 wires::ROUNDS
             } else {
@@ -43,6 +55,23 @@ impl Polling {
     pub(super) fn next_round(&mut self) -> bool {
         self.rounds = self.rounds.wrapping_add(1);
         self.rounds & self.look_mask == 0
+    }
+
+    /// Counts a call that may find at once what it wants, and makes no round of progress then. `true`: it is to look
+    /// at everything else first. Else a program whose messages are always there would never do so.
+    #[inline(always)]
+    pub(crate) fn counts_call(&mut self) -> bool {
+        self.calls = self.calls.wrapping_add(1);
+        self.calls & READY_CALLS == 0
+    }
+
+    /// Whether time has passed since a call last asked in vain, by a clock that is cheap and moves every few
+    /// milliseconds. A program may ask seldom, so that rounds say nothing of the time.
+    #[inline]
+    pub(crate) fn time_has_passed(&mut self) -> bool {
+        let now = clock_gettime(ClockId::CLOCK_MONOTONIC_COARSE);
+        let tick = now.map_or(0, |now| now.tv_nsec() ^ now.tv_sec());
+        std::mem::replace(&mut self.tick, tick) != tick
     }
 
     /// Whether this round also looks for what has not been needed for a while, as every job does.
@@ -60,18 +89,14 @@ impl Polling {
         }
     }
 
-    /// One more try to reach a rank has failed. Gives how many did.
-    pub(super) fn failed_to_reach(&mut self, rank: u32) -> u32 {
-        match self.unreached.iter_mut().find(|other| other.rank == rank) {
-            Some(unreached) => {
-                unreached.tries += 1;
-                unreached.tries
-            }
-            None => {
-                self.unreached.push(Unreached { rank, tries: 1 });
-                1
-            }
+    /// One more try to reach a rank has failed. Gives for how long they did, if it is not the first.
+    pub(super) fn failed_to_reach(&mut self, rank: u32, now: Instant) -> Option<Duration> {
+        let known = self.unreached.iter().find(|other| other.rank == rank);
+        let lasts = known.map(|known| now.saturating_duration_since(known.since));
+        if lasts.is_none() {
+            self.unreached.push(Unreached { rank, since: now });
         }
+        lasts
     }
 
     /// A rank is reached, or given up.

@@ -7,7 +7,7 @@ use crate::error::Error;
 use crate::peer::Gone;
 use crate::proto;
 use crate::proto::incoming::{Drain, drain};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 /// Receives of messages of a few slots that are posted between two polls of their sender's ring: see
 /// [`Engine::catch_up`], and docs/performance.md, "MPI". Measured on B (11-22 and 11-23): windows of 64 bytes near 27 →
@@ -24,10 +24,9 @@ const LONG_IDLE: u32 = 1024;
 /// of them in a job of hundreds of ranks. Chosen by magnitude: at 10 ms for each, a death is noticed within a tenth of
 /// a second.
 const BUSY_PERIODS: u32 = 10;
-/// How often this rank tries to reach one that has sent something. It does so once in each period of the checks for
-/// deaths, so for half a second by default. A shortage of descriptors or memory that lasts longer is no passing one.
-/// Chosen by magnitude.
-const TRIES: u32 = 50;
+/// How long this rank tries to reach one that has sent something, once in each look at the peers' lives. Chosen by
+/// magnitude: a shortage of descriptors or memory that lasts longer is no passing one.
+const TRIES_LAST: Duration = Duration::from_millis(500);
 
 /// Slots of the messages that are polled for seldom: of these a reader close behind the sender was seen to steal lines.
 /// With a poll at each receive, 64 bytes (two slots) lost a third far. 256 bytes (five) gained, near 22 → 28 million a
@@ -90,6 +89,14 @@ impl Engine {
             self.age(now);
         }
         self.look_at_wires(now)
+    }
+
+    /// Does what is due by the clock, whatever round this is.
+    #[cold]
+    pub(crate) fn keep_time(&mut self) {
+        let now = Instant::now();
+        self.age(now);
+        self.look_at_wires(now);
     }
 
     /// Takes what has come from a peer for receives that wait, before one of `len` bytes is posted, which may find its
@@ -247,9 +254,9 @@ impl Engine {
     /// peers' lives. Otherwise this rank gives the pair up, and the other one learns of that.
     #[cold]
     fn fail_to_reach(&mut self, rank: u32, error: Error) {
-        let tries = self.polling.failed_to_reach(rank);
-        if error.is_temporary() && tries < TRIES {
-            if tries == 1 {
+        let lasts = self.polling.failed_to_reach(rank, Instant::now());
+        if error.is_temporary() && lasts.is_none_or(|lasts| lasts < TRIES_LAST) {
+            if lasts.is_none() {
                 tracing::warn!(
                     "rank {rank} has sent something, but cannot be reached yet: {error}"
                 );

@@ -6,10 +6,11 @@ use super::traffic::names;
 use onecopy::coll::PredefinedOp;
 use onecopy::wireup::Death;
 use onecopy::{ANY_SOURCE, Comm, Error, Request, Result, Runtime};
+use std::time::Duration;
 
 const KIND: &str = "TEST_WAIT";
 const VICTIM: usize = RANKS - 1;
-const KINDS: [&str; 25] = [
+const KINDS: [&str; 26] = [
     "recv",
     "recv-any",
     "send-rendezvous",
@@ -32,6 +33,7 @@ const KINDS: [&str; 25] = [
     "reduces",
     // Of these none blocks: a program may do nothing else.
     "tests",
+    "tests-now-and-then",
     "tests-of-a-send",
     "tests-of-a-barrier",
     "iprobes",
@@ -82,8 +84,11 @@ fn wait(rt: &Runtime, world: &Comm, kind: &str) -> Result<()> {
         "reduces" => loop {
             world.reduce(&small, &mut [], PredefinedOp::Sum, VICTIM)?;
         },
-        "tests" => test(world.irecv(vec![0u8; 100], VICTIM, 1)?),
-        "tests-of-a-send" => test(world.isend(large, VICTIM, 1)?),
+        "tests" => test(world.irecv(vec![0u8; 100], VICTIM, 1)?, || {}),
+        "tests-now-and-then" => test(world.irecv(vec![0u8; 100], VICTIM, 1)?, || {
+            std::thread::sleep(Duration::from_millis(40));
+        }),
+        "tests-of-a-send" => test(world.isend(large, VICTIM, 1)?, || {}),
         "tests-of-a-barrier" => world.scope(|scope| {
             let barrier = scope.ibarrier()?;
             loop {
@@ -102,9 +107,11 @@ fn wait(rt: &Runtime, world: &Comm, kind: &str) -> Result<()> {
     }
 }
 
-/// Asks whether a request is complete until it is.
-fn test<B>(mut request: Request<B>) -> Result<()> {
-    while !request.test() {}
+/// Asks whether a request is complete until it is, and does something else between.
+fn test<B>(mut request: Request<B>, otherwise: impl Fn()) -> Result<()> {
+    while !request.test() {
+        otherwise();
+    }
     request.wait().map(drop)
 }
 
@@ -119,7 +126,7 @@ pub(crate) fn rank() {
     if world.rank() == VICTIM {
         if late == "late" {
             // The others are deep in their waits then; if they are not, the test is only less hard.
-            std::thread::sleep(std::time::Duration::from_millis(30));
+            std::thread::sleep(Duration::from_millis(30));
         }
         job::say(&format!("dying {}", job::now()));
         job::die();
