@@ -548,7 +548,7 @@ impl Comm {
 
 /// How long ranks that are done wait for others in a job that has lost a rank. A rank that learns of the loss by an
 /// error of its own comes sooner. Chosen by magnitude: far longer than deaths take to be noticed
-/// (`ONECOPY_LIVENESS_PERIOD`, at most 40 ms), and short for a person that waits.
+/// (ten times `ONECOPY_LIVENESS_PERIOD` at most, 0.1 s by default), and short for a person that waits.
 pub(crate) const REGROUP: Duration = Duration::from_secs(2);
 
 /// A status of the engine as a communicator with these members counts ranks.

@@ -17,7 +17,7 @@ use onecopy_shm::loan::{self, Buffer, BufferMut, Owned};
 
 /// Polls between two looks at everything else: a look costs about as much as so many polls. Chosen by magnitude.
 const POLLS: usize = 64;
-/// Polls at most, however patient the rank is: some ten microseconds, beside which the request that follows costs
+/// Polls at most, however patient the rank is: tens of microseconds, beside which the request that follows costs
 /// little. Chosen by magnitude.
 const SPIN_MAX: usize = 2000;
 

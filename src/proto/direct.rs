@@ -321,7 +321,7 @@ struct EnvelopeRecord<'r> {
     body: &'r [u8; BODY],
 }
 
-/// Polls for the next chunk of a message before the receive becomes a request: some ten microseconds. A sender that is
+/// Polls for the next chunk of a message before the receive becomes a request: tens of microseconds. A sender that is
 /// at it needs no more than a few for a chunk. Chosen by magnitude.
 const CHUNK_POLLS: usize = 2000;
 /// The same where each poll is a call of the kernel, which takes as long as ten polls and more.

@@ -247,7 +247,8 @@ knobs! {
         /// Bytes of eager messages that may lie unmatched at a receiver, per sender. Beyond it a
         /// sender announces instead of sending. The default has room for two of the longest messages
         /// that go eagerly in chunks.
-        // Each message counts 64 bytes more than it has, hence the last 8 KiB.
+        // Default: twice 256 KiB (`seeds::EAGER_MOST`). Each message counts 64 bytes more than it has; the last 8 KiB
+        // leave room for that and for short messages, by magnitude.
         User ONECOPY_EAGER_CREDIT => eager_credit: usize = 520 * KIB,
             Size { min: 4 * KIB, max: GIB };
         /// How many announced or synchronous messages to one peer may wait for its answer. A sender holds back further

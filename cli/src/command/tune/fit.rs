@@ -4,8 +4,8 @@
 use onecopy::Curve;
 use onecopy_bench::curve::Batch;
 
-/// Batches count whose probes are at most this many times the floor. Chosen by magnitude: hand-offs of one state differ
-/// by up to half, near and far by three and more (docs/performance.md).
+/// Batches count whose probes are at most this many times the floor, as for near in `cli/src/bench/gate.rs`. Chosen by
+/// magnitude: far takes at least twice as long as near (docs/performance.md, the machines).
 const NEAR: f64 = 1.4;
 
 /// One time for each size.
