@@ -156,3 +156,29 @@ fn offers_of_lanes_without_a_pause_are_a_fault() {
         );
     }
 }
+
+/// The peer has answered an offer that this side has ended meanwhile. Its next offer is read at the same time.
+#[test]
+fn an_offer_that_crosses_an_end_is_no_fault() {
+    let fabric = Fabric::new(&["m0", "m1"]);
+    let [mut peer, mut other] = pair();
+    other.attach_lanes(&device(&fabric, 1), 0);
+    let mut lanes = device(&fabric, 0).lock().make(1);
+    let (_, offer) = lanes.as_mut().expect("a lane");
+    let lane_state = other.lane_state.as_mut().expect("a device");
+    lane_state.end(&mut other.output);
+    let out = &mut peer.output;
+    out.push_with(FrameKind::Offer, &offer.to_bytes());
+    out.push(FrameKind::End, 0);
+    out.push_with(FrameKind::Offer, &offer.to_bytes());
+    peer.push_out();
+    let begun = Instant::now();
+    while other
+        .lane_state
+        .as_ref()
+        .is_none_or(|state| state.handshake.sent_end || state.lane.is_none())
+    {
+        assert_eq!(other.peek().expect("no fault"), None);
+        assert!(begun.elapsed() < Duration::from_secs(20), "no second lane");
+    }
+}
