@@ -547,8 +547,8 @@ impl Comm {
 }
 
 /// How long ranks that are done wait for others in a job that has lost a rank. A rank that learns of the loss by an
-/// error of its own comes sooner. Chosen by magnitude: far longer than deaths take to be noticed
-/// (ten times `ONECOPY_LIVENESS_PERIOD` at most, 0.1 s by default), and short for a person that waits.
+/// error of its own comes sooner. Chosen by magnitude: short for a person that waits, and far
+/// longer than a death takes to be noticed. That is ten times `ONECOPY_LIVENESS_PERIOD` at most, 0.1 s by default.
 pub(crate) const REGROUP: Duration = Duration::from_secs(2);
 
 /// A status of the engine as a communicator with these members counts ranks.

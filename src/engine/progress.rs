@@ -19,10 +19,10 @@ const IDLE: u32 = 64;
 /// The same for all of them: the peer may wait for just these. An answer comes within some ten microseconds. Chosen by
 /// magnitude.
 const LONG_IDLE: u32 = 1024;
-/// Periods of `ONECOPY_LIVENESS_PERIOD` between two looks at the peers' lives of a rank that does not wait for long. Such
-/// a rank talks all the time, or asks again and again whether a request is complete. A look takes some microseconds, and tens
-/// of them in a job of hundreds of ranks. Chosen by magnitude: at 10 ms for each, a death is noticed within a tenth of
-/// a second.
+/// Periods of `ONECOPY_LIVENESS_PERIOD` between two looks at the peers' lives of a rank that does not wait for long.
+/// Such a rank talks all the time, or asks again and again whether a request is complete. A look takes some
+/// microseconds, and tens of them in a job of hundreds of ranks. Chosen by magnitude: at 10 ms for each, a death is
+/// noticed within a tenth of a second.
 const BUSY_PERIODS: u32 = 10;
 /// How long this rank tries to reach one that has sent something, once in each look at the peers' lives. Chosen by
 /// magnitude: a shortage of descriptors or memory that lasts longer is no passing one.

@@ -134,8 +134,8 @@ impl Socket {
 
     #[cold]
     pub(super) fn on_offer(&mut self, offer: &[u8; Offer::BYTES]) {
-        // One that has crossed this rank's END is ignored. It may be read at one time with the next one, however long the
-        // peer has paused between them.
+        // One that has crossed this rank's END is ignored. It may be read at one time with the next one, however long
+        // the peer has paused between them.
         let lane_state = self.lane_state.as_ref();
         let is_late = lane_state.is_some_and(|lane_state| lane_state.handshake.sent_end);
         if !is_late && let Err(what) = self.last_offer.comes(Instant::now()) {
