@@ -335,7 +335,9 @@ impl Comm {
             return Received::Nothing;
         };
         let mut worker = self.handle.gate.enter();
-        worker.begin_ready_call();
+        if worker.is_to_look_around() {
+            worker.look_around();
+        }
         let polls = if worker.engine.core.single_threaded {
             worker.engine.waits.policy.spin.min(2000)
         } else {

@@ -299,7 +299,9 @@ impl Comm {
     pub fn receive_at_once(&self, bytes: &mut [u8], source: usize, tag: Tag) -> Option<Status> {
         let source = u32::try_from(self.world_rank(source)).ok()?;
         let mut worker = self.handle.gate.enter();
-        worker.begin_ready_call();
+        if worker.is_to_look_around() {
+            worker.look_around();
+        }
         if bytes.len() > worker.engine.core.chunks.step as usize {
             return None;
         }

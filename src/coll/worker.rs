@@ -235,19 +235,17 @@ impl Worker {
         moved
     }
 
-    /// Begins a call that may find at once what it wants. Once in a while, and as long as collectives are under way,
-    /// it looks at everything else first.
+    /// Counts a call that may find at once what it wants. `true`: it is to look at everything else, too. That is so
+    /// once in a while, and as long as collectives are under way.
     #[inline(always)]
-    pub(crate) fn begin_ready_call(&mut self) {
-        if self.engine.polling.counts_call() || !self.collectives.active.is_empty() {
-            self.look_around();
-        }
+    pub(crate) fn is_to_look_around(&mut self) -> bool {
+        self.engine.polling.counts_call() || !self.collectives.active.is_empty()
     }
 
     /// Does what is due by the clock, and moves everything on.
     #[cold]
     #[inline(never)]
-    fn look_around(&mut self) {
+    pub(crate) fn look_around(&mut self) {
         self.engine.keep_time();
         self.progress(false);
     }

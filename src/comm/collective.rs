@@ -121,7 +121,6 @@ impl Comm {
         };
         let recv = recv.unwrap_or_default();
         let mut worker = self.handle.gate.enter();
-        worker.begin_ready_call();
         let mut patience = Patience::new(&worker);
         let mut running = loop {
             match worker.begin_short(index, &short, send, &mut *recv) {
@@ -134,6 +133,11 @@ impl Comm {
                 None => return ShortState::Not,
             }
         };
+        if worker.is_to_look_around() {
+            let unwinds = Unwinds { comm: self, index };
+            worker = looked_around(worker);
+            std::mem::forget(unwinds);
+        }
         loop {
             match worker.step_short(&mut running, patience.polls) {
                 Ok(()) => return ShortState::Done,
@@ -162,6 +166,13 @@ impl Drop for Unwinds<'_> {
     fn drop(&mut self) {
         self.comm.handle.gate.enter().leave_short(self.index);
     }
+}
+
+/// Gives the worker back when it has looked at everything else. If it unwinds, the worker is free.
+#[cold]
+fn looked_around(mut worker: Pass<'_, Worker>) -> Pass<'_, Worker> {
+    worker.look_around();
+    worker
 }
 
 /// How long a call polls before a request waits in its place.
