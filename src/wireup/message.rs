@@ -11,7 +11,7 @@ pub(super) use bytes::{Reader, Writer};
 
 use super::{Card, Event, Missing};
 
-/// Longest message. Two cards with the most ranges of processors fit, and so do [`MAX_MISSING`] ranks.
+/// Longest message. Two cards with the most ranges of processors fit, and so do `MAX_MISSING` ranks.
 pub const MAX_MESSAGE: usize = 64 * 1024;
 /// Cards of several ranks are put into one message until it is this long; what one more card needs fits behind it.
 /// Chosen by magnitude: hundreds of usual cards, so that a job's cards are few messages.
