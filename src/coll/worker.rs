@@ -254,10 +254,9 @@ impl Worker {
     #[inline]
     pub(crate) fn progress_once(&mut self) -> bool {
         let moved = self.progress(false);
-        if moved || !self.engine.polling.time_has_passed() {
+        if moved || !self.engine.keep_time() {
             return moved;
         }
-        self.engine.keep_time();
         self.progress(false)
     }
 

@@ -3,6 +3,7 @@
 
 use super::wires;
 use crate::peer::Peer;
+use nix::sys::time::TimeSpec;
 use nix::time::{ClockId, clock_gettime};
 use std::time::{Duration, Instant};
 
@@ -29,8 +30,8 @@ pub(crate) struct Polling {
     look_mask: u32,
     /// Calls that look at one ring alone, or at a line of a collective.
     calls: u32,
-    /// The coarse clock when a call that asks in vain looked at everything last.
-    tick: i64,
+    /// The coarse clock when it was last looked at.
+    tick: Option<TimeSpec>,
 }
 
 impl Polling {
@@ -41,7 +42,7 @@ impl Polling {
             unreached: Vec::new(),
             rounds: 0,
             calls: 0,
-            tick: 0,
+            tick: None,
             look_mask: if several_nodes {
                 wires::ROUNDS
             } else {
@@ -65,12 +66,11 @@ impl Polling {
         self.calls & READY_CALLS == 0
     }
 
-    /// Whether time has passed since a call last asked in vain, by a clock that is cheap and moves every few
-    /// milliseconds. A program may ask seldom, so that rounds say nothing of the time.
+    /// Whether time has passed since this was last asked, by a clock that is cheap and moves every few milliseconds. A
+    /// program may call seldom, so that rounds say nothing of the time.
     #[inline]
-    pub(crate) fn time_has_passed(&mut self) -> bool {
-        let now = clock_gettime(ClockId::CLOCK_MONOTONIC_COARSE);
-        let tick = now.map_or(0, |now| now.tv_nsec() ^ now.tv_sec());
+    pub(super) fn time_has_passed(&mut self) -> bool {
+        let tick = clock_gettime(ClockId::CLOCK_MONOTONIC_COARSE).ok();
         std::mem::replace(&mut self.tick, tick) != tick
     }
 

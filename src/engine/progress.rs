@@ -39,7 +39,8 @@ impl Engine {
     pub(super) fn move_messages(&mut self, waiting: bool) -> bool {
         let mut moved = false;
         if self.polling.next_round() {
-            moved |= self.poll_rare_sources();
+            let ages = self.polling.ages();
+            moved |= self.poll_rare_sources(ages);
         }
         for word in 0..self.core.home.active_words() {
             let active = self.core.home.take_active(word);
@@ -83,20 +84,22 @@ impl Engine {
 
     /// Polls what is not polled in each round: cold buffers, and the hub of the wires.
     #[cold]
-    fn poll_rare_sources(&mut self) -> bool {
+    fn poll_rare_sources(&mut self, ages: bool) -> bool {
         let now = Instant::now();
-        if self.polling.ages() {
+        if ages {
             self.age(now);
         }
         self.look_at_wires(now)
     }
 
-    /// Does what is due by the clock, whatever round this is.
-    #[cold]
-    pub(crate) fn keep_time(&mut self) {
-        let now = Instant::now();
-        self.age(now);
-        self.look_at_wires(now);
+    /// Polls what is not polled in each round, whatever round this is, if time has passed. Says whether it has.
+    #[inline]
+    pub(crate) fn keep_time(&mut self) -> bool {
+        let passed = self.polling.time_has_passed();
+        if passed {
+            self.poll_rare_sources(true);
+        }
+        passed
     }
 
     /// Takes what has come from a peer for receives that wait, before one of `len` bytes is posted, which may find its

@@ -4,7 +4,7 @@
 //! Where stores need the lines that they write, the sender asks for those of its next chunks while the receiver copies
 //! out. A message of one chunk goes as a whole, one of up to two in halves, so that both copy at the same time. Where
 //! the string instruction takes lines without reading them, to own them ahead is work for nothing. Then messages of
-//! more than 8 KiB are cut in halves, too, if their receiver has nothing else to read (docs/performance.md).
+//! more than 8 KiB are cut in halves, too, if the two ranks send in turn, one thread each (docs/performance.md).
 
 use onecopy_obs::Knobs;
 use onecopy_shm::copy::Kernel;

@@ -266,7 +266,7 @@ knobs! {
             OrAuto(Size { min: 4 * KIB, max: MIB }), auto::CHUNK_SIZE;
         /// How a sender writes to its chunks. owned: by stores into lines that it has asked for ahead; what takes two
         /// chunks goes in halves. string: above 8 KiB by the string instruction; what takes up to two chunks goes in
-        /// halves, if the receiver waits for it. Longer messages go in whole chunks. The first job on a machine
+        /// halves, if the two ranks send in turn. Longer messages go in whole chunks. The first job on a machine
         /// measures which is faster there, and so does `onecopy tune`.
         Expert ONECOPY_CHUNK_COPY => chunk_copy: ChunkCopy = ChunkCopy::Auto,
             OneOf::<ChunkCopy>::new(), auto::CHUNK_COPY;

@@ -208,7 +208,7 @@ pub(super) enum Sent {
 }
 
 /// How often the kernel is asked again, at once, to take the rest of a chunk before it is copied: its reader makes room
-/// meanwhile. More would keep this rank with a peer that does not read. Chosen by magnitude: some sixteen calls, tens
+/// meanwhile. More would keep this rank with a peer that does not read. Chosen by magnitude: these calls take tens
 /// of microseconds.
 const TRIES: u32 = 16;
 /// A rest that is copied at once: that costs less than a call of the kernel. Chosen by magnitude: such a copy takes a
