@@ -249,8 +249,35 @@ impl Comm {
     ) -> Result<()> {
         loan::lend(&self.handle, bytes, |loan| {
             let id = self.start_planned(UserBuf::One(loan), dest, tag, mode, plan)?;
+            self.await_answer(id, dest);
             self.finish(id).map(drop)
         })
+    }
+
+    /// Polls the receiver's ring alone for a while: the shortest way for an answer that is about to come. A round of
+    /// progress takes longer than a line from the other processor.
+    fn await_answer(&self, id: RequestId, dest: usize) {
+        let Ok(dest) = u32::try_from(self.world_rank(dest)) else {
+            return;
+        };
+        self.handle.with_worker_or_abort(|worker| {
+            if worker.is_to_look_around() {
+                worker.look_around();
+            }
+            let polls = match worker.engine.core.single_threaded {
+                true => worker.engine.waits.policy.spin.min(2000),
+                false => 0,
+            };
+            let mut poll = 0;
+            while poll < polls && worker.engine.may_await_answer(id, dest) {
+                poll += 64;
+                if worker.engine.poll_ring(dest, 64) {
+                    worker.engine.take_answer(dest, id);
+                } else {
+                    worker.progress(true);
+                }
+            }
+        });
     }
 
     pub(crate) fn start_send(

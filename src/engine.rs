@@ -90,6 +90,13 @@ impl Engine {
         looked
     }
 
+    /// Takes what has come from a peer, for one that waits for its answer to the send `id`.
+    #[inline]
+    pub(crate) fn take_answer(&mut self, rank: u32, id: RequestId) {
+        self.take_answer_from(rank, id);
+        self.end_what_ended();
+    }
+
     /// Takes all that a peer on this node has sent so far.
     pub(crate) fn drain_peer(&mut self, rank: u32) {
         self.take_all_from(rank);
@@ -235,6 +242,11 @@ impl Engine {
             result: None,
         };
         let id = self.core.requests.insert(request);
+        if let (SendMode::Standard, Some(SendPlan::Announced { coop_id })) = (mode, plan)
+            && self.announce(dest, (id, context), coop_id)
+        {
+            return Ok(id);
+        }
         if dest == self.core.me {
             proto::own::send(&mut self.core, &mut self.receives, id);
             return Ok(id);
@@ -253,6 +265,20 @@ impl Engine {
                 Err(error)
             }
         }
+    }
+
+    /// Announces the send `id` at once, past the queue. `false`: something comes first.
+    #[inline]
+    fn announce(&mut self, dest: u32, sent: (RequestId, u32), coop_id: u32) -> bool {
+        let Self { core, peers, .. } = self;
+        let Some(Some(peer)) = peers.get_mut(dest as usize) else {
+            return false;
+        };
+        let out = proto::rendezvous::announce_at_once(core, peer, sent, coop_id);
+        if out && (peer.has_output() || !peer.outbound.announced.is_empty()) {
+            core.agenda.make_busy(dest);
+        }
+        out
     }
 
     /// Receives at once what is there.

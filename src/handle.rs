@@ -73,6 +73,15 @@ impl RankInner {
         result
     }
 
+    /// Lets `f` move what uses the program's buffers. If it unwinds, the process ends.
+    #[inline]
+    pub(crate) fn with_worker_or_abort<R>(&self, f: impl FnOnce(&mut Worker) -> R) -> R {
+        let guard = AbortOnUnwind;
+        let result = f(&mut self.gate.enter());
+        std::mem::forget(guard);
+        result
+    }
+
     /// Waits for the end of a request that owns its buffers; a forked child does not wait for its parent's.
     pub(crate) fn wait_for(&self, id: RequestId) -> Result<Status> {
         if !self.gate.is_ours() {

@@ -230,7 +230,7 @@ fn send_after_progress(
 
 /// What was decided, unless for want of credit, which may be over soon.
 fn lasting(decided: Option<SendPlan>) -> Option<SendPlan> {
-    decided.filter(|decided| !matches!(decided, SendPlan::Announced { coop_id: 0 }))
+    decided.filter(|decided| !matches!(decided, SendPlan::Stalled))
 }
 
 impl Comm {
@@ -273,7 +273,7 @@ impl Comm {
         let (envelope, engine) = ((self.context, tag), &mut worker.engine);
         let sent = match engine.send_now(rank, envelope, bytes, AtOnce::Whole, None) {
             // Room would not help: the message has to be announced, and then it is the receiver's turn.
-            sent @ Sent::Later(Some(SendPlan::Announced { coop_id: 1.. })) => sent,
+            sent @ Sent::Later(Some(SendPlan::Announced { .. })) => sent,
             Sent::Later(decided) if again => {
                 send_after_progress(&mut worker, rank, envelope, bytes, decided)
             }

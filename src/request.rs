@@ -141,8 +141,10 @@ pub(crate) enum SendPlan {
     Slots,
     /// In chunks; so many bytes are sent.
     Chunks { sent: u64 },
-    /// Announced, or about to be. `coop_id` names it for a cooperative transfer.
+    /// Announced, or about to be. `coop_id` names it for a cooperative transfer; 0: its receiver copies alone.
     Announced { coop_id: u32 },
+    /// To be announced for want of credit only, which may be over soon.
+    Stalled,
     /// Announced, and the receiver has been promised a range of it in chunks.
     Piped { coop_id: u32 },
 }

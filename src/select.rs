@@ -216,6 +216,14 @@ impl Thresholds {
         }
     }
 
+    /// Whether the receiver surely copies a message alone that is announced: it maps the sender's heap, and copies too
+    /// little to share that. Else it may ask the sender to copy, too.
+    #[inline]
+    #[must_use]
+    pub fn receiver_copies_alone(&self, len: u64, in_heap: bool) -> bool {
+        in_heap && (self.min[LayerId::MAP]..self.coop_min[LayerId::MAP]).contains(&len)
+    }
+
     /// Up to which size a message goes in chunks if its buffer has changed since it was last sent.
     #[inline]
     #[must_use]

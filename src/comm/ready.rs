@@ -4,7 +4,7 @@
 use crate::engine::Engine;
 use crate::error::Result;
 use crate::matching::Pattern;
-use crate::request::Status;
+use crate::request::{Request, RequestId, RequestState, Status};
 
 impl Engine {
     /// Whether polling the source's ring alone makes sense.
@@ -32,6 +32,17 @@ impl Engine {
             std::hint::spin_loop();
         }
         false
+    }
+
+    /// Whether polling the ring of `dest` alone makes sense: its answer to the announced send `id` is all that is under
+    /// way.
+    #[inline]
+    pub(super) fn may_await_answer(&self, id: RequestId, dest: u32) -> bool {
+        let announced = |request: &Request| matches!(request.state, RequestState::Awaiting(_));
+        self.core.requests.get(id).is_some_and(announced)
+            && self.core.agenda.busy.is_empty()
+            && self.receives.transfers.is_empty()
+            && self.lives.is_there(dest as usize)
     }
 
     /// The next unexpected message that `pattern` accepts; an error if none can ever come.

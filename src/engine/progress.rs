@@ -7,6 +7,7 @@ use crate::error::Error;
 use crate::peer::Gone;
 use crate::proto;
 use crate::proto::incoming::{Drain, drain};
+use crate::request::RequestId;
 use std::time::{Duration, Instant};
 
 /// Receives of messages of a few slots that are posted between two polls of their sender's ring: see
@@ -123,6 +124,20 @@ impl Engine {
         }
         self.take_from(rank, Drain::Expected);
         true
+    }
+
+    /// Takes the answer to the send `id` if it comes next from a peer, or what comes before it.
+    #[inline]
+    pub(super) fn take_answer_from(&mut self, rank: u32, id: RequestId) {
+        let Self { core, peers, .. } = self;
+        let Some(Some(peer)) = peers.get_mut(rank as usize) else {
+            return;
+        };
+        if !proto::incoming::take_answer(core, peer, id) {
+            self.take_from(rank, Drain::All);
+        } else if peer.has_output() {
+            core.agenda.make_busy(rank);
+        }
     }
 
     /// Takes all that a peer on this node has sent so far.

@@ -181,10 +181,18 @@ impl Outbound {
     /// The first in the outbox went out. `asks`: whether it is one that the peer answers.
     #[inline]
     pub(crate) fn went_out(&mut self, context: u32, asks: bool) {
-        if asks && self.unanswered <= self.unanswered_max {
-            self.held_back.last = context;
+        if asks {
+            self.took_place(context);
         }
         self.pop_outbox();
+    }
+
+    /// A message of this context takes a place among those that wait for answers.
+    #[inline]
+    pub(crate) fn took_place(&mut self, context: u32) {
+        if self.unanswered <= self.unanswered_max {
+            self.held_back.last = context;
+        }
     }
 
     /// The peer has one more message to answer.

@@ -154,7 +154,9 @@ fn send_longer(
     match plan {
         SendPlan::Slots => send_slots(core, peer, context, tag, bytes),
         SendPlan::Chunks { .. } => send_chunks(core, peer, (context, tag), bytes, at_once),
-        SendPlan::Announced { .. } | SendPlan::Piped { .. } => Sent::Later(Some(plan)),
+        SendPlan::Announced { .. } | SendPlan::Stalled | SendPlan::Piped { .. } => {
+            Sent::Later(Some(plan))
+        }
     }
 }
 

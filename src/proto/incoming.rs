@@ -4,7 +4,7 @@
 use super::control::{complete_send, give_credit, notify_room};
 use super::destination::shown;
 use super::{broken, eager, pipeline, rendezvous};
-use crate::endpoint::{Endpoint, Record};
+use crate::endpoint::{Endpoint, Medium, MediumOp, Record};
 use crate::matching::Envelope;
 use crate::peer::Peer;
 use crate::records::{self, BODY, ChunkBody, Cts, CtsAction, Fin, Kind, Rts};
@@ -179,6 +179,50 @@ fn finished(core: &mut Core, peer: &mut Peer, fin: Fin) -> Result<(), String> {
         complete_send(core, id);
     }
     Ok(())
+}
+
+/// Takes the next record from the peer's ring if it says that the announced send `id` is received: what a blocking send
+/// waits for. `false`: it is something else, and is left to [`drain`].
+#[inline]
+pub(crate) fn take_answer(core: &mut Core, peer: &mut Peer, id: RequestId) -> bool {
+    let medium = peer.endpoint.medium();
+    medium.run(|| NextAnswer { core, peer, id })
+}
+
+/// The answer to a send, if it comes next.
+struct NextAnswer<'a> {
+    core: &'a mut Core,
+    peer: &'a mut Peer,
+    id: RequestId,
+}
+
+impl MediumOp for NextAnswer<'_> {
+    type Outcome = bool;
+
+    #[inline(always)]
+    fn run_on<M: Medium>(self) -> bool {
+        let Self { core, peer, id } = self;
+        let Some(from) = M::of(&mut peer.endpoint) else {
+            return false;
+        };
+        let Ok(Some(record)) = from.peek() else {
+            return false;
+        };
+        if record.kind != Kind::Fin as u8 || record.len != BODY {
+            return false;
+        }
+        let mut body = [0; BODY];
+        from.read(&record, 0, &mut body);
+        let Some(fin) = Fin::decode(&body).ok().filter(|fin| fin.request == id.0) else {
+            return false;
+        };
+        if from.pass(record, None) && from.notify_room() {
+            core.counters.doorbells_rung += 1;
+        }
+        peer.idle_polls = 0;
+        // It is awaited: an error would say that it is not.
+        finished(core, peer, fin).is_ok()
+    }
 }
 
 /// Whether a send is an announced one, not a synchronous one that went out whole.

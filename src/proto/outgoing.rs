@@ -38,7 +38,7 @@ fn flush_outbox(core: &mut Core, peer: &mut Peer) -> bool {
         let (sync, context, len) = (request.sync, request.context, request.len);
         let plan = plan::plan_request(core, peer, (id, len), plan);
         let begins = !matches!(plan, SendPlan::Chunks { sent: 1.. });
-        let asks = sync || matches!(plan, SendPlan::Announced { .. });
+        let asks = sync || matches!(plan, SendPlan::Announced { .. } | SendPlan::Stalled);
         if begins && peer.outbound.must_hold(context, asks) {
             // The receiver need not remember more; its next answer makes room.
             peer.outbound.hold_back(context);
@@ -48,6 +48,7 @@ fn flush_outbox(core: &mut Core, peer: &mut Peer) -> bool {
             SendPlan::Slots => eager::send_slots(core, peer, id),
             SendPlan::Chunks { sent } => eager::send_chunks(core, peer, id, sent, &mut moved),
             SendPlan::Announced { coop_id } => rendezvous::announce(core, peer, id, coop_id),
+            SendPlan::Stalled => rendezvous::announce(core, peer, id, 0),
             // Nothing that is queued was announced before.
             SendPlan::Piped { .. } => true,
         };

@@ -57,8 +57,8 @@ pub(crate) fn plan(
     match thresholds.send_protocol(&message, || changed(core)) {
         SendProtocol::Slots => SendPlan::Slots,
         SendProtocol::Chunks => SendPlan::Chunks { sent: 0 },
-        // One that is announced for want of credit only is too short to be shared.
-        SendProtocol::Announced if len < thresholds.announce_from(in_heap) => {
+        SendProtocol::Announced if len < thresholds.announce_from(in_heap) => SendPlan::Stalled,
+        SendProtocol::Announced if thresholds.receiver_copies_alone(len, in_heap) => {
             SendPlan::Announced { coop_id: 0 }
         }
         SendProtocol::Announced => {
@@ -74,7 +74,10 @@ pub(crate) fn plan(
 pub(crate) fn still_right(core: &Core, peer: &mut Peer, len: u64, decided: SendPlan) -> bool {
     match decided {
         SendPlan::Slots | SendPlan::Chunks { sent: 0 } => has_credit(core, peer, charge(len)),
-        SendPlan::Chunks { .. } | SendPlan::Announced { .. } | SendPlan::Piped { .. } => true,
+        SendPlan::Chunks { .. }
+        | SendPlan::Announced { .. }
+        | SendPlan::Stalled
+        | SendPlan::Piped { .. } => true,
     }
 }
 

@@ -9,7 +9,7 @@
 mod announce;
 mod rdma_read;
 
-pub(crate) use announce::{announce, announced};
+pub(crate) use announce::{announce, announce_at_once, announced};
 
 use super::control::{reply, send_fin};
 use super::deliver::{Ended, Receiver, deliver};

@@ -43,11 +43,14 @@ impl Default for Rewritten {
 fn words(bytes: &[u8]) -> u64 {
     let last = bytes.len() - 8;
     let word = |index: usize| bytes[last * index / (WORDS - 1)..].first_chunk().copied();
+    // Each is mixed by itself: one behind the other would take forty cycles.
     (0..WORDS)
-        .map(|index| u64::from_ne_bytes(word(index).unwrap_or_default()))
-        .fold(0, |all: u64, word| {
-            (all ^ word).wrapping_mul(MIX).rotate_left(29)
+        .map(|index| {
+            let word = u64::from_ne_bytes(word(index).unwrap_or_default());
+            let mixed = (word ^ word >> 32).wrapping_mul(MIX + 2 * index as u64);
+            mixed ^ mixed >> 29
         })
+        .fold(0, u64::wrapping_add)
 }
 
 /// Where a buffer is remembered. Two buffers of one place forget each other.

@@ -71,6 +71,25 @@ pub(crate) fn announce(core: &mut Core, peer: &mut Peer, id: RequestId, coop_id:
     true
 }
 
+/// Announces the send `id` of this context, which is in no queue, if nothing that is queued for the peer comes first. `false`: it is to
+/// be queued.
+#[inline]
+pub(crate) fn announce_at_once(
+    core: &mut Core,
+    peer: &mut Peer,
+    (id, context): (RequestId, u32),
+    coop_id: u32,
+) -> bool {
+    if peer.has_output() || peer.outbound.must_hold(context, true) {
+        return false;
+    }
+    let out = announce(core, peer, id, coop_id);
+    if out {
+        peer.outbound.took_place(context);
+    }
+    out
+}
+
 /// Writes an announcement whose list of pieces goes in a chunk. `rts`: its body, by where the bytes are. `false`: no
 /// room yet.
 fn put_list(
