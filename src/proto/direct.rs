@@ -9,21 +9,16 @@
 use super::deliver::{Ended, Receiver, deliver, status_of};
 use super::destination::{Destination, shown};
 use super::eager::{self, Chunked};
-use super::layers;
 use super::plan::{Outgoing, has_credit, plan, still_right};
+use super::rendezvous::mapped;
 use crate::endpoint::{ChunkName, Medium, MediumOp, Record};
 use crate::matching::Envelope;
-use crate::peer::{Incoming, Peer, Policy, charge};
+use crate::peer::{Incoming, Peer, charge};
 use crate::records::{self, BODY, ChunkBody, Kind, Rts, SourceLayout};
 use crate::request::{SendPlan, Status};
-use crate::select::ReceiveProtocol;
-use crate::select::decide::{Facts, decide};
 use crate::state::{Core, Receives};
-use onecopy_btl::link::Link;
-use onecopy_btl::{LayerId, RemoteRange};
-use onecopy_obs::tracepoints;
+use onecopy_btl::RemoteRange;
 use onecopy_shm::layout::HeapOffset;
-use std::io::IoSliceMut;
 
 /// Which messages a call may send or receive at once.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -419,34 +414,6 @@ fn chunk_of<M: Medium>(from: &M, record: Record) -> Option<ChunkBody> {
     shown(from.part(), ChunkBody::decode(kind, &raw).ok()?).ok()
 }
 
-/// What a call knows of an announced message: whether it can load it where it lies. If both sides might copy, it is
-/// left to a request.
-struct AloneByMap<'l> {
-    link: &'l Link,
-}
-
-impl Facts for AloneByMap<'_> {
-    #[inline(always)]
-    fn is_shown(&self) -> bool {
-        false
-    }
-
-    #[inline(always)]
-    fn is_read_by(&self, layer: LayerId) -> bool {
-        layer == LayerId::MAP && self.link.has(layer)
-    }
-
-    #[inline(always)]
-    fn sender_maps(&self) -> bool {
-        false
-    }
-
-    #[inline(always)]
-    fn block_free(&self) -> bool {
-        true
-    }
-}
-
 /// A message that lies in the peer's heap, short enough that the receiver alone copies it.
 fn receive_mapped<M: Medium>(
     core: &mut Core,
@@ -466,43 +433,24 @@ fn receive_mapped<M: Medium>(
     else {
         return Received::Nothing;
     };
-    if len > out.len() as u64 {
+    let Some(out) = out.get_mut(..len as usize) else {
         return Received::Nothing;
-    }
-    let facts = AloneByMap { link: &peer.link };
-    let Policy {
-        thresholds,
-        observed,
-        ..
-    } = &mut peer.policy;
-    if decide(len, &facts, thresholds, observed) != ReceiveProtocol::Get(LayerId::MAP) {
-        return Received::Nothing;
-    }
+    };
     let range = RemoteRange {
         address,
         heap: Some(HeapOffset(heap)),
         region: None,
         len,
     };
-    let out = &mut [IoSliceMut::new(&mut out[..len as usize])];
-    let rank = peer.rank as usize;
-    let protocol = ReceiveProtocol::Get(LayerId::MAP).name();
-    tracepoints::rendezvous_matched(rank, rank, request, len);
-    tracepoints::rendezvous_start(rank, rank, request, len, protocol);
     // A layer that fails is given up by the long way, which matches the message anew.
-    if layers::read(&mut core.counters, &peer.link, LayerId::MAP, &[range], out).is_err() {
+    if !mapped::is_copied_alone(peer, len)
+        || !mapped::copy(&mut core.counters, peer, request, range, out)
+    {
         return Received::Nothing;
     }
     let Some(from) = M::of(&mut peer.endpoint) else {
         return Received::Nothing;
     };
-    tracepoints::rendezvous_done(rank, rank, request, len);
     pass(core, from, begun.record, None);
-    let ended = Ended {
-        bytes: len,
-        credit: 0,
-        fin: Some(request),
-        layer: Some(LayerId::MAP),
-    };
-    received(core, peer, begun.envelope, ended)
+    received(core, peer, begun.envelope, mapped::ended(request, len))
 }

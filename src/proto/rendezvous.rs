@@ -7,6 +7,7 @@
 //! failed by a layer.
 
 mod announce;
+pub(super) mod mapped;
 mod rdma_read;
 
 pub(crate) use announce::{announce, announce_at_once, announced};
@@ -54,6 +55,9 @@ pub(crate) fn start(
     };
     request.begin_receiving(&envelope);
     let len = announcement.len.min(request.len);
+    if mapped::receive(core, peer, envelope, &announcement, id) {
+        return;
+    }
     let from = peer.rank as usize;
     tracepoints::rendezvous_matched(from, from, announcement.request, announcement.len);
     let remaining = if len == 0 { Vec::new() } else { vec![(0, len)] };
