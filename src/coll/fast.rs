@@ -237,6 +237,16 @@ impl Short {
         self.len <= INLINE || state.has_slots && (self.len <= COLL_SLOT || !mapped())
     }
 
+    /// Whether this rank only takes, into memory that peers map, what has no room in a short slot. As a rule its giver's
+    /// memory is the same, and is read in place: a request that is ready when the line comes saves its start then.
+    #[inline(always)]
+    fn takes_mapped(&self, home: &Home, recv: &[u8]) -> bool {
+        self.len > COLL_SLOT
+            && home
+                .heap_offset_of(recv.as_ptr().addr(), recv.len())
+                .is_some()
+    }
+
     /// Counts what came from the others, all of which is there.
     #[inline(always)]
     fn count(&self, engine: &mut Engine, state: &CommState) {
@@ -318,7 +328,10 @@ impl Worker {
             && ops.is_empty()
             && !state.in_short
             && state.failed.is_none()
-            && (!short.gives || short.has_place(state, &core.home, send, recv))
+            && match short.gives {
+                true => short.has_place(state, &core.home, send, recv),
+                false => !short.takes_mapped(&core.home, recv),
+            }
             && lives.fatal().is_none();
         if !ready {
             return Err(Unready::NotShort);

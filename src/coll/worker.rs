@@ -284,6 +284,38 @@ impl Worker {
         slots[slot].as_ref().is_some_and(|comm| comm.state.in_short)
     }
 
+    /// Whether the collective under way in `slot` is all that can move: none of its members sends it a message.
+    #[inline]
+    pub(crate) fn may_step_alone(&self, slot: usize) -> bool {
+        let Self {
+            engine,
+            collectives,
+        } = self;
+        let comm = collectives.slots.get(slot);
+        let has_channel = |comm: &Communicator| comm.state.has_channel();
+        comm.and_then(Option::as_deref).is_some_and(has_channel)
+            && collectives.active == [slot]
+            && collectives.levels.is_empty()
+            && engine.receives.is_empty()
+            && engine.core.agenda.busy.is_empty()
+    }
+
+    /// Moves the collective in `slot`, and nothing else. Says whether it moved.
+    pub(crate) fn step_alone(&mut self, slot: usize) -> bool {
+        let Self {
+            engine,
+            collectives,
+        } = self;
+        let Some(comm) = &mut collectives.slots[slot] else {
+            return false;
+        };
+        let moved = comm.step(engine);
+        if comm.ops.is_empty() {
+            collectives.active.clear();
+        }
+        moved
+    }
+
     /// Starts a collective of the communicator in `slot`.
     pub(crate) fn start_collective(
         &mut self,

@@ -20,6 +20,9 @@ const POLLS: usize = 64;
 /// Polls at most, however patient the rank is: tens of microseconds, beside which the request that follows costs
 /// little. Chosen by magnitude.
 const SPIN_MAX: usize = 2000;
+/// Steps of a collective between two rounds of progress, of a call that waits for it alone. Chosen by magnitude: a round
+/// takes as long as two or three steps, so that it adds little, and all else waits for a few microseconds at most.
+const STEPS_ALONE: usize = 16;
 
 /// Equal parts of a buffer of `len` elements of type `T`, for `size` ranks.
 fn equal<T>(len: usize, size: usize) -> Result<Parts> {
@@ -247,6 +250,7 @@ impl Comm {
         let call = if begun { Call::Begun } else { Call::Waits };
         let go = |send, recv| {
             let id = self.start_collective(collective, Buffers { send, recv }, call)?;
+            self.step_alone(id);
             self.finish(id).map(drop)
         };
         match (send, recv) {
@@ -257,6 +261,28 @@ impl Comm {
                 loan::lend_mut(&self.handle, recv, |recv| go(Some(send), Some(recv)))
             }),
         }
+    }
+
+    /// Steps the collective alone for a while: the shortest way for what is about to come. A round of progress looks at
+    /// all else, too, and takes twice as long.
+    fn step_alone(&self, id: RequestId) {
+        self.handle.with_worker_or_abort(|worker| {
+            if !worker.engine.core.single_threaded {
+                return;
+            }
+            let slot = self.index(worker);
+            let steps = worker.engine.waits.policy.spin.min(SPIN_MAX);
+            for step in 1..=steps {
+                if worker.engine.is_done(id) || !worker.may_step_alone(slot) {
+                    return;
+                }
+                if step % STEPS_ALONE == 0 {
+                    worker.progress(true);
+                } else if !worker.step_alone(slot) {
+                    onecopy_shm::sync::spin_hint();
+                }
+            }
+        });
     }
 
     pub(crate) fn start_collective(
