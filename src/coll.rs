@@ -31,6 +31,7 @@ mod lines;
 mod member_buffer;
 mod messages;
 pub mod nodes;
+mod observed;
 mod op;
 mod pieces;
 pub(crate) mod plan;

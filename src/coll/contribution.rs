@@ -1,11 +1,13 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! What a rank contributes to a collective, of any kind: ranges of buffers, who reads them, and where they are.
 
+use super::observed::Timed;
 use super::state::CommState;
 use super::tally::Tally;
 use crate::engine::Engine;
 use crate::error::Result;
 use crate::memory::pool::{MemoryKind, Pool, PoolBuf};
+use crate::select::observed::Rival;
 use onecopy_btl::RemoteRange;
 use onecopy_shm::copy::{Kernel, copy_slices};
 use onecopy_shm::loan::Loan;
@@ -104,6 +106,10 @@ pub(crate) struct Contribution {
     pub(crate) blocking: bool,
     /// Whether this rank leaves a share of the result for others to read.
     pub(crate) shares: bool,
+    /// Which way was seen to be the faster one for what cannot be mapped; none: sizes decide.
+    pub(super) seen: Option<Rival>,
+    /// It is timed.
+    pub(super) timed: Option<Timed>,
 }
 
 /// What a step of collective `seq` works with.

@@ -237,8 +237,9 @@ impl Short {
         self.len <= INLINE || state.has_slots && (self.len <= COLL_SLOT || !mapped())
     }
 
-    /// Whether this rank only takes, into memory that peers map, what has no room in a short slot. As a rule its giver's
-    /// memory is the same, and is read in place: a request that is ready when the line comes saves its start then.
+    /// Whether this rank only takes, into memory that peers map, what has no room in a short slot. As a rule its
+    /// giver's memory is mapped, too, and is read in place. A request that is ready when the line comes saves its start
+    /// then.
     #[inline(always)]
     fn takes_mapped(&self, home: &Home, recv: &[u8]) -> bool {
         self.len > COLL_SLOT

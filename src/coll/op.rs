@@ -73,6 +73,8 @@ impl Operation {
                 temp: None,
                 blocking,
                 shares: false,
+                seen: None,
+                timed: None,
             },
             scratch: Scratch::default(),
             tally: Tally::default(),
@@ -193,6 +195,9 @@ impl Operation {
             return Ok(None);
         }
         self.shared.temp = None;
+        if let Some(timed) = self.shared.timed {
+            state.observed.learn(timed);
+        }
         let status = Status {
             source: state.me,
             tag: 0,

@@ -20,6 +20,7 @@ use super::select::TEMP_LIMIT;
 use super::state::{CommState, STEP_MAX, Step};
 use crate::engine::Engine;
 use crate::error::Result;
+use crate::select::observed::Rival;
 use onecopy_btl::{LayerId, RemoteRange};
 use onecopy_shm::coll::{CheckedLine, Content, INLINE, View, kind};
 use onecopy_shm::copy::{Kernel, copy_slices};
@@ -97,7 +98,8 @@ impl Pieces {
     pub(crate) fn begin(&mut self, cx: &mut StepContext<'_>) -> Result<()> {
         let (engine, _, _, shared) = cx.parts();
         let vector = self.fold.send;
-        if self.given.1 > 0 && engine.range_of(&vector).heap.is_none() {
+        let by_calls = shared.seen == Some(Rival::Kernel);
+        if self.given.1 > 0 && !by_calls && engine.range_of(&vector).heap.is_none() {
             shared.temp = engine.core.buffers.pool.try_take_collective(BOUNCE);
         }
         let Some(bounce) = &shared.temp else {

@@ -94,7 +94,7 @@ impl<'c> Scheduler<'c> {
     }
 
     /// Where an offer lies.
-    fn range(&self, offer: &Offer<'_>) -> Option<LoanRange> {
+    pub(super) fn range(&self, offer: &Offer<'_>) -> Option<LoanRange> {
         let loan = match offer.side {
             Side::Send => self.buffers.send,
             Side::Recv => self.buffers.recv,

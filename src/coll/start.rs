@@ -3,7 +3,7 @@
 
 use super::Collective;
 use super::communicator::Communicator;
-use super::contribution::Buffers;
+use super::contribution::{Buffers, Readers};
 use super::fold::Fold;
 use super::messages::{MessageChain, MessageExchange, Recipients, Reduction};
 use super::op::{Body, Operation};
@@ -196,6 +196,8 @@ impl Communicator {
         let plan = scheduler.plan()?;
         let len = scheduler.payload(&plan);
         let scheme = node_scheme(collective, len, self.state.size(), &self.state.limits());
+        let given = plan.offer.filter(|offer| offer.readers != Readers::Nobody);
+        let given = given.and_then(|offer| scheduler.range(&offer));
         let schedule = scheduler.schedule(&plan, scheme);
         let Self { state, ops, .. } = self;
         let begun = call == Call::Begun;
@@ -212,6 +214,21 @@ impl Communicator {
         state.seq = seq;
         let id = request(engine, state.context);
         let mut op = Operation::new(id, seq, body, begun, call != Call::GoesOn);
+        if call == Call::Waits && state.size() == 2 && state.has_channel() {
+            let over_calls = state.tuning.limits.over_calls;
+            let (other, observed) = (state.members[1 - state.me], &mut state.observed);
+            let shared = &mut op.shared;
+            match given {
+                // What the other rank maps it loads, whatever was seen.
+                Some(given) if engine.range_of(&given).heap.is_some() => {}
+                Some(given) => {
+                    let what = (collective, given.len);
+                    shared.timed = observed.time(engine, other, what, over_calls);
+                    shared.seen = shared.timed.map(|timed| timed.rival);
+                }
+                None => shared.seen = observed.expected(collective, len),
+            }
+        }
         if begun {
             op.resume(state.size(), state.me);
         }

@@ -2,6 +2,7 @@
 //! What a rank keeps of a communicator that has collectives, apart from those under way.
 
 use super::failed::Failed;
+use super::observed::ObservedKinds;
 use super::requested_copies::CopyRequests;
 use super::select::{FLAT, NodeLimits, PlacementLimits};
 use super::tags::Tags;
@@ -59,6 +60,7 @@ pub(crate) struct CommState {
     pub(crate) failed: Option<Error>,
     pub(crate) copy_requests: CopyRequests,
     pub(crate) tuning: Tuning,
+    pub(super) observed: ObservedKinds,
 }
 
 /// Bytes that a step moves at most, so that a call that does not want to wait comes back within tenths of a
@@ -105,6 +107,7 @@ impl CommState {
             failed: None,
             copy_requests: CopyRequests::default(),
             tuning,
+            observed: ObservedKinds::default(),
         }
     }
 

@@ -20,8 +20,8 @@ const POLLS: usize = 64;
 /// Polls at most, however patient the rank is: tens of microseconds, beside which the request that follows costs
 /// little. Chosen by magnitude.
 const SPIN_MAX: usize = 2000;
-/// Steps of a collective between two rounds of progress, of a call that waits for it alone. Chosen by magnitude: a round
-/// takes as long as two or three steps, so that it adds little, and all else waits for a few microseconds at most.
+/// Steps of a collective between two rounds of progress, of a call that waits for it alone. A round takes as long as
+/// two or three steps, so it adds little, and all else waits for microseconds. Chosen by magnitude.
 const STEPS_ALONE: usize = 16;
 
 /// Equal parts of a buffer of `len` elements of type `T`, for `size` ranks.

@@ -20,6 +20,7 @@ use crate::engine::Engine;
 use crate::error::Result;
 use crate::peer::Peer;
 use crate::request::RequestId;
+use crate::select::observed::Rival;
 use onecopy_btl::registry::Power;
 
 /// The messages of an exchange.
@@ -59,6 +60,7 @@ impl Exchange {
         &self,
         engine: &Engine,
         state: &CommState,
+        seen: Option<Rival>,
     ) -> Option<(usize, (usize, usize))> {
         let offer = self.offer?;
         let reader = self.readers.others(state.size(), state.me).next()?;
@@ -68,19 +70,25 @@ impl Exchange {
             None => offer.len,
         };
         let mapped = || engine.range_of(&offer).heap.is_some() && reaches_all(engine, state);
-        let goes = self.goes_as_message(engine, state, reader, given) && !mapped();
+        let goes = self.goes_as_message(engine, state, (reader, given), seen) && !mapped();
         goes.then_some((reader, part))
     }
 
     /// Whether `given` bytes go as a message between this rank and `place`, if their giver's buffer cannot be mapped.
+    /// `seen`: which of the two ways is faster, if the pair knows that.
     fn goes_as_message(
         &self,
         engine: &Engine,
         state: &CommState,
-        place: usize,
-        given: usize,
+        (place, given): (usize, usize),
+        seen: Option<Rival>,
     ) -> bool {
-        let limits = state.placement_limits(is_over_calls(engine, state, place));
+        let over_calls = match seen {
+            Some(Rival::Kernel) => return false,
+            Some(Rival::Pipeline) => true,
+            None => is_over_calls(engine, state, place),
+        };
+        let limits = state.placement_limits(over_calls);
         self.scheme.placement(given, false, &limits) == Placement::Message
     }
 
@@ -105,12 +113,13 @@ impl Exchange {
         engine: &mut Engine,
         state: &CommState,
         seq: u32,
+        seen: Option<Rival>,
     ) -> Result<()> {
         for index in 0..self.pending.len() {
             let place = self.pending[index];
             let (_, len) = self.takes.of(place);
             let given = self.find.all(len, state.size());
-            if self.goes_as_message(engine, state, place, given) {
+            if self.goes_as_message(engine, state, (place, given), seen) {
                 let id = self.post(engine, state, seq, place)?;
                 self.messages.early.extend(id.map(|id| (place, id)));
             }

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 use crate::coll::{Collective, ElemType, Op, Parts, PredefinedOp};
-use crate::runtime::{Runtime, local};
+use crate::runtime::{Runtime, local, local_with};
+use onecopy_obs::Knobs;
 use onecopy_shm::coll::{View, combine};
 use onecopy_shm::heap::HeapBuf;
 use onecopy_shm::layout::COLL_SLOT_LONG;
@@ -149,7 +150,11 @@ fn every_operator_on_every_type() {
 /// Lengths about a slot, a piece and a bounce buffer; elements that fit no piece; operators that do not commute.
 #[test]
 fn lengths_and_operators_of_the_program() {
-    local(2, |rt| {
+    // The user has decided, so that no times decide what is counted here.
+    let knobs = Knobs::from_iter([("ONECOPY_CMA_MIN", "32K")])
+        .expect("a knob")
+        .0;
+    local_with(2, &knobs, |rt| {
         for elem in [1, 3, 12, 2047, 2048].map(ElemType::Opaque) {
             for len in [0, 4097, 16_384, 16_385, 20_000, 32_768, 131_072, 300_001] {
                 for heap in MAPPED {

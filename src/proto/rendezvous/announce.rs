@@ -71,8 +71,8 @@ pub(crate) fn announce(core: &mut Core, peer: &mut Peer, id: RequestId, coop_id:
     true
 }
 
-/// Announces the send `id` of this context, which is in no queue, if nothing that is queued for the peer comes first. `false`: it is to
-/// be queued.
+/// Announces the send `id` of this context, which is in no queue, if nothing that is queued for the peer comes first.
+/// `false`: it is to be queued.
 #[inline]
 pub(crate) fn announce_at_once(
     core: &mut Core,

@@ -48,7 +48,7 @@ const ARROWS: &[(&str, &[&str])] = &[
         "coll",
         &[
             "endpoint", "engine", "error", "matching", "memory", "peer", "proto", "request",
-            "state", "wireup",
+            "select", "state", "wireup",
         ],
     ),
     ("wait", &["coll", "endpoint", "request"]),
