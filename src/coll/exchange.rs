@@ -58,7 +58,8 @@ pub(crate) struct Exchange {
     pub(crate) published: bool,
     pub(super) opened: bool,
     pub(super) push: Push,
-    messages: Box<Messages>,
+    /// Made when the first is sent, posted or taken.
+    messages: Option<Box<Messages>>,
     pub(super) lines: Lines,
     pending: Vec<usize>,
     /// Bytes that have come of the part under way.
@@ -93,7 +94,7 @@ impl Exchange {
             published: false,
             opened: false,
             push: Push::default(),
-            messages: Box::default(),
+            messages: None,
             lines: Lines::default(),
             pending: Vec::new(),
             got: 0,

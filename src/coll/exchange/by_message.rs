@@ -44,6 +44,10 @@ fn is_over_calls(engine: &Engine, state: &CommState, place: usize) -> bool {
 }
 
 impl Exchange {
+    fn messages(&mut self) -> &mut Messages {
+        self.messages.get_or_insert_default()
+    }
+
     /// Where in the offer the part for `place` is, and its bytes.
     pub(crate) fn given_part(&self, place: usize, size: usize) -> (usize, usize) {
         let offered = self.offer.map_or(0, |offer| offer.len);
@@ -102,7 +106,7 @@ impl Exchange {
         let Some(offer) = self.offer.filter(|_| len > 0) else {
             return Ok(());
         };
-        let flight = &mut self.messages.sends;
+        let flight = &mut self.messages().sends;
         let part = flight.part(engine, offer.loan, offer.offset + offset, len)?;
         flight.send(engine, &Route::new(state, seq), reader, 0, part)
     }
@@ -121,7 +125,7 @@ impl Exchange {
             let given = self.find.all(len, state.size());
             if self.goes_as_message(engine, state, (place, given), seen) {
                 let id = self.post(engine, state, seq, place)?;
-                self.messages.early.extend(id.map(|id| (place, id)));
+                self.messages().early.extend(id.map(|id| (place, id)));
             }
         }
         Ok(())
@@ -138,7 +142,7 @@ impl Exchange {
             return Ok(None);
         };
         let (to, len) = self.takes.of(place);
-        let flight = &mut self.messages.receives;
+        let flight = &mut self.messages().receives;
         let part = flight.part(engine, recv, to, len)?;
         let route = Route::new(state, seq);
         flight.receive(engine, &route, place, 0, part).map(Some)
@@ -147,20 +151,23 @@ impl Exchange {
     /// What `place` gives comes as a message.
     pub(super) fn take_message(&mut self, cx: &mut StepContext<'_>, place: usize) -> Result<()> {
         let (engine, state, seq, _) = cx.parts();
-        let early = &mut self.messages.early;
+        let early = &mut self.messages().early;
         match early.iter().position(|&(other, _)| other == place) {
             Some(index) => drop(early.swap_remove(index)),
             None => drop(self.post(engine, state, seq, place)?),
         }
-        self.messages.taken.push(place);
+        self.messages().taken.push(place);
         Ok(())
     }
 
     /// What `place` gives comes otherwise.
     pub(super) fn withdraw(&mut self, engine: &mut Engine, place: usize) {
+        let Some(messages) = &mut self.messages else {
+            return;
+        };
         let Messages {
             receives, early, ..
-        } = &mut *self.messages;
+        } = &mut **messages;
         if let Some(index) = early.iter().position(|&(other, _)| other == place) {
             let (_, id) = early.swap_remove(index);
             receives.withdraw(engine, id);
@@ -170,9 +177,12 @@ impl Exchange {
     /// Whether all messages have come, and are good.
     pub(super) fn messages_came(&mut self, cx: &mut StepContext<'_>) -> Result<bool> {
         let (engine, state, ..) = cx.parts();
+        let Some(messages) = &mut self.messages else {
+            return Ok(true);
+        };
         let Messages {
             receives, taken, ..
-        } = &mut *self.messages;
+        } = &mut **messages;
         if !receives.is_over(engine)? {
             return Ok(false);
         }
@@ -189,7 +199,10 @@ impl Exchange {
         state: &mut CommState,
         seq: u32,
     ) -> Result<bool> {
-        if self.messages.sends.is_over(engine)? {
+        let Some(messages) = &mut self.messages else {
+            return Ok(true);
+        };
+        if messages.sends.is_over(engine)? {
             return Ok(true);
         }
         let mut readers = self.readers.others(state.size(), state.me);
@@ -197,16 +210,18 @@ impl Exchange {
             return Ok(false);
         }
         // A receiver acknowledges a message before it says that it has read all. The acknowledgement may be seen later.
-        if std::mem::replace(&mut self.messages.read, true) {
-            self.messages.sends.abandon(engine);
+        if std::mem::replace(&mut messages.read, true) {
+            messages.sends.abandon(engine);
         }
-        self.messages.sends.is_over(engine)
+        messages.sends.is_over(engine)
     }
 
     /// Gives back what messages hold; the exchange will not go on.
     pub(crate) fn abandon(&mut self, engine: &mut Engine) {
-        self.messages.sends.abandon(engine);
-        self.messages.receives.abandon(engine);
+        if let Some(messages) = &mut self.messages {
+            messages.sends.abandon(engine);
+            messages.receives.abandon(engine);
+        }
     }
 }
 
