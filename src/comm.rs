@@ -27,6 +27,11 @@ use std::time::{Duration, Instant};
 
 /// In the tags of a meeting, so that they are none of a collective.
 const MEETING: i32 = 1 << 28;
+/// Polls of one ring between two rounds of progress, of a call that waits for what comes there. They take some
+/// microseconds, in which everything else waits. Chosen by magnitude.
+const POLLS: usize = 64;
+/// Polls of a ring before a request waits, which may yield or sleep: some tens of microseconds. Chosen by magnitude.
+const SOON: usize = 2000;
 
 /// Ranks of a job, and a context that keeps their messages apart from those of other communicators. Cheap to clone.
 ///
@@ -257,6 +262,9 @@ impl Comm {
     /// Polls the receiver's ring alone for a while: the shortest way for an answer that is about to come. A round of
     /// progress takes longer than a line from the other processor.
     fn await_answer(&self, id: RequestId, dest: usize) {
+        if self.handle.stages.any() {
+            return;
+        }
         let Ok(dest) = u32::try_from(self.world_rank(dest)) else {
             return;
         };
@@ -265,13 +273,13 @@ impl Comm {
                 worker.look_around();
             }
             let polls = match worker.engine.core.single_threaded {
-                true => worker.engine.waits.policy.spin.min(2000),
+                true => worker.engine.waits.policy.spin.min(SOON),
                 false => 0,
             };
             let mut poll = 0;
             while poll < polls && worker.engine.may_await_answer(id, dest) {
-                poll += 64;
-                if worker.engine.poll_ring(dest, 64) {
+                poll += POLLS;
+                if worker.engine.poll_ring(dest, polls.min(POLLS)) {
                     worker.engine.take_answer(dest, id);
                 } else {
                     worker.progress(true);
@@ -366,7 +374,7 @@ impl Comm {
             worker.look_around();
         }
         let polls = if worker.engine.core.single_threaded {
-            worker.engine.waits.policy.spin.min(2000)
+            worker.engine.waits.policy.spin.min(SOON)
         } else {
             1
         };
@@ -382,8 +390,8 @@ impl Comm {
             {
                 return received;
             }
-            poll += 64;
-            if !worker.engine.poll_ring(source, 64) {
+            poll += POLLS;
+            if !worker.engine.poll_ring(source, polls.min(POLLS)) {
                 worker.progress(true);
             }
         }

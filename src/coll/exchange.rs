@@ -436,6 +436,8 @@ fn expose(cx: &mut StepContext<'_>, given: GivenPiece, placement: Placement) -> 
     let mut line = [0u8; INLINE];
     if placement == Placement::Copy {
         shared.temp = engine.temp(&piece, unread)?;
+        // That is neither of the two ways whose times are compared.
+        shared.timed = None;
     }
     shared.readers = readers;
     if let Some(temp) = &shared.temp {

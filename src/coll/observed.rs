@@ -24,7 +24,8 @@ pub(super) struct Timed {
     kind: Discriminant<Collective>,
     /// What this rank gives.
     bytes: u64,
-    begun: Instant,
+    /// When its line was free for that.
+    pub(super) begun: Instant,
     /// The way that was chosen for that.
     pub(super) rival: Rival,
 }
@@ -76,7 +77,7 @@ impl ObservedKinds {
         let kind = discriminant(collective);
         let mut kinds = self.0.iter();
         let (_, observed) = kinds.find(|(known, _)| bytes >= MIN && *known == kind)?;
-        Some(observed.faster(bytes as u64))
+        (!observed.is_fixed()).then(|| observed.faster(bytes as u64))
     }
 
     /// A collective that is timed is over.

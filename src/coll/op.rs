@@ -17,17 +17,18 @@ use crate::engine::Engine;
 use crate::error::{Error, Result};
 use crate::request::{RequestId, Status};
 use onecopy_shm::coll::kind;
+use std::time::Instant;
 
 pub(crate) enum Body {
     Barrier,
     Exchange(Exchange),
-    Relay(Relay),
+    Relay(Box<Relay>),
     Swap(Swap),
     Fold(Fold),
     Pieces(Pieces),
     Stream(Stream),
-    MessageExchange(MessageExchange),
-    MessageChain(MessageChain),
+    MessageExchange(Box<MessageExchange>),
+    MessageChain(Box<MessageChain>),
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -149,6 +150,9 @@ impl Operation {
     fn try_begin(&mut self, engine: &mut Engine, state: &mut CommState) -> Result<Option<OpState>> {
         if state.has_channel() && !state.has_room(self.seq) {
             return Ok(None);
+        }
+        if let Some(timed) = &mut self.shared.timed {
+            timed.begun = Instant::now();
         }
         self.begin(engine, state)?;
         Ok(Some(OpState::Work))

@@ -37,9 +37,9 @@ impl Schedule {
         match self {
             Self::Barrier => Body::Barrier,
             Self::Exchange(exchange) => match (scheme, &exchange.takes, exchange.recv) {
-                (NodeScheme::Relay, &Takes::From(root, _), Some(recv)) => {
-                    Body::Relay(Relay::new(exchange, root, recv, state.size(), state.me))
-                }
+                (NodeScheme::Relay, &Takes::From(root, _), Some(recv)) => Body::Relay(Box::new(
+                    Relay::new(exchange, root, recv, state.size(), state.me),
+                )),
                 _ => Body::Exchange(exchange),
             },
             Self::Swap(recv, parts) => Body::Swap(Swap::new(recv, parts)),
@@ -60,13 +60,17 @@ impl Schedule {
     fn by_messages(self, engine: &mut Engine, state: &CommState, seq: u32) -> Body {
         let reduction = match self {
             Self::Barrier => {
-                return Body::MessageExchange(MessageExchange::barrier(state, seq, engine));
+                return Body::MessageExchange(Box::new(MessageExchange::barrier(
+                    state, seq, engine,
+                )));
             }
             Self::Exchange(exchange) => {
-                return Body::MessageExchange(MessageExchange::new(exchange, state, seq));
+                return Body::MessageExchange(Box::new(MessageExchange::new(exchange, state, seq)));
             }
             Self::Swap(recv, parts) => {
-                return Body::MessageExchange(MessageExchange::swap(recv, parts, state, seq));
+                return Body::MessageExchange(Box::new(MessageExchange::swap(
+                    recv, parts, state, seq,
+                )));
             }
             Self::Fold(fold, to) => {
                 let Fold {
@@ -101,7 +105,7 @@ impl Schedule {
                 }
             }
         };
-        Body::MessageChain(MessageChain::new(reduction, state, seq))
+        Body::MessageChain(Box::new(MessageChain::new(reduction, state, seq)))
     }
 }
 
@@ -214,7 +218,8 @@ impl Communicator {
         state.seq = seq;
         let id = request(engine, state.context);
         let mut op = Operation::new(id, seq, body, begun, call != Call::GoesOn);
-        if call == Call::Waits && state.size() == 2 && state.has_channel() {
+        let has_ways = matches!(op.body, Body::Exchange(_) | Body::Pieces(_));
+        if call == Call::Waits && has_ways && state.size() == 2 && state.has_channel() {
             let over_calls = state.tuning.limits.over_calls;
             let (other, observed) = (state.members[1 - state.me], &mut state.observed);
             let shared = &mut op.shared;

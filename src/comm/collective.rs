@@ -20,8 +20,8 @@ const POLLS: usize = 64;
 /// Polls at most, however patient the rank is: tens of microseconds, beside which the request that follows costs
 /// little. Chosen by magnitude.
 const SPIN_MAX: usize = 2000;
-/// Steps of a collective between two rounds of progress, of a call that waits for it alone. A round takes as long as
-/// two or three steps, so it adds little, and all else waits for microseconds. Chosen by magnitude.
+/// Steps in vain of a collective between two rounds of progress, of a call that waits for it alone. A round takes as
+/// long as two or three of them, so it adds little, and all else waits for microseconds. Chosen by magnitude.
 const STEPS_ALONE: usize = 16;
 
 /// Equal parts of a buffer of `len` elements of type `T`, for `size` ranks.
@@ -266,21 +266,32 @@ impl Comm {
     /// Steps the collective alone for a while: the shortest way for what is about to come. A round of progress looks at
     /// all else, too, and takes twice as long.
     fn step_alone(&self, id: RequestId) {
+        if self.handle.stages.any() {
+            return;
+        }
         self.handle.with_worker_or_abort(|worker| {
             if !worker.engine.core.single_threaded {
                 return;
             }
             let slot = self.index(worker);
-            let steps = worker.engine.waits.policy.spin.min(SPIN_MAX);
-            for step in 1..=steps {
-                if worker.engine.is_done(id) || !worker.may_step_alone(slot) {
-                    return;
-                }
-                if step % STEPS_ALONE == 0 {
-                    worker.progress(true);
-                } else if !worker.step_alone(slot) {
+            // One that finds at once what it wants makes no round below.
+            if worker.engine.polling.counts_call() {
+                worker.look_around();
+            }
+            let mut idle = 0;
+            while idle < worker.engine.waits.policy.spin.min(SPIN_MAX) {
+                for _ in 0..STEPS_ALONE {
+                    if worker.engine.is_done(id) || !worker.may_step_alone(slot) {
+                        return;
+                    }
+                    if worker.step_alone(slot) && !worker.engine.is_done(id) {
+                        // A step may move much.
+                        break;
+                    }
                     onecopy_shm::sync::spin_hint();
                 }
+                idle += STEPS_ALONE;
+                worker.progress(true);
             }
         });
     }
@@ -616,7 +627,9 @@ impl<S, R> Drop for CollRequest<S, R> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::local;
+    use crate::{local, local_with};
+    use onecopy_obs::Knobs;
+    use onecopy_shm::sync::{AtomicU32, Ordering};
 
     /// A short collective that its thread could not give to the queue any more keeps nobody waiting.
     #[test]
@@ -692,6 +705,37 @@ mod tests {
             }
             let ended = request.wait();
             assert!(ended.is_err() || !panics, "its own collective has failed");
+        });
+    }
+
+    /// A rank that is always late finds at once what it takes, and looks at everything else now and then all the same.
+    /// `READY_CALLS` is 127.
+    #[test]
+    fn a_rank_that_only_does_collectives_looks_around() {
+        const CALLS: u32 = 200;
+        let begun = AtomicU32::new(0);
+        local_with(2, &Knobs::default(), |rt| {
+            let world = rt.world();
+            // More than a short slot, in memory that both map: it takes a request.
+            let mut heap = rt.alloc(8 << 10).expect("alloc");
+            world.bcast(&mut heap[..], 0).expect("the channel is open");
+            let rounds = || rt.handle().gate.enter().engine.polling.rounds();
+            let mut made = 0;
+            for call in 0..CALLS {
+                if rt.rank() == 0 {
+                    begun.store(call + 1, Ordering::Relaxed);
+                } else {
+                    while begun.load(Ordering::Relaxed) <= call {
+                        std::thread::yield_now();
+                    }
+                    std::thread::sleep(std::time::Duration::from_micros(200));
+                }
+                let before = rounds();
+                world.bcast(&mut heap[..], 0).expect("bcast");
+                made += rounds().wrapping_sub(before);
+            }
+            assert!(made > 0, "rank {}", rt.rank());
+            rt.finalize().expect("finalize");
         });
     }
 }

@@ -51,6 +51,12 @@ impl Polling {
         }
     }
 
+    /// How many rounds of progress there were; it wraps.
+    #[cfg(test)]
+    pub(crate) fn rounds(&self) -> u32 {
+        self.rounds
+    }
+
     /// Begins a round. `true`: it is time to look at what is not polled.
     #[inline(always)]
     pub(super) fn next_round(&mut self) -> bool {
