@@ -153,19 +153,51 @@ fn coop_min() {
     }
 }
 
-/// Knobs by which one layer that maps and one that copies by a call begin at this size.
-fn taken_from(size: &str) -> Knobs {
-    let mut knobs = Knobs::default();
-    for layer in [LayerId::MAP, LayerId::CALL] {
-        let knob = layer.row().min.as_ref().expect("a knob");
-        knobs.set(knob.name, size).expect("a size");
-    }
-    knobs
+/// Lets a layer begin at this size.
+fn take_from(knobs: &mut Knobs, layer: LayerId, size: &str) {
+    let knob = layer.row().min.as_ref().expect("a knob");
+    knobs.set(knob.name, size).expect("a size");
 }
 
+/// In numbers that were worked out by hand, and by the rule.
 fn eager_max() {
-    let found = Thresholds::with_layers(&without_chunks(), &Costs::default(), LayerSet::ALL);
-    assert_eq!(found.announce_min - 1, found.slots_max as u64);
+    let announced_from = |settings: &[(&str, &str)], proven: LayerSet| {
+        let mut knobs = written(ChunkCopy::Owned);
+        for (name, value) in settings {
+            knobs.set(name, value).expect("a value");
+        }
+        Thresholds::with_layers(&knobs, &Costs::default(), proven).announce_min
+    };
+    let (nothing, all) = (LayerSet::default(), LayerSet::ALL);
+    let slots = found_slots(&Knobs::default());
+    for (settings, proven, expected) in [
+        (&[][..], nothing, 260 << 10),
+        (&[("ONECOPY_EAGER_CREDIT", "64K")], nothing, 32 << 10),
+        (
+            &[("ONECOPY_EAGER_CREDIT", "4K")],
+            nothing,
+            (2 << 10).max(slots + 1),
+        ),
+        (
+            &[
+                ("ONECOPY_CMA_MIN", "8K"),
+                ("ONECOPY_XPMEM_MIN", "1T"),
+                ("ONECOPY_KNEM_MIN", "1T"),
+            ],
+            all,
+            8 << 10,
+        ),
+        (&[("ONECOPY_LAYERS", "heap,cma")], all, slots + 1),
+    ] {
+        assert_eq!(announced_from(settings, proven), expected, "{settings:?}");
+    }
+    let long = Knobs {
+        eager_slots_max: 4096,
+        ..without_chunks()
+    };
+    let found = Thresholds::with_layers(&long, &Costs::default(), LayerSet::ALL);
+    assert_eq!(found.announce_min, found.slots_max as u64 + 1);
+    assert!(found.slots_max < 4096, "what the slots take");
     for mut knobs in each_writing() {
         for pool_per_peer in [Some(64 << 10), None] {
             knobs.pool_per_peer = pool_per_peer;
@@ -190,30 +222,52 @@ fn eager_max() {
     }
 }
 
+/// Bytes that slots take of a message.
+fn found_slots(knobs: &Knobs) -> u64 {
+    Thresholds::with_layers(knobs, &Costs::default(), LayerSet::ALL).slots_max as u64
+}
+
 fn rewritten_max() {
+    let found = |knobs: &Knobs| {
+        let found = Thresholds::with_layers(knobs, &Costs::default(), LayerSet::ALL);
+        [found.rewritten_max, found.rewritten_heap_max]
+    };
+    // Set by the user or not, half of these bounds it.
     for (knob, bytes) in [
         ("ONECOPY_POOL_PER_PEER", "64K"),
         ("ONECOPY_EAGER_CREDIT", "64K"),
     ] {
         let mut knobs = Knobs::default();
         knobs.set(knob, bytes).expect("a size");
+        let [plain, heap] = found(&knobs);
+        assert!(plain == 32 << 10 && heap <= 32 << 10, "{knob}");
         knobs.set("ONECOPY_REWRITTEN_MAX", "1M").expect("a size");
-        let found = Thresholds::with_layers(&knobs, &Costs::default(), LayerSet::ALL);
-        assert_eq!(found.rewritten_max, 32 << 10, "{knob}");
+        assert_eq!(found(&knobs), [32 << 10; 2], "{knob}");
     }
-    let decided = taken_from("8K");
-    for knobs in each_writing().into_iter().chain([decided]) {
-        let found = Thresholds::with_layers(&knobs, &Costs::default(), LayerSet::ALL);
-        for (mapped, max) in [
-            (false, found.rewritten_max),
-            (true, found.rewritten_heap_max),
-        ] {
+    // A layer whose size the user has set is meant for its kind of memory.
+    for layer in LayerId::SINGLE
+        .into_iter()
+        .filter(|layer| layer.row().min.is_some())
+    {
+        let mut knobs = Knobs::default();
+        take_from(&mut knobs, layer, "8K");
+        for set in [None, Some(1 << 20)] {
+            knobs.rewritten_max = set;
+            let [plain, heap] = found(&knobs);
+            let maps = layer.power() == Power::Map;
+            assert_eq!((plain == 0, heap == 0), (!maps, maps), "{layer}");
+        }
+    }
+    assert_eq!(found(&without_chunks()), [0; 2]);
+    for knobs in each_writing() {
+        for (mapped, max) in [false, true].into_iter().zip(found(&knobs)) {
             let situation = Situation {
                 mapped,
                 ..Situation::here()
             };
             let value = auto_number("ONECOPY_REWRITTEN_MAX", &knobs, situation);
             assert_eq!(value, max, "mapped: {mapped}");
+            assert!(mapped || value > 0, "plain memory");
         }
     }
 }
@@ -372,11 +426,14 @@ fn ring_slots() {
 
 /// How many chunks both sides take of a message of `len` bytes.
 fn shared_chunks(layer: LayerId, len: usize) -> u64 {
-    let knobs = Knobs {
+    let mut knobs = Knobs {
         layers: LayerList::Only(vec![LayerId::CHUNKS.name(), layer.name()]),
         coop_min: Some(0),
-        ..taken_from("0")
+        ..Knobs::default()
     };
+    for layer in [LayerId::MAP, LayerId::CALL] {
+        take_from(&mut knobs, layer, "0");
+    }
     let chunks = Mutex::new(0);
     local_with(2, &knobs, |rank| {
         let world = rank.world();

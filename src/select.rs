@@ -16,7 +16,7 @@ use onecopy_btl::cost::{Costs, LayerCosts};
 use onecopy_btl::link::Link;
 use onecopy_btl::registry::{LayerSet, PerLayer, Power};
 use onecopy_btl::{LayerId, Refusal};
-use onecopy_obs::{Knobs, seeds};
+use onecopy_obs::Knobs;
 
 /// Why no layer copies between ranks on different nodes.
 pub(crate) fn other_node() -> Refusal {
@@ -134,47 +134,14 @@ impl<'a> Inputs<'a> {
 
     /// From where on a message that lies in no heap is announced.
     fn announce_min(&self, min: &PerLayer<u64>) -> u64 {
-        match self.knobs.eager_max {
-            Some(max) => max as u64 + 1,
-            None if self.chunks => self.eager_auto(min),
-            None => self.slots_max as u64 + 1,
-        }
-    }
-
-    /// Without a copy layer an announcement only bounds memory: half the credit may travel eagerly. With one it also
-    /// saves a copy.
-    fn eager_auto(&self, min: &PerLayer<u64>) -> u64 {
-        let (knobs, least) = (self.knobs, self.slots_max as u64 + 1);
-        let half_the_credit = knobs.eager_credit as u64 / 2;
-        if !unmapped().any(|layer| self.proven.has(layer)) {
-            return half_the_credit.max(least);
-        }
-        let first = unmapped().map(|layer| min[layer]).min().unwrap_or(NEVER);
-        // Owned lines are asked for while the receiver still reads those of the message before.
-        let strings = knobs.writes_strings();
-        let chunks = knobs.peer_share() / if strings { 1 } else { 2 };
-        let most = seeds::EAGER_MOST.by(strings).min(chunks) as u64;
-        let most = most.min(half_the_credit);
-        first.clamp(least, (most + 1).max(least))
-    }
-
-    /// Up to where a message goes in chunks if its buffer has changed, in no heap and in the heap. At most two wait for
-    /// their receiver. Nowhere if the user has set from where on a layer is used, and so means it.
-    fn rewritten_max(&self) -> (u64, u64) {
+        let copied_from = unmapped()
+            .any(|layer| self.proven.has(layer))
+            .then(|| unmapped().map(|layer| min[layer]).min())
+            .flatten()
+            .map(|first| usize::try_from(first).unwrap_or(usize::MAX));
         let knobs = self.knobs;
-        let up_to = |most: usize, decided: bool| match decided || !self.chunks {
-            true => 0,
-            false => set_or(knobs.rewritten_max, most as u64)
-                .min(knobs.eager_credit as u64 / 2)
-                .min(knobs.peer_share() as u64 / 2),
-        };
-        let by_user = knobs.eager_max.is_some();
-        let set = |layer: LayerId| layer.min(knobs).is_some();
-        let mapped = seeds::REWRITTEN_MAPPED_MAX.by(knobs.writes_strings());
-        (
-            up_to(seeds::REWRITTEN_MAX, by_user || unmapped().any(set)),
-            up_to(mapped, by_user || set(LayerId::MAP)),
-        )
+        let set = knobs.eager_max;
+        set.unwrap_or_else(|| knobs.eager_most(copied_from, self.slots_max)) as u64 + 1
     }
 }
 
@@ -191,15 +158,14 @@ impl Thresholds {
         let inputs = Inputs::new(knobs, costs, proven);
         let min = PerLayer::new(|layer| inputs.min(layer));
         let announce_min = inputs.announce_min(&min);
-        let (rewritten_max, rewritten_heap_max) = inputs.rewritten_max();
         let earliest = announce_min.min(min[LayerId::MAP]).saturating_sub(1);
         let slots_max = inputs.slots_max;
         Self {
             slots_max,
             fast_max: slots_max.min(usize::try_from(earliest).unwrap_or(usize::MAX)),
             announce_min,
-            rewritten_max,
-            rewritten_heap_max,
+            rewritten_max: knobs.rewritten_most(false) as u64,
+            rewritten_heap_max: knobs.rewritten_most(true) as u64,
             min,
             coop_min: PerLayer::new(|layer| inputs.coop_min(layer)),
         }
@@ -216,8 +182,8 @@ impl Thresholds {
         }
     }
 
-    /// Whether the receiver surely copies a message alone that is announced: it maps the sender's heap, and copies too
-    /// little to share that. Else it may ask the sender to copy, too.
+    /// Whether the receiver surely copies an announced message alone: it maps the sender's heap, and copies too little
+    /// to share that. Else it may ask the sender to copy, too.
     #[inline]
     #[must_use]
     pub fn receiver_copies_alone(&self, len: u64, in_heap: bool) -> bool {

@@ -641,6 +641,34 @@ impl Knobs {
             .unwrap_or_else(|| auto::POOL_PER_PEER.here(self))
     }
 
+    /// Bytes of the longest message that goes eagerly by default. `copied_from`: from which size on a layer of the pair
+    /// copies plain memory; `slots_take`: what the slots of a ring take.
+    #[must_use]
+    pub fn eager_most(&self, copied_from: Option<usize>, slots_take: usize) -> usize {
+        let situation = Situation {
+            copied_from,
+            slots_take,
+            ..Situation::here()
+        };
+        auto::EAGER_MAX.number(self, &situation)
+    }
+
+    /// Bytes of the longest message that goes in chunks if its buffer has changed. `mapped`: the receiver maps that.
+    #[must_use]
+    pub fn rewritten_most(&self, mapped: bool) -> usize {
+        let situation = Situation {
+            mapped,
+            ..Situation::here()
+        };
+        match self.rewritten_max {
+            // What the user sets has the bounds of the rule.
+            Some(set) if auto::takes_rewritten(self, &situation) => {
+                set.min(self.eager_credit / 2).min(self.peer_share() / 2)
+            }
+            _ => auto::REWRITTEN_MAX.number(self, &situation),
+        }
+    }
+
     /// Chunks that messages to one peer may occupy.
     #[must_use]
     pub fn chunks_per_peer(&self) -> usize {

@@ -5,7 +5,7 @@
 //! itself. A rule of plain cases has no other text than its cases, so the two cannot differ.
 //! `src/knob_defaults.rs` compares every rule with what the runtime does.
 
-use super::Knobs;
+use super::{KNOBS, KnobInfo, Knobs};
 use crate::values::{ChunkCopy, CopyKernel, KIB, show_size};
 use crate::{machine, seeds};
 
@@ -24,6 +24,8 @@ pub struct Situation {
     pub len: usize,
     /// From which size on a layer copies plain memory more cheaply than chunks do; none without such a layer.
     pub copied_from: Option<usize>,
+    /// Bytes that the slots of a ring take, whatever ONECOPY_EAGER_SLOTS_MAX says.
+    pub slots_take: usize,
     /// Whether both ranks of a pair have `/dev/onecopy`.
     pub extension: bool,
 }
@@ -40,6 +42,7 @@ impl Situation {
             mapped: false,
             len: 0,
             copied_from: None,
+            slots_take: usize::MAX,
             extension: false,
         }
     }
@@ -188,14 +191,27 @@ fn crowded(_: &Knobs, situation: &Situation) -> bool {
     situation.crowded
 }
 
-/// Whether a knob says from which size on a layer copies memory of this kind.
+/// Whether a knob says from which size on a layer copies memory of this kind. Each layer has one, whose rule is where
+/// its curve falls below that of messages through chunks.
 fn is_decided(knobs: &Knobs, situation: &Situation) -> bool {
-    let plain = [knobs.cma_min, knobs.xpmem_min, knobs.knem_min];
-    knobs.eager_max.is_some()
-        || match situation.mapped {
-            true => knobs.heap_min.is_some(),
-            false => plain.iter().any(Option::is_some),
+    let begins = |info: &&KnobInfo| match info.auto {
+        Some(Auto::Crossing { cheaper, than, .. }) if ["eager", "pipeline"].contains(than) => {
+            (*cheaper == "map") == situation.mapped
         }
+        _ => false,
+    };
+    let is_set = |info: &KnobInfo| knobs.text(info.name).is_some_and(|text| text != "auto");
+    knobs.eager_max.is_some() || KNOBS.iter().filter(begins).any(is_set)
+}
+
+/// Whether messages go in chunks if their buffers have changed, up to some size.
+pub(super) fn takes_rewritten(knobs: &Knobs, situation: &Situation) -> bool {
+    has_chunks(knobs) && !is_decided(knobs, situation)
+}
+
+/// Whether messages may go in chunks.
+fn has_chunks(knobs: &Knobs) -> bool {
+    knobs.layers.allows("cico")
 }
 
 pub(super) static HEAP_MIN: Auto = Auto::Crossing {
@@ -209,7 +225,7 @@ pub(super) static CMA_MIN: Auto = Auto::Crossing {
     than: "pipeline",
     from: 4 * KIB,
     note: "get instead of get_coop with ONECOPY_COOP=off; 0 without the layer cico; from 32 KiB on a pair goes by the times \
-           that it has seen",
+           that it has seen, and so do collectives of two ranks from 64 KiB on",
 };
 pub(super) static XPMEM_MIN: Auto = Auto::Crossing {
     cheaper: "attach",
@@ -222,7 +238,7 @@ pub(super) static KNEM_MIN: Auto = Auto::Crossing {
     than: "pipeline",
     from: 4 * KIB,
     note: "module instead of module_coop with ONECOPY_COOP=off; 0 without the layer cico; from 32 KiB on a pair goes by the \
-           times that it has seen",
+           times that it has seen, and so do collectives of two ranks from 64 KiB on",
 };
 pub(super) static COOP_MIN: Auto = Auto::Crossing {
     cheaper: "map_coop",
@@ -250,32 +266,44 @@ pub(super) static EAGER_MAX: Auto = Auto::Computed(
         )
     },
     |knobs, situation| {
+        let slots = knobs.eager_slots_max.min(situation.slots_take);
         let credit = knobs.eager_credit / 2;
-        let Some(first) = situation.copied_from else {
-            return Value::Size(credit - 1);
+        let first = match situation.copied_from {
+            _ if !has_chunks(knobs) => return Value::Size(slots),
+            // An announcement only bounds memory: half the credit may travel eagerly.
+            None => return Value::Size(credit.saturating_sub(1).max(slots)),
+            // With a layer that copies it also saves a copy.
+            Some(first) => first,
         };
+        // Owned lines are asked for while the receiver still reads those of the message before.
         let strings = writes_strings(knobs, situation);
-        let most = seeds::EAGER_MOST.by(strings);
         let share = share(knobs, situation) / if strings { 1 } else { 2 };
-        let most = most.min(credit).min(share).max(knobs.eager_slots_max);
-        Value::Size(first.saturating_sub(1).clamp(knobs.eager_slots_max, most))
+        let most = seeds::EAGER_MOST.by(strings).min(share).min(credit);
+        Value::Size(first.saturating_sub(1).clamp(slots, most.max(slots)))
     },
 );
-pub(super) static REWRITTEN_MAX: Auto = Auto::Cases(
-    &[
-        case(Value::Size(0), "where a knob decides", is_decided),
-        case(
-            Value::Size(seeds::REWRITTEN_MAPPED_MAX.string),
-            "in memory from `alloc` where strings write chunks",
-            |knobs, situation| situation.mapped && writes_strings(knobs, situation),
-        ),
-        case(
-            Value::Size(seeds::REWRITTEN_MAPPED_MAX.owned),
-            "in other memory from `alloc`",
-            |_, situation| situation.mapped,
-        ),
-    ],
-    Value::Size(seeds::REWRITTEN_MAX),
+pub(super) static REWRITTEN_MAX: Auto = Auto::Computed(
+    || {
+        format!(
+            "{} in memory from `alloc`, or {} {BY_STRINGS}, else {}; 0 where another knob decides, and without the layer \
+             cico",
+            show_size(seeds::REWRITTEN_MAPPED_MAX.owned),
+            show_size(seeds::REWRITTEN_MAPPED_MAX.string),
+            show_size(seeds::REWRITTEN_MAX),
+        )
+    },
+    |knobs, situation| {
+        if !takes_rewritten(knobs, situation) {
+            return Value::Size(0);
+        }
+        let most = match situation.mapped {
+            true => seeds::REWRITTEN_MAPPED_MAX.by(writes_strings(knobs, situation)),
+            false => seeds::REWRITTEN_MAX,
+        };
+        // At most two wait for their receiver.
+        let share = share(knobs, situation) / 2;
+        Value::Size(most.min(knobs.eager_credit / 2).min(share))
+    },
 );
 pub(super) static CHUNK_COPY: Auto = Auto::Cases(
     &[case(

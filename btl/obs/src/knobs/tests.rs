@@ -73,6 +73,7 @@ fn what_auto_stands_for_would_be_accepted() {
             mapped,
             len: 1 << 20,
             copied_from: Some(128 * KIB),
+            slots_take: 2 * KIB,
             extension: mapped,
         };
         for knob in KNOBS {
