@@ -27,11 +27,12 @@ use std::time::{Duration, Instant};
 
 /// In the tags of a meeting, so that they are none of a collective.
 const MEETING: i32 = 1 << 28;
-/// Polls of one ring between two rounds of progress, of a call that waits for what comes there. They take some
-/// microseconds, in which everything else waits. Chosen by magnitude.
+/// Polls of one ring, or of one line, between two rounds of progress: a round costs about as much as so many polls.
+/// Chosen by magnitude.
 const POLLS: usize = 64;
-/// Polls of a ring before a request waits, which may yield or sleep: some tens of microseconds. Chosen by magnitude.
-const SOON: usize = 2000;
+/// Polls at most before a request waits, which may yield or sleep, however patient the rank is. They take tens of
+/// microseconds, beside which the request costs little. Chosen by magnitude.
+const SPIN_MAX: usize = 2000;
 
 /// Ranks of a job, and a context that keeps their messages apart from those of other communicators. Cheap to clone.
 ///
@@ -273,7 +274,7 @@ impl Comm {
                 worker.look_around();
             }
             let polls = match worker.engine.core.single_threaded {
-                true => worker.engine.waits.policy.spin.min(SOON),
+                true => worker.engine.waits.policy.spin.min(SPIN_MAX),
                 false => 0,
             };
             let mut poll = 0;
@@ -374,7 +375,7 @@ impl Comm {
             worker.look_around();
         }
         let polls = if worker.engine.core.single_threaded {
-            worker.engine.waits.policy.spin.min(SOON)
+            worker.engine.waits.policy.spin.min(SPIN_MAX)
         } else {
             1
         };

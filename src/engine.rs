@@ -93,7 +93,7 @@ impl Engine {
     /// Takes what has come from a peer, for one that waits for its answer to the send `id`.
     #[inline]
     pub(crate) fn take_answer(&mut self, rank: u32, id: RequestId) {
-        self.take_answer_from(rank, id);
+        self.take_fin_or_all(rank, id);
         self.end_what_ended();
     }
 

@@ -141,7 +141,8 @@ pub(crate) enum SendPlan {
     Slots,
     /// In chunks; so many bytes are sent.
     Chunks { sent: u64 },
-    /// Announced, or about to be. `coop_id` names it for a cooperative transfer; 0: its receiver copies alone.
+    /// Announced, or about to be. `coop_id` names it for a cooperative transfer; 0: it has no name,
+    /// and its sender copies nothing but chunks that it is asked for.
     Announced { coop_id: u32 },
     /// To be announced for want of credit only, which may be over soon.
     Stalled,

@@ -106,9 +106,9 @@ pub(crate) struct Contribution {
     pub(crate) blocking: bool,
     /// Whether this rank leaves a share of the result for others to read.
     pub(crate) shares: bool,
-    /// Which way was seen to be the faster one for what cannot be mapped; none: sizes decide.
-    pub(super) seen: Option<Rival>,
-    /// It is timed.
+    /// The way that was chosen for what cannot be mapped, perhaps as a try; none: sizes decide.
+    pub(super) way: Option<Rival>,
+    /// How it is timed, if it is.
     pub(super) timed: Option<Timed>,
 }
 

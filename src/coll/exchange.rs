@@ -128,14 +128,14 @@ impl Exchange {
     pub(crate) fn begin(&mut self, cx: &mut StepContext<'_>) -> Result<()> {
         let (engine, state, seq, shared) = cx.parts();
         self.order(state.size(), state.me);
-        let seen = shared.seen;
-        let message = self.message_for(engine, state, seen);
+        let way = shared.way;
+        let message = self.message_for(engine, state, way);
         if message.is_some() {
             self.gives = Gives::Nothing;
         }
         let flags = self.promises(engine, state, shared.blocking).flags();
         let gives = self.readers != Readers::Nobody && message.is_none();
-        self.post_early(engine, state, seq, seen)?;
+        self.post_early(engine, state, seq, way)?;
         match (self.offer, &self.table) {
             (Some(offer), None) if gives => {
                 let given = GivenPiece {

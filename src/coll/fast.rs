@@ -237,9 +237,8 @@ impl Short {
         self.len <= INLINE || state.has_slots && (self.len <= COLL_SLOT || !mapped())
     }
 
-    /// Whether this rank only takes, into memory that peers map, what has no room in a short slot. As a rule its
-    /// giver's memory is mapped, too, and is read in place. A request that is ready when the line comes saves its start
-    /// then.
+    /// Whether the payload has no room in a short slot, and `recv` lies in memory that peers map. A rank that only
+    /// takes makes its request first then: as a rule its giver's memory is mapped, too, and is read in place.
     #[inline(always)]
     fn takes_mapped(&self, home: &Home, recv: &[u8]) -> bool {
         self.len > COLL_SLOT

@@ -1,11 +1,12 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Which way plain memory goes in large collectives of two ranks, learned from the collectives themselves.
 //!
-//! A vector is read by calls of the kernel, or is copied through memory that both ranks map. Which is faster changes
-//! with the distance of the two processors. An allreduce of 256 KiB took 51 µs in pieces and 81 by calls, near; apart
-//! it took 55 and 44 (A, 11-29 and 11-30). So a rank times blocking collectives in which it gives something, as it
-//! times transfers ([`Observed`]). The members need not agree: each decides by itself how its bytes go, and its line
-//! says so. Where both give, they try at the same time, as they count the same collectives.
+//! What a rank gives is read by the other one's calls of the kernel. Or it goes in pieces, in a reduction, and else as
+//! a message, which the pair carries as it has learned. Which is faster changes with the machine, and with the distance
+//! of the two processors. Apart, an allreduce of 256 KiB took 55 µs in pieces and 44 by calls (A, 11-30). So a rank
+//! times blocking collectives in which it gives something, as it times transfers ([`Observed`]). The members need not
+//! agree: each decides by itself how its bytes go, and its line says so. Where both give, they try at the same time, as
+//! they count the same collectives. Where owners are asked to copy (`ONECOPY_COLL_ASK`), they do so in place of calls.
 
 use super::Collective;
 use crate::engine::Engine;
@@ -16,7 +17,7 @@ use std::time::Instant;
 
 /// Bytes of the shortest vector that is timed. Shorter ones take some microseconds, of which the clock and the other
 /// rank's arrival are too large a part. Chosen by magnitude: of 64 KiB both ways took the same (A, 11-30).
-const MIN: usize = 64 << 10;
+pub(super) const MIN: usize = 64 << 10;
 
 /// A collective that is timed.
 #[derive(Debug, Clone, Copy)]
@@ -24,8 +25,8 @@ pub(super) struct Timed {
     kind: Discriminant<Collective>,
     /// What this rank gives.
     bytes: u64,
-    /// When its line was free for that.
-    pub(super) begun: Instant,
+    /// When its line was free for that; none: it was not yet.
+    pub(super) begun: Option<Instant>,
     /// The way that was chosen for that.
     pub(super) rival: Rival,
 }
@@ -38,7 +39,7 @@ impl ObservedKinds {
     /// Chooses the way of the `bytes` bytes that this rank gives to the rank `other` in a blocking collective. None:
     /// sizes decide. `over_calls`: chunks cost clearly less than calls of the kernel, by the machine's curves.
     #[inline]
-    pub(super) fn time(
+    pub(super) fn choose(
         &mut self,
         engine: &Engine,
         other: u32,
@@ -66,7 +67,7 @@ impl ObservedKinds {
         Some(Timed {
             kind,
             bytes,
-            begun: Instant::now(),
+            begun: None,
             rival,
         })
     }
@@ -82,8 +83,9 @@ impl ObservedKinds {
 
     /// A collective that is timed is over.
     pub(super) fn learn(&mut self, timed: Timed) {
-        if let Some((_, observed)) = self.0.iter_mut().find(|(kind, _)| *kind == timed.kind) {
-            observed.transferred(timed.rival, timed.bytes, timed.begun, Instant::now());
+        let observed = self.0.iter_mut().find(|(kind, _)| *kind == timed.kind);
+        if let (Some((_, observed)), Some(begun)) = (observed, timed.begun) {
+            observed.transferred(timed.rival, timed.bytes, begun, Instant::now());
         }
     }
 }

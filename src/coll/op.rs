@@ -74,7 +74,7 @@ impl Operation {
                 temp: None,
                 blocking,
                 shares: false,
-                seen: None,
+                way: None,
                 timed: None,
             },
             scratch: Scratch::default(),
@@ -152,7 +152,7 @@ impl Operation {
             return Ok(None);
         }
         if let Some(timed) = &mut self.shared.timed {
-            timed.begun = Instant::now();
+            timed.begun = Some(Instant::now());
         }
         self.begin(engine, state)?;
         Ok(Some(OpState::Work))

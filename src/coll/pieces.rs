@@ -98,7 +98,7 @@ impl Pieces {
     pub(crate) fn begin(&mut self, cx: &mut StepContext<'_>) -> Result<()> {
         let (engine, _, _, shared) = cx.parts();
         let vector = self.fold.send;
-        let by_calls = shared.seen == Some(Rival::Kernel);
+        let by_calls = shared.way == Some(Rival::Kernel);
         if self.given.1 > 0 && !by_calls && engine.range_of(&vector).heap.is_none() {
             shared.temp = engine.core.buffers.pool.try_take_collective(BOUNCE);
         }

@@ -241,6 +241,20 @@ impl PlacementLimits {
 }
 
 impl NodeScheme {
+    /// Whether what cannot be mapped may also go otherwise than by calls of the kernel: as a message or in pieces.
+    pub(super) fn has_two_ways(self) -> bool {
+        matches!(
+            self,
+            Self::Exchange {
+                one_reader: true,
+                ..
+            } | Self::Combine {
+                in_pieces: true,
+                ..
+            }
+        )
+    }
+
     /// Where a contribution of `len` bytes stands; `mapped` says that peers can map its buffer.
     #[must_use]
     pub fn placement(self, len: usize, mapped: bool, limits: &PlacementLimits) -> Placement {
@@ -321,7 +335,7 @@ pub fn why_placed(placement: Placement) -> &'static str {
         Placement::Copy => "a copy that peers map is cheaper than their reads by the kernel",
         Placement::Message => "as a message, see 'onecopy info protocols'",
         Placement::Pieces => {
-            "the other rank combines each piece while the next is written, and needs no result from this one; from 64 KiB on, calls of the kernel instead where they were seen to be faster"
+            "the other rank combines each piece while the next is written, and needs no result from this one"
         }
     }
 }

@@ -228,10 +228,10 @@ impl Communicator {
                 Some(given) if engine.range_of(&given).heap.is_some() => {}
                 Some(given) => {
                     let what = (collective, given.len);
-                    shared.timed = observed.time(engine, other, what, over_calls);
-                    shared.seen = shared.timed.map(|timed| timed.rival);
+                    shared.timed = observed.choose(engine, other, what, over_calls);
+                    shared.way = shared.timed.map(|timed| timed.rival);
                 }
-                None => shared.seen = observed.expected(collective, len),
+                None => shared.way = observed.expected(collective, len),
             }
         }
         if begun {

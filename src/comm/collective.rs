@@ -3,6 +3,7 @@
 //! buffers.
 
 use super::Comm;
+use super::{POLLS, SPIN_MAX};
 use crate::coll::Worker;
 use crate::coll::fast::{Short, ShortState, Stop, Unready};
 use crate::coll::plan::MemberCall;
@@ -15,11 +16,6 @@ use bytemuck::{AnyBitPattern, NoUninit, cast_slice, cast_slice_mut};
 use onecopy_shm::gate::Pass;
 use onecopy_shm::loan::{self, Buffer, BufferMut, Owned};
 
-/// Polls between two looks at everything else: a look costs about as much as so many polls. Chosen by magnitude.
-const POLLS: usize = 64;
-/// Polls at most, however patient the rank is: tens of microseconds, beside which the request that follows costs
-/// little. Chosen by magnitude.
-const SPIN_MAX: usize = 2000;
 /// Steps in vain of a collective between two rounds of progress, of a call that waits for it alone. A round takes as
 /// long as two or three of them, so it adds little, and all else waits for microseconds. Chosen by magnitude.
 const STEPS_ALONE: usize = 16;
@@ -250,7 +246,7 @@ impl Comm {
         let call = if begun { Call::Begun } else { Call::Waits };
         let go = |send, recv| {
             let id = self.start_collective(collective, Buffers { send, recv }, call)?;
-            self.step_alone(id);
+            self.await_collective(id);
             self.finish(id).map(drop)
         };
         match (send, recv) {
@@ -263,9 +259,8 @@ impl Comm {
         }
     }
 
-    /// Steps the collective alone for a while: the shortest way for what is about to come. A round of progress looks at
-    /// all else, too, and takes twice as long.
-    fn step_alone(&self, id: RequestId) {
+    /// Steps the collective alone for a while: the shortest way for what is about to come.
+    fn await_collective(&self, id: RequestId) {
         if self.handle.stages.any() {
             return;
         }
@@ -278,8 +273,8 @@ impl Comm {
             if worker.engine.polling.counts_call() {
                 worker.look_around();
             }
-            let mut idle = 0;
-            while idle < worker.engine.waits.policy.spin.min(SPIN_MAX) {
+            let mut steps = 0;
+            while steps < worker.engine.waits.policy.spin.min(SPIN_MAX) {
                 for _ in 0..STEPS_ALONE {
                     if worker.engine.is_done(id) || !worker.may_step_alone(slot) {
                         return;
@@ -290,7 +285,7 @@ impl Comm {
                     }
                     onecopy_shm::sync::spin_hint();
                 }
-                idle += STEPS_ALONE;
+                steps += STEPS_ALONE;
                 worker.progress(true);
             }
         });

@@ -34,12 +34,12 @@ impl Engine {
         false
     }
 
-    /// Whether polling the ring of `dest` alone makes sense: its answer to the announced send `id` is all that is under
-    /// way.
+    /// Whether to poll the ring of `dest` alone for its answer to the send `id`: no peer is busy, and no transfer is
+    /// under way.
     #[inline]
     pub(super) fn may_await_answer(&self, id: RequestId, dest: u32) -> bool {
-        let announced = |request: &Request| matches!(request.state, RequestState::Awaiting(_));
-        self.core.requests.get(id).is_some_and(announced)
+        let awaits = |request: &Request| matches!(request.state, RequestState::Awaiting(_));
+        self.core.requests.get(id).is_some_and(awaits)
             && self.core.agenda.busy.is_empty()
             && self.receives.transfers.is_empty()
             && self.lives.is_there(dest as usize)

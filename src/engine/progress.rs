@@ -128,12 +128,12 @@ impl Engine {
 
     /// Takes the answer to the send `id` if it comes next from a peer, or what comes before it.
     #[inline]
-    pub(super) fn take_answer_from(&mut self, rank: u32, id: RequestId) {
+    pub(super) fn take_fin_or_all(&mut self, rank: u32, id: RequestId) {
         let Self { core, peers, .. } = self;
         let Some(Some(peer)) = peers.get_mut(rank as usize) else {
             return;
         };
-        if !proto::incoming::take_answer(core, peer, id) {
+        if !proto::incoming::take_fin(core, peer, id) {
             self.take_from(rank, Drain::All);
         } else if peer.has_output() {
             core.agenda.make_busy(rank);

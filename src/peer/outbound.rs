@@ -182,14 +182,14 @@ impl Outbound {
     #[inline]
     pub(crate) fn went_out(&mut self, context: u32, asks: bool) {
         if asks {
-            self.took_place(context);
+            self.take_place(context);
         }
         self.pop_outbox();
     }
 
     /// A message of this context takes a place among those that wait for answers.
     #[inline]
-    pub(crate) fn took_place(&mut self, context: u32) {
+    pub(crate) fn take_place(&mut self, context: u32) {
         if self.unanswered <= self.unanswered_max {
             self.held_back.last = context;
         }
@@ -244,7 +244,7 @@ impl Outbound {
         asked_by
     }
 
-    /// Whether the first in the outbox has to wait for answers. `asks`: whether it is one that the peer answers.
+    /// Whether a send that is next to go out has to wait for answers. `asks`: whether it is one that the peer answers.
     #[inline]
     pub(crate) fn must_hold(&self, context: u32, asks: bool) -> bool {
         let too_many = asks

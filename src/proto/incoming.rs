@@ -184,7 +184,7 @@ fn finished(core: &mut Core, peer: &mut Peer, fin: Fin) -> Result<(), String> {
 /// Takes the next record from the peer's ring if it says that the announced send `id` is received: what a blocking send
 /// waits for. `false`: it is something else, and is left to [`drain`].
 #[inline]
-pub(crate) fn take_answer(core: &mut Core, peer: &mut Peer, id: RequestId) -> bool {
+pub(crate) fn take_fin(core: &mut Core, peer: &mut Peer, id: RequestId) -> bool {
     let medium = peer.endpoint.medium();
     medium.run(|| NextAnswer { core, peer, id })
 }

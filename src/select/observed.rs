@@ -40,7 +40,7 @@ const TRY_FACTOR: f64 = 4.0;
 pub(crate) enum Rival {
     /// Through the kernel: by a layer that copies by a call.
     Kernel,
-    /// In chunks.
+    /// In chunks; in a collective, in pieces or as a message.
     Pipeline,
 }
 

@@ -64,7 +64,7 @@ impl Exchange {
         &self,
         engine: &Engine,
         state: &CommState,
-        seen: Option<Rival>,
+        way: Option<Rival>,
     ) -> Option<(usize, (usize, usize))> {
         let offer = self.offer?;
         let reader = self.readers.others(state.size(), state.me).next()?;
@@ -74,20 +74,20 @@ impl Exchange {
             None => offer.len,
         };
         let mapped = || engine.range_of(&offer).heap.is_some() && reaches_all(engine, state);
-        let goes = self.goes_as_message(engine, state, (reader, given), seen) && !mapped();
+        let goes = self.goes_as_message(engine, state, (reader, given), way) && !mapped();
         goes.then_some((reader, part))
     }
 
     /// Whether `given` bytes go as a message between this rank and `place`, if their giver's buffer cannot be mapped.
-    /// `seen`: which of the two ways is faster, if the pair knows that.
+    /// `way`: see [`Contribution::way`](super::super::contribution::Contribution::way).
     fn goes_as_message(
         &self,
         engine: &Engine,
         state: &CommState,
         (place, given): (usize, usize),
-        seen: Option<Rival>,
+        way: Option<Rival>,
     ) -> bool {
-        let over_calls = match seen {
+        let over_calls = match way {
             Some(Rival::Kernel) => return false,
             Some(Rival::Pipeline) => true,
             None => is_over_calls(engine, state, place),
@@ -117,13 +117,13 @@ impl Exchange {
         engine: &mut Engine,
         state: &CommState,
         seq: u32,
-        seen: Option<Rival>,
+        way: Option<Rival>,
     ) -> Result<()> {
         for index in 0..self.pending.len() {
             let place = self.pending[index];
             let (_, len) = self.takes.of(place);
             let given = self.find.all(len, state.size());
-            if self.goes_as_message(engine, state, (place, given), seen) {
+            if self.goes_as_message(engine, state, (place, given), way) {
                 let id = self.post(engine, state, seq, place)?;
                 self.messages().early.extend(id.map(|id| (place, id)));
             }

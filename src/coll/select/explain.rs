@@ -9,8 +9,10 @@ use super::{
 };
 use crate::coll::group::CHANNEL_RANKS;
 use crate::coll::nodes::MembersByNode;
+use crate::coll::observed;
 use crate::coll::{Collective, ElemType, Op, Parts, PredefinedOp};
 use crate::memory::channels;
+use onecopy_btl::LayerId;
 use onecopy_btl::cost::Costs;
 use onecopy_btl::registry::{LayerSet, Power};
 use onecopy_obs::{Knobs, seeds};
@@ -51,6 +53,8 @@ pub struct Table {
     pub choices: Vec<Choice>,
     /// What decides where contributions stand.
     limits: PlacementLimits,
+    /// Whether members learn which of two ways is faster.
+    learns: bool,
 }
 
 /// What is decided for one size: where a contribution stands in memory from `alloc` and in other memory, how
@@ -113,6 +117,15 @@ fn calls_are_allowed(knobs: &Knobs) -> bool {
     calls.any(|layer| knobs.layers.allows(layer.name()))
 }
 
+/// Whether two ranks compare calls of the kernel with the other ways. They do so where the user permits both, and has
+/// not decided where calls begin.
+fn learns(knobs: &Knobs) -> bool {
+    let mut calls = LayerSet::ALL.by(Power::Copy);
+    calls_are_allowed(knobs)
+        && knobs.layers.allows(LayerId::CHUNKS.name())
+        && !calls.any(|layer| layer.min(knobs).is_some())
+}
+
 impl Table {
     /// The table for a communicator of `ranks` ranks in a job of as many; `crowded`: those are more than processors.
     #[must_use]
@@ -156,6 +169,7 @@ impl Table {
                 channels(knobs, ranks)
             },
             temp_max: temp_max(costs),
+            learns: ranks == 2 && learns(knobs),
             relay_min,
             choices: Vec::new(),
             limits: PlacementLimits {
@@ -186,6 +200,7 @@ impl Table {
             seeds::HALVES_MIN,
             seeds::BOTH_COPY_MIN,
             seeds::HELPED_MIN,
+            observed::MIN,
         ];
         let mut edges: Vec<usize> = edges.into_iter().chain(self.relay_min).collect();
         edges.sort_unstable();
@@ -199,6 +214,7 @@ impl Table {
             if let Some(last) = self.choices.last_mut()
                 && (last.collective, last.algorithm, last.placement)
                     == (title, algorithm, placement)
+                && last.why == why
             {
                 last.to = to;
                 continue;
@@ -228,11 +244,15 @@ impl Table {
         } else {
             format!("alloc: {placed}; other: {}", why_placed(plain))
         };
-        let reason = match (self.how(scheme), scheme) {
+        let mut reason = match (self.how(scheme), scheme) {
             (Some(how), NodeScheme::Meet | NodeScheme::Relay) => how.to_owned(),
             (Some(how), _) => format!("{how}; {places}"),
             (None, _) => places,
         };
+        if self.learns && len >= observed::MIN && scheme.has_two_ways() {
+            reason
+                .push_str("; other, in calls that wait: by the kernel or not, as times were seen");
+        }
         ((name(mapped), name(plain)), label(scheme), reason)
     }
 
@@ -328,6 +348,27 @@ mod tests {
             let long = placed(reduction, 20 << 10);
             assert_eq!(long, Some(("buffer", "pieces")), "{reduction}");
         }
+        let learned = |table: &Table, title: &str, len: u64| {
+            let to = |choice: &Choice| choice.to.unwrap_or(u64::MAX);
+            let covers = |choice: &&Choice| {
+                choice.collective == title && (choice.from..=to(choice)).contains(&len)
+            };
+            let choice = table.choices.iter().find(covers).expect("a choice");
+            choice.why.contains("as times were seen")
+        };
+        for (title, len, expected) in [
+            ("allreduce", 64 << 10, true),
+            ("allreduce", (64 << 10) - 1, false),
+            ("bcast", 1 << 20, true),
+            ("scan", 1 << 20, false),
+        ] {
+            assert_eq!(learned(&pair, title, len), expected, "{title}, {len}");
+        }
+        let decided = Knobs::from_iter([("ONECOPY_CMA_MIN", "32K")])
+            .expect("a knob")
+            .0;
+        let decided = Table::new(&decided, &Costs::default(), 2, false);
+        assert!(!learned(&decided, "allreduce", 1 << 20));
         assert_eq!(placed("scan", 1 << 20), Some(("buffer", "buffer")));
         assert_eq!(placed("allgather", 16 << 10), Some(("buffer", "slot")));
         let none = Knobs::from_iter([("ONECOPY_COLL_POOL", "0")])

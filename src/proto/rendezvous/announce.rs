@@ -85,7 +85,7 @@ pub(crate) fn announce_at_once(
     }
     let out = announce(core, peer, id, coop_id);
     if out {
-        peer.outbound.took_place(context);
+        peer.outbound.take_place(context);
     }
     out
 }
