@@ -249,7 +249,7 @@ fn rewritten_max() {
         .into_iter()
         .filter(|layer| layer.row().min.is_some())
     {
-        let mut knobs = Knobs::default();
+        let mut knobs = written(ChunkCopy::Owned);
         take_from(&mut knobs, layer, "8K");
         for set in [None, Some(1 << 20)] {
             knobs.rewritten_max = set;

@@ -106,7 +106,8 @@ pub(crate) struct Contribution {
     pub(crate) blocking: bool,
     /// Whether this rank leaves a share of the result for others to read.
     pub(crate) shares: bool,
-    /// The way that was chosen for what cannot be mapped, perhaps as a try; none: sizes decide.
+    /// The way of what cannot be mapped: chosen, perhaps as a try, or expected by a rank that only takes. None: sizes
+    /// decide.
     pub(super) way: Option<Rival>,
     /// How it is timed, if it is.
     pub(super) timed: Option<Timed>,

@@ -242,17 +242,12 @@ impl PlacementLimits {
 
 impl NodeScheme {
     /// Whether what cannot be mapped may also go otherwise than by calls of the kernel: as a message or in pieces.
-    pub(super) fn has_two_ways(self) -> bool {
-        matches!(
-            self,
-            Self::Exchange {
-                one_reader: true,
-                ..
-            } | Self::Combine {
-                in_pieces: true,
-                ..
-            }
-        )
+    pub(super) fn has_two_ways(self, limits: &PlacementLimits) -> bool {
+        match self {
+            Self::Exchange { one_reader, .. } => one_reader,
+            Self::Combine { in_pieces, .. } => in_pieces && limits.maps,
+            Self::Meet | Self::Relay => false,
+        }
     }
 
     /// Where a contribution of `len` bytes stands; `mapped` says that peers can map its buffer.

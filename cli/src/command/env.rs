@@ -98,6 +98,10 @@ fn here(auto: &Auto, knobs: &Knobs, costs: &Costs) -> Option<String> {
             ..here
         },
         Situation {
+            slots_take: 0,
+            ..here
+        },
+        Situation {
             extension: true,
             ..here
         },

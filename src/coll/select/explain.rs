@@ -118,12 +118,13 @@ fn calls_are_allowed(knobs: &Knobs) -> bool {
 }
 
 /// Whether two ranks compare calls of the kernel with the other ways. They do so where the user permits both, and has
-/// not decided where calls begin.
+/// decided for none of the layers where calls begin. Which of these a pair has is not known here.
 fn learns(knobs: &Knobs) -> bool {
-    let mut calls = LayerSet::ALL.by(Power::Copy);
-    calls_are_allowed(knobs)
-        && knobs.layers.allows(LayerId::CHUNKS.name())
-        && !calls.any(|layer| layer.min(knobs).is_some())
+    let permitted = |layer: &LayerId| knobs.layers.allows(layer.name());
+    let mut calls = LayerSet::ALL.by(Power::Copy).filter(permitted).peekable();
+    calls.peek().is_some()
+        && permitted(&LayerId::CHUNKS)
+        && calls.all(|layer| layer.min(knobs).is_none())
 }
 
 impl Table {
@@ -249,7 +250,8 @@ impl Table {
             (Some(how), _) => format!("{how}; {places}"),
             (None, _) => places,
         };
-        if self.learns && len >= observed::MIN && scheme.has_two_ways() {
+        let is_timed = len >= observed::MIN && len > self.temp_max;
+        if self.learns && is_timed && scheme.has_two_ways(&self.limits) {
             reason
                 .push_str("; other, in calls that wait: by the kernel or not, as times were seen");
         }
