@@ -59,6 +59,7 @@ pub(crate) fn run(root: &Path) -> Result<(), Failure> {
     for file in &files {
         words::check(file, &mut findings);
         sentences::check(file, &mut findings);
+        sentences::check_width(file, &mut findings);
         if is_rust(file) {
             source::check(file, &mut findings);
             starts::check(file, &mut findings);
