@@ -17,7 +17,7 @@ use crate::error::{Error, Result};
 use crate::handle::Handle;
 use crate::matching::{OWN_CONTEXTS, Pattern, Source, Tag};
 use crate::peer::Incoming;
-use crate::proto::direct::{AtOnce, Received, Sent};
+use crate::proto::direct::{AtOnce, ReceiveProgress, SendProgress};
 use crate::request::{RequestId, SendPlan, Status, UserBuf};
 use bytemuck::{AnyBitPattern, NoUninit};
 use onecopy_shm::loan::{self, Loan};
@@ -208,12 +208,12 @@ impl Comm {
                 None,
             )
         } else {
-            Sent::Later(None)
+            SendProgress::Later(None)
         };
         match sent {
-            Sent::All => Ok(()),
-            Sent::Part(sent) => self.send_rest(bytes, dest, tag, sent),
-            Sent::Later(plan) => self.send_mode(bytes, dest, tag, SendMode::Standard, plan),
+            SendProgress::All => Ok(()),
+            SendProgress::Part(sent) => self.send_rest(bytes, dest, tag, sent),
+            SendProgress::Later(plan) => self.send_mode(bytes, dest, tag, SendMode::Standard, plan),
         }
     }
 
@@ -354,21 +354,21 @@ impl Comm {
         let (source, tag) = (source.into(), tag.into());
         let bytes: &mut [u8] = bytemuck::cast_slice_mut(buf);
         let status = match self.receive_soon(bytes, source, tag) {
-            Received::All(status) => self.local(status),
-            Received::Part(begun) => self.receive_rest(bytes, begun)?,
-            Received::Nothing => self.receive_slow(bytes, source, tag)?,
+            ReceiveProgress::All(status) => self.local(status),
+            ReceiveProgress::Part(begun) => self.receive_rest(bytes, begun)?,
+            ReceiveProgress::Nothing => self.receive_slow(bytes, source, tag)?,
         };
         whole::<T>(status)
     }
 
     /// Polls the source's ring alone for a while: the shortest way for a message that is about to come.
     #[inline]
-    fn receive_soon(&self, bytes: &mut [u8], source: Source, tag: Tag) -> Received {
+    fn receive_soon(&self, bytes: &mut [u8], source: Source, tag: Tag) -> ReceiveProgress {
         let Source::Rank(source) = self.in_world(source) else {
-            return Received::Nothing;
+            return ReceiveProgress::Nothing;
         };
         let Ok(source) = u32::try_from(source) else {
-            return Received::Nothing;
+            return ReceiveProgress::Nothing;
         };
         let mut worker = self.handle.gate.enter();
         if worker.is_to_look_around() {
@@ -385,7 +385,7 @@ impl Comm {
                 worker
                     .engine
                     .receive_now(source, self.context, tag.tag(), bytes, AtOnce::Parts);
-            if !matches!(received, Received::Nothing)
+            if !matches!(received, ReceiveProgress::Nothing)
                 || !worker.engine.may_receive_now(source)
                 || poll >= polls
             {

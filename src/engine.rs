@@ -18,7 +18,7 @@ use crate::error::{Error, Result};
 use crate::matching::{Envelope, Pattern};
 use crate::peer::{Incoming, PairSettings, Peer, Target};
 use crate::proto;
-use crate::proto::direct::{AtOnce, Received, Sent};
+use crate::proto::direct::{AtOnce, ReceiveProgress, SendProgress};
 use crate::request::{Request, RequestId, RequestState, SendPlan, Status, UserBuf};
 use crate::state::lightweight::PostedReceive;
 use crate::state::{Core, Lives, Message, Receives, Waits};
@@ -164,9 +164,9 @@ impl Engine {
         bytes: &[u8],
         at_once: AtOnce,
         decided: Option<SendPlan>,
-    ) -> Sent {
+    ) -> SendProgress {
         let Some(Some(peer)) = self.peers.get_mut(dest as usize) else {
-            return Sent::Later(decided);
+            return SendProgress::Later(decided);
         };
         proto::direct::send(&mut self.core, peer, envelope, bytes, at_once, decided)
     }
@@ -290,7 +290,7 @@ impl Engine {
         tag: Option<i32>,
         out: &mut [u8],
         at_once: AtOnce,
-    ) -> Received {
+    ) -> ReceiveProgress {
         let Self {
             core,
             receives,
@@ -298,7 +298,7 @@ impl Engine {
             ..
         } = self;
         let Some(Some(peer)) = peers.get_mut(source as usize) else {
-            return Received::Nothing;
+            return ReceiveProgress::Nothing;
         };
         proto::direct::receive(core, receives, peer, (context, tag), out, at_once)
     }

@@ -16,7 +16,7 @@ pub use crate::engine::SendMode as Mode;
 use crate::error::{Error, Result};
 use crate::matching::{Source, Tag};
 use crate::nonblocking::Matched;
-use crate::proto::direct::{AtOnce, Received, Sent};
+use crate::proto::direct::{AtOnce, ReceiveProgress, SendProgress};
 pub use crate::request::{Activity, Staged};
 use crate::request::{RequestId, SendPlan, StagedBuf, Status, UserBuf};
 use onecopy_shm::loan::{Loan, Span};
@@ -218,10 +218,10 @@ fn send_after_progress(
     envelope: (u32, i32),
     bytes: &[u8],
     decided: Option<SendPlan>,
-) -> Sent {
+) -> SendProgress {
     // To a rank that is not connected yet, or to this one itself, nothing ever goes at once.
     if worker.engine.peers[rank as usize].is_none() {
-        return Sent::Later(None);
+        return SendProgress::Later(None);
     }
     worker.progress(false);
     let engine = &mut worker.engine;
@@ -273,19 +273,19 @@ impl Comm {
         let (envelope, engine) = ((self.context, tag), &mut worker.engine);
         let sent = match engine.send_now(rank, envelope, bytes, AtOnce::Whole, None) {
             // Room would not help: the message has to be announced, and then it is the receiver's turn.
-            sent @ Sent::Later(Some(SendPlan::Announced { .. })) => sent,
-            Sent::Later(decided) if again => {
+            sent @ SendProgress::Later(Some(SendPlan::Announced { .. })) => sent,
+            SendProgress::Later(decided) if again => {
                 send_after_progress(&mut worker, rank, envelope, bytes, decided)
             }
             sent => sent,
         };
         drop(worker);
         match sent {
-            Sent::All => Attempt::Sent,
-            Sent::Later(decided) => Attempt::Later(Plan(lasting(decided))),
+            SendProgress::All => Attempt::Sent,
+            SendProgress::Later(decided) => Attempt::Later(Plan(lasting(decided))),
             // A send begins only with room for all of it, so a part is left only where a test lets a claim fail. The
             // rest goes out without waiting for the peer.
-            Sent::Part(sent) => match self.send_rest(bytes, dest, tag, sent) {
+            SendProgress::Part(sent) => match self.send_rest(bytes, dest, tag, sent) {
                 Ok(()) => Attempt::Sent,
                 // The peer is gone. The next send says so.
                 Err(_) => left,
@@ -323,8 +323,8 @@ impl Comm {
             return None;
         }
         match engine.receive_now(source, self.context, tag.tag(), bytes, AtOnce::Whole) {
-            Received::All(status) => Some(status),
-            Received::Nothing | Received::Part(_) => None,
+            ReceiveProgress::All(status) => Some(status),
+            ReceiveProgress::Nothing | ReceiveProgress::Part(_) => None,
         }
     }
 

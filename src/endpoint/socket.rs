@@ -40,7 +40,7 @@ use onecopy_obs::StreamSettings;
 use onecopy_shm::copy::Kernel;
 use onecopy_shm::fault;
 use onecopy_shm::layout::{ChunkIndex, ChunkName, OutOfBounds};
-use output::{Output, Sending, Sent};
+use output::{ChunkOutcome, Output, Sending};
 use std::net::SocketAddr;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::sync::Arc;
@@ -508,10 +508,10 @@ impl Socket {
         let sent = sending.end();
         fault::point("frame.partial");
         match sent {
-            Sent::All => {}
-            Sent::Nothing => return Put::NoRoom,
-            Sent::Failed(errno) => self.cannot_write(errno),
-            Sent::Torn => self.cut(),
+            ChunkOutcome::All => {}
+            ChunkOutcome::Nothing => return Put::NoRoom,
+            ChunkOutcome::Failed(errno) => self.cannot_write(errno),
+            ChunkOutcome::Torn => self.cut(),
         }
         self.credit_due = 0;
         Put::Sent

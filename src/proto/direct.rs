@@ -31,7 +31,7 @@ pub(crate) enum AtOnce {
 
 /// How far a send came.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Sent {
+pub(crate) enum SendProgress {
     /// All of it is sent.
     All,
     /// So many bytes are sent; the rest must follow before anything else goes to this peer.
@@ -42,7 +42,7 @@ pub(crate) enum Sent {
 
 /// How far a receive came.
 #[derive(Debug)]
-pub(crate) enum Received {
+pub(crate) enum ReceiveProgress {
     /// It is complete.
     All(Status),
     /// A message has begun to arrive; the rest must be received before anything else from this peer.
@@ -60,13 +60,13 @@ pub(crate) fn send(
     bytes: &[u8],
     at_once: AtOnce,
     decided: Option<SendPlan>,
-) -> Sent {
+) -> SendProgress {
     let len = bytes.len();
     if len > peer.policy.thresholds.fast_max {
         return send_longer(core, peer, (context, tag), bytes, at_once, decided);
     }
     if !may_send(peer) || !has_credit(core, peer, charge(len as u64)) {
-        return Sent::Later(None);
+        return SendProgress::Later(None);
     }
     send_slots(core, peer, context, tag, bytes)
 }
@@ -78,7 +78,13 @@ fn may_send(peer: &Peer) -> bool {
 }
 
 #[inline(always)]
-fn send_slots(core: &mut Core, peer: &mut Peer, context: u32, tag: i32, bytes: &[u8]) -> Sent {
+fn send_slots(
+    core: &mut Core,
+    peer: &mut Peer,
+    context: u32,
+    tag: i32,
+    bytes: &[u8],
+) -> SendProgress {
     let medium = peer.endpoint.medium();
     medium.run(|| Slots {
         core,
@@ -97,10 +103,10 @@ struct Slots<'a> {
 }
 
 impl MediumOp for Slots<'_> {
-    type Outcome = Sent;
+    type Outcome = SendProgress;
 
     #[inline(always)]
-    fn run_on<M: Medium>(self) -> Sent {
+    fn run_on<M: Medium>(self) -> SendProgress {
         let Self {
             core,
             peer,
@@ -110,16 +116,16 @@ impl MediumOp for Slots<'_> {
         let len = bytes.len();
         let slots = eager::slots_of(len, false);
         let Some(to) = M::of(&mut peer.endpoint) else {
-            return Sent::Later(None);
+            return SendProgress::Later(None);
         };
         let Some(room) = to.claim(slots) else {
-            return Sent::Later(Some(SendPlan::Slots));
+            return SendProgress::Later(Some(SendPlan::Slots));
         };
         // Bytes that the call itself has cannot be withdrawn.
         let _ = eager::write_slots(&core.loans, room, None, meta, len, bytes);
         let woke = to.notify();
         eager::sent_slots(core, peer, slots, len, woke);
-        Sent::All
+        SendProgress::All
     }
 }
 
@@ -130,10 +136,10 @@ fn send_longer(
     bytes: &[u8],
     at_once: AtOnce,
     decided: Option<SendPlan>,
-) -> Sent {
+) -> SendProgress {
     let len = bytes.len();
     if !may_send(peer) {
-        return Sent::Later(decided);
+        return SendProgress::Later(decided);
     }
     let in_heap = core.home.heap_offset_of(bytes.as_ptr().addr(), len);
     let out = Outgoing {
@@ -150,7 +156,7 @@ fn send_longer(
         SendPlan::Slots => send_slots(core, peer, context, tag, bytes),
         SendPlan::Chunks { .. } => send_chunks(core, peer, (context, tag), bytes, at_once),
         SendPlan::Announced { .. } | SendPlan::Stalled | SendPlan::Piped { .. } => {
-            Sent::Later(Some(plan))
+            SendProgress::Later(Some(plan))
         }
     }
 }
@@ -161,9 +167,9 @@ fn send_chunks(
     (context, tag): (u32, i32),
     bytes: &[u8],
     at_once: AtOnce,
-) -> Sent {
+) -> SendProgress {
     let total = bytes.len() as u64;
-    let later = Sent::Later(Some(SendPlan::Chunks { sent: 0 }));
+    let later = SendProgress::Later(Some(SendPlan::Chunks { sent: 0 }));
     let step = eager::step_of(core, peer, total, 0);
     if total > step {
         if !core.single_threaded {
@@ -179,9 +185,9 @@ fn send_chunks(
     }
     let meta = records::meta(context, tag);
     match eager::put_chunks(core, peer, (meta, None), total, 0, bytes) {
-        (_, Chunked::Sent) => Sent::All,
+        (_, Chunked::Sent) => SendProgress::All,
         (0, _) => later,
-        (sent, _) => Sent::Part(sent),
+        (sent, _) => SendProgress::Part(sent),
     }
 }
 
@@ -194,7 +200,7 @@ pub(crate) fn receive(
     (context, tag): (u32, Option<i32>),
     out: &mut [u8],
     at_once: AtOnce,
-) -> Received {
+) -> ReceiveProgress {
     let medium = peer.endpoint.medium();
     medium.run(|| NextReceive {
         core,
@@ -219,10 +225,10 @@ struct NextReceive<'a> {
 }
 
 impl MediumOp for NextReceive<'_> {
-    type Outcome = Received;
+    type Outcome = ReceiveProgress;
 
     #[inline(always)]
-    fn run_on<M: Medium>(self) -> Received {
+    fn run_on<M: Medium>(self) -> ReceiveProgress {
         let Self {
             core,
             receives,
@@ -231,17 +237,17 @@ impl MediumOp for NextReceive<'_> {
             ..
         } = self;
         let Some(from) = M::of(&mut peer.endpoint) else {
-            return Received::Nothing;
+            return ReceiveProgress::Nothing;
         };
         if from.is_empty() || !receives.unexpected.is_empty() || peer.life.is_gone() {
-            return Received::Nothing;
+            return ReceiveProgress::Nothing;
         }
         let Ok(Some(record)) = from.peek() else {
-            return Received::Nothing;
+            return ReceiveProgress::Nothing;
         };
         let (context, tag) = records::from_meta(record.meta);
         if context != self.context || self.tag.is_some_and(|wanted| wanted != tag) {
-            return Received::Nothing;
+            return ReceiveProgress::Nothing;
         }
         let envelope = Envelope {
             context,
@@ -249,13 +255,13 @@ impl MediumOp for NextReceive<'_> {
             tag,
         };
         if !receives.posted.is_empty() && receives.posted.accepts(&envelope) {
-            return Received::Nothing;
+            return ReceiveProgress::Nothing;
         }
         if record.kind != Kind::Eager as u8 {
             return receive_longer::<M>(core, peer, record, envelope, out, self.at_once);
         }
         if record.len > out.len() {
-            return Received::Nothing;
+            return ReceiveProgress::Nothing;
         }
         from.read(&record, 0, &mut out[..record.len]);
         pass(core, from, record, None);
@@ -273,12 +279,12 @@ fn pass<M: Medium>(core: &mut Core, from: &mut M, record: Record, chunk: Option<
 
 /// The caller's own receive was for the message, and has it.
 #[inline(always)]
-fn received(core: &mut Core, peer: &mut Peer, envelope: Envelope, ended: Ended) -> Received {
+fn received(core: &mut Core, peer: &mut Peer, envelope: Envelope, ended: Ended) -> ReceiveProgress {
     peer.idle_polls = 0;
     core.counters.count_expected();
     let message = (envelope, ended.bytes);
     deliver(core, peer, Receiver::Call, message, Ok(()), ended);
-    Received::All(status_of(envelope, ended.bytes))
+    ReceiveProgress::All(status_of(envelope, ended.bytes))
 }
 
 /// Out of line: the registers are the short message's.
@@ -290,13 +296,13 @@ fn receive_longer<M: Medium>(
     envelope: Envelope,
     out: &mut [u8],
     at_once: AtOnce,
-) -> Received {
+) -> ReceiveProgress {
     let mut raw = [0; BODY];
     if record.len != BODY || peer.inbound.incoming.is_some() {
-        return Received::Nothing;
+        return ReceiveProgress::Nothing;
     }
     let Some(from) = M::of(&mut peer.endpoint) else {
-        return Received::Nothing;
+        return ReceiveProgress::Nothing;
     };
     from.read(&record, 0, &mut raw);
     let begun = EnvelopeRecord {
@@ -307,7 +313,7 @@ fn receive_longer<M: Medium>(
     match Kind::try_from(record.kind) {
         Ok(Kind::ChunkFirst) => receive_chunks::<M>(core, peer, begun, out, at_once),
         Ok(Kind::Rts) => receive_mapped::<M>(core, peer, begun, out),
-        _ => Received::Nothing,
+        _ => ReceiveProgress::Nothing,
     }
 }
 
@@ -331,30 +337,30 @@ fn receive_chunks<M: Medium>(
     begun: EnvelopeRecord<'_>,
     out: &mut [u8],
     at_once: AtOnce,
-) -> Received {
+) -> ReceiveProgress {
     let EnvelopeRecord {
         record, envelope, ..
     } = begun;
     let Some(from) = M::of(&mut peer.endpoint) else {
-        return Received::Nothing;
+        return ReceiveProgress::Nothing;
     };
     let Some(first) = ChunkBody::decode(Kind::ChunkFirst, begun.body)
         .ok()
         .and_then(|body| shown(from.part(), body).ok())
     else {
-        return Received::Nothing;
+        return ReceiveProgress::Nothing;
     };
     // Anything odd is left to the long way, which reports it. Until the message has to wait it has no request.
     let Ok(mut incoming) = Incoming::begin(&core.knobs, envelope, &first) else {
-        return Received::Nothing;
+        return ReceiveProgress::Nothing;
     };
     if incoming.total > out.len() as u64 || incoming.sync.is_some() {
-        return Received::Nothing;
+        return ReceiveProgress::Nothing;
     }
     if u64::from(first.piece) < incoming.total
         && (at_once == AtOnce::Whole || !core.single_threaded)
     {
-        return Received::Nothing;
+        return ReceiveProgress::Nothing;
     }
     let polls = match from.part() {
         None => CHUNK_POLLS,
@@ -385,9 +391,9 @@ fn receive_chunks<M: Medium>(
         (record, body) = next;
     }
     if incoming.received == 0 {
-        return Received::Nothing;
+        return ReceiveProgress::Nothing;
     }
-    Received::Part(incoming)
+    ReceiveProgress::Part(incoming)
 }
 
 /// Polls for the next chunk of a message. None: it does not come soon, or something else does.
@@ -420,7 +426,7 @@ fn receive_mapped<M: Medium>(
     peer: &mut Peer,
     begun: EnvelopeRecord<'_>,
     out: &mut [u8],
-) -> Received {
+) -> ReceiveProgress {
     let Ok(Rts {
         len,
         request,
@@ -431,10 +437,10 @@ fn receive_mapped<M: Medium>(
         ..
     }) = Rts::decode(begun.body)
     else {
-        return Received::Nothing;
+        return ReceiveProgress::Nothing;
     };
     let Some(out) = out.get_mut(..len as usize) else {
-        return Received::Nothing;
+        return ReceiveProgress::Nothing;
     };
     let range = RemoteRange {
         address,
@@ -446,10 +452,10 @@ fn receive_mapped<M: Medium>(
     if !mapped::is_copied_alone(peer, len)
         || !mapped::copy(&mut core.counters, peer, request, range, out)
     {
-        return Received::Nothing;
+        return ReceiveProgress::Nothing;
     }
     let Some(from) = M::of(&mut peer.endpoint) else {
-        return Received::Nothing;
+        return ReceiveProgress::Nothing;
     };
     pass(core, from, begun.record, None);
     received(core, peer, begun.envelope, mapped::ended(request, len))

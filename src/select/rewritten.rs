@@ -19,7 +19,7 @@ pub(super) const SHORTEST: usize = 8 * WORDS;
 const MIX: u64 = 0x9E37_79B9_7F4A_7C15;
 
 #[derive(Debug, Clone, Copy, Default)]
-struct Sent {
+struct Fingerprint {
     address: usize,
     len: usize,
     words: u64,
@@ -28,13 +28,13 @@ struct Sent {
 /// What was sent lately.
 #[derive(Debug)]
 pub(crate) struct Rewritten {
-    sent: Box<[Sent; BUFFERS]>,
+    sent: Box<[Fingerprint; BUFFERS]>,
 }
 
 impl Default for Rewritten {
     fn default() -> Self {
         Self {
-            sent: Box::new([Sent::default(); BUFFERS]),
+            sent: Box::new([Fingerprint::default(); BUFFERS]),
         }
     }
 }
@@ -68,7 +68,7 @@ impl Rewritten {
         }
         let (address, len) = (bytes.as_ptr().addr(), bytes.len());
         let sent = &mut self.sent[place(address, len)];
-        let now = Sent {
+        let now = Fingerprint {
             address,
             len,
             words: words(bytes),

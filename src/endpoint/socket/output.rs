@@ -197,7 +197,7 @@ pub(super) struct Sending<'o, 'f> {
 }
 
 /// What became of a chunk.
-pub(super) enum Sent {
+pub(super) enum ChunkOutcome {
     /// It is out, or what is left of it waits in the buffer.
     All,
     /// Nothing of it.
@@ -300,15 +300,15 @@ impl<'o, 'f> Sending<'o, 'f> {
     }
 
     /// The whole chunk was shown.
-    pub(super) fn end(mut self) -> Sent {
+    pub(super) fn end(mut self) -> ChunkOutcome {
         if !self.has_begun() && !self.refused {
             self.piece(&[]);
         }
         match self.failed {
-            _ if self.refused => Sent::Nothing,
-            Some(errno) => Sent::Failed(errno),
-            None if self.left > 0 => Sent::Torn,
-            None => Sent::All,
+            _ if self.refused => ChunkOutcome::Nothing,
+            Some(errno) => ChunkOutcome::Failed(errno),
+            None if self.left > 0 => ChunkOutcome::Torn,
+            None => ChunkOutcome::All,
         }
     }
 }
