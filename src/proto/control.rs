@@ -2,7 +2,7 @@
 //! Control records to a peer, and what goes with them: the peer is woken, gets credit back, or a send is complete.
 //! Every protocol uses these, so they know none.
 
-use crate::endpoint::{Claim, Medium, MediumOp, RecordRoom};
+use crate::endpoint::{ChunkName, Claim, Medium, MediumOp, Record, RecordRoom};
 use crate::peer::{Gone, Peer};
 use crate::records::{BODY, Fin, Kind};
 use crate::request::{RequestId, Status};
@@ -119,6 +119,19 @@ pub(super) fn notify(core: &mut Core, peer: &mut Peer) {
 #[inline(always)]
 pub(super) fn notify_room(core: &mut Core, peer: &mut Peer) {
     if peer.endpoint.notify_room() {
+        core.counters.doorbells_rung += 1;
+    }
+}
+
+/// Passes a record, and the chunk that it names if there is one. Wakes the peer, if it waits for the room.
+#[inline(always)]
+pub(super) fn pass<M: Medium>(
+    core: &mut Core,
+    from: &mut M,
+    record: Record,
+    chunk: Option<ChunkName>,
+) {
+    if from.pass(record, chunk) && from.notify_room() {
         core.counters.doorbells_rung += 1;
     }
 }

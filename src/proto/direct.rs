@@ -6,12 +6,13 @@
 //! this way and has to wait goes on as a request. That is possible only when no other thread can come in between. How
 //! bytes travel is the protocols' business ([`eager`]).
 
+use super::control::pass;
 use super::deliver::{Ended, Receiver, deliver, status_of};
 use super::destination::{Destination, shown};
 use super::eager::{self, Chunked};
 use super::plan::{Outgoing, has_credit, plan, still_right};
 use super::rendezvous::mapped;
-use crate::endpoint::{ChunkName, Medium, MediumOp, Record};
+use crate::endpoint::{Medium, MediumOp, Record};
 use crate::matching::Envelope;
 use crate::peer::{Incoming, Peer, charge};
 use crate::records::{self, BODY, ChunkBody, Kind, Rts, SourceLayout};
@@ -266,14 +267,6 @@ impl MediumOp for NextReceive<'_> {
         from.read(&record, 0, &mut out[..record.len]);
         pass(core, from, record, None);
         received(core, peer, envelope, Ended::eager(record.len as u64, None))
-    }
-}
-
-/// Passes a record, and the chunk that it names if there is one.
-#[inline(always)]
-fn pass<M: Medium>(core: &mut Core, from: &mut M, record: Record, chunk: Option<ChunkName>) {
-    if from.pass(record, chunk) && from.notify_room() {
-        core.counters.doorbells_rung += 1;
     }
 }
 

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Records from a peer: each goes to the protocol that it belongs to. So does a message that came before its receive.
 
-use super::control::{complete_send, give_credit, notify_room};
+use super::control::{complete_send, give_credit, notify_room, pass};
 use super::destination::shown;
 use super::{broken, eager, pipeline, rendezvous};
 use crate::endpoint::{Endpoint, Medium, MediumOp, Record};
@@ -216,9 +216,7 @@ impl MediumOp for NextAnswer<'_> {
         let Some(fin) = Fin::decode(&body).ok().filter(|fin| fin.request == id.0) else {
             return false;
         };
-        if from.pass(record, None) && from.notify_room() {
-            core.counters.doorbells_rung += 1;
-        }
+        pass(core, from, record, None);
         peer.idle_polls = 0;
         // It is awaited: an error would say that it is not.
         finished(core, peer, fin).is_ok()

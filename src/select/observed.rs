@@ -205,9 +205,8 @@ impl Observed {
         // Beyond that nobody measures, and sizes stop being exact.
         (1.0..1e15).contains(&bytes).then(|| {
             let near = bytes as u64;
-            let first = self.call.estimate(near) < self.pipeline.estimate(near);
-            let differs =
-                |size: &u64| (self.call.estimate(*size) < self.pipeline.estimate(*size)) != first;
+            let first = self.faster(near);
+            let differs = |size: &u64| self.faster(*size) != first;
             (near..near + 3).find(differs).unwrap_or(near)
         })
     }

@@ -661,9 +661,8 @@ impl Knobs {
             ..Situation::here()
         };
         match self.rewritten_max {
-            // What the user sets has the bounds of the rule.
             Some(set) if auto::takes_rewritten(self, &situation) => {
-                set.min(self.eager_credit / 2).min(self.peer_share() / 2)
+                auto::at_most_two_wait(self, &situation, set)
             }
             _ => auto::REWRITTEN_MAX.number(self, &situation),
         }

@@ -120,11 +120,9 @@ fn calls_are_allowed(knobs: &Knobs) -> bool {
 /// Whether two ranks compare calls of the kernel with the other ways. They do so where the user permits both, and has
 /// decided for none of the layers where calls begin. Which of these a pair has is not known here.
 fn learns(knobs: &Knobs) -> bool {
-    let permitted = |layer: &LayerId| knobs.layers.allows(layer.name());
-    let mut calls = LayerSet::ALL.by(Power::Copy).filter(permitted).peekable();
-    calls.peek().is_some()
-        && permitted(&LayerId::CHUNKS)
-        && calls.all(|layer| layer.min(knobs).is_none())
+    let mut calls = LayerSet::ALL.by(Power::Copy);
+    let is_open = |layer: LayerId| !knobs.layers.allows(layer.name()) || layer.min(knobs).is_none();
+    calls_are_allowed(knobs) && knobs.layers.allows(LayerId::CHUNKS.name()) && calls.all(is_open)
 }
 
 impl Table {
@@ -335,27 +333,21 @@ mod tests {
         );
         assert!(table.channels > 0 && table.choices.iter().all(|choice| !choice.why.is_empty()));
         let pair = Table::new(&Knobs::default(), &Costs::default(), 2, false);
-        let placed = |title: &str, len: u64| {
+        let choice_of = |table: &Table, title: &str, len: u64| {
             let covers = |choice: &&Choice| {
                 let to = choice.to.unwrap_or(u64::MAX);
                 choice.collective == title && (choice.from..=to).contains(&len)
             };
-            pair.choices
-                .iter()
-                .find(covers)
-                .map(|choice| choice.placement)
+            table.choices.iter().find(covers).cloned()
         };
+        let placed = |title: &str, len| choice_of(&pair, title, len).map(|choice| choice.placement);
         assert_eq!(placed("allreduce", 16 << 10), Some(("buffer", "slot")));
         for reduction in ["reduce", "allreduce", "reduce_scatter"] {
             let long = placed(reduction, 20 << 10);
             assert_eq!(long, Some(("buffer", "pieces")), "{reduction}");
         }
-        let learned = |table: &Table, title: &str, len: u64| {
-            let to = |choice: &Choice| choice.to.unwrap_or(u64::MAX);
-            let covers = |choice: &&Choice| {
-                choice.collective == title && (choice.from..=to(choice)).contains(&len)
-            };
-            let choice = table.choices.iter().find(covers).expect("a choice");
+        let learned = |table: &Table, title: &str, len| {
+            let choice = choice_of(table, title, len).expect("a choice");
             choice.why.contains("as times were seen")
         };
         for (title, len, expected) in [

@@ -1,12 +1,11 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Sentences of pages and comments have few words. Tables, headings and blocks of code are no sentences.
 
+use super::source::COMMENT_COLUMNS;
 use super::{File, Findings};
 
 /// Words that a sentence may have.
 const MOST: usize = 25;
-/// Columns of a line of a page.
-const COLUMNS: usize = 120;
 /// Pages that nobody wraps: what a run printed is kept as it was.
 const RECORDS: &str = "benches/record/";
 /// Words that end with a point and end no sentence.
@@ -38,9 +37,12 @@ pub(super) fn check_width(file: &File, findings: &mut Findings) {
     for (index, line) in file.text.lines().enumerate() {
         in_code ^= line.trim_start().starts_with("```");
         let is_free = in_code || line.starts_with('|') || line.contains("://");
-        if !is_free && line.chars().count() > COLUMNS {
+        if !is_free && line.chars().count() > COMMENT_COLUMNS {
             let place = format!("{}:{}", file.path, index + 1);
-            findings.error(place, format!("a line of more than {COLUMNS} columns"));
+            findings.error(
+                place,
+                format!("a line of more than {COMMENT_COLUMNS} columns"),
+            );
         }
     }
 }

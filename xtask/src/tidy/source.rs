@@ -7,7 +7,7 @@ const SPDX: &str = "// SPDX-License-Identifier: MIT OR Apache-2.0";
 const WARN_LINES: usize = 600;
 const FAIL_LINES: usize = 1000;
 /// Columns of a comment that stands on lines of its own. A row of a table cannot be broken.
-const COMMENT_COLUMNS: usize = 120;
+pub(super) const COMMENT_COLUMNS: usize = 120;
 
 /// Files that may name the standard library's atomics.
 const ATOMICS: &[&str] = &["btl/shm/src/sync.rs", "btl/obs/"];

@@ -209,6 +209,12 @@ pub(super) fn takes_rewritten(knobs: &Knobs, situation: &Situation) -> bool {
     has_chunks(knobs) && !is_decided(knobs, situation)
 }
 
+/// Of so many bytes of a message as many as let two of its length wait for their receiver.
+pub(super) fn at_most_two_wait(knobs: &Knobs, situation: &Situation, bytes: usize) -> usize {
+    let share = share(knobs, situation) / 2;
+    bytes.min(knobs.eager_credit / 2).min(share)
+}
+
 /// Whether messages may go in chunks.
 fn has_chunks(knobs: &Knobs) -> bool {
     knobs.layers.allows("cico")
@@ -300,9 +306,7 @@ pub(super) static REWRITTEN_MAX: Auto = Auto::Computed(
             true => seeds::REWRITTEN_MAPPED_MAX.by(writes_strings(knobs, situation)),
             false => seeds::REWRITTEN_MAX,
         };
-        // At most two wait for their receiver.
-        let share = share(knobs, situation) / 2;
-        Value::Size(most.min(knobs.eager_credit / 2).min(share))
+        Value::Size(at_most_two_wait(knobs, situation, most))
     },
 );
 pub(super) static CHUNK_COPY: Auto = Auto::Cases(
