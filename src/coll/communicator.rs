@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! A communicator with its collectives under way: how they move, and how they end when a member is lost.
 
-use super::contribution::{Served, behind};
+use super::contribution::{Readers, Served, behind};
 use super::failed::Failed;
 use super::member_buffer;
 use super::messages::{Poison, poisoned};
@@ -18,6 +18,8 @@ use std::collections::VecDeque;
 pub(crate) struct Communicator {
     pub(crate) state: CommState,
     pub(crate) ops: VecDeque<Operation>,
+    /// Who reads this rank's contribution to the last short collective where the program has it.
+    pub(super) reads_mapped: Readers,
     /// What members get by messages when it has failed.
     pub(super) poison: Poison,
 }
@@ -27,6 +29,7 @@ impl Communicator {
         Self {
             state,
             ops: VecDeque::new(),
+            reads_mapped: Readers::Nobody,
             poison: Poison::default(),
         }
     }

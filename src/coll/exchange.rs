@@ -34,7 +34,7 @@ use std::ops::Range;
 /// which so many bytes hide. Loads need no call, so that a step looks at the other members sooner. Both are chosen by
 /// magnitude: at 10 GB/s they take some 50 and 6 microseconds.
 pub(crate) const READ_MAX: usize = 512 << 10;
-const READ_MAPPED: usize = 64 << 10;
+pub(crate) const READ_MAPPED: usize = 64 << 10;
 
 /// An exchange under way.
 pub(crate) struct Exchange {

@@ -2,20 +2,23 @@
 //! Short blocking collectives: the [plan](super::plan) on the caller's slices, without a request. A collective that
 //! does not complete soon goes on as a request, from where this stopped.
 
+mod lines;
+mod short;
+
 use super::communicator::Communicator;
-use super::contribution::Readers;
-use super::plan::{Combination, Fault, Find, MemberCall, Plan, PlanForm, Takes, Task};
-use super::select::Algorithm;
+use super::contribution::{Readers, describe};
 use super::state::CommState;
 use super::worker::Worker;
-use super::{ElemType, Op, Parts, PredefinedOp};
-use crate::endpoint::Home;
 use crate::engine::Engine;
+use crate::error::Error;
 use crate::peer::Peer;
-use onecopy_shm::coll::{INLINE, ShortContribution, View, accumulate, combine, kind, precede};
+use lines::ShortLines;
+use onecopy_btl::RemoteRange;
+use onecopy_shm::coll::{INLINE, View, kind};
 use onecopy_shm::copy::Kernel;
-use onecopy_shm::layout::COLL_SLOT;
-use std::ops::Range;
+use onecopy_shm::layout::HeapOffset;
+pub(crate) use short::Short;
+use short::{Action, GivenPlace, Places};
 
 /// How far a short collective has come.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -36,237 +39,6 @@ pub(crate) enum Stop {
     /// A contribution is no short one, so that a request has to take it.
     NotShort,
 }
-
-/// What is to be done with the others' contributions.
-#[derive(Debug, Clone, Copy)]
-enum Action {
-    /// Nothing but to wait for them.
-    Meet,
-    /// Copy what the root has for this rank: its bytes from `from` on.
-    Copy { root: usize, from: usize },
-    /// Copy all, side by side.
-    Collect(Collect),
-    /// Combine them.
-    Combine(Combine),
-    /// This rank only gives. It keeps what it has for itself: its bytes from there on.
-    Give { keep: Option<usize> },
-}
-
-/// How contributions are copied side by side: parts of so many bytes. `mine`: a rank's part of each, not all of it.
-/// `own`: where in the send buffer the part begins that this rank takes from itself.
-#[derive(Debug, Clone, Copy)]
-struct Collect {
-    part: usize,
-    mine: bool,
-    own: usize,
-}
-
-impl Collect {
-    /// Where in a contribution the part for this rank begins.
-    #[inline]
-    fn from(self, me: usize) -> usize {
-        if self.mine { me * self.part } else { 0 }
-    }
-}
-
-/// How contributions are combined: those of the places below `upto`, their bytes from `begin` on.
-#[derive(Debug, Clone, Copy)]
-struct Combine {
-    op: PredefinedOp,
-    elem: ElemType,
-    begin: usize,
-    upto: usize,
-}
-
-impl Combine {
-    /// Whether both of two ranks combine all: each one's own stands where the result goes.
-    #[inline(always)]
-    fn is_of_two(self, size: usize) -> bool {
-        size == 2 && self.upto == 2
-    }
-}
-
-/// The plan of a short collective, in the few words that registers hold.
-pub(crate) struct Short {
-    action: Action,
-    /// Whether this rank publishes its send buffer; not: nothing, or what stands in the receive buffer.
-    gives: bool,
-    /// First of the bytes that this rank publishes.
-    offset: usize,
-    /// Bytes that each rank publishes.
-    len: usize,
-    /// Bytes of the result.
-    result: usize,
-}
-
-/// None unless contributions fit into slots, and lines alone describe them. The other path reports what is wrong with a
-/// call.
-impl<'c> PlanForm<'c> for Option<Short> {
-    #[inline(always)]
-    fn of(plan: Result<Plan<'c>, Fault<'c>>, call: &MemberCall<'c>) -> Self {
-        Short::of(&plan.ok()?, call)
-    }
-}
-
-impl Short {
-    #[inline(always)]
-    fn of(plan: &Plan<'_>, call: &MemberCall<'_>) -> Option<Self> {
-        let (size, me) = (call.size, call.me);
-        let (offer, own) = (plan.offer, plan.own);
-        if offer.is_some_and(|offer| offer.table.is_some()) {
-            return None;
-        }
-        let gives = offer.filter(|offer| offer.readers != Readers::Nobody);
-        let mut short = match &plan.task {
-            Task::Meet => Self::new(Action::Meet, false, 0, 0),
-            &Task::Take { takes, find } => match takes {
-                Takes::Nothing => {
-                    let (keep, result) = match own {
-                        Some(own) => (Some(own.from), own.len),
-                        None => (None, 0),
-                    };
-                    Self::new(Action::Give { keep }, true, gives?.len, result)
-                }
-                Takes::From(root, part) => {
-                    let from = find.begin(part, me);
-                    let action = Action::Copy { root, from };
-                    Self::new(action, false, find.all(part, size), part)
-                }
-                Takes::Each(&Parts::Equal(part)) => {
-                    let mine = find == Find::Index;
-                    let own = own.map_or(0, |own| own.from);
-                    let (all, action) = (
-                        find.all(part, size),
-                        Action::Collect(Collect { part, mine, own }),
-                    );
-                    if gives.is_some_and(|offer| offer.len != all) {
-                        return None;
-                    }
-                    Self::new(action, gives.is_some(), all, part.saturating_mul(size))
-                }
-                Takes::Each(Parts::Listed(_)) => return None,
-            },
-            Task::Combine(part) => Self::combining(part, offer?.len)?,
-            Task::Swap(_) => return None,
-        };
-        short.offset = offer.map_or(0, |offer| offer.offset);
-        (short.len <= call.slot).then_some(short)
-    }
-
-    /// A reduction of vectors of `len` bytes.
-    #[inline(always)]
-    fn combining(part: &Combination<'_>, len: usize) -> Option<Self> {
-        let &Combination {
-            op: &Op::Predefined(op),
-            elem,
-            algorithm: Algorithm::Flat,
-            begin,
-            upto,
-            to_front: false,
-            ..
-        } = part
-        else {
-            return None;
-        };
-        // A member that combines reads its own contribution out of its line, too.
-        let action = if part.result.is_some() {
-            Action::Combine(Combine {
-                op,
-                elem,
-                begin,
-                upto,
-            })
-        } else {
-            Action::Give { keep: None }
-        };
-        Some(Self::new(action, true, len, part.end - begin))
-    }
-
-    #[inline(always)]
-    fn new(action: Action, gives: bool, len: usize, result: usize) -> Self {
-        Self {
-            action,
-            gives,
-            offset: 0,
-            len,
-            result,
-        }
-    }
-
-    /// What of its slot a rank fills: all that it gives, but its own part if everyone takes only theirs.
-    #[inline]
-    fn filled(&self, me: usize) -> impl Iterator<Item = Range<usize>> + Clone {
-        let own = match self.action {
-            Action::Collect(Collect {
-                part, mine: true, ..
-            }) => me * part..(me + 1) * part,
-            Action::Give { keep: Some(from) } => {
-                let at = |place: usize| place.saturating_sub(self.offset).min(self.len);
-                at(from)..at(from + self.result)
-            }
-            _ => self.len..self.len,
-        };
-        let parts = [0..own.start, own.end..self.len];
-        parts.into_iter().filter(|part| !part.is_empty())
-    }
-
-    /// What a rank takes from its own send buffer: from where, to where in the result, and how many bytes.
-    #[inline]
-    fn own(&self, size: usize, me: usize) -> Option<(usize, usize, usize)> {
-        match self.action {
-            Action::Collect(collect) => Some((collect.own, me * collect.part, collect.part)),
-            Action::Combine(combine) if combine.is_of_two(size) => {
-                Some((combine.begin, 0, self.result))
-            }
-            Action::Give { keep } => keep.map(|from| (from, 0, self.result)),
-            _ => None,
-        }
-    }
-
-    /// Whether what this rank gives has a place in its line, or in a slot that it has. A vector that the result
-    /// replaces stands there, too, where peers map it: they may read it later.
-    #[inline(always)]
-    fn has_place(&self, state: &CommState, home: &Home, send: Option<&[u8]>, recv: &[u8]) -> bool {
-        let is_replaced = send.is_none() && matches!(self.action, Action::Combine(_));
-        let mapped = || {
-            let bytes = send.unwrap_or(recv);
-            let (address, len) = (bytes.as_ptr().addr(), bytes.len());
-            !is_replaced && home.heap_offset_of(address, len).is_some()
-        };
-        // No short contribution is longer than a slot.
-        self.len <= INLINE || state.has_slots && (self.len <= COLL_SLOT || !mapped())
-    }
-
-    /// Whether the payload has no room in a short slot, and `recv` lies in memory that peers map. A rank that only
-    /// takes makes its request first then: as a rule its giver's memory is mapped, too, and is read in place.
-    #[inline(always)]
-    fn takes_mapped(&self, home: &Home, recv: &[u8]) -> bool {
-        self.len > COLL_SLOT
-            && home
-                .heap_offset_of(recv.as_ptr().addr(), recv.len())
-                .is_some()
-    }
-
-    /// Counts what came from the others, all of which is there.
-    #[inline(always)]
-    fn count(&self, engine: &mut Engine, state: &CommState) {
-        let (from, bytes) = match self.action {
-            Action::Give { .. } | Action::Meet => return,
-            Action::Copy { root, .. } => (root..root + 1, self.result),
-            Action::Collect(Collect { part, .. }) => (0..state.size(), part),
-            Action::Combine(Combine { upto, .. }) => (0..upto, self.result),
-        };
-        if bytes > 0 {
-            for place in from.filter(|&place| place != state.me) {
-                engine
-                    .core
-                    .counters
-                    .count_short(state.members[place], bytes);
-            }
-        }
-    }
-}
-
 /// Why a short collective does not begin.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Unready {
@@ -284,6 +56,8 @@ pub(crate) struct Running<'r> {
     recv: &'r mut [u8],
     /// How many contributions are taken.
     taken: usize,
+    /// Those of them that were read in place.
+    mapped: Places,
 }
 
 impl Worker {
@@ -320,7 +94,13 @@ impl Worker {
             core, lives, peers, ..
         } = engine;
         let comm = collectives.slots.get_mut(slot);
-        let Some(Communicator { state, ops, .. }) = comm.and_then(Option::as_deref_mut) else {
+        let Some(Communicator {
+            state,
+            ops,
+            reads_mapped,
+            ..
+        }) = comm.and_then(Option::as_deref_mut)
+        else {
             return Err(Unready::NotShort);
         };
         let seq = state.seq.wrapping_add(1);
@@ -328,23 +108,35 @@ impl Worker {
             && ops.is_empty()
             && !state.in_short
             && state.failed.is_none()
-            && match short.gives {
-                true => short.has_place(state, &core.home, send, recv),
-                false => !short.takes_mapped(&core.home, recv),
-            }
             && lives.fatal().is_none();
         if !ready {
             return Err(Unready::NotShort);
         }
+        let place = match short.gives {
+            true => short.place(state, &core.home, send, recv),
+            false => short
+                .can_take(state, &core.home, recv)
+                .then_some(GivenPlace::Channel),
+        };
+        let place = place.ok_or(Unready::NotShort)?;
         if !state.has_room(seq) {
             return Err(Unready::Full);
         }
         (state.seq, state.in_short) = (seq, true);
+        *reads_mapped = Readers::Nobody;
         core.counters.collectives += 1;
         if short.gives {
-            let bytes = &send.unwrap_or(recv)[short.offset..][..short.len];
-            let me = state.me;
-            state.publish_short(peers, seq, bytes, || short.filled(me));
+            let bytes = short.given(send, recv);
+            match place {
+                GivenPlace::Channel => {
+                    let me = state.me;
+                    state.publish_short(peers, seq, bytes, || short.filled(me));
+                }
+                GivenPlace::Mapped(heap) => {
+                    *reads_mapped = short.readers;
+                    state.publish_mapped(peers, seq, bytes, heap);
+                }
+            }
         } else if matches!(short.action, Action::Meet) {
             state.publish(peers, seq, kind::NOTHING, &[]);
         }
@@ -362,217 +154,135 @@ impl Worker {
             short,
             recv,
             taken: 0,
+            mapped: Places::default(),
         })
     }
 
-    /// Takes what has come, and polls each line up to `polls` times.
+    /// Takes what has come, and waits for who reads in place. Polls each line up to `polls` times.
     #[inline]
     pub(crate) fn step_short(
         &mut self,
         running: &mut Running<'_>,
         polls: usize,
     ) -> Result<(), Stop> {
-        let Running {
-            slot,
-            seq,
-            short,
-            ref mut recv,
-            ref mut taken,
-        } = *running;
-        let comm = self.collectives.slots[slot].as_deref_mut();
-        let state = &mut comm.ok_or(Stop::NotShort)?.state;
-        let recv = &mut recv[..short.result];
-        let size = state.size();
-        let mut lines = ShortLines {
+        let Self {
+            engine,
+            collectives,
+        } = self;
+        let comm = collectives.slots[running.slot].as_deref_mut();
+        let Communicator {
             state,
-            seq,
-            len: short.len,
-            polls,
-            taken,
-        };
-        match short.action {
-            Action::Give { .. } => {}
-            Action::Meet => lines.meet()?,
-            Action::Copy { root, from } => lines.copy(root, from, recv)?,
-            Action::Collect(collect) => lines.collect(collect, recv)?,
-            Action::Combine(combine) if combine.is_of_two(size) => {
-                lines.combine_two(combine, recv)?;
-            }
-            Action::Combine(combine) => lines.combine_all(combine, recv)?,
+            reads_mapped,
+            ..
+        } = comm.ok_or(Stop::NotShort)?;
+        if state.done != running.seq {
+            running.take(&engine.peers, state, polls)?;
+            running.short.count(engine, state, running.mapped);
+            state.set_done(running.seq);
+            state.wake(&engine.peers);
         }
-        short.count(&mut self.engine, state);
-        state.end_short(&self.engine.peers);
+        if *reads_mapped != Readers::Nobody {
+            state.await_readers(*reads_mapped, running.seq, polls)?;
+        }
+        state.in_short = false;
         // The next contribution's line comes back meanwhile.
-        state.own().will_publish(seq.wrapping_add(1));
+        state.own().will_publish(running.seq.wrapping_add(1));
         Ok(())
     }
 }
 
+impl Running<'_> {
+    /// Takes what has come.
+    #[inline(always)]
+    fn take(
+        &mut self,
+        peers: &[Option<Box<Peer>>],
+        state: &mut CommState,
+        polls: usize,
+    ) -> Result<(), Stop> {
+        let short = self.short;
+        let recv = &mut self.recv[..short.result];
+        let size = state.size();
+        let mut lines = ShortLines {
+            peers,
+            state,
+            seq: self.seq,
+            len: short.len,
+            polls,
+            taken: &mut self.taken,
+            mapped: &mut self.mapped,
+        };
+        match short.action {
+            Action::Give { .. } => Ok(()),
+            Action::Meet => lines.meet(),
+            Action::Copy { root, from } => lines.copy(root, from, recv),
+            Action::Collect(collect) => lines.collect(collect, recv),
+            Action::Combine(combine) if combine.is_of_two(size) => lines.combine_two(combine, recv),
+            Action::Combine(combine) => lines.combine_all(combine, recv),
+        }
+    }
+}
+
 impl Worker {
-    /// The thread of the short collective in `slot` unwinds: it takes nothing more, and nobody waits for it.
+    /// The thread of the short collective in `slot` unwinds: it takes nothing more, and nobody waits for it. Its buffer
+    /// goes back to the program. Members that read it in place, and may not be through, learn that.
     #[cold]
     pub(crate) fn leave_short(&mut self, slot: usize) {
-        let comm = self.collectives.slots.get_mut(slot);
-        if let Some(Communicator { state, .. }) = comm.and_then(Option::as_deref_mut)
-            && state.in_short
-        {
-            state.end_short(&self.engine.peers);
+        let Self {
+            engine,
+            collectives,
+        } = self;
+        let comm = collectives.slots.get_mut(slot);
+        let Some(comm) = comm.and_then(Option::as_deref_mut) else {
+            return;
+        };
+        let state = &mut comm.state;
+        if !state.in_short {
+            return;
+        }
+        state.in_short = false;
+        state.set_done(state.seq);
+        state.wake(&engine.peers);
+        if comm.reads_mapped != Readers::Nobody {
+            let reason = "a call panicked while others read its buffer".into();
+            comm.fail(engine, &Error::Collective { reason });
         }
     }
 }
 
 impl CommState {
-    /// This rank needs nothing more of its short collective.
-    #[inline(always)]
-    fn end_short(&mut self, peers: &[Option<Box<Peer>>]) {
-        self.in_short = false;
-        self.set_done(self.seq);
-        self.wake(peers);
-    }
-}
-
-/// The lines of a short collective, from which a step takes what has come.
-struct ShortLines<'l> {
-    state: &'l mut CommState,
-    seq: u32,
-    /// Bytes of each contribution.
-    len: usize,
-    polls: usize,
-    /// How many of them are done with: what the next step need not look at again.
-    taken: &'l mut usize,
-}
-
-impl ShortLines<'_> {
-    #[inline(always)]
-    fn poll(&mut self, place: usize) -> Result<ShortContribution, Stop> {
-        poll_line(self.state, place, self.seq, self.polls)
+    /// Publishes where `bytes` are, of this rank's heap, for members to read.
+    fn publish_mapped(
+        &self,
+        peers: &[Option<Box<Peer>>],
+        seq: u32,
+        bytes: &[u8],
+        heap: HeapOffset,
+    ) {
+        let range = RemoteRange {
+            address: bytes.as_ptr().addr() as u64,
+            heap: Some(heap),
+            region: None,
+            len: bytes.len() as u64,
+        };
+        let mut line = [0; INLINE];
+        describe(&range, &mut line[..24]);
+        self.publish(peers, seq, kind::BUFFER, &line);
     }
 
-    /// The bytes of a contribution that has come.
-    #[inline(always)]
-    fn bytes(&self, place: usize, short: ShortContribution) -> Result<View<'_>, Stop> {
-        let bytes = self.state.channel_ends[place].short_bytes(self.seq, short, self.len);
-        bytes.ok_or(Stop::NotShort)
-    }
-
-    #[inline(always)]
-    fn meet(&mut self) -> Result<(), Stop> {
-        while *self.taken < self.state.size() {
-            if *self.taken != self.state.me {
-                self.poll(*self.taken)?;
+    /// Polls until `readers` have read this rank's contribution.
+    fn await_readers(&mut self, readers: Readers, seq: u32, mut polls: usize) -> Result<(), Stop> {
+        for place in readers.others(self.size(), self.me) {
+            while !self.has_read(place, seq) {
+                polls -= 1;
+                if polls == 0 {
+                    return Err(Stop::Awaited);
+                }
+                onecopy_shm::sync::spin_hint();
             }
-            *self.taken += 1;
         }
         Ok(())
     }
-
-    #[inline(always)]
-    fn copy(&mut self, root: usize, from: usize, recv: &mut [u8]) -> Result<(), Stop> {
-        let short = self.poll(root)?;
-        let all = self.bytes(root, short)?;
-        let mine = all.part(from, recv.len()).ok_or(Stop::NotShort)?;
-        mine.copy_to(recv, Kernel::Memcpy);
-        Ok(())
-    }
-
-    #[inline(always)]
-    fn collect(&mut self, collect: Collect, recv: &mut [u8]) -> Result<(), Stop> {
-        let (size, me) = (self.state.size(), self.state.me);
-        let Collect { part, .. } = collect;
-        while *self.taken < size - 1 {
-            let place = (me + 1 + *self.taken) % size;
-            let short = self.poll(place)?;
-            let all = self.bytes(place, short)?;
-            let view = all.part(collect.from(me), part).ok_or(Stop::NotShort)?;
-            view.copy_to(&mut recv[place * part..][..part], Kernel::Memcpy);
-            *self.taken += 1;
-        }
-        Ok(())
-    }
-
-    /// Of two ranks: this rank's own stands where the result goes already.
-    #[inline(always)]
-    fn combine_two(&mut self, combine: Combine, recv: &mut [u8]) -> Result<(), Stop> {
-        let Combine {
-            op, elem, begin, ..
-        } = combine;
-        let me = self.state.me;
-        let short = self.poll(1 - me)?;
-        let all = self.bytes(1 - me, short)?;
-        let other = all.part(begin, recv.len()).ok_or(Stop::NotShort)?;
-        if me == 0 {
-            accumulate(op, elem, recv, other);
-        } else {
-            precede(op, elem, recv, other);
-        }
-        Ok(())
-    }
-
-    #[inline(always)]
-    fn combine_all(&mut self, combined: Combine, recv: &mut [u8]) -> Result<(), Stop> {
-        let Combine {
-            op,
-            elem,
-            begin,
-            upto,
-        } = combined;
-        while *self.taken < upto {
-            let place = *self.taken;
-            // The first two at once.
-            let pair = place == 0 && upto > 1;
-            let first = self.poll_or_own(place)?;
-            let second = if pair {
-                Some(self.poll_or_own(place + 1)?)
-            } else {
-                None
-            };
-            let part = |place, short| {
-                let all = self.bytes(place, short)?;
-                all.part(begin, recv.len()).ok_or(Stop::NotShort)
-            };
-            let view = part(place, first)?;
-            if let Some(second) = second {
-                let next = part(place + 1, second)?;
-                combine(op, elem, recv, view, next);
-            } else if place == 0 {
-                view.copy_to(recv, Kernel::Memcpy);
-            } else {
-                accumulate(op, elem, recv, view);
-            }
-            *self.taken += 1 + usize::from(pair);
-        }
-        Ok(())
-    }
-
-    /// As [`Self::poll`], where `place` may be this rank's own.
-    #[inline(always)]
-    fn poll_or_own(&mut self, place: usize) -> Result<ShortContribution, Stop> {
-        if place == self.state.me {
-            Ok(self.state.channel_ends[place].read_short(self.seq))
-        } else {
-            self.poll(place)
-        }
-    }
-}
-
-/// Polls a line for a while, and reads it. It may hold no short contribution.
-#[inline]
-fn poll_line(
-    state: &mut CommState,
-    place: usize,
-    seq: u32,
-    mut polls: usize,
-) -> Result<ShortContribution, Stop> {
-    while state.channel_ends[place].phase(seq) == 0 {
-        polls -= 1;
-        if polls == 0 {
-            return Err(Stop::Awaited);
-        }
-        onecopy_shm::sync::spin_hint();
-    }
-    let short = state.channel_ends[place].read_short(seq);
-    state.note_done(place, short.done);
-    Ok(short)
 }
 
 #[cfg(test)]

@@ -2,7 +2,7 @@
 //! A collective under way at one rank. The rank waits until its line is free, publishes its contribution, does its
 //! part, and waits until no peer needs its buffers.
 
-use super::contribution::{Contribution, Readers, Scratch, StepContext};
+use super::contribution::{Contribution, GIVEN, Readers, Scratch, Served, StepContext};
 use super::exchange::Exchange;
 use super::fold::Fold;
 use super::messages::{MessageChain, MessageExchange};
@@ -82,8 +82,22 @@ impl Operation {
         }
     }
 
-    /// Takes up a collective of which only the publication of this rank's contribution was done.
-    pub(crate) fn resume(&mut self, size: usize, me: usize) {
+    /// Takes up a short collective: this rank's contribution is published, for `reads_mapped` to read in place, and
+    /// perhaps all of the others' are taken.
+    pub(crate) fn resume(&mut self, state: &CommState, reads_mapped: Readers) {
+        if reads_mapped != Readers::Nobody {
+            let given = match &self.body {
+                Body::Exchange(exchange) => exchange.offer,
+                Body::Fold(fold) => Some(fold.send),
+                _ => None,
+            };
+            self.shared.readers = reads_mapped;
+            self.shared.served[GIVEN] = given.map(Served::Loan);
+        }
+        if state.done == self.seq {
+            (self.state, self.has_read) = (OpState::Needed, true);
+            return;
+        }
         if let Body::Exchange(exchange) = &mut self.body {
             exchange.own = None;
             if exchange.published {
@@ -91,7 +105,7 @@ impl Operation {
                 // short, as it thought, write them once they know where its buffer is.
                 self.state = OpState::Begin;
             } else {
-                exchange.order(size, me);
+                exchange.order(state.size(), state.me);
             }
         }
     }

@@ -68,7 +68,7 @@ pub(crate) fn fetch(
         target.write(&mut core.loans, 0, len, |out| view.copy_to(out, kernel))?;
         LayerId::MAP.count(&mut core.counters, len as u64);
         tally.add(rank as u32, LayerId::MAP, len);
-        return still_good(state, source).map(|()| len);
+        return still_good(state, source.place).map(|()| len);
     }
     for layer in LayerId::ALL {
         if !peer.link.can_get(layer, &range) || !peer.link.has_earned(layer, &range, len as u64) {
@@ -86,12 +86,12 @@ pub(crate) fn fetch(
             Ok(()) => {
                 layer.count(&mut core.counters, len as u64);
                 tally.add(rank as u32, layer, len);
-                return still_good(state, source).map(|()| len);
+                return still_good(state, source.place).map(|()| len);
             }
             Err(error) => {
                 // The owner may have given its buffer back because the communicator has failed; then the layer is not
                 // to blame.
-                still_good(state, source)?;
+                still_good(state, source.place)?;
                 layers::demote(core, peer, &error);
             }
         }
@@ -100,7 +100,7 @@ pub(crate) fn fetch(
 }
 
 /// What was read is good if the owner has not given up the communicator, and with it its buffers.
-fn still_good(state: &CommState, source: &MemberBuffer) -> Result<()> {
+pub(super) fn still_good(state: &CommState, place: usize) -> Result<()> {
     onecopy_shm::fault::point("coll.read");
-    state.failure_of(source.place).map_or(Ok(()), Err)
+    state.failure_of(place).map_or(Ok(()), Err)
 }

@@ -203,7 +203,12 @@ impl Communicator {
         let given = plan.offer.filter(|offer| offer.readers != Readers::Nobody);
         let given = given.and_then(|offer| scheduler.range(&offer));
         let schedule = scheduler.schedule(&plan, scheme);
-        let Self { state, ops, .. } = self;
+        let Self {
+            state,
+            ops,
+            reads_mapped,
+            ..
+        } = self;
         let begun = call == Call::Begun;
         let seq = if begun {
             state.seq
@@ -235,7 +240,7 @@ impl Communicator {
             }
         }
         if begun {
-            op.resume(state.size(), state.me);
+            op.resume(state, *reads_mapped);
         }
         ops.push_back(op);
         Ok(id)

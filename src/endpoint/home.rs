@@ -90,6 +90,12 @@ impl Home {
         self.segment.heap_offset_of(address, len)
     }
 
+    /// Where `bytes` are in this rank's heap; none: they are not there.
+    #[inline]
+    pub(crate) fn heap_offset_of_bytes(&self, bytes: &[u8]) -> Option<HeapOffset> {
+        self.heap_offset_of(bytes.as_ptr().addr(), bytes.len())
+    }
+
     /// The doorbell of this rank.
     pub(crate) fn doorbell(&self) -> Doorbell {
         Doorbell(Arc::clone(&self.segment))

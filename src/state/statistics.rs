@@ -36,11 +36,11 @@ impl Statistics {
         }
     }
 
-    /// Counts what came from `rank` in the channel of a short collective.
+    /// Counts what `rank` contributed to a short collective, and how it came.
     #[inline(always)]
-    pub(crate) fn count_short(&mut self, rank: u32, bytes: usize) {
+    pub(crate) fn count_contribution(&mut self, rank: u32, layer: LayerId, bytes: usize) {
         if let Some(row) = self.0.row(rank) {
-            row.add(LayerId::CHUNKS as usize, bytes as u64);
+            row.add(layer as usize, bytes as u64);
         }
     }
 }

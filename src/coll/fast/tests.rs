@@ -1,8 +1,15 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
+use super::short::{GATHERED_MAX, MAPPED_MAX};
 use super::*;
-use crate::coll::Collective;
-use crate::runtime::{Runtime, local};
-use onecopy_shm::layout::COLL_SLOT_LONG;
+use crate::coll::plan::MemberCall;
+use crate::coll::{Collective, ElemType, Parts, PredefinedOp};
+use crate::runtime::{Runtime, Threads, local, local_of};
+use onecopy_obs::Knobs;
+use onecopy_shm::heap::HeapBuf;
+use onecopy_shm::layout::{COLL_SLOT, COLL_SLOT_LONG};
+use onecopy_shm::sync::{AtomicBool, Ordering};
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::time::Duration;
 
 fn is_short(collective: &Collective, size: usize, bytes: usize) -> bool {
     let call = MemberCall {
@@ -16,10 +23,11 @@ fn is_short(collective: &Collective, size: usize, bytes: usize) -> bool {
     call.plan::<Option<Short>>().is_some()
 }
 
-/// What a member gives counts, not what it has for itself.
+/// What a member gives counts, not what it has for itself. A root that copies a part of its own leaves longer ones to
+/// both ends.
 #[test]
-fn what_fits_into_a_slot_is_short() {
-    for (size, most) in [(2, COLL_SLOT_LONG), (4, COLL_SLOT_LONG / 4)] {
+fn what_a_step_reads_is_short() {
+    for (size, most) in [(2, MAPPED_MAX), (4, MAPPED_MAX / 4)] {
         for (part, short) in [(most, true), (most + 8, false)] {
             let parts = || Parts::Equal(part);
             let (send, recv) = (parts(), parts());
@@ -31,6 +39,14 @@ fn what_fits_into_a_slot_is_short() {
                 parts: parts(),
             };
             assert_eq!(is_short(&scatter, size, size * part), short, "{size}");
+        }
+    }
+    for root in 0..2 {
+        for (part, short) in [(GATHERED_MAX, true), (GATHERED_MAX + 8, false)] {
+            let parts = Parts::Equal(part);
+            let gather = Collective::Gather { root, parts };
+            let bytes = if root == 1 { 2 * part } else { part };
+            assert_eq!(is_short(&gather, 2, bytes), short, "{root}");
         }
     }
 }
@@ -68,6 +84,10 @@ fn exchanges(rt: &Runtime, mapped: bool, part: usize) {
         world.scatter(send, &mut mine, root).expect("scatter");
         assert!(mine.iter().copied().eq(came(root)), "{part} of {root}");
     }
+    // Plain memory that has no room in a slot goes as a request sees fit.
+    if !mapped && part > COLL_SLOT_LONG {
+        return;
+    }
     let read = rt.counters().map_bytes - before;
     let expected = if mapped && part > COLL_SLOT {
         2 * part
@@ -82,10 +102,145 @@ fn two_ranks_exchange_what_fits_into_slots() {
     local(2, |rt| {
         // The first contribution that fits no line reserves the slots.
         exchanges(&rt, false, 64);
-        for part in [0, 1, 48, 49, 4095, 4096, 4097, 9001, 16_383, 16_384] {
+        for part in [
+            0, 1, 48, 49, 4095, 4096, 4097, 9001, 16_383, 16_384, 16_385, 40_000,
+        ] {
             exchanges(&rt, false, part);
             exchanges(&rt, true, part);
         }
         rt.finalize().expect("finalize");
+    });
+}
+
+/// What a rank gives, as it stands in its heap.
+fn in_heap(rt: &Runtime, rank: usize, bytes: usize) -> HeapBuf {
+    let mut heap = rt.alloc(bytes).expect("memory");
+    heap.fill(rank as u8 + 1);
+    heap
+}
+
+/// Members that read in place come so late that the giver leaves its short collective to a request. That waits for
+/// them, whatever it is that the giver has done by then: only given, or also taken.
+#[test]
+fn a_giver_waits_for_late_readers() {
+    const BYTES: usize = 9000;
+    local(3, |rt| {
+        let (world, me) = (rt.world(), rt.rank());
+        for late in 0..3 {
+            for call in 0..3 {
+                world.barrier().expect("barrier");
+                if me == late {
+                    std::thread::sleep(Duration::from_millis(20));
+                }
+                let mut heap = in_heap(&rt, me, BYTES);
+                let mut all = vec![0; 3 * BYTES];
+                let root = (late + 1) % 3;
+                match call {
+                    0 => world.bcast(&mut heap[..], root).expect("bcast"),
+                    1 => world.gather(&heap[..], &mut all, root).expect("gather"),
+                    _ => world.allgather(&heap[..], &mut all).expect("allgather"),
+                }
+                let from = if call == 0 { root } else { me };
+                assert!(heap.iter().all(|&byte| byte == from as u8 + 1), "{late}");
+                // Nobody reads it any more.
+                heap.fill(99);
+                let has_all = call == 2 || call == 1 && me == root;
+                for (place, part) in all.chunks(BYTES).enumerate().filter(|_| has_all) {
+                    let good = part.iter().all(|&byte| byte == place as u8 + 1);
+                    assert!(good, "call {call}, {place} to {me}, {late} is late");
+                }
+            }
+        }
+        rt.finalize().expect("finalize");
+    });
+}
+
+/// Two ranks combine vectors where they stand, but for one that the result replaces; one of them may be late.
+#[test]
+fn two_ranks_combine_vectors_in_place() {
+    local(2, |rt| {
+        let (world, me) = (rt.world(), rt.rank());
+        let count = 9008 / size_of::<u64>();
+        for late in 0..3 {
+            let mut heap = rt.alloc(count * size_of::<u64>()).expect("memory");
+            let vector: &mut [u64] = bytemuck::cast_slice_mut(&mut heap[..]);
+            let value = |rank: usize, at: usize| (rank as u64 + 2) * at as u64;
+            for (at, word) in vector.iter_mut().enumerate() {
+                *word = value(me, at);
+            }
+            world.barrier().expect("barrier");
+            if me == late {
+                std::thread::sleep(Duration::from_millis(20));
+            }
+            let mut sum = vec![0; count];
+            world
+                .allreduce(vector, &mut sum, PredefinedOp::Sum)
+                .expect("allreduce");
+            let whole = |at: usize| value(0, at) + value(1, at);
+            assert!(sum.iter().enumerate().all(|(at, &word)| word == whole(at)));
+            let mut part = vec![0; count / 2];
+            world
+                .reduce_scatter_block(vector, &mut part, PredefinedOp::Sum)
+                .expect("reduce_scatter");
+            let from = me * (count / 2);
+            assert!(
+                part.iter()
+                    .enumerate()
+                    .all(|(at, &word)| word == whole(from + at))
+            );
+            world
+                .allreduce_in_place(vector, PredefinedOp::Sum)
+                .expect("allreduce");
+            assert!(
+                vector
+                    .iter()
+                    .enumerate()
+                    .all(|(at, &word)| word == whole(at))
+            );
+        }
+        rt.finalize().expect("finalize");
+    });
+}
+
+/// An operator of the program panics through a call whose buffer the other rank may be reading: that rank gets an error
+/// or the bytes.
+#[test]
+fn a_panic_through_a_call_that_gives_in_place_is_known_to_its_readers() {
+    let (waits, over) = (AtomicBool::new(false), AtomicBool::new(false));
+    let until = |flag: &AtomicBool| {
+        while !flag.load(Ordering::Acquire) {
+            std::thread::yield_now();
+        }
+    };
+    local_of(2, &Knobs::default(), Threads::Single, |rt| {
+        let world = rt.world();
+        let other = world.dup().expect("dup");
+        let panics = rt.rank() == 0;
+        let op = crate::coll::Op::user(move |_, _| assert!(!panics, "on purpose"));
+        let sum = Collective::Allreduce {
+            elem: ElemType::U32,
+            op,
+        };
+        let mut heap = in_heap(&rt, rt.rank(), 9000);
+        world.barrier().expect("barrier");
+        let request = other.start(&sum, Some(vec![1u32]), Some(vec![0u32]));
+        let request = request.expect("start");
+        if panics {
+            until(&waits);
+            let call = AssertUnwindSafe(|| world.bcast(&mut heap[..], 0));
+            assert!(catch_unwind(call).is_err(), "the operator panics");
+            heap.fill(99);
+            over.store(true, Ordering::Release);
+        } else {
+            // It is published.
+            world.handle.gate.enter().progress(false);
+            waits.store(true, Ordering::Release);
+            until(&over);
+            let error = world.bcast(&mut heap[..], 0).expect_err("given up");
+            assert!(error.to_string().contains('0'), "{error}");
+        }
+        let ended = request.wait();
+        assert!(ended.is_err() || !panics, "its own collective has failed");
+        assert!(world.barrier().is_err(), "the communicator has failed");
     });
 }

@@ -1,0 +1,204 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! The lines of a short collective, and what they describe: how a rank takes what others contribute.
+
+use super::super::state::CommState;
+use super::super::{lines, reader};
+use super::Stop;
+use super::short::{Collect, Combine, Places};
+use crate::peer::Peer;
+use onecopy_shm::coll::{Content, ShortContribution, View, accumulate, combine, kind, precede};
+use onecopy_shm::copy::Kernel;
+
+/// The lines of a short collective, from which a step takes what has come.
+pub(super) struct ShortLines<'l> {
+    pub(super) peers: &'l [Option<Box<Peer>>],
+    pub(super) state: &'l mut CommState,
+    pub(super) seq: u32,
+    /// Bytes of each contribution.
+    pub(super) len: usize,
+    pub(super) polls: usize,
+    /// How many of them are done with: what the next step need not look at again.
+    pub(super) taken: &'l mut usize,
+    pub(super) mapped: &'l mut Places,
+}
+
+impl ShortLines<'_> {
+    #[inline(always)]
+    fn poll(&mut self, place: usize) -> Result<ShortContribution, Stop> {
+        poll_line(self.state, place, self.seq, self.polls)
+    }
+
+    /// The bytes of a contribution that has come.
+    #[inline(always)]
+    fn bytes(&self, place: usize, short: ShortContribution) -> Result<View<'_>, Stop> {
+        let bytes = self.state.channel_ends[place].short_bytes(self.seq, short, self.len);
+        bytes.ok_or(Stop::NotShort)
+    }
+
+    /// Gives `read` as many bytes of a contribution that has come as `recv` has, from `from` on. They stand in the
+    /// channel, or in mapped memory.
+    #[inline(always)]
+    fn read_part(
+        &mut self,
+        place: usize,
+        short: ShortContribution,
+        from: usize,
+        recv: &mut [u8],
+        read: impl Fn(&mut [u8], View<'_>),
+    ) -> Result<(), Stop> {
+        let bytes = self.state.channel_ends[place].short_bytes(self.seq, short, self.len);
+        if let Some(all) = bytes {
+            let part = all.part(from, recv.len()).ok_or(Stop::NotShort)?;
+            read(recv, part);
+            return Ok(());
+        }
+        read(recv, self.mapped_part(place, from, recv.len())?);
+        reader::still_good(self.state, place).map_err(|_| Stop::NotShort)?;
+        self.mapped.add(place);
+        Ok(())
+    }
+
+    /// Bytes of a contribution in memory of `place` that this rank maps. Whatever is wrong with its line, a request
+    /// reports.
+    #[inline(never)]
+    fn mapped_part(&self, place: usize, from: usize, len: usize) -> Result<View<'_>, Stop> {
+        let line = lines::read(self.state, place, self.seq).map_err(|_| Stop::NotShort)?;
+        let is_all = line.content == Content::Buffer
+            && !line.has(kind::TABLE)
+            && line.given.len == self.len as u64;
+        if !is_all {
+            return Err(Stop::NotShort);
+        }
+        let range = lines::range(line.given).part(from as u64, len as u64);
+        reader::view(self.peers, self.state, place, &range).ok_or(Stop::NotShort)
+    }
+
+    /// Copies bytes of a contribution that has come, from `from` on.
+    #[inline(always)]
+    fn copy_part(
+        &mut self,
+        place: usize,
+        short: ShortContribution,
+        from: usize,
+        recv: &mut [u8],
+    ) -> Result<(), Stop> {
+        self.read_part(place, short, from, recv, |recv, part| {
+            part.copy_to(recv, Kernel::Memcpy);
+        })
+    }
+
+    #[inline(always)]
+    pub(super) fn meet(&mut self) -> Result<(), Stop> {
+        while *self.taken < self.state.size() {
+            if *self.taken != self.state.me {
+                self.poll(*self.taken)?;
+            }
+            *self.taken += 1;
+        }
+        Ok(())
+    }
+
+    #[inline(always)]
+    pub(super) fn copy(&mut self, root: usize, from: usize, recv: &mut [u8]) -> Result<(), Stop> {
+        let short = self.poll(root)?;
+        self.copy_part(root, short, from, recv)
+    }
+
+    #[inline(always)]
+    pub(super) fn collect(&mut self, collect: Collect, recv: &mut [u8]) -> Result<(), Stop> {
+        let (size, me) = (self.state.size(), self.state.me);
+        let Collect { part, .. } = collect;
+        while *self.taken < size - 1 {
+            let place = (me + 1 + *self.taken) % size;
+            let short = self.poll(place)?;
+            let recv = &mut recv[place * part..][..part];
+            self.copy_part(place, short, collect.from(me), recv)?;
+            *self.taken += 1;
+        }
+        Ok(())
+    }
+
+    /// Of two ranks: this rank's own stands where the result goes already.
+    #[inline(always)]
+    pub(super) fn combine_two(&mut self, combine: Combine, recv: &mut [u8]) -> Result<(), Stop> {
+        let Combine {
+            op, elem, begin, ..
+        } = combine;
+        let me = self.state.me;
+        let short = self.poll(1 - me)?;
+        let combine = |recv: &mut [u8], other: View<'_>| {
+            if me == 0 {
+                accumulate(op, elem, recv, other);
+            } else {
+                precede(op, elem, recv, other);
+            }
+        };
+        self.read_part(1 - me, short, begin, recv, combine)
+    }
+
+    #[inline(always)]
+    pub(super) fn combine_all(&mut self, combined: Combine, recv: &mut [u8]) -> Result<(), Stop> {
+        let Combine {
+            op,
+            elem,
+            begin,
+            upto,
+        } = combined;
+        while *self.taken < upto {
+            let place = *self.taken;
+            // The first two at once.
+            let pair = place == 0 && upto > 1;
+            let first = self.poll_or_own(place)?;
+            let second = if pair {
+                Some(self.poll_or_own(place + 1)?)
+            } else {
+                None
+            };
+            let part = |place, short| {
+                let all = self.bytes(place, short)?;
+                all.part(begin, recv.len()).ok_or(Stop::NotShort)
+            };
+            let view = part(place, first)?;
+            if let Some(second) = second {
+                let next = part(place + 1, second)?;
+                combine(op, elem, recv, view, next);
+            } else if place == 0 {
+                view.copy_to(recv, Kernel::Memcpy);
+            } else {
+                accumulate(op, elem, recv, view);
+            }
+            *self.taken += 1 + usize::from(pair);
+        }
+        Ok(())
+    }
+
+    /// As [`Self::poll`], where `place` may be this rank's own.
+    #[inline(always)]
+    fn poll_or_own(&mut self, place: usize) -> Result<ShortContribution, Stop> {
+        if place == self.state.me {
+            Ok(self.state.channel_ends[place].read_short(self.seq))
+        } else {
+            self.poll(place)
+        }
+    }
+}
+
+/// Polls a line for a while, and reads it. It may hold no short contribution.
+#[inline]
+fn poll_line(
+    state: &mut CommState,
+    place: usize,
+    seq: u32,
+    mut polls: usize,
+) -> Result<ShortContribution, Stop> {
+    while state.channel_ends[place].phase(seq) == 0 {
+        polls -= 1;
+        if polls == 0 {
+            return Err(Stop::Awaited);
+        }
+        onecopy_shm::sync::spin_hint();
+    }
+    let short = state.channel_ends[place].read_short(seq);
+    state.note_done(place, short.done);
+    Ok(short)
+}
