@@ -252,6 +252,7 @@ impl Worker {
 
 impl CommState {
     /// Publishes where `bytes` are, of this rank's heap, for members to read.
+    #[inline(never)]
     fn publish_mapped(
         &self,
         peers: &[Option<Box<Peer>>],
@@ -271,6 +272,7 @@ impl CommState {
     }
 
     /// Polls until `readers` have read this rank's contribution.
+    #[inline(never)]
     fn await_readers(&mut self, readers: Readers, seq: u32, mut polls: usize) -> Result<(), Stop> {
         for place in readers.others(self.size(), self.me) {
             while !self.has_read(place, seq) {

@@ -46,22 +46,24 @@ impl ShortLines<'_> {
         recv: &mut [u8],
         read: impl Fn(&mut [u8], View<'_>),
     ) -> Result<(), Stop> {
-        let bytes = self.state.channel_ends[place].short_bytes(self.seq, short, self.len);
-        if let Some(all) = bytes {
-            let part = all.part(from, recv.len()).ok_or(Stop::NotShort)?;
-            read(recv, part);
-            return Ok(());
-        }
-        read(recv, self.mapped_part(place, from, recv.len())?);
-        reader::still_good(self.state, place).map_err(|_| Stop::NotShort)?;
-        self.mapped.add(place);
+        let Ok(all) = self.bytes(place, short) else {
+            return self.read_mapped(place, from, recv, read);
+        };
+        read(recv, all.part(from, recv.len()).ok_or(Stop::NotShort)?);
         Ok(())
     }
 
-    /// Bytes of a contribution in memory of `place` that this rank maps. Whatever is wrong with its line, a request
-    /// reports.
+    /// As [`Self::read_part`], of bytes in memory of `place` that this rank maps. Whatever is wrong with its line, a
+    /// request reports. Apart, so that it costs what is in the channel nothing.
+    #[cold]
     #[inline(never)]
-    fn mapped_part(&self, place: usize, from: usize, len: usize) -> Result<View<'_>, Stop> {
+    fn read_mapped(
+        &mut self,
+        place: usize,
+        from: usize,
+        recv: &mut [u8],
+        read: impl Fn(&mut [u8], View<'_>),
+    ) -> Result<(), Stop> {
         let line = lines::read(self.state, place, self.seq).map_err(|_| Stop::NotShort)?;
         let is_all = line.content == Content::Buffer
             && !line.has(kind::TABLE)
@@ -69,8 +71,12 @@ impl ShortLines<'_> {
         if !is_all {
             return Err(Stop::NotShort);
         }
-        let range = lines::range(line.given).part(from as u64, len as u64);
-        reader::view(self.peers, self.state, place, &range).ok_or(Stop::NotShort)
+        let range = lines::range(line.given).part(from as u64, recv.len() as u64);
+        let view = reader::view(self.peers, self.state, place, &range).ok_or(Stop::NotShort)?;
+        read(recv, view);
+        reader::still_good(self.state, place).map_err(|_| Stop::NotShort)?;
+        self.mapped.add(place);
+        Ok(())
     }
 
     /// Copies bytes of a contribution that has come, from `from` on.

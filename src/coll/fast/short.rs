@@ -9,6 +9,7 @@ use super::super::state::CommState;
 use super::super::{ElemType, Op, Parts, PredefinedOp};
 use crate::endpoint::Home;
 use crate::engine::Engine;
+use crate::state::Statistics;
 use onecopy_btl::LayerId;
 use onecopy_shm::coll::INLINE;
 use onecopy_shm::layout::{COLL_SLOT, HeapOffset};
@@ -228,8 +229,7 @@ impl Short {
         &send.unwrap_or(recv)[self.offset..][..self.len]
     }
 
-    /// Where what this rank gives stands. None: a request has to see to it. What has no room in a short slot is read in
-    /// place where peers map it. A vector that the result replaces is not: they may read it later.
+    /// Where what this rank gives stands. None: a request has to see to it.
     #[inline(always)]
     pub(super) fn place(
         &self,
@@ -238,9 +238,22 @@ impl Short {
         send: Option<&[u8]>,
         recv: &[u8],
     ) -> Option<GivenPlace> {
-        if self.len <= COLL_SLOT {
-            return (self.len <= INLINE || state.has_slots).then_some(GivenPlace::Channel);
+        if self.len > COLL_SLOT {
+            return self.place_of_long(state, home, send, recv);
         }
+        (self.len <= INLINE || state.has_slots).then_some(GivenPlace::Channel)
+    }
+
+    /// The same of what has no room in a short slot. It is read in place where peers map it. A vector that the result
+    /// replaces is not: they may read it later.
+    #[inline(never)]
+    fn place_of_long(
+        &self,
+        state: &CommState,
+        home: &Home,
+        send: Option<&[u8]>,
+        recv: &[u8],
+    ) -> Option<GivenPlace> {
         let combine = match self.action {
             Action::Combine(combine) => Some(combine),
             _ => None,
@@ -285,21 +298,28 @@ impl Short {
             Action::Collect(Collect { part, .. }) => (0..state.size(), part),
             Action::Combine(Combine { upto, .. }) => (0..upto, self.result),
         };
-        if bytes > 0 {
-            for place in from.filter(|&place| place != state.me) {
-                let counters = &mut engine.core.counters;
-                let layer = if mapped.has(place) {
-                    // What is combined where it stands is not copied.
-                    if !matches!(self.action, Action::Combine(_)) {
-                        LayerId::MAP.count(counters, bytes as u64);
-                    }
-                    LayerId::MAP
-                } else {
-                    LayerId::CHUNKS
-                };
-                counters.count_contribution(state.members[place], layer, bytes);
+        if bytes == 0 {
+            return;
+        }
+        let counters = &mut engine.core.counters;
+        for place in from.filter(|&place| place != state.me) {
+            let rank = state.members[place];
+            if mapped.has(place) {
+                self.count_mapped(counters, rank, bytes);
+            } else {
+                counters.count_contribution(rank, LayerId::CHUNKS, bytes);
             }
         }
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn count_mapped(&self, counters: &mut Statistics, rank: u32, bytes: usize) {
+        // What is combined where it stands is not copied.
+        if !matches!(self.action, Action::Combine(_)) {
+            LayerId::MAP.count(counters, bytes as u64);
+        }
+        counters.count_contribution(rank, LayerId::MAP, bytes);
     }
 }
 
