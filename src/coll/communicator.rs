@@ -18,8 +18,9 @@ use std::collections::VecDeque;
 pub(crate) struct Communicator {
     pub(crate) state: CommState,
     pub(crate) ops: VecDeque<Operation>,
-    /// Who reads this rank's contribution to the last short collective where the program has it.
-    pub(super) reads_mapped: Readers,
+    /// Who reads this rank's contribution to the last short collective where the program has it. None: it stands in the
+    /// channel, or there is none.
+    pub(super) reads_mapped: Option<Readers>,
     /// What members get by messages when it has failed.
     pub(super) poison: Poison,
 }
@@ -29,7 +30,7 @@ impl Communicator {
         Self {
             state,
             ops: VecDeque::new(),
-            reads_mapped: Readers::Nobody,
+            reads_mapped: None,
             poison: Poison::default(),
         }
     }

@@ -123,7 +123,7 @@ impl Worker {
             return Err(Unready::Full);
         }
         (state.seq, state.in_short) = (seq, true);
-        *reads_mapped = Readers::Nobody;
+        *reads_mapped = None;
         core.counters.collectives += 1;
         if short.gives {
             let bytes = short.given(send, recv);
@@ -133,7 +133,7 @@ impl Worker {
                     state.publish_short(peers, seq, bytes, || short.filled(me));
                 }
                 GivenPlace::Mapped(heap) => {
-                    *reads_mapped = short.readers;
+                    *reads_mapped = Some(short.readers);
                     state.publish_mapped(peers, seq, bytes, heap);
                 }
             }
@@ -181,8 +181,8 @@ impl Worker {
             state.set_done(running.seq);
             state.wake(&engine.peers);
         }
-        if *reads_mapped != Readers::Nobody {
-            state.await_readers(*reads_mapped, running.seq, polls)?;
+        if let Some(readers) = *reads_mapped {
+            state.await_readers(readers, running.seq, polls)?;
         }
         state.in_short = false;
         // The next contribution's line comes back meanwhile.
@@ -243,7 +243,7 @@ impl Worker {
         state.in_short = false;
         state.set_done(state.seq);
         state.wake(&engine.peers);
-        if comm.reads_mapped != Readers::Nobody {
+        if comm.reads_mapped.is_some() {
             let reason = "a call panicked while others read its buffer".into();
             comm.fail(engine, &Error::Collective { reason });
         }

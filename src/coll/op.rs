@@ -84,14 +84,14 @@ impl Operation {
 
     /// Takes up a short collective: this rank's contribution is published, for `reads_mapped` to read in place, and
     /// perhaps all of the others' are taken.
-    pub(crate) fn resume(&mut self, state: &CommState, reads_mapped: Readers) {
-        if reads_mapped != Readers::Nobody {
+    pub(crate) fn resume(&mut self, state: &CommState, reads_mapped: Option<Readers>) {
+        if let Some(readers) = reads_mapped {
             let given = match &self.body {
                 Body::Exchange(exchange) => exchange.offer,
                 Body::Fold(fold) => Some(fold.send),
                 _ => None,
             };
-            self.shared.readers = reads_mapped;
+            self.shared.readers = readers;
             self.shared.served[GIVEN] = given.map(Served::Loan);
         }
         if state.done == self.seq {

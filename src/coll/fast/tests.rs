@@ -178,6 +178,18 @@ fn two_ranks_combine_vectors_in_place() {
                 .expect("allreduce");
             let whole = |at: usize| value(0, at) + value(1, at);
             assert!(sum.iter().enumerate().all(|(at, &word)| word == whole(at)));
+            for root in 0..2 {
+                world.barrier().expect("barrier");
+                if me == late {
+                    std::thread::sleep(Duration::from_millis(20));
+                }
+                sum.fill(7);
+                world
+                    .reduce(vector, &mut sum, PredefinedOp::Sum, root)
+                    .expect("reduce");
+                let is_whole = sum.iter().enumerate().all(|(at, &word)| word == whole(at));
+                assert!(is_whole || me != root, "{late} is late, {root} the root");
+            }
             let mut part = vec![0; count / 2];
             world
                 .reduce_scatter_block(vector, &mut part, PredefinedOp::Sum)
