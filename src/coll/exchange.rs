@@ -36,8 +36,8 @@ use std::ops::Range;
 pub(crate) const READ_MAX: usize = 512 << 10;
 pub(crate) const READ_MAPPED: usize = 64 << 10;
 
-/// An exchange under way.
-pub(crate) struct Exchange {
+/// What an exchange does: the [plan](super::plan) on lent buffers. It stays as it is while the exchange is under way.
+pub(crate) struct ExchangePlan {
     pub(crate) offer: Option<LoanRange>,
     /// What of the offer is for whom, if the readers cannot know.
     pub(crate) table: Option<Parts>,
@@ -56,11 +56,15 @@ pub(crate) struct Exchange {
     pub(crate) open: Option<LoanRange>,
     /// Whether this rank's line is published even if it gives nothing: so that the others learn of its buffer.
     pub(crate) published: bool,
-    pub(super) opened: bool,
-    pub(super) push: Push,
+}
+
+/// An exchange under way.
+pub(crate) struct Exchange {
+    pub(super) plan: ExchangePlan,
+    push: Push,
     /// Made when the first is sent, posted or taken.
     messages: Option<Box<Messages>>,
-    pub(super) lines: Lines,
+    lines: Lines,
     pending: Vec<usize>,
     /// Bytes that have come of the part under way.
     got: usize,
@@ -77,7 +81,8 @@ struct MemberPart {
     reads: usize,
 }
 
-impl Exchange {
+impl ExchangePlan {
+    /// One that moves nothing.
     pub(crate) fn new(scheme: NodeScheme, find: Find) -> Self {
         Self {
             offer: None,
@@ -92,21 +97,17 @@ impl Exchange {
             gives: Gives::Nothing,
             open: None,
             published: false,
-            opened: false,
-            push: Push::default(),
-            messages: None,
-            lines: Lines::default(),
-            pending: Vec::new(),
-            got: 0,
         }
     }
 
-    /// Members to take something from.
-    pub(crate) fn order(&mut self, size: usize, me: usize) {
-        let takes = &self.takes;
-        self.pending = behind(size, me)
-            .filter(|&place| takes.of(place).1 > 0)
-            .collect();
+    /// Where in the offer the part for `place` is, and its bytes.
+    pub(crate) fn given_part(&self, place: usize, size: usize) -> (usize, usize) {
+        let offered = self.offer.map_or(0, |offer| offer.len);
+        match (&self.table, self.by_parts) {
+            (Some(parts), _) => parts.of(place),
+            (None, false) => (0, offered),
+            (None, true) => (place * (offered / size), offered / size),
+        }
     }
 
     pub(crate) fn copy_own(&self, engine: &mut Engine) -> Result<()> {
@@ -123,54 +124,6 @@ impl Exchange {
             Some(own) if self.by_parts => own.from..own.from + own.len,
             _ => 0..0,
         }
-    }
-
-    pub(crate) fn begin(&mut self, cx: &mut StepContext<'_>) -> Result<()> {
-        let (engine, state, seq, shared) = cx.parts();
-        self.order(state.size(), state.me);
-        let way = shared.way;
-        let message = self.message_for(engine, state, way);
-        if message.is_some() {
-            self.gives = Gives::Nothing;
-        }
-        let flags = self.promises(engine, state, shared.blocking).flags();
-        let gives = self.readers != Readers::Nobody && message.is_none();
-        self.post_early(engine, state, seq, way)?;
-        match (self.offer, &self.table) {
-            (Some(offer), None) if gives => {
-                let given = GivenPiece {
-                    piece: offer,
-                    is_replaced: false,
-                    unread: self.unread(),
-                    readers: self.readers,
-                    result: self.open,
-                    flags,
-                };
-                give(cx, self.scheme, given)?;
-            }
-            (Some(offer), Some(parts)) if gives => {
-                let parts = parts.clone();
-                self.give_parts(cx, offer, &parts)?;
-            }
-            _ if self.published || message.is_some() => {
-                let mut line = [0u8; INLINE];
-                let mut content = kind::NOTHING;
-                if let Some((_, (_, len))) = message {
-                    content = kind::MESSAGE;
-                    describe_message(len, &mut line[..24]);
-                }
-                if let Some(open) = &self.open {
-                    describe(&engine.range_of(open), &mut line[24..]);
-                }
-                state.publish(&engine.peers, seq, content | flags, &line);
-            }
-            _ => {}
-        }
-        if let Some(message) = message {
-            // Behind the line, which the reader finds once it has the message.
-            self.send_part(cx, message)?;
-        }
-        Ok(())
     }
 
     /// Publishes an offer with a table that says what is for whom.
@@ -219,9 +172,84 @@ impl Exchange {
         };
         expose(cx, given, placement)
     }
+}
+
+impl Exchange {
+    pub(crate) fn new(plan: ExchangePlan) -> Self {
+        Self {
+            plan,
+            push: Push::default(),
+            messages: None,
+            lines: Lines::default(),
+            pending: Vec::new(),
+            got: 0,
+        }
+    }
+
+    /// Members to take something from.
+    pub(crate) fn order(&mut self, size: usize, me: usize) {
+        let takes = &self.plan.takes;
+        self.pending = behind(size, me)
+            .filter(|&place| takes.of(place).1 > 0)
+            .collect();
+    }
+
+    /// What this rank takes from itself stands where it belongs.
+    pub(crate) fn skip_own(&mut self) {
+        self.push.skip_own();
+    }
+
+    pub(crate) fn begin(&mut self, cx: &mut StepContext<'_>) -> Result<()> {
+        let (engine, state, seq, shared) = cx.parts();
+        self.order(state.size(), state.me);
+        let (plan, way, blocking) = (&self.plan, shared.way, shared.blocking);
+        let message = plan.message_for(engine, state, way);
+        let goes = message.is_some();
+        let promises = self.push.promises(plan, engine, state, blocking, goes);
+        let flags = promises.flags();
+        let gives = plan.readers != Readers::Nobody && message.is_none();
+        self.post_early(engine, state, seq, way)?;
+        let plan = &self.plan;
+        match (plan.offer, &plan.table) {
+            (Some(offer), None) if gives => {
+                let given = GivenPiece {
+                    piece: offer,
+                    is_replaced: false,
+                    unread: plan.unread(),
+                    readers: plan.readers,
+                    result: plan.open,
+                    flags,
+                };
+                give(cx, plan.scheme, given)?;
+            }
+            (Some(offer), Some(parts)) if gives => plan.give_parts(cx, offer, parts)?,
+            _ if plan.published || message.is_some() => {
+                let mut line = [0u8; INLINE];
+                let mut content = kind::NOTHING;
+                if let Some((_, (_, len))) = message {
+                    content = kind::MESSAGE;
+                    describe_message(len, &mut line[..24]);
+                }
+                if let Some(open) = &plan.open {
+                    describe(&engine.range_of(open), &mut line[24..]);
+                }
+                state.publish(&engine.peers, seq, content | flags, &line);
+            }
+            _ => {}
+        }
+        if let Some(message) = message {
+            // Behind the line, which the reader finds once it has the message.
+            let messages = self.messages.get_or_insert_default();
+            messages.send_part(&self.plan, cx, message)?;
+        }
+        Ok(())
+    }
 
     pub(crate) fn step(&mut self, cx: &mut StepContext<'_>) -> Result<Step> {
-        let (mut moved, pushed) = self.push(cx)?;
+        let Self {
+            plan, push, lines, ..
+        } = self;
+        let (mut moved, pushed) = push.step(plan, lines, cx)?;
         let mut index = 0;
         while index < self.pending.len() && moved < STEP_MAX {
             let place = self.pending[index];
@@ -233,7 +261,7 @@ impl Exchange {
                 index += 1;
                 continue;
             };
-            let (to, len) = self.takes.of(place);
+            let (to, len) = self.plan.takes.of(place);
             if line.content == Content::Message {
                 if line.given.len != len as u64 {
                     return Err(member_buffer::mismatch(
@@ -243,12 +271,15 @@ impl Exchange {
                         len,
                     ));
                 }
-                self.take_message(cx, place)?;
+                let messages = self.messages.get_or_insert_default();
+                messages.take(&self.plan, cx, place)?;
                 self.pending.remove(index);
                 continue;
             }
-            self.withdraw(cx.engine, place);
-            let reads = self.reads(&line, len);
+            if let Some(messages) = &mut self.messages {
+                messages.withdraw(cx.engine, place);
+            }
+            let reads = self.push.reads(&self.plan, &line, len);
             let part = MemberPart {
                 place,
                 line,
@@ -278,7 +309,12 @@ impl Exchange {
                 index += usize::from(n == 0);
             }
         }
-        let all = self.pending.is_empty() && pushed && self.messages_came(cx)?;
+        let all = self.pending.is_empty()
+            && pushed
+            && match &mut self.messages {
+                Some(messages) => messages.came(cx)?,
+                None => true,
+            };
         Ok(match (all, moved) {
             (true, _) => Step::Done,
             (false, 0) => Step::Idle,
@@ -293,14 +329,14 @@ impl Exchange {
         if phase == 0 {
             return takes || self.push.awaits(place);
         }
-        let (_, len) = self.takes.of(place);
+        let (_, len) = self.plan.takes.of(place);
         let line = self.lines.cached(place).filter(|_| takes);
-        line.is_some_and(|line| !has_come(self.reads(&line, len), len, phase))
+        line.is_some_and(|line| !has_come(self.push.reads(&self.plan, &line, len), len, phase))
     }
 
     /// Takes bytes of a part for this rank, all or the next of them.
     fn take(&mut self, cx: &mut StepContext<'_>, part: &MemberPart) -> Result<usize> {
-        let Some(recv) = self.recv else {
+        let Some(recv) = self.plan.recv else {
             return Ok(part.reads);
         };
         let &MemberPart {
@@ -322,8 +358,9 @@ impl Exchange {
             Some((offset, there)) => (offset, there, len),
             // Of equal parts, only the sum shows whether they are as long as this rank thinks.
             None => {
-                let sum = self.find.all(len, state.size());
-                (self.find.begin(len, state.me), all, sum)
+                let find = self.plan.find;
+                let sum = find.all(len, state.size());
+                (find.begin(len, state.me), all, sum)
             }
         };
         let mismatch = || member_buffer::mismatch(state, place, there as u64, expected);

@@ -2,8 +2,8 @@
 //! Collectives by messages, for communicators that have no channel: slower, and always possible. And the messages of
 //! exchanges ([`super::exchange`]).
 
-use super::contribution::{LoanRange, Readers};
-use super::exchange::Exchange;
+use super::contribution::{LoanRange, Readers, behind};
+use super::exchange::ExchangePlan;
 use super::member_buffer::unequal;
 use super::plan::{Find, Takes};
 use super::select::NodeScheme;
@@ -200,87 +200,93 @@ impl Flight {
     }
 }
 
+/// What an exchange by messages does.
+enum ExchangeTask {
+    Take(ExchangePlan),
+    /// Replaces parts, in rounds of pieces; how many rounds have begun.
+    Swap(Loan, Parts, usize),
+}
+
 /// An exchange by messages: everyone posts all receives and all sends.
 pub(crate) struct MessageExchange {
-    exchange: Exchange,
-    /// Parts that are replaced, in rounds of pieces of this many bytes.
-    swap: Option<(Loan, Parts)>,
-    round: usize,
+    task: ExchangeTask,
     route: Route,
     flight: Flight,
 }
 
 impl MessageExchange {
-    pub(crate) fn new(exchange: Exchange, state: &CommState, seq: u32) -> Self {
+    pub(crate) fn new(plan: ExchangePlan, state: &CommState, seq: u32) -> Self {
+        Self::of(ExchangeTask::Take(plan), state, seq)
+    }
+
+    pub(crate) fn swap(recv: Loan, parts: Parts, state: &CommState, seq: u32) -> Self {
+        Self::of(ExchangeTask::Swap(recv, parts, 0), state, seq)
+    }
+
+    fn of(task: ExchangeTask, state: &CommState, seq: u32) -> Self {
         Self {
-            exchange,
-            swap: None,
-            round: 0,
+            task,
             route: Route::new(state, seq),
             flight: Flight::default(),
         }
     }
 
-    pub(crate) fn swap(recv: Loan, parts: Parts, state: &CommState, seq: u32) -> Self {
-        Self {
-            swap: Some((recv, parts)),
-            ..Self::new(Exchange::new(NodeScheme::Meet, Find::All), state, seq)
-        }
-    }
-
     pub(crate) fn begin(&mut self, engine: &mut Engine) -> Result<()> {
-        let route = self.route.clone();
-        if self.swap.is_some() {
+        let Self {
+            task,
+            route,
+            flight,
+        } = self;
+        let ExchangeTask::Take(plan) = task else {
             return self.next_round(engine).map(drop);
-        }
-        let exchange = &self.exchange;
+        };
         let (size, me) = (route.members.len(), route.me);
-        let others = (1..size).map(|step| (me + step) % size);
-        if let Some(recv) = exchange.recv {
-            for place in others.clone() {
-                let (offset, len) = exchange.takes.of(place);
+        if let Some(recv) = plan.recv {
+            for place in behind(size, me) {
+                let (offset, len) = plan.takes.of(place);
                 if len > 0 {
-                    let part = self.flight.part(engine, recv, offset, len)?;
-                    self.flight.receive(engine, &route, place, 0, part)?;
+                    let part = flight.part(engine, recv, offset, len)?;
+                    flight.receive(engine, route, place, 0, part)?;
                 }
             }
         }
-        if let Some(offer) = exchange.offer {
-            for place in others {
-                let reads = exchange.readers.include(place);
-                let (offset, len) = exchange.given_part(place, size);
-                if reads && len > 0 {
-                    let part = self
-                        .flight
-                        .part(engine, offer.loan, offer.offset + offset, len)?;
-                    self.flight.send(engine, &route, place, 0, part)?;
+        if let Some(offer) = plan.offer {
+            for place in plan.readers.others(size, me) {
+                let (offset, len) = plan.given_part(place, size);
+                if len > 0 {
+                    let part = flight.part(engine, offer.loan, offer.offset + offset, len)?;
+                    flight.send(engine, route, place, 0, part)?;
                 }
             }
         }
-        exchange.copy_own(engine)
+        plan.copy_own(engine)
     }
 
     /// Begins the next round of a swap; `false` if there is none.
     fn next_round(&mut self, engine: &mut Engine) -> Result<bool> {
-        let Some((recv, parts)) = self.swap.clone() else {
+        let Self {
+            task,
+            route,
+            flight,
+        } = self;
+        let ExchangeTask::Swap(recv, parts, round) = task else {
             return Ok(false);
         };
-        let route = self.route.clone();
         let unit = (PIECE / route.members.len()).max(64);
         let mut any = false;
         for place in (0..route.members.len()).filter(|&place| place != route.me) {
             let (offset, len) = parts.of(place);
-            let skip = len.min(self.round * unit);
+            let skip = len.min(*round * unit);
             let n = (len - skip).min(unit);
             if n > 0 {
-                let copy = self.flight.copy(engine, recv, offset + skip, n)?;
-                let part = self.flight.part(engine, recv, offset + skip, n)?;
-                self.flight.receive(engine, &route, place, 0, part)?;
-                self.flight.send(engine, &route, place, 0, copy)?;
+                let copy = flight.copy(engine, *recv, offset + skip, n)?;
+                let part = flight.part(engine, *recv, offset + skip, n)?;
+                flight.receive(engine, route, place, 0, part)?;
+                flight.send(engine, route, place, 0, copy)?;
                 any = true;
             }
         }
-        self.round += 1;
+        *round += 1;
         Ok(any)
     }
 
@@ -289,7 +295,11 @@ impl MessageExchange {
             return Ok(Step::Idle);
         }
         for place in 0..self.route.members.len() {
-            if self.swap.is_some() || self.exchange.takes.of(place).1 > 0 {
+            let takes = match &self.task {
+                ExchangeTask::Take(plan) => plan.takes.of(place).1 > 0,
+                ExchangeTask::Swap(..) => true,
+            };
+            if takes {
                 self.route.is_good(engine, state, place)?;
             }
         }
@@ -569,12 +579,14 @@ impl MessageExchange {
     pub(crate) fn barrier(state: &CommState, seq: u32, engine: &mut Engine) -> Self {
         let byte = engine.core.loans.keep(vec![0]);
         let sink = engine.core.loans.keep(vec![0; state.size()]);
-        let mut exchange = Exchange::new(NodeScheme::Meet, Find::All);
-        exchange.offer = Some(LoanRange::whole(byte));
-        exchange.readers = Readers::Everyone;
-        exchange.recv = Some(sink);
-        exchange.takes = Takes::Each(Parts::Equal(1));
-        let mut this = Self::new(exchange, state, seq);
+        let plan = ExchangePlan {
+            offer: Some(LoanRange::whole(byte)),
+            readers: Readers::Everyone,
+            recv: Some(sink),
+            takes: Takes::Each(Parts::Equal(1)),
+            ..ExchangePlan::new(NodeScheme::Meet, Find::All)
+        };
+        let mut this = Self::new(plan, state, seq);
         this.flight.loans = vec![byte, sink];
         this
     }

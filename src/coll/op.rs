@@ -87,7 +87,7 @@ impl Operation {
     pub(crate) fn resume(&mut self, state: &CommState, reads_mapped: Option<Readers>) {
         if let Some(readers) = reads_mapped {
             let given = match &self.body {
-                Body::Exchange(exchange) => exchange.offer,
+                Body::Exchange(exchange) => exchange.plan.offer,
                 Body::Fold(fold) => Some(fold.send),
                 _ => None,
             };
@@ -99,8 +99,8 @@ impl Operation {
             return;
         }
         if let Body::Exchange(exchange) = &mut self.body {
-            exchange.own = None;
-            if exchange.published {
+            exchange.skip_own();
+            if exchange.plan.published {
                 // The root of a gather: it gives nothing, and so has published nothing. Members whose parts are not
                 // short, as it thought, write them once they know where its buffer is.
                 self.state = OpState::Begin;

@@ -7,7 +7,7 @@
 //! its share stands in its buffer. From then on it must not give the buffer back before all have read.
 
 use super::contribution::{GIVEN, LoanRange, RESULT, Readers, Served, StepContext, describe};
-use super::exchange::{Exchange, READ_MAX};
+use super::exchange::{Exchange, ExchangePlan, READ_MAX};
 use super::lines::Lines;
 use super::member_buffer::{self, MemberBuffer, Target};
 use super::push::WRITTEN;
@@ -67,13 +67,8 @@ fn shares(len: usize, size: usize, root: usize, me: usize) -> Vec<BroadcastShare
 
 impl Relay {
     /// In place of an exchange that takes all from `root`.
-    pub(crate) fn new(
-        mut direct: Exchange,
-        root: usize,
-        recv: Loan,
-        size: usize,
-        me: usize,
-    ) -> Self {
+    pub(crate) fn new(plan: ExchangePlan, root: usize, recv: Loan, size: usize, me: usize) -> Self {
+        let mut direct = Exchange::new(plan);
         direct.order(size, me);
         let left = shares(recv.len(), size, root, me);
         let own = left.first().is_some_and(|part| part.owner == me);

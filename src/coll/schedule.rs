@@ -2,11 +2,11 @@
 //! The schedule of a collective with a request: the [plan](super::plan) on lent buffers, and the body that executes it.
 
 use super::contribution::{Buffers, LoanRange, Readers};
-use super::exchange::Exchange;
+use super::exchange::ExchangePlan;
 use super::fold::Fold;
 use super::lines::Lines;
 use super::messages::Recipients;
-use super::plan::{Combination, Find, MemberCall, Offer, Plan, Side, Takes, Task};
+use super::plan::{Combination, MemberCall, Offer, Plan, Side, Task};
 use super::push::Gives;
 use super::select::{Algorithm, NodeScheme};
 use super::stream::Stream;
@@ -17,7 +17,7 @@ use onecopy_shm::loan::Loan;
 /// What this rank will do in a collective.
 pub(super) enum Schedule {
     Barrier,
-    Exchange(Exchange),
+    Exchange(ExchangePlan),
     Swap(Loan, Parts),
     /// A reduction. `Recipients` says who gets the result where it goes by messages.
     Fold(Fold, Recipients),
@@ -70,9 +70,18 @@ impl<'c> Scheduler<'c> {
             }
             (Task::Swap(parts), _, Some(recv)) => Schedule::Swap(recv, (*parts).clone()),
             (Task::Take { takes, find }, ..) => {
-                let mut exchange = self.exchange(scheme, *takes, *find, offer.as_ref());
-                exchange.own = *own;
-                if own.is_some() && offer.is_none() {
+                let mut exchange = ExchangePlan {
+                    recv: self.buffers.recv,
+                    takes: takes.into_owned(),
+                    own: *own,
+                    ..ExchangePlan::new(scheme, *find)
+                };
+                if let Some(offer) = offer {
+                    exchange.offer = given;
+                    exchange.readers = offer.readers;
+                    exchange.by_parts = offer.by_parts;
+                    exchange.table = offer.table.cloned();
+                } else if own.is_some() {
                     // What a rank takes from itself alone.
                     exchange.offer = self.buffers.send.map(LoanRange::whole);
                 }
@@ -106,28 +115,8 @@ impl<'c> Scheduler<'c> {
         })
     }
 
-    /// An exchange whose members read what is for them.
-    fn exchange(
-        &self,
-        scheme: NodeScheme,
-        takes: Takes<&Parts>,
-        find: Find,
-        offer: Option<&Offer<'_>>,
-    ) -> Exchange {
-        let mut exchange = Exchange::new(scheme, find);
-        exchange.recv = self.buffers.recv;
-        exchange.takes = takes.into_owned();
-        if let Some(offer) = offer {
-            exchange.offer = self.range(offer);
-            exchange.readers = offer.readers;
-            exchange.by_parts = offer.by_parts;
-            exchange.table = offer.table.cloned();
-        }
-        exchange
-    }
-
     /// What members may write into each other's buffers, and whether both ends of a broadcast copy.
-    fn open(&self, exchange: &mut Exchange) {
+    fn open(&self, exchange: &mut ExchangePlan) {
         let recv = self.buffers.recv;
         match self.collective {
             Collective::Bcast { root } => {

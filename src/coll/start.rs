@@ -4,6 +4,7 @@
 use super::Collective;
 use super::communicator::Communicator;
 use super::contribution::{Buffers, Readers};
+use super::exchange::Exchange;
 use super::fold::Fold;
 use super::messages::{MessageChain, MessageExchange, Recipients, Reduction};
 use super::op::{Body, Operation};
@@ -36,11 +37,11 @@ impl Schedule {
     fn by_channel(self, scheme: NodeScheme, state: &CommState) -> Body {
         match self {
             Self::Barrier => Body::Barrier,
-            Self::Exchange(exchange) => match (scheme, &exchange.takes, exchange.recv) {
+            Self::Exchange(plan) => match (scheme, &plan.takes, plan.recv) {
                 (NodeScheme::Relay, &Takes::From(root, _), Some(recv)) => Body::Relay(Box::new(
-                    Relay::new(exchange, root, recv, state.size(), state.me),
+                    Relay::new(plan, root, recv, state.size(), state.me),
                 )),
-                _ => Body::Exchange(exchange),
+                _ => Body::Exchange(Exchange::new(plan)),
             },
             Self::Swap(recv, parts) => Body::Swap(Swap::new(recv, parts)),
             Self::Fold(fold, to) => match scheme {
@@ -64,8 +65,8 @@ impl Schedule {
                     state, seq, engine,
                 )));
             }
-            Self::Exchange(exchange) => {
-                return Body::MessageExchange(Box::new(MessageExchange::new(exchange, state, seq)));
+            Self::Exchange(plan) => {
+                return Body::MessageExchange(Box::new(MessageExchange::new(plan, state, seq)));
             }
             Self::Swap(recv, parts) => {
                 return Body::MessageExchange(Box::new(MessageExchange::swap(

@@ -15,7 +15,7 @@ use super::super::messages::{Flight, Route};
 use super::super::push::reaches_all;
 use super::super::select::Placement;
 use super::super::state::CommState;
-use super::Exchange;
+use super::{Exchange, ExchangePlan};
 use crate::engine::Engine;
 use crate::error::Result;
 use crate::peer::Peer;
@@ -43,21 +43,7 @@ fn is_over_calls(engine: &Engine, state: &CommState, place: usize) -> bool {
     state.tuning.limits.over_calls || !peer.is_some_and(|peer| calls(peer))
 }
 
-impl Exchange {
-    fn messages(&mut self) -> &mut Messages {
-        self.messages.get_or_insert_default()
-    }
-
-    /// Where in the offer the part for `place` is, and its bytes.
-    pub(crate) fn given_part(&self, place: usize, size: usize) -> (usize, usize) {
-        let offered = self.offer.map_or(0, |offer| offer.len);
-        match (&self.table, self.by_parts) {
-            (Some(parts), _) => parts.of(place),
-            (None, false) => (0, offered),
-            (None, true) => (place * (offered / size), offered / size),
-        }
-    }
-
+impl ExchangePlan {
     /// Who takes what this rank gives as a message, and the part for it: where in the offer, and its bytes. None: it
     /// does not go so.
     pub(super) fn message_for(
@@ -95,22 +81,125 @@ impl Exchange {
         let limits = state.placement_limits(over_calls);
         self.scheme.placement(given, false, &limits) == Placement::Message
     }
+}
 
+impl Messages {
     /// Sends a part of the offer to its reader.
     pub(super) fn send_part(
         &mut self,
+        plan: &ExchangePlan,
         cx: &mut StepContext<'_>,
         (reader, (offset, len)): (usize, (usize, usize)),
     ) -> Result<()> {
         let (engine, state, seq, _) = cx.parts();
-        let Some(offer) = self.offer.filter(|_| len > 0) else {
+        let Some(offer) = plan.offer.filter(|_| len > 0) else {
             return Ok(());
         };
-        let flight = &mut self.messages().sends;
-        let part = flight.part(engine, offer.loan, offer.offset + offset, len)?;
-        flight.send(engine, &Route::new(state, seq), reader, 0, part)
+        let part = self
+            .sends
+            .part(engine, offer.loan, offer.offset + offset, len)?;
+        self.sends
+            .send(engine, &Route::new(state, seq), reader, 0, part)
     }
 
+    /// Posts the receive for what `place` gives, before its line was read.
+    fn post_early(
+        &mut self,
+        plan: &ExchangePlan,
+        engine: &mut Engine,
+        state: &CommState,
+        seq: u32,
+        place: usize,
+    ) -> Result<()> {
+        let id = self.post(plan, engine, state, seq, place)?;
+        self.early.extend(id.map(|id| (place, id)));
+        Ok(())
+    }
+
+    fn post(
+        &mut self,
+        plan: &ExchangePlan,
+        engine: &mut Engine,
+        state: &CommState,
+        seq: u32,
+        place: usize,
+    ) -> Result<Option<RequestId>> {
+        let Some(recv) = plan.recv else {
+            return Ok(None);
+        };
+        let (to, len) = plan.takes.of(place);
+        let part = self.receives.part(engine, recv, to, len)?;
+        let route = Route::new(state, seq);
+        self.receives
+            .receive(engine, &route, place, 0, part)
+            .map(Some)
+    }
+
+    /// What `place` gives comes as a message.
+    pub(super) fn take(
+        &mut self,
+        plan: &ExchangePlan,
+        cx: &mut StepContext<'_>,
+        place: usize,
+    ) -> Result<()> {
+        let (engine, state, seq, _) = cx.parts();
+        match self.early.iter().position(|&(other, _)| other == place) {
+            Some(index) => drop(self.early.swap_remove(index)),
+            None => drop(self.post(plan, engine, state, seq, place)?),
+        }
+        self.taken.push(place);
+        Ok(())
+    }
+
+    /// What `place` gives comes otherwise.
+    pub(super) fn withdraw(&mut self, engine: &mut Engine, place: usize) {
+        if let Some(index) = self.early.iter().position(|&(other, _)| other == place) {
+            let (_, id) = self.early.swap_remove(index);
+            self.receives.withdraw(engine, id);
+        }
+    }
+
+    /// Whether all messages have come, and are good.
+    pub(super) fn came(&mut self, cx: &mut StepContext<'_>) -> Result<bool> {
+        let (engine, state, ..) = cx.parts();
+        if !self.receives.is_over(engine)? {
+            return Ok(false);
+        }
+        for place in self.taken.drain(..) {
+            state.failure_of(place).map_or(Ok(()), Err)?;
+        }
+        Ok(true)
+    }
+
+    /// Whether nobody needs what this rank has sent.
+    fn is_sent(
+        &mut self,
+        plan: &ExchangePlan,
+        engine: &mut Engine,
+        state: &mut CommState,
+        seq: u32,
+    ) -> Result<bool> {
+        if self.sends.is_over(engine)? {
+            return Ok(true);
+        }
+        let mut readers = plan.readers.others(state.size(), state.me);
+        if !readers.all(|place| state.has_read(place, seq)) {
+            return Ok(false);
+        }
+        // A receiver acknowledges a message before it says that it has read all. The acknowledgement may be seen later.
+        if std::mem::replace(&mut self.read, true) {
+            self.sends.abandon(engine);
+        }
+        self.sends.is_over(engine)
+    }
+
+    fn abandon(&mut self, engine: &mut Engine) {
+        self.sends.abandon(engine);
+        self.receives.abandon(engine);
+    }
+}
+
+impl Exchange {
     /// Posts receives for what may come as messages.
     pub(super) fn post_early(
         &mut self,
@@ -119,77 +208,21 @@ impl Exchange {
         seq: u32,
         way: Option<Rival>,
     ) -> Result<()> {
-        for index in 0..self.pending.len() {
-            let place = self.pending[index];
-            let (_, len) = self.takes.of(place);
-            let given = self.find.all(len, state.size());
-            if self.goes_as_message(engine, state, (place, given), way) {
-                let id = self.post(engine, state, seq, place)?;
-                self.messages().early.extend(id.map(|id| (place, id)));
+        let Self {
+            plan,
+            messages,
+            pending,
+            ..
+        } = self;
+        for &place in &*pending {
+            let (_, len) = plan.takes.of(place);
+            let given = plan.find.all(len, state.size());
+            if plan.goes_as_message(engine, state, (place, given), way) {
+                let messages = messages.get_or_insert_default();
+                messages.post_early(plan, engine, state, seq, place)?;
             }
         }
         Ok(())
-    }
-
-    fn post(
-        &mut self,
-        engine: &mut Engine,
-        state: &CommState,
-        seq: u32,
-        place: usize,
-    ) -> Result<Option<RequestId>> {
-        let Some(recv) = self.recv else {
-            return Ok(None);
-        };
-        let (to, len) = self.takes.of(place);
-        let flight = &mut self.messages().receives;
-        let part = flight.part(engine, recv, to, len)?;
-        let route = Route::new(state, seq);
-        flight.receive(engine, &route, place, 0, part).map(Some)
-    }
-
-    /// What `place` gives comes as a message.
-    pub(super) fn take_message(&mut self, cx: &mut StepContext<'_>, place: usize) -> Result<()> {
-        let (engine, state, seq, _) = cx.parts();
-        let early = &mut self.messages().early;
-        match early.iter().position(|&(other, _)| other == place) {
-            Some(index) => drop(early.swap_remove(index)),
-            None => drop(self.post(engine, state, seq, place)?),
-        }
-        self.messages().taken.push(place);
-        Ok(())
-    }
-
-    /// What `place` gives comes otherwise.
-    pub(super) fn withdraw(&mut self, engine: &mut Engine, place: usize) {
-        let Some(messages) = &mut self.messages else {
-            return;
-        };
-        let Messages {
-            receives, early, ..
-        } = &mut **messages;
-        if let Some(index) = early.iter().position(|&(other, _)| other == place) {
-            let (_, id) = early.swap_remove(index);
-            receives.withdraw(engine, id);
-        }
-    }
-
-    /// Whether all messages have come, and are good.
-    pub(super) fn messages_came(&mut self, cx: &mut StepContext<'_>) -> Result<bool> {
-        let (engine, state, ..) = cx.parts();
-        let Some(messages) = &mut self.messages else {
-            return Ok(true);
-        };
-        let Messages {
-            receives, taken, ..
-        } = &mut **messages;
-        if !receives.is_over(engine)? {
-            return Ok(false);
-        }
-        for place in taken.drain(..) {
-            state.failure_of(place).map_or(Ok(()), Err)?;
-        }
-        Ok(true)
     }
 
     /// Whether nobody needs what this rank has sent.
@@ -199,28 +232,17 @@ impl Exchange {
         state: &mut CommState,
         seq: u32,
     ) -> Result<bool> {
-        let Some(messages) = &mut self.messages else {
-            return Ok(true);
-        };
-        if messages.sends.is_over(engine)? {
-            return Ok(true);
+        let Self { plan, messages, .. } = self;
+        match messages {
+            Some(messages) => messages.is_sent(plan, engine, state, seq),
+            None => Ok(true),
         }
-        let mut readers = self.readers.others(state.size(), state.me);
-        if !readers.all(|place| state.has_read(place, seq)) {
-            return Ok(false);
-        }
-        // A receiver acknowledges a message before it says that it has read all. The acknowledgement may be seen later.
-        if std::mem::replace(&mut messages.read, true) {
-            messages.sends.abandon(engine);
-        }
-        messages.sends.is_over(engine)
     }
 
     /// Gives back what messages hold; the exchange will not go on.
     pub(crate) fn abandon(&mut self, engine: &mut Engine) {
         if let Some(messages) = &mut self.messages {
-            messages.sends.abandon(engine);
-            messages.receives.abandon(engine);
+            messages.abandon(engine);
         }
     }
 }

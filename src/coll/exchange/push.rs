@@ -2,6 +2,7 @@
 //! What an exchange writes into members' receive buffers; see [`super::super::push`].
 
 use super::super::contribution::{GIVEN, LoanRange, Readers, StepContext};
+use super::super::lines::Lines;
 use super::super::plan::{OwnCopy, Takes};
 use super::super::push::{
     Gives, PIECE, Promises, WRITTEN, WriteSource, half, opened, place_of, put_to_all, reaches_all,
@@ -9,7 +10,7 @@ use super::super::push::{
 use super::super::reader;
 use super::super::select::is_short;
 use super::super::state::{CommState, STEP_MAX};
-use super::Exchange;
+use super::ExchangePlan;
 use crate::engine::Engine;
 use crate::error::{Error, Result};
 use onecopy_btl::RemoteRange;
@@ -34,9 +35,12 @@ struct PushedPart {
     done: usize,
 }
 
-/// What an exchange writes into others' buffers.
+/// What is written in an exchange: by this rank into others' buffers, and by others into its own. And what this rank
+/// copies for itself.
 #[derive(Debug, Default)]
-pub(crate) struct Push {
+pub(super) struct Push {
+    /// Whether members may write into this rank's receive buffer.
+    opened: bool,
     /// Whether this rank has published that it writes.
     writes: bool,
     /// Members into whose buffers it may have to write.
@@ -46,56 +50,21 @@ pub(crate) struct Push {
     part: Option<PushedPart>,
     idle: u32,
     announced: bool,
+    /// Whether what this rank takes from itself is taken up.
+    own_done: bool,
 }
 
-impl Push {
-    /// Whether the line of `place` is to say where to write.
-    pub(crate) fn awaits(&self, place: usize) -> bool {
-        self.targets.contains(&place)
-    }
-}
-
-impl Exchange {
-    /// What the line promises, by what this rank can do and what its buffers are.
-    pub(crate) fn promises(
-        &mut self,
-        engine: &Engine,
-        state: &CommState,
-        blocking: bool,
-    ) -> Promises {
-        let open = self
-            .open
-            .is_some_and(|piece| engine.range_of(&piece).heap.is_some());
-        self.opened = open;
+impl ExchangePlan {
+    /// Whether this rank may write what it gives, by what it can do and what its buffer is.
+    fn may_write(&self, engine: &Engine, state: &CommState) -> bool {
         let short = |offer: LoanRange| {
             let mapped = engine.range_of(&offer).heap.is_some();
             is_short(offer.len, mapped, state.slot_bytes())
         };
-        self.push.writes = blocking
-            && self.gives != Gives::Nothing
+        self.gives != Gives::Nothing
             && self.table.is_none()
             && !self.offer.is_none_or(short)
-            && reaches_all(engine, state);
-        if self.push.writes {
-            self.push.targets = self.readers.others(state.size(), state.me).collect();
-        }
-        // One that gives all members much and takes nothing would copy for all, one after the other.
-        let mutual = matches!(self.takes, Takes::Each(_));
-        Promises {
-            open,
-            writes: self.push.writes,
-            answers: blocking && mutual && state.tuning.asks,
-        }
-    }
-
-    /// Bytes of `len` from the front that this rank reads itself.
-    pub(crate) fn reads(&self, line: &CheckedLine, len: usize) -> usize {
-        match self.gives {
-            _ if !self.opened || !line.has(kind::WRITES) => len,
-            _ if line.content != Content::Buffer => len,
-            Gives::Half => half(len),
-            _ => 0,
-        }
+            && reaches_all(engine, state)
     }
 
     /// What goes to `place`: from where in the offer, how many bytes, and where in its open buffer of `room` bytes.
@@ -124,14 +93,72 @@ impl Exchange {
             }
         }
     }
+}
+
+impl Push {
+    /// Whether the line of `place` is to say where to write.
+    pub(super) fn awaits(&self, place: usize) -> bool {
+        self.targets.contains(&place)
+    }
+
+    /// What the line promises, by what this rank can do and what its buffers are. What it gives is not written if it
+    /// `goes` as a message.
+    pub(super) fn promises(
+        &mut self,
+        plan: &ExchangePlan,
+        engine: &Engine,
+        state: &CommState,
+        blocking: bool,
+        goes: bool,
+    ) -> Promises {
+        let open = plan
+            .open
+            .is_some_and(|piece| engine.range_of(&piece).heap.is_some());
+        self.opened = open;
+        self.writes = blocking && !goes && plan.may_write(engine, state);
+        if self.writes {
+            self.targets = plan.readers.others(state.size(), state.me).collect();
+        }
+        // One that gives all members much and takes nothing would copy for all, one after the other.
+        let mutual = matches!(plan.takes, Takes::Each(_));
+        Promises {
+            open,
+            writes: self.writes,
+            answers: blocking && mutual && state.tuning.asks,
+        }
+    }
+
+    /// Bytes of `len` from the front that this rank reads itself.
+    pub(super) fn reads(&self, plan: &ExchangePlan, line: &CheckedLine, len: usize) -> usize {
+        match plan.gives {
+            _ if !self.opened || !line.has(kind::WRITES) => len,
+            _ if line.content != Content::Buffer => len,
+            Gives::Half => half(len),
+            _ => 0,
+        }
+    }
+
+    /// What this rank takes from itself is taken up.
+    pub(super) fn skip_own(&mut self) {
+        self.own_done = true;
+    }
+
+    /// What this rank takes from itself, if it is not taken up yet.
+    fn own(&self, plan: &ExchangePlan) -> Option<OwnCopy> {
+        plan.own.filter(|_| !self.own_done)
+    }
 
     /// Members that are ready to be written to, each with its open buffer. Those that read for themselves are no
     /// targets any more.
-    fn ready(&mut self, state: &CommState, seq: u32) -> Result<Vec<(usize, RemoteRange)>> {
-        let Self { push, lines, .. } = self;
+    fn ready(
+        &mut self,
+        lines: &mut Lines,
+        state: &CommState,
+        seq: u32,
+    ) -> Result<Vec<(usize, RemoteRange)>> {
         let mut ready = Vec::new();
         let mut bad = Ok(());
-        push.targets
+        self.targets
             .retain(|&place| match lines.get_or_read(state, place, seq) {
                 Ok(None) => true,
                 Ok(Some(line)) => {
@@ -149,36 +176,46 @@ impl Exchange {
     }
 
     /// Takes up the next part: what members are ready for, and what this rank takes from itself.
-    fn next_part(&mut self, state: &CommState, seq: u32) -> Result<Option<PushedPart>> {
-        let ready = self.ready(state, seq)?;
-        let has_stragglers = self.push.targets.len() > ready.len();
+    fn next_part(
+        &mut self,
+        plan: &ExchangePlan,
+        lines: &mut Lines,
+        state: &CommState,
+        seq: u32,
+    ) -> Result<Option<PushedPart>> {
+        let ready = self.ready(lines, state, seq)?;
+        let own = self.own(plan);
+        let has_stragglers = self.targets.len() > ready.len();
         // What all get is read once, for all of them and this rank.
-        let fused = self.gives == Gives::All;
+        let fused = plan.gives == Gives::All;
         // A block of its own goes first in every other collective, as pieces do.
-        let first = self.own.is_some() && !fused && seq & 1 == 0;
+        let first = own.is_some() && !fused && seq & 1 == 0;
         let own_turn = first || ready.is_empty() || fused && has_stragglers;
         if !own_turn {
-            return self.part_for(state, &ready, fused).map(Some);
+            return self.part_for(plan, state, &ready, fused).map(Some);
         }
-        if self.own.is_none() && ready.is_empty() {
+        if own.is_none() && ready.is_empty() {
             return Ok(None);
         }
-        self.push.idle += 1;
-        if self.own.is_some() {
-            let now = first || !has_stragglers || self.push.idle > OWN_COPY_AFTER;
-            return Ok(now.then(|| self.own.take()).flatten().map(PushedPart::own));
+        self.idle += 1;
+        if let Some(own) = own {
+            let now = first || !has_stragglers || self.idle > OWN_COPY_AFTER;
+            self.own_done = now;
+            return Ok(now.then(|| PushedPart::own(own)));
         }
-        self.part_for(state, &ready, fused).map(Some)
+        self.part_for(plan, state, &ready, fused).map(Some)
     }
 
     /// What goes to members that are ready: to all of them and this rank at once if it is `fused`, or to the first one.
     fn part_for(
         &mut self,
+        plan: &ExchangePlan,
         state: &CommState,
         ready: &[(usize, RemoteRange)],
         fused: bool,
     ) -> Result<PushedPart> {
-        let own = if fused { self.own.take() } else { None };
+        let own = self.own(plan).filter(|_| fused);
+        self.own_done |= fused;
         let mut part = PushedPart {
             from: 0,
             len: 0,
@@ -189,7 +226,7 @@ impl Exchange {
         let at_once = if fused { ready.len() } else { 1 };
         for &(place, range) in ready.iter().take(at_once) {
             let (size, me) = (state.size(), state.me);
-            let Some((from, len, to)) = self.portion(me, size, place, range.len) else {
+            let Some((from, len, to)) = plan.portion(me, size, place, range.len) else {
                 return Err(Error::Collective {
                     reason: format!(
                         "rank {} receives into {} bytes, which is not what this rank gives",
@@ -197,9 +234,9 @@ impl Exchange {
                     ),
                 });
             };
-            self.push.targets.retain(|&other| other != place);
-            self.push.served += usize::from(self.gives != Gives::Half);
-            let offset = self.offer.map_or(0, |offer| offer.offset);
+            self.targets.retain(|&other| other != place);
+            self.served += usize::from(plan.gives != Gives::Half);
+            let offset = plan.offer.map_or(0, |offer| offer.offset);
             (part.from, part.len) = (offset + from, len);
             part.targets
                 .push((place, range.part(to as u64, len as u64)));
@@ -209,38 +246,48 @@ impl Exchange {
 
     /// Copies what this rank takes from itself, and what it writes into members' buffers. Gives the bytes moved, and
     /// whether that was all.
-    pub(crate) fn push(&mut self, cx: &mut StepContext<'_>) -> Result<(usize, bool)> {
+    pub(super) fn step(
+        &mut self,
+        plan: &ExchangePlan,
+        lines: &mut Lines,
+        cx: &mut StepContext<'_>,
+    ) -> Result<(usize, bool)> {
         let (engine, state, seq, shared) = cx.parts();
         let mut moved = 0;
         while moved < STEP_MAX {
-            if self.push.part.is_none() {
-                if self.own.is_none() && self.push.targets.is_empty() {
+            if self.part.is_none() {
+                if self.is_over(plan) {
                     break;
                 }
-                self.push.part = self.next_part(state, seq)?;
+                self.part = self.next_part(plan, lines, state, seq)?;
             }
-            let (Some(part), Some(offer)) = (&mut self.push.part, self.offer) else {
+            let (Some(part), Some(offer)) = (&mut self.part, plan.offer) else {
                 return Ok((moved, false));
             };
             let n = PIECE.min(part.len - part.done);
             let offset = place_of(seq, part.len, part.done, n);
             part.done += n;
             moved += n;
-            part.copy(engine, state, (offer.loan, self.recv), offset..offset + n)?;
+            part.copy(engine, state, (offer.loan, plan.recv), offset..offset + n)?;
             if part.done == part.len {
-                self.push.part = None;
+                self.part = None;
             }
         }
-        let over = self.push.part.is_none() && self.own.is_none() && self.push.targets.is_empty();
-        if over && self.push.writes && !self.push.announced {
-            self.push.announced = true;
+        let over = self.is_over(plan);
+        if over && self.writes && !self.announced {
+            self.announced = true;
             state.advance(&engine.peers, seq, WRITTEN);
-            if self.push.served == self.readers.others(state.size(), state.me).count() {
+            if self.served == plan.readers.others(state.size(), state.me).count() {
                 shared.readers = Readers::Nobody;
                 shared.served[GIVEN] = None;
             }
         }
         Ok((moved, over))
+    }
+
+    /// Whether all is copied, and written.
+    fn is_over(&self, plan: &ExchangePlan) -> bool {
+        self.part.is_none() && self.own(plan).is_none() && self.targets.is_empty()
     }
 }
 
