@@ -47,6 +47,7 @@ mod stream;
 mod swap;
 pub(crate) mod tags;
 mod tally;
+mod tree;
 mod worker;
 
 pub(crate) use contribution::Buffers;

@@ -439,14 +439,20 @@ pub(crate) struct GivenPiece {
 /// Publishes what a rank gives, in the way that suits its size and place and how the members of its node do it. A
 /// second buffer is described with it, if there is one.
 pub(crate) fn give(cx: &mut StepContext<'_>, scheme: NodeScheme, given: GivenPiece) -> Result<()> {
-    let (engine, state, seq, _) = cx.parts();
+    let (engine, state, ..) = cx.parts();
     let piece = given.piece;
     let in_place = piece.len > COLL_SLOT && !given.is_replaced;
     let mapped = in_place && engine.range_of(&piece).heap.is_some();
     let placement = scheme.placement(piece.len, mapped, &state.placement_limits(false));
-    if !matches!(placement, Placement::Line | Placement::Slot) {
-        return expose(cx, given, placement);
+    match placement {
+        Placement::Line | Placement::Slot => give_short(cx, piece),
+        _ => expose(cx, given, placement),
     }
+}
+
+/// Publishes what a rank gives in its line, or in the slot next to it.
+pub(super) fn give_short(cx: &mut StepContext<'_>, piece: LoanRange) -> Result<()> {
+    let (engine, state, seq, _) = cx.parts();
     if piece.len > INLINE {
         state.need_slots(&engine.core.home)?;
     }

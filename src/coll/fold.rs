@@ -14,18 +14,15 @@ use super::member_buffer::REMEDY;
 use super::push::{Promises, WRITTEN, reaches_all};
 use super::select::{Algorithm, NodeScheme, share};
 use super::state::{CommState, STEP_MAX, Step};
+use super::tally::Tally;
 use super::{ElemType, Op};
 use crate::engine::Engine;
 use crate::error::{Error, Result};
-use crate::memory::pool::MemoryKind;
 use crate::peer::Peer;
-use fragment::{Operands, combine_all};
 use onecopy_btl::{LayerId, RemoteRange};
-use onecopy_shm::coll::{Content, INLINE, View};
+use onecopy_shm::coll::{Content, INLINE};
 use onecopy_shm::copy::{Kernel, copy_slices};
-use onecopy_shm::layout::COLL_SLOT;
 use onecopy_shm::loan::Loan;
-use std::iter;
 
 /// A share of the result is combined, and stands in the buffer of its rank: [`WRITTEN`]; it stands in those of all
 /// others, too.
@@ -52,8 +49,6 @@ enum FoldState {
     Spread,
     /// At a root that has helpers: waits for their ranges.
     Helped,
-    /// In a tree: waits for the result.
-    Result,
 }
 
 /// Members whose ranges of the result are not here yet.
@@ -64,8 +59,29 @@ struct Remaining {
     taken: usize,
 }
 
-/// A reduction under way.
-pub(crate) struct Fold {
+impl Remaining {
+    /// Takes out those that no longer `lack`: they have written their shares here.
+    fn take_written(
+        &mut self,
+        plan: &FoldPlan,
+        tally: &mut Tally,
+        state: &CommState,
+        lack: impl Fn(usize) -> bool,
+    ) {
+        self.members.retain(|&place| {
+            let lacks = lack(place);
+            if !lacks {
+                let (begin, end) = plan.share(state.size(), place);
+                let rank = state.members[place];
+                tally.add(rank, LayerId::MAP, end - begin);
+            }
+            lacks
+        });
+    }
+}
+
+/// What a reduction does: the [plan](super::plan) on lent buffers. It stays as it is while the reduction is under way.
+pub(crate) struct FoldPlan {
     pub(crate) op: Op,
     pub(crate) elem: ElemType,
     pub(crate) algorithm: Algorithm,
@@ -83,8 +99,13 @@ pub(crate) struct Fold {
     pub(crate) to_front: bool,
     /// Who gets the result, if it is only one.
     pub(crate) root: Option<usize>,
-    /// Whether all combine a range for the root.
-    helps: bool,
+}
+
+/// A reduction under way.
+pub(crate) struct Fold {
+    pub(super) plan: FoldPlan,
+    /// This rank's share of the result, if all combine one for the root.
+    share: Option<(usize, usize)>,
     /// Members into whose buffers this rank writes its range of the result.
     targets: Vec<(usize, RemoteRange)>,
     state: FoldState,
@@ -99,68 +120,10 @@ pub(crate) struct Fold {
     promises: Promises,
 }
 
-impl Fold {
-    pub(crate) fn new(op: Op, elem: ElemType, algorithm: Algorithm, send: LoanRange) -> Self {
-        Self {
-            op,
-            elem,
-            algorithm,
-            send,
-            recv: None,
-            range: (0, 0),
-            upto: 0,
-            in_place: false,
-            readers: Readers::Everyone,
-            to_front: false,
-            root: None,
-            helps: false,
-            targets: Vec::new(),
-            state: FoldState::Contributions,
-            locations: Vec::new(),
-            folded: 0,
-            fetched: 0,
-            remaining: Remaining::default(),
-            lines: Lines::default(),
-            promises: Promises::default(),
-        }
-    }
-
-    pub(crate) fn begin(&mut self, cx: &mut StepContext<'_>) -> Result<()> {
-        let (engine, state, _, shared) = cx.parts();
-        if self.algorithm == Algorithm::Tree && state.children().next().is_some() {
-            // Combined with the children's first.
-            return Ok(());
-        }
-        let split = self.algorithm == Algorithm::Split;
-        let result = self.recv.map(|(loan, offset)| LoanRange {
-            loan,
-            offset,
-            len: self.send.len,
-        });
-        let result = result.filter(|_| split || self.has_helpers());
-        self.promises = Promises {
-            open: result.is_some_and(|piece| engine.range_of(&piece).heap.is_some()),
-            writes: self.has_helpers() && shared.blocking && reaches_all(engine, state),
-            answers: shared.blocking && state.tuning.asks,
-        };
-        if self.has_helpers() {
-            // The member that combines a range of it reads everyone's contribution.
-            self.readers = Readers::Everyone;
-        }
-        shared.shares = split;
-        let scheme = NodeScheme::Combine {
-            algorithm: self.algorithm,
-            in_pieces: false,
-        };
-        let given = GivenPiece {
-            unread: 0..0,
-            piece: self.send,
-            is_replaced: self.is_replaced(),
-            readers: self.readers,
-            result,
-            flags: self.promises.flags(),
-        };
-        give(cx, scheme, given)
+impl FoldPlan {
+    /// Whether members may combine ranges of the result for the root.
+    fn has_helpers(&self) -> bool {
+        self.algorithm == Algorithm::Helped
     }
 
     /// Whether the result replaces bytes of this rank's vector that others read: they combine all of it themselves, at
@@ -173,10 +136,72 @@ impl Fold {
             && self.range == (0, self.send.len)
     }
 
-    pub(crate) fn step(&mut self, cx: &mut StepContext<'_>, scratch: &mut Scratch) -> Result<Step> {
-        if self.algorithm == Algorithm::Tree {
-            return self.step_tree(cx);
+    /// The share of a member, where each combines one.
+    fn share(&self, size: usize, place: usize) -> (usize, usize) {
+        share(self.send.len, self.elem, size, place)
+    }
+}
+
+impl Fold {
+    pub(crate) fn new(plan: FoldPlan) -> Self {
+        Self {
+            plan,
+            share: None,
+            targets: Vec::new(),
+            state: FoldState::Contributions,
+            locations: Vec::new(),
+            folded: 0,
+            fetched: 0,
+            remaining: Remaining::default(),
+            lines: Lines::default(),
+            promises: Promises::default(),
         }
+    }
+
+    /// The range of the vector that this rank combines; empty: none.
+    fn range(&self) -> (usize, usize) {
+        self.share.unwrap_or(self.plan.range)
+    }
+
+    pub(crate) fn begin(&mut self, cx: &mut StepContext<'_>) -> Result<()> {
+        let (engine, state, _, shared) = cx.parts();
+        let plan = &self.plan;
+        let split = plan.algorithm == Algorithm::Split;
+        let has_helpers = plan.has_helpers();
+        let result = plan.recv.map(|(loan, offset)| LoanRange {
+            loan,
+            offset,
+            len: plan.send.len,
+        });
+        let result = result.filter(|_| split || has_helpers);
+        self.promises = Promises {
+            open: result.is_some_and(|piece| engine.range_of(&piece).heap.is_some()),
+            writes: has_helpers && shared.blocking && reaches_all(engine, state),
+            answers: shared.blocking && state.tuning.asks,
+        };
+        // A member that combines a range for the root reads everyone's contribution.
+        let readers = if has_helpers {
+            Readers::Everyone
+        } else {
+            plan.readers
+        };
+        shared.shares = split;
+        let scheme = NodeScheme::Combine {
+            algorithm: plan.algorithm,
+            in_pieces: false,
+        };
+        let given = GivenPiece {
+            unread: 0..0,
+            piece: plan.send,
+            is_replaced: plan.is_replaced(),
+            readers,
+            result,
+            flags: self.promises.flags(),
+        };
+        give(cx, scheme, given)
+    }
+
+    pub(crate) fn step(&mut self, cx: &mut StepContext<'_>, scratch: &mut Scratch) -> Result<Step> {
         let mut result = Step::Idle;
         loop {
             let before = self.state;
@@ -184,7 +209,7 @@ impl Fold {
                 FoldState::Contributions => self.await_contributions(cx)?,
                 FoldState::Range => self.combine_range(cx, scratch)?,
                 FoldState::Helped => self.await_helpers(cx),
-                FoldState::Spread | FoldState::Result => self.spread(cx)?,
+                FoldState::Spread => self.spread(cx)?,
             };
             match step {
                 Step::Idle => return Ok(result),
@@ -197,12 +222,13 @@ impl Fold {
 
     /// Whether this rank combines anything.
     fn combines(&self) -> bool {
-        self.range.0 < self.range.1 && self.upto > 0
+        let (begin, end) = self.range();
+        begin < end && self.plan.upto > 0
     }
 
     /// Whether what this rank combines is a share of the result.
     fn shares_result(&self) -> bool {
-        self.algorithm == Algorithm::Split || self.helps
+        self.plan.algorithm == Algorithm::Split || self.share.is_some()
     }
 
     /// Waits until it is known what this rank combines and where that is.
@@ -227,8 +253,9 @@ impl Fold {
 
     /// Combines fragments of the range, up to as many as one step may.
     fn combine_range(&mut self, cx: &mut StepContext<'_>, scratch: &mut Scratch) -> Result<Step> {
+        let (begin, end) = self.range();
         let mut bytes = 0;
-        while self.folded < self.range.1 - self.range.0 && self.upto > 0 {
+        while self.folded < end - begin && self.plan.upto > 0 {
             let n = self.fragment(cx, scratch)?;
             bytes += n;
             match (n, bytes) {
@@ -247,29 +274,29 @@ impl Fold {
     /// Says that this rank's share of the result is there, and turns to the others' shares.
     fn hand_on(&mut self, cx: &mut StepContext<'_>) -> Result<Step> {
         let (engine, state, seq, shared) = cx.parts();
-        let everywhere = self.algorithm == Algorithm::Split && !self.targets.is_empty();
+        let (plan, helps) = (&self.plan, self.share.is_some());
+        let split = plan.algorithm == Algorithm::Split;
+        let everywhere = split && !self.targets.is_empty();
         let phase = if everywhere { EVERYWHERE } else { WRITTEN };
         state.advance(&engine.peers, seq, phase);
-        if self.helps && self.root != Some(state.me) {
+        if helps && plan.root != Some(state.me) {
             return Ok(Step::Done);
         }
         self.remaining.members = behind(state.size(), state.me)
             .filter(|&place| {
-                let (begin, end) = share(self.send.len, self.elem, state.size(), place);
+                let (begin, end) = plan.share(state.size(), place);
                 begin < end
             })
             .collect();
         // The result of a split reduction stands in the stage; a root's holds what it gave.
-        if self.algorithm == Algorithm::Split
-            && let (Some(temp), Some((loan, offset))) = (&shared.temp, self.recv)
-        {
-            let (begin, end) = self.range;
+        if split && let (Some(temp), Some((loan, offset))) = (&shared.temp, plan.recv) {
+            let (begin, end) = plan.range;
             let loans = &mut engine.core.loans;
             loans.write(loan, offset + begin, end - begin, |out| {
                 copy_slices(Kernel::Memcpy, out, &temp[begin..end]);
             })?;
         }
-        self.state = if self.helps {
+        self.state = if helps {
             FoldState::Helped
         } else {
             FoldState::Spread
@@ -280,7 +307,9 @@ impl Fold {
     /// At a root: waits until its helpers have written their shares.
     fn await_helpers(&mut self, cx: &mut StepContext<'_>) -> Step {
         let (state, seq) = (&*cx.state, cx.seq);
-        self.take_written(cx.tally, state, |place| state.lacks(place, seq, WRITTEN));
+        let lack = |place| state.lacks(place, seq, WRITTEN);
+        self.remaining
+            .take_written(&self.plan, cx.tally, state, lack);
         if self.remaining.members.is_empty() {
             Step::Done
         } else {
@@ -296,12 +325,13 @@ impl Fold {
         seq: u32,
         shared: &Contribution,
     ) -> Result<bool> {
-        while self.locations.len() < self.upto {
+        let expected = self.plan.send.len;
+        while self.locations.len() < self.plan.upto {
             let place = self.locations.len();
             if place == state.me {
                 self.locations.push(if shared.served[GIVEN].is_some() {
                     Location::Own
-                } else if self.send.len <= INLINE {
+                } else if expected <= INLINE {
                     Location::Inline
                 } else {
                     Location::Slot
@@ -321,91 +351,18 @@ impl Fold {
                     (reach(engine, state, place, range), range.len)
                 }
             };
-            if len != self.send.len as u64 {
-                return Err(mismatch(state, place, len, self.send.len));
+            if len != expected as u64 {
+                return Err(mismatch(state, place, len, expected));
             }
             self.locations.push(location);
         }
         Ok(true)
     }
 
-    /// A short vector in a large group: up a tree, down by one line that all read.
-    fn step_tree(&mut self, cx: &mut StepContext<'_>) -> Result<Step> {
-        let mut result = Step::Idle;
-        if self.state == FoldState::Contributions {
-            if cx.state.own().phase(cx.seq) == 0 && !self.combine_children(cx)? {
-                return Ok(Step::Idle);
-            }
-            (self.state, result) = (FoldState::Result, Step::Moved);
-        }
-        if self.take_tree_result(cx)? {
-            result = Step::Done;
-        }
-        Ok(result)
-    }
-
-    /// Up the tree: publishes this rank's vector combined with its children's. `false`: not all of these are there.
-    fn combine_children(&self, cx: &mut StepContext<'_>) -> Result<bool> {
-        let StepContext {
-            engine,
-            state,
-            seq,
-            tally,
-            ..
-        } = cx;
-        let (seq, len) = (*seq, self.send.len);
-        if state.awaited_in_tree(seq).next().is_some() {
-            return Ok(false);
-        }
-        state.need_slots(&engine.core.home)?;
-        let Engine { core, peers, .. } = &mut **engine;
-        let mut work = core.buffers.pool.take(3 * COLL_SLOT, MemoryKind::Private)?;
-        let (out, work) = work.split_at_mut(COLL_SLOT);
-        let out = &mut out[..len];
-        let mut views = vec![Some(core.loans.view(
-            self.send.loan,
-            self.send.offset,
-            len,
-        )?)];
-        for place in state.children() {
-            views.push(Some(small(state, place, seq, len)?));
-            tally.add(state.members[place], LayerId::CHUNKS, len);
-        }
-        let operands = Operands {
-            op: &self.op,
-            elem: self.elem,
-            own: None,
-            alias: false,
-        };
-        combine_all(&operands, out, &views, None, work);
-        state.publish_short(peers, seq, out, || iter::once(0..len));
-        Ok(true)
-    }
-
-    /// Down the tree: takes the result out of the line of the first member, if this rank needs it. `false`: it is not
-    /// there yet.
-    fn take_tree_result(&self, cx: &mut StepContext<'_>) -> Result<bool> {
-        let Some((loan, to)) = self.recv else {
-            return Ok(true);
-        };
-        let (state, len) = (&*cx.state, self.send.len);
-        if state.awaited_in_tree(cx.seq).next().is_some() {
-            return Ok(false);
-        }
-        let view = small(state, 0, cx.seq, len)?;
-        cx.engine.core.loans.write(loan, to, len, |out| {
-            view.copy_to(out, Kernel::Memcpy);
-        })?;
-        if state.me != 0 {
-            cx.tally.add(state.members[0], LayerId::CHUNKS, len);
-        }
-        Ok(true)
-    }
-
     /// What is left to do once nobody needs this rank's buffers.
     pub(crate) fn finish(&mut self, engine: &mut Engine) -> Result<()> {
-        if let (true, Some((loan, to))) = (self.to_front, self.recv) {
-            let (begin, end) = self.range;
+        if let (true, Some((loan, to))) = (self.plan.to_front, self.plan.recv) {
+            let (begin, end) = self.plan.range;
             let len = end - begin;
             engine.core.loans.copy(loan, to + begin, loan, to, len)?;
         }
@@ -424,19 +381,6 @@ fn reach(engine: &Engine, state: &CommState, place: usize, range: RemoteRange) -
         Some(peer) if attaches(peer) => Location::Attached(range),
         _ => Location::Buffer(range),
     }
-}
-
-/// A short contribution of a member.
-fn small(state: &CommState, place: usize, seq: u32, len: usize) -> Result<View<'_>> {
-    let line = lines::read(state, place, seq)?;
-    let there = match line.content {
-        Content::Inline(there) | Content::Slot(there) => there as u64,
-        Content::Nothing | Content::Buffer | Content::Message | Content::Pieces => line.given.len,
-    };
-    state.channel_ends[place]
-        .bytes(seq, &line, 0, len)
-        .filter(|_| there == len as u64)
-        .ok_or_else(|| mismatch(state, place, there, len))
 }
 
 pub(super) fn mismatch(state: &CommState, place: usize, there: u64, len: usize) -> Error {

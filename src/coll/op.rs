@@ -13,6 +13,7 @@ use super::state::{CommState, Step};
 use super::stream::Stream;
 use super::swap::Swap;
 use super::tally::Tally;
+use super::tree::TreeFold;
 use crate::engine::Engine;
 use crate::error::{Error, Result};
 use crate::request::{RequestId, Status};
@@ -25,6 +26,7 @@ pub(crate) enum Body {
     Relay(Box<Relay>),
     Swap(Swap),
     Fold(Fold),
+    TreeFold(TreeFold),
     Pieces(Pieces),
     Stream(Stream),
     MessageExchange(Box<MessageExchange>),
@@ -88,7 +90,7 @@ impl Operation {
         if let Some(readers) = reads_mapped {
             let given = match &self.body {
                 Body::Exchange(exchange) => exchange.plan.offer,
-                Body::Fold(fold) => Some(fold.send),
+                Body::Fold(fold) => Some(fold.plan.send),
                 _ => None,
             };
             self.shared.readers = readers;
@@ -181,6 +183,7 @@ impl Operation {
             Body::Relay(body) => body.step(&mut cx),
             Body::Swap(body) => body.step(&mut cx),
             Body::Fold(body) => body.step(&mut cx, scratch),
+            Body::TreeFold(body) => body.step(&mut cx),
             Body::Pieces(body) => body.step(&mut cx, scratch),
             Body::Stream(body) => body.step(&mut cx, scratch),
             Body::MessageExchange(body) => body.step(cx.engine, cx.state),
@@ -251,6 +254,7 @@ impl Operation {
                 Body::Relay(body) => body.awaits(state, seq, place),
                 Body::Swap(body) => body.awaits(state, seq, place),
                 Body::Fold(body) => body.awaits(state, seq, place),
+                Body::TreeFold(body) => body.awaits(state, seq, place),
                 Body::Pieces(body) => body.awaits(state, seq, place),
                 Body::Stream(body) => body.awaits(state, seq, place),
                 // Messages of a rank that is gone end by themselves.
@@ -279,6 +283,7 @@ impl Operation {
                 Ok(())
             }
             Body::Fold(body) => body.begin(cx),
+            Body::TreeFold(body) => body.begin(cx),
             Body::Pieces(body) => body.begin(cx),
             Body::Stream(body) => body.begin(cx),
             Body::MessageExchange(body) => body.begin(cx.engine),
@@ -294,7 +299,12 @@ impl Operation {
             Body::Exchange(body) => body.abandon(engine),
             Body::Relay(body) => body.abandon(engine),
             // What they hold is in the contribution and the scratch memory.
-            Body::Barrier | Body::Swap(_) | Body::Fold(_) | Body::Pieces(_) | Body::Stream(_) => {}
+            Body::Barrier
+            | Body::Swap(_)
+            | Body::Fold(_)
+            | Body::TreeFold(_)
+            | Body::Pieces(_)
+            | Body::Stream(_) => {}
         }
         self.shared.temp = None;
         self.scratch.give_back();

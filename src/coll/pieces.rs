@@ -12,7 +12,7 @@ use super::contribution::{
     GIVEN, LoanRange, Scratch, Served, StepContext, describe, describe_message, range_of_temp,
 };
 use super::fold::fragment::{Operands, combine_all};
-use super::fold::{Fold, mismatch};
+use super::fold::{Fold, FoldPlan, mismatch};
 use super::lines::{self, Lines};
 use super::member_buffer::{MemberBuffer, Target, part};
 use super::reader;
@@ -50,7 +50,7 @@ enum Way {
 
 /// A reduction of two ranks under way.
 pub(crate) struct Pieces {
-    pub(crate) fold: Fold,
+    fold: Fold,
     /// What of its vector this rank gives: the first byte, and how many.
     given: (usize, usize),
     /// What of the vectors it combines.
@@ -75,10 +75,10 @@ enum Source {
 impl Pieces {
     /// `given` and `taken`: the ranges of the vector, as begin and end, that the other rank combines, and that this one
     /// does.
-    pub(crate) fn new(fold: Fold, given: (usize, usize), taken: (usize, usize)) -> Self {
+    pub(crate) fn new(plan: FoldPlan, given: (usize, usize), taken: (usize, usize)) -> Self {
         let range = |(begin, end): (usize, usize)| (begin, end.saturating_sub(begin));
         Self {
-            fold,
+            fold: Fold::new(plan),
             given: range(given),
             taken: range(taken),
             way: Way::Unknown,
@@ -91,13 +91,13 @@ impl Pieces {
 
     /// Bytes of a piece: whole elements.
     fn unit(&self) -> usize {
-        let size = self.fold.elem.size();
+        let size = self.fold.plan.elem.size();
         (PIECE / size * size).max(size)
     }
 
     pub(crate) fn begin(&mut self, cx: &mut StepContext<'_>) -> Result<()> {
         let (engine, _, _, shared) = cx.parts();
-        let vector = self.fold.send;
+        let vector = self.fold.plan.send;
         let by_calls = shared.way == Some(Rival::Kernel);
         if self.given.1 > 0 && !by_calls && engine.range_of(&vector).heap.is_none() {
             shared.temp = engine.core.buffers.pool.try_take_collective(BOUNCE);
@@ -113,7 +113,7 @@ impl Pieces {
         describe(&range_of_temp(bounce), &mut line[..24]);
         describe_message(self.given.1, &mut line[24..]);
         shared.served[GIVEN] = Some(Served::Temp);
-        shared.readers = self.fold.readers;
+        shared.readers = self.fold.plan.readers;
         (self.gives, self.way) = (true, Way::Pieces);
         self.copy_piece(cx)?;
         let (engine, state, seq, _) = cx.parts();
@@ -196,7 +196,7 @@ impl Pieces {
     }
 
     fn can_take(&self, state: &CommState, seq: u32) -> bool {
-        let takes = self.fold.recv.is_some() && self.combined < self.taken.1;
+        let takes = self.fold.plan.recv.is_some() && self.combined < self.taken.1;
         takes && !self.is_held(state, seq) && self.is_there(state, seq)
     }
 
@@ -227,7 +227,7 @@ impl Pieces {
         let unit = self.unit();
         let n = unit.min(len - self.written);
         let at = self.at(self.written / unit, len, BOUNCE / PIECE, seq);
-        let LoanRange { loan, offset, .. } = self.fold.send;
+        let LoanRange { loan, offset, .. } = self.fold.plan.send;
         engine
             .core
             .loans
@@ -252,7 +252,7 @@ impl Pieces {
     /// Whether the next piece of the result has to wait: it replaces one of this rank's vector that is needed still.
     fn is_held(&self, state: &CommState, seq: u32) -> bool {
         let needed = (self.combined + self.unit()).min(self.given.1);
-        if !self.fold.in_place {
+        if !self.fold.plan.in_place {
             return false;
         }
         if self.gives {
@@ -270,7 +270,7 @@ impl Pieces {
                 let pieces = given.len as usize / PIECE;
                 (line.result.len, self.taken.1, Source::Bounce(given, pieces))
             }
-            Content::Buffer => (given.len, self.fold.send.len, Source::Buffer(given)),
+            Content::Buffer => (given.len, self.fold.plan.send.len, Source::Buffer(given)),
             Content::Inline(len) | Content::Slot(len) => {
                 return Err(mismatch(state, 1 - state.me, len as u64, self.taken.1));
             }
@@ -290,9 +290,10 @@ impl Pieces {
     fn take(&mut self, cx: &mut StepContext<'_>, scratch: &mut Scratch) -> Result<usize> {
         let (state, seq) = (&*cx.state, cx.seq);
         let other = 1 - state.me;
-        let (Some((loan, to)), Some(line)) =
-            (self.fold.recv, self.lines.get_or_read(state, other, seq)?)
-        else {
+        let (Some((loan, to)), Some(line)) = (
+            self.fold.plan.recv,
+            self.lines.get_or_read(state, other, seq)?,
+        ) else {
             return Ok(0);
         };
         if !self.can_take(state, seq) {
@@ -348,12 +349,12 @@ impl Pieces {
         let mut views = [None; 2];
         views[other] = Some(view);
         let operands = Operands {
-            op: &fold.op,
-            elem: fold.elem,
+            op: &fold.plan.op,
+            elem: fold.plan.elem,
             own: Some(me),
-            alias: fold.in_place,
+            alias: fold.plan.in_place,
         };
-        let from = (fold.send.loan, fold.send.offset + place, n);
+        let from = (fold.plan.send.loan, fold.plan.send.offset + place, n);
         core.loans.write_viewing((loan, out, n), from, |out, own| {
             combine_all(&operands, out, &views, Some(own), work);
         })?;

@@ -3,13 +3,11 @@
 
 use super::contribution::{Buffers, LoanRange, Readers};
 use super::exchange::ExchangePlan;
-use super::fold::Fold;
-use super::lines::Lines;
+use super::fold::FoldPlan;
 use super::messages::Recipients;
 use super::plan::{Combination, MemberCall, Offer, Plan, Side, Task};
 use super::push::Gives;
-use super::select::{Algorithm, NodeScheme};
-use super::stream::Stream;
+use super::select::NodeScheme;
 use super::{Collective, Parts};
 use crate::error::Result;
 use onecopy_shm::loan::Loan;
@@ -19,9 +17,8 @@ pub(super) enum Schedule {
     Barrier,
     Exchange(ExchangePlan),
     Swap(Loan, Parts),
-    /// A reduction. `Recipients` says who gets the result where it goes by messages.
-    Fold(Fold, Recipients),
-    Stream(Stream, Recipients),
+    /// A reduction, and who gets the result.
+    Fold(FoldPlan, Recipients),
 }
 
 /// Makes the schedule of a collective of `size` ranks, as the rank `me` calls it.
@@ -64,9 +61,8 @@ impl<'c> Scheduler<'c> {
         let given = offer.and_then(|offer| self.range(&offer));
         match (task, given, self.buffers.recv) {
             (Task::Combine(part), Some(given), recv) => {
-                let mut fold = Fold::new(part.op.clone(), part.elem, part.algorithm, given);
-                fold.readers = offer.map_or(Readers::Nobody, |offer| offer.readers);
-                self.reduction(part, fold, recv)
+                let readers = offer.map_or(Readers::Nobody, |offer| offer.readers);
+                Schedule::Fold(self.fold(part, given, readers, recv), self.recipients())
             }
             (Task::Swap(parts), _, Some(recv)) => Schedule::Swap(recv, (*parts).clone()),
             (Task::Take { takes, find }, ..) => {
@@ -148,34 +144,30 @@ impl<'c> Scheduler<'c> {
         }
     }
 
-    /// A reduction of what `fold` gives and the others' vectors.
-    fn reduction(&self, part: &Combination<'_>, mut fold: Fold, recv: Option<Loan>) -> Schedule {
-        let to = self.recipients();
-        let in_place = self.buffers.send.is_none();
-        let result = part.result.and(recv).map(|recv| (recv, 0));
-        if let (Algorithm::Stream, Some(recv)) = (part.algorithm, result) {
-            let stream = Stream {
-                op: fold.op,
-                elem: fold.elem,
-                exclusive: matches!(self.collective, Collective::Exscan { .. }),
-                send: fold.send,
-                recv,
-                in_place,
-                passed: 0,
-                copied: 0,
-                lines: Lines::default(),
-            };
-            return Schedule::Stream(stream, to);
+    /// A reduction of what this rank has `given`, and the others' vectors.
+    fn fold(
+        &self,
+        part: &Combination<'_>,
+        given: LoanRange,
+        readers: Readers,
+        recv: Option<Loan>,
+    ) -> FoldPlan {
+        FoldPlan {
+            op: part.op.clone(),
+            elem: part.elem,
+            algorithm: part.algorithm,
+            send: given,
+            recv: part.result.and(recv).map(|recv| (recv, 0)),
+            range: (part.begin, part.end),
+            upto: part.upto,
+            in_place: self.buffers.send.is_none(),
+            readers,
+            to_front: part.to_front,
+            root: match self.collective {
+                Collective::Reduce { root, .. } => Some(*root),
+                _ => None,
+            },
         }
-        fold.in_place = in_place;
-        fold.recv = result;
-        fold.range = (part.begin, part.end);
-        fold.upto = part.upto;
-        fold.to_front = part.to_front;
-        if let Collective::Reduce { root, .. } = self.collective {
-            fold.root = Some(*root);
-        }
-        Schedule::Fold(fold, to)
     }
 
     /// Who gets the result of a reduction.

@@ -5,17 +5,18 @@ use super::Collective;
 use super::communicator::Communicator;
 use super::contribution::{Buffers, Readers};
 use super::exchange::Exchange;
-use super::fold::Fold;
+use super::fold::{Fold, FoldPlan};
 use super::messages::{MessageChain, MessageExchange, Recipients, Reduction};
 use super::op::{Body, Operation};
 use super::pieces::Pieces;
 use super::plan::Takes;
 use super::relay::Relay;
 use super::schedule::{Schedule, Scheduler};
-use super::select::{NodeScheme, node_scheme};
+use super::select::{Algorithm, NodeScheme, node_scheme};
 use super::state::CommState;
 use super::stream::Stream;
 use super::swap::Swap;
+use super::tree::TreeFold;
 use crate::engine::Engine;
 use crate::error::Result;
 use crate::request::{Request, RequestId, RequestState, UserBuf};
@@ -44,69 +45,59 @@ impl Schedule {
                 _ => Body::Exchange(Exchange::new(plan)),
             },
             Self::Swap(recv, parts) => Body::Swap(Swap::new(recv, parts)),
-            Self::Fold(fold, to) => match scheme {
-                NodeScheme::Combine {
-                    in_pieces: true, ..
-                } => {
-                    let (given, taken) = pieces(&fold, &to, state);
-                    Body::Pieces(Pieces::new(fold, given, taken))
-                }
-                _ => Body::Fold(fold),
-            },
-            Self::Stream(stream, _) => Body::Stream(stream),
+            Self::Fold(plan, to) => combining(plan, &to, scheme, state),
         }
     }
 
     /// The body for a communicator without a channel: messages.
     fn by_messages(self, engine: &mut Engine, state: &CommState, seq: u32) -> Body {
-        let reduction = match self {
+        match self {
             Self::Barrier => {
-                return Body::MessageExchange(Box::new(MessageExchange::barrier(
-                    state, seq, engine,
-                )));
+                Body::MessageExchange(Box::new(MessageExchange::barrier(state, seq, engine)))
             }
             Self::Exchange(plan) => {
-                return Body::MessageExchange(Box::new(MessageExchange::new(plan, state, seq)));
+                Body::MessageExchange(Box::new(MessageExchange::new(plan, state, seq)))
             }
             Self::Swap(recv, parts) => {
-                return Body::MessageExchange(Box::new(MessageExchange::swap(
-                    recv, parts, state, seq,
-                )));
+                Body::MessageExchange(Box::new(MessageExchange::swap(recv, parts, state, seq)))
             }
-            Self::Fold(fold, to) => {
-                let Fold {
+            Self::Fold(plan, to) => {
+                let FoldPlan {
                     op,
                     elem,
                     send,
                     recv,
                     ..
-                } = fold;
-                Reduction {
+                } = plan;
+                let reduction = Reduction {
                     op,
                     elem,
                     send,
                     recv,
                     to,
-                }
+                };
+                Body::MessageChain(Box::new(MessageChain::new(reduction, state, seq)))
             }
-            Self::Stream(stream, to) => {
-                let Stream {
-                    op,
-                    elem,
-                    send,
-                    recv,
-                    ..
-                } = stream;
-                Reduction {
-                    op,
-                    elem,
-                    send,
-                    recv: Some(recv),
-                    to,
-                }
-            }
-        };
-        Body::MessageChain(Box::new(MessageChain::new(reduction, state, seq)))
+        }
+    }
+}
+
+/// The body of a reduction for a communicator that has a channel.
+fn combining(plan: FoldPlan, to: &Recipients, scheme: NodeScheme, state: &CommState) -> Body {
+    if let NodeScheme::Combine {
+        in_pieces: true, ..
+    } = scheme
+    {
+        let (given, taken) = pieces(&plan, to, state);
+        return Body::Pieces(Pieces::new(plan, given, taken));
+    }
+    match (plan.algorithm, plan.recv) {
+        (Algorithm::Tree, _) => Body::TreeFold(TreeFold::new(plan)),
+        (Algorithm::Stream, Some(recv)) => {
+            let exclusive = matches!(to, Recipients::Prefix { exclusive: true });
+            Body::Stream(Stream::new(plan, recv, exclusive))
+        }
+        _ => Body::Fold(Fold::new(plan)),
     }
 }
 
@@ -114,8 +105,8 @@ impl Schedule {
 type Range = (usize, usize);
 
 /// What a rank gives the other one, and what it combines, in a reduction that may go in pieces.
-fn pieces(fold: &Fold, to: &Recipients, state: &CommState) -> (Range, Range) {
-    let len = fold.send.len;
+fn pieces(plan: &FoldPlan, to: &Recipients, state: &CommState) -> (Range, Range) {
+    let len = plan.send.len;
     let of = |place| match to {
         Recipients::Everyone => (0, len),
         Recipients::Root(root) if *root == place => (0, len),

@@ -4,7 +4,7 @@
 use super::failed::Failed;
 use super::observed::ObservedKinds;
 use super::requested_copies::CopyRequests;
-use super::select::{FLAT, NodeLimits, PlacementLimits};
+use super::select::{NodeLimits, PlacementLimits};
 use super::tags::Tags;
 use crate::endpoint::Home;
 use crate::error::{Error, Result};
@@ -156,15 +156,6 @@ impl CommState {
     /// Whether the contribution of `place` to `seq` has not come to this phase.
     pub(crate) fn lacks(&self, place: usize, seq: u32, phase: u32) -> bool {
         self.channel_ends[place].phase(seq) < phase
-    }
-
-    /// The members on whom a collective along the tree waits, of those that have not spoken. They are the children
-    /// until this rank has spoken, then the first member.
-    pub(crate) fn awaited_in_tree(&self, seq: u32) -> impl Iterator<Item = usize> + use<'_> {
-        let up = self.own().phase(seq) == 0;
-        let children = up.then(|| self.children()).into_iter().flatten();
-        let needed = children.chain((!up).then_some(0));
-        needed.filter(move |&place| self.lacks(place, seq, 1))
     }
 
     /// Whether the line of `seq` may be written: all members have read what stood in it, this rank too. It reads its
@@ -341,43 +332,6 @@ impl CommState {
                 )
             }
         }
-    }
-}
-
-/// Children of an inner node of a tree: few enough that their lines come in little more than one hand-off. Chosen by
-/// magnitude: a line that is one of many costs a tenth of a hand-off.
-const ARITY: usize = 4;
-
-impl CommState {
-    /// The members whose contributions this rank combines with its own in a tree. A node stands for a run of places
-    /// that begins with its own, so that the order of the places is kept. No tree: none.
-    pub(crate) fn children(&self) -> impl Iterator<Item = usize> + use<> {
-        let (mut begin, mut end) = (0, self.size());
-        let mut runs = [(0, 0); ARITY];
-        if end > FLAT {
-            loop {
-                // The node at `begin` stands for begin..end; the rest is dealt to its children in runs.
-                let rest = end - begin - 1;
-                let mut next = begin + 1;
-                for (index, run) in runs.iter_mut().enumerate() {
-                    let len = rest / ARITY + usize::from(index < rest % ARITY);
-                    *run = (next, next + len);
-                    next += len;
-                }
-                if begin == self.me {
-                    break;
-                }
-                let Some(&(from, to)) = runs.iter().find(|run| (run.0..run.1).contains(&self.me))
-                else {
-                    runs = [(0, 0); ARITY];
-                    break;
-                };
-                (begin, end) = (from, to);
-            }
-        }
-        runs.into_iter()
-            .filter(|run| run.0 < run.1)
-            .map(|run| run.0)
     }
 }
 

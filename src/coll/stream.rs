@@ -11,7 +11,7 @@ use super::contribution::{
     GIVEN, LoanRange, RESULT, Readers, Scratch, Served, StepContext, describe,
 };
 use super::fold::fragment::{Operands, combine_all};
-use super::fold::mismatch;
+use super::fold::{FoldPlan, mismatch};
 use super::lines::Lines;
 use super::member_buffer::{MemberBuffer, Target, part};
 use super::reader;
@@ -35,18 +35,19 @@ const ROOMS: usize = 4;
 
 /// A prefix reduction under way.
 pub(crate) struct Stream {
-    pub(crate) op: Op,
-    pub(crate) elem: ElemType,
-    pub(crate) exclusive: bool,
-    pub(crate) send: LoanRange,
-    pub(crate) recv: (Loan, usize),
+    op: Op,
+    elem: ElemType,
+    /// Whether the result is without this rank's own vector.
+    exclusive: bool,
+    send: LoanRange,
+    recv: (Loan, usize),
     /// Whether the vector lies where the result goes.
-    pub(crate) in_place: bool,
+    in_place: bool,
     /// Bytes that are done.
-    pub(crate) passed: usize,
+    passed: usize,
     /// Parts of the piece under way that were copied because they cannot be read in place.
-    pub(crate) copied: usize,
-    pub(crate) lines: Lines,
+    copied: usize,
+    lines: Lines,
 }
 
 /// The piece under way.
@@ -81,6 +82,28 @@ impl Flow {
 }
 
 impl Stream {
+    /// A prefix reduction whose result goes to `recv`, and the place of its first byte there.
+    pub(crate) fn new(plan: FoldPlan, recv: (Loan, usize), exclusive: bool) -> Self {
+        let FoldPlan {
+            op,
+            elem,
+            send,
+            in_place,
+            ..
+        } = plan;
+        Self {
+            op,
+            elem,
+            exclusive,
+            send,
+            recv,
+            in_place,
+            passed: 0,
+            copied: 0,
+            lines: Lines::default(),
+        }
+    }
+
     pub(crate) fn begin(&self, cx: &mut StepContext<'_>) -> Result<()> {
         let (engine, state, _, shared) = cx.parts();
         if self.in_slots() {

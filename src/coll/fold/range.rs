@@ -141,17 +141,18 @@ impl Fold {
 
     /// What the next fragment is, and what it takes to combine it.
     fn next_fragment(&self, cx: &StepContext<'_>) -> Fragment {
-        let all = self.range.1 - self.range.0;
+        let (first, end) = self.range();
+        let all = end - first;
         // The result goes where this rank's contribution stands.
         let alias = self.locations.contains(&Location::Own)
             && match cx.shared.temp {
-                Some(_) => self.algorithm == Algorithm::Split,
-                None => self.in_place,
+                Some(_) => self.plan.algorithm == Algorithm::Split,
+                None => self.plan.in_place,
             };
         // The members whose bytes are copied before they are combined. Bytes in a buffer are copied if they cannot be
         // read in place. Attached bytes may turn out to have been missing, and then the fragment is combined again.
         // That is impossible where the result has replaced this rank's contribution, so there they are copied, too.
-        let absent: Vec<usize> = (0..self.upto)
+        let absent: Vec<usize> = (0..self.plan.upto)
             .filter(|&place| match &self.locations[place] {
                 Location::Buffer(range) => {
                     let first = range.part(0, range.len.min(1));
@@ -162,27 +163,27 @@ impl Fold {
             })
             .collect();
         let len = self.fragment_len(absent.len()).min(all - self.folded);
-        let user = matches!(self.op, Op::User(_));
-        let partial = user || self.upto > 2 || !absent.is_empty();
+        let user = matches!(self.plan.op, Op::User(_));
+        let partial = user || self.plan.upto > 2 || !absent.is_empty();
         Fragment {
-            begin: self.range.0 + place_of(cx.seq, all, self.folded, len),
+            begin: first + place_of(cx.seq, all, self.folded, len),
             len,
             alias,
             absent,
             work: if partial { 2 } else { 0 },
-            apart: self.helps && self.recv.is_none(),
+            apart: self.share.is_some() && self.plan.recv.is_none(),
         }
     }
 
     /// Bytes of a fragment, in whole elements, for which so many contributions are copied first.
     fn fragment_len(&self, absent: usize) -> usize {
-        let wanted = match (absent, self.upto) {
+        let wanted = match (absent, self.plan.upto) {
             (0, _) if !self.targets.is_empty() => FRAGMENT_WRITTEN,
             (0, 0..=2) => FRAGMENT_TWO,
             (0, _) => FRAGMENT_MANY,
             (count, _) => (FETCH_MAX / count).clamp(4 << 10, FRAGMENT_TWO),
         };
-        let size = self.elem.size();
+        let size = self.plan.elem.size();
         (wanted / size * size).max(size)
     }
 
@@ -213,8 +214,8 @@ impl Fold {
             copies,
             in_place: &in_place,
         };
-        let mut views = Vec::with_capacity(self.upto);
-        for place in 0..self.upto {
+        let mut views = Vec::with_capacity(self.plan.upto);
+        for place in 0..self.plan.upto {
             views.push(contributions.view(place, &self.locations[place])?);
         }
         self.write_fragment(&mut core.loans, cx.shared, fragment, &views, &mut room)?;
@@ -233,7 +234,7 @@ impl Fold {
     /// Adds what the contributions to a fragment were, that were combined where they stand. Copies are counted as they
     /// come.
     fn tally(&self, tally: &mut Tally, state: &CommState, fragment: &Fragment) {
-        for (place, location) in self.locations.iter().enumerate().take(self.upto) {
+        for (place, location) in self.locations.iter().enumerate().take(self.plan.upto) {
             let layer = match location {
                 Location::Own => continue,
                 _ if place == state.me || fragment.absent.contains(&place) => continue,
@@ -289,13 +290,13 @@ impl Fold {
         let (begin, len) = (fragment.begin, fragment.len);
         let work = &mut *room.work;
         let operands = Operands {
-            op: &self.op,
-            elem: self.elem,
+            op: &self.plan.op,
+            elem: self.plan.elem,
             own: views.iter().position(Option::is_none),
             alias: fragment.alias,
         };
-        match (&mut shared.temp, self.recv) {
-            (Some(temp), _) if self.algorithm == Algorithm::Split => {
+        match (&mut shared.temp, self.plan.recv) {
+            (Some(temp), _) if self.plan.algorithm == Algorithm::Split => {
                 let out = &mut temp[begin..begin + len];
                 combine_all(&operands, out, views, None, work);
             }
@@ -307,13 +308,13 @@ impl Fold {
             }
             (_, Some((loan, offset))) => {
                 let to = (loan, offset + self.result_at(begin), len);
-                let from = (self.send.loan, self.send.offset + begin, len);
+                let from = (self.plan.send.loan, self.plan.send.offset + begin, len);
                 loans.write_viewing(to, from, |out, own| {
                     combine_all(&operands, out, views, Some(own), work);
                 })?;
             }
             (_, None) if fragment.apart => {
-                let own = loans.view(self.send.loan, self.send.offset + begin, len)?;
+                let own = loans.view(self.plan.send.loan, self.plan.send.offset + begin, len)?;
                 combine_all(&operands, room.helped, views, Some(own), work);
             }
             (_, None) => {}
@@ -323,17 +324,20 @@ impl Fold {
 
     /// Where in the receive buffer byte `begin` of the vector goes.
     pub(in super::super) fn result_at(&self, begin: usize) -> usize {
-        if self.algorithm == Algorithm::Split || self.helps || self.in_place && self.to_front {
+        if self.plan.algorithm == Algorithm::Split
+            || self.share.is_some()
+            || self.plan.in_place && self.plan.to_front
+        {
             begin
         } else {
-            begin - self.range.0
+            begin - self.range().0
         }
     }
 
     /// Whether those whose buffers were read still had them: a member that gave up has given its buffer to someone else
     /// meanwhile.
     fn check_owners(&self, state: &CommState) -> Result<()> {
-        for place in 0..self.upto {
+        for place in 0..self.plan.upto {
             if matches!(
                 self.locations[place],
                 Location::Buffer(_) | Location::Attached(_)

@@ -6,24 +6,18 @@ use super::super::exchange::READ_MAX;
 use super::super::member_buffer::{MemberBuffer, Target};
 use super::super::push::{WRITTEN, WriteSource, opened, put_to_all, reaches_all};
 use super::super::reader;
-use super::super::select::{Algorithm, share};
+use super::super::select::Algorithm;
 use super::super::state::{CommState, STEP_MAX, Step};
-use super::super::tally::Tally;
 use super::{EVERYWHERE, Fold, FoldState, mismatch};
 use crate::engine::Engine;
 use crate::error::Result;
-use onecopy_btl::LayerId;
 use onecopy_shm::coll::kind;
 
 impl Fold {
-    /// Whether members may combine ranges of the result for the root.
-    pub(super) fn has_helpers(&self) -> bool {
-        self.algorithm == Algorithm::Helped
-    }
-
     /// Whether this rank reads all lines, to know if there are helpers.
     fn asks_for_help(&self, state: &CommState) -> bool {
-        self.has_helpers() && (self.root == Some(state.me) || self.promises.writes)
+        let is_root = self.plan.root == Some(state.me);
+        self.plan.has_helpers() && (is_root || self.promises.writes)
     }
 
     /// Decides whether all combine a range of the result for the root: they do if the root's buffer is open and all
@@ -35,7 +29,7 @@ impl Fold {
         seq: u32,
         shared: &mut Contribution,
     ) -> Result<bool> {
-        let Some(root) = self.root.filter(|_| self.has_helpers()) else {
+        let Some(root) = self.plan.root.filter(|_| self.plan.has_helpers()) else {
             return Ok(true);
         };
         let me = state.me;
@@ -68,11 +62,11 @@ impl Fold {
             };
             return Ok(true);
         }
-        self.range = share(self.send.len, self.elem, state.size(), me);
-        self.helps = true;
+        self.share = Some(self.plan.share(state.size(), me));
         if let Some(range) = open {
-            if range.len != self.send.len as u64 || !reaches_all(engine, state) {
-                return Err(mismatch(state, root, range.len, self.send.len));
+            let len = self.plan.send.len;
+            if range.len != len as u64 || !reaches_all(engine, state) {
+                return Err(mismatch(state, root, range.len, len));
             }
             self.targets = vec![(root, range)];
         }
@@ -82,22 +76,16 @@ impl Fold {
     /// See [`super::super::op::Operation::awaits`].
     pub(in super::super) fn awaits(&self, state: &CommState, seq: u32, place: usize) -> bool {
         let lacks = |phase| state.lacks(place, seq, phase);
-        if self.algorithm == Algorithm::Tree {
-            // Without a buffer for the result it is over when this rank has spoken.
-            let mut awaited = state.awaited_in_tree(seq);
-            return awaited.any(|awaited| awaited == place)
-                && (self.recv.is_some() || state.own().phase(seq) == 0);
-        }
         match self.state {
             FoldState::Contributions => {
-                let combines = self.combines() && place < self.upto;
+                let combines = self.combines() && place < self.plan.upto;
                 (self.asks_for_help(state) || combines) && lacks(1)
             }
             FoldState::Helped | FoldState::Spread => {
                 self.remaining.members.contains(&place) && lacks(WRITTEN)
             }
             // What is asked for is in the copy requests.
-            FoldState::Range | FoldState::Result => false,
+            FoldState::Range => false,
         }
     }
 
@@ -109,7 +97,7 @@ impl Fold {
         seq: u32,
         shared: &Contribution,
     ) -> Result<()> {
-        if self.algorithm != Algorithm::Split
+        if self.plan.algorithm != Algorithm::Split
             || shared.temp.is_some()
             || !reaches_all(engine, state)
         {
@@ -119,7 +107,9 @@ impl Fold {
         for place in (0..state.size()).filter(|&place| place != state.me) {
             let line = self.lines.get_or_read(state, place, seq)?;
             match line.as_ref().and_then(opened) {
-                Some(range) if range.len == self.send.len as u64 => targets.push((place, range)),
+                Some(range) if range.len == self.plan.send.len as u64 => {
+                    targets.push((place, range))
+                }
                 _ => return Ok(()),
             }
         }
@@ -138,40 +128,23 @@ impl Fold {
         if self.targets.is_empty() {
             return Ok(());
         }
-        let source = match self.recv {
+        let source = match self.plan.recv {
             Some((loan, offset)) => WriteSource::Loan(loan, offset + begin),
             None => WriteSource::Bytes(helped),
         };
         put_to_all(engine, state, &self.targets, (begin, len), source)
     }
 
-    /// Takes out of the remaining members those that no longer `lack`: they have written their shares here.
-    pub(super) fn take_written(
-        &mut self,
-        tally: &mut Tally,
-        state: &CommState,
-        lack: impl Fn(usize) -> bool,
-    ) {
-        let (len, elem) = (self.send.len, self.elem);
-        self.remaining.members.retain(|&place| {
-            let lacks = lack(place);
-            if !lacks {
-                let (begin, end) = share(len, elem, state.size(), place);
-                let rank = state.members[place];
-                tally.add(rank, LayerId::MAP, end - begin);
-            }
-            lacks
-        });
-    }
-
     /// Takes the others' ranges of the result.
     pub(super) fn spread(&mut self, cx: &mut StepContext<'_>) -> Result<Step> {
-        let Some((loan, to)) = self.recv else {
+        let Some((loan, to)) = self.plan.recv else {
             return Ok(Step::Done);
         };
         let seq = cx.seq;
         let state = &*cx.state;
-        self.take_written(cx.tally, state, |place| state.lacks(place, seq, EVERYWHERE));
+        let lack = |place| state.lacks(place, seq, EVERYWHERE);
+        self.remaining
+            .take_written(&self.plan, cx.tally, state, lack);
         let (mut moved, mut index) = (0, 0);
         while index < self.remaining.members.len() && moved < STEP_MAX {
             let place = self.remaining.members[index];
@@ -184,7 +157,7 @@ impl Fold {
                 index += 1;
                 continue;
             };
-            let (begin, end) = share(self.send.len, self.elem, state.size(), place);
+            let (begin, end) = self.plan.share(state.size(), place);
             let source = MemberBuffer::of(&line, seq, place, RESULT);
             let offset = begin + self.remaining.taken;
             let n = (end - offset).min(READ_MAX);
