@@ -51,9 +51,10 @@ pub(crate) struct ExchangePlan {
     pub(crate) find: Find,
     /// What this rank takes from itself, out of the buffer of the offer.
     pub(crate) own: Option<OwnCopy>,
-    /// What this rank may write into others' buffers, and others into its own.
+    /// What this rank may write into others' buffers.
     pub(crate) gives: Gives,
-    pub(crate) open: Option<LoanRange>,
+    /// Bytes of the receive buffer's front into which others may write.
+    pub(crate) open: Option<usize>,
     /// Whether this rank's line is published even if it gives nothing: so that the others learn of its buffer.
     pub(crate) published: bool,
 }
@@ -116,6 +117,11 @@ impl ExchangePlan {
             loans.copy(offer.loan, own.from, recv, own.to, own.len)?;
         }
         Ok(())
+    }
+
+    /// The part of the receive buffer into which others may write.
+    fn open(&self) -> Option<LoanRange> {
+        Some(LoanRange::first(self.recv?, self.open?))
     }
 
     /// The part of the offer that is for nobody else: this rank's own, where each has one.
@@ -217,7 +223,7 @@ impl Exchange {
                     is_replaced: false,
                     unread: plan.unread(),
                     readers: plan.readers,
-                    result: plan.open,
+                    result: plan.open(),
                     flags,
                 };
                 give(cx, plan.scheme, given)?;
@@ -230,8 +236,8 @@ impl Exchange {
                     content = kind::MESSAGE;
                     describe_message(len, &mut line[..24]);
                 }
-                if let Some(open) = &plan.open {
-                    describe(&engine.range_of(open), &mut line[24..]);
+                if let Some(open) = plan.open() {
+                    describe(&engine.range_of(&open), &mut line[24..]);
                 }
                 state.publish(&engine.peers, seq, content | flags, &line);
             }

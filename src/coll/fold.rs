@@ -86,8 +86,8 @@ pub(crate) struct FoldPlan {
     pub(crate) elem: ElemType,
     pub(crate) algorithm: Algorithm,
     pub(crate) send: LoanRange,
-    /// Where the result goes, and the place of the range's first byte there.
-    pub(crate) recv: Option<(Loan, usize)>,
+    /// Where the result goes.
+    pub(crate) recv: Option<Loan>,
     /// The range of the vector that this rank combines; empty: none.
     pub(crate) range: (usize, usize),
     /// Members below this place contribute to the range.
@@ -115,7 +115,7 @@ pub(crate) struct Fold {
     /// What cannot be read in place, of the fragment under way: members done, and bytes of the next one.
     fetched: usize,
     remaining: Remaining,
-    lines: Lines,
+    pub(super) lines: Lines,
     /// What this rank's own line promises.
     promises: Promises,
 }
@@ -168,12 +168,8 @@ impl Fold {
         let plan = &self.plan;
         let split = plan.algorithm == Algorithm::Split;
         let has_helpers = plan.has_helpers();
-        let result = plan.recv.map(|(loan, offset)| LoanRange {
-            loan,
-            offset,
-            len: plan.send.len,
-        });
-        let result = result.filter(|_| split || has_helpers);
+        let result = plan.recv.filter(|_| split || has_helpers);
+        let result = result.map(|recv| LoanRange::first(recv, plan.send.len));
         self.promises = Promises {
             open: result.is_some_and(|piece| engine.range_of(&piece).heap.is_some()),
             writes: has_helpers && shared.blocking && reaches_all(engine, state),
@@ -289,10 +285,10 @@ impl Fold {
             })
             .collect();
         // The result of a split reduction stands in the stage; a root's holds what it gave.
-        if split && let (Some(temp), Some((loan, offset))) = (&shared.temp, plan.recv) {
+        if split && let (Some(temp), Some(recv)) = (&shared.temp, plan.recv) {
             let (begin, end) = plan.range;
             let loans = &mut engine.core.loans;
-            loans.write(loan, offset + begin, end - begin, |out| {
+            loans.write(recv, begin, end - begin, |out| {
                 copy_slices(Kernel::Memcpy, out, &temp[begin..end]);
             })?;
         }
@@ -361,10 +357,10 @@ impl Fold {
 
     /// What is left to do once nobody needs this rank's buffers.
     pub(crate) fn finish(&mut self, engine: &mut Engine) -> Result<()> {
-        if let (true, Some((loan, to))) = (self.plan.to_front, self.plan.recv) {
+        if let (true, Some(recv)) = (self.plan.to_front, self.plan.recv) {
             let (begin, end) = self.plan.range;
             let len = end - begin;
-            engine.core.loans.copy(loan, to + begin, loan, to, len)?;
+            engine.core.loans.copy(recv, begin, recv, 0, len)?;
         }
         Ok(())
     }

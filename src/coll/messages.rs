@@ -333,7 +333,7 @@ pub(crate) struct Reduction {
     pub(crate) op: Op,
     pub(crate) elem: ElemType,
     pub(crate) send: LoanRange,
-    pub(crate) recv: Option<(Loan, usize)>,
+    pub(crate) recv: Option<Loan>,
     pub(crate) to: Recipients,
 }
 
@@ -465,15 +465,12 @@ impl MessageChain {
                     }
                 })?;
         }
-        if let (Recipients::Prefix { exclusive }, Some((loan, offset))) =
+        if let (Recipients::Prefix { exclusive }, Some(recv)) =
             (&self.reduction.to, self.reduction.recv)
         {
             let from = if *exclusive { self.before } else { Some(with) };
             if let Some(from) = from {
-                engine
-                    .core
-                    .loans
-                    .copy(from, 0, loan, offset + self.begin, len)?;
+                engine.core.loans.copy(from, 0, recv, self.begin, len)?;
             }
         }
         if me < last {
@@ -485,13 +482,13 @@ impl MessageChain {
                 self.flight.send(engine, &route, place, 1, with)?;
             }
         }
-        if let Some((loan, offset)) = self.reduction.recv
+        if let Some(recv) = self.reduction.recv
             && readers.include(me)
         {
             if me == last {
-                engine.core.loans.copy(with, 0, loan, offset + to, len)?;
+                engine.core.loans.copy(with, 0, recv, to, len)?;
             } else {
-                let part = self.results.part(engine, loan, offset + to, len)?;
+                let part = self.results.part(engine, recv, to, len)?;
                 self.results.receive(engine, &route, last, 1, part)?;
             }
         }

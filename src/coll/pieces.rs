@@ -13,7 +13,7 @@ use super::contribution::{
 };
 use super::fold::fragment::{Operands, combine_all};
 use super::fold::{Fold, FoldPlan, mismatch};
-use super::lines::{self, Lines};
+use super::lines;
 use super::member_buffer::{MemberBuffer, Target, part};
 use super::reader;
 use super::select::TEMP_LIMIT;
@@ -60,7 +60,6 @@ pub(crate) struct Pieces {
     gives: bool,
     written: usize,
     combined: usize,
-    lines: Lines,
 }
 
 /// Where the other rank's bytes are.
@@ -85,7 +84,6 @@ impl Pieces {
             gives: false,
             written: 0,
             combined: 0,
-            lines: Lines::default(),
         }
     }
 
@@ -125,7 +123,7 @@ impl Pieces {
     pub(crate) fn step(&mut self, cx: &mut StepContext<'_>, scratch: &mut Scratch) -> Result<Step> {
         if self.way == Way::Unknown {
             let (_, state, seq, _) = cx.parts();
-            match self.lines.get_or_read(state, 1 - state.me, seq)? {
+            match self.fold.lines.get_or_read(state, 1 - state.me, seq)? {
                 None => return Ok(Step::Idle),
                 Some(line) if line.content == Content::Pieces => self.way = Way::Pieces,
                 Some(_) => self.way = Way::Whole,
@@ -241,7 +239,7 @@ impl Pieces {
     /// Whether the other rank has the next piece.
     fn is_there(&self, state: &CommState, seq: u32) -> bool {
         let (other, index) = (1 - state.me, self.combined / self.unit());
-        match self.lines.cached(other) {
+        match self.fold.lines.cached(other) {
             Some(line) if line.content == Content::Pieces => {
                 !state.lacks(other, seq, phase_of(index + 1))
             }
@@ -290,9 +288,9 @@ impl Pieces {
     fn take(&mut self, cx: &mut StepContext<'_>, scratch: &mut Scratch) -> Result<usize> {
         let (state, seq) = (&*cx.state, cx.seq);
         let other = 1 - state.me;
-        let (Some((loan, to)), Some(line)) = (
+        let (Some(recv), Some(line)) = (
             self.fold.plan.recv,
-            self.lines.get_or_read(state, other, seq)?,
+            self.fold.lines.get_or_read(state, other, seq)?,
         ) else {
             return Ok(0);
         };
@@ -320,7 +318,7 @@ impl Pieces {
         if !mapped && reader::fetch(cx, &source, (from as u64, n), Target::Bytes(copy))? < n {
             return Ok(0);
         }
-        self.combine(cx, (&piece, copy), (loan, to), work)?;
+        self.combine(cx, (&piece, copy), recv, work)?;
         let (engine, state, _, _) = cx.parts();
         state.failure_of(other).map_or(Ok(()), Err)?;
         state.own().set_ack(seq, index as u32 + 1);
@@ -337,13 +335,13 @@ impl Pieces {
         &self,
         cx: &mut StepContext<'_>,
         (piece, copy): (&RemoteRange, &[u8]),
-        (loan, to): (Loan, usize),
+        recv: Loan,
         work: &mut [u8],
     ) -> Result<()> {
         let (fold, state) = (&self.fold, &*cx.state);
         let (me, other, n) = (state.me, 1 - state.me, copy.len());
         let place = self.taken.0 + self.combined;
-        let out = to + fold.result_at(place);
+        let out = fold.result_at(place);
         let Engine { core, peers, .. } = &mut *cx.engine;
         let view = reader::view(peers, state, other, piece).unwrap_or(View::of(copy));
         let mut views = [None; 2];
@@ -355,7 +353,7 @@ impl Pieces {
             alias: fold.plan.in_place,
         };
         let from = (fold.plan.send.loan, fold.plan.send.offset + place, n);
-        core.loans.write_viewing((loan, out, n), from, |out, own| {
+        core.loans.write_viewing((recv, out, n), from, |out, own| {
             combine_all(&operands, out, &views, Some(own), work);
         })?;
         Ok(())

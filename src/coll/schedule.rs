@@ -113,22 +113,21 @@ impl<'c> Scheduler<'c> {
 
     /// What members may write into each other's buffers, and whether both ends of a broadcast copy.
     fn open(&self, exchange: &mut ExchangePlan) {
-        let recv = self.buffers.recv;
         match self.collective {
             Collective::Bcast { root } => {
                 if let NodeScheme::Exchange { halves: true, .. } = exchange.scheme {
                     let takes = *root != self.me;
                     exchange.gives = Gives::Half;
-                    (exchange.published, exchange.open) =
-                        (takes, recv.filter(|_| takes).map(LoanRange::whole));
+                    exchange.published = takes;
+                    exchange.open = self.buffers.recv.filter(|_| takes).map(|recv| recv.len());
                 }
             }
             Collective::Gather { root, parts } if *root == self.me => {
-                (exchange.published, exchange.open) = (true, room_of(recv, parts, self.size));
+                (exchange.published, exchange.open) = (true, self.room(parts));
             }
             Collective::Gather { .. } => exchange.gives = Gives::All,
             Collective::Allgather { parts } => {
-                exchange.open = room_of(recv, parts, self.size);
+                exchange.open = self.room(parts);
                 if exchange.open.is_some() {
                     exchange.gives = Gives::All;
                 }
@@ -137,10 +136,18 @@ impl<'c> Scheduler<'c> {
                 send: Parts::Equal(part),
                 recv: parts @ Parts::Equal(_),
             } => {
-                exchange.open = room_of(recv, parts, self.size);
+                exchange.open = self.room(parts);
                 exchange.gives = Gives::Parts(*part);
             }
             _ => {}
+        }
+    }
+
+    /// Bytes of the receive buffer that members may write to. They know the places only where parts are equal.
+    fn room(&self, parts: &Parts) -> Option<usize> {
+        match (self.buffers.recv, parts) {
+            (Some(_), Parts::Equal(len)) => Some(len * self.size),
+            _ => None,
         }
     }
 
@@ -157,7 +164,7 @@ impl<'c> Scheduler<'c> {
             elem: part.elem,
             algorithm: part.algorithm,
             send: given,
-            recv: part.result.and(recv).map(|recv| (recv, 0)),
+            recv: part.result.and(recv),
             range: (part.begin, part.end),
             upto: part.upto,
             in_place: self.buffers.send.is_none(),
@@ -179,13 +186,5 @@ impl<'c> Scheduler<'c> {
             Collective::Exscan { .. } => Recipients::Prefix { exclusive: true },
             _ => Recipients::Everyone,
         }
-    }
-}
-
-/// The part of a receive buffer that members may write to. They know the places only where parts are equal.
-fn room_of(recv: Option<Loan>, parts: &Parts, size: usize) -> Option<LoanRange> {
-    match (recv, parts) {
-        (Some(loan), Parts::Equal(len)) => Some(LoanRange::first(loan, len * size)),
-        _ => None,
     }
 }

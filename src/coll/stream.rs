@@ -40,7 +40,7 @@ pub(crate) struct Stream {
     /// Whether the result is without this rank's own vector.
     exclusive: bool,
     send: LoanRange,
-    recv: (Loan, usize),
+    recv: Loan,
     /// Whether the vector lies where the result goes.
     in_place: bool,
     /// Bytes that are done.
@@ -82,8 +82,8 @@ impl Flow {
 }
 
 impl Stream {
-    /// A prefix reduction whose result goes to `recv`, and the place of its first byte there.
-    pub(crate) fn new(plan: FoldPlan, recv: (Loan, usize), exclusive: bool) -> Self {
+    /// A prefix reduction whose result goes to `recv`.
+    pub(crate) fn new(plan: FoldPlan, recv: Loan, exclusive: bool) -> Self {
         let FoldPlan {
             op,
             elem,
@@ -109,12 +109,7 @@ impl Stream {
         if self.in_slots() {
             return state.need_slots(&engine.core.home);
         }
-        let (loan, offset) = self.recv;
-        let result = LoanRange {
-            loan,
-            offset,
-            len: self.send.len,
-        };
+        let result = LoanRange::first(self.recv, self.send.len);
         // The first rank has nothing to add to its own vector.
         let result = if state.me == 0 { self.send } else { result };
         shared.served = [Some(Served::Loan(self.send)), Some(Served::Loan(result))];
@@ -273,8 +268,7 @@ impl Stream {
             let write = |bytes: &[u8]| cx.state.own().write_slot(cx.seq, now.half, bytes);
             loans.read(self.send.loan, from, now.len, write)?;
         } else if !self.exclusive && !self.in_place {
-            let (loan, offset) = self.recv;
-            loans.copy(self.send.loan, from, loan, offset + now.begin, now.len)?;
+            loans.copy(self.send.loan, from, self.recv, now.begin, now.len)?;
         }
         Ok(())
     }
@@ -326,8 +320,7 @@ impl Stream {
             let (prefix, with) = room[..2 * len].split_at_mut(len);
             self.combine_apart(loans, now, &views, (&mut *prefix, &mut *with), work)?;
             state.own().write_slot(cx.seq, now.half, with);
-            let (loan, offset) = self.recv;
-            loans.write(loan, offset + now.begin, len, |out| {
+            loans.write(self.recv, now.begin, len, |out| {
                 copy_slices(Kernel::Memcpy, out, prefix)
             })?;
         } else {
@@ -412,7 +405,7 @@ impl Stream {
         if own.is_some() {
             views.push(None);
         }
-        let to = (self.recv.0, self.recv.1 + now.begin, now.len);
+        let to = (self.recv, now.begin, now.len);
         let from = (self.send.loan, self.send.offset + now.begin, now.len);
         loans.write_viewing(to, from, |out, own| {
             combine_all(&operands, out, &views, Some(own), work);

@@ -71,8 +71,8 @@ pub(crate) struct TreeFold {
     op: Op,
     elem: ElemType,
     send: LoanRange,
-    /// Where the result goes, and the place of its first byte there.
-    recv: Option<(Loan, usize)>,
+    /// Where the result goes.
+    recv: Option<Loan>,
 }
 
 impl TreeFold {
@@ -163,7 +163,7 @@ impl TreeFold {
     /// Down the tree: takes the result out of the line of the first member, if this rank needs it. `false`: it is not
     /// there yet.
     fn take_result(&self, cx: &mut StepContext<'_>) -> Result<bool> {
-        let Some((loan, to)) = self.recv else {
+        let Some(recv) = self.recv else {
             return Ok(true);
         };
         let (state, len) = (&*cx.state, self.send.len);
@@ -171,7 +171,7 @@ impl TreeFold {
             return Ok(false);
         }
         let view = small(state, 0, cx.seq, len)?;
-        cx.engine.core.loans.write(loan, to, len, |out| {
+        cx.engine.core.loans.write(recv, 0, len, |out| {
             view.copy_to(out, Kernel::Memcpy);
         })?;
         if state.me != 0 {

@@ -112,7 +112,7 @@ impl Push {
         goes: bool,
     ) -> Promises {
         let open = plan
-            .open
+            .open()
             .is_some_and(|piece| engine.range_of(&piece).heap.is_some());
         self.opened = open;
         self.writes = blocking && !goes && plan.may_write(engine, state);

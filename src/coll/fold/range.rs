@@ -300,14 +300,14 @@ impl Fold {
                 let out = &mut temp[begin..begin + len];
                 combine_all(&operands, out, views, None, work);
             }
-            (Some(temp), Some((loan, offset))) if operands.own.is_some() => {
+            (Some(temp), Some(recv)) if operands.own.is_some() => {
                 let own = View::of(&temp[begin..begin + len]);
-                loans.write(loan, offset + self.result_at(begin), len, |out| {
+                loans.write(recv, self.result_at(begin), len, |out| {
                     combine_all(&operands, out, views, Some(own), work);
                 })?;
             }
-            (_, Some((loan, offset))) => {
-                let to = (loan, offset + self.result_at(begin), len);
+            (_, Some(recv)) => {
+                let to = (recv, self.result_at(begin), len);
                 let from = (self.plan.send.loan, self.plan.send.offset + begin, len);
                 loans.write_viewing(to, from, |out, own| {
                     combine_all(&operands, out, views, Some(own), work);

@@ -129,7 +129,7 @@ impl Fold {
             return Ok(());
         }
         let source = match self.plan.recv {
-            Some((loan, offset)) => WriteSource::Loan(loan, offset + begin),
+            Some(recv) => WriteSource::Loan(recv, begin),
             None => WriteSource::Bytes(helped),
         };
         put_to_all(engine, state, &self.targets, (begin, len), source)
@@ -137,7 +137,7 @@ impl Fold {
 
     /// Takes the others' ranges of the result.
     pub(super) fn spread(&mut self, cx: &mut StepContext<'_>) -> Result<Step> {
-        let Some((loan, to)) = self.plan.recv else {
+        let Some(recv) = self.plan.recv else {
             return Ok(Step::Done);
         };
         let seq = cx.seq;
@@ -161,7 +161,7 @@ impl Fold {
             let source = MemberBuffer::of(&line, seq, place, RESULT);
             let offset = begin + self.remaining.taken;
             let n = (end - offset).min(READ_MAX);
-            let target = Target::Loan(loan, to + offset);
+            let target = Target::Loan(recv, offset);
             let received = reader::fetch(cx, &source, (offset as u64, n), target)?;
             moved += received;
             self.remaining.taken += received;
