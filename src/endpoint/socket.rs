@@ -8,6 +8,7 @@
 //! reads only when the [`Set`] says that something has arrived.
 
 mod by_lane;
+mod closing;
 mod connector;
 mod feed;
 mod frame;
@@ -30,6 +31,7 @@ pub(crate) use shared_lanes::SharedLanes;
 
 use super::hub::Set;
 use super::{BadRecord, CooperativeBlock, Endpoint, Medium, Naming, Pack, Part, Put, Record};
+use closing::Closing;
 use feed::{End, Feed};
 use frame::{FrameKind, HEAD, NAMING_MAX};
 use input::{Input, Parsed};
@@ -44,7 +46,6 @@ use output::{ChunkOutcome, Output, Sending};
 use std::net::SocketAddr;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::sync::Arc;
-use std::time::Instant;
 use stream::{PollTurn, Stream};
 
 /// Looks in vain for more of a chunk after which a read tells whether any more comes. A look counts the bytes that are
@@ -65,17 +66,9 @@ pub(crate) struct Socket {
     credit_back: u64,
     /// Credit to be sent with whatever goes out next; 0: none.
     credit_due: u64,
-    has_given_up: bool,
-    sent_farewell: bool,
-    received_farewell: bool,
-    /// Nothing more goes out.
-    is_mute: bool,
-    /// This rank has given the peer up; what it still sends is drained until then at most.
-    give_up_deadline: Option<Instant>,
+    closing: Closing,
     /// Looks in vain for more of a chunk.
     vain_looks: u32,
-    /// How the stream has ended, if it has.
-    end: Option<End>,
     /// Where the peer listens, for the words of an error.
     address: SocketAddr,
     settings: StreamSettings,
@@ -97,13 +90,8 @@ impl Socket {
             turn: PollTurn::default(),
             credit_back: 0,
             credit_due: 0,
-            has_given_up: false,
-            sent_farewell: false,
-            received_farewell: false,
-            is_mute: false,
-            give_up_deadline: None,
+            closing: Closing::new(),
             vain_looks: 0,
-            end: None,
             address,
             settings,
             bytes_in: 0,
@@ -164,7 +152,7 @@ impl Socket {
     }
 
     fn push(&mut self, what: FrameKind, value: u64) {
-        if !self.is_mute && !self.sent_farewell {
+        if self.closing.permits_frames() {
             self.output.push(what, value);
             self.flush();
         }
@@ -180,7 +168,7 @@ impl Socket {
         if self.look_here() {
             return;
         }
-        if self.end.is_some() && self.lane_state.is_none() {
+        if self.closing.has_ended() && self.lane_state.is_none() {
             return;
         }
         let (mut feed, input) = match self.feed() {
@@ -211,7 +199,7 @@ impl Socket {
         let mut feed = Feed {
             carry_over: None,
             lane: None,
-            socket: Some(socket).filter(|_| self.end.is_none()),
+            socket: Some(socket).filter(|_| !self.closing.has_ended()),
         };
         if let Some(lane_state) = &mut self.lane_state {
             if lane_state.incoming.by_lane {
@@ -239,7 +227,7 @@ impl Socket {
                 return self.look_for_part();
             }
             match self.input.parse() {
-                Parsed::Record if self.received_farewell => {
+                Parsed::Record if self.closing.has_heard_farewell() => {
                     self.input.bad = Some("a record behind the farewell");
                 }
                 Parsed::Record => {}
@@ -270,7 +258,7 @@ impl Socket {
             return true;
         };
         self.vain_looks = self.vain_looks.wrapping_add(1);
-        if self.end.is_some() || !self.vain_looks.is_multiple_of(WAITS) {
+        if self.closing.has_ended() || !self.vain_looks.is_multiple_of(WAITS) {
             return true;
         }
         // Nothing is there, or nothing comes any more: only a read tells which.
@@ -287,9 +275,9 @@ impl Socket {
     fn on_control_frame(&mut self, what: FrameKind, value: u64) {
         match what {
             FrameKind::Credit => self.credit_back = value,
-            FrameKind::GivenUp => self.has_given_up = true,
+            FrameKind::GivenUp => self.closing.on_given_up(),
             FrameKind::Farewell => {
-                self.received_farewell = true;
+                self.closing.on_farewell();
                 // It reads until it has received the same, and leaves when all of its own was taken.
                 self.say_farewell();
                 self.acknowledge();
@@ -313,7 +301,7 @@ impl Medium for Socket {
 
     #[inline]
     fn claim(&mut self, _: usize) -> Option<Self::Room<'_>> {
-        if self.sent_farewell || self.is_mute {
+        if !self.closing.permits_frames() {
             return None;
         }
         if self.output.is_full() {
@@ -476,7 +464,7 @@ impl Socket {
             return Put::NoRoom;
         };
         // Behind what waits nothing is added: it would have to be copied as a whole.
-        if !self.output.is_empty() || self.sent_farewell || self.is_mute {
+        if !self.output.is_empty() || !self.closing.permits_frames() {
             return Put::NoRoom;
         }
         if naming.len > frame::CHUNK_MAX {
@@ -528,12 +516,12 @@ impl Socket {
             let lane = lane_state.lane.unwrap_or(u64::MAX);
             let room = lane_state.outgoing.carrier == Carrier::Lane
                 && lane_state.lanes.lock().has_room(lane, usize::MAX);
-            return room && !self.is_mute && !self.sent_farewell;
+            return room && self.closing.permits_frames();
         }
         if self.output.blocked && stream.can_write() {
             self.output.blocked = false;
         }
-        !self.output.blocked && !self.is_mute && !self.sent_farewell
+        !self.output.blocked && self.closing.permits_frames()
     }
 
     pub(super) fn wait_for_room(&self, waiting: bool) {

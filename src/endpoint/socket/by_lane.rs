@@ -18,7 +18,7 @@ impl Socket {
     /// Offers the peer, which is `rank`, a lane of these.
     pub(crate) fn attach_lanes(&mut self, lanes: &SharedLanes, rank: u32) {
         let mut lane_state = Box::new(PairLane::new(lanes.clone(), rank));
-        if !self.is_mute && !self.sent_farewell {
+        if self.closing.permits_frames() {
             lane_state.offer(&mut self.output);
         }
         self.lane_state = Some(lane_state);
@@ -46,8 +46,7 @@ impl Socket {
     pub(crate) fn tick(&mut self, now: Instant) {
         if let Some(lane_state) = &mut self.lane_state
             && lane_state.is_due(now)
-            && !self.is_mute
-            && !self.sent_farewell
+            && self.closing.permits_frames()
         {
             lane_state.offer(&mut self.output);
             self.flush();
@@ -77,7 +76,7 @@ impl Socket {
             && written.is_ok()
         {
             written = self.output.flush(fd);
-            if self.output.is_empty() && !self.sent_farewell {
+            if self.output.is_empty() && self.closing.permits_frames() {
                 lane_state.switch();
                 written = written.and_then(|()| lane_state.outgoing.control.flush(fd));
             }
@@ -101,7 +100,8 @@ impl Socket {
             return;
         };
         lane_state.skipped += 1;
-        if lane_state.skipped < SKIPS && !lane_state.handshake.sent_end || self.end.is_some() {
+        if lane_state.skipped < SKIPS && !lane_state.handshake.sent_end || self.closing.has_ended()
+        {
             return;
         }
         lane_state.skipped = 0;
@@ -123,11 +123,10 @@ impl Socket {
     }
 
     fn on_control(&mut self) {
-        if let Some(lane_state) = &mut self.lane_state {
-            if let Err(what) = lane_state.on_control(&mut self.output) {
-                self.input.bad = Some(what);
-            }
-            self.has_given_up |= lane_state.given_up;
+        if let Some(lane_state) = &mut self.lane_state
+            && let Err(what) = lane_state.on_control(&mut self.output, &mut self.closing)
+        {
+            self.input.bad = Some(what);
         }
         self.flush();
     }
@@ -143,15 +142,15 @@ impl Socket {
             return;
         }
         match &mut self.lane_state {
-            // Nothing more comes from this rank.
-            Some(lane_state) if self.sent_farewell => lane_state.end(&mut self.output),
+            // This rank begins no frame any more.
+            Some(lane_state) if !self.closing.permits_frames() => lane_state.end(&mut self.output),
             Some(lane_state) => {
                 if let Err(what) = lane_state.on_offer(offer, &mut self.output) {
                     self.input.bad = Some(what);
                 }
             }
             // This rank makes no lanes.
-            None if !self.is_mute => self.output.push(FrameKind::End, 0),
+            None if !self.closing.is_mute() => self.output.push(FrameKind::End, 0),
             None => {}
         }
         self.flush();

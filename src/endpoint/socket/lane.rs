@@ -10,6 +10,7 @@
 //! direction, so that the order is the lane's. Where a lane fails, each side says by the stream how much it has
 //! received by it. What is behind that is sent again by the stream. Bytes that arrived by the lane are read first.
 
+use super::closing::Closing;
 use super::feed::CarryOver;
 use super::frame::{FrameKind, HEAD, Head};
 use super::output::Output;
@@ -81,8 +82,6 @@ pub(super) struct PairLane {
     pub(super) handshake: Handshake,
     pub(super) outgoing: Outgoing,
     pub(super) incoming: Incoming,
-    /// The peer has given this rank up.
-    pub(super) given_up: bool,
     /// Polls of the stream that were left out.
     pub(super) skipped: u32,
     pub(super) retry: Retry,
@@ -122,7 +121,6 @@ impl PairLane {
                 control: Output::default(),
             },
             incoming: Incoming::default(),
-            given_up: false,
             skipped: 0,
             retry: Retry::new(),
             taken_over: 0,
@@ -334,12 +332,16 @@ impl PairLane {
     }
 
     /// Takes the control frames from what came by the stream.
-    pub(super) fn on_control(&mut self, stream: &mut Output) -> Result<(), ProtocolViolation> {
+    pub(super) fn on_control(
+        &mut self,
+        stream: &mut Output,
+        closing: &mut Closing,
+    ) -> Result<(), ProtocolViolation> {
         while let Some(head) = self.incoming.control.first_chunk::<HEAD>() {
             let head = Head::decode(head)?;
             self.incoming.control.drain(..HEAD);
             match head.what {
-                FrameKind::GivenUp => self.given_up = true,
+                FrameKind::GivenUp => closing.on_given_up(),
                 FrameKind::End => {
                     self.on_end(head.value, stream)?;
                     // What is behind it are frames.

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! How a rank and its peer end their connection: by a farewell, by giving up, or because the stream has ended.
+//! How a rank and its peer end their connection: by a farewell, by giving up, or because the stream has ended. Which
+//! of these has happened: [`super::closing`].
 
 use super::Socket;
 use super::feed::End;
@@ -19,17 +20,17 @@ const GIVE_UP_TIMEOUT: Duration = Duration::from_secs(2);
 impl Socket {
     /// The stream has ended, and the peer had sent no farewell.
     pub(crate) fn ended_without_farewell(&self) -> bool {
-        self.end.is_some() && !self.received_farewell
+        self.closing.has_ended() && !self.closing.has_heard_farewell()
     }
 
     /// All that the peer ever sends has been read.
     pub(crate) fn input_is_complete(&self) -> bool {
-        self.end.is_some() || self.received_farewell
+        self.closing.has_ended() || self.closing.has_heard_farewell()
     }
 
     /// Why the network, and not the peer, has cut the stream, if it has.
     pub(crate) fn network_failure(&self) -> Option<String> {
-        let Some(End::Failed(errno)) = self.end else {
+        let Some(End::Failed(errno)) = self.closing.end() else {
             return None;
         };
         let network = matches!(
@@ -58,10 +59,10 @@ impl Socket {
     pub(crate) fn say_farewell(&mut self) {
         if self.stream.is_none() {
             // No peer is left to read it, and nothing to be lost.
-            self.is_mute = true;
+            self.closing.stop_sending();
             self.output.clear();
         }
-        if !std::mem::replace(&mut self.sent_farewell, true) && !self.is_mute {
+        if self.closing.say_farewell() {
             self.output.push(FrameKind::Farewell, 0);
             self.flush();
             fault::point("farewell.sent");
@@ -71,7 +72,7 @@ impl Socket {
     /// Whether all that went out is with the peer's kernel, or can never be.
     pub(crate) fn is_delivered(&mut self) -> bool {
         self.flush();
-        if self.end.is_some() || self.is_mute {
+        if self.closing.is_mute() {
             return true;
         }
         if let Some(lane_state) = &self.lane_state {
@@ -103,18 +104,18 @@ impl Socket {
         } else {
             self.push(FrameKind::GivenUp, 0);
         }
-        self.give_up_deadline = Some(Instant::now() + GIVE_UP_TIMEOUT);
+        self.closing.give_up(Instant::now() + GIVE_UP_TIMEOUT);
     }
 
     pub(in crate::endpoint) fn has_given_up(&self) -> bool {
-        self.has_given_up
+        self.closing.peer_gave_up()
     }
 
     /// Drains what must still reach a peer that this rank gives up: the rest of a frame in progress, then the control
     /// frame GIVEN_UP. Returns true when drained, or when the deadline has passed; the stream is then closed for
     /// writing.
     pub(crate) fn poll_give_up(&mut self) -> bool {
-        let Some(deadline) = self.give_up_deadline else {
+        let Some(deadline) = self.closing.give_up_deadline() else {
             return true;
         };
         self.flush();
@@ -126,7 +127,7 @@ impl Socket {
         if has_output && Instant::now() < deadline {
             return false;
         }
-        self.give_up_deadline = None;
+        self.closing.give_up_is_over();
         self.end_writing();
         true
     }
@@ -145,11 +146,11 @@ impl Socket {
 
     pub(in crate::endpoint) fn reclaim_all(&mut self, _: &mut Home) {
         // Nothing more goes to a peer that is gone, and nothing is taken from it.
-        self.is_mute = true;
+        self.closing.stop_sending();
         if let Some(stream) = &mut self.stream {
             stream.unwatch();
         }
-        if self.give_up_deadline.is_none() {
+        if self.closing.give_up_deadline().is_none() {
             self.end_writing();
         } else {
             self.poll_give_up();
@@ -167,7 +168,7 @@ impl Socket {
     /// The peer reads no more. What it had sent before can still be read.
     #[cold]
     pub(super) fn cannot_write(&mut self, errno: Errno) {
-        self.is_mute = true;
+        self.closing.stop_sending();
         self.output.clear();
         if !matches!(errno, Errno::EPIPE | Errno::ECONNRESET) {
             // The kernel tells it once.
@@ -185,10 +186,7 @@ impl Socket {
 
     #[cold]
     pub(super) fn ended(&mut self, end: End) {
-        if self.end.is_none() {
-            self.end = Some(end);
-        }
-        self.is_mute = true;
+        self.closing.on_end(end);
         self.output.clear();
         if let Some(stream) = &mut self.stream {
             stream.unwatch();

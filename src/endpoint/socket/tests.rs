@@ -89,7 +89,7 @@ fn next(socket: &mut Socket) -> Option<(Record, Option<Part>)> {
         if let Some(record) = socket.peek().expect("no fault") {
             return Some((record, socket.part()));
         }
-        if socket.end.is_some() {
+        if socket.closing.has_ended() {
             return None;
         }
         std::thread::yield_now();
