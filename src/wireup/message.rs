@@ -6,8 +6,11 @@
 //! [`onecopy_shm::fdpass`].
 
 mod bytes;
+mod kind;
 
 pub(super) use bytes::{Reader, Writer};
+pub(super) use kind::MessageKind;
+pub use kind::Sender;
 
 use super::{Card, Event, Missing};
 
@@ -115,11 +118,13 @@ pub enum DecodeError {
         /// The version found.
         found: u16,
     },
-    /// A kind that does not exist.
-    #[error("unknown kind {found}")]
+    /// A kind that its sender has none of.
+    #[error("a message of {sender} with the kind {}", kind::described(*found))]
     Kind {
         /// The kind found.
         found: u16,
+        /// Who sent it.
+        sender: Sender,
     },
     /// Ends too early.
     #[error("{needed} bytes missing at offset {position}")]
@@ -151,20 +156,20 @@ impl ToLauncher {
         let mut w;
         match self {
             Self::Join { card } => {
-                w = Writer::new(1);
+                w = Writer::new(MessageKind::Join);
                 w.card(card);
             }
             Self::Introduce { peer } => {
-                w = Writer::new(2);
+                w = Writer::new(MessageKind::Introduce);
                 w.u32(*peer);
             }
-            Self::Leave => w = Writer::new(3),
+            Self::Leave => w = Writer::new(MessageKind::Leave),
             Self::Abort { code } => {
-                w = Writer::new(4);
+                w = Writer::new(MessageKind::Abort);
                 w.u32(code.cast_unsigned());
             }
             Self::Hello { rank, size, secret } => {
-                w = Writer::new(5);
+                w = Writer::new(MessageKind::Hello);
                 w.u32(*rank);
                 w.u32(*size);
                 w.bytes(secret);
@@ -175,20 +180,20 @@ impl ToLauncher {
 
     /// The message in these bytes.
     pub fn decode(bytes: &[u8]) -> Result<Self, DecodeError> {
-        let (mut r, kind) = Reader::new(bytes)?;
+        let (mut r, kind) = Reader::new(bytes, Sender::Rank)?;
         let message = match kind {
-            1 => Self::Join { card: r.card()? },
-            2 => Self::Introduce {
+            MessageKind::Join => Self::Join { card: r.card()? },
+            MessageKind::Introduce => Self::Introduce {
                 peer: r.rank("peer")?,
             },
-            3 => Self::Leave,
-            4 => Self::Abort { code: r.i32()? },
-            5 => Self::Hello {
+            MessageKind::Leave => Self::Leave,
+            MessageKind::Abort => Self::Abort { code: r.i32()? },
+            MessageKind::Hello => Self::Hello {
                 rank: r.rank("rank")?,
                 size: r.u32()?,
                 secret: r.array()?,
             },
-            found => return Err(DecodeError::Kind { found }),
+            other => return Err(Sender::Rank.never_sends(other)),
         };
         r.end(message)
     }
@@ -226,7 +231,7 @@ impl ToRank {
                 total,
                 cards,
             } => {
-                w = Writer::new(65);
+                w = Writer::new(MessageKind::Cards);
                 w.u32(*first);
                 w.u32(*total);
                 w.count(cards.len());
@@ -235,7 +240,7 @@ impl ToRank {
                 }
             }
             Self::Absent { waited_ms, missing } => {
-                w = Writer::new(66);
+                w = Writer::new(MessageKind::Absent);
                 w.u32(*waited_ms);
                 let named = &missing[..missing.len().min(MAX_MISSING)];
                 w.count(named.len());
@@ -252,7 +257,7 @@ impl ToRank {
                 pidfd,
                 grant,
             } => {
-                w = Writer::new(67);
+                w = Writer::new(MessageKind::Introduction);
                 w.u32(*peer);
                 w.u32(*uid);
                 w.u32(pid.cast_unsigned());
@@ -261,35 +266,35 @@ impl ToRank {
                 w.u32((*grant).into());
             }
             Self::Refused { reason } => {
-                w = Writer::new(68);
+                w = Writer::new(MessageKind::Refused);
                 let text = reason.as_bytes();
                 let text = &text[..text.len().min(MAX_TEXT)];
                 w.count(text.len());
                 w.bytes(text);
             }
             Self::Event(Event::Died { rank, death }) => {
-                w = Writer::new(69);
+                w = Writer::new(MessageKind::Died);
                 w.count(*rank);
                 w.death(*death);
             }
             Self::Event(Event::Left { rank }) => {
-                w = Writer::new(70);
+                w = Writer::new(MessageKind::Left);
                 w.count(*rank);
             }
             Self::Event(Event::Abort { code }) => {
-                w = Writer::new(71);
+                w = Writer::new(MessageKind::Aborted);
                 w.u32(code.cast_unsigned());
             }
-            Self::Welcome => w = Writer::new(72),
+            Self::Welcome => w = Writer::new(MessageKind::Welcome),
         }
         w.into_bytes()
     }
 
     /// The message in these bytes.
     pub fn decode(bytes: &[u8]) -> Result<Self, DecodeError> {
-        let (mut r, kind) = Reader::new(bytes)?;
+        let (mut r, kind) = Reader::new(bytes, Sender::Launcher)?;
         let message = match kind {
-            65 => {
+            MessageKind::Cards => {
                 let first = r.rank("first")?;
                 let total = r.u32()?;
                 let count = r.count("cards", MAX_RANKS as usize)?;
@@ -304,7 +309,7 @@ impl ToRank {
                     cards,
                 }
             }
-            66 => {
+            MessageKind::Absent => {
                 let waited_ms = r.u32()?;
                 let mut missing = Vec::new();
                 for _ in 0..r.count("missing", MAX_MISSING)? {
@@ -315,7 +320,7 @@ impl ToRank {
                 }
                 Self::Absent { waited_ms, missing }
             }
-            67 => Self::Introduction {
+            MessageKind::Introduction => Self::Introduction {
                 peer: r.rank("peer")?,
                 uid: r.u32()?,
                 pid: r.i32()?,
@@ -323,23 +328,23 @@ impl ToRank {
                 pidfd: r.flag("pidfd")?,
                 grant: r.flag("grant")?,
             },
-            68 => {
+            MessageKind::Refused => {
                 let len = r.count("reason", MAX_TEXT)?;
                 let text = r.take(len)?;
                 Self::Refused {
                     reason: String::from_utf8_lossy(text).into_owned(),
                 }
             }
-            69 => Self::Event(Event::Died {
+            MessageKind::Died => Self::Event(Event::Died {
                 rank: r.rank("rank")? as usize,
                 death: r.death()?,
             }),
-            70 => Self::Event(Event::Left {
+            MessageKind::Left => Self::Event(Event::Left {
                 rank: r.rank("rank")? as usize,
             }),
-            71 => Self::Event(Event::Abort { code: r.i32()? }),
-            72 => Self::Welcome,
-            found => return Err(DecodeError::Kind { found }),
+            MessageKind::Aborted => Self::Event(Event::Abort { code: r.i32()? }),
+            MessageKind::Welcome => Self::Welcome,
+            other => return Err(Sender::Launcher.never_sends(other)),
         };
         r.end(message)
     }

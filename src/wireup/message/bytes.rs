@@ -2,7 +2,7 @@
 //! The bytes of a message: what writes its fields, and what reads and checks them.
 
 use super::super::{Card, Death, Export, PROTOCOL_VERSION};
-use super::{DecodeError, MAX_RANKS};
+use super::{DecodeError, MAX_RANKS, MessageKind, Sender};
 use std::net::{Ipv6Addr, SocketAddr};
 
 const MAGIC: u32 = u32::from_le_bytes(*b"1cpy");
@@ -14,11 +14,11 @@ const MAX_RANGES: usize = 4096;
 pub(in crate::wireup) struct Writer(Vec<u8>);
 
 impl Writer {
-    pub(in crate::wireup) fn new(kind: u16) -> Self {
+    pub(in crate::wireup) fn new(kind: MessageKind) -> Self {
         let mut writer = Self(Vec::with_capacity(64));
         writer.u32(MAGIC);
         writer.u16(PROTOCOL_VERSION as u16);
-        writer.u16(kind);
+        writer.u16(kind.number());
         writer
     }
 
@@ -112,7 +112,10 @@ pub(in crate::wireup) struct Reader<'a> {
 
 impl<'a> Reader<'a> {
     /// A reader behind the head, and the kind.
-    pub(in crate::wireup) fn new(bytes: &'a [u8]) -> Result<(Self, u16), DecodeError> {
+    pub(in crate::wireup) fn new(
+        bytes: &'a [u8],
+        sender: Sender,
+    ) -> Result<(Self, MessageKind), DecodeError> {
         let mut reader = Self { bytes, position: 0 };
         if reader.u32()? != MAGIC {
             return Err(DecodeError::Magic);
@@ -121,8 +124,11 @@ impl<'a> Reader<'a> {
         if u32::from(found) != PROTOCOL_VERSION {
             return Err(DecodeError::Version { found });
         }
-        let kind = reader.u16()?;
-        Ok((reader, kind))
+        let found = reader.u16()?;
+        match MessageKind::of(found) {
+            Some(kind) => Ok((reader, kind)),
+            None => Err(DecodeError::Kind { found, sender }),
+        }
     }
 
     pub(in crate::wireup) fn take(&mut self, len: usize) -> Result<&'a [u8], DecodeError> {

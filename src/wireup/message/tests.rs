@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 
+use super::super::oob::ToHost;
 use super::super::{Death, Export};
 use super::*;
 use proptest::collection::{btree_set, vec};
@@ -153,4 +154,143 @@ fn many_cards_are_split_into_messages_that_fit() {
         seen += part.len();
     }
     assert_eq!(seen, 50);
+}
+
+/// A message of each kind, as its sender encodes it.
+fn one_of_each_kind() -> Vec<(MessageKind, Sender, Vec<u8>)> {
+    let card = Card::of_this_process();
+    let from_rank = [
+        (MessageKind::Join, ToLauncher::Join { card: card.clone() }),
+        (MessageKind::Introduce, ToLauncher::Introduce { peer: 1 }),
+        (MessageKind::Leave, ToLauncher::Leave),
+        (MessageKind::Abort, ToLauncher::Abort { code: -1 }),
+        (
+            MessageKind::Hello,
+            ToLauncher::Hello {
+                rank: 1,
+                size: 2,
+                secret: [7; 16],
+            },
+        ),
+    ];
+    let missing = vec![Missing {
+        rank: 1,
+        running: true,
+    }];
+    let death = Death::Signal(9);
+    let from_launcher = [
+        (
+            MessageKind::Cards,
+            ToRank::Cards {
+                first: 0,
+                total: 1,
+                cards: vec![card.clone()],
+            },
+        ),
+        (
+            MessageKind::Absent,
+            ToRank::Absent {
+                waited_ms: 5,
+                missing,
+            },
+        ),
+        (
+            MessageKind::Introduction,
+            ToRank::Introduction {
+                peer: 1,
+                uid: 2,
+                pid: 3,
+                pid_ns: 4,
+                pidfd: true,
+                grant: false,
+            },
+        ),
+        (
+            MessageKind::Refused,
+            ToRank::Refused {
+                reason: "why".to_owned(),
+            },
+        ),
+        (
+            MessageKind::Died,
+            ToRank::Event(Event::Died { rank: 1, death }),
+        ),
+        (MessageKind::Left, ToRank::Event(Event::Left { rank: 1 })),
+        (
+            MessageKind::Aborted,
+            ToRank::Event(Event::Abort { code: 3 }),
+        ),
+        (MessageKind::Welcome, ToRank::Welcome),
+    ];
+    let between_hosts = [
+        (MessageKind::Joined, ToHost::Joined { rank: 1, card }),
+        (MessageKind::Beat, ToHost::Beat),
+        (MessageKind::Farewell, ToHost::Farewell),
+    ];
+    let mut all = Vec::new();
+    all.extend(from_rank.map(|(kind, message)| (kind, Sender::Rank, message.encode())));
+    all.extend(from_launcher.map(|(kind, message)| (kind, Sender::Launcher, message.encode())));
+    all.extend(between_hosts.map(|(kind, message)| (kind, Sender::Host, message.encode())));
+    all
+}
+
+/// Decodes a message of `sender`, and encodes it again.
+fn again(sender: Sender, bytes: &[u8]) -> Result<Vec<u8>, DecodeError> {
+    match sender {
+        Sender::Rank => ToLauncher::decode(bytes).map(|message| message.encode()),
+        Sender::Launcher => ToRank::decode(bytes).map(|message| message.encode()),
+        Sender::Host => ToHost::decode(bytes).map(|message| message.encode()),
+    }
+}
+
+#[test]
+fn every_kind_comes_back_from_its_sender_and_no_other() {
+    let each = one_of_each_kind();
+    let kinds: Vec<MessageKind> = each.iter().map(|(kind, ..)| *kind).collect();
+    assert_eq!(kinds, MessageKind::ALL, "one of each");
+    for (kind, sender, bytes) in each {
+        assert_eq!(MessageKind::of(kind.number()), Some(kind));
+        assert_eq!(again(sender, &bytes).as_ref(), Ok(&bytes), "{kind:?}");
+        for other in [Sender::Rank, Sender::Launcher, Sender::Host] {
+            let hosts_send_it_too = matches!(
+                kind,
+                MessageKind::Cards
+                    | MessageKind::Absent
+                    | MessageKind::Died
+                    | MessageKind::Left
+                    | MessageKind::Aborted
+            ) && other == Sender::Host;
+            if other != sender && !hosts_send_it_too {
+                assert_eq!(again(other, &bytes), Err(other.never_sends(kind)));
+            }
+        }
+    }
+}
+
+#[test]
+fn an_unknown_kind_is_named_with_its_sender() {
+    let mut bytes = ToLauncher::Leave.encode();
+    bytes[6..8].copy_from_slice(&999_u16.to_le_bytes());
+    for (sender, words) in [
+        (
+            Sender::Rank,
+            "a message of a rank with the kind 999, which is unknown",
+        ),
+        (
+            Sender::Launcher,
+            "a message of the launcher with the kind 999, which is unknown",
+        ),
+        (
+            Sender::Host,
+            "a message of another node's host with the kind 999, which is unknown",
+        ),
+    ] {
+        let error = again(sender, &bytes).expect_err("no such kind");
+        assert_eq!(error.to_string(), words);
+    }
+    let error = ToLauncher::decode(&ToRank::Welcome.encode()).expect_err("from the launcher");
+    assert_eq!(
+        error.to_string(),
+        "a message of a rank with the kind 72 (Welcome)"
+    );
 }

@@ -4,7 +4,9 @@
 //! A frame is its length and a message. A connection is a stream of another machine, so what has come of it is
 //! untrusted also after the proof. Lengths and values are checked, and what is no message ends the connection.
 
-use super::super::message::{DecodeError, MAX_MESSAGE, Reader, ToRank, Writer};
+use super::super::message::{
+    DecodeError, MAX_MESSAGE, MessageKind, Reader, Sender, ToRank, Writer,
+};
 use super::super::{Card, Event, Missing};
 
 /// One message over a connection.
@@ -43,10 +45,6 @@ pub(crate) enum ToHost {
     Encoded(Vec<u8>),
 }
 
-const JOINED: u16 = 129;
-const BEAT: u16 = 130;
-const FAREWELL: u16 = 131;
-
 impl ToHost {
     /// The message as it is for a rank; none if it is for hosts only.
     pub(crate) fn for_ranks(self) -> Option<ToRank> {
@@ -70,13 +68,13 @@ impl ToHost {
     pub(crate) fn encode(&self) -> Vec<u8> {
         match self {
             Self::Joined { rank, card } => {
-                let mut writer = Writer::new(JOINED);
+                let mut writer = Writer::new(MessageKind::Joined);
                 writer.count(*rank);
                 writer.card(card);
                 writer.into_bytes()
             }
-            Self::Beat => Writer::new(BEAT).into_bytes(),
-            Self::Farewell => Writer::new(FAREWELL).into_bytes(),
+            Self::Beat => Writer::new(MessageKind::Beat).into_bytes(),
+            Self::Farewell => Writer::new(MessageKind::Farewell).into_bytes(),
             Self::Encoded(bytes) => bytes.clone(),
             both => {
                 let message = both.clone().for_ranks();
@@ -87,15 +85,19 @@ impl ToHost {
 
     /// The message in these bytes.
     pub(crate) fn decode(bytes: &[u8]) -> Result<Self, DecodeError> {
-        let (mut reader, kind) = Reader::new(bytes)?;
+        let (mut reader, kind) = Reader::new(bytes, Sender::Host)?;
         let message = match kind {
-            JOINED => Self::Joined {
+            MessageKind::Joined => Self::Joined {
                 rank: reader.rank("rank")? as usize,
                 card: reader.card()?,
             },
-            BEAT => Self::Beat,
-            FAREWELL => Self::Farewell,
-            found => {
+            MessageKind::Beat => Self::Beat,
+            MessageKind::Farewell => Self::Farewell,
+            MessageKind::Cards
+            | MessageKind::Absent
+            | MessageKind::Died
+            | MessageKind::Left
+            | MessageKind::Aborted => {
                 return match ToRank::decode(bytes)? {
                     ToRank::Cards {
                         first,
@@ -110,9 +112,10 @@ impl ToHost {
                         Ok(Self::Absent { waited_ms, missing })
                     }
                     ToRank::Event(event) => Ok(Self::Event(event)),
-                    _ => Err(DecodeError::Kind { found }),
+                    _ => Err(Sender::Host.never_sends(kind)),
                 };
             }
+            other => return Err(Sender::Host.never_sends(other)),
         };
         reader.end(message)
     }
@@ -264,6 +267,9 @@ mod tests {
         // What only a launcher sends to its ranks.
         let mut frames = Frames::default();
         frames.take(&framed(&ToRank::Welcome.encode()));
-        assert_eq!(frames.next(), Err(DecodeError::Kind { found: 72 }));
+        assert_eq!(
+            frames.next(),
+            Err(Sender::Host.never_sends(MessageKind::Welcome))
+        );
     }
 }
