@@ -39,6 +39,19 @@ pub(super) fn variable(name: &str) -> Option<String> {
     Some(value.to_string_lossy().into_owned())
 }
 
+/// A number of ranks, or of one rank, that a variable holds; an error says what it is not.
+pub(super) fn ranks(text: &str) -> Result<u32, String> {
+    match text.parse::<u64>() {
+        Ok(number) if number > MAX_RANKS.into() => Err(too_many(number)),
+        _ => number(text, MAX_RANKS),
+    }
+}
+
+/// Why there can be no job of so many ranks.
+pub(super) fn too_many(ranks: u64) -> String {
+    format!("{ranks}, which is beyond the {MAX_RANKS} ranks that a job may have (MAX_RANKS)")
+}
+
 /// The number that a variable holds; an error says what it is not.
 pub(super) fn number(text: &str, limit: u32) -> Result<u32, String> {
     let number = text.parse().ok().filter(|&number| number <= limit);
@@ -158,7 +171,7 @@ fn needed(
     name: &'static str,
 ) -> Result<usize, WireupError> {
     let text = get(name).ok_or_else(|| lacking(launcher, name))?;
-    let number = number(&text, MAX_RANKS).map_err(|what| WireupError::Foreign {
+    let number = ranks(&text).map_err(|what| WireupError::Foreign {
         call: "join",
         launcher: launcher.to_owned(),
         reason: format!("{name}={text:?} is {what}"),
@@ -233,6 +246,10 @@ mod tests {
             (
                 "not a number",
                 &[&[("OMPI_COMM_WORLD_SIZE", "many")], &MPIRUN[..]].concat()[..],
+            ),
+            (
+                "30000, which is beyond the 24576 ranks that a job may have (MAX_RANKS)",
+                &[&[("OMPI_COMM_WORLD_SIZE", "30000")], &MPIRUN[..]].concat()[..],
             ),
             (
                 "not below",

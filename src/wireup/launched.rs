@@ -19,7 +19,7 @@ use nix::sys::eventfd::{EfdFlags, EventFd};
 use onecopy_shm::fdpass::{self, FdPassError, Wait};
 use onecopy_shm::process;
 
-use super::message::{MAX_MESSAGE, MAX_RANKS, ToLauncher, ToRank};
+use super::message::{MAX_MESSAGE, ToLauncher, ToRank};
 use super::{
     Card, ENV_FD, ENV_JOB, ENV_RANK, ENV_SIZE, Emergency, Event, Introduction, Wireup, WireupError,
     environment,
@@ -79,18 +79,18 @@ type Answer = (ToRank, Vec<OwnedFd>);
 impl Launched {
     /// The wire-up that the launcher prepared for this process; none if there is no launcher.
     pub fn from_environment() -> Result<Option<Self>, WireupError> {
-        let Some(number) = variable(ENV_FD, 1 << 30)? else {
+        let Some(number) = variable(ENV_FD, |text| environment::number(text, 1 << 30))? else {
             return Ok(None);
         };
-        let needed = |name, limit| {
-            variable(name, limit)?.ok_or(WireupError::Environment {
+        let needed = |name| {
+            variable(name, environment::ranks)?.ok_or(WireupError::Environment {
                 name,
                 value: String::new(),
                 reason: format!("not set, although {ENV_FD} is"),
             })
         };
-        let size = needed(ENV_SIZE, MAX_RANKS)?;
-        let rank = needed(ENV_RANK, MAX_RANKS)?;
+        let size = needed(ENV_SIZE)?;
+        let rank = needed(ENV_RANK)?;
         if rank >= size {
             return Err(WireupError::Environment {
                 name: ENV_RANK,
@@ -359,12 +359,15 @@ impl Launched {
     }
 }
 
-/// A number from the environment, below `limit`, if the variable is set.
-fn variable(name: &'static str, limit: u32) -> Result<Option<u32>, WireupError> {
+/// A number from the environment, if the variable is set.
+fn variable(
+    name: &'static str,
+    parse: impl Fn(&str) -> Result<u32, String>,
+) -> Result<Option<u32>, WireupError> {
     let Some(value) = environment::variable(name) else {
         return Ok(None);
     };
-    let number = environment::number(&value, limit);
+    let number = parse(&value);
     number.map(Some).map_err(|reason| WireupError::Environment {
         name,
         value,

@@ -20,9 +20,8 @@ pub const MAX_MESSAGE: usize = 64 * 1024;
 /// Chosen by magnitude: hundreds of usual cards, so that a job's cards are few messages.
 pub const CARDS_MESSAGE: usize = 16 * 1024;
 
-/// Most ranks that a job may have. Chosen by magnitude; on one node the bitmap of a segment bounds them further
-/// (`layout::MAX_RANKS`).
-pub const MAX_RANKS: u32 = 1 << 16;
+/// Most ranks that a job may have: as many as each rank's segment has room for.
+pub use onecopy_shm::layout::MAX_RANKS;
 /// A timeout names at most so many missing ranks. Chosen by magnitude: no person reads more, and they are 32 KiB of a
 /// message.
 const MAX_MISSING: usize = 4096;

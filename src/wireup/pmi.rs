@@ -14,7 +14,6 @@ use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::socket::{MsgFlags, recv, send};
 use onecopy_shm::process;
 
-use super::message::MAX_RANKS;
 use super::table::Table;
 use super::{WireupError, environment};
 
@@ -73,12 +72,15 @@ pub(super) fn is_present() -> bool {
 }
 
 /// A number from the environment, if the variable is set.
-fn variable(name: &str, limit: u32) -> Result<Option<usize>, WireupError> {
+fn variable(
+    name: &str,
+    parse: impl Fn(&str) -> Result<u32, String>,
+) -> Result<Option<usize>, WireupError> {
     let Some(text) = environment::variable(name) else {
         return Ok(None);
     };
-    let number = environment::number(&text, limit)
-        .map_err(|what| failed("init", format!("{name}={text:?} is {what}")))?;
+    let number =
+        parse(&text).map_err(|what| failed("init", format!("{name}={text:?} is {what}")))?;
     Ok(Some(number as usize))
 }
 
@@ -88,9 +90,11 @@ impl Client {
     pub(super) fn from_environment(limit: Duration) -> Result<Option<Self>, WireupError> {
         const CALL: &str = "init";
         const ALONE: &str = "to run alone, unset the variables that begin with PMI_";
-        let fd = variable(ENV_FD, i32::MAX.cast_unsigned())?;
-        let rank = variable(ENV_RANK, MAX_RANKS)?;
-        let size = variable(ENV_SIZE, MAX_RANKS)?;
+        let fd = variable(ENV_FD, |text| {
+            environment::number(text, i32::MAX.cast_unsigned())
+        })?;
+        let rank = variable(ENV_RANK, environment::ranks)?;
+        let size = variable(ENV_SIZE, environment::ranks)?;
         let (fd, rank, size) = match (fd, rank, size) {
             (Some(fd), Some(rank), Some(size)) if rank < size => (fd, rank, size),
             (Some(_), Some(rank), Some(size)) => {

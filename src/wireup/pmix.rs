@@ -9,9 +9,9 @@ use std::time::Duration;
 
 use pmix_sys::{Client, Failure};
 
-use super::WireupError;
 use super::message::MAX_RANKS;
 use super::table::Table;
+use super::{WireupError, environment};
 
 /// What errors call the launcher.
 pub(super) const LAUNCHER: &str = "a launcher that speaks PMIx";
@@ -56,7 +56,10 @@ impl Pmix {
             return Err(WireupError::Foreign {
                 call: "init",
                 launcher: LAUNCHER.to_owned(),
-                reason: format!("it has started {size} ranks; {MAX_RANKS} are possible"),
+                reason: format!(
+                    "its number of ranks is {}",
+                    environment::too_many(size.into())
+                ),
             });
         }
         let library = client.library();

@@ -34,8 +34,9 @@ pub const COLL_STAGE: usize = 16384;
 pub const MAX_CHANNELS: u32 = 64;
 /// First bytes of every segment.
 pub const MAGIC: u64 = u64::from_le_bytes(*b"onecopy\x03");
-/// Ranks that the bitmap of active senders in the header page has room for.
-pub const MAX_RANKS: usize = (PAGE - BITMAP_OFFSET) * 8;
+/// Most ranks that a job may have, on one node or several. The header page of a segment has a bitmap of active senders,
+/// with a bit for each rank.
+pub const MAX_RANKS: u32 = ((PAGE - BITMAP_OFFSET) * 8) as u32;
 /// Byte offset of the bitmap of active senders. The header's fields lie before it; what is left of the page bounds the
 /// ranks.
 pub const BITMAP_OFFSET: usize = 1024;
@@ -102,7 +103,7 @@ impl Geometry {
     /// [`BadGeometry`] names the first field that is wrong.
     pub fn check(&self) -> Result<(), BadGeometry> {
         let fail = |what: String| Err(BadGeometry(what));
-        if self.ranks == 0 || self.ranks as usize > MAX_RANKS {
+        if self.ranks == 0 || self.ranks > MAX_RANKS {
             return fail(format!(
                 "{} ranks; 1 to {MAX_RANKS} are possible",
                 self.ranks

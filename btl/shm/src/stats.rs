@@ -22,6 +22,7 @@
 
 pub mod shown;
 
+use crate::layout::MAX_RANKS;
 use crate::mapping::Mapping;
 use crate::segment::set_size;
 use nix::fcntl::{FallocateFlags, FcntlArg, SealFlag, fallocate, fcntl};
@@ -40,8 +41,6 @@ pub const NAME: &str = "onecopy-stats";
 pub const MAGIC: u64 = u64::from_ne_bytes(*b"1copstat");
 /// The version of the layout.
 pub const VERSION: u32 = 1;
-/// The most ranks that a page may say a job has. As many as a job may have by the wire-up.
-pub const MAX_RANKS: u32 = 1 << 16;
 
 /// What a page begins with.
 #[repr(C)]

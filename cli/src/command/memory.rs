@@ -12,12 +12,13 @@ use super::{CliError, print, text};
 use between::NodesMemory;
 use onecopy::memory::nodes::Spread;
 use onecopy::memory::{Formula, PRIVATE_BASE, PRIVATE_PER_PEER, Traffic};
+use onecopy::wireup::message::MAX_RANKS;
 use onecopy_verbs::matching::RAILS_MAX;
 
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
     /// Number of ranks
-    #[arg(short = 'n', long = "ranks", value_name = "N", value_parser = clap::value_parser!(u32).range(1..=65536))]
+    #[arg(short = 'n', long = "ranks", value_name = "N", value_parser = clap::value_parser!(u32).range(1..=i64::from(MAX_RANKS)))]
     ranks: u32,
 
     /// Peers that each rank sends to; all others if not given
@@ -25,7 +26,7 @@ pub(crate) struct Args {
     peers: Option<usize>,
 
     /// Number of nodes; the ranks lie on them in blocks
-    #[arg(long, value_name = "M", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=65536))]
+    #[arg(long, value_name = "M", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=i64::from(MAX_RANKS)))]
     nodes: u32,
 
     /// Bytes that a rank may take for connections of an RDMA device; ONECOPY_VERBS_MEMORY if not given

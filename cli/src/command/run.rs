@@ -9,6 +9,7 @@ use std::time::Duration;
 
 use super::{CliError, text};
 use onecopy::wireup::exit_code;
+use onecopy::wireup::message::MAX_RANKS;
 use onecopy_launch::{Bind, Input, Job, LaunchError, Output, guard};
 
 /// Start N ranks of a program on this node, wire them up, and end them together.
@@ -19,7 +20,7 @@ use onecopy_launch::{Bind, Input, Job, LaunchError, Output, guard};
 #[derive(clap::Args, Debug)]
 pub(crate) struct Args {
     /// Number of ranks.
-    #[arg(short = 'n', long = "ranks", value_name = "N", value_parser = clap::value_parser!(u32).range(1..=65536))]
+    #[arg(short = 'n', long = "ranks", value_name = "N", value_parser = clap::value_parser!(u32).range(1..=i64::from(MAX_RANKS)))]
     ranks: u32,
 
     /// Processors: core (rank r on the r-th available one), none, or a list such as 0,2 or 0-3, used in turn. Default:

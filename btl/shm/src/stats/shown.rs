@@ -5,7 +5,8 @@
 //! in it. Each value is loaded atomically, so it is torn from no other; values of one look may be of moments that
 //! differ.
 
-use super::{COUNTERS_AT, COUNTERS_LEN, Head, MAGIC, MAX_RANKS, ROWS_AT, VERSION, bytes_of, names};
+use super::{COUNTERS_AT, COUNTERS_LEN, Head, MAGIC, ROWS_AT, VERSION, bytes_of, names};
+use crate::layout::MAX_RANKS;
 use crate::mapping::Mapping;
 use crate::sync::{AtomicU64, Ordering};
 use nix::fcntl::{FcntlArg, SealFlag, fcntl};

@@ -8,12 +8,13 @@ use tabled::settings::Style;
 
 use super::super::{CliError, print, text};
 use onecopy::memory::pool::{MemoryKind, Pool, PoolBuf, Settings, Stats};
+use onecopy::wireup::message::MAX_RANKS;
 use onecopy::{Options, Result, Runtime, Threads};
 
 #[derive(Debug, clap::Args)]
 pub(super) struct Args {
     /// Ranks that share the collectives' pool
-    #[arg(short = 'n', long = "ranks", value_name = "N", default_value_t = 2, value_parser = clap::value_parser!(u32).range(1..=65536))]
+    #[arg(short = 'n', long = "ranks", value_name = "N", default_value_t = 2, value_parser = clap::value_parser!(u32).range(1..=i64::from(MAX_RANKS)))]
     ranks: u32,
 
     /// Print JSON instead of a table
