@@ -104,6 +104,17 @@ impl Endpoint {
     }
 }
 
+/// What a message needs of chunks to go out at once.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct ChunkDemand {
+    /// Bytes of the message.
+    pub(crate) total: usize,
+    /// Bytes of it that go into one chunk.
+    pub(crate) step: usize,
+    /// Chunks of this rank's that may be on their way to the peer.
+    pub(crate) share: usize,
+}
+
 /// A record that names a chunk.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Naming {
@@ -323,16 +334,10 @@ impl Endpoint {
         }
     }
 
-    /// Whether a message of `total` bytes can go out now, in chunks of `step` bytes, of which `share` may be out, each
-    /// with its record.
-    pub(crate) fn has_room_for(
-        &mut self,
-        home: &mut Home,
-        (total, step): (usize, usize),
-        share: usize,
-    ) -> bool {
+    /// Whether a message can go out now, all of it in chunks, each with its record.
+    pub(crate) fn has_room_for(&mut self, home: &mut Home, demand: ChunkDemand) -> bool {
         match self {
-            Self::SharedMemory(to) => to.has_room_for(home, (total, step), share),
+            Self::SharedMemory(to) => to.has_room_for(home, demand),
             Self::Socket(_) => false,
         }
     }

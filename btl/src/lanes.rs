@@ -1,7 +1,9 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Lanes: connections of a device that take over what the wire to a peer on another node carries.
 
-pub use onecopy_verbs::adapter::{ExposedMemory, Figures, Lanes, NodeShare, Offer, ReadState};
+pub use onecopy_verbs::adapter::{
+    ExposedMemory, Figures, Lanes, NodeShare, Offer, ReadState, RemoteAddress,
+};
 pub use onecopy_verbs::modes::JobShape;
 
 use crate::refusal::Refusal;

@@ -14,7 +14,7 @@ use crate::state::message::Announcement;
 use crate::state::transfer::Receiving;
 use onecopy_btl::{LayerId, RemoteRange};
 use onecopy_obs::{Knobs, seeds};
-use onecopy_shm::coop::{CooperativeTransfer, MAX_CHUNKS};
+use onecopy_shm::coop::{CooperativeTransfer, MAX_CHUNKS, MessageRange};
 use onecopy_shm::layout::HeapOffset;
 use onecopy_shm::loan::Loan;
 use std::io::IoSlice;
@@ -47,7 +47,10 @@ pub(crate) enum Step {
     /// The sender has written what no correct one writes.
     Broken(String),
     /// Nothing more happens here; these ranges are left to do, and the sender has written so many bytes.
-    Over { left: Vec<(u64, u64)>, written: u64 },
+    Over {
+        left: Vec<MessageRange>,
+        written: u64,
+    },
 }
 
 /// The block of a transfer of `len` bytes into a buffer, which may lie in the heap.
@@ -123,15 +126,15 @@ impl Receiving {
             let Some(chunk) = self.held.take().or_else(claim) else {
                 return;
             };
-            let (begin, len) = self.transfer.range(chunk);
-            match reading.get(core, peer, begin, len) {
+            let range = self.transfer.range(chunk);
+            match reading.get(core, peer, range.offset, range.len) {
                 Ok(()) => {
                     self.mine += 1;
-                    self.read += len;
+                    self.read += range.len;
                     core.counters.coop_chunks_receiver += 1;
                 }
                 Err(error) => {
-                    self.drop_range((begin, len), 1);
+                    self.drop_range(range, 1);
                     demote(core, peer, &error);
                     self.stop(&peer.endpoint);
                     return;
@@ -165,7 +168,7 @@ impl Receiving {
         left.extend(returned.map(|chunk| self.transfer.range(chunk)));
         block.close();
         peer.inbound.coop_in_use = None;
-        let not_theirs = self.read + left.iter().map(|(_, len)| len).sum::<u64>();
+        let not_theirs = self.read + left.iter().map(|range| range.len).sum::<u64>();
         let written = self.transfer.len.saturating_sub(not_theirs);
         Step::Over { left, written }
     }
@@ -179,7 +182,7 @@ impl Receiving {
             + u64::from(returned)
     }
 
-    fn drop_range(&mut self, range: (u64, u64), chunks: u32) {
+    fn drop_range(&mut self, range: MessageRange, chunks: u32) {
         self.dropped.push(range);
         self.dropped_chunks += chunks;
     }
@@ -192,9 +195,10 @@ impl Receiving {
         }
         let rest = endpoint.block_in().claim_rest(id, chunks);
         if let Some((first, count)) = rest {
-            let (begin, _) = self.transfer.range(first);
-            let end = (begin + u64::from(count) * self.transfer.chunk).min(self.transfer.len);
-            self.drop_range((begin, end - begin), count);
+            let offset = self.transfer.range(first).offset;
+            let end = (offset + u64::from(count) * self.transfer.chunk).min(self.transfer.len);
+            let len = end - offset;
+            self.drop_range(MessageRange { offset, len }, count);
         }
         self.layer = None;
     }
@@ -329,9 +333,9 @@ impl Sending {
         let Some(chunk) = peer.endpoint.block_out().claim_back(open, chunks) else {
             return SendStep::Out { took: false };
         };
-        let (begin, n) = self.transfer.range(chunk);
-        let pieces = self.buf.pieces(begin, n);
-        let part = [target.part(begin, n)];
+        let MessageRange { offset, len } = self.transfer.range(chunk);
+        let pieces = self.buf.pieces(offset, len);
+        let part = [target.part(offset, len)];
         let put = match pieces.as_slice() {
             [(loan, offset, len)] => core.loans.read(*loan, *offset, *len, |bytes| {
                 peer.link.put(layer, &part, &[IoSlice::new(bytes)])
@@ -344,7 +348,7 @@ impl Sending {
         if let Ok(Ok(())) = put {
             self.finished += 1;
             core.counters.coop_chunks_sender += 1;
-            core.counters.put_bytes += n;
+            core.counters.put_bytes += len;
             peer.endpoint
                 .block_out()
                 .sender_finished(open, self.finished);

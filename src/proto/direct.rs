@@ -12,7 +12,7 @@ use super::destination::{Destination, shown};
 use super::eager::{self, Chunked};
 use super::plan::{Outgoing, has_credit, plan, still_right};
 use super::rendezvous::mapped;
-use crate::endpoint::{Medium, MediumOp, Record};
+use crate::endpoint::{ChunkDemand, Medium, MediumOp, Record};
 use crate::matching::Envelope;
 use crate::peer::{Incoming, Peer, charge};
 use crate::records::{self, BODY, ChunkBody, Kind, Rts, SourceLayout};
@@ -177,9 +177,12 @@ fn send_chunks(
             return later;
         }
         if at_once == AtOnce::Whole {
-            let lengths = (total as usize, step as usize);
-            let share = peer.policy.chunks.share;
-            if !peer.endpoint.has_room_for(&mut core.home, lengths, share) {
+            let demand = ChunkDemand {
+                total: total as usize,
+                step: step as usize,
+                share: peer.policy.chunks.share,
+            };
+            if !peer.endpoint.has_room_for(&mut core.home, demand) {
                 return later;
             }
         }

@@ -12,6 +12,7 @@ use crate::state::Message;
 use crate::state::message::{Announcement, Remote};
 use crate::state::transfer::{Mode, Transfer, Transfers};
 use crate::state::{Core, Receives};
+use onecopy_shm::coop::MessageRange;
 use onecopy_shm::copy::{Kernel, copy_slices};
 use onecopy_shm::loan::LoanTable;
 
@@ -110,7 +111,8 @@ fn move_bytes(
     let total = from.len;
     let n = total.min(to.len);
     if from.buf.staged().is_some() || to.buf.staged().is_some() {
-        let remaining = if n == 0 { Vec::new() } else { vec![(0, n)] };
+        let whole = MessageRange { offset: 0, len: n };
+        let remaining = if n == 0 { Vec::new() } else { vec![whole] };
         // What is staged wakes a thread that sleeps, a transfer does not. An error comes with the first step.
         if let Some(staged) = from.buf.staged() {
             let _ = staged.ready(0..n);
@@ -173,13 +175,14 @@ pub(crate) fn step(core: &mut Core, transfer: &mut Transfer, send: RequestId) ->
         return Stepped::Over;
     };
     let (from, to) = (from.buf.clone(), to.buf.clone());
-    let Some((offset, len)) = transfer.remaining.pop() else {
+    let Some(left) = transfer.remaining.pop() else {
         core.counters.bytes_sent += transfer.announcement.len;
         let message = (transfer.envelope, transfer.announcement.len);
         deliver_own(core, receive, message, Ok(()));
         complete_send(core, send);
         return Stepped::Over;
     };
+    let MessageRange { offset, len } = left;
     let range = offset..offset + len.min(STEP);
     let ready = match from.staged().map(|from| from.ready(range.clone())) {
         None => range.end - offset,
@@ -206,7 +209,7 @@ pub(crate) fn step(core: &mut Core, transfer: &mut Transfer, send: RequestId) ->
         core.requests.complete(receive, withdrawn);
     }
     if n < len {
-        transfer.remaining.push((offset + n, len - n));
+        transfer.remaining.push(left.behind(n));
     }
     match n {
         0 => Stepped::Rests,

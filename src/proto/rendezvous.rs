@@ -31,6 +31,7 @@ use onecopy_btl::link::Link;
 use onecopy_btl::registry::Power;
 use onecopy_btl::{LayerId, RemoteRange};
 use onecopy_obs::tracepoints;
+use onecopy_shm::coop::MessageRange;
 use onecopy_shm::copy::is_slow_for_strings;
 use onecopy_shm::layout::HeapOffset;
 use onecopy_shm::loan::Loan;
@@ -60,7 +61,8 @@ pub(crate) fn start(
     }
     let from = peer.rank as usize;
     tracepoints::rendezvous_matched(from, from, announcement.request, announcement.len);
-    let remaining = if len == 0 { Vec::new() } else { vec![(0, len)] };
+    let whole = MessageRange { offset: 0, len };
+    let remaining = if len == 0 { Vec::new() } else { vec![whole] };
     let transfer = Transfer {
         request: id,
         peer: peer.rank,
@@ -213,21 +215,21 @@ fn advance(core: &mut Core, peer: &mut Peer, number: u64, transfer: &mut Transfe
 fn with_room(
     core: &mut Core,
     transfer: &mut Transfer,
-    (offset, len): (u64, u64),
-) -> Option<(u64, u64)> {
+    range: MessageRange,
+) -> Option<MessageRange> {
     let request = core.requests.get(transfer.request);
     let Some(staged) = request.and_then(|request| request.buf.staged()) else {
-        return Some((offset, len));
+        return Some(range);
     };
-    match staged.room(offset..offset + len) {
+    match staged.room(range.offset..range.end()) {
         Ok(0) => None,
-        Ok(room) if room < len => {
+        Ok(room) if room < range.len => {
             transfer.remaining.pop();
-            transfer.remaining.push((offset + room, len - room));
-            transfer.remaining.push((offset, room));
-            Some((offset, room))
+            transfer.remaining.push(range.behind(room));
+            transfer.remaining.push(range.first(room));
+            Some(range.first(room))
         }
-        Ok(_) => Some((offset, len)),
+        Ok(_) => Some(range),
         Err(reason) => {
             core.requests
                 .complete(transfer.request, Err(Error::Device(reason)));
@@ -239,19 +241,19 @@ fn with_room(
 
 /// Reads the first of what the range still lacks.
 fn get(core: &mut Core, peer: &mut Peer, transfer: &mut Transfer, layer: LayerId) -> Stepped {
-    let Some((offset, len)) = transfer.remaining.pop() else {
+    let Some(range) = transfer.remaining.pop() else {
         transfer.mode = Mode::Choose;
         return Stepped::On;
     };
-    let n = len.min(STEP);
+    let n = range.len.min(STEP);
     let reading = Reading {
         request: transfer.request,
         remote: &transfer.announcement.remote,
         layer,
     };
-    match reading.get(core, peer, offset, n) {
-        Ok(()) if n < len => {
-            transfer.remaining.push((offset + n, len - n));
+    match reading.get(core, peer, range.offset, n) {
+        Ok(()) if n < range.len => {
+            transfer.remaining.push(range.behind(n));
             Stepped::Rests { moved: true }
         }
         Ok(()) => {
@@ -259,7 +261,7 @@ fn get(core: &mut Core, peer: &mut Peer, transfer: &mut Transfer, layer: LayerId
             Stepped::On
         }
         Err(error) => {
-            transfer.remaining.push((offset, len));
+            transfer.remaining.push(range);
             transfer.mode = Mode::Choose;
             transfer.timed = None;
             demote(core, peer, &error);
@@ -363,11 +365,12 @@ fn begin(
     peer: &mut Peer,
     number: u64,
     transfer: &mut Transfer,
-    (offset, len): (u64, u64),
+    range: MessageRange,
 ) {
-    let reading = rdma_read::begin(&peer.endpoint, transfer, (offset, len));
+    let MessageRange { offset, len } = range;
+    let reading = rdma_read::begin(&peer.endpoint, transfer, range);
     let into = ReceiveBuffer::of(core, transfer.request);
-    let protocol = choose(peer, transfer, (offset, len), &into, reading.is_some());
+    let protocol = choose(peer, transfer, range, &into, reading.is_some());
     let from = peer.rank as usize;
     let message = transfer.announcement.request;
     tracepoints::rendezvous_start(from, from, message, len, protocol.name());
@@ -404,17 +407,17 @@ fn begin(
             ask.send(core, peer, CtsAction::Chunks { offset, len });
             Mode::Pipe(Piped {
                 next: offset,
-                end: offset + len,
+                end: range.end(),
             })
         }
     };
 }
 
-/// Chooses what to do about a range of `len` bytes from `offset` on. `is_shown`: a device of this rank can read it.
+/// Chooses what to do about a range. `is_shown`: a device of this rank can read it.
 fn choose(
     peer: &mut Peer,
     transfer: &Transfer,
-    (offset, len): (u64, u64),
+    MessageRange { offset, len }: MessageRange,
     into: &ReceiveBuffer,
     is_shown: bool,
 ) -> ReceiveProtocol {

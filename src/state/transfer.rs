@@ -8,7 +8,8 @@ use crate::peer::Peer;
 use crate::request::RequestId;
 use crate::select::observed::Rival;
 use onecopy_btl::LayerId;
-use onecopy_shm::coop::CooperativeTransfer;
+use onecopy_btl::lanes::RemoteAddress;
+use onecopy_shm::coop::{CooperativeTransfer, MessageRange};
 use std::time::Instant;
 
 /// The receiver's side of a cooperative transfer.
@@ -23,7 +24,7 @@ pub(crate) struct Receiving {
     pub(crate) mine: u32,
     pub(crate) read: u64,
     /// Chunks that neither side will copy any more in this transfer.
-    pub(crate) dropped: Vec<(u64, u64)>,
+    pub(crate) dropped: Vec<MessageRange>,
     pub(crate) dropped_chunks: u32,
 }
 
@@ -59,8 +60,8 @@ pub(crate) struct RdmaRead {
     pub(crate) received: u64,
     pub(crate) posted: u64,
     pub(crate) end: u64,
-    /// Where byte 0 of the message is, and the key by which it is read.
-    pub(crate) from: (u64, u64),
+    /// Where byte 0 of the message is.
+    pub(crate) from: RemoteAddress,
 }
 
 /// The receiving side of an announced message.
@@ -72,7 +73,7 @@ pub(crate) struct Transfer {
     pub(crate) announcement: Announcement,
     /// Bytes that are received: no more than fit.
     pub(crate) len: u64,
-    pub(crate) remaining: Vec<(u64, u64)>,
+    pub(crate) remaining: Vec<MessageRange>,
     pub(crate) mode: Mode,
     /// The layer by which its last bytes come; none: what carries records.
     pub(crate) layer: Option<LayerId>,

@@ -9,7 +9,7 @@ mod connect;
 mod connection;
 mod message;
 
-pub(super) use connect::connect;
+pub(super) use connect::{HostPair, connect};
 pub(crate) use message::{Frames, ToHost};
 
 use std::net::{IpAddr, TcpStream};

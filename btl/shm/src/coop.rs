@@ -66,12 +66,48 @@ impl CooperativeTransfer {
     pub fn chunks(&self) -> u32 {
         u32::try_from(self.len.div_ceil(self.chunk.max(1))).unwrap_or(u32::MAX - 1)
     }
-    /// Byte range of chunk `index`.
+    /// The bytes of chunk `index`.
     #[inline]
     #[must_use]
-    pub fn range(&self, index: u32) -> (u64, u64) {
-        let begin = u64::from(index) * self.chunk;
-        (begin, self.chunk.min(self.len.saturating_sub(begin)))
+    pub fn range(&self, index: u32) -> MessageRange {
+        let offset = u64::from(index) * self.chunk;
+        let len = self.chunk.min(self.len.saturating_sub(offset));
+        MessageRange { offset, len }
+    }
+}
+
+/// Bytes of a message that follow one another.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct MessageRange {
+    /// Where in the message the first one is.
+    pub offset: u64,
+    /// How many they are.
+    pub len: u64,
+}
+
+impl MessageRange {
+    /// Where in the message they end.
+    #[inline]
+    #[must_use]
+    pub fn end(self) -> u64 {
+        self.offset + self.len
+    }
+
+    /// The first `len` of them, which are no more than there are.
+    #[inline]
+    #[must_use]
+    pub fn first(self, len: u64) -> Self {
+        Self { len, ..self }
+    }
+
+    /// Those behind the first `len`.
+    #[inline]
+    #[must_use]
+    pub fn behind(self, len: u64) -> Self {
+        Self {
+            offset: self.offset + len,
+            len: self.len - len,
+        }
     }
 }
 

@@ -8,6 +8,7 @@ use nix::sys::resource::{Resource, getrlimit};
 use nix::unistd::geteuid;
 use onecopy_obs::{Knobs, VerbsMode};
 use onecopy_verbs::adapter::{Adapter, Lanes, Settings};
+use onecopy_verbs::cache::Bounds;
 use onecopy_verbs::device::Missing;
 use onecopy_verbs::modes::{self, JobShape, Mode, Sizes};
 use onecopy_verbs::port::{self, Search};
@@ -113,7 +114,10 @@ pub fn settings(knobs: &Knobs) -> Settings {
         trusts_reads: knobs.verbs_read_min.is_some(),
         stripe: knobs.verbs_stripe_max,
         rails: knobs.verbs_rails,
-        cache: (knobs.verbs_cache, knobs.verbs_cache_entries),
+        cache: Bounds {
+            bytes: knobs.verbs_cache,
+            entries: knobs.verbs_cache_entries,
+        },
     }
 }
 

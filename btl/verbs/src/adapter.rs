@@ -54,13 +54,13 @@ use crate::directory::Directory;
 use crate::domain::Domain;
 use crate::error::Result;
 use crate::port::{Chosen, OwnPort, choose_at};
-use crate::provider::{Access, Provider};
+use crate::provider::{Access, Provider, Remote};
 use crate::queue::{Completion, Queue};
 use crate::timing::Timing;
 pub(crate) use activity::Shows;
 pub(crate) use connect::LanePlace;
 use connector::Connector;
-pub use contract::{ExposedMemory, Figures, Lanes, NodeShare, ReadState, Settings};
+pub use contract::{ExposedMemory, Figures, Lanes, NodeShare, ReadState, RemoteAddress, Settings};
 use extended::Extended;
 pub use head::{ExtendedOffer, Mark, Offer};
 use lane::Lane;
@@ -344,8 +344,12 @@ impl<P: Provider> Lanes for Adapter<P> {
             && self.reads.can_read(&self.domain, self.settings.stripe)
     }
 
-    fn post_read(&mut self, name: u64, token: u64, (address, key): (u64, u64), len: u64) -> u64 {
-        self.post_reads(name, token, (address, key as u32), len)
+    fn post_read(&mut self, name: u64, token: u64, from: RemoteAddress, len: u64) -> u64 {
+        let from = Remote {
+            address: from.address,
+            key: from.key as u32,
+        };
+        self.post_reads(name, token, from, len)
     }
 
     fn read_state(&self, name: u64, token: u64) -> ReadState {

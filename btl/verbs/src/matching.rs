@@ -67,7 +67,7 @@ impl OfferedRail {
     }
 }
 
-/// Two rails that may be matched. Both sides see all of it alike, but for `indices`.
+/// Two rails that may be matched. Both sides see all of it alike, but for `rails`.
 struct Candidate {
     absent: bool,
     alike: Reverse<u32>,
@@ -76,7 +76,16 @@ struct Candidate {
     /// How far apart their indices are.
     apart: u8,
     order: ([u8; QueuePairAddress::BYTES], [u8; QueuePairAddress::BYTES]),
-    indices: (usize, usize),
+    rails: MatchedRails,
+}
+
+/// Two rails that are matched, as which of those that each side offers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct MatchedRails {
+    /// Which of this rank's.
+    pub own: usize,
+    /// Which of the peer's.
+    pub peer: usize,
 }
 
 /// How many bits two addresses have in common at their beginning. Two of InfiniBand are in one subnet, or not.
@@ -86,12 +95,12 @@ fn alike(a: &[u8; 16], b: &[u8; 16]) -> u32 {
     if is_mapped { common } else { common.min(64) }
 }
 
-/// The matches: indices in `own` and in `peer`. Those whose addresses are most alike are matched: they share a network,
+/// The matches. Those whose addresses are most alike are matched: they share a network,
 /// if any do. Where addresses do not tell networks apart, rails of one index are: ranks of a cluster mostly find their
 /// ports in one order. Rails that are there are matched with one another first. The first match is the one for the
 /// stream: of those that did not fail lately, the fastest.
 #[must_use]
-pub fn match_rails(own: &[OfferedRail], peer: &[OfferedRail]) -> Vec<(usize, usize)> {
+pub fn match_rails(own: &[OfferedRail], peer: &[OfferedRail]) -> Vec<MatchedRails> {
     let mut all = Vec::new();
     for (own_index, one) in own.iter().enumerate() {
         for (peer_index, other) in peer.iter().enumerate() {
@@ -107,7 +116,10 @@ pub fn match_rails(own: &[OfferedRail], peer: &[OfferedRail]) -> Vec<(usize, usi
                 speed: Reverse(speed),
                 apart: one.index.abs_diff(other.index),
                 order: (a.min(b), a.max(b)),
-                indices: (own_index, peer_index),
+                rails: MatchedRails {
+                    own: own_index,
+                    peer: peer_index,
+                },
             });
         }
     }
@@ -117,9 +129,8 @@ pub fn match_rails(own: &[OfferedRail], peer: &[OfferedRail]) -> Vec<(usize, usi
     });
     let mut found: Vec<Candidate> = Vec::new();
     for one in all {
-        let (own_index, peer_index) = one.indices;
-        let is_free =
-            |other: &Candidate| other.indices.0 != own_index && other.indices.1 != peer_index;
+        let MatchedRails { own, peer } = one.rails;
+        let is_free = |other: &Candidate| other.rails.own != own && other.rails.peer != peer;
         if found.iter().all(is_free) {
             found.push(one);
         }
@@ -128,7 +139,7 @@ pub fn match_rails(own: &[OfferedRail], peer: &[OfferedRail]) -> Vec<(usize, usi
         let Candidate { absent, doubts, .. } = *one;
         (absent, doubts, one.speed, one.alike, one.apart, one.order)
     });
-    found.into_iter().map(|one| one.indices).collect()
+    found.into_iter().map(|one| one.rails).collect()
 }
 
 #[cfg(test)]
@@ -154,10 +165,13 @@ mod tests {
     }
 
     fn both(own: &[OfferedRail], peer: &[OfferedRail]) -> Vec<(usize, usize)> {
-        let here = match_rails(own, peer);
+        let here: Vec<_> = match_rails(own, peer)
+            .into_iter()
+            .map(|rails| (rails.own, rails.peer))
+            .collect();
         let there: Vec<_> = match_rails(peer, own)
             .into_iter()
-            .map(|(a, b)| (b, a))
+            .map(|rails| (rails.peer, rails.own))
             .collect();
         assert_eq!(here, there, "both sides find the same");
         here

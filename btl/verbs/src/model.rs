@@ -119,7 +119,10 @@ pub fn usual_settings() -> Settings {
         trusts_reads: false,
         stripe: 64 << 10,
         rails: 1,
-        cache: (1 << 20, 16),
+        cache: crate::cache::Bounds {
+            bytes: 1 << 20,
+            entries: 16,
+        },
     }
 }
 

@@ -35,8 +35,10 @@ use std::os::fd::BorrowedFd;
 use std::ptr::NonNull;
 use std::time::{Duration, Instant};
 
-use crate::adapter::{Adapter, ExposedMemory, Figures, Lanes, Offer, ReadState, Settings};
-use crate::cache::{Bounds, Cache, RegistrationSpec};
+use crate::adapter::{
+    Adapter, ExposedMemory, Figures, Lanes, Offer, ReadState, RemoteAddress, Settings,
+};
+use crate::cache::{Cache, RegistrationSpec};
 use crate::changed::Changed;
 use crate::error::Result;
 use crate::matching::RAILS_MAX;
@@ -189,14 +191,10 @@ impl<P: Provider> Rails<P> {
             let others = lane.connections.iter().map(|connection| connection.rail);
             domains = others.fold(domains, |domains, rail| domains | 1 << rail);
         }
-        let (size, entries) = self.settings.cache;
+        let bounds = self.settings.cache;
         let rails = &self.rails;
         let cache = self.cache.get_or_insert_with(|| {
             let domains = rails.iter().map(|rail| rail.adapter.domain().clone());
-            let bounds = Bounds {
-                bytes: size,
-                entries,
-            };
             Cache::of(domains.collect(), bounds)
         });
         let start = NonNull::from(bytes).cast::<u8>();
@@ -345,7 +343,7 @@ impl<P: Provider> Lanes for Rails<P> {
         })
     }
 
-    fn post_read(&mut self, name: u64, token: u64, from: (u64, u64), len: u64) -> u64 {
+    fn post_read(&mut self, name: u64, token: u64, from: RemoteAddress, len: u64) -> u64 {
         self.post_stripes(name, token, from, len)
     }
 

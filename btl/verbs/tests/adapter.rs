@@ -4,7 +4,7 @@
 use std::os::fd::BorrowedFd;
 use std::time::{Duration, Instant};
 
-use onecopy_verbs::adapter::{Adapter, Lanes, ReadState, Settings};
+use onecopy_verbs::adapter::{Adapter, Lanes, ReadState, RemoteAddress, Settings};
 use onecopy_verbs::matching::OfferedRail;
 use onecopy_verbs::model::{Fabric, usual_settings};
 use onecopy_verbs::{Offer, Status};
@@ -712,7 +712,7 @@ fn memory_that_a_peer_shows_is_read_where_it_lies() {
         for token in 0..2u64 {
             let index = token as usize;
             let left = message.len() as u64 - asked[index];
-            let from = (shown.address + asked[index], shown.key);
+            let from = shown.remote().behind(asked[index]);
             asked[index] += a.adapter.post_read(a.lane, token, from, left.min(100_000));
             a.adapter.poll();
             while let ReadState::Bytes(count) = a.adapter.read_state(a.lane, token) {
@@ -727,18 +727,14 @@ fn memory_that_a_peer_shows_is_read_where_it_lies() {
     }
     assert!(got.iter().all(|got| *got == message));
     // A key that was never given.
-    assert!(
-        a.adapter
-            .post_read(a.lane, 5, (shown.address, shown.key ^ 1), 100)
-            > 0
-    );
+    let never_given = RemoteAddress {
+        key: shown.key ^ 1,
+        ..shown.remote()
+    };
+    assert!(a.adapter.post_read(a.lane, 5, never_given, 100) > 0);
     a.adapter.poll();
     assert_eq!(a.adapter.read_state(a.lane, 5), ReadState::Failed);
-    assert_eq!(
-        a.adapter
-            .post_read(a.lane, 5, (shown.address, shown.key), 100),
-        0
-    );
+    assert_eq!(a.adapter.post_read(a.lane, 5, shown.remote(), 100), 0);
     drop((shown, a, b));
     assert_eq!(fabric.registered(), 0);
 }

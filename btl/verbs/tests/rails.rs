@@ -9,7 +9,8 @@ mod ports;
 
 use std::time::{Duration, Instant};
 
-use onecopy_verbs::adapter::{Adapter, ExposedMemory, Lanes, ReadState, Settings};
+use onecopy_verbs::adapter::{Adapter, ExposedMemory, Lanes, ReadState, RemoteAddress, Settings};
+use onecopy_verbs::cache::Bounds;
 use onecopy_verbs::model::{Fabric, usual_limits, usual_settings};
 use onecopy_verbs::modes::{JobShape, Mode, Need, Sizes};
 use onecopy_verbs::{Limits, Offer, Rails};
@@ -20,7 +21,10 @@ fn settings() -> Settings {
     Settings {
         stripe: STRIPE,
         rails: 4,
-        cache: (8 << 20, 16),
+        cache: Bounds {
+            bytes: 8 << 20,
+            entries: 16,
+        },
         ..usual_settings()
     }
 }
@@ -177,7 +181,7 @@ struct Reading {
     got: Vec<u8>,
     asked: usize,
     len: usize,
-    from: (u64, u64),
+    from: RemoteAddress,
 }
 
 impl Reading {
@@ -187,7 +191,7 @@ impl Reading {
             got: Vec::new(),
             asked: 0,
             len,
-            from: (shown.address, shown.key),
+            from: shown.remote(),
         }
     }
 
@@ -196,7 +200,7 @@ impl Reading {
         let (lanes, lane) = (&mut side.lanes, side.lane);
         let left = (self.len - self.asked).min(most) as u64;
         if left > 0 {
-            let from = (self.from.0 + self.asked as u64, self.from.1);
+            let from = self.from.behind(self.asked as u64);
             self.asked += lanes.post_read(lane, self.token, from, left) as usize;
         }
         for _ in 0..stripes {
@@ -545,7 +549,10 @@ fn the_next_stream_goes_by_a_rail_that_did_not_fail() {
         fabric.advance(Duration::from_secs(2));
         a.lanes.poll();
         assert!(a.lanes.has_failed(a.lane));
-        let shown = (1u64 << 40, 0u64);
+        let shown = RemoteAddress {
+            address: 1 << 40,
+            key: 0,
+        };
         assert_eq!(a.lanes.post_read(a.lane, 1, shown, 10), 0);
         assert_eq!(a.lanes.read_state(a.lane, 1), ReadState::Failed);
         let received = b.lanes.stop(b.lane);
@@ -685,7 +692,10 @@ fn registrations_of_all_rails_share_one_bound() {
     let fabric = fabric(&[25_000; 2]);
     let [a, b] = ["a", "b"].map(|host| {
         let settings = Settings {
-            cache: (16 * STRIPE, 16),
+            cache: Bounds {
+                bytes: 16 * STRIPE,
+                entries: 16,
+            },
             ..settings()
         };
         open(&fabric, host, 2, &settings)
@@ -811,10 +821,13 @@ fn what_was_given_up_is_not_skipped() {
     let (mut a, mut b) = pair(&fabric, 2);
     let message = bytes(40 * STRIPE, 2);
     let shown = b.lanes.show(b.lane, &message).expect("shown");
-    let other = (shown.address, shown.key ^ 3 << 32 ^ 1 << 50);
+    let other = RemoteAddress {
+        key: shown.key ^ 3 << 32 ^ 1 << 50,
+        ..shown.remote()
+    };
     assert_eq!(a.lanes.post_read(a.lane, 7, other, STRIPE as u64), 0);
     // The key can be read by now, and what is behind is asked for.
-    let from = (shown.address + STRIPE as u64, shown.key);
+    let from = shown.remote().behind(STRIPE as u64);
     assert_eq!(a.lanes.post_read(a.lane, 7, from, STRIPE as u64), 0);
     assert_eq!(a.lanes.read_state(a.lane, 7), ReadState::Failed);
     // Its reader gives it up.

@@ -6,7 +6,7 @@
 
 use super::SharedMemory;
 use crate::endpoint::home::Home;
-use crate::endpoint::{ChunkIndex, ChunkName, Medium, Naming, Pack, Put};
+use crate::endpoint::{ChunkDemand, ChunkIndex, ChunkName, Medium, Naming, Pack, Put};
 use onecopy_shm::fault;
 use onecopy_shm::pool::{KeptChunks, Outstanding};
 use onecopy_shm::ring::Producer;
@@ -187,9 +187,9 @@ impl SharedMemory {
     pub(in crate::endpoint) fn has_room_for(
         &mut self,
         home: &mut Home,
-        (total, step): (usize, usize),
-        share: usize,
+        demand: ChunkDemand,
     ) -> bool {
+        let ChunkDemand { total, step, share } = demand;
         let count = total.div_ceil(step);
         if !self.tx.as_mut().is_some_and(|tx| tx.claim_would_fit(count)) {
             return false;

@@ -10,7 +10,7 @@ use super::{SKIPS, Socket};
 use crate::endpoint::{Pack, Put};
 use nix::errno::Errno;
 use nix::sys::socket::{MsgFlags, recv};
-use onecopy_btl::lanes::{ExposedMemory, Offer, ReadState};
+use onecopy_btl::lanes::{ExposedMemory, Offer, ReadState, RemoteAddress};
 use std::os::fd::{AsFd, AsRawFd};
 use std::time::Instant;
 
@@ -268,7 +268,7 @@ pub(crate) struct RemoteReads<'s> {
 
 impl RemoteReads<'_> {
     /// Posts reads; how many bytes are on their way.
-    pub(crate) fn post_read(&self, token: u64, from: (u64, u64), len: u64) -> u64 {
+    pub(crate) fn post_read(&self, token: u64, from: RemoteAddress, len: u64) -> u64 {
         self.lanes.lock().post_read(self.lane, token, from, len)
     }
 

@@ -10,31 +10,35 @@ use crate::peer::Peer;
 use crate::state::Core;
 use crate::state::message::Remote;
 use crate::state::transfer::{Mode, RdmaRead, Transfer};
-use onecopy_btl::lanes::ReadState;
+use onecopy_btl::lanes::{ReadState, RemoteAddress};
+use onecopy_shm::coop::MessageRange;
 
 /// Reads that one step takes at most, so that a long message does not keep out the others. With stripes of the default
 /// length they are 1 MiB, a step's share by other layers, too.
 const READS: u32 = 16;
 
-/// Begins to read `len` bytes from `offset` on, if the sender has shown them and a device can.
+/// Begins to read a range, if the sender has shown them and a device can.
 pub(super) fn begin(
     endpoint: &Endpoint,
     transfer: &Transfer,
-    (offset, len): (u64, u64),
+    range: MessageRange,
 ) -> Option<RdmaRead> {
     if transfer.unread || endpoint.shares_memory() {
         return None;
     }
-    let Remote::One(range) = &transfer.announcement.remote else {
+    let Remote::One(remote) = &transfer.announcement.remote else {
         return None;
     };
-    let key = range.region?.cookie;
+    let key = remote.region?.cookie;
     endpoint.remote_reads()?;
     Some(RdmaRead {
-        received: offset,
-        posted: offset,
-        end: offset + len,
-        from: (range.address, key),
+        received: range.offset,
+        posted: range.offset,
+        end: range.end(),
+        from: RemoteAddress {
+            address: remote.address,
+            key,
+        },
     })
 }
 
@@ -57,8 +61,7 @@ pub(super) fn step(
             for _ in 0..READS {
                 let left = reading.end - reading.posted;
                 if left > 0 {
-                    let (address, key) = reading.from;
-                    let from = (address.wrapping_add(reading.posted), key);
+                    let from = reading.from.behind(reading.posted);
                     reading.posted += remote_reads.post_read(number, from, left);
                 }
                 let count = match remote_reads.next(number) {
@@ -91,7 +94,10 @@ pub(super) fn step(
     transfer.remaining.pop();
     if received < end {
         transfer.unread = true;
-        transfer.remaining.push((received, end - received));
+        transfer.remaining.push(MessageRange {
+            offset: received,
+            len: end - received,
+        });
     }
     transfer.mode = Mode::Choose;
     Stepped::On

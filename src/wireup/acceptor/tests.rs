@@ -1,11 +1,13 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 
 use super::*;
+use crate::wireup::oob::HostPair;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use onecopy_shm::sync::{AtomicBool, Ordering};
 use std::net::Shutdown;
 
 const SECRET: Secret = [7; 32];
+const HOSTS: HostPair = HostPair { own: 4, peer: 0 };
 const LONG: Duration = Duration::from_secs(60);
 
 fn acceptor(most: usize) -> Acceptor {
@@ -147,7 +149,7 @@ fn a_crowd_keeps_nobody_out() {
     let over = AtomicBool::new(false);
     let accepted = std::thread::scope(|scope| {
         let host = scope.spawn(|| {
-            let called = crate::wireup::oob::connect(&[place], &[], (4, 0), SECRET, LONG);
+            let called = crate::wireup::oob::connect(&[place], &[], HOSTS, SECRET, LONG);
             over.store(true, Ordering::Release);
             called
         });
@@ -182,13 +184,13 @@ fn a_queue_that_is_full_is_waited_for() {
         waiting.push(stream);
         assert!(waiting.len() < 1000, "the queue is never full");
     }
-    let error = crate::wireup::oob::connect(&[place], &[], (4, 0), SECRET, 2 * soon);
+    let error = crate::wireup::oob::connect(&[place], &[], HOSTS, SECRET, 2 * soon);
     let error = error.expect_err("no rank is let in");
     assert!(error.contains("no answer in time"), "{error}");
     let over = AtomicBool::new(false);
     std::thread::scope(|scope| {
         let host = scope.spawn(|| {
-            let called = crate::wireup::oob::connect(&[place], &[], (4, 0), SECRET, LONG);
+            let called = crate::wireup::oob::connect(&[place], &[], HOSTS, SECRET, LONG);
             over.store(true, Ordering::Release);
             called
         });
@@ -207,7 +209,7 @@ fn nobody_there_is_an_error_with_each_address() {
     let places = [place, "[::1]:1".parse().expect("an address")];
     let from = [IpAddr::from([127, 0, 0, 1])];
     // All refuse: it is not tried for so long.
-    let error = crate::wireup::oob::connect(&places, &from, (4, 0), SECRET, LONG);
+    let error = crate::wireup::oob::connect(&places, &from, HOSTS, SECRET, LONG);
     let error = error.expect_err("nobody");
     assert!(error.contains(&place.to_string()), "{error}");
     assert!(error.contains("[::1]:1: not of the family"), "{error}");

@@ -369,7 +369,11 @@ impl Meeting {
             None => Vec::new(),
         };
         let number = u32::try_from(rank).unwrap_or(u32::MAX);
-        let called = oob::connect(&between.places, &from, (number, 0), between.secret, limit);
+        let hosts = oob::HostPair {
+            own: number,
+            peer: 0,
+        };
+        let called = oob::connect(&between.places, &from, hosts, between.secret, limit);
         called.map_err(|reasons| {
             format!(
                 "rank {rank}, on another node than rank 0, cannot reach rank 0's: {reasons}. Name the network that the nodes share by {}, and see whether a firewall is between them",

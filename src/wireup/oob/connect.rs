@@ -35,12 +35,19 @@ enum Failure {
     Lasting(String),
 }
 
-/// A proven connection from host `own` to rank 0, and the address of this node that it uses. `from`: addresses of this
+/// The ranks of two hosts: the one that connects, and the one that it connects with.
+#[derive(Clone, Copy, Debug)]
+pub(in crate::wireup) struct HostPair {
+    pub(in crate::wireup) own: u32,
+    pub(in crate::wireup) peer: u32,
+}
+
+/// A proven connection between two hosts, and the address of this node that it uses. `from`: addresses of this
 /// node that may be used; empty for any.
 pub(in crate::wireup) fn connect(
     places: &[SocketAddr],
     from: &[IpAddr],
-    (own, peer): (u32, u32),
+    hosts: HostPair,
     secret: Secret,
     limit: Duration,
 ) -> Result<(TcpStream, IpAddr), String> {
@@ -54,7 +61,7 @@ pub(in crate::wireup) fn connect(
             if left.is_zero() {
                 break;
             }
-            match attempt(to, from, (own, peer), secret, (left, start + limit)) {
+            match attempt(to, from, hosts, secret, (left, start + limit)) {
                 Ok(found) => return Ok(found),
                 Err(Failure::Late(why)) => {
                     lasting = false;
@@ -76,7 +83,7 @@ pub(in crate::wireup) fn connect(
 fn attempt(
     to: SocketAddr,
     from: &[IpAddr],
-    (own, peer): (u32, u32),
+    hosts: HostPair,
     secret: Secret,
     (limit, last): (Duration, Instant),
 ) -> Result<(TcpStream, IpAddr), Failure> {
@@ -109,7 +116,7 @@ fn attempt(
         return Err(Failure::Lasting("no process listens there".to_owned()));
     }
     let fresh = fresh().map_err(|error| lasting(&error))?;
-    let mut proof = Handshake::call(secret, Purpose::Oob, own, peer, fresh);
+    let mut proof = Handshake::call(secret, Purpose::Oob, hosts.own, hosts.peer, fresh);
     prove(&stream, &mut proof, deadline, last)?;
     let address = stream.local_addr().map_err(|error| lasting(&error))?;
     Ok((stream, address.ip().to_canonical()))

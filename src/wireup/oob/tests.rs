@@ -59,7 +59,7 @@ fn linked() -> (Oob, Oob, Oob) {
     let called = std::thread::scope(|scope| {
         let hosts = [2, 4].map(|rank| {
             scope.spawn(move || {
-                connect(&[place], &[], (rank, 0), SECRET, LONG)
+                connect(&[place], &[], HostPair { own: rank, peer: 0 }, SECRET, LONG)
                     .expect("a connection")
                     .0
             })
@@ -272,7 +272,7 @@ fn a_host_comes_once_and_nobody_else_does() {
     for (rank, is_let_in) in [(2, true), (2, false), (3, false), (0, false), (99, false)] {
         let mut called = std::thread::scope(|scope| {
             let call = || {
-                connect(&[place], &[], (rank, 0), SECRET, LONG)
+                connect(&[place], &[], HostPair { own: rank, peer: 0 }, SECRET, LONG)
                     .expect("proven")
                     .0
             };

@@ -171,7 +171,7 @@ impl<P: Provider> Adapter<P> {
         let rails = peer.rails();
         let best = matching::match_rails(&[own], &rails)
             .first()
-            .map_or(0, |best| best.1);
+            .map_or(0, |best| best.peer);
         let reached = rails[best];
         if reached.absent {
             drop(pair);

@@ -2,6 +2,7 @@
 //! What lanes are to those who use them, whatever the device is.
 
 use super::head::Offer;
+use crate::cache::Bounds;
 use crate::provider::Limits;
 use std::fmt::Debug;
 use std::os::fd::{BorrowedFd, OwnedFd};
@@ -42,7 +43,7 @@ pub struct Settings {
     /// Rails at most.
     pub rails: usize,
     /// Bytes and entries of the program's memory that stay registered.
-    pub cache: (usize, usize),
+    pub cache: Bounds,
 }
 
 impl Settings {
@@ -101,6 +102,37 @@ pub struct ExposedMemory {
     pub key: u64,
     /// It may be read as long as this exists, at least.
     pub hold: Box<dyn Send>,
+}
+
+impl ExposedMemory {
+    /// Where a peer's device reads its first byte.
+    #[must_use]
+    pub fn remote(&self) -> RemoteAddress {
+        RemoteAddress {
+            address: self.address,
+            key: self.key,
+        }
+    }
+}
+
+/// Memory of a peer that a device of this rank may read.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct RemoteAddress {
+    /// Where it is there.
+    pub address: u64,
+    /// The key by which it is read, as [`ExposedMemory`] has it.
+    pub key: u64,
+}
+
+impl RemoteAddress {
+    /// The same memory, from so many bytes on.
+    #[must_use]
+    pub fn behind(self, bytes: u64) -> Self {
+        Self {
+            address: self.address.wrapping_add(bytes),
+            ..self
+        }
+    }
 }
 
 impl Debug for ExposedMemory {
@@ -176,7 +208,7 @@ pub trait Lanes: Debug + Send {
     fn can_post_reads(&mut self, lane: u64) -> bool;
     /// Posts reads of a peer's memory, as many as there is room for; of how many bytes. `token` names who reads: what
     /// it has posted comes in that order.
-    fn post_read(&mut self, lane: u64, token: u64, from: (u64, u64), len: u64) -> u64;
+    fn post_read(&mut self, lane: u64, token: u64, from: RemoteAddress, len: u64) -> u64;
     /// Whether the next bytes of the reads of `token` are here.
     fn read_state(&self, lane: u64, token: u64) -> ReadState;
     /// Copies a part of them.

@@ -15,7 +15,7 @@ use std::ptr::NonNull;
 use super::activity::Shows;
 use super::lane::Stage;
 use super::{Adapter, ExposedMemory, ReadState, Settings};
-use crate::cache::{Bounds, Cache};
+use crate::cache::Cache;
 use crate::domain::Domain;
 use crate::memory::{Local, Region, Slot};
 use crate::provider::{Access, Provider, Remote};
@@ -78,14 +78,9 @@ impl<P: Provider> Reads<P> {
         if !settings.shows_by(domain.device().limits(), bytes) {
             return None;
         }
-        let (size, entries) = settings.cache;
-        let cache = self.cache.get_or_insert_with(|| {
-            let bounds = Bounds {
-                bytes: size,
-                entries,
-            };
-            Cache::new(domain, bounds)
-        });
+        let cache = self
+            .cache
+            .get_or_insert_with(|| Cache::new(domain, settings.cache));
         let start = NonNull::from(bytes).cast::<u8>();
         let access = Access {
             remote_read: true,
@@ -129,13 +124,7 @@ impl<P: Provider> Reads<P> {
 
 impl<P: Provider> Adapter<P> {
     /// Posts reads of a peer's memory, as many as there is room for; of how many bytes.
-    pub(crate) fn post_reads(
-        &mut self,
-        name: u64,
-        token: u64,
-        (address, key): (u64, u32),
-        len: u64,
-    ) -> u64 {
+    pub(crate) fn post_reads(&mut self, name: u64, token: u64, from: Remote, len: u64) -> u64 {
         let mut posted = 0;
         while posted < len {
             let Some(slot) = self.reads.slot(&self.domain, self.settings.stripe) else {
@@ -153,12 +142,12 @@ impl<P: Provider> Adapter<P> {
             };
             let most = slot.len().min(pair.largest() as usize) as u64;
             let count = most.min(len - posted);
-            let from = Remote {
-                address: address.wrapping_add(posted),
-                key,
+            let piece = Remote {
+                address: from.address.wrapping_add(posted),
+                key: from.key,
             };
             let cookie = lane.route.cookie(READ | u64::from(lane.reads.number()));
-            let operation = lane.route.read(from);
+            let operation = lane.route.read(piece);
             let local = Local::first(slot, count as usize);
             match pair.post(&mut self.queue, operation, local, cookie) {
                 Ok(()) => {

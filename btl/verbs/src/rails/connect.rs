@@ -8,7 +8,7 @@ use super::lane::{Connection, Lane};
 use super::note::{Attempt, Note};
 use crate::adapter::{LanePlace, Lanes, Offer};
 use crate::changed::Listed;
-use crate::matching::{self, OfferedRail};
+use crate::matching::{MatchedRails, OfferedRail, match_rails};
 use crate::provider::Provider;
 
 /// Offers of one connection that come faster than this are refused: each of them makes a queue pair. Half of the
@@ -108,13 +108,13 @@ impl<P: Provider> Rails<P> {
             return;
         };
         let theirs = peer.rails();
-        let matches = matching::match_rails(&lane.offered, &theirs);
+        let matches = match_rails(&lane.offered, &theirs);
         let mut left: Vec<_> = std::mem::take(&mut lane.connections)
             .into_iter()
             .map(Some)
             .collect();
         let (mut begin, mut over) = (Vec::new(), Vec::new());
-        for &(own, other) in &matches {
+        for &MatchedRails { own, peer: other } in &matches {
             if let Some(mut connection) = left.get_mut(own).and_then(Option::take) {
                 connection.set_peer(&theirs[other], lane.offered[own].speed);
                 match connection.inner {
@@ -132,7 +132,7 @@ impl<P: Provider> Rails<P> {
             }
         }
         lane.is_matched = true;
-        if let Some(&(own, other)) = matches.first() {
+        if let Some(&MatchedRails { own, peer: other }) = matches.first() {
             lane.leads = lane.offered[own].pair.to_bytes() < theirs[other].pair.to_bytes();
         }
         let unmatched = left.into_iter().flatten();

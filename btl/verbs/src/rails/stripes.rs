@@ -3,8 +3,8 @@
 
 use super::Rails;
 use super::lane::{RailKey, Stripe};
-use crate::adapter::{Lanes, ReadState};
-use crate::provider::Provider;
+use crate::adapter::{Lanes, ReadState, RemoteAddress};
+use crate::provider::{Provider, Remote};
 
 /// What became of a stripe whose read was to be posted.
 enum Posted {
@@ -43,7 +43,7 @@ impl<P: Provider> Rails<P> {
         &mut self,
         name: u64,
         token: u64,
-        (from, key): (u64, u64),
+        from: RemoteAddress,
         len: u64,
     ) -> u64 {
         // What was lost comes first: it may hold up all that is behind it.
@@ -54,7 +54,7 @@ impl<P: Provider> Rails<P> {
             // Stripes of it are gone: what comes next would come in their place.
             return 0;
         }
-        let key = RailKey::from_bits(key);
+        let key = RailKey::from_bits(from.key);
         let mut posted = 0;
         while posted < len {
             let Some(lane) = self.lanes.get_mut(name).filter(|lane| !lane.is_waiting) else {
@@ -63,7 +63,7 @@ impl<P: Provider> Rails<P> {
             let stripe = Stripe {
                 token,
                 inner_token: lane.next_inner_token,
-                from: from.wrapping_add(posted),
+                from: from.behind(posted).address,
                 key,
                 len: (len - posted).min(self.settings.stripe as u64),
                 connection: None,
@@ -97,7 +97,10 @@ impl<P: Provider> Rails<P> {
             };
             let adapter = &mut rail.adapter;
             let len = stripe.len.min(adapter.largest_read(chosen.inner));
-            let from = (stripe.from, chosen.key);
+            let from = Remote {
+                address: stripe.from,
+                key: chosen.key,
+            };
             let len = adapter.post_reads(chosen.inner, stripe.inner_token, from, len);
             if len == 0 {
                 if adapter.lacks_slots() {

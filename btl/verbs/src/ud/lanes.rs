@@ -8,7 +8,7 @@ use super::arq::Arq;
 use super::head::HEAD;
 use super::schedule::{InLists, List};
 use super::{Datagrams, Lane, Peer, Stage, WINDOW_MAX, WINDOW_MIN};
-use crate::adapter::{ExposedMemory, Figures, Lanes, Mark, Offer, ReadState};
+use crate::adapter::{ExposedMemory, Figures, Lanes, Mark, Offer, ReadState, RemoteAddress};
 use crate::matching::{OfferedRail, RAILS_MAX};
 use crate::pair::QueuePair;
 use crate::port::PortEvent;
@@ -230,7 +230,7 @@ impl<P: Provider> Lanes for Datagrams<P> {
         false
     }
 
-    fn post_read(&mut self, _: u64, _: u64, _: (u64, u64), _: u64) -> u64 {
+    fn post_read(&mut self, _: u64, _: u64, _: RemoteAddress, _: u64) -> u64 {
         0
     }
 
