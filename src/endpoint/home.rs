@@ -179,13 +179,14 @@ impl Home {
         })
     }
 
-    /// Whether there was no chunk and none will come back. What was refused before there were any counts no more.
+    /// Whether the pool has no chunk at all, and a reservation was refused. A refusal from before the first chunk was
+    /// reserved does not count.
     #[cold]
     pub(crate) fn has_refusal(&self) -> bool {
         self.refused.is_some() && self.pool.reserved() == 0
     }
 
-    /// Why there was no chunk and none will come back, if that is so.
+    /// Takes the reason why the last reservation was refused, if one was.
     #[cold]
     pub(crate) fn take_refusal(&mut self) -> Option<Error> {
         self.refused.take()

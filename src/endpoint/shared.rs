@@ -171,7 +171,7 @@ impl Medium for SharedMemory {
     ) -> std::result::Result<(), OutOfBounds> {
         let (pool, chunk) = match chunk {
             ChunkName::Sent(chunk) => (self.segment.pool(), chunk),
-            // One that the peer does not have is not for it to name.
+            // A peer may return only a chunk that this rank has lent to it.
             ChunkName::Returned(chunk) if self.outstanding.has(chunk) => {
                 (Some(self.own.pool()), chunk)
             }
@@ -285,7 +285,8 @@ impl SharedMemory {
         self.segment.chunk_bytes()
     }
 
-    /// Each takes a record at least. Some more are for what comes meanwhile.
+    /// Polls that empty the ring: each takes a record at least. There are twice as many as slots, for records that
+    /// arrive meanwhile.
     pub(super) fn looks_at_most(&self) -> usize {
         2 * self.own.geometry().ring_slots as usize
     }

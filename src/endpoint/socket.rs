@@ -48,12 +48,12 @@ use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::sync::Arc;
 use stream::{PollTurn, Stream};
 
-/// Looks in vain for more of a chunk after which a read tells whether any more comes. A look counts the bytes that are
-/// there, which tells of no end. The read that does is one more call of the kernel. Chosen by magnitude, as is the
-/// next.
+/// Polls that find no more of a chunk, after which a read checks whether the stream has ended. A poll asks the kernel
+/// how many bytes are unread, which does not show the end. The read is one more system call. Chosen by magnitude, as is
+/// the next.
 const WAITS: u32 = 16;
-/// Looks at a lane for one at its stream, which carries nothing but its end. A look at a lane costs no call of the
-/// kernel, one at the stream does.
+/// Polls of a lane for each read of the stream beside it, which carries only the end of the lane, or its own. A poll of
+/// a lane needs no system call, a read of the stream does.
 const SKIPS: u32 = 64;
 
 /// The endpoint of a peer on another node.
@@ -67,7 +67,7 @@ pub(crate) struct Socket {
     /// Credit to be sent with whatever goes out next; 0: none.
     credit_due: u64,
     closing: Closing,
-    /// Looks in vain for more of a chunk.
+    /// Polls that found no more of a chunk.
     vain_looks: u32,
     /// Where the peer listens, for the words of an error.
     address: SocketAddr,
@@ -278,7 +278,7 @@ impl Socket {
             FrameKind::GivenUp => self.closing.on_given_up(),
             FrameKind::Farewell => {
                 self.closing.on_farewell();
-                // It reads until it has received the same, and leaves when all of its own was taken.
+                // The peer reads until it has this rank's farewell, and leaves once all that it sent is acknowledged.
                 self.say_farewell();
                 self.acknowledge();
             }
@@ -545,8 +545,8 @@ impl Socket {
         frame::CHUNK_MAX
     }
 
-    /// It is sent with the next record that goes to the peer, when nothing comes for a little, or the second time. A
-    /// call for that alone would cost as much as one for a message.
+    /// Credit goes out with the next record to the peer. Without one it goes out when the stream has been quiet for a
+    /// while, or when more credit is given. A system call for credit alone costs as much as one for a message.
     pub(super) fn give_credit(&mut self, total: u64) {
         let due = std::mem::replace(&mut self.credit_due, total);
         if due > 0 {
@@ -555,7 +555,7 @@ impl Socket {
     }
 
     fn send_credit(&mut self) {
-        // It is a total, and may wait until there is room.
+        // The value is a total, and a later one replaces it: it may wait until there is room.
         if self.output.is_full() {
             return;
         }
@@ -567,7 +567,7 @@ impl Socket {
 
     pub(super) fn set_polling(&mut self, _: bool) {
         self.send_credit();
-        // The next look is a real one.
+        // The next poll reads the stream, however often it was silent before.
         self.turn = PollTurn::default();
         self.acknowledge();
         if let Some(lane_state) = &mut self.lane_state {

@@ -177,7 +177,7 @@ impl Engine {
         self.revoke_sender_writes(|_| true);
         // Threads that rest look at their requests, and for this.
         self.core.requests.count_completed();
-        // Receives that are only a number are no requests.
+        // A lightweight receive has no request that could carry the error.
         for receive in self.receives.posted.take_where(|_, _| true) {
             self.fail_posted(receive, error.clone());
         }

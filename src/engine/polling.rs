@@ -7,8 +7,8 @@ use nix::sys::time::TimeSpec;
 use nix::time::{ClockId, clock_gettime};
 use std::time::{Duration, Instant};
 
-/// Calls that find at once what they want, between two that look at everything else, less one. Chosen by magnitude: a
-/// look takes about as long as one message, so it costs such a call a hundredth.
+/// Calls that complete at once between two full rounds of progress, less one. Chosen by magnitude: a round takes about
+/// as long as one message, so it adds a hundredth to such a call.
 const READY_CALLS: u32 = 127;
 
 /// A rank that has sent something and could not be connected with yet.

@@ -17,8 +17,8 @@ const POSTS_PER_POLL: usize = 32;
 /// Polls in vain of a ring after which its chunks are given back, unless they are kept for an answer. Chosen by
 /// magnitude, not by a measurement: so many polls are a microsecond or two, longer than a hand-off of a line.
 const IDLE: u32 = 64;
-/// The same for all of them: the peer may wait for just these. An answer comes within some ten microseconds. Chosen by
-/// magnitude.
+/// Polls in vain after which chunks that are kept for an answer are given back, too: the peer may wait for them. An
+/// answer comes within some ten microseconds. Chosen by magnitude.
 const LONG_IDLE: u32 = 1024;
 /// Periods of `ONECOPY_LIVENESS_PERIOD` between two looks at the peers' lives of a rank that does not wait for long.
 /// Such a rank talks all the time, or asks again and again whether a request is complete. A look takes some
@@ -61,7 +61,7 @@ impl Engine {
                 peer.idle_polls = peer.idle_polls.saturating_add(1);
                 match peer.idle_polls {
                     IDLE => peer.endpoint.give_back_unneeded(),
-                    // The peer may wait for just these.
+                    // The peer may wait for the chunks that were kept for an answer.
                     LONG_IDLE => peer.endpoint.give_back(),
                     _ => {}
                 }

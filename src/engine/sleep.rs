@@ -18,9 +18,9 @@ impl Engine {
         for &rank in &polling.ranks {
             if let Some(peer) = &mut peers[rank as usize] {
                 peer.endpoint.set_polling(false);
-                // The sender may wait for what we hold.
+                // The sender may wait for the chunks that this rank keeps.
                 peer.endpoint.give_back();
-                // For what did not go out this rank is woken.
+                // This rank is woken when there is room for output that waits.
                 if peer.endpoint.has_output() {
                     core.agenda.make_busy(rank);
                 }

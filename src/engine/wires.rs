@@ -29,12 +29,12 @@ pub(super) const ROUNDS: u32 = 7;
 /// Rounds between two looks for cold buffers, less one. These are due once in a fraction of a second, so a look at the
 /// clock in each round would be in vain. Chosen by magnitude.
 pub(super) const ROUNDS_ONE_NODE: u32 = 63;
-/// Looks for what a rank has sent of which the wire-up says that it is gone. A look that finds nothing is the last;
-/// this bounds those of a rank whose other peers go on to connect and to send. Chosen by magnitude: one or two find all
-/// as a rule.
+/// Polls of the hub, at most, when the wire-up reports that a rank is gone, which may have connected and sent before.
+/// Polling stops when the hub has no event. The bound counts where other peers keep connecting and sending. Chosen by
+/// magnitude: one or two polls usually find everything.
 const LOOKS: usize = 8;
-/// How long the hub is not asked while nothing comes from it. To ask is a call of the kernel of about a microsecond,
-/// which so takes no more than a twentieth of a wait.
+/// The time between two polls of the hub while it has no events. A poll is a system call of about a microsecond, so a
+/// wait spends a twentieth of its time on it at most.
 const QUIET: Duration = Duration::from_micros(20);
 /// How often lanes get the time. What they watch takes a second or more, whatever knobs say of other memory.
 const LANES_PERIOD: Duration = Duration::from_secs(1);
@@ -467,8 +467,8 @@ impl Engine {
         }
     }
 
-    /// Whether a rank is gone now, of which the wire-up says that it is over. `false`: what it had sent before is still
-    /// on its way, and [`Self::check_wires`] finds the end of that.
+    /// The wire-up has reported that `rank` is gone. Says whether nothing of it is left to receive. `false`: bytes that
+    /// it had sent are still arriving, and [`Self::check_wires`] reports the end of its stream.
     pub(super) fn is_gone_now(&mut self, rank: u32, gone: &Gone) -> bool {
         // It may have connected, sent, and left since this rank last looked.
         for _ in 0..LOOKS {

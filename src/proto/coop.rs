@@ -44,9 +44,9 @@ pub(crate) enum Step {
     Moved,
     /// The sender is copying the last chunks.
     Waits,
-    /// The sender has written what no correct one writes.
+    /// The sender has written a value to the block that the protocol does not permit.
     Broken(String),
-    /// Nothing more happens here; these ranges are left to do, and the sender has written so many bytes.
+    /// The transfer is over. The ranges in `left` were not copied, and the sender has copied `written` bytes.
     Over {
         left: Vec<MessageRange>,
         written: u64,

@@ -159,7 +159,7 @@ const STEP: u64 = 1 << 20;
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Stepped {
     Moved,
-    /// A device has not brought more bytes, or taken those before.
+    /// It waits for a device: the send's has not copied more bytes to the host, or the receive's has not taken them.
     Rests,
     Over,
 }

@@ -462,7 +462,7 @@ impl CtsRoute {
 
 /// The buffer of a receive.
 struct ReceiveBuffer {
-    /// It, if it is in one piece.
+    /// The loan of the buffer, if it is in one piece.
     loan: Option<Loan>,
     /// Where in this rank's heap that is, if it lies there.
     heap: Option<HeapOffset>,

@@ -56,8 +56,8 @@ impl std::fmt::Debug for Acceptor {
 }
 
 impl Acceptor {
-    /// Listens at those of these addresses that permit it, as rank `own`, for at most `most` inbound connections at a
-    /// time. An error in words if none does.
+    /// Listens at each of `addresses` that can be bound, as rank `own`. At most `most` inbound connections are open at
+    /// a time. If no address can be bound, the error is a text with the reasons.
     pub(super) fn open(
         addresses: &[IpAddr],
         own: u32,

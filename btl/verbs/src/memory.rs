@@ -206,7 +206,7 @@ impl<P: Provider> Slot<P> {
         self.core.slot
     }
 
-    /// Whether it has none. (It always has some.)
+    /// Whether the slot has no bytes, which is never so.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.core.slot == 0

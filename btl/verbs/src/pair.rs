@@ -305,7 +305,8 @@ impl<P: Provider, S> QueuePair<P, S> {
         self.largest
     }
 
-    /// Has everything that is under way fail. It completes so, and the pair can be retired.
+    /// Puts the pair into the error state. All operations that are under way complete with an error; then the pair can
+    /// be retired.
     ///
     /// # Errors
     ///
@@ -338,9 +339,11 @@ impl<P: Provider, S> QueuePair<P, S> {
 }
 
 impl<P: Provider> Queue<P> {
-    /// Ends a pair; the slots of what was under way in it. Those of shared receives stay where they are: one into which
-    /// a message was just arriving is lost until the receives are retired. So first have a pair that receives from
-    /// them fail ([`QueuePair::fail`]), and poll until nothing comes any more.
+    /// Destroys a queue pair, and returns the slots of its operations that were under way.
+    ///
+    /// The slots of shared receives stay posted. If a message is arriving in one of them, that slot is lost until the
+    /// receives are retired. So first put a pair that shares receives into the error state ([`QueuePair::fail`]), and
+    /// poll until no completion comes.
     pub fn retire<S>(&mut self, pair: QueuePair<P, S>) -> Vec<Slot<P>> {
         let QueuePair {
             raw,

@@ -141,7 +141,7 @@ impl<P: Provider> OwnPort<P> {
 ///
 /// # Errors
 ///
-/// What there is, and why none of it will do.
+/// The ports that were found, and why each of them cannot be used.
 pub fn choose<P: Provider>(provider: &P, wanted: Option<&str>) -> Result<Chosen<P>> {
     choose_at(provider, wanted, None, None)
 }
@@ -151,7 +151,7 @@ pub fn choose<P: Provider>(provider: &P, wanted: Option<&str>) -> Result<Chosen<
 ///
 /// # Errors
 ///
-/// What there is, and why none of it will do.
+/// The ports that were found, and why each of them cannot be used.
 pub fn choose_at<P: Provider>(
     provider: &P,
     wanted: Option<&str>,
@@ -204,7 +204,7 @@ impl<'p, P: Provider> Search<'p, P> {
     ///
     /// # Errors
     ///
-    /// What there is, and why none of it will do.
+    /// The ports that were found, and why each of them cannot be used.
     pub fn first(&mut self) -> Result<Chosen<P>> {
         self.next().ok_or_else(|| none_will_do(&self.refused))
     }

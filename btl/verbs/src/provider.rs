@@ -105,7 +105,7 @@ pub struct Keys {
 /// A peer's registered memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Remote {
-    /// Where it begins there.
+    /// The peer's address of its first byte.
     pub address: u64,
     /// Its key.
     pub key: u32,
@@ -375,9 +375,9 @@ pub unsafe trait Provider: Debug + Send + Sync + Sized + 'static {
 
     /// A channel that tells of completions.
     fn channel(context: &Self::Context) -> io::Result<Self::Channel>;
-    /// Readable when it has told.
+    /// The channel's descriptor, which is readable while the channel has events.
     fn descriptor(channel: &Self::Channel) -> BorrowedFd<'_>;
-    /// Takes what it has told, without waiting. Gives how often it had.
+    /// Takes the channel's events without waiting, and returns how many there were.
     fn take_wakes(channel: &Self::Channel) -> io::Result<u32>;
     /// A queue of at least `length` completions, of which `channel` tells.
     fn completions(
@@ -385,7 +385,7 @@ pub unsafe trait Provider: Debug + Send + Sync + Sized + 'static {
         length: u32,
         channel: Option<&Self::Channel>,
     ) -> io::Result<Self::Completions>;
-    /// Makes it longer: `length` completions in all.
+    /// Resizes the queue to `length` completions.
     fn lengthen(queue: &Self::Completions, length: u32) -> io::Result<()>;
     /// Has the channel tell of the next completion, once. What has completed before is not told.
     fn arm(queue: &Self::Completions) -> io::Result<()>;
@@ -400,7 +400,7 @@ pub unsafe trait Provider: Debug + Send + Sync + Sized + 'static {
     ) -> io::Result<Self::Receives>;
     /// Has the device report, once, when there are fewer than `limit` receives.
     fn report_below(receives: &Self::Receives, limit: u32) -> io::Result<()>;
-    /// By what number peers name it, of an extended connection.
+    /// The number (SRQN) by which a peer's request names these receives on an extended connection.
     fn number_of_receives(receives: &Self::Receives) -> io::Result<u32>;
     /// A domain that processes share receives in, by a file.
     fn shared(context: &Self::Context, file: Option<BorrowedFd<'_>>) -> io::Result<Self::Shared>;

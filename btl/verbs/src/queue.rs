@@ -128,7 +128,7 @@ impl<P: Provider> Queue<P> {
     ///
     /// # Errors
     ///
-    /// Those of the device, and more than it allows.
+    /// The device's errors, and a `length` beyond its limit.
     pub fn receives(
         &mut self,
         domain: &Domain<P>,

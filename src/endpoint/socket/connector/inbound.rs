@@ -21,9 +21,9 @@ const AT_ONCE: usize = 16;
 pub(super) enum InboundState {
     /// It has not proven who it is.
     Proving,
-    /// It is this rank, which this one calls itself; that call has precedence.
+    /// It has proven to be this rank. An outbound connection to the same rank has precedence and is not over yet.
     Waiting(u32),
-    /// It is this rank, knows that it is accepted, and is to send that it goes on.
+    /// It has proven to be this rank, and was told that it is accepted. Its confirmation is awaited.
     Confirmed(u32),
 }
 
