@@ -2,19 +2,19 @@
 //! What the table of knobs says that `auto` stands for is what the runtime does.
 
 mod found;
+mod policies;
 
-use crate::coll::select::{asks, relay_min};
+use crate::coll::select::asks;
 use crate::memory::geometry;
 use crate::runtime::{Runtime, local_with};
 use crate::select::Thresholds;
 use crate::select::chunks::Chunks;
-use crate::state::wait_policy::WaitPolicy;
-use crate::wireup::{Card, unset};
+use crate::wireup::unset;
 use onecopy_btl::LayerId;
 use onecopy_btl::cost::{Costs, Curve};
 use onecopy_btl::registry::{LayerSet, Power};
 use onecopy_obs::knobs::auto::{Auto, Situation, Value};
-use onecopy_obs::{ChunkCopy, CopyKernel, KNOBS, Knobs, LayerList};
+use onecopy_obs::{ChunkCopy, KNOBS, Knobs};
 use onecopy_shm::copy::Kernel;
 use std::sync::Mutex;
 
@@ -326,64 +326,6 @@ fn pool_writable() {
     }
 }
 
-fn copy_kernel() {
-    for copy_kernel in [
-        CopyKernel::Auto,
-        CopyKernel::Memcpy,
-        CopyKernel::NonTemporal,
-        CopyKernel::Rep,
-    ] {
-        let knobs = Knobs {
-            copy_kernel,
-            ..Knobs::default()
-        };
-        let plan = of_a_rank(&knobs, |rank| {
-            rank.handle().gate.enter().engine.permitted.terms.plan
-        });
-        let value = auto_value("ONECOPY_NT_MIN", &knobs, Situation::here());
-        assert_eq!(value.number(), plan.nt_min, "{copy_kernel}");
-        if copy_kernel == CopyKernel::Auto {
-            assert_eq!(plan.small, Kernel::Memcpy);
-        }
-    }
-}
-
-fn waiting() {
-    let card = |ranks: usize| {
-        let one = Card {
-            affinity: vec![0, 1],
-            ..Card::of_this_process()
-        };
-        vec![one; ranks]
-    };
-    for (ranks, crowded) in [(2, false), (3, true)] {
-        let (knobs, cards) = (Knobs::default(), card(ranks));
-        let found = WaitPolicy::new(&knobs, &cards, 0);
-        let situation = Situation {
-            crowded,
-            ..Situation::here()
-        };
-        assert_eq!(found.crowded, crowded);
-        let number = |name| auto_number(name, &knobs, situation);
-        assert_eq!(found.spin as u64, number("ONECOPY_WAIT_SPIN"));
-        assert_eq!(found.yields as u64, number("ONECOPY_WAIT_YIELD"));
-        let sleeps = auto_value("ONECOPY_WAIT_SLEEP", &knobs, situation) == Value::Word("on");
-        assert_eq!(found.sleep, sleeps);
-    }
-}
-
-fn broadcasts_by_shares() {
-    let knobs = Knobs::default();
-    for crowded in [false, true] {
-        let situation = Situation {
-            crowded,
-            ..Situation::here()
-        };
-        let value = auto_number("ONECOPY_COLL_RELAY_MIN", &knobs, situation);
-        assert_eq!(value, relay_min(&knobs, crowded) as u64);
-    }
-}
-
 fn owners_that_are_asked() {
     for costs in each_costs() {
         let call = curve(&costs, "get");
@@ -424,55 +366,6 @@ fn ring_slots() {
     }
 }
 
-/// How many chunks both sides take of a message of `len` bytes.
-fn shared_chunks(layer: LayerId, len: usize) -> u64 {
-    let mut knobs = Knobs {
-        layers: LayerList::Only(vec![LayerId::CHUNKS.name(), layer.name()]),
-        coop_min: Some(0),
-        ..Knobs::default()
-    };
-    for layer in [LayerId::MAP, LayerId::CALL] {
-        take_from(&mut knobs, layer, "0");
-    }
-    let chunks = Mutex::new(0);
-    local_with(2, &knobs, |rank| {
-        let world = rank.world();
-        let mut bytes = rank.alloc(len).expect("memory");
-        let mut plain = vec![0; len];
-        let bytes: &mut [u8] = if layer == LayerId::MAP {
-            &mut bytes
-        } else {
-            &mut plain
-        };
-        match world.rank() {
-            0 => world.send(bytes, 1, 0).expect("sent"),
-            _ => drop(world.recv(bytes, 0, 0).expect("received")),
-        }
-        let counters = rank.counters();
-        let mine = counters.coop_chunks_receiver + counters.coop_chunks_sender;
-        *chunks.lock().expect("no rank panics") += mine;
-    });
-    chunks.into_inner().expect("no rank panics")
-}
-
-fn coop_chunk() {
-    for (layer, mapped) in [(LayerId::MAP, true), (LayerId::CALL, false)] {
-        for len in [48 << 10, 1 << 20, 5 << 20, 32 << 20] {
-            let situation = Situation {
-                mapped,
-                len,
-                ..Situation::here()
-            };
-            let chunk = auto_number("ONECOPY_COOP_CHUNK", &Knobs::default(), situation);
-            let taken = shared_chunks(layer, len);
-            // Where the layer is refused nothing is shared.
-            if layer == LayerId::MAP || taken > 0 {
-                assert_eq!(taken, (len as u64).div_ceil(chunk), "{layer}, {len}");
-            }
-        }
-    }
-}
-
 /// Knobs, and what compares their `auto` with what is done.
 type Comparison = (&'static [&'static str], fn());
 
@@ -492,19 +385,22 @@ const COMPARED: &[Comparison] = &[
     ),
     (&["ONECOPY_POOL_PER_PEER"], pool_per_peer),
     (&["ONECOPY_POOL_WRITABLE"], pool_writable),
-    (&["ONECOPY_COPY_KERNEL", "ONECOPY_NT_MIN"], copy_kernel),
+    (
+        &["ONECOPY_COPY_KERNEL", "ONECOPY_NT_MIN"],
+        policies::copy_kernel,
+    ),
     (
         &[
             "ONECOPY_WAIT_SPIN",
             "ONECOPY_WAIT_YIELD",
             "ONECOPY_WAIT_SLEEP",
         ],
-        waiting,
+        policies::waiting,
     ),
-    (&["ONECOPY_COLL_RELAY_MIN"], broadcasts_by_shares),
+    (&["ONECOPY_COLL_RELAY_MIN"], policies::broadcasts_by_shares),
     (&["ONECOPY_COLL_ASK"], owners_that_are_asked),
     (&["ONECOPY_HEAP_SIZE"], heap_size),
-    (&["ONECOPY_COOP_CHUNK"], coop_chunk),
+    (&["ONECOPY_COOP_CHUNK"], policies::coop_chunk),
     (&["ONECOPY_MODULE_ABI"], found::module_abi),
     (&["ONECOPY_TUNE_FILE"], found::tune_file),
     (&["ONECOPY_NET_ADDRESS"], unset::address),

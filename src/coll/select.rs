@@ -173,16 +173,8 @@ fn has_one_reader(collective: &Collective, size: usize) -> bool {
 /// than processors.
 #[must_use]
 pub fn relay_min(knobs: &Knobs, crowded: bool) -> usize {
-    let usual = if crowded {
-        usize::MAX
-    } else {
-        seeds::RELAY_MIN
-    };
     // Short contributions stand in lines and slots, where a rank that takes the short way finds them.
-    knobs
-        .coll_relay_min
-        .unwrap_or(usual)
-        .max(COLL_SLOT_LONG + 1)
+    knobs.relay_from(crowded).max(COLL_SLOT_LONG + 1)
 }
 
 /// Whether a rank that waits in a collective copies, when it is asked, what others would read by the kernel. It copies

@@ -19,7 +19,7 @@ use onecopy_btl::link::Permitted;
 use onecopy_btl::module::{Exposed, Module};
 use onecopy_btl::rcache::Limits;
 use onecopy_btl::registry::{self, LayerSet};
-use onecopy_obs::{CopyKernel, Knobs, seeds};
+use onecopy_obs::{CopyKernel, Knobs};
 use onecopy_shm::copy::{CopyPlan, Kernel};
 use onecopy_shm::fault;
 use onecopy_shm::gate::Threads;
@@ -28,18 +28,15 @@ use onecopy_shm::sync::HeavyFence;
 use std::hash::{BuildHasher, RandomState};
 
 fn copy_plan(knobs: &Knobs) -> CopyPlan {
-    let nt_min = match (knobs.copy_kernel, knobs.nt_min) {
-        (CopyKernel::NonTemporal, _) => 0,
-        (_, Some(min)) => min,
-        (CopyKernel::Auto, None) => seeds::NT_MIN,
-        _ => usize::MAX,
-    };
     let small = if knobs.copy_kernel == CopyKernel::Rep {
         Kernel::RepMovsb
     } else {
         Kernel::Memcpy
     };
-    CopyPlan { small, nt_min }
+    CopyPlan {
+        small,
+        nt_min: knobs.nt_from(),
+    }
 }
 
 /// What a rank has when all have joined the job.

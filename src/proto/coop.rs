@@ -13,29 +13,21 @@ use crate::state::Core;
 use crate::state::message::Announcement;
 use crate::state::transfer::Receiving;
 use onecopy_btl::{LayerId, RemoteRange};
-use onecopy_obs::{Knobs, seeds};
+use onecopy_obs::Knobs;
+use onecopy_obs::knobs::COOP_CHUNKS_MAX;
 use onecopy_shm::coop::{CooperativeTransfer, MAX_CHUNKS, MessageRange};
 use onecopy_shm::layout::HeapOffset;
 use onecopy_shm::loan::Loan;
 use std::io::IoSlice;
 
-/// Bytes per chunk when the user does not say.
+// A counter of chunks holds as many as the knob's rule makes at most.
+const _: () = assert!(COOP_CHUNKS_MAX == MAX_CHUNKS as usize);
+
+/// Bytes per chunk of a transfer that is read by this layer; by none, if the sender alone copies.
 fn chunk_size(knobs: &Knobs, layer: Option<LayerId>, len: u64) -> u64 {
-    if let Some(size) = knobs.coop_chunk {
-        return (size as u64).max(len.div_ceil(u64::from(MAX_CHUNKS)));
-    }
-    let wide = |(least, most): (usize, usize)| (least as u64, most as u64);
-    let (least, most) = if layer.is_some_and(|layer| layer.power().loads()) {
-        wide(seeds::COOP_MAPPED)
-    } else {
-        let (least, most) = wide(seeds::COOP_CALL);
-        ((len / 2).clamp(4 << 10, least), most)
-    };
-    let size = (len / seeds::COOP_STEPS as u64)
-        .next_power_of_two()
-        .clamp(least, most);
-    size.max(len.div_ceil(u64::from(MAX_CHUNKS)))
-        .next_multiple_of(4096)
+    let mapped = layer.is_some_and(|layer| layer.power().loads());
+    let len = usize::try_from(len).unwrap_or(usize::MAX);
+    knobs.coop_step(mapped, len) as u64
 }
 
 /// What a step came to.

@@ -2,8 +2,8 @@
 //! How long a rank waits in each way, by the knobs and by how many ranks share its processors.
 
 use crate::wireup::Card;
-use onecopy_obs::seeds::{WAITS, WAITS_CROWDED};
-use onecopy_obs::{Knobs, WaitSleep};
+use onecopy_obs::Knobs;
+use onecopy_obs::seeds::{WAITS_CROWDED, Waits};
 use onecopy_shm::watch::RestPolicy;
 use std::time::Duration;
 
@@ -33,11 +33,11 @@ impl WaitPolicy {
         let (supply, demand) = processors(cards, me);
         let crowded = demand > supply + 0.01;
         // A yield costs little when no other thread wants the processor, and is all there is to do when a peer does.
-        let waits = if crowded { WAITS_CROWDED } else { WAITS };
+        let Waits { spin, yields } = knobs.waits(crowded);
         Self {
-            spin: knobs.wait_spin.unwrap_or(waits.spin),
-            yields: knobs.wait_yield.unwrap_or(waits.yields),
-            sleep: knobs.wait_sleep != WaitSleep::Off,
+            spin,
+            yields,
+            sleep: knobs.sleeps(),
             period: knobs.liveness_period,
             crowded,
             share: supply / demand,

@@ -17,6 +17,7 @@ pub use self::audience::Audience;
 use self::auto::{Auto, Situation, Value};
 pub use self::origin::{Origin, Origins};
 pub use self::wire::StreamSettings;
+use crate::seeds::Waits;
 use crate::values::{
     Auto as OrAuto, ChunkCopy, CopyKernel, Count, FilePath, GIB, KIB, Kind, LayerList, Layers,
     LogLevel, MIB, ModuleAbi, Name, Names, NetAddress, NetAddresses, OneOf, PageMultiple,
@@ -37,6 +38,9 @@ pub const MALLOC_MIN: usize = 64 * KIB;
 /// As [`MALLOC_MIN`]. Chosen by magnitude: as much as the largest block that glibc's own allocator learns to keep
 /// (`M_MMAP_THRESHOLD`, mallopt(3)).
 pub const MALLOC_KEEP: usize = 32 * MIB;
+
+/// Chunks at most of a message that both sides copy. `onecopy_shm::coop` counts no more.
+pub const COOP_CHUNKS_MAX: usize = 1 << 15;
 
 /// One line of the table of knobs.
 #[derive(Debug)]
@@ -300,6 +304,7 @@ knobs! {
         /// The smallest message that both sides copy.
         Expert ONECOPY_COOP_MIN => coop_min: Option<usize> = None, OrAuto(ANY_SIZE), auto::COOP_MIN;
         /// Bytes that one side takes at a time when both copy. It is never less than a 32768th of the message.
+        // See `COOP_CHUNKS_MAX`.
         Expert ONECOPY_COOP_CHUNK => coop_chunk: Option<usize> = None,
             OrAuto(Size { min: 4 * KIB, max: GIB }), auto::COOP_CHUNK;
     }
@@ -335,8 +340,8 @@ knobs! {
         // Default: 20 MiB: as Sun MPI's MPI_SHM_GBPOOLSIZE (docs/tuning.md).
         User ONECOPY_COLL_POOL => coll_pool: usize = 20 * MIB, ANY_SIZE;
         /// From this size on the receivers of a broadcast take shares of it from each other, where they do not map
-        /// the root's memory. Copies by the kernel out of one address space hinder each other. What fits into a slot,
-        /// of 16 KiB at most, is never shared.
+        /// the root's memory. Copies by the kernel out of one address space hinder each other. Up to 16 KiB are never
+        /// shared.
         Expert ONECOPY_COLL_RELAY_MIN => coll_relay_min: Option<usize> = None,
             OrAuto(ANY_SIZE), auto::COLL_RELAY_MIN;
         /// Whether a rank that waits in a collective is asked to copy, piece by piece, what others would read by the
@@ -475,11 +480,13 @@ knobs! {
     }
 
     "copies" {
-        /// What copies payload below ONECOPY_NT_MIN. nt: non-temporal stores for all sizes. rep: the string
-        /// instruction.
+        /// What copies payload out of memory that a rank maps, or into it, below ONECOPY_NT_MIN. nt: non-temporal
+        /// stores for all sizes, whatever ONECOPY_NT_MIN says. rep: the string instruction. ONECOPY_CHUNK_COPY says how
+        /// chunks are written.
         Expert ONECOPY_COPY_KERNEL => copy_kernel: CopyKernel = CopyKernel::Auto,
             OneOf::<CopyKernel>::new(), auto::COPY_KERNEL;
-        /// The smallest transfer that is copied by non-temporal stores, which leave the cache to others.
+        /// The smallest transfer between memory that a rank maps and its own that is copied by non-temporal stores,
+        /// which leave the cache to others.
         Expert ONECOPY_NT_MIN => nt_min: Option<usize> = None, OrAuto(ANY_SIZE), auto::NT_MIN;
     }
 
@@ -665,6 +672,60 @@ impl Knobs {
                 auto::at_most_two_wait(self, &situation, set)
             }
             _ => auto::REWRITTEN_MAX.number(self, &situation),
+        }
+    }
+
+    /// Bytes from which on copies of mapped memory go past the cache; `usize::MAX` for never.
+    #[must_use]
+    pub fn nt_from(&self) -> usize {
+        match (self.copy_kernel, self.nt_min) {
+            (CopyKernel::NonTemporal, _) | (_, None) => auto::NT_MIN.here(self),
+            (_, Some(min)) => min,
+        }
+    }
+
+    /// Bytes that one side takes at a time of a message of `len` bytes that both copy. `mapped`: the receiver maps it.
+    #[must_use]
+    pub fn coop_step(&self, mapped: bool, len: usize) -> usize {
+        let situation = Situation {
+            mapped,
+            len,
+            ..Situation::here()
+        };
+        match self.coop_chunk {
+            Some(set) => set.max(len.div_ceil(COOP_CHUNKS_MAX)),
+            None => auto::COOP_CHUNK.number(self, &situation),
+        }
+    }
+
+    /// Bytes from which on the receivers of a broadcast take shares of it from each other, before the bound that slots
+    /// set. `crowded`: ranks outnumber processors.
+    #[must_use]
+    pub fn relay_from(&self, crowded: bool) -> usize {
+        self.coll_relay_min
+            .unwrap_or_else(|| auto::COLL_RELAY_MIN.number(self, &Situation::among(crowded)))
+    }
+
+    /// Polls and yields of a rank that waits. `crowded`: ranks outnumber processors.
+    #[must_use]
+    pub fn waits(&self, crowded: bool) -> Waits {
+        let situation = Situation::among(crowded);
+        let auto = |rule: &Auto| rule.number(self, &situation);
+        Waits {
+            spin: self.wait_spin.unwrap_or_else(|| auto(&auto::WAIT_SPIN)),
+            yields: self.wait_yield.unwrap_or_else(|| auto(&auto::WAIT_YIELD)),
+        }
+    }
+
+    /// Whether a wait may sleep after its yields.
+    #[must_use]
+    pub fn sleeps(&self) -> bool {
+        match self.wait_sleep {
+            WaitSleep::On => true,
+            WaitSleep::Off => false,
+            WaitSleep::Auto => {
+                auto::WAIT_SLEEP.value(self, &Situation::here()) == Some(Value::Word("on"))
+            }
         }
     }
 

@@ -126,7 +126,7 @@ pub const ASK_MARGIN: f64 = 1.5;
 pub const ASK_SIZES: [u64; 2] = [64 * KIB as u64, MIB as u64];
 
 /// How a rank waits: polls before it yields, and yields before it sleeps.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Waits {
     /// Polls before the first yield.
     pub spin: usize,

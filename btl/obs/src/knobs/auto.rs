@@ -5,7 +5,7 @@
 //! itself. A rule of plain cases has no other text than its cases, so the two cannot differ.
 //! `src/knob_defaults.rs` compares every rule with what the runtime does.
 
-use super::{KNOBS, KnobInfo, Knobs};
+use super::{COOP_CHUNKS_MAX, KNOBS, KnobInfo, Knobs};
 use crate::values::{ChunkCopy, CopyKernel, KIB, show_size};
 use crate::{machine, seeds};
 
@@ -31,6 +31,15 @@ pub struct Situation {
 }
 
 impl Situation {
+    /// As [`Self::here`], in a job whose ranks outnumber its processors or do not.
+    #[must_use]
+    pub fn among(crowded: bool) -> Self {
+        Self {
+            crowded,
+            ..Self::here()
+        }
+    }
+
     /// A short message of plain memory, on this processor, in a job of two ranks that has a processor for each, and no
     /// kernel module.
     #[must_use]
@@ -380,19 +389,31 @@ fn chunk(knobs: &Knobs, situation: &Situation) -> usize {
 
 pub(super) static COOP_CHUNK: Auto = Auto::Computed(
     || {
-        "a sixteenth of the message, rounded up to a power of two. Of mapped memory it is 16 KiB to 256 KiB. By the kernel it \
-         is 128 KiB to 512 KiB, or half of a message below 256 KiB"
-            .to_owned()
+        let ((least, most), (least_call, most_call)) = (seeds::COOP_MAPPED, seeds::COOP_CALL);
+        format!(
+            "a {}th of the message, rounded up to a power of two. Where the receiver maps the memory it is {} to {}. Else it is \
+             {} to {}; of a message below {} it is half, rounded up to 4 KiB",
+            seeds::COOP_STEPS,
+            show_size(least),
+            show_size(most),
+            show_size(least_call),
+            show_size(most_call),
+            show_size(2 * least_call),
+        )
     },
     |_, situation| {
+        let page = 4 * KIB;
         let (least, most) = match (situation.mapped, seeds::COOP_CALL) {
             (true, _) => seeds::COOP_MAPPED,
-            (false, (least, most)) => ((situation.len / 2).clamp(4 * KIB, least), most),
+            (false, (least, most)) => (situation.len.div_ceil(2).clamp(page, least), most),
         };
-        let part = (situation.len / seeds::COOP_STEPS)
+        let part = situation
+            .len
+            .div_ceil(seeds::COOP_STEPS)
             .next_power_of_two()
             .clamp(least, most);
-        Value::Size(part.next_multiple_of(4 * KIB))
+        let part = part.max(situation.len.div_ceil(COOP_CHUNKS_MAX));
+        Value::Size(part.next_multiple_of(page))
     },
 );
 pub(super) static HEAP_SIZE: Auto = Auto::Found(
