@@ -279,7 +279,14 @@ fn chunks() {
         let number = |name| auto_number(name, &knobs, here);
         assert_eq!(found.bytes as u64, number("ONECOPY_CHUNK_SIZE"));
         assert_eq!(found.step, number("ONECOPY_PIPELINE_CHUNK"));
-        assert_eq!(found.depth as u64, number("ONECOPY_PIPELINE_DEPTH"));
+    }
+    // In chunks of 16 KiB: what a pipelined transfer recycles.
+    for (share, depth) in [(16 << 10, 2), (64 << 10, 4), (4 << 20, 64)] {
+        let knobs = Knobs {
+            pool_per_peer: Some(share),
+            ..Knobs::default()
+        };
+        assert_eq!(Chunks::new(&knobs).depth, depth, "{share}");
     }
     let by_string =
         auto_value("ONECOPY_CHUNK_COPY", &Knobs::default(), here) == Value::Word("string");
@@ -379,7 +386,6 @@ const COMPARED: &[Comparison] = &[
             "ONECOPY_CHUNK_SIZE",
             "ONECOPY_CHUNK_COPY",
             "ONECOPY_PIPELINE_CHUNK",
-            "ONECOPY_PIPELINE_DEPTH",
         ],
         chunks,
     ),

@@ -681,7 +681,6 @@ fn collectives_over_the_module_agree_with_the_oracle() {
     // Attachments that come and go: buffers lie in more than one, or in none for a while.
     let few = [
         ("ONECOPY_ATTACH_WINDOW", "2M"),
-        ("ONECOPY_ATTACH_MAX", "2"),
         ("ONECOPY_ATTACH_BYTES", "4M"),
     ];
     for (index, variant) in module::variants(say).iter().enumerate() {

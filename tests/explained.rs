@@ -440,7 +440,6 @@ fn carriers() -> impl Strategy<Value = Vec<Setting>> {
         one_of("ONECOPY_CHUNK_COPY", &["owned", "string"]).boxed(),
         one_of("ONECOPY_CHUNK_SIZE", &["4K", "64K"]).boxed(),
         one_of("ONECOPY_PIPELINE_CHUNK", &["4K", "64K"]).boxed(),
-        one_of("ONECOPY_PIPELINE_DEPTH", &["2", "8"]).boxed(),
         one_of("ONECOPY_POOL_PER_PEER", &["512K", "4M"]).boxed(),
     ];
     all.to_vec()

@@ -229,12 +229,16 @@ fn wait_policy(knobs: &Knobs, cards: &[Card], wireup: &dyn Wireup) -> WaitPolicy
     WaitPolicy::new(knobs, &of_machine, place.unwrap_or(usize::MAX))
 }
 
+/// Windows of one peer's memory that are attached at a time. Chosen by magnitude: they have 4 GiB of the default size.
+/// The kernel permits 65530 mappings (`vm.max_map_count`), so 127 peers may have as many.
+const WINDOWS_MAX: usize = 512;
+
 /// What bounds the windows that are attached of one peer.
 fn attach_limits(knobs: &Knobs) -> Limits {
     Limits {
         window: (knobs.attach_window as u64).next_multiple_of(2 << 20),
         bytes: knobs.attach_bytes as u64,
-        count: knobs.attach_max,
+        count: WINDOWS_MAX,
         earn: knobs.attach_min as u64,
         end: u64::MAX,
     }

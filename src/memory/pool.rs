@@ -45,6 +45,10 @@ pub enum MemoryKind {
     Private = 1,
 }
 
+/// The largest bucket. A larger buffer is made for its one use. Chosen by magnitude: beyond, to make a buffer costs
+/// little beside its copies.
+const LARGEST: usize = 4 << 20;
+
 /// How a pool behaves.
 #[derive(Debug, Clone)]
 pub struct Settings {
@@ -66,7 +70,7 @@ impl Settings {
     pub fn new(knobs: &Knobs, ranks: usize, threads: Threads) -> Self {
         let processors = || std::thread::available_parallelism().map_or(1, usize::from);
         Self {
-            buckets: Buckets::new(PAGE, knobs.buffers_max),
+            buckets: Buckets::new(PAGE, LARGEST),
             cap: knobs.buffers_cap as u64,
             age: knobs.buffers_age,
             // The rest of the part is for the channels.

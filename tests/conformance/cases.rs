@@ -105,10 +105,8 @@ const PLAIN_ABI: Knob = ("ONECOPY_MODULE_ABI", "plain");
 const ATTACH_ALL: Knob = ("ONECOPY_ATTACH_MIN", "0");
 // Few and small windows: messages are copied in parts, and windows come and go.
 const WINDOW: Knob = ("ONECOPY_ATTACH_WINDOW", "2M");
-const ONE_WINDOW: Knob = ("ONECOPY_ATTACH_MAX", "1");
-const ONE_WINDOW_BYTES: Knob = ("ONECOPY_ATTACH_BYTES", "2M");
-const TWO_WINDOWS: Knob = ("ONECOPY_ATTACH_MAX", "2");
-const TWO_WINDOWS_BYTES: Knob = ("ONECOPY_ATTACH_BYTES", "4M");
+const ONE_WINDOW: Knob = ("ONECOPY_ATTACH_BYTES", "2M");
+const TWO_WINDOWS: Knob = ("ONECOPY_ATTACH_BYTES", "4M");
 // What windows that are kept, that are made, and that have to go count.
 const KEPT: &[&str] = &["attach_bytes", "attaches", "attach_hits"];
 const ATTACHED: &[&str] = &["attach_bytes"];
@@ -120,7 +118,6 @@ const LITTLE: &[Knob] = &[
     ("ONECOPY_POOL_MAX", "16K"),
     ("ONECOPY_EAGER_CREDIT", "4K"),
     ("ONECOPY_PROGRESS_QUOTA", "1"),
-    ("ONECOPY_PIPELINE_DEPTH", "2"),
     ("ONECOPY_PIPELINE_CHUNK", "1K"),
 ];
 
@@ -223,7 +220,7 @@ pub(crate) static CASES: &[Case] = &[
     ),
     xpmem(
         "xpmem, extension, few windows",
-        &[EXTENSION, ATTACH_ALL, WINDOW, ONE_WINDOW, ONE_WINDOW_BYTES],
+        &[EXTENSION, ATTACH_ALL, WINDOW, ONE_WINDOW],
         EVICTED,
     ),
     Case {
@@ -258,13 +255,7 @@ pub(crate) static CASES: &[Case] = &[
     ),
     xpmem(
         "xpmem, plain, few windows",
-        &[
-            PLAIN_ABI,
-            ATTACH_ALL,
-            WINDOW,
-            TWO_WINDOWS,
-            TWO_WINDOWS_BYTES,
-        ],
+        &[PLAIN_ABI, ATTACH_ALL, WINDOW, TWO_WINDOWS],
         EVICTED,
     ),
     Case {

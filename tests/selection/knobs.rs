@@ -12,7 +12,7 @@ fn a_bad_value_is_named_with_its_range() {
         ("ONECOPY_LAYERS", "cico,nosuch", "cma"),
         ("ONECOPY_LIVENESS_PERIOD", "1000", "40"),
         ("ONECOPY_COOP", "maybe", "off"),
-        ("ONECOPY_PIPELINE_DEPTH", "1", "64"),
+        ("ONECOPY_PROGRESS_QUOTA", "0", "1024"),
         ("ONECOPY_POOL_PER_PEER", "1G", "ONECOPY_POOL_MAX"),
     ] {
         let ran = Ranks::new(2, "none").env(name, value).run();

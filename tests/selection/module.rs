@@ -68,7 +68,6 @@ fn xpmem_or_knem_refused_in_use_gives_way() {
     for variant in variants(say) {
         // Few windows: attaching goes on while messages flow.
         let mut ranks = Ranks::new(3, "no-ioctl between all")
-            .env("ONECOPY_ATTACH_MAX", "1")
             .env("ONECOPY_ATTACH_WINDOW", "2M")
             .env("ONECOPY_ATTACH_BYTES", "2M");
         for (name, value) in variant.knobs {

@@ -20,8 +20,8 @@ pub use self::wire::StreamSettings;
 use crate::seeds::Waits;
 use crate::values::{
     Auto as OrAuto, ChunkCopy, CopyKernel, Count, FilePath, GIB, KIB, Kind, LayerList, Layers,
-    LogLevel, MIB, ModuleAbi, Name, Names, NetAddress, NetAddresses, OneOf, PageMultiple,
-    PowerOfTwo, Ptracer, Size, Span, Switch, TIB, VerbsMode, WaitSleep, show_size,
+    LogLevel, MIB, ModuleAbi, Name, Names, NetAddress, NetAddresses, OneOf, PowerOfTwo, Ptracer,
+    Size, Span, Switch, TIB, VerbsMode, WaitSleep, show_size,
 };
 
 /// What every variable of onecopy begins with.
@@ -220,12 +220,9 @@ knobs! {
         // Default: 8 MiB, by magnitude: most buffers are one window or two, and four page tables are soon filled.
         Expert ONECOPY_ATTACH_WINDOW => attach_window: usize = 8 * MIB,
             Size { min: 2 * MIB, max: GIB };
-        /// Windows of one peer's memory that may be attached at a time.
-        // Default: 512, by magnitude: 4 GiB of such windows. The kernel permits 65530 mappings (`vm.max_map_count`), so
-        // 127 peers may have as many.
-        Expert ONECOPY_ATTACH_MAX => attach_max: usize = 512, Count { min: 1, max: 32768 };
-        /// Bytes of one peer's memory that may be attached at a time. They take address range, and
-        /// page tables where they are used.
+        /// Bytes of one peer's memory that may be attached at a time, in 512 windows at most. They take address range,
+        /// and page tables where they are used. A lower value means fewer mappings, where the kernel permits no more
+        /// (vm.max_map_count).
         // Default: 16 GiB, by magnitude: 47 bits of addresses have room for thousands of such peers.
         Expert ONECOPY_ATTACH_BYTES => attach_bytes: usize = 16 * GIB,
             Size { min: 2 * MIB, max: 16 * TIB };
@@ -279,8 +276,8 @@ knobs! {
         /// line that was read through such a mapping costs its owner half as much to write again, too.
         Expert ONECOPY_POOL_WRITABLE => pool_writable: Option<bool> = None,
             OrAuto(Switch), auto::POOL_WRITABLE;
-        /// Bytes of chunks that messages to one peer may occupy at a time. A pipelined transfer may occupy more, where
-        /// ONECOPY_PIPELINE_DEPTH is set to more. Messages between nodes occupy no chunks.
+        /// Bytes of chunks that messages to one peer may occupy at a time. A pipelined transfer recycles as many, but
+        /// two chunks at least and 64 at most. Messages between nodes occupy no chunks.
         User ONECOPY_POOL_PER_PEER => pool_per_peer: Option<usize> = None,
             OrAuto(Size { min: 4 * KIB, max: GIB }), auto::POOL_PER_PEER;
         /// Bytes of chunks that one sender may have in all.
@@ -296,9 +293,6 @@ knobs! {
         /// Bytes per step of a pipelined transfer through chunks, at most a chunk.
         Expert ONECOPY_PIPELINE_CHUNK => pipeline_chunk: Option<usize> = None,
             OrAuto(Size { min: KIB, max: MIB }), auto::PIPELINE_CHUNK;
-        /// Chunks that a pipelined transfer recycles.
-        Expert ONECOPY_PIPELINE_DEPTH => pipeline_depth: Option<usize> = None,
-            OrAuto(Count { min: 2, max: 64 }), auto::PIPELINE_DEPTH;
         /// Whether sender and receiver both copy a large message when both wait for it.
         Expert ONECOPY_COOP => coop: bool = true, Switch;
         /// The smallest message that both sides copy.
@@ -322,16 +316,13 @@ knobs! {
     }
 
     "buffers" {
-        /// The largest bucket of temporary buffers; a multiple of the page. A larger buffer is made for its one use.
-        // Default: 4 MiB, by magnitude: beyond, to make a buffer costs little beside its copies.
-        Expert ONECOPY_BUFFERS_MAX => buffers_max: usize = 4 * MIB,
-            PageMultiple { min: 4 * KIB, max: 64 * GIB };
         /// Bytes of temporary buffers that a rank retains. A request beyond it is served; its
         /// memory is released when given back.
         // Default: 32 MiB, by magnitude: eight of the largest.
         User ONECOPY_BUFFERS_CAP => buffers_cap: usize = 32 * MIB, ANY_SIZE;
         /// Temporary buffers that nothing needed for this long are released.
-        // Default: 1 s, by magnitude: steps of programs are shorter, so that a loop keeps its buffers.
+        // Default: 1 s, by magnitude: steps of programs are shorter, so that a loop keeps its buffers. Tests let
+        // buffers go sooner, or keep them.
         Expert ONECOPY_BUFFERS_AGE => buffers_age: Duration = Duration::from_secs(1),
             Span { unit_ms: 1, min: 1, max: 86_400_000 };
         /// Bytes of shared memory that collectives may hold at a time on a node, in equal parts for its ranks. Half is
@@ -361,7 +352,8 @@ knobs! {
         User ONECOPY_WAIT_SLEEP => wait_sleep: WaitSleep = WaitSleep::Auto,
             OneOf::<WaitSleep>::new(), auto::WAIT_SLEEP;
         /// Records taken from one ring in one progress call, so that one busy peer does not keep out the others.
-        // Default: 32, by magnitude: records of one peer for some microseconds.
+        // Default: 32, by magnitude: records of one peer for some microseconds. Tests take fewer, to leave records
+        // behind.
         Expert ONECOPY_PROGRESS_QUOTA => progress_quota: usize = 32, Count { min: 1, max: 1024 };
         /// How often a wait looks whether its peers live. A rank that does not wait for so long looks once in ten of
         /// these.
@@ -397,9 +389,6 @@ knobs! {
         /// them; long messages are read in stripes by all that lead there. 1: no message is striped.
         // Default: 4: see `RAILS_MAX` in btl/verbs/src/matching.rs.
         User ONECOPY_VERBS_RAILS => verbs_rails: usize = 4, Count { min: 1, max: 4 };
-        /// Bytes of a long message that one port is asked for at a time, at most.
-        // Default: 64 KiB, by magnitude: at 10 GB/s that is 7 us, many times what a request costs.
-        Expert ONECOPY_VERBS_STRIPE_MAX => verbs_stripe_max: usize = 64 * KIB, Size { min: 4 * KIB, max: MIB };
         /// The port of each of these devices.
         User ONECOPY_VERBS_PORT => verbs_port: Option<usize> = None,
             OrAuto(Count { min: 1, max: 254 }), auto::VERBS_PORT;
@@ -423,38 +412,32 @@ knobs! {
         // Default: 8 KiB, by magnitude: two packets of the longest InfiniBand sends; at 10 GB/s it takes a microsecond.
         Expert ONECOPY_VERBS_SLOT => verbs_slot: usize = 8 * KIB, Size { min: KIB, max: MIB };
         /// Messages that a rank has room for at first, from all its peers together, and by how many that grows.
-        // Default: 256, by magnitude: 2 MiB, the full windows of eight peers.
+        // Default: 256, by magnitude: 2 MiB, the full windows of eight peers. Tests begin with fewer, to see them grow.
         Expert ONECOPY_VERBS_RECEIVES => verbs_receives: usize = 256, Count { min: 8, max: 16384 };
         /// Messages that a rank has room for at most, from all its peers together.
         // Default: 1024, by magnitude: four times that, 8 MiB, as much as Linux lets a user lock by default since 5.16.
         Expert ONECOPY_VERBS_RECEIVES_MAX => verbs_receives_max: usize = 1024,
             Count { min: 8, max: 16384 };
         /// Messages that a rank may have under way, to all its peers together.
-        // Default: 64, by magnitude: two full windows.
+        // Default: 64, by magnitude: two full windows. Tests take fewer, to run out of them.
         Expert ONECOPY_VERBS_SENDS => verbs_sends: usize = 64, Count { min: 8, max: 16384 };
         /// Messages under way to one peer, at most. By datagrams it is never more than 64.
         // Default: 32, by magnitude: 256 KiB, which take 26 us at 10 GB/s, several round trips.
         Expert ONECOPY_VERBS_WINDOW => verbs_window: usize = 32, Count { min: 4, max: 1024 };
-        /// Bytes of a message that the request itself carries, at most.
-        // Default: 220, by magnitude: as perftest writes by default (`DEF_INLINE_WRITE`).
-        Expert ONECOPY_VERBS_INLINE => verbs_inline: usize = 220, Size { min: 0, max: 512 };
         /// The smallest announced message that its receiver reads where it lies, by its device. Both sides must want
         /// that.
         Expert ONECOPY_VERBS_READ_MIN => verbs_read_min: Option<usize> = None, OrAuto(ANY_SIZE), auto::VERBS_READ_MIN;
-        /// Bytes of the program's memory that stay registered with a device for the next message.
+        /// Bytes of the program's memory that stay registered with a device for the next message. 0: none does, and
+        /// nothing watches what the program unmaps.
         // Default: 64 MiB, by magnitude: what is locked is lost to others.
         User ONECOPY_VERBS_CACHE => verbs_cache: usize = 64 * MIB, ANY_SIZE;
-        /// Pieces of memory that stay registered. 0: none does.
-        // Default: 128, by magnitude: programs send from few buffers, as in src/select/rewritten.rs.
-        Expert ONECOPY_VERBS_CACHE_ENTRIES => verbs_cache_entries: usize = 128,
-            Count { min: 0, max: 65536 };
         /// How long a device asks a peer that does not answer, before messages to it go by tcp.
         // Default: 1 s, by magnitude: it has to be longer than the shortest time that a device can be given, twice 0.27
         // s.
         User ONECOPY_VERBS_TIMEOUT => verbs_timeout: Duration = Duration::from_secs(1),
             Span { unit_ms: 1000, min: 1, max: 600 };
         /// Datagrams that a rank has room for, from all its peers together.
-        // Default: 160, by magnitude: five full windows.
+        // Default: 160, by magnitude: five full windows. Tests take fewer, to lose datagrams.
         Expert ONECOPY_VERBS_UD_RECEIVES => verbs_ud_receives: usize = 160, Count { min: 8, max: 16384 };
         /// How long a peer acknowledges no datagram before messages to it go by tcp. Its program acknowledges them,
         /// when it calls the library.
@@ -735,11 +718,12 @@ impl Knobs {
         (self.peer_share() / self.chunk_bytes()).max(1)
     }
 
-    /// Chunks that a pipelined transfer recycles.
+    /// Chunks that a pipelined transfer recycles: as many as messages to one peer may occupy. Two at least, as the
+    /// receiver copies out of one while the sender copies into another. 64 at most is chosen by magnitude: it is the
+    /// larger default share (`seeds::PEER_SHARE`) in chunks of the default size.
     #[must_use]
     pub fn pipeline_chunks(&self) -> usize {
-        self.pipeline_depth
-            .unwrap_or_else(|| auto::PIPELINE_DEPTH.here(self))
+        self.chunks_per_peer().clamp(2, 64)
     }
 
     /// Bytes per step of a pipelined transfer; never more than a chunk.

@@ -127,40 +127,6 @@ impl Kind for Size {
     }
 }
 
-/// A number of bytes that is a whole number of pages of 4 KiB, `min ..= max`.
-#[derive(Clone, Copy, Debug)]
-pub struct PageMultiple {
-    /// The smallest value accepted.
-    pub min: usize,
-    /// The largest value accepted.
-    pub max: usize,
-}
-
-impl Kind for PageMultiple {
-    type Value = usize;
-    fn type_name(&self) -> String {
-        "size".to_owned()
-    }
-    fn parse(&self, text: &str) -> Result<usize, String> {
-        let bytes = within(parse_size(text)?, self.min, self.max)?;
-        if bytes.is_multiple_of(4 * KIB) {
-            Ok(bytes)
-        } else {
-            Err("not a multiple of 4 KiB".to_owned())
-        }
-    }
-    fn show(&self, value: &usize) -> String {
-        show_size(*value)
-    }
-    fn range(&self) -> String {
-        format!(
-            "{} to {}, a multiple of 4 KiB",
-            show_size(self.min),
-            show_size(self.max)
-        )
-    }
-}
-
 /// A whole number, `min ..= max`.
 #[derive(Clone, Copy, Debug)]
 pub struct Count {

@@ -7,13 +7,19 @@ use crate::lanes::LaneJob;
 use nix::sys::resource::{Resource, getrlimit};
 use nix::unistd::geteuid;
 use onecopy_obs::{Knobs, VerbsMode};
-use onecopy_verbs::adapter::{Adapter, Lanes, Settings};
+use onecopy_verbs::adapter::{Adapter, CACHE_ENTRIES, Lanes, Settings};
 use onecopy_verbs::cache::Bounds;
 use onecopy_verbs::device::Missing;
 use onecopy_verbs::modes::{self, JobShape, Mode, Sizes};
 use onecopy_verbs::port::{self, Search};
 use onecopy_verbs::ud::{self, Datagrams};
 use onecopy_verbs::{Chosen, Error, Limits, NodeShare, Provider, Rails, Verbs};
+
+/// Bytes of a message that the request itself carries, at most: as perftest writes by default (`DEF_INLINE_WRITE`).
+const INLINE: usize = 220;
+/// Bytes of a long message that one port is asked for at a time, at most. Chosen by magnitude: at 10 GB/s that is 7 us,
+/// many times what a request costs.
+const STRIPE: usize = 64 << 10;
 
 /// Whether there is a device by which a peer could be reached.
 #[must_use]
@@ -108,15 +114,15 @@ pub fn settings(knobs: &Knobs) -> Settings {
         receives_max: knobs.verbs_receives_max,
         sends: knobs.verbs_sends,
         window: u32::try_from(knobs.verbs_window).unwrap_or(u32::MAX),
-        inline: knobs.verbs_inline,
+        inline: INLINE,
         silence: knobs.verbs_timeout,
         read_min: knobs.read_min() as u64,
         trusts_reads: knobs.verbs_read_min.is_some(),
-        stripe: knobs.verbs_stripe_max,
+        stripe: STRIPE,
         rails: knobs.verbs_rails,
         cache: Bounds {
             bytes: knobs.verbs_cache,
-            entries: knobs.verbs_cache_entries,
+            entries: CACHE_ENTRIES,
         },
     }
 }
@@ -167,7 +173,7 @@ pub fn sizes(knobs: &Knobs) -> Sizes {
         slot: number(knobs.verbs_slot),
         receives: number(knobs.verbs_receives),
         receives_max: number(knobs.verbs_receives_max),
-        stripe: number(knobs.verbs_stripe_max),
+        stripe: number(STRIPE),
         datagrams: number(knobs.verbs_ud_receives),
         sends: number(knobs.verbs_sends),
         depth: number(knobs.verbs_window),

@@ -343,7 +343,7 @@ pub fn explain(call: &str, peer: u32, error: &io::Error) -> Refusal {
             "the module lets this user not reach the peer: run the ranks as one user"
         }
         Some(libc::ENOMEM) => {
-            "raise vm.max_map_count or the address space limit (ulimit -v), or lower ONECOPY_ATTACH_MAX"
+            "raise vm.max_map_count or the address space limit (ulimit -v), or lower ONECOPY_ATTACH_BYTES"
         }
         _ => "see kmod/README.md",
     };

@@ -82,9 +82,12 @@ pub const SILENT: Duration = Duration::from_secs(1);
 /// Rounds, of a batch of completions each, in which a connection that fails may tell of what was under way. They bound
 /// the stay in the library. Slots that are not told of by then come back when the pair is destroyed.
 const FLUSH_ROUNDS: u32 = 256;
-/// Bytes that a request itself may carry: the most that `ONECOPY_VERBS_INLINE` takes. Each request of a queue has room
+/// Bytes that a request itself may carry: the most that [`Settings::inline`] may say. Each request of a queue has room
 /// for what is asked for.
 const INLINE_MAX: usize = 512;
+/// Pieces of the program's memory that a rank keeps registered. Chosen by magnitude: programs send from few buffers, as
+/// in src/select/rewritten.rs.
+pub const CACHE_ENTRIES: usize = 128;
 
 /// A rank's side of its lanes, in parts that can be borrowed apart.
 #[derive(Debug)]

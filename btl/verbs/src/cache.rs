@@ -259,7 +259,7 @@ impl<P: Provider> Cache<P> {
     /// A cache of several domains, which share its bounds.
     #[must_use]
     pub fn of(domains: Vec<Domain<P>>, bounds: Bounds) -> Self {
-        if bounds.entries == 0 {
+        if bounds.entries == 0 || bounds.bytes == 0 {
             return Self::watched_by(domains, bounds, |_| Err("not wanted".to_owned()));
         }
         Self::watched_by(domains, bounds, Watcher::start)

@@ -50,7 +50,7 @@ use schedule::{InLists, Schedule};
 
 /// Packets of a window at least. Fewer cannot show a loss: that takes three packets behind the lost one.
 const WINDOW_MIN: u32 = 4;
-/// Bytes that a request itself may carry, as for connections. The knob `ONECOPY_VERBS_INLINE` permits no more.
+/// Bytes that a request itself may carry, as for connections.
 const INLINE_MAX: usize = 512;
 /// Sends under way beside those that hold slots: acknowledgements and short packets. Chosen by magnitude: what finds
 /// no room waits in its lane.

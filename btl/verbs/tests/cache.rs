@@ -402,4 +402,9 @@ fn without_keeping_each_has_a_registration_of_its_own() {
     assert!(!Arc::ptr_eq(&a.memory, &b.memory));
     assert_eq!((cache.count(), a.memory.len()), (0, 10));
     assert_eq!(cache.refused(), Some("not wanted"));
+    for (bytes, entries) in [(0, 16), (1 << 20, 0)] {
+        let cache = Cache::new(&domain(&fabric), Bounds { bytes, entries });
+        drop(get(&cache, base, 10));
+        assert_eq!((cache.count(), cache.refused()), (0, Some("not wanted")));
+    }
 }

@@ -249,7 +249,7 @@ fn show_bounds(out: &mut dyn Write, f: &Formula, l: &Listing) -> io::Result<()> 
     )?;
     writeln!(
         out,
-        "Per connection: ring {} + up to {} of its sender's pool (ONECOPY_POOL_PER_PEER, ONECOPY_PIPELINE_DEPTH) = {}",
+        "Per connection: ring {} + up to {} of its sender's pool (ONECOPY_POOL_PER_PEER) = {}",
         size(l.per_connection.ring),
         size(l.per_connection.pool_share),
         size(l.per_connection.at_most)

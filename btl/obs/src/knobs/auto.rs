@@ -367,13 +367,6 @@ pub(super) static PIPELINE_CHUNK: Auto = Auto::Computed(
     || "ONECOPY_CHUNK_SIZE".to_owned(),
     |knobs, situation| Value::Size(chunk(knobs, situation)),
 );
-pub(super) static PIPELINE_DEPTH: Auto = Auto::Computed(
-    || "as many as messages to one peer may occupy, 2 to 64".to_owned(),
-    |knobs, situation| {
-        let count = share(knobs, situation) / chunk(knobs, situation);
-        Value::Count(count.clamp(2, 64))
-    },
-);
 
 fn share(knobs: &Knobs, situation: &Situation) -> usize {
     knobs

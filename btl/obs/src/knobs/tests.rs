@@ -111,7 +111,6 @@ fn the_processor_decides_what_auto_stands_for() {
             Value::Size(512 * KIB),
         ),
         (&auto::POOL_WRITABLE, Value::Word("off"), Value::Word("on")),
-        (&auto::PIPELINE_DEPTH, Value::Count(64), Value::Count(32)),
     ] {
         assert_eq!(value_of(rule, false), Some(by_stores));
         assert_eq!(value_of(rule, true), Some(by_strings));

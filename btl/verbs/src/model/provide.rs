@@ -25,7 +25,7 @@ use crate::provider::{
 };
 use crate::timing::Timing;
 
-/// Bytes that a request can carry. The most that `ONECOPY_VERBS_INLINE` permits.
+/// Bytes that a request can carry: as much as a queue is ever asked for.
 const INLINE: u32 = 512;
 
 fn refused(code: i32) -> io::Error {

@@ -5,7 +5,7 @@ use std::collections::VecDeque;
 use std::time::{Duration, Instant};
 
 use super::note::{Attempt, Keys};
-use crate::adapter::Shows;
+use crate::adapter::{CACHE_ENTRIES, Shows};
 use crate::changed::Listed;
 use crate::matching::OfferedRail;
 
@@ -15,8 +15,8 @@ use crate::matching::OfferedRail;
 const BACKOFF: Duration = Duration::from_secs(1);
 const BACKOFF_MAX: Duration = Duration::from_secs(64);
 /// Keys of a peer's memory that are known at once. Older ones are forgotten: their memory is read by the first rail.
-/// Twice as many as pieces of memory that a rank keeps registered by default (`ONECOPY_VERBS_CACHE_ENTRIES`).
-const KEYS_MAX: usize = 256;
+/// Twice as many as pieces of memory that a rank keeps registered.
+const KEYS_MAX: usize = 2 * CACHE_ENTRIES;
 
 /// A connection of a lane by one rail.
 #[derive(Debug)]

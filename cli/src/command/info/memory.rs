@@ -51,7 +51,7 @@ struct Listing<'a> {
     trial: &'a [Row],
 }
 
-/// The most that the trial takes. Chosen by magnitude: twice the default of `ONECOPY_BUFFERS_MAX`, and no burden for
+/// The most that the trial takes. Chosen by magnitude: twice the largest bucket, and no burden for
 /// any machine.
 const TRIAL: u64 = 8 << 20;
 
