@@ -111,7 +111,7 @@ impl Communicator {
             let read = ops.iter().take_while(|op| op.has_read).last();
             if let Some(done) = read.map(|op| op.seq).filter(|&seq| seq != state.done) {
                 state.set_done(done);
-                state.wake(&engine.peers);
+                state.wake();
                 moved = true;
             }
         }
@@ -146,7 +146,7 @@ impl Communicator {
             let announced = if word == 0 { Failed::GIVEN_UP } else { word };
             if state.has_channel() {
                 state.own().fail(announced);
-                state.wake(&engine.peers);
+                state.wake();
                 await_end_of_writes(engine, state);
             } else if let Some(channel) = state.channel.take() {
                 // Members that could open it wait for this rank's line. They may look here for as long as they like:
@@ -154,7 +154,7 @@ impl Communicator {
                 if let Some(end) = engine.core.home.channel(channel) {
                     end.fail(announced);
                 }
-                state.wake(&engine.peers);
+                state.wake_unopened(&engine.peers);
             } else if engine.lives.fatal().is_none() {
                 self.poison = Poison::tell(engine, state, word);
             }
@@ -296,7 +296,7 @@ impl Communicator {
             }
         }
         if served {
-            state.wake(&engine.peers);
+            state.wake();
         }
         served
     }

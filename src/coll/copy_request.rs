@@ -56,7 +56,7 @@ pub(crate) fn fetch(
     }
     let theirs = &state.channel_ends[run.place];
     if run.ask(own, theirs, state.me, ticket) {
-        state.wake(&engine.peers);
+        state.wake();
     }
     Ok(0)
 }

@@ -162,7 +162,7 @@ impl ExchangePlan {
         }
         state.own().write_slot(seq, 0, &table);
         if packed {
-            state.publish(&engine.peers, seq, kind::SLOT | kind::TABLE, &[]);
+            state.publish(seq, kind::SLOT | kind::TABLE, &[]);
             return Ok(());
         }
         // The table is in the slot.
@@ -239,7 +239,7 @@ impl Exchange {
                 if let Some(open) = plan.open() {
                     describe(&engine.range_of(&open), &mut line[24..]);
                 }
-                state.publish(&engine.peers, seq, content | flags, &line);
+                state.publish(seq, content | flags, &line);
             }
             _ => {}
         }
@@ -462,11 +462,10 @@ pub(super) fn give_short(cx: &mut StepContext<'_>, piece: LoanRange) -> Result<(
     if piece.len > INLINE {
         state.need_slots(&engine.core.home)?;
     }
-    let Engine { core, peers, .. } = engine;
-    core.loans
-        .read(piece.loan, piece.offset, piece.len, |bytes| {
-            state.publish_short(peers, seq, bytes, || iter::once(0..piece.len));
-        })?;
+    let loans = &mut engine.core.loans;
+    loans.read(piece.loan, piece.offset, piece.len, |bytes| {
+        state.publish_short(seq, bytes, || iter::once(0..piece.len));
+    })?;
     Ok(())
 }
 
@@ -509,7 +508,7 @@ fn expose(cx: &mut StepContext<'_>, given: GivenPiece, placement: Placement) -> 
         }
         _ => {}
     }
-    state.publish(&engine.peers, seq, kind::BUFFER | flags, &line);
+    state.publish(seq, kind::BUFFER | flags, &line);
     Ok(())
 }
 

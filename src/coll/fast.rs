@@ -90,9 +90,7 @@ impl Worker {
             engine,
             collectives,
         } = self;
-        let Engine {
-            core, lives, peers, ..
-        } = engine;
+        let Engine { core, lives, .. } = engine;
         let comm = collectives.slots.get_mut(slot);
         let Some(Communicator {
             state,
@@ -130,15 +128,15 @@ impl Worker {
             match place {
                 GivenPlace::Channel => {
                     let me = state.me;
-                    state.publish_short(peers, seq, bytes, || short.filled(me));
+                    state.publish_short(seq, bytes, || short.filled(me));
                 }
                 GivenPlace::Mapped(heap) => {
                     *reads_mapped = Some(short.readers);
-                    state.publish_mapped(peers, seq, bytes, heap);
+                    state.publish_mapped(seq, bytes, heap);
                 }
             }
         } else if matches!(short.action, Action::Meet) {
-            state.publish(peers, seq, kind::NOTHING, &[]);
+            state.publish(seq, kind::NOTHING, &[]);
         }
         // From the program's memory: the lines that were just published are on their way to others.
         let own = short.own(state.size(), state.me);
@@ -179,7 +177,7 @@ impl Worker {
             running.take(&engine.peers, state, polls)?;
             running.short.count(engine, state, running.mapped);
             state.set_done(running.seq);
-            state.wake(&engine.peers);
+            state.wake();
         }
         if let Some(readers) = *reads_mapped {
             state.await_readers(readers, running.seq, polls)?;
@@ -242,7 +240,7 @@ impl Worker {
         }
         state.in_short = false;
         state.set_done(state.seq);
-        state.wake(&engine.peers);
+        state.wake();
         if comm.reads_mapped.is_some() {
             let reason = "a call panicked while others read its buffer".into();
             comm.fail(engine, &Error::Collective { reason });
@@ -253,13 +251,7 @@ impl Worker {
 impl CommState {
     /// Publishes where `bytes` are, of this rank's heap, for members to read.
     #[inline(never)]
-    fn publish_mapped(
-        &self,
-        peers: &[Option<Box<Peer>>],
-        seq: u32,
-        bytes: &[u8],
-        heap: HeapOffset,
-    ) {
+    fn publish_mapped(&self, seq: u32, bytes: &[u8], heap: HeapOffset) {
         let range = RemoteRange {
             address: bytes.as_ptr().addr() as u64,
             heap: Some(heap),
@@ -268,7 +260,7 @@ impl CommState {
         };
         let mut line = [0; INLINE];
         describe(&range, &mut line[..24]);
-        self.publish(peers, seq, kind::BUFFER, &line);
+        self.publish(seq, kind::BUFFER, &line);
     }
 
     /// Polls until `readers` have read this rank's contribution.

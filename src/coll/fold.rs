@@ -274,7 +274,7 @@ impl Fold {
         let split = plan.algorithm == Algorithm::Split;
         let everywhere = split && !self.targets.is_empty();
         let phase = if everywhere { EVERYWHERE } else { WRITTEN };
-        state.advance(&engine.peers, seq, phase);
+        state.advance(seq, phase);
         if helps && plan.root != Some(state.me) {
             return Ok(Step::Done);
         }

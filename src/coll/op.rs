@@ -267,9 +267,9 @@ impl Operation {
         let cx = &mut cx;
         match body {
             Body::Barrier => {
-                let (engine, state, seq, _) = cx.parts();
+                let (state, seq) = (&*cx.state, cx.seq);
                 if state.children().next().is_none() {
-                    state.publish(&engine.peers, seq, kind::NOTHING, &[]);
+                    state.publish(seq, kind::NOTHING, &[]);
                 }
                 Ok(())
             }
@@ -313,7 +313,7 @@ impl Operation {
 }
 
 fn barrier(cx: &mut StepContext<'_>) -> Result<Step> {
-    let (engine, state, seq, _) = cx.parts();
+    let (state, seq) = (&*cx.state, cx.seq);
     if state.size() <= FLAT {
         let missing = (0..state.size()).any(|place| barrier_awaits(state, seq, place));
         return Ok(if missing { Step::Idle } else { Step::Done });
@@ -322,7 +322,7 @@ fn barrier(cx: &mut StepContext<'_>) -> Result<Step> {
         return Ok(Step::Idle);
     }
     if state.own().phase(seq) == 0 {
-        state.publish(&engine.peers, seq, kind::NOTHING, &[]);
+        state.publish(seq, kind::NOTHING, &[]);
         if state.awaited_in_tree(seq).next().is_some() {
             return Ok(Step::Idle);
         }

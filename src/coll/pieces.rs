@@ -115,7 +115,7 @@ impl Pieces {
         (self.gives, self.way) = (true, Way::Pieces);
         self.copy_piece(cx)?;
         let (engine, state, seq, _) = cx.parts();
-        state.publish_in(&engine.peers, seq, 2, kind::PIECES, &line);
+        state.publish_in(seq, 2, kind::PIECES, &line);
         engine.core.counters.coll_in_pieces += 1;
         Ok(())
     }
@@ -210,9 +210,9 @@ impl Pieces {
             return Ok(0);
         }
         let n = self.copy_piece(cx)?;
-        let (engine, state, seq, _) = cx.parts();
+        let (state, seq) = (&*cx.state, cx.seq);
         let pieces = self.written.div_ceil(self.unit());
-        state.advance(&engine.peers, seq, phase_of(pieces));
+        state.advance(seq, phase_of(pieces));
         Ok(n)
     }
 
@@ -319,10 +319,10 @@ impl Pieces {
             return Ok(0);
         }
         self.combine(cx, (&piece, copy), recv, work)?;
-        let (engine, state, _, _) = cx.parts();
+        let state = &*cx.state;
         state.failure_of(other).map_or(Ok(()), Err)?;
         state.own().set_ack(seq, index as u32 + 1);
-        state.wake(&engine.peers);
+        state.wake();
         if mapped {
             cx.tally.add(cx.state.members[other], LayerId::MAP, n);
         }

@@ -90,7 +90,7 @@ impl Relay {
         let mut line = [0u8; INLINE];
         describe(&engine.range_of(&piece), &mut line[24..]);
         shared.served[RESULT] = Some(Served::Loan(piece));
-        state.publish(&engine.peers, seq, kind::NOTHING, &line);
+        state.publish(seq, kind::NOTHING, &line);
     }
 
     pub(crate) fn step(&mut self, cx: &mut StepContext<'_>) -> Result<Step> {
@@ -132,7 +132,7 @@ impl Relay {
                 self.left.remove(now.part);
                 if std::mem::take(&mut self.own) {
                     cx.shared.readers = Readers::Everyone;
-                    cx.state.advance(&cx.engine.peers, seq, WRITTEN);
+                    cx.state.advance(seq, WRITTEN);
                 }
             }
         }

@@ -223,24 +223,19 @@ impl CommState {
 
     /// Publishes this rank's contribution to `seq` and wakes who may wait for it.
     #[inline]
-    pub(crate) fn publish(&self, peers: &[Option<Box<Peer>>], seq: u32, kind: u8, payload: &[u8]) {
-        self.publish_in(peers, seq, 1, kind, payload);
+    pub(crate) fn publish(&self, seq: u32, kind: u8, payload: &[u8]) {
+        self.publish_in(seq, 1, kind, payload);
     }
 
     /// Publishes `bytes`, no more than a slot takes, in the line of `seq`, or in the slot next to it. Others read the
     /// ranges `filled` of them alone. [`Self::need_slots`] has made sure of the slot.
     #[inline(always)]
-    pub(crate) fn publish_short<I>(
-        &mut self,
-        peers: &[Option<Box<Peer>>],
-        seq: u32,
-        bytes: &[u8],
-        filled: impl Fn() -> I,
-    ) where
+    pub(crate) fn publish_short<I>(&mut self, seq: u32, bytes: &[u8], filled: impl Fn() -> I)
+    where
         I: Iterator<Item = Range<usize>>,
     {
         if bytes.len() <= INLINE {
-            self.publish(peers, seq, kind::INLINE, bytes);
+            self.publish(seq, kind::INLINE, bytes);
             return;
         }
         let next = self.next_in_slot(seq);
@@ -249,7 +244,7 @@ impl CommState {
             own.write_slot(seq, part.start, &bytes[part]);
         }
         let len = (bytes.len() as u64).to_le_bytes();
-        self.publish(peers, seq, kind::SLOT, &len);
+        self.publish(seq, kind::SLOT, &len);
         if bytes.len() <= COLL_SLOT {
             for part in filled() {
                 own.hand_over_slot(seq, part);
@@ -278,33 +273,37 @@ impl CommState {
 
     /// As `publish`, in a later phase at once.
     #[inline]
-    pub(crate) fn publish_in(
-        &self,
-        peers: &[Option<Box<Peer>>],
-        seq: u32,
-        phase: u32,
-        kind: u8,
-        payload: &[u8],
-    ) {
+    pub(crate) fn publish_in(&self, seq: u32, phase: u32, kind: u8, payload: &[u8]) {
         let info = Info {
             done: self.done,
             kind,
             len: payload.len() as u8,
         };
         self.own().publish(seq, phase, info, payload);
-        self.wake(peers);
+        self.wake();
     }
 
     /// Moves this rank's contribution on to a later phase.
-    pub(crate) fn advance(&self, peers: &[Option<Box<Peer>>], seq: u32, phase: u32) {
+    pub(crate) fn advance(&self, seq: u32, phase: u32) {
         self.own().advance(seq, phase);
-        self.wake(peers);
+        self.wake();
     }
 
     /// Wakes members that sleep: they may wait for what was just written.
-    #[inline]
-    pub(crate) fn wake(&self, peers: &[Option<Box<Peer>>]) {
+    #[inline(always)]
+    pub(crate) fn wake(&self) {
         light_fence(self.strong);
+        for (place, end) in self.channel_ends.iter().enumerate() {
+            if place != self.me {
+                end.ring();
+            }
+        }
+    }
+
+    /// The same where the channel is not open here: its members are known by what leads to them.
+    #[cold]
+    pub(super) fn wake_unopened(&self, peers: &[Option<Box<Peer>>]) {
+        light_fence(true);
         for &rank in &*self.members {
             if let Some(peer) = &peers[rank as usize] {
                 peer.endpoint.ring();

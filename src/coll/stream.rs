@@ -222,16 +222,16 @@ impl Stream {
 
     /// Tells the rank before that the piece is read, and the next one that it is there.
     fn pass_on(&self, cx: &mut StepContext<'_>, flow: &Flow, now: CurrentPiece) {
-        let (engine, state, seq, _) = cx.parts();
+        let (state, seq) = (&*cx.state, cx.seq);
         if flow.slots_in {
             state.own().set_ack(seq, now.phase);
-            state.wake(&engine.peers);
+            state.wake();
         }
         if flow.slots_out {
             if now.phase == 1 {
-                state.publish(&engine.peers, seq, kind::SLOT, &[]);
+                state.publish(seq, kind::SLOT, &[]);
             } else {
-                state.advance(&engine.peers, seq, now.phase);
+                state.advance(seq, now.phase);
             }
         } else if state.me + 1 < state.size() {
             let ready = if self.passed == self.send.len {
@@ -435,9 +435,9 @@ fn hand_on(cx: &mut StepContext<'_>, pieces: usize) {
                     describe(&engine.range_of(piece), out);
                 }
             }
-            state.publish_in(&engine.peers, seq, phase, kind::BUFFER, &line);
+            state.publish_in(seq, phase, kind::BUFFER, &line);
         }
-        now if now < phase => state.advance(&engine.peers, seq, phase),
+        now if now < phase => state.advance(seq, phase),
         _ => {}
     }
 }

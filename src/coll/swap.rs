@@ -98,7 +98,7 @@ impl Swap {
             shared.temp.as_ref().map_or(0, |s| s.len() as u64),
         );
         let flags = promises.flags();
-        state.publish(&engine.peers, seq, kind::BUFFER | flags, &line);
+        state.publish(seq, kind::BUFFER | flags, &line);
     }
 
     /// How it is done; none as long as not all have come.
@@ -194,7 +194,7 @@ impl Swap {
         }
         if !self.filled {
             self.filled = true;
-            state.advance(&engine.peers, seq, WRITTEN);
+            state.advance(seq, WRITTEN);
         }
         // The others have swapped their halves.
         let all = (0..state.size()).all(|place| !state.lacks(place, seq, self.phase()));
@@ -247,7 +247,7 @@ impl Swap {
                 return Ok(result);
             }
             cx.state.own().set_ack(cx.seq, self.phase());
-            cx.state.wake(&cx.engine.peers);
+            cx.state.wake();
             self.round += 1;
             self.filled = false;
             result = Step::Moved;
@@ -292,7 +292,7 @@ impl Swap {
                 }
             })?;
         }
-        state.advance(&cx.engine.peers, seq, self.phase());
+        state.advance(seq, self.phase());
         self.pending = active;
         self.filled = true;
         Ok(Step::Moved)

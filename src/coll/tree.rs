@@ -10,7 +10,6 @@ use super::lines;
 use super::select::FLAT;
 use super::state::{CommState, Step};
 use super::{ElemType, Op};
-use crate::engine::Engine;
 use crate::error::Result;
 use crate::memory::pool::MemoryKind;
 use onecopy_btl::LayerId;
@@ -136,7 +135,7 @@ impl TreeFold {
             return Ok(false);
         }
         state.need_slots(&engine.core.home)?;
-        let Engine { core, peers, .. } = &mut **engine;
+        let core = &mut engine.core;
         let mut work = core.buffers.pool.take(3 * COLL_SLOT, MemoryKind::Private)?;
         let (out, work) = work.split_at_mut(COLL_SLOT);
         let out = &mut out[..len];
@@ -156,7 +155,7 @@ impl TreeFold {
             alias: false,
         };
         combine_all(&operands, out, &views, None, work);
-        state.publish_short(peers, seq, out, || iter::once(0..len));
+        state.publish_short(seq, out, || iter::once(0..len));
         Ok(true)
     }
 

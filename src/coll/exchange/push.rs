@@ -276,7 +276,7 @@ impl Push {
         let over = self.is_over(plan);
         if over && self.writes && !self.announced {
             self.announced = true;
-            state.advance(&engine.peers, seq, WRITTEN);
+            state.advance(seq, WRITTEN);
             if self.served == plan.readers.others(state.size(), state.me).count() {
                 shared.readers = Readers::Nobody;
                 shared.served[GIVEN] = None;

@@ -206,6 +206,13 @@ impl Channel {
         self.lines().done.0.set(seq);
     }
 
+    /// Wakes the owner if it sleeps; see [`Doorbell::ring`](crate::doorbell::Doorbell::ring).
+    #[cfg(not(loom))]
+    #[inline(always)]
+    pub fn ring(&self) {
+        self.memory.doorbell().ring();
+    }
+
     /// Publishes the owner's contribution to collective `seq`.
     ///
     /// # Panics

@@ -168,7 +168,7 @@ impl OwnSegment {
             let offset = self.geometry.channel_offset(channel);
             let slot = self.geometry.slot_bytes();
             Channel::new(
-                EndMemory::new(&self.map, offset, slot),
+                EndMemory::new(&self.map, self.doorbell(), offset, slot),
                 self.geometry.heap_bytes,
             )
         })

@@ -168,7 +168,12 @@ impl PeerSegment {
         (channel < self.geometry.coll_channels).then(|| {
             let offset = self.geometry.channel_offset(channel);
             Channel::new(
-                EndMemory::new(&self.control, offset, self.geometry.slot_bytes()),
+                EndMemory::new(
+                    &self.control,
+                    self.doorbell(),
+                    offset,
+                    self.geometry.slot_bytes(),
+                ),
                 self.geometry.heap_bytes,
             )
         })

@@ -11,6 +11,7 @@ use super::super::checked_line::INLINE;
 pub(super) use super::super::view::View;
 use super::{Channel, Line, Lines};
 use crate::copy::{self, Kernel};
+use crate::doorbell::Doorbell;
 use crate::layout::{COLL_DEPTH, COLL_STAGE, COLL_STAGES, PAGE, SegOffset};
 use crate::mapping::{Mapping, SharedStruct};
 use crate::prefetch;
@@ -33,6 +34,8 @@ const SLOTS: usize = PAGE;
 pub struct EndMemory {
     map: Arc<Mapping>,
     lines: NonNull<Lines>,
+    /// That of the rank whose segment it is.
+    doorbell: NonNull<Doorbell>,
     begin: u64,
     /// Bytes of a slot.
     slot: usize,
@@ -44,12 +47,19 @@ unsafe impl Send for EndMemory {}
 unsafe impl Sync for EndMemory {}
 
 impl EndMemory {
-    /// `slot`: bytes of a slot.
-    pub(crate) fn new(map: &Arc<Mapping>, offset: SegOffset, slot: usize) -> Self {
+    /// `slot`: bytes of a slot. The doorbell lies in the mapping, too.
+    pub(crate) fn new(
+        map: &Arc<Mapping>,
+        doorbell: &Doorbell,
+        offset: SegOffset,
+        slot: usize,
+    ) -> Self {
         let lines = NonNull::from(map.shared::<Lines>(offset.0));
+        let doorbell = NonNull::from(doorbell);
         Self {
             map: Arc::clone(map),
             lines,
+            doorbell,
             begin: offset.0,
             slot,
         }
@@ -59,6 +69,12 @@ impl EndMemory {
     pub(super) fn lines(&self) -> &Lines {
         // SAFETY: made from a reference into the mapping that this keeps alive.
         unsafe { self.lines.as_ref() }
+    }
+
+    #[inline(always)]
+    pub(super) fn doorbell(&self) -> &Doorbell {
+        // SAFETY: as above.
+        unsafe { self.doorbell.as_ref() }
     }
 
     #[inline]
