@@ -18,8 +18,8 @@ use std::collections::VecDeque;
 pub(crate) struct Communicator {
     pub(crate) state: CommState,
     pub(crate) ops: VecDeque<Operation>,
-    /// Who reads this rank's contribution to the last short collective where the program has it. None: it stands in the
-    /// channel, or there is none.
+    /// Who reads this rank's contribution to the short collective under way where the program has it. None: it stands in
+    /// the channel, or there is none.
     pub(super) reads_mapped: Option<Readers>,
     /// What members get by messages when it has failed.
     pub(super) poison: Poison,
@@ -135,6 +135,25 @@ impl Communicator {
             engine.fail_peer(*rank as u32, Gone::Protocol(detail.clone()));
         }
         self.fail(engine, error);
+    }
+
+    /// What a short collective has given in place goes back to the program. Fails, if members may still read it: they
+    /// learn that.
+    #[cold]
+    pub(super) fn give_up_readers(&mut self, engine: &mut Engine, error: &Error) {
+        let Self {
+            state,
+            reads_mapped,
+            ..
+        } = self;
+        let Some(readers) = reads_mapped.take() else {
+            return;
+        };
+        let seq = state.seq;
+        let mut others = readers.others(state.size(), state.me);
+        if !others.all(|place| state.has_read(place, seq)) {
+            self.fail(engine, error);
+        }
     }
 
     /// Ends its collectives, those under way and all later ones, and tells the members.

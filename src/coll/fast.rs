@@ -181,6 +181,7 @@ impl Worker {
         }
         if let Some(readers) = *reads_mapped {
             state.await_readers(readers, running.seq, polls)?;
+            *reads_mapped = None;
         }
         state.in_short = false;
         // The next contribution's line comes back meanwhile.
@@ -241,10 +242,8 @@ impl Worker {
         state.in_short = false;
         state.set_done(state.seq);
         state.wake();
-        if comm.reads_mapped.is_some() {
-            let reason = "a call panicked while others read its buffer".into();
-            comm.fail(engine, &Error::Collective { reason });
-        }
+        let reason = "a call panicked while others read its buffer".into();
+        comm.give_up_readers(engine, &Error::Collective { reason });
     }
 }
 

@@ -187,7 +187,12 @@ impl Communicator {
         call: Call,
         opened: Result<()>,
     ) -> Result<RequestId> {
-        self.admit(engine, opened)?;
+        match (call, &self.state.failed) {
+            (Call::Begun, Some(error)) => return Err(error.clone()),
+            // It was admitted when it began. A member may have read all and left.
+            (Call::Begun, None) => {}
+            (Call::Waits | Call::GoesOn, _) => self.admit(engine, opened)?,
+        }
         let scheduler = self.scheduler(collective, buffers);
         let plan = scheduler.plan()?;
         let len = scheduler.payload(&plan);
@@ -232,7 +237,7 @@ impl Communicator {
             }
         }
         if begun {
-            op.resume(state, *reads_mapped);
+            op.resume(state, reads_mapped.take());
         }
         ops.push_back(op);
         Ok(id)

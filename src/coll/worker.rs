@@ -335,16 +335,21 @@ impl Worker {
         };
         // Its thread has come with it, whatever becomes of it: nobody waits for that any more.
         comm.state.in_short &= call != Call::Begun;
-        engine.lives.check()?;
-        let started = match collectives.levels.get_mut(&slot) {
-            None => {
+        let started = engine.lives.check().and_then(|()| {
+            let Some(levels) = collectives.levels.get_mut(&slot) else {
                 let opened = comm.open(engine);
                 let started = comm.start(engine, collective, buffers, call, opened)?;
                 comm.begin_ops(engine);
-                started
+                return Ok(started);
+            };
+            levels.start(engine, comm, collective, buffers, call)
+        });
+        let started = started.inspect_err(|error| {
+            if call == Call::Begun {
+                // Its buffer goes back to the program.
+                comm.give_up_readers(engine, error);
             }
-            Some(levels) => levels.start(engine, comm, collective, buffers, call)?,
-        };
+        })?;
         if !collectives.active.contains(&slot) {
             collectives.active.push(slot);
         }

@@ -711,8 +711,8 @@ mod tests {
         let begun = AtomicU32::new(0);
         local_with(2, &Knobs::default(), |rt| {
             let world = rt.world();
-            // More than a short slot, in memory that both map: it takes a request.
-            let mut heap = rt.alloc(8 << 10).expect("alloc");
+            // More than is read in place without a request, in memory that both map.
+            let mut heap = rt.alloc(80 << 10).expect("alloc");
             world.bcast(&mut heap[..], 0).expect("the channel is open");
             let rounds = || rt.handle().gate.enter().engine.polling.rounds();
             let mut made = 0;

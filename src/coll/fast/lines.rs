@@ -65,8 +65,10 @@ impl ShortLines<'_> {
         read: impl Fn(&mut [u8], View<'_>),
     ) -> Result<(), Stop> {
         let line = lines::read(self.state, place, self.seq).map_err(|_| Stop::NotShort)?;
+        // One that promises to write waits for this rank's line, which the root of a gather publishes by a request.
         let is_all = line.content == Content::Buffer
             && !line.has(kind::TABLE)
+            && !line.has(kind::WRITES)
             && line.given.len == self.len as u64;
         if !is_all {
             return Err(Stop::NotShort);

@@ -6,7 +6,7 @@ use crate::coll::{Collective, ElemType, Parts, PredefinedOp};
 use crate::runtime::{Runtime, Threads, local, local_of};
 use onecopy_obs::Knobs;
 use onecopy_shm::heap::HeapBuf;
-use onecopy_shm::layout::{COLL_SLOT, COLL_SLOT_LONG};
+use onecopy_shm::layout::{COLL_DEPTH, COLL_SLOT, COLL_SLOT_LONG};
 use onecopy_shm::sync::{AtomicBool, Ordering};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::time::Duration;
@@ -254,5 +254,89 @@ fn a_panic_through_a_call_that_gives_in_place_is_known_to_its_readers() {
         let ended = request.wait();
         assert!(ended.is_err() || !panics, "its own collective has failed");
         assert!(world.barrier().is_err(), "the communicator has failed");
+    });
+}
+
+/// A member of a gather gives by a request, and promises to write into the root's buffer, which is mapped. So the root
+/// leaves its short collective, and says where its buffer is.
+#[test]
+fn a_root_answers_members_that_write() {
+    const BYTES: usize = 9000;
+    local(2, |rt| {
+        let (world, me) = (rt.world(), rt.rank());
+        let mut heap = in_heap(&rt, me, 2 * BYTES);
+        world.bcast(&mut [0u8; 64], 0).expect("the slots are there");
+        for _ in 0..3 {
+            world.barrier().expect("barrier");
+            if me == 0 {
+                // The other rank fills its channel.
+                std::thread::sleep(Duration::from_millis(20));
+            }
+            for _ in 0..COLL_DEPTH {
+                world.bcast(&mut [0u8; 8], 1).expect("bcast");
+            }
+            if me == 0 {
+                // It gathers by a request by now.
+                std::thread::sleep(Duration::from_millis(20));
+            }
+            let send = vec![me as u8 + 1; BYTES];
+            let parts = Parts::Equal(BYTES);
+            let gather = Collective::Gather { root: 0, parts };
+            let given = in_heap(&rt, me, BYTES);
+            let from = if me == 0 { &send[..] } else { &given[..] };
+            world
+                .run(&gather, Some(from), Some(&mut heap[..]))
+                .expect("gather");
+            let came = |place: usize| heap[place * BYTES..][..BYTES].iter();
+            let is_good = |place: usize| came(place).all(|&byte| byte == place as u8 + 1);
+            assert!(me != 0 || (0..2).all(is_good));
+        }
+        rt.finalize().expect("finalize");
+    });
+}
+
+/// A job is given up while a rank waits for who reads in place: they learn that, before its buffer goes back.
+#[test]
+fn an_ended_runtime_tells_its_readers() {
+    let over = AtomicBool::new(false);
+    local(2, |rt| {
+        let world = rt.world();
+        let mut heap = in_heap(&rt, rt.rank(), 9000);
+        world.barrier().expect("barrier");
+        if rt.rank() == 0 {
+            let call = MemberCall {
+                collective: &Collective::Bcast { root: 0 },
+                slot: COLL_SLOT_LONG,
+                size: 2,
+                me: 0,
+                send: None,
+                recv: Some(heap.len()),
+            };
+            let short = call.plan::<Option<Short>>().expect("short");
+            let slot = world.index.expect("a slot");
+            let mut worker = world.handle.gate.enter();
+            let begun = worker.begin_short(slot, &short, None, &mut heap[..]);
+            let mut running = begun.ok().expect("begun");
+            assert_eq!(worker.step_short(&mut running, 1), Err(Stop::Awaited));
+            worker.engine.end_everything(Error::Aborted { code: 3 });
+            let nothing = crate::coll::Buffers {
+                send: None,
+                recv: None,
+            };
+            let call = crate::coll::Call::Begun;
+            let bcast = Collective::Bcast { root: 0 };
+            let error = worker.start_collective(slot, &bcast, nothing, call);
+            assert!(
+                matches!(error, Err(Error::Aborted { code: 3 })),
+                "{error:?}"
+            );
+            heap.fill(99);
+            over.store(true, Ordering::Release);
+        } else {
+            while !over.load(Ordering::Acquire) {
+                std::thread::yield_now();
+            }
+            world.bcast(&mut heap[..], 0).expect_err("given up");
+        }
     });
 }
