@@ -78,7 +78,7 @@ impl Worker {
     }
 
     /// Publishes this rank's contribution, if that is possible now, and moves what it has for itself.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn begin_short<'r>(
         &mut self,
         slot: usize,
@@ -157,7 +157,7 @@ impl Worker {
     }
 
     /// Takes what has come, and waits for who reads in place. Polls each line up to `polls` times.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn step_short(
         &mut self,
         running: &mut Running<'_>,

@@ -32,6 +32,35 @@ fn run(
     Ok(())
 }
 
+pub(crate) fn bcast(
+    buf: Addr,
+    count: i64,
+    datatype: Datatype,
+    root: i32,
+    comm: Comm,
+) -> Outcome<()> {
+    let object = &comm::get(comm)?;
+    if let Ok(root) = usize::try_from(root)
+        && root < object.size()
+        && let Some(bytes) = dense_bytes(count, datatype)
+        && !buf.is_nowhere()
+        && !device::holds(buf)
+    {
+        let collective = Collective::Bcast { root };
+        let link = object.collectives()?;
+        memory::with_bytes_mut(buf, bytes, |recv| link.run(&collective, None, Some(recv)))?;
+        return Ok(());
+    }
+    blocking::bcast(buf, count, datatype, root, comm)
+}
+
+/// The bytes of so many elements that have no gaps.
+#[inline]
+fn dense_bytes(count: i64, datatype: Datatype) -> Option<usize> {
+    let size = dense_size(datatype.0)?;
+    in_a_buffer(usize::try_from(count).ok()?.checked_mul(size))
+}
+
 /// The element, the operation and the bytes of such a vector.
 #[inline]
 fn reduction(

@@ -316,7 +316,9 @@ fn an_ended_runtime_tells_its_readers() {
             let slot = world.index.expect("a slot");
             let mut worker = world.handle.gate.enter();
             let begun = worker.begin_short(slot, &short, None, &mut heap[..]);
-            let mut running = begun.ok().expect("begun");
+            let Ok(mut running) = begun else {
+                panic!("it has not begun");
+            };
             assert_eq!(worker.step_short(&mut running, 1), Err(Stop::Awaited));
             worker.engine.end_everything(Error::Aborted { code: 3 });
             let nothing = crate::coll::Buffers {
