@@ -18,8 +18,8 @@ use std::collections::VecDeque;
 pub(crate) struct Communicator {
     pub(crate) state: CommState,
     pub(crate) ops: VecDeque<Operation>,
-    /// Who reads this rank's contribution to the short collective under way where the program has it. None: it stands in
-    /// the channel, or there is none.
+    /// Who reads this rank's contribution to the short collective under way where the program has it. None: it stands
+    /// in the channel, or there is none.
     pub(super) reads_mapped: Option<Readers>,
     /// What members get by messages when it has failed.
     pub(super) poison: Poison,
