@@ -150,7 +150,7 @@ impl Socket {
                 }
             }
             // This rank makes no lanes.
-            None if !self.closing.is_mute() => self.output.push(FrameKind::End, 0),
+            None if !self.closing.has_stopped() => self.output.push(FrameKind::End, 0),
             None => {}
         }
         self.flush();

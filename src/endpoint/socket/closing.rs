@@ -3,11 +3,12 @@
 //! transitions: [`super::leaving`].
 //!
 //! ```text
-//! sends     Frames ──► Farewell ──► Nothing ◄── GivingUp       GivingUp comes from any of the others
+//! sends     Frames ──► Farewell ──► GivingUp ──► Nothing
 //! receives  Frames ──► Farewell ──► Ended { said_farewell }    a farewell in the buffer is read after the end, too
 //! ```
 //!
-//! The directions are not independent: nothing more is sent once the peer's stream has ended.
+//! Farewell and GivingUp may be left out: Frames goes to each state behind it, and so does Farewell. Nothing and Ended
+//! are final. The directions are not independent: nothing more is sent once the peer's stream has ended.
 
 use super::feed::End;
 use std::time::Instant;
@@ -16,9 +17,10 @@ use std::time::Instant;
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum SendState {
     Frames,
-    /// It has said farewell: what waits still goes out, and no frame follows.
+    /// It has said farewell: what waits still goes out. No record or credit follows; control frames of a lane still
+    /// may.
     Farewell,
-    /// It has given the peer up: what waits goes out, until then at most.
+    /// It has given the peer up: what waits goes out, until the deadline at most.
     GivingUp {
         deadline: Instant,
     },
@@ -58,15 +60,15 @@ impl Closing {
         }
     }
 
-    /// Whether this rank may begin a frame.
+    /// Whether this rank may begin a frame of a record or of credit, or offer a lane.
     #[inline]
     pub(super) fn permits_frames(&self) -> bool {
         matches!(self.sends, SendState::Frames)
     }
 
-    /// Whether this rank answers no frame, and nobody waits until what it sent has arrived.
+    /// Whether this rank has given the peer up or can no longer write; delivery is not awaited.
     #[inline]
-    pub(super) fn is_mute(&self) -> bool {
+    pub(super) fn has_stopped(&self) -> bool {
         matches!(self.sends, SendState::GivingUp { .. } | SendState::Nothing)
     }
 
@@ -87,9 +89,11 @@ impl Closing {
         permitted
     }
 
-    /// This rank gives the peer up. What waits may go out until `deadline`.
+    /// This rank gives the peer up. What waits may go out until `deadline`, if anything still can.
     pub(super) fn give_up(&mut self, deadline: Instant) {
-        self.sends = SendState::GivingUp { deadline };
+        if !self.has_stopped() {
+            self.sends = SendState::GivingUp { deadline };
+        }
     }
 
     /// All has gone out to a peer that this rank has given up, or the deadline has passed.
@@ -196,7 +200,7 @@ mod tests {
     fn closed_by(closing: &Closing) -> [bool; 5] {
         [
             !closing.permits_frames(),
-            closing.is_mute(),
+            closing.has_stopped(),
             closing.has_heard_farewell(),
             closing.has_ended(),
             closing.peer_gave_up(),
@@ -226,8 +230,8 @@ mod tests {
                 step.apply(&mut closing, deadline);
                 let now = closed_by(&closing);
                 prop_assert!(closed.iter().zip(now).all(|(was, is)| !was || is), "{closing:?}");
-                prop_assert!(!closing.has_ended() || closing.is_mute(), "{closing:?}");
-                prop_assert!(!(closing.permits_frames() && closing.is_mute()), "{closing:?}");
+                prop_assert!(!closing.has_ended() || closing.has_stopped(), "{closing:?}");
+                prop_assert!(!(closing.permits_frames() && closing.has_stopped()), "{closing:?}");
             }
         }
     }
@@ -237,26 +241,39 @@ mod tests {
         let mut closing = Closing::new();
         assert!(closing.say_farewell());
         assert!(!closing.say_farewell());
-        assert!(!closing.permits_frames() && !closing.is_mute());
+        assert!(!closing.permits_frames() && !closing.has_stopped());
         closing.stop_sending();
-        assert!(closing.is_mute());
+        assert!(closing.has_stopped());
         assert!(!closing.say_farewell(), "nothing goes out");
     }
 
     #[test]
     fn a_peer_that_is_given_up_keeps_its_deadline() {
         let deadline = Instant::now() + Duration::from_secs(1);
-        for before in [Step::SayFarewell, Step::StopSending, Step::OnEnd] {
+        for before in [Step::OnFarewell, Step::SayFarewell] {
             let mut closing = Closing::new();
             before.apply(&mut closing, deadline);
             closing.give_up(deadline);
+            closing.give_up(deadline + Duration::from_secs(1));
             closing.stop_sending();
             closing.on_end(End::Closed);
             assert!(!closing.say_farewell(), "{before:?}");
             assert_eq!(closing.give_up_deadline(), Some(deadline), "{before:?}");
             closing.give_up_is_over();
             assert_eq!(closing.give_up_deadline(), None, "{before:?}");
-            assert!(closing.is_mute());
+            assert!(closing.has_stopped());
+        }
+    }
+
+    #[test]
+    fn a_peer_that_can_be_told_nothing_is_given_up_at_once() {
+        let deadline = Instant::now() + Duration::from_secs(1);
+        for before in [Step::StopSending, Step::OnEnd] {
+            let mut closing = Closing::new();
+            before.apply(&mut closing, deadline);
+            closing.give_up(deadline);
+            assert_eq!(closing.give_up_deadline(), None, "{before:?}");
+            assert!(closing.has_stopped() && !closing.permits_frames());
         }
     }
 

@@ -72,7 +72,11 @@ impl Socket {
     /// Whether all that went out is with the peer's kernel, or can never be.
     pub(crate) fn is_delivered(&mut self) -> bool {
         self.flush();
-        if self.closing.is_mute() {
+        if self.closing.has_stopped() {
+            debug_assert!(
+                self.closing.give_up_deadline().is_none(),
+                "GIVEN_UP may wait: poll_give_up tells when it is out"
+            );
             return true;
         }
         if let Some(lane_state) = &self.lane_state {
@@ -97,6 +101,7 @@ impl Socket {
     pub(in crate::endpoint) fn give_up(&mut self) {
         if let Some(lane_state) = &mut self.lane_state
             && lane_state.outgoing.carrier != Carrier::Stream
+            && !self.closing.has_stopped()
         {
             // The lane ends before it could carry that.
             lane_state.outgoing.control.push(FrameKind::GivenUp, 0);
@@ -121,7 +126,8 @@ impl Socket {
         self.flush();
         let unsent = |stream: &Stream| backlog::unsent(stream.fd.as_fd()).unwrap_or(0) > 0;
         let has_output = match &self.stream {
-            Some(stream) => self.must_go_by_stream() || unsent(stream),
+            // What the kernel kept for a peer that is gone counts as unsent for ever.
+            Some(stream) => !stream.is_closed() && (self.must_go_by_stream() || unsent(stream)),
             None => false,
         };
         if has_output && Instant::now() < deadline {
@@ -165,11 +171,19 @@ impl Socket {
         }
     }
 
+    /// Drops all that waits for the peer, whatever is to carry it.
+    fn clear_outputs(&mut self) {
+        self.output.clear();
+        if let Some(lane_state) = &mut self.lane_state {
+            lane_state.outgoing.control.clear();
+        }
+    }
+
     /// The peer reads no more. What it had sent before can still be read.
     #[cold]
     pub(super) fn cannot_write(&mut self, errno: Errno) {
         self.closing.stop_sending();
-        self.output.clear();
+        self.clear_outputs();
         if !matches!(errno, Errno::EPIPE | Errno::ECONNRESET) {
             // The kernel tells it once.
             self.ended(End::Failed(errno));
@@ -187,7 +201,7 @@ impl Socket {
     #[cold]
     pub(super) fn ended(&mut self, end: End) {
         self.closing.on_end(end);
-        self.output.clear();
+        self.clear_outputs();
         if let Some(stream) = &mut self.stream {
             stream.unwatch();
         }

@@ -61,6 +61,16 @@ impl Stream {
         let mut set = [PollFd::new(self.fd.as_fd(), PollFlags::POLLOUT)];
         poll(&mut set, PollTimeout::ZERO) != Ok(0)
     }
+
+    /// Whether both directions are closed, by a reset for example: what the kernel still keeps goes to nobody.
+    pub(super) fn is_closed(&self) -> bool {
+        let mut set = [PollFd::new(self.fd.as_fd(), PollFlags::empty())];
+        let found = poll(&mut set, PollTimeout::ZERO);
+        found.is_ok()
+            && set[0]
+                .revents()
+                .is_some_and(|events| events.contains(PollFlags::POLLHUP))
+    }
 }
 
 impl Drop for Stream {

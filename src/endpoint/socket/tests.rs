@@ -182,3 +182,40 @@ fn an_offer_that_crosses_an_end_is_no_fault() {
         assert!(begun.elapsed() < Duration::from_secs(20), "no second lane");
     }
 }
+
+/// What waits for a peer that is gone goes nowhere: no rank that leaves waits for that until the deadline.
+#[test]
+fn who_gives_up_a_peer_that_is_gone_waits_for_nothing() {
+    for gives_up_first in [false, true] {
+        let [mut one, other] = pair_with_lane();
+        let lane_state = one.lane_state.as_mut().expect("a device");
+        lane_state.end(&mut one.output);
+        assert_eq!(lane_state.outgoing.carrier, Carrier::AwaitingEnd);
+        if gives_up_first {
+            // More than the kernel keeps for a peer that reads nothing.
+            lane_state.outgoing.control.add(&vec![0; 32 << 20]);
+            one.give_up();
+            assert!(!one.poll_give_up(), "it waits behind the rest");
+            drop(other);
+            let begun = Instant::now();
+            while one.has_output() {
+                one.push_out();
+                assert!(begun.elapsed() < Duration::from_secs(20), "it is kept");
+            }
+        } else {
+            drop(other);
+            let begun = Instant::now();
+            while !one.closing.has_ended() {
+                let _ = one.peek();
+                assert!(begun.elapsed() < Duration::from_secs(20), "no end");
+            }
+            one.give_up();
+            assert!(!one.has_output() && one.closing.give_up_deadline().is_none());
+        }
+        let begun = Instant::now();
+        while !one.poll_give_up() {
+            std::thread::yield_now();
+        }
+        assert!(begun.elapsed() < Duration::from_secs(1), "{gives_up_first}");
+    }
+}
