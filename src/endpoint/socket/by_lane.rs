@@ -133,6 +133,13 @@ impl Socket {
 
     #[cold]
     pub(super) fn on_offer(&mut self, offer: &[u8; Offer::BYTES]) {
+        if self.closing.has_stopped() {
+            // Nothing goes to the peer, so the lane is over. What follows about it in the stream is no fault.
+            if let Some(lane_state) = &mut self.lane_state {
+                lane_state.stop();
+            }
+            return;
+        }
         // One that has crossed this rank's END is ignored. It may be read at one time with the next one, however long
         // the peer has paused between them.
         let lane_state = self.lane_state.as_ref();
@@ -142,7 +149,7 @@ impl Socket {
             return;
         }
         match &mut self.lane_state {
-            // This rank begins no frame any more.
+            // This rank has said farewell.
             Some(lane_state) if !self.closing.permits_frames() => lane_state.end(&mut self.output),
             Some(lane_state) => {
                 if let Err(what) = lane_state.on_offer(offer, &mut self.output) {
@@ -150,8 +157,7 @@ impl Socket {
                 }
             }
             // This rank makes no lanes.
-            None if !self.closing.has_stopped() => self.output.push(FrameKind::End, 0),
-            None => {}
+            None => self.output.push(FrameKind::End, 0),
         }
         self.flush();
     }

@@ -44,7 +44,7 @@ pub(super) struct Handshake {
     sent_ready: bool,
     /// The peer's side is connected.
     received_ready: bool,
-    /// This side has ended the lane.
+    /// This side has ended the lane, and has said so if it can.
     pub(super) sent_end: bool,
 }
 
@@ -260,8 +260,22 @@ impl PairLane {
 
     /// Ends the lane on this side, and says how much has come by it.
     pub(super) fn end(&mut self, stream: &mut Output) {
-        if std::mem::replace(&mut self.handshake.sent_end, true) {
+        let Some(received) = self.stop() else {
             return;
+        };
+        match self.outgoing.carrier {
+            Carrier::Stream => stream.push(FrameKind::End, received),
+            Carrier::Lane | Carrier::AwaitingEnd => {
+                self.outgoing.control.push(FrameKind::End, received);
+            }
+        }
+    }
+
+    /// Ends the lane on this side without a word to the peer. Returns how many bytes have come by it; none if the lane
+    /// was over before.
+    pub(super) fn stop(&mut self) -> Option<u64> {
+        if std::mem::replace(&mut self.handshake.sent_end, true) {
+            return None;
         }
         let mut received = 0;
         if let Some(lane) = self.lane {
@@ -283,14 +297,11 @@ impl PairLane {
             }
             self.why_not = Some(reason);
         }
-        match self.outgoing.carrier {
-            Carrier::Stream => stream.push(FrameKind::End, received),
-            Carrier::Lane | Carrier::AwaitingEnd => {
-                self.outgoing.carrier = Carrier::AwaitingEnd;
-                self.given_back += 1;
-                self.outgoing.control.push(FrameKind::End, received);
-            }
+        if self.outgoing.carrier != Carrier::Stream {
+            self.outgoing.carrier = Carrier::AwaitingEnd;
+            self.given_back += 1;
         }
+        Some(received)
     }
 
     /// The peer's side of the lane is over: so much has come there.

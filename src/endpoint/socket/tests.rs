@@ -8,6 +8,7 @@ use onecopy_shm::copy::Kernel;
 use onecopy_shm::loan::LoanError;
 use onecopy_verbs::adapter::{Adapter, Settings};
 use onecopy_verbs::model::Fabric;
+use std::io::Read;
 use std::net::{Ipv4Addr, TcpListener, TcpStream};
 use std::time::{Duration, Instant};
 
@@ -180,6 +181,46 @@ fn an_offer_that_crosses_an_end_is_no_fault() {
     {
         assert_eq!(other.peek().expect("no fault"), None);
         assert!(begun.elapsed() < Duration::from_secs(20), "no second lane");
+    }
+}
+
+/// A rank that has given the peer up, or can no longer write, has nothing to say about a lane.
+#[test]
+fn an_offer_that_nothing_can_answer_is_ignored() {
+    let fabric = Fabric::new(&["m0", "m1"]);
+    let (_, offer) = device(&fabric, 0).lock().make(1).expect("a lane");
+    for has_device in [false, true] {
+        for gives_up in [false, true] {
+            let [mut peer, mut other] = pair();
+            let mut expected = Vec::new();
+            if gives_up {
+                other.give_up();
+                expected.extend_from_slice(&frame::Head::control(FrameKind::GivenUp, 0).encode());
+            } else {
+                other.closing.stop_sending();
+            }
+            if has_device {
+                other.attach_lanes(&device(&fabric, 1), 0);
+            }
+            let out = &mut peer.output;
+            out.push_with(FrameKind::Offer, &offer.to_bytes());
+            out.push(FrameKind::End, 0);
+            out.push(FrameKind::Farewell, 0);
+            peer.push_out();
+            let begun = Instant::now();
+            while !other.closing.has_heard_farewell() {
+                assert_eq!(other.peek().expect("no fault"), None);
+                assert!(begun.elapsed() < Duration::from_secs(20), "no farewell");
+            }
+            other.push_out();
+            other.end_writing();
+            let mut heard = Vec::new();
+            let stream = peer.stream.take().expect("a connection");
+            let mut stream = TcpStream::from(stream.fd.try_clone().expect("a copy"));
+            stream.set_nonblocking(false).expect("blocking");
+            stream.read_to_end(&mut heard).expect("all that was said");
+            assert_eq!(heard, expected, "{has_device} {gives_up}");
+        }
     }
 }
 
