@@ -377,6 +377,17 @@ pub enum WireupError {
         /// What is wrong with it.
         source: message::DecodeError,
     },
+    /// A job has more ranks than one can have.
+    #[error(
+        "{call}: {ranks} ranks are beyond the limit of {} ranks in a job",
+        message::MAX_RANKS
+    )]
+    TooManyRanks {
+        /// The call.
+        call: &'static str,
+        /// How many ranks were wanted.
+        ranks: usize,
+    },
     /// The connection to the launcher failed.
     #[error("{call}: connection to the launcher: {source}")]
     Transport {

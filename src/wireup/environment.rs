@@ -39,20 +39,30 @@ pub(super) fn variable(name: &str) -> Option<String> {
     Some(value.to_string_lossy().into_owned())
 }
 
-/// A number of ranks, or of one rank, that a variable holds; an error says what it is not.
+/// Parses a number of ranks; the error completes "NAME=value is …".
 pub(super) fn ranks(text: &str) -> Result<u32, String> {
     match text.parse::<u64>() {
-        Ok(number) if number > MAX_RANKS.into() => Err(too_many(number)),
+        Ok(number) if number > MAX_RANKS.into() => Err(too_many()),
         _ => number(text, MAX_RANKS),
     }
 }
 
-/// Why there can be no job of so many ranks.
-pub(super) fn too_many(ranks: u64) -> String {
-    format!("{ranks}, which is beyond the {MAX_RANKS} ranks that a job may have (MAX_RANKS)")
+/// Parses a rank; the error completes "NAME=value is …".
+pub(super) fn rank(text: &str) -> Result<u32, String> {
+    number(text, MAX_RANKS - 1)
 }
 
-/// The number that a variable holds; an error says what it is not.
+/// Parses a number of nodes: no job has more of them than ranks. The error completes "NAME=value is …".
+fn nodes(text: &str) -> Result<u32, String> {
+    number(text, MAX_RANKS)
+}
+
+/// What a number of ranks is that no job can have.
+pub(super) fn too_many() -> String {
+    format!("beyond the limit of {MAX_RANKS} ranks in a job")
+}
+
+/// Parses a number; the error completes "NAME=value is …".
 pub(super) fn number(text: &str, limit: u32) -> Result<u32, String> {
     let number = text.parse().ok().filter(|&number| number <= limit);
     number.ok_or_else(|| format!("not a number up to {limit}"))
@@ -93,9 +103,11 @@ pub(crate) fn find_in(get: Variables<'_>) -> Result<Option<RankEnvironment>, Wir
 }
 
 fn open_mpi(get: Variables<'_>) -> Result<RankEnvironment, WireupError> {
-    let one = |name| needed(get, OPEN_MPI, name);
-    let (rank, size) = (one("OMPI_COMM_WORLD_RANK")?, one("OMPI_COMM_WORLD_SIZE")?);
-    let here = one("OMPI_COMM_WORLD_LOCAL_SIZE")?;
+    let needed = |name, parse| needed(get, OPEN_MPI, name, parse);
+    // The size comes first: in a job that is too large, the rank may be, too.
+    let size = needed("OMPI_COMM_WORLD_SIZE", ranks)?;
+    let rank = needed("OMPI_COMM_WORLD_RANK", rank)?;
+    let here = needed("OMPI_COMM_WORLD_LOCAL_SIZE", ranks)?;
     let id = ["PMIX_NAMESPACE", "OMPI_MCA_ess_base_jobid"]
         .into_iter()
         .find_map(get);
@@ -115,12 +127,12 @@ fn slurm(get: Variables<'_>) -> Result<RankEnvironment, WireupError> {
         .into_iter()
         .find(|name| get(name).is_some())
         .unwrap_or(total[0]);
-    let size = needed(get, SLURM, name)?;
-    let rank = needed(get, SLURM, "SLURM_PROCID")?;
+    let size = needed(get, SLURM, name, ranks)?;
+    let rank = needed(get, SLURM, "SLURM_PROCID", rank)?;
     let text = |name| get(name).ok_or_else(|| lacking(SLURM, name));
     let id = format!("{}.{}", text("SLURM_JOB_ID")?, text("SLURM_STEP_ID")?);
     let nodes = match get("SLURM_STEP_NUM_NODES") {
-        Some(_) => needed(get, SLURM, "SLURM_STEP_NUM_NODES")?,
+        Some(_) => needed(get, SLURM, "SLURM_STEP_NUM_NODES", nodes)?,
         None => 1,
     };
     let here = if nodes == 1 { size } else { 0 };
@@ -169,9 +181,10 @@ fn needed(
     get: Variables<'_>,
     launcher: &'static str,
     name: &'static str,
+    parse: fn(&str) -> Result<u32, String>,
 ) -> Result<usize, WireupError> {
     let text = get(name).ok_or_else(|| lacking(launcher, name))?;
-    let number = ranks(&text).map_err(|what| WireupError::Foreign {
+    let number = parse(&text).map_err(|what| WireupError::Foreign {
         call: "join",
         launcher: launcher.to_owned(),
         reason: format!("{name}={text:?} is {what}"),
@@ -248,8 +261,23 @@ mod tests {
                 &[&[("OMPI_COMM_WORLD_SIZE", "many")], &MPIRUN[..]].concat()[..],
             ),
             (
-                "30000, which is beyond the 24576 ranks that a job may have (MAX_RANKS)",
-                &[&[("OMPI_COMM_WORLD_SIZE", "30000")], &MPIRUN[..]].concat()[..],
+                "OMPI_COMM_WORLD_SIZE=\"30000\" is beyond the limit of 24576 ranks in a job",
+                &[
+                    &[
+                        ("OMPI_COMM_WORLD_SIZE", "30000"),
+                        ("OMPI_COMM_WORLD_RANK", "29999"),
+                    ],
+                    &MPIRUN[..],
+                ]
+                .concat()[..],
+            ),
+            (
+                "OMPI_COMM_WORLD_RANK=\"24576\" is not a number up to 24575",
+                &[&[("OMPI_COMM_WORLD_RANK", "24576")], &MPIRUN[..]].concat()[..],
+            ),
+            (
+                "SLURM_STEP_NUM_NODES=\"30000\" is not a number up to 24576",
+                &[&SRUN[..], &[("SLURM_STEP_NUM_NODES", "30000")]].concat()[..],
             ),
             (
                 "not below",

@@ -82,15 +82,16 @@ impl Launched {
         let Some(number) = variable(ENV_FD, |text| environment::number(text, 1 << 30))? else {
             return Ok(None);
         };
-        let needed = |name| {
-            variable(name, environment::ranks)?.ok_or(WireupError::Environment {
+        let needed = |name, parse: fn(&str) -> Result<u32, String>| {
+            variable(name, parse)?.ok_or(WireupError::Environment {
                 name,
                 value: String::new(),
                 reason: format!("not set, although {ENV_FD} is"),
             })
         };
-        let size = needed(ENV_SIZE)?;
-        let rank = needed(ENV_RANK)?;
+        // The size comes first: in a job that is too large, the rank may be, too.
+        let size = needed(ENV_SIZE, environment::ranks)?;
+        let rank = needed(ENV_RANK, environment::rank)?;
         if rank >= size {
             return Err(WireupError::Environment {
                 name: ENV_RANK,

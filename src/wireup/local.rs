@@ -13,6 +13,7 @@ use std::time::{Duration, Instant};
 use nix::sys::eventfd::{EfdFlags, EventFd};
 use onecopy_btl::lanes;
 
+use super::message::MAX_RANKS;
 use super::{
     Card, Death, Emergency, Event, Introduction, Missing, NetIdentity, Wireup, WireupError,
     job_number,
@@ -84,6 +85,12 @@ pub fn world(ranks: usize) -> Result<Vec<Local>, WireupError> {
 
 /// A job of `ranks` threads in which joining waits no longer than `timeout`.
 pub fn world_with_timeout(ranks: usize, timeout: Duration) -> Result<Vec<Local>, WireupError> {
+    if ranks > MAX_RANKS as usize {
+        return Err(WireupError::TooManyRanks {
+            call: "local",
+            ranks,
+        });
+    }
     let event_fd = || {
         let flags = EfdFlags::EFD_CLOEXEC | EfdFlags::EFD_NONBLOCK;
         EventFd::from_value_and_flags(0, flags).map_err(|errno| WireupError::System {
@@ -384,6 +391,15 @@ mod tests {
         );
         assert!(!readable(last.event_fd().expect("fd")));
         assert_eq!(last.poll().expect("poll"), None);
+    }
+
+    #[test]
+    fn a_job_with_too_many_ranks_names_the_limit() {
+        let error = world(MAX_RANKS as usize + 1).expect_err("too many");
+        assert_eq!(
+            error.to_string(),
+            "local: 24577 ranks are beyond the limit of 24576 ranks in a job"
+        );
     }
 
     #[test]

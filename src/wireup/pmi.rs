@@ -93,8 +93,9 @@ impl Client {
         let fd = variable(ENV_FD, |text| {
             environment::number(text, i32::MAX.cast_unsigned())
         })?;
-        let rank = variable(ENV_RANK, environment::ranks)?;
+        // The size comes first: in a job that is too large, the rank may be, too.
         let size = variable(ENV_SIZE, environment::ranks)?;
+        let rank = variable(ENV_RANK, environment::rank)?;
         let (fd, rank, size) = match (fd, rank, size) {
             (Some(fd), Some(rank), Some(size)) if rank < size => (fd, rank, size),
             (Some(_), Some(rank), Some(size)) => {

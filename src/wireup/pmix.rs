@@ -57,8 +57,8 @@ impl Pmix {
                 call: "init",
                 launcher: LAUNCHER.to_owned(),
                 reason: format!(
-                    "its number of ranks is {}",
-                    environment::too_many(size.into())
+                    "its number of ranks, {size}, is {}",
+                    environment::too_many()
                 ),
             });
         }
