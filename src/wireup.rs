@@ -377,6 +377,16 @@ pub enum WireupError {
         /// What is wrong with it.
         source: message::DecodeError,
     },
+    /// A message came out of its turn, or with something else than it announces.
+    #[error(
+        "{call}: the launcher sent something else than {awaited}; are program and launcher of the same onecopy release?"
+    )]
+    Unexpected {
+        /// The call.
+        call: &'static str,
+        /// What should have come.
+        awaited: &'static str,
+    },
     /// A job has more ranks than one can have.
     #[error(
         "{call}: {ranks} ranks are beyond the limit of {} ranks in a job",

@@ -196,7 +196,7 @@ impl Launched {
         this.send(CALL, &hello, &[])?;
         match this.answer(CALL, Some(limit), 0)?.0 {
             ToRank::Welcome => Ok(this),
-            _ => this.unexpected(CALL, "answer to hello"),
+            _ => this.unexpected(CALL, "the answer to hello"),
         }
     }
 
@@ -354,9 +354,8 @@ impl Launched {
         }
     }
 
-    fn unexpected<T>(&self, call: &'static str, field: &'static str) -> Result<T, WireupError> {
-        let source = super::message::DecodeError::Value { field, value: 0 };
-        Err(WireupError::BadMessage { call, source })
+    fn unexpected<T>(&self, call: &'static str, awaited: &'static str) -> Result<T, WireupError> {
+        Err(WireupError::Unexpected { call, awaited })
     }
 }
 
@@ -440,7 +439,7 @@ impl Wireup for Launched {
                     let waited = Duration::from_millis(waited_ms.into());
                     return Err(WireupError::Timeout { missing, waited });
                 }
-                _ => return self.unexpected(CALL, "answer to join"),
+                _ => return self.unexpected(CALL, "the answer to join"),
             }
         }
         self.buffer = vec![0; SMALL_MESSAGE];
@@ -471,7 +470,7 @@ impl Wireup for Launched {
             grant,
         } = message
         else {
-            return self.unexpected(CALL, "answer to introduce");
+            return self.unexpected(CALL, "the answer to introduce");
         };
         let mut fds = fds.into_iter();
         let memory = fds.next();
@@ -480,13 +479,13 @@ impl Wireup for Launched {
         let complete = process.is_some() == pidfd && granted.is_some() == grant;
         let whole = complete && fds.next().is_none() && peer == number;
         let Some(memory) = memory.filter(|_| whole) else {
-            return self.unexpected(CALL, "descriptors of an introduction");
+            return self.unexpected(CALL, "the descriptors that an introduction announces");
         };
         if !process
             .as_ref()
             .is_none_or(|fd| process::is_pidfd(fd.as_fd()))
         {
-            return self.unexpected(CALL, "process of an introduction");
+            return self.unexpected(CALL, "the descriptor of a process with an introduction");
         }
         // The number that counts is the one in our own pid namespace.
         let pid = match &process {
@@ -521,7 +520,7 @@ impl Wireup for Launched {
             Ok(Some((ToRank::Refused { reason }, _))) => {
                 Err(WireupError::Refused { call: CALL, reason })
             }
-            Ok(Some(_)) => self.unexpected(CALL, "event"),
+            Ok(Some(_)) => self.unexpected(CALL, "an event"),
             // The descriptor stays readable: it is looked at again.
             Err(WireupError::Transport { source, .. }) if source.is_transient() => Ok(None),
             Err(error) => Err(error),

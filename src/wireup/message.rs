@@ -117,8 +117,8 @@ pub enum DecodeError {
         /// The version found.
         found: u16,
     },
-    /// A kind that its sender has none of.
-    #[error("a message of {sender} with the kind {}", kind::described(*found))]
+    /// A kind that does not exist, or that this sender may not send.
+    #[error("{sender} sent a message of {}", kind::described(*found))]
     Kind {
         /// The kind found.
         found: u16,
@@ -192,7 +192,7 @@ impl ToLauncher {
                 size: r.u32()?,
                 secret: r.array()?,
             },
-            other => return Err(Sender::Rank.never_sends(other)),
+            other => return Err(Sender::Rank.wrong_kind(other)),
         };
         r.end(message)
     }
@@ -343,7 +343,7 @@ impl ToRank {
             }),
             MessageKind::Aborted => Self::Event(Event::Abort { code: r.i32()? }),
             MessageKind::Welcome => Self::Welcome,
-            other => return Err(Sender::Launcher.never_sends(other)),
+            other => return Err(Sender::Launcher.wrong_kind(other)),
         };
         r.end(message)
     }

@@ -177,3 +177,14 @@ fn a_late_answer_is_discarded() {
         assert!(rank.poll().is_err());
     }
 }
+
+#[test]
+fn a_message_out_of_its_turn_is_named_by_what_was_awaited() {
+    let (mut rank, launcher) = client(2);
+    say(&launcher, &ToRank::Welcome.encode(), &[]);
+    let error = rank.poll().expect_err("no event");
+    assert_eq!(
+        error.to_string(),
+        "poll: the launcher sent something else than an event; are program and launcher of the same onecopy release?"
+    );
+}

@@ -26,7 +26,7 @@ impl std::fmt::Display for Sender {
 
 impl Sender {
     /// The error of a message whose kind is not one of this sender's.
-    pub(in crate::wireup) fn never_sends(self, kind: MessageKind) -> DecodeError {
+    pub(in crate::wireup) fn wrong_kind(self, kind: MessageKind) -> DecodeError {
         DecodeError::Kind {
             found: kind.number(),
             sender: self,
@@ -84,10 +84,10 @@ kinds! {
     Farewell = 131,
 }
 
-/// A kind in the words of an error.
+/// A wrong kind in the words of an error.
 pub(super) fn described(number: u16) -> String {
     match MessageKind::of(number) {
-        Some(kind) => format!("{number} ({kind:?})"),
-        None => format!("{number}, which is unknown"),
+        Some(kind) => format!("kind {number} ({kind:?}), which it may not send"),
+        None => format!("unknown kind {number}"),
     }
 }

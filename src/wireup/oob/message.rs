@@ -93,11 +93,15 @@ impl ToHost {
             },
             MessageKind::Beat => Self::Beat,
             MessageKind::Farewell => Self::Farewell,
+            // Of what a launcher sends, hosts pass on what concerns all ranks.
             MessageKind::Cards
             | MessageKind::Absent
+            | MessageKind::Introduction
+            | MessageKind::Refused
             | MessageKind::Died
             | MessageKind::Left
-            | MessageKind::Aborted => {
+            | MessageKind::Aborted
+            | MessageKind::Welcome => {
                 return match ToRank::decode(bytes)? {
                     ToRank::Cards {
                         first,
@@ -112,10 +116,16 @@ impl ToHost {
                         Ok(Self::Absent { waited_ms, missing })
                     }
                     ToRank::Event(event) => Ok(Self::Event(event)),
-                    _ => Err(Sender::Host.never_sends(kind)),
+                    ToRank::Introduction { .. } | ToRank::Refused { .. } | ToRank::Welcome => {
+                        Err(Sender::Host.wrong_kind(kind))
+                    }
                 };
             }
-            other => return Err(Sender::Host.never_sends(other)),
+            MessageKind::Join
+            | MessageKind::Introduce
+            | MessageKind::Leave
+            | MessageKind::Abort
+            | MessageKind::Hello => return Err(Sender::Host.wrong_kind(kind)),
         };
         reader.end(message)
     }
@@ -269,7 +279,7 @@ mod tests {
         frames.take(&framed(&ToRank::Welcome.encode()));
         assert_eq!(
             frames.next(),
-            Err(Sender::Host.never_sends(MessageKind::Welcome))
+            Err(Sender::Host.wrong_kind(MessageKind::Welcome))
         );
     }
 }
