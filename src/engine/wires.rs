@@ -446,7 +446,7 @@ impl Engine {
             let before = LayerId::LANE.bytes(counters);
             LayerId::LANE.count(counters, figures.bytes - before);
             counters.lane_pinned = figures.pinned;
-            counters.lane_resends = figures.again;
+            counters.lane_resends = figures.retransmitted;
             counters.lane_foreign = figures.foreign;
             counters.lane_evictions = figures.displaced;
             counters.lane_striped = figures.striped;

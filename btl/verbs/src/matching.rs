@@ -79,8 +79,8 @@ struct Candidate {
     rails: MatchedRails,
 }
 
-/// Two rails that are matched, as which of those that each side offers.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+/// A pair of matched rails, as indices into both offers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct MatchedRails {
     /// Which of this rank's.
     pub own: usize,

@@ -160,8 +160,8 @@ pub struct Datagrams<P: Provider> {
     spare: Vec<Vec<u8>>,
     loss: Loss,
     bytes: u64,
-    /// Packets that went out again.
-    again: u64,
+    /// Packets that were retransmitted.
+    retransmitted: u64,
     /// Packets of no lane that came.
     foreign: u64,
 }
@@ -192,7 +192,7 @@ impl<P: Provider> Datagrams<P> {
             batch: VecDeque::new(),
             spare: Vec::new(),
             bytes: 0,
-            again: 0,
+            retransmitted: 0,
             foreign: 0,
         };
         all.open_pair()?;

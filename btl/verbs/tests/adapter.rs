@@ -712,7 +712,7 @@ fn memory_that_a_peer_shows_is_read_where_it_lies() {
         for token in 0..2u64 {
             let index = token as usize;
             let left = message.len() as u64 - asked[index];
-            let from = shown.remote().behind(asked[index]);
+            let from = shown.remote().offset_by(asked[index]);
             asked[index] += a.adapter.post_read(a.lane, token, from, left.min(100_000));
             a.adapter.poll();
             while let ReadState::Bytes(count) = a.adapter.read_state(a.lane, token) {

@@ -149,7 +149,7 @@ fn streams_arrive_whole_whatever_the_network_does() {
             let lost = loss > 0 || drop > 0;
             for figures in figures {
                 assert_eq!(figures.bytes, 100_000, "{what}");
-                assert!(figures.again > 0 || !lost, "{what}");
+                assert!(figures.retransmitted > 0 || !lost, "{what}");
                 assert_eq!(figures.dropped > 0, drop > 0, "{what}");
                 assert_eq!(figures.foreign, 0, "{what}");
             }

@@ -212,7 +212,7 @@ fn memory_of_each_rank_is_read() {
         let mut posted = 0;
         let mut got = Vec::new();
         while got.len() < message.len() {
-            let from = shown.remote().behind(posted);
+            let from = shown.remote().offset_by(posted);
             posted += a.post_read(own, 1, from, message.len() as u64 - posted);
             a.poll();
             match a.read_state(own, 1) {

@@ -200,7 +200,7 @@ impl Reading {
         let (lanes, lane) = (&mut side.lanes, side.lane);
         let left = (self.len - self.asked).min(most) as u64;
         if left > 0 {
-            let from = self.from.behind(self.asked as u64);
+            let from = self.from.offset_by(self.asked as u64);
             self.asked += lanes.post_read(lane, self.token, from, left) as usize;
         }
         for _ in 0..stripes {
@@ -827,7 +827,7 @@ fn what_was_given_up_is_not_skipped() {
     };
     assert_eq!(a.lanes.post_read(a.lane, 7, other, STRIPE as u64), 0);
     // The key can be read by now, and what is behind is asked for.
-    let from = shown.remote().behind(STRIPE as u64);
+    let from = shown.remote().offset_by(STRIPE as u64);
     assert_eq!(a.lanes.post_read(a.lane, 7, from, STRIPE as u64), 0);
     assert_eq!(a.lanes.read_state(a.lane, 7), ReadState::Failed);
     // Its reader gives it up.

@@ -61,7 +61,7 @@ pub(super) fn step(
             for _ in 0..READS {
                 let left = reading.end - reading.posted;
                 if left > 0 {
-                    let from = reading.from.behind(reading.posted);
+                    let from = reading.from.offset_by(reading.posted);
                     reading.posted += remote_reads.post_read(number, from, left);
                 }
                 let count = match remote_reads.next(number) {

@@ -66,7 +66,7 @@ pub struct ibv_send_wr_rdma {
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct ibv_send_wr_atomic {
-    /// Where it is there.
+    /// Its address in the peer's memory.
     pub remote_addr: u64,
     /// What is compared or added.
     pub compare_add: u64,

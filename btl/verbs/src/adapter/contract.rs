@@ -86,8 +86,8 @@ pub struct Figures {
     pub rails_lost: u64,
     /// Stripes that were read again, by another rail.
     pub stripes_again: u64,
-    /// Datagrams that were sent again.
-    pub again: u64,
+    /// Datagrams that were retransmitted.
+    pub retransmitted: u64,
     /// Datagrams of no lane that came.
     pub foreign: u64,
     /// Datagrams that were thrown away, as a test wants it.
@@ -118,16 +118,17 @@ impl ExposedMemory {
 /// Memory of a peer that a device of this rank may read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RemoteAddress {
-    /// Where it is there.
+    /// Its address in the peer's memory.
     pub address: u64,
-    /// The key by which it is read, as [`ExposedMemory`] has it.
+    /// The key by which it is read, as [`ExposedMemory`] has it. It is opaque here: an rkey, or the packed key of
+    /// several rails. That of [`provider::Remote`](crate::provider::Remote) is always an rkey.
     pub key: u64,
 }
 
 impl RemoteAddress {
     /// The same memory, from so many bytes on.
     #[must_use]
-    pub fn behind(self, bytes: u64) -> Self {
+    pub fn offset_by(self, bytes: u64) -> Self {
         Self {
             address: self.address.wrapping_add(bytes),
             ..self

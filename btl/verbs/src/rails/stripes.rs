@@ -63,7 +63,7 @@ impl<P: Provider> Rails<P> {
             let stripe = Stripe {
                 token,
                 inner_token: lane.next_inner_token,
-                from: from.behind(posted).address,
+                from: from.offset_by(posted).address,
                 key,
                 len: (len - posted).min(self.settings.stripe as u64),
                 connection: None,

@@ -232,7 +232,7 @@ impl Arq {
             return Err("the peer does not answer");
         }
         if self.sent.due().is_some_and(|due| now >= due) {
-            self.sent.give_up();
+            self.sent.retransmit_all();
         }
         if self.wants_since.is_some() && now >= self.asked + self.sent.rto() {
             (self.asks, self.asked) = (true, now);
@@ -270,9 +270,9 @@ impl Arq {
         self.sent.left(received)
     }
 
-    /// Packets that went out again, since this was last asked.
-    pub(super) fn take_again(&mut self) -> u64 {
-        self.sent.take_again()
+    /// Retransmissions since last asked.
+    pub(super) fn take_retransmitted(&mut self) -> u64 {
+        self.sent.take_retransmitted()
     }
 
     /// How many packets may be added.

@@ -325,7 +325,7 @@ impl<P: Provider> Lanes for Datagrams<P> {
             pinned: self.memory.pinned() as u64,
             bytes: self.bytes,
             receives: self.memory.receives() as u64,
-            again: self.again,
+            retransmitted: self.retransmitted,
             foreign: self.foreign,
             dropped: self.loss.dropped(),
             ..Figures::default()

@@ -17,10 +17,10 @@ pub(super) struct Sent {
 }
 
 impl Sent {
-    /// Keeps `most` packets at most.
-    pub(super) fn new(most: u32) -> Self {
+    /// Keeps `capacity` packets at most.
+    pub(super) fn new(capacity: u32) -> Self {
         Self {
-            window: SendWindow::new(most),
+            window: SendWindow::new(capacity),
             congestion: Congestion::new(),
             clock: Clock::default(),
         }
@@ -40,7 +40,7 @@ impl Sent {
         self.window.permit(permitted);
     }
 
-    /// Whether only the peer's permission can make room for so many: nothing is under way that it would acknowledge.
+    /// Whether only the peer's permission can make room for so many: nothing is in flight that it would acknowledge.
     pub(super) fn is_stopped(&self, needed: u32) -> bool {
         self.window.is_stopped(needed)
     }
@@ -50,9 +50,9 @@ impl Sent {
         self.window.room(self.congestion.window())
     }
 
-    /// How many could be under way.
+    /// How many could be in flight.
     pub(super) fn open(&self) -> u32 {
-        self.congestion.window().min(self.window.most())
+        self.congestion.window().min(self.window.capacity())
     }
 
     pub(super) fn add(&mut self, bytes: Vec<u8>, now: Duration) {
@@ -93,21 +93,21 @@ impl Sent {
             return Ok(false);
         }
         clock.has_received();
-        congestion.on_acknowledged(new, window.most());
+        congestion.on_acknowledged(new, window.capacity());
         if let Some(newest) = window.find_losses() {
             congestion.on_loss(newest, window.transmissions());
         }
         Ok(true)
     }
 
-    /// When what is under way is given up, if nothing comes.
+    /// When what is in flight is given up, if nothing comes.
     pub(super) fn due(&self) -> Option<Duration> {
         Some(self.window.oldest()? + self.clock.rto())
     }
 
-    /// Nothing has come in time: all that is under way goes out again, a few at first.
-    pub(super) fn give_up(&mut self) {
-        self.window.give_up();
+    /// Nothing has come in time: all that is in flight goes out again, a few at first.
+    pub(super) fn retransmit_all(&mut self) {
+        self.window.retransmit_all();
         self.clock.was_silent();
         self.congestion.on_timeout(self.window.transmissions());
     }
@@ -131,9 +131,9 @@ impl Sent {
         self.window.is_empty()
     }
 
-    /// Packets that went out again, since this was last asked.
-    pub(super) fn take_again(&mut self) -> u64 {
-        self.window.take_again()
+    /// Retransmissions since last asked.
+    pub(super) fn take_retransmitted(&mut self) -> u64 {
+        self.window.take_retransmitted()
     }
 
     /// What is behind the first `received` bytes of the stream; none: the peer cannot have received so many.
@@ -186,7 +186,10 @@ mod tests {
         assert_eq!(sent.acknowledged(0, 0b111, NOW, spare), Ok(false));
         assert_eq!(goes_again(&mut sent), []);
         assert_eq!(sent.acknowledged(8, 0, NOW, spare), Ok(true));
-        assert_eq!((sent.kept(), spare.len(), sent.take_again()), (0, 8, 1));
+        assert_eq!(
+            (sent.kept(), spare.len(), sent.take_retransmitted()),
+            (0, 8, 1)
+        );
         // Late and for nothing.
         assert_eq!(sent.acknowledged(3, 1, NOW, spare), Ok(false));
     }
@@ -194,9 +197,9 @@ mod tests {
     #[test]
     fn silence_sends_all_again_few_at_a_time() {
         let mut sent = sent(8);
-        let due = sent.due().expect("under way");
+        let due = sent.due().expect("in flight");
         assert_eq!(due, NOW + sent.rto());
-        sent.give_up();
+        sent.retransmit_all();
         assert_eq!(goes_again(&mut sent), [0, 1]);
         assert!(sent.due() > Some(due), "it waits longer");
         let spare = &mut Vec::new();
@@ -233,6 +236,6 @@ mod tests {
         sent.permit(2);
         assert_eq!((sent.room(), sent.is_stopped(1)), (4, false));
         sent.permit(100);
-        assert_eq!(sent.room(), congestion::FIRST);
+        assert_eq!(sent.room(), congestion::INITIAL_WINDOW);
     }
 }

@@ -62,7 +62,7 @@ impl<P: Provider> Datagrams<P> {
     /// Has the clock serve a lane when something of it is due.
     pub(super) fn watch(&mut self, name: u64) {
         if let Some(lane) = self.lanes.get_mut(name) {
-            self.again += lane.arq.take_again();
+            self.retransmitted += lane.arq.take_retransmitted();
             if let Some(due) = lane.arq.due() {
                 self.schedule.watch(name, &mut lane.in_lists, due);
             }

@@ -5,13 +5,13 @@ use std::collections::VecDeque;
 use std::time::Duration;
 
 /// A packet is lost when so many that were sent behind it have come: as many as TCP waits for (RFC 5681).
-const BEHIND: u64 = 3;
+const REORDER_THRESHOLD: u64 = 3;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum State {
     /// It is to go out.
     Waits,
-    UnderWay,
+    InFlight,
     /// The peer has it, and waits for others before it.
     Acknowledged,
 }
@@ -33,34 +33,34 @@ pub(super) struct SendWindow {
     first: u32,
     offset: u64,
     kept: VecDeque<SentPacket>,
-    most: u32,
+    capacity: u32,
     permitted: u32,
     waiting: u32,
-    under_way: u32,
+    in_flight: u32,
     /// Transmissions so far; the latest one that has come.
     transmissions: u64,
     latest: u64,
     /// Since when nothing new was acknowledged, while something is kept.
     since: Duration,
-    /// Packets that went out again, ever.
-    again: u64,
+    /// Retransmissions since last asked.
+    retransmitted: u64,
 }
 
 impl SendWindow {
-    /// Keeps `most` packets at most.
-    pub(super) fn new(most: u32) -> Self {
+    /// Keeps `capacity` packets at most.
+    pub(super) fn new(capacity: u32) -> Self {
         Self {
             first: 0,
             offset: 0,
             kept: VecDeque::new(),
-            most,
+            capacity,
             permitted: 0,
             waiting: 0,
-            under_way: 0,
+            in_flight: 0,
             transmissions: 0,
             latest: 0,
             since: Duration::ZERO,
-            again: 0,
+            retransmitted: 0,
         }
     }
 
@@ -70,8 +70,8 @@ impl SendWindow {
     }
 
     /// Packets that are kept at most.
-    pub(super) fn most(&self) -> u32 {
-        self.most
+    pub(super) fn capacity(&self) -> u32 {
+        self.capacity
     }
 
     /// Transmissions so far.
@@ -82,7 +82,7 @@ impl SendWindow {
     /// The peer has room for so many, and for no more at once.
     pub(super) fn begin(&mut self, permitted: u32) {
         self.permitted = permitted;
-        self.most = self.most.min(permitted).max(1);
+        self.capacity = self.capacity.min(permitted).max(1);
     }
 
     pub(super) fn permit(&mut self, permitted: u32) {
@@ -92,16 +92,16 @@ impl SendWindow {
         }
     }
 
-    /// Whether only the peer's permission can make room for so many: nothing is under way that it would acknowledge.
+    /// Whether only the peer's permission can make room for so many: nothing is in flight that it would acknowledge.
     pub(super) fn is_stopped(&self, needed: u32) -> bool {
         self.kept.is_empty() && self.permitted.wrapping_sub(self.number()) < needed
     }
 
-    /// How many new packets may be added, if so many may be under way.
+    /// How many new packets may be added, if so many may be in flight.
     pub(super) fn room(&self, open: u32) -> u32 {
         let permitted = self.permitted.wrapping_sub(self.number());
-        let open = open.saturating_sub(self.under_way + self.waiting);
-        let kept = self.most.saturating_sub(self.kept.len() as u32);
+        let open = open.saturating_sub(self.in_flight + self.waiting);
+        let kept = self.capacity.saturating_sub(self.kept.len() as u32);
         permitted.min(open).min(kept)
     }
 
@@ -119,9 +119,9 @@ impl SendWindow {
         });
     }
 
-    /// A packet that is to go out now, if `open` may be under way.
+    /// A packet that is to go out now, if `open` may be in flight.
     pub(super) fn next(&self, open: u32) -> Option<u32> {
-        if self.waiting == 0 || self.under_way >= open {
+        if self.waiting == 0 || self.in_flight >= open {
             return None;
         }
         let index = self
@@ -142,24 +142,24 @@ impl SendWindow {
         let kept = self.kept.get_mut(number.wrapping_sub(self.first) as usize);
         if let Some(kept) = kept.filter(|kept| kept.state == State::Waits) {
             self.transmissions += 1;
-            self.again += u64::from(kept.times > 0);
-            kept.state = State::UnderWay;
+            self.retransmitted += u64::from(kept.times > 0);
+            kept.state = State::InFlight;
             (kept.when, kept.transmission) = (now, self.transmissions);
             kept.times = kept.times.saturating_add(1);
             self.waiting -= 1;
-            self.under_way += 1;
+            self.in_flight += 1;
         }
     }
 
     /// The peer has all before `next`, and those behind it whose bit of `sacks` is set. Says of how many packets that
-    /// was not known. `answered` is told the time of each answer. An error: no correct peer says so.
+    /// was not known. `on_rtt_sample` is told each round-trip time. An error: no correct peer says so.
     pub(super) fn acknowledged(
         &mut self,
         next: u32,
         sacks: u64,
         now: Duration,
         spare: &mut Vec<Vec<u8>>,
-        mut answered: impl FnMut(Duration),
+        mut on_rtt_sample: impl FnMut(Duration),
     ) -> Result<u32, &'static str> {
         let count = next.wrapping_sub(self.first);
         if count > u32::MAX / 2 {
@@ -175,7 +175,7 @@ impl SendWindow {
         }
         let mut new = 0;
         for _ in 0..count {
-            new += u32::from(self.has_come(0, now, &mut answered));
+            new += u32::from(self.has_come(0, now, &mut on_rtt_sample));
             if let Some(kept) = self.kept.pop_front() {
                 self.first = self.first.wrapping_add(1);
                 self.offset += kept.bytes.len() as u64;
@@ -186,7 +186,7 @@ impl SendWindow {
         while left != 0 {
             let index = left.trailing_zeros() as usize + 1;
             left &= left - 1;
-            new += u32::from(self.has_come(index, now, &mut answered));
+            new += u32::from(self.has_come(index, now, &mut on_rtt_sample));
         }
         if new > 0 {
             self.since = now;
@@ -199,7 +199,7 @@ impl SendWindow {
         &mut self,
         index: usize,
         now: Duration,
-        answered: &mut impl FnMut(Duration),
+        on_rtt_sample: &mut impl FnMut(Duration),
     ) -> bool {
         let Some(kept) = self.kept.get_mut(index) else {
             return false;
@@ -207,12 +207,13 @@ impl SendWindow {
         match kept.state {
             State::Acknowledged => return false,
             State::Waits => self.waiting -= 1,
-            State::UnderWay => self.under_way -= 1,
+            State::InFlight => self.in_flight -= 1,
         }
         kept.state = State::Acknowledged;
         if kept.times == 1 {
-            // Of others it is not known which time has come.
-            answered(now.saturating_sub(kept.when));
+            // Karn's algorithm (RFC 6298): of a packet that was retransmitted it is not known which transmission was
+            // answered.
+            on_rtt_sample(now.saturating_sub(kept.when));
             self.latest = self.latest.max(kept.transmission);
         }
         true
@@ -222,20 +223,20 @@ impl SendWindow {
     /// if there are any.
     pub(super) fn find_losses(&mut self) -> Option<u64> {
         let latest = self.latest;
-        self.lose(|kept| kept.transmission + BEHIND <= latest)
+        self.lose(|kept| kept.transmission + REORDER_THRESHOLD <= latest)
     }
 
-    /// Has all that is under way go out again.
-    pub(super) fn give_up(&mut self) {
+    /// Has all that is in flight go out again.
+    pub(super) fn retransmit_all(&mut self) {
         self.lose(|_| true);
     }
 
     fn lose(&mut self, is_lost: impl Fn(&SentPacket) -> bool) -> Option<u64> {
         let mut newest = None;
         for kept in &mut self.kept {
-            if kept.state == State::UnderWay && is_lost(kept) {
+            if kept.state == State::InFlight && is_lost(kept) {
                 kept.state = State::Waits;
-                self.under_way -= 1;
+                self.in_flight -= 1;
                 self.waiting += 1;
                 newest = newest.max(Some(kept.transmission));
             }
@@ -243,13 +244,13 @@ impl SendWindow {
         newest
     }
 
-    /// When the oldest packet that is under way went out.
+    /// When the oldest packet that is in flight went out.
     pub(super) fn oldest(&self) -> Option<Duration> {
-        let under_way = self
+        let in_flight = self
             .kept
             .iter()
-            .filter(|kept| kept.state == State::UnderWay);
-        under_way.map(|kept| kept.when).min()
+            .filter(|kept| kept.state == State::InFlight);
+        in_flight.map(|kept| kept.when).min()
     }
 
     /// Since when nothing new was acknowledged, if something should be.
@@ -262,9 +263,9 @@ impl SendWindow {
         self.kept.is_empty()
     }
 
-    /// Packets that went out again, since this was last asked.
-    pub(super) fn take_again(&mut self) -> u64 {
-        std::mem::take(&mut self.again)
+    /// Retransmissions since last asked.
+    pub(super) fn take_retransmitted(&mut self) -> u64 {
+        std::mem::take(&mut self.retransmitted)
     }
 
     /// What is behind the first `received` bytes of the stream; none: the peer cannot have received so many.
@@ -325,7 +326,7 @@ mod tests {
     #[test]
     fn only_the_answer_to_a_single_transmission_has_a_time() {
         let mut window = window(2);
-        window.give_up();
+        window.retransmit_all();
         window.went(0, NOW);
         let mut times = Vec::new();
         let spare = &mut Vec::new();
