@@ -104,14 +104,14 @@ impl Endpoint {
     }
 }
 
-/// What a message needs of chunks to go out at once.
+/// What a message needs of chunks to go out at once, and how many it may have.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct ChunkDemand {
     /// Bytes of the message.
     pub(crate) total: usize,
     /// Bytes of it that go into one chunk.
     pub(crate) step: usize,
-    /// Chunks of this rank's that may be on their way to the peer.
+    /// A limit, not a need: so many chunks of this rank's may be on their way to the peer.
     pub(crate) share: usize,
 }
 

@@ -179,8 +179,7 @@ impl Home {
         })
     }
 
-    /// Whether the pool has no chunk at all, and a reservation was refused. A refusal from before the first chunk was
-    /// reserved does not count.
+    /// Whether a reservation was refused. A refusal counts only while the pool has no chunk.
     #[cold]
     pub(crate) fn has_refusal(&self) -> bool {
         self.refused.is_some() && self.pool.reserved() == 0

@@ -52,8 +52,8 @@ use stream::{PollTurn, Stream};
 /// how many bytes are unread, which does not show the end. The read is one more system call. Chosen by magnitude, as is
 /// the next.
 const WAITS: u32 = 16;
-/// Polls of a lane for each read of the stream beside it, which carries only the end of the lane, or its own. A poll of
-/// a lane needs no system call, a read of the stream does.
+/// Polls of a lane for each read of the stream beside it. That stream carries only END and GIVEN_UP, or ends itself. A
+/// poll of a lane needs no system call, a read of the stream does.
 const SKIPS: u32 = 64;
 
 /// The endpoint of a peer on another node.

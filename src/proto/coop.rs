@@ -329,7 +329,7 @@ impl Sending {
         let pieces = self.buf.pieces(offset, len);
         let part = [target.part(offset, len)];
         let put = match pieces.as_slice() {
-            [(loan, offset, len)] => core.loans.read(*loan, *offset, *len, |bytes| {
+            [(loan, start, count)] => core.loans.read(*loan, *start, *count, |bytes| {
                 peer.link.put(layer, &part, &[IoSlice::new(bytes)])
             }),
             pieces => core

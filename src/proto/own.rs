@@ -159,7 +159,7 @@ const STEP: u64 = 1 << 20;
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Stepped {
     Moved,
-    /// It waits for a device: the send's has not copied more bytes to the host, or the receive's has not taken them.
+    /// It waits for a device: the sender's device has not copied more to the host, or the receiver's has not taken it.
     Rests,
     Over,
 }
@@ -209,7 +209,7 @@ pub(crate) fn step(core: &mut Core, transfer: &mut Transfer, send: RequestId) ->
         core.requests.complete(receive, withdrawn);
     }
     if n < len {
-        transfer.remaining.push(left.behind(n));
+        transfer.remaining.push(left.skip(n));
     }
     match n {
         0 => Stepped::Rests,

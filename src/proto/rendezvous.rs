@@ -225,7 +225,7 @@ fn with_room(
         Ok(0) => None,
         Ok(room) if room < range.len => {
             transfer.remaining.pop();
-            transfer.remaining.push(range.behind(room));
+            transfer.remaining.push(range.skip(room));
             transfer.remaining.push(range.first(room));
             Some(range.first(room))
         }
@@ -253,7 +253,7 @@ fn get(core: &mut Core, peer: &mut Peer, transfer: &mut Transfer, layer: LayerId
     };
     match reading.get(core, peer, range.offset, n) {
         Ok(()) if n < range.len => {
-            transfer.remaining.push(range.behind(n));
+            transfer.remaining.push(range.skip(n));
             Stepped::Rests { moved: true }
         }
         Ok(()) => {

@@ -76,7 +76,7 @@ impl CooperativeTransfer {
     }
 }
 
-/// Bytes of a message that follow one another.
+/// A contiguous range of a message.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct MessageRange {
     /// Where in the message the first one is.
@@ -103,7 +103,7 @@ impl MessageRange {
     /// Those behind the first `len`.
     #[inline]
     #[must_use]
-    pub fn behind(self, len: u64) -> Self {
+    pub fn skip(self, len: u64) -> Self {
         Self {
             offset: self.offset + len,
             len: self.len - len,

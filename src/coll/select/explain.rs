@@ -256,7 +256,8 @@ impl Table {
         ((name(mapped), name(plain)), label(scheme), reason)
     }
 
-    /// Why the members do it so; none: each takes what is for it, as ever.
+    /// Why the members do it so. None: they do it in the usual way, in which each member takes the data that is meant
+    /// for it.
     fn how(&self, scheme: NodeScheme) -> Option<&'static str> {
         Some(match scheme {
             NodeScheme::Meet if self.ranks > FLAT => {

@@ -21,9 +21,11 @@ const AT_ONCE: usize = 16;
 pub(super) enum InboundState {
     /// It has not proven who it is.
     Proving,
-    /// It has proven to be this rank. An outbound connection to the same rank has precedence and is not over yet.
+    /// The connecting process has proven to be the rank given here. An outbound connection to the same rank has
+    /// precedence and is not over yet.
     Waiting(u32),
-    /// It has proven to be this rank, and was told that it is accepted. Its confirmation is awaited.
+    /// The connecting process has proven to be the rank given here, and was told that it is accepted. Its confirmation
+    /// is awaited.
     Confirmed(u32),
 }
 
