@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! What the table of knobs says that `auto` stands for is what the runtime does.
+//! Tests: what the table of knobs says that `auto` stands for is what the runtime does.
 
 mod found;
 mod policies;

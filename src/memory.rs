@@ -8,7 +8,7 @@
 //! | part | where | when |
 //! | --- | --- | --- |
 //! | base | in each rank's segment; its statistics page | at the start |
-//! | channel | in each rank's segment, per communicator | its lines with the communicator; 32 KiB of slots, and as much of stages, with the first collective that needs them: [`Formula::collectives_at_most`] |
+//! | channel | in each rank's segment, per communicator | its lines with the communicator; 32 KiB of slots, 128 KiB in jobs of up to four ranks, and 32 KiB of stages, with the first collective that needs them: [`Formula::collectives_at_most`] |
 //! | ring | in the receiver's segment, one per sender | with the first record of the pair |
 //! | chunks | in the sender's segment | when messages need them, some at first, then doubling; given back when cold |
 //! | heap | in the segment of the rank that calls `alloc` | at the call; given back on drop |

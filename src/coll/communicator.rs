@@ -20,7 +20,7 @@ pub(crate) struct Communicator {
     pub(crate) ops: VecDeque<Operation>,
     /// Who reads this rank's contribution to the short collective under way where the program has it. None: it stands
     /// in the channel, or there is none.
-    pub(super) reads_mapped: Option<Readers>,
+    pub(super) in_place_readers: Option<Readers>,
     /// What members get by messages when it has failed.
     pub(super) poison: Poison,
 }
@@ -30,7 +30,7 @@ impl Communicator {
         Self {
             state,
             ops: VecDeque::new(),
-            reads_mapped: None,
+            in_place_readers: None,
             poison: Poison::default(),
         }
     }
@@ -140,13 +140,13 @@ impl Communicator {
     /// What a short collective has given in place goes back to the program. Fails, if members may still read it: they
     /// learn that.
     #[cold]
-    pub(super) fn give_up_readers(&mut self, engine: &mut Engine, error: &Error) {
+    pub(super) fn fail_if_still_read(&mut self, engine: &mut Engine, error: &Error) {
         let Self {
             state,
-            reads_mapped,
+            in_place_readers,
             ..
         } = self;
-        let Some(readers) = reads_mapped.take() else {
+        let Some(readers) = in_place_readers.take() else {
             return;
         };
         let seq = state.seq;

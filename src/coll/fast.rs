@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Short blocking collectives: the [plan](super::plan) on the caller's slices, without a request. A collective that
-//! does not complete soon goes on as a request, from where this stopped.
+//! does not complete soon goes on as a request. That begins its reads again, unless all were taken.
 
 mod lines;
 mod short;
@@ -11,7 +11,6 @@ use super::state::CommState;
 use super::worker::Worker;
 use crate::engine::Engine;
 use crate::error::Error;
-use crate::peer::Peer;
 use lines::ShortLines;
 use onecopy_btl::RemoteRange;
 use onecopy_shm::coll::{INLINE, View, kind};
@@ -37,7 +36,7 @@ pub(crate) enum Stop {
     /// A contribution has not come yet.
     Awaited,
     /// A contribution is no short one, so that a request has to take it.
-    NotShort,
+    NeedsRequest,
 }
 /// Why a short collective does not begin.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -45,7 +44,7 @@ pub(crate) enum Unready {
     /// Its line has not been read by all: this rank is a whole channel ahead of someone.
     Full,
     /// A request has to do it.
-    NotShort,
+    NeedsRequest,
 }
 
 /// A short collective under way: this rank's contribution is published.
@@ -95,11 +94,11 @@ impl Worker {
         let Some(Communicator {
             state,
             ops,
-            reads_mapped,
+            in_place_readers,
             ..
         }) = comm.and_then(Option::as_deref_mut)
         else {
-            return Err(Unready::NotShort);
+            return Err(Unready::NeedsRequest);
         };
         let seq = state.seq.wrapping_add(1);
         let ready = state.has_channel()
@@ -108,7 +107,7 @@ impl Worker {
             && state.failed.is_none()
             && lives.fatal().is_none();
         if !ready {
-            return Err(Unready::NotShort);
+            return Err(Unready::NeedsRequest);
         }
         let place = match short.gives {
             true => short.place(state, &core.home, send, recv),
@@ -116,12 +115,12 @@ impl Worker {
                 .can_take(state, &core.home, recv)
                 .then_some(GivenPlace::Channel),
         };
-        let place = place.ok_or(Unready::NotShort)?;
+        let place = place.ok_or(Unready::NeedsRequest)?;
         if !state.has_room(seq) {
             return Err(Unready::Full);
         }
         (state.seq, state.in_short) = (seq, true);
-        *reads_mapped = None;
+        *in_place_readers = None;
         core.counters.collectives += 1;
         if short.gives {
             let bytes = short.given(send, recv);
@@ -131,7 +130,7 @@ impl Worker {
                     state.publish_short(seq, bytes, || short.filled(me));
                 }
                 GivenPlace::Mapped(heap) => {
-                    *reads_mapped = Some(short.readers);
+                    *in_place_readers = Some(short.readers);
                     state.publish_mapped(seq, bytes, heap);
                 }
             }
@@ -170,18 +169,18 @@ impl Worker {
         let comm = collectives.slots[running.slot].as_deref_mut();
         let Communicator {
             state,
-            reads_mapped,
+            in_place_readers,
             ..
-        } = comm.ok_or(Stop::NotShort)?;
+        } = comm.ok_or(Stop::NeedsRequest)?;
         if state.done != running.seq {
-            running.take(&engine.peers, state, polls)?;
+            running.take(engine, state, polls)?;
             running.short.count(engine, state, running.mapped);
             state.set_done(running.seq);
             state.wake();
         }
-        if let Some(readers) = *reads_mapped {
+        if let Some(readers) = *in_place_readers {
             state.await_readers(readers, running.seq, polls)?;
-            *reads_mapped = None;
+            *in_place_readers = None;
         }
         state.in_short = false;
         // The next contribution's line comes back meanwhile.
@@ -193,17 +192,12 @@ impl Worker {
 impl Running<'_> {
     /// Takes what has come.
     #[inline(always)]
-    fn take(
-        &mut self,
-        peers: &[Option<Box<Peer>>],
-        state: &mut CommState,
-        polls: usize,
-    ) -> Result<(), Stop> {
+    fn take(&mut self, engine: &Engine, state: &mut CommState, polls: usize) -> Result<(), Stop> {
         let short = self.short;
         let recv = &mut self.recv[..short.result];
         let size = state.size();
         let mut lines = ShortLines {
-            peers,
+            engine,
             state,
             seq: self.seq,
             len: short.len,
@@ -243,7 +237,7 @@ impl Worker {
         state.set_done(state.seq);
         state.wake();
         let reason = "a call panicked while others read its buffer".into();
-        comm.give_up_readers(engine, &Error::Collective { reason });
+        comm.fail_if_still_read(engine, &Error::Collective { reason });
     }
 }
 

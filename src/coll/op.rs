@@ -84,14 +84,22 @@ impl Operation {
         }
     }
 
-    /// Takes up a short collective: this rank's contribution is published, for `reads_mapped` to read in place, and
+    /// Takes up a short collective: this rank's contribution is published, for `in_place_readers` to read in place, and
     /// perhaps all of the others' are taken.
-    pub(crate) fn resume(&mut self, state: &CommState, reads_mapped: Option<Readers>) {
-        if let Some(readers) = reads_mapped {
+    pub(crate) fn resume(&mut self, state: &CommState, in_place_readers: Option<Readers>) {
+        if let Some(readers) = in_place_readers {
             let given = match &self.body {
                 Body::Exchange(exchange) => exchange.plan.offer,
                 Body::Fold(fold) => Some(fold.plan.send),
-                _ => None,
+                // These give nothing in place without a request.
+                Body::Barrier
+                | Body::Relay(_)
+                | Body::Swap(_)
+                | Body::TreeFold(_)
+                | Body::Pieces(_)
+                | Body::Stream(_)
+                | Body::MessageExchange(_)
+                | Body::MessageChain(_) => None,
             };
             self.shared.readers = readers;
             self.shared.served[GIVEN] = given.map(Served::Loan);

@@ -173,7 +173,7 @@ fn has_one_reader(collective: &Collective, size: usize) -> bool {
 /// than processors.
 #[must_use]
 pub fn relay_min(knobs: &Knobs, crowded: bool) -> usize {
-    // Short contributions stand in lines and slots, where a rank that takes the short way finds them.
+    // What fits into a slot stands there, where a rank that makes no request finds it.
     knobs.relay_from(crowded).max(COLL_SLOT_LONG + 1)
 }
 

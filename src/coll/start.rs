@@ -203,7 +203,7 @@ impl Communicator {
         let Self {
             state,
             ops,
-            reads_mapped,
+            in_place_readers,
             ..
         } = self;
         let begun = call == Call::Begun;
@@ -237,7 +237,7 @@ impl Communicator {
             }
         }
         if begun {
-            op.resume(state, reads_mapped.take());
+            op.resume(state, in_place_readers.take());
         }
         ops.push_back(op);
         Ok(id)

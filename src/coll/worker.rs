@@ -347,7 +347,7 @@ impl Worker {
         let started = started.inspect_err(|error| {
             if call == Call::Begun {
                 // Its buffer goes back to the program.
-                comm.give_up_readers(engine, error);
+                comm.fail_if_still_read(engine, error);
             }
         })?;
         if !collectives.active.contains(&slot) {

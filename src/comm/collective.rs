@@ -124,7 +124,7 @@ impl Comm {
         let mut running = loop {
             match worker.begin_short(index, &short, send, &mut *recv) {
                 Ok(running) => break running,
-                Err(Unready::NotShort) => return ShortState::Not,
+                Err(Unready::NeedsRequest) => return ShortState::Not,
                 Err(Unready::Full) => worker.poll_room(index, patience.polls),
             }
             match patience.progress(self, worker) {
@@ -141,7 +141,7 @@ impl Comm {
             match worker.step_short(&mut running, patience.polls) {
                 Ok(()) => return ShortState::Done,
                 Err(Stop::Awaited) => {}
-                Err(Stop::NotShort) => return ShortState::Begun,
+                Err(Stop::NeedsRequest) => return ShortState::Begun,
             }
             let unwinds = Unwinds { comm: self, index };
             let patient = patience.progress(self, worker);

@@ -49,7 +49,7 @@ pub struct KnobInfo {
     pub name: &'static str,
     /// What the knob belongs to.
     pub area: &'static str,
-    /// Whether it is for users or for experts.
+    /// Whether it is for users, for experts or for tests.
     pub audience: Audience,
     /// What it does.
     pub doc: &'static str,
@@ -221,8 +221,8 @@ knobs! {
         Expert ONECOPY_ATTACH_WINDOW => attach_window: usize = 8 * MIB,
             Size { min: 2 * MIB, max: GIB };
         /// Bytes of one peer's memory that may be attached at a time, in 512 windows at most. They take address range,
-        /// and page tables where they are used. A lower value means fewer mappings, where the kernel permits no more
-        /// (vm.max_map_count).
+        /// and page tables where they are used. A value below 512 windows means fewer mappings, where the kernel
+        /// permits no more (vm.max_map_count).
         // Default: 16 GiB, by magnitude: 47 bits of addresses have room for thousands of such peers.
         Expert ONECOPY_ATTACH_BYTES => attach_bytes: usize = 16 * GIB,
             Size { min: 2 * MIB, max: 16 * TIB };
@@ -342,10 +342,11 @@ knobs! {
 
     "waiting" {
         /// Polls before a wait first yields the processor. At most 16 where a rank's waiting threads outnumber its
-        /// processors.
+        /// share of the processors: always where ranks outnumber processors.
         User ONECOPY_WAIT_SPIN => wait_spin: Option<usize> = None,
             OrAuto(Count { min: 0, max: 1_000_000_000 }), auto::WAIT_SPIN;
-        /// Yields before a wait sleeps. At most 200 where a rank's waiting threads outnumber its processors.
+        /// Yields before a wait sleeps. At most 200 where a rank's waiting threads outnumber its
+        /// share of the processors.
         User ONECOPY_WAIT_YIELD => wait_yield: Option<usize> = None,
             OrAuto(Count { min: 0, max: 1_000_000_000 }), auto::WAIT_YIELD;
         /// Whether a wait may sleep after its yields.

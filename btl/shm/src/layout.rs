@@ -12,7 +12,7 @@ pub const PAGE: usize = 4096;
 /// (docs/performance.md, "Keep what a sender looks at").
 pub const CTRL_STRIDE: usize = 256;
 /// Collectives of one communicator that may be under way at a time: each has a line and a slot in the channel. Chosen
-/// by magnitude: a rank that runs ahead finds room for seven more, and the slots of a channel stay at 32 KiB.
+/// by magnitude: a rank that runs ahead finds room for seven more, and the short slots of a channel stay at 32 KiB.
 pub const COLL_DEPTH: usize = 8;
 /// Bytes of a slot of a channel, at least: what a rank contributes to a small collective. From a page on, memory that
 /// others map is read in place. Chosen by magnitude: with 32 ranks the default budget has four channels; with long

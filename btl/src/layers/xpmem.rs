@@ -343,7 +343,7 @@ pub fn explain(call: &str, peer: u32, error: &io::Error) -> Refusal {
             "the module lets this user not reach the peer: run the ranks as one user"
         }
         Some(libc::ENOMEM) => {
-            "raise vm.max_map_count or the address space limit (ulimit -v), or lower ONECOPY_ATTACH_BYTES"
+            "raise vm.max_map_count or the address space limit (ulimit -v), or set ONECOPY_ATTACH_BYTES below 512 windows (ONECOPY_ATTACH_WINDOW)"
         }
         _ => "see kmod/README.md",
     };

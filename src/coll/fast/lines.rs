@@ -5,13 +5,13 @@ use super::super::state::CommState;
 use super::super::{lines, reader};
 use super::Stop;
 use super::short::{Collect, Combine, Places};
-use crate::peer::Peer;
+use crate::engine::Engine;
 use onecopy_shm::coll::{Content, ShortContribution, View, accumulate, combine, kind, precede};
 use onecopy_shm::copy::Kernel;
 
 /// The lines of a short collective, from which a step takes what has come.
 pub(super) struct ShortLines<'l> {
-    pub(super) peers: &'l [Option<Box<Peer>>],
+    pub(super) engine: &'l Engine,
     pub(super) state: &'l mut CommState,
     pub(super) seq: u32,
     /// Bytes of each contribution.
@@ -32,7 +32,7 @@ impl ShortLines<'_> {
     #[inline(always)]
     fn bytes(&self, place: usize, short: ShortContribution) -> Result<View<'_>, Stop> {
         let bytes = self.state.channel_ends[place].short_bytes(self.seq, short, self.len);
-        bytes.ok_or(Stop::NotShort)
+        bytes.ok_or(Stop::NeedsRequest)
     }
 
     /// Gives `read` as many bytes of a contribution that has come as `recv` has, from `from` on. They stand in the
@@ -44,12 +44,13 @@ impl ShortLines<'_> {
         short: ShortContribution,
         from: usize,
         recv: &mut [u8],
-        read: impl Fn(&mut [u8], View<'_>),
+        read: impl Fn(&mut [u8], View<'_>, Kernel),
     ) -> Result<(), Stop> {
         let Ok(all) = self.bytes(place, short) else {
             return self.read_mapped(place, from, recv, read);
         };
-        read(recv, all.part(from, recv.len()).ok_or(Stop::NotShort)?);
+        let part = all.part(from, recv.len()).ok_or(Stop::NeedsRequest)?;
+        read(recv, part, Kernel::Memcpy);
         Ok(())
     }
 
@@ -62,21 +63,25 @@ impl ShortLines<'_> {
         place: usize,
         from: usize,
         recv: &mut [u8],
-        read: impl Fn(&mut [u8], View<'_>),
+        read: impl Fn(&mut [u8], View<'_>, Kernel),
     ) -> Result<(), Stop> {
-        let line = lines::read(self.state, place, self.seq).map_err(|_| Stop::NotShort)?;
-        // One that promises to write waits for this rank's line, which the root of a gather publishes by a request.
+        let line = lines::read(self.state, place, self.seq).map_err(|_| Stop::NeedsRequest)?;
+        // A giver that promises to write waits for this rank's line, which the root of a gather publishes by a request.
         let is_all = line.content == Content::Buffer
             && !line.has(kind::TABLE)
             && !line.has(kind::WRITES)
             && line.given.len == self.len as u64;
         if !is_all {
-            return Err(Stop::NotShort);
+            return Err(Stop::NeedsRequest);
         }
         let range = lines::range(line.given).part(from as u64, recv.len() as u64);
-        let view = reader::view(self.peers, self.state, place, &range).ok_or(Stop::NotShort)?;
-        read(recv, view);
-        reader::still_good(self.state, place).map_err(|_| Stop::NotShort)?;
+        let Engine {
+            peers, permitted, ..
+        } = self.engine;
+        let view = reader::view(peers, self.state, place, &range).ok_or(Stop::NeedsRequest)?;
+        let kernel = permitted.terms.plan.kernel(recv.len());
+        read(recv, view, kernel);
+        reader::still_good(self.state, place).map_err(|_| Stop::NeedsRequest)?;
         self.mapped.add(place);
         Ok(())
     }
@@ -90,8 +95,8 @@ impl ShortLines<'_> {
         from: usize,
         recv: &mut [u8],
     ) -> Result<(), Stop> {
-        self.read_part(place, short, from, recv, |recv, part| {
-            part.copy_to(recv, Kernel::Memcpy);
+        self.read_part(place, short, from, recv, |recv, part, kernel| {
+            part.copy_to(recv, kernel);
         })
     }
 
@@ -134,7 +139,7 @@ impl ShortLines<'_> {
         } = combine;
         let me = self.state.me;
         let short = self.poll(1 - me)?;
-        let combine = |recv: &mut [u8], other: View<'_>| {
+        let combine = |recv: &mut [u8], other: View<'_>, _| {
             if me == 0 {
                 accumulate(op, elem, recv, other);
             } else {
@@ -164,7 +169,7 @@ impl ShortLines<'_> {
             };
             let part = |place, short| {
                 let all = self.bytes(place, short)?;
-                all.part(begin, recv.len()).ok_or(Stop::NotShort)
+                all.part(begin, recv.len()).ok_or(Stop::NeedsRequest)
             };
             let view = part(place, first)?;
             if let Some(second) = second {

@@ -80,10 +80,11 @@ pub(crate) struct Short {
 }
 
 /// Bytes of the longest contribution to an exchange that is read in place, out of mapped memory: as many as a request
-/// reads at once. What a request costs beside is hidden behind longer ones.
+/// reads at once. Longer ones hide what a request costs.
 pub(super) const MAPPED_MAX: usize = READ_MAPPED;
 /// The same for a gather, whose root copies a part of its own. Of longer ones both ends copy at once: the request of
-/// a member writes into the buffer of the root's. 64 KiB took 4.2 us in place, then 3.7 (Intel, 11-30).
+/// a member writes into the buffer of the root's. 64 KiB took 4.2 us in place, 3.7 by a request (A,
+/// apart, 11-30).
 pub(super) const GATHERED_MAX: usize = MAPPED_MAX / 2;
 
 /// None unless contributions fit into slots or may be mapped, and lines alone describe them. The other path reports
@@ -274,8 +275,8 @@ impl Short {
         }
     }
 
-    /// Whether a rank that only takes can take it from where its giver has it. What has no room in a slot is mapped, as
-    /// a rule, where `recv` is.
+    /// Whether a rank that only takes may find it without a request. It cannot see its giver's buffer, and guesses from
+    /// its own. What has no room in a slot is in the heap, as a rule, where `recv` is.
     #[inline(always)]
     pub(super) fn can_take(&self, state: &CommState, home: &Home, recv: &[u8]) -> bool {
         self.len <= state.slot_bytes()
@@ -284,9 +285,13 @@ impl Short {
 
     /// Whether each member reads for itself what is longer than a slot. Receivers of a long broadcast take shares of it
     /// from each other.
-    #[inline(always)]
     fn is_read_by_all(&self, state: &CommState) -> bool {
-        state.size() == 2 || self.len < state.tuning.relay_min
+        let is_bcast = match self.action {
+            Action::Copy { .. } => self.len == self.result,
+            Action::Give { keep: None } => self.readers == Readers::Everyone,
+            _ => false,
+        };
+        !is_bcast || state.size() == 2 || self.len < state.tuning.relay_min
     }
 
     /// Counts what came from the others, all of which is there. `mapped`: the places whose bytes were read in place.

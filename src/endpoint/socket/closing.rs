@@ -8,7 +8,8 @@
 //! ```
 //!
 //! Farewell and GivingUp may be left out: Frames goes to each state behind it, and so does Farewell. Nothing and Ended
-//! are final. The directions are not independent: nothing more is sent once the peer's stream has ended.
+//! are final. The directions are not independent: once the peer's stream has ended,
+//! `sends` is Nothing, or GivingUp until its deadline.
 
 use super::feed::End;
 use std::time::Instant;

@@ -61,7 +61,7 @@ macro_rules! kinds {
     };
 }
 
-// The numbers are those of the protocol's version: a new kind takes a new number.
+// Numbers never change. A new kind takes a new one, and raises `PROTOCOL_VERSION`.
 kinds! {
     // From a rank.
     Join = 1,
