@@ -27,7 +27,8 @@ pub(crate) use onecopy_shm::layout::{ChunkIndex, ChunkName};
 pub(crate) use onecopy_shm::ring::{BadRecord, MAX_RECORD_SLOTS, Record, payload_of, slots_for};
 pub(crate) use shared::{OpenError, SharedMemory};
 pub(crate) use socket::{
-    Connector, Outcome, RemoteReads, STREAM_INPUT, Settings, SharedLanes, Socket, stream_output,
+    Connector, Outcome, RemoteReads, STREAM_INPUT, SharedLanes, Socket, SocketSettings,
+    stream_output,
 };
 
 use crate::error::Result;

@@ -24,7 +24,7 @@ mod stream;
 pub(crate) use by_lane::RemoteReads;
 pub(crate) use connector::{Connector, Outcome};
 pub(crate) use input::READ as STREAM_INPUT;
-pub(crate) use options::Settings;
+pub(crate) use options::SocketSettings;
 pub(super) use output::Frame;
 pub(crate) use output::most as stream_output;
 pub(crate) use shared_lanes::SharedLanes;

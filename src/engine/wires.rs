@@ -6,7 +6,7 @@
 
 use super::Engine;
 use crate::endpoint::{
-    Connector, Endpoint, EventSource, Home, Hub, Outcome, Settings, SharedLanes, Socket,
+    Connector, Endpoint, EventSource, Home, Hub, Outcome, SharedLanes, Socket, SocketSettings,
 };
 use crate::error::{Error, Result};
 use crate::peer::{Gone, PairSettings, Peer};
@@ -80,7 +80,7 @@ impl Wires {
             }
         };
         let hub = Hub::new(home.doorbell()).map_err(system("epoll_create"))?;
-        let settings = Settings {
+        let settings = SocketSettings {
             me,
             secret: net.secret,
             stream: knobs.stream(),

@@ -13,10 +13,10 @@ mod inbound;
 mod message;
 mod outbound;
 
-use super::options::{self, Settings};
+use super::options::{self, SocketSettings};
 use crate::endpoint::hub::{EventSource, Set};
-use inbound::Inbound;
-use outbound::Outbound;
+use inbound::InboundConnection;
+use outbound::OutboundConnection;
 use std::collections::VecDeque;
 use std::io;
 use std::net::{IpAddr, SocketAddr, TcpListener};
@@ -67,7 +67,7 @@ struct PeerEntry {
 /// What makes connections.
 #[derive(Debug)]
 pub(crate) struct Connector {
-    settings: Settings,
+    settings: SocketSettings,
     set: Arc<Set>,
     listener: TcpListener,
     /// When inbound connections are let in again, if they are not now.
@@ -75,8 +75,8 @@ pub(crate) struct Connector {
     warned_of_shortage: bool,
     /// Of the ranks on other nodes.
     entries: Vec<Option<PeerEntry>>,
-    inbound: Vec<Option<Inbound>>,
-    outbound: Vec<Outbound>,
+    inbound: Vec<Option<InboundConnection>>,
+    outbound: Vec<OutboundConnection>,
     outcomes: VecDeque<Outcome>,
     /// Inbound connections that did not prove to be of the job, or came for nothing.
     pub(crate) refused: u64,
@@ -84,7 +84,11 @@ pub(crate) struct Connector {
 
 impl Connector {
     /// Listens at `address`.
-    pub(crate) fn listen(address: IpAddr, settings: Settings, set: &Arc<Set>) -> io::Result<Self> {
+    pub(crate) fn listen(
+        address: IpAddr,
+        settings: SocketSettings,
+        set: &Arc<Set>,
+    ) -> io::Result<Self> {
         let listener = options::listen_at(address, &settings)?;
         set.add(&listener, EventSource::Listener, (true, false))?;
         Ok(Self {
@@ -197,7 +201,7 @@ impl Connector {
                 .watch(&self.listener, EventSource::Listener, (true, false));
         }
         for index in 0..self.inbound.len() {
-            let late = |one: &Inbound| one.rank().is_none() && now > one.since + PROVE;
+            let late = |one: &InboundConnection| one.rank().is_none() && now > one.since + PROVE;
             if self.inbound[index].as_ref().is_some_and(late) {
                 self.refuse(index, "it has not proven itself in time");
             }

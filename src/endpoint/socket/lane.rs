@@ -35,7 +35,7 @@ pub(super) enum Carrier {
 
 /// Which steps two sides have made towards a lane, and towards its end.
 #[derive(Debug, Default)]
-pub(super) struct Handshake {
+pub(super) struct LaneHandshake {
     /// The numbers of both ends, the own one first; the peer's once it is known.
     numbers: (u32, Option<u32>),
     /// The peer has the number of this rank's target.
@@ -50,7 +50,7 @@ pub(super) struct Handshake {
 
 /// What goes to the peer.
 #[derive(Debug)]
-pub(super) struct Outgoing {
+pub(super) struct OutgoingFrames {
     /// What carries the frames.
     pub(super) carrier: Carrier,
     /// The device has not taken all that it was given.
@@ -61,7 +61,7 @@ pub(super) struct Outgoing {
 
 /// What comes from the peer.
 #[derive(Debug, Default)]
-pub(super) struct Incoming {
+pub(super) struct IncomingFrames {
     /// The lane carries the frames.
     pub(super) by_lane: bool,
     /// Bytes of the stream while it carries nothing but control frames.
@@ -79,9 +79,9 @@ pub(super) struct PairLane {
     rank: u32,
     /// The lane that there is, or is being made.
     pub(super) lane: Option<u64>,
-    pub(super) handshake: Handshake,
-    pub(super) outgoing: Outgoing,
-    pub(super) incoming: Incoming,
+    pub(super) handshake: LaneHandshake,
+    pub(super) outgoing: OutgoingFrames,
+    pub(super) incoming: IncomingFrames,
     /// Polls of the stream that were left out.
     pub(super) skipped: u32,
     pub(super) retry: Retry,
@@ -114,13 +114,13 @@ impl PairLane {
             lanes,
             rank,
             lane: None,
-            handshake: Handshake::default(),
-            outgoing: Outgoing {
+            handshake: LaneHandshake::default(),
+            outgoing: OutgoingFrames {
                 carrier: Carrier::Stream,
                 device_backlog: false,
                 control: Output::default(),
             },
-            incoming: Incoming::default(),
+            incoming: IncomingFrames::default(),
             skipped: 0,
             retry: Retry::new(),
             taken_over: 0,
@@ -331,7 +331,7 @@ impl PairLane {
             .add(&std::mem::take(&mut self.incoming.control));
         let had_none = self.lane.is_none();
         self.close();
-        self.handshake = Handshake::default();
+        self.handshake = LaneHandshake::default();
         self.outgoing.device_backlog = false;
         if had_none {
             // This side refused it, for a reason that may pass.

@@ -18,14 +18,14 @@ const BACKLOG: i32 = 1024;
 
 /// How connections are made.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Settings {
+pub(crate) struct SocketSettings {
     pub(crate) me: u32,
     pub(crate) secret: Secret,
     pub(crate) stream: StreamSettings,
 }
 
 /// Listens at an address, at a port that the kernel picks.
-pub(super) fn listen_at(address: IpAddr, settings: &Settings) -> io::Result<TcpListener> {
+pub(super) fn listen_at(address: IpAddr, settings: &SocketSettings) -> io::Result<TcpListener> {
     let listener = TcpListener::bind(SocketAddr::new(address, 0))?;
     listener.set_nonblocking(true)?;
     size(&listener, settings)?;
@@ -34,7 +34,7 @@ pub(super) fn listen_at(address: IpAddr, settings: &Settings) -> io::Result<TcpL
 }
 
 /// Begins to connect. The descriptor is writable when that is decided; `true`: it is already.
-pub(super) fn call(to: SocketAddr, settings: &Settings) -> nix::Result<(OwnedFd, bool)> {
+pub(super) fn call(to: SocketAddr, settings: &SocketSettings) -> nix::Result<(OwnedFd, bool)> {
     let family = match to {
         SocketAddr::V4(_) => AddressFamily::Inet,
         SocketAddr::V6(_) => AddressFamily::Inet6,
@@ -56,7 +56,7 @@ pub(super) fn call(to: SocketAddr, settings: &Settings) -> nix::Result<(OwnedFd,
 }
 
 /// Sets the sizes of the kernel's buffers, if they are to be set.
-fn size(fd: &impl AsFd, settings: &Settings) -> io::Result<()> {
+fn size(fd: &impl AsFd, settings: &SocketSettings) -> io::Result<()> {
     if let Some(bytes) = settings.stream.buffer {
         setsockopt(fd, sockopt::SndBuf, &bytes)?;
         setsockopt(fd, sockopt::RcvBuf, &bytes)?;
@@ -82,7 +82,7 @@ pub(super) fn is_own_end(fd: &impl AsFd) -> bool {
 }
 
 /// Sets up a connection: nothing waits for more to be sent with it, and one that is dead is found.
-pub(super) fn set_up(fd: &impl AsFd, settings: &Settings) -> nix::Result<()> {
+pub(super) fn set_up(fd: &impl AsFd, settings: &SocketSettings) -> nix::Result<()> {
     let limit = settings.stream.timeout;
     let seconds = u32::try_from(limit.as_secs()).unwrap_or(u32::MAX).max(1);
     let milliseconds = u32::try_from(limit.as_millis()).unwrap_or(u32::MAX);

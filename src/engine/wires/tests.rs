@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! A rank on another node that has the job's secret and talks nonsense.
 
-use crate::endpoint::{Connector, EventSource, Outcome, Set, Settings};
+use crate::endpoint::{Connector, EventSource, Outcome, Set, SocketSettings};
 use crate::error::Error;
 use crate::records::{BODY, ChunkBody, Fin, Kind, Rts, SourceLayout};
 use crate::runtime::{Options, Runtime};
@@ -20,7 +20,7 @@ use std::time::{Duration, Instant};
 fn connect(mut wireup: Local, knobs: &Knobs) -> (Local, TcpStream) {
     let net = wireup.net().expect("several nodes");
     let set = Arc::new(Set::new().expect("epoll"));
-    let settings = Settings {
+    let settings = SocketSettings {
         me: wireup.rank() as u32,
         secret: net.secret,
         stream: knobs.stream(),

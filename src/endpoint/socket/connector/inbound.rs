@@ -30,7 +30,7 @@ pub(super) enum InboundState {
 }
 
 /// A connection that another process made.
-pub(super) struct Inbound {
+pub(super) struct InboundConnection {
     fd: OwnedFd,
     from: SocketAddr,
     handshake: Handshake,
@@ -38,16 +38,16 @@ pub(super) struct Inbound {
     pub(super) since: Instant,
 }
 
-impl std::fmt::Debug for Inbound {
+impl std::fmt::Debug for InboundConnection {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Inbound")
+        f.debug_struct("InboundConnection")
             .field("from", &self.from)
             .field("state", &self.state)
             .finish_non_exhaustive()
     }
 }
 
-impl Inbound {
+impl InboundConnection {
     /// Which rank it has proven to be.
     pub(super) fn rank(&self) -> Option<u32> {
         match self.state {
@@ -109,7 +109,7 @@ impl Connector {
         };
         let source = EventSource::Inbound(index as u32);
         self.set.add(&fd, source, (true, false))?;
-        self.inbound[index] = Some(Inbound {
+        self.inbound[index] = Some(InboundConnection {
             fd,
             from,
             handshake,
@@ -129,7 +129,7 @@ impl Connector {
         strangers.min().map(|(_, index)| index)
     }
 
-    pub(super) fn drop_inbound(&mut self, index: usize) -> Option<Inbound> {
+    pub(super) fn drop_inbound(&mut self, index: usize) -> Option<InboundConnection> {
         let one = self.inbound.get_mut(index)?.take()?;
         self.set.remove(&one.fd);
         Some(one)
@@ -199,7 +199,10 @@ impl Connector {
         }
         // One that comes again has given up its call before.
         for other in 0..self.inbound.len() {
-            let same = self.inbound[other].as_ref().and_then(Inbound::rank) == Some(rank);
+            let same = self.inbound[other]
+                .as_ref()
+                .and_then(InboundConnection::rank)
+                == Some(rank);
             if other != index && same {
                 self.drop_inbound(other);
             }
@@ -228,7 +231,7 @@ impl Connector {
 
     /// Confirms the inbound connection that is `rank` and waits. `false`: there is none.
     pub(super) fn confirm_waiting(&mut self, rank: u32) -> bool {
-        let is_waiting = |one: &Option<Inbound>| {
+        let is_waiting = |one: &Option<InboundConnection>| {
             one.as_ref().map(|one| one.state) == Some(InboundState::Waiting(rank))
         };
         let Some(index) = self.inbound.iter().position(is_waiting) else {

@@ -33,7 +33,7 @@ enum OutboundState {
 }
 
 /// A connection that this rank makes.
-pub(super) struct Outbound {
+pub(super) struct OutboundConnection {
     pub(super) rank: u32,
     state: OutboundState,
     begun: Instant,
@@ -41,9 +41,9 @@ pub(super) struct Outbound {
     was_reported: bool,
 }
 
-impl fmt::Debug for Outbound {
+impl fmt::Debug for OutboundConnection {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Outbound")
+        f.debug_struct("OutboundConnection")
             .field("rank", &self.rank)
             .finish_non_exhaustive()
     }
@@ -95,7 +95,7 @@ impl Connector {
         if !wanted || has_connected || self.connects_to(rank) {
             return;
         }
-        self.outbound.push(Outbound {
+        self.outbound.push(OutboundConnection {
             rank,
             state: OutboundState::Pausing(now),
             begun: now,
@@ -317,7 +317,7 @@ fn is_decided(fd: &OwnedFd) -> bool {
 mod tests {
     use super::*;
     use crate::endpoint::hub::Set;
-    use crate::endpoint::socket::Settings;
+    use crate::endpoint::socket::SocketSettings;
     use nix::sys::socket::{
         AddressFamily, SockFlag, SockType, SockaddrIn, bind, connect, getsockname, socket,
     };
@@ -341,7 +341,7 @@ mod tests {
 
     #[test]
     fn a_call_that_reaches_only_itself_is_tried_again() {
-        let settings = Settings {
+        let settings = SocketSettings {
             me: 0,
             secret: [3; 32],
             stream: Knobs::default().stream(),
@@ -354,7 +354,7 @@ mod tests {
         set.add(&fd, EventSource::Outbound(1), (false, true))
             .expect("watched");
         let now = Instant::now();
-        one.outbound.push(Outbound {
+        one.outbound.push(OutboundConnection {
             rank: 1,
             state: OutboundState::Connecting(fd, now + Duration::from_secs(60)),
             begun: now,

@@ -14,7 +14,7 @@ fn connector(me: u32, secret: Secret) -> Connector {
         connect: Duration::from_millis(30),
         ..Knobs::default().stream()
     };
-    let settings = Settings { me, secret, stream };
+    let settings = SocketSettings { me, secret, stream };
     let set = Arc::new(Set::new().expect("epoll"));
     Connector::listen(LOOPBACK, settings, &set).expect("listen")
 }
