@@ -22,7 +22,7 @@ const REST: Duration = Duration::from_millis(100);
 
 /// Names what to poll for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Token {
+pub(super) enum AcceptorToken {
     /// A listening socket.
     Listener(usize),
     /// An inbound connection.
@@ -99,16 +99,16 @@ impl Acceptor {
     }
 
     /// Descriptors to watch: for writing if the flag is set, for reading otherwise.
-    pub(super) fn polled(&self) -> impl Iterator<Item = (Token, BorrowedFd<'_>, bool)> {
+    pub(super) fn polled(&self) -> impl Iterator<Item = (AcceptorToken, BorrowedFd<'_>, bool)> {
         let listeners = self.listeners.iter().enumerate();
         let listeners = listeners.filter(|_| self.rests_until.is_none());
         let listeners =
-            listeners.map(|(number, one)| (Token::Listener(number), one.as_fd(), false));
+            listeners.map(|(number, one)| (AcceptorToken::Listener(number), one.as_fd(), false));
         let inbound = self.inbound.iter().enumerate();
         let inbound = inbound.filter_map(|(number, one)| {
             let one = one.as_ref()?;
             let writes = !one.proof.to_send().is_empty();
-            Some((Token::Inbound(number), one.stream.as_fd(), writes))
+            Some((AcceptorToken::Inbound(number), one.stream.as_fd(), writes))
         });
         listeners.chain(inbound)
     }
@@ -134,13 +134,13 @@ impl Acceptor {
     }
 
     /// Serves what is ready. An inbound connection that has proven itself leaves as a connection of this rank's.
-    pub(super) fn ready(&mut self, token: Token, now: Instant) -> Option<(u32, TcpStream)> {
+    pub(super) fn ready(&mut self, token: AcceptorToken, now: Instant) -> Option<(u32, TcpStream)> {
         match token {
-            Token::Listener(number) => {
+            AcceptorToken::Listener(number) => {
                 self.accept(number, now);
                 None
             }
-            Token::Inbound(number) => self.hear(number),
+            AcceptorToken::Inbound(number) => self.hear(number),
         }
     }
 

@@ -20,7 +20,7 @@ use super::WireupError;
 use super::broker::{Broker, Notice, Token};
 use super::meet::Listener;
 use super::message::{MAX_MESSAGE, ToLauncher, ToRank};
-use super::oob::{self, Oob, OobEvent, ToHost};
+use super::oob::{self, Oob, OobEvent, OobToken, ToHost};
 use super::poll_args;
 
 /// The rank that others look for first: it introduces those of its node, and its host joins all nodes.
@@ -153,7 +153,7 @@ enum Ready {
     Listener(usize),
     Inbound(usize),
     Broker(Token),
-    Oob(oob::Token),
+    Oob(OobToken),
 }
 
 impl Thread {

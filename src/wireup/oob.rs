@@ -18,15 +18,15 @@ use std::sync::Arc;
 use std::sync::mpsc::Sender;
 use std::time::{Duration, Instant};
 
-use super::acceptor::{self, Acceptor};
+use super::acceptor::{Acceptor, AcceptorToken};
 use super::nodes::Nodes;
 use connection::{Connection, Loss};
 
 /// Names what to poll for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Token {
+pub(super) enum OobToken {
     /// At the acceptor.
-    Acceptor(acceptor::Token),
+    Acceptor(AcceptorToken),
     /// The connection to this node.
     Connection(u32),
 }
@@ -100,15 +100,15 @@ impl Oob {
     }
 
     /// Descriptors to watch: for reading, and for writing if the flags are set.
-    pub(super) fn polled(&self) -> impl Iterator<Item = (Token, BorrowedFd<'_>, bool, bool)> {
+    pub(super) fn polled(&self) -> impl Iterator<Item = (OobToken, BorrowedFd<'_>, bool, bool)> {
         let acceptor = self
             .acceptor
             .iter()
             .flat_map(|(acceptor, _)| acceptor.polled());
         let acceptor =
-            acceptor.map(|(token, fd, writes)| (Token::Acceptor(token), fd, !writes, writes));
+            acceptor.map(|(token, fd, writes)| (OobToken::Acceptor(token), fd, !writes, writes));
         let connections = self.connections.iter().map(|connection| {
-            let token = Token::Connection(connection.node());
+            let token = OobToken::Connection(connection.node());
             (token, connection.as_fd(), true, !connection.is_flushed())
         });
         acceptor.chain(connections)
@@ -134,9 +134,9 @@ impl Oob {
     }
 
     /// Serves what is ready.
-    pub(super) fn ready(&mut self, token: Token, now: Instant) -> Vec<OobEvent> {
+    pub(super) fn ready(&mut self, token: OobToken, now: Instant) -> Vec<OobEvent> {
         match token {
-            Token::Acceptor(token) => {
+            OobToken::Acceptor(token) => {
                 let accepted = self
                     .acceptor
                     .as_mut()
@@ -146,7 +146,7 @@ impl Oob {
                 }
                 Vec::new()
             }
-            Token::Connection(node) => self.serve(node, now),
+            OobToken::Connection(node) => self.serve(node, now),
         }
     }
 

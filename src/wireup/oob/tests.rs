@@ -45,7 +45,7 @@ fn other(own: u32, stream: TcpStream) -> Oob {
 
 /// Serves all that is there.
 fn serve(connections: &mut Oob, now: Instant) -> Vec<OobEvent> {
-    let tokens: Vec<Token> = connections.polled().map(|(token, ..)| token).collect();
+    let tokens: Vec<OobToken> = connections.polled().map(|(token, ..)| token).collect();
     let mut events = Vec::new();
     for token in tokens {
         events.extend(connections.ready(token, now));
