@@ -21,7 +21,7 @@ use crate::proto;
 use crate::proto::direct::{AtOnce, ReceiveProgress, SendProgress};
 use crate::request::{Request, RequestId, RequestState, SendPlan, Status, UserBuf};
 use crate::state::lightweight::PostedReceive;
-use crate::state::{Core, Lives, Message, Receives, Waits};
+use crate::state::{Core, Lives, Receives, UnexpectedMessage, Waits};
 use crate::wireup::Wireup;
 use onecopy_btl::link::Permitted;
 
@@ -403,7 +403,7 @@ impl Engine {
     pub(crate) fn accept_entry(&mut self, entry: crate::matching::EntryId, id: RequestId) {
         let envelope = self.receives.unexpected.envelope(entry);
         let message = self.receives.unexpected.take(entry);
-        if let Message::Partial { bytes, total } = message {
+        if let UnexpectedMessage::Partial { bytes, total } = message {
             let Self { core, peers, .. } = self;
             if let Some(peer) = &mut peers[envelope.source as usize] {
                 proto::eager::adopt(core, peer, envelope, id, (bytes, total));
@@ -414,7 +414,7 @@ impl Engine {
     }
 
     /// Gives a whole message to the receive `id`.
-    pub(crate) fn accept(&mut self, envelope: Envelope, message: Message, id: RequestId) {
+    pub(crate) fn accept(&mut self, envelope: Envelope, message: UnexpectedMessage, id: RequestId) {
         let Self {
             core,
             receives,

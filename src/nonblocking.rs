@@ -14,7 +14,7 @@ use crate::error::{Error, Result};
 use crate::handle::Handle;
 use crate::matching::{Envelope, Source, Tag};
 use crate::request::{RequestId, Status, UserBuf};
-use crate::state::Message;
+use crate::state::UnexpectedMessage;
 use bytemuck::{AnyBitPattern, NoUninit};
 use onecopy_shm::loan::{self, Buffer, BufferMut, Owned};
 use std::cell::RefCell;
@@ -273,7 +273,7 @@ impl Comm {
         Ok(self.matched(status, envelope, message))
     }
 
-    fn matched(&self, status: Status, envelope: Envelope, message: Message) -> Matched {
+    fn matched(&self, status: Status, envelope: Envelope, message: UnexpectedMessage) -> Matched {
         Matched {
             comm: self.clone(),
             status: self.local(status),
@@ -526,7 +526,7 @@ pub struct Matched {
     pub(crate) comm: Comm,
     pub(crate) status: Status,
     pub(crate) envelope: Envelope,
-    pub(crate) message: Option<Message>,
+    pub(crate) message: Option<UnexpectedMessage>,
 }
 
 impl Matched {
@@ -569,14 +569,15 @@ impl Engine {
     fn match_probe(
         &mut self,
         pattern: &crate::matching::Pattern,
-    ) -> Result<Option<(Status, Envelope, Message)>> {
+    ) -> Result<Option<(Status, Envelope, UnexpectedMessage)>> {
         let Some(status) = self.probe(pattern)? else {
             return Ok(None);
         };
         let Some(entry) = self.receives.unexpected.find(pattern) else {
             return Ok(None);
         };
-        if matches!(self.receives.unexpected.get(entry), Message::Partial { .. }) {
+        let message = self.receives.unexpected.get(entry);
+        if matches!(message, UnexpectedMessage::Partial { .. }) {
             // The rest is under way; it is whole soon.
             return Ok(None);
         }
@@ -591,7 +592,7 @@ impl Engine {
     pub(crate) fn receive_matched(
         &mut self,
         envelope: Envelope,
-        message: Message,
+        message: UnexpectedMessage,
         buf: UserBuf,
     ) -> RequestId {
         let (context, tag) = (envelope.context, envelope.tag);

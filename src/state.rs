@@ -18,7 +18,7 @@ mod waits;
 
 pub(crate) use agenda::{Agenda, Ending};
 pub(crate) use lives::Lives;
-pub(crate) use message::Message;
+pub(crate) use message::UnexpectedMessage;
 pub(crate) use receives::Receives;
 pub(crate) use statistics::Statistics;
 pub(crate) use stored::Buffers;

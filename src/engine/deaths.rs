@@ -9,7 +9,7 @@ use crate::peer::Gone;
 use crate::proto;
 use crate::request::RequestState;
 use crate::state::Ending;
-use crate::state::Message;
+use crate::state::UnexpectedMessage;
 use crate::state::lightweight::PostedReceive;
 use crate::wireup::Death;
 use onecopy_obs::tracepoints;
@@ -279,7 +279,7 @@ impl Engine {
             .unexpected
             .take_where(|source, message| source == rank && !message.is_whole());
         for message in lost {
-            if let Message::Partial { bytes, total } = message {
+            if let UnexpectedMessage::Partial { bytes, total } = message {
                 // The whole of it was counted when its first chunk came.
                 self.core.counters.release_unexpected(total);
                 self.core.buffers.give_back(bytes);

@@ -13,7 +13,7 @@ use crate::matching::{Envelope, OWN_CONTEXTS, Unexpected};
 use crate::peer::{Peer, Target, charge};
 use crate::records::{BreakOff, Kind};
 use crate::request::RequestId;
-use crate::state::Message;
+use crate::state::UnexpectedMessage;
 use crate::state::transfer::{Mode, Transfers};
 use crate::state::{Core, Receives};
 
@@ -101,7 +101,7 @@ fn announced_broken_off(
 
 fn eager_broken_off(
     core: &mut Core,
-    unexpected: &mut Unexpected<Message>,
+    unexpected: &mut Unexpected<UnexpectedMessage>,
     peer: &mut Peer,
 ) -> Result<(), String> {
     let Some(incoming) = peer.inbound.incoming.take() else {
@@ -110,7 +110,7 @@ fn eager_broken_off(
     match incoming.target {
         Target::Request(id) => core.requests.complete(id, Err(error(&incoming.envelope))),
         Target::Entry(entry) => {
-            if let Message::Partial { bytes, total } = unexpected.take(entry) {
+            if let UnexpectedMessage::Partial { bytes, total } = unexpected.take(entry) {
                 peer.inbound.release(charge(total));
                 core.counters.release_unexpected(total);
                 core.buffers.give_back(bytes);

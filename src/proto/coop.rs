@@ -30,8 +30,8 @@ fn chunk_size(knobs: &Knobs, layer: Option<LayerId>, len: u64) -> u64 {
     knobs.coop_step(mapped, len) as u64
 }
 
-/// What a step came to.
-pub(crate) enum Step {
+/// What a step of the receiver came to.
+pub(crate) enum ReceiveStep {
     /// Something was copied; there is more.
     Moved,
     /// The sender is copying the last chunks.
@@ -93,7 +93,7 @@ impl Receiving {
         peer: &mut Peer,
         request: RequestId,
         announcement: &Announcement,
-    ) -> Step {
+    ) -> ReceiveStep {
         if let Some(layer) = self.layer {
             let reading = Reading {
                 request,
@@ -137,7 +137,7 @@ impl Receiving {
 
     /// Ends the transfer if all its chunks are settled: each is copied by one side, dropped, or returned by a sender
     /// that `failed`.
-    fn settle(&mut self, peer: &mut Peer, failed: Option<u32>) -> Step {
+    fn settle(&mut self, peer: &mut Peer, failed: Option<u32>) -> ReceiveStep {
         let (id, chunks) = (self.transfer.id, self.transfer.chunks());
         let block = peer.endpoint.block_in();
         let returned = failed.filter(|&chunk| chunk < chunks);
@@ -145,15 +145,15 @@ impl Receiving {
         // The block is open for this transfer until we close it, and each chunk is settled once.
         let taken = block.taken(id);
         if taken > chunks || settled > u64::from(chunks) {
-            return Step::Broken(format!(
+            return ReceiveStep::Broken(format!(
                 "cooperative transfer {id:#x} has {taken} of {chunks} chunks taken and {settled} settled"
             ));
         }
         if settled < u64::from(chunks) {
             return if taken < chunks && self.layer.is_some() {
-                Step::Moved
+                ReceiveStep::Moved
             } else {
-                Step::Waits
+                ReceiveStep::Waits
             };
         }
         let mut left = std::mem::take(&mut self.dropped);
@@ -162,7 +162,7 @@ impl Receiving {
         peer.inbound.coop_in_use = None;
         let not_theirs = self.read + left.iter().map(|range| range.len).sum::<u64>();
         let written = self.transfer.len.saturating_sub(not_theirs);
-        Step::Over { left, written }
+        ReceiveStep::Over { left, written }
     }
 
     /// Chunks that are copied by one side, dropped, or returned by a sender that could not copy one. The peer writes

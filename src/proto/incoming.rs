@@ -10,7 +10,7 @@ use crate::peer::Peer;
 use crate::records::{self, BODY, ChunkBody, Cts, CtsAction, Fin, Kind, Rts};
 use crate::request::{RequestId, RequestState, Requests, SendPlan};
 use crate::state::transfer::Transfers;
-use crate::state::{Core, Message, Receives};
+use crate::state::{Core, Receives, UnexpectedMessage};
 use onecopy_obs::tracepoints;
 
 /// Which records are taken from a ring.
@@ -240,23 +240,25 @@ pub(crate) fn accept(
     transfers: &mut Transfers,
     peer: &mut Peer,
     envelope: Envelope,
-    message: Message,
+    message: UnexpectedMessage,
     id: RequestId,
 ) {
     if let Some(request) = core.requests.get_mut(id) {
         request.begin_receiving(&envelope);
     }
     match message {
-        Message::Whole { bytes, sync } => {
+        UnexpectedMessage::Whole { bytes, sync } => {
             eager::accept_whole(core, peer, envelope, (bytes, sync), id);
         }
-        Message::Announced(announcement) => {
+        UnexpectedMessage::Announced(announcement) => {
             let list = announcement.list_charge();
             peer.inbound.matched(list);
             give_credit(core, peer, list);
             rendezvous::start(core, transfers, peer, envelope, announcement, id)
         }
-        Message::Partial { .. } | Message::Own(_) => debug_assert!(false, "handled by the callers"),
+        UnexpectedMessage::Partial { .. } | UnexpectedMessage::Own(_) => {
+            debug_assert!(false, "handled by the callers")
+        }
     }
 }
 

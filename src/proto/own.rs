@@ -8,7 +8,7 @@ use super::eager;
 use crate::error::Error;
 use crate::matching::Envelope;
 use crate::request::{LoanRange, RequestId, RequestState, SendPlan, UserBuf};
-use crate::state::Message;
+use crate::state::UnexpectedMessage;
 use crate::state::message::{Announcement, Remote};
 use crate::state::transfer::{Mode, Transfer, Transfers};
 use crate::state::{Core, Receives};
@@ -45,7 +45,7 @@ pub(crate) fn send(core: &mut Core, receives: &mut Receives, id: RequestId) {
         || len > BUFFERED_MOST.min(core.knobs.eager_credit as u64)
         || held + len > 4 * core.knobs.eager_credit as u64
     {
-        receives.keep_unexpected(core, envelope, Message::Own(id));
+        receives.keep_unexpected(core, envelope, UnexpectedMessage::Own(id));
     } else {
         buffer(core, receives, envelope, id, len);
     }
@@ -69,7 +69,11 @@ fn buffer(core: &mut Core, receives: &mut Receives, envelope: Envelope, id: Requ
     }
     core.counters.hold_unexpected(len);
     core.counters.bytes_sent += len;
-    receives.keep_unexpected(core, envelope, Message::Whole { bytes, sync: None });
+    receives.keep_unexpected(
+        core,
+        envelope,
+        UnexpectedMessage::Whole { bytes, sync: None },
+    );
     complete_send(core, id);
 }
 
@@ -78,19 +82,19 @@ pub(crate) fn accept(
     core: &mut Core,
     transfers: &mut Transfers,
     envelope: Envelope,
-    message: Message,
+    message: UnexpectedMessage,
     receive: RequestId,
 ) {
     if let Some(request) = core.requests.get_mut(receive) {
         request.begin_receiving(&envelope);
     }
     match message {
-        Message::Whole { bytes, .. } => {
+        UnexpectedMessage::Whole { bytes, .. } => {
             let (len, written) = eager::hand_over(core, receive, bytes);
             deliver_own(core, receive, (envelope, len), written);
         }
-        Message::Own(send) => move_bytes(core, transfers, envelope, send, receive),
-        Message::Partial { .. } | Message::Announced(_) => {
+        UnexpectedMessage::Own(send) => move_bytes(core, transfers, envelope, send, receive),
+        UnexpectedMessage::Partial { .. } | UnexpectedMessage::Announced(_) => {
             debug_assert!(false, "a rank announces nothing to itself")
         }
     }
@@ -157,7 +161,7 @@ const STEP: u64 = 1 << 20;
 
 /// Where a step has left a message of this rank to itself.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Stepped {
+pub(crate) enum OwnStep {
     Moved,
     /// It waits for a device: the sender's device has not copied more to the host, or the receiver's has not taken it.
     Rests,
@@ -165,14 +169,14 @@ pub(crate) enum Stepped {
 }
 
 /// Moves some bytes of a message of this rank to itself, of which a buffer is staged.
-pub(crate) fn step(core: &mut Core, transfer: &mut Transfer, send: RequestId) -> Stepped {
+pub(crate) fn step(core: &mut Core, transfer: &mut Transfer, send: RequestId) -> OwnStep {
     let receive = transfer.request;
     let (Some(from), Some(to)) = (core.requests.get(send), core.requests.get(receive)) else {
         // One of them was given up.
         let withdrawn = Err(Error::withdrawn(core.me));
         core.requests.complete(receive, withdrawn);
         complete_send(core, send);
-        return Stepped::Over;
+        return OwnStep::Over;
     };
     let (from, to) = (from.buf.clone(), to.buf.clone());
     let Some(left) = transfer.remaining.pop() else {
@@ -180,7 +184,7 @@ pub(crate) fn step(core: &mut Core, transfer: &mut Transfer, send: RequestId) ->
         let message = (transfer.envelope, transfer.announcement.len);
         deliver_own(core, receive, message, Ok(()));
         complete_send(core, send);
-        return Stepped::Over;
+        return OwnStep::Over;
     };
     let MessageRange { offset, len } = left;
     let range = offset..offset + len.min(STEP);
@@ -191,7 +195,7 @@ pub(crate) fn step(core: &mut Core, transfer: &mut Transfer, send: RequestId) ->
             core.requests.complete(send, Err(Error::Device(reason)));
             let withdrawn = Err(Error::withdrawn(core.me));
             core.requests.complete(receive, withdrawn);
-            return Stepped::Over;
+            return OwnStep::Over;
         }
     };
     let room = match to.staged().map(|to| to.room(range)) {
@@ -200,7 +204,7 @@ pub(crate) fn step(core: &mut Core, transfer: &mut Transfer, send: RequestId) ->
         Some(Err(reason)) => {
             core.requests.complete(receive, Err(Error::Device(reason)));
             complete_send(core, send);
-            return Stepped::Over;
+            return OwnStep::Over;
         }
     };
     let n = ready.min(room).min(len);
@@ -212,8 +216,8 @@ pub(crate) fn step(core: &mut Core, transfer: &mut Transfer, send: RequestId) ->
         transfer.remaining.push(left.skip(n));
     }
     match n {
-        0 => Stepped::Rests,
-        _ => Stepped::Moved,
+        0 => OwnStep::Rests,
+        _ => OwnStep::Moved,
     }
 }
 

@@ -13,9 +13,10 @@ mod rdma_read;
 pub(crate) use announce::{announce, announce_at_once, announced};
 
 use super::control::{reply, send_fin};
+use super::coop::{self, ReceiveStep};
 use super::deliver::{Ended, Receiver, deliver};
 use super::layers::{Reading, demote};
-use super::{coop, own};
+use super::own::{self, OwnStep};
 use crate::error::Error;
 use crate::matching::Envelope;
 use crate::peer::{Gone, Peer};
@@ -125,10 +126,10 @@ fn step_own(core: &mut Core, transfers: &mut Transfers, index: usize) -> bool {
         return false;
     };
     let stepped = own::step(core, transfer, send);
-    if stepped == own::Stepped::Over {
+    if stepped == OwnStep::Over {
         transfers.remove(index);
     }
-    stepped != own::Stepped::Rests
+    stepped != OwnStep::Rests
 }
 
 /// All chunks that transfer `number` asked for are received.
@@ -275,17 +276,17 @@ fn copied_together(
     core: &mut Core,
     peer: &Peer,
     transfer: &mut Transfer,
-    step: coop::Step,
+    step: ReceiveStep,
 ) -> Stepped {
     match step {
-        coop::Step::Moved => Stepped::Rests { moved: true },
-        coop::Step::Waits => Stepped::Rests { moved: false },
-        coop::Step::Broken(detail) => {
+        ReceiveStep::Moved => Stepped::Rests { moved: true },
+        ReceiveStep::Waits => Stepped::Rests { moved: false },
+        ReceiveStep::Broken(detail) => {
             // The request ends with the peer.
             core.agenda.fail(peer.rank, Gone::Protocol(detail));
             Stepped::Rests { moved: true }
         }
-        coop::Step::Over { left, written } => {
+        ReceiveStep::Over { left, written } => {
             transfer.remaining.pop();
             if written > 0 {
                 let by = writer(&peer.link, &ReceiveBuffer::of(core, transfer.request));

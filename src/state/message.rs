@@ -9,7 +9,7 @@ use onecopy_btl::RemoteRange;
 
 /// A message that came before its receive.
 #[derive(Debug)]
-pub(crate) enum Message {
+pub(crate) enum UnexpectedMessage {
     /// All of its bytes. `sync`: the sender's request that wants to know of the match.
     Whole {
         bytes: StoredBytes,
@@ -23,7 +23,7 @@ pub(crate) enum Message {
     Own(RequestId),
 }
 
-impl Message {
+impl UnexpectedMessage {
     /// Whether nothing more is needed of the sender.
     pub(crate) fn is_whole(&self) -> bool {
         matches!(self, Self::Whole { .. } | Self::Own(_))

@@ -3,7 +3,7 @@
 
 use super::lightweight::{LightweightReceives, Phase, PostedReceive};
 use super::transfer::Transfers;
-use super::{Core, Message};
+use super::{Core, UnexpectedMessage};
 use crate::matching::{EntryId, Envelope, Posted, Unexpected};
 use crate::request::{Request, RequestId, RequestState, UserBuf};
 
@@ -13,7 +13,7 @@ use crate::request::{Request, RequestId, RequestState, UserBuf};
 pub(crate) struct Receives {
     pub(crate) lightweight: LightweightReceives,
     pub(crate) posted: Posted<PostedReceive>,
-    pub(crate) unexpected: Unexpected<Message>,
+    pub(crate) unexpected: Unexpected<UnexpectedMessage>,
     pub(crate) transfers: Transfers,
 }
 
@@ -51,7 +51,7 @@ impl Receives {
         &mut self,
         core: &mut Core,
         envelope: Envelope,
-        message: Message,
+        message: UnexpectedMessage,
     ) -> EntryId {
         core.counters.recv_unexpected += 1;
         self.unexpected.keep(envelope, message)

@@ -12,7 +12,7 @@ use crate::peer::{Incoming, Peer, Target, charge};
 use crate::records::{ChunkBody, Kind};
 use crate::request::RequestId;
 use crate::select::chunks::Chunks;
-use crate::state::Message;
+use crate::state::UnexpectedMessage;
 use crate::state::lightweight::PostedReceive;
 use crate::state::stored::StoredBytes;
 use crate::state::{Core, Receives};
@@ -80,7 +80,7 @@ pub(crate) fn whole(
     let mut bytes = core.buffers.place_to_hold(len);
     let held = Destination::StoredBytes(&mut bytes).fill(&mut core.loans, 0, len, read);
     held.map_err(|error| error.to_string())?;
-    receives.keep_unexpected(core, envelope, Message::Whole { bytes, sync });
+    receives.keep_unexpected(core, envelope, UnexpectedMessage::Whole { bytes, sync });
     Ok(())
 }
 
@@ -150,7 +150,7 @@ fn begin(
             Target::Entry(receives.keep_unexpected(
                 core,
                 envelope,
-                Message::Partial { bytes, total },
+                UnexpectedMessage::Partial { bytes, total },
             ))
         }
     };
@@ -196,7 +196,7 @@ pub(crate) fn next_chunk(
     let to = match incoming.target {
         Target::Request(id) => Destination::of_request(&core.requests, id),
         Target::Entry(entry) => match receives.unexpected.get_mut(entry) {
-            Message::Partial { bytes, .. } => Destination::StoredBytes(bytes),
+            UnexpectedMessage::Partial { bytes, .. } => Destination::StoredBytes(bytes),
             _ => Destination::Nowhere,
         },
         Target::Nowhere => Destination::Nowhere,
@@ -223,7 +223,7 @@ pub(crate) fn next_chunk(
 /// The last chunk of a message has arrived.
 fn all_came(
     core: &mut Core,
-    unexpected: &mut Unexpected<Message>,
+    unexpected: &mut Unexpected<UnexpectedMessage>,
     peer: &mut Peer,
     incoming: &Incoming,
 ) {
@@ -237,9 +237,9 @@ fn all_came(
         }
         Target::Entry(entry) => {
             let message = unexpected.get_mut(entry);
-            if let Message::Partial { bytes, .. } = message {
+            if let UnexpectedMessage::Partial { bytes, .. } = message {
                 let bytes = std::mem::replace(bytes, StoredBytes::Short(Vec::new()));
-                *message = Message::Whole {
+                *message = UnexpectedMessage::Whole {
                     bytes,
                     sync: incoming.sync,
                 };

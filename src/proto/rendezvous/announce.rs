@@ -11,7 +11,7 @@ use crate::proto::{eager, plan};
 use crate::records::{self, BODY, Kind, LIST_ENTRY, NONE, Rts, SourceLayout};
 use crate::request::{RequestId, RequestState, SendPlan, UserBuf};
 use crate::select::observed;
-use crate::state::Message;
+use crate::state::UnexpectedMessage;
 use crate::state::{Core, Receives};
 use onecopy_btl::{RegionPart, RemoteRange};
 use onecopy_obs::tracepoints;
@@ -286,7 +286,7 @@ pub(crate) fn announced(
                 inbound.hold(&core.knobs, list)?;
             }
             inbound.remember();
-            receives.keep_unexpected(core, envelope, Message::Announced(announcement));
+            receives.keep_unexpected(core, envelope, UnexpectedMessage::Announced(announcement));
         }
     }
     Ok(())
