@@ -50,7 +50,7 @@ mod tally;
 mod tree;
 mod worker;
 
-pub(crate) use contribution::Buffers;
+pub(crate) use contribution::CallBuffers;
 pub use group::Group;
 pub use onecopy_shm::reduce::{ElemType, PredefinedOp};
 pub(crate) use start::Call;

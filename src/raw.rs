@@ -9,7 +9,7 @@ mod lightweight;
 
 pub use lightweight::{NUMBER_BITS, ReceiveOutcome, Starting};
 
-use crate::coll::{Buffers, Collective, Worker};
+use crate::coll::{CallBuffers, Collective, Worker};
 use crate::comm::Comm;
 use crate::engine::Engine;
 pub use crate::engine::SendMode as Mode;
@@ -34,7 +34,7 @@ pub struct Operation {
 #[derive(Debug)]
 enum LentBuffers {
     Message(UserBuf),
-    Collective(Box<Buffers>),
+    Collective(Box<CallBuffers>),
 }
 
 /// The buffer of a message.
@@ -368,7 +368,7 @@ impl Comm {
     ) -> Result<Operation> {
         let (mut worker, index) = self.enter_behind_others();
         let loans = &mut worker.engine.core.loans;
-        let buffers = Buffers {
+        let buffers = CallBuffers {
             send: send.map(|span| loans.lend_span(span)),
             recv: recv.map(|span| loans.lend_span(span)),
         };

@@ -15,7 +15,7 @@ use std::ops::Range;
 
 /// The buffers of a call.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Buffers {
+pub(crate) struct CallBuffers {
     pub(crate) send: Option<Loan>,
     pub(crate) recv: Option<Loan>,
 }

@@ -3,7 +3,7 @@
 //! into a stage of the asking member's end of the channel.
 
 use super::contribution::StepContext;
-use super::member_buffer::{MemberBuffer, Target, part};
+use super::member_buffer::{CopyTarget, MemberBuffer, part};
 use super::requested_copies::{CopyRequests, Run};
 use super::state::CommState;
 use crate::error::Result;
@@ -30,7 +30,7 @@ pub(crate) fn fetch(
     cx: &mut StepContext<'_>,
     source: &MemberBuffer,
     (begin, len): (u64, usize),
-    mut target: Target<'_>,
+    mut target: CopyTarget<'_>,
 ) -> Result<usize> {
     let StepContext {
         engine,
@@ -86,7 +86,7 @@ impl Run {
         &mut self,
         own: &Channel,
         loans: &mut LoanTable,
-        target: &mut Target<'_>,
+        target: &mut CopyTarget<'_>,
     ) -> Result<()> {
         loop {
             let stage = self.received / COLL_STAGE % COLL_STAGES;

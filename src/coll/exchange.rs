@@ -12,7 +12,7 @@ use super::contribution::{
     describe_message, range_of_temp,
 };
 use super::lines::Lines;
-use super::member_buffer::{self, MemberBuffer, Target};
+use super::member_buffer::{self, CopyTarget, MemberBuffer};
 use super::plan::{Find, OwnCopy, Takes};
 use super::push::{Gives, WRITTEN, place_of};
 use super::reader;
@@ -423,7 +423,7 @@ impl Exchange {
                 part.len,
             ));
         };
-        let target = Target::Loan(recv, part.to + next);
+        let target = CopyTarget::Loan(recv, part.to + next);
         reader::fetch(cx, &source, (from as u64, n), target)
     }
 }

@@ -18,7 +18,7 @@ mod work;
 
 use super::Collective;
 use super::communicator::Communicator;
-use super::contribution::Buffers;
+use super::contribution::CallBuffers;
 use super::nodes::MembersByNode;
 use super::select::levels::{bytes, scheme};
 use super::start::{Call, request};
@@ -27,6 +27,7 @@ use super::tags;
 use crate::engine::Engine;
 use crate::error::{Error, Result};
 use crate::request::{RequestId, Status};
+use flight::LevelCommunicators;
 use position::Position;
 use spanning::{Spanning, SpanningStart, work_of};
 use std::collections::VecDeque;
@@ -101,7 +102,7 @@ impl Levels {
         engine: &mut Engine,
         comm: &mut Communicator,
         collective: &Collective,
-        buffers: Buffers,
+        buffers: CallBuffers,
         call: Call,
     ) -> Result<RequestId> {
         let opened = self
@@ -188,7 +189,7 @@ impl Levels {
         let mut moved = false;
         for op in ops.iter_mut() {
             let call = op.call;
-            let mut levels = flight::Levels {
+            let mut levels = LevelCommunicators {
                 place,
                 group: group.as_mut(),
                 wire,

@@ -39,12 +39,12 @@ impl MemberBuffer {
 }
 
 /// Where bytes go.
-pub(crate) enum Target<'t> {
+pub(crate) enum CopyTarget<'t> {
     Loan(Loan, usize),
     Bytes(&'t mut [u8]),
 }
 
-impl Target<'_> {
+impl CopyTarget<'_> {
     /// Lets `f` write `len` bytes from `begin` on.
     pub(crate) fn write<R>(
         &mut self,

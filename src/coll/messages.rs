@@ -25,7 +25,7 @@ const PIECE: usize = 32 << 10;
 
 /// Messages under way, and the loans that they work on.
 #[derive(Default)]
-pub(super) struct Flight {
+pub(super) struct MessagesInFlight {
     requests: Vec<Message>,
     loans: Vec<Loan>,
 }
@@ -89,7 +89,7 @@ impl Route {
     }
 }
 
-impl Flight {
+impl MessagesInFlight {
     pub(super) fn send(
         &mut self,
         engine: &mut Engine,
@@ -211,7 +211,7 @@ enum ExchangeTask {
 pub(crate) struct MessageExchange {
     task: ExchangeTask,
     route: Route,
-    flight: Flight,
+    flight: MessagesInFlight,
 }
 
 impl MessageExchange {
@@ -227,7 +227,7 @@ impl MessageExchange {
         Self {
             task,
             route: Route::new(state, seq),
-            flight: Flight::default(),
+            flight: MessagesInFlight::default(),
         }
     }
 
@@ -346,9 +346,9 @@ pub(crate) struct MessageChain {
     begin: usize,
     end: usize,
     before: Option<Loan>,
-    flight: Flight,
+    flight: MessagesInFlight,
     /// Results on their way to this rank.
-    results: Flight,
+    results: MessagesInFlight,
     state: ChainState,
 }
 
@@ -368,8 +368,8 @@ impl MessageChain {
             begin: 0,
             end: 0,
             before: None,
-            flight: Flight::default(),
-            results: Flight::default(),
+            flight: MessagesInFlight::default(),
+            results: MessagesInFlight::default(),
             state: ChainState::Next,
         }
     }
@@ -504,7 +504,7 @@ impl MessageChain {
 /// Words to the members that this rank has given the communicator up.
 #[derive(Default)]
 pub(crate) struct Poison {
-    flight: Flight,
+    flight: MessagesInFlight,
     /// Those to members that may read this rank's memory, with their ranks.
     readers: Vec<(u32, RequestId)>,
 }

@@ -14,7 +14,7 @@ use super::contribution::{
 use super::fold::fragment::{Operands, combine_all};
 use super::fold::{Fold, FoldPlan, mismatch};
 use super::lines;
-use super::member_buffer::{MemberBuffer, Target, part};
+use super::member_buffer::{CopyTarget, MemberBuffer, part};
 use super::reader;
 use super::select::TEMP_LIMIT;
 use super::state::{CommState, STEP_MAX, Step};
@@ -315,7 +315,7 @@ impl Pieces {
         let _ = scratch.renew(&mut cx.engine.core.buffers.pool, 3 * unit)?;
         let (copy, work) = scratch.bytes().split_at_mut(unit);
         let copy = &mut copy[..n];
-        if !mapped && reader::fetch(cx, &source, (from as u64, n), Target::Bytes(copy))? < n {
+        if !mapped && reader::fetch(cx, &source, (from as u64, n), CopyTarget::Bytes(copy))? < n {
             return Ok(0);
         }
         self.combine(cx, (&piece, copy), recv, work)?;

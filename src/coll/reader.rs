@@ -3,7 +3,7 @@
 
 use super::contribution::StepContext;
 use super::copy_request;
-use super::member_buffer::{MemberBuffer, Target, part};
+use super::member_buffer::{CopyTarget, MemberBuffer, part};
 use super::state::CommState;
 use crate::engine::Engine;
 use crate::error::{Error, Result};
@@ -42,7 +42,7 @@ pub(crate) fn fetch(
     cx: &mut StepContext<'_>,
     source: &MemberBuffer,
     (begin, len): (u64, usize),
-    mut target: Target<'_>,
+    mut target: CopyTarget<'_>,
 ) -> Result<usize> {
     let StepContext {
         engine,

@@ -9,7 +9,7 @@
 use super::contribution::{GIVEN, LoanRange, RESULT, Readers, Served, StepContext, describe};
 use super::exchange::{Exchange, ExchangePlan, READ_MAX};
 use super::lines::Lines;
-use super::member_buffer::{self, MemberBuffer, Target};
+use super::member_buffer::{self, CopyTarget, MemberBuffer};
 use super::push::WRITTEN;
 use super::reader;
 use super::state::{CommState, STEP_MAX, Step};
@@ -121,7 +121,7 @@ impl Relay {
                 return Err(member_buffer::mismatch(cx.state, place, given, len));
             }
             let begin = self.left[now.part].begin;
-            let target = Target::Loan(self.recv, begin);
+            let target = CopyTarget::Loan(self.recv, begin);
             if reader::fetch(cx, &now.from, (begin as u64, now.len), target)? < now.len {
                 break;
             }

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! The schedule of a collective with a request: the [plan](super::plan) on lent buffers, and the body that executes it.
 
-use super::contribution::{Buffers, LoanRange, Readers};
+use super::contribution::{CallBuffers, LoanRange, Readers};
 use super::exchange::ExchangePlan;
 use super::fold::FoldPlan;
 use super::messages::Recipients;
@@ -29,7 +29,7 @@ pub(super) struct Scheduler<'c> {
     pub(super) slot: usize,
     pub(super) size: usize,
     pub(super) me: usize,
-    pub(super) buffers: Buffers,
+    pub(super) buffers: CallBuffers,
 }
 
 impl<'c> Scheduler<'c> {

@@ -3,7 +3,7 @@
 
 use super::Collective;
 use super::communicator::Communicator;
-use super::contribution::{Buffers, Readers};
+use super::contribution::{CallBuffers, Readers};
 use super::exchange::Exchange;
 use super::fold::{Fold, FoldPlan};
 use super::messages::{MessageChain, MessageExchange, Recipients, Reduction};
@@ -149,7 +149,7 @@ impl Communicator {
     pub(super) fn scheduler<'c>(
         &self,
         collective: &'c Collective,
-        buffers: Buffers,
+        buffers: CallBuffers,
     ) -> Scheduler<'c> {
         Scheduler {
             collective,
@@ -165,7 +165,7 @@ impl Communicator {
         &mut self,
         engine: &mut Engine,
         collective: &Collective,
-        buffers: Buffers,
+        buffers: CallBuffers,
         call: Call,
         opened: Result<()>,
     ) -> Result<RequestId> {
@@ -183,7 +183,7 @@ impl Communicator {
         &mut self,
         engine: &mut Engine,
         collective: &Collective,
-        buffers: Buffers,
+        buffers: CallBuffers,
         call: Call,
         opened: Result<()>,
     ) -> Result<RequestId> {

@@ -13,7 +13,7 @@ use super::contribution::{
 use super::fold::fragment::{Operands, combine_all};
 use super::fold::{FoldPlan, mismatch};
 use super::lines::Lines;
-use super::member_buffer::{MemberBuffer, Target, part};
+use super::member_buffer::{CopyTarget, MemberBuffer, part};
 use super::reader;
 use super::state::{CommState, Step};
 use super::{ElemType, Op};
@@ -365,7 +365,7 @@ impl Stream {
             if index < self.copied {
                 continue;
             }
-            let copy = Target::Bytes(&mut copies[index * len..(index + 1) * len]);
+            let copy = CopyTarget::Bytes(&mut copies[index * len..(index + 1) * len]);
             if reader::fetch(cx, source, (begin, len), copy)? < len {
                 return Ok(None);
             }

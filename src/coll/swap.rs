@@ -8,7 +8,7 @@ use super::contribution::{
     GIVEN, LoanRange, Readers, Served, StepContext, behind, describe, range_of_temp,
 };
 use super::lines::Lines;
-use super::member_buffer::{self, MemberBuffer, Target};
+use super::member_buffer::{self, CopyTarget, MemberBuffer};
 use super::push::{PIECE, Promises, WRITTEN, WriteSource, half, opened, put_to_all, reaches_all};
 use super::reader;
 use super::state::{CommState, Step};
@@ -322,7 +322,7 @@ impl Swap {
                 return Ok(false);
             };
             let source = MemberBuffer::of(&line, seq, place, GIVEN);
-            let target = Target::Loan(self.recv, offset);
+            let target = CopyTarget::Loan(self.recv, offset);
             let received = reader::fetch(cx, &source, (from as u64, len), target)?;
             return Ok(received >= len);
         }

@@ -4,7 +4,7 @@
 
 use super::Collective;
 use super::communicator::Communicator;
-use super::contribution::Buffers;
+use super::contribution::CallBuffers;
 use super::group::CHANNEL_RANKS;
 use super::ids::{Ids, InContext};
 use super::levels::Levels;
@@ -321,7 +321,7 @@ impl Worker {
         &mut self,
         slot: usize,
         collective: &Collective,
-        buffers: Buffers,
+        buffers: CallBuffers,
         call: Call,
     ) -> Result<RequestId> {
         let Self {

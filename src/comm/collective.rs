@@ -8,7 +8,7 @@ use crate::coll::Worker;
 use crate::coll::fast::{Short, ShortState, Stop, Unready};
 use crate::coll::plan::MemberCall;
 use crate::coll::select::{FLAT, slot_for};
-use crate::coll::{Buffers, Call, Collective, Element, Op, Parts};
+use crate::coll::{Call, CallBuffers, Collective, Element, Op, Parts};
 use crate::error::{Error, Result};
 use crate::handle::Handle;
 use crate::request::RequestId;
@@ -245,7 +245,7 @@ impl Comm {
     ) -> Result<()> {
         let call = if begun { Call::Begun } else { Call::Waits };
         let go = |send, recv| {
-            let id = self.start_collective(collective, Buffers { send, recv }, call)?;
+            let id = self.start_collective(collective, CallBuffers { send, recv }, call)?;
             self.await_collective(id);
             self.finish(id).map(drop)
         };
@@ -294,7 +294,7 @@ impl Comm {
     pub(crate) fn start_collective(
         &self,
         collective: &Collective,
-        buffers: Buffers,
+        buffers: CallBuffers,
         call: Call,
     ) -> Result<RequestId> {
         let (mut worker, index) = match call {
@@ -331,7 +331,7 @@ impl Comm {
     ) -> Result<CollRequest<S, R>> {
         let send = send.map(|buffer| Owned::new(self.handle.clone(), buffer));
         let recv = recv.map(|buffer| Owned::new_mut(self.handle.clone(), buffer));
-        let buffers = Buffers {
+        let buffers = CallBuffers {
             send: send.as_ref().map(Owned::loan),
             recv: recv.as_ref().map(Owned::loan),
         };

@@ -2,7 +2,7 @@
 //! Collectives in a scope.
 
 use super::{Scope, ScopedRequest};
-use crate::coll::{Buffers, Call, Collective, Element, Op};
+use crate::coll::{Call, CallBuffers, Collective, Element, Op};
 use crate::comm::describe;
 use crate::error::Result;
 use bytemuck::{AnyBitPattern, NoUninit, cast_slice, cast_slice_mut};
@@ -17,7 +17,7 @@ impl<'env> Scope<'_, 'env> {
         send: Option<&'env [u8]>,
         recv: Option<&'env mut [u8]>,
     ) -> Result<ScopedRequest> {
-        let buffers = Buffers {
+        let buffers = CallBuffers {
             send: send.map(|bytes| self.lender.lend(bytes)),
             recv: recv.map(|bytes| self.lender.lend_mut(bytes)),
         };

@@ -11,7 +11,7 @@
 //! It takes back what its reader, which has read all, did not take.
 
 use super::super::contribution::StepContext;
-use super::super::messages::{Flight, Route};
+use super::super::messages::{MessagesInFlight, Route};
 use super::super::push::reaches_all;
 use super::super::select::Placement;
 use super::super::state::CommState;
@@ -26,8 +26,8 @@ use onecopy_btl::registry::Power;
 /// The messages of an exchange.
 #[derive(Default)]
 pub(super) struct Messages {
-    sends: Flight,
-    receives: Flight,
+    sends: MessagesInFlight,
+    receives: MessagesInFlight,
     /// Whether the reader was seen to have read all while sends were under way.
     read: bool,
     /// Receives that were posted before the giver's line was read, by its place.

@@ -321,7 +321,7 @@ fn an_ended_runtime_tells_its_readers() {
             };
             assert_eq!(worker.step_short(&mut running, 1), Err(Stop::Awaited));
             worker.engine.end_everything(Error::Aborted { code: 3 });
-            let nothing = crate::coll::Buffers {
+            let nothing = crate::coll::CallBuffers {
                 send: None,
                 recv: None,
             };

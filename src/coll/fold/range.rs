@@ -3,7 +3,7 @@
 
 use super::super::Op;
 use super::super::contribution::{Contribution, GIVEN, Scratch, StepContext};
-use super::super::member_buffer::{MemberBuffer, Target};
+use super::super::member_buffer::{CopyTarget, MemberBuffer};
 use super::super::push::place_of;
 use super::super::reader;
 use super::super::select::Algorithm;
@@ -269,7 +269,7 @@ impl Fold {
                 range,
                 answers: line.is_some_and(|line| line.has(kind::ANSWERS)),
             };
-            let to = Target::Bytes(&mut copies[self.fetched * len..(self.fetched + 1) * len]);
+            let to = CopyTarget::Bytes(&mut copies[self.fetched * len..(self.fetched + 1) * len]);
             if reader::fetch(cx, &source, (fragment.begin as u64, len), to)? < len {
                 return Ok(false);
             }

@@ -3,7 +3,7 @@
 
 use super::super::contribution::{Contribution, RESULT, Readers, StepContext};
 use super::super::exchange::READ_MAX;
-use super::super::member_buffer::{MemberBuffer, Target};
+use super::super::member_buffer::{CopyTarget, MemberBuffer};
 use super::super::push::{WRITTEN, WriteSource, opened, put_to_all, reaches_all};
 use super::super::reader;
 use super::super::select::Algorithm;
@@ -161,7 +161,7 @@ impl Fold {
             let source = MemberBuffer::of(&line, seq, place, RESULT);
             let offset = begin + self.remaining.taken;
             let n = (end - offset).min(READ_MAX);
-            let target = Target::Loan(recv, offset);
+            let target = CopyTarget::Loan(recv, offset);
             let received = reader::fetch(cx, &source, (offset as u64, n), target)?;
             moved += received;
             self.remaining.taken += received;

@@ -2,7 +2,7 @@
 //! A fragment under way: how far it has come on this rank.
 
 use super::super::communicator::Communicator;
-use super::super::contribution::{Buffers, LoanRange};
+use super::super::contribution::{CallBuffers, LoanRange};
 use super::super::start::Call;
 use super::position::Position;
 use super::work::{Load, StepCall, Work};
@@ -41,7 +41,7 @@ impl StepState {
 }
 
 /// What a fragment is moved with: the communicators of both levels.
-pub(super) struct Levels<'l> {
+pub(super) struct LevelCommunicators<'l> {
     pub(super) place: &'l Position,
     /// None: this rank is alone on its node.
     pub(super) group: Option<&'l mut Communicator>,
@@ -111,7 +111,7 @@ impl Flight {
         &mut self,
         engine: &mut Engine,
         work: &Work,
-        levels: &mut Levels<'_>,
+        levels: &mut LevelCommunicators<'_>,
     ) -> Result<bool> {
         let place = levels.place;
         if self.across == StepState::Waits && self.up.is_over() {
@@ -133,7 +133,7 @@ impl Flight {
         &mut self,
         engine: &mut Engine,
         work: &Work,
-        levels: &mut Levels<'_>,
+        levels: &mut LevelCommunicators<'_>,
         step: u32,
         step_call: StepCall,
     ) -> Result<StepState> {
@@ -156,7 +156,7 @@ impl Flight {
         &mut self,
         engine: &mut Engine,
         work: &Work,
-        levels: &mut Levels<'_>,
+        levels: &mut LevelCommunicators<'_>,
     ) -> Result<()> {
         let step_call = work.up(levels.place, &self.load);
         if let Some(group) = levels.group.as_deref_mut() {
@@ -176,7 +176,7 @@ impl Flight {
         &mut self,
         engine: &mut Engine,
         work: &Work,
-        levels: &mut Levels<'_>,
+        levels: &mut LevelCommunicators<'_>,
     ) -> Result<()> {
         let step_call = work.down(levels.place, &self.load);
         if let Some(group) = levels.group.as_deref_mut() {
@@ -221,7 +221,7 @@ fn start(
         parts.push(part);
         Ok(Some(part))
     };
-    let buffers = Buffers {
+    let buffers = CallBuffers {
         send: lend(step_call.send)?,
         recv: lend(step_call.recv)?,
     };

@@ -4,11 +4,11 @@
 use super::super::select::levels::{Scheme, fragment, passes_on};
 use super::super::start::Call;
 use super::super::{Collective, ElemType, Op, Parts};
-use super::flight::{CROSSINGS, Flight, Levels};
+use super::flight::{CROSSINGS, Flight, LevelCommunicators};
 use super::fragments::{Fragment, Fragments};
 use super::position::Position;
 use super::work::{Load, Vector, Work};
-use crate::coll::contribution::{Buffers, LoanRange};
+use crate::coll::contribution::{CallBuffers, LoanRange};
 use crate::engine::Engine;
 use crate::error::{Error, Result};
 use crate::request::RequestId;
@@ -62,7 +62,7 @@ pub(super) fn work_of(
     collective: &Collective,
     place: &Position,
     vector: Option<LoanRange>,
-    buffers: Buffers,
+    buffers: CallBuffers,
 ) -> Option<(Work, Fragments)> {
     let (ranks, in_place) = (place.nodes.ranks(), buffers.send.is_none());
     let of = |elem: &ElemType, op: &Op| {
@@ -125,7 +125,7 @@ impl Spanning {
         (work, fragments): (Work, Fragments),
         collective: &Collective,
         place: &Position,
-        buffers: Buffers,
+        buffers: CallBuffers,
         SpanningStart { id, call, number }: SpanningStart,
     ) -> Self {
         let to_front = match (collective, &work) {
@@ -171,7 +171,11 @@ impl Spanning {
 
     /// Moves on as far as possible. If a function of the program panics, what it was called for is left half done: the
     /// next step is an error.
-    pub(super) fn step(&mut self, engine: &mut Engine, levels: &mut Levels<'_>) -> Result<bool> {
+    pub(super) fn step(
+        &mut self,
+        engine: &mut Engine,
+        levels: &mut LevelCommunicators<'_>,
+    ) -> Result<bool> {
         if std::mem::replace(&mut self.stepping, true) {
             return Err(Error::Collective {
                 reason: "a function of the program panicked in it".into(),
@@ -182,7 +186,7 @@ impl Spanning {
         step
     }
 
-    fn go_on(&mut self, engine: &mut Engine, levels: &mut Levels<'_>) -> Result<bool> {
+    fn go_on(&mut self, engine: &mut Engine, levels: &mut LevelCommunicators<'_>) -> Result<bool> {
         let mut moved = self.begin(engine, levels.place)?;
         for flight in &mut self.flights {
             moved |= flight.poll(engine)?;
@@ -266,7 +270,11 @@ impl Spanning {
     }
 
     /// Begins the next step in the node group, if it is its turn. All members have the same turns.
-    fn begin_in_group(&mut self, engine: &mut Engine, levels: &mut Levels<'_>) -> Result<bool> {
+    fn begin_in_group(
+        &mut self,
+        engine: &mut Engine,
+        levels: &mut LevelCommunicators<'_>,
+    ) -> Result<bool> {
         if levels.place.is_alone() {
             return Ok(false);
         }
