@@ -15,7 +15,7 @@ use crate::coll::group::{Membership, SUB_CONTEXTS, SUB_SHIFT};
 use crate::engine::{Engine, SendMode};
 use crate::error::{Error, Result};
 use crate::handle::Handle;
-use crate::matching::{OWN_CONTEXTS, Pattern, Source, Tag};
+use crate::matching::{MatchBits, OWN_CONTEXTS, Pattern, Source, Tag};
 use crate::peer::Incoming;
 use crate::proto::direct::{AtOnce, ReceiveProgress, SendProgress};
 use crate::request::{RequestId, SendPlan, Status, UserBuf};
@@ -111,6 +111,15 @@ impl Comm {
         }
     }
 
+    /// What a message of this communicator with this tag is matched by.
+    #[inline(always)]
+    pub(crate) fn match_bits(&self, tag: i32) -> MatchBits {
+        MatchBits {
+            context: self.context,
+            tag,
+        }
+    }
+
     #[inline]
     fn in_world(&self, source: Source) -> Source {
         match (source, &self.membership) {
@@ -202,7 +211,7 @@ impl Comm {
         {
             self.handle.gate.enter().engine.send_now(
                 peer,
-                (self.context, tag),
+                self.match_bits(tag),
                 bytes,
                 AtOnce::Parts,
                 None,
@@ -313,7 +322,7 @@ impl Comm {
         let mut worker = self.handle.gate.enter();
         worker
             .engine
-            .send_planned(dest, (self.context, tag), buf, mode, plan)
+            .send_planned(dest, self.match_bits(tag), buf, mode, plan)
     }
 
     pub(crate) fn start_receive(

@@ -15,7 +15,7 @@ mod writers;
 
 use self::polling::Polling;
 use crate::error::{Error, Result};
-use crate::matching::{Envelope, Pattern};
+use crate::matching::{Envelope, MatchBits, Pattern};
 use crate::peer::{Incoming, PairSettings, Peer, Target};
 use crate::proto;
 use crate::proto::direct::{AtOnce, ReceiveProgress, SendProgress};
@@ -160,7 +160,7 @@ impl Engine {
     pub(crate) fn send_now(
         &mut self,
         dest: u32,
-        envelope: (u32, i32),
+        bits: MatchBits,
         bytes: &[u8],
         at_once: AtOnce,
         decided: Option<SendPlan>,
@@ -168,7 +168,7 @@ impl Engine {
         let Some(Some(peer)) = self.peers.get_mut(dest as usize) else {
             return SendProgress::Later(decided);
         };
-        proto::direct::send(&mut self.core, peer, envelope, bytes, at_once, decided)
+        proto::direct::send(&mut self.core, peer, bits, bytes, at_once, decided)
     }
 
     /// Goes on with a send of which `sent` bytes went out at once.
@@ -210,14 +210,14 @@ impl Engine {
         buf: UserBuf,
         mode: SendMode,
     ) -> Result<RequestId> {
-        self.send_planned(dest, (context, tag), buf, mode, None)
+        self.send_planned(dest, MatchBits { context, tag }, buf, mode, None)
     }
 
     /// As [`Self::send`]; `plan`: how it goes, if that is decided.
     pub(crate) fn send_planned(
         &mut self,
         dest: usize,
-        (context, tag): (u32, i32),
+        MatchBits { context, tag }: MatchBits,
         buf: UserBuf,
         mode: SendMode,
         plan: Option<SendPlan>,

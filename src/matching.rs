@@ -56,6 +56,13 @@ pub(crate) struct Envelope {
     pub(crate) tag: i32,
 }
 
+/// What a sender gives a message to be matched by. With the sender's rank it is the message's [`Envelope`].
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct MatchBits {
+    pub(crate) context: u32,
+    pub(crate) tag: i32,
+}
+
 /// What a receive accepts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(crate) struct Pattern {

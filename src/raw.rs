@@ -14,7 +14,7 @@ use crate::comm::Comm;
 use crate::engine::Engine;
 pub use crate::engine::SendMode as Mode;
 use crate::error::{Error, Result};
-use crate::matching::{Source, Tag};
+use crate::matching::{MatchBits, Source, Tag};
 use crate::nonblocking::Matched;
 use crate::proto::direct::{AtOnce, ReceiveProgress, SendProgress};
 pub use crate::request::{Activity, Staged};
@@ -215,7 +215,7 @@ impl Attempt {
 fn send_after_progress(
     worker: &mut Worker,
     rank: u32,
-    envelope: (u32, i32),
+    bits: MatchBits,
     bytes: &[u8],
     decided: Option<SendPlan>,
 ) -> SendProgress {
@@ -225,7 +225,7 @@ fn send_after_progress(
     }
     worker.progress(false);
     let engine = &mut worker.engine;
-    engine.send_now(rank, envelope, bytes, AtOnce::Whole, lasting(decided))
+    engine.send_now(rank, bits, bytes, AtOnce::Whole, lasting(decided))
 }
 
 /// What was decided, unless for want of credit, which may be over soon.
@@ -270,12 +270,12 @@ impl Comm {
         let Ok(rank) = u32::try_from(self.world_rank(dest)) else {
             return left;
         };
-        let (envelope, engine) = ((self.context, tag), &mut worker.engine);
-        let sent = match engine.send_now(rank, envelope, bytes, AtOnce::Whole, None) {
+        let (bits, engine) = (self.match_bits(tag), &mut worker.engine);
+        let sent = match engine.send_now(rank, bits, bytes, AtOnce::Whole, None) {
             // Room would not help: the message has to be announced, and then it is the receiver's turn.
             sent @ SendProgress::Later(Some(SendPlan::Announced { .. })) => sent,
             SendProgress::Later(decided) if again => {
-                send_after_progress(&mut worker, rank, envelope, bytes, decided)
+                send_after_progress(&mut worker, rank, bits, bytes, decided)
             }
             sent => sent,
         };
@@ -341,7 +341,7 @@ impl Comm {
         let plan = plan.0.filter(|_| mode == Mode::Standard);
         let mut worker = self.handle.gate.enter();
         worker.engine.begin(buf.into(), |engine, buf| {
-            engine.send_planned(dest, (self.context, tag), buf, mode, plan)
+            engine.send_planned(dest, self.match_bits(tag), buf, mode, plan)
         })
     }
 

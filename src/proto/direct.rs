@@ -13,7 +13,7 @@ use super::eager::{self, Chunked};
 use super::plan::{Outgoing, has_credit, plan, still_right};
 use super::rendezvous::mapped;
 use crate::endpoint::{ChunkDemand, Medium, MediumOp, Record};
-use crate::matching::Envelope;
+use crate::matching::{Envelope, MatchBits};
 use crate::peer::{Incoming, Peer, charge};
 use crate::records::{self, BODY, ChunkBody, Kind, Rts, SourceLayout};
 use crate::request::{SendPlan, Status};
@@ -57,19 +57,19 @@ pub(crate) enum ReceiveProgress {
 pub(crate) fn send(
     core: &mut Core,
     peer: &mut Peer,
-    (context, tag): (u32, i32),
+    bits: MatchBits,
     bytes: &[u8],
     at_once: AtOnce,
     decided: Option<SendPlan>,
 ) -> SendProgress {
     let len = bytes.len();
     if len > peer.policy.thresholds.fast_max {
-        return send_longer(core, peer, (context, tag), bytes, at_once, decided);
+        return send_longer(core, peer, bits, bytes, at_once, decided);
     }
     if !may_send(peer) || !has_credit(core, peer, charge(len as u64)) {
         return SendProgress::Later(None);
     }
-    send_slots(core, peer, context, tag, bytes)
+    send_slots(core, peer, bits, bytes)
 }
 
 /// Whether nothing that is queued for the peer comes first.
@@ -79,18 +79,12 @@ fn may_send(peer: &Peer) -> bool {
 }
 
 #[inline(always)]
-fn send_slots(
-    core: &mut Core,
-    peer: &mut Peer,
-    context: u32,
-    tag: i32,
-    bytes: &[u8],
-) -> SendProgress {
+fn send_slots(core: &mut Core, peer: &mut Peer, bits: MatchBits, bytes: &[u8]) -> SendProgress {
     let medium = peer.endpoint.medium();
     medium.run(|| Slots {
         core,
         peer,
-        meta: records::meta(context, tag),
+        meta: records::meta(bits.context, bits.tag),
         bytes,
     })
 }
@@ -133,7 +127,7 @@ impl MediumOp for Slots<'_> {
 fn send_longer(
     core: &mut Core,
     peer: &mut Peer,
-    (context, tag): (u32, i32),
+    bits: MatchBits,
     bytes: &[u8],
     at_once: AtOnce,
     decided: Option<SendPlan>,
@@ -154,8 +148,8 @@ fn send_longer(
         None => plan(core, peer, out, |core| core.rewritten.changed(bytes)),
     };
     match plan {
-        SendPlan::Slots => send_slots(core, peer, context, tag, bytes),
-        SendPlan::Chunks { .. } => send_chunks(core, peer, (context, tag), bytes, at_once),
+        SendPlan::Slots => send_slots(core, peer, bits, bytes),
+        SendPlan::Chunks { .. } => send_chunks(core, peer, bits, bytes, at_once),
         SendPlan::Announced { .. } | SendPlan::Stalled | SendPlan::Piped { .. } => {
             SendProgress::Later(Some(plan))
         }
@@ -165,7 +159,7 @@ fn send_longer(
 fn send_chunks(
     core: &mut Core,
     peer: &mut Peer,
-    (context, tag): (u32, i32),
+    bits: MatchBits,
     bytes: &[u8],
     at_once: AtOnce,
 ) -> SendProgress {
@@ -187,7 +181,7 @@ fn send_chunks(
             }
         }
     }
-    let meta = records::meta(context, tag);
+    let meta = records::meta(bits.context, bits.tag);
     match eager::put_chunks(core, peer, (meta, None), total, 0, bytes) {
         (_, Chunked::Sent) => SendProgress::All,
         (0, _) => later,

@@ -154,9 +154,10 @@ mod tests {
                         let mut worker = rt.handle().gate.enter();
                         let buf = UserBuf::One(worker.engine.core.loans.keep(vec![1; LEN]));
                         let plan = SendPlan::Chunks { sent: 0 };
+                        let bits = world.match_bits(1);
                         worker
                             .engine
-                            .send_planned(1, (0, 1), buf, SendMode::Standard, Some(plan))
+                            .send_planned(1, bits, buf, SendMode::Standard, Some(plan))
                             .expect("send")
                     })
                     .collect();
