@@ -13,7 +13,10 @@ mod running;
 mod user_buffer;
 mod x87;
 
-pub(crate) use direct::{allgather, allreduce, alltoall, bcast, reduce, reduce_scatter_block};
+pub(crate) use direct::{
+    allgather, allreduce, alltoall, bcast, exscan, gather, reduce, reduce_scatter_block, scan,
+    scatter,
+};
 pub(crate) use forms::blocking::*;
 pub(crate) use forms::{nonblocking, persistent};
 pub(crate) use reduction::reduce_here;

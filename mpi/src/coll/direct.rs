@@ -40,11 +40,9 @@ pub(crate) fn bcast(
     comm: Comm,
 ) -> Outcome<()> {
     let object = &comm::get(comm)?;
-    if let Ok(root) = usize::try_from(root)
-        && root < object.size()
+    if let Some(root) = root_of(object, root)
         && let Some(bytes) = dense_bytes(count, datatype)
-        && !buf.is_nowhere()
-        && !device::holds(buf)
+        && is_plain(buf)
     {
         let collective = Collective::Bcast { root };
         let link = object.collectives()?;
@@ -61,6 +59,19 @@ fn dense_bytes(count: i64, datatype: Datatype) -> Option<usize> {
     in_a_buffer(usize::try_from(count).ok()?.checked_mul(size))
 }
 
+/// Whether memory at this place is the program's, and no device's.
+#[inline]
+fn is_plain(buf: Addr) -> bool {
+    !buf.is_nowhere() && !device::holds(buf)
+}
+
+/// The root, if there is such a rank.
+#[inline]
+fn root_of(object: &CommObject, root: i32) -> Option<usize> {
+    let root = usize::try_from(root).ok()?;
+    (root < object.size()).then_some(root)
+}
+
 /// The element, the operation and the bytes of such a vector.
 #[inline]
 fn reduction(
@@ -71,7 +82,7 @@ fn reduction(
 ) -> Option<(ElemType, Operator, usize)> {
     let (elem, op) = known(op, datatype)?;
     let count = usize::try_from(count).ok()?;
-    let usual = !sendbuf.is_nowhere() && !device::holds(sendbuf);
+    let usual = is_plain(sendbuf);
     let bytes = in_a_buffer(count.checked_mul(elem.size()))?;
     usual.then_some((elem, Operator::Predefined(op), bytes))
 }
@@ -109,8 +120,7 @@ pub(crate) fn allreduce(
     comm: Comm,
 ) -> Outcome<()> {
     let object = &comm::get(comm)?;
-    if !recvbuf.is_nowhere()
-        && !device::holds(recvbuf)
+    if is_plain(recvbuf)
         && let Some((elem, op, bytes)) = reduction(sendbuf, count, datatype, op)
     {
         let collective = Collective::Allreduce { elem, op };
@@ -124,6 +134,42 @@ pub(crate) fn allreduce(
     blocking::allreduce(sendbuf, recvbuf, count, datatype, op, comm)
 }
 
+pub(crate) fn scan(
+    sendbuf: Addr,
+    recvbuf: Addr,
+    count: i64,
+    datatype: Datatype,
+    op: Op,
+    comm: Comm,
+) -> Outcome<()> {
+    let object = &comm::get(comm)?;
+    if is_plain(recvbuf)
+        && let Some((elem, op, bytes)) = reduction(sendbuf, count, datatype, op)
+    {
+        let (collective, target) = (Collective::Scan { elem, op }, Some((recvbuf, bytes)));
+        return run(object, &collective, (sendbuf, bytes), target);
+    }
+    blocking::scan(sendbuf, recvbuf, count, datatype, op, comm)
+}
+
+pub(crate) fn exscan(
+    sendbuf: Addr,
+    recvbuf: Addr,
+    count: i64,
+    datatype: Datatype,
+    op: Op,
+    comm: Comm,
+) -> Outcome<()> {
+    let object = &comm::get(comm)?;
+    if is_plain(recvbuf)
+        && let Some((elem, op, bytes)) = reduction(sendbuf, count, datatype, op)
+    {
+        let (collective, target) = (Collective::Exscan { elem, op }, Some((recvbuf, bytes)));
+        return run(object, &collective, (sendbuf, bytes), target);
+    }
+    blocking::exscan(sendbuf, recvbuf, count, datatype, op, comm)
+}
+
 pub(crate) fn reduce_scatter_block(
     sendbuf: Addr,
     recvbuf: Addr,
@@ -133,8 +179,7 @@ pub(crate) fn reduce_scatter_block(
     comm: Comm,
 ) -> Outcome<()> {
     let object = &comm::get(comm)?;
-    if !recvbuf.is_nowhere()
-        && !device::holds(recvbuf)
+    if is_plain(recvbuf)
         && let Some((elem, op, bytes)) = reduction(sendbuf, count, datatype, op)
         && let Some(all) = in_a_buffer(bytes.checked_mul(object.size()))
     {
@@ -153,11 +198,91 @@ fn part(send: DataBuffer, recv: DataBuffer, ranks: usize) -> Option<(usize, usiz
     let all = in_a_buffer(bytes.checked_mul(ranks))?;
     let usual = send.datatype == recv.datatype
         && send.count == recv.count
-        && !send.buf.is_nowhere()
-        && !recv.buf.is_nowhere()
-        && !device::holds(send.buf)
-        && !device::holds(recv.buf);
+        && is_plain(send.buf)
+        && is_plain(recv.buf);
     usual.then_some((bytes, all))
+}
+
+#[expect(clippy::too_many_arguments, reason = "those of MPI_Gather")]
+pub(crate) fn gather(
+    sendbuf: Addr,
+    sendcount: i64,
+    sendtype: Datatype,
+    recvbuf: Addr,
+    recvcount: i64,
+    recvtype: Datatype,
+    root: i32,
+    comm: Comm,
+) -> Outcome<()> {
+    let object = &comm::get(comm)?;
+    let (send, recv) = (
+        data(sendbuf, sendcount, sendtype),
+        data(recvbuf, recvcount, recvtype),
+    );
+    if let Some(root) = root_of(object, root) {
+        if object.rank == root {
+            if let Some((bytes, all)) = part(send, recv, object.size()) {
+                let parts = Parts::Equal(bytes);
+                let collective = Collective::Gather { root, parts };
+                return run(object, &collective, (sendbuf, bytes), Some((recvbuf, all)));
+            }
+        // What it would receive has no meaning.
+        } else if let Some(bytes) = dense_bytes(sendcount, sendtype)
+            && is_plain(sendbuf)
+        {
+            let parts = Parts::Equal(bytes);
+            return run(
+                object,
+                &Collective::Gather { root, parts },
+                (sendbuf, bytes),
+                None,
+            );
+        }
+    }
+    blocking::gather(
+        sendbuf, sendcount, sendtype, recvbuf, recvcount, recvtype, root, comm,
+    )
+}
+
+#[expect(clippy::too_many_arguments, reason = "those of MPI_Scatter")]
+pub(crate) fn scatter(
+    sendbuf: Addr,
+    sendcount: i64,
+    sendtype: Datatype,
+    recvbuf: Addr,
+    recvcount: i64,
+    recvtype: Datatype,
+    root: i32,
+    comm: Comm,
+) -> Outcome<()> {
+    let object = &comm::get(comm)?;
+    let (send, recv) = (
+        data(sendbuf, sendcount, sendtype),
+        data(recvbuf, recvcount, recvtype),
+    );
+    if let Some(root) = root_of(object, root) {
+        if object.rank == root {
+            if let Some((bytes, all)) = part(send, recv, object.size()) {
+                let parts = Parts::Equal(bytes);
+                let collective = Collective::Scatter { root, parts };
+                return run(object, &collective, (sendbuf, all), Some((recvbuf, bytes)));
+            }
+        // What it would send has no meaning.
+        } else if let Some(bytes) = dense_bytes(recvcount, recvtype)
+            && is_plain(recvbuf)
+        {
+            let parts = Parts::Equal(bytes);
+            let collective = Collective::Scatter { root, parts };
+            let link = object.collectives()?;
+            memory::with_bytes_mut(recvbuf, bytes, |recv| {
+                link.run(&collective, None, Some(recv))
+            })?;
+            return Ok(());
+        }
+    }
+    blocking::scatter(
+        sendbuf, sendcount, sendtype, recvbuf, recvcount, recvtype, root, comm,
+    )
 }
 
 pub(crate) fn allgather(
