@@ -2,21 +2,19 @@
 //! The tree of ranks of a large group: who is below whom, and short vectors that are combined along it. A rank combines
 //! its vector with those of its children and publishes the result. All read what the first rank has published.
 
-use super::contribution::{LoanRange, StepContext};
+use super::contribution::StepContext;
 use super::exchange::give_short;
 use super::fold::fragment::{Operands, combine_all};
 use super::fold::{FoldPlan, mismatch};
 use super::lines;
 use super::select::FLAT;
 use super::state::{CommState, Step};
-use super::{ElemType, Op};
 use crate::error::Result;
 use crate::memory::pool::MemoryKind;
 use onecopy_btl::LayerId;
 use onecopy_shm::coll::{Content, View};
 use onecopy_shm::copy::Kernel;
 use onecopy_shm::layout::COLL_SLOT;
-use onecopy_shm::loan::Loan;
 use std::iter;
 
 /// Children of an inner node of a tree: few enough that their lines come in little more than one hand-off. Chosen by
@@ -66,29 +64,11 @@ impl CommState {
 }
 
 /// A reduction along the tree under way. How far it has come, this rank's line tells.
-pub(crate) struct TreeFold {
-    op: Op,
-    elem: ElemType,
-    send: LoanRange,
-    /// Where the result goes.
-    recv: Option<Loan>,
-}
+pub(crate) struct TreeFold(FoldPlan);
 
 impl TreeFold {
     pub(crate) fn new(plan: FoldPlan) -> Self {
-        let FoldPlan {
-            op,
-            elem,
-            send,
-            recv,
-            ..
-        } = plan;
-        Self {
-            op,
-            elem,
-            send,
-            recv,
-        }
+        Self(plan)
     }
 
     /// Publishes this rank's vector, unless that is combined with its children's first.
@@ -96,7 +76,7 @@ impl TreeFold {
         if cx.state.children().next().is_some() {
             return Ok(());
         }
-        give_short(cx, self.send)
+        give_short(cx, self.0.send)
     }
 
     pub(crate) fn step(&self, cx: &mut StepContext<'_>) -> Result<Step> {
@@ -118,7 +98,7 @@ impl TreeFold {
         // Without a buffer for the result it is over when this rank has spoken.
         let mut awaited = state.awaited_in_tree(seq);
         awaited.any(|awaited| awaited == place)
-            && (self.recv.is_some() || state.own().phase(seq) == 0)
+            && (self.0.recv.is_some() || state.own().phase(seq) == 0)
     }
 
     /// Up the tree: publishes this rank's vector combined with its children's. `false`: not all of these are there.
@@ -130,7 +110,7 @@ impl TreeFold {
             tally,
             ..
         } = cx;
-        let (seq, len) = (*seq, self.send.len);
+        let (seq, len) = (*seq, self.0.send.len);
         if state.awaited_in_tree(seq).next().is_some() {
             return Ok(false);
         }
@@ -140,8 +120,8 @@ impl TreeFold {
         let (out, work) = work.split_at_mut(COLL_SLOT);
         let out = &mut out[..len];
         let mut views = vec![Some(core.loans.view(
-            self.send.loan,
-            self.send.offset,
+            self.0.send.loan,
+            self.0.send.offset,
             len,
         )?)];
         for place in state.children() {
@@ -149,8 +129,8 @@ impl TreeFold {
             tally.add(state.members[place], LayerId::CHUNKS, len);
         }
         let operands = Operands {
-            op: &self.op,
-            elem: self.elem,
+            op: &self.0.op,
+            elem: self.0.elem,
             own: None,
             alias: false,
         };
@@ -162,10 +142,10 @@ impl TreeFold {
     /// Down the tree: takes the result out of the line of the first member, if this rank needs it. `false`: it is not
     /// there yet.
     fn take_result(&self, cx: &mut StepContext<'_>) -> Result<bool> {
-        let Some(recv) = self.recv else {
+        let Some(recv) = self.0.recv else {
             return Ok(true);
         };
-        let (state, len) = (&*cx.state, self.send.len);
+        let (state, len) = (&*cx.state, self.0.send.len);
         if state.awaited_in_tree(cx.seq).next().is_some() {
             return Ok(false);
         }
