@@ -30,8 +30,8 @@ source=
 for argument; do
     case $argument in
     *.c) source=$argument ;;
-    # What makes no program is of a build script.
-    -c | -E) exec REAL "$@" ;;
+    # What makes no program: of a build script, or a library that a program loads.
+    -c | -E | -shared) exec REAL "$@" ;;
     esac
 done
 [ -n "$source" ] || exec REAL "$@"
