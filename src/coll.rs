@@ -18,6 +18,7 @@
 
 pub(crate) mod agree;
 mod communicator;
+mod context;
 mod contribution;
 mod copy_request;
 mod exchange;

@@ -2,16 +2,11 @@
 //! What a rank contributes to a collective, of any kind: ranges of buffers, who reads them, and where they are.
 
 use super::observed::Timed;
-use super::state::CommState;
-use super::tally::Tally;
-use crate::engine::Engine;
 use crate::error::Result;
 use crate::memory::pool::{MemoryKind, Pool, PoolBuf};
 use crate::select::observed::Rival;
 use onecopy_btl::RemoteRange;
-use onecopy_shm::copy::{Kernel, copy_slices};
 use onecopy_shm::loan::Loan;
-use std::ops::Range;
 
 /// The buffers of a call.
 #[derive(Debug, Clone, Copy)]
@@ -113,24 +108,6 @@ pub(crate) struct Contribution {
     pub(super) timed: Option<Timed>,
 }
 
-/// What a step of collective `seq` works with.
-pub(crate) struct StepContext<'c> {
-    pub(crate) engine: &'c mut Engine,
-    pub(crate) state: &'c mut CommState,
-    pub(crate) seq: u32,
-    pub(crate) shared: &'c mut Contribution,
-    /// What has arrived from members.
-    pub(crate) tally: &'c mut Tally,
-}
-
-impl StepContext<'_> {
-    /// All of it but the tally, borrowed apart.
-    #[inline]
-    pub(crate) fn parts(&mut self) -> (&mut Engine, &mut CommState, u32, &mut Contribution) {
-        (self.engine, self.state, self.seq, self.shared)
-    }
-}
-
 /// What a collective works on besides buffers: partial results, and copies of what it cannot read in place.
 #[derive(Default)]
 pub(crate) struct Scratch(Option<PoolBuf>);
@@ -175,39 +152,6 @@ pub(crate) fn describe_message(len: usize, out: &mut [u8]) {
         len: len as u64,
     };
     describe(&range, out);
-}
-
-impl Engine {
-    /// Where a lent buffer is, for a peer.
-    pub(crate) fn range_of(&self, piece: &LoanRange) -> RemoteRange {
-        let address = piece.loan.address() + piece.offset;
-        RemoteRange {
-            address: address as u64,
-            heap: self.core.home.heap_offset_of(address, piece.len),
-            region: None,
-            len: piece.len as u64,
-        }
-    }
-
-    /// A temporary buffer that peers can map, with a copy of `piece` but for what is `unread`. None: there is no room
-    /// for one.
-    pub(crate) fn temp(
-        &mut self,
-        piece: &LoanRange,
-        unread: Range<usize>,
-    ) -> Result<Option<PoolBuf>> {
-        let Some(mut temp) = self.core.buffers.pool.try_take_collective(piece.len) else {
-            return Ok(None);
-        };
-        self.core
-            .loans
-            .read(piece.loan, piece.offset, piece.len, |bytes| {
-                for part in [0..unread.start, unread.end..bytes.len()] {
-                    copy_slices(Kernel::Memcpy, &mut temp[part.clone()], &bytes[part]);
-                }
-            })?;
-        Ok(Some(temp))
-    }
 }
 
 /// Where a temporary buffer is, for a peer.

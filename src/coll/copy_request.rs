@@ -2,7 +2,7 @@
 //! Copy requests. A member that cannot read a peer's buffer asks the peer to copy it. The peer copies piece by piece
 //! into a stage of the asking member's end of the channel.
 
-use super::contribution::StepContext;
+use super::context::StepContext;
 use super::member_buffer::{CopyTarget, MemberBuffer, part};
 use super::requested_copies::{CopyRequests, Run};
 use super::state::CommState;
@@ -33,13 +33,13 @@ pub(crate) fn fetch(
     mut target: CopyTarget<'_>,
 ) -> Result<usize> {
     let StepContext {
-        engine,
+        memory,
         state,
         tally,
         ..
     } = cx;
     part(state, source, begin, len)?;
-    state.need_stages(&engine.core.home)?;
+    state.need_stages(memory.home())?;
     let own = &state.channel_ends[state.me];
     let CopyRequests { run: runs, ticket } = &mut state.copy_requests;
     let run = runs.get_or_insert_with(|| Run::of(source, begin, len));
@@ -47,7 +47,7 @@ pub(crate) fn fetch(
         // It is the turn of someone else.
         return Ok(0);
     }
-    let taken = run.take(own, &mut engine.core.loans, &mut target);
+    let taken = run.take(own, memory.loans(), &mut target);
     if taken.is_err() || run.received == run.len {
         let (rank, bytes) = (state.members[run.place], run.received);
         *runs = None;

@@ -7,9 +7,10 @@ mod by_message;
 mod push;
 
 use super::Parts;
+use super::context::{MessageContext, StepContext};
 use super::contribution::{
-    ENTRY, GIVEN, LoanRange, RESULT, Readers, Served, StepContext, behind, describe,
-    describe_message, range_of_temp,
+    ENTRY, GIVEN, LoanRange, RESULT, Readers, Served, behind, describe, describe_message,
+    range_of_temp,
 };
 use super::lines::Lines;
 use super::member_buffer::{self, CopyTarget, MemberBuffer};
@@ -18,14 +19,13 @@ use super::push::{Gives, WRITTEN, place_of};
 use super::reader;
 use super::select::{NodeScheme, Placement, placement};
 use super::state::{CommState, STEP_MAX, Step};
-use crate::engine::Engine;
 use crate::error::Result;
 use by_message::Messages;
 use onecopy_btl::LayerId;
 use onecopy_shm::coll::{CheckedLine, Content, INLINE, kind};
 use onecopy_shm::copy::Kernel;
 use onecopy_shm::layout::COLL_SLOT;
-use onecopy_shm::loan::Loan;
+use onecopy_shm::loan::{Loan, LoanTable};
 use push::Push;
 use std::iter;
 use std::ops::Range;
@@ -111,9 +111,8 @@ impl ExchangePlan {
         }
     }
 
-    pub(crate) fn copy_own(&self, engine: &mut Engine) -> Result<()> {
+    pub(crate) fn copy_own(&self, loans: &mut LoanTable) -> Result<()> {
         if let (Some(own), Some(offer), Some(recv)) = (self.own, self.offer, self.recv) {
-            let loans = &mut engine.core.loans;
             loans.copy(offer.loan, own.from, recv, own.to, own.len)?;
         }
         Ok(())
@@ -134,8 +133,8 @@ impl ExchangePlan {
 
     /// Publishes an offer with a table that says what is for whom.
     fn give_parts(&self, cx: &mut StepContext<'_>, offer: LoanRange, parts: &Parts) -> Result<()> {
-        let (engine, state, seq, _) = cx.parts();
-        state.need_slots(&engine.core.home)?;
+        let (memory, state, seq, _) = cx.parts();
+        state.need_slots(memory.home())?;
         let size = state.size();
         let head = size * ENTRY;
         let others = (0..size).filter(|&place| place != state.me);
@@ -151,9 +150,8 @@ impl ExchangePlan {
             entry[8..].copy_from_slice(&(len as u64).to_le_bytes());
             if packed {
                 let own = state.own();
-                engine
-                    .core
-                    .loans
+                memory
+                    .loans()
                     .read(offer.loan, offer.offset + offset, len, |bytes| {
                         own.write_slot(seq, next, bytes);
                     })?;
@@ -166,7 +164,7 @@ impl ExchangePlan {
             return Ok(());
         }
         // The table is in the slot.
-        let mapped = engine.range_of(&offer).heap.is_some();
+        let mapped = memory.range_of(&offer).heap.is_some();
         let placement = placement(offer.len, mapped, COLL_SLOT, state.tuning.limits.temp_max);
         let given = GivenPiece {
             piece: offer,
@@ -205,16 +203,16 @@ impl Exchange {
         self.push.skip_own();
     }
 
-    pub(crate) fn begin(&mut self, cx: &mut StepContext<'_>) -> Result<()> {
-        let (engine, state, seq, shared) = cx.parts();
+    pub(crate) fn begin(&mut self, cx: &mut MessageContext<'_>) -> Result<()> {
+        let (memory, state, seq, shared) = cx.over_channel().parts();
         self.order(state.size(), state.me);
         let (plan, way, blocking) = (&self.plan, shared.way, shared.blocking);
-        let message = plan.message_for(engine, state, way);
+        let message = plan.message_for(memory, state, way);
         let goes = message.is_some();
-        let promises = self.push.promises(plan, engine, state, blocking, goes);
+        let promises = self.push.promises(plan, memory, state, blocking, goes);
         let flags = promises.flags();
         let gives = plan.readers != Readers::Nobody && message.is_none();
-        self.post_early(engine, state, seq, way)?;
+        self.post_early(cx, way)?;
         let plan = &self.plan;
         match (plan.offer, &plan.table) {
             (Some(offer), None) if gives => {
@@ -226,10 +224,13 @@ impl Exchange {
                     result: plan.open(),
                     flags,
                 };
-                give(cx, plan.scheme, given)?;
+                give(cx.over_channel(), plan.scheme, given)?;
             }
-            (Some(offer), Some(parts)) if gives => plan.give_parts(cx, offer, parts)?,
+            (Some(offer), Some(parts)) if gives => {
+                plan.give_parts(cx.over_channel(), offer, parts)?;
+            }
             _ if plan.published || message.is_some() => {
+                let (memory, state, ..) = cx.over_channel().parts();
                 let mut line = [0u8; INLINE];
                 let mut content = kind::NOTHING;
                 if let Some((_, (_, len))) = message {
@@ -237,7 +238,7 @@ impl Exchange {
                     describe_message(len, &mut line[..24]);
                 }
                 if let Some(open) = plan.open() {
-                    describe(&engine.range_of(&open), &mut line[24..]);
+                    describe(&memory.range_of(&open), &mut line[24..]);
                 }
                 state.publish(seq, content | flags, &line);
             }
@@ -251,19 +252,20 @@ impl Exchange {
         Ok(())
     }
 
-    pub(crate) fn step(&mut self, cx: &mut StepContext<'_>) -> Result<Step> {
+    pub(crate) fn step(&mut self, cx: &mut MessageContext<'_>) -> Result<Step> {
         let Self {
             plan, push, lines, ..
         } = self;
-        let (mut moved, pushed) = push.step(plan, lines, cx)?;
+        let (mut moved, pushed) = push.step(plan, lines, cx.over_channel())?;
         let mut index = 0;
         while index < self.pending.len() && moved < STEP_MAX {
             let place = self.pending[index];
             if self.got > 0 && index > 0 {
                 break;
             }
-            let phase = cx.state.channel_ends[place].phase(cx.seq);
-            let Some(line) = self.lines.get_or_read(cx.state, place, cx.seq)? else {
+            let channel = cx.over_channel();
+            let phase = channel.state.channel_ends[place].phase(channel.seq);
+            let Some(line) = self.lines.get_or_read(channel.state, place, channel.seq)? else {
                 index += 1;
                 continue;
             };
@@ -271,7 +273,7 @@ impl Exchange {
             if line.content == Content::Message {
                 if line.given.len != len as u64 {
                     return Err(member_buffer::mismatch(
-                        cx.state,
+                        channel.state,
                         place,
                         line.given.len,
                         len,
@@ -283,8 +285,9 @@ impl Exchange {
                 continue;
             }
             if let Some(messages) = &mut self.messages {
-                messages.withdraw(cx.engine, place);
+                messages.withdraw(&mut cx.by_messages().0, place);
             }
+            let channel = cx.over_channel();
             let reads = self.push.reads(&self.plan, &line, len);
             let part = MemberPart {
                 place,
@@ -293,15 +296,15 @@ impl Exchange {
                 len,
                 reads,
             };
-            let n = self.take(cx, &part)?;
+            let n = self.take(channel, &part)?;
             moved += n;
             self.got += n;
             if self.got == reads && has_come(reads, len, phase) {
                 self.pending.remove(index);
                 self.got = 0;
                 // The rest was written here by its owner.
-                let rank = cx.state.members[place];
-                cx.tally.add(rank, LayerId::MAP, len - reads);
+                let rank = channel.state.members[place];
+                channel.tally.add(rank, LayerId::MAP, len - reads);
                 moved += len - reads;
             } else {
                 // The part that is under way stands first.
@@ -377,7 +380,7 @@ impl Exchange {
             Content::Inline(_) | Content::Slot(_) => {
                 let view = state.channel_ends[place].bytes(cx.seq, &line, offset, len);
                 let view = view.ok_or_else(mismatch)?;
-                cx.engine.core.loans.write(recv, to, len, |out| {
+                cx.memory.loans().write(recv, to, len, |out| {
                     view.copy_to(out, Kernel::Memcpy);
                 })?;
                 let rank = state.members[place];
@@ -398,7 +401,7 @@ impl Exchange {
         recv: Loan,
     ) -> Result<usize> {
         let (place, reads, seq) = (part.place, part.reads, cx.seq);
-        let (peers, state) = (&cx.engine.peers, &*cx.state);
+        let (peers, state) = (cx.memory.peers(), &*cx.state);
         let source = MemberBuffer::of(&part.line, seq, place, GIVEN);
         if self.got == 0
             && offset
@@ -445,10 +448,10 @@ pub(crate) struct GivenPiece {
 /// Publishes what a rank gives, in the way that suits its size and place and how the members of its node do it. A
 /// second buffer is described with it, if there is one.
 pub(crate) fn give(cx: &mut StepContext<'_>, scheme: NodeScheme, given: GivenPiece) -> Result<()> {
-    let (engine, state, ..) = cx.parts();
+    let (memory, state, ..) = cx.parts();
     let piece = given.piece;
     let in_place = piece.len > COLL_SLOT && !given.is_replaced;
-    let mapped = in_place && engine.range_of(&piece).heap.is_some();
+    let mapped = in_place && memory.range_of(&piece).heap.is_some();
     let placement = scheme.placement(piece.len, mapped, &state.placement_limits(false));
     match placement {
         Placement::Line | Placement::Slot => give_short(cx, piece),
@@ -458,11 +461,11 @@ pub(crate) fn give(cx: &mut StepContext<'_>, scheme: NodeScheme, given: GivenPie
 
 /// Publishes what a rank gives in its line, or in the slot next to it.
 pub(super) fn give_short(cx: &mut StepContext<'_>, piece: LoanRange) -> Result<()> {
-    let (engine, state, seq, _) = cx.parts();
+    let (memory, state, seq, _) = cx.parts();
     if piece.len > INLINE {
-        state.need_slots(&engine.core.home)?;
+        state.need_slots(memory.home())?;
     }
-    let loans = &mut engine.core.loans;
+    let loans = memory.loans();
     loans.read(piece.loan, piece.offset, piece.len, |bytes| {
         state.publish_short(seq, bytes, || iter::once(0..piece.len));
     })?;
@@ -472,7 +475,7 @@ pub(super) fn give_short(cx: &mut StepContext<'_>, piece: LoanRange) -> Result<(
 /// Publishes where a rank's bytes are, or a temporary copy of them, for peers to read. What a collective leaves in its
 /// result buffer is described with it.
 fn expose(cx: &mut StepContext<'_>, given: GivenPiece, placement: Placement) -> Result<()> {
-    let (engine, state, seq, shared) = cx.parts();
+    let (memory, state, seq, shared) = cx.parts();
     let GivenPiece {
         piece,
         unread,
@@ -483,7 +486,7 @@ fn expose(cx: &mut StepContext<'_>, given: GivenPiece, placement: Placement) -> 
     } = given;
     let mut line = [0u8; INLINE];
     if placement == Placement::Copy {
-        shared.temp = engine.temp(&piece, unread)?;
+        shared.temp = memory.temp(&piece, unread)?;
         // That is neither of the two ways whose times are compared.
         shared.timed = None;
     }
@@ -492,7 +495,7 @@ fn expose(cx: &mut StepContext<'_>, given: GivenPiece, placement: Placement) -> 
         describe(&range_of_temp(temp), &mut line[..24]);
         shared.served[GIVEN] = Some(Served::Temp);
     } else {
-        describe(&engine.range_of(&piece), &mut line[..24]);
+        describe(&memory.range_of(&piece), &mut line[..24]);
         shared.served[GIVEN] = Some(Served::Loan(piece));
     }
     match (&shared.temp, result) {
@@ -503,7 +506,7 @@ fn expose(cx: &mut StepContext<'_>, given: GivenPiece, placement: Placement) -> 
             shared.served[RESULT] = Some(Served::Temp);
         }
         (_, Some(result)) => {
-            describe(&engine.range_of(&result), &mut line[24..]);
+            describe(&memory.range_of(&result), &mut line[24..]);
             shared.served[RESULT] = Some(Served::Loan(result));
         }
         _ => {}

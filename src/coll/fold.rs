@@ -7,7 +7,8 @@ pub(super) mod fragment;
 mod range;
 mod spread;
 
-use super::contribution::{Contribution, GIVEN, LoanRange, Readers, Scratch, StepContext, behind};
+use super::context::{StepContext, StepMemory};
+use super::contribution::{Contribution, GIVEN, LoanRange, Readers, Scratch, behind};
 use super::exchange::{GivenPiece, give};
 use super::lines::{self, Lines};
 use super::member_buffer::REMEDY;
@@ -16,13 +17,12 @@ use super::select::{Algorithm, NodeScheme, share};
 use super::state::{CommState, STEP_MAX, Step};
 use super::tally::Tally;
 use super::{ElemType, Op};
-use crate::engine::Engine;
 use crate::error::{Error, Result};
 use crate::peer::Peer;
 use onecopy_btl::{LayerId, RemoteRange};
 use onecopy_shm::coll::{Content, INLINE};
 use onecopy_shm::copy::{Kernel, copy_slices};
-use onecopy_shm::loan::Loan;
+use onecopy_shm::loan::{Loan, LoanTable};
 
 /// A share of the result is combined, and stands in the buffer of its rank: [`WRITTEN`]; it stands in those of all
 /// others, too.
@@ -164,15 +164,15 @@ impl Fold {
     }
 
     pub(crate) fn begin(&mut self, cx: &mut StepContext<'_>) -> Result<()> {
-        let (engine, state, _, shared) = cx.parts();
+        let (memory, state, _, shared) = cx.parts();
         let plan = &self.plan;
         let split = plan.algorithm == Algorithm::Split;
         let has_helpers = plan.has_helpers();
         let result = plan.recv.filter(|_| split || has_helpers);
         let result = result.map(|recv| LoanRange::first(recv, plan.send.len));
         self.promises = Promises {
-            open: result.is_some_and(|piece| engine.range_of(&piece).heap.is_some()),
-            writes: has_helpers && shared.blocking && reaches_all(engine, state),
+            open: result.is_some_and(|piece| memory.range_of(&piece).heap.is_some()),
+            writes: has_helpers && shared.blocking && reaches_all(memory.peers(), state),
             answers: shared.blocking && state.tuning.asks,
         };
         // A member that combines a range for the root reads everyone's contribution.
@@ -229,8 +229,8 @@ impl Fold {
 
     /// Waits until it is known what this rank combines and where that is.
     fn await_contributions(&mut self, cx: &mut StepContext<'_>) -> Result<Step> {
-        let (engine, state, seq, shared) = cx.parts();
-        if !self.share_out(engine, state, seq, shared)? {
+        let (memory, state, seq, shared) = cx.parts();
+        if !self.share_out(memory, state, seq, shared)? {
             return Ok(Step::Idle);
         }
         if !self.combines() {
@@ -238,10 +238,10 @@ impl Fold {
                 return Ok(Step::Done);
             }
         } else {
-            if !self.find(engine, state, seq, shared)? {
+            if !self.find(memory, state, seq, shared)? {
                 return Ok(Step::Idle);
             }
-            self.find_targets(engine, state, seq, shared)?;
+            self.find_targets(memory, state, seq, shared)?;
         }
         self.state = FoldState::Range;
         Ok(Step::Moved)
@@ -269,7 +269,7 @@ impl Fold {
 
     /// Says that this rank's share of the result is there, and turns to the others' shares.
     fn hand_on(&mut self, cx: &mut StepContext<'_>) -> Result<Step> {
-        let (engine, state, seq, shared) = cx.parts();
+        let (memory, state, seq, shared) = cx.parts();
         let (plan, helps) = (&self.plan, self.share.is_some());
         let split = plan.algorithm == Algorithm::Split;
         let everywhere = split && !self.targets.is_empty();
@@ -287,7 +287,7 @@ impl Fold {
         // The result of a split reduction stands in the stage; a root's holds what it gave.
         if split && let (Some(temp), Some(recv)) = (&shared.temp, plan.recv) {
             let (begin, end) = plan.range;
-            let loans = &mut engine.core.loans;
+            let loans = memory.loans();
             loans.write(recv, begin, end - begin, |out| {
                 copy_slices(Kernel::Memcpy, out, &temp[begin..end]);
             })?;
@@ -316,7 +316,7 @@ impl Fold {
     /// Finds out where all contributions are, once they are there.
     fn find(
         &mut self,
-        engine: &Engine,
+        memory: &StepMemory<'_>,
         state: &mut CommState,
         seq: u32,
         shared: &Contribution,
@@ -344,7 +344,7 @@ impl Fold {
                 Content::Nothing | Content::Message | Content::Pieces => (Location::Inline, 0),
                 Content::Buffer => {
                     let range = lines::range(line.given);
-                    (reach(engine, state, place, range), range.len)
+                    (reach(memory, state, place, range), range.len)
                 }
             };
             if len != expected as u64 {
@@ -356,19 +356,19 @@ impl Fold {
     }
 
     /// What is left to do once nobody needs this rank's buffers.
-    pub(crate) fn finish(&mut self, engine: &mut Engine) -> Result<()> {
+    pub(crate) fn finish(&mut self, loans: &mut LoanTable) -> Result<()> {
         if let (true, Some(recv)) = (self.plan.to_front, self.plan.recv) {
             let (begin, end) = self.plan.range;
             let len = end - begin;
-            engine.core.loans.copy(recv, begin, recv, 0, len)?;
+            loans.copy(recv, begin, recv, 0, len)?;
         }
         Ok(())
     }
 }
 
 /// How the bytes of a member's buffer are combined: in place, if a layer maps them; asked once per collective.
-fn reach(engine: &Engine, state: &CommState, place: usize, range: RemoteRange) -> Location {
-    let peer = engine.peers[state.members[place] as usize].as_ref();
+fn reach(memory: &StepMemory<'_>, state: &CommState, place: usize, range: RemoteRange) -> Location {
+    let peer = memory.peers()[state.members[place] as usize].as_ref();
     let attaches = |peer: &Peer| {
         let first = range.part(0, range.len.min(1));
         peer.link.view(&first).is_none() && peer.link.attaches(&range, range.len)

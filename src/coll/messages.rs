@@ -2,20 +2,21 @@
 //! Collectives by messages, for communicators that have no channel: slower, and always possible. And the messages of
 //! exchanges ([`super::exchange`]).
 
+use super::context::Messenger;
 use super::contribution::{LoanRange, Readers, behind};
 use super::exchange::ExchangePlan;
 use super::member_buffer::unequal;
 use super::plan::{Find, Takes};
 use super::select::NodeScheme;
 use super::state::{CommState, Step};
-use super::tags::Tags;
 use super::{ElemType, Op, Parts};
 use crate::engine::{Engine, SendMode};
 use crate::error::{Error, Result};
-use crate::matching::Pattern;
+use crate::matching::{MatchBits, Pattern, Unexpected};
 use crate::request::{RequestId, RequestState, Status, UserBuf};
+use crate::state::UnexpectedMessage;
 use onecopy_shm::coll::precede;
-use onecopy_shm::loan::Loan;
+use onecopy_shm::loan::{Loan, LoanTable};
 use onecopy_shm::sync::{Ordering, fence};
 use std::sync::Arc;
 
@@ -56,8 +57,9 @@ pub(super) struct Route {
     members: Arc<[u32]>,
     me: usize,
     context: u32,
-    tags: Tags,
     tag: i32,
+    /// By what a member's word is told that it has given the communicator up.
+    poison: MatchBits,
 }
 
 impl Route {
@@ -66,15 +68,28 @@ impl Route {
             members: Arc::clone(&state.members),
             me: state.me,
             context: state.context,
-            tags: state.tags,
             // Two tags each.
             tag: state.tags.of(seq),
+            poison: poison_bits(state),
+        }
+    }
+
+    /// By what one of the two messages is told apart that a collective sends to a member.
+    fn match_bits(&self, which: i32) -> MatchBits {
+        MatchBits {
+            context: self.context,
+            tag: self.tag + which,
         }
     }
 
     /// What came from a member is good if the member has not given the communicator up, and with it its buffers, before
     /// it was read. `state` is that of the communicator.
-    fn is_good(&self, engine: &mut Engine, state: &CommState, place: usize) -> Result<()> {
+    fn is_good(
+        &self,
+        messenger: &mut Messenger<'_>,
+        state: &CommState,
+        place: usize,
+    ) -> Result<()> {
         if place == self.me {
             return Ok(());
         }
@@ -84,85 +99,86 @@ impl Route {
         // SYNC(coll.poison): acquire after the reads of the member's memory
         fence(Ordering::Acquire);
         let rank = self.members[place];
-        engine.drain_peer(rank);
-        poison_of(engine, (self.context, self.tags), Some(rank)).map_or(Ok(()), Err)
+        let unexpected = messenger.unexpected_after(rank);
+        poison_of(unexpected, self.poison, Some(rank)).map_or(Ok(()), Err)
     }
 }
 
 impl MessagesInFlight {
     pub(super) fn send(
         &mut self,
-        engine: &mut Engine,
+        messenger: &mut Messenger<'_>,
         route: &Route,
         place: usize,
         tag: i32,
         loan: Loan,
     ) -> Result<()> {
-        let rank = route.members[place] as usize;
-        let (tag, mode) = (route.tag + tag, SendMode::Standard);
-        let id = engine.send(rank, route.context, tag, UserBuf::One(loan), mode)?;
+        let id = messenger.send(route.members[place], route.match_bits(tag), loan)?;
         self.requests.push(Message { id, expected: None });
         Ok(())
     }
 
     pub(super) fn receive(
         &mut self,
-        engine: &mut Engine,
+        messenger: &mut Messenger<'_>,
         route: &Route,
         place: usize,
         tag: i32,
         loan: Loan,
     ) -> Result<RequestId> {
-        let rank = route.members[place] as usize;
-        let tag = Some(route.tag + tag);
-        let id = engine.receive(Some(rank), route.context, tag, UserBuf::One(loan))?;
+        let id = messenger.receive(route.members[place], route.match_bits(tag), loan)?;
         let expected = Some(loan.len());
         self.requests.push(Message { id, expected });
         Ok(id)
     }
 
     /// Takes a receive back, for which no message comes.
-    pub(super) fn withdraw(&mut self, engine: &mut Engine, id: RequestId) {
+    pub(super) fn withdraw(&mut self, messenger: &mut Messenger<'_>, id: RequestId) {
         self.requests.retain(|message| message.id != id);
-        engine.cancel(id);
-        engine.abandon(id);
+        messenger.give_up(id);
     }
 
     /// A part of a buffer that messages may use until all are over.
     pub(super) fn part(
         &mut self,
-        engine: &mut Engine,
+        messenger: &mut Messenger<'_>,
         loan: Loan,
         offset: usize,
         len: usize,
     ) -> Result<Loan> {
-        let part = engine.core.loans.part(loan, offset, len)?;
+        let part = messenger.loans().part(loan, offset, len)?;
         self.loans.push(part);
         Ok(part)
     }
 
     /// A copy of a part.
-    fn copy(&mut self, engine: &mut Engine, loan: Loan, offset: usize, len: usize) -> Result<Loan> {
-        let bytes = engine.core.loans.read(loan, offset, len, <[u8]>::to_vec)?;
-        let copy = engine.core.loans.keep(bytes);
+    fn copy(
+        &mut self,
+        messenger: &mut Messenger<'_>,
+        loan: Loan,
+        offset: usize,
+        len: usize,
+    ) -> Result<Loan> {
+        let bytes = messenger.loans().read(loan, offset, len, <[u8]>::to_vec)?;
+        let copy = messenger.loans().keep(bytes);
         self.loans.push(copy);
         Ok(copy)
     }
 
     /// Whether all messages are over. What they worked on is given back then.
-    pub(super) fn is_over(&mut self, engine: &mut Engine) -> Result<bool> {
-        let over = self.all_came(engine)?;
+    pub(super) fn is_over(&mut self, messenger: &mut Messenger<'_>) -> Result<bool> {
+        let over = self.all_came(messenger)?;
         if over {
-            self.release(engine);
+            self.release(messenger);
         }
         Ok(over)
     }
 
     /// Whether all messages are over. What they worked on is kept.
-    fn all_came(&mut self, engine: &mut Engine) -> Result<bool> {
+    fn all_came(&mut self, messenger: &mut Messenger<'_>) -> Result<bool> {
         let mut failure = None;
         self.requests
-            .retain(|message| match engine.take_result(message.id) {
+            .retain(|message| match messenger.take_result(message.id) {
                 None => true,
                 Some(result) => {
                     failure = failure.take().or(message.failure(result));
@@ -176,27 +192,26 @@ impl MessagesInFlight {
     }
 
     /// Whether all messages are over, whatever has become of them.
-    fn has_ended(&mut self, engine: &mut Engine) -> bool {
+    fn has_ended(&mut self, messenger: &mut Messenger<'_>) -> bool {
         self.requests
-            .retain(|message| engine.take_result(message.id).is_none());
+            .retain(|message| messenger.take_result(message.id).is_none());
         if self.requests.is_empty() {
-            self.release(engine);
+            self.release(messenger);
         }
         self.requests.is_empty()
     }
 
-    fn release(&mut self, engine: &mut Engine) {
+    fn release(&mut self, messenger: &mut Messenger<'_>) {
         for loan in self.loans.drain(..) {
-            engine.core.loans.release(loan);
+            messenger.loans().release(loan);
         }
     }
 
-    pub(super) fn abandon(&mut self, engine: &mut Engine) {
+    pub(super) fn abandon(&mut self, messenger: &mut Messenger<'_>) {
         for Message { id, .. } in self.requests.drain(..) {
-            engine.cancel(id);
-            engine.abandon(id);
+            messenger.give_up(id);
         }
-        self.release(engine);
+        self.release(messenger);
     }
 }
 
@@ -231,22 +246,22 @@ impl MessageExchange {
         }
     }
 
-    pub(crate) fn begin(&mut self, engine: &mut Engine) -> Result<()> {
+    pub(crate) fn begin(&mut self, messenger: &mut Messenger<'_>) -> Result<()> {
         let Self {
             task,
             route,
             flight,
         } = self;
         let ExchangeTask::Take(plan) = task else {
-            return self.next_round(engine).map(drop);
+            return self.next_round(messenger).map(drop);
         };
         let (size, me) = (route.members.len(), route.me);
         if let Some(recv) = plan.recv {
             for place in behind(size, me) {
                 let (offset, len) = plan.takes.of(place);
                 if len > 0 {
-                    let part = flight.part(engine, recv, offset, len)?;
-                    flight.receive(engine, route, place, 0, part)?;
+                    let part = flight.part(messenger, recv, offset, len)?;
+                    flight.receive(messenger, route, place, 0, part)?;
                 }
             }
         }
@@ -254,16 +269,16 @@ impl MessageExchange {
             for place in plan.readers.others(size, me) {
                 let (offset, len) = plan.given_part(place, size);
                 if len > 0 {
-                    let part = flight.part(engine, offer.loan, offer.offset + offset, len)?;
-                    flight.send(engine, route, place, 0, part)?;
+                    let part = flight.part(messenger, offer.loan, offer.offset + offset, len)?;
+                    flight.send(messenger, route, place, 0, part)?;
                 }
             }
         }
-        plan.copy_own(engine)
+        plan.copy_own(messenger.loans())
     }
 
     /// Begins the next round of a swap; `false` if there is none.
-    fn next_round(&mut self, engine: &mut Engine) -> Result<bool> {
+    fn next_round(&mut self, messenger: &mut Messenger<'_>) -> Result<bool> {
         let Self {
             task,
             route,
@@ -279,10 +294,10 @@ impl MessageExchange {
             let skip = len.min(*round * unit);
             let n = (len - skip).min(unit);
             if n > 0 {
-                let copy = flight.copy(engine, *recv, offset + skip, n)?;
-                let part = flight.part(engine, *recv, offset + skip, n)?;
-                flight.receive(engine, route, place, 0, part)?;
-                flight.send(engine, route, place, 0, copy)?;
+                let copy = flight.copy(messenger, *recv, offset + skip, n)?;
+                let part = flight.part(messenger, *recv, offset + skip, n)?;
+                flight.receive(messenger, route, place, 0, part)?;
+                flight.send(messenger, route, place, 0, copy)?;
                 any = true;
             }
         }
@@ -290,8 +305,12 @@ impl MessageExchange {
         Ok(any)
     }
 
-    pub(crate) fn step(&mut self, engine: &mut Engine, state: &CommState) -> Result<Step> {
-        if !self.flight.is_over(engine)? {
+    pub(crate) fn step(
+        &mut self,
+        messenger: &mut Messenger<'_>,
+        state: &CommState,
+    ) -> Result<Step> {
+        if !self.flight.is_over(messenger)? {
             return Ok(Step::Idle);
         }
         for place in 0..self.route.members.len() {
@@ -300,18 +319,18 @@ impl MessageExchange {
                 ExchangeTask::Swap(..) => true,
             };
             if takes {
-                self.route.is_good(engine, state, place)?;
+                self.route.is_good(messenger, state, place)?;
             }
         }
-        Ok(if self.next_round(engine)? {
+        Ok(if self.next_round(messenger)? {
             Step::Moved
         } else {
             Step::Done
         })
     }
 
-    pub(crate) fn abandon(&mut self, engine: &mut Engine) {
-        self.flight.abandon(engine);
+    pub(crate) fn abandon(&mut self, messenger: &mut Messenger<'_>) {
+        self.flight.abandon(messenger);
     }
 }
 
@@ -390,7 +409,11 @@ impl MessageChain {
         }
     }
 
-    pub(crate) fn step(&mut self, engine: &mut Engine, state: &CommState) -> Result<Step> {
+    pub(crate) fn step(
+        &mut self,
+        messenger: &mut Messenger<'_>,
+        state: &CommState,
+    ) -> Result<Step> {
         let (me, last) = (self.route.me, self.route.members.len() - 1);
         let mut result = Step::Idle;
         loop {
@@ -406,56 +429,55 @@ impl MessageChain {
                     let (_, _, limit) = self.owner(self.begin);
                     self.end = (self.begin + unit).min(self.reduction.send.len).min(limit);
                     if me > 0 {
-                        let before = engine.core.loans.keep(vec![0; self.end - self.begin]);
+                        let before = messenger.loans().keep(vec![0; self.end - self.begin]);
                         self.flight.loans.push(before);
                         self.before = Some(before);
                         let route = self.route.clone();
-                        self.flight.receive(engine, &route, me - 1, 0, before)?;
+                        self.flight.receive(messenger, &route, me - 1, 0, before)?;
                     }
                     self.state = ChainState::Before;
                 }
                 ChainState::Before => {
                     // The loan of what comes is needed until it is combined.
-                    if !self.flight.all_came(engine)? {
+                    if !self.flight.all_came(messenger)? {
                         return Ok(result);
                     }
                     if let Some(before) = me.checked_sub(1) {
-                        self.route.is_good(engine, state, before)?;
+                        self.route.is_good(messenger, state, before)?;
                     }
-                    self.pass_on(engine, last)?;
+                    self.pass_on(messenger, last)?;
                     (self.state, result) = (ChainState::Passing, Step::Moved);
                 }
                 ChainState::Passing => {
-                    if !self.flight.is_over(engine)? {
+                    if !self.flight.is_over(messenger)? {
                         return Ok(result);
                     }
                     (self.state, result) = (ChainState::Next, Step::Moved);
                 }
                 ChainState::Results => {
-                    if !self.results.is_over(engine)? {
+                    if !self.results.is_over(messenger)? {
                         return Ok(result);
                     }
-                    self.route.is_good(engine, state, last)?;
+                    self.route.is_good(messenger, state, last)?;
                     return Ok(Step::Done);
                 }
             }
         }
     }
 
-    fn pass_on(&mut self, engine: &mut Engine, last: usize) -> Result<()> {
+    fn pass_on(&mut self, messenger: &mut Messenger<'_>, last: usize) -> Result<()> {
         let (me, len) = (self.route.me, self.end - self.begin);
         let route = self.route.clone();
         let with = self.flight.copy(
-            engine,
+            messenger,
             self.reduction.send.loan,
             self.reduction.send.offset + self.begin,
             len,
         )?;
         if let Some(before) = self.before {
             let (op, elem) = (&self.reduction.op, self.reduction.elem);
-            engine
-                .core
-                .loans
+            messenger
+                .loans()
                 .write_viewing((with, 0, len), (before, 0, len), |with, before| match op {
                     Op::Predefined(op) => precede(*op, elem, with, before),
                     Op::User(function) => {
@@ -470,34 +492,34 @@ impl MessageChain {
         {
             let from = if *exclusive { self.before } else { Some(with) };
             if let Some(from) = from {
-                engine.core.loans.copy(from, 0, recv, self.begin, len)?;
+                messenger.loans().copy(from, 0, recv, self.begin, len)?;
             }
         }
         if me < last {
-            self.flight.send(engine, &route, me + 1, 0, with)?;
+            self.flight.send(messenger, &route, me + 1, 0, with)?;
         }
         let (readers, to, _) = self.owner(self.begin);
         if me == last {
             for place in (0..last).filter(|&place| readers.include(place)) {
-                self.flight.send(engine, &route, place, 1, with)?;
+                self.flight.send(messenger, &route, place, 1, with)?;
             }
         }
         if let Some(recv) = self.reduction.recv
             && readers.include(me)
         {
             if me == last {
-                engine.core.loans.copy(with, 0, recv, to, len)?;
+                messenger.loans().copy(with, 0, recv, to, len)?;
             } else {
-                let part = self.results.part(engine, recv, to, len)?;
-                self.results.receive(engine, &route, last, 1, part)?;
+                let part = self.results.part(messenger, recv, to, len)?;
+                self.results.receive(messenger, &route, last, 1, part)?;
             }
         }
         Ok(())
     }
 
-    pub(crate) fn abandon(&mut self, engine: &mut Engine) {
-        self.flight.abandon(engine);
-        self.results.abandon(engine);
+    pub(crate) fn abandon(&mut self, messenger: &mut Messenger<'_>) {
+        self.flight.abandon(messenger);
+        self.results.abandon(messenger);
     }
 }
 
@@ -515,7 +537,7 @@ impl Poison {
         let mut this = Self::default();
         let loan = engine.core.loans.keep(word.to_le_bytes().to_vec());
         this.flight.loans.push(loan);
-        let (context, tag) = (state.context, state.tags.poison());
+        let MatchBits { context, tag } = poison_bits(state);
         for (place, &rank) in state.members.iter().enumerate() {
             if place == state.me {
                 continue;
@@ -550,32 +572,44 @@ impl Poison {
 
     /// Whether nothing of it is under way any more.
     pub(crate) fn is_over(&mut self, engine: &mut Engine) -> bool {
-        self.flight.has_ended(engine)
+        self.flight.has_ended(&mut Messenger::of(engine))
+    }
+}
+
+/// By what the word is told that a member has given the communicator up.
+fn poison_bits(state: &CommState) -> MatchBits {
+    MatchBits {
+        context: state.context,
+        tag: state.tags.poison(),
     }
 }
 
 /// Whether a member has reported that it has given the communicator up.
 pub(crate) fn poisoned(engine: &Engine, state: &CommState) -> Option<Error> {
-    poison_of(engine, (state.context, state.tags), None)
+    poison_of(&engine.receives.unexpected, poison_bits(state), None)
 }
 
 /// As [`poisoned`], of one member.
-fn poison_of(engine: &Engine, (context, tags): (u32, Tags), source: Option<u32>) -> Option<Error> {
+fn poison_of(
+    unexpected: &Unexpected<UnexpectedMessage>,
+    MatchBits { context, tag }: MatchBits,
+    source: Option<u32>,
+) -> Option<Error> {
     let pattern = Pattern {
         context,
         source,
-        tag: Some(tags.poison()),
+        tag: Some(tag),
     };
-    let entry = engine.receives.unexpected.find(&pattern)?;
-    let rank = engine.receives.unexpected.envelope(entry).source;
+    let entry = unexpected.find(&pattern)?;
+    let rank = unexpected.envelope(entry).source;
     Some(Error::given_up(rank as usize))
 }
 
 impl MessageExchange {
     /// A barrier: an exchange with a root and back would take two collectives; here each sends a byte to all.
-    pub(crate) fn barrier(state: &CommState, seq: u32, engine: &mut Engine) -> Self {
-        let byte = engine.core.loans.keep(vec![0]);
-        let sink = engine.core.loans.keep(vec![0; state.size()]);
+    pub(crate) fn barrier(state: &CommState, seq: u32, loans: &mut LoanTable) -> Self {
+        let byte = loans.keep(vec![0]);
+        let sink = loans.keep(vec![0; state.size()]);
         let plan = ExchangePlan {
             offer: Some(LoanRange::whole(byte)),
             readers: Readers::Everyone,

@@ -2,7 +2,8 @@
 //! A collective under way at one rank. The rank waits until its line is free, publishes its contribution, does its
 //! part, and waits until no peer needs its buffers.
 
-use super::contribution::{Contribution, GIVEN, Readers, Scratch, Served, StepContext};
+use super::context::{MessageContext, Messenger, StepContext};
+use super::contribution::{Contribution, GIVEN, Readers, Scratch, Served};
 use super::exchange::Exchange;
 use super::fold::Fold;
 use super::messages::{MessageChain, MessageExchange};
@@ -186,16 +187,22 @@ impl Operation {
     fn work(&mut self, engine: &mut Engine, state: &mut CommState) -> Result<Step> {
         let (body, scratch, mut cx) = self.parts(engine, state);
         let step = match body {
-            Body::Barrier => barrier(&mut cx),
+            Body::Barrier => barrier(cx.over_channel()),
             Body::Exchange(body) => body.step(&mut cx),
             Body::Relay(body) => body.step(&mut cx),
-            Body::Swap(body) => body.step(&mut cx),
-            Body::Fold(body) => body.step(&mut cx, scratch),
-            Body::TreeFold(body) => body.step(&mut cx),
-            Body::Pieces(body) => body.step(&mut cx, scratch),
-            Body::Stream(body) => body.step(&mut cx, scratch),
-            Body::MessageExchange(body) => body.step(cx.engine, cx.state),
-            Body::MessageChain(body) => body.step(cx.engine, cx.state),
+            Body::Swap(body) => body.step(cx.over_channel()),
+            Body::Fold(body) => body.step(cx.over_channel(), scratch),
+            Body::TreeFold(body) => body.step(cx.over_channel()),
+            Body::Pieces(body) => body.step(cx.over_channel(), scratch),
+            Body::Stream(body) => body.step(cx.over_channel(), scratch),
+            Body::MessageExchange(body) => {
+                let (mut messenger, state, _) = cx.by_messages();
+                body.step(&mut messenger, state)
+            }
+            Body::MessageChain(body) => {
+                let (mut messenger, state, _) = cx.by_messages();
+                body.step(&mut messenger, state)
+            }
         }?;
         match step {
             Step::Idle | Step::Moved => {}
@@ -215,9 +222,11 @@ impl Operation {
             return Ok(None);
         }
         let sent = match &mut self.body {
-            Body::Fold(fold) => fold.finish(engine).map(|()| true)?,
-            Body::Pieces(pieces) => pieces.finish(engine).map(|()| true)?,
-            Body::Exchange(exchange) => exchange.is_sent(engine, state, self.seq)?,
+            Body::Fold(fold) => fold.finish(&mut engine.core.loans).map(|()| true)?,
+            Body::Pieces(pieces) => pieces.finish(&mut engine.core.loans).map(|()| true)?,
+            Body::Exchange(exchange) => {
+                exchange.is_sent(&mut Messenger::of(engine), state, self.seq)?
+            }
             _ => true,
         };
         if !sent {
@@ -241,14 +250,9 @@ impl Operation {
         &'o mut self,
         engine: &'o mut Engine,
         state: &'o mut CommState,
-    ) -> (&'o mut Body, &'o mut Scratch, StepContext<'o>) {
-        let cx = StepContext {
-            engine,
-            state,
-            seq: self.seq,
-            shared: &mut self.shared,
-            tally: &mut self.tally,
-        };
+    ) -> (&'o mut Body, &'o mut Scratch, MessageContext<'o>) {
+        let (shared, tally) = (&mut self.shared, &mut self.tally);
+        let cx = MessageContext::new(engine, state, self.seq, shared, tally);
         (&mut self.body, &mut self.scratch, cx)
     }
 
@@ -272,40 +276,40 @@ impl Operation {
 
     fn begin(&mut self, engine: &mut Engine, state: &mut CommState) -> Result<()> {
         let (body, _, mut cx) = self.parts(engine, state);
-        let cx = &mut cx;
         match body {
             Body::Barrier => {
-                let (state, seq) = (&*cx.state, cx.seq);
+                let (_, state, seq, _) = cx.over_channel().parts();
                 if state.children().next().is_none() {
                     state.publish(seq, kind::NOTHING, &[]);
                 }
                 Ok(())
             }
-            Body::Exchange(body) => body.begin(cx),
+            Body::Exchange(body) => body.begin(&mut cx),
             Body::Relay(body) => {
-                body.begin(cx);
+                body.begin(cx.over_channel());
                 Ok(())
             }
             Body::Swap(body) => {
-                body.begin(cx);
+                body.begin(cx.over_channel());
                 Ok(())
             }
-            Body::Fold(body) => body.begin(cx),
-            Body::TreeFold(body) => body.begin(cx),
-            Body::Pieces(body) => body.begin(cx),
-            Body::Stream(body) => body.begin(cx),
-            Body::MessageExchange(body) => body.begin(cx.engine),
+            Body::Fold(body) => body.begin(cx.over_channel()),
+            Body::TreeFold(body) => body.begin(cx.over_channel()),
+            Body::Pieces(body) => body.begin(cx.over_channel()),
+            Body::Stream(body) => body.begin(cx.over_channel()),
+            Body::MessageExchange(body) => body.begin(&mut cx.by_messages().0),
             Body::MessageChain(_) => Ok(()),
         }
     }
 
     /// Gives back what the collective holds; it will not go on.
     pub(crate) fn abandon(&mut self, engine: &mut Engine) {
+        let messenger = &mut Messenger::of(engine);
         match &mut self.body {
-            Body::MessageExchange(body) => body.abandon(engine),
-            Body::MessageChain(body) => body.abandon(engine),
-            Body::Exchange(body) => body.abandon(engine),
-            Body::Relay(body) => body.abandon(engine),
+            Body::MessageExchange(body) => body.abandon(messenger),
+            Body::MessageChain(body) => body.abandon(messenger),
+            Body::Exchange(body) => body.abandon(messenger),
+            Body::Relay(body) => body.abandon(messenger),
             // What they hold is in the contribution and the scratch memory.
             Body::Barrier
             | Body::Swap(_)

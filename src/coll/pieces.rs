@@ -8,8 +8,9 @@
 //! [`Fold`]. One that takes pieces while its own vector is mapped combines all as well. The other one reads that vector
 //! in place. It says how far it has come before the result may replace it.
 
+use super::context::{MemoryParts, StepContext};
 use super::contribution::{
-    GIVEN, LoanRange, Scratch, Served, StepContext, describe, describe_message, range_of_temp,
+    GIVEN, LoanRange, Scratch, Served, describe, describe_message, range_of_temp,
 };
 use super::fold::fragment::{Operands, combine_all};
 use super::fold::{Fold, FoldPlan, mismatch};
@@ -18,13 +19,12 @@ use super::member_buffer::{CopyTarget, MemberBuffer, part};
 use super::reader;
 use super::select::TEMP_LIMIT;
 use super::state::{CommState, STEP_MAX, Step};
-use crate::engine::Engine;
 use crate::error::Result;
 use crate::select::observed::Rival;
 use onecopy_btl::{LayerId, RemoteRange};
 use onecopy_shm::coll::{CheckedLine, Content, INLINE, View, kind};
 use onecopy_shm::copy::{Kernel, copy_slices};
-use onecopy_shm::loan::Loan;
+use onecopy_shm::loan::{Loan, LoanTable};
 
 /// Bytes of a piece, and between two pieces in a bounce buffer. Long enough that its hand-off costs little beside it;
 /// short enough that the other rank begins soon (docs/performance.md, "Collectives").
@@ -94,11 +94,11 @@ impl Pieces {
     }
 
     pub(crate) fn begin(&mut self, cx: &mut StepContext<'_>) -> Result<()> {
-        let (engine, _, _, shared) = cx.parts();
+        let (memory, _, _, shared) = cx.parts();
         let vector = self.fold.plan.send;
         let by_calls = shared.way == Some(Rival::Kernel);
-        if self.given.1 > 0 && !by_calls && engine.range_of(&vector).heap.is_none() {
-            shared.temp = engine.core.buffers.pool.try_take_collective(BOUNCE);
+        if self.given.1 > 0 && !by_calls && memory.range_of(&vector).heap.is_none() {
+            shared.temp = memory.pool().try_take_collective(BOUNCE);
         }
         let Some(bounce) = &shared.temp else {
             if self.taken.1 == 0 {
@@ -114,9 +114,9 @@ impl Pieces {
         shared.readers = self.fold.plan.readers;
         (self.gives, self.way) = (true, Way::Pieces);
         self.copy_piece(cx)?;
-        let (engine, state, seq, _) = cx.parts();
+        let (memory, state, seq, _) = cx.parts();
         state.publish_in(seq, 2, kind::PIECES, &line);
-        engine.core.counters.coll_in_pieces += 1;
+        memory.counters().coll_in_pieces += 1;
         Ok(())
     }
 
@@ -155,7 +155,7 @@ impl Pieces {
             return false;
         }
         // Where ranks take turns, the other one may be waiting for this processor.
-        let polls = cx.engine.waits.policy.spin.clamp(1, POLLS);
+        let polls = cx.memory.spin().clamp(1, POLLS);
         (0..polls).any(|_| {
             onecopy_shm::sync::spin_hint();
             self.can_write(state, seq) || self.can_take(state, seq)
@@ -175,8 +175,8 @@ impl Pieces {
         }
     }
 
-    pub(crate) fn finish(&mut self, engine: &mut Engine) -> Result<()> {
-        self.fold.finish(engine)
+    pub(crate) fn finish(&mut self, loans: &mut LoanTable) -> Result<()> {
+        self.fold.finish(loans)
     }
 
     fn is_written(&self) -> bool {
@@ -217,7 +217,7 @@ impl Pieces {
     }
 
     fn copy_piece(&mut self, cx: &mut StepContext<'_>) -> Result<usize> {
-        let (engine, _, seq, shared) = cx.parts();
+        let (memory, _, seq, shared) = cx.parts();
         let Some(bounce) = &mut shared.temp else {
             return Ok(0);
         };
@@ -226,9 +226,8 @@ impl Pieces {
         let n = unit.min(len - self.written);
         let at = self.at(self.written / unit, len, BOUNCE / PIECE, seq);
         let LoanRange { loan, offset, .. } = self.fold.plan.send;
-        engine
-            .core
-            .loans
+        memory
+            .loans()
             .read(loan, offset + begin + self.written, n, |bytes| {
                 copy_slices(Kernel::Memcpy, &mut bounce[at..at + n], bytes);
             })?;
@@ -311,8 +310,8 @@ impl Pieces {
             answers: line.has(kind::ANSWERS),
         };
         let piece = part(state, &source, from as u64, n)?;
-        let mapped = reader::view(&cx.engine.peers, state, other, &piece).is_some();
-        let _ = scratch.renew(&mut cx.engine.core.buffers.pool, 3 * unit)?;
+        let mapped = reader::view(cx.memory.peers(), state, other, &piece).is_some();
+        let _ = scratch.renew(cx.memory.pool(), 3 * unit)?;
         let (copy, work) = scratch.bytes().split_at_mut(unit);
         let copy = &mut copy[..n];
         if !mapped && reader::fetch(cx, &source, (from as u64, n), CopyTarget::Bytes(copy))? < n {
@@ -342,7 +341,7 @@ impl Pieces {
         let (me, other, n) = (state.me, 1 - state.me, copy.len());
         let place = self.taken.0 + self.combined;
         let out = fold.result_at(place);
-        let Engine { core, peers, .. } = &mut *cx.engine;
+        let MemoryParts { loans, peers, .. } = cx.memory.parts();
         let view = reader::view(peers, state, other, piece).unwrap_or(View::of(copy));
         let mut views = [None; 2];
         views[other] = Some(view);
@@ -353,7 +352,7 @@ impl Pieces {
             alias: fold.plan.in_place,
         };
         let from = (fold.plan.send.loan, fold.plan.send.offset + place, n);
-        core.loans.write_viewing((recv, out, n), from, |out, own| {
+        loans.write_viewing((recv, out, n), from, |out, own| {
             combine_all(&operands, out, &views, Some(own), work);
         })?;
         Ok(())

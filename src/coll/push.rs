@@ -8,9 +8,9 @@
 //! memory of all members. All read the same flags, so writer and receiver agree. The writer's second phase says that
 //! all is written.
 
+use super::context::{MemoryParts, StepMemory};
 use super::lines;
 use super::state::CommState;
-use crate::engine::Engine;
 use crate::error::{Error, Result};
 use crate::peer::Peer;
 use onecopy_btl::{LayerId, RemoteRange};
@@ -67,9 +67,9 @@ pub(crate) fn place_of(seq: u32, len: usize, done: usize, n: usize) -> usize {
 }
 
 /// Whether this rank maps the memory of all members.
-pub(crate) fn reaches_all(engine: &Engine, state: &CommState) -> bool {
+pub(crate) fn reaches_all(peers: &[Option<Box<Peer>>], state: &CommState) -> bool {
     let reaches = |rank: u32| {
-        let peer = engine.peers[rank as usize].as_ref();
+        let peer = peers[rank as usize].as_ref();
         peer.is_some_and(|peer| peer.link.has(LayerId::MAP))
     };
     state
@@ -94,13 +94,17 @@ pub(crate) enum WriteSource<'a> {
 
 /// Writes `len` bytes from `source` to all of `targets`, buffers of members, at byte `offset` of each.
 pub(crate) fn put_to_all(
-    engine: &mut Engine,
+    memory: &mut StepMemory<'_>,
     state: &CommState,
     targets: &[(usize, RemoteRange)],
     (offset, len): (usize, usize),
     source: WriteSource<'_>,
 ) -> Result<()> {
-    let Engine { core, peers, .. } = engine;
+    let MemoryParts {
+        loans,
+        counters,
+        peers,
+    } = memory.parts();
     let places = targets.iter().map(|&(place, _)| place);
     let write = |bytes: &[u8]| {
         targets.iter().try_for_each(|&(place, range)| {
@@ -109,10 +113,10 @@ pub(crate) fn put_to_all(
         })
     };
     writing(state, places, || match source {
-        WriteSource::Loan(loan, from) => core.loans.read(loan, from, len, write)?,
+        WriteSource::Loan(loan, from) => loans.read(loan, from, len, write)?,
         WriteSource::Bytes(bytes) => write(bytes),
     })?;
-    core.counters.put_bytes += (len * targets.len()) as u64;
+    counters.put_bytes += (len * targets.len()) as u64;
     Ok(())
 }
 

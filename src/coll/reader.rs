@@ -1,12 +1,11 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Reading a member's buffer: in place where it can be mapped, by the kernel, or by a copy request to its owner.
 
-use super::contribution::StepContext;
+use super::context::StepContext;
 use super::copy_request;
 use super::member_buffer::{CopyTarget, MemberBuffer, part};
 use super::state::CommState;
-use crate::engine::Engine;
-use crate::error::{Error, Result};
+use crate::error::Result;
 use crate::peer::Peer;
 use crate::proto::layers;
 use onecopy_btl::contract::AttachedBytes;
@@ -45,7 +44,7 @@ pub(crate) fn fetch(
     mut target: CopyTarget<'_>,
 ) -> Result<usize> {
     let StepContext {
-        engine,
+        memory,
         state,
         tally,
         ..
@@ -57,42 +56,41 @@ pub(crate) fn fetch(
     if copy_request::is_under_way(state, source, (begin, len)) {
         return copy_request::fetch(cx, source, (begin, len), target);
     }
-    let kernel = engine.permitted.terms.plan.kernel(len);
+    let kernel = memory.kernel(len);
     let place = source.place;
     let rank = state.members[place] as usize;
-    let Engine { core, peers, .. } = &mut **engine;
-    let Some(peer) = &mut peers[rank] else {
-        return Err(Error::PeerLeft { rank });
-    };
-    if let Some(view) = peer.link.view(&range) {
-        target.write(&mut core.loans, 0, len, |out| view.copy_to(out, kernel))?;
-        LayerId::MAP.count(&mut core.counters, len as u64);
+    let mut parts = memory.parts();
+    if let Some(view) = parts.peer(rank)?.link.view(&range) {
+        target.write(parts.loans, 0, len, |out| view.copy_to(out, kernel))?;
+        LayerId::MAP.count(parts.counters, len as u64);
         tally.add(rank as u32, LayerId::MAP, len);
-        return still_good(state, source.place).map(|()| len);
+        return still_good(state, place).map(|()| len);
     }
     for layer in LayerId::ALL {
-        if !peer.link.can_get(layer, &range) || !peer.link.has_earned(layer, &range, len as u64) {
+        parts = memory.parts();
+        let link = &parts.peer(rank)?.link;
+        if !link.can_get(layer, &range) || !link.has_earned(layer, &range, len as u64) {
             continue;
         }
         if source.answers && layer.power() == Power::Copy {
             break;
         }
-        let got = target.write(&mut core.loans, 0, len, |out| {
+        let got = target.write(parts.loans, 0, len, |out| {
             let mut out = [IoSliceMut::new(out)];
-            peer.link.get(layer, &[range], &mut out)
+            link.get(layer, &[range], &mut out)
         })?;
-        layers::note_attachments(&mut core.counters, &peer.link, layer);
+        layers::note_attachments(parts.counters, link, layer);
         match got {
             Ok(()) => {
-                layer.count(&mut core.counters, len as u64);
+                layer.count(parts.counters, len as u64);
                 tally.add(rank as u32, layer, len);
-                return still_good(state, source.place).map(|()| len);
+                return still_good(state, place).map(|()| len);
             }
             Err(error) => {
                 // The owner may have given its buffer back because the communicator has failed; then the layer is not
                 // to blame.
-                still_good(state, source.place)?;
-                layers::demote(core, peer, &error);
+                still_good(state, place)?;
+                memory.demote(rank, &error);
             }
         }
     }

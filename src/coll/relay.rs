@@ -6,14 +6,14 @@
 //! No rank waits for a share: one that no member has yet is taken from the root, too. A rank's second phase says that
 //! its share stands in its buffer. From then on it must not give the buffer back before all have read.
 
-use super::contribution::{GIVEN, LoanRange, RESULT, Readers, Served, StepContext, describe};
+use super::context::{MessageContext, Messenger, StepContext};
+use super::contribution::{GIVEN, LoanRange, RESULT, Readers, Served, describe};
 use super::exchange::{Exchange, ExchangePlan, READ_MAX};
 use super::lines::Lines;
 use super::member_buffer::{self, CopyTarget, MemberBuffer};
 use super::push::WRITTEN;
 use super::reader;
 use super::state::{CommState, STEP_MAX, Step};
-use crate::engine::Engine;
 use crate::error::Result;
 use onecopy_shm::coll::{Content, INLINE, kind};
 use onecopy_shm::layout::PAGE;
@@ -85,23 +85,24 @@ impl Relay {
 
     /// Says where this rank's share will be.
     pub(crate) fn begin(&self, cx: &mut StepContext<'_>) {
-        let (engine, state, seq, shared) = cx.parts();
+        let (memory, state, seq, shared) = cx.parts();
         let piece = LoanRange::whole(self.recv);
         let mut line = [0u8; INLINE];
-        describe(&engine.range_of(&piece), &mut line[24..]);
+        describe(&memory.range_of(&piece), &mut line[24..]);
         shared.served[RESULT] = Some(Served::Loan(piece));
         state.publish(seq, kind::NOTHING, &line);
     }
 
-    pub(crate) fn step(&mut self, cx: &mut StepContext<'_>) -> Result<Step> {
-        let seq = cx.seq;
-        let Some(line) = self.lines.get_or_read(cx.state, self.root, seq)? else {
+    pub(crate) fn step(&mut self, cx: &mut MessageContext<'_>) -> Result<Step> {
+        let channel = cx.over_channel();
+        let seq = channel.seq;
+        let Some(line) = self.lines.get_or_read(channel.state, self.root, seq)? else {
             return Ok(Step::Idle);
         };
         let range = MemberBuffer::of(&line, seq, self.root, GIVEN).range;
         let first = range.part(0, range.len.min(1));
         if line.content != Content::Buffer
-            || reader::view(&cx.engine.peers, cx.state, self.root, &first).is_some()
+            || reader::view(channel.memory.peers(), channel.state, self.root, &first).is_some()
         {
             return self.direct.step(cx);
         }
@@ -109,7 +110,7 @@ impl Relay {
         while moved < STEP_MAX {
             let now = match self.now {
                 Some(now) => now,
-                None => match self.next(cx.state, seq)? {
+                None => match self.next(channel.state, seq)? {
                     Some(next) => next,
                     None => return Ok(Step::Done),
                 },
@@ -118,11 +119,11 @@ impl Relay {
             let len = self.recv.len();
             if now.from.range.len != len as u64 {
                 let (place, given) = (now.from.place, now.from.range.len);
-                return Err(member_buffer::mismatch(cx.state, place, given, len));
+                return Err(member_buffer::mismatch(channel.state, place, given, len));
             }
             let begin = self.left[now.part].begin;
             let target = CopyTarget::Loan(self.recv, begin);
-            if reader::fetch(cx, &now.from, (begin as u64, now.len), target)? < now.len {
+            if reader::fetch(channel, &now.from, (begin as u64, now.len), target)? < now.len {
                 break;
             }
             self.now = None;
@@ -131,8 +132,8 @@ impl Relay {
             if self.left[now.part].begin == self.left[now.part].end {
                 self.left.remove(now.part);
                 if std::mem::take(&mut self.own) {
-                    cx.shared.readers = Readers::Everyone;
-                    cx.state.advance(seq, WRITTEN);
+                    channel.shared.readers = Readers::Everyone;
+                    channel.state.advance(seq, WRITTEN);
                 }
             }
         }
@@ -140,8 +141,8 @@ impl Relay {
     }
 
     /// Gives back what it holds; it will not go on.
-    pub(crate) fn abandon(&mut self, engine: &mut Engine) {
-        self.direct.abandon(engine);
+    pub(crate) fn abandon(&mut self, messenger: &mut Messenger<'_>) {
+        self.direct.abandon(messenger);
     }
 
     /// See [`super::op::Operation::awaits`]. Nobody waits for a share, and what is asked for is in the copy requests.

@@ -3,6 +3,7 @@
 
 use super::Collective;
 use super::communicator::Communicator;
+use super::context::StepMemory;
 use super::contribution::{CallBuffers, Readers};
 use super::exchange::Exchange;
 use super::fold::{Fold, FoldPlan};
@@ -53,7 +54,8 @@ impl Schedule {
     fn by_messages(self, engine: &mut Engine, state: &CommState, seq: u32) -> Body {
         match self {
             Self::Barrier => {
-                Body::MessageExchange(Box::new(MessageExchange::barrier(state, seq, engine)))
+                let loans = &mut engine.core.loans;
+                Body::MessageExchange(Box::new(MessageExchange::barrier(state, seq, loans)))
             }
             Self::Exchange(plan) => {
                 Body::MessageExchange(Box::new(MessageExchange::new(plan, state, seq)))
@@ -227,7 +229,7 @@ impl Communicator {
             let shared = &mut op.shared;
             match given {
                 // What the other rank maps it loads, whatever was seen.
-                Some(given) if engine.range_of(&given).heap.is_some() => {}
+                Some(given) if StepMemory::of(engine).range_of(&given).heap.is_some() => {}
                 Some(given) => {
                     let what = (collective, given.len);
                     shared.timed = observed.choose(engine, other, what, over_calls);

@@ -7,9 +7,8 @@
 //! the result of an `Exscan` replaces its vector is the prefix handed on in halves of the slot. Each rank chooses by
 //! its own buffers; its line says which it is.
 
-use super::contribution::{
-    GIVEN, LoanRange, RESULT, Readers, Scratch, Served, StepContext, describe,
-};
+use super::context::{MemoryParts, StepContext};
+use super::contribution::{GIVEN, LoanRange, RESULT, Readers, Scratch, Served, describe};
 use super::fold::fragment::{Operands, combine_all};
 use super::fold::{FoldPlan, mismatch};
 use super::lines::Lines;
@@ -105,9 +104,9 @@ impl Stream {
     }
 
     pub(crate) fn begin(&self, cx: &mut StepContext<'_>) -> Result<()> {
-        let (engine, state, _, shared) = cx.parts();
+        let (memory, state, _, shared) = cx.parts();
         if self.in_slots() {
-            return state.need_slots(&engine.core.home);
+            return state.need_slots(memory.home());
         }
         let result = LoanRange::first(self.recv, self.send.len);
         // The first rank has nothing to add to its own vector.
@@ -262,7 +261,7 @@ impl Stream {
         if !flow.slots_out && cx.state.size() > 1 {
             hand_on(cx, self.send.len.div_ceil(flow.big));
         }
-        let loans = &mut cx.engine.core.loans;
+        let loans = cx.memory.loans();
         let from = self.send.offset + now.begin;
         if flow.slots_out {
             let write = |bytes: &[u8]| cx.state.own().write_slot(cx.seq, now.half, bytes);
@@ -291,7 +290,7 @@ impl Stream {
         };
         // In slots, whose pieces are small, also for the prefix, and the prefix with this rank's own.
         let rooms = if flow.slots_out { ROOMS + 2 } else { ROOMS };
-        if scratch.renew(&mut cx.engine.core.buffers.pool, rooms * len)? {
+        if scratch.renew(cx.memory.pool(), rooms * len)? {
             self.copied = 0;
         }
         let (work, room) = scratch.bytes().split_at_mut(2 * len);
@@ -299,7 +298,8 @@ impl Stream {
         let Some(ranges) = self.fetch(cx, parts, now, copies)? else {
             return Ok(false);
         };
-        let (state, peers) = (&*cx.state, &cx.engine.peers);
+        let state = &*cx.state;
+        let MemoryParts { loans, peers, .. } = cx.memory.parts();
         let rank = state.members[before];
         let mut views: Vec<Option<View<'_>>> = Vec::with_capacity(3);
         if flow.slots_in {
@@ -315,7 +315,6 @@ impl Stream {
             cx.tally.add(rank, LayerId::MAP, bytes);
             views.push(Some(mapped.unwrap_or_else(copied)));
         }
-        let loans = &mut cx.engine.core.loans;
         if flow.slots_out {
             let (prefix, with) = room[..2 * len].split_at_mut(len);
             self.combine_apart(loans, now, &views, (&mut *prefix, &mut *with), work)?;
@@ -358,7 +357,7 @@ impl Stream {
         let mut ranges = [None; 2];
         for (index, source) in parts.iter().enumerate() {
             let wanted = part(cx.state, source, begin, len)?;
-            if reader::view(&cx.engine.peers, cx.state, source.place, &wanted).is_some() {
+            if reader::view(cx.memory.peers(), cx.state, source.place, &wanted).is_some() {
                 ranges[index] = Some(wanted);
                 continue;
             }
@@ -425,14 +424,14 @@ impl Stream {
 
 /// Says that so many pieces are ready in this rank's buffers.
 fn hand_on(cx: &mut StepContext<'_>, pieces: usize) {
-    let (engine, state, seq, shared) = cx.parts();
+    let (memory, state, seq, shared) = cx.parts();
     let phase = u32::try_from(pieces).unwrap_or(u32::MAX);
     match state.own().phase(seq) {
         0 if phase > 0 => {
             let mut line = [0u8; INLINE];
             for (served, out) in shared.served.iter().zip(line.chunks_exact_mut(24)) {
                 if let Some(Served::Loan(piece)) = served {
-                    describe(&engine.range_of(piece), out);
+                    describe(&memory.range_of(piece), out);
                 }
             }
             state.publish_in(seq, phase, kind::BUFFER, &line);

@@ -4,16 +4,15 @@
 //! slots, that hold a piece for each member.
 
 use super::Parts;
-use super::contribution::{
-    GIVEN, LoanRange, Readers, Served, StepContext, behind, describe, range_of_temp,
-};
+use super::context::StepContext;
+use super::contribution::{GIVEN, LoanRange, Readers, Served, behind, describe, range_of_temp};
 use super::lines::Lines;
 use super::member_buffer::{self, CopyTarget, MemberBuffer};
 use super::push::{PIECE, Promises, WRITTEN, WriteSource, half, opened, put_to_all, reaches_all};
 use super::reader;
 use super::state::{CommState, Step};
-use crate::engine::Engine;
 use crate::error::{Error, Result};
+use crate::peer::Peer;
 use onecopy_btl::{LayerId, RemoteRange};
 use onecopy_shm::coll::{INLINE, kind};
 use onecopy_shm::copy::{Kernel, copy_slices};
@@ -71,13 +70,13 @@ impl Swap {
 
     /// Says where this rank's buffers are.
     pub(crate) fn begin(&mut self, cx: &mut StepContext<'_>) {
-        let (engine, state, seq, shared) = cx.parts();
-        let (range, size) = (engine.range_of(&LoanRange::whole(self.recv)), state.size());
+        let (memory, state, seq, shared) = cx.parts();
+        let (range, size) = (memory.range_of(&LoanRange::whole(self.recv)), state.size());
         // Parts of different lengths lie at offsets that others do not know, so they cannot write there.
         let equal = matches!(self.parts, Parts::Equal(_));
         let promises = Promises {
             open: equal && range.heap.is_some(),
-            writes: equal && shared.blocking && reaches_all(engine, state),
+            writes: equal && shared.blocking && reaches_all(memory.peers(), state),
             answers: false,
         };
         let mut line = [0u8; INLINE];
@@ -87,7 +86,7 @@ impl Swap {
         let in_buffers = promises.open && promises.writes;
         let long = (0..size).any(|place| self.parts.of(place).1 > COLL_SLOT / size);
         if long && !in_buffers {
-            shared.temp = engine.core.buffers.pool.try_take_collective(TEMP);
+            shared.temp = memory.pool().try_take_collective(TEMP);
         }
         if let Some(temp) = &shared.temp {
             describe(&range_of_temp(temp), &mut line[..24]);
@@ -138,7 +137,7 @@ impl Swap {
                     self.pending = behind(size, me).collect();
                 }
                 Medium::Stages(_) => cx.shared.readers = Readers::Everyone,
-                _ => cx.state.need_slots(&cx.engine.core.home)?,
+                _ => cx.state.need_slots(cx.memory.home())?,
             }
         }
         match self.medium {
@@ -151,7 +150,7 @@ impl Swap {
     /// Swaps this rank's half of what it has with each of the others.
     fn in_buffers(&mut self, cx: &mut StepContext<'_>) -> Result<Step> {
         let StepContext {
-            engine,
+            memory,
             state,
             seq,
             tally,
@@ -176,14 +175,11 @@ impl Swap {
                 let skip = begin + self.done;
                 let there = range.part((me * len + skip) as u64, n as u64);
                 let theirs = &mut room[..n];
-                take(engine, state, place, &there, theirs)?;
+                take(memory.peers(), state, place, &there, theirs)?;
                 let mine = WriteSource::Loan(self.recv, offset + skip);
-                put_to_all(engine, state, &[(place, there)], (0, n), mine)?;
+                put_to_all(memory, state, &[(place, there)], (0, n), mine)?;
                 let write = |out: &mut [u8]| copy_slices(Kernel::Memcpy, out, theirs);
-                engine
-                    .core
-                    .loans
-                    .write(self.recv, offset + skip, n, write)?;
+                memory.loans().write(self.recv, offset + skip, n, write)?;
                 self.done += n;
             }
             self.done = 0;
@@ -282,7 +278,7 @@ impl Swap {
             let (offset, len) = self.piece(place, round, unit);
             let to = place * unit;
             let own = state.own();
-            let loans = &mut cx.engine.core.loans;
+            let loans = cx.memory.loans();
             loans.read(self.recv, offset, len, |bytes| {
                 match (&mut cx.shared.temp, self.medium) {
                     (Some(temp), Medium::Stages(_)) => {
@@ -328,7 +324,7 @@ impl Swap {
         }
         let view = cx.state.channel_ends[place].in_slot(seq, from, len);
         let view = view.ok_or_else(|| member_buffer::mismatch(cx.state, place, 0, len))?;
-        cx.engine.core.loans.write(self.recv, offset, len, |out| {
+        cx.memory.loans().write(self.recv, offset, len, |out| {
             view.copy_to(out, Kernel::Memcpy);
         })?;
         cx.tally.add(cx.state.members[place], LayerId::CHUNKS, len);
@@ -338,16 +334,15 @@ impl Swap {
 
 /// Copies a range of a member's buffer, which is mapped.
 fn take(
-    engine: &Engine,
+    peers: &[Option<Box<Peer>>],
     state: &CommState,
     place: usize,
     range: &RemoteRange,
     out: &mut [u8],
 ) -> Result<()> {
-    let view =
-        reader::view(&engine.peers, state, place, range).ok_or_else(|| Error::Collective {
-            reason: format!("the buffer of rank {} is not mapped", state.members[place]),
-        })?;
+    let view = reader::view(peers, state, place, range).ok_or_else(|| Error::Collective {
+        reason: format!("the buffer of rank {} is not mapped", state.members[place]),
+    })?;
     view.copy_to(out, Kernel::Memcpy);
     state.failure_of(place).map_or(Ok(()), Err)
 }

@@ -2,7 +2,7 @@
 //! The tree of ranks of a large group: who is below whom, and short vectors that are combined along it. A rank combines
 //! its vector with those of its children and publishes the result. All read what the first rank has published.
 
-use super::contribution::StepContext;
+use super::context::StepContext;
 use super::exchange::give_short;
 use super::fold::fragment::{Operands, combine_all};
 use super::fold::{FoldPlan, mismatch};
@@ -104,7 +104,7 @@ impl TreeFold {
     /// Up the tree: publishes this rank's vector combined with its children's. `false`: not all of these are there.
     fn combine_children(&self, cx: &mut StepContext<'_>) -> Result<bool> {
         let StepContext {
-            engine,
+            memory,
             state,
             seq,
             tally,
@@ -114,12 +114,11 @@ impl TreeFold {
         if state.awaited_in_tree(seq).next().is_some() {
             return Ok(false);
         }
-        state.need_slots(&engine.core.home)?;
-        let core = &mut engine.core;
-        let mut work = core.buffers.pool.take(3 * COLL_SLOT, MemoryKind::Private)?;
+        state.need_slots(memory.home())?;
+        let mut work = memory.pool().take(3 * COLL_SLOT, MemoryKind::Private)?;
         let (out, work) = work.split_at_mut(COLL_SLOT);
         let out = &mut out[..len];
-        let mut views = vec![Some(core.loans.view(
+        let mut views = vec![Some(memory.loans().view(
             self.0.send.loan,
             self.0.send.offset,
             len,
@@ -150,7 +149,7 @@ impl TreeFold {
             return Ok(false);
         }
         let view = small(state, 0, cx.seq, len)?;
-        cx.engine.core.loans.write(recv, 0, len, |out| {
+        cx.memory.loans().write(recv, 0, len, |out| {
             view.copy_to(out, Kernel::Memcpy);
         })?;
         if state.me != 0 {

@@ -10,13 +10,12 @@
 //! A giver does not wait for its sends before it says that it has read all: two may give each other what neither takes.
 //! It takes back what its reader, which has read all, did not take.
 
-use super::super::contribution::StepContext;
+use super::super::context::{MessageContext, Messenger, StepMemory};
 use super::super::messages::{MessagesInFlight, Route};
 use super::super::push::reaches_all;
 use super::super::select::Placement;
 use super::super::state::CommState;
 use super::{Exchange, ExchangePlan};
-use crate::engine::Engine;
 use crate::error::Result;
 use crate::peer::Peer;
 use crate::request::RequestId;
@@ -37,8 +36,8 @@ pub(super) struct Messages {
 }
 
 /// Whether a message between this rank and `place` is better than a call of the kernel there, or the only way.
-fn is_over_calls(engine: &Engine, state: &CommState, place: usize) -> bool {
-    let peer = engine.peers[state.members[place] as usize].as_ref();
+fn is_over_calls(memory: &StepMemory<'_>, state: &CommState, place: usize) -> bool {
+    let peer = memory.peers()[state.members[place] as usize].as_ref();
     let calls = |peer: &Peer| peer.link.proven().by(Power::Copy).next().is_some();
     state.tuning.limits.over_calls || !peer.is_some_and(|peer| calls(peer))
 }
@@ -48,7 +47,7 @@ impl ExchangePlan {
     /// does not go so.
     pub(super) fn message_for(
         &self,
-        engine: &Engine,
+        memory: &StepMemory<'_>,
         state: &CommState,
         way: Option<Rival>,
     ) -> Option<(usize, (usize, usize))> {
@@ -59,8 +58,9 @@ impl ExchangePlan {
             Some(_) => part.1,
             None => offer.len,
         };
-        let mapped = || engine.range_of(&offer).heap.is_some() && reaches_all(engine, state);
-        let goes = self.goes_as_message(engine, state, (reader, given), way) && !mapped();
+        let mapped =
+            || memory.range_of(&offer).heap.is_some() && reaches_all(memory.peers(), state);
+        let goes = self.goes_as_message(memory, state, (reader, given), way) && !mapped();
         goes.then_some((reader, part))
     }
 
@@ -68,7 +68,7 @@ impl ExchangePlan {
     /// `way`: see [`Contribution::way`](super::super::contribution::Contribution::way).
     fn goes_as_message(
         &self,
-        engine: &Engine,
+        memory: &StepMemory<'_>,
         state: &CommState,
         (place, given): (usize, usize),
         way: Option<Rival>,
@@ -76,7 +76,7 @@ impl ExchangePlan {
         let over_calls = match way {
             Some(Rival::Kernel) => return false,
             Some(Rival::Pipeline) => true,
-            None => is_over_calls(engine, state, place),
+            None => is_over_calls(memory, state, place),
         };
         let limits = state.placement_limits(over_calls);
         self.scheme.placement(given, false, &limits) == Placement::Message
@@ -88,30 +88,31 @@ impl Messages {
     pub(super) fn send_part(
         &mut self,
         plan: &ExchangePlan,
-        cx: &mut StepContext<'_>,
+        cx: &mut MessageContext<'_>,
         (reader, (offset, len)): (usize, (usize, usize)),
     ) -> Result<()> {
-        let (engine, state, seq, _) = cx.parts();
+        let (mut messenger, state, seq) = cx.by_messages();
+        let messenger = &mut messenger;
         let Some(offer) = plan.offer.filter(|_| len > 0) else {
             return Ok(());
         };
         let part = self
             .sends
-            .part(engine, offer.loan, offer.offset + offset, len)?;
+            .part(messenger, offer.loan, offer.offset + offset, len)?;
         self.sends
-            .send(engine, &Route::new(state, seq), reader, 0, part)
+            .send(messenger, &Route::new(state, seq), reader, 0, part)
     }
 
     /// Posts the receive for what `place` gives, before its line was read.
     fn post_early(
         &mut self,
         plan: &ExchangePlan,
-        engine: &mut Engine,
+        messenger: &mut Messenger<'_>,
         state: &CommState,
         seq: u32,
         place: usize,
     ) -> Result<()> {
-        let id = self.post(plan, engine, state, seq, place)?;
+        let id = self.post(plan, messenger, state, seq, place)?;
         self.early.extend(id.map(|id| (place, id)));
         Ok(())
     }
@@ -119,7 +120,7 @@ impl Messages {
     fn post(
         &mut self,
         plan: &ExchangePlan,
-        engine: &mut Engine,
+        messenger: &mut Messenger<'_>,
         state: &CommState,
         seq: u32,
         place: usize,
@@ -128,10 +129,10 @@ impl Messages {
             return Ok(None);
         };
         let (to, len) = plan.takes.of(place);
-        let part = self.receives.part(engine, recv, to, len)?;
+        let part = self.receives.part(messenger, recv, to, len)?;
         let route = Route::new(state, seq);
         self.receives
-            .receive(engine, &route, place, 0, part)
+            .receive(messenger, &route, place, 0, part)
             .map(Some)
     }
 
@@ -139,30 +140,30 @@ impl Messages {
     pub(super) fn take(
         &mut self,
         plan: &ExchangePlan,
-        cx: &mut StepContext<'_>,
+        cx: &mut MessageContext<'_>,
         place: usize,
     ) -> Result<()> {
-        let (engine, state, seq, _) = cx.parts();
+        let (mut messenger, state, seq) = cx.by_messages();
         match self.early.iter().position(|&(other, _)| other == place) {
             Some(index) => drop(self.early.swap_remove(index)),
-            None => drop(self.post(plan, engine, state, seq, place)?),
+            None => drop(self.post(plan, &mut messenger, state, seq, place)?),
         }
         self.taken.push(place);
         Ok(())
     }
 
     /// What `place` gives comes otherwise.
-    pub(super) fn withdraw(&mut self, engine: &mut Engine, place: usize) {
+    pub(super) fn withdraw(&mut self, messenger: &mut Messenger<'_>, place: usize) {
         if let Some(index) = self.early.iter().position(|&(other, _)| other == place) {
             let (_, id) = self.early.swap_remove(index);
-            self.receives.withdraw(engine, id);
+            self.receives.withdraw(messenger, id);
         }
     }
 
     /// Whether all messages have come, and are good.
-    pub(super) fn came(&mut self, cx: &mut StepContext<'_>) -> Result<bool> {
-        let (engine, state, ..) = cx.parts();
-        if !self.receives.is_over(engine)? {
+    pub(super) fn came(&mut self, cx: &mut MessageContext<'_>) -> Result<bool> {
+        let (mut messenger, state, _) = cx.by_messages();
+        if !self.receives.is_over(&mut messenger)? {
             return Ok(false);
         }
         for place in self.taken.drain(..) {
@@ -175,11 +176,11 @@ impl Messages {
     fn is_sent(
         &mut self,
         plan: &ExchangePlan,
-        engine: &mut Engine,
+        messenger: &mut Messenger<'_>,
         state: &mut CommState,
         seq: u32,
     ) -> Result<bool> {
-        if self.sends.is_over(engine)? {
+        if self.sends.is_over(messenger)? {
             return Ok(true);
         }
         let mut readers = plan.readers.others(state.size(), state.me);
@@ -188,14 +189,14 @@ impl Messages {
         }
         // A receiver acknowledges a message before it says that it has read all. The acknowledgement may be seen later.
         if std::mem::replace(&mut self.read, true) {
-            self.sends.abandon(engine);
+            self.sends.abandon(messenger);
         }
-        self.sends.is_over(engine)
+        self.sends.is_over(messenger)
     }
 
-    fn abandon(&mut self, engine: &mut Engine) {
-        self.sends.abandon(engine);
-        self.receives.abandon(engine);
+    fn abandon(&mut self, messenger: &mut Messenger<'_>) {
+        self.sends.abandon(messenger);
+        self.receives.abandon(messenger);
     }
 }
 
@@ -203,9 +204,7 @@ impl Exchange {
     /// Posts receives for what may come as messages.
     pub(super) fn post_early(
         &mut self,
-        engine: &mut Engine,
-        state: &CommState,
-        seq: u32,
+        cx: &mut MessageContext<'_>,
         way: Option<Rival>,
     ) -> Result<()> {
         let Self {
@@ -216,10 +215,12 @@ impl Exchange {
         } = self;
         for &place in &*pending {
             let (_, len) = plan.takes.of(place);
+            let (memory, state, ..) = cx.over_channel().parts();
             let given = plan.find.all(len, state.size());
-            if plan.goes_as_message(engine, state, (place, given), way) {
+            if plan.goes_as_message(memory, state, (place, given), way) {
+                let (mut messenger, state, seq) = cx.by_messages();
                 let messages = messages.get_or_insert_default();
-                messages.post_early(plan, engine, state, seq, place)?;
+                messages.post_early(plan, &mut messenger, state, seq, place)?;
             }
         }
         Ok(())
@@ -228,21 +229,21 @@ impl Exchange {
     /// Whether nobody needs what this rank has sent.
     pub(crate) fn is_sent(
         &mut self,
-        engine: &mut Engine,
+        messenger: &mut Messenger<'_>,
         state: &mut CommState,
         seq: u32,
     ) -> Result<bool> {
         let Self { plan, messages, .. } = self;
         match messages {
-            Some(messages) => messages.is_sent(plan, engine, state, seq),
+            Some(messages) => messages.is_sent(plan, messenger, state, seq),
             None => Ok(true),
         }
     }
 
     /// Gives back what messages hold; the exchange will not go on.
-    pub(crate) fn abandon(&mut self, engine: &mut Engine) {
+    pub(crate) fn abandon(&mut self, messenger: &mut Messenger<'_>) {
         if let Some(messages) = &mut self.messages {
-            messages.abandon(engine);
+            messages.abandon(messenger);
         }
     }
 }

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! What an exchange writes into members' receive buffers; see [`super::super::push`].
 
-use super::super::contribution::{GIVEN, LoanRange, Readers, StepContext};
+use super::super::context::{StepContext, StepMemory};
+use super::super::contribution::{GIVEN, LoanRange, Readers};
 use super::super::lines::Lines;
 use super::super::plan::{OwnCopy, Takes};
 use super::super::push::{
@@ -11,7 +12,6 @@ use super::super::reader;
 use super::super::select::is_short;
 use super::super::state::{CommState, STEP_MAX};
 use super::ExchangePlan;
-use crate::engine::Engine;
 use crate::error::{Error, Result};
 use onecopy_btl::RemoteRange;
 use onecopy_shm::coll::{CheckedLine, Content, kind};
@@ -56,15 +56,15 @@ pub(super) struct Push {
 
 impl ExchangePlan {
     /// Whether this rank may write what it gives, by what it can do and what its buffer is.
-    fn may_write(&self, engine: &Engine, state: &CommState) -> bool {
+    fn may_write(&self, memory: &StepMemory<'_>, state: &CommState) -> bool {
         let short = |offer: LoanRange| {
-            let mapped = engine.range_of(&offer).heap.is_some();
+            let mapped = memory.range_of(&offer).heap.is_some();
             is_short(offer.len, mapped, state.slot_bytes())
         };
         self.gives != Gives::Nothing
             && self.table.is_none()
             && !self.offer.is_none_or(short)
-            && reaches_all(engine, state)
+            && reaches_all(memory.peers(), state)
     }
 
     /// What goes to `place`: from where in the offer, how many bytes, and where in its open buffer of `room` bytes.
@@ -106,16 +106,16 @@ impl Push {
     pub(super) fn promises(
         &mut self,
         plan: &ExchangePlan,
-        engine: &Engine,
+        memory: &StepMemory<'_>,
         state: &CommState,
         blocking: bool,
         goes: bool,
     ) -> Promises {
         let open = plan
             .open()
-            .is_some_and(|piece| engine.range_of(&piece).heap.is_some());
+            .is_some_and(|piece| memory.range_of(&piece).heap.is_some());
         self.opened = open;
-        self.writes = blocking && !goes && plan.may_write(engine, state);
+        self.writes = blocking && !goes && plan.may_write(memory, state);
         if self.writes {
             self.targets = plan.readers.others(state.size(), state.me).collect();
         }
@@ -252,7 +252,7 @@ impl Push {
         lines: &mut Lines,
         cx: &mut StepContext<'_>,
     ) -> Result<(usize, bool)> {
-        let (engine, state, seq, shared) = cx.parts();
+        let (memory, state, seq, shared) = cx.parts();
         let mut moved = 0;
         while moved < STEP_MAX {
             if self.part.is_none() {
@@ -268,7 +268,7 @@ impl Push {
             let offset = place_of(seq, part.len, part.done, n);
             part.done += n;
             moved += n;
-            part.copy(engine, state, (offer.loan, plan.recv), offset..offset + n)?;
+            part.copy(memory, state, (offer.loan, plan.recv), offset..offset + n)?;
             if part.done == part.len {
                 self.part = None;
             }
@@ -306,7 +306,7 @@ impl PushedPart {
     /// Copies a piece: bytes `at..end` of what it is about.
     fn copy(
         &self,
-        engine: &mut Engine,
+        memory: &mut StepMemory<'_>,
         state: &CommState,
         (loan, recv): (Loan, Option<Loan>),
         Range { start: offset, end }: Range<usize>,
@@ -314,7 +314,7 @@ impl PushedPart {
         let n = end - offset;
         let from = self.from + offset;
         if let (Some(to), Some(recv)) = (self.own, recv) {
-            let loans = &mut engine.core.loans;
+            let loans = memory.loans();
             loans.copy(loan, from, recv, to + offset, n)?;
         }
         if self.targets.is_empty() {
@@ -323,10 +323,10 @@ impl PushedPart {
         if self.done == n {
             // The page tables for all of it are filled in one call.
             for &(place, range) in &self.targets {
-                let _ = reader::view(&engine.peers, state, place, &range);
+                let _ = reader::view(memory.peers(), state, place, &range);
             }
         }
         let source = WriteSource::Loan(loan, from);
-        put_to_all(engine, state, &self.targets, (offset, n), source)
+        put_to_all(memory, state, &self.targets, (offset, n), source)
     }
 }

@@ -3,10 +3,10 @@
 //! known only afterwards. If not, the fragment is combined again from copies, whose error says why the bytes cannot be
 //! had.
 
+use super::super::context::{MemoryParts, StepMemory};
 use super::super::reader;
 use super::super::state::CommState;
 use super::{Fold, Location};
-use crate::engine::Engine;
 use crate::peer::Peer;
 use crate::proto::layers;
 use onecopy_btl::LayerId;
@@ -63,12 +63,14 @@ impl Fold {
 }
 
 /// Counts a fragment of which these members' contributions were combined in place.
-pub(super) fn count(engine: &mut Engine, state: &CommState, members: &[usize], len: usize) {
-    let Engine { core, peers, .. } = engine;
+pub(super) fn count(memory: &mut StepMemory<'_>, state: &CommState, members: &[usize], len: usize) {
+    let MemoryParts {
+        counters, peers, ..
+    } = memory.parts();
     for &place in members {
         if let Some(peer) = &peers[state.members[place] as usize] {
-            LayerId::ATTACH.count(&mut core.counters, len as u64);
-            layers::note_all_attachments(&mut core.counters, &peer.link);
+            LayerId::ATTACH.count(counters, len as u64);
+            layers::note_all_attachments(counters, &peer.link);
         }
     }
 }

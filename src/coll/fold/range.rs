@@ -2,7 +2,8 @@
 //! A rank's range of the vector, combined fragment by fragment.
 
 use super::super::Op;
-use super::super::contribution::{Contribution, GIVEN, Scratch, StepContext};
+use super::super::context::{MemoryParts, StepContext};
+use super::super::contribution::{Contribution, GIVEN, Scratch};
 use super::super::member_buffer::{CopyTarget, MemberBuffer};
 use super::super::push::place_of;
 use super::super::reader;
@@ -12,7 +13,6 @@ use super::super::tally::Tally;
 use super::attach::{InPlace, count};
 use super::fragment::{Operands, combine_all};
 use super::{Fold, Location, mismatch};
-use crate::engine::Engine;
 use crate::error::Result;
 use crate::peer::Peer;
 use onecopy_btl::LayerId;
@@ -123,7 +123,7 @@ impl Fold {
     ) -> Result<usize> {
         loop {
             let fragment = self.next_fragment(cx);
-            if scratch.renew(&mut cx.engine.core.buffers.pool, fragment.needed())? {
+            if scratch.renew(cx.memory.pool(), fragment.needed())? {
                 self.fetched = 0;
             }
             let (copies, room) = fragment.split(scratch.bytes());
@@ -156,7 +156,7 @@ impl Fold {
             .filter(|&place| match &self.locations[place] {
                 Location::Buffer(range) => {
                     let first = range.part(0, range.len.min(1));
-                    reader::view(&cx.engine.peers, cx.state, place, &first).is_none()
+                    reader::view(cx.memory.peers(), cx.state, place, &first).is_none()
                 }
                 Location::Attached(_) => alias,
                 _ => false,
@@ -198,7 +198,7 @@ impl Fold {
             return Ok(Outcome::Awaited);
         }
         let (begin, len) = (fragment.begin, fragment.len);
-        let Engine { core, peers, .. } = &mut *cx.engine;
+        let MemoryParts { loans, peers, .. } = cx.memory.parts();
         let in_place = if fragment.alias {
             Vec::new()
         } else if let Some(all) = self.attach(peers, cx.state, (begin, len)) {
@@ -218,15 +218,15 @@ impl Fold {
         for place in 0..self.plan.upto {
             views.push(contributions.view(place, &self.locations[place])?);
         }
-        self.write_fragment(&mut core.loans, cx.shared, fragment, &views, &mut room)?;
+        self.write_fragment(loans, cx.shared, fragment, &views, &mut room)?;
         drop(views);
         let members: Vec<usize> = in_place.iter().map(|&(place, _)| place).collect();
         if !self.were_there(in_place) {
             return Ok(Outcome::Again);
         }
-        count(cx.engine, cx.state, &members, len);
+        count(&mut cx.memory, cx.state, &members, len);
         self.tally(cx.tally, cx.state, fragment);
-        self.put_out(cx.engine, cx.state, (begin, len), room.helped)?;
+        self.put_out(&mut cx.memory, cx.state, (begin, len), room.helped)?;
         self.check_owners(cx.state)?;
         Ok(Outcome::Combined)
     }

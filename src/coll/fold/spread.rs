@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Where a rank's range of a result goes: who combines for whom, who writes and who reads.
 
-use super::super::contribution::{Contribution, RESULT, Readers, StepContext};
+use super::super::context::{StepContext, StepMemory};
+use super::super::contribution::{Contribution, RESULT, Readers};
 use super::super::exchange::READ_MAX;
 use super::super::member_buffer::{CopyTarget, MemberBuffer};
 use super::super::push::{WRITTEN, WriteSource, opened, put_to_all, reaches_all};
@@ -9,7 +10,6 @@ use super::super::reader;
 use super::super::select::Algorithm;
 use super::super::state::{CommState, STEP_MAX, Step};
 use super::{EVERYWHERE, Fold, FoldState, mismatch};
-use crate::engine::Engine;
 use crate::error::Result;
 use onecopy_shm::coll::kind;
 
@@ -24,7 +24,7 @@ impl Fold {
     /// others write. Everyone reads the same flags. `false`: not all have come.
     pub(super) fn share_out(
         &mut self,
-        engine: &Engine,
+        memory: &StepMemory<'_>,
         state: &mut CommState,
         seq: u32,
         shared: &mut Contribution,
@@ -37,7 +37,7 @@ impl Fold {
             shared.readers = Readers::Only(root);
             return Ok(true);
         }
-        if !self.find(engine, state, seq, shared)? {
+        if !self.find(memory, state, seq, shared)? {
             return Ok(false);
         }
         // Of its own line a rank knows what it has written there.
@@ -65,7 +65,7 @@ impl Fold {
         self.share = Some(self.plan.share(state.size(), me));
         if let Some(range) = open {
             let len = self.plan.send.len;
-            if range.len != len as u64 || !reaches_all(engine, state) {
+            if range.len != len as u64 || !reaches_all(memory.peers(), state) {
                 return Err(mismatch(state, root, range.len, len));
             }
             self.targets = vec![(root, range)];
@@ -92,14 +92,14 @@ impl Fold {
     /// Finds out whether the result can be written to where all others need it.
     pub(super) fn find_targets(
         &mut self,
-        engine: &Engine,
+        memory: &StepMemory<'_>,
         state: &CommState,
         seq: u32,
         shared: &Contribution,
     ) -> Result<()> {
         if self.plan.algorithm != Algorithm::Split
             || shared.temp.is_some()
-            || !reaches_all(engine, state)
+            || !reaches_all(memory.peers(), state)
         {
             return Ok(());
         }
@@ -120,7 +120,7 @@ impl Fold {
     /// Writes a fragment of the result to where it is needed: from this rank's own buffer, or from `helped`.
     pub(super) fn put_out(
         &self,
-        engine: &mut Engine,
+        memory: &mut StepMemory<'_>,
         state: &CommState,
         (begin, len): (usize, usize),
         helped: &[u8],
@@ -132,7 +132,7 @@ impl Fold {
             Some(recv) => WriteSource::Loan(recv, begin),
             None => WriteSource::Bytes(helped),
         };
-        put_to_all(engine, state, &self.targets, (begin, len), source)
+        put_to_all(memory, state, &self.targets, (begin, len), source)
     }
 
     /// Takes the others' ranges of the result.
