@@ -13,6 +13,7 @@ use super::member_buffer::unequal;
 use super::plan::{Find, Takes};
 use super::select::NodeScheme;
 use super::state::{CommState, Step};
+use super::swap::SwapPlan;
 use super::{ElemType, Op, Parts};
 use crate::error::{Error, Result};
 use crate::matching::MatchBits;
@@ -222,7 +223,7 @@ impl MessagesInFlight {
 enum ExchangeTask {
     Take(ExchangePlan),
     /// Replaces parts, in rounds of pieces; how many rounds have begun.
-    Swap(Loan, Parts, usize),
+    Swap(SwapPlan, usize),
 }
 
 /// An exchange by messages: everyone posts all receives and all sends.
@@ -237,8 +238,8 @@ impl MessageExchange {
         Self::of(ExchangeTask::Take(plan), state, seq)
     }
 
-    pub(crate) fn swap(recv: Loan, parts: Parts, state: &CommState, seq: u32) -> Self {
-        Self::of(ExchangeTask::Swap(recv, parts, 0), state, seq)
+    pub(crate) fn swap(plan: SwapPlan, state: &CommState, seq: u32) -> Self {
+        Self::of(ExchangeTask::Swap(plan, 0), state, seq)
     }
 
     fn of(task: ExchangeTask, state: &CommState, seq: u32) -> Self {
@@ -287,7 +288,7 @@ impl MessageExchange {
             route,
             flight,
         } = self;
-        let ExchangeTask::Swap(recv, parts, round) = task else {
+        let ExchangeTask::Swap(SwapPlan { recv, parts }, round) = task else {
             return Ok(false);
         };
         let unit = (PIECE / route.members.len()).max(64);

@@ -8,6 +8,7 @@ use super::messages::Recipients;
 use super::plan::{Combination, MemberCall, Offer, Plan, Side, Task};
 use super::push::Gives;
 use super::select::NodeScheme;
+use super::swap::SwapPlan;
 use super::{Collective, Parts};
 use crate::error::Result;
 use onecopy_shm::loan::Loan;
@@ -16,7 +17,7 @@ use onecopy_shm::loan::Loan;
 pub(super) enum Schedule {
     Barrier,
     Exchange(ExchangePlan),
-    Swap(Loan, Parts),
+    Swap(SwapPlan),
     /// A reduction, and who gets the result.
     Fold(FoldPlan, Recipients),
 }
@@ -64,7 +65,10 @@ impl<'c> Scheduler<'c> {
                 let readers = offer.map_or(Readers::Nobody, |offer| offer.readers);
                 Schedule::Fold(self.fold(part, given, readers, recv), self.recipients())
             }
-            (Task::Swap(parts), _, Some(recv)) => Schedule::Swap(recv, (*parts).clone()),
+            (Task::Swap(parts), _, Some(recv)) => Schedule::Swap(SwapPlan {
+                recv,
+                parts: (*parts).clone(),
+            }),
             (Task::Take { takes, find }, ..) => {
                 let mut exchange = ExchangePlan {
                     recv: self.buffers.recv,

@@ -45,7 +45,7 @@ impl Schedule {
                 )),
                 _ => Body::Exchange(Exchange::new(plan)),
             },
-            Self::Swap(recv, parts) => Body::Swap(Swap::new(recv, parts)),
+            Self::Swap(plan) => Body::Swap(Swap::new(plan)),
             Self::Fold(plan, to) => combining(plan, &to, scheme, state),
         }
     }
@@ -60,8 +60,8 @@ impl Schedule {
             Self::Exchange(plan) => {
                 Body::MessageExchange(Box::new(MessageExchange::new(plan, state, seq)))
             }
-            Self::Swap(recv, parts) => {
-                Body::MessageExchange(Box::new(MessageExchange::swap(recv, parts, state, seq)))
+            Self::Swap(plan) => {
+                Body::MessageExchange(Box::new(MessageExchange::swap(plan, state, seq)))
             }
             Self::Fold(plan, to) => {
                 let FoldPlan {

@@ -26,41 +26,71 @@ const TEMP: usize = 64 << 10;
 /// and where one member has none, all use slots. Chosen by magnitude: then three of four hand-offs are saved.
 const WORTH: usize = 4;
 
-/// How it is done; all decide by the same lines.
+/// What an exchange in place does. It stays as it is while the exchange is under way.
+pub(crate) struct SwapPlan {
+    /// What is sent, and then received.
+    pub(crate) recv: Loan,
+    pub(crate) parts: Parts,
+}
+
+/// How parts go in rounds of pieces.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Medium {
-    /// Nothing is known yet.
-    Unknown,
-    /// Each pair swaps in its buffers.
+struct Rounds {
+    /// Whether the pieces of a round stand in temporary buffers; otherwise they stand in slots.
+    in_temp: bool,
+    /// Bytes of a piece.
+    unit: usize,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum SwapState {
+    /// Waits for the others' lines, by which all decide alike how it is done.
+    Lines,
+    /// Swaps with each pending member, in the buffers.
     Buffers,
-    /// By rounds with pieces of so many bytes in temporary buffers.
-    Stages(usize),
-    /// The same in slots.
-    Slots(usize),
+    /// Waits until the others have swapped their halves.
+    Halves,
+    /// Waits until the pieces of the last round are read, and lays out those of the next one.
+    Fill(Rounds),
+    /// Takes the pieces of the round that pending members lay out.
+    Take(Rounds),
 }
 
 /// An exchange in place under way.
 pub(crate) struct Swap {
-    pub(crate) recv: Loan,
-    pub(crate) parts: Parts,
-    medium: Medium,
+    plan: SwapPlan,
+    state: SwapState,
     round: usize,
-    filled: bool,
+    /// Members of whom something is to come: their buffer, or their piece of the round.
     pending: Vec<usize>,
+    /// Bytes that are swapped with the first of them, in the buffers.
     done: usize,
     lines: Lines,
     /// What this rank's own line says: whether pairs may swap in its buffers, and the bytes of its temporary one.
     own: (bool, u64),
 }
 
+impl SwapPlan {
+    /// The piece of the part for `place` that is exchanged in `round`. Both ends of a pair have parts of the same
+    /// length.
+    fn piece(&self, place: usize, round: usize, unit: usize) -> (usize, usize) {
+        let (offset, len) = self.parts.of(place);
+        let skip = len.min(round * unit);
+        (offset + skip, (len - skip).min(unit))
+    }
+}
+
+/// The phase by which a member's pieces of a round are there.
+fn phase_of(round: usize) -> u32 {
+    round as u32 + 2
+}
+
 impl Swap {
-    pub(crate) fn new(recv: Loan, parts: Parts) -> Self {
+    pub(crate) fn new(plan: SwapPlan) -> Self {
         Self {
-            recv,
-            parts,
-            medium: Medium::Unknown,
+            plan,
+            state: SwapState::Lines,
             round: 0,
-            filled: false,
             pending: Vec::new(),
             done: 0,
             lines: Lines::default(),
@@ -71,9 +101,10 @@ impl Swap {
     /// Says where this rank's buffers are.
     pub(crate) fn begin(&mut self, cx: &mut StepContext<'_>) {
         let (memory, state, seq, shared) = cx.parts();
-        let (range, size) = (memory.range_of(&LoanRange::whole(self.recv)), state.size());
+        let SwapPlan { recv, parts } = &self.plan;
+        let (range, size) = (memory.range_of(&LoanRange::whole(*recv)), state.size());
         // Parts of different lengths lie at offsets that others do not know, so they cannot write there.
-        let equal = matches!(self.parts, Parts::Equal(_));
+        let equal = matches!(parts, Parts::Equal(_));
         let promises = Promises {
             open: equal && range.heap.is_some(),
             writes: equal && shared.blocking && reaches_all(memory.peers(), state),
@@ -84,7 +115,7 @@ impl Swap {
             describe(&range, &mut line[24..]);
         }
         let in_buffers = promises.open && promises.writes;
-        let long = (0..size).any(|place| self.parts.of(place).1 > COLL_SLOT / size);
+        let long = (0..size).any(|place| parts.of(place).1 > COLL_SLOT / size);
         if long && !in_buffers {
             shared.temp = memory.pool().try_take_collective(TEMP);
         }
@@ -100,55 +131,83 @@ impl Swap {
         state.publish(seq, kind::BUFFER | flags, &line);
     }
 
-    /// How it is done; none as long as not all have come.
-    fn decide(&mut self, state: &CommState, seq: u32) -> Result<Option<Medium>> {
+    pub(crate) fn step(&mut self, cx: &mut StepContext<'_>) -> Result<Step> {
+        let mut result = Step::Idle;
+        loop {
+            match self.state {
+                SwapState::Lines => {
+                    if !self.decide(cx)? {
+                        return Ok(result);
+                    }
+                }
+                SwapState::Buffers => self.in_buffers(cx)?,
+                SwapState::Halves => {
+                    let (state, seq) = (&*cx.state, cx.seq);
+                    let all = (0..state.size()).all(|place| !state.lacks(place, seq, WRITTEN));
+                    return Ok(if all { Step::Done } else { result });
+                }
+                SwapState::Fill(rounds) => match self.fill_round(cx, rounds)? {
+                    Step::Moved => {}
+                    Step::Idle => return Ok(result),
+                    Step::Done => return Ok(Step::Done),
+                },
+                SwapState::Take(rounds) => {
+                    if self.take_round(cx, rounds)? {
+                        result = Step::Moved;
+                    }
+                    if !self.pending.is_empty() {
+                        return Ok(result);
+                    }
+                    cx.state.own().set_ack(cx.seq, phase_of(self.round));
+                    cx.state.wake();
+                    self.round += 1;
+                    self.state = SwapState::Fill(rounds);
+                    result = Step::Moved;
+                }
+            }
+        }
+    }
+
+    /// Decides how it is done. `false`: not all lines have come.
+    fn decide(&mut self, cx: &mut StepContext<'_>) -> Result<bool> {
+        let (memory, state, seq, shared) = cx.parts();
         let size = state.size();
         let both = kind::OPEN | kind::WRITES;
         let (mut all, mut least) = self.own;
         for place in behind(size, state.me) {
             let Some(line) = self.lines.get_or_read(state, place, seq)? else {
-                return Ok(None);
+                return Ok(false);
             };
             all &= line.has(both);
             // An end without a temporary buffer describes none.
             least = least.min(line.given.len);
         }
         if all {
-            return Ok(Some(Medium::Buffers));
+            self.pending = behind(size, state.me).collect();
+            self.state = SwapState::Buffers;
+            return Ok(true);
         }
         let unit = |bytes: usize| bytes / size / 16 * 16;
-        let in_temp = unit(least.min(TEMP as u64) as usize);
-        Ok(Some(if in_temp >= WORTH * unit(COLL_SLOT) && in_temp > 0 {
-            Medium::Stages(in_temp)
-        } else {
-            Medium::Slots(unit(COLL_SLOT))
-        }))
-    }
-
-    pub(crate) fn step(&mut self, cx: &mut StepContext<'_>) -> Result<Step> {
-        if self.medium == Medium::Unknown {
-            let Some(medium) = self.decide(cx.state, cx.seq)? else {
-                return Ok(Step::Idle);
-            };
-            self.medium = medium;
-            match self.medium {
-                Medium::Buffers => {
-                    let (size, me) = (cx.state.size(), cx.state.me);
-                    self.pending = behind(size, me).collect();
-                }
-                Medium::Stages(_) => cx.shared.readers = Readers::Everyone,
-                _ => cx.state.need_slots(cx.memory.home())?,
+        let (in_slot, in_temp) = (unit(COLL_SLOT), unit(least.min(TEMP as u64) as usize));
+        let rounds = if in_temp >= WORTH * in_slot && in_temp > 0 {
+            shared.readers = Readers::Everyone;
+            Rounds {
+                in_temp: true,
+                unit: in_temp,
             }
-        }
-        match self.medium {
-            Medium::Buffers => self.in_buffers(cx),
-            Medium::Stages(unit) | Medium::Slots(unit) => self.in_rounds(cx, unit),
-            Medium::Unknown => Ok(Step::Idle),
-        }
+        } else {
+            state.need_slots(memory.home())?;
+            Rounds {
+                in_temp: false,
+                unit: in_slot,
+            }
+        };
+        self.state = SwapState::Fill(rounds);
+        Ok(true)
     }
 
     /// Swaps this rank's half of what it has with each of the others.
-    fn in_buffers(&mut self, cx: &mut StepContext<'_>) -> Result<Step> {
+    fn in_buffers(&mut self, cx: &mut StepContext<'_>) -> Result<()> {
         let StepContext {
             memory,
             state,
@@ -157,9 +216,10 @@ impl Swap {
             ..
         } = cx;
         let (seq, me) = (*seq, state.me);
+        let SwapPlan { recv, parts } = &self.plan;
         let mut room = [0u8; PIECE];
         while let Some(&place) = self.pending.first() {
-            let (offset, len) = self.parts.of(place);
+            let (offset, len) = parts.of(place);
             // The lower rank has the front.
             let front = half(len);
             let (begin, end) = if me < place { (0, front) } else { (front, len) };
@@ -176,10 +236,10 @@ impl Swap {
                 let there = range.part((me * len + skip) as u64, n as u64);
                 let theirs = &mut room[..n];
                 take(memory.peers(), state, place, &there, theirs)?;
-                let mine = WriteSource::Loan(self.recv, offset + skip);
+                let mine = WriteSource::Loan(*recv, offset + skip);
                 put_to_all(memory, state, &[(place, there)], (0, n), mine)?;
                 let write = |out: &mut [u8]| copy_slices(Kernel::Memcpy, out, theirs);
-                memory.loans().write(self.recv, offset + skip, n, write)?;
+                memory.loans().write(*recv, offset + skip, n, write)?;
                 self.done += n;
             }
             self.done = 0;
@@ -188,119 +248,76 @@ impl Swap {
             let rank = state.members[place];
             tally.add(rank, LayerId::MAP, len);
         }
-        if !self.filled {
-            self.filled = true;
-            state.advance(seq, WRITTEN);
-        }
-        // The others have swapped their halves.
-        let all = (0..state.size()).all(|place| !state.lacks(place, seq, self.phase()));
-        Ok(if all { Step::Done } else { Step::Idle })
+        state.advance(seq, WRITTEN);
+        self.state = SwapState::Halves;
+        Ok(())
     }
 
     /// See [`super::op::Operation::awaits`].
     pub(crate) fn awaits(&self, state: &CommState, seq: u32, place: usize) -> bool {
-        match self.medium {
-            Medium::Stages(unit) | Medium::Slots(unit) if !self.filled => {
-                !self.is_free(state, seq, place, unit)
+        match self.state {
+            SwapState::Lines => state.lacks(place, seq, 1),
+            SwapState::Buffers | SwapState::Halves => state.lacks(place, seq, WRITTEN),
+            SwapState::Fill(rounds) => !self.is_free(state, seq, place, rounds),
+            SwapState::Take(_) => {
+                self.pending.contains(&place) && state.lacks(place, seq, phase_of(self.round))
             }
-            Medium::Stages(_) | Medium::Slots(_) if !self.pending.contains(&place) => false,
-            _ => state.lacks(place, seq, self.phase()),
         }
     }
 
     /// Whether `place` has read what the last round left for it.
-    fn is_free(&self, state: &CommState, seq: u32, place: usize, unit: usize) -> bool {
+    fn is_free(&self, state: &CommState, seq: u32, place: usize, rounds: Rounds) -> bool {
         let Some(last) = self.round.checked_sub(1) else {
             return true;
         };
-        self.piece(place, last, unit).1 == 0
-            || state.channel_ends[place].ack(seq) >= last as u32 + 2
+        self.plan.piece(place, last, rounds.unit).1 == 0
+            || state.channel_ends[place].ack(seq) >= phase_of(last)
             || onecopy_shm::coll::line::reached(state.channel_ends[place].done(), seq)
     }
 
-    /// The piece of the part for `place` that is exchanged in `round`. Both ends of a pair have parts of the same
-    /// length.
-    fn piece(&self, place: usize, round: usize, unit: usize) -> (usize, usize) {
-        let (offset, len) = self.parts.of(place);
-        let skip = len.min(round * unit);
-        (offset + skip, (len - skip).min(unit))
-    }
-
-    fn in_rounds(&mut self, cx: &mut StepContext<'_>, unit: usize) -> Result<Step> {
-        let mut result = Step::Idle;
-        loop {
-            if !self.filled {
-                match self.fill_round(cx, unit)? {
-                    Step::Moved => {}
-                    Step::Idle => return Ok(result),
-                    Step::Done => return Ok(Step::Done),
-                }
-            }
-            if self.take_round(cx, unit)? {
-                result = Step::Moved;
-            }
-            if !self.pending.is_empty() {
-                return Ok(result);
-            }
-            cx.state.own().set_ack(cx.seq, self.phase());
-            cx.state.wake();
-            self.round += 1;
-            self.filled = false;
-            result = Step::Moved;
-        }
-    }
-
-    /// The phase by which what this rank needs next of another is there: its line, its halves, its piece of the round.
-    fn phase(&self) -> u32 {
-        match self.medium {
-            Medium::Unknown => 1,
-            Medium::Buffers => WRITTEN,
-            Medium::Stages(_) | Medium::Slots(_) => self.round as u32 + 2,
-        }
-    }
-
     /// Lays out this rank's pieces of the round. Idle: pieces of the last one are not read yet; done: there are none.
-    fn fill_round(&mut self, cx: &mut StepContext<'_>, unit: usize) -> Result<Step> {
+    fn fill_round(&mut self, cx: &mut StepContext<'_>, rounds: Rounds) -> Result<Step> {
+        let Rounds { in_temp, unit } = rounds;
         let (state, seq, round) = (&*cx.state, cx.seq, self.round);
         let (me, size) = (state.me, state.size());
         let others = || (0..size).filter(move |&place| place != me);
         let active: Vec<usize> = others()
-            .filter(|&place| self.piece(place, round, unit).1 > 0)
+            .filter(|&place| self.plan.piece(place, round, unit).1 > 0)
             .collect();
         if active.is_empty() {
             return Ok(Step::Done);
         }
         // What the last round left was read by all for whom it was.
-        if !others().all(|place| self.is_free(state, seq, place, unit)) {
+        if !others().all(|place| self.is_free(state, seq, place, rounds)) {
             return Ok(Step::Idle);
         }
         for &place in &active {
-            let (offset, len) = self.piece(place, round, unit);
+            let (offset, len) = self.plan.piece(place, round, unit);
             let to = place * unit;
             let own = state.own();
             let loans = cx.memory.loans();
-            loans.read(self.recv, offset, len, |bytes| {
-                match (&mut cx.shared.temp, self.medium) {
-                    (Some(temp), Medium::Stages(_)) => {
+            loans.read(self.plan.recv, offset, len, |bytes| {
+                match (&mut cx.shared.temp, in_temp) {
+                    (Some(temp), true) => {
                         copy_slices(Kernel::Memcpy, &mut temp[to..to + len], bytes);
                     }
                     _ => own.write_slot(seq, to, bytes),
                 }
             })?;
         }
-        state.advance(seq, self.phase());
+        state.advance(seq, phase_of(round));
         self.pending = active;
-        self.filled = true;
+        self.state = SwapState::Take(rounds);
         Ok(Step::Moved)
     }
 
     /// Takes the pieces of the round that have come. Whether there were any.
-    fn take_round(&mut self, cx: &mut StepContext<'_>, unit: usize) -> Result<bool> {
+    fn take_round(&mut self, cx: &mut StepContext<'_>, rounds: Rounds) -> Result<bool> {
         let before = self.pending.len();
         let mut index = 0;
         while let Some(&place) = self.pending.get(index) {
-            let arrived = !cx.state.lacks(place, cx.seq, self.phase());
-            if arrived && self.take_piece(cx, place, unit)? {
+            let arrived = !cx.state.lacks(place, cx.seq, phase_of(self.round));
+            if arrived && self.take_piece(cx, place, rounds)? {
                 self.pending.swap_remove(index);
             } else {
                 index += 1;
@@ -310,21 +327,27 @@ impl Swap {
     }
 
     /// Takes the piece of `place`. `false`: not all of it is there.
-    fn take_piece(&mut self, cx: &mut StepContext<'_>, place: usize, unit: usize) -> Result<bool> {
-        let (offset, len) = self.piece(place, self.round, unit);
+    fn take_piece(
+        &mut self,
+        cx: &mut StepContext<'_>,
+        place: usize,
+        Rounds { in_temp, unit }: Rounds,
+    ) -> Result<bool> {
+        let recv = self.plan.recv;
+        let (offset, len) = self.plan.piece(place, self.round, unit);
         let (from, seq) = (cx.state.me * unit, cx.seq);
-        if let Medium::Stages(_) = self.medium {
+        if in_temp {
             let Some(line) = self.lines.get_or_read(cx.state, place, seq)? else {
                 return Ok(false);
             };
             let source = MemberBuffer::of(&line, seq, place, GIVEN);
-            let target = CopyTarget::Loan(self.recv, offset);
+            let target = CopyTarget::Loan(recv, offset);
             let received = reader::fetch(cx, &source, (from as u64, len), target)?;
             return Ok(received >= len);
         }
         let view = cx.state.channel_ends[place].in_slot(seq, from, len);
         let view = view.ok_or_else(|| member_buffer::mismatch(cx.state, place, 0, len))?;
-        cx.memory.loans().write(self.recv, offset, len, |out| {
+        cx.memory.loans().write(recv, offset, len, |out| {
             view.copy_to(out, Kernel::Memcpy);
         })?;
         cx.tally.add(cx.state.members[place], LayerId::CHUNKS, len);
