@@ -35,15 +35,32 @@ struct Piecemeal {
     len: usize,
 }
 
-/// What a rank other than the root does.
-pub(crate) struct Relay {
+/// What a rank other than the root does. It stays as it is while the broadcast is under way.
+struct RelayPlan {
     root: usize,
     recv: Loan,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum RelayState {
+    /// Waits for the root's line.
+    Root,
+    /// The root's memory is mapped, or its line holds all: an exchange takes it.
+    Direct,
+    /// Takes this rank's own share, which others may wait to see, from the root.
+    OwnShare,
+    /// Takes the others' shares.
+    OtherShares,
+}
+
+/// A broadcast by shares under way, at a rank other than the root.
+pub(crate) struct Relay {
+    plan: RelayPlan,
+    state: RelayState,
     /// How it goes if the root's memory is mapped.
     direct: Exchange,
     /// What is still to come; the first is this rank's own share until it is there.
     left: Vec<BroadcastShare>,
-    own: bool,
     now: Option<Piecemeal>,
     lines: Lines,
 }
@@ -70,14 +87,11 @@ impl Relay {
     pub(crate) fn new(plan: ExchangePlan, root: usize, recv: Loan, size: usize, me: usize) -> Self {
         let mut direct = Exchange::new(plan);
         direct.order(size, me);
-        let left = shares(recv.len(), size, root, me);
-        let own = left.first().is_some_and(|part| part.owner == me);
         Self {
-            root,
-            recv,
+            plan: RelayPlan { root, recv },
+            state: RelayState::Root,
             direct,
-            left,
-            own,
+            left: shares(recv.len(), size, root, me),
             now: None,
             lines: Lines::default(),
         }
@@ -86,7 +100,7 @@ impl Relay {
     /// Says where this rank's share will be.
     pub(crate) fn begin(&self, cx: &mut StepContext<'_>) {
         let (memory, state, seq, shared) = cx.parts();
-        let piece = LoanRange::whole(self.recv);
+        let piece = LoanRange::whole(self.plan.recv);
         let mut line = [0u8; INLINE];
         describe(&memory.range_of(&piece), &mut line[24..]);
         shared.served[RESULT] = Some(Served::Loan(piece));
@@ -94,36 +108,60 @@ impl Relay {
     }
 
     pub(crate) fn step(&mut self, cx: &mut MessageContext<'_>) -> Result<Step> {
-        let channel = cx.over_channel();
-        let seq = channel.seq;
-        let Some(line) = self.lines.get_or_read(channel.state, self.root, seq)? else {
-            return Ok(Step::Idle);
-        };
-        let range = MemberBuffer::of(&line, seq, self.root, GIVEN).range;
-        let first = range.part(0, range.len.min(1));
-        if line.content != Content::Buffer
-            || reader::view(channel.memory.peers(), channel.state, self.root, &first).is_some()
-        {
+        if self.state == RelayState::Root {
+            match self.decide(cx.over_channel())? {
+                Some(state) => self.state = state,
+                None => return Ok(Step::Idle),
+            }
+        }
+        if self.state == RelayState::Direct {
             return self.direct.step(cx);
         }
+        self.take_shares(cx.over_channel())
+    }
+
+    /// Decides by the root's line how it goes; none: the line is not there.
+    fn decide(&mut self, cx: &StepContext<'_>) -> Result<Option<RelayState>> {
+        let (root, seq) = (self.plan.root, cx.seq);
+        let Some(line) = self.lines.get_or_read(cx.state, root, seq)? else {
+            return Ok(None);
+        };
+        let range = MemberBuffer::of(&line, seq, root, GIVEN).range;
+        let first = range.part(0, range.len.min(1));
+        let is_direct = line.content != Content::Buffer
+            || reader::view(cx.memory.peers(), cx.state, root, &first).is_some();
+        let me = cx.state.me;
+        Ok(Some(if is_direct {
+            RelayState::Direct
+        } else if self.left.first().is_some_and(|part| part.owner == me) {
+            RelayState::OwnShare
+        } else {
+            // The payload has fewer pages than there are receivers.
+            RelayState::OtherShares
+        }))
+    }
+
+    /// Takes pieces of shares, up to as many as one step may.
+    fn take_shares(&mut self, cx: &mut StepContext<'_>) -> Result<Step> {
+        let (recv, seq) = (self.plan.recv, cx.seq);
         let mut moved = 0;
         while moved < STEP_MAX {
             let now = match self.now {
                 Some(now) => now,
-                None => match self.next(channel.state, seq)? {
+                None => match self.next(cx.state, seq)? {
                     Some(next) => next,
                     None => return Ok(Step::Done),
                 },
             };
             self.now = Some(now);
-            let len = self.recv.len();
+            let len = recv.len();
             if now.from.range.len != len as u64 {
                 let (place, given) = (now.from.place, now.from.range.len);
-                return Err(member_buffer::mismatch(channel.state, place, given, len));
+                return Err(member_buffer::mismatch(cx.state, place, given, len));
             }
             let begin = self.left[now.part].begin;
-            let target = CopyTarget::Loan(self.recv, begin);
-            if reader::fetch(channel, &now.from, (begin as u64, now.len), target)? < now.len {
+            let target = CopyTarget::Loan(recv, begin);
+            if reader::fetch(cx, &now.from, (begin as u64, now.len), target)? < now.len {
                 break;
             }
             self.now = None;
@@ -131,9 +169,10 @@ impl Relay {
             self.left[now.part].begin += now.len;
             if self.left[now.part].begin == self.left[now.part].end {
                 self.left.remove(now.part);
-                if std::mem::take(&mut self.own) {
-                    channel.shared.readers = Readers::Everyone;
-                    channel.state.advance(seq, WRITTEN);
+                if self.state == RelayState::OwnShare {
+                    self.state = RelayState::OtherShares;
+                    cx.shared.readers = Readers::Everyone;
+                    cx.state.advance(seq, WRITTEN);
                 }
             }
         }
@@ -147,13 +186,18 @@ impl Relay {
 
     /// See [`super::op::Operation::awaits`]. Nobody waits for a share, and what is asked for is in the copy requests.
     pub(crate) fn awaits(&self, state: &CommState, seq: u32, place: usize) -> bool {
-        place == self.root && state.lacks(place, seq, 1) || self.direct.awaits(state, seq, place)
+        match self.state {
+            RelayState::Root => place == self.plan.root && state.lacks(place, seq, 1),
+            RelayState::Direct => self.direct.awaits(state, seq, place),
+            RelayState::OwnShare | RelayState::OtherShares => false,
+        }
     }
 
     /// What comes next, and from whom.
     fn next(&mut self, state: &CommState, seq: u32) -> Result<Option<Piecemeal>> {
         let has = |part: &BroadcastShare| {
-            !self.own && state.channel_ends[part.owner].phase(seq) >= WRITTEN
+            self.state == RelayState::OtherShares
+                && state.channel_ends[part.owner].phase(seq) >= WRITTEN
         };
         let there = self.left.iter().position(has);
         let part = there.unwrap_or(0);
@@ -162,7 +206,7 @@ impl Relay {
         };
         let (place, buffer) = match there {
             Some(_) => (next.owner, RESULT),
-            None => (self.root, GIVEN),
+            None => (self.plan.root, GIVEN),
         };
         let line = self.lines.get_or_read(state, place, seq)?;
         Ok(line.map(|line| Piecemeal {
