@@ -11,7 +11,7 @@ use super::context::{MemoryParts, StepContext};
 use super::contribution::{GIVEN, LoanRange, RESULT, Readers, Scratch, Served, describe};
 use super::fold::fragment::{Operands, combine_all};
 use super::fold::{FoldPlan, mismatch};
-use super::lines::Lines;
+use super::lines;
 use super::member_buffer::{CopyTarget, MemberBuffer, part};
 use super::reader;
 use super::state::{CommState, Step};
@@ -32,8 +32,8 @@ const FRAGMENT: usize = 16 << 10;
 /// the rank before.
 const ROOMS: usize = 4;
 
-/// A prefix reduction under way.
-pub(crate) struct Stream {
+/// What a prefix reduction does. It stays as it is while the reduction is under way.
+struct StreamPlan {
     op: Op,
     elem: ElemType,
     /// Whether the result is without this rank's own vector.
@@ -42,11 +42,24 @@ pub(crate) struct Stream {
     recv: Loan,
     /// Whether the vector lies where the result goes.
     in_place: bool,
+}
+
+#[derive(Clone, Copy)]
+enum StreamState {
+    /// Waits for the line of the rank before, if there is one.
+    Line,
+    /// Pieces come and go on.
+    Flows(Flow),
+}
+
+/// A prefix reduction under way.
+pub(crate) struct Stream {
+    plan: StreamPlan,
+    state: StreamState,
     /// Bytes that are done.
     passed: usize,
     /// Parts of the piece under way that were copied because they cannot be read in place.
     copied: usize,
-    lines: Lines,
 }
 
 /// The piece under way.
@@ -60,6 +73,7 @@ struct CurrentPiece {
 }
 
 /// How pieces come to a rank and go on from it.
+#[derive(Clone, Copy)]
 struct Flow {
     /// The line of the rank before; none: this is the first one.
     before: Option<CheckedLine>,
@@ -80,252 +94,32 @@ impl Flow {
     }
 }
 
-impl Stream {
-    /// A prefix reduction whose result goes to `recv`.
-    pub(crate) fn new(plan: FoldPlan, recv: Loan, exclusive: bool) -> Self {
-        let FoldPlan {
-            op,
-            elem,
-            send,
-            in_place,
-            ..
-        } = plan;
-        Self {
-            op,
-            elem,
-            exclusive,
-            send,
-            recv,
-            in_place,
-            passed: 0,
-            copied: 0,
-            lines: Lines::default(),
-        }
-    }
-
-    pub(crate) fn begin(&self, cx: &mut StepContext<'_>) -> Result<()> {
-        let (memory, state, _, shared) = cx.parts();
-        if self.in_slots() {
-            return state.need_slots(memory.home());
-        }
-        let result = LoanRange::first(self.recv, self.send.len);
-        // The first rank has nothing to add to its own vector.
-        let result = if state.me == 0 { self.send } else { result };
-        shared.served = [Some(Served::Loan(self.send)), Some(Served::Loan(result))];
-        if state.me + 1 < state.size() {
-            shared.readers = Readers::Only(state.me + 1);
-        }
-        Ok(())
-    }
-
+impl StreamPlan {
     /// Whether this rank's vector is gone when the next one needs it.
     fn in_slots(&self) -> bool {
         self.exclusive && self.in_place
     }
 
-    /// Bytes of a piece in a slot, and in a buffer.
-    fn units(&self) -> (usize, usize) {
+    /// How its pieces flow, by the line of the rank before, if there is one.
+    fn flow(&self, state: &CommState, before: Option<CheckedLine>) -> Flow {
         let size = self.elem.size();
         let small = HALF / size * size;
-        (small, FRAGMENT / small * small)
-    }
-
-    /// How its pieces flow; none: the line of the rank before was not read yet.
-    fn flow(&self, state: &CommState) -> Option<Flow> {
-        let (small, big) = self.units();
-        let mut before = None;
-        if let Some(place) = state.me.checked_sub(1) {
-            before = Some(self.lines.cached(place)?);
-        }
-        Some(Flow {
+        Flow {
             before,
             slots_in: before.is_some_and(|line| matches!(line.content, Content::Slot(_))),
             slots_out: self.in_slots() && state.me + 1 < state.size(),
             small,
-            big,
-        })
-    }
-
-    pub(crate) fn step(&mut self, cx: &mut StepContext<'_>, scratch: &mut Scratch) -> Result<Step> {
-        if let Some(before) = cx.state.me.checked_sub(1) {
-            self.lines.get_or_read(cx.state, before, cx.seq)?;
-        }
-        let Some(flow) = self.flow(cx.state) else {
-            return Ok(Step::Idle);
-        };
-        let mut result = Step::Idle;
-        while self.passed < self.send.len {
-            let now = self.next_piece(&flow);
-            if !self.is_there(cx.state, cx.seq, &flow, now)
-                || !self.has_room(cx.state, cx.seq, &flow, now)
-            {
-                return Ok(result);
-            }
-            match &flow.before {
-                Some(line) => {
-                    if !self.combine(cx, scratch, (&flow, line), now)? {
-                        return Ok(result);
-                    }
-                }
-                None => self.first(cx, &flow, now)?,
-            }
-            self.passed += now.len;
-            self.pass_on(cx, &flow, now);
-            result = Step::Moved;
-        }
-        Ok(Step::Done)
-    }
-
-    fn next_piece(&self, flow: &Flow) -> CurrentPiece {
-        let left = self.send.len - self.passed;
-        let unit = match flow {
-            // The first rank waits for nobody.
-            Flow {
-                before: None,
-                slots_out: false,
-                ..
-            } => left,
-            Flow {
-                slots_in: false,
-                slots_out: false,
-                big,
-                ..
-            } => *big,
-            Flow { small, .. } => *small,
-        };
-        let index = self.passed / flow.small;
-        CurrentPiece {
-            begin: self.passed,
-            len: unit.min(left),
-            half: index % 2 * HALF,
-            phase: index as u32 + 1,
+            big: FRAGMENT / small * small,
         }
     }
 
-    /// Whether the rank before has the piece.
-    fn is_there(&self, state: &CommState, seq: u32, flow: &Flow, now: CurrentPiece) -> bool {
-        let there = match state.me.checked_sub(1) {
-            None => self.send.len,
-            Some(before) => flow.there(state.channel_ends[before].phase(seq)),
-        };
-        there.min(self.send.len) >= now.begin + now.len
-    }
-
-    /// Whether there is room to hand the piece on. The next rank has read its half of the slot when it holds the piece
-    /// before the last.
-    fn has_room(&self, state: &CommState, seq: u32, flow: &Flow, now: CurrentPiece) -> bool {
-        !flow.slots_out
-            || now.phase <= 2
-            || state.channel_ends[state.me + 1].ack(seq) >= now.phase - 2
-    }
-
-    /// Tells the rank before that the piece is read, and the next one that it is there.
-    fn pass_on(&self, cx: &mut StepContext<'_>, flow: &Flow, now: CurrentPiece) {
-        let (state, seq) = (&*cx.state, cx.seq);
-        if flow.slots_in {
-            state.own().set_ack(seq, now.phase);
-            state.wake();
+    fn operands(&self, own: Option<usize>) -> Operands<'_> {
+        Operands {
+            op: &self.op,
+            elem: self.elem,
+            own,
+            alias: own.is_some() && self.in_place,
         }
-        if flow.slots_out {
-            if now.phase == 1 {
-                state.publish(seq, kind::SLOT, &[]);
-            } else {
-                state.advance(seq, now.phase);
-            }
-        } else if state.me + 1 < state.size() {
-            let ready = if self.passed == self.send.len {
-                self.passed.div_ceil(flow.big)
-            } else {
-                self.passed / flow.big
-            };
-            hand_on(cx, ready);
-        }
-    }
-
-    /// See [`super::op::Operation::awaits`].
-    pub(crate) fn awaits(&self, state: &CommState, seq: u32, place: usize) -> bool {
-        let (before, next) = (place + 1 == state.me, place == state.me + 1);
-        let Some(flow) = self.flow(state) else {
-            return before && state.lacks(place, seq, 1);
-        };
-        if self.passed >= self.send.len {
-            return false;
-        }
-        let now = self.next_piece(&flow);
-        before && !self.is_there(state, seq, &flow, now)
-            || next && !self.has_room(state, seq, &flow, now)
-    }
-
-    /// What the first rank does: its prefix is empty.
-    fn first(&self, cx: &mut StepContext<'_>, flow: &Flow, now: CurrentPiece) -> Result<()> {
-        if !flow.slots_out && cx.state.size() > 1 {
-            hand_on(cx, self.send.len.div_ceil(flow.big));
-        }
-        let loans = cx.memory.loans();
-        let from = self.send.offset + now.begin;
-        if flow.slots_out {
-            let write = |bytes: &[u8]| cx.state.own().write_slot(cx.seq, now.half, bytes);
-            loans.read(self.send.loan, from, now.len, write)?;
-        } else if !self.exclusive && !self.in_place {
-            loans.copy(self.send.loan, from, self.recv, now.begin, now.len)?;
-        }
-        Ok(())
-    }
-
-    /// Combines a piece with what the rank before has by its `line`. `false`: something of that must come first.
-    fn combine(
-        &mut self,
-        cx: &mut StepContext<'_>,
-        scratch: &mut Scratch,
-        (flow, line): (&Flow, &CheckedLine),
-        now: CurrentPiece,
-    ) -> Result<bool> {
-        let (before, len) = (cx.state.me - 1, now.len);
-        let both = self.sources(cx, flow, line)?;
-        // What makes up the prefix with the vector of the rank before.
-        let parts = match (flow.slots_in, self.exclusive && before > 0) {
-            (true, _) => &[],
-            (false, true) => &both[..],
-            (false, false) => &both[..1],
-        };
-        // In slots, whose pieces are small, also for the prefix, and the prefix with this rank's own.
-        let rooms = if flow.slots_out { ROOMS + 2 } else { ROOMS };
-        if scratch.renew(cx.memory.pool(), rooms * len)? {
-            self.copied = 0;
-        }
-        let (work, room) = scratch.bytes().split_at_mut(2 * len);
-        let (copies, room) = room.split_at_mut(parts.len() * len);
-        let Some(ranges) = self.fetch(cx, parts, now, copies)? else {
-            return Ok(false);
-        };
-        let state = &*cx.state;
-        let MemoryParts { loans, peers, .. } = cx.memory.parts();
-        let rank = state.members[before];
-        let mut views: Vec<Option<View<'_>>> = Vec::with_capacity(3);
-        if flow.slots_in {
-            let view = state.channel_ends[before].in_slot(cx.seq, now.half, len);
-            views.push(Some(view.ok_or_else(|| mismatch(state, before, 0, len))?));
-            cx.tally.add(rank, LayerId::CHUNKS, len);
-        }
-        for (index, range) in ranges.iter().take(parts.len()).enumerate() {
-            let copied = || View::of(&copies[index * len..(index + 1) * len]);
-            let mapped = range.and_then(|r| reader::view(peers, state, before, &r));
-            // What is copied was counted as it came.
-            let bytes = mapped.map_or(0, |_| len);
-            cx.tally.add(rank, LayerId::MAP, bytes);
-            views.push(Some(mapped.unwrap_or_else(copied)));
-        }
-        if flow.slots_out {
-            let (prefix, with) = room[..2 * len].split_at_mut(len);
-            self.combine_apart(loans, now, &views, (&mut *prefix, &mut *with), work)?;
-            state.own().write_slot(cx.seq, now.half, with);
-            loans.write(self.recv, now.begin, len, |out| {
-                copy_slices(Kernel::Memcpy, out, prefix)
-            })?;
-        } else {
-            self.combine_in_place(loans, now, views, work)?;
-        }
-        state.failure_of(before).map_or(Ok(true), Err)
     }
 
     /// What the rank before left of a prefix, and its vector.
@@ -343,35 +137,6 @@ impl Stream {
             return Err(mismatch(cx.state, before, given, len));
         }
         Ok(sources)
-    }
-
-    /// Where the parts of a piece are mapped; what is not mapped is copied. None: not all of it is there.
-    fn fetch(
-        &mut self,
-        cx: &mut StepContext<'_>,
-        parts: &[MemberBuffer],
-        now: CurrentPiece,
-        copies: &mut [u8],
-    ) -> Result<Option<[Option<RemoteRange>; 2]>> {
-        let (begin, len) = (now.begin as u64, now.len);
-        let mut ranges = [None; 2];
-        for (index, source) in parts.iter().enumerate() {
-            let wanted = part(cx.state, source, begin, len)?;
-            if reader::view(cx.memory.peers(), cx.state, source.place, &wanted).is_some() {
-                ranges[index] = Some(wanted);
-                continue;
-            }
-            if index < self.copied {
-                continue;
-            }
-            let copy = CopyTarget::Bytes(&mut copies[index * len..(index + 1) * len]);
-            if reader::fetch(cx, source, (begin, len), copy)? < len {
-                return Ok(None);
-            }
-            self.copied = index + 1;
-        }
-        self.copied = 0;
-        Ok(Some(ranges))
     }
 
     /// Combines `views` apart from the buffers: the prefix, and `with` this rank's own vector.
@@ -411,14 +176,273 @@ impl Stream {
         })?;
         Ok(())
     }
+}
 
-    fn operands(&self, own: Option<usize>) -> Operands<'_> {
-        Operands {
-            op: &self.op,
-            elem: self.elem,
-            own,
-            alias: own.is_some() && self.in_place,
+impl Stream {
+    /// A prefix reduction whose result goes to `recv`.
+    pub(crate) fn new(plan: FoldPlan, recv: Loan, exclusive: bool) -> Self {
+        let FoldPlan {
+            op,
+            elem,
+            send,
+            in_place,
+            ..
+        } = plan;
+        Self {
+            plan: StreamPlan {
+                op,
+                elem,
+                exclusive,
+                send,
+                recv,
+                in_place,
+            },
+            state: StreamState::Line,
+            passed: 0,
+            copied: 0,
         }
+    }
+
+    pub(crate) fn begin(&self, cx: &mut StepContext<'_>) -> Result<()> {
+        let (memory, state, _, shared) = cx.parts();
+        let plan = &self.plan;
+        if plan.in_slots() {
+            return state.need_slots(memory.home());
+        }
+        let result = LoanRange::first(plan.recv, plan.send.len);
+        // The first rank has nothing to add to its own vector.
+        let result = if state.me == 0 { plan.send } else { result };
+        shared.served = [Some(Served::Loan(plan.send)), Some(Served::Loan(result))];
+        if state.me + 1 < state.size() {
+            shared.readers = Readers::Only(state.me + 1);
+        }
+        Ok(())
+    }
+
+    pub(crate) fn step(&mut self, cx: &mut StepContext<'_>, scratch: &mut Scratch) -> Result<Step> {
+        let flow = match self.state {
+            StreamState::Flows(flow) => flow,
+            StreamState::Line => {
+                let before = match cx.state.me.checked_sub(1) {
+                    Some(before) if cx.state.lacks(before, cx.seq, 1) => return Ok(Step::Idle),
+                    Some(before) => Some(lines::read(cx.state, before, cx.seq)?),
+                    None => None,
+                };
+                let flow = self.plan.flow(cx.state, before);
+                self.state = StreamState::Flows(flow);
+                flow
+            }
+        };
+        let mut result = Step::Idle;
+        while self.passed < self.plan.send.len {
+            let now = self.next_piece(&flow);
+            if !self.is_there(cx.state, cx.seq, &flow, now)
+                || !self.has_room(cx.state, cx.seq, &flow, now)
+            {
+                return Ok(result);
+            }
+            match &flow.before {
+                Some(line) => {
+                    if !self.combine(cx, scratch, (&flow, line), now)? {
+                        return Ok(result);
+                    }
+                }
+                None => self.first(cx, &flow, now)?,
+            }
+            self.passed += now.len;
+            self.pass_on(cx, &flow, now);
+            result = Step::Moved;
+        }
+        Ok(Step::Done)
+    }
+
+    fn next_piece(&self, flow: &Flow) -> CurrentPiece {
+        let left = self.plan.send.len - self.passed;
+        let unit = match flow {
+            // The first rank waits for nobody.
+            Flow {
+                before: None,
+                slots_out: false,
+                ..
+            } => left,
+            Flow {
+                slots_in: false,
+                slots_out: false,
+                big,
+                ..
+            } => *big,
+            Flow { small, .. } => *small,
+        };
+        let index = self.passed / flow.small;
+        CurrentPiece {
+            begin: self.passed,
+            len: unit.min(left),
+            half: index % 2 * HALF,
+            phase: index as u32 + 1,
+        }
+    }
+
+    /// Whether the rank before has the piece.
+    fn is_there(&self, state: &CommState, seq: u32, flow: &Flow, now: CurrentPiece) -> bool {
+        let there = match state.me.checked_sub(1) {
+            None => self.plan.send.len,
+            Some(before) => flow.there(state.channel_ends[before].phase(seq)),
+        };
+        there.min(self.plan.send.len) >= now.begin + now.len
+    }
+
+    /// Whether there is room to hand the piece on. The next rank has read its half of the slot when it holds the piece
+    /// before the last.
+    fn has_room(&self, state: &CommState, seq: u32, flow: &Flow, now: CurrentPiece) -> bool {
+        !flow.slots_out
+            || now.phase <= 2
+            || state.channel_ends[state.me + 1].ack(seq) >= now.phase - 2
+    }
+
+    /// Tells the rank before that the piece is read, and the next one that it is there.
+    fn pass_on(&self, cx: &mut StepContext<'_>, flow: &Flow, now: CurrentPiece) {
+        let (state, seq) = (&*cx.state, cx.seq);
+        if flow.slots_in {
+            state.own().set_ack(seq, now.phase);
+            state.wake();
+        }
+        if flow.slots_out {
+            if now.phase == 1 {
+                state.publish(seq, kind::SLOT, &[]);
+            } else {
+                state.advance(seq, now.phase);
+            }
+        } else if state.me + 1 < state.size() {
+            let ready = if self.passed == self.plan.send.len {
+                self.passed.div_ceil(flow.big)
+            } else {
+                self.passed / flow.big
+            };
+            hand_on(cx, ready);
+        }
+    }
+
+    /// See [`super::op::Operation::awaits`].
+    pub(crate) fn awaits(&self, state: &CommState, seq: u32, place: usize) -> bool {
+        let (before, next) = (place + 1 == state.me, place == state.me + 1);
+        let StreamState::Flows(flow) = self.state else {
+            return before && state.lacks(place, seq, 1);
+        };
+        if self.passed >= self.plan.send.len {
+            return false;
+        }
+        let now = self.next_piece(&flow);
+        before && !self.is_there(state, seq, &flow, now)
+            || next && !self.has_room(state, seq, &flow, now)
+    }
+
+    /// What the first rank does: its prefix is empty.
+    fn first(&self, cx: &mut StepContext<'_>, flow: &Flow, now: CurrentPiece) -> Result<()> {
+        if !flow.slots_out && cx.state.size() > 1 {
+            hand_on(cx, self.plan.send.len.div_ceil(flow.big));
+        }
+        let StreamPlan {
+            send,
+            recv,
+            exclusive,
+            in_place,
+            ..
+        } = &self.plan;
+        let loans = cx.memory.loans();
+        let from = send.offset + now.begin;
+        if flow.slots_out {
+            let write = |bytes: &[u8]| cx.state.own().write_slot(cx.seq, now.half, bytes);
+            loans.read(send.loan, from, now.len, write)?;
+        } else if !exclusive && !in_place {
+            loans.copy(send.loan, from, *recv, now.begin, now.len)?;
+        }
+        Ok(())
+    }
+
+    /// Combines a piece with what the rank before has by its `line`. `false`: something of that must come first.
+    fn combine(
+        &mut self,
+        cx: &mut StepContext<'_>,
+        scratch: &mut Scratch,
+        (flow, line): (&Flow, &CheckedLine),
+        now: CurrentPiece,
+    ) -> Result<bool> {
+        let (before, len) = (cx.state.me - 1, now.len);
+        let both = self.plan.sources(cx, flow, line)?;
+        // What makes up the prefix with the vector of the rank before.
+        let parts = match (flow.slots_in, self.plan.exclusive && before > 0) {
+            (true, _) => &[],
+            (false, true) => &both[..],
+            (false, false) => &both[..1],
+        };
+        // In slots, whose pieces are small, also for the prefix, and the prefix with this rank's own.
+        let rooms = if flow.slots_out { ROOMS + 2 } else { ROOMS };
+        if scratch.renew(cx.memory.pool(), rooms * len)? {
+            self.copied = 0;
+        }
+        let (work, room) = scratch.bytes().split_at_mut(2 * len);
+        let (copies, room) = room.split_at_mut(parts.len() * len);
+        let Some(ranges) = self.fetch(cx, parts, now, copies)? else {
+            return Ok(false);
+        };
+        let state = &*cx.state;
+        let MemoryParts { loans, peers, .. } = cx.memory.parts();
+        let rank = state.members[before];
+        let mut views: Vec<Option<View<'_>>> = Vec::with_capacity(3);
+        if flow.slots_in {
+            let view = state.channel_ends[before].in_slot(cx.seq, now.half, len);
+            views.push(Some(view.ok_or_else(|| mismatch(state, before, 0, len))?));
+            cx.tally.add(rank, LayerId::CHUNKS, len);
+        }
+        for (index, range) in ranges.iter().take(parts.len()).enumerate() {
+            let copied = || View::of(&copies[index * len..(index + 1) * len]);
+            let mapped = range.and_then(|r| reader::view(peers, state, before, &r));
+            // What is copied was counted as it came.
+            let bytes = mapped.map_or(0, |_| len);
+            cx.tally.add(rank, LayerId::MAP, bytes);
+            views.push(Some(mapped.unwrap_or_else(copied)));
+        }
+        if flow.slots_out {
+            let (prefix, with) = room[..2 * len].split_at_mut(len);
+            self.plan
+                .combine_apart(loans, now, &views, (&mut *prefix, &mut *with), work)?;
+            state.own().write_slot(cx.seq, now.half, with);
+            loans.write(self.plan.recv, now.begin, len, |out| {
+                copy_slices(Kernel::Memcpy, out, prefix)
+            })?;
+        } else {
+            self.plan.combine_in_place(loans, now, views, work)?;
+        }
+        state.failure_of(before).map_or(Ok(true), Err)
+    }
+
+    /// Where the parts of a piece are mapped; what is not mapped is copied. None: not all of it is there.
+    fn fetch(
+        &mut self,
+        cx: &mut StepContext<'_>,
+        parts: &[MemberBuffer],
+        now: CurrentPiece,
+        copies: &mut [u8],
+    ) -> Result<Option<[Option<RemoteRange>; 2]>> {
+        let (begin, len) = (now.begin as u64, now.len);
+        let mut ranges = [None; 2];
+        for (index, source) in parts.iter().enumerate() {
+            let wanted = part(cx.state, source, begin, len)?;
+            if reader::view(cx.memory.peers(), cx.state, source.place, &wanted).is_some() {
+                ranges[index] = Some(wanted);
+                continue;
+            }
+            if index < self.copied {
+                continue;
+            }
+            let copy = CopyTarget::Bytes(&mut copies[index * len..(index + 1) * len]);
+            if reader::fetch(cx, source, (begin, len), copy)? < len {
+                return Ok(None);
+            }
+            self.copied = index + 1;
+        }
+        self.copied = 0;
+        Ok(Some(ranges))
     }
 }
 
