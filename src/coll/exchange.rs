@@ -66,6 +66,7 @@ pub(crate) struct Exchange {
     /// Made when the first is sent, posted or taken.
     messages: Option<Box<Messages>>,
     lines: Lines,
+    /// Members to take something from, those behind this rank first.
     pending: Vec<usize>,
     /// Bytes that have come of the part under way.
     got: usize,
@@ -179,23 +180,19 @@ impl ExchangePlan {
 }
 
 impl Exchange {
-    pub(crate) fn new(plan: ExchangePlan) -> Self {
+    /// One of `size` members, as `me` takes part in it.
+    pub(crate) fn new(plan: ExchangePlan, size: usize, me: usize) -> Self {
+        let pending = behind(size, me)
+            .filter(|&place| plan.takes.of(place).1 > 0)
+            .collect();
         Self {
             plan,
             push: Push::default(),
             messages: None,
             lines: Lines::default(),
-            pending: Vec::new(),
+            pending,
             got: 0,
         }
-    }
-
-    /// Members to take something from.
-    pub(crate) fn order(&mut self, size: usize, me: usize) {
-        let takes = &self.plan.takes;
-        self.pending = behind(size, me)
-            .filter(|&place| takes.of(place).1 > 0)
-            .collect();
     }
 
     /// What this rank takes from itself stands where it belongs.
@@ -205,7 +202,6 @@ impl Exchange {
 
     pub(crate) fn begin(&mut self, cx: &mut MessageContext<'_>) -> Result<()> {
         let (memory, state, seq, shared) = cx.over_channel().parts();
-        self.order(state.size(), state.me);
         let (plan, way, blocking) = (&self.plan, shared.way, shared.blocking);
         let message = plan.message_for(memory, state, way);
         let goes = message.is_some();

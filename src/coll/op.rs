@@ -115,8 +115,6 @@ impl Operation {
                 // The root of a gather: it gives nothing, and so has published nothing. Members whose parts are not
                 // short, as it thought, write them once they know where its buffer is.
                 self.state = OpState::Begin;
-            } else {
-                exchange.order(state.size(), state.me);
             }
         }
     }

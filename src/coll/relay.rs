@@ -85,12 +85,10 @@ fn shares(len: usize, size: usize, root: usize, me: usize) -> Vec<BroadcastShare
 impl Relay {
     /// In place of an exchange that takes all from `root`.
     pub(crate) fn new(plan: ExchangePlan, root: usize, recv: Loan, size: usize, me: usize) -> Self {
-        let mut direct = Exchange::new(plan);
-        direct.order(size, me);
         Self {
             plan: RelayPlan { root, recv },
             state: RelayState::Root,
-            direct,
+            direct: Exchange::new(plan, size, me),
             left: shares(recv.len(), size, root, me),
             now: None,
             lines: Lines::default(),

@@ -43,7 +43,7 @@ impl Schedule {
                 (NodeScheme::Relay, &Takes::From(root, _), Some(recv)) => Body::Relay(Box::new(
                     Relay::new(plan, root, recv, state.size(), state.me),
                 )),
-                _ => Body::Exchange(Exchange::new(plan)),
+                _ => Body::Exchange(Exchange::new(plan, state.size(), state.me)),
             },
             Self::Swap(plan) => Body::Swap(Swap::new(plan)),
             Self::Fold(plan, to) => combining(plan, &to, scheme, state),
