@@ -181,18 +181,19 @@ mod tests {
     #[test]
     fn a_new_layer_and_the_example_of_the_page_compile() {
         let root = crate::root();
-        let tree = std::env::temp_dir().join(format!("onecopy-new-layer-{}", std::process::id()));
+        // It goes with its owner, also when a check fails.
+        let folder = tempfile::tempdir().expect("a folder");
+        let tree = folder.path();
         let target: PathBuf = root.join("target/new-layer");
-        copy(&root, &tree);
-        let added = add(&tree, "pipe");
+        copy(&root, tree);
+        let added = add(tree, "pipe");
         added.expect("a layer");
-        assert!(add(&tree, "pipe").is_err(), "there already");
-        assert!(add(&tree, "Pipe").is_err(), "no name");
-        check(&tree, &target);
+        assert!(add(tree, "pipe").is_err(), "there already");
+        assert!(add(tree, "Pipe").is_err(), "no name");
+        check(tree, &target);
         let page = read(&root, "docs/adding-a-layer.md").expect("the page");
         let text = format!("// SPDX{}", example(&page));
         std::fs::write(tree.join("btl/src/layers/pipe.rs"), text).expect("written");
-        check(&tree, &target);
-        std::fs::remove_dir_all(&tree).expect("removed");
+        check(tree, &target);
     }
 }
