@@ -54,6 +54,7 @@ fn info_names_each_layer_with_what_was_seen() {
             state => assert_eq!(state, Some("undetermined")),
         }
     }
+    assert!(info["has_slow_rep_movsb"].is_boolean());
     let machine = &info["machine"];
     assert!(machine["uncrowded_ranks"].as_u64().is_some());
     assert_eq!(machine["abilities"].as_array().map(Vec::len), Some(4));

@@ -198,8 +198,7 @@ struct Info<'a> {
     /// Where the kind of stores into chunks comes from.
     stores: String,
     /// Whether the string instruction is slow between some addresses.
-    #[serde(rename = "strings_stumble")]
-    has_slow_strings: bool,
+    has_slow_rep_movsb: bool,
     machine: &'a Machine,
 }
 
@@ -227,7 +226,7 @@ impl Info<'_> {
             line(out, "profile", profile)?;
         }
         line(out, "stores", &self.stores)?;
-        line(out, "strings", &strings(self.has_slow_strings))?;
+        line(out, "rep movsb", &rep_movsb(self.has_slow_rep_movsb))?;
         match &self.tune_file {
             Some(file) => line(out, "tune file", file),
             None => line(out, "tune file", &"none: cost curves are the built-in ones"),
@@ -247,8 +246,8 @@ fn stores(from: StoresOrigin, lacks_profile: bool) -> String {
 }
 
 /// The result of the probe of the string instruction.
-fn strings(are_slow: bool) -> &'static str {
-    if are_slow {
+fn rep_movsb(is_slow: bool) -> &'static str {
+    if is_slow {
         "slow where a destination lies 1 to 63 bytes behind its source, modulo a page; vectors copy there"
     } else {
         "as fast between all addresses"
@@ -409,7 +408,7 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode, CliError> {
         tune_file: settings.file.map(name),
         profile: settings.profile.map(name),
         stores: stores(settings.stores, settings.lacks_profile),
-        has_slow_strings: onecopy_shm::copy::has_slow_strings(),
+        has_slow_rep_movsb: onecopy_shm::copy::has_slow_strings(),
         machine: &machine,
     };
     if args.json {
