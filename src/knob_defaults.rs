@@ -4,7 +4,6 @@
 mod found;
 mod policies;
 
-use crate::coll::select::asks;
 use crate::memory::geometry;
 use crate::runtime::{Runtime, local_with};
 use crate::select::Thresholds;
@@ -333,16 +332,6 @@ fn pool_writable() {
     }
 }
 
-fn owners_that_are_asked() {
-    for costs in each_costs() {
-        let call = curve(&costs, "get");
-        let cheap = |len| costs.eager.estimate(len) < call.estimate(len) / 1.5;
-        let cheaper = cheap(64 << 10) && cheap(1 << 20);
-        assert_eq!(asks(&Knobs::default(), &costs, false), cheaper);
-        assert!(!asks(&Knobs::default(), &costs, true));
-    }
-}
-
 fn heap_size() {
     let limit = |resource| nix::sys::resource::getrlimit(resource).map(|(soft, _)| soft);
     let none = Ok(nix::sys::resource::RLIM_INFINITY);
@@ -404,7 +393,7 @@ const COMPARED: &[Comparison] = &[
         policies::waiting,
     ),
     (&["ONECOPY_COLL_RELAY_MIN"], policies::broadcasts_by_shares),
-    (&["ONECOPY_COLL_ASK"], owners_that_are_asked),
+    (&["ONECOPY_COLL_ASK"], policies::owners_that_are_asked),
     (&["ONECOPY_HEAP_SIZE"], heap_size),
     (&["ONECOPY_COOP_CHUNK"], policies::coop_chunk),
     (&["ONECOPY_MODULE_ABI"], found::module_abi),

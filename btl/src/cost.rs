@@ -4,7 +4,8 @@
 use crate::curve::curve;
 pub use crate::curve::{Curve, LayerCosts};
 use crate::registry::{LayerId, PerLayer};
-use onecopy_obs::Knobs;
+use onecopy_obs::knobs::auto::{AskedCopies, CopyTimes};
+use onecopy_obs::{Knobs, seeds};
 
 /// The curves that selection is computed from. The seeds are two machines'; `onecopy tune` measures this one's.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -84,6 +85,15 @@ impl Costs {
             }
         }
         None
+    }
+
+    /// What copies take by which it is decided whether owners are asked to copy.
+    #[must_use]
+    pub fn asked_copies(&self) -> AskedCopies {
+        seeds::ASK_SIZES.map(|len| CopyTimes {
+            chunks: self.eager.estimate(len),
+            call: self.by[LayerId::CALL].one_sided.estimate(len),
+        })
     }
 
     /// The smallest size, doubling from `from`, at which `a` is cheaper than `b`; `None` if nowhere up to 1 GiB.

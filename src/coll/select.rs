@@ -7,6 +7,7 @@ pub mod levels;
 use super::{Collective, ElemType};
 use onecopy_btl::LayerId;
 use onecopy_btl::cost::Costs;
+use onecopy_obs::knobs::auto;
 use onecopy_obs::{Knobs, seeds};
 use onecopy_shm::coll::INLINE;
 use onecopy_shm::layout::{COLL_SLOT, COLL_SLOT_LONG, Geometry, LINE};
@@ -142,9 +143,7 @@ pub fn node_scheme(
 /// Whether chunks cost clearly less than calls of the kernel, by the machine's curves.
 #[must_use]
 pub fn chunks_are_cheaper(costs: &Costs) -> bool {
-    let call = &costs.by[LayerId::CALL].one_sided;
-    let cheaper = |len| seeds::ASK_MARGIN * costs.eager.estimate(len) < call.estimate(len);
-    seeds::ASK_SIZES.into_iter().all(cheaper)
+    auto::chunks_are_cheaper(&costs.asked_copies())
 }
 
 /// Whether the `given` bytes of a member go to their one reader as a message, where it cannot map them. What fits into
@@ -182,9 +181,7 @@ pub fn relay_min(knobs: &Knobs, crowded: bool) -> usize {
 /// processor answers late.
 #[must_use]
 pub fn asks(knobs: &Knobs, costs: &Costs, crowded: bool) -> bool {
-    knobs
-        .coll_ask
-        .unwrap_or(!crowded && chunks_are_cheaper(costs))
+    knobs.asks_owners(crowded, costs.asked_copies())
 }
 
 /// Where a rank's contribution stands.

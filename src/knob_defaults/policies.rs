@@ -3,11 +3,12 @@
 //! documented sentences.
 
 use super::{auto_number, auto_value, of_a_rank, take_from};
-use crate::coll::select::relay_min;
+use crate::coll::select::{asks, chunks_are_cheaper, relay_min};
 use crate::runtime::local_with;
 use crate::state::wait_policy::WaitPolicy;
 use crate::wireup::Card;
 use onecopy_btl::LayerId;
+use onecopy_btl::cost::{Costs, Curve};
 use onecopy_obs::knobs::auto::{Situation, Value};
 use onecopy_obs::{CopyKernel, Knobs, LayerList, WaitSleep};
 use onecopy_shm::copy::Kernel;
@@ -110,6 +111,55 @@ pub(super) fn broadcasts_by_shares() {
         let situation = Situation::among(crowded);
         let value = auto_number("ONECOPY_COLL_RELAY_MIN", &knobs, situation);
         assert_eq!(value, relay_min(&knobs, crowded) as u64);
+    }
+}
+
+/// A curve of so many nanoseconds, and so many more for each KiB.
+fn line(setup_ns: f64, per_kib_ns: f64) -> Curve {
+    Curve {
+        setup_ns,
+        per_kib_ns,
+        knee: 0,
+        per_kib_far_ns: per_kib_ns,
+    }
+}
+
+/// Chunks of 100 ns a KiB take 6400 ns for 64 KiB and 102400 for 1 MiB: calls have to take more than 9600 and 153600.
+pub(super) fn owners_that_are_asked() {
+    for (chunks_ns, call_ns, per_kib, cheaper) in [
+        (0.0, 0.0, 151.0, true),
+        (0.0, 0.0, 150.0, false),
+        // 19536 and 162576.
+        (0.0, 10_000.0, 149.0, true),
+        // 18960 and 153360: short ones alone are cheaper.
+        (0.0, 10_000.0, 140.0, false),
+        // 10240 and 163840, against 11100 and 155100: long ones alone are.
+        (1000.0, 0.0, 160.0, false),
+    ] {
+        let mut costs = Costs {
+            eager: line(chunks_ns, 100.0),
+            ..Costs::default()
+        };
+        *costs.named("get").expect("a curve") = line(call_ns, per_kib);
+        assert_eq!(chunks_are_cheaper(&costs), cheaper, "{call_ns}, {per_kib}");
+        for crowded in [false, true] {
+            let knobs = Knobs::default();
+            assert_eq!(asks(&knobs, &costs, crowded), cheaper && !crowded);
+            let situation = Situation {
+                copies: Some(costs.asked_copies()),
+                ..Situation::among(crowded)
+            };
+            let value = auto_value("ONECOPY_COLL_ASK", &knobs, situation);
+            let is_on = value == Value::Word("on");
+            assert_eq!(is_on, cheaper && !crowded, "{call_ns}, {per_kib}");
+            for set in [false, true] {
+                let knobs = Knobs {
+                    coll_ask: Some(set),
+                    ..Knobs::default()
+                };
+                assert_eq!(asks(&knobs, &costs, crowded), set);
+            }
+        }
     }
 }
 

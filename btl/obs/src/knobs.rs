@@ -14,7 +14,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 pub use self::audience::Audience;
-use self::auto::{Auto, Situation, Value};
+use self::auto::{AskedCopies, Auto, Situation, Value};
 pub use self::origin::{Origin, Origins};
 pub use self::wire::StreamSettings;
 use crate::seeds::Waits;
@@ -688,6 +688,18 @@ impl Knobs {
     pub fn relay_from(&self, crowded: bool) -> usize {
         self.coll_relay_min
             .unwrap_or_else(|| auto::COLL_RELAY_MIN.number(self, &Situation::among(crowded)))
+    }
+
+    /// Whether a rank that waits in a collective copies, when it is asked, what others would read by the kernel.
+    /// `crowded`: ranks outnumber processors. `copies`: what copies take on this machine.
+    #[must_use]
+    pub fn asks_owners(&self, crowded: bool, copies: AskedCopies) -> bool {
+        let situation = Situation {
+            copies: Some(copies),
+            ..Situation::among(crowded)
+        };
+        let auto = || auto::COLL_ASK.value(self, &situation) == Some(Value::Word("on"));
+        self.coll_ask.unwrap_or_else(auto)
     }
 
     /// Polls and yields of a rank that waits. `crowded`: ranks outnumber processors.

@@ -76,7 +76,10 @@ fn crossing(auto: &Auto, knobs: &Knobs, mut costs: Costs) -> Option<String> {
 
 /// What `auto` comes to, if neither the message nor the peer has a say.
 fn here(auto: &Auto, knobs: &Knobs, costs: &Costs) -> Option<String> {
-    let here = Situation::here();
+    let here = Situation {
+        copies: Some(costs.asked_copies()),
+        ..Situation::here()
+    };
     let Some(value) = auto.value(knobs, &here) else {
         return crossing(auto, knobs, *costs);
     };

@@ -9,6 +9,26 @@ use super::{COOP_CHUNKS_MAX, KNOBS, KnobInfo, Knobs};
 use crate::values::{ChunkCopy, CopyKernel, KIB, show_size};
 use crate::{machine, seeds};
 
+/// What it takes to copy so many bytes in two ways, in nanoseconds.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct CopyTimes {
+    /// Through chunks: the cost curve eager.
+    pub chunks: f64,
+    /// By a call of the kernel: the cost curve get.
+    pub call: f64,
+}
+
+/// What copies take at each of [`seeds::ASK_SIZES`].
+pub type AskedCopies = [CopyTimes; 2];
+
+/// Whether chunks cost clearly less than calls of the kernel.
+#[must_use]
+pub fn chunks_are_cheaper(copies: &AskedCopies) -> bool {
+    copies
+        .iter()
+        .all(|times| seeds::ASK_MARGIN * times.chunks < times.call)
+}
+
 /// What a rule may depend on, besides the knobs.
 #[derive(Clone, Copy, Debug)]
 pub struct Situation {
@@ -28,6 +48,8 @@ pub struct Situation {
     pub slots_take: usize,
     /// Whether both ranks of a pair have `/dev/onecopy`.
     pub extension: bool,
+    /// What copies take on this machine, where its curves are known.
+    pub copies: Option<AskedCopies>,
 }
 
 impl Situation {
@@ -53,6 +75,7 @@ impl Situation {
             copied_from: None,
             slots_take: usize::MAX,
             extension: false,
+            copies: None,
         }
     }
 }
@@ -416,8 +439,22 @@ pub(super) static COLL_RELAY_MIN: Auto = Auto::Cases(
     &[case(Value::Never, CROWDED, crowded)],
     Value::Size(seeds::RELAY_MIN),
 );
-pub(super) static COLL_ASK: Auto = Auto::Found(
-    "off where ranks outnumber processors. Else it is on where the cost curve eager is below two thirds of get at 64 KiB and 1 MiB",
+pub(super) static COLL_ASK: Auto = Auto::Computed(
+    || {
+        let [short, long] = seeds::ASK_SIZES.map(|size| show_size(size as usize));
+        format!(
+            "off {CROWDED}. Else it is on where {} times the cost curve eager is below get, at {short} and at {long}",
+            seeds::ASK_MARGIN,
+        )
+    },
+    |_, situation| {
+        let cheaper = situation.copies.as_ref().is_some_and(chunks_are_cheaper);
+        Value::Word(if cheaper && !situation.crowded {
+            "on"
+        } else {
+            "off"
+        })
+    },
 );
 pub(super) static WAIT_SPIN: Auto = Auto::Cases(
     &[case(

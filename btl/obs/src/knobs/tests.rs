@@ -60,6 +60,10 @@ fn what_accepts_auto_says_what_it_stands_for() {
 
 #[test]
 fn what_auto_stands_for_would_be_accepted() {
+    let times = auto::CopyTimes {
+        chunks: 1.0,
+        call: 2.0,
+    };
     for (strings_take_lines, crowded, mapped) in [
         (false, false, false),
         (true, false, true),
@@ -75,6 +79,7 @@ fn what_auto_stands_for_would_be_accepted() {
             copied_from: Some(128 * KIB),
             slots_take: 2 * KIB,
             extension: mapped,
+            copies: mapped.then_some([times; 2]),
         };
         for knob in KNOBS {
             let value = knob
