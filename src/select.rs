@@ -16,7 +16,7 @@ use onecopy_btl::cost::{Costs, LayerCosts};
 use onecopy_btl::link::Link;
 use onecopy_btl::registry::{LayerSet, PerLayer, Power};
 use onecopy_btl::{LayerId, Refusal};
-use onecopy_obs::Knobs;
+use onecopy_obs::{Knobs, seeds};
 
 /// Why no layer copies between ranks on different nodes.
 pub(crate) fn other_node() -> Refusal {
@@ -102,10 +102,10 @@ impl<'a> Inputs<'a> {
                 } else {
                     one_sided
                 };
-                Costs::crossing(best, &self.costs.pipeline, 4096)
+                Costs::crossing(best, &self.costs.pipeline, seeds::CALLS_FROM as u64)
             }
             // Mapped memory competes with eager messages: it beats the pipeline everywhere.
-            _ => Costs::crossing(one_sided, &self.costs.eager, 512),
+            _ => Costs::crossing(one_sided, &self.costs.eager, seeds::LOADS_FROM as u64),
         };
         let auto = match (self.chunks, layer.power()) {
             (true, _) => cheaper.unwrap_or(NEVER),
@@ -124,7 +124,8 @@ impl<'a> Inputs<'a> {
             one_sided,
             cooperative,
         } = &self.costs.by[layer];
-        let auto = Costs::crossing(cooperative, one_sided, 16 << 10).unwrap_or(NEVER);
+        let auto =
+            Costs::crossing(cooperative, one_sided, seeds::BOTH_FROM as u64).unwrap_or(NEVER);
         match (self.knobs.coop_min, layer.power()) {
             // The sender attaches, too, and so must have earned it.
             (None, Power::Attach) => auto.max(self.knobs.attach_min as u64),

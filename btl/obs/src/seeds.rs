@@ -51,6 +51,18 @@ pub const PEER_SHARE: ByStores<usize> = ByStores {
     string: 512 * KIB,
 };
 
+/// Where the search begins for the size from which on a layer that loads is cheaper than eager messages; the next one
+/// is its double. `onecopy tune` measures the curves of such layers from here on. Those of both measured machines cross
+/// at 4 KiB where memory is mapped.
+pub const LOADS_FROM: usize = 512;
+/// The same of calls of the kernel and the pipeline. No measurement stands behind it: chosen by magnitude. A call takes
+/// a microsecond or so, in which a processor copies 4 KiB twice at 10 GB/s. The curves of the machine with stores cross
+/// at 32 KiB, those of the other one nowhere.
+pub const CALLS_FROM: usize = 4 * KIB;
+/// The same of copies by both sides and by one. `onecopy tune` measures the curves of copies by both from here on,
+/// which is the least chunk of mapped memory ([`COOP_MAPPED`]).
+pub const BOTH_FROM: usize = COOP_MAPPED.0;
+
 /// Announced messages from this size on are read by a device. Shorter ones are not worth a registration. Chosen by
 /// magnitude, not by a measurement: to pin and unpin 16 pages takes some microseconds, and so do two copies of 64 KiB.
 pub const READ_MIN: usize = 64 * KIB;

@@ -23,6 +23,7 @@ use onecopy::tune::{self, CurveText, Fingerprint, TuneFile};
 use onecopy::{Costs, Curve, LayerId};
 use onecopy_bench::curve::Batch;
 use onecopy_btl::registry::Power;
+use onecopy_obs::seeds;
 use rank::RankReply;
 pub(super) use rank::{RankArgs, run as run_rank};
 
@@ -106,9 +107,14 @@ fn plans(quick: bool) -> Vec<Plan> {
         };
         let [one_sided, cooperative] = labels.curves;
         let maps = layer.power() == Power::Map;
-        let least = if layer.power().loads() { 512 } else { 1024 };
+        let least = if layer.power().loads() {
+            seeds::LOADS_FROM as u64
+        } else {
+            1024
+        };
+        let both = seeds::BOTH_FROM as u64;
         plans.push(plan(one_sided, forced(layer, false), maps, least, most));
-        plans.push(plan(cooperative, forced(layer, true), maps, 16 << 10, most));
+        plans.push(plan(cooperative, forced(layer, true), maps, both, most));
     }
     plans
 }

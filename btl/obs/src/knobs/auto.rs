@@ -255,33 +255,33 @@ fn has_chunks(knobs: &Knobs) -> bool {
 pub(super) static HEAP_MIN: Auto = Auto::Crossing {
     cheaper: "map",
     than: "eager",
-    from: 512,
+    from: seeds::LOADS_FROM,
     note: "without cico, all that slots do not hold",
 };
 pub(super) static CMA_MIN: Auto = Auto::Crossing {
     cheaper: "get_coop",
     than: "pipeline",
-    from: 4 * KIB,
+    from: seeds::CALLS_FROM,
     note: "get instead of get_coop with ONECOPY_COOP=off; 0 without the layer cico; from 32 KiB on a pair goes by the times \
            that it has seen, and so do collectives of two ranks from 64 KiB on",
 };
 pub(super) static XPMEM_MIN: Auto = Auto::Crossing {
     cheaper: "attach",
     than: "eager",
-    from: 512,
+    from: seeds::LOADS_FROM,
     note: "0 without the layer cico",
 };
 pub(super) static KNEM_MIN: Auto = Auto::Crossing {
     cheaper: "module_coop",
     than: "pipeline",
-    from: 4 * KIB,
+    from: seeds::CALLS_FROM,
     note: "module instead of module_coop with ONECOPY_COOP=off; 0 without the layer cico; from 32 KiB on a pair goes by the \
            times that it has seen, and so do collectives of two ranks from 64 KiB on",
 };
 pub(super) static COOP_MIN: Auto = Auto::Crossing {
     cheaper: "map_coop",
     than: "map",
-    from: 16 * KIB,
+    from: seeds::BOTH_FROM,
     note: "likewise for each layer, attached memory not below ONECOPY_ATTACH_MIN; nowhere with ONECOPY_COOP=off",
 };
 pub(super) static MODULE_ABI: Auto = Auto::Cases(
