@@ -229,9 +229,9 @@ impl Exchange {
                 let (memory, state, ..) = cx.over_channel().parts();
                 let mut line = [0u8; INLINE];
                 let mut content = kind::NOTHING;
-                if let Some((_, (_, len))) = message {
+                if let Some(message) = message {
                     content = kind::MESSAGE;
-                    describe_message(len, &mut line[..24]);
+                    describe_message(message.len, &mut line[..24]);
                 }
                 if let Some(open) = plan.open() {
                     describe(&memory.range_of(&open), &mut line[24..]);

@@ -35,6 +35,15 @@ pub(super) struct Messages {
     taken: Vec<usize>,
 }
 
+/// A part of the offer that goes to its reader as a message.
+#[derive(Clone, Copy)]
+pub(super) struct OfferedMessage {
+    reader: usize,
+    /// Where in the offer it begins.
+    offset: usize,
+    pub(super) len: usize,
+}
+
 /// Whether a message between this rank and `place` is better than a call of the kernel there, or the only way.
 fn is_over_calls(memory: &StepMemory<'_>, state: &CommState, place: usize) -> bool {
     let peer = memory.peers()[state.members[place] as usize].as_ref();
@@ -43,25 +52,28 @@ fn is_over_calls(memory: &StepMemory<'_>, state: &CommState, place: usize) -> bo
 }
 
 impl ExchangePlan {
-    /// Who takes what this rank gives as a message, and the part for it: where in the offer, and its bytes. None: it
-    /// does not go so.
+    /// What this rank gives as a message; none: it does not go so.
     pub(super) fn message_for(
         &self,
         memory: &StepMemory<'_>,
         state: &CommState,
         way: Option<Rival>,
-    ) -> Option<(usize, (usize, usize))> {
+    ) -> Option<OfferedMessage> {
         let offer = self.offer?;
         let reader = self.readers.others(state.size(), state.me).next()?;
-        let part = self.given_part(reader, state.size());
+        let (offset, len) = self.given_part(reader, state.size());
         let given = match self.table {
-            Some(_) => part.1,
+            Some(_) => len,
             None => offer.len,
         };
         let mapped =
             || memory.range_of(&offer).heap.is_some() && reaches_all(memory.peers(), state);
         let goes = self.goes_as_message(memory, state, (reader, given), way) && !mapped();
-        goes.then_some((reader, part))
+        goes.then_some(OfferedMessage {
+            reader,
+            offset,
+            len,
+        })
     }
 
     /// Whether `given` bytes go as a message between this rank and `place`, if their giver's buffer cannot be mapped.
@@ -89,8 +101,13 @@ impl Messages {
         &mut self,
         plan: &ExchangePlan,
         cx: &mut MessageContext<'_>,
-        (reader, (offset, len)): (usize, (usize, usize)),
+        message: OfferedMessage,
     ) -> Result<()> {
+        let OfferedMessage {
+            reader,
+            offset,
+            len,
+        } = message;
         let (mut messenger, state, seq) = cx.by_messages();
         let messenger = &mut messenger;
         let Some(offer) = plan.offer.filter(|_| len > 0) else {
