@@ -300,7 +300,12 @@ impl Engine {
         let Some(Some(peer)) = peers.get_mut(source as usize) else {
             return ReceiveProgress::Nothing;
         };
-        proto::direct::receive(core, receives, peer, (context, tag), out, at_once)
+        let wanted = Pattern {
+            context,
+            source: Some(source),
+            tag,
+        };
+        proto::direct::receive(core, receives, peer, wanted, out, at_once)
     }
 
     /// Goes on with a receive of which the first chunks were received at once.

@@ -13,7 +13,7 @@ use super::eager::{self, Chunked};
 use super::plan::{Outgoing, has_credit, plan, still_right};
 use super::rendezvous::mapped;
 use crate::endpoint::{ChunkDemand, Medium, MediumOp, Record};
-use crate::matching::{Envelope, MatchBits};
+use crate::matching::{Envelope, MatchBits, Pattern};
 use crate::peer::{Incoming, Peer, charge};
 use crate::records::{self, BODY, ChunkBody, Kind, Rts, SourceLayout};
 use crate::request::{SendPlan, Status};
@@ -189,13 +189,13 @@ fn send_chunks(
     }
 }
 
-/// Receives at once what is there.
+/// Receives at once what is there, if it is what is `wanted` of this peer.
 #[inline(always)]
 pub(crate) fn receive(
     core: &mut Core,
     receives: &Receives,
     peer: &mut Peer,
-    (context, tag): (u32, Option<i32>),
+    wanted: Pattern,
     out: &mut [u8],
     at_once: AtOnce,
 ) -> ReceiveProgress {
@@ -204,8 +204,7 @@ pub(crate) fn receive(
         core,
         receives,
         peer,
-        context,
-        tag,
+        wanted,
         out,
         at_once,
     })
@@ -216,8 +215,7 @@ struct NextReceive<'a> {
     core: &'a mut Core,
     receives: &'a Receives,
     peer: &'a mut Peer,
-    context: u32,
-    tag: Option<i32>,
+    wanted: Pattern,
     out: &'a mut [u8],
     at_once: AtOnce,
 }
@@ -231,8 +229,9 @@ impl MediumOp for NextReceive<'_> {
             core,
             receives,
             peer,
+            wanted,
             out,
-            ..
+            at_once,
         } = self;
         let Some(from) = M::of(&mut peer.endpoint) else {
             return ReceiveProgress::Nothing;
@@ -244,7 +243,7 @@ impl MediumOp for NextReceive<'_> {
             return ReceiveProgress::Nothing;
         };
         let (context, tag) = records::from_meta(record.meta);
-        if context != self.context || self.tag.is_some_and(|wanted| wanted != tag) {
+        if context != wanted.context || wanted.tag.is_some_and(|wanted| wanted != tag) {
             return ReceiveProgress::Nothing;
         }
         let envelope = Envelope {
@@ -256,7 +255,7 @@ impl MediumOp for NextReceive<'_> {
             return ReceiveProgress::Nothing;
         }
         if record.kind != Kind::Eager as u8 {
-            return receive_longer::<M>(core, peer, record, envelope, out, self.at_once);
+            return receive_longer::<M>(core, peer, record, envelope, out, at_once);
         }
         if record.len > out.len() {
             return ReceiveProgress::Nothing;
