@@ -163,6 +163,7 @@ impl Socket {
     fn look(&mut self) {
         if let Some(lane_state) = &mut self.lane_state {
             lane_state.look(&mut self.output);
+            self.drop_answers();
         }
         self.flush();
         if self.look_here() {

@@ -128,6 +128,7 @@ impl Socket {
         {
             self.input.bad = Some(what);
         }
+        self.drop_answers();
         self.flush();
     }
 
@@ -180,7 +181,10 @@ impl Socket {
         };
         match result {
             Ok(()) if what == FrameKind::Switch => self.on_control(),
-            Ok(()) => self.flush(),
+            Ok(()) => {
+                self.drop_answers();
+                self.flush();
+            }
             Err(bad) => self.input.bad = Some(bad),
         }
     }

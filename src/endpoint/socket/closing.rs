@@ -73,6 +73,12 @@ impl Closing {
         matches!(self.sends, SendState::GivingUp { .. } | SendState::Nothing)
     }
 
+    /// Whether nothing goes to the peer any more, not even what waits.
+    #[inline]
+    pub(super) fn sends_nothing(&self) -> bool {
+        matches!(self.sends, SendState::Nothing)
+    }
+
     /// Until when what waits may go out to a peer that this rank has given up.
     pub(super) fn give_up_deadline(&self) -> Option<Instant> {
         match self.sends {

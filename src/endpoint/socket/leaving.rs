@@ -171,7 +171,17 @@ impl Socket {
         }
     }
 
+    /// Drops what the lane has to say, if nothing goes to the peer any more. What the peer said before is still read,
+    /// and some of that asks for an answer.
+    #[inline]
+    pub(super) fn drop_answers(&mut self) {
+        if self.closing.sends_nothing() {
+            self.clear_outputs();
+        }
+    }
+
     /// Drops all that waits for the peer, whatever is to carry it.
+    #[cold]
     fn clear_outputs(&mut self) {
         self.output.clear();
         if let Some(lane_state) = &mut self.lane_state {

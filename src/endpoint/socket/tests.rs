@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 
 use super::*;
-use onecopy_btl::lanes::Lanes;
+use onecopy_btl::lanes::{Lanes, Offer};
 use onecopy_btl::layers::verbs::settings;
 use onecopy_obs::Knobs;
 use onecopy_shm::copy::Kernel;
@@ -212,16 +212,42 @@ fn an_offer_that_nothing_can_answer_is_ignored() {
                 assert_eq!(other.peek().expect("no fault"), None);
                 assert!(begun.elapsed() < Duration::from_secs(20), "no farewell");
             }
-            other.push_out();
-            other.end_writing();
-            let mut heard = Vec::new();
-            let stream = peer.stream.take().expect("a connection");
-            let mut stream = TcpStream::from(stream.fd.try_clone().expect("a copy"));
-            stream.set_nonblocking(false).expect("blocking");
-            stream.read_to_end(&mut heard).expect("all that was said");
+            let heard = heard_by(&mut peer, &mut other);
             assert_eq!(heard, expected, "{has_device} {gives_up}");
         }
     }
+}
+
+/// All that a peer hears until this rank ends its direction.
+fn heard_by(peer: &mut Socket, speaker: &mut Socket) -> Vec<u8> {
+    speaker.push_out();
+    speaker.end_writing();
+    let mut heard = Vec::new();
+    let stream = peer.stream.take().expect("a connection");
+    let mut stream = TcpStream::from(stream.fd.try_clone().expect("a copy"));
+    stream.set_nonblocking(false).expect("blocking");
+    stream.read_to_end(&mut heard).expect("all that was said");
+    heard
+}
+
+/// The peer refuses a lane. This rank sends nothing more, and has dropped what waited.
+#[test]
+fn the_end_of_a_lane_is_not_answered_by_who_sends_nothing_more() {
+    let fabric = Fabric::new(&["m0", "m1"]);
+    let [mut peer, mut other] = pair();
+    other.attach_lanes(&device(&fabric, 1), 0);
+    other.closing.stop_sending();
+    let out = &mut peer.output;
+    out.push(FrameKind::End, 0);
+    out.push(FrameKind::Farewell, 0);
+    peer.push_out();
+    let begun = Instant::now();
+    while !other.closing.has_heard_farewell() {
+        assert_eq!(other.peek().expect("no fault"), None);
+        assert!(begun.elapsed() < Duration::from_secs(20), "no farewell");
+    }
+    let heard = heard_by(&mut peer, &mut other);
+    assert_eq!(heard.len(), HEAD + Offer::BYTES, "more than the offer");
 }
 
 /// What waits for a peer that is gone goes nowhere: no rank that leaves waits for that until the deadline.
