@@ -424,23 +424,27 @@ fn median(mut times: Vec<f64>) -> f64 {
     times.get(times.len() / 2).copied().unwrap_or(f64::NAN)
 }
 
-/// Looks for a lane that has taken over, at most. At a tenth of a millisecond each, two seconds and more: to find a
-/// peer's address may take the kernel one.
-const LOOKS: usize = 20_000;
+/// How long a lane may take to take over. Chosen by magnitude: to find a peer's address may take the kernel a second.
+const TAKE_OVER: Duration = Duration::from_secs(5);
 
-/// Has a lane carry the messages of this rank and its peer.
-fn take_over(runtime: &Runtime, peer: usize) -> Result<(), BenchError> {
+/// Has a lane carry the messages of this rank and its peer. `patience`: how long it may take. Each tells the other when
+/// its time is over, so that both stop in the same round, whatever their clocks say.
+fn take_over(runtime: &Runtime, peer: usize, patience: Duration) -> Result<(), BenchError> {
     let world = runtime.world();
-    for _ in 0..LOOKS {
-        let (here, mut there) = ([runtime.counters().lane_connects], [0u64]);
+    let begun = Instant::now();
+    loop {
+        let is_late = u64::from(begun.elapsed() >= patience);
+        let (here, mut there) = ([runtime.counters().lane_connects, is_late], [0u64; 2]);
         world.sendrecv(&here, peer, TAG, &mut there, peer, TAG)?;
         if here[0] > 0 && there[0] > 0 {
             return Ok(());
         }
+        if here[1] > 0 || there[1] > 0 {
+            let text = "no lane has taken over: `onecopy info` says whether there is a device";
+            return Err(BenchError::Wrong(text.into()));
+        }
         std::thread::sleep(Duration::from_micros(100));
     }
-    let text = "no lane has taken over: `onecopy info` says whether there is a device";
-    Err(BenchError::Wrong(text.into()))
 }
 
 /// How long one side waits for the other's socket. As long as ranks wait for each other by default
@@ -527,7 +531,7 @@ pub fn as_rank(
                 return Err(BenchError::Usage(refusal.to_string()));
             }
             let pair = BarePair::open(&knobs, runtime.world(), 1 - rank)?;
-            take_over(&runtime, 1 - rank)?;
+            take_over(&runtime, 1 - rank, TAKE_OVER)?;
             let processors = onecopy::machine::spread_processors();
             perftest = Some(Perftest::on(
                 pair.chosen(),
@@ -574,5 +578,29 @@ fn pin(processor: Option<u16>) {
     {
         // Where it is not permitted, the kernel's choice is as good as any.
         let _ = sched_setaffinity(Pid::from_raw(0), &set);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The clock of one of two ranks that have no device runs out.
+    #[test]
+    fn who_waits_for_a_lane_stops_in_the_same_round_as_its_peer() {
+        const NEVER: Duration = Duration::from_secs(1 << 20);
+        for impatient in 0..2 {
+            onecopy::local(2, |runtime| {
+                let rank = runtime.rank();
+                let patience = if rank == impatient {
+                    Duration::ZERO
+                } else {
+                    NEVER
+                };
+                assert!(take_over(&runtime, 1 - rank, patience).is_err());
+                runtime.world().barrier().expect("both are here");
+                runtime.finalize().expect("finalize");
+            });
+        }
     }
 }
