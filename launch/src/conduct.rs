@@ -8,13 +8,15 @@ use nix::errno::Errno;
 use nix::fcntl::{FcntlArg, fcntl};
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sched::CpuSet;
-use nix::sys::signal::{Signal, killpg};
+use nix::sys::signal::{Signal, kill, killpg};
 use nix::sys::wait::{Id, WaitPidFlag, WaitStatus, waitid, waitpid};
+use nix::unistd::Pid;
 use onecopy_shm::process;
 
 use super::forward::{BLOCK, Forward};
 use super::signals::{ENDING, Signals};
 use super::start::{self, Rank};
+use super::sweep::PATIENCE;
 use super::{Cause, Job, JobOutcome, LaunchError, bind, pmi, sweep, system};
 use onecopy::wireup::broker::{Broker, Notice, Token};
 use onecopy::wireup::{Death, Missing, own_processors, poll_args};
@@ -32,7 +34,8 @@ enum Phase {
     Running,
     /// Ranks were asked to end; they are killed at this time.
     Ending(Instant),
-    Killed,
+    /// Ranks were killed; what lives at this time is left behind.
+    Killed(Instant),
 }
 
 /// What poll found.
@@ -68,35 +71,7 @@ pub(super) fn run(job: Job) -> Result<JobOutcome, LaunchError> {
     if job.ranks == 0 || job.ranks > onecopy::wireup::message::MAX_RANKS as usize {
         return Err(LaunchError::Ranks { ranks: job.ranks });
     }
-    process::keep_ends_of_children().map_err(system("take the default action of SIGCHLD"))?;
-    let plan = bind::plan(&job.bind, job.ranks, &own_processors())?;
-    start::make_room(job.ranks)?;
-    if job.exclusive {
-        nix::sys::prctl::set_child_subreaper(true).map_err(system("become a subreaper"))?;
-    }
-    let signals = job.forward_signals.then(Signals::catch).transpose()?;
-    let forward = Forward::new(&job.output, job.ranks)?;
-    let now = Instant::now();
-    let mut conductor = Conductor {
-        ranks: Vec::with_capacity(job.ranks),
-        broker: Broker::new(job.join_timeout),
-        pmi: pmi::Server::new(job.ranks),
-        job,
-        forward,
-        signals,
-        phase: Phase::Running,
-        cause: None,
-        messages: Vec::new(),
-        began: now,
-        last_reap: now,
-        interrupts: 0,
-    };
-    for (rank, processors) in plan.into_iter().enumerate() {
-        if let Err(error) = conductor.start(rank, processors) {
-            conductor.clean_up();
-            return Err(error);
-        }
-    }
+    let mut conductor = Conductor::start_all(job)?;
     let result = conductor.conduct();
     conductor.clean_up();
     conductor.take_rest();
@@ -121,6 +96,12 @@ fn later(time: Instant, after: Duration) -> Instant {
     time + after.min(YEARS)
 }
 
+/// Waits for a child that has ended. `false`: it has not, or a signal came.
+fn has_ended(pid: Pid) -> bool {
+    let waited = waitpid(pid, Some(WaitPidFlag::WNOHANG));
+    !matches!(waited, Ok(WaitStatus::StillAlive) | Err(Errno::EINTR))
+}
+
 /// Bytes that a pipe holds at most.
 fn held_in(pipe: &impl AsFd) -> usize {
     let size = fcntl(pipe, FcntlArg::F_GETPIPE_SZ).ok();
@@ -129,6 +110,40 @@ fn held_in(pipe: &impl AsFd) -> usize {
 }
 
 impl Conductor {
+    /// Starts all ranks of `job`. If one cannot be started, none is left.
+    fn start_all(job: Job) -> Result<Self, LaunchError> {
+        process::keep_ends_of_children().map_err(system("take the default action of SIGCHLD"))?;
+        let plan = bind::plan(&job.bind, job.ranks, &own_processors())?;
+        start::make_room(job.ranks)?;
+        if job.exclusive {
+            nix::sys::prctl::set_child_subreaper(true).map_err(system("become a subreaper"))?;
+        }
+        let signals = job.forward_signals.then(Signals::catch).transpose()?;
+        let forward = Forward::new(&job.output, job.ranks)?;
+        let now = Instant::now();
+        let mut conductor = Self {
+            ranks: Vec::with_capacity(job.ranks),
+            broker: Broker::new(job.join_timeout),
+            pmi: pmi::Server::new(job.ranks),
+            job,
+            forward,
+            signals,
+            phase: Phase::Running,
+            cause: None,
+            messages: Vec::new(),
+            began: now,
+            last_reap: now,
+            interrupts: 0,
+        };
+        for (rank, processors) in plan.into_iter().enumerate() {
+            if let Err(error) = conductor.start(rank, processors) {
+                conductor.clean_up();
+                return Err(error);
+            }
+        }
+        Ok(conductor)
+    }
+
     /// Starts a rank and connects with it.
     fn start(&mut self, rank: usize, processors: Option<CpuSet>) -> Result<(), LaunchError> {
         let (started, sockets) = start::start(&mut self.job, rank, processors)?;
@@ -142,20 +157,23 @@ impl Conductor {
         Ok(())
     }
 
-    /// Until all ranks have ended and their output is read.
+    /// Until all ranks have ended and their output is read, or were killed and do not end.
     fn conduct(&mut self) -> Result<(), LaunchError> {
         let mut over_since = None;
         loop {
             let now = Instant::now();
             self.look_after(now);
+            let was_killed = matches!(self.phase, Phase::Killed(_));
             if self.ranks.iter().all(|rank| rank.death.is_some()) {
                 // Something in the background may still be writing: a moment for that.
                 let since = *over_since.get_or_insert(now);
                 let reading = self.ranks.iter().flat_map(|rank| &rank.streams);
                 let writers = reading.flatten().next().is_some();
-                if !writers || self.phase == Phase::Killed || now >= later(since, self.job.grace) {
+                if !writers || was_killed || now >= later(since, self.job.grace) {
                     return Ok(());
                 }
+            } else if was_killed && self.phase_deadline().is_some_and(|due| now >= due) {
+                return Ok(());
             }
             let limit = over_since.map(|since| later(since, self.job.grace));
             for ready in self.wait(now, limit)? {
@@ -242,8 +260,7 @@ impl Conductor {
     fn phase_deadline(&self) -> Option<Instant> {
         match self.phase {
             Phase::Running => self.job.timeout.map(|limit| later(self.began, limit)),
-            Phase::Ending(deadline) => Some(deadline),
-            Phase::Killed => None,
+            Phase::Ending(deadline) | Phase::Killed(deadline) => Some(deadline),
         }
     }
 
@@ -258,7 +275,8 @@ impl Conductor {
                 self.end(Cause::Timeout);
             }
             Phase::Ending(_) => self.kill_ranks(),
-            Phase::Killed => {}
+            // See `conduct`.
+            Phase::Killed(_) => {}
         }
     }
 
@@ -457,8 +475,18 @@ impl Conductor {
     }
 
     fn kill_ranks(&mut self) {
-        self.phase = Phase::Killed;
+        if !matches!(self.phase, Phase::Killed(_)) {
+            self.phase = Phase::Killed(later(Instant::now(), PATIENCE));
+        }
+        self.send_kill();
+    }
+
+    /// To every rank's process group, and to ranks that have changed to another one.
+    fn send_kill(&self) {
         self.signal_ranks(Signal::SIGKILL);
+        for rank in self.ranks.iter().filter(|rank| rank.death.is_none()) {
+            let _ = kill(rank.pid, Signal::SIGKILL);
+        }
     }
 
     /// To every rank's process group. None of the ranks was waited for, so the groups are still theirs.
@@ -548,14 +576,35 @@ impl Conductor {
         cause
     }
 
-    /// Kills what is left and waits for it.
+    /// Kills what is left and waits for it, as long as a machine takes that works. Names ranks that do not end.
     fn clean_up(&mut self) {
-        self.signal_ranks(Signal::SIGKILL);
-        for rank in &self.ranks {
-            while waitpid(rank.pid, None) == Err(Errno::EINTR) {}
+        self.send_kill();
+        let until = match self.phase {
+            Phase::Killed(until) => until,
+            Phase::Running | Phase::Ending(_) => later(Instant::now(), PATIENCE),
+        };
+        let mut left: Vec<usize> = (0..self.ranks.len()).collect();
+        loop {
+            left.retain(|&rank| !has_ended(self.ranks[rank].pid));
+            if left.is_empty() || Instant::now() >= until {
+                break;
+            }
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        let running = |&rank: &usize| Missing {
+            rank,
+            running: true,
+        };
+        if !left.is_empty() {
+            let names = self.name(&left.iter().map(running).collect::<Vec<_>>());
+            self.say(&format!(
+                "killed, still there after {} s, and left behind: {names}",
+                PATIENCE.as_secs()
+            ));
         }
         if self.job.exclusive {
-            for pid in sweep::kill_descendants(&[]) {
+            let left: Vec<_> = left.iter().map(|&rank| self.ranks[rank].pid).collect();
+            for pid in sweep::kill_descendants(&left) {
                 self.say(&format!(
                     "process {pid} cannot be killed; it is left behind"
                 ));
@@ -579,5 +628,24 @@ impl Conductor {
         if !self.job.quiet {
             self.forward.say(&line);
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// As one that waits for a device: what was sent to it does nothing, and its time is over.
+    #[test]
+    fn a_rank_that_cannot_be_killed_is_waited_for_no_longer() {
+        let job = Job::new("sleep", 2).arg("60").quiet(true);
+        let mut conductor = Conductor::start_all(job).expect("two ranks");
+        conductor.phase = Phase::Killed(Instant::now());
+        conductor.conduct().expect("an end");
+        assert!(conductor.ranks.iter().all(|rank| rank.death.is_none()));
+        // That kills them.
+        conductor.phase = Phase::Running;
+        conductor.clean_up();
+        assert!(conductor.messages.is_empty(), "{:?}", conductor.messages);
     }
 }

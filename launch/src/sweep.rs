@@ -14,7 +14,7 @@ use nix::unistd::{Pid, getpid};
 
 /// A process in an uninterruptible wait does not die at once; beyond this it is left behind, and reported. Chosen by
 /// magnitude: devices and network file systems that work answer sooner.
-const PATIENCE: Duration = Duration::from_secs(10);
+pub(super) const PATIENCE: Duration = Duration::from_secs(10);
 
 /// This process' children, ended ones too as long as they were not waited for.
 pub(super) fn children() -> Vec<Pid> {

@@ -72,6 +72,20 @@ fn who_ignores_the_request_to_end_is_killed() {
     assert_eq!(marked(&mark), 0);
 }
 
+/// It ignores the request to end, and is in its child's process group.
+#[test]
+fn who_has_left_its_process_group_is_killed() {
+    let mark = marker();
+    let text = "$SIG{TERM} = 'IGNORE'; my $child = fork // die; \
+        unless ($child) { setpgrp(0, 0); exec @ARGV } \
+        setpgrp($child, $child); setpgrp(0, $child); sleep 1 while 1";
+    let args = ["-n", "2", "--timeout", "1", "perl", "-e", text, "sleep"];
+    let ran = run(&[&args[..], &[&mark]].concat());
+    assert_eq!(ran.code, Some(124), "{ran:?}");
+    assert!(!ran.err.contains("left behind"), "{ran:?}");
+    assert_eq!(marked(&mark), 0);
+}
+
 #[test]
 fn survivors_go_on_if_asked_to() {
     let text = "test $ONECOPY_JOB_RANK != 0 || exit 9; \
