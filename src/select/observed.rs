@@ -19,9 +19,9 @@ use std::time::{Duration, Instant};
 /// Transfers smaller than this are not timed. They take a few microseconds. Two looks at the clock, and what the peer
 /// happens to do, are too large a part of that. Chosen by magnitude.
 pub(crate) const MIN: u64 = 32 << 10;
-/// The slower way is tried after so many transfers by the other. It is tried less often if tries would take more than
-/// this part of the time. All these, and those below, are chosen by magnitude: what bounds the cost of tries is the
-/// part of the time.
+/// At each so many transfers one of the two ways may be tried, in turn. They are tried less often if tries would take
+/// more than this part of the time. All these, and those below, are chosen by magnitude: what bounds the cost of tries
+/// is the part of the time.
 const RETRY: f64 = 64.0;
 const TIME_FOR_TRIES: f64 = 0.01;
 /// Tries in a row. The first [`COLD`] are not counted: they find nothing where they left it, neither chunks nor
@@ -42,6 +42,30 @@ pub(crate) enum Rival {
     Kernel,
     /// In chunks; in a collective, in pieces or as a message.
     Pipeline,
+}
+
+impl Rival {
+    fn other(self) -> Self {
+        match self {
+            Self::Kernel => Self::Pipeline,
+            Self::Pipeline => Self::Kernel,
+        }
+    }
+}
+
+/// The way that may be tried for the transfer of this number, which is not zero.
+///
+/// Two ranks that exchange messages try the same way at the same time, whatever each has seen. While one of them is in
+/// the kernel, it fills no chunks for the other. Suppose that each tried what it does not do. Then two that do
+/// different things would go on so: neither sees how it is if both do the same. So either way has its turn, whatever
+/// the pause.
+fn tried(number: u32) -> Rival {
+    let turns = number.checked_shr(number.trailing_zeros() + 1).unwrap_or(0);
+    if turns.is_multiple_of(2) {
+        Rival::Pipeline
+    } else {
+        Rival::Kernel
+    }
 }
 
 /// What is known of the two ways between this rank and a peer.
@@ -117,6 +141,8 @@ impl Observed {
         if fresh.by != self.by {
             *self = Self {
                 pipeline: self.pipeline,
+                // The peer counts on.
+                transfers: self.transfers,
                 ..fresh
             };
         }
@@ -168,25 +194,16 @@ impl Observed {
         self.transfers = self.transfers.wrapping_add(1);
         let slower = call.max(pipeline) / call.min(pipeline);
         let pause = f64::from(TRIES) * (slower.min(TRY_FACTOR) - 1.0) / TIME_FOR_TRIES;
-        // Two ranks that exchange messages try at the same time, whatever each has seen. While one of them is in the
-        // kernel, it fills no chunks for the other.
         let turn = (pause.max(RETRY) as u32).next_power_of_two();
-        if self.transfers.is_multiple_of(turn) && slower < TRY_FACTOR {
+        let faster = self.faster(bytes);
+        let tried = tried(self.transfers);
+        if self.transfers.is_multiple_of(turn) && slower < TRY_FACTOR && tried != faster {
             self.tries = TRIES;
-            let tried = if call < pipeline {
-                Rival::Pipeline
-            } else {
-                Rival::Kernel
-            };
             self.cold = Some((tried, COLD));
         }
         let retry = self.tries > 0;
         self.tries = self.tries.saturating_sub(1);
-        Some(if (call < pipeline) != retry {
-            Rival::Kernel
-        } else {
-            Rival::Pipeline
-        })
+        Some(if retry { faster.other() } else { faster })
     }
 
     /// Which of the two ways is the faster one for `bytes`, by what was seen.
@@ -315,6 +332,31 @@ mod tests {
         assert!(run(&mut observed, 30, 90, 320) >= 300);
         run(&mut observed, 120, 40, 600);
         assert!(run(&mut observed, 120, 40, 320) <= 20);
+    }
+
+    /// Two ranks that give each other something at the same time do different things. Together they are slower so than
+    /// if both read by the kernel.
+    #[test]
+    fn two_that_do_different_things_find_what_both_should_do() {
+        let (thresholds, bytes) = (with_cma(), 1 << 20);
+        let mut ranks = [Rival::Kernel, Rival::Pipeline].map(|first| {
+            Observed::new(&Costs::default(), true, false, LayerId::CALL).beginning_with(first)
+        });
+        let mut both = 0;
+        for round in 0..2000 {
+            let ways = ranks.each_mut().map(|rank| rank.decide(&thresholds, bytes));
+            let took = match ways {
+                [Some(Rival::Kernel), Some(Rival::Kernel)] => 50,
+                [Some(Rival::Pipeline), Some(Rival::Pipeline)] => 60,
+                _ => 55,
+            };
+            both += u32::from(took == 50 && round >= 1000);
+            for (rank, way) in ranks.iter_mut().zip(ways) {
+                let took = Duration::from_nanos(took << 10);
+                rank.took(way.expect("a way"), bytes, took);
+            }
+        }
+        assert!(both > 900, "{both} of the last 1000");
     }
 
     #[test]
