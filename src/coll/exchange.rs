@@ -6,6 +6,8 @@
 mod by_message;
 mod push;
 
+pub(super) use by_message::is_over_calls;
+
 use super::Parts;
 use super::context::{MessageContext, StepContext};
 use super::contribution::{

@@ -139,7 +139,9 @@ impl Worker {
         }
         // From the program's memory: the lines that were just published are on their way to others.
         let own = short.own(state.size(), state.me);
-        if let (Some((from, to, len)), Some(send)) = (own, send) {
+        if let (Some((from, to, len)), Some(send)) = (own, send)
+            && !short.combines_own_in_place()
+        {
             // The plan has seen that both buffers are long enough.
             if let Some(view) = View::of(send).part(from, len) {
                 view.copy_to(&mut recv[to..][..len], Kernel::Memcpy);
@@ -155,11 +157,13 @@ impl Worker {
         })
     }
 
-    /// Takes what has come, and waits for who reads in place. Polls each line up to `polls` times.
+    /// Takes what has come, and waits for who reads in place. Polls each line up to `polls` times. `send` is what the
+    /// collective began with.
     #[inline(always)]
     pub(crate) fn step_short(
         &mut self,
         running: &mut Running<'_>,
+        send: Option<&[u8]>,
         polls: usize,
     ) -> Result<(), Stop> {
         let Self {
@@ -173,7 +177,7 @@ impl Worker {
             ..
         } = comm.ok_or(Stop::NeedsRequest)?;
         if state.done != running.seq {
-            running.take(engine, state, polls)?;
+            running.take(engine, state, send, polls)?;
             running.short.count(engine, state, running.mapped);
             state.set_done(running.seq);
             state.wake();
@@ -192,7 +196,13 @@ impl Worker {
 impl Running<'_> {
     /// Takes what has come.
     #[inline(always)]
-    fn take(&mut self, engine: &Engine, state: &mut CommState, polls: usize) -> Result<(), Stop> {
+    fn take(
+        &mut self,
+        engine: &Engine,
+        state: &mut CommState,
+        send: Option<&[u8]>,
+        polls: usize,
+    ) -> Result<(), Stop> {
         let short = self.short;
         let recv = &mut self.recv[..short.result];
         let size = state.size();
@@ -210,7 +220,11 @@ impl Running<'_> {
             Action::Meet => lines.meet(),
             Action::Copy { root, from } => lines.copy(root, from, recv),
             Action::Collect(collect) => lines.collect(collect, recv),
-            Action::Combine(combine) if combine.is_of_two(size) => lines.combine_two(combine, recv),
+            Action::Combine(combine) if combine.is_of_two(size) => {
+                let own = send.filter(|_| short.combines_own_in_place());
+                let own = own.map(|send| &send[combine.begin..][..recv.len()]);
+                lines.combine_two(combine, own, recv)
+            }
             Action::Combine(combine) => lines.combine_all(combine, recv),
         }
     }

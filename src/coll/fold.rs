@@ -86,6 +86,8 @@ pub(crate) struct FoldPlan {
     pub(crate) elem: ElemType,
     pub(crate) algorithm: Algorithm,
     pub(crate) send: LoanRange,
+    /// Of two ranks, each of which gives no more than the other one combines: that part of the vector.
+    pub(crate) part_given: Option<LoanRange>,
     /// Where the result goes.
     pub(crate) recv: Option<Loan>,
     /// The range of the vector that this rank combines; empty: none.
@@ -133,7 +135,32 @@ impl FoldPlan {
             && self.algorithm == Algorithm::Flat
             && self.readers != Readers::Nobody
             && self.recv.is_some()
+            && self.gives_all()
             && self.range == (0, self.send.len)
+    }
+
+    /// Whole elements that have `most` bytes at most, but for one that has more.
+    pub(super) fn whole_elements(&self, most: usize) -> usize {
+        let size = self.elem.size();
+        (most / size * size).max(size)
+    }
+
+    /// Whether this rank, and so each, gives all of its vector.
+    pub(super) fn gives_all(&self) -> bool {
+        self.part_given.is_none()
+    }
+
+    /// What of its vector this rank gives.
+    pub(super) fn given(&self) -> LoanRange {
+        self.part_given.unwrap_or(self.send)
+    }
+
+    /// What of the vector the others give: the first byte, and how many.
+    pub(super) fn taken(&self) -> (usize, usize) {
+        match self.part_given {
+            Some(_) => (self.range.0, self.range.1 - self.range.0),
+            None => (0, self.send.len),
+        }
     }
 
     /// The share of a member, where each combines one.
@@ -185,10 +212,11 @@ impl Fold {
         let scheme = NodeScheme::Combine {
             algorithm: plan.algorithm,
             in_pieces: false,
+            at_once: false,
         };
         let given = GivenPiece {
             unread: 0..0,
-            piece: plan.send,
+            piece: plan.given(),
             is_replaced: plan.is_replaced(),
             readers,
             result,
@@ -321,11 +349,12 @@ impl Fold {
         seq: u32,
         shared: &Contribution,
     ) -> Result<bool> {
-        let expected = self.plan.send.len;
+        let (_, expected) = self.plan.taken();
         while self.locations.len() < self.plan.upto {
             let place = self.locations.len();
             if place == state.me {
-                self.locations.push(if shared.served[GIVEN].is_some() {
+                let is_own = shared.served[GIVEN].is_some() || !self.plan.gives_all();
+                self.locations.push(if is_own {
                     Location::Own
                 } else if expected <= INLINE {
                     Location::Inline

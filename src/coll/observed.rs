@@ -58,7 +58,11 @@ impl ObservedKinds {
             None => {
                 let core = &engine.core;
                 let observed = Observed::of(&core.knobs, &core.costs, proven);
-                let first = first_way(collective, over_calls);
+                let first = if over_calls {
+                    Rival::Pipeline
+                } else {
+                    Rival::Kernel
+                };
                 self.0.push((kind, observed.beginning_with(first)));
                 self.0.len() - 1
             }
@@ -87,17 +91,6 @@ impl ObservedKinds {
         if let (Some((_, observed)), Some(begun)) = (observed, timed.begun) {
             observed.transferred(timed.rival, timed.bytes, begun, Instant::now());
         }
-    }
-}
-
-/// The way that a kind of collective goes before anything was seen.
-fn first_way(collective: &Collective, over_calls: bool) -> Rival {
-    match collective {
-        Collective::Reduce { .. }
-        | Collective::Allreduce { .. }
-        | Collective::ReduceScatter { .. } => Rival::Pipeline,
-        _ if over_calls => Rival::Pipeline,
-        _ => Rival::Kernel,
     }
 }
 

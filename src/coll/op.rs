@@ -91,13 +91,13 @@ impl Operation {
         if let Some(readers) = in_place_readers {
             let given = match &self.body {
                 Body::Exchange(exchange) => exchange.plan.offer,
-                Body::Fold(fold) => Some(fold.plan.send),
+                Body::Fold(fold) => Some(fold.plan.given()),
+                Body::Pieces(pieces) => Some(pieces.given()),
                 // These give nothing in place without a request.
                 Body::Barrier
                 | Body::Relay(_)
                 | Body::Swap(_)
                 | Body::TreeFold(_)
-                | Body::Pieces(_)
                 | Body::Stream(_)
                 | Body::MessageExchange(_)
                 | Body::MessageChain(_) => None,
@@ -109,13 +109,17 @@ impl Operation {
             (self.state, self.has_read) = (OpState::Needed, true);
             return;
         }
-        if let Body::Exchange(exchange) = &mut self.body {
-            exchange.skip_own();
-            if exchange.plan.published {
-                // The root of a gather: it gives nothing, and so has published nothing. Members whose parts are not
-                // short, as it thought, write them once they know where its buffer is.
-                self.state = OpState::Begin;
+        match &mut self.body {
+            Body::Exchange(exchange) => {
+                exchange.skip_own();
+                if exchange.plan.published {
+                    // The root of a gather: it gives nothing, and so has published nothing. Members whose parts are
+                    // not short, as it thought, write them once they know where its buffer is.
+                    self.state = OpState::Begin;
+                }
             }
+            Body::Pieces(pieces) => pieces.resume(),
+            _ => {}
         }
     }
 

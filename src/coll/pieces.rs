@@ -1,23 +1,25 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Reductions of two ranks whose vectors do not fit into a slot. A rank whose vector the other one cannot map gives it
-//! piece by piece through a *bounce buffer*, memory that both map. The other rank combines each piece while the next
-//! one is written. Each rank combines all that it needs itself. As many bytes cross as if each combined a half for
-//! both, and nobody waits for a result.
+//! Reductions of two ranks, each of which gives more than a slot has room for. A rank gives bytes that the other one
+//! cannot map piece by piece through a *bounce buffer*, memory that both map. The other rank combines each piece while
+//! the next one is written. Each rank combines all that it needs itself. As many bytes cross as if each combined a half
+//! for both, and nobody waits for a result. Where calls of the kernel are cheaper, the other rank reads by one what it
+//! needs at once.
 //!
 //! Each rank chooses by its own vector; its line says which it is. Only where neither gives pieces do both go on as in
 //! [`Fold`]. One that takes pieces while its own vector is mapped combines all as well. The other one reads that vector
 //! in place. It says how far it has come before the result may replace it.
 
-use super::context::{MemoryParts, StepContext};
+use super::context::{MemoryParts, StepContext, StepMemory};
 use super::contribution::{
     GIVEN, LoanRange, Scratch, Served, describe, describe_message, range_of_temp,
 };
+use super::exchange::is_over_calls;
 use super::fold::fragment::{Operands, combine_all};
 use super::fold::{Fold, FoldPlan, mismatch};
 use super::lines;
 use super::member_buffer::{CopyTarget, MemberBuffer, part};
 use super::reader;
-use super::select::TEMP_LIMIT;
+use super::select::{NodeScheme, Placement, TEMP_LIMIT};
 use super::state::{CommState, STEP_MAX, Step};
 use crate::error::Result;
 use crate::select::observed::Rival;
@@ -51,6 +53,7 @@ enum Way {
 /// A reduction of two ranks under way.
 pub(crate) struct Pieces {
     fold: Fold,
+    scheme: NodeScheme,
     /// What of its vector this rank gives: the first byte, and how many.
     given: (usize, usize),
     /// What of the vectors it combines.
@@ -74,10 +77,16 @@ enum Source {
 impl Pieces {
     /// `given` and `taken`: the ranges of the vector, as begin and end, that the other rank combines, and that this one
     /// does.
-    pub(crate) fn new(plan: FoldPlan, given: (usize, usize), taken: (usize, usize)) -> Self {
+    pub(crate) fn new(
+        plan: FoldPlan,
+        scheme: NodeScheme,
+        given: (usize, usize),
+        taken: (usize, usize),
+    ) -> Self {
         let range = |(begin, end): (usize, usize)| (begin, end.saturating_sub(begin));
         Self {
             fold: Fold::new(plan),
+            scheme,
             given: range(given),
             taken: range(taken),
             way: Way::Unknown,
@@ -89,15 +98,42 @@ impl Pieces {
 
     /// Bytes of a piece: whole elements.
     fn unit(&self) -> usize {
-        let size = self.fold.plan.elem.size();
-        (PIECE / size * size).max(size)
+        self.fold.plan.whole_elements(PIECE)
+    }
+
+    /// What of its vector this rank gives, if not in pieces.
+    pub(super) fn given(&self) -> LoanRange {
+        self.fold.plan.given()
+    }
+
+    /// Takes up a short reduction: what this rank gives is published.
+    pub(super) fn resume(&mut self) {
+        if self.taken.1 == 0 {
+            // The other rank gives nothing.
+            self.way = Way::Whole;
+        }
+    }
+
+    /// Whether what this rank gives goes in pieces. `way`: see [`Contribution`](super::contribution::Contribution).
+    fn goes_in_pieces(
+        &self,
+        memory: &StepMemory<'_>,
+        state: &CommState,
+        way: Option<Rival>,
+    ) -> bool {
+        let over_calls = match way {
+            Some(Rival::Kernel) => return false,
+            Some(Rival::Pipeline) => true,
+            None => is_over_calls(memory, state, 1 - state.me),
+        };
+        let mapped = memory.range_of(&self.fold.plan.send).heap.is_some();
+        let limits = state.placement_limits(over_calls);
+        self.scheme.placement(self.given.1, mapped, &limits) == Placement::Pieces
     }
 
     pub(crate) fn begin(&mut self, cx: &mut StepContext<'_>) -> Result<()> {
-        let (memory, _, _, shared) = cx.parts();
-        let vector = self.fold.plan.send;
-        let by_calls = shared.way == Some(Rival::Kernel);
-        if self.given.1 > 0 && !by_calls && memory.range_of(&vector).heap.is_none() {
+        let (memory, state, _, shared) = cx.parts();
+        if self.given.1 > 0 && self.goes_in_pieces(memory, state, shared.way) {
             shared.temp = memory.pool().try_take_collective(BOUNCE);
         }
         let Some(bounce) = &shared.temp else {
@@ -267,7 +303,10 @@ impl Pieces {
                 let pieces = given.len as usize / PIECE;
                 (line.result.len, self.taken.1, Source::Bounce(given, pieces))
             }
-            Content::Buffer => (given.len, self.fold.plan.send.len, Source::Buffer(given)),
+            Content::Buffer => {
+                let (_, expected) = self.fold.plan.taken();
+                (given.len, expected, Source::Buffer(given))
+            }
             Content::Inline(len) | Content::Slot(len) => {
                 return Err(mismatch(state, 1 - state.me, len as u64, self.taken.1));
             }
@@ -300,7 +339,10 @@ impl Pieces {
         let (index, n) = (self.combined / unit, unit.min(self.taken.1 - self.combined));
         let (range, from) = match self.source(state, &line)? {
             Source::Bounce(bounce, pieces) => (bounce, self.at(index, self.taken.1, pieces, seq)),
-            Source::Buffer(buffer) => (buffer, self.taken.0 + self.combined),
+            Source::Buffer(buffer) => {
+                let first = self.fold.plan.taken().0;
+                (buffer, self.taken.0 - first + self.combined)
+            }
         };
         let source = MemberBuffer {
             seq,

@@ -102,6 +102,8 @@ pub(crate) struct Combination<'c> {
     /// The range of the vectors that it combines; empty: none.
     pub(crate) begin: usize,
     pub(crate) end: usize,
+    /// Of two members each gives no more than the other one's part of its vector: from that byte on, so many.
+    pub(crate) part_given: Option<(usize, usize)>,
     /// Members below this place contribute to the range.
     pub(crate) upto: usize,
     /// Bytes of the result that it receives; none: it receives none.
@@ -130,6 +132,7 @@ pub(crate) enum Fault<'c> {
     /// A vector of so many bytes.
     BrokenVector(usize, ElemType),
     BrokenPart,
+    OverlappingParts,
 }
 
 impl<P: Borrow<Parts>> Takes<P> {
@@ -227,6 +230,9 @@ impl<'c> MemberCall<'c> {
             Collective::Allreduce { elem, op } => F::of(self.reduction(*elem, op), self),
             Collective::ReduceScatter { elem, op, .. } => F::of(self.reduction(*elem, op), self),
             Collective::Scan { elem, op } => F::of(self.reduction(*elem, op), self),
+            Collective::Exscan { elem, op } if self.size == 2 => {
+                F::of(self.exscan_of_two(*elem, op), self)
+            }
             Collective::Exscan { elem, op } => F::of(self.reduction(*elem, op), self),
         }
     }
@@ -366,6 +372,7 @@ impl<'c> MemberCall<'c> {
             algorithm: way,
             begin: 0,
             end: len,
+            part_given: None,
             upto: size,
             result: Some(len),
             to_front: false,
@@ -383,6 +390,13 @@ impl<'c> MemberCall<'c> {
                 }
                 (part.begin, part.end, part.result) = (begin, begin + bytes, Some(bytes));
                 part.to_front = vector.side == Side::Recv;
+                if size == 2 {
+                    let (offset, len) = parts.of(1 - me);
+                    if begin < offset + len && offset < part.end {
+                        return Err(Fault::OverlappingParts);
+                    }
+                    part.part_given = Some((offset, len));
+                }
             }
             Collective::Scan { .. } => part.upto = me + 1,
             Collective::Exscan { .. } => {
@@ -399,6 +413,21 @@ impl<'c> MemberCall<'c> {
             offer: Some(vector),
             own: None,
             task: Task::Combine(part),
+        })
+    }
+
+    /// The second of two gets a copy of the first one's vector, and nothing is combined.
+    #[inline(always)]
+    fn exscan_of_two(&self, elem: ElemType, op: &'c Op) -> Result<Plan<'c>, Fault<'c>> {
+        if !op.suits(elem) {
+            return Err(Fault::Operator(op, elem));
+        }
+        let vector = self.vector(elem)?;
+        self.has_room(vector.len)?;
+        Ok(if self.me == 0 {
+            gives(vector)
+        } else {
+            takes(Takes::From(0, vector.len), Find::All)
         })
     }
 
@@ -511,6 +540,9 @@ impl<'c> MemberCall<'c> {
                 elem.size()
             ),
             Fault::BrokenPart => "a part that is no whole number of elements".to_owned(),
+            Fault::OverlappingParts => {
+                "the parts of the two ranks overlap; they stand one after the other".to_owned()
+            }
         };
         Error::Collective { reason }
     }

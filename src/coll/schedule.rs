@@ -168,6 +168,11 @@ impl<'c> Scheduler<'c> {
             elem: part.elem,
             algorithm: part.algorithm,
             send: given,
+            part_given: part.part_given.map(|(begin, len)| LoanRange {
+                offset: given.offset + begin,
+                len,
+                ..given
+            }),
             recv: part.result.and(recv),
             range: (part.begin, part.end),
             upto: part.upto,

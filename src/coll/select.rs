@@ -74,9 +74,21 @@ pub fn algorithm(
         Collective::Reduce { .. } if tree => Some(Algorithm::Tree),
         Collective::Reduce { .. } if len >= seeds::HELPED_MIN => Some(Algorithm::Helped),
         Collective::Reduce { .. } | Collective::ReduceScatter { .. } => Some(Algorithm::Flat),
+        // A copy of the first one's vector.
+        Collective::Exscan { .. } if size == 2 => None,
         Collective::Scan { .. } | Collective::Exscan { .. } if short => Some(Algorithm::Flat),
         Collective::Scan { .. } | Collective::Exscan { .. } => Some(Algorithm::Stream),
         _ => None,
+    }
+}
+
+/// Bytes of the shortest contribution to a reduction of vectors of `len` bytes.
+#[must_use]
+pub fn contribution(collective: &Collective, len: usize, size: usize) -> usize {
+    match collective {
+        // Nobody reads more than its part.
+        Collective::ReduceScatter { parts, .. } if size == 2 => parts.of(0).1.min(parts.of(1).1),
+        _ => len,
     }
 }
 
@@ -101,6 +113,8 @@ pub enum NodeScheme {
         algorithm: Algorithm,
         /// Whether one of two ranks that cannot map the other's vector gets it in pieces.
         in_pieces: bool,
+        /// Whether a rank reads all that it needs at once. A result of which each combines a share is read besides.
+        at_once: bool,
     },
 }
 
@@ -123,9 +137,11 @@ pub fn node_scheme(
 ) -> NodeScheme {
     if let Some(algorithm) = algorithm(collective, len, size, limits.slot) {
         let prefix = matches!(algorithm, Algorithm::Stream);
+        let given = contribution(collective, len, size);
         return NodeScheme::Combine {
             algorithm,
-            in_pieces: size == 2 && len > limits.slot && !prefix,
+            in_pieces: size == 2 && given > limits.slot && !prefix,
+            at_once: algorithm != Algorithm::Split,
         };
     }
     match collective {
@@ -163,7 +179,8 @@ fn has_one_reader(collective: &Collective, size: usize) -> bool {
         Collective::Bcast { .. }
         | Collective::Scatter { .. }
         | Collective::Allgather { .. }
-        | Collective::Alltoall { .. } => size == 2,
+        | Collective::Alltoall { .. }
+        | Collective::Exscan { .. } => size == 2,
         _ => false,
     }
 }
@@ -250,8 +267,10 @@ impl NodeScheme {
             } if !mapped && goes_as_message(len, limits) => Placement::Message,
             Self::Exchange { .. } => placement(len, mapped, limits.slot, limits.temp_max),
             Self::Combine {
-                in_pieces: true, ..
-            } if !mapped && limits.maps => Placement::Pieces,
+                in_pieces: true,
+                at_once,
+                ..
+            } if !mapped && limits.maps && (!at_once || limits.over_calls) => Placement::Pieces,
             Self::Combine {
                 algorithm: Algorithm::Stream,
                 ..

@@ -10,7 +10,7 @@ use super::fold::{Fold, FoldPlan};
 use super::messages::{MessageChain, MessageExchange, Recipients, Reduction};
 use super::op::{Body, Operation};
 use super::pieces::Pieces;
-use super::plan::Takes;
+use super::plan::{Takes, Task};
 use super::relay::Relay;
 use super::schedule::{Schedule, Scheduler};
 use super::select::{Algorithm, NodeScheme, node_scheme};
@@ -91,7 +91,7 @@ fn combining(plan: FoldPlan, to: &Recipients, scheme: NodeScheme, state: &CommSt
     } = scheme
     {
         let (given, taken) = pieces(&plan, to, state);
-        return Body::Pieces(Pieces::new(plan, given, taken));
+        return Body::Pieces(Pieces::new(plan, scheme, given, taken));
     }
     match (plan.algorithm, plan.recv) {
         (Algorithm::Tree, _) => Body::TreeFold(TreeFold::new(plan)),
@@ -231,7 +231,11 @@ impl Communicator {
                 // What the other rank maps it loads, whatever was seen.
                 Some(given) if StepMemory::of(engine).range_of(&given).heap.is_some() => {}
                 Some(given) => {
-                    let what = (collective, given.len);
+                    let part = match plan.task {
+                        Task::Combine(part) => part.part_given,
+                        _ => None,
+                    };
+                    let what = (collective, part.map_or(given.len, |(_, len)| len));
                     shared.timed = observed.choose(engine, other, what, over_calls);
                     shared.way = shared.timed.map(|timed| timed.rival);
                 }

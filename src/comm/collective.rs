@@ -138,7 +138,7 @@ impl Comm {
             std::mem::forget(unwinds);
         }
         loop {
-            match worker.step_short(&mut running, patience.polls) {
+            match worker.step_short(&mut running, send, patience.polls) {
                 Ok(()) => return ShortState::Done,
                 Err(Stop::Awaited) => {}
                 Err(Stop::NeedsRequest) => return ShortState::Begun,

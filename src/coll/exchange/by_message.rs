@@ -45,7 +45,11 @@ pub(super) struct OfferedMessage {
 }
 
 /// Whether a message between this rank and `place` is better than a call of the kernel there, or the only way.
-fn is_over_calls(memory: &StepMemory<'_>, state: &CommState, place: usize) -> bool {
+pub(in super::super) fn is_over_calls(
+    memory: &StepMemory<'_>,
+    state: &CommState,
+    place: usize,
+) -> bool {
     let peer = memory.peers()[state.members[place] as usize].as_ref();
     let calls = |peer: &Peer| peer.link.proven().by(Power::Copy).next().is_some();
     state.tuning.limits.over_calls || !peer.is_some_and(|peer| calls(peer))

@@ -131,22 +131,24 @@ impl ShortLines<'_> {
         Ok(())
     }
 
-    /// Of two ranks: this rank's own stands where the result goes already.
+    /// Of two ranks. `own`: where this rank's vector stands; none: where the result goes.
     #[inline(always)]
-    pub(super) fn combine_two(&mut self, combine: Combine, recv: &mut [u8]) -> Result<(), Stop> {
-        let Combine {
-            op, elem, begin, ..
-        } = combine;
+    pub(super) fn combine_two(
+        &mut self,
+        combined: Combine,
+        own: Option<&[u8]>,
+        recv: &mut [u8],
+    ) -> Result<(), Stop> {
+        let Combine { op, elem, .. } = combined;
         let me = self.state.me;
         let short = self.poll(1 - me)?;
-        let combine = |recv: &mut [u8], other: View<'_>, _| {
-            if me == 0 {
-                accumulate(op, elem, recv, other);
-            } else {
-                precede(op, elem, recv, other);
-            }
+        let read = |recv: &mut [u8], other: View<'_>, _| match (own, me) {
+            (None, 0) => accumulate(op, elem, recv, other),
+            (None, _) => precede(op, elem, recv, other),
+            (Some(own), 0) => combine(op, elem, recv, View::of(own), other),
+            (Some(own), _) => combine(op, elem, recv, other, View::of(own)),
         };
-        self.read_part(1 - me, short, begin, recv, combine)
+        self.read_part(1 - me, short, 0, recv, read)
     }
 
     #[inline(always)]

@@ -12,7 +12,7 @@ use crate::engine::Engine;
 use crate::state::Statistics;
 use onecopy_btl::LayerId;
 use onecopy_shm::coll::INLINE;
-use onecopy_shm::layout::{COLL_SLOT, HeapOffset};
+use onecopy_shm::layout::{COLL_SLOT, COLL_SLOT_LONG, HeapOffset};
 use std::ops::Range;
 
 /// What is to be done with the others' contributions.
@@ -47,7 +47,8 @@ impl Collect {
     }
 }
 
-/// How contributions are combined: those of the places below `upto`, their bytes from `begin` on.
+/// How contributions are combined: those of the places below `upto`, their bytes from `begin` on. Of two ranks that
+/// both combine each gives the other one's bytes alone.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Combine {
     pub(super) op: PredefinedOp,
@@ -57,7 +58,8 @@ pub(super) struct Combine {
 }
 
 impl Combine {
-    /// Whether both of two ranks combine all: each one's own stands where the result goes.
+    /// Whether a rank combines what two give. Its own stands where the result goes, unless it is
+    /// [long](Short::combines_own_in_place).
     #[inline(always)]
     pub(super) fn is_of_two(self, size: usize) -> bool {
         size == 2 && self.upto == 2
@@ -71,9 +73,10 @@ pub(crate) struct Short {
     pub(super) gives: bool,
     /// Who reads that in an exchange.
     pub(super) readers: Readers,
-    /// First of the bytes that this rank publishes.
+    /// Of the bytes that this rank publishes the first, and how many they are.
     offset: usize,
-    /// Bytes that each rank publishes.
+    given: usize,
+    /// Bytes that each of the others publishes.
     pub(super) len: usize,
     /// Bytes of the result.
     pub(super) result: usize,
@@ -134,28 +137,33 @@ impl Short {
                 }
                 Takes::Each(Parts::Listed(_)) => return None,
             },
-            Task::Combine(part) => Self::combining(part, offer?.len)?,
+            Task::Combine(part) => Self::combining(part, offer?.len, call.slot)?,
             Task::Swap(_) => return None,
         };
-        (short.offset, short.readers) =
-            offer.map_or((0, Readers::Nobody), |offer| (offer.offset, offer.readers));
+        if let Some(offer) = offer {
+            short.offset += offer.offset;
+            short.readers = offer.readers;
+        }
         let both_copy = match short.action {
             // The root of a gather copies its own part, too.
             Action::Collect(_) => !short.gives,
-            Action::Give { .. } => matches!(short.readers, Readers::Only(_)),
+            Action::Give { .. } => {
+                matches!(short.readers, Readers::Only(_)) && !matches!(plan.task, Task::Combine(_))
+            }
             Action::Meet | Action::Copy { .. } | Action::Combine(_) => false,
         };
         let mapped = if both_copy { GATHERED_MAX } else { MAPPED_MAX };
         let most = match &plan.task {
-            Task::Combine(_) => call.slot,
+            // More than two read their own vector, too, out of the channel.
+            Task::Combine(_) if size > 2 => call.slot,
             _ => mapped.max(call.slot),
         };
         (short.len <= most).then_some(short)
     }
 
-    /// A reduction of vectors of `len` bytes.
+    /// A reduction of vectors of so many bytes.
     #[inline(always)]
-    fn combining(part: &Combination<'_>, len: usize) -> Option<Self> {
+    fn combining(part: &Combination<'_>, vector: usize, slot: usize) -> Option<Self> {
         let &Combination {
             op: &Op::Predefined(op),
             elem,
@@ -168,7 +176,14 @@ impl Short {
         else {
             return None;
         };
-        // A member that combines reads its own contribution out of its line, too.
+        let result = part.end - begin;
+        let (offset, given, len) = match part.part_given {
+            Some((offset, given)) => (offset, given, result),
+            None => (0, vector, vector),
+        };
+        if len != given && len.max(given) > slot {
+            return None;
+        }
         let action = if part.result.is_some() {
             Action::Combine(Combine {
                 op,
@@ -179,7 +194,12 @@ impl Short {
         } else {
             Action::Give { keep: None }
         };
-        Some(Self::new(action, true, len, part.end - begin))
+        // One of more than two that combine reads its own contribution out of its line, too.
+        Some(Self {
+            offset,
+            given,
+            ..Self::new(action, true, len, result)
+        })
     }
 
     #[inline(always)]
@@ -189,6 +209,7 @@ impl Short {
             gives,
             readers: Readers::Nobody,
             offset: 0,
+            given: len,
             len,
             result,
         }
@@ -202,12 +223,12 @@ impl Short {
                 part, mine: true, ..
             }) => me * part..(me + 1) * part,
             Action::Give { keep: Some(from) } => {
-                let at = |place: usize| place.saturating_sub(self.offset).min(self.len);
+                let at = |place: usize| place.saturating_sub(self.offset).min(self.given);
                 at(from)..at(from + self.result)
             }
-            _ => self.len..self.len,
+            _ => self.given..self.given,
         };
-        let parts = [0..own.start, own.end..self.len];
+        let parts = [0..own.start, own.end..self.given];
         parts.into_iter().filter(|part| !part.is_empty())
     }
 
@@ -224,10 +245,17 @@ impl Short {
         }
     }
 
+    /// Whether a vector of this rank, which two combine, is combined where it stands. Others are copied first, while
+    /// the other rank's comes.
+    #[inline(always)]
+    pub(super) fn combines_own_in_place(&self) -> bool {
+        self.result > COLL_SLOT_LONG && matches!(self.action, Action::Combine(_))
+    }
+
     /// What this rank publishes of its send buffer, or of what stands in the receive buffer.
     #[inline(always)]
     pub(super) fn given<'b>(&self, send: Option<&'b [u8]>, recv: &'b [u8]) -> &'b [u8] {
-        &send.unwrap_or(recv)[self.offset..][..self.len]
+        &send.unwrap_or(recv)[self.offset..][..self.given]
     }
 
     /// Where what this rank gives stands. None: a request has to see to it.
@@ -239,10 +267,10 @@ impl Short {
         send: Option<&[u8]>,
         recv: &[u8],
     ) -> Option<GivenPlace> {
-        if self.len > COLL_SLOT {
+        if self.given > COLL_SLOT {
             return self.place_of_long(state, home, send, recv);
         }
-        (self.len <= INLINE || state.has_slots).then_some(GivenPlace::Channel)
+        (self.given <= INLINE || state.has_slots).then_some(GivenPlace::Channel)
     }
 
     /// The same of what has no room in a short slot. It is read in place where peers map it. A vector that the result
@@ -270,7 +298,7 @@ impl Short {
                 (can && self.is_read_by_all(state)).then_some(GivenPlace::Mapped(heap))
             }
             None => {
-                (state.has_slots && self.len <= state.slot_bytes()).then_some(GivenPlace::Channel)
+                (state.has_slots && self.given <= state.slot_bytes()).then_some(GivenPlace::Channel)
             }
         }
     }

@@ -155,63 +155,78 @@ fn a_giver_waits_for_late_readers() {
     });
 }
 
-/// Two ranks combine vectors where they stand, but for one that the result replaces; one of them may be late.
+/// Two ranks combine vectors where they stand, but for one that the result replaces. One of them may be late, and one
+/// may have no mapped memory. Some vectors fit into slots, others do not.
 #[test]
 fn two_ranks_combine_vectors_in_place() {
     local(2, |rt| {
-        let (world, me) = (rt.world(), rt.rank());
-        let count = 9008 / size_of::<u64>();
-        for late in 0..3 {
-            let mut heap = rt.alloc(count * size_of::<u64>()).expect("memory");
-            let vector: &mut [u64] = bytemuck::cast_slice_mut(&mut heap[..]);
-            let value = |rank: usize, at: usize| (rank as u64 + 2) * at as u64;
-            for (at, word) in vector.iter_mut().enumerate() {
-                *word = value(me, at);
+        for bytes in [9008, 40_000] {
+            for (late, plain) in (0..9).map(|case| (case % 3, case / 3)) {
+                combine_late(&rt, bytes / size_of::<u64>(), late, plain);
             }
-            world.barrier().expect("barrier");
-            if me == late {
-                std::thread::sleep(Duration::from_millis(20));
-            }
-            let mut sum = vec![0; count];
-            world
-                .allreduce(vector, &mut sum, PredefinedOp::Sum)
-                .expect("allreduce");
-            let whole = |at: usize| value(0, at) + value(1, at);
-            assert!(sum.iter().enumerate().all(|(at, &word)| word == whole(at)));
-            for root in 0..2 {
-                world.barrier().expect("barrier");
-                if me == late {
-                    std::thread::sleep(Duration::from_millis(20));
-                }
-                sum.fill(7);
-                world
-                    .reduce(vector, &mut sum, PredefinedOp::Sum, root)
-                    .expect("reduce");
-                let is_whole = sum.iter().enumerate().all(|(at, &word)| word == whole(at));
-                assert!(is_whole || me != root, "{late} is late, {root} the root");
-            }
-            let mut part = vec![0; count / 2];
-            world
-                .reduce_scatter_block(vector, &mut part, PredefinedOp::Sum)
-                .expect("reduce_scatter");
-            let from = me * (count / 2);
-            assert!(
-                part.iter()
-                    .enumerate()
-                    .all(|(at, &word)| word == whole(from + at))
-            );
-            world
-                .allreduce_in_place(vector, PredefinedOp::Sum)
-                .expect("allreduce");
-            assert!(
-                vector
-                    .iter()
-                    .enumerate()
-                    .all(|(at, &word)| word == whole(at))
-            );
         }
         rt.finalize().expect("finalize");
     });
+}
+
+/// Reductions of vectors of so many words. `late`: who comes late; `plain`: whose vector is not mapped; 2: nobody.
+fn combine_late(rt: &Runtime, count: usize, late: usize, plain: usize) {
+    let (world, me) = (rt.world(), rt.rank());
+    let mut heap = rt.alloc(count * size_of::<u64>()).expect("memory");
+    let mut stack = vec![0; count];
+    let vector: &mut [u64] = match me == plain {
+        true => &mut stack,
+        false => bytemuck::cast_slice_mut(&mut heap[..]),
+    };
+    let value = |rank: usize, at: usize| (rank as u64 + 2) * at as u64;
+    for (at, word) in vector.iter_mut().enumerate() {
+        *word = value(me, at);
+    }
+    let begin = || {
+        world.barrier().expect("barrier");
+        if me == late {
+            std::thread::sleep(Duration::from_millis(10));
+        }
+    };
+    let whole = |at: usize| value(0, at) + value(1, at);
+    let is_whole = |from: usize, words: &[u64]| {
+        let mut words = words.iter().enumerate();
+        words.all(|(at, &word)| word == whole(from + at))
+    };
+    let case = format!("{count} words, {late} is late, {plain} has plain memory");
+    begin();
+    let mut sum = vec![0; count];
+    world
+        .allreduce(vector, &mut sum, PredefinedOp::Sum)
+        .expect("allreduce");
+    assert!(is_whole(0, &sum), "allreduce: {case}");
+    for root in 0..2 {
+        begin();
+        sum.fill(7);
+        world
+            .reduce(vector, &mut sum, PredefinedOp::Sum, root)
+            .expect("reduce");
+        assert!(me != root || is_whole(0, &sum), "reduce to {root}: {case}");
+    }
+    begin();
+    let mut part = vec![0; count / 2];
+    world
+        .reduce_scatter_block(vector, &mut part, PredefinedOp::Sum)
+        .expect("reduce_scatter");
+    assert!(is_whole(me * (count / 2), &part), "reduce_scatter: {case}");
+    begin();
+    sum.fill(7);
+    world
+        .exscan(vector, &mut sum, PredefinedOp::Sum)
+        .expect("exscan");
+    let firsts = |(at, &word): (usize, &u64)| word == value(0, at);
+    let expected = me == 0 || sum.iter().enumerate().all(firsts);
+    assert!(expected, "exscan: {case}");
+    begin();
+    world
+        .allreduce_in_place(vector, PredefinedOp::Sum)
+        .expect("allreduce");
+    assert!(is_whole(0, vector), "allreduce in place: {case}");
 }
 
 /// An operator of the program panics through a call whose buffer the other rank may be reading: that rank gets an error
@@ -319,7 +334,7 @@ fn an_ended_runtime_tells_its_readers() {
             let Ok(mut running) = begun else {
                 panic!("it has not begun");
             };
-            assert_eq!(worker.step_short(&mut running, 1), Err(Stop::Awaited));
+            assert_eq!(worker.step_short(&mut running, None, 1), Err(Stop::Awaited));
             worker.engine.end_everything(Error::Aborted { code: 3 });
             let nothing = crate::coll::CallBuffers {
                 send: None,

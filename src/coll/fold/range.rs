@@ -25,8 +25,10 @@ use onecopy_shm::loan::LoanTable;
 /// two looks.
 const FRAGMENT_TWO: usize = 128 << 10;
 const FRAGMENT_MANY: usize = 16 << 10;
-/// Bytes of a fragment that is written to several places: it stays in the first cache between.
-const FRAGMENT_WRITTEN: usize = 16 << 10;
+/// Bytes of a fragment that is written to several places: it stays in the second cache between. After each one, the
+/// stores into the others' lines are waited for. An allreduce of 256 KiB took 14.9 µs in fragments of 16 KiB, 13.3 in
+/// those of 32, 12.3 in those of 128 (A, apart, 11-30; docs/performance.md, "Collectives").
+const FRAGMENT_WRITTEN: usize = 64 << 10;
 /// Bytes for what cannot be read in place, of all members together: temporary memory does not grow with the payload. By
 /// magnitude: two pieces of a size that hides the call of the kernel, and no more than a second cache has.
 const FETCH_MAX: usize = 256 << 10;
@@ -82,6 +84,8 @@ struct Contributions<'c> {
     state: &'c CommState,
     seq: u32,
     fragment: &'c Fragment,
+    /// Where the fragment begins in what the others give.
+    begin: usize,
     copies: &'c [u8],
     in_place: &'c InPlace<'c>,
 }
@@ -89,7 +93,7 @@ struct Contributions<'c> {
 impl<'c> Contributions<'c> {
     /// The bytes of `place`; none: they are this rank's own, given apart.
     fn view(&self, place: usize, location: &Location) -> Result<Option<View<'c>>> {
-        let Fragment { begin, len, .. } = *self.fragment;
+        let (begin, len) = (self.begin, self.fragment.len);
         let end = &self.state.channel_ends[place];
         let view = match location {
             Location::Own => return Ok(None),
@@ -146,8 +150,8 @@ impl Fold {
         // The result goes where this rank's contribution stands.
         let alias = self.locations.contains(&Location::Own)
             && match cx.shared.temp {
-                Some(_) => self.plan.algorithm == Algorithm::Split,
-                None => self.plan.in_place,
+                Some(_) if self.plan.gives_all() => self.plan.algorithm == Algorithm::Split,
+                _ => self.plan.in_place,
             };
         // The members whose bytes are copied before they are combined. Bytes in a buffer are copied if they cannot be
         // read in place. Attached bytes may turn out to have been missing, and then the fragment is combined again.
@@ -183,8 +187,7 @@ impl Fold {
             (0, _) => FRAGMENT_MANY,
             (count, _) => (FETCH_MAX / count).clamp(4 << 10, FRAGMENT_TWO),
         };
-        let size = self.plan.elem.size();
-        (wanted / size * size).max(size)
+        self.plan.whole_elements(wanted)
     }
 
     fn try_fragment(
@@ -198,10 +201,11 @@ impl Fold {
             return Ok(Outcome::Awaited);
         }
         let (begin, len) = (fragment.begin, fragment.len);
+        let taken = begin - self.plan.taken().0;
         let MemoryParts { loans, peers, .. } = cx.memory.parts();
         let in_place = if fragment.alias {
             Vec::new()
-        } else if let Some(all) = self.attach(peers, cx.state, (begin, len)) {
+        } else if let Some(all) = self.attach(peers, cx.state, (taken, len)) {
             all
         } else {
             return Ok(Outcome::Again);
@@ -211,6 +215,7 @@ impl Fold {
             state: cx.state,
             seq: cx.seq,
             fragment,
+            begin: taken,
             copies,
             in_place: &in_place,
         };
@@ -255,6 +260,7 @@ impl Fold {
         copies: &mut [u8],
     ) -> Result<bool> {
         let (seq, len) = (cx.seq, fragment.len);
+        let begin = fragment.begin - self.plan.taken().0;
         while self.fetched < fragment.absent.len() {
             let place = fragment.absent[self.fetched];
             let (Location::Buffer(range) | Location::Attached(range)) = self.locations[place]
@@ -270,7 +276,7 @@ impl Fold {
                 answers: line.is_some_and(|line| line.has(kind::ANSWERS)),
             };
             let to = CopyTarget::Bytes(&mut copies[self.fetched * len..(self.fetched + 1) * len]);
-            if reader::fetch(cx, &source, (fragment.begin as u64, len), to)? < len {
+            if reader::fetch(cx, &source, (begin as u64, len), to)? < len {
                 return Ok(false);
             }
             self.fetched += 1;
@@ -300,7 +306,7 @@ impl Fold {
                 let out = &mut temp[begin..begin + len];
                 combine_all(&operands, out, views, None, work);
             }
-            (Some(temp), Some(recv)) if operands.own.is_some() => {
+            (Some(temp), Some(recv)) if operands.own.is_some() && self.plan.gives_all() => {
                 let own = View::of(&temp[begin..begin + len]);
                 loans.write(recv, self.result_at(begin), len, |out| {
                     combine_all(&operands, out, views, Some(own), work);

@@ -78,15 +78,78 @@ fn reductions(root: usize, size: usize) -> Vec<Called> {
         elem,
         op: op(),
     };
-    let whole = [
+    let mut whole = vec![
         reduce,
         Collective::Allreduce { elem, op: op() },
         Collective::Scan { elem, op: op() },
-        Collective::Exscan { elem, op: op() },
     ];
-    let mut all: Vec<Called> = whole.map(|it| (it, Some(PART), Some(PART))).into();
+    if size != 2 {
+        // The second of two gets a copy.
+        whole.push(exscan());
+    }
+    let vectors = whole.into_iter();
+    let mut all: Vec<Called> = vectors.map(|it| (it, Some(PART), Some(PART))).collect();
     all.push((scatters, Some(PART * size), Some(PART)));
     all
+}
+
+fn exscan() -> Collective {
+    Collective::Exscan {
+        elem: ElemType::U64,
+        op: PredefinedOp::Sum.into(),
+    }
+}
+
+/// Of two ranks the second gets the first one's vector, wherever it stands, and nothing is combined.
+#[test]
+fn an_exclusive_prefix_of_two_is_a_copy() {
+    for in_place in [false, true] {
+        let send = (!in_place).then_some(PART);
+        let called = || vec![(exscan(), send, Some(PART))];
+        let called = [called(), called()];
+        let [first, second] = [0, 1].map(|me| of(&called, 0, me));
+        let offer = first.offer.expect("an offer");
+        let side = if in_place { Side::Recv } else { Side::Send };
+        assert_eq!((offer.side, offer.offset, offer.len), (side, 0, PART));
+        assert!(second.offer.is_none() && second.own.is_none());
+        let Task::Take { takes, .. } = second.task else {
+            panic!("it takes");
+        };
+        assert_eq!(takes.of(0), (0, PART));
+    }
+    let shorter = MemberCall {
+        collective: &exscan(),
+        slot: COLL_SLOT_LONG,
+        size: 2,
+        me: 1,
+        send: Some(PART),
+        recv: Some(PART - 8),
+    };
+    let plan: Result<Plan<'_>, _> = shorter.plan();
+    assert!(matches!(plan, Err(Fault::NoRoom(PART))));
+}
+
+/// Of two ranks each gives no more of its vector than the other one combines.
+#[test]
+fn one_that_combines_is_given_its_part_alone() {
+    let (elem, op) = (ElemType::U64, || PredefinedOp::Sum.into());
+    let listed = Parts::listed(&[5, 7], &[20, 3], 8);
+    for parts in [Parts::Equal(PART), listed] {
+        let len = parts.end(2);
+        let scattered = || Collective::ReduceScatter {
+            parts: parts.clone(),
+            elem,
+            op: op(),
+        };
+        let called = [(); 2].map(|()| vec![(scattered(), Some(len), Some(len))]);
+        for me in 0..2 {
+            let Task::Combine(part) = of(&called, 0, me).task else {
+                panic!("it combines");
+            };
+            assert_eq!(part.part_given, Some(parts.of(1 - me)));
+            assert_eq!((part.begin, part.end - part.begin), parts.of(me));
+        }
+    }
 }
 
 fn of<'c>(called: &'c [Vec<Called>], index: usize, me: usize) -> Plan<'c> {

@@ -4,8 +4,8 @@
 mod between;
 
 use super::{
-    Algorithm, FLAT, NodeLimits, NodeScheme, Placement, PlacementLimits, node_scheme, relay_min,
-    slot_for, temp_max, why, why_placed,
+    Algorithm, FLAT, NodeLimits, NodeScheme, Placement, PlacementLimits, contribution, node_scheme,
+    relay_min, slot_for, temp_max, why, why_placed,
 };
 use crate::coll::group::CHANNEL_RANKS;
 use crate::coll::nodes::MembersByNode;
@@ -178,13 +178,18 @@ impl Table {
         }
     }
 
-    /// How `len` bytes are done on one node.
-    fn scheme(&self, collective: &Collective, len: usize) -> NodeScheme {
+    /// How `len` bytes are done on one node, and how many of them a member gives.
+    fn scheme(&self, collective: &Collective, len: usize) -> (NodeScheme, usize) {
+        let mut collective = collective.clone();
+        if let Collective::ReduceScatter { parts, .. } = &mut collective {
+            *parts = Parts::Equal(len.div_ceil(self.ranks));
+        }
         let limits = NodeLimits {
             slot: self.limits.slot,
             relay_min: self.relay_min.unwrap_or(usize::MAX),
         };
-        node_scheme(collective, len, self.ranks, &limits)
+        let given = contribution(&collective, len, self.ranks);
+        (node_scheme(&collective, len, self.ranks, &limits), given)
     }
 
     fn add(&mut self, title: &'static str, collective: &Collective) {
@@ -202,6 +207,15 @@ impl Table {
             observed::MIN,
         ];
         let mut edges: Vec<usize> = edges.into_iter().chain(self.relay_min).collect();
+        if matches!(collective, Collective::ReduceScatter { .. }) && self.ranks == 2 {
+            // Each gives a half.
+            let twice = edges.iter().map(|&edge| 2 * edge.saturating_sub(1) + 1);
+            edges = edges
+                .iter()
+                .copied()
+                .chain(twice.collect::<Vec<_>>())
+                .collect();
+        }
         edges.sort_unstable();
         edges.dedup();
         if matches!(collective, Collective::Barrier) {
@@ -234,9 +248,9 @@ impl Table {
             let reason = "no channel is left for the communicator";
             return (("-", "-"), "messages", reason.to_owned());
         }
-        let scheme = self.scheme(collective, len);
+        let (scheme, given) = self.scheme(collective, len);
         let [mapped, plain] =
-            [self.limits.maps, false].map(|mapped| scheme.placement(len, mapped, &self.limits));
+            [self.limits.maps, false].map(|mapped| scheme.placement(given, mapped, &self.limits));
         let placed = why_placed(mapped);
         let places = if mapped == plain {
             placed.to_owned()
@@ -343,10 +357,28 @@ mod tests {
         };
         let placed = |title: &str, len| choice_of(&pair, title, len).map(|choice| choice.placement);
         assert_eq!(placed("allreduce", 16 << 10), Some(("buffer", "slot")));
-        for reduction in ["reduce", "allreduce", "reduce_scatter"] {
-            let long = placed(reduction, 20 << 10);
-            assert_eq!(long, Some(("buffer", "pieces")), "{reduction}");
-        }
+        assert_eq!(placed("allreduce", 20 << 10), Some(("buffer", "pieces")));
+        // The root alone combines, and reads by the kernel where that is cheaper.
+        let calls = Knobs::from_iter([("ONECOPY_LAYERS", "self,heap,cico")]);
+        let no_calls = Table::new(&calls.expect("a knob").0, &Costs::default(), 2, false);
+        let placed_without =
+            |title: &str, len| choice_of(&no_calls, title, len).map(|choice| choice.placement);
+        assert_eq!(
+            placed_without("reduce", 20 << 10),
+            Some(("buffer", "pieces"))
+        );
+        assert_ne!(placed("reduce", 20 << 10), Some(("buffer", "pieces")));
+        // Each gives a half.
+        assert_eq!(placed("reduce_scatter", 96), Some(("line", "line")));
+        assert_eq!(placed("reduce_scatter", 97), Some(("slot", "slot")));
+        let [fits, longer] = [32 << 10, (32 << 10) + 2];
+        assert_eq!(placed("reduce_scatter", fits), Some(("buffer", "slot")));
+        let longer = placed_without("reduce_scatter", longer);
+        assert_eq!(longer, Some(("buffer", "pieces")));
+        assert_eq!(
+            placed("exscan", 20 << 10).map(|(alloc, _)| alloc),
+            Some("buffer")
+        );
         let learned = |table: &Table, title: &str, len| {
             let choice = choice_of(table, title, len).expect("a choice");
             choice.why.contains("as times were seen")
