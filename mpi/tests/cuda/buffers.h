@@ -14,10 +14,10 @@ enum kind { PLAIN, PINNED, MANAGED, DEVICE, POOLED, MAPPED, KINDS };
 enum { ROOM = 8 << 20 };
 
 static CUcontext context;
+static CUdevice device;
 
 /* Begins with the driver; false: there is no device. */
 static inline int begin(void) {
-    CUdevice device;
     if (cuInit(0) != 0 || cuDeviceGet(&device, 0) != 0) return 0;
     CU(cuDevicePrimaryCtxRetain(&context, device));
     CU(cuCtxSetCurrent(context));
@@ -30,11 +30,12 @@ static inline char *map(size_t bytes) {
     enum { PIECE = 2 << 20, INSIDE = PIECE / 2 + 64 };
     CUmemGenericAllocationHandle memory;
     CUmemAllocationProp prop;
-    CUmemAccessDesc access = { { 1, 0 }, 3 };
+    CUmemAccessDesc access = { { 1, device }, 3 };
     CUdeviceptr address;
     memset(&prop, 0, sizeof(prop));
     prop.type = 1;
     prop.location.type = 1;
+    prop.location.id = device;
     CU(cuMemAddressReserve(&address, bytes + PIECE, 0, 0, 0));
     for (size_t at = 0; at < bytes + PIECE; at += PIECE) {
         CU(cuMemCreate(&memory, PIECE, &prop, 0));

@@ -9,7 +9,7 @@ enum { BYTES = 6 << 20, READY = 1, DATA = 2 };
 
 static CUcontext other;
 
-static void *device(void) {
+static void *foreign(void) {
     CUdeviceptr address;
     CU(cuCtxCreate_v2(&other, 0, 0));
     CU(cuMemAlloc_v2(&address, BYTES));
@@ -48,7 +48,7 @@ int main(int argc, char **argv) {
         int peer = 1 - rank;
         /* The sender's memory goes once the message is announced. */
         if (rank == sender) {
-            void *memory = device();
+            void *memory = foreign();
             OK(MPI_Isend(memory, BYTES, MPI_BYTE, peer, DATA, MPI_COMM_WORLD, &request));
             end(memory, frees);
             OK(MPI_Send(&word, 1, MPI_BYTE, peer, READY, MPI_COMM_WORLD));
@@ -62,7 +62,7 @@ int main(int argc, char **argv) {
             OK(MPI_Recv(&word, 1, MPI_BYTE, peer, READY, MPI_COMM_WORLD, MPI_STATUS_IGNORE));
             OK(MPI_Send(plain, BYTES, MPI_BYTE, peer, DATA, MPI_COMM_WORLD));
         } else {
-            void *memory = device();
+            void *memory = foreign();
             OK(MPI_Irecv(memory, BYTES, MPI_BYTE, peer, DATA, MPI_COMM_WORLD, &request));
             end(memory, frees);
             OK(MPI_Send(&word, 1, MPI_BYTE, peer, READY, MPI_COMM_WORLD));

@@ -112,6 +112,11 @@ fn messages_while_a_kernel_that_waits_for_them_occupies_the_device() {
 }
 
 #[test]
+fn handles_of_the_driver_in_software_are_strict() {
+    passes("handles", &[], &[], "strict");
+}
+
+#[test]
 fn contexts_that_end_take_no_memory_along() {
     passes("contexts", &[], &[], "all contexts");
 }

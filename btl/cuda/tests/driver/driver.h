@@ -83,6 +83,10 @@ CUresult cuMemUnmap(CUdeviceptr address, size_t bytes);
 CUresult cuMemSetAccess(CUdeviceptr address, size_t bytes, const CUmemAccessDesc *access, size_t count);
 CUresult cuMemcpyHtoD_v2(CUdeviceptr to, const void *from, size_t bytes);
 CUresult cuMemcpyDtoH_v2(void *to, CUdeviceptr from, size_t bytes);
+CUresult cuMemcpyDtoDAsync_v2(CUdeviceptr to, CUdeviceptr from, size_t bytes, CUstream stream);
+CUresult cuIpcGetMemHandle(CUipcMemHandle *handle, CUdeviceptr address);
+CUresult cuIpcOpenMemHandle_v2(CUdeviceptr *address, CUipcMemHandle handle, unsigned int flags);
+CUresult cuIpcCloseMemHandle(CUdeviceptr address);
 CUresult cuMemcpyHtoDAsync_v2(CUdeviceptr to, const void *from, size_t bytes, CUstream stream);
 CUresult cuMemcpyDtoHAsync_v2(void *to, CUdeviceptr from, size_t bytes, CUstream stream);
 CUresult cuStreamCreate(CUstream *stream, unsigned int flags);
@@ -118,11 +122,19 @@ unsigned long cuModelRegistered(void);
 /* Questions about addresses, and copies, so far. */
 unsigned long cuModelQueries(void);
 unsigned long cuModelCopies(void);
+/* Copies between devices so far, but for short ones. */
+unsigned long cuModelBetween(void);
+/* Mappings of other processes' memory that are open, and how many were opened so far. Calls that no program may make,
+ * such as closing one while work names it. */
+unsigned long cuModelMappings(void);
+unsigned long cuModelOpenings(void);
+unsigned long cuModelMisuses(void);
 /* Keeps a thread that begins a copy in that call, as a driver does whose lock another thread holds. */
 void cuModelStall(int on);
 /* Threads that are kept so. */
 unsigned long cuModelStalled(void);
-/* Holds back copies of a device until they are let go: how a device that is stuck looks from outside. */
+/* Holds back copies of a device until they are let go: how a device that is stuck looks from outside. 1: all, 2: all
+ * but short ones. */
 void cuModelHold(int device, int on);
 
 /*

@@ -57,6 +57,7 @@ functions! {
     objects: fn() -> u64 = c"cuModelObjects";
     registered: fn() -> u64 = c"cuModelRegistered";
     hold: fn(c_int, c_int) -> () = c"cuModelHold";
+    between: fn() -> u64 = c"cuModelBetween";
 }
 
 pub(crate) const NO_FAULT: c_int = 0;
@@ -161,6 +162,12 @@ impl Driver {
     pub(crate) fn blocking_calls(&self) -> u64 {
         // SAFETY: a look.
         unsafe { (self.functions.blocking_calls)() }
+    }
+
+    /// Copies between devices so far.
+    pub(crate) fn between(&self) -> u64 {
+        // SAFETY: a look.
+        unsafe { (self.functions.between)() }
     }
 
     /// A kernel that occupies the device until the word has the value.

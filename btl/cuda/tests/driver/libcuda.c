@@ -4,11 +4,18 @@
  *
  * Memory of a device cannot be touched at its address. That address is reserved without any access, and the bytes are
  * in a memfd that is mapped elsewhere. A load ends the program, and process_vm_readv fails, as on a device. A stream is
- * a queue whose thread does its work in order. A kernel occupies the whole device. The default stream waits for all
- * streams that are not non-blocking, and these for it. A call that waits on a real driver waits here too, for ever if
- * the kernel that it waits for never ends. So does one that may wait there, as giving pinned memory out or back.
+ * a queue whose thread does its work in order. A kernel occupies the whole device, and copies within that device wait
+ * for it, as they may need its processors. The default stream waits for all streams that are not non-blocking, and
+ * these for it. A call that waits on a real driver waits here too, for ever if the kernel that it waits for never ends.
+ * So does one that may wait there, as giving pinned memory out or back.
  *
- * Names and numbers are those of the interface. Environment: MODEL_CUDA_DEVICES says how many devices there are.
+ * Memory of a device is shown to other processes by a handle that names its memfd. Opening and closing a mapping wait
+ * for kernels, as a driver may do, and so does an allocation. Opening is strict: never in the own process, by one
+ * context of a device alone, once for each handle, which is counted. Closing is an error while work names the mapping.
+ *
+ * Names and numbers are those of the interface. Environment: MODEL_CUDA_DEVICES says how many devices there are,
+ * MODEL_CUDA_APART that none reaches another one's memory. MODEL_CUDA_IPC=refused gives out no handle,
+ * MODEL_CUDA_IPC=closed opens none. MODEL_CUDA_MAPPINGS says how many may be open.
  */
 #define _GNU_SOURCE
 #include "driver.h"
@@ -22,6 +29,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <sys/stat.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -34,6 +42,8 @@ enum {
 	INVALID_DEVICE = 101,
 	INVALID_CONTEXT = 201,
 	MAP_FAILED_ERROR = 205,
+	ALREADY_MAPPED = 208,
+	PEER_ACCESS_UNSUPPORTED = 217,
 	INVALID_HANDLE = 400,
 	NOT_FOUND = 500,
 	NOT_READY = 600,
@@ -47,6 +57,7 @@ enum {
 #define ARENA (1ull << 38)
 #define STEP (64ull << 10)
 #define ALIGNED (2ull << 20)
+#define SHORT 4096
 
 enum kind { DEVICE, MANAGED, PINNED, RESERVED, POOLED, MAPPED };
 
@@ -61,6 +72,9 @@ struct allocation {
 	struct context *context;
 	int device;
 	bool opened;
+	/* What was opened, and how often. */
+	CUipcMemHandle handle;
+	int openings;
 };
 
 struct physical {
@@ -91,6 +105,8 @@ struct op {
 	unsigned long turn;
 	uint32_t value;
 	unsigned long sequence;
+	/* A kernel that occupies its device already, though its thread has not looked. */
+	bool begun;
 };
 
 struct stream {
@@ -117,10 +133,11 @@ static pthread_cond_t changed = PTHREAD_COND_INITIALIZER;
 static struct allocation *allocations;
 static struct context primary[DEVICES];
 static int devices;
-static bool initialized, occupied[DEVICES], held[DEVICES];
+static bool initialized, occupied[DEVICES];
+static int held[DEVICES];
 static uint64_t arena;
 static unsigned long long next_id = 1;
-static unsigned long sequence, blocking_calls, objects, queries, copies;
+static unsigned long sequence, blocking_calls, objects, queries, copies, between, openings, misuses;
 static bool stalled;
 static unsigned long kept;
 static enum model_fault fault;
@@ -219,6 +236,40 @@ unsigned long cuModelCopies(void)
 	unsigned long begun = copies;
 	pthread_mutex_unlock(&lock);
 	return begun;
+}
+
+unsigned long cuModelBetween(void)
+{
+	pthread_mutex_lock(&lock);
+	unsigned long begun = between;
+	pthread_mutex_unlock(&lock);
+	return begun;
+}
+
+unsigned long cuModelMappings(void)
+{
+	pthread_mutex_lock(&lock);
+	unsigned long there = 0;
+	for (struct allocation *a = allocations; a; a = a->next)
+		there += a->kind == DEVICE && a->opened;
+	pthread_mutex_unlock(&lock);
+	return there;
+}
+
+unsigned long cuModelOpenings(void)
+{
+	pthread_mutex_lock(&lock);
+	unsigned long so_far = openings;
+	pthread_mutex_unlock(&lock);
+	return so_far;
+}
+
+unsigned long cuModelMisuses(void)
+{
+	pthread_mutex_lock(&lock);
+	unsigned long so_far = misuses;
+	pthread_mutex_unlock(&lock);
+	return so_far;
 }
 
 void cuModelStall(int on)
@@ -372,6 +423,14 @@ static bool earlier(struct stream *stream, unsigned long than)
 	return stream->head && stream->head->sequence < than;
 }
 
+/* Whether a copy is from a device's memory to the same one's. */
+static bool is_within(struct op *op, int device)
+{
+	struct allocation *to = find(op->to), *from = find(op->from);
+	return to && from && to->kind != PINNED && from->kind != PINNED && to->device == device &&
+	       from->device == device;
+}
+
 /* Whether the first work of a stream may be done. */
 static bool may_run(struct stream *stream)
 {
@@ -388,9 +447,12 @@ static bool may_run(struct stream *stream)
 	}
 	if (op->work == WAIT_EVENT)
 		return op->event->done >= op->turn;
-	if (op->work == COPY && held[context->device])
+	if (op->work == COPY && held[context->device] && (held[context->device] == 1 || op->bytes > SHORT))
 		return false;
-	return op->work != SPIN || !occupied[context->device];
+	/* Between addresses of one device its processors copy. */
+	if (op->work == COPY && occupied[context->device] && is_within(op, context->device))
+		return false;
+	return op->work != SPIN || op->begun || !occupied[context->device];
 }
 
 static void copy(struct context *context, struct op *op)
@@ -421,6 +483,7 @@ static void run_kernel(struct context *context, struct op *op)
 		pthread_mutex_lock(&lock);
 	}
 	occupied[context->device] = false;
+	pthread_cond_broadcast(&changed);
 }
 
 static void *work(void *argument)
@@ -448,6 +511,8 @@ static void *work(void *argument)
 				copy(context, op);
 		} else if (op->work == SPIN && good) {
 			run_kernel(context, op);
+		} else if (op->work == SPIN && op->begun) {
+			occupied[context->device] = false;
 		} else if (op->work == SET_EVENT) {
 			if (op->event->done < op->turn)
 				op->event->done = op->turn;
@@ -532,6 +597,15 @@ static CUresult wait_for_context(struct context *context)
 	return check(context);
 }
 
+/* Waits until no kernel occupies the device. */
+static CUresult wait_for_kernels(struct context *context)
+{
+	while (context->alive && occupied[context->device]) {
+		pthread_cond_wait(&changed, &lock);
+	}
+	return check(context);
+}
+
 static CUresult wait_for_stream(struct stream *stream)
 {
 	blocking_calls++;
@@ -589,6 +663,8 @@ CUresult cuGetErrorName(CUresult error, const char **name)
 		{ ILLEGAL_ADDRESS, "CUDA_ERROR_ILLEGAL_ADDRESS" },
 		{ CONTEXT_IS_DESTROYED, "CUDA_ERROR_CONTEXT_IS_DESTROYED" },
 		{ NOT_SUPPORTED, "CUDA_ERROR_NOT_SUPPORTED" },
+		{ PEER_ACCESS_UNSUPPORTED, "CUDA_ERROR_PEER_ACCESS_UNSUPPORTED" },
+		{ ALREADY_MAPPED, "CUDA_ERROR_ALREADY_MAPPED" },
 	};
 	for (size_t i = 0; i < sizeof(names) / sizeof(names[0]); i++) {
 		if (names[i].error == error) {
@@ -653,8 +729,16 @@ CUresult cuDeviceTotalMem_v2(size_t *bytes, CUdevice device)
 
 CUresult cuDeviceCanAccessPeer(int *can, CUdevice device, CUdevice peer)
 {
-	*can = device != peer;
+	*can = device != peer && !getenv("MODEL_CUDA_APART");
 	return SUCCESS;
+}
+
+/* The same number in all processes of a machine. */
+CUresult cuDeviceGetUuid_v2(char *uuid, CUdevice device)
+{
+	memcpy(uuid, "software device", 15);
+	uuid[15] = (char)('0' + device);
+	return device < devices ? SUCCESS : INVALID_DEVICE;
 }
 
 /* Contexts. */
@@ -662,6 +746,7 @@ CUresult cuDeviceCanAccessPeer(int *can, CUdevice device, CUdevice peer)
 /* Work of a stream whose context ends is over. */
 static void end_stream(struct stream *stream)
 {
+	int device = stream->context->device;
 	stream->context = &nowhere;
 	stream->gone = true;
 	/* What is being done is its thread's to end. */
@@ -669,6 +754,8 @@ static void end_stream(struct stream *stream)
 	while (*rest) {
 		struct op *op = *rest;
 		*rest = op->next;
+		if (op->begun)
+			occupied[device] = false;
 		free(op);
 	}
 	stream->tail = rest;
@@ -818,7 +905,13 @@ static CUresult make_locked(enum kind kind, CUdeviceptr *address, size_t bytes)
 
 CUresult cuMemAlloc_v2(CUdeviceptr *address, size_t bytes)
 {
-	return make_locked(DEVICE, address, bytes);
+	pthread_mutex_lock(&lock);
+	NEED_CONTEXT();
+	CUresult result = wait_for_kernels(current());
+	if (!result)
+		result = make(DEVICE, address, bytes);
+	pthread_mutex_unlock(&lock);
+	return result;
 }
 
 CUresult cuMemAllocManaged(CUdeviceptr *address, size_t bytes, unsigned int flags)
@@ -1172,7 +1265,11 @@ CUresult cuMemcpyDtoHAsync_v2(void *to, CUdeviceptr from, size_t bytes, CUstream
 
 CUresult cuMemcpyDtoDAsync_v2(CUdeviceptr to, CUdeviceptr from, size_t bytes, CUstream stream)
 {
-	return cuMemcpyAsync(to, from, bytes, stream);
+	CUresult result = cuMemcpyAsync(to, from, bytes, stream);
+	pthread_mutex_lock(&lock);
+	between += !result && bytes > SHORT;
+	pthread_mutex_unlock(&lock);
+	return result;
 }
 
 CUresult cuMemcpyPeerAsync(CUdeviceptr to, CUcontext to_context, CUdeviceptr from, CUcontext from_context, size_t bytes,
@@ -1180,7 +1277,7 @@ CUresult cuMemcpyPeerAsync(CUdeviceptr to, CUcontext to_context, CUdeviceptr fro
 {
 	(void)to_context;
 	(void)from_context;
-	return cuMemcpyAsync(to, from, bytes, stream);
+	return cuMemcpyDtoDAsync_v2(to, from, bytes, stream);
 }
 
 CUresult cuMemcpy2DAsync_v2(const void *rows, CUstream stream)
@@ -1330,57 +1427,146 @@ CUresult cuEventDestroy_v2(CUevent event)
 struct shown {
 	int pid;
 	int fd;
+	uint64_t inode;
 	size_t size;
 	int device;
 };
 
+static bool ipc_is(const char *word)
+{
+	const char *said = getenv("MODEL_CUDA_IPC");
+	return said && !strcmp(said, word);
+}
+
 CUresult cuIpcGetMemHandle(CUipcMemHandle *handle, CUdeviceptr address)
 {
+	if (ipc_is("refused"))
+		return NOT_SUPPORTED;
 	pthread_mutex_lock(&lock);
+	NEED_CONTEXT();
 	struct allocation *a = find(address);
-	bool good = a && a->kind == DEVICE && !a->opened;
-	struct shown shown = { getpid(), good ? a->fd : -1, good ? a->size : 0, good ? a->device : 0 };
-	pthread_mutex_unlock(&lock);
+	struct stat file;
+	bool good = a && a->kind == DEVICE && !a->opened && a->base == address && !fstat(a->fd, &file);
 	memset(handle, 0, sizeof(*handle));
-	memcpy(handle, &shown, sizeof(shown));
+	if (good) {
+		struct shown shown = { getpid(), a->fd, file.st_ino, a->size, a->device };
+		memcpy(handle, &shown, sizeof(shown));
+	}
+	pthread_mutex_unlock(&lock);
 	return good ? SUCCESS : INVALID_VALUE;
+}
+
+/* The memory that a handle names, or -1: it is not there any more. */
+static int memory_of(const struct shown *shown)
+{
+	char path[64];
+	struct stat file;
+	snprintf(path, sizeof(path), "/proc/%d/fd/%d", shown->pid, shown->fd);
+	int fd = open(path, O_RDWR | O_CLOEXEC);
+	if (fd < 0)
+		return -1;
+	/* The number of a descriptor may be another one's meanwhile. */
+	if (fstat(fd, &file) || file.st_ino != shown->inode || (size_t)file.st_size < shown->size) {
+		close(fd);
+		return -1;
+	}
+	return fd;
+}
+
+/* Opens a handle, under the lock. */
+static CUresult open_shown(CUdeviceptr *address, const CUipcMemHandle *handle, bool lazily)
+{
+	struct shown shown;
+	memcpy(&shown, handle, sizeof(shown));
+	struct context *context = current();
+	int most = getenv("MODEL_CUDA_MAPPINGS") ? atoi(getenv("MODEL_CUDA_MAPPINGS")) : 1 << 20;
+	for (struct allocation *a = allocations; a; a = a->next) {
+		if (a->kind != DEVICE || !a->opened)
+			continue;
+		most--;
+		if (memcmp(&a->handle, handle, sizeof(*handle)))
+			continue;
+		if (a->context == context) {
+			a->openings++;
+			*address = a->base;
+			return SUCCESS;
+		}
+		if (a->context->device == context->device)
+			return ALREADY_MAPPED;
+	}
+	if (shown.device < 0 || shown.device >= devices)
+		return INVALID_DEVICE;
+	if (shown.device != context->device && (!lazily || getenv("MODEL_CUDA_APART")))
+		return PEER_ACCESS_UNSUPPORTED;
+	if (most <= 0)
+		return OUT_OF_MEMORY;
+	int fd = memory_of(&shown);
+	if (fd < 0)
+		return MAP_FAILED_ERROR;
+	uint64_t base = place(shown.size);
+	if (!base) {
+		close(fd);
+		return OUT_OF_MEMORY;
+	}
+	struct allocation *a = keep(DEVICE, base, shown.size, fd);
+	a->alias = map_alias(fd, shown.size);
+	a->device = shown.device;
+	a->opened = true;
+	a->handle = *handle;
+	a->openings = 1;
+	*address = base;
+	openings++;
+	return SUCCESS;
 }
 
 CUresult cuIpcOpenMemHandle_v2(CUdeviceptr *address, CUipcMemHandle handle, unsigned int flags)
 {
-	(void)flags;
 	struct shown shown;
 	memcpy(&shown, &handle, sizeof(shown));
 	if (shown.pid == getpid())
 		return INVALID_CONTEXT;
-	char path[64];
-	snprintf(path, sizeof(path), "/proc/%d/fd/%d", shown.pid, shown.fd);
-	int fd = open(path, O_RDWR | O_CLOEXEC);
-	if (fd < 0)
+	if (ipc_is("closed"))
 		return MAP_FAILED_ERROR;
 	pthread_mutex_lock(&lock);
 	NEED_CONTEXT();
-	uint64_t base = place(shown.size);
-	if (base) {
-		struct allocation *a = keep(DEVICE, base, shown.size, fd);
-		a->alias = map_alias(fd, shown.size);
-		a->device = shown.device;
-		a->opened = true;
-		*address = base;
-	}
+	CUresult result = wait_for_kernels(current());
+	if (!result)
+		result = open_shown(address, &handle, flags & 1);
 	pthread_mutex_unlock(&lock);
-	return base ? SUCCESS : OUT_OF_MEMORY;
+	return result;
+}
+
+/* Whether work of any stream names an allocation. */
+static bool is_named(struct allocation *a)
+{
+	for (int i = 0; i < devices; i++) {
+		for (struct stream *stream = primary[i].streams; stream; stream = stream->next) {
+			for (struct op *op = stream->head; op; op = op->next) {
+				if (op->work == COPY && (op->from - a->base < a->size || op->to - a->base < a->size))
+					return true;
+			}
+		}
+	}
+	return false;
 }
 
 CUresult cuIpcCloseMemHandle(CUdeviceptr address)
 {
 	pthread_mutex_lock(&lock);
+	NEED_CONTEXT();
 	struct allocation *a = find(address);
-	bool good = a && a->opened && a->base == address;
-	if (good)
+	bool good = a && a->opened && a->kind == DEVICE && a->base == address && a->context == current();
+	if (good && is_named(a)) {
+		good = false;
+	}
+	misuses += !good;
+	CUresult result = good ? wait_for_kernels(current()) : INVALID_VALUE;
+	/* It may have been closed while this one waited. */
+	a = good ? find(address) : NULL;
+	if (a && a->opened && !--a->openings)
 		forget(a);
 	pthread_mutex_unlock(&lock);
-	return good ? SUCCESS : INVALID_VALUE;
+	return result;
 }
 
 CUresult cuIpcGetEventHandle(CUipcEventHandle *handle, CUevent event)
@@ -1422,9 +1608,13 @@ CUresult cuLaunchKernel(CUfunction function, unsigned int grid_x, unsigned int g
 		return INVALID_HANDLE;
 	pthread_mutex_lock(&lock);
 	NEED_CONTEXT();
-	struct op *op = add(named(stream), SPIN);
+	struct stream *in = named(stream);
+	struct op *op = add(in, SPIN);
 	op->to = *(uint64_t *)parameters[0];
 	op->value = *(uint32_t *)parameters[1];
+	/* As on a device: what nothing stands before has begun when anything that is called later begins. */
+	op->begun = in->head == op && may_run(in);
+	occupied[current()->device] |= op->begun;
 	pthread_mutex_unlock(&lock);
 	return SUCCESS;
 }
