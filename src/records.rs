@@ -194,11 +194,15 @@ pub(crate) enum SourceLayout {
     },
     /// In too many to list.
     Scattered,
+    /// In a device. What its sender offers stands in a chunk, in so many bytes.
+    Offered { chunk: ChunkName, bytes: u32 },
 }
 
 /// Shapes of a source that lies in the pieces of a list.
 const LIST: u32 = 1;
 const LIST_EXPOSED: u32 = 4;
+/// The shape of a source that is offered.
+const OFFERED: u32 = 5;
 
 /// An announcement.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -227,6 +231,7 @@ impl Rts {
                 count,
                 cookie: Some(cookie),
             } => (LIST_EXPOSED, pair(chunk.to_word(), count), cookie),
+            SourceLayout::Offered { chunk, bytes } => (OFFERED, pair(chunk.to_word(), bytes), 0),
         };
         seal(
             Kind::Rts,
@@ -254,6 +259,13 @@ impl Rts {
                 address: a,
                 cookie: b,
             },
+            OFFERED => {
+                let (chunk, bytes) = halves(a);
+                SourceLayout::Offered {
+                    chunk: ChunkName::from_word(chunk),
+                    bytes,
+                }
+            }
             other => {
                 return Err(BadBody::Value {
                     kind: Kind::Rts,
@@ -277,7 +289,7 @@ pub(crate) fn chunk_of(kind: Kind, bytes: &[u8; BODY]) -> Option<ChunkName> {
     let word = |index: usize| words.get(index).map_or(0, |&word| u64::from_le_bytes(word));
     let names = match kind {
         Kind::ChunkFirst | Kind::ChunkNext | Kind::Data => true,
-        Kind::Rts => matches!(halves(word(4)).1, LIST | LIST_EXPOSED),
+        Kind::Rts => matches!(halves(word(4)).1, LIST | LIST_EXPOSED | OFFERED),
         _ => false,
     };
     names.then(|| ChunkName::from_word(halves(word(2)).0))
@@ -387,12 +399,13 @@ mod tests {
 
     proptest! {
         #[test]
-        fn bodies_come_back(len: u64, request: u64, a in 0..u64::MAX, b in 0..u64::MAX, coop_id: u32, count: u32, shape in 0u8..5) {
+        fn bodies_come_back(len: u64, request: u64, a in 0..u64::MAX, b in 0..u64::MAX, coop_id: u32, count: u32, shape in 0u8..6) {
             let layout = match shape {
                 0 => SourceLayout::One { address: a, heap: (b % 2 == 0).then_some(b) },
                 1 => SourceLayout::List { chunk: ChunkName::from_word(coop_id), count, cookie: None },
                 3 => SourceLayout::Region { address: a, cookie: b },
                 4 => SourceLayout::List { chunk: ChunkName::from_word(coop_id), count, cookie: Some(b) },
+                5 => SourceLayout::Offered { chunk: ChunkName::from_word(coop_id), bytes: count },
                 _ => SourceLayout::Scattered,
             };
             let rts = Rts { len, request, layout, coop_id };

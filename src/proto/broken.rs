@@ -78,7 +78,7 @@ fn announced_broken_off(
             receiving.close(peer);
         }
         // The peer was asked for nothing.
-        Some(Mode::RdmaRead(_)) => {
+        Some(Mode::RdmaRead(_) | Mode::Direct(_)) => {
             return Err(format!(
                 "it breaks off transfer {number:#x}, for which nothing was asked of it"
             ));

@@ -35,6 +35,15 @@ pub(crate) fn demote(core: &mut Core, peer: &mut Peer, error: &CopyError) {
     peer.announce_reading();
 }
 
+/// A message between devices is staged.
+#[cold]
+pub(crate) fn declined(core: &mut Core, why: &str) {
+    if core.counters.device_declined == 0 {
+        tracing::info!("a message between devices goes through host memory: {why}");
+    }
+    core.counters.device_declined += 1;
+}
+
 /// Counts what the attach cache of this peer did, if `layer` has one.
 #[inline]
 pub(crate) fn note_attachments(counters: &mut Counters, link: &Link, layer: LayerId) {

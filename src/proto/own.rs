@@ -5,16 +5,21 @@
 use super::control::complete_send;
 use super::deliver::deliver_own;
 use super::eager;
+use super::layers::declined;
 use crate::error::Error;
 use crate::matching::Envelope;
-use crate::request::{LoanRange, RequestId, RequestState, SendPlan, UserBuf};
+use crate::request::{
+    LoanRange, OfferedBy, RequestId, RequestState, SendPlan, StagedBuf, Taken, UserBuf,
+};
 use crate::state::UnexpectedMessage;
 use crate::state::message::{Announcement, Remote};
-use crate::state::transfer::{Mode, Transfer, Transfers};
+use crate::state::transfer::{Mode, OwnSend, Transfer, Transfers};
 use crate::state::{Core, Receives};
 use onecopy_shm::coop::MessageRange;
 use onecopy_shm::copy::{Kernel, copy_slices};
 use onecopy_shm::loan::LoanTable;
+use std::ops::Range;
+use std::sync::Arc;
 
 /// Longer messages wait for their receive where they are, so that they are copied once. Shorter ones are
 /// complete at once, as eager ones to other ranks are. Chosen by magnitude: two copies of so much within a cache take
@@ -117,12 +122,9 @@ fn move_bytes(
     if from.buf.staged().is_some() || to.buf.staged().is_some() {
         let whole = MessageRange { offset: 0, len: n };
         let remaining = if n == 0 { Vec::new() } else { vec![whole] };
-        // What is staged wakes a thread that sleeps, a transfer does not. An error comes with the first step.
-        if let Some(staged) = from.buf.staged() {
-            let _ = staged.ready(0..n);
-        }
-        if let Some(staged) = to.buf.staged() {
-            let _ = staged.room(0..n);
+        let direct = accept_whole(&from.buf, &to.buf, n);
+        if direct.is_none() {
+            ask(&from.buf, &to.buf, 0..n);
         }
         transfers.insert(Transfer {
             request: receive,
@@ -136,7 +138,7 @@ fn move_bytes(
             },
             len: n,
             remaining,
-            mode: Mode::Own(send),
+            mode: Mode::Own(OwnSend { send, direct }),
             layer: None,
             written: None,
             timed: None,
@@ -156,6 +158,24 @@ fn move_bytes(
     complete_send(core, send);
 }
 
+/// Lets a staged receive take all bytes of a staged send, if it can.
+fn accept_whole(from: &UserBuf, to: &UserBuf, len: u64) -> Option<Arc<StagedBuf>> {
+    let (from, to) = (from.staged()?, to.staged()?);
+    let offer = from.offer(true).filter(|_| len > 0)?;
+    let accepted = to.accept(OfferedBy::Own, &offer, len);
+    accepted.then(|| Arc::clone(to))
+}
+
+/// What is staged wakes a thread that sleeps, a transfer does not. An error comes with the first step.
+fn ask(from: &UserBuf, to: &UserBuf, range: Range<u64>) {
+    if let Some(staged) = from.staged() {
+        let _ = staged.ready(range.clone());
+    }
+    if let Some(staged) = to.staged() {
+        let _ = staged.room(range);
+    }
+}
+
 /// Bytes that one step of a transfer copies at most, so that it does not keep out the others. As in `rendezvous.rs`.
 const STEP: u64 = 1 << 20;
 
@@ -169,8 +189,12 @@ pub(crate) enum OwnStep {
 }
 
 /// Moves some bytes of a message of this rank to itself, of which a buffer is staged.
-pub(crate) fn step(core: &mut Core, transfer: &mut Transfer, send: RequestId) -> OwnStep {
+pub(crate) fn step(core: &mut Core, transfer: &mut Transfer) -> OwnStep {
     let receive = transfer.request;
+    let Mode::Own(OwnSend { send, direct }) = &mut transfer.mode else {
+        return OwnStep::Over;
+    };
+    let send = *send;
     let (Some(from), Some(to)) = (core.requests.get(send), core.requests.get(receive)) else {
         // One of them was given up.
         let withdrawn = Err(Error::withdrawn(core.me));
@@ -179,6 +203,26 @@ pub(crate) fn step(core: &mut Core, transfer: &mut Transfer, send: RequestId) ->
         return OwnStep::Over;
     };
     let (from, to) = (from.buf.clone(), to.buf.clone());
+    if let Some(buffer) = direct {
+        match buffer.taken() {
+            Taken::NotYet => return OwnStep::Rests,
+            Taken::All => {
+                core.counters.device_direct += 1;
+                *direct = None;
+                transfer.remaining.clear();
+            }
+            Taken::Declined(why) => {
+                *direct = None;
+                declined(core, &why);
+                ask(&from, &to, 0..transfer.len);
+            }
+            Taken::Failed(why) => {
+                core.requests.complete(receive, Err(Error::Device(why)));
+                complete_send(core, send);
+                return OwnStep::Over;
+            }
+        }
+    }
     let Some(left) = transfer.remaining.pop() else {
         core.counters.bytes_sent += transfer.announcement.len;
         let message = (transfer.envelope, transfer.announcement.len);

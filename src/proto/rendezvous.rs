@@ -8,6 +8,7 @@
 
 mod announce;
 pub(super) mod mapped;
+mod offered;
 mod rdma_read;
 
 pub(crate) use announce::{announce, announce_at_once, announced};
@@ -122,10 +123,7 @@ fn step_own(core: &mut Core, transfers: &mut Transfers, index: usize) -> bool {
     let Some(transfer) = transfers.get_mut(index) else {
         return false;
     };
-    let Mode::Own(send) = transfer.mode else {
-        return false;
-    };
-    let stepped = own::step(core, transfer, send);
+    let stepped = own::step(core, transfer);
     if stepped == OwnStep::Over {
         transfers.remove(index);
     }
@@ -181,9 +179,10 @@ fn advance(core: &mut Core, peer: &mut Peer, number: u64, transfer: &mut Transfe
                 return Stepped::Over;
             };
             let Some(range) = with_room(core, transfer, range) else {
-                return match transfer.remaining.is_empty() {
-                    true => Stepped::Over,
-                    false => Stepped::Rests { moved: false },
+                return match (transfer.remaining.is_empty(), &transfer.mode) {
+                    (true, _) => Stepped::Over,
+                    (false, Mode::Direct(_)) => Stepped::Rests { moved: true },
+                    (false, _) => Stepped::Rests { moved: false },
                 };
             };
             begin(core, peer, number, transfer, range);
@@ -196,6 +195,10 @@ fn advance(core: &mut Core, peer: &mut Peer, number: u64, transfer: &mut Transfe
         Mode::RdmaRead(_) => rdma_read::step(core, peer, number, transfer),
         // Its steps are `step_own`.
         Mode::Own(_) => Stepped::Rests { moved: false },
+        Mode::Direct(buffer) => {
+            let taken = buffer.taken();
+            offered::taken(core, transfer, taken)
+        }
         Mode::Cooperative(receiving) => {
             let step = receiving.step(core, peer, transfer.request, &transfer.announcement);
             copied_together(core, peer, transfer, step)
@@ -222,6 +225,10 @@ fn with_room(
     let Some(staged) = request.and_then(|request| request.buf.staged()) else {
         return Some(range);
     };
+    if let Some(direct) = offered::accept(transfer, staged) {
+        transfer.mode = direct;
+        return None;
+    }
     match staged.room(range.offset..range.end()) {
         Ok(0) => None,
         Ok(room) if room < range.len => {
@@ -328,7 +335,7 @@ impl TransferFacts<'_> {
                 let remote = &self.transfer.announcement.remote;
                 remote.ranges(self.offset, self.len).iter().all(can_get)
             }
-            Remote::Unknown => false,
+            Remote::Unknown | Remote::Offered(_) => false,
         }
     }
 }

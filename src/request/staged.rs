@@ -23,8 +23,36 @@ pub enum Activity {
     Rests,
 }
 
+/// Bytes of an offer at most.
+pub const OFFER_MAX: usize = 128;
+
+/// Where an offer comes from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum OfferedBy {
+    /// A buffer of this process.
+    Own,
+    /// That of another rank, which shares memory with this one. Nothing in its offer is to be believed.
+    Peer(u32),
+}
+
+/// How far a buffer is that takes all bytes of a receive itself.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Taken {
+    /// It is at work.
+    NotYet,
+    /// All bytes are where they belong.
+    All,
+    /// None are, nor will be: the bytes are to come another way. And why.
+    Declined(Arc<str>),
+    /// It has failed, and so has the receive.
+    Failed(Arc<str>),
+}
+
 /// A buffer whose bytes are staged: that of one send, or of one receive. A send's bytes are asked for in their order,
 /// unless a receiver asks again for what it has lost.
+///
+/// A send may make an *offer*: bytes that tell the buffer of its receive how to fetch all of it by itself. The engine
+/// carries them and does not look inside.
 ///
 /// All but [`Self::advance`] are called by the engine, so they are short and call no driver.
 pub trait Staged: Send + Sync + fmt::Debug {
@@ -57,6 +85,21 @@ pub trait Staged: Send + Sync + fmt::Debug {
 
     /// Moves bytes between the pieces and the buffer. It may call a driver, and is called outside of the engine.
     fn advance(&self) -> Activity;
+
+    /// What a send offers, in [`OFFER_MAX`] bytes at most: to a receive of this process, or to one of another rank.
+    fn offer(&self, _own: bool) -> Option<Box<[u8]>> {
+        None
+    }
+
+    /// Begins to fetch the first `len` bytes of what is offered to a receive. `false`: that is no offer for it.
+    fn accept(&self, _by: OfferedBy, _offer: &[u8], _len: u64) -> bool {
+        false
+    }
+
+    /// How far a receive is that has accepted an offer.
+    fn taken(&self) -> Taken {
+        Taken::Declined("it has accepted nothing".into())
+    }
 }
 
 /// A staged buffer of a request.
@@ -108,6 +151,27 @@ impl StagedBuf {
         let room = self.buffer.room(range);
         self.list();
         room
+    }
+
+    /// As [`Staged::offer`].
+    pub(crate) fn offer(&self, own: bool) -> Option<Box<[u8]>> {
+        let offer = self.buffer.offer(own)?;
+        debug_assert!(offer.len() <= OFFER_MAX);
+        Some(offer)
+    }
+
+    /// As [`Staged::accept`].
+    pub(crate) fn accept(&self, by: OfferedBy, offer: &[u8], len: u64) -> bool {
+        let accepted = self.buffer.accept(by, offer, len);
+        if accepted {
+            self.list();
+        }
+        accepted
+    }
+
+    /// As [`Staged::taken`].
+    pub(crate) fn taken(&self) -> Taken {
+        self.buffer.taken()
     }
 
     /// As [`Staged::show`].

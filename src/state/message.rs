@@ -46,6 +46,8 @@ pub(crate) enum Remote {
     Many(Vec<RemoteRange>),
     /// Too scattered to say: only the sender can collect them.
     Unknown,
+    /// In a device. A buffer of this rank that is one's, too, may know what to do with this.
+    Offered(Box<[u8]>),
 }
 
 impl Remote {
@@ -54,7 +56,7 @@ impl Remote {
         let all = match self {
             Self::One(range) => std::slice::from_ref(range),
             Self::Many(ranges) => ranges,
-            Self::Unknown => &[],
+            Self::Unknown | Self::Offered(_) => &[],
         };
         let mut part = Vec::new();
         for range in all {
@@ -83,10 +85,11 @@ pub(crate) struct Announcement {
 }
 
 impl Announcement {
-    /// Bytes of its list, if it came with one.
+    /// Bytes of its list or its offer, if it came with one.
     pub(crate) fn list_bytes(&self) -> Option<u64> {
         match &self.remote {
             Remote::Many(ranges) => Some((ranges.len() * LIST_ENTRY) as u64),
+            Remote::Offered(offer) => Some(offer.len() as u64),
             Remote::One(_) | Remote::Unknown => None,
         }
     }

@@ -5,11 +5,12 @@
 use super::message::Announcement;
 use crate::matching::Envelope;
 use crate::peer::Peer;
-use crate::request::RequestId;
+use crate::request::{RequestId, StagedBuf};
 use crate::select::observed::Rival;
 use onecopy_btl::LayerId;
 use onecopy_btl::lanes::RemoteAddress;
 use onecopy_shm::coop::{CooperativeTransfer, MessageRange};
+use std::sync::Arc;
 use std::time::Instant;
 
 /// The receiver's side of a cooperative transfer.
@@ -41,8 +42,18 @@ pub(crate) enum Mode {
     Pipe(Piped),
     /// A device reads.
     RdmaRead(RdmaRead),
-    /// A message of this rank to itself, of which one buffer or both are staged: from this send.
-    Own(RequestId),
+    /// A message of this rank to itself, of which one buffer or both are staged.
+    Own(OwnSend),
+    /// This buffer of the receive takes all bytes itself, as the sender has offered.
+    Direct(Arc<StagedBuf>),
+}
+
+/// The sending side of a message of this rank to itself.
+#[derive(Debug)]
+pub(crate) struct OwnSend {
+    pub(crate) send: RequestId,
+    /// The buffer of the receive, while it takes all bytes itself.
+    pub(crate) direct: Option<Arc<StagedBuf>>,
 }
 
 /// The chunks that a transfer expects.
@@ -198,7 +209,7 @@ impl Transfers {
             .iter()
             .flatten()
             .any(|transfer| match &transfer.mode {
-                Mode::Choose | Mode::Get(_) | Mode::Own(_) => true,
+                Mode::Choose | Mode::Get(_) | Mode::Own(_) | Mode::Direct(_) => true,
                 Mode::Cooperative(receiving) => peers[transfer.peer as usize]
                     .as_ref()
                     .is_some_and(|peer| receiving.could_move(&peer.endpoint)),

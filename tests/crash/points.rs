@@ -94,6 +94,11 @@ fn of_the_module(label: &str) -> bool {
     label.starts_with("xpmem.") || label.starts_with("knem.")
 }
 
+/// Whether only messages of a device's memory pass it: `mpi/tests/cuda` kills there.
+fn of_a_device(label: &str) -> bool {
+    label.starts_with("device.")
+}
+
 /// Whether only ranks on several nodes pass it.
 fn of_a_wire(label: &str) -> bool {
     [
@@ -109,7 +114,7 @@ fn of_a_wire(label: &str) -> bool {
 #[test]
 fn a_death_at_each_point_hurts_nobody_else() {
     let labels = kill_at(&VARIANTS, |label| {
-        !of_the_module(label) && !of_collectives(label) && !of_a_wire(label)
+        !of_the_module(label) && !of_collectives(label) && !of_a_wire(label) && !of_a_device(label)
     });
     say_deaths("traffic", &labels);
     assert_eq!(missed(&labels), [""; 0], "not reached by any traffic");

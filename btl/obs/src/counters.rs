@@ -149,6 +149,13 @@ counters! {
     put_bytes: "bytes" Sum;
     /// Payload moved through recycled chunks.
     pipeline_bytes: "bytes" Sum;
+    /// Messages from a device's memory to a device's that were received by one copy, which a device made.
+    device_direct: "messages" Sum;
+    /// Such messages that were offered so and received through host memory instead.
+    device_declined: "messages" Sum;
+    /// Long messages of a device's memory to ranks of the node that could not be offered so. The driver does not show
+    /// the allocation to other processes, or the buffer is in several runs, or `ONECOPY_DEVICE_MAPPINGS` is 0.
+    device_unoffered: "messages" Sum;
     /// Chunks of shared transfers copied by this rank as receiver.
     coop_chunks_receiver: "chunks" Sum;
     /// Chunks of shared transfers copied by this rank as sender.

@@ -50,6 +50,7 @@ labels! {
     "cts.sent" "The receiver has asked for something.",
     "data.sent" "A chunk of an announced message is sent.",
     "fin.sent" "An announced or synchronous message is received, and the sender was notified.",
+    "device.accepted" "A buffer in a device is to fetch a message itself; nothing was copied.",
     "coop.opened" "A cooperative transfer is open.",
     "coop.claimed" "A chunk of a cooperative transfer is taken and not copied.",
     "coop.done" "The sender has copied a chunk and reported that.",

@@ -2,14 +2,14 @@
 //! The announcement: what the sender says of where the bytes are, and how the receiver reads it.
 
 use super::{Announcement, Remote, start};
-use crate::endpoint::Naming;
+use crate::endpoint::{ChunkName, Naming};
 use crate::matching::Envelope;
 use crate::peer::{Announced, Peer, charge};
 use crate::proto::control::{give_credit, open, put_body};
 use crate::proto::eager::Chunked;
 use crate::proto::{eager, plan};
 use crate::records::{self, BODY, Kind, LIST_ENTRY, NONE, Rts, SourceLayout};
-use crate::request::{RequestId, RequestState, SendPlan, UserBuf};
+use crate::request::{OFFER_MAX, RequestId, RequestState, SendPlan, StagedBuf, UserBuf};
 use crate::select::observed;
 use crate::state::UnexpectedMessage;
 use crate::state::{Core, Receives};
@@ -46,7 +46,27 @@ pub(crate) fn announce(core: &mut Core, peer: &mut Peer, id: RequestId, coop_id:
     };
     let out = match layout {
         Layout::Described(layout) => put_body(core, peer, Kind::Rts, meta, &rts(layout)),
-        Layout::List { bytes, cookie } => put_list(core, peer, meta, (bytes, cookie), rts),
+        Layout::List { bytes, cookie } => {
+            let count = (bytes.len() / LIST_ENTRY) as u32;
+            let list = |chunk| {
+                rts(SourceLayout::List {
+                    chunk,
+                    count,
+                    cookie,
+                })
+            };
+            put_in_chunk(core, peer, meta, bytes, list, rts)
+        }
+        Layout::Unoffered => {
+            let out = put_body(core, peer, Kind::Rts, meta, &rts(SourceLayout::Scattered));
+            core.counters.device_unoffered += u64::from(out);
+            out
+        }
+        Layout::Offered(offer) => {
+            let bytes = offer.len() as u32;
+            let offered = |chunk| rts(SourceLayout::Offered { chunk, bytes });
+            put_in_chunk(core, peer, meta, offer.into(), offered, rts)
+        }
     };
     if !out {
         return false;
@@ -90,19 +110,19 @@ pub(crate) fn announce_at_once(
     out
 }
 
-/// Writes an announcement whose list of pieces goes in a chunk. `rts`: its body, by where the bytes are. `false`: no
-/// room yet.
-fn put_list(
+/// Writes an announcement of which some bytes go in a chunk: a list of pieces, or an offer. `named`: its body, by the
+/// chunk; `rts`: the same, by where the bytes of the message are. `false`: no room yet.
+fn put_in_chunk(
     core: &mut Core,
     peer: &mut Peer,
     meta: u64,
-    (bytes, cookie): (Vec<u8>, Option<u64>),
+    bytes: Vec<u8>,
+    named: impl FnOnce(ChunkName) -> [u8; BODY],
     rts: impl Fn(SourceLayout) -> [u8; BODY],
 ) -> bool {
     if !peer.endpoint.is_open() && !open(core, peer) {
         return false;
     }
-    let count = (bytes.len() / LIST_ENTRY) as u32;
     let naming = Naming {
         kind: Kind::Rts as u8,
         meta,
@@ -111,21 +131,14 @@ fn put_list(
         kernel: Kernel::Memcpy,
         share: core.chunks.share,
     };
-    let body = |chunk| {
-        rts(SourceLayout::List {
-            chunk,
-            count,
-            cookie,
-        })
-    };
     let (endpoint, home) = (&mut peer.endpoint, &mut core.home);
-    let put = endpoint.put_chunk(home, naming, body, &bytes);
+    let put = endpoint.put_chunk(home, naming, named, &bytes);
     match eager::named(core, peer, Kind::Rts, put) {
         Chunked::Sent => {
             peer.outbound.credit.spend(charge(bytes.len() as u64));
             true
         }
-        // Without a chunk for the list the message is collected.
+        // Without a chunk the message is collected, or staged.
         Chunked::Refused => {
             let scattered = rts(SourceLayout::Scattered);
             put_body(core, peer, Kind::Rts, meta, &scattered)
@@ -142,6 +155,10 @@ enum Layout {
         bytes: Vec<u8>,
         cookie: Option<u64>,
     },
+    /// In a device; this goes in a chunk.
+    Offered(Box<[u8]>),
+    /// The same, but this rank's device shows them to no other process.
+    Unoffered,
 }
 
 /// Finds out where the bytes of the send `id` are, and lists them if they are in several pieces.
@@ -171,9 +188,25 @@ fn locate(core: &mut Core, peer: &mut Peer, id: RequestId, buf: &UserBuf, len: u
         {
             list(core, peer, id, loans, len)
         }
-        // Only this rank can read a staged buffer.
-        UserBuf::Many(_) | UserBuf::Staged(_) => Layout::Described(SourceLayout::Scattered),
+        UserBuf::Staged(buffer) => locate_staged(core, peer, buffer),
+        UserBuf::Many(_) => Layout::Described(SourceLayout::Scattered),
     }
+}
+
+/// What a staged send says: the processor of no other rank can read it, but perhaps its device can. The receiver keeps
+/// an offer as it keeps a list.
+fn locate_staged(core: &Core, peer: &mut Peer, buffer: &StagedBuf) -> Layout {
+    if !peer.endpoint.shares_memory() {
+        return Layout::Described(SourceLayout::Scattered);
+    }
+    let Some(offer) = buffer.offer(false) else {
+        return Layout::Unoffered;
+    };
+    let len = offer.len();
+    if len > core.chunks.bytes || !plan::has_credit(core, peer, charge(len as u64)) {
+        return Layout::Described(SourceLayout::Scattered);
+    }
+    Layout::Offered(offer)
 }
 
 /// Shows the send to the peer's device, if that can read it.
@@ -340,6 +373,18 @@ fn remote(core: &Core, peer: &mut Peer, rts: &Rts) -> Result<Remote, String> {
             Remote::Many(ranges)
         }
         SourceLayout::Scattered => Remote::Unknown,
+        SourceLayout::Offered { chunk, bytes } => {
+            let most = OFFER_MAX.min(peer.endpoint.chunk_bytes());
+            let bytes = bytes as usize;
+            if bytes == 0 || bytes > most || !peer.endpoint.shares_memory() {
+                return Err(format!("an offer of {bytes} bytes in a chunk"));
+            }
+            let mut offer = vec![0; bytes];
+            peer.endpoint
+                .read_chunk(chunk, 0, &mut offer, Kernel::Memcpy)
+                .map_err(|bad| bad.to_string())?;
+            Remote::Offered(offer.into())
+        }
     })
 }
 
