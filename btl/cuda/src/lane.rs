@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! What copies of one context go by: a stream for each direction, and events.
+//! What copies of one context go by: a stream for each direction, two for copies between devices, and events.
 //!
 //! # Safety
 //! Streams and events are made here, in a context that is the thread's one, and given back once. A copy names memory
@@ -10,9 +10,9 @@ use crate::context::{Context, Entered};
 use crate::error::{Error, check};
 use cuda_sys::*;
 use std::ptr::null_mut;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
-/// Two streams of a context. They end with it, and are not given back before.
+/// The streams of a context. They end with it, and are not given back before.
 #[derive(Debug)]
 pub(crate) struct Lane {
     driver: &'static Library,
@@ -22,6 +22,8 @@ pub(crate) struct Lane {
     /// The context's number: its handle may be another one's later. None: the driver is older than CUDA 12.
     id: Option<u64>,
     streams: [Stream; 2],
+    /// For copies between devices. They are made with the first one.
+    between: [OnceLock<Stream>; 2],
     /// Events that nobody uses.
     events: Mutex<Vec<RawEvent>>,
 }
@@ -43,6 +45,15 @@ unsafe impl Send for RawEvent {}
 pub(crate) enum Direction {
     ToHost,
     ToDevice,
+}
+
+/// A copy that needs no memory of the host.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Between {
+    /// Of a message.
+    Message,
+    /// A short one of ours, to see whether the device copies. Copies of messages do not hold it up.
+    Probe,
 }
 
 /// A mark behind copies.
@@ -79,6 +90,7 @@ impl Lane {
             device,
             id,
             streams,
+            between: [const { OnceLock::new() }; 2],
             events: Mutex::default(),
         });
         lanes.push(Arc::clone(&lane));
@@ -136,8 +148,65 @@ impl Lane {
         check(driver, code, call, || format!("{len} bytes at {device:#x}"))
     }
 
+    /// A stream of copies between devices.
+    fn between(&self, which: Between) -> Result<CUstream, Error> {
+        let place = &self.between[which as usize];
+        if let Some(stream) = place.get() {
+            return Ok(stream.0);
+        }
+        let _entered = self.context.enter(self.driver)?;
+        let made = Stream::new(self.driver)?;
+        // One that another thread has made meanwhile stays; this one then ends with the context.
+        Ok(place.get_or_init(|| made).0)
+    }
+
+    /// Starts a copy of `len` bytes to memory of the device, from its own or a mapping of another one's. `context`:
+    /// that of the memory's device, if it is another device's and of this process.
+    ///
+    /// # Safety
+    /// The bytes at `from` are there, and nobody reads or writes those at `to`, until an event that is recorded behind
+    /// the copy is complete.
+    pub(crate) unsafe fn start_between(
+        &self,
+        which: Between,
+        (to, from): (u64, u64),
+        len: usize,
+        context: Option<Context>,
+    ) -> Result<(), Error> {
+        let driver = self.driver;
+        let stream = self.between(which)?;
+        let _entered = self.context.enter(driver)?;
+        let (code, call) = match context {
+            None => {
+                // SAFETY: by the contract of this function.
+                let code = unsafe { (driver.cuMemcpyDtoDAsync)(to, from, len, stream) };
+                (code, "cuMemcpyDtoDAsync")
+            }
+            Some(other) => {
+                // SAFETY: by the contract of this function.
+                let code = unsafe {
+                    (driver.cuMemcpyPeerAsync)(to, self.context.0, from, other.0, len, stream)
+                };
+                (code, "cuMemcpyPeerAsync")
+            }
+        };
+        check(driver, code, call, || {
+            format!("{len} bytes from {from:#x} to {to:#x}")
+        })
+    }
+
+    /// Marks the place behind all such copies so far.
+    pub(crate) fn mark_between(self: &Arc<Self>, which: Between) -> Result<Event, Error> {
+        let stream = self.between(which)?;
+        self.mark_in(stream)
+    }
+
     /// Marks the place behind all copies in a direction so far.
     pub(crate) fn mark(self: &Arc<Self>, direction: Direction) -> Result<Event, Error> {
+        self.mark_in(self.stream(direction))
+    }
+
+    fn mark_in(self: &Arc<Self>, stream: CUstream) -> Result<Event, Error> {
         let driver = self.driver;
         let _entered = self.context.enter(driver)?;
         let kept = self
@@ -154,7 +223,7 @@ impl Lane {
             lane: Arc::clone(self),
         };
         // SAFETY: an event and a stream of this context.
-        let code = unsafe { (driver.cuEventRecord)(event.raw.0, self.stream(direction)) };
+        let code = unsafe { (driver.cuEventRecord)(event.raw.0, stream) };
         check(driver, code, "cuEventRecord", || "a stream of ours".into())?;
         Ok(event)
     }

@@ -6,6 +6,7 @@
 //!                                 Chunk   a pinned piece of the staging pool
 //!                                 Lane    two streams of a context, and their events
 //!                                 Entered a context that is the thread's one for a while
+//!             direct: from device to device by one copy
 //! ```
 //!
 //! A program without CUDA pays for [`is_possible`] alone: two loads. All else begins once the driver is in the process.
@@ -23,6 +24,7 @@
 
 mod context;
 pub mod copies;
+pub mod direct;
 pub mod error;
 mod host;
 mod lane;

@@ -66,6 +66,16 @@ impl Allocation {
         self.rest(address) > 0
     }
 
+    /// Whether it is memory of the context that all of the process share on its device, or of none.
+    pub(crate) fn is_shared(&self, driver: &'static Library) -> Result<bool, Error> {
+        Ok(self.context.0.is_null() || self.context == primary(driver, self.device)?)
+    }
+
+    /// Whether it is of a context: memory of pools and of virtual addresses is not.
+    pub(crate) fn is_of_a_context(&self) -> bool {
+        !self.context.0.is_null()
+    }
+
     /// The context in which it can be copied.
     pub(crate) fn context(&self, driver: &'static Library) -> Result<Context, Error> {
         if self.context.0.is_null() {

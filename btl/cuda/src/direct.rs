@@ -1,0 +1,458 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! A message from device to device by one copy, without memory of the host between them.
+//!
+//! The buffer of a send may be offered ([`Offering`]), to a receive of the same process or of another one. The buffer
+//! of a receive that lies in a device, too, fetches the bytes itself ([`Fetch`]). As with the pieces of a message, the
+//! mover of messages calls no driver, and a thread with time calls [`Fetch::advance`].
+//!
+//! # Safety
+//! The program's memory is written from the first `advance` on until the fetch is settled. The caller that makes one
+//! answers for that memory as long. What is read is a buffer of this process, which is kept until the copy is over, or
+//! a mapping, which stays open as long.
+#![allow(unsafe_code, reason = "memory of the program")]
+
+mod helper;
+mod identity;
+mod mappings;
+mod occupancy;
+pub(crate) mod offer;
+mod opening;
+
+pub use mappings::{close_all, forget};
+pub use offer::{BYTES, Offering, Shown};
+
+use crate::context::{Context, primary};
+use crate::copies::in_process;
+use crate::error::Error;
+use crate::lane::{Between, Event, Lane};
+use crate::memory::{self, Allocation, Kind};
+use crate::pipeline::{Activity, Settled, lock, try_lock};
+use cuda_sys::Library;
+use mappings::{Look, Mapping};
+use occupancy::{Counted, Device, Found};
+use offer::Reading;
+use onecopy_shm::sync::{AtomicUsize, Ordering};
+use opening::Key;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+/// A message waits no longer for what may wait for a device. Chosen by magnitude: opening takes milliseconds, the first
+/// time tens of them. A kernel that waits for the message lets it take this long once, then it is staged.
+const PATIENCE: Duration = Duration::from_millis(50);
+
+/// Mappings at most, until it is set. Chosen by magnitude: a rank of a node with eight devices keeps eight allocations
+/// of each other one. Each may hold memory of a device that its owner has freed, so there are not many.
+pub const DEFAULT_MOST: usize = 64;
+
+static MOST: AtomicUsize = AtomicUsize::new(DEFAULT_MOST);
+
+/// Sets how many allocations of peers may be open; zero: nothing goes from device to device.
+pub fn set_bound(most: usize) {
+    MOST.store(most, Ordering::Relaxed);
+}
+
+fn most() -> usize {
+    MOST.load(Ordering::Relaxed)
+}
+
+/// Whether messages may go from device to device at all.
+fn is_on() -> bool {
+    most() > 0
+}
+
+fn reason(error: &Error) -> Arc<str> {
+    error.to_string().into()
+}
+
+/// Who offers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum By {
+    /// A buffer of this process.
+    Own,
+    /// Another process, which is this one's peer of that number.
+    Peer(u32),
+}
+
+/// How a fetch ends.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum End {
+    /// All is there.
+    All,
+    /// Nothing was copied, for this reason.
+    Declined(Arc<str>),
+    /// The copy has failed.
+    Failed(Error),
+}
+
+/// Where the bytes of a fetch are.
+enum Origin {
+    Own { reading: Reading, address: u64 },
+    Peer { peer: u32, shown: Box<Shown> },
+}
+
+/// What keeps the bytes in place until a copy is over.
+enum Keep {
+    Reading(#[expect(dead_code, reason = "kept, not used")] Reading),
+    Mapping(Arc<Mapping>),
+}
+
+enum Step {
+    /// Nothing was looked at.
+    Begin(Origin),
+    /// It waits until the bytes are in reach, and the device is free.
+    Wait(Waiting),
+    /// A device copies.
+    Copy {
+        event: Event,
+        keep: Keep,
+        counted: Counted,
+    },
+}
+
+struct Waiting {
+    keep: Keep,
+    /// Where the bytes begin: an address, or a place in the mapping.
+    from: u64,
+    lane: Arc<Lane>,
+    /// That of the bytes' device, if it is another one's of this process.
+    context: Option<Context>,
+    device: Arc<Device>,
+    since: Instant,
+}
+
+struct Job {
+    len: u64,
+    step: Step,
+}
+
+/// What those who receive see.
+enum Shared {
+    Idle,
+    /// Accepted; nobody has begun.
+    Accepted(Box<Job>),
+    /// Somebody advances it. `closed`: nothing is to begin any more.
+    Working {
+        closed: bool,
+    },
+    Over(End),
+}
+
+/// The buffer of a receive, as it fetches a message by itself.
+pub struct Fetch {
+    /// Where the buffer begins, and its bytes; none: it is in several runs.
+    room: Option<(u64, u64)>,
+    shared: Mutex<Shared>,
+    /// What is being done. The thread that advances it has the lock.
+    job: Mutex<Option<Box<Job>>>,
+}
+
+impl std::fmt::Debug for Fetch {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "a fetch to {:x?}", self.room)
+    }
+}
+
+/// How a step of a job has left it.
+enum Stepped {
+    Goes(Step),
+    /// It goes on at once.
+    On(Step),
+    Ends(End),
+}
+
+impl Fetch {
+    /// A fetch to a buffer of so many bytes at an address, if it is in one run.
+    ///
+    /// # Safety
+    /// That is memory of the program which it lets us write until [`Self::settled`] says that it is its own again.
+    #[must_use]
+    pub unsafe fn new(room: Option<(u64, u64)>) -> Self {
+        Self {
+            room,
+            shared: Mutex::new(Shared::Idle),
+            job: Mutex::default(),
+        }
+    }
+
+    /// Accepts an offer, of which the first `len` bytes are wanted. `false`: it is none for this buffer.
+    pub fn accept(&self, by: By, offer: &[u8], len: u64) -> bool {
+        let fits = self.room.is_some_and(|(_, room)| len <= room);
+        if !fits || len == 0 || !is_on() {
+            return false;
+        }
+        let origin = match by {
+            By::Own => {
+                Reading::of(offer, len).map(|(reading, address)| Origin::Own { reading, address })
+            }
+            By::Peer(peer) => Shown::decode(offer, len).map(|shown| Origin::Peer {
+                peer,
+                shown: Box::new(shown),
+            }),
+        };
+        let Some(origin) = origin else { return false };
+        let mut shared = lock(&self.shared);
+        if !matches!(*shared, Shared::Idle) {
+            return false;
+        }
+        let step = Step::Begin(origin);
+        *shared = Shared::Accepted(Box::new(Job { len, step }));
+        true
+    }
+
+    /// How it has ended, if it has.
+    #[must_use]
+    pub fn end(&self) -> Option<End> {
+        match &*lock(&self.shared) {
+            Shared::Over(end) => Some(end.clone()),
+            _ => None,
+        }
+    }
+
+    /// Begins nothing more. What has begun goes on.
+    pub fn close(&self) {
+        let mut shared = lock(&self.shared);
+        match &mut *shared {
+            Shared::Working { closed } => *closed = true,
+            Shared::Accepted(_) => {
+                *shared = Shared::Over(End::Declined("the receive is over".into()))
+            }
+            Shared::Idle | Shared::Over(_) => {}
+        }
+    }
+
+    /// Whether no device writes the program's memory.
+    #[must_use]
+    pub fn settled(&self) -> Settled {
+        match &*lock(&self.shared) {
+            Shared::Accepted(_) | Shared::Working { .. } => None,
+            Shared::Over(End::Failed(error)) => Some(Err(error.clone())),
+            Shared::Idle | Shared::Over(End::All | End::Declined(_)) => Some(Ok(())),
+        }
+    }
+
+    /// Goes on with what was accepted.
+    pub fn advance(&self) -> Activity {
+        let Some(mut place) = try_lock(&self.job) else {
+            return Activity::Waits;
+        };
+        if place.is_none() {
+            let mut shared = lock(&self.shared);
+            if !matches!(*shared, Shared::Accepted(_)) {
+                return Activity::Rests;
+            }
+            let working = Shared::Working { closed: false };
+            if let Shared::Accepted(job) = std::mem::replace(&mut *shared, working) {
+                *place = Some(job);
+            }
+        }
+        let Some(mut job) = place.take() else {
+            return Activity::Rests;
+        };
+        let end = loop {
+            let step = match self.step(job.step, job.len) {
+                Ok(Stepped::On(step)) => step,
+                Ok(Stepped::Goes(step)) => {
+                    job.step = step;
+                    *place = Some(job);
+                    return Activity::Waits;
+                }
+                Ok(Stepped::Ends(end)) => break end,
+                // Nothing has begun.
+                Err(error) => break End::Declined(reason(&error)),
+            };
+            job.step = step;
+        };
+        *lock(&self.shared) = Shared::Over(end);
+        Activity::Moved
+    }
+
+    fn is_closed(&self) -> bool {
+        matches!(*lock(&self.shared), Shared::Working { closed: true })
+    }
+
+    fn step(&self, step: Step, len: u64) -> Result<Stepped, Error> {
+        let declined = |why: &str| Ok(Stepped::Ends(End::Declined(why.into())));
+        match step {
+            Step::Begin(_) | Step::Wait(_) if self.is_closed() => declined("the receive is over"),
+            Step::Begin(origin) => Ok(match self.begin(origin, len)? {
+                Ok(waiting) => Stepped::On(Step::Wait(waiting)),
+                Err(why) => Stepped::Ends(End::Declined(why)),
+            }),
+            Step::Wait(waiting) => self.wait(waiting, len),
+            Step::Copy {
+                event,
+                keep,
+                counted,
+            } => Ok(match event.is_done() {
+                Ok(false) => Stepped::Goes(Step::Copy {
+                    event,
+                    keep,
+                    counted,
+                }),
+                Ok(true) => Stepped::Ends(End::All),
+                Err(error) => lost(keep, error),
+            }),
+        }
+    }
+
+    /// Looks where both buffers are, and asks for the mapping. The inner error: why that cannot be.
+    fn begin(&self, origin: Origin, len: u64) -> Result<Result<Waiting, Arc<str>>, Error> {
+        let driver = in_process()?;
+        let to = match self
+            .room
+            .map(|(address, _)| in_device(driver, address, len))
+        {
+            Some(found) => found?,
+            None => None,
+        };
+        let Some(to) = to else {
+            return Ok(Err(
+                "the buffer of the receive is not in one allocation of a device".into(),
+            ));
+        };
+        let (from, keep, context) = match origin {
+            Origin::Own { reading, address } => {
+                let Some(from) = in_device(driver, address, len)? else {
+                    return Ok(Err(
+                        "the buffer of the send is not in one allocation of a device".into(),
+                    ));
+                };
+                let both = from.is_of_a_context() && to.is_of_a_context();
+                let is_other = from.device != to.device;
+                if is_other && !(both && identity::reaches(driver, to.device, from.device)) {
+                    return Ok(Err(out_of_reach(to.device, from.device)));
+                }
+                let context = is_other.then(|| primary(driver, from.device)).transpose()?;
+                (address, Keep::Reading(reading), context)
+            }
+            Origin::Peer { peer, shown } => {
+                let Some(device) = identity::find(driver, &shown.device) else {
+                    return Ok(Err(format!(
+                        "the device of rank {peer} is not visible to this process"
+                    )
+                    .into()));
+                };
+                if !identity::reaches(driver, to.device, device) {
+                    return Ok(Err(out_of_reach(to.device, device)));
+                }
+                match mappings::get(driver, Key::of(peer, to.device, &shown)) {
+                    Ok(mapping) => (shown.offset, Keep::Mapping(mapping), None),
+                    Err(why) => return Ok(Err(why)),
+                }
+            }
+        };
+        Ok(Ok(Waiting {
+            keep,
+            from,
+            lane: Lane::of(driver, primary(driver, to.device)?, to.device)?,
+            context,
+            device: Device::of(driver, to.device),
+            since: Instant::now(),
+        }))
+    }
+
+    /// Begins the copy, if all is ready.
+    fn wait(&self, mut waiting: Waiting, len: u64) -> Result<Stepped, Error> {
+        let declined = |why: Arc<str>| Ok(Stepped::Ends(End::Declined(why)));
+        let base = match &waiting.keep {
+            Keep::Reading(_) => 0,
+            Keep::Mapping(mapping) => match mapping.look() {
+                Look::At(base) => base,
+                Look::Not(why) => return declined(why),
+                Look::NotYet => return Ok(Stepped::Goes(Step::Wait(waiting))),
+            },
+        };
+        match waiting.device.find(&waiting.lane)? {
+            Found::Free => {}
+            Found::Not(why) => return declined(why),
+            Found::Behind => {
+                waiting.since = Instant::now();
+                return Ok(Stepped::Goes(Step::Wait(waiting)));
+            }
+            Found::NotYet if waiting.since.elapsed() < 2 * PATIENCE => {
+                return Ok(Stepped::Goes(Step::Wait(waiting)));
+            }
+            Found::NotYet => return declined("the device is occupied again and again".into()),
+        }
+        let Waiting {
+            keep,
+            from,
+            lane,
+            context,
+            device,
+            ..
+        } = waiting;
+        let Some((to, _)) = self.room else {
+            return declined("the buffer of the receive is in several runs".into());
+        };
+        let places = (to, base + from);
+        // SAFETY: the maker of this fetch answers for its buffer until it is settled, which it is not while it works.
+        // What is read is kept: `begin` and the opener have looked that so many bytes are there.
+        let started =
+            unsafe { lane.start_between(Between::Message, places, len as usize, context) };
+        if let Err(error) = started {
+            if error.is_stale() {
+                lane.give_up();
+            }
+            return Err(error);
+        }
+        let counted = device.begins();
+        Ok(match lane.mark_between(Between::Message) {
+            Ok(event) => Stepped::On(Step::Copy {
+                event,
+                keep,
+                counted,
+            }),
+            Err(error) => lost(keep, error),
+        })
+    }
+}
+
+/// A copy has failed, or its end cannot be learned. Nobody knows whether the device still reads: it is never closed.
+fn lost(keep: Keep, error: Error) -> Stepped {
+    if let Keep::Mapping(mapping) = keep {
+        std::mem::forget(mapping);
+    }
+    Stepped::Ends(End::Failed(error))
+}
+
+fn out_of_reach(device: i32, other: i32) -> Arc<str> {
+    format!("device {device} cannot use memory of device {other}").into()
+}
+
+/// The allocation of so many bytes, if it is one of a device, and of the context that all share or of none.
+fn in_device(
+    driver: &'static Library,
+    address: u64,
+    len: u64,
+) -> Result<Option<Allocation>, Error> {
+    let Some(found) = memory::of(address)? else {
+        return Ok(None);
+    };
+    let is_whole = found.kind == Kind::Device && found.rest(address) >= len;
+    Ok((is_whole && found.is_shared(driver)?).then_some(found))
+}
+
+impl Drop for Fetch {
+    /// A mapping from which a device may still copy is never closed.
+    fn drop(&mut self) {
+        let job = self
+            .job
+            .get_mut()
+            .unwrap_or_else(PoisonError::into_inner)
+            .take();
+        if let Some(Job {
+            step:
+                Step::Copy {
+                    event,
+                    keep: Keep::Mapping(mapping),
+                    ..
+                },
+            ..
+        }) = job.map(|job| *job)
+            && event.is_done() != Ok(true)
+        {
+            std::mem::forget(mapping);
+        }
+    }
+}

@@ -1,0 +1,382 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Allocations of peers that this process has open: a bounded list, the least recently used first.
+//!
+//! A mapping is kept by who offered it, the own device, its base, its number and its handle. Who copies from one keeps
+//! it; when nobody does and the list has let it go, it is closed.
+
+use super::helper;
+use super::opening::{Key, close, open};
+use super::{PATIENCE, most, reason};
+use crate::error::Error;
+use crate::pipeline::lock;
+use cuda_sys::{CUDA_ERROR_OUT_OF_MEMORY, Library};
+use std::sync::{Arc, Mutex, OnceLock};
+use std::time::Instant;
+
+/// So many refusals by one peer's allocations, and no success, are enough: it is not asked again. Chosen by magnitude:
+/// one may be about its allocation alone; each costs its message the time of a call.
+const REFUSALS: u32 = 4;
+
+#[derive(Clone, Debug)]
+enum State {
+    Opening,
+    Open(u64),
+    Refused(Arc<str>),
+}
+
+/// An allocation of a peer. When it is dropped it is closed.
+#[derive(Debug)]
+pub(super) struct Mapping {
+    key: Key,
+    since: Instant,
+    state: Mutex<State>,
+    /// By whom it is closed; none: nobody has opened it.
+    driver: OnceLock<&'static Library>,
+}
+
+/// What a mapping is to a copy.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Look {
+    /// Here is its first byte.
+    At(u64),
+    /// It is being opened.
+    NotYet,
+    /// It cannot be used, or not now.
+    Not(Arc<str>),
+}
+
+impl Mapping {
+    fn new(key: Key) -> Self {
+        Self {
+            key,
+            since: Instant::now(),
+            state: Mutex::new(State::Opening),
+            driver: OnceLock::new(),
+        }
+    }
+
+    pub(super) fn look(&self) -> Look {
+        match &*lock(&self.state) {
+            State::Open(address) => Look::At(*address),
+            State::Refused(why) => Look::Not(Arc::clone(why)),
+            State::Opening if !self.is_late() => Look::NotYet,
+            State::Opening => Look::Not("cuIpcOpenMemHandle waits for the device".into()),
+        }
+    }
+
+    /// Whether no message waits any more for it to be opened.
+    fn is_late(&self) -> bool {
+        self.since.elapsed() >= PATIENCE
+    }
+
+    fn is_open(&self) -> bool {
+        matches!(*lock(&self.state), State::Open(_))
+    }
+}
+
+impl Drop for Mapping {
+    fn drop(&mut self) {
+        let (state, driver) = (lock(&self.state).clone(), self.driver.get().copied());
+        if let (State::Open(address), Some(driver)) = (state, driver) {
+            let device = self.key.device;
+            // What cannot be closed ends with the process.
+            helper::leave(Box::new(move || _ = close(driver, device, address)));
+        }
+    }
+}
+
+/// What the list gives.
+enum Given {
+    Known(Arc<Mapping>),
+    /// It is to be opened.
+    New(Arc<Mapping>),
+    /// All are in use.
+    Full,
+}
+
+/// The list.
+#[derive(Debug, Default)]
+struct Mappings {
+    /// The most recently used stands last.
+    list: Vec<Arc<Mapping>>,
+    /// As many as the driver permits, where it has refused more.
+    permitted: Option<usize>,
+    /// Refusals of each peer since its last success, and the last one's reason.
+    refusals: Vec<(u32, u32, Arc<str>)>,
+}
+
+impl Mappings {
+    const fn new() -> Self {
+        Self {
+            list: Vec::new(),
+            permitted: None,
+            refusals: Vec::new(),
+        }
+    }
+
+    fn get(&mut self, key: Key, most: usize) -> Given {
+        if let Some(index) = self.list.iter().position(|mapping| mapping.key == key) {
+            let found = self.list.remove(index);
+            self.list.push(Arc::clone(&found));
+            return Given::Known(found);
+        }
+        self.list.retain(|mapping| !key.replaces(&mapping.key));
+        let most = self.permitted.unwrap_or(most).min(most);
+        while self.list.len() >= most {
+            // Those in use are kept by their users, too.
+            let unused = self
+                .list
+                .iter()
+                .position(|mapping| Arc::strong_count(mapping) == 1);
+            match unused {
+                Some(index) => drop(self.list.remove(index)),
+                None => return Given::Full,
+            }
+        }
+        let new = Arc::new(Mapping::new(key));
+        self.list.push(Arc::clone(&new));
+        Given::New(new)
+    }
+
+    /// Why a peer is not asked any more.
+    fn given_up(&self, peer: u32) -> Option<&Arc<str>> {
+        let refused = self.refusals.iter().find(|(refused, ..)| *refused == peer);
+        refused
+            .filter(|(_, times, _)| *times >= REFUSALS)
+            .map(|(.., why)| why)
+    }
+
+    fn refused(&mut self, peer: u32, why: Arc<str>) {
+        match self
+            .refusals
+            .iter_mut()
+            .find(|(refused, ..)| *refused == peer)
+        {
+            Some((_, times, last)) => (*times, *last) = (*times + 1, why),
+            None => self.refusals.push((peer, 1, why)),
+        }
+    }
+
+    fn succeeded(&mut self, peer: u32) {
+        self.refusals
+            .retain(|(refused, times, _)| *refused != peer || *times >= REFUSALS);
+    }
+
+    /// A mapping was not opened. What is in the list stays there, so that it is not asked for again.
+    fn not_opened(&mut self, mapping: &Mapping, error: &Error) {
+        let open = self.list.iter().filter(|mapping| mapping.is_open()).count();
+        let forget = |list: &mut Vec<Arc<Mapping>>| list.retain(|known| known.key != mapping.key);
+        if mapping.is_late() {
+            // Its owner may have freed it since its message went another way.
+            forget(&mut self.list);
+        } else if error.code == CUDA_ERROR_OUT_OF_MEMORY && open > 0 {
+            // The driver opens no more than there are. One of these goes for the next.
+            self.permitted = Some(open);
+            forget(&mut self.list);
+        } else {
+            self.refused(mapping.key.peer, reason(error));
+        }
+    }
+
+    fn forget(&mut self, peer: u32) {
+        self.list.retain(|mapping| mapping.key.peer != peer);
+        self.refusals.retain(|(refused, ..)| *refused != peer);
+    }
+}
+
+static MAPPINGS: Mutex<Mappings> = Mutex::new(Mappings::new());
+
+/// The mapping of what a peer has offered to a device, which may have to be opened first. An error: why there is none.
+pub(super) fn get(driver: &'static Library, key: Key) -> Result<Arc<Mapping>, Arc<str>> {
+    let mut mappings = lock(&MAPPINGS);
+    if let Some(why) = mappings.given_up(key.peer) {
+        return Err(Arc::clone(why));
+    }
+    match mappings.get(key, most()) {
+        Given::Known(known) => Ok(known),
+        Given::New(new) => {
+            let mapping = Arc::clone(&new);
+            helper::leave(Box::new(move || {
+                opened(driver, &mapping, open(driver, &mapping.key));
+            }));
+            Ok(new)
+        }
+        Given::Full => {
+            Err("as many allocations are in use as ONECOPY_DEVICE_MAPPINGS permits".into())
+        }
+    }
+}
+
+/// The helper has opened a mapping, or not.
+fn opened(driver: &'static Library, mapping: &Mapping, opened: Result<u64, Error>) {
+    let key = &mapping.key;
+    // What is dropped under this lock leaves a task and takes no other lock of the list.
+    let mut mappings = lock(&MAPPINGS);
+    match opened {
+        Ok(address) => {
+            let _ = mapping.driver.set(driver);
+            *lock(&mapping.state) = State::Open(address);
+            mappings.succeeded(key.peer);
+        }
+        Err(error) => {
+            *lock(&mapping.state) = State::Refused(reason(&error));
+            mappings.not_opened(mapping, &error);
+        }
+    }
+}
+
+/// Closes what a peer has offered, which is gone.
+pub fn forget(peer: u32) {
+    lock(&MAPPINGS).forget(peer);
+}
+
+/// Closes everything that nobody copies from.
+pub fn close_all() {
+    *lock(&MAPPINGS) = Mappings::new();
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::offer::HANDLE;
+    use super::*;
+    use cuda_sys::CUDA_ERROR_MAP_FAILED;
+
+    fn key(peer: u32, base: u64, id: u64) -> Key {
+        Key {
+            peer,
+            device: 0,
+            base,
+            size: 100,
+            id,
+            handle: [id as u8; HANDLE],
+        }
+    }
+
+    fn new(mappings: &mut Mappings, key: Key) -> Arc<Mapping> {
+        match mappings.get(key, 4) {
+            Given::New(new) => new,
+            Given::Known(_) => panic!("it is known"),
+            Given::Full => panic!("it is full"),
+        }
+    }
+
+    fn error(code: u32) -> Error {
+        Error {
+            code,
+            ..Error::ours("a call", "a mapping".into(), "a test", "none")
+        }
+    }
+
+    fn is_known(mappings: &mut Mappings, key: Key) -> bool {
+        match mappings.get(key, 4) {
+            Given::Known(_) => true,
+            Given::New(_) | Given::Full => false,
+        }
+    }
+
+    #[test]
+    fn the_least_recently_used_goes() {
+        let mut mappings = Mappings::new();
+        for base in 0..4 {
+            new(&mut mappings, key(1, base, base));
+        }
+        assert!(is_known(&mut mappings, key(1, 0, 0)));
+        new(&mut mappings, key(1, 9, 9));
+        assert_eq!(mappings.list.len(), 4);
+        for (base, known) in [(0, true), (2, true), (3, true), (9, true)] {
+            assert_eq!(is_known(&mut mappings, key(1, base, base)), known, "{base}");
+        }
+        assert!(!is_known(&mut mappings, key(1, 1, 1)));
+    }
+
+    #[test]
+    fn what_is_in_use_stays() {
+        let mut mappings = Mappings::new();
+        let used: Vec<_> = (0..4)
+            .map(|base| new(&mut mappings, key(1, base, base)))
+            .collect();
+        assert!(matches!(mappings.get(key(1, 9, 9), 4), Given::Full));
+        drop(used);
+        new(&mut mappings, key(1, 9, 9));
+    }
+
+    #[test]
+    fn another_allocation_at_the_same_place_is_another_one() {
+        let mut mappings = Mappings::new();
+        let old = new(&mut mappings, key(1, 5, 1));
+        let other_peer = new(&mut mappings, key(2, 5, 1));
+        let young = new(&mut mappings, key(1, 5, 2));
+        assert!(!Arc::ptr_eq(&old, &young));
+        assert_eq!(Arc::strong_count(&old), 1, "the list has let it go");
+        assert_eq!(Arc::strong_count(&other_peer), 2, "it has another owner");
+        assert!(is_known(&mut mappings, key(1, 5, 2)));
+        // The same number with another handle is none that this process has opened.
+        let forged = Key {
+            handle: [0xee; HANDLE],
+            ..key(1, 5, 2)
+        };
+        new(&mut mappings, forged);
+    }
+
+    #[test]
+    fn a_thousand_of_one_place_are_one() {
+        let mut mappings = Mappings::new();
+        for id in 0..1000 {
+            new(&mut mappings, key(1, 5, id));
+            assert_eq!(mappings.list.len(), 1);
+        }
+    }
+
+    #[test]
+    fn a_peer_of_which_nothing_opens_is_given_up_and_forgotten_when_it_is_gone() {
+        let mut mappings = Mappings::new();
+        for _ in 1..REFUSALS {
+            mappings.refused(1, "no".into());
+        }
+        assert!(mappings.given_up(1).is_none());
+        mappings.succeeded(1);
+        for _ in 0..REFUSALS {
+            mappings.refused(1, "never".into());
+        }
+        assert_eq!(mappings.given_up(1).map(|why| &**why), Some("never"));
+        assert!(mappings.given_up(2).is_none());
+        new(&mut mappings, key(1, 5, 1));
+        mappings.forget(1);
+        assert!(mappings.given_up(1).is_none() && mappings.list.is_empty());
+    }
+
+    #[test]
+    fn what_is_refused_is_asked_for_once_and_what_was_late_again() {
+        let mut mappings = Mappings::new();
+        let refused = new(&mut mappings, key(1, 1, 1));
+        mappings.not_opened(&refused, &error(CUDA_ERROR_MAP_FAILED));
+        assert!(is_known(&mut mappings, key(1, 1, 1)));
+        assert_eq!(mappings.refusals.len(), 1);
+        let mut late = Mapping::new(key(2, 2, 2));
+        late.since -= 2 * PATIENCE;
+        let late = Arc::new(late);
+        mappings.list.push(Arc::clone(&late));
+        mappings.not_opened(&late, &error(CUDA_ERROR_MAP_FAILED));
+        assert!(!is_known(&mut mappings, key(2, 2, 2)));
+        assert_eq!(mappings.refusals.len(), 1, "nothing is known of that peer");
+        // The limit is none at all: that is a refusal.
+        let none = new(&mut mappings, key(3, 3, 3));
+        mappings.not_opened(&none, &error(CUDA_ERROR_OUT_OF_MEMORY));
+        assert_eq!((mappings.permitted, mappings.refusals.len()), (None, 2));
+    }
+
+    #[test]
+    fn a_limit_of_the_driver_is_kept_to() {
+        let mut mappings = Mappings::new();
+        for base in 0..3 {
+            let mapping = new(&mut mappings, key(1, base, base));
+            *lock(&mapping.state) = State::Open(base);
+        }
+        let refused = new(&mut mappings, key(1, 3, 3));
+        mappings.not_opened(&refused, &error(CUDA_ERROR_OUT_OF_MEMORY));
+        assert_eq!(mappings.list.len(), 3);
+        let again = new(&mut mappings, key(1, 3, 3));
+        assert!(!Arc::ptr_eq(&refused, &again), "it is asked for again");
+        assert_eq!(mappings.list.len(), 3, "the first one went for it");
+    }
+}

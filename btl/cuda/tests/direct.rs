@@ -1,0 +1,250 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Copies from device to device, over the driver in software: within one process, and what is declined. Between
+//! processes they are tested by `mpi/tests/cuda`.
+//!
+//! # Safety
+//! Functions of the driver beside this file, called as its header says.
+#![allow(unsafe_code, reason = "calls of the driver")]
+
+#[path = "driver/build.rs"]
+mod build;
+#[path = "driver/harness.rs"]
+mod harness;
+#[path = "../../../tests/harness/limit.rs"]
+mod limit;
+
+use harness::*;
+use onecopy_cuda::direct::{BYTES, By, End, Fetch, Offering, forget};
+use onecopy_shm::sync::{AtomicU32, Ordering};
+use std::ptr::null_mut;
+
+const LEN: usize = 3 << 20;
+
+/// The context that all of the process share is the thread's one until this is dropped.
+struct Shared<'d>(&'d Driver);
+
+impl<'d> Shared<'d> {
+    fn enter(driver: &'d Driver) -> Self {
+        let mut context = null_mut();
+        // SAFETY: the place for the answer is ours.
+        unsafe { (driver.library.cuDevicePrimaryCtxRetain)(&raw mut context, 0) };
+        // SAFETY: a context that stays.
+        assert_eq!(unsafe { (driver.library.cuCtxPushCurrent)(context) }, 0);
+        Self(driver)
+    }
+}
+
+impl Drop for Shared<'_> {
+    fn drop(&mut self) {
+        let mut popped = null_mut();
+        // SAFETY: the place for the answer is ours.
+        unsafe { (self.0.library.cuCtxPopCurrent)(&raw mut popped) };
+    }
+}
+
+fn fetch_to(room: Option<(u64, u64)>) -> Fetch {
+    // SAFETY: memory of the test, which waits.
+    unsafe { Fetch::new(room) }
+}
+
+fn end_of(fetch: &Fetch) -> End {
+    loop {
+        if let Some(end) = fetch.end() {
+            return end;
+        }
+        assert_eq!(fetch.settled(), None, "it is at work");
+        fetch.advance();
+        std::thread::yield_now();
+    }
+}
+
+/// A device that is late makes a fetch decline; then it is tried again.
+fn fetched(to: u64, offering: &Offering, len: usize) {
+    for _ in 0..50 {
+        let fetch = fetch_to(Some((to, len as u64)));
+        assert!(fetch.accept(By::Own, &offering.own(), len as u64));
+        match end_of(&fetch) {
+            End::All => return,
+            End::Declined(_) => {}
+            End::Failed(error) => panic!("{error}"),
+        }
+    }
+    panic!("never");
+}
+
+fn declined(fetch: &Fetch, reason: &str) {
+    match end_of(fetch) {
+        End::Declined(why) => assert!(why.contains(reason), "{why}"),
+        other => panic!("{other:?} and not {reason}"),
+    }
+    assert_eq!(fetch.settled(), Some(Ok(())));
+}
+
+#[test]
+fn a_buffer_of_this_process_is_copied_once() {
+    let driver = driver();
+    let _shared = Shared::enter(&driver);
+    let (from, to) = (driver.alloc(LEN), driver.alloc(LEN));
+    let bytes = pattern(LEN, 3);
+    put(whole(from), &bytes).expect("a copy");
+    for (offset, len) in [(0, LEN), (1, LEN - 1), (4096, 600_000), (LEN - 1, 1)] {
+        put(whole(to), &pattern(LEN, 4)).expect("a copy");
+        let offering = Offering::of(from + offset as u64, len as u64).expect("in one allocation");
+        fetched(to, &offering, len);
+        assert!(offering.close(), "nobody reads it any more");
+        let got = get(whole(to), LEN).expect("a copy");
+        assert!(
+            got[..len] == bytes[offset..offset + len],
+            "{len} at {offset}"
+        );
+        assert!(got[len..] == pattern(LEN, 4)[len..], "behind {len}");
+    }
+}
+
+#[test]
+fn a_send_is_not_over_while_a_device_reads_its_buffer() {
+    let driver = driver();
+    let _shared = Shared::enter(&driver);
+    let (from, to) = (driver.alloc(LEN), driver.alloc(LEN));
+    let warm = Offering::of(from, LEN as u64).expect("in one allocation");
+    fetched(to, &warm, LEN);
+    let offering = Offering::of(from, LEN as u64).expect("in one allocation");
+    // SAFETY: copies of the device wait until they are let go; short ones do not.
+    unsafe { (driver.functions.hold)(0, 2) };
+    let before = driver.between();
+    let fetch = loop {
+        let fetch = fetch_to(Some((to, LEN as u64)));
+        assert!(fetch.accept(By::Own, &offering.own(), LEN as u64));
+        while fetch.end().is_none() && driver.between() == before {
+            fetch.advance();
+        }
+        if driver.between() > before {
+            break fetch;
+        }
+    };
+    for _ in 0..1000 {
+        fetch.advance();
+        assert!(!offering.close() && fetch.settled().is_none());
+        fetch.close();
+    }
+    let other = fetch_to(Some((to, LEN as u64)));
+    assert!(
+        !other.accept(By::Own, &offering.own(), LEN as u64),
+        "it is closed"
+    );
+    // SAFETY: as above.
+    unsafe { (driver.functions.hold)(0, 0) };
+    assert_eq!(end_of(&fetch), End::All);
+    assert!(offering.close());
+}
+
+#[test]
+fn what_is_not_in_one_allocation_of_a_device_is_not_offered_nor_fetched() {
+    let driver = driver();
+    let _shared = Shared::enter(&driver);
+    let (from, managed) = (driver.alloc(LEN), driver.managed(LEN));
+    let host = vec![0u8; 4096];
+    let host = host.as_ptr().expose_provenance() as u64;
+    assert!(
+        Offering::of(from + 1, LEN as u64).is_none(),
+        "it ends before"
+    );
+    assert!(Offering::of(managed, LEN as u64).is_none(), "it moves");
+    assert!(Offering::of(host, 4096).is_none(), "the host's");
+    let offering = Offering::of(from, LEN as u64).expect("in one allocation");
+    let offer = offering.own();
+    let runs = fetch_to(None);
+    assert!(!runs.accept(By::Own, &offer, 100), "in several runs");
+    let short = fetch_to(Some((from, 99)));
+    assert!(!short.accept(By::Own, &offer, 100), "no room");
+    for (to, len) in [(managed, LEN), (host, 4096), (from + 1, LEN)] {
+        let fetch = fetch_to(Some((to, len as u64)));
+        assert!(fetch.accept(By::Own, &offer, len as u64));
+        declined(
+            &fetch,
+            "the buffer of the receive is not in one allocation of a device",
+        );
+    }
+}
+
+/// A context may end, and with it what is known of its memory; there nothing of ours is ready.
+#[test]
+fn memory_of_a_context_of_its_own_is_staged() {
+    let driver = driver();
+    let (from, to) = (driver.alloc(LEN), driver.alloc(LEN));
+    let offering = Offering::of(from, LEN as u64).expect("in one allocation");
+    let fetch = fetch_to(Some((to, LEN as u64)));
+    assert!(fetch.accept(By::Own, &offering.own(), LEN as u64));
+    declined(&fetch, "is not in one allocation of a device");
+}
+
+#[test]
+fn a_kernel_that_occupies_the_device_lets_no_copy_begin() {
+    let driver = driver();
+    let _shared = Shared::enter(&driver);
+    let (from, to) = (driver.alloc(LEN), driver.alloc(LEN));
+    let offering = Offering::of(from, LEN as u64).expect("in one allocation");
+    fetched(to, &offering, LEN);
+    let word = AtomicU32::new(0);
+    driver.spin(&word, 1, 2);
+    let before = driver.between();
+    for _ in 0..3 {
+        let fetch = fetch_to(Some((to, LEN as u64)));
+        assert!(fetch.accept(By::Own, &offering.own(), LEN as u64));
+        declined(&fetch, "occupied");
+    }
+    assert_eq!(driver.between(), before, "none can be taken back");
+    word.store(1, Ordering::Release);
+    fetched(to, &offering, LEN);
+}
+
+#[test]
+fn a_fetch_that_is_closed_before_it_begins_copies_nothing() {
+    let driver = driver();
+    let _shared = Shared::enter(&driver);
+    let (from, to) = (driver.alloc(LEN), driver.alloc(LEN));
+    let offering = Offering::of(from, LEN as u64).expect("in one allocation");
+    let before = driver.between();
+    let fetch = fetch_to(Some((to, LEN as u64)));
+    assert!(fetch.accept(By::Own, &offering.own(), LEN as u64));
+    fetch.close();
+    declined(&fetch, "the receive is over");
+    assert_eq!(driver.between(), before);
+    assert!(offering.close());
+}
+
+/// What no correct peer offers, and what the driver does not open: nothing is read, and the reason is told.
+#[test]
+fn an_offer_of_another_process_is_looked_at_before_it_is_believed() {
+    let driver = driver();
+    let _shared = Shared::enter(&driver);
+    let (from, to) = (driver.alloc(LEN), driver.alloc(LEN));
+    let offering = Offering::of(from, LEN as u64).expect("in one allocation");
+    let offer = *offering.shown().expect("the driver shows it");
+    let accepts = |offer: &[u8], len: u64| {
+        let fetch = fetch_to(Some((to, LEN as u64)));
+        fetch.accept(By::Peer(3), offer, len).then_some(fetch)
+    };
+    assert!(accepts(&offer[1..], 1).is_none() && accepts(&[], 1).is_none());
+    assert!(accepts(&offering.own(), 1).is_none(), "one of this process");
+    assert!(accepts(&[0xff; BYTES], 1).is_none());
+    let with = |at: usize, word: u64| {
+        let mut other = offer;
+        other[at..at + 8].copy_from_slice(&word.to_le_bytes());
+        other
+    };
+    let beyond = with(32, LEN as u64 - 10);
+    assert!(accepts(&beyond, 11).is_none(), "behind its end");
+    assert!(
+        accepts(&with(32, u64::MAX - 5), 100).is_none(),
+        "an end that wraps"
+    );
+    let elsewhere = accepts(&with(40, 7), 100).expect("it has the form");
+    declined(&elsewhere, "is not visible to this process");
+    // One's own handle cannot be opened, nor can the others of this peer, which is not asked for ever.
+    for id in 0..8 {
+        let fetch = accepts(&with(8, id), 100).expect("it has the form");
+        declined(&fetch, "cuIpcOpenMemHandle");
+    }
+    forget(3);
+}
