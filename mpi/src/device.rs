@@ -4,6 +4,7 @@
 //! Nothing below this front touches such a buffer. A short send goes through a packed copy in the host, which is made
 //! in the call. The call waits for that copy alone, and moves messages meanwhile. A longer send, and each receive, is
 //! *staged*: the engine asks for pieces, and threads that poll let the device copy them ([`Outgoing`], [`Incoming`]).
+//! Where both buffers of a long message are in devices, the receive fetches all of it by one copy, if it can.
 //!
 //! # Safety
 //! The standard's contract, as in `memory.rs`. The driver looks at each address itself.
@@ -14,15 +15,17 @@ use crate::datatype::layout::Layout;
 use crate::failure::{Failure, Outcome, fail};
 use crate::ffi::Addr;
 use crate::phase;
-use onecopy::raw::{Activity, Staged};
+use onecopy::raw::{Activity, OfferedBy, Staged, Taken};
 use onecopy_cuda::copies::{ToDevice, to_host};
+use onecopy_cuda::direct::{self, By, End, Fetch, Offering};
 use onecopy_cuda::pipeline::{self, Settled, Sink, Source};
 use onecopy_cuda::{memory, staging};
 use onecopy_shm::copy::{Kernel, copy_slices};
 use std::ops::Range;
 use std::sync::Arc;
 
-/// Longer sends are staged. A message of one piece has no copy that could overlap with sending.
+/// Longer sends are staged, or fetched by the receive. A message of one piece has no copy that could overlap with
+/// sending.
 const LONG: u64 = staging::CHUNK as u64;
 
 /// Whether a byte must not be touched as memory of the host alone is. Where nothing has loaded the driver of a device,
@@ -135,35 +138,64 @@ pub(crate) fn is_long(size: u64) -> bool {
     size > LONG
 }
 
+/// Where a layout is at an address, if it is one run: the run, and its bytes.
+fn one_run(layout: &Layout, base: Addr) -> Option<(u64, u64)> {
+    let mut run = None;
+    if layout.runs() == 1 {
+        layout.walk(0, 0..layout.size(), &mut |offset, len| {
+            run = Some((base.offset(offset).number() as u64, len));
+            false
+        });
+    }
+    run
+}
+
 /// The buffer of a send.
 #[derive(Debug)]
-pub(crate) struct Outgoing(Source);
+pub(crate) struct Outgoing {
+    source: Source,
+    /// None: it lies in several places, or not in one that can be offered.
+    offering: Option<Offering>,
+}
 
 impl Outgoing {
     pub(crate) fn new(layout: Layout, base: Addr) -> Self {
         let len = layout.size();
+        let offering = one_run(&layout, base).and_then(|(at, len)| Offering::of(at, len));
         // SAFETY: the layout names bytes of the program's buffer, which it leaves alone until the operation is over.
-        Self(unsafe { Source::new(all_runs(layout, base), len) })
+        let source = unsafe { Source::new(all_runs(layout, base), len) };
+        Self { source, offering }
     }
 
     /// Whether the program's buffer is its own again. Nothing is brought any more.
     pub(crate) fn end(&self) -> Settled {
-        self.0.close();
-        self.0.settled()
+        self.source.close();
+        match &self.offering {
+            Some(offering) if !offering.close() => None,
+            _ => self.source.settled(),
+        }
     }
 }
 
 impl Staged for Outgoing {
     fn bytes(&self) -> u64 {
-        self.0.len()
+        self.source.len()
+    }
+
+    fn offer(&self, own: bool) -> Option<Box<[u8]>> {
+        let offering = self.offering.as_ref()?;
+        Some(match own {
+            true => Box::new(offering.own()),
+            false => Box::new(*offering.shown()?),
+        })
     }
 
     fn ready(&self, range: Range<u64>) -> Result<usize, Arc<str>> {
-        self.0.ready(range).map_err(|error| reason(&error))
+        self.source.ready(range).map_err(|error| reason(&error))
     }
 
     fn show(&self, offset: u64, len: usize, to: &mut dyn FnMut(usize, &[u8])) -> bool {
-        self.0.show(offset, len, to)
+        self.source.show(offset, len, to)
     }
 
     fn room(&self, _: Range<u64>) -> Result<u64, Arc<str>> {
@@ -175,19 +207,25 @@ impl Staged for Outgoing {
     }
 
     fn advance(&self) -> Activity {
-        activity(self.0.advance())
+        activity(self.source.advance())
     }
 }
 
 /// The buffer of a receive.
 #[derive(Debug)]
-pub(crate) struct Incoming(Sink);
+pub(crate) struct Incoming {
+    sink: Sink,
+    fetch: Fetch,
+}
 
 impl Incoming {
     pub(crate) fn new(layout: Layout, base: Addr) -> Self {
-        let len = layout.size();
+        let (len, run) = (layout.size(), one_run(&layout, base));
         // SAFETY: the layout names bytes of the program's buffer, which it leaves alone until the operation is over.
-        Self(unsafe { Sink::new(all_runs(layout, base), len) })
+        let sink = unsafe { Sink::new(all_runs(layout, base), len) };
+        // SAFETY: as above.
+        let fetch = unsafe { Fetch::new(run) };
+        Self { sink, fetch }
     }
 
     /// One for results of the library's own, which are [`give`](Self::give)n.
@@ -207,11 +245,11 @@ impl Incoming {
         }
         while *given < bytes.len() {
             let start = *given as u64;
-            let Ok(room @ 1..) = self.0.room(start..bytes.len() as u64) else {
+            let Ok(room @ 1..) = self.sink.room(start..bytes.len() as u64) else {
                 return Ok(false);
             };
             let rest = &bytes[*given..][..room as usize];
-            self.0.take(start, rest.len(), &mut |at, out| {
+            self.sink.take(start, rest.len(), &mut |at, out| {
                 copy_slices(Kernel::Memcpy, out, &rest[at..at + out.len()]);
             });
             *given += rest.len();
@@ -221,13 +259,34 @@ impl Incoming {
 
     /// Whether what has come is where it belongs.
     pub(crate) fn end(&self) -> Settled {
-        self.0.settled()
+        self.fetch.close();
+        match self.fetch.settled()? {
+            Ok(()) => self.sink.settled(),
+            Err(error) => Some(Err(error)),
+        }
     }
 }
 
 impl Staged for Incoming {
     fn bytes(&self) -> u64 {
-        self.0.len()
+        self.sink.len()
+    }
+
+    fn accept(&self, by: OfferedBy, offer: &[u8], len: u64) -> bool {
+        let by = match by {
+            OfferedBy::Own => By::Own,
+            OfferedBy::Peer(rank) => By::Peer(rank),
+        };
+        self.fetch.accept(by, offer, len)
+    }
+
+    fn taken(&self) -> Taken {
+        match self.fetch.end() {
+            None => Taken::NotYet,
+            Some(End::All) => Taken::All,
+            Some(End::Declined(why)) => Taken::Declined(why),
+            Some(End::Failed(error)) => Taken::Failed(reason(&error)),
+        }
     }
 
     fn ready(&self, _: Range<u64>) -> Result<usize, Arc<str>> {
@@ -239,15 +298,18 @@ impl Staged for Incoming {
     }
 
     fn room(&self, range: Range<u64>) -> Result<u64, Arc<str>> {
-        self.0.room(range).map_err(|error| reason(&error))
+        self.sink.room(range).map_err(|error| reason(&error))
     }
 
     fn take(&self, offset: u64, len: usize, from: &mut dyn FnMut(usize, &mut [u8])) -> bool {
-        self.0.take(offset, len, from)
+        self.sink.take(offset, len, from)
     }
 
     fn advance(&self) -> Activity {
-        activity(self.0.advance())
+        match self.fetch.advance() {
+            pipeline::Activity::Rests => activity(self.sink.advance()),
+            found => activity(found),
+        }
     }
 }
 
@@ -268,9 +330,27 @@ impl StagedMessage {
     }
 }
 
-/// Sets how much memory messages of each device are staged in.
-pub(crate) fn set_staging(bytes: usize) {
-    staging::set_bound(bytes);
+/// Sets how much memory messages of each device are staged in, and how many allocations of peers may be open.
+pub(crate) fn set_bounds(staging: usize, mappings: usize) {
+    staging::set_bound(staging);
+    direct::set_bound(mappings);
+}
+
+/// Closes what peers have shown: the job is over.
+pub(crate) fn end() {
+    direct::close_all();
+}
+
+/// Closes what a rank has shown, if an error says that it is gone.
+#[cold]
+pub(crate) fn forget_if_gone(error: &onecopy::Error) {
+    if let onecopy::Error::PeerDied { rank, .. }
+    | onecopy::Error::PeerLeft { rank }
+    | onecopy::Error::Protocol { rank, .. } = error
+        && let Ok(rank) = u32::try_from(*rank)
+    {
+        direct::forget(rank);
+    }
 }
 
 /// Bytes on their way from a packed copy to a buffer.

@@ -53,7 +53,7 @@ pub(crate) fn start(required: i32) -> Outcome<i32> {
         Threads::Single
     };
     phase::set_checks(options.knobs.mpi_checks);
-    device::set_staging(options.knobs.device_staging);
+    device::set_bounds(options.knobs.device_staging, options.knobs.device_mappings);
     let runtime = Runtime::init_with(options)?;
     let (rank, size) = (runtime.rank(), runtime.size());
     phase::set_emergency(runtime.emergency());
@@ -89,6 +89,7 @@ pub(crate) fn finish() -> Outcome<()> {
     request::settle_orphans();
     let runtime = phase::lock(&RUNTIME).take();
     phase::finish();
+    device::end();
     match runtime {
         Some(runtime) => Ok(runtime.finalize()?),
         None => Err(phase::not_active()),

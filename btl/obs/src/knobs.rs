@@ -287,6 +287,11 @@ knobs! {
         /// A message takes up to 2 MiB of it each way. One that finds nothing left goes on by 64 KiB of its own.
         // Default: 16 MiB, by magnitude: four messages each way at once have their full share.
         User ONECOPY_DEVICE_STAGING => device_staging: usize = 16 * MIB, Size { min: 2 * MIB, max: 64 * GIB };
+        /// How many allocations of other ranks' devices a rank keeps open. Long messages between devices are copied
+        /// once from them; what is not open is opened first. 0: none, and all such messages go through host memory.
+        /// Memory that its rank has freed stays with the device while another rank has it open.
+        // Default: `onecopy_cuda::direct::DEFAULT_MOST`, for its reason.
+        User ONECOPY_DEVICE_MAPPINGS => device_mappings: usize = 64, Count { min: 0, max: 4096 };
     }
 
     "rendezvous" {

@@ -9,7 +9,7 @@
 use crate::datatype::layout::Layout;
 use crate::device::{Incoming, Outgoing, StagedMessage};
 use crate::ffi::Addr;
-use crate::{memory, phase};
+use crate::{device, memory, phase};
 use onecopy::raw::{MessageBuf, Operation, Poll, SendOptions};
 use onecopy::{Comm, Error, Result, Span, Status};
 use std::sync::{Arc, Mutex};
@@ -69,6 +69,9 @@ impl Rest {
             return None;
         };
         let result = result.take()?;
+        if let Err(error) = &result {
+            device::forget_if_gone(error);
+        }
         Some(settled.and(result))
     }
 }

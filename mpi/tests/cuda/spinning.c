@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: MIT OR Apache-2.0 */
 /*
  * A kernel occupies the whole device until an answer is in the device's memory. Meanwhile the program sends memory of
- * the device and receives that answer. A library that waits for the device never comes back.
+ * the device and receives that answer, receives memory of another rank's device, or sends to itself. A library that
+ * waits for the device never comes back, nor does one that begins a copy which the kernel lets not end.
  */
 #include "buffers.h"
 
@@ -29,18 +30,19 @@ int main(int argc, char **argv) {
         OK(MPI_Finalize());
         return 0;
     }
-    CUdeviceptr data, word;
+    CUdeviceptr data, more, word;
     CUmodule module;
     CUfunction spin;
     CHECK((host = malloc(LONGEST)));
     CU(cuMemAlloc_v2(&data, LONGEST));
+    CU(cuMemAlloc_v2(&more, LONGEST));
     CU(cuMemAlloc_v2(&word, sizeof(int)));
     CU(cuModuleLoadData(&module, SPIN_PTX));
     CU(cuModuleGetFunction(&spin, module, "spin"));
     CUstream streams[2] = { NULL, CU_STREAM_PER_THREAD };
     int turn = 0;
     for (size_t bytes = 8; bytes <= LONGEST; bytes *= 8, turn++) {
-        for (int way = 0; way < 2; way++) {
+        for (int way = 0; way < 4; way++) {
             if (rank == 0) {
                 CUstream stream = streams[(turn + way) % 2];
                 unsigned int until = ANSWER;
@@ -52,6 +54,14 @@ int main(int argc, char **argv) {
                 if (way == 0) {
                     OK(MPI_Send(from, (int)bytes, MPI_BYTE, 1, 1, MPI_COMM_WORLD));
                     OK(MPI_Recv(to, 1, MPI_INT, 1, 2, MPI_COMM_WORLD, MPI_STATUS_IGNORE));
+                } else if (way == 2) {
+                    /* The other way: what comes is another rank's. */
+                    OK(MPI_Recv((void *)(uintptr_t)more, (int)bytes, MPI_BYTE, 1, 1, MPI_COMM_WORLD, MPI_STATUS_IGNORE));
+                    OK(MPI_Recv(to, 1, MPI_INT, 1, 2, MPI_COMM_WORLD, MPI_STATUS_IGNORE));
+                } else if (way == 3) {
+                    OK(MPI_Sendrecv(from, (int)bytes, MPI_BYTE, 0, 3, (void *)(uintptr_t)more, (int)bytes, MPI_BYTE, 0,
+                                    3, MPI_COMM_WORLD, MPI_STATUS_IGNORE));
+                    OK(MPI_Recv(to, 1, MPI_INT, 1, 2, MPI_COMM_WORLD, MPI_STATUS_IGNORE));
                 } else {
                     MPI_Request requests[2];
                     OK(MPI_Irecv(to, 1, MPI_INT, 1, 2, MPI_COMM_WORLD, &requests[0]));
@@ -60,6 +70,13 @@ int main(int argc, char **argv) {
                 }
                 /* Now the kernel ends. */
                 CU(cuStreamSynchronize(stream));
+                if (way > 1) expect_device(more, bytes, turn + 200 * (way == 2));
+            } else if (way == 2) {
+                fill_device(data, bytes, turn + 200);
+                OK(MPI_Send((void *)(uintptr_t)data, (int)bytes, MPI_BYTE, 0, 1, MPI_COMM_WORLD));
+                OK(MPI_Send(&answer, 1, MPI_INT, 0, 2, MPI_COMM_WORLD));
+            } else if (way == 3) {
+                OK(MPI_Send(&answer, 1, MPI_INT, 0, 2, MPI_COMM_WORLD));
             } else {
                 fill_device(data, bytes, 100);
                 OK(MPI_Recv((void *)(uintptr_t)data, (int)bytes, MPI_BYTE, 0, 1, MPI_COMM_WORLD,

@@ -116,6 +116,65 @@ fn handles_of_the_driver_in_software_are_strict() {
     passes("handles", &[], &[], "strict");
 }
 
+/// On one device, and on one for each rank.
+#[test]
+fn long_messages_between_devices_are_copied_once() {
+    let word = "from device to device";
+    passes("direct", &["once"], &[], word);
+    let two = ("MODEL_CUDA_DEVICES", "2");
+    passes("direct", &["once", "apart"], &[two], word);
+    // One allocation open at a time, by ours or by the driver's bound.
+    passes(
+        "direct",
+        &["once"],
+        &[("ONECOPY_DEVICE_MAPPINGS", "1")],
+        word,
+    );
+    passes("direct", &["once"], &[("MODEL_CUDA_MAPPINGS", "1")], word);
+}
+
+/// Handles that the driver does not give out or does not open, devices out of reach, none that may be open.
+#[test]
+fn what_no_device_can_fetch_is_staged() {
+    let word = "from device to device";
+    for ipc in ["refused", "closed"] {
+        passes("direct", &["staged"], &[("MODEL_CUDA_IPC", ipc)], word);
+    }
+    let apart = [("MODEL_CUDA_DEVICES", "2"), ("MODEL_CUDA_APART", "1")];
+    passes("direct", &["staged", "apart"], &apart, word);
+    passes("direct", &["staged"], &[("MODEL_CUDA_MAPPINGS", "0")], word);
+    passes(
+        "direct",
+        &["staged"],
+        &[("ONECOPY_DEVICE_MAPPINGS", "0")],
+        word,
+    );
+}
+
+#[test]
+fn memory_that_comes_and_goes_is_never_taken_for_what_it_was() {
+    passes("churn", &["10000"], &[], "always the new one");
+}
+
+/// Amid a copy from it, and to it.
+#[test]
+fn a_death_amid_a_copy_between_devices_is_named() {
+    let program = compile("mourned");
+    for dies in ["sender", "receiver"] {
+        let mut command = job(&place().directory, &["--keep-going", "-n", "2"], &program);
+        command
+            .arg(dies)
+            .env("LD_LIBRARY_PATH", libraries(&driver()));
+        let output = limit::output_within(&mut command, limit::limit()).expect("the launcher");
+        let text = String::from_utf8_lossy(&output.stdout);
+        let errors = String::from_utf8_lossy(&output.stderr);
+        assert!(text.contains("rank 0 is well"), "{dies}: {text}\n{errors}");
+    }
+    let mut command = command(&program, Some(&driver()), &["nobody"]);
+    let output = limit::output_within(&mut command, limit::limit()).expect("the launcher");
+    assert_eq!(output.status.code(), Some(7), "{output:?}");
+}
+
 #[test]
 fn contexts_that_end_take_no_memory_along() {
     passes("contexts", &[], &[], "all contexts");
@@ -177,7 +236,15 @@ fn faults_of_a_device_are_named() {
 #[cfg(feature = "fault-points")]
 #[test]
 fn a_death_amid_long_messages_of_devices_hurts_nobody_else() {
-    let program = compile("killed");
+    for (label, counts) in [
+        ("rts.sent", [1, 6]),
+        ("device.accepted", [1, 6]),
+        ("fin.sent", [1, 6]),
+    ] {
+        for count in counts {
+            dies_amid(&format!("{label}:{count}:2"), "cico,cma", "64");
+        }
+    }
     for (label, counts) in [
         ("rts.sent", [1, 6]),
         ("cts.sent", [1, 20]),
@@ -186,24 +253,31 @@ fn a_death_amid_long_messages_of_devices_hurts_nobody_else() {
         ("ring.release", [1, 40]),
     ] {
         for (layers, count) in [("cico,cma", counts[0]), ("cico", counts[1])] {
-            let fault = format!("{label}:{count}:2");
-            let options = ["--keep-going", "-n", "3"];
-            let mut command = job(&place().directory, &options, &program);
-            command.env("LD_LIBRARY_PATH", libraries(&driver()));
-            command.envs([
-                ("ONECOPY_JOB_FAULT", fault.as_str()),
-                ("ONECOPY_LAYERS", layers),
-            ]);
-            command.env("ONECOPY_DEVICE_STAGING", "2M");
-            let output = limit::output_within(&mut command, limit::limit()).expect("the launcher");
-            let text = String::from_utf8_lossy(&output.stdout);
-            let errors = String::from_utf8_lossy(&output.stderr);
-            assert!(!text.contains("nobody died"), "{fault}: {text}");
-            for rank in 0..2 {
-                let well = format!("rank {rank} is well");
-                assert!(text.contains(&well), "{fault}: {text}\n{errors}");
-            }
+            dies_amid(&format!("{label}:{count}:2"), layers, "0");
         }
+    }
+}
+
+/// Rank 2 dies there; the others are well.
+#[cfg(feature = "fault-points")]
+fn dies_amid(fault: &str, layers: &str, mappings: &str) {
+    let program = compile("killed");
+    let options = ["--keep-going", "-n", "3"];
+    let mut command = job(&place().directory, &options, &program);
+    command.env("LD_LIBRARY_PATH", libraries(&driver()));
+    command.envs([
+        ("ONECOPY_JOB_FAULT", fault),
+        ("ONECOPY_LAYERS", layers),
+        ("ONECOPY_DEVICE_MAPPINGS", mappings),
+        ("ONECOPY_DEVICE_STAGING", "2M"),
+    ]);
+    let output = limit::output_within(&mut command, limit::limit()).expect("the launcher");
+    let text = String::from_utf8_lossy(&output.stdout);
+    let errors = String::from_utf8_lossy(&output.stderr);
+    assert!(!text.contains("nobody died"), "{fault}: {text}");
+    for rank in 0..2 {
+        let well = format!("rank {rank} is well");
+        assert!(text.contains(&well), "{fault}: {text}\n{errors}");
     }
 }
 
@@ -213,9 +287,13 @@ fn the_same_on_a_device_where_there_is_one() {
     if !Path::new("/dev/nvidiactl").exists() {
         return say("skipped: no CUDA device");
     }
-    for name in ["spinning", "kinds"] {
+    for (name, argument) in [
+        ("spinning", None),
+        ("kinds", None),
+        ("direct", Some("once")),
+    ] {
         let program = compile(name);
-        let mut command = command(&program, None, &[]);
+        let mut command = command(&program, None, argument.as_slice());
         let limit = Duration::from_secs(600);
         let output = limit::output_within(&mut command, limit).expect("the launcher");
         is_good(&format!("{name} on a device"), &output);
