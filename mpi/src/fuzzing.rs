@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! A door for `tests/fuzz` to the datatype engine. Not part of the API.
+//! Doors for `tests/fuzz` to the datatype engine, and to what peers offer of devices' memory. Not part of the API.
 
 use crate::datatype::predefined;
 use crate::datatype::shape::Shape;
 use crate::memory::{address_of_shared, gather, scatter_in_host};
+use onecopy_cuda::direct::Shown;
 
 /// A datatype, and the same spelled out: the displacement of every byte, in the packed order.
 struct Model {
@@ -170,4 +171,15 @@ fn check(model: &Model, count: u64, from: u64, to: u64) {
         expected[place(byte)] = value;
     }
     assert_eq!(back, expected);
+}
+
+/// Reads what a peer offers of a device's memory, of which `len` bytes are wanted. What is taken for an offer has no
+/// byte that means nothing, and holds what is shorter, too.
+pub fn offer(bytes: &[u8], len: u64) -> bool {
+    let Some(offer) = Shown::decode(bytes, len) else {
+        return false;
+    };
+    assert_eq!(offer.encode(), bytes);
+    assert_eq!(Shown::decode(bytes, len / 2), Some(offer));
+    true
 }

@@ -61,6 +61,11 @@ pub const TARGETS: &[Target] = &[
         seeds: messages::datatypes_seeds,
     },
     Target {
+        name: "offer",
+        run: messages::offer,
+        seeds: messages::offer_seeds,
+    },
+    Target {
         name: "coll",
         run: coll::run,
         seeds: coll::seeds,

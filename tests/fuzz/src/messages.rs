@@ -21,10 +21,11 @@ pub(crate) fn records(data: &[u8]) {
 }
 
 pub(crate) fn records_seeds() -> Vec<Vec<u8>> {
-    let words: [[u64; 5]; 3] = [
+    let words: [[u64; 5]; 4] = [
         [10_000, 0, 4000 << 32, u64::MAX, 0],
         [1 << 20, 1, 1 << 40, 64, 5],
         [300, 3, 2 << 32, 9, 1 << 32 | 4],
+        [1 << 20, 2, 128 << 32 | 6, 0, 5 << 32],
     ];
     let kinds = (1..=9u8).flat_map(|kind| words.map(|words| (kind, words)));
     kinds
@@ -200,4 +201,28 @@ pub(crate) fn datatypes_seeds() -> Vec<Vec<u8>> {
         vec![0, 10, 0, 11, 4, 1, 100, 120, 5, 64, 100, 7, 2, 3, 50],
         vec![0, 9, 2, 4, 20, 6, 90, 1, 3, 7, 1, 0, 120],
     ]
+}
+
+/// How many bytes are wanted, and what a peer offers of a device's memory.
+pub(crate) fn offer(data: &[u8]) {
+    let (wanted, offer) = data.split_at(data.len().min(8));
+    let mut word = [0; 8];
+    word[..wanted.len()].copy_from_slice(wanted);
+    mpi_abi::fuzzing::offer(offer, u64::from_le_bytes(word));
+}
+
+pub(crate) fn offer_seeds() -> Vec<Vec<u8>> {
+    // Bytes that are wanted; mark, number, base, size and offset of the allocation; device and handle.
+    let words = |wanted: u64, offset: u64| {
+        let mark = u64::from_le_bytes(*b"ocshow\0\x01");
+        let mut seed: Vec<u8> = [wanted, mark, 7, 1 << 40, 1 << 20, offset]
+            .into_iter()
+            .flat_map(u64::to_le_bytes)
+            .collect();
+        seed.extend([5; 16]);
+        seed.extend([0; 8]);
+        seed.extend([9; 64]);
+        seed
+    };
+    vec![words(600_000, 4096), words(1 << 20, 0), words(2, u64::MAX)]
 }

@@ -21,6 +21,7 @@ const TARGETS: &[&str] = &[
     "pmi",
     "settings",
     "datatypes",
+    "offer",
     "coll",
     "engine",
 ];
