@@ -48,14 +48,17 @@ fn fetch_to(room: Option<(u64, u64)>) -> Fetch {
 }
 
 fn end_of(fetch: &Fetch) -> End {
-    loop {
-        if let Some(end) = fetch.end() {
-            return end;
+    let mut end = None;
+    let ended = limit::wait_until(|| {
+        end = fetch.end();
+        if end.is_none() {
+            assert_eq!(fetch.settled(), None, "it is at work");
+            fetch.advance();
         }
-        assert_eq!(fetch.settled(), None, "it is at work");
-        fetch.advance();
-        std::thread::yield_now();
-    }
+        end.is_some()
+    });
+    assert!(ended, "it never ends");
+    end.expect("an end")
 }
 
 /// A device that is late makes a fetch decline; then it is tried again.
@@ -185,8 +188,8 @@ fn a_kernel_that_occupies_the_device_lets_no_copy_begin() {
     let (from, to) = (driver.alloc(LEN), driver.alloc(LEN));
     let offering = Offering::of(from, LEN as u64).expect("in one allocation");
     fetched(to, &offering, LEN);
-    let word = AtomicU32::new(0);
-    driver.spin(&word, 1, 2);
+    static WORD: AtomicU32 = AtomicU32::new(0);
+    driver.spin(&WORD, 1, 2);
     let before = driver.between();
     for _ in 0..3 {
         let fetch = fetch_to(Some((to, LEN as u64)));
@@ -194,7 +197,7 @@ fn a_kernel_that_occupies_the_device_lets_no_copy_begin() {
         declined(&fetch, "occupied");
     }
     assert_eq!(driver.between(), before, "none can be taken back");
-    word.store(1, Ordering::Release);
+    WORD.store(1, Ordering::Release);
     fetched(to, &offering, LEN);
 }
 
