@@ -538,10 +538,14 @@ static struct stream *start(struct context *context, bool non_blocking)
 	stream->context = context;
 	stream->non_blocking = non_blocking;
 	stream->tail = &stream->head;
+	/* Its thread waits for the lock. */
+	if (pthread_create(&stream->thread, NULL, work, stream)) {
+		free(stream);
+		return NULL;
+	}
+	pthread_detach(stream->thread);
 	stream->next = context->streams;
 	context->streams = stream;
-	pthread_create(&stream->thread, NULL, work, stream);
-	pthread_detach(stream->thread);
 	return stream;
 }
 
@@ -1325,9 +1329,9 @@ CUresult cuStreamCreate(CUstream *stream, unsigned int flags)
 	pthread_mutex_lock(&lock);
 	NEED_CONTEXT();
 	*stream = start(current(), flags & CU_STREAM_NON_BLOCKING);
-	objects++;
+	objects += *stream != NULL;
 	pthread_mutex_unlock(&lock);
-	return SUCCESS;
+	return *stream ? SUCCESS : OUT_OF_MEMORY;
 }
 
 CUresult cuStreamDestroy_v2(CUstream stream)
