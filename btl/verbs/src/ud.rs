@@ -10,12 +10,14 @@
 //!   when it comes. That slot is posted again before the next packet is looked at. So no peer keeps a slot.
 //! - A packet is dropped unless its seal and its sender's pair are those of the lane.
 //! - A lane that has something to send is among the *hungry* until the device has room, or its window is full.
-//! - A lane that waits for its peer is *watched* until its clock says that something is due.
+//! - A lane that waits for its peer is *watched* until its clock says that something is due. That clock stands still
+//!   while this rank does not look.
 //! - An address handle is kept for all lanes that lead to its port. One that was given up exists as long as the device
 //!   could use it.
 //! - A pair that has failed fails all lanes; the next lane begins with a new pair.
 
 mod arq;
+mod attended;
 mod clock;
 mod head;
 mod keys;
@@ -31,7 +33,7 @@ mod sent;
 mod transmit;
 
 use std::collections::VecDeque;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use crate::changed::Listed;
 use crate::directory::{Directory, Failing};
@@ -42,6 +44,7 @@ use crate::port::{Chosen, OwnPort};
 use crate::provider::{Path, Provider};
 use crate::queue::{Completion, Queue};
 use arq::{Arq, WINDOW_MAX};
+use attended::AttendedTime;
 use keys::Keys;
 use loss::Loss;
 use memory::Memory;
@@ -152,8 +155,8 @@ pub struct Datagrams<P: Provider> {
     lanes: Directory<Lane<P>>,
     handles: Handles<P>,
     schedule: Schedule,
-    /// The beginning of the clock that lanes go by.
-    epoch: Instant,
+    /// The clock that lanes go by.
+    time: AttendedTime,
     /// Completions that were polled; empty between calls.
     batch: VecDeque<Completion<P>>,
     /// Buffers for packets.
@@ -188,7 +191,7 @@ impl<P: Provider> Datagrams<P> {
             lanes: Directory::default(),
             handles: Handles::new(),
             schedule: Schedule::new(),
-            epoch: Instant::now(),
+            time: AttendedTime::new(),
             batch: VecDeque::new(),
             spare: Vec::new(),
             bytes: 0,
@@ -200,7 +203,7 @@ impl<P: Provider> Datagrams<P> {
     }
 
     fn now(&self) -> Duration {
-        self.epoch.elapsed()
+        self.time.now()
     }
 }
 

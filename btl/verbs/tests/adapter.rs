@@ -310,6 +310,18 @@ fn a_silent_device_fails_its_lane_in_time() {
     assert!(why.contains("tells nothing"), "{why}");
 }
 
+/// The device reports at once, and the rank computes for a minute before it looks.
+#[test]
+fn what_a_device_reported_to_an_absent_rank_counts() {
+    let fabric = Fabric::default();
+    let [mut a, _b] = pair(&fabric, &settings());
+    let now = Instant::now();
+    assert_eq!(a.send(&bytes(200, 1)), 200);
+    a.adapter.age(now);
+    a.adapter.age(now + Duration::from_secs(60));
+    a.works();
+}
+
 #[test]
 fn a_peer_that_reads_nothing_keeps_no_other_one_waiting() {
     let fabric = Fabric::new(&["m0", "m1", "m2"]);

@@ -306,6 +306,45 @@ fn silence_ends_a_lane_and_loses_nothing() {
     });
 }
 
+/// A rank computes for longer than a peer may be silent. Meanwhile answers come that nobody takes, or are lost. Before
+/// it polls again, the engine tells its lanes the time.
+#[test]
+fn an_absence_is_no_silence_of_the_peer() {
+    for lost in [false, true] {
+        let fabric = Fabric::default();
+        let limit = Duration::from_secs(1);
+        let settings = Settings {
+            silence: limit,
+            ..settings()
+        };
+        let mut two = Two::new(&fabric, &settings);
+        let network = |loss| {
+            let impairment = Impairment {
+                loss,
+                ..Impairment::default()
+            };
+            fabric.impair(impairment, 1);
+        };
+        network(if lost { 100 } else { 0 });
+        assert_eq!(two.write(0, b"asks"), 4);
+        let mut got = Vec::new();
+        until(|| {
+            two.read(1, &mut got);
+            lost || got.len() == 4
+        });
+        std::thread::sleep(limit + limit / 4);
+        network(0);
+        two.sides[0].age(Instant::now());
+        two.works();
+        until(|| {
+            two.read(1, &mut got);
+            two.sides[0].poll();
+            two.works();
+            got.len() == 4 && two.sides[0].is_taken(two.lanes[0])
+        });
+    }
+}
+
 /// The failed lanes are closed, and new ones carry something.
 fn lanes_again(two: &mut Two) {
     let [a, b] = &mut two.sides;

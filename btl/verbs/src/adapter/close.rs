@@ -62,15 +62,6 @@ impl<P: Provider> Adapter<P> {
         drop(self.queue.retire(initiator));
     }
 
-    /// Takes completions until none is left, or for so many rounds.
-    fn flush(&mut self) {
-        for _ in 0..FLUSH_ROUNDS {
-            if !self.take_completions() {
-                break;
-            }
-        }
-    }
-
     pub(crate) fn close_lane(&mut self, name: u64) {
         self.stop_lane(name);
         let Some(mut lane) = self.lanes.remove(name) else {

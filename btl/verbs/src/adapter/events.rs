@@ -4,7 +4,7 @@
 
 use std::time::{Duration, Instant};
 
-use super::{Adapter, Extended, reads};
+use super::{Adapter, Extended, FLUSH_ROUNDS, reads};
 use crate::port::PortEvent;
 use crate::provider::Provider;
 use crate::queue::{Completion, Done};
@@ -23,6 +23,15 @@ impl<P: Provider> Adapter<P> {
             self.pool.doubt();
         }
         found
+    }
+
+    /// Takes completions until none is left, or for so many rounds.
+    pub(super) fn flush(&mut self) {
+        for _ in 0..FLUSH_ROUNDS {
+            if !self.take_completions() {
+                break;
+            }
+        }
     }
 
     fn completed(&mut self, done: Completion<P>) {
@@ -108,6 +117,8 @@ impl<P: Provider> Adapter<P> {
     pub(super) fn age_lanes(&mut self, now: Instant) {
         // A device reports a peer's silence itself. Here ends the wait for a device that reports nothing.
         let longest = 2 * self.timing.silence() + Duration::from_secs(1);
+        // What it has reported while this rank was away counts.
+        self.flush();
         for name in self.lanes.names() {
             if let Some((lane, changed)) = self.lanes.with_changed(name) {
                 let still = lane.still_since(now);

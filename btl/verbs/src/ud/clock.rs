@@ -11,7 +11,7 @@ const FIRST: Duration = Duration::from_millis(20);
 const LEAST: Duration = Duration::from_millis(4);
 /// A peer that comes back after a while finds out soon. Fifty of these are within the default of
 /// `ONECOPY_VERBS_UD_TIMEOUT`.
-const MOST: Duration = Duration::from_millis(200);
+pub(super) const MOST: Duration = Duration::from_millis(200);
 
 /// Times of answers: their mean, how they vary, and how often none came.
 #[derive(Clone, Copy, Debug, Default)]

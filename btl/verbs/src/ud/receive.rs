@@ -12,6 +12,7 @@ use crate::status::Status;
 
 impl<P: Provider> Datagrams<P> {
     pub(super) fn take_completions(&mut self) -> bool {
+        self.time.looks();
         let batch = &mut self.batch;
         let polled = self.queue.poll(|completion| batch.push_back(completion));
         let found = !self.batch.is_empty();
@@ -105,7 +106,7 @@ impl<P: Provider> Datagrams<P> {
         if lane.failed.is_some() {
             return true;
         }
-        let now = self.epoch.elapsed();
+        let now = self.time.now();
         let received = lane.arq.received();
         let fill = |body: &mut Vec<u8>| {
             body.resize(head.len.into(), 0);
