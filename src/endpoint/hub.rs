@@ -139,6 +139,11 @@ impl Hub {
         self.set.add(fd, source, (true, false))
     }
 
+    /// Looks in which each of so many descriptors is found once if it is ready: the kernel tells of them in turn.
+    pub(crate) const fn looks_to_find(descriptors: usize) -> usize {
+        descriptors.div_ceil(READY)
+    }
+
     /// What is ready now. Never waits.
     pub(crate) fn look(&mut self) -> impl Iterator<Item = EventSource> {
         let found = match self.set.wait(&mut self.ready, EpollTimeout::ZERO) {
@@ -173,6 +178,30 @@ impl Hub {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use nix::sys::eventfd::EventFd;
+    use std::collections::BTreeSet;
+
+    /// More are ready than any fixed number of looks finds.
+    #[test]
+    fn each_ready_descriptor_is_found_in_its_turn() {
+        const COUNT: u32 = 1000;
+        let set = Set::new().expect("epoll");
+        let ready: Vec<EventFd> = (0..COUNT)
+            .map(|rank| {
+                let one = EventFd::from_value(1).expect("eventfd");
+                let source = EventSource::Pair(rank);
+                set.add(&one, source, (true, false)).expect("added");
+                one
+            })
+            .collect();
+        let mut found = BTreeSet::new();
+        for _ in 0..Hub::looks_to_find(ready.len()) {
+            let mut events = [EpollEvent::empty(); READY];
+            let count = set.wait(&mut events, EpollTimeout::ZERO).expect("a look");
+            found.extend(events[..count].iter().map(EpollEvent::data));
+        }
+        assert_eq!(found.len(), ready.len());
+    }
 
     #[test]
     fn sources_come_back() {

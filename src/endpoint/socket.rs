@@ -113,6 +113,14 @@ impl Socket {
         self.stream.is_some()
     }
 
+    /// The hub has found something at its connection: the next poll reads that, however often it was silent before.
+    pub(crate) fn is_found_ready(&mut self) {
+        self.turn = PollTurn::default();
+        if let Some(lane_state) = &mut self.lane_state {
+            lane_state.skipped = SKIPS;
+        }
+    }
+
     /// Whether records that came were not taken yet.
     pub(crate) fn has_unread(&self) -> bool {
         let by_lane = |lane_state: &PairLane| {
@@ -568,12 +576,8 @@ impl Socket {
 
     pub(super) fn set_polling(&mut self, _: bool) {
         self.send_credit();
-        // The next poll reads the stream, however often it was silent before.
-        self.turn = PollTurn::default();
+        self.is_found_ready();
         self.acknowledge();
-        if let Some(lane_state) = &mut self.lane_state {
-            lane_state.skipped = SKIPS;
-        }
     }
 }
 

@@ -29,10 +29,10 @@ pub(super) const ROUNDS: u32 = 7;
 /// Rounds between two looks for cold buffers, less one. These are due once in a fraction of a second, so a look at the
 /// clock in each round would be in vain. Chosen by magnitude.
 pub(super) const ROUNDS_ONE_NODE: u32 = 63;
-/// Polls of the hub, at most, when the wire-up reports that a rank is gone, which may have connected and sent before.
-/// Polling stops when the hub has no event. The bound counts where other peers keep connecting and sending. Chosen by
-/// magnitude: one or two polls usually find everything.
-const LOOKS: usize = 8;
+/// How often each descriptor of the hub is found, at most, when the wire-up reports that a rank is gone, which may have
+/// connected before. Looking stops when it is connected or the hub has no event. The bound counts where other peers
+/// keep connecting and sending. Chosen by magnitude: a connection takes three steps, each by an event of its own.
+const TURNS: usize = 8;
 /// The time between two polls of the hub while it has no events. A poll is a system call of about a microsecond, so a
 /// wait spends a twentieth of its time on it at most.
 const QUIET: Duration = Duration::from_micros(20);
@@ -312,10 +312,12 @@ impl Engine {
             found = true;
             match source {
                 EventSource::Pair(rank) => {
-                    if let Some(Some(peer)) = self.peers.get_mut(rank as usize)
-                        && !peer.polled
-                    {
-                        self.polling.poll(peer);
+                    if let Some(Some(peer)) = self.peers.get_mut(rank as usize) {
+                        if !peer.polled {
+                            self.polling.poll(peer);
+                        } else if let Some(wire) = peer.endpoint.wire() {
+                            wire.is_found_ready();
+                        }
                     }
                 }
                 EventSource::Device => device = true,
@@ -470,9 +472,9 @@ impl Engine {
     /// The wire-up has reported that `rank` is gone. Says whether nothing of it is left to receive. `false`: bytes that
     /// it had sent are still arriving, and [`Self::check_wires`] reports the end of its stream.
     pub(super) fn is_gone_now(&mut self, rank: u32, gone: &Gone) -> bool {
-        // It may have connected, sent, and left since this rank last looked.
-        for _ in 0..LOOKS {
-            if self.wires.is_none() || !self.ask_hub(Instant::now()) {
+        // It may have connected, sent, and left since this rank last looked. A connection that is there is read anyway.
+        for _ in 0..self.looks_for_last_words() {
+            if self.has_connection(rank) || !self.ask_hub(Instant::now()) {
                 break;
             }
         }
@@ -489,6 +491,20 @@ impl Engine {
             return false;
         }
         true
+    }
+
+    /// Polls of the hub in which a rank that has connected is found, whatever else is ready.
+    fn looks_for_last_words(&self) -> usize {
+        let Some(wires) = &self.wires else {
+            return 0;
+        };
+        TURNS * Hub::looks_to_find(self.peers.len() + wires.connector.descriptors())
+    }
+
+    fn has_connection(&mut self, rank: u32) -> bool {
+        let peer = self.peers[rank as usize].as_mut();
+        let wire = peer.and_then(|peer| peer.endpoint.wire());
+        wire.is_some_and(|wire| wire.is_attached())
     }
 
     /// Tells a rank that is gone nothing more, and takes nothing of it.

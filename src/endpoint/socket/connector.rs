@@ -110,6 +110,11 @@ impl Connector {
         self.listener.local_addr()
     }
 
+    /// How many descriptors it has.
+    pub(crate) fn descriptors(&self) -> usize {
+        1 + self.inbound.len() + self.outbound.len()
+    }
+
     /// Sets where the ranks on other nodes listen, by rank.
     pub(crate) fn set_addresses(&mut self, addresses: impl Iterator<Item = Option<SocketAddr>>) {
         let entry = |address| PeerEntry {

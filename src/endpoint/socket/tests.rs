@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 
 use super::*;
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use onecopy_btl::lanes::{Lanes, Offer};
 use onecopy_btl::layers::verbs::settings;
 use onecopy_obs::Knobs;
@@ -96,6 +97,28 @@ fn next(socket: &mut Socket) -> Option<(Record, Option<Part>)> {
         std::thread::yield_now();
     }
     panic!("nothing comes");
+}
+
+/// A stream that was silent for long is read by one poll in 33. The hub knows better.
+#[test]
+fn what_the_hub_finds_ready_is_read_by_the_next_poll() {
+    let [mut one, mut other] = pair();
+    for round in 0..4 {
+        // After so many each 33rd poll reads.
+        assert!((0..100_000 + round).all(|_| other.is_empty()));
+        assert_eq!(put(&mut one, &vec![3u8; 200]), Put::Sent);
+        let stream = other.stream.as_ref().expect("a connection");
+        let mut set = [PollFd::new(stream.fd.as_fd(), PollFlags::POLLIN)];
+        assert_eq!(poll(&mut set, PollTimeout::from(20_000u16)), Ok(1));
+        other.is_found_ready();
+        assert!(!other.is_empty(), "round {round}");
+        let (record, _) = next(&mut other).expect("a record");
+        let mut got = [0; 200];
+        other
+            .read_chunk(ChunkName::Sent(ChunkIndex(0)), 0, &mut got, Kernel::Memcpy)
+            .expect("a chunk");
+        other.pass(record, None);
+    }
 }
 
 #[test]
