@@ -69,6 +69,8 @@ pub struct Sizes {
     pub receives_max: u32,
     /// Bytes that are read of a peer at a time.
     pub stripe: u32,
+    /// Whether devices read memory of peers. Else there is nothing to read into.
+    pub reads: bool,
     /// Slots to receive into, of datagrams.
     pub datagrams: u32,
     /// Slots to send from.
@@ -91,6 +93,7 @@ impl Default for Sizes {
             receives: 256,
             receives_max: 1024,
             stripe: 64 << 10,
+            reads: true,
             datagrams: 160,
             sends: 64,
             depth: 32,
@@ -112,7 +115,10 @@ impl Sizes {
         let (receives, slot) = (number(self.receives), number(self.slot));
         let (part, count) = parts(receives, number(self.receives_max), slot);
         let receives = count as u64 * region(part as u32, self.slot);
-        let reads = region(read_slots(number(self.stripe)) as u32, self.stripe);
+        let reads = match self.reads {
+            true => region(read_slots(number(self.stripe)) as u32, self.stripe),
+            false => 0,
+        };
         [at_first, rails * (receives + sends + reads)]
     }
 }
@@ -266,6 +272,7 @@ mod tests {
         receives: 256,
         receives_max: 1024,
         stripe: 64 << 10,
+        reads: true,
         datagrams: 160,
         sends: 64,
         depth: 32,

@@ -633,6 +633,7 @@ fn what_is_pinned_is_what_the_formula_says() {
             receives: 37,
             receives_max: 100,
             stripe: 5000,
+            reads: true,
             datagrams: 37,
             sends: 11,
             depth: 16,

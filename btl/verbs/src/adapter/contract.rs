@@ -48,7 +48,8 @@ pub struct Settings {
 
 impl Settings {
     /// Whether a device may read memory of peers.
-    pub(crate) fn reads_by(&self, device: &Limits) -> bool {
+    #[must_use]
+    pub fn reads_by(&self, device: &Limits) -> bool {
         device.sound_reads || self.trusts_reads
     }
 

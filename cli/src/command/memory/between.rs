@@ -4,7 +4,7 @@
 use crate::command::text;
 use onecopy::LayerId;
 use onecopy::memory::nodes::{Spread, Streams};
-use onecopy_btl::layers::verbs::{mode, rails, sizes};
+use onecopy_btl::layers::verbs::{mode, rails, settings, sizes};
 use onecopy_obs::Knobs;
 use onecopy_verbs::modes::{JobShape, Mode, Need, Sizes};
 use onecopy_verbs::{Limits, Verbs, model};
@@ -69,17 +69,21 @@ fn name(mode: Mode) -> &'static str {
     }
 }
 
-fn pairs(need: &Need) -> Wire {
+fn pairs(need: &Need, reads: bool) -> Wire {
     Wire {
         name: name(need.mode),
-        formula: match need.mode {
-            Mode::Connections => {
+        formula: match (need.mode, reads) {
+            (Mode::Connections, true) => {
                 "rails x ((receives + sends) x slot + reads x stripe + peers x pair)"
             }
-            Mode::Extended => {
+            (Mode::Connections, false) => "rails x ((receives + sends) x slot + peers x pair)",
+            (Mode::Extended, true) => {
                 "(receives + sends) x slot + reads x stripe + other nodes x (initiator + target)"
             }
-            Mode::Datagrams => "(receives + sends) x packet + pair",
+            (Mode::Extended, false) => {
+                "(receives + sends) x slot + other nodes x (initiator + target)"
+            }
+            (Mode::Datagrams, _) => "(receives + sends) x packet + pair",
         },
         connections: need.pairs.into(),
         private: [need.pinned, need.pinned_max],
@@ -113,13 +117,6 @@ impl NodesMemory {
         };
         let found = device(knobs);
         let here = found.as_ref().map_or(1, |(_, _, rails)| *rails);
-        let sizes = Sizes {
-            rails: rails.unwrap_or(here),
-            ..sizes(knobs)
-        };
-        let mut wires = vec![stream(&Streams::new(knobs, spread.far))];
-        let modes = [Mode::Connections, Mode::Extended, Mode::Datagrams];
-        wires.extend(modes.map(|mode| pairs(&Need::of(mode, &job, &sizes))));
         let limits = found.as_ref().map_or_else(
             |_| Limits {
                 shared_connections: false,
@@ -127,6 +124,14 @@ impl NodesMemory {
             },
             |(_, limits, _)| limits.clone(),
         );
+        let sizes = Sizes {
+            rails: rails.unwrap_or(here),
+            reads: settings(knobs).reads_by(&limits),
+            ..sizes(knobs)
+        };
+        let mut wires = vec![stream(&Streams::new(knobs, spread.far))];
+        let modes = [Mode::Connections, Mode::Extended, Mode::Datagrams];
+        wires.extend(modes.map(|mode| pairs(&Need::of(mode, &job, &sizes), sizes.reads)));
         let (mode, why) = mode(knobs, &job, &limits);
         let (wire, lane) = (LayerId::WIRE.name(), LayerId::LANE.name());
         let mut reasons = Vec::new();
