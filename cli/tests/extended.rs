@@ -14,10 +14,15 @@ mod world;
 use between_nodes::{exchange_with_all, flood, pattern, send_before_leaving, sleep_until_woken};
 use command::limit;
 use command::{onecopy, text};
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
 use onecopy::coll::PredefinedOp;
-use onecopy::{LayerId, Runtime};
+use onecopy::{Error, LayerId, Runtime};
 use say::say;
 use serde_json::Value;
+use std::fs::Permissions;
+use std::os::unix::fs::PermissionsExt as _;
+use std::process::{Command, Stdio};
 use std::time::Duration;
 use tempfile::TempDir;
 use world::{Counts, World};
@@ -28,7 +33,7 @@ const RANK: &str = "EXTENDED_RANK";
 /// A world of devices, and what a job is started with.
 struct Bed {
     world: World,
-    _folder: TempDir,
+    folder: TempDir,
 }
 
 impl Bed {
@@ -45,7 +50,7 @@ impl Bed {
             .expect("a folder");
         Some(Self {
             world: World::new(folder.path()),
-            _folder: folder,
+            folder,
         })
     }
 
@@ -66,34 +71,36 @@ impl Bed {
 
     /// Runs a job of this program's ranks, which do `what`.
     fn job(&self, what: &str, ranks: usize, nodes: usize, more: &[(&str, &str)]) -> Counts {
+        let (ok, out, err) = self.run(what, (ranks, nodes), &[], more);
+        assert!(ok, "{what}: {out}{err}");
+        let counts = self.world.counts();
+        // All went as it came.
+        assert_eq!((counts.initiators, counts.targets), (0, 0), "{counts:?}");
+        counts
+    }
+
+    /// The same, with options of `onecopy run`; the outputs of the command.
+    fn run(
+        &self,
+        what: &str,
+        (ranks, nodes): (usize, usize),
+        options: &[&str],
+        more: &[(&str, &str)],
+    ) -> (bool, String, String) {
         let program = std::env::current_exe().expect("this program");
         let program = program.to_str().expect("a path of text");
         let (ranks, nodes) = (ranks.to_string(), nodes.to_string());
         let onecopy = env!("CARGO_BIN_EXE_onecopy");
-        let args = [
-            "run",
-            "-n",
-            &ranks,
-            onecopy,
-            "__on-node",
-            &nodes,
-            program,
-            "as_a_rank",
-            "--exact",
-            "--nocapture",
-        ];
+        let program = [program, "as_a_rank", "--exact", "--nocapture"];
+        let begin = ["-n", &ranks, onecopy, "__on-node", &nodes];
+        let args = [&["run"], options, &begin, &program].concat();
         let env = [
             (RANK, what),
             ("ONECOPY_NODE_TIMEOUT", "60"),
             ("ONECOPY_LOG", "warn"),
         ];
         let env: Vec<_> = env.into_iter().chain(more.iter().copied()).collect();
-        let (ok, out, err) = self.command(&args, &env);
-        assert!(ok, "{what}: {out}{err}");
-        let counts = self.world.counts();
-        // All went as it came.
-        assert_eq!((counts.initiators, counts.targets), (0, 0), "{counts:?}");
-        counts
+        self.command(&args, &env)
     }
 }
 
@@ -141,9 +148,105 @@ fn as_a_rank() {
             send_before_leaving(&rt, 500);
         }
         "asleep" => sleep_until_woken(&rt),
+        "one port" => by_ports(&rt, 1),
+        "two ports" => by_ports(&rt, 2),
+        "killed" => killed(&rt),
         _ => panic!("{what}"),
     }
     rt.finalize().expect("finalize");
+}
+
+/// Exchanges long messages by so many ports.
+fn by_ports(rt: &Runtime, ports: usize) {
+    until_taken_over(rt);
+    let own = rt.node(rt.rank()).expect("a node");
+    let far = |peer: &usize| rt.node(*peer).expect("a node") != own;
+    let far: Vec<usize> = (0..rt.size()).filter(far).collect();
+    let ports_to = |peer: usize| rt.rails(peer).expect("the ports").len();
+    // Connections beside the first one are made while that carries messages.
+    for round in 0.. {
+        exchange_with_all(rt, 300_000, round);
+        let missing = far.iter().any(|&peer| ports_to(peer) < ports);
+        let mut most = [0];
+        rt.world()
+            .allreduce(&[u32::from(missing)], &mut most, PredefinedOp::Max)
+            .expect("the most");
+        if most[0] == 0 {
+            break;
+        }
+    }
+    (0..6).for_each(|round| exchange_with_all(rt, 1 << 20, round));
+    for &peer in &far {
+        assert_eq!(ports_to(peer), ports, "to {peer}");
+    }
+    let counters = rt.counters();
+    assert!(counters.lane_reads > 0);
+    assert_eq!((counters.lane_demotions, counters.lane_rails_lost), (0, 0));
+}
+
+/// The last rank is killed while all others wait for it. They hear of it, and talk on by their lanes, which lead to its
+/// node, too.
+fn killed(rt: &Runtime) {
+    let (me, world) = (rt.rank(), rt.world());
+    let last = rt.size() - 1;
+    until_taken_over(rt);
+    let mut got = [0u8; 100];
+    if me == last {
+        for peer in 0..last {
+            world.recv(&mut got[..1], peer, 5).expect("a word");
+        }
+        kill(Pid::this(), Signal::SIGKILL).expect("the end");
+        unreachable!("killed");
+    }
+    world.send(&[1u8], last, 5).expect("a word");
+    let error = world.recv(&mut got, last, 6).expect_err("it is dead");
+    let named = matches!(error, Error::PeerDied { rank, .. } if rank == last);
+    assert!(named, "{error}");
+    let others: Vec<usize> = (0..last).collect();
+    let own = rt.node(me).expect("a node");
+    let mut by_lane = false;
+    for round in 0.. {
+        talk_among(rt, &others, round);
+        let far = others
+            .iter()
+            .filter(|&&peer| rt.node(peer).expect("a node") != own);
+        let carriers = far.map(|&peer| rt.reach(peer).expect("reached"));
+        by_lane |= carriers
+            .flatten()
+            .all(|(carrier, _)| carrier == LayerId::LANE);
+        if round > 50 && agree(rt, &others, by_lane) {
+            break;
+        }
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    say(&format!("talks on: {me}"));
+}
+
+/// Each of these ranks exchanges a message with each other one.
+fn talk_among(rt: &Runtime, ranks: &[usize], round: usize) {
+    let (me, world) = (rt.rank(), rt.world());
+    for &peer in ranks.iter().filter(|&&peer| peer != me) {
+        let len = [9, 9000, 200_000][round % 3];
+        let (out, mut got) = (pattern(len, me + round), vec![0; len]);
+        world
+            .sendrecv(&out, peer, 8, &mut got, peer, 8)
+            .expect("exchange");
+        assert!(got == pattern(len, peer + round), "from {peer}");
+    }
+}
+
+/// Whether something holds for all of these ranks.
+fn agree(rt: &Runtime, ranks: &[usize], holds: bool) -> bool {
+    let (me, world) = (rt.rank(), rt.world());
+    let mut all = holds;
+    for &peer in ranks.iter().filter(|&&peer| peer != me) {
+        let mut other = [0u8];
+        world
+            .sendrecv(&[u8::from(holds)], peer, 9, &mut other, peer, 9)
+            .expect("a word");
+        all &= other[0] == 1;
+    }
+    all
 }
 
 fn all_with_all(rt: &Runtime, what: &str) {
@@ -228,6 +331,35 @@ fn a_job_of_three_nodes_has_two_connections_a_rank() {
 fn who_leaves_takes_no_connection_of_the_others_along() {
     let Some(bed) = Bed::new() else { return };
     bed.job("leaving", 6, 2, &[XRC]);
+}
+
+/// Where a node has two ports, connections to each peer go by both, and extended connections by one.
+#[test]
+fn extended_connections_go_by_one_of_two_ports() {
+    let Some(bed) = Bed::new() else { return };
+    let two = ("MODEL_VERBS_DEVICES", "2");
+    let counts = bed.job("one port", 4, 2, &[XRC, two]);
+    assert_eq!((counts.most_initiators, counts.most_targets), (4, 4));
+    assert_eq!(counts.most_connections, 0);
+    let Some(bed) = Bed::new() else { return };
+    let connections = ("ONECOPY_VERBS_MODE", "rc");
+    let counts = bed.job("two ports", 4, 2, &[connections, two]);
+    assert_eq!(counts.most_initiators, 0);
+    // Each of four ranks has two peers on the other node.
+    assert_eq!(counts.most_connections, 4 * 2 * 2);
+}
+
+/// A process that ends without a word: its peers hear of it, whatever it has made of their connections.
+#[test]
+fn a_rank_that_is_killed_takes_no_connection_of_the_others_along() {
+    let Some(bed) = Bed::new() else { return };
+    let (ok, out, err) = bed.run("killed", (4, 2), &["--keep-going"], &[XRC]);
+    assert!(!ok, "one was killed: {out}{err}");
+    for rank in 0..3 {
+        assert!(err.contains(&format!("talks on: {rank}")), "{out}{err}");
+    }
+    let counts = bed.world.counts();
+    assert_eq!(counts.most_connections, 0);
 }
 
 #[test]
@@ -362,6 +494,64 @@ fn the_benchmark_goes_by_them() {
     // The bare loop beside it goes by a connection.
     assert_eq!((counts.most_initiators, counts.most_connections), (2, 2));
     assert!(counts.xrc_sends > 10 && counts.xrc_reads > 2, "{counts:?}");
+}
+
+/// The sides of a program of perftest end with the rank that has started them. What started the ranks is stopped, so
+/// nobody else ends them.
+#[test]
+fn what_the_benchmark_compares_with_ends_with_its_rank() {
+    let Some(bed) = Bed::new() else { return };
+    let folder = bed.folder.path();
+    let (bin, told) = (folder.join("bin"), folder.join("told"));
+    std::fs::create_dir(&bin).expect("a folder");
+    let program = bin.join("ib_send_lat");
+    let script = format!(
+        "#!/bin/sh\necho $$ $PPID >>{}\nexec sleep 600\n",
+        told.display()
+    );
+    std::fs::write(&program, script).expect("a program");
+    std::fs::set_permissions(&program, Permissions::from_mode(0o755)).expect("executable");
+    let path = std::env::var("PATH").expect("a path");
+    let mut command = Command::new(env!("CARGO_BIN_EXE_onecopy"));
+    command
+        .args(["bench", "net", "pingpong", "--mode", "rc", "--sizes", "8"])
+        .args(["--batches", "2", "--batch", "1"])
+        .envs(bed.world.env())
+        .env("MODEL_VERBS_DEVICES", "1")
+        .env("ONECOPY_TUNE_FILE", "none")
+        .env("PATH", format!("{}:{path}", bin.display()))
+        .stdout(Stdio::null());
+    // The sides are waited for, and not for the end of all that this starts.
+    let running = limit::start_for(&mut command, 2 * limit::limit()).expect("the command");
+    let sides = || -> Vec<(i32, i32)> {
+        let text = std::fs::read_to_string(&told).unwrap_or_default();
+        let numbers = |line: &str| {
+            let (own, parent) = line.split_once(' ')?;
+            Some((own.parse().ok()?, parent.parse().ok()?))
+        };
+        text.lines().filter_map(numbers).collect()
+    };
+    assert!(limit::wait_until(|| sides().len() == 2), "both sides begin");
+    let sides = sides();
+    let rank = sides[0].1;
+    let launcher = stat(rank).expect("the rank").1;
+    let signal = |pid: i32, signal| kill(Pid::from_raw(pid), signal).expect("a signal");
+    signal(launcher, Signal::SIGSTOP);
+    signal(rank, Signal::SIGKILL);
+    for (side, _) in sides {
+        let has_ended = || stat(side).is_none_or(|(state, _)| state == 'Z');
+        assert!(limit::wait_until(has_ended), "{side} has outlived its rank");
+    }
+    signal(launcher, Signal::SIGCONT);
+    drop(running);
+}
+
+/// The state of a process, and its parent.
+fn stat(pid: i32) -> Option<(char, i32)> {
+    let text = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+    let (_, rest) = text.rsplit_once(") ")?;
+    let mut words = rest.split(' ');
+    Some((words.next()?.chars().next()?, words.next()?.parse().ok()?))
 }
 
 /// A device without them: the mode is refused with the reason, and messages go by sockets.

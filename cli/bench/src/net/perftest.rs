@@ -5,6 +5,8 @@
 //! is the limit of the row. Where there is none of it, the bare queue pair's figure is.
 
 use super::NetPattern;
+use nix::sys::signal::Signal;
+use onecopy_shm::process::{Setup, spawn};
 use onecopy_verbs::{Chosen, Provider};
 use std::io::Read;
 use std::net::{Ipv4Addr, TcpListener};
@@ -120,9 +122,14 @@ impl Perftest {
                 .stdin(Stdio::null())
                 .stdout(Stdio::piped())
                 .stderr(Stdio::piped());
+            let setup = Setup {
+                // A rank that is killed ends no side.
+                death_signal: Some(Signal::SIGKILL),
+                ..Setup::default()
+            };
             // A child begins where this thread may run.
             super::pin(self.processors[side]);
-            let child = command.spawn();
+            let child = spawn(command, &setup);
             super::pin(self.processors[0]);
             child
         };
