@@ -410,7 +410,8 @@ knobs! {
         /// are used if the device has them and they need less, else datagrams.
         // Default: 64 MiB, by magnitude: little beside a rank's memory, enough for hundreds of connections at least.
         User ONECOPY_VERBS_MEMORY => verbs_memory: usize = 64 * MIB, ANY_SIZE;
-        /// Connections that a rank keeps with peers, at most. For another one, that which was silent longest goes, if
+        /// Connections that a rank keeps with peers, at most, whichever of the two asked for them. With xrc, the peers
+        /// that it reaches by them; with ud there is no bound. For another one, that which was silent longest goes, if
         /// it was silent for a second; else the new pair stays with tcp.
         // Default: 1024, by magnitude: more are seldom in use at once, and each takes memory of the device.
         User ONECOPY_VERBS_LANES => verbs_lanes: usize = 1024, Count { min: 1, max: 65536 };
@@ -446,7 +447,7 @@ knobs! {
         // Default: 160, by magnitude: five full windows. Tests take fewer, to lose datagrams.
         Expert ONECOPY_VERBS_UD_RECEIVES => verbs_ud_receives: usize = 160, Count { min: 8, max: 16384 };
         /// How long a peer acknowledges no datagram before messages to it go by tcp. Its program acknowledges them,
-        /// when it calls the library.
+        /// when it calls the library. Time in which the own program does not call it does not count.
         // Default: 10 s, by magnitude: programs compute for seconds without a call.
         User ONECOPY_VERBS_UD_TIMEOUT => verbs_ud_timeout: Duration = Duration::from_secs(10),
             Span { unit_ms: 1000, min: 1, max: 600 };
