@@ -23,6 +23,8 @@ const TRIES: u32 = 3;
 const BOOT_LIMIT: Duration = Duration::from_secs(180);
 /// How long a guest under KVM may take to come up.
 const PROBE_LIMIT: Duration = Duration::from_secs(40);
+/// How long it may say nothing at first. A kernel that runs speaks within a second.
+const PROBE_SILENCE: Duration = Duration::from_secs(15);
 
 /// What executes the guest's instructions.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -166,6 +168,7 @@ pub fn run(
             accelerator,
             label,
             limit,
+            silence: limit,
             log: run.join(format!("console-{tries}.log")),
             sent: run.join("results.cpio"),
             last: tries == TRIES,
@@ -208,6 +211,8 @@ struct Attempt<'a> {
     label: &'a str,
     /// How long it may take in all.
     limit: Duration,
+    /// How long it may say nothing at first.
+    silence: Duration,
     /// The whole console.
     log: PathBuf,
     /// The archive that the guest sends.
@@ -273,16 +278,19 @@ impl Attempt<'_> {
         let mut log = File::create(&self.log).map_err(failed())?;
         let boot_limit = self.limit.min(BOOT_LIMIT * crowd());
         let started = Instant::now();
+        let mut has_spoken = false;
         loop {
             let allowed = match console.boot() {
                 Some(_) => self.limit,
-                None => boot_limit,
+                None if has_spoken => boot_limit,
+                None => boot_limit.min(self.silence),
             };
             let Some(left) = allowed.checked_sub(started.elapsed()) else {
                 return Ok(End::TimedOut);
             };
             match lines.recv_timeout(left.min(Duration::from_secs(1))) {
                 Ok(mut line) => {
+                    has_spoken = true;
                     line.push(b'\n');
                     log.write_all(&line).map_err(failed())?;
                     console.line(&String::from_utf8_lossy(&line));
@@ -487,6 +495,7 @@ fn kvm_works(cache: &Cache, machine: &Machine, progress: &Progress) -> Result<bo
         accelerator: Accelerator::Kvm,
         label,
         limit: PROBE_LIMIT,
+        silence: PROBE_SILENCE,
         log: cache.root().join("kvm.log"),
         sent: cache.root().join("kvm.sent"),
         last: true,
