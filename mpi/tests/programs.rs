@@ -46,35 +46,42 @@ fn place() -> &'static InstalledFiles {
             let _ = std::fs::remove_file(&target);
             std::fs::copy(&built, &target).expect("the library is built with the test");
         }
-        let mut build = Command::new(env!("CARGO"));
-        build.args([
-            "build",
-            "--quiet",
-            "--package",
-            "onecopy-cli",
-            "--bin",
-            "onecopy",
-        ]);
-        // As the tests of the whole workspace are built, so that nothing is compiled a second time.
-        if cfg!(feature = "fault-points") {
-            build.args(["--features", "fault-points"]);
+        if std::env::var_os("TEST_COMMAND_BUILT").is_none() {
+            build_command(profile);
         }
-        if profile.ends_with("release") {
-            build.arg("--release");
-        }
-        // Another build may hold cargo's lock.
-        let limit = 10 * limit::limit();
-        let built = limit::output_within(build.current_dir(package()), limit).expect("cargo");
-        let text = String::from_utf8_lossy(&built.stderr);
-        assert!(
-            built.status.success(),
-            "the launcher cannot be built: {text}"
-        );
         InstalledFiles {
             directory,
             launcher: profile.join("onecopy"),
         }
     })
+}
+
+/// Builds the launcher. Who has built it with the tests says so by `TEST_COMMAND_BUILT`. Else cargo would compile what
+/// both use a second time, since it counts features for each of its calls.
+fn build_command(profile: &Path) {
+    let mut build = Command::new(env!("CARGO"));
+    build.args([
+        "build",
+        "--quiet",
+        "--package",
+        "onecopy-cli",
+        "--bin",
+        "onecopy",
+    ]);
+    if cfg!(feature = "fault-points") {
+        build.args(["--features", "fault-points"]);
+    }
+    if profile.ends_with("release") {
+        build.arg("--release");
+    }
+    // Another build may hold cargo's lock.
+    let limit = 10 * limit::limit();
+    let built = limit::output_within(build.current_dir(package()), limit).expect("cargo");
+    let text = String::from_utf8_lossy(&built.stderr);
+    assert!(
+        built.status.success(),
+        "the launcher cannot be built: {text}"
+    );
 }
 
 /// Compiles a program, once for all tests that run it.

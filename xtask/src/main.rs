@@ -4,6 +4,7 @@
 
 mod apps;
 mod bpf;
+mod built;
 mod docs;
 mod failures;
 mod install;

@@ -6,6 +6,7 @@ use std::process::Command;
 
 use onecopy_vm::cache::Cache;
 
+use crate::built::{COMMAND_IS_BUILT, FEATURES};
 use crate::room::{self, Folder};
 use crate::steps::{Steps, cargo, count, metadata, show};
 use crate::{Failure, bpf, root, tidy, verify, vm};
@@ -17,9 +18,6 @@ pub(crate) struct Args {
     #[arg(long)]
     quick: bool,
 }
-
-/// What only tests have: points at which they kill.
-const FEATURES: &str = "fault-points";
 
 /// Where this writes, and about how much if it begins with nothing.
 fn folders(quick: bool) -> Vec<Folder> {
@@ -64,13 +62,15 @@ pub(crate) fn run(args: &Args) -> Result<(), Failure> {
         show(cargo().args(lint))
     });
     steps.tests("tests", || {
-        count(cargo().args([
+        let all = [
             "test",
             "--workspace",
             "--features",
             FEATURES,
             "--no-fail-fast",
-        ]))
+        ];
+        // Cargo builds all programs before it runs the first test.
+        count(cargo().args(all).env(COMMAND_IS_BUILT, "1"))
     });
     if !args.quick {
         steps.check("pages of the API", || {

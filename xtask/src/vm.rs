@@ -23,7 +23,6 @@ use onecopy_vm::userland::Userland;
 use onecopy_vm::{arch, qemu, rdma, shell, source, toolchain};
 
 use crate::{Failure, root, say};
-pub(crate) use build::TESTED_WITH;
 use build::{Builder, Programs};
 pub(crate) use many::ci;
 use payload::Payload;

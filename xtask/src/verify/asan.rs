@@ -3,8 +3,9 @@
 
 use super::executed;
 use super::sanitizer::Sanitizer;
-use crate::steps::{Tally, count};
-use crate::{Failure, vm};
+use crate::Failure;
+use crate::built::{COMMAND_IS_BUILT, FEATURES};
+use crate::steps::{Tally, count, show};
 
 /// Tests that say nothing under a sanitizer: they measure memory, or run programs of others.
 const LEFT_OUT: [&str; 3] = [
@@ -23,12 +24,25 @@ pub(super) fn watched() -> Result<std::process::Command, Failure> {
     Ok(command)
 }
 
+/// The programs' packages: that of the library, and that of the command that starts ranks. Both are built at once, for
+/// packages that they share would be built twice.
+const PACKAGES: [&str; 4] = ["--package", "onecopy-mpi", "--package", "onecopy-cli"];
+
 fn programs(only: &[&str]) -> Result<Tally, (Tally, Failure)> {
-    let mut command = watched().map_err(|failure| (Tally::default(), failure))?;
+    let none = |failure| (Tally::default(), failure);
+    let mut build = watched().map_err(none)?;
+    build
+        .args(["build", "--features", FEATURES])
+        .args(PACKAGES)
+        .args(["--test", "programs", "--bin", "onecopy"]);
+    show(&mut build).map_err(none)?;
+    let mut command = watched().map_err(none)?;
     command
-        .args(["test", "--package", "onecopy-mpi", "--test", "programs"])
-        .args(["--features", vm::TESTED_WITH, "--"])
-        .args(only);
+        .args(["test", "--features", FEATURES])
+        .args(PACKAGES)
+        .args(["--test", "programs", "--"])
+        .args(only)
+        .env(COMMAND_IS_BUILT, "1");
     for name in LEFT_OUT {
         command.args(["--skip", name]);
     }

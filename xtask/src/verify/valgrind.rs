@@ -5,6 +5,7 @@
 use std::process::Command;
 
 use super::executed;
+use crate::built::{self, Target};
 use crate::steps::{Tally, cargo, count};
 use crate::{Failure, root};
 
@@ -19,6 +20,10 @@ const OPTIONS: [&str; 6] = [
     "--error-exitcode=97",
     "--num-callers=30",
 ];
+
+const PACKAGE: &str = "onecopy-heap";
+/// Its tests that run under valgrind.
+const TESTS: [&str; 2] = ["programs", "forks"];
 
 /// The front's range, reserved. Each fork looks through all of it, which takes a minute for the
 /// usual range under valgrind.
@@ -38,14 +43,37 @@ fn tests(only: &[&str]) -> Result<Tally, (Tally, Failure)> {
         format!("--suppressions={}", known.display()),
     ];
     let words = words.into_iter().chain(OPTIONS.map(str::to_owned));
-    let mut command = cargo();
+    let words = words.collect::<Vec<_>>().join(" ");
+    let (mut all, mut failures) = (Tally::default(), Vec::new());
+    for test in TESTS {
+        match one(test, only, &words) {
+            Ok(tally) => all = all.and(tally),
+            Err((tally, failure)) => {
+                all = all.and(tally);
+                failures.push(failure);
+            }
+        }
+    }
+    let result = match failures.is_empty() {
+        true => Ok(all),
+        false => Err((all, failures.join("\n"))),
+    };
+    executed("valgrind", "tests", result)
+}
+
+/// Runs a test program, in its package's folder as cargo does. It runs `under` valgrind what it starts.
+fn one(test: &str, only: &[&str], under: &str) -> Result<Tally, (Tally, Failure)> {
+    let mut build = cargo();
+    Target::Test(test).among_tests(&mut build);
+    let made = built::executable(&mut build, PACKAGE, test);
+    let made = made.map_err(|failure| (Tally::default(), failure))?;
+    let mut command = Command::new(&made.path);
     command
-        .args(["test", "--package", "onecopy-heap", "--no-fail-fast"])
-        .args(["--test", "programs", "--test", "forks", "--"])
         .args(only)
-        .env("TEST_UNDER", words.collect::<Vec<_>>().join(" "))
+        .current_dir(&made.folder)
+        .env("TEST_UNDER", under)
         .env("ONECOPY_HEAP_SIZE", RANGE);
-    executed("valgrind", "tests", count(&mut command))
+    count(&mut command)
 }
 
 /// All of them.

@@ -3,20 +3,17 @@
 
 use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
+use std::process::Command;
 
 use onecopy_vm::progress::Progress;
 use onecopy_vm::pypi;
 use onecopy_vm::userland::Userland;
-use serde_json::Value;
 
 use super::suite::{Program, Suite, Test};
 use super::text;
+use crate::built::{self, Target};
 use crate::steps::{cargo, show};
 use crate::{Failure, root};
-
-/// The features with which the workspace's tests are built.
-pub(crate) const TESTED_WITH: &str = "fault-points";
 
 /// Programs that were built, with what they need.
 #[derive(Debug, Default)]
@@ -140,7 +137,8 @@ impl Programs {
         Self::only(programs, Builder { alone, ..builder })
     }
 
-    fn only(programs: &[&Program], builder: Builder<'_>) -> Result<Self, Failure> {
+    /// Builds programs.
+    pub(super) fn only(programs: &[&Program], builder: Builder<'_>) -> Result<Self, Failure> {
         let mut built = Vec::new();
         for &program in programs {
             let (path, libraries) = match (&program.package, &program.script, &program.mpich) {
@@ -166,16 +164,9 @@ impl Programs {
 }
 
 fn by_cargo(program: &Program, package: &str, builder: Builder<'_>) -> Result<PathBuf, Failure> {
-    let mut command = builder.cargo()?;
-    let name = match (&program.bin, &program.test) {
-        (Some(bin), None) => {
-            command.args(["build", "--bin", bin]);
-            bin
-        }
-        (None, Some(test)) => {
-            command.args(["test", "--no-run", "--test", test]);
-            test
-        }
+    let target = match (&program.bin, &program.test) {
+        (Some(bin), None) => Target::Program(bin),
+        (None, Some(test)) => Target::Test(test),
         _ => {
             return Err(format!(
                 "suites.toml: program {} has either a bin or a test",
@@ -183,31 +174,20 @@ fn by_cargo(program: &Program, package: &str, builder: Builder<'_>) -> Result<Pa
             ));
         }
     };
-    command.arg("--message-format=json-render-diagnostics");
-    if builder.release {
-        command.arg("--release");
-    }
+    let mut command = builder.cargo()?;
     if builder.release || builder.alone || builder.userland.is_some() {
+        target.alone(&mut command);
         command.args(["--package", package]);
+        if builder.release {
+            command.arg("--release");
+        }
         if !program.features.is_empty() {
             command.arg("--features").arg(program.features.join(","));
         }
     } else {
-        // As `cargo xtask test` builds them, so that nothing is built twice.
-        command.args(["--workspace", "--features", TESTED_WITH]);
+        target.among_tests(&mut command);
     }
-    let output = command
-        .stderr(Stdio::inherit())
-        .output()
-        .map_err(|error| format!("cargo: {error}"))?;
-    if !output.status.success() {
-        return Err(format!(
-            "{} cannot be built: {}",
-            program.name, output.status
-        ));
-    }
-    executable(&String::from_utf8_lossy(&output.stdout), name)
-        .ok_or_else(|| format!("cargo built {name} and names no file for it"))
+    Ok(built::executable(&mut command, package, target.name())?.path)
 }
 
 /// A file of MPICH's package, which is installed first where it is missing.
@@ -224,17 +204,6 @@ fn of_mpich(file: &str) -> Result<PathBuf, Failure> {
         ));
     }
     Ok(path)
-}
-
-/// The file that cargo says it made for a target.
-fn executable(messages: &str, target: &str) -> Option<PathBuf> {
-    messages
-        .lines()
-        .filter_map(|line| serde_json::from_str::<Value>(line).ok())
-        .filter(|message| message["reason"] == "compiler-artifact")
-        .filter(|message| message["target"]["name"] == target)
-        .filter_map(|message| message["executable"].as_str().map(PathBuf::from))
-        .next_back()
 }
 
 /// Runs a script with a folder of its own under `target/`; what it leaves there is the program and its libraries.
@@ -263,19 +232,4 @@ fn by_script(
         }
     }
     Ok((path, libraries))
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn the_file_of_a_target_is_found() {
-        let messages = r#"{"reason":"compiler-artifact","target":{"name":"a"},"executable":null}
-{"reason":"compiler-artifact","target":{"name":"a"},"executable":"/t/a-1"}
-{"reason":"compiler-artifact","target":{"name":"b"},"executable":"/t/b-1"}
-{"reason":"build-finished","success":true}"#;
-        assert_eq!(executable(messages, "a"), Some(PathBuf::from("/t/a-1")));
-        assert_eq!(executable(messages, "c"), None);
-    }
 }

@@ -123,7 +123,7 @@ impl BedTest {
 }
 
 pub(super) fn run(bench: &Bench, args: &Args) -> Result<(), Failure> {
-    let tally = beds(bench, args).map_err(|(_, failure)| failure)?;
+    let tally = beds(bench, args, false).map_err(|(_, failure)| failure)?;
     say::line(&format!("verbs: {} tests passed", tally.passed));
     Ok(())
 }
@@ -131,10 +131,12 @@ pub(super) fn run(bench: &Bench, args: &Args) -> Result<(), Failure> {
 /// What `cargo xtask test` runs of it.
 pub(crate) fn ci() -> Result<Tally, (Tally, Failure)> {
     let bench = Bench::open().map_err(|failure| (Tally::default(), failure))?;
-    beds(&bench, &Args::default())
+    beds(&bench, &Args::default(), true)
 }
 
-fn beds(bench: &Bench, args: &Args) -> Result<Tally, (Tally, Failure)> {
+/// `among_tests`: the whole workspace's tests are built already, and the programs are theirs. Else each is built by
+/// itself, which is less for a person who waits.
+fn beds(bench: &Bench, args: &Args, among_tests: bool) -> Result<Tally, (Tally, Failure)> {
     let mut tally = Tally::default();
     let build = || {
         let beds = Beds::load()?;
@@ -143,7 +145,11 @@ fn beds(bench: &Bench, args: &Args) -> Result<Tally, (Tally, Failure)> {
         for boot in &beds.boots {
             tests.extend(args.chosen(boot));
         }
-        let programs = Programs::alone(&beds.used(&tests), Builder::new(false, None))?;
+        let (used, builder) = (beds.used(&tests), Builder::new(false, None));
+        let programs = match among_tests {
+            true => Programs::only(&used, builder),
+            false => Programs::alone(&used, builder),
+        }?;
         Ok((beds, programs))
     };
     let (beds, programs) = build().map_err(|failure| (tally, failure))?;
