@@ -36,6 +36,16 @@ impl Progress {
         }
     }
 
+    /// Shows nothing: for what runs beside a step that is shown.
+    #[must_use]
+    pub fn hidden() -> Self {
+        Self {
+            bar: ProgressBar::hidden(),
+            terminal: true,
+            started: Instant::now(),
+        }
+    }
+
     /// A step begins.
     pub fn step(&self, what: &str) {
         if self.terminal {

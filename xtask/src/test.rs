@@ -3,6 +3,7 @@
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::thread::JoinHandle;
 
 use onecopy_vm::cache::Cache;
 
@@ -46,6 +47,7 @@ pub(crate) fn run(args: &Args) -> Result<(), Failure> {
     steps.check("what tests need", || {
         show(Command::new("bash").arg("ci/setup.sh").current_dir(root()))
     });
+    let fetched = (!args.quick).then(vm::fetch_ahead);
     steps.check("tidy", || tidy::run(&root()));
     steps.tests("the observing programs", || bpf::check(&root()));
     steps.check("clippy", || {
@@ -86,6 +88,8 @@ pub(crate) fn run(args: &Args) -> Result<(), Failure> {
         steps.tests("C programs under AddressSanitizer", verify::asan::reduced);
         steps.tests("the malloc front under valgrind", verify::valgrind::reduced);
         steps.tests("fuzzing", verify::fuzz::reduced);
+        // Its thread has no failure of its own.
+        let _ = fetched.map(JoinHandle::join);
         steps.tests("other kernels", vm::ci);
         steps.tests("RDMA on the software device", vm::verbs_ci);
     }

@@ -10,6 +10,7 @@ mod suite;
 mod verbs;
 
 use std::path::{Path, PathBuf};
+use std::thread::JoinHandle;
 use std::time::Duration;
 
 use onecopy_vm::arch::Arch;
@@ -217,6 +218,30 @@ impl Bench {
         }
         .map_err(text)
     }
+}
+
+/// Fetches the kernels that every change is tested on, and what the beds for RDMA have. It does so in a thread, for it
+/// waits for a network and needs no processor. What fails is tried again by the step that needs it, which says why.
+pub(crate) fn fetch_ahead() -> JoinHandle<()> {
+    std::thread::spawn(|| {
+        let Ok(bench) = Bench::open() else { return };
+        let bench = Bench {
+            progress: Progress::hidden(),
+            ..bench
+        };
+        let kernels = bench.catalog.kernels_for(arch::here());
+        for entry in kernels.filter(|entry| entry.ci) {
+            drop(bench.kernel(&entry.name, entry.arch, RELEASE, false));
+        }
+        for bed in &bench.catalog.beds {
+            drop(rdma::prepare(
+                &bench.cache,
+                &bench.catalog,
+                &bed.name,
+                &bench.progress,
+            ));
+        }
+    })
 }
 
 fn text(error: onecopy_vm::Error) -> Failure {
