@@ -288,10 +288,11 @@ knobs! {
         // Default: 16 MiB, by magnitude: four messages each way at once have their full share.
         User ONECOPY_DEVICE_STAGING => device_staging: usize = 16 * MIB, Size { min: 2 * MIB, max: 64 * GIB };
         /// How many allocations of other ranks' devices a rank keeps open. Long messages between devices are copied
-        /// once from them; what is not open is opened first. 0: none, and all such messages go through host memory.
-        /// Memory that its rank has freed stays with the device while another rank has it open.
-        // Default: `onecopy_cuda::direct::DEFAULT_MOST`, for its reason.
-        User ONECOPY_DEVICE_MAPPINGS => device_mappings: usize = 64, Count { min: 0, max: 4096 };
+        /// once from them; what is not open is opened first. 64 is enough for most programs. 0: none, and all such
+        /// messages go through host memory. Memory that its rank has freed stays with the device while another rank has
+        /// it open. A kernel that occupies a whole device and waits for a message may hinder a copy within it.
+        // Default: off. No device was at hand, and docs/running.md tells of a kernel for which both would wait.
+        User ONECOPY_DEVICE_MAPPINGS => device_mappings: usize = 0, Count { min: 0, max: 4096 };
     }
 
     "rendezvous" {

@@ -47,12 +47,15 @@ fn compile_now(name: &str) -> PathBuf {
 
 fn command(program: &Path, driver: Option<&Path>, arguments: &[&str]) -> Command {
     let mut command = job(&place().directory, &["-n", "2"], program);
-    command.args(arguments);
+    command.args(arguments).env(MAPPINGS.0, MAPPINGS.1);
     if let Some(driver) = driver {
         command.env("LD_LIBRARY_PATH", libraries(driver));
     }
     command
 }
+
+/// Messages between devices go by one copy, which is off unless a user permits it.
+const MAPPINGS: (&str, &str) = ("ONECOPY_DEVICE_MAPPINGS", "64");
 
 /// Where the library is, and the driver in software.
 fn libraries(driver: &Path) -> String {
@@ -84,6 +87,7 @@ fn device_memory_without_a_single_copy() {
 fn device_memory_between_nodes() {
     let program = compile("kinds");
     let mut command = job_on_nodes(2, 2, &program);
+    command.env(MAPPINGS.0, MAPPINGS.1);
     command.env("LD_LIBRARY_PATH", libraries(&driver()));
     let output = limit::output_within(&mut command, 2 * limit::limit()).expect("the launcher");
     is_good("kinds between nodes", &output);
@@ -109,6 +113,7 @@ fn a_driver_that_only_its_path_finds() {
 #[test]
 fn messages_while_a_kernel_that_waits_for_them_occupies_the_device() {
     passes("spinning", &[], &[], "every length");
+    passes("spinning", &[], &[(MAPPINGS.0, "0")], "every length");
 }
 
 #[test]
@@ -164,6 +169,7 @@ fn a_death_amid_a_copy_between_devices_is_named() {
         let mut command = job(&place().directory, &["--keep-going", "-n", "2"], &program);
         command
             .arg(dies)
+            .env(MAPPINGS.0, MAPPINGS.1)
             .env("LD_LIBRARY_PATH", libraries(&driver()));
         let output = limit::output_within(&mut command, limit::limit()).expect("the launcher");
         let text = String::from_utf8_lossy(&output.stdout);
