@@ -51,6 +51,17 @@ pub(crate) enum Remote {
 }
 
 impl Remote {
+    /// Takes the offer out, if it is one: it is accepted once, or never.
+    pub(crate) fn take_offer(&mut self) -> Option<Box<[u8]>> {
+        if !matches!(self, Self::Offered(_)) {
+            return None;
+        }
+        match std::mem::replace(self, Self::Unknown) {
+            Self::Offered(offer) => Some(offer),
+            _ => None,
+        }
+    }
+
     pub(crate) fn ranges(&self, offset: u64, len: u64) -> Vec<RemoteRange> {
         let (mut skip, mut left) = (offset, len);
         let all = match self {

@@ -7,7 +7,6 @@ use super::Stepped;
 use crate::error::Error;
 use crate::request::{OfferedBy, StagedBuf, Taken};
 use crate::state::Core;
-use crate::state::message::Remote;
 use crate::state::transfer::{Mode, Transfer};
 use onecopy_shm::fault;
 use std::sync::Arc;
@@ -15,10 +14,7 @@ use std::sync::Arc;
 /// Lets a staged buffer take all of a message that is offered, if it can. It is asked once.
 #[cold]
 pub(super) fn accept(transfer: &mut Transfer, buffer: &Arc<StagedBuf>) -> Option<Mode> {
-    let remote = &mut transfer.announcement.remote;
-    let Remote::Offered(offer) = std::mem::replace(remote, Remote::Unknown) else {
-        return None;
-    };
+    let offer = transfer.announcement.remote.take_offer()?;
     let by = OfferedBy::Peer(transfer.peer);
     let accepted = buffer.accept(by, &offer, transfer.len);
     fault::point("device.accepted");
@@ -292,6 +288,28 @@ mod tests {
                 assert!(got.iter().all(|&byte| byte == 7));
                 let counters = rt.counters();
                 assert_eq!((counters.device_direct, counters.device_declined), (0, 0));
+            }
+            world.barrier().expect("barrier");
+            rt.finalize().expect("finalize");
+        });
+    }
+
+    /// What offers nothing says where its bytes are, and a layer reads them from there.
+    #[test]
+    fn a_receive_in_a_device_reads_what_the_host_exposes() {
+        local_with(2, &Knobs::default(), |rt| {
+            let world = rt.world();
+            if rt.rank() == 0 {
+                let mut heap = rt.alloc(LEN).expect("memory");
+                heap.fill(7);
+                world.send(&heap[..], 1, 3).expect("sent");
+            } else {
+                let model = Model::new(LEN, 1, false, Does::Takes);
+                let before = rt.counters().map_bytes;
+                let received = world.begin_receive(staged(&model), Source::Rank(0), Tag::Is(3));
+                wait(&world, &received.expect("begun")).expect("received");
+                assert!(is_whole(&model));
+                assert_eq!(rt.counters().map_bytes - before, LEN as u64);
             }
             world.barrier().expect("barrier");
             rt.finalize().expect("finalize");
