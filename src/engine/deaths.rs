@@ -157,7 +157,16 @@ impl Engine {
     #[cold]
     pub(super) fn carry_out_endings(&mut self) {
         while self.core.agenda.has_endings() {
-            for ending in self.core.agenda.take_endings() {
+            let endings = self.core.agenda.take_endings();
+            let reported = endings.iter().filter_map(|ending| match ending {
+                Ending::Reported(rank, _) => Some(*rank),
+                _ => None,
+            });
+            let reported: Vec<u32> = reported.collect();
+            if !reported.is_empty() {
+                self.look_for_last_words(&reported);
+            }
+            for ending in endings {
                 match ending {
                     Ending::Peer(rank, gone) => self.end_peer(rank, gone),
                     Ending::Reported(rank, gone) => {

@@ -469,15 +469,21 @@ impl Engine {
         }
     }
 
-    /// The wire-up has reported that `rank` is gone. Says whether nothing of it is left to receive. `false`: bytes that
-    /// it had sent are still arriving, and [`Self::check_wires`] reports the end of its stream.
-    pub(super) fn is_gone_now(&mut self, rank: u32, gone: &Gone) -> bool {
-        // It may have connected, sent, and left since this rank last looked. A connection that is there is read anyway.
+    /// The wire-up has reported that these ranks are gone. They may have connected, sent, and left since this rank last
+    /// looked. A connection that is there is read anyway. Once for all of them: many ranks may leave at a time.
+    pub(super) fn look_for_last_words(&mut self, ranks: &[u32]) {
         for _ in 0..self.looks_for_last_words() {
-            if self.has_connection(rank) || !self.ask_hub(Instant::now()) {
+            let all = ranks.iter().all(|&rank| self.has_connection(rank));
+            if all || !self.ask_hub(Instant::now()) {
                 break;
             }
         }
+    }
+
+    /// The wire-up has reported that `rank` is gone, and [`Self::look_for_last_words`] has looked. Says whether nothing
+    /// of it is left to receive. `false`: bytes that it had sent are still arriving, and [`Self::check_wires`] reports
+    /// the end of its stream.
+    pub(super) fn is_gone_now(&mut self, rank: u32, gone: &Gone) -> bool {
         if let Some(peer) = &mut self.peers[rank as usize]
             && !peer.life.is_gone()
             && let Some(wire) = peer.endpoint.wire()
