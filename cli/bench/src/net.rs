@@ -425,7 +425,7 @@ fn median(mut times: Vec<f64>) -> f64 {
 }
 
 /// How long a lane may take to take over. Chosen by magnitude: to find a peer's address may take the kernel a second.
-const TAKE_OVER: Duration = Duration::from_secs(5);
+const TAKE_OVER: Duration = Duration::from_secs(20);
 
 /// Has a lane carry the messages of this rank and its peer. `patience`: how long it may take. Each tells the other when
 /// its time is over, so that both stop in the same round, whatever their clocks say.
