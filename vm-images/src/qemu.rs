@@ -283,7 +283,7 @@ impl Attempt<'_> {
             let allowed = match console.boot() {
                 Some(_) => self.limit,
                 None if has_spoken => boot_limit,
-                None => boot_limit.min(self.silence),
+                None => boot_limit.min(self.silence.saturating_mul(crowd())),
             };
             let Some(left) = allowed.checked_sub(started.elapsed()) else {
                 return Ok(End::TimedOut);

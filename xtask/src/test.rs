@@ -10,7 +10,7 @@ use onecopy_vm::cache::Cache;
 use crate::built::{COMMAND_IS_BUILT, FEATURES};
 use crate::room::{self, Folder};
 use crate::steps::{Steps, cargo, count, metadata, show};
-use crate::{Failure, bpf, root, tidy, verify, vm};
+use crate::{Failure, bpf, root, say, tidy, verify, vm};
 
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
@@ -88,6 +88,9 @@ pub(crate) fn run(args: &Args) -> Result<(), Failure> {
         steps.tests("C programs under AddressSanitizer", verify::asan::reduced);
         steps.tests("the malloc front under valgrind", verify::valgrind::reduced);
         steps.tests("fuzzing", verify::fuzz::reduced);
+        if fetched.as_ref().is_some_and(|fetch| !fetch.is_finished()) {
+            say::line("waiting for kernels that are being fetched");
+        }
         // Its thread has no failure of its own.
         let _ = fetched.map(JoinHandle::join);
         steps.tests("other kernels", vm::ci);

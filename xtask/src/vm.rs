@@ -224,10 +224,14 @@ impl Bench {
 /// waits for a network and needs no processor. What fails is tried again by the step that needs it, which says why.
 pub(crate) fn fetch_ahead() -> JoinHandle<()> {
     std::thread::spawn(|| {
-        let Ok(bench) = Bench::open() else { return };
+        let Ok(Bench { cache, catalog, .. }) = Bench::open() else {
+            return;
+        };
+        // The one of the opened bench has ended: nothing is drawn among other steps.
         let bench = Bench {
+            cache,
+            catalog,
             progress: Progress::hidden(),
-            ..bench
         };
         let kernels = bench.catalog.kernels_for(arch::here());
         for entry in kernels.filter(|entry| entry.ci) {
