@@ -79,8 +79,9 @@ const GRANT_MIN: u32 = 4;
 const WINDOW_MAX: u32 = 1 << 12;
 /// How long a lane has carried nothing before it gives its place to another one.
 pub const SILENT: Duration = Duration::from_secs(1);
-/// Rounds, of a batch of completions each, in which a connection that fails may tell of what was under way. They bound
-/// the stay in the library. Slots that are not told of by then come back when the pair is destroyed.
+/// Rounds, of a batch of completions each, in which a connection that fails may tell of what was under way. As many
+/// take what came while the rank was away. They bound the stay in the library. Slots that are not told of by then come
+/// back when the pair is destroyed.
 const FLUSH_ROUNDS: u32 = 256;
 /// Bytes that a request itself may carry: the most that [`Settings::inline`] may say. Each request of a queue has room
 /// for what is asked for.
