@@ -6,7 +6,7 @@
 mod by_message;
 mod push;
 
-pub(super) use by_message::is_over_calls;
+pub(super) use by_message::unmapped_placement;
 
 use super::Parts;
 use super::context::{MessageContext, StepContext};

@@ -13,7 +13,7 @@ use super::context::{MemoryParts, StepContext, StepMemory};
 use super::contribution::{
     GIVEN, LoanRange, Scratch, Served, describe, describe_message, range_of_temp,
 };
-use super::exchange::is_over_calls;
+use super::exchange::unmapped_placement;
 use super::fold::fragment::{Operands, combine_all};
 use super::fold::{Fold, FoldPlan, mismatch};
 use super::lines;
@@ -114,21 +114,16 @@ impl Pieces {
         }
     }
 
-    /// Whether what this rank gives goes in pieces. `way`: see [`Contribution`](super::contribution::Contribution).
+    /// Whether what this rank gives goes in pieces. `way`: see [`unmapped_placement`].
     fn goes_in_pieces(
         &self,
         memory: &StepMemory<'_>,
         state: &CommState,
         way: Option<Rival>,
     ) -> bool {
-        let over_calls = match way {
-            Some(Rival::Kernel) => return false,
-            Some(Rival::Pipeline) => true,
-            None => is_over_calls(memory, state, 1 - state.me),
-        };
-        let mapped = memory.range_of(&self.fold.plan.send).heap.is_some();
-        let limits = state.placement_limits(over_calls);
-        self.scheme.placement(self.given.1, mapped, &limits) == Placement::Pieces
+        let given = (1 - state.me, self.given.1);
+        memory.range_of(&self.fold.plan.send).heap.is_none()
+            && unmapped_placement(self.scheme, memory, state, given, way) == Some(Placement::Pieces)
     }
 
     pub(crate) fn begin(&mut self, cx: &mut StepContext<'_>) -> Result<()> {

@@ -13,7 +13,7 @@
 use super::super::context::{MessageContext, Messenger, StepMemory};
 use super::super::messages::{MessagesInFlight, Route};
 use super::super::push::reaches_all;
-use super::super::select::Placement;
+use super::super::select::{NodeScheme, Placement};
 use super::super::state::CommState;
 use super::{Exchange, ExchangePlan};
 use crate::error::Result;
@@ -45,14 +45,29 @@ pub(super) struct OfferedMessage {
 }
 
 /// Whether a message between this rank and `place` is better than a call of the kernel there, or the only way.
-pub(in super::super) fn is_over_calls(
-    memory: &StepMemory<'_>,
-    state: &CommState,
-    place: usize,
-) -> bool {
+fn is_over_calls(memory: &StepMemory<'_>, state: &CommState, place: usize) -> bool {
     let peer = memory.peers()[state.members[place] as usize].as_ref();
     let calls = |peer: &Peer| peer.link.proven().by(Power::Copy).next().is_some();
     state.tuning.limits.over_calls || !peer.is_some_and(|peer| calls(peer))
+}
+
+/// Where `given` bytes stand that go between this rank and `place`, if their giver's buffer cannot be mapped. None: the
+/// taker reads them by the kernel, as was seen to be faster. `way`: see
+/// [`Contribution::way`](super::super::contribution::Contribution::way).
+pub(in super::super) fn unmapped_placement(
+    scheme: NodeScheme,
+    memory: &StepMemory<'_>,
+    state: &CommState,
+    (place, given): (usize, usize),
+    way: Option<Rival>,
+) -> Option<Placement> {
+    let over_calls = match way {
+        Some(Rival::Kernel) => return None,
+        Some(Rival::Pipeline) => true,
+        None => is_over_calls(memory, state, place),
+    };
+    let limits = state.placement_limits(over_calls);
+    Some(scheme.placement(given, false, &limits))
 }
 
 impl ExchangePlan {
@@ -80,8 +95,7 @@ impl ExchangePlan {
         })
     }
 
-    /// Whether `given` bytes go as a message between this rank and `place`, if their giver's buffer cannot be mapped.
-    /// `way`: see [`Contribution::way`](super::super::contribution::Contribution::way).
+    /// Whether they go as a message; see [`unmapped_placement`].
     fn goes_as_message(
         &self,
         memory: &StepMemory<'_>,
@@ -89,13 +103,8 @@ impl ExchangePlan {
         (place, given): (usize, usize),
         way: Option<Rival>,
     ) -> bool {
-        let over_calls = match way {
-            Some(Rival::Kernel) => return false,
-            Some(Rival::Pipeline) => true,
-            None => is_over_calls(memory, state, place),
-        };
-        let limits = state.placement_limits(over_calls);
-        self.scheme.placement(given, false, &limits) == Placement::Message
+        unmapped_placement(self.scheme, memory, state, (place, given), way)
+            == Some(Placement::Message)
     }
 }
 

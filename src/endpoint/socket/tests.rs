@@ -230,14 +230,19 @@ fn an_offer_that_nothing_can_answer_is_ignored() {
             out.push(FrameKind::End, 0);
             out.push(FrameKind::Farewell, 0);
             peer.push_out();
-            let begun = Instant::now();
-            while !other.closing.has_heard_farewell() {
-                assert_eq!(other.peek().expect("no fault"), None);
-                assert!(begun.elapsed() < Duration::from_secs(20), "no farewell");
-            }
+            hear_farewell(&mut other);
             let heard = heard_by(&mut peer, &mut other);
             assert_eq!(heard, expected, "{has_device} {gives_up}");
         }
+    }
+}
+
+/// Reads until the peer's farewell has come, before which there is nothing to take.
+fn hear_farewell(socket: &mut Socket) {
+    let begun = Instant::now();
+    while !socket.closing.has_heard_farewell() {
+        assert_eq!(socket.peek().expect("no fault"), None);
+        assert!(begun.elapsed() < Duration::from_secs(20), "no farewell");
     }
 }
 
@@ -264,11 +269,7 @@ fn the_end_of_a_lane_is_not_answered_by_who_sends_nothing_more() {
     out.push(FrameKind::End, 0);
     out.push(FrameKind::Farewell, 0);
     peer.push_out();
-    let begun = Instant::now();
-    while !other.closing.has_heard_farewell() {
-        assert_eq!(other.peek().expect("no fault"), None);
-        assert!(begun.elapsed() < Duration::from_secs(20), "no farewell");
-    }
+    hear_farewell(&mut other);
     let heard = heard_by(&mut peer, &mut other);
     assert_eq!(heard.len(), HEAD + Offer::BYTES, "more than the offer");
 }
