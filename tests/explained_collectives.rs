@@ -203,7 +203,8 @@ fn check(case: &Case, table: &Table) -> Result<(), TestCaseError> {
         case.title,
         "reduce" | "allreduce" | "reduce_scatter" | "scan" | "exscan"
     );
-    let seen = format!("{placement} of {contribution} bytes: {moved:?}");
+    let title = case.title;
+    let seen = format!("{title}: {placement} of {contribution} bytes: {moved:?}");
     prop_assert_eq!(messages > 0, placement == "message", "{}", &seen);
     prop_assert_eq!(pieces > 0, placement == "pieces", "{}", &seen);
     match placement {
@@ -297,7 +298,7 @@ proptest! {
 
     #[test]
     fn what_is_said_is_done(
-        ranks in 2..=MOST_RANKS,
+        ranks in prop_oneof![Just(2), 2..=MOST_RANKS],
         which in any::<Index>(),
         len in sizes(),
         root in 0..2_usize,

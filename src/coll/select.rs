@@ -260,18 +260,29 @@ impl NodeScheme {
     #[must_use]
     pub fn placement(self, len: usize, mapped: bool, limits: &PlacementLimits) -> Placement {
         match self {
-            Self::Meet => Placement::Line,
-            Self::Relay => Placement::Buffer,
             Self::Exchange {
                 one_reader: true, ..
             } if !mapped && goes_as_message(len, limits) => Placement::Message,
-            Self::Exchange { .. } => placement(len, mapped, limits.slot, limits.temp_max),
             Self::Combine {
                 in_pieces: true,
                 at_once,
                 ..
             } if !mapped && limits.maps && (!at_once || limits.over_calls) => Placement::Pieces,
-            Self::Combine {
+            _ => self.placement_to_read(len, mapped, limits),
+        }
+    }
+
+    /// The same of one that goes neither as a message nor in pieces: others read it where it stands.
+    pub(super) fn placement_to_read(
+        self,
+        len: usize,
+        mapped: bool,
+        limits: &PlacementLimits,
+    ) -> Placement {
+        match self {
+            Self::Meet => Placement::Line,
+            Self::Relay
+            | Self::Combine {
                 algorithm: Algorithm::Stream,
                 ..
             } => Placement::Buffer,
@@ -280,7 +291,9 @@ impl NodeScheme {
                 algorithm: Algorithm::Split,
                 ..
             } => placement(len, mapped, COLL_SLOT, limits.temp_max),
-            Self::Combine { .. } => placement(len, mapped, limits.slot, limits.temp_max),
+            Self::Exchange { .. } | Self::Combine { .. } => {
+                placement(len, mapped, limits.slot, limits.temp_max)
+            }
         }
     }
 }

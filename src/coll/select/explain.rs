@@ -249,8 +249,14 @@ impl Table {
             return (("-", "-"), "messages", reason.to_owned());
         }
         let (scheme, given) = self.scheme(collective, len);
-        let [mapped, plain] =
-            [self.limits.maps, false].map(|mapped| scheme.placement(given, mapped, &self.limits));
+        let mapped = scheme.placement(given, self.limits.maps, &self.limits);
+        let learned = self.learns && given >= observed::MIN && scheme.has_two_ways(&self.limits);
+        let plain = if learned && !self.limits.over_calls {
+            // What is learned begins with calls of the kernel.
+            scheme.placement_to_read(given, false, &self.limits)
+        } else {
+            scheme.placement(given, false, &self.limits)
+        };
         let placed = why_placed(mapped);
         let places = if mapped == plain {
             placed.to_owned()
@@ -262,8 +268,7 @@ impl Table {
             (Some(how), _) => format!("{how}; {places}"),
             (None, _) => places,
         };
-        let is_timed = len >= observed::MIN && len > self.temp_max;
-        if self.learns && is_timed && scheme.has_two_ways(&self.limits) {
+        if learned && given > self.temp_max {
             reason
                 .push_str("; other, in calls that wait: by the kernel or not, as times were seen");
         }
