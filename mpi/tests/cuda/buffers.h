@@ -97,10 +97,31 @@ static inline void fill(enum kind kind, char *to, size_t bytes, int seed) {
     write_to(kind, to, scratch, bytes);
 }
 
-static inline void expect(enum kind kind, const char *from, size_t bytes, int seed) {
+/* Bytes of a buffer that are not what they should be. */
+struct wrong {
+    size_t count, first, last;
+};
+
+static inline struct wrong wrong_in(enum kind kind, const char *from, size_t bytes, int seed) {
+    struct wrong wrong = { 0, 0, 0 };
     memset(scratch, 0x55, bytes);
     read_from(kind, scratch, from, bytes);
-    for (size_t at = 0; at < bytes; at++) CHECK(scratch[at] == value(at, seed));
+    for (size_t at = 0; at < bytes; at++) {
+        if (scratch[at] == value(at, seed)) continue;
+        if (wrong.count++ == 0) wrong.first = at;
+        wrong.last = at;
+    }
+    return wrong;
+}
+
+#define expect(kind, from, bytes, seed) expect_at(__FILE__, __LINE__, kind, from, bytes, seed)
+
+static inline void expect_at(const char *file, int line, enum kind kind, const char *from, size_t bytes, int seed) {
+    struct wrong wrong = wrong_in(kind, from, bytes, seed);
+    if (wrong.count == 0) return;
+    fprintf(stderr, "%s:%d: kind %d: %zu of %zu bytes are wrong, from %zu to %zu: %d, not %d\n", file, line, (int)kind,
+            wrong.count, bytes, wrong.first, wrong.last, scratch[wrong.first], value(wrong.first, seed));
+    MPI_Abort(MPI_COMM_WORLD, 99);
 }
 
 #endif
