@@ -3,14 +3,19 @@
 //!
 //! A wire puts its descriptors into the [`Set`], each with its [`EventSource`]. The rank asks the [`Hub`] by turns
 //! which of them are ready. Before it sleeps, it arms the waker. The waker then waits for all descriptors in its stead.
+//!
+//! A wire that is not polled is found by its descriptor. A call may look at it all the same, for the message that it
+//! waits for. It may read more than that, and no descriptor tells of bytes that are read. So such a wire is *noted* in
+//! the set, and the rank polls it from its next look at the hub on. It does not sleep before.
 
 mod waker;
 
 use super::Doorbell;
 use nix::errno::Errno;
 use nix::sys::epoll::{Epoll, EpollCreateFlags, EpollEvent, EpollFlags, EpollTimeout};
+use onecopy_shm::sync::{AtomicBool, Ordering};
 use std::os::fd::AsFd;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 use waker::Waker;
 
 /// What a descriptor belongs to: the source of its events.
@@ -58,7 +63,13 @@ impl EventSource {
 
 /// All descriptors of a rank's wires.
 #[derive(Debug)]
-pub(crate) struct Set(Epoll);
+pub(crate) struct Set {
+    epoll: Epoll,
+    /// Ranks whose wires were read though they are not polled.
+    noted: Mutex<Vec<u32>>,
+    /// Whether there are any, for a look without the lock.
+    has_noted: AtomicBool,
+}
 
 /// The events to wait for. The end of a connection is always among them.
 fn flags(read: bool, write: bool) -> EpollFlags {
@@ -70,7 +81,35 @@ fn flags(read: bool, write: bool) -> EpollFlags {
 
 impl Set {
     pub(crate) fn new() -> nix::Result<Self> {
-        Epoll::new(EpollCreateFlags::EPOLL_CLOEXEC).map(Self)
+        Ok(Self {
+            epoll: Epoll::new(EpollCreateFlags::EPOLL_CLOEXEC)?,
+            noted: Mutex::default(),
+            has_noted: AtomicBool::new(false),
+        })
+    }
+
+    /// The wire of a rank was read though it is not polled.
+    #[cold]
+    pub(super) fn note(&self, rank: u32) {
+        let mut noted = self.noted.lock().unwrap_or_else(PoisonError::into_inner);
+        if !noted.contains(&rank) {
+            noted.push(rank);
+        }
+        self.has_noted.store(true, Ordering::Relaxed);
+    }
+
+    /// Whether wires are noted.
+    #[inline]
+    pub(crate) fn has_noted(&self) -> bool {
+        // The engine alone reads wires and asks this, with the gate entered.
+        self.has_noted.load(Ordering::Relaxed)
+    }
+
+    /// The ranks whose wires are noted. They are no more then.
+    pub(crate) fn take_noted(&self) -> Vec<u32> {
+        let mut noted = self.noted.lock().unwrap_or_else(PoisonError::into_inner);
+        self.has_noted.store(false, Ordering::Relaxed);
+        std::mem::take(&mut noted)
     }
 
     /// Adds a descriptor, which is to be removed before it is closed.
@@ -81,7 +120,7 @@ impl Set {
         (read, write): (bool, bool),
     ) -> nix::Result<()> {
         let event = EpollEvent::new(flags(read, write), source.word());
-        self.0.add(fd, event)
+        self.epoll.add(fd, event)
     }
 
     /// Changes what a descriptor is watched for.
@@ -92,17 +131,17 @@ impl Set {
         (read, write): (bool, bool),
     ) -> nix::Result<()> {
         let mut event = EpollEvent::new(flags(read, write), source.word());
-        self.0.modify(fd, &mut event)
+        self.epoll.modify(fd, &mut event)
     }
 
     pub(super) fn remove(&self, fd: impl AsFd) {
         // It is there, or its end was seen before.
-        let _ = self.0.delete(fd);
+        let _ = self.epoll.delete(fd);
     }
 
     /// Fills `ready`; gives how many there are.
     fn wait(&self, ready: &mut [EpollEvent], timeout: EpollTimeout) -> nix::Result<usize> {
-        self.0.wait(ready, timeout)
+        self.epoll.wait(ready, timeout)
     }
 }
 
@@ -144,6 +183,15 @@ impl Hub {
         descriptors.div_ceil(READY)
     }
 
+    /// The ranks whose wires were read though they are not polled, since this was last asked.
+    #[inline]
+    pub(crate) fn take_noted(&self) -> Vec<u32> {
+        match self.set.has_noted() {
+            true => self.set.take_noted(),
+            false => Vec::new(),
+        }
+    }
+
     /// What is ready now. Never waits.
     pub(crate) fn look(&mut self) -> impl Iterator<Item = EventSource> {
         let found = match self.set.wait(&mut self.ready, EpollTimeout::ZERO) {
@@ -160,8 +208,11 @@ impl Hub {
     }
 
     /// The rank's doorbell will be rung once: when a descriptor becomes ready, or at once if one is ready. The rank has
-    /// armed its doorbell before. `false`: there is no waker, so the rank must not sleep.
+    /// armed its doorbell before. `false`: the rank must not sleep. There is no waker, or a wire is noted.
     pub(crate) fn arm(&mut self) -> bool {
+        if self.set.has_noted() {
+            return false;
+        }
         if self.waker.is_none() {
             match Waker::start(Arc::clone(&self.set), self.doorbell.clone()) {
                 Ok(waker) => self.waker = Some(waker),

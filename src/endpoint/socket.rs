@@ -63,6 +63,8 @@ pub(crate) struct Socket {
     output: Output,
     input: Input,
     turn: PollTurn,
+    /// Whether its rank polls it. If not, the rank hears of it by the hub.
+    polled: bool,
     credit_back: u64,
     /// Credit to be sent with whatever goes out next; 0: none.
     credit_due: u64,
@@ -88,6 +90,7 @@ impl Socket {
             output: Output::default(),
             input: Input::new(),
             turn: PollTurn::default(),
+            polled: false,
             credit_back: 0,
             credit_due: 0,
             closing: Closing::new(),
@@ -144,6 +147,14 @@ impl Socket {
             .is_some_and(|lane_state| lane_state.incoming.by_lane)
     }
 
+    /// Bytes were read, perhaps more than the next record's.
+    #[inline]
+    fn note_read(&self) {
+        if let Some(stream) = self.stream.as_ref().filter(|_| !self.polled) {
+            stream.note();
+        }
+    }
+
     /// Writes what can be written.
     #[inline]
     fn flush(&mut self) {
@@ -187,6 +198,7 @@ impl Socket {
         match input.fill(&mut feed) {
             Ok(false) => {}
             Ok(true) => {
+                self.note_read();
                 self.look_here();
             }
             Err(end) => self.ended(end),
@@ -415,6 +427,7 @@ impl Medium for Socket {
             return onecopy_shm::layout::check_range("the chunk of no frame", 0, 1, 0);
         };
         let read = input.read_part(&mut feed, offset, out);
+        self.note_read();
         if !by_lane {
             self.bytes_in += out.len() as u64;
         }
@@ -574,7 +587,8 @@ impl Socket {
         }
     }
 
-    pub(super) fn set_polling(&mut self, _: bool) {
+    pub(super) fn set_polling(&mut self, polling: bool) {
+        self.polled = polling;
         self.send_credit();
         self.is_found_ready();
         self.acknowledge();

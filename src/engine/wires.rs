@@ -307,6 +307,15 @@ impl Engine {
         };
         wires.asked = now;
         let mut found = false;
+        for rank in wires.hub.take_noted() {
+            if let Some(Some(peer)) = self.peers.get_mut(rank as usize)
+                && !peer.polled
+                && !peer.life.is_gone()
+            {
+                self.polling.poll(peer);
+                found = true;
+            }
+        }
         let mut device = false;
         for source in wires.hub.look() {
             found = true;

@@ -50,6 +50,14 @@ impl Stream {
         }
     }
 
+    /// It was read though its rank is not polled: see [`Set`].
+    #[cold]
+    pub(super) fn note(&self) {
+        if let EventSource::Pair(rank) = self.source {
+            self.set.note(rank);
+        }
+    }
+
     pub(super) fn watch(&self, write: bool) {
         if self.watched {
             // It was added; what is refused now is found by the next poll.

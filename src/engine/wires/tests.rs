@@ -7,13 +7,14 @@ use crate::records::{BODY, ChunkBody, Fin, Kind, Rts, SourceLayout};
 use crate::runtime::{Options, Runtime};
 use crate::wireup::local::{Local, world_of_nodes};
 use crate::wireup::{Card, Wireup};
+use crate::{Source, Tag};
 use nix::sys::memfd::{MFdFlags, memfd_create};
 use onecopy_obs::Knobs;
 use onecopy_shm::layout::ChunkName;
 use std::io::{Read, Write};
 use std::net::TcpStream;
 use std::os::fd::AsFd;
-use std::sync::Arc;
+use std::sync::{Arc, Barrier};
 use std::time::{Duration, Instant};
 
 /// Joins as a rank, and connects with rank 0.
@@ -268,4 +269,63 @@ fn last_frame(stream: &mut TcpStream) -> Result<u8, usize> {
         last = what;
     }
     Ok(last)
+}
+
+/// A call looks at a wire that is not polled, and reads more than the message that it waits for.
+#[test]
+fn what_a_call_reads_of_a_wire_that_is_not_polled_is_found() {
+    // Whether both messages come with one read is chance.
+    for _ in 0..8 {
+        read_two_and_wait_for_one();
+    }
+}
+
+fn read_two_and_wait_for_one() {
+    let sent = Barrier::new(2);
+    let mut world = world_of_nodes(2, 2).expect("a world");
+    let join = |wireup: Local| {
+        let wireup: Option<Box<dyn Wireup>> = Some(Box::new(wireup));
+        let options = Options {
+            wireup,
+            ..Options::default()
+        };
+        Runtime::init_with(options).expect("join")
+    };
+    let (second, first) = (world.pop().expect("rank 1"), world.pop().expect("rank 0"));
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            let rt = join(second);
+            let world = rt.world();
+            world.ssend(&[0u8], 0, 0).expect("both are connected");
+            sent.wait();
+            world.send(&[1u8], 0, 1).expect("send");
+            world.send(&[2u8], 0, 2).expect("send");
+            sent.wait();
+            rt.finalize().expect("finalize");
+        });
+        let rt = join(first);
+        let (world, mut got) = (rt.world(), [9u8]);
+        world.recv(&mut got, 1, 0).expect("both are connected");
+        {
+            let mut worker = rt.handle().gate.enter();
+            worker.engine.polling.ranks.clear();
+            let peer = worker.engine.peers[1].as_mut().expect("connected");
+            peer.polled = false;
+            peer.endpoint.set_polling(false);
+        }
+        sent.wait();
+        sent.wait();
+        world.recv(&mut got, 1, 1).expect("the first");
+        assert_eq!(got, [1]);
+        let limit = Instant::now() + Duration::from_secs(20);
+        let found = loop {
+            let found = world.iprobe(Source::Any, Tag::Any).expect("look");
+            if found.is_some() || Instant::now() > limit {
+                break found;
+            }
+        };
+        assert_eq!(found.map(|status| status.tag), Some(2), "it was read");
+        world.recv(&mut got, 1, 2).expect("the second");
+        rt.finalize().expect("finalize");
+    });
 }
