@@ -304,8 +304,13 @@ impl Engine {
     #[cold]
     pub(crate) fn retire_idle(&mut self) {
         // Polls in vain: some ten microseconds. To be polled again costs its sender a bit in the bitmap, and this rank
-        // a fence, so a peer that sends more often stays. Chosen by magnitude.
-        const RETIRED: u32 = 4096;
+        // a fence, so a peer that sends more often stays. Chosen by magnitude. Tests retire as soon as chunks are given
+        // back, so that all of them meet retired peers.
+        const RETIRED: u32 = if cfg!(feature = "fault-points") {
+            LONG_IDLE
+        } else {
+            4 * LONG_IDLE
+        };
         // To look at a wire is a call of the kernel.
         if self.polling.ranks.len() <= 2 && self.wires.is_none() {
             return;
