@@ -568,10 +568,11 @@ impl Socket {
     }
 
     /// Credit goes out with the next record to the peer. Without one it goes out when the stream has been quiet for a
-    /// while, or when more credit is given. A system call for credit alone costs as much as one for a message.
+    /// while, or when more credit is given. A system call for credit alone costs as much as one for a message. Where no
+    /// poll finds the stream quiet, it goes out at once.
     pub(super) fn give_credit(&mut self, total: u64) {
         let due = std::mem::replace(&mut self.credit_due, total);
-        if due > 0 {
+        if due > 0 || !self.polled {
             self.send_credit();
         }
     }

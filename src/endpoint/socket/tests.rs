@@ -310,3 +310,25 @@ fn who_gives_up_a_peer_that_is_gone_waits_for_nothing() {
         assert!(begun.elapsed() < Duration::from_secs(1), "{gives_up_first}");
     }
 }
+
+/// What is given to the other end by then.
+fn credit_seen(other: &mut Socket, expected: u64) -> u64 {
+    let limit = Instant::now() + Duration::from_secs(20);
+    while other.credit_back() != expected && Instant::now() < limit {
+        assert_eq!(other.peek().expect("no fault"), None);
+    }
+    other.credit_back()
+}
+
+/// Else it would wait for a record that the peer, which has no credit, may be waited for.
+#[test]
+fn credit_of_a_stream_that_is_not_polled_goes_out_at_once() {
+    let [mut one, mut other] = pair();
+    one.set_polling(true);
+    one.give_credit(100);
+    assert!(one.credit_due > 0, "it waits for a record");
+    one.set_polling(false);
+    assert_eq!(credit_seen(&mut other, 100), 100);
+    one.give_credit(200);
+    assert_eq!(credit_seen(&mut other, 200), 200);
+}
