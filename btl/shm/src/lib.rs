@@ -11,6 +11,8 @@
 //! Under loom only the algorithms remain: what works on mappings and on the kernel has no place in a model.
 
 #[cfg(not(loom))]
+pub mod attended;
+#[cfg(not(loom))]
 pub mod backlog;
 pub mod cells;
 pub mod coll;

@@ -25,7 +25,7 @@ use crate::status::{SUCCESS, Status};
 use crate::table::Table;
 
 /// Completions that are taken at once. Chosen by magnitude: it spreads the cost of a call.
-const BATCH: usize = 16;
+pub(crate) const BATCH: usize = 16;
 /// The name of operations that hold nothing and are not reported, unless they fail.
 pub(crate) const UNNAMED: u64 = u64::MAX;
 
@@ -293,7 +293,7 @@ impl<P: Provider> Queue<P> {
         })
     }
 
-    /// Takes completions, without a system call; how many there were.
+    /// Takes completions, without a system call; how many there were. Fewer than `BATCH`: the queue is empty now.
     ///
     /// # Errors
     ///
@@ -410,6 +410,11 @@ impl<P: Provider> Queue<P> {
                 each(flight.cookie, slot);
             }
         }
+    }
+
+    /// Completions that it holds at most.
+    pub(crate) fn capacity(&self) -> usize {
+        self.length as usize
     }
 
     /// Operations that are under way.

@@ -12,12 +12,13 @@
 //! - A lane that has something to send is among the *hungry* until the device has room, or its window is full.
 //! - A lane that waits for its peer is *watched* until its clock says that something is due. That clock stands still
 //!   while this rank does not look.
+//! - What is due is judged by the *watermark*: the time up to which all that has come was read. So an answer that is
+//!   here comes before a deadline, however much stands before it, and a poll still takes one batch only.
 //! - An address handle is kept for all lanes that lead to its port. One that was given up exists as long as the device
 //!   could use it.
 //! - A pair that has failed fails all lanes; the next lane begins with a new pair.
 
 mod arq;
-mod attended;
 mod clock;
 mod head;
 mod keys;
@@ -31,9 +32,10 @@ mod receive;
 mod schedule;
 mod sent;
 mod transmit;
+mod watermark;
 
 use std::collections::VecDeque;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use crate::changed::Listed;
 use crate::directory::{Directory, Failing};
@@ -44,12 +46,13 @@ use crate::port::{Chosen, OwnPort};
 use crate::provider::{Path, Provider};
 use crate::queue::{Completion, Queue};
 use arq::{Arq, WINDOW_MAX};
-use attended::AttendedTime;
 use keys::Keys;
 use loss::Loss;
 use memory::Memory;
+use onecopy_shm::attended::AttendedTime;
 use paths::Handles;
 use schedule::{InLists, Schedule};
+use watermark::Watermark;
 
 /// Packets of a window at least. Fewer cannot show a loss: that takes three packets behind the lost one.
 const WINDOW_MIN: u32 = 4;
@@ -155,8 +158,9 @@ pub struct Datagrams<P: Provider> {
     lanes: Directory<Lane<P>>,
     handles: Handles<P>,
     schedule: Schedule,
-    /// The clock that lanes go by.
+    /// The clock that lanes go by, and up to which of its times all was read.
     time: AttendedTime,
+    watermark: Watermark,
     /// Completions that were polled; empty between calls.
     batch: VecDeque<Completion<P>>,
     /// Buffers for packets.
@@ -191,7 +195,8 @@ impl<P: Provider> Datagrams<P> {
             lanes: Directory::default(),
             handles: Handles::new(),
             schedule: Schedule::new(),
-            time: AttendedTime::new(),
+            time: AttendedTime::new(clock::MOST, Instant::now()),
+            watermark: Watermark::default(),
             batch: VecDeque::new(),
             spare: Vec::new(),
             bytes: 0,
@@ -203,7 +208,7 @@ impl<P: Provider> Datagrams<P> {
     }
 
     fn now(&self) -> Duration {
-        self.time.now()
+        self.time.at(Instant::now())
     }
 }
 

@@ -345,6 +345,53 @@ fn an_absence_is_no_silence_of_the_peer() {
     }
 }
 
+/// A rank comes back to a queue with more than one poll takes, and the answer that it waits for is the last. It neither
+/// judges its peer nor sends again before it has read that.
+#[test]
+fn what_came_during_an_absence_is_read_before_a_deadline_is_judged() {
+    const BEFORE: usize = 6;
+    const ROUNDS: usize = 8;
+    for limit in [Duration::from_millis(100), Duration::from_secs(20)] {
+        let names: Vec<String> = (0..BEFORE + 2).map(|index| format!("m{index}")).collect();
+        let names: Vec<&str> = names.iter().map(String::as_str).collect();
+        let fabric = Fabric::new(&names);
+        let patient = settings();
+        let settings = Settings {
+            silence: limit,
+            ..settings()
+        };
+        let mut a = open(&fabric, "m0", &settings);
+        let mut b = open(&fabric, "m1", &patient);
+        let mut others: Vec<_> = names[2..]
+            .iter()
+            .map(|name| open(&fabric, name, &patient))
+            .collect();
+        let (to_b, to_a, _) = join(&mut a, &mut b);
+        let lanes: Vec<_> = others
+            .iter_mut()
+            .map(|other| join(&mut a, other).1)
+            .collect();
+        assert_eq!(a.write(to_b, b"asks"), 4);
+        assert!(a.push(to_b));
+        for (other, &lane) in others.iter_mut().zip(&lanes) {
+            for _ in 0..ROUNDS {
+                assert_eq!(other.write(lane, b"before"), 6);
+                assert!(other.push(lane));
+            }
+        }
+        b.poll();
+        b.acknowledge(to_a);
+        // Longer than a lane waits before it sends again.
+        std::thread::sleep(Duration::from_millis(400));
+        a.age(Instant::now());
+        until(|| {
+            assert_eq!((a.failure(to_b), a.figures().retransmitted), (None, 0));
+            a.poll();
+            a.is_taken(to_b)
+        });
+    }
+}
+
 /// The failed lanes are closed, and new ones carry something.
 fn lanes_again(two: &mut Two) {
     let [a, b] = &mut two.sides;

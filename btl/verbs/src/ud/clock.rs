@@ -10,7 +10,8 @@ const FIRST: Duration = Duration::from_millis(20);
 /// 250 ticks a second give it one after 4.
 const LEAST: Duration = Duration::from_millis(4);
 /// A peer that comes back after a while finds out soon. Fifty of these are within the default of
-/// `ONECOPY_VERBS_UD_TIMEOUT`.
+/// `ONECOPY_VERBS_UD_TIMEOUT`. The time of lanes counts for so long after a look, and a rank that sleeps looks more
+/// often. So whatever a lane waits for is due after an absence, but for its end.
 pub(super) const MOST: Duration = Duration::from_millis(200);
 
 /// Times of answers: their mean, how they vary, and how often none came.

@@ -316,7 +316,6 @@ impl<P: Provider> Lanes for Datagrams<P> {
     }
 
     fn age(&mut self, _: Instant) {
-        // Answers that are here already come before what is due.
         self.poll();
         self.spare.truncate(super::SPARE_MAX / 4);
     }

@@ -7,16 +7,21 @@ use super::{Datagrams, SPARE_MAX};
 use crate::memory::Slot;
 use crate::pair::QueuePair;
 use crate::provider::Provider;
-use crate::queue::{Completion, DATAGRAM_HEAD, Done};
+use crate::queue::{BATCH, Completion, DATAGRAM_HEAD, Done};
 use crate::status::Status;
+use std::time::{Duration, Instant};
 
 impl<P: Provider> Datagrams<P> {
     pub(super) fn take_completions(&mut self) -> bool {
-        self.time.looks();
+        let time = self.time.looks(Instant::now());
         let batch = &mut self.batch;
         let polled = self.queue.poll(|completion| batch.push_back(completion));
+        if let Ok(taken) = polled {
+            let capacity = self.queue.capacity();
+            self.watermark.polled(time, taken, taken < BATCH, capacity);
+        }
         let found = !self.batch.is_empty();
-        let (has_sent, failed) = self.take_batch();
+        let (has_sent, failed) = self.take_batch(time);
         if let Some(status) = failed {
             self.fail_pair(&status.to_string());
         }
@@ -34,7 +39,7 @@ impl<P: Provider> Datagrams<P> {
 
     /// Takes what was polled: gives packets to their lanes, and posts their slots again. Says whether a send has ended,
     /// and why one of the pair that is in use has failed.
-    fn take_batch(&mut self) -> (bool, Option<Status>) {
+    fn take_batch(&mut self, now: Duration) -> (bool, Option<Status>) {
         let (mut has_sent, mut failed) = (false, None);
         while let Some(completion) = self.batch.pop_front() {
             let Completion {
@@ -50,7 +55,7 @@ impl<P: Provider> Datagrams<P> {
                 (Done::Received, outcome) => {
                     let Some(slot) = slot else { continue };
                     if outcome.is_ok() && !self.loss.hits() {
-                        let known = self.take_in(&slot, bytes, source);
+                        let known = self.take_in(&slot, bytes, source, now);
                         self.foreign += u64::from(!known);
                     }
                     if let Some(pair) = &self.pair {
@@ -81,7 +86,7 @@ impl<P: Provider> Datagrams<P> {
     }
 
     /// Takes a packet that came in a slot. `false`: it belongs to no lane.
-    fn take_in(&mut self, slot: &Slot<P>, bytes: usize, source: u32) -> bool {
+    fn take_in(&mut self, slot: &Slot<P>, bytes: usize, source: u32, now: Duration) -> bool {
         const BEGIN: usize = DATAGRAM_HEAD + HEAD;
         if bytes < BEGIN || bytes > slot.len() {
             return false;
@@ -106,7 +111,6 @@ impl<P: Provider> Datagrams<P> {
         if lane.failed.is_some() {
             return true;
         }
-        let now = self.time.now();
         let received = lane.arq.received();
         let fill = |body: &mut Vec<u8>| {
             body.resize(head.len.into(), 0);

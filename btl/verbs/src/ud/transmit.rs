@@ -69,12 +69,12 @@ impl<P: Provider> Datagrams<P> {
         }
     }
 
-    /// Does what is due by the clock.
+    /// Does what is due by the clock, as far as all that has come was read.
     pub(super) fn tend(&mut self) {
         if self.schedule.count(List::Watched) == 0 {
             return;
         }
-        let now = self.now();
+        let now = self.watermark.at();
         for _ in 0..self.schedule.begin_round(now) {
             let Some((name, lane)) = self.schedule.take(List::Watched, &mut self.lanes) else {
                 continue;
