@@ -4,18 +4,24 @@
 //!
 //! Anyone who reaches the address may connect. So inbound connections are bounded in number and in time, none is waited
 //! for, and of none more is read than its proof. When too many are there the one that has been there longest goes. A
-//! host proves itself in an instant, and tries again if it was sent away.
+//! host proves itself in an instant, and tries again if it was sent away. Time counts against it only while this side
+//! looks, and what it has sent is read before it is sent away.
 
 use std::io::{self, Read, Write};
 use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream};
 use std::os::fd::{AsFd, BorrowedFd};
 use std::time::{Duration, Instant};
 
+use onecopy_shm::attended::AttendedTime;
+
 use crate::proof::{Handshake, Purpose, Secret, fresh};
 
 /// For an inbound connection to prove itself. Chosen by magnitude: more than twice what a caller gives one address
 /// (`ATTEMPT` in `oob/connect.rs`), and no stranger stays for long.
 const PROOF_TIMEOUT: Duration = Duration::from_secs(5);
+/// How often this side looks at the clock while a connection has not proven itself. What is more than twice as long
+/// is an absence.
+const LOOK: Duration = Duration::from_secs(1);
 /// After a connection that could not be accepted: most likely there are no descriptors left. Chosen by magnitude: ten
 /// tries a second cost nothing, and a caller waits for far longer.
 const REST: Duration = Duration::from_millis(100);
@@ -32,7 +38,8 @@ pub(super) enum AcceptorToken {
 struct Inbound {
     stream: TcpStream,
     proof: Handshake,
-    since: Instant,
+    /// By the time of this side's looks.
+    since: Duration,
 }
 
 /// The sockets and those who have come.
@@ -44,6 +51,8 @@ pub(super) struct Acceptor {
     own: u32,
     secret: Secret,
     rests_until: Option<Instant>,
+    time: AttendedTime,
+    looked: Instant,
 }
 
 impl std::fmt::Debug for Acceptor {
@@ -80,6 +89,7 @@ impl Acceptor {
                 reasons.join("; ")
             ));
         }
+        let now = Instant::now();
         Ok(Self {
             listeners,
             inbound: Vec::new(),
@@ -87,6 +97,8 @@ impl Acceptor {
             own,
             secret,
             rests_until: None,
+            time: AttendedTime::new(2 * LOOK, now),
+            looked: now,
         })
     }
 
@@ -113,54 +125,63 @@ impl Acceptor {
         listeners.chain(inbound)
     }
 
-    /// Sends those away who have not proven themselves in time.
-    pub(super) fn tick(&mut self, now: Instant) {
+    /// Sends those away who have not proven themselves in time. Gives those who have, as found by a last look.
+    pub(super) fn tick(&mut self, now: Instant) -> Vec<(u32, TcpStream)> {
         self.rests_until.take_if(|until| *until <= now);
-        self.inbound.retain(|one| {
-            let in_time = |one: &Inbound| now.duration_since(one.since) < PROOF_TIMEOUT;
-            one.as_ref().is_some_and(in_time)
-        });
+        self.looked = now;
+        let time = self.time.looks(now);
+        let mut proven = Vec::new();
+        for number in 0..self.inbound.len() {
+            let late = |one: &Inbound| time >= one.since + PROOF_TIMEOUT;
+            if self.inbound[number].as_ref().is_some_and(late) {
+                proven.extend(self.dismiss(number));
+            }
+        }
+        self.inbound.retain(Option::is_some);
+        proven
+    }
+
+    /// Sends an inbound connection away, unless what it has sent proves who it is.
+    fn dismiss(&mut self, number: usize) -> Option<(u32, TcpStream)> {
+        let proven = self.hear(number);
+        self.inbound[number] = None;
+        proven
     }
 
     /// When [`tick`](Self::tick) has something to do at the latest.
     pub(super) fn due(&self) -> Option<Instant> {
-        let first = self
-            .inbound
-            .iter()
-            .flatten()
-            .map(|one| one.since + PROOF_TIMEOUT)
-            .min();
-        first.into_iter().chain(self.rests_until).min()
+        let is_waited_for = self.inbound.iter().any(Option::is_some);
+        let look = is_waited_for.then(|| self.looked + LOOK);
+        look.into_iter().chain(self.rests_until).min()
     }
 
     /// Serves what is ready. An inbound connection that has proven itself leaves as a connection of this rank's.
     pub(super) fn ready(&mut self, token: AcceptorToken, now: Instant) -> Option<(u32, TcpStream)> {
         match token {
-            AcceptorToken::Listener(number) => {
-                self.accept(number, now);
-                None
-            }
+            AcceptorToken::Listener(number) => self.accept(number, now),
             AcceptorToken::Inbound(number) => self.hear(number),
         }
     }
 
-    fn accept(&mut self, number: usize, now: Instant) {
-        let accepted = match self.listeners.get(number).map(TcpListener::accept) {
-            Some(Ok((stream, _))) => stream.set_nonblocking(true).map(|()| stream),
-            Some(Err(error)) => Err(error),
-            None => return,
+    /// Lets a caller in. Gives the one that had to go for it, if that has just proven itself.
+    fn accept(&mut self, number: usize, now: Instant) -> Option<(u32, TcpStream)> {
+        let accepted = match self.listeners.get(number)?.accept() {
+            Ok((stream, _)) => stream.set_nonblocking(true).map(|()| stream),
+            Err(error) => Err(error),
         };
+        let mut proven = None;
         match accepted.and_then(|stream| Ok((stream, fresh()?))) {
             Ok((stream, fresh)) => {
                 let proof = Handshake::answer(self.secret, Purpose::Oob, self.own, fresh);
-                if self.inbound.iter().flatten().count() >= self.most {
-                    let first = self.inbound.iter_mut().find(|one| one.is_some());
-                    drop(first.and_then(Option::take));
+                if self.inbound.iter().flatten().count() >= self.most
+                    && let Some(first) = self.inbound.iter().position(Option::is_some)
+                {
+                    proven = self.dismiss(first);
                 }
                 self.inbound.push(Some(Inbound {
                     stream,
                     proof,
-                    since: now,
+                    since: self.time.at(now),
                 }));
             }
             Err(error) if is_passing(&error) => {}
@@ -169,6 +190,7 @@ impl Acceptor {
                 self.rests_until = Some(now + REST);
             }
         }
+        proven
     }
 
     fn hear(&mut self, number: usize) -> Option<(u32, TcpStream)> {

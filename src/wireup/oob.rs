@@ -58,7 +58,7 @@ pub(super) struct Config {
 pub(super) enum Start {
     /// Rank 0's: the others come to this acceptor. When all have, the sender gets the addresses to
     /// which they came.
-    Accepts(Acceptor, Sender<Vec<IpAddr>>),
+    Accepts(Box<Acceptor>, Sender<Vec<IpAddr>>),
     /// Any other's: it has called.
     Called(TcpStream),
 }
@@ -72,7 +72,7 @@ pub(super) struct Oob {
     connections: Vec<Connection>,
     /// Connections that are over already, still to be reported.
     broken: Vec<(u32, Loss)>,
-    acceptor: Option<(Acceptor, Sender<Vec<IpAddr>>)>,
+    acceptor: Option<(Box<Acceptor>, Sender<Vec<IpAddr>>)>,
     /// To which of our addresses connections have come.
     came_to: Vec<IpAddr>,
     looked: Instant,
@@ -220,8 +220,10 @@ impl Oob {
 
     /// Sends heartbeats that are due, and finds silent nodes.
     pub(super) fn tick(&mut self, now: Instant) -> Vec<OobEvent> {
-        if let Some((acceptor, _)) = &mut self.acceptor {
-            acceptor.tick(now);
+        let acceptor = self.acceptor.as_mut();
+        let proven = acceptor.map_or_else(Vec::new, |(acceptor, _)| acceptor.tick(now));
+        for (rank, stream) in proven {
+            self.let_in(rank, stream, now);
         }
         // This side looks four times in that time. If it did not, the others are not to blame.
         let late = now.saturating_duration_since(self.looked) > self.timeout / 2;

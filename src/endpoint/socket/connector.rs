@@ -5,6 +5,8 @@
 //! word: it confirms, and the caller answers with one byte, [`GO`], behind which its frames follow. Until then nothing
 //! of the other side is believed or kept.
 //!
+//! Time counts against the other side only while this rank looks. What has come is read before its lateness is judged.
+//!
 //! Two ranks may call each other at once: the lower rank's call stays. It leaves the other's call unconfirmed as long
 //! as its own may succeed. The higher rank confirms at once. It gives its own call up when the lower one's byte has
 //! come. So a pair never has two connections that both count, and one that only one side can make is made.
@@ -16,6 +18,7 @@ mod outbound;
 use super::options::{self, SocketSettings};
 use crate::endpoint::hub::{EventSource, Set};
 use inbound::InboundConnection;
+use onecopy_shm::attended::AttendedTime;
 use outbound::OutboundConnection;
 use std::collections::VecDeque;
 use std::io;
@@ -33,6 +36,9 @@ const INBOUND_MAX: usize = 128;
 /// How long an inbound connection may take to prove itself. As long as a caller tries by default
 /// (`ONECOPY_TCP_CONNECT_TIMEOUT`): a caller that computes proves itself late.
 const PROVE: Duration = Duration::from_secs(10);
+/// The time of others counts for so long after this rank has looked at its connections. Chosen by magnitude: a rank
+/// looks once in 400 ms at least, unless its program computes or it is stopped.
+const COUNTED: Duration = Duration::from_secs(1);
 /// How long the listener accepts nothing when descriptors or memory are short. Chosen by magnitude: two periods of the
 /// looks at peers' lives. Calls wait in the kernel's queue meanwhile.
 const PAUSE: Duration = Duration::from_millis(20);
@@ -78,6 +84,8 @@ pub(crate) struct Connector {
     inbound: Vec<Option<InboundConnection>>,
     outbound: Vec<OutboundConnection>,
     outcomes: VecDeque<Outcome>,
+    /// The time by which others are late.
+    time: AttendedTime,
     /// Inbound connections that did not prove to be of the job, or came for nothing.
     pub(crate) refused: u64,
 }
@@ -101,6 +109,7 @@ impl Connector {
             inbound: Vec::new(),
             outbound: Vec::new(),
             outcomes: VecDeque::new(),
+            time: AttendedTime::new(COUNTED, Instant::now()),
             refused: 0,
         })
     }
@@ -186,14 +195,26 @@ impl Connector {
     pub(crate) fn ready(&mut self, source: EventSource, now: Instant) {
         match source {
             EventSource::Listener => self.let_in(now),
-            EventSource::Inbound(index) => {
-                // A rank that gives its call up has another one, or comes again; else it is called.
-                if let Some(rank) = self.on_inbound(index as usize) {
-                    self.connect_if_wanted(rank, now);
-                }
-            }
+            EventSource::Inbound(index) => self.hear_inbound(index as usize, now),
             EventSource::Outbound(rank) => self.move_outbound(rank, now),
             EventSource::Stop | EventSource::Pair(_) | EventSource::Device => {}
+        }
+    }
+
+    /// Closes an inbound connection, unless what it has sent proves who it is: this rank may not have looked for long.
+    fn refuse_unproven(&mut self, index: usize, why: &str, now: Instant) {
+        self.hear_inbound(index, now);
+        let one = self.inbound.get(index).and_then(Option::as_ref);
+        if one.is_some_and(|one| one.rank().is_none()) {
+            self.refuse(index, why);
+        }
+    }
+
+    /// An inbound connection has sent something, or has gone.
+    fn hear_inbound(&mut self, index: usize, now: Instant) {
+        // A rank that gives its call up has another one, or comes again; else it is called.
+        if let Some(rank) = self.on_inbound(index) {
+            self.connect_if_wanted(rank, now);
         }
     }
 
@@ -205,10 +226,11 @@ impl Connector {
                 .set
                 .watch(&self.listener, EventSource::Listener, (true, false));
         }
+        let time = self.time.looks(now);
         for index in 0..self.inbound.len() {
-            let late = |one: &InboundConnection| one.rank().is_none() && now > one.since + PROVE;
+            let late = |one: &InboundConnection| one.rank().is_none() && time > one.since + PROVE;
             if self.inbound[index].as_ref().is_some_and(late) {
-                self.refuse(index, "it has not proven itself in time");
+                self.refuse_unproven(index, "it has not proven itself in time", now);
             }
         }
         self.tick_calls(now);

@@ -32,10 +32,10 @@ fn serve(acceptor: &mut Acceptor, now: Instant) -> Vec<u32> {
     let ready: Vec<bool> = fds.iter().map(|fd| fd.any().unwrap_or(false)).collect();
     let mut accepted = Vec::new();
     for (token, _) in tokens.into_iter().zip(ready).filter(|(_, ready)| *ready) {
-        accepted.extend(acceptor.ready(token, now).map(|(rank, _)| rank));
+        accepted.extend(acceptor.ready(token, now));
     }
-    acceptor.tick(now);
-    accepted
+    accepted.extend(acceptor.tick(now));
+    accepted.into_iter().map(|(rank, _)| rank).collect()
 }
 
 /// Whether the acceptor's side closes this connection, in so many rounds of serving it.
@@ -82,15 +82,47 @@ fn garbage_is_sent_away_and_the_silent_go_in_time() {
     let silent = TcpStream::connect(place).expect("connect");
     wait_for_inbound(&mut acceptor, 2);
     assert!(!closes_within(&mut acceptor, &web, 20));
-    let late = Instant::now() + PROOF_TIMEOUT;
-    assert!(acceptor.due().is_some_and(|due| due <= late));
-    acceptor.tick(late);
+    let now = Instant::now();
+    assert!(acceptor.due().is_some_and(|due| due <= now + LOOK));
+    assert!(goes_by(&mut acceptor, now).is_empty());
     assert!(acceptor.inbound.is_empty());
     assert!(closes(&mut acceptor, &silent));
     // Half of a connection is none.
     let half = TcpStream::connect(place).expect("connect");
     half.shutdown(Shutdown::Write).expect("shutdown");
     assert!(closes(&mut acceptor, &half));
+}
+
+/// The time of those who are there passes, and nothing that is ready is served.
+fn goes_by(acceptor: &mut Acceptor, now: Instant) -> Vec<u32> {
+    let looks = (PROOF_TIMEOUT.as_secs() / LOOK.as_secs()) as u32;
+    let proven = (0..=looks).flat_map(|look| acceptor.tick(now + LOOK * look));
+    proven.map(|(rank, _)| rank).collect()
+}
+
+/// An honest host has proven itself, and nobody has looked.
+#[test]
+fn what_a_host_has_sent_is_read_before_it_is_late() {
+    let mut acceptor = acceptor(8);
+    let place = acceptor.places()[0];
+    let honest = TcpStream::connect(place).expect("connect");
+    let proof = response(&mut acceptor, &honest, SECRET);
+    let begun = Instant::now();
+    acceptor.tick(begun);
+    // Long away: neither that, nor what is still to come, is a silence of the host.
+    assert!(acceptor.tick(begun + 10 * PROOF_TIMEOUT).is_empty());
+    assert_eq!(acceptor.inbound.len(), 1);
+    (&honest).write_all(&proof).expect("write");
+    let is_here = |acceptor: &Acceptor| {
+        let mut byte = [0];
+        let inbound = acceptor.inbound[0].as_ref().expect("the host");
+        inbound.stream.peek(&mut byte).is_ok()
+    };
+    while !is_here(&acceptor) {
+        assert!(begun.elapsed() < LONG, "no proof came");
+    }
+    let now = begun + 10 * PROOF_TIMEOUT;
+    assert_eq!(goes_by(&mut acceptor, now), [4]);
 }
 
 /// Plays the host of a node up to what it is to send, and returns that.

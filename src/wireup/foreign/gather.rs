@@ -337,7 +337,8 @@ impl Meeting {
         let (host, socket, address) = match acceptor {
             Some(acceptor) => {
                 let (complete, up) = channel();
-                let (host, socket) = start(config(oob::Start::Accepts(acceptor, complete)))?;
+                let (host, socket) =
+                    start(config(oob::Start::Accepts(Box::new(acceptor), complete)))?;
                 let address =
                     all_linked(&up, limit).ok_or_else(|| self.unlinked(between, limit))?;
                 (host, socket, address)

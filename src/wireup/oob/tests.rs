@@ -24,7 +24,7 @@ fn first() -> (Oob, std::net::SocketAddr, Receiver<Vec<IpAddr>>) {
         nodes: nodes(),
         own: 0,
         timeout: TIMEOUT,
-        first: Start::Accepts(acceptor, complete),
+        first: Start::Accepts(Box::new(acceptor), complete),
     };
     (
         Oob::new(config, Instant::now()).expect("connections"),

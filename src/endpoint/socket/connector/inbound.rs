@@ -9,8 +9,10 @@ use onecopy_obs::tracepoints;
 use onecopy_shm::{failing, fault};
 use std::io::{self, ErrorKind};
 use std::net::SocketAddr;
+#[cfg(test)]
+use std::os::fd::AsFd;
 use std::os::fd::OwnedFd;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 /// Inbound connections that are let in with one look. Chosen by magnitude: each takes some calls of the kernel, so that
 /// a look stays within a tenth of a millisecond.
@@ -35,7 +37,8 @@ pub(super) struct InboundConnection {
     from: SocketAddr,
     handshake: Handshake,
     pub(super) state: InboundState,
-    pub(super) since: Instant,
+    /// By the time of this rank's looks.
+    pub(super) since: Duration,
 }
 
 impl std::fmt::Debug for InboundConnection {
@@ -54,6 +57,13 @@ impl InboundConnection {
             InboundState::Proving => None,
             InboundState::Waiting(rank) | InboundState::Confirmed(rank) => Some(rank),
         }
+    }
+
+    #[cfg(test)]
+    pub(super) fn has_unread(&self) -> bool {
+        let mut found = false;
+        onecopy_shm::liveness::readable(&[self.fd.as_fd()], |_| found = true).expect("poll");
+        found
     }
 }
 
@@ -98,7 +108,7 @@ impl Connector {
         if strangers.count() >= INBOUND_MAX
             && let Some(first) = self.first_stranger()
         {
-            self.refuse(first, "displaced: too many unproven connections");
+            self.refuse_unproven(first, "displaced: too many unproven connections", now);
         }
         let index = match self.inbound.iter().position(Option::is_none) {
             Some(index) => index,
@@ -114,7 +124,7 @@ impl Connector {
             from,
             handshake,
             state: InboundState::Proving,
-            since: now,
+            since: self.time.at(now),
         });
         Ok(())
     }

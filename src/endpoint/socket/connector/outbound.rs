@@ -36,7 +36,8 @@ enum OutboundState {
 pub(super) struct OutboundConnection {
     pub(super) rank: u32,
     state: OutboundState,
-    begun: Instant,
+    /// By the time of this rank's looks.
+    begun: Duration,
     tries: u32,
     was_reported: bool,
 }
@@ -98,7 +99,7 @@ impl Connector {
         self.outbound.push(OutboundConnection {
             rank,
             state: OutboundState::Pausing(now),
-            begun: now,
+            begun: self.time.at(now),
             tries: 0,
             was_reported: false,
         });
@@ -121,6 +122,7 @@ impl Connector {
     }
 
     pub(super) fn tick_calls(&mut self, now: Instant) {
+        let time = self.time.at(now);
         for index in (0..self.outbound.len()).rev() {
             let Some(outbound) = self.outbound.get_mut(index) else {
                 continue;
@@ -133,7 +135,7 @@ impl Connector {
                     self.move_outbound(rank, now);
                 }
                 OutboundState::Proving(..)
-                    if !outbound.was_reported && now > outbound.begun + SILENT =>
+                    if !outbound.was_reported && time > outbound.begun + SILENT =>
                 {
                     outbound.was_reported = true;
                     tracing::warn!(
@@ -171,7 +173,7 @@ impl Connector {
         }
         outbound.tries += 1;
         let limit = self.settings.stream.connect;
-        if outbound.tries >= TRIES_MIN && now > outbound.begun + limit {
+        if outbound.tries >= TRIES_MIN && self.time.at(now) > outbound.begun + limit {
             return self.fail(rank, outbound.tries, &failure);
         }
         tracing::debug!("connecting with rank {rank}: {failure}; tried again");
@@ -357,7 +359,7 @@ mod tests {
         one.outbound.push(OutboundConnection {
             rank: 1,
             state: OutboundState::Connecting(fd, now + Duration::from_secs(60)),
-            begun: now,
+            begun: one.time.at(now),
             tries: 0,
             was_reported: false,
         });

@@ -229,7 +229,59 @@ fn a_crowd_of_strangers_is_bounded_and_a_rank_gets_through() {
     }
     belong_together(found);
     // Those who never say who they are go by the clock.
-    pump(&mut pair[0], Instant::now() + 2 * PROVE);
+    let now = Instant::now();
+    for step in 0..=PROVE.as_secs() as u32 + 1 {
+        pump(&mut pair[0], now + step * COUNTED);
+    }
     assert!(!pair[0].is_busy());
     crowd.clear();
+}
+
+/// Goes on until the proof of rank 1 is here and was not read.
+fn proves_itself(pair: &mut [Connector; 2], now: Instant) {
+    let has_come = |one: &Connector| {
+        let mut inbound = one.inbound.iter().flatten();
+        inbound.any(InboundConnection::has_unread)
+    };
+    while !has_come(&pair[0]) {
+        pair[0].ready(EventSource::Listener, now);
+        pair[1].ready(EventSource::Outbound(0), now);
+        assert!(now.elapsed() < Duration::from_secs(20), "it proves itself");
+    }
+}
+
+/// A rank lets a call in, then computes for longer than the caller may take. Before it reads, it asks the clock.
+#[test]
+fn an_absence_is_no_silence_of_a_caller() {
+    for has_answered in [true, false] {
+        let mut pair = pair();
+        let begun = Instant::now();
+        pair[1].connect(0, begun);
+        while pair[0].inbound.iter().flatten().count() == 0 {
+            pair[0].ready(EventSource::Listener, begun);
+            pair[1].ready(EventSource::Outbound(0), begun);
+            assert!(begun.elapsed() < Duration::from_secs(20), "it calls");
+        }
+        if has_answered {
+            proves_itself(&mut pair, begun);
+        }
+        pair[0].tick(begun);
+        pair[0].tick(begun + 2 * PROVE);
+        assert_eq!(pair[0].refused, 0, "answered: {has_answered}");
+        belong_together(outcomes(&mut pair));
+    }
+}
+
+/// The time of a caller is over, and what it has sent was not read: a stream of events may keep a rank from it.
+#[test]
+fn what_a_caller_has_sent_is_read_before_it_is_late() {
+    let mut pair = pair();
+    let begun = Instant::now();
+    pair[1].connect(0, begun);
+    proves_itself(&mut pair, begun);
+    for step in 0..=PROVE.as_secs() as u32 + 1 {
+        pair[0].tick(begun + step * COUNTED);
+    }
+    assert_eq!(pair[0].refused, 0);
+    belong_together(outcomes(&mut pair));
 }
