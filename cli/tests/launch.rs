@@ -21,3 +21,5 @@ mod orphans;
 mod ranks;
 #[path = "launch/streams.rs"]
 mod streams;
+#[path = "launch/users.rs"]
+mod users;

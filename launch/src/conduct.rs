@@ -16,8 +16,8 @@ use onecopy_shm::process;
 use super::forward::{BLOCK, Forward};
 use super::signals::{ENDING, Signals};
 use super::start::{self, Rank};
-use super::sweep::PATIENCE;
-use super::{Cause, Job, JobOutcome, LaunchError, bind, pmi, sweep, system};
+use super::sweep::{NOTICE, PATIENCE};
+use super::{Cause, Job, JobOutcome, LaunchError, bind, obstacle, pmi, sweep, system};
 use onecopy::wireup::broker::{Broker, Notice, Token};
 use onecopy::wireup::{Death, Missing, own_processors, poll_args};
 
@@ -62,6 +62,8 @@ struct Conductor {
     messages: Vec<String>,
     began: Instant,
     last_reap: Instant,
+    /// When the user is told which ranks live that were killed.
+    notice: Option<Instant>,
     /// Signals so far that ask for the end.
     interrupts: usize,
 }
@@ -102,6 +104,18 @@ fn has_ended(pid: Pid) -> bool {
     !matches!(waited, Ok(WaitStatus::StillAlive) | Err(Errno::EINTR))
 }
 
+/// How a child has ended that is not waited for yet. None: it has not, or a signal came.
+fn how_ended(pid: Pid) -> Option<Death> {
+    let flags = WaitPidFlag::WEXITED | WaitPidFlag::WNOHANG | WaitPidFlag::WNOWAIT;
+    match waitid(Id::Pid(pid), flags) {
+        Ok(WaitStatus::Exited(_, code)) => Some(Death::Code(code)),
+        Ok(WaitStatus::Signaled(_, signal, _)) => Some(Death::Signal(signal as i32)),
+        Ok(_) | Err(Errno::EINTR) => None,
+        // Someone else in this process waited for it.
+        Err(_) => Some(Death::Unknown),
+    }
+}
+
 /// Bytes that a pipe holds at most.
 fn held_in(pipe: &impl AsFd) -> usize {
     let size = fcntl(pipe, FcntlArg::F_GETPIPE_SZ).ok();
@@ -133,6 +147,7 @@ impl Conductor {
             messages: Vec::new(),
             began: now,
             last_reap: now,
+            notice: None,
             interrupts: 0,
         };
         for (rank, processors) in plan.into_iter().enumerate() {
@@ -197,6 +212,11 @@ impl Conductor {
         }
         if self.phase_deadline().is_some_and(|due| now >= due) {
             self.end_phase();
+        }
+        if self.notice.take_if(|due| now >= *due).is_some() {
+            let living = |&rank: &usize| self.ranks[rank].death.is_none();
+            let living: Vec<usize> = (0..self.ranks.len()).filter(living).collect();
+            self.say_living("waiting for", &living);
         }
         if self.job.exclusive && now >= self.last_reap + REAP_PERIOD {
             self.last_reap = now;
@@ -290,6 +310,7 @@ impl Conductor {
             limit,
             self.broker.deadline(),
             self.phase_deadline(),
+            self.notice,
             asking.then(|| now + ASK_PERIOD),
             self.job.exclusive.then(|| self.last_reap + REAP_PERIOD),
         ];
@@ -328,13 +349,8 @@ impl Conductor {
         if self.ranks[rank].death.is_some() {
             return;
         }
-        let flags = WaitPidFlag::WEXITED | WaitPidFlag::WNOHANG | WaitPidFlag::WNOWAIT;
-        let death = match waitid(Id::Pid(self.ranks[rank].pid), flags) {
-            Ok(WaitStatus::Exited(_, code)) => Death::Code(code),
-            Ok(WaitStatus::Signaled(_, signal, _)) => Death::Signal(signal as i32),
-            Ok(_) | Err(Errno::EINTR) => return,
-            // Someone else in this process waited for it.
-            Err(_) => Death::Unknown,
+        let Some(death) = how_ended(self.ranks[rank].pid) else {
+            return;
         };
         self.ranks[rank].death = Some(death);
         if death != Death::Code(0) && self.phase == Phase::Running {
@@ -469,31 +485,62 @@ impl Conductor {
     }
 
     /// A signal that asks for the end: one that is stopped would not notice without another one.
-    fn ask_ranks(&self, signal: Signal) {
+    fn ask_ranks(&mut self, signal: Signal) {
         self.signal_ranks(signal);
         self.signal_ranks(Signal::SIGCONT);
     }
 
     fn kill_ranks(&mut self) {
         if !matches!(self.phase, Phase::Killed(_)) {
-            self.phase = Phase::Killed(later(Instant::now(), PATIENCE));
+            let now = Instant::now();
+            self.phase = Phase::Killed(later(now, PATIENCE));
+            self.notice = Some(now + NOTICE);
         }
         self.send_kill();
     }
 
     /// To every rank's process group, and to ranks that have changed to another one.
-    fn send_kill(&self) {
+    fn send_kill(&mut self) {
         self.signal_ranks(Signal::SIGKILL);
-        for rank in self.ranks.iter().filter(|rank| rank.death.is_none()) {
-            let _ = kill(rank.pid, Signal::SIGKILL);
+        for rank in 0..self.ranks.len() {
+            if self.ranks[rank].death.is_none()
+                && kill(self.ranks[rank].pid, Signal::SIGKILL) == Err(Errno::EPERM)
+            {
+                self.is_refused(rank);
+            }
         }
     }
 
     /// To every rank's process group. None of the ranks was waited for, so the groups are still theirs.
-    fn signal_ranks(&self, signal: Signal) {
-        for rank in &self.ranks {
-            // ESRCH: the group is empty. EPERM: another user's program, which only that user can end.
-            let _ = killpg(rank.pid, signal);
+    fn signal_ranks(&mut self, signal: Signal) {
+        for rank in 0..self.ranks.len() {
+            // ESRCH: the group is empty.
+            if killpg(self.ranks[rank].pid, signal) == Err(Errno::EPERM) {
+                self.is_refused(rank);
+            }
+        }
+    }
+
+    /// A signal was refused. If it was the rank's own, the user is told once: nobody else can end it.
+    fn is_refused(&mut self, rank: usize) {
+        let found = &mut self.ranks[rank];
+        let pid = found.pid;
+        if !found.refusal_said && how_ended(pid).is_none() && obstacle::is_refused(pid) {
+            found.refusal_said = true;
+            let why = obstacle::refusal(pid);
+            self.say(&format!("rank {rank} (pid {pid}) gets no signal: {why}"));
+        }
+    }
+
+    /// Names ranks that live though the job is over, and why.
+    fn say_living(&mut self, what: &str, living: &[usize]) {
+        for &rank in living.iter().take(8) {
+            let pid = self.ranks[rank].pid;
+            let why = obstacle::of(pid);
+            self.say(&format!("{what}: rank {rank} (pid {pid}): {why}"));
+        }
+        if living.len() > 8 {
+            self.say(&format!("{what}: {} other ranks", living.len() - 8));
         }
     }
 
@@ -591,24 +638,10 @@ impl Conductor {
             }
             std::thread::sleep(Duration::from_millis(1));
         }
-        let running = |&rank: &usize| Missing {
-            rank,
-            running: true,
-        };
-        if !left.is_empty() {
-            let names = self.name(&left.iter().map(running).collect::<Vec<_>>());
-            self.say(&format!(
-                "killed, still there after {} s, and left behind: {names}",
-                PATIENCE.as_secs()
-            ));
-        }
+        self.say_living("left behind", &left);
         if self.job.exclusive {
             let left: Vec<_> = left.iter().map(|&rank| self.ranks[rank].pid).collect();
-            for pid in sweep::kill_descendants(&left) {
-                self.say(&format!(
-                    "process {pid} cannot be killed; it is left behind"
-                ));
-            }
+            sweep::kill_descendants(&left, |text| self.say(text));
             return;
         }
         // What ranks left in their groups was killed, but somebody else waits for it: shortly see to it that it is
@@ -640,12 +673,19 @@ mod tests {
     fn a_rank_that_cannot_be_killed_is_waited_for_no_longer() {
         let job = Job::new("sleep", 2).arg("60").quiet(true);
         let mut conductor = Conductor::start_all(job).expect("two ranks");
-        conductor.phase = Phase::Killed(Instant::now());
+        let now = Instant::now();
+        (conductor.phase, conductor.notice) = (Phase::Killed(now), Some(now));
         conductor.conduct().expect("an end");
         assert!(conductor.ranks.iter().all(|rank| rank.death.is_none()));
+        // The user is told at once who is waited for.
+        for (number, rank) in conductor.ranks.iter().enumerate() {
+            let name = format!("waiting for: rank {number} (pid {}): ", rank.pid);
+            let said = &conductor.messages[number];
+            assert!(said.starts_with(&name) && said.contains("state "), "{said}");
+        }
         // That kills them.
         conductor.phase = Phase::Running;
         conductor.clean_up();
-        assert!(conductor.messages.is_empty(), "{:?}", conductor.messages);
+        assert_eq!(conductor.messages.len(), 2, "{:?}", conductor.messages);
     }
 }

@@ -75,10 +75,7 @@ pub fn enter() -> Result<Role, LaunchError> {
     // The launcher sees its end close when this process is gone.
     let (launcher, _ours) = start_launcher()?;
     let code = watch(launcher, &signals)?;
-    let left = sweep::kill_descendants(&before);
-    if !left.is_empty() {
-        complain(&format!("{} processes cannot be killed", left.len()));
-    }
+    sweep::kill_descendants(&before, complain);
     Ok(Role::Guardian { code })
 }
 

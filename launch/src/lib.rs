@@ -35,6 +35,7 @@ mod forward;
 #[doc(hidden)]
 pub mod fuzzing;
 pub mod guard;
+mod obstacle;
 mod output;
 mod pmi;
 mod signals;

@@ -26,6 +26,8 @@ pub(super) struct Rank {
     pub(super) death: Option<Death>,
     /// It is no member of the job any more, and did not say that it leaves.
     pub(super) deserted: bool,
+    /// The user knows that it gets no signal.
+    pub(super) refusal_said: bool,
     /// Standard output and standard error.
     pub(super) streams: [Option<PipeReader>; 2],
 }
@@ -119,6 +121,7 @@ pub(super) fn start(
         pidfd: process::pidfd_open(pid).ok().map(Arc::new),
         death: None,
         deserted: false,
+        refusal_said: false,
         streams,
     };
     Ok((rank, Sockets { broker: ours, pmi }))

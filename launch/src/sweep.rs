@@ -12,9 +12,14 @@ use nix::sys::signal::{Signal, kill};
 use nix::sys::wait::{WaitPidFlag, waitpid};
 use nix::unistd::{Pid, getpid};
 
+use super::obstacle;
+
 /// A process in an uninterruptible wait does not die at once; beyond this it is left behind, and reported. Chosen by
 /// magnitude: devices and network file systems that work answer sooner.
 pub(super) const PATIENCE: Duration = Duration::from_secs(10);
+/// After this the user is told who is waited for. Chosen by magnitude: a process that was killed is gone in some
+/// milliseconds, and a person takes half a second for no wait.
+pub(super) const NOTICE: Duration = Duration::from_millis(500);
 
 /// This process' children, ended ones too as long as they were not waited for.
 pub(super) fn children() -> Vec<Pid> {
@@ -68,9 +73,10 @@ pub(super) fn reap(except: &[Pid]) {
     }
 }
 
-/// Kills and reaps all descendants but `except` and what is below them. Returns those that would not die.
-pub(super) fn kill_descendants(except: &[Pid]) -> Vec<Pid> {
+/// Kills and reaps all descendants but `except` and what is below them. Says which it waits for, and which it leaves.
+pub(super) fn kill_descendants(except: &[Pid], mut say: impl FnMut(&str)) {
     let start = Instant::now();
+    let mut said = false;
     let mut empty = 0;
     loop {
         let mut left = children();
@@ -79,13 +85,29 @@ pub(super) fn kill_descendants(except: &[Pid]) -> Vec<Pid> {
             // The kernel's list may miss a child while another ends: believe it when it says so twice.
             empty += 1;
             if empty == 2 {
-                return left;
+                return;
             }
             continue;
         }
         empty = 0;
-        if start.elapsed() > PATIENCE {
-            return left;
+        let is_over = start.elapsed() > PATIENCE;
+        if is_over || start.elapsed() > NOTICE && !said {
+            said = true;
+            let what = if is_over {
+                "left behind"
+            } else {
+                "waiting for"
+            };
+            // A crowd is not named one by one.
+            for &pid in left.iter().take(8) {
+                say(&format!("{what}: process {pid}: {}", obstacle::of(pid)));
+            }
+            if left.len() > 8 {
+                say(&format!("{what}: {} other processes", left.len() - 8));
+            }
+        }
+        if is_over {
+            return;
         }
         let mut ended = false;
         for &pid in &left {
