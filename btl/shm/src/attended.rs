@@ -37,6 +37,12 @@ impl AttendedTime {
         elapsed - self.away
     }
 
+    /// The time of the last look.
+    #[must_use]
+    pub fn last(&self) -> Duration {
+        self.looked - self.away
+    }
+
     /// What time it is.
     #[must_use]
     pub fn at(&self, now: Instant) -> Duration {
@@ -62,6 +68,7 @@ mod tests {
         let before = step * 10;
         let after = begun + before + Duration::from_secs(60);
         assert_eq!(time.at(after), before + COUNTED, "until it looks");
+        assert_eq!(time.last(), before);
         assert_eq!(time.looks(after), before + COUNTED);
         assert_eq!(time.at(after), before + COUNTED);
         assert_eq!(time.at(after + step), before + COUNTED + step);

@@ -89,13 +89,13 @@ impl Arq {
     }
 
     /// Whether there is room for so many packets, or for a good part of a window. If not, it is waited for.
-    pub(super) fn has_room(&mut self, packets: u32, now: Duration) -> bool {
+    pub(super) fn has_room(&mut self, packets: u32, now: impl FnOnce() -> Duration) -> bool {
         let needed = packets.min(self.sent.open() / 4).max(1);
         let has = self.sent.room() >= needed;
         if !has && self.sent.is_stopped(needed) && self.wants_since.is_none() {
             self.wants = needed;
-            self.wants_since = Some(now);
-            self.asked = now;
+            self.asked = now();
+            self.wants_since = Some(self.asked);
         }
         has
     }
@@ -149,8 +149,8 @@ impl Arq {
         (self.owed, self.must_acknowledge, self.asks) = (0, false, false);
     }
 
-    /// A packet has come whose seal is good. If its bytes are kept, `fill` puts them into a buffer. An
-    /// error: no correct peer sends it.
+    /// A packet has come whose seal is good. If its bytes are kept, `fill` puts them in the place of what a buffer has.
+    /// An error: no correct peer sends it.
     pub(super) fn receive(
         &mut self,
         head: &Head,
@@ -174,7 +174,6 @@ impl Arq {
         if head.len > 0 {
             let bytes = || {
                 let mut bytes = spare.pop().unwrap_or_default();
-                bytes.clear();
                 fill(&mut bytes);
                 bytes
             };

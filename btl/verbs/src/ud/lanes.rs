@@ -2,7 +2,7 @@
 //! The lanes' contract, for lanes by datagrams.
 
 use std::os::fd::BorrowedFd;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use super::arq::Arq;
 use super::head::HEAD;
@@ -18,6 +18,29 @@ use crate::provider::Provider;
 /// library. Chosen by magnitude: with batches of 16 they take 4096 completions, more than a rank has receives by
 /// default (160).
 const LAST_ROUNDS: u32 = 256;
+
+impl<P: Provider> Datagrams<P> {
+    /// Has the packet go out that is being filled. The clock is read unless the time is given.
+    fn push_at(&mut self, name: u64, time: Option<Duration>) -> bool {
+        let Some(lane) = self.lanes.get_mut(name) else {
+            return true;
+        };
+        if lane.building.is_empty() {
+            return true;
+        }
+        if !matches!(lane.stage, Stage::Ready(_)) || lane.failed.is_some() {
+            return false;
+        }
+        let now = time.unwrap_or_else(|| self.time.at(Instant::now()));
+        if !lane.arq.has_room(1, || now) {
+            self.watch(name);
+            return false;
+        }
+        lane.arq.add(std::mem::take(&mut lane.building), now);
+        self.go_out(name, now);
+        true
+    }
+}
 
 impl<P: Provider> Lanes for Datagrams<P> {
     fn make(&mut self, rank: u32) -> Result<(u64, Offer), String> {
@@ -121,7 +144,7 @@ impl<P: Provider> Lanes for Datagrams<P> {
     }
 
     fn has_room(&mut self, name: u64, bytes: usize) -> bool {
-        let now = self.now();
+        let time = &self.time;
         let Some(lane) = self.lanes.get_mut(name) else {
             return false;
         };
@@ -131,7 +154,9 @@ impl<P: Provider> Lanes for Datagrams<P> {
         let packets = bytes.div_ceil(lane.room.max(1));
         let has = lane
             .arq
-            .has_room(u32::try_from(packets).unwrap_or(u32::MAX), now);
+            .has_room(u32::try_from(packets).unwrap_or(u32::MAX), || {
+                time.at(Instant::now())
+            });
         if !has {
             self.watch(name);
         }
@@ -140,8 +165,11 @@ impl<P: Provider> Lanes for Datagrams<P> {
 
     fn write(&mut self, name: u64, bytes: &[u8]) -> usize {
         let mut written = 0;
+        // The clock is read once for all packets.
+        let mut first = None;
         while written < bytes.len() {
-            let now = self.now();
+            let time = &self.time;
+            let mut now = || *first.get_or_insert_with(|| time.at(Instant::now()));
             let Some(lane) = self.lanes.get_mut(name) else {
                 break;
             };
@@ -149,13 +177,14 @@ impl<P: Provider> Lanes for Datagrams<P> {
                 break;
             }
             if lane.building.len() == lane.room {
-                if !self.push(name) {
+                let now = now();
+                if !self.push_at(name, Some(now)) {
                     break;
                 }
                 continue;
             }
             if lane.building.is_empty() {
-                if !lane.arq.has_room(1, now) {
+                if !lane.arq.has_room(1, &mut now) {
                     self.watch(name);
                     break;
                 }
@@ -173,23 +202,7 @@ impl<P: Provider> Lanes for Datagrams<P> {
     }
 
     fn push(&mut self, name: u64) -> bool {
-        let now = self.now();
-        let Some(lane) = self.lanes.get_mut(name) else {
-            return true;
-        };
-        if lane.building.is_empty() {
-            return true;
-        }
-        if !matches!(lane.stage, Stage::Ready(_)) || lane.failed.is_some() {
-            return false;
-        }
-        if !lane.arq.has_room(1, now) {
-            self.watch(name);
-            return false;
-        }
-        lane.arq.add(std::mem::take(&mut lane.building), now);
-        self.go_out(name);
-        true
+        self.push_at(name, None)
     }
 
     fn is_taken(&self, name: u64) -> bool {
@@ -207,7 +220,7 @@ impl<P: Provider> Lanes for Datagrams<P> {
         };
         let count = lane.arq.read(out, &mut self.spare);
         if lane.arq.next().is_some() {
-            self.go_out(name);
+            self.go_out(name, self.now());
         }
         count
     }
@@ -216,7 +229,7 @@ impl<P: Provider> Lanes for Datagrams<P> {
         if let Some(lane) = self.lanes.get_mut(name) {
             lane.arq.acknowledge();
             if lane.arq.next().is_some() {
-                self.go_out(name);
+                self.go_out(name, self.now());
             }
         }
     }

@@ -80,7 +80,7 @@ impl<P: Provider> Datagrams<P> {
         for _ in 0..self.schedule.count(list) {
             let lane = self.schedule.take(list, &mut self.lanes);
             if let Some((name, _)) = lane {
-                self.go_out(name);
+                self.go_out(name, self.time.last());
             }
         }
     }
@@ -113,6 +113,7 @@ impl<P: Provider> Datagrams<P> {
         }
         let received = lane.arq.received();
         let fill = |body: &mut Vec<u8>| {
+            // What it held before is overwritten.
             body.resize(head.len.into(), 0);
             slot.read(BEGIN, body);
         };

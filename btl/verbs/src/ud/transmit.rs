@@ -7,11 +7,11 @@ use super::{Datagrams, INLINE_MAX, Stage};
 use crate::memory::Local;
 use crate::pair::Operation;
 use crate::provider::Provider;
+use std::time::Duration;
 
 impl<P: Provider> Datagrams<P> {
     /// Sends what a lane has to send, as far as the device has room.
-    pub(super) fn go_out(&mut self, name: u64) {
-        let now = self.now();
+    pub(super) fn go_out(&mut self, name: u64, now: Duration) {
         loop {
             let (Some(lane), Some(pair)) = (self.lanes.get_mut(name), &self.pair) else {
                 return;
@@ -83,7 +83,7 @@ impl<P: Provider> Datagrams<P> {
                 continue;
             }
             match lane.arq.tend(now) {
-                Ok(()) => self.go_out(name),
+                Ok(()) => self.go_out(name, self.time.last()),
                 Err(reason) => {
                     let path = lane.peer.map(|peer| peer.path);
                     let limit = self.settings.silence;

@@ -123,7 +123,7 @@ impl Net {
             return;
         };
         let side = &mut self.sides[*to];
-        let fill = |body: &mut Vec<u8>| body.extend_from_slice(&bytes[HEAD..]);
+        let fill = |body: &mut Vec<u8>| bytes[HEAD..].clone_into(body);
         let received = side.arq.receive(&head, fill, self.now, &mut Vec::new());
         received.expect("a correct peer");
     }
@@ -136,7 +136,7 @@ impl Net {
                 continue;
             }
             while side.added < side.stream.len() {
-                if !side.arq.has_room(1, self.now) {
+                if !side.arq.has_room(1, || self.now) {
                     break;
                 }
                 let most = ROOM.min(side.stream.len() - side.added);
@@ -293,7 +293,7 @@ fn a_lost_permission_stops_nobody() {
         a.add(vec![byte], now);
         let out = a.next().expect("room");
         let head = a.head(0, out);
-        b.receive(&head, |body| body.push(byte), now, spare)
+        b.receive(&head, |body| *body = vec![byte], now, spare)
             .expect("a packet");
         a.went(out, now);
     }
@@ -306,7 +306,7 @@ fn a_lost_permission_stops_nobody() {
     assert_eq!(b.read(&mut [0; 9], spare), 2);
     assert_eq!(b.next(), Some(Out::Control));
     b.went(Out::Control, now);
-    assert!(!a.has_room(1, now));
+    assert!(!a.has_room(1, || now));
     for _ in 0..3 {
         now = a.due().expect("it asks");
         a.tend(now).expect("not so soon");
@@ -325,7 +325,7 @@ fn a_lost_permission_stops_nobody() {
     assert_eq!((received.room, a.room()), (true, 2));
     // Where the peer does not answer, the lane is over.
     let mut alone = Arq::new(2, Duration::from_secs(1));
-    assert!(!alone.has_room(1, now));
+    assert!(!alone.has_room(1, || now));
     assert!(alone.tend(now + Duration::from_secs(1)).is_ok());
     assert!(alone.tend(now + Duration::from_millis(1001)).is_err());
 }
@@ -343,7 +343,7 @@ fn a_lost_permission_stops_no_longer_message() {
         a.add(vec![byte], now);
         let out = a.next().expect("room");
         let head = a.head(0, out);
-        b.receive(&head, |body| body.push(byte), now, spare)
+        b.receive(&head, |body| *body = vec![byte], now, spare)
             .expect("a packet");
         a.went(out, now);
     }
@@ -355,7 +355,7 @@ fn a_lost_permission_stops_no_longer_message() {
     // This one is lost.
     b.went(Out::Control, now);
     assert_eq!((a.room(), a.is_taken()), (1, true));
-    assert!(a.has_room(1, now) && !a.has_room(2, now));
+    assert!(a.has_room(1, || now) && !a.has_room(2, || now));
     now = a.due().expect("it asks");
     a.tend(now).expect("not so soon");
     assert_eq!(a.next(), Some(Out::Control));
@@ -366,7 +366,7 @@ fn a_lost_permission_stops_no_longer_message() {
     let answer = b.head(0, Out::Control);
     a.receive(&answer, |_| (), now, spare)
         .expect("a control message");
-    assert!(a.has_room(2, now));
+    assert!(a.has_room(2, || now));
     assert_eq!(a.due(), None, "nobody waits any more");
 }
 
@@ -378,7 +378,7 @@ fn a_peer_of_a_smaller_window_stops_nobody() {
     let now = Duration::from_secs(1);
     let spare = &mut Vec::new();
     for number in 1..=100 {
-        assert!(arq.has_room(u32::MAX, now), "packet {number}");
+        assert!(arq.has_room(u32::MAX, || now), "packet {number}");
         arq.add(vec![1], now);
         let out = arq.next().expect("room");
         arq.went(out, now);

@@ -37,6 +37,8 @@ pub(super) struct SendWindow {
     permitted: u32,
     waiting: u32,
     in_flight: u32,
+    /// Packets that never went out. They are the last ones, since the first that waits goes next.
+    unsent: u32,
     /// Transmissions so far; the latest one that has come.
     transmissions: u64,
     latest: u64,
@@ -57,6 +59,7 @@ impl SendWindow {
             permitted: 0,
             waiting: 0,
             in_flight: 0,
+            unsent: 0,
             transmissions: 0,
             latest: 0,
             since: Duration::ZERO,
@@ -110,6 +113,7 @@ impl SendWindow {
             self.since = now;
         }
         self.waiting += 1;
+        self.unsent += 1;
         self.kept.push_back(SentPacket {
             bytes,
             state: State::Waits,
@@ -124,10 +128,12 @@ impl SendWindow {
         if self.waiting == 0 || self.in_flight >= open {
             return None;
         }
-        let index = self
-            .kept
-            .iter()
-            .position(|kept| kept.state == State::Waits)?;
+        let index = if self.waiting == self.unsent {
+            self.kept.len().checked_sub(self.unsent as usize)?
+        } else {
+            let mut kept = self.kept.iter();
+            kept.position(|kept| kept.state == State::Waits)?
+        };
         Some(self.first.wrapping_add(index as u32))
     }
 
@@ -143,6 +149,7 @@ impl SendWindow {
         if let Some(kept) = kept.filter(|kept| kept.state == State::Waits) {
             self.transmissions += 1;
             self.retransmitted += u64::from(kept.times > 0);
+            self.unsent -= u32::from(kept.times == 0);
             kept.state = State::InFlight;
             (kept.when, kept.transmission) = (now, self.transmissions);
             kept.times = kept.times.saturating_add(1);
@@ -166,8 +173,7 @@ impl SendWindow {
             // It came late.
             return Ok(0);
         }
-        let fresh = self.kept.iter().rev().take_while(|kept| kept.times == 0);
-        let went = (self.kept.len() - fresh.count()) as u32;
+        let went = self.kept.len() as u32 - self.unsent;
         let behind = went.saturating_sub(count.saturating_add(1));
         let known = 1u64.checked_shl(behind).map_or(u64::MAX, |bit| bit - 1);
         if count > went || sacks & !known != 0 {
@@ -246,6 +252,14 @@ impl SendWindow {
 
     /// When the oldest packet that is in flight went out.
     pub(super) fn oldest(&self) -> Option<Duration> {
+        if self.in_flight == 0 {
+            return None;
+        }
+        // Each packet first went out after those before it.
+        let first = self.kept.front();
+        if let Some(first) = first.filter(|kept| kept.state == State::InFlight && kept.times == 1) {
+            return Some(first.when);
+        }
         let in_flight = self
             .kept
             .iter()
@@ -321,6 +335,30 @@ mod tests {
         assert_eq!(window.find_losses(), Some(1));
         assert_eq!(window.next(OPEN), Some(0));
         assert_eq!(window.find_losses(), None, "it waits to go again");
+    }
+
+    #[test]
+    fn what_is_lost_goes_before_what_never_went() {
+        let mut window = window(2);
+        window.add(vec![1; 10], NOW);
+        window.retransmit_all();
+        for number in 0..3 {
+            assert_eq!(window.next(OPEN), Some(number));
+            window.went(number, 3 * NOW);
+        }
+        assert_eq!((window.next(OPEN), window.oldest()), (None, Some(3 * NOW)));
+    }
+
+    #[test]
+    fn the_oldest_need_not_be_the_first() {
+        let mut window = window(8);
+        assert_eq!(window.oldest(), Some(NOW));
+        assert_eq!(acknowledged(&mut window, 0, 0b111), Ok(3));
+        assert_eq!(window.find_losses(), Some(1));
+        window.went(0, 5 * NOW);
+        assert_eq!(window.oldest(), Some(NOW), "the fifth one's");
+        assert_eq!(acknowledged(&mut window, 8, 0), Ok(5));
+        assert_eq!(window.oldest(), None);
     }
 
     #[test]
